@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import PurePath
+from textwrap import wrap
 from typing import Final
 
 import numpy as np
@@ -171,6 +172,21 @@ def clean(text: str) -> str:
     return "".join(
         character if character.isprintable() else _escape(character) for character in text
     )
+
+
+_BEFORE_UNIT: Final = re.compile(
+    r"(?<=\d) (?=(?:%|°C|[kMGT]?B(?:/s)?|[nµm]?s|min|h|[kM]?W|[kMG]?Hz|[kmM]?J"
+    r"|[kMGTP]?FLOPs?(?:/s|/B)?)(?![\w/]))"
+)
+"""The space between a number and its unit."""
+_NO_BREAK: Final = "\u00a0"
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """A sentence, cleaned, in lines of at most `width` cells; none begins with a bare unit."""
+    joined = _BEFORE_UNIT.sub(_NO_BREAK, clean(text))
+    lines = wrap(joined, width, break_on_hyphens=False)
+    return [line.replace(_NO_BREAK, " ") for line in lines]
 
 
 def _escape(character: str) -> str:

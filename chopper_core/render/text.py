@@ -25,6 +25,7 @@ from chopper_core.render.cells import (
     pad,
     statistic_title,
     title_of,
+    wrapped,
 )
 from chopper_core.render.exchange import limit_notes
 from chopper_core.render.glyphs import UNICODE, Glyphs, bar
@@ -220,7 +221,7 @@ def _total_title(frame: Frame) -> str:
 
 
 def _headline(frame: Frame, width: int) -> list[str]:
-    lines = [line for text in frame.headline for line in wrap(clean(text), width or 100)]
+    lines = [line for text in frame.headline for line in wrapped(text, width or 100)]
     return [*lines, ""] if lines else []
 
 

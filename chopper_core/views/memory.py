@@ -22,6 +22,7 @@ from chopper_core.model.window import ALL_TIME, Window
 from chopper_core.util.arrays import Float64, Index, Int64, Mask
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import ranked
+from chopper_core.views.shared import phrases
 from chopper_core.views.shared.table_view import Partition, child_of
 from chopper_core.views.spec import ViewResult, ViewSpec
 
@@ -39,6 +40,7 @@ NO_EVENTS: Final = (
 _OPERATOR: Final = "operator"
 _EARLIER: Final = "before the trace"
 """The row of memory that was allocated before the first event of its GPU."""
+_OUTSIDE: Final = "outside operators"
 _LABELS: Final = ("gpu", "iteration", "phase", "layer", "operation")
 _MAX_BARS: Final = 12
 _BINS: Final = 240
@@ -187,7 +189,7 @@ def _codes(memory: MemoryEvents, by: str) -> Int64:
 
 def _text(run: Run, by: str, code: int) -> str:
     if by == _OPERATOR:
-        return "outside operators" if code < 0 else run.memory.names[code]
+        return _OUTSIDE if code < 0 else run.memory.names[code]
     if by == "operation":
         if code < 0:
             return NO_LABEL_TEXT
@@ -309,12 +311,23 @@ def _headline(
         )
     holder = int(held.argmax())
     whole = 100.0 * held[holder] / max(most, 1)
-    name = f"{by} {labels[holder]}" if labels[holder].isdigit() else labels[holder]
+    alive = phrases.count(len(peak.alive), "allocation")
+    largest = f"{_bytes_text(int(held[holder]))} ({whole:.1f} %)"
     return (
         sentence,
-        f"{len(peak.alive)} allocations are alive then; most is held by "
-        f"{name}: {_bytes_text(int(held[holder]))}, {whole:.1f} %",
+        f"{alive} of the trace {'is' if len(peak.alive) == 1 else 'are'} alive then; "
+        + _holder(by, labels[holder], largest),
     )
+
+
+def _holder(by: str, label: str, largest: str) -> str:
+    """Who holds the largest part of the peak, as a sentence."""
+    if label == _EARLIER:
+        return f"the largest part was allocated before the trace: {largest}"
+    if label in (NO_LABEL_TEXT, _OUTSIDE):
+        return f"the largest part was allocated outside any {by}: {largest}"
+    named = {"gpu": "GPU ", "iteration": "iteration ", "layer": "layer "}.get(by, "")
+    return f"{named}{label} holds the most: {largest}"
 
 
 def _notes(peak: _Peak | None) -> tuple[str, ...]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Sequence
-from textwrap import wrap
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
@@ -18,11 +17,11 @@ from chopper_core.model.view import pivot as pivoted
 from chopper_core.query.children import cut_note
 from chopper_core.query.statistic import instance_levels
 from chopper_core.render.cells import (
-    clean,
     display_name,
     level_title,
     scale_title,
     statistic_title,
+    wrapped,
 )
 from chopper_core.util.errors import UsageError
 from chopper_core.views import view_spec
@@ -264,7 +263,7 @@ async def detail(screen: Explorer, _: str) -> None:
     for line in full_detail(found, width, screen.table.glyphs):
         text.append("".join(piece for piece, _ in line).rstrip() + "\n")
     for note in other_notes(screen.frame):
-        text.append("\n" + "\n".join(wrap(f"note: {clean(note)}", width)))
+        text.append("\n" + "\n".join(wrapped(f"note: {note}", width)))
     name = display_name(found.label, found.level)
     screen.read(f"{level_title(found.level)} {name}"[:width], text)
 
@@ -277,7 +276,7 @@ def notes(screen: Explorer, _: str) -> None:
     if not screen.frame.notes:
         raise UsageError("there are no notes on this table")
     width = max(min(screen.size.width * 96 // 100 - 6, 100), 8)
-    lines = ["\n".join(wrap(clean(note), width)) for note in screen.frame.notes]
+    lines = ["\n".join(wrapped(note, width)) for note in screen.frame.notes]
     screen.read("Notes", Text("\n\n".join(lines)))
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from textwrap import wrap
 from typing import Final
 
 from chopper_core.model.charts import Card
-from chopper_core.render.cells import clean
+from chopper_core.render.cells import clean, wrapped
 from chopper_core.render.glyphs import Glyphs
 from chopper_tui.draw.signal_plot import Line
 
@@ -29,8 +28,8 @@ def card_lines(cards: Sequence[Card], width: int, glyphs: Glyphs) -> list[list[L
     drawn = []
     for card in cards:
         figures = _figures(card, widths, cells, beside, glyphs)
-        text = [(line, "text") for line in _wrapped(card.text, room)]
-        text += [(line, "dim") for line in _wrapped(card.note, room)]
+        text = [(line, "text") for line in wrapped(card.text, room)]
+        text += [(line, "dim") for line in wrapped(card.note, room)]
         lines: list[Line] = []
         for at in range(max(len(text), len(figures))):
             left = figures[at] if at < len(figures) else " " * cells
@@ -38,10 +37,6 @@ def card_lines(cards: Sequence[Card], width: int, glyphs: Glyphs) -> list[list[L
             lines.append([(left, "accent"), (" " * _GAP, "text"), right])
         drawn.append(lines)
     return drawn
-
-
-def _wrapped(text: str, width: int) -> list[str]:
-    return wrap(clean(text), width, break_on_hyphens=False)
 
 
 def _figures(card: Card, widths: list[int], cells: int, beside: bool, glyphs: Glyphs) -> list[str]:

@@ -7,14 +7,13 @@ braille dots, or in `-` and `/`; points in three sizes by their part of the time
 from __future__ import annotations
 
 from math import ceil, floor, inf, isfinite, log10
-from textwrap import wrap
 from typing import Final
 
 import numpy as np
 from msgspec import Struct
 
 from chopper_core.model.charts import Roofline
-from chopper_core.render.cells import cell_width, clean
+from chopper_core.render.cells import cell_width, clean, wrapped
 from chopper_core.render.glyphs import Glyphs
 from chopper_tui.draw.signal_plot import Line
 from chopper_tui.draw.spark_rows import short_number
@@ -106,7 +105,7 @@ def _sentence(chart: Roofline, width: int, selected: int, glyphs: Glyphs) -> lis
         return [[]] * _SENTENCE
     has_point = isfinite(chart.intensity[selected]) and isfinite(chart.tflops[selected])
     mark = _SELECTED[glyphs.name] if has_point else " "
-    texts = wrap(clean(chart.sentences[selected]), max(width - 2, 8)) or [""]
+    texts = wrapped(chart.sentences[selected], max(width - 2, 8)) or [""]
     lines: list[Line] = [[(f"{mark} ", "alert"), (texts[0], "text")]]
     lines += [[("  ", "text"), (text, "text")] for text in texts[1:]]
     return [*lines, *([[]] * _SENTENCE)][:_SENTENCE]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from textwrap import wrap
 from typing import Final
 
 from textual import events
@@ -11,7 +10,7 @@ from textual import events
 from chopper_core.metrics import Metric
 from chopper_core.model.glossary import long_name
 from chopper_core.model.table import NO_LABEL_TEXT
-from chopper_core.render.cells import clean, display_name, level_title
+from chopper_core.render.cells import clean, display_name, level_title, wrapped
 from chopper_core.render.glyphs import Glyphs
 from chopper_tui.draw.figures import Detail
 from chopper_tui.draw.pieces import Pieces, fit
@@ -182,5 +181,5 @@ def _titles(metrics: Sequence[Metric], width: int, glyphs: Glyphs) -> str:
 
 
 def _wrapped(text: str, width: int, ink: str) -> Iterator[Pieces]:
-    for line in wrap(clean(text), max(width, 8), break_on_hyphens=False):
+    for line in wrapped(text, max(width, 8)):
         yield [(line, ink)]

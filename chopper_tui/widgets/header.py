@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePath
-from textwrap import wrap
 from typing import Final
 
 from textual import events
@@ -20,6 +19,7 @@ from chopper_core.render.cells import (
     elide,
     statistic_title,
     title_of,
+    wrapped,
 )
 from chopper_core.render.glyphs import Glyphs
 from chopper_tui.draw.pieces import Pieces, fit, width_of
@@ -202,7 +202,7 @@ class KeyFigures(Pane):
         if self.data.frame.view.name:
             text = self.headline(width)
             if len(text) > height > 0:
-                kept, *_ = wrap(text[height - 1], max(width - 4, 20))
+                kept, *_ = wrapped(text[height - 1], max(width - 4, 20))
                 text[height - 1 :] = [f"{kept} {self.glyphs.ellipsis}"]
             return [[(" ", "text"), (line, "strong")] for line in text]
         line: list[tuple[str, str]] = [(" ", "text")]
@@ -218,7 +218,7 @@ class KeyFigures(Pane):
         if self.data is None:
             return []
         headline = self.data.frame.headline
-        return [line for text in headline for line in wrap(clean(text), max(width - 2, 20))]
+        return [line for text in headline for line in wrapped(text, max(width - 2, 20))]
 
 
 def path_pieces(steps: Sequence[str], room: int, glyphs: Glyphs) -> Pieces:

@@ -10,7 +10,7 @@ from textual.widgets import OptionList
 
 from chopper_core.model.charts import Composition, HeatMap, Series
 from chopper_core.model.view import View
-from chopper_core.render.cells import column_texts
+from chopper_core.render.cells import column_texts, wrapped
 from chopper_core.render.glyphs import ASCII, UNICODE
 from chopper_core.render.text import as_text
 from chopper_core.util.errors import ChopperError
@@ -101,3 +101,12 @@ def test_parts_of_a_step_have_hues_of_their_own() -> None:
     assert len(inks) == len(set(inks)) == 9
     drawn = {ink for _, ink in lines[1][:-1]}
     assert drawn <= set(inks) and len(drawn) > 5
+
+
+@pytest.mark.parametrize("width", range(20, 44))
+def test_no_line_begins_with_the_unit_of_a_number(width: int) -> None:
+    text = "idle for 24.09 ms: 25.47 µs outside, 48.9 % of 2.219 GB; 134.0 TFLOP/s in 3 GPUs"
+    lines = wrapped(text, width)
+    assert " ".join(lines) == text and max(map(len, lines)) <= width
+    units = ("ms", "µs", "%", "GB", "TFLOP/s")
+    assert not any(line.startswith(units) for line in lines)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from chopper_core.model.charts import LineChart
 from chopper_core.model.run import Run
 from chopper_core.model.table import Category, Kind
 from chopper_core.model.view import View
@@ -75,6 +76,12 @@ def test_the_mix_counts_each_type() -> None:
     assert any(
         "1 compute, 2 memory, 1 collective, 1 send/receive" in line for line in frame.headline
     )
+
+
+def test_the_chart_of_a_serial_run_is_free_of_rounding() -> None:
+    made = [Row(1_000_003 * at, 13_337 + 7 * at) for at in range(97)]
+    free = query(run_of(made), View("R", name="graph")).charts[-1]
+    assert isinstance(free, LineChart) and set(free.series[0].numbers.tolist()) == {1.0}
 
 
 def test_messages_are_told_apart_by_operation_size_and_group() -> None:

@@ -17,7 +17,7 @@ from chopper_core.model.view import View
 from chopper_core.query.frame import Frame
 from chopper_core.render import render
 from chopper_core.util.errors import NothingToShow, UsageError
-from chopper_core.views import view_spec
+from chopper_core.views import memory, view_spec
 from chopper_core.views.query import answer, query
 from tests.allocating import WEIGHTS, allocating_run, events_of
 from tests.support import sample_run
@@ -97,7 +97,7 @@ def test_the_peak_is_drawn_and_its_holder_named() -> None:
     run = allocating_run()
     frame = query(run, parse("R?view=memory"))
     assert "on GPU 1" in frame.headline[0] and "fragmentation" in frame.headline[0]
-    assert "mlp_up" in frame.headline[1]
+    assert "mlp_up holds the most: " in frame.headline[1]
     chart = frame.charts[0]
     assert isinstance(chart, LineChart)
     allocated = chart.series[0].numbers
@@ -107,6 +107,21 @@ def test_the_peak_is_drawn_and_its_holder_named() -> None:
     assert "iteration 4" in by_iteration.headline[1]
     for form in ("text", "json", "csv", "markdown"):
         assert render(frame, form)
+
+
+@pytest.mark.parametrize(
+    ("by", "label", "sentence"),
+    [
+        ("operation", "before the trace", "{part} before the trace: 1 GB"),
+        ("operator", "outside operators", "{part} outside any operator: 1 GB"),
+        ("layer", "none", "{part} outside any layer: 1 GB"),
+        ("gpu", "3", "GPU 3 holds the most: 1 GB"),
+        ("phase", "forward", "forward holds the most: 1 GB"),
+    ],
+)
+def test_the_headline_is_a_sentence(by: str, label: str, sentence: str) -> None:
+    whole = sentence.format(part="the largest part was allocated")
+    assert memory._holder(by, label, "1 GB") == whole
 
 
 def test_the_holders_of_a_later_scope_are_those_that_kept_it_before() -> None:

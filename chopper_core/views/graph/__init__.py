@@ -359,7 +359,8 @@ def _charts(run: Run, scope: _Scope) -> tuple[Chart, ...]:
     if length:
         edges = np.linspace(0.0, length, _BINS + 1)
         middles = (edges[1:] + edges[:-1]) / 2e6
-        free = Series("activities", parallelism(scope.path, edges))
+        # In hundredths, so that the axis of a serial run doesn't magnify rounding.
+        free = Series("activities", np.round(parallelism(scope.path, edges), 2))
         charts.append(
             LineChart(
                 "activities that could run at a time",
