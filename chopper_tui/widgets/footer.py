@@ -231,7 +231,7 @@ def pointed_text(frame: Frame, lanes: Lanes, row: int, width: int, glyphs: Glyph
         return ""
     at = lanes.pointed[row]
     if at.kernel is None or at.duration_ns is None or at.start_ns is None:
-        rest = "" if at.next_ns is None else f"; the next activity starts at {_time(at.next_ns)}"
+        rest = "" if at.next_ns is None else f"; the next activity starts {_time(at.next_ns)} later"
         return f"{frame.labels[row]}: idle here{rest}"
     parts = [] if at.operation is None else [clean(at.operation)]
     if at.layer is not None:

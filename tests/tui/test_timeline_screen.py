@@ -15,7 +15,7 @@ from chopper_tui.actions import ACTIONS
 from chopper_tui.draw.timeline import bins_of, draw_lanes
 from chopper_tui.keymap import TIMELINE
 from chopper_tui.widgets.chart_panes import PicturePane
-from chopper_tui.widgets.footer import Status
+from chopper_tui.widgets.footer import Status, pointed_text
 from tests.support import Row, run_of
 from tests.tui.explorer import Driven, explorer, measured_run
 from tests.tui.test_goldens import compare
@@ -373,3 +373,13 @@ def test_in_colours_kinds_and_classes_have_hues_and_names_stand_on_them() -> Non
     assert [ink for _, ink in lane[1:]] == ["fourth", "text/second", "cursor"]
     assert ("█", "seventh") in lines[0] and "accent" not in [ink for _, ink in lines[0]]
     assert "attention" in "".join(text for text, _ in lines[0])
+
+
+def test_an_idle_lane_names_how_much_later_the_next_activity_starts() -> None:
+    from chopper_core.views.query import query
+
+    run = run_of([Row(0, 1_000), Row(9_000, 1_000)])
+    frame = query(run, View("R", name="timeline", window=Window(0, 10_000, 2_000)))
+    lanes = next(chart for chart in frame.charts if isinstance(chart, Lanes))
+    text = pointed_text(frame, lanes, 0, 80, ASCII)
+    assert text.endswith("idle here; the next activity starts 7.000 µs later")

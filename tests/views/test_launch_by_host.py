@@ -258,6 +258,9 @@ def test_rows_add_up_to_the_idle_time_of_every_node(run: Run, order: tuple[str, 
         view = View("R", path, whole)
         frame = by_host(run, path, columns, order=whole)
         assert_whole(run, frame)
+        shares = by_host(run, path, "idle_ns,host_idle_pct", order=whole)
+        assert shares.total["host_idle_pct"] == 100.0
+        assert shares.values["host_idle_pct"].numbers.sum() == pytest.approx(100.0)
         rows = Partition.of(run.tree(whole), view, view.level)
         each = rows.nodes.sum("idle_ns")
         sums: dict[str, int] = dict.fromkeys(PLACES, 0)

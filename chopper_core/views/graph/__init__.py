@@ -45,6 +45,8 @@ SPEC: Final = ViewSpec(
 NODE: Final = "node"
 _MAX_ROWS: Final = 1 << 20
 """In scopes with more activities the graph is that of one iteration."""
+_LEAST_RANGE: Final = 0.01
+"""Activities at a time by which a chart of them varies at least."""
 _BINS: Final = 240
 TYPES: Final = ("compute", "memory", "collective", "send/receive")
 _SEND_RECV: Final = frozenset({"send_recv", "send", "recv"})
@@ -359,8 +361,10 @@ def _charts(run: Run, scope: _Scope) -> tuple[Chart, ...]:
     if length:
         edges = np.linspace(0.0, length, _BINS + 1)
         middles = (edges[1:] + edges[:-1]) / 2e6
-        # In hundredths, so that the axis of a serial run doesn't magnify rounding.
-        free = Series("activities", np.round(parallelism(scope.path, edges), 2))
+        free = parallelism(scope.path, edges)
+        if np.ptp(free) < _LEAST_RANGE:
+            # A serial run: the headline has the figure, and an axis would magnify rounding.
+            return tuple(charts)
         charts.append(
             LineChart(
                 "activities that could run at a time",
@@ -368,7 +372,7 @@ def _charts(run: Run, scope: _Scope) -> tuple[Chart, ...]:
                 "work on the path",
                 "ms",
                 (middles,),
-                (free,),
+                (Series("activities", free),),
             )
         )
     return tuple(charts)

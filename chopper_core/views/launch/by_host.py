@@ -135,6 +135,7 @@ def answer(run: Run, view: View) -> ViewResult:
     total: dict[str, int | float] = {
         metric.name: int(values.numbers.sum()) for metric, values in own if metric.reduces == "sum"
     }
+    total[SHARE.name] = 100.0
     total[LONGEST.name] = int(causes.longest_ns.max())
     used = [IN_PLACE[place].name for place in Place if causes.place_ns[:, place].any()]
     return ViewResult(
