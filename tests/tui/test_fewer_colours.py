@@ -17,6 +17,8 @@ from tests.tui.terminal_harness import Terminal
 SIZE = (120, 40)
 DEEP = ("3", "11", "backward", "2", "qkv_ip", "Cijk_Alik_Bljk_MT256x256", "0")
 NAMES = list(VIEWS)
+NOTHING_TO_SHOW = ("pipeline", "memory")
+"""Views that the sample run has nothing for."""
 PLACES = [
     *(View("sample.json", DEEP[:depth]) for depth in (0, 1, 5, 7)),
     View("sample.json", ("3", "11"), baseline=Baseline("", ("0", "11"))),
@@ -77,6 +79,8 @@ async def test_fewer_colours_and_ascii_show_the_same(
     assert plain.isascii()
     # The last line has the keys, some of whose names are longer in ASCII.
     for line, kept in list(zip(rich.splitlines(), plain.splitlines(), strict=True))[:-1]:
+        if re.fullmatch(r"[ \d.]+ (?:[mµ]?s)?", line.rstrip()):
+            continue  # A time axis has fewer ticks in ASCII, whose charts have fewer cells.
         assert all(word in kept for word in re.findall(r"[A-Za-z]{4,}|\d+\.\d+", line)), line
     for colours in (SIXTEEN, NONE):
         if colours is NONE:
@@ -122,6 +126,8 @@ def test_what_a_terminal_is_sent_by_every_view(
         terminal.until_text("4 of 4 rows")
         terminal.send("\r:baseline gpu=0\r")
         for name in NAMES:
+            if name in NOTHING_TO_SHOW:
+                continue
             terminal.send(f":view {name}\r")
             terminal.until(lambda name=name: f" {name}" in terminal.screen.display[0])
             terminal.quiet(0.1)

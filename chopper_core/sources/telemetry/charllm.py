@@ -135,10 +135,14 @@ def named(path: Path) -> Named | None:
 
 def _time_ns(stamps: Stamps, cell: str) -> int | None:
     """A stamp as the double that the monitor wrote, to the nanosecond; None if unusable."""
-    if stamps.read(cell) is None:
-        return None
-    seconds = float(cell)
-    return int(seconds) * SECOND_NS + round((seconds - int(seconds)) * SECOND_NS)
+    found = stamps.read(cell)
+    try:
+        seconds = float(cell)
+        exact = int(seconds) * SECOND_NS + round((seconds - int(seconds)) * SECOND_NS)
+    except (ValueError, OverflowError):
+        return found
+    # Stamps in other units than seconds are read as such.
+    return exact if found is not None and abs(exact - found) < SECOND_NS else found
 
 
 def _why_not(path: Path) -> str:
