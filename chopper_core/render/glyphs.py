@@ -42,6 +42,11 @@ class Glyphs(Struct, frozen=True):
         """Whether every character is ASCII."""
         return self.name == "ascii"
 
+    def order(self, sort: str) -> str:
+        """The mark behind the heading of a sorted column; in ASCII it stands apart from letters."""
+        mark = self.down if sort.startswith("-") else self.up
+        return f" {mark}" if self.is_ascii else mark
+
     def coloured(self, in_colour: bool) -> Glyphs:
         """The set for a medium with colours, or for one without."""
         return self if self.in_colour == in_colour else replace(self, in_colour=in_colour)

@@ -196,7 +196,7 @@ def _column(frame: Frame, column: ColumnText, count: int, glyphs: Glyphs) -> lis
         *(column.cell(values, row, glyphs) for row in range(count)),
     ]
     if frame.sort.removeprefix("-") == column.metric.name:
-        texts[0] += glyphs.down if frame.sort.startswith("-") else glyphs.up
+        texts[0] += glyphs.order(frame.sort)
     if column.metric.name != "share_pct":
         return texts
     bars = [bar((values.at(row) or 0) / 100, BAR_WIDTH, glyphs) for row in range(count)]

@@ -154,7 +154,7 @@ class TableLayout(Struct, frozen=True):
         by_name = frame.sort.removeprefix("-") == "name"
         title = level_title(frame.level)
         if by_name:
-            title += glyphs.down if frame.sort.startswith("-") else glyphs.up
+            title += glyphs.order(frame.sort)
         pieces = [
             ((" <"[bool(self.before)] + " >"[bool(self.after)]).ljust(PREFIX), "header"),
             (fit(title, self.name_width, glyphs), "chosen" if by_name else "header"),
@@ -306,9 +306,7 @@ def _column(frame: Frame, text: ColumnText, glyphs: Glyphs, bar_width: int) -> C
     name = text.metric.name
     header = text.header
     if frame.sort.removeprefix("-") == name:
-        # In ASCII the arrow is a letter, which must not read as a part of the unit.
-        header += " " * glyphs.is_ascii
-        header += glyphs.down if frame.sort.startswith("-") else glyphs.up
+        header += glyphs.order(frame.sort)
     values = frame.values[name]
     present = values.numbers[values.present()]
     extremes = [present.min().item(), present.max().item()] if len(present) else []

@@ -79,7 +79,7 @@ class Status(Pane):
         if self.frame is None:
             return []
         frame, glyphs = self.frame, self.glyphs
-        arrow = glyphs.down if frame.sort.startswith("-") else glyphs.up
+        arrow = glyphs.order(frame.sort)
         column = frame.sort.removeprefix("-")
         titles = {each.name: each.title for each in frame.columns}
         title = titles.get(column) or (METRICS[column].title if column in METRICS else column)

@@ -134,7 +134,7 @@ def test_what_a_terminal_is_sent_by_every_view(
         terminal.send("1o")
         terminal.until_text("Sort by")
         terminal.send("q?")
-        terminal.until_text("Walk the tree")
+        terminal.until_text("searches, esc closes")
         output = terminal.output.decode()
     assert codes(output) <= allowed
     if "LC_ALL" in environment:

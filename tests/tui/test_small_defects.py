@@ -69,6 +69,7 @@ async def test_titles_in_ascii_are_words() -> None:
         assert "lost msv" not in text and "lag ms" in text
         await at.press("4", "o", "j", "j", "enter")
         assert not re.search(r"\b[mn]sv", to_ascii(at.text()))
+        assert not re.search(r"sort \w.*[a-z]v$", to_ascii(at.lines()[-2]).rstrip())
         last = to_ascii(at.lines()[-1])
         assert "enter in" in last and "< in" not in last
 
