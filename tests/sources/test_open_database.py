@@ -43,7 +43,7 @@ def test_what_lies_in_the_log_is_said_to_be_missing(
     path = while_written(write(tmp_path / name), statement)
     before = sorted(each.name for each in path.parent.iterdir())
     text = " ".join(as_text(open_run(str(path.parent))).split())
-    assert f"{name}-wal holds" in text and "missing here" in text
+    assert f"{name}-wal (" in text and "missing here" in text
     assert f"{name}-wal: belongs to the database beside it" in text
     assert sorted(each.name for each in path.parent.iterdir()) == before, "nothing is written"
     path.with_name(f"{name}-wal").write_bytes(b"")

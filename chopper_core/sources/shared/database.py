@@ -26,9 +26,10 @@ def open_read_only(path: Path) -> sqlite3.Connection:
 
 
 def unwritten(path: Path) -> str:
-    """A sentence about rows that lie in a write-ahead log beside a database; '' if there are none.
+    """What to do about rows in a write-ahead log beside a database; '' without a log.
 
-    SQLite could read them only by writing beside the file.
+    SQLite could read them only by writing beside the file; whether the database has them already,
+    the log's size doesn't tell.
     """
     log = path.with_name(f"{path.name}-wal")
     try:
@@ -38,6 +39,7 @@ def unwritten(path: Path) -> str:
     if not size:
         return ""
     return (
-        f"{log.name} holds {size:,} bytes that aren't in the database yet and are missing here; "
-        f"end the program that writes it, or run: sqlite3 {path.name} 'PRAGMA wal_checkpoint'."
+        f"{log.name} ({size:,} bytes) may hold rows that the database lacks; they are missing "
+        "here. End the program that writes it, or run: "
+        f"sqlite3 {path.name} 'PRAGMA wal_checkpoint'."
     )
