@@ -265,7 +265,7 @@ def _ranks(given: object) -> tuple[int, ...]:
 def _json(text: str) -> object:
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
 
 
