@@ -18,7 +18,7 @@ from chopper_core.query.frame import Frame
 from chopper_core.util.errors import ChopperError, UsageError
 from chopper_tui import screen_data
 from chopper_tui.config import Config
-from chopper_tui.draw.magnify import WHOLE
+from chopper_tui.draw.drawer import WHOLE
 from chopper_tui.history import Columns, Place, Trail, changed, dressed, moved, trail_to
 from chopper_tui.keymap import SCREENS, SET_SCREENS, Action
 from chopper_tui.screen_data import ScreenData
@@ -158,7 +158,7 @@ class Explorer(Pointing, Asking):
             self.picture = 0
         if (before.name, before.by, before.path) != (after.name, after.by, after.path):
             self.lens = WHOLE
-            self.block = (0, 0)
+            self.cell = (0, self.cell[1])
         self.trail = trail
         if run is not None and run.name != self.run.name:
             self._marks_of[self.run.name] = self.marks

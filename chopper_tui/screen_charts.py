@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, TypeVar
 
+from msgspec import Struct
 from textual.screen import Screen
 
-from chopper_core.model.charts import Chart, HeatMap, Icicle, Lanes
+from chopper_core.model.charts import Chart, Lanes
 from chopper_core.model.run import Run
 from chopper_core.model.run_set import RunSet
 from chopper_core.model.view import View, with_signal
 from chopper_core.query.frame import Frame
 from chopper_core.util.errors import UsageError
-from chopper_tui.draw.magnify import WHOLE, Lens, columns_seen, seen
+from chopper_tui.draw.charts import drawer_of, seen
+from chopper_tui.draw.drawer import WHOLE, Cell, Lens
 from chopper_tui.draw.timeline import bins_of
 from chopper_tui.screen_data import ScreenData
 from chopper_tui.widgets.chart_panes import PicturePane, SignalPane
@@ -21,6 +23,7 @@ from chopper_tui.widgets.frame_table import FrameTable
 
 _BINS_UNSEEN: Final = 100
 """Cells of the time axis while the timeline is hidden."""
+C = TypeVar("C", bound=Struct)
 
 
 class Charts(Screen[None]):
@@ -33,10 +36,8 @@ class Charts(Screen[None]):
         self.data = data
         self.picture = 0
         """Which of a view's charts is shown."""
-        self.column = 0
-        """The column of a heat map's cursor, of those that are seen."""
-        self.block = (0, 0)
-        """The level and the block of an icicle's cursor."""
+        self.cell: Cell = (0, 0)
+        """The cursor in the view's picture, as the picture's drawer reads it."""
         self.lens = WHOLE
         """How close the picture of a view is seen."""
         self._seen: tuple[Frame, Lens, Sequence[Chart]] = data.frame, WHOLE, data.frame.charts
@@ -63,8 +64,7 @@ class Charts(Screen[None]):
     @property
     def lanes(self) -> Lanes | None:
         """The timeline, if the view is one."""
-        charts = self.frame.charts
-        return charts[0] if charts and isinstance(charts[0], Lanes) else None
+        return self.first_chart(Lanes)
 
     @property
     def time_cells(self) -> int:
@@ -98,52 +98,36 @@ class Charts(Screen[None]):
     def _show_pictures(self) -> None:
         for pane in self.query(PicturePane):
             if pane.display:
-                pane.show(self._pictures, *self._cell)
+                pane.show(self._pictures, *self.cell_shown)
 
-    @property
-    def heat_map(self) -> HeatMap | None:
-        """The heat map, if the view is one whose cells open something."""
-        charts = self._charts_seen
-        found = charts[0] if charts and isinstance(charts[0], HeatMap) else None
-        return found if found is not None and found.opens is not None else None
+    def first_chart(self, kind: type[C]) -> C | None:
+        """The first chart of the view as it is seen, if it is of a kind."""
+        chart = next(iter(self._charts_seen), None)
+        return chart if isinstance(chart, kind) else None
 
-    @property
-    def icicle(self) -> Icicle | None:
-        """The icicle, if the view is one."""
-        charts = self.frame.charts
-        return charts[0] if charts and isinstance(charts[0], Icicle) else None
-
-    def move_to_block(self, depth: int, block: int) -> None:
-        """Move the cursor of an icicle; the table's is on the row that holds the block."""
-        icicle = self.icicle
-        if icicle is None:
+    def move_to_cell(self, cell: Cell) -> None:
+        """Move the cursor of the picture; the table's is on the row that the cell belongs to."""
+        chart = next(iter(self._charts_seen), None)
+        if chart is None:
             return
-        self.block = depth, block
-        for row in reversed(icicle.rows[1 : depth + 1]):
-            block = int(row.parents[block])
-        labels = list(self.frame.labels)
-        if icicle.rows[0].labels[block] in labels:
-            self.table.move_to(labels.index(icicle.rows[0].labels[block]))
+        self.cell = cell
+        label = drawer_of(chart).label_of(chart, cell)
+        if label is not None and label in self.frame.labels:
+            self.table.move_to(list(self.frame.labels).index(label))
         self._show_pictures()
 
-    def _follow_in_icicle(self, icicle: Icicle) -> None:
-        """Put the icicle's cursor onto the row of the table's, unless it is in it."""
-        depth, block = self.block
-        for row in reversed(icicle.rows[1 : depth + 1]):
-            block = int(row.parents[block])
-        if self.table.label is not None and icicle.rows[0].labels[block] != self.table.label:
-            self.block = 0, icicle.rows[0].labels.index(self.table.label)
+    def _follow_in_picture(self) -> None:
+        """Put the picture's cursor onto the row of the table's."""
+        if chart := next(iter(self._charts_seen), None):
+            self.cell = drawer_of(chart).followed(chart, self.cell, self.table.label)
 
     @property
-    def _cell(self) -> tuple[int, int | None]:
-        """The cursor in the picture: the table's row, and the column of a heat map."""
-        if self.icicle is not None:
-            return self.block
-        heat, label = self.heat_map, self.table.label
-        if heat is None or label is None:
+    def cell_shown(self) -> tuple[int, int | None]:
+        """The cursor in the picture: its row, and its column where it has one."""
+        chart = next(iter(self._charts_seen), None)
+        if chart is None:
             return self.table.cursor, None
-        row = heat.labels.index(label) if label in heat.labels else -1
-        return row, min(self.column, len(heat.columns) - 1)
+        return drawer_of(chart).cursor(chart, self.cell, self.table.cursor, self.table.label)
 
     @property
     def _pictures(self) -> Sequence[Chart]:
@@ -162,11 +146,8 @@ class Charts(Screen[None]):
         return self._seen[2]
 
     def look(self, lens: Lens) -> None:
-        """See the picture of the view through a lens; a heat map's cursor stays on its column."""
-        charts = self.frame.charts
-        if charts and isinstance(charts[0], HeatMap):
-            column = columns_seen(charts[0], self.lens)[0] + self.column
-            first, end = columns_seen(charts[0], lens)
-            self.column = min(max(column, first), end - 1) - first
+        """See the picture of the view through a lens; its cursor stays on what it points at."""
+        if chart := next(iter(self.frame.charts), None):
+            self.cell = drawer_of(chart).cell_through(chart, self.cell, self.lens, lens)
         self.lens = lens
         self.show_charts()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from chopper_tui.draw.charts import drawer_of
 from chopper_tui.screen_parts import Parts
 from chopper_tui.widgets.cards import CardsPane
 from chopper_tui.widgets.chart_panes import PicturePane, SignalPane
@@ -50,23 +51,11 @@ class Pointing(Parts):
         self._perform_at("at", event.cell)
 
     def on_picture_pane_cell_clicked(self, event: PicturePane.CellClicked) -> None:
-        """A click on a cell of a heat map puts the cursor there; on the cursor's it opens it."""
-        if self.icicle is not None:
-            if (event.row, event.column) == self.block:
-                self.action_perform("open_block")
-            else:
-                self.move_to_block(event.row, event.column)
-            return
-        heat = self.heat_map
-        if heat is None or heat.labels[event.row] not in self.frame.labels:
-            return
-        row = list(self.frame.labels).index(heat.labels[event.row])
-        if (row, event.column) == (self.table.cursor, self.column):
-            self.action_perform("open_cell")
-            return
-        self.column = event.column
-        self.table.move_to(row)
-        self.follow_cursor()
+        """A click on a cell of a picture puts the cursor there; on the cursor's it opens it."""
+        if (event.row, event.column) != self.cell_shown:
+            self.move_to_cell((event.row, event.column))
+        elif action_id := drawer_of(self._pictures[0]).opens_with:
+            self.action_perform(action_id)
 
     def on_picture_pane_turned(self, event: PicturePane.Turned) -> None:
         """The wheel zooms the timeline around the pointer."""

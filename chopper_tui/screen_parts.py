@@ -12,14 +12,13 @@ from textual.app import ComposeResult
 from textual.reactive import Reactive
 from textual.widget import Widget
 
-from chopper_core.model.charts import Chart, HeatMap, Icicle, LineChart, Roofline, SignalRows
 from chopper_core.model.run import Run
 from chopper_core.model.run_set import RunSet
 from chopper_core.render.cells import SENTENCES, crumb
 from chopper_core.util.errors import ChopperError, UsageError
 from chopper_tui import screen_data
 from chopper_tui.config import CHART_SIZES, Config, save_splits
-from chopper_tui.draw.charts import lines_below
+from chopper_tui.draw.charts import drawer_of, lines_below
 from chopper_tui.draw.figures import detail as detail_of
 from chopper_tui.keymap import Action
 from chopper_tui.screen_charts import Charts
@@ -211,7 +210,8 @@ class Parts(Charts):
             zoom=self.zoom,
             gpus=0 if self.view.name else gpus,
             picture=lines_below(charts[:1], width, glyphs),
-            pictures=lines_below(charts, width, glyphs) + _GROWTH * _grows(charts),
+            pictures=lines_below(charts, width, glyphs)
+            + _GROWTH * any(drawer_of(each).grows for each in charts),
             rows=len(self.frame),
             headline=len(headline),
             along_time=self.lanes is not None,
@@ -266,12 +266,10 @@ class Parts(Charts):
 
     def follow_cursor(self) -> None:
         """Show where the cursor's row is in the picture, and what the timeline's points at."""
-        if self.icicle is not None:
-            self._follow_in_icicle(self.icicle)
-        if isinstance(next(iter(self._pictures), None), HeatMap | Icicle | Roofline):
+        self._follow_in_picture()
+        if any(drawer_of(each).follows_cursor for each in self._pictures[:1]):
             self._show_pictures()
         if self.lanes is not None:
-            self._show_pictures()
             row, width = self.table.cursor, self.size.width
             self.status.point(pointed_text(self.frame, self.lanes, row, width, self.table.glyphs))
 
@@ -301,11 +299,6 @@ class Parts(Charts):
     def _loaded(self) -> None:
         if self.status.message.startswith(LOADING):
             self.say("")
-
-
-def _grows(charts: Sequence[Chart]) -> bool:
-    """Whether any of the charts shows more with more lines."""
-    return any(isinstance(each, LineChart | SignalRows | Icicle) for each in charts)
 
 
 def _set_height(part: Any, lines: int) -> None:

@@ -13,7 +13,8 @@ from chopper_core.metrics import metric_named
 from chopper_core.model.charts import HeatMap
 from chopper_core.model.view import View, at_level, pivot
 from chopper_core.util.errors import UsageError
-from chopper_tui.draw.magnify import WHOLE, panned
+from chopper_tui.draw.charts import panned
+from chopper_tui.draw.drawer import WHOLE
 from chopper_tui.keymap import WALK, action
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ async def open_cell(screen: Explorer, _: str) -> None:
     label = screen.table.label
     if heat.opens is None or label not in heat.labels:
         raise UsageError("there is no cell to enter")
-    view = heat.opens(heat.labels.index(label), screen.column)
+    view = heat.opens(heat.labels.index(label), screen.cell[1])
     before = screen.here
     await screen.go(screen.trail_to(replace(view, run=screen.view.run)))
     if not screen.status.is_error:
@@ -90,21 +91,21 @@ async def next_iteration(screen: Explorer, _: str) -> None:
 
 
 def _map_of(screen: Explorer) -> HeatMap:
-    heat = screen.heat_map
-    if heat is None:
+    heat = screen.first_chart(HeatMap)
+    if heat is None or heat.opens is None:
         raise UsageError("there are no cells: this heat map has quantiles of the GPUs")
     return heat
 
 
 def _step(screen: Explorer, step: int) -> None:
     heat, whole = _map_of(screen), screen.frame.charts[0]
-    wanted = screen.column + step
+    wanted = screen.cell[1] + step
     if not 0 <= wanted < len(heat.columns) and screen.lens != WHOLE:
         with suppress(UsageError):  # at the end of the map
             screen.look(panned(screen.lens, whole, step / len(heat.columns)))
-            wanted = screen.column + step
+            wanted = screen.cell[1] + step
         heat = _map_of(screen)
-    screen.column = min(max(wanted, 0), len(heat.columns) - 1)
+    screen.cell = (0, min(max(wanted, 0), len(heat.columns) - 1))
     screen.follow_cursor()
 
 

@@ -40,29 +40,29 @@ def block_right(screen: Explorer, _: str) -> None:
 def block_down(screen: Explorer, _: str) -> None:
     """Icicle: move the cursor to the largest block in the cursor's."""
     icicle = _icicle_of(screen)
-    depth, block = screen.block
+    depth, block = screen.cell
     if depth + 1 >= len(icicle.rows):
         raise UsageError("this is the last level")
     row = icicle.rows[depth + 1]
     inside = np.flatnonzero(row.parents == block)
     largest = inside[np.argmax((row.ends_ns - row.begins_ns)[inside])]
-    screen.move_to_block(depth + 1, int(largest))
+    screen.move_to_cell((depth + 1, int(largest)))
 
 
 @_icicle("up", "k", title="Level above")
 def block_up(screen: Explorer, _: str) -> None:
     """Icicle: move the cursor to the block that holds the cursor's."""
     icicle = _icicle_of(screen)
-    depth, block = screen.block
+    depth, block = screen.cell
     if not depth:
         raise UsageError("this is the first level")
-    screen.move_to_block(depth - 1, int(icicle.rows[depth].parents[block]))
+    screen.move_to_cell((depth - 1, int(icicle.rows[depth].parents[block])))
 
 
 @_icicle("enter", title="Enter the block", hint="in")
 async def open_block(screen: Explorer, _: str) -> None:
     """Icicle: show the icicle of the cursor's block alone; a kernel opens in the tree."""
-    view = _icicle_of(screen).opens(*screen.block)
+    view = _icicle_of(screen).opens(*screen.cell)
     before = screen.here
     await screen.go(screen.trail_to(replace(view, run=screen.view.run)))
     if not screen.status.is_error:
@@ -76,12 +76,13 @@ async def next_colour(screen: Explorer, _: str) -> None:
 
 
 def _icicle_of(screen: Explorer) -> Icicle:
-    if screen.icicle is None:
+    icicle = screen.first_chart(Icicle)
+    if icicle is None:
         raise UsageError("this is for the icicle; :view icicle opens it")
-    return screen.icicle
+    return icicle
 
 
 def _step(screen: Explorer, step: int) -> None:
-    depth, block = screen.block
+    depth, block = screen.cell
     last = len(_icicle_of(screen).rows[depth].labels) - 1
-    screen.move_to_block(depth, min(max(block + step, 0), last))
+    screen.move_to_cell((depth, min(max(block + step, 0), last)))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from chopper_core.model.charts import Chart, HeatMap
+from chopper_core.model.charts import Chart
 from chopper_core.model.run import interval_of, scope_of
 from chopper_core.model.table import Kind
 from chopper_core.model.window import (
@@ -25,8 +25,8 @@ from chopper_core.model.window import (
 )
 from chopper_core.util.errors import ChopperError, UsageError
 from chopper_core.views.find import next_named
-from chopper_tui.draw import magnify
-from chopper_tui.draw.magnify import WHOLE
+from chopper_tui.draw import charts as drawing
+from chopper_tui.draw.drawer import WHOLE
 from chopper_tui.keymap import TIME, TIMELINE, action
 from chopper_tui.steps import run_in_thread
 
@@ -198,18 +198,14 @@ async def _zoom_chart(screen: Explorer, factor: float) -> None:
     if not screen.view.name:
         await _move_chart(screen, lambda seen: zoomed(seen, 1 / factor))
         return
-    lens, chart = screen.lens, _picture_of(screen)
-    if isinstance(chart, HeatMap):
-        # Around the cursor.
-        first, end = magnify.columns_seen(chart, lens)
-        at = first + min(screen.column, end - first - 1)
-        lens = replace(lens, centre=(at + 0.5) / len(chart.columns))
-    screen.look(magnify.zoomed(lens, chart, factor))
+    chart = _picture_of(screen)
+    lens = drawing.drawer_of(chart).centred(chart, screen.lens, screen.cell)
+    screen.look(drawing.zoomed(lens, chart, factor))
 
 
 async def _pan_chart(screen: Explorer, share: float) -> None:
     if screen.view.name:
-        screen.look(magnify.panned(screen.lens, _picture_of(screen), share))
+        screen.look(drawing.panned(screen.lens, _picture_of(screen), share))
     else:
         await _move_chart(screen, lambda seen: panned(seen, share))
 

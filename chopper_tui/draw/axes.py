@@ -5,6 +5,10 @@ from __future__ import annotations
 from math import ceil, floor, log10
 from typing import Final
 
+import numpy as np
+
+from chopper_core.util.arrays import Float64
+
 _STEPS: Final = (1.0, 2.0, 5.0, 10.0)
 _MIN_SPAN: Final = 0.1
 """Share of its far end that an axis of a signal spans at least: less is noise drawn large."""
@@ -40,6 +44,20 @@ def labels(places: list[float]) -> list[str]:
     step = places[1] - places[0]
     decimals = max(-floor(log10(step) + 1e-9), 0)
     return [f"{place:.{decimals}f}" for place in places]
+
+
+def scale_ends(known: Float64) -> tuple[float, float]:
+    """The ends of a scale: of all values, or of the middle 90 % where a few lie far out."""
+    if not len(known):
+        return 0.0, 1.0
+    least, low, high, most = np.quantile(known, [0.0, 0.05, 0.95, 1.0]).tolist()
+    span = high - low
+    if span <= 0:
+        return least, most
+    return (
+        low if low - least > span else least,
+        high if most - high > span else most,
+    )
 
 
 def around(low: float, high: float) -> tuple[float, float]:

@@ -5,14 +5,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from chopper_core.model.charts import Card
+from chopper_core.model.charts import Card, Cards
 from chopper_core.render.cells import clean, wrapped
 from chopper_core.render.glyphs import Glyphs
-from chopper_tui.draw.signal_plot import Line
+from chopper_tui.draw.drawer import Canvas, Drawer
+from chopper_tui.draw.pieces import Line
 
 _BESIDE_FROM: Final = 100
 """Width from which the figures of a card stand beside each other."""
 _GAP: Final = 2
+
+
+class CardsDrawer(Drawer[Cards]):
+    """Cards as text; on the screen they have a pane of their own."""
+
+    is_prose = True
+
+    def lines(self, chart: Cards, width: int, glyphs: Glyphs) -> int:
+        """All."""
+        return len(_draw(chart.cards, width, glyphs))
+
+    def draw(self, chart: Cards, on: Canvas) -> list[Line]:
+        """All cards, each with the address of its evidence."""
+        return _draw(chart.cards, on.width, on.glyphs)[: max(on.height, 0)]
 
 
 def card_lines(cards: Sequence[Card], width: int, glyphs: Glyphs) -> list[list[Line]]:
@@ -49,8 +64,7 @@ def _figures(card: Card, widths: list[int], cells: int, beside: bool, glyphs: Gl
     return [text.rjust(cells) for text in card.figures]
 
 
-def draw_cards(cards: Sequence[Card], width: int, glyphs: Glyphs) -> list[Line]:
-    """All cards, each with the address of its evidence, for text."""
+def _draw(cards: Sequence[Card], width: int, glyphs: Glyphs) -> list[Line]:
     lines: list[Line] = []
     for card, drawn in zip(cards, card_lines(cards, width, glyphs), strict=True):
         lines += [*drawn, [("  " + clean(card.address), "dim")]]

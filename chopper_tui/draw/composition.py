@@ -10,14 +10,28 @@ from msgspec import Struct
 from chopper_core.model.charts import Composition
 from chopper_core.render.cells import cell_width, clean, pad
 from chopper_core.render.glyphs import Glyphs
-from chopper_tui.draw.pieces import SERIES_INKS, series_fills
-from chopper_tui.draw.signal_plot import Line
+from chopper_tui.draw.drawer import Canvas, Drawer
+from chopper_tui.draw.pieces import SERIES_INKS, Line, series_fills
 
 _LEAST_SHARE: Final = 0.0005
 """Smaller parts are not listed: their figure would be 0.0 %."""
 _GAP: Final = 2
 _WITH_TIMES_FROM: Final = 100
 """Width from which parts have their time beside their share, and the bar has a title."""
+
+
+class CompositionDrawer(Drawer[Composition]):
+    """A bar per whole on one scale, then the parts with their figures in aligned columns."""
+
+    is_quick = True
+
+    def lines(self, chart: Composition, width: int, glyphs: Glyphs) -> int:
+        """All."""
+        return len(_draw(chart, width, glyphs))
+
+    def draw(self, chart: Composition, on: Canvas) -> list[Line]:
+        """The bars and the legend."""
+        return _draw(chart, on.width, on.glyphs)[: max(on.height, 0)]
 
 
 class _Entry(Struct, frozen=True):
@@ -39,8 +53,7 @@ class _Entry(Struct, frozen=True):
         return sum(cell_width(text) for text, _ in self.pieces)
 
 
-def draw_composition(picture: Composition, width: int, glyphs: Glyphs) -> list[Line]:
-    """A bar per whole on one scale, then the parts with their figures in aligned columns."""
+def _draw(picture: Composition, width: int, glyphs: Glyphs) -> list[Line]:
     numbers = np.stack([each.numbers for each in picture.series], axis=1)
     wholes = numbers.sum(axis=1)
     longest = float(wholes.max(initial=0.0)) or 1.0

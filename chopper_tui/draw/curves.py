@@ -6,18 +6,30 @@ from itertools import groupby
 from typing import Any, Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from chopper_core.model.charts import BarChart, LineChart, Series
 from chopper_core.render.cells import cell_width, clean
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.util.arrays import Float64, Int64
 from chopper_tui.draw import axes
-from chopper_tui.draw.pieces import SERIES_INKS
-from chopper_tui.draw.signal_plot import ASCII_AXES, PLOTEXT, Line
-from chopper_tui.draw.spark_rows import short_number
+from chopper_tui.draw.bars import BarDrawer
+from chopper_tui.draw.drawer import (
+    MAX_ZOOM,
+    Canvas,
+    Lens,
+    TitledDrawer,
+    legend_entries,
+    title_lines,
+)
+from chopper_tui.draw.pieces import SERIES_INKS, Line, short_number
+from chopper_tui.draw.signal_plot import ASCII_AXES, PLOTEXT
 
-MARKERS: Final = {"unicode": "●▲■◆○△□◇", "ascii": "*+xo@%&$"}
+_MARKERS: Final = {"unicode": "●▲■◆○△□◇", "ascii": "*+xo@%&$"}
 _MARKS_ON_A_CURVE: Final = 6
+_LINES: Final = 14
+_MIN_LINES: Final = 7
+"""Lines below another chart, with the axis."""
 _MAX_BARS: Final = 2
 """Points of a curve up to which it is drawn as bars: a line between two says nothing."""
 _LINES_PER_TICK: Final = 3
@@ -26,7 +38,71 @@ _CELLS_PER_TICK: Final = 10
 Bounds = tuple[tuple[float, float], tuple[float, float]]
 
 
-def as_bars(picture: LineChart) -> BarChart | None:
+class LineDrawer(TitledDrawer[LineChart]):
+    """Curves below a legend of their markers; bars where they have too few points."""
+
+    fills = True
+    grows = True
+    _bars: Final = BarDrawer()
+
+    def title(self, chart: LineChart, width: int, glyphs: Glyphs) -> list[Line]:
+        """With the markers of the series, unless they are too many to tell apart."""
+        markers = _MARKERS[glyphs.name]
+        names = [each.name for each in chart.series]
+        names = names if 1 < len(names) <= len(markers) else []
+        legend = legend_entries(names, markers, SERIES_INKS)
+        return title_lines(chart.title, chart.unit, width, legend)
+
+    def body_lines(self, chart: LineChart) -> int:
+        """Any number."""
+        return _LINES
+
+    def body(self, chart: LineChart, on: Canvas) -> list[Line]:
+        """The curves and their axes."""
+        return _draw(chart, on.width, on.height, on.glyphs)
+
+    def lines(self, chart: LineChart, width: int, glyphs: Glyphs) -> int:
+        """Enough to see a shape; one per bar."""
+        bars = _as_bars(chart)
+        return _LINES if bars is None else self._bars.lines(bars, width, glyphs)
+
+    def lines_below(self, chart: LineChart, width: int, glyphs: Glyphs) -> int:
+        """The fewest."""
+        bars = _as_bars(chart)
+        if bars is not None:
+            return self._bars.lines(bars, width, glyphs)
+        return _MIN_LINES + len(self.title(chart, width, glyphs))
+
+    def draw(self, chart: LineChart, on: Canvas) -> list[Line]:
+        """Curves, or bars."""
+        bars = _as_bars(chart)
+        if bars is not None:
+            return self._bars.draw(bars, on)
+        return super().draw(chart, on)
+
+    def max_zoom(self, chart: LineChart) -> float:
+        """Any."""
+        return MAX_ZOOM
+
+    def seen(self, chart: LineChart, lens: Lens) -> LineChart:
+        """The points in a part of its x axis."""
+        known = np.concatenate([x[np.isfinite(x)] for x in chart.x]) if chart.x else np.zeros(0)
+        if not len(known):
+            return chart
+        begin, end = lens.range
+        low, span = float(known.min()), float(known.max() - known.min())
+        kept = [(x >= low + begin * span) & (x <= low + end * span) for x in chart.x]
+        return replace(
+            chart,
+            x=tuple(x[ok] for x, ok in zip(chart.x, kept, strict=True)),
+            series=tuple(
+                replace(each, numbers=each.numbers[ok])
+                for each, ok in zip(chart.series, kept, strict=True)
+            ),
+        )
+
+
+def _as_bars(picture: LineChart) -> BarChart | None:
     """A chart of at most two points per curve as bars; None where it has more."""
     known = [
         np.isfinite(x) & np.isfinite(each.numbers)
@@ -44,7 +120,7 @@ def as_bars(picture: LineChart) -> BarChart | None:
     return BarChart(picture.title, picture.unit, tuple(labels), series)
 
 
-def draw_curves(picture: LineChart, width: int, height: int, glyphs: Glyphs) -> list[Line]:
+def _draw(picture: LineChart, width: int, height: int, glyphs: Glyphs) -> list[Line]:
     """The curves over an axis with even ticks, one ink and marker per series."""
     canvas = max(height - 1, 2)
     bounds = _bounds(picture)
@@ -138,7 +214,7 @@ def _curve(
     figure.ruler("x").ticks([], [])
     known = np.isfinite(x) & np.isfinite(series.numbers)
     if known.any():
-        markers = MARKERS[glyphs.name]
+        markers = _MARKERS[glyphs.name]
         marker = markers[number % len(markers)] if picture.points else "braille"
         if glyphs.is_ascii:
             marker = markers[number % len(markers)]

@@ -9,6 +9,7 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from chopper_core.model.charts import HeatMap
 from chopper_core.render.cells import cell_width, clean, display_name, elide, pad
@@ -16,8 +17,9 @@ from chopper_core.render.glyphs import Glyphs
 from chopper_core.render.names import fitting_names
 from chopper_core.render.palette import CHANGE_LEVELS, HEAT_LEVELS
 from chopper_core.util.arrays import Float64
-from chopper_tui.draw.signal_plot import Line
-from chopper_tui.draw.spark_rows import scale_ends, short_number
+from chopper_tui.draw.axes import scale_ends
+from chopper_tui.draw.drawer import MIN_COLUMNS, Canvas, Cell, Lens, TitledDrawer, title_lines
+from chopper_tui.draw.pieces import Line, short_number
 
 _NUMBERED: Final = 7
 """Width from which a cell shows its number."""
@@ -29,6 +31,73 @@ _HALF: Final = "▀"
 _STEPS: Final = (1, 2, 5)
 _MIN_CHANGE_PCT: Final = 2.0
 """The least end of a scale of differences: smaller ones are noise and must not look large."""
+
+
+class HeatDrawer(TitledDrawer[HeatMap]):
+    """A map whose cells a cursor walks: the row of the table's, and a column of its own."""
+
+    follows_cursor = True
+    fills = True
+    opens_with = "open_cell"
+
+    def title(self, chart: HeatMap, width: int, glyphs: Glyphs) -> list[Line]:
+        """Its scale is below it."""
+        return title_lines(chart.title, chart.unit, width)
+
+    def body_lines(self, chart: HeatMap) -> int:
+        """The fewest: with more its rows are taller."""
+        return len(chart.rows) + _around(chart)
+
+    def body(self, chart: HeatMap, on: Canvas) -> list[Line]:
+        """Its rows, ticks, scale and the cell of the cursor."""
+        return _draw(chart, on.width, on.height, on.glyphs, on.cell)
+
+    def body_cell_at(self, chart: HeatMap, on: Canvas, x: int, y: int) -> Cell | None:
+        """The row and the column of the map."""
+        if chart.opens is None:
+            return None
+        return _cell_at(chart, on.width, on.height, on.glyphs, x, y)
+
+    def max_zoom(self, chart: HeatMap) -> float:
+        """Until few columns are left."""
+        return max(len(chart.columns) / MIN_COLUMNS, 1.0)
+
+    def seen(self, chart: HeatMap, lens: Lens) -> HeatMap:
+        """Some of its columns."""
+        first, end = lens.columns(len(chart.columns))
+        opens = chart.opens
+        return replace(
+            chart,
+            columns=chart.columns[first:end],
+            numbers=chart.numbers[:, first:end],
+            opens=opens and (lambda row, column: opens(row, first + column)),
+        )
+
+    def centred(self, chart: HeatMap, lens: Lens, cell: Cell) -> Lens:
+        """Over the column of the cursor."""
+        first, end = lens.columns(len(chart.columns))
+        at = first + min(cell[1], end - first - 1)
+        return replace(lens, centre=(at + 0.5) / len(chart.columns))
+
+    def cell_through(self, chart: HeatMap, cell: Cell, before: Lens, after: Lens) -> Cell:
+        """The same column."""
+        row, column = cell
+        column += before.columns(len(chart.columns))[0]
+        first, end = after.columns(len(chart.columns))
+        return row, min(max(column, first), end - 1) - first
+
+    def cursor(
+        self, chart: HeatMap, cell: Cell, row: int, label: str | None
+    ) -> tuple[int, int | None]:
+        """The row of a label, and the screen's column."""
+        if chart.opens is None or label is None:
+            return row, None
+        own = chart.labels.index(label) if label in chart.labels else -1
+        return own, min(cell[1], len(chart.columns) - 1)
+
+    def label_of(self, chart: HeatMap, cell: Cell) -> str | None:
+        """The label of its row."""
+        return chart.labels[cell[0]]
 
 
 class Scale(Struct, frozen=True):
@@ -79,11 +148,6 @@ class _Layout(Struct, frozen=True):
     """Rows that are drawn."""
 
 
-def lines_wanted(picture: HeatMap) -> int:
-    """The fewest lines of a map without its title; with more its rows are taller."""
-    return len(picture.rows) + _around(picture)
-
-
 def _around(picture: HeatMap) -> int:
     """The lines for the ticks, the scale, and the cell of the cursor."""
     return 2 + (picture.opens is not None)
@@ -109,7 +173,7 @@ def _layout(picture: HeatMap, width: int, height: int, glyphs: Glyphs) -> _Layou
     )
 
 
-def draw_heat(
+def _draw(
     picture: HeatMap, width: int, height: int, glyphs: Glyphs, cell: tuple[int, int] | None = None
 ) -> list[Line]:
     """A map as at most `height` lines; `cell` is the row and the column of the cursor."""
@@ -149,7 +213,7 @@ def draw_heat(
     return lines
 
 
-def cell_at(
+def _cell_at(
     picture: HeatMap, width: int, height: int, glyphs: Glyphs, x: int, y: int
 ) -> tuple[int, int] | None:
     """The row and the column of the map at a cell of its lines; None beside them."""

@@ -12,9 +12,9 @@ from chopper_core.model.units import time_text
 from chopper_core.render.cells import cell_width, crumb, display_name, elide, first_cells
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.util.arrays import Index
+from chopper_tui.draw.drawer import Canvas, Cell, TitledDrawer, title_lines
 from chopper_tui.draw.heat import Scale, scale_line
-from chopper_tui.draw.signal_plot import Line
-from chopper_tui.draw.spark_rows import short_number
+from chopper_tui.draw.pieces import Line, short_number
 
 _MAX_LINES: Final = 6
 """Lines of a level."""
@@ -25,13 +25,59 @@ _AROUND: Final = 2
 _HALF: Final = "▀"
 
 
-def lines_of_icicle(picture: Icicle) -> int:
-    """The lines that it wants without its title."""
-    return 3 * len(picture.rows) + _AROUND
+class IcicleDrawer(TitledDrawer[Icicle]):
+    """Blocks that a cursor walks, from level to level."""
+
+    follows_cursor = True
+    fills = True
+    grows = True
+    opens_with = "open_block"
+
+    def title(self, chart: Icicle, width: int, glyphs: Glyphs) -> list[Line]:
+        """Its unit is at its scale."""
+        return title_lines(chart.title, "", width)
+
+    def body_lines(self, chart: Icicle) -> int:
+        """Of levels tall enough to read."""
+        return 3 * len(chart.rows) + _AROUND
+
+    def body(self, chart: Icicle, on: Canvas) -> list[Line]:
+        """The levels, the scale and the block of the cursor."""
+        return _draw(chart, on.width, on.height, on.glyphs, on.cell)
+
+    def body_cell_at(self, chart: Icicle, on: Canvas, x: int, y: int) -> Cell | None:
+        """The level and the block; None beside them."""
+        tall, _ = _layout(chart, on.height)
+        depth = y // tall if tall else 2 * y
+        if not (0 <= x < on.width and 0 <= depth < len(chart.rows)):
+            return None
+        return depth, int(_owners(chart.rows[depth], on.width)[x])
+
+    def cursor(
+        self, chart: Icicle, cell: Cell, row: int, label: str | None
+    ) -> tuple[int, int | None]:
+        """That of the screen."""
+        return cell
+
+    def label_of(self, chart: Icicle, cell: Cell) -> str:
+        """The label of the block of the first level that holds it."""
+        depth, block = cell
+        for row in reversed(chart.rows[1 : depth + 1]):
+            block = int(row.parents[block])
+        return chart.rows[0].labels[block]
+
+    def followed(self, chart: Icicle, cell: Cell, label: str | None) -> Cell:
+        """On the row of the table's cursor, unless it is in it."""
+        depth = min(cell[0], len(chart.rows) - 1)
+        # It may come from another chart.
+        cell = depth, min(cell[1], len(chart.rows[depth].labels) - 1)
+        if label is None or self.label_of(chart, cell) == label:
+            return cell
+        return 0, chart.rows[0].labels.index(label)
 
 
-def draw_icicle(
-    picture: Icicle, width: int, height: int, glyphs: Glyphs, cell: tuple[int, int] | None
+def _draw(
+    picture: Icicle, width: int, height: int, glyphs: Glyphs, cell: Cell | None
 ) -> list[Line]:
     """The levels from the top, then the scale and the block of the cursor."""
     scale = Scale.over(
@@ -64,15 +110,6 @@ def _layout(picture: Icicle, height: int) -> tuple[int, int]:
     """Lines of a level (0: two levels in a line), and of all."""
     room = height - _AROUND
     return min(room // max(len(picture.rows), 1), _MAX_LINES), room
-
-
-def block_at(picture: Icicle, width: int, height: int, x: int, y: int) -> tuple[int, int] | None:
-    """The level and the block at a cell; None beside them."""
-    tall, _ = _layout(picture, height)
-    depth = y // tall if tall else 2 * y
-    if not (0 <= x < width and 0 <= depth < len(picture.rows)):
-        return None
-    return depth, int(_owners(picture.rows[depth], width)[x])
 
 
 def _owners(row: IcicleRow, width: int) -> Index:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+import numpy as np
+
 from chopper_core.model.units import Unit
 from chopper_core.render.ansi import Paint
 from chopper_core.render.cells import cell_width, elide, pad
@@ -12,6 +14,8 @@ from chopper_core.render.glyphs import Glyphs
 
 Pieces = Sequence[tuple[str, str]]
 """A line: pieces of text, each with the name of its ink."""
+Line = list[tuple[str, str]]
+"""A line that is being put together."""
 
 
 SERIES_INKS: Final = (
@@ -80,6 +84,29 @@ def painted_line(pieces: Pieces, paint: Paint) -> str:
     if kept and not kept[-1][1][-1:].isdigit():
         kept[-1] = (kept[-1][0].rstrip(), kept[-1][1])
     return "".join(paint(text, ink) for text, ink in kept)
+
+
+def cut(line: Line, width: int, glyphs: Glyphs) -> Line:
+    """A line cut to a width."""
+    used, kept = 0, []
+    for text, ink in line:
+        room = width - used
+        if room <= 0:
+            break
+        shown = text if cell_width(text) <= room else elide(text, room, glyphs)
+        kept.append((shown, ink))
+        used += cell_width(shown)
+    return kept
+
+
+def short_number(value: float) -> str:
+    """A number in a few characters; empty where it is unknown."""
+    if not np.isfinite(value):
+        return ""
+    size = abs(value)
+    if size >= 1000 or value == round(value):
+        return f"{value:.0f}"
+    return f"{value:.1f}" if size >= 10 else f"{value:.3g}"
 
 
 def width_of(pieces: Pieces) -> int:

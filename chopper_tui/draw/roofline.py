@@ -15,11 +15,10 @@ from msgspec import Struct
 from chopper_core.model.charts import Roofline
 from chopper_core.render.cells import cell_width, clean, wrapped
 from chopper_core.render.glyphs import Glyphs
-from chopper_tui.draw.signal_plot import Line
-from chopper_tui.draw.spark_rows import short_number
-from chopper_tui.draw.timeline import cut
+from chopper_tui.draw.drawer import Canvas, Drawer
+from chopper_tui.draw.pieces import Line, short_number
 
-ROOFLINE_LINES: Final = 19
+_LINES: Final = 19
 """Lines that the picture wants, with its title, axis and the sentence beneath."""
 _SENTENCE: Final = 2
 _AROUND: Final = 2 + _SENTENCE
@@ -63,16 +62,28 @@ class _Axes(Struct, frozen=True):
         return min(max(row, 0), self.height - 1), min(max(column, 0), self.width - 1)
 
 
-def draw_roofline(
-    chart: Roofline, width: int, height: int, glyphs: Glyphs, selected: int
-) -> list[Line]:
-    """The title with a legend, the picture, its axis, and the selected row in a sentence."""
+class RooflineDrawer(Drawer[Roofline]):
+    """The title with a legend, the picture, its axis, and the cursor's row in a sentence."""
+
+    follows_cursor = True
+    fills = True
+
+    def lines(self, chart: Roofline, width: int, glyphs: Glyphs) -> int:
+        """Enough to tell the roofs apart."""
+        return _LINES
+
+    def draw(self, chart: Roofline, on: Canvas) -> list[Line]:
+        """All of it, in the room there is."""
+        return on.fitted(_draw(chart, on.width, on.height, on.glyphs, on.row))
+
+
+def _draw(chart: Roofline, width: int, height: int, glyphs: Glyphs, selected: int) -> list[Line]:
     has_measured = bool(np.isfinite(chart.measured_tflops).any())
     lines = [_title(chart, glyphs, has_measured)]
     axes = _axes(chart, width, height - _AROUND)
     if axes is None:
         lines.append([("no row has FLOPs and bytes", "dim")])
-        return [cut(line, width, glyphs) for line in lines[: max(height, 0)]]
+        return lines
     cells = [[(" ", "dim")] * axes.width for _ in range(axes.height)]
     _draw_roofs(cells, chart, axes, glyphs)
     taken = {axes.cell(x, y) for x, y in _points(chart)}
@@ -87,8 +98,7 @@ def draw_roofline(
     for row, line in enumerate(cells):
         lines.append([(f"{marks.get(row, ''):>{label}}{edge}", "dim"), *_joined(line)])
     lines.append([(" " * (label + 1) + _x_axis(axes), "dim")])
-    lines += _sentence(chart, width, selected, glyphs)
-    return [cut(line, width, glyphs) for line in lines[: max(height, 0)]]
+    return [*lines, *_sentence(chart, width, selected, glyphs)]
 
 
 def _title(chart: Roofline, glyphs: Glyphs, has_measured: bool) -> Line:

@@ -19,9 +19,7 @@ from chopper_core.render.cells import Scale, scale_of
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.util.arrays import Float64
 from chopper_tui.draw import axes
-
-Line = list[tuple[str, str]]
-"""Pieces of text, each with the name of its ink."""
+from chopper_tui.draw.pieces import Line
 
 _LINES_PER_TICK: Final = 3
 _TICK_GAP: Final = 6

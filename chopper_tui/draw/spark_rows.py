@@ -5,45 +5,65 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from chopper_core.model.charts import LineChart, Series, SignalRows
 from chopper_core.render.cells import cell_width, clean, pad
 from chopper_core.render.glyphs import Glyphs, sparkline
 from chopper_core.util.arrays import Float64
 from chopper_core.util.grouping import quantiles_along
-from chopper_tui.draw.signal_plot import Line
+from chopper_tui.draw.axes import scale_ends
+from chopper_tui.draw.curves import LineDrawer
+from chopper_tui.draw.drawer import MAX_ZOOM, Canvas, Drawer, Lens
+from chopper_tui.draw.pieces import Line, short_number
 
-ENVELOPE: Final = 7
+_ENVELOPE: Final = 7
 """Minimum lines of the chart of all rows' range, with legend and axis."""
 _MIN_CELLS: Final = 8
 _GAP: Final = 2
 
 
-def short_number(value: float) -> str:
-    """A number in a few characters; empty where it is unknown."""
-    if not np.isfinite(value):
-        return ""
-    size = abs(value)
-    if size >= 1000 or value == round(value):
-        return f"{value:.0f}"
-    return f"{value:.1f}" if size >= 10 else f"{value:.3g}"
+class SignalRowsDrawer(Drawer[SignalRows]):
+    """A sparkline per row and, where there is room, a chart of all rows' range below."""
+
+    fills = True
+    grows = True
+    _lines: Final = LineDrawer()
+
+    def lines(self, chart: SignalRows, width: int, glyphs: Glyphs) -> int:
+        """The rows and the chart of their range."""
+        return 1 + len(chart.labels) + _ENVELOPE
+
+    def lines_below(self, chart: SignalRows, width: int, glyphs: Glyphs) -> int:
+        """The rows."""
+        return 1 + len(chart.labels)
+
+    def draw(self, chart: SignalRows, on: Canvas) -> list[Line]:
+        """The title with the scale, the rows, and their range."""
+        width, glyphs, count = on.width, on.glyphs, len(chart.labels)
+        above = on.height - 1 - count
+        if above < _ENVELOPE:
+            return on.fitted(_row_lines(chart, width, on.height, glyphs))
+        range_ = replace(_envelope(chart), title="of all", unit="")
+        legend = self._lines.title(range_, width, glyphs)
+        curves = self._lines.body(range_, replace(on, height=above - len(legend)))
+        return on.fitted([*_row_lines(chart, width, count + 1, glyphs), *legend, *curves])
+
+    def max_zoom(self, chart: SignalRows) -> float:
+        """Any."""
+        return MAX_ZOOM
+
+    def seen(self, chart: SignalRows, lens: Lens) -> SignalRows:
+        """A part of the time."""
+        bins = chart.numbers.shape[1]
+        first, end = lens.columns(bins)
+        low, high = chart.x
+        step = (high - low) / bins
+        part = (low + first * step, low + end * step)
+        return replace(chart, numbers=chart.numbers[:, first:end], x=part)
 
 
-def scale_ends(known: Float64) -> tuple[float, float]:
-    """The ends of a scale: of all values, or of the middle 90 % where a few lie far out."""
-    if not len(known):
-        return 0.0, 1.0
-    least, low, high, most = np.quantile(known, [0.0, 0.05, 0.95, 1.0]).tolist()
-    span = high - low
-    if span <= 0:
-        return least, most
-    return (
-        low if low - least > span else least,
-        high if most - high > span else most,
-    )
-
-
-def envelope(picture: SignalRows) -> LineChart:
+def _envelope(picture: SignalRows) -> LineChart:
     """Minimum, median and maximum of all rows over time."""
     bins = picture.numbers.shape[1]
     known = np.flatnonzero(np.isfinite(picture.numbers).any(axis=0))
@@ -60,7 +80,7 @@ def envelope(picture: SignalRows) -> LineChart:
     )
 
 
-def row_lines(picture: SignalRows, width: int, height: int, glyphs: Glyphs) -> list[Line]:
+def _row_lines(picture: SignalRows, width: int, height: int, glyphs: Glyphs) -> list[Line]:
     """The title with the scale, then the rows, in two columns where they are too many.
 
     Where not all fit, outliers come first.

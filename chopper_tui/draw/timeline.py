@@ -16,8 +16,8 @@ from chopper_core.render.cells import cell_width, clean, display_name, elide, pa
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.util.arrays import Int64, Mask
 from chopper_core.views.timeline.hosts import QUEUE
-from chopper_tui.draw.pieces import TONES, hue_of, toned
-from chopper_tui.draw.signal_plot import Line
+from chopper_tui.draw.drawer import Canvas, Drawer
+from chopper_tui.draw.pieces import TONES, Line, cut, hue_of, toned
 
 KIND_INKS: Final = ("accent", "second", "third")
 CLASS_INKS: Final = ("accent", "seventh", "fifth", "eighth", "tenth", "ninth")
@@ -74,6 +74,27 @@ _MARKS: Final = {
 }
 
 
+class LanesDrawer(Drawer[Lanes]):
+    """Lanes with their bands and strips; the row of the table's cursor is in full."""
+
+    follows_cursor = True
+    is_alone = True
+
+    def lines(self, chart: Lanes, width: int, glyphs: Glyphs) -> int:
+        """All lanes, bands and strips."""
+        signals = chart.signals * _MAX_STRIP_LINES or 1
+        lanes = len(chart.lanes) * (1 + (chart.ghosts is not None)) + (chart.hosts is not None)
+        return _HEAD + lanes + len(_BANDS_BY_IMPORTANCE) + signals
+
+    def draw(self, chart: Lanes, on: Canvas) -> list[Line]:
+        """As much as fits, the lane of the cursor's row among it."""
+        return draw_lanes(chart, on.width, on.height, on.glyphs, on.row)
+
+    def time_cell(self, chart: Lanes, x: int) -> int:
+        """The cell of its time axis."""
+        return x - label_width(chart) - 1
+
+
 def label_width(picture: Lanes) -> int:
     """Width of the labels."""
     longest = max((cell_width(clean(name)) for name in picture.lanes), default=0) + 1
@@ -83,13 +104,6 @@ def label_width(picture: Lanes) -> int:
 def bins_of(picture: Lanes, width: int) -> int:
     """Cells of the time axis at a width."""
     return max(width - label_width(picture) - 1, 1)
-
-
-def rows_of(picture: Lanes) -> int:
-    """Lines that the whole chart needs."""
-    signals = picture.signals * _MAX_STRIP_LINES or 1
-    lanes = len(picture.lanes) * (1 + (picture.ghosts is not None)) + (picture.hosts is not None)
-    return _HEAD + lanes + len(_BANDS_BY_IMPORTANCE) + signals
 
 
 def lane_line(picture: Lanes, row: int, bins: int, glyphs: Glyphs) -> Line:
@@ -253,19 +267,6 @@ def _legend(
             if sum(cell_width(text) for text, _ in best) <= width:
                 return best
     return best
-
-
-def cut(line: Line, width: int, glyphs: Glyphs) -> Line:
-    """A line cut to a width."""
-    used, kept = 0, []
-    for text, ink in line:
-        room = width - used
-        if room <= 0:
-            break
-        shown = text if cell_width(text) <= room else elide(text, room, glyphs)
-        kept.append((shown, ink))
-        used += cell_width(shown)
-    return kept
 
 
 def _label(text: str, width: int, glyphs: Glyphs) -> str:

@@ -10,7 +10,7 @@ from typing import Final
 from textual import events, work
 from textual.message import Message
 
-from chopper_core.model.charts import Chart, Composition, HeatMap, Icicle, Lanes, Roofline
+from chopper_core.model.charts import Chart
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.model.window import ALL_TIME
@@ -19,7 +19,6 @@ from chopper_core.util.progress import Cancelled
 from chopper_tui.draw import charts as drawing
 from chopper_tui.draw import signal_plot as plot
 from chopper_tui.draw.pieces import Pieces, marked
-from chopper_tui.draw.timeline import label_width
 from chopper_tui.steps import run_in_thread
 from chopper_tui.widgets.pane import Dragging
 
@@ -140,7 +139,7 @@ class PicturePane(Dragging):
             """The label of the line."""
 
     class CellClicked(Message):
-        """A cell of a heat map was clicked."""
+        """A cell of a picture with a cursor was clicked."""
 
         def __init__(self, row: int, column: int) -> None:
             super().__init__()
@@ -173,22 +172,24 @@ class PicturePane(Dragging):
 
         Some show the row that the cursor is on, some the column too.
         """
-        if not (pictures and isinstance(pictures[0], Lanes | HeatMap | Icicle | Roofline)):
+        if not (pictures and drawing.drawer_of(pictures[0]).follows_cursor):
             selected = 0
         is_same = [*map(id, pictures)] == [*map(id, self.pictures)]
         if not is_same or (selected, column) != (self.selected, self.column):
             self.pictures, self.selected, self.column = pictures, selected, column
             self.draw_soon()
 
-    @property
-    def _lanes(self) -> Lanes | None:
-        first = self.pictures[0] if self.pictures else None
-        return first if isinstance(first, Lanes) else None
+    def _time_cell(self, x: int) -> int | None:
+        """The cell of the time axis at a place, if the picture has one."""
+        if not self.pictures:
+            return None
+        return drawing.drawer_of(self.pictures[0]).time_cell(self.pictures[0], x - 1)
 
     def dragged(self, begin: int, end: int) -> None:
         """Post the cells of the time axis."""
-        if lanes := self._lanes:
-            self.post_message(self.Dragged(_cell(lanes, begin), _cell(lanes, end)))
+        first, last = self._time_cell(begin), self._time_cell(end)
+        if first is not None and last is not None:
+            self.post_message(self.Dragged(first, last))
 
     @property
     def room(self) -> int:
@@ -197,19 +198,18 @@ class PicturePane(Dragging):
 
     def on_click(self, event: events.Click) -> None:
         """Post the cell and the lane."""
-        if lanes := self._lanes:
+        time_cell = self._time_cell(event.x)
+        if time_cell is not None:
             pieces = self.drawn[event.y] if event.y < len(self.drawn) else []
             line = "".join(text for text, _ in pieces)
-            name = line[2 : 1 + label_width(lanes)].strip()
-            self.post_message(self.Clicked(_cell(lanes, event.x), name))
+            name = line[2 : event.x - time_cell - 1].strip()
+            self.post_message(self.Clicked(time_cell, name))
             return
-        first = self.pictures[0] if self.pictures else None
-        if isinstance(first, Icicle) or (isinstance(first, HeatMap) and first.opens is not None):
-            cell = drawing.picture_cell(
-                self.pictures, self.room, self.size.height, self.glyphs, event.x - 1, event.y
-            )
-            if cell is not None:
-                self.post_message(self.CellClicked(*cell))
+        cell = drawing.cell_at(
+            self.pictures, self.room, self.size.height, self.glyphs, event.x - 1, event.y
+        )
+        if cell is not None:
+            self.post_message(self.CellClicked(*cell))
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
         """Post the cell."""
@@ -220,9 +220,10 @@ class PicturePane(Dragging):
         self._turn(event, False)
 
     def _turn(self, event: events.MouseEvent, up: bool) -> None:
-        if lanes := self._lanes:
+        cell = self._time_cell(event.x)
+        if cell is not None:
             event.stop()
-            self.post_message(self.Turned(_cell(lanes, event.x), up))
+            self.post_message(self.Turned(cell, up))
 
     def on_resize(self) -> None:
         """Draw for the new size."""
@@ -245,11 +246,7 @@ class PicturePane(Dragging):
         return [[(" ", "text"), *line] for line in drawn]
 
     def lines(self, width: int, height: int) -> Iterable[Pieces]:
-        """The lines that were drawn last; a composition is drawn at once, for the first paint."""
-        if not self.drawn and self.pictures and isinstance(self.pictures[0], Composition):
+        """The lines that were drawn last; what is quickly drawn is there at the first paint."""
+        if not self.drawn and self.pictures and drawing.drawer_of(self.pictures[0]).is_quick:
             self.drawn = self._lines(width, height)
         return self.drawn
-
-
-def _cell(lanes: Lanes, x: int) -> int:
-    return x - label_width(lanes) - 2

@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from chopper_core.model.address import parse, render
+from chopper_core.model.charts import HeatMap
 from chopper_core.model.run import scope_of
 from chopper_core.model.view import View, enter, up
 from chopper_core.model.window import ALL_TIME, Window
@@ -104,19 +105,19 @@ async def test_a_heat_map_is_zoomed_around_its_cursor() -> None:
     async with explorer((120, 40), measured_run(layers=12)) as at:
         await at.command("view heatmap")
         await at.press(*["l"] * 9)
-        heat = at.explore.heat_map
+        heat = at.explore.first_chart(HeatMap)
         assert heat is not None
-        column, opens = heat.columns[at.explore.column], heat.opens
+        column, opens = heat.columns[at.explore.cell[1]], heat.opens
         assert opens is not None
-        target = opens(0, at.explore.column)
+        target = opens(0, at.explore.cell[1])
         await at.press("+", "+")
-        near = at.explore.heat_map
+        near = at.explore.first_chart(HeatMap)
         assert near is not None and len(near.columns) < len(heat.columns)
-        assert near.columns[at.explore.column] == column
-        assert near.opens is not None and near.opens(0, at.explore.column) == target
+        assert near.columns[at.explore.cell[1]] == column
+        assert near.opens is not None and near.opens(0, at.explore.cell[1]) == target
         await at.press(*["l"] * 9)
-        last = at.explore.heat_map
-        assert last is not None and last.columns[at.explore.column] == heat.columns[-1]
+        last = at.explore.first_chart(HeatMap)
+        assert last is not None and last.columns[at.explore.cell[1]] == heat.columns[-1]
 
 
 async def test_the_window_is_in_the_address_and_not_in_the_next_scope() -> None:

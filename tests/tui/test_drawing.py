@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from itertools import pairwise
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -21,8 +22,8 @@ from chopper_core.model.charts import (
 from chopper_core.model.view import View
 from chopper_core.render.cells import cell_width
 from chopper_core.render.glyphs import ASCII, UNICODE, Glyphs
-from chopper_tui.draw.charts import draw, draw_below, lines_below, picture_cell
-from chopper_tui.draw.magnify import Lens, seen
+from chopper_tui.draw.charts import DRAWERS, cell_at, draw, draw_below, lines_below, seen
+from chopper_tui.draw.drawer import Lens
 
 NAN = float("nan")
 
@@ -184,7 +185,7 @@ def test_a_click_finds_the_cell_that_is_drawn_there(size: tuple[int, int]) -> No
     for y, line in enumerate(draw_below([picture], width, height, COLOURED)):
         x = 0
         for piece, ink in line:
-            cell = picture_cell([picture], width, height, COLOURED, x, y)
+            cell = cell_at([picture], width, height, COLOURED, x, y)
             if ink.startswith("heat") and "GPU" in line[0][0]:
                 assert cell is not None
                 level = round(numbers[cell] / 39 * 15)
@@ -295,3 +296,7 @@ def test_pictures_stand_below_each_other_where_they_have_room() -> None:
     assert len(whole) == wanted and lines_below((), 60, UNICODE) == 0
     alone = draw_below((tall, few), 60, 20, UNICODE)
     assert ["".join(part for part, _ in line) for line in alone] == text(tall, 60, 20)
+
+
+def test_every_kind_of_chart_has_a_drawer() -> None:
+    assert set(DRAWERS) == set(get_args(Chart))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from chopper_core.model.charts import HeatMap
 from chopper_core.model.view import View
 from chopper_core.render.glyphs import UNICODE
 from tests.demo import demo_run
@@ -14,7 +15,7 @@ HEAT = View("sample.json", name="heatmap")
 
 async def test_arrows_walk_the_cells_and_enter_goes_to_the_gpu_and_layer() -> None:
     async with explorer((80, 30), measured_run(), HEAT) as at:
-        heat = at.explore.heat_map
+        heat = at.explore.first_chart(HeatMap)
         assert heat is not None
         await at.press("down", "l", "right", "left", "l")
         row, column = 1, 2
@@ -25,16 +26,16 @@ async def test_arrows_walk_the_cells_and_enter_goes_to_the_gpu_and_layer() -> No
         assert dict(at.frame.view.scope) == {"gpu": "1", "layer": name}
         assert sum(at.frame.elapsed_ns.tolist()) == pytest.approx(number * 1e6)
         await at.press("escape")
-        assert at.frame.view.name == "heatmap" and at.explore.column == column
+        assert at.frame.view.name == "heatmap" and at.explore.cell[1] == column
 
 
 async def test_the_cursor_stays_within_the_columns() -> None:
     async with explorer((80, 24), measured_run(), HEAT) as at:
         await at.press("h")
-        assert at.explore.column == 0
-        columns = len(at.explore.heat_map.columns)  # type: ignore[union-attr]
+        assert at.explore.cell[1] == 0
+        columns = len(at.explore.first_chart(HeatMap).columns)  # type: ignore[union-attr]
         await at.press(*["l"] * (columns + 2))
-        assert at.explore.column == columns - 1
+        assert at.explore.cell[1] == columns - 1
 
 
 async def test_m_cycles_the_figures_that_the_run_has_and_comes_back() -> None:
@@ -67,19 +68,19 @@ async def test_a_click_moves_the_cursor_and_a_second_one_enters() -> None:
         spot = at.lines()[line].index("GPU 2") + 40
         await at.pilot.click(offset=(spot, line))
         await at.settle()
-        assert at.label == "2" and at.explore.column > 0
-        column = at.explore.column
+        assert at.label == "2" and at.explore.cell[1] > 0
+        column = at.explore.cell[1]
         await at.pilot.click(offset=(spot, line))
         await at.settle()
         assert dict(at.frame.view.scope)["gpu"] == "2"
-        assert at.explore.column == column
+        assert at.explore.cell[1] == column
 
 
 @pytest.mark.parametrize("by", ["operation", "kernel", "phase", "iteration"])
 async def test_every_split_enters_its_cell(by: str) -> None:
     view = View("sample.json", name="heatmap", by=by)
     async with explorer((120, 40), measured_run(), view, UNICODE) as at:
-        heat = at.explore.heat_map
+        heat = at.explore.first_chart(HeatMap)
         assert heat is not None
         await at.press("l", "enter")
         assert dict(at.frame.view.scope) == {"gpu": "0", by: heat.columns[1]}

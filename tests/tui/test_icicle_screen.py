@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from chopper_core.model.charts import Icicle
 from chopper_core.model.view import View
 from tests.tui.explorer import explorer, measured_run
 
@@ -11,20 +12,20 @@ SCOPE = ("1", "11")
 async def test_its_blocks_are_walked_and_entered() -> None:
     async with explorer((120, 40), measured_run(), View("sample.json", SCOPE)) as at:
         await at.press("1")
-        icicle = at.explore.icicle
+        icicle = at.explore.first_chart(Icicle)
         assert at.frame.view.name == "icicle" and icicle is not None
         await at.press("l")
-        assert at.explore.block == (0, 1) and at.label == icicle.rows[0].labels[1]
+        assert at.explore.cell == (0, 1) and at.label == icicle.rows[0].labels[1]
         await at.press("j")
-        depth, block = at.explore.block
+        depth, block = at.explore.cell
         inside = icicle.rows[1]
         assert depth == 1 and inside.parents[block] == 1
         times = inside.ends_ns - inside.begins_ns
         assert times[block] == times[inside.parents == 1].max()
         await at.press("k", "h")
-        assert at.explore.block == (0, 0) and at.label == icicle.rows[0].labels[0]
+        assert at.explore.cell == (0, 0) and at.label == icicle.rows[0].labels[0]
         await at.press("G")
-        assert at.explore.block[1] == len(icicle.rows[0].labels) - 1
+        assert at.explore.cell[1] == len(icicle.rows[0].labels) - 1
         await at.press("g", "enter")
         assert at.path == (*SCOPE, "forward") and at.frame.view.name == "icicle"
         await at.press("escape")
@@ -51,5 +52,5 @@ async def test_a_click_selects_a_block_and_opens_the_selected_one() -> None:
             await at.pilot.click(offset=(line.index("backward"), y))
             await at.settle()
             if at.path == SCOPE:
-                assert at.explore.block == (0, 1)
+                assert at.explore.cell == (0, 1)
         assert at.path == (*SCOPE, "backward")

@@ -17,7 +17,7 @@ from chopper_core.util.errors import ChopperError
 from chopper_core.views import VIEWS
 from chopper_core.views.query import query
 from chopper_tui.draw.ascii import to_ascii
-from chopper_tui.draw.composition import draw_composition
+from chopper_tui.draw.charts import draw
 from chopper_tui.widgets.chart_panes import SignalPane
 from tests.demo import demo_run
 from tests.tui.explorer import explorer, measured_run
@@ -97,7 +97,7 @@ def test_parts_of_a_step_have_hues_of_their_own() -> None:
     numbers = [305.0, 4.3, 25.0, 24.0, 2.7, 139.0, 0.02, 175.0, 61.0, 0.008, 1.5]
     series = tuple(Series(f"part {n}", np.array([each])) for n, each in enumerate(numbers))
     picture = Composition("step", "ms", ("a",), series)
-    lines = draw_composition(picture, 120, UNICODE.coloured(True))
+    lines = draw(picture, 120, 20, UNICODE.coloured(True))
     inks = [ink for line in lines[2:] for text, ink in line if text.strip() == "█"]
     assert len(inks) == len(set(inks)) == 9
     drawn = {ink for _, ink in lines[1][:-1]}

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from chopper_core.model.charts import HeatMap
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, Kind
 from chopper_core.model.view import Baseline, View
@@ -49,10 +50,11 @@ def costliest_kernel(at: Driven) -> None:
     kernel = int(times.argmax())
     assert at.path == (table.names[kernel],)
     own = whole & (table.kernel == kernel) & (table.gpu == 1) & (table.layer != NO_LABEL)
-    assert at.explore.heat_map is not None
-    row = at.explore.heat_map.numbers[1]
+    heat = at.explore.first_chart(HeatMap)
+    assert heat is not None
+    row = heat.numbers[1]
     # The column of a layer, after that of what belongs to none.
-    layers = [int(name) if name.isdigit() else NO_LABEL for name in at.explore.heat_map.columns]
+    layers = [int(name) if name.isdigit() else NO_LABEL for name in heat.columns]
     shown = {layer: ns for layer, ns in zip(layers, row, strict=True) if layer != NO_LABEL}
     charged: dict[int, int] = defaultdict(int)
     for place in np.flatnonzero(own):

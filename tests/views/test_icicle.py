@@ -13,7 +13,7 @@ from chopper_core.model.view import View
 from chopper_core.render.glyphs import UNICODE
 from chopper_core.util.errors import UsageError
 from chopper_core.views.query import query
-from chopper_tui.draw.icicle import block_at, draw_icicle
+from chopper_tui.draw.charts import cell_at, draw
 from tests.support import sample_run
 
 RUN = "sample.json"
@@ -94,16 +94,16 @@ def test_a_level_above_the_scope_is_no_split(run: Run) -> None:
 
 def test_it_is_drawn_with_the_names_of_wide_blocks_and_the_cursor_in_words(run: Run) -> None:
     chart = icicle_of(run, View(RUN, ("0", "11"), name="icicle"))
-    lines = draw_icicle(chart, 80, 14, UNICODE.coloured(True), (0, 1))
+    lines = draw(chart, 80, 15, UNICODE.coloured(True), 0, 1)[1:]
     texts = ["".join(text for text, _ in line) for line in lines]
     assert "forward" in texts[1] and "▌backward" in texts[1]
     assert all(len(line) == 80 for line in texts[:12])
     assert texts[-1].startswith("▌ backward: ") and "%" in texts[-1]
-    assert len(draw_icicle(chart, 80, 5, UNICODE.coloured(True), None)) <= 5
+    assert len(draw(chart, 80, 5, UNICODE.coloured(True))) <= 5
     at = texts[1].index("▌backward")
-    assert block_at(chart, 80, 14, at, 1) == (0, 1)
-    assert block_at(chart, 80, 14, at - 1, 0) == (0, 0)
-    below = block_at(chart, 80, 14, at, 4)
+    assert cell_at([chart], 80, 15, UNICODE, at, 2) == (0, 1)
+    assert cell_at([chart], 80, 15, UNICODE, at - 1, 1) == (0, 0)
+    below = cell_at([chart], 80, 15, UNICODE, at, 5)
     assert below is not None and below[0] == 1
     assert chart.rows[1].parents[below[1]] == 1
     assert np.isfinite(chart.rows[0].numbers).all()

@@ -1,0 +1,196 @@
+"""The protocol of a chart's drawer, and the lens through which a chart is seen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Final, Protocol, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from chopper_core.render.cells import cell_width, clean
+from chopper_core.render.glyphs import Glyphs
+from chopper_tui.draw.pieces import Line, cut
+
+Cell = tuple[int, int]
+"""The cursor in a chart: row and column of a heat map, level and block of an icicle."""
+C = TypeVar("C", bound=Struct)
+MIN_COLUMNS: Final = 2
+"""Columns that a lens shows at least."""
+MAX_ZOOM: Final = 1024.0
+
+
+class Lens(Struct, frozen=True):
+    """How close a chart is seen, and where along its axis."""
+
+    factor: float = 1.0
+    centre: float = 0.5
+    """The place in the middle of what is seen, 0 to 1 of the whole."""
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """The part that is seen, 0 to 1 of the whole."""
+        half = 0.5 / self.factor
+        middle = min(max(self.centre, half), 1 - half)
+        return middle - half, middle + half
+
+    def columns(self, count: int) -> tuple[int, int]:
+        """The first of so many columns that is seen, and the one after the last."""
+        begin, end = self.range
+        wide = max(round((end - begin) * count), min(MIN_COLUMNS, count))
+        first = min(max(round(begin * count), 0), count - wide)
+        return first, first + wide
+
+
+WHOLE: Final = Lens()
+
+
+class Canvas(Struct, frozen=True):
+    """The room that a chart is drawn in, and where the cursor is."""
+
+    width: int
+    height: int
+    glyphs: Glyphs
+    row: int = 0
+    column: int | None = None
+
+    @property
+    def cell(self) -> Cell | None:
+        """The cursor; None for a chart whose cells have none."""
+        return None if self.column is None else (self.row, self.column)
+
+    def fitted(self, lines: Sequence[Line]) -> list[Line]:
+        """As many of the lines as there is room for, cut to its width."""
+        return [cut(line, self.width, self.glyphs) for line in lines[: max(self.height, 0)]]
+
+
+class Drawer(Protocol[C]):
+    """All that screen and text know about one kind of chart; the defaults are those of a picture
+    without cursor and scale, of fixed height."""
+
+    follows_cursor: ClassVar[bool] = False
+    """Whether it shows the row of the table's cursor."""
+    fills: ClassVar[bool] = False
+    """Whether it takes the lines that are left beside other charts."""
+    grows: ClassVar[bool] = False
+    """Whether it shows more with every line, so that it takes room from the table."""
+    is_alone: ClassVar[bool] = False
+    """Whether no other chart is below or above it."""
+    is_quick: ClassVar[bool] = False
+    """Whether it is drawn at once, for the first paint, instead of in a thread."""
+    is_prose: ClassVar[bool] = False
+    """Whether text has all its lines, however many."""
+    can_pan: ClassVar[bool] = True
+    """Whether its lens can be moved."""
+    opens_with: ClassVar[str] = ""
+    """The action that opens the cell of its cursor; empty where cells open nothing."""
+
+    def lines(self, chart: C, width: int, glyphs: Glyphs) -> int:
+        """The lines that it wants."""
+        raise NotImplementedError
+
+    def lines_below(self, chart: C, width: int, glyphs: Glyphs) -> int:
+        """The lines that it wants below another chart."""
+        return self.lines(chart, width, glyphs)
+
+    def draw(self, chart: C, on: Canvas) -> list[Line]:
+        """Its lines, at most those of the canvas, with the cursor."""
+        raise NotImplementedError
+
+    def cell_at(self, chart: C, on: Canvas, x: int, y: int) -> Cell | None:
+        """The cell that is drawn at a place; None beside them."""
+        return None
+
+    def time_cell(self, chart: C, x: int) -> int | None:
+        """The cell of the time axis at a place, below 0 on the labels; None without an axis."""
+        return None
+
+    def max_zoom(self, chart: C) -> float | None:
+        """The largest factor of its lens; None for a chart without a scale."""
+        return None
+
+    def seen(self, chart: C, lens: Lens) -> C:
+        """The part of it that is seen through a lens."""
+        return chart
+
+    def centred(self, chart: C, lens: Lens, cell: Cell) -> Lens:
+        """The lens over the cursor, which zooming keeps in sight."""
+        return lens
+
+    def cell_through(self, chart: C, cell: Cell, before: Lens, after: Lens) -> Cell:
+        """The cursor through another lens, on the same part of the whole chart."""
+        return cell
+
+    def cursor(self, chart: C, cell: Cell, row: int, label: str | None) -> tuple[int, int | None]:
+        """The cursor to draw, from that of the screen, the table's row and its label."""
+        return row, None
+
+    def label_of(self, chart: C, cell: Cell) -> str | None:
+        """The label of the table's row that a cell belongs to; None where it has none."""
+        return None
+
+    def followed(self, chart: C, cell: Cell, label: str | None) -> Cell:
+        """The cursor once the table's is on a row."""
+        return cell
+
+
+class TitledDrawer(Drawer[C], Protocol[C]):
+    """A chart below its title and legend."""
+
+    def title(self, chart: C, width: int, glyphs: Glyphs) -> list[Line]:
+        """Its title and legend, wrapped at the width."""
+        raise NotImplementedError
+
+    def body_lines(self, chart: C) -> int:
+        """The lines that it wants without its title."""
+        raise NotImplementedError
+
+    def body(self, chart: C, on: Canvas) -> list[Line]:
+        """Its lines below the title."""
+        raise NotImplementedError
+
+    def body_cell_at(self, chart: C, on: Canvas, x: int, y: int) -> Cell | None:
+        """The cell at a place below the title; None beside them."""
+        return None
+
+    def lines(self, chart: C, width: int, glyphs: Glyphs) -> int:
+        """Those of its title and its own."""
+        return len(self.title(chart, width, glyphs)) + self.body_lines(chart)
+
+    def draw(self, chart: C, on: Canvas) -> list[Line]:
+        """The title, and the chart in the room that is left."""
+        title = self._title_shown(chart, on)
+        return on.fitted([*title, *self.body(chart, replace(on, height=on.height - len(title)))])
+
+    def cell_at(self, chart: C, on: Canvas, x: int, y: int) -> Cell | None:
+        """The cell below the title."""
+        above = len(self._title_shown(chart, on))
+        return self.body_cell_at(chart, replace(on, height=on.height - above), x, y - above)
+
+    def _title_shown(self, chart: C, on: Canvas) -> list[Line]:
+        """The title with its legend; of those that take too many lines, the first."""
+        title = self.title(chart, on.width, on.glyphs)
+        spare = on.height - self.body_lines(chart)
+        return title if len(title) <= max(on.height // 3, spare, 1) else title[:1]
+
+
+def title_lines(title: str, unit: str, width: int, legend: Sequence[Line] = ()) -> list[Line]:
+    """A title, its unit, and the entries of a legend, wrapped at the width."""
+    first: Line = [(clean(title), "strong"), (f", {unit}" if unit else "", "dim")]
+    lines, used = [first], sum(cell_width(text) for text, _ in first)
+    for entry in legend:
+        size = sum(cell_width(text) for text, _ in entry)
+        if used + size > width:
+            lines.append([])
+            used = 0
+        lines[-1].extend(entry)
+        used += size
+    return lines
+
+
+def legend_entries(names: Sequence[str], marks: str, inks: Sequence[str]) -> list[Line]:
+    """An entry per series: its mark and its name."""
+    return [
+        [(f"  {marks[number % len(marks)]}", inks[number % len(inks)]), (f" {clean(name)}", "dim")]
+        for number, name in enumerate(names)
+    ]
