@@ -22,10 +22,12 @@ from chopper_core.model.sampling import FEWEST_SAMPLES, SampleSummary
 from chopper_core.model.table import empty_table
 from chopper_core.sources.registry import Family, FoundFiles, discover
 from chopper_core.sources.signals import ClockDomain, SignalName, Telemetry
+from chopper_core.sources.telemetry.cells import SECOND_NS
 from chopper_core.sources.telemetry.charllm import named
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress
 
+_NUMBERED: Final = "its samples have no timestamps, so they are numbered: one a second"
 _WHY_KNOWN: Final = "the run has no trace: its clock is that of the samples"
 _STOPPED: Final = "OOM or stopped"
 
@@ -36,7 +38,7 @@ def telemetry_run(
     """The run of the telemetry at the paths, without any trace; None without any telemetry.
 
     Its time is that of the samples, on the clock that most files share. Files of another clock are
-    named in `Run.failed`, and so is what can't be read. Raises DataError if no file has times.
+    named in `Run.failed`, and so is what can't be read. Raises DataError if no file can be read.
     """
     found = discover([path for path in paths if path.exists()], Family.TELEMETRY)
     if not found.files and not _stopped_files(found):
@@ -50,8 +52,12 @@ def telemetry_run(
         except DataError as error:
             failed.append((str(file.path), str(error)))
     timed = [each for each in read if each.resolution_ns]
-    if not timed and not _stopped_files(found):
-        raise DataError(failed[0][1] if failed else "the telemetry has no times")
+    if not read and not _stopped_files(found):
+        raise DataError(failed[0][1] if failed else "the telemetry has no samples")
+    is_timed = bool(timed) or not read
+    if not is_timed:
+        # Samples of equal distance: means are right, times and energy aren't known.
+        timed = read = [_numbered(each) for each in read]
     clock = Counter(each.clock for each in timed).most_common(1)[0][0] if timed else None
     gpus = _gpus_of(timed, found)
     sources, identities = [], []
@@ -65,8 +71,15 @@ def telemetry_run(
         ]
         own = {n: who.gpu for n, who in enumerate(matches) if who.gpu is not None}
         sources.append(_source(each, own, clock, overrides.shift_ns(*called) or 0))
+        if not is_timed:
+            sources[-1] = replace(sources[-1], offset_ns=0, method=_NUMBERED)
     placed = list(zip(read, sources, strict=True))
     figures, of_nodes = summaries(placed)
+    if not is_timed:
+        figures = {
+            name: {gpu: replace(each, is_timed=False) for gpu, each in own.items()}
+            for name, own in figures.items()
+        }
     spans = [each for by_gpu in figures.values() for each in by_gpu.values()]
     span = (
         min((each.first_ns for each in spans), default=0),
@@ -89,6 +102,22 @@ def telemetry_run(
         status=status_of(gpus, figures.get(SignalName.POWER_W, {}), found, read),
         overrides=overrides,
     )
+
+
+def _numbered(telemetry: Telemetry) -> Telemetry:
+    """Telemetry without times, with the numbers of its samples as seconds."""
+    signals = {
+        key: [
+            replace(
+                each,
+                time_ns=each.time_ns * SECOND_NS,
+                begin_ns=None if each.begin_ns is None else each.begin_ns * SECOND_NS,
+            )
+            for each in parts
+        ]
+        for key, parts in telemetry.signals.items()
+    }
+    return replace(telemetry, signals=signals)
 
 
 def _gpus_of(read: Sequence[Telemetry], found: FoundFiles) -> tuple[Gpu, ...]:

@@ -33,6 +33,8 @@ class SampleSummary(Struct, frozen=True):
     """Integral over time by the trapezoidal rule, in the signal's unit times seconds."""
     amount: float
     """Of a counter, how much it rose from the first to the last sample; else 0."""
+    is_timed: bool = True
+    """Whether samples have times; else they are numbered, as if one a second."""
 
     @property
     def span_ns(self) -> int:

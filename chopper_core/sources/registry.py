@@ -52,6 +52,7 @@ FORMATS: Final[Mapping[Family, Sequence[str]]] = {
         "telemetry.amd_smi",
         "telemetry.rocm_smi",
         "telemetry.nvidia_smi",
+        "telemetry.dcgm",
     ),
     Family.HOST: ("chakra.host_trace",),
     Family.CPU: ("cpu",),

@@ -17,6 +17,8 @@ from tests.ingest.test_device_sampling import write as write_samples
 from tests.sources.counters.counter_writers import counter_rows, minimal_rocpd, write_csv
 from tests.sources.counters.test_counter_json import process
 from tests.sources.telemetry.telemetry_texts import (
+    DCGM_DMON,
+    DCGM_SCRAPES,
     DMON,
     METRIC_CSV,
     NEW_MONITOR_CSV,
@@ -158,6 +160,8 @@ SEEDS: Final[Mapping[str, Seed]] = {
     "rocm-smi csv": _beside("rocm.csv", ROCM_SMI_CSV),
     "nvidia-smi csv": _beside("nvidia.csv", NVIDIA_CSV),
     "nvidia-smi dmon": _beside("dmon.txt", DMON),
+    "dcgmi dmon": _beside("dcgm.txt", DCGM_DMON),
+    "dcgm-exporter": _beside("metrics.prom", DCGM_SCRAPES),
     "zeus": _beside("zeus.csv", ZEUS_CSV),
     "own sampler": _beside("own.csv", OWN_CSV),
     "own sampler parquet": _beside("own.parquet", _parquet(OWN_CSV)),

@@ -22,6 +22,21 @@ from chopper_core.views.query import frame_of
 from tests.align.traces import GEMM, TinyTrace
 from tests.charllm import START_S, STEPS, WRAP, directory, write
 from tests.realdata.conftest import FOLDER
+from tests.sources.telemetry.telemetry_texts import (
+    DCGM_CSV,
+    DCGM_DMON,
+    DCGM_SCRAPES,
+    DMON,
+    METRIC_CSV,
+    NEW_MONITOR_CSV,
+    NVIDIA_CSV,
+    OLD_MONITOR_CSV,
+    OWN_CSV,
+    ROCM_SMI_CSV,
+    ZEUS_CSV,
+    metric_list,
+    stamped,
+)
 
 CLOSE = 1e-9
 VIEWS = ("overview", "power", "heatmap", "determinism", "findings")
@@ -263,6 +278,58 @@ def test_a_log_of_nvidia_smi_is_a_run(tmp_path: Path) -> None:
     found = frame(run, "findings")
     assert any("GPU 2 is hotter" in sentence for sentence in found.labels)
     assert any("GPU 2 runs at up to 11.8 % lower clocks" in each for each in found.labels)
+
+
+LOGS = [
+    ("nvidia.csv", NVIDIA_CSV, {0: 131.17}),
+    ("dmon.txt", DMON, {0: 131, 1: 132}),
+    ("metric.csv", METRIC_CSV, {0: 700, 1: 701}),
+    ("metric.json", metric_list(), {0: 700, 1: 700}),
+    ("old.csv", OLD_MONITOR_CSV, {0: 650, 1: 640}),
+    ("new.csv", NEW_MONITOR_CSV, {0: 650}),
+    ("rocm.csv", ROCM_SMI_CSV, {0: 152, 1: 153}),
+    ("zeus.csv", ZEUS_CSV, {0: 132.0000005, 1: 140.7500005}),
+    ("own.csv", OWN_CSV, {0: 700, 1: 650}),
+    ("dcgm.txt", stamped(DCGM_DMON), {0: 131.17, 1: 640.25}),
+    ("dcgm.txt", DCGM_DMON, {0: 131.17, 1: 640.25}),
+    ("metrics.prom", DCGM_SCRAPES, {0: 500.5, 1: 510.5}),
+    ("dcgm.csv", DCGM_CSV, {0: 500.5, 1: 510.5}),
+]
+"""File, its text, and the mean power of its GPUs by hand: each sample holds until the next."""
+
+
+@pytest.mark.parametrize(("name", "text", "watts"), LOGS)
+def test_a_log_of_each_tool_alone_is_a_run(
+    name: str, text: str, watts: dict[int, float], tmp_path: Path
+) -> None:
+    (tmp_path / name).write_text(text)
+    run = open_run(str(tmp_path), jobs=1)
+    assert run.is_sampled_only and not run.failed
+    for view in VIEWS:
+        found = frame(run, view)
+        assert json.loads(as_json(found))["rows"] or view == "findings"
+        assert not any("needs a trace" in note for note in found.notes), view
+    overview = frame(run, "overview")
+    power = overview.values["mean_power_w"]
+    known = {int(gpu): power.at(at) for at, gpu in enumerate(overview.labels)}
+    assert {gpu: known[gpu] for gpu in watts} == pytest.approx(watts, rel=1e-6)
+    assert all(known[gpu] is None for gpu in known.keys() - watts.keys())
+
+
+def test_samples_without_times_have_means_and_no_energy(tmp_path: Path) -> None:
+    (tmp_path / "dcgm.txt").write_text(DCGM_DMON)
+    run = open_run(str(tmp_path), jobs=1)
+    found = frame(run, "overview")
+    assert "window_ns" not in found.values and "sampled_energy_j" not in found.values
+    assert any("the samples have no times" in note for note in found.notes)
+    # The device's own counter knows the energy, with or without times.
+    own = frame_of(run, View(run.name, name="overview", columns=("counted_energy_j",)))
+    assert [own.row(at)["counted_energy_j"] for at in (0, 1)] == [70, 64]
+    # A file with times beside it is the clock; the other one is left out.
+    (tmp_path / "nvidia.csv").write_text(NVIDIA_CSV)
+    both = open_run(str(tmp_path), jobs=1)
+    assert both.sampled["power_w"][0].is_timed
+    assert any("no timestamps" in each.method for each in both.telemetry)
 
 
 @pytest.mark.parametrize(

@@ -133,6 +133,23 @@ NVIDIA: list[Case] = [
         "refused: is a screen of nvid",
     ),
 ]
+DCGM: list[Case] = [
+    ("d.txt", lines("#Entity POWER", "ID W", "GPU 1 71.250"), "dcgmi dmon: power_w[1]=71.25 (unk"),
+    ("d.txt", lines(f"{S}.5 #Entity POWER", f"{S}.6 GPU 1 71.250"), "power_w[1]=71.25 (epoch)"),
+    ("d.txt", lines("#Entity XIDER", "ID", "GPU 1 0"), "refused: is text of no known tool"),
+    ("d.txt", lines("#Entity POWER", "ID W", "Switch 1 71.250"), "refused: is dcgmi dmon, but"),
+    ("d.txt", lines("#Entity POWER", "ID W", "GPU 1 N/A"), "refused: is dcgmi dmon, but holds no"),
+    ("d.txt", lines("Entity Name Kind", "GPU 1 71.250"), "refused: is text of no known tool"),
+    ("d.prom", lines(f'DCGM_FI_DEV_GPU_TEMP{{gpu="1"}} 41 {S}000'), "edge_c[1]=41.0 (epoch)"),
+    (
+        "d.prom",
+        lines('DCGM_FI_DEV_GPU_TEMP{UUID="a"} 41'),
+        "refused: is dcgm-exporter scrapes, but",
+    ),
+    ("d.prom", lines('node_power{gpu="1"} 41'), "refused: is text of no known tool"),
+    ("d.csv", lines("time,gpu,DCGM_FI_DEV_SM_CLOCK", f"{S},1,1980"), "DCGM CSV: gfx_mhz[1]=1980.0"),
+    ("d.csv", lines("time,gpu,POWER", f"{S},1,71"), "refused: is a table of no"),
+]
 METRIC = "timestamp,gpu,socket_power,gfx_0_clk,hotspot"
 AMD_JSON = {"gpu": 2, "power": {"socket_power": {"value": 150, "unit": "W"}}}
 AMD: list[Case] = [
@@ -419,7 +436,7 @@ OTHERS: list[Case] = [
 ]  # fmt: skip
 
 
-CASES = [*CHARLLM, *ZEUS, *NVIDIA, *AMD, *ROCM_SMI, *OWN, *COUNTERS, *TRACES, *OTHERS]
+CASES = [*CHARLLM, *ZEUS, *NVIDIA, *DCGM, *AMD, *ROCM_SMI, *OWN, *COUNTERS, *TRACES, *OTHERS]
 
 
 @pytest.mark.parametrize(

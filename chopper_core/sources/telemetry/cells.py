@@ -52,7 +52,8 @@ _DIMENSION_BY_UNIT: Final = {
     ),
     # amd-smi's Mb/s are megabits.
     "gbps": Dimension(
-        {"gb/s": 1.0, "mb/s": 1e-3 / 8, "mbyte/s": 1e-3, "kib/s": 2.0**10 / 1e9}, highest=100_000.0
+        {"gb/s": 1.0, "mb/s": 1e-3 / 8, "mbyte/s": 1e-3, "byte/s": 1e-9, "kib/s": 2.0**10 / 1e9},
+        highest=100_000.0,
     ),
 }
 DIMENSIONS: Final = {signal: _DIMENSION_BY_UNIT[signal.rpartition("_")[2]] for signal in SignalName}

@@ -57,13 +57,16 @@ _LIMITER_BITS: Final = sum(_LIMITERS.values())
 _STATES: Final = {"active": 100, "not active": 0}
 
 
+def limited_pct(reasons: int) -> int:
+    """100 for a bit mask of clock event reasons with a limiter's bit, 0 for one without."""
+    return 100 if reasons & _LIMITER_BITS else 0
+
+
 def _limited_pct(bitmask: object) -> object:
-    """Return 100 for a bitmask with a limiter's bit, 0 for one without."""
     try:
-        bits = int(str(bitmask), 16)
+        return limited_pct(int(str(bitmask), 16))
     except ValueError:
         return bitmask
-    return 100 if bits & _LIMITER_BITS else 0
 
 
 def _active_pct(state: object) -> object:
@@ -148,7 +151,7 @@ def csv_layout(headings: Sequence[str], stamps: Stamps) -> Layout | None:
         gpu_of=partial(_gpu, table) if is_named else None,
         time_of=table.stamp_reader(stamps, "timestamp"),
         fields=fields,
-        notes=_notes(fields),
+        notes=notes_of(fields),
     )
 
 
@@ -167,7 +170,7 @@ def dmon_layout(line: str, stamps: Stamps) -> Layout | None:
         gpu_of=table.numbered_gpu,
         time_of=_dmon_stamp_reader(table, stamps),
         fields=fields,
-        notes=_notes(fields),
+        notes=notes_of(fields),
     )
 
 
@@ -213,6 +216,7 @@ def _dmon_stamp_reader(table: Headings, stamps: Stamps) -> Callable[[Cells], int
     )
 
 
-def _notes(fields: Sequence[tuple[int, Field]]) -> list[str]:
+def notes_of(fields: Sequence[tuple[int, Field]]) -> list[str]:
+    """The sentences on signals of NVIDIA's tools that need one."""
     signals = {field.signal for _, field in fields}
     return [note for signal, note in _NOTES.items() if signal in signals]

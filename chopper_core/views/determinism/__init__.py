@@ -270,6 +270,8 @@ def _headline(
             for figure, value in medians
             if figure.metric.name in _SHOWN
         ]
+        if not words:
+            return ()
         whose = f"medians over {len(ours.gpus)} GPUs" if len(ours.gpus) > 1 else "one GPU"
         return (f"{whose}: {', '.join(words)}",)
     if not compared:

@@ -63,16 +63,16 @@ def _throttled(run: Run, view: View) -> Iterator[Finding]:
         how, column = "throttled", "-mean_throttle_pct"
     else:
         share, column = low_clock_pct(run), f"-{THROTTLED.name}"
-        how = f"below {100 * LOW_CLOCK:.0f} % of their highest clock under load for"
+        how = f"below {100 * LOW_CLOCK:.0f} % of {{}} highest clock under load for"
     slowed = np.flatnonzero(np.nan_to_num(share) >= THROTTLED_SHARE.value)
     if not len(slowed):
         return
     gpus = [gpus_of(run)[place] for place in slowed.tolist()]
     least, most = float(share[slowed].min()), float(share[slowed].max())
     size = f"{most:.0f} %" if most - least < 1 else f"{least:.0f} to {most:.0f} %"
-    verb = "is" if len(gpus) == 1 else "are"
+    verb, whose = ("is", "its") if len(gpus) == 1 else ("are", "their")
     yield Finding(
-        f"{_named(run, gpus)} {verb} {how} {size} of the time",
+        f"{_named(run, gpus)} {verb} {how.format(whose)} {size} of the time",
         _evidence(view, column),
         Confidence.MEDIUM,
     )

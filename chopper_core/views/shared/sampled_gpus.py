@@ -57,9 +57,9 @@ def _end(name: str, unit: str, title: str, what: str, *signals: str, low: bool =
     return _Figure(metric, signals, lambda own: own.low if low else own.high)
 
 
-def _amount(name: str, title: str, what: str, *signals: str) -> _Figure:
+def _amount(name: str, title: str, what: str, *signals: str, unit: str = "B") -> _Figure:
     text = f"{what} from the first to the last sample, by the device's counter."
-    return _Figure(_column(name, "B", title, text, "sum"), signals, lambda own: own.amount, True)
+    return _Figure(_column(name, unit, title, text, "sum"), signals, lambda own: own.amount, True)
 
 
 POWER: Final = _mean("power_w", "W", "mean power", "power of the socket")
@@ -72,13 +72,13 @@ ENERGY: Final = _Figure(
         "sum",
     ),
     ("power_w",),
-    lambda own: own.area,
+    lambda own: own.area if own.is_timed else np.nan,
     needs_span=True,
 )
 WINDOW: Final = _Figure(
     _column("window_ns", "ns", "window", "From the first to the last sample of the power."),
     ("power_w", "gfx_mhz", *HOT, "gfx_util_pct"),
-    lambda own: float(own.span_ns),
+    lambda own: float(own.span_ns) if own.is_timed else np.nan,
     needs_span=True,
 )
 CLOCK: Final = _mean("gfx_mhz", "MHz", "mean gfx", "clock of the compute units")
@@ -89,6 +89,7 @@ FIGURES: Final = (
     POWER,
     _end("peak_power_w", "W", "peak", "power", "power_w"),
     ENERGY,
+    _amount("counted_energy_j", "counted energy", "Energy", "energy_j", unit="J"),
     CLOCK,
     _end("lowest_gfx_mhz", "MHz", "lowest gfx", "compute units' clock", "gfx_mhz", low=True),
     HEAT,
@@ -206,6 +207,12 @@ def opened(view: View, gpu: str) -> View:
 def sampled_notes(run: Run) -> tuple[str, ...]:
     """The limits of a run of telemetry alone."""
     notes = ["no trace: time is the window of the samples, and no step is known"]
+    own = [each for by_gpu in run.sampled.values() for each in by_gpu.values()]
+    if own and not own[0].is_timed:
+        notes.append(
+            "the samples have no times, so they are numbered, one a second: energy and the window "
+            "are unknown"
+        )
     lacking = [
         str(gpu) for gpu in gpus_of(run) if not any(gpu in own for own in run.sampled.values())
     ]

@@ -180,3 +180,50 @@ time_ns,gpu,gfx_mhz,gfx_mhz.xcd0,gfx_mhz.xcd1,power_w,throttle_pct.ppt,energy_j,
 2000,0,,2000,1800,710,20,1001.0,{2**37}
 1000,1,2000,,,650,0,2000,5
 """
+
+DCGM_DMON = """\
+#Entity   POWER             TMPTR        SMCLK        GRACT             FBUSD        TOTEC                   DVCCTR
+ID              W                 C                                                       mJ
+GPU 0     131.170           41           1980         0.930             1024         1000000                 1
+GPU 1     N/A               43           1755         0.950             2048         2000000                 4
+GPU-I 0   N/A               N/A          N/A          0.400             N/A          N/A                     N/A
+GPU 0     700.500           52           1410         1.000             1024         1070000                 68
+#Entity   POWER             TMPTR        SMCLK        GRACT             FBUSD        TOTEC                   DVCCTR
+ID              W                 C                                                       mJ
+GPU 1     640.250           44           1740         0.990             2048         2064000                 4
+
+
+dmon was stopped do to receiving a signal
+"""  # noqa: E501
+"""As dcgmi 3.3 writes it: no times, headings repeated, other entities between the GPUs."""
+
+
+def stamped(text: str, stamp: str = f"{START_S}.{{ms:03d}}000") -> str:
+    """Lines with a time before each, as `ts %.s` writes it: 100 ms from one line to the next."""
+    lines = enumerate(text.splitlines())
+    return "".join(f"{stamp.format(ms=100 * (at % 10))} {line}\n" for at, line in lines if line)
+
+
+def dcgm_sample(field: str, gpu: int, value: float, more: str = "", stamp: str = "") -> str:
+    """A line of dcgm-exporter."""
+    labels = f'gpu="{gpu}",UUID="GPU-{gpu}",pci_bus_id="00000000:0{gpu}:00.0",device="nvidia{gpu}"'
+    return f'{field}{{{labels},modelName="H100",Hostname="n1"{more}}} {value:f}{stamp}\n'
+
+
+DCGM_SCRAPES = "".join(
+    f"# {START_S + second}\n"
+    "# HELP DCGM_FI_DEV_POWER_USAGE Power draw (in W).\n# TYPE DCGM_FI_DEV_POWER_USAGE gauge\n"
+    + "".join(
+        dcgm_sample("DCGM_FI_DEV_POWER_USAGE", gpu, 500 + 10 * gpu + second)
+        + dcgm_sample("DCGM_FI_DEV_GPU_TEMP", gpu, 60 + gpu)
+        + dcgm_sample("DCGM_FI_DEV_SM_CLOCK", gpu, 1900 - gpu)
+        + dcgm_sample("DCGM_FI_DEV_XID_ERRORS", gpu, 0)
+        for gpu in range(2)
+    )
+    for second in range(3)
+)
+DCGM_CSV = "timestamp,Hostname,gpu,DCGM_FI_DEV_POWER_USAGE,DCGM_FI_DEV_GPU_TEMP\n" + "".join(
+    f"{START_S + second},n1,{gpu},{500 + 10 * gpu + second},{60 + gpu}\n"
+    for second in range(3)
+    for gpu in range(2)
+)

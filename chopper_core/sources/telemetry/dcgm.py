@@ -1,0 +1,257 @@
+"""DCGM: `dcgmi dmon`, scrapes of dcgm-exporter, and tables with the names of its fields.
+
+`dcgmi dmon` writes no times; a log of it has them only where something put one before each line
+(`dcgmi dmon … | ts %.s`). The exporter writes the values of one moment; a log is one scrape after
+another, with a time after each value, or on a line of its own before each scrape.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from chopper_core.sources.registry import Recognised
+from chopper_core.sources.shared.text import HEADING_LINES, TEXT_SUFFIXES, FileHead, FileText
+from chopper_core.sources.signals import GpuName, SignalName, Telemetry
+from chopper_core.sources.telemetry.cells import Stamps, quantity, whole_number
+from chopper_core.sources.telemetry.nvidia_smi import limited_pct, notes_of
+from chopper_core.sources.telemetry.rows import Field, RowCollector, RowLoss
+from chopper_core.sources.telemetry.series import telemetry_of
+from chopper_core.sources.telemetry.table import (
+    Cells,
+    Headings,
+    Layout,
+    add_row,
+    read_table,
+    recognised_table,
+)
+from chopper_core.util.errors import DataError
+from chopper_core.util.progress import Progress, silent
+
+NAME: Final = "DCGM"
+FILES: Final = (
+    "`dcgmi dmon`, scrapes of dcgm-exporter, CSV with columns named as its fields "
+    "(`DCGM_FI_DEV_POWER_USAGE`)"
+)
+EXAMPLE: Final = "dcgmi dmon -e 155,150,100,203,252 -d 100 \\| ts %.s > dcgm.txt"
+SUFFIXES: Final = (*TEXT_SUFFIXES, ".prom")
+DMON: Final = "dcgmi dmon"
+EXPORTER: Final = "dcgm-exporter scrapes"
+TABLE: Final = "DCGM CSV"
+
+
+def _limited(cell: object) -> object:
+    """100 for a bit mask of clock event reasons with a limiter in it, else 0."""
+    found = quantity(cell)
+    return limited_pct(int(found[0])) if isinstance(found, tuple) and not found[1] else cell
+
+
+def _of_ratio(cell: object) -> object:
+    """Percent of a share of 1."""
+    found = quantity(cell)
+    return 100 * found[0] if isinstance(found, tuple) and not found[1] else cell
+
+
+_BYTES_PER_S: Final = "byte/s"
+_FIELDS: Final[Sequence[tuple[str, Field]]] = (
+    ("POWER DEV_POWER_USAGE DEV_BOARD_POWER_WATTS DEV_POWER_USAGE_INSTANT",
+     Field(SignalName.POWER_W, "w")),
+    ("EPLMT DEV_ENFORCED_POWER_LIMIT", Field(SignalName.POWER_CAP_W, "w")),
+    ("PMLMT DEV_POWER_MGMT_LIMIT", Field(SignalName.POWER_CAP_W, "w")),
+    ("TOTEC DEV_TOTAL_ENERGY_CONSUMPTION", Field(SignalName.ENERGY_J, "mj")),
+    ("- DEV_GPU_ENERGY_JOULES", Field(SignalName.ENERGY_J, "j")),
+    ("TMPTR DEV_GPU_TEMP DEV_GPU_TEMP_CELSIUS", Field(SignalName.EDGE_C, "c")),
+    ("MMTMP DEV_MEMORY_TEMP DEV_MEMORY_TEMP_CELSIUS", Field(SignalName.MEM_C, "c")),
+    ("SMCLK DEV_SM_CLOCK", Field(SignalName.GFX_MHZ, "mhz")),
+    ("MMCLK DEV_MEM_CLOCK", Field(SignalName.MEM_MHZ, "mhz")),
+    ("GPUTL DEV_GPU_UTIL", Field(SignalName.GFX_UTIL_PCT, "%")),
+    ("GRACT PROF_GR_ENGINE_ACTIVE", Field(SignalName.GFX_UTIL_PCT, "%", convert=_of_ratio)),
+    ("MCUTL DEV_MEM_COPY_UTIL", Field(SignalName.MEM_UTIL_PCT, "%")),
+    ("DRAMA PROF_DRAM_ACTIVE", Field(SignalName.MEM_UTIL_PCT, "%", convert=_of_ratio)),
+    ("FBUSD DEV_FB_USED", Field(SignalName.VRAM_BYTES, "mib")),
+    ("DVCCTR DEV_CLOCK_THROTTLE_REASONS DEV_CLOCKS_EVENT_REASONS",
+     Field(SignalName.THROTTLE_PCT, "%", convert=_limited)),
+    ("PCIRX PROF_PCIE_RX_BYTES", Field(SignalName.PCIE_GBPS, _BYTES_PER_S, "rx")),
+    ("PCITX PROF_PCIE_TX_BYTES", Field(SignalName.PCIE_GBPS, _BYTES_PER_S, "tx")),
+    ("NVLRX PROF_NVLINK_RX_BYTES", Field(SignalName.NVLINK_READ_GBPS, _BYTES_PER_S)),
+    ("NVLTX PROF_NVLINK_TX_BYTES", Field(SignalName.NVLINK_WRITE_GBPS, _BYTES_PER_S)),
+)  # fmt: skip
+"""The short name in `dmon`, and the names of the field less `DCGM_FI_`, the newer ones last."""
+_SHORT: Final = tuple((names.split()[0].lower(), field) for names, field in _FIELDS)
+_LONG: Final = tuple(
+    (f"dcgm_fi_{name}".lower(), field) for names, field in _FIELDS for name in names.split()[1:]
+)
+_GPU: Final = ("gpu", "gpu_id", "gpuid", "gpu-id", "entity", "#entity", "gpu_index", "index")
+_HOST: Final = ("hostname", "host", "node")
+_TIME: Final = ("timestamp", "time", "ts", "time_s", "time_ns", "datetime", "date")
+_HEADINGS: Final = re.compile(r"(?P<before>.*?)#\s*Entity\s+(?P<names>\S.*)", re.IGNORECASE)
+_UNITS: Final = re.compile(r"(?:.*\s)?Id(?:\s.*)?", re.IGNORECASE)
+_ENTITY: Final = re.compile(
+    r"(?P<before>.*?)\b(?P<kind>v?GPU|GPU-C?I|Switch|CPU|Core|Link)\s+(?P<number>\d+)\s+(?P<rest>.*)"
+)
+_STOPPED: Final = "dmon was stopped"
+_SAMPLE: Final = re.compile(
+    r"(?P<name>DCGM_FI_\w+?)(?:_total)?\{(?P<labels>.*)\}\s+(?P<value>\S+)(?:\s+(?P<time>\d+))?",
+)
+_LABEL: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_COMMENT: Final = re.compile(r"#\s*(?:HELP|TYPE|EOF|UNIT)\b")
+
+
+def recognise(head: FileHead) -> Recognised | None:
+    """Recognise DCGM by the headings of `dmon`, the names of its fields in samples or headings."""
+    if head.is_json:
+        return None
+    lines = head.lines[:HEADING_LINES]
+    if any(_dmon_layout(line, Stamps()) is not None for line in lines):
+        return Recognised(DMON)
+    if any(_SAMPLE.fullmatch(line.strip()) for line in lines):
+        return Recognised(EXPORTER)
+    return recognised_table(head, csv_layout)
+
+
+def read(path: Path, _progress: Progress = silent) -> Telemetry:
+    """Read a log of DCGM; raises DataError without any usable sample, or with several hosts."""
+    found, text = recognise(FileHead(path)), FileText(path)
+    if found is not None and found.format == DMON:
+        return _read_dmon(text)
+    if found is not None and found.format == EXPORTER:
+        return _read_scrapes(text)
+    return read_table(text, csv_layout)
+
+
+def csv_layout(headings: Sequence[str], stamps: Stamps) -> Layout | None:
+    """The layout of a table whose columns are named as fields of DCGM, with one row per GPU."""
+    table = Headings(headings)
+    fields = table.fields(_LONG)
+    if not fields and {"tmptr", "smclk", "gputl", "fbusd"} & table.columns.keys():
+        fields = table.fields(_SHORT)
+    if not fields:
+        return None
+    is_named = not table.columns.keys().isdisjoint(_GPU)
+    return Layout(
+        format=TABLE,
+        width=len(headings),
+        gpu_of=_OneHost(table).gpu_of if is_named else None,
+        time_of=table.stamp_reader(stamps, *_TIME),
+        fields=fields,
+        notes=notes_of(fields),
+    )
+
+
+class _OneHost:
+    """The GPUs of a table: `3`, `GPU 3` or `gpu3`, whose numbers hold on one host alone."""
+
+    def __init__(self, table: Headings) -> None:
+        self._table = table
+        self._hosts = dict[str, None]()
+
+    def gpu_of(self, cells: Cells) -> GpuName | None:
+        """The GPU of a row; raises DataError where it is of another host than the first row's."""
+        if host := self._table.cell(cells, *_HOST):
+            _one_host(self._hosts, host)
+        number = whole_number(re.sub(r"(?i)^gpu\s*", "", self._table.cell(cells, *_GPU)))
+        return None if number is None or number < 0 else GpuName(index=number)
+
+
+def _one_host(hosts: dict[str, None], host: str) -> None:
+    hosts[host] = None
+    if len(hosts) > 1:
+        raise DataError(
+            f"The file has GPUs of several hosts ({', '.join(hosts)}), whose numbers repeat; write "
+            "a file for each."
+        )
+
+
+def _dmon_layout(line: str, stamps: Stamps) -> Layout | None:
+    """The layout below a line of headings of `dmon`: a time where one stands before it, the GPU."""
+    match = _HEADINGS.fullmatch(line.rstrip())
+    if match is None:
+        return None
+    headings = match["names"].split()
+    fields = [(2 + column, field) for column, field in Headings(headings).fields(_SHORT)]
+    if not fields:
+        return None
+    time_of: Callable[[Cells], int | None] | None = None
+    if match["before"].strip():
+        time_of = lambda cells: stamps.read(cells[0])  # noqa: E731
+    return Layout(
+        format=DMON,
+        width=2 + len(headings),
+        gpu_of=lambda cells: GpuName(index=int(str(cells[1]))),
+        time_of=time_of,
+        fields=fields,
+        notes=notes_of(fields),
+    )
+
+
+def _read_dmon(text: FileText) -> Telemetry:
+    """Read `dmon`, which repeats its headings; rows of other entities than GPUs are counted."""
+    stamps, rows = Stamps(), RowCollector()
+    layout: Layout | None = None
+    for line in text.lines():
+        if not line.strip() or _STOPPED in line:
+            continue
+        found = _dmon_layout(line, stamps)
+        entity = _ENTITY.fullmatch(line)
+        if found is not None:
+            layout = found
+        elif entity is None:
+            rows.row_losses[RowLoss.FOREIGN] += layout is None or not _UNITS.fullmatch(line)
+        elif layout is None:
+            rows.row_losses[RowLoss.FOREIGN] += 1
+        elif entity["kind"] != "GPU":
+            rows.row_losses[RowLoss.NO_DATA] += 1
+        else:
+            cells = [entity["before"].strip(), entity["number"], *entity["rest"].split()]
+            add_row(rows, layout, cells)
+    if layout is None:
+        raise DataError(f"{text.path} has no headings of dcgmi dmon.")
+    rows.row_losses = +rows.row_losses
+    return telemetry_of(text.path, DMON, rows, stamps, text.losses, layout.notes)
+
+
+def _read_scrapes(text: FileText) -> Telemetry:
+    """Read scrapes of the exporter: each begins where a GPU's metric comes again, or at a time."""
+    stamps, rows = Stamps(), RowCollector()
+    known, hosts = dict(_LONG), dict[str, None]()
+    scrape: dict[tuple[GpuName, int | None], dict[str, str]] = {}
+    at_ns: int | None = None
+    used = dict[str, Field]()
+
+    def flush() -> None:
+        for (gpu, time_ns), cells in scrape.items():
+            fields = Headings(cells).fields(_LONG)
+            given = list(cells.values())
+            rows.add(gpu, time_ns, [(field, given[column]) for column, field in fields])
+        scrape.clear()
+
+    for line in text.lines():
+        sample = _SAMPLE.fullmatch(line.strip())
+        if sample is None:
+            if line.strip() and not _COMMENT.match(line.strip()):
+                time_ns = stamps.read(line.strip().lstrip("# "))
+                rows.row_losses[RowLoss.FOREIGN] += time_ns is None
+                if time_ns is not None:
+                    flush()
+                    at_ns = time_ns
+            continue
+        name, labels = sample["name"].lower(), dict(_LABEL.findall(sample["labels"]))
+        if name not in known:
+            continue
+        number = whole_number(labels.get("gpu"))
+        if number is None or number < 0 or labels.get("GPU_I_ID"):
+            rows.row_losses[RowLoss.NO_DATA] += 1
+            continue
+        _one_host(hosts, labels.get("Hostname") or labels.get("hostname") or "")
+        used[name] = known[name]
+        time_ns = stamps.read(sample["time"]) if sample["time"] else at_ns
+        key = GpuName(index=number, pci=labels.get("pci_bus_id", "")), time_ns
+        if name in scrape.get(key, {}):
+            flush()
+        scrape.setdefault(key, {})[name] = sample["value"]
+    flush()
+    rows.row_losses = +rows.row_losses
+    notes = notes_of(list(enumerate(used.values())))
+    return telemetry_of(text.path, EXPORTER, rows, stamps, text.losses, notes)
