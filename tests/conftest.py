@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections import defaultdict
+from itertools import count
 from pathlib import Path
 from typing import Final
 
@@ -23,12 +25,22 @@ _SLOW: Final = ("tui", "cli", "store", "ingest", "align", "realdata", "sources")
 """Rooms whose tests take longer than `make check` may."""
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of slow rooms, and those beside the rooms, as slow."""
+    """Mark tests as slow by their room, and cases beyond a few as those of the sweep."""
+    cases: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
         place = item.path.relative_to(ROOT / "tests").parts
         if place[0] in _SLOW or len(place) == 1:
             item.add_marker(pytest.mark.slow)
+        if item.get_closest_marker("few") and not item.get_closest_marker("sweep"):
+            cases[item.nodeid.partition("[")[0]].append(item)
+    for alike in cases.values():
+        (few,) = alike[0].get_closest_marker("few").args
+        kept = {len(alike) * i // few for i in range(few)}
+        for i, item in enumerate(alike):
+            if i not in kept:
+                item.add_marker(pytest.mark.sweep)
 
 
 @pytest.fixture(scope="session")
@@ -45,11 +57,20 @@ def demo_kept(monkeypatch: pytest.MonkeyPatch) -> Path:
     return Path(run.name)
 
 
+_NUMBERS: Final = count()
+
+
+@pytest.fixture(scope="session")
+def _states(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("states")
+
+
 @pytest.fixture(autouse=True)
-def _own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _own_state(_states: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep what a test writes out of the person's own directories."""
+    own = _states / str(next(_NUMBERS))  # not tmp_path: most tests write nothing
     for name in ("XDG_STATE_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"):
-        monkeypatch.setenv(name, str(tmp_path / name.lower()))
+        monkeypatch.setenv(name, str(own / name.lower()))
     for name in ("NO_COLOR", "COLUMNS", "LINES"):
         if name in os.environ:
             monkeypatch.delenv(name)

@@ -20,6 +20,7 @@ from tests.bench.processes import ROOT, Cost, can_import, in_turn, middle, pytho
 from tests.support import sample_run
 
 
+@pytest.mark.sweep
 def test_the_peak_is_that_of_the_process() -> None:
     """Also where the process that measures takes, or took, more."""
     large = np.ones(40_000_000)
@@ -115,6 +116,7 @@ def test_what_fails_is_said_and_left_out() -> None:
     assert failed == ["b failed (ValueError: no)"]
 
 
+@pytest.mark.sweep
 def test_the_bench_of_views_asks_each_that_the_run_can_answer(tmp_path: Path) -> None:
     store = tmp_path / "store"
     write_store(sample_run(), store)

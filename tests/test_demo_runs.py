@@ -18,6 +18,7 @@ def test_a_shared_run_can_t_be_changed() -> None:
     assert not demo_run().others and not len(demo_run().memo)
 
 
+@pytest.mark.sweep
 def test_a_shared_run_is_what_its_files_give() -> None:
     ours, read = demo_run("fsdp1"), open_run(str(DEMO / "fsdp1"), jobs=1)
     assert len(ours.sources) == len(read.sources) and ours.gpus == read.gpus

@@ -85,6 +85,7 @@ def test_two_runs_are_compared_as_the_command_line_does(run: chopper.OpenRun) ->
     assert same.to_json() == found.to_json()
 
 
+@pytest.mark.sweep
 def test_it_works_in_a_thread(run: chopper.OpenRun) -> None:
     found: list[int] = []
     thread = threading.Thread(target=lambda: found.append(len(chopper.open(DEMO).frame())))
@@ -101,6 +102,7 @@ def test_importing_the_package_imports_nothing_else() -> None:
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.sweep
 def test_the_snippets_of_the_page_run(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

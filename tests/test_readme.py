@@ -139,6 +139,7 @@ def test_the_findings(monkeypatch: pytest.MonkeyPatch) -> None:
     check("findings", f"```console\n{command}{text}```", EXAMPLES)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", ["overview", "explorer", "findings", "ranks", "timeline"])
 async def test_the_pictures_show_what_the_program_shows(
     name: str, monkeypatch: pytest.MonkeyPatch

@@ -115,6 +115,7 @@ def test_ends_that_agree_nowhere_match_nothing() -> None:
     assert not found.complete.any()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("share", [0.015, 0.25])
 def test_collectives_of_files_survive_lost_launches(tmp_path: Path, share: float) -> None:
     whole, right, wrong = collectives_of_files(

@@ -124,6 +124,7 @@ def test_an_unknown_name_has_no_class(name: str) -> None:
     assert kernel_class(name) == OTHER_CLASS
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     "name",
     [

@@ -57,6 +57,7 @@ def test_every_activity_is_in_the_table_once(generated: Make, variant: str) -> N
     assert in_files == len(made.run.table)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("variant", WITH_ANNOTATIONS)
 def test_launched_activities_of_complete_iterations_have_the_true_labels(
@@ -72,6 +73,7 @@ def test_launched_activities_of_complete_iterations_have_the_true_labels(
     assert share_right(launched, level) >= 0.999 - (level == "operation") / len(launched)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_launched_activities_of_the_cut_iteration_have_the_true_place(
     generated: Make, variant: str

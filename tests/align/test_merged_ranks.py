@@ -83,6 +83,7 @@ def test_a_rank_of_its_own_file_and_of_a_merged_one_is_refused(tmp_path: Path) -
         open_run(str(tmp_path), jobs=1)
 
 
+@pytest.mark.sweep
 def test_the_merged_ddp_run_is_its_four_files() -> None:
     if not REALDATA.is_dir():
         pytest.skip(f"no real traces at {REALDATA}")

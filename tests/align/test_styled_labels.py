@@ -81,6 +81,7 @@ def wrong(pairs: list[tuple[Any, dict[str, Any]]], level: str) -> Counter[Any]:
     )
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("style", STYLES)
 def test_labels_of_a_style_are_the_truth_s(style: str, tmp_path: Path) -> None:
     truth = Truth(style, tmp_path / "run")
@@ -109,6 +110,7 @@ def test_rotation_and_repetition_of_heads_are_told_apart_by_shapes(tmp_path: Pat
     assert wrong(own, "operation") == {}
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("style", ["module", "module recomputing"])
 def test_a_profiler_that_starts_in_backward_gives_the_same_layers(
     style: str, tmp_path: Path

@@ -159,6 +159,7 @@ REAL = {
 }
 
 
+@pytest.mark.few(2)
 @pytest.mark.skipif("CHOPPER_REALDATA" not in os.environ, reason="needs real files")
 @pytest.mark.parametrize("name", REAL)
 def test_tokens_of_real_runs(name: str) -> None:

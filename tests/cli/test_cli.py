@@ -255,6 +255,7 @@ def test_info_says_what_was_found_and_what_not(
         assert sum(document["coverage"][level]["rules"].values()) == pytest.approx(100)
 
 
+@pytest.mark.sweep
 def test_diff_is_the_view_that_sets_iteration_against_iteration(
     demo: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -306,6 +307,7 @@ def test_info_lists_collectives_by_process_group(
     assert "group 0 (default_pg) of 8" in shown(capsys, "info", str(demo_kept))
 
 
+@pytest.mark.sweep
 def test_metrics_lists_the_registry(capsys: pytest.CaptureFixture[str]) -> None:
     document = json.loads(shown(capsys, "metrics", "--format", "json"))
     assert [entry["name"] for entry in document["metrics"]] == list(METRICS)
@@ -358,6 +360,7 @@ def test_names_cannot_steer_the_terminal(trace: Path) -> None:
     assert "\\x1b[31m" in text
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("locale", ["C", "POSIX", "C.UTF-8", "en_US.ISO-8859-1"])
 def test_every_locale_gets_a_table(trace: Path, locale: str) -> None:
     done = chopper("show", str(trace), LC_ALL=locale)
@@ -413,6 +416,7 @@ _OPENED = (
 )
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("opens", "without"),
     [
@@ -489,6 +493,7 @@ def test_reading_one_trace_needs_no_worker_and_no_masked_arrays(trace: Path) -> 
     assert [name for name in unneeded if name in imported] == []
 
 
+@pytest.mark.sweep
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are counted in /proc")
 def test_printing_a_view_starts_no_thread(trace: Path) -> None:
     script = (

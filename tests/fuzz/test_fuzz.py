@@ -14,6 +14,7 @@ CORPUS = Path(__file__).parent / "corpus"
 """Files that once broke a promise, a folder each; `rank0.json` stands for the good trace."""
 
 
+@pytest.mark.few(6)
 @pytest.mark.filterwarnings("error::RuntimeWarning")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_damage_costs_what_it_hits(seed: str) -> None:

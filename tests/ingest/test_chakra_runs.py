@@ -62,6 +62,7 @@ def test_the_demo_reads_back_as_it_was(tmp_path: Path) -> None:
     assert np.nansum(model_flops[0]) == np.nansum(model_flops[1]) > 0
 
 
+@pytest.mark.sweep
 def test_an_iteration_of_the_demo_reads_back_as_it_was(tmp_path: Path) -> None:
     run = demo_run()
     export(run, "chakra", tmp_path / "out", ExportOptions(iteration=11))
@@ -77,6 +78,7 @@ def real(name: str) -> Path:
     return FOLDER / name
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", ["v100_dlrm_8rank", "mi300x_ddp4"])
 def test_real_runs_read_back_as_they_were(name: str, tmp_path: Path) -> None:
     run = open_run(str(real(name)), jobs=1)
@@ -294,6 +296,7 @@ def test_hostile_files_are_refused_by_the_command_in_a_sentence(
         assert line.startswith(f"chopper: {path} ")
 
 
+@pytest.mark.sweep
 def test_a_million_dependencies_are_scheduled(tmp_path: Path) -> None:
     many = node(1, 5)
     many.data_deps = [*range(2, 1_000_002)]

@@ -147,6 +147,7 @@ def test_ranks_of_one_clock_get_no_correction(opened: Callable[..., Run], four: 
     assert "clocks of the ranks" not in as_text(run)
 
 
+@pytest.mark.sweep
 def test_hosts_that_are_known_are_told_apart_however_near_their_clocks(
     opened: Callable[..., Run], four: Simulated
 ) -> None:
@@ -156,6 +157,7 @@ def test_hosts_that_are_known_are_told_apart_however_near_their_clocks(
     assert max(map(abs, errors_ns(run, four.run))) < 100_000
 
 
+@pytest.mark.sweep
 def test_ranks_of_one_host_share_a_clock_whatever_their_collectives_say(
     opened: Callable[..., Run], four: Simulated
 ) -> None:
@@ -164,6 +166,7 @@ def test_ranks_of_one_host_share_a_clock_whatever_their_collectives_say(
     assert errors_ns(run, four.run) == [0, 0, 0, 50 * MS]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["b", "rank2.json"])
 def test_what_a_person_says_of_a_clock_replaces_what_is_found(
     opened: Callable[..., Run], four: Simulated, name: str
@@ -186,6 +189,7 @@ def test_a_name_of_no_clock_is_an_error(opened: Callable[..., Run]) -> None:
         opened({}, ["a"] * RANKS, overrides_of([parse_clock("elsewhere=+1s")]))
 
 
+@pytest.mark.sweep
 def test_the_clocks_are_shown_with_their_doubt(opened: Callable[..., Run]) -> None:
     run = opened({2: 3_700 * MS, 3: 3_700 * MS})
     shown = as_text(run)
@@ -199,6 +203,7 @@ def test_the_clocks_are_shown_with_their_doubt(opened: Callable[..., Run]) -> No
     assert [clock["ranks"] for clock in describe(run)["hosts"]] == [[0, 1], [2, 3]]
 
 
+@pytest.mark.sweep
 def test_telemetry_of_a_host_goes_with_its_clock(opened: Callable[..., Run]) -> None:
     """The log of the second host is stamped by that host's clock."""
 

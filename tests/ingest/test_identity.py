@@ -68,6 +68,7 @@ def test_what_is_said_of_telemetry_gives_each_gpu_its_own(swapped: Path, coarse:
     np.testing.assert_array_equal(power[told][0].integral, power[true][1].integral)
 
 
+@pytest.mark.sweep
 def test_what_is_said_of_counters_gives_them_to_another_gpu(small: Simulated) -> None:
     overrides = overrides_of(gpus=[parse_gpu("rocprofv3:2=1"), parse_gpu("rocprofv3:node3=none")])
     said = open_run(str(small.folder), jobs=1, overrides=overrides)
@@ -83,6 +84,7 @@ def test_a_gpu_that_is_said_to_be_one_device_is_no_other(coarse: Path) -> None:
     assert found == {"gpu 0": 1, "gpu 1": None}
 
 
+@pytest.mark.sweep
 def test_the_table_of_identities_says_whose_a_device_is_and_what_told_it(coarse: Path) -> None:
     overrides = overrides_of(gpus=[parse_gpu("amd_smi:1=0"), parse_gpu("amd_smi:0=none")])
     run = open_run(str(coarse), jobs=1, overrides=overrides)
@@ -98,6 +100,7 @@ def test_the_table_of_identities_says_whose_a_device_is_and_what_told_it(coarse:
     assert [(row["device"], row["gpu"]) for row in rows] == [("gpu 0", None), ("gpu 1", 0)]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("said", "message"),
     [

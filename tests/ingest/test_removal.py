@@ -139,6 +139,7 @@ def test_without_one_pass_its_counters_are_missing_and_the_others_not(
     assert [source.counters for source in run.counters] == [8, 8]
 
 
+@pytest.mark.sweep
 def test_without_the_first_pass_the_others_still_match(altered: Altered) -> None:
     run = altered(remove("counters/pass_1"))
     check_is_whole_without(run)
@@ -149,6 +150,7 @@ def test_without_the_first_pass_the_others_still_match(altered: Altered) -> None
     assert whole(run, "contention_ns")["contention_ns"] is None
 
 
+@pytest.mark.sweep
 def test_without_the_description_of_the_devices_counters_find_their_gpu(
     altered: Altered, small: Simulated
 ) -> None:
@@ -173,6 +175,7 @@ def test_without_any_telemetry(altered: Altered) -> None:
         assert {shown[signal] for signal in SIGNALS} == {None}
 
 
+@pytest.mark.sweep
 def test_without_the_fine_telemetry_the_coarse_one_is_held_and_marked(altered: Altered) -> None:
     run = altered(remove(FINE))
     check_is_whole_without(run)
@@ -181,6 +184,7 @@ def test_without_the_fine_telemetry_the_coarse_one_is_held_and_marked(altered: A
     assert frame.values["gfx_mhz"].is_extrapolated(0)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("gone", [0, 1])
 def test_without_one_rank_s_trace(altered: Altered, small: Simulated, gone: int) -> None:
     run = altered(remove(f"rank{gone}.json.gz"))
@@ -196,6 +200,7 @@ def test_without_one_rank_s_trace(altered: Altered, small: Simulated, gone: int)
     assert after["hotspot_c"] == pytest.approx(before["hotspot_c"], rel=0.02)
 
 
+@pytest.mark.sweep
 def test_counters_of_one_gpu_only(altered: Altered) -> None:
     run = altered(remove("counters/*/*/58323_*", "counters/*/*/62836_*", "counters/*/*/67349_*"))
     check_is_whole_without(run)
@@ -212,6 +217,7 @@ def test_without_traces_there_is_a_run_of_counters_or_a_sentence(altered: Altere
     assert whole(run, "SQ_WAVES")["SQ_WAVES"] > 0
 
 
+@pytest.mark.sweep
 def test_of_two_profiled_runs_the_longer_is_shown_and_the_other_named(altered: Altered) -> None:
     def second_run(folder: Path) -> None:
         remove("rank*.json.gz")(folder)
@@ -278,6 +284,7 @@ def test_counter_files_of_garbage_are_named_and_the_run_opens(altered: Altered) 
     assert "no hardware counters" in missing(run) or run.counters
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.5])
 def test_telemetry_that_is_cut_short_is_said(altered: Altered, share: float) -> None:
     run = altered(cut(FINE, share))
@@ -334,6 +341,7 @@ def test_telemetry_of_another_day_is_not_placed(altered: Altered) -> None:
     assert "NOT PLACED" in info_text(run)
 
 
+@pytest.mark.sweep
 def test_telemetry_of_other_work_is_not_placed(altered: Altered) -> None:
     random = np.random.default_rng(1)
 
@@ -385,11 +393,13 @@ def test_a_clock_shift_moves_one_file_and_not_the_other(small: Simulated) -> Non
     assert (after - before == -7_000_000).all()
 
 
+@pytest.mark.sweep
 def test_a_clock_shift_that_moves_nothing_is_an_error(small: Simulated) -> None:
     with pytest.raises(UsageError, match=r"'rocm_smi' matches no telemetry.*gpu_metrics"):
         open_run(str(small.folder), jobs=1, overrides=overrides_of([("rocm_smi", 1)]))
 
 
+@pytest.mark.sweep
 def test_telemetry_that_cannot_be_read_is_named_once(altered: Altered) -> None:
     def header_alone(folder: Path) -> None:
         path = folder / COARSE

@@ -77,6 +77,7 @@ def test_equal_elements_pair_in_order_and_as_many_as_can_be(
     check_is_longest(first, second)
 
 
+@pytest.mark.sweep
 def test_long_programs_are_aligned_as_far_as_can_be() -> None:
     random = np.random.default_rng(3)
     layer = random.integers(0, 25, 60).tolist()

@@ -125,6 +125,7 @@ def test_a_known_offset_is_found_within_the_stated_uncertainty(
     assert "power_w" in found.method
 
 
+@pytest.mark.sweep
 @limits(max_examples=8)
 @given(seed=st.integers(0, 10**6), offset_ns=st.integers(-(10**15), 10**15))
 def test_stamps_at_the_end_of_what_they_average_cost_half_a_distance(
@@ -207,6 +208,7 @@ def test_a_file_of_temperatures_only_has_nothing_to_go_by() -> None:
     assert "no signal that follows" in found
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("total_ms", "period_ms"), [(400, 1.25), (400, 10), (1000, 10), (3000, 100)]
 )
@@ -229,6 +231,7 @@ def test_noise_is_placed_nowhere(total_ms: int, period_ms: float, memory_ms: int
     assert placed == []
 
 
+@pytest.mark.sweep
 def test_work_of_another_machine_is_placed_nowhere() -> None:
     random = np.random.default_rng(14)
     placed = []
@@ -241,6 +244,7 @@ def test_work_of_another_machine_is_placed_nowhere() -> None:
     assert placed == []
 
 
+@pytest.mark.sweep
 def test_what_is_placed_from_few_samples_is_placed_right() -> None:
     wrong = []
     for seed in range(40):
@@ -277,6 +281,7 @@ def test_local_time_is_of_the_only_zone_in_which_it_covers_the_run(hours: float)
     assert placement.method == f"local time of {zone}, the only zone in which it covers the run"
 
 
+@pytest.mark.sweep
 def test_of_several_zones_the_signals_tell_which() -> None:
     """Two hours of samples: of the zones the one at which the power follows the work."""
     placement = in_local_time(2, (-7_200_000, 3_000), period_ms=10)
@@ -357,6 +362,7 @@ def test_collectives_do_not_count_as_work() -> None:
     assert abs(found.offset_ns - 42 * MS) <= found.uncertainty_ns
 
 
+@pytest.mark.sweep
 def test_telemetry_of_simulated_runs_is_placed_within_its_stated_error() -> None:
     """Means and instants, at 10 and 20 ms; seeds that the rules weren't written with."""
     errors = []

@@ -59,6 +59,7 @@ def alone(file: Telemetry, table: KernelTable) -> Placed:
     return file, place(file, table, GPUS, {})
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("seed", range(6))
 def test_a_file_that_nothing_places_is_placed_by_another_of_the_same_gpus(seed: int) -> None:
     table, first, second = made(seed, 7_000_000_000_123, -3_000_000_000_456)
@@ -97,6 +98,7 @@ def test_a_file_placed_by_hand_stays_where_it_is() -> None:
     assert together(both)[1][1] == by_hand
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("seed", range(4))
 def test_one_that_is_too_noisy_takes_the_place_of_another_on_its_clock(seed: int) -> None:
     work = [bursts(np.random.default_rng(40 + seed), 260) for _ in GPUS]

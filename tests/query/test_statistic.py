@@ -112,6 +112,7 @@ def test_it_is_what_pandas_finds(run: Run, address: str, stat: str) -> None:
     assert frame.total == pytest.approx(scope)
 
 
+@pytest.mark.few(15)
 @pytest.mark.parametrize("stat", [name for name in STATISTICS if name != "sum"])
 @pytest.mark.parametrize(
     "address",

@@ -87,6 +87,7 @@ def activities_under(run: Run, address: str) -> Iterator[dict[str, Any]]:
             yield from activities_under(run, row["address"])
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("name", "rank"), FACTS)
 def test_known_figures_of_each_gpu(opened: Open, name: str, rank: int) -> None:
     row = table_of(opened(name), columns=",".join(FACT_COLUMNS))[str(rank)]

@@ -37,11 +37,13 @@ RANGES = (
 )
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", RUNS)
 def test_no_label_contradicts_a_kernel_s_name(opened: Open, name: str) -> None:
     assert list(of_kernels(opened(name))) == []
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", RANGES)
 def test_no_phase_contradicts_the_range_around_a_launch(
     realdata: Path, opened: Open, name: str

@@ -84,6 +84,7 @@ def convolved(args: dict[str, Any], backward: bool) -> tuple[int, int]:
     return flops, 2 * (prod(image) + prod(weight) + prod(result))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "name",
     [

@@ -317,6 +317,7 @@ def test_the_command_fails_for_a_violation(out: Path, capsys: pytest.CaptureFixt
     assert captured.err == "chopper: 4 files, 24 nodes: 1 violation\n"
 
 
+@pytest.mark.sweep
 def test_rccls_generic_kernels_get_their_type(tmp_path: Path) -> None:
     """All of ddp4's kernels have one name: 15 all-reduces and 6 broadcasts of each rank."""
     if not (FOLDER / "mi300x_ddp4").exists():

@@ -55,6 +55,7 @@ def test_empty_lines_cost_nothing(tmp_path: Path) -> None:
         assert len(lines) < 1000
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("unit", ["1", "[", '{"gpu":', '"', "\\", '{"gpu": "', " "])
 def test_an_object_without_an_end_is_lost_alone(
     unit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

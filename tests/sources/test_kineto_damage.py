@@ -61,6 +61,7 @@ def read(tmp_path: Path) -> Callable[..., Trace]:
 PIECES = (100, 1 << 20)
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("piece_bytes", PIECES)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(
@@ -342,6 +343,7 @@ _KERNEL = (
 )
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     ("opening", "unit"),
     [

@@ -98,6 +98,7 @@ def write(tmp_path: Path) -> Callable[[str | bytes], Path]:
     return write_trace
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("piece_bytes", PIECES)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_layout_gives_the_same_tables(
@@ -130,6 +131,7 @@ def test_a_piece_may_be_one_byte(write: Callable[[str], Path]) -> None:
     assert tables_of(trace) == expected_tables(text.encode())
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("inflate", [byte_source._INFLATE, zlib], ids=["fastest", "zlib"])
 @pytest.mark.parametrize("piece_bytes", PIECES)
 def test_gzip_is_told_by_its_first_bytes(

@@ -79,12 +79,14 @@ def leftovers(store: Path) -> list[str]:
     return sorted(path.name for path in store.parent.iterdir() if path.name.startswith("."))
 
 
+@pytest.mark.sweep
 def test_one_go_gives_what_reading_gives(source: Path, tmp_path: Path) -> None:
     store = tmp_path / "out"
     same(ingest_store(str(source), store, jobs=1), open_run(str(source), jobs=1))
     assert leftovers(store) == []
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
 def test_calls_for_each_rank_give_the_same(
     source: Path, tmp_path: Path, order: tuple[int, ...]
@@ -149,6 +151,7 @@ def test_a_killed_ingest_goes_on_where_it_was(
     assert leftovers(store) == []
 
 
+@pytest.mark.sweep
 def test_cancelling_keeps_what_is_read(source: Path, tmp_path: Path, reads: list[str]) -> None:
     def stop(step: str, done: int, total: int) -> None:
         if len(reads) == 2:
@@ -162,6 +165,7 @@ def test_cancelling_keeps_what_is_read(source: Path, tmp_path: Path, reads: list
     assert reads == [names[0], names[1], names[1], names[2]]
 
 
+@pytest.mark.sweep
 def test_a_worker_process_is_cancelled(source: Path, tmp_path: Path) -> None:
     calls = 0
 
@@ -228,6 +232,7 @@ def test_another_version_reads_again(
     assert len(reads) == 2
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["kernels.arrow", "measured.arrow", "run.json"])
 def test_a_corrupt_part_is_named(source: Path, tmp_path: Path, name: str) -> None:
     store = tmp_path / "out"
@@ -258,6 +263,7 @@ def test_a_part_is_a_store(source: Path, tmp_path: Path) -> None:
     assert (ours.sources[0].rank, ours.gpus[0].rank) == (3, 3)
 
 
+@pytest.mark.sweep
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="handles are counted in /proc")
 def test_parts_are_open_one_at_a_time(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -299,6 +305,7 @@ class Odd(Executor):
         return future
 
 
+@pytest.mark.sweep
 def test_any_executor_will_do(source: Path, tmp_path: Path) -> None:
     with ThreadPoolExecutor(2) as threads:
         run = ingest_store(str(source), tmp_path / "a", executor=threads)
@@ -341,6 +348,7 @@ def test_dask_on_two_workers(
     assert [each.path for each in run.sources] == [each.path for each in theirs.sources]
 
 
+@pytest.mark.sweep
 def test_no_scheduler_is_a_sentence(
     source: Path,
     tmp_path: Path,

@@ -352,6 +352,7 @@ def test_changed_files_are_read_anew(trace: Path) -> None:
     assert [entry.path for entry in cache.entries()] != [newer.path]
 
 
+@pytest.mark.sweep
 def test_what_a_person_says_of_gpus_counts_and_not_where(
     trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -374,6 +375,7 @@ def test_what_python_compiles_is_no_change(trace: Path) -> None:
     assert all(name.endswith((".py", ".toml")) for name in names)
 
 
+@pytest.mark.sweep
 def test_a_corrupt_entry_is_read_anew(trace: Path) -> None:
     cache.open_cached(str(trace), jobs=1)
     (kept,) = cache.entries()

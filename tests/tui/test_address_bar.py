@@ -76,6 +76,7 @@ def test_what_completes_an_address(text: str, rest: str, expected: list[str]) ->
     assert offered(text, rest) == expected
 
 
+@pytest.mark.sweep
 @given(data=st.data(), depth=st.integers(1, len(LEVELS)))
 def test_steps_that_are_offered_lead_to_every_node(data: st.DataObject, depth: int) -> None:
     run, view, text = sample_run(), View(RUN), f"{RUN}:gpu="
@@ -88,6 +89,7 @@ def test_steps_that_are_offered_lead_to_every_node(data: st.DataObject, depth: i
         assert text.startswith(f"{step}/") and text.endswith("=")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("size", SIZES)
 async def test_the_breadcrumb_is_edited_in_its_place(size: tuple[int, int]) -> None:
     async with explorer(size, view=View(RUN, ("0", "11"))) as at:

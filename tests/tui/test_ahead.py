@@ -79,6 +79,7 @@ def test_small_runs_and_the_largest_are_left_alone(
     assert not len(run.memo)
 
 
+@pytest.mark.sweep
 @pytest.mark.usefixtures("at_once")
 async def test_the_explorer_does_it_beside_the_keys(run: Run) -> None:
     app = ChopperApp(lambda progress: run, ROOT)

@@ -36,6 +36,7 @@ def title(at: Driven) -> str:
     return "".join(text for text, _ in next(iter(shown.drawn)))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("size", SIZES)
 async def test_zoom_pan_and_the_whole_scope(size: tuple[int, int]) -> None:
     async with explorer(size, measured_run(), View(RUN, ("1", "11"))) as at:
@@ -76,6 +77,7 @@ async def test_out_of_the_scope_its_part_is_marked() -> None:
         assert share / cells == pytest.approx((scope[1] - scope[0]) / (end - begin), abs=0.05)
 
 
+@pytest.mark.sweep
 async def test_it_says_where_there_is_no_more() -> None:
     async with explorer((80, 24), measured_run()) as at:
         await at.press("_")
@@ -120,6 +122,7 @@ async def test_a_heat_map_is_zoomed_around_its_cursor() -> None:
         assert last is not None and last.columns[at.explore.cell[1]] == heat.columns[-1]
 
 
+@pytest.mark.sweep
 async def test_the_window_is_in_the_address_and_not_in_the_next_scope() -> None:
     async with explorer((80, 24), measured_run(), View(RUN, ("1",))) as at:
         await at.press("+")

@@ -191,6 +191,7 @@ async def test_columns_are_chosen_for_a_level_and_kept() -> None:
     assert saved_columns() == {"gpu": ("idle_ns", "elapsed_ns"), "iteration": ("busy_pct",)}
 
 
+@pytest.mark.sweep
 async def test_saved_columns_are_those_of_the_next_session() -> None:
     columns = {"gpu": ("idle_ns",), "layer": ("SQ_NOT_THERE",), "phase": ("kernels", "gone")}
     app = ChopperApp(
@@ -222,6 +223,7 @@ async def test_columns_of_an_address_go_along() -> None:
         assert at.frame.view.columns == ("kernels", "idle_ns")
 
 
+@pytest.mark.sweep
 async def test_every_column_to_choose_takes_one_line() -> None:
     for width in (60, 80, 120):
         async with explorer((width, 40), measured_run(), View("sample.json", LAYER)) as at:

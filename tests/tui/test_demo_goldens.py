@@ -41,6 +41,7 @@ def at_depth(depth: int) -> View:
     return View(name, (*DEEP, kernel, "0")[:depth])
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize(
     ("depth", "size"), [*((depth, SMALL) for depth in range(len(LEVELS) + 2)), (0, LARGE)]
 )
@@ -50,6 +51,7 @@ async def test_the_tree(depth: int, size: tuple[int, int]) -> None:
         compare(f"demo/explore-{name}_{size[0]}x{size[1]}", at.text())
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize(
     ("name", "size"),
     [*((name, SMALL) for name in VIEWS), *((name, LARGE) for name in LARGE_SCREENS)],

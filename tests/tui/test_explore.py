@@ -53,6 +53,7 @@ async def test_in_and_up_restores_the_parent() -> None:
         assert at.text() == text
 
 
+@pytest.mark.sweep
 async def test_down_to_a_single_activity_and_no_farther() -> None:
     async with explorer() as at:
         for level in LEVELS:
@@ -96,6 +97,7 @@ async def test_levels_that_split_are_not_passed_through() -> None:
         assert at.frame.level == "phase"
 
 
+@pytest.mark.sweep
 async def test_the_cursor_stays_within_the_rows() -> None:
     async with explorer(run=sample_run(gpus=1, iterations=1, layers=60)) as at:
         await at.press("enter", "enter")
@@ -115,6 +117,7 @@ async def test_the_cursor_stays_within_the_rows() -> None:
         assert 0 < table.offset_of_cursor < table.page
 
 
+@pytest.mark.sweep
 async def test_siblings_follow_the_parents_order() -> None:
     async with explorer() as at:
         await at.command("sort -time")
@@ -129,6 +132,7 @@ async def test_siblings_follow_the_parents_order() -> None:
         assert at.label == order[2]
 
 
+@pytest.mark.sweep
 async def test_the_same_scope_on_the_next_gpu() -> None:
     async with explorer(view=View("sample.json", ("0", "11", "backward"))) as at:
         await at.command("sort -time")
@@ -148,6 +152,7 @@ async def test_a_gpu_without_the_scope_shows_its_nearest_ancestor() -> None:
         assert "GPU 1 has no such layer" in at.status
 
 
+@pytest.mark.sweep
 async def test_the_last_view_and_back() -> None:
     async with explorer() as at:
         await at.press("H")
@@ -300,6 +305,7 @@ async def test_copying(monkeypatch: pytest.MonkeyPatch) -> None:
         assert "too large" in at.status
 
 
+@pytest.mark.sweep
 async def test_detail_and_help_open_and_close() -> None:
     async with explorer() as at:
         for key, text in (("i", "sample.json:gpu=0"), ("?", "Screens: views")):
@@ -335,6 +341,7 @@ async def test_the_screen_shows_the_cells_of_show() -> None:
                 assert cell in expected.split() and cell in line.split()
 
 
+@pytest.mark.sweep
 async def test_resizing_keeps_the_cursor() -> None:
     async with explorer(run=sample_run(gpus=1, iterations=1, layers=60)) as at:
         await at.press("enter", "enter", "enter", "pagedown", "j")
@@ -389,6 +396,7 @@ async def test_the_frame_on_the_screen_is_the_cores() -> None:
         assert as_text(at.frame) == as_text(query(run, view))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
 async def test_the_chart_has_three_sizes(size: tuple[int, int]) -> None:
     async with explorer(size) as at:
@@ -401,6 +409,7 @@ async def test_the_chart_has_three_sizes(size: tuple[int, int]) -> None:
         assert "busy % of 4 GPUs" not in at.text()
 
 
+@pytest.mark.sweep
 async def test_a_baseline_goes_along_and_can_be_left() -> None:
     async with explorer((120, 40), view=View("sample.json", ("1", "11"))) as at:
         await at.press("b")
@@ -420,6 +429,7 @@ async def test_a_baseline_goes_along_and_can_be_left() -> None:
         assert at.frame.view.baseline is None
 
 
+@pytest.mark.sweep
 async def test_a_statistic_is_chosen_and_stays() -> None:
     async with explorer((120, 40)) as at:
         await at.press("s")
@@ -440,6 +450,7 @@ async def test_a_statistic_is_chosen_and_stays() -> None:
         assert at.frame.view == sorted_by(View("sample.json"), "-elapsed_ns")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("size", [(80, 24), (200, 60)])
 async def test_a_statistic_in_a_view_or_why_there_is_none(size: tuple[int, int]) -> None:
     async with explorer(size) as at:

@@ -62,6 +62,7 @@ async def test_points_and_commas_step_through_the_iterations() -> None:
         assert dict(at.frame.view.scope) == {"iteration": "12"}
 
 
+@pytest.mark.sweep
 async def test_a_click_moves_the_cursor_and_a_second_one_enters() -> None:
     async with explorer((80, 30), measured_run(), HEAT) as at:
         line = next(y for y, text in enumerate(at.lines()) if text.startswith(" GPU 2"))
@@ -76,6 +77,7 @@ async def test_a_click_moves_the_cursor_and_a_second_one_enters() -> None:
         assert at.explore.cell[1] == column
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("by", ["operation", "kernel", "phase", "iteration"])
 async def test_every_split_enters_its_cell(by: str) -> None:
     view = View("sample.json", name="heatmap", by=by)

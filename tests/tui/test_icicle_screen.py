@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from chopper_core.model.charts import Icicle
 from chopper_core.model.view import View
 from tests.tui.explorer import explorer, measured_run
@@ -44,6 +46,7 @@ async def test_its_colour_is_the_next_figure_and_its_order_another_level() -> No
         assert "by layer, phase" in at.text()
 
 
+@pytest.mark.sweep
 async def test_a_click_selects_a_block_and_opens_the_selected_one() -> None:
     async with explorer((120, 40), measured_run(), View("sample.json", SCOPE)) as at:
         await at.press("1")

@@ -12,6 +12,7 @@ from tests.tui.test_sizes import check
 SIZES = [(80, 24), (120, 40), (200, 60)]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("size", SIZES)
 async def test_memory_fits_the_screen(size: tuple[int, int]) -> None:
     async with explorer(size, allocating_run(), View("R", name="memory")) as at:
@@ -30,6 +31,7 @@ async def test_memory_fits_the_screen(size: tuple[int, int]) -> None:
         check(at, size)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("size", SIZES)
 async def test_causes_of_idle_time_lead_to_their_moment(size: tuple[int, int]) -> None:
     async with explorer(size, allocating_run(), View("R", name="launch", by="host")) as at:

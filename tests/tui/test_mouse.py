@@ -55,6 +55,7 @@ async def drag(at: Driven, begin: tuple[int, int], end: tuple[int, int]) -> None
     await at.settle()
 
 
+@pytest.mark.sweep
 async def test_a_drag_measures_in_the_timeline() -> None:
     view = View("sample.json", ("3", "11"), name="timeline")
     async with explorer((120, 40), measured_run(), view) as at:
@@ -69,6 +70,7 @@ async def test_a_drag_measures_in_the_timeline() -> None:
         assert "after mark" in at.text()
 
 
+@pytest.mark.sweep
 async def test_a_drag_measures_in_a_chart() -> None:
     async with explorer((80, 24), measured_run(), View("sample.json", ("3",))) as at:
         y = next(y for y, line in enumerate(at.lines()) if "┤" in line)

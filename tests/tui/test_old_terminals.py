@@ -68,6 +68,7 @@ def test_its_keys_work(term: str) -> None:
         assert terminal.wait() == 0
 
 
+@pytest.mark.sweep
 def test_a_console_has_no_clipboard() -> None:
     with Terminal("views", TERM="linux", COLORTERM="") as terminal:
         terminal.until_text(SHOWN)

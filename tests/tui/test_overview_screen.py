@@ -99,6 +99,7 @@ async def test_the_rest_fills_in_and_nothing_moves(monkeypatch: pytest.MonkeyPat
         assert titles and all(one.split()[0] == other.split()[0] for one, other in titles)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("size", [(40, 10), (60, 16), (80, 24), (120, 40), (200, 60)])
 @pytest.mark.parametrize("gpus", [1, 8, 80])
 async def test_it_fits(size: tuple[int, int], gpus: int) -> None:
@@ -196,6 +197,7 @@ async def test_digits_hold_under_info() -> None:
         assert at.frame.view.name == "overview" and "Info" not in at.text()
 
 
+@pytest.mark.sweep
 async def test_the_baseline_stays_when_another_view_is_opened() -> None:
     async with explorer((120, 30), measured_run(), View("sample.json")) as at:
         await at.press("3", "1", "j", "enter", "b", "}")
@@ -222,6 +224,7 @@ async def test_too_small_a_terminal_says_so_whole(size: tuple[int, int], text: s
         assert text in at.text() and "…" not in at.text()
 
 
+@pytest.mark.sweep
 async def test_a_click_on_the_strip_or_on_a_step_goes_there() -> None:
     view = View("sample.json", ("3", "11", "backward"))
     async with explorer((200, 50), measured_run(), view) as at:
@@ -244,6 +247,7 @@ async def test_notes_and_ranges_have_units() -> None:
         assert "158548885504" not in at.text() and "GB" in at.text()
 
 
+@pytest.mark.sweep
 async def test_why_names_each_cause_and_leads_to_its_evidence() -> None:
     async with explorer((120, 40), demo(), replace(VIEW, run=demo().name)) as at:
         await at.press("W")
@@ -306,6 +310,7 @@ async def test_a_chooser_shows_what_matches_the_typed_text() -> None:
         assert at.frame.sort == "-kernels"
 
 
+@pytest.mark.sweep
 async def test_help_shows_the_entries_that_match() -> None:
     async with explorer((80, 24), measured_run(), View("sample.json")) as at:
         await at.press("?", "/", *"breadcrumb")

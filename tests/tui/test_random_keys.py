@@ -24,6 +24,7 @@ ANSWERING = ["enter", "enter", "escape", "escape", "j", "end", "tab", "space", "
 VIEW = View("sample.json", ("3", "11", "backward"))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("seed", range(4))
 async def test_fast_keys_crash_nothing(seed: int) -> None:
     random = Random(seed)
@@ -57,6 +58,7 @@ def click(at: Driven, x: int, y: int) -> None:
         at.app.post_message(event)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "keys",
     [
@@ -81,6 +83,7 @@ async def test_keys_do_the_same_however_fast_they_come(keys: list[str]) -> None:
         assert (fast.frame.view, fast.label, type(fast.app.screen)) == expected
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("closing", ["escape", "q", "enter"])
 async def test_a_dialog_closes_once(closing: str) -> None:
     async with explorer() as at:
@@ -97,6 +100,7 @@ async def test_a_dialog_closes_once(closing: str) -> None:
         assert at.app.is_running and at.app.crash is None
 
 
+@pytest.mark.sweep
 async def test_the_palette_opens_once_and_over_the_explorer_alone() -> None:
     async with explorer() as at:
         at.send("ctrl+p", "ctrl+p")

@@ -27,6 +27,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return align(tiny, folder).run
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("size", SIZES)
 async def test_the_picture_follows_the_cursor(run: Run, size: tuple[int, int]) -> None:
     async with explorer(size, run, View(run.name, name="roofline")) as at:

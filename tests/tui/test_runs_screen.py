@@ -49,6 +49,7 @@ async def test_a_set_opens_with_its_runs(size: tuple[int, int]) -> None:
         assert "4 runs: 3 ok, 1 failed" in text and "step" in text and "tp16" in text
 
 
+@pytest.mark.sweep
 async def test_enter_opens_a_run_and_esc_comes_back() -> None:
     async with explorer((120, 40), set_of_runs()) as at:
         await at.press("j", "enter")
@@ -103,6 +104,7 @@ async def test_marks_choose_the_runs_of_a_view() -> None:
         assert list(at.frame.labels) == ["tp2", "tp4", "tp8"]
 
 
+@pytest.mark.sweep
 async def test_figures_are_divided_by_a_row_then_the_best() -> None:
     async with explorer((120, 40), set_of_runs()) as at:
         await at.press("j", "=")
@@ -166,6 +168,7 @@ async def test_no_key_fails_in_a_set(size: tuple[int, int]) -> None:
             assert at.app.is_running
 
 
+@pytest.mark.sweep
 async def test_every_view_of_a_set_is_shown() -> None:
     async with explorer((120, 40), set_of_runs()) as at:
         for name in (*SET_VIEWS, *VIEWS):

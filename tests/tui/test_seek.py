@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from chopper_core.model.address import parse
 from chopper_core.model.view import View
 from chopper_core.views.query import query
@@ -29,6 +31,7 @@ async def test_find_goes_to_the_hit_and_n_goes_on() -> None:
         assert "no hit of attn" in at.status
 
 
+@pytest.mark.sweep
 async def test_the_places_are_told_apart_and_whole_where_the_screen_has_the_cells() -> None:
     """Two kernels whose names differ in the middle only, deep in the tree."""
     ends = ["bt256x128x32" + "_wt32" * 8, "bt128x256x32" + "_wt32" * 8]

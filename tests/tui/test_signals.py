@@ -54,6 +54,7 @@ def test_the_means_of_the_second_signal_are_of_the_same_rows() -> None:
         np.testing.assert_array_equal(signal.means(rows, 7), frame.means(rows, 7))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("size", "signals", "sparks"),
     [
@@ -78,6 +79,7 @@ async def test_how_many_signals_are_shown(
         assert charts(at) == ["gfx_util_pct", "busy_pct"][: len(signals)]
 
 
+@pytest.mark.sweep
 async def test_the_table_adapts_when_the_terminal_grows() -> None:
     async with explorer((80, 24), measured_run()) as at:
         await at.pilot.resize_terminal(160, 50)
@@ -88,6 +90,7 @@ async def test_the_table_adapts_when_the_terminal_grows() -> None:
         assert len(at.explore.table.sparks) == 2 and charts(at) == ["gfx_mhz"]
 
 
+@pytest.mark.sweep
 async def test_the_next_signal_comes_round() -> None:
     async with explorer(run=measured_run()) as at:
         seen = []
@@ -117,6 +120,7 @@ async def test_a_signal_that_the_run_lacks() -> None:
         assert "unknown signal 'power_w'" in at.status and at.frame.signal.name == "busy_pct"
 
 
+@pytest.mark.sweep
 async def test_held_values_are_marked_everywhere() -> None:
     async with explorer((160, 50), measured_run(), View("sample.json", DEEP)) as at:
         held = at.frame.values["gfx_mhz"].extrapolated
@@ -187,6 +191,7 @@ async def test_a_signal_that_some_gpus_lack(size: tuple[int, int] = (160, 50)) -
         assert "not known here" in at.text() and charts(at) == ["gfx_mhz", "busy_pct"]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("width", [120, 160, 220])
 async def test_the_row_on_every_gpu_has_its_signal(width: int) -> None:
     run = measured_run()
@@ -224,6 +229,7 @@ def _title(at: Driven) -> str:
     return next(line for line in at.lines() if "on every GPU" in line)
 
 
+@pytest.mark.sweep
 async def test_a_chart_that_is_hidden_meanwhile_is_drawn_when_it_is_shown_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

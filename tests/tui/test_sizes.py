@@ -72,6 +72,7 @@ async def test_resizing_keeps_the_cursor_on_its_row(screen: str) -> None:
         assert f"▌ {label}"[:8] in at.text()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("size", "most"), [((80, 24), 1), ((200, 60), 1)])
 async def test_another_scope_is_laid_out_once_where_a_part_comes_or_goes(
     size: tuple[int, int], most: int, monkeypatch: pytest.MonkeyPatch

@@ -25,6 +25,7 @@ from tests.tui.explorer import explorer, measured_run
 RUN = "sample.json"
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", ["", *VIEWS])
 async def test_no_two_entries_of_the_sort_look_alike(name: str) -> None:
     try:
@@ -60,6 +61,7 @@ async def test_a_heat_map_by_kernel_has_its_columns_and_names_them(width: int) -
         assert "��" not in at.text() and "__ " not in cell
 
 
+@pytest.mark.sweep
 async def test_titles_in_ascii_are_words() -> None:
     view = View("demo_data/fsdp2", name="overview")
     async with explorer((120, 40), demo_run(), view, ASCII) as at:

@@ -162,6 +162,7 @@ TASKS = (
 )
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.question)
 async def test_a_few_keys_answer_it(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")

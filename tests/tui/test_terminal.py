@@ -26,6 +26,7 @@ from tests.tui.terminal_harness import ROOT, Terminal
 SHOWN = "4 of 4 rows"
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("size", [(80, 24), (200, 60)])
 def test_it_starts_and_leaves(size: tuple[int, int]) -> None:
     with Terminal(size=size) as terminal:
@@ -35,6 +36,7 @@ def test_it_starts_and_leaves(size: tuple[int, int]) -> None:
         assert terminal.is_restored()
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "number",
     [
@@ -58,6 +60,7 @@ def test_a_signal_restores_the_terminal(number: signal.Signals) -> None:
         assert b"Traceback" not in terminal.output
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("stop", [signal.SIGTSTP, signal.SIGSTOP])
 def test_a_stop_from_outside_and_another_size_leave_the_terminal_whole(
     stop: signal.Signals,
@@ -79,6 +82,7 @@ def test_a_stop_from_outside_and_another_size_leave_the_terminal_whole(
         assert terminal.is_restored()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("moment", ["at once", "drawing", "quiet"])
 def test_the_program_ends_with_its_terminal(moment: str) -> None:
     """No SIGHUP comes: the terminal doesn't control the process."""
@@ -93,6 +97,7 @@ def test_the_program_ends_with_its_terminal(moment: str) -> None:
         assert code == HUNG_UP or moment == "at once"
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("after_s", [0.0, 0.02, 0.05, 0.1, 0.2])
 def test_an_interruption_while_modules_load_prints_no_traceback(after_s: float) -> None:
     command = [
@@ -111,6 +116,7 @@ def test_an_interruption_while_modules_load_prints_no_traceback(after_s: float) 
     assert b"Traceback" not in errors or b"chopper" not in errors
 
 
+@pytest.mark.sweep
 def test_the_shell_gets_the_terminal_while_it_is_stopped() -> None:
     with Terminal() as terminal:
         terminal.until_text(SHOWN)
@@ -146,6 +152,7 @@ DEMO_RANK = (
 )
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("environment", [{"TERM": "dumb"}, {"TERM": ""}])
 def test_a_terminal_that_cannot_be_drawn_on_gets_the_view_as_text(
     environment: dict[str, str], tmp_path: Path
@@ -167,6 +174,7 @@ def test_without_a_terminal_for_its_keys_it_prints_and_ends(tmp_path: Path) -> N
         assert b"total" in terminal.output and b"\x1b[?1049h" not in terminal.output
 
 
+@pytest.mark.sweep
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
 def test_in_tmux(tmp_path: Path) -> None:
     """The real multiplexer, of the size of an ordinary pane: drawn, driven, left clean."""
@@ -208,6 +216,7 @@ def _state(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
+@pytest.mark.sweep
 def test_resizing_redraws() -> None:
     with Terminal() as terminal:
         terminal.until_text(SHOWN)
@@ -247,6 +256,7 @@ def test_a_crash_goes_to_a_file(tmp_path: Path) -> None:
         assert b"Traceback" not in terminal.output
 
 
+@pytest.mark.sweep
 def test_without_colour_the_cursor_is_reversed() -> None:
     with Terminal(NO_COLOR="1") as terminal:
         terminal.until_text(SHOWN)
@@ -257,6 +267,7 @@ def test_without_colour_the_cursor_is_reversed() -> None:
         assert not terminal.screen.buffer[cursor + 1][4].reverse
 
 
+@pytest.mark.sweep
 def test_sixteen_colours_are_enough() -> None:
     with Terminal(TERM="xterm", COLORTERM="", TEXTUAL_COLOR_SYSTEM="standard") as terminal:
         terminal.until_text(SHOWN)
@@ -278,6 +289,7 @@ def test_without_utf8_everything_is_ascii(environment: dict[str, str]) -> None:
         assert terminal.output.isascii() and b"\\u" not in terminal.output
 
 
+@pytest.mark.sweep
 def test_without_the_mouse() -> None:
     with Terminal("no-mouse") as terminal:
         terminal.until_text(SHOWN)

@@ -48,6 +48,7 @@ async def test_the_screen_in_ascii_and_while_measuring() -> None:
         compare("timeline-ascii_80x24", at.text())
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("size", SIZES)
 async def test_zoom_pan_and_the_whole(size: tuple[int, int]) -> None:
     async with explorer(size, view=View("sample.json", SCOPE)) as at:
@@ -86,6 +87,7 @@ async def test_the_cursor_goes_cell_by_cell_and_the_window_follows() -> None:
         assert seen(at).from_ns > before.from_ns and seen(at).length_ns == before.length_ns
 
 
+@pytest.mark.sweep
 async def test_collectives_one_after_another_and_back() -> None:
     run = measured_run()
     table = run.table
@@ -143,6 +145,7 @@ async def test_enter_goes_to_the_kernel_and_esc_leads_back_to_the_tree() -> None
         assert at.frame.view.name == TIMELINE
 
 
+@pytest.mark.sweep
 async def test_fitting_and_a_given_time() -> None:
     async with explorer(view=View("sample.json", SCOPE)) as at:
         await at.press("2", "c", "F")
@@ -204,6 +207,7 @@ async def test_lanes_are_sorted_and_filtered_with_their_rows() -> None:
         assert "no row" in at.status or "no lane" in at.status
 
 
+@pytest.mark.sweep
 async def test_another_signal_under_the_lanes() -> None:
     async with explorer((120, 40), measured_run(), View("sample.json", SCOPE)) as at:
         await at.press("2")
@@ -218,6 +222,7 @@ async def test_a_run_without_telemetry_says_so() -> None:
         assert "no telemetry of this GPU" in at.text()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("size", [(60, 16), (50, 12), (40, 10)])
 async def test_small_terminals(size: tuple[int, int]) -> None:
     async with explorer(size, view=View("sample.json", ())) as at:
@@ -302,6 +307,7 @@ async def test_a_name_is_found_along_time() -> None:
         assert "matches 'no_such_kernel'" in at.status
 
 
+@pytest.mark.sweep
 async def test_what_is_measured_fits_the_screen() -> None:
     async with explorer(view=View("sample.json", SCOPE)) as at:
         await at.press("2", "c", "v")
@@ -318,6 +324,7 @@ async def test_the_detail_is_that_of_what_is_under_the_cursor() -> None:
         assert "kernel ncclDevKernel_Generic" in text and "power" in text and "launch" in text
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("size", SIZES)
 async def test_the_mouse_points_and_zooms(size: tuple[int, int]) -> None:
     async with explorer(size, measured_run(), View("sample.json", SCOPE)) as at:

@@ -13,6 +13,7 @@ from chopper_tui.widgets.tour import TourBox
 from tests.tui.explorer import explorer, measured_run, sample_run
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (60, 16)])
 async def test_it_goes_through_screens_of_the_run_and_back(size: tuple[int, int]) -> None:
     async with explorer(size, measured_run()) as at:
@@ -30,6 +31,7 @@ async def test_it_goes_through_screens_of_the_run_and_back(size: tuple[int, int]
         assert at.status == ""
 
 
+@pytest.mark.sweep
 async def test_it_can_be_left_and_taken_back() -> None:
     async with explorer((120, 40), sample_run()) as at:
         await at.command("tour")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from msgspec.structs import replace
 
 from chopper_core.metrics import numbered
@@ -38,6 +39,7 @@ async def test_the_key_takes_them_in_and_leaves_them_out_again() -> None:
         assert "it 10 cut" in at.text().splitlines()[0] and at.frame.left_out == ()
 
 
+@pytest.mark.sweep
 async def test_a_run_without_them_says_so() -> None:
     async with explorer((80, 24), run=cut_run()) as at:
         await at.press("t")

@@ -23,6 +23,7 @@ from tests.tui.explorer import explorer, measured_run
 SIZES = [(80, 24), (120, 40), (200, 60)]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("size", SIZES)
 async def test_a_digit_asks_another_question_and_back(size: tuple[int, int]) -> None:
     async with explorer(size, view=View("sample.json", ("1",))) as at:
@@ -125,6 +126,7 @@ async def test_keys_of_a_prompt_do_not_overtake_each_other(monkeypatch: pytest.M
         assert at.frame.view.filter == "!acxd" and at.frame.view.sort == "name"
 
 
+@pytest.mark.sweep
 async def test_findings_lead_to_their_evidence() -> None:
     async with explorer((80, 24)) as at:
         await at.press("9")
@@ -205,6 +207,7 @@ async def test_a_view_offers_its_own_columns() -> None:
 _FA = ("11", "forward", "1", "attn_fa")
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("asked", "path", "base", "split"),
     [

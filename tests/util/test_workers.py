@@ -55,6 +55,7 @@ def test_files_are_read_here_when_no_worker_starts(
     assert read_all([files[0], files[2]], read_size, silent, 2) == [0, 2]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_who_waits_can_cancel(files: list[Path], jobs: int) -> None:
     def cancel(step: str, done: int, total: int) -> None:
@@ -64,6 +65,7 @@ def test_who_waits_can_cancel(files: list[Path], jobs: int) -> None:
         read_all(files, read_size, cancel, jobs)
 
 
+@pytest.mark.sweep
 def test_workers_start_where_standard_error_is_an_apps(tmp_path: Path) -> None:
     """An app takes standard error and says that it has the file -1."""
     for name in ("a", "b"):
@@ -84,6 +86,7 @@ def test_workers_start_where_standard_error_is_an_apps(tmp_path: Path) -> None:
     assert done.stdout.strip() == "[1, 1]"
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("where", ["the script", "a thread"])
 def test_a_script_without_a_main_guard_runs_once(tmp_path: Path, where: str) -> None:
     """Workers that import the main script again would repeat what it does."""
@@ -111,5 +114,6 @@ def print_and_read(path: Path, progress: Progress) -> int:
     return read_size(path, progress)
 
 
+@pytest.mark.sweep
 def test_what_a_worker_prints_does_no_harm(files: list[Path]) -> None:
     assert read_all([files[0], files[2]], print_and_read, silent, 2) == [0, 2]

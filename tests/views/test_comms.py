@@ -196,6 +196,7 @@ def test_the_slow_gpu_is_named_with_its_numbers(run: Run) -> None:
     assert isinstance(boxes, BoxChart) and (np.diff(boxes.quantiles, axis=1) >= 0).all()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("by", ["kind", "layer", "gpu", "collective"])
 def test_shares_of_the_durations(run: Run, by: str) -> None:
     table = run.table

@@ -70,6 +70,7 @@ def test_the_parts_add_up_to_the_whole(path: str, base: str, by: str) -> None:
         assert (row["elapsed_ns"] or 0) - (row["base_elapsed_ns"] or 0) == change
 
 
+@pytest.mark.sweep
 @given(
     st.sampled_from(SPLITS),
     st.sampled_from([(), ("0",), ("1", "10"), ("2", "11", "forward")]),

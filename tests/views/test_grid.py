@@ -48,6 +48,7 @@ def test_ranks_stand_at_their_coordinates() -> None:
     assert int(np.nanargmax(beyond)) == hot
 
 
+@pytest.mark.sweep
 def test_a_layout_of_another_order_moves_the_ranks() -> None:
     run, _, _ = pipeline_run("tp=2,pp=4,order=tp-pp-dp", names_groups=False)
     grid = chart(frame(run, "&of=busy_pct"))

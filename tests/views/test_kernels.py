@@ -26,6 +26,7 @@ from tests.support import Row, counted_rows, run_of, sample_run
 SCOPES = ["", ":gpu=3", ":gpu=1/iteration=11/phase=backward"]
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("scope", SCOPES)
 @pytest.mark.parametrize("by", ["name", "class", "operation"])
 def test_figures_are_those_of_a_plain_count(run: Run, scope: str, by: str) -> None:

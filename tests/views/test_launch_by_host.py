@@ -199,6 +199,7 @@ def test_places_are_those_of_plain_intervals(tmp_path: Path, seed: int) -> None:
     assert places(frame) == expected.by_place
 
 
+@pytest.mark.sweep
 @pytest.mark.skipif(not REAL_DATA.is_dir(), reason=f"no real traces at {REAL_DATA}")
 def test_the_idle_time_of_a_real_run() -> None:
     """87.4 ms of rank 3: 69.6 in operators, 17.8 outside; 48.9 of rank 0: 35.1 and 13.7.

@@ -234,6 +234,7 @@ def test_instances_lead_to_their_operation(run: Run) -> None:
         assert dict(there.view.scope) == one.labels
 
 
+@pytest.mark.sweep
 def test_the_cumulative_curves_are_shares_of_instances(run: Run) -> None:
     frame = query(run, parse("R:iteration=12?order=iteration&view=overlap&by=gpu"))
     chart = frame.charts[0]

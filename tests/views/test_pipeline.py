@@ -91,6 +91,7 @@ def test_real_workers_name_the_last_stage() -> None:
     assert any("stage 3" in sentence for sentence in findings.labels)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("named", [False, True])
 def test_the_planted_stage_and_bubble_are_found(named: bool) -> None:
     run, config, truth = pipeline_run(names_microbatches=named)
@@ -139,6 +140,7 @@ def test_microbatches_keep_the_order_of_the_schedule() -> None:
         assert pairs == schedule(config, gpu // 8)
 
 
+@pytest.mark.sweep
 def test_without_process_groups_a_layout_gives_the_stages() -> None:
     run, config, _ = pipeline_run(names_groups=False)
     assert "--parallel" in frame(run, "?view=pipeline").notes[0]

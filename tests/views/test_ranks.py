@@ -87,6 +87,7 @@ class Plain:
         return min(GPUS, key=lambda gpu: sum(self.leads(own)[gpu] for own in self.found))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("scope", SCOPES)
 def test_each_gpu_against_a_plain_loop(run: Run, scope: str) -> None:
     plain, table = Plain(run, scope), run.table

@@ -16,6 +16,7 @@ from tests.bench.findings import planted
 SILENT = tuple(style for style in planted.STYLES if not style.startswith("stages"))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("style", ["module", "fsdp accumulating", "noisy"])
 def test_a_clean_run_has_no_findings(style: str) -> None:
     assert not bench.clean(style, 1).false
@@ -31,6 +32,7 @@ def test_every_cause_has_its_right_finding() -> None:
     assert set(bench.EXPECTED) == set(planted.CAUSES) and len(planted.CAUSES) >= 20
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("cause", ["data of one GPU late, always", "one layer slow"])
 def test_a_cause_costs_what_the_run_without_it_lacks(cause: str) -> None:
     """Of a stall that nothing hides, that is the stall itself, less what the host wakes for."""
@@ -64,6 +66,7 @@ MORE = (
 )
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     "cause", [*FAST, *(pytest.param(each, marks=pytest.mark.sweep) for each in MORE)]
 )
@@ -82,6 +85,7 @@ def test_an_operation_slowed_by_communication_is_the_first_finding(seed: int, si
     assert found.level == 3 and found.is_in_range, found.found
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 def test_every_rule_stays_silent_in_a_run_that_it_could_judge() -> None:
     """With telemetry, collectives, launches, layers and eight GPUs, and nothing wrong."""

@@ -55,6 +55,7 @@ def slow_busy(rows: list[Row], begin: int, end: int) -> int:
     return sum(any(r.start <= t < r.start + r.duration for r in rows) for t in range(begin, end))
 
 
+@pytest.mark.sweep
 @settings(deadline=None)
 @given(ROWS, st.integers(0, 250), st.integers(1, 120), st.integers(1, 13))
 def test_cells_are_what_a_slow_count_finds(
@@ -78,6 +79,7 @@ def test_cells_are_what_a_slow_count_finds(
             assert cells.busy_ns.sum() == slow_busy(own, begin, end)
 
 
+@pytest.mark.sweep
 @settings(deadline=None)
 @given(ROWS, st.integers(0, 380), st.integers(1, 100))
 def test_what_runs_is_what_a_slow_search_finds(rows: list[Row], at: int, length: int) -> None:

@@ -197,6 +197,7 @@ def test_a_real_gigabyte_of_string_is_refused_in_bounded_memory(tmp_path: Path) 
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000
 
 
+@pytest.mark.sweep
 def test_a_million_dependencies_are_read(tmp_path: Path) -> None:
     wanted = [*range(1, 1_000_001)]
     path = _file(tmp_path / "a.0.et", delimited(encode_node(Node(id=0, data_deps=wanted))))

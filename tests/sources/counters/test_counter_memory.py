@@ -74,6 +74,7 @@ def test_the_limit_is_too_low_for_all_at_once(large: Path) -> None:
     assert done.returncode != 0 and "MemoryError" in done.stderr
 
 
+@pytest.mark.sweep
 def test_instances_are_added_up_on_the_way() -> None:
     """Whatever their order: here all rows for one instance, then all for the next."""
     values, rows = CounterValues(sums=True), np.arange(300_000)

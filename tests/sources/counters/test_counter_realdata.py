@@ -141,6 +141,7 @@ def test_long_made_wide_is_the_same(tmp_path: Path) -> None:
     assert np.array_equal(wide_run.dispatches.end_ns, long_run.dispatches.end_ns)
 
 
+@pytest.mark.sweep
 def test_json_dispatches() -> None:
     run = only_run("mi350x_aorta_rocprofv3")
     with gzip.open(FOLDER / "mi350x_aorta_rocprofv3/908_results.json.gz") as file:

@@ -80,6 +80,7 @@ def test_three_passes_that_lose_different_dispatches_stay_together() -> None:
     assert np.isfinite(counters).mean() > 0.99
 
 
+@pytest.mark.sweep
 def test_counters_survive_lost_dispatches_and_partial_sums_are_marked(tmp_path: Path) -> None:
     options = {"ranks": 1, "iterations": 2, "layers": 8, "seed": 8_500}
     kernels, found = counters_of_files(tmp_path, lost_dispatches=0.003, **options)

@@ -149,6 +149,7 @@ def test_nothing_is_written_beside_the_database(tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
+@pytest.mark.sweep
 def test_damage_is_noted_or_refused(tmp_path: Path) -> None:
     """A damaged file gives the rows of the whole one, others with a note, or an error."""
     path = minimal_rocpd(tmp_path / "a.db")

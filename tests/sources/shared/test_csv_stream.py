@@ -48,6 +48,7 @@ def written(chosen: random.Random, rows: int) -> bytes:
     return "\n".join(["id,name,value", *lines, ""]).encode()
 
 
+@pytest.mark.few(15)
 @pytest.mark.parametrize("seed", range(200))
 def test_pieces_and_oddities_change_nothing(tmp_path: Path, seed: int) -> None:
     chosen = random.Random(seed)
@@ -69,6 +70,7 @@ def test_pieces_and_oddities_change_nothing(tmp_path: Path, seed: int) -> None:
     assert losses.unreadable_events == lost
 
 
+@pytest.mark.sweep
 def test_a_quote_without_its_end_costs_the_rows_around_it(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     quoted, plain = b'1,"k<int, 4>",2.5\n' * 20_000, b"1,k,2.5\n" * 3_000_000

@@ -46,6 +46,7 @@ def test_the_files_are_found(rocm_smi_files: Path) -> None:
     ]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("name", "column", "signal"), COLUMNS)
 def test_every_sample_is_there(
     rocm_smi_files: Path, name: str, column: int, signal: SignalName
