@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.align.kernel_classes import UNKNOWN_COLLECTIVE
+from chopper_core.align.kernel_classes import UNKNOWN_COLLECTIVE, UNNAMED
 from chopper_core.align.labels import numbered
 from chopper_core.align.operations import RECOMPUTE_SUFFIX
 from chopper_core.model.table import KernelTable, Kind
@@ -32,6 +32,7 @@ _ROOTED: Final = frozenset({"broadcast", "reduce", "gather", "scatter"})
 """Kinds that ranks may leave before the others."""
 UNKNOWN: Final = -1
 _PAIR: Final = 2
+_FAR: Final = np.iinfo(np.int64).max
 _GROUP_SIZE: Final = re.compile(r" of (\d+)$")
 
 _CLOSE: Final = 0.1
@@ -48,6 +49,9 @@ _MAX_ITERATIONS: Final = 3
 _MAX_ENDS: Final = 256
 _MAX_KERNELS: Final = 1 << 17
 """About as many kernels of a run are compared, in whole iterations."""
+_MAX_TRIES: Final = 3
+"""GPUs with which the ends of another one are compared."""
+_NEIGHBOURS: Final = 32
 _MAX_FAILURES: Final = 16
 """Where the ends of so many GPUs agree with no others, those of the rest aren't compared."""
 
@@ -61,6 +65,9 @@ class CommKernels(Struct, frozen=True, eq=False):
     kind: Int64
     """Code of the operation without its recompute mark; UNKNOWN where nothing gives it."""
     group: Int64
+    """UNKNOWN also where the trace doesn't name it."""
+    most: Int64
+    """How many GPUs may take part, as the group states it."""
     size: Int64
     """Bytes; UNKNOWN also for kinds of which the ranks may state different sizes."""
     iteration: Int64
@@ -108,15 +115,20 @@ class CommKernels(Struct, frozen=True, eq=False):
         def among(kinds: Iterable[str]) -> Mask:
             return np.isin(kind, [code[name] for name in kinds if name in code])
 
-        gpu, group = table.gpu[rows].astype(np.int64), table.group[rows].astype(np.int64)
+        gpu, label = table.gpu[rows].astype(np.int64), table.group[rows].astype(np.int64)
+        group = without_unnamed(table.names, label)
         sizes, shared = group_sizes(table.names, group, gpu)
-        pairs = [code for code, size in sizes.items() if size == _PAIR]
+        pairs = [own for own, size in sizes.items() if size == _PAIR]
+        most = np.full(len(rows), _FAR)
+        for own in distinct(label[label != UNKNOWN]).tolist():
+            most[label == own] = stated_size(table.names[own]) or _FAR
         return cls(
             rows=rows,
             gpu=gpu,
             end_ns=table.start_ns[rows] + table.duration_ns[rows],
             kind=kind,
             group=group,
+            most=most,
             size=np.where(among(_UNEVEN), UNKNOWN, table.bytes[rows]),
             iteration=table.iteration[rows].astype(np.int64),
             is_unmatched=(among([PAIRWISE]) & ~np.isin(group, pairs)) | np.isin(group, shared),
@@ -124,9 +136,18 @@ class CommKernels(Struct, frozen=True, eq=False):
         )
 
 
-def states_size(name: str) -> bool:
-    """Whether the label of a process group states the number of its ranks."""
-    return _GROUP_SIZE.search(name) is not None
+def stated_size(label: str) -> int | None:
+    """The number of ranks that the label of a process group states; None without one."""
+    found = _GROUP_SIZE.search(label)
+    return int(found[1]) if found else None
+
+
+def without_unnamed(names: Sequence[str], group: Numbers) -> Int64:
+    """The groups, UNKNOWN for those without a name of their own."""
+    unnamed = [
+        code for code in distinct(group).tolist() if code >= 0 and names[code].startswith(UNNAMED)
+    ]
+    return np.where(np.isin(group, unnamed), UNKNOWN, group).astype(np.int64)
 
 
 def group_sizes(
@@ -140,8 +161,7 @@ def group_sizes(
     shared: list[int] = []
     for code in distinct(group).tolist():
         seen = len(distinct(gpu[group == code]))
-        stated = _GROUP_SIZE.search(names[code]) if code >= 0 else None
-        size = int(stated.group(1)) if stated else seen
+        size = (stated_size(names[code]) if code >= 0 else None) or seen
         if seen > size:
             shared.append(code)
         else:
@@ -156,6 +176,9 @@ class EndOffsets(Struct, frozen=True, eq=False):
     """By GPU; 0 where nothing shows it."""
     apart: frozenset[int]
     """GPUs whose ends agree with those of no other one: their collectives can't be matched."""
+    part: Int64
+    """By GPU; the offsets are to the first GPU of its part, those of two parts aren't comparable:
+    no process group connects them, as with stages that only send to each other."""
     scatter_ns: int
     """Median distance of an end from the nearest one of another GPU, offsets removed."""
 
@@ -172,33 +195,74 @@ def end_offsets(kernels: CommKernels) -> EndOffsets:
     lanes = {gpu: kernels.take(own) for gpu, own in kernels.lanes().items()}
     codes = {gpu: code[own] for gpu, own in kernels.lanes().items()}
     groups = {gpu: Counter(lane.group.tolist()) for gpu, lane in lanes.items()}
-    left = sorted(lanes, key=lambda gpu: -len(lanes[gpu]))
+    part = np.zeros(len(late), np.int64)
+    apart: set[int] = set()
+    distances: list[Int64] = []
+    parts = _parts(groups)
+    for number, gpus in enumerate(parts):
+        part[gpus] = number
+        if len(gpus) > 1 or len(parts) == 1:
+            apart.update(_place(gpus, lanes, codes, groups, late, distances))
+        else:
+            apart.update(gpus)
+    scatter = int(np.median(np.concatenate(distances))) if distances else 0
+    return EndOffsets(late, frozenset(apart), part, scatter)
+
+
+def _parts(groups: Mapping[int, Counter[int]]) -> list[list[int]]:
+    """The GPUs that known process groups connect; those without any are with the first ones."""
+    found: list[tuple[set[int], set[int]]] = []
+    for gpu, own in groups.items():
+        known = {code for code in own if code != UNKNOWN}
+        gpus = {gpu}
+        apart = []
+        for each in found:
+            if known.isdisjoint(each[1]):
+                apart.append(each)
+            else:
+                gpus |= each[0]
+                known |= each[1]
+        found = [*apart, (gpus, known)]
+    named = sorted((sorted(gpus) for gpus, known in found if known), key=len, reverse=True)
+    bare = [gpu for gpus, known in found if not known for gpu in gpus]
+    if not named:
+        return [sorted(bare)] if bare else []
+    return [sorted([*named[0], *bare]), *named[1:]]
+
+
+def _place(
+    gpus: Sequence[int],
+    lanes: Mapping[int, CommKernels],
+    codes: Mapping[int, Index],
+    groups: Mapping[int, Counter[int]],
+    late: Int64,
+    distances: list[Int64],
+) -> list[int]:
+    """Set the offsets of the GPUs of a part; returns those that agree with no other one."""
+    left = sorted(gpus, key=lambda gpu: -len(lanes[gpu]))
     placed: list[int] = left[:1]
     left = sorted(left[1:])
-    distances: list[Int64] = []
     failures = 0
     while left:
         waiting = []
         for gpu in left:
-            base = _closest(gpu, placed, groups)
             found = None
-            if base is not None and failures < _MAX_FAILURES:
+            for base in _closest(gpu, placed, groups) if failures < _MAX_FAILURES else ():
                 own, own_codes = _common(lanes[gpu], codes[gpu], groups[base])
                 other, other_codes = _common(lanes[base], codes[base], groups[gpu])
                 found = _late(own, other, _same_places(own, own_codes, other, other_codes))
-                failures += found is None
-            if base is None or found is None:
+                if found is not None:
+                    placed.append(gpu)
+                    late[gpu] = found + late[base]
+                    distances.append(np.abs(_nearest(own.end_ns - found, other.end_ns)))
+                    break
+            if found is None:
+                failures += 1
                 waiting.append(gpu)
-                continue
-            placed.append(gpu)
-            late[gpu] = found + late[base]
-            distance = _nearest(own.end_ns - found, other.end_ns)
-            distances.append(np.abs(distance))
         if len(waiting) == len(left):
             break
         left = waiting
-    scatter = int(np.median(np.concatenate(distances))) if distances else 0
-    return EndOffsets(late, frozenset(left), scatter)
+    return left
 
 
 def _some(kernels: CommKernels) -> CommKernels:
@@ -214,26 +278,32 @@ def _some(kernels: CommKernels) -> CommKernels:
     return kernels.take(taken[place])
 
 
-def _closest(gpu: int, placed: Sequence[int], groups: Mapping[int, Counter[int]]) -> int | None:
-    """The GPU that may take part in most collectives of another; None if none may in any."""
+def _closest(gpu: int, placed: Sequence[int], groups: Mapping[int, Counter[int]]) -> list[int]:
+    """The few GPUs with which another one has most kernels of common groups.
+
+    Kernels without a group count where no known group is common. Neighbours are tried first: of
+    a thousand GPUs, comparing each with all takes seconds.
+    """
     own = groups[gpu]
-    most, closest = 0, None
-    for one in placed:
-        other = groups[one]
-        shared = own.total() if UNKNOWN in own or UNKNOWN in other else (own & other).total()
-        if shared > most:
-            most, closest = shared, one
-        if most == own.total():
-            break
-    return closest
+    placed = sorted(placed, key=lambda one: abs(one - gpu))
+    for some in (placed[:_NEIGHBOURS], placed[_NEIGHBOURS:]):
+        both = [own & groups[one] for one in some]
+        shared = {one: each.total() - each[UNKNOWN] for one, each in zip(some, both, strict=True)}
+        known = sorted((one for one in some if shared[one]), key=lambda one: -shared[one])
+        if known:
+            return known[:_MAX_TRIES]
+    may = [one for one in placed if UNKNOWN in own or UNKNOWN in groups[one]]
+    return may[:_MAX_TRIES]
 
 
 def _common(
     kernels: CommKernels, codes: Int64, groups: Mapping[int, int]
 ) -> tuple[CommKernels, Int64]:
     """The kernels that may be of some groups, and their codes."""
-    chosen = kernels.group == UNKNOWN
-    chosen |= np.isin(kernels.group, list(groups)) | (UNKNOWN in groups)
+    shared = np.isin(kernels.group, [code for code in groups if code != UNKNOWN])
+    chosen = shared | (kernels.group == UNKNOWN)
+    if not shared.any():
+        chosen |= UNKNOWN in groups
     return (kernels, codes) if chosen.all() else (kernels.take(chosen), codes[chosen])
 
 

@@ -49,10 +49,13 @@ def collective_sets(kernels: CommKernels, offsets: EndOffsets) -> Int64:
         max(_CLEAR_SCATTERS * offsets.scatter_ns, _MIN_GAP_NS),
     )
     universe = _universes(kernels, end, together, limits.tolerance_ns)
+    part = offsets.part[kernels.gpu]
+    # Kernels of an unknown group are matched within a part alone.
+    universe = np.where(universe == UNKNOWN, UNKNOWN - part[together], universe)
     count = _assign(kernels, end, together, universe, limits, sets)
     rest = together[(sets[together] == UNKNOWN) & (kernels.kind[together] != UNKNOWN)]
     if len(rest):
-        labels = _codes(kernels.group[rest], kernels.kind[rest], kernels.size[rest])
+        labels = _codes(part[rest], kernels.group[rest], kernels.kind[rest], kernels.size[rest])
         count = _assign(kernels, end, rest, labels, limits, sets, count)
     rooted = np.flatnonzero(usable & kernels.is_rooted)
     if len(rooted):
@@ -207,6 +210,8 @@ def _agreeing(kernels: CommKernels, end: Int64, order: Index, part: Int64, numbe
         least = np.minimum.reduceat(np.where(values == UNKNOWN, _FAR, values), first)
         fits &= (largest == UNKNOWN) | (least == largest)
     ends = end[order][by_set]
+    count = np.diff(np.append(first, len(by_set)))
+    fits &= count <= np.minimum.reduceat(kernels.most[order][by_set], first)
     low, high = ends[first], np.maximum.reduceat(ends, first)
     of_part = part[by_set[first]]
     begins = run_starts(of_part)

@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.align.host import Host, Links
-from chopper_core.align.kernel_classes import UNKNOWN_COLLECTIVE, collective_name
+from chopper_core.align.kernel_classes import UNKNOWN_COLLECTIVE, UNNAMED, collective_name
 from chopper_core.align.labels import numbered
 from chopper_core.model.hardware import type_bytes
 from chopper_core.model.table import Kind, Rule
@@ -99,9 +99,9 @@ def message_bytes(arguments: Collective) -> int:
 
 
 def group_label(arguments: Collective) -> str:
-    """The display name of a process group: name, description and size, if given."""
+    """The display name of a process group: name, description and size, those that are given."""
     name, description = arguments.group_name, arguments.group_description
     label = f"{name} ({description})" if name and description else name or description
-    if label and arguments.group_size > 0:
-        label += f" of {arguments.group_size}"
+    if arguments.group_size > 0:
+        label = f"{label or UNNAMED} of {arguments.group_size}"
     return label

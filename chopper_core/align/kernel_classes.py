@@ -19,6 +19,8 @@ from chopper_core.util.arrays import Int8, Int32
 from chopper_core.util.grouping import distinct
 
 UNKNOWN_COLLECTIVE: Final = "collective"
+UNNAMED: Final = "unnamed group"
+"""The label of a process group of which a trace states the size alone: it may be of several."""
 OPTIMIZER_CLASS: Final = "optimizer"
 ATTENTION_CLASS: Final = "attention"
 OTHER_CLASS: Final = "other"

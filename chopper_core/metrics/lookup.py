@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from chopper_core.metrics import counters, telemetry
 from chopper_core.metrics.metric import METRICS, Metric, Theme, absent
-from chopper_core.model.column_names import NO_TIMES, integral_of, is_counted, is_counter
+from chopper_core.model.column_names import HEAT, NO_TIMES, integral_of, is_counted, is_counter
 from chopper_core.model.hardware import CounterInfo, Hardware
 from chopper_core.model.table import ACTIVITY, KernelTable
 from chopper_core.util.errors import UsageError
@@ -131,6 +131,11 @@ def is_measured(name: str, table: KernelTable) -> bool:
     """Whether a run has the counters or the telemetry of a metric."""
     needs = METRICS[name].counters if name in METRICS else ()
     return all(column in table.measured for column in needs or (integral_of(name),))
+
+
+def heat_of(table: KernelTable) -> str:
+    """The signal of a run's temperatures: of the hotspot, else of the edge; '' without either."""
+    return next((name for name in HEAT if is_measured(name, table)), "")
 
 
 def why_missing(metric: Metric, table: KernelTable, hardware: Hardware | None) -> str:

@@ -33,6 +33,7 @@ from chopper_core.views.shared.collective_figures import (
 )
 from chopper_core.views.shared.collectives import collectives_of
 from chopper_core.views.shared.comm_splits import SPLITS, expert_note, split_of
+from chopper_core.views.shared.process_groups import told_apart
 from chopper_core.views.shared.table_view import (
     Partition,
     activity_view,
@@ -128,7 +129,7 @@ def _one_by_one(chosen: Chosen, view: View) -> ViewResult:
 def _together(chosen: Chosen, view: View, by: str) -> ViewResult:
     """A row per kind, phase, layer, iteration, process group or GPU."""
     run, found, sets = chosen.run, chosen.all, chosen.sets
-    table = run.table
+    table = told_apart(run)
     level = _LEVEL_OF.get(by, by)
     texts: list[str] = []
     if by in SPLITS:
@@ -281,7 +282,8 @@ def _known(shown: tuple[str, ...], own: Own) -> tuple[str, ...]:
 
 
 def _group_names(run: Run, codes: Int64) -> list[str | None]:
-    return [run.table.names[code] if code >= 0 else None for code in codes.tolist()]
+    names = told_apart(run).names
+    return [names[code] if code >= 0 else None for code in codes.tolist()]
 
 
 _MAX_POINTS: Final = 1_500

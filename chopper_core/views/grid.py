@@ -19,6 +19,7 @@ from chopper_core.metrics import (
     worded,
 )
 from chopper_core.model.charts import HeatMap
+from chopper_core.model.column_names import HEAT
 from chopper_core.model.parallel import DIMENSIONS
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
@@ -37,7 +38,7 @@ SPEC: Final = ViewSpec(
     no_statistic="shows each GPU's figure over its whole time",
 )
 
-_USUAL: Final = ("hotspot_c", "edge_c", "gfx_mhz", "power_w")
+_USUAL: Final = (*HEAT, "gfx_mhz", "power_w")
 _OTHERWISE: Final = "busy_pct"
 _USUAL_SAMPLED: Final = ("mean_hot_c", "mean_power_w", "mean_gfx_mhz")
 _GAP: Final = ""

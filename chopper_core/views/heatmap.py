@@ -19,6 +19,7 @@ from chopper_core.metrics import (
     worded,
 )
 from chopper_core.model.charts import HeatMap
+from chopper_core.model.column_names import HEAT
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL_TEXT
@@ -57,7 +58,7 @@ SPEC: Final = ViewSpec(
 Own = list[tuple[Metric, Values]]
 
 USUAL: Final = "elapsed_ns"
-_SAMPLED: Final = ("hotspot_c", "edge_c", "power_w", "gfx_mhz")
+_SAMPLED: Final = (*HEAT, "power_w", "gfx_mhz")
 """Signals of a heat map along time, the first one that there is."""
 _TIME_BINS: Final = 96
 _MAX_DRAWN: Final = 256

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from chopper_core.metrics import metric_named
 from chopper_core.model.charts import HeatMap
+from chopper_core.model.column_names import HEAT
 from chopper_core.model.view import View, at_level, pivot
 from chopper_core.util.errors import UsageError
 from chopper_tui.draw.charts import panned
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 _HEATMAP: Final = "heatmap"
 FIGURES: Final = (
     *("elapsed_ns", "gfx_mhz", "gfx_util_pct", "power_w", "exposed_comm_ns", "idle_ns"),
-    *("hotspot_c", "kernels"),
+    *(*HEAT, "kernels"),
 )
 """The figures that a key goes through, as far as the run has them."""
 

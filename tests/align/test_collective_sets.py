@@ -6,14 +6,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from chopper_core.align.collective_ends import CommKernels, end_offsets
 from chopper_core.align.collective_sets import labelled_by_partners
+from chopper_core.model.run import Run
 from chopper_core.model.table import KernelTable, Kind, Rule
 from chopper_core.model.tree import in_order
 from chopper_core.views.shared.collectives import collectives_of
 from tests.align.damaged_collectives import US, Damage, Layout, damaged
 from tests.bench.joins import collectives_of_files
+from tests.pipelines import pipeline_run
 
 ONE = Layout()
 TENSOR = Layout(gpus=8, layers=12, tensor_parallel=2)
@@ -124,3 +127,66 @@ def test_collectives_of_files_survive_lost_launches(tmp_path: Path, share: float
     assert whole > 30
     assert right >= 0.97 * whole
     assert wrong == 0
+
+
+def members_by_group(run: Run, *, kind: str) -> dict[tuple[int, ...], int]:
+    """The GPUs of complete collectives of a kind → how many they have."""
+    found = collectives_of(run)
+    assert found is not None
+    whole = np.flatnonzero(found.complete & (found.kind == run.table.operations.index(kind)))
+    sets = [tuple(run.table.gpu[found.members.rows_of(int(one))].tolist()) for one in whole]
+    return {gpus: sets.count(gpus) for gpus in set(sets)}
+
+
+@pytest.mark.parametrize(
+    ("parallel", "names"), [("", True), ("tp=2,pp=4", False)], ids=["named", "by layout"]
+)
+def test_collectives_of_every_stage_are_matched(parallel: str, names: bool) -> None:
+    """Stages only send to each other, so that no collective relates their ends."""
+    run, config, truth = pipeline_run(parallel, names_groups=names)
+    layers = config.steps * config.microbatches * 2 * config.layers
+    groups = {tuple(group): layers for group in truth["groups"]["tp"]}
+    assert members_by_group(run, kind="all_reduce") == groups
+    replicas = {tuple(group): config.steps for group in truth["groups"]["dp"]}
+    assert members_by_group(run, kind="reduce_scatter") == replicas
+
+
+def test_a_stated_size_bounds_a_collective() -> None:
+    """Replicas in step end alike: without names or a layout, pairs must not make up eights."""
+    run, _, _ = pipeline_run(names_groups=False)
+    found = collectives_of(run)
+    assert found is not None
+    assert not found.complete.any()
+    assert found.members.sizes().max() <= 4
+
+
+def test_lost_labels_cost_stages_little() -> None:
+    run, _, _ = pipeline_run()
+    whole = collectives_of(run)
+    assert whole is not None
+    true = np.full(len(run.table), -1)
+    true[whole.members.rows] = whole.member_set
+    table = run.table
+    random = np.random.default_rng(7_500)
+    comm = np.flatnonzero(table.kind == Kind.COMM)
+    lost = comm[random.random(len(comm)) < 0.015]
+    operation, group, size = table.operation.copy(), table.group.copy(), table.bytes.copy()
+    operation[lost], group[lost], size[lost] = len(table.operations), -1, -1
+    duration = table.duration_ns.copy()
+    duration[comm] += random.integers(0, 2_000, len(comm))
+    damaged_table = replace(
+        table,
+        operations=(*table.operations, "collective"),
+        operation=operation,
+        group=group,
+        bytes=size,
+        duration_ns=duration,
+    )
+    found = collectives_of(replace(run, table=damaged_table))
+    assert found is not None
+    shown = [
+        set(true[found.members.rows_of(int(one))].tolist())
+        for one in np.flatnonzero(found.complete)
+    ]
+    assert all(len(each) == 1 for each in shown)
+    assert len(shown) >= 0.98 * (whole.members.sizes() > 1).sum()

@@ -45,6 +45,13 @@ def test_sizes_are_those_of_the_messages() -> None:
     assert list(exposed(run, "size")) == ["1 to 16 MiB"]
 
 
+def test_a_layout_gives_groups_without_names_their_dimension() -> None:
+    named, told = pipeline_run()[0], pipeline_run("tp=2,pp=4", names_groups=False)[0]
+    for by in ("dimension", "nodes"):
+        assert exposed(told, by) == exposed(named, by)
+    assert len(exposed(told, "group")) == len(exposed(named, "group"))
+
+
 def test_without_names_dimension_and_nodes_are_unknown() -> None:
     run = pipeline_run(names_groups=False)[0]
     assert list(exposed(run, "dimension")) == ["unknown"]

@@ -17,7 +17,7 @@ from chopper_core.sources.chakra.sequences import Step, first_difference, step
 from chopper_core.sources.trace import Collective
 from chopper_core.util.arrays import Index
 from chopper_core.util.grouping import distinct
-from chopper_core.views.shared.collectives import known_group_sizes
+from chopper_core.views.shared.process_groups import known_group_sizes, told_apart
 
 TYPES: Final = {
     **{kind.name.lower(): kind for kind in CommType},
@@ -33,7 +33,7 @@ class Communicator(Struct, frozen=True):
 
     number: int
     code: int
-    """The group's code among the table's names; -1 for collectives without a group."""
+    """The group's code among the names of `told_apart`; -1 for collectives without a group."""
     label: str
     gpus: tuple[int, ...]
     size: int
@@ -54,7 +54,7 @@ def comm_type(table: KernelTable, row: int) -> CommType | None:
 
 def communicators(run: Run, rows: Index) -> list[Communicator]:
     """The communicators of the collectives among some rows, the world's first."""
-    table = run.table
+    table = told_apart(run)
     comm = rows[table.kind[rows] == Kind.COMM]
     typed = np.array([comm_type(table, row) is not None for row in comm.tolist()], np.bool_)
     comm = comm[typed] if len(comm) else comm

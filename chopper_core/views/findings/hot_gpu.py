@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
-from chopper_core.metrics import is_measured
+from chopper_core.metrics import heat_of, is_measured
 from chopper_core.query.outliers import MAD_TO_SIGMA
 from chopper_core.util.arrays import Float64
 from chopper_core.views.findings.context import ROBUST_Z, FindingsContext
@@ -23,7 +23,6 @@ HOTTER: Final = Threshold(
 SLOWER: Final = Threshold(
     "clock below the median of the GPUs", 1.5, "%", "GPUs of one model vary by about one percent"
 )
-_HEAT: Final = ("hotspot_c", "edge_c")
 _FEWEST: Final = 3
 
 
@@ -37,7 +36,7 @@ _FEWEST: Final = 3
 )
 def hot_gpus(context: FindingsContext) -> Iterator[Finding]:
     """A GPU that is hotter than the others and runs at a lower clock."""
-    name = next((each for each in _HEAT if is_measured(each, context.table)), "")
+    name = heat_of(context.table)
     if not name or not is_measured("gfx_mhz", context.table) or len(context.gpus) < _FEWEST:
         return
     heat, clock = (_of_gpus(context, each) for each in (name, "gfx_mhz"))

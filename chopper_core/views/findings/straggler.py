@@ -7,7 +7,8 @@ from typing import Final
 
 import numpy as np
 
-from chopper_core.metrics import METRICS, Scope, is_measured
+from chopper_core.metrics import METRICS, Scope, heat_of, is_measured
+from chopper_core.model.column_names import EDGE
 from chopper_core.model.host_time import HostState
 from chopper_core.util.arrays import Float64
 from chopper_core.views.findings.context import FindingsContext
@@ -18,6 +19,7 @@ from chopper_core.views.shared.lateness import recurrence
 from chopper_core.views.shared.leads import RankLeads
 from chopper_core.views.shared.matched_kernels import sums_by
 from chopper_core.views.shared.phrases import others, percent, time
+from chopper_core.views.shared.places import places_of
 from chopper_core.views.shared.stragglers import (
     LOW_CLOCK_RATIO,
     MIN_DELAY_SHARE,
@@ -81,13 +83,19 @@ def _finding(context: FindingsContext, leads: RankLeads, late: Straggler) -> Fin
     reason = text or "comes last, but nothing in its own work explains the lag"
     when = recurrence(late.when, leads.iterations)
     return Finding(
-        sentence=f"GPU {leads.gpus[late.place]} {reason}{when}{wait}",
+        sentence=f"{_named(context, leads.gpus[late.place])} {reason}{when}{wait}",
         evidence=context.with_view("ranks"),
         confidence=confidence(measured=bool(text), repeated=len(late.when) > 1),
         saving_ns=saving,
         total_ns=saving * len(context.iterations),
         gpu=leads.gpus[late.place],
     )
+
+
+def _named(context: FindingsContext, gpu: int) -> str:
+    """`GPU 13 (pp 1, dp 2, tp 1, node 1)`, as far as its place is known."""
+    where = places_of(context.run, [gpu]).text(0) if context.table.coordinates else ""
+    return f"GPU {gpu} ({where})" if where else f"GPU {gpu}"
 
 
 def _each(context: FindingsContext, late: Straggler, leads: RankLeads) -> str:
@@ -219,11 +227,13 @@ def _metric(leads: RankLeads, name: str) -> Float64:
 
 
 def _hotter(context: FindingsContext, leads: RankLeads, place: int) -> str:
-    if not is_measured("hotspot_c", leads.table):
+    name = heat_of(leads.table)
+    if not name:
         return ""
     labels, nodes = by_level(leads.node, "gpu")
-    heat = context.figure("hotspot_c", nodes)
+    heat = context.figure(name, nodes)
     if labels != [str(gpu) for gpu in leads.gpus] or not heat.present().all():
         return ""
     beyond = float(leads.beyond_peers(heat.numbers)[place])
-    return f" and is {beyond:.0f} °C hotter" if beyond >= 1 else ""
+    where = " at the edge" if name == EDGE else ""
+    return f" and is {beyond:.0f} °C hotter{where}" if beyond >= 1 else ""

@@ -11,8 +11,9 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.metrics import METRICS, Metric, Values, column, is_measured, numbered
+from chopper_core.metrics import METRICS, Metric, Values, column, heat_of, is_measured, numbered
 from chopper_core.model.charts import Cards, Chart, Composition, Series
+from chopper_core.model.column_names import HEAT, HOTSPOT
 from chopper_core.model.run import Run
 from chopper_core.model.view import View, baseline_view, with_view
 from chopper_core.util.arrays import Float64, Index
@@ -78,7 +79,6 @@ LAG: Final = column(
     source="Lit Silicon, algorithm 1",
     missing_because="no compute kernel of the scope runs on all of several GPUs",
 )
-_MEASURED: Final = ("gfx_mhz", "hotspot_c", "power_w")
 _UTILISATION: Final = "gfx_util_pct"
 
 
@@ -197,7 +197,7 @@ def _columns(
         own.append((pending, numbered(np.full(len(rows.labels), np.nan))))
     elif len(step.gpus) > 1:
         own.append((LAG, numbered(rows.reduced(lag_ns, "max"))))
-    for name in (*_MEASURED, STEP.name, _UTILISATION):
+    for name in (*_measured(step.run), STEP.name, _UTILISATION):
         if name == STEP.name:
             own.append((STEP, numbered(rows.reduced(steps, "max"))))
         elif is_measured(name, step.run.table):
@@ -206,9 +206,13 @@ def _columns(
                 own.append((METRICS[name], values))
                 continue
             numbers = np.where(values.present(), values.numbers, np.nan).astype(np.float64)
-            how = {"hotspot_c": "max", "power_w": "sum"}.get(name, "mean")
+            how = {**dict.fromkeys(HEAT, "max"), "power_w": "sum"}.get(name, "mean")
             own.append((_of_node(METRICS[name], how), numbered(rows.reduced(numbers, how))))
     return own
+
+
+def _measured(run: Run) -> tuple[str, ...]:
+    return ("gfx_mhz", heat_of(run.table) or HOTSPOT, "power_w")
 
 
 def _of_node(metric: Metric, how: str) -> Metric:
@@ -228,7 +232,7 @@ def _totals(
     total: dict[str, int | float] = {STEP.name: step.mean_ns}
     if CHANGE.name in names and base is not None:
         total[CHANGE.name] = 100.0 * (step.mean_ns - base.mean_ns) / base.mean_ns
-    for name in (*_MEASURED, _UTILISATION):
+    for name in (*_measured(step.run), _UTILISATION):
         if name in names:
             value = METRICS[name].compute(step.scope(step.whole)).at(0)
             if value is not None:

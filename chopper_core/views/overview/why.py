@@ -7,9 +7,10 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
-from chopper_core.metrics import METRICS, is_measured
+from chopper_core.metrics import METRICS, heat_of, is_measured
 from chopper_core.model import address
 from chopper_core.model.charts import Card
+from chopper_core.model.column_names import EDGE
 from chopper_core.model.run import Run
 from chopper_core.model.view import Baseline, View
 from chopper_core.util.arrays import Float64
@@ -84,12 +85,14 @@ def _hardware(step: Step, gpu: int, root: View) -> list[Card]:
     if throttled is not None and throttled[place] >= _LEAST_THROTTLED_PCT:
         text = f"it is throttled {throttled[place]:.0f} % of the time"
         cards.append(_card(text, replace(root, name="power", signal="throttle_pct")))
-    degrees = _known(step, "hotspot_c")
+    heat = heat_of(step.run.table)
+    degrees = _known(step, heat)
     if degrees is not None:
         median = others_median(degrees)[place]
         if degrees[place] - median >= _LEAST_DEGREES:
-            text = f"its hotspot has {degrees[place]:.0f} °C, the others' {median:.0f} °C"
-            cards.append(_card(text, _by(root, "-hotspot_c")))
+            spot = "edge" if heat == EDGE else "hotspot"
+            text = f"its {spot} has {degrees[place]:.0f} °C, the others' {median:.0f} °C"
+            cards.append(_card(text, _by(root, f"-{heat}")))
     return cards
 
 

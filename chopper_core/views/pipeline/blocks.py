@@ -10,18 +10,17 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.model.column_names import MICROBATCH, STEP_WINDOW
-from chopper_core.model.parallel import kind_of
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, Kind, Phase
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Index, Int64, Mask
 from chopper_core.util.errors import NothingToShow
 from chopper_core.util.grouping import distinct, run_mask
+from chopper_core.views.shared.process_groups import group_kinds, told_apart
 
 _PHASES: Final = (Phase.FORWARD, Phase.BACKWARD)
 _PAIRWISE: Final = re.compile(r"send|recv|p2p", re.IGNORECASE)
 _NUMBERED: Final = re.compile(r"(?:micro[ _-]?batch|\bmb)[ _#:=-]*(\d+)", re.IGNORECASE)
-_IN_LABEL: Final = re.compile(r"\(([^()]*)\)")
 
 
 class Blocks(Struct, frozen=True, eq=False):
@@ -50,23 +49,9 @@ class Blocks(Struct, frozen=True, eq=False):
         return self.end_ns - self.start_ns
 
 
-def group_kinds(run: Run) -> dict[int, str]:
-    """Code of a process group in the table's names → its dimension, where the name says it."""
-    kinds = {}
-    for code in distinct(run.table.group).tolist():
-        if code == NO_LABEL:
-            continue
-        label = run.table.names[code].rpartition(" of ")[0] or run.table.names[code]
-        within = _IN_LABEL.search(label)
-        kind = (kind_of(within[1]) if within else "") or kind_of(label.partition(" (")[0])
-        if kind:
-            kinds[code] = kind
-    return kinds
-
-
 def between_stages(run: Run) -> Mask:
     """Which activities send or receive between stages: point to point, or in a pp group."""
-    table = run.table
+    table = told_apart(run)
     is_pairwise = np.array([bool(_PAIRWISE.search(name)) for name in table.operations], np.bool_)
     of_pp = [code for code, kind in group_kinds(run).items() if kind == "pp"]
     found: Mask = np.isin(table.group, of_pp)

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from chopper_core.metrics import METRICS, Metric, Scope, Values, is_measured, numbered
 from chopper_core.metrics.metric import quotient
+from chopper_core.model.column_names import EDGE, HEAT
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL
 from chopper_core.model.view import View
@@ -413,9 +414,12 @@ def _headline(found: list[GpuSamples], energy_j: Float64, token_mj: Float64) -> 
         low = int(gfx.argmin())
         text = f"GPU {found[low].gpu} has the lowest clock, {gfx[low]:.0f} MHz against a median of "
         text += f"{np.median(gfx):.0f}"
-        hot = np.array([gpu.signals["hotspot_c"].mean() for gpu in found])
-        if np.isfinite(hot).all():
-            text += f"; at {hot[low]:.0f} °C against {np.median(hot):.0f}"
+        for name in HEAT:
+            hot = np.array([gpu.signals[name].mean() for gpu in found])
+            if np.isfinite(hot).all():
+                where = " at the edge" if name == EDGE else ""
+                text += f"; at {hot[low]:.0f} °C{where} against {np.median(hot):.0f}"
+                break
         lines.append(text)
     throttled = [(gpu.signals["throttle_pct"].mean(), gpu.gpu) for gpu in found]
     shares = [f"GPU {gpu} {share:.0f} %" for share, gpu in throttled if share >= 0.5]

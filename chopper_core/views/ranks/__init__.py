@@ -8,8 +8,18 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
-from chopper_core.metrics import METRICS, Metric, Scope, Values, is_measured, numbered, worded
+from chopper_core.metrics import (
+    METRICS,
+    Metric,
+    Scope,
+    Values,
+    heat_of,
+    is_measured,
+    numbered,
+    worded,
+)
 from chopper_core.model.charts import LineChart, Series
+from chopper_core.model.column_names import EDGE, HEAT
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL_TEXT
 from chopper_core.model.units import time_text
@@ -42,7 +52,8 @@ SPEC: Final = ViewSpec(
 
 Own = list[tuple[Metric, Values]]
 
-_BESIDE: Final = ("gfx_mhz", "hotspot_c", "power_w", "idle_host_ns", "exposed_comm_ns")
+_SIGNALS: Final = ("gfx_mhz", *HEAT, "power_w")
+_ALWAYS: Final = ("idle_host_ns", "exposed_comm_ns")
 """Metrics of the scope shown beside the leads."""
 _BINS: Final = 60
 _LINES: Final = 12
@@ -84,9 +95,10 @@ def _by_gpu(stand: RankLeads, view: View) -> ViewResult:
     ]
     scope = Scope(stand.split("gpu"), stand.node, run.origin_ns, run.hardware)
     whole = Scope(stand.node, stand.node, run.origin_ns, run.hardware)
-    beside = tuple(
-        n for n in _BESIDE if n in ("idle_host_ns", "exposed_comm_ns") or is_measured(n, run.table)
-    )
+    # The temperature of the edge stands in where that of the hotspot is unknown.
+    idle_heat = [name for name in HEAT if name != heat_of(run.table)]
+    signals = [n for n in _SIGNALS if is_measured(n, run.table) and n not in idle_heat]
+    beside = (*signals, *_ALWAYS)
     own += [(METRICS[name], METRICS[name].compute(scope)) for name in beside]
     shown = (
         *("mean_lead_ns", "delay_ns", "caused_ns", "wait_ns", "apart_by", "slower_pct"),
@@ -285,13 +297,15 @@ def _idle_kind(stand: RankLeads) -> str:
 
 
 def _hotter(stand: RankLeads) -> str:
-    if not is_measured("hotspot_c", stand.table):
+    name = heat_of(stand.table)
+    if not name:
         return ""
     scope = Scope(stand.split("gpu"), stand.node, stand.run.origin_ns, stand.run.hardware)
-    heat = METRICS["hotspot_c"].compute(scope)
+    heat = METRICS[name].compute(scope)
     if len(heat) != len(stand.gpus) or not heat.present().all():
         return ""
-    return f", {stand.beyond_peers(heat.numbers)[stand.behind]:+.1f} °C"
+    where = " at the edge" if name == EDGE else ""
+    return f", {stand.beyond_peers(heat.numbers)[stand.behind]:+.1f} °C{where}"
 
 
 def notes(stand: RankLeads) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.metrics import Metric, Values, column, numbered, worded
+from chopper_core.model.column_names import HEAT
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Index
@@ -20,7 +21,7 @@ from chopper_core.views.spec import ViewResult
 Own = list[tuple[Metric, Values]]
 
 NODE: Final = "node"
-_MEDIANS: Final = ("mean_lead_ns", "slower_pct", "iteration_ns", "gfx_mhz", "hotspot_c", "power_w")
+_MEDIANS: Final = ("mean_lead_ns", "slower_pct", "iteration_ns", "gfx_mhz", *HEAT, "power_w")
 _SUMS: Final = ("caused_ns", "caused_exposed_ns", "wait_ns", "exposed_wait_ns")
 
 GPUS: Final = column("gpus", "", "GPUs", "GPUs of the node that are compared.", reduces="sum")

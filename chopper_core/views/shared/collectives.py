@@ -11,8 +11,6 @@ from chopper_core.align.collective_ends import (
     UNKNOWN,
     CommKernels,
     end_offsets,
-    group_sizes,
-    states_size,
 )
 from chopper_core.align.collective_sets import collective_sets
 from chopper_core.align.kernel_classes import UNKNOWN_COLLECTIVE
@@ -21,10 +19,11 @@ from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.signals import time_within, union
 from chopper_core.model.table import KernelTable
-from chopper_core.util.arrays import Index, Int64, Mask, Numbers
-from chopper_core.util.grouping import distinct, run_starts, stable_order
+from chopper_core.util.arrays import Index, Int64, Mask
+from chopper_core.util.grouping import run_starts, stable_order
+from chopper_core.views.shared.process_groups import known_group_sizes, told_apart
 
-__all__ = ["PAIRWISE", "Collectives", "collectives_of", "known_group_sizes"]
+__all__ = ["PAIRWISE", "Collectives", "collectives_of"]
 
 
 class Collectives(Struct, frozen=True, eq=False):
@@ -38,7 +37,7 @@ class Collectives(Struct, frozen=True, eq=False):
     kind: Int64
     """Code of the operation."""
     group: Int64
-    """Code of the process group among the table's names, or -1."""
+    """Code of the process group among the names of `told_apart`, or -1."""
     bytes: Int64
     """The largest that a rank states, or -1."""
     size: Int64
@@ -90,7 +89,7 @@ def collectives_of(run: Run) -> Collectives | None:
 
 
 def _matched(run: Run) -> Collectives | None:
-    table = run.table
+    table = told_apart(run)
     kernels = CommKernels.of(table)
     if not len(kernels):
         return None
@@ -110,28 +109,6 @@ def _matched(run: Run) -> Collectives | None:
         kind[kind < 0] = table.operations.index(UNKNOWN_COLLECTIVE)
     names = tuple(table.names[code] for code in shared)
     return _described(run, kernels, _Sets(first, kind, group, size), names)
-
-
-def _world_size(run: Run) -> int:
-    """The ranks of the job that the traces state, those of other jobs aside; else those seen."""
-    stated = [source.facts.get("world size", "") for source in run.sources]
-    return max([len(run.gpus), *(int(text) for text in stated if text.isdigit())])
-
-
-def known_group_sizes(run: Run, group: Numbers, gpu: Numbers) -> tuple[dict[int, int], list[int]]:
-    """Group → number of its ranks, and the groups with more GPUs than ranks.
-
-    Not for a group that doesn't state it, where the job has more ranks than are seen.
-    """
-    sizes, shared = group_sizes(run.table.names, group, gpu)
-    if UNKNOWN in sizes:
-        sizes[UNKNOWN] = len(distinct(gpu))
-    if _world_size(run) > len(run.gpus):
-        names = run.table.names
-        sizes = {
-            code: size for code, size in sizes.items() if code >= 0 and states_size(names[code])
-        }
-    return sizes, shared
 
 
 class _Sets(Struct, frozen=True, eq=False):

@@ -11,8 +11,8 @@ from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL
 from chopper_core.util.arrays import Codes, Index, Int64
 from chopper_core.util.grouping import distinct
-from chopper_core.views.pipeline.blocks import group_kinds
 from chopper_core.views.shared.places import nodes_of
+from chopper_core.views.shared.process_groups import group_kinds, ranks_of_group, told_apart
 
 DIMENSION: Final = "dimension"
 NODES: Final = "nodes"
@@ -34,7 +34,7 @@ def split_of(run: Run, rows: Index, by: str) -> tuple[Int64, list[str]]:
     if by == DIMENSION:
         kinds = group_kinds(run)
         known = {code: DIMENSIONS.index(kind) for code, kind in kinds.items()}
-        return _looked_up(run.table.group[rows], known), [*DIMENSIONS, _UNKNOWN]
+        return _looked_up(told_apart(run).group[rows], known), [*DIMENSIONS, _UNKNOWN]
     if by == SIZE:
         size = run.table.bytes[rows]
         bounds = np.array([below for _, below in _SIZES])
@@ -52,7 +52,7 @@ def _looked_up(codes: Codes, known: dict[int, int]) -> Int64:
 
 def _between_nodes(run: Run, rows: Index) -> Int64:
     """0 for groups inside a node, 1 for those over several, `NO_LABEL` where it is unknown."""
-    table = run.table
+    table = told_apart(run)
     rank_of = {gpu.index: gpu.rank for gpu in run.gpus}
     gpus = sorted(rank_of)
     nodes, _ = nodes_of(run, gpus)
@@ -60,26 +60,12 @@ def _between_nodes(run: Run, rows: Index) -> Int64:
     found = np.full(len(rows), NO_LABEL, np.int64)
     group, gpu_of = table.group[rows], table.gpu[rows]
     for code in distinct(group).tolist():
-        label = "" if code == NO_LABEL else table.names[code]
         for gpu in distinct(gpu_of[group == code]).tolist():
-            ranks = _ranks_of(run, label, rank_of[gpu])
+            ranks = ranks_of_group(run, code, rank_of[gpu])
             places = {node_of.get(rank, "") for rank in ranks}
             if ranks and "" not in places:
                 found[(group == code) & (gpu_of == gpu)] = int(len(places) > 1)
     return found
-
-
-def _ranks_of(run: Run, label: str, rank: int) -> tuple[int, ...]:
-    """The ranks of the group with a label that a rank is in; () if unknown."""
-    name, _, size = label.rpartition(" of ")
-    name = name or label
-    if size.isdigit() and int(size) == run.world:
-        return run.ranks if len(run.ranks) == run.world else ()
-    for each in run.groups:
-        called = f"{each.name} ({each.description})" if each.description else each.name
-        if called == name and rank in each.ranks:
-            return each.ranks
-    return ()
 
 
 def expert_note(run: Run, rows: Index) -> tuple[str, ...]:

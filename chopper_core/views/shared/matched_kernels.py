@@ -23,7 +23,8 @@ from chopper_core.model.table import LEVELS, NO_LABEL, KernelTable, Kind
 from chopper_core.model.view import View
 from chopper_core.util.arrays import AnyArray, Float64, Index, Int64, Mask, Numbers
 from chopper_core.util.grouping import distinct, ranked, run_mask, run_starts, stable_order
-from chopper_core.views.shared.collectives import PAIRWISE, known_group_sizes
+from chopper_core.views.shared.collectives import PAIRWISE
+from chopper_core.views.shared.process_groups import known_group_sizes, told_apart
 
 
 class Occurrences(Struct, frozen=True, eq=False):
@@ -163,7 +164,7 @@ def _peers(run: Run, parts: list[Index], gpus: list[int]) -> list[list[int]]:
 
 def _stages(run: Run) -> frozenset[frozenset[int]]:
     """Pairs of GPUs that are stages of one pipeline: linked by what they send each other."""
-    table = run.table
+    table = told_apart(run)
     if PAIRWISE not in table.operations:
         return frozenset()
     sends = (table.operation == table.operations.index(PAIRWISE)) & (table.group != NO_LABEL)

@@ -10,6 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.metrics import Metric, Values, column, numbered
+from chopper_core.model.column_names import HEAT as HEAT_SIGNALS
 from chopper_core.model.run import Run
 from chopper_core.model.sampling import SampleSummary
 from chopper_core.model.units import Unit
@@ -22,8 +23,6 @@ LOW_CLOCK: Final = 0.97
 """A clock below this part of the GPU's highest is low."""
 BUSY_PCT: Final = 90.0
 """Only while the GPU is used so much does a low clock mean that something limits it."""
-HOT: Final = ("hotspot_c", "edge_c")
-"""Signals of a GPU's temperature, the better first."""
 _ALONE: Final = "over the time of the GPU's samples, each of which holds until the next"
 _SOURCE: Final = "telemetry"
 
@@ -77,13 +76,13 @@ ENERGY: Final = _Figure(
 )
 WINDOW: Final = _Figure(
     _column("window_ns", "ns", "window", "From the first to the last sample of the power."),
-    ("power_w", "gfx_mhz", *HOT, "gfx_util_pct"),
+    ("power_w", "gfx_mhz", *HEAT_SIGNALS, "gfx_util_pct"),
     lambda own: float(own.span_ns) if own.is_timed else np.nan,
     needs_span=True,
 )
 CLOCK: Final = _mean("gfx_mhz", "MHz", "mean gfx", "clock of the compute units")
 HEAT: Final = _mean(
-    "hot_c", "°C", "mean hot", "temperature: of the hotspot, else of the edge", *HOT
+    "hot_c", "°C", "mean hot", "temperature: of the hotspot, else of the edge", *HEAT_SIGNALS
 )
 FIGURES: Final = (
     POWER,
@@ -93,7 +92,7 @@ FIGURES: Final = (
     CLOCK,
     _end("lowest_gfx_mhz", "MHz", "lowest gfx", "compute units' clock", "gfx_mhz", low=True),
     HEAT,
-    _end("hottest_c", "°C", "hottest", "temperature", *HOT),
+    _end("hottest_c", "°C", "hottest", "temperature", *HEAT_SIGNALS),
     _mean("mem_c", "°C", "mem °C", "temperature of the memory"),
     _mean("gfx_util_pct", "%", "util", "utilization of the compute units"),
     _mean("throttle_pct", "%", "throttled", "share of the time under a limiter"),

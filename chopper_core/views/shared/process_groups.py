@@ -1,0 +1,191 @@
+"""Process groups: which ranks form each, by the traces' lists or by the coordinates of ranks."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import numpy as np
+from msgspec.structs import replace
+
+from chopper_core.align.collective_ends import (
+    PAIRWISE,
+    UNKNOWN,
+    group_sizes,
+    stated_size,
+)
+from chopper_core.align.kernel_classes import UNNAMED
+from chopper_core.model.parallel import kind_of
+from chopper_core.model.run import Run
+from chopper_core.model.table import NO_LABEL, KernelTable, Kind
+from chopper_core.util.arrays import Numbers
+from chopper_core.util.grouping import distinct
+
+_IN_LABEL: Final = re.compile(r"\(([^()]*)\)")
+_P2P: Final = "pp"
+"""The dimension along which ranks send and receive."""
+
+
+def told_apart(run: Run) -> KernelTable:
+    """The run's table with one label per process group, where the trace's label is of several.
+
+    Groups of one label (`tp of 2` of 8 GPUs), and those without a name of which the trace states
+    the size, are those of its lists of ranks; else the groups along the dimension that the label
+    says, or that alone has that size. Sends and receives are along pp. What none of these tells
+    keeps its label. The run's own table where nothing is to be told.
+    """
+    return run.memo(("process groups",), lambda: _told_apart(run))
+
+
+def _told_apart(run: Run) -> KernelTable:
+    table = run.table
+    comm = np.flatnonzero((table.kind == Kind.COMM) & (table.group != NO_LABEL))
+    _, shared = group_sizes(table.names, table.group[comm], table.gpu[comm])
+    shared += [
+        code
+        for code in distinct(table.group[comm]).tolist()
+        if code not in shared and table.names[code].startswith(UNNAMED)
+    ]
+    if not shared:
+        return table
+    names: dict[str, int] = {}
+    group = table.group.copy()
+    for code in shared:
+        own = comm[table.group[comm] == code]
+        pairwise = np.isin(table.operation[own], _pairwise(table))
+        for is_pairwise in (False, True):
+            rows = own[pairwise == is_pairwise]
+            label = table.names[code]
+            new = np.full(int(table.gpu.max()) + 1, code, np.int32)
+            for gpu in run.gpus:
+                ranks = _members(run, label, gpu.rank, is_pairwise=is_pairwise)
+                if ranks and gpu.index < len(new):
+                    told = _label(run, label, ranks, is_pairwise=is_pairwise)
+                    new[gpu.index] = len(table.names) + names.setdefault(told, len(names))
+            group[rows] = new[table.gpu[rows]]
+    return replace(table, group=group, names=(*table.names, *names)) if names else table
+
+
+def _pairwise(table: KernelTable) -> list[int]:
+    return [code for code, name in enumerate(table.operations) if name.startswith(PAIRWISE)]
+
+
+def _members(run: Run, label: str, rank: int, *, is_pairwise: bool) -> tuple[int, ...]:
+    """The ranks of the group with a label that a rank is in; () if nothing tells them."""
+    listed = {
+        each.ranks
+        for each in run.groups
+        if rank in each.ranks and _labels(each.name, each.description) == _bare(label)
+    }
+    if listed:
+        return listed.pop() if len(listed) == 1 else ()
+    dimension = _dimension(run, label, is_pairwise=is_pairwise)
+    if dimension is None or run.parallel is None:
+        return ()
+    size, own = stated_size(label), run.parallel.coordinates.get(rank)
+    if not own or dimension not in own or size not in (None, run.parallel.sizes[dimension]):
+        return ()
+    # Experts share the data-parallel ranks, so that a group along dp has all of ep.
+    free = {"dp", "ep"} if dimension == "dp" else {dimension}
+    if dimension == "ep":
+        return _experts(run, rank)
+    return tuple(
+        other
+        for other, at in run.parallel.coordinates.items()
+        if all(at.get(name) == own[name] for name in own if name not in free)
+    )
+
+
+def _experts(run: Run, rank: int) -> tuple[int, ...]:
+    """The expert group of a rank: neighbours along dp, as many as ep."""
+    assert run.parallel is not None
+    own, size = run.parallel.coordinates[rank], run.parallel.sizes["ep"]
+    return tuple(
+        other
+        for other, at in run.parallel.coordinates.items()
+        if at["dp"] // size == own["dp"] // size
+        and all(at[name] == own[name] for name in own if name not in ("dp", "ep"))
+    )
+
+
+def _dimension(run: Run, label: str, *, is_pairwise: bool) -> str | None:
+    """The dimension of a label's groups: as it says; else that of its size, if one alone has it."""
+    if run.parallel is None:
+        return None
+    kind = kind_of_label(label)
+    if kind or not label.startswith(UNNAMED):
+        return kind if kind in run.parallel.sizes else None
+    size, sizes = stated_size(label), run.parallel.sizes
+    if is_pairwise:
+        return _P2P if sizes.get(_P2P) == size else None
+    able = [name for name, other in sizes.items() if name != _P2P and other == size]
+    return able[0] if len(able) == 1 else None
+
+
+def _label(run: Run, label: str, ranks: tuple[int, ...], *, is_pairwise: bool) -> str:
+    """`tp (ranks 0, 1) of 2`: what the label says, or the dimension, with the ranks."""
+    name = _bare(label)
+    if label.startswith(UNNAMED):
+        name = _dimension(run, label, is_pairwise=is_pairwise) or name
+    listed = ", ".join(map(str, ranks[:4])) + (" …" if len(ranks) > 4 else "")
+    return f"{name} (ranks {listed}) of {len(ranks)}"
+
+
+def _labels(name: str, description: str) -> str:
+    return f"{name} ({description})" if name and description else name or description
+
+
+def _bare(label: str) -> str:
+    """A label without the number of ranks."""
+    return label.rpartition(" of ")[0] if stated_size(label) else label
+
+
+def kind_of_label(label: str) -> str:
+    """The dimension that the label of a process group says; '' if none."""
+    label = _bare(label)
+    found = [kind_of(each) for each in _IN_LABEL.findall(label)]
+    return next(filter(None, found), "") or kind_of(label.partition(" (")[0])
+
+
+def group_kinds(run: Run) -> dict[int, str]:
+    """Code of a process group in `told_apart`'s names → its dimension, where it is known."""
+    table = told_apart(run)
+    codes = distinct(table.group).tolist()
+    kinds = {code: kind_of_label(table.names[code]) for code in codes if code != NO_LABEL}
+    return {code: kind for code, kind in kinds.items() if kind}
+
+
+def ranks_of_group(run: Run, code: int, rank: int) -> tuple[int, ...]:
+    """The ranks of a group (a code of `told_apart`) that a rank is in; () if unknown."""
+    table = told_apart(run)
+    label = table.names[code] if code != NO_LABEL else ""
+    if stated_size(label) == run.world:
+        return run.ranks if len(run.ranks) == run.world else ()
+    listed = _members(run, label, rank, is_pairwise=False) if code < len(run.table.names) else ()
+    if listed or code < len(run.table.names):
+        return listed
+    own = distinct(table.gpu[table.group == code]).tolist()
+    rank_of = {gpu.index: gpu.rank for gpu in run.gpus}
+    return tuple(rank_of[gpu] for gpu in own) if len(own) == stated_size(label) else ()
+
+
+def known_group_sizes(run: Run, group: Numbers, gpu: Numbers) -> tuple[dict[int, int], list[int]]:
+    """Group (a code of `told_apart`) → number of its ranks, and groups with more GPUs than ranks.
+
+    Not for a group that doesn't state it, where the job has more ranks than are seen.
+    """
+    names = told_apart(run).names
+    sizes, shared = group_sizes(names, group, gpu)
+    if UNKNOWN in sizes:
+        sizes[UNKNOWN] = len(distinct(gpu))
+    if _world_size(run) > len(run.gpus):
+        sizes = {
+            code: size for code, size in sizes.items() if code >= 0 and stated_size(names[code])
+        }
+    return sizes, shared
+
+
+def _world_size(run: Run) -> int:
+    """The ranks of the job that the traces state, those of other jobs aside; else those seen."""
+    stated = [source.facts.get("world size", "") for source in run.sources]
+    return max([len(run.gpus), *(int(text) for text in stated if text.isdigit())])
