@@ -8,7 +8,8 @@ from typing import Final
 import numpy as np
 
 from chopper_core.align.host import Links
-from chopper_core.model.host_lane import NO_LANE, HostKind, HostLane
+from chopper_core.model.host_lane import HostKind, HostLane
+from chopper_core.model.side_table import empty
 from chopper_core.sources.trace import HostCategory, Launches, Trace
 from chopper_core.util.arrays import Index, Int64
 from chopper_core.util.grouping import distinct
@@ -26,7 +27,7 @@ def host_lane(trace: Trace, links: Links, gpu: Index) -> HostLane:
     known = links.points.known()
     pairs = distinct(gpu[known] * np.int64(len(trace.threads)) + links.points.thread[known])
     if not len(pairs):
-        return NO_LANE
+        return empty(HostLane)
     operators, calls = _outermost(trace, pairs % len(trace.threads)), _calls(trace)
     parts: list[tuple[int, HostKind, Index]] = []
     for number in distinct(pairs // len(trace.threads)).tolist():

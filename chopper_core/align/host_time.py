@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from chopper_core.align.host import Links
 from chopper_core.align.intervals import NOWHERE, Intervals, Points
 from chopper_core.align.labels import numbered
-from chopper_core.model.host_time import NO_HOST_TIME, HostStack, HostState, HostTime
+from chopper_core.model.host_time import HostStack, HostState, HostTime
+from chopper_core.model.side_table import empty
 from chopper_core.model.table import NO_TIME
 from chopper_core.sources.trace import HostCategory, Trace
 from chopper_core.util.arrays import Index, Int8, Int32, Int64
@@ -54,7 +55,7 @@ def host_time(
     length = np.concatenate([long[own] for (_, long, _), own in zip(parts, rows, strict=True)])
     state = np.repeat([state for _, _, state in parts], [len(own) for own in rows])
     if not len(whose):
-        return NO_HOST_TIME
+        return empty(HostTime)
     end = begin + length
     own, last = thread[whose], _last_launching(links, thread, begin)
     events = _events(trace)

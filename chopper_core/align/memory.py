@@ -11,7 +11,8 @@ from msgspec import Struct
 from chopper_core.align.host import Links
 from chopper_core.align.intervals import Intervals, Points
 from chopper_core.model.column_names import ALLOC_BYTES, FRAGMENTATION_BYTES, PEAK_BYTES
-from chopper_core.model.memory import NEVER, NO_MEMORY, MemoryEvents, largest_between
+from chopper_core.model.memory import NEVER, MemoryEvents, largest_between
+from chopper_core.model.side_table import empty
 from chopper_core.sources.trace import ABSENT, HostCategory, Trace
 from chopper_core.util.arrays import Float64, Index, Int32, Int64
 from chopper_core.util.grouping import distinct, stable_order
@@ -33,7 +34,7 @@ class RowLabels(Struct, frozen=True):
 class AlignedMemory(Struct, frozen=True):
     """The memory events of a rank, and what they make of its activities."""
 
-    events: MemoryEvents = NO_MEMORY
+    events: MemoryEvents = empty(MemoryEvents)
     columns: dict[str, Float64] = {}
     """Measured columns of the activities."""
     unplaced: int = 0

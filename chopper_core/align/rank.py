@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from chopper_core.align.autograd import link_backward
@@ -37,9 +37,7 @@ from chopper_core.model.column_names import (
     REQUESTS,
     TOKENS,
 )
-from chopper_core.model.host_lane import NO_LANE, HostLane
-from chopper_core.model.host_time import NO_HOST_TIME, HostTime
-from chopper_core.model.memory import NO_MEMORY, MemoryEvents
+from chopper_core.model.side_table import SideTables, side_tables
 from chopper_core.model.table import LEVELS, NO_TIME, Category, KernelTable, Kind
 from chopper_core.sources.trace import Trace
 from chopper_core.util.arrays import Index, Int32, Int64
@@ -57,9 +55,7 @@ class AlignedRank(Struct, frozen=True):
     partial_iterations: frozenset[int]
     findings: Mapping[str, int]
     """Counts of incomplete items, by display name."""
-    host_time: HostTime = NO_HOST_TIME
-    memory: MemoryEvents = NO_MEMORY
-    host_lane: HostLane = NO_LANE
+    side_tables: SideTables = field(default_factory=dict)
 
 
 def align_rank(trace: Trace) -> AlignedRank:
@@ -160,9 +156,7 @@ def align_rank(trace: Trace) -> AlignedRank:
         table=used_names(table.take(np.lexsort((table.start_ns, node)))),
         devices=tuple(int(device) for device in devices),
         partial_iterations=partial,
-        host_time=idle,
-        memory=memory.events,
-        host_lane=launching,
+        side_tables=side_tables(idle, memory.events, launching),
         findings={
             **_unlinked(table, links),
             "collectives without arguments": collectives.without_arguments,

@@ -289,16 +289,8 @@ def _described(folder: Path, trace: Path) -> Run | ChopperError:
     part = read_part(folder, trace)
     if not isinstance(part, Run):
         return part
-    host_time, memory = part.host_time.in_memory(), part.memory.in_memory()
-    lane = part.host_lane.in_memory()
-    return replace(
-        part,
-        table=empty_table(),
-        host_time=host_time,
-        memory=memory,
-        host_lane=lane,
-        cubes=None,
-    )
+    beside = {kind: each.in_memory() for kind, each in part.side_tables.items()}
+    return replace(part, table=empty_table(), side_tables=beside, cubes=None)
 
 
 def _part_path(folder: Path, trace: Path) -> Path:

@@ -22,9 +22,6 @@ from chopper_core.model.hardware import (
     own_file,
     specifications,
 )
-from chopper_core.model.host_lane import joined_lanes
-from chopper_core.model.host_time import joined
-from chopper_core.model.memory import joined_memory
 from chopper_core.model.overrides import NO_OVERRIDES, Overrides, is_meant
 from chopper_core.model.parallel import layout_of_settings
 from chopper_core.model.run import (
@@ -36,6 +33,7 @@ from chopper_core.model.run import (
     Source,
     located,
 )
+from chopper_core.model.side_table import joined_tables
 from chopper_core.model.table import NO_TIME, KernelTable, concatenate
 from chopper_core.sources.foreign import OnlyRangesError, what_is
 from chopper_core.sources.ranks import TraceFile, assign_ranks, find_traces
@@ -301,9 +299,7 @@ def _joined(name: str, read: Sequence[tuple[TraceFile, Run]], gather: GatherTabl
     return Run(
         name=name,
         table=gather(ranks),
-        host_time=joined([rank.host_time.from_gpu(rank.gpus[0].index) for rank in ranks]),
-        memory=joined_memory([rank.memory.from_gpu(rank.gpus[0].index) for rank in ranks]),
-        host_lane=joined_lanes([rank.host_lane.from_gpu(rank.gpus[0].index) for rank in ranks]),
+        side_tables=joined_tables((rank.side_tables, rank.gpus[0].index) for rank in ranks),
         gpus=tuple(gpus),
         sources=tuple(source for rank in ranks for source in rank.sources),
         generated=next((rank.generated for rank in ranks if rank.generated), None),
@@ -346,12 +342,8 @@ def on_one_clock(run: Run, overrides: Overrides) -> Run:
         by = moved[table.gpu]
         launch_ns = np.where(table.launch_ns == NO_TIME, NO_TIME, table.launch_ns + by)
         table = replace(table, start_ns=table.start_ns + by, launch_ns=launch_ns)
-        run = replace(
-            run,
-            host_time=run.host_time.moved(moved),
-            memory=run.memory.moved(moved),
-            host_lane=run.host_lane.moved(moved),
-        )
+        beside = {kind: each.moved(moved) for kind, each in run.side_tables.items()}
+        run = replace(run, side_tables=beside)
     return replace(run, table=table, hosts=tuple(clocks))
 
 

@@ -14,11 +14,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.align.rank import align_rank
-from chopper_core.model.host_lane import HostLane, joined_lanes
-from chopper_core.model.host_time import HostTime, joined
-from chopper_core.model.memory import MemoryEvents, joined_memory
 from chopper_core.model.parallel import ProcessGroup
 from chopper_core.model.run import NO_RANK, RECONSTRUCTED, SCHEDULE, Gpu, Run, Source
+from chopper_core.model.side_table import SideTables, joined_tables
 from chopper_core.model.table import KernelTable, concatenate
 from chopper_core.sources.foreign import CUPTI_RANGE, OnlyRangesError, why_no_activity
 from chopper_core.sources.ranks import rank_in_name
@@ -96,17 +94,13 @@ def _merged(ranks: Sequence[Run], rank_from: str) -> Run:
     first = np.cumsum([0, *(len(rank.gpus) for rank in ranks)])
     gpus: list[Gpu] = []
     tables: list[KernelTable] = []
-    host_times: list[HostTime] = []
-    memory: list[MemoryEvents] = []
-    lanes: list[HostLane] = []
+    beside: list[tuple[SideTables, int]] = []
     sources: list[Source] = []
     partial: dict[int, frozenset[int]] = {}
     groups = dict.fromkeys(group for rank in ranks for group in rank.groups)
     for at, rank in zip(first.tolist(), ranks, strict=False):
         gpus += [replace(gpu, index=at + gpu.index) for gpu in rank.gpus]
-        host_times.append(rank.host_time.from_gpu(at))
-        memory.append(rank.memory.from_gpu(at))
-        lanes.append(rank.host_lane.from_gpu(at))
+        beside.append((rank.side_tables, at))
         tables.append(replace(rank.table, gpu=rank.table.gpu + np.int32(at)))
         # Losses are those of the file: once is enough.
         losses = rank.sources[0].losses if not sources else ()
@@ -115,9 +109,7 @@ def _merged(ranks: Sequence[Run], rank_from: str) -> Run:
     return replace(
         ranks[0],
         table=concatenate(tables),
-        host_time=joined(host_times),
-        memory=joined_memory(memory),
-        host_lane=joined_lanes(lanes),
+        side_tables=joined_tables(beside),
         gpus=tuple(gpus),
         sources=tuple(sources),
         partial_iterations=partial,
@@ -150,9 +142,7 @@ def _of_rank(trace: Trace, path: str, hosts: Sequence[HostFile]) -> Run:
     return Run(
         name=path,
         table=aligned.table,
-        host_time=aligned.host_time,
-        memory=aligned.memory,
-        host_lane=aligned.host_lane,
+        side_tables=aligned.side_tables,
         gpus=gpus,
         sources=(source,),
         generated=trace.generated,

@@ -8,14 +8,13 @@ that nothing hides are cut in the same way.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from enum import IntEnum
-from typing import Any
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
 
+from chopper_core.model.side_table import SideTable
 from chopper_core.model.table import KernelTable
 from chopper_core.util.arrays import Index, Int8, Int32, Int64
 from chopper_core.util.grouping import stable_order
@@ -44,11 +43,14 @@ class HostStack(Struct, frozen=True):
     """A Python frame of 100 µs or more."""
 
 
-class HostTime(Struct, frozen=True, eq=False):
+class HostTime(SideTable, frozen=True, eq=False):
     """Pieces of time of the GPUs of a run, in order of GPU and time."""
 
-    stacks: Sequence[HostStack]
-    gpu: Int32
+    FILE = "host.arrow"
+    NAME = HostStack
+    CODES = ("stack",)
+    TIMES = ("start_ns",)
+
     start_ns: Int64
     duration_ns: Int64
     stack: Int32
@@ -56,24 +58,10 @@ class HostTime(Struct, frozen=True, eq=False):
     state: Int8
     """Of `HostState`."""
 
-    def __len__(self) -> int:
-        return len(self.gpu)
-
-    def columns(self) -> Mapping[str, Any]:
-        """The arrays by name."""
-        return {name: getattr(self, name) for name in HOST_COLUMNS}
-
-    def in_memory(self) -> HostTime:
-        """The same without the file that it may be mapped from."""
-        return replace(self, **{name: values.copy() for name, values in self.columns().items()})
-
-    def moved(self, by_gpu: Int64) -> HostTime:
-        """The same with the times of each GPU moved."""
-        return replace(self, start_ns=self.start_ns + by_gpu[self.gpu])
-
-    def from_gpu(self, first: int) -> HostTime:
-        """The same with GPUs counted from another number."""
-        return replace(self, gpu=self.gpu + np.int32(first))
+    @property
+    def stacks(self) -> Sequence[HostStack]:
+        """The stacks of the codes."""
+        return self.names
 
     def owners(self, table: KernelTable, rows: Index) -> Index:
         """The row that each piece is charged to, of some rows of the table; -1 for others'.
@@ -104,30 +92,3 @@ class HostTime(Struct, frozen=True, eq=False):
             inside = (at >= 0) & (at_piece < place[at_row] + length[at_row])
             found[pieces[inside]] = own[at[inside]]
         return found
-
-
-HOST_COLUMNS = HostTime.__struct_fields__[1:]
-NO_HOST_TIME = HostTime(
-    (),
-    np.empty(0, np.int32),
-    np.empty(0, np.int64),
-    np.empty(0, np.int64),
-    np.empty(0, np.int32),
-    np.empty(0, np.int8),
-)
-
-
-def joined(parts: Sequence[HostTime]) -> HostTime:
-    """One of several, of GPUs with rising numbers."""
-    codes: dict[HostStack, int] = {}
-    recoded = [
-        np.array([codes.setdefault(stack, len(codes)) for stack in part.stacks], np.int32)
-        for part in parts
-    ]
-    columns = {
-        name: np.concatenate([NO_HOST_TIME.columns()[name], *(getattr(p, name) for p in parts)])
-        for name in HOST_COLUMNS
-    }
-    stack = [own[part.stack] for own, part in zip(recoded, parts, strict=True) if len(part)]
-    columns["stack"] = np.concatenate([np.empty(0, np.int32), *stack])
-    return HostTime(tuple(codes), **columns)

@@ -6,13 +6,11 @@ room for; after the last launch, to the last one. Its labels are those of that a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-from msgspec import Struct
-from msgspec.structs import replace
 
+from chopper_core.model.side_table import SideTable
 from chopper_core.model.signals import IntegralCurve, Signal, between
 from chopper_core.model.units import Unit
 from chopper_core.util.arrays import Float64, Index, Int8, Int32, Int64
@@ -24,12 +22,14 @@ MEMORY_SIGNALS: Final = {ALLOCATED: ("allocated", "allocated"), RESERVED: ("rese
 NEVER: Final = -1
 
 
-class MemoryEvents(Struct, frozen=True, eq=False):
+class MemoryEvents(SideTable, frozen=True, eq=False):
     """Allocations and releases on the GPUs of a run, in order of GPU and time."""
 
-    names: Sequence[str]
-    """Names of operators and operations."""
-    gpu: Int32
+    FILE = "memory.arrow"
+    CODES = ("operator", "operation")
+    TIMES = ("time_ns",)
+    ROWS = ("partner",)
+
     time_ns: Int64
     """On the host: the GPU uses the memory when it gets there."""
     bytes: Int64
@@ -41,31 +41,12 @@ class MemoryEvents(Struct, frozen=True, eq=False):
     partner: Int32
     """The event that releases or allocated the same memory; `NEVER` without one in the trace."""
     operator: Int32
-    """Code of the innermost operator on the host in `names`, or -1."""
+    """Code of the innermost operator on the host, or -1."""
     iteration: Int32
     phase: Int8
     layer: Int32
     operation: Int32
-    """Code in `names`, or -1."""
-
-    def __len__(self) -> int:
-        return len(self.gpu)
-
-    def columns(self) -> Mapping[str, Any]:
-        """The arrays by name."""
-        return {name: getattr(self, name) for name in MEMORY_COLUMNS}
-
-    def in_memory(self) -> MemoryEvents:
-        """The same without the file that it may be mapped from."""
-        return replace(self, **{name: values.copy() for name, values in self.columns().items()})
-
-    def moved(self, by_gpu: Int64) -> MemoryEvents:
-        """The same with the times of each GPU moved."""
-        return replace(self, time_ns=self.time_ns + by_gpu[self.gpu])
-
-    def from_gpu(self, first: int) -> MemoryEvents:
-        """The same with GPUs counted from another number."""
-        return replace(self, gpu=self.gpu + np.int32(first))
+    """Code of a name, or -1."""
 
     def of_gpu(self, gpu: int) -> slice:
         """The events of one GPU."""
@@ -104,51 +85,6 @@ class MemoryEvents(Struct, frozen=True, eq=False):
         begins = times[last]
         ends = np.append(begins[1:], begins[-1] + 1)
         return between(begins, ends, values[own][last].astype(np.float64))
-
-
-MEMORY_COLUMNS: Final = MemoryEvents.__struct_fields__[1:]
-_NONE: Final = np.empty(0, np.int64)
-_NONE_32: Final = np.empty(0, np.int32)
-NO_MEMORY: Final = MemoryEvents(
-    (),
-    _NONE_32,
-    _NONE,
-    _NONE,
-    _NONE,
-    _NONE,
-    _NONE_32,
-    _NONE_32,
-    _NONE_32,
-    np.empty(0, np.int8),
-    _NONE_32,
-    _NONE_32,
-)
-
-
-def joined_memory(parts: Sequence[MemoryEvents]) -> MemoryEvents:
-    """One of several, of GPUs with rising numbers."""
-    parts = [part for part in parts if len(part)]
-    if not parts:
-        return NO_MEMORY
-    names: dict[str, int] = {}
-    columns: dict[str, list[Any]] = {name: [] for name in MEMORY_COLUMNS}
-    first = 0
-    for part in parts:
-        codes = np.array([names.setdefault(name, len(names)) for name in part.names], np.int32)
-        recoded = np.append(codes, np.int32(-1))
-        own = dict(part.columns())
-        own["operator"], own["operation"] = recoded[part.operator], recoded[part.operation]
-        own["partner"] = np.where(part.partner == NEVER, NEVER, part.partner + first)
-        first += len(part)
-        for name, values in own.items():
-            columns[name].append(values)
-    return MemoryEvents(
-        tuple(names),
-        **{
-            name: np.concatenate(values).astype(getattr(parts[0], name).dtype)
-            for name, values in columns.items()
-        },
-    )
 
 
 def largest_between(values: Int64, begins: Index, ends: Index) -> Float64:

@@ -14,10 +14,8 @@ from msgspec.structs import replace
 from chopper_core.model.column_names import COUNTS_PER_US, is_part
 from chopper_core.model.cubes import Cubes
 from chopper_core.model.hardware import CounterInfo, Hardware, hardware_of, is_file
-from chopper_core.model.host_lane import NO_LANE, HostLane
-from chopper_core.model.host_time import NO_HOST_TIME, HostTime
 from chopper_core.model.memo import Memo
-from chopper_core.model.memory import MEMORY_SIGNALS, NO_MEMORY, MemoryEvents
+from chopper_core.model.memory import MEMORY_SIGNALS, MemoryEvents
 from chopper_core.model.overrides import NO_OVERRIDES, Overrides
 from chopper_core.model.parallel import (
     FROM_SETTINGS,
@@ -28,6 +26,7 @@ from chopper_core.model.parallel import (
     parse_layout,
 )
 from chopper_core.model.sampling import NodeSamples, Sampled
+from chopper_core.model.side_table import SideTables, T, empty
 from chopper_core.model.signals import (
     BusyCurve,
     BusyParts,
@@ -228,12 +227,8 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
     """Signals from telemetry, on the run's clock."""
     cpu: tuple[CpuSamples, ...] = ()
     """Samples of the hosts' processors."""
-    host_time: HostTime = NO_HOST_TIME
-    """The idle time of the GPUs by where the hosts were."""
-    memory: MemoryEvents = NO_MEMORY
-    """Allocations of GPU memory."""
-    host_lane: HostLane = NO_LANE
-    """Operators and runtime calls of the threads that launch."""
+    side_tables: SideTables = field(default_factory=dict)
+    """Rows beside the kernels, such as allocations, by their kind; `side` gives one."""
     others: Mapping[str, Run] = field(default_factory=dict)
     """Runs to compare with, by name; opened together with this one."""
     cubes: Cubes | None = None
@@ -344,6 +339,11 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
             return frozenset()
         return frozenset(int(gpu) for gpu in self.tree().codes_of("gpu"))
 
+    def side(self, kind: type[T]) -> T:
+        """The side table of a kind, without rows if the run has none."""
+        found = self.side_tables.get(kind)
+        return found if isinstance(found, kind) else empty(kind)
+
     @property
     def memo(self) -> Memo:
         """Values computed once for this run: `run.memo(key, make)`."""
@@ -405,7 +405,7 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
     def signal_names(self) -> tuple[str, ...]:
         """The names of the signals, the most informative first, those of parts last."""
         parts = [name for name in self.measured if is_part(name)]
-        memory = MEMORY_SIGNALS if len(self.memory) else ()
+        memory = MEMORY_SIGNALS if len(self.side(MemoryEvents)) else ()
         whole = (name for name in self.measured if name not in parts)
         return (*whole, *_RUNNING, *memory, *parts)
 
@@ -414,8 +414,9 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
         name = name or self.signal_names[0]
         if name in self.measured:
             return self.measured[name]
-        if name in MEMORY_SIGNALS and len(self.memory):
-            signals: Mapping[str, Signal] = self.memo(("memory signals",), self.memory.signals)
+        memory = self.side(MemoryEvents)
+        if name in MEMORY_SIGNALS and len(memory):
+            signals: Mapping[str, Signal] = self.memo(("memory signals",), memory.signals)
             return signals[name]
         if name not in _RUNNING:
             raise UsageError(

@@ -2,9 +2,7 @@
 
 A store is a directory: `kernels.arrow` (the kernel table, sorted by level), `measured.arrow` (its
 measured columns), `operations.arrow` (sums over sets of levels, for large tables), `series.arrow`
-(signals over time), `cpu.arrow` (CPU samples), `host.arrow` (idle time by where the hosts were),
-`memory.arrow` (allocations, if the traces have any), `lane.arrow` (operators and runtime calls of
-launching threads, if there are any),
+(signals over time), `cpu.arrow` (CPU samples), a file for each side table that has rows,
 `run.json` (everything else), and `store.json` with the version, and the size and checksum of each
 of the others. Columns are uncompressed, so that they can be memory-mapped and only the pages in use
 are read. docs/store.md gives the reasons.
@@ -22,7 +20,7 @@ from msgspec import Struct, field
 
 from chopper_core.model.hardware import CounterInfo, Hardware
 from chopper_core.model.host_lane import HostLane
-from chopper_core.model.host_time import HostStack, HostTime
+from chopper_core.model.host_time import HostTime
 from chopper_core.model.memory import MemoryEvents
 from chopper_core.model.overrides import Overrides
 from chopper_core.model.parallel import ProcessGroup
@@ -37,6 +35,7 @@ from chopper_core.model.run import (
 )
 from chopper_core.model.sampling import NodeSamples, SampleSummary
 from chopper_core.model.shapes import Attention, CallShape, Convolution, Fused, Product
+from chopper_core.model.side_table import SideTable
 from chopper_core.model.signals import CpuSamples, CpuSource, IntegralCurve, Signal
 from chopper_core.model.table import COLUMNS
 from chopper_core.model.units import Unit
@@ -53,21 +52,13 @@ SERIES: Final = "series.arrow"
 CPU: Final = "cpu.arrow"
 RUN: Final = "run.json"
 OPERATIONS: Final = "operations.arrow"
-HOST: Final = "host.arrow"
-MEMORY: Final = "memory.arrow"
-LANE: Final = "lane.arrow"
-FILES: Final = frozenset((KERNELS, MEASURED, SERIES, CPU, RUN, OPERATIONS, HOST, MEMORY, LANE))
-CPU_ARRAYS: Final = CpuSamples.__struct_fields__[len(CpuSource.__struct_fields__) :]
-_NOT_IN_JSON: Final = (
-    "table",
-    "measured",
-    "cpu",
-    "host_time",
-    "memory",
-    "host_lane",
-    "others",
-    "cubes",
+SIDE_TABLES: Final[tuple[type[SideTable], ...]] = (HostTime, MemoryEvents, HostLane)
+"""The side tables that a store keeps."""
+FILES: Final = frozenset(
+    (KERNELS, MEASURED, SERIES, CPU, RUN, OPERATIONS, *(each.FILE for each in SIDE_TABLES))
 )
+CPU_ARRAYS: Final = CpuSamples.__struct_fields__[len(CpuSource.__struct_fields__) :]
+_NOT_IN_JSON: Final = ("table", "measured", "cpu", "side_tables", "others", "cubes")
 """Fields of a run that have their own files or are computed."""
 
 
@@ -110,9 +101,8 @@ class StoredRun(Struct, frozen=True):
     patterns: Mapping[str, int]
     cpu: tuple[CpuSource, ...]
     """CPU samples without their arrays."""
-    host_stacks: tuple[HostStack, ...]
-    memory_names: tuple[str, ...]
-    lane_names: tuple[str, ...]
+    side_names: Mapping[str, msgspec.Raw]
+    """File of a side table → its `names`."""
     places: Mapping[str, Mapping[str, Place]]
     """File → column → its place in the file."""
 
@@ -170,7 +160,7 @@ def fingerprint() -> str:
     import hashlib
 
     parts = [SCHEMA, *COLUMNS]
-    kinds = (
+    kinds: tuple[type[Struct], ...] = (
         Run,
         Gpu,
         Source,
@@ -186,17 +176,16 @@ def fingerprint() -> str:
         IntegralCurve,
         Signal,
         CpuSamples,
-        HostTime,
-        HostStack,
         CallShape,
         Product,
         Convolution,
         Attention,
         Fused,
-        MemoryEvents,
-        HostLane,
+        Hardware,
+        *SIDE_TABLES,
+        *(each.NAME for each in SIDE_TABLES if issubclass(each.NAME, Struct)),
     )
-    for kind in (*kinds, Hardware):
+    for kind in kinds:
         parts += [kind.__name__, *kind.__struct_fields__]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 

@@ -16,23 +16,18 @@ import msgspec
 from msgspec.structs import asdict, replace
 
 from chopper_core.model.cubes import Cube, Cubes
-from chopper_core.model.host_lane import NO_LANE, HostLane
-from chopper_core.model.host_time import HostTime
-from chopper_core.model.memory import NO_MEMORY, MemoryEvents
 from chopper_core.model.run import Run, located
 from chopper_core.model.signals import CpuSamples, CpuSource, IntegralCurve, Signal
 from chopper_core.model.table import KernelTable
 from chopper_core.store.format import (
     CPU,
     CPU_ARRAYS,
-    HOST,
     KERNELS,
-    LANE,
     MEASURED,
-    MEMORY,
     OPERATIONS,
     RUN,
     SERIES,
+    SIDE_TABLES,
     StoredRun,
     StoredSignal,
     StoreIndex,
@@ -132,14 +127,14 @@ def _read_files(folder: Path, index: StoreIndex) -> Run:
         )
         signals = _signals(columns_of(contents[SERIES], places[SERIES]), stored.signals)
         cpu = _cpu(columns_of(contents[CPU], places[CPU]), stored.cpu)
-        host = HostTime(stored.host_stacks, **columns_of(contents[HOST], places[HOST]))
-        memory = NO_MEMORY
-        if MEMORY in contents:
-            columns = columns_of(contents[MEMORY], places[MEMORY])
-            memory = MemoryEvents(stored.memory_names, **columns)
-        lane = NO_LANE
-        if LANE in contents:
-            lane = HostLane(stored.lane_names, **columns_of(contents[LANE], places[LANE]))
+        side_tables = {
+            kind: kind(
+                msgspec.json.decode(stored.side_names[kind.FILE], type=tuple[kind.NAME, ...]),  # type: ignore[name-defined]
+                **columns_of(contents[kind.FILE], places[kind.FILE]),
+            )
+            for kind in SIDE_TABLES
+            if kind.FILE in contents
+        }
         cubes = _cubes(columns_of(contents[OPERATIONS], places[OPERATIONS]), stored)
         summary = Cubes(table, cubes)
     except (OSError, LookupError, ValueError, TypeError, msgspec.MsgspecError) as error:
@@ -149,9 +144,7 @@ def _read_files(folder: Path, index: StoreIndex) -> Run:
         table=table,
         measured=signals,
         cpu=cpu,
-        host_time=host,
-        memory=memory,
-        host_lane=lane,
+        side_tables=side_tables,
         cubes=summary,
         **fields,
     )

@@ -19,11 +19,8 @@ from chopper_core.model.tree import in_order, level_order
 from chopper_core.store.format import (
     CPU,
     CPU_ARRAYS,
-    HOST,
     KERNELS,
-    LANE,
     MEASURED,
-    MEMORY,
     OPERATIONS,
     RUN,
     SCHEMA,
@@ -103,12 +100,11 @@ def _write_files(run: Run, folder: Path, origin: str) -> None:
         OPERATIONS: write_arrow(folder / OPERATIONS, _cells(cubes)),
         SERIES: write_lists(folder / SERIES, _series(run)),
         CPU: write_lists(folder / CPU, _samples(run)),
-        HOST: write_arrow(folder / HOST, run.host_time.columns()),
+        **{
+            table.FILE: write_arrow(folder / table.FILE, table.columns())
+            for table in run.side_tables.values()
+        },
     }
-    if len(run.memory):
-        places[MEMORY] = write_arrow(folder / MEMORY, run.memory.columns())
-    if len(run.host_lane):
-        places[LANE] = write_arrow(folder / LANE, run.host_lane.columns())
     fields = {name: getattr(run, name) for name in run_fields()}
     stored = StoredRun(
         msgspec.Raw(msgspec.json.encode(fields, enc_hook=_plain)),
@@ -122,9 +118,10 @@ def _write_files(run: Run, folder: Path, origin: str) -> None:
         tuple((cube.levels, len(cube)) for cube in cubes),
         cubes[0].patterns if cubes else {},
         tuple(msgspec.convert(file, CpuSource, from_attributes=True) for file in run.cpu),
-        tuple(run.host_time.stacks),
-        tuple(run.memory.names),
-        tuple(run.host_lane.names),
+        {
+            table.FILE: msgspec.Raw(msgspec.json.encode(table.names))
+            for table in run.side_tables.values()
+        },
         places,
     )
     write_file(folder / RUN, msgspec.json.encode(stored))

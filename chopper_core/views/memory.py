@@ -109,7 +109,7 @@ def answer(run: Run, view: View) -> ViewResult:
 
     Raises NothingToShow without memory events, UsageError for a scope within an operation.
     """
-    memory = run.memory
+    memory = run.side(MemoryEvents)
     if not len(memory):
         raise NothingToShow(NO_EVENTS)
     if not {level for level, _ in view.scope} <= set(_LABELS):
@@ -169,7 +169,7 @@ def answer(run: Run, view: View) -> ViewResult:
 
 def _inside(run: Run, view: View) -> Mask:
     """Which events are of a view's scope."""
-    memory, table = run.memory, run.table
+    memory, table = run.side(MemoryEvents), run.table
     inside = ~np.isin(memory.iteration, run.left_out(view))
     for level, label in view.scope:
         if level == "operation":
@@ -189,11 +189,11 @@ def _codes(memory: MemoryEvents, by: str) -> Int64:
 
 def _text(run: Run, by: str, code: int) -> str:
     if by == _OPERATOR:
-        return _OUTSIDE if code < 0 else run.memory.names[code]
+        return _OUTSIDE if code < 0 else run.side(MemoryEvents).names[code]
     if by == "operation":
         if code < 0:
             return NO_LABEL_TEXT
-        name = run.memory.names[code]
+        name = run.side(MemoryEvents).names[code]
         return f"\\{name}" if name.lstrip("\\") == NO_LABEL_TEXT else name
     return run.table.text_of(by, code)
 
@@ -248,7 +248,7 @@ def _peaks(run: Run, view: View, by: str, labels: Sequence[str]) -> Values | Non
 
 def _peak_of(run: Run, node: Groups) -> _Peak | None:
     """When the most is allocated up to a launch of a node's activities; None where unknown."""
-    memory, table = run.memory, run.table
+    memory, table = run.side(MemoryEvents), run.table
     rows = node.rows
     peaks: Float64 = table.measured[PEAK_BYTES][rows]
     if not np.isfinite(peaks).any():
@@ -274,14 +274,14 @@ def _opens(run: Run, view: View, by: str, label: str, peak: _Peak | None) -> Vie
     plain = replace(view, by="", of="", columns=(), sort="", filter="", window=ALL_TIME)
     if peak is None:
         return replace(plain, name="timeline", signal=ALLOCATED)
-    at = max(int(run.memory.time_ns[peak.event]) - run.origin_ns, 0)
+    at = max(int(run.side(MemoryEvents).time_ns[peak.event]) - run.origin_ns, 0)
     end = int(run.tree().node(()).max("end_ns")[0]) - run.origin_ns
     around = max(end // _MARGIN, 1)
     return replace(
         plain,
         name="timeline",
         by="stream",
-        path=(str(run.memory.gpu[peak.event]),),
+        path=(str(run.side(MemoryEvents).gpu[peak.event]),),
         order=LEVELS,
         signal=ALLOCATED,
         window=Window(max(at - around, 0), min(at + around, end), min(at, end)),
@@ -300,7 +300,7 @@ def _headline(
 ) -> tuple[str, ...]:
     if peak is None:
         return ("the peak is unknown: no activity of the scope has a launch record",)
-    memory, at = run.memory, peak.event
+    memory, at = run.side(MemoryEvents), peak.event
     most, reserved = int(held.sum()), int(memory.reserved[at])
     moment = time_text(int(memory.time_ns[at]) - run.origin_ns)
     sentence = f"peak: {_bytes_text(most)} on GPU {memory.gpu[at]}, at {moment} on its host"
@@ -345,7 +345,7 @@ def _notes(peak: _Peak | None) -> tuple[str, ...]:
 
 def _over_time(run: Run, own: Index, peak: _Peak | None) -> LineChart:
     """The most that is allocated and reserved in equal parts of the scope's time on one GPU."""
-    memory = run.memory
+    memory = run.side(MemoryEvents)
     gpu = int(memory.gpu[own[0]]) if peak is None else int(memory.gpu[peak.event])
     events = memory.of_gpu(gpu)
     times = memory.time_ns[events]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from chopper_core.ingest.open import open_run
-from chopper_core.model.host_time import HostStack, HostState, joined
+from chopper_core.model.host_time import HostStack, HostState, HostTime
 from chopper_core.model.run import Run
 from chopper_core.store.reader import read_store
 from chopper_core.store.writer import write_store
@@ -70,7 +70,7 @@ def opened(tmp_path: Path, events: list[Any]) -> Run:
 
 def by_stack(run: Run, state: HostState) -> dict[tuple[str, str, str, str], int]:
     sums: dict[tuple[str, str, str, str], int] = defaultdict(int)
-    pieces = run.host_time
+    pieces = run.side(HostTime)
     for at in np.flatnonzero(pieces.state == state).tolist():
         one = pieces.stacks[int(pieces.stack[at])]
         place = (one.call, one.operator, one.annotation, one.frame)
@@ -102,7 +102,7 @@ def test_each_piece_of_a_gap_has_its_place(tmp_path: Path) -> None:
 
 def assert_whole(run: Run) -> None:
     """The pieces of every row add up to its idle time and its exposed copies."""
-    table, pieces = run.table, run.host_time
+    table, pieces = run.table, run.side(HostTime)
     owner = pieces.owners(table, np.arange(len(table)))
     assert (owner >= 0).all()
     for state, expected in (
@@ -139,14 +139,14 @@ def test_pieces_of_random_traces_add_up(tmp_path: Path) -> None:
             events.append(event(kind, f"{kind}{number % 7}", begin, begin + long, thread))
     run = opened(tmp_path, events)
     assert_whole(run)
-    assert len(run.host_time) > 300
+    assert len(run.side(HostTime)) > 300
     write_store(run, tmp_path / "store")
     stored = read_store(tmp_path / "store")
     assert_whole(stored)
-    assert stored.host_time.stacks == tuple(run.host_time.stacks)
-    twice = joined([run.host_time, run.host_time.from_gpu(1)])
-    assert len(twice) == 2 * len(run.host_time)
-    assert twice.duration_ns.sum() == 2 * run.host_time.duration_ns.sum()
+    assert stored.side(HostTime).stacks == tuple(run.side(HostTime).stacks)
+    twice = HostTime.joined([run.side(HostTime), run.side(HostTime).from_gpu(1)])
+    assert len(twice) == 2 * len(run.side(HostTime))
+    assert twice.duration_ns.sum() == 2 * run.side(HostTime).duration_ns.sum()
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_where_the_hosts_of_a_real_run_are() -> None:
     """Of rank 3's 87.4 ms idle 69.6 pass in operators, 17.8 outside; of rank 0's 48.9, 35.1."""
     run = open_run(str(REAL_DATA / "mi300x_ddp4"), jobs=1)
     assert_whole(run)
-    pieces = run.host_time
+    pieces = run.side(HostTime)
     in_operator = np.array([bool(each.operator) for each in pieces.stacks])[pieces.stack]
     for gpu, inside, outside in ((3, 69.6, 17.8), (0, 35.1, 13.7)):
         idle = (pieces.gpu == gpu) & (pieces.state != HostState.COPYING)

@@ -13,7 +13,7 @@ import pytest
 
 from chopper_core.ingest.open import open_run
 from chopper_core.metrics import METRICS, Scope
-from chopper_core.model.memory import NEVER, joined_memory
+from chopper_core.model.memory import NEVER, MemoryEvents
 from chopper_core.model.run import Run
 from chopper_core.store.reader import read_store
 from chopper_core.store.writer import write_store
@@ -91,7 +91,7 @@ def test_events_are_those_of_a_plain_loop(tmp_path: Path) -> None:
     events = made()
     run = opened(tmp_path, events)
     own = [e for e in events if e["name"] == "[memory]" and e["args"]["Device Type"] == GPU_TYPE]
-    found = run.memory
+    found = run.side(MemoryEvents)
     assert len(found) == len(own) > 40
     assert np.array_equal(found.bytes, [each["args"]["Bytes"] for each in own])
     assert np.array_equal(found.allocated, [each["args"]["Total Allocated"] for each in own])
@@ -158,17 +158,17 @@ def test_memory_goes_through_the_store_and_through_joins(tmp_path: Path) -> None
     run = opened(tmp_path, made())
     write_store(run, tmp_path / "store")
     stored = read_store(tmp_path / "store")
-    assert tuple(stored.memory.names) == tuple(run.memory.names)
-    for name, column in run.memory.columns().items():
-        assert np.array_equal(stored.memory.columns()[name], column), name
-    twice = joined_memory([run.memory, run.memory.from_gpu(1)])
-    assert len(twice) == 2 * len(run.memory) and set(twice.gpu.tolist()) == {0, 1}
+    assert tuple(stored.side(MemoryEvents).names) == tuple(run.side(MemoryEvents).names)
+    for name, column in run.side(MemoryEvents).columns().items():
+        assert np.array_equal(stored.side(MemoryEvents).columns()[name], column), name
+    twice = MemoryEvents.joined([run.side(MemoryEvents), run.side(MemoryEvents).from_gpu(1)])
+    assert len(twice) == 2 * len(run.side(MemoryEvents)) and set(twice.gpu.tolist()) == {0, 1}
     paired = np.flatnonzero(twice.partner != NEVER)
     assert np.array_equal(twice.partner[twice.partner[paired]], paired)
     assert np.array_equal(twice.gpu[twice.partner[paired]], twice.gpu[paired])
     assert stored.signal_names[-2:] == ("allocated_bytes", "reserved_bytes")
     curve = stored.signal("allocated_bytes").curves[0]
-    own = stored.memory
+    own = stored.side(MemoryEvents)
     edges = own.time_ns[5:9].astype(np.float64)
     assert curve.means(edges).tolist() == own.allocated[5:8].tolist()
 
@@ -176,7 +176,7 @@ def test_memory_goes_through_the_store_and_through_joins(tmp_path: Path) -> None
 def test_a_trace_without_memory_events_stores_nothing_for_them(tmp_path: Path) -> None:
     run = opened(tmp_path, [e for e in made() if e["name"] != "[memory]"])
     write_store(run, tmp_path / "store")
-    assert not len(run.memory) and "peak_bytes" not in run.table.measured
+    assert not len(run.side(MemoryEvents)) and "peak_bytes" not in run.table.measured
     assert not (tmp_path / "store" / "memory.arrow").exists()
     assert values(run, "peak_bytes") is None and values(run, "alloc_bytes") is None
     assert "allocated_bytes" not in run.signal_names
@@ -197,8 +197,8 @@ def test_older_and_damaged_events(tmp_path: Path) -> None:
         {**memory(1e5, 512, 1), "args": None},
     ]
     run = opened(tmp_path, events)
-    assert len(run.memory) == len(own)
-    assert np.array_equal(run.memory.allocated, sizes - min(int(sizes.min()), 0))
+    assert len(run.side(MemoryEvents)) == len(own)
+    assert np.array_equal(run.side(MemoryEvents).allocated, sizes - min(int(sizes.min()), 0))
     assert run.sources[0].findings["events without a usable time"] == 1
     strangers = [memory(1e5, 512, 1, **{"Device Id": 5})]
     other = opened(tmp_path, [*made(kernels=20), *strangers])
@@ -209,7 +209,7 @@ def test_older_and_damaged_events(tmp_path: Path) -> None:
 @pytest.mark.skipif(not QWEN.is_file(), reason=f"no real traces at {REAL_DATA}")
 def test_the_memory_of_a_real_run() -> None:
     run = open_run(str(QWEN), jobs=1)
-    found = run.memory
+    found = run.side(MemoryEvents)
     assert len(found) == 2_588
     assert values(run, "peak_bytes") == found.allocated.max() == 2_219_047_936
     by_name = dict(zip(found.names, range(len(found.names)), strict=True))

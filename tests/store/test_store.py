@@ -18,6 +18,7 @@ from msgspec.structs import fields, replace
 from chopper_core.ingest import cache
 from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse
+from chopper_core.model.host_time import HostTime
 from chopper_core.model.overrides import overrides_of
 from chopper_core.model.run import Run
 from chopper_core.model.signals import CpuSamples, IntegralCurve
@@ -110,7 +111,7 @@ def test_a_run_of_nothing_comes_back(tmp_path: Path) -> None:
 
 _IN_OTHER_FILES = (
     *("name", "table", "measured", "cpu"),
-    *("host_time", "memory", "host_lane", "others", "cubes"),
+    *("side_tables", "others", "cubes"),
 )
 
 
@@ -120,9 +121,12 @@ def test_everything_else_comes_back(run: Run, kept: Path) -> None:
     for field in fields(Run):
         if field.name not in _IN_OTHER_FILES:
             assert getattr(again, field.name) == getattr(run, field.name), field.name
-    assert again.host_time.stacks == run.host_time.stacks and len(again.host_time) > 1000
-    for name, values in run.host_time.columns().items():
-        np.testing.assert_array_equal(again.host_time.columns()[name], values)
+    assert (
+        again.side(HostTime).stacks == run.side(HostTime).stacks
+        and len(again.side(HostTime)) > 1000
+    )
+    for name, values in run.side(HostTime).columns().items():
+        np.testing.assert_array_equal(again.side(HostTime).columns()[name], values)
     assert len(again.cpu) == len(run.cpu) == 1
     for field in fields(CpuSamples):
         one, two = (np.asarray(getattr(each.cpu[0], field.name)) for each in (again, run))

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse
+from chopper_core.model.host_time import HostTime
 from chopper_core.model.run import Run
 from chopper_core.model.table import LEVELS
 from chopper_core.model.view import View, complete_order
@@ -301,7 +302,7 @@ def test_the_planted_stall_of_the_demo_is_charged_in_full(run: Run) -> None:
 def test_a_row_leads_to_its_longest_gap_in_the_timeline(run: Run) -> None:
     view = parse("R:gpu=2?view=launch&by=host&cut=1")
     result = answer(run, view)
-    host = run.host_time
+    host = run.side(HostTime)
     for row in range(min(len(result.labels), 8)):
         there = result.opens(row)
         assert there.name == "timeline" and there.path == ("2",) and there.window.at_ns

@@ -11,7 +11,7 @@ import pytest
 
 from chopper_core.ingest.open import open_run
 from chopper_core.model.charts import Lanes
-from chopper_core.model.host_lane import HostKind, joined_lanes
+from chopper_core.model.host_lane import HostKind, HostLane
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_TIME
 from chopper_core.model.view import View
@@ -72,7 +72,7 @@ def test_cells_are_those_of_a_plain_loop(tmp_path: Path, seed: int) -> None:
         assert cells.busy_ns[bin_] == anything * 1000
         assert cells.kind_ns[HostKind.CALL][bin_] == in_calls * 1000
         assert cells.kind_ns[HostKind.OPERATOR][bin_] == (anything - in_calls) * 1000
-    assert "elsewhere" not in run.host_lane.names
+    assert "elsewhere" not in run.side(HostLane).names
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -95,14 +95,14 @@ def test_the_queue_is_that_of_a_plain_loop(tmp_path: Path, seed: int) -> None:
 def test_the_lane_goes_through_the_store_and_through_joins(tmp_path: Path) -> None:
     run = allocating_run()
     write_store(run, tmp_path / "store")
-    stored = read_store(tmp_path / "store").host_lane
-    assert tuple(stored.names) == tuple(run.host_lane.names) and len(stored) > 20
-    for name, values in run.host_lane.columns().items():
+    stored = read_store(tmp_path / "store").side(HostLane)
+    assert tuple(stored.names) == tuple(run.side(HostLane).names) and len(stored) > 20
+    for name, values in run.side(HostLane).columns().items():
         assert np.array_equal(stored.columns()[name], values)
     assert set(stored.gpu.tolist()) == {0, 1}
     part = stored.of(0, HostKind.OPERATOR)
     assert part.stop > part.start
-    twice = joined_lanes([stored, stored.from_gpu(2)])
+    twice = HostLane.joined([stored, stored.from_gpu(2)])
     assert len(twice) == 2 * len(stored)
     assert [twice.names[code] for code in twice.name[len(stored) :].tolist()] == [
         stored.names[code] for code in stored.name.tolist()

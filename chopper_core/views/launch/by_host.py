@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from chopper_core.metrics import METRICS, Metric, Values, column, worded
 from chopper_core.model.charts import BarChart, Series
 from chopper_core.model.groups import Groups
-from chopper_core.model.host_time import HostState
+from chopper_core.model.host_time import HostState, HostTime
 from chopper_core.model.run import Run
 from chopper_core.model.table import LEVELS, NO_TIME
 from chopper_core.model.units import time_text
@@ -89,7 +89,7 @@ class _Causes(Struct, frozen=True, eq=False):
     gaps: Int64
     longest_ns: Int64
     longest_piece: Index
-    """Of `Run.host_time`: where the longest gap with the cause has it first; -1: none."""
+    """Of `HostTime`: where the longest gap with the cause has it first; -1: none."""
 
 
 def answer(run: Run, view: View) -> ViewResult:
@@ -99,7 +99,7 @@ def answer(run: Run, view: View) -> ViewResult:
     """
     node = run.tree_of(view).node(view.path)
     idle_ns = int(node.sum("idle_ns")[0])
-    if not len(run.host_time):
+    if not len(run.side(HostTime)):
         raise NothingToShow(
             "the run has no record of its hosts: only traces of the PyTorch profiler show what "
             "they did while the GPUs were idle"
@@ -107,7 +107,7 @@ def answer(run: Run, view: View) -> ViewResult:
     if not idle_ns:
         raise NothingToShow("the GPUs are never idle in the scope")
     causes, operator_ns = _found(run, node, idle_ns)
-    host = run.host_time
+    host = run.side(HostTime)
     share = 100.0 * causes.total_ns / idle_ns
     unknown = causes.longest_piece < 0
     when = [
@@ -164,7 +164,7 @@ def _found(run: Run, node: Groups, idle_ns: int) -> tuple[_Causes, int]:
         charges.causes,
         *(getattr(charges, name)[idle] for name in charges.__struct_fields__[1:]),
     )
-    host = run.host_time
+    host = run.side(HostTime)
     in_operator = np.array([bool(each.operator) for each in host.stacks], np.bool_)
     operator_ns = int(charges.ns[in_operator[host.stack[charges.piece]]].sum())
     count = len(charges.causes)
@@ -222,7 +222,7 @@ def _opens(run: Run, view: View, piece: int) -> View:
     plain = replace(view, by="", of="", columns=(), sort="", filter="", window=Window())
     if piece < 0:
         return replace(plain, name="timeline")
-    host = run.host_time
+    host = run.side(HostTime)
     begin = int(host.start_ns[piece]) - run.origin_ns
     length = int(host.duration_ns[piece])
     window = Window(max(begin - length, 0), begin + 2 * length, begin + length // 2)

@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.model.host_time import HostStack, HostState
+from chopper_core.model.host_time import HostStack, HostState, HostTime
 from chopper_core.model.run import Run
 from chopper_core.util.arrays import Float64, Index, Int64
 from chopper_core.util.grouping import run_starts, stable_order
@@ -103,7 +103,7 @@ class HostCharges(Struct, frozen=True, eq=False):
     state: Int64
     """Of `HostState`."""
     piece: Index
-    """The position in `Run.host_time`."""
+    """The position in `HostTime`."""
 
     def sums(
         self, place: Index, count: int, states: tuple[HostState, ...] = (HostState.LATE,)
@@ -167,7 +167,7 @@ def host_charges(run: Run) -> HostCharges:
 
 def charges_of(run: Run, rows: Index) -> HostCharges:
     """The idle and copy time of some activities of a run by cause, in the order of row and time."""
-    pieces = run.host_time
+    pieces = run.side(HostTime)
     row = pieces.owners(run.table, rows)
     order = np.flatnonzero(row >= 0)
     order = order[stable_order(pieces.start_ns[order])]

@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.model.charts import LaneCells, Span, Strip
-from chopper_core.model.host_lane import HostKind
+from chopper_core.model.host_lane import HostKind, HostLane
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_TIME
 from chopper_core.model.units import Unit
@@ -93,7 +93,7 @@ def _host_times(run: Run, gpu: int) -> _HostTimes | None:
 
 
 def _union(run: Run, gpu: int, kinds: tuple[HostKind, ...]) -> BusyTime:
-    lane = run.host_lane
+    lane = run.side(HostLane)
     parts = [lane.of(gpu, kind) for kind in kinds]
     starts = np.concatenate([lane.start_ns[part] for part in parts])
     ends = starts + np.concatenate([lane.duration_ns[part] for part in parts])
@@ -103,7 +103,7 @@ def _union(run: Run, gpu: int, kinds: tuple[HostKind, ...]) -> BusyTime:
 
 def _named(run: Run, gpu: int, begin: int, end: int, bins: int) -> tuple[Span, ...]:
     """The names of operators that fill some cells, unless there are too many."""
-    lane, own = run.host_lane, run.host_lane.of(gpu, HostKind.OPERATOR)
+    lane, own = run.side(HostLane), run.side(HostLane).of(gpu, HostKind.OPERATOR)
     starts = lane.start_ns[own]
     ends = starts + lane.duration_ns[own]
     first, last = np.searchsorted(starts, [begin, end]).tolist()
