@@ -120,6 +120,9 @@ class ChopperApp(App[None], inherit_bindings=False):
         for name in THEMES:
             self.register_theme(textual_theme(name))
         self.theme = config.theme or THEMES[0]
+        self._styled = self.theme
+        """The theme that the style sheet is parsed with."""
+        self.stylesheet.set_variables(self.get_css_variables())
         self.config = config
         self._keys: deque[events.Key | events.Paste] = deque()
         """Keys that are not performed yet, in their order."""
@@ -253,6 +256,12 @@ class ChopperApp(App[None], inherit_bindings=False):
         else:
             self._settle()
 
+    def refresh_css(self, animate: bool = True) -> None:
+        """Parse the style sheet anew for another theme; Textual does so at first, too."""
+        if self._styled != self.theme:
+            self._styled = self.theme
+            super().refresh_css(animate)
+
     @on(Driver.SignalResume)
     def redraw(self) -> None:
         """Redraw everything: the shell had the terminal."""
@@ -318,6 +327,8 @@ class ChopperApp(App[None], inherit_bindings=False):
         run, data, _ = self._opening.result()
         _collect_garbage()
         run_in_thread(prefetch, run, data.frame.view, self._left)
+        if data.frame.is_pending:
+            run_in_thread(self._opening.keep)
 
     def _handle_exception(self, error: Exception) -> None:
         """Take an error for a crash, unless the app leaves: a screen half mounted then fails."""

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Final
 
 from msgspec.structs import replace
-from textual import work
+from textual import events, work
 from textual.binding import Binding, BindingsMap
 
 from chopper_core.model import address
@@ -81,6 +81,10 @@ class Explorer(Pointing, Asking):
             self.say(self.notice, error=True)
         elif self.config.is_first:
             self.say("new here? :tour shows around in a minute, ? helps")
+
+    def on_screen_resume(self, event: events.ScreenResume) -> None:
+        """Keep the styles of all parts: nothing in them depends on which screen is on top."""
+        event.refresh_styles = False
 
     @property
     def target(self) -> View:

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, ClassVar, Final
 
-from textual import work
+from textual import events, work
 from textual.app import ComposeResult
+from textual.geometry import Size
 from textual.reactive import Reactive
 from textual.widget import Widget
 
@@ -63,6 +64,8 @@ class Parts(Charts):
         """Lines by which a person moved the line between pictures and table, by view."""
         self.steps = StepQueue(self.say, self._loaded, partial(self.run_worker, group="steps"))
         self._arranged: Arrangement | None = None
+        self._fitted_to = Size(0, 0)
+        """The size of the terminal that the parts have their room in."""
         self._compositor = CellCompositor()
 
     def action_perform(self, action_id: str, argument: str = "") -> None:
@@ -97,9 +100,12 @@ class Parts(Charts):
         yield KeyLine(tuple(self.actions.values()))
         yield Prompt()
 
-    def on_resize(self) -> None:
-        """Arrange the parts anew; the cursor stays."""
-        self.fit_parts()
+    def on_resize(self, event: events.Resize) -> None:
+        """Arrange the parts anew for another size; the cursor stays."""
+        if event.size == self._fitted_to == self.size:
+            event.prevent_default()  # it is reported three times at the start
+        else:
+            self.fit_parts()
 
     @property
     def cards(self) -> CardsPane:
@@ -198,7 +204,8 @@ class Parts(Charts):
 
     def fit_parts(self) -> None:
         """Give each part its room."""
-        width, height = self.app.size
+        self._fitted_to = self.app.size
+        width, height = self._fitted_to
         gpus = len(self.run.gpus) if "gpu" in dict(self.view.scope) else 0
         charts, glyphs = self._pictures, self.table.glyphs
         headline = self.query_one(KeyFigures).headline(width) if self.view.name else []

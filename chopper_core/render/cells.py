@@ -197,7 +197,8 @@ def _escape(character: str) -> str:
 
 
 _NARROW: Final = re.compile(
-    "[ -~\u00a1-\u02ff\u2010-\u2027\u2030-\u205e\u2190-\u22ff\u2500-\u25fc\u2800-\u28ff]*"
+    "[ -~\u00a1-\u02ff\u2010-\u2027\u2030-\u205e\u2190-\u2319\u23cd-\u23cf\u2500-\u25fc"
+    "\u2800-\u28ff]*"
 )
 """Text of one-cell characters; importing `wcwidth`, which knows the others, takes as
 long as opening a store."""
