@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from chopper_core.util.progress import Cancelled, Progress, silent
 
 if TYPE_CHECKING:
+    from chopper_core.ingest.cache import Kept
     from chopper_core.model.run import Run
     from chopper_core.model.view import View
     from chopper_tui.history import Columns
@@ -34,6 +35,7 @@ class Opening:
 
     def __init__(self, load: Callable[[Progress], Run], start: View, columns: Columns) -> None:
         """Load a run with `load`, then its view `start` with the columns chosen by level."""
+        self._kept: Kept | None = None
         self._load = load
         self._start = start
         self._columns = columns
@@ -75,6 +77,16 @@ class Opening:
             self._error = error
         self._is_over.set()
 
+    def keep(self) -> None:
+        """Keep what took long of the overview, once it is computed, for the next time."""
+        if self._kept is None:
+            return
+        from chopper_core.views.overview import slow_part
+
+        # An error is reported where it is shown.
+        with suppress(Exception):
+            self._kept.keep(slow_part(self.result()[0], self._start))
+
     def _open(self) -> Opened:
         run = self._load(self._report)
         # Imported in this thread, beside the import of Textual.
@@ -85,6 +97,7 @@ class Opening:
         from chopper_tui.history import dressed, trail_to
         from chopper_tui.screen_data import screen_data
 
+        self._recall(run)
         columns = fitting_columns(self._columns, run.table)
         view = dressed(trail_to(self._start), columns)[-1].view
         try:
@@ -96,6 +109,24 @@ class Opening:
                     raise
                 self.notice = str(error)
             return run, screen_data(run, with_view(view, "")), columns
+
+    def _recall(self, run: Run) -> None:
+        """Take what took long of a whole run's overview from the last time."""
+        from chopper_core.ingest.cache import kept_overview
+        from chopper_core.model.view import View, with_view
+        from chopper_core.views import OVERVIEW
+        from chopper_core.views.overview import Slow, slow_part
+
+        start, overrides = self._start, self._start.overrides
+        plain = with_view(View(start.run, overrides=overrides), OVERVIEW)
+        if start != plain or run.is_sampled_only:
+            return
+        kept = kept_overview(run, overrides)
+        known = None if kept is None else kept.recall(Slow)
+        if known is None:
+            self._kept = kept
+        else:
+            slow_part(run, start, known)
 
     def _report(self, step: str, done: int, total: int) -> None:
         if self._cancelled.is_set():

@@ -96,6 +96,50 @@ def test_a_cache_that_others_can_write_to_is_not_read(
     assert sorted(elsewhere.iterdir()) == stores
 
 
+@pytest.mark.parametrize("umask", [0o000, 0o077])
+def test_figures_that_are_kept_are_private_and_those_of_others_are_not_read(
+    umask: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    trace = _trace(tmp_path)
+    before = os.umask(umask)
+    try:
+        cache.kept_rows(str(trace)).keep([1, 2])
+    finally:
+        os.umask(before)
+    kept = cache.kept_rows(str(trace))
+    assert kept.recall(list[int]) == [1, 2]
+    assert _mode(kept.file.parent) == 0o700
+    assert _mode(kept.file) == 0o600
+    kept.file.parent.chmod(0o777)
+    assert kept.recall(list[int]) is None
+    kept.keep([3])
+    assert _mode(kept.file.parent) == 0o700 and kept.recall(list[int]) == [3]
+    # Planted while others could write: it is theirs still.
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    assert kept.recall(list[int]) is None
+
+
+def test_figures_are_kept_for_one_state_of_the_files_and_verified(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    trace = _trace(tmp_path)
+    kept = cache.kept_rows(str(trace))
+    kept.keep([1, 2])
+    whole = kept.file.read_bytes()
+    kept.file.write_bytes(whole.replace(b"2", b"3"))
+    assert kept.recall(list[int]) is None
+    kept.file.write_bytes(whole)
+    assert kept.recall(list[int]) == [1, 2]
+    os.utime(trace, ns=(1, 1))
+    later = cache.kept_rows(str(trace))
+    assert later.recall(list[int]) is None
+    later.keep([4])
+    assert [later.file] == list(later.file.parent.iterdir())
+    assert cache.clear() and later.recall(list[int]) is None
+
+
 @pytest.mark.parametrize("name", ["../secret", "/etc/hostname", "other.arrow"])
 def test_a_store_names_its_own_files_alone(name: str, tmp_path: Path) -> None:
     store = tmp_path / "store"

@@ -8,21 +8,29 @@ import shutil
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.model.hardware import is_file, own_file
 from chopper_core.model.overrides import NO_OVERRIDES, Overrides
 from chopper_core.model.run import Run, located
-from chopper_core.store.format import is_store, paths_of, read_index, read_label
+from chopper_core.store.format import STORE_INDEX, is_store, paths_of, read_index, read_label
 from chopper_core.store.reader import read_store
-from chopper_core.util.atomic import is_own, is_private, make_private
+from chopper_core.util.atomic import is_own, is_private, make_private, temporary_path
 from chopper_core.util.errors import ChopperError, DataError
 from chopper_core.util.progress import Progress, silent
 
 _DIGEST_LENGTH: Final = 24
+_KINDS: Final = ("rows", "overviews")
+"""Kinds of figures that are kept beside the cached runs: of tables of runs, of first screens."""
+
+_STATE: Final = ("state",)
+"""The key of a run's memo for the state of the files that it was read from."""
+
+T = TypeVar("T")
 
 
 class Entry(Struct, frozen=True):
@@ -63,20 +71,21 @@ def open_cached(
         return located(run, overrides.parallel)
     paths = paths_of(name)
     if len(paths) == 1 and is_store(paths[0]) and not overrides:
-        return read_store(paths[0], progress)
+        return _read_store(paths[0], progress)
     if not all(path.exists() for path in paths):
         return _read(name, progress, jobs, overrides)
     origin = _origin(name, paths, overrides)
     folder = directory()
-    cached = folder / key_of(name, overrides)
+    state = key_of(name, overrides)
+    cached = folder / state
     if is_store(cached) and is_private(folder):
         try:
             run = read_store(cached, progress)
             os.utime(cached)
-            return replace(run, name=name)
+            return _with_state(replace(run, name=name), state)
         except (ChopperError, OSError):
             shutil.rmtree(cached, ignore_errors=True)
-    run = _read(name, progress, jobs, overrides)
+    run = _with_state(_read(name, progress, jobs, overrides), state)
     # Imports pyarrow, which a cached run doesn't need.
     from chopper_core.store.writer import write_store
 
@@ -123,9 +132,71 @@ def entries() -> list[Entry]:
     return sorted(found, key=lambda entry: -entry.used_s)
 
 
-def rows_directory() -> Path:
-    """The directory of the figures of runs in tables of runs: `$XDG_CACHE_HOME/chopper/rows`."""
-    return directory().parent / "rows"
+class Kept(Struct, frozen=True):
+    """Figures of a run in one state of its files, kept beside the cached runs."""
+
+    file: Path
+    """The same for every state of the run: later figures replace older ones."""
+    state: str
+
+    def recall(self, kind: type[T]) -> T | None:
+        """The figures that were kept in this state; None without, or where others can write."""
+        try:
+            if not is_private(self.file.parent) or self.file.lstat().st_uid != os.geteuid():
+                return None
+            digest, _, text = self.file.read_bytes().partition(b"\n")
+            return msgspec.json.decode(text, type=kind) if digest == self._digest(text) else None
+        except (OSError, msgspec.MsgspecError):
+            return None
+
+    def keep(self, figures: object) -> None:
+        """Keep figures; a cache that can't be written, or is another user's, is left as it is."""
+        fresh = temporary_path(self.file, "new")
+        text = msgspec.json.encode(figures)
+        try:
+            make_private(self.file.parent)
+            handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(handle, "wb") as opened:
+                opened.write(self._digest(text) + b"\n" + text)
+            fresh.rename(self.file)
+        except OSError:
+            fresh.unlink(missing_ok=True)
+
+    def _digest(self, text: bytes) -> bytes:
+        """A digest of figures and of all that they depend on."""
+        return hashlib.sha256(self.state.encode() + b"\n" + text).hexdigest().encode()
+
+
+def kept_rows(name: str) -> Kept:
+    """The place of a run's row in tables; ask before the run is read, which may change then."""
+    return _kept("rows", name, NO_OVERRIDES, key_of(name))
+
+
+def kept_overview(run: Run, overrides: Overrides) -> Kept | None:
+    """The place of what takes long of a run's overview; None unless its state is known."""
+    state = run.memo(_STATE, str)
+    return _kept("overviews", run.name, overrides, state) if state else None
+
+
+def _kept(kind: str, name: str, overrides: Overrides, state: str) -> Kept:
+    file = f"{_digest([_origin(name, paths_of(name), overrides)])}.json"
+    return Kept(directory().parent / kind / file, state)
+
+
+def _with_state(run: Run, state: str) -> Run:
+    """The run, which knows the state of its files and of Chopper's own that it was read from."""
+    run.memo(_STATE, lambda: state)
+    return run
+
+
+def _read_store(folder: Path, progress: Progress) -> Run:
+    """A store; its index, which has the checksums of its files, is their state."""
+    index = (folder / STORE_INDEX).read_bytes()
+    run = read_store(folder, progress)
+    if (folder / STORE_INDEX).read_bytes() != index:
+        return run  # replaced meanwhile
+    text = index.decode(errors="surrogateescape")
+    return _with_state(run, _digest([text, _code_stamp(), *_specifications(NO_OVERRIDES)]))
 
 
 def clear(*, old_only: bool = False) -> tuple[int, int]:
@@ -134,7 +205,8 @@ def clear(*, old_only: bool = False) -> tuple[int, int]:
     for entry in removed:
         shutil.rmtree(entry.path, ignore_errors=True)
     if not old_only:
-        shutil.rmtree(rows_directory(), ignore_errors=True)
+        for kind in _KINDS:
+            shutil.rmtree(directory().parent / kind, ignore_errors=True)
     return len(removed), sum(entry.size_bytes for entry in removed)
 
 

@@ -14,11 +14,10 @@ from pathlib import Path
 from threading import Condition, Lock, Thread
 from typing import Final
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.ingest.cache import key_of, open_cached, rows_directory
+from chopper_core.ingest.cache import kept_rows, open_cached
 from chopper_core.model.run import Run
 from chopper_core.model.run_set import (
     FAILED,
@@ -36,8 +35,7 @@ from chopper_core.sources.ranks import rank_in_name
 from chopper_core.sources.registry import Family, family_of, natural_key
 from chopper_core.sources.settings import has_settings, read_settings
 from chopper_core.store.format import is_store, paths_of
-from chopper_core.util.atomic import make_private, temporary_path
-from chopper_core.util.errors import ChopperError, DataError
+from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress
 from chopper_core.util.workers import read_as_done
 
@@ -206,8 +204,9 @@ class ReadFigures(Struct, frozen=True):
 
         name = str(path)
         if self.use_cache:
+            place = kept_rows(name)
             found = figures_of_run(open_cached(name, progress, jobs=self.jobs))
-            _keep(name, found)
+            place.keep(found)
             return found
         return figures_of_run(open_run(name, progress, jobs=self.jobs))
 
@@ -228,11 +227,11 @@ def read_rows(
         if each.is_empty:
             yield place, _failed(each, given, _NOTHING)
             continue
-        kept = _kept(each.path) if use_cache else None
-        if kept is None:
+        known = kept_rows(each.path).recall(RunFigures) if use_cache else None
+        if known is None:
             rest.append(place)
         else:
-            yield place, row_of(each, kept, given)
+            yield place, row_of(each, known, given)
     paths = [Path(found[place].path) for place in rest]
     # Workers share the processors; of a single run, its ranks do.
     reader = ReadFigures(1 if len(rest) > 1 else jobs, use_cache)
@@ -266,27 +265,6 @@ def _settings(each: FoundRun, given: Given) -> dict[str, Setting]:
         named |= in_name(part)
     from_files = read_settings(path) if path.is_dir() else {}
     return named | from_files | given.of(each.name)
-
-
-def _kept(path: str) -> RunFigures | None:
-    """The cached figures of a run in its state now; None without."""
-    try:
-        data = (rows_directory() / f"{key_of(path)}.json").read_bytes()
-        return msgspec.json.decode(data, type=RunFigures)
-    except (OSError, msgspec.MsgspecError, ChopperError):
-        return None
-
-
-def _keep(path: str, found: RunFigures) -> None:
-    folder = rows_directory()
-    file = folder / f"{key_of(path)}.json"
-    fresh = temporary_path(file, "new")
-    try:
-        make_private(folder)
-        fresh.write_bytes(msgspec.json.encode(found))
-        fresh.rename(file)
-    except OSError:
-        fresh.unlink(missing_ok=True)
 
 
 class _OpenedRuns(Mapping[str, Run]):

@@ -60,7 +60,8 @@ def preview(run: Run, view: View) -> Frame:
         return query(run, view)
     module = cast(Previewed, view_module(view.name))
     _check(run, view, module.SPEC)
-    return replace(_frame(run, view, module.preview(run, view)), is_pending=True)
+    found = module.preview(run, view)
+    return query(run, view) if found is None else replace(_frame(run, view, found), is_pending=True)
 
 
 def _of_set(run: RunSet, view: View, *, wait: bool) -> Frame:

@@ -113,5 +113,5 @@ class ViewModule(Protocol):
 class Previewed(ViewModule, Protocol):
     """A view module whose answer takes long in parts that the screen can fill in later."""
 
-    def preview(self, run: Run, view: View) -> ViewResult:
-        """The same rows and columns as the answer, without what takes long."""
+    def preview(self, run: Run, view: View) -> ViewResult | None:
+        """The same rows and columns as the answer, without what takes long; None: nothing does."""

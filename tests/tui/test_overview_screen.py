@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-from functools import cache
+import functools
+from pathlib import Path
 from threading import Event
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 from textual.strip import Strip
 from textual.widgets import OptionList
 
+from chopper_core.ingest import cache
+from chopper_core.ingest.cache import open_cached
 from chopper_core.model import address
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
+from chopper_core.query.frame import Frame
 from chopper_core.render.glyphs import UNICODE
+from chopper_core.store.writer import write_store
 from chopper_core.views import view_module
+from chopper_core.views.query import query
 from chopper_tui.app import ChopperApp
 from chopper_tui.commands.named import home_of
 from chopper_tui.config import Config, saved_splits
+from chopper_tui.opening import Opening
 from chopper_tui.terminal import prepare_environment
 from chopper_tui.widgets.cards import CardsPane
 from chopper_tui.widgets.dialogs import Chooser
@@ -30,7 +38,7 @@ from tests.tui.explorer import Driven, explorer, measured_run
 VIEW = View("sample.json", name="overview")
 
 
-@cache
+@functools.cache
 def demo() -> Run:
     return demo_run()
 
@@ -97,6 +105,39 @@ async def test_the_rest_fills_in_and_nothing_moves(monkeypatch: pytest.MonkeyPat
         lines = zip(before.splitlines(), after.splitlines(), strict=True)
         titles = [(one, other) for one, other in lines if "GPU " in one or "findings" in one]
         assert titles and all(one.split()[0] == other.split()[0] for one, other in titles)
+
+
+def test_the_next_start_shows_all_of_it_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    store = tmp_path / "store"
+    view = View(str(store), name="overview")
+
+    def opened(start: View = view) -> tuple[Opening, Frame]:
+        opening = Opening(lambda progress: open_cached(start.run, progress), start, {})
+        opening.begin()
+        return opening, opening.result()[1].frame
+
+    write_store(measured_run(), store)
+    first, frame = opened()
+    assert frame.is_pending
+    first.keep()
+    whole = query(first.result()[0], view)
+    _, again = opened()
+    assert not again.is_pending
+    assert again.charts[-1] == whole.charts[-1]
+    assert again.columns == whole.columns
+    for name in ("lag_ns", "gfx_mhz"):
+        np.testing.assert_array_equal(again.values[name].numbers, whole.values[name].numbers)
+    # A part of the run, another run in its place and another version compute their own.
+    assert opened(replace(view, path=("1",)))[1].is_pending
+    write_store(measured_run(gpus=3), store)
+    assert opened()[1].is_pending
+    write_store(measured_run(), store)
+    assert not opened()[1].is_pending
+    monkeypatch.setattr(cache, "_code_stamp", lambda: "another version")
+    assert opened()[1].is_pending
 
 
 @pytest.mark.few(4)

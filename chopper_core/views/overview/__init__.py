@@ -45,6 +45,8 @@ SPEC: Final = ViewSpec(
 _MAX_GPUS: Final = 64
 """Of more GPUs, rows are nodes, where their hosts are known."""
 _MAX_CARDS: Final = 12
+_CACHED: Final = 32
+"""Scopes whose slow parts are cached."""
 _UNITS: Final = (
     (7.2e12, "h", 3.6e12),
     (6e11, "min", 6e10),
@@ -82,6 +84,14 @@ LAG: Final = column(
 _UTILISATION: Final = "gfx_util_pct"
 
 
+class Slow(Struct, frozen=True):
+    """The part of the answer that all activities are read for; small, so that it can be kept."""
+
+    lag_ns: tuple[float | None, ...]
+    """How much later than the earliest GPU each starts the same kernels; None if unknown."""
+    cards: Cards
+
+
 class _Rows(Struct, frozen=True, eq=False):
     """The rows of the table: GPUs, or nodes of several."""
 
@@ -103,8 +113,7 @@ class _Rows(Struct, frozen=True, eq=False):
 
 def answer(run: Run, view: View) -> ViewResult:
     """A row per GPU, or per node of very many: its step, its lag, its telemetry."""
-    step = step_of(run, view)
-    return _result(step, _lag_ns(step), _cards(step))
+    return _result(step_of(run, view), slow_part(run, view))
 
 
 def of_samples(run: Run, view: View) -> ViewResult:
@@ -114,15 +123,35 @@ def of_samples(run: Run, view: View) -> ViewResult:
     return overview_of_samples(run, view)
 
 
-def preview(run: Run, view: View) -> ViewResult:
-    """The result without what takes long: the lag of the GPUs and the findings."""
-    pending = Cards(_cards_title(view), (), is_pending=True)
-    return _result(step_of(run, view), None, pending)
+def preview(run: Run, view: View) -> ViewResult | None:
+    """The result without what takes long; None where that is known already."""
+    if run.memo.has(_slow_key(view)):
+        return None
+    return _result(step_of(run, view), None)
 
 
-def _result(step: Step, lag_ns: Float64 | None, cards: Cards) -> ViewResult:
-    """The result with lags of the GPUs; None: they are being computed."""
+def slow_part(run: Run, view: View, known: Slow | None = None) -> Slow:
+    """The lags of the GPUs and the cards, computed once; `known`: as they were before."""
+
+    def compute() -> Slow:
+        if known is not None:
+            return known
+        step = step_of(run, view)
+        lag = [None if np.isnan(each) else each for each in _lag_ns(step).tolist()]
+        return Slow(tuple(lag), _cards(step))
+
+    return run.memo(_slow_key(view), compute, keep=_CACHED)
+
+
+def _slow_key(view: View) -> tuple[str, View]:
+    return "overview", replace(view, by="", sort="", filter="", columns=())
+
+
+def _result(step: Step, slow: Slow | None) -> ViewResult:
+    """The result with what takes long; None: it is being computed."""
     view, run = step.view, step.run
+    lag_ns = None if slow is None else np.array(slow.lag_ns, np.float64)
+    cards = Cards(_cards_title(view), (), is_pending=True) if slow is None else slow.cards
     rows = _rows_of(step)
     base = _baseline_step(run, view)
     own = _columns(step, rows, lag_ns, base)
