@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo check test test-all monkey fuzz lint types format clean docs bench bench-peers
+.PHONY: demo check test test-all monkey fuzz faults lint types format clean docs bench bench-peers
 
 demo: $(VENV)/app
 	@$(BIN)/chopper demo
@@ -30,6 +30,10 @@ monkey: $(VENV)/dev
 # An hour of damaged files; FUZZ takes options: make fuzz FUZZ="--only rocpd --seconds 60"
 fuzz: $(VENV)/dev
 	$(BIN)/python -m tests.fuzz --seconds 3600 $(FUZZ)
+
+# A thousand kills and faults of ingest; FAULTS takes options: make faults FAULTS="--seed 7 --only dask"
+faults: $(VENV)/dev
+	$(BIN)/python -m tests.faults --kills 1000 $(FAULTS)
 
 # Rewrites the generated parts of README and docs, the pictures and the golden screens; read the diff.
 docs: $(VENV)/dev

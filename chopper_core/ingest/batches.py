@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 from chopper_core.ingest.cache import code_files
 from chopper_core.ingest.open import ReadRanks, open_run, table_of
-from chopper_core.ingest.rank import read_rank
+from chopper_core.ingest.rank import read_rank, read_unchanged
 from chopper_core.model.overrides import NO_OVERRIDES, Overrides
 from chopper_core.model.run import Run
 from chopper_core.model.table import COLUMNS, KernelTable, concatenate, empty_table
@@ -34,7 +34,7 @@ from chopper_core.store.format import is_store, paths_of, read_label
 from chopper_core.store.reader import read_store, verify
 from chopper_core.store.writer import StoreWriteError, check_place, write_store
 from chopper_core.util.arrays import AnyArray
-from chopper_core.util.atomic import temporary_path
+from chopper_core.util.atomic import state_of, temporary_path
 from chopper_core.util.errors import ChopperError, DataError
 from chopper_core.util.mmap_columns import content_of
 from chopper_core.util.progress import Progress, silent
@@ -124,9 +124,11 @@ def _put_together(
     def gather_parts(ranks: Sequence[Run]) -> KernelTable:
         # Only one part is open at a time: each takes two file handles.
         parts = ((rank, _part_path(folder, Path(rank.sources[0].path))) for rank in ranks)
-        return gather(
-            (table_of(read_store(part), rank.gpus[0].index) for rank, part in parts), columns
-        )
+        tables = (table_of(read_store(part), rank.gpus[0].index) for rank, part in parts)
+        try:
+            return gather(tables, columns)
+        except OSError as error:
+            raise StoreWriteError(f"can't write the store {store}: {error.strerror}") from error
 
     try:
         run = open_run(
@@ -152,7 +154,8 @@ def gather(tables: Iterable[KernelTable], folder: Path) -> KernelTable:
         def append(name: str, values: AnyArray) -> None:
             if name not in files:
                 files[name] = stack.enter_context((folder / f"{len(files)}.bin").open("wb"))
-            values.tofile(files[name])
+            # `tofile` loses the error of a disk that is full once its buffer is flushed.
+            files[name].write(np.ascontiguousarray(values).data)
 
         for table in tables:
             # With the texts of the tables before it, its codes become those of the whole.
@@ -191,11 +194,14 @@ class _ReadPart(Struct, frozen=True):
     def __call__(self, trace: Path, progress: Progress) -> None:
         if has_part(self.folder, trace):
             return
+        origin = _origin(trace)
         try:
-            outcome: Run | ChopperError = read_rank(trace, progress, self.hosts)
+            outcome: Run | ChopperError = read_unchanged(
+                trace, lambda: read_rank(trace, progress, self.hosts)
+            )
         except ChopperError as error:
             outcome = error
-        write_part(self.folder, trace, outcome)
+        write_part(self.folder, trace, outcome, origin)
         if isinstance(outcome, ChopperError):
             raise outcome
 
@@ -229,11 +235,12 @@ def read_parts(
     }
 
 
-class _PartOrigin(Struct, frozen=True):
+class PartOrigin(Struct, frozen=True):
     """The state of a trace when it was read, and of the Chopper that read it."""
 
     size_bytes: int
     modified_ns: int
+    changed_ns: int
     code: str
     is_failed: bool = False
 
@@ -244,16 +251,21 @@ def parts_folder(store: Path) -> Path:
 
 
 def has_part(folder: Path, trace: Path) -> bool:
-    """Whether a usable part of the trace as it is now exists."""
-    try:
-        return _read_origin(_part_path(folder, trace)) == _origin(trace)
-    except OSError:
+    """Whether a usable part of the trace as it is now exists, undamaged."""
+    part = _part_path(folder, trace)
+    if _read_origin(part) != _origin(trace):
         return False
+    try:
+        # A writer that was killed while it removed the parts leaves some of their files.
+        verify(part)
+    except (DataError, OSError):
+        return False
+    return True
 
 
-def write_part(folder: Path, trace: Path, outcome: Run | ChopperError) -> None:
-    """Write the part of a trace, or why it can't be used; raises StoreWriteError."""
-    name, origin = str(trace.resolve()), _origin(trace)
+def write_part(folder: Path, trace: Path, outcome: Run | ChopperError, origin: PartOrigin) -> None:
+    """Write the part of a trace as it was then, or why it can't be used; raises StoreWriteError."""
+    name = str(trace.resolve())
     if isinstance(outcome, ChopperError):
         run = Run(name, empty_table(), (), (), failed=((name, str(outcome)),))
         origin = replace(origin, is_failed=True)
@@ -273,8 +285,7 @@ def read_part(folder: Path, trace: Path) -> Run | DataError:
         return DataError(f"{trace} is not ingested yet")
     if read.code != _code():
         return DataError(f"{trace} was ingested by another version of Chopper; ingest it again")
-    now = _origin(trace) if trace.exists() else read
-    if (now.size_bytes, now.modified_ns) != (read.size_bytes, read.modified_ns):
+    if trace.exists() and _origin(trace) != replace(read, is_failed=False):
         return DataError(f"{trace} has changed since it was ingested; ingest it again")
     try:
         verify(part)
@@ -298,14 +309,13 @@ def _part_path(folder: Path, trace: Path) -> Path:
     return folder / f"{trace.name}-{digest}.chopper"
 
 
-def _origin(trace: Path) -> _PartOrigin:
-    status = trace.stat()
-    return _PartOrigin(status.st_size, status.st_mtime_ns, _code())
+def _origin(trace: Path) -> PartOrigin:
+    return PartOrigin(*state_of(trace), _code())
 
 
-def _read_origin(part: Path) -> _PartOrigin | None:
+def _read_origin(part: Path) -> PartOrigin | None:
     try:
-        return msgspec.json.decode(read_label(part).origin, type=_PartOrigin)
+        return msgspec.json.decode(read_label(part).origin, type=PartOrigin)
     except msgspec.MsgspecError:
         return None
 

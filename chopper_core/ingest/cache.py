@@ -19,7 +19,14 @@ from chopper_core.model.overrides import NO_OVERRIDES, Overrides
 from chopper_core.model.run import Run, located
 from chopper_core.store.format import STORE_INDEX, is_store, paths_of, read_index, read_label
 from chopper_core.store.reader import read_store
-from chopper_core.util.atomic import is_own, is_private, make_private, temporary_path
+from chopper_core.util.atomic import (
+    is_own,
+    is_private,
+    make_private,
+    remove_abandoned,
+    state_of,
+    temporary_path,
+)
 from chopper_core.util.errors import ChopperError, DataError
 from chopper_core.util.progress import Progress, silent
 
@@ -96,10 +103,11 @@ def open_cached(
             # Others could have put runs there: none of them is kept.
             clear()
         make_private(folder)
-        write_store(run, cached, origin=origin, private=True, progress=progress)
+        _remove_older(cached, origin)
+        if key_of(name, overrides) == state:
+            write_store(run, cached, origin=origin, private=True, progress=progress)
     except (ChopperError, OSError):
         return run
-    _remove_older(cached, origin)
     return run
 
 
@@ -201,6 +209,7 @@ def _read_store(folder: Path, progress: Progress) -> Run:
 
 def clear(*, old_only: bool = False) -> tuple[int, int]:
     """Remove all cached runs, or those of no further use; returns their number and bytes."""
+    remove_abandoned(directory())
     removed = [entry for entry in entries() if entry.is_old or not old_only]
     for entry in removed:
         shutil.rmtree(entry.path, ignore_errors=True)
@@ -218,7 +227,9 @@ def _folders() -> list[Path]:
 
 
 def _remove_older(cached: Path, origin: str) -> None:
-    """Remove runs cached from other states of the same files or by other versions."""
+    """Remove runs cached from other states of the same files or by other versions, and what
+    writers left that were killed."""
+    remove_abandoned(cached.parent)
     for path in _folders():
         if path != cached and read_label(path).origin == origin:
             shutil.rmtree(path, ignore_errors=True)
@@ -232,7 +243,7 @@ def _origin(name: str, paths: Sequence[Path], overrides: Overrides) -> str:
 
 
 def _stamps(paths: Sequence[Path]) -> Iterator[str]:
-    """Path, size and modification time of every file below the paths, sorted by path."""
+    """Path and state of every file below the paths, sorted by path."""
     for path in paths:
         if not path.is_dir():
             yield _stamp(path)
@@ -244,11 +255,7 @@ def _stamps(paths: Sequence[Path]) -> Iterator[str]:
 
 
 def _stamp(path: str | Path) -> str:
-    try:
-        status = os.stat(path)
-    except OSError as error:
-        return f"{path}\t{error.errno}"
-    return f"{path}\t{status.st_size}\t{status.st_mtime_ns}"
+    return "\t".join(map(str, (path, *state_of(path))))
 
 
 def _specifications(overrides: Overrides) -> list[str]:

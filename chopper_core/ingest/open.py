@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -41,6 +42,7 @@ from chopper_core.sources.registry import natural_key
 from chopper_core.sources.settings import read_settings
 from chopper_core.sources.shared.text import FileHead
 from chopper_core.store.format import is_store, paths_of
+from chopper_core.util.atomic import state_of
 from chopper_core.util.errors import ChopperError, DataError, UsageError
 from chopper_core.util.progress import Progress, silent
 from chopper_core.util.workers import read_all
@@ -49,6 +51,8 @@ if TYPE_CHECKING:
     from chopper_core.sources.chakra.host_trace import HostFile
     from chopper_core.sources.dispatches import DispatchRun
 
+_MAX_ATTEMPTS: Final = 3
+"""Attempts to read a run whose files are replaced meanwhile."""
 NO_CLOCK: Final = "none: dispatches have no times, only their order"
 
 ReadRanks = Callable[[Sequence[Path], "Sequence[HostFile]", Progress], Sequence[Run | ChopperError]]
@@ -81,7 +85,8 @@ def open_run(
 
     Files are read by `jobs` processes (default: one per processor when the files are large), or
     by `read_ranks`; `gather` makes one table of theirs. A file that can't be read is left out and
-    named in `Run.failed`; raises DataError if none is left.
+    named in `Run.failed`; raises DataError if none is left, and where files were replaced while
+    others were read, even after another try.
     """
     paths = paths_of(name)
     if len(paths) == 1 and is_store(paths[0]):
@@ -93,6 +98,53 @@ def open_run(
         from chopper_core.store.reader import read_store
 
         return located(read_store(paths[0], progress), overrides.parallel)
+    changed: str | None = None
+    for _ in range(_MAX_ATTEMPTS):
+        before = {path: state_of(path) for path in _files_below(paths)}
+        try:
+            run = _read_run(name, paths, progress, jobs, overrides, read_ranks, gather)
+        except DataError:
+            if all(state_of(path) == state for path, state in before.items()):
+                raise
+            continue
+        changed = next((path for path in _used_files(run) if _is_replaced(path, before)), None)
+        if changed is None:
+            return run
+    raise DataError(f"{changed or name} changed while it was read; open it again once it is whole")
+
+
+def _files_below(paths: Sequence[Path]) -> Iterator[str]:
+    """The files at and below the paths."""
+    for path in paths:
+        walked = os.walk(path, followlinks=True) if path.is_dir() else [("", (), (str(path),))]
+        yield from (os.path.join(folder, name) for folder, _, names in walked for name in names)
+
+
+def _used_files(run: Run) -> Iterator[str]:
+    """The files that a run's figures come from."""
+    paths = [each.path for each in run.sources]
+    paths += [each.path for each in run.telemetry]
+    paths += [each.path for each in run.cpu]
+    yield from (path for each in paths for path in each.split(", "))
+    yield from (path for counters in run.counters for path in counters.paths)
+
+
+def _is_replaced(path: str, before: Mapping[str, tuple[int, int, int]]) -> bool:
+    """Whether a file is another one than before; one that grows, as telemetry does, is not."""
+    then, now = before.get(path), state_of(path)
+    return then is not None and then != now and now[0] <= then[0]
+
+
+def _read_run(
+    name: str,
+    paths: Sequence[Path],
+    progress: Progress,
+    jobs: int | None,
+    overrides: Overrides,
+    read_ranks: ReadRanks | None,
+    gather: GatherTables,
+) -> Run:
+    """The run of the files at the paths, which are no store; raises DataError, UsageError."""
     try:
         discovery = find_traces(paths)
     except DataError as no_traces:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -23,6 +23,7 @@ from chopper_core.sources.ranks import rank_in_name
 from chopper_core.sources.registry import Family, read_source
 from chopper_core.sources.shared.text import FileHead
 from chopper_core.sources.trace import ABSENT, Trace, by_rank
+from chopper_core.util.atomic import state_of
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
 
@@ -35,6 +36,8 @@ HOST_TRACE: Final = "host trace"
 """The note on a joined host trace begins so, with its path."""
 MERGED: Final = "args.rank of the events: the file merges several ranks"
 """The origin of the ranks of one file."""
+_MAX_ATTEMPTS: Final = 3
+"""Attempts to read a file that is replaced or written meanwhile."""
 _EPOCH_US: Final = 10**15
 _MAX_WORLD: Final = 1 << 20
 _HOST_KEYS: Final = ("hostname", "host_name", "host")
@@ -55,7 +58,22 @@ class RankReader(Struct, frozen=True):
 
     def __call__(self, path: Path, progress: Progress) -> Run:
         """Read and align one trace."""
-        return read_rank(path, progress, self.hosts)
+        return read_unchanged(path, lambda: read_rank(path, progress, self.hosts))
+
+
+def read_unchanged(path: Path, read: Callable[[], Run]) -> Run:
+    """Read a file that nobody changes meanwhile, again if need be; raises DataError."""
+    for _ in range(_MAX_ATTEMPTS):
+        before = state_of(path)
+        try:
+            run = read()
+        except DataError:
+            if state_of(path) == before:
+                raise
+        else:
+            if state_of(path) == before:
+                return run
+    raise DataError(f"{path} changed while it was read; read it again once it is complete")
 
 
 def read_rank(path: Path, progress: Progress = silent, hosts: Sequence[HostFile] = ()) -> Run:

@@ -10,6 +10,7 @@ are read. docs/store.md gives the reasons.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Final
 
 import msgspec
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from chopper_core.model.hardware import CounterInfo, Hardware
 from chopper_core.model.host_lane import HostLane
@@ -74,6 +76,12 @@ class StoreIndex(Struct, frozen=True):
     """The files and options that a cached run or a part was read from; else empty."""
     files: Mapping[str, tuple[int, int]]
     """Size in bytes and CRC-32 of each file."""
+    checksum: int = 0
+    """CRC-32 of the index itself, encoded with 0 in its place."""
+
+    def checked(self) -> StoreIndex:
+        """The index with the checksum that it must have."""
+        return replace(self, checksum=zlib.crc32(msgspec.json.encode(replace(self, checksum=0))))
 
 
 class StoredSignal(Struct, frozen=True):
@@ -139,12 +147,17 @@ def read_index(folder: Path) -> StoreIndex:
     """Read `store.json`; raises DataError if it is corrupt or of another version."""
     try:
         index = msgspec.json.decode((folder / STORE_INDEX).read_bytes(), type=StoreIndex)
-    except (OSError, ValueError, msgspec.MsgspecError) as error:
+        is_whole = index == index.checked()
+    except (OSError, ValueError, RecursionError, msgspec.MsgspecError) as error:
         raise DataError(f"{folder} is a corrupt store ({error}); {recreate(folder)}") from error
     if not set(index.files) <= FILES:
         raise DataError(f"{folder} is a corrupt store (it names other files); {recreate(folder)}")
     if index.schema != SCHEMA or index.fingerprint != fingerprint():
         raise DataError(f"{folder} was written by another version of Chopper; {recreate(folder)}")
+    if not is_whole:
+        raise DataError(
+            f"{folder / STORE_INDEX}: checksum mismatch: the store is corrupt; {recreate(folder)}"
+        )
     return index
 
 

@@ -127,7 +127,7 @@ def _write_files(run: Run, folder: Path, origin: str) -> None:
     write_file(folder / RUN, msgspec.json.encode(stored))
     files = {path.name: stamp_of(path) for path in sorted(folder.iterdir())}
     index = StoreIndex(SCHEMA, fingerprint(), run.name, origin, files)
-    write_file(folder / STORE_INDEX, msgspec.json.encode(index))
+    write_file(folder / STORE_INDEX, msgspec.json.encode(index.checked()))
 
 
 def _plain(value: Any) -> Any:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
+import time
 import zlib
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from stat import S_ISDIR
 from typing import Final
@@ -17,11 +20,77 @@ _RENAME_EXCHANGE: Final = 2
 """Arguments of renameat2(2): relative to the current directory; exchange both names."""
 _MAX_ATTEMPTS: Final = 20
 """Attempts to rename a folder to a name that other processes use too; the last one wins."""
+_TEMPORARY: Final = re.compile(r"\.(?P<name>.+)\.(?P<machine>\w+)-(?P<pid>\d+)-\w+\.(?:new|old)")
+_ABANDONED_S: Final = 24 * 3600.0
+"""Age from which a temporary folder of another machine has no writer any more."""
+_NEVER: Final = (-1, -1, -1)
+
+
+def state_of(path: str | Path) -> tuple[int, int, int]:
+    """Size, and the times of the last change of content and of anything in ns; -1 without a file.
+
+    The second can't be set: a file that takes another's place differs, whatever its size and time.
+    """
+    try:
+        status = os.stat(path)
+    except OSError:
+        return _NEVER
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def temporary_path(folder: Path, suffix: str) -> Path:
-    """A hidden name beside a folder that no other process uses, on any machine."""
-    return folder.with_name(f".{folder.name}.{os.urandom(6).hex()}.{suffix}")
+    """A hidden name beside a folder that no other process uses, on any machine.
+
+    Those that processes left which were killed are removed first.
+    """
+    remove_abandoned(folder.parent, folder.name)
+    own = f"{_machine()}-{os.getpid()}-{os.urandom(6).hex()}"
+    return folder.with_name(f".{folder.name}.{own}.{suffix}")
+
+
+def remove_abandoned(parent: Path, name: str = "") -> None:
+    """Remove the temporary files and folders of writers that are gone, of one name or of all.
+
+    An older folder that was renamed aside stays while nothing took its place: it is the only copy.
+    """
+    with suppress(OSError), os.scandir(parent) as entries:
+        for entry in entries:
+            found = _TEMPORARY.fullmatch(entry.name)
+            if found is None or name not in ("", found["name"]):
+                continue
+            is_only_copy = entry.name.endswith(".old") and not (parent / found["name"]).exists()
+            path = Path(entry.path)
+            if is_only_copy or not _is_abandoned(path, found["machine"], int(found["pid"])):
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+
+
+def _is_abandoned(path: Path, machine: str, process: int) -> bool:
+    """Whether its writer is gone: of another machine, whether nothing has changed for long."""
+    if machine == _machine():
+        try:
+            os.kill(process, 0)
+        except ProcessLookupError:
+            return True
+        except PermissionError:
+            return False
+        return False
+    files = [path, *(path.iterdir() if path.is_dir() and not path.is_symlink() else ())]
+    newest_s: float = max(file.lstat().st_mtime for file in files)
+    return newest_s < time.time() - _ABANDONED_S
+
+
+@cache
+def _machine() -> str:
+    """A digest of the boot and the process namespace in which this process has its number."""
+    known = [os.uname().nodename]
+    with suppress(OSError):
+        known.append(Path("/proc/sys/kernel/random/boot_id").read_text())
+        known.append(os.readlink("/proc/self/ns/pid"))
+    return f"{zlib.crc32(' '.join(known).encode()):08x}"
 
 
 def make_private(folder: Path) -> None:

@@ -9,7 +9,9 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from random import Random
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -28,6 +30,7 @@ from chopper_core.render import info, render
 from chopper_core.store import format as store_format
 from chopper_core.store import reader as store
 from chopper_core.store import writer as store_writer
+from chopper_core.store.format import StoreIndex
 from chopper_core.store.writer import write_store
 from chopper_core.util import atomic as folders
 from chopper_core.util.errors import DataError, UsageError
@@ -193,11 +196,33 @@ def test_columns_that_lie_nowhere_are_refused(copy: Path, place: list[object]) -
     said = json.loads((copy / "run.json").read_text())
     said["places"]["kernels.arrow"]["start_ns"] = place
     (copy / "run.json").write_text(json.dumps(said))
-    index = json.loads((copy / "store.json").read_text())
-    index["files"]["run.json"] = folders.stamp_of(copy / "run.json")
-    (copy / "store.json").write_text(json.dumps(index))
+    index = msgspec.json.decode((copy / "store.json").read_bytes(), type=StoreIndex)
+    files = {**index.files, "run.json": folders.stamp_of(copy / "run.json")}
+    sealed = replace(index, files=files).checked()
+    (copy / "store.json").write_bytes(msgspec.json.encode(sealed))
     with pytest.raises(DataError, match="corrupt store"):
         store.read_store(copy)
+
+
+@pytest.mark.parametrize("flips", [150, pytest.param(1500, marks=pytest.mark.sweep)])
+def test_every_flipped_bit_is_refused(tmp_path: Path, flips: int) -> None:
+    """In the index and the metadata most of all, whose names and counts nothing else would tell."""
+    folder, random, sample = tmp_path / "part", Random(flips), sample_run()
+    power_w = np.arange(float(len(sample.table)))
+    sample = replace(sample, table=sample.table.with_measured({"power_w": power_w}))
+    write_store(sample, folder, origin='{"size_bytes":1}')
+    contents = {path: bytearray(path.read_bytes()) for path in sorted(folder.iterdir())}
+    names = [folder / "store.json", folder / "run.json", *contents]
+    for _ in range(flips):
+        path = random.choice(names)
+        at, bit = random.randrange(len(contents[path])), 1 << random.randrange(8)
+        contents[path][at] ^= bit
+        path.write_bytes(contents[path])
+        with pytest.raises(DataError, match=r"corrupt|another version|names other files"):
+            dict(store.read_store(folder).table.measured)
+        contents[path][at] ^= bit
+        path.write_bytes(contents[path])
+    store.read_store(folder)
 
 
 def test_what_is_no_store_is_not_overwritten(run: Run, tmp_path: Path) -> None:
