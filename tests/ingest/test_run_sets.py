@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +22,9 @@ from chopper_core.views.query import query
 from chopper_core.views.runs.columns import LARGEST, LEAST, MEAN, RUN_COLUMNS, TOTAL
 from chopper_tui.cli import main
 from tests.align.traces import TinyTrace
+from tests.charllm import directory
 from tests.demo import as_kept, demo_run
+from tests.sources.telemetry.telemetry_texts import DCGM_DMON, stamped
 
 RUNS = ("fsdp1", "fsdp2")
 
@@ -64,31 +68,108 @@ def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, obje
 
 
 def test_every_cell_is_a_figure_of_show(demos: RunSet, capsys: pytest.CaptureFixture[str]) -> None:
-    names = [name for name, each in RUN_COLUMNS.items() if each.view]
-    root = [name for name, each in METRICS.items() if each.reduces][:60]
-    table = shown(capsys, "runs", "demo_data", "--columns", ",".join([*names, *root]))
-    reductions = {MEAN: np.mean, LEAST: np.min, LARGEST: np.max}
-    cells = 0
-    for row in table["rows"]:
+    root = [name for name, each in METRICS.items() if each.reduces and name not in RUN_COLUMNS]
+    table = shown(capsys, "runs", "demo_data", "--columns", ",".join([*RUN_COLUMNS, *root]))
+    for row in table["rows"]:  # type: ignore[attr-defined]
         path = f"demo_data/{row['name']}"
         whole = shown(capsys, "show", f"{path}?columns={','.join(root)}")["total"]
-        for name in root:
-            assert row[name] == whole[name], name
-        for view in {RUN_COLUMNS[name].view for name in names}:
-            own = {name: each for name in names if (each := RUN_COLUMNS[name]).view == view}
-            columns = ",".join({each.name for each in own.values()})
-            document = shown(capsys, "show", f"{path}?view={view}&columns={columns}")
-            for name, each in own.items():
-                expected = document["total"].get(each.name)
-                if each.how != TOTAL:
-                    rows = [other[each.name] for other in document["rows"]]
-                    expected = reductions[each.how](rows)
-                if expected is None:
-                    assert row[name] is None and each.view == "pipeline"
-                else:
-                    assert row[name] == pytest.approx(expected, rel=1e-12), name
-                cells += 1
-    assert cells == 2 * len(names) and len(names) > 10
+        assert {name: row[name] for name in root} == {name: whole[name] for name in root}  # type: ignore[index]
+        checked = check_cells(capsys, path, row, tokens=8 * 8192)
+        assert checked == set(RUN_COLUMNS) - {"window_ns", "window_energy_j"}
+
+
+def test_every_cell_of_telemetry_alone_is_a_figure_of_show(
+    sweep: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory(sweep / "charllm_tp2", 2, 20)
+    directory(sweep / "charllm_tp4", 2, 9)
+    (sweep / "dcgm_tp2").mkdir()
+    (sweep / "dcgm_tp2" / "dcgm.txt").write_text(stamped(DCGM_DMON))
+    given = ("--set", "steps=2,gbs=64,seq=512", "--jobs", "1")
+    table = shown(capsys, "runs", str(sweep), "--columns", ",".join(RUN_COLUMNS), *given)
+    rows = {row["name"]: row for row in table["rows"]}  # type: ignore[attr-defined]
+    for name, row in rows.items():
+        is_short = name == "charllm_tp4"
+        check_cells(capsys, str(sweep / name), row, tokens=64 * 512, batch=64)
+        window = None
+        if not is_short:
+            document = shown(capsys, "show", f"{sweep / name}?view=overview")
+            window = document["total"]["window_ns"]  # type: ignore[index]
+        assert row["window_ns"] == window
+        assert row["step_time_ns"] == (None if window is None else window / 2)
+    short = chopper.runs(sweep, columns=["status", "reason"], jobs=1)
+    assert short.row(1) == {
+        "status": "short",
+        "reason": "OOM or stopped: 9 samples of power of rank 0, fewer than 10",
+    }
+
+
+REDUCTIONS = {MEAN: np.mean, LEAST: np.min, LARGEST: np.max}
+
+
+def check_cells(
+    capsys: pytest.CaptureFixture[str],
+    path: str,
+    row: Mapping[str, Any],
+    tokens: float,
+    batch: float | None = None,
+) -> set[str]:
+    """Compare the cells of a row with what `show` prints of the run; returns those compared."""
+    checked = set()
+    for view in {each.view for each in RUN_COLUMNS.values() if each.view}:
+        own = {name: each for name, each in RUN_COLUMNS.items() if each.view == view}
+        for name, each in own.items():
+            status = main(["show", f"{path}?view={view}&columns={each.name}", "--format", "json"])
+            text = capsys.readouterr().out
+            document = json.loads(text) if status == 0 else {"total": {}, "rows": []}
+            expected = document["total"].get(each.name)
+            cells = [other[each.name] for other in document["rows"] if each.name in other]
+            if each.how != TOTAL:
+                known = bool(cells) and None not in cells
+                expected = float(REDUCTIONS[each.how](cells)) if known else None
+            if expected is None:
+                # Of telemetry alone the settings give the step time.
+                assert row[name] is None or name == "step_time_ns", (path, name)
+            else:
+                assert row[name] == pytest.approx(expected, rel=1e-12), (path, name)
+            checked.add(name)
+    step_s = None if row["step_time_ns"] is None else row["step_time_ns"] * 1e-9
+    joules = row["j_per_step"]
+    if joules is not None and "demo" in path:
+        power = shown(capsys, "show", f"{path}?view=power&columns=iteration_energy_j")
+        assert joules == power["total"]["iteration_energy_j"]  # type: ignore[index]
+    by_hand = {
+        "samples_per_s": batch and step_s and batch / step_s,
+        "run_tokens_per_s": step_s and tokens / step_s,
+        "j_per_token": joules and joules / tokens,
+        "tokens_per_j": joules and tokens / joules,
+        "j_per_sample": batch and joules and joules / batch,
+        "samples_per_s_mj": batch and joules and step_s and batch / step_s / (joules * 1e-6),
+    }
+    for name, expected in by_hand.items():
+        assert row[name] == (None if expected is None else pytest.approx(expected, rel=1e-9)), name
+    checked |= {*by_hand, "j_per_step"}
+    if row["straggler"] is not None:
+        ranks = shown(capsys, "show", f"{path}?view=ranks&columns=delay_ns")
+        delays = {f"GPU {other['name']}": other["delay_ns"] for other in ranks["rows"]}  # type: ignore[attr-defined]
+        assert row["straggler"] == "GPU 5" and row["straggler_delay_ns"] == delays["GPU 5"]
+    return checked | {"straggler", "straggler_delay_ns"}
+
+
+def test_what_is_missing_has_its_reason(demos: RunSet, sweep: Path) -> None:
+    directory(sweep / "charllm_tp2", 2, 20, ("gpu_power",))
+    trace(sweep / "traced_tp4")
+    for where in ("demo_data", sweep):
+        runs = open_runs("all", [str(where)], jobs=1)
+        all_rows(runs)
+        for row in runs.reading(False).rows:
+            for name in RUN_COLUMNS:
+                assert (name in row.figures) != bool(row.missing.get(name)), (row.name, name)
+    frame = chopper.runs(sweep, columns=["gpu_mhz", "bubble_pct", "l2_hit_pct"], jobs=1)
+    notes = "\n".join(frame.notes)
+    assert "gpu_mhz of charllm_tp2 missing: the telemetry of some of the GPUs lacks it" in notes
+    assert "bubble_pct of charllm_tp2 missing: it has telemetry alone, without" in notes
+    assert "l2_hit_pct missing: " in notes
 
 
 def test_derived_figures_follow_from_the_settings(demos: RunSet) -> None:

@@ -51,6 +51,7 @@ WINDOW_NS: Final = 100e6
 BURST: Final = 1.1
 """A burst of power exceeds the mean by this factor."""
 AT_LIMIT: Final = 0.98
+VRAM: Final = "vram_bytes"
 _SHOWN_ALONE: Final = (
     *("mean_power_w", "peak_power_w", "sampled_energy_j", "limit_w", "at_limit_pct"),
     *("mean_gfx_mhz", "p05_gfx_mhz", "sd_gfx_mhz", "mean_mem_mhz", "mean_hot_c", "hottest_c"),
@@ -222,6 +223,8 @@ def _columns(run: Run, found: list[GpuSamples], options: Options) -> Own:
     ]
     bursts = np.array([_bursts(gpu.signals["power_w"], options) for gpu in found]).T
     limit = np.array([gpu.limit_w for gpu in found])
+    hot = [next((gpu.signals[n] for n in HEAT if len(gpu.signals[n])), gpu.signals[HEAT[0]])
+           for gpu in found]  # fmt: skip
 
     def rolling(name: str) -> Float64:
         return np.array([_mean(gpu.rolled[name][1]) for gpu in found])
@@ -245,6 +248,7 @@ def _columns(run: Run, found: list[GpuSamples], options: Options) -> Own:
         (c.LONGEST_BURST, numbered(bursts[2])),
         (c.GFX, numbered(gfx)),
         (c.GFX_LOW, numbered(each("gfx_mhz", lambda own: own.quantile(0.05)))),
+        (c.GFX_LEAST, numbered(each("gfx_mhz", _least))),
         (c.GFX_DEVIATION, numbered(gfx_deviation)),
         (c.GFX_RATIO, numbered(gfx / _or_nan(np.nanmin, gfx))),
         (c.ROLLING_GFX, numbered(rolling("gfx_mhz"))),
@@ -252,6 +256,12 @@ def _columns(run: Run, found: list[GpuSamples], options: Options) -> Own:
         (c.MEM_DEVIATION, numbered(mem_deviation)),
         (c.HOT, numbered(each("hotspot_c", Sampled.mean))),
         (c.HOTTEST, numbered(each("hotspot_c", _largest))),
+        (c.HOT_ANYWHERE, numbered([own.mean() for own in hot])),
+        (c.HOTTEST_ANYWHERE, numbered([_largest(own) for own in hot])),
+        (
+            c.VRAM,
+            numbered([_largest(g.signals[VRAM]) if VRAM in g.signals else np.nan for g in found]),
+        ),
         (c.MEM_HOT, numbered(each("mem_c", Sampled.mean))),
         (c.EDGE, numbered(each("edge_c", Sampled.mean))),
         (c.THROTTLED, numbered(each("throttle_pct", Sampled.mean))),
@@ -271,6 +281,10 @@ def _mean(values: Float64) -> float:
 
 def _largest(own: Sampled) -> float:
     return float(own.values.max()) if len(own) else np.nan
+
+
+def _least(own: Sampled) -> float:
+    return float(own.values.min()) if len(own) else np.nan
 
 
 def _or_nan(reduce: Callable[[Float64], float], values: Float64) -> float:

@@ -15,7 +15,7 @@ _NEEDS: Final = "no such telemetry of the GPU in the scope's time"
 
 def _over_time(name: str, unit: str, title: str, what: str) -> Metric:
     text = f"{what}, {_TIME}"
-    if name.startswith("mean_"):
+    if name.startswith("mean_") and name != "mean_hot_c":
         # A metric of the same signal weights by activities: another figure of the same GPU.
         text += f"; {name.removeprefix('mean_')} is the mean over the durations of the activities"
     return column(name, unit, title, f"{text}.", source="telemetry", missing_because=_NEEDS)
@@ -113,6 +113,9 @@ GFX: Final = _over_time("mean_gfx_mhz", "MHz", "mean gfx", "Mean clock of the co
 GFX_LOW: Final = _over_time(
     "p05_gfx_mhz", "MHz", "p05", "The clock of the compute units that 5 % of the time don't exceed"
 )
+GFX_LEAST: Final = _over_time(
+    "lowest_gfx_mhz", "MHz", "lowest gfx", "The least sample of the clock of the compute units"
+)
 GFX_DEVIATION: Final = _over_time(
     "sd_gfx_mhz", "MHz", "± gfx", "Standard deviation of the clock of the compute units"
 )
@@ -136,6 +139,13 @@ MEM_DEVIATION: Final = _over_time(
 )
 HOT: Final = _over_time("mean_hotspot_c", "°C", "hotspot", "Mean temperature of the hottest spot")
 HOTTEST: Final = _over_time("max_hotspot_c", "°C", "max", "Largest temperature of the hottest spot")
+HOT_ANYWHERE: Final = _over_time(
+    "mean_hot_c", "°C", "mean hot", "Mean temperature: of the hottest spot, else of the edge"
+)
+HOTTEST_ANYWHERE: Final = _over_time(
+    "hottest_c", "°C", "hottest", "Largest temperature: of the hottest spot, else of the edge"
+)
+VRAM: Final = _over_time("peak_vram_bytes", "B", "peak VRAM", "The most memory in use on the GPU")
 MEM_HOT: Final = _over_time("mean_mem_c", "°C", "mean mem °C", "Mean temperature of the memory")
 EDGE: Final = _over_time(
     "mean_edge_c", "°C", "mean edge °C", "Mean temperature at the edge of the die"

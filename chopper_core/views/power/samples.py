@@ -47,7 +47,7 @@ def samples_of(
     for gpu, stretches in (spans_of(run, view) if spans is None else spans).items():
         curves = {
             name: run.measured[name].curves[gpu]
-            for name in (*SIGNALS, "power_cap_w", *limiters)
+            for name in (*SIGNALS, "power_cap_w", "vram_bytes", *limiters)
             if name in run.measured and gpu in run.measured[name].curves
         }
         signals = all_sampled(curves, stretches)

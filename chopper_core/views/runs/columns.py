@@ -43,6 +43,8 @@ _MAX_UNKNOWN_FLOPS_PCT: Final = 5.0
 """Of the time of matrix kernels: with more, the share of the peak would be far too small."""
 WORLD: Final = "world"
 """The setting of the number of ranks of the job, of which some may have no data."""
+TREE: Final = "explore"
+"""The name of the tree as a view."""
 LOWER: Final = -1
 HIGHER: Final = 1
 
@@ -66,9 +68,11 @@ class RunColumn(Struct, frozen=True):
 def _of_view(
     name: str, unit: str, title: str, view: str, figure: str, how: str, better: int, text: str = ""
 ) -> RunColumn:
-    source = f"`{figure}` of the view {view}"
+    source = f"`{figure}` of the view {view}" if view != TREE else f"`{figure}` of the tree"
     definition = f"{text} {_WORDS[how].format(source)}".strip()
-    return RunColumn(column(name, unit, title, definition), better, view, figure, how)
+    missing = _NO_SIGNAL if view == "power" else ""
+    metric = column(name, unit, title, definition, missing_because=missing)
+    return RunColumn(metric, better, view, figure, how)
 
 
 def _derived(
@@ -82,6 +86,7 @@ _NO_BATCH: Final = "the settings name no global batch (--set global_batch=128)"
 _NO_TOKENS: Final = (
     "neither the shapes in the trace nor the settings (global_batch and sequence) give the tokens"
 )
+_NO_SIGNAL: Final = "the telemetry of some of the GPUs lacks it"
 _OWN: Final = (
     _of_view(
         "step_time_ns", "ns", "step", "throughput", "iteration_ns", TOTAL, LOWER,
@@ -117,6 +122,11 @@ _OWN: Final = (
         "Tokens of a step / j_per_step.", f"{_NO_TOKENS}, or j_per_step is unknown",
     ),
     _derived(
+        "j_per_sample", "J", "sample energy", LOWER,
+        "j_per_step / global_batch of the settings.",
+        f"{_NO_BATCH}, or j_per_step is unknown", "global_batch",
+    ),
+    _derived(
         "samples_per_s_mj", "1/(s·MJ)", "samples", HIGHER,
         "samples_per_s / j_per_step in MJ: CharLLM-PPT's efficiency.",
         f"{_NO_BATCH}, or j_per_step is unknown", "global_batch",
@@ -126,10 +136,10 @@ _OWN: Final = (
     ),
     _of_view("peak_power_w", "W", "peak W", "power", "peak_power_w", LARGEST, LOWER),
     _of_view(
-        "gpu_hotspot_c", "°C", "°C", "power", "mean_hotspot_c", MEAN, LOWER,
-        "Temperature of the hottest spot of a GPU over time.",
+        "gpu_hotspot_c", "°C", "°C", "power", "mean_hot_c", MEAN, LOWER,
+        "Temperature of a GPU over time: of its hottest spot, else of the edge.",
     ),
-    _of_view("peak_hotspot_c", "°C", "peak °C", "power", "max_hotspot_c", LARGEST, LOWER),
+    _of_view("peak_hotspot_c", "°C", "peak °C", "power", "hottest_c", LARGEST, LOWER),
     _of_view(
         "gpu_mhz", "MHz", "gfx MHz", "power", "mean_gfx_mhz", MEAN, HIGHER,
         "Clock of the compute units of a GPU over time.",
@@ -138,7 +148,20 @@ _OWN: Final = (
         "low_mhz", "MHz", "low MHz", "power", "p05_gfx_mhz", LEAST, HIGHER,
         "Clock that the slowest GPU doesn't exceed in 5 % of the time.",
     ),
+    _of_view("lowest_mhz", "MHz", "lowest MHz", "power", "lowest_gfx_mhz", LEAST, HIGHER),
     _of_view("gpu_throttled_pct", "%", "throttled", "power", "throttled_pct", MEAN, LOWER),
+    _of_view(
+        "gpu_low_clock_pct", "%", "low clock", "power", "low_clock_pct", MEAN, LOWER,
+        "Throttling of a run of telemetry without limiters.",
+    ),
+    _of_view(
+        "peak_bytes", "B", "peak mem", TREE, "peak_bytes", TOTAL, LOWER,
+        "The most that the framework allocated on a GPU.",
+    ),
+    _of_view(
+        "peak_vram_bytes", "B", "peak VRAM", "power", "peak_vram_bytes", LARGEST, LOWER,
+        "The most memory in use on a GPU, by telemetry.",
+    ),
     _of_view(
         "exposed_comm_pct", "%", "exposed", "overheads", "exposed_comm_pct", TOTAL, LOWER,
         "Exposed communication in % of the GPUs' time.",
@@ -150,18 +173,9 @@ _OWN: Final = (
         "Model FLOPs utilisation: the time that the model's FLOPs take at peak, in % of the time.",
     ),
 )  # fmt: skip
-_PER_ENERGY: Final = ("j_per_token", "tokens_per_j", "samples_per_s_mj")
-_SAMPLED: Final = {
-    "gpu_power_w": ("mean_power_w", TOTAL),
-    "peak_power_w": ("peak_power_w", TOTAL),
-    "gpu_hotspot_c": ("mean_hot_c", TOTAL),
-    "peak_hotspot_c": ("hottest_c", TOTAL),
-    "gpu_mhz": ("mean_gfx_mhz", TOTAL),
-    "low_mhz": ("lowest_gfx_mhz", TOTAL),
-    "window_ns": ("window_ns", TOTAL),
-    "window_energy_j": ("sampled_energy_j", TOTAL),
-}
-"""The figures of a run of telemetry alone, by the columns of its overview."""
+_PER_ENERGY: Final = ("j_per_token", "tokens_per_j", "j_per_sample", "samples_per_s_mj")
+_NO_TRACE: Final = "it has telemetry alone, without a trace"
+_NO_WINDOW: Final = "the samples have no times, or none of the power"
 STEPS: Final = "steps"
 """The setting of how many steps the window of a run of telemetry alone has."""
 STRAGGLER: Final = RunColumn(
@@ -182,7 +196,8 @@ STRAGGLER_DELAY: Final = RunColumn(
 WINDOW: Final = RunColumn(
     column(
         "window_ns", "ns", "window",
-        "The time of the samples of a run of telemetry alone: `window_ns` of the view overview.",
+        "The time of the samples of a run of telemetry alone: the total of `window_ns` of the "
+        "overview.",
         missing_because="the run has a trace",
     )
 )  # fmt: skip
@@ -210,8 +225,8 @@ REASON: Final = column(
 DEFAULT: Final = (
     "step_time_ns", "run_tokens_per_s", "samples_per_s", "j_per_step", "j_per_token",
     "samples_per_s_mj", "gpu_power_w", "peak_power_w", "gpu_hotspot_c", "peak_hotspot_c",
-    "window_ns", "window_energy_j", "gpu_mhz", "low_mhz", "gpu_throttled_pct",
-    "exposed_comm_pct", "idle_pct", "bubble_pct", "mfu_pct",
+    "window_ns", "window_energy_j", "gpu_mhz", "low_mhz", "gpu_throttled_pct", "gpu_low_clock_pct",
+    "peak_bytes", "peak_vram_bytes", "exposed_comm_pct", "idle_pct", "bubble_pct", "mfu_pct",
     "straggler", "straggler_delay_ns",
 )  # fmt: skip
 """The default columns among them; one that no run has is left out."""
@@ -246,19 +261,18 @@ def figures_of_run(run: Run) -> RunFigures:
     for name, each in RUN_COLUMNS.items():
         if each.view:
             wanted.setdefault(each.view, []).append((name, each.name, each.how))
-    wanted["power"].append(("j_per_step", "iteration_energy_j", TOTAL))
     if run.is_sampled_only:
-        sampled = [(name, there, how) for name, (there, how) in _SAMPLED.items()]
-        _take_view(run, "overview", sampled, figures, missing)
-        alone = "it has telemetry alone"
-        missing |= {name: alone for name in RUN_COLUMNS if name not in {**figures, **missing}}
-        return RunFigures(figures, missing, len(run.gpus), _settings_of(run))
+        return _figures_of_samples(run, wanted["power"])
+    wanted["power"].append(("j_per_step", "iteration_energy_j", TOTAL))
     for view, columns in wanted.items():
         _take_view(run, view, columns, figures, missing)
     if (reason := _unknown_flops(run)) and "mfu_pct" in figures:
         del figures["mfu_pct"]
         missing["mfu_pct"] = reason
     _take_straggler(run, figures, missing)
+    for name, each in RUN_COLUMNS.items():
+        if name not in figures:
+            missing.setdefault(name, each.metric.missing_because)
     problem = ""
     if run.failed:
         problem = str(run.failed[0][1])
@@ -270,6 +284,24 @@ def figures_of_run(run: Run) -> RunFigures:
     return RunFigures(figures, missing, len(run.gpus), _settings_of(run), problem, is_short)
 
 
+def _figures_of_samples(run: Run, power: list[tuple[str, str, str]]) -> RunFigures:
+    """The figures of a run of telemetry alone: those of its power, and of its window."""
+    figures: dict[str, float | str] = {}
+    missing: dict[str, str] = {}
+    _take_view(run, "power", power, figures, missing)
+    missing = dict.fromkeys(missing, _NO_SIGNAL)
+    windows = {"window_ns": "window_ns", "window_energy_j": "sampled_energy_j"}
+    if not run.status:
+        of_window = [(name, there, TOTAL) for name, there in windows.items()]
+        _take_view(run, "overview", of_window, figures, missing)
+    for name in ("step_time_ns", "j_per_step", *windows):
+        missing[name] = run.status or _NO_WINDOW
+    missing |= {name: _NO_TRACE for name in RUN_COLUMNS if name not in {**figures, **missing}}
+    missing = {name: reason for name, reason in missing.items() if name not in figures}
+    settings, count = _settings_of(run), len(run.gpus)
+    return RunFigures(figures, missing, count, settings, run.status, bool(run.status))
+
+
 def _take_view(
     run: Run,
     view: str,
@@ -279,13 +311,15 @@ def _take_view(
 ) -> None:
     names = tuple(dict.fromkeys(name for _, name, _ in columns))
     try:
-        frame = query(run, View(run.name, name=view, columns=names))
+        frame = query(run, View(run.name, name="" if view == TREE else view, columns=names))
     except NothingToShow as error:
         missing |= {name: str(error) for name, _, _ in columns}
         return
     except UsageError as error:
         if len(columns) == 1:
-            missing[columns[0][0]] = str(error)
+            name = columns[0][0]
+            known = RUN_COLUMNS[name].metric.missing_because if name in RUN_COLUMNS else ""
+            missing[name] = known or str(error)
             return
         # The view has some of them for this run.
         for each in columns:
@@ -386,6 +420,7 @@ def with_settings(found: RunFigures, settings: Settings) -> RunFigures:
         "samples_per_s": _ratio(batch, step_s),
         "run_tokens_per_s": _ratio(tokens, step_s),
         "j_per_token": _ratio(per_energy, tokens),
+        "j_per_sample": _ratio(per_energy, batch),
         "tokens_per_j": _ratio(tokens, per_energy),
         "samples_per_s_mj": _ratio(_ratio(batch, step_s), per_energy, 1e6),
     }
@@ -393,14 +428,13 @@ def with_settings(found: RunFigures, settings: Settings) -> RunFigures:
     for name, number in derived.items():
         if number is not None:
             figures[name] = number
-        elif (
-            energy and not is_whole and name in ("j_per_token", "tokens_per_j", "samples_per_s_mj")
-        ):
+        elif energy and not is_whole and name in _PER_ENERGY:
             missing[name] = partly
         elif step_s is None and name.endswith("_per_s"):
             missing[name] = missing.get("step_time_ns", "the step time is unknown")
         else:
             missing[name] = RUN_COLUMNS[name].metric.missing_because
+    missing = {name: reason for name, reason in missing.items() if name not in figures}
     return replace(found, figures=figures, missing=missing)
 
 

@@ -52,6 +52,7 @@ _OWN: Final = {each.name: each for each in (GPUS, STATUS, REASON)}
 STEP: Final = "step_time_ns"
 _MAX_BARS: Final = 24
 _MAX_REASONS: Final = 6
+_MAX_NAMED: Final = 3
 Column = tuple[Metric, Values]
 
 
@@ -103,7 +104,15 @@ def runs_frame(run: RunSet, view: View, *, wait: bool = False) -> Frame:
         [(each, values(each.name).take(shown)) for each in columns],
         lambda row: opened(view, rows[int(shown[row])]),
         hidden=len(labels) - len(shown),
-        notes=_notes(rows, columns, base, reading.waiting, len(labels) - len(shown)),
+        notes=_notes(
+            rows,
+            columns,
+            values,
+            base,
+            reading.waiting,
+            len(labels) - len(shown),
+            is_asked=bool(view.columns),
+        ),
         more=tuple(each.metric for name, each in RUN_COLUMNS.items() if name not in names),
         headline=_headline(rows, len(rows) + reading.waiting),
         charts=_charts(view, [labels[row] for row in shown], columns, known, shown),
@@ -364,7 +373,14 @@ def _headline(rows: Sequence[RunRow], count: int) -> tuple[str, ...]:
 
 
 def _notes(
-    rows: Sequence[RunRow], columns: Sequence[Metric], base: str, waiting: int, hidden: int
+    rows: Sequence[RunRow],
+    columns: Sequence[Metric],
+    values: Callable[[str], Values],
+    base: str,
+    waiting: int,
+    hidden: int,
+    *,
+    is_asked: bool,
 ) -> list[str]:
     notes = []
     if waiting:
@@ -377,15 +393,36 @@ def _notes(
     notes += [f"{row.name} is {row.status}: {row.reason}" for row in bad[:_MAX_REASONS]]
     if len(bad) > _MAX_REASONS:
         notes.append(f"{len(bad) - _MAX_REASONS} more runs are not ok; the column reason says why")
-    reasons: dict[str, list[str]] = {}
-    for metric in columns:
-        name = metric.name.removesuffix(RATIO)
-        lacking = [row for row in rows if name in row.missing and row.status != FAILED]
-        if lacking and len(lacking) < len(rows):
-            reasons.setdefault(lacking[0].missing[name], []).append(name)
-    notes += [
-        f"{', '.join(names)} of some runs missing: {reason}" for reason, names in reasons.items()
-    ]
+    notes += _reasons(rows, columns, values, is_asked=is_asked)
     if hidden:
         notes.append(f"{hidden} of {len(rows)} runs filtered out")
     return notes
+
+
+def _reasons(
+    rows: Sequence[RunRow],
+    columns: Sequence[Metric],
+    values: Callable[[str], Values],
+    *,
+    is_asked: bool,
+) -> list[str]:
+    """Why columns have no figure of some runs; where none has one, only if they were asked for."""
+    read = [(place, row) for place, row in enumerate(rows) if row.status != FAILED]
+    said: dict[tuple[str, str], list[str]] = {}
+    for metric in columns:
+        name = metric.name.removesuffix(RATIO)
+        if name in _OWN:
+            continue
+        present = values(name).present()
+        lacking: dict[str, list[str]] = {}
+        for place, row in read:
+            reason = row.missing.get(name) or metric.missing_because
+            if not present[place] and reason:
+                lacking.setdefault(reason, []).append(row.name)
+        if sum(map(len, lacking.values())) == len(read) and not is_asked:
+            continue
+        for reason, names in lacking.items():
+            whose = f"{len(names)} runs" if len(names) > _MAX_NAMED else ", ".join(names)
+            whose = "" if len(names) == len(read) else f" of {whose}"
+            said.setdefault((whose, reason), []).append(name)
+    return [f"{', '.join(names)}{whose} missing: {why}" for (whose, why), names in said.items()]
