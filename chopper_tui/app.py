@@ -47,7 +47,7 @@ from chopper_tui.screen_data import ScreenData
 from chopper_tui.steps import run_in_thread
 from chopper_tui.terminal import glyphs_of
 from chopper_tui.textual_internals import perform_key
-from chopper_tui.widgets.dialogs import Palette, Sought
+from chopper_tui.widgets.dialogs import ActionPalette, Sought
 from chopper_tui.widgets.loading import LoadingScreen
 from chopper_tui.widgets.prompt import PromptLine
 
@@ -235,7 +235,7 @@ class ChopperApp(App[None], inherit_bindings=False):
     def action_command_palette(self) -> None:
         """Open the palette over the explorer, and over nothing else."""
         if isinstance(self.screen, Explorer):
-            self.push_screen(Palette())
+            self.push_screen(ActionPalette())
 
     def get_default_screen(self) -> Screen[None]:
         """The explorer where the run opens soon, else the progress of loading."""

@@ -82,10 +82,10 @@ def read_config(actions: Callable[[], Sequence[Action]], path: Path | None = Non
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{path} is invalid TOML: {error}") from error
-    return _Reader(path, actions).config(document)
+    return _ConfigReader(path, actions).config(document)
 
 
-class _Reader(Struct):
+class _ConfigReader(Struct):
     """Reads one document and collects warnings about unknown entries."""
 
     path: Path
@@ -197,7 +197,7 @@ def _themes() -> tuple[str, ...]:
     return THEMES
 
 
-class _Kept(Struct, frozen=True):
+class _SavedColumns(Struct, frozen=True):
     schema: str
     columns: dict[str, tuple[str, ...]]
 
@@ -210,14 +210,14 @@ def columns_path() -> Path:
 def saved_columns() -> dict[str, tuple[str, ...]]:
     """The saved columns; none where the file is missing, corrupt or of another version."""
     try:
-        kept = msgspec.json.decode(columns_path().read_bytes(), type=_Kept)
+        kept = msgspec.json.decode(columns_path().read_bytes(), type=_SavedColumns)
     except (OSError, ValueError, msgspec.MsgspecError):
         return {}
     known = kept.columns if kept.schema == _COLUMNS_SCHEMA else {}
     return {level: names for level, names in known.items() if level in (*LEVELS, ACTIVITY)}
 
 
-class _Layout(Struct, frozen=True):
+class _SavedSplits(Struct, frozen=True):
     schema: str
     splits: dict[str, int]
 
@@ -230,7 +230,7 @@ def layout_path() -> Path:
 def saved_splits() -> dict[str, int]:
     """The saved lines; none where the file is missing, corrupt or of another version."""
     try:
-        kept = msgspec.json.decode(layout_path().read_bytes(), type=_Layout)
+        kept = msgspec.json.decode(layout_path().read_bytes(), type=_SavedSplits)
     except (OSError, ValueError, msgspec.MsgspecError):
         return {}
     return kept.splits if kept.schema == _LAYOUT_SCHEMA else {}
@@ -239,13 +239,15 @@ def saved_splits() -> dict[str, int]:
 def save_splits(splits: Mapping[str, int]) -> None:
     """Save the lines between pictures and tables, by view; raises DataError."""
     moved = {name: lines for name, lines in splits.items() if lines}
-    _save(layout_path(), _Layout(_LAYOUT_SCHEMA, moved), "layout")
+    _save(layout_path(), _SavedSplits(_LAYOUT_SCHEMA, moved), "layout")
 
 
 def save_columns(level: str, names: tuple[str, ...]) -> None:
     """Save the columns of a level, or remove them if there are none; raises DataError."""
     columns = {**saved_columns(), level: names}
-    kept = _Kept(_COLUMNS_SCHEMA, {level: names for level, names in columns.items() if names})
+    kept = _SavedColumns(
+        _COLUMNS_SCHEMA, {level: names for level, names in columns.items() if names}
+    )
     _save(columns_path(), kept, "columns")
 
 

@@ -12,7 +12,7 @@ from chopper_core.model.view import Baseline, View, enter, with_signal, with_vie
 from chopper_core.query.differences import is_difference
 
 
-class Place(Struct, frozen=True):
+class Visit(Struct, frozen=True):
     """A view and its cursor."""
 
     view: View
@@ -26,20 +26,20 @@ class Place(Struct, frozen=True):
 
 Columns = Mapping[str, tuple[str, ...]]
 """The chosen columns, by the level of the rows."""
-Trail = tuple[Place, ...]
+Trail = tuple[Visit, ...]
 """The places from the root to here, one per step of the path."""
 
 
 def trail_to(view: View) -> Trail:
     """The trail to a view that was opened by address."""
     parents = (
-        Place(
+        Visit(
             replace(with_view(view, ""), path=view.path[:depth], sort="", filter=""),
             label=view.path[depth],
         )
         for depth in range(len(view.path))
     )
-    return with_baseline((*parents, Place(view)), view.baseline)
+    return with_baseline((*parents, Visit(view)), view.baseline)
 
 
 def child_of(
@@ -51,7 +51,7 @@ def child_of(
     """
     view = enter(trail[-1].view, label, partner)
     names = columns_for(view.level, trail[-1].view, columns)
-    return (*trail, Place(replace(view, columns=names)))
+    return (*trail, Visit(replace(view, columns=names)))
 
 
 def passed(trail: Trail, labels: Sequence[str], columns: Columns) -> Trail:

@@ -19,7 +19,7 @@ from chopper_core.util.errors import ChopperError, UsageError
 from chopper_tui import screen_data
 from chopper_tui.config import Config
 from chopper_tui.draw.drawer import WHOLE
-from chopper_tui.history import Columns, Place, Trail, changed, dressed, moved, trail_to
+from chopper_tui.history import Columns, Trail, Visit, changed, dressed, moved, trail_to
 from chopper_tui.keymap import SCREENS, SET_SCREENS, Action
 from chopper_tui.screen_data import ScreenData
 from chopper_tui.screen_dialogs import Asking
@@ -60,7 +60,7 @@ class Explorer(Pointing, Asking):
         self.marks: Marks = ()
         self.searched = ""
         """The text that was found or filtered last."""
-        self.left: dict[object, Place] = {}
+        self.left: dict[object, Visit] = {}
         """Views that were left for another view of the same scope, as they were."""
         self.failed_view = ""
         """The view that the last digit asked for and that this scope doesn't have."""

@@ -9,17 +9,17 @@ from typing import TypeVar
 from rich.text import Text
 from textual.widgets import Input
 
-from chopper_tui.screen_parts import Parts
+from chopper_tui.screen_parts import ScreenParts
 from chopper_tui.widgets.dialogs import Chooser, Dialog, Options
 from chopper_tui.widgets.footer import KeyLine
 from chopper_tui.widgets.header import Crumbs, Position
 from chopper_tui.widgets.prompt import AddressBar, Complete, Prompt, PromptHandler
-from chopper_tui.widgets.reader import Reader
+from chopper_tui.widgets.reader import TextReader
 
 T = TypeVar("T")
 
 
-class Asking(Parts):
+class Asking(ScreenParts):
     """A screen that asks for a choice or a line of text."""
 
     def open_dialog(
@@ -45,7 +45,7 @@ class Asking(Parts):
 
     def read(self, title: str, text: Text, *, passes_digits: bool = False) -> None:
         """Show a text until a key closes it; a digit may open another view at once."""
-        self.open_dialog(Reader(title, text, self.action_perform, passes_digits=passes_digits))
+        self.open_dialog(TextReader(title, text, self.action_perform, passes_digits=passes_digits))
 
     def open_prompt(
         self, handler: PromptHandler, sign: str, text: str = "", complete: Complete | None = None

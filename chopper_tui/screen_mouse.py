@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from chopper_tui.draw.charts import drawer_of
-from chopper_tui.screen_parts import Parts
+from chopper_tui.screen_parts import ScreenParts
 from chopper_tui.widgets.cards import CardsPane
 from chopper_tui.widgets.chart_panes import PicturePane, SignalPane
 from chopper_tui.widgets.footer import KeyLine
@@ -11,7 +11,7 @@ from chopper_tui.widgets.frame_table import FrameTable
 from chopper_tui.widgets.header import Crumbs
 
 
-class Pointing(Parts):
+class Pointing(ScreenParts):
     """A screen whose parts take clicks, the wheel and drags."""
 
     def on_crumbs_clicked(self, event: Crumbs.Clicked) -> None:

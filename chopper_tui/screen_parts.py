@@ -34,14 +34,14 @@ from chopper_tui.widgets.frame_table import FrameTable
 from chopper_tui.widgets.gpu_pane import GpuPane
 from chopper_tui.widgets.header import Crumbs, KeyFigures, Position
 from chopper_tui.widgets.layout import Arrangement, arrange
-from chopper_tui.widgets.pane import Column, Row
+from chopper_tui.widgets.pane import PaneColumn, PaneRow
 from chopper_tui.widgets.prompt import AddressBar, Prompt
 
 _GROWTH: Final = 1000
 """Lines that charts which can grow would take."""
 
 
-class Parts(Charts):
+class ScreenParts(Charts):
     """The widgets of a run's view; the explorer says which view it is."""
 
     ALLOW_SELECT = False
@@ -75,7 +75,7 @@ class Parts(Charts):
     def compose(self) -> ComposeResult:
         """All parts; `fit_parts` decides which are shown."""
         yield TooSmall()
-        with Row(id="top"):
+        with PaneRow(id="top"):
             yield AddressBar()
             yield Crumbs()
             yield Position()
@@ -83,17 +83,17 @@ class Parts(Charts):
         yield SignalPane()
         yield SignalPane(1)
         yield PicturePane()
-        with Row(id="middle"):
+        with PaneRow(id="middle"):
             yield FrameTable()
-            with Column(id="side"):
+            with PaneColumn(id="side"):
                 yield PicturePane(id="side_picture")
                 yield SignalPane(time_axis=False)
                 yield SignalPane(1)
                 yield GpuPane()
                 yield DetailPane()
-        with Row(id="below"):
+        with PaneRow(id="below"):
             yield CardsPane()
-            with Column(id="cards_side"):
+            with PaneColumn(id="cards_side"):
                 yield SignalPane(time_axis=False)
                 yield SignalPane(1)
         yield Status()

@@ -159,7 +159,7 @@ def align_graph(graph: ExecutionGraph, times: GraphTimes) -> AlignedRank:
             f"{graph.path} has {len(graph):,} nodes, none of them a kernel or copy on a GPU "
             "(is_cpu_op false): it is a host trace. Give it together with the Kineto trace."
         )
-    reader = _Reader(graph, rows)
+    reader = _NodeReader(graph, rows)
     start, duration = times.start_ns[rows], times.duration_ns[rows]
     stream = lanes(graph)[rows]
     kind, category = reader.kinds()
@@ -219,7 +219,7 @@ def align_graph(graph: ExecutionGraph, times: GraphTimes) -> AlignedRank:
     )
 
 
-class _Reader:
+class _NodeReader:
     """The labels of the GPU nodes: attributes of their own, else those of their callers."""
 
     def __init__(self, graph: ExecutionGraph, rows: Index) -> None:

@@ -93,7 +93,7 @@ def _last_launching(links: Links, thread: Int32, at_ns: Int64) -> Int32:
     return np.where(place >= 0, found, np.int32(-1)).astype(np.int32)
 
 
-class _Events(Struct, frozen=True):
+class _HostEvents(Struct, frozen=True):
     """Host events that may be causes."""
 
     thread: Int32
@@ -103,12 +103,12 @@ class _Events(Struct, frozen=True):
     """The field of `HostStack`."""
     name: Int32
 
-    def take(self, rows: Index) -> _Events:
+    def take(self, rows: Index) -> _HostEvents:
         """Some of the events."""
-        return _Events(*(getattr(self, name)[rows] for name in self.__struct_fields__))
+        return _HostEvents(*(getattr(self, name)[rows] for name in self.__struct_fields__))
 
 
-def _events(trace: Trace) -> _Events:
+def _events(trace: Trace) -> _HostEvents:
     launches, ranges = trace.launches, trace.ranges
     used = np.flatnonzero(np.bincount(ranges.name, minlength=len(trace.names)))
     says = np.zeros(len(trace.names), np.bool_)
@@ -117,7 +117,7 @@ def _events(trace: Trace) -> _Events:
     rows = np.flatnonzero((kind != _IGNORED) & says[ranges.name])
     start = np.concatenate([launches.start_ns, ranges.start_ns[rows]])
     duration = np.concatenate([launches.duration_ns, ranges.duration_ns[rows]])
-    return _Events(
+    return _HostEvents(
         np.concatenate([launches.thread, ranges.thread[rows]]),
         start,
         start + duration,
@@ -126,7 +126,7 @@ def _events(trace: Trace) -> _Events:
     )
 
 
-class _Pieces(Struct, frozen=True):
+class _GapPieces(Struct, frozen=True):
     """Pieces of gaps, and what a thread does in each."""
 
     gap: Index
@@ -135,13 +135,15 @@ class _Pieces(Struct, frozen=True):
     codes: Int32
     """Codes of names, as fields of `HostStack` x pieces; NOWHERE without one."""
 
-    def take(self, rows: Index) -> _Pieces:
+    def take(self, rows: Index) -> _GapPieces:
         """Some of the pieces."""
-        return _Pieces(self.gap[rows], self.start_ns[rows], self.end_ns[rows], self.codes[:, rows])
+        return _GapPieces(
+            self.gap[rows], self.start_ns[rows], self.end_ns[rows], self.codes[:, rows]
+        )
 
 
-def _joined(one: _Pieces, other: _Pieces) -> _Pieces:
-    return _Pieces(
+def _joined(one: _GapPieces, other: _GapPieces) -> _GapPieces:
+    return _GapPieces(
         np.concatenate([one.gap, other.gap]),
         np.concatenate([one.start_ns, other.start_ns]),
         np.concatenate([one.end_ns, other.end_ns]),
@@ -149,17 +151,17 @@ def _joined(one: _Pieces, other: _Pieces) -> _Pieces:
     )
 
 
-def _merged(pieces: _Pieces) -> _Pieces:
+def _merged(pieces: _GapPieces) -> _GapPieces:
     """One piece for each run of those of a gap in which the thread does the same."""
     first = run_starts(pieces.gap, *pieces.codes)
     if len(first) == len(pieces.gap):
         return pieces
     start = pieces.start_ns[first]
     length = np.add.reduceat(pieces.end_ns - pieces.start_ns, first)
-    return _Pieces(pieces.gap[first], start, start + length, pieces.codes[:, first])
+    return _GapPieces(pieces.gap[first], start, start + length, pieces.codes[:, first])
 
 
-def _pieces(events: _Events, thread: Int32, begin: Int64, end: Int64) -> _Pieces:
+def _pieces(events: _HostEvents, thread: Int32, begin: Int64, end: Int64) -> _GapPieces:
     """The gaps, cut where an event of their thread starts or ends, with the innermost events."""
     first, count = np.zeros((2, len(begin)), np.intp)
     times = [np.zeros(1, np.int64)]
@@ -198,4 +200,4 @@ def _pieces(events: _Events, thread: Int32, begin: Int64, end: Int64) -> _Pieces
             chosen.end_ns[rows] - 1,
             chosen.name[rows].astype(np.intp),
         ).innermost(points)
-    return _merged(_Pieces(gap, start, stop, codes))
+    return _merged(_GapPieces(gap, start, stop, codes))

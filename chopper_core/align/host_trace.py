@@ -23,7 +23,7 @@ from chopper_core.sources.chakra.host_trace import (
     input_texts,
     tensors_of,
 )
-from chopper_core.sources.kineto.events import Kept, kept_inputs
+from chopper_core.sources.kineto.events import KeptInputs, kept_inputs
 from chopper_core.sources.shared.columns import Interner
 from chopper_core.sources.trace import ABSENT, Collective, HostCategory, InputTexts, Trace
 
@@ -73,10 +73,10 @@ def join_host_trace(
     shapes = 0
     for row, node in matched.items():
         kept = kept_inputs(node.name)
-        if inputs[row] == ABSENT and kept != Kept.NOTHING:
+        if inputs[row] == ABSENT and kept != KeptInputs.NOTHING:
             texts = input_texts(node)
             if texts[0]:
-                given = InputTexts(*texts) if kept == Kept.ALL else InputTexts(texts[0])
+                given = InputTexts(*texts) if kept == KeptInputs.ALL else InputTexts(texts[0])
                 inputs[row] = input_codes[given]
                 shapes += 1
         call = node if node.name == COMM else nodes.get(node.parent)

@@ -278,7 +278,7 @@ def _fused(name: str, operators: str, inputs: Inputs) -> Work | None:
     )
 
 
-class _Places(Struct, frozen=True):
+class _InputPlaces(Struct, frozen=True):
     """Positions of a convolution's inputs in its schema."""
 
     stride: int
@@ -288,21 +288,21 @@ class _Places(Struct, frozen=True):
     transposed: int | None = None
 
 
-_CONVOLUTIONS: Final[Mapping[str, _Places]] = {
-    "aten::convolution": _Places(3, 4, 5, 8, 6),
-    "aten::_convolution": _Places(3, 4, 5, 8, 6),
-    "aten::conv1d": _Places(3, 4, 5, 6),
-    "aten::conv2d": _Places(3, 4, 5, 6),
-    "aten::conv3d": _Places(3, 4, 5, 6),
-    "aten::cudnn_convolution": _Places(3, 2, 4, 5),
-    "aten::miopen_convolution": _Places(4, 3, 5, 6),
-    "aten::miopen_depthwise_convolution": _Places(4, 3, 5, 6),
+_CONVOLUTIONS: Final[Mapping[str, _InputPlaces]] = {
+    "aten::convolution": _InputPlaces(3, 4, 5, 8, 6),
+    "aten::_convolution": _InputPlaces(3, 4, 5, 8, 6),
+    "aten::conv1d": _InputPlaces(3, 4, 5, 6),
+    "aten::conv2d": _InputPlaces(3, 4, 5, 6),
+    "aten::conv3d": _InputPlaces(3, 4, 5, 6),
+    "aten::cudnn_convolution": _InputPlaces(3, 2, 4, 5),
+    "aten::miopen_convolution": _InputPlaces(4, 3, 5, 6),
+    "aten::miopen_depthwise_convolution": _InputPlaces(4, 3, 5, 6),
 }
-_BACKWARD_PLACES: Final = _Places(4, 5, 6, 9, 7)
+_BACKWARD_PLACES: Final = _InputPlaces(4, 5, 6, 9, 7)
 _GRADIENTS: Final = {(True, True): "both", (True, False): "input", (False, True): "weight"}
 
 
-def _convolution(name: str, inputs: Inputs, places: _Places) -> Work | None:
+def _convolution(name: str, inputs: Inputs, places: _InputPlaces) -> Work | None:
     if len(inputs.shapes) < 2 or not _fit(*inputs.shapes[:2]):
         return None
     image, weight = inputs.shapes[:2]
@@ -383,7 +383,7 @@ def _per_window(batch: int, windows: Shape, weight: Shape) -> float:
     return 2.0 * batch * prod(windows) * prod(weight)
 
 
-def _steps(inputs: Inputs, places: _Places, directions: int) -> tuple[Shape | None, ...]:
+def _steps(inputs: Inputs, places: _InputPlaces, directions: int) -> tuple[Shape | None, ...]:
     """Stride, padding and dilation in each direction, None where unknown."""
     return tuple(
         _per_direction(inputs.value(place), directions)

@@ -40,7 +40,7 @@ _STATE: Final = ("state",)
 T = TypeVar("T")
 
 
-class Entry(Struct, frozen=True):
+class CacheEntry(Struct, frozen=True):
     """A cached run."""
 
     path: Path
@@ -126,7 +126,7 @@ def _read(name: str, progress: Progress, jobs: int | None, overrides: Overrides)
     return open_run(name, progress, jobs=jobs, overrides=overrides)
 
 
-def entries() -> list[Entry]:
+def entries() -> list[CacheEntry]:
     """The cached runs, most recently used first."""
     found = []
     for path in _folders():
@@ -136,7 +136,7 @@ def entries() -> list[Entry]:
         except DataError:
             is_old = True
         size = sum(file.stat().st_size for file in path.iterdir() if file.is_file())
-        found.append(Entry(path, read_label(path).name, is_old, size, path.stat().st_mtime))
+        found.append(CacheEntry(path, read_label(path).name, is_old, size, path.stat().st_mtime))
     return sorted(found, key=lambda entry: -entry.used_s)
 
 

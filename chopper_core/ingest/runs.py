@@ -297,7 +297,7 @@ class _OpenedRuns(Mapping[str, Run]):
         return len(self._paths)
 
 
-class Reader:
+class SetReader:
     """Reads the rows of a set in a thread, and says how far it is."""
 
     def __init__(self, found: Sequence[FoundRun], rows: Iterator[tuple[int, RunRow]]) -> None:
@@ -354,4 +354,4 @@ def open_runs(
         )
     rows = read_rows(found, given, jobs=jobs, use_cache=use_cache)
     others = _OpenedRuns([each.path for each in found], jobs, use_cache)
-    return RunSet(name, empty_table(), (), (), others=others, reading=Reader(found, rows))
+    return RunSet(name, empty_table(), (), (), others=others, reading=SetReader(found, rows))

@@ -23,7 +23,7 @@ _KEYS: Final = ("gpu", "iteration", "phase", "layer", "operation")
 _NEVER: Final = np.iinfo(np.int64).max
 
 
-class Instances(Struct, frozen=True):
+class OperationInstances(Struct, frozen=True):
     """The instances of the operations of some nodes, node by node."""
 
     node: Index
@@ -77,7 +77,7 @@ def visits(table: KernelTable, left_out: Mask) -> Int64 | None:
     return number
 
 
-def instances(nodes: Groups, visit: Int64 | None = None) -> Instances:
+def instances(nodes: Groups, visit: Int64 | None = None) -> OperationInstances:
     """The instances of the operations of nodes, split by the visits of `visits` where given."""
     table, rows = nodes.table, nodes.selection
     if visit is not None:
@@ -89,7 +89,7 @@ def instances(nodes: Groups, visit: Int64 | None = None) -> Instances:
         parts = [_spans_in_order(table, own) for own in gpu_by_gpu(table, rows)]
         node, row, start, end, work = (np.concatenate(each) for each in zip(*parts, strict=True))
     beside = running_ns(table, table.kind == Kind.COMM, table.gpu[row], start, end)
-    return Instances(node, row, start, end - start, beside, work)
+    return OperationInstances(node, row, start, end - start, beside, work)
 
 
 Spans = tuple[Index, Index, Int64, Int64, Int64]

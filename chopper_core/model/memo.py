@@ -12,7 +12,7 @@ from msgspec import Struct, field
 T = TypeVar("T")
 
 
-class _Entry(Struct, eq=False):
+class _MemoEntry(Struct, eq=False):
     """One value, or a place for it."""
 
     value: Any = None
@@ -27,7 +27,7 @@ class Memo:
     def __init__(self) -> None:
         """Empty."""
         self._lock = Lock()
-        self._entries: OrderedDict[tuple[Hashable, ...], _Entry] = OrderedDict()
+        self._entries: OrderedDict[tuple[Hashable, ...], _MemoEntry] = OrderedDict()
 
     def __len__(self) -> int:
         """Number of values cached or being computed."""
@@ -54,7 +54,7 @@ class Memo:
         With `is_large`, at most `keep_large` of them are large or still being made.
         """
         with self._lock:
-            entry = self._entries.setdefault(key, _Entry())
+            entry = self._entries.setdefault(key, _MemoEntry())
             self._entries.move_to_end(key)
             alike = [each for each in self._entries if each[0] == key[0]] if keep else []
             dropped = alike[:-keep]

@@ -68,7 +68,7 @@ class ProcessGroup(Struct, frozen=True):
         return kind_of(self.description) or kind_of(self.name)
 
 
-class Layout(Struct, frozen=True):
+class RankLayout(Struct, frozen=True):
     """Sizes of the dimensions, and the order in which ranks count along them."""
 
     sizes: Mapping[str, int]
@@ -83,7 +83,7 @@ class Layout(Struct, frozen=True):
         order = "" if self.order == MEGATRON_ORDER else f",order={'-'.join(self.order)}"
         return sizes + order
 
-    def of_world(self, world: int, *, is_stated: bool = False) -> Layout:
+    def of_world(self, world: int, *, is_stated: bool = False) -> RankLayout:
         """The layout with every size, for a number of ranks; raises UsageError if it can't be.
 
         Unless their number is stated, there may be more ranks than were seen.
@@ -147,7 +147,7 @@ def kind_of(text: str) -> str:
     return "dp" if short[1].startswith(("dp_", "fsdp")) else short[1]
 
 
-def parse_layout(text: str) -> Layout:
+def parse_layout(text: str) -> RankLayout:
     """Parse `tp=2,pp=16[,order=tp-dp-pp]`; raises UsageError."""
     sizes: dict[str, int] = {}
     order = MEGATRON_ORDER
@@ -165,7 +165,7 @@ def parse_layout(text: str) -> Layout:
             )
     if not sizes:
         raise UsageError(f"{text!r} is not a layout such as {EXAMPLE}")
-    return Layout(sizes, order)
+    return RankLayout(sizes, order)
 
 
 def layout_text(text: str) -> str:
@@ -183,7 +183,7 @@ def _order(text: str, whole: str) -> tuple[str, ...]:
     return (*names, *(name for name in MEGATRON_ORDER if name not in names))
 
 
-def layout_of_settings(settings: Mapping[str, object]) -> Layout | None:
+def layout_of_settings(settings: Mapping[str, object]) -> RankLayout | None:
     """The layout among the settings of a job (`tp`, `tensor_model_parallel_size` …), if any."""
     sizes: dict[str, int] = {}
     for key, value in settings.items():
@@ -192,11 +192,11 @@ def layout_of_settings(settings: Mapping[str, object]) -> Layout | None:
         text = str(value).strip()
         if name in DIMENSIONS and text.isascii() and text.isdigit() and int(text):
             sizes[name] = int(text)
-    return Layout(sizes) if sizes else None
+    return RankLayout(sizes) if sizes else None
 
 
 def parallel_of_layout(
-    layout: Layout,
+    layout: RankLayout,
     ranks: Iterable[int],
     world: int,
     origin: str = FROM_USER,
@@ -268,12 +268,12 @@ def _united(groups: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
 
 def _fitting(
     kinds: Mapping[str, Sequence[tuple[int, ...]]], sizes: Mapping[str, int], world: int
-) -> Layout | None:
+) -> RankLayout | None:
     """The complete layout whose groups contain all those seen; Megatron's order is tried first."""
     orders = sorted(permutations(MEGATRON_ORDER), key=lambda order: order != MEGATRON_ORDER)
     for order in orders:
         try:
-            layout = Layout(sizes, order).of_world(world)
+            layout = RankLayout(sizes, order).of_world(world)
         except UsageError:
             return None
         if prod(layout.sizes[name] for name in MEGATRON_ORDER) == world and all(
@@ -283,7 +283,7 @@ def _fitting(
     return None
 
 
-def _is_group(layout: Layout, kind: str, ranks: tuple[int, ...]) -> bool:
+def _is_group(layout: RankLayout, kind: str, ranks: tuple[int, ...]) -> bool:
     """Whether ranks differ in one dimension alone, which counts up in their order."""
     places = [layout.coordinates(rank) for rank in ranks]
     if [place[kind] for place in places] != list(range(len(ranks))):

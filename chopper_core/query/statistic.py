@@ -43,7 +43,7 @@ def statistic_of(view: View, level: str = "") -> Statistic | None:
     return Statistic(view.stat, instance_levels(view, level)) if view.stat else None
 
 
-class Instances(Struct, frozen=True, eq=False):
+class NodeInstances(Struct, frozen=True, eq=False):
     """The instances of nodes as groups of rows, node by node."""
 
     nodes: Groups
@@ -59,7 +59,7 @@ class Statistic(Struct, frozen=True, dict=True):
     over: tuple[str, ...]
 
     @cached_property
-    def _made(self) -> dict[int, Instances]:
+    def _made(self) -> dict[int, NodeInstances]:
         return {}
 
     def metric(self, metric: Metric) -> Metric:
@@ -70,11 +70,11 @@ class Statistic(Struct, frozen=True, dict=True):
             return metric
         return replace(named(metric, self.name), compute=partial(self._compute, metric))
 
-    def instances(self, nodes: Groups) -> Instances:
+    def instances(self, nodes: Groups) -> NodeInstances:
         """The instances of nodes, computed once for all metrics."""
         if id(nodes) not in self._made:
             groups, node = nodes.split(self.over)
-            self._made[id(nodes)] = Instances(nodes, groups, node)
+            self._made[id(nodes)] = NodeInstances(nodes, groups, node)
         return self._made[id(nodes)]
 
     def _counts(self, scope: Scope) -> Values:

@@ -53,7 +53,7 @@ _MAX_CUT: Final = 2
 """Cells from which on two names with an arrow between them are both shown."""
 
 
-class Scale(Struct, frozen=True):
+class ColumnScale(Struct, frozen=True):
     """One unit for a whole column, so that its figures can be compared by eye."""
 
     unit: str
@@ -71,20 +71,20 @@ class Scale(Struct, frozen=True):
         return f"+{text}" if self.signed and number > 0 else text
 
 
-def scale_of(metric: Metric, largest: float, is_whole: bool = True) -> Scale:
+def scale_of(metric: Metric, largest: float, is_whole: bool = True) -> ColumnScale:
     """The scale in which a column with this largest absolute figure reads best.
 
     Figures without a unit are counts, unless they are not whole numbers.
     """
     scale = metric.unit.scale(largest, is_whole)
-    return Scale(scale.text, scale.divisor, scale.decimals, metric.signed)
+    return ColumnScale(scale.text, scale.divisor, scale.decimals, metric.signed)
 
 
 class ColumnText(Struct, frozen=True):
     """How a column of a frame is written: its header and its scale."""
 
     metric: Metric
-    scale: Scale
+    scale: ColumnScale
     is_word: bool = False
 
     def cell(self, values: Values, row: int, glyphs: Glyphs) -> str:

@@ -94,10 +94,10 @@ def read(path: Path, progress: Progress = silent) -> Trace:
     with _database(path) as plain, _opened(plain) as connection:
         connection.text_factory = lambda value: value.decode("utf-8", "replace")
         _check(path, connection)
-        return _Reader(path, connection, progress).trace()
+        return _RpdReader(path, connection, progress).trace()
 
 
-class _Reader:
+class _RpdReader:
     """One pass over the tables."""
 
     def __init__(self, path: Path, connection: sqlite3.Connection, progress: Progress) -> None:

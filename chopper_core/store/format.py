@@ -43,7 +43,7 @@ from chopper_core.model.table import COLUMNS
 from chopper_core.model.units import Unit
 from chopper_core.store.baselines import named_run
 from chopper_core.util.errors import DataError
-from chopper_core.util.mmap_columns import Place
+from chopper_core.util.mmap_columns import ColumnPlace
 
 STORE_INDEX: Final = "store.json"
 """The file that makes a directory a store."""
@@ -111,7 +111,7 @@ class StoredRun(Struct, frozen=True):
     """CPU samples without their arrays."""
     side_names: Mapping[str, msgspec.Raw]
     """File of a side table → its `names`."""
-    places: Mapping[str, Mapping[str, Place]]
+    places: Mapping[str, Mapping[str, ColumnPlace]]
     """File → column → its place in the file."""
 
 

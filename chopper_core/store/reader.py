@@ -39,8 +39,8 @@ from chopper_core.util.arrays import AnyArray, Float64
 from chopper_core.util.atomic import stamp_of
 from chopper_core.util.errors import DataError
 from chopper_core.util.mmap_columns import (
+    ColumnPlace,
     Content,
-    Place,
     columns_of,
     content_of,
     lists_of,
@@ -58,7 +58,7 @@ class StoredColumns(Mapping[str, Float64]):
     """The measured columns of a store, verified at the first use of one."""
 
     def __init__(
-        self, path: Path, content: Content, places: Mapping[str, Place], checksum: int
+        self, path: Path, content: Content, places: Mapping[str, ColumnPlace], checksum: int
     ) -> None:
         """Columns of a file that is mapped already, since it may be replaced or removed."""
         self.path = path

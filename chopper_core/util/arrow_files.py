@@ -14,15 +14,15 @@ import numpy as np
 import pyarrow as pa
 
 from chopper_core.util.arrays import AnyArray, Mask
-from chopper_core.util.mmap_columns import ENDS, Place
+from chopper_core.util.mmap_columns import ENDS, ColumnPlace
 
 
-def write_arrow(path: Path, columns: Mapping[str, AnyArray]) -> dict[str, Place]:
+def write_arrow(path: Path, columns: Mapping[str, AnyArray]) -> dict[str, ColumnPlace]:
     """Write columns of one length and flush them to disk; returns their places."""
     return _write(path, pa.table({name: array_of(values) for name, values in columns.items()}))
 
 
-def write_lists(path: Path, columns: Mapping[str, Sequence[AnyArray]]) -> dict[str, Place]:
+def write_lists(path: Path, columns: Mapping[str, Sequence[AnyArray]]) -> dict[str, ColumnPlace]:
     """Write list columns, whose rows are arrays, and flush them to disk; returns their places."""
     return _write(path, pa.table({name: _lists(rows) for name, rows in columns.items()}))
 
@@ -33,7 +33,7 @@ def _lists(rows: Sequence[AnyArray]) -> pa.LargeListArray:
     return pa.LargeListArray.from_arrays(array_of(ends), array_of(values))
 
 
-def _write(path: Path, table: pa.Table) -> dict[str, Place]:
+def _write(path: Path, table: pa.Table) -> dict[str, ColumnPlace]:
     with path.open("wb") as file:
         with pa.ipc.new_file(file, table.schema) as writer:
             writer.write_table(table)
@@ -43,11 +43,11 @@ def _write(path: Path, table: pa.Table) -> dict[str, Place]:
         return dict(_places(file.read_buffer()))
 
 
-def _places(content: pa.Buffer) -> Iterator[tuple[str, Place]]:
+def _places(content: pa.Buffer) -> Iterator[tuple[str, ColumnPlace]]:
     table = pa.ipc.open_file(pa.BufferReader(content)).read_all()
     for field, column in zip(table.schema, table.columns, strict=True):
         if not len(column):
-            yield field.name, Place(str(_dtype(field.type)), 0, 0)
+            yield field.name, ColumnPlace(str(_dtype(field.type)), 0, 0)
             continue
         array = column.chunk(0)
         if pa.types.is_large_list(array.type):
@@ -56,10 +56,12 @@ def _places(content: pa.Buffer) -> Iterator[tuple[str, Place]]:
         yield field.name, _place(array, content)
 
 
-def _place(array: pa.Array, content: pa.Buffer) -> Place:
+def _place(array: pa.Array, content: pa.Buffer) -> ColumnPlace:
     if not len(array):
-        return Place(str(_dtype(array.type)), 0, 0)
-    return Place(str(_dtype(array.type)), array.buffers()[1].address - content.address, len(array))
+        return ColumnPlace(str(_dtype(array.type)), 0, 0)
+    return ColumnPlace(
+        str(_dtype(array.type)), array.buffers()[1].address - content.address, len(array)
+    )
 
 
 def array_of(numbers: AnyArray, known: Mask | None = None) -> pa.Array:

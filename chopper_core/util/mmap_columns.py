@@ -23,7 +23,7 @@ ENDS: Final = " ends"
 Content = mmap.mmap | bytes
 
 
-class Place(Struct, frozen=True, array_like=True):
+class ColumnPlace(Struct, frozen=True, array_like=True):
     """Where the values of a column are in a file."""
 
     kind: str
@@ -42,12 +42,12 @@ def content_of(path: Path) -> Content:
         return path.read_bytes()
 
 
-def numbers_at(content: Content, place: Place) -> AnyArray:
+def numbers_at(content: Content, place: ColumnPlace) -> AnyArray:
     """The values at a place; raises ValueError if the file is too short."""
     return np.frombuffer(content, np.dtype(place.kind), place.count, place.begin)
 
 
-def columns_of(content: Content, places: Mapping[str, Place]) -> dict[str, AnyArray]:
+def columns_of(content: Content, places: Mapping[str, ColumnPlace]) -> dict[str, AnyArray]:
     """All columns of a file by name."""
     return {name: numbers_at(content, place) for name, place in places.items()}
 

@@ -93,7 +93,7 @@ LIFETIME: Final = column(
 )
 
 
-class _Peak(Struct, frozen=True, eq=False):
+class _MemoryPeak(Struct, frozen=True, eq=False):
     """The moment at which the most is allocated in a scope."""
 
     event: int
@@ -246,7 +246,7 @@ def _peaks(run: Run, view: View, by: str, labels: Sequence[str]) -> Values | Non
     return Values(np.where(known, found.numbers[at], np.nan), ~known)
 
 
-def _peak_of(run: Run, node: Groups) -> _Peak | None:
+def _peak_of(run: Run, node: Groups) -> _MemoryPeak | None:
     """When the most is allocated up to a launch of a node's activities; None where unknown."""
     memory, table = run.side(MemoryEvents), run.table
     rows = node.rows
@@ -262,10 +262,10 @@ def _peak_of(run: Run, node: Groups) -> _Peak | None:
     before = reached[memory.time_ns[own][reached] <= until]
     event = own.start + int(before[-1] if len(before) else reached[0])
     alive = memory.alive(event)
-    return _Peak(event, alive, most - int(memory.bytes[alive].sum()))
+    return _MemoryPeak(event, alive, most - int(memory.bytes[alive].sum()))
 
 
-def _opens(run: Run, view: View, by: str, label: str, peak: _Peak | None) -> View:
+def _opens(run: Run, view: View, by: str, label: str, peak: _MemoryPeak | None) -> View:
     """A row's part of the tree; of operators and of earlier memory, the peak in the timeline."""
     if by != _OPERATOR and label != _EARLIER:
         tree = run.tree_of(view)
@@ -296,7 +296,7 @@ def _bytes_text(size: float) -> str:
 
 
 def _headline(
-    run: Run, peak: _Peak | None, by: str, labels: Sequence[str], held: Int64
+    run: Run, peak: _MemoryPeak | None, by: str, labels: Sequence[str], held: Int64
 ) -> tuple[str, ...]:
     if peak is None:
         return ("the peak is unknown: no activity of the scope has a launch record",)
@@ -330,7 +330,7 @@ def _holder(by: str, label: str, largest: str) -> str:
     return f"{named}{label} holds the most: {largest}"
 
 
-def _notes(peak: _Peak | None) -> tuple[str, ...]:
+def _notes(peak: _MemoryPeak | None) -> tuple[str, ...]:
     notes = [
         "an allocation or release counts for the next activity that its thread launches; times are "
         "the host's, which runs ahead of the GPU"
@@ -343,7 +343,7 @@ def _notes(peak: _Peak | None) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _over_time(run: Run, own: Index, peak: _Peak | None) -> LineChart:
+def _over_time(run: Run, own: Index, peak: _MemoryPeak | None) -> LineChart:
     """The most that is allocated and reserved in equal parts of the scope's time on one GPU."""
     memory = run.side(MemoryEvents)
     gpu = int(memory.gpu[own[0]]) if peak is None else int(memory.gpu[peak.event])

@@ -84,7 +84,7 @@ def _share_of(name: str) -> Metric:
 SHARES: Final = {name: _share_of(name) for name in _TERMS}
 
 
-class Parts(Struct, frozen=True):
+class TimeParts(Struct, frozen=True):
     """The parts of each node's time, in ns."""
 
     values: dict[str, Values]
@@ -97,7 +97,7 @@ class Parts(Struct, frozen=True):
         return np.where(values.present(), values.numbers, 0).astype(np.int64)
 
 
-def parts_of(run: Run, nodes: Groups, has_matrix: Mask | None = None) -> Parts:
+def parts_of(run: Run, nodes: Groups, has_matrix: Mask | None = None) -> TimeParts:
     """The parts of each node's elapsed time; those that are known add up to it.
 
     `has_matrix` says which nodes have matrix kernels, where that is known.
@@ -110,7 +110,7 @@ def parts_of(run: Run, nodes: Groups, has_matrix: Mask | None = None) -> Parts:
     if unknown.any():
         unknown &= nodes.sum_of(_is_matrix) > 0 if has_matrix is None else has_matrix
     lost = Values(elapsed_ns - np.where(theory.present(), theory.numbers, 0), unknown)
-    return Parts(values, elapsed_ns, lost)
+    return TimeParts(values, elapsed_ns, lost)
 
 
 def with_parts(table: KernelTable, run: Run) -> KernelTable:
@@ -159,7 +159,7 @@ def answer(run: Run, view: View) -> ViewResult:
     )
 
 
-def _figures(parts: Parts) -> list[tuple[Metric, Values]]:
+def _figures(parts: TimeParts) -> list[tuple[Metric, Values]]:
     losses = np.stack([parts.numbers(name) for name in LOSSES], axis=1)
     titles = tuple(LOSSES.values())
     largest = [titles[row.argmax()] if row.max(initial=0) > 0 else None for row in losses]
@@ -172,7 +172,7 @@ def _figures(parts: Parts) -> list[tuple[Metric, Values]]:
     ]
 
 
-def _in_percent(parts: Parts, name: str) -> Values:
+def _in_percent(parts: TimeParts, name: str) -> Values:
     values = parts.values[name]
     known = values.present() & (parts.elapsed_ns > 0)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -198,7 +198,7 @@ def _is_matrix(table: KernelTable, rows: Selection) -> Mask:
     return matrix[table.kernel[rows]] & (charged > 0)
 
 
-def _headline(whole: Parts) -> str:
+def _headline(whole: TimeParts) -> str:
     elapsed = int(whole.elapsed_ns[0])
     sizes = {name: int(whole.numbers(name)[0]) for name in LOSSES if name != _UNKNOWN}
     name = max(sizes, key=lambda each: sizes[each])
@@ -221,7 +221,7 @@ def _amount(part: float, whole: float) -> str:
     return f"{time_text(part)}, {100 * part / max(whole, 1):.1f} %"
 
 
-def _notes(run: Run, kernels: Groups, whole: Parts) -> tuple[str, ...]:
+def _notes(run: Run, kernels: Groups, whole: TimeParts) -> tuple[str, ...]:
     """What is unknown, and which part has its time; `kernels` by operation and name."""
     notes: list[str] = []
     counted = CYCLES in run.table.measured
@@ -270,7 +270,9 @@ def without_flops(kernels: Groups) -> float:
     return float(100.0 * duration[~known].sum() / duration.sum())
 
 
-def _stacked(parts: Parts, labels: list[str], rows: Index, used: list[str], by: str) -> BarChart:
+def _stacked(
+    parts: TimeParts, labels: list[str], rows: Index, used: list[str], by: str
+) -> BarChart:
     words = {THEORY: "theoretical", **LOSSES}
     return BarChart(
         f"time by {by} and its parts",
@@ -280,7 +282,7 @@ def _stacked(parts: Parts, labels: list[str], rows: Index, used: list[str], by: 
     )
 
 
-def _waterfall(whole: Parts, used: list[str]) -> BarChart:
+def _waterfall(whole: TimeParts, used: list[str]) -> BarChart:
     """From theoretical to elapsed time: each step and the level before it."""
     steps = [(LOSSES[name], int(whole.numbers(name)[0])) for name in used if name != THEORY]
     theory = int(whole.numbers(THEORY)[0])

@@ -23,7 +23,7 @@ from chopper_tui.actions.sets import (
     splits_of_set,
     view_of_set,
 )
-from chopper_tui.history import Place, with_statistic
+from chopper_tui.history import Visit, with_statistic
 from chopper_tui.keymap import ALL, ASK, EXPLORE, INFO, SCREENS, TIMELINE, action
 from chopper_tui.steps import run_in_thread
 
@@ -140,7 +140,7 @@ async def _show_view(screen: Explorer, name: str) -> None:
         await _start_timeline(screen, asked)
     here = screen.here
     screen.left[_key_of(screen.view)] = here[-1]
-    place = screen.left.get(_key_of(asked), Place(asked))
+    place = screen.left.get(_key_of(asked), Visit(asked))
     if place.view.baseline != asked.baseline:
         # A baseline holds for all views of the scope, also for those that were left without it.
         place = replace(place, view=replace(place.view, baseline=asked.baseline, sort=""))
@@ -160,7 +160,7 @@ async def _start_timeline(screen: Explorer, asked: View) -> None:
 
         start = await run_in_thread(timeline.start_of, screen.run, target)
         window = replace(ALL_TIME, at_ns=start)
-        screen.left[_key_of(asked)] = Place(replace(asked, window=window))
+        screen.left[_key_of(asked)] = Visit(replace(asked, window=window))
 
 
 async def _show_info(screen: Explorer) -> None:

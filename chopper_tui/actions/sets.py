@@ -12,7 +12,7 @@ from chopper_core.query.filter import only
 from chopper_core.render.cells import clean
 from chopper_core.util.errors import UsageError
 from chopper_core.views import OVERVIEW, RUNS, SET_VIEWS, VIEWS, view_spec
-from chopper_tui.history import Place, changed
+from chopper_tui.history import Visit, changed
 from chopper_tui.keymap import EXPLORE, INFO, SET_SCREENS
 from chopper_tui.selection import Mark, toggled
 
@@ -51,7 +51,7 @@ async def leave_run(screen: Explorer) -> None:
             screen.entries.remove((view, before))
             await screen.go(before)
             return
-    await screen.go((Place(View(screen.home.name, name=RUNS)),))
+    await screen.go((Visit(View(screen.home.name, name=RUNS)),))
 
 
 async def leave_view(screen: Explorer) -> None:

@@ -34,7 +34,7 @@ class CompositionDrawer(Drawer[Composition]):
         return _draw(chart, on.width, on.glyphs)[: max(on.height, 0)]
 
 
-class _Entry(Struct, frozen=True):
+class _LegendEntry(Struct, frozen=True):
     """A part in the legend."""
 
     mark: str
@@ -107,7 +107,7 @@ def _entries(
     wholes: np.ndarray,
     width: int,
     looks: list[tuple[str, str]],
-) -> list[_Entry]:
+) -> list[_LegendEntry]:
     """The parts that are large enough to be listed."""
     entries = []
     shares = numbers / np.where(wholes > 0, wholes, 1.0)[:, None]
@@ -120,11 +120,11 @@ def _entries(
             figure = f"{change:+.1f} {picture.unit}"
         elif width >= _WITH_TIMES_FROM:
             figure = f"{_number(numbers[0, place], picture.unit)} {figure}"
-        entries.append(_Entry(*looks[place], clean(series.name), figure))
+        entries.append(_LegendEntry(*looks[place], clean(series.name), figure))
     return entries
 
 
-def _legend(entries: list[_Entry], width: int) -> list[Line]:
+def _legend(entries: list[_LegendEntry], width: int) -> list[Line]:
     """The entries in as few lines as they need, in columns where these take no more."""
     flowing = _flowing(entries, width)
     for across in range(len(entries), 0, -1):
@@ -143,7 +143,7 @@ def _legend(entries: list[_Entry], width: int) -> list[Line]:
     return lines
 
 
-def _flowing(entries: list[_Entry], width: int) -> list[Line]:
+def _flowing(entries: list[_LegendEntry], width: int) -> list[Line]:
     """The entries one after another."""
     lines: list[Line] = []
     used = width

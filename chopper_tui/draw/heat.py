@@ -100,7 +100,7 @@ class HeatDrawer(TitledDrawer[HeatMap]):
         return chart.labels[cell[0]]
 
 
-class Scale(Struct, frozen=True):
+class ColourScale(Struct, frozen=True):
     """The ends of a scale, and how a number is drawn on it."""
 
     low: float
@@ -109,12 +109,12 @@ class Scale(Struct, frozen=True):
     levels: int
 
     @classmethod
-    def of(cls, picture: HeatMap) -> Scale:
+    def of(cls, picture: HeatMap) -> ColourScale:
         """The scale of a map: of its values, or around 0 for differences."""
         return cls.over(picture.numbers, picture.unit, picture.signed)
 
     @classmethod
-    def over(cls, numbers: Float64, unit: str, signed: bool) -> Scale:
+    def over(cls, numbers: Float64, unit: str, signed: bool) -> ColourScale:
         """The scale of numbers in a unit."""
         low, high = scale_ends(numbers[np.isfinite(numbers)])
         if signed:
@@ -133,7 +133,7 @@ class Scale(Struct, frozen=True):
         return f"{self.ink}{round(self.share(number) * (self.levels - 1))}"
 
 
-class _Layout(Struct, frozen=True):
+class _MapLayout(Struct, frozen=True):
     """Where the cells of a map are."""
 
     label: int
@@ -153,7 +153,7 @@ def _around(picture: HeatMap) -> int:
     return 2 + (picture.opens is not None)
 
 
-def _layout(picture: HeatMap, width: int, height: int, glyphs: Glyphs) -> _Layout:
+def _layout(picture: HeatMap, width: int, height: int, glyphs: Glyphs) -> _MapLayout:
     count, columns = len(picture.rows), len(picture.columns)
     longest = max((cell_width(clean(row)) for row in picture.rows), default=0)
     label = max(min(longest, _MAX_LABEL, width // 3), min(8, longest)) + 1
@@ -164,7 +164,7 @@ def _layout(picture: HeatMap, width: int, height: int, glyphs: Glyphs) -> _Layou
     shown = count
     if not tall and not (glyphs.in_colour and not glyphs.is_ascii and count <= 2 * lines):
         tall, shown = 1, max(lines - 1, 0)
-    return _Layout(
+    return _MapLayout(
         label=label,
         wide=max(min(room // max(columns, 1), _MAX_CELL), 1),
         bins=min(columns, room),
@@ -177,7 +177,7 @@ def _draw(
     picture: HeatMap, width: int, height: int, glyphs: Glyphs, cell: tuple[int, int] | None = None
 ) -> list[Line]:
     """A map as at most `height` lines; `cell` is the row and the column of the cursor."""
-    lay, scale = _layout(picture, width, height, glyphs), Scale.of(picture)
+    lay, scale = _layout(picture, width, height, glyphs), ColourScale.of(picture)
     if cell is not None and not (0 <= cell[0] < lay.shown and 0 <= cell[1] < len(picture.columns)):
         cell = None
     numbers = _binned(picture.numbers, lay.bins)
@@ -241,7 +241,12 @@ def _binned(numbers: Float64, bins: int) -> Float64:
 
 
 def _cells(
-    numbers: Float64, wide: int, scale: Scale, glyphs: Glyphs, here: int | None, numbered: bool
+    numbers: Float64,
+    wide: int,
+    scale: ColourScale,
+    glyphs: Glyphs,
+    here: int | None,
+    numbered: bool,
 ) -> Line:
     """A row: each cell in its colour, and in the glyph of its level."""
     line: Line = []
@@ -271,7 +276,7 @@ def _marked(level: str, wide: int) -> str:
 
 
 def _halves(
-    numbers: Float64, row: int, wide: int, scale: Scale, at: tuple[int, int] | None
+    numbers: Float64, row: int, wide: int, scale: ColourScale, at: tuple[int, int] | None
 ) -> Line:
     """Two rows in a line, by the colours of the upper and the lower half of its cells."""
     line: Line = []
@@ -290,7 +295,7 @@ def _halves(
     return line
 
 
-def _ticks(picture: HeatMap, lay: _Layout, width: int, glyphs: Glyphs, here: int | None) -> Line:
+def _ticks(picture: HeatMap, lay: _MapLayout, width: int, glyphs: Glyphs, here: int | None) -> Line:
     """The names of columns at even distances, as many as have room; that of the cursor too."""
     names = [display_name(name, picture.x_title) for name in picture.columns]
     counted = all(name.isdigit() for name in names[1:])
@@ -335,7 +340,9 @@ def _step(least: int, round_: bool) -> int:
     return max(least, 1)
 
 
-def scale_line(numbers: Float64, unit: str, scale: Scale, margin: int, glyphs: Glyphs) -> Line:
+def scale_line(
+    numbers: Float64, unit: str, scale: ColourScale, margin: int, glyphs: Glyphs
+) -> Line:
     """The scale from its low end to its high one, and the range of all where some lie beyond."""
     known = numbers[np.isfinite(numbers)]
     least, most = (float(known.min()), float(known.max())) if len(known) else (0.0, 1.0)

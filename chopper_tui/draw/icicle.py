@@ -13,7 +13,7 @@ from chopper_core.render.cells import cell_width, crumb, display_name, elide, fi
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.util.arrays import Index
 from chopper_tui.draw.drawer import Canvas, Cell, TitledDrawer, title_lines
-from chopper_tui.draw.heat import Scale, scale_line
+from chopper_tui.draw.heat import ColourScale, scale_line
 from chopper_tui.draw.pieces import Line, short_number
 
 _MAX_LINES: Final = 6
@@ -80,7 +80,7 @@ def _draw(
     picture: Icicle, width: int, height: int, glyphs: Glyphs, cell: Cell | None
 ) -> list[Line]:
     """The levels from the top, then the scale and the block of the cursor."""
-    scale = Scale.over(
+    scale = ColourScale.over(
         np.concatenate([row.numbers for row in picture.rows]), picture.unit, picture.signed
     )
     depth = block = -1
@@ -124,7 +124,7 @@ def _row_line(
     row: IcicleRow,
     owners: Index,
     width: int,
-    scale: Scale,
+    scale: ColourScale,
     glyphs: Glyphs,
     here: int | None,
     named: bool = True,
@@ -159,7 +159,7 @@ def _row_line(
     return line
 
 
-def _halves(rows: tuple[IcicleRow, ...], width: int, scale: Scale, glyphs: Glyphs) -> Line:
+def _halves(rows: tuple[IcicleRow, ...], width: int, scale: ColourScale, glyphs: Glyphs) -> Line:
     """Two levels in a line, by the colours of the halves of its cells."""
     own = [[row.numbers[owner] for owner in _owners(row, width)] for row in rows]
     lower = own[1] if len(own) > 1 else [np.nan] * width

@@ -15,7 +15,7 @@ from chopper_core.metrics import METRICS
 from chopper_core.model.signals import Signal
 from chopper_core.model.units import Unit
 from chopper_core.query.signal_chart import SignalChart
-from chopper_core.render.cells import Scale, scale_of
+from chopper_core.render.cells import ColumnScale, scale_of
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.util.arrays import Float64
 from chopper_tui.draw import axes
@@ -96,7 +96,7 @@ def measured(chart: SignalChart, begin: float, end: float) -> str:
     return f"{text}{', '.join(figures)} {chart.signal.scale.text}"
 
 
-def _time_scale(chart: SignalChart) -> Scale:
+def _time_scale(chart: SignalChart) -> ColumnScale:
     """The unit of the chart's end, with as many decimals as its span deserves."""
     scale = scale_of(METRICS["start_ns"], chart.end_ns)
     span = max((chart.end_ns - chart.start_ns) / scale.divisor, 1e-3)

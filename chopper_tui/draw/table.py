@@ -53,7 +53,7 @@ _MAX_SHORTENED_TOGETHER: Final = 2000
 """With more rows, names are not shortened together, which takes long."""
 
 
-class Column(Struct, frozen=True):
+class DrawnColumn(Struct, frozen=True):
     """A column as drawn."""
 
     text: ColumnText
@@ -101,7 +101,7 @@ class TableLayout(Struct, frozen=True):
     glyphs: Glyphs
     full_names: bool
     name_width: int
-    columns: tuple[Column, ...]
+    columns: tuple[DrawnColumn, ...]
     sparks: tuple[SparkColumn, ...]
     names: Sequence[str] | None = None
     """The names of all rows, where they are few enough to fold what they share."""
@@ -275,15 +275,15 @@ def plan(
     )
 
 
-def _cells(columns: Sequence[Column], sparks: Sequence[SparkColumn]) -> int:
+def _cells(columns: Sequence[DrawnColumn], sparks: Sequence[SparkColumn]) -> int:
     """The cells of columns and sparklines, with the gap before each."""
     widths = [*(column.cells for column in columns), *(spark.cells for spark in sparks)]
     return sum(GAP + width for width in widths)
 
 
 def _fitting(
-    frame: Frame, columns: Sequence[Column], room: int, must: Set[str] = frozenset()
-) -> list[Column]:
+    frame: Frame, columns: Sequence[DrawnColumn], room: int, must: Set[str] = frozenset()
+) -> list[DrawnColumn]:
     """The columns that fit, in their order; those that must be there, then from the first on."""
     ranked = list(columns)
     if not frame.view.columns and not frame.view.name:
@@ -302,7 +302,7 @@ def _spark_column(signal: Signal, wide: bool) -> SparkColumn:
     return SparkColumn(header, max(len(longest) - 1, _WIDE_SPARK if wide else _SPARK))
 
 
-def _column(frame: Frame, text: ColumnText, glyphs: Glyphs, bar_width: int) -> Column:
+def _column(frame: Frame, text: ColumnText, glyphs: Glyphs, bar_width: int) -> DrawnColumn:
     name = text.metric.name
     header = text.header
     if frame.sort.removeprefix("-") == name:
@@ -316,13 +316,13 @@ def _column(frame: Frame, text: ColumnText, glyphs: Glyphs, bar_width: int) -> C
         shown = (display_name(word, "kernel") if kernels else word for word in words)
         widths = sorted(cell_width(word) for word in shown)
         width = max(cell_width(header), min(max(widths, default=1), _MAX_WORD))
-        return Column(text, header, width, 0, tints(frame, text.metric), kernels)
+        return DrawnColumn(text, header, width, 0, tints(frame, text.metric), kernels)
     marks = (values.extrapolated, values.partial)
     mark = "~" if any(each is not None and each.any() for each in marks) else ""
     cells = [mark + text.scale.cell(number) for number in (*extremes, frame.total[name])]
     width = max(cell_width(cell) for cell in (header, *cells))
     bar_width = bar_width if name == "share_pct" else 0
-    return Column(text, header, width, bar_width, tints(frame, text.metric))
+    return DrawnColumn(text, header, width, bar_width, tints(frame, text.metric))
 
 
 def _longest_name(frame: Frame, names: Sequence[str] | None, full_names: bool) -> int:

@@ -208,14 +208,14 @@ def _ghost(picture: Lanes, row: int, bins: int, room: int, glyphs: Glyphs) -> Li
     return [(label, "dim"), ("".join(chars[:end]), "shade"), (drift[: bins - end], "alert")]
 
 
-class _Parts(Struct, frozen=True):
+class _LaneParts(Struct, frozen=True):
     lanes: int
     bands: int
     strips: int
     strip_lines: int
 
 
-def _allotted(height: int, lanes: int, bands: int, strips: int) -> _Parts:
+def _allotted(height: int, lanes: int, bands: int, strips: int) -> _LaneParts:
     """How many lanes, bands and strips fit: at least one lane, then the rest by importance."""
     room = max(height - _HEAD, 1)
     some = 2 if room >= 8 else 1 if room >= 4 else 0
@@ -224,7 +224,7 @@ def _allotted(height: int, lanes: int, bands: int, strips: int) -> _Parts:
     bands = max(min(bands, room - strips - shown), 0)
     rest = room - strips - shown - bands
     lines = min(1 + rest // strips, _MAX_STRIP_LINES) if strips else 0
-    return _Parts(shown, bands, strips, lines)
+    return _LaneParts(shown, bands, strips, lines)
 
 
 def _kept(bands: Sequence[Band], count: int) -> list[str]:

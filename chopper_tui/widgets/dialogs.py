@@ -47,7 +47,7 @@ def _shade(screen: Screen[Any]) -> Style:
     return inks.shade
 
 
-class Palette(CommandPalette):
+class ActionPalette(CommandPalette):
     """The palette of all actions; it closes once."""
 
     def render(self) -> RenderableType:

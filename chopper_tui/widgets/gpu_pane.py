@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.metrics import METRICS
-from chopper_core.render.cells import Scale, scale_of, scale_title
+from chopper_core.render.cells import ColumnScale, scale_of, scale_title
 from chopper_core.render.glyphs import Glyphs, bar, sparkline
 from chopper_tui.draw.pieces import Pieces, fit
 from chopper_tui.screen_data import RowOnGpus
@@ -61,7 +61,7 @@ class _Lines(Struct, frozen=True):
     """The lines of GPUs under their header."""
 
     times: RowOnGpus
-    scale: Scale
+    scale: ColumnScale
     width: int
     glyphs: Glyphs
 

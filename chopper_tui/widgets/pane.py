@@ -30,7 +30,7 @@ def strip_of(pieces: Pieces, width: int, inks: Inks, rest: str = "text") -> Stri
     return Strip(segments).adjust_cell_length(width, inks.of(rest)).simplify()
 
 
-class Palette(Protocol):
+class DrawingApp(Protocol):
     """What widgets need of the app: how to draw."""
 
     @property
@@ -53,19 +53,19 @@ class ChopperWidget(Widget):
     @property
     def inks(self) -> Inks:
         """The styles to draw with."""
-        return cast(Palette, self.app).inks
+        return cast(DrawingApp, self.app).inks
 
     @property
     def glyphs(self) -> Glyphs:
         """The characters to draw with."""
-        return cast(Palette, self.app).glyphs
+        return cast(DrawingApp, self.app).glyphs
 
 
-class Row(Horizontal, ChopperWidget):
+class PaneRow(Horizontal, ChopperWidget):
     """Parts beside one another."""
 
 
-class Column(Vertical, ChopperWidget):
+class PaneColumn(Vertical, ChopperWidget):
     """Parts below one another."""
 
 

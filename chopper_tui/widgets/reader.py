@@ -18,7 +18,7 @@ PERFORMS: Final = "performs"
 """The key in a style's meta data under which a text has (action, argument) of a click on it."""
 
 
-class Reader(Sought[None]):
+class TextReader(Sought[None]):
     """A text, until a key closes it; `/` shows only what matches."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

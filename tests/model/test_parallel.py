@@ -9,8 +9,8 @@ import pytest
 from chopper_core.model.overrides import overrides_of, parse_overrides
 from chopper_core.model.parallel import (
     MEGATRON_ORDER,
-    Layout,
     ProcessGroup,
+    RankLayout,
     kind_of,
     layout_of_settings,
     parallel_of_groups,
@@ -138,7 +138,7 @@ def test_groups_give_the_coordinates_of_all_ranks(
     for size in sizes.values():
         world *= size
     groups = groups_of(sizes, order)
-    expected = parallel_of_layout(Layout(sizes, order), range(world), world)
+    expected = parallel_of_layout(RankLayout(sizes, order), range(world), world)
     # The traces of the ranks with tp 0 and dp 0 are enough: the others follow.
     some = [group for group in groups if 0 in group.ranks]
     for seen in (groups, some):

@@ -18,7 +18,7 @@ from chopper_tui.widgets.detail import DetailPane
 from chopper_tui.widgets.dialogs import Chooser
 from chopper_tui.widgets.footer import Status
 from chopper_tui.widgets.gpu_pane import GpuPane
-from chopper_tui.widgets.reader import Reader
+from chopper_tui.widgets.reader import TextReader
 from tests.support import Row, run_of
 from tests.tui.explorer import explorer, sample_run
 
@@ -310,7 +310,7 @@ async def test_detail_and_help_open_and_close() -> None:
     async with explorer() as at:
         for key, text in (("i", "sample.json:gpu=0"), ("?", "Screens: views")):
             await at.press(key)
-            assert isinstance(at.app.screen, Reader) and text in at.text()
+            assert isinstance(at.app.screen, TextReader) and text in at.text()
             await at.press("j", "pagedown", "G", "g", "escape")
             assert isinstance(at.app.screen, Explorer)
 

@@ -10,7 +10,7 @@ import pytest
 from chopper_core.model.view import View
 from chopper_tui.widgets.footer import KeyLine
 from chopper_tui.widgets.header import Position
-from chopper_tui.widgets.reader import Reader
+from chopper_tui.widgets.reader import TextReader
 from tests.tui.explorer import Driven, explorer, measured_run
 
 
@@ -37,7 +37,7 @@ async def test_the_keys_of_the_last_line_are_buttons() -> None:
 async def test_the_hint_opens_the_help_and_its_entries_are_buttons() -> None:
     async with explorer((120, 40), run=measured_run()) as at:
         await click(at, "? help", Position)
-        assert isinstance(at.app.screen, Reader)
+        assert isinstance(at.app.screen, TextReader)
         await click(at, "3  kernels")
         assert at.frame.view.name == "kernels"
         await at.press("?")

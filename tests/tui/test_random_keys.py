@@ -12,8 +12,8 @@ from textual.widgets import OptionList
 from chopper_core.model.view import View
 from chopper_tui.actions import ACTIONS
 from chopper_tui.screen import Explorer
-from chopper_tui.widgets.dialogs import Chooser, Palette
-from chopper_tui.widgets.reader import Reader
+from chopper_tui.widgets.dialogs import ActionPalette, Chooser
+from chopper_tui.widgets.reader import TextReader
 from tests.monkey import play
 from tests.tui.explorer import Driven, explorer, measured_run
 
@@ -89,7 +89,7 @@ async def test_a_dialog_closes_once(closing: str) -> None:
     async with explorer() as at:
         await at.press("?")
         dialog = at.app.screen
-        assert isinstance(dialog, Reader)
+        assert isinstance(dialog, TextReader)
         dialog.action_cancel()
         dialog.action_cancel()
         await at.settle()
@@ -105,10 +105,10 @@ async def test_the_palette_opens_once_and_over_the_explorer_alone() -> None:
     async with explorer() as at:
         at.send("ctrl+p", "ctrl+p")
         await at.settle()
-        assert [type(screen) for screen in at.app.screen_stack[1:]] == [Palette]
+        assert [type(screen) for screen in at.app.screen_stack[1:]] == [ActionPalette]
         at.send("escape", "ctrl+p", "escape", "?", "ctrl+p")
         await at.settle()
-        assert isinstance(at.app.screen, Reader) and len(at.app.screen_stack) == 2
+        assert isinstance(at.app.screen, TextReader) and len(at.app.screen_stack) == 2
 
 
 async def test_a_click_on_an_option_that_is_gone_does_nothing() -> None:

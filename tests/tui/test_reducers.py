@@ -28,8 +28,8 @@ from chopper_core.model.view import (
 from chopper_core.views import VIEWS
 from chopper_core.views.query import query
 from chopper_tui.history import (
-    Place,
     Trail,
+    Visit,
     changed,
     charted,
     child_of,
@@ -105,7 +105,7 @@ def test_out_after_into_is_the_identity(way: list[Step], label: str, offset: int
     trail = moved(trail_to(view), label, offset)
     if not view.is_leaf:
         assert parent_of(child_of(trail, label)) == trail
-    assert parent_of((Place(View("r")),)) == (Place(View("r")),)
+    assert parent_of((Visit(View("r")),)) == (Visit(View("r")),)
 
 
 @given(st.lists(steps, max_size=8), texts, levels)

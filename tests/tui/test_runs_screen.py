@@ -8,7 +8,7 @@ from threading import Event, Timer
 import pytest
 from msgspec.structs import replace
 
-from chopper_core.ingest.runs import FoundRun, Reader
+from chopper_core.ingest.runs import FoundRun, SetReader
 from chopper_core.model.run_set import FAILED, Reading, RunRow, RunSet
 from chopper_core.model.table import empty_table
 from chopper_core.model.view import Baseline
@@ -147,7 +147,7 @@ async def test_rows_come_while_others_are_read() -> None:
     found = [FoundRun(row.name, row.path) for row in rows]
     for place, gate in enumerate(gates):
         Timer(0.05 * place, gate.set).start()
-    runs = replace(whole, reading=Reader(found, slowly()))
+    runs = replace(whole, reading=SetReader(found, slowly()))
     async with explorer((120, 40), runs) as at:
         assert len(at.frame) == 4 and not at.frame.is_pending
 

@@ -52,7 +52,7 @@ def write(run: Run, path: Path, options: ExportOptions, progress: Progress) -> l
     rows = chosen_rows(run, options)
     table = run.table
     origin_ns = int(table.start_ns[rows].min())
-    flows = _Flows.of(run, rows)
+    flows = _CollectiveFlows.of(run, rows)
     encoder = msgspec.json.Encoder()
     head = {
         "schemaVersion": 1,
@@ -96,7 +96,9 @@ def _chunks(events: Iterator[Event]) -> Iterator[list[Event]]:
         yield chunk
 
 
-def _events(run: Run, gpu: Gpu, rows: Index, origin_ns: int, flows: _Flows) -> Iterator[Event]:
+def _events(
+    run: Run, gpu: Gpu, rows: Index, origin_ns: int, flows: _CollectiveFlows
+) -> Iterator[Event]:
     """The events of one GPU, whose rows come in the order of time."""
     tracks, track = _tracks(run.table, rows)
     yield from _names(run, gpu, tracks)
@@ -279,7 +281,7 @@ def _arguments(
     return args
 
 
-class _Flows(Struct, frozen=True, eq=False):
+class _CollectiveFlows(Struct, frozen=True, eq=False):
     """Members of collectives by row: the number of their collective, and their place in it."""
 
     rows: Index
@@ -289,7 +291,7 @@ class _Flows(Struct, frozen=True, eq=False):
     names: tuple[str, ...]
 
     @classmethod
-    def of(cls, run: Run, rows: Index) -> _Flows:
+    def of(cls, run: Run, rows: Index) -> _CollectiveFlows:
         """The collectives of which two members or more are among the rows."""
         found = collectives_of(run)
         nothing = np.zeros(0, np.int64)

@@ -121,12 +121,12 @@ class _IO(Struct):
     strides: Raw = _NO_RAW
 
 
-class _Attribute(Struct):
+class _AnyAttribute(Struct):
     name: str = ""
     value: Any = None
 
 
-class _Node(Struct):
+class _AnyNode(Struct):
     """A node of any schema."""
 
     id: int
@@ -139,7 +139,7 @@ class _Node(Struct):
     outputs: Raw = _NO_RAW
     input_shapes: Raw = _NO_RAW
     input_types: Raw = _NO_RAW
-    attrs: list[_Attribute] = field(default_factory=list)
+    attrs: list[_AnyAttribute] = field(default_factory=list)
 
 
 class _Document(Struct):
@@ -165,7 +165,7 @@ def read(path: Path, progress: Progress = silent) -> HostTrace:
                 f"{path} is a host trace of the schema {document.schema}, which is not read; "
                 f"those read are {', '.join(SCHEMAS)}."
             )
-        nodes = [_node(each) for each in msgspec.json.decode(document.nodes, type=list[_Node])]
+        nodes = [_node(each) for each in msgspec.json.decode(document.nodes, type=list[_AnyNode])]
     except (msgspec.DecodeError, RecursionError) as error:
         raise DataError(f"{path} can't be read as a host trace: {problem or error}.") from error
     progress(f"read {path.name}", 1, 1)
@@ -177,7 +177,7 @@ def read(path: Path, progress: Progress = silent) -> HostTrace:
     return HostTrace(path, document.schema, document.pid, nodes, groups)
 
 
-def _node(given: _Node) -> HostNode:
+def _node(given: _AnyNode) -> HostNode:
     attributes = {each.name: each.value for each in given.attrs}
     if bytes(given.inputs).lstrip().startswith(b"{"):
         io = msgspec.json.decode(given.inputs, type=_IO)

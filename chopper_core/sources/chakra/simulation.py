@@ -64,7 +64,7 @@ class SimulatedRun(Struct, frozen=True):
     """Sentences on what the log lacks."""
 
 
-class _Events(Struct):
+class _SystemEvents(Struct):
     """The events of one system."""
 
     issued: dict[int, tuple[int, str, int | None]]
@@ -85,7 +85,7 @@ def recognise(head: FileHead) -> Recognised | Unusable | None:
 
 def read(path: Path, progress: Progress = silent) -> SimulatedRun:
     """Read a log; raises DataError if it has no node that was issued and done."""
-    systems: dict[int, _Events] = {}
+    systems: dict[int, _SystemEvents] = {}
     statistics: dict[int, dict[str, str]] = {}
     long_lines = 0
     size = max(path.stat().st_size, 1)
@@ -138,9 +138,9 @@ def _lines(source: ByteSource) -> Iterator[bytes]:
         yield rest
 
 
-def _take(systems: dict[int, _Events], found: re.Match[bytes]) -> None:
+def _take(systems: dict[int, _SystemEvents], found: re.Match[bytes]) -> None:
     """Add an event to its system."""
-    system = systems.setdefault(int(found[2]), _Events({}, {}))
+    system = systems.setdefault(int(found[2]), _SystemEvents({}, {}))
     tick, node = int(found[3]), int(found[4])
     if found[1] == b"issue":
         if node in system.issued or node in system.done:
@@ -153,7 +153,10 @@ def _take(systems: dict[int, _Events], found: re.Match[bytes]) -> None:
 
 
 def _missing(
-    number: int, system: _Events, is_reported: bool, statistics: Mapping[int, Mapping[str, str]]
+    number: int,
+    system: _SystemEvents,
+    is_reported: bool,
+    statistics: Mapping[int, Mapping[str, str]],
 ) -> Iterator[str]:
     """Sentences on what the log lacks of a system."""
     if system.issued:
@@ -171,7 +174,7 @@ def _missing(
         )
 
 
-def _graph(path: Path, number: int, system: _Events, notes: list[str]) -> ExecutionGraph:
+def _graph(path: Path, number: int, system: _SystemEvents, notes: list[str]) -> ExecutionGraph:
     """The graph of a system: that of its trace with the times of the log, else of the log alone."""
     traces = [
         found
@@ -195,7 +198,7 @@ def _graph(path: Path, number: int, system: _Events, notes: list[str]) -> Execut
     return _timed(builder.graph("", {}), path, number, system)
 
 
-def _checked(graph: ExecutionGraph, system: _Events) -> ExecutionGraph:
+def _checked(graph: ExecutionGraph, system: _SystemEvents) -> ExecutionGraph:
     """The trace of a system; raises DataError if the log is not of a simulation of it."""
     names = {node: graph.names[code] for node, code in zip(graph.ids, graph.name, strict=True)}
     for node, (_, _, name, _) in system.done.items():
@@ -215,7 +218,7 @@ def _type_of(name: str, stated: int | None) -> int:
     return NodeType[prefix[1]] if prefix else NodeType.COMP
 
 
-def _timed(graph: ExecutionGraph, path: Path, number: int, system: _Events) -> ExecutionGraph:
+def _timed(graph: ExecutionGraph, path: Path, number: int, system: _SystemEvents) -> ExecutionGraph:
     """A graph with the times of the log; nodes that it lacks are no activities."""
     times = [system.done.get(node) for node in graph.ids]
     known = np.array([each is not None for each in times], np.bool_)

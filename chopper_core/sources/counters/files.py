@@ -119,7 +119,7 @@ def read_found(
     return runs
 
 
-class _Unit(Struct, frozen=True):
+class _ProcessFiles(Struct, frozen=True):
     """The files of one process, which are read together."""
 
     folder: Path
@@ -132,7 +132,7 @@ class _Unit(Struct, frozen=True):
     read: Callable[[Progress], list[DispatchRun]]
 
 
-def _units(files: Sequence[SourceFile]) -> Iterator[_Unit]:
+def _units(files: Sequence[SourceFile]) -> Iterator[_ProcessFiles]:
     alone = (rocpd.NAME, rocprofv3_json.NAME, cupti_ranges.NAME)
     for file in (file for name in alone for file in _of(files, name)):
         yield _unit(file, file.read)
@@ -154,7 +154,7 @@ def _of(files: Sequence[SourceFile], name: str, role: str | None = None) -> list
     return [file for file in files if name == file.source.NAME and role in (None, file.role)]
 
 
-def _sampled_units(files: Sequence[SourceFile]) -> Iterator[_Unit]:
+def _sampled_units(files: Sequence[SourceFile]) -> Iterator[_ProcessFiles]:
     """Yield samples with the kernels of the same folder and rank, then other kernels."""
     kernels: dict[tuple[Path, int | None], list[SourceFile]] = {}
     for file in _of(files, device_samples.NAME, device_samples.KERNELS):
@@ -172,7 +172,9 @@ def _read_sampled(samples: Path, kernels: Path | None, progress: Progress) -> li
     return [device_samples.read_sampled(samples, kernels, progress)]
 
 
-def _csv_units(files: Sequence[SourceFile], agents: Sequence[SourceFile]) -> Iterator[_Unit]:
+def _csv_units(
+    files: Sequence[SourceFile], agents: Sequence[SourceFile]
+) -> Iterator[_ProcessFiles]:
     """Yield the process of these files; more than one if a role occurs more than once."""
     counters = _of(files, rocprofv3_csv.NAME, rocprofv3_csv.COUNTERS)
     traces = _of(files, rocprofv3_csv.NAME, rocprofv3_csv.KERNEL_TRACE)
@@ -193,7 +195,7 @@ def _read_process(process: rocprofv3_csv.CsvProcess, progress: Progress) -> list
     return [rocprofv3_csv.read_process(process, progress)]
 
 
-def _unit(file: SourceFile, read: Callable[[Progress], list[DispatchRun]]) -> _Unit:
+def _unit(file: SourceFile, read: Callable[[Progress], list[DispatchRun]]) -> _ProcessFiles:
     """Derive run, host and pass of a file from its folders."""
     root = file.root if file.root.is_dir() else file.path.parent
     folders = list(file.path.parent.relative_to(root).parts)
@@ -209,7 +211,7 @@ def _unit(file: SourceFile, read: Callable[[Progress], list[DispatchRun]]) -> _U
             break
     while folders and _is_layout(folders[-1]):
         folders.pop()
-    return _Unit(root.joinpath(*folders), host, number, file.path, read)
+    return _ProcessFiles(root.joinpath(*folders), host, number, file.path, read)
 
 
 def _is_layout(folder: str) -> bool:

@@ -93,7 +93,7 @@ def read(path: Path, progress: Progress = silent) -> list[DispatchRun]:
     return runs
 
 
-class _Process:
+class _RocpdProcess:
     """The dispatches of one guid."""
 
     def __init__(self, agents: Iterable[Agent]) -> None:
@@ -116,7 +116,7 @@ class _Database:
         self._losses = Losses()
         if missing := unwritten(path):
             self._losses.notes.append(missing)
-        self._processes: dict[str, _Process] = {}
+        self._processes: dict[str, _RocpdProcess] = {}
         self._strings = self._looked_up("rocpd_string", "string")
         self._kernels = self._looked_up("rocpd_info_kernel_symbol", "display_name", "kernel_name")
         self._pids = self._looked_up("rocpd_info_process", "pid")
@@ -171,7 +171,7 @@ class _Database:
 
     def _add_dispatches(self, guid: str, given: dict[str, Sequence[Any]]) -> None:
         agents, kernels = self._agents.get(guid, {}), self._kernels.get(guid, {})
-        process = self._processes.setdefault(guid, _Process(agents.values()))
+        process = self._processes.setdefault(guid, _RocpdProcess(agents.values()))
         table = process.table
         strings, stacks = self._strings.get(guid, {}), self._events.stacks.get(guid, Lookup())
         pids, threads = self._pids.get(guid, {}), self._threads.get(guid, {})
@@ -272,7 +272,7 @@ class _Database:
         if stray:
             self._losses.notes.append(f"{stray:,} counter values belong to no dispatch.")
 
-    def _counter_coder(self, guid: str, process: _Process) -> Callable[[Any], int]:
+    def _counter_coder(self, guid: str, process: _RocpdProcess) -> Callable[[Any], int]:
         counters = self._counters.get(guid, {})
 
         def code(counter_id: Any) -> int:

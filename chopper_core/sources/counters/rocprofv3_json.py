@@ -161,13 +161,13 @@ def read(path: Path, progress: Progress = silent) -> list[DispatchRun]:
     Damaged records are lost and counted. Raises DataError if the file can't be read or has no
     dispatches.
     """
-    processes: list[_Process] = []
+    processes: list[_JsonProcess] = []
     with ByteSource(path) as source:
         try:
             stream = JsonStream(source, progress)
             _enter_processes(stream, path)
             while stream.next_element():
-                processes.append(_Process())
+                processes.append(_JsonProcess())
                 processes[-1].read(stream)
         except TextEnded:
             if processes:
@@ -192,7 +192,7 @@ def _enter_processes(stream: JsonStream, path: Path) -> None:
     raise DataError(f"{path} is not rocprofv3 JSON: it has no list {TOOL_KEY}.")
 
 
-class _Process:
+class _JsonProcess:
     """One element of the list: the dispatches of a process.
 
     Its lists may come in any order, so ids are looked up at the end.

@@ -61,7 +61,7 @@ class CounterValues:
 
     def __init__(self, sums: bool) -> None:
         self._sums = sums
-        self._parts: dict[int, _Parts] = {}
+        self._parts: dict[int, _CounterParts] = {}
 
     def add(self, row: Int64, counter: Int64, value: Float64) -> None:
         """Append values: the number of a row, the code of a counter, and what was counted."""
@@ -73,7 +73,9 @@ class CounterValues:
         order = stable_order(counter)
         for these in np.split(order, run_starts(counter[order])[1:]):
             rows, values = row[these].astype(np.int32), value[these].astype(np.float64)
-            self._parts.setdefault(int(counter[these[0]]), _Parts(self._sums)).add(rows, values)
+            self._parts.setdefault(int(counter[these[0]]), _CounterParts(self._sums)).add(
+                rows, values
+            )
 
     def codes(self) -> list[int]:
         """Return the codes of the counters with values."""
@@ -88,7 +90,7 @@ class CounterValues:
 _NONE: Final = (np.empty(0, np.int32), np.empty(0, np.float64))
 
 
-class _Parts:
+class _CounterParts:
     """The values of one counter."""
 
     def __init__(self, sums: bool) -> None:

@@ -124,7 +124,7 @@ class FrameKinds(dict[str, int]):
         return kind
 
 
-class Kept(IntEnum):
+class KeptInputs(IntEnum):
     """The inputs of an operator that are kept."""
 
     NOTHING = 0
@@ -136,8 +136,8 @@ class Kept(IntEnum):
 def kept_inputs(name: str) -> int:
     """Return which inputs are kept of operators of this name."""
     if not _SHAPED_OPERATOR.search(name):
-        return int(Kept.NOTHING)
-    return int(Kept.ALL if _TYPED_OPERATOR.search(name) else Kept.SHAPES)
+        return int(KeptInputs.NOTHING)
+    return int(KeptInputs.ALL if _TYPED_OPERATOR.search(name) else KeptInputs.SHAPES)
 
 
 Number = int | str | float | None

@@ -29,7 +29,7 @@ from chopper_core.sources.kineto.events import (
     Args,
     Event,
     FrameKinds,
-    Kept,
+    KeptInputs,
     MemoryArgs,
     kept_inputs,
     nanoseconds,
@@ -67,7 +67,7 @@ _RANK_SAMPLE: Final = 256
 _FLOW_PHASES: Final = ("s", "f")
 _INT32_LIMIT: Final = 2**31
 _UNSEEN: Final = -1
-_ALL_INPUTS: Final = int(Kept.ALL)
+_ALL_INPUTS: Final = int(KeptInputs.ALL)
 _IN_TABLES: Final = frozenset(
     (*ACTIVITY_CATEGORIES, *LAUNCH_CATEGORIES, *RANGE_CATEGORIES, FRAME_CATEGORY)
 ) | {category for category, kind in FLOW_CATEGORIES.items() if kind == FORWARD_BACKWARD}
@@ -77,7 +77,7 @@ _JSON_SPACE: Final = b" \t\r\n"
 _BETWEEN_TEXTS: Final = b"\0"
 
 
-class _Groups:
+class _PieceEvents:
     """The events of a piece, by table."""
 
     def __init__(self, events: Sequence[Event]) -> None:
@@ -149,13 +149,13 @@ class TraceTables:
         }
         self._frame_kinds = FrameKinds()
         self._kept_inputs = np.zeros(0, np.int8)
-        """The kept inputs of operators (`Kept`), by the code of their name."""
+        """The kept inputs of operators (`KeptInputs`), by the code of their name."""
         self._input_codes = _InputCodes()
 
     def add(self, events: Sequence[Event]) -> None:
         """Add these events to the tables."""
         self._is_merged = self._is_merged or any(map(_names_rank, events[:_RANK_SAMPLE]))
-        groups = _Groups(events)
+        groups = _PieceEvents(events)
         for category, count in groups.counts.items():
             self.event_counts[str(category)] += count
         self._add_activities(groups.activities)

@@ -13,7 +13,12 @@ from chopper_core.sources.signals import GpuName, SignalName, Telemetry
 from chopper_core.sources.telemetry.cells import Stamps, whole_number
 from chopper_core.sources.telemetry.rows import Field, FieldKind, RowCollector, RowLoss
 from chopper_core.sources.telemetry.series import STATUS, telemetry_of, throttled_pct
-from chopper_core.sources.telemetry.table import Headings, Layout, read_table, recognised_table
+from chopper_core.sources.telemetry.table import (
+    ColumnPositions,
+    Headings,
+    read_table,
+    recognised_table,
+)
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
 
@@ -89,7 +94,7 @@ _JSON_KEYS: Final = re.compile(
 )
 
 
-def csv_layout(headings: Sequence[str], stamps: Stamps) -> Layout | None:
+def csv_layout(headings: Sequence[str], stamps: Stamps) -> ColumnPositions | None:
     """Return the layout of a table of amd-smi."""
     table = Headings(headings)
     if "gpu" not in table.columns:
@@ -100,7 +105,7 @@ def csv_layout(headings: Sequence[str], stamps: Stamps) -> Layout | None:
         command, known = "metric", _METRIC
     else:
         return None
-    return Layout(
+    return ColumnPositions(
         format=f"amd-smi {command} CSV",
         width=len(headings),
         gpu_of=table.numbered_gpu,

@@ -21,8 +21,8 @@ from chopper_core.sources.telemetry.rows import Field, RowCollector, RowLoss
 from chopper_core.sources.telemetry.series import telemetry_of
 from chopper_core.sources.telemetry.table import (
     Cells,
+    ColumnPositions,
     Headings,
-    Layout,
     add_row,
     read_table,
     recognised_table,
@@ -121,7 +121,7 @@ def read(path: Path, _progress: Progress = silent) -> Telemetry:
     return read_table(text, csv_layout)
 
 
-def csv_layout(headings: Sequence[str], stamps: Stamps) -> Layout | None:
+def csv_layout(headings: Sequence[str], stamps: Stamps) -> ColumnPositions | None:
     """The layout of a table whose columns are named as fields of DCGM, with one row per GPU."""
     table = Headings(headings)
     fields = table.fields(_LONG)
@@ -130,7 +130,7 @@ def csv_layout(headings: Sequence[str], stamps: Stamps) -> Layout | None:
     if not fields:
         return None
     is_named = not table.columns.keys().isdisjoint(_GPU)
-    return Layout(
+    return ColumnPositions(
         format=TABLE,
         width=len(headings),
         gpu_of=_OneHost(table).gpu_of if is_named else None,
@@ -164,7 +164,7 @@ def _one_host(hosts: dict[str, None], host: str) -> None:
         )
 
 
-def _dmon_layout(line: str, stamps: Stamps) -> Layout | None:
+def _dmon_layout(line: str, stamps: Stamps) -> ColumnPositions | None:
     """The layout below a line of headings of `dmon`: a time where one stands before it, the GPU."""
     match = _HEADINGS.fullmatch(line.rstrip())
     if match is None:
@@ -176,7 +176,7 @@ def _dmon_layout(line: str, stamps: Stamps) -> Layout | None:
     time_of: Callable[[Cells], int | None] | None = None
     if match["before"].strip():
         time_of = lambda cells: stamps.read(cells[0])  # noqa: E731
-    return Layout(
+    return ColumnPositions(
         format=DMON,
         width=2 + len(headings),
         gpu_of=lambda cells: GpuName(index=int(str(cells[1]))),
@@ -189,7 +189,7 @@ def _dmon_layout(line: str, stamps: Stamps) -> Layout | None:
 def _read_dmon(text: FileText) -> Telemetry:
     """Read `dmon`, which repeats its headings; rows of other entities than GPUs are counted."""
     stamps, rows = Stamps(), RowCollector()
-    layout: Layout | None = None
+    layout: ColumnPositions | None = None
     for line in text.lines():
         if not line.strip() or _STOPPED in line:
             continue

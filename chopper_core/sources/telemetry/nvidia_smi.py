@@ -23,8 +23,8 @@ from chopper_core.sources.telemetry.rows import Field, RowCollector, RowLoss
 from chopper_core.sources.telemetry.series import telemetry_of
 from chopper_core.sources.telemetry.table import (
     Cells,
+    ColumnPositions,
     Headings,
-    Layout,
     add_row,
     read_table,
     recognised_table,
@@ -133,7 +133,7 @@ def read(path: Path, _progress: Progress = silent) -> Telemetry:
     return read_table(text, csv_layout)
 
 
-def csv_layout(headings: Sequence[str], stamps: Stamps) -> Layout | None:
+def csv_layout(headings: Sequence[str], stamps: Stamps) -> ColumnPositions | None:
     """Return the layout of a table of `--query-gpu`."""
     parts = [_HEADING.fullmatch(heading) for heading in headings]
     table = Headings(match[1] if match else "" for match in parts)
@@ -145,7 +145,7 @@ def csv_layout(headings: Sequence[str], stamps: Stamps) -> Layout | None:
     if not fields:
         return None
     is_named = not table.columns.keys().isdisjoint((*_INDEX, *_BUS, *_IDENTIFIER))
-    return Layout(
+    return ColumnPositions(
         format="nvidia-smi CSV",
         width=len(headings),
         gpu_of=partial(_gpu, table) if is_named else None,
@@ -155,7 +155,7 @@ def csv_layout(headings: Sequence[str], stamps: Stamps) -> Layout | None:
     )
 
 
-def dmon_layout(line: str, stamps: Stamps) -> Layout | None:
+def dmon_layout(line: str, stamps: Stamps) -> ColumnPositions | None:
     """Return the layout of a line of headings of `dmon`."""
     if not line.startswith("#"):
         return None
@@ -164,7 +164,7 @@ def dmon_layout(line: str, stamps: Stamps) -> Layout | None:
     fields = table.fields(_DMON)
     if "gpu" not in table.columns or not fields:
         return None
-    return Layout(
+    return ColumnPositions(
         format=DMON_FORMAT,
         width=len(headings),
         gpu_of=table.numbered_gpu,

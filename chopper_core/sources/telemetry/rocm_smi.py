@@ -16,8 +16,8 @@ from chopper_core.sources.telemetry.rows import Field, RowCollector, RowLoss
 from chopper_core.sources.telemetry.series import telemetry_of
 from chopper_core.sources.telemetry.table import (
     Cells,
+    ColumnPositions,
     Headings,
-    Layout,
     read_table,
     recognised_table,
 )
@@ -116,7 +116,7 @@ def _documents(text: FileText, rows: RowCollector) -> Iterator[Mapping[str, Any]
             yield document
 
 
-def csv_layout(headings: Sequence[str], stamps: Stamps) -> Layout | None:
+def csv_layout(headings: Sequence[str], stamps: Stamps) -> ColumnPositions | None:
     """Return the layout of a table of rocm-smi, or one derived from it."""
     table = Headings(headings)
     fields = table.fields(_FIELDS)
@@ -126,7 +126,7 @@ def csv_layout(headings: Sequence[str], stamps: Stamps) -> Layout | None:
         name = "CSV derived from rocm-smi"
     if "device" not in table.columns or not fields:
         return None
-    return Layout(
+    return ColumnPositions(
         format=name,
         width=len(headings),
         gpu_of=partial(_card, table),

@@ -31,8 +31,8 @@ from chopper_core.sources.telemetry.rows import Field, FieldKind, RowCollector
 from chopper_core.sources.telemetry.series import STATUS, telemetry_of, throttled_pct
 from chopper_core.sources.telemetry.table import (
     Cells,
+    ColumnPositions,
     Headings,
-    Layout,
     add_row,
     named_by_rounds,
     read_table,
@@ -117,7 +117,7 @@ def read(path: Path, _progress: Progress = silent) -> Telemetry:
     return _read_parquet(path) if head.magic.startswith(PARQUET_MAGIC) else _read_csv(head)
 
 
-def _csv_layout(headings: Sequence[str], stamps: Stamps) -> Layout | None:
+def _csv_layout(headings: Sequence[str], stamps: Stamps) -> ColumnPositions | None:
     return _layout(headings, stamps, clocks=_Clocks(), format_name=_CSV_FORMAT)
 
 
@@ -164,7 +164,7 @@ def _read_parquet(path: Path) -> Telemetry:
 
 def _layout(
     headings: Sequence[str], stamps: Stamps, clocks: _Clocks, format_name: str
-) -> Layout | None:
+) -> ColumnPositions | None:
     table = Headings(headings)
     own = [
         (column, Field(SignalName(name), next(iter(DIMENSIONS[SignalName(name)].factors)), part))
@@ -180,7 +180,7 @@ def _layout(
     if not time or not (own or metrics):
         return None
     is_named = not table.columns.keys().isdisjoint(_NAMES)
-    return Layout(
+    return ColumnPositions(
         format=format_name,
         width=len(headings),
         gpu_of=partial(_gpu_of, table, time == _METRICS_TIME) if is_named else None,

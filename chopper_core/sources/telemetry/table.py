@@ -67,7 +67,7 @@ class Headings:
         return chosen
 
 
-class Layout(Struct, frozen=True):
+class ColumnPositions(Struct, frozen=True):
     """The position of each column of a table."""
 
     format: str
@@ -81,7 +81,7 @@ class Layout(Struct, frozen=True):
     notes: Sequence[str] = ()
 
 
-LayoutOf = Callable[[Sequence[str], Stamps], Layout | None]
+LayoutOf = Callable[[Sequence[str], Stamps], ColumnPositions | None]
 """Headings → layout, or None for another format."""
 
 
@@ -145,7 +145,7 @@ def _is_filled(cell: object) -> bool:
     return cell is not None and cell != ""
 
 
-def add_row(rows: RowCollector, layout: Layout, cells: Cells) -> None:
+def add_row(rows: RowCollector, layout: ColumnPositions, cells: Cells) -> None:
     """Add a row of a table, or count why it is unusable."""
     if any(str(cell) for cell in cells[layout.width :]):
         rows.row_losses[RowLoss.LONG] += 1

@@ -17,7 +17,7 @@ from chopper_core.views.shared.host_causes import (
     NEEDLESS,
     WAITING,
     HostCause,
-    Place,
+    HostPlace,
     host_charges,
 )
 from chopper_core.views.shared.phrases import listed, percent, time
@@ -165,7 +165,7 @@ class _Charges(Struct, frozen=True, eq=False):
     ns: Float64
     """By cause."""
     place_ns: Float64
-    """By `Place`."""
+    """By `HostPlace`."""
     launches: int
     """Activities of the phases."""
 
@@ -180,7 +180,7 @@ class _Charges(Struct, frozen=True, eq=False):
         return cls(
             charges.causes,
             summed(charges.cause[inside], charges.ns[inside], len(charges.causes)),
-            summed(charges.place[inside], charges.ns[inside], len(Place)),
+            summed(charges.place[inside], charges.ns[inside], len(HostPlace)),
             launches,
         )
 
@@ -208,7 +208,7 @@ class _Charges(Struct, frozen=True, eq=False):
         said = f"; the hosts are meanwhile in {', '.join(named)}" if named else ""
         if 2 * self.ns[large].sum() >= whole:
             return said
-        calls, operators = self.place_ns[[Place.CALL, Place.OPERATOR]] / whole
+        calls, operators = self.place_ns[[HostPlace.CALL, HostPlace.OPERATOR]] / whole
         each = context.per_iteration(self.launches)
         return (
             f"{said}; it is the overhead of {each:,.0f} launches{context.per_gpu}, one by one: "

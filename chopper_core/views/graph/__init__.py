@@ -109,7 +109,7 @@ EVIDENCE: Final = column(
 )
 
 
-class _Scope(Struct, frozen=True, eq=False):
+class _ScopeGraph(Struct, frozen=True, eq=False):
     """A scope's graph and its longest path."""
 
     graph: Graph
@@ -139,7 +139,7 @@ def answer(run: Run, view: View) -> ViewResult:
     return _together(run, view, scope, by)
 
 
-def _scope(run: Run, view: View) -> _Scope:
+def _scope(run: Run, view: View) -> _ScopeGraph:
     rows = run.tree_of(view).node(view.path).rows
     iteration = None
     if len(rows) > _MAX_ROWS:
@@ -148,7 +148,7 @@ def _scope(run: Run, view: View) -> _Scope:
         iteration = next((code for code in complete if code != NO_LABEL), None)
         rows = rows if iteration is None else rows[codes == iteration]
     graph = graph_of(run, rows)
-    return _Scope(graph, longest_path(run, graph), np.sort(rows), iteration)
+    return _ScopeGraph(graph, longest_path(run, graph), np.sort(rows), iteration)
 
 
 def node_types(table: KernelTable, rows: Index) -> Int64:
@@ -160,7 +160,7 @@ def node_types(table: KernelTable, rows: Index) -> Int64:
     return np.where(table.kind[rows] == Kind.COMM, of_comm, of_kernel)
 
 
-def _together(run: Run, view: View, scope: _Scope, by: str) -> ViewResult:
+def _together(run: Run, view: View, scope: _ScopeGraph, by: str) -> ViewResult:
     table, path = run.table, scope.path
     on_path = scope.on_path
     rows, chosen = scope.rows, np.arange(len(on_path))
@@ -257,7 +257,7 @@ def _messages(table: KernelTable, rows: Index) -> list[tuple[Metric, Values]]:
     ]
 
 
-def _one_by_one(run: Run, view: View, scope: _Scope) -> ViewResult:
+def _one_by_one(run: Run, view: View, scope: _ScopeGraph) -> ViewResult:
     """A row per activity of the path, in its order."""
     table, path, rows = run.table, scope.path, scope.on_path
     nodes = Groups(table, rows, np.arange(len(rows)))
@@ -296,7 +296,7 @@ def _one_by_one(run: Run, view: View, scope: _Scope) -> ViewResult:
     )
 
 
-def _by_type(table: KernelTable, scope: _Scope) -> dict[str, int]:
+def _by_type(table: KernelTable, scope: _ScopeGraph) -> dict[str, int]:
     """The work of the path by type of node."""
     types = node_types(table, scope.on_path)
     sums = np.bincount(types, weights=scope.path.work_ns, minlength=len(TYPES))
@@ -316,7 +316,7 @@ def _listed(parts: dict[str, int]) -> str:
     return ", ".join(f"{name} {time_text(ns)}" for name, ns in parts.items())
 
 
-def _headline(run: Run, scope: _Scope) -> tuple[str, ...]:
+def _headline(run: Run, scope: _ScopeGraph) -> tuple[str, ...]:
     graph, path = scope.graph, scope.path
     work, gaps = int(path.work_ns.sum()), _by_gap(path)
     types = _by_type(run.table, scope)
@@ -332,7 +332,7 @@ def _headline(run: Run, scope: _Scope) -> tuple[str, ...]:
     )
 
 
-def _notes(scope: _Scope) -> tuple[str, ...]:
+def _notes(scope: _ScopeGraph) -> tuple[str, ...]:
     edges = np.bincount(scope.graph.edges.evidence, minlength=len(Evidence)).tolist()
     shared = np.bincount(scope.graph.task)
     parts = [f"{n} {each.text}" for each, n in zip(Evidence, edges, strict=True) if n]
@@ -351,7 +351,7 @@ def _notes(scope: _Scope) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _charts(run: Run, scope: _Scope) -> tuple[Chart, ...]:
+def _charts(run: Run, scope: _ScopeGraph) -> tuple[Chart, ...]:
     parts = {**_by_type(run.table, scope), **_by_gap(scope.path)}
     length = float(scope.path.work_ns.sum())
     charts: list[Chart] = []

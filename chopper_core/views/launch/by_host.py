@@ -25,7 +25,7 @@ from chopper_core.views.shared.host_causes import (
     AFTERMATH_NS,
     PLACE_NAMES,
     HostCharges,
-    Place,
+    HostPlace,
     charges_of,
 )
 from chopper_core.views.spec import ViewResult
@@ -74,7 +74,7 @@ IN_PLACE: Final = tuple(
         ("untraced", "nothing", "The part in which the trace shows nothing on that thread."),
     )
 )
-"""By `Place`."""
+"""By `HostPlace`."""
 
 
 class _Causes(Struct, frozen=True, eq=False):
@@ -130,14 +130,14 @@ def answer(run: Run, view: View) -> ViewResult:
         ),
         (WHEN, worded(when)),
         *((METRICS[name], Values(causes.state_ns[:, at])) for at, name in enumerate(_STATES)),
-        *((IN_PLACE[place], Values(causes.place_ns[:, place])) for place in Place),
+        *((IN_PLACE[place], Values(causes.place_ns[:, place])) for place in HostPlace),
     ]
     total: dict[str, int | float] = {
         metric.name: int(values.numbers.sum()) for metric, values in own if metric.reduces == "sum"
     }
     total[SHARE.name] = 100.0
     total[LONGEST.name] = int(causes.longest_ns.max())
-    used = [IN_PLACE[place].name for place in Place if causes.place_ns[:, place].any()]
+    used = [IN_PLACE[place].name for place in HostPlace if causes.place_ns[:, place].any()]
     return ViewResult(
         level=LEVEL,
         labels=causes.labels,
@@ -174,7 +174,7 @@ def _found(run: Run, node: Groups, idle_ns: int) -> tuple[_Causes, int]:
         np.add.at(sums, (charges.cause, column), charges.ns)
         return sums
 
-    places = summed(charges.place, len(Place))
+    places = summed(charges.place, len(HostPlace))
     total = places.sum(axis=1)
     state = np.where(charges.state == HostState.LATE, 0, 1)
     state[run.table.launch_ns[charges.row] == NO_TIME] = _STATES.index("idle_unknown_ns")
@@ -204,8 +204,8 @@ def _found(run: Run, node: Groups, idle_ns: int) -> tuple[_Causes, int]:
 
 def _with_rest(found: _Causes, rest_ns: Int64) -> _Causes:
     """The same with a row of idle time of which nothing is recorded."""
-    place = np.zeros((1, len(Place)), np.int64)
-    place[0, Place.NOTHING] = rest_ns.sum()
+    place = np.zeros((1, len(HostPlace)), np.int64)
+    place[0, HostPlace.NOTHING] = rest_ns.sum()
     return _Causes(
         [*found.labels, _NO_RECORD],
         np.append(found.total_ns, rest_ns.sum()),
@@ -231,7 +231,7 @@ def _opens(run: Run, view: View, piece: int) -> View:
 
 
 def _headline(causes: _Causes, idle_ns: int, operator_ns: int) -> tuple[str, ...]:
-    call_ns = int(causes.place_ns[:, Place.CALL].sum())
+    call_ns = int(causes.place_ns[:, HostPlace.CALL].sum())
     return (
         f"the GPUs are idle for {time_text(idle_ns)}: {time_text(operator_ns)} while their hosts "
         f"are in operators, {time_text(idle_ns - operator_ns)} outside; "
@@ -262,9 +262,9 @@ def _notes(run: Run, node: Groups) -> tuple[str, ...]:
 
 
 def _chart(causes: _Causes) -> BarChart:
-    series: Mapping[Place, Int64] = {
+    series: Mapping[HostPlace, Int64] = {
         place: causes.place_ns[:_MAX_BARS, place]
-        for place in Place
+        for place in HostPlace
         if causes.place_ns[:, place].any()
     }
     return BarChart(

@@ -92,7 +92,7 @@ class Slow(Struct, frozen=True):
     cards: Cards
 
 
-class _Rows(Struct, frozen=True, eq=False):
+class _TableRows(Struct, frozen=True, eq=False):
     """The rows of the table: GPUs, or nodes of several."""
 
     level: str
@@ -172,7 +172,7 @@ def _result(step: Step, slow: Slow | None) -> ViewResult:
     )
 
 
-def _rows_of(step: Step) -> _Rows:
+def _rows_of(step: Step) -> _TableRows:
     """GPUs, or nodes where there are too many GPUs to see at once and their hosts are known."""
     gpus, view = step.gpus, step.view
     if view.by == "node" or (not view.by and len(gpus) > _MAX_GPUS):
@@ -186,11 +186,13 @@ def _rows_of(step: Step) -> _Rows:
         else:
             labels = list(dict.fromkeys(names))
             members = [np.flatnonzero(np.array(names) == label) for label in labels]
-            return _Rows("node", labels, members)
-    return _Rows("gpu", [str(gpu) for gpu in gpus], [np.array([at]) for at in range(len(gpus))])
+            return _TableRows("node", labels, members)
+    return _TableRows(
+        "gpu", [str(gpu) for gpu in gpus], [np.array([at]) for at in range(len(gpus))]
+    )
 
 
-def _opens(step: Step, rows: _Rows, row: int) -> View:
+def _opens(step: Step, rows: _TableRows, row: int) -> View:
     plain = replace(step.view, by="", of="", columns=(), sort="", filter="")
     if rows.level == "gpu":
         return child_of(plain, "gpu", rows.labels[row])
@@ -213,7 +215,7 @@ def _mean_steps_ns(step: Step) -> Float64:
 
 
 def _columns(
-    step: Step, rows: _Rows, lag_ns: Float64 | None, base: Step | None
+    step: Step, rows: _TableRows, lag_ns: Float64 | None, base: Step | None
 ) -> list[tuple[Metric, Values]]:
     steps = _mean_steps_ns(step)
     own: list[tuple[Metric, Values]] = []
@@ -269,13 +271,13 @@ def _totals(
     return total
 
 
-def _slowest_of(step: Step, rows: _Rows) -> list[int]:
+def _slowest_of(step: Step, rows: _TableRows) -> list[int]:
     """The GPU of each row whose lane is drawn: the one that takes longest."""
     steps = _mean_steps_ns(step)
     return [step.gpus[int(own[steps[own].argmax()])] for own in rows.members]
 
 
-def _lanes(step: Step, gpus: list[int], rows: _Rows) -> Chart:
+def _lanes(step: Step, gpus: list[int], rows: _TableRows) -> Chart:
     from chopper_core.views.overview.lanes import lanes_chart
 
     labels = [

@@ -19,7 +19,7 @@ _MAX_UNKNOWN_FLOPS_PCT: Final = 5.0
 """Of the time of matrix kernels: with more, the share of the peak would be far too small."""
 
 
-class _Figure(Struct, frozen=True):
+class _Fact(Struct, frozen=True):
     """A figure of the first line: its number and how it is written; `of` names it."""
 
     number: float | None
@@ -41,7 +41,7 @@ def headline_of(step: Step, base: Step | None = None) -> str:
     return " · ".join(said)
 
 
-def _figures(step: Step) -> tuple[_Figure, ...]:
+def _figures(step: Step) -> tuple[_Fact, ...]:
     whole = step.parts_of(step.whole)
     knows_flops = THEORY in whole and step.without_flops_pct <= _MAX_UNKNOWN_FLOPS_PCT
     elapsed = max(int(step.whole.elapsed_ns[0]), 1)
@@ -49,15 +49,15 @@ def _figures(step: Step) -> tuple[_Figure, ...]:
     communicates = int(step.whole.sum("collectives")[0]) > 0 and not step.run.is_reconstructed
     exposed = 100.0 * int(whole["exposed_comm_ns"][0]) / elapsed if communicates else None
     return (
-        _Figure(step.median_ns, time, before=f"{step.word} "),
-        _Figure(step.tokens_per_s(), _thousands, after=" tok/s"),
-        _Figure(theory, _percent, after=" of peak", is_share=True),
-        _Figure(exposed, _percent, before="exposed ", is_share=True),
-        _Figure(_power_w(step), _power),
+        _Fact(step.median_ns, time, before=f"{step.word} "),
+        _Fact(step.tokens_per_s(), _thousands, after=" tok/s"),
+        _Fact(theory, _percent, after=" of peak", is_share=True),
+        _Fact(exposed, _percent, before="exposed ", is_share=True),
+        _Fact(_power_w(step), _power),
     )
 
 
-def _said(figure: _Figure, other: _Figure | None) -> str:
+def _said(figure: _Fact, other: _Fact | None) -> str:
     assert figure.number is not None
     text = f"{figure.before}{figure.text(figure.number)}{figure.after}"
     if other is None or other.number is None:

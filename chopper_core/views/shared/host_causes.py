@@ -1,11 +1,11 @@
 """Causes of idle time: what the hosts did while their GPUs had nothing to run, by name.
 
-Each piece of a gap is charged to where the launching thread was (`Place`): a runtime call, else an
-operator, else an annotation, else a Python frame. Its cause is named after that, unless the stack
-shows something more telling, such as data loading around a copy. A call that waits for the GPU, or
-in which the runtime allocates, lets the queue run dry: where a gap begins within one, ordinary work
-of the host shortly after it has the call as its cause. Pieces are whole nanoseconds and add up to
-the idle time of any rows.
+Each piece of a gap is charged to where the launching thread was (`HostPlace`): a runtime call, else
+an operator, else an annotation, else a Python frame. Its cause is named after that, unless the
+stack shows something more telling, such as data loading around a copy. A call that waits for the
+GPU, or in which the runtime allocates, lets the queue run dry: where a gap begins within one,
+ordinary work of the host shortly after it has the call as its cause. Pieces are whole nanoseconds
+and add up to the idle time of any rows.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from chopper_core.util.arrays import Float64, Index, Int64
 from chopper_core.util.grouping import run_starts, stable_order
 
 
-class Place(IntEnum):
+class HostPlace(IntEnum):
     """The innermost place of a host that the trace shows, the first of these that there is."""
 
     CALL = 0
@@ -98,7 +98,7 @@ class HostCharges(Struct, frozen=True, eq=False):
     cause: Int64
     """The position of its cause in `causes`."""
     place: Int64
-    """Of `Place`: where the host was, whatever the cause."""
+    """Of `HostPlace`: where the host was, whatever the cause."""
     ns: Int64
     state: Int64
     """Of `HostState`."""
@@ -124,10 +124,10 @@ class HostCharges(Struct, frozen=True, eq=False):
         return self.causes[largest] if 2 * positive[largest] >= positive.sum() else None
 
 
-def place_of(stack: HostStack) -> Place:
+def place_of(stack: HostStack) -> HostPlace:
     """The innermost place of a stack."""
     texts = (stack.call, stack.operator, stack.annotation, stack.frame)
-    return next((Place(at) for at, text in enumerate(texts) if text), Place.NOTHING)
+    return next((HostPlace(at) for at, text in enumerate(texts) if text), HostPlace.NOTHING)
 
 
 def cause_of(stack: HostStack) -> HostCause:

@@ -34,7 +34,7 @@ def _column(name: str, unit: str, title: str, text: str, reduces: str = "") -> M
     return column(name, unit, title, text, reduces=reduces, source=_SOURCE, missing_because=missing)
 
 
-class _Figure(Struct, frozen=True):
+class _SampledFigure(Struct, frozen=True):
     """A column, the signals that it is of (the first one that a GPU has), and how."""
 
     metric: Metric
@@ -44,25 +44,29 @@ class _Figure(Struct, frozen=True):
     """Whether a single sample doesn't give it."""
 
 
-def _mean(name: str, unit: str, title: str, what: str, *signals: str) -> _Figure:
+def _mean(name: str, unit: str, title: str, what: str, *signals: str) -> _SampledFigure:
     metric = _column(f"mean_{name}", unit, title, f"Mean {what}, {_ALONE}.")
-    return _Figure(metric, signals or (name,), lambda own: own.mean)
+    return _SampledFigure(metric, signals or (name,), lambda own: own.mean)
 
 
-def _end(name: str, unit: str, title: str, what: str, *signals: str, low: bool = False) -> _Figure:
+def _end(
+    name: str, unit: str, title: str, what: str, *signals: str, low: bool = False
+) -> _SampledFigure:
     metric = _column(
         name, unit, title, f"The {'least' if low else 'largest'} sample of the {what}."
     )
-    return _Figure(metric, signals, lambda own: own.low if low else own.high)
+    return _SampledFigure(metric, signals, lambda own: own.low if low else own.high)
 
 
-def _amount(name: str, title: str, what: str, *signals: str, unit: str = "B") -> _Figure:
+def _amount(name: str, title: str, what: str, *signals: str, unit: str = "B") -> _SampledFigure:
     text = f"{what} from the first to the last sample, by the device's counter."
-    return _Figure(_column(name, unit, title, text, "sum"), signals, lambda own: own.amount, True)
+    return _SampledFigure(
+        _column(name, unit, title, text, "sum"), signals, lambda own: own.amount, True
+    )
 
 
 POWER: Final = _mean("power_w", "W", "mean power", "power of the socket")
-ENERGY: Final = _Figure(
+ENERGY: Final = _SampledFigure(
     _column(
         "sampled_energy_j",
         "J",
@@ -74,7 +78,7 @@ ENERGY: Final = _Figure(
     lambda own: own.area if own.is_timed else np.nan,
     needs_span=True,
 )
-WINDOW: Final = _Figure(
+WINDOW: Final = _SampledFigure(
     _column("window_ns", "ns", "window", "From the first to the last sample of the power."),
     ("power_w", "gfx_mhz", *HEAT_SIGNALS, "gfx_util_pct"),
     lambda own: float(own.span_ns) if own.is_timed else np.nan,
@@ -128,7 +132,7 @@ def summary_of(run: Run, gpu: int, signals: Sequence[str]) -> SampleSummary | No
     )
 
 
-def figure(run: Run, wanted: _Figure) -> Float64:
+def figure(run: Run, wanted: _SampledFigure) -> Float64:
     """A figure of every GPU of the run; NaN where unknown."""
     found = [summary_of(run, gpu, wanted.signals) for gpu in gpus_of(run)]
     return np.array(
