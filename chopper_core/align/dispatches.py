@@ -12,15 +12,14 @@ from chopper_core.align.rank import AlignedRank, align_rank, used_names
 from chopper_core.model.column_names import COUNTER_DURATION
 from chopper_core.model.table import KernelTable, Rule
 from chopper_core.sources.dispatches import DispatchRun
+from chopper_core.sources.shared.losses import ABSENT, Losses
 from chopper_core.sources.trace import (
-    ABSENT,
     Activities,
     ActivityCategory,
     Flows,
     HostRanges,
     Launches,
     LaunchShape,
-    Losses,
     Trace,
 )
 from chopper_core.util.arrays import Index, Int32

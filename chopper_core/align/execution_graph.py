@@ -44,7 +44,8 @@ from chopper_core.model.table import (
 from chopper_core.sources.chakra.graph import ExecutionGraph
 from chopper_core.sources.chakra.schema import COMMUNICATION, CommType, NodeType
 from chopper_core.sources.shared.columns import Interner
-from chopper_core.sources.trace import ABSENT, Collective
+from chopper_core.sources.shared.losses import ABSENT
+from chopper_core.sources.trace import Collective
 from chopper_core.util.arrays import Index, Int8, Int32, Int64
 from chopper_core.util.errors import DataError
 

@@ -13,7 +13,8 @@ from msgspec import Struct
 from chopper_core.align.intervals import Intervals, Points
 from chopper_core.align.kernel_classes import kernel_class
 from chopper_core.model.table import NO_TIME
-from chopper_core.sources.trace import ABSENT, HostCategory, Trace
+from chopper_core.sources.shared.losses import ABSENT
+from chopper_core.sources.trace import HostCategory, Trace
 from chopper_core.util.arrays import Index, Int32, Int64, Mask
 from chopper_core.util.grouping import distinct, ranked
 

@@ -25,7 +25,8 @@ from chopper_core.sources.chakra.host_trace import (
 )
 from chopper_core.sources.kineto.events import KeptInputs, kept_inputs
 from chopper_core.sources.shared.columns import Interner
-from chopper_core.sources.trace import ABSENT, Collective, HostCategory, InputTexts, Trace
+from chopper_core.sources.shared.losses import ABSENT
+from chopper_core.sources.trace import Collective, HostCategory, InputTexts, Trace
 
 
 class HostJoin(Struct, frozen=True):

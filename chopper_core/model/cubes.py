@@ -119,7 +119,7 @@ class Cubes(Struct, frozen=True, eq=False):
     """The cubes of a table whose rows are in the order of the levels."""
 
     table: KernelTable
-    cubes: Mapping[frozenset[str], Cube] = field(default_factory=dict)
+    by_levels: Mapping[frozenset[str], Cube] = field(default_factory=dict)
 
     def cells(
         self,
@@ -134,7 +134,7 @@ class Cubes(Struct, frozen=True, eq=False):
         without = without or {}
         asked = {*wanted, *grouped, *without}
         levels = {"gpu" if level in self.table.coordinates else level for level in asked}
-        fitting = [cube for key, cube in self.cubes.items() if levels <= key]
+        fitting = [cube for key, cube in self.by_levels.items() if levels <= key]
         if not fitting:
             return None
         # A cube with the GPU level also gives the GPUs of a group.

@@ -159,13 +159,13 @@ class Tree:
 
     def codes_of(self, level: str) -> AnyArray:
         """The codes of a level that occur in the table."""
-        cube = None if self._cubes is None else self._cubes.cubes.get(frozenset([level]))
+        cube = None if self._cubes is None else self._cubes.by_levels.get(frozenset([level]))
         return distinct(self.table.column(level)) if cube is None else cube.codes[level]
 
     def nodes_named(self, levels: Sequence[str], level: str, wanted: Mask) -> Nodes:
         """All nodes over some levels whose code at `level` is wanted (a mask over the codes)."""
         table = self.table
-        cube = None if self._cubes is None else self._cubes.cubes.get(frozenset(levels))
+        cube = None if self._cubes is None else self._cubes.by_levels.get(frozenset(levels))
         left_out = () if _ITERATION in levels else self._left_out
         if cube is not None and not left_out:
             cells = np.flatnonzero(wanted[cube.codes[level]])

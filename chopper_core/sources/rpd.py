@@ -21,9 +21,9 @@ from chopper_core.sources.registry import Recognised, Unusable
 from chopper_core.sources.shared.bytes import ByteSource
 from chopper_core.sources.shared.columns import Interner, int_column
 from chopper_core.sources.shared.database import open_read_only, unwritten
+from chopper_core.sources.shared.losses import ABSENT, Losses
 from chopper_core.sources.shared.text import FileHead
 from chopper_core.sources.trace import (
-    ABSENT,
     Activities,
     ActivityCategory,
     Flows,
@@ -31,7 +31,6 @@ from chopper_core.sources.trace import (
     HostRanges,
     Launches,
     LaunchShape,
-    Losses,
     Trace,
 )
 from chopper_core.util.arrays import Int64, Mask

@@ -2,7 +2,7 @@
 
 Times are int64 ns on the clock of the source (for Kineto: nanoseconds since the epoch where the
 file carries its base time). Text is interned: a column of codes points into `Trace.names`.
-`ABSENT` (-1) stands for a value that the file doesn't give. A stream or flow whose id is text has
+`ABSENT` stands for a value that the file doesn't give. A stream or flow whose id is text has
 the number -2 - (its code in `Trace.names`).
 """
 
@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import numpy as np
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
+from chopper_core.sources.shared.losses import ABSENT, Losses
 from chopper_core.util.arrays import Int8, Int32, Int64, Mask
 from chopper_core.util.grouping import distinct
-
-ABSENT = -1
 
 
 class ActivityCategory(IntEnum):
@@ -176,33 +175,6 @@ class InputTexts(Struct, frozen=True):
     values: str = ""
     """The inputs other than tensors, each as text."""
     strides: str = ""
-
-
-class Losses(Struct):
-    """The parts of a source that couldn't be used, counted in events unless the name says bytes."""
-
-    truncated: bool = False
-    repaired_pieces: int = 0
-    """Pieces of the file with invalid JSON that were decoded after repair."""
-    lost_bytes: int = 0
-    """Bytes that no repair could decode."""
-    unreadable_events: int = 0
-    bad_times: int = 0
-    """Events without a usable time or with a negative duration."""
-    notes: list[str] = field(default_factory=list)
-    """One sentence per loss."""
-
-
-def merged_losses(one: Losses, other: Losses) -> Losses:
-    """Return the losses of both."""
-    return Losses(
-        truncated=one.truncated or other.truncated,
-        repaired_pieces=one.repaired_pieces + other.repaired_pieces,
-        lost_bytes=one.lost_bytes + other.lost_bytes,
-        unreadable_events=one.unreadable_events + other.unreadable_events,
-        bad_times=one.bad_times + other.bad_times,
-        notes=list(dict.fromkeys((*one.notes, *other.notes))),
-    )
 
 
 class Trace(Struct, frozen=True):

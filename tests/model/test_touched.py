@@ -81,8 +81,8 @@ def run(stored: Path) -> Iterator[Run]:
     plain = read_store(stored)
     columns = {name: plain.table.column(name).view(Counted) for name in COLUMNS}
     table = replace(plain.table, **columns)
-    assert plain.cubes is not None and plain.cubes.cubes
-    yield replace(plain, table=table, cubes=Cubes(table, plain.cubes.cubes))
+    assert plain.cubes is not None and plain.cubes.by_levels
+    yield replace(plain, table=table, cubes=Cubes(table, plain.cubes.by_levels))
 
 
 def touched(run: Run, view: View) -> int:

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from chopper_core.sources.chakra.schema import Node, NodeType, Value
 from chopper_core.sources.shared.columns import Interner
-from chopper_core.sources.trace import ABSENT, Losses
+from chopper_core.sources.shared.losses import ABSENT, Losses
 from chopper_core.util.arrays import Index, Int8, Int32, Int64, Mask
 from chopper_core.util.errors import DataError
 

@@ -31,8 +31,8 @@ from chopper_core.sources.shared.accumulators import steps
 from chopper_core.sources.shared.bytes import ByteSource
 from chopper_core.sources.shared.columns import Columns, GrowingColumns, Interner, float_column
 from chopper_core.sources.shared.csv_stream import CsvFile, header_of, integers
+from chopper_core.sources.shared.losses import ABSENT, Losses, merged_losses
 from chopper_core.sources.shared.text import FileHead
-from chopper_core.sources.trace import ABSENT, Losses, merged_losses
 from chopper_core.util.arrays import Float64, Int32, Int64
 from chopper_core.util.errors import DataError
 from chopper_core.util.grouping import distinct, ranked, run_mask, run_starts, stable_order

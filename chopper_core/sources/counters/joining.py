@@ -19,7 +19,7 @@ from chopper_core.sources.counters.pass_alignment import aligned, same_ids
 from chopper_core.sources.counters.tables import dispatch_order
 from chopper_core.sources.dispatches import Dispatches, DispatchRun, SampledCounter
 from chopper_core.sources.shared.columns import Interner
-from chopper_core.sources.trace import ABSENT, merged_losses
+from chopper_core.sources.shared.losses import ABSENT, merged_losses
 from chopper_core.util.arrays import Int32, Int64, Mask
 from chopper_core.util.grouping import distinct, first_equal, ranked, run_mask, stable_order
 

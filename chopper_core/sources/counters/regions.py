@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from chopper_core.sources.shared.columns import Columns, GrowingColumns
-from chopper_core.sources.trace import ABSENT
+from chopper_core.sources.shared.losses import ABSENT
 from chopper_core.util.arrays import Int32, Int64
 from chopper_core.util.grouping import distinct, first_equal, stable_order
 

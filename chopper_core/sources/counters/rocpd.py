@@ -32,8 +32,8 @@ from chopper_core.sources.dispatches import DispatchRun
 from chopper_core.sources.registry import Recognised, Unusable
 from chopper_core.sources.shared.columns import Columns, float_column, int_column
 from chopper_core.sources.shared.database import unwritten
+from chopper_core.sources.shared.losses import ABSENT, Losses
 from chopper_core.sources.shared.text import FileHead
-from chopper_core.sources.trace import ABSENT, Losses
 from chopper_core.util.arrays import Int64
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent

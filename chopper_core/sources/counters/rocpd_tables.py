@@ -17,7 +17,7 @@ import numpy as np
 
 from chopper_core.sources.shared.columns import GrowingColumn, int_column
 from chopper_core.sources.shared.database import open_read_only, unwritten
-from chopper_core.sources.trace import ABSENT, Losses
+from chopper_core.sources.shared.losses import ABSENT, Losses
 from chopper_core.util.arrays import Index, Int64, Mask
 from chopper_core.util.errors import DataError
 from chopper_core.util.grouping import distinct, stable_order

@@ -22,8 +22,8 @@ from chopper_core.sources.registry import Recognised, Unusable
 from chopper_core.sources.shared.bytes import ByteSource
 from chopper_core.sources.shared.columns import Columns
 from chopper_core.sources.shared.csv_stream import CsvBatch, CsvFile, header_of, normalised
+from chopper_core.sources.shared.losses import ABSENT, Losses
 from chopper_core.sources.shared.text import FileHead
-from chopper_core.sources.trace import ABSENT, Losses
 from chopper_core.util.arrays import Int64, Mask
 from chopper_core.util.errors import DataError
 from chopper_core.util.grouping import distinct, run_mask

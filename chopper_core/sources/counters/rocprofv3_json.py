@@ -25,8 +25,8 @@ from chopper_core.sources.registry import Recognised
 from chopper_core.sources.shared.bytes import ByteSource
 from chopper_core.sources.shared.columns import Columns, Interner, int_column
 from chopper_core.sources.shared.json_stream import JsonStream, TextEnded
+from chopper_core.sources.shared.losses import ABSENT, Losses
 from chopper_core.sources.shared.text import FileHead
-from chopper_core.sources.trace import ABSENT, Losses
 from chopper_core.util.arrays import Int64
 from chopper_core.util.errors import DataError
 from chopper_core.util.grouping import ranked

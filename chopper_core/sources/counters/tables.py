@@ -15,7 +15,7 @@ from chopper_core.sources.counters.agents import AgentTable
 from chopper_core.sources.counters.regions import BY_GPU_TIME, HostSide
 from chopper_core.sources.dispatches import CLOCK_BOOTTIME, Dispatches, DispatchRun
 from chopper_core.sources.shared.columns import Columns, GrowingColumn, GrowingColumns, Interner
-from chopper_core.sources.trace import ABSENT, Losses
+from chopper_core.sources.shared.losses import ABSENT, Losses
 from chopper_core.util.arrays import Float64, Int32, Int64
 from chopper_core.util.grouping import ranked, run_mask, run_starts, stable_order
 

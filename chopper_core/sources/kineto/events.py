@@ -22,7 +22,8 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.sources.shared.json_stream import DECODE_ERRORS
-from chopper_core.sources.trace import ABSENT, ActivityCategory, HostCategory
+from chopper_core.sources.shared.losses import ABSENT
+from chopper_core.sources.trace import ActivityCategory, HostCategory
 from chopper_core.util.arrays import Int64, Mask
 
 FLOAT_EXACT_BELOW_US: Final = float(2**43)

@@ -16,8 +16,9 @@ from chopper_core.sources.registry import Recognised, Unusable
 from chopper_core.sources.shared.bytes import PIECE_BYTES, ByteSource
 from chopper_core.sources.shared.columns import integer
 from chopper_core.sources.shared.json_stream import members, skip_space
+from chopper_core.sources.shared.losses import Losses
 from chopper_core.sources.shared.text import FileHead
-from chopper_core.sources.trace import Losses, Trace
+from chopper_core.sources.trace import Trace
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
 

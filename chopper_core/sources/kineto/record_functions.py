@@ -8,7 +8,7 @@ from chopper_core.sources.kineto.events import COMPLETE, RANGE_CATEGORIES, nanos
 from chopper_core.sources.kineto.text import TraceText
 from chopper_core.sources.shared.bytes import ByteSource
 from chopper_core.sources.shared.columns import integer
-from chopper_core.sources.trace import ABSENT, Losses
+from chopper_core.sources.shared.losses import ABSENT, Losses
 
 
 def record_functions(path: Path) -> dict[tuple[str, int], int]:

@@ -44,8 +44,8 @@ from chopper_core.sources.shared.columns import (
     int_column,
     integer,
 )
+from chopper_core.sources.shared.losses import ABSENT
 from chopper_core.sources.trace import (
-    ABSENT,
     Activities,
     Allocations,
     Collective,

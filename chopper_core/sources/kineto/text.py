@@ -20,7 +20,7 @@ from chopper_core.sources.shared.json_stream import (
     members,
     skip_space,
 )
-from chopper_core.sources.trace import Losses
+from chopper_core.sources.shared.losses import Losses
 from chopper_core.util.errors import DataError
 
 EVENTS_KEY: Final = "traceEvents"

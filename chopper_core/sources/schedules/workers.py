@@ -10,8 +10,8 @@ import numpy as np
 from chopper_core.model.table import Kind, Phase
 from chopper_core.sources.registry import Recognised, Unusable
 from chopper_core.sources.schedules.schedule import Schedule
+from chopper_core.sources.shared.losses import Losses
 from chopper_core.sources.shared.text import FileHead
-from chopper_core.sources.trace import Losses
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
 

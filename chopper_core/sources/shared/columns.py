@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import fields
 from numpy.typing import DTypeLike
 
-from chopper_core.sources.trace import ABSENT
+from chopper_core.sources.shared.losses import ABSENT
 from chopper_core.util.arrays import AnyArray, Float64, Int64
 
 Columns = dict[str, AnyArray]

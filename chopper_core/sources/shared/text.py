@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from chopper_core.sources.shared.bytes import BYTE_ORDER_MARK, ByteSource
-from chopper_core.sources.trace import Losses
+from chopper_core.sources.shared.losses import Losses
 from chopper_core.util.errors import DataError
 
 HEAD_BYTES: Final = 1 << 16

@@ -11,6 +11,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from chopper_core.sources.registry import Recognised, Unusable
+from chopper_core.sources.shared.losses import Losses
 from chopper_core.sources.shared.text import (
     HEADING_LINES,
     PARQUET_MAGIC,
@@ -38,7 +39,6 @@ from chopper_core.sources.telemetry.table import (
     read_table,
     recognised_table,
 )
-from chopper_core.sources.trace import Losses
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
 

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from chopper_core.sources.registry import natural_key
 from chopper_core.sources.shared.accumulators import steps, unwrapped
+from chopper_core.sources.shared.losses import Losses
 from chopper_core.sources.signals import (
     RATES,
     ClockDomain,
@@ -30,7 +31,6 @@ from chopper_core.sources.telemetry.rows import (
     RowCollector,
     RowLoss,
 )
-from chopper_core.sources.trace import Losses
 from chopper_core.util.arrays import Float64, Int64
 from chopper_core.util.errors import DataError
 
