@@ -21,6 +21,7 @@ from chopper_core.render.glyphs import Glyphs
 from chopper_core.render.sparks import SparkScale, sampled
 from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.errors import ChopperError, NoSuchNode, UsageError
+from chopper_core.util.grouping import median_of
 from chopper_core.views.query import preview, query
 from chopper_tui.draw.figures import Figure, figures_of
 from chopper_tui.draw.pieces import Pieces, hue_of
@@ -216,7 +217,7 @@ class RowOnGpus(Struct, frozen=True):
     @property
     def median_ns(self) -> float:
         """The median over the GPUs that have the row."""
-        return float(np.nanmedian(self.elapsed_ns))
+        return median_of(self.elapsed_ns[np.isfinite(self.elapsed_ns)])
 
     @property
     def slowest(self) -> int | None:

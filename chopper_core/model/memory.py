@@ -14,6 +14,7 @@ from chopper_core.model.side_table import SideTable
 from chopper_core.model.signals import IntegralCurve, Signal, between
 from chopper_core.model.units import Unit
 from chopper_core.util.arrays import Float64, Index, Int8, Int32, Int64
+from chopper_core.util.grouping import distinct
 
 ALLOCATED: Final = "allocated_bytes"
 RESERVED: Final = "reserved_bytes"
@@ -64,7 +65,7 @@ class MemoryEvents(SideTable, frozen=True, eq=False):
         """Bytes allocated and reserved on each GPU, from one event to the next."""
         if not len(self):
             return {}
-        gpus = [int(gpu) for gpu in np.unique(self.gpu)]
+        gpus = [int(gpu) for gpu in distinct(self.gpu)]
         return {
             name: Signal(
                 name,

@@ -11,6 +11,7 @@ from msgspec import Struct
 from chopper_core.model.memo import Memo
 from chopper_core.model.units import Unit, UnitScale
 from chopper_core.util.arrays import Float64, Int64, Numbers
+from chopper_core.util.grouping import median_of
 
 
 class IntegralCurve(Struct, frozen=True):
@@ -168,7 +169,7 @@ def nearest(times_ns: Int64, values: Float64, reach_ns: int) -> IntegralCurve:
     the middle the error is at most half a period.
     """
     middles = times_ns[:-1] + np.diff(times_ns) // 2
-    half = int(np.median(np.diff(times_ns))) // 2 if len(times_ns) > 1 else reach_ns
+    half = int(median_of(np.diff(times_ns))) // 2 if len(times_ns) > 1 else reach_ns
     begins = np.maximum(np.concatenate([times_ns[:1] - half, middles]), times_ns - reach_ns)
     ends = np.minimum(np.concatenate([middles, times_ns[-1:] + half]), times_ns + reach_ns)
     return between(begins, ends, values)
@@ -271,4 +272,4 @@ class CpuSamples(CpuSource, frozen=True, eq=False):
     @property
     def period_ns(self) -> int:
         """The median distance of the instants; 0 for fewer than two."""
-        return int(np.median(np.diff(self.times_ns))) if len(self.times_ns) > 1 else 0
+        return int(median_of(np.diff(self.times_ns))) if len(self.times_ns) > 1 else 0

@@ -10,6 +10,7 @@ from msgspec import Struct
 from chopper_core.metrics import Values
 from chopper_core.util.arrays import Mask
 from chopper_core.util.errors import UsageError
+from chopper_core.util.grouping import median_of
 
 FACTOR: Final = 3.5
 MAD_TO_SIGMA: Final = 1.4826
@@ -39,8 +40,8 @@ def outliers(values: Values, counted: Mask | None = None) -> Outliers:
     known = numbers[np.isfinite(numbers)]
     if len(known) < MIN_VALUES:
         raise UsageError(f"{len(known)} values are too few for outliers, which need {MIN_VALUES}")
-    median = float(np.median(known))
-    mad = float(np.median(np.abs(known - median)))
+    median = median_of(known)
+    mad = median_of(np.abs(known - median))
     if mad == 0:
         raise UsageError("no outliers: half of the values equal the median, so the MAD is 0")
     limit = FACTOR * MAD_TO_SIGMA * mad

@@ -19,6 +19,7 @@ from msgspec import Struct
 from chopper_core.model.groups import Groups
 from chopper_core.model.table import NO_LABEL
 from chopper_core.util.arrays import AnyArray, Index, Int64, Mask
+from chopper_core.util.grouping import distinct
 
 MIN_SHARED: Final = 0.5
 _MAX_ROWS: Final = 1 << 20
@@ -73,7 +74,7 @@ def _shares(node: Groups, free: Iterable[str], common: Collection[str]) -> Share
     changed = np.ones(len(rows), np.bool_)
     changed[1:] = part[1:] != part[:-1]
     names = table.kernel[rows]
-    labels = {int(code): table.text_of("kernel", int(code)) for code in np.unique(names)}
+    labels = {int(code): table.text_of("kernel", int(code)) for code in distinct(names)}
     is_common = np.isin(names, [code for code, label in labels.items() if label in common])
     before, since = _from_anchors(changed, is_common)
     alone = np.flatnonzero(~is_common)

@@ -13,6 +13,7 @@ from chopper_core.model.units import Unit
 from chopper_core.query.frame import Frame
 from chopper_core.query.outliers import FACTOR, MAD_TO_SIGMA, MIN_VALUES
 from chopper_core.util.arrays import Float64, Int8
+from chopper_core.util.grouping import median_of
 
 
 class Tint(IntEnum):
@@ -90,7 +91,7 @@ def _comparable(frame: Frame, column: Metric) -> bool:
 def _least_spread(frame: Frame, column: Metric, values: Values) -> float:
     """The spread below which a figure counts as alike: of time, a share of the rows' time."""
     if column.unit is Unit.NS and column.reduces in _SUMMED and len(frame.elapsed_ns):
-        return _LEAST_SPREAD * float(np.median(frame.elapsed_ns))
+        return _LEAST_SPREAD * median_of(frame.elapsed_ns)
     return 0.0
 
 
@@ -99,8 +100,8 @@ def _of_distances(numbers: Float64, least: float) -> Int8:
     tint = np.zeros(len(numbers), np.int8)
     if len(known) < MIN_VALUES:
         return tint
-    median = float(np.median(known))
-    spread = MAD_TO_SIGMA * float(np.median(np.abs(known - median)))
+    median = median_of(known)
+    spread = MAD_TO_SIGMA * median_of(np.abs(known - median))
     limit = FACTOR * max(spread, _LEAST_SPREAD * abs(median), least)
     if not limit:
         return tint

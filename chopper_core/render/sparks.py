@@ -11,6 +11,7 @@ from chopper_core.model.signals import Signal
 from chopper_core.model.units import Unit
 from chopper_core.render.glyphs import Glyphs, sparkline
 from chopper_core.util.arrays import Float64, Index
+from chopper_core.util.grouping import distinct, quantile_of
 
 SAMPLED: Final = 256
 """Of more rows, so many at even distances give the scale."""
@@ -32,7 +33,7 @@ class SparkScale(Struct, frozen=True):
         known = means[np.isfinite(means)]
         if not len(known):
             return cls(0.0, 1.0)
-        low, high = np.quantile(known, _ENDS).tolist()
+        low, high = quantile_of(known, _ENDS).tolist()
         spare = max(_FLAT * abs(high) - (high - low), 0.0)
         return cls(low - spare, high)
 
@@ -66,4 +67,4 @@ class SparkScale(Struct, frozen=True):
 
 def sampled(rows: int) -> Index:
     """The rows that give the scale."""
-    return np.unique(np.linspace(0, max(rows - 1, 0), min(rows, SAMPLED)).astype(np.intp))
+    return distinct(np.linspace(0, max(rows - 1, 0), min(rows, SAMPLED)).astype(np.intp))

@@ -1,11 +1,13 @@
 """Grouping of integer codes: order, runs of equal values, distinct values, quantiles per group.
 
-Integers are sorted by radix, many times faster than by comparison; `numpy.unique` is avoided, which
-imports masked arrays at its first call (20 ms).
+Integers are sorted by radix, many times faster than by comparison. numpy's `unique`, `median` and
+`quantile` are avoided: each imports masked arrays at its first call, which takes as long as
+opening a store.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -122,6 +124,40 @@ def distinct(values: AnyArray) -> AnyArray:
         return (np.flatnonzero(there) + low).astype(values.dtype)
     ordered = np.sort(values)
     return ordered[run_mask(ordered)]
+
+
+def median_of(values: Numbers) -> float:
+    """As `numpy.median` of all values; NaN without any, or with one that is NaN."""
+    if not values.size:
+        return np.nan
+    return float(medians_along(values.ravel(), 0))
+
+
+def medians_along(values: Numbers, axis: int, *, keepdims: bool = False) -> Float64:
+    """As `numpy.median` along an axis that isn't empty."""
+    size = values.shape[axis]
+    ends = sorted({(size - 1) // 2, size // 2})
+    # The last one is NaN where any is.
+    ordered = np.partition(values, [*ends, size - 1], axis=axis)
+    found = ordered.take(ends, axis).mean(axis=axis, keepdims=keepdims, dtype=np.float64)
+    if values.dtype.kind == "f":
+        last = ordered.take([-1], axis)
+        found = np.where(np.isnan(last if keepdims else last.squeeze(axis)), np.nan, found)
+    return np.asarray(found, np.float64)
+
+
+def quantile_of(values: Numbers, shares: Sequence[float]) -> Float64:
+    """As `numpy.quantile` of all values, which are known; there is one at least."""
+    places = np.asarray(shares) * (values.size - 1)
+    low, high = np.floor(places).astype(np.intp), np.ceil(places).astype(np.intp)
+    ends = sorted({*low.tolist(), *high.tolist()})
+    ordered = np.partition(values.ravel(), ends).astype(np.float64)
+    below, step = ordered[low], ordered[high] - ordered[low]
+    weight = places - low
+    # From the nearer end, as numpy does: the last digit is the same.
+    near_high = weight >= 0.5
+    found: Float64 = np.where(near_high, ordered[high] - step * (1 - weight), below + step * weight)
+    return found
 
 
 def quantiles_of(

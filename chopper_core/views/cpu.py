@@ -17,6 +17,7 @@ from chopper_core.model.table import NO_LABEL
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Int64, Mask
 from chopper_core.util.errors import NothingToShow, UsageError
+from chopper_core.util.grouping import distinct, median_of
 from chopper_core.views.shared.table_view import child_of
 from chopper_core.views.spec import ViewResult, ViewSpec
 
@@ -276,7 +277,7 @@ def _figures(use: Use) -> tuple[float, ...]:
         float(active.mean()),
         float(active.max()),
         float(use.work.mean()),
-        100.0 * float(np.median(active)) / len(use.cpus),
+        100.0 * median_of(active) / len(use.cpus),
     ]
     if not len(use.core_names):
         return (*found, np.nan, np.nan, np.nan, float(count))
@@ -284,7 +285,7 @@ def _figures(use: Use) -> tuple[float, ...]:
     cores = (threads > 0).sum(axis=1)
     found += [
         float(cores.mean()),
-        100.0 * float(np.median(cores)) / len(use.core_names),
+        100.0 * median_of(cores) / len(use.core_names),
         float((threads > 1).sum(axis=1).mean()),
         float(count),
     ]
@@ -372,7 +373,7 @@ def _pictures(run: Run, use: Use) -> tuple[Chart, ...]:
     count = len(use.times_ns)
     if not count:
         return ()
-    some = np.unique(np.linspace(0, count - 1, min(count, _MAX_POINTS)).round().astype(np.intp))
+    some = distinct(np.linspace(0, count - 1, min(count, _MAX_POINTS)).round().astype(np.intp))
     times = (use.times_ns[some] - run.origin_ns) / 1e6
     lines = [
         Series("logical active", use.active.sum(axis=1)[some].astype(np.float64)),

@@ -174,7 +174,7 @@ def _opens(
 def _default_split(tree: Tree, view: View) -> str:
     """The first split that has more than one label in the scope."""
     for by in ("layer", "iteration", "operation", "phase"):
-        if len(np.unique(tree.split(view.path, (by,)).codes(by))) > 1:
+        if len(distinct(tree.split(view.path, (by,)).codes(by))) > 1:
             return by
     return "kernel"
 

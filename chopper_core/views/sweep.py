@@ -17,6 +17,7 @@ from chopper_core.model.view import View, with_view
 from chopper_core.query.frame import Frame
 from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import NothingToShow, UsageError
+from chopper_core.util.grouping import median_of
 from chopper_core.views import RUNS
 from chopper_core.views.runs.columns import WORLD, known_column
 from chopper_core.views.runs.table import figure_values, frame_of_set, shown_rows
@@ -120,7 +121,7 @@ def _column(metric: Metric, group: str, x: str) -> Metric:
 
 
 def _median(numbers: Sequence[float] | None) -> float | None:
-    return float(np.median(numbers)) if numbers else None
+    return median_of(np.array(numbers)) if numbers else None
 
 
 def _only(x: str, value: Setting) -> str:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from math import ceil, floor, log10
 from typing import Final
 
-import numpy as np
-
 from chopper_core.util.arrays import Float64
+from chopper_core.util.grouping import quantile_of
 
 _STEPS: Final = (1.0, 2.0, 5.0, 10.0)
 _MIN_SPAN: Final = 0.1
@@ -50,7 +49,7 @@ def scale_ends(known: Float64) -> tuple[float, float]:
     """The ends of a scale: of all values, or of the middle 90 % where a few lie far out."""
     if not len(known):
         return 0.0, 1.0
-    least, low, high, most = np.quantile(known, [0.0, 0.05, 0.95, 1.0]).tolist()
+    least, low, high, most = quantile_of(known, [0.0, 0.05, 0.95, 1.0]).tolist()
     span = high - low
     if span <= 0:
         return least, most

@@ -13,6 +13,7 @@ from chopper_core.render.cells import cell_width, clean, pad
 from chopper_core.render.glyphs import Glyphs, bar
 from chopper_core.render.names import display_names, fitting_names
 from chopper_core.util.arrays import Float64
+from chopper_core.util.grouping import median_of
 from chopper_tui.draw.drawer import (
     MAX_ZOOM,
     Canvas,
@@ -85,7 +86,7 @@ class BoxDrawer(TitledDrawer[BoxChart]):
         known = chart.quantiles[np.isfinite(chart.quantiles).all(axis=1)]
         if not len(known):
             return chart
-        middle = float(np.median(known[:, 2]))
+        middle = median_of(known[:, 2])
         half = float(known.max() - known.min()) / (2 * lens.factor)
         return replace(chart, quantiles=np.clip(chart.quantiles, middle - half, middle + half))
 

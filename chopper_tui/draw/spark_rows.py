@@ -11,7 +11,7 @@ from chopper_core.model.charts import LineChart, Series, SignalRows
 from chopper_core.render.cells import cell_width, clean, pad
 from chopper_core.render.glyphs import Glyphs, sparkline
 from chopper_core.util.arrays import Float64
-from chopper_core.util.grouping import quantiles_along
+from chopper_core.util.grouping import median_of, quantiles_along
 from chopper_tui.draw.axes import scale_ends
 from chopper_tui.draw.curves import LineDrawer
 from chopper_tui.draw.drawer import MAX_ZOOM, Canvas, Drawer, Lens
@@ -87,7 +87,7 @@ def _row_lines(picture: SignalRows, width: int, height: int, glyphs: Glyphs) -> 
     """
     count, room = len(picture.labels), max(height - 1, 0)
     means = [_whole(mean) for mean in picture.means.tolist()]
-    usual = float(np.median(picture.means)) if count else 0.0
+    usual = median_of(picture.means) if count else 0.0
     said = [
         f" {_change(mean, usual, glyphs)}" if row in picture.apart else ""
         for row, mean in enumerate(picture.means.tolist())

@@ -404,7 +404,7 @@ def test_the_core_starts_without_what_it_does_not_need(module: str) -> None:
 
 
 _READING = ("chopper_core.ingest.open", "chopper_core.align.rank", "chopper_core.sources.kineto")
-_LATER = ("pandas", "dask", "plotext", "pyarrow")
+_LATER = ("pandas", "dask", "plotext", "pyarrow", "numpy.ma")
 _DRAWING = ("textual", "rich", "asyncio", "multiprocessing", "concurrent.futures")
 _OPENED = (
     "markdown_it",
@@ -428,7 +428,8 @@ _OPENED = (
             "from chopper_core.ingest.cache import open_cached; "
             "from chopper_core.model.view import View; "
             "from chopper_tui.app import ChopperApp; from chopper_tui.opening import Opening; "
-            "opening = Opening(lambda progress: open_cached(sys.argv[1]), View(sys.argv[1]), {}); "
+            "opening = Opening(lambda progress: open_cached(sys.argv[1]), "
+            "View(sys.argv[1], name='overview'), {}); "
             "opening.begin(); opening.result()",
             _READING + _LATER + _OPENED,
         ),

@@ -5,7 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from chopper_core.util.grouping import distinct, last_equal, quantiles_of, ranked, stable_order
+from chopper_core.util.grouping import (
+    distinct,
+    last_equal,
+    median_of,
+    medians_along,
+    quantile_of,
+    quantiles_of,
+    ranked,
+    stable_order,
+)
 
 
 @pytest.mark.parametrize("count", [0, 1, 5, 5_000])
@@ -63,3 +72,27 @@ def test_distinct_values_of_many(dtype: type, low: int, high: int) -> None:
     found = distinct(values)
     assert found.dtype == dtype
     assert found.tolist() == sorted(set(values.tolist()))
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.int64])
+def test_medians_and_quantiles_are_numpy_s(dtype: type) -> None:
+    random = np.random.default_rng(3)
+    shares = (0.0, 0.05, 0.5, 0.95, 1.0)
+    for count in (1, 2, 3, 10, 101):
+        values = random.normal(0, 1e9, count).astype(dtype)
+        assert median_of(values) == np.median(values)
+        np.testing.assert_array_equal(quantile_of(values, shares), np.quantile(values, shares))
+        square = random.normal(0, 1e9, (count, 4)).astype(dtype)
+        assert median_of(square) == np.median(square)
+        np.testing.assert_array_equal(quantile_of(square, shares), np.quantile(square, shares))
+        for axis in (0, 1):
+            own = medians_along(square, axis, keepdims=True)
+            np.testing.assert_array_equal(own, np.median(square, axis=axis, keepdims=True))
+            np.testing.assert_array_equal(medians_along(square, axis), np.median(square, axis=axis))
+
+
+def test_what_is_unknown_has_no_median() -> None:
+    assert np.isnan(median_of(np.array([])))
+    assert np.isnan(median_of(np.array([1.0, np.nan, 3.0])))
+    square = np.array([[1.0, 2.0], [np.nan, 4.0]])
+    np.testing.assert_array_equal(medians_along(square, 0), [np.nan, 3.0])

@@ -16,6 +16,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.signals import CpuSamples
 from chopper_core.model.table import NO_LABEL, STATES, Category, Kind, Rule
 from chopper_core.util.arrays import Mask
+from chopper_core.util.grouping import distinct
 
 INFO_SCHEMA: Final = "chopper.info/1"
 LABELLED: Final = ("iteration", "phase", "layer", "operation")
@@ -163,7 +164,7 @@ def numbers_text(numbers: Sequence[int]) -> str:
 
 def sorted_labels(run: Run, level: str) -> list[str]:
     """The labels of a level in the run, in order."""
-    codes = np.unique(run.table.column(level))
+    codes = distinct(run.table.column(level))
     return [run.table.text_of(level, int(code)) for code in codes]
 
 
@@ -236,6 +237,6 @@ def _processors(samples: CpuSamples) -> dict[str, Any]:
         "method": samples.method,
         "samples": samples.samples,
         "processors": len(samples.cpus),
-        "cores": len(np.unique(samples.cores)) if samples.has_cores else None,
+        "cores": len(distinct(samples.cores)) if samples.has_cores else None,
         "notes": list(samples.notes),
     }

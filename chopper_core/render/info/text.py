@@ -9,7 +9,6 @@ from pathlib import PurePath
 from textwrap import wrap
 from typing import Any, Final
 
-import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.metrics import METRICS
@@ -26,6 +25,7 @@ from chopper_core.model.run import (
 from chopper_core.model.signals import CpuSamples
 from chopper_core.render.cells import clean, scale_of
 from chopper_core.render.info.document import LABELLED, describe, numbers_text
+from chopper_core.util.grouping import distinct
 
 _Document = Mapping[str, Any]
 
@@ -226,7 +226,7 @@ def _counter_lines(source: CounterSource) -> list[str]:
 def _processor_lines(samples: CpuSamples) -> list[str]:
     cores = ""
     if samples.has_cores:
-        cores = f" on {len(np.unique(samples.cores))} cores"
+        cores = f" on {len(distinct(samples.cores))} cores"
     lines = [
         "",
         f"CPU usage {clean(samples.path)}: {samples.format}, {samples.samples} samples of "

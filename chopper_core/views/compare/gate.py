@@ -23,6 +23,7 @@ from chopper_core.model.units import Unit
 from chopper_core.model.view import View, complete_order
 from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import NoSuchNode, NothingToShow, UsageError
+from chopper_core.util.grouping import median_of
 from chopper_core.views.determinism.noise import LEVEL, adjusted, unpaired
 from chopper_core.views.throughput import Steps, steps_of
 
@@ -148,7 +149,7 @@ def judge(run: Run, base: Run, limits: Sequence[Limit]) -> list[Judged]:
             found.append(judged)
             chances.append(np.nan)
             continue
-        medians = float(np.median(ours)), float(np.median(theirs))
+        medians = median_of(ours), median_of(theirs)
         found.append(Judged(limit, INCONCLUSIVE, *medians, counts, metric, np.nan))
         enough = min(counts) >= MIN_ITERATIONS
         chances.append(unpaired(ours, limit.moved(theirs)) if enough else np.nan)

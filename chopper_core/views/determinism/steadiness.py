@@ -15,7 +15,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, STATES, KernelTable, Kind
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Index, Int64
-from chopper_core.util.grouping import distinct, run_starts
+from chopper_core.util.grouping import distinct, median_of, quantile_of, run_starts
 from chopper_core.views.shared.sampled_gpus import spans_of_samples
 from chopper_core.views.shared.samples import TimeSpans, sampled
 
@@ -193,7 +193,7 @@ def _steadiness(run: Run, view: View, with_cells: bool) -> Steadiness:
     elapsed = np.sum([steps.sum(state) for state in STATES], axis=0).astype(np.float64)
     for place, own in enumerate(steps_of):
         if len(own):
-            values["iteration_time_ns"][place] = np.median(elapsed[own])
+            values["iteration_time_ns"][place] = median_of(elapsed[own])
         if len(own) > 1 and elapsed[own].min() > 0:
             spread = elapsed[own].max() / elapsed[own].min() - 1
             values["iteration_spread_pct"][place] = 100.0 * spread
@@ -232,8 +232,8 @@ def _steadiness(run: Run, view: View, with_cells: bool) -> Steadiness:
         places += rows.shape[1]
         if rows.shape[1]:
             durations = _spread(table.duration_ns[rows].astype(np.float64))
-            values["kernel_spread_pct"][place] = np.median(durations)
-            kernels[place] = np.quantile(durations, (*_QUARTILES[:-1], 0.95))
+            values["kernel_spread_pct"][place] = median_of(durations)
+            kernels[place] = quantile_of(durations, (*_QUARTILES[:-1], 0.95))
             for signal, name in zip(_SIGNALS, ("gfx", "mem", "power"), strict=True):
                 found = _spread(_signal_at(table, signal, rows))
                 if np.isfinite(found).any():
@@ -264,7 +264,7 @@ def _chosen(node: Groups, whole: tuple[int, ...]) -> tuple[int, ...]:
     if size <= MAX_COMPARED_ROWS or len(whole) < 3:
         return whole
     count = max(2, min(len(whole), len(whole) * MAX_COMPARED_ROWS // size))
-    places = np.unique(np.linspace(0, len(whole) - 1, count).round().astype(np.intp))
+    places = distinct(np.linspace(0, len(whole) - 1, count).round().astype(np.intp))
     return tuple(whole[place] for place in places.tolist())
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from chopper_core.metrics import is_measured
 from chopper_core.model.column_names import integral_of, known_of, samples_in
 from chopper_core.util.arrays import Float64, Index
+from chopper_core.util.grouping import distinct
 from chopper_core.views.findings.context import FindingsContext, summed
 from chopper_core.views.findings.rule import Finding, Threshold, confidence, rule
 from chopper_core.views.shared.phrases import by_number, percent, time
@@ -80,7 +81,7 @@ def _over_time(context: FindingsContext, name: str, gpu: int) -> str:
     own = context.codes("gpu") == gpu
     starts, ends = context.cells.min("start_ns"), context.cells.max("end_ns")
     deviations = []
-    for place in np.unique(
+    for place in distinct(
         np.linspace(0, len(context.iterations) - 1, _MAX_ITERATIONS).astype(np.intp)
     ):
         there = own & (context.iteration_place == place)

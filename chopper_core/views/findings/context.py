@@ -19,7 +19,7 @@ from chopper_core.model.view import View, complete_order
 from chopper_core.query.outliers import MAD_TO_SIGMA
 from chopper_core.util.arrays import Float64, Index, Int64, Mask, Numbers
 from chopper_core.util.errors import UsageError
-from chopper_core.util.grouping import distinct, ranked, sorted_run_mask
+from chopper_core.util.grouping import distinct, median_of, ranked, sorted_run_mask
 from chopper_core.views.findings.rule import Threshold
 from chopper_core.views.shared.leads import RankLeads, leads
 from chopper_core.views.shared.matched_kernels import compared_iterations
@@ -164,7 +164,7 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
     def step_ns(self) -> float:
         """The duration of an iteration: median of the times on the GPU that takes longest."""
         return float(
-            np.median(self.by_gpu_and_iteration(lambda nodes: nodes.elapsed_ns).max(axis=0))
+            median_of(self.by_gpu_and_iteration(lambda nodes: nodes.elapsed_ns).max(axis=0))
         )
 
     def share(self, time_ns: float) -> float:
@@ -264,10 +264,10 @@ def context_of(run: Run, view: View) -> FindingsContext:
     iterations, took = _iteration_times(each)
     irregular: tuple[int, ...] = ()
     if len(iterations) > FEWEST.value:
-        irregular = tuple(iterations[took > IRREGULAR.value * np.median(took)].tolist())
+        irregular = tuple(iterations[took > IRREGULAR.value * median_of(took)].tolist())
     counted = iterations[~np.isin(iterations, irregular)]
     compared = np.array(compared_iterations(run, view), np.int64)
-    analysed = np.intersect1d(counted, compared) if len(compared) else counted
+    analysed = counted[np.isin(counted, compared)] if len(compared) else counted
     if not len(analysed):
         analysed = counted[:1]
     node = tree.node(view.path)
@@ -294,7 +294,7 @@ def context_of(run: Run, view: View) -> FindingsContext:
 
 def _iteration_times(cells: Groups) -> tuple[Int64, Float64]:
     """The iterations, and the time of each on the GPU that takes longest."""
-    iterations, place = np.unique(cells.codes("iteration"), return_inverse=True)
+    iterations, place = ranked(cells.codes("iteration"))
     took = np.zeros(len(iterations))
     np.maximum.at(took, place, cells.elapsed_ns)
     return iterations.astype(np.int64), took
@@ -307,8 +307,8 @@ def outlier_limit(
 
     `least_spread` is the smallest spread assumed, as a share of the median.
     """
-    middle = float(np.median(values))
-    spread = MAD_TO_SIGMA * float(np.median(np.abs(values - middle)))
+    middle = median_of(values)
+    spread = MAD_TO_SIGMA * median_of(np.abs(values - middle))
     spread = max(spread, least_spread * middle)
     return middle + max(ROBUST_Z.value * spread, least.share * middle)
 

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from chopper_core.model.table import Kind
 from chopper_core.model.view import View, complete_order
+from chopper_core.util.grouping import ranked
 from chopper_core.views.findings.context import FindingsContext, summed
 from chopper_core.views.findings.rule import Finding, Threshold, confidence, rule
 from chopper_core.views.shared.phrases import listed, percent, time
@@ -48,7 +49,7 @@ def exposed_copies(context: FindingsContext) -> Iterator[Finding]:
     if context.share(each) < COPIES.share:
         return
     code = table.kernel[own].astype(np.int64) * 256 + table.phase[own] + 1
-    kinds, owner = np.unique(code, return_inverse=True)
+    kinds, owner = ranked(code)
     sums = summed(owner, alone)
     order = [place for place in np.argsort(-sums, kind="stable").tolist() if sums[place] > 0]
     named = listed(

@@ -9,7 +9,7 @@ import numpy as np
 
 from chopper_core.model.table import Kind, Phase
 from chopper_core.util.arrays import Int64
-from chopper_core.util.grouping import run_starts
+from chopper_core.util.grouping import distinct, run_starts
 from chopper_core.views.findings.context import FindingsContext, summed
 from chopper_core.views.findings.rule import Finding, Threshold, confidence, rule
 from chopper_core.views.findings.slow_link import slow_links
@@ -89,7 +89,8 @@ def _ends_ns(context: FindingsContext, chosen: Chosen) -> float:
     waits[chosen.rows] = chosen.exposed_ns
     first = run_starts(table.gpu[own], table.iteration[own])
     last = np.append(first[1:], len(own)) - 1
-    places = np.unique([first, np.minimum(first + 1, last), last, np.maximum(last - 1, first)])
+    nearest = (first, np.minimum(first + 1, last), last, np.maximum(last - 1, first))
+    places = distinct(np.concatenate(nearest))
     ends = own[places]
     return context.per_iteration(float((table.exposed_comm_ns[ends] - waits[ends]).sum()))
 

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from chopper_core.metrics import heat_of, is_measured
 from chopper_core.query.outliers import MAD_TO_SIGMA
 from chopper_core.util.arrays import Float64
+from chopper_core.util.grouping import median_of
 from chopper_core.views.findings.context import ROBUST_Z, FindingsContext
 from chopper_core.views.findings.rule import Finding, Threshold, confidence, rule
 from chopper_core.views.shared.phrases import percent, time
@@ -42,8 +43,8 @@ def hot_gpus(context: FindingsContext) -> Iterator[Finding]:
     heat, clock = (_of_gpus(context, each) for each in (name, "gfx_mhz"))
     if not (np.isfinite(heat).all() and np.isfinite(clock).all()):
         return
-    usual, usual_mhz = float(np.median(heat)), float(np.median(clock))
-    spread = MAD_TO_SIGMA * float(np.median(np.abs(clock - usual_mhz)))
+    usual, usual_mhz = median_of(heat), median_of(clock)
+    spread = MAD_TO_SIGMA * median_of(np.abs(clock - usual_mhz))
     busy = context.by_gpu_and_iteration(lambda nodes: nodes.sum("compute_ns")).mean(axis=1)
     busy += context.by_gpu_and_iteration(lambda nodes: nodes.sum("overlap_ns")).mean(axis=1)
     for place, gpu in enumerate(context.gpus):

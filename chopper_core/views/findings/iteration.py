@@ -9,6 +9,7 @@ import numpy as np
 
 from chopper_core.model.table import NO_LABEL
 from chopper_core.util.arrays import Float64, Index, Int64
+from chopper_core.util.grouping import distinct, median_of, ranked
 from chopper_core.views.findings.context import FEWEST, FindingsContext, outlier_limit, summed
 from chopper_core.views.findings.rule import Finding, Threshold, confidence, rule
 from chopper_core.views.shared.phrases import listed, time
@@ -44,7 +45,7 @@ def differing_iterations(context: FindingsContext) -> Iterator[Finding]:
     slow = slow[~np.isin(iterations[slow], _delayed(context))]
     if not len(slow):
         return
-    usual = float(np.median(took))
+    usual = median_of(took)
     slow = slow[np.argsort(-took[slow], kind="stable")]
     lost = float((took[slow] - usual).sum())
     part, grown = _grown(context, slow)
@@ -93,11 +94,11 @@ def slow_iterations(context: FindingsContext) -> tuple[Int64, Float64, Index]:
 def _grown(context: FindingsContext, slow: Index) -> tuple[str, float]:
     """The kind of time that slow iterations have more of, and how much, mean over GPUs and them."""
     cells = context.by_iteration
-    place = np.unique(cells.codes("iteration"), return_inverse=True)[1]
-    gpus = len(np.unique(cells.codes("gpu")))
+    place = ranked(cells.codes("iteration"))[1]
+    gpus = len(distinct(cells.codes("gpu")))
     grown = {}
     for word, names in _PARTS.items():
         each = np.sum([summed(place, cells.sum(name)) for name in names], axis=0) / gpus
-        grown[word] = float((each[slow] - np.median(each)).mean())
+        grown[word] = float((each[slow] - median_of(each)).mean())
     largest = max(grown, key=lambda word: grown[word])
     return largest, grown[largest]

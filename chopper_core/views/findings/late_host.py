@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from chopper_core.model.table import NO_LABEL
 from chopper_core.util.arrays import Float64, Index, Int64, Mask
-from chopper_core.util.grouping import run_starts
+from chopper_core.util.grouping import medians_along, run_starts
 from chopper_core.views.findings.context import SMALLEST_SAVING, FindingsContext, summed
 from chopper_core.views.findings.host import host_bound_phases
 from chopper_core.views.findings.rule import Finding, Threshold, confidence, rule
@@ -120,13 +120,13 @@ def _expected(idle: Float64) -> Float64:
         if count < 2:
             continue
         if count > _MAX_LEFT_OUT:
-            usual = np.maximum(usual, np.median(idle, axis=axis, keepdims=True))
+            usual = np.maximum(usual, medians_along(idle, axis=axis, keepdims=True))
             continue
         for one in range(count):
             rest = np.delete(idle, one, axis=axis)
             own = [slice(None)] * 3
             own[axis] = slice(one, one + 1)
-            middle = np.median(rest, axis=axis, keepdims=True)
+            middle = medians_along(rest, axis=axis, keepdims=True)
             usual[tuple(own)] = np.maximum(usual[tuple(own)], middle)
     return usual
 

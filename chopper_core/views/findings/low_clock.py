@@ -13,7 +13,7 @@ from chopper_core.model.column_names import CYCLES, integral_of, known_of
 from chopper_core.model.hardware import Hardware
 from chopper_core.query.outliers import MAD_TO_SIGMA
 from chopper_core.util.arrays import Float64
-from chopper_core.util.grouping import ranked
+from chopper_core.util.grouping import distinct, median_of, ranked
 from chopper_core.views.findings.context import ROBUST_Z, FindingsContext, summed
 from chopper_core.views.findings.peers import MATRIX_CLASSES
 from chopper_core.views.findings.rule import Finding, Threshold, confidence, rule
@@ -123,7 +123,7 @@ def _mean(context: FindingsContext, name: str) -> float:
     of_gpu = summed(context.gpu_place, area, count)
     covered = summed(context.gpu_place, known, count)
     there = covered > 0
-    return float(np.median(of_gpu[there] / covered[there])) if there.any() else np.nan
+    return median_of(of_gpu[there] / covered[there]) if there.any() else np.nan
 
 
 def _share_of_cap(context: FindingsContext, chip: Hardware) -> float:
@@ -145,7 +145,7 @@ def _compute_ns(context: FindingsContext) -> tuple[float, float]:
     """Time of matrix kernels and of other compute, per GPU and iteration."""
     table, rows = context.table, context.node.rows
     own = rows[table.kind[rows] == 0]
-    used = np.unique(table.kernel[own])
+    used = distinct(table.kernel[own])
     is_matrix = np.zeros(len(table.names), np.bool_)
     is_matrix[used] = [kernel_class(table.names[code]) in MATRIX_CLASSES for code in used.tolist()]
     took, matrix = table.duration_ns[own], is_matrix[table.kernel[own]]
@@ -173,7 +173,7 @@ def clock_drops(context: FindingsContext) -> Iterator[Finding]:
         if not np.isfinite(relative).all():
             continue
         first, end, drop = _interval(relative)
-        spread = MAD_TO_SIGMA * float(np.median(np.abs(np.diff(relative))))
+        spread = MAD_TO_SIGMA * median_of(np.abs(np.diff(relative)))
         if drop < max(DROP.share, ROBUST_Z.value * spread):
             continue
         numbers = context.iterations[first:end]

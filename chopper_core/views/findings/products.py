@@ -13,6 +13,7 @@ from chopper_core.metrics import is_measured
 from chopper_core.model.column_names import AT_PEAK
 from chopper_core.model.groups import Groups
 from chopper_core.util.arrays import Index
+from chopper_core.util.grouping import distinct
 from chopper_core.views.findings.context import FindingsContext
 from chopper_core.views.findings.rule import Finding, Threshold, confidence, rule
 from chopper_core.views.shared.phrases import listed, time
@@ -62,7 +63,7 @@ def poor_products(context: FindingsContext) -> Iterator[Finding]:
     nodes = Groups.single(table, rows)
     codes, nodes = grouped(nodes, table.operation[rows].astype(np.int64))
     reached = context.figure(metric, nodes)
-    spots = len(np.unique(table.gpu[rows])) * len(context.iterations)
+    spots = len(distinct(table.gpu[rows])) * len(context.iterations)
     took = nodes.sum("duration_ns") / spots
     poor = reached.present() & (np.nan_to_num(reached.numbers) < limit)
     poor &= took >= LARGE_PRODUCT.share * context.step_ns

@@ -12,6 +12,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.view import View, with_view
 from chopper_core.query.outliers import MAD_TO_SIGMA
 from chopper_core.util.arrays import Float64, Index
+from chopper_core.util.grouping import median_of
 from chopper_core.views.findings.rule import Confidence, Finding, Threshold
 from chopper_core.views.findings.throttled import THROTTLED as THROTTLED_SHARE
 from chopper_core.views.shared.phrases import by_number, count, percent
@@ -90,8 +91,8 @@ def _apart(
     if len(known) < 3:
         return
     sign = -1.0 if sort.startswith("-") else 1.0
-    median = float(np.median(values[known]))
-    spread = MAD_TO_SIGMA * float(np.median(np.abs(values[known] - median)))
+    median = median_of(values[known])
+    spread = MAD_TO_SIGMA * median_of(np.abs(values[known] - median))
     far: Index = known[sign * (median - values[known]) > APART_Z * spread]
     gpus = [gpus_of(run)[place] for place in far.tolist()]
     if not gpus or len(gpus) > len(known) // 2:

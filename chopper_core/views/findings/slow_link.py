@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.util.grouping import distinct, ranked
+from chopper_core.util.grouping import distinct, median_of, ranked
 from chopper_core.views.findings.context import FindingsContext
 from chopper_core.views.findings.rule import Finding, Threshold, confidence, rule
 from chopper_core.views.shared.collective_figures import chosen_in
@@ -99,7 +99,7 @@ def _slow_links(context: FindingsContext) -> list[SlowLink]:
             others = (like == one) & ~own
             if others.any():
                 here = own & (like == one)
-                usual[here] = np.median(transfer[others])
+                usual[here] = median_of(transfer[others])
                 usual_exposed[here] = per_gpu[others].mean()
         slower = own & (transfer > (1 + SLOWER.share) * usual)
         compared = own & np.isfinite(usual)

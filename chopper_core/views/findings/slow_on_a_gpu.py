@@ -12,7 +12,7 @@ from chopper_core.model.table import Phase
 from chopper_core.model.view import View
 from chopper_core.query.outliers import MAD_TO_SIGMA
 from chopper_core.util.arrays import Float64, Index, Mask
-from chopper_core.util.grouping import others_median, ranked
+from chopper_core.util.grouping import median_of, others_median, ranked
 from chopper_core.views.findings.context import ROBUST_Z, SMALLEST_SAVING, FindingsContext
 from chopper_core.views.findings.peers import Peers, matrix_operations, peers_of
 from chopper_core.views.findings.rule import Finding, Threshold, confidence, rule
@@ -72,7 +72,7 @@ def slow_on_a_gpu(context: FindingsContext) -> Iterator[Finding]:
     if not alone.any():
         return
     own = np.where(alone, peers.ratio, beside.ratio)
-    spread = MAD_TO_SIGMA * float(np.median(np.abs(own[alone] - 1)))
+    spread = MAD_TO_SIGMA * median_of(np.abs(own[alone] - 1))
     limit = max(SLOWER_HERE.share, ROBUST_Z.value * spread)
     slow = alone & (own > 1 + limit) & (peers.often(limit / 2) >= EVERYWHERE.share)
     # What only runs beside communication: less than it may cost counts where the same operation

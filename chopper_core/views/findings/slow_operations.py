@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from chopper_core.model.table import NO_LABEL, Rule
 from chopper_core.model.view import View, complete_order
 from chopper_core.util.arrays import Float64, Mask
-from chopper_core.util.grouping import ranked, stable_order
+from chopper_core.util.grouping import distinct, median_of, ranked, stable_order
 from chopper_core.views.findings.context import (
     FEWEST,
     SMALLEST_SAVING,
@@ -86,7 +86,7 @@ def _only_there(context: FindingsContext) -> Iterator[SlowPart]:
     """
     codes = context.codes("layer")
     chosen = np.flatnonzero(context.computes & (codes != NO_LABEL))
-    layers = np.unique(codes[chosen])
+    layers = distinct(codes[chosen])
     if len(layers) < FEWEST.value:
         return
     names, place = context.together("phase", "operation", "layer")
@@ -222,7 +222,7 @@ def _slow_parts(context: FindingsContext, level: str) -> Iterator[SlowPart]:
         whole = (times > 0).all(axis=1)
         times, sizes = times[whole], sizes[whole]
         for place in np.flatnonzero(_outlying(times)).tolist() if len(times) else ():
-            more = round(float(np.median(sizes[:, place] - _middle(np.delete(sizes, place, 1)))))
+            more = round(median_of(sizes[:, place] - _middle(np.delete(sizes, place, 1))))
             at_border = place in (0, len(columns) - 1)
             sure = direct[own[column == place]].mean() >= CONSISTENT.share
             if more and (level == "iteration" or (at_border and not sure)):

@@ -11,6 +11,7 @@ from chopper_core.metrics import METRICS, Scope, heat_of, is_measured
 from chopper_core.model.column_names import EDGE
 from chopper_core.model.host_time import HostState
 from chopper_core.util.arrays import Float64
+from chopper_core.util.grouping import medians_along
 from chopper_core.views.findings.context import FindingsContext
 from chopper_core.views.findings.rule import Finding, Threshold, confidence, rule
 from chopper_core.views.findings.slow_link import slow_links
@@ -176,7 +177,7 @@ def _where_slower(leads: RankLeads, late: Straggler) -> str:
     operations = len(table.operations) + 1
     for codes in (phase * operations + table.operation[first] + 1, phase * operations):
         sums = sums_by(codes, chosen.durations_ns(), int(codes.max(initial=0)) + 1)
-        extra = sums[:, column] - np.median(np.delete(sums, column, axis=1), axis=1)
+        extra = sums[:, column] - medians_along(np.delete(sums, column, axis=1), axis=1)
         most, positive = int(extra.argmax()), np.maximum(extra, 0).sum()
         # Of what has most of the time anyway it says nothing.
         share, usual = extra[most] / max(positive, 1.0), sums[most].sum() / sums.sum()
@@ -201,7 +202,7 @@ def _doing(leads: RankLeads, late: Straggler, *states: HostState) -> str:
     inside = np.isin(gpu, peers) & np.isin(iteration, [leads.iterations[at] for at in late.when])
     sums = charges.sums(np.where(inside, place, -1), len(peers), states)
     column = peers.index(leads.gpus[late.place])
-    cause = charges.main(sums[column] - np.median(np.delete(sums, column, axis=0), axis=0))
+    cause = charges.main(sums[column] - medians_along(np.delete(sums, column, axis=0), axis=0))
     return "" if cause is None else f" in {cause.text}"
 
 

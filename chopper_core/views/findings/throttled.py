@@ -11,7 +11,7 @@ from chopper_core.metrics import is_measured
 from chopper_core.model.column_names import integral_of, known_of
 from chopper_core.model.table import Kind
 from chopper_core.util.arrays import Float64
-from chopper_core.util.grouping import ranked
+from chopper_core.util.grouping import median_of, ranked
 from chopper_core.views.findings.context import FindingsContext
 from chopper_core.views.findings.rule import Finding, Threshold, confidence, rule
 from chopper_core.views.power.samples import LIMITER, samples_of
@@ -54,7 +54,7 @@ def throttled(context: FindingsContext) -> Iterator[Finding]:
     saving = total = None
     lost = _lost_to_clock(context)
     if lost is not None:
-        usual = float(np.median(lost[free])) if len(free) else 0.0
+        usual = median_of(lost[free]) if len(free) else 0.0
         saving = max(float(lost[slowed].max()) - usual, 0.0)
         total = saving * len(gpus) * len(context.iterations)
         sentence += f"; the lower clock costs {time(saving)}{context.each}"

@@ -15,6 +15,7 @@ from chopper_core.model.table import NO_LABEL, Phase
 from chopper_core.model.tree import Tree
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Index, Int64
+from chopper_core.util.grouping import distinct, median_of
 from chopper_core.views.overheads import LOSSES, THEORY, parts_of, with_parts, without_flops
 from chopper_core.views.shared.tokens import tokens_in
 
@@ -72,7 +73,7 @@ class Step(Struct, frozen=True, eq=False):
         """The word for an iteration: inference has steps."""
         if not self.iterations:
             return "time"
-        phases = set(np.unique(self.nodes.table.phase[self.whole.selection]).tolist())
+        phases = set(distinct(self.nodes.table.phase[self.whole.selection]).tolist())
         return "step" if phases & {Phase.PREFILL, Phase.DECODE} else "iteration"
 
     @property
@@ -152,7 +153,7 @@ def step_of(run: Run, view: View) -> Step:
     if table is not run.table:
         tree = Tree(table, view.order)
     by_iteration = tree.split(view.path, ("gpu", "iteration"))
-    gpus = np.unique(by_iteration.codes("gpu")).astype(np.int64)
+    gpus = distinct(by_iteration.codes("gpu")).astype(np.int64)
     codes = by_iteration.codes("iteration").astype(np.int64)
     found, counts = np.unique(codes[codes != NO_LABEL], return_counts=True)
     everywhere = found[counts == len(gpus)]
@@ -160,7 +161,7 @@ def step_of(run: Run, view: View) -> Step:
     # Of a run with nothing but cut iterations, these are shown.
     kept = whole or everywhere.tolist() or found.tolist()
     took = _times_of(by_iteration, gpus, codes, kept).max(axis=0)
-    median = float(np.median(took)) if kept else 0.0
+    median = median_of(took) if kept else 0.0
     complete = kept
     kept = [code for code, own in zip(kept, took.tolist(), strict=True)
             if own <= IRREGULAR_TIMES * median]  # fmt: skip

@@ -15,7 +15,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.view import Baseline, View
 from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import UsageError
-from chopper_core.util.grouping import others_median
+from chopper_core.util.grouping import median_of, others_median
 from chopper_core.views.overview.step import Step, step_of
 from chopper_core.views.shared.leads import leads
 from chopper_core.views.shared.phrases import others, time
@@ -57,7 +57,7 @@ def causes_of(run: Run, view: View, gpu: int | None = None) -> tuple[int, tuple[
     }
     if beyond["work"] > least_ns:
         share = 100.0 * beyond["work"] / float(others_median(ranks.work_ns)[place])
-        typical = int(np.abs(ranks.work_ns - np.median(ranks.work_ns)).argmin())
+        typical = int(np.abs(ranks.work_ns - median_of(ranks.work_ns)).argmin())
         beside = replace(
             root,
             path=(str(gpu),),

@@ -14,7 +14,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Index, Int64
 from chopper_core.util.errors import NothingToShow
-from chopper_core.util.grouping import distinct
+from chopper_core.util.grouping import distinct, median_of
 from chopper_core.views.pipeline.blocks import Blocks, blocks_of, means_over
 from chopper_core.views.shared.phrases import percent, time
 from chopper_core.views.shared.table_view import child_of
@@ -122,7 +122,7 @@ class Pipeline(Struct, frozen=True, eq=False):
         times = self.of_stages()
         return np.array(
             [
-                times[place] / np.median(np.delete(times, place)) if len(times) > 1 else np.nan
+                times[place] / median_of(np.delete(times, place)) if len(times) > 1 else np.nan
                 for place in range(len(times))
             ]
         )
@@ -147,7 +147,7 @@ def pipeline_of(run: Run, view: View) -> Pipeline:
     )[1]
     if not len(per_cell):
         raise NothingToShow("no pipeline: the scope has no forward work")
-    return Pipeline(run, blocks, stage, run.parallel.sizes["pp"], int(np.median(per_cell)))
+    return Pipeline(run, blocks, stage, run.parallel.sizes["pp"], int(median_of(per_cell)))
 
 
 def answer(run: Run, view: View) -> ViewResult:

@@ -18,6 +18,7 @@ from chopper_core.model.table import NO_LABEL
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Mask
 from chopper_core.util.errors import NothingToShow, UsageError
+from chopper_core.util.grouping import distinct, median_of
 from chopper_core.views.power import columns as c
 from chopper_core.views.power.charts import charts, energy_bars
 from chopper_core.views.power.samples import LIMITER, SIGNALS, GpuSamples, samples_of
@@ -337,8 +338,8 @@ def step_energy(run: Run, view: View, given: float | None = None) -> tuple[Float
 def _energy_of_steps(run: Run, view: View) -> tuple[list[int], list[int], Float64, Mask]:
     """GPUs, iterations, J of each GPU in each iteration, and whether it is whole there."""
     scoped = run.tree_of(view).split(view.path, ("gpu", "iteration"))
-    gpus = np.unique(scoped.codes("gpu")).tolist()
-    iterations = [n for n in np.unique(scoped.codes("iteration")).tolist() if n != NO_LABEL]
+    gpus = distinct(scoped.codes("gpu")).tolist()
+    iterations = [n for n in distinct(scoped.codes("iteration")).tolist() if n != NO_LABEL]
     energy = np.full((len(gpus), len(iterations)), np.nan)
     whole = np.zeros(energy.shape, np.bool_)
     cut = run.truncated(view)
@@ -427,12 +428,12 @@ def _headline(found: list[GpuSamples], energy_j: Float64, token_mj: Float64) -> 
     if np.isfinite(gfx).all() and len(found) > 1:
         low = int(gfx.argmin())
         text = f"GPU {found[low].gpu} has the lowest clock, {gfx[low]:.0f} MHz against a median of "
-        text += f"{np.median(gfx):.0f}"
+        text += f"{median_of(gfx):.0f}"
         for name in HEAT:
             hot = np.array([gpu.signals[name].mean() for gpu in found])
             if np.isfinite(hot).all():
                 where = " at the edge" if name == EDGE else ""
-                text += f"; at {hot[low]:.0f} °C{where} against {np.median(hot):.0f}"
+                text += f"; at {hot[low]:.0f} °C{where} against {median_of(hot):.0f}"
                 break
         lines.append(text)
     throttled = [(gpu.signals["throttle_pct"].mean(), gpu.gpu) for gpu in found]
@@ -446,9 +447,8 @@ def _notes(run: Run, view: View, found: list[GpuSamples], options: Options) -> t
     periods = [own.period_ns() for gpu in found for own in gpu.signals.values() if len(own) > 1]
     notes = []
     if periods:
-        notes.append(
-            f"samples are {np.median(periods) / 1e6:.3g} ms apart; shorter events aren't visible"
-        )
+        period_ms = median_of(np.array(periods)) / 1e6
+        notes.append(f"samples are {period_ms:.3g} ms apart; shorter events aren't visible")
     sizes = {gpu.signals["gfx_mhz"].window(options.window_ns) for gpu in found}
     if max(sizes) == 1:
         notes.append("a rolling window holds one sample: its quantiles are the samples themselves")

@@ -12,6 +12,7 @@ from chopper_core.model.charts import BarChart, LineChart, Series, SignalRows
 from chopper_core.query.outliers import outliers
 from chopper_core.util.arrays import Float64, Index, Int64
 from chopper_core.util.errors import UsageError
+from chopper_core.util.grouping import distinct
 from chopper_core.views.power.samples import GpuSamples
 from chopper_core.views.shared.samples import beside_of
 
@@ -39,7 +40,7 @@ def charts(found: Sequence[GpuSamples], origin_ns: int) -> tuple[LineChart | Sig
 
 def _thin(count: int) -> Index:
     """Places of at most `_MAX_POINTS` of so many, evenly."""
-    return np.unique(np.linspace(0, count - 1, min(count, _MAX_POINTS)).round().astype(np.intp))
+    return distinct(np.linspace(0, count - 1, min(count, _MAX_POINTS)).round().astype(np.intp))
 
 
 def _chart(

@@ -25,6 +25,7 @@ from chopper_core.model.table import NO_LABEL_TEXT
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Int64
+from chopper_core.util.grouping import median_of, medians_along
 from chopper_core.views.ranks import columns as rank_columns
 from chopper_core.views.ranks.columns import delays, waits, waits_by, waits_map
 from chopper_core.views.ranks.nodes import NODE, by_node
@@ -122,7 +123,7 @@ def _by_gpu(stand: RankLeads, view: View) -> ViewResult:
 
 def _median_known(times: Int64) -> float:
     known = times[times >= 0]
-    return float(np.median(known)) if len(known) else np.nan
+    return median_of(known) if len(known) else np.nan
 
 
 def _by_label(stand: RankLeads, view: View, by: str) -> ViewResult:
@@ -139,7 +140,7 @@ def _by_label(stand: RankLeads, view: View, by: str) -> ViewResult:
     others = (sums.sum(axis=1) - sums.min(axis=1)) / (len(found.gpus) - 1) - sums.min(axis=1)
     change = np.bincount(place, weights=lead_changes(stand), minlength=len(codes))
     work = sums_by(place, found.durations_ns(), len(codes))
-    rest = np.median(np.delete(work, stand.late_column, axis=1), axis=1)
+    rest = medians_along(np.delete(work, stand.late_column, axis=1), axis=1)
     with np.errstate(invalid="ignore", divide="ignore"):
         slower = 100.0 * (work[:, stand.late_column] / rest - 1)
     own: Own = [

@@ -14,6 +14,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Index
 from chopper_core.util.errors import NothingToShow
+from chopper_core.util.grouping import median_of
 from chopper_core.views.ranks import columns as rank_columns
 from chopper_core.views.shared.collective_figures import gpu_words
 from chopper_core.views.spec import ViewResult
@@ -97,7 +98,7 @@ def _median(metric: Metric, values: Values, places: list[Index]) -> tuple[Metric
     found = []
     for rows in places:
         own = numbers[rows][np.isfinite(numbers[rows])]
-        found.append(float(np.median(own)) if len(own) else np.nan)
+        found.append(median_of(own) if len(own) else np.nan)
     of_node = replace(
         metric,
         name=f"median_{metric.name}",

@@ -19,7 +19,7 @@ from chopper_core.model.units import time_text
 from chopper_core.query.outliers import outliers
 from chopper_core.util.arrays import AnyArray, Float64, Index, Int64, Mask, Numbers
 from chopper_core.util.errors import UsageError
-from chopper_core.util.grouping import distinct, quantiles_of, ranked
+from chopper_core.util.grouping import distinct, median_of, quantiles_of, ranked
 from chopper_core.views.shared import collective_columns as columns
 from chopper_core.views.shared.collectives import PAIRWISE, Collectives
 
@@ -153,7 +153,7 @@ def outlying(chosen: Chosen) -> tuple[Float64, list[str | None]]:
         own = np.flatnonzero((codes == code) & found.complete)
         if not len(own):
             continue
-        median = float(np.median(transfer[own]))
+        median = median_of(transfer[own])
         times[own] = transfer[own] / median if median > 0 else np.nan
         try:
             apart = outliers(numbered(transfer[own]))

@@ -20,7 +20,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.signals import time_within, union
 from chopper_core.model.table import KernelTable
 from chopper_core.util.arrays import Index, Int64, Mask
-from chopper_core.util.grouping import run_starts, stable_order
+from chopper_core.util.grouping import median_of, run_starts, stable_order
 from chopper_core.views.shared.process_groups import known_group_sizes, told_apart
 
 __all__ = ["PAIRWISE", "Collectives", "collectives_of"]
@@ -158,7 +158,7 @@ def _described(run: Run, kernels: CommKernels, sets: _Sets, shared: tuple[str, .
         member_set=member_set,
         member_wait_ns=wait,
         member_exposed_ns=_exposed(run, rows, wait),
-        spread_ns=int(np.median(spread)) if len(spread) else None,
+        spread_ns=int(median_of(spread)) if len(spread) else None,
         shared_labels=shared,
         is_scheduled=run.is_reconstructed,
     )

@@ -15,10 +15,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.table import KernelTable
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Index, Int64, Numbers
-from chopper_core.util.grouping import (
-    beyond_others,
-    distinct,
-)
+from chopper_core.util.grouping import beyond_others, distinct, median_of
 from chopper_core.views.shared.collective_figures import Chosen, chosen_in
 from chopper_core.views.shared.collectives import Collectives, collectives_of
 from chopper_core.views.shared.contended import shares_beside_comm, slowdown_beside_comm
@@ -183,7 +180,7 @@ class RankTimes(Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def typical_ns(self) -> float:
         """The median over iterations of the longest GPU's time."""
-        return float(np.median(self.iteration_ns.max(axis=0)))
+        return median_of(self.iteration_ns.max(axis=0))
 
     def beyond_peers(self, values: Numbers) -> Float64:
         """Each GPU's value less the median of its peers; NaN without any."""

@@ -13,6 +13,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.signals import IntegralCurve, union
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Index, Int64
+from chopper_core.util.grouping import distinct, median_of
 
 _MAX_ROLLED: Final = 1 << 16
 """With more values, rolling quantiles use evenly chosen windows."""
@@ -96,7 +97,7 @@ class Sampled(Struct, frozen=True, eq=False):
 
     def period_ns(self) -> float:
         """The usual distance of the samples."""
-        return float(np.median(np.diff(self.middles_ns))) if len(self) > 1 else np.nan
+        return median_of(np.diff(self.middles_ns)) if len(self) > 1 else np.nan
 
     def window(self, window_ns: float) -> int:
         """How many samples a window of this length has, at least one."""
@@ -149,7 +150,7 @@ def spans_of(run: Run, view: View) -> dict[int, TimeSpans]:
     gpu_of = table.gpu[node.selection]
     start, duration = table.start_ns[node.selection], table.duration_ns[node.selection]
     found = {}
-    for gpu in np.unique(gpu_of).tolist():
+    for gpu in distinct(gpu_of).tolist():
         own = gpu_of == gpu
         found[int(gpu)] = TimeSpans(*union(start[own], duration[own]))
     return found

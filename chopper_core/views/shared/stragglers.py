@@ -9,6 +9,7 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.util.arrays import Float64, Index
+from chopper_core.util.grouping import quantile_of
 from chopper_core.views.shared.matched_kernels import others_lead
 from chopper_core.views.shared.rank_times import RankTimes
 
@@ -60,7 +61,7 @@ def stragglers_of(times: RankTimes) -> tuple[Straggler, ...]:
         return _last_by_leads(times)
     mean, most = times.delays_ns.mean(axis=1), times.delays_ns.max(axis=1)
     # Where anyone is late at times by chance, nobody is by as much as that.
-    usual = np.quantile(times.delays_ns, _USUAL_DELAY)
+    usual = quantile_of(times.delays_ns, (_USUAL_DELAY,))[0]
     always = mean > np.maximum(MIN_DELAY_SHARE * times.typical_ns, _CLEARLY * _least(mean))
     once = most > np.maximum(MIN_ONCE_SHARE * times.typical_ns, _CLEARLY * usual)
     chosen = np.flatnonzero(always | once)

@@ -9,6 +9,7 @@ import numpy as np
 from chopper_core.model.column_names import TOKENS
 from chopper_core.model.run import Run
 from chopper_core.util.arrays import Float64
+from chopper_core.util.grouping import distinct
 
 
 def tokens_in(run: Run, gpus: Sequence[int], iterations: Sequence[int]) -> Float64:
@@ -28,6 +29,6 @@ def tokens_in(run: Run, gpus: Sequence[int], iterations: Sequence[int]) -> Float
         if gpu in rows and iteration in columns:
             found[rows[gpu], columns[iteration]] = tokens
     for own in found:
-        known = np.unique(own[own > 0])
+        known = distinct(own[own > 0])
         own[~(own > 0)] = known[0] if len(known) == 1 else np.nan
     return found

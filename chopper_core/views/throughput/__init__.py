@@ -18,6 +18,7 @@ from chopper_core.model.view import View, pivot
 from chopper_core.query.statistic import named, reduced_along
 from chopper_core.util.arrays import Float64, Int64, Mask
 from chopper_core.util.errors import NothingToShow, UsageError
+from chopper_core.util.grouping import median_of, medians_along
 from chopper_core.views.shared.table_view import child_of
 from chopper_core.views.shared.tokens import tokens_in
 from chopper_core.views.spec import ViewResult, ViewSpec
@@ -290,7 +291,7 @@ def _by_iteration(steps: Steps, stat: str) -> Columns:
     ]
     total: dict[str, int | float] = {}
     if steady.any():
-        total[ITERATION.name] = float(np.median(steps.slowest_ns[steady]))
+        total[ITERATION.name] = median_of(steps.slowest_ns[steady])
         if stat:
             total[ITERATION.name] = float(reduced_along(stat, times[:, steady].ravel()[:, None])[0])
         if np.isfinite(found := _rate(steps)):
@@ -323,7 +324,7 @@ def _by_gpu(steps: Steps, stat: str) -> Columns:
     tokens = steps.tokens[:, steady]
     count = len(steps.gpus)
     if steady.any():
-        median = np.median(times, axis=1)
+        median = medians_along(times, axis=1)
         spread = 100.0 * (times.max(axis=1) - times.min(axis=1)) / np.maximum(times.min(axis=1), 1)
         means = steps.parts_ns[:, steady].mean(axis=1)
         mean_tokens = tokens.mean(axis=1)
@@ -343,7 +344,7 @@ def _by_gpu(steps: Steps, stat: str) -> Columns:
     ]
     total: dict[str, int | float] = {}
     if steady.any():
-        total[MEDIAN.name] = float(np.median(times.max(axis=0)))
+        total[MEDIAN.name] = median_of(times.max(axis=0))
         if stat:
             total[ITERATION.name] = float(reduced_along(stat, times.ravel()[:, None])[0])
         if np.isfinite(found := _rate(steps)):
@@ -384,14 +385,14 @@ def _rate(steps: Steps) -> float:
     if not steps.steady.any():
         return float("nan")
     tokens = steps.tokens[:, steps.steady].mean()
-    return float(1e9 * tokens / np.median(steps.slowest_ns[steps.steady]))
+    return float(1e9 * tokens / median_of(steps.slowest_ns[steps.steady]))
 
 
 def _headline(steps: Steps) -> tuple[str, ...]:
     if not steps.steady.any():
         return ("the scope has no complete iteration: throughput is unknown",)
     count = int(steps.steady.sum())
-    median = float(np.median(steps.slowest_ns[steps.steady]))
+    median = median_of(steps.slowest_ns[steps.steady])
     over = f"{count} steady iteration{'s' if count > 1 else ''}"
     time = f"an iteration takes {time_text(median)}, median of {over} on the slowest GPU"
     rate = _rate(steps)

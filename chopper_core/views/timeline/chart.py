@@ -13,7 +13,7 @@ from chopper_core.model.table import NO_LABEL, Kind
 from chopper_core.model.view import View
 from chopper_core.model.window import Interval
 from chopper_core.util.arrays import Int64
-from chopper_core.util.grouping import run_starts
+from chopper_core.util.grouping import distinct, run_starts
 from chopper_core.views.timeline.classes import CLASS_NAMES, busy_by_class
 from chopper_core.views.timeline.hosts import host_cells, queue_strip
 from chopper_core.views.timeline.lanes import (
@@ -179,10 +179,10 @@ def _own_by_lane(run: Run, view: View) -> dict[tuple[int, int | None], BusyTime]
     starts = table.start_ns[rows].astype(np.int64)
     ends = starts + table.duration_ns[rows]
     found: dict[tuple[int, int | None], BusyTime] = {}
-    for gpu in np.unique(table.gpu[rows]).tolist():
+    for gpu in distinct(table.gpu[rows]).tolist():
         on_gpu = table.gpu[rows] == gpu
         found[gpu, None] = BusyTime.of(starts[on_gpu], ends[on_gpu])
-        for stream in np.unique(table.stream[rows][on_gpu]).tolist():
+        for stream in distinct(table.stream[rows][on_gpu]).tolist():
             own = on_gpu & (table.stream[rows] == stream)
             found[gpu, stream] = BusyTime.of(starts[own], ends[own])
     return found

@@ -13,6 +13,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.table import NO_TIME
 from chopper_core.model.units import Unit
 from chopper_core.util.arrays import Float64, Int64
+from chopper_core.util.grouping import distinct
 from chopper_core.views.timeline.lanes import BusyTime, edges
 
 QUEUE: Final = "queue"
@@ -82,7 +83,7 @@ def _host_times(run: Run, gpu: int) -> _HostTimes | None:
         busy = _union(run, gpu, tuple(HostKind))
         calls = spans[HostKind.CALL]
         # Operators that aren't in a call: the whole less the calls.
-        at = np.unique(
+        at = distinct(
             np.concatenate([busy.begins_ns, busy.ends_ns, calls.begins_ns, calls.ends_ns])
         )
         alone = (busy.between(at) > 0) & (calls.between(at) == 0)
