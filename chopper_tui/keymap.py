@@ -42,7 +42,7 @@ SCREENS: Final = {
 }
 """Digit → the views that it opens in turn."""
 SET_SCREENS: Final = {
-    **{digit: names for digit, names in SCREENS.items() if digit not in ("0", "9")},
+    **{digit: names for digit, names in SCREENS.items() if digit != "0"},
     "1": SET_VIEWS[:1],
     "2": SET_VIEWS[1:],
 }

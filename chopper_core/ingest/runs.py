@@ -251,7 +251,16 @@ def row_of(each: FoundRun, found: RunFigures, given: Given) -> RunRow:
     whole = with_settings(found, settings)
     status = SHORT if found.is_short else PARTIAL if found.problem else OK
     figures = {**whole.figures, "gpus": float(found.gpus)}
-    return RunRow(each.name, each.path, settings, status, found.problem, figures, whole.missing)
+    return RunRow(
+        each.name,
+        each.path,
+        settings,
+        status,
+        found.problem,
+        figures,
+        whole.missing,
+        found.steps_ns,
+    )
 
 
 def _failed(each: FoundRun, given: Given, reason: str) -> RunRow:

@@ -28,6 +28,8 @@ class RunFigures(Struct, frozen=True):
     """The settings that the trace itself names."""
     problem: str = ""
     """Why it is partial, or short."""
+    steps_ns: tuple[float, ...] = ()
+    """The times of its complete iterations, each on the GPU that takes longest."""
     is_short: bool = False
     """Whether it has no complete iteration."""
 
@@ -48,6 +50,8 @@ class RunRow(Struct, frozen=True):
     """Column → its figure, in the unit of the column."""
     missing: Mapping[str, str] = field(default_factory=dict)
     """Column → why the run lacks it."""
+    steps_ns: tuple[float, ...] = ()
+    """The times of its complete iterations."""
 
 
 class Reading(Struct, frozen=True):

@@ -143,7 +143,7 @@ async def view_of_set(screen: Explorer, argument: str) -> None:
     name = names[(names.index(current) + 1) % len(names)] if current in names else names[0]
     if name == INFO:
         refuse_of_set(screen)
-    if name in ("0", "9"):
+    if name == "0":
         raise UsageError("this view is of one run; Enter opens the run under the cursor")
     if name == "compare":
         await compare_runs(screen)
@@ -165,7 +165,7 @@ def splits_of_set(screen: Explorer) -> tuple[str, ...]:
     """What `by` takes in a view of a set: settings, or a row per run and the view's own splits."""
     if screen.view.name == "pareto":
         return ()
-    if screen.view.name in SET_VIEWS:
+    if screen.view.name in (*SET_VIEWS, "findings"):
         return settings_of(_set_of(screen).reading(False).rows)
     return (RUN_LEVEL, *view_spec(screen.view.name).by)
 

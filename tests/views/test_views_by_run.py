@@ -63,7 +63,7 @@ def test_every_view_is_of_several_runs_or_says_why_not(runs: RunSet) -> None:
         frame = frame_of(runs, View("all", name=name))
         if name in _ONE_RUN:
             assert not len(frame) and frame.notes
-        elif name != "overview" and len(frame):
+        elif name not in ("overview", "findings") and len(frame):
             assert frame.level == "run" and set(frame.labels) <= {"a", "b", "c"}
 
 
@@ -178,3 +178,92 @@ def test_rows_that_are_still_read_are_pending() -> None:
     frame = query(set_of(SWEPT, waiting=3), View("all"))
     assert frame.is_pending and "3 of 8 runs are still being read" in frame.notes
     assert len(frame) == 5 and isinstance(frame.columns[0], Metric)
+
+
+def timed(name: str, step_ms: float, heat: float, joules: float, seed: int, count: int = 12,
+          **settings: Setting) -> RunRow:  # fmt: skip
+    """A run whose iterations vary by 1 %, with 64 samples a step."""
+    steps = step_ms * 1e6 * (1 + 0.01 * np.random.default_rng(seed).standard_normal(count))
+    step_ns = float(np.median(steps))
+    found = {
+        "step_time_ns": step_ns, "samples_per_s": 64e9 / step_ns, "gpu_hotspot_c": heat,
+        "peak_hotspot_c": heat + 8, "j_per_sample": joules / 64, "j_per_step": joules,
+    }  # fmt: skip
+    return RunRow(name, name, settings, figures=found, steps_ns=tuple(steps.tolist()))
+
+
+def findings(rows: Sequence[RunRow], address: str = "all?view=findings") -> list[str]:
+    return list(query(set_of(rows), parse(address)).labels)
+
+
+def test_the_coolest_at_equal_speed_is_named() -> None:
+    rows = [
+        timed("tp2", 100.0, 78.0, 900.0, 1),
+        timed("tp4", 100.2, 71.0, 850.0, 2),
+        timed("tp8", 110.0, 64.0, 700.0, 3),
+    ]
+    sentences = findings([*rows, RunRow("pp8", "pp8", status=FAILED, reason="It stopped.")])
+    fast, cool, cheap, failed = sentences
+    first = min(rows[:2], key=lambda row: row.figures["step_time_ns"]).name
+    other = {"tp2": "tp4", "tp4": "tp2"}[first]
+    assert fast.startswith(f"{first} is the fastest: 6")
+    assert f"but {other} is as fast within the noise of the iterations" in fast
+    # Not tp8, which is cooler still, but 10 % slower.
+    assert cool.startswith(
+        "tp4 is the coolest at equal speed: 71.0 °C (peak 79), against 78.0 °C (peak 86) of tp2"
+    )
+    assert cheap == ("tp8 needs the least energy: 10.94 J per sample, 17.6 % less than tp4")
+    assert failed == "1 run of 4, 1 without figures: pp8; pp8: It stopped."
+    evidence = query(set_of(rows), parse("all?view=findings")).target(1)
+    table = query(set_of(rows), evidence)
+    assert table.labels == ["tp8", "tp4", "tp2"] and table.columns[0].name == "gpu_hotspot_c"
+
+
+def test_a_slower_run_is_no_equal_however_cool() -> None:
+    rows = [timed("a", 100.0, 80.0, 900.0, 1), timed("b", 105.0, 60.0, 900.0, 2)]
+    fast, cool, cheap = findings(rows)
+    assert fast.startswith("a is the fastest") and "faster than b, beyond noise (q " in fast
+    assert "b is the coolest, 60.0 °C (peak 68) against 80.0 °C (peak 88) of the fastest" in cool
+    assert "no cooler run is as fast" in cool and "the same within a percent" in cheap
+    hot = [timed("a", 100.0, 70.5, 900.0, 1), timed("b", 105.0, 70.0, 900.0, 2)]
+    assert findings(hot)[1].startswith("a, the fastest, is also the coolest within a degree")
+
+
+def test_equal_runs_are_found_equal_and_others_not() -> None:
+    wrong = missed = 0
+    for seed in range(100):
+        alike = [timed("a", 100.0, 80.0, 1.0, seed), timed("b", 100.0, 60.0, 1.0, seed + 500)]
+        wrong += "at equal speed" not in findings(alike)[1]
+        apart = [timed("a", 100.0, 80.0, 1.0, seed), timed("b", 103.0, 60.0, 1.0, seed + 500)]
+        missed += "at equal speed" in findings(apart)[1]
+    # The test's level is 5 %.
+    assert wrong <= 10 and missed <= 5
+
+
+def test_too_few_iterations_make_no_runs_equal() -> None:
+    rows = [timed("a", 100.0, 80.0, 900.0, 1, 2), timed("b", 104.0, 60.0, 900.0, 2, 2)]
+    fast, cool, _ = findings(rows)
+    assert fast.endswith("too few iterations to know their noise")
+    assert "no cooler run is as fast" in cool
+
+
+def test_models_are_compared_with_themselves() -> None:
+    rows = [
+        timed("l1", 100.0, 80.0, 900.0, 1, model="llama"),
+        timed("l2", 103.0, 70.0, 800.0, 2, model="llama"),
+        timed("g1", 900.0, 80.0, 900.0, 3, model="gpt"),
+        timed("g2", 800.0, 85.0, 990.0, 4, model="gpt"),
+    ]
+    sentences = findings(rows)
+    assert [each.partition(":")[0] for each in sentences] == ["llama"] * 3 + ["gpt"] * 3
+    assert "l1 is the fastest" in sentences[0] and "g2 is the fastest" in sentences[3]
+    evidence = query(set_of(rows), parse("all?view=findings")).target(3)
+    assert query(set_of(rows), evidence).labels == ["g2", "g1"]
+    with pytest.raises(UsageError, match="no run has the setting 'tp'"):
+        query(set_of(rows), parse("all?view=findings&by=tp"))
+    # Steps of different work are no speeds: neither are energies of them.
+    bare = [
+        RunRow("a", "a", {"global_batch": 1}, figures={"step_time_ns": 1.0, "j_per_step": 2.0}),
+        RunRow("b", "b", {"global_batch": 2}, figures={"step_time_ns": 2.0, "j_per_step": 1.0}),
+    ]
+    assert findings(bare) == []

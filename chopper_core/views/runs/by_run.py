@@ -36,7 +36,6 @@ _ONE_RUN: Final = {
     "compare": "compares two runs: mark them and press =, or `chopper diff A B`",
     "timeline": "shows one run along its time; enter a run first",
     "graph": "shows one run; enter a run first",
-    "findings": "lists what one run shows; enter a run first",
 }
 """Views that say nothing of several runs side by side."""
 
@@ -52,6 +51,10 @@ class _Seen(Struct, frozen=True, eq=False):
 
 def frame_by_run(run: RunSet, view: View, *, wait: bool = False) -> Frame:
     """A view of every run of a set that is shown; raises UsageError where it doesn't fit."""
+    if view.name == "findings":
+        from chopper_core.views.findings.of_runs import set_frame
+
+        return set_frame(run, view, wait=wait)
     spec = view_spec(view.name)
     if view.name in _ONE_RUN:
         raise NothingToShow(f"the view {view.name} {_ONE_RUN[view.name]}")

@@ -23,6 +23,7 @@ from chopper_core.query import figures as root_figures
 from chopper_core.util.arrays import Numbers
 from chopper_core.util.errors import ChopperError, NothingToShow, UsageError
 from chopper_core.views.query import query
+from chopper_core.views.throughput import steps_of
 
 TOTAL: Final = "total"
 MEAN: Final = "mean"
@@ -278,10 +279,17 @@ def figures_of_run(run: Run) -> RunFigures:
         problem = str(run.failed[0][1])
         more = len(run.failed) - 1
         problem += f" So with {more} other files." if more else ""
-    is_short = "step_time_ns" not in figures
+    steps_ns = _steps_ns(run) if "step_time_ns" in figures else ()
+    is_short = not steps_ns
     if is_short and not problem:
         problem = missing.get("step_time_ns", "")
-    return RunFigures(figures, missing, len(run.gpus), _settings_of(run), problem, is_short)
+    count, settings = len(run.gpus), _settings_of(run)
+    return RunFigures(figures, missing, count, settings, problem, steps_ns, is_short)
+
+
+def _steps_ns(run: Run) -> tuple[float, ...]:
+    steps = steps_of(run, View(run.name))
+    return tuple(steps.slowest_ns[steps.steady].astype(float).tolist())
 
 
 def _figures_of_samples(run: Run, power: list[tuple[str, str, str]]) -> RunFigures:
@@ -299,7 +307,7 @@ def _figures_of_samples(run: Run, power: list[tuple[str, str, str]]) -> RunFigur
     missing |= {name: _NO_TRACE for name in RUN_COLUMNS if name not in {**figures, **missing}}
     missing = {name: reason for name, reason in missing.items() if name not in figures}
     settings, count = _settings_of(run), len(run.gpus)
-    return RunFigures(figures, missing, count, settings, run.status, bool(run.status))
+    return RunFigures(figures, missing, count, settings, run.status, is_short=bool(run.status))
 
 
 def _take_view(

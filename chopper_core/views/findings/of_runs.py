@@ -1,0 +1,313 @@
+"""Findings of a set of runs: the fastest, the coolest at equal speed, the cheapest, the failed.
+
+Runs of one model are compared. Two are equally fast where their iterations don't differ beyond
+noise: the Wilcoxon-Mann-Whitney test of `determinism`, adjusted for the number of runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+
+from chopper_core.metrics import worded
+from chopper_core.model.run_set import FAILED, OK, RunRow, RunSet
+from chopper_core.model.view import View
+from chopper_core.query.frame import Frame
+from chopper_core.util.arrays import Float64
+from chopper_core.util.errors import NothingToShow, UsageError
+from chopper_core.views import RUNS
+from chopper_core.views.determinism.noise import LEVEL, adjusted, unpaired
+from chopper_core.views.findings.rule import Confidence, Finding, Threshold
+from chopper_core.views.runs.columns import HIGHER, known_column
+from chopper_core.views.shared.phrases import count, listed, percent
+
+COOLER: Final = Threshold(
+    "temperature below that of the fastest run", 1.0, "°C", "sensors resolve a degree"
+)
+LESS_ENERGY: Final = Threshold(
+    "energy below that of the next run", 1.0, "%", "power is measured to about a percent"
+)
+THROTTLED: Final = Threshold(
+    "share of throttled time above that of the least throttled run", 5.0, "%",
+    "limiters come and go with the weather of a room",
+)  # fmt: skip
+_SPEEDS: Final = ("run_tokens_per_s", "samples_per_s", "step_time_ns")
+_ENERGIES: Final = ("j_per_token", "j_per_sample", "j_per_step")
+_PER_STEP: Final = ("step_time_ns", "j_per_step")
+_SAME_WORK: Final = ("global_batch", "sequence")
+"""Settings that must be the same where steps are compared, not tokens or samples."""
+_STEP: Final = "step_time_ns"
+_HEAT: Final = "gpu_hotspot_c"
+_PEAK: Final = "peak_hotspot_c"
+_COLUMNS: Final = (_HEAT, _PEAK, "gpu_power_w", "gpu_mhz", "gpu_throttled_pct")
+_FOUR_DIGITS: Final = 1000
+MODEL: Final = "model"
+
+
+class Speed(Struct, frozen=True, eq=False):
+    """The runs of a group by their speed, the fastest first."""
+
+    figure: str
+    rows: tuple[RunRow, ...]
+    values: Float64
+    """More is faster."""
+    chances: Float64
+    """How likely chance alone makes the iterations of a run differ so much from the fastest's;
+    NaN where there are too few iterations."""
+
+    @property
+    def equal(self) -> tuple[int, ...]:
+        """The places of the runs as fast as the fastest within noise, which is the first."""
+        return (0, *np.flatnonzero(self.chances >= LEVEL).tolist())
+
+
+def set_frame(run: RunSet, view: View, *, wait: bool = False) -> Frame:
+    """A row per finding; raises UsageError for an unknown setting, NothingToShow without runs."""
+    from chopper_core.views.findings import CONFIDENCE
+    from chopper_core.views.runs.table import frame_of_set, shown_rows
+
+    rows, reading = shown_rows(run, view, wait=wait)
+    if not rows and not reading.waiting:
+        raise NothingToShow("no run is shown; clear the filter")
+    found = findings_of_runs(rows, view)
+    notes = [f"{reading.waiting} runs are still being read"] * bool(reading.waiting)
+    texts = [each.confidence.text for each in found]
+    return frame_of_set(
+        run,
+        view,
+        "finding",
+        [each.sentence for each in found],
+        [(CONFIDENCE, worded(texts))],
+        lambda row: found[row].evidence,
+        notes=notes,
+        headline=(f"{count(len(found), 'finding')} in {count(len(rows), 'run')}",),
+        is_pending=bool(reading.waiting),
+    )
+
+
+def findings_of_runs(rows: Sequence[RunRow], view: View) -> list[Finding]:
+    """The findings of each group of runs (by the view's setting, else by model), and the failed."""
+    by = view.by or MODEL
+    if view.by and not any(by in row.settings for row in rows):
+        raise UsageError(f"no run has the setting {by!r}")
+    groups: dict[object, list[RunRow]] = {}
+    for row in rows:
+        groups.setdefault(row.settings.get(by), []).append(row)
+    found: list[Finding] = []
+    for value, own in groups.items():
+        where = f"{by}:{value}" if len(groups) > 1 and value is not None else ""
+        found += _of_group(own, view, where, f"{value}: " if where else "")
+    return [*found, *_failed(rows, view)]
+
+
+def _of_group(rows: Sequence[RunRow], view: View, where: str, prefix: str) -> Iterator[Finding]:
+    speed = speed_of(rows)
+    if speed is not None:
+        yield _fastest(speed, view, where, prefix)
+    cool = _coolest(speed, view, where, prefix) if speed else _cool(rows, view, where, prefix)
+    if cool is not None:
+        yield cool
+    if (cheap := _cheapest(rows, view, where, prefix)) is not None:
+        yield cheap
+    yield from _throttled(rows, view, where, prefix)
+
+
+def speed_of(rows: Sequence[RunRow]) -> Speed | None:
+    """The runs that have the best figure of speed that two of them have; None without one."""
+    figure = _common(rows, _SPEEDS)
+    if figure is None:
+        return None
+    known = [row for row in rows if figure in row.figures]
+    values = np.array([_number(row, figure) for row in known])
+    values = values if known_better(figure) == HIGHER else 1.0 / values
+    order = np.argsort(-values, kind="stable")
+    ordered = [known[place] for place in order.tolist()]
+    first = _of_iterations(ordered[0], float(values[order[0]]))
+    chances = [np.nan]
+    for place, row in zip(order[1:].tolist(), ordered[1:], strict=True):
+        chances.append(unpaired(_of_iterations(row, float(values[place])), first))
+    return Speed(figure, tuple(ordered), values[order], adjusted(np.array(chances)))
+
+
+def known_better(figure: str) -> int:
+    """Whether more of a figure is better."""
+    from chopper_core.views.runs.columns import is_better
+
+    return is_better(figure)
+
+
+def _common(rows: Sequence[RunRow], figures: Sequence[str]) -> str | None:
+    """The first figure that all runs with any of them have, of steps only where they are alike."""
+    timed = [row for row in rows if any(name in row.figures for name in figures)]
+    if len(timed) < 2:
+        return None
+    alike = len({tuple(row.settings.get(name) for name in _SAME_WORK) for row in timed}) == 1
+    for name in figures:
+        if all(name in row.figures for row in timed) and (alike or name not in _PER_STEP):
+            return name
+    return None
+
+
+def _of_iterations(row: RunRow, value: float) -> Float64:
+    """A run's speed in each of its iterations."""
+    steps = np.array(row.steps_ns, np.float64)
+    return value * float(np.median(steps)) / steps if len(steps) else steps
+
+
+def _fastest(speed: Speed, view: View, where: str, prefix: str) -> Finding:
+    first, second = speed.rows[:2]
+    share = percent(speed.values[0] / speed.values[1] - 1)
+    size = _with_unit(first, speed.figure)
+    sentence = f"{prefix}{first.name} is the fastest: {size}{_on_gpus(speed.rows, first)}, "
+    equal = [speed.rows[place].name for place in speed.equal[1:]]
+    if equal:
+        verb = "is" if len(equal) == 1 else "are"
+        sentence += f"but {listed(equal)} {verb} as fast within the noise of the iterations"
+    else:
+        sentence += f"{share} faster than {second.name}"
+    beyond = np.isfinite(speed.chances[1])
+    if not beyond:
+        sentence += "; too few iterations to know their noise"
+    elif not equal:
+        sentence += f", beyond noise (q {speed.chances[1]:.2g})"
+    sure = Confidence.HIGH if beyond else Confidence.MEDIUM
+    return Finding(sentence, _evidence(view, speed.figure, where), sure)
+
+
+def _coolest(speed: Speed, view: View, where: str, prefix: str) -> Finding | None:
+    """The run to take of those equally fast, by temperature; else what the coolest costs."""
+    heats = np.array([_number(row, _HEAT) for row in speed.rows])
+    if not np.isfinite(heats[0]) or np.isfinite(heats).sum() < 2:
+        return None
+    first = speed.rows[0]
+    evidence = _evidence(view, _HEAT, where, speed.figure)
+    equal = [place for place in speed.equal if np.isfinite(heats[place])]
+    if len(equal) > 1:
+        best = min(equal, key=lambda place: (heats[place], place))
+        names = listed(speed.rows[place].name for place in equal)
+        cool = speed.rows[best]
+        if heats[equal].max() - heats[best] < COOLER.value:
+            return Finding(
+                f"{prefix}{names} are equally fast and, within a degree, equally hot: "
+                f"{_degrees(cool)}", evidence, Confidence.MEDIUM,
+            )  # fmt: skip
+        hottest = speed.rows[max(equal, key=lambda place: heats[place])]
+        return Finding(
+            f"{prefix}{cool.name} is the coolest at equal speed: {_degrees(cool)}, against "
+            f"{_degrees(hottest)} of {hottest.name}; equally fast are {names}",
+            evidence,
+            Confidence.MEDIUM,
+        )
+    best = int(np.nanargmin(heats))
+    if heats[0] - heats[best] < COOLER.value:
+        return Finding(
+            f"{prefix}{first.name}, the fastest, is also the coolest within a degree: "
+            f"{_degrees(first)}", evidence, Confidence.MEDIUM,
+        )  # fmt: skip
+    cool, slower = speed.rows[best], percent(1 - speed.values[best] / speed.values[0])
+    return Finding(
+        f"{prefix}{cool.name} is the coolest, {_degrees(cool)} against {_degrees(first)} of the "
+        f"fastest, {first.name}, and {slower} slower; no cooler run is as fast",
+        evidence,
+        Confidence.MEDIUM,
+    )
+
+
+def _cool(rows: Sequence[RunRow], view: View, where: str, prefix: str) -> Finding | None:
+    """The coolest of runs whose speed is unknown."""
+    known = sorted((row for row in rows if _HEAT in row.figures), key=lambda r: _number(r, _HEAT))
+    if len(known) < 2 or _number(known[-1], _HEAT) - _number(known[0], _HEAT) < COOLER.value:
+        return None
+    return Finding(
+        f"{prefix}{known[0].name} is the coolest: {_degrees(known[0])}, against "
+        f"{_degrees(known[-1])} of {known[-1].name}; their speed is unknown",
+        _evidence(view, _HEAT, where),
+        Confidence.MEDIUM,
+    )
+
+
+def _cheapest(rows: Sequence[RunRow], view: View, where: str, prefix: str) -> Finding | None:
+    figure = _common(rows, _ENERGIES)
+    if figure is None:
+        return None
+    order = sorted((row for row in rows if figure in row.figures), key=lambda r: _number(r, figure))
+    best, second = order[:2]
+    less = 1 - _number(best, figure) / _number(second, figure)
+    what = figure.removeprefix("j_").replace("_", " ")
+    sentence = f"{prefix}{best.name} needs the least energy: {_with_unit(best, figure)} {what}, "
+    if less < LESS_ENERGY.share:
+        sentence += f"{second.name} the same within a percent"
+    else:
+        sentence += f"{percent(less)} less than {second.name}"
+    return Finding(sentence, _evidence(view, figure, where), Confidence.MEDIUM)
+
+
+def _throttled(rows: Sequence[RunRow], view: View, where: str, prefix: str) -> Iterator[Finding]:
+    for figure in ("gpu_throttled_pct", "gpu_low_clock_pct"):
+        known = [row for row in rows if figure in row.figures]
+        if len(known) < 2:
+            continue
+        most = max(known, key=lambda row: _number(row, figure))
+        least = min(known, key=lambda row: _number(row, figure))
+        high, low = _number(most, figure), _number(least, figure)
+        if high - low >= THROTTLED.value:
+            yield Finding(
+                f"{prefix}{most.name} is throttled most, {high:.0f} % of the time, and "
+                f"{least.name} least, {low:.0f} %",
+                _evidence(view, f"-{figure}", where),
+                Confidence.MEDIUM,
+            )
+
+
+def _failed(rows: Sequence[RunRow], view: View) -> Iterator[Finding]:
+    bad = [row for row in rows if row.status != OK]
+    if bad:
+        stopped = sum(row.status == FAILED for row in bad)
+        text = f"{count(len(bad), 'run')} of {len(rows)}, {stopped} without figures: "
+        yield Finding(
+            f"{text}{listed(row.name for row in bad)}; {bad[0].name}: {bad[0].reason}",
+            _shown(view, "", "status:failed,short,partial", ("status", "reason")),
+            Confidence.HIGH,
+        )
+
+
+def _evidence(view: View, figure: str, where: str, *more: str) -> View:
+    """The table of the group's runs, sorted by a figure, with those beside it."""
+    own = figure.removeprefix("-")
+    if not figure.startswith("-") and known_better(own) == HIGHER:
+        figure = f"-{figure}"
+    columns = tuple(dict.fromkeys((own, *more, _STEP, *_COLUMNS)))
+    return _shown(view, figure, where, columns)
+
+
+def _shown(view: View, sort: str, where: str, columns: tuple[str, ...]) -> View:
+    terms = " ".join(filter(None, (view.filter, where)))
+    return View(view.run, name=RUNS, columns=columns, sort=sort, filter=terms)
+
+
+def _number(row: RunRow, figure: str) -> float:
+    value = row.figures.get(figure)
+    return float(value) if isinstance(value, int | float) else np.nan
+
+
+def _with_unit(row: RunRow, figure: str) -> str:
+    number = _number(row, figure)
+    scale = known_column(figure).unit.scale(abs(number), is_whole=False)
+    number /= scale.divisor
+    text = f"{number:,.0f}" if abs(number) >= _FOUR_DIGITS else f"{number:.4g}"
+    return f"{text} {scale.text}".strip()
+
+
+def _degrees(row: RunRow) -> str:
+    peak = _number(row, _PEAK)
+    own = f"{_number(row, _HEAT):.1f} °C"
+    return f"{own} (peak {peak:.0f})" if np.isfinite(peak) else own
+
+
+def _on_gpus(rows: Sequence[RunRow], row: RunRow) -> str:
+    """The number of GPUs, where the runs differ in it."""
+    counts = {each.figures.get("gpus") for each in rows}
+    return f" on {_number(row, 'gpus'):.0f} GPUs" if len(counts) > 1 else ""
