@@ -22,7 +22,6 @@ from chopper_core.views.spec import FIGURE, ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(
     name="icicle",
-    of_each_gpu=True,
     title="Icicle",
     question="Of which phases, layers, operations and kernels does the scope's time consist?",
     by=("phase", "layer", "operation", "kernel", "iteration", "gpu"),
@@ -87,9 +86,10 @@ def _figure_of(run: Run, view: View) -> Metric:
 def _levels_of(run: Run, view: View) -> tuple[str, ...]:
     """The levels of the picture: the one that is split by, and the usual ones after it."""
     rest = view.order[len(view.path) :]
-    if view.by and view.by not in rest:
+    if view.by and view.by not in rest and view.by not in run.table.coordinates:
         raise UsageError(f"the levels below this scope are {', '.join(rest) or 'none'}")
-    below = [level for level in (view.by, *_LEVELS, *rest) if level in rest]
+    dimensions = [view.by] if view.by in run.table.coordinates else []
+    below = [level for level in (view.by, *_LEVELS, *rest) if level in (*dimensions, *rest)]
     usual = [level for level in dict.fromkeys(below) if level in (view.by, *_LEVELS)]
     return tuple(usual or list(dict.fromkeys(below))[:1])
 

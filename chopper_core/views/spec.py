@@ -35,8 +35,6 @@ class ViewSpec(Struct, frozen=True, kw_only=True):
     """Whether it has a window of time: `from=`, `to=`, `at=`, `mark=`."""
     compares: bool = False
     """Whether it shows differences from a baseline."""
-    of_each_gpu: bool = False
-    """Whether its rows of GPUs can't be put together: by= takes no parallel dimension."""
     has_preview: bool = False
     """Whether its module has a `preview`: the answer without what takes long."""
     needs_starts: bool = False
@@ -57,10 +55,9 @@ class ViewSpec(Struct, frozen=True, kw_only=True):
 def splits_of(run: Run, spec: ViewSpec) -> tuple[str, ...]:
     """The values of `by=` for a run: those of the view, and the run's parallel dimensions.
 
-    A view whose rows can be GPUs can have a row for the GPUs of a coordinate, unless it is about
-    each GPU alone.
+    A view whose rows can be GPUs can have a row for the GPUs of a coordinate.
     """
-    if "gpu" not in spec.by or spec.of_each_gpu:
+    if not {"gpu", "rank"} & set(spec.by):
         return spec.by
     return (*spec.by, *run.table.coordinates)
 

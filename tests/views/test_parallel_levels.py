@@ -87,19 +87,80 @@ def test_a_coordinate_filters_gpus(run: Run) -> None:
 
 def test_a_view_splits_by_a_dimension(run: Run) -> None:
     able = [name for name in VIEWS if "pp" in splits_of(run, view_spec(name))]
-    assert {"overheads", "launch", "comms", "power", "overlap", "ranks", "compare"} <= set(able)
+    by_gpu = {name for name in VIEWS if {"gpu", "rank"} & set(view_spec(name).by)}
+    assert set(able) == by_gpu
+    assert {"throughput", "timeline", "overview", "determinism", "graph", "icicle"} <= by_gpu
     for name in able:
         path, base = "", ""
         if view_spec(name).compares:
             path, base = ":iteration=3", "&order=iteration&base=iteration=4"
         frame = frame_of(run, at(run, f"{path}?view={name}&by=pp{base}"))
-        assert sorted(frame.labels) in (["0", "1", "2", "3"], []), name
+        prefix = "pp " if name == "timeline" else ""
+        assert sorted(frame.labels) in ([f"{prefix}{pp}" for pp in range(4)], []), name
         assert as_text(frame)
         if frame.labels:
             opened = frame.target(0)
             assert dict(opened.scope).get("pp", frame.labels[0]) == frame.labels[0]
+            assert frame_of(run, opened) is not None
     with pytest.raises(UsageError, match="takes by="):
         query(run, at(run, "?view=kernels&by=pp"))
+
+
+@pytest.mark.parametrize("dimension", ["pp", "tp"])
+def test_rows_of_coordinates_are_sums_of_their_gpus(run: Run, dimension: str) -> None:
+    """Of every view that splits, whatever adds up; its total is that of the GPUs."""
+    places = run.table.coordinates[dimension]
+    compared = 0
+    for name in VIEWS:
+        spec = view_spec(name)
+        # A lane stands for one GPU of a coordinate, and a pipeline shows means.
+        if dimension not in splits_of(run, spec) or name in ("compare", "pipeline", "timeline"):
+            continue
+        split, whole = (
+            frame_of(run, at(run, f"?view={name}&by={by}")) for by in (dimension, "gpu")
+        )
+        for metric in whole.columns:
+            theirs = split.values.get(metric.name)
+            if metric.reduces != "sum" or theirs is None:
+                continue
+            values = whole.values[metric.name]
+            if not values.present().all() or not theirs.present().all():
+                continue
+            sums = np.bincount(places[[int(gpu) for gpu in whole.labels]], values.numbers)
+            found = dict(zip(split.labels, theirs.numbers.tolist(), strict=True))
+            expected = {str(code): each for code, each in enumerate(sums.tolist())}
+            assert found == pytest.approx(expected), (name, metric.name)
+            assert split.total.get(metric.name) == pytest.approx(whole.total.get(metric.name))
+            compared += 1
+    assert compared > 20
+
+
+def test_a_stage_is_as_slow_as_its_slowest_gpu(run: Run) -> None:
+    split, whole = (
+        query(run, at(run, f"?view=throughput&by={by}&columns=median_ns,communication_ns"))
+        for by in ("pp", "gpu")
+    )
+    by_gpu = whole.values["communication_ns"].numbers.reshape(4, 8).mean(axis=1)
+    assert split.values["communication_ns"].numbers == pytest.approx(by_gpu)
+    slowest = whole.values["median_ns"].numbers.reshape(4, 8).max(axis=1)
+    assert split.values["median_ns"].numbers == pytest.approx(slowest)
+    assert split.total == whole.total
+
+
+def test_lanes_of_stages_are_those_of_their_first_gpus(run: Run) -> None:
+    stages = query(run, at(run, "?view=timeline&by=pp&columns=lane_ns,gpu"))
+    gpus = query(run, at(run, "?view=timeline&by=gpu"))
+    busy = gpus.values["lane_ns"].numbers[::8].tolist()
+    assert stages.values["lane_ns"].numbers.tolist() == busy
+    assert any("28 more GPUs" in note for note in stages.notes)
+    some = query(run, at(run, ":tp=1/dp=2?order=tp,dp&view=timeline&by=pp&columns=gpu"))
+    assert some.values["gpu"].numbers.tolist() == [5, 13, 21, 29]
+
+
+def test_every_view_takes_a_scope_of_coordinates(run: Run) -> None:
+    for name in VIEWS:
+        frame = frame_of(run, at(run, f":pp=2/tp=1?order=pp,tp&view={name}"))
+        assert as_text(frame), name
 
 
 def test_without_coordinates_there_is_no_such_split() -> None:

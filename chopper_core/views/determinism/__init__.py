@@ -16,8 +16,9 @@ from chopper_core.metrics import Metric, Values, column, numbered, worded
 from chopper_core.model.charts import BoxChart
 from chopper_core.model.run import Run
 from chopper_core.model.view import View, baseline_view
-from chopper_core.util.arrays import Float64
+from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.errors import NoSuchNode, UsageError
+from chopper_core.util.grouping import distinct
 from chopper_core.views.determinism.noise import FEWEST_PAIRS, LEVEL, adjusted, paired, unpaired
 from chopper_core.views.determinism.steadiness import (
     FIGURES,
@@ -32,7 +33,6 @@ from chopper_core.views.spec import ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(
     name="determinism",
-    of_each_gpu=True,
     title="Determinism",
     question="How steady are clocks, power, durations; does the baseline differ beyond noise?",
     by=("gpu", "figure"),
@@ -138,22 +138,24 @@ def answer(run: Run, view: View) -> ViewResult:
         # GPUs and iterations are compared where GPUs are too few.
         is_few = len(common) < FEWEST_PAIRS
         ours, base = steadiness(run, plain, is_few), steadiness(other, there, is_few)
-    return _result(view, ours, base, [] if base is None else _compared(ours, base))
+    return _result(run, view, ours, base, [] if base is None else _compared(ours, base))
 
 
 def _result(
-    view: View, ours: Steadiness, base: Steadiness | None, compared: list[Compared]
+    run: Run, view: View, ours: Steadiness, base: Steadiness | None, compared: list[Compared]
 ) -> ViewResult:
     if view.by == "figure":
         labels, own = _by_figure(ours, compared)
     else:
-        labels, own = [str(gpu) for gpu in ours.gpus], _by_gpu(ours, base)
+        labels, own = _by_gpu(run, view, ours, base)
     known = {metric.name for metric, values in own if values.present().any()}
     return ViewResult(
         level=view.by or "gpu",
         labels=labels,
         columns=tuple(own),
-        opens=lambda row: view if view.by == "figure" else child_of(view, "gpu", labels[row]),
+        opens=lambda row: (
+            view if view.by == "figure" else child_of(view, view.by or "gpu", labels[row])
+        ),
         shown=_shown(own, known, view.by, base is not None),
         headline=_headline(ours, base, compared, view),
         notes=_notes(ours, base),
@@ -170,7 +172,7 @@ def of_samples(run: Run, view: View) -> ViewResult:
         if not other.is_sampled_only:
             raise UsageError("the baseline has a trace: compare runs of telemetry alone")
         base = sampled_steadiness(other)
-    return _result(view, ours, base, [] if base is None else _compared(ours, base))
+    return _result(run, view, ours, base, [] if base is None else _compared(ours, base))
 
 
 def _shown(own: Own, known: set[str], by: str, is_compared: bool) -> tuple[str, ...]:
@@ -180,15 +182,27 @@ def _shown(own: Own, known: set[str], by: str, is_compared: bool) -> tuple[str, 
     return tuple(name for name in first if name in known)
 
 
-def _by_gpu(ours: Steadiness, base: Steadiness | None) -> Own:
+def _by_gpu(
+    run: Run, view: View, ours: Steadiness, base: Steadiness | None
+) -> tuple[list[str], Own]:
+    """A row per GPU, or per coordinate with the medians of its GPUs."""
+    labels, rows = [str(gpu) for gpu in ours.gpus], [np.array([at]) for at in range(len(ours.gpus))]
+    if view.by in run.table.coordinates:
+        codes = run.table.coordinates[view.by][list(ours.gpus)]
+        parts = distinct(codes).tolist()
+        labels = [run.table.text_of(view.by, code) for code in parts]
+        rows = [np.flatnonzero(codes == code) for code in parts]
     own: Own = []
     for figure in FIGURES:
         metric = figure.metric
-        values = ours.values[metric.name]
+        if view.by in run.table.coordinates:
+            text = f"{metric.definition} The median of the row's GPUs."
+            metric = replace(metric, definition=text)
+        values = _medians(ours.values[metric.name], rows)
         own.append((metric, numbered(values)))
         if base is None:
             continue
-        theirs = _aligned(base, metric.name, ours.gpus)
+        theirs = _medians(_aligned(base, metric.name, ours.gpus), rows)
         of_base = replace(
             metric,
             name=f"{metric.name}_base",
@@ -203,7 +217,13 @@ def _by_gpu(ours: Steadiness, base: Steadiness | None) -> Own:
             signed=True,
         )
         own += [(of_base, numbered(theirs)), (delta, numbered(values - theirs))]
-    return own
+    return labels, own
+
+
+def _medians(values: Float64, rows: list[Index]) -> Float64:
+    """The median of each row's known values; NaN without any."""
+    known = [values[own][np.isfinite(values[own])] for own in rows]
+    return np.array([np.median(each) if len(each) else np.nan for each in known])
 
 
 def _aligned(base: Steadiness, name: str, gpus: tuple[int, ...]) -> Float64:

@@ -36,7 +36,6 @@ from chopper_core.views.spec import ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(
     name="graph",
-    of_each_gpu=True,
     title="Graph",
     question="Which chain of dependencies is the longest, and how much could run beside it?",
     by=("operation", "kernel", "phase", "layer", "iteration", "gpu", "type", "message", "node"),
@@ -220,7 +219,7 @@ def _codes(table: KernelTable, rows: Index, on_path: Index, by: str) -> tuple[In
     """A number for the label of each row, and of each row of the path."""
     if by == "type":
         return node_types(table, rows), node_types(table, on_path)
-    if by in LEVELS:
+    if by in LEVELS or by in table.coordinates:
         return table.column(by)[rows].astype(np.int64), table.column(by)[on_path].astype(np.int64)
     every = np.concatenate([rows, on_path])
     codes = combined((table.operation[every], table.group[every], table.bytes[every]))
@@ -231,7 +230,7 @@ def _labels(table: KernelTable, rows: Index, codes: Int64, by: str) -> list[str]
     """The label of each group, of which `rows` has the first activity."""
     if by == "type":
         return [TYPES[code] for code in codes.tolist()]
-    if by in LEVELS:
+    if by in LEVELS or by in table.coordinates:
         return [table.text_of(by, code) for code in codes.tolist()]
     return [_message(table, row) for row in rows.tolist()]
 

@@ -18,6 +18,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.view import View, baseline_view, with_view
 from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.errors import ChopperError, UsageError
+from chopper_core.util.grouping import distinct
 from chopper_core.views.overview.facts import facts_of, headline_of
 from chopper_core.views.overview.step import (
     IRREGULAR_TIMES,
@@ -33,7 +34,6 @@ from chopper_core.views.spec import ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(
     name="overview",
-    of_each_gpu=True,
     title="Overview",
     question="How fast is the run, where does its step go, and what stands out?",
     by=("gpu", "node"),
@@ -62,7 +62,7 @@ STEP: Final = column(
     "ns",
     "step",
     "Mean time charged to a complete iteration of the GPU: its activities and the idle time before "
-    "them. Of a node, the largest of its GPUs.",
+    "them. Of a row of several GPUs, the largest of them.",
 )
 CHANGE: Final = column(
     "step_change_pct",
@@ -77,7 +77,7 @@ LAG: Final = column(
     "ns",
     "lag",
     "How much later than the earliest GPU it starts the same kernels, on average over the complete "
-    "iterations. Of a node, the largest of its GPUs.",
+    "iterations. Of a row of several GPUs, the largest of them.",
     source="Lit Silicon, algorithm 1",
     missing_because="no compute kernel of the scope runs on all of several GPUs",
 )
@@ -156,7 +156,7 @@ def _result(step: Step, slow: Slow | None) -> ViewResult:
     base = _baseline_step(run, view)
     own = _columns(step, rows, lag_ns, base)
     slowest = _slowest_of(step, rows)
-    by = rows.level if rows.level != SPEC.by[0] else ""
+    by = rows.level if rows.level == "node" else ""
     facts = facts_of(step)
     return ViewResult(
         level=rows.level,
@@ -187,6 +187,11 @@ def _rows_of(step: Step) -> _TableRows:
             labels = list(dict.fromkeys(names))
             members = [np.flatnonzero(np.array(names) == label) for label in labels]
             return _TableRows("node", labels, members)
+    if view.by in (along := step.run.table.coordinates):
+        codes = along[view.by][gpus]
+        parts = distinct(codes).tolist()
+        labels = [step.run.table.text_of(view.by, code) for code in parts]
+        return _TableRows(view.by, labels, [np.flatnonzero(codes == code) for code in parts])
     return _TableRows(
         "gpu", [str(gpu) for gpu in gpus], [np.array([at]) for at in range(len(gpus))]
     )
@@ -194,8 +199,8 @@ def _rows_of(step: Step) -> _TableRows:
 
 def _opens(step: Step, rows: _TableRows, row: int) -> View:
     plain = replace(step.view, by="", of="", columns=(), sort="", filter="")
-    if rows.level == "gpu":
-        return child_of(plain, "gpu", rows.labels[row])
+    if rows.level != "node":
+        return child_of(plain, rows.level, rows.labels[row])
     gpus = ",".join(str(step.gpus[place]) for place in rows.members[row].tolist())
     return replace(plain, name="ranks", by="gpu", filter=f"gpu:{gpus}")
 
@@ -251,7 +256,7 @@ def _of_node(metric: Metric, how: str) -> Metric:
         metric,
         name=f"{how}_{metric.name}",
         reduces="",
-        definition=f"The {how} of {metric.name} over the node's GPUs.",
+        definition=f"The {how} of {metric.name} over the row's GPUs.",
     )
 
 
@@ -281,7 +286,9 @@ def _lanes(step: Step, gpus: list[int], rows: _TableRows) -> Chart:
     from chopper_core.views.overview.lanes import lanes_chart
 
     labels = [
-        f"GPU {label}" if rows.level == "gpu" else f"{label} GPU {gpu}"
+        f"GPU {label}"
+        if rows.level == "gpu"
+        else f"{'' if rows.level == 'node' else rows.level + ' '}{label} GPU {gpu}"
         for label, gpu in zip(rows.labels, gpus, strict=True)
     ]
     return lanes_chart(step, gpus, labels)

@@ -12,7 +12,7 @@ from chopper_core.metrics import Metric, Values, column, numbered
 from chopper_core.model.charts import Chart, HeatMap
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
-from chopper_core.util.arrays import Float64, Index, Int64
+from chopper_core.util.arrays import Codes, Float64, Index, Int64
 from chopper_core.util.errors import NothingToShow
 from chopper_core.util.grouping import distinct, median_of
 from chopper_core.views.pipeline.blocks import Blocks, blocks_of, means_over
@@ -155,12 +155,15 @@ def answer(run: Run, view: View) -> ViewResult:
     found = pipeline_of(run, view)
     by = view.by or STAGE
     blocks = found.blocks
-    codes = {
+    along = {name: each[blocks.gpu] for name, each in run.table.coordinates.items()}
+    of_blocks: dict[str, Codes] = {
         STAGE: found.stage,
         "rank": blocks.gpu,
         "iteration": blocks.iteration,
         "microbatch": blocks.microbatch,
-    }[by]
+        **along,
+    }
+    codes = of_blocks[by]
     labels = distinct(codes)
     owner = np.searchsorted(labels, codes)
     count = len(labels)
@@ -180,7 +183,8 @@ def answer(run: Run, view: View) -> ViewResult:
         if by == "microbatch":
             return view
         deeper = child_of(view, level, names[row])
-        return replace(deeper, name="pipeline", by="rank" if by == STAGE else "microbatch")
+        is_rank_next = by == STAGE or by in along
+        return replace(deeper, name="pipeline", by="rank" if is_rank_next else "microbatch")
 
     return ViewResult(
         level=by if by != "rank" else "gpu",

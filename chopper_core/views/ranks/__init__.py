@@ -28,7 +28,7 @@ from chopper_core.util.arrays import Int64
 from chopper_core.util.grouping import median_of, medians_along
 from chopper_core.views.ranks import columns as rank_columns
 from chopper_core.views.ranks.columns import delays, waits, waits_by, waits_map
-from chopper_core.views.ranks.nodes import NODE, by_node
+from chopper_core.views.ranks.nodes import NODE, by_part
 from chopper_core.views.shared.collective_figures import gpu_words
 from chopper_core.views.shared.lateness import recurrence
 from chopper_core.views.shared.leads import (
@@ -64,8 +64,8 @@ def answer(run: Run, view: View) -> ViewResult:
     """The GPUs of a scope side by side, or the straggler's lag by another level."""
     stand, whole = leads(run, view)
     by = view.by or "gpu"
-    if by == NODE:
-        return by_node(run, whole, stand.gpus, _by_gpu(stand, whole))
+    if by == NODE or by in run.table.coordinates:
+        return by_part(run, whole, by, stand.gpus, _by_gpu(stand, whole))
     return _by_gpu(stand, whole) if by == "gpu" else _by_label(stand, whole, by)
 
 

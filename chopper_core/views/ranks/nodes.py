@@ -1,4 +1,4 @@
-"""The GPUs of a scope by node (host)."""
+"""The GPUs of a scope by node (host), or by a coordinate."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from chopper_core.util.errors import NothingToShow
 from chopper_core.util.grouping import median_of
 from chopper_core.views.ranks import columns as rank_columns
 from chopper_core.views.shared.collective_figures import gpu_words
+from chopper_core.views.shared.table_view import child_of
 from chopper_core.views.spec import ViewResult
 
 Own = list[tuple[Metric, Values]]
@@ -25,19 +26,19 @@ NODE: Final = "node"
 _MEDIANS: Final = ("mean_lead_ns", "slower_pct", "iteration_ns", "gfx_mhz", *HEAT, "power_w")
 _SUMS: Final = ("caused_ns", "caused_exposed_ns", "wait_ns", "exposed_wait_ns")
 
-GPUS: Final = column("gpus", "", "GPUs", "GPUs of the node that are compared.", reduces="sum")
+GPUS: Final = column("gpus", "", "GPUs", "GPUs of the row that are compared.", reduces="sum")
 LEAST: Final = column(
     "least_lead_ns",
     "ns",
     "least lead",
-    "The smallest mean_lead_ns of the node's GPUs: that of its straggler.",
+    "The smallest mean_lead_ns of the row's GPUs: that of its straggler.",
     source=rank_columns.LIT,
 )
 APART: Final = column(
     "apart_gpus",
     "",
     "causes",
-    "GPUs of the node that lag, by cause (see apart_by).",
+    "GPUs of the row that lag, by cause (see apart_by).",
     missing_because="none of them lags for a known cause",
 )
 
@@ -57,29 +58,38 @@ def node_names(run: Run, gpus: tuple[int, ...]) -> list[str]:
     return [name or "unknown" for name in names]
 
 
-def by_node(run: Run, view: View, gpus: tuple[int, ...], each: ViewResult) -> ViewResult:
-    """A result by GPU with the GPUs of each node combined."""
-    names = node_names(run, gpus)
-    labels = list(dict.fromkeys(names))
+def by_part(run: Run, view: View, by: str, gpus: tuple[int, ...], each: ViewResult) -> ViewResult:
+    """A result by GPU with the GPUs of each node or coordinate combined."""
+    along = run.table.coordinates.get(by)
+    if along is None:
+        names = node_names(run, gpus)
+        labels = list(dict.fromkeys(names))
+    else:
+        names = [run.table.text_of(by, code) for code in along[list(gpus)].tolist()]
+        labels = sorted(set(names), key=lambda name: (not name.isdigit(), len(name), name))
     places = [np.flatnonzero(np.array(names) == label) for label in labels]
     known = {metric.name: (metric, values) for metric, values in each.columns}
     lead = known["mean_lead_ns"][1].numbers
+    lead = np.where(np.isnan(lead), np.inf, lead)
+    least = np.array([lead[rows].min() for rows in places])
     behind = np.array([gpus[own[int(lead[own].argmin())]] for own in places])
     own: Own = [
         (GPUS, Values(np.array([len(rows) for rows in places]))),
-        (LEAST, Values(np.array([lead[rows].min() for rows in places]))),
-        (rank_columns.BEHIND, gpu_words(behind, np.ones(len(labels), np.bool_))),
+        (LEAST, numbered(np.where(np.isfinite(least), least, np.nan))),
+        (rank_columns.BEHIND, gpu_words(behind, np.isfinite(least))),
     ]
     own += [_summed(*known[name], places) for name in _SUMS]
     own.append((APART, worded([_causes(known["apart_by"][1], rows) for rows in places])))
     own += [_median(*known[name], places) for name in _MEDIANS if name in known]
     return replace(
         each,
-        level=NODE,
+        level=by,
         labels=labels,
         columns=tuple(own),
-        opens=lambda row: replace(
-            view, by="gpu", filter=_filter(gpus, places[row]), sort="", columns=()
+        opens=lambda row: (
+            replace(view, by="gpu", filter=_filter(gpus, places[row]), sort="", columns=())
+            if along is None
+            else replace(child_of(view, by, labels[row]), name=view.name, by="gpu")
         ),
         total={name: value for name, value in each.total.items() if name in _SUMS}
         | {GPUS.name: len(gpus)},
@@ -103,7 +113,7 @@ def _median(metric: Metric, values: Values, places: list[Index]) -> tuple[Metric
         metric,
         name=f"median_{metric.name}",
         reduces="",
-        definition=f"The median of {metric.name} over the node's GPUs.",
+        definition=f"The median of {metric.name} over the row's GPUs.",
     )
     return of_node, numbered(found)
 

@@ -136,7 +136,9 @@ def leads(run: Run, view: View) -> tuple[RankLeads, View]:
         raise NothingToShow("the run has compute on one GPU only; ranks compares several")
     if view.path or run.left_out(view):
         peers = tuple(within(run, own, node) for own in peers)
-    if not any(map(len, peers)):
+        # Those without an occurrence in a scope of coordinates are outside it.
+        peers = tuple(own for own in peers if len(own))
+    if not peers or not any(map(len, peers)):
         raise NothingToShow(
             "no compute kernel of the scope runs on all GPUs, so they can't be compared"
         )

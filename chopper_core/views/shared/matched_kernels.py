@@ -93,11 +93,18 @@ def compared_iterations(run: Run, view: View) -> tuple[int, ...]:
 
 
 def within(run: Run, found: Occurrences, node: Groups) -> Occurrences:
-    """The occurrences of which a node has any kernel."""
+    """The occurrences of which a node has any kernel, on those of the GPUs that it has."""
     inside = np.zeros(len(run.table), np.bool_)
     inside[node.selection] = True
-    chosen: Mask = np.logical_or.reduce(inside[found.rows], axis=1)
-    return found.take(chosen)
+    own = inside[found.rows]
+    chosen: Mask = np.logical_or.reduce(own, axis=1)
+    there = own.any(axis=0)
+    if there.all() or not there.any():
+        return found.take(chosen)
+    # A scope of coordinates has some of the peers alone, which are compared with each other.
+    gpus = tuple(gpu for gpu, kept in zip(found.gpus, there.tolist(), strict=True) if kept)
+    rows = found.rows.T[there].T[chosen]
+    return _compared(run, gpus, list(rows.T) if len(gpus) > 1 else [rows[:0, 0]])
 
 
 def _matched(run: Run, iterations: tuple[int, ...]) -> tuple[Occurrences, ...]:

@@ -16,9 +16,9 @@ from chopper_core.model.table import NO_LABEL, PHASES
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View, pivot
 from chopper_core.query.statistic import named, reduced_along
-from chopper_core.util.arrays import Float64, Int64, Mask
+from chopper_core.util.arrays import Float64, Index, Int64, Mask
 from chopper_core.util.errors import NothingToShow, UsageError
-from chopper_core.util.grouping import median_of, medians_along
+from chopper_core.util.grouping import distinct, median_of, medians_along
 from chopper_core.views.shared.table_view import child_of
 from chopper_core.views.shared.tokens import tokens_in
 from chopper_core.views.spec import ViewResult, ViewSpec
@@ -26,7 +26,6 @@ from chopper_core.views.throughput.parts import PARTS, step_times
 
 SPEC: Final = ViewSpec(
     name="throughput",
-    of_each_gpu=True,
     title="Throughput",
     question="Step time, tokens per second, cost per token",
     by=("iteration", "gpu", "part"),
@@ -167,15 +166,19 @@ class Steps(Struct, frozen=True, eq=False):
 def answer(run: Run, view: View) -> ViewResult:
     """The steps of the scope by iteration, GPU or part of their time."""
     by = view.by or "iteration"
-    over = _OVER[by]
+    along = run.table.coordinates
+    over = _OVER.get(by, _OVER["gpu"])
     if view.over and set(view.over) != set(over):
         raise UsageError(
             f"the view throughput by {by} has one instance per {' and '.join(over)}; it takes no "
             "other over="
         )
     steps = steps_of(run, view, given_tokens(view.of))
-    make = {"iteration": _by_iteration, "gpu": _by_gpu, "part": _by_part}[by]
-    labels, own, total = make(steps, view.stat)
+    if by in along:
+        labels, own, total = _by_coordinate(run, steps, view)
+    else:
+        make = {"iteration": _by_iteration, "gpu": _by_gpu, "part": _by_part}[by]
+        labels, own, total = make(steps, view.stat)
     known = [metric.name for metric, values in own if values.present().any()]
     return ViewResult(
         level=by,
@@ -318,20 +321,38 @@ def _part_columns(steps: Steps, numbers: Float64, stat: str) -> list[tuple[Metri
     ]
 
 
+def _by_coordinate(run: Run, steps: Steps, view: View) -> Columns:
+    """A row per coordinate: times of its slowest GPU, means of its GPUs for all else."""
+    codes = run.table.coordinates[view.by][steps.gpus]
+    parts = distinct(codes).tolist()
+    labels = [run.table.text_of(view.by, code) for code in parts]
+    members = [np.flatnonzero(codes == code) for code in parts]
+    _, own, total = _rows_of_gpus(steps, members, view.stat)
+    whose = "of the slowest GPU of the row"
+    slowest = replace(MEDIAN, definition=f"The median over the steady iterations, {whose}. {_TIME}")
+    return labels, [(slowest if m.name == MEDIAN.name else m, values) for m, values in own], total
+
+
 def _by_gpu(steps: Steps, stat: str) -> Columns:
+    return _rows_of_gpus(steps, [np.array([at]) for at in range(len(steps.gpus))], stat)
+
+
+def _rows_of_gpus(steps: Steps, members: list[Index], stat: str) -> Columns:
+    """A row per GPU, or per set of GPUs that take as long as the slowest of them."""
     steady = steps.steady
-    times = steps.times_ns[:, steady]
-    tokens = steps.tokens[:, steady]
-    count = len(steps.gpus)
+    times = np.stack([steps.times_ns[own][:, steady].max(axis=0) for own in members])
+    tokens = np.stack([steps.tokens[own][:, steady].mean(axis=0) for own in members])
+    parts = np.stack([steps.parts_ns[own][:, steady].mean(axis=0) for own in members])
+    count = len(members)
     if steady.any():
         median = medians_along(times, axis=1)
         spread = 100.0 * (times.max(axis=1) - times.min(axis=1)) / np.maximum(times.min(axis=1), 1)
-        means = steps.parts_ns[:, steady].mean(axis=1)
+        means = parts.mean(axis=1)
         mean_tokens = tokens.mean(axis=1)
         took = median
         if stat:
             took = reduced_along(stat, times.T)
-            means = reduced_along(stat, np.moveaxis(steps.parts_ns[:, steady], 1, 0))
+            means = reduced_along(stat, np.moveaxis(parts, 1, 0))
     else:
         median = took = spread = mean_tokens = np.full(count, np.nan)
         means = np.full((count, len(PARTS)), np.nan)

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from chopper_core.metrics import Metric, Values, column, numbered, worded
 from chopper_core.model.charts import Lanes, Pointed
+from chopper_core.model.parallel import TITLES
 from chopper_core.model.run import Run, interval_of
 from chopper_core.model.table import NO_LABEL, Kind
 from chopper_core.model.view import View
@@ -30,7 +31,6 @@ from chopper_core.views.timeline.lanes import (
 
 SPEC: Final = ViewSpec(
     name="timeline",
-    of_each_gpu=True,
     title="Timeline",
     question="What runs when, on which stream, and at which clock and power?",
     by=("stream", "gpu"),
@@ -184,7 +184,7 @@ def answer(run: Run, view: View) -> ViewResult:
         total=total,
         shown=tuple(shown),
         headline=(_headline(seen),),
-        notes=_notes(run, lanes, left_out, seen),
+        notes=_notes(run, view, lanes, left_out, seen),
         by=split_of(run, view),
         charts=(_chart(run, view, seen, lanes, labels, pointed),),
     )
@@ -209,9 +209,23 @@ def _chart(
 def lanes_in(run: Run, view: View) -> tuple[list[Lane], int]:
     """The lanes of a view's scope, and the number of GPUs left out."""
     gpus = gpus_of(run, view)
+    if view.by in run.table.coordinates:
+        return _of_coordinates(run, view.by, gpus), 0
     whole = split_of(run, view) == "gpu"
     lanes = [lane for gpu in gpus[:MAX_GPUS] for lane in lanes_of(run, gpu, whole=whole)]
     return lanes, max(len(gpus) - MAX_GPUS, 0)
+
+
+def _of_coordinates(run: Run, dimension: str, gpus: Sequence[int]) -> list[Lane]:
+    """The lane of the first GPU of each coordinate along a dimension."""
+    first: dict[int, int] = {}
+    for gpu in gpus:
+        first.setdefault(int(run.table.coordinates[dimension][gpu]), gpu)
+    return [
+        replace(lane, coordinate=f"{dimension} {run.table.text_of(dimension, code)}")
+        for code, gpu in sorted(first.items())
+        for lane in lanes_of(run, gpu, whole=True)
+    ]
 
 
 def split_of(run: Run, view: View) -> str:
@@ -221,6 +235,8 @@ def split_of(run: Run, view: View) -> str:
 
 def label_of(lane: Lane) -> str:
     """The name of a lane."""
+    if lane.coordinate:
+        return lane.coordinate
     if lane.stream is EVERY_STREAM:
         return f"GPU {lane.gpu}"
     if lane.stream == NO_LABEL:
@@ -381,8 +397,15 @@ def _headline(seen: Interval) -> str:
     return f"{text}, {ms(abs(apart))} {'after' if apart >= 0 else 'before'} mark"
 
 
-def _notes(run: Run, lanes: Sequence[Lane], left_out: int, seen: Interval) -> tuple[str, ...]:
+def _notes(
+    run: Run, view: View, lanes: Sequence[Lane], left_out: int, seen: Interval
+) -> tuple[str, ...]:
     notes = []
+    hidden = len(gpus_of(run, view)) - len(lanes)
+    if view.by in run.table.coordinates and hidden > 0:
+        notes.append(
+            f"a lane is the first GPU of its {TITLES[view.by]}; {hidden} more GPUs are in by=gpu"
+        )
     if left_out:
         notes.append(
             f"only the first {MAX_GPUS} of {MAX_GPUS + left_out} GPUs are shown; gpu=N in the "

@@ -81,6 +81,8 @@ class Lane(Struct, frozen=True, eq=False):
     """When any activity runs."""
     overlapping: int
     """Activities that start while another one of the lane still runs."""
+    coordinate: str = ""
+    """`pp 2`, if the lane stands for the GPUs of a coordinate."""
 
     def running(self, at_ns: int) -> int | None:
         """The position of the activity at a moment, of several the one that started last."""
