@@ -10,7 +10,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.model.accounting import account, launch_overheads
-from chopper_core.model.column_names import MICROBATCH, STEP_WINDOW
+from chopper_core.model.column_names import CHUNK, MICROBATCH, STEP_WINDOW
 from chopper_core.model.parallel import ProcessGroup
 from chopper_core.model.run import NO_DEVICE, Gpu, Run, Source
 from chopper_core.model.table import NO_LABEL, NO_TIME, KernelTable, Rule, concatenate, empty_table
@@ -81,18 +81,19 @@ def _table(schedule: Schedule, begins: dict[int, int]) -> KernelTable:
     count = len(schedule.rank)
     numbered = schedule.microbatch != NO_MICROBATCH
     names: dict[str, int] = {}
-    kernel = [
-        names.setdefault(
-            f"{schedule.operations[code]} {microbatch}" if known else schedule.operations[code],
-            len(names),
-        )
-        for code, microbatch, known in zip(
-            schedule.operation.tolist(),
-            schedule.microbatch.tolist(),
-            numbered.tolist(),
-            strict=True,
-        )
-    ]
+    is_interleaved = bool(schedule.chunk.any())
+    labels = zip(
+        schedule.operation.tolist(),
+        schedule.microbatch.tolist(),
+        schedule.chunk.tolist(),
+        numbered.tolist(),
+        strict=True,
+    )
+    kernel = []
+    for code, microbatch, chunk, known in labels:
+        label = f"{schedule.operations[code]} {microbatch}" if known else schedule.operations[code]
+        label += f" chunk {chunk}" if known and is_interleaved else ""
+        kernel.append(names.setdefault(label, len(names)))
     begin = np.array([begins[step] for step in schedule.step.tolist()], np.int64)
     blank = empty_table()
     columns: dict[str, Any] = {
@@ -134,6 +135,8 @@ def _table(schedule: Schedule, begins: dict[int, int]) -> KernelTable:
             if window is not None:
                 windows[there[np.argmin(table.start_ns[there])]] = window
     measured = {MICROBATCH: np.where(numbered, schedule.microbatch, np.nan).astype(np.float64)}
+    if is_interleaved:
+        measured[CHUNK] = np.where(numbered, schedule.chunk, np.nan).astype(np.float64)
     if np.isfinite(windows).any():
         measured[STEP_WINDOW] = windows
     return table.with_measured(measured)

@@ -137,7 +137,7 @@ def test_microbatches_keep_the_order_of_the_schedule() -> None:
         own = np.flatnonzero((blocks.gpu == gpu) & (blocks.iteration == 4))
         own = own[np.argsort(blocks.start_ns[own])]
         pairs = list(
-            zip(blocks.is_backward[own].tolist(), blocks.microbatch[own].tolist(), strict=True)
+            zip((blocks.work[own] == 1).tolist(), blocks.microbatch[own].tolist(), strict=True)
         )
         assert pairs == schedule(config, gpu // 8)
 
@@ -177,3 +177,80 @@ def test_a_run_without_a_pipeline_says_so() -> None:
 
 def test_the_defaults_are_32_ranks() -> None:
     assert Pipeline().ranks == 32
+
+
+def interleaved(stages: int, chunks: int, microbatches: int) -> list[tuple[int, int]]:
+    """Microbatch and chunk of the forwards in Megatron's order, by nested loops."""
+    return [
+        (group + place, chunk)
+        for group in range(0, microbatches, stages)
+        for chunk in range(chunks)
+        for place in range(stages)
+    ]
+
+
+@pytest.mark.parametrize("listed", [False, True], ids=["config.json", "lists"])
+def test_an_interleaved_dump_has_chunks(tmp_path: Path, listed: bool) -> None:
+    order = interleaved(2, 3, 4)
+    for rank in range(2):
+        starts = [2.0 * place + rank for place in range(12)]
+        step = {"total": 60.0}
+        for name, base in (("fwd", 0.0), ("bwd", 30.0)):
+            # Chunk 1 takes twice as long.
+            own = [chunk if name == "fwd" else 2 - chunk for _, chunk in order]
+            ends = [s + (2 if c == 1 else 1) for s, c in zip(starts, own, strict=True)]
+            step |= {f"{name}_start": [base + s for s in starts]}  # type: ignore[dict-item]
+            step |= {f"{name}_end": [base + e for e in ends]}  # type: ignore[dict-item]
+            if listed:
+                step |= {f"{name}_minibatch": [n for n, _ in order]}  # type: ignore[dict-item]
+                step |= {f"{name}_chunk": own}  # type: ignore[dict-item]
+        (tmp_path / f"pp_rank_{rank}.json").write_text(json.dumps({"0": step}))
+    if not listed:
+        config = {"pp_size": 2, "vpp_size": 3, "micro_batches": 4}
+        (tmp_path / "config.json").write_text(json.dumps(config))
+    run = open_run(str(tmp_path), jobs=1)
+    found = frame(run, "?view=pipeline")
+    assert found.headline[0].startswith("2 stages of 3 chunks, 4 microbatches: bubble ")
+    assert found.headline[0].endswith("with equal stages (interleaved 1F1B)")
+    assert column(found, "theory_pct") == pytest.approx([100 / (3 * 4 + 1)] * 2)
+    assert column(found, "busy_ns") == [32e6, 32e6]
+    chunks = frame(run, "?view=pipeline&by=chunk")
+    assert column(chunks, "forward_ns") == [1e6, 2e6, 1e6]
+    assert column(chunks, "backward_ns") == [1e6, 2e6, 1e6]
+    # Each microbatch has one block per chunk.
+    microbatches = frame(run, "?view=pipeline&by=microbatch")
+    assert list(microbatches.labels) == ["0", "1", "2", "3"]
+    assert column(microbatches, "forward_ns") == pytest.approx([4e6 / 3] * 4)
+
+
+def test_a_zero_bubble_dump_has_gradients_of_weights_apart(tmp_path: Path) -> None:
+    for rank in range(2):
+        step = {"total": 20.0}
+        for name, base, took in (("fwd", 0.0, 1.0), ("bwd", 5.0, 1.5), ("wgrad", 12.0, 0.5)):
+            starts = [base + 2 * number for number in range(3)]
+            step |= {f"{name}_start": starts, f"{name}_end": [s + took for s in starts]}  # type: ignore[dict-item]
+        (tmp_path / f"pp_rank_{rank}.json").write_text(json.dumps({"1": step}))
+    found = frame(open_run(str(tmp_path), jobs=1), "?view=pipeline")
+    assert "(ZB-H1)" in found.headline[0]
+    assert column(found, "weight_gradient_ns") == [5e5] * 2
+    assert column(found, "pipeline_idle_pct") == pytest.approx([55.0] * 2)
+    # (p - 1)(F + B - W) over that and m (F + B + W): 2 / (2 + 9).
+    assert column(found, "theory_pct") == pytest.approx([100 * 2 / 11] * 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "microbatch", "chunk"),
+    [
+        ("forward microbatch 3", 3, -1),
+        ("fwd mb=3 chunk=1", 3, 1),
+        ("forward_step micro_batch: 7 virtual stage 2", 7, 2),
+        ("backward microbatch 0 vpp 1", 0, 1),
+        ("chunked_loss", -1, -1),
+    ],
+)
+def test_annotations_say_microbatch_and_chunk(name: str, microbatch: int, chunk: int) -> None:
+    from chopper_core.views.pipeline.blocks import _CHUNKED, _NUMBERED
+
+    for pattern, number in ((_NUMBERED, microbatch), (_CHUNKED, chunk)):
+        match = pattern.search(name)
+        assert (int(match[1]) if match else -1) == number

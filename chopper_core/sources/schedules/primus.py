@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from math import isfinite
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from msgspec import Struct
 
 from chopper_core.model.table import Kind, Phase
 from chopper_core.sources.registry import Recognised, Unusable
@@ -20,7 +22,8 @@ from chopper_core.util.progress import Progress, silent
 
 NAME: Final = "Primus (pipeline dump)"
 FILES: Final = (
-    "`*_<rank>.json`, one per pipeline rank: `fwd_start`, `fwd_end`, `bwd_start`, `bwd_end`"
+    "`*_<rank>.json`, one per pipeline rank: `fwd_start`, `fwd_end`, `bwd_…`, `wgrad_…`; beside "
+    "them `config.json`"
 )
 EXAMPLE: Final = ""
 SUFFIXES: Final = (".json", ".json.gz")
@@ -32,7 +35,13 @@ _RANK: Final = re.compile(r"(\d+)\.json(?:\.gz)?$", re.IGNORECASE)
 _MAX_BYTES: Final = 1 << 26
 """A dump of a thousand steps of a hundred microbatches is smaller."""
 _MS: Final = 1e6
-_PHASES: Final = (("forward", Phase.FORWARD), ("backward", Phase.BACKWARD))
+_MAX_STAGES: Final = 1 << 20
+_SERIES: Final = (
+    ("fwd", "forward", Phase.FORWARD),
+    ("bwd", "backward", Phase.BACKWARD),
+    ("wgrad", "weight gradient", Phase.BACKWARD),
+)
+"""The lists of a step. Zero-bubble schedules have the weight gradients apart."""
 
 
 def recognise(head: FileHead) -> Recognised | Unusable | None:
@@ -55,10 +64,11 @@ def read(path: Path, _progress: Progress = silent) -> Schedule:
         raise DataError(f"{path} is no valid JSON: {error}.") from error
     losses = Losses()
     rank = int(match[1]) if match else 0
-    rows: list[tuple[int, int, int, int, int]] = []
+    layout = _layout_beside(path)
+    rows: list[tuple[int, ...]] = []
     windows: dict[tuple[int, int], int] = {}
     for text, step in document.items() if isinstance(document, dict) else ():
-        found = _microbatches(step) if text.isdigit() else None
+        found = _microbatches(step, layout) if text.isdigit() else None
         if found is None:
             losses.unreadable_events += 1
             continue
@@ -70,20 +80,21 @@ def read(path: Path, _progress: Progress = silent) -> Schedule:
         raise DataError(f"{path} is a {_FORMAT}, but holds no usable step.")
     if losses.unreadable_events:
         losses.notes.append(f"{losses.unreadable_events} steps without equal lists of times.")
-    step, phase, number, start, duration = np.array(rows, np.int64).T
+    step, operation, number, chunk, start, duration = np.array(rows, np.int64).T
     same = np.full(len(rows), rank, np.int32)
     return Schedule(
         path=path,
         format=_FORMAT,
-        operations=("forward", "backward"),
+        operations=tuple(name for _, name, _ in _SERIES),
         rank=same,
         stage=same,
         replica=np.zeros(len(rows), np.int32),
         step=step.astype(np.int32),
-        operation=phase.astype(np.int32),
+        operation=operation.astype(np.int32),
         kind=np.full(len(rows), Kind.COMPUTE, np.int8),
-        phase=np.array([each for _, each in _PHASES], np.int8)[phase],
+        phase=np.array([phase for *_, phase in _SERIES], np.int8)[operation],
         microbatch=number.astype(np.int32),
+        chunk=chunk.astype(np.int32),
         start_ns=start,
         duration_ns=duration,
         windows_ns=windows,
@@ -92,21 +103,75 @@ def read(path: Path, _progress: Progress = silent) -> Schedule:
     )
 
 
-def _microbatches(step: Any) -> list[tuple[int, int, int, int]] | None:
-    """(phase, microbatch, start, duration) of a step; None if its lists don't fit each other."""
-    if not isinstance(step, dict):
+class _Layout(Struct, frozen=True):
+    """How many stages and chunks a stage has, by the dump's config.json; 1 without one."""
+
+    stages: int = 1
+    chunks: int = 1
+
+    def place(self, order: int, series: int) -> tuple[int, int]:
+        """Microbatch and chunk of the n-th of its kind, in the order of Megatron's schedule."""
+        group, within = divmod(order, self.stages * self.chunks)
+        chunk = within // self.stages
+        return group * self.stages + order % self.stages, (
+            self.chunks - 1 - chunk if series else chunk
+        )
+
+
+def _layout_beside(path: Path) -> _Layout:
+    try:
+        with ByteSource(path.parent / "config.json", _MAX_BYTES) as source:
+            found = json.loads(source.read())
+    except (OSError, DataError, ValueError, RecursionError):
+        return _Layout()
+    given = found if isinstance(found, dict) else {}
+    stages, chunks = given.get("pp_size"), given.get("vp_size", given.get("vpp_size"))
+    if type(stages) is not int or type(chunks) is not int:
+        return _Layout()
+    return _Layout(stages, chunks) if 0 < stages < _MAX_STAGES and chunks > 1 else _Layout()
+
+
+def _microbatches(step: Any, layout: _Layout) -> list[tuple[int, ...]] | None:
+    """(operation, microbatch, chunk, start, duration) of a step; None if its lists don't fit.
+
+    An interleaved schedule lists each microbatch once per chunk.
+    """
+    if not isinstance(step, dict) or not all(isinstance(step.get(key), list) for key in _KEYS):
         return None
-    lists = [step.get(key) for key in _KEYS]
-    if not all(isinstance(each, list) and len(each) == len(lists[0] or ()) for each in lists):
-        return None
-    found = []
-    for phase in range(2):
-        pairs = zip(lists[2 * phase] or (), lists[2 * phase + 1] or (), strict=True)
-        for number, (start, end) in enumerate(pairs):
-            if not (
-                isinstance(start, int | float) and isinstance(end, int | float) and end >= start
-            ):
+    found: list[tuple[int, ...]] = []
+    lengths = set()
+    for series, (name, *_) in enumerate(_SERIES):
+        starts, ends = (step.get(f"{name}_{end}") or [] for end in ("start", "end"))
+        if not isinstance(starts, list) or not isinstance(ends, list) or len(starts) != len(ends):
+            return None
+        if starts:
+            lengths.add(len(starts))
+        numbers, chunks = (_listed(step, f"{name}_{of}", starts) for of in ("minibatch", "chunk"))
+        for order, (start, end) in enumerate(zip(starts, ends, strict=True)):
+            if not (_is_time(start) and _is_time(end) and end >= start):
                 return None
+            number, chunk = layout.place(order, series)
             begin = round(start * _MS)
-            found.append((phase, number, begin, round(end * _MS) - begin))
-    return found
+            found.append(
+                (
+                    series,
+                    numbers[order] if numbers else number,
+                    chunks[order] if chunks else chunk,
+                    begin,
+                    round(end * _MS) - begin,
+                )
+            )
+    return found if len(lengths) == 1 else None
+
+
+def _is_time(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+
+
+def _listed(step: dict[str, Any], key: str, starts: list[Any]) -> list[int]:
+    """The numbers that a step lists for its operations; [] where it lists none that fit."""
+    given = step.get(key)
+    if not isinstance(given, list) or len(given) != len(starts):
+        return []
+    is_number = all(type(each) is int and 0 <= each < _MAX_STAGES for each in given)
+    return given if is_number else []

@@ -31,6 +31,8 @@ class Schedule(Struct, frozen=True):
     """Of `Phase`."""
     microbatch: Int32
     """`NO_MICROBATCH` for operations of the whole step."""
+    chunk: Int32
+    """The part of the stage's model, 0 unless the schedule is interleaved."""
     start_ns: Int64
     duration_ns: Int64
     windows_ns: Mapping[tuple[int, int], int]

@@ -77,6 +77,7 @@ def read(path: Path, _progress: Progress = silent) -> Schedule:
                 ("microbatch", "mb_id"),
             )
         },
+        chunk=np.zeros(int(kept.sum()), np.int32),
         operation=codes.astype(np.int32),
         kind=np.array([_kind(name) for name in operations], np.int8)[codes],
         phase=np.array([_phase(name) for name in operations], np.int8)[codes],

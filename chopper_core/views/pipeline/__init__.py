@@ -1,4 +1,4 @@
-"""Pipeline: stages and microbatches, the bubble against 1F1B's, and a stage that is too long."""
+"""Pipeline: stages and microbatches, the bubble against theory, and a stage that is too long."""
 
 from __future__ import annotations
 
@@ -15,7 +15,14 @@ from chopper_core.model.view import View
 from chopper_core.util.arrays import Codes, Float64, Index, Int64
 from chopper_core.util.errors import NothingToShow
 from chopper_core.util.grouping import distinct, median_of
-from chopper_core.views.pipeline.blocks import Blocks, blocks_of, means_over
+from chopper_core.views.pipeline.blocks import (
+    BACKWARD,
+    FORWARD,
+    WEIGHTS,
+    Blocks,
+    blocks_of,
+    means_over,
+)
 from chopper_core.views.shared.phrases import percent, time
 from chopper_core.views.shared.table_view import child_of
 from chopper_core.views.spec import ViewResult, ViewSpec
@@ -24,26 +31,41 @@ SPEC: Final = ViewSpec(
     name="pipeline",
     title="Pipeline",
     question="How large is the pipeline's bubble, and which stage is too long?",
-    by=("stage", "rank", "iteration", "microbatch"),
+    by=("stage", "rank", "iteration", "microbatch", "chunk"),
     no_statistic="shows means over microbatches and iterations",
 )
 
 STAGE: Final = "stage"
+_PARTS: Final = ("microbatch", "chunk")
+"""Splits of what a GPU does in an iteration."""
 LONG: Final = 1.1
 """A stage is too long from this many times the median of the others."""
 _BINS: Final = 96
 
 Own = list[tuple[Metric, Values]]
 
-COUNT: Final = column("microbatches", "", "µbatches", "Microbatches of an iteration.")
-FORWARD: Final = column(
+COUNT: Final = column(
+    "microbatches",
+    "",
+    "µbatches",
+    "Microbatches of an iteration; of an interleaved schedule whose chunks nothing names, times "
+    "the chunks.",
+)
+FORWARD_TIME: Final = column(
     "forward_ns", "ns", "forward", "Mean time of a microbatch's forward, first start to last end."
 )
-BACKWARD: Final = column(
+BACKWARD_TIME: Final = column(
     "backward_ns",
     "ns",
     "backward",
     "Mean time of a microbatch's backward, first start to last end.",
+)
+WEIGHTS_TIME: Final = column(
+    "weight_gradient_ns",
+    "ns",
+    "wgrad",
+    "Mean time of a microbatch's gradients of weights, where the schedule has them apart.",
+    missing_because="the schedule computes them in backward",
 )
 BUSY: Final = column(
     "busy_ns", "ns", "busy", "Time in microbatches, mean over the row's GPUs and iterations."
@@ -71,9 +93,12 @@ BUBBLE: Final = column(
 THEORY: Final = column(
     "theory_pct",
     "%",
-    "1F1B",
-    "The bubble of one forward, one backward with equal stages: (p - 1) / (m + p - 1) of p stages "
-    "and m microbatches.",
+    "theory",
+    "The bubble with equal stages. One forward, one backward: (p - 1) / (v m + p - 1) of p stages, "
+    "m microbatches, and v chunks of a stage's model if interleaved, else 1. Zero-bubble (ZB-H1), "
+    "with F, B and W the times of forward, backward and gradients of weights: (p - 1) (F + B - W) "
+    "over that and v m (F + B + W).",
+    source="Megatron-LM (arXiv 2104.04473); zero bubble (arXiv 2401.10241)",
 )
 TIMES: Final = column(
     "stage_x",
@@ -94,11 +119,29 @@ class Pipeline(Struct, frozen=True, eq=False):
     stages: int
     microbatches: int
     """Of an iteration."""
+    chunks: int
+    """Of a stage's model: more than one if the schedule is interleaved."""
+
+    @property
+    def schedule(self) -> str:
+        """The name of the schedule that theory is of."""
+        if self.mean_ns(WEIGHTS):
+            return "ZB-H1"
+        return "interleaved 1F1B" if self.chunks > 1 else "1F1B"
 
     @property
     def theory(self) -> float:
         """The bubble's share with equal stages, from 0 to 1."""
-        return (self.stages - 1) / (self.microbatches + self.stages - 1)
+        forward, backward, weights = map(self.mean_ns, (FORWARD, BACKWARD, WEIGHTS))
+        whole = forward + backward + weights
+        # What fills and drains the pipeline, in times of a microbatch.
+        idle = (self.stages - 1) * (max(whole - 2 * weights, 0.0) / whole if whole else 1.0)
+        return idle / (self.microbatches * self.chunks + idle)
+
+    def mean_ns(self, work: int) -> float:
+        """The mean time of a block of some work; 0 without any."""
+        took = self.blocks.took_ns[self.blocks.work == work]
+        return float(took.mean()) if len(took) else 0.0
 
     def cells(self) -> tuple[Int64, Index]:
         """The (GPU, iteration) of the scope as rows of numbers, and that of each block."""
@@ -107,12 +150,13 @@ class Pipeline(Struct, frozen=True, eq=False):
         return found, owner.ravel()
 
     def of_stages(self) -> Float64:
-        """Mean forward and backward of a microbatch on each stage, in ns."""
+        """Mean time of a microbatch, or chunk of it, on each stage, in ns."""
         took = self.blocks.took_ns.astype(np.float64)
         return np.asarray(
             sum(
                 means_over(took[own], self.stage[own], self.stages)
-                for own in (self.blocks.is_backward, ~self.blocks.is_backward)
+                for work in (FORWARD, BACKWARD, WEIGHTS)
+                if (own := self.blocks.work == work).any()
             ),
             np.float64,
         )
@@ -139,7 +183,8 @@ def pipeline_of(run: Run, view: View) -> Pipeline:
         )
     stage = coordinates[blocks.gpu].astype(np.int64)
     assert run.parallel is not None
-    forward = ~blocks.is_backward
+    forward = blocks.work == FORWARD
+    chunks = len(distinct(blocks.chunk))
     per_cell = np.unique(
         np.stack([blocks.gpu[forward], blocks.iteration[forward]], axis=1),
         axis=0,
@@ -147,7 +192,8 @@ def pipeline_of(run: Run, view: View) -> Pipeline:
     )[1]
     if not len(per_cell):
         raise NothingToShow("no pipeline: the scope has no forward work")
-    return Pipeline(run, blocks, stage, run.parallel.sizes["pp"], int(median_of(per_cell)))
+    count = max(int(median_of(per_cell)) // chunks, 1)
+    return Pipeline(run, blocks, stage, run.parallel.sizes["pp"], count, chunks)
 
 
 def answer(run: Run, view: View) -> ViewResult:
@@ -161,6 +207,7 @@ def answer(run: Run, view: View) -> ViewResult:
         "rank": blocks.gpu,
         "iteration": blocks.iteration,
         "microbatch": blocks.microbatch,
+        "chunk": blocks.chunk,
         **along,
     }
     codes = of_blocks[by]
@@ -169,10 +216,12 @@ def answer(run: Run, view: View) -> ViewResult:
     count = len(labels)
     took = blocks.took_ns.astype(np.float64)
     own: Own = []
-    for metric, direction in ((FORWARD, False), (BACKWARD, True)):
-        there = blocks.is_backward == direction
+    for work, metric in enumerate((FORWARD_TIME, BACKWARD_TIME, WEIGHTS_TIME)):
+        there = blocks.work == work
+        if work == WEIGHTS and not there.any():
+            continue
         own.append((metric, numbered(means_over(took[there], owner[there], count))))
-    if by != "microbatch":
+    if by not in _PARTS:
         own += _shares(found, owner, count)
     if by == STAGE and count > 1:
         own.append((TIMES, numbered(found.against_others()[labels])))
@@ -180,7 +229,7 @@ def answer(run: Run, view: View) -> ViewResult:
     level = {STAGE: "pp", "rank": "gpu"}.get(by, by)
 
     def opens(row: int) -> View:
-        if by == "microbatch":
+        if by in _PARTS:
             return view
         deeper = child_of(view, level, names[row])
         is_rank_next = by == STAGE or by in along
@@ -242,9 +291,11 @@ def _total(found: Pipeline) -> dict[str, int | float]:
 
 def headline(found: Pipeline) -> tuple[str, ...]:
     """The bubble against theory, and the stage that is too long."""
+    chunks = f" of {found.chunks} chunks" if found.chunks > 1 else ""
     lines = [
-        f"{found.stages} stages, {found.microbatches} microbatches: bubble "
-        f"{percent(bubble_of(found))}, {percent(found.theory)} with equal stages (1F1B)"
+        f"{found.stages} stages{chunks}, {found.microbatches} microbatches: bubble "
+        f"{percent(bubble_of(found))}, {percent(found.theory)} with equal stages "
+        f"({found.schedule})"
     ]
     long = longest(found)
     if long is not None:
@@ -270,7 +321,8 @@ def longest(found: Pipeline) -> tuple[int, float, float] | None:
         return None
     of_stages = found.of_stages()
     excess = of_stages[stage] - np.delete(of_stages, stage).max()
-    return stage, float(times[stage]), float(max(excess, 0.0) * found.microbatches)
+    blocks = found.microbatches * found.chunks
+    return stage, float(times[stage]), float(max(excess, 0.0) * blocks)
 
 
 def _notes(found: Pipeline) -> tuple[str, ...]:
@@ -297,7 +349,7 @@ def _charts(found: Pipeline) -> tuple[Chart, ...]:
         for place in np.flatnonzero(own & (blocks.gpu == gpu)).tolist():
             low, high = blocks.start_ns[place] - begin, blocks.end_ns[place] - begin
             within = np.clip(np.minimum(edges[1:], high) - np.maximum(edges[:-1], low), 0, None)
-            sign = -1.0 if blocks.is_backward[place] else 1.0
+            sign = 1.0 if blocks.work[place] == FORWARD else -1.0
             numbers[row] += 100.0 * sign * within / np.diff(edges)
     return (
         HeatMap(

@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.model.column_names import MICROBATCH, STEP_WINDOW
+from chopper_core.model.column_names import CHUNK, MICROBATCH, STEP_WINDOW
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, Kind, Phase
 from chopper_core.model.view import View
@@ -20,16 +20,26 @@ from chopper_core.views.shared.process_groups import group_kinds, told_apart
 
 _PHASES: Final = (Phase.FORWARD, Phase.BACKWARD)
 _PAIRWISE: Final = re.compile(r"send|recv|p2p", re.IGNORECASE)
+FORWARD, BACKWARD, WEIGHTS = range(3)
+"""What a block does; zero-bubble schedules compute the gradients of weights apart."""
+_WEIGHTS: Final = re.compile(r"weight[ _-]?grad|\bwgrad", re.IGNORECASE)
+_CHUNKED: Final = re.compile(
+    r"(?:\bchunk|virtual[ _-]?(?:pipeline[ _-]?)?(?:stage|rank)|\bvpp?)[ _#:=-]*(\d+)",
+    re.IGNORECASE,
+)
 _NUMBERED: Final = re.compile(r"(?:micro[ _-]?batch|\bmb)[ _#:=-]*(\d+)", re.IGNORECASE)
 
 
 class Blocks(Struct, frozen=True, eq=False):
-    """A row per microbatch, GPU, iteration and direction, by GPU, iteration and start."""
+    """A row per microbatch, GPU, iteration, chunk and work, by GPU, iteration and start."""
 
     gpu: Int64
     iteration: Int64
-    is_backward: Mask
+    work: Int64
+    """`FORWARD`, `BACKWARD` or `WEIGHTS`."""
     microbatch: Int64
+    chunk: Int64
+    """The part of the stage's model; 0 unless the schedule is interleaved."""
     start_ns: Int64
     end_ns: Int64
     late_ns: Int64
@@ -98,12 +108,17 @@ def _blocks(run: Run) -> Blocks:
     given = table.measured.get(MICROBATCH)
     if given is not None:
         known = np.isfinite(given[rows]) & (table.kind[rows] == Kind.COMPUTE)
-        return _made(run, rows[known], given[rows[known]].astype(np.int64), "the schedule")
-    numbers = _numbers_of_operations(run)
+        chunk = table.measured.get(CHUNK)
+        parts = np.zeros(len(rows)) if chunk is None else chunk[rows]
+        number = given[rows[known]].astype(np.int64)
+        return _made(run, rows[known], number, "the schedule", parts[known].astype(np.int64))
+    numbers = _numbers_of_operations(run, _NUMBERED)
     named = numbers[table.operation[rows]] if len(numbers) else np.full(len(rows), NO_LABEL)
     p2p = between_stages(run)[rows]
     if (named[~p2p & (table.kind[rows] == Kind.COMPUTE)] != NO_LABEL).all():
-        return _made(run, rows[~p2p], named[~p2p], "annotations")
+        chunk_of = np.maximum(_numbers_of_operations(run, _CHUNKED), 0)
+        chunks = chunk_of[table.operation[rows[~p2p]]]
+        return _made(run, rows[~p2p], named[~p2p], "annotations", chunks)
     if not p2p.any():
         raise NothingToShow(
             "no pipeline: the traces have no sends and receives between stages, and no annotation "
@@ -113,30 +128,35 @@ def _blocks(run: Run) -> Blocks:
     begins = run_mask(table.gpu[rows], table.iteration[rows], table.phase[rows]) | before
     # Work after a send or receive begins a microbatch.
     number = np.cumsum(begins & ~p2p)[~p2p]
-    blocks = _made(run, rows[~p2p], number, "sends and receives")
-    return _counted(blocks)
+    chunks = np.zeros(len(number), np.int64)
+    return _counted(_made(run, rows[~p2p], number, "sends and receives", chunks))
 
 
-def _numbers_of_operations(run: Run) -> Int64:
-    """The microbatch that each operation's name says."""
-    matches = [_NUMBERED.search(name) for name in run.table.operations]
+def _numbers_of_operations(run: Run, pattern: re.Pattern[str]) -> Int64:
+    """The microbatch or chunk that each operation's name says."""
+    matches = [pattern.search(name) for name in run.table.operations]
     return np.array([int(m[1]) if m else NO_LABEL for m in matches], np.int64)
 
 
-def _made(run: Run, rows: Index, number: Int64, origin: str) -> Blocks:
+def _made(run: Run, rows: Index, number: Int64, origin: str, chunk: Int64) -> Blocks:
     """Blocks of rows with one number after each other, in the order of GPU, iteration, start."""
     if not len(rows):
         raise NothingToShow("no pipeline: no microbatch has any work")
     table = run.table
+    of_weights = np.array([bool(_WEIGHTS.search(name)) for name in (*table.operations, "")])
     is_backward = table.phase[rows] == Phase.BACKWARD
-    first = np.flatnonzero(run_mask(table.gpu[rows], table.iteration[rows], is_backward, number))
+    work = np.where(
+        of_weights[table.operation[rows]], WEIGHTS, np.where(is_backward, BACKWARD, FORWARD)
+    )
+    first = np.flatnonzero(run_mask(table.gpu[rows], table.iteration[rows], work, number, chunk))
     ends = table.start_ns[rows] + table.duration_ns[rows]
     own = rows[first]
     blocks = Blocks(
         gpu=table.gpu[own].astype(np.int64),
         iteration=table.iteration[own].astype(np.int64),
-        is_backward=is_backward[first],
+        work=work[first],
         microbatch=number[first],
+        chunk=chunk[first],
         start_ns=table.start_ns[own],
         end_ns=np.maximum.reduceat(ends, first),
         late_ns=table.idle_host_ns[own],
@@ -168,11 +188,9 @@ def _counted(blocks: Blocks) -> Blocks:
     counts = set()
     for gpu in distinct(blocks.gpu).tolist():
         for iteration in distinct(blocks.iteration[blocks.gpu == gpu]).tolist():
-            for direction in (False, True):
+            for work in (FORWARD, BACKWARD):
                 own = np.flatnonzero(
-                    (blocks.gpu == gpu)
-                    & (blocks.iteration == iteration)
-                    & (blocks.is_backward == direction)
+                    (blocks.gpu == gpu) & (blocks.iteration == iteration) & (blocks.work == work)
                 )
                 number[own] = np.arange(len(own))
                 counts.add(len(own))

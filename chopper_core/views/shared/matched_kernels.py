@@ -98,7 +98,7 @@ def within(run: Run, found: Occurrences, node: Groups) -> Occurrences:
     inside[node.selection] = True
     own = inside[found.rows]
     chosen: Mask = np.logical_or.reduce(own, axis=1)
-    there = own.any(axis=0)
+    there: Mask = np.logical_or.reduce(own, axis=0)
     if there.all() or not there.any():
         return found.take(chosen)
     # A scope of coordinates has some of the peers alone, which are compared with each other.
