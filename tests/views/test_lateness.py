@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from chopper_core.model.address import parse
-from chopper_core.model.run import Run, Source
+from chopper_core.model.run import Run, Source, located
 from chopper_core.model.table import LEVELS, Kind, Phase
 from chopper_core.views.query import query
 from chopper_core.views.shared.collectives import collectives_of
@@ -278,6 +278,13 @@ def test_a_stage_without_peers_is_compared_with_the_other_stages(stages: int) ->
     slow = pipeline(stages, lambda gpu: (11 if gpu == 1 else 10) * MS, nothing)
     (said,) = findings(slow, "slow-stage")
     assert said.startswith("GPU 1 is a slow stage") and "10.0 % longer" in said
+    # One cause is one finding: the stage isn't too long besides.
+    slower = located(
+        pipeline(stages, lambda gpu: (13 if gpu == 1 else 10) * MS, nothing), f"pp={stages}"
+    )
+    (said,) = findings(slower, "slow-stage")
+    assert "30.0 % longer" in said
+    assert findings(slower, "long-stage") == []
     late_host = pipeline(stages, usual, lambda gpu: 2 * MS * (gpu == 1))
     (said,) = findings(late_host, "slow-stage")
     assert said.startswith("GPU 1 is a stage held back by its host")

@@ -39,12 +39,13 @@ _MAX_OVERLAP: Final = 0.1
     holds=(0.0, 1.3),
     needs="stages of a pipeline with one GPU each",
     thresholds=(SLOWER_STAGE, SLOWER_STAGE_COST),
-    explains=("iteration",),
+    explains=("iteration", "long-stage"),
 )
 def slow_stages(context: FindingsContext) -> Iterator[Finding]:
     """A GPU without peers whose kernels or host are slower than those of the other stages.
 
-    GPUs with peers are compared with these (`straggler`).
+    GPUs with peers are compared with these (`straggler`); a stage that has more to do is too long
+    (`long-stage`).
     """
     peers = occurrences_of(context.run, compared_iterations(context.run, context.view))
     alone = sorted(own.gpus[0] for own in peers if len(own.gpus) == 1)
@@ -59,7 +60,7 @@ def slow_stages(context: FindingsContext) -> Iterator[Finding]:
             lambda nodes: nodes.sum("idle_host_ns"),
         )
     )
-    factor = _general(context, alone)
+    factor = kernel_factors(context, alone)
     longer = np.where(factor - 1 < SLOWER_STAGE.share, 0.0, computes * (1 - 1 / factor))
     host = beyond_others(idle)
     for place, gpu in enumerate(alone):
@@ -102,7 +103,7 @@ def _doing(context: FindingsContext, alone: list[int], gpu: int) -> str:
     return "" if cause is None else f" in {cause.text}"
 
 
-def _general(context: FindingsContext, gpus: list[int]) -> Float64:
+def kernel_factors(context: FindingsContext, gpus: list[int]) -> Float64:
     """By which factor most compute of each GPU takes longer than the others'.
 
     Compared are means of kernels of one name, phase and operation, whatever the layer.
