@@ -18,7 +18,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.view import View, baseline_view
 from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.errors import NoSuchNode, UsageError
-from chopper_core.util.grouping import distinct
+from chopper_core.util.grouping import distinct, median_of
 from chopper_core.views.determinism.noise import FEWEST_PAIRS, LEVEL, adjusted, paired, unpaired
 from chopper_core.views.determinism.steadiness import (
     FIGURES,
@@ -223,7 +223,7 @@ def _by_gpu(
 def _medians(values: Float64, rows: list[Index]) -> Float64:
     """The median of each row's known values; NaN without any."""
     known = [values[own][np.isfinite(values[own])] for own in rows]
-    return np.array([np.median(each) if len(each) else np.nan for each in known])
+    return np.array([median_of(each) for each in known])
 
 
 def _aligned(base: Steadiness, name: str, gpus: tuple[int, ...]) -> Float64:
