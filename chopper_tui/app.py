@@ -7,11 +7,9 @@ import gc
 import os
 import signal
 import sys
-import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 from threading import Event
@@ -31,12 +29,13 @@ from textual.worker import WorkerFailed
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.render.glyphs import Glyphs
-from chopper_core.util.atomic import make_private
+from chopper_core.util import debug
 from chopper_core.util.errors import ChopperError
 from chopper_core.util.progress import Cancelled, Progress
 from chopper_tui.actions import ACTIONS
 from chopper_tui.actions.program import offers
-from chopper_tui.config import DEFAULTS, Config, state_directory
+from chopper_tui.config import DEFAULTS, Config
+from chopper_tui.crash import Journal, summary, write_log
 from chopper_tui.draw.ascii import AsciiFilter
 from chopper_tui.draw.theme import THEMES, Inks, inks, textual_theme
 from chopper_tui.history import Columns
@@ -127,6 +126,9 @@ class ChopperApp(App[None], inherit_bindings=False):
         self._keys: deque[events.Key | events.Paste] = deque()
         """Keys that are not performed yet, in their order."""
         self._performs_keys = False
+        self.journal = Journal()
+        """All inputs, for the log of a crash."""
+        self._crashed_at: View | None = None
 
     @property
     def inks(self) -> Inks:
@@ -166,6 +168,8 @@ class ChopperApp(App[None], inherit_bindings=False):
         So it doesn't matter how fast they come: a key that follows one which opens a dialog is
         for that dialog.
         """
+        if not event.is_forwarded:
+            self.journal.take(event)
         if isinstance(event, events.InputEvent) and not self.screen_stack:
             return
         if not isinstance(event, events.Key | events.Paste) or event.is_forwarded:
@@ -331,11 +335,25 @@ class ChopperApp(App[None], inherit_bindings=False):
             run_in_thread(self._opening.keep)
 
     def _handle_exception(self, error: Exception) -> None:
-        """Take an error for a crash, unless the app leaves: a screen half mounted then fails."""
+        """Take an error for a crash, unless the app leaves: a screen half mounted then fails.
+
+        What a person can act on is no crash, wherever it was found: the screen says it.
+        """
+        cause = error.error if isinstance(error, WorkerFailed) else None
+        place = next((each for each in self.screen_stack if isinstance(each, Explorer)), None)
+        self._crashed_at = place.view if place is not None else None
         if self._exit:
             self._fatal_error()
+        elif isinstance(cause, ChopperError) and place is not None:
+            debug.note_error(cause)
+            place.say(str(cause), error=True)
         else:
             super()._handle_exception(error)
+
+    def write_crash(self, crash: BaseException) -> Path | None:
+        """Log a crash with all that was typed, so that it can be repeated."""
+        is_ascii = self._glyphs.is_ascii
+        return write_log(crash, self.journal, self._start, self._crashed_at, is_ascii=is_ascii)
 
     def _fatal_error(self) -> None:
         """Leave without the traceback on the terminal: `run_app` writes it to a file."""
@@ -358,11 +376,10 @@ def run_app(app: ChopperApp, *, mouse: bool = True) -> int:
     except Exception as error:
         crash = error
     if crash is not None:
-        path = _log_crash(crash)
-        where = f"the traceback is in {path}" if path else "no traceback could be written"
-        print(
-            f"chopper: an error in Chopper ended it ({_summary(crash)}); {where}", file=sys.stderr
-        )
+        path = app.write_crash(crash)
+        where = f"repeat it with: chopper --replay {path}" if path else "no log could be written"
+        print(f"chopper: an error in Chopper ended it ({summary(crash)}); {where}", file=sys.stderr)
+        debug.note_error(crash)
         return _CRASHED
     with suppress(OSError):
         if app.failure is not None:
@@ -388,19 +405,3 @@ async def _run(app: ChopperApp, mouse: bool) -> None:
     finally:
         for number in caught:
             loop.remove_signal_handler(number)
-
-
-def _summary(crash: BaseException) -> str:
-    return f"{type(crash).__name__}: {crash}".splitlines()[0][:200]
-
-
-def _log_crash(crash: BaseException) -> Path | None:
-    folder = state_directory()
-    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-    path = folder / f"crash-{stamp}-{os.getpid()}.log"
-    try:
-        make_private(folder)
-        path.write_text("".join(traceback.format_exception(crash)), encoding="utf-8")
-    except OSError:
-        return None
-    return path

@@ -12,8 +12,10 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
+from textwrap import fill
 from typing import Final, NoReturn, Protocol, cast
 
+from chopper_core.util import debug
 from chopper_core.util.errors import ChopperError, UsageError
 from chopper_core.util.progress import Cancelled
 from chopper_tui.commands import COMMANDS, PROGRAM
@@ -43,6 +45,11 @@ chopper doctor           terminal, settings and versions, for bug reports
 `chopper COMMAND --help` lists the options of a command. Without a terminal the
 explorer prints the view, as `show` does.
 """
+_DEBUG: Final = "--debug"
+_DEBUG_HELP: Final = (
+    f"{_DEBUG}[=FILE] with any command adds timings of its steps and the tracebacks behind its "
+    "errors, on standard error or in FILE."
+)
 
 
 class Parser(argparse.ArgumentParser):
@@ -52,6 +59,10 @@ class Parser(argparse.ArgumentParser):
         """Print the error and exit, without the whole usage."""
         said = message.removeprefix("argument ")
         self.exit(2, f"{self.prog}: {said}; `{self.prog} --help` lists its options\n")
+
+    def format_help(self) -> str:
+        """The help, with the option that every command has."""
+        return f"{super().format_help()}\n{fill(_DEBUG_HELP, 80)}\n"
 
 
 class Command(Protocol):
@@ -75,8 +86,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     gc.disable()
     try:
         _take_signals()
-        return _dispatch(given)
+        given = _with_debug(given)
+        with debug.timed("the command"):
+            return _dispatch(given)
     except ChopperError as error:
+        debug.note_error(error)
         print(f"{PROGRAM}: {error}", file=sys.stderr)
         return error.exit_code
     except (KeyboardInterrupt, Cancelled):
@@ -90,9 +104,41 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader went away (`| head`): nothing more to say, not even at the flush on exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
+    except Exception as error:
+        return _crashed(error)
     finally:
+        debug.stop()
         if was_enabled:
             gc.enable()
+
+
+def _with_debug(given: list[str]) -> list[str]:
+    """The arguments without `--debug`, which starts what it asks for."""
+    rest: list[str] = []
+    for place, word in enumerate(given):
+        if word == "--":
+            return [*rest, *given[place:]]
+        name, _, path = word.partition("=")
+        if name != _DEBUG:
+            rest.append(word)
+            continue
+        try:
+            debug.start(path or debug.STDERR)
+        except OSError as error:
+            raise UsageError(f"{word}: {path} can't be written: {error.strerror}") from error
+        debug.note(f"{PROGRAM} {shlex.join(given)}")
+    return rest
+
+
+def _crashed(error: Exception) -> int:
+    """Log an error of Chopper's own, and say so in a sentence."""
+    from chopper_tui.crash import summary, write_log
+
+    debug.note_error(error)
+    path = write_log(error)
+    where = f"the traceback is in {path}" if path else f"{_DEBUG} prints the traceback"
+    print(f"{PROGRAM}: an error in Chopper ended it ({summary(error)}); {where}", file=sys.stderr)
+    return ChopperError.exit_code
 
 
 class _Ended(BaseException):
@@ -128,6 +174,10 @@ def _dispatch(given: list[str]) -> int:
     from chopper_tui.commands.explore import address_of, explore
 
     options = _parser().parse_args(given)
+    if options.replay is not None:
+        from chopper_tui.commands.explore import replay
+
+        return replay(options)
     if not options.run and _list_recent():
         return 0
     if not options.run:
@@ -173,6 +223,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "run", nargs="*", metavar="RUN", help="trace files of one run, a directory, or an address"
+    )
+    parser.add_argument(
+        "--replay",
+        metavar="LOG",
+        nargs="?",
+        const="",
+        help="repeat the keys of a crash without a terminal, from its log, by default the last "
+        "one; RUN takes the place of the log's",
     )
     parser.add_argument("--version", action=_PrintVersion, nargs=0, help="print the version")
     add_explorer_options(parser)

@@ -8,6 +8,7 @@ from threading import Event, Thread
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
+from chopper_core.util import debug
 from chopper_core.util.progress import Cancelled, Progress, silent
 
 if TYPE_CHECKING:
@@ -132,6 +133,8 @@ class Opening:
         if self._cancelled.is_set():
             raise Cancelled
         now = monotonic()
+        if step != self._last_step:
+            debug.note(step)
         if step != self._last_step or now - self._last_time >= 1 / _REPORTS_PER_SECOND:
             self._last_step, self._last_time = step, now
             self.listener(step, done, total)

@@ -1,4 +1,4 @@
-"""A replay: keys from a file into an explorer without a terminal, its last screen as text."""
+"""A replay: inputs from a file into an explorer without a terminal, its last screen as text."""
 
 from __future__ import annotations
 
@@ -9,9 +9,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from msgspec import Struct
+from textual import events
+from textual.geometry import Size
 from textual.worker import WorkerCancelled
 
 from chopper_core.util.errors import DataError, UsageError
+from chopper_tui.crash import WAIT
 from chopper_tui.keymap import is_key
 from chopper_tui.textual_internals import is_holding_back, messages_done, press, screen_text
 
@@ -21,10 +25,34 @@ if TYPE_CHECKING:
     from chopper_tui.app import ChopperApp
 
 _ROUNDS: Final = 200
+_MOUSE: Final = re.compile(r"mouse (\w+) (-?\d{1,4}),(-?\d{1,4}) (\d)((?: (?:shift|meta|ctrl))*)")
+_RESIZE: Final = re.compile(r"resize (\d{1,4})x(\d{1,4})")
+_PASTE: Final = re.compile(r'paste (".*")')
+_MOUSE_EVENTS: Final = {
+    "down": events.MouseDown,
+    "up": events.MouseUp,
+    "move": events.MouseMove,
+    "scroll_down": events.MouseScrollDown,
+    "scroll_up": events.MouseScrollUp,
+}
+
+
+class Played(Struct):
+    """What came of a replay."""
+
+    screen: str = ""
+    """The last screen, as text without colours."""
+    inputs: int = 0
+    """How many were given."""
+    crash: BaseException | None = None
 
 
 def keys_of(path: str) -> list[str]:
-    """The keys of a replay: per line a key, `text "..."` or `:command`; `#` begins a comment."""
+    """The inputs of a replay: per line a key, `text "..."` or `:command`; `#` begins a comment.
+
+    Logs of crashes have `paste "..."`, `mouse ...` and `resize WxH` too, and `wait` where a person
+    did; these lines stay as they are.
+    """
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except OSError as error:
@@ -40,29 +68,78 @@ def keys_of(path: str) -> list[str]:
                 raise UsageError(f"{path}:{number}: {line} lacks a quoted text") from error
         elif line.startswith(":") and len(line) > 1:
             keys += [*line, "enter"]
-        elif is_key(line) and line != "#":
+        elif (is_key(line) and line != "#") or line == WAIT or _is_input(line):
             keys.append(line)
         elif line and not line.startswith("#"):
             raise UsageError(f'{path}:{number}: invalid key {line!r}; `text "..."` types a text')
     return keys
 
 
+def _is_input(line: str) -> bool:
+    """Whether a line is an input of a log that is no key."""
+    if mouse := _MOUSE.fullmatch(line):
+        return mouse[1] in _MOUSE_EVENTS
+    if paste := _PASTE.fullmatch(line):
+        with suppress(ValueError):
+            return isinstance(json.loads(paste[1]), str)
+    return _RESIZE.fullmatch(line) is not None
+
+
 def play(app: ChopperApp, keys: list[str], size: tuple[int, int]) -> str:
-    """The screen after the keys, as text without colours."""
-    return asyncio.run(_play(app, keys, size))
+    """The screen after the keys, as text without colours; raises what ends the app."""
+    done = played(app, keys, size)
+    if done.crash is not None:
+        raise done.crash
+    return done.screen
 
 
-async def _play(app: ChopperApp, keys: list[str], size: tuple[int, int]) -> str:
+def played(app: ChopperApp, keys: list[str], size: tuple[int, int]) -> Played:
+    """Give inputs to an app; raises the error that it couldn't open its run with.
+
+    It waits until the screen is quiet after each, or where a log has pauses, there alone.
+    """
+    done = Played()
+    try:
+        asyncio.run(_play(app, keys, size, done))
+    except Exception as error:
+        done.crash = app.crash or error
+    if app.failure is not None:
+        raise app.failure
+    return done
+
+
+async def _play(app: ChopperApp, keys: list[str], size: tuple[int, int], done: Played) -> None:
+    has_pauses = WAIT in keys
     async with app.run_test(size=size) as pilot:
-        shown = await _settled(app, pilot)
+        done.screen = await _settled(app, pilot)
         for key in keys:
             if not app.is_running:
                 break
-            press(app, key)
-            shown = await _settled(app, pilot) or shown
-    if app.failure is not None:
-        raise app.failure
-    return shown
+            if key != WAIT:
+                _give(app, key)
+                done.inputs += 1
+            if key == WAIT or not has_pauses:
+                done.screen = await _settled(app, pilot) or done.screen
+        done.screen = await _settled(app, pilot) or done.screen
+
+
+def _give(app: ChopperApp, line: str) -> None:
+    """Put an input into the app's queue, as the terminal does."""
+    event: events.Event
+    if mouse := _MOUSE.fullmatch(line):
+        x, y, button = int(mouse[2]), int(mouse[3]), int(mouse[4])
+        shift, meta, ctrl = (name in mouse[5].split() for name in ("shift", "meta", "ctrl"))
+        event = _MOUSE_EVENTS[mouse[1]](None, x, y, 0, 0, button, shift, meta, ctrl, x, y)
+    elif paste := _PASTE.fullmatch(line):
+        event = events.Paste(json.loads(paste[1]))
+    elif resize := _RESIZE.fullmatch(line):
+        size = Size(int(resize[1]), int(resize[2]))
+        event = events.Resize(size, size)
+    else:
+        press(app, line)
+        return
+    event.set_sender(app)
+    app.post_message(event)
 
 
 async def _settled(app: ChopperApp, pilot: Pilot[None]) -> str:

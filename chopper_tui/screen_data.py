@@ -194,7 +194,9 @@ def _means_later(run: Run, view: View, name: str) -> Means:
 
     @cache
     def frame() -> Frame:
-        return query(run, with_signal(replace(view, columns=("elapsed_ns",)), name))
+        # Without activities there are the view's own columns alone.
+        columns = () if run.is_sampled_only else ("elapsed_ns",)
+        return query(run, with_signal(replace(view, columns=columns), name))
 
     return lambda rows, bins: frame().means(rows, bins)
 

@@ -19,6 +19,7 @@ from chopper_core.model.overrides import NO_OVERRIDES, Overrides
 from chopper_core.model.run import Run, located
 from chopper_core.store.format import STORE_INDEX, is_store, paths_of, read_index, read_label
 from chopper_core.store.reader import read_store
+from chopper_core.util import debug
 from chopper_core.util.atomic import (
     is_own,
     is_private,
@@ -78,7 +79,8 @@ def open_cached(
         return located(run, overrides.parallel)
     paths = paths_of(name)
     if len(paths) == 1 and is_store(paths[0]) and not overrides:
-        return _read_store(paths[0], progress)
+        with debug.timed(f"open {name}"):
+            return _read_store(paths[0], progress)
     if not all(path.exists() for path in paths):
         return _read(name, progress, jobs, overrides)
     origin = _origin(name, paths, overrides)
@@ -87,10 +89,12 @@ def open_cached(
     cached = folder / state
     if is_store(cached) and is_private(folder):
         try:
-            run = read_store(cached, progress)
+            with debug.timed(f"open {name} from {cached}"):
+                run = read_store(cached, progress)
             os.utime(cached)
             return _with_state(replace(run, name=name), state)
-        except (ChopperError, OSError):
+        except (ChopperError, OSError) as error:
+            debug.note(f"{cached} can't be used: {error}")
             shutil.rmtree(cached, ignore_errors=True)
     run = _with_state(_read(name, progress, jobs, overrides), state)
     # Imports pyarrow, which a cached run doesn't need.
@@ -105,8 +109,10 @@ def open_cached(
         make_private(folder)
         _remove_older(cached, origin)
         if key_of(name, overrides) == state:
-            write_store(run, cached, origin=origin, private=True, progress=progress)
-    except (ChopperError, OSError):
+            with debug.timed(f"write {cached}"):
+                write_store(run, cached, origin=origin, private=True, progress=progress)
+    except (ChopperError, OSError) as error:
+        debug.note(f"{name} is not cached: {error}")
         return run
     return run
 
@@ -123,7 +129,8 @@ def _read(name: str, progress: Progress, jobs: int | None, overrides: Overrides)
     # Readers take long to import, and a cached run doesn't need them.
     from chopper_core.ingest.open import open_run
 
-    return open_run(name, progress, jobs=jobs, overrides=overrides)
+    with debug.timed(f"read {name}"):
+        return open_run(name, progress, jobs=jobs, overrides=overrides)
 
 
 def entries() -> list[CacheEntry]:

@@ -17,6 +17,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from msgspec import Struct
 
+from chopper_core.util import debug
 from chopper_core.util.errors import ChopperError, DataError, UsageError
 from chopper_core.util.progress import Cancelled, Progress, silent
 
@@ -69,8 +70,10 @@ def read_all(
 
 def _read(path: Path, reader: Reader[Read], progress: Progress) -> Read | ChopperError:
     try:
-        return reader(path, progress)
+        with debug.timed(f"read {path}"):
+            return reader(path, progress)
     except ChopperError as error:
+        debug.note_error(error)
         return error
 
 
@@ -214,7 +217,7 @@ class _Worker:
 
         code = (
             f"import sys; sys.path[:] = {[str(path) for path in sys.path]!r}; "
-            f"from {__name__} import serve; serve()"
+            f"from {__name__} import serve; serve({debug.target!r})"
         )
         # The parent handles Ctrl-C; a worker has it blocked from its first instruction.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -260,8 +263,14 @@ class _Worker:
             raise _WorkerDied from error
 
 
-def serve() -> None:
-    """Answer the requests of a `_Worker` until it closes them; the main loop of its process."""
+def serve(debug_target: str = "") -> None:
+    """Answer the requests of a `_Worker` until it closes them; the main loop of its process.
+
+    An error that no reader should have ends it: the parent reads the file again, and says it.
+    """
+    if debug_target:
+        with suppress(OSError):
+            debug.start(debug_target)
     # What a library prints must not get between the answers.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
@@ -272,7 +281,12 @@ def serve() -> None:
     with suppress(EOFError, BrokenPipeError):
         while True:
             reader, path = pickle.load(sys.stdin.buffer)
-            _dump((None, _read(path, reader, report)), answers)
+            try:
+                outcome = _read(path, reader, report)
+            except Exception as error:
+                debug.note_error(error)
+                os._exit(1)
+            _dump((None, outcome), answers)
 
 
 def _dump(message: Any, file: IO[bytes]) -> None:

@@ -24,6 +24,7 @@ from chopper_core.query.filter import Rows, matching
 from chopper_core.query.frame import Frame
 from chopper_core.query.signal_chart import means_of
 from chopper_core.query.statistic import instance_levels, statistic_of
+from chopper_core.util import debug
 from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.views import view_module, view_spec, view_specs
@@ -39,6 +40,11 @@ _CACHED_LARGE_RESULTS: Final = 4
 
 def query(run: Run, view: View) -> Frame:
     """The frame of a view; raises NoSuchNode or UsageError where the view doesn't fit the run."""
+    with debug.timed(f"answer {view.name or 'tree'} of {'/'.join(view.path) or 'the run'}"):
+        return _query(run, view)
+
+
+def _query(run: Run, view: View) -> Frame:
     if isinstance(run, RunSet):
         return _of_set(run, view, wait=True)
     if run.is_sampled_only:

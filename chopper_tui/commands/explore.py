@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from chopper_core.model.view import View
+from chopper_core.util import debug
 from chopper_tui.commands.named import (
     against,
     home_of,
@@ -16,7 +17,7 @@ from chopper_tui.commands.named import (
     open_with_progress,
     view_of,
 )
-from chopper_tui.commands.output import glyphs, width, write
+from chopper_tui.commands.output import glyphs, tell, width, write
 from chopper_tui.terminal import can_draw
 
 if TYPE_CHECKING:
@@ -71,6 +72,57 @@ def _play(view: View, options: Namespace) -> int:
     return 0
 
 
+def replay(options: Namespace) -> int:
+    """Repeat the keys of a crash's log, print the last screen, and say whether it crashes again.
+
+    Files that the keys write go into a folder that is removed.
+    """
+    import os
+    import sys
+    from tempfile import TemporaryDirectory
+
+    from msgspec.structs import replace
+
+    from chopper_core.render.glyphs import ASCII, UNICODE
+    from chopper_tui.crash import absolute, latest, read_log, summary
+    from chopper_tui.terminal import prepare_environment
+
+    path = Path(options.replay) if options.replay else latest()
+    log = read_log(path)
+    start = log.start
+    if options.run:
+        start = replace(start, run=absolute(View(address_of(options.run))).run)
+    prepare_environment()
+    from chopper_tui.app import ChopperApp
+    from chopper_tui.play import keys_of, played
+
+    keys = keys_of(str(path))
+    run = open_with_progress(start, options)
+    app = ChopperApp(
+        lambda _: run, start, glyphs=ASCII if log.is_ascii else UNICODE, config=_config()
+    )
+    here, state = os.getcwd(), os.environ.get("XDG_STATE_HOME")
+    with TemporaryDirectory(prefix="chopper-replay-") as folder:
+        os.chdir(folder)
+        os.environ["XDG_STATE_HOME"] = folder
+        try:
+            done = played(app, keys, log.size)
+        finally:
+            os.chdir(here)
+            os.environ.pop("XDG_STATE_HOME")
+            if state is not None:
+                os.environ["XDG_STATE_HOME"] = state
+    write(done.screen)
+    if done.crash is None:
+        tell(f"{done.inputs} inputs of {path} were repeated without a crash")
+        return 0
+    debug.note_error(done.crash)
+    tell(f"it crashes again, after {done.inputs} inputs: {summary(done.crash)}")
+    if not debug.target:
+        print("chopper: --debug prints the traceback", file=sys.stderr)
+    return 1
+
+
 def _show(view: View, options: Namespace) -> int:
     """Show a view in the explorer."""
     load = partial(open_view, view, options)
@@ -87,6 +139,7 @@ def show_run(
 
     prepare_environment()
     config = _config()
+    log = debug.to_file(_debug_path) if debug.target == debug.STDERR else ""
     wanted = {"ascii": ASCII, "unicode": UNICODE}.get(config.glyphs)
     opening = Opening(load, view, config.columns)
     opening.begin()
@@ -97,6 +150,8 @@ def show_run(
         return run_app(app, mouse=config.mouse and mouse)
     finally:
         opening.cancel()
+        if log:
+            tell(f"the notes of --debug are in {log}")
 
 
 def _config() -> Config:
@@ -105,6 +160,7 @@ def _config() -> Config:
 
     from chopper_tui.commands.output import settings
     from chopper_tui.config import is_first_start, saved_columns, saved_splits
+    from chopper_tui.crash import unoffered
 
     config = settings()
     return replace(
@@ -113,4 +169,16 @@ def _config() -> Config:
         splits=saved_splits(),
         remember=True,
         is_first=is_first_start(),
+        crashed=unoffered(),
     )
+
+
+def _debug_path() -> str:
+    """A file for what standard error can't take, where the explorer draws."""
+    import os
+
+    from chopper_core.util.atomic import make_private
+    from chopper_tui.config import state_directory
+
+    make_private(state_directory())
+    return str(state_directory() / f"debug-{os.getpid()}.log")

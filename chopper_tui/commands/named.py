@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from chopper_core.model.overrides import Overrides, overrides_of
 from chopper_core.model.run_set import RunSet
 from chopper_core.model.view import View, with_view
+from chopper_core.util import debug
 from chopper_core.util.progress import Progress
 from chopper_core.views import OVERVIEW
 
@@ -112,6 +113,7 @@ class ProgressLine:
         moves_its_cursor = os.environ.get("TERM", "") not in ("", "dumb")
         self._visible = sys.stderr.isatty() and moves_its_cursor
         self._shown = ""
+        self._step = ""
 
     def __enter__(self) -> Progress:
         return self._report
@@ -122,6 +124,9 @@ class ProgressLine:
             sys.stderr.flush()
 
     def _report(self, step: str, done: int, total: int) -> None:
+        if debug.target and step != self._step:
+            self._step = step
+            debug.note(step)
         if not self._visible:
             return
         share = min(done / total, 1.0) if total else 0.0

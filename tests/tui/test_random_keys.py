@@ -14,7 +14,7 @@ from chopper_tui.actions import ACTIONS
 from chopper_tui.screen import Explorer
 from chopper_tui.widgets.dialogs import ActionPalette, Chooser
 from chopper_tui.widgets.reader import TextReader
-from tests.monkey import play
+from tests.monkey.__main__ import play
 from tests.tui.explorer import Driven, explorer, measured_run
 
 LEAVING = ("q", "ctrl+c", "ctrl+z")

@@ -1,0 +1,1 @@
+"""Random keys, mouse, pastes and resizes on the explorer."""
