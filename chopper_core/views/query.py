@@ -18,7 +18,6 @@ from chopper_core.model.run import Run
 from chopper_core.model.run_set import RunSet
 from chopper_core.model.view import View
 from chopper_core.query.children import children, filter_note, ordered, run_notes
-from chopper_core.query.compared import compared
 from chopper_core.query.coverage import Coverage
 from chopper_core.query.filter import Rows, matching
 from chopper_core.query.frame import Frame
@@ -52,6 +51,8 @@ def _query(run: Run, view: View) -> Frame:
     if view.name:
         return _frame(run, view, answer(run, view))
     if view.baseline is not None:
+        from chopper_core.query.compared import compared  # most views have no baseline
+
         return compared(run, view)
     return children(run, view)
 

@@ -13,8 +13,6 @@ from chopper_core.render.cells import cell_width, crumb, display_name, elide, sc
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.render.names import fitting_names
 from chopper_core.util.errors import UsageError
-from chopper_core.views.find import Found, hit_rows
-from chopper_core.views.find import find as find_nodes
 from chopper_core.views.query import query
 from chopper_tui.actions.program import open_command
 from chopper_tui.actions.sets import refuse_of_set
@@ -24,6 +22,7 @@ from chopper_tui.keymap import FIND, action
 from chopper_tui.steps import run_in_thread
 
 if TYPE_CHECKING:
+    from chopper_core.views.find import Found
     from chopper_tui.screen import Explorer
 
 
@@ -41,6 +40,7 @@ def find(screen: Explorer, argument: str) -> Awaitable[None] | None:
 
 
 async def _find(screen: Explorer, argument: str) -> None:
+    from chopper_core.views.find import find as find_nodes
     from chopper_tui.widgets.dialogs import option_cells
 
     refuse_of_set(screen)
@@ -80,6 +80,8 @@ async def _go_to_match(screen: Explorer, step: int) -> None:
     if not text:
         raise UsageError("no search yet: f finds a name, / filters")
     screen.searched = text
+    from chopper_core.views.find import hit_rows
+
     rows = hit_rows(screen.frame, text)
     row = _next_of(screen, rows, step, f"hit of {text}")
     screen.say(f"hit of {text}: {rows.index(row) + 1} of {len(rows)}")

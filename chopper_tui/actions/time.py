@@ -24,7 +24,6 @@ from chopper_core.model.window import (
     zoomed,
 )
 from chopper_core.util.errors import ChopperError, UsageError
-from chopper_core.views.find import next_named
 from chopper_tui.draw import charts as drawing
 from chopper_tui.draw.drawer import WHOLE
 from chopper_tui.keymap import TIME, TIMELINE, action
@@ -238,6 +237,8 @@ async def find_along_time(screen: Explorer, step: int) -> None:
     text = screen.searched
     if not text:
         raise UsageError("no search yet: f finds a name")
+    from chopper_core.views.find import next_named
+
     found = await run_in_thread(next_named, screen.run, screen.view, step, text)
     if found is None:
         where = "after" if step > 0 else "before"

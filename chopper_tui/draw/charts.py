@@ -6,6 +6,8 @@ Each kind of chart has one drawer, which knows all about it; `DRAWERS` lists the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib import import_module
 from typing import Any, Final
 
 from msgspec import Struct
@@ -27,38 +29,36 @@ from chopper_core.model.charts import (
 from chopper_core.render.ansi import Paint, plain
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.util.errors import UsageError
-from chopper_tui.draw.bars import BarDrawer, BoxDrawer
-from chopper_tui.draw.cards import CardsDrawer
-from chopper_tui.draw.composition import CompositionDrawer
-from chopper_tui.draw.curves import LineDrawer
 from chopper_tui.draw.drawer import WHOLE, Canvas, Cell, Drawer, Lens
-from chopper_tui.draw.heat import HeatDrawer
-from chopper_tui.draw.icicle import IcicleDrawer
 from chopper_tui.draw.pieces import Line, painted_line
-from chopper_tui.draw.roofline import RooflineDrawer
-from chopper_tui.draw.spark_rows import SignalRowsDrawer
-from chopper_tui.draw.timeline import LanesDrawer
 
-DRAWERS: Final[Mapping[type[Struct], Drawer[Any]]] = {
-    BarChart: BarDrawer(),
-    BoxChart: BoxDrawer(),
-    Cards: CardsDrawer(),
-    Composition: CompositionDrawer(),
-    HeatMap: HeatDrawer(),
-    Icicle: IcicleDrawer(),
-    Lanes: LanesDrawer(),
-    LineChart: LineDrawer(),
-    Roofline: RooflineDrawer(),
-    SignalRows: SignalRowsDrawer(),
+DRAWERS: Final[Mapping[type[Struct], str]] = {
+    BarChart: "bars.BarDrawer",
+    BoxChart: "bars.BoxDrawer",
+    Cards: "cards.CardsDrawer",
+    Composition: "composition.CompositionDrawer",
+    HeatMap: "heat.HeatDrawer",
+    Icicle: "icicle.IcicleDrawer",
+    Lanes: "timeline.LanesDrawer",
+    LineChart: "curves.LineDrawer",
+    Roofline: "roofline.RooflineDrawer",
+    SignalRows: "spark_rows.SignalRowsDrawer",
 }
-"""Kind of chart → its drawer."""
+"""Kind of chart → the module and the class of its drawer, imported when one is drawn."""
 _TEXT_SIZE: Final = (100, 14)
 _MAX_TEXT_LINES: Final = 40
 
 
 def drawer_of(chart: Chart) -> Drawer[Any]:
     """The drawer of a chart."""
-    return DRAWERS[type(chart)]
+    return _drawer(type(chart))
+
+
+@cache
+def _drawer(kind: type[Struct]) -> Drawer[Any]:
+    module, _, name = DRAWERS[kind].partition(".")
+    drawer: Drawer[Any] = getattr(import_module(f"chopper_tui.draw.{module}"), name)()
+    return drawer
 
 
 def draw(

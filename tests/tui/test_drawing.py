@@ -22,7 +22,7 @@ from chopper_core.model.charts import (
 from chopper_core.model.view import View
 from chopper_core.render.cells import cell_width
 from chopper_core.render.glyphs import ASCII, UNICODE, Glyphs
-from chopper_tui.draw.charts import DRAWERS, cell_at, draw, draw_below, lines_below, seen
+from chopper_tui.draw.charts import DRAWERS, _drawer, cell_at, draw, draw_below, lines_below, seen
 from chopper_tui.draw.drawer import Lens
 
 NAN = float("nan")
@@ -300,3 +300,4 @@ def test_pictures_stand_below_each_other_where_they_have_room() -> None:
 
 def test_every_kind_of_chart_has_a_drawer() -> None:
     assert set(DRAWERS) == set(get_args(Chart))
+    assert all(callable(_drawer(kind).draw) for kind in DRAWERS)
