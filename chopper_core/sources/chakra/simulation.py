@@ -36,10 +36,15 @@ _EVENT: Final = re.compile(
     rb"(.*?)(?:, ?(?:node->)?(?:node_)?type=(\d{1,3}))?\s*$"
 )
 """System, tick, node id, node name (commas and all), type."""
-_STATISTIC: Final = re.compile(rb"\bsys\[(\d{1,9})\], ([A-Z][\w -]{1,60}): ([\d.]{1,40})\s*$")
-_FINISHED: Final = re.compile(
-    rb"\bsys\[(\d{1,9})\] finished, (\d{1,18}) cycles, exposed communication (\d{1,18}) cycles"
+_STATISTIC: Final = re.compile(
+    rb"\bsys\[(\d{1,9})\](?:,| (?=peak)) ?([A-Za-z][\w -]{1,60}): (\d[\d.]{0,40}(?: ?[%\w/ ]{1,60})?)\s*$"
 )
+"""Times are bare numbers; shares, bandwidths and memory have units behind them."""
+_FINISHED: Final = re.compile(
+    rb"\bsys\[(\d{1,9})\] finished, (\d{1,18}) cycles"
+    rb"(?:, exposed communication (-?\d{1,20}) cycles)?"
+)
+"""ASTRA-sim 2.0 has no exposed communication yet."""
 _TYPE_PREFIX: Final = re.compile(
     r"^(COMP|COMM_COLL|COMM_SEND|COMM_RECV|MEM_LOAD|MEM_STORE)(?:_NODE)?_"
 )
@@ -72,6 +77,8 @@ class _SystemEvents(Struct):
     done: dict[int, tuple[int, int, str, int | None]]
     """Node id → tick of issue and of callback, name, type."""
     repeated: int = 0
+    skipped: int = 0
+    """Nodes that were done without having been issued: ASTRA-sim 2.0 skips those without work."""
 
 
 def recognise(head: FileHead) -> Recognised | Unusable | None:
@@ -101,7 +108,8 @@ def read(path: Path, progress: Progress = silent) -> SimulatedRun:
             elif found := _FINISHED.search(line):
                 numbers = statistics.setdefault(int(found[1]), {})
                 numbers["finished"] = found[2].decode()
-                numbers["exposed communication"] = found[3].decode()
+                if found[3] is not None:
+                    numbers["exposed communication"] = found[3].decode()
             progress(f"read {path.name}", source.file_position, size)
         problem = source.problem
     if not any(system.done for system in systems.values()):
@@ -150,6 +158,8 @@ def _take(systems: dict[int, _SystemEvents], found: re.Match[bytes]) -> None:
         system.issued[node] = (tick, name, None if found[6] is None else int(found[6]))
     elif (begun := system.issued.pop(node, None)) is not None:
         system.done[node] = (begun[0], max(tick, begun[0]), *begun[1:])
+    elif node not in system.done:
+        system.skipped += 1
 
 
 def _missing(
@@ -166,6 +176,8 @@ def _missing(
         )
     if system.repeated:
         yield f"system {number}: {system.repeated} nodes were issued again; the first time counts"
+    if system.skipped:
+        yield f"system {number}: {system.skipped} nodes are done without a line that issues them"
     if statistics and "finished" not in statistics.get(number, {}):
         yield (
             f"system {number} did not finish"
