@@ -33,6 +33,8 @@ class CollectiveLabels(Struct, frozen=True):
     bytes: Int64
     groups: tuple[str, ...]
     group: Int32
+    argument: Int32
+    """Code of the arguments, among those of the trace."""
     without_arguments: int
 
 
@@ -86,10 +88,13 @@ def read_collectives(host: Host, links: Links, kind: Int8) -> CollectiveLabels:
     codes = np.full(count, -1, np.int32)
     rules = np.full(count, Rule.NONE, np.int8)
     size = np.where(kind == Kind.COMM, ABSENT, activities.bytes)
-    group = np.full(count, -1, np.int32)
+    group, of_arguments = np.full((2, count), ABSENT, np.int32)
+    of_arguments[rows] = argument
     codes[rows], rules[rows], size[rows], group[rows] = known[:, number]
     without = int(np.count_nonzero(argument == ABSENT))
-    return CollectiveLabels(tuple(names), codes, rules, size, tuple(groups), group, without)
+    return CollectiveLabels(
+        tuple(names), codes, rules, size, tuple(groups), group, of_arguments, without
+    )
 
 
 def message_bytes(arguments: Collective) -> int:

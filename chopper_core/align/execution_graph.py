@@ -18,6 +18,7 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.align.collectives import group_label
+from chopper_core.align.graph_nodes import attributes_of, needs_of, stated_edges
 from chopper_core.align.kernel_classes import (
     UNKNOWN_COLLECTIVE,
     collective_name,
@@ -28,8 +29,9 @@ from chopper_core.align.labels import Labels
 from chopper_core.align.phases import range_phase
 from chopper_core.align.rank import NO_NAME, AlignedRank, gpu_by_gpu, used_names
 from chopper_core.model.accounting import account, launch_overheads
-from chopper_core.model.column_names import FLOPS, FLOPS_TYPE
+from chopper_core.model.column_names import FLOPS, FLOPS_TYPE, NODE
 from chopper_core.model.hardware import ElementType
+from chopper_core.model.side_table import side_tables
 from chopper_core.model.table import (
     LEVELS,
     NO_LABEL,
@@ -41,7 +43,7 @@ from chopper_core.model.table import (
     Phase,
     Rule,
 )
-from chopper_core.sources.chakra.graph import ExecutionGraph
+from chopper_core.sources.chakra.graph import Edges, ExecutionGraph
 from chopper_core.sources.chakra.schema import COMMUNICATION, CommType, NodeType
 from chopper_core.sources.shared.columns import Interner
 from chopper_core.sources.shared.losses import ABSENT
@@ -105,16 +107,16 @@ def lanes(graph: ExecutionGraph) -> Int64:
 
 
 def _schedule(graph: ExecutionGraph, duration_ns: Int64) -> Int64:
-    """Starts along the data dependencies; each thread and stream runs one node at a time.
+    """Starts along the dependencies; each thread and stream runs one node at a time.
 
     Of the nodes that could start, those of lower places in the file come first.
     """
-    count = len(graph)
-    needed = np.diff(graph.data.first)
+    count, needs = len(graph), needs_of(graph)
+    needed = np.diff(needs.first)
     after = np.repeat(np.arange(count), needed)
-    order = np.argsort(graph.data.to, kind="stable")
+    order = np.argsort(needs.to, kind="stable")
     followers = after[order].tolist()
-    first = np.searchsorted(graph.data.to[order], np.arange(count + 1)).tolist()
+    first = np.searchsorted(needs.to[order], np.arange(count + 1)).tolist()
     waits = needed.tolist()
     lane = list(zip(graph.is_host.tolist(), lanes(graph).tolist(), strict=True))
     free: dict[tuple[bool, int], int] = {}
@@ -135,18 +137,18 @@ def _schedule(graph: ExecutionGraph, duration_ns: Int64) -> Int64:
     if done < count:
         raise DataError(
             f"{graph.path} has no start times, and its dependencies form a cycle "
-            f"({_cycle(graph, waits)}): there is no schedule."
+            f"({_cycle(graph, needs, waits)}): there is no schedule."
         )
     return np.array(start, np.int64)
 
 
-def _cycle(graph: ExecutionGraph, waits: Sequence[int]) -> str:
+def _cycle(graph: ExecutionGraph, needs: Edges, waits: Sequence[int]) -> str:
     """A cycle among the nodes that still wait, by their ids."""
     node = next(node for node, left in enumerate(waits) if left)
     seen: dict[int, int] = {}
     while node not in seen:
         seen[node] = len(seen)
-        node = next(each for each in graph.data.of(node) if waits[each])
+        node = next(each for each in needs.of(node) if waits[each])
     path = [graph.ids[each] for each, place in seen.items() if place >= seen[node]]
     shown = [*map(str, path[:4]), *["…"] * (len(path) > 4), str(path[0])]
     return " waits for ".join(shown)
@@ -180,6 +182,10 @@ def align_graph(graph: ExecutionGraph, times: GraphTimes) -> AlignedRank:
         ),
     )
     names = [*(name or NO_NAME for name in graph.names), *groups]
+    edges = stated_edges(graph, rows, lanes(graph), times.start_ns, is_own=reader.is_own)
+    beside = side_tables(
+        attributes_of(graph, rows, is_own=reader.is_own), *(() if edges is None else (edges,))
+    )
     table = KernelTable(
         names=names,
         operations=operation_names,
@@ -201,7 +207,7 @@ def align_graph(graph: ExecutionGraph, times: GraphTimes) -> AlignedRank:
         phase_rule=phase.rules,
         layer_rule=layer.rules,
         operation_rule=operations.rules,
-        measured=reader.measured(),
+        measured=reader.measured() | ({NODE: rows.astype(np.float64)} if beside else {}),
         **columns,
     )
     node = np.lexsort((table.start_ns, *(table.column(level) for level in reversed(LEVELS))))
@@ -211,6 +217,7 @@ def align_graph(graph: ExecutionGraph, times: GraphTimes) -> AlignedRank:
         table=used_names(table.take(node)),
         devices=(device if isinstance(device, int) else 0,),
         partial_iterations=frozenset(cut if isinstance(cut, list) else ()),
+        side_tables=beside,
         findings={
             "activities without a launch record": int((launch == NO_TIME).sum()),
             "communication kernels": int((kind == Kind.COMM).sum()),
@@ -226,9 +233,9 @@ class _NodeReader:
     def __init__(self, graph: ExecutionGraph, rows: Index) -> None:
         self._graph = graph
         self._rows = rows
-        self._is_own = str(graph.metadata.get("schema", "")).startswith(SCHEMA)
+        self.is_own = str(graph.metadata.get("schema", "")).startswith(SCHEMA)
         self._rules = self._stated_rules()
-        self._callers = [] if self._is_own else _callers(graph, rows)
+        self._callers = [] if self.is_own else _callers(graph, rows)
 
     def kinds(self) -> tuple[Int8, Int8]:
         """Kind and category: by type, else by name."""
@@ -240,12 +247,12 @@ class _NodeReader:
         for place, node in enumerate(self._rows.tolist()):
             name = graph.names[graph.name[node]]
             of = known.get(categories[node])
-            if of is None and not self._is_own:
+            if of is None and not self.is_own:
                 of = Category.MEMCPY if _COPY.match(name) else None
                 of = Category.MEMSET if _FILL.match(name) else of
             category[place] = Category.KERNEL if of is None else of
             communicates = int(graph.type[node]) in COMMUNICATION or stated[node] == "comm"
-            if communicates or (not self._is_own and of is None and is_communication(name)):
+            if communicates or (not self.is_own and of is None and is_communication(name)):
                 kind[place] = Kind.COMM
             elif of == Category.MEMCPY or graph.type[node] in (
                 NodeType.MEM_LOAD,
@@ -303,7 +310,7 @@ class _NodeReader:
             callers = self._callers[place] if self._callers else ()
             if stated[node]:
                 name, rule = stated[node], Rule.ANNOTATION
-            elif self._is_own:
+            elif self.is_own:
                 continue
             elif kind[place] == Kind.COMM:
                 of = int(graph.type[node]), int(comm_type[node])
@@ -319,7 +326,7 @@ class _NodeReader:
         """The bytes of copies and collectives, or -1."""
         graph = self._graph
         stated, sent = graph.numbers("bytes"), graph.numbers("comm_size")
-        found = stated if self._is_own else np.where(stated >= 0, stated, sent)
+        found = stated if self.is_own else np.where(stated >= 0, stated, sent)
         return np.maximum(found[self._rows], ABSENT)
 
     def groups(self) -> tuple[Int32, list[str]]:
@@ -329,14 +336,14 @@ class _NodeReader:
         described = _described_groups(graph)
         code = np.full(len(self._rows), -1, np.int32)
         for place, node in enumerate(self._rows.tolist()):
-            number = "" if self._is_own else numbers[node]
+            number = "" if self.is_own else numbers[node]
             if label := own[node] or described.get(number, number):
                 code[place] = labels[label]
         return code, list(labels)
 
     def measured(self) -> dict[str, Any]:
         """The model's FLOPs and their type, where the file is Chopper's own and has them."""
-        if not self._is_own or "num_ops" not in self._graph.attributes:
+        if not self.is_own or "num_ops" not in self._graph.attributes:
             return {}
         flops = self._graph.numbers("num_ops")[self._rows].astype(np.float64)
         known = {each.name: float(each) for each in ElementType}

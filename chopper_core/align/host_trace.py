@@ -21,12 +21,19 @@ from chopper_core.sources.chakra.host_trace import (
     HostTrace,
     collective_of,
     input_texts,
+    operator_texts,
     tensors_of,
 )
 from chopper_core.sources.kineto.events import KeptInputs, kept_inputs
 from chopper_core.sources.shared.columns import Interner
 from chopper_core.sources.shared.losses import ABSENT
-from chopper_core.sources.trace import Collective, HostCategory, InputTexts, Trace
+from chopper_core.sources.trace import (
+    Collective,
+    HostCategory,
+    InputTexts,
+    OperatorTexts,
+    Trace,
+)
 
 
 class HostJoin(Struct, frozen=True):
@@ -71,8 +78,11 @@ def join_host_trace(
     groups = {str(each.get("pg_name")): each for each in host.process_groups}
     called: dict[int, Collective | None] = {}
     nodes = {node.id: node for node in host.nodes}
+    operators: dict[int, OperatorTexts] = {}
     shapes = 0
     for row, node in matched.items():
+        if tensors_of(node):
+            operators[row] = operator_texts(node)
         kept = kept_inputs(node.name)
         if inputs[row] == ABSENT and kept != KeptInputs.NOTHING:
             texts = input_texts(node)
@@ -102,7 +112,11 @@ def join_host_trace(
     )
     ranges = replace(trace.ranges, inputs=inputs, collective=collective)
     completed = replace(
-        trace, ranges=ranges, inputs=list(input_codes), collectives=list(collective_codes)
+        trace,
+        ranges=ranges,
+        inputs=list(input_codes),
+        collectives=list(collective_codes),
+        operators=operators,
     )
     return completed, join
 

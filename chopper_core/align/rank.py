@@ -9,6 +9,7 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from chopper_core.align.attributes import activity_attributes
 from chopper_core.align.autograd import link_backward
 from chopper_core.align.collectives import read_collectives
 from chopper_core.align.graphs import captured_points
@@ -115,6 +116,7 @@ def align_rank(trace: Trace) -> AlignedRank:
         gpu,
         RowLabels(iterations.codes, phases.codes, layers.codes, operations.codes, operation_names),
     )
+    attributes = activity_attributes(host, links, collectives.argument)
     del host, backward, modules
     correlation = activities.correlation.astype(np.float64)
     table = KernelTable(
@@ -147,6 +149,7 @@ def align_rank(trace: Trace) -> AlignedRank:
             TOKENS: tokens,
             **({REQUESTS: requests} if np.isfinite(requests).any() else {}),
             **memory.columns,
+            **attributes.columns,
             LAUNCH_SHAPE: packed_shapes(trace.launch_shapes, activities.launch_shape),
         },
         **columns,
@@ -156,7 +159,7 @@ def align_rank(trace: Trace) -> AlignedRank:
         table=used_names(table.take(np.lexsort((table.start_ns, node)))),
         devices=tuple(int(device) for device in devices),
         partial_iterations=partial,
-        side_tables=side_tables(idle, memory.events, launching),
+        side_tables=side_tables(idle, memory.events, launching, attributes.table),
         findings={
             **_unlinked(table, links),
             "collectives without arguments": collectives.without_arguments,

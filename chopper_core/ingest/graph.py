@@ -9,6 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from chopper_core.align.execution_graph import SCHEMA, GraphTimes, align_graph, times_of
+from chopper_core.align.graph_nodes import STATED, USED
 from chopper_core.model.parallel import ProcessGroup
 from chopper_core.model.run import NO_RANK, ONE_CLOCK, SCHEDULE, SIMULATED, Gpu, Run, Source
 from chopper_core.sources.chakra.graph import AttributeColumn, ExecutionGraph
@@ -16,14 +17,6 @@ from chopper_core.sources.chakra.schema import NodeType
 from chopper_core.sources.chakra.simulation import SimulatedRun
 
 _TICK_CLOCK: Final = f"{SIMULATED}: one clock, 1 tick taken as 1 ns"
-_READ: Final = frozenset(
-    (
-        "is_cpu_op", "stream", "tid", "ts_ns", "dur_ns", "launch_ns", "iteration", "layer", "phase",
-        "op", "category", "kind", "bytes", "group", "rules", "comm_type", "comm_size", "pg_name",
-        "fw_tid", "num_ops", "num_ops_type",
-    )
-)  # fmt: skip
-"""Attributes that labels, times and figures come from."""
 _MAX_SHOWN: Final = 40
 
 
@@ -52,6 +45,7 @@ def graph_run(graph: ExecutionGraph) -> Run:
     return Run(
         name=str(graph.path),
         table=aligned.table,
+        side_tables=aligned.side_tables,
         gpus=(Gpu(0, rank, aligned.devices[0], hardware if isinstance(hardware, str) else ""),),
         sources=(source,),
         generated=generated if isinstance(generated, str) else None,
@@ -150,7 +144,7 @@ def _unread(attributes: Mapping[str, AttributeColumn]) -> list[str]:
         f"attribute {name}{f' ({column.type})' if column.type else ''} "
         f"of {len(column.nodes):,} nodes, such as {_shortened(column.values[0])}"
         for name, column in attributes.items()
-        if name not in _READ
+        if name not in USED and name != STATED
     ]
 
 

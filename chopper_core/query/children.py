@@ -12,6 +12,7 @@ from chopper_core.metrics import Metric, Scope, Values, default_columns, metric_
 from chopper_core.metrics.lookup import reason_notes
 from chopper_core.metrics.time import INSTANCES, SHARE
 from chopper_core.model import address
+from chopper_core.model.attributes import attributes_at
 from chopper_core.model.run import TIMES_NOTES, Run, interval_of
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View, enter
@@ -76,6 +77,10 @@ def children(run: Run, view: View) -> Frame:
         and not values(column.name).present().any()
     ]
     shown_labels = [labels[row] for row in shown]
+
+    def target(row: int) -> View:
+        return view if view.is_leaf else enter(view, shown_labels[row])
+
     return Frame(
         view=view,
         address=address.render(view),
@@ -95,7 +100,8 @@ def children(run: Run, view: View) -> Frame:
             *reason_notes(nowhere, run.table, run.hardware),
         ),
         partial_total=coverage.partial_totals(columns),
-        target=lambda row: view if view.is_leaf else enter(view, shown_labels[row]),
+        attributes=lambda row: attributes_at(run, target(row)),
+        target=target,
         signal=signal,
         means=means_of(signal, nodes, shown),
         over=instance_levels(view),

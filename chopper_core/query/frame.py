@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from chopper_core.metrics import Metric, Values
 from chopper_core.model import address
+from chopper_core.model.attributes import TypedValue
 from chopper_core.model.charts import Chart
 from chopper_core.model.signals import Signal
 from chopper_core.model.view import View
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
 
 Number = int | float
 Cell = int | float | str
+
+
+def _no_attributes(row: int) -> Mapping[str, TypedValue]:
+    return {}
 
 
 class Frame(Struct, frozen=True, eq=False):
@@ -72,6 +77,8 @@ class Frame(Struct, frozen=True, eq=False):
     left_out: tuple[int, ...] = ()
     """Those of them that take no part in the figures of other rows and in the total."""
 
+    attributes: Callable[[int], Mapping[str, TypedValue]] = _no_attributes
+    """What the trace gives of a row's activity beside its figures; none for rows of several."""
     partial_total: frozenset[str] = frozenset()
     """The columns whose total covers only some GPUs of the node."""
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 from msgspec import Struct
 
+from chopper_core.model.attributes import plain
 from chopper_core.model.charts import Lanes
 from chopper_core.model.run import TIMES_NOTES
 from chopper_core.query.frame import Cell, Frame
@@ -28,6 +29,7 @@ def as_json(frame: Frame, *, limit: int | None = None) -> str:
     `left_out` has the truncated iterations that the figures leave out, `truncated` marks their
     rows, `held` names the columns of a row whose value is that of the nearest sample outside of it,
     `partial` those whose value covers only some of the row's GPUs, as `partial_total` of the total.
+    `attributes` has what the trace gives of a row's activity beside its figures.
     """
     count = len(frame) if limit is None else min(limit, len(frame))
     document: dict[str, Any] = {
@@ -49,6 +51,7 @@ def as_json(frame: Frame, *, limit: int | None = None) -> str:
                 **_finite(frame.row(row)),
                 **({"held": held} if (held := _held(frame, row)) else {}),
                 **({"partial": lacks} if (lacks := _partial(frame, row)) else {}),
+                **({"attributes": known} if (known := _attributes(frame, row)) else {}),
             }
             for row in range(count)
         ],
@@ -79,6 +82,10 @@ def _held(frame: Frame, row: int) -> list[str]:
 def _partial(frame: Frame, row: int) -> list[str]:
     columns = (column.name for column in frame.columns)
     return [name for name in columns if frame.values[name].is_partial(row)]
+
+
+def _attributes(frame: Frame, row: int) -> dict[str, Any]:
+    return {name: plain(value) for name, value in frame.attributes(row).items()}
 
 
 def _plain_numbers(numbers: Any) -> Any:

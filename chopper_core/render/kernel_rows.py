@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from chopper_core.model.attributes import NO_NODE, Attributes, as_json, nodes_at
 from chopper_core.model.column_names import integral_of, known_of
 from chopper_core.model.run import Run
 from chopper_core.model.table import ADDITIVE, NO_LABEL, NO_TIME, PHASES, Category, Kind, Selection
@@ -31,7 +32,7 @@ def kernel_rows(
 
     Labels and names are dictionaries, times int64 ns since `run.origin_ns`, missing values null.
     `counters` and `signals` of the table add columns; a signal is its time-weighted mean over the
-    activity.
+    activity. Where traces give attributes of activities, `attributes` has them as JSON.
     """
     import pyarrow as pa
 
@@ -71,6 +72,14 @@ def kernel_rows(
         is_known = known_ns > 0
         mean = table.measured[integral_of(name)][rows] / np.where(is_known, known_ns, 1.0)
         columns[name] = array_of(mean, is_known)
+    attributes = run.side(Attributes)
+    if len(attributes):
+        gpus, nodes = table.gpu[rows].tolist(), nodes_at(table, rows).tolist()
+        texts = [
+            as_json(attributes.of(gpu, node)) if node != NO_NODE else None
+            for gpu, node in zip(gpus, nodes, strict=True)
+        ]
+        columns["attributes"] = pa.array(texts, pa.string())
     made = pa.Table.from_arrays(list(columns.values()), names=list(columns))
     times = {"times": run.times_mark} if run.times_mark else {}
     return made.replace_schema_metadata({"chopper": KERNELS_SCHEMA, **times})

@@ -9,6 +9,7 @@ from typing import Final
 
 import numpy as np
 
+from chopper_core.model.attributes import attribute_text
 from chopper_core.query.frame import Frame
 from chopper_core.query.tints import INKS, tints
 from chopper_core.render.ansi import Paint, plain
@@ -37,6 +38,7 @@ SPARK_BINS: Final = 24
 _MIN_NAME: Final = 16
 _MAX_NAME: Final = 100
 _HTML_ROWS: Final = 60
+_MAX_ATTRIBUTE: Final = 240
 _TOTAL: Final = "total"
 _SCOPE: Final = "scope"
 
@@ -244,7 +246,16 @@ def _markdown_cell(frame: Frame, column: ColumnText, row: int) -> str:
 
 def _footer(frame: Frame, count: int, drawn: Sequence[str]) -> list[str]:
     notes = [f"note: {note}" for note in (*frame.notes, *limit_notes(frame, count))]
+    if len(frame) == 1:
+        notes += [
+            f"{name}: {clean(_shortened(attribute_text(value)))}"
+            for name, value in frame.attributes(0).items()
+        ]
     return [*notes, command(frame.address, charted=_is_charted(frame, drawn))]
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _MAX_ATTRIBUTE else f"{text[:_MAX_ATTRIBUTE]}… (all of it in JSON)"
 
 
 def _markdown_row(cells: list[str]) -> str:

@@ -164,6 +164,22 @@ class Collective(Struct, frozen=True):
     group_name: str = ""
     group_description: str = ""
     group_ranks: str = ""
+    source_rank: int = ABSENT
+    """The peer of a receive."""
+    target_rank: int = ABSENT
+    """The peer of a send."""
+
+
+class OperatorTexts(Struct, frozen=True):
+    """Inputs and outputs of an operator as texts of Python lists, as Chakra's nodes have them.
+
+    A tensor's value is its id, storage, offset, elements, bytes of an element, and device.
+    """
+
+    values: str
+    shapes: str
+    types: str
+    outputs: str
 
 
 class InputTexts(Struct, frozen=True):
@@ -205,6 +221,8 @@ class Trace(Struct, frozen=True):
     losses: Losses
     inputs: Sequence[InputTexts] = ()
     allocations: Allocations = NO_ALLOCATIONS
+    operators: Mapping[int, OperatorTexts] = {}
+    """Row of `ranges` → its inputs and outputs, of a trace that a host trace completes."""
 
     @property
     def generated(self) -> str | None:

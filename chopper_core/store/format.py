@@ -20,6 +20,7 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from chopper_core.model.attributes import Attributes, StatedEdges
 from chopper_core.model.hardware import CounterInfo, Hardware
 from chopper_core.model.host_lane import HostLane
 from chopper_core.model.host_time import HostTime
@@ -54,7 +55,13 @@ SERIES: Final = "series.arrow"
 CPU: Final = "cpu.arrow"
 RUN: Final = "run.json"
 OPERATIONS: Final = "operations.arrow"
-SIDE_TABLES: Final[tuple[type[SideTable], ...]] = (HostTime, MemoryEvents, HostLane)
+SIDE_TABLES: Final[tuple[type[SideTable], ...]] = (
+    HostTime,
+    MemoryEvents,
+    HostLane,
+    Attributes,
+    StatedEdges,
+)
 """The side tables that a store keeps."""
 FILES: Final = frozenset(
     (KERNELS, MEASURED, SERIES, CPU, RUN, OPERATIONS, *(each.FILE for each in SIDE_TABLES))

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from chopper_core.metrics import METRICS, Metric, Scope, Values, metric_named
 from chopper_core.metrics.time import INSTANCES
 from chopper_core.model import address
+from chopper_core.model.attributes import attributes_at
 from chopper_core.model.charts import picked
 from chopper_core.model.column_names import NO_STARTS, NO_TIMES
 from chopper_core.model.groups import Groups
@@ -246,6 +247,7 @@ def _frame(run: Run, view: View, result: ViewResult) -> Frame:
             *filter_note(len(result.labels), len(shown)),
         ),
         target=lambda row: result.opens(int(shown[row])),
+        attributes=lambda row: attributes_at(run, result.opens(int(shown[row]))),
         signal=signal,
         means=_no_means if nodes is None else means_of(signal, nodes, shown),
         sparks=nodes is not None,

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from chopper_core.metrics import METRICS, Metric, Reduces, Theme, Values, metric_named
 from chopper_core.metrics.counters import lacking as lacking_counters
 from chopper_core.metrics.lookup import reasons
+from chopper_core.model.attributes import attribute_text, attributes_at
 from chopper_core.model.charts import Lanes
 from chopper_core.model.column_names import is_counted
 from chopper_core.model.run import Run
@@ -121,6 +122,8 @@ class Detail(Struct, frozen=True):
     """Why they are, but for those that lack counters."""
     lacking: Mapping[tuple[str, ...], Sequence[Metric]]
     """Counters that the run has not → what they would give."""
+    attributes: Mapping[str, str]
+    """What the trace gives of the activity beside its figures."""
 
 
 def detail(run: Run, frame: Frame, row: int) -> Detail:
@@ -148,6 +151,7 @@ def detail(run: Run, frame: Frame, row: int) -> Detail:
             title = next((title for title, names in _KINDS.items() if name in names), own)
             groups.setdefault(title, [])
             groups[title].append(figure)
+    target = frame.target(row)
     missing = tuple(figure.metric for figure in told.values() if figure.number is None)
     lacking: dict[tuple[str, ...], list[Metric]] = {}
     if any(map(is_counted, run.table.measured)):
@@ -166,4 +170,5 @@ def detail(run: Run, frame: Frame, row: int) -> Detail:
         missing,
         reasons(others_missing, run.table, run.hardware),
         lacking,
+        {name: attribute_text(value) for name, value in attributes_at(run, target).items()},
     )

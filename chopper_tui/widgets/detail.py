@@ -22,6 +22,8 @@ _MIN_CELLS_FULL: Final = 26
 """Cells that a figure with its title takes at least; the same for all rows, so that none jumps."""
 _MAX_TITLES: Final = 24
 """Titles that are named for one reason."""
+_MAX_ATTRIBUTE: Final = 1_000
+"""Characters of an attribute; exports have all of it."""
 _MAX_ACROSS: Final = 3
 """The most figures of one line."""
 
@@ -111,6 +113,12 @@ def full_detail(detail: Detail, width: int, glyphs: Glyphs) -> Iterator[Pieces]:
     yield from _name(detail, width, glyphs)
     yield from _wrapped(detail.address, width, "dim")
     yield from _groups(detail, width, glyphs)
+    if detail.attributes:
+        yield []
+        yield [("attributes in the trace", "strong")]
+    for name, text in detail.attributes.items():
+        shown = text if len(text) <= _MAX_ATTRIBUTE else text[:_MAX_ATTRIBUTE] + glyphs.ellipsis
+        yield from _wrapped(f"{name}: {clean(shown)}", width, "text")
     if detail.zeros:
         yield []
         yield [("zero", "strong")]

@@ -250,3 +250,36 @@ def test_a_line_of_any_length_is_skipped(tmp_path: Path, monkeypatch: pytest.Mon
     found = simulation.read(path)
     assert len(found.graphs[0]) == 2
     assert any("2 lines of more than" in note for note in found.notes)
+
+
+OLD = """\
+ASTRA-sim + NS3
+issue,sys->id=1,tick=0,node->id=428,node->name=COMP_NODE_conv1_BWD_WG
+callback,sys->id=1,tick=1082450000,node->id=429,node->name=COMP_NODE_bias
+callback,sys->id=1,tick=1082450000,node->id=428,node->name=COMP_NODE_conv1_BWD_WG
+sys[1] finished, 1082450000 cycles
+"""
+
+
+def test_lines_of_astra_sim_2_0(tmp_path: Path) -> None:
+    """It has no exposed communication yet, and no line that issues nodes without work."""
+    run = opened(tmp_path, OLD)
+    assert rows(run) == [(1, 0, 1_082_450_000, "COMP_NODE_conv1_BWD_WG", Kind.COMPUTE)]
+    assert run.sources[0].facts["finished"] == "1082450000"
+    assert run.sources[0].losses == ("system 1: 1 nodes are done without a line that issues them",)
+
+
+def test_statistics_with_units(tmp_path: Path) -> None:
+    """Those that ASTRA-sim adds with the roofline, the memory tracker and bandwidths."""
+    head = "[2026-06-12 08:26:48.997] [statistics] [info] sys[0]"
+    lines = (
+        f"{head}, Compute bound percentage: 12.500%",
+        f"{head}, Average operation intensity: 7.250",
+        f"{head}, Average network bandwidth: 31.004 GB/s across 2 communication operations",
+        f"{head} peak memory usage: 1.50 GB",
+    )
+    facts = opened(tmp_path, LOGGED + "\n".join(lines) + "\n").sources[0].facts
+    assert facts["Compute bound percentage"] == "12.500%"
+    assert facts["Average operation intensity"] == "7.250"
+    assert facts["Average network bandwidth"].startswith("31.004 GB/s across 2")
+    assert facts["peak memory usage"] == "1.50 GB"

@@ -8,7 +8,7 @@ kernel table is in attributes of Chopper's own, so that the files read back as t
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
@@ -17,6 +17,14 @@ import numpy as np
 from msgspec import Struct, structs
 
 from chopper_core.align.execution_graph import RULES
+from chopper_core.align.graph_nodes import KEPT, RANK_OF, STATED
+from chopper_core.model.attributes import (
+    NO_NODE,
+    Attributes,
+    TypedValue,
+    attribute_names,
+    nodes_at,
+)
 from chopper_core.model.column_names import FLOPS, FLOPS_TYPE, NO_TIMES
 from chopper_core.model.hardware import ElementType
 from chopper_core.model.run import Gpu, Run
@@ -24,12 +32,18 @@ from chopper_core.model.table import NO_LABEL, NO_TIME, PHASES, Category, Kernel
 from chopper_core.render.exports import ExportOptions, chosen_rows, new_folder
 from chopper_core.render.exports.communicators import (
     Communicator,
+    Transfer,
     comm_type,
     communicators,
+    transfers,
+    unmatched,
 )
 from chopper_core.sources.chakra.files import write_et
-from chopper_core.sources.chakra.lint import GROUP_FILE, WORLD
+from chopper_core.sources.chakra.graph import IO_SIDES
+from chopper_core.sources.chakra.lint import FEEDER_TYPES, GROUP_FILE, WORLD
 from chopper_core.sources.chakra.schema import (
+    NODE_TYPE,
+    PAIRWISE,
     Attribute,
     CommType,
     Metadata,
@@ -41,7 +55,7 @@ from chopper_core.util.arrays import Index, Int64
 from chopper_core.util.errors import DataError
 from chopper_core.util.grouping import run_starts
 from chopper_core.util.progress import Progress
-from chopper_core.views.shared.dependencies import dependencies, time_order
+from chopper_core.views.shared.dependencies import dependencies, stated, time_order
 from chopper_core.views.shared.process_groups import told_apart
 
 DESCRIPTION: Final = "a folder of Chakra traces, one .et per rank, for simulators"
@@ -64,6 +78,10 @@ class _Plan(Struct, frozen=True):
     size_of: Mapping[int, int]
     """Code of a process group → its ranks, 0 where that isn't known."""
     gaps: bool
+    transfers: Mapping[int, Transfer]
+    """Row → its send or receive."""
+    kept: Sequence[str]
+    """The names of the attributes that the traces gave."""
 
 
 def write(run: Run, path: Path, options: ExportOptions, progress: Progress) -> list[str]:
@@ -73,13 +91,16 @@ def write(run: Run, path: Path, options: ExportOptions, progress: Progress) -> l
         raise DataError(f"{run.name} can't be simulated: {NO_TIMES}")
     chosen = chosen_rows(run, options)
     groups = communicators(run, chosen)
-    notes, left_out = _refused(run, groups, force=options.force)
+    sent = transfers(run, chosen)
+    notes, left_out = _refused(run, groups, sent, force=options.force)
     plan = _Plan(
         origin_ns=int(table.start_ns[chosen].min()),
         rank_of={gpu.index: number for number, gpu in enumerate(run.gpus)},
         number_of={one.code: one.number for one in groups},
         size_of={one.code: one.size for one in groups},
         gaps=options.gaps,
+        transfers=sent,
+        kept=attribute_names(run.side(Attributes)),
     )
     name = Path(run.name.partition(",")[0]).name.partition(".")[0] or "run"
     with new_folder(path) as folder:
@@ -88,7 +109,7 @@ def write(run: Run, path: Path, options: ExportOptions, progress: Progress) -> l
             own = chosen[(table.gpu[chosen] == gpu.index) & ~np.isin(chosen, left_out)]
             own = time_order(table, own)
             with (folder / f"{name}.{number}.et").open("wb") as file:
-                write_et(file, _metadata(run, gpu, plan), _nodes(table, own, plan))
+                write_et(file, _metadata(run, gpu, plan), _nodes(run, own, plan))
         members = {
             str(one.number): [plan.rank_of[gpu] for gpu in one.gpus]
             for one in groups
@@ -99,33 +120,48 @@ def write(run: Run, path: Path, options: ExportOptions, progress: Progress) -> l
     return [*notes, *_limits(run, written, groups, plan)]
 
 
-def _refused(run: Run, groups: Sequence[Communicator], *, force: bool) -> tuple[list[str], Index]:
-    """Sentences and rows of the groups whose members differ; raises DataError unless forced."""
-    notes, left_out = [], [np.zeros(0, np.intp)]
+def _refused(
+    run: Run, groups: Sequence[Communicator], sent: Mapping[int, Transfer], *, force: bool
+) -> tuple[list[str], Index]:
+    """Sentences and rows of the groups and pairs of GPUs whose members differ.
+
+    Raises DataError unless forced.
+    """
+    wrong: list[tuple[str, str, str, Index]] = []
     for one in groups:
-        if not one.mismatch:
-            continue
-        name = f"group {one.label!r}" if one.label else "the collectives without a group"
-        if not force:
-            raise DataError(
-                f"{run.name} can't be simulated: in {name}, {one.mismatch}; nothing was written. "
-                "Try one --iteration N, or --force, which leaves out the group's collectives."
-            )
-        rows = np.concatenate(one.rows)
-        left_out.append(rows)
-        notes.append(f"left out {len(rows)} collectives of {name}: {one.mismatch}")
-    return notes, np.concatenate(left_out)
+        if one.mismatch:
+            name = f"group {one.label!r}" if one.label else "the collectives without a group"
+            wrong.append(("collectives", name, one.mismatch, np.concatenate(one.rows)))
+    for (sender, receiver), mismatch in unmatched(run.table, sent).items():
+        of_pair = [
+            row for row, one in sent.items() if (one.sender, one.receiver) == (sender, receiver)
+        ]
+        name = f"GPUs {sender} to {receiver}"
+        wrong.append(("sends and receives", name, mismatch, np.array(of_pair, np.intp)))
+    if wrong and not force:
+        kinds, name, mismatch, _ = wrong[0]
+        raise DataError(
+            f"{run.name} can't be simulated: in {name}, {mismatch}; nothing was written. "
+            f"Try one --iteration N, or --force, which leaves out the {kinds} there."
+        )
+    notes = [
+        f"left out {len(rows)} {kinds} of {name}: {mismatch}"
+        for kinds, name, mismatch, rows in wrong
+    ]
+    return notes, np.concatenate([np.zeros(0, np.intp), *(rows for *_, rows in wrong)])
 
 
 def _limits(run: Run, chosen: Index, groups: Sequence[Communicator], plan: _Plan) -> list[str]:
     """Sentences on what the files lack for a simulation."""
     table, notes = run.table, []
     comm = chosen[table.kind[chosen] == Kind.COMM].tolist()
-    untyped = {row for row in comm if comm_type(table, row) is None}
+    untyped = {row for row in comm if comm_type(table, row) is None and row not in plan.transfers}
     if untyped:
+        early = sum(table.launch_ns[row] == NO_TIME for row in untyped)
         notes.append(
             f"{len(untyped)} communication kernels are written as COMP: the trace gives neither "
             "a collective nor the peer of a send or receive"
+            + (f"; {early} of them have no launch record" if early else "")
         )
     without = sum(_sent_bytes(table, row, plan) is None for row in comm if row not in untyped)
     if without:
@@ -153,6 +189,8 @@ def _metadata(run: Run, gpu: Gpu, plan: _Plan) -> Metadata:
         attributes["process_groups"] = Attribute("string", json.dumps(groups))
     if gpu.hardware:
         attributes["hardware"] = Attribute("string", gpu.hardware)
+    if plan.kept:
+        attributes[KEPT] = Attribute("string_list", list(plan.kept))
     if run.times_mark:
         attributes[run.times_mark] = Attribute("bool", True)
     if run.generated:
@@ -162,10 +200,12 @@ def _metadata(run: Run, gpu: Gpu, plan: _Plan) -> Metadata:
     return Metadata(_VERSION, attributes)
 
 
-def _nodes(table: KernelTable, rows: Index, plan: _Plan) -> Iterator[Node]:
+def _nodes(run: Run, rows: Index, plan: _Plan) -> Iterator[Node]:
     """The nodes of one GPU, whose rows come in the order of their start."""
+    table = run.table
     start = table.start_ns[rows]
-    deps = dependencies(table, rows)
+    needs_of = _needs(run, rows)
+    attributes, nodes = run.side(Attributes), nodes_at(table, rows).tolist()
     start_us = ((start - plan.origin_ns) / _NS_PER_US).round().astype(np.int64)
     duration_us = _carried_us(table.duration_ns[rows], table.stream[rows])
     gap_before = _gaps(table, rows) if plan.gaps else np.zeros(len(rows), np.int64)
@@ -175,21 +215,94 @@ def _nodes(table: KernelTable, rows: Index, plan: _Plan) -> Iterator[Node]:
         np.where(start + table.duration_ns[rows] == end, np.arange(len(rows)), 0)
     )
     for place, row in enumerate(rows.tolist()):
-        needs = ids[deps.before[deps.first[place] : deps.first[place + 1]]].tolist()
+        needs = needs_of(place)
+        data, control = (
+            [int(ids[before]) for before, _, is_control in needs.edges if is_control == kind]
+            for kind in (False, True)
+        )
         if gap := int(gap_before[place]):
             before = int(ids[last[place - 1]])
             gap_start = int(start[place]) - gap - plan.origin_ns
             yield _gap(int(ids[place]) - 1, before, gap_start, gap)
-            needs = [int(ids[place]) - 1, *(each for each in needs if each != before)]
-        yield _node(
+            data = [int(ids[place]) - 1, *(each for each in data if each != before)]
+        node = _node(
             table,
             row,
             plan,
             id=int(ids[place]),
-            data_deps=needs,
+            data_deps=data,
+            ctrl_deps=control,
             start_us=int(start_us[place]),
             duration_us=int(duration_us[place]),
         )
+        if nodes[place] != NO_NODE:
+            kept = attributes.of(int(table.gpu[row]), nodes[place])
+            _add_kept(node, kept, plan.transfers.get(row), plan)
+        if needs.is_stated:
+            pairs = (n for before, host_ns, _ in needs.edges for n in (int(ids[before]), host_ns))
+            node.attributes[STATED] = Attribute("int64_list", [needs.lead_ns, *pairs])
+        yield node
+
+
+class _Needs(Struct, frozen=True):
+    """What a row waits for."""
+
+    edges: Sequence[tuple[int, int, bool]]
+    """The place of each activity, the host's work since in ns, and whether it is control."""
+    lead_ns: int
+    is_stated: bool
+
+
+def _needs(run: Run, rows: Index) -> Callable[[int], _Needs]:
+    """The dependencies of each place among the rows: those of the trace, else of the times."""
+    found = stated(run, rows) if len(rows) else None
+    if found is None:
+        deps = dependencies(run.table, rows)
+        return lambda place: _Needs(
+            [
+                (before, 0, False)
+                for before in deps.before[deps.first[place] : deps.first[place + 1]].tolist()
+            ],
+            0,
+            is_stated=False,
+        )
+    order = np.lexsort((found.before, found.after))
+    first = np.searchsorted(found.after[order], np.arange(len(rows) + 1)).tolist()
+    columns = (found.before, found.host_ns, found.is_control)
+    edges = list(zip(*(each[order].tolist() for each in columns), strict=True))
+    lead: list[int] = found.lead_ns.tolist()
+    return lambda place: _Needs(edges[first[place] : first[place + 1]], lead[place], is_stated=True)
+
+
+def _add_kept(
+    node: Node, kept: Mapping[str, TypedValue], transfer: Transfer | None, plan: _Plan
+) -> None:
+    """Give a node what a trace gave of it, in place of what was made of the table."""
+    io: dict[str, dict[str, str]] = {side: {} for side in IO_SIDES}
+    for name, (kind, value) in kept.items():
+        side = next((side for side in IO_SIDES if name.startswith(side)), None)
+        if side is not None:
+            io[side][name.removeprefix(side)] = str(value)
+        elif name == NODE_TYPE and NodeType[value] not in PAIRWISE:
+            node.type = NodeType[value]
+        else:
+            # Feeders read 0 of an integer with another type than they expect.
+            kind = FEEDER_TYPES.get(name, kind) if type(value) is int else kind
+            node.attributes[name] = Attribute(kind, value) if kind else Attribute("", b"")
+    node.inputs, node.outputs = (io[side] for side in IO_SIDES)
+    if transfer is None:
+        return
+    node.type = transfer.kind
+    node.attributes.pop(NODE_TYPE, None)
+    node.attributes.setdefault("comm_tag", Attribute("int32", transfer.tag))
+    if transfer.bytes >= 0:
+        node.attributes.setdefault("comm_size", Attribute("int64", transfer.bytes))
+    for name, gpu in (("comm_src", transfer.sender), ("comm_dst", transfer.receiver)):
+        given = kept.get(name)
+        number = plan.rank_of[gpu]
+        node.attributes[name] = Attribute("int32", number)
+        if given is not None and given[1] != number:
+            node.attributes[RANK_OF[name]] = Attribute("int32", given[1])
 
 
 def _gap(number: int, before: int, start_ns: int, duration_ns: int) -> Node:

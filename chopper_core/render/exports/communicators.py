@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
@@ -9,10 +10,11 @@ from msgspec import Struct
 
 from chopper_core.align.collectives import group_label
 from chopper_core.align.operations import RECOMPUTE_SUFFIX
+from chopper_core.model.attributes import NO_NODE, Attributes, nodes_at
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, KernelTable, Kind
 from chopper_core.sources.chakra.lint import WORLD
-from chopper_core.sources.chakra.schema import CommType
+from chopper_core.sources.chakra.schema import NODE_TYPE, CommType, NodeType
 from chopper_core.sources.chakra.sequences import Step, first_difference, step
 from chopper_core.sources.trace import Collective
 from chopper_core.util.arrays import Index
@@ -26,6 +28,10 @@ TYPES: Final = {
     "combine": CommType.ALL_TO_ALL,
 }
 """Operation of a communication kernel → its type in the schema."""
+
+
+_PEERS: Final = {NodeType.COMM_SEND.name: "comm_dst", NodeType.COMM_RECV.name: "comm_src"}
+"""The attribute that names the other end."""
 
 
 class Communicator(Struct, frozen=True):
@@ -88,6 +94,59 @@ def communicators(run: Run, rows: Index) -> list[Communicator]:
         for one in found
     ]
     return sorted(numbered, key=lambda one: one.number)
+
+
+class Transfer(Struct, frozen=True):
+    """A send or a receive whose peer is one of the run's GPUs."""
+
+    kind: NodeType
+    sender: int
+    """The GPU that sends."""
+    receiver: int
+    tag: int
+    bytes: int
+
+
+def transfers(run: Run, rows: Index) -> dict[int, Transfer]:
+    """The sends and receives among some rows, by their row, as far as the trace names the peer."""
+    table, attributes = run.table, run.side(Attributes)
+    if not len(attributes):
+        return {}
+    ranks = [gpu.rank for gpu in run.gpus]
+    gpu_of = {gpu.rank: gpu.index for gpu in run.gpus if ranks.count(gpu.rank) == 1}
+    comm = rows[table.kind[rows] == Kind.COMM]
+    found = {}
+    for row, node in zip(comm.tolist(), nodes_at(table, comm).tolist(), strict=True):
+        gpu = int(table.gpu[row])
+        own = attributes.of(gpu, node) if node != NO_NODE else {}
+        kind = own.get(NODE_TYPE, ("", ""))[1]
+        tag = own.get("comm_tag", ("", 0))[1]
+        if kind not in _PEERS or type(tag) is not int:
+            continue
+        peer = gpu_of.get(own.get(_PEERS[kind], ("", None))[1])
+        if peer is None or peer == gpu:
+            continue
+        ends = (gpu, peer) if kind == NodeType.COMM_SEND.name else (peer, gpu)
+        found[row] = Transfer(NodeType[kind], *ends, tag, int(table.bytes[row]))
+    return found
+
+
+def unmatched(table: KernelTable, found: Mapping[int, Transfer]) -> dict[tuple[int, int], str]:
+    """Pairs of GPUs whose sends and receives don't match, and the first difference of each."""
+    order = sorted(found, key=lambda row: (int(table.start_ns[row]), row))
+    sides: dict[tuple[int, int, int], tuple[list[Step], list[Step]]] = {}
+    for row in order:
+        one = found[row]
+        sequences = sides.setdefault((one.sender, one.receiver, one.tag), ([], []))
+        size = (f"{one.bytes:,} B",) if one.bytes >= 0 else ()
+        sequences[one.kind == NodeType.COMM_RECV].append(("message", *size))
+    wrong = {}
+    for (sender, receiver, tag), sequences in sides.items():
+        if difference := first_difference((sender, receiver), sequences):
+            tagged = f" with tag {tag}" if tag else ""
+            message = difference.removeprefix("collective ").replace("is message", "is a message")
+            wrong[sender, receiver] = f"between a send{tagged} and its receive, {message}"
+    return wrong
 
 
 def _members(run: Run) -> dict[str, tuple[int, ...]]:

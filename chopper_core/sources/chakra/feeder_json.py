@@ -90,6 +90,17 @@ def read(path: Path, progress: Progress = silent) -> ExecutionGraph:
     return builder.graph("", document)
 
 
+def _typed(value: Any) -> Attribute:
+    """A value with the type that it would have in an `.et`; of any other shape its JSON."""
+    kinds = {bool: "bool", int: "int64", float: "double", str: "string"}
+    values = value if isinstance(value, list) else [value]
+    found = {type(each) for each in values}
+    is_large = any(type(each) is int and not -(2**63) <= each < 2**63 for each in values)
+    if len(found) != 1 or (kind := kinds.get(found.pop())) is None or is_large:
+        return Attribute("string", msgspec.json.encode(value).decode())
+    return Attribute(f"{kind}_list" if isinstance(value, list) else kind, value)
+
+
 def _node(path: Path, number: int, fields: Any) -> Node:
     if not isinstance(fields, dict):
         raise DataError(f"{path} has a node, the {number}th, that is no object.")
@@ -99,7 +110,7 @@ def _node(path: Path, number: int, fields: Any) -> Node:
         if name := _FIELDS.get(key.casefold()):
             known[name] = value
         else:
-            attributes[key] = Attribute("", value)
+            attributes[key] = _typed(value)
     try:
         return msgspec.convert(known, _JsonNode).node(attributes)
     except msgspec.ValidationError as error:

@@ -6,20 +6,22 @@ Every attribute is kept with its type, whether or not anything here reads it.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.sources.chakra.schema import Node, NodeType, Value
+from chopper_core.sources.chakra.schema import Attribute, Node, NodeType, Value
 from chopper_core.sources.shared.columns import Interner
 from chopper_core.sources.shared.losses import ABSENT, Losses
 from chopper_core.util.arrays import Index, Int8, Int32, Int64, Mask
 from chopper_core.util.errors import DataError
 
 _GROUPS: Final = "process_group:init"
+IO_SIDES: Final = ("inputs.", "outputs.")
+"""What the inputs and outputs of a node begin with among its attributes: `inputs.shapes`."""
 _INT64: Final = range(-(2**63), 2**63)
 
 
@@ -31,6 +33,12 @@ class AttributeColumn(Struct, frozen=True):
     nodes: Index
     """Places of the nodes that have it, rising."""
     values: Sequence[Value]
+    types: Sequence[str] = ()
+    """The type of each, where they differ."""
+
+    def type_of(self, at: int) -> str:
+        """The type of one of the values."""
+        return self.types[at] if self.types else self.type
 
 
 class Edges(Struct, frozen=True):
@@ -102,6 +110,20 @@ class ExecutionGraph(Struct, frozen=True):
         return ~self.is_host & (self.type > NodeType.METADATA)
 
 
+def _column(types: list[str], nodes: Index, values: Sequence[Value]) -> AttributeColumn:
+    distinct = dict.fromkeys(types)
+    return AttributeColumn(", ".join(distinct), nodes, values, types if len(distinct) > 1 else ())
+
+
+def _io_attributes(node: Node) -> Iterator[tuple[str, Attribute]]:
+    """The inputs and outputs of an activity: of host nodes nobody asks for them."""
+    if (node.inputs or node.outputs) and not node.get("is_cpu_op"):
+        for side, io in zip(IO_SIDES, (node.inputs, node.outputs), strict=True):
+            for part, text in io.items():
+                if text:
+                    yield f"{side}{part}", Attribute("string", text)
+
+
 class GraphBuilder:
     """Collects nodes one by one."""
 
@@ -113,7 +135,7 @@ class GraphBuilder:
         self._ids: list[int] = []
         self._columns = {name: array("q") for name in ("name", "type", "start", "duration")}
         self._deps = {name: (array("q", (0,)), array("Q")) for name in ("data", "control")}
-        self._attributes: dict[str, tuple[dict[str, None], array[int], list[Value]]] = {}
+        self._attributes: dict[str, tuple[list[str], array[int], list[Value]]] = {}
         self._groups: list[str] = []
         self.losses = Losses()
 
@@ -138,9 +160,9 @@ class GraphBuilder:
             first, to = self._deps[name]
             to.extend(ids)
             first.append(len(to))
-        for name, attribute in node.attributes.items():
-            types, nodes, values = self._attributes.setdefault(name, ({}, array("q"), []))
-            types[attribute.type] = None
+        for name, attribute in (*node.attributes.items(), *_io_attributes(node)):
+            types, nodes, values = self._attributes.setdefault(name, ([], array("q"), []))
+            types.append(attribute.type)
             nodes.append(place)
             value = attribute.value
             # Schemas of operators repeat on thousands of nodes.
@@ -174,7 +196,7 @@ class GraphBuilder:
             data=self._edges("data", ids, order),
             control=self._edges("control", ids, order),
             attributes={
-                name: AttributeColumn(", ".join(types), np.array(nodes, np.intp), values)
+                name: _column(types, np.array(nodes, np.intp), values)
                 for name, (types, nodes, values) in self._attributes.items()
             },
             process_groups=self._groups,

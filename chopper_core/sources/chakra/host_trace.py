@@ -18,7 +18,7 @@ from chopper_core.sources.shared.bytes import ByteSource
 from chopper_core.sources.shared.json_stream import members, skip_space
 from chopper_core.sources.shared.losses import ABSENT
 from chopper_core.sources.shared.text import FileHead
-from chopper_core.sources.trace import Collective
+from chopper_core.sources.trace import Collective, OperatorTexts
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
 
@@ -288,6 +288,12 @@ def collective_of(node: HostNode, groups: Mapping[str, Mapping[str, Any]]) -> Co
         group_description=str(attributes.get("pg_desc") or (pair[1] if pair else "")),
         group_ranks=msgspec.json.encode(ranks).decode() if isinstance(ranks, list) else "",
     )
+
+
+def operator_texts(node: HostNode) -> OperatorTexts:
+    """Inputs and outputs of a node, spelled as upstream's converter spells them."""
+    parts = (node.values, node.shapes, node.types, node.outputs)
+    return OperatorTexts(*(str(_json(each)) for each in parts))
 
 
 def tensors_of(node: HostNode) -> list[list[Any]]:

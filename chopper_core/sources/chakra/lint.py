@@ -26,7 +26,7 @@ GROUP_FILE: Final = "comm_group.json"
 """The members of each process group but the world, as ASTRA-sim's option takes them."""
 WORLD: Final = 0
 """The number of the group of all ranks, which needs no line in the group file."""
-_TYPES: Final[Mapping[str, str]] = {
+FEEDER_TYPES: Final[Mapping[str, str]] = {
     "is_cpu_op": "bool",
     "num_ops": "int64",
     "tensor_size": "uint64",
@@ -125,7 +125,7 @@ def _check_file(path: Path) -> _File:
 
 def _check_node(file: _File, node: Node) -> None:
     called = f"node {node.id} ({node.name[:40]})"
-    for name, kind in _TYPES.items():
+    for name, kind in FEEDER_TYPES.items():
         attribute = node.attributes.get(name)
         if attribute is not None and attribute.type != kind:
             file.add(

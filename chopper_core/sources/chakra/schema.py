@@ -47,7 +47,10 @@ class NodeType(IntEnum):
     COMM_COLL = 7
 
 
-COMMUNICATION: Final = (NodeType.COMM_SEND, NodeType.COMM_RECV, NodeType.COMM_COLL)
+NODE_TYPE: Final = "node_type"
+"""The attribute of an activity with its type, where a kernel table doesn't show it."""
+PAIRWISE: Final = (NodeType.COMM_SEND, NodeType.COMM_RECV)
+COMMUNICATION: Final = (*PAIRWISE, NodeType.COMM_COLL)
 
 
 class CommType(IntEnum):

@@ -37,7 +37,8 @@ _EVENT: Final = re.compile(
 )
 """System, tick, node id, node name (commas and all), type."""
 _STATISTIC: Final = re.compile(
-    rb"\bsys\[(\d{1,9})\](?:,| (?=peak)) ?([A-Za-z][\w -]{1,60}): (\d[\d.]{0,40}(?: ?[%\w/ ]{1,60})?)\s*$"
+    rb"\bsys\[(\d{1,9})\](?:,| (?=peak)) ?([A-Za-z][\w -]{1,60}): "
+    rb"(\d[\d.]{0,40}(?: ?[%\w/ ]{1,60})?)\s*$"
 )
 """Times are bare numbers; shares, bandwidths and memory have units behind them."""
 _FINISHED: Final = re.compile(

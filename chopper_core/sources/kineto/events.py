@@ -199,6 +199,8 @@ class Args(msgspec.Struct, gc=False):
     group_name: Any = msgspec.field(name="Process Group Name", default=None)
     group_description: Any = msgspec.field(name="Process Group Description", default=None)
     group_ranks: Any = msgspec.field(name="Process Group Ranks", default=None)
+    source_rank: Number = msgspec.field(name="Src Rank", default=ABSENT)
+    target_rank: Number = msgspec.field(name="Dst Rank", default=ABSENT)
     old_external_id: Number = msgspec.field(name="external id", default=ABSENT)
     record_function: Number = msgspec.field(name="Record function id", default=ABSENT)
     rank: Number = ABSENT

@@ -454,6 +454,8 @@ def _collective_of(args: Args) -> Collective:
         group_name=_text(args.group_name),
         group_description=_text(args.group_description),
         group_ranks=_text(args.group_ranks),
+        source_rank=_count(args.source_rank),
+        target_rank=_count(args.target_rank),
     )
 
 

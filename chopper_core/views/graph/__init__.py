@@ -319,12 +319,14 @@ def _headline(run: Run, scope: _ScopeGraph) -> tuple[str, ...]:
     graph, path = scope.graph, scope.path
     work, gaps = int(path.work_ns.sum()), _by_gap(path)
     types = _by_type(run.table, scope)
-    free = int(graph.work_ns.sum()) / max(work, 1)
+    free = int(graph.work_ns.sum()) / max(path.length_ns, 1)
     counts = np.bincount(node_types(run.table, scope.rows), minlength=len(TYPES)).tolist()
     mix = [f"{n} {name}" for n, name in zip(counts, TYPES, strict=True) if n]
+    lead = graph.edges.lead_ns
+    where = "between them" if lead is None else "before and between them"
     return (
         f"longest path: {len(path.places)} of {len(scope.rows)} activities, {time_text(work)} of "
-        f"work, {time_text(sum(gaps.values()))} between them; on average {free:.2f} could run at "
+        f"work, {time_text(sum(gaps.values()))} {where}; on average {free:.2f} could run at "
         "a time",
         f"path: {_listed(types | gaps)}",
         f"nodes: {', '.join(mix)}",
@@ -332,12 +334,20 @@ def _headline(run: Run, scope: _ScopeGraph) -> tuple[str, ...]:
 
 
 def _notes(scope: _ScopeGraph) -> tuple[str, ...]:
-    edges = np.bincount(scope.graph.edges.evidence, minlength=len(Evidence)).tolist()
+    found = scope.graph.edges
+    edges = np.bincount(found.evidence, minlength=len(Evidence)).tolist()
     shared = np.bincount(scope.graph.task)
     parts = [f"{n} {each.text}" for each, n in zip(Evidence, edges, strict=True) if n]
     if members := int(shared[shared > 1].sum()):
         parts.append(f"{members} kernels of collectives that wait for each other")
+    if found.lead_ns is not None and (led := int(np.count_nonzero(found.lead_ns))):
+        parts.append(f"{led} on work of the host, stated by the trace")
     notes = [f"dependencies: {'; '.join(parts)}" if parts else "no activity depends on another"]
+    if found.contradicted:
+        notes.append(
+            f"{found.contradicted} dependencies of the trace are left out: they lead to activities "
+            "that start no earlier"
+        )
     if edges[Evidence.HOST] or edges[Evidence.UNKNOWN]:
         notes.append(
             "dependencies on other streams without a queued launch may be chance: more may be free "
@@ -352,7 +362,7 @@ def _notes(scope: _ScopeGraph) -> tuple[str, ...]:
 
 def _charts(run: Run, scope: _ScopeGraph) -> tuple[Chart, ...]:
     parts = {**_by_type(run.table, scope), **_by_gap(scope.path)}
-    length = float(scope.path.work_ns.sum())
+    length = float(scope.path.length_ns)
     charts: list[Chart] = []
     if parts:
         series = [Series(name, np.array([ns / 1e6])) for name, ns in parts.items()]

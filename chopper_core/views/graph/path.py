@@ -20,7 +20,7 @@ from chopper_core.model.table import NO_TIME
 from chopper_core.util.arrays import Float64, Index, Int64, Mask
 from chopper_core.util.grouping import ranked, stable_order
 from chopper_core.views.shared.collectives import collectives_of
-from chopper_core.views.shared.dependencies import Dependencies, dependencies, time_order
+from chopper_core.views.shared.dependencies import Dependencies, dependencies_of, time_order
 
 GAPS: Final = ("host", "latency", "queued", "peer", "unknown")
 """Why the path doesn't run between two of its activities: the host launched late, the launch took
@@ -62,12 +62,17 @@ class LongestPath(Struct, frozen=True, eq=False):
     to_ns: Int64
     """The same with its own work."""
 
+    @property
+    def length_ns(self) -> int:
+        """The work on it, with that of the host where the trace states it."""
+        return int(self.to_ns.max())
+
 
 def graph_of(run: Run, rows: Index) -> Graph:
     """The dependencies of some activities of a run."""
     table = run.table
     rows = time_order(table, rows)
-    edges = dependencies(table, rows)
+    edges = dependencies_of(run, rows)
     start = table.start_ns[rows]
     end = start + table.duration_ns[rows]
     previous = edges.in_stream
@@ -80,7 +85,8 @@ def graph_of(run: Run, rows: Index) -> Graph:
 def _together(run: Run, rows: Index, start: Int64, end: Int64) -> tuple[Int64, Index]:
     """When the work of each row begins, and which begin together."""
     begin, task = start.copy(), np.arange(len(rows))
-    found = collectives_of(run)
+    # Ranks are scheduled one by one: there nothing is known of who came last.
+    found = None if run.is_reconstructed else collectives_of(run)
     if found is None:
         return begin, task
     place_of = np.full(len(run.table), -1, np.intp)
@@ -134,7 +140,7 @@ def longest_path(run: Run, graph: Graph) -> LongestPath:
         held_by=held_by,
         evidence=evidence,
         work_ns=work[places],
-        gap_ns=_gaps(run, graph, places, held_by),
+        gap_ns=_gaps(run, graph, places, held_by, edges),
         from_ns=to_ns - work,
         to_ns=to_ns,
     )
@@ -175,10 +181,15 @@ def _distances(graph: Graph, chains: _Chains) -> tuple[Int64, dict[int, int]]:
     first = np.searchsorted(np.sort(task_of), np.arange(len(tasks) + 1)).tolist()
     by_source = stable_order(source)
     leaving = np.searchsorted(source[by_source], np.arange(len(heads) + 1)).tolist()
-    offset = chains.offset(edges.before[chosen].astype(np.intp))[by_source].tolist()
+    # Work of the host leads to activities, where the trace has it.
+    host = np.zeros(len(chosen), np.int64) if edges.host_ns is None else edges.host_ns[chosen]
+    led = np.zeros(len(tasks), np.int64)
+    if edges.lead_ns is not None:
+        np.maximum.at(led, task_of, edges.lead_ns[heads])
+    offset = (chains.offset(edges.before[chosen].astype(np.intp)) + host)[by_source].tolist()
     target_of, edge = target[by_source].tolist(), chosen[by_source].tolist()
     open_edges = np.bincount(target, minlength=len(tasks)).tolist()
-    reached = [0] * len(tasks)
+    reached = led.tolist()
     best: dict[int, int] = {}
     own = work[heads].tolist()
     distance = [0] * len(heads)
@@ -190,7 +201,7 @@ def _distances(graph: Graph, chains: _Chains) -> tuple[Int64, dict[int, int]]:
             for k in range(leaving[member], leaving[member + 1]):
                 to, length = target_of[k], ended + offset[k]
                 open_edges[to] -= 1
-                if length > reached[to] or to not in best:
+                if length > reached[to] or (to not in best and length == reached[to]):
                     reached[to], best[to] = length, edge[k]
                 if not open_edges[to]:
                     ready.append(to)
@@ -216,7 +227,15 @@ def _walked(graph: Graph, chains: _Chains, best: dict[int, int], last: int) -> t
     return np.concatenate(places[::-1]), np.concatenate(edges[::-1]).astype(np.intp)
 
 
-def _gaps(run: Run, graph: Graph, places: Index, held_by: Index) -> Int64:
+def _led(graph: Graph, held_by: Index, edges: Index) -> Int64 | None:
+    """The host's work before each activity of a path, where the trace has it."""
+    host, lead = graph.edges.host_ns, graph.edges.lead_ns
+    if host is None or lead is None:
+        return None
+    return np.where(edges >= 0, np.append(host, 0)[edges], lead[held_by])
+
+
+def _gaps(run: Run, graph: Graph, places: Index, held_by: Index, edges: Index) -> Int64:
     """The time before each activity of a path, by cause: GAPS x activities."""
     begin, table = graph.begin_ns[places], run.table
     ended = np.append(begin[:1], graph.end_ns[places[:-1]])
@@ -227,13 +246,18 @@ def _gaps(run: Run, graph: Graph, places: Index, held_by: Index) -> Int64:
     is_known = launch != NO_TIME
     late = np.where(is_known, np.clip(launch - ended, 0, own), 0)
     is_late = late > 0
+    latency, queued = np.where(is_late, own - late, 0), np.where(is_known & ~is_late, own, 0)
+    if (led := _led(graph, held_by, edges)) is not None:
+        # The trace has the host's work itself, also that before the first activity.
+        late = np.where(is_known, late, np.minimum(led, own))
+        late[:1] = led[:1]
     return np.stack(
         [
             late,
-            np.where(is_late, own - late, 0),
-            np.where(is_known & ~is_late, own, 0),
+            latency,
+            queued,
             begin - arrived,
-            np.where(is_known, 0, own),
+            np.where(is_known, 0, np.maximum(own - late, 0)),
         ]
     )
 

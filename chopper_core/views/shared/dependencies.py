@@ -15,6 +15,8 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
+from chopper_core.model.attributes import NO_NODE, StatedEdges, nodes_at
+from chopper_core.model.run import Run
 from chopper_core.model.table import NO_TIME, KernelTable
 from chopper_core.util.arrays import Index, Int8, Int32, Int64, Mask
 from chopper_core.util.grouping import run_mask, run_starts, stable_order
@@ -26,7 +28,7 @@ _NEVER: Final = np.iinfo(np.int64).min
 
 
 class Evidence(IntEnum):
-    """Why one activity is taken to depend on another, the surest first."""
+    """Why one activity is taken to depend on another; what isn't stated, the surest first."""
 
     STREAM = 0
     """It comes next in the same stream."""
@@ -37,6 +39,10 @@ class Evidence(IntEnum):
     HOST = 3
     """It was launched after the other, on another stream, ended: the host kept the order, or it
     is chance."""
+    STATED = 4
+    """The trace states the dependency, perhaps through nodes of the host."""
+    CONTROL = 5
+    """The trace states it as a control dependency."""
 
     @property
     def text(self) -> str:
@@ -49,6 +55,8 @@ _TEXTS: Final = {
     Evidence.QUEUED: "queued until another stream's activity ended",
     Evidence.UNKNOWN: "after another stream's activity, no launch record",
     Evidence.HOST: "launched after another stream's activity ended",
+    Evidence.STATED: "stated by the trace",
+    Evidence.CONTROL: "stated by the trace as control",
 }
 
 
@@ -64,6 +72,12 @@ class Dependencies(Struct, frozen=True, eq=False):
     before: Int32
     evidence: Int8
     """`Evidence` of each edge."""
+    host_ns: Int64 | None = None
+    """The host's work between both ends of each edge, of edges that a trace states."""
+    lead_ns: Int64 | None = None
+    """The host's work before each row that waits for no activity."""
+    contradicted: int = 0
+    """Stated dependencies on activities that don't come before, by the trace's times."""
 
     def __len__(self) -> int:
         return len(self.first) - 1
@@ -95,6 +109,67 @@ def time_order(table: KernelTable, rows: Index) -> Index:
     keys = (table.stream[some], table.duration_ns[some], np.cumsum(begins)[places])
     rows[places] = some[np.lexsort(keys)]
     return rows
+
+
+class Stated(Struct, frozen=True, eq=False):
+    """The dependencies that the trace states among some rows, as places among these."""
+
+    after: Index
+    before: Index
+    host_ns: Int64
+    is_control: Mask
+    lead_ns: Int64
+    """For each row the host's work before it from the start."""
+
+
+def stated(run: Run, rows: Index) -> Stated | None:
+    """The dependencies among rows as their traces state them; None for a run without."""
+    edges = run.side(StatedEdges)
+    if not len(edges):
+        return None
+    key = _key(run.table.gpu[rows], nodes_at(run.table, rows))
+    order = np.argsort(key, kind="stable")
+
+    def places(nodes: Int64) -> tuple[Index, Mask]:
+        wanted = _key(edges.gpu, nodes)
+        at = order[np.minimum(np.searchsorted(key[order], wanted), max(len(key) - 1, 0))]
+        return at, (key[at] == wanted) & (nodes >= 0)
+
+    after, has_after = places(edges.node)
+    before, has_before = places(edges.before)
+    lead = np.zeros(len(rows), np.int64)
+    leads = has_after & (edges.before == NO_NODE)
+    lead[after[leads]] = edges.host_ns[leads]
+    chosen = has_after & has_before
+    return Stated(
+        after[chosen], before[chosen], edges.host_ns[chosen], edges.is_control[chosen] > 0, lead
+    )
+
+
+def _key(gpu: Int32, node: Int64) -> Int64:
+    return gpu.astype(np.int64) << 40 | node
+
+
+def dependencies_of(run: Run, rows: Index) -> Dependencies:
+    """Those that the traces of a run state among rows in `time_order`, else those that its times
+    show."""
+    found = stated(run, rows) if len(rows) else None
+    if found is None:
+        return dependencies(run.table, rows)
+    forward = found.before < found.after
+    after, before, host_ns = (each[forward] for each in (found.after, found.before, found.host_ns))
+    order = np.lexsort((before, after))
+    first = np.zeros(len(rows) + 1, np.int64)
+    np.cumsum(np.bincount(after, minlength=len(rows)), out=first[1:])
+    evidence = np.where(found.is_control[forward], Evidence.CONTROL, Evidence.STATED)
+    return Dependencies(
+        first,
+        before[order].astype(np.int32),
+        evidence[order].astype(np.int8),
+        host_ns[order],
+        found.lead_ns,
+        int(np.count_nonzero(~forward)),
+    )
 
 
 def dependencies(table: KernelTable, rows: Index) -> Dependencies:
