@@ -20,9 +20,10 @@ from chopper_core.model.signals import Signal, between
 from chopper_core.model.units import Unit
 from chopper_core.util.errors import UsageError
 from chopper_core.views.power import columns
+from chopper_core.views.power.correlations import Correlation
 from chopper_core.views.power.samples import samples_of
 from chopper_core.views.query import query
-from chopper_core.views.shared.samples import TimeSpans, correlation, sampled
+from chopper_core.views.shared.samples import TimeSpans, beside_of, sampled
 
 TRUTH = Path(__file__).resolve().parents[2] / "demo_data" / "fsdp2" / "truth.json"
 
@@ -172,7 +173,8 @@ def test_correlation_is_numpy_s_over_the_same_times(run: Run) -> None:
     # Both come from one file, so that their samples stand for the same times.
     assert clock.begins_ns.tolist() == power.begins_ns.tolist()
     expected = np.corrcoef(clock.values, power.values)[0, 1]
-    assert correlation(clock, gpu.curves["power_w"]) == pytest.approx(expected)
+    found = Correlation.of(*beside_of(clock, gpu.curves["power_w"]))
+    assert found.r == pytest.approx(expected)
     frame = query(run, parse("R:gpu=5/iteration=11?view=power"))
     assert frame.row(0)["r_gfx_power"] == pytest.approx(expected)
 
@@ -283,3 +285,85 @@ def test_power_over_time_counts_idle_time_and_power_of_activities_does_not(run: 
     tree = query(run, parse("R?order=gpu&columns=power_w"))
     for row in range(len(power)):
         assert float(power.row(row)["mean_power_w"] or 0) < float(tree.row(row)["power_w"] or 0)
+
+
+def signal(name: str, begins: np.ndarray, ends: np.ndarray, values: np.ndarray) -> Signal:
+    curves = {0: between(begins, ends, values)}
+    return Signal(name, name, Unit.MHZ, curves, 0, float(values.max()))
+
+
+def with_heat(heat: str, seed: int, *, slows: bool = True) -> Run:
+    """A GPU whose kernels take 1 / clock; the clock falls with the heat, which drifts."""
+    random = np.random.default_rng(seed)
+    begins = np.arange(0, 2_000_000, 10_000, dtype=np.int64)
+    degrees = 70 + 8 * np.sin(np.arange(200) / 7) + random.normal(0, 3, 200)
+    clock = 2000 - 12 * (degrees - 70)
+    rows = []
+    for begin, mhz in zip(begins.tolist(), clock.tolist(), strict=True):
+        for place, (name, usual) in enumerate((("gemm", 2500), ("norm", 400))):
+            took = usual * 2000 / mhz if slows else usual * random.normal(1, 0.01)
+            rows.append(Row(begin + 4000 * place, round(took), iteration=1, kernel=name))
+    measured = {
+        "gfx_mhz": signal("gfx_mhz", begins, begins + 10_000, clock),
+        heat: signal(heat, begins, begins + 10_000, degrees),
+    }
+    return replace(run_of(rows), measured=measured)
+
+
+@pytest.mark.parametrize("heat", ["hotspot_c", "edge_c"])
+def test_heat_clock_and_duration_go_together(heat: str) -> None:
+    names = "r_gfx_hotspot,r_gfx_edge,r_time_gfx,r_time_heat,r_chance,r_samples"
+    (row,) = (query(with_heat(heat, 3), parse(f"R?view=power&columns={names}")).row(0),)
+    other = {"hotspot_c": "r_gfx_edge", "edge_c": "r_gfx_hotspot"}[heat]
+    assert row.pop(other) is None
+    of_clock = row["r_gfx_hotspot"] if heat == "hotspot_c" else row["r_gfx_edge"]
+    assert of_clock == pytest.approx(-1)
+    assert row["r_time_gfx"] == pytest.approx(-1, abs=1e-3)
+    assert row["r_time_heat"] == pytest.approx(1, abs=1e-3)
+    # 200 samples of a slow drift are worth fewer.
+    assert 4 <= row["r_samples"] < 80
+    assert row["r_chance"] == pytest.approx(np.tanh(2.576 / np.sqrt(row["r_samples"] - 3)), abs=0.2)
+
+
+def test_kernels_of_constant_time_correlate_with_nothing() -> None:
+    names = "r_time_gfx,r_time_heat,r_chance"
+    for seed in range(5):
+        row = query(with_heat("edge_c", seed, slows=False), parse(f"R?view=power&columns={names}"))
+        assert abs(row.row(0)["r_time_gfx"]) < row.row(0)["r_chance"]
+
+
+def test_chance_is_that_of_unrelated_series() -> None:
+    """Of drifting series that have nothing to do with each other, about 1 % seem to."""
+    random = np.random.default_rng(18)
+    beyond, count = 0, 1_500
+    for _ in range(count):
+        noise = random.normal(size=(2, 150))
+        for own in noise:
+            for at in range(1, 150):
+                own[at] += 0.7 * own[at - 1]
+        found = Correlation.of(*noise)
+        beyond += abs(found.r) > found.by_chance
+    assert 0.003 < beyond / count < 0.025
+
+
+def test_power_beyond_the_cap_has_its_time() -> None:
+    made = with_power(True)
+    cap = signal("power_cap_w", np.array([0]), np.array([100]), np.array([60.0]))
+    run = replace(made, measured=made.measured | {"power_cap_w": cap})
+    frame = query(run, parse("R?view=power&columns=peak_over_w,over_limit_ns"))
+    assert frame.row(0) == {"peak_over_w": 39, "over_limit_ns": 50}
+
+
+def test_dies_and_stacks_of_memory_are_compared() -> None:
+    made = with_power(False)
+    parts = {
+        f"{name}{place}": signal(
+            f"{name}{place}", np.array([0]), np.array([100]), np.array([value])
+        )
+        for name, values in (("gfx_mhz.xcd", (1900.0, 1870.0, 1910.0)), ("mem_c.hbm", (60.0, 67.0)))
+        for place, value in enumerate(values)
+    }
+    run = replace(made, measured=made.measured | parts)
+    frame = query(run, parse("R?view=power&columns=die_spread_mhz,die_spread_c"))
+    assert frame.row(0) == {"die_spread_mhz": 40, "die_spread_c": 7}
+    assert frame.row(1) == {"die_spread_mhz": None, "die_spread_c": None}

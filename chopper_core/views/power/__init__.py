@@ -21,7 +21,8 @@ from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import distinct, median_of
 from chopper_core.views.power import columns as c
 from chopper_core.views.power.charts import charts, energy_bars
-from chopper_core.views.power.samples import LIMITER, SIGNALS, GpuSamples, samples_of
+from chopper_core.views.power.correlations import correlations
+from chopper_core.views.power.samples import DIES, LIMITER, SIGNALS, GpuSamples, samples_of
 from chopper_core.views.shared.sampled_gpus import (
     ENERGY,
     WINDOW,
@@ -31,7 +32,7 @@ from chopper_core.views.shared.sampled_gpus import (
     sampled_notes,
     totals_of,
 )
-from chopper_core.views.shared.samples import Sampled, TimeSpans, correlation
+from chopper_core.views.shared.samples import Sampled, TimeSpans
 from chopper_core.views.shared.table_view import Partition, child_of, table_view, total_row
 from chopper_core.views.shared.tokens import tokens_in
 from chopper_core.views.spec import ViewResult, ViewSpec
@@ -56,7 +57,8 @@ VRAM: Final = "vram_bytes"
 _SHOWN_ALONE: Final = (
     *("mean_power_w", "peak_power_w", "sampled_energy_j", "limit_w", "at_limit_pct"),
     *("mean_gfx_mhz", "p05_gfx_mhz", "sd_gfx_mhz", "mean_mem_mhz", "mean_hot_c", "hottest_c"),
-    *("mean_mem_c", "throttled_pct", "low_clock_pct", "r_gfx_hotspot", "r_gfx_power"),
+    *("mean_mem_c", "throttled_pct", "low_clock_pct", "r_gfx_hotspot", "r_gfx_edge"),
+    *("r_gfx_power", "r_chance", "r_samples", "peak_over_w", "over_limit_ns", "die_spread_c"),
     *("mean_mem_power_w", "bursts", "burst_pct", "longest_burst_ns", "mean_gfx_util_pct"),
     *("pcie_in_bytes", "pcie_out_bytes", "nvlink_in_bytes", "nvlink_out_bytes"),
 )
@@ -97,7 +99,8 @@ def of_samples(run: Run, view: View) -> ViewResult:
     options = options_of(view.of)
     found = samples_of(run, view, options.window_ns)
     sampled = columns_of(run)
-    own = [*_columns(run, found, options), *sampled] if sampled else []
+    own = [*_columns(run, found, options), *correlations(run, view, found), *sampled]
+    own = own if sampled else []
     # The curves of the view lack the last sample's value, which the summaries have.
     own = list({metric.name: (metric, values) for metric, values in own}.values())
     known = [(metric, values) for metric, values in own if values.present().any()]
@@ -151,7 +154,7 @@ def _by_gpu(run: Run, view: View, found: list[GpuSamples], options: Options) -> 
     rows = Partition.of(run.tree_of(view), view, "gpu")
     scope = rows.scope(run)
     energy_j, token_mj = step_energy(run, view, options.tokens)
-    own = _columns(run, found, options)
+    own = [*_columns(run, found, options), *correlations(run, view, found)]
     own += [
         (METRICS["energy_j"], METRICS["energy_j"].compute(scope)),
         (c.STEP_ENERGY, numbered(energy_j)),
@@ -161,7 +164,9 @@ def _by_gpu(run: Run, view: View, found: list[GpuSamples], options: Options) -> 
     shown = (
         *("mean_power_w", "peak_power_w", "limit_w", "at_limit_pct", "iteration_energy_j"),
         *("token_energy_mj", "mean_gfx_mhz", "p05_gfx_mhz", "sd_gfx_mhz", "mean_mem_mhz"),
-        *("mean_hotspot_c", "throttled_pct", "r_gfx_hotspot", "r_gfx_power", "rolling_power_w"),
+        *("mean_hotspot_c", "mean_edge_c", "throttled_pct", "peak_over_w", "over_limit_ns"),
+        *("die_spread_mhz", "die_spread_c", "r_gfx_hotspot", "r_gfx_edge", "r_gfx_power"),
+        *("r_time_gfx", "r_time_heat", "r_chance", "r_samples", "rolling_power_w"),
         *("rolling_gfx_mhz", "bursts", "burst_pct", "longest_burst_ns"),
     )
     return table_view(
@@ -184,7 +189,7 @@ def _of_all(run: Run, view: View, found: list[GpuSamples], options: Options) -> 
     found.sort(key=lambda each: each.gpu)
     own = [
         (metric, values)
-        for metric, values in _columns(run, found, options)
+        for metric, values in (*_columns(run, found, options), *correlations(run, view, found))
         if values.present().any()
     ]
     labels = [str(each.gpu) for each in found]
@@ -230,10 +235,6 @@ def _columns(run: Run, found: list[GpuSamples], options: Options) -> Own:
     def rolling(name: str) -> Float64:
         return np.array([_mean(gpu.rolled[name][1]) for gpu in found])
 
-    def correlations(other: str) -> Float64:
-        pairs = [(gpu.signals["gfx_mhz"], gpu.curves.get(other)) for gpu in found]
-        return np.array([correlation(*pair) for pair in pairs])
-
     own: Own = [
         (c.POWER, numbered(power)),
         (c.POWER_HIGH, numbered(each("power_w", lambda own: own.quantile(0.95)))),
@@ -244,6 +245,8 @@ def _columns(run: Run, found: list[GpuSamples], options: Options) -> Own:
         (c.ROLLING_POWER, numbered(rolling("power_w"))),
         (c.LIMIT, numbered(limit)),
         (c.AT_LIMIT, numbered([_at_limit(gpu) for gpu in found])),
+        (c.PEAK_OVER, numbered(each("power_w", _largest) - limit)),
+        (c.OVER, numbered([_over_limit_ns(gpu) for gpu in found])),
         (c.BURSTS, numbered(bursts[0])),
         (c.BURST_SHARE, numbered(bursts[1])),
         (c.LONGEST_BURST, numbered(bursts[2])),
@@ -266,8 +269,8 @@ def _columns(run: Run, found: list[GpuSamples], options: Options) -> Own:
         (c.MEM_HOT, numbered(each("mem_c", Sampled.mean))),
         (c.EDGE, numbered(each("edge_c", Sampled.mean))),
         (c.THROTTLED, numbered(each("throttle_pct", Sampled.mean))),
-        (c.BY_TEMPERATURE, numbered(correlations("hotspot_c"))),
-        (c.BY_POWER, numbered(correlations("power_w"))),
+        (c.DIE_CLOCKS, numbered([_spread(gpu, DIES[-1:]) for gpu in found])),
+        (c.DIE_HEAT, numbered([_spread(gpu, DIES[:-1]) for gpu in found])),
     ]
     limiters = sorted({n for gpu in found for n in gpu.signals if n.startswith(LIMITER)})
     for name in limiters:
@@ -307,6 +310,23 @@ def _at_limit(gpu: GpuSamples) -> float:
         return np.nan
     at = power.values >= AT_LIMIT * gpu.limit_w
     return 100.0 * float(power.weights_ns[at].sum()) / float(power.weights_ns.sum())
+
+
+def _over_limit_ns(gpu: GpuSamples) -> float:
+    power = gpu.signals["power_w"]
+    if not len(power) or not np.isfinite(gpu.limit_w):
+        return np.nan
+    return float(power.weights_ns[power.values > gpu.limit_w].sum())
+
+
+def _spread(gpu: GpuSamples, beginnings: tuple[str, ...]) -> float:
+    """Largest less smallest mean of the dies, by the first kind of signal that two of them have."""
+    for beginning in beginnings:
+        means = [own.mean() for name, own in gpu.signals.items() if name.startswith(beginning)]
+        known = [mean for mean in means if np.isfinite(mean)]
+        if len(known) > 1:
+            return max(known) - min(known)
+    return np.nan
 
 
 def _sums_of_all(own: Own) -> Own:

@@ -9,6 +9,7 @@ import numpy as np
 
 from chopper_core.metrics import numbered
 from chopper_core.model.charts import BarChart, LineChart, Series, SignalRows
+from chopper_core.model.column_names import EDGE, HOTSPOT
 from chopper_core.query.outliers import outliers
 from chopper_core.util.arrays import Float64, Index, Int64
 from chopper_core.util.errors import UsageError
@@ -32,7 +33,7 @@ def charts(found: Sequence[GpuSamples], origin_ns: int) -> tuple[LineChart | Sig
         _over_time(found, "gfx_mhz", "gfx clock", "MHz", origin_ns),
         _rolling(found, "gfx_mhz", "rolling 0.05 quantile of gfx clock", "MHz", origin_ns),
         _rolling(found, "power_w", "rolling 0.95 quantile of power", "W", origin_ns),
-        _against(few, "hotspot_c", "hotspot", "°C"),
+        _against(few, HOTSPOT, "hotspot", "°C") or _against(few, EDGE, "edge", "°C"),
         _against(few, "power_w", "power", "W"),
     )
     return tuple(chart for chart in drawn if chart is not None)

@@ -163,6 +163,91 @@ BY_TEMPERATURE: Final = column(
     missing_because=f"{_NEEDS}, or one of the two doesn't change",
     signed=True,
 )
+BY_EDGE: Final = column(
+    "r_gfx_edge",
+    "",
+    "r gfx edge °C",
+    "Pearson's correlation of the clock's samples with the edge's temperature over their times.",
+    source="telemetry",
+    missing_because=f"{_NEEDS}, or one of the two doesn't change",
+    signed=True,
+)
+_SLOWER: Final = (
+    "the duration of the kernels that start in the time of a sample of the clock, over the mean of "
+    "kernels of the same name, operation and phase; compute that nothing overlaps"
+)
+TIME_BY_CLOCK: Final = column(
+    "r_time_gfx",
+    "",
+    "r time MHz",
+    f"Pearson's correlation with the clock of how slow kernels are: {_SLOWER}.",
+    source="trace and telemetry",
+    missing_because=f"{_NEEDS}, no kernels in the time of four samples, or one doesn't change",
+    signed=True,
+)
+TIME_BY_HEAT: Final = column(
+    "r_time_heat",
+    "",
+    "r time °C",
+    "Pearson's correlation with the temperature (of the hotspot, else of the edge) of how slow "
+    f"kernels are: {_SLOWER}.",
+    source="trace and telemetry",
+    missing_because=f"{_NEEDS}, no kernels in the time of four samples, or one doesn't change",
+    signed=True,
+)
+CHANCE: Final = column(
+    "r_chance",
+    "",
+    "r by chance",
+    "The correlation, of either sign, that unrelated series of so few samples exceed in 1 % of the "
+    "cases: tanh(2.576 / sqrt(n - 3)), n the fewest independent samples of the row's coefficients. "
+    "One that isn't larger says nothing.",
+    source="telemetry",
+    missing_because="fewer than four independent samples",
+)
+INDEPENDENT: Final = column(
+    "r_samples",
+    "",
+    "independent",
+    "The fewest independent samples of the row's correlations: n (1 - ab) / (1 + ab) of n samples "
+    "with autocorrelations a and b of neighbours (Bartlett).",
+    source="telemetry",
+    missing_because="fewer than four independent samples",
+)
+PEAK_OVER: Final = column(
+    "peak_over_w",
+    "W",
+    "peak - limit",
+    "peak_power_w less limit_w.",
+    source="telemetry, and limit_w",
+    missing_because=f"{_NEEDS}, or limit_w is unknown",
+    signed=True,
+)
+OVER: Final = column(
+    "over_limit_ns",
+    "ns",
+    "over limit",
+    "Time of the samples with more power than limit_w.",
+    source="telemetry, and limit_w",
+    missing_because=f"{_NEEDS}, or limit_w is unknown",
+)
+_PER_DIE: Final = "telemetry has no such value per die: MI300X needs amd-smi metric or gpu_metrics"
+DIE_CLOCKS: Final = column(
+    "die_spread_mhz",
+    "MHz",
+    "dies MHz",
+    "Largest less smallest mean clock of the GPU's dies (XCDs).",
+    source="telemetry",
+    missing_because=_PER_DIE,
+)
+DIE_HEAT: Final = column(
+    "die_spread_c",
+    "°C",
+    "dies °C",
+    "Largest less smallest mean temperature of the GPU's dies, else of its stacks of memory.",
+    source="telemetry",
+    missing_because=_PER_DIE,
+)
 BY_POWER: Final = column(
     "r_gfx_power",
     "",

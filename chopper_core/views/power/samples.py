@@ -17,6 +17,8 @@ from chopper_core.views.shared.samples import Sampled, TimeSpans, all_sampled, s
 ROLLED: Final = (("gfx_mhz", 0.05), ("power_w", 0.95))
 """The quantiles that the original takes of windows."""
 SIGNALS: Final = ("power_w", "gfx_mhz", "mem_mhz", "hotspot_c", "mem_c", "edge_c", "throttle_pct")
+DIES: Final = ("hotspot_c.", "mem_c.", "gfx_mhz.xcd")
+"""How the signals of single dies begin."""
 LIMITER: Final = "throttle_pct."
 """How the signals of single limiters begin."""
 
@@ -42,7 +44,7 @@ def samples_of(
 ) -> list[GpuSamples]:
     """The samples of the scope's GPUs, or of some spans; rolling quantiles only with a window."""
     tdp_w = float(run.hardware.tdp_w) if run.hardware else np.nan
-    limiters = [name for name in run.measured if name.startswith(LIMITER)]
+    limiters = [name for name in run.measured if name.startswith((LIMITER, *DIES))]
     found = []
     for gpu, stretches in (spans_of(run, view) if spans is None else spans).items():
         curves = {

@@ -195,19 +195,18 @@ def _taken(curve: IntegralCurve, near: slice, weights: Int64) -> Sampled:
     return Sampled(begins[kept], ends[kept], values, weights[kept])
 
 
-def correlation(one: Sampled, other: IntegralCurve | None) -> float:
-    """Pearson's r of a signal's samples with another signal's means over their times."""
-    values, beside = beside_of(one, other)
-    if len(values) < 3 or np.ptp(values) == 0 or np.ptp(beside) == 0:
-        return np.nan
-    return float(np.corrcoef(values, beside)[0, 1])
-
-
 def beside_of(one: Sampled, other: IntegralCurve | None) -> tuple[Float64, Float64]:
     """The samples for whose time another signal is known, and its means over their times."""
+    means = means_beside(one, other)
+    known = np.isfinite(means)
+    return one.values[known], means[known]
+
+
+def means_beside(one: Sampled, other: IntegralCurve | None) -> Float64:
+    """The mean of another signal over the time of each sample; NaN where it is unknown."""
     if other is None or not len(one):
-        return np.empty(0), np.empty(0)
+        return np.full(len(one), np.nan)
     area, covered = other.integrals(np.stack([one.begins_ns, one.ends_ns]))
     time = covered[1] - covered[0]
-    known = time > 0
-    return one.values[known], (area[1] - area[0])[known] / time[known]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray(np.where(time > 0, (area[1] - area[0]) / time, np.nan), np.float64)
