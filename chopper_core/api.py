@@ -224,6 +224,8 @@ def runs(
     sort: str = "",
     filter: str = "",  # noqa: A002
     base: str = "",
+    view: str = "",
+    parallel: str = "",
     jobs: int | None = None,
     cache: bool = True,
 ) -> ResultFrame:
@@ -231,18 +233,31 @@ def runs(
 
     `set` (`["tp=2,pp=16"]`) and `name` (`["{model}_{tp}-{pp}"]`) give settings as the command line
     does; `by` groups by a setting, `base` divides by a run's figures or by the `best` of the group.
+    `view` is another view of the runs as in an address: `sweep&by=microbatch&of=tokens_per_j`,
+    `overheads`, `findings`.
     Raises DataError where no run is found, UsageError for an unknown column or setting.
     """
     from chopper_core.ingest.runs import open_runs
+    from chopper_core.views import RUNS
     from chopper_core.views.query import query
 
     names = [fspath(path) for path in paths]
     given = given_settings(set, name)
-    found = open_runs(",".join(names), names, given, jobs=jobs, use_cache=cache)
+    overrides = overrides_of(parallel=parallel)
+    found = open_runs(
+        ",".join(names), names, given, jobs=jobs, use_cache=cache, overrides=overrides
+    )
     while found.reading(True).waiting:
         pass
-    view = View(found.name, columns=tuple(columns), by=by, sort=sort, filter=filter)
-    return _result(query(found, replace(view, baseline=Baseline(base) if base else None)))
+    asked = address.parse(f"runs?view={view or RUNS}")
+    overrides = replace(overrides, settings=tuple(set), names=tuple(name))
+    asked = replace(asked, run=found.name, overrides=overrides)
+    given_too = {
+        "columns": tuple(columns), "by": by, "sort": sort, "filter": filter,
+        "baseline": Baseline(base) if base else None,
+    }  # fmt: skip
+    asked = replace(asked, **{key: value for key, value in given_too.items() if value})
+    return _result(query(found, asked))
 
 
 def _result(frame: Frame) -> ResultFrame:

@@ -182,9 +182,10 @@ class Kept(Struct, frozen=True):
         return hashlib.sha256(self.state.encode() + b"\n" + text).hexdigest().encode()
 
 
-def kept_rows(name: str) -> Kept:
+def kept_rows(name: str, overrides: Overrides = NO_OVERRIDES) -> Kept:
     """The place of a run's row in tables; ask before the run is read, which may change then."""
-    return _kept("rows", name, NO_OVERRIDES, key_of(name))
+    # A layout changes the row, not what is read.
+    return _kept("rows", name, overrides, key_of(name, overrides) + overrides.parallel)
 
 
 def kept_overview(run: Run, overrides: Overrides) -> Kept | None:

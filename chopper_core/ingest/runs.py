@@ -18,6 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.ingest.cache import kept_rows, open_cached
+from chopper_core.model.overrides import NO_OVERRIDES, Overrides
 from chopper_core.model.run import Run
 from chopper_core.model.run_set import (
     FAILED,
@@ -196,6 +197,7 @@ class ReadFigures(Struct, frozen=True):
 
     jobs: int | None = None
     use_cache: bool = True
+    overrides: Overrides = NO_OVERRIDES
 
     def __call__(self, path: Path, progress: Progress) -> RunFigures:
         """Read a run; raises the errors of reading."""
@@ -204,11 +206,12 @@ class ReadFigures(Struct, frozen=True):
 
         name = str(path)
         if self.use_cache:
-            place = kept_rows(name)
-            found = figures_of_run(open_cached(name, progress, jobs=self.jobs))
+            place = kept_rows(name, self.overrides)
+            run = open_cached(name, progress, jobs=self.jobs, overrides=self.overrides)
+            found = figures_of_run(run)
             place.keep(found)
             return found
-        return figures_of_run(open_run(name, progress, jobs=self.jobs))
+        return figures_of_run(open_run(name, progress, jobs=self.jobs, overrides=self.overrides))
 
 
 def read_rows(
@@ -217,6 +220,7 @@ def read_rows(
     *,
     jobs: int | None = None,
     use_cache: bool = True,
+    overrides: Overrides = NO_OVERRIDES,
 ) -> Iterator[tuple[int, RunRow]]:
     """Read runs in parallel and yield the place and row of each once it is there.
 
@@ -227,14 +231,14 @@ def read_rows(
         if each.is_empty:
             yield place, _failed(each, given, _NOTHING)
             continue
-        known = kept_rows(each.path).recall(RunFigures) if use_cache else None
+        known = kept_rows(each.path, overrides).recall(RunFigures) if use_cache else None
         if known is None:
             rest.append(place)
         else:
             yield place, row_of(each, known, given)
     paths = [Path(found[place].path) for place in rest]
     # Workers share the processors; of a single run, its ranks do.
-    reader = ReadFigures(1 if len(rest) > 1 else jobs, use_cache)
+    reader = ReadFigures(1 if len(rest) > 1 else jobs, use_cache, overrides)
     for number, outcome in read_as_done(paths, reader, jobs):
         each = found[rest[number]]
         if isinstance(outcome, RunFigures):
@@ -279,9 +283,11 @@ def _settings(each: FoundRun, given: Given) -> dict[str, Setting]:
 class _OpenedRuns(Mapping[str, Run]):
     """The runs of a set by path, each opened when it is first asked for."""
 
-    def __init__(self, paths: Sequence[str], jobs: int | None, use_cache: bool) -> None:
+    def __init__(
+        self, paths: Sequence[str], jobs: int | None, use_cache: bool, overrides: Overrides
+    ) -> None:
         self._paths = tuple(dict.fromkeys(paths))
-        self._options = jobs, use_cache
+        self._options = jobs, use_cache, overrides
         self._open: dict[str, Run] = {}
         self._lock = Lock()
 
@@ -290,13 +296,13 @@ class _OpenedRuns(Mapping[str, Run]):
             raise KeyError(path)
         with self._lock:
             if path not in self._open:
-                jobs, use_cache = self._options
+                jobs, use_cache, overrides = self._options
                 if use_cache:
-                    self._open[path] = open_cached(path, jobs=jobs)
+                    self._open[path] = open_cached(path, jobs=jobs, overrides=overrides)
                 else:
                     from chopper_core.ingest.open import open_run
 
-                    self._open[path] = open_run(path, jobs=jobs)
+                    self._open[path] = open_run(path, jobs=jobs, overrides=overrides)
         return self._open[path]
 
     def __iter__(self) -> Iterator[str]:
@@ -351,6 +357,7 @@ def open_runs(
     *,
     jobs: int | None = None,
     use_cache: bool = True,
+    overrides: Overrides = NO_OVERRIDES,
 ) -> RunSet:
     """The runs at and below paths as a set of this name, whose rows are read in a thread.
 
@@ -361,6 +368,6 @@ def open_runs(
         raise DataError(
             f"{', '.join(paths)} holds no runs: directories with traces or telemetry below it."
         )
-    rows = read_rows(found, given, jobs=jobs, use_cache=use_cache)
-    others = _OpenedRuns([each.path for each in found], jobs, use_cache)
+    rows = read_rows(found, given, jobs=jobs, use_cache=use_cache, overrides=overrides)
+    others = _OpenedRuns([each.path for each in found], jobs, use_cache, overrides)
     return RunSet(name, empty_table(), (), (), others=others, reading=SetReader(found, rows))

@@ -7,7 +7,7 @@ from urllib.parse import quote, unquote
 
 from msgspec.structs import replace
 
-from chopper_core.model.overrides import parse_overrides
+from chopper_core.model.overrides import joined, parse_overrides
 from chopper_core.model.parallel import DIMENSIONS
 from chopper_core.model.table import ACTIVITY, LEVELS
 from chopper_core.model.view import Baseline, View, as_statistic, complete_order
@@ -26,10 +26,12 @@ _FIRST_STEP = re.compile(rf"(?:{_LEVEL})=")
 _STEP = re.compile(rf"/(?=(?:{_LEVEL})=)")
 KEYS = (
     "view", "by", "of", "order", "columns", "sort", "filter", "metric", "base", "stat",
-    "over", "cut", "clock", "gpu", "hardware", "parallel", "from", "to", "at", "mark",
+    "over", "cut", "clock", "gpu", "hardware", "parallel", "base_parallel", "set", "name",
+    "from", "to", "at", "mark",
 )  # fmt: skip
 _TREE = "explore"
 """The name of the tree as a view, which needs none."""
+_OVERRIDES = ("clock", "gpu", "hardware", "parallel", "base_parallel", "set", "name")
 TIMES = ("from", "to", "at", "mark")
 """The keys of a time window."""
 _PLAIN = "(),<>:*+[]{}@~!;|"
@@ -60,9 +62,7 @@ def parse(address: str) -> View:
         name="" if options.get("view") == _TREE else options.get("view", ""),
         by=options.get("by", ""),
         of=options.get("of", ""),
-        overrides=parse_overrides(
-            *(options.get(key, "") for key in ("clock", "gpu", "hardware", "parallel"))
-        ),
+        overrides=parse_overrides(*(options.get(key, "") for key in _OVERRIDES)),
         window=_parse_window(options),
         cut=_parse_switch("cut", options.get("cut", "")),
     )
@@ -90,6 +90,9 @@ def render(view: View) -> str:
         "gpu": quote(view.overrides.gpus_text(), safe=_PLAIN + "=/"),
         "hardware": quote(view.overrides.hardware, safe=_PLAIN),
         "parallel": quote(view.overrides.parallel, safe=_PLAIN + "="),
+        "base_parallel": quote(view.overrides.base_parallel, safe=_PLAIN + "="),
+        "set": quote(joined(view.overrides.settings), safe=_PLAIN + "=/"),
+        "name": quote(joined(view.overrides.names), safe=_PLAIN + "=/"),
         **{
             key: "" if time is None else f"{time}ns"
             for key, time in zip(

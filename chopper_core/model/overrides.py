@@ -12,6 +12,7 @@ from typing import Final
 from urllib.parse import quote, unquote
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from chopper_core.model.parallel import layout_text
 from chopper_core.util.errors import UsageError
@@ -32,10 +33,26 @@ class Overrides(Struct, frozen=True):
     """The product of the GPUs, where the files lack it or are wrong."""
     parallel: str = ""
     """The layout of the ranks, `tp=2,pp=16`; it needs no other alignment of the files."""
+    base_parallel: str = ""
+    """The layout of the baseline's ranks, where it has another."""
+    settings: tuple[str, ...] = ()
+    """Settings of the runs of a set: `tp=2,pp=16`, `gpt3_*:tp=2`."""
+    names: tuple[str, ...] = ()
+    """Patterns over the names of the runs of a set: `{model}_{tp}-{pp}`."""
 
     def __bool__(self) -> bool:
         """Whether they change how the files are aligned."""
         return bool(self.clocks or self.gpus or self.hardware)
+
+    @property
+    def of_base(self) -> Overrides:
+        """Those of the baseline."""
+        return replace(self.of_run, parallel=self.base_parallel or self.parallel)
+
+    @property
+    def of_run(self) -> Overrides:
+        """Those of one run of a set, or of one of two."""
+        return replace(self, base_parallel="", settings=(), names=())
 
     def shift_ns(self, *called: str) -> int | None:
         """The shift of a source with these names; None if there is none."""
@@ -74,29 +91,54 @@ def overrides_of(
     before: Overrides | None = None,
     hardware: str = "",
     parallel: str = "",
+    base_parallel: str = "",
 ) -> Overrides:
     """Overrides in canonical order; of two for the same source the last one wins."""
-    shifts = dict(before.clocks if before else ()) | dict(clocks)
-    devices = {(part, device): gpu for part, device, gpu in (before.gpus if before else ())}
+    shifts = dict(before.clocks if before is not None else ()) | dict(clocks)
+    devices = {
+        (part, device): gpu for part, device, gpu in (before.gpus if before is not None else ())
+    }
     devices |= {(part, device): gpu for part, device, gpu in gpus}
     return Overrides(
         tuple(sorted(shifts.items())),
         tuple((part, device, gpu) for (part, device), gpu in sorted(devices.items())),
-        hardware or (before.hardware if before else ""),
-        layout_text(parallel) or (before.parallel if before else ""),
+        hardware or (before.hardware if before is not None else ""),
+        layout_text(parallel) or (before.parallel if before is not None else ""),
+        layout_text(base_parallel) or (before.base_parallel if before is not None else ""),
+        before.settings if before is not None else (),
+        before.names if before is not None else (),
     )
 
 
-def parse_overrides(clocks: str, gpus: str, hardware: str = "", parallel: str = "") -> Overrides:
-    """Overrides from the texts of `clocks_text` and `gpus_text`, a product name and a layout."""
+def parse_overrides(
+    clocks: str,
+    gpus: str,
+    hardware: str = "",
+    parallel: str = "",
+    base_parallel: str = "",
+    settings: str = "",
+    names: str = "",
+) -> Overrides:
+    """Overrides from the texts of an address: lists, a product name, layouts, settings of runs."""
     shifts = [parse_clock(item) for item in clocks.split(",") if item]
     devices = [parse_gpu(item) for item in gpus.split(",") if item]
-    return overrides_of(
+    found = overrides_of(
         [(unquote(part), ns) for part, ns in shifts],
         [(unquote(part), unquote(device), gpu) for part, device, gpu in devices],
         hardware=hardware,
         parallel=parallel,
+        base_parallel=base_parallel,
     )
+    return replace(found, settings=_unjoined(settings), names=_unjoined(names))
+
+
+def joined(texts: Iterable[str]) -> str:
+    """Texts as one, separated by `;`."""
+    return ";".join(text.replace("%", "%25").replace(";", "%3B") for text in texts)
+
+
+def _unjoined(text: str) -> tuple[str, ...]:
+    return tuple(unquote(part) for part in text.split(";") if part)
 
 
 def parse_clock(text: str) -> tuple[str, int]:

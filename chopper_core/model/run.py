@@ -462,8 +462,11 @@ def located(run: Run, layout: str = "") -> Run:
     """
     if layout:
         run = replace(run, overrides=replace(run.overrides, parallel=layout))
-    if run.parallel is None:
-        return run
+    try:
+        if run.parallel is None:
+            return run
+    except UsageError as error:
+        raise UsageError(f"{run.name}: {error}") from error
     numbers = max(gpu.index for gpu in run.gpus) + 1
     coordinates = {name: np.full(numbers, NO_LABEL, np.int32) for name in run.parallel.sizes}
     for gpu in run.gpus:

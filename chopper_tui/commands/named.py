@@ -37,7 +37,7 @@ def view_of(address: str, options: Namespace) -> View:
     from chopper_core.model.address import parse
 
     view = View(address) if os.path.exists(address) else parse(address)
-    given = (options.hardware, options.parallel)
+    given = (options.hardware, options.parallel, options.base_parallel)
     return replace(view, overrides=overrides_of(options.clock, options.gpu, view.overrides, *given))
 
 
@@ -83,7 +83,7 @@ def open_view(view: View, options: Namespace, progress: Progress) -> Run:
     # The baseline of a set is one of its runs.
     is_set = isinstance(run, RunSet)
     if view.baseline is not None and view.baseline.run not in ("", view.run) and not is_set:
-        base = _open(view.baseline.run, view.overrides, options, progress)
+        base = _open(view.baseline.run, view.overrides.of_base, options, progress)
         return replace(run, others={view.baseline.run: base})
     return run
 
@@ -91,10 +91,18 @@ def open_view(view: View, options: Namespace, progress: Progress) -> Run:
 def _open(name: str, overrides: Overrides, options: Namespace, progress: Progress) -> Run:
     if _may_hold_runs(name):
         from chopper_core.ingest.runs import holds_runs, open_runs
+        from chopper_core.model.settings import given_settings
 
         if holds_runs(name):
-            use_cache = not options.no_cache
-            return open_runs(name, [name], jobs=options.jobs, use_cache=use_cache)
+            return open_runs(
+                name,
+                [name],
+                given_settings(overrides.settings, overrides.names),
+                jobs=options.jobs,
+                use_cache=not options.no_cache,
+                overrides=overrides.of_run,
+            )
+    overrides = overrides.of_run
     if options.no_cache:
         from chopper_core.ingest.open import open_run
 

@@ -20,7 +20,8 @@ Its keys: view (a screen, such as kernels), by (the split of its rows), of
 (a statistic over GPUs, iterations, layers); cut (1 counts truncated
 iterations); from and to, at and mark (times,
 such as 12.5ms); clock, gpu, hardware and parallel (as the options, with
-commas between).
+commas between), base_parallel; of several runs set (tp=2;gpt*:pp=4) and name
+({model}_{tp}).
 """
 
 
@@ -62,6 +63,13 @@ def add_reading_options(parser: ArgumentParser) -> None:
         metavar="NAME|FILE",
         help="model of the GPUs (MI300X), where the files lack it or are wrong, or a .toml file "
         "with its specification, such as the peaks that you measured",
+    )
+    parser.add_argument(
+        "--base-parallel",
+        type=_usage(layout_text),
+        default="",
+        metavar="LAYOUT",
+        help="--parallel of the baseline, where it has another layout",
     )
     add_cache_options(parser)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
+from chopper_core.model.overrides import overrides_of
 from chopper_core.model.settings import given_settings
 from chopper_core.model.view import Baseline, View
 from chopper_core.util.errors import UsageError
@@ -83,6 +84,11 @@ def _view(options: Namespace) -> View:
         sort=options.sort,
         filter=options.filter,
         by=options.by,
+        overrides=replace(
+            overrides_of(parallel=options.parallel),
+            settings=tuple(options.set),
+            names=tuple(options.name),
+        ),
     )
     if options.base:
         view = replace(view, baseline=Baseline(options.base))
@@ -99,5 +105,11 @@ def opened(options: Namespace, name: str) -> RunSet:
     """The set of runs that the options name, being read."""
     from chopper_core.ingest.runs import open_runs
 
-    given = given_settings(options.set, options.name)
-    return open_runs(name, options.paths, given, jobs=options.jobs, use_cache=not options.no_cache)
+    return open_runs(
+        name,
+        options.paths,
+        given_settings(options.set, options.name),
+        jobs=options.jobs,
+        use_cache=not options.no_cache,
+        overrides=overrides_of(parallel=options.parallel),
+    )

@@ -14,6 +14,7 @@ import pytest
 import chopper_core as chopper
 from chopper_core.ingest.runs import find_runs, holds_runs, open_runs
 from chopper_core.metrics import METRICS
+from chopper_core.model.address import render
 from chopper_core.model.run_set import RunSet
 from chopper_core.model.view import View
 from chopper_core.util.errors import DataError, UsageError
@@ -45,9 +46,9 @@ def sweep(tmp_path: Path) -> Path:
     return tmp_path / "sweep"
 
 
-def trace(folder: Path, rank: int = 0, step_us: int = 100) -> None:
+def trace(folder: Path, rank: int = 0, step_us: int = 100, world: int = 1) -> None:
     """A trace of one rank with three iterations of one kernel."""
-    tiny = TinyTrace(members={"distributedInfo": {"rank": rank, "world_size": 1}})
+    tiny = TinyTrace(members={"distributedInfo": {"rank": rank, "world_size": world}})
     for step in range(3):
         at = step * step_us
         tiny.note(f"ProfilerStep#{step}", at, at + step_us - 1)
@@ -358,3 +359,45 @@ def test_the_command_prints_every_format(sweep: Path, capsys: pytest.CaptureFixt
     address = f"{sweep}?view=runs&by=tp&base=best"
     assert main(["show", address, "--format", "csv", "--jobs", "1"]) == 0
     assert "step_time_ns_x" in capsys.readouterr().out
+
+
+def test_the_address_of_a_set_brings_its_settings_back(
+    sweep: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("llama_2-4_m1", "llama_4-2_m2"):
+        trace(sweep / name)
+    given = ("--set", "*m1:cooling=a;b %", "--set", "seq=512", "--name", "{model}_{tp}-{pp}_m{mbs}")
+    columns = ("--columns", "model,tp,pp,cooling,sequence", "--sort=-tp", "--jobs", "1")
+    first = shown(capsys, "runs", str(sweep), *given, *columns)
+    assert first["rows"][0]["tp"] == 4 and first["rows"][1]["cooling"] == "a;b %"  # type: ignore[index]
+    again = shown(capsys, "show", str(first["address"]), "--jobs", "1")
+    assert again == first
+    frame = chopper.runs(
+        sweep, set=["seq=512"], name=["{model}_{tp}-{pp}_m{mbs}"], view="sweep&by=tp", jobs=1
+    )
+    assert frame.labels == ["2", "4"] and frame.level == "TP"
+    told = chopper.runs(sweep, set=["gbs=8"], view="findings", jobs=1)
+    assert "set=gbs=8" in shown_address(told, 0)
+
+
+def shown_address(frame: chopper.ResultFrame, row: int) -> str:
+    return render(frame.target(row))
+
+
+def test_a_layout_of_all_runs_and_of_each_side(
+    sweep: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, ranks in (("a", 2), ("b", 4)):
+        for rank in range(ranks):
+            trace(sweep / name, rank, world=ranks)
+    cells = chopper.runs(sweep, parallel="tp=2", columns=["tp", "dp"], jobs=1)
+    assert [cells.row(at) for at in (0, 1)] == [{"tp": 2, "dp": None}, {"tp": 2, "dp": 2}]
+    # The row of one layout isn't that of another, nor that without.
+    assert chopper.runs(sweep, parallel="tp=1", columns=["dp"], jobs=1).row(1) == {"dp": 4}
+    assert "tp" not in chopper.runs(sweep, jobs=1).values
+    sides = [str(sweep / "a"), str(sweep / "b")]
+    assert main(["diff", *sides, "--parallel", "tp=4", "--columns", "elapsed_ns"]) == 2
+    assert f"{sides[0]}: tp=4: " in capsys.readouterr().err
+    both = shown(capsys, "diff", *sides, "--parallel", "tp=4", "--base-parallel", "tp=2")
+    assert "parallel=tp=4&base_parallel=tp=2" in str(both["address"])
+    assert shown(capsys, "show", str(both["address"])) == both

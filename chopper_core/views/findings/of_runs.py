@@ -285,7 +285,9 @@ def _evidence(view: View, figure: str, where: str, *more: str) -> View:
 
 def _shown(view: View, sort: str, where: str, columns: tuple[str, ...]) -> View:
     terms = " ".join(filter(None, (view.filter, where)))
-    return View(view.run, name=RUNS, columns=columns, sort=sort, filter=terms)
+    return View(
+        view.run, name=RUNS, columns=columns, sort=sort, filter=terms, overrides=view.overrides
+    )
 
 
 def _number(row: RunRow, figure: str) -> float:

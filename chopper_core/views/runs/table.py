@@ -157,7 +157,7 @@ def shown_rows(run: RunSet, view: View, *, wait: bool = False) -> tuple[list[Run
 
 def opened(view: View, row: RunRow) -> View:
     """The run of a row, as it is opened."""
-    return View(row.path)
+    return View(row.path, overrides=view.overrides.of_run)
 
 
 def frame_of_set(
