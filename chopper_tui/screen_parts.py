@@ -66,6 +66,7 @@ class ScreenParts(Charts):
         self._arranged: Arrangement | None = None
         self._fitted_to = Size(0, 0)
         """The size of the terminal that the parts have their room in."""
+        self._status_lines = 1
         self._compositor = CellCompositor()
 
     def action_perform(self, action_id: str, argument: str = "") -> None:
@@ -106,6 +107,7 @@ class ScreenParts(Charts):
             event.prevent_default()  # it is reported three times at the start
         else:
             self.fit_parts()
+            self._fit_status()
 
     @property
     def cards(self) -> CardsPane:
@@ -196,6 +198,14 @@ class ScreenParts(Charts):
             self.status.display = not self._arranged.too_small and (
                 self._arranged.lines or bool(message)
             )
+            self._fit_status()
+
+    def _fit_status(self) -> None:
+        """Give a long message the lines that it needs, and take them back after it."""
+        lines = self.status.lines_wanted(self.app.size.width)
+        if lines != self._status_lines:
+            self._status_lines = lines
+            self.status.styles.height = lines
 
     def unsay(self) -> None:
         """Take back the message about the action before, unless it tells of what is under way."""

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from chopper_tui.screen import Explorer
 
 _TREE: Final = (EXPLORE, "Explore", "the scope's children")
+_INFO_CELLS: Final = 105
+"""Cells of a line in the box of a text."""
 _SORTED_AT_ONCE: Final = 500_000
 """Activities that are sorted by time before a person notices."""
 
@@ -169,9 +171,9 @@ async def _show_info(screen: Explorer) -> None:
 
     from chopper_core.render import info
 
-    width = max(screen.size.width - 8, 20)
+    width = max(min(screen.size.width * 96 // 100 - 5, _INFO_CELLS), 20)
     text = Text()
-    for line in (await run_in_thread(info.as_text, screen.run)).splitlines():
+    for line in (await run_in_thread(info.as_text, screen.run, width)).splitlines():
         indent = " " * (len(line) - len(line.lstrip()) + 2)
         text.append("\n".join(wrap(line, width, subsequent_indent=indent)) + "\n")
     screen.read("Info", text, passes_digits=True)

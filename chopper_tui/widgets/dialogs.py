@@ -171,6 +171,15 @@ class Listing(Sought[T]):
             box.styles.width = self._cells + _FRAME_CELLS
             yield Label(Text(self._title), id="title")
             yield OptionList(*map(self._made, range(len(self._texts))), compact=True)
+            whole = max(len(title) + len(why) for title, why in self._texts)
+            if whole > self._cells and any(why for _, why in self._texts):
+                yield Label(id="about")
+
+    def on_option_list_option_highlighted(self) -> None:
+        """Explain the highlighted option in a whole sentence: on its line there may be half."""
+        place = self._highlighted
+        for label in self.query("#about").results(Label):
+            label.update(Text("" if place is None else self._texts[place][1], "dim"))
 
     @property
     def _cells(self) -> int:
@@ -256,6 +265,8 @@ class Chooser(Listing[str]):
 
     def _made(self, place: int) -> Option:
         _, title, why = self._options[place]
+        if not why:
+            return Option(_paragraph(title, self._cells), id=str(place))
         head = title.ljust(self._widest + 2)
         return Option(_option(head, why, self._cells - self._widest - 2), id=str(place))
 
@@ -331,6 +342,12 @@ class ColumnChooser(Listing[tuple[str, ...]]):
         mark = self._mark if each.name in self._order else " "
         head = f"{mark} {each.title:<{self._widest}}  "
         return _option(head, each.definition, self._cells - len(head))
+
+
+def _paragraph(text: str, width: int) -> Text:
+    """An option without an explanation: a sentence, wrapped and set in below its first word."""
+    margin = " " * (len(text) - len(text.lstrip("→> ")))
+    return Text("\n".join(textwrap.wrap(text, max(width, 1), subsequent_indent=margin)))
 
 
 def _option(title: str, why: str, room: int) -> Text:

@@ -18,12 +18,15 @@ from chopper_core.render.cells import (
     clean,
     display_name,
     elide,
+    pad,
+    wrapped,
 )
 from chopper_core.render.glyphs import Glyphs
 from chopper_tui.draw.pieces import Pieces, fit, width_of
 from chopper_tui.keymap import Action, key_name
 from chopper_tui.widgets.pane import Pane
 
+_MAX_MESSAGE_LINES: Final = 4
 _MAX_OFFERED: Final = 40
 """Completions that are named; more fit on no line."""
 
@@ -55,13 +58,23 @@ class Status(Pane):
         shared = first[: next((i for i, c in enumerate(first) if last[i : i + 1] != c), None)]
         begin = max(map(shared.rfind, " ,/?&=:")) + 1
         names = [each[begin:] for each in (*offered[place:], *offered[:place])][:_MAX_OFFERED]
-        self.point(f"{place + 1} of {len(offered)}:  {'  '.join(names)}")
+        text = f"{place + 1} of {len(offered)}:"
+        for name in names:
+            if cell_width(text) + 2 + cell_width(name) > self.size.width - 4:
+                text += f" {self.glyphs.ellipsis}"
+                break
+            text += f"  {name}"
+        self.point(text)
 
     def count(self, marks: int) -> None:
         """Show how many rows are marked, here and elsewhere."""
         if marks != self.marks:
             self.marks = marks
             self.redraw()
+
+    def lines_wanted(self, width: int) -> int:
+        """The lines that the message takes, at least one."""
+        return min(max(len(wrapped(self.message, max(width - 2, 1))), 1), _MAX_MESSAGE_LINES)
 
     def say(self, message: str, error: bool = False) -> None:
         """Show a message until the next one; empty: none."""
@@ -70,10 +83,15 @@ class Status(Pane):
             self.redraw()
 
     def lines(self, width: int, height: int) -> Iterable[Pieces]:
-        """A message takes the line; else it is the table's."""
+        """A message takes the line, or as many as it needs; else it is the table's."""
         if self.message:
-            text = fit(clean(self.message), width - 2, self.glyphs)
-            return [[(f" {text} ", "alert" if self.is_error else "strong")]]
+            text = wrapped(self.message, max(width - 2, 1))
+            if len(text) > height:
+                text[height - 1 :] = [
+                    beginning(" ".join(text[height - 1 :]), width - 2, self.glyphs)
+                ]
+            ink = "alert" if self.is_error else "strong"
+            return [[(f" {pad(line, max(width - 2, 0))} ", ink)] for line in text]
         if self.pointed:
             return [[(f" {fit(clean(self.pointed), width - 2, self.glyphs)}", "text")]]
         if self.frame is None:
@@ -91,12 +109,14 @@ class Status(Pane):
         ]
         if self.marks:
             parts.append(("marks ", str(self.marks)))
-        line: list[tuple[str, str]] = [(" ", "text")]
-        for label, value in parts:
-            shown = fit(value, min(len(value), 40), glyphs)
-            line += [(label, "dim"), (shown, "strong"), ("  ", "text")]
+        line = self._state(parts)
         notes = other_notes(frame)
         room = width - width_of(line) - 1
+        if notes and cell_width(notes[0]) + len("2 notes (!): ") > room:
+            # A note needs the room of those that say that there is nothing.
+            empty = (0 if frame.hidden else 1, 0 if frame.view.filter else 2)
+            line = self._state([part for at, part in enumerate(parts) if not at or at not in empty])
+            room = width - width_of(line) - 1
         if notes:
             text = f"note: {notes[0]}"
             if len(notes) > 1 or len(text) > room:
@@ -104,6 +124,13 @@ class Status(Pane):
                 text = beginning(f"{title} (!): {notes[0]}", room, glyphs)
             line.append((text, "alert"))
         return [line]
+
+    def _state(self, parts: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+        line: list[tuple[str, str]] = [(" ", "text")]
+        for label, value in parts:
+            shown = fit(value, min(len(value), 40), self.glyphs)
+            line += [(label, "dim"), (shown, "strong"), ("  ", "text")]
+        return line
 
 
 _TRUNCATED: Final = re.compile(r"iterations? [\d, ]+ (is|are) truncated")

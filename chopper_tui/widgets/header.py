@@ -56,7 +56,7 @@ class Crumbs(Pane):
     """Its first cell."""
 
     class Clicked(Message):
-        """The breadcrumb was clicked: on a step, its depth, or on the strip, its digit."""
+        """The breadcrumb was clicked: on a step, its depth, or on the strip, a digit or a view."""
 
         def __init__(self, depth: int | None = None, digit: str = "") -> None:
             super().__init__()
@@ -68,7 +68,12 @@ class Crumbs(Pane):
         x = self._strip_at
         for text, _ in self._strip:
             if x <= event.x < x + cell_width(text) and text.strip():
-                self.post_message(self.Clicked(digit=text.split()[0]))
+                word = text.split()[0]
+                # The place among the views of a digit, `2/3`, is a button for the next of them.
+                current = self.frame.view.name if self.frame else ""
+                self.post_message(
+                    self.Clicked(digit=digit_of(current, self.screens) if "/" in word else word)
+                )
                 return
             x += cell_width(text)
         self.post_message(self.Clicked(self._depth_at(event.x)))
@@ -132,31 +137,59 @@ class Crumbs(Pane):
         return [run, *(crumb(level, label) for level, label in view.scope)]
 
 
+def digit_of(view: str, screens: Screens = SCREENS) -> str:
+    """The digit that opens a view; empty: none does."""
+    return next((digit for digit, names in screens.items() if (view or EXPLORE) in names), "")
+
+
 def strip_of_views(current: str, room: int, screens: Screens = SCREENS) -> Pieces:
     """The views by their digits, the current one lit, in as many words as there is room for.
 
-    All have their digit, and those nearest to the current one their name; where not even the
-    current one's name has room beside the digits, it is alone, or there is none.
+    All have their digit, those nearest to the current one their name, and the current digit all
+    that it opens in turn; with less room the current view has its place among these, as `2/3`.
+    Where not even that has room beside the digits, it is alone, or there is none.
     """
-    current = current or EXPLORE
-    digits = sorted(screens)
-    here = next((place for place, digit in enumerate(digits) if current in screens[digit]), None)
-    if here is None:
+    digits, digit = sorted(screens), digit_of(current, screens)
+    if not digit:
         return []
-    for named in range(len(digits) - 1, -2, -1):
-        strip: list[tuple[str, str]] = []
-        for place, digit in enumerate(digits):
-            if place == here:
-                strip += [(f"{digit} {current}", "chosen")]
-            elif named < 0:
-                continue
-            else:
-                is_named = abs(place - here) <= named
-                strip += [(f"{digit} {screens[digit][0]}" if is_named else digit, "dim")]
-            strip += [("  " if named else " ", "text")]
-        if width_of(strip[:-1]) + 3 <= room:
-            return strip[:-1]
+    here, current = digits.index(digit), current or EXPLORE
+    names = screens[digit]
+    number = f" {names.index(current) + 1}/{len(names)}" if len(names) > 1 else ""
+    turns: list[tuple[str, str]] = [(f"{digit} ", "dim")]
+    for name in names:
+        turns += [(name, "chosen" if name == current else "dim"), (" ", "text")]
+    own = [(f"{digit} {current}", "chosen")]
+    for shown, least, most in (
+        (turns[:-1], 0, len(digits)),
+        ([*own, (number, "dim")], 0, 2),
+        ([*own, (number, "dim")], -1, 0),
+        ([*own, (number, "dim")], -2, -1),
+        (own, -1, 0),
+        (own, -2, -1),
+    ):
+        for named in range(most - 1, least - 1, -1):
+            strip = _strip(digits, here, shown, named, screens)
+            if width_of(strip) + 3 <= room:
+                return strip
     return []
+
+
+def _strip(digits: Sequence[str], here: int, shown: Pieces, named: int, screens: Screens) -> Pieces:
+    """The digits around what is shown of the current one, `named` of them at each side by name.
+
+    0: digits alone; -1: as close as can be; -2: none of them.
+    """
+    strip: list[tuple[str, str]] = []
+    for place, digit in enumerate(digits):
+        if place == here:
+            strip += shown
+        elif named > -2:
+            is_named = abs(place - here) <= named
+            strip += [(f"{digit} {screens[digit][0]}" if is_named else digit, "dim")]
+        else:
+            continue
+        strip += [(" " if named < 0 else "  ", "text")]
+    return strip[:-1]
 
 
 class Position(Pane):

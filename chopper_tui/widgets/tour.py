@@ -20,8 +20,8 @@ class TourBox(Dialog[int]):
     """One stop of the tour; answers with the steps to go on (1) or back (-1)."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter,space,right,l,j,down", "go(1)", show=False, priority=True),
-        Binding("left,h,k,up,backspace", "go(-1)", show=False, priority=True),
+        Binding("enter,space,n,right,l,j,down", "go(1)", show=False, priority=True),
+        Binding("left,p,h,k,up,backspace", "go(-1)", show=False, priority=True),
         Binding("escape,q", "cancel", show=False, priority=True),
     ]
 

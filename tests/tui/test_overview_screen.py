@@ -25,12 +25,13 @@ from chopper_core.views.query import query
 from chopper_tui.app import ChopperApp
 from chopper_tui.commands.named import home_of
 from chopper_tui.config import Config, saved_splits
+from chopper_tui.keymap import SCREENS
 from chopper_tui.opening import Opening
 from chopper_tui.terminal import prepare_environment
 from chopper_tui.widgets.cards import CardsPane
 from chopper_tui.widgets.dialogs import Chooser
 from chopper_tui.widgets.frame_table import FrameTable
-from chopper_tui.widgets.header import Crumbs
+from chopper_tui.widgets.header import Crumbs, strip_of_views
 from chopper_tui.widgets.prompt import Prompt
 from tests.demo import demo_run
 from tests.tui.explorer import Driven, explorer, measured_run
@@ -209,14 +210,39 @@ async def test_columns_scroll_sideways_under_the_name() -> None:
         assert "last columns" in at.status and " 0 " in at.text()
 
 
-async def test_a_digit_means_its_first_view_and_again_the_next() -> None:
-    async with explorer((200, 50), measured_run(), View("sample.json")) as at:
+@pytest.mark.parametrize(
+    ("size", "shown"),
+    [
+        ((200, 50), ("4 overheads launch throughput",) * 2),
+        ((120, 40), ("4 overheads launch throughput",) * 2),
+        ((80, 24), ("4 overheads 1/3", "4 launch 2/3")),
+    ],
+)
+async def test_a_digit_means_its_first_view_and_again_the_next(
+    size: tuple[int, int], shown: tuple[str, str]
+) -> None:
+    async with explorer(size, measured_run(), View("sample.json")) as at:
         await at.press("4")
-        assert at.frame.view.name == "overheads" and "4 overheads" in at.text().splitlines()[0]
+        assert at.frame.view.name == "overheads" and shown[0] in at.text().splitlines()[0]
         await at.press("4")
-        assert at.frame.view.name == "launch" and "4 launch" in at.text().splitlines()[0]
+        assert at.frame.view.name == "launch" and shown[1] in at.text().splitlines()[0]
         await at.press("1", "4")
         assert at.frame.view.name == "overheads"
+
+
+@pytest.mark.parametrize("digit", SCREENS)
+@pytest.mark.parametrize("room", [22, 40, 60, 140])
+def test_the_strip_names_the_current_view_and_where_it_is_in_its_turn(
+    digit: str, room: int
+) -> None:
+    names = SCREENS[digit]
+    for place, name in enumerate(names):
+        strip = strip_of_views(name, room)
+        text = "".join(piece for piece, _ in strip)
+        assert len(text) <= room
+        assert [piece.split()[-1] for piece, ink in strip if ink == "chosen"] == [name]
+        others = all(each in text for each in names) or f"{place + 1}/{len(names)}" in text
+        assert len(names) == 1 or others or room < 30
 
 
 async def test_a_digit_goes_on_after_a_view_that_the_scope_lacks() -> None:

@@ -10,15 +10,17 @@ from textual.widgets import OptionList
 
 from chopper_core.model.charts import Composition, HeatMap, Series
 from chopper_core.model.view import View
+from chopper_core.render import info
 from chopper_core.render.cells import column_texts, wrapped
 from chopper_core.render.glyphs import ASCII, UNICODE
 from chopper_core.render.text import as_text
 from chopper_core.util.errors import ChopperError
-from chopper_core.views import VIEWS
+from chopper_core.views import VIEWS, view_spec
 from chopper_core.views.query import query
 from chopper_tui.draw.ascii import to_ascii
 from chopper_tui.draw.charts import draw
 from chopper_tui.widgets.chart_panes import SignalPane
+from chopper_tui.widgets.footer import Status
 from tests.demo import demo_run
 from tests.tui.explorer import explorer, measured_run
 
@@ -113,3 +115,47 @@ def test_no_line_begins_with_the_unit_of_a_number(width: int) -> None:
     assert " ".join(lines) == text and max(map(len, lines)) <= width
     units = ("ms", "µs", "%", "GB", "TFLOP/s")
     assert not any(line.startswith(units) for line in lines)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (40, 10)])
+async def test_a_reason_takes_the_lines_that_it_needs(size: tuple[int, int]) -> None:
+    async with explorer(size, demo_run(), View(demo_run().name, name="overlap")) as at:
+        table = at.explore.table.size.height
+        await at.press("6")
+        reason = "no pipeline: the traces have no sends and receives between stages, and no"
+        assert reason in " ".join(at.text().split()) and "microbatches" in at.text()
+        assert at.explore.table.size.height < table
+        await at.press("j")
+        assert at.explore.table.size.height == table
+
+
+def test_a_reason_of_many_words_ends_with_a_mark() -> None:
+    status = Status()
+    status.say("word " * 200)
+    assert status.lines_wanted(80) == 4
+    status.say("")
+    assert status.lines_wanted(80) == 1
+
+
+async def test_causes_and_explanations_are_whole_sentences() -> None:
+    async with explorer((80, 24), demo_run(), View(demo_run().name, name="overview")) as at:
+        await at.press("W")
+        text = " ".join(at.text().split())
+        assert "…" not in at.text() and "beyond the │" in text and "median of" in text
+        await at.press("escape", ":")
+        await at.type("view")
+        await at.press("enter")
+        options = at.app.screen.query_one(OptionList)
+        options.highlighted = 2
+        await at.settle()
+        assert view_spec("icicle").question.split()[-1] in at.text()
+
+
+def test_tables_of_the_description_have_blocks_that_fit() -> None:
+    run = demo_run()
+    wide, narrow = info.as_text(run).splitlines(), info.as_text(run, 71).splitlines()
+    assert max(map(len, wide)) > 100
+    tables = narrow[narrow.index("") : narrow.index("sources")]
+    assert max(map(len, tables)) <= 71
+    whole = {word for line in wide for word in line.split()}
+    assert whole == {word for line in narrow for word in line.split()}

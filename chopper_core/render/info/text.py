@@ -31,12 +31,14 @@ _Document = Mapping[str, Any]
 
 _MAX_LISTED_NAMES: Final = 60
 _LINE_WIDTH: Final = 100
+_UNLIMITED: Final = 1 << 16
+"""Cells that no table has."""
 _MAX_FILES: Final = 8
 """Of more telemetry files of one format, the first one stands for all."""
 
 
-def as_text(run: Run) -> str:
-    """The description as text."""
+def as_text(run: Run, width: int = 0) -> str:
+    """The description as text, its tables in blocks of at most `width` cells; 0: of any width."""
     found = describe(run)
     lines = [f"run        {clean(run.name)}"]
     if run.generated:
@@ -54,10 +56,10 @@ def as_text(run: Run) -> str:
     if run.parallel is not None:
         lines.append(f"parallel   {run.parallel.text}, from {run.parallel.origin}")
         lines += [f"           {note}" for note in run.parallel.notes]
-    lines += ["", *_gpu_lines(found)]
+    lines += ["", *_gpu_lines(found, width)]
     lines += _clock_lines(run)
-    lines += _identity_lines(run)
-    lines += _source_lines(found["sources"])
+    lines += _identity_lines(run, width)
+    lines += _source_lines(found["sources"], width)
     if found["failed"]:
         lines += ["", "files that could not be used"]
         lines += [f"  {clean(item['reason'])}" for item in found["failed"]]
@@ -104,7 +106,7 @@ def _listed(names: Sequence[str]) -> list[str]:
     return wrap(", ".join(shown), _LINE_WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
-def _gpu_lines(found: dict[str, Any]) -> list[str]:
+def _gpu_lines(found: dict[str, Any], width: int) -> list[str]:
     titles = ("GPU", "rank", "device", "span ms", "kernels", "collectives", "copies", "memsets",
               "unlinked kernels")  # fmt: skip
     rows = [
@@ -121,7 +123,7 @@ def _gpu_lines(found: dict[str, Any]) -> list[str]:
         )
         for gpu in found["gpus"]
     ]
-    return _aligned((titles, *rows))
+    return _aligned((titles, *rows), width)
 
 
 def _clock_lines(run: Run) -> list[str]:
@@ -138,7 +140,7 @@ def _clock_lines(run: Run) -> list[str]:
     return lines
 
 
-def _identity_lines(run: Run) -> list[str]:
+def _identity_lines(run: Run, width: int) -> list[str]:
     """The devices of each source, matched to GPUs: a row per GPU, a column per source."""
     if not run.identities:
         return []
@@ -163,7 +165,7 @@ def _identity_lines(run: Run) -> list[str]:
         ]
         trace = f"device {gpu.device}{', ' if gpu.pci else ''}{gpu.pci}"
         rows.append([str(gpu.index), str(gpu.rank), trace, *cells])
-    lines = ["", "devices matched to GPUs", *_aligned(rows)]
+    lines = ["", "devices matched to GPUs", *_aligned(rows, width)]
     for found in by_source.values():
         ways = dict.fromkeys(identity.by for identity in found if identity.gpu is not None)
         lines.append(f"  {_source_title(found[0])}: by {', '.join(ways) or 'nothing'}")
@@ -254,7 +256,7 @@ def _telemetry_lines(source: TelemetrySource) -> list[str]:
     return [*lines, *(f"  {clean(note)}" for note in source.notes)]
 
 
-def _source_lines(sources: Sequence[_Document]) -> list[str]:
+def _source_lines(sources: Sequence[_Document], width: int) -> list[str]:
     """A line per file, then clocks, facts and counts; counts that differ by rank as ranges."""
     titles = ("rank", "MB", "events", "used", "file")
     rows = [
@@ -267,7 +269,7 @@ def _source_lines(sources: Sequence[_Document]) -> list[str]:
         )
         for source in sources
     ]
-    lines = ["", "sources", *_aligned((titles, *rows), words=1)]
+    lines = ["", "sources", *_aligned((titles, *rows), width, words=1)]
     lines += _said(sources, "rank from", lambda source: source["rank_from"])
     lines += _said(sources, "clock", lambda source: source["clock"])
     lines += _said(sources, "", _facts)
@@ -328,15 +330,32 @@ def _counts(sources: Sequence[_Document], key: str) -> list[str]:
     return [line for _, line in sorted(found, key=lambda pair: -pair[0])]
 
 
-def _aligned(rows: Sequence[Sequence[str]], words: int = 0) -> list[str]:
-    """The lines of a table of figures; its last `words` columns align left."""
+def _aligned(rows: Sequence[Sequence[str]], width: int, words: int = 0) -> list[str]:
+    """The lines of a table of figures; its last `words` columns align left.
+
+    Columns beyond `width` are a block below the others, after the first column again.
+    """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     figures = len(widths) - words
-    return [
-        "  "
-        + "  ".join(
-            cell.rjust(width) if place < figures else cell.ljust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
+    lines: list[str] = []
+    begin = 1
+    while begin < len(widths):
+        end = begin + 1
+        while end < len(widths) and _table_width(widths, begin, end + 1) <= (width or _UNLIMITED):
+            end += 1
+        places = (0, *range(begin, end))
+        lines += [
+            "  "
+            + "  ".join(
+                row[place].rjust(widths[place]) if place < figures else row[place]
+                for place in places
+            ).rstrip()
+            for row in rows
+        ]
+        begin = end
+    return lines
+
+
+def _table_width(widths: Sequence[int], begin: int, end: int) -> int:
+    """The cells of the first column and of those from `begin` to `end`, with gaps before them."""
+    return widths[0] + sum(widths[begin:end]) + 2 * (end - begin + 1)
