@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
+from msgspec.structs import replace
 from textual import events, work
 from textual.app import ComposeResult
 from textual.geometry import Size
@@ -19,7 +20,7 @@ from chopper_core.render.cells import SENTENCES, crumb
 from chopper_core.util.errors import ChopperError, UsageError
 from chopper_tui import screen_data
 from chopper_tui.config import CHART_SIZES, Config, save_splits
-from chopper_tui.draw.charts import drawer_of, lines_below
+from chopper_tui.draw.charts import drawer_of, lines_below, lines_filled, most_lines_below
 from chopper_tui.draw.figures import detail as detail_of
 from chopper_tui.keymap import Action
 from chopper_tui.screen_charts import Charts
@@ -36,9 +37,6 @@ from chopper_tui.widgets.header import Crumbs, KeyFigures, Position
 from chopper_tui.widgets.layout import Arrangement, arrange
 from chopper_tui.widgets.pane import PaneColumn, PaneRow
 from chopper_tui.widgets.prompt import AddressBar, Prompt
-
-_GROWTH: Final = 1000
-"""Lines that charts which can grow would take."""
 
 
 class ScreenParts(Charts):
@@ -227,8 +225,7 @@ class ScreenParts(Charts):
             zoom=self.zoom,
             gpus=0 if self.view.name else gpus,
             picture=lines_below(charts[:1], width, glyphs),
-            pictures=lines_below(charts, width, glyphs)
-            + _GROWTH * any(drawer_of(each).grows for each in charts),
+            pictures=most_lines_below(charts, width, glyphs),
             rows=len(self.frame),
             headline=len(headline),
             along_time=self.lanes is not None,
@@ -236,6 +233,10 @@ class ScreenParts(Charts):
             only_cards=self.shows_sentences,
             split=self.splits.get(self.view.name, 0),
         )
+        if charts and now.pictures[0] and not now.table:
+            # A table stands right below its pictures.
+            used = lines_filled(charts, width - 2, now.pictures[0], glyphs)
+            now = replace(now, pictures=(used, now.pictures[1]))
         if now == self._arranged:
             return
         self._arranged = now

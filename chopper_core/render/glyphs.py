@@ -34,6 +34,8 @@ class Glyphs(Struct, frozen=True):
     """Between a row's name in the baseline and its own."""
     flat: str = "-"
     """A sparkline that doesn't change."""
+    roof: str = '"'
+    """A sparkline at its top."""
     in_colour: bool = False
     """Whether colours tell kinds and magnitudes apart; without them patterns and levels do."""
 
@@ -58,7 +60,7 @@ class Glyphs(Struct, frozen=True):
 
 
 UNICODE: Final = Glyphs(
-    "unicode", "▏▎▍▌▋▊▉█", "▁▂▃▄▅▆▇█", "…", "–", "›", "▼", "▲", "▌", "●", "µ", "→", "─"
+    "unicode", "▏▎▍▌▋▊▉█", "▁▂▃▄▅▆▇█", "…", "–", "›", "▼", "▲", "▌", "●", "µ", "→", "─", "▔"
 )
 ASCII: Final = Glyphs("ascii", "#", "_.-=+*%#", "~", "-", ">", "v", "^", ">", "*", "u", ">")
 

@@ -17,6 +17,8 @@ SAMPLED: Final = 256
 """Of more rows, so many at even distances give the scale."""
 TONES: Final = 3
 _ENDS: Final = (0.01, 0.99)
+_ROOFED: Final = 70
+"""Percentage of a row's cells at the top of the scale from which they are a line, not a wall."""
 _FLAT: Final = 0.01
 """A scale that spans less of its high end shows noise: it is widened to this."""
 
@@ -54,7 +56,7 @@ class SparkScale(Struct, frozen=True):
             line = "".join(glyphs.flat if each else " " for each in np.isfinite(means).tolist())
             room = max(len(means) - len(value), 0)
             return (line[:room] + value)[: len(means)] if room > 1 else line
-        return sparkline((means - self.low) / span, glyphs)
+        return _roofed(sparkline((means - self.low) / span, glyphs), glyphs)
 
     def tone(self, means: Float64) -> int:
         """The tone of a row by its mean: 0 low on the scale, 1 in its middle, 2 high."""
@@ -63,6 +65,13 @@ class SparkScale(Struct, frozen=True):
             return 1
         share = (float(known.mean()) - self.low) / (self.high - self.low)
         return min(max(int(share * TONES), 0), TONES - 1)
+
+
+def _roofed(line: str, glyphs: Glyphs) -> str:
+    """A sparkline at its top for most of the time as a line there, from which it drops."""
+    top = glyphs.spark[-1]
+    known = len(line) - line.count(" ")
+    return line.replace(top, glyphs.roof) if line.count(top) * 100 >= _ROOFED * known else line
 
 
 def sampled(rows: int) -> Index:

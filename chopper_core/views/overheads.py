@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import nan
 from typing import Final
 
 import numpy as np
@@ -286,7 +287,9 @@ def _waterfall(whole: TimeParts, used: list[str]) -> BarChart:
     """From theoretical to elapsed time: each step and the level before it."""
     steps = [(LOSSES[name], int(whole.numbers(name)[0])) for name in used if name != THEORY]
     theory = int(whole.numbers(THEORY)[0])
-    labels, reached, adds, saves = ["theoretical"], [theory], [0], [0]
+    known = bool(whole.values[THEORY].present()[0])
+    reached: list[float]
+    labels, reached, adds, saves = ["theoretical"], [theory if known else nan], [0.0], [0.0]
     level = theory
     for label, step in steps:
         labels.append(label)
@@ -295,11 +298,11 @@ def _waterfall(whole: TimeParts, used: list[str]) -> BarChart:
         saves.append(max(-step, 0))
         level += step
     labels.append("observed")
-    series = {
-        "reached": [*reached, level],
-        "adds": [*adds, 0],
-        "saves": [*saves, 0],
-    }
+    if not known:
+        adds[0] = saves[0] = nan
+    series = {"reached": [*reached, level], "adds": [*adds, 0]}
+    if max(saves[1:], default=0) > 0:
+        series["saves"] = [*saves, 0]
     return BarChart(
         "from theoretical to observed",
         "ms",

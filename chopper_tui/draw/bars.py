@@ -26,6 +26,10 @@ from chopper_tui.draw.pieces import SERIES_INKS, Line, series_fills, short_numbe
 
 _MAX_LABEL: Final = 40
 _MIN_LABEL: Final = 8
+_MAX_THICK: Final = 3
+"""Lines of a bar and the blank one below it."""
+_LEAST_SHARE: Final = 0.0005
+"""Of the longest bar: a smaller part is not seen."""
 _HAIR: Final = 1e-9
 
 
@@ -36,7 +40,8 @@ class BarDrawer(TitledDrawer[BarChart]):
 
     def title(self, chart: BarChart, width: int, glyphs: Glyphs) -> list[Line]:
         """With the fills of stacked series."""
-        names = [each.name for each in chart.series] if len(chart.series) > 1 else []
+        several = len(chart.series) > 1
+        names = [chart.series[place].name for place in _visible(chart)] if several else []
         legend = legend_entries(names, series_fills(glyphs), _inks_of(chart))
         return title_lines(chart.title, chart.unit, width, legend)
 
@@ -44,10 +49,18 @@ class BarDrawer(TitledDrawer[BarChart]):
         """One per label."""
         return len(chart.labels)
 
+    def most_lines(self, chart: BarChart, width: int, glyphs: Glyphs) -> int:
+        """With the thickest bars."""
+        return self.lines(chart, width, glyphs) + (_MAX_THICK - 1) * self.rows(chart)
+
+    def rows(self, chart: BarChart) -> int:
+        """Its bars."""
+        return max(len(chart.labels), 1)
+
     def body(self, chart: BarChart, on: Canvas) -> list[Line]:
         """The labels with their bars."""
         labels = display_names(chart.labels, chart.level) if chart.level else chart.labels
-        return _bars(replace(chart, labels=labels), on.width, on.height, on.glyphs)
+        return _bars(replace(chart, labels=labels), on)
 
     def max_zoom(self, chart: BarChart) -> float:
         """Any."""
@@ -72,10 +85,18 @@ class BoxDrawer(TitledDrawer[BoxChart]):
         """One per label, and the axis."""
         return len(chart.labels) + 1
 
+    def most_lines(self, chart: BoxChart, width: int, glyphs: Glyphs) -> int:
+        """With a line below each box."""
+        return self.lines(chart, width, glyphs) + self.rows(chart)
+
+    def rows(self, chart: BoxChart) -> int:
+        """Its boxes."""
+        return max(len(chart.labels), 1)
+
     def body(self, chart: BoxChart, on: Canvas) -> list[Line]:
         """The labels with their boxes."""
         labels = display_names(chart.labels, chart.level) if chart.level else chart.labels
-        return _boxes(replace(chart, labels=labels), on.width, on.height, on.glyphs)
+        return _boxes(replace(chart, labels=labels), on)
 
     def max_zoom(self, chart: BoxChart) -> float:
         """Any."""
@@ -91,11 +112,12 @@ class BoxDrawer(TitledDrawer[BoxChart]):
         return replace(chart, quantiles=np.clip(chart.quantiles, middle - half, middle + half))
 
 
-def _bars(picture: BarChart, width: int, height: int, glyphs: Glyphs) -> list[Line]:
+def _bars(picture: BarChart, on: Canvas) -> list[Line]:
     """A row per label: the sum and a bar, stacked where there are several series.
 
     Negative parts extend to the left of zero.
     """
+    width, height, glyphs = on.width, on.height, on.glyphs
     count = len(picture.labels)
     shown = count if count <= height else max(height - 1, 0)
     numbers = np.stack([series.numbers for series in picture.series]).astype(np.float64)
@@ -116,6 +138,8 @@ def _bars(picture: BarChart, width: int, height: int, glyphs: Glyphs) -> list[Li
     zero = round(below / span * room)
     fills = series_fills(glyphs)
     inks = _inks_of(picture)
+    visible = parts[_visible(picture)]
+    thick = min(max(height // max(count, 1), 1), _MAX_THICK) if on.spreads else 1
     lines: list[Line] = []
     for row in range(shown):
         line: Line = [
@@ -125,17 +149,27 @@ def _bars(picture: BarChart, width: int, height: int, glyphs: Glyphs) -> list[Li
         if len(picture.series) == 1 and not below:
             line.append((bar(parts[0, row] / span, room, glyphs), "accent"))
         else:
-            left = _stack(np.maximum(-parts[:, row], 0.0) / span * room, fills, inks)
+            left = _stack(np.maximum(-visible[:, row], 0.0) / span * room, fills, inks)
             line.append((" " * (zero - sum(len(text) for text, _ in left)), "text"))
-            right = _stack(np.maximum(parts[:, row], 0.0) / span * room, fills, inks)
+            right = _stack(np.maximum(visible[:, row], 0.0) / span * room, fills, inks)
             line += [*reversed(left), *right]
         if picture.longest and abs(sums[row]) > picture.longest * (1 + _HAIR):
             # It goes on beyond the end of the axis.
             line[-1] = (line[-1][0].rstrip()[:-1] + glyphs.crumb, line[-1][1])
-        lines.append(line)
+        rest: Line = [(" " * (label_width + value_width + 2), "text"), *line[2:]]
+        lines += [line, rest, []][:thick]
     if shown < count and height > 0:
         lines.append(_left_out(count - shown))
     return lines
+
+
+def _visible(picture: BarChart) -> list[int]:
+    """The series that can be seen: those too small for it take none of the hues."""
+    numbers = np.abs([np.nan_to_num(each.numbers) for each in picture.series])
+    longest = float(numbers.sum(axis=0).max(initial=0.0))
+    largest = numbers.max(axis=1, initial=0.0)
+    seen = np.flatnonzero(largest > _LEAST_SHARE * longest).tolist()
+    return seen or list(range(len(picture.series)))
 
 
 def _cut_parts(parts: Float64, longest: float) -> Float64:
@@ -147,12 +181,12 @@ def _cut_parts(parts: Float64, longest: float) -> Float64:
     return cut_parts
 
 
-def _inks_of(picture: BarChart) -> tuple[str, ...]:
-    """The inks of series: of parts above and below zero those of differences."""
+def _inks_of(picture: BarChart) -> Sequence[str]:
+    """The inks of visible series: of parts above and below zero those of differences."""
     if len(picture.series) == 2:
         above, below = (series.numbers for series in picture.series)
         if not (above < 0).any() and (below < 0).any() and not (below > 0).any():
-            return ("above", "below")
+            return [("above", "below")[place] for place in _visible(picture)]
     return SERIES_INKS
 
 
@@ -166,8 +200,9 @@ def _stack(lengths: Float64, fills: str, inks: Sequence[str]) -> Line:
     ]
 
 
-def _boxes(picture: BoxChart, width: int, height: int, glyphs: Glyphs) -> list[Line]:
+def _boxes(picture: BoxChart, on: Canvas) -> list[Line]:
     """A row per label: whiskers to the extremes, a box between the quartiles, the median."""
+    width, height, glyphs = on.width, on.height, on.glyphs
     count = len(picture.labels)
     room_for = max(height - 1, 0)
     shown = count if count <= room_for else max(room_for - 1, 0)
@@ -193,6 +228,8 @@ def _boxes(picture: BoxChart, width: int, height: int, glyphs: Glyphs) -> list[L
         cells[q1 : q3 + 1] = box * (q3 - q1 + 1)
         cells[median] = middle
         lines.append([label, ("".join(cells), "accent")])
+        if on.spreads and room_for >= 2 * count:
+            lines.append([])
     if shown < count and height > 1:
         lines.append(_left_out(count - shown))
     ends = (short_number(low), short_number(high))

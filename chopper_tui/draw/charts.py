@@ -29,7 +29,7 @@ from chopper_core.model.charts import (
 from chopper_core.render.ansi import Paint, plain
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.util.errors import UsageError
-from chopper_tui.draw.drawer import WHOLE, Canvas, Cell, Drawer, Lens
+from chopper_tui.draw.drawer import UNLIMITED, WHOLE, Canvas, Cell, Drawer, Lens
 from chopper_tui.draw.pieces import Line, painted_line
 
 DRAWERS: Final[Mapping[type[Struct], str]] = {
@@ -86,7 +86,8 @@ def draw_below(
 ) -> list[Line]:
     """The first chart, and below it as many of the next ones as fit.
 
-    Line charts below it take their minimum; spare lines go to charts that can grow.
+    Line charts below it take their minimum; spare lines go to charts that show more with them,
+    else to rows that get higher.
     """
     if drawer_of(charts[0]).is_alone:
         return draw(charts[0], width, height, glyphs, row)
@@ -94,7 +95,7 @@ def draw_below(
     for chart, lines in zip(charts, _heights(charts, width, height, glyphs), strict=False):
         if drawn:
             drawn.append([])
-        own = draw(chart, width, lines, glyphs, row, column)
+        own = drawer_of(chart).draw(chart, Canvas(width, lines, glyphs, row, column, spreads=True))
         drawn += [*own, *([[]] * (lines - len(own)))]
     return drawn
 
@@ -109,10 +110,26 @@ def _heights(charts: Sequence[Chart], width: int, height: int, glyphs: Glyphs) -
             break
         wanted.append(min(lines, height))
     spare = height - sum(wanted) - (len(wanted) - 1)
-    filling = [at for at in range(len(wanted)) if drawer_of(charts[at]).fills]
-    for turn, at in enumerate(filling):
-        wanted[at] += (spare + turn) // len(filling)
+    most = [drawer_of(each).most_lines(each, width, glyphs) for each in charts[: len(wanted)]]
+    growing = [at for at, lines in enumerate(most) if lines >= UNLIMITED]
+    for turn, at in enumerate(growing):
+        wanted[at] += (spare + turn) // len(growing)
+    for at in () if growing else range(len(wanted)):
+        rows = drawer_of(charts[at]).rows(charts[at])
+        more = min(spare, most[at] - wanted[at]) // rows * rows
+        wanted[at] += max(more, 0)
+        spare -= max(more, 0)
     return wanted
+
+
+def lines_filled(charts: Sequence[Chart], width: int, height: int, glyphs: Glyphs) -> int:
+    """The lines that charts below each other take of so many."""
+    if not charts or drawer_of(charts[0]).is_alone:
+        return height
+    *above, last = _heights(charts, width, height, glyphs)
+    chart = charts[len(above)]
+    own = drawer_of(chart).filled(chart, Canvas(width, last, glyphs))
+    return min(sum(above) + len(above) + own, height)
 
 
 def _wanted(chart: Chart, width: int, glyphs: Glyphs, is_below: bool) -> int:
@@ -139,6 +156,15 @@ def lines_below(charts: Sequence[Chart], width: int, glyphs: Glyphs) -> int:
     charts = charts[:1] if drawer_of(charts[0]).is_alone else charts
     wanted = [_wanted(chart, width, glyphs, place > 0) for place, chart in enumerate(charts)]
     return sum(wanted) + len(wanted) - 1
+
+
+def most_lines_below(charts: Sequence[Chart], width: int, glyphs: Glyphs) -> int:
+    """The lines beyond which charts below each other look the same; 0 for none."""
+    if not charts:
+        return 0
+    charts = charts[:1] if drawer_of(charts[0]).is_alone else charts
+    most = [drawer_of(each).most_lines(each, width, glyphs) for each in charts]
+    return min(sum(most) + len(most) - 1, UNLIMITED)
 
 
 def as_lines(

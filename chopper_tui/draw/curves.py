@@ -16,6 +16,7 @@ from chopper_tui.draw import axes
 from chopper_tui.draw.bars import BarDrawer
 from chopper_tui.draw.drawer import (
     MAX_ZOOM,
+    UNLIMITED,
     Canvas,
     Lens,
     TitledDrawer,
@@ -41,8 +42,6 @@ Bounds = tuple[tuple[float, float], tuple[float, float]]
 class LineDrawer(TitledDrawer[LineChart]):
     """Curves below a legend of their markers; bars where they have too few points."""
 
-    fills = True
-    grows = True
     _bars: Final = BarDrawer()
 
     def title(self, chart: LineChart, width: int, glyphs: Glyphs) -> list[Line]:
@@ -72,6 +71,16 @@ class LineDrawer(TitledDrawer[LineChart]):
         if bars is not None:
             return self._bars.lines(bars, width, glyphs)
         return _MIN_LINES + len(self.title(chart, width, glyphs))
+
+    def most_lines(self, chart: LineChart, width: int, glyphs: Glyphs) -> int:
+        """Any number; of bars, those of the thickest."""
+        bars = _as_bars(chart)
+        return UNLIMITED if bars is None else self._bars.most_lines(bars, width, glyphs)
+
+    def rows(self, chart: LineChart) -> int:
+        """Those of bars."""
+        bars = _as_bars(chart)
+        return 1 if bars is None else self._bars.rows(bars)
 
     def draw(self, chart: LineChart, on: Canvas) -> list[Line]:
         """Curves, or bars."""

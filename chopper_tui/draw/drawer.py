@@ -18,6 +18,10 @@ C = TypeVar("C", bound=Struct)
 MIN_COLUMNS: Final = 2
 """Columns that a lens shows at least."""
 MAX_ZOOM: Final = 1024.0
+UNLIMITED: Final = 1 << 16
+"""Lines that no terminal has."""
+_LEAST_BODY: Final = 3
+"""Lines of a chart that its legend leaves."""
 
 
 class Lens(Struct, frozen=True):
@@ -53,6 +57,8 @@ class Canvas(Struct, frozen=True):
     glyphs: Glyphs
     row: int = 0
     column: int | None = None
+    spreads: bool = False
+    """Whether rows of bars take the lines that are left, as on a screen."""
 
     @property
     def cell(self) -> Cell | None:
@@ -70,10 +76,6 @@ class Drawer(Protocol[C]):
 
     follows_cursor: ClassVar[bool] = False
     """Whether it shows the row of the table's cursor."""
-    fills: ClassVar[bool] = False
-    """Whether it takes the lines that are left beside other charts."""
-    grows: ClassVar[bool] = False
-    """Whether it shows more with every line, so that it takes room from the table."""
     is_alone: ClassVar[bool] = False
     """Whether no other chart is below or above it."""
     is_quick: ClassVar[bool] = False
@@ -92,6 +94,18 @@ class Drawer(Protocol[C]):
     def lines_below(self, chart: C, width: int, glyphs: Glyphs) -> int:
         """The lines that it wants below another chart."""
         return self.lines(chart, width, glyphs)
+
+    def most_lines(self, chart: C, width: int, glyphs: Glyphs) -> int:
+        """The lines beyond which it looks the same."""
+        return self.lines(chart, width, glyphs)
+
+    def rows(self, chart: C) -> int:
+        """How many rows it has, which get higher together."""
+        return 1
+
+    def filled(self, chart: C, on: Canvas) -> int:
+        """The lines that it takes of those of a canvas."""
+        return on.height
 
     def draw(self, chart: C, on: Canvas) -> list[Line]:
         """Its lines, at most those of the canvas, with the cursor."""
@@ -168,10 +182,12 @@ class TitledDrawer(Drawer[C], Protocol[C]):
         return self.body_cell_at(chart, replace(on, height=on.height - above), x, y - above)
 
     def _title_shown(self, chart: C, on: Canvas) -> list[Line]:
-        """The title with its legend; of those that take too many lines, the first."""
+        """The title with its legend, which is cut after all of the chart but a few lines."""
         title = self.title(chart, on.width, on.glyphs)
-        spare = on.height - self.body_lines(chart)
-        return title if len(title) <= max(on.height // 3, spare, 1) else title[:1]
+        most = max(on.height - min(self.body_lines(chart), _LEAST_BODY), 1)
+        if len(title) <= most:
+            return title
+        return [*title[: most - 1], [*title[most - 1], (f" {on.glyphs.ellipsis}", "dim")]]
 
 
 def title_lines(title: str, unit: str, width: int, legend: Sequence[Line] = ()) -> list[Line]:

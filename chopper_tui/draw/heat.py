@@ -37,7 +37,6 @@ class HeatDrawer(TitledDrawer[HeatMap]):
     """A map whose cells a cursor walks: the row of the table's, and a column of its own."""
 
     follows_cursor = True
-    fills = True
     opens_with = "open_cell"
 
     def title(self, chart: HeatMap, width: int, glyphs: Glyphs) -> list[Line]:
@@ -47,6 +46,15 @@ class HeatDrawer(TitledDrawer[HeatMap]):
     def body_lines(self, chart: HeatMap) -> int:
         """The fewest: with more its rows are taller."""
         return len(chart.rows) + _around(chart)
+
+    def most_lines(self, chart: HeatMap, width: int, glyphs: Glyphs) -> int:
+        """With the tallest rows."""
+        more = (_MAX_ROW_LINES - 1) * self.rows(chart)
+        return self.lines(chart, width, glyphs) + more
+
+    def rows(self, chart: HeatMap) -> int:
+        """Those of the map."""
+        return max(len(chart.rows), 1)
 
     def body(self, chart: HeatMap, on: Canvas) -> list[Line]:
         """Its rows, ticks, scale and the cell of the cursor."""

@@ -16,10 +16,13 @@ from chopper_tui.draw.drawer import Canvas, Cell, TitledDrawer, title_lines
 from chopper_tui.draw.heat import ColourScale, scale_line
 from chopper_tui.draw.pieces import Line, short_number
 
-_MAX_LINES: Final = 6
+_LINES: Final = 3
+_MAX_LINES: Final = 10
 """Lines of a level."""
-_MIN_NAME: Final = 4
-"""Cells from which a block has its name."""
+_MIN_NAME: Final = 2
+"""Cells from which a block has its name, if that is short enough."""
+_MIN_CUT_NAME: Final = 8
+"""Cells from which it has a shortened one."""
 _AROUND: Final = 2
 """The lines of the scale and of the cursor's block."""
 _HALF: Final = "▀"
@@ -29,8 +32,6 @@ class IcicleDrawer(TitledDrawer[Icicle]):
     """Blocks that a cursor walks, from level to level."""
 
     follows_cursor = True
-    fills = True
-    grows = True
     opens_with = "open_block"
 
     def title(self, chart: Icicle, width: int, glyphs: Glyphs) -> list[Line]:
@@ -39,7 +40,15 @@ class IcicleDrawer(TitledDrawer[Icicle]):
 
     def body_lines(self, chart: Icicle) -> int:
         """Of levels tall enough to read."""
-        return 3 * len(chart.rows) + _AROUND
+        return _LINES * len(chart.rows) + _AROUND
+
+    def most_lines(self, chart: Icicle, width: int, glyphs: Glyphs) -> int:
+        """With the tallest levels."""
+        return self.lines(chart, width, glyphs) + (_MAX_LINES - _LINES) * self.rows(chart)
+
+    def rows(self, chart: Icicle) -> int:
+        """Its levels."""
+        return max(len(chart.rows), 1)
 
     def body(self, chart: Icicle, on: Canvas) -> list[Line]:
         """The levels, the scale and the block of the cursor."""
@@ -47,8 +56,9 @@ class IcicleDrawer(TitledDrawer[Icicle]):
 
     def body_cell_at(self, chart: Icicle, on: Canvas, x: int, y: int) -> Cell | None:
         """The level and the block; None beside them."""
-        tall, _ = _layout(chart, on.height)
-        depth = y // tall if tall else 2 * y
+        heights, _ = _layout(chart, on.height)
+        ends = np.cumsum(heights)
+        depth = int(np.searchsorted(ends, y, "right")) if heights[0] else 2 * y
         if not (0 <= x < on.width and 0 <= depth < len(chart.rows)):
             return None
         return depth, int(_owners(chart.rows[depth], on.width)[x])
@@ -87,10 +97,10 @@ def _draw(
     if cell is not None:
         depth = min(max(cell[0], 0), len(picture.rows) - 1)
         block = min(max(cell[1], 0), len(picture.rows[depth].labels) - 1)
-    tall, room = _layout(picture, height)
+    heights, room = _layout(picture, height)
     lines: list[Line] = []
-    if tall:
-        for number, row in enumerate(picture.rows):
+    if heights[0]:
+        for number, (row, tall) in enumerate(zip(picture.rows, heights, strict=True)):
             here = block if number == depth else None
             owners = _owners(row, width)
             names = _row_line(row, owners, width, scale, glyphs, here)
@@ -106,10 +116,12 @@ def _draw(
     return lines[: max(height, 0)]
 
 
-def _layout(picture: Icicle, height: int) -> tuple[int, int]:
-    """Lines of a level (0: two levels in a line), and of all."""
+def _layout(picture: Icicle, height: int) -> tuple[list[int], int]:
+    """Lines of each level (0: two levels in a line), and of all; the first have what is left."""
     room = height - _AROUND
-    return min(room // max(len(picture.rows), 1), _MAX_LINES), room
+    levels = max(len(picture.rows), 1)
+    tall, left = divmod(min(max(room, 0), levels * _MAX_LINES), levels)
+    return [tall + (place < left) * (tall > 0) for place in range(levels)], room
 
 
 def _owners(row: IcicleRow, width: int) -> Index:
@@ -137,8 +149,14 @@ def _row_line(
         is_here = owner == here
         name = ""
         if named and wide >= _MIN_NAME:
-            name = elide(display_name(row.labels[owner], row.level), wide - 2, glyphs)
-            name = "" if name == glyphs.ellipsis else name
+            name = display_name(row.labels[owner], row.level)
+            # A name of which a letter or two are left says nothing.
+            is_long = cell_width(name) > wide - 1
+            name = (
+                elide(name, wide - 1 - is_long, glyphs)
+                if not is_long or wide >= _MIN_CUT_NAME
+                else ""
+            )
         edge = (glyphs.cursor if is_here else "▏") if wide > 1 else " "
         if glyphs.is_ascii:
             edge = ("[" if is_here else "|") if wide > 1 else " "

@@ -13,16 +13,17 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.model.charts import Roofline
-from chopper_core.render.cells import cell_width, clean, wrapped
+from chopper_core.render.cells import beginning, cell_width, clean, wrapped
 from chopper_core.render.glyphs import Glyphs
-from chopper_tui.draw.drawer import Canvas, Drawer
+from chopper_tui.draw.drawer import UNLIMITED, Canvas, Drawer
 from chopper_tui.draw.pieces import Line, short_number
 
-_LINES: Final = 19
+_LINES: Final = 13
 """Lines that the picture wants, with its title, axis and the sentence beneath."""
-_SENTENCE: Final = 2
-_AROUND: Final = 2 + _SENTENCE
-"""Title, axis and the lines of the sentence."""
+_AROUND: Final = 2
+"""Title and axis."""
+_SENTENCE_FROM: Final = ((16, 2), (9, 1))
+"""Lines of the picture from which the sentence has how many."""
 _SIZES: Final = {"unicode": "·•●", "ascii": ".oO"}
 _LARGE: Final = (0.02, 0.1)
 """Parts of the time from which a point is larger."""
@@ -66,11 +67,14 @@ class RooflineDrawer(Drawer[Roofline]):
     """The title with a legend, the picture, its axis, and the cursor's row in a sentence."""
 
     follows_cursor = True
-    fills = True
 
     def lines(self, chart: Roofline, width: int, glyphs: Glyphs) -> int:
         """Enough to tell the roofs apart."""
-        return _LINES
+        return _LINES if _points(chart) else 2
+
+    def most_lines(self, chart: Roofline, width: int, glyphs: Glyphs) -> int:
+        """Any number; without points, those that say so."""
+        return UNLIMITED if _points(chart) else 2
 
     def draw(self, chart: Roofline, on: Canvas) -> list[Line]:
         """All of it, in the room there is."""
@@ -80,7 +84,8 @@ class RooflineDrawer(Drawer[Roofline]):
 def _draw(chart: Roofline, width: int, height: int, glyphs: Glyphs, selected: int) -> list[Line]:
     has_measured = bool(np.isfinite(chart.measured_tflops).any())
     lines = [_title(chart, glyphs, has_measured)]
-    axes = _axes(chart, width, height - _AROUND)
+    room = next((lines for least, lines in _SENTENCE_FROM if height >= least), 0)
+    axes = _axes(chart, width, height - _AROUND - room)
     if axes is None:
         lines.append([("no row has FLOPs and bytes", "dim")])
         return lines
@@ -98,7 +103,7 @@ def _draw(chart: Roofline, width: int, height: int, glyphs: Glyphs, selected: in
     for row, line in enumerate(cells):
         lines.append([(f"{marks.get(row, ''):>{label}}{edge}", "dim"), *_joined(line)])
     lines.append([(" " * (label + 1) + _x_axis(axes), "dim")])
-    return [*lines, *_sentence(chart, width, selected, glyphs)]
+    return [*lines, *_sentence(chart, width, selected, room, glyphs)]
 
 
 def _title(chart: Roofline, glyphs: Glyphs, has_measured: bool) -> Line:
@@ -109,16 +114,17 @@ def _title(chart: Roofline, glyphs: Glyphs, has_measured: bool) -> Line:
     return [(clean(chart.title), "strong"), (f", TFLOP/s by FLOP/B{between}{measured}", "dim")]
 
 
-def _sentence(chart: Roofline, width: int, selected: int, glyphs: Glyphs) -> list[Line]:
+def _sentence(chart: Roofline, width: int, selected: int, room: int, glyphs: Glyphs) -> list[Line]:
     """The selected row in words, always in as many lines."""
-    if not 0 <= selected < len(chart.labels):
-        return [[]] * _SENTENCE
+    if not 0 <= selected < len(chart.labels) or not room:
+        return [[]] * room
     has_point = isfinite(chart.intensity[selected]) and isfinite(chart.tflops[selected])
     mark = _SELECTED[glyphs.name] if has_point else " "
     texts = wrapped(chart.sentences[selected], max(width - 2, 8)) or [""]
+    texts[room - 1 :] = [beginning(" ".join(texts[room - 1 :]), max(width - 2, 8), glyphs)]
     lines: list[Line] = [[(f"{mark} ", "alert"), (texts[0], "text")]]
     lines += [[("  ", "text"), (text, "text")] for text in texts[1:]]
-    return [*lines, *([[]] * _SENTENCE)][:_SENTENCE]
+    return [*lines, *([[]] * room)][:room]
 
 
 def _points(chart: Roofline) -> list[tuple[float, float]]:

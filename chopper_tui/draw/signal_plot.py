@@ -21,6 +21,8 @@ from chopper_core.util.arrays import Float64
 from chopper_tui.draw import axes
 from chopper_tui.draw.pieces import Line
 
+_LEAST_PERCENT: Final = 1.0
+"""Span of an axis of shares, at least."""
 _LINES_PER_TICK: Final = 3
 _TICK_GAP: Final = 6
 """Cells between labels of the time axis."""
@@ -205,6 +207,9 @@ def value_range(chart: SignalChart) -> tuple[float, float]:
         return chart.signal.low, chart.signal.high
     low, high = axes.around(float(known.min()), float(known.max()))
     if chart.signal.unit is Unit.PERCENT:
+        # Less than a hundredth of the whole is noise, and its ticks have no decimals to show it.
+        spare = max(_LEAST_PERCENT - (high - low), 0.0) / 2
+        low, high = low - spare, high + spare
         return max(low, 0.0), max(min(high, 100.0), float(known.max()))
     return max(low, min(float(known.min()), 0.0)), high
 

@@ -14,7 +14,7 @@ from chopper_core.util.arrays import Float64
 from chopper_core.util.grouping import median_of, quantiles_along
 from chopper_tui.draw.axes import scale_ends
 from chopper_tui.draw.curves import LineDrawer
-from chopper_tui.draw.drawer import MAX_ZOOM, Canvas, Drawer, Lens
+from chopper_tui.draw.drawer import MAX_ZOOM, UNLIMITED, Canvas, Drawer, Lens
 from chopper_tui.draw.pieces import Line, short_number
 
 _ENVELOPE: Final = 7
@@ -26,17 +26,22 @@ _GAP: Final = 2
 class SignalRowsDrawer(Drawer[SignalRows]):
     """A sparkline per row and, where there is room, a chart of all rows' range below."""
 
-    fills = True
-    grows = True
     _lines: Final = LineDrawer()
 
     def lines(self, chart: SignalRows, width: int, glyphs: Glyphs) -> int:
-        """The rows and the chart of their range."""
-        return 1 + len(chart.labels) + _ENVELOPE
-
-    def lines_below(self, chart: SignalRows, width: int, glyphs: Glyphs) -> int:
-        """The rows."""
+        """The rows; with more, a chart of their range."""
         return 1 + len(chart.labels)
+
+    def most_lines(self, chart: SignalRows, width: int, glyphs: Glyphs) -> int:
+        """Any number."""
+        return UNLIMITED
+
+    def filled(self, chart: SignalRows, on: Canvas) -> int:
+        """Those of the rows, where their range has no room."""
+        count = len(chart.labels)
+        if on.height - 1 - count >= _ENVELOPE:
+            return on.height
+        return len(_row_lines(chart, on.width, on.height, on.glyphs))
 
     def draw(self, chart: SignalRows, on: Canvas) -> list[Line]:
         """The title with the scale, the rows, and their range."""

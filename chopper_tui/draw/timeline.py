@@ -17,7 +17,7 @@ from chopper_core.render.glyphs import Glyphs
 from chopper_core.util.arrays import Int64, Mask
 from chopper_core.views.timeline.hosts import QUEUE
 from chopper_tui.draw.drawer import Canvas, Drawer
-from chopper_tui.draw.pieces import TONES, Line, cut, hue_of, toned
+from chopper_tui.draw.pieces import TONES, Line, cut, hue_of, toned, width_of
 
 KIND_INKS: Final = ("accent", "second", "third")
 CLASS_INKS: Final = ("accent", "seventh", "fifth", "eighth", "tenth", "ninth")
@@ -259,14 +259,14 @@ def _legend(
             line += [(fill[-1], KIND_INKS[number]), (f" {kind} ", "dim")]
         if _BOTH_INK in used:
             line += [(_BOTH[glyphs.name], _BOTH_INK), (" both ", "dim")]
-    best = line
     for meaning in ("main kind, full=busy", "full=busy"):
         for units in (True, False):
             scales = "".join(f"  {_scale(strip, units)}" for strip in scaled)
             best = [*line, (meaning + scales, "dim")]
-            if sum(cell_width(text) for text, _ in best) <= width:
+            if width_of(best) <= width:
                 return best
-    return best
+    best = [*line, ("full=busy", "dim")]
+    return best if width_of(best) <= width else line
 
 
 def _label(text: str, width: int, glyphs: Glyphs) -> str:

@@ -85,13 +85,13 @@ class Status(Pane):
     def lines(self, width: int, height: int) -> Iterable[Pieces]:
         """A message takes the line, or as many as it needs; else it is the table's."""
         if self.message:
-            text = wrapped(self.message, max(width - 2, 1))
-            if len(text) > height:
-                text[height - 1 :] = [
-                    beginning(" ".join(text[height - 1 :]), width - 2, self.glyphs)
+            said = wrapped(self.message, max(width - 2, 1))
+            if len(said) > height:
+                said[height - 1 :] = [
+                    beginning(" ".join(said[height - 1 :]), width - 2, self.glyphs)
                 ]
             ink = "alert" if self.is_error else "strong"
-            return [[(f" {pad(line, max(width - 2, 0))} ", ink)] for line in text]
+            return [[(f" {pad(line, max(width - 2, 0))} ", ink)] for line in said]
         if self.pointed:
             return [[(f" {fit(clean(self.pointed), width - 2, self.glyphs)}", "text")]]
         if self.frame is None:

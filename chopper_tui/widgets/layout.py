@@ -30,6 +30,8 @@ _DETAIL_LINES: Final = 16
 """Lines that the detail beside a table needs."""
 _WIDE_DETAIL_LINES: Final = 28
 """Lines that it has where charts take the rest."""
+_CHARTS_SHARE: Final = 40
+"""Percentage of the lines that pictures beside a detail may have before the table's rows."""
 _MIN_CHART_LINES: Final = 7
 _MIN_WIDE_PICTURE: Final = 8
 """Lines of a picture at full width; a shorter one is drawn beside the table."""
@@ -176,7 +178,9 @@ def _beside_detail(
     sparks = 1 if width < _TWO_SPARKS_FROM else 2
     below = max(rows + 1, _DETAIL_LINES)
     whole = picture if picture <= middle // 2 else 0
-    above = max(whole, min(pictures, middle - below))
+    # A long table scrolls: the charts below the first have some lines of it.
+    least = middle * _CHARTS_SHARE // 100 if whole else 0
+    above = max(whole, min(pictures, max(middle - below, least)))
     if chart == "full" and above:
         above = max(above, min(pictures, middle * 3 // 5))
     if chart == "off":

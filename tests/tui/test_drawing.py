@@ -19,11 +19,25 @@ from chopper_core.model.charts import (
     Series,
     SignalRows,
 )
+from chopper_core.model.units import Unit
 from chopper_core.model.view import View
 from chopper_core.render.cells import cell_width
 from chopper_core.render.glyphs import ASCII, UNICODE, Glyphs
-from chopper_tui.draw.charts import DRAWERS, _drawer, cell_at, draw, draw_below, lines_below, seen
-from chopper_tui.draw.drawer import Lens
+from chopper_core.render.sparks import SparkScale
+from chopper_core.views.query import query
+from chopper_tui.draw.charts import (
+    DRAWERS,
+    _drawer,
+    cell_at,
+    draw,
+    draw_below,
+    lines_below,
+    lines_filled,
+    seen,
+)
+from chopper_tui.draw.drawer import Canvas, Lens
+from chopper_tui.draw.icicle import IcicleDrawer
+from tests.demo import demo_run
 
 NAN = float("nan")
 
@@ -301,3 +315,67 @@ def test_pictures_stand_below_each_other_where_they_have_room() -> None:
 def test_every_kind_of_chart_has_a_drawer() -> None:
     assert set(DRAWERS) == set(get_args(Chart))
     assert all(callable(_drawer(kind).draw) for kind in DRAWERS)
+
+
+@pytest.mark.parametrize("height", [6, 9, 14, 23, 40])
+@pytest.mark.parametrize("glyphs", [UNICODE, UNICODE.coloured(True), ASCII])
+def test_no_line_below_the_pictures_of_a_screen_is_left_blank(height: int, glyphs: Glyphs) -> None:
+    x = np.arange(50.0)
+    curve = LineChart("curve", "", "x", "", (x,), (Series("a", x),))
+    points = LineChart("points", "", "x", "", (x[:2],), (Series("a", x[:2]),))
+    boxes = BoxChart("d", "ms", ("a", "b"), np.array([[1.0, 2, 3, 4, 5], [2, 3, 4, 5, 6]]))
+    for charts in ((bars(3, 4), points), (boxes, bars(1, 3)), (points, curve), (rows_of(8),)):
+        used = lines_filled(charts, 80, height, glyphs)
+        assert used <= height
+        drawn = ["".join(text for text, _ in line) for line in draw_below(charts, 80, used, glyphs)]
+        blank = next((n for n, line in enumerate(reversed(drawn)) if line.strip()), 0)
+        assert len(drawn) <= used and used - len(drawn) + blank <= 1, "\n".join(drawn)
+
+
+def test_thick_bars_are_of_screens_alone() -> None:
+    assert len(text(bars(1, 3), 60, 14)) == 4
+    drawn = draw_below((bars(1, 3),), 60, 14, UNICODE)
+    filled = [line for line in drawn if any("█" in text for text, _ in line)]
+    assert len(filled) == 6
+
+
+def test_series_that_are_too_small_to_be_seen_take_no_hue() -> None:
+    sizes = [10.0] * 5 + [1e-4] + [10.0] * 5
+    chart = BarChart(
+        "t", "ms", ("a",), tuple(Series(f"p{n}", np.array([s])) for n, s in enumerate(sizes))
+    )
+    legend, bar = draw(chart, 200, 3, UNICODE.coloured(True))[:2]
+    inks = [ink for text, ink in legend if text.strip() == "█"]
+    assert len(inks) == len(set(inks)) == 10 and "p5" not in "".join(text for text, _ in legend)
+    assert inks == [ink for text, ink in bar if "█" in text]
+
+
+def test_a_legend_is_cut_after_its_picture_and_says_so() -> None:
+    lines = text(bars(10, 8), 60, 8)
+    assert sum(line.startswith("row") for line in lines) >= 2
+    assert all(f"part number {n}" in " ".join(lines) for n in range(10))
+    assert any(line.endswith("…") for line in text(bars(10, 8), 60, 5))
+
+
+def test_a_sparkline_at_its_top_is_a_line_there_not_a_wall() -> None:
+    scale = SparkScale(99.0, 100.0)
+    means = np.full(15, 100.0)
+    means[7] = 99.1
+    assert scale.line(means, Unit.PERCENT, UNICODE) == "▔" * 7 + "▂" + "▔" * 7
+    means[3:12] = 99.5
+    assert scale.line(means, Unit.PERCENT, UNICODE).count("█") == 6
+
+
+@pytest.mark.parametrize("width", range(40, 200, 20))
+def test_blocks_of_an_icicle_have_names_that_say_something(width: int) -> None:
+    run = demo_run()
+    (chart, *_) = query(run, View(run.name, name="icicle")).charts
+    names = {name for row in chart.rows for name in row.labels}
+    for height in (13, 16, 40):
+        for line in draw(chart, width, height, UNICODE.coloured(True), 0, 0)[1:-2]:
+            for text, _ in line:
+                name = text.strip("▏▌ ▀")
+                assert "…" not in name or len(name) >= 6
+                assert "…" in name or not name or any(name in each for each in names)
+        body = IcicleDrawer().body(chart, Canvas(width, height, UNICODE.coloured(True), 0, 0))
+        assert len(body) == min(height, 42)

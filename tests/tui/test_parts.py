@@ -142,6 +142,7 @@ def test_a_picture_has_the_lines_that_the_table_does_not_need() -> None:
     above = arrange(120, 40, picture=12, pictures=30, rows=3)
     assert above.pictures == (20, 0) and above.side
     assert arrange(120, 40, picture=12, pictures=12, rows=100).pictures == (12, 0)
+    assert arrange(120, 40, picture=3, pictures=40, rows=100).pictures[0] > 12
     beside = arrange(120, 40, picture=40, pictures=40, rows=100)
     assert beside.pictures[0] == 0 and beside.pictures[1] and beside.side
 

@@ -175,10 +175,10 @@ def test_without_a_baseline_it_says_how_to_set_one() -> None:
     times = query(RUN, parse("R?columns=elapsed_ns"))
     order = sorted(range(3), key=lambda row: times.row(row)["elapsed_ns"] or 0)
     middle = order[1]
-    others = [f"gpu={row} beside gpu={middle}" for row in range(3) if row != middle]
+    others = [f"gpu={row} vs gpu={middle}" for row in range(3) if row != middle]
     assert frame("R?view=compare").labels == ["other", "longer", *others]
     last = frame("R:gpu=1?view=compare")
-    assert last.labels[-1] == "iteration=11 beside iteration=10"
+    assert last.labels[-1] == "iteration=11 vs iteration=10"
     inside = query(RUN, parse(last.addresses(len(last) - 1)))
     assert inside.view.path == ("1", "11")
     assert inside.total["elapsed_ns_delta"] == last.row(len(last) - 1)["scope_ns_delta"]

@@ -91,7 +91,7 @@ def _children(run: Run, view: View) -> list[Candidate]:
             continue
         paths = [(*view.path, text) for text in (label, labels[base])]
         beside = _beside(replace(view, path=paths[0]), Baseline("", paths[1]))
-        text = f"{level}={label} beside {level}={labels[base]}"
+        text = f"{level}={label} vs {level}={labels[base]}"
         found.append(Candidate(text, beside, times[base], times[row] - times[base]))
     return found
 
