@@ -68,10 +68,15 @@ class SparkScale(Struct, frozen=True):
 
 
 def _roofed(line: str, glyphs: Glyphs) -> str:
-    """A sparkline at its top for most of the time as a line there, from which it drops."""
-    top = glyphs.spark[-1]
+    """A sparkline at its top for most of the time as a line there, from which it drops.
+
+    A drop by one level is none: as an almost full block it would stand out.
+    """
+    below, top = glyphs.spark[-2:]
     known = len(line) - line.count(" ")
-    return line.replace(top, glyphs.roof) if line.count(top) * 100 >= _ROOFED * known else line
+    if line.count(top) * 100 < _ROOFED * known:
+        return line
+    return line.replace(top, glyphs.roof).replace(below, glyphs.roof)
 
 
 def sampled(rows: int) -> Index:
