@@ -72,7 +72,7 @@ def _roofed(line: str, glyphs: Glyphs) -> str:
 
     A drop by one level is none: as an almost full block it would stand out.
     """
-    below, top = glyphs.spark[-2:]
+    below, top = glyphs.spark[-2], glyphs.spark[-1]
     known = len(line) - line.count(" ")
     if line.count(top) * 100 < _ROOFED * known:
         return line
