@@ -82,7 +82,7 @@ def read_config(actions: Callable[[], Sequence[Action]], path: Path | None = Non
 
     try:
         document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise UsageError(f"{path} is invalid TOML: {error}") from error
     return _ConfigReader(path, actions).config(document)
 
@@ -213,7 +213,7 @@ def saved_columns() -> dict[str, tuple[str, ...]]:
     """The saved columns; none where the file is missing, corrupt or of another version."""
     try:
         kept = msgspec.json.decode(columns_path().read_bytes(), type=_SavedColumns)
-    except (OSError, ValueError, msgspec.MsgspecError):
+    except (OSError, ValueError, RecursionError, msgspec.MsgspecError):
         return {}
     known = kept.columns if kept.schema == _COLUMNS_SCHEMA else {}
     return {level: names for level, names in known.items() if level in (*LEVELS, ACTIVITY)}
@@ -233,7 +233,7 @@ def saved_splits() -> dict[str, int]:
     """The saved lines; none where the file is missing, corrupt or of another version."""
     try:
         kept = msgspec.json.decode(layout_path().read_bytes(), type=_SavedSplits)
-    except (OSError, ValueError, msgspec.MsgspecError):
+    except (OSError, ValueError, RecursionError, msgspec.MsgspecError):
         return {}
     return kept.splits if kept.schema == _LAYOUT_SCHEMA else {}
 

@@ -141,7 +141,7 @@ def _weight(host: Host, row: int | np.intp) -> Weight | None:
     """The shape of the last matrix among an operator's inputs."""
     try:
         dimensions = json.loads(host.trace.inputs[int(host.ranges.inputs[row])].shapes)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     matrices = [
         (shape[0], shape[1])

@@ -34,7 +34,7 @@ from chopper_core.store.format import is_store, paths_of, read_label
 from chopper_core.store.reader import read_store, verify
 from chopper_core.store.writer import StoreWriteError, check_place, write_store
 from chopper_core.util.arrays import AnyArray
-from chopper_core.util.atomic import state_of, temporary_path
+from chopper_core.util.atomic import remove_folder, state_of, temporary_path
 from chopper_core.util.errors import ChopperError, DataError
 from chopper_core.util.mmap_columns import content_of
 from chopper_core.util.progress import Progress, silent
@@ -137,7 +137,7 @@ def _put_together(
         write_store(run, store, progress=progress)
     finally:
         shutil.rmtree(columns, ignore_errors=True)
-    shutil.rmtree(folder, ignore_errors=True)
+    remove_folder(folder)
     return replace(read_store(store), name=name)
 
 
@@ -271,7 +271,11 @@ def write_part(folder: Path, trace: Path, outcome: Run | ChopperError, origin: P
         origin = replace(origin, is_failed=True)
     else:
         run = replace(outcome, name=name)
-    write_store(run, _part_path(folder, trace), origin=msgspec.json.encode(origin).decode())
+    part = _part_path(folder, trace)
+    if not is_store(part):
+        # Half a part, of a writer that was killed while it removed the parts.
+        remove_folder(part)
+    write_store(run, part, origin=msgspec.json.encode(origin).decode())
 
 
 def read_part(folder: Path, trace: Path) -> Run | DataError:

@@ -25,6 +25,7 @@ from chopper_core.util.atomic import (
     is_private,
     make_private,
     remove_abandoned,
+    remove_folder,
     state_of,
     temporary_path,
 )
@@ -95,7 +96,7 @@ def open_cached(
             return _with_state(replace(run, name=name), state)
         except (ChopperError, OSError) as error:
             debug.note(f"{cached} can't be used: {error}")
-            shutil.rmtree(cached, ignore_errors=True)
+            remove_folder(cached)
     run = _with_state(_read(name, progress, jobs, overrides), state)
     # Imports pyarrow, which a cached run doesn't need.
     from chopper_core.store.writer import write_store
@@ -161,7 +162,7 @@ class Kept(Struct, frozen=True):
                 return None
             digest, _, text = self.file.read_bytes().partition(b"\n")
             return msgspec.json.decode(text, type=kind) if digest == self._digest(text) else None
-        except (OSError, msgspec.MsgspecError):
+        except (OSError, ValueError, RecursionError, msgspec.MsgspecError):
             return None
 
     def keep(self, figures: object) -> None:
@@ -220,7 +221,7 @@ def clear(*, old_only: bool = False) -> tuple[int, int]:
     remove_abandoned(directory())
     removed = [entry for entry in entries() if entry.is_old or not old_only]
     for entry in removed:
-        shutil.rmtree(entry.path, ignore_errors=True)
+        remove_folder(entry.path)
     if not old_only:
         for kind in _KINDS:
             shutil.rmtree(directory().parent / kind, ignore_errors=True)
@@ -240,7 +241,7 @@ def _remove_older(cached: Path, origin: str) -> None:
     remove_abandoned(cached.parent)
     for path in _folders():
         if path != cached and read_label(path).origin == origin:
-            shutil.rmtree(path, ignore_errors=True)
+            remove_folder(path)
 
 
 def _origin(name: str, paths: Sequence[Path], overrides: Overrides) -> str:

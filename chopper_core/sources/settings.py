@@ -20,6 +20,7 @@ MANIFESTS: Final = ("chopper.json", "chopper.yaml", "manifest.json", "manifest.y
 _YAML: Final = (".yaml", ".yml")
 _MAX_BYTES: Final = 1 << 20
 """A longer file is no configuration."""
+_MAX_LINE: Final = 1 << 12
 _MAX_FILES: Final = 20
 _LINE: Final = re.compile(
     r"(?P<indent> *)(?:- +)?['\"]?(?P<key>[\w.\-/]+)['\"]?\s*:(?:\s+(?P<value>.*))?$"
@@ -58,7 +59,7 @@ def keys_of(path: Path) -> Iterator[tuple[str, Setting]]:
     if path.suffix == ".json":
         try:
             yield from _flat("", json.loads(text))
-        except ValueError:
+        except (ValueError, RecursionError):
             return
     else:
         yield from _yaml_keys(text)
@@ -96,6 +97,8 @@ def _yaml_keys(text: str) -> Iterator[tuple[str, Setting]]:
     """The scalars of block mappings, which is what jobs are configured with; by their indent."""
     above: list[tuple[int, str]] = []
     for line in text.splitlines():
+        if len(line) > _MAX_LINE:
+            continue
         match = _LINE.match(_COMMENT.sub("", line.rstrip()))
         if match is None or line.lstrip().startswith("#"):
             continue

@@ -25,7 +25,7 @@ def baselines() -> dict[str, str]:
         found = json.loads(baselines_path().read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{baselines_path()} can't be read: {error}") from error
     return {str(name): str(path) for name, path in found.items()} if isinstance(found, dict) else {}
 

@@ -146,7 +146,7 @@ def read_label(folder: Path) -> Label:
     """The label of a store of any version; its fields are empty if it can't be read."""
     try:
         return msgspec.json.decode((folder / STORE_INDEX).read_bytes(), type=Label)
-    except (OSError, ValueError, msgspec.MsgspecError):
+    except (OSError, ValueError, RecursionError, msgspec.MsgspecError):
         return Label()
 
 

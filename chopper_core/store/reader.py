@@ -50,6 +50,16 @@ from chopper_core.util.progress import Progress, silent
 
 _LARGE_BYTES: Final = 1 << 25
 """Size from which a file's checksum is not verified on opening, since that reads all of it."""
+_UNREADABLE: Final = (
+    OSError,
+    LookupError,
+    ValueError,
+    TypeError,
+    OverflowError,
+    RecursionError,
+    msgspec.MsgspecError,
+)
+"""What hostile metadata raises."""
 _MAX_ATTEMPTS: Final = 5
 """Attempts to read a store that other processes replace meanwhile."""
 
@@ -137,7 +147,7 @@ def _read_files(folder: Path, index: StoreIndex) -> Run:
         }
         cubes = _cubes(columns_of(contents[OPERATIONS], places[OPERATIONS]), stored)
         summary = Cubes(table, cubes)
-    except (OSError, LookupError, ValueError, TypeError, msgspec.MsgspecError) as error:
+    except _UNREADABLE as error:
         raise DataError(f"{folder} is a corrupt store ({error}); {recreate(folder)}") from error
     fields = {name: getattr(rest, name) for name in run_fields()}
     run = Run(

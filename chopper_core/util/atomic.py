@@ -48,6 +48,14 @@ def temporary_path(folder: Path, suffix: str) -> Path:
     return folder.with_name(f".{folder.name}.{own}.{suffix}")
 
 
+def remove_folder(folder: Path) -> None:
+    """Remove a folder as far as that can be done: its name first, so that none is half there."""
+    fresh = temporary_path(folder, "new")
+    with suppress(OSError):
+        os.rename(folder, fresh)
+    shutil.rmtree(fresh, ignore_errors=True)
+
+
 def remove_abandoned(parent: Path, name: str = "") -> None:
     """Remove the temporary files and folders of writers that are gone, of one name or of all.
 

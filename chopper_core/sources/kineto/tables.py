@@ -431,7 +431,7 @@ def _product(text: bytes) -> int:
     """Return the product of a JSON list of positive numbers; ABSENT for other text."""
     try:
         sizes = [int(size) for size in json.loads(text)]
-    except (ValueError, TypeError, OverflowError):
+    except (ValueError, TypeError, OverflowError, RecursionError):
         return ABSENT
     return prod(sizes) if sizes and min(sizes) > 0 else ABSENT
 

@@ -26,6 +26,10 @@ def _fastest_zlib() -> Any:
 _INFLATE: Final = _fastest_zlib()
 _INFLATE_ERRORS: Final[tuple[type[Exception], ...]] = (zlib.error, _INFLATE.error)
 _GZIP_WINDOW_BITS: Final = 31
+_MAX_RATIO: Final = 300
+"""How much larger than itself a gzip file of a true run may be: traces are 10 to 60 times."""
+_SMALL_BYTES: Final = 1 << 26
+"""Up to so many unpacked bytes any ratio is read."""
 _MAGIC_BYTES: Final = 64
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 _PICKLE: Final = (
@@ -119,6 +123,12 @@ class ByteSource:
     def _read_gzip(self) -> bytes:
         parts: list[bytes] = []
         wanted = self.piece_bytes
+        if self.bytes_given > max(_SMALL_BYTES, _MAX_RATIO * self.size_bytes) and not self._ended:
+            self._ended = True
+            self.problem = (
+                f"The gzip stream unpacks to more than {_MAX_RATIO} times its size, as no "
+                f"profiler's does; {self.bytes_given >> 20} MiB were read"
+            )
         while wanted > 0 and not self._ended:
             if not self._pending:
                 self._pending = self._read_file(self._block_bytes)
