@@ -14,7 +14,7 @@ _ENOUGH_NAMES: Final = 0.9
 """Share of dispatches with names in the trace at which a comparison is accepted."""
 _MIN_PREFIX: Final = 6
 """Shorter names are prefixes of too many others."""
-_CLONE: Final = re.compile(r"(?:\s*\[clone[^\]]*\]|\s*\(\.kd\)|\.kd)+$")
+_CLONE: Final = re.compile(r"(?:\s{0,9}\[clone[^\]]{0,999}\]|\s{0,9}\(\.kd\)|\.kd)+$")
 _QUALIFIERS: Final = re.compile(r"^(?:void|static|__global__)\s+")
 
 

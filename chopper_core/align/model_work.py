@@ -148,10 +148,11 @@ def _used(shape: Float64, found: Sequence[CallShape]) -> tuple[Float64, tuple[Ca
 
 _CAUSAL_KERNEL: Final = re.compile(r"causal|GenericAttentionMask(?:<true|ILb1E)", re.IGNORECASE)
 _FULL_KERNEL: Final = re.compile(
-    r"fmha_(?:fwd|bwd)_hd\d+_(?:bf16|fp16)(?!\w*causal)|GenericAttentionMask(?:<false|ILb0E)"
+    r"fmha_(?:fwd|bwd)_hd\d+_(?:bf16|fp16)(?!\w{0,99}causal)|GenericAttentionMask(?:<false|ILb0E)"
 )
 _FLASH_KERNEL: Final = re.compile(
-    r"flash_(?:fwd|bwd)\w*_kernel<.*_kernel_traits<.*>, (?:true|false), (?P<causal>true|false)\b"
+    r"flash_(?:fwd|bwd)\w{0,99}_kernel<.{0,999}_kernel_traits<.{0,999}>"
+    r", (?:true|false), (?P<causal>true|false)\b"
 )
 """FlashAttention's kernels: after the traits come dropout and causal."""
 

@@ -27,9 +27,9 @@ _LINEAR: Final = re.compile(r"linear|conv1d", re.IGNORECASE)
 _NORM: Final = re.compile(r"norm", re.IGNORECASE)
 _EMBEDDING: Final = re.compile(r"^(?:\w*Token|VocabParallel|Parallel)?Embedding$")
 _HEAD: Final = re.compile(r"linear|lm_?head", re.IGNORECASE)
-_TELLING: Final = re.compile(r"QKV\w*Linear|Merged\w*Linear")
+_TELLING: Final = re.compile(r"QKV\w{0,99}Linear|Merged\w{0,99}Linear")
 """Classes of projections that name what they project."""
-_LOSS: Final = re.compile(r"CrossEntropy|(?:^|Chunked|Fused)\w*Loss$")
+_LOSS: Final = re.compile(r"CrossEntropy|(?:^|Chunked|Fused)\w{0,99}Loss$")
 _ACTIVATION: Final = re.compile(r"silu|gelu|relu|swish", re.IGNORECASE)
 _ATTENTION_LINEARS: Final = {
     4: ("q_ip", "k_ip", "v_ip", "attn_op"),
@@ -40,7 +40,7 @@ _FEED_FORWARD_LINEARS: Final = {3: ("mlp_gp", "mlp_up", "mlp_dp"), 2: ("mlp_up",
 _LAYER_NORMS: Final = {2: ("attn_n", "mlp_n"), 1: ("attn_n",)}
 _OUTSIDE: Final = (
     (re.compile(r"^aten::embedding$"), "ie"),
-    (re.compile(r"^aten::cross_entropy_loss$|CrossEntropy\w*$|cross_entropy"), "cel"),
+    (re.compile(r"^aten::cross_entropy_loss$|CrossEntropy\w{0,99}$|cross_entropy"), "cel"),
     (re.compile(r"^aten::(?:linear|mm|addmm)$"), "lp"),
 )
 """Operators of a language model that no module of their own runs, outside its layers."""

@@ -26,7 +26,7 @@ from chopper_core.model.hardware import ElementType, type_bytes
 from chopper_core.model.shapes import Attention, CallShape, Convolution, Fused, Product
 
 ATTENTION: Final = re.compile(
-    r"scaled_dot_product\w*attention|^flash_attn::_flash_attn"
+    r"scaled_dot_product\w{0,99}attention|^flash_attn::_flash_attn"
     r"|^aiter::_?(?:wrapper_)?(?:flash_attn|fmha_v3|mha)_(?:fwd|bwd|forward|backward)$"
 )
 FUSED: Final = re.compile(r"^triton_(?P<kind>[a-z]+)_fused(?P<operators>(?:_\w+?)??)(?:_\d+)?$")
@@ -35,7 +35,7 @@ BACKWARD_PER_FORWARD: Final = 2.5
 """Attention: five products instead of two."""
 _BACKWARD: Final = re.compile(r"backward|bwd", re.IGNORECASE)
 HEADS_AFTER_SEQUENCE: Final = re.compile(r"^(?:flash_attn|aiter)::")
-_NUMBER_WITH_POINT: Final = re.compile(r"-?\d+\.\d*(?:e[+-]?\d+)?")
+_NUMBER_WITH_POINT: Final = re.compile(r"-?\d{1,99}\.\d{0,99}(?:e[+-]?\d+)?")
 _SHARE: Final = {False: 1.0, True: 0.5}
 """The part of the scores that attention computes, by whether it is causal."""
 _LETTERS: Final = {False: "N", True: "T"}

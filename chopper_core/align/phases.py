@@ -46,12 +46,12 @@ _UPLOAD: Final = re.compile(r"^(?:Memcpy HtoD|CopyHostToDevice)")
 _GRAPH: Final = re.compile(r"GraphLaunch")
 
 _BACKWARD_KERNEL: Final = re.compile(
-    r"backward|(?<![a-z])bwd|bwd(?![a-z])|wrw|wgrad|dgrad|bprop|compute_grad|(?<=compute)\w*grad",
+    r"backward|(?<![a-z])bwd|bwd(?![a-z])|wrw|wgrad|dgrad|bprop|compute_grad|(?<=compute)\w{0,99}grad",
     re.IGNORECASE,
 )
 _INPUT_GRADIENT: Final = re.compile(r"dgrad|bwd|bprop", re.IGNORECASE)
 _FORWARD_KERNEL: Final = re.compile(
-    r"(?<!std::)forward|(?<![a-z])fwd|fwd(?![a-z])|fprop|nll_loss(?!\w*backward)|cross_?entropy",
+    r"(?<!std::)forward|(?<![a-z])fwd|fwd(?![a-z])|fprop|nll_loss(?!\w{0,99}backward)|cross_?entropy",
     re.IGNORECASE,
 )
 _OPTIMIZER_KERNEL: Final = re.compile(
@@ -62,7 +62,7 @@ _PHASE_WORDS: Final = (
     "ward", "wd", "wrw", "grad", "prop", "adam", "adaf", "lamb", "sgd", "loss", "entropy"
 )  # fmt: skip
 """Parts of all words above: most names, which can be kilobytes long, have none."""
-_TRANSPOSED: Final = re.compile(r"conv\w*_transpose")
+_TRANSPOSED: Final = re.compile(r"conv\w{0,99}_transpose")
 
 
 @lru_cache(maxsize=1 << 14)

@@ -96,7 +96,7 @@ def _groups(graph: ExecutionGraph) -> tuple[ProcessGroup, ...]:
     text = graph.metadata.get("process_groups")
     try:
         return msgspec.json.decode(str(text), type=tuple[ProcessGroup, ...]) if text else ()
-    except (msgspec.DecodeError, RecursionError):
+    except (ValueError, RecursionError):
         return ()
 
 

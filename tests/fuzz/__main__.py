@@ -17,8 +17,8 @@ from itertools import count
 from random import Random
 from typing import Any, Final
 
-from tests.fuzz.attack import attack
-from tests.fuzz.seeds import SEEDS
+from tests.fuzz.attack import attack, attack_own
+from tests.fuzz.seeds import OWN, SEEDS
 
 _LIMIT_S: Final = 20
 """An attack on a file of some kB that takes longer hangs."""
@@ -31,12 +31,12 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--first", type=int, help="number of the first attack; default: random")
     parser.add_argument("--count", type=int, help="attacks, whatever their time")
-    parser.add_argument("--only", choices=SEEDS, action="append", help="of these files")
+    parser.add_argument("--only", choices=[*SEEDS, *OWN], action="append", help="of these files")
     options = parser.parse_args()
     warnings.simplefilter("error", RuntimeWarning)
     resource.setrlimit(resource.RLIMIT_AS, (_LIMIT_BYTES, _LIMIT_BYTES))
     signal.signal(signal.SIGALRM, _hangs)
-    names = options.only or list(SEEDS)
+    names = options.only or [*SEEDS, *OWN]
     first = Random().randrange(10**9) if options.first is None else options.first
     outcomes: Counter[tuple[str, str]] = Counter()
     failures: Counter[str] = Counter()
@@ -47,7 +47,7 @@ def main() -> int:
         for name in names:
             signal.alarm(_LIMIT_S)
             try:
-                outcomes[name, attack(name, number)] += 1
+                outcomes[name, (attack_own if name in OWN else attack)(name, number)] += 1
             except Exception as error:
                 outcomes[name, "failed"] += 1
                 place = traceback.extract_tb(error.__traceback__)[-1]

@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import numpy as np
+from pytest import MonkeyPatch
 
 from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse
@@ -18,11 +19,15 @@ from chopper_core.model.run import Run
 from chopper_core.model.table import STATES
 from chopper_core.render.exchange import as_json
 from chopper_core.render.info import as_text
+from chopper_core.sources.settings import read_settings
+from chopper_core.store.baselines import baselines
 from chopper_core.util.errors import DataError, UsageError
 from chopper_core.views import VIEWS
 from chopper_core.views.query import query
+from chopper_tui.actions import ACTIONS
+from chopper_tui.config import read_config, saved_columns, saved_splits
 from tests.fuzz.damage import damage
-from tests.fuzz.seeds import SEEDS
+from tests.fuzz.seeds import OWN, SEEDS
 
 _VIEWS_EACH: Final = 3
 
@@ -41,12 +46,38 @@ def attack(seed: str, number: int) -> str:
         return hold(Path(folder), beside="rank" not in path.name, views=views)
 
 
+def attack_own(name: str, number: int) -> str:
+    """Damage a file of Chopper's own: it is read, or refused in a sentence."""
+    random = Random(f"{name} {number}")
+    with TemporaryDirectory(prefix="fuzz") as folder, MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", folder)
+        patch.setenv("XDG_CONFIG_HOME", folder)
+        path = Path(folder) / "chopper" / name
+        path.parent.mkdir()
+        path.write_text(OWN[name])
+        damage(path, random)
+        try:
+            for named, target in baselines().items():
+                assert isinstance(named, str) and isinstance(target, str)
+            config = read_config(lambda: ACTIONS)
+            assert all(isinstance(word, str) for word in config.warnings)
+            for columns in saved_columns().values():
+                assert all(isinstance(column, str) for column in columns)
+            assert all(isinstance(lines, int) for lines in saved_splits().values())
+        except (DataError, UsageError) as error:
+            assert str(path) in str(error) and "Traceback" not in str(error)
+            return "refused"
+        return "opened"
+
+
 def hold(folder: Path, *, beside: bool, views: Iterable[str] = (*VIEWS, "explore")) -> str:
     """Open what lies in a folder and check what must hold whatever is damaged in it.
 
     `beside`: the damaged file lies beside the good trace, whose figures it must not change.
     """
     beside = beside and (folder / "rank0.json").exists()
+    for key, value in read_settings(folder).items():
+        assert isinstance(key, str) and isinstance(value, int | float | str)
     try:
         run = open_run(str(folder), jobs=1)
     except (DataError, UsageError) as error:
@@ -55,6 +86,9 @@ def hold(folder: Path, *, beside: bool, views: Iterable[str] = (*VIEWS, "explore
         return "refused"
     if beside:
         assert _times(run) == _times_of_good_trace(), "a damaged file changes the trace's figures"
+    if run.is_sampled_only:
+        assert as_text(run)
+        return "opened"
     _accounts(run)
     assert as_text(run)
     for name in views:

@@ -182,6 +182,7 @@ _OF_SUFFIX: Final[dict[str, Callable[[Path, Random], None]]] = {
     ".gz": of_json,
     ".csv": of_cells,
     ".txt": of_cells,
+    ".log": of_cells,
     ".db": of_rows,
     ".rpd": of_rows,
 }
@@ -189,5 +190,5 @@ _OF_SUFFIX: Final[dict[str, Callable[[Path, Random], None]]] = {
 
 def damage(path: Path, random: Random) -> None:
     """Damage a file in a way that suits its format, or its bytes whatever it is."""
-    suited = _OF_SUFFIX.get(path.suffix)
+    suited = None if ".et" in path.suffixes else _OF_SUFFIX.get(path.suffix)
     (suited if suited and random.random() < 0.7 else of_bytes)(path, random)

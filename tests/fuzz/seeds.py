@@ -1,4 +1,4 @@
-"""Small true files, one or more of each format, to be damaged."""
+"""Small true files, one or more of each format, to be damaged; and what Chopper keeps itself."""
 
 from __future__ import annotations
 
@@ -12,11 +12,16 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
+from tests import charllm
 from tests.align.traces import ADAM, ADD, GEMM, RCCL, TinyTrace
+from tests.ingest.chakra_files import node, written
 from tests.ingest.test_device_sampling import write as write_samples
+from tests.ingest.test_host_traces import host, kineto
+from tests.ingest.test_simulations import LOGGED, PLAIN
 from tests.sources.counters.counter_writers import counter_rows, minimal_rocpd, write_csv
 from tests.sources.counters.test_counter_json import process
 from tests.sources.telemetry.telemetry_texts import (
+    DCGM_CSV,
     DCGM_DMON,
     DCGM_SCRAPES,
     DMON,
@@ -30,6 +35,7 @@ from tests.sources.telemetry.telemetry_texts import (
     metric_list,
 )
 from tests.sources.test_rpd import write as write_rpd
+from tests.views.test_pipeline import dump
 
 Seed = Callable[[Path], Path]
 """Writes a file, and what it needs beside it, into a folder; returns the file."""
@@ -146,7 +152,119 @@ def _samples(folder: Path) -> Path:
     return folder / "counter_samples_rank0.csv"
 
 
+def _chakra(folder: Path) -> Path:
+    """Two simulated steps of a rank: products, a collective, a copy; one of them without times."""
+    nodes = [
+        node(number, 10 + number, *([number - 1] if number > 1 else []), name=name, **more)
+        for number, (name, more) in enumerate(
+            [
+                ("gemm", {"num_ops": 1 << 20, "tensor_size": 4096}),
+                ("all_reduce", {"type": 7, "comm_type": 0, "comm_size": 1 << 20, "pg_name": "0"}),
+                ("gemm", {"ts_ns": 5_000, "iteration": 1, "layer": 3, "phase": "forward"}),
+                ("copy", {"type": 2, "tensor_size": 64}),
+            ],
+            1,
+        )
+    ]
+    return written(folder / "a.0.et", nodes, world_size=2, rank=0)
+
+
+def _packed_chakra(folder: Path) -> Path:
+    plain = _chakra(folder)
+    packed = folder / "a.0.et.gz"
+    packed.write_bytes(gzip.compress(plain.read_bytes(), mtime=0))
+    plain.unlink()
+    return packed
+
+
+def _feeder(folder: Path) -> Path:
+    nodes = [
+        {"id": number, "name": "gemm", "NodeType": 4, "is_cpu_op": 0, "runtime": 7,
+         "data_deps": [number - 1] if number else [], "tensor_size": 512}
+        for number in range(4)
+    ]  # fmt: skip
+    path = folder / "a.0.json"
+    path.write_text(json.dumps({"workload_graph": nodes, "schema": "1"}))
+    return path
+
+
+def _host_trace(schema: str) -> Seed:
+    def write(folder: Path) -> Path:
+        kineto(folder / "kineto.json", ids=True)
+        return host(folder / "host.json", schema)
+
+    return write
+
+
+def _pipeline(folder: Path) -> Path:
+    for rank in range(2):
+        dump(folder, rank, [(rank, rank + 1), (rank + 1, rank + 2), (4, 6), (7, 9)], 10.0)
+    return folder / "pp_0.json"
+
+
+def _workers(folder: Path) -> Path:
+    count = 12
+    path = folder / "job.parquet"
+    columns = {
+        "dp_rank": [0] * count, "stage": [0, 1] * 6, "rank": [0, 1] * 6, "step": [1] * count,
+        "optype": ["forward-compute", "backward-compute", "gc", "forward-send"] * 3,
+        "start_ts": [0.1 * n for n in range(count)], "duration": [0.05] * count,
+        "mb_id": list(range(count)),
+    }  # fmt: skip
+    pq.write_table(pa.table(columns), path)
+    return path
+
+
+def _charllm(folder: Path) -> Path:
+    charllm.directory(folder, ranks=2, samples=12)
+    return sorted(folder.glob("*_0.csv"))[0]
+
+
+def _text(name: str, content: str) -> Seed:
+    """A file alone."""
+
+    def write(folder: Path) -> Path:
+        path = folder / name
+        path.write_text(content)
+        return path
+
+    return write
+
+
+_MANIFEST: Final = {
+    "model": "llama", "parallel": {"tp": 2, "pp": 1, "dp": 1}, "seq_len": 4096, "gpus": 2,
+    "nodes": [{"name": "n0", "slots": [0, 1]}], "power_cap_w": 700.5, "flash": True,
+}  # fmt: skip
+_JOB_YAML: Final = """\
+# a job
+trainer: {devices: 2}
+parallel:
+  tensor_model_parallel_size: 2
+  pipeline_model_parallel_size: 1
+base: &base
+  micro_batch_size: 4
+run:
+  <<: *base
+  global_batch_size: "64"   # samples
+  sequence_length: ${trainer.devices}
+"""
+
 SEEDS: Final[Mapping[str, Seed]] = {
+    "chakra": _chakra,
+    "packed chakra": _packed_chakra,
+    "chakra feeder": _feeder,
+    "host trace 1.0.1": _host_trace("1.0.1"),
+    "host trace 1.1.1": _host_trace("1.1.1-chakra.0.0.4"),
+    "astra-sim log": _text("sim.log", PLAIN),
+    "astra-sim logger": _text("sim.txt", LOGGED),
+    "primus": _pipeline,
+    "straggler analysis": _workers,
+    "charllm alone": _charllm,
+    "nvidia-smi alone": _text("nvidia.csv", NVIDIA_CSV),
+    "dcgm csv": _beside("dcgm.csv", DCGM_CSV),
+    "manifest json": _beside("manifest.json", json.dumps(_MANIFEST)),
+    "manifest yaml": _beside("chopper.yaml", _JOB_YAML),
+    "job yaml": _beside("job.yaml", _JOB_YAML),
     "trace": _trace,
     "packed trace": _packed_trace,
     "rpd": lambda folder: write_rpd(folder / "trace.rpd"),
@@ -170,3 +288,16 @@ SEEDS: Final[Mapping[str, Seed]] = {
     "cpu parquet": _beside("cpu.parquet", _parquet(_CPU_CSV)),
 }
 """Name → what writes the file. Those `beside` a trace must not change what is said of it."""
+
+OWN: Final[Mapping[str, str]] = {
+    "baselines.json": json.dumps({"main": "/runs/a", "best": "/runs/b,c"}),
+    "columns.json": json.dumps(
+        {"schema": "chopper.columns/1", "columns": {"gpu": ["busy_pct", "idle_ns"], "layer": []}}
+    ),
+    "layout.json": json.dumps({"schema": "chopper.layout/1", "splits": {"kernels": 5, "": -2}}),
+    "config.toml": (
+        '[explorer]\ntheme = "dark"\nmouse = true\n[columns]\ngpu = ["busy_pct"]\n'
+        '[keys]\nmiddle = ["ctrl+y"]\n'
+    ),
+}
+"""Files that Chopper writes, or that its user does, in the folders of state and settings."""

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuzz.attack import attack, hold
-from tests.fuzz.seeds import SEEDS, small_trace
+from tests.fuzz.attack import attack, attack_own, hold
+from tests.fuzz.seeds import OWN, SEEDS, small_trace
 
 CORPUS = Path(__file__).parent / "corpus"
 """Files that once broke a promise, a folder each; `rank0.json` stands for the good trace."""
@@ -20,6 +20,12 @@ CORPUS = Path(__file__).parent / "corpus"
 def test_damage_costs_what_it_hits(seed: str) -> None:
     for number in range(3):
         attack(seed, number)
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_damage_of_own_files_is_a_sentence_at_most(name: str) -> None:
+    for number in range(20):
+        attack_own(name, number)
 
 
 @pytest.mark.sweep

@@ -78,16 +78,19 @@ def read(path: Path, progress: Progress = silent) -> ExecutionGraph:
         problem = source.problem
     try:
         document = msgspec.json.decode(data)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{path} can't be read as Chakra JSON: {problem or error}.") from error
     nodes = document.pop(_KEY, None) if isinstance(document, dict) else None
     if not isinstance(nodes, list):
         raise DataError(f"{path} has no list {_KEY!r} of nodes.")
     builder = GraphBuilder(path, FORMAT)
-    for number, fields in enumerate(nodes, 1):
-        builder.add(_node(path, number, fields))
-    progress(f"read {path.name}", 1, 1)
-    return builder.graph("", document)
+    try:
+        for number, fields in enumerate(nodes, 1):
+            builder.add(_node(path, number, fields))
+        progress(f"read {path.name}", 1, 1)
+        return builder.graph("", document)
+    except OverflowError as error:
+        raise DataError(f"{path} has a number of more than 64 bits: {error}.") from error
 
 
 def _typed(value: Any) -> Attribute:

@@ -167,7 +167,7 @@ def read(path: Path, progress: Progress = silent) -> HostTrace:
                 f"those read are {', '.join(SCHEMAS)}."
             )
         nodes = [_node(each) for each in msgspec.json.decode(document.nodes, type=list[_AnyNode])]
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{path} can't be read as a host trace: {problem or error}.") from error
     progress(f"read {path.name}", 1, 1)
     groups = [
@@ -214,7 +214,7 @@ def _groups(node: HostNode) -> list[Mapping[str, Any]]:
 def _json(text: bytes) -> list[Any]:
     try:
         found = msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError):
+    except (ValueError, RecursionError):
         return []
     return found if isinstance(found, list) else []
 

@@ -33,7 +33,7 @@ FORMAT: Final = "ASTRA-sim log"
 
 _EVENT: Final = re.compile(
     rb"\b(issue|callback), ?[^=,]*=(\d{1,9}), ?[^=,]*=(\d{1,18}), ?[^=,]*=(\d{1,20}), ?[^=,]*="
-    rb"(.*?)(?:, ?(?:node->)?(?:node_)?type=(\d{1,3}))?\s*$"
+    rb"(.*?)(?:, ?(?:node->)?(?:node_)?type=(\d{1,3}))?$"
 )
 """System, tick, node id, node name (commas and all), type."""
 _STATISTIC: Final = re.compile(
@@ -85,7 +85,7 @@ class _SystemEvents(Struct):
 def recognise(head: FileHead) -> Recognised | Unusable | None:
     """Recognise a log by a line of an event, of a statistic, or of a system that finished."""
     for line in head.text.splitlines():
-        data = line.encode("utf-8", "replace")
+        data = line.rstrip().encode("utf-8", "replace")
         if any(pattern.search(data) for pattern in (_EVENT, _STATISTIC, _FINISHED)):
             return Recognised(FORMAT)
     return None
@@ -101,7 +101,7 @@ def read(path: Path, progress: Progress = silent) -> SimulatedRun:
         for line in _lines(source):
             if len(line) > _MAX_LINE:
                 long_lines += 1
-            elif found := _EVENT.search(line):
+            elif found := _EVENT.search(line.rstrip()):
                 _take(systems, found)
             elif found := _STATISTIC.search(line):
                 numbers = statistics.setdefault(int(found[1]), {})

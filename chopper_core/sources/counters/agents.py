@@ -10,7 +10,9 @@ from msgspec.structs import replace
 
 from chopper_core.model.hardware import Agent
 
-_REFERENCE: Final = re.compile(r"\s*(agent|gpu|cpu)?[\s_:-]*(\d{1,9})(?:\.0*)?\s*", re.IGNORECASE)
+_REFERENCE: Final = re.compile(
+    r"\s{0,9}(agent|gpu|cpu)?[\s_:-]{0,9}(\d{1,9})(?:\.0{0,9})?\s*", re.IGNORECASE
+)
 
 UNKNOWN_NODE: Final = -1
 
