@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from math import isfinite
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,10 +30,12 @@ SUFFIXES: Final = (".json", ".json.gz")
 _FORMAT: Final = "Primus pipeline dump"
 _KEYS: Final = ("fwd_start", "fwd_end", "bwd_start", "bwd_end")
 _OPENING: Final = re.compile(r'\s*\{\s*"\d+"\s*:\s*\{')
-_RANK: Final = re.compile(r"(\d+)\.json(?:\.gz)?$", re.IGNORECASE)
+_RANK: Final = re.compile(r"(\d{1,6})\.json(?:\.gz)?$", re.IGNORECASE)
 _MAX_BYTES: Final = 1 << 26
 """A dump of a thousand steps of a hundred microbatches is smaller."""
 _MS: Final = 1e6
+_MAX_MS: Final = 1e12
+_STEP: Final = re.compile(r"\d{1,9}", re.ASCII)
 _MAX_STAGES: Final = 1 << 20
 _SERIES: Final = (
     ("fwd", "forward", Phase.FORWARD),
@@ -68,14 +69,14 @@ def read(path: Path, _progress: Progress = silent) -> Schedule:
     rows: list[tuple[int, ...]] = []
     windows: dict[tuple[int, int], int] = {}
     for text, step in document.items() if isinstance(document, dict) else ():
-        found = _microbatches(step, layout) if text.isdigit() else None
+        found = _microbatches(step, layout) if _STEP.fullmatch(text) else None
         if found is None:
             losses.unreadable_events += 1
             continue
         rows += [(int(text), *row) for row in found]
         total = step.get("total")
         if isinstance(total, int | float) and total > 0:
-            windows[rank, int(text)] = round(total * _MS)
+            windows[rank, int(text)] = round(min(total, _MAX_MS) * _MS)
     if not rows:
         raise DataError(f"{path} is a {_FORMAT}, but holds no usable step.")
     if losses.unreadable_events:
@@ -128,7 +129,11 @@ def _layout_beside(path: Path) -> _Layout:
     stages, chunks = given.get("pp_size"), given.get("vp_size", given.get("vpp_size"))
     if type(stages) is not int or type(chunks) is not int:
         return _Layout()
-    return _Layout(stages, chunks) if 0 < stages < _MAX_STAGES and chunks > 1 else _Layout()
+    return (
+        _Layout(stages, chunks)
+        if 0 < stages < _MAX_STAGES and 1 < chunks < _MAX_STAGES
+        else _Layout()
+    )
 
 
 def _microbatches(step: Any, layout: _Layout) -> list[tuple[int, ...]] | None:
@@ -165,7 +170,7 @@ def _microbatches(step: Any, layout: _Layout) -> list[tuple[int, ...]] | None:
 
 
 def _is_time(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+    return type(value) in (int, float) and abs(value) < _MAX_MS
 
 
 def _listed(step: dict[str, Any], key: str, starts: list[Any]) -> list[int]:

@@ -68,9 +68,11 @@ class RowLoss(Enum):
     REPEATED_HEADER = "repeating the headings"
     FOREIGN = "before the headings: skipped"
     UNREADABLE = "with invalid JSON: skipped"
+    ODD_GPU = "of a GPU with a number, or after more GPUs, than any run has: skipped"
     BROKEN_ROUND = "of rounds without a row for each GPU: skipped"
 
 
+_MAX_GPUS: Final = 1 << 17
 KEPT: Final = frozenset((RowLoss.SHORT, RowLoss.REPEATED_HEADER))
 """Oddities of rows of which everything is used that they hold."""
 _UNUSED: Final = (
@@ -78,6 +80,7 @@ _UNUSED: Final = (
     RowLoss.LONG,
     RowLoss.FOREIGN,
     RowLoss.UNREADABLE,
+    RowLoss.ODD_GPU,
     RowLoss.BROKEN_ROUND,
 )
 
@@ -101,6 +104,9 @@ class RowCollector:
 
     def add(self, gpu: GpuName, time_ns: int | None, cells: Iterable[tuple[Field, object]]) -> None:
         """Add a row; without a stamp its time is the number of the GPU's row."""
+        if gpu.index >= _MAX_GPUS or (len(self.series) >= _MAX_GPUS and gpu not in self.series):
+            self.row_losses[RowLoss.ODD_GPU] += 1
+            return
         fields = self.series.setdefault(gpu, {})
         times_ns = self.row_times_ns.setdefault(gpu, [])
         if time_ns is None:
