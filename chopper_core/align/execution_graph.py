@@ -33,6 +33,7 @@ from chopper_core.model.column_names import FLOPS, FLOPS_TYPE, NODE
 from chopper_core.model.hardware import ElementType
 from chopper_core.model.side_table import side_tables
 from chopper_core.model.table import (
+    LABELLED,
     LEVELS,
     NO_LABEL,
     NO_TIME,
@@ -53,7 +54,7 @@ from chopper_core.util.errors import DataError
 
 SCHEMA: Final = "chopper.et/"
 """The schema of Chopper's own export begins so: its attributes are the whole truth."""
-RULES: Final = ("iteration_rule", "phase_rule", "layer_rule", "operation_rule")
+RULES: Final = tuple(f"{level}_rule" for level in LABELLED)
 """The columns behind the attribute `rules`."""
 _NS_PER_US: Final = 1_000
 _LATEST_NS: Final = 2**62

@@ -15,11 +15,11 @@ from msgspec import Struct
 
 from chopper_core.model.groups import Groups, gpu_by_gpu
 from chopper_core.model.signals import time_within, union
-from chopper_core.model.table import NO_LABEL, KernelTable, Kind, Selection
+from chopper_core.model.table import LEVELS, NO_LABEL, KernelTable, Kind, Selection
 from chopper_core.util.arrays import AnyArray, Float64, Index, Int32, Int64, Mask
 from chopper_core.util.grouping import distinct, run_mask, run_starts, sorted_run_mask
 
-_KEYS: Final = ("gpu", "iteration", "phase", "layer", "operation")
+_KEYS: Final = LEVELS[:-1]
 _NEVER: Final = np.iinfo(np.int64).max
 
 

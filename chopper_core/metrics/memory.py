@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 
-import numpy as np
-
 from chopper_core.metrics.metric import Reduces, Scope, Theme, Values, absent, metric
 from chopper_core.model.column_names import ALLOC_BYTES, FRAGMENTATION_BYTES, PEAK_BYTES
 from chopper_core.model.units import Unit
@@ -16,7 +14,7 @@ _memory = partial(metric, unit=Unit.BYTES, theme=Theme.MEMORY, missing=NO_EVENTS
 
 def _largest(scope: Scope, column: str) -> Values:
     found = scope.nodes.known_max(column)
-    return absent(len(scope.nodes)) if found is None else Values(found, ~np.isfinite(found))
+    return absent(len(scope.nodes)) if found is None else Values(found)
 
 
 @_memory(PEAK_BYTES, title="peak mem", reduces=Reduces.MAX)

@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct, field
-from msgspec.structs import replace
+from msgspec.structs import force_setattr, replace
 
 from chopper_core.model.groups import Groups
 from chopper_core.model.hardware import Hardware
@@ -51,7 +51,7 @@ class Theme(StrEnum):
 
 
 class Values(Struct, frozen=True):
-    """One value per node; `missing` marks those that can't be computed."""
+    """One value per node; `missing` marks those that can't be computed, NaN among them."""
 
     numbers: Int64 | Float64
     missing: Mask | None = None
@@ -62,6 +62,11 @@ class Values(Struct, frozen=True):
     """For a column of words: what the numbers point into, in sort order."""
     partial: Mask | None = None
     """Where the value covers only some of the row's GPUs."""
+
+    def __post_init__(self) -> None:
+        if self.numbers.dtype.kind == "f" and not (known := np.isfinite(self.numbers)).all():
+            missing = ~known if self.missing is None else self.missing | ~known
+            force_setattr(self, "missing", missing)
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -114,15 +119,14 @@ def numbered(numbers: Sequence[float | None] | Numbers) -> Values:
     if array.dtype.kind in "iub":
         return Values(array.astype(np.int64))
     known = np.array([np.nan if number is None else number for number in numbers], np.float64)
-    return Values(known, ~np.isfinite(known))
+    return Values(known)
 
 
 def quotient(part: Int64 | Float64, whole: Int64 | Float64, factor: float = 1.0) -> Values:
     """`factor` x part / whole; missing where the whole is 0 or the result is not finite."""
     with np.errstate(invalid="ignore", divide="ignore"):
         numbers = factor * part / whole
-    missing = (whole == 0) | ~np.isfinite(numbers)
-    return Values(np.where(missing, np.nan, numbers), missing)
+    return Values(np.where((whole == 0) | ~np.isfinite(numbers), np.nan, numbers))
 
 
 def absent(count: int, number: float = np.nan) -> Values:

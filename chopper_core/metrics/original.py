@@ -97,7 +97,7 @@ def overlap(scope: Scope) -> Values:
     slower = elapsed_ns[middle] / np.maximum(elapsed_ns[first], 1)
     ratio[has] = np.where(overlaps[middle] > 0, np.maximum(slower, 1.0), 1.0)
     ratio[~_are_comparable(nodes) | (counts < 2)] = np.nan
-    return Values(ratio, np.isnan(ratio))
+    return Values(ratio)
 
 
 def _are_comparable(nodes: Groups) -> Mask:
@@ -128,7 +128,7 @@ def _level(
         product = _theory(scope).numbers.astype(np.float64)
         for ratio in ratios:
             product = product * ratio(scope).numbers
-        return Values(product, np.isnan(product))
+        return Values(product)
 
 
 _level(

@@ -16,6 +16,8 @@ from chopper_core.util.arrays import AnyArray, Float64, Index, Int8, Int32, Int6
 
 _Entry = TypeVar("_Entry")
 LEVELS: Final = ("gpu", "iteration", "phase", "layer", "operation", "kernel")
+LABELLED: Final = LEVELS[1:-1]
+"""The levels whose labels are found by a rule; GPU and kernel are in the trace."""
 ACTIVITY: Final = "activity"
 """The level under the last one: the single activities of a node."""
 

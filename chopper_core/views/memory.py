@@ -41,7 +41,7 @@ _OPERATOR: Final = "operator"
 _EARLIER: Final = "before the trace"
 """The row of memory that was allocated before the first event of its GPU."""
 _OUTSIDE: Final = "outside operators"
-_LABELS: Final = ("gpu", "iteration", "phase", "layer", "operation")
+_LABELS: Final = LEVELS[:-1]
 _MAX_BARS: Final = 12
 _BINS: Final = 240
 _MARGIN: Final = 20

@@ -40,7 +40,7 @@ _MAX_POINTS: Final = 1_500
 _MAX_OPERATIONS: Final = 4
 _MIN_CORRELATION: Final = 0.3
 """Correlation of overlap and duration from which the cost is reported."""
-_LEVELS: Final = ("gpu", "iteration", "phase", "layer", "operation")
+_LEVELS: Final = LEVELS[:-1]
 
 
 _CHOPPER: Final = "UnaryLab/chopper compute_overlap_cdf, with the union of the intervals"

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from chopper_core.ingest.open import open_run
 from chopper_core.model.run import Run
-from chopper_core.model.table import Kind
+from chopper_core.model.table import LABELLED, Kind
 from chopper_core.render.exports import ExportOptions, export, perfetto
 from chopper_core.views.shared.collectives import collectives_of
 from chopper_core.views.shared.dependencies import time_order
@@ -150,7 +150,7 @@ def test_labels_are_slices_over_the_activities_that_compute(tmp_path: Path) -> N
     for each in slices(document):
         if each["args"]["kind"] != "compute":
             continue
-        for level in perfetto.LABELS:
+        for level in LABELLED:
             at = ns(each["ts"])
             around = [name for begin, end, name in spans[each["pid"], level] if begin <= at < end]
             label = each["args"].get(level)

@@ -4,69 +4,27 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import get_type_hints
 
 import pytest
 
 from chopper_core.util.errors import UsageError
-from chopper_core.views import (
-    VIEWS,
-    comms,
-    compare,
-    cpu,
-    determinism,
-    findings,
-    graph,
-    grid,
-    heatmap,
-    icicle,
-    kernels,
-    launch,
-    memory,
-    overheads,
-    overlap,
-    overview,
-    pipeline,
-    power,
-    ranks,
-    roofline,
-    throughput,
-    timeline,
-    view_spec,
-    view_specs,
-)
-from chopper_core.views.spec import ViewModule
-
-MODULES: tuple[ViewModule, ...] = (
-    overview,
-    icicle,
-    timeline,
-    graph,
-    kernels,
-    roofline,
-    overheads,
-    launch,
-    throughput,
-    ranks,
-    heatmap,
-    grid,
-    comms,
-    overlap,
-    pipeline,
-    power,
-    cpu,
-    determinism,
-    memory,
-    compare,
-    findings,
-)
+from chopper_core.views import SET_VIEWS, VIEWS, view_module, view_spec, view_specs
+from chopper_core.views.spec import Previewed, ViewModule
 
 
-def test_each_module_offers_its_specification() -> None:
-    assert [module.SPEC for module in MODULES] == list(view_specs())
+def test_each_module_offers_what_the_protocol_names() -> None:
     assert [spec.name for spec in view_specs()] == list(VIEWS)
-    for spec in view_specs():
+    for name in VIEWS:
+        module, spec = view_module(name), view_spec(name)
+        assert get_type_hints(module.answer) == get_type_hints(ViewModule.answer)
+        assert hasattr(module, "preview") == spec.has_preview
+        if spec.has_preview:
+            hints = get_type_hints(Previewed.preview)
+            assert get_type_hints(getattr(module, "preview")) == hints  # noqa: B009
         assert spec.title and spec.question and spec.no_statistic
         assert len(set(spec.by)) == len(spec.by)
+    assert [view_spec(name).name for name in SET_VIEWS] == list(SET_VIEWS)
 
 
 def test_an_unknown_view_lists_the_known() -> None:

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from chopper_core.model.column_names import CORRELATION, is_counted
 from chopper_core.model.run import Gpu, Run
-from chopper_core.model.table import NO_LABEL, PHASES, Category, KernelTable, Kind
+from chopper_core.model.table import LABELLED, NO_LABEL, PHASES, Category, KernelTable, Kind
 from chopper_core.render.exports import ExportOptions, chosen_rows, new_file
 from chopper_core.util.arrays import Index, Int64
 from chopper_core.util.grouping import run_starts, stable_order
@@ -36,8 +36,6 @@ _CATEGORIES: Final = {
     Category.MEMCPY: "gpu_memcpy",
     Category.MEMSET: "gpu_memset",
 }
-LABELS: Final = ("iteration", "phase", "layer", "operation")
-"""The levels that have a track of their own."""
 _LABEL_TRACKS: Final = 1 << 30
 """Number of the first track that is no stream."""
 _CHUNK: Final = 1 << 14
@@ -164,7 +162,7 @@ def _names(run: Run, gpu: Gpu, tracks: Mapping[int, str]) -> Iterator[Event]:
 
     yield meta("process_name", 0, name=f"GPU {gpu.index}{rank}{hardware}{marks}")
     yield meta("process_sort_index", 0, sort_index=gpu.index)
-    named = {_LABEL_TRACKS + k: level for k, level in enumerate(LABELS)} | dict(tracks)
+    named = {_LABEL_TRACKS + k: level for k, level in enumerate(LABELLED)} | dict(tracks)
     for place, (thread, name) in enumerate(named.items()):
         yield meta("thread_name", thread, name=name)
         yield meta("thread_sort_index", thread, sort_index=place)
@@ -181,7 +179,7 @@ def _labels(table: KernelTable, gpu: Gpu, rows: Index, origin_ns: int) -> Iterat
         return
     start = table.start_ns[rows]
     end = start + table.duration_ns[rows]
-    for k, level in enumerate(LABELS):
+    for k, level in enumerate(LABELLED):
         codes = table.column(level)[rows]
         first = run_starts(codes)
         ends = np.maximum.reduceat(end, first)

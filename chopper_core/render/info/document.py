@@ -14,12 +14,11 @@ from chopper_core.model.hardware import ElementType, counter_info, own_file
 from chopper_core.model.parallel import Parallel
 from chopper_core.model.run import Run
 from chopper_core.model.signals import CpuSamples
-from chopper_core.model.table import NO_LABEL, STATES, Category, Kind, Rule
+from chopper_core.model.table import LABELLED, NO_LABEL, STATES, Category, Kind, Rule
 from chopper_core.util.arrays import Mask
 from chopper_core.util.grouping import distinct
 
 INFO_SCHEMA: Final = "chopper.info/1"
-LABELLED: Final = ("iteration", "phase", "layer", "operation")
 
 
 def describe(run: Run) -> dict[str, Any]:

@@ -23,8 +23,9 @@ from chopper_core.model.run import (
     TelemetrySource,
 )
 from chopper_core.model.signals import CpuSamples
+from chopper_core.model.table import LABELLED
 from chopper_core.render.cells import clean, scale_of
-from chopper_core.render.info.document import LABELLED, describe, numbers_text
+from chopper_core.render.info.document import describe, numbers_text
 from chopper_core.util.grouping import distinct
 
 _Document = Mapping[str, Any]

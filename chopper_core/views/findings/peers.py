@@ -8,6 +8,7 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.align.kernel_classes import ATTENTION_CLASS, kernel_class
+from chopper_core.model.table import LABELLED
 from chopper_core.util.arrays import Float64, Index, Int64, Mask
 from chopper_core.util.grouping import others_median
 from chopper_core.views.findings.context import FindingsContext, combined, summed
@@ -71,7 +72,7 @@ class Peers(Struct, frozen=True):
 def peers_of(context: FindingsContext, *, beside_comm: bool = False) -> Peers | None:
     """The compute of the analysed activities by GPU; None with one GPU, or too many cells."""
     gpus, iterations = len(context.gpus), len(context.iterations)
-    levels = ("iteration", "phase", "layer", "operation")
+    levels = LABELLED
     names, place = context.together(*levels)
     if gpus < 2 or len(names) * gpus > _MAX_CELLS:
         return None
