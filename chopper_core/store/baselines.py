@@ -1,4 +1,4 @@
-"""Named baselines: `@main` stands for a run wherever a run is named."""
+"""Named baselines: `@main` stands for a run wherever a run is named; of several, for the first."""
 
 from __future__ import annotations
 
@@ -19,26 +19,37 @@ def baselines_path() -> Path:
     return Path(base).expanduser() / "chopper" / "baselines.json"
 
 
-def baselines() -> dict[str, str]:
-    """The named baselines: name → absolute path."""
+def baselines() -> dict[str, tuple[str, ...]]:
+    """The named baselines: name → absolute paths of runs with the same settings."""
     try:
         found = json.loads(baselines_path().read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{baselines_path()} can't be read: {error}") from error
-    return {str(name): str(path) for name, path in found.items()} if isinstance(found, dict) else {}
+    if not isinstance(found, dict):
+        return {}
+    return {
+        str(name): tuple(map(str, paths)) if isinstance(paths, list) else (str(paths),)
+        for name, paths in found.items()
+        if paths
+    }
 
 
-def set_baseline(name: str, run: str) -> str:
-    """Give a run a name; returns its path. Raises UsageError, DataError."""
+def set_baseline(name: str, *runs: str) -> tuple[str, ...]:
+    """Give a run, or several with the same settings, a name; returns their paths.
+
+    Raises UsageError, DataError.
+    """
     if not name.replace("-", "_").replace(".", "_").isidentifier():
         raise UsageError(f"{name!r} is no name of a baseline: letters, digits, - . and _")
-    path = Path(named_run(run)).expanduser()
-    if not path.exists():
-        raise DataError(f"{run} does not exist.")
-    _write({**baselines(), name: str(path.absolute())})
-    return str(path.absolute())
+    paths = [Path(each).expanduser() for run in runs for each in named_runs(run)]
+    for path in paths:
+        if not path.exists():
+            raise DataError(f"{path} does not exist.")
+    found = tuple(dict.fromkeys(str(path.absolute()) for path in paths))
+    _write({**baselines(), name: found})
+    return found
 
 
 def remove_baseline(name: str) -> None:
@@ -52,20 +63,25 @@ def remove_baseline(name: str) -> None:
 
 def named_run(name: str) -> str:
     """The run that a name stands for: `@main`, or the name itself; raises UsageError."""
+    return named_runs(name)[0]
+
+
+def named_runs(name: str) -> tuple[str, ...]:
+    """The runs that a name stands for; raises UsageError."""
     if not name.startswith(SIGN) or os.path.exists(name):
-        return name
+        return (name,)
     found = baselines()
     if name[1:] not in found:
         raise UsageError(_unknown(name[1:], found))
     return found[name[1:]]
 
 
-def _unknown(name: str, found: dict[str, str]) -> str:
+def _unknown(name: str, found: dict[str, tuple[str, ...]]) -> str:
     there = ", ".join(found) or "none"
     return f"unknown baseline {name!r}; named are {there}; `chopper baseline set {name} RUN`"
 
 
-def _write(found: dict[str, str]) -> None:
+def _write(found: dict[str, tuple[str, ...]]) -> None:
     path = baselines_path()
     fresh = temporary_path(path, "new")
     try:

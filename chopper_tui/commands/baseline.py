@@ -16,18 +16,20 @@ def add_options(parser: ArgumentParser) -> None:
     """List, set or remove names."""
     parser.add_argument("do", nargs="?", choices=("list", "set", "remove"), default="list")
     parser.add_argument("name", metavar="NAME", nargs="?", default="")
-    parser.add_argument("run", metavar="RUN", nargs="?", default="")
+    parser.add_argument(
+        "runs", metavar="RUN", nargs="*", help="several: runs with the same settings"
+    )
 
 
 def run(options: Namespace) -> int:
     """List, set or remove them."""
     if options.do == "set":
-        if not options.run:
+        if not options.runs:
             raise UsageError("a baseline needs a name and a run: chopper baseline set NAME RUN")
-        tell(f"{SIGN}{options.name} is {set_baseline(options.name, options.run)}")
+        tell(f"{SIGN}{options.name} is {', '.join(set_baseline(options.name, *options.runs))}")
     elif options.do == "remove":
         remove_baseline(options.name)
     else:
-        for name, path in baselines().items():
-            write(f"{SIGN}{name}\t{path}\n")
+        for name, paths in baselines().items():
+            write(f"{SIGN}{name}\t{','.join(paths)}\n")
     return 0

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from glob import glob
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
 from chopper_core.util.errors import UsageError
 from chopper_tui.commands import show
-from chopper_tui.commands.named import against, open_with_progress, view_of
+from chopper_tui.commands.named import (
+    ProgressLine,
+    against,
+    open_with_progress,
+    opened_run,
+    view_of,
+)
 from chopper_tui.commands.options import add_printing_options
 from chopper_tui.commands.output import frame_text, write_text
 
@@ -44,6 +52,14 @@ def add_options(parser: ArgumentParser) -> None:
         help="exit code 4 where B exceeds it beyond the noise of the iterations: 'step_time>+2%%', "
         "'operation=mlp_dp/elapsed_ns>+5%%', 'gpu=3/exposed_comm_ns>+1ms'",
     )
+    parser.add_argument(
+        "--base",
+        action="append",
+        default=[],
+        metavar="RUN",
+        help="further baselines with the settings of A, for --fail-if: a run, a pattern of paths, "
+        "or a directory of runs; the limit has to be exceeded beyond their spread too",
+    )
     add_printing_options(parser)
 
 
@@ -58,6 +74,8 @@ def _limit(text: str) -> Any:
 
 def run(options: Namespace) -> int:
     """Print the comparison; returns the exit code."""
+    bases = _baselines(options)
+    options.a = bases[0]
     options.address = f"{against(options.b, options.a, options.path)}&view=compare"
     if not options.fail_if:
         return show.run(options)
@@ -69,9 +87,40 @@ def run(options: Namespace) -> int:
         view = replace(view, columns=tuple(filter(None, options.columns.split(","))))
     opened = open_with_progress(view, options)
     assert view.baseline is not None
-    judged = judge(opened, opened.baseline_run(view.baseline.run), options.fail_if)
+    with ProgressLine() as progress:
+        others = [opened_run(name, view.overrides.of_base, options, progress) for name in bases[1:]]
+    base = opened.baseline_run(view.baseline.run)
+    judged = judge(opened, base, options.fail_if, others)
     write_text(_printed(frame_of(opened, view), judged, options), options)
     return EXCEEDED if any(each.verdict == FAIL for each in judged) else 0
+
+
+def _baselines(options: Namespace) -> list[str]:
+    """The runs to compare with, A first; several are for limits alone."""
+    from chopper_core.ingest.runs import find_runs, holds_runs
+    from chopper_core.store.baselines import SIGN, named_runs
+
+    names: list[str] = []
+    for text in (options.a, *options.base):
+        paths = [text] if os.path.exists(text) else sorted(glob(text)) or [text]
+        for path in (each for name in paths for each in named_runs(name)):
+            is_several = os.path.isdir(path) and holds_runs(path)
+            names += [r.path for r in find_runs([path]) if not r.is_empty] if is_several else [path]
+    # A pattern may match the run itself.
+    own = [name for name in dict.fromkeys(names) if not _is_same(name, options.b)]
+    names = own or names[:1]
+    if len(names) == 1 or options.fail_if:
+        return names
+    if options.base or not options.a.startswith(SIGN):
+        raise UsageError(
+            f"{len(names)} baselines are for limits (--fail-if); compare with one of "
+            f"{', '.join(names[:4])}"
+        )
+    return names[:1]
+
+
+def _is_same(one: str, other: str) -> bool:
+    return os.path.exists(one) and os.path.exists(other) and os.path.samefile(one, other)
 
 
 def _printed(frame: Frame, judged: list[Judged], options: Namespace) -> str:
@@ -99,6 +148,8 @@ def _printed(frame: Frame, judged: list[Judged], options: Namespace) -> str:
             "change_pct": None if each.reason else each.change_pct,
             "q": each.q if each.q == each.q else None,
             "iterations": list(each.counts),
+            "baselines": each.runs,
+            "spread_pct": each.spread_pct if each.spread_pct == each.spread_pct else None,
             "sentence": each.sentence,
         }
         for each in judged

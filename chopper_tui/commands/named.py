@@ -79,16 +79,17 @@ def _may_hold_runs(name: str) -> bool:
 
 def open_view(view: View, options: Namespace, progress: Progress) -> Run:
     """The run of a view, with that of its baseline."""
-    run = _open(view.run, view.overrides, options, progress)
+    run = opened_run(view.run, view.overrides, options, progress)
     # The baseline of a set is one of its runs.
     is_set = isinstance(run, RunSet)
     if view.baseline is not None and view.baseline.run not in ("", view.run) and not is_set:
-        base = _open(view.baseline.run, view.overrides.of_base, options, progress)
+        base = opened_run(view.baseline.run, view.overrides.of_base, options, progress)
         return replace(run, others={view.baseline.run: base})
     return run
 
 
-def _open(name: str, overrides: Overrides, options: Namespace, progress: Progress) -> Run:
+def opened_run(name: str, overrides: Overrides, options: Namespace, progress: Progress) -> Run:
+    """A run, or the set of those in a directory, by the options of reading."""
     if _may_hold_runs(name):
         from chopper_core.ingest.runs import holds_runs, open_runs
         from chopper_core.model.settings import given_settings

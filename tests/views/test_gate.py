@@ -21,6 +21,7 @@ from chopper_core.views.compare.gate import (
     parse_limit,
     samples,
 )
+from chopper_core.views.determinism.noise import one_more
 from tests.support import Row, run_of
 
 OPERATIONS = {"gemm": 40_000, "norm": 8_000, "mlp_dp": 30_000}
@@ -173,3 +174,88 @@ def test_the_command_fails_where_a_limit_is_exceeded(
     assert capsys.readouterr().out == f"@main\t{tmp_path / 'a'}\n"
     assert main(["baseline", "remove", "main"]) == 0
     assert main(["baseline", "remove", "main"]) == 2
+
+
+def run_between(seed: int, noise: float = 0.03, factor: float = 1.0) -> Run:
+    """A run whose iterations vary by 0.3 %, and which differs from the next one by more."""
+    whole = factor * (1.0 + noise * float(np.random.default_rng(9000 + seed).standard_normal()))
+    return run_with(seed, 8, 0.003, **dict.fromkeys(OPERATIONS, whole))
+
+
+def check_between(pairs: int) -> None:
+    alarms = found = alone = 0
+    limit = [parse_limit("step_time>+0%")]
+    for seed in range(pairs):
+        base, *others = (run_between(7 * seed + at) for at in range(5))
+        same, slow = run_between(7 * seed + 5), run_between(7 * seed + 6, factor=1.25)
+        alarms += judge(same, base, limit, others)[0].verdict == FAIL
+        alone += judge(same, base, limit)[0].verdict == FAIL
+        found += judge(slow, base, limit, others)[0].verdict == FAIL
+    assert alarms <= pairs * 5 // 100 and found >= pairs * 95 // 100
+    # Without them half of the runs are slower than chance in their iterations allows.
+    assert alone >= pairs * 30 // 100
+
+
+def test_several_baselines_show_the_noise_between_runs() -> None:
+    check_between(20)
+
+
+@pytest.mark.sweep
+def test_several_baselines_of_100_runs() -> None:
+    check_between(100)
+
+
+def test_the_sentence_says_which_noise_is_known() -> None:
+    base, other, run = run_with(1), run_with(2, gemm=1.02), run_with(3, gemm=1.3)
+    limit = [parse_limit("operation=gemm/elapsed_ns>+5%")]
+    (one,) = judge(run, base, limit)
+    assert one.verdict == FAIL and one.sentence.endswith("; the noise between runs is unknown")
+    (two,) = judge(run, base, limit, [other])
+    assert (two.runs, two.counts, one.counts) == (2, (12, 24), (12, 12))
+    assert "12 and 24 iterations, and of 2 baselines that spread by ±1.3 %" in two.sentence
+    # Two baselines tell little of their spread: q is Student's, with one degree of freedom.
+    assert two.q > 100 * one.q
+    lacking = run_of([Row(at * 10_000, 5_000, iteration=at, operation="norm") for at in range(12)])
+    (kept,) = judge(run, base, limit, [lacking])
+    assert (kept.runs, kept.verdict) == (1, FAIL)
+
+
+@pytest.mark.parametrize(
+    ("t", "freedom"), [(12.706, 1), (4.303, 2), (3.182, 3), (2.776, 4), (2.571, 5), (2.042, 30)]
+)
+def test_students_test_has_the_table_s_values(t: float, freedom: int) -> None:
+    others = np.zeros(freedom + 1)
+    others[0] = 1.0
+    spread = others.std(ddof=1) * np.sqrt(1 + 1 / len(others))
+    assert one_more(others.mean() + t * spread, others) == pytest.approx(0.05, abs=2e-4)
+    assert np.isnan(one_more(1.0, others[:1])) and one_more(2.0, np.ones(4)) == 0.0
+
+
+def test_the_command_takes_several_baselines(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:  # type: ignore[no-untyped-def]
+    from chopper_core.store.writer import write_store
+    from chopper_tui.cli import main
+
+    for number in range(4):
+        write_store(run_between(number, 0.01), tmp_path / "main" / f"m{number}")
+    write_store(run_between(7, factor=1.3), tmp_path / "slow")
+    limit = ["--fail-if", "step_time>+5%", "--format", "json"]
+    slow, first = str(tmp_path / "slow"), str(tmp_path / "main" / "m0")
+    for given in (
+        ["diff", str(tmp_path / "main"), slow],
+        ["diff", str(tmp_path / "main" / "m*"), slow],
+        ["diff", first, slow, "--base", str(tmp_path / "main" / "m[123]")],
+    ):
+        assert main([*given, *limit]) == 4
+        captured = capsys.readouterr()
+        assert json.loads(captured.out)["limits"][0]["baselines"] == 4
+        assert "of 4 baselines that spread by" in captured.err
+    # A pattern that matches the run itself doesn't compare it with itself.
+    assert main(["diff", str(tmp_path / "main" / "m*"), first, *limit]) == 0
+    assert json.loads(capsys.readouterr().out)["limits"][0]["baselines"] == 3
+    assert main(["baseline", "set", "main", *map(str, sorted((tmp_path / "main").iterdir()))]) == 0
+    assert main(["diff", "@main", slow, *limit]) == 4
+    assert json.loads(capsys.readouterr().out)["limits"][0]["baselines"] == 4
+    assert main(["diff", "@main", slow]) == 0
+    assert main(["diff", str(tmp_path / "main"), slow]) == 2
+    assert "4 baselines are for limits" in capsys.readouterr().err
+    assert main(["diff", str(tmp_path / "no*"), slow, *limit]) == 1

@@ -4,6 +4,9 @@ A limit is exceeded only where the iterations of the run lie beyond it by more t
 Wilcoxon-Mann-Whitney test of `determinism`, between the run's iterations and the baseline's moved
 by the limit, adjusted for the number of limits. It is met where they lie within it by more than
 chance; else the iterations can't tell.
+
+Runs with the same settings differ by more than their iterations do. With several baselines the
+spread of their medians is known: the run's median has to lie beyond it too, by Student's test.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from chopper_core.model.view import View, complete_order
 from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import NoSuchNode, NothingToShow, UsageError
 from chopper_core.util.grouping import median_of
-from chopper_core.views.determinism.noise import LEVEL, adjusted, unpaired
+from chopper_core.views.determinism.noise import LEVEL, adjusted, one_more, unpaired
 from chopper_core.views.throughput import Steps, steps_of
 
 PASS: Final = "pass"
@@ -82,9 +85,13 @@ class Judged(Struct, frozen=True):
     """The iterations of the run and of the baseline."""
     metric: Metric
     q: float
-    """How likely chance alone puts the iterations as far from the limit; NaN: too few."""
+    """How likely chance alone puts the run as far from the limit; NaN: too few iterations."""
     reason: str = ""
     """Why it can't be judged, where it can't."""
+    runs: int = 1
+    """The baselines that have the figure."""
+    spread_pct: float = np.nan
+    """The standard deviation of their medians, in % of the mean; NaN of one."""
 
     @property
     def change_pct(self) -> float:
@@ -100,12 +107,16 @@ class Judged(Struct, frozen=True):
             return f"{what}: {self.reason}"
         values = f"{_text(self.metric, self.base)} → {_text(self.metric, self.ours)}"
         over = f"{self.counts[0]} and {self.counts[1]} iterations"
+        if self.runs > 1:
+            over += f", and of {self.runs} baselines that spread by ±{self.spread_pct:.1f} %"
         if self.verdict == INCONCLUSIVE and not np.isfinite(self.q):
             why = f"too few to tell, {over}; {MIN_ITERATIONS} of each can"
         elif self.verdict == INCONCLUSIVE:
             why = f"not beyond the noise of {over} (q {self.q:.2g})"
         else:
             why = f"beyond the noise of {over} (q {self.q:.2g})"
+        if self.runs == 1:
+            why += "; the noise between runs is unknown"
         return f"{what}: {self.change_pct:+.1f} %, {values}, {why}"
 
 
@@ -137,38 +148,55 @@ def parse_limit(text: str) -> Limit:
     return Limit(text.strip(), tuple(path), figure, match["sign"] == ">", number, is_relative)
 
 
-def judge(run: Run, base: Run, limits: Sequence[Limit]) -> list[Judged]:
-    """How a run does against each limit."""
+def judge(run: Run, base: Run, limits: Sequence[Limit], others: Sequence[Run] = ()) -> list[Judged]:
+    """How a run does against each limit; `others` are further baselines with the same settings."""
     found: list[Judged] = []
     chances: list[float] = []
+    between: list[float] = []
     for limit in limits:
-        metric, ours, theirs, reason = _both(run, base, limit)
+        metric, ours, of_bases, reason = _both(run, (base, *others), limit)
+        theirs = np.concatenate([np.empty(0), *of_bases])
         counts = len(ours), len(theirs)
         if not all(counts):
             judged = Judged(limit, INCONCLUSIVE, np.nan, np.nan, counts, metric, np.nan, reason)
             found.append(judged)
             chances.append(np.nan)
+            between.append(np.nan)
             continue
-        medians = median_of(ours), median_of(theirs)
-        found.append(Judged(limit, INCONCLUSIVE, *medians, counts, metric, np.nan))
+        of_each = np.array([median_of(each) for each in of_bases])
+        medians, number = (median_of(ours), median_of(of_each)), len(of_each)
+        spread = _spread_pct(of_each)
+        judged = Judged(limit, INCONCLUSIVE, *medians, counts, metric, np.nan, "", number, spread)
+        found.append(judged)
         enough = min(counts) >= MIN_ITERATIONS
         chances.append(unpaired(ours, limit.moved(theirs)) if enough else np.nan)
-    together = adjusted(np.array(chances))
+        between.append(one_more(medians[0], limit.moved(of_each)) if number > 1 else np.nan)
+    # Beyond noise is what is so by both tests.
+    together = np.fmax(adjusted(np.array(chances)), adjusted(np.array(between)))
+    together[~np.isfinite(chances)] = np.nan
     return [
         replace(each, q=float(q), verdict=_verdict(each, float(q)))
         for each, q in zip(found, together, strict=True)
     ]
 
 
-def _both(run: Run, base: Run, limit: Limit) -> tuple[Metric, Float64, Float64, str]:
-    """A limit's figure of the iterations of both runs, and why one has none.
+def _spread_pct(medians: Float64) -> float:
+    if len(medians) < 2 or not medians.mean():
+        return np.nan
+    return 100.0 * float(medians.std(ddof=1)) / abs(float(medians.mean()))
 
-    Raises NoSuchNode where neither has the part: its name is wrong.
+
+def _both(
+    run: Run, bases: Sequence[Run], limit: Limit
+) -> tuple[Metric, Float64, list[Float64], str]:
+    """A limit's figure of the iterations of the run and of the baselines that have it.
+
+    And why one has none. Raises NoSuchNode where none has the part: its name is wrong.
     """
     taken: list[Float64] = []
     errors: list[NoSuchNode] = []
     reason, metric = "", _metric_of(limit.figure)
-    for each, where in ((run, "the run"), (base, "the baseline")):
+    for each, where in ((run, "the run"), *((base, "the baseline") for base in bases)):
         try:
             metric, numbers = samples(each, limit)
             if not len(numbers):
@@ -179,9 +207,9 @@ def _both(run: Run, base: Run, limit: Limit) -> tuple[Metric, Float64, Float64, 
         except NothingToShow as error:
             numbers, reason = np.empty(0), f"{where}: {error}"
         taken.append(numbers)
-    if len(errors) == 2:
+    if len(errors) == 1 + len(bases):
         raise NoSuchNode(f"{limit.text}: {errors[0]}")
-    return metric, taken[0], taken[1], reason
+    return metric, taken[0], [numbers for numbers in taken[1:] if len(numbers)], reason
 
 
 def _verdict(each: Judged, q: float) -> str:

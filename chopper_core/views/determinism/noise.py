@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import comb, erfc, sqrt
+from math import atan, comb, cos, erfc, pi, sin, sqrt
 from typing import Final
 
 import numpy as np
@@ -74,6 +74,36 @@ def unpaired(ours: Float64, base: Float64) -> float:
     sums = np.arange(ways.shape[1]) / 2.0
     as_far = np.abs(sums - middle) >= abs(own - middle) - 1e-9
     return min(1.0, float(ways[count, as_far].sum() / ways[count].sum()))
+
+
+def one_more(value: float, others: Float64) -> float:
+    """The two-sided p of Student's test that one more value is of the same kind as some others.
+
+    NaN with fewer than two others.
+    """
+    others = others[np.isfinite(others)]
+    count = len(others)
+    if count < 2 or not np.isfinite(value):
+        return np.nan
+    apart = abs(value - float(others.mean()))
+    deviation = float(others.std(ddof=1)) * sqrt(1.0 + 1.0 / count)
+    if deviation == 0.0:
+        return 1.0 if apart == 0.0 else 0.0
+    return _beyond(apart / deviation, count - 1)
+
+
+def _beyond(t: float, freedom: int) -> float:
+    """The two-sided p of Student's t (Abramowitz and Stegun 26.7.3 and 26.7.4)."""
+    angle = atan(t / sqrt(freedom))
+    square = cos(angle) ** 2
+    term = cos(angle) if freedom % 2 else 1.0
+    total = term if freedom > 1 else 0.0
+    for step in range(2 + freedom % 2, freedom - 1, 2):
+        term *= square * (step - 1) / step
+        total += term
+    if freedom % 2:
+        return max(0.0, 1.0 - 2.0 / pi * (angle + sin(angle) * total))
+    return max(0.0, 1.0 - sin(angle) * total)
 
 
 def adjusted(chances: Float64) -> Float64:
