@@ -25,6 +25,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import NothingToShow, UsageError
+from chopper_core.util.grouping import median_of
 from chopper_core.views.shared.places import Places, places_of
 from chopper_core.views.shared.sampled_gpus import columns_of, gpus_of, opened
 from chopper_core.views.shared.table_view import child_of
@@ -41,6 +42,8 @@ SPEC: Final = ViewSpec(
 _USUAL: Final = (*HEAT, "gfx_mhz", "power_w")
 _OTHERWISE: Final = "busy_pct"
 _USUAL_SAMPLED: Final = ("mean_hot_c", "mean_power_w", "mean_gfx_mhz")
+_AND: Final = ","
+"""Between figures of which each is a row."""
 _GAP: Final = ""
 """The label of the empty cells between nodes."""
 _NO_LAYOUT: Final = (
@@ -66,6 +69,8 @@ COORDINATES: Final = {
 def answer(run: Run, view: View) -> ViewResult:
     """A row per GPU: its figure, coordinates, node and slot; the grid as a heat map."""
     name = view.of or next((n for n in _USUAL if is_measured(n, run.table)), _OTHERWISE)
+    if _AND in name:
+        return _several(run, view, [each.strip() for each in name.split(_AND) if each.strip()])
     figure = metric_named(name, run.table, run.counter_info)
     tree = run.tree_of(view)
     parent = tree.node(view.path)
@@ -80,6 +85,46 @@ def answer(run: Run, view: View) -> ViewResult:
     total = figure.compute(Scope(parent, parent, run.origin_ns, run.hardware, run.measured)).at(0)
     found = _result(run, view, figure, numbers, lambda gpu: child_of(view, "gpu", str(gpu)))
     return replace(found, total={} if total is None else {figure.name: total}, whole=parent)
+
+
+def _several(run: Run, view: View, names: list[str]) -> ViewResult:
+    """Several figures: a row of the map each, as the difference from its median over the GPUs."""
+    parts = [answer(run, replace(view, of=name)) for name in dict.fromkeys(names)]
+    gpus = sorted({int(label) for part in parts for label in part.labels})
+    rows = {gpu: place for place, gpu in enumerate(gpus)}
+    places = places_of(run, gpus)
+    own: list[tuple[Metric, Values]] = []
+    numbers = np.full((len(parts), len(gpus)), np.nan)
+    for part, line in zip(parts, numbers, strict=True):
+        figure, values = part.columns[0]
+        known = [rows[int(label)] for label in part.labels]
+        line[known] = np.where(values.present(), values.numbers, np.nan)
+        own.append((figure, numbered(line.copy())))
+    medians = np.array([median_of(line[np.isfinite(line)]) for line in numbers])[:, None]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        apart = np.where(medians != 0, 100.0 * (numbers / medians - 1), np.nan)
+    breaks = [at for at in range(1, len(gpus)) if places.nodes[at] != places.nodes[at - 1]]
+    where = list(np.insert(np.arange(len(gpus)), breaks, -1))
+    chart = HeatMap(
+        "difference from the median GPU, by figure",
+        "%",
+        tuple(figure.title for figure, _ in own),
+        tuple(str(gpus[place]) if place >= 0 else _GAP for place in where),
+        "GPU",
+        np.where(np.array(where) < 0, np.nan, apart[:, where]),
+        has_own_rows=True,
+        signed=True,
+        opens=lambda row, _: replace(view, of=own[row][0].name),
+    )
+    return replace(
+        parts[0],
+        labels=[str(gpu) for gpu in gpus],
+        columns=(*own, *parts[0].columns[2:]) if len(parts[0].labels) == len(gpus) else tuple(own),
+        opens=lambda row: child_of(view, "gpu", str(gpus[row])),
+        total={name: value for part in parts for name, value in part.total.items()},
+        headline=tuple(line for part in parts for line in part.headline),
+        charts=(chart,),
+    )
 
 
 def of_samples(run: Run, view: View) -> ViewResult:

@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
+from chopper_core.metrics import numbered
 from chopper_core.model import address
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
@@ -16,9 +17,12 @@ from chopper_core.query.filter import Rows, matching
 from chopper_core.query.frame import Frame
 from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.errors import NoSuchNode, NothingToShow, UsageError
-from chopper_core.views import OVERVIEW, VIEWS, view_module
-from chopper_core.views.spec import ViewResult
+from chopper_core.util.grouping import distinct
+from chopper_core.views import OVERVIEW, VIEWS, view_module, view_spec
+from chopper_core.views.shared.sampled_gpus import totals_of
+from chopper_core.views.spec import ViewResult, splits_of
 
+GPU: Final = "gpu"
 OF_SAMPLES: Final = "of_samples"
 """The function of a view module that answers from telemetry alone."""
 _CACHED_RESULTS: Final = 16
@@ -96,8 +100,46 @@ def sampled_result(run: Run, view: View) -> ViewResult:
         raise NothingToShow(
             f"the view {name} needs a trace, and this run has telemetry alone, which {able} show"
         )
+    spec = view_spec(name)
+    splits = splits_of(run, spec)
+    if view.by and view.by not in splits:
+        choices = f"takes by={', '.join(splits)}" if splits else "takes no by="
+        raise UsageError(f"the view {name} {choices}, not {view.by!r}")
     plain = replace(view, sort="", filter="", columns=())
-    return run.memo(("view", plain), lambda: answer(run, plain), keep=_CACHED_RESULTS)
+    found = run.memo(("view", plain), lambda: answer(run, plain), keep=_CACHED_RESULTS)
+    if not view.by or view.by == found.level:
+        return found
+    if view.by not in run.table.coordinates or found.level != GPU:
+        raise NothingToShow(f"by={view.by} needs a trace, and this run has telemetry alone")
+    return _by_coordinate(run, view, found)
+
+
+def _by_coordinate(run: Run, view: View, found: ViewResult) -> ViewResult:
+    """The rows of GPUs by a coordinate: sums, extremes and means as in the total row."""
+    codes = run.table.coordinates[view.by][[int(label) for label in found.labels]]
+    parts = distinct(codes).tolist()
+    labels = [run.table.text_of(view.by, code) for code in parts]
+    own = [each for each in found.columns if each[1].words is None]
+    members = [np.flatnonzero(codes == code) for code in parts]
+    totals = [
+        totals_of([(metric, values.take(rows)) for metric, values in own]) for rows in members
+    ]
+    columns = tuple(
+        (
+            replace(metric, definition=f"{metric.definition} Of the GPUs of the row together."),
+            numbered([each.get(metric.name, np.nan) for each in totals]),
+        )
+        for metric, _ in own
+    )
+    gpus = replace(view, by=GPU, columns=(), sort="")
+    return replace(
+        found,
+        level=view.by,
+        labels=labels,
+        columns=columns,
+        shown=tuple(name for name in found.shown if any(m.name == name for m, _ in columns)),
+        opens=lambda row: replace(gpus, filter=f"{view.by}:{labels[row]}"),
+    )
 
 
 def _answer_of(name: str) -> Callable[[Run, View], ViewResult] | None:

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from chopper_core.ingest.open import open_run
+from chopper_core.ingest.runs import open_runs
 from chopper_core.model import address
 from chopper_core.model.charts import HeatMap
+from chopper_core.model.overrides import overrides_of
 from chopper_core.model.run import Run
 from chopper_core.query.frame import Frame
 from chopper_core.render import as_text
@@ -104,3 +106,64 @@ def test_a_word_has_no_grid() -> None:
     run = pipeline_run()[0]
     with pytest.raises(UsageError):
         query(run, address.parse("R?view=grid&of=no_such"))
+
+
+def test_rows_are_figures_where_several_are_asked_for() -> None:
+    run, config, _ = pipeline_run()
+    found = frame(run, "&of=edge_c,gfx_mhz")
+    map_of = chart(found)
+    assert map_of.rows == ("edge °C", "gfx MHz")
+    assert map_of.columns.count("") == 3 and len(map_of.columns) == 35
+    for row, name in enumerate(("edge_c", "gfx_mhz")):
+        plain = frame(run, f"&of={name}").values[name].numbers
+        expected = 100 * (plain / np.median(plain) - 1)
+        there = [place for place, label in enumerate(map_of.columns) if label]
+        assert map_of.numbers[row, there] == pytest.approx(expected)
+        assert int(np.nanargmax(np.abs(map_of.numbers[row, there]))) == config.hot_rank
+    assert len(found.headline) == 2
+
+
+def test_expert_ranks_stand_beside_their_replicas() -> None:
+    run, _, _ = pipeline_run("tp=2,pp=4,ep=2", names_groups=False)
+    grid = chart(frame(run, "&of=busy_pct"))
+    assert grid.x_title == "dp/ep tp"
+    assert grid.columns == tuple(f"{dp}/{dp % 2} {tp}" for dp in range(4) for tp in range(2))
+
+
+def test_runs_are_rows_of_one_grid(tmp_path: Path) -> None:
+    for name, count in (("a", 16), ("b", 8)):
+        directory(tmp_path / name, count, 20, ("gpu_power", "gpu_thermal"))
+    runs = open_runs("set", [str(tmp_path)], jobs=1)
+    while runs.reading(True).waiting:
+        pass
+    for text in ("view=grid", "view=power&by=gpu&columns=mean_hot_c"):
+        found = query(runs, address.parse(f"set?{text}"))
+        map_of = chart(found)
+        assert map_of.rows == ("a", "b")
+        assert map_of.columns == (*map(str, range(8)), "", *map(str, range(8, 16)))
+        one = open_run(str(tmp_path / "a"), jobs=1)
+        heat = [one.sampled["edge_c"][gpu].mean for gpu in range(16)]
+        assert np.delete(map_of.numbers[0], 8) == pytest.approx(heat)
+        assert np.isnan(map_of.numbers[1, 8:]).all()
+
+
+@pytest.mark.parametrize("dimension", ["pp", "tp"])
+def test_telemetry_alone_splits_by_a_coordinate(dimension: str, tmp_path: Path) -> None:
+    folder = directory(tmp_path, 16, 20, ("gpu_power", "gpu_thermal"))
+    run = open_run(str(folder), jobs=1, overrides=overrides_of(parallel="tp=2,pp=2"))
+    whole = frame_of(run, address.parse("R?view=power"))
+    split = frame_of(run, address.parse(f"R?view=power&by={dimension}"))
+    codes = np.array([rank // 8 if dimension == "pp" else rank % 2 for rank in range(16)])
+    for name, how in (
+        ("mean_power_w", np.mean),
+        ("peak_power_w", np.max),
+        ("sampled_energy_j", np.sum),
+    ):
+        numbers = whole.values[name].numbers
+        expected = [how(numbers[codes == code]) for code in (0, 1)]
+        assert split.values[name].numbers == pytest.approx(expected), name
+        assert split.total[name] == pytest.approx(whole.total[name])
+    opened = frame_of(run, split.target(1))
+    assert [int(label) for label in opened.labels] == np.flatnonzero(codes == 1).tolist()
+    with pytest.raises(UsageError, match="takes by="):
+        frame_of(run, address.parse("R?view=power&by=microbatch"))

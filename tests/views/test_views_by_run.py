@@ -63,6 +63,8 @@ def test_every_view_is_of_several_runs_or_says_why_not(runs: RunSet) -> None:
         frame = frame_of(runs, View("all", name=name))
         if name in _ONE_RUN:
             assert not len(frame) and frame.notes
+        elif name == "grid":
+            assert frame.level == "gpu" and [each.name for each in frame.columns] == ["a", "b", "c"]
         elif name not in ("overview", "findings") and len(frame):
             assert frame.level == "run" and set(frame.labels) <= {"a", "b", "c"}
 

@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.metrics import Metric, Reduces, Values, numbered
-from chopper_core.model.charts import BarChart, Chart, Series
+from chopper_core.model.charts import BarChart, Chart, HeatMap, Series
 from chopper_core.model.run_set import FAILED, RUN_LEVEL, RunRow, RunSet
 from chopper_core.model.units import Unit
 from chopper_core.model.view import View
@@ -22,6 +22,7 @@ from chopper_core.util.errors import DataError, NoSuchNode, NothingToShow, Usage
 from chopper_core.views import view_spec
 from chopper_core.views.query import query
 from chopper_core.views.runs.table import frame_of_set, shown_rows
+from chopper_core.views.shared.places import nodes_of
 from chopper_core.views.spec import splits_of
 
 _LARGEST: Final = ("peak_", "max_", "longest_", "p95_")
@@ -58,9 +59,10 @@ def frame_by_run(run: RunSet, view: View, *, wait: bool = False) -> Frame:
     spec = view_spec(view.name)
     if view.name in _ONE_RUN:
         raise NothingToShow(f"the view {view.name} {_ONE_RUN[view.name]}")
-    by = view.by or RUN_LEVEL
+    # The grid of several runs has a row for each, and the GPUs of a node side by side.
+    by = "gpu" if view.name == "grid" else view.by or RUN_LEVEL
     rows, reading = shown_rows(run, view, wait=wait)
-    split = "" if by == RUN_LEVEL else by
+    split = "" if by == RUN_LEVEL or view.name == "grid" else by
     seen: list[_Seen] = []
     notes: list[str] = []
     for row in rows:
@@ -87,12 +89,14 @@ def frame_by_run(run: RunSet, view: View, *, wait: bool = False) -> Frame:
     per_step = len({each.steps for each in seen}) > 1
     if per_step:
         notes.append("sums are per GPU and iteration: the runs differ in their number")
-    make = _matrix if split else _rows
+    make = _rows if by == RUN_LEVEL else _matrix
     return make(run, view, seen, notes, per_step=per_step, pending=bool(reading.waiting))
 
 
 def _steps(run: RunSet, row: RunRow) -> int:
     own = run.others[row.path]
+    if own.is_sampled_only:
+        return 1
     return max(len(own.tree_of(View(row.path)).split((), ("gpu", "iteration"))), 1)
 
 
@@ -241,6 +245,7 @@ def _matrix(
         own, at = next((o, p) for o, p in zip(seen, places, strict=True) if label in p)
         return own.frame.target(at[label])
 
+    chart = _of_gpus(run, view, seen, figure, columns, labels) if level == "gpu" else None
     found = frame_of_set(
         run,
         view,
@@ -254,9 +259,52 @@ def _matrix(
         },
         hidden=len(labels) - len(shown),
         notes=[f"columns are runs: {figure.name} of each", *notes],
+        charts=() if chart is None else (chart,),
         is_pending=pending,
     )
     return replace(found, sort=sort)
+
+
+def _of_gpus(
+    run: RunSet,
+    view: View,
+    seen: Sequence[_Seen],
+    figure: Metric,
+    columns: Sequence[tuple[Metric, Values]],
+    labels: Sequence[str],
+) -> HeatMap:
+    """The figure of every run (rows) and GPU (columns), the GPUs of a node side by side."""
+    gpus = sorted(int(label) for label in labels)
+    place_of = {label: place for place, label in enumerate(labels)}
+    # Runs of a study share their nodes; the one with most GPUs tells where these end.
+    largest = max((run.others[own.row.path] for own in seen), key=lambda each: len(each.gpus))
+    known = [gpu.index for gpu in largest.gpus]
+    node_of = dict(zip(known, nodes_of(largest, known)[0], strict=True))
+    nodes = [node_of.get(gpu, "") for gpu in gpus]
+    headings: list[str] = []
+    kept: list[int] = []
+    for at, gpu in enumerate(gpus):
+        if at and nodes[at] != nodes[at - 1]:
+            headings.append("")
+            kept.append(-1)
+        headings.append(str(gpu))
+        kept.append(place_of[str(gpu)])
+    numbers = np.stack(
+        [np.where(values.present(), values.numbers, np.nan)[kept] for _, values in columns]
+    )
+    numbers[:, np.array(kept) < 0] = np.nan
+    scale, unit = (1e6, "ms") if figure.unit is Unit.NS else (1.0, str(figure.unit))
+    return HeatMap(
+        f"{figure.title} by run and GPU",
+        unit,
+        tuple(own.row.name for own in seen),
+        tuple(headings),
+        "GPU",
+        numbers / scale,
+        has_own_rows=True,
+        signed=figure.signed,
+        opens=lambda row, _: _plain(view, seen[row].row),
+    )
 
 
 def _own_filter(view: View) -> str:

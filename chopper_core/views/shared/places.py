@@ -58,8 +58,16 @@ def places_of(run: Run, gpus: Sequence[int]) -> Places:
         across = [name for name in dimensions[1:] if name != "ep"]
         rows = [_label(dimensions[0], code) for code in coordinates[dimensions[0]]]
         keys = [tuple(coordinates[name][place] for name in across) for place in range(len(gpus))]
-        texts = [" ".join(str(code) for code in key) for key in keys]
-        title = " ".join(across)
+        # A replica is an expert rank too, the remainder of dp by ep: `5/1`.
+        experts = coordinates.get("ep")
+        texts = [
+            " ".join(
+                f"{code}/{experts[place]}" if experts and name == "dp" else str(code)
+                for name, code in zip(across, key, strict=True)
+            )
+            for place, key in enumerate(keys)
+        ]
+        title = " ".join("dp/ep" if experts and name == "dp" else name for name in across)
     else:
         rows = [node or "unknown node" for node in nodes]
         keys = [

@@ -175,6 +175,8 @@ def totals_of(own: Own) -> dict[str, int | float]:
     total: dict[str, int | float] = {}
     for metric, values in own:
         known = values.numbers[values.present()]
+        if not len(known):
+            continue
         if metric.reduces == "sum":
             if values.present().all():
                 total[metric.name] = known.sum().item()
