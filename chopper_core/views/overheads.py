@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from chopper_core.align.breakdown import breakdown_columns
 from chopper_core.align.kernel_classes import ATTENTION_CLASS, kernel_class
@@ -16,7 +17,6 @@ from chopper_core.model.column_names import AT_PEAK, BREAKDOWN, CYCLES, FLOPS, F
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.table import KernelTable, Selection
-from chopper_core.model.tree import Tree
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Codes, Index, Int64, Mask
@@ -114,20 +114,22 @@ def parts_of(run: Run, nodes: Groups, has_matrix: Mask | None = None) -> TimePar
     return TimeParts(values, elapsed_ns, lost)
 
 
-def with_parts(table: KernelTable, run: Run) -> KernelTable:
-    """The table with the columns of the breakdown, which a run made by hand may lack."""
-    if all(name in table.measured for name in BREAKDOWN):
-        return table
-    return table.with_measured(breakdown_columns(table, run.hardware))
+def with_parts(run: Run) -> Run:
+    """The run with the columns of the breakdown, which one made by hand may lack."""
+    if all(name in run.table.measured for name in BREAKDOWN):
+        return run
+
+    def made() -> Run:
+        columns = breakdown_columns(run.table, run.hardware)
+        return replace(run, table=run.table.with_measured(columns), cubes=None)
+
+    return run.memo(("with parts",), made)
 
 
 def answer(run: Run, view: View) -> ViewResult:
     """The scope's time in its parts, by operation, phase, layer, gpu or iteration."""
     by = view.by or "operation"
-    tree = run.tree_of(view)
-    table = with_parts(run.table, run)
-    if table is not run.table:
-        tree = Tree(table, view.order).without(run.left_out(view))
+    tree = with_parts(run).tree_of(view)
     rows = Partition.of(tree, view, by)
     kernels = tree.split(view.path, (by, "kernel"))
     has_matrix = _with_matrix(kernels, rows.nodes.codes(by), by)

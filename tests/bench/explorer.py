@@ -97,7 +97,7 @@ _ENTER = (("drill: into the row", "\r"), ("up again", "h"))
 
 def large(ranks: int = LARGE[0], kernels: int = LARGE[1]) -> Case:
     """An iteration's phase in a large store: layers, and everything that leads away from them."""
-    store = store_of(ranks, kernels)
+    store = store_of(ranks, kernels, parts=True)
     start = f"{store}:gpu=3/iteration=2/backward"
     keys = tuple(
         (name, key.format(start=start)) for name, key in (*_ROWS, *_STEPS, *_TIMELINE, *_FIND)

@@ -239,7 +239,7 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=LARGE[0])
     parser.add_argument("--kernels", type=int, default=LARGE[1], help="of each rank")
     options = parser.parse_args()
-    print(store_of(options.ranks, options.kernels))
+    print(store_of(options.ranks, options.kernels, parts=True))
 
 
 if __name__ == "__main__":

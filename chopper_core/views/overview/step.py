@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from chopper_core.metrics import METRICS, Scope, Values
 from chopper_core.model.groups import Groups
@@ -36,6 +37,8 @@ _COUNTED: Final = (
     "contention_ns",
 )
 _UNATTRIBUTED: Final = "unmodelled_ns"
+_CACHED: Final = 4
+"""Scopes whose step is cached: it may hold the rows of all activities."""
 IRREGULAR_TIMES: Final = 2.0
 """Times the median from which an iteration is a warm-up, an evaluation or a checkpoint."""
 
@@ -147,11 +150,13 @@ def titles_of(parts: Mapping[str, Int64]) -> Mapping[str, str]:
 
 
 def step_of(run: Run, view: View) -> Step:
-    """The step of a view's scope; raises NoSuchNode."""
-    tree = run.tree(view.order)
-    table = with_parts(run.table, run)
-    if table is not run.table:
-        tree = Tree(table, view.order)
+    """The step of a view's scope, found once; raises NoSuchNode."""
+    plain = replace(view, sort="", filter="", columns=())
+    return run.memo(("step", plain), lambda: _step_of(run, plain), keep=_CACHED)
+
+
+def _step_of(run: Run, view: View) -> Step:
+    tree = with_parts(run).tree(view.order)
     by_iteration = tree.split(view.path, ("gpu", "iteration"))
     gpus = distinct(by_iteration.codes("gpu")).astype(np.int64)
     codes = by_iteration.codes("iteration").astype(np.int64)
