@@ -55,7 +55,7 @@ class Size(Struct, frozen=True, gc=False):
     z: int = 0
 
 
-class Correlation(Struct, frozen=True, gc=False):
+class CorrelationIds(Struct, frozen=True, gc=False):
     """The number that an API call and its dispatches share."""
 
     internal: int = ABSENT
@@ -77,7 +77,7 @@ class KernelDispatch(Struct, gc=False):
 
     dispatch_info: DispatchInfo
     thread_id: int = ABSENT
-    correlation_id: Correlation = Correlation()
+    correlation_id: CorrelationIds = CorrelationIds()
     start_timestamp: int = ABSENT
     end_timestamp: int = ABSENT
 
@@ -103,7 +103,7 @@ class ApiCall(Struct, gc=False):
     start_timestamp: int
     end_timestamp: int
     thread_id: int = ABSENT
-    correlation_id: Correlation = Correlation()
+    correlation_id: CorrelationIds = CorrelationIds()
 
 
 class Message(Struct, gc=False):
