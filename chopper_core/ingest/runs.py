@@ -1,14 +1,17 @@
 """The runs below directories: which there are, and a row of settings and figures for each.
 
 A directory is a run if traces or telemetry lie in it, or if those below it are parts of one job:
-ranks that differ, or traces here and telemetry there. Others hold runs, each with a name of its own
-and settings from the command line, its manifest, its job's file or its name, in this order.
+ranks that differ, or traces here and telemetry there. Traces in one directory whose ranks clash, or
+that have no ranks and other names, are several runs. Other directories hold runs, each with a name
+of its own and settings from the command line, its manifest, its job's file or its name, in this
+order.
 """
 
 from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from threading import Condition, Lock, Thread
@@ -35,6 +38,7 @@ from chopper_core.model.table import empty_table
 from chopper_core.sources.ranks import rank_in_name
 from chopper_core.sources.registry import Family, family_of, natural_key
 from chopper_core.sources.settings import has_settings, read_settings
+from chopper_core.sources.shared.text import FileHead
 from chopper_core.store.format import is_store, paths_of
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress
@@ -45,6 +49,9 @@ _DATA: Final = re.compile(r"\.(?:json|csv|db|rpd|parquet|txt|log|jsonl)(?:\.gz)?
 _TRACE: Final = re.compile(r"\.(?:json|rpd)(?:\.gz)?$", re.IGNORECASE)
 _MAX_PROBED: Final = 40
 """Files of a directory whose start is read to see whether it holds data."""
+_MAX_LOOSE: Final = 64
+"""Traces of a directory that are told apart; of more it is one run."""
+_DISTRIBUTED: Final = re.compile(r'"distributedInfo"\s*:\s*\{.{0,4000}', re.DOTALL)
 _NUMBER: Final = re.compile(r"\d+")
 _GENERIC: Final = re.compile(
     r"traces?|kineto|profil\w*|telemetry|counters?|logs?|power|output|tensorboard|plugins?"
@@ -75,6 +82,13 @@ class _Part(Struct, frozen=True):
     families: frozenset[Family]
     ranks: tuple[int, ...] = ()
     """The ranks in the names of its traces."""
+    files: tuple[str, ...] = ()
+    """Names of the traces in the directory that are a run of their own; () of all of them."""
+
+    @property
+    def run(self) -> str:
+        """The run as it is opened."""
+        return ",".join(str(self.path / name) for name in self.files) or str(self.path)
 
 
 def find_runs(names: Sequence[str]) -> list[FoundRun]:
@@ -88,12 +102,13 @@ def find_runs(names: Sequence[str]) -> list[FoundRun]:
             found.append(FoundRun(root.name, str(root)))
             continue
         parts, empty = _below(root, is_root=True)
-        for path, is_empty in [*((p.path, False) for p in parts), *((p, True) for p in empty)]:
-            below = path.relative_to(root)
-            name = root.name if path == root else str(below)
-            if len(roots) > 1 and path != root:
+        every = [(part, False) for part in parts]
+        for part, is_empty in [*every, *((_Part(path, frozenset()), True) for path in empty)]:
+            below = part.path.relative_to(root) / _stem(part.files[0] if part.files else "")
+            name = root.name if below == Path() else str(below)
+            if len(roots) > 1 and below != Path():
                 name = f"{root.name}/{below}"
-            found.append(FoundRun(name, str(path), is_empty))
+            found.append(FoundRun(name, part.run, is_empty))
     names_of = [each.name for each in found]
     found = [
         replace(each, name=each.path) if names_of.count(each.name) > 1 else each for each in found
@@ -122,9 +137,13 @@ def _below(folder: Path, *, is_root: bool = False) -> tuple[list[_Part], list[Pa
         return [], []
     entries = [each for each in entries if not each.name.startswith(".")]
     files = [each.name for each in entries if each.is_file()]
-    if own := _families(folder, files):
-        return [_Part(folder, own, _ranks(files))], []
     parts: list[_Part] = []
+    if own := _families(folder, files):
+        loose = _loose_runs(folder, files) if Family.TRACE in own else []
+        if len(loose) < 2:
+            return [_Part(folder, own, _ranks(files))], []
+        one = frozenset((Family.TRACE,))
+        parts = [_Part(folder, one, _ranks(names), tuple(names)) for names in loose]
     without: list[Path] = []
     beside: list[Path] = []
     direct: list[Path] = []
@@ -141,7 +160,7 @@ def _below(folder: Path, *, is_root: bool = False) -> tuple[list[_Part], list[Pa
             without.append(path)
     shapes = {_shape(path.name) for path in direct}
     beside += [path for path in without if _shape(path.name) in shapes]
-    is_one = len(parts) > 1 and _are_one(parts)
+    is_one = len(parts) > 1 and not own and _are_one(parts)
     if len(parts) == 1 and not beside:
         is_one = not is_root and _GENERIC.fullmatch(parts[0].path.name) is not None
     if is_one:
@@ -170,6 +189,49 @@ def _families(folder: Path, files: Sequence[str]) -> frozenset[Family]:
 def _ranks(files: Sequence[str]) -> tuple[int, ...]:
     ranks = (rank_in_name(name) for name in files if _TRACE.search(name))
     return tuple(rank for rank in ranks if rank is not None)
+
+
+def _loose_runs(folder: Path, files: Sequence[str]) -> list[list[str]]:
+    """The names of the traces in a directory by run, where they are of several.
+
+    They are of one where their ranks differ. Where ranks clash, or sizes of the world differ, those
+    of like names are one run, or several if each rank comes several times: a file each. Without
+    ranks, those of like names are one.
+    """
+    names = [name for name in files if _TRACE.search(name) and name.removesuffix(".gz") not in
+             set(files) - {name}]  # fmt: skip
+    named = [rank_in_name(name) for name in names]
+    if not 1 < len(names) <= _MAX_LOOSE or (None not in named and len(set(named)) == len(named)):
+        return [names]
+    names = [name for name in names if family_of(folder / name) is Family.TRACE]
+    places = {name: _place(folder / name) for name in names}
+    ranks = [rank for rank, _ in places.values()]
+    worlds = {world for _, world in places.values() if world is not None}
+    if None not in ranks and len(set(ranks)) == len(ranks) and len(worlds) < 2:
+        return [names]
+    runs: dict[tuple[object, ...], list[str]] = {}
+    times: Counter[tuple[object, ...]] = Counter()
+    for name, (rank, world) in places.items():
+        like = (_shape(name), world)
+        runs.setdefault((*like, times[*like, rank] if rank is not None else 0), []).append(name)
+        times[*like, rank] += 1
+    return list(runs.values())
+
+
+def _place(trace: Path) -> tuple[int | None, int | None]:
+    """The rank of a trace, by its name or its head, and the size of its world."""
+    found = _DISTRIBUTED.search(FileHead(trace).text)
+    about = found[0] if found else ""
+    rank, world = (
+        int(match[1]) if (match := re.search(rf'"{key}"\s*:\s*(\d+)', about)) else None
+        for key in ("rank", "world_size")
+    )
+    named = rank_in_name(trace.name)
+    return (rank if named is None else named), world
+
+
+def _stem(name: str) -> str:
+    return re.sub(r"(?:\.pt)?(?:\.trace)?\.(?:json|rpd)(?:\.gz)?$", "", name, flags=re.IGNORECASE)
 
 
 def _are_one(parts: Sequence[_Part]) -> bool:

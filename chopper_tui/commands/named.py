@@ -72,8 +72,12 @@ def _may_hold_runs(name: str) -> bool:
     if not all(path.is_dir() and not is_store(path) for path in paths):
         return False
     names = [entry for path in paths for entry in os.scandir(path) if entry.name[0] != "."]
-    if any(entry.name.endswith(_TRACES) for entry in names):
-        return False
+    traces = [entry.name for entry in names if entry.name.endswith(_TRACES)]
+    if traces:
+        from chopper_core.sources.ranks import rank_in_name
+
+        ranks = [rank_in_name(each) for each in traces]
+        return len(traces) > 1 and (None in ranks or len(set(ranks)) < len(ranks))
     return len(paths) + sum(entry.is_dir() for entry in names) > 2
 
 

@@ -401,3 +401,49 @@ def test_a_layout_of_all_runs_and_of_each_side(
     both = shown(capsys, "diff", *sides, "--parallel", "tp=4", "--base-parallel", "tp=2")
     assert "parallel=tp=4&base_parallel=tp=2" in str(both["address"])
     assert shown(capsys, "show", str(both["address"])) == both
+
+
+def loose(folder: Path, name: str, rank: int | None, world: int = 2, step_us: int = 100) -> None:
+    trace(folder / "made", rank or 0, step_us, world)
+    made = folder / "made" / f"rank{rank or 0}.json"
+    text = made.read_text()
+    document = json.loads(text)
+    if rank is None:
+        del document["distributedInfo"]
+    (folder / name).write_text(json.dumps(document))
+    shutil.rmtree(folder / "made")
+
+
+def test_unrelated_traces_in_one_directory_are_several_runs(
+    sweep: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    loose(sweep, "baseline.json", None)
+    loose(sweep, "tuned.pt.trace.json", None, step_us=80)
+    (sweep / "notes.json").write_text('{"tp": 2}')
+    found = find_runs([str(sweep)])
+    assert [each.name for each in found] == ["baseline", "tuned"] and holds_runs(str(sweep))
+    document = shown(capsys, "show", f"{sweep}?view=runs&columns=step_time_ns", "--jobs", "1")
+    assert [row["name"] for row in document["rows"]] == ["baseline", "tuned"]  # type: ignore[attr-defined]
+    assert [row["step_time_ns"] for row in document["rows"]] != [None, None]  # type: ignore[attr-defined]
+
+
+def test_ranks_that_clash_are_of_several_steps(sweep: Path) -> None:
+    # As torch's TensorBoard handler writes them: host_process.time, the rank only inside.
+    for at, (rank, stamp) in enumerate([(0, 100), (1, 101), (0, 200), (1, 201)]):
+        loose(sweep, f"node1_4{rank}.1700000{stamp}.pt.trace.json", rank, step_us=100 + at)
+    found = find_runs([str(sweep)])
+    assert [len(each.path.split(",")) for each in found] == [2, 2]
+    frame = chopper.runs(sweep, columns=["gpus"], jobs=1)
+    assert [frame.row(at)["gpus"] for at in (0, 1)] == [2, 2]
+
+
+def test_ranks_that_differ_are_one_run_and_worlds_that_differ_are_not(sweep: Path) -> None:
+    for rank in range(2):
+        loose(sweep / "..", f"sweep/host_{rank}.17.pt.trace.json", rank)
+    assert [each.path for each in find_runs([str(sweep)])] == [str(sweep)]
+    assert not holds_runs(str(sweep))
+    loose(sweep, "other_2.18.pt.trace.json", 2, world=4)
+    assert len(find_runs([str(sweep)])) == 2
+    # Beside directories with runs, each is one.
+    trace(sweep / "deeper" / "tp2")
+    assert find_runs([str(sweep)])[0].name == "deeper/tp2"
