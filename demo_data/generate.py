@@ -19,7 +19,7 @@ HERE = Path(__file__).resolve().parent
 if str(HERE) not in sys.path:
     sys.path.insert(0, str(HERE))
 
-from generator import counters, telemetry  # noqa: E402
+from generator import counters, pipeline, telemetry  # noqa: E402
 from generator.agents import agents_csv  # noqa: E402
 from generator.capture import capture  # noqa: E402
 from generator.cluster import Cluster  # noqa: E402
@@ -31,6 +31,8 @@ from generator.serialised import profile  # noqa: E402
 from generator.truth import Facts, true_labels, truth  # noqa: E402
 
 DEFAULTS = Config()
+PIPELINE = "pipeline"
+"""The run of generator/pipeline.py: tp 2 x pp 4 x dp 4, with a long stage and a hot slot."""
 RUNS = {"fsdp2": DEFAULTS, "fsdp1": Config(seed=20251, counters=False, strategy=FSDP1)}
 
 
@@ -152,7 +154,7 @@ def _compact_json(facts: Facts) -> str:
 def main() -> None:
     """Reads the command line and generates."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("run", nargs="?", choices=RUNS, default="fsdp2")
+    parser.add_argument("run", nargs="?", choices=(*RUNS, PIPELINE), default="fsdp2")
     for name, help_ in (
         ("ranks", None),
         ("iterations", "full ones, after the first, which the trace of fsdp2 has the end of"),
@@ -175,7 +177,22 @@ def main() -> None:
     parser.add_argument(
         "--labels", type=Path, metavar="FILE", help="also write every GPU activity's true labels"
     )
+    for name in ("tp", "pp", "dp", "microbatches"):
+        parser.add_argument(f"--{name}", type=int, help=f"of {PIPELINE}")
+    parser.add_argument(
+        "--no-groups", action="store_true", help=f"of {PIPELINE}: name no process groups"
+    )
     args = parser.parse_args()
+    if args.run == PIPELINE:
+        if args.out is None:
+            parser.error(f"{PIPELINE} needs --out: it isn't part of the repository")
+        given = {name: getattr(args, name) for name in ("tp", "pp", "dp", "microbatches", "layers")}
+        given["steps"] = args.iterations
+        known = {name: value for name, value in given.items() if value is not None}
+        config = pipeline.fitting(pipeline.Pipeline(**known, names_groups=not args.no_groups))
+        facts = pipeline.write(args.out, config)
+        (args.out / "truth.json").write_text(f"{json.dumps(facts)}\n", encoding="utf-8")
+        return
     try:
         sizes = ("ranks", "iterations", "layers", "seed")
         given = {name: getattr(args, name) for name in sizes if getattr(args, name) is not None}

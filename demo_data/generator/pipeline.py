@@ -9,7 +9,7 @@ tensor-parallel ranks meet in each layer, data-parallel ones at the end of the s
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,12 @@ class Pipeline:
         long = self.long_by if stage == self.long_stage else 1.0
         hot = self.hot_by if rank == self.hot_rank else 1.0
         return round(self.forward_us * (1 + backward) * long * hot)
+
+
+def fitting(config: Pipeline) -> Pipeline:
+    """The settings with the long stage and the hot rank among those that there are."""
+    long_stage = min(config.long_stage, config.pp - 1)
+    return replace(config, long_stage=long_stage, hot_rank=min(config.hot_rank, config.ranks - 1))
 
 
 def schedule(config: Pipeline, stage: int) -> list[tuple[bool, int]]:
@@ -139,7 +145,15 @@ def write(folder: Path, config: Pipeline = Pipeline()) -> dict[str, Any]:
         _write_trace(folder, config, rank, groups)
     _write_telemetry(folder, config, at)
     ideal = (config.pp - 1) / (config.microbatches + config.pp - 1)
-    return {"steps_us": steps, "ideal_bubble": ideal, "groups": groups}
+    return {
+        "steps_us": steps,
+        "ideal_bubble": ideal,
+        "groups": groups,
+        "long_stage": config.long_stage,
+        "long_by": config.long_by,
+        "hot_rank": config.hot_rank,
+        "hot_by": config.hot_by,
+    }
 
 
 def process_groups(config: Pipeline) -> dict[str, list[list[int]]]:

@@ -11,10 +11,14 @@ import pytest
 from chopper_core.ingest.cache import open_cached
 from chopper_core.ingest.open import open_run
 from chopper_core.model import address
+from chopper_core.model.charts import HeatMap
+from chopper_core.model.overrides import overrides_of
 from chopper_core.model.run import Run
 from chopper_core.query.frame import Frame
 from chopper_core.render import as_json, as_text
 from chopper_core.views.query import frame_of
+from chopper_core.views.shared.collectives import collectives_of
+from tests.align.generated import load_generator
 from tests.pipelines import Pipeline, pipeline_run, schedule
 from tests.realdata.conftest import FOLDER
 
@@ -255,3 +259,35 @@ def test_annotations_say_microbatch_and_chunk(name: str, microbatch: int, chunk:
     for pattern, number in ((_NUMBERED, microbatch), (_CHUNKED, chunk)):
         match = pattern.search(name)
         assert (int(match[1]) if match else -1) == number
+
+
+@pytest.mark.parametrize("parallel", ["", "tp=2,pp=3"], ids=["pg_config", "--parallel"])
+def test_a_generated_run_has_its_grid_bubble_groups_and_cause(
+    parallel: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A small run of the command in docs/parallelism.md, with named groups and without."""
+    sizes = ["--tp=2", "--pp=3", "--dp=3", "--microbatches=6", "--iterations=2", "--layers=1"]
+    unnamed = ["--no-groups"] if parallel else []
+    command = ["generate.py", "pipeline", "-o", str(tmp_path), *sizes, *unnamed]
+    monkeypatch.setattr("sys.argv", command)
+    load_generator().main()
+    truth = json.loads((tmp_path / "truth.json").read_text())
+    run = open_run(str(tmp_path), jobs=1, overrides=overrides_of(parallel=parallel))
+    (grid,) = frame(run, "?view=grid&of=edge_c").charts
+    assert isinstance(grid, HeatMap)
+    assert grid.rows == ("pp 0", "pp 1", "pp 2")
+    assert [each for each in grid.columns if each] == [
+        f"{dp} {t}" for dp in range(3) for t in (0, 1)
+    ]
+    assert "1F1B" in frame(run, "?view=pipeline").headline[0]
+    assert column(frame(run, "?view=pipeline"), "theory_pct")[0] == pytest.approx(25)
+    causes = "\n".join(frame(run, "?view=findings").labels)
+    assert f"stage {truth['long_stage']} is too long" in causes
+    assert f"GPU {truth['hot_rank']} (pp 2, dp 0, tp 1" in causes
+    found = collectives_of(run)
+    assert found is not None
+    members = {
+        tuple(run.table.gpu[found.members.rows_of(one)].tolist())
+        for one in np.flatnonzero(found.complete).tolist()
+    }
+    assert members == {tuple(group) for kind in ("tp", "dp") for group in truth["groups"][kind]}
