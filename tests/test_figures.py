@@ -18,6 +18,7 @@ from chopper_core.views.runs.columns import figures_of_run, with_settings
 from tests.demo import demo_run
 
 ROOT = Path(__file__).resolve().parent.parent
+README = ROOT / "README.md"
 PAGE = ROOT / "docs" / "figures.md"
 MODULES = (
     "end_to_end",
@@ -48,10 +49,10 @@ MODULES = (
 """The plot modules of UnaryLab/chopper."""
 
 
-def rows() -> list[tuple[str, tuple[str, ...]]]:
-    """Address and columns of every row of the page."""
+def rows(page: Path = PAGE) -> list[tuple[str, tuple[str, ...]]]:
+    """Address and columns of every row of a page."""
     found = []
-    for line in PAGE.read_text(encoding="utf-8").splitlines():
+    for line in page.read_text(encoding="utf-8").splitlines():
         cells = [cell.replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", line)]
         if len(cells) == 6 and "demo_data" in cells[3]:
             address = cells[3].strip().strip("`")
@@ -82,10 +83,19 @@ def demo_runs(opened: dict[str, Run]) -> RunSet:
 def test_every_module_of_the_original_is_there() -> None:
     text = PAGE.read_text(encoding="utf-8")
     assert [module for module in MODULES if module not in text] == []
-    assert len(rows()) > 30
+    assert len(rows()) > 30 and len(rows(README)) > 15
 
 
-@pytest.mark.parametrize(("address", "columns"), rows())
+def test_the_readme_has_the_figures_that_put_runs_side_by_side() -> None:
+    text = README.read_text(encoding="utf-8")
+    assert [number for number in ("4", "5, 17", "8", "10, 15", "13")
+            if f"CharLLM-PPT {number} |" not in text] == []  # fmt: skip
+    assert {address for address, _ in rows(README)} - {address for address, _ in rows()} == {
+        "demo_data?view=runs&columns=gpu_hotspot_c,peak_power_w,gpu_mhz,tokens_per_j"
+    }
+
+
+@pytest.mark.parametrize(("address", "columns"), dict.fromkeys([*rows(), *rows(README)]))
 def test_every_address_answers(
     runs: dict[str, Run], address: str, columns: tuple[str, ...]
 ) -> None:

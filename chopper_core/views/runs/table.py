@@ -392,7 +392,9 @@ def _notes(
     bad = [row for row in rows if row.status != OK]
     notes += [f"{row.name} is {row.status}: {row.reason}" for row in bad[:_MAX_REASONS]]
     if len(bad) > _MAX_REASONS:
-        notes.append(f"{len(bad) - _MAX_REASONS} more runs are not ok; the column reason says why")
+        more = len(bad) - _MAX_REASONS
+        verb = "run is" if more == 1 else "runs are"
+        notes.append(f"{more} more {verb} not ok; the column reason says why")
     notes += _reasons(rows, columns, values, is_asked=is_asked)
     if hidden:
         notes.append(f"{hidden} of {len(rows)} runs filtered out")
@@ -411,7 +413,7 @@ def _reasons(
     said: dict[tuple[str, str], list[str]] = {}
     for metric in columns:
         name = metric.name.removesuffix(RATIO)
-        if name in _OWN:
+        if name in _OWN or not (is_asked or name in RUN_COLUMNS):
             continue
         present = values(name).present()
         lacking: dict[str, list[str]] = {}
@@ -425,4 +427,8 @@ def _reasons(
             whose = f"{len(names)} runs" if len(names) > _MAX_NAMED else ", ".join(names)
             whose = "" if len(names) == len(read) else f" of {whose}"
             said.setdefault((whose, reason), []).append(name)
-    return [f"{', '.join(names)}{whose} missing: {why}" for (whose, why), names in said.items()]
+    texts = [f"{', '.join(names)}{whose} missing: {why}" for (whose, why), names in said.items()]
+    if is_asked or len(texts) <= _MAX_REASONS:
+        return texts
+    more = len(texts) - _MAX_REASONS
+    return [*texts[:_MAX_REASONS], f"{more} more reasons: ask for a column (--columns) to see its"]
