@@ -14,6 +14,7 @@ from textual import events
 from textual._compositor import ChopsUpdate, Compositor
 from textual.app import App
 from textual.color import TRANSPARENT
+from textual.geometry import Size
 from textual.keys import _character_to_key
 from textual.renderables.background_screen import BackgroundScreen
 from textual.screen import Screen
@@ -112,6 +113,22 @@ def _turn_page_if_drawn(options: OptionList, direction: Any) -> None:
 
 OptionList._move_page = _turn_page_if_drawn  # type: ignore[method-assign, assignment]
 OptionList._on_click = _click_option_if_there  # type: ignore[method-assign, assignment]
+
+
+_lay_out = Screen._screen_resized
+
+
+def _lay_out_at_its_size(screen: Screen[Any], size: Size) -> None:
+    """Ignore a size that the terminal no longer has.
+
+    Each layout posts its size to the screen as another message: two sizes under way would answer
+    each other for ever.
+    """
+    if size == screen.app.size:
+        _lay_out(screen, size)
+
+
+Screen._screen_resized = _lay_out_at_its_size  # type: ignore[method-assign, assignment]
 
 
 async def messages_done(pilot: Pilot[Any]) -> None:

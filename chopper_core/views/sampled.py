@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
-from chopper_core.metrics import numbered
+from chopper_core.metrics import Values, numbered
 from chopper_core.model import address
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
@@ -39,14 +39,19 @@ def sampled_frame(run: Run, view: View) -> Frame:
     result = sampled_result(run, view)
     own = {metric.name: (metric, values) for metric, values in result.columns}
     names = view.columns or result.shown or tuple(own)
-    if unknown := [name for name in names if name not in own]:
-        there = ", ".join(own) or "none"
-        raise UsageError(f"no column {unknown[0]!r} without a trace; there are {there}")
+
+    def column(name: str) -> Values:
+        if name not in own:
+            there = ", ".join(own) or "none"
+            raise UsageError(f"no column {name!r} without a trace; there are {there}")
+        return own[name][1]
+
+    shown_values = {name: column(name) for name in names}
     mask = matching(
         Rows(
             result.level,
             result.labels,
-            lambda name: own[name][1],
+            column,
             tuple(own),
             coordinates=run.table.coordinates,
         ),
@@ -55,7 +60,7 @@ def sampled_frame(run: Run, view: View) -> Frame:
     shown = np.flatnonzero(mask)
     sort = view.sort or result.sort
     labels = list(result.labels)
-    shown = shown[ordered(shown, result.level, labels, sort, lambda name: own[name][1])]
+    shown = shown[ordered(shown, result.level, labels, sort, column)]
     signal = run.signal(view.signal)
 
     def means(rows: Index, bins: int) -> Float64:
@@ -73,7 +78,7 @@ def sampled_frame(run: Run, view: View) -> Frame:
         level=result.level,
         columns=tuple(own[name][0] for name in names),
         labels=[labels[row] for row in shown.tolist()],
-        values={name: own[name][1].take(shown) for name in names},
+        values={name: values.take(shown) for name, values in shown_values.items()},
         total={name: result.total.get(name) for name in names},
         sort=sort,
         hidden=len(labels) - len(shown),

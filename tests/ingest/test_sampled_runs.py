@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from chopper_core.model.view import Baseline, View
 from chopper_core.query.frame import Frame
 from chopper_core.render import as_json, as_text
 from chopper_core.render.info import as_text as info_text
-from chopper_core.util.errors import NoSuchNode
+from chopper_core.util.errors import NoSuchNode, UsageError
 from chopper_core.views.query import frame_of
 from tests.align.traces import GEMM, TinyTrace
 from tests.charllm import START_S, STEPS, WRAP, directory, write
@@ -106,6 +107,13 @@ def test_every_view_of_samples_prints(reference: Run) -> None:
     assert info_text(reference).startswith("run ")
     with pytest.raises(NoSuchNode, match="telemetry alone"):
         frame(reference, "power", path=("3",))
+
+
+@pytest.mark.parametrize("asked", [{"sort": "-elapsed_ns"}, {"columns": ("kernels",)}])
+def test_a_column_of_traces_is_refused(reference: Run, asked: dict[str, Any]) -> None:
+    for name in ("", *VIEWS):
+        with pytest.raises(UsageError, match="without a trace; there are"):
+            frame(reference, name, **asked)
 
 
 def test_low_clocks_under_load_are_throttling_without_limiters(reference: Run) -> None:

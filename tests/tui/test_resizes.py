@@ -1,0 +1,54 @@
+"""Sizes that follow each other faster than screens are laid out."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from textual import events
+from textual.geometry import Size
+from textual.screen import Screen
+
+from chopper_core.model.view import View
+from chopper_tui.app import ChopperApp
+from tests.tui.explorer import explorer, sample_run
+
+SIZES = [Size(60, 20), Size(120, 40), Size(80, 24), Size(100, 30)]
+
+
+@pytest.mark.parametrize("opening", [[], ["?"], ["o"], ["ctrl+p"], ["loading"]], ids=str)
+async def test_a_size_that_is_past_is_not_laid_out(
+    opening: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each layout tells the screen its size: of two under way each would answer the other."""
+    laid_out: list[Size | None] = []
+    plain = Screen._refresh_layout
+
+    def counted(screen: Screen[object], size: Size | None = None, scroll: bool = False) -> None:
+        laid_out.append(size)
+        plain(screen, size, scroll)
+
+    monkeypatch.setattr(Screen, "_refresh_layout", counted)
+    app = ChopperApp(lambda _: sample_run(), View("sample.json"))
+    if opening == ["loading"]:
+        app.PATIENCE = 0.0  # type: ignore[misc]
+        opening = []
+    async with explorer(app=app) as at:
+        await at.press(*opening)
+        for size in SIZES:
+            at.app.post_message(_resize(size))
+        await at.settle()
+        laid_out.clear()
+        for screen in at.app.screen_stack:
+            for size in SIZES:
+                screen.post_message(_resize(size))
+                # Of messages right behind each other only the last is taken.
+                screen.call_later(lambda: None)
+        await asyncio.sleep(0.05)
+        await at.settle()
+        assert set(laid_out) <= {None, SIZES[-1]}
+        assert {screen.size for screen in at.app.screen_stack} == {SIZES[-1]}
+
+
+def _resize(size: Size) -> events.Resize:
+    return events.Resize(size, size)
