@@ -31,6 +31,7 @@ from chopper_core.model.view import View
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.util import debug
 from chopper_core.util.errors import ChopperError
+from chopper_core.util.memory import is_out_of_memory, out_of_memory
 from chopper_core.util.progress import Cancelled, Progress
 from chopper_tui.actions import ACTIONS
 from chopper_tui.actions.program import offers
@@ -344,6 +345,8 @@ class ChopperApp(App[None], inherit_bindings=False):
         self._crashed_at = place.view if place is not None else None
         if self._exit:
             self._fatal_error()
+        elif place is not None and is_out_of_memory(cause):
+            place.say(str(out_of_memory("this view")), error=True)
         elif isinstance(cause, ChopperError) and place is not None:
             debug.note_error(cause)
             place.say(str(cause), error=True)

@@ -15,7 +15,7 @@ from importlib import import_module
 from textwrap import fill
 from typing import Final, NoReturn, Protocol, cast
 
-from chopper_core.util import debug
+from chopper_core.util import debug, memory
 from chopper_core.util.errors import ChopperError, UsageError
 from chopper_core.util.progress import Cancelled
 from chopper_tui.commands import COMMANDS, PROGRAM
@@ -105,6 +105,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     except Exception as error:
+        if memory.is_out_of_memory(error):
+            debug.note_error(error)
+            print(f"{PROGRAM}: {memory.out_of_memory('this')}", file=sys.stderr)
+            return ChopperError.exit_code
         return _crashed(error)
     finally:
         debug.stop()
@@ -170,10 +174,13 @@ def _dispatch(given: list[str]) -> int:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         command.add_options(parser)
-        return command.run(parser.parse_args(given[1:]))
+        parsed = parser.parse_args(given[1:])
+        _limit_memory(parsed)
+        return command.run(parsed)
     from chopper_tui.commands.explore import address_of, explore
 
     options = _parser().parse_args(given)
+    _limit_memory(options)
     if options.replay is not None:
         from chopper_tui.commands.explore import replay
 
@@ -186,6 +193,12 @@ def _dispatch(given: list[str]) -> int:
         )
     _refuse_a_mistyped_command(options.run[0])
     return explore(address_of(options.run), options)
+
+
+def _limit_memory(options: argparse.Namespace) -> None:
+    """Commands that read runs have the option."""
+    if hasattr(options, "max_memory"):
+        memory.limit_memory(options.max_memory)
 
 
 def _list_recent() -> bool:

@@ -9,6 +9,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from chopper_core.util import debug
+from chopper_core.util.memory import is_out_of_memory, out_of_memory
 from chopper_core.util.progress import Cancelled, Progress, silent
 
 if TYPE_CHECKING:
@@ -75,7 +76,8 @@ class Opening:
         try:
             self._opened = self._open()
         except BaseException as error:
-            self._error = error
+            lacks_memory = is_out_of_memory(error)
+            self._error = out_of_memory(f"opening {self._start.run}") if lacks_memory else error
         self._is_over.set()
 
     def keep(self) -> None:

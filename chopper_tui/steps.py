@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, ClassVar, Final, ParamSpec, TypeVar
 
 from chopper_core.util.errors import ChopperError
+from chopper_core.util.memory import is_out_of_memory, out_of_memory
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -127,6 +128,8 @@ class StepQueue:
         error = self._current.exception()
         if isinstance(error, ChopperError):
             self._say(str(error), True)
+        elif is_out_of_memory(error):
+            self._say(str(out_of_memory("this view")), True)
         elif error is not None:
             raise error
         elif was_long:

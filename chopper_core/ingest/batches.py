@@ -36,6 +36,7 @@ from chopper_core.store.writer import StoreWriteError, check_place, write_store
 from chopper_core.util.arrays import AnyArray
 from chopper_core.util.atomic import remove_folder, state_of, temporary_path
 from chopper_core.util.errors import ChopperError, DataError
+from chopper_core.util.memory import is_out_of_memory
 from chopper_core.util.mmap_columns import content_of
 from chopper_core.util.progress import Progress, silent
 from chopper_core.util.workers import read_all
@@ -200,6 +201,9 @@ class _ReadPart(Struct, frozen=True):
                 trace, lambda: read_rank(trace, progress, self.hosts)
             )
         except ChopperError as error:
+            if is_out_of_memory(error):
+                # The trace is as good as the others: the next try has more memory.
+                raise
             outcome = error
         write_part(self.folder, trace, outcome, origin)
         if isinstance(outcome, ChopperError):

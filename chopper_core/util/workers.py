@@ -10,14 +10,14 @@ from __future__ import annotations
 import os
 import pickle
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from msgspec import Struct
 
-from chopper_core.util import debug
+from chopper_core.util import debug, memory
 from chopper_core.util.errors import ChopperError, DataError, UsageError
 from chopper_core.util.progress import Cancelled, Progress, silent
 
@@ -54,27 +54,44 @@ def read_all(
             executor.submit(reader, path, silent) for path in paths
         ]
         _wait(futures, sizes, [0] * len(paths), progress)
-        return [_outcome(future, path) for future, path in zip(futures, paths, strict=True)]
+        return _complete(
+            [_outcome(future, path) for future, path in zip(futures, paths, strict=True)]
+        )
     workers = min(jobs or os.cpu_count() or 1, len(paths))
-    packed = sum(
+    packed = [
         size if path.suffix == ".gz" else size // _GZIP_FACTOR
         for path, size in zip(paths, sizes, strict=True)
-    )
-    if workers > 1 and (jobs is not None or packed >= PARALLEL_FROM_BYTES):
-        return _read_in_processes(paths, sizes, reader, progress, workers)
-    return [
+    ]
+    workers, limit = memory.worker_limit(workers, max(packed, default=0) * _GZIP_FACTOR)
+    if workers > 1 and (jobs is not None or sum(packed) >= PARALLEL_FROM_BYTES):
+        return _complete(_read_in_processes(paths, sizes, reader, progress, workers, limit))
+    return _complete(
         _read(path, reader, _FileProgress(progress, number, sizes))
         for number, path in enumerate(paths)
-    ]
+    )
+
+
+def _complete(outcomes: Iterable[Read | ChopperError]) -> list[Read | ChopperError]:
+    """The outcomes; raises OutOfMemory, since a run without that file would be another run."""
+    found = []
+    for outcome in outcomes:
+        if isinstance(outcome, memory.OutOfMemory):
+            raise outcome
+        found.append(outcome)
+    return found
 
 
 def _read(path: Path, reader: Reader[Read], progress: Progress) -> Read | ChopperError:
     try:
         with debug.timed(f"read {path}"):
             return reader(path, progress)
-    except ChopperError as error:
+    except Exception as error:
         debug.note_error(error)
-        return error
+        if memory.is_out_of_memory(error):
+            return memory.out_of_memory(f"reading {path}")
+        if isinstance(error, ChopperError):
+            return error
+        raise
 
 
 class _FileProgress(Struct, frozen=True):
@@ -144,9 +161,10 @@ def _read_in_processes(
     reader: Reader[Read],
     progress: Progress,
     workers: int,
+    limit: int,
 ) -> list[Read | ChopperError]:
     bytes_done = [0] * len(paths)
-    with _process_futures(paths, reader, workers, bytes_done) as futures:
+    with _process_futures(paths, reader, workers, bytes_done, limit) as futures:
         _wait(futures, sizes, bytes_done, progress)
     return [
         _read_again_if_died(future, paths[number], reader, _FileProgress(progress, number, sizes))
@@ -157,15 +175,21 @@ def _read_in_processes(
 def _read_again_if_died(
     future: Future[Read | ChopperError], path: Path, reader: Reader[Read], progress: Progress
 ) -> Read | ChopperError:
-    """A worker that died (killed for its memory, say) leaves its file to this process."""
+    """A worker that died (killed for its memory, say), or whose share of the memory was too small,
+    leaves its file to this process, which has all of it by now."""
     if isinstance(future.exception(), _WorkerDied):
         return _read(path, reader, progress)
-    return future.result()
+    outcome = future.result()
+    return _read(path, reader, progress) if isinstance(outcome, memory.OutOfMemory) else outcome
 
 
 @contextmanager
 def _process_futures(
-    paths: Sequence[Path], reader: Reader[Read], workers: int, bytes_done: list[int]
+    paths: Sequence[Path],
+    reader: Reader[Read],
+    workers: int,
+    bytes_done: list[int],
+    limit: int = 0,
 ) -> Iterator[list[Future[Read | ChopperError]]]:
     """The results of worker processes to come; on leaving, those that have none are cancelled."""
     # They take long to import beside a small trace.
@@ -184,7 +208,7 @@ def _process_futures(
         try:
             worker = idle.pop()
         except IndexError:
-            worker = _Worker()
+            worker = _Worker(limit)
         try:
             outcome: Read | ChopperError = worker.read(reader, paths[number], report)
         except BaseException:
@@ -210,14 +234,14 @@ class _WorkerDied(Exception):
 class _Worker:
     """A process that reads one file at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int = 0) -> None:
         # Their import takes several ms, and most runs need no workers.
         import signal
         import subprocess
 
         code = (
             f"import sys; sys.path[:] = {[str(path) for path in sys.path]!r}; "
-            f"from {__name__} import serve; serve({debug.target!r})"
+            f"from {__name__} import serve; serve({debug.target!r}, {limit})"
         )
         # The parent handles Ctrl-C; a worker has it blocked from its first instruction.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -263,11 +287,13 @@ class _Worker:
             raise _WorkerDied from error
 
 
-def serve(debug_target: str = "") -> None:
+def serve(debug_target: str = "", limit: int = 0) -> None:
     """Answer the requests of a `_Worker` until it closes them; the main loop of its process.
 
     An error that no reader should have ends it: the parent reads the file again, and says it.
     """
+    if limit:
+        memory.limit_memory(limit)
     if debug_target:
         with suppress(OSError):
             debug.start(debug_target)

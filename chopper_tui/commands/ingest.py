@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from chopper_core.model.overrides import overrides_of
 from chopper_core.util.errors import UsageError
+from chopper_core.util.memory import is_out_of_memory
 from chopper_core.util.progress import Cancelled
 from chopper_tui.commands.named import ProgressLine
 from chopper_tui.commands.options import add_reading_options
@@ -78,6 +79,10 @@ def run(options: Namespace) -> int:
                 )
     except (KeyboardInterrupt, Cancelled):
         tell("interrupted; the same command resumes")
+        raise
+    except Exception as error:
+        if is_out_of_memory(error):
+            tell("the ranks read so far are kept; the same command with more memory resumes")
         raise
     for path, reason in made.failed:
         tell(_left_out(path, reason))

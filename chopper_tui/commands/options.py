@@ -10,6 +10,7 @@ from chopper_core.model.overrides import parse_clock, parse_gpu
 from chopper_core.model.parallel import layout_text
 from chopper_core.render import FORMATS
 from chopper_core.util.errors import UsageError
+from chopper_core.util.memory import parse_size
 
 ADDRESSES: Final = """\
 An ADDRESS is RUN[:level=label/...][?key=value&...], in quotes, for instance
@@ -88,6 +89,14 @@ def add_cache_options(parser: ArgumentParser) -> None:
         "--no-cache", action="store_true", help="read the files again and cache nothing"
     )
     parser.add_argument("--jobs", type=_positive, metavar="N", help="processes that read traces")
+    parser.add_argument(
+        "--max-memory",
+        type=_usage(parse_size),
+        default=0,
+        metavar="SIZE",
+        help="what this process and its workers may allocate (500M, 2G), without the files that "
+        "they map; by default what the job has",
+    )
 
 
 def add_run_set_options(parser: ArgumentParser) -> None:

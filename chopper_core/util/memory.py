@@ -1,0 +1,144 @@
+"""A limit on the memory of this process and its workers, and what running out of it is called.
+
+The limit is one of the system: what a process allocates (RLIMIT_DATA), not the files that it maps.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+from pathlib import Path
+from typing import Final
+
+from chopper_core.util.errors import ChopperError, UsageError
+
+LEAST_MB: Final = 100
+"""What Chopper itself takes before it reads anything, in MB."""
+WORKER_MB: Final = 120
+"""What a worker takes besides what it reads, in MB."""
+_UNITS: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+_BINARY: Final = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?", re.IGNORECASE)
+_NEED_PER_BYTE: Final = 0.45
+"""Of an unpacked trace: what reading it takes at most, beyond the columns that it becomes."""
+_OF_JOB: Final = 0.9
+"""The share of the memory of its job that a process takes when nobody says how much."""
+_CGROUP: Final = Path("/sys/fs/cgroup")
+
+_limit = 0
+_is_asked = False
+
+
+class OutOfMemory(ChopperError):
+    """A limit on memory, the user's or the system's, is reached."""
+
+
+def parse_size(text: str) -> int:
+    """Bytes from `500M`, `2G`, `1.5GiB`; raises UsageError."""
+    match = _SIZE.fullmatch(text.strip())
+    factor = match and {**_UNITS, **_BINARY}.get(match[2].lower())
+    if match is None or not factor:
+        raise UsageError(f"{text!r} is not a size such as 500M or 2G")
+    size = int(float(match[1]) * factor)
+    if size < LEAST_MB * 10**6:
+        raise UsageError(f"{text} is less than the {LEAST_MB} MB that Chopper itself takes")
+    return size
+
+
+def limit_memory(size: int = 0) -> None:
+    """Let this process allocate so many bytes and no more; a limit of the system that is lower
+    stays.
+
+    Without a size the limit is that of the job, if it has one: its processes would be killed.
+    """
+    global _limit, _is_asked
+    _is_asked = bool(size)
+    size = _limit = size or int(_OF_JOB * job_limit())
+    if not size:
+        return
+    import os
+    import resource
+
+    # Its threads each take a buffer of 32 MB, and nothing here multiplies matrices.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    if hard not in (resource.RLIM_INFINITY, -1):
+        size = min(size, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (size, hard))
+
+
+def worker_limit(workers: int, largest_bytes: int) -> tuple[int, int]:
+    """(how many of the workers fit, the bytes of each; 0: no limit).
+
+    `largest_bytes` is the unpacked size of the largest file. The parent waits meanwhile and keeps
+    its least; fewer than two workers are none: the parent reads with the whole limit.
+    """
+    if not _limit:
+        return workers, 0
+    room = max(_limit - LEAST_MB * 10**6, 0)
+    need = WORKER_MB * 10**6 + int(_NEED_PER_BYTE * largest_bytes)
+    fitting = min(workers, room // need)
+    return (fitting, room // fitting) if fitting > 1 else (1, 0)
+
+
+def job_limit() -> int:
+    """The limit of the job's cgroup in bytes; 0: none."""
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+        try:
+            text = (_own_group() / name).read_text().strip()
+        except OSError:
+            continue
+        if text.isdecimal() and int(text) < 1 << 60:
+            return int(text)
+    return 0
+
+
+def _own_group() -> Path:
+    """The folder of this process's cgroup (v2)."""
+    try:
+        line = Path("/proc/self/cgroup").read_text().splitlines()[-1]
+    except (OSError, IndexError):
+        return _CGROUP
+    own = _CGROUP / line.rpartition(":")[2].lstrip("/")
+    return own if (own / "memory.max").exists() else _CGROUP
+
+
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """Whether an error, or one that it comes from, says that memory is used up."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        if isinstance(error, MemoryError | OutOfMemory):
+            return True
+        if isinstance(error, OSError) and error.errno == errno.ENOMEM:
+            return True
+        text = str(error)
+        if isinstance(error, ImportError) and "failed to map" in text:
+            return True
+        if isinstance(error, RuntimeError) and "can't start new thread" in text:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def out_of_memory(doing: str) -> OutOfMemory:
+    """The error to raise in place of one of the system's."""
+    return OutOfMemory(f"{doing} takes more memory than {_said()}")
+
+
+def _said() -> str:
+    import resource
+
+    if _is_asked:
+        return f"--max-memory allows ({_megabytes(_limit)}); give more, or less to read"
+    for name, option in (("RLIMIT_AS", "v"), ("RLIMIT_DATA", "d")):
+        soft, _ = resource.getrlimit(getattr(resource, name))
+        if soft not in (resource.RLIM_INFINITY, -1):
+            return f"this shell allows ({_megabytes(soft)}, ulimit -{option})"
+    if _limit:
+        return f"this job has ({_megabytes(job_limit())})"
+    return "this machine has"
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:.0f} MB"

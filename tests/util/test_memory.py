@@ -1,0 +1,177 @@
+"""Limits on memory: a sentence with the way out, and what is whole is kept."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from chopper_core.ingest import batches
+from chopper_core.ingest.batches import ingest_store
+from chopper_core.model.run import Run
+from chopper_core.util import memory
+from chopper_core.util.errors import ChopperError, DataError, UsageError
+from chopper_core.util.memory import OutOfMemory, is_out_of_memory, parse_size, worker_limit
+from chopper_core.util.progress import Progress, silent
+from chopper_core.util.workers import read_all
+from chopper_tui.cli import main
+from tests.conftest import ROOT
+from tests.ingest.test_run_sets import trace
+
+
+@pytest.fixture(autouse=True)
+def no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command would limit the process of the tests."""
+    monkeypatch.setattr(memory, "limit_memory", lambda size=0: None)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("500M", 500e6), ("2G", 2e9), ("1.5GiB", 1.5 * 2**30), ("800mb", 8e8), ("2000000k", 2e9),
+     ("123456789", 123456789)],
+)  # fmt: skip
+def test_sizes(text: str, size: float) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "much", "-1G", "1X", "99M", "5", "1e9", "2 G B"])
+def test_what_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(UsageError):
+        parse_size(text)
+    with pytest.raises(SystemExit) as left:
+        main(["info", "x", f"--max-memory={text}"])
+    assert left.value.code == 2
+
+
+@pytest.mark.parametrize(
+    ("limit", "largest", "expected"),
+    [(0, 10**9, (8, 0)), (10**9, 0, (7, 10**9)), (400, 0, (2, 0)), (300, 0, (1, 0)),
+     (2000, 1000, (3, 0)), (500, 5000, (1, 0))],
+)  # fmt: skip
+def test_fewer_workers_fit_a_limit(
+    limit: int, largest: int, expected: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Together they and the parent never have more than the limit."""
+    limit *= 10**6 if limit < 10**6 else 1
+    monkeypatch.setattr(memory, "_limit", limit)
+    workers, each = worker_limit(8, largest * 10**6 if largest < 10**6 else largest)
+    assert workers == expected[0]
+    if each:
+        assert workers > 1 and workers * each + memory.LEAST_MB * 10**6 <= limit
+    else:
+        assert workers == 1 or not limit
+
+
+def _caused(cause: BaseException) -> ChopperError:
+    try:
+        raise DataError("x can't be read") from cause
+    except DataError as error:
+        return error
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (MemoryError(), True),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), True),
+        (ImportError("libarrow.so: failed to map segment from shared object"), True),
+        (RuntimeError("can't start new thread"), True),
+        (_caused(MemoryError()), True),
+        (_caused(OSError(errno.ENOENT, "no")), False),
+        (ValueError("x"), False),
+        (None, False),
+    ],
+    ids=repr,
+)
+def test_what_running_out_of_memory_is(error: BaseException | None, expected: bool) -> None:
+    assert is_out_of_memory(error) is expected
+
+
+class _Hungry:
+    """A reader that runs out of memory at files named so; may be sent to a worker."""
+
+    def __call__(self, path: Path, progress: Progress) -> str:
+        if path.name.startswith("large"):
+            raise MemoryError
+        return path.name
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_run_without_the_file_that_needs_more_is_no_run(jobs: int, tmp_path: Path) -> None:
+    paths = [tmp_path / name for name in ("a", "large", "b")]
+    for path in paths:
+        path.touch()
+    with pytest.raises(OutOfMemory, match=r"reading .*large takes more memory than"):
+        read_all(paths, _Hungry(), silent, jobs)
+    assert read_all([paths[0], paths[2]], _Hungry(), silent, jobs) == ["a", "b"]
+
+
+def test_what_was_read_is_kept_and_the_rest_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, store = tmp_path / "run", tmp_path / "store"
+    for rank in range(3):
+        trace(run, rank)
+    read: list[str] = []
+    plain = batches.read_rank
+
+    def hungry(path: Path, *more: object) -> Run:
+        read.append(path.name)
+        if path.name == "rank2.json" and len(read) <= 3:
+            raise DataError("rank2.json can't be read") from MemoryError()
+        return plain(path, *more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(batches, "read_rank", hungry)
+    assert main(["ingest", str(run), "-o", str(store), "--jobs", "1"]) == 1
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 2 and "kept" in said[0] and "rank2.json takes more memory" in said[1]
+    assert not store.exists()
+    made = ingest_store(str(run), store, jobs=1)
+    assert len(made.gpus) == 3 and not made.failed
+    assert read == ["rank0.json", "rank1.json", "rank2.json", "rank2.json"]
+
+
+def test_a_command_that_runs_out_of_memory_says_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def hungry(*_: object) -> int:
+        raise MemoryError
+
+    monkeypatch.setattr("chopper_tui.commands.keys.run", hungry)
+    assert main(["keys"]) == 1
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "this takes more memory than" in said
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("limit_mb", [100, 130, 180, 250, 600])
+@pytest.mark.parametrize("how", ["option", "RLIMIT_AS", "RLIMIT_DATA"])
+def test_ingest_within_a_limit_ends_in_a_sentence(
+    how: str, limit_mb: int, jobs: int, demo: Path, tmp_path: Path
+) -> None:
+    """The whole run or a sentence: no traceback, no process that is killed."""
+
+    def limit() -> None:
+        if how != "option":
+            size = limit_mb << 20
+            resource.setrlimit(getattr(resource, how), (size, size))
+
+    given = [f"--max-memory={limit_mb}M"] if how == "option" else []
+    done = subprocess.run(
+        [sys.executable, "-m", "chopper_tui", "ingest", str(demo), "-o", str(tmp_path / "store"),
+         "--jobs", str(jobs), *given],
+        cwd=ROOT, env={**os.environ, "OPENBLAS_NUM_THREADS": "1"}, capture_output=True, text=True,
+        preexec_fn=limit, check=False,
+    )  # fmt: skip
+    said = done.stderr.splitlines()
+    assert done.returncode in (0, 1) and "Traceback" not in done.stderr, done.stderr
+    assert 1 <= len(said) <= 2, done.stderr
+    assert (tmp_path / "store").exists() == (done.returncode == 0)
+    if done.returncode:
+        assert "memory" in said[-1].lower()
