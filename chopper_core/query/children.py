@@ -116,6 +116,8 @@ def silent_levels(run: Run, view: View) -> tuple[str, ...]:
     They lead to the next level that splits; empty where the node's own children do, and where
     nothing below it does.
     """
+    if run.is_sampled_only:
+        return ()
     tree, path = run.tree(view.order), view.path
     while len(path) < len(view.order):
         labels = tree.children(path).labels

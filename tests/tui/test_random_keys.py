@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -9,11 +10,13 @@ from rich.style import Style
 from textual import events
 from textual.widgets import OptionList
 
+from chopper_core.ingest.open import open_run
 from chopper_core.model.view import View
 from chopper_tui.actions import ACTIONS
 from chopper_tui.screen import Explorer
 from chopper_tui.widgets.dialogs import ActionPalette, Chooser
 from chopper_tui.widgets.reader import TextReader
+from tests.charllm import directory
 from tests.monkey.__main__ import play
 from tests.tui.explorer import Driven, explorer, measured_run
 
@@ -132,3 +135,18 @@ async def test_options_with_the_same_answer_are_offered() -> None:
         await at.settle()
         await at.press("down", "down", "enter")
         assert answers == ["b"]
+
+
+async def test_a_run_of_samples_refuses_what_needs_a_trace(tmp_path: Path) -> None:
+    """Random keys ended these in a KeyError and in an array of nothing."""
+    run = open_run(str(directory(tmp_path, ranks=2, samples=30)), jobs=1)
+    async with explorer((200, 60), run, View(run.name)) as at:
+        for command in (
+            "filter share_pct>1",
+            "sort -elapsed_ns",
+            "pivot iteration",
+            "columns kernels",
+        ):
+            await at.command(command)
+            await at.press("enter", "escape", "M")
+            assert at.app.crash is None and at.app.is_running, command

@@ -101,7 +101,7 @@ class _Hungry:
         return path.name
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.sweep)])
 def test_a_run_without_the_file_that_needs_more_is_no_run(jobs: int, tmp_path: Path) -> None:
     paths = [tmp_path / name for name in ("a", "large", "b")]
     for path in paths:
