@@ -134,6 +134,7 @@ def show_run(
 ) -> int:
     """Show a view of the run that `load` opens in the explorer; returns its exit code."""
     from chopper_core.render.glyphs import ASCII, UNICODE
+    from chopper_core.util.memory import share_one_heap
     from chopper_tui.opening import Opening
     from chopper_tui.terminal import prepare_environment
 
@@ -141,6 +142,7 @@ def show_run(
     config = _config()
     log = debug.to_file(_debug_path) if debug.target == debug.STDERR else ""
     wanted = {"ascii": ASCII, "unicode": UNICODE}.get(config.glyphs)
+    share_one_heap()
     opening = Opening(load, view, config.columns)
     opening.begin()
     try:
