@@ -39,6 +39,7 @@ def card_lines(cards: Sequence[Card], width: int, glyphs: Glyphs) -> list[list[L
         for at in range(count)
     ]
     cells = sum(widths) + _GAP * max(count - 1, 0) if beside else max(widths, default=0)
+    cells = max(cells, len(glyphs.missing))
     room = max(width - cells - _GAP, 8)
     drawn = []
     for card in cards:

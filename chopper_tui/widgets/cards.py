@@ -3,49 +3,58 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final
-
 from textual import events
 from textual.message import Message
 
+from chopper_core.metrics import Metric
 from chopper_core.model.charts import Card, Cards
+from chopper_core.model.units import Unit, time_text
 from chopper_core.query.frame import Frame
-from chopper_core.render.cells import SENTENCES, column_texts, level_title
+from chopper_core.render.cells import SENTENCES, column_texts, level_title, scale_of
 from chopper_tui.draw.cards import card_lines
 from chopper_tui.draw.pieces import Pieces
 from chopper_tui.widgets.pane import Pane
-
-_MAX_FIGURES: Final = 2
-
 
 def cards_of(frame: Frame) -> Cards | None:
     """The cards of a frame: its own, or its rows where these are sentences; None without any."""
     if frame.level not in SENTENCES:
         return next((each for each in frame.charts if isinstance(each, Cards)), None)
     columns = column_texts(frame)
-    numbers = [each for each in columns if not each.is_word][:_MAX_FIGURES]
-    # Shares come first, as in the overview: times beside them have several units.
+    numbers = [each for each in columns if not each.is_word]
+    # A share and a time, as in the overview; other figures have their title in the note.
     numbers.sort(key=lambda each: each.scale.unit != "%")
-    words = [each for each in columns if each.is_word]
+    first = numbers[: 1 + (numbers[0].scale.unit == "%")] if numbers else []
+    rest = [each for each in columns if each not in first]
     return Cards(
         level_title(frame.level) + "s",
         tuple(
             Card(
-                tuple(
-                    f"{each.scale.cell(number)} {each.scale.unit}"
-                    for each in numbers
-                    if (number := frame.values[each.metric.name].at(row)) is not None
-                ),
+                tuple(text for each in first if (text := _figure(frame, each.metric, row))),
                 frame.labels[row],
                 frame.addresses(row),
                 "  ".join(
-                    f"{each.metric.title} {frame.values[each.metric.name].cell(row)}"
-                    for each in words
+                    f"{each.metric.title} {text}"
+                    for each in rest
+                    if (text := _figure(frame, each.metric, row))
                 ),
             )
             for row in range(len(frame))
         ),
     )
+
+
+def _figure(frame: Frame, metric: Metric, row: int) -> str:
+    """A figure in the unit that suits it, or a word; empty where it is missing."""
+    values = frame.values[metric.name]
+    if values.words is not None:
+        return str(values.cell(row) or "")
+    number = values.at(row)
+    if number is None:
+        return ""
+    if metric.unit is Unit.NS:
+        return time_text(number)
+    scale = scale_of(metric, abs(number))
+    return f"{scale.cell(number)} {scale.unit}".rstrip()
 
 
 class CardsPane(Pane):

@@ -69,7 +69,7 @@ OF_PATH: Final = column(
     "path_pct", "%", "of path", "Share of the work on the longest path.", reduces="sum"
 )
 NODES: Final = column(
-    "path_activities", "", "on path", "Activities on the longest path.", reduces="sum"
+    "path_activities", "", "steps", "Activities on the longest path.", reduces="sum"
 )
 GAP: Final = column(
     "path_gap_ns",
