@@ -195,6 +195,7 @@ class Explorer(Pointing, Asking):
         self.query_one(Position).show(self.table.cursor, len(frame))
         self.show_marks()
         self.show_charts()
+        self.show_lanes()
         self.follow_cursor()
         self.describe_soon()
         if frame.is_pending:

@@ -151,3 +151,9 @@ class Charts(Screen[None]):
             self.cell = drawer_of(chart).cell_through(chart, self.cell, self.lens, lens)
         self.lens = lens
         self.show_charts()
+        self.show_lanes()
+
+    def show_lanes(self) -> None:
+        """Show the part of the lanes beside the rows of the table that is seen."""
+        lanes = (each for each in self._charts_seen[1:] if isinstance(each, Lanes))
+        self.table.show_lanes(next(lanes, None))

@@ -230,6 +230,7 @@ class ScreenParts(Charts):
             headline=len(headline),
             along_time=self.lanes is not None,
             cards=self.cards.cards is not None and not self.shows_sentences,
+            card_lines=self.cards.lines_wanted(width),
             only_cards=self.shows_sentences,
             split=self.splits.get(self.view.name, 0),
         )
@@ -250,8 +251,12 @@ class ScreenParts(Charts):
         self.query_one("#middle").styles.height = now.table or "1fr"
         below = now.only_cards or (bool(now.table) and self.cards.cards is not None)
         self.query_one("#below").display = below and not now.too_small
-        self.query_one("#cards_side").styles.width = now.cards_side
-        self.query_one("#cards_side").display = bool(now.cards_side)
+        side = self.query_one("#cards_side")
+        self.query_one("#below").styles.layout = "vertical" if now.cards_below else "horizontal"
+        self.cards.styles.height = "1fr" if now.cards_below else "100%"
+        side.styles.width = now.cards_side or "100%"
+        side.styles.height = now.cards_below or "100%"
+        side.display = bool(now.cards_side or now.cards_below)
         self.query_one("#side").styles.width = now.side
         self.query_one("#side").display = bool(now.side)
         self.table.spark_columns = now.sparks

@@ -172,6 +172,8 @@ class Cards(Struct, frozen=True):
     cards: tuple[Card, ...]
     is_pending: bool = False
     """Whether they are still being computed."""
+    figures: str = ""
+    """What the figures of the cards are."""
 
 
 class Span(Struct, frozen=True):
@@ -272,6 +274,9 @@ class Lanes(Struct, frozen=True, eq=False):
     """What the threads do that launch on the GPU of a lane: operators, and other runtime calls."""
     ghosts: Callable[[int, int], Ghost | None] | None = None
     """The baseline's lane beneath each lane, where there is a baseline."""
+    part: Callable[[float, float], Lanes] | None = None
+    """(begin, end) as shares of its time → the same lanes over that part; None: its view has a
+    window of its own."""
 
 
 def picked(chart: Chart, rows: Sequence[int]) -> Chart:
@@ -298,6 +303,9 @@ def _picked_lanes(chart: Lanes, rows: Sequence[int]) -> Lanes:
     def host(row: int, bins: int) -> LaneCells | None:
         return chart.hosts(rows[row], bins) if chart.hosts is not None else None
 
+    def part(begin: float, end: float) -> Lanes:
+        return _picked_lanes(chart if chart.part is None else chart.part(begin, end), rows)
+
     return replace(
         chart,
         lanes=tuple(chart.lanes[row] for row in rows),
@@ -308,6 +316,7 @@ def _picked_lanes(chart: Lanes, rows: Sequence[int]) -> Lanes:
         strips=lambda row, bins: chart.strips(rows[row], bins),
         hosts=host if chart.hosts is not None else None,
         ghosts=ghost if chart.ghosts is not None else None,
+        part=part if chart.part is not None else None,
     )
 
 

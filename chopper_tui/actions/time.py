@@ -210,11 +210,14 @@ async def _pan_chart(screen: Explorer, share: float) -> None:
 
 
 def _picture_of(screen: Explorer) -> Chart:
-    """The whole picture of a view; raises UsageError where it shows none."""
+    """The whole picture of a view, the first that has a scale; raises UsageError without any."""
     charts = screen.frame.charts
     if not charts:
         raise UsageError("this view has no picture to zoom")
-    return charts[min(screen.picture, len(charts) - 1)]
+    first = min(screen.picture, len(charts) - 1)
+    pictures = [*charts[first:], *charts[:first]]
+    scaled = (each for each in pictures if drawing.drawer_of(each).max_zoom(each) is not None)
+    return next(scaled, pictures[0])
 
 
 def interval(screen: Explorer) -> Interval:

@@ -10,7 +10,7 @@ from msgspec import Struct
 from chopper_core.model.charts import Composition
 from chopper_core.render.cells import cell_width, clean, pad
 from chopper_core.render.glyphs import Glyphs
-from chopper_tui.draw.drawer import Canvas, Drawer
+from chopper_tui.draw.drawer import UNLIMITED, Canvas, Drawer
 from chopper_tui.draw.pieces import SERIES_INKS, Line, series_fills
 
 _LEAST_SHARE: Final = 0.0005
@@ -31,12 +31,14 @@ class CompositionDrawer(Drawer[Composition]):
 
     def draw(self, chart: Composition, on: Canvas) -> list[Line]:
         """The bars and the legend."""
-        return _draw(chart, on.width, on.glyphs)[: max(on.height, 0)]
+        return _draw(chart, on.width, on.glyphs, max(on.height, 0))
 
 
 class _LegendEntry(Struct, frozen=True):
     """A part in the legend."""
 
+    place: int
+    """Among all parts."""
     mark: str
     ink: str
     name: str
@@ -53,7 +55,8 @@ class _LegendEntry(Struct, frozen=True):
         return sum(cell_width(text) for text, _ in self.pieces)
 
 
-def _draw(picture: Composition, width: int, glyphs: Glyphs) -> list[Line]:
+def _draw(picture: Composition, width: int, glyphs: Glyphs, most: int = UNLIMITED) -> list[Line]:
+    """The bars and the legend; of parts that don't fit into `most` lines, the smallest go."""
     numbers = np.stack([each.numbers for each in picture.series], axis=1)
     wholes = numbers.sum(axis=1)
     longest = float(wholes.max(initial=0.0)) or 1.0
@@ -73,9 +76,15 @@ def _draw(picture: Composition, width: int, glyphs: Glyphs) -> list[Line]:
         used = sum(len(text) for text, _ in bar)
         value = (texts[row].rjust(value_width + room - used), "strong")
         lines.append([*label, *bar, value])
+    entries = _entries(picture, numbers, wholes, width, looks)
     if width >= _WITH_TIMES_FROM:
         lines.insert(0, [(clean(picture.title), "strong")])
-    return [*lines, *_legend(_entries(picture, numbers, wholes, width, looks), width)]
+    sizes = [np.abs(series.numbers).max() for series in picture.series]
+    for smallest in sorted(entries, key=lambda each: sizes[each.place]):
+        if len(lines) + len(_legend(entries, width)) <= most:
+            break
+        entries.remove(smallest)
+    return [*lines, *_legend(entries, width)][:most]
 
 
 def _looks(numbers: np.ndarray, wholes: np.ndarray, glyphs: Glyphs) -> list[tuple[str, str]]:
@@ -120,13 +129,15 @@ def _entries(
             figure = f"{change:+.1f} {picture.unit}"
         elif width >= _WITH_TIMES_FROM:
             figure = f"{_number(numbers[0, place], picture.unit)} {figure}"
-        entries.append(_LegendEntry(*looks[place], clean(series.name), figure))
+        entries.append(_LegendEntry(place, *looks[place], clean(series.name), figure))
     return entries
 
 
 def _legend(entries: list[_LegendEntry], width: int) -> list[Line]:
     """The entries in as few lines as they need, in columns where these take no more."""
     flowing = _flowing(entries, width)
+    if not entries:
+        return []
     for across in range(len(entries), 0, -1):
         columns = [entries[at::across] for at in range(across)]
         widths = [max(each.cells for each in column) for column in columns]

@@ -11,12 +11,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.model.charts import Band, LaneCells, Lanes, Span, Strip
+from chopper_core.model.units import time_text
 from chopper_core.model.window import Interval
 from chopper_core.render.cells import cell_width, clean, display_name, elide, pad
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.util.arrays import Int64, Mask
 from chopper_core.views.timeline.hosts import QUEUE
-from chopper_tui.draw.drawer import Canvas, Drawer
+from chopper_tui.draw.drawer import MAX_ZOOM, Canvas, Drawer, Lens
 from chopper_tui.draw.pieces import TONES, Line, cut, hue_of, toned, width_of
 
 KIND_INKS: Final = ("accent", "second", "third")
@@ -90,6 +91,14 @@ class LanesDrawer(Drawer[Lanes]):
         """As much as fits, the lane of the cursor's row among it."""
         return draw_lanes(chart, on.width, on.height, on.glyphs, on.row)
 
+    def max_zoom(self, chart: Lanes) -> float | None:
+        """Any, where no window of the view does it."""
+        return None if chart.part is None else MAX_ZOOM
+
+    def seen(self, chart: Lanes, lens: Lens) -> Lanes:
+        """A part of its time."""
+        return chart if chart.part is None else chart.part(*lens.range)
+
     def time_cell(self, chart: Lanes, x: int) -> int:
         """The cell of its time axis."""
         return x - label_width(chart) - 1
@@ -115,7 +124,7 @@ def phases_line(picture: Lanes, row: int, bins: int, glyphs: Glyphs) -> str:
     """The names of the phases above a lane, and the length of the time axis at its end."""
     bands = picture.bands(row, bins)
     line = "".join(text for text, _ in _band(bands[0], bins, glyphs)) if bands else " " * bins
-    length = f" {picture.seen.length_ns / 1e6:.4g} ms"
+    length = f" {glyphs.spelled(time_text(picture.seen.length_ns))}"
     return line[: max(bins - len(length), 0)] + length[:bins]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+
 from textual import events
 from textual.message import Message
 
@@ -15,6 +16,7 @@ from chopper_tui.draw.cards import card_lines
 from chopper_tui.draw.pieces import Pieces
 from chopper_tui.widgets.pane import Pane
 
+
 def cards_of(frame: Frame) -> Cards | None:
     """The cards of a frame: its own, or its rows where these are sentences; None without any."""
     if frame.level not in SENTENCES:
@@ -25,6 +27,7 @@ def cards_of(frame: Frame) -> Cards | None:
     numbers.sort(key=lambda each: each.scale.unit != "%")
     first = numbers[: 1 + (numbers[0].scale.unit == "%")] if numbers else []
     rest = [each for each in columns if each not in first]
+    title = "  ".join(each.metric.title for each in first if each.metric.unit is not Unit.PERCENT)
     return Cards(
         level_title(frame.level) + "s",
         tuple(
@@ -40,6 +43,7 @@ def cards_of(frame: Frame) -> Cards | None:
             )
             for row in range(len(frame))
         ),
+        figures=f"potential {title}" if title else "",
     )
 
 
@@ -114,6 +118,13 @@ class CardsPane(Pane):
         """How many cards are on the screen at once."""
         return max(len({owner for owner in self._owners if owner >= 0}), 1)
 
+    def lines_wanted(self, width: int) -> int:
+        """The lines of all cards, set apart; 0 while they are unknown."""
+        if self.cards is None or self.cards.is_pending:
+            return 0
+        drawn = card_lines(self.cards.cards, width - 4, self.glyphs)
+        return 1 + sum(map(len, drawn)) + len(drawn)
+
     @property
     def card(self) -> Card | None:
         """The card under the cursor."""
@@ -165,6 +176,8 @@ class CardsPane(Pane):
             state = f"{self._first + 1}-{self._first + shown} of {len(cards.cards)}"
         else:
             state = str(len(cards.cards))
+        if cards.figures and cards.cards:
+            state += f"  {cards.figures}"
         return [("  ", "text"), (cards.title, "strong"), (f"  {state}", "dim")]
 
 

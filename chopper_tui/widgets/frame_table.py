@@ -62,6 +62,8 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
     """The column that was added last, which is always in sight."""
     _planned_width = 0
     """The width that the columns were laid out for."""
+    _lanes: Lanes | None = None
+    """Those of the rows, over the time that is seen."""
     _offset_to_be: int | None = None
     """The cursor's offset of a frame that came before the first layout."""
 
@@ -98,6 +100,7 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
         if self.frame is None or _columns_of(self.frame) != _columns_of(frame):
             self.first_column = 0
         self.cursor = max(min(row, len(frame) - 1), 0)
+        self._lanes = next((each for each in frame.charts[1:] if isinstance(each, Lanes)), None)
         self._lay_out(frame)
         if not self.size.height:
             self._offset_to_be = offset
@@ -105,6 +108,15 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
         self._scroll_to_row(self.cursor - offset)
         self.refresh()
         self._fill_sparks()
+
+    def show_lanes(self, lanes: Lanes | None) -> None:
+        """Show other lanes beside the same rows."""
+        if lanes is not None and self._lanes is not None and lanes.seen != self._lanes.seen:
+            self._lanes = lanes
+            if self.frame is not None:
+                self._lay_out(self.frame)
+            self.refresh()
+            self._fill_sparks()
 
     def mark(self, labels: frozenset[str]) -> None:
         """Show which rows are marked."""
@@ -216,9 +228,8 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
 
     def _lay_out(self, frame: Frame) -> None:
         self._planned_width = self.size.width
-        lanes = next((each for each in frame.charts[1:] if isinstance(each, Lanes)), None)
-        if lanes is not None:
-            self._lay_out_lanes(frame, lanes)
+        if self._lanes is not None:
+            self._lay_out_lanes(frame, self._lanes)
             return
         shown = self.signals[: self.spark_columns]
         if self.has_chart:

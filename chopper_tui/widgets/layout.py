@@ -19,6 +19,9 @@ _TWO_CHARTS_FROM: Final = 30
 _MAX_HEADLINE_LINES: Final = (4, 6)
 """Lines of a view's headline, on a low terminal and on a high one."""
 
+_LOW: Final = 20
+"""Lines below which a terminal has less of everything above the GPUs and the cards."""
+_LOW_HEADLINE: Final = 2
 _MIN_CARD_LINES: Final = 6
 """Lines for cards before the table has those of all its rows."""
 _MIN_CHARTS_BESIDE: Final = 12
@@ -51,6 +54,8 @@ class Arrangement(Struct, frozen=True):
     """Lines of the table where cards are below it; 0: the rest."""
     cards_side: int = 0
     """Width of the pane beside the cards."""
+    cards_below: int = 0
+    """Lines of charts below the cards, where these leave some."""
     only_cards: bool = False
     """Whether cards stand in place of the table."""
     side: int = 0
@@ -75,6 +80,7 @@ def arrange(
     headline: int = 0,
     along_time: bool = False,
     cards: bool = False,
+    card_lines: int = 0,
     only_cards: bool = False,
     split: int = 0,
 ) -> Arrangement:
@@ -91,7 +97,7 @@ def arrange(
     if width < _ALL_PARTS_FROM[0] or height < _ALL_PARTS_FROM[1]:
         return Arrangement(lines=False, figures=0, only_cards=only_cards)
     if cards:
-        return _over_cards(width, height, picture, rows, headline, zoom, split)
+        return _over_cards(width, height, picture, rows, headline, zoom, split, card_lines)
     figures = min(max(headline, 1), _MAX_HEADLINE_LINES[height >= _TWO_CHARTS_FROM])
     middle = height - 3 - figures
     wide = width >= _SIDE_FROM
@@ -195,11 +201,23 @@ def _beside_detail(
 
 
 def _over_cards(
-    width: int, height: int, picture: int, rows: int, headline: int, zoom: bool, split: int
+    width: int,
+    height: int,
+    picture: int,
+    rows: int,
+    headline: int,
+    zoom: bool,
+    split: int,
+    wanted: int,
 ) -> Arrangement:
-    """A picture, the table as high as its rows, and cards in the rest."""
+    """A picture, the table as high as its rows, and cards in the rest.
+
+    Lines that cards don't want are of charts: beside them on a wide terminal, else below.
+    """
     figures = min(max(headline, 1), _MAX_HEADLINE_LINES[height >= _TWO_CHARTS_FROM])
-    picture = 0 if zoom else picture
+    if height < _LOW:
+        figures = min(figures, _LOW_HEADLINE)
+    picture = 0 if zoom else min(picture, max((height - 3 - figures) // 3, 2))
     room = height - 3 - figures - picture
     table = min(rows + 1, max(room - _MIN_CARD_LINES, room // 2, 1))
     table = max(min(table + split, room), 1)
@@ -210,10 +228,13 @@ def _over_cards(
     if zoom or rest < 2:
         return Arrangement(figures=figures, pictures=(picture, 0), table=room)
     side = width * 36 // 100 if width >= _SIDE_FROM + 20 and rest >= _MIN_CHARTS_BESIDE else 0
+    below = rest - wanted if wanted and not side and rest - wanted >= _MIN_CHART_LINES else 0
+    upper, lower = _two(below) if below >= 2 * _MIN_CHART_LINES else (0, below)
     return Arrangement(
         figures=figures,
         pictures=(picture, 0),
         table=table,
         cards_side=side,
-        charts=(0, 0, 0, 0, *(_two(rest) if side else (0, 0))),
+        cards_below=below,
+        charts=(0, 0, 0, 0, *(_two(rest) if side else (upper, lower))),
     )

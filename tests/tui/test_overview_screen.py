@@ -15,6 +15,7 @@ from textual.widgets import OptionList
 from chopper_core.ingest import cache
 from chopper_core.ingest.cache import open_cached
 from chopper_core.model import address
+from chopper_core.model.charts import Composition, Series
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.query.frame import Frame
@@ -25,10 +26,12 @@ from chopper_core.views.query import query
 from chopper_tui.app import ChopperApp
 from chopper_tui.commands.named import home_of
 from chopper_tui.config import Config, saved_splits
+from chopper_tui.draw.charts import draw
 from chopper_tui.keymap import SCREENS
 from chopper_tui.opening import Opening
 from chopper_tui.terminal import prepare_environment
 from chopper_tui.widgets.cards import CardsPane
+from chopper_tui.widgets.chart_panes import SignalPane
 from chopper_tui.widgets.dialogs import Chooser
 from chopper_tui.widgets.frame_table import FrameTable
 from chopper_tui.widgets.header import Crumbs, strip_of_views
@@ -411,3 +414,50 @@ def test_gnu_screen_has_256_colours() -> None:
     tmux = {"TERM": "screen", "COLORTERM": "truecolor", "TMUX": "x"}
     prepare_environment(tmux)
     assert "TEXTUAL_COLOR_SYSTEM" not in tmux
+
+
+async def test_the_lanes_of_the_gpus_are_zoomed_and_moved() -> None:
+    async with explorer((120, 40), demo(), replace(VIEW, run=demo().name)) as at:
+
+        def lanes() -> list[str]:
+            x = at.explore.table.layout_plan.spark_x(0)  # type: ignore[union-attr]
+            return [line[x:] for line in at.lines() if line[2:7].strip() in set("01234567")]
+
+        whole, top = lanes(), at.text()
+        assert "734.9 ms" in top and len(whole) == 8
+        await at.press("+", "+")
+        near = lanes()
+        assert near != whole and "183.7 ms" in at.text()
+        await at.press("d")
+        assert lanes() != near
+        await at.press("-", "-")
+        assert lanes() == whole and at.status == ""
+        await at.press("-")
+        assert "whole picture" in at.status
+
+
+async def test_a_low_terminal_shows_gpus_and_a_finding() -> None:
+    async with explorer((60, 16), demo(), replace(VIEW, run=demo().name)) as at:
+        lines = at.lines()
+        assert sum(line.split()[:1] == [str(gpu)] for line in lines for gpu in range(8)) >= 3
+        assert "theoretical" in at.text() and "largest overhead" in at.text()
+
+
+async def test_charts_take_the_lines_that_the_findings_leave() -> None:
+    run = measured_run(1, 3, 4)
+    async with explorer((100, 40), run, View(run.name, name="overview")) as at:
+        shown = [pane for pane in at.explore.query(SignalPane) if pane.display]
+        assert len(shown) == 2 and "gfx MHz" in at.text()
+        assert not at.lines()[-3].isspace()
+
+
+@pytest.mark.parametrize("height", [2, 3, 4, 6])
+def test_of_parts_without_room_the_largest_are_listed(height: int) -> None:
+    sizes = [305.0, 4.3, 25.0, 24.0, 2.7, 139.0, 175.0, 61.0]
+    series = tuple(Series(f"part{n}", np.array([size])) for n, size in enumerate(sizes))
+    picture = Composition("step", "ms", ("a",), series)
+    lines = ["".join(text for text, _ in line) for line in draw(picture, 60, height, UNICODE)]
+    listed = [n for n in range(len(sizes)) if any(f"part{n} " in line for line in lines)]
+    assert len(lines) <= height and "part0" in " ".join(lines)
+    left_out = set(range(len(sizes))) - set(listed)
+    assert not left_out or max(sizes[n] for n in left_out) <= min(sizes[n] for n in listed)

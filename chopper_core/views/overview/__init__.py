@@ -340,6 +340,10 @@ def _cards_title(view: View) -> str:
     return "findings" if view.baseline is None else "what changed"
 
 
+def _figures_of(view: View) -> str:
+    return "potential saving" if view.baseline is None else "change"
+
+
 def _cards(step: Step) -> Cards:
     """The findings of the scope; against a baseline, what changed most."""
     from chopper_core.views.overview import evidence
@@ -350,7 +354,7 @@ def _cards(step: Step) -> Cards:
     except ChopperError:
         # A scope in which nothing can be sought has no cards; its other figures hold.
         found = ()
-    return Cards(_cards_title(step.view), found)
+    return Cards(_cards_title(step.view), found, figures=_figures_of(step.view))
 
 
 def _notes(step: Step) -> tuple[str, ...]:

@@ -21,17 +21,21 @@ _CACHED: Final = 128
 _NOTHING: Final = -1
 
 
-def lanes_chart(step: Step, gpus: Sequence[int], labels: Sequence[str]) -> Lanes:
-    """A lane per row, of one GPU each, over the iteration of typical length.
+def lanes_chart(
+    step: Step, gpus: Sequence[int], labels: Sequence[str], part: tuple[float, float] = (0.0, 1.0)
+) -> Lanes:
+    """A lane per row, of one GPU each, over a part of the iteration of typical length.
 
     The activities of a lane are brought together when its cells are asked for.
     """
     run, at = step.run, step.typical
-    begin, end = int(step.begins_ns[at]), int(step.ends_ns[at])
+    first, last = int(step.begins_ns[at]), int(step.ends_ns[at])
+    begin = first + int(part[0] * (last - first))
+    end = max(first + int(part[1] * (last - first)), begin + 1)
 
     def lane(row: int) -> Lane:
-        key = ("overview lane", gpus[row], begin, end)
-        return run.memo(key, lambda: _lane(step, gpus[row], begin, end), _CACHED)
+        key = ("overview lane", gpus[row], first, last)
+        return run.memo(key, lambda: _lane(step, gpus[row], first, last), _CACHED)
 
     def cells(row: int, bins: int) -> LaneCells:
         return cells_of(run, lane(row), begin, end, bins)
@@ -60,6 +64,7 @@ def lanes_chart(step: Step, gpus: Sequence[int], labels: Sequence[str]) -> Lanes
         signals=0,
         missing="",
         classes=CLASS_NAMES,
+        part=lambda begin, end: lanes_chart(step, gpus, labels, (begin, end)),
     )
 
 
