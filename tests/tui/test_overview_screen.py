@@ -419,9 +419,8 @@ def test_gnu_screen_has_256_colours() -> None:
 async def test_the_lanes_of_the_gpus_are_zoomed_and_moved() -> None:
     async with explorer((120, 40), demo(), replace(VIEW, run=demo().name)) as at:
 
-        def lanes() -> list[str]:
-            x = at.explore.table.layout_plan.spark_x(0)  # type: ignore[union-attr]
-            return [line[x:] for line in at.lines() if line[2:7].strip() in set("01234567")]
+        def lanes() -> list[object]:
+            return [at.explore.table.sparks[0].drawn[row] for row in range(8)]
 
         whole, top = lanes(), at.text()
         assert "734.9 ms" in top and len(whole) == 8
