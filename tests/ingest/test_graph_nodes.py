@@ -290,12 +290,13 @@ def test_sends_and_receives_are_written_with_their_peer(tmp_path: Path) -> None:
 def test_a_send_without_its_receive_is_refused(tmp_path: Path) -> None:
     run = open_run(str(pipeline(tmp_path / "in", receives=1)), jobs=1)
     with pytest.raises(
-        Exception, match="in GPUs 0 to 1, between a send with tag 3 and its receive, "
+        Exception,
+        match="in messages from GPU 0 to 1, with tag 3, message 2 is a message of 640 B on rank 0",
     ):
         export(run, "chakra", tmp_path / "out")
     assert not (tmp_path / "out").exists()
     (note,) = export(run, "chakra", tmp_path / "out", ExportOptions(force=True))
-    assert note.startswith("left out 3 sends and receives of GPUs 0 to 1")
+    assert note.startswith("left out 3 sends and receives of messages from GPU 0 to 1")
 
 
 def test_the_peer_of_a_measured_send_is_that_of_its_arguments(tmp_path: Path) -> None:

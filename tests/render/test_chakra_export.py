@@ -212,6 +212,13 @@ def set_attribute(name: str, kind: str, value: int | str | bool) -> Callable[[li
     return change
 
 
+def as_message(node: Node, kind: NodeType, sender: int, receiver: int) -> None:
+    ends = {"comm_src": sender, "comm_dst": receiver, "comm_tag": 5}
+    node.type = int(kind)
+    node.attributes |= {name: Attribute("int32", value) for name, value in ends.items()}
+    node.attributes["comm_size"] = Attribute("int64", 8)
+
+
 MUTANTS: dict[str, tuple[Callable[[list[Node]], object], str]] = {
     "a dangling data id": (
         lambda nodes: nodes[3].data_deps.append(99),
@@ -243,6 +250,61 @@ MUTANTS: dict[str, tuple[Callable[[list[Node]], object], str]] = {
         set_attribute("pg_name", "string", "tp0"),
         "made.0.et: node 2 (ncclDevKernel_Generic_1(ncclDevKernelArg) has the pg_name 'tp0', which "
         "is no decimal number",
+    ),
+    "a signed 32-bit comm_type": (
+        set_attribute("comm_type", "int32", 2),
+        "made.0.et: node 2 (ncclDevKernel_Generic_1(ncclDevKernelArg) has comm_type as int32; it "
+        "must be int64",
+    ),
+    "a comm_type that isn't one": (
+        set_attribute("comm_type", "int64", 42),
+        "made.0.et: node 2 (ncclDevKernel_Generic_1(ncclDevKernelArg) is a collective without a "
+        "valid comm_type",
+    ),
+    "a group's name as a number": (
+        set_attribute("pg_name", "int64", 1),
+        "made.0.et: node 2 (ncclDevKernel_Generic_1(ncclDevKernelArg) has pg_name as int64; it "
+        "must be string",
+    ),
+    "a negative size": (
+        set_attribute("comm_size", "int64", -8),
+        "made.0.et: node 2 (ncclDevKernel_Generic_1(ncclDevKernelArg) has a comm_size of -8 B",
+    ),
+    "a node that waits for itself": (
+        lambda nodes: nodes[2].data_deps.append(3),
+        "made.0.et: has a cycle: 3 waits for 3",
+    ),
+    "a node without a type": (
+        lambda nodes: setattr(nodes[0], "type", 0),
+        "made.0.et: node 1 (qkv_ip) has no valid type",
+    ),
+    "a node of metadata": (
+        lambda nodes: setattr(nodes[0], "type", int(NodeType.METADATA)),
+        "made.0.et: node 1 (qkv_ip) is METADATA, at which ASTRA-sim's statistics crash",
+    ),
+    "collectives in another order": (
+        lambda nodes: (
+            first_comm(nodes).attributes.update(comm_type=Attribute("int64", 5)),
+            nodes[5].attributes.update(comm_type=Attribute("int64", 2)),
+        ),
+        "process group 0: collective 1 is broadcast on rank 0 and all_gather of 1,024 B on rank 1",
+    ),
+    "a send without a peer": (
+        lambda nodes: setattr(nodes[0], "type", int(NodeType.COMM_SEND)),
+        "made.0.et: node 1 (qkv_ip) sends or receives without comm_dst",
+    ),
+    "a send that its peer doesn't receive": (
+        lambda nodes: as_message(nodes[0], NodeType.COMM_SEND, 0, 1),
+        "messages from rank 0 to 1 with tag 5: message 1 is a message of 8 B on rank 0 and missing "
+        "on rank 1",
+    ),
+    "a send of another rank": (
+        lambda nodes: as_message(nodes[0], NodeType.COMM_SEND, 2, 1),
+        "made.0.et: node 1 (qkv_ip) sends on rank 0 and has the comm_src 2",
+    ),
+    "a receive from no rank": (
+        lambda nodes: as_message(nodes[0], NodeType.COMM_RECV, 9, 0),
+        "rank 9, which messages with tag 5 name, has no file",
     ),
     "a collective that a rank lacks": (
         lambda nodes: nodes.pop(),

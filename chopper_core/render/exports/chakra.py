@@ -61,6 +61,13 @@ from chopper_core.views.shared.process_groups import told_apart
 DESCRIPTION: Final = "a folder of Chakra traces, one .et per rank, for simulators"
 TAKES: Final = ("iteration", "gaps", "force")
 
+SIMULATED_TYPES: Final = (
+    CommType.ALL_REDUCE,
+    CommType.ALL_GATHER,
+    CommType.REDUCE_SCATTER,
+    CommType.ALL_TO_ALL,
+    CommType.BROADCAST,
+)
 _VERSION: Final = "1.0.0"
 _SCHEMA: Final = "chopper.et/1"
 _MIN_GAP_NS: Final = 1_000
@@ -136,7 +143,7 @@ def _refused(
         of_pair = [
             row for row, one in sent.items() if (one.sender, one.receiver) == (sender, receiver)
         ]
-        name = f"GPUs {sender} to {receiver}"
+        name = f"messages from GPU {sender} to {receiver}"
         wrong.append(("sends and receives", name, mismatch, np.array(of_pair, np.intp)))
     if wrong and not force:
         kinds, name, mismatch, _ = wrong[0]
@@ -166,6 +173,15 @@ def _limits(run: Run, chosen: Index, groups: Sequence[Communicator], plan: _Plan
     without = sum(_sent_bytes(table, row, plan) is None for row in comm if row not in untyped)
     if without:
         notes.append(f"{without} collectives have no comm_size: the trace doesn't give their bytes")
+    odd = sorted(
+        {
+            kind.name.lower()
+            for row in comm
+            if (kind := comm_type(table, row)) is not None and kind not in SIMULATED_TYPES
+        }
+    )
+    if odd:
+        notes.append(f"ASTRA-sim stops at collectives that it can't simulate: {', '.join(odd)}")
     return notes + [
         f"group {one.label!r} has {one.size} ranks, of which the run has {len(one.gpus)}"
         for one in groups

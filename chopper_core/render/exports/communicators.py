@@ -15,7 +15,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, KernelTable, Kind
 from chopper_core.sources.chakra.lint import WORLD
 from chopper_core.sources.chakra.schema import NODE_TYPE, CommType, NodeType
-from chopper_core.sources.chakra.sequences import Step, first_difference, step
+from chopper_core.sources.chakra.sequences import MESSAGE, Step, first_difference, message, step
 from chopper_core.sources.trace import Collective
 from chopper_core.util.arrays import Index
 from chopper_core.util.grouping import distinct
@@ -138,14 +138,12 @@ def unmatched(table: KernelTable, found: Mapping[int, Transfer]) -> dict[tuple[i
     for row in order:
         one = found[row]
         sequences = sides.setdefault((one.sender, one.receiver, one.tag), ([], []))
-        size = (f"{one.bytes:,} B",) if one.bytes >= 0 else ()
-        sequences[one.kind == NodeType.COMM_RECV].append(("message", *size))
+        size = one.bytes if one.bytes >= 0 else None
+        sequences[one.kind == NodeType.COMM_RECV].append(message(size))
     wrong = {}
     for (sender, receiver, tag), sequences in sides.items():
-        if difference := first_difference((sender, receiver), sequences):
-            tagged = f" with tag {tag}" if tag else ""
-            message = difference.removeprefix("collective ").replace("is message", "is a message")
-            wrong[sender, receiver] = f"between a send{tagged} and its receive, {message}"
+        if difference := first_difference((sender, receiver), sequences, MESSAGE):
+            wrong[sender, receiver] = f"with tag {tag}, {difference}"
     return wrong
 
 

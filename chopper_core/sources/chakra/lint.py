@@ -18,7 +18,7 @@ from msgspec import Struct, field
 
 from chopper_core.sources.chakra.files import EtFile
 from chopper_core.sources.chakra.schema import COMMUNICATION, CommType, Node, NodeType
-from chopper_core.sources.chakra.sequences import Step, first_difference, step
+from chopper_core.sources.chakra.sequences import MESSAGE, Step, first_difference, message, step
 from chopper_core.sources.registry import files_at
 from chopper_core.util.errors import DataError
 
@@ -56,6 +56,10 @@ class _File(Struct):
     counts: Counter[str] = field(default_factory=Counter)
     sequences: dict[int, list[Step]] = field(default_factory=dict)
     """Process group → its collectives in the order of the file."""
+    messages: dict[tuple[int, int, int], tuple[list[Step], list[Step]]] = field(
+        default_factory=dict
+    )
+    """Sender, receiver and tag → its sends and its receives in the order of the file."""
 
     def add(self, rule: str, sentence: str) -> None:
         """Note a violation of a rule."""
@@ -141,12 +145,12 @@ def _check_node(file: _File, node: Node) -> None:
     if node.get("is_cpu_op"):
         file.add("CPU", f"{called} communicates, and is on the CPU (is_cpu_op true)")
         return
-    if node.type != NodeType.COMM_COLL:
-        for name in ("comm_src", "comm_dst", "comm_tag"):
-            if name not in node.attributes:
-                file.add("peers", f"{called} sends or receives without {name}")
-        return
     kind, size = node.get("comm_type"), node.get("comm_size")
+    if isinstance(size, int) and size < 0:
+        file.add("sizes", f"{called} has a comm_size of {size:,} B")
+    if node.type != NodeType.COMM_COLL:
+        _check_message(file, node, called)
+        return
     if not isinstance(kind, int) or not 0 <= kind <= max(CommType):
         file.add("comm_type", f"{called} is a collective without a valid comm_type")
         return
@@ -154,6 +158,25 @@ def _check_node(file: _File, node: Node) -> None:
     if group is not None:
         exact = step(CommType(kind), size if isinstance(size, int) else None)
         file.sequences.setdefault(group, []).append(exact)
+
+
+def _check_message(file: _File, node: Node, called: str) -> None:
+    """A send or receive names both ends, of which one is the file's own rank, and a tag."""
+    ends = [node.get(name) for name in ("comm_src", "comm_dst", "comm_tag")]
+    for name, value in zip(("comm_src", "comm_dst", "comm_tag"), ends, strict=True):
+        if not isinstance(value, int):
+            file.add("peers", f"{called} sends or receives without {name}")
+    if not all(isinstance(value, int) for value in ends):
+        return
+    sender, receiver, tag = ends
+    is_send = node.type == NodeType.COMM_SEND
+    own, name = (sender, "comm_src") if is_send else (receiver, "comm_dst")
+    if file.rank is not None and own != file.rank:
+        verb = "sends" if is_send else "receives"
+        file.add("ends", f"{called} {verb} on rank {file.rank} and has the {name} {own}")
+    size = node.get("comm_size")
+    both = file.messages.setdefault((sender, receiver, tag), ([], []))
+    both[0 if is_send else 1].append(message(size if isinstance(size, int) else None))
 
 
 def _group_of(file: _File, node: Node, called: str) -> int | None:
@@ -253,6 +276,18 @@ def _check_groups(files: Sequence[_File]) -> Iterator[str]:
         wrong = first_difference(there, [by_rank[rank].sequences.get(group, []) for rank in there])
         if wrong:
             yield f"process group {group}: {wrong}"
+    for sender, receiver, tag in sorted({each for file in files for each in file.messages}):
+        if sender in by_rank and receiver in by_rank:
+            key = (sender, receiver, tag)
+            sides = [
+                by_rank[rank].messages.get(key, ([], []))[side]
+                for side, rank in enumerate((sender, receiver))
+            ]
+            if wrong := first_difference((sender, receiver), sides, MESSAGE):
+                yield f"messages from rank {sender} to {receiver} with tag {tag}: {wrong}"
+        else:
+            lost = sender if sender not in by_rank else receiver
+            yield f"rank {lost}, which messages with tag {tag} name, has no file"
 
 
 def _group_file(folder: Path) -> tuple[dict[int, list[int]], str]:

@@ -16,6 +16,7 @@ Step = tuple[str, ...]
 
 SAME_SIZE: Final = (CommType.ALL_REDUCE, CommType.ALL_GATHER, CommType.REDUCE_SCATTER)
 """Collectives that move as many bytes on every member."""
+MESSAGE: Final = "message"
 _MISSING: Final[Step] = ("missing",)
 
 
@@ -25,7 +26,14 @@ def step(kind: CommType, size: int | None) -> Step:
     return (kind.name.lower(), f"{size:,} B") if known else (kind.name.lower(),)
 
 
-def first_difference(ranks: Sequence[int], sequences: Sequence[Sequence[Step]]) -> str:
+def message(size: int | None) -> Step:
+    """A send or receive for comparison with its other end."""
+    return ("a message",) if size is None else ("a message", f"{size:,} B")
+
+
+def first_difference(
+    ranks: Sequence[int], sequences: Sequence[Sequence[Step]], what: str = "collective"
+) -> str:
     """The first collective that isn't the same on all ranks, in a sentence; '' without any."""
     for place in range(max(map(len, sequences), default=0)):
         steps = [own[place] if place < len(own) else _MISSING for own in sequences]
@@ -33,11 +41,13 @@ def first_difference(ranks: Sequence[int], sequences: Sequence[Sequence[Step]]) 
             first = next((k for k, one in enumerate(steps[:at]) if _differ(one, other)), None)
             if first is not None:
                 return (
-                    f"collective {place + 1} is {' of '.join(steps[first])} on rank "
+                    f"{what} {place + 1} is {' of '.join(steps[first])} on rank "
                     f"{ranks[first]} and {' of '.join(other)} on rank {ranks[at]}"
                 )
     return ""
 
 
 def _differ(one: Step, other: Step) -> bool:
+    if _MISSING in (one, other):
+        return one != other
     return any(a != b for a, b in zip(one, other, strict=False))
