@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from chopper_core.api import OpenRun
 from chopper_core.ingest.open import open_run
+from chopper_core.model.charts import Composition
 from chopper_core.model.run import RECONSTRUCTED_NOTE, Run
 from chopper_core.model.table import ADDITIVE, NO_LABEL, NO_TIME, STATES, Category, Kind
 from chopper_core.model.view import View
@@ -257,6 +258,15 @@ def test_headlines_say_nothing_of_exposure_for_a_schedule(name: str, tmp_path: P
     run = open_run(str(chain(tmp_path)))
     headline = " ".join(frame_of(run, View(run.name, name=name)).headline)
     assert headline and "exposed" not in headline and "waiting" not in headline
+
+
+def test_the_overviews_bar_is_of_durations_for_a_schedule(tmp_path: Path) -> None:
+    run = open_run(str(chain(tmp_path)))
+    charts = frame_of(run, View(run.name, name="overview")).charts
+    (bar,) = [each for each in charts if isinstance(each, Composition)]
+    unit = {"µs": 1, "ms": 1_000}[bar.unit]
+    found = {each.name: round(float(each.numbers[0]) * unit) for each in bar.series}
+    assert found == {"compute": 17, "communication": 20, "copies": 7}
 
 
 @pytest.mark.parametrize("name", ["overlap", "launch", "ranks"])

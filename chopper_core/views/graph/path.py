@@ -85,8 +85,7 @@ def graph_of(run: Run, rows: Index) -> Graph:
 def _together(run: Run, rows: Index, start: Int64, end: Int64) -> tuple[Int64, Index]:
     """When the work of each row begins, and which begin together."""
     begin, task = start.copy(), np.arange(len(rows))
-    # Ranks are scheduled one by one: there nothing is known of who came last.
-    found = None if run.is_reconstructed else collectives_of(run)
+    found = collectives_of(run)
     if found is None:
         return begin, task
     place_of = np.full(len(run.table), -1, np.intp)

@@ -15,6 +15,7 @@ from chopper_core.metrics import METRICS, Metric, Values, column, heat_of, is_me
 from chopper_core.model.charts import Cards, Chart, Composition, Series
 from chopper_core.model.column_names import HEAT, HOTSPOT
 from chopper_core.model.run import Run
+from chopper_core.model.table import Kind
 from chopper_core.model.view import View, baseline_view, with_view
 from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.errors import ChopperError, UsageError
@@ -55,6 +56,11 @@ _UNITS: Final = (
     (0.0, "µs", 1e3),
 )
 """From which time a step is written in which unit of how many ns."""
+_KINDS: Final = {
+    Kind.COMPUTE: "compute",
+    Kind.COMM: "communication",
+    Kind.COPY: "copies",
+}
 _COMPUTING: Final = "it is being computed"
 
 STEP: Final = column(
@@ -297,6 +303,8 @@ def _lanes(step: Step, gpus: list[int], rows: _TableRows) -> Chart:
 def _composition(step: Step, base: Step | None) -> Composition:
     """The parts of the mean step; a baseline's beside them."""
     known = [each for each in (step, base) if each is not None]
+    if any(each.run.is_reconstructed for each in known):
+        return _durations(known)
     parts = [each.parts_of(each.whole) for each in known]
     # Parts that only one side can tell apart can't be compared.
     if len({tuple(each) for each in parts}) > 1:
@@ -314,11 +322,33 @@ def _composition(step: Step, base: Step | None) -> Composition:
         for name, title in titles_of(parts[0]).items()
         if any(own[name][0] for own in parts)
     )
-    what = f"mean {step.word} of a GPU"
+    return Composition(f"mean {step.word} of a GPU", unit, _sides(step, base), series)
+
+
+def _sides(step: Step, base: Step | None) -> tuple[str, ...]:
+    """The titles of a step's bar, and of its baseline's."""
     labels = ["step" if step.iterations else "time"]
     if base is not None:
         labels.append(PurePath(base.view.run).name if base.run is not step.run else "baseline")
-    return Composition(what, unit, tuple(labels), series)
+    return tuple(labels)
+
+
+def _durations(known: Sequence[Step]) -> Composition:
+    """Durations by kind, where a side has no start times: what overlaps isn't known."""
+    unit, scale = next((name, ns) for least, name, ns in _UNITS if known[0].mean_ns >= least)
+    sums = []
+    for each in known:
+        table, rows = each.run.table, each.whole.selection
+        weights = table.duration_ns[rows]
+        own = np.bincount(table.kind[rows], weights=weights, minlength=len(Kind))
+        sums.append(own / each.cells / scale)
+    series = tuple(
+        Series(title, np.array([own[kind] for own in sums]))
+        for kind, title in _KINDS.items()
+        if any(own[kind] for own in sums)
+    )
+    labels = _sides(known[0], known[1] if len(known) > 1 else None)
+    return Composition("durations on a GPU by kind", unit, labels, series)
 
 
 def _lag_ns(step: Step) -> Float64:
