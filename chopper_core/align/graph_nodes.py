@@ -68,7 +68,8 @@ def attributes_of(graph: ExecutionGraph, rows: Index, *, is_own: bool) -> Attrib
         ranks = graph.attributes.get(stated) if is_own else None
         if ranks is not None:
             for node, value in zip(ranks.nodes.tolist(), ranks.values, strict=True):
-                found[node][name] = ("int32", value)
+                if node in found and _is_time(value):
+                    found[node][name] = ("int32", value)
     for node_type in SHOWN_TYPES:
         for node in rows[graph.type[rows] == node_type].tolist():
             found[node][NODE_TYPE] = ("string", node_type.name)
@@ -122,7 +123,7 @@ def _restored(graph: ExecutionGraph) -> StatedEdges:
     found: list[tuple[int, int, int, int]] = []
     column = graph.attributes[STATED]
     for row, value in zip(column.nodes.tolist(), column.values, strict=True):
-        numbers = value if isinstance(value, list) else []
+        numbers = value if isinstance(value, list) and all(map(_is_time, value)) else []
         pairs = list(zip(numbers[1::2], numbers[2::2], strict=False))
         control = set(graph.control.of(row))
         if numbers and (numbers[0] or not pairs):
@@ -131,6 +132,11 @@ def _restored(graph: ExecutionGraph) -> StatedEdges:
             if (before := place.get(number)) is not None:
                 found.append((row, before, host_ns, int(before in control)))
     return _table(found)
+
+
+def _is_time(value: object) -> bool:
+    """Whether a value is a number as Chopper writes ids, ranks and times."""
+    return type(value) is int and 0 <= value < 2**62
 
 
 def _table(found: list[tuple[int, int, int, int]]) -> StatedEdges:

@@ -17,6 +17,8 @@ from chopper_core.sources.chakra.schema import NodeType
 from chopper_core.sources.chakra.simulation import SimulatedRun
 
 _TICK_CLOCK: Final = f"{SIMULATED}: one clock, 1 tick taken as 1 ns"
+_MAX_LISTED: Final = 100
+"""Attributes that are listed for a file."""
 _MAX_SHOWN: Final = 40
 
 
@@ -139,13 +141,16 @@ def _facts(graph: ExecutionGraph) -> dict[str, str]:
 
 
 def _unread(attributes: Mapping[str, AttributeColumn]) -> list[str]:
-    """A sentence for each attribute that no figure comes from."""
-    return [
+    """A sentence for each attribute that no figure comes from; of very many the first."""
+    found = [
         f"attribute {name}{f' ({column.type})' if column.type else ''} "
         f"of {len(column.nodes):,} nodes, such as {_shortened(column.values[0])}"
         for name, column in attributes.items()
         if name not in USED and name != STATED
     ]
+    if (more := len(found) - _MAX_LISTED) > 0:
+        found[_MAX_LISTED:] = [f"{more:,} more attributes"]
+    return found
 
 
 def _shortened(value: object) -> str:

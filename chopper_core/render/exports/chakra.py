@@ -43,7 +43,6 @@ from chopper_core.sources.chakra.graph import IO_SIDES
 from chopper_core.sources.chakra.lint import FEEDER_TYPES, GROUP_FILE, WORLD
 from chopper_core.sources.chakra.schema import (
     NODE_TYPE,
-    PAIRWISE,
     Attribute,
     CommType,
     Metadata,
@@ -61,6 +60,8 @@ from chopper_core.views.shared.process_groups import told_apart
 DESCRIPTION: Final = "a folder of Chakra traces, one .et per rank, for simulators"
 TAKES: Final = ("iteration", "gaps", "force")
 
+WRITTEN_TYPES: Final = (NodeType.MEM_LOAD.name, NodeType.MEM_STORE.name)
+"""Types of nodes that are written as a Chakra trace gave them."""
 SIMULATED_TYPES: Final = (
     CommType.ALL_REDUCE,
     CommType.ALL_GATHER,
@@ -299,7 +300,7 @@ def _add_kept(
         side = next((side for side in IO_SIDES if name.startswith(side)), None)
         if side is not None:
             io[side][name.removeprefix(side)] = str(value)
-        elif name == NODE_TYPE and NodeType[value] not in PAIRWISE:
+        elif name == NODE_TYPE and value in WRITTEN_TYPES:
             node.type = NodeType[value]
         else:
             # Feeders read 0 of an integer with another type than they expect.

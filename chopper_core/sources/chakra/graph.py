@@ -22,6 +22,8 @@ from chopper_core.util.errors import DataError
 _GROUPS: Final = "process_group:init"
 IO_SIDES: Final = ("inputs.", "outputs.")
 """What the inputs and outputs of a node begin with among its attributes: `inputs.shapes`."""
+_MAX_VALUE: Final = 1 << 18
+"""Characters of a text, or entries of a list; longer ones are left out."""
 _INT64: Final = range(-(2**63), 2**63)
 
 
@@ -137,6 +139,7 @@ class GraphBuilder:
         self._deps = {name: (array("q", (0,)), array("Q")) for name in ("data", "control")}
         self._attributes: dict[str, tuple[list[str], array[int], list[Value]]] = {}
         self._groups: list[str] = []
+        self._too_long: dict[str, int] = {}
         self.losses = Losses()
 
     def add(self, node: Node) -> None:
@@ -161,6 +164,11 @@ class GraphBuilder:
             to.extend(ids)
             first.append(len(to))
         for name, attribute in (*node.attributes.items(), *_io_attributes(node)):
+            if isinstance(attribute.value, str | bytes | list) and (
+                len(attribute.value) > _MAX_VALUE
+            ):
+                self._too_long[name] = self._too_long.get(name, 0) + 1
+                continue
             types, nodes, values = self._attributes.setdefault(name, ([], array("q"), []))
             types.append(attribute.type)
             nodes.append(place)
@@ -172,6 +180,11 @@ class GraphBuilder:
         """The graph of the nodes taken; raises DataError if ids repeat or there is no node."""
         if not self._ids:
             raise DataError(f"{self._path} is a Chakra trace without nodes.")
+        if self._too_long:
+            self.losses.notes.append(
+                f"{sum(self._too_long.values()):,} attributes, such as "
+                f"{next(iter(self._too_long))}, have more than {_MAX_VALUE:,} characters or numbers and are left out"
+            )
         ids = np.array(self._ids, np.uint64)
         order = np.argsort(ids, kind="stable")
         repeated = np.flatnonzero(np.diff(ids[order]) == 0)
