@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from chopper_core.align.graph_nodes import KEPT
 from chopper_core.api import OpenRun
 from chopper_core.ingest.open import open_run
 from chopper_core.model.attributes import Attributes, StatedEdges, TypedValue, nodes_at
@@ -20,9 +21,9 @@ from chopper_core.model.view import View
 from chopper_core.render import as_json, as_text
 from chopper_core.render.exports import ExportOptions, export
 from chopper_core.render.glyphs import UNICODE
-from chopper_core.sources.chakra.files import EtFile
+from chopper_core.sources.chakra.files import EtFile, write_et
 from chopper_core.sources.chakra.lint import lint
-from chopper_core.sources.chakra.schema import Attribute, CommType, Node, NodeType
+from chopper_core.sources.chakra.schema import Attribute, CommType, Metadata, Node, NodeType
 from chopper_core.store.reader import read_store
 from chopper_core.store.writer import write_store
 from chopper_core.views.graph.path import graph_of, longest_path
@@ -322,3 +323,35 @@ def test_the_peer_of_a_measured_send_is_that_of_its_arguments(tmp_path: Path) ->
     again = open_run(str(tmp_path / "out"), jobs=1)
     assert sorted_rows(again) == sorted_rows(run)
     assert CommType.ALL_REDUCE == 0
+
+
+# Files that lie
+
+
+def test_a_value_of_any_size_is_left_out_and_counted(tmp_path: Path) -> None:
+    huge = node(1, 5, stream=7, text="x" * (1 << 19), short="y")
+    huge.attributes["list"] = Attribute("int64_list", [7] * (1 << 19))
+    run = open_run(str(written(tmp_path / "t.0.et", [huge])))
+    ((_, kept),) = attributes_of(run).items()
+    assert kept == {"short": ("string", "y")}
+    (loss,) = run.sources[0].losses
+    assert loss.startswith("2 attributes, such as text, have more than 262,144 characters")
+
+
+@pytest.mark.parametrize("name", ["dependencies_ns", "comm_src_rank", "node_type"])
+@pytest.mark.parametrize("value", ["NONSENSE", -5, 2**63 - 1, ["a"], [1, 2, 3], [0, 1, -1]])
+def test_a_file_that_claims_to_be_choppers_own_is_read_or_refused(
+    name: str, value: Any, tmp_path: Path
+) -> None:
+    kinds = {str: "string", int: "int64"}
+    kind = kinds.get(type(value)) or f"{kinds[type(value[0])]}_list"
+    nodes = [node(1, 5, stream=7), node(2, 5, 1, stream=7)]
+    for each in nodes:
+        each.attributes[name] = Attribute(kind, value)
+    names = Attribute("string_list", ["node_type", "comm_src", "comm_src_rank"])
+    metadata = Metadata("1.0.0", {"schema": Attribute("string", "chopper.et/1"), KEPT: names})
+    with (tmp_path / "t.0.et").open("wb") as file:
+        write_et(file, metadata, nodes)
+    run = open_run(str(tmp_path / "t.0.et"))
+    frame_of(run, View(run.name, name="graph"))
+    assert edges_of(exported(run, tmp_path / "out")) == edges_of(run)

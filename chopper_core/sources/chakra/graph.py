@@ -181,9 +181,10 @@ class GraphBuilder:
         if not self._ids:
             raise DataError(f"{self._path} is a Chakra trace without nodes.")
         if self._too_long:
+            count, first = sum(self._too_long.values()), next(iter(self._too_long))
             self.losses.notes.append(
-                f"{sum(self._too_long.values()):,} attributes, such as "
-                f"{next(iter(self._too_long))}, have more than {_MAX_VALUE:,} characters or numbers and are left out"
+                f"{count:,} attributes, such as {first}, have more than {_MAX_VALUE:,} characters "
+                "or numbers and are left out"
             )
         ids = np.array(self._ids, np.uint64)
         order = np.argsort(ids, kind="stable")
