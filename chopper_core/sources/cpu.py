@@ -11,6 +11,7 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.sources.registry import Recognised
+from chopper_core.sources.shared.bytes import check_parquet
 from chopper_core.sources.shared.text import (
     PARQUET_MAGIC,
     FileHead,
@@ -169,6 +170,7 @@ def _read_parquet(path: Path) -> tuple[dict[str, Any], str]:
     from pyarrow.parquet import read_table
 
     try:
+        check_parquet(path)
         table = read_table(path)
     except (ArrowException, OSError) as error:
         raise DataError(f"{path} can't be read: {first_line(error)}.") from error

@@ -10,6 +10,7 @@ import numpy as np
 from chopper_core.model.table import Kind, Phase
 from chopper_core.sources.registry import Recognised, Unusable
 from chopper_core.sources.schedules.schedule import Schedule
+from chopper_core.sources.shared.bytes import check_parquet
 from chopper_core.sources.shared.losses import Losses
 from chopper_core.sources.shared.text import FileHead
 from chopper_core.util.errors import DataError
@@ -48,6 +49,7 @@ def read(path: Path, _progress: Progress = silent) -> Schedule:
     import pyarrow.parquet as pq
 
     try:
+        check_parquet(path)
         table = pq.read_table(path, columns=list(_COLUMNS))
     except (OSError, ValueError) as error:
         raise DataError(f"{path} can't be read: {error}.") from error

@@ -26,8 +26,8 @@ def _fastest_zlib() -> Any:
 _INFLATE: Final = _fastest_zlib()
 _INFLATE_ERRORS: Final[tuple[type[Exception], ...]] = (zlib.error, _INFLATE.error)
 _GZIP_WINDOW_BITS: Final = 31
-_MAX_RATIO: Final = 300
-"""How much larger than itself a gzip file of a true run may be: traces are 10 to 60 times."""
+_MAX_RATIO: Final = 150
+"""How often its size a file of a true run may unpack to: gzipped traces do 10 to 40 times."""
 _SMALL_BYTES: Final = 1 << 26
 """Up to so many unpacked bytes any ratio is read."""
 _MAGIC_BYTES: Final = 64
@@ -52,6 +52,30 @@ _FOREIGN_MAGIC: Final = {
     **dict.fromkeys((b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"), _PICKLE),
     b"PAR1": "is a Parquet file, not a trace in JSON",
 }
+
+
+def is_bomb(size_bytes: int, unpacked_bytes: int) -> bool:
+    """Whether a file unpacks to more than a true one of its size does."""
+    return unpacked_bytes > max(_SMALL_BYTES, _MAX_RATIO * size_bytes)
+
+
+def check_parquet(path: Path) -> None:
+    """Raise DataError for a Parquet file whose rows take far more memory than the file has bytes.
+
+    Raises the errors of Arrow where it can't be read.
+    """
+    from pyarrow.parquet import read_metadata
+
+    metadata = read_metadata(path)
+    groups = range(metadata.num_row_groups)
+    encoded = sum(metadata.row_group(group).total_byte_size for group in groups)
+    # A run of equal values takes a few bytes there, and 8 each when it is read.
+    decoded = max(encoded, 8 * metadata.num_rows * metadata.num_columns)
+    if is_bomb(path.stat().st_size, decoded):
+        raise DataError(
+            f"{path} unpacks to more than {_MAX_RATIO} times its size, as no profiler's file does: "
+            f"{metadata.num_rows:,} rows of {metadata.num_columns} columns."
+        )
 
 
 class ByteSource:
@@ -123,7 +147,7 @@ class ByteSource:
     def _read_gzip(self) -> bytes:
         parts: list[bytes] = []
         wanted = self.piece_bytes
-        if self.bytes_given > max(_SMALL_BYTES, _MAX_RATIO * self.size_bytes) and not self._ended:
+        if is_bomb(self.size_bytes, self.bytes_given) and not self._ended:
             self._ended = True
             self.problem = (
                 f"The gzip stream unpacks to more than {_MAX_RATIO} times its size, as no "

@@ -11,6 +11,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from chopper_core.sources.registry import Recognised, Unusable
+from chopper_core.sources.shared.bytes import check_parquet
 from chopper_core.sources.shared.losses import Losses
 from chopper_core.sources.shared.text import (
     HEADING_LINES,
@@ -146,6 +147,7 @@ def _read_parquet(path: Path) -> Telemetry:
 
     stamps, rows = Stamps(), RowCollector()
     try:
+        check_parquet(path)
         with ParquetFile(path) as file:
             schema = file.schema_arrow
             clocks = _Clocks((schema.metadata or {}).get(b"clock", b"").decode("utf-8", "replace"))
