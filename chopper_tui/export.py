@@ -128,7 +128,10 @@ def _four_digits(number: float) -> str:
 
 def issue_text(run: Run, frame: Frame) -> str:
     """A run and a table of it as markdown for an issue: speed, findings, table, sources."""
+    from html import escape
+
     from chopper_core.render import info
+    from chopper_core.render.text import escaped
     from chopper_core.util.errors import ChopperError
     from chopper_core.views.query import query
 
@@ -136,18 +139,19 @@ def issue_text(run: Run, frame: Frame) -> str:
     lines: list[str] = []
     try:
         headline = query(run, replace(root, name=OVERVIEW)).headline
-        lines = [f"**{clean(line)}**\n" for line in headline]
+        lines = [f"**{escaped(clean(line))}**\n" for line in headline]
         found = query(run, replace(root, name="findings"))
         lines += ["### Findings", ""]
         lines += [
-            f"- {clean(found.labels[row])} `{clean(found.addresses(row))}`"
+            f"- {escaped(clean(found.labels[row]))} `{clean(found.addresses(row))}`"
             for row in range(len(found))
         ]
     except ChopperError:
         # A run without times has neither; its table and its sources are still worth a text.
         pass
     lines += ["", "### Table", "", render(frame, "markdown", limit=_ISSUE_ROWS)]
-    lines += ["### Sources", "", "<details><pre>", *info.as_text(run).splitlines()[:_ISSUE_LINES]]
+    sources = escape(info.as_text(run), quote=False).splitlines()[:_ISSUE_LINES]
+    lines += ["### Sources", "", "<details><pre>", *sources]
     return "\n".join([*lines, "</pre></details>", ""])
 
 

@@ -1,7 +1,7 @@
 """Small files that unpack to large ones: `python -m tests.bombs --mb 1024`.
 
-Each lies beside a good trace, which must open as if it weren't there; a line says the processor time
-and the memory that it took beyond the result.
+Each lies beside a good trace, which must open as if it weren't there; a line says the processor
+time and the memory that it took beyond the result.
 """
 
 from __future__ import annotations

@@ -7,20 +7,29 @@ import csv
 import io
 import json
 import os
+import re
 import stat
 from pathlib import Path
 
 import msgspec
+import pyarrow.parquet as pq
 import pytest
+from msgspec.structs import replace
 
 from chopper_core.ingest import cache
+from chopper_core.ingest.runs import open_runs
+from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.render import render
+from chopper_core.render.exports import ExportOptions, export
+from chopper_core.render.text import as_html
+from chopper_core.sources.chakra.files import EtFile
 from chopper_core.store.format import RUN, STORE_INDEX
 from chopper_core.store.reader import read_store
 from chopper_core.store.writer import write_store
 from chopper_core.util.errors import DataError
 from chopper_core.views.query import query
+from chopper_tui.export import issue_text
 from tests.support import Row, run_of, sample_run
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -36,6 +45,7 @@ HOSTILE = [
     "zerowidth",
     "<script>alert(1)</script>",
     "a|b",
+    "`<img src=x>`",
     "a\nb",
     "../../etc/passwd",
 ]
@@ -174,6 +184,7 @@ def test_hostile_names_are_inert_and_stay_apart(format_name: str) -> None:
         cells = [row[0] for row in csv.reader(io.StringIO(text))][1:]
         assert len(set(cells)) == len(HOSTILE)
         assert not [cell for cell in cells if cell[:1] in "=+-@\t\r"]
+        assert not {"\x1b", "\x07", "\u202e", "\u200b"} & set(text)
         return
     for bad in ("\x1b", "\x07", "\u202e", "\u200b"):
         assert bad not in text
@@ -181,6 +192,65 @@ def test_hostile_names_are_inert_and_stay_apart(format_name: str) -> None:
         assert "<script>" not in text
     shown = [line for line in text.splitlines() if line.strip()]
     assert len(set(shown)) == len(shown)
+
+
+def hostile_run(name: str = "run") -> Run:
+    """Operations and kernels with hostile names, in a run whose own name may be one too."""
+    rows = [Row(i * 10, 5, operation=name, kernel=name) for i, name in enumerate(HOSTILE)]
+    return replace(run_of(rows), name=name)
+
+
+def test_html_and_issues_show_hostile_names_as_text() -> None:
+    run = hostile_run("<b>run</b>|\x1b[2J")
+    frame = query(run, View(run.name, order=("operation", "kernel")))
+    html = as_html(frame)
+    assert "<script" not in html and "<b>run" not in html and "&lt;script&gt;" in html
+    issue = issue_text(run, frame)
+    # Code spans show anything as it is.
+    outside = re.sub(r"```.*?```|`[^`]*`", "", issue, flags=re.DOTALL)
+    assert not re.search(r"(?<!\\)<(?!/?(?:details|pre)>)", outside)
+    for text in (html, issue):
+        assert not {"\x1b", "\x07", "\u202e", "\u200b"} & set(text)
+
+
+@pytest.mark.parametrize("to", ["parquet", "perfetto", "chakra"])
+def test_exported_files_keep_hostile_names_apart_and_stay_where_they_are_asked(
+    to: str, tmp_path: Path
+) -> None:
+    run = hostile_run("../../a/../b\x1b[31m.x/..")
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    out = outside / {"parquet": "a.parquet", "perfetto": "a.json", "chakra": "a"}[to]
+    export(run, to, out, ExportOptions(force=to == "chakra"))
+    assert [path.name for path in tmp_path.iterdir()] == ["outside"]
+    assert [path.name for path in outside.iterdir()] == [out.name]
+    if to == "parquet":
+        names = pq.read_table(out)["kernel"].to_pylist()
+    elif to == "perfetto":
+        events = json.loads(out.read_text("utf-8"))["traceEvents"]
+        names = [event["name"] for event in events if event.get("cat") == "kernel"]
+    else:
+        (trace,) = out.glob("*.et")
+        names = [node.name for node in EtFile(trace)]
+    assert set(HOSTILE) <= set(names)
+
+
+def test_names_of_runs_are_inert_in_a_table_of_runs(tmp_path: Path) -> None:
+    names = ["\x1b[2Jone", "[red]two", "=three", "\u202efour", "five\nsix", "<i>seven"]
+    for name in names:
+        (tmp_path / name).mkdir()
+        _trace(tmp_path / name)
+    (tmp_path / names[0] / "manifest.json").write_text('{"model": "\\u001b[31m=1+1<script>"}')
+    runs = open_runs("R", [str(tmp_path)], jobs=1, use_cache=False)
+    while runs.reading(False).waiting:
+        runs.reading(True)
+    frame = query(runs, View(runs.name))
+    assert len(set(frame.labels)) == len(names)
+    for format_name in ("text", "markdown", "csv"):
+        text = render(frame, format_name, width=200)
+        assert not {"\x1b", "\u202e"} & set(text)
+        assert format_name != "markdown" or not re.search(r"(?<!\\)<(?:script|i)", text)
+        assert format_name != "csv" or not [line for line in text.splitlines() if line[0] == "="]
 
 
 def test_exports_hold_nothing_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:

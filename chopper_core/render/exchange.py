@@ -14,6 +14,7 @@ from chopper_core.model.attributes import plain
 from chopper_core.model.charts import Lanes
 from chopper_core.model.run import TIMES_NOTES
 from chopper_core.query.frame import Cell, Frame
+from chopper_core.render.cells import clean
 
 FRAME_SCHEMA: Final = "chopper.frame/1"
 _KINDS: Final = {"SignalRows": "Rows", "Interval": "Stretch"}
@@ -142,8 +143,9 @@ def _host(chart: Lanes, row: int) -> dict[str, Any] | None:
 def as_csv(frame: Frame, *, limit: int | None = None) -> str:
     """A frame as CSV with a header; raw numbers, missing values empty.
 
-    A text that a spreadsheet would take for a formula begins with an apostrophe. Rows of a run
-    whose times were not measured say so in a column `times`.
+    A text that a spreadsheet would take for a formula begins with an apostrophe; characters that
+    a terminal acts on are written as escapes. Rows of a run whose times were not measured say so in
+    a column `times`.
     """
     count = len(frame) if limit is None else min(limit, len(frame))
     names = [column.name for column in frame.columns]
@@ -161,7 +163,10 @@ def as_csv(frame: Frame, *, limit: int | None = None) -> str:
 
 
 def _cell(value: object) -> object:
-    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
+    if not isinstance(value, str):
+        return value
+    # Printed on a terminal, control characters would act.
+    return clean(f"'{value}" if value.startswith(_FORMULA) else value)
 
 
 def _statistic(frame: Frame) -> dict[str, Any]:

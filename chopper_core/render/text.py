@@ -125,9 +125,9 @@ def as_markdown(frame: Frame, *, limit: int | None = None, drawn: Sequence[str] 
     columns = column_texts(frame)
     header = [level_title(frame.level), *(column.header for column in columns)]
     lines = [
-        f"**{_escaped(_breadcrumb(frame, UNICODE))}**",
+        f"**{escaped(_breadcrumb(frame, UNICODE))}**",
         "",
-        *(f"{_escaped(clean(line))}\n" for line in frame.headline),
+        *(f"{escaped(clean(line))}\n" for line in frame.headline),
         *(("```text", *drawn[:-1], "```", "") if drawn else ()),
         _markdown_row(header),
         _markdown_row([":--", *(":--" if column.is_word else "--:" for column in columns)]),
@@ -136,11 +136,14 @@ def as_markdown(frame: Frame, *, limit: int | None = None, drawn: Sequence[str] 
     for row in range(count):
         cells = [_markdown_cell(frame, column, row) for column in columns]
         where = f" `{clean(frame.addresses(row))}`" if frame.level in SENTENCES else ""
-        lines.append(_markdown_row([_escaped(names[row]) + where, *cells]))
+        lines.append(_markdown_row([escaped(names[row]) + where, *cells]))
     if _has_total(frame):
         totals = [_total_cell(frame, column, UNICODE) for column in columns]
         lines.append(_markdown_row([f"**{_total_title(frame)}**", *totals]))
-    lines += ["", *(f"- {_escaped(note)}" for note in (*frame.notes, *limit_notes(frame, count)))]
+    lines += [
+        "",
+        *(f"- {escaped(clean(note))}" for note in (*frame.notes, *limit_notes(frame, count))),
+    ]
     lines += ["", "```sh", command(frame.address, charted=_is_charted(frame, drawn)), "```"]
     return "\n".join(lines) + "\n"
 
@@ -241,14 +244,14 @@ def _total_cell(frame: Frame, column: ColumnText, glyphs: Glyphs) -> str:
 
 def _markdown_cell(frame: Frame, column: ColumnText, row: int) -> str:
     text = column.cell(frame.values[column.metric.name], row, UNICODE)
-    return _escaped(text) if column.is_word else text
+    return escaped(text) if column.is_word else text
 
 
 def _footer(frame: Frame, count: int, drawn: Sequence[str]) -> list[str]:
-    notes = [f"note: {note}" for note in (*frame.notes, *limit_notes(frame, count))]
+    notes = [f"note: {clean(note)}" for note in (*frame.notes, *limit_notes(frame, count))]
     if len(frame) == 1:
         notes += [
-            f"{name}: {clean(_shortened(attribute_text(value)))}"
+            f"{clean(name)}: {clean(_shortened(attribute_text(value)))}"
             for name, value in frame.attributes(0).items()
         ]
     return [*notes, command(frame.address, charted=_is_charted(frame, drawn))]
@@ -262,5 +265,6 @@ def _markdown_row(cells: list[str]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
+    """Text with what Markdown and HTML would act on behind backslashes."""
     return "".join(f"\\{c}" if c in r"\`*_{}[]<>#|~" else c for c in text)

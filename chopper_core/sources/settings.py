@@ -25,7 +25,7 @@ _MAX_FILES: Final = 20
 _LINE: Final = re.compile(
     r"(?P<indent> *)(?:- +)?['\"]?(?P<key>[\w.\-/]+)['\"]?\s*:(?:\s+(?P<value>.*))?$"
 )
-_COMMENT: Final = re.compile(r"\s+#.*$")
+_COMMENT: Final = re.compile(r"(?<!\s)\s+#.*$")
 
 
 def read_settings(directory: Path) -> dict[str, Setting]:

@@ -1,0 +1,94 @@
+"""Small files that unpack to large ones: refused, or read in part; the trace beside them opens."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from chopper_core.ingest.open import open_run
+from chopper_core.ingest.rank import read_rank
+from chopper_core.sources.settings import read_settings
+from chopper_core.sources.shared import bytes as byte_source
+from chopper_core.util.errors import DataError
+from tests.bombs import BOMBS, LIMIT_MIB, explode
+from tests.fuzz.seeds import small_trace
+from tests.limited import NEEDS_LINUX
+
+_TEST_MIB = 64
+
+
+@NEEDS_LINUX
+@pytest.mark.sweep
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_bomb_costs_little_and_hides_nothing(name: str) -> None:
+    _, more_mib = explode(name, _TEST_MIB)
+    assert more_mib < LIMIT_MIB
+
+
+def test_gzip_is_read_up_to_the_ratio_of_true_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(byte_source, "_SMALL_BYTES", 1 << 16)
+    monkeypatch.setattr(byte_source, "PIECE_BYTES", 1 << 14)
+    plain = small_trace().write(tmp_path / "rank0.json")
+    text = plain.read_bytes()
+    bomb = tmp_path / "rank1.json.gz"
+    bomb.write_bytes(gzip.compress(text[: text.rindex(b"]")] + b"," + b" " * (8 << 20)))
+    run = read_rank(bomb)
+    assert len(run.table) == len(read_rank(plain).table)
+    assert any("more than 150 times its size" in loss for loss in run.sources[0].losses)
+    honest = np.random.default_rng(1).integers(0, 9, 1 << 20).astype("S1").tobytes()
+    (tmp_path / "a.gz").write_bytes(gzip.compress(honest))
+    with byte_source.ByteSource(tmp_path / "a.gz", 1 << 14) as source:
+        assert sum(map(len, iter(source.read, b""))) == len(honest) and source.problem is None
+
+
+@pytest.mark.parametrize("name", ["own parquet", "cpu parquet", "job parquet"])
+def test_parquet_of_equal_rows_is_refused(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(byte_source, "_SMALL_BYTES", 1 << 16)
+    path = BOMBS[name](tmp_path, 1)
+    with pytest.raises(DataError, match="150 times its size"):
+        byte_source.check_parquet(path)
+    small_trace().write(tmp_path / "rank0.json")
+    assert len(open_run(str(tmp_path), jobs=1).table) == 16
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("manifest.json", "[" * 100_000),
+        ("manifest.json", '{"a":' * 100_000),
+        ("chopper.yaml", "a:" + " " * 500_000 + "b"),
+        ("job.yaml", "\n".join(f"{' ' * at}k{at}:" for at in range(1000))),
+        ("job.yaml", "a: &a [x]\n" + "b: [*a, *a, *a, *a]\n" * 20_000),
+    ],
+)
+def test_settings_of_any_depth_and_width_are_read_in_no_time(
+    name: str, text: str, tmp_path: Path
+) -> None:
+    small_trace().write(tmp_path / "rank0.json")
+    (tmp_path / name).write_text(text)
+    assert len(open_run(str(tmp_path), jobs=1).table) == 16
+    assert len(read_settings(tmp_path)) < 10
+
+
+@pytest.mark.parametrize("depth", [100, 100_000])
+def test_ranks_of_groups_may_be_nested_beyond_any_decoder(depth: int, tmp_path: Path) -> None:
+    trace = small_trace()
+    groups = trace.members["distributedInfo"]["pg_config"]
+    groups[0]["ranks"] = "[" * depth
+    for event in trace.events:
+        if "Process Group Ranks" in event.get("args", {}):
+            event["args"]["Process Group Ranks"] = "[" * depth
+        if "Input Dims" in event.get("args", {}):
+            event["args"]["Input Dims"] = "[" * depth + "]" * depth
+    # The document is as deep as that of a decoder that recurses into texts only.
+    path = trace.write(tmp_path / "rank0.json")
+    assert json.loads(path.read_text())["traceEvents"]
+    assert len(read_rank(path).table) == 16
