@@ -195,6 +195,8 @@ def _draw(
         for name in fitting_names(tuple(map(clean, picture.rows)), lay.label - 1, glyphs)
     ]
     lines: list[Line] = []
+    whole = lay.bins == len(picture.columns)
+    gaps = frozenset(at for at, name in enumerate(picture.columns) if whole and not name)
     if lay.tall:
         for row in range(lay.shown):
             ink = "strong" if at is not None and at[0] == row else "text"
@@ -202,7 +204,7 @@ def _draw(
                 name = labels[row] if line == (lay.tall - 1) // 2 else " " * lay.label
                 here = at[1] if at is not None and at[0] == row else None
                 numbered = line == (lay.tall - 1) // 2
-                cells = _cells(numbers[row], lay.wide, scale, glyphs, here, numbered)
+                cells = _cells(numbers[row], lay.wide, scale, glyphs, here, numbered, gaps)
                 lines.append([(name, ink), *cells])
     else:
         for row in range(0, lay.shown, 2):
@@ -255,12 +257,14 @@ def _cells(
     glyphs: Glyphs,
     here: int | None,
     numbered: bool,
+    gaps: frozenset[int],
 ) -> Line:
-    """A row: each cell in its colour, and in the glyph of its level."""
+    """A row: each cell in its colour, and in the glyph of its level; gaps are blank."""
     line: Line = []
     for place, number in enumerate(numbers.tolist()):
         if not np.isfinite(number):
-            text = glyphs.missing if place != here else f"[{glyphs.missing}]"
+            text = " " if place in gaps else glyphs.missing
+            text = text if place != here else f"[{text}]"
             line.append((pad(text, wide)[:wide], "strong" if place == here else "dim"))
             continue
         ink = scale.ink_of(number)
