@@ -269,3 +269,10 @@ def test_models_are_compared_with_themselves() -> None:
         RunRow("b", "b", {"global_batch": 2}, figures={"step_time_ns": 2.0, "j_per_step": 1.0}),
     ]
     assert findings(bare) == []
+
+
+def test_findings_wait_for_all_runs() -> None:
+    rows = [timed("a", 100.0, 80.0, 900.0, 1), timed("b", 105.0, 60.0, 900.0, 2)]
+    frame = query(set_of(rows, waiting=2), parse("all?view=findings"))
+    assert frame.is_pending and not len(frame)
+    assert frame.headline == ("2 of 4 runs are read; findings follow",)

@@ -72,8 +72,11 @@ def set_frame(run: RunSet, view: View, *, wait: bool = False) -> Frame:
     rows, reading = shown_rows(run, view, wait=wait)
     if not rows and not reading.waiting:
         raise NothingToShow("no run is shown; clear the filter")
-    found = findings_of_runs(rows, view)
-    notes = [f"{reading.waiting} runs are still being read"] * bool(reading.waiting)
+    # The best of the runs that are read may not be the best of all.
+    found = [] if reading.waiting else findings_of_runs(rows, view)
+    headline = f"{count(len(found), 'finding')} in {count(len(rows), 'run')}"
+    if reading.waiting:
+        headline = f"{len(rows)} of {len(rows) + reading.waiting} runs are read; findings follow"
     texts = [each.confidence.text for each in found]
     return frame_of_set(
         run,
@@ -82,8 +85,7 @@ def set_frame(run: RunSet, view: View, *, wait: bool = False) -> Frame:
         [each.sentence for each in found],
         [(CONFIDENCE, worded(texts))],
         lambda row: found[row].evidence,
-        notes=notes,
-        headline=(f"{count(len(found), 'finding')} in {count(len(rows), 'run')}",),
+        headline=(headline,),
         is_pending=bool(reading.waiting),
     )
 
