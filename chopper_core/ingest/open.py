@@ -12,8 +12,9 @@ from msgspec.structs import replace
 
 from chopper_core.align.breakdown import breakdown_columns
 from chopper_core.align.clocks import host_clocks
+from chopper_core.align.collective_sets import labelled_by_partners
+from chopper_core.ingest.attach import with_slots
 from chopper_core.ingest.rank import HOST_TRACE, RankReader
-from chopper_core.ingest.slots import with_slots
 from chopper_core.model.column_names import PASSING
 from chopper_core.model.hardware import (
     hardware_in,
@@ -396,7 +397,7 @@ def on_one_clock(run: Run, overrides: Overrides) -> Run:
         table = replace(table, start_ns=table.start_ns + by, launch_ns=launch_ns)
         beside = {kind: each.moved(moved) for kind, each in run.side_tables.items()}
         run = replace(run, side_tables=beside)
-    return replace(run, table=table, hosts=tuple(clocks))
+    return replace(run, table=labelled_by_partners(table), hosts=tuple(clocks))
 
 
 def _attached(

@@ -179,7 +179,7 @@ def _with_host(trace: Trace, hosts: Sequence[HostFile]) -> tuple[Trace, tuple[st
     # Nobody else needs them.
     from chopper_core.align.host_trace import join_host_trace
     from chopper_core.sources.chakra import host_trace
-    from chopper_core.sources.kineto.record_functions import record_functions
+    from chopper_core.sources.kineto.reader import record_functions
 
     try:
         read = host_trace.read(host.path)

@@ -10,6 +10,8 @@ from msgspec.structs import replace
 
 from chopper_core.align.collective_ends import CommKernels, end_offsets
 from chopper_core.align.collective_sets import labelled_by_partners
+from chopper_core.ingest.open import on_one_clock
+from chopper_core.model.overrides import NO_OVERRIDES
 from chopper_core.model.run import Run
 from chopper_core.model.table import KernelTable, Kind, Rule
 from chopper_core.model.tree import in_order
@@ -77,7 +79,7 @@ def test_a_collective_takes_the_labels_of_its_partners() -> None:
 def test_the_table_names_collectives_like_their_partners() -> None:
     made = damaged(7_200, ONE, Damage(labels=0.2))
     before, whole = made.run.table, damaged(7_200, ONE, Damage()).run.table
-    after = labelled_by_partners(before)
+    after = on_one_clock(made.run, NO_OVERRIDES).table
     assert in_order(after)
 
     def kinds(table: KernelTable) -> dict[tuple[int, int], str]:

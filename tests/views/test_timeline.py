@@ -24,8 +24,7 @@ from chopper_core.util.errors import UsageError
 from chopper_core.views.query import query
 from chopper_core.views.timeline import next_start
 from chopper_core.views.timeline.chart import cells_of
-from chopper_core.views.timeline.classes import CLASS_NAMES, busy_by_class
-from chopper_core.views.timeline.lanes import Lane, lane_of, lanes_of
+from chopper_core.views.timeline.lanes import CLASS_NAMES, Lane, busy_by_class, lane_of, lanes_of
 from chopper_tui.export import printed
 from tests.support import Row, run_of, sample_run
 

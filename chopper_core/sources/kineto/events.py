@@ -238,9 +238,6 @@ class MemoryEvent(Event, gc=False):
     args: MemoryArgs | None = None
 
 
-_RAW_NUMBER: Final = re.compile(rb"-?\d+(\.\d+)?([eE][+-]?\d+)?")
-
-
 class EventDecoder:
     """Decodes events; switches to exact decimals once a file needs them."""
 

@@ -14,8 +14,7 @@ from chopper_core.util.arrays import Int64
 from chopper_core.util.grouping import stable_order
 from chopper_core.views.overview.step import Step
 from chopper_core.views.timeline.chart import KIND_NAMES, cells_of, spans_of
-from chopper_core.views.timeline.classes import CLASS_NAMES
-from chopper_core.views.timeline.lanes import EVERY_STREAM, Lane, edges, lane_of
+from chopper_core.views.timeline.lanes import CLASS_NAMES, EVERY_STREAM, Lane, edges, lane_of
 
 _CACHED: Final = 128
 _NOTHING: Final = -1

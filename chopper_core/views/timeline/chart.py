@@ -14,12 +14,13 @@ from chopper_core.model.view import View
 from chopper_core.model.window import Interval
 from chopper_core.util.arrays import Int64
 from chopper_core.util.grouping import distinct, run_starts
-from chopper_core.views.timeline.classes import CLASS_NAMES, busy_by_class
 from chopper_core.views.timeline.hosts import host_cells, queue_strip
 from chopper_core.views.timeline.lanes import (
     CACHED_SCOPES,
+    CLASS_NAMES,
     BusyTime,
     Lane,
+    busy_by_class,
     edges,
     lanes_of,
     segments_of,
