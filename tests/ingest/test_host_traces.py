@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import gzip
 import json
 from collections import Counter
@@ -12,12 +13,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from chopper_core.api import OpenRun
 from chopper_core.ingest import batches
 from chopper_core.ingest.open import open_run
 from chopper_core.model.run import Run
 from chopper_core.model.table import Kind
 from chopper_core.render import info
+from chopper_core.render.exports import export
 from chopper_core.sources.chakra import host_trace
+from chopper_core.sources.chakra.files import EtFile
 from chopper_core.util.errors import DataError
 from tests.realdata.conftest import FOLDER
 
@@ -167,6 +171,30 @@ def test_a_host_trace_gives_shapes_sizes_and_groups(schema: str, ids: bool, tmp_
     assert "inputs of 2 operators and arguments of 2 collective calls come from it" in note
     assert note in info.as_text(run)
     assert not run.skipped
+
+
+@pytest.mark.parametrize("schema", ["1.0.1", "1.1.1-chakra.0.0.4"])
+def test_activities_have_the_tensors_of_their_operator(schema: str, tmp_path: Path) -> None:
+    kineto(tmp_path / "trace.json")
+    host(tmp_path / "et_0.json", schema)
+    run = open_run(str(tmp_path))
+    kernels = OpenRun(run).kernels().to_pylist()
+    found = {each["kernel"]: json.loads(each["attributes"]) for each in kernels}
+    # Id, storage, offset, elements, bytes of an element, device.
+    assert ast.literal_eval(found["gemm"]["inputs.values"]) == [
+        [1, 2, 0, 128, 2, "cuda:0"],
+        [3, 4, 0, 512, 2, "cuda:0"],
+    ]
+    assert ast.literal_eval(found["gemm"]["outputs.values"]) == [[5, 6, 0, 256, 2, "cuda:0"]]
+    assert ast.literal_eval(found["gemm"]["inputs.shapes"]) == [[8, 16], [16, 32]]
+    (gather,) = (name for name in found if name.startswith("nccl"))
+    assert ast.literal_eval(found[gather]["inputs.values"])[0] == [5, 6, 0, 256, 2, "cuda:0"]
+    export(run, "chakra", tmp_path / "out")
+    with EtFile(next((tmp_path / "out").glob("*.et"))) as file:
+        inputs = {each.name: each.inputs["values"] for each in file}
+    assert inputs == {name: each["inputs.values"] for name, each in found.items()}
+    again = OpenRun(open_run(str(tmp_path / "out"))).kernels().column("attributes")
+    assert sorted(again.to_pylist()) == sorted(each["attributes"] for each in kernels)
 
 
 def test_by_order_a_name_must_occur_as_often_in_both(tmp_path: Path) -> None:
