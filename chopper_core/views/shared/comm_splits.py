@@ -88,5 +88,5 @@ def expert_note(run: Run, rows: Index) -> tuple[str, ...]:
     most = int(moved.argmax())
     return (
         f"all-to-all: GPU {gpus[most]} moves {moved[most] / moved.mean():.2f} times the mean of "
-        f"{len(gpus)} GPUs (the imbalance of experts)",
+        f"{len(gpus)} GPUs: its experts, or tables of a recommender, are loaded unevenly",
     )
