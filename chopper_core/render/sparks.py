@@ -56,7 +56,8 @@ class SparkScale(Struct, frozen=True):
             line = "".join(glyphs.flat if each else " " for each in np.isfinite(means).tolist())
             room = max(len(means) - len(value), 0)
             return (line[:room] + value)[: len(means)] if room > 1 else line
-        return _roofed(sparkline((means - self.low) / span, glyphs), glyphs)
+        line = sparkline((means - self.low) / span, glyphs)
+        return _roofed(line, glyphs, is_share=unit is Unit.PERCENT)
 
     def tone(self, means: Float64) -> int:
         """The tone of a row by its mean: 0 low on the scale, 1 in its middle, 2 high."""
@@ -67,14 +68,16 @@ class SparkScale(Struct, frozen=True):
         return min(max(int(share * TONES), 0), TONES - 1)
 
 
-def _roofed(line: str, glyphs: Glyphs) -> str:
+def _roofed(line: str, glyphs: Glyphs, is_share: bool) -> str:
     """A sparkline at its top for most of the time as a line there, from which it drops.
 
-    A drop by one level is none: as an almost full block it would stand out.
+    A drop by one level is none: as an almost full block it would stand out. A share that is a
+    level below its top is there, too.
     """
     below, top = glyphs.spark[-2], glyphs.spark[-1]
     known = len(line) - line.count(" ")
-    if line.count(top) * 100 < _ROOFED * known:
+    high = line.count(top) + is_share * line.count(below)
+    if high * 100 < _ROOFED * known:
         return line
     return line.replace(top, glyphs.roof).replace(below, glyphs.roof)
 
