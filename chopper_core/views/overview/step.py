@@ -76,7 +76,7 @@ class Step(Struct, frozen=True, eq=False):
         """The word for an iteration: inference has steps."""
         if not self.iterations:
             return "time"
-        phases = set(distinct(self.nodes.table.phase[self.whole.selection]).tolist())
+        phases = set(self.tree.split(self.view.path, ("phase",)).codes("phase").tolist())
         return "step" if phases & {Phase.PREFILL, Phase.DECODE} else "iteration"
 
     @property
