@@ -29,7 +29,7 @@ from chopper_core.model.charts import (
 from chopper_core.render.ansi import Paint, plain
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.util.errors import UsageError
-from chopper_tui.draw.drawer import UNLIMITED, WHOLE, Canvas, Cell, Drawer, Lens
+from chopper_tui.draw.drawer import UNLIMITED, WHOLE, Canvas, Cell, Drawer, Lens, NothingDrawer
 from chopper_tui.draw.pieces import Line, painted_line
 
 DRAWERS: Final[Mapping[type[Struct], str]] = {
@@ -45,12 +45,15 @@ DRAWERS: Final[Mapping[type[Struct], str]] = {
     SignalRows: "spark_rows.SignalRowsDrawer",
 }
 """Kind of chart → the module and the class of its drawer, imported when one is drawn."""
+_NOTHING: Final = NothingDrawer()
 _TEXT_SIZE: Final = (100, 14)
 _MAX_TEXT_LINES: Final = 40
 
 
 def drawer_of(chart: Chart) -> Drawer[Any]:
     """The drawer of a chart."""
+    if isinstance(chart, BarChart | Composition) and not (chart.series and chart.labels):
+        return _NOTHING
     return _drawer(type(chart))
 
 

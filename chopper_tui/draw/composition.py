@@ -135,6 +135,8 @@ def _entries(
 
 def _legend(entries: list[_LegendEntry], width: int) -> list[Line]:
     """The entries in as few lines as they need, in columns where these take no more."""
+    if not entries:
+        return []
     flowing = _flowing(entries, width)
     if not entries:
         return []

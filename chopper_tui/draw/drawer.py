@@ -210,3 +210,17 @@ def legend_entries(names: Sequence[str], marks: str, inks: Sequence[str]) -> lis
         [(f"  {marks[number % len(marks)]}", inks[number % len(inks)]), (f" {clean(name)}", "dim")]
         for number, name in enumerate(names)
     ]
+
+
+class NothingDrawer(Drawer[Struct]):
+    """A chart without any part or row, such as the time of a scope that took none."""
+
+    is_quick = True
+
+    def lines(self, chart: Struct, width: int, glyphs: Glyphs) -> int:
+        """One."""
+        return 1
+
+    def draw(self, chart: Struct, on: Canvas) -> list[Line]:
+        """A sentence."""
+        return on.fitted([[("no values to draw", "dim")]])

@@ -14,8 +14,10 @@ from chopper_core.model.charts import (
     BarChart,
     BoxChart,
     Chart,
+    Composition,
     HeatMap,
     LineChart,
+    Roofline,
     Series,
     SignalRows,
 )
@@ -33,6 +35,7 @@ from chopper_tui.draw.charts import (
     draw_below,
     lines_below,
     lines_filled,
+    most_lines_below,
     seen,
 )
 from chopper_tui.draw.drawer import Canvas, Lens
@@ -379,3 +382,36 @@ def test_blocks_of_an_icicle_have_names_that_say_something(width: int) -> None:
                 assert "…" in name or not name or any(name in each for each in names)
         body = IcicleDrawer().body(chart, Canvas(width, height, UNICODE.coloured(True), 0, 0))
         assert len(body) == min(height, 42)
+
+
+NONE = np.zeros(0)
+EMPTY: list[Chart] = [
+    BarChart("b", "ms", (), ()),
+    BarChart("b", "ms", (), (Series("a", NONE),)),
+    BoxChart("d", "ms", (), np.zeros((0, 5))),
+    Composition("step", "ms", ("step",), ()),
+    Composition("step", "ms", (), (Series("a", NONE),)),
+    Composition("step", "ms", ("step",), (Series("a", np.zeros(1)),)),
+    HeatMap("h", "ms", (), (), "x", np.zeros((0, 0))),
+    HeatMap("h", "ms", ("a",), (), "x", np.zeros((1, 0))),
+    HeatMap("h", "ms", (), ("a",), "x", np.zeros((0, 1))),
+    LineChart("c", "MHz", "time", "ms", (), ()),
+    LineChart("c", "MHz", "time", "ms", (NONE,), (Series("a", NONE),)),
+    Roofline("r", (), NONE, NONE, NONE, NONE, NONE, (), None, ()),
+    SignalRows("s", "W", "time", "ms", (0.0, 1.0), (), np.zeros((0, 4)), NONE, ()),
+    SignalRows(
+        "s", "W", "time", "ms", (1.0, 1.0), ("a",), np.full((1, 1), NAN), np.full(1, NAN), ()
+    ),
+]
+
+
+@pytest.mark.parametrize("chart", EMPTY, ids=lambda chart: type(chart).__name__)
+def test_a_chart_of_nothing_is_drawn(chart: Chart) -> None:
+    """Random keys found views whose scope took no time: a composition without parts."""
+    for width, height in ((1, 1), (8, 3), (80, 14)):
+        for glyphs in (UNICODE, ASCII):
+            lines = text(chart, width, height, glyphs)
+            assert len(lines) <= max(height, 0)
+            most_lines_below([chart], width, glyphs)
+            lines_below([chart, chart], width, glyphs)
+            lines_filled([chart], width, height, glyphs)
