@@ -16,7 +16,7 @@ from textual.binding import Binding, BindingType
 from textual.command import CommandPalette
 from textual.containers import Vertical
 from textual.screen import ModalScreen, Screen
-from textual.widgets import Label, OptionList
+from textual.widgets import Input, Label, OptionList
 from textual.widgets.option_list import Option
 
 from chopper_core.metrics import Metric
@@ -33,6 +33,8 @@ _MIN_OPTION_CELLS: Final = 69
 _FRAME_CELLS: Final = 7
 """Cells of the box around an option: its border, its padding, the scrollbar."""
 _LOADING_WIDTH: Final = 60
+_MAX_SOUGHT: Final = 60
+"""Characters that are looked for in the palette."""
 
 
 def _is_on_top(screen: Screen[T]) -> bool:
@@ -49,6 +51,10 @@ def _shade(screen: Screen[Any]) -> Style:
 
 class ActionPalette(CommandPalette):
     """The palette of all actions; it closes once."""
+
+    def on_mount(self) -> None:
+        """Take no text that takes seconds to look for: a pasted page, say."""
+        self.query_one(Input).max_length = _MAX_SOUGHT
 
     def render(self) -> RenderableType:
         """The explorer, dimmed."""

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 from rich.style import Style
 from textual import events
-from textual.widgets import OptionList
+from textual.widgets import Input, OptionList
 
 from chopper_core.ingest.open import open_run
 from chopper_core.model.view import View
@@ -112,6 +112,16 @@ async def test_the_palette_opens_once_and_over_the_explorer_alone() -> None:
         at.send("escape", "ctrl+p", "escape", "?", "ctrl+p")
         await at.settle()
         assert isinstance(at.app.screen, TextReader) and len(at.app.screen_stack) == 2
+
+
+async def test_the_palette_looks_for_no_page_that_is_pasted() -> None:
+    """5,000 characters took 3.6 s of the processor."""
+    async with explorer() as at:
+        await at.press("ctrl+p")
+        at.paste("x" * 5000)
+        at.send(*"redraw")
+        await at.settle()
+        assert at.app.screen.query_one(Input).value == "redraw"
 
 
 async def test_a_click_on_an_option_that_is_gone_does_nothing() -> None:

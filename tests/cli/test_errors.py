@@ -1,0 +1,136 @@
+# ruff: noqa: E501
+"""Every error that a user can cause: its sentence, its exit code, and no traceback.
+
+The table in docs/errors.md is what these say; `make docs` rewrites it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import sqlite3
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from chopper_tui.cli import main
+from tests.conftest import ROOT
+from tests.ingest.test_run_sets import trace
+
+PAGE: Final = ROOT / "docs" / "errors.md"
+CASES: Final = {
+    "": [
+        "nowhere", "shwo", "--replay nowhere.log", "--replay rank0.json", "--replay",
+        "run --play nowhere.keys", "run --play odd.keys", "run --size big", "--debug=text.json/x keys",
+    ],
+    "show": [
+        "show", "show nowhere", "show empty", "show folder", "show text.json", "show zeros.json",
+        "show cut.json", "show idle.json", "show run.pkl", "show other.db", "show run:gpu=9",
+        "show run:layer=1", "show 'run:gpu=0/gpu=1'", "show 'run:colour=1'", "show 'run?view=magic'",
+        "show 'run?by=magic&view=kernels'", "show 'run?sort=magic'", "show 'run?columns=magic'",
+        "show 'run?filter=('", "show 'run?metric=magic'",
+        "show 'run?stat=magic'", "show 'run?magic=1'", "show 'run?from=soon'", "show 'run?base=nowhere'",
+        "show 'run?base=@nobody'", "show run --format pdf",
+        "show run --limit many", "show run --clock x", "show run --gpu x", "show run --hardware magic",
+        "show run --hardware odd.toml", "show run --parallel tp=x", "show run --jobs 0",
+        "show run --max-memory 1M", "show run --max-memory much", "show run -o text.json/x.md",
+        "show run --magic",
+    ],
+    "diff": [
+        "diff run", "diff run nowhere", "diff run other --fail-if magic",
+        "diff run other --fail-if 'magic>+1%'", "diff run slow --fail-if 'step_time>+1%'",
+    ],
+    "runs": [
+        "runs nowhere", "runs empty", "runs runs --of magic", "runs runs --max-memory 5", "runs runs --sort magic",
+        "runs runs --sweep magic", "runs runs --set magic",
+    ],
+    "ingest": [
+        "ingest", "ingest run", "ingest -o store", "ingest nowhere -o store", "ingest run -o text.json",
+        "ingest run -o folder", "ingest --finish store", "ingest run --into store --clock x=+1s",
+        "ingest run -o store --scheduler tcp://host:1", "ingest run -o store --engine dask",
+        "ingest run -o text.json/store",
+    ],
+    "export": [
+        "export run --to magic -o x", "export run --to parquet -o text.json", "export run --to parquet",
+        "export run --to parquet -o x --iteration 99",
+    ],
+    "other commands": [
+        "info nowhere", "check nowhere", "check rank0.json", "baseline set one", "baseline remove one",
+        "cache list --old", "cache burn", "keys --format pdf",
+    ],
+}  # fmt: skip
+"""Command → what is asked of it, where the files are those of `files`."""
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Runs, and files that are none."""
+    monkeypatch.chdir(tmp_path)
+    for name, step in (("run", 100), ("other", 100), ("slow", 300)):
+        trace(Path(name), step_us=step)
+    trace(Path("runs/a"))
+    trace(Path("runs/b"))
+    trace(Path("."))
+    Path("empty").mkdir()
+    Path("folder").mkdir()
+    Path("folder", "notes.txt").write_text("notes")
+    Path("text.json").write_text("all is well")
+    Path("zeros.json").write_bytes(bytes(4096))
+    Path("cut.json").write_bytes(Path("rank0.json").read_bytes()[:120])
+    Path("idle.json").write_text('{"traceEvents": []}')
+    Path("run.pkl").write_bytes(b"\x80\x04.")
+    sqlite3.connect("other.db").execute("create table t (x)").connection.close()
+    Path("odd.keys").write_text("j\nhyper+x\n")
+    Path("odd.toml").write_text("peak = [")
+    return tmp_path
+
+
+def provoked(command: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    """The exit code and what standard error says, with paths as from the folder."""
+    capsys.readouterr()
+    try:
+        code = main(shlex.split(command))
+    except SystemExit as left:
+        code = int(left.code or 0)
+    said = capsys.readouterr().err
+    for name in ("STATE", "CONFIG", "CACHE"):
+        said = said.replace(os.environ[f"XDG_{name}_HOME"], f"${name}")
+    for path in (folder.resolve(), folder):
+        said = said.replace(f"{path}{os.sep}", "").replace(str(path), ".")
+    return code, re.sub(r"-[0-9a-f]{12}\.chopper", "-….chopper", said.strip())
+
+
+@pytest.mark.parametrize("group", CASES)
+def test_every_error_is_a_sentence(
+    group: str, files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = []
+    for command in CASES[group]:
+        code, said = provoked(command, files, capsys)
+        assert code in (0, 1, 2, 3, 4), command
+        assert "Traceback" not in said and "an error in Chopper" not in said, (command, said)
+        assert len(said.splitlines()) <= 2, (command, said)
+        # A view without rows, and a limit that is exceeded, are said on standard output.
+        assert said or code in (0, 4), command
+        if said:
+            rows.append(f"| `chopper {command}` | {code} | {_cell(said)} |")
+    _check(group or "the explorer", rows)
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
+
+
+def _check(group: str, rows: list[str]) -> None:
+    """The rows of a group in the page, or written into it."""
+    name = group.replace(" ", "-")
+    start, end = f"<!-- {name} -->\n", f"\n<!-- /{name} -->"
+    expected = "\n".join(["| command | exit code | says |", "| :-- | --: | :-- |", *rows])
+    page = PAGE.read_text(encoding="utf-8")
+    if os.environ.get("CHOPPER_UPDATE_GOLDENS"):
+        head, rest = page.split(start)
+        PAGE.write_text(head + start + expected + end + rest.split(end)[1], encoding="utf-8")
+        return
+    assert page.split(start)[1].split(end)[0] == expected
