@@ -101,7 +101,7 @@ def find_runs(names: Sequence[str]) -> list[FoundRun]:
         if not root.is_dir() or is_store(root):
             found.append(FoundRun(root.name, str(root)))
             continue
-        parts, empty = _below(root, is_root=True)
+        parts, empty = _below(root, set(), is_root=True)
         every = [(part, False) for part in parts]
         for part, is_empty in [*every, *((_Part(path, frozenset()), True) for path in empty)]:
             below = part.path.relative_to(root) / _stem(part.files[0] if part.files else "")
@@ -123,16 +123,27 @@ def holds_runs(name: str) -> bool:
         return False
     if len(roots) == 1:
         return len(find_runs([name])) > 1
-    parts = [part for root in roots for part in _below(root, is_root=True)[0]]
+    parts = [part for root in roots for part in _below(root, set(), is_root=True)[0]]
     return len(parts) > 1 and not _are_one(parts)
 
 
-def _below(folder: Path, *, is_root: bool = False) -> tuple[list[_Part], list[Path]]:
-    """The runs at or below a directory, and directories without data beside them."""
-    if is_store(folder):
-        return [_Part(folder, frozenset((Family.TRACE, Family.TELEMETRY)))], []
+def _below(
+    folder: Path, seen: set[tuple[int, int]], *, is_root: bool = False
+) -> tuple[list[_Part], list[Path]]:
+    """The runs at or below a directory, and directories without data beside them.
+
+    A directory that links lead to again is passed over: `seen` has those that were entered.
+    """
     try:
-        entries = sorted(os.scandir(folder), key=lambda each: natural_key(each.name))
+        state = folder.stat()
+        if (state.st_dev, state.st_ino) in seen:
+            return [], []
+        seen.add((state.st_dev, state.st_ino))
+        if is_store(folder):
+            return [_Part(folder, frozenset((Family.TRACE, Family.TELEMETRY)))], []
+        entries = sorted(
+            os.scandir(folder), key=lambda each: (each.is_symlink(), natural_key(each.name))
+        )
     except OSError:
         return [], []
     entries = [each for each in entries if not each.name.startswith(".")]
@@ -151,7 +162,7 @@ def _below(folder: Path, *, is_root: bool = False) -> tuple[list[_Part], list[Pa
         if not entry.is_dir():
             continue
         path = Path(entry.path)
-        found, empty = _below(path)
+        found, empty = _below(path, seen)
         parts += found
         beside += empty
         if found:

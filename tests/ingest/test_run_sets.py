@@ -447,3 +447,13 @@ def test_ranks_that_differ_are_one_run_and_worlds_that_differ_are_not(sweep: Pat
     # Beside directories with runs, each is one.
     trace(sweep / "deeper" / "tp2")
     assert find_runs([str(sweep)])[0].name == "deeper/tp2"
+
+
+def test_links_lead_to_each_run_once(sweep: Path) -> None:
+    trace(sweep / "tp2")
+    trace(sweep / "run one")
+    (sweep / "again").symlink_to("tp2")
+    (sweep / "loop").mkdir()
+    (sweep / "loop" / "self").symlink_to("..")
+    (sweep / "dangling").symlink_to("nowhere")
+    assert [each.name for each in find_runs([str(sweep)])] == ["run one", "tp2"]

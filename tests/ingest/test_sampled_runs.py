@@ -20,6 +20,7 @@ from chopper_core.render import as_json, as_text
 from chopper_core.render.info import as_text as info_text
 from chopper_core.util.errors import NoSuchNode, UsageError
 from chopper_core.views.query import frame_of
+from chopper_core.views.runs.columns import figures_of_run, with_settings
 from tests.align.traces import GEMM, TinyTrace
 from tests.charllm import START_S, STEPS, WRAP, directory, write
 from tests.realdata.conftest import FOLDER
@@ -93,6 +94,11 @@ def test_the_reference_numbers(reference: Run) -> None:
     efficiency = re.search(r"([\d.]+) samples/\(s·MJ\)", speed)
     assert efficiency is not None
     assert float(efficiency[1]) == pytest.approx(82.04170407496699, abs=1e-4)
+    row = with_settings(figures_of_run(run), {"global_batch": 128, "steps": 1}).figures
+    assert row["samples_per_s_mj"] == pytest.approx(82.04170407496699, rel=CLOSE)
+    assert row["gpu_power_w"] == pytest.approx(492.41394980597295, rel=CLOSE)
+    assert row["j_per_step"] == pytest.approx(156795.74540030956, rel=CLOSE)
+    assert row["lowest_mhz"] == 1980 - 15 * 8
 
 
 def test_every_view_of_samples_prints(reference: Run) -> None:

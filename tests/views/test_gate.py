@@ -136,6 +136,11 @@ def test_parts_that_are_missing() -> None:
         ("steptime>+2%", "unknown column 'steptime'"),
         ("node=1/elapsed_ns>+2%", "is not LEVEL=LABEL"),
         ("gpu=1/step_time>+2%", "is of whole iterations"),
+        ("power_w>+1ms", "power_w is in W, not in ms"),
+        ("step_time>+1GB", "step_time_ns is in ns, not in GB"),
+        ("kernels>+1W", "kernels is in no unit, not in W"),
+        ("step_time>+2%%", "is not a limit such as"),
+        ("step_time>nan%", "is not a limit such as"),
     ],
 )
 def test_invalid_limits(text: str, why: str) -> None:

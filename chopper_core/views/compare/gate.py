@@ -43,6 +43,12 @@ _SCALES: Final = {
     "": 1.0, "%": 1.0, "ns": 1.0, "us": 1e3, "µs": 1e3, "ms": 1e6, "s": 1e9, "w": 1.0, "mhz": 1.0,
     "j": 1.0, "b": 1.0, "kb": 1e3, "mb": 1e6, "gb": 1e9,
 }  # fmt: skip
+_UNITS: Final = {
+    **dict.fromkeys(("ns", "us", "µs", "ms", "s"), Unit.NS),
+    **dict.fromkeys(("b", "kb", "mb", "gb"), Unit.BYTES),
+    "w": Unit.WATTS, "mhz": Unit.MHZ, "j": Unit.JOULES,
+}  # fmt: skip
+"""The unit of the figures that a unit of a limit is for."""
 STEP_TIME: Final = column(
     "step_time_ns",
     "ns",
@@ -115,7 +121,7 @@ class Judged(Struct, frozen=True):
             why = f"not beyond the noise of {over} (q {self.q:.2g})"
         else:
             why = f"beyond the noise of {over} (q {self.q:.2g})"
-        if self.runs == 1:
+        if self.runs == 1 and np.isfinite(self.q):
             why += "; the noise between runs is unknown"
         return f"{what}: {self.change_pct:+.1f} %, {values}, {why}"
 
@@ -143,6 +149,9 @@ def parse_limit(text: str) -> Limit:
     if unit not in _SCALES:
         raise UsageError(f"{text!r} has an unknown unit {match['unit']!r}")
     of_percents = figure in METRICS and METRICS[figure].unit is Unit.PERCENT
+    own = _metric_of(figure).unit
+    if unit in _UNITS and figure in (*METRICS, STEP_TIME.name, TOKENS.name) and own != _UNITS[unit]:
+        raise UsageError(f"{text!r}: {figure} is in {own or 'no unit'}, not in {match['unit']}")
     number = float(match["number"]) * _SCALES[unit]
     is_relative = unit == "%" and not of_percents
     return Limit(text.strip(), tuple(path), figure, match["sign"] == ">", number, is_relative)
