@@ -349,8 +349,8 @@ def _read(path: Path) -> tuple[dict[int, str], str]:
     is_headed = bool(rows) and [cell.strip().casefold() for cell in rows[0]] == _HEADING
     for cells in rows[1:] if is_headed else ():
         if len(cells) != len(_HEADING) or not cells[0].strip().isdecimal() or not cells[1].strip():
-            return {}, f"{path} is no map of slots: each line is a GPU's number and a word."
+            return {}, f"{path} isn't a map of slots: each line is a GPU's number and a word."
         slots[int(cells[0])] = cells[1].strip()
     if not slots:
-        return {}, f"{path} is no map of slots: it has no lines below the heading gpu,slot."
+        return {}, f"{path} isn't a map of slots: it has no lines below the heading gpu,slot."
     return slots, ""

@@ -202,7 +202,7 @@ class LaneCells(Struct, frozen=True, eq=False):
     spans: tuple[Span, ...]
     """Activities wide enough for a label."""
     class_ns: Int64 | None = None
-    """Classes x cells: the time in which compute of each class runs; None where none is told."""
+    """Classes x cells: the time in which compute of each class runs; None if unknown."""
 
 
 class Ghost(Struct, frozen=True, eq=False):

@@ -42,7 +42,7 @@ def set_baseline(name: str, *runs: str) -> tuple[str, ...]:
     Raises UsageError, DataError.
     """
     if not name.replace("-", "_").replace(".", "_").isidentifier():
-        raise UsageError(f"{name!r} is no name of a baseline: letters, digits, - . and _")
+        raise UsageError(f"{name!r} isn't a baseline's name: use letters, digits, - . and _")
     paths = [Path(each).expanduser() for run in runs for each in named_runs(run)]
     for path in paths:
         if not path.exists():

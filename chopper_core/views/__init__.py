@@ -50,7 +50,7 @@ def view_module(name: str) -> ViewModule:
     """The module of a view; raises UsageError for an unknown name."""
     if name == "info":
         raise UsageError(
-            "info is no table: `chopper info RUN` prints it, 0 in the explorer shows it"
+            "info isn't a table: `chopper info RUN` prints it, 0 in the explorer shows it"
         )
     if name not in VIEWS and name not in SET_VIEWS:
         raise UsageError(f"unknown view {name!r}; the views are {', '.join(VIEWS)}")

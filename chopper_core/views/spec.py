@@ -101,7 +101,7 @@ class ViewModule(Protocol):
 
     @property
     def SPEC(self) -> ViewSpec:  # noqa: N802 (a constant of the module)
-        """What is said of the view."""
+        """The view as help and choosers show it."""
 
     def answer(self, run: Run, view: View) -> ViewResult:
         """The rows for a view; raises UsageError where the run or the scope has nothing to show."""

@@ -62,7 +62,7 @@ def read(path: Path, _progress: Progress = silent) -> Schedule:
     try:
         document = json.loads(data.decode("utf-8", "replace"))
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{path} is no valid JSON: {error}.") from error
+        raise DataError(f"{path} isn't valid JSON: {error}.") from error
     losses = Losses()
     rank = int(match[1]) if match else 0
     layout = _layout_beside(path)

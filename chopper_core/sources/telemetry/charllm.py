@@ -157,7 +157,7 @@ def _why_not(path: Path) -> str:
     if metric == "system_cpu_usage":
         return "mixes the seconds of several states of a processor, which nothing tells apart"
     if told is None:
-        return f"has no headings, and {metric!r} in its name is no known metric of CharLLM-PPT"
+        return f"has no headings, and {metric!r} in its name isn't a known metric of CharLLM-PPT"
     if metric == "mem_util" and not _has_nvidia_files(path.parent):
         return (
             "is the memory's activity on NVIDIA and the memory in use on AMD; the directory has no "
