@@ -70,7 +70,7 @@ def answer(run: Run, view: View) -> ViewResult:
     """A row per GPU: its figure, coordinates, node and slot; the grid as a heat map."""
     name = view.of or next((n for n in _USUAL if is_measured(n, run.table)), _OTHERWISE)
     if _AND in name:
-        return _several(run, view, [each.strip() for each in name.split(_AND) if each.strip()])
+        return _several(run, view, answer)
     figure = metric_named(name, run.table, run.counter_info)
     tree = run.tree_of(view)
     parent = tree.node(view.path)
@@ -87,9 +87,13 @@ def answer(run: Run, view: View) -> ViewResult:
     return replace(found, total={} if total is None else {figure.name: total}, whole=parent)
 
 
-def _several(run: Run, view: View, names: list[str]) -> ViewResult:
+def _several(run: Run, view: View, one: Callable[[Run, View], ViewResult]) -> ViewResult:
     """Several figures: a row of the map each, as the difference from its median over the GPUs."""
-    parts = [answer(run, replace(view, of=name)) for name in dict.fromkeys(names)]
+    names = dict.fromkeys(name for each in view.of.split(_AND) if (name := each.strip()))
+    if not names:
+        raise UsageError("of= takes the names of columns, with commas between them")
+    parts = [one(run, replace(view, of=name)) for name in names]
+    opens = {label: (part, row) for part in parts for row, label in enumerate(part.labels)}
     gpus = sorted({int(label) for part in parts for label in part.labels})
     rows = {gpu: place for place, gpu in enumerate(gpus)}
     places = places_of(run, gpus)
@@ -120,7 +124,7 @@ def _several(run: Run, view: View, names: list[str]) -> ViewResult:
         parts[0],
         labels=[str(gpu) for gpu in gpus],
         columns=(*own, *parts[0].columns[2:]) if len(parts[0].labels) == len(gpus) else tuple(own),
-        opens=lambda row: child_of(view, "gpu", str(gpus[row])),
+        opens=lambda row: (at := opens[str(gpus[row])])[0].opens(at[1]),
         total={name: value for part in parts for name, value in part.total.items()},
         headline=tuple(line for part in parts for line in part.headline),
         charts=(chart,),
@@ -129,6 +133,8 @@ def _several(run: Run, view: View, names: list[str]) -> ViewResult:
 
 def of_samples(run: Run, view: View) -> ViewResult:
     """The grid of a run of telemetry alone."""
+    if _AND in view.of:
+        return _several(run, view, of_samples)
     own = {metric.name: (metric, values) for metric, values in columns_of(run)}
     name = view.of or next((each for each in _USUAL_SAMPLED if each in own), "")
     if name not in own:

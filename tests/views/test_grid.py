@@ -15,7 +15,7 @@ from chopper_core.model.overrides import overrides_of
 from chopper_core.model.run import Run
 from chopper_core.query.frame import Frame
 from chopper_core.render import as_text
-from chopper_core.util.errors import UsageError
+from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.views.query import frame_of, query
 from tests.charllm import directory
 from tests.pipelines import pipeline_run
@@ -121,6 +121,16 @@ def test_rows_are_figures_where_several_are_asked_for() -> None:
         assert map_of.numbers[row, there] == pytest.approx(expected)
         assert int(np.nanargmax(np.abs(map_of.numbers[row, there]))) == config.hot_rank
     assert len(found.headline) == 2
+
+
+def test_several_figures_of_samples_alone(tmp_path: Path) -> None:
+    run = open_run(str(directory(tmp_path, 16, 20)), jobs=1)
+    found = frame(run, "&of=mean_power_w,mean_hot_c")
+    assert chart(found).numbers.shape == (2, 17)
+    assert found.target(3).filter == "gpu:3"
+    for text in (",", "mean_power_w,no_such"):
+        with pytest.raises((UsageError, NothingToShow)):
+            query(run, address.parse(f"R?view=grid&of={text}"))
 
 
 def test_expert_ranks_stand_beside_their_replicas() -> None:
