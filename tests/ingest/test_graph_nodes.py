@@ -329,8 +329,8 @@ def test_the_peer_of_a_measured_send_is_that_of_its_arguments(tmp_path: Path) ->
 
 
 def test_a_value_of_any_size_is_left_out_and_counted(tmp_path: Path) -> None:
-    huge = node(1, 5, stream=7, text="x" * (1 << 19), short="y")
-    huge.attributes["list"] = Attribute("int64_list", [7] * (1 << 19))
+    huge = node(1, 5, stream=7, text="x" * ((1 << 18) + 1), short="y")
+    huge.attributes["list"] = Attribute("int64_list", [7] * ((1 << 18) + 1))
     run = open_run(str(written(tmp_path / "t.0.et", [huge])))
     ((_, kept),) = attributes_of(run).items()
     assert kept == {"short": ("string", "y")}
