@@ -19,6 +19,8 @@ TONES: Final = 3
 _ENDS: Final = (0.01, 0.99)
 _ROOFED: Final = 70
 """Percentage of a row's cells at the top of the scale from which they are a line, not a wall."""
+_NARROW: Final = 0.02
+"""Of its high end: the span of a scale whose levels are too close to matter."""
 _FLAT: Final = 0.01
 """A scale that spans less of its high end shows noise: it is widened to this."""
 
@@ -57,7 +59,7 @@ class SparkScale(Struct, frozen=True):
             room = max(len(means) - len(value), 0)
             return (line[:room] + value)[: len(means)] if room > 1 else line
         line = sparkline((means - self.low) / span, glyphs)
-        return _roofed(line, glyphs, is_share=unit is Unit.PERCENT)
+        return _roofed(line, glyphs, is_narrow=span <= _NARROW * abs(self.high))
 
     def tone(self, means: Float64) -> int:
         """The tone of a row by its mean: 0 low on the scale, 1 in its middle, 2 high."""
@@ -68,18 +70,19 @@ class SparkScale(Struct, frozen=True):
         return min(max(int(share * TONES), 0), TONES - 1)
 
 
-def _roofed(line: str, glyphs: Glyphs, is_share: bool) -> str:
+def _roofed(line: str, glyphs: Glyphs, is_narrow: bool) -> str:
     """A sparkline at its top for most of the time as a line there, from which it drops.
 
-    A drop by one level is none: as an almost full block it would stand out. A share that is a
-    level below its top is there, too.
+    On a narrow scale a level below its top is there, too: as an almost full block it would stand
+    out.
     """
     below, top = glyphs.spark[-2], glyphs.spark[-1]
     known = len(line) - line.count(" ")
-    high = line.count(top) + is_share * line.count(below)
-    if high * 100 < _ROOFED * known:
+    high = line.count(top) + is_narrow * line.count(below)
+    if high * 100 < _ROOFED * known or not line.count(top):
         return line
-    return line.replace(top, glyphs.roof).replace(below, glyphs.roof)
+    line = line.replace(top, glyphs.roof)
+    return line.replace(below, glyphs.roof) if is_narrow else line
 
 
 def sampled(rows: int) -> Index:

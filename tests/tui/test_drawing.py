@@ -365,8 +365,14 @@ def test_a_sparkline_at_its_top_is_a_line_there_not_a_wall() -> None:
     means = np.full(15, 100.0)
     means[7] = 99.1
     assert scale.line(means, Unit.PERCENT, UNICODE) == "▔" * 7 + "▂" + "▔" * 7
+    means[0] = 99.9
+    assert scale.line(means, Unit.PERCENT, UNICODE) == "▔" * 7 + "▂" + "▔" * 7
+    # On a wide scale a level is worth seeing.
+    wide = np.array([90.0, 100, 100, 100, 100, 20, 100, 100, 100, 100])
+    shown = SparkScale(0.0, 100.0).line(wide, Unit.PERCENT, UNICODE)
+    assert shown == "▇▔▔▔▔▂▔▔▔▔"
     means[3:12] = 99.5
-    assert scale.line(means, Unit.PERCENT, UNICODE).count("█") == 6
+    assert "▔" not in scale.line(means, Unit.PERCENT, UNICODE)
 
 
 @pytest.mark.parametrize("width", range(40, 200, 20))
