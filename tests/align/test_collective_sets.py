@@ -192,3 +192,15 @@ def test_lost_labels_cost_stages_little() -> None:
     ]
     assert all(len(each) == 1 for each in shown)
     assert len(shown) >= 0.98 * (whole.members.sizes() > 1).sum()
+
+
+def test_groups_of_one_label_are_told_apart_by_the_layout() -> None:
+    run, config, truth = pipeline_run("tp=2,pp=4", names_groups=False)
+    labels = {"unnamed group of 2": "TENSOR_MODEL_PARALLEL_GROUP of 2"}
+    names = tuple(labels.get(name, name) for name in run.table.names)
+    shared = replace(run, table=replace(run.table, names=names))
+    count = config.steps * config.microbatches * 2 * config.layers
+    groups = {tuple(group): count for group in truth["groups"]["tp"]}
+    assert members_by_group(shared, kind="all_reduce") == groups
+    unlocated = replace(shared, overrides=replace(shared.overrides, parallel=""))
+    assert members_by_group(unlocated, kind="all_reduce") == {}
