@@ -457,3 +457,17 @@ def test_links_lead_to_each_run_once(sweep: Path) -> None:
     (sweep / "loop" / "self").symlink_to("..")
     (sweep / "dangling").symlink_to("nowhere")
     assert [each.name for each in find_runs([str(sweep)])] == ["run one", "tp2"]
+
+
+def test_a_run_that_is_being_written_is_partial(sweep: Path) -> None:
+    for name in ("mbs1", "mbs2"):
+        trace(sweep / name)
+    file = sweep / "mbs2" / "rank0.json"
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    frame = chopper.runs(sweep, columns=["status", "reason"], jobs=1)
+    assert frame.row(0) == {"status": "ok", "reason": None}
+    assert frame.row(1)["status"] == "partial"
+    assert "rank0.json: The file ends in the middle of" in str(frame.row(1)["reason"])
+    # Once it is whole, so is the row.
+    trace(sweep / "mbs2")
+    assert chopper.runs(sweep, columns=["status"], jobs=1).row(1) == {"status": "ok"}

@@ -7,6 +7,7 @@ mean, smallest or largest of its rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import PurePath
 from typing import Final
 
 import numpy as np
@@ -217,7 +218,8 @@ RUN_COLUMNS: Final = {
 GPUS: Final = column("gpus", "", "GPUs", "The number of GPUs with data.")
 STATUS: Final = column(
     "status", "", "status",
-    "ok; short: no complete iteration; partial: some files can't be read; failed: none can.",
+    "ok; short: no complete iteration; partial: some files, or parts of them, can't be read; "
+    "failed: none can.",
 )  # fmt: skip
 REASON: Final = column(
     "reason", "", "reason", "Why a run is short, partial or failed.",
@@ -279,6 +281,9 @@ def figures_of_run(run: Run) -> RunFigures:
         problem = str(run.failed[0][1])
         more = len(run.failed) - 1
         problem += f" So with {more} other files." if more else ""
+    elif lost := [(each, loss) for each in run.sources for loss in each.losses]:
+        problem = f"{PurePath(lost[0][0].path).name}: {lost[0][1]}"
+        problem += f" And {len(lost) - 1} more losses." if len(lost) > 1 else ""
     steps_ns = _steps_ns(run) if "step_time_ns" in figures else ()
     is_short = not steps_ns
     if is_short and not problem:
