@@ -76,6 +76,9 @@ def draw(
 
     `row` and `column` are those of the cursor, for charts that show it.
     """
+    # A pane that is being hidden has no cells, less its margin.
+    if width < 1 or height < 1:
+        return []
     return drawer_of(chart).draw(chart, Canvas(width, height, glyphs, row, column))
 
 
@@ -92,7 +95,7 @@ def draw_below(
     Line charts below it take their minimum; spare lines go to charts that show more with them,
     else to rows that get higher.
     """
-    if drawer_of(charts[0]).is_alone:
+    if drawer_of(charts[0]).is_alone or width < 1 or height < 1:
         return draw(charts[0], width, height, glyphs, row)
     drawn: list[Line] = []
     for chart, lines in zip(charts, _heights(charts, width, height, glyphs), strict=False):

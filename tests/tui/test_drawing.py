@@ -413,9 +413,10 @@ EMPTY: list[Chart] = [
 
 @pytest.mark.parametrize("chart", EMPTY, ids=lambda chart: type(chart).__name__)
 def test_a_chart_of_nothing_is_drawn(chart: Chart) -> None:
-    """Random keys found views whose scope took no time: a composition without parts."""
-    for width, height in ((1, 1), (8, 3), (80, 14)):
+    """Random keys found a composition without parts, and a pane that is being hidden."""
+    for width, height in ((-1, 4), (4, 0), (1, 1), (8, 3), (80, 14)):
         for glyphs in (UNICODE, ASCII):
+            assert len(draw_below([chart, chart], width, height, glyphs)) <= max(height, 0)
             lines = text(chart, width, height, glyphs)
             assert len(lines) <= max(height, 0)
             most_lines_below([chart], width, glyphs)
