@@ -22,6 +22,7 @@ from chopper_core.util.errors import DataError
 MAX_MESSAGE_BYTES: Final = 1 << 26
 """A node larger than this is refused: a million dependencies take 3 MB."""
 _MAX_LENGTH_BYTES: Final = 5
+_FEW_NODES: Final = 1 << 18
 
 
 class EtFile:
@@ -71,6 +72,8 @@ class EtFile:
                     f"{self.path} is damaged: node {self.nodes + 1:,} of the file {error}."
                 ) from error
             self.nodes += 1
+            if self.nodes > max(_FEW_NODES, self._source.size_bytes):
+                raise DataError(f"{self.path} holds more nodes than bytes, as no true trace does.")
             yield node
 
     def _message(self) -> bytes | None:

@@ -31,7 +31,7 @@ _FORMAT: Final = "Primus pipeline dump"
 _KEYS: Final = ("fwd_start", "fwd_end", "bwd_start", "bwd_end")
 _OPENING: Final = re.compile(r'\s*\{\s*"\d+"\s*:\s*\{')
 _RANK: Final = re.compile(r"(\d{1,6})\.json(?:\.gz)?$", re.IGNORECASE)
-_MAX_BYTES: Final = 1 << 26
+_MAX_BYTES: Final = 1 << 25
 """A dump of a thousand steps of a hundred microbatches is smaller."""
 _MS: Final = 1e6
 _MAX_MS: Final = 1e12
