@@ -10,6 +10,7 @@ from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
+from textual.content import Content
 from textual.widgets import Static
 
 from chopper_tui.widgets.dialogs import Sought
@@ -58,7 +59,7 @@ class TextReader(Sought[None]):
             if all(word in entry.plain.lower() for word in words):
                 shown.append_text(entry)
         self.query_one(Static).update(shown if words else self._text)
-        self._box.border_title = Text(self._title + self.typed).markup
+        self._box.border_title = Content(self._title + self.typed)
         self._box.scroll_home(animate=False)
 
     def __init__(
@@ -93,7 +94,7 @@ class TextReader(Sought[None]):
     def compose(self) -> ComposeResult:
         """The text in a frame."""
         with VerticalScroll(id="box", can_focus=False) as box:
-            box.border_title = Text(self._title).markup
+            box.border_title = Content(self._title)
             box.border_subtitle = "/ searches, esc closes"
             yield Static(self._text)
 

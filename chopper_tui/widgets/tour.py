@@ -10,6 +10,7 @@ from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
+from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
@@ -34,7 +35,7 @@ class TourBox(Dialog[int]):
     def compose(self) -> ComposeResult:
         """The text in a frame."""
         with Vertical(id="box") as box:
-            box.border_title = Text(self._title).markup
+            box.border_title = Content(self._title)
             box.border_subtitle = "⏎ next, ← back, esc ends" if self._is_wide else "⏎ ← esc"
             yield Static(Text(self._text))
 

@@ -124,6 +124,16 @@ async def test_the_palette_looks_for_no_page_that_is_pasted() -> None:
         assert at.app.screen.query_one(Input).value == "redraw"
 
 
+@pytest.mark.parametrize("typed", ["[: a", "[/", "[red]x", "\\[", "]["])
+async def test_help_searches_for_markup(typed: str) -> None:
+    """A search for `[:` ended the explorer in a MarkupError: the title shows it."""
+    async with explorer() as at:
+        await at.press("?", "/")
+        await at.type(typed)
+        assert at.app.crash is None and isinstance(at.app.screen, TextReader)
+        assert typed.rstrip() in at.text()
+
+
 async def test_a_click_on_an_option_that_is_gone_does_nothing() -> None:
     async with explorer() as at:
         await at.press("o")
