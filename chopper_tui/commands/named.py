@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from argparse import Namespace
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 _TRACES: Final = (".json", ".json.gz", ".rpd")
 """Endings of traces: a directory that has them is a run."""
+_TRACE_KEYS: Final = ("traceEvents", "deviceProperties", "schemaVersion", "schema_version", "nodes")
+"""Keys near the start of any trace in JSON."""
 
 
 def against(name: str, base: str, path: str = "") -> str:
@@ -72,13 +75,26 @@ def _may_hold_runs(name: str) -> bool:
     if not all(path.is_dir() and not is_store(path) for path in paths):
         return False
     names = [entry for path in paths for entry in os.scandir(path) if entry.name[0] != "."]
-    traces = [entry.name for entry in names if entry.name.endswith(_TRACES)]
+    traces = [entry for entry in names if entry.name.endswith(_TRACES)]
     if traces:
         from chopper_core.sources.ranks import rank_in_name
+        from chopper_core.sources.shared.text import FileHead
 
-        ranks = [rank_in_name(each) for each in traces]
-        return len(traces) > 1 and (None in ranks or len(set(ranks)) < len(ranks))
+        # Telling formats apart takes longer than opening a cached run: notes beside traces, such
+        # as a configuration, have none of a trace's keys at their start.
+        ranks = [
+            rank
+            for each in traces
+            if (rank := rank_in_name(each.name)) is not None
+            or not each.name.endswith(".json")
+            or _may_be_trace(FileHead(Path(each.path)).text)
+        ]
+        return len(ranks) > 1 and (None in ranks or len(set(ranks)) < len(ranks))
     return len(paths) + sum(entry.is_dir() for entry in names) > 2
+
+
+def _may_be_trace(head: str) -> bool:
+    return head.lstrip().startswith("[") or any(f'"{key}"' in head for key in _TRACE_KEYS)
 
 
 def open_view(view: View, options: Namespace, progress: Progress) -> Run:
