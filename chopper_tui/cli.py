@@ -136,9 +136,12 @@ def _with_debug(given: list[str]) -> list[str]:
 
 def _crashed(error: Exception) -> int:
     """Log an error of Chopper's own, and say so in a sentence."""
-    from chopper_tui.crash import summary, write_log
-
     debug.note_error(error)
+    try:
+        from chopper_tui.crash import summary, write_log
+    except MemoryError:
+        print(f"{PROGRAM}: {memory.out_of_memory('this')}", file=sys.stderr)
+        return ChopperError.exit_code
     path = write_log(error)
     where = f"the traceback is in {path}" if path else f"{_DEBUG} prints the traceback"
     print(f"{PROGRAM}: an error in Chopper ended it ({summary(error)}); {where}", file=sys.stderr)

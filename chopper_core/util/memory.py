@@ -127,6 +127,9 @@ def is_out_of_memory(error: BaseException | None) -> bool:
         if isinstance(error, OSError) and error.errno == errno.ENOMEM:
             return True
         text = str(error)
+        # Arrow's threads, and modules whose import fails half way, name no MemoryError.
+        if "launch worker thread" in text or "error return without exception set" in text:
+            return True
         if isinstance(error, ImportError) and "failed to map" in text:
             return True
         if isinstance(error, RuntimeError) and "can't start new thread" in text:
@@ -141,8 +144,10 @@ def out_of_memory(doing: str) -> OutOfMemory:
 
 
 def _said() -> str:
-    import resource
-
+    try:
+        import resource
+    except (ImportError, MemoryError):
+        return "this shell allows"
     if _is_asked:
         return f"--max-memory allows ({_megabytes(_limit)}); give more, or less to read"
     for name, option in (("RLIMIT_AS", "v"), ("RLIMIT_DATA", "d")):
