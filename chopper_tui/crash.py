@@ -127,7 +127,7 @@ def write_log(
     Without a journal there is only the traceback: the crash of a command.
     """
     folder = state_directory()
-    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+    stamp = datetime.now().strftime("%Y%m%d-%H%M%S.%f")
     path = folder / f"crash-{stamp}-{os.getpid()}.log"
     lines = [f"# error: {summary(crash)}", f"# versions: {_versions()}"]
     if journal is not None and start is not None:

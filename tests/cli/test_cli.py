@@ -232,10 +232,15 @@ def test_a_file_that_lost_data_says_so_on_every_view(
     assert "cut.json: The file ends in the middle of an event" in shown(capsys, "info", str(cut))
 
 
-def test_two_files_of_one_rank_are_named(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_files_of_one_rank_are_two_runs(
+    trace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A rank has one trace of a run; who names both as one run gets an error with their names."""
     twin = trace.parent / "again.json.gz"
     twin.write_bytes(trace.read_bytes())
-    assert main(["show", str(trace.parent)]) == 1
+    table = shown(capsys, "show", str(trace.parent))
+    assert "2 runs: 2 ok" in table and "again" in table and "rank0" in table
+    assert main(["show", f"{trace},{twin}"]) == 1
     error = capsys.readouterr().err
     assert "again.json.gz" in error and "rank0.json.gz" in error and "rank 0" in error
 

@@ -57,8 +57,8 @@ def attack_own(name: str, number: int) -> str:
         path.write_text(OWN[name])
         damage(path, random)
         try:
-            for named, target in baselines().items():
-                assert isinstance(named, str) and isinstance(target, str)
+            for named, paths in baselines().items():
+                assert all(isinstance(word, str) for word in (named, *paths))
             config = read_config(lambda: ACTIONS)
             assert all(isinstance(word, str) for word in config.warnings)
             for columns in saved_columns().values():

@@ -16,6 +16,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from chopper_core.align.collective_sets import labelled_by_partners
 from chopper_core.api import OpenRun
 from chopper_core.ingest.open import open_run
 from chopper_core.model.charts import Composition
@@ -134,7 +135,7 @@ def runs(draw: st.DrawFn) -> Run:
             np.int8
         ),
     )
-    return replace(run, table=table)
+    return replace(run, table=labelled_by_partners(table))  # as every run is that was opened
 
 
 @settings(max_examples=25)

@@ -204,7 +204,7 @@ def test_a_foreign_stem_is_refused(tmp_path: Path) -> None:
     run = open_run(str(tmp_path), jobs=1)
     ((path, reason),) = run.skipped
     assert path.endswith("board_power_0.csv")
-    assert "no known metric" in reason
+    assert "isn't a known metric" in reason
     assert set(run.sampled) == {"power_w"}
 
 

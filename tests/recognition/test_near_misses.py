@@ -59,7 +59,11 @@ CHARLLM: list[Case] = [
     ("gpu_power_3.csv", lines(f"{S}.25,-1"), "refused: is CharLLM-PPT CSV, but holds no usable"),
     ("gpu_util_3.csv", lines(f"{S}.25,600"), "refused: is CharLLM-PPT CSV, but holds no usable"),
     ("mem_util_9.csv", lines(f"{S}.25,40"), "refused: is the memory's activity on NVIDIA and"),
-    ("gpu_current_3.csv", SAMPLES, "refused: has no headings, and 'gpu_current' in its name is no"),
+    (
+        "gpu_current_3.csv",
+        SAMPLES,
+        "refused: has no headings, and 'gpu_current' in its name isn't",
+    ),
     ("gpu_power.csv", SAMPLES, "refused: has no headings, and its name doesn't say the metric"),
     ("telemetry.csv", SAMPLES, "refused: has no headings, and its name doesn't say the metric"),
     ("3.csv", SAMPLES, "refused: has no headings"),

@@ -29,6 +29,9 @@ def offered(text: str, rest: str = "", view: View | None = None) -> list[str]:
     return address_completions(run, query(run, view or View(RUN)), text, rest)
 
 
+BASES = ("by", "base", "base_parallel")
+
+
 @pytest.mark.parametrize(
     ("text", "rest", "expected"),
     [
@@ -56,7 +59,7 @@ def offered(text: str, rest: str = "", view: View | None = None) -> list[str]:
         ("gpu=1/iteration=10/phase=IMIZ", "", ["gpu=1/iteration=10/phase=optimizer"]),
         ("gpu=0?vi", "", ["gpu=0?view="]),
         ("gpu=0?view=k", "", ["gpu=0?view=kernels"]),
-        ("gpu=0?view=kernels&b", "", ["gpu=0?view=kernels&by=", "gpu=0?view=kernels&base="]),
+        ("gpu=0?view=kernels&b", "", [f"gpu=0?view=kernels&{key}=" for key in BASES]),
         ("gpu=0?view=kernels&by=c", "", ["gpu=0?view=kernels&by=class"]),
         ("gpu=0?stat=m", "", [f"gpu=0?stat={each}" for each in ("mean", "median", "max", "min")]),
         ("gpu=0?ov", "", []),
