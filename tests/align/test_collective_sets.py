@@ -140,6 +140,7 @@ def members_by_group(run: Run, *, kind: str) -> dict[tuple[int, ...], int]:
     return {gpus: sets.count(gpus) for gpus in set(sets)}
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("parallel", "names"), [("", True), ("tp=2,pp=4", False)], ids=["named", "by layout"]
 )
@@ -162,6 +163,7 @@ def test_a_stated_size_bounds_a_collective() -> None:
     assert found.members.sizes().max() <= 4
 
 
+@pytest.mark.sweep
 def test_lost_labels_cost_stages_little() -> None:
     run, _, _ = pipeline_run()
     whole = collectives_of(run)

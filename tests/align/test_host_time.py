@@ -204,6 +204,7 @@ def test_a_call_that_drains_the_queue_is_the_cause_of_what_follows(tmp_path: Pat
     assert sums["aten::mm"] == 500
 
 
+@pytest.mark.sweep
 @pytest.mark.skipif(not REAL_DATA.is_dir(), reason=f"no real traces at {REAL_DATA}")
 def test_where_the_hosts_of_a_real_run_are() -> None:
     """Of rank 3's 87.4 ms idle 69.6 pass in operators, 17.8 outside; of rank 0's 48.9, 35.1."""

@@ -122,6 +122,7 @@ def test_labels_of_a_generated_run_are_the_original_s(generated: Make) -> None:
         assert differences(found) == {("phase", "forward", "backward"): 2}
 
 
+@pytest.mark.sweep
 def test_recomputed_work_is_the_enclosing_node_s_in_the_original_and_its_own_in_ours(
     generated: Make,
 ) -> None:

@@ -562,6 +562,7 @@ def test_on_generated_runs_names_agree_and_no_dispatch_serves_twice(generated: S
 # The original's rule: kernel name and index from the end, for the first iteration only.
 
 
+@pytest.mark.sweep
 def test_on_generated_runs_both_sides_give_the_sizes_of_launches(small: Simulated) -> None:
     """Grids of the trace are in workgroups and those of the profiler in work-items."""
     table, dispatched = small.sized_table, small.dispatched(0)

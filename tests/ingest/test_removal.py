@@ -374,6 +374,7 @@ def test_telemetry_of_gpus_that_the_run_lacks_is_not_placed(altered: Altered) ->
     assert dict(run.measured) == {}
 
 
+@pytest.mark.sweep
 def test_a_clock_shift_moves_one_file_and_not_the_other(small: Simulated) -> None:
     shifted = open_run(
         str(small.folder), jobs=1, overrides=overrides_of([("amd_smi", 1_250_000_000)])

@@ -68,6 +68,7 @@ def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, obje
     return found
 
 
+@pytest.mark.few(1)
 def test_every_cell_is_a_figure_of_show(demos: RunSet, capsys: pytest.CaptureFixture[str]) -> None:
     root = [name for name, each in METRICS.items() if each.reduces and name not in RUN_COLUMNS]
     table = shown(capsys, "runs", "demo_data", "--columns", ",".join([*RUN_COLUMNS, *root]))

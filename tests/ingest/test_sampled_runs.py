@@ -208,6 +208,7 @@ def test_a_foreign_stem_is_refused(tmp_path: Path) -> None:
     assert set(run.sampled) == {"power_w"}
 
 
+@pytest.mark.sweep
 def test_figures_of_nodes_are_of_nodes(tmp_path: Path) -> None:
     directory(tmp_path, 16, 12, ("gpu_power",))
     for rank in (0, 8):

@@ -103,6 +103,7 @@ def estimated(telemetry: Telemetry, table: KernelTable) -> Estimate | str:
     return estimate_offset(telemetry, table, {n: n for n in range(len(telemetry.gpus))})
 
 
+@pytest.mark.sweep
 @limits(max_examples=15)
 @given(
     seed=st.integers(0, 10**6),

@@ -122,6 +122,7 @@ def test_rank_3_of_ddp_is_the_straggler(opened: Open) -> None:
     assert rows["3"]["exposed_comm_ns"] * 10 < min(others)
 
 
+@pytest.mark.sweep
 def test_all_ranks_of_dlrm_wait_for_rank_7_in_the_first_send_recv(opened: Open) -> None:
     run = opened(DLRM)
     found = []
@@ -260,6 +261,7 @@ def test_resnet_18_takes_its_published_multiplications(opened: Open) -> None:
     assert sum(row["model_flops"] for row in total) == 2 * 5 * 512 * per_image
 
 
+@pytest.mark.sweep
 def test_the_wide_vcopy_alone_is_a_run_of_counts(opened: Open) -> None:
     """Its times are rounded to 8.1097E+14, so there are none; the figures are those of the file."""
     run = opened("mi300x_vcopy_wide")

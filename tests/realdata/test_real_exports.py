@@ -16,6 +16,7 @@ from tests.render.test_perfetto import has_whole_tracks, is_equal, written
 from tests.views.test_dependencies import time_order
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["mi300x_ddp4", "v100_dlrm_8rank", "a100_rank0of16.json.gz"])
 def test_a_trace_for_perfetto_reads_back_equal(
     opened: Callable[[str], Run], name: str, tmp_path: Path

@@ -103,6 +103,7 @@ def test_every_activity_is_a_slice_to_the_nanosecond(made: list[Row], tmp_path: 
     has_whole_tracks(document)
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 def test_the_demo_reads_back_equal(tmp_path: Path) -> None:
     run = demo_run()

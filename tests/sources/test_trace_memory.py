@@ -56,6 +56,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.sweep
 @pytest.mark.few(1)
 @pytest.mark.parametrize("is_packed", [False, True])
 def test_it_is_read_within_the_limit(plain: Path, is_packed: bool) -> None:

@@ -72,6 +72,7 @@ def trace(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.few(1)
 def test_every_array_comes_back(run: Run, kept: Path) -> None:
     again = store.read_store(kept)
     for name in COLUMNS:
@@ -351,6 +352,7 @@ def test_a_kept_run_is_read_once(trace: Path, monkeypatch: pytest.MonkeyPatch) -
     assert cache.clear() == (1, entry.size_bytes) and cache.entries() == []
 
 
+@pytest.mark.sweep
 def test_what_another_version_kept_is_listed_replaced_and_cleared(
     trace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -54,6 +54,7 @@ async def test_zoom_pan_and_the_whole_scope(size: tuple[int, int]) -> None:
         assert at.frame.view.window == ALL_TIME and at.text() == before
 
 
+@pytest.mark.sweep
 async def test_zooming_goes_to_the_row_under_the_cursor() -> None:
     async with explorer((120, 40), measured_run(), View(RUN, ("1",))) as at:
         await at.press("j", "+", "+", "+")

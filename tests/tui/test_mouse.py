@@ -34,6 +34,7 @@ async def test_the_keys_of_the_last_line_are_buttons() -> None:
         assert at.path == ()
 
 
+@pytest.mark.sweep
 async def test_the_hint_opens_the_help_and_its_entries_are_buttons() -> None:
     async with explorer((120, 40), run=measured_run()) as at:
         await click(at, "? help", Position)

@@ -124,6 +124,7 @@ async def test_the_palette_looks_for_no_page_that_is_pasted() -> None:
         assert at.app.screen.query_one(Input).value == "redraw"
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("typed", ["[: a", "[/", "[red]x", "\\[", "]["])
 async def test_help_searches_for_markup(typed: str) -> None:
     """A search for `[:` ended the explorer in a MarkupError: the title shows it."""

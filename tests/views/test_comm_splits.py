@@ -45,6 +45,7 @@ def test_sizes_are_those_of_the_messages() -> None:
     assert list(exposed(run, "size")) == ["1 to 16 MiB"]
 
 
+@pytest.mark.sweep
 def test_a_layout_gives_groups_without_names_their_dimension() -> None:
     named, told = pipeline_run()[0], pipeline_run("tp=2,pp=4", names_groups=False)[0]
     for by in ("dimension", "nodes"):

@@ -277,6 +277,7 @@ def test_runs_that_differ_by_chance_are_within_noise(
     assert frame.headline[0].endswith(f"figures differs from {base} beyond noise")
 
 
+@pytest.mark.sweep
 def test_a_small_run_without_determinism_is_beyond_it(small: dict[str, Run]) -> None:
     frame = query(small["one"], parse("R?view=determinism&by=figure&base=flat"))
     rows = {label: frame.row(place) for place, label in enumerate(frame.labels)}

@@ -262,6 +262,7 @@ def clean() -> Run:
     return generated_run("clean", ranks=2, iterations=2, clean=True)
 
 
+@pytest.mark.sweep
 def test_a_clean_run_is_quiet(clean: Run) -> None:
     frame = findings(clean)
     assert list(frame.labels) == []

@@ -73,6 +73,7 @@ def test_wide_file_to_the_digit() -> None:
     assert run.names == ["vecCopy(double*, double*, double*, int, int)"]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("name", "counters", "sums", "kernel_ns"),
     [

@@ -6,6 +6,7 @@ from collections import Counter
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -100,6 +101,7 @@ def rows_of(run: DispatchRun) -> list[Any]:
     ]
 
 
+@pytest.mark.sweep
 @given(PASSES)
 def test_agrees_with_the_oracle(passes: list[tuple[list[Row], list[str]]]) -> None:
     runs = numbered(passes)
