@@ -84,7 +84,7 @@ class OpenRun:
         return self.run.origin_ns
 
     def info(self) -> dict[str, Any]:
-        """What was found in the files and what was not: the document of `chopper info`."""
+        """The sources found, and those left out: the document of `chopper info`."""
         from chopper_core.render.info import describe
 
         return describe(self.run)
@@ -267,7 +267,7 @@ def _result(frame: Frame) -> ResultFrame:
 def diff(
     a: str | PathLike[str] | OpenRun, b: str | PathLike[str] | OpenRun, path: str = ""
 ) -> ResultFrame:
-    """What changed from run `a`, the baseline, to run `b`, largest first: the view `compare`.
+    """The changes from run `a`, the baseline, to run `b`, largest first: the view `compare`.
 
     `path` compares a part of both, such as `gpu=0/iteration=11`.
     """

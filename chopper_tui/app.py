@@ -69,7 +69,7 @@ _SWITCH_INTERVAL_S = 0.001
 """After which a thread gives the screen the interpreter, instead of after 5 ms."""
 
 _TURNS: Final = events.MouseDown | events.MouseScrollDown | events.MouseScrollUp
-"""What the mouse does in place of a key."""
+"""Events of the mouse that stand for keys."""
 
 
 class ChopperApp(App[None], inherit_bindings=False):

@@ -1,4 +1,4 @@
-"""What completes a command or an address: from the registries, the run and the frame."""
+"""Completions of a command or an address, from the registries, the run and the frame."""
 
 from __future__ import annotations
 

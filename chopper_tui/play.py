@@ -38,7 +38,7 @@ _MOUSE_EVENTS: Final = {
 
 
 class Played(Struct):
-    """What came of a replay."""
+    """The outcome of a replay."""
 
     screen: str = ""
     """The last screen, as text without colours."""

@@ -56,7 +56,7 @@ class Explorer(Pointing, Asking):
         self.future: list[Trail] = []
         """Where they came back from, the next last."""
         self.notice = ""
-        """What to say at first."""
+        """The first message."""
         self.marks: Marks = ()
         self.searched = ""
         """The text that was found or filtered last."""

@@ -93,7 +93,7 @@ class Sparks(Struct, frozen=True):
 
     @property
     def title(self) -> str:
-        """What they show and on which scale, once that is known."""
+        """Their signal and scale, once these are known."""
         if not self.scales:
             return ""
         title = self.scales[0].title(self.signal.signal)

@@ -1,4 +1,4 @@
-"""What opens over the explorer's screen or on its lines: dialogs, the prompt, the address."""
+"""Parts that open over the explorer's screen or on its lines: dialogs, the prompt, the address."""
 
 from __future__ import annotations
 

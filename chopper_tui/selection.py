@@ -27,7 +27,7 @@ class Mark(Struct, frozen=True):
 
     @property
     def parent(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """What two rows of one table share."""
+        """The table of the row: its levels, and the path above it."""
         return self.levels, self.path[:-1]
 
 

@@ -66,7 +66,7 @@ class DimmedScreen(BackgroundScreen):
 
 
 def dimmed(rendered: RenderableType, style: Style) -> RenderableType:
-    """What a dialog renders behind itself, with the screen below it dimmed."""
+    """The background of a dialog: the screen below it, dimmed."""
     if isinstance(rendered, BackgroundScreen):
         return DimmedScreen(rendered.screen, style)
     return rendered

@@ -23,7 +23,7 @@ _STEPS: Final = 20
 _PERIODS: Final = 2.5
 """How far from the coarse place it does, in sampling periods."""
 _INSTANT_NS: Final = 1_000_000
-"""What a reading averages whose stamp is its instant."""
+"""The window that a reading averages whose stamp is its instant."""
 _MAX_WINDOW: Final = 3
 """Longer windows, in sampling periods, lack samples."""
 _LIKELIER: Final = 4.5

@@ -1,4 +1,4 @@
-"""What traces give of activities beside their labels: peers of sends, tensors of operators."""
+"""Attributes of activities beside their labels: peers of sends, tensors of operators."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ _NAMED: Final = re.compile(r"^(?P<phase>prefill|decode)(?:[ _#-]?(?:step|batch))
 
 
 class Batch(Struct, frozen=True):
-    """What a range says of the batch that it runs."""
+    """The batch that a range runs, by its name."""
 
     phase: Phase | None = None
     """None for a batch of both phases, or of an unknown one."""

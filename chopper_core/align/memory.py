@@ -177,7 +177,7 @@ def _partners(gpu: Index, address: Int64, size: Int64) -> Int32:
 
 
 def _columns(events: MemoryEvents, row: Index, links: Links, gpu: Index) -> dict[str, Float64]:
-    """What was allocated for each activity, and the most that there was up to its launch."""
+    """The bytes allocated for each activity, and the most that there were up to its launch."""
     count = len(gpu)
     alloc = np.where(links.points.known(), 0.0, np.nan)
     peak, apart = np.full((2, count), np.nan)

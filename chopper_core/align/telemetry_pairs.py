@@ -99,7 +99,7 @@ def _helped(own: Placed, others: Sequence[Placed]) -> TelemetrySource:
 
 
 class _Distance(Struct, frozen=True):
-    """What to add to a file's stamps to have another's values at the same times."""
+    """The shift of a file's stamps that puts another file's values at the same times."""
 
     offset_ns: int
     doubt_ns: int

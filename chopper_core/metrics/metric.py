@@ -1,4 +1,4 @@
-"""What a metric is, the registry of all of them, and how one gets into it.
+"""The class of a metric, the registry of all of them, and how one gets into it.
 
 A metric is a function from a scope to values under `@metric(…)`, its docstring the definition that
 people read; sums of a column, means of telemetry and formulas over counters are one call each.
@@ -135,7 +135,7 @@ def absent(count: int, number: float = np.nan) -> Values:
 
 
 class Scope(Struct, frozen=True):
-    """What a metric is computed from: the nodes, their parent, and the run's first instant."""
+    """The input of a metric: the nodes, their parent, and the run's first instant."""
 
     nodes: Groups
     parent: Groups

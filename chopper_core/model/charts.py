@@ -162,7 +162,7 @@ class Card(Struct, frozen=True):
     text: str
     address: str
     note: str = ""
-    """What else is known of it, in a few words."""
+    """Other facts, in a few words."""
 
 
 class Cards(Struct, frozen=True):
@@ -173,7 +173,7 @@ class Cards(Struct, frozen=True):
     is_pending: bool = False
     """Whether they are still being computed."""
     figures: str = ""
-    """What the figures of the cards are."""
+    """The title of the cards' figures."""
 
 
 class Span(Struct, frozen=True):
@@ -271,7 +271,7 @@ class Lanes(Struct, frozen=True, eq=False):
     classes: tuple[str, ...] = ()
     """The classes of compute."""
     hosts: Callable[[int, int], LaneCells | None] | None = None
-    """What the threads do that launch on the GPU of a lane: operators, and other runtime calls."""
+    """The work of the threads that launch on a lane's GPU: operators, and other runtime calls."""
     ghosts: Callable[[int, int], Ghost | None] | None = None
     """The baseline's lane beneath each lane, where there is a baseline."""
     part: Callable[[float, float], Lanes] | None = None

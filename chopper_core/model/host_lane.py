@@ -15,7 +15,7 @@ from chopper_core.util.arrays import Int8, Int32, Int64
 
 
 class HostKind(IntEnum):
-    """What a host does."""
+    """A kind of host work."""
 
     OPERATOR = 0
     CALL = 1

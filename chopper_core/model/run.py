@@ -295,7 +295,7 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
 
     @property
     def marks(self) -> tuple[str, ...]:
-        """What sets the run's figures apart from measured ones, for every screen."""
+        """The marks that set the run's figures apart from measured ones, for every screen."""
         generated = ("generated",) if self.generated is not None else ()
         return (*generated, *((self.times_mark,) if self.times_mark else ()))
 

@@ -19,7 +19,7 @@ RUN_LEVEL: Final = "run"
 
 
 class RunFigures(Struct, frozen=True):
-    """What a run's files give, whatever its settings: it is cached with the run."""
+    """The figures that a run's files give, whatever its settings: they are cached with the run."""
 
     figures: Mapping[str, float | str] = field(default_factory=dict)
     missing: Mapping[str, str] = field(default_factory=dict)

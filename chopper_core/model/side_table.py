@@ -34,7 +34,7 @@ class SideTable(Struct, frozen=True, eq=False):
     """The columns of row numbers of the table itself; -1 is none."""
 
     names: Sequence[Any]
-    """What codes stand for, each of type `NAME`."""
+    """The names that codes stand for, each of type `NAME`."""
     gpu: Int32
 
     def __len__(self) -> int:

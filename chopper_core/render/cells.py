@@ -43,7 +43,7 @@ _CRUMBS: Final = {
 
 
 def level_title(level: str) -> str:
-    """What a row of a level, or of an analysis, is."""
+    """The noun for a row of a level, or of an analysis."""
     return LEVEL_TITLES.get(level, level)
 
 
@@ -159,7 +159,7 @@ def _largest(frame: Frame, metric: Metric) -> float:
 
 
 def scale_title(signal: Signal) -> str:
-    """What a sparkline shows and between which values: `busy 0-100%`, `gfx 1491-1922 MHz`."""
+    """The signal and the scale of a sparkline: `busy 0-100%`, `gfx 1491-1922 MHz`."""
     space = "" if signal.unit is Unit.PERCENT else " "
     low, high = map(signal.scale.number, (signal.low, signal.high))
     return f"{signal.title} {low}-{high}{space}{signal.scale.text}"
@@ -253,7 +253,7 @@ def _without_parameters(name: str) -> str:
 
 
 def title_of(view: View) -> str:
-    """What is asked of a node, as a breadcrumb ends; empty where it is its children."""
+    """The question asked of a node, as a breadcrumb ends; empty where it is its children."""
     if not view.name:
         return ""
     details = [part for part in (view.by and f"by {view.by}", view.of) if part]
@@ -269,7 +269,7 @@ def crumb(level: str, label: str) -> str:
 
 
 def baseline_title(view: View) -> str:
-    """What a view is compared with, in as few words as tell it; empty without a baseline."""
+    """The baseline of a view, in as few words as name it; empty without one."""
     if view.baseline is None:
         return ""
     run = clean(PurePath(view.baseline.run.rstrip("/")).name)
@@ -281,7 +281,7 @@ def baseline_title(view: View) -> str:
 
 
 def statistic_title(frame: Frame) -> str:
-    """What the figures of a frame are where they aren't sums: `median per gpu, iteration`."""
+    """The statistic of a frame's figures where they aren't sums: `median per gpu, iteration`."""
     if not frame.view.stat or not frame.over:
         return ""
     return f"{frame.view.stat} per {', '.join(frame.over)}"

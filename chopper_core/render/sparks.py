@@ -42,7 +42,7 @@ class SparkScale(Struct, frozen=True):
         return cls(low - spare, high)
 
     def title(self, signal: Signal) -> str:
-        """What a sparkline shows and between which values: `gfx 1557-1738 MHz`."""
+        """The signal and the scale of a sparkline: `gfx 1557-1738 MHz`."""
         space = "" if signal.unit is Unit.PERCENT else " "
         scale = signal.unit.axis(self.low, self.high)
         low, high = map(scale.number, (self.low, self.high))

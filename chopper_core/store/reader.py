@@ -59,7 +59,7 @@ _UNREADABLE: Final = (
     RecursionError,
     msgspec.MsgspecError,
 )
-"""What hostile metadata raises."""
+"""Errors that hostile metadata raises."""
 _MAX_ATTEMPTS: Final = 5
 """Attempts to read a store that other processes replace meanwhile."""
 

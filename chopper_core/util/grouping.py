@@ -29,7 +29,7 @@ _SPARSE: Final = 4
 
 
 def stable_order(codes: Codes) -> Index:
-    """What `argsort(codes, kind="stable")` gives.
+    """The same order as `argsort(codes, kind="stable")`.
 
     numpy sorts 16-bit integers by radix, so wider ones go digit by digit, from the lowest on.
     """

@@ -14,9 +14,9 @@ from typing import Final
 from chopper_core.util.errors import ChopperError, UsageError
 
 LEAST_MB: Final = 100
-"""What Chopper itself takes before it reads anything, in MB."""
+"""Memory that Chopper itself takes before it reads anything, in MB."""
 WORKER_MB: Final = 120
-"""What a worker takes besides what it reads, in MB."""
+"""Memory that a worker takes besides the data that it reads, in MB."""
 _UNITS: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY: Final = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?", re.IGNORECASE)

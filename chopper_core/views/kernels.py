@@ -155,7 +155,7 @@ def _partition(run: Run, view: View, by: str) -> Partition:
 
 
 def _opening(view: View, by: str, labels: list[str]) -> Callable[[int], View] | None:
-    """What a row opens, where that isn't its part of the tree."""
+    """The view that a row opens, where that isn't its part of the tree."""
     if by == "class":
         return lambda row: _kernels_of(view, labels[row])
     if by == "shape":

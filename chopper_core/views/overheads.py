@@ -225,7 +225,7 @@ def _amount(part: float, whole: float) -> str:
 
 
 def _notes(run: Run, kernels: Groups, whole: TimeParts) -> tuple[str, ...]:
-    """What is unknown, and which part has its time; `kernels` by operation and name."""
+    """The unknown parts, and the part with their time; `kernels` by operation and name."""
     notes: list[str] = []
     counted = CYCLES in run.table.measured
     if run.hardware is None:

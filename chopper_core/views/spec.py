@@ -1,4 +1,4 @@
-"""What a view module offers: its specification, and the function that answers its question."""
+"""The interface of a view module: its specification, and the function that answers its question."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class ViewResult(Struct, frozen=True, eq=False):
 
 
 class ViewModule(Protocol):
-    """What each module of a view offers; the registry imports it when it is needed."""
+    """The interface of a view's module; the registry imports it when it is needed."""
 
     @property
     def SPEC(self) -> ViewSpec:  # noqa: N802 (a constant of the module)

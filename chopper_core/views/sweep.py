@@ -75,7 +75,7 @@ def set_frame(run: RunSet, view: View, *, wait: bool = False) -> Frame:
     notes = [f"rows are values of {x}, columns the runs with: {', '.join(lines) or 'any setting'}"]
     notes += list(failed.values())[:_MAX_LINES]
     if several:
-        notes.append(f"{several} cells hold several runs: their median is shown")
+        notes.append(f"cells with several runs show their median: {several}")
     if any(x not in row.settings for row in rows):
         notes.append(f"{sum(x not in row.settings for row in rows)} runs have no {x}: left out")
     return frame_of_set(

@@ -1,4 +1,4 @@
-"""What concerns Chopper itself: the command line, help, colours, leaving."""
+"""Actions on Chopper itself: the command line, help, colours, leaving."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def quit_(screen: Explorer, _: str) -> None:
 
 
 def offers(screen: Explorer) -> Iterator[tuple[str, str, str, str]]:
-    """What the palette has beside actions: (title, explanation, action, its argument)."""
+    """Entries of the palette beside actions: (title, explanation, action, its argument)."""
     from chopper_core.metrics import METRICS
     from chopper_core.model import address
     from chopper_core.views import view_specs

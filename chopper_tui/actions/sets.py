@@ -162,7 +162,7 @@ def runs_filter(view: View) -> str:
 
 
 def splits_of_set(screen: Explorer) -> tuple[str, ...]:
-    """What `by` takes in a view of a set: settings, or a row per run and the view's own splits."""
+    """Values of `by` in a view of a set: settings, or a row per run and the view's own splits."""
     if screen.view.name == "pareto":
         return ()
     if screen.view.name in (*SET_VIEWS, "findings"):

@@ -1,4 +1,4 @@
-"""What one or two wholes are made of: a bar over the whole width each, and every part's figure."""
+"""The parts of one or two wholes: a bar over the whole width each, and every part's figure."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class Figure(Struct, frozen=True):
     held: bool = False
     """Whether it is that of the nearest sample, none lying within the node."""
     word: str = ""
-    """What stands in place of a number."""
+    """A word in place of the number."""
     partial: bool = False
     """Whether it covers only some of the node's GPUs."""
 
@@ -123,7 +123,7 @@ class Detail(Struct, frozen=True):
     lacking: Mapping[tuple[str, ...], Sequence[Metric]]
     """Counters that the run has not → what they would give."""
     attributes: Mapping[str, str]
-    """What the trace gives of the activity beside its figures."""
+    """Attributes of the activity beside its figures."""
 
 
 def detail(run: Run, frame: Frame, row: int) -> Detail:

@@ -27,7 +27,7 @@ _FILLS: Final = {"unicode": "█▓▒░▚▞▌▖▀▝", "ascii": "#=+-ox*%
 
 
 def series_fills(glyphs: Glyphs) -> str:
-    """What fills the parts of bars: in colours alike, else patterns."""
+    """The fills of the parts of bars: in colours alike, else patterns."""
     return _FILLS[glyphs.name][:1] if glyphs.in_colour else _FILLS[glyphs.name]
 
 

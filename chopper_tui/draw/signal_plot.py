@@ -49,7 +49,7 @@ def bins_for(signal: Signal, width: int, glyphs: Glyphs) -> int:
 
 
 def headline(chart: SignalChart, width: int, glyphs: Glyphs) -> str:
-    """What the chart shows and over which time, as far as there is room."""
+    """The signal of the chart and its time, as far as there is room."""
     scale = _time_scale(chart)
     dash = "–" if not glyphs.is_ascii else "-"
     signal = chart.signal

@@ -42,7 +42,7 @@ class Inks(Struct, frozen=True, kw_only=True):
     shade: Style
     """The band behind a line."""
     alert: Style
-    """What must not be overlooked."""
+    """For anything that must not be overlooked."""
     cursor: Style
     header: Style
     chosen: Style

@@ -44,7 +44,7 @@ class Crumbs(Pane):
 
     frame: Frame | None = None
     marks: tuple[str, ...] = ()
-    """What sets the run's figures apart from measured ones: keys of `_LONG_MARKS`."""
+    """Marks that set the run's figures apart from measured ones: keys of `_LONG_MARKS`."""
     screens: Screens = SCREENS
     """Digit → the views that it opens."""
     is_edited = False

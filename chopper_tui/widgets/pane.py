@@ -31,7 +31,7 @@ def strip_of(pieces: Pieces, width: int, inks: Inks, rest: str = "text") -> Stri
 
 
 class DrawingApp(Protocol):
-    """What widgets need of the app: how to draw."""
+    """The part of the app that widgets need: how to draw."""
 
     @property
     def inks(self) -> Inks:

@@ -76,7 +76,7 @@ _NS_PER_US: Final = 1_000
 
 
 class _Plan(Struct, frozen=True):
-    """What is common to the files of an export."""
+    """Facts that the files of an export share."""
 
     origin_ns: int
     rank_of: Mapping[int, int]
@@ -262,7 +262,7 @@ def _nodes(run: Run, rows: Index, plan: _Plan) -> Iterator[Node]:
 
 
 class _Needs(Struct, frozen=True):
-    """What a row waits for."""
+    """The dependencies of a row."""
 
     edges: Sequence[tuple[int, int, bool]]
     """The place of each activity, the host's work since in ns, and whether it is control."""

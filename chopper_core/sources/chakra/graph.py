@@ -21,7 +21,7 @@ from chopper_core.util.errors import DataError
 
 _GROUPS: Final = "process_group:init"
 IO_SIDES: Final = ("inputs.", "outputs.")
-"""What the inputs and outputs of a node begin with among its attributes: `inputs.shapes`."""
+"""The prefixes of a node's inputs and outputs among its attributes: `inputs.shapes`."""
 _MAX_VALUE: Final = 1 << 18
 """Characters of a text, or entries of a list; longer ones are left out."""
 _INT64: Final = range(-(2**63), 2**63)

@@ -83,7 +83,7 @@ class HostTrace(Struct, frozen=True):
     process: int
     nodes: Sequence[HostNode]
     process_groups: Sequence[Mapping[str, Any]]
-    """What `## process_group:init ##` lists: `pg_name`, `pg_desc`, `ranks`, `group_size`."""
+    """An entry of `## process_group:init ##`: `pg_name`, `pg_desc`, `ranks`, `group_size`."""
 
 
 def recognise(head: FileHead) -> Recognised | Unusable | None:
@@ -92,7 +92,7 @@ def recognise(head: FileHead) -> Recognised | Unusable | None:
 
 
 def head_of(head: FileHead) -> HostFile | None:
-    """What the start of a host trace says; None for other files."""
+    """The heading of a host trace; None for other files."""
     if not head.is_json:
         return None
     start = skip_space(head.data)

@@ -42,7 +42,7 @@ _SNAPSHOT: Final = (
     "opens it; profile with profile_memory=True instead: the JSON trace then has every allocation"
 )
 _SNAPSHOT_KEYS: Final = (b"segments", b"device_traces")
-"""What the pickle of a snapshot names first."""
+"""The name at the start of a snapshot's pickle."""
 _FOREIGN_MAGIC: Final = {
     b"\x28\xb5\x2f\xfd": "is compressed with zstd; decompress it first (zstd -d)",
     b"\xfd7zXZ\x00": "is compressed with xz; decompress it first (xz -d)",

@@ -43,7 +43,7 @@ def open_read_only(path: Path) -> sqlite3.Connection:
 
 
 def unwritten(path: Path) -> str:
-    """What to do about rows in a write-ahead log beside a database; '' without a log.
+    """Advice about rows in a write-ahead log beside a database; '' without a log.
 
     SQLite could read them only by writing beside the file; whether the database has them already,
     the log's size doesn't tell.

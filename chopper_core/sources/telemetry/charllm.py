@@ -76,7 +76,7 @@ _FAILED_READ: Final = -1.0
 
 
 class Named(Struct, frozen=True):
-    """What the name of a file says."""
+    """Metric and rank in the name of a file."""
 
     field: Field
     rank: int

@@ -59,7 +59,7 @@ class Readings(Struct):
 
 
 class RowLoss(Enum):
-    """What is odd about a row; the text follows the number of rows."""
+    """A way in which a row is odd; the text follows the number of rows."""
 
     NO_DATA = "without a GPU or any value: skipped"
     BAD_STAMP = "with an unusable timestamp, or one of another kind than the first: skipped"

@@ -41,7 +41,7 @@ MORE_POWER: Final = Threshold("power below that of the other GPUs", 10.0, "%", "
 
 
 def findings_of_samples(run: Run, view: View) -> list[Finding]:
-    """What sets GPUs apart in their telemetry, the surest first; nothing of their cost is known."""
+    """Differences of GPUs in their telemetry, the surest first; nothing of their cost is known."""
     found = [
         *([_stopped(run, view)] if run.status else []),
         *_throttled(run, view),

@@ -100,7 +100,7 @@ def _power(watts: float) -> str:
 
 
 def facts_of(step: Step) -> list[str]:
-    """What the run is: its GPUs, ranks, iterations, and which sources it lacks."""
+    """The run in a line: its GPUs, ranks, iterations, and the sources that it lacks."""
     run = step.run
     products = Counter(gpu.hardware or "unknown GPU" for gpu in run.gpus if gpu.index in step.gpus)
     facts = [f"{count} × {name}" for name, count in products.most_common()]

@@ -21,7 +21,7 @@ from chopper_core.views.shared.process_groups import group_kinds, told_apart
 _PHASES: Final = (Phase.FORWARD, Phase.BACKWARD)
 _PAIRWISE: Final = re.compile(r"send|recv|p2p", re.IGNORECASE)
 FORWARD, BACKWARD, WEIGHTS = range(3)
-"""What a block does; zero-bubble schedules compute the gradients of weights apart."""
+"""The work of a block; zero-bubble schedules compute the gradients of weights apart."""
 _WEIGHTS: Final = re.compile(r"weight[ _-]?grad|\bwgrad", re.IGNORECASE)
 _CHUNKED: Final = re.compile(
     r"(?:\bchunk|virtual[ _-]?(?:pipeline[ _-]?)?(?:stage|rank)|\bvpp?)[ _#:=-]*(\d+)",
@@ -48,7 +48,7 @@ class Blocks(Struct, frozen=True, eq=False):
     """(GPU, iteration) → its step, from the first to the last microbatch of any GPU, or as the
     file says."""
     origin: str
-    """What tells microbatches apart."""
+    """The evidence that tells microbatches apart."""
 
     def __len__(self) -> int:
         return len(self.gpu)

@@ -310,7 +310,7 @@ def _hotter(stand: RankLeads) -> str:
 
 
 def notes(stand: RankLeads) -> tuple[str, ...]:
-    """What is left out, and the accuracy of the GPUs' clocks."""
+    """The GPUs that are left out, and the accuracy of the clocks."""
     said = []
     if stand.compared is not None and stand.compared[0] < stand.compared[1]:
         few, all_of_them = stand.compared

@@ -42,7 +42,7 @@ def set_frame(run: RunSet, view: View, *, wait: bool = False) -> Frame:
 
 
 class SetView(Protocol):
-    """What the module of a view of sets alone offers, besides that of any view."""
+    """The interface of a view of sets alone, besides that of any view."""
 
     def set_frame(self, run: RunSet, view: View, *, wait: bool = False) -> Frame:
         """The frame of a set of runs."""

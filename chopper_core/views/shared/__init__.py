@@ -1,1 +1,1 @@
-"""What several views and findings share."""
+"""Parts that several views and findings share."""

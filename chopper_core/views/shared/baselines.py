@@ -1,4 +1,4 @@
-"""What a view may be compared with, where no baseline is set yet: each row sets it."""
+"""The baselines that a view may take where none is set yet: each row sets one."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ UNSEEN: Final = "code that the trace doesn't show"
 
 
 class HostCause(Struct, frozen=True):
-    """What a host did."""
+    """A cause of idle time on the host."""
 
     what: str
     """In a few words, or a name of the trace."""

@@ -167,7 +167,7 @@ class _Alike(Struct, frozen=True, eq=False):
         return np.add.reduceat(values, self.first) if len(self.first) else values[:0]
 
     def spread(self, of_sets: AnyArray) -> AnyArray:
-        """What each set has, for each of its instances."""
+        """The values of the sets, spread over their instances."""
         return np.repeat(of_sets, self.size)
 
 

@@ -227,7 +227,7 @@ def sampled_notes(run: Run) -> tuple[str, ...]:
 
 
 def _of_nodes(run: Run) -> list[str]:
-    """What the nodes of some ranks sent and received over InfiniBand, and how hot they were."""
+    """InfiniBand traffic and temperatures of the nodes of some ranks."""
     notes = []
     for rank in sorted({node.rank for node in run.of_nodes}):
         own = [node for node in run.of_nodes if node.rank == rank]

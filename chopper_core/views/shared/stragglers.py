@@ -127,7 +127,7 @@ def _last_by_leads(times: RankTimes) -> tuple[Straggler, ...]:
 
 
 def cause_of(times: RankTimes, place: int, when: Sequence[int] | Index, least: float) -> str | None:
-    """What a GPU takes longer for than its peers, in some iterations; None where it is less."""
+    """Work that a GPU takes longer for than its peers in some iterations; None where it is less."""
     extra = {word: float(np.nan_to_num(own[place])) for word, own in times.extra(when).items()}
     word = max(extra, key=lambda name: extra[name])
     if extra[word] <= least:

@@ -229,7 +229,7 @@ def _of_coordinates(run: Run, dimension: str, gpus: Sequence[int]) -> list[Lane]
 
 
 def split_of(run: Run, view: View) -> str:
-    """What a lane is: by default a GPU where the scope has several, else a stream."""
+    """The split into lanes: by default a GPU where the scope has several, else a stream."""
     return view.by or ("gpu" if len(gpus_of(run, view)) > 1 else "stream")
 
 

@@ -51,7 +51,7 @@ class _Queue(Struct, frozen=True, eq=False):
 
 
 def host_cells(run: Run, gpu: int, begin: int, end: int, bins: int) -> LaneCells | None:
-    """What the hosts of a GPU do in each cell; None where the trace doesn't show it."""
+    """The work of a GPU's hosts in each cell; None where the trace doesn't show it."""
     times = _host_times(run, gpu)
     if times is None:
         return None
