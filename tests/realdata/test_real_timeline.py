@@ -38,7 +38,7 @@ def test_lanes_of_ddp_are_busy_as_counted(opened: Open) -> None:
 @pytest.mark.sweep
 def test_streams_of_ddp_are_those_of_the_file(opened: Open, realdata: Path) -> None:
     run = opened("mi300x_ddp4")
-    found = query(run, parse("R?view=timeline&columns=lane_activities"))
+    found = query(run, parse("R?view=timeline&by=stream&columns=lane_activities"))
     wanted: Counter[str] = Counter()
     for rank in range(4):
         with gzip.open(realdata / f"mi300x_ddp4/rank{rank}.json.gz") as file:

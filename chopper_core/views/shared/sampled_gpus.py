@@ -99,7 +99,7 @@ FIGURES: Final = (
     _end("hottest_c", "°C", "hottest", "temperature", *HEAT_SIGNALS),
     _mean("mem_c", "°C", "mem °C", "temperature of the memory"),
     _mean("gfx_util_pct", "%", "util", "utilization of the compute units"),
-    _mean("throttle_pct", "%", "throttled", "share of the time under a limiter"),
+    _mean("throttle_pct", "%", "mean throttled", "share of the time under a limiter"),
     _mean("mem_power_w", "W", "mem power", "power of the memory, a part of the socket's"),
     _mean("mem_mhz", "MHz", "mem clk", "clock of the memory"),
     _amount("pcie_in_bytes", "PCIe in", "Bytes received over PCIe", "pcie_bytes.rx"),
