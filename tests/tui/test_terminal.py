@@ -321,7 +321,7 @@ def test_bytes_to_the_terminal(size: tuple[int, int], case: str, move: int, page
     """Where there is a side pane, a row's detail follows a cursor that rests."""
     with Terminal(case, size) as terminal:
         # The table, its sparklines and the chart, then silence: only then a key is measured.
-        signs = ("▅▅▅", "1850┤") if "measured" in case else ("████", "100┤⠠")
+        signs = ("▅▅▅", "1600┤") if "measured" in case else ("▔▔▔", "100┤")
         for text in ("200 of 200 rows", *signs):
             terminal.until_text(text)
         terminal.quiet(0.5)
