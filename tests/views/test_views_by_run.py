@@ -143,7 +143,7 @@ def test_a_sweep_over_words_and_its_errors() -> None:
     frame = query(set_of(rows), parse("all?view=sweep&by=options"))
     assert frame.labels == ["act", "base"]
     assert frame.values[frame.columns[0].name].at(0) == 3.0
-    assert any("hold several runs" in note for note in frame.notes)
+    assert any("with several runs" in note for note in frame.notes)
     with pytest.raises(UsageError, match="no run has the setting 'tp'"):
         query(set_of(rows), parse("all?view=sweep&by=tp"))
     alike = frame_of(set_of([rows[0]]), parse("all?view=sweep"))
