@@ -12,7 +12,7 @@ from chopper_core.model.address import KEYS, TIMES, parse, path_text, step_text
 from chopper_core.model.run import Run
 from chopper_core.model.run_set import RUN_LEVEL, RunSet, settings_of
 from chopper_core.model.table import ACTIVITY, LEVELS
-from chopper_core.model.view import STATISTICS, SUM, at_level, enter
+from chopper_core.model.view import STATISTICS, SUM, View, at_level, enter
 from chopper_core.query.frame import Frame
 from chopper_core.util.errors import ChopperError, UsageError
 from chopper_core.views import SET_VIEWS, VIEWS, view_spec
@@ -40,6 +40,11 @@ _MAX_OFFERED: Final = 500
 """Labels that are offered: nobody steps through more."""
 
 
+def _has_shapes(view: View) -> bool:
+    """Whether rows are shapes, which a benchmark can run alone."""
+    return view.name == "roofline" or (view.name, view.by) == ("kernels", "shape")
+
+
 def arguments_of(run: Run, frame: Frame) -> dict[str, tuple[str, ...]]:
     """The arguments of commands where a frame of a run is shown."""
     from chopper_tui.draw.theme import THEMES  # It imports Textual, and `chopper keys` must not.
@@ -63,6 +68,8 @@ def arguments_of(run: Run, frame: Frame) -> dict[str, tuple[str, ...]]:
     return {
         "view": (*SET_VIEWS, *VIEWS) if isinstance(run, RunSet) else (EXPLORE, *VIEWS, INFO),
         "at": (),
+        "measure": (),
+        "bench": ("hipblaslt", "torch") if _has_shapes(view) else (),
         "ascend": tuple(str(depth) for depth in range(len(view.path) + 1)),
         "by": by,
         "of": (*known.figures, ALL) if known is not None and known.of else (),

@@ -109,7 +109,7 @@ async def test_every_argument_completes_to_what_is_taken(path: tuple[str, ...], 
         assert {name.removesuffix(MORE) for name in words} | {"go"} == set(taking)
         del taking["go"]
         for name, action in taking.items():
-            assert words[name] or name in ("at", "by", "of"), name
+            assert words[name] or name in ("at", "by", "of", "measure", "bench"), name
             # Views and files are opened elsewhere.
             offered = words[name][:2] if name not in ("view", "snapshot") else ()
             for word in offered:
