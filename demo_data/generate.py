@@ -23,7 +23,8 @@ from generator import counters, pipeline, telemetry  # noqa: E402
 from generator.agents import agents_csv  # noqa: E402
 from generator.capture import capture  # noqa: E402
 from generator.cluster import Cluster  # noqa: E402
-from generator.config import FSDP1, Config  # noqa: E402
+from generator.config import Config  # noqa: E402
+from generator.constants import FSDP1  # noqa: E402
 from generator.cpu import CPU_FILE, cpu_csv  # noqa: E402
 from generator.kineto import render  # noqa: E402
 from generator.records import Collective, GpuHistory, RankTrace  # noqa: E402

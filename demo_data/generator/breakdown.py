@@ -9,7 +9,8 @@ from itertools import pairwise
 from math import fsum
 from typing import Any
 
-from generator import config as c
+from generator import constants as c
+from generator.config import Config
 from generator.records import Activity, GpuHistory, RankTrace
 from generator.timeline import Steps, merged
 
@@ -20,7 +21,7 @@ TERMS = ("theoretical", "extra_instructions", "mfma_underutilisation", "contenti
 
 
 def operation_clocks(
-    config: c.Config, traces: Sequence[RankTrace], gpus: Sequence[GpuHistory]
+    config: Config, traces: Sequence[RankTrace], gpus: Sequence[GpuHistory]
 ) -> Facts:
     """The mean gfx clock of every operation on every GPU, over its own busy intervals."""
     return {
@@ -36,7 +37,7 @@ def operation_clocks(
     }
 
 
-def breakdown(config: c.Config, traces: Sequence[RankTrace], gpus: Sequence[GpuHistory]) -> Facts:
+def breakdown(config: Config, traces: Sequence[RankTrace], gpus: Sequence[GpuHistory]) -> Facts:
     """What the time of each operation with matrix products is made of, on the counted GPUs."""
     return {
         "definition": (
@@ -51,7 +52,7 @@ def breakdown(config: c.Config, traces: Sequence[RankTrace], gpus: Sequence[GpuH
     }
 
 
-def _of_gpu(config: c.Config, trace: RankTrace, gpu: GpuHistory) -> Facts:
+def _of_gpu(config: Config, trace: RankTrace, gpu: GpuHistory) -> Facts:
     around = {each.activity: each for each in _surroundings(trace)}
     groups = _by_operation(a for a in _complete(config, trace) if a.is_compute)
     return _nested(
@@ -113,7 +114,7 @@ def _surroundings(trace: RankTrace) -> Iterator[Surroundings]:
             compute_until_ns = max(compute_until_ns, activity.end_ns)
 
 
-def _complete(config: c.Config, trace: RankTrace) -> list[Activity]:
+def _complete(config: Config, trace: RankTrace) -> list[Activity]:
     return [a for a in trace.activities if a.label.iteration in config.complete_iterations]
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
-from generator import config as c
+from generator import constants as c
 from generator import losses
+from generator.config import Config
 from generator.host import Host
 from generator.records import Activity, RankTrace
 
 
-def capture(config: c.Config, host: Host) -> RankTrace:
+def capture(config: Config, host: Host) -> RankTrace:
     """Cuts a rank's records at the profiler's start and plants its losses."""
     start_ns = host.profiler_start_ns
     activities = sorted(

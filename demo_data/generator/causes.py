@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from generator import config as c
+from generator import constants as c
+from generator.config import Config
 from generator.kernels import Kernel
 from generator.model import Sizes
 from generator.records import Group, Label
@@ -40,7 +41,7 @@ class Cause:
 
 
 @dataclass(frozen=True, slots=True)
-class Style(c.Config):
+class Style(Config):
     """A small clean run, or one with a cause."""
 
     looks: str = ANNOTATED
@@ -60,7 +61,7 @@ class Style(c.Config):
 
     def __post_init__(self) -> None:
         # super() needs the class before slots were added.
-        c.Config.__post_init__(self)
+        Config.__post_init__(self)
         if not self.clean or self.looks not in LOOKS:
             raise ValueError(f"a style is clean but for its cause, and looks like {LOOKS}")
         if self.ranks % (self.tensor * self.stages) or self.layers % self.stages:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from enum import IntEnum
 from random import Random
 
-from generator import config as c
+from generator import constants as c
+from generator.config import Config
 from generator.records import Activity
 from generator.timeline import Steps
 
@@ -50,7 +51,7 @@ def load_of(activity: Activity) -> Load:
 class Clock:
     """A GPU's clock around its base, with its history."""
 
-    def __init__(self, config: c.Config, rank: int) -> None:
+    def __init__(self, config: Config, rank: int) -> None:
         self._config, self._rank, self._iteration = config, rank, c.FIRST_ITERATION
         self._random = Random(f"{config.seed}:clock:{rank}")
         self.base_mhz = round(c.NOMINAL_MHZ + 12 * (self._random.random() - 0.5))

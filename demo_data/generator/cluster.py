@@ -12,8 +12,9 @@ from functools import partial
 from heapq import heappop, heappush
 from math import ceil
 
-from generator import config as c
+from generator import constants as c
 from generator.clocks import TICK_NS, Clock
+from generator.config import Config
 from generator.flat_training import FlatTraining
 from generator.host import Exchange, Host, Program
 from generator.records import Activity, Collective, GpuHistory, Group
@@ -68,7 +69,7 @@ class Running:
 class Cluster:
     """Runs the training of all ranks to its end."""
 
-    def __init__(self, config: c.Config, training: type[Training] | None = None) -> None:
+    def __init__(self, config: Config, training: type[Training] | None = None) -> None:
         exchange = Exchange(config)
         hosts = [Host(config, rank, exchange) for rank in range(config.ranks)]
         self.collectives = exchange.collectives

@@ -1,73 +1,25 @@
-"""What is generated: the size of the run, the model, and the planted phenomena."""
+"""The size of a generated run, and what is planted in it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from generator.kernels import Kernel
-    from generator.records import Group, Label
-
-FSDP1 = "FSDP1"
-FSDP2 = "FSDP2"
-
-VERSION = 2
-WORLD_NAME = "0"
-FIRST_ITERATION = 10
-
-# Llama-3-8B
-HIDDEN = 4096
-FFN = 14336
-HEADS = 32
-KV_HEADS = 8
-HEAD_DIM = 128
-VOCAB = 128256
-BATCH = 2
-SEQUENCE = 4096
-TOKENS = BATCH * SEQUENCE
-KV_WIDTH = KV_HEADS * HEAD_DIM
-LAYER_PARAMS = 2 * HIDDEN * (HIDDEN + KV_WIDTH) + 3 * HIDDEN * FFN + 2 * HIDDEN
-ROOT_PARAMS = 2 * VOCAB * HIDDEN + HIDDEN
-
-# MI300X
-XCDS = 8
-CUS = 304
-SIMDS_PER_CU = 4
-SHADER_ENGINES = 32
-FLOPS_PER_CU_CYCLE = 2048
-PEAK_MHZ = 2100
-PEAK_FLOPS_PER_NS = CUS * FLOPS_PER_CU_CYCLE * PEAK_MHZ / 1e3
-HBM_BYTES_PER_S = 3.5e12
-BUS_BYTES_PER_S = 320e9
-NOMINAL_MHZ = 1684
-HOT_MHZ = 1580
-
-# What a collective on the same GPU costs the compute kernels beside it
-TRANSFER_SLOWDOWN = 1.08
-SPIN_SLOWDOWN = 1.01
-SENSITIVE_OPERATION = "attn_op"
-SENSITIVE_SLOWDOWN = 1.35
-
-SLOW_LAYER_OPERATION = "mlp_dp"
-SLOW_LAYER_FACTOR = 1.25
-STALL_NS = 700_000
-# How far a kernel's cycles differ from those at its place in other iterations, at most
-CHANCE = 0.001
-UNSTEADY_CHANCE = 0.02
-# FSDP1: what memory that is freed when the GPU has got there costs
-LOWERED_CLOCK = 0.955
-ALLOCATOR_RETRIES = 4
-HIP_FREE_NS = 260_000
-HIP_MALLOC_NS = 1_900_000
-PLANTED_UNLINKED = 10
-COLLECTIVES_WITHOUT_ARGS = 2
-
-# What the clocks of the other sources show at the simulation's zero
-MONOTONIC_ORIGIN_NS = 1_641_209_187_654_321
-BOOTTIME_ORIGIN_NS = MONOTONIC_ORIGIN_NS + 41_256_000_000
-AMD_SMI_AHEAD_NS = 370_000_000
+from generator.constants import (
+    ALLOCATOR_RETRIES,
+    CHANCE,
+    FIRST_ITERATION,
+    FSDP1,
+    FSDP2,
+    PLANTED_UNLINKED,
+    SENSITIVE_OPERATION,
+    SENSITIVE_SLOWDOWN,
+    SLOW_LAYER_FACTOR,
+    SLOW_LAYER_OPERATION,
+    UNSTEADY_CHANCE,
+)
+from generator.kernels import Kernel
+from generator.records import Group, Label
 
 
 @dataclass(frozen=True, slots=True)

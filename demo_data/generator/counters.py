@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from generator import config as c
+from generator import constants as c
 from generator.kineto import BASE_NS, FIRST_NODE, RUN_START_NS
 from generator.serialised import Dispatch, Profile
 

@@ -7,7 +7,7 @@ from random import Random
 from statistics import fmean
 from typing import Any
 
-from generator import config as c
+from generator.config import Config
 from generator.records import RankTrace
 from generator.telemetry import sampler_clock
 from generator.timeline import merged
@@ -41,7 +41,7 @@ HEADER = (
 Sample = dict[int, float]
 
 
-def cpu_csv(config: c.Config, traces: Sequence[RankTrace]) -> str:
+def cpu_csv(config: Config, traces: Sequence[RankTrace]) -> str:
     """The samples of all logical processors."""
     clock, zero_ns = sampler_clock(config)
     rows = []
@@ -54,7 +54,7 @@ def cpu_csv(config: c.Config, traces: Sequence[RankTrace]) -> str:
     return HEADER.format(clock) + "".join(rows)
 
 
-def cpu_facts(config: c.Config, traces: Sequence[RankTrace]) -> dict[str, Any]:
+def cpu_facts(config: Config, traces: Sequence[RankTrace]) -> dict[str, Any]:
     """How many processors are busy in the samples of each complete iteration."""
     found = {}
     for iteration in config.complete_iterations:
@@ -79,7 +79,7 @@ def cpu_facts(config: c.Config, traces: Sequence[RankTrace]) -> dict[str, Any]:
     }
 
 
-def _samples(config: c.Config, traces: Sequence[RankTrace]) -> list[tuple[int, Sample]]:
+def _samples(config: Config, traces: Sequence[RankTrace]) -> list[tuple[int, Sample]]:
     """The end of each period, and the logical processors that are busy in it, in %."""
     random = Random(f"{config.seed}:cpu")
     waits = [_autograd_spans(trace) for trace in traces]

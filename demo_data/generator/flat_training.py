@@ -6,7 +6,7 @@ The annotations are those of PyTorch's FullyShardedDataParallel. Gradients come 
 
 from __future__ import annotations
 
-from generator import config as c
+from generator import constants as c
 from generator.host import Program
 from generator.kernels import BF16, FP32, Kernel, elementwise, memory_bound, multi_tensor
 from generator.model import EMBEDDING, HEAD, LAYER, Call, Node

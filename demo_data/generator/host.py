@@ -7,7 +7,8 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from random import Random
 
-from generator import config as c
+from generator import constants as c
+from generator.config import Config
 from generator.kernels import RCCL, Kernel
 from generator.model import Call, Node, Operation
 from generator.records import (
@@ -35,7 +36,7 @@ Program = Generator[Wait, None, None]
 class Exchange:
     """The communicators that ranks share: their n-th collectives in one are the same one."""
 
-    def __init__(self, config: c.Config) -> None:
+    def __init__(self, config: Config) -> None:
         self._config = config
         self.collectives: list[Collective] = []
         self._of_group: dict[Group, list[Collective]] = {}
@@ -75,7 +76,7 @@ class Exchange:
 class Host:
     """The clock, the threads and the records of one rank's process."""
 
-    def __init__(self, config: c.Config, rank: int, exchange: Exchange) -> None:
+    def __init__(self, config: Config, rank: int, exchange: Exchange) -> None:
         self.config = config
         self.rank = rank
         self.main_thread = FIRST_PROCESS + 113 * rank

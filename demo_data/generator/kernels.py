@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
-from generator.config import (
+from generator.constants import (
     FLOPS_PER_CU_CYCLE,
     HBM_BYTES_PER_S,
     NOMINAL_MHZ,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from generator import config as c
+from generator import constants as c
+from generator.config import Config
 from generator.host import collective_args
 from generator.records import Activity, HostRange, RankTrace, RuntimeCall
 
@@ -30,7 +31,7 @@ CALL_IDS = {
 PROJECTED = ("ProfilerStep#", "Optimizer.step#")
 
 
-def render(config: c.Config, trace: RankTrace) -> str:
+def render(config: Config, trace: RankTrace) -> str:
     """The whole text of one rank's file."""
     events = ",\n".join(_events(config, trace))
     return (
@@ -66,7 +67,7 @@ def _time(ns: int) -> str:
     return _us(RUN_START_NS + ns)
 
 
-def _header(config: c.Config, trace: RankTrace) -> str:
+def _header(config: Config, trace: RankTrace) -> str:
     device = (
         '      "id": {}, "name": "AMD Instinct MI300X", "totalGlobalMem": 206141652992,\n'
         '      "computeMajor": 9, "computeMinor": 4,\n'
@@ -114,7 +115,7 @@ def _flow(kind: str, number: int, place: tuple[int, int], time_ns: int, *, ends:
     )
 
 
-def _events(config: c.Config, trace: RankTrace) -> Iterator[str]:
+def _events(config: Config, trace: RankTrace) -> Iterator[str]:
     index = 0
     for thread in (trace.autograd_thread, trace.main_thread):
         for record in trace.ranges:
@@ -187,7 +188,7 @@ def _call_args(call: RuntimeCall) -> str:
     )
 
 
-def _activity_args(config: c.Config, node: int, activity: Activity) -> str:
+def _activity_args(config: Config, node: int, activity: Activity) -> str:
     kernel = activity.kernel
     link = _linked(activity.call.external_id) if activity.has_launch else ""
     text = (

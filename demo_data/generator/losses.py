@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from random import Random
 from typing import TypeVar
 
-from generator import config as c
+from generator.config import Config
 from generator.records import Activity
 
 _T = TypeVar("_T")
 
 
-def in_stretches(config: c.Config, rank: int, activities: Sequence[Activity]) -> list[Activity]:
+def in_stretches(config: Config, rank: int, activities: Sequence[Activity]) -> list[Activity]:
     """The activities whose launches are lost, in the order of the launches."""
     random = Random(f"{config.seed}:lost stretches:{rank}")
     launched = sorted(activities, key=lambda activity: activity.call.start_ns)
@@ -23,7 +23,7 @@ def in_stretches(config: c.Config, rank: int, activities: Sequence[Activity]) ->
 
 
 def of_dispatches(
-    config: c.Config, rank: int, index: int, dispatches: Sequence[_T]
+    config: Config, rank: int, index: int, dispatches: Sequence[_T]
 ) -> tuple[_T, ...]:
     """The dispatches that a counter pass keeps; one that it loses leaves a gap in the ids."""
     random = Random(f"{config.seed}:lost by pass {index}:{rank}")
@@ -41,7 +41,7 @@ def places(random: Random, count: int, share: float, stretches: int) -> list[int
     return sorted(found)
 
 
-def scatter_ends(config: c.Config, rank: int, activities: Sequence[Activity]) -> None:
+def scatter_ends(config: Config, rank: int, activities: Sequence[Activity]) -> None:
     """Let the rank leave each collective a little later, but before its stream's next activity."""
     if not config.end_scatter_ns:
         return

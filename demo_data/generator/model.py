@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from generator import config as c
+from generator import constants as c
 from generator.kernels import (
     BF16,
     FP32,

@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from generator import causes as k
-from generator import config as c
+from generator import constants as c
 from generator import telemetry
 from generator.capture import capture
 from generator.causes import Cause, Style

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from generator import config as c
+from generator import constants as c
 from generator import losses
+from generator.config import Config
 from generator.kernels import Kernel, gemm, memory_bound
 from generator.records import Activity, GpuHistory
 
@@ -76,7 +77,7 @@ def program(gpu: GpuHistory, iteration: int) -> list[Activity]:
     ]
 
 
-def profile(config: c.Config, gpu: GpuHistory) -> list[Profile]:
+def profile(config: Config, gpu: GpuHistory) -> list[Profile]:
     """All passes over one GPU."""
     profiles = []
     for index, counters in enumerate(PASSES):
@@ -90,7 +91,7 @@ def profile(config: c.Config, gpu: GpuHistory) -> list[Profile]:
     return profiles
 
 
-def lost(config: c.Config, gpu: GpuHistory) -> list[set[int]]:
+def lost(config: Config, gpu: GpuHistory) -> list[set[int]]:
     """The positions in the program that were not recorded, for each iteration."""
     kernels = [
         position
@@ -132,7 +133,7 @@ def _as_dispatched(kernel: Kernel) -> Kernel:
 class _Execution:
     """The serialised run of one pass: its clocks, and the next dispatch id."""
 
-    def __init__(self, config: c.Config, gpu: GpuHistory, index: int) -> None:
+    def __init__(self, config: Config, gpu: GpuHistory, index: int) -> None:
         self.random = Random(f"{config.seed}:pass:{index}:{gpu.rank}")
         self.number = START_UP_DISPATCHES[index] + gpu.rank
         self.now_ns = c.BOOTTIME_ORIGIN_NS + AFTER_TRACE_NS + index * PASS_NS
@@ -157,7 +158,7 @@ class _Execution:
         self.number += 1
 
 
-def _dispatches(config: c.Config, gpu: GpuHistory, index: int) -> Iterator[Dispatch]:
+def _dispatches(config: Config, gpu: GpuHistory, index: int) -> Iterator[Dispatch]:
     execution = _Execution(config, gpu, index)
     for kernel in _tuning():
         yield execution.run(kernel, kernel.nominal_cycles)
@@ -173,7 +174,7 @@ def _dispatches(config: c.Config, gpu: GpuHistory, index: int) -> Iterator[Dispa
 
 
 def counter_facts(
-    config: c.Config, gpus: Sequence[GpuHistory], traced: Sequence[Sequence[Activity]]
+    config: Config, gpus: Sequence[GpuHistory], traced: Sequence[Sequence[Activity]]
 ) -> dict[str, object]:
     """How many dispatches each pass holds, and how many activities of the trace have counters."""
     counted = [gpus[rank] for rank in config.counter_ranks]
@@ -188,9 +189,7 @@ def counter_facts(
     }
 
 
-def _facts_of_gpu(
-    config: c.Config, gpu: GpuHistory, traced: Sequence[Activity]
-) -> dict[str, object]:
+def _facts_of_gpu(config: Config, gpu: GpuHistory, traced: Sequence[Activity]) -> dict[str, object]:
     profiles = profile(config, gpu)
     first = profiles[0].dispatches
     missing = lost(config, gpu)

@@ -9,7 +9,8 @@ from math import sqrt
 from statistics import median
 from typing import Any
 
-from generator import config as c
+from generator import constants as c
+from generator.config import Config
 from generator.records import Activity, GpuHistory, RankTrace
 from generator.telemetry import Signals
 from generator.timeline import Steps
@@ -18,7 +19,7 @@ Facts = dict[str, Any]
 SIGNALS = ("gfx_mhz", "mem_mhz", "power_w")
 
 
-def stability(config: c.Config, traces: Sequence[RankTrace], sensors: Sequence[Signals]) -> Facts:
+def stability(config: Config, traces: Sequence[RankTrace], sensors: Sequence[Signals]) -> Facts:
     """The mean and the deviation of the signals in every iteration, and the kernels' spread."""
     return {
         "definition": (
@@ -38,7 +39,7 @@ def stability(config: c.Config, traces: Sequence[RankTrace], sensors: Sequence[S
 
 
 def allocator_retries(
-    config: c.Config, traces: Sequence[RankTrace], gpus: Sequence[GpuHistory]
+    config: Config, traces: Sequence[RankTrace], gpus: Sequence[GpuHistory]
 ) -> Facts:
     """Where the allocator gave memory back, and what the GPU stood idle there for it."""
     return {
@@ -83,7 +84,7 @@ def idle_host_ns(trace: RankTrace, iteration: int, layers: Iterable[int]) -> dic
     return idle_ns
 
 
-def _of_gpu(config: c.Config, trace: RankTrace, sensors: Signals) -> Facts:
+def _of_gpu(config: Config, trace: RankTrace, sensors: Signals) -> Facts:
     spans = {}
     for iteration in config.complete_iterations:
         own = [a for a in trace.activities if a.label.iteration == iteration]
@@ -105,7 +106,7 @@ def _mean_and_deviation(signal: Steps, start_ns: int, end_ns: int) -> dict[str, 
     return {"mean": round(mean, 3), "deviation": round(deviation, 3)}
 
 
-def _kernel_spread_pct(config: c.Config, trace: RankTrace) -> float | None:
+def _kernel_spread_pct(config: Config, trace: RankTrace) -> float | None:
     places: dict[Hashable, list[int]] = defaultdict(list)
     for iteration in config.complete_iterations:
         seen: dict[Hashable, int] = defaultdict(int)

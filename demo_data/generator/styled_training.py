@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from random import Random
 
-from generator import config as c
+from generator import constants as c
 from generator.causes import SMALL_VOCAB, Cause, Style
 from generator.host import Host, Program
 from generator.kernels import BF16, FP32, elementwise, memcpy

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from generator import config as c
+from generator import constants as c
 from generator.clocks import Load, load_of
+from generator.config import Config
 from generator.kineto import BASE_NS, RUN_START_NS
 from generator.records import Activity, GpuHistory
 from generator.timeline import Steps
@@ -74,7 +75,7 @@ class Signals:
     hotspot_c: Steps
 
 
-def signals(config: c.Config, gpu: GpuHistory) -> Signals:
+def signals(config: Config, gpu: GpuHistory) -> Signals:
     """The signals of a GPU, from some seconds before the run to some seconds after."""
     loads = list(_loads(gpu.activities))
     end_ns = loads[-1][0]
@@ -97,19 +98,19 @@ def signals(config: c.Config, gpu: GpuHistory) -> Signals:
     )
 
 
-def samples_csv(config: c.Config, gpus: Sequence[Signals]) -> str:
+def samples_csv(config: Config, gpus: Sequence[Signals]) -> str:
     """The fine samples of all GPUs, in Chopper's own format."""
     rows = "".join(f"{','.join(row)}\n" for row in _samples(config, gpus))
     return f"{SAMPLES_HEADER.format(sampler_clock(config)[0])}{rows}"
 
 
-def monitor_csv(config: c.Config, gpus: Sequence[Signals]) -> str:
+def monitor_csv(config: Config, gpus: Sequence[Signals]) -> str:
     """What `amd-smi monitor --csv` logs once a second, by a wall clock that runs ahead."""
     rows = "".join(f"{','.join(row)}\n" for row in _monitored(config, gpus))
     return f"{MONITOR_HEADER}{rows}"
 
 
-def clock_offsets(config: c.Config) -> dict[str, dict[str, str | int]]:
+def clock_offsets(config: Config) -> dict[str, dict[str, str | int]]:
     """What to add to the stamps of each file."""
     clock, zero_ns = sampler_clock(config)
     return {
@@ -118,7 +119,7 @@ def clock_offsets(config: c.Config) -> dict[str, dict[str, str | int]]:
     }
 
 
-def sampler_clock(config: c.Config) -> tuple[str, int]:
+def sampler_clock(config: Config) -> tuple[str, int]:
     """The clock of the fine samples, and what it shows at the simulation's zero.
 
     Where no iteration is cut, all look alike, and only stamps since the epoch tell them apart.
@@ -193,7 +194,7 @@ def _end_ns(gpus: Sequence[Signals]) -> int:
     return max(gpu.busy.times_ns[-1] for gpu in gpus)
 
 
-def _samples(config: c.Config, gpus: Sequence[Signals]) -> Iterator[list[str]]:
+def _samples(config: Config, gpus: Sequence[Signals]) -> Iterator[list[str]]:
     random = Random(f"{config.seed}:sampler")
     last_ns = {gpu.rank: -MARGIN_NS - PERIOD_NS for gpu in gpus}
     time_ns = -MARGIN_NS
@@ -207,7 +208,7 @@ def _samples(config: c.Config, gpus: Sequence[Signals]) -> Iterator[list[str]]:
             time_ns += HICCUP_NS
 
 
-def _sample(config: c.Config, gpu: Signals, last_ns: int, now_ns: int, noise: float) -> list[str]:
+def _sample(config: Config, gpu: Signals, last_ns: int, now_ns: int, noise: float) -> list[str]:
     energy_j = 1_204_000 + 3_100 * gpu.rank + gpu.power_w.integral(now_ns) / 1e9
     hotspot_c = gpu.hotspot_c.at(now_ns)
     return [
@@ -224,13 +225,13 @@ def _sample(config: c.Config, gpu: Signals, last_ns: int, now_ns: int, noise: fl
     ]
 
 
-def _throttled_pct(config: c.Config, gpu: Signals, last_ns: int, now_ns: int) -> int:
+def _throttled_pct(config: Config, gpu: Signals, last_ns: int, now_ns: int) -> int:
     share = gpu.computing.mean(last_ns, now_ns)
     hot = config.is_throttled(gpu.rank)
     return round(share * THROTTLED_PCT) if hot else 0
 
 
-def _monitored(config: c.Config, gpus: Sequence[Signals]) -> Iterator[list[str]]:
+def _monitored(config: Config, gpus: Sequence[Signals]) -> Iterator[list[str]]:
     origin_ns = BASE_NS + RUN_START_NS + c.AMD_SMI_AHEAD_NS
     times_ns = range(-LOG_MARGIN_NS + READ_NS, _end_ns(gpus) + LOG_MARGIN_NS, LOG_PERIOD_NS)
     for time_ns in times_ns:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from generator import config as c
+from generator import constants as c
 from generator.host import Host, Program
 from generator.kernels import BF16, FP32, Kernel, elementwise, memory_bound, multi_tensor
 from generator.model import (

@@ -8,9 +8,10 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean
 from typing import Any
 
-from generator import config as c
+from generator import constants as c
 from generator import counters, telemetry
 from generator.breakdown import breakdown, operation_clocks
+from generator.config import Config
 from generator.cpu import cpu_facts
 from generator.kineto import BASE_NS, RUN_START_NS, projected
 from generator.records import Activity, Collective, GpuHistory, RankTrace
@@ -22,7 +23,7 @@ Facts = dict[str, Any]
 
 
 def truth(
-    config: c.Config,
+    config: Config,
     gpus: Sequence[GpuHistory],
     traces: Sequence[RankTrace],
     collectives: Sequence[Collective],
@@ -52,7 +53,7 @@ def truth(
 
 
 def _of_traces(
-    config: c.Config,
+    config: Config,
     gpus: Sequence[GpuHistory],
     traces: Sequence[RankTrace],
     collectives: Sequence[Collective],
@@ -258,7 +259,7 @@ def _overlapped(trace: RankTrace) -> Facts:
     }
 
 
-def _host_bound(config: c.Config, trace: RankTrace) -> Facts:
+def _host_bound(config: Config, trace: RankTrace) -> Facts:
     idle_ns = idle_host_ns(trace, config.last_iteration, config.host_bound_layers)
     return {
         "rank": trace.rank,
@@ -272,7 +273,7 @@ def _host_bound(config: c.Config, trace: RankTrace) -> Facts:
     }
 
 
-def _slow_layer(config: c.Config, traces: Sequence[RankTrace]) -> Facts:
+def _slow_layer(config: Config, traces: Sequence[RankTrace]) -> Facts:
     phases: Facts = {}
     for phase in ("forward", "backward"):
         here: list[int] = []
