@@ -11,7 +11,7 @@ from tests.fuzz.attack import attack, attack_own, hold
 from tests.fuzz.seeds import OWN, SEEDS, small_trace
 
 CORPUS = Path(__file__).parent / "corpus"
-"""Files that once broke a promise, a folder each; `rank0.json` stands for the good trace."""
+"""Files that once broke a promise beside the good trace, and folders of files that did alone."""
 
 
 @pytest.mark.few(6)
@@ -45,7 +45,11 @@ def test_undamaged_files_open(seed: str, tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("error::RuntimeWarning")
 @pytest.mark.parametrize("name", sorted(path.name for path in CORPUS.iterdir()))
 def test_what_was_found_stays_mended(name: str, tmp_path: Path) -> None:
-    path = shutil.copy(CORPUS / name, tmp_path)
-    if "rank" not in name:
-        small_trace().write(tmp_path / "rank0.json")
-    hold(tmp_path, beside="rank" not in Path(path).name)
+    is_alone = (CORPUS / name).is_dir()
+    if is_alone:
+        shutil.copytree(CORPUS / name, tmp_path, dirs_exist_ok=True)
+    else:
+        shutil.copy(CORPUS / name, tmp_path)
+        if "rank" not in name:
+            small_trace().write(tmp_path / "rank0.json")
+    hold(tmp_path, beside=not is_alone and "rank" not in name)
