@@ -10,6 +10,8 @@ demo: $(VENV)/app
 	@$(BIN)/chopper demo
 
 PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
+# Tests start Chopper some hundred times: without its bytecode each start compiles it anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 # The inner loop: what a change most likely breaks.
 check: $(VENV)/dev lint types
@@ -19,9 +21,9 @@ check: $(VENV)/dev lint types
 test: $(VENV)/dev lint types
 	$(PYTEST) -m "not sweep" --assert=plain || { $(PYTEST) -m "not sweep" --last-failed --last-failed-no-failures none; exit 1; }
 
-# Also key sweeps, old terminals, process kills, byte comparisons of the demo data, readers of exports: Chakra's tools and HTA.
+# Also ten times the examples of property tests, key sweeps, old terminals, process kills, byte comparisons of the demo data, readers of exports: Chakra's tools and HTA.
 test-all: $(VENV)/chakra lint types
-	$(PYTEST)
+	$(PYTEST) --hypothesis-profile thorough
 
 # An hour of random keys, mouse, pastes and resizes; MONKEY takes options and more runs: make monkey MONKEY="--seed 7 RUN"
 monkey: $(VENV)/dev

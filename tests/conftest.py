@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections import defaultdict
 from itertools import count
@@ -16,10 +17,14 @@ from tests.demo import as_kept, demo_run
 ROOT = Path(__file__).resolve().parent.parent
 
 settings.register_profile(
-    "chopper", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+    "quick",
+    max_examples=20,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
-settings.load_profile("chopper")
-
+settings.register_profile("thorough", settings.get_profile("quick"), max_examples=200)
+settings.load_profile("quick")
 
 _SLOW: Final = ("tui", "cli", "store", "ingest", "align", "realdata", "sources")
 """Rooms whose tests take longer than `make check` may."""
@@ -41,6 +46,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for i, item in enumerate(alike):
             if i not in kept:
                 item.add_marker(pytest.mark.sweep)
+
+
+def pytest_collection_finish() -> None:
+    """Keep the garbage collector off what stays until the end: modules and thousands of tests."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
 
 
 @pytest.fixture(scope="session")

@@ -34,6 +34,11 @@ def demo_run(name: str = "fsdp2", *, named: str = "") -> Run:
 
 def generated_run(name: str, **options: object) -> Run:
     """A run of the demo data's generator with such options, made once for all workers."""
+    return replace(_opened(str(generated_files(name, **options))), name=name, others={})
+
+
+def generated_files(name: str, **options: object) -> Path:
+    """The files of such a run; whoever changes them copies them first."""
     made = "\n".join([repr(options), *(path.read_text("utf-8") for path in _generator_files())])
     folder = KEPT / f"{name}-{hashlib.sha256(made.encode()).hexdigest()[:12]}"
     with _one_at_a_time():
@@ -42,7 +47,7 @@ def generated_run(name: str, **options: object) -> Run:
                 shutil.rmtree(older)
             load_generator().generate(folder.with_suffix(".new"), **options)
             folder.with_suffix(".new").rename(folder)
-    return replace(_opened(str(folder)), name=name, others={})
+    return folder
 
 
 def _generator_files() -> list[Path]:

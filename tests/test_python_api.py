@@ -16,15 +16,19 @@ import pytest
 import chopper_core as chopper
 from chopper_core.model.table import STATES
 from chopper_core.util.errors import UsageError
+from tests.demo import as_kept, demo_run
 
 ROOT = Path(__file__).resolve().parent.parent
-DEMO = str(ROOT / "demo_data" / "fsdp2")
+DEMO = "demo_data/fsdp2"
 PAGE = ROOT / "docs" / "python.md"
 
 
 @pytest.fixture(scope="module")
 def run() -> chopper.OpenRun:
-    return chopper.open(DEMO)
+    demo_run()
+    with pytest.MonkeyPatch.context() as patch:
+        as_kept(patch)
+        return chopper.open(DEMO)
 
 
 def test_kernels_are_a_table_with_labels_and_add_up_to_the_frame(run: chopper.OpenRun) -> None:
@@ -77,15 +81,16 @@ def test_a_frame_prints_and_shows_itself_in_a_notebook(run: chopper.OpenRun) -> 
     assert list(data["name"]) == list(frame.labels)
 
 
+@pytest.mark.usefixtures("demo_kept")
 def test_two_runs_are_compared_as_the_command_line_does(run: chopper.OpenRun) -> None:
-    other = chopper.open(ROOT / "demo_data" / "fsdp1")
+    other = chopper.open(demo_run("fsdp1").name)
     found = chopper.diff(other, run, "gpu=0")
     assert found.view.name == "compare" and found.view.baseline is not None
     same = run.frame(f"gpu=0?view=compare&base={other.name}")
     assert same.to_json() == found.to_json()
 
 
-@pytest.mark.sweep
+@pytest.mark.usefixtures("demo_kept")
 def test_it_works_in_a_thread(run: chopper.OpenRun) -> None:
     found: list[int] = []
     thread = threading.Thread(target=lambda: found.append(len(chopper.open(DEMO).frame())))
@@ -102,11 +107,8 @@ def test_importing_the_package_imports_nothing_else() -> None:
     assert done.stdout.strip() == "[]"
 
 
-@pytest.mark.sweep
-def test_the_snippets_of_the_page_run(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(ROOT)
+@pytest.mark.usefixtures("demo_kept")
+def test_the_snippets_of_the_page_run(capsys: pytest.CaptureFixture[str]) -> None:
     text = PAGE.read_text(encoding="utf-8")
     names: dict[str, object] = {}
     for code, output in re.findall(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import csv
 import io
 import json
@@ -49,25 +48,6 @@ HOSTILE = [
     "a\nb",
     "../../etc/passwd",
 ]
-SOURCES = [path for room in ("chopper_core", "chopper_tui") for path in (ROOT / room).rglob("*.py")]
-
-
-def test_the_code_neither_evaluates_nor_connects() -> None:
-    calls = {"eval", "exec", "compile", "__import__"}
-    modules = {"socket", "urllib", "http", "requests", "ftplib", "smtplib", "marshal", "shelve"}
-    for path in SOURCES:
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-                assert node.func.id not in calls, path
-            if isinstance(node, ast.Import):
-                assert not {name.name.partition(".")[0] for name in node.names} & modules, path
-            if isinstance(node, ast.ImportFrom) and node.module != "urllib.parse":
-                assert (node.module or "").partition(".")[0] not in modules, path
-
-
-def test_pickle_is_for_pipes_between_processes_alone() -> None:
-    using = [path.name for path in SOURCES if "pickle.load" in path.read_text("utf-8")]
-    assert using == ["workers.py"]
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from chopper_core.model.accounting import account
@@ -24,7 +24,6 @@ rows = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
 @given(rows)
 def test_every_activity_is_charged_as_the_oracle_charges_it(
     given_rows: list[tuple[int, int, str, int, int | None]],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from chopper_core.align.intervals import NOWHERE, Intervals, Points
@@ -28,7 +28,6 @@ def _covering(intervals: list[Interval], point: Point, any_thread: bool) -> list
 
 
 @pytest.mark.sweep
-@settings(max_examples=300, deadline=None)
 @given(intervals_given, points_given, st.integers(0, 2**60))
 def test_points_are_covered_as_one_by_one(
     intervals: list[Interval], points: list[Point], epoch: int

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -138,7 +138,6 @@ def runs(draw: st.DrawFn) -> Run:
     return replace(run, table=table)
 
 
-@settings(max_examples=25)
 @given(runs(), st.booleans())
 def test_any_run_reads_back_as_it_was(
     tmp_path_factory: pytest.TempPathFactory, run: Run, gaps: bool

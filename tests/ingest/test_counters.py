@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import settings as limits
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -452,7 +451,6 @@ def test_neither_kernels_nor_dispatches_are_no_error() -> None:
 POSITIONS = st.integers(0, len(PROGRAM) - 1)
 
 
-@limits(max_examples=50)
 @given(
     traced=st.integers(1, 3),
     executed=st.integers(1, 3),

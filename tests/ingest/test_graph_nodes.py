@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from chopper_core.align.graph_nodes import KEPT
@@ -211,7 +211,6 @@ def graphs(draw: st.DrawFn) -> list[Node]:
     return nodes
 
 
-@settings(max_examples=20)
 @given(graphs())
 def test_the_longest_path_is_that_of_the_whole_graph(
     tmp_path_factory: pytest.TempPathFactory, nodes: list[Node]

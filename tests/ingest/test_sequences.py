@@ -9,7 +9,6 @@ from itertools import product
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import settings as limits
 from hypothesis import strategies as st
 
 from chopper_core.align.sequences import UNKNOWN, UNMATCHED, Alignment, Launched, align, with_moved
@@ -69,7 +68,6 @@ def check_is_longest(first: Sequence[int], second: Sequence[int]) -> None:
 WORDS = st.lists(st.integers(0, 3), max_size=40)
 
 
-@limits(max_examples=150)
 @given(WORDS, WORDS)
 def test_equal_elements_pair_in_order_and_as_many_as_can_be(
     first: list[int], second: list[int]
@@ -87,7 +85,6 @@ def test_long_programs_are_aligned_as_far_as_can_be() -> None:
     check_is_longest(measured, program)
 
 
-@limits(max_examples=60)
 @given(
     st.lists(st.integers(0, 30), min_size=20, max_size=150),
     st.sets(st.integers(0, 149), max_size=12),
@@ -134,7 +131,6 @@ def test_a_pair_is_certain_if_and_only_if_every_longest_alignment_has_it() -> No
     assert timid == [], f"{len(timid)} of {pairs} pairs, such as {timid[:3]}"
 
 
-@limits(max_examples=80)
 @given(st.lists(st.integers(0, 2), max_size=11), st.lists(st.integers(0, 2), max_size=11))
 def test_longer_pairs_are_certain_on_the_same_terms(first: list[int], second: list[int]) -> None:
     found = aligned(first, second)
@@ -201,7 +197,6 @@ def of_pairs(pairs: Sequence[tuple[int, int]]) -> Launched:
     return launched([code for code, _ in pairs], [shape for _, shape in pairs])
 
 
-@limits(max_examples=150)
 @given(SHAPED, SHAPED)
 def test_no_pair_is_of_two_shapes(
     first: list[tuple[int, int]], second: list[tuple[int, int]]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from chopper_core.api import OpenRun, diff
@@ -227,7 +227,6 @@ def test_other_logs_are_not_taken(tmp_path: Path) -> None:
         assert family_of(tmp_path / "a.log") is not Family.TRACE
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(at=st.integers(0, len(LOGGED)), junk=st.binary(max_size=40))
 def test_damage_costs_lines_only(tmp_path: Path, at: int, junk: bytes) -> None:
     data = LOGGED.encode()

@@ -6,7 +6,7 @@ from collections import defaultdict
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -90,7 +90,6 @@ rows = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.lists(rows, min_size=1, max_size=40), st.permutations(LEVELS), st.data())
 def test_cells_and_rows_agree(made: list[Row], order: list[str], data: st.DataObject) -> None:
     slow = measured(run_of(made))
@@ -238,7 +237,6 @@ def test_only_cubes_that_save_something_are_made() -> None:
     assert summarise(table, 1 << 20, len(table) + 1) == []
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.lists(rows, min_size=1, max_size=40), st.data())
 def test_the_busy_share_is_that_of_the_union(made: list[Row], data: st.DataObject) -> None:
     run = measured(run_of(made))

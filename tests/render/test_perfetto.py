@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -94,7 +94,6 @@ activities = st.builds(
 )
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(made=st.lists(activities, min_size=1, max_size=20))
 def test_every_activity_is_a_slice_to_the_nanosecond(made: list[Row], tmp_path: Path) -> None:
     run = run_of(made)

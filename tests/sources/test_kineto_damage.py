@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from kineto_oracle import expected_rows, tables_of
 from trace_layouts import LAYOUTS, Events
@@ -279,11 +279,6 @@ DAMAGE = st.one_of(
     removed=st.integers(0, 40),
     inserted=DAMAGE,
     piece_bytes=st.sampled_from((50, 300, 1 << 20)),
-)
-@settings(
-    max_examples=60,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 def test_one_damage_costs_two_events_at_most_and_never_silently(
     read: Callable[..., Trace],

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from kineto_oracle import REAL_DATA, expected_tables, tables_of, text_of
 from trace_layouts import BARE_LAYOUTS, LAYOUTS, Events
@@ -292,11 +292,6 @@ EVENT = st.fixed_dictionaries(
     layout=st.sampled_from(sorted(LAYOUTS)),
     keys=st.sampled_from(({}, {"baseTimeNanoseconds": 10**18}, KEYS)),
     piece_bytes=st.integers(5, 500),
-)
-@settings(
-    max_examples=100,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 def test_random_events_in_any_layout_and_any_pieces(
     write: Callable[[str], Path],

@@ -27,19 +27,20 @@ from chopper_core.util.errors import ChopperError, DataError, UsageError
 from chopper_core.util.progress import Cancelled, Progress
 from chopper_tui.cli import main
 from tests.conftest import ROOT
+from tests.demo import generated_files
 
 RANKS = (0, 3, 5)
 
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """Three ranks and the telemetry of the demo run."""
+    """Three ranks of a small run and its telemetry."""
+    made = generated_files("ranks", ranks=6, iterations=2, layers=2, with_counters=False)
     folder = tmp_path / "run"
     folder.mkdir()
     for rank in RANKS:
-        shutil.copy(ROOT / "demo_data" / "fsdp2" / f"rank{rank}.json.gz", folder)
-    for path in (ROOT / "demo_data" / "fsdp2").glob("*smi*"):
-        shutil.copy(path, folder)
+        shutil.copy(made / f"rank{rank}.json.gz", folder)
+    shutil.copytree(made / "telemetry", folder / "telemetry")
     return folder
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -157,7 +157,6 @@ PATHS = [(), ("1",), ("2", "11"), ("0", "10", "backward"), ("1", "11", "forward"
 COLUMNS = ("elapsed_ns", "compute_ns", "idle_ns", "kernels")
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     st.sampled_from(PATHS),
     levels,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from chopper_core.model.run import Run
@@ -88,7 +88,6 @@ activities = st.builds(
 )
 
 
-@settings(max_examples=60)
 @given(st.lists(activities, min_size=1, max_size=25))
 def test_edges_are_those_of_the_definition(made: list[Row]) -> None:
     table = run_of(made).table
@@ -156,7 +155,6 @@ def test_the_demo_has_an_order(run: Run) -> None:
     assert np.bincount(found.evidence, minlength=4)[0] == len(rows) - streams
 
 
-@settings(max_examples=30)
 @given(st.lists(activities, min_size=1, max_size=25))
 def test_the_order_of_time_is_by_gpu_start_end_and_stream(made: list[Row]) -> None:
     table = run_of(made).table

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from chopper_core.model.run import Run
@@ -73,7 +73,6 @@ activities = st.builds(
 )
 
 
-@settings(max_examples=60)
 @given(st.lists(activities, min_size=1, max_size=30))
 def test_the_path_is_the_longest_of_a_gpu(made: list[Row]) -> None:
     run = run_of(made)
@@ -105,7 +104,6 @@ def with_collectives(draw: st.DrawFn) -> list[Row]:
     return made
 
 
-@settings(max_examples=60)
 @given(with_collectives())
 def test_the_path_crosses_gpus_at_collectives(made: list[Row]) -> None:
     run = run_of(made)

@@ -7,7 +7,6 @@ import statistics
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import settings as limits
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -139,7 +138,6 @@ def test_sums_over_levels_give_the_same(
         assert plain.row(number) == quick.row(number)
 
 
-@limits(deadline=None, max_examples=80)
 @given(
     st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2**50) | st.integers(0, 9)), min_size=1),
     st.sampled_from([1 << 20, 64, 4]),

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -55,7 +55,6 @@ def slow_busy(rows: list[Row], begin: int, end: int) -> int:
 
 
 @pytest.mark.sweep
-@settings(deadline=None)
 @given(ROWS, st.integers(0, 250), st.integers(1, 120), st.integers(1, 13))
 def test_cells_are_what_a_slow_count_finds(
     rows: list[Row], begin: int, length: int, bins: int
@@ -79,7 +78,6 @@ def test_cells_are_what_a_slow_count_finds(
 
 
 @pytest.mark.sweep
-@settings(deadline=None)
 @given(ROWS, st.integers(0, 380), st.integers(1, 100))
 def test_what_runs_is_what_a_slow_search_finds(rows: list[Row], at: int, length: int) -> None:
     run = run_of(rows)
@@ -100,7 +98,6 @@ def test_what_runs_is_what_a_slow_search_finds(rows: list[Row], at: int, length:
         assert lane.count(at, at + length) == len(there)
 
 
-@settings(deadline=None)
 @given(ROWS)
 def test_a_lane_holds_every_activity_once(rows: list[Row]) -> None:
     run = run_of(rows)
@@ -378,7 +375,6 @@ def test_the_work_goes_with_the_cells_and_not_with_the_activities() -> None:
     assert work_of(8000, 80, 4 * 10**8, 4 * 10**8 + 10**5) <= 1.5 * many
 
 
-@settings(deadline=None)
 @given(ROWS, st.integers(0, 250), st.integers(1, 120), st.integers(1, 13))
 def test_compute_by_class_is_what_a_slow_count_finds(
     rows: list[Row], begin: int, length: int, bins: int

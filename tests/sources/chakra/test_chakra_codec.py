@@ -77,7 +77,6 @@ def nodes() -> st.SearchStrategy[Node]:
     )
 
 
-@settings(max_examples=40)
 @given(nodes())
 def test_a_node_with_any_attributes_is_read_as_it_was_written(node: Node) -> None:
     assert decode_node(encode_node(node)) == node

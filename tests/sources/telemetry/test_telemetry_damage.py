@@ -7,7 +7,7 @@ import random
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from telemetry_texts import (
     DMON,
@@ -230,7 +230,6 @@ def test_files_without_a_sample_are_refused_by_name(tmp_path: Path, text: str) -
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("name", TEXTS)
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_damage_never_raises_anything_but_data_errors(
     tmp_path_factory: pytest.TempPathFactory, name: str, data: st.DataObject
