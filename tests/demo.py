@@ -9,7 +9,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -18,6 +18,7 @@ import pytest
 from msgspec.structs import replace
 
 from chopper_core.ingest.cache import open_cached
+from chopper_core.model.overrides import overrides_of
 from chopper_core.model.run import Run
 from chopper_core.model.table import COLUMNS
 from tests.align.generated import load_generator
@@ -29,24 +30,29 @@ KEPT = ROOT / "build" / "tests"
 
 def demo_run(name: str = "fsdp2", *, named: str = "") -> Run:
     """A demo run, named as from the repository's root or as asked; its arrays can't be changed."""
-    return replace(_opened(f"demo_data/{name}"), name=named or f"demo_data/{name}", others={})
+    return replace(opened(f"demo_data/{name}"), name=named or f"demo_data/{name}", others={})
 
 
 def generated_run(name: str, **options: object) -> Run:
     """A run of the demo data's generator with such options, made once for all workers."""
-    return replace(_opened(str(generated_files(name, **options))), name=name, others={})
+    return replace(opened(str(generated_files(name, **options))), name=name, others={})
 
 
 def generated_files(name: str, **options: object) -> Path:
     """The files of such a run; whoever changes them copies them first."""
+    return kept_files(name, options, lambda folder: load_generator().generate(folder, **options))
+
+
+def kept_files(name: str, options: object, make: Callable[[Path], object]) -> Path:
+    """A folder that is made once for all workers, and anew where the generator changed."""
     made = "\n".join([repr(options), *(path.read_text("utf-8") for path in _generator_files())])
-    folder = KEPT / f"{name}-{hashlib.sha256(made.encode()).hexdigest()[:12]}"
+    folder = KEPT / f"{name}@{hashlib.sha256(made.encode()).hexdigest()[:12]}"
     with _one_at_a_time():
         if not folder.exists():
-            for older in KEPT.glob(f"{name}-*"):
+            for older in KEPT.glob(f"{name}@*"):
                 shutil.rmtree(older)
-            load_generator().generate(folder.with_suffix(".new"), **options)
-            folder.with_suffix(".new").rename(folder)
+            make(KEPT / name)
+            (KEPT / name).rename(folder)
     return folder
 
 
@@ -55,10 +61,11 @@ def _generator_files() -> list[Path]:
 
 
 @cache
-def _opened(source: str) -> Run:
+def opened(source: str, parallel: str = "") -> Run:
+    """A run that is read once for all workers; its arrays can't be changed."""
     with _one_at_a_time(), pytest.MonkeyPatch.context() as patch:
         as_kept(patch)
-        run = open_cached(source, jobs=1)
+        run = open_cached(source, jobs=1, overrides=overrides_of(parallel=parallel))
     for name in COLUMNS:
         run.table.column(name).flags.writeable = False
     return run

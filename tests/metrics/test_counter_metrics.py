@@ -112,6 +112,25 @@ def with_half_known(counters: Counters) -> Counters:
     }
 
 
+CYCLES: Counters = {"GRBM_GUI_ACTIVE": [8_000, 16_000]}
+SPAN: Counters = {TIME: [500, 700]}
+PRODUCTS: Counters = {
+    f"{MOPS}{dtype}": counts
+    for dtype, counts in {
+        "F8": [1_000, 2_000],
+        "F16": [3_000, 0],
+        "BF16": [500_000, 100_000],
+        "F32": [10, 20],
+        "F64": [5, 5],
+    }.items()
+}
+READS: Counters = {
+    "TCC_BUBBLE_sum": [300, 100],
+    "TCC_EA0_RDREQ_32B_sum": [200, 100],
+    "TCC_EA0_RDREQ_sum": [1_000, 500],
+}
+WRITES: Counters = {"TCC_EA0_WRREQ_64B_sum": [600, 200], "TCC_EA0_WRREQ_sum": [700, 400]}
+
 EXPECTED: dict[str, tuple[Counters, float]] = {
     # The whole GPU: cycles are GRBM_GUI_ACTIVE / 8.
     "counter_mhz": ({"GRBM_GUI_ACTIVE": [160_000, 40_000], TIME: [10_000, 4_000]}, 25_000 / 14.0),
@@ -120,14 +139,11 @@ EXPECTED: dict[str, tuple[Counters, float]] = {
         100 * 9_000 / 12_000,
     ),
     "cu_util_pct": (
-        {"SQ_BUSY_CU_CYCLES": [200_000, 100_000], "GRBM_GUI_ACTIVE": [8_000, 16_000]},
+        {"SQ_BUSY_CU_CYCLES": [200_000, 100_000], **CYCLES},
         100 * 300_000 / (3_000 * 304),
     ),
     # n = 4 x 300,000 / 3,000 = 400: 400 / 32 x 8 = 100, and 400 mod 32 = 16 makes 8 more.
-    "active_cus": (
-        {"SQ_BUSY_CU_CYCLES": [200_000, 100_000], "GRBM_GUI_ACTIVE": [8_000, 16_000]},
-        108,
-    ),
+    "active_cus": ({"SQ_BUSY_CU_CYCLES": [200_000, 100_000], **CYCLES}, 108),
     "waves": ({"SQ_WAVES": [16_384, 4_096]}, 20_480),
     "resident_waves": (
         {"SQ_LEVEL_WAVES_ACCUM": [5e6, 1e6], "GRBM_GUI_ACTIVE": [16_000, 8_000]},
@@ -153,39 +169,18 @@ EXPECTED: dict[str, tuple[Counters, float]] = {
         512 * 33_333,
     ),
     "mfma_tflops": (
-        {
-            f"{MOPS}F8": [1_000, 2_000],
-            f"{MOPS}F16": [3_000, 0],
-            f"{MOPS}BF16": [500_000, 100_000],
-            f"{MOPS}F32": [10, 20],
-            f"{MOPS}F64": [5, 5],
-            TIME: [1_000, 3_000],
-        },
+        {**PRODUCTS, TIME: [1_000, 3_000]},
         512 * (3_000 + 3_000 + 600_000 + 30 + 10) / 4_000e-9 / 1e12,
     ),
     "mfma_peak_pct": (
-        {
-            f"{MOPS}F8": [1_000, 2_000],
-            f"{MOPS}F16": [3_000, 0],
-            f"{MOPS}BF16": [500_000, 100_000],
-            f"{MOPS}F32": [10, 20],
-            f"{MOPS}F64": [5, 5],
-            TIME: [1_000, 3_000],
-        },
+        {**PRODUCTS, TIME: [1_000, 3_000]},
         100
         * 512
         * (3_000 / 4_096 + 3_000 / 2_048 + 600_000 / 2_048 + 30 / 256 + 10 / 256)
         / (304 * 2.1 * 4_000),
     ),
     "mfma_efficiency_pct": (
-        {
-            f"{MOPS}F8": [1_000, 2_000],
-            f"{MOPS}F16": [3_000, 0],
-            f"{MOPS}BF16": [500_000, 100_000],
-            f"{MOPS}F32": [10, 20],
-            f"{MOPS}F64": [5, 5],
-            "GRBM_GUI_ACTIVE": [8_000, 16_000],
-        },
+        {**PRODUCTS, **CYCLES},
         100
         * 512
         * (3_000 / 4_096 + 3_000 / 2_048 + 600_000 / 2_048 + 30 / 256 + 10 / 256)
@@ -196,40 +191,34 @@ EXPECTED: dict[str, tuple[Counters, float]] = {
         3_600 / 150,
     ),
     "mfma_bf16_tflops": (
-        {f"{MOPS}BF16": [600_000, 200_000], TIME: [500, 700]},
+        {f"{MOPS}BF16": [600_000, 200_000], **SPAN},
         512 * 800_000 / 1_200e-9 / 1e12,
     ),
     "mfma_f16_tflops": (
-        {f"{MOPS}F16": [500_000, 200_000], TIME: [500, 700]},
+        {f"{MOPS}F16": [500_000, 200_000], **SPAN},
         512 * 700_000 / 1_200e-9 / 1e12,
     ),
-    "mfma_f8_tflops": (
-        {f"{MOPS}F8": [400_000, 200_000], TIME: [500, 700]},
-        512 * 600_000 / 1_200e-9 / 1e12,
-    ),
+    "mfma_f8_tflops": ({f"{MOPS}F8": [400_000, 200_000], **SPAN}, 512 * 600_000 / 1_200e-9 / 1e12),
     "mfma_f32_tflops": (
-        {f"{MOPS}F32": [300_000, 200_000], TIME: [500, 700]},
+        {f"{MOPS}F32": [300_000, 200_000], **SPAN},
         512 * 500_000 / 1_200e-9 / 1e12,
     ),
     "mfma_f64_tflops": (
-        {f"{MOPS}F64": [200_000, 200_000], TIME: [500, 700]},
+        {f"{MOPS}F64": [200_000, 200_000], **SPAN},
         512 * 400_000 / 1_200e-9 / 1e12,
     ),
-    "mfma_i8_tops": (
-        {f"{MOPS}I8": [100_000, 200_000], TIME: [500, 700]},
-        512 * 300_000 / 1_200e-9 / 1e12,
-    ),
+    "mfma_i8_tops": ({f"{MOPS}I8": [100_000, 200_000], **SPAN}, 512 * 300_000 / 1_200e-9 / 1e12),
     # The peaks: 304 x 2048 x 2.1 GHz = 1307.4 TFLOP/s, and twice that in F8.
     "mfma_bf16_peak_pct": (
-        {f"{MOPS}BF16": [600_000, 200_000], TIME: [500, 700]},
+        {f"{MOPS}BF16": [600_000, 200_000], **SPAN},
         100 * (512 * 800_000 / 1_200e-9) / 1307.4432e12,
     ),
     "mfma_f16_peak_pct": (
-        {f"{MOPS}F16": [500_000, 200_000], TIME: [500, 700]},
+        {f"{MOPS}F16": [500_000, 200_000], **SPAN},
         100 * (512 * 700_000 / 1_200e-9) / 1307.4432e12,
     ),
     "mfma_f8_peak_pct": (
-        {f"{MOPS}F8": [500_000, 200_000], TIME: [500, 700]},
+        {f"{MOPS}F8": [500_000, 200_000], **SPAN},
         100 * (512 * 700_000 / 1_200e-9) / 2614.8864e12,
     ),
     # Instructions.
@@ -252,23 +241,19 @@ EXPECTED: dict[str, tuple[Counters, float]] = {
         64 * (6_000 + 2 * 4_000 + 18_000 + 2 * 8_000 + 2_400 + 2 * 600) / 2_000e-9 / 1e12,
     ),
     "valu_util_pct": (
-        {"SQ_ACTIVE_INST_VALU": [98_304, 1_696], "GRBM_GUI_ACTIVE": [8_000, 16_000]},
+        {"SQ_ACTIVE_INST_VALU": [98_304, 1_696], **CYCLES},
         100 * 100_000 / (3_000 * 304),
     ),
     "salu_util_pct": (
-        {"SQ_ACTIVE_INST_SCA": [50_000, 1_000], "GRBM_GUI_ACTIVE": [8_000, 16_000]},
+        {"SQ_ACTIVE_INST_SCA": [50_000, 1_000], **CYCLES},
         100 * 51_000 / (3_000 * 304),
     ),
     "vmem_util_pct": (
-        {
-            "SQ_ACTIVE_INST_FLAT": [30_000, 1_000],
-            "SQ_ACTIVE_INST_VMEM": [20_000, 4_000],
-            "GRBM_GUI_ACTIVE": [8_000, 16_000],
-        },
+        {"SQ_ACTIVE_INST_FLAT": [30_000, 1_000], "SQ_ACTIVE_INST_VMEM": [20_000, 4_000], **CYCLES},
         100 * 55_000 / (3_000 * 304),
     ),
     "branch_util_pct": (
-        {"SQ_ACTIVE_INST_MISC": [7_000, 2_000], "GRBM_GUI_ACTIVE": [8_000, 16_000]},
+        {"SQ_ACTIVE_INST_MISC": [7_000, 2_000], **CYCLES},
         100 * 9_000 / (3_000 * 304),
     ),
     "valu_threads": (
@@ -318,15 +303,15 @@ EXPECTED: dict[str, tuple[Counters, float]] = {
         100 * 8_000 / (3_000 * 32),
     ),
     "vgpr_full_pct": (
-        {"SPI_RA_VGPR_SIMD_FULL_CSN": [70_000, 5_000], "GRBM_GUI_ACTIVE": [8_000, 16_000]},
+        {"SPI_RA_VGPR_SIMD_FULL_CSN": [70_000, 5_000], **CYCLES},
         100 * 75_000 / (3_000 * 304),
     ),
     "lds_full_pct": (
-        {"SPI_RA_LDS_CU_FULL_CSN": [7_000, 5_000], "GRBM_GUI_ACTIVE": [8_000, 16_000]},
+        {"SPI_RA_LDS_CU_FULL_CSN": [7_000, 5_000], **CYCLES},
         400 * 12_000 / (3_000 * 304),
     ),
     "slots_full_pct": (
-        {"SPI_RA_WAVE_SIMD_FULL_CSN": [30_000, 5_000], "GRBM_GUI_ACTIVE": [8_000, 16_000]},
+        {"SPI_RA_WAVE_SIMD_FULL_CSN": [30_000, 5_000], **CYCLES},
         100 * 35_000 / (3_000 * 304),
     ),
     "cpc_util_pct": (
@@ -339,15 +324,11 @@ EXPECTED: dict[str, tuple[Counters, float]] = {
     ),
     # LDS: 32 banks of 4 B.
     "lds_gbps": (
-        {
-            "SQ_LDS_IDX_ACTIVE": [50_000, 10_000],
-            "SQ_LDS_BANK_CONFLICT": [8_000, 2_000],
-            TIME: [500, 700],
-        },
+        {"SQ_LDS_IDX_ACTIVE": [50_000, 10_000], "SQ_LDS_BANK_CONFLICT": [8_000, 2_000], **SPAN},
         50_000 * 4 * 32 / 1_200e-9 / 1e9,
     ),
     "lds_util_pct": (
-        {"SQ_LDS_IDX_ACTIVE": [50_000, 10_000], "GRBM_GUI_ACTIVE": [8_000, 16_000]},
+        {"SQ_LDS_IDX_ACTIVE": [50_000, 10_000], **CYCLES},
         100 * 60_000 / (3_000 * 304),
     ),
     "lds_conflict_pct": (
@@ -355,7 +336,7 @@ EXPECTED: dict[str, tuple[Counters, float]] = {
         10_000 * 3.125 / 50_000,
     ),
     "lds_conflict_stall_pct": (
-        {"SQ_LDS_BANK_CONFLICT": [8_000, 2_000], "GRBM_GUI_ACTIVE": [8_000, 16_000]},
+        {"SQ_LDS_BANK_CONFLICT": [8_000, 2_000], **CYCLES},
         100 * 10_000 / 3_000 / 304,
     ),
     "lds_latency_cycles": (
@@ -367,10 +348,7 @@ EXPECTED: dict[str, tuple[Counters, float]] = {
         {"SQ_INST_LEVEL_VMEM_ACCUM": [640_000, 80_000], "SQ_INSTS_VMEM": [1_000, 500]},
         720_000 / 1_500,
     ),
-    "ta_busy_pct": (
-        {"TA_TA_BUSY_sum": [400_000, 50_000], "GRBM_GUI_ACTIVE": [8_000, 16_000]},
-        100 * 450_000 / (3_000 * 304),
-    ),
+    "ta_busy_pct": ({"TA_TA_BUSY_sum": [400_000, 50_000], **CYCLES}, 100 * 450_000 / (3_000 * 304)),
     "vl1d_hit_pct": (
         {
             "TCP_TCC_READ_REQ_sum": [100, 300],
@@ -382,7 +360,7 @@ EXPECTED: dict[str, tuple[Counters, float]] = {
         100 - 100 * 500 / 1_600,
     ),
     "vl1d_gbps": (
-        {"TCP_TOTAL_CACHE_ACCESSES_sum": [9_000, 1_000], TIME: [500, 700]},
+        {"TCP_TOTAL_CACHE_ACCESSES_sum": [9_000, 1_000], **SPAN},
         10_000 * 128 / 1_200e-9 / 1e9,
     ),
     "coalescing_pct": (
@@ -396,7 +374,7 @@ EXPECTED: dict[str, tuple[Counters, float]] = {
             "TCP_TCC_WRITE_REQ_sum": [500, 100],
             "TCP_TCC_ATOMIC_WITH_RET_REQ_sum": [20, 0],
             "TCP_TCC_ATOMIC_WITHOUT_RET_REQ_sum": [0, 80],
-            TIME: [500, 700],
+            **SPAN,
         },
         (7_000 * 128 + 700 * 64) / 1_200e-9 / 1e9,
     ),
@@ -418,7 +396,7 @@ EXPECTED: dict[str, tuple[Counters, float]] = {
             "SQC_TC_DATA_READ_REQ": [3_000, 1_000],
             "SQC_TC_DATA_WRITE_REQ": [200, 0],
             "SQC_TC_DATA_ATOMIC_REQ": [0, 100],
-            TIME: [500, 700],
+            **SPAN,
         },
         4_300 * 100_000 / (2 * 2_100 * 160 * 1_200),
     ),
@@ -432,58 +410,18 @@ EXPECTED: dict[str, tuple[Counters, float]] = {
     ),
     # L2 caches: 128 channels.
     "l2_hit_pct": ({"TCC_HIT_sum": [68_496, 1_504], "TCC_MISS_sum": [20_000, 10_000]}, 70.0),
-    "l2_gbps": ({"TCC_REQ_sum": [9_000, 3_000], TIME: [500, 700]}, 12_000 * 128 / 1_200.0),
-    "l2_util_pct": (
-        {"TCC_BUSY_sum": [100_000, 20_000], "GRBM_GUI_ACTIVE": [8_000, 16_000]},
-        100 * 120_000 / (128 * 3_000),
-    ),
+    "l2_gbps": ({"TCC_REQ_sum": [9_000, 3_000], **SPAN}, 12_000 * 128 / 1_200.0),
+    "l2_util_pct": ({"TCC_BUSY_sum": [100_000, 20_000], **CYCLES}, 100 * 120_000 / (128 * 3_000)),
     # Fabric: of 1,500 reads 400 are of 128 B, 300 of 32 B, the other 800 of 64 B.
-    "fabric_read_bytes": (
-        {
-            "TCC_BUBBLE_sum": [300, 100],
-            "TCC_EA0_RDREQ_32B_sum": [200, 100],
-            "TCC_EA0_RDREQ_sum": [1_000, 500],
-        },
-        128 * 400 + 64 * 800 + 32 * 300,
-    ),
-    "fabric_read_gbps": (
-        {
-            "TCC_BUBBLE_sum": [300, 100],
-            "TCC_EA0_RDREQ_32B_sum": [200, 100],
-            "TCC_EA0_RDREQ_sum": [1_000, 500],
-            TIME: [500, 700],
-        },
-        (128 * 400 + 64 * 800 + 32 * 300) / 1_200e-9 / 1e9,
-    ),
+    "fabric_read_bytes": (READS, 128 * 400 + 64 * 800 + 32 * 300),
+    "fabric_read_gbps": ({**READS, **SPAN}, (128 * 400 + 64 * 800 + 32 * 300) / 1_200e-9 / 1e9),
     "fabric_read_peak_pct": (
-        {
-            "TCC_BUBBLE_sum": [300, 100],
-            "TCC_EA0_RDREQ_32B_sum": [200, 100],
-            "TCC_EA0_RDREQ_sum": [1_000, 500],
-            TIME: [500, 700],
-        },
+        {**READS, **SPAN},
         100 * (128 * 400 + 64 * 800 + 32 * 300) / 1_200 / 5_300,
     ),
-    "fabric_write_bytes": (
-        {"TCC_EA0_WRREQ_64B_sum": [600, 200], "TCC_EA0_WRREQ_sum": [700, 400]},
-        64 * 800 + 32 * 300,
-    ),
-    "fabric_write_gbps": (
-        {
-            "TCC_EA0_WRREQ_64B_sum": [600, 200],
-            "TCC_EA0_WRREQ_sum": [700, 400],
-            TIME: [500, 700],
-        },
-        (64 * 800 + 32 * 300) / 1_200e-9 / 1e9,
-    ),
-    "fabric_write_peak_pct": (
-        {
-            "TCC_EA0_WRREQ_64B_sum": [600, 200],
-            "TCC_EA0_WRREQ_sum": [700, 400],
-            TIME: [500, 700],
-        },
-        100 * (64 * 800 + 32 * 300) / 1_200 / 5_300,
-    ),
+    "fabric_write_bytes": ({**WRITES}, 64 * 800 + 32 * 300),
+    "fabric_write_gbps": ({**WRITES, **SPAN}, (64 * 800 + 32 * 300) / 1_200e-9 / 1e9),
+    "fabric_write_peak_pct": ({**WRITES, **SPAN}, 100 * (64 * 800 + 32 * 300) / 1_200 / 5_300),
     "fabric_read_latency_cycles": (
         {"TCC_EA0_RDREQ_LEVEL_sum": [900_000, 90_000], "TCC_EA0_RDREQ_sum": [1_000, 500]},
         990_000 / 1_500,
@@ -509,14 +447,25 @@ def test_every_metric_is_expected() -> None:
 
 @pytest.mark.parametrize("name", EXPECTED)
 def test_by_hand(name: str) -> None:
+    """The figure; then with rows that lack counters, of two nodes, and of nothing but zeros."""
     counters, expected = EXPECTED[name]
-    assert value_of(name, counters) == pytest.approx(expected, rel=1e-12)
+    close = pytest.approx(expected, rel=1e-12)
+    assert value_of(name, counters) == close
+    assert value_of(name, with_half_known(counters)) == close
 
+    table = groups_of({counter: [nan, *values] for counter, values in counters.items()}).table
+    nodes = Groups(table, np.arange(len(table)), np.array([0, 1]))
+    values = values_of(name, nodes)
+    assert values.at(0) is None and np.isnan(values.numbers[0])
+    assert values.at(1) == close
 
-@pytest.mark.parametrize("name", EXPECTED)
-def test_only_activities_with_all_counters_count(name: str) -> None:
-    counters, expected = EXPECTED[name]
-    assert value_of(name, with_half_known(counters)) == pytest.approx(expected, rel=1e-12)
+    if BY_NAME[name].reduces == "ratio of sums":
+        assert value_of(name, {counter: [0.0] * len(v) for counter, v in counters.items()}) is None
+
+    found = value_of(name, counters, hardware=None)
+    assert found == (close if name in NO_HARDWARE_NEEDED else None)
+    needs_it = "the GPU's specification" in BY_NAME[name].missing_because
+    assert needs_it == (name not in NO_HARDWARE_NEEDED)
 
 
 @pytest.mark.parametrize("name", EXPECTED)
@@ -529,27 +478,6 @@ def test_needs_are_what_is_needed(name: str) -> None:
         assert value_of(name, rest or {"OTHER": [1.0]}) is None
         unknown = {**counters, counter: [nan] * len(counters[counter])}
         assert value_of(name, unknown) is None
-
-
-@pytest.mark.parametrize("name", EXPECTED)
-def test_nodes_are_apart(name: str) -> None:
-    counters, expected = EXPECTED[name]
-    activities = len(next(iter(counters.values())))
-    lacking = {counter: [nan, *values] for counter, values in counters.items()}
-    table = groups_of(lacking).table
-    nodes = Groups(table, np.arange(activities + 1), np.array([0, 1]))
-    values = values_of(name, nodes)
-    assert values.at(0) is None
-    assert np.isnan(values.numbers[0])
-    assert values.at(1) == pytest.approx(expected, rel=1e-12)
-
-
-@pytest.mark.parametrize(
-    "name", [name for name in EXPECTED if BY_NAME[name].reduces == "ratio of sums"]
-)
-def test_missing_where_the_denominator_is_0(name: str) -> None:
-    counters, _ = EXPECTED[name]
-    assert value_of(name, {counter: [0.0] * len(v) for counter, v in counters.items()}) is None
 
 
 def test_ratios_are_of_sums() -> None:
@@ -570,18 +498,6 @@ NO_HARDWARE_NEEDED = {
     *("fabric_write_gbps", "fabric_read_latency_cycles", "fabric_write_latency_cycles"),
     *("hbm_read_pct", "remote_read_pct"),
 }
-
-
-@pytest.mark.parametrize("name", EXPECTED)
-def test_without_hardware(name: str) -> None:
-    counters, expected = EXPECTED[name]
-    found = value_of(name, counters, hardware=None)
-    if name in NO_HARDWARE_NEEDED:
-        assert found == pytest.approx(expected, rel=1e-12)
-    else:
-        assert found is None
-    needs_it = "the GPU's specification" in BY_NAME[name].missing_because
-    assert needs_it == (name not in NO_HARDWARE_NEEDED)
 
 
 def test_an_unknown_architecture_has_what_its_specification_gives() -> None:
