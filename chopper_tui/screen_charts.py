@@ -40,7 +40,7 @@ class Charts(Screen[None]):
         """The cursor in the view's picture, as the picture's drawer reads it."""
         self.lens = WHOLE
         """How close the picture of a view is seen."""
-        self._seen: tuple[Frame, Lens, Sequence[Chart]] = data.frame, WHOLE, data.frame.charts
+        self._seen: tuple[Frame, Lens, Sequence[Chart]] | None = None
 
     def fit_parts(self) -> None:
         """Give each part its room."""
@@ -139,8 +139,7 @@ class Charts(Screen[None]):
     @property
     def _charts_seen(self) -> Sequence[Chart]:
         """The charts of the view; the same objects as long as nothing changes."""
-        frame, lens, _ = self._seen
-        if (frame, lens) != (self.frame, self.lens):
+        if self._seen is None or self._seen[:2] != (self.frame, self.lens):
             charts = tuple(seen(chart, self.lens) for chart in self.frame.charts)
             self._seen = self.frame, self.lens, charts
         return self._seen[2]

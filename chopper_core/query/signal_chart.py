@@ -13,7 +13,6 @@ from chopper_core.model.run import Run, interval_of, scope_of
 from chopper_core.model.signals import Signal, mean_known
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Index
-from chopper_core.util.progress import Cancelled
 
 MAX_SPARKLINE_GPUS: Final = 128
 """The most GPUs of a row for which its sparkline is computed."""
@@ -40,16 +39,16 @@ class SignalChart(Struct, frozen=True):
         return (self.start_ns, self.end_ns) != self.scope_ns
 
 
-def _always() -> bool:
-    return True
+def _wanted() -> None:
+    """Somebody waits for it."""
 
 
 def signal_chart(
-    run: Run, view: View, bins: int, is_wanted: Callable[[], bool] = _always
+    run: Run, view: View, bins: int, check: Callable[[], None] = _wanted
 ) -> SignalChart:
     """The signal of a view over its node, from its first start to its last end, or its window.
 
-    Raises Cancelled once `is_wanted` returns False: many GPUs take long.
+    `check` raises Cancelled once nobody waits for it: many GPUs take long.
     """
     signal = run.signal(view.signal)
     scope = scope_of(run, view)
@@ -66,8 +65,7 @@ def signal_chart(
     bounds = np.linspace(start + run.origin_ns, end + run.origin_ns, bins + 1)
     values = []
     for gpu in gpus:
-        if not is_wanted():
-            raise Cancelled
+        check()
         values.append(signal.curves[gpu].means(bounds))
     stacked = np.stack(values) if values else np.full((0, bins), np.nan)
     return SignalChart(signal, start, end, scope, tuple(gpus), stacked)

@@ -1,16 +1,126 @@
-"""Axes around data: ticks at even numbers, few enough that their labels have room."""
+"""Axes around data with ticks at even numbers, and curves between them, drawn by plotext.
+
+What a chart takes is bounded by its canvas, not by its data: plotext makes a point of each cell
+that a line crosses, outside of the canvas too, and its work grows with the points that it is given.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from math import ceil, floor, log10
-from typing import Final
+from threading import Lock
+from typing import Any, Final
 
-from chopper_core.util.arrays import Float64
+import numpy as np
+from msgspec import Struct
+
+from chopper_core.render.glyphs import Glyphs
+from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.grouping import quantile_of
 
 _STEPS: Final = (1.0, 2.0, 5.0, 10.0)
 _MIN_SPAN: Final = 0.1
 """Share of its far end that an axis of a signal spans at least: less is noise drawn large."""
+
+_MAX_DECIMALS: Final = 6
+_MAX_WRITTEN_OUT: Final = 1e15
+"""Numbers from here on, and those with more decimals, have an exponent."""
+_POINTS_PER_CELL: Final = 8
+"""Points of a curve per column of the canvas: the ends and extremes of its two halves."""
+_ASCII_AXES: Final = str.maketrans("┤│└┬─", "+|++-")
+_PLOTEXT: Final = Lock()
+"""plotext draws on one figure for the whole process."""
+
+Bounds = tuple[float, float]
+Ticks = tuple[Sequence[float], Sequence[str]]
+
+
+class Curve(Struct, frozen=True, eq=False):
+    """Points in the order in which they are joined; all of them are known."""
+
+    x: Float64
+    y: Float64
+    marker: str
+    is_joined: bool = True
+    filled_to: Float64 | None = None
+    """The other edge of a band whose first edge is `y`."""
+
+
+def plotted(
+    curves: Sequence[Curve],
+    size: tuple[int, int],
+    bounds: tuple[Bounds, Bounds],
+    ticks: tuple[Ticks, Ticks],
+    glyphs: Glyphs,
+    check: Callable[[], None],
+) -> list[str]:
+    """The rows of a canvas with its axes: at the left that of y, below that of x if it has ticks.
+
+    `check` raises Cancelled once nobody waits for them.
+    """
+    import plotext
+
+    width, height = size
+    drawn = [_on_canvas(curve, width, bounds) for curve in curves]
+    with _PLOTEXT:
+        check()
+        figure: Any = plotext.figure
+        plotext.terminal.limit(False, False)
+        figure.clear()
+        figure.theme("colorless")
+        figure.plot_size(width, height)
+        figure.axes(False)
+        figure.axes(True, axis="y", side="left")
+        if ticks[0][0]:
+            figure.axes(True, axis="x", side="lower")
+        for axis, ends, (places, texts) in zip("xy", bounds, ticks, strict=True):
+            figure.ruler(axis).lim(0, 1)
+            figure.ruler(axis).ticks(_placed(np.array(places), ends).tolist(), list(texts))
+        for x, y, other, curve in drawn:
+            signal = figure.signal(x, y, marker=curve.marker)
+            if other is not None:
+                signal.fill(figure.signal(x, other, marker=curve.marker))
+            elif curve.is_joined:
+                signal.lines()
+            figure.draw(signal)
+        text: str = figure.build().string(colorless=True)
+    rows = [row.ljust(width)[:width] for row in text.split("\n")[:height]]
+    rows += [" " * width] * (height - len(rows))
+    return [row.translate(_ASCII_AXES) for row in rows] if glyphs.is_ascii else rows
+
+
+def _on_canvas(
+    curve: Curve, width: int, bounds: tuple[Bounds, Bounds]
+) -> tuple[list[float], list[float], list[float] | None, Curve]:
+    """A curve as shares of the canvas, without the points that can't be seen."""
+    x, y = _placed(curve.x, bounds[0]), _placed(curve.y, bounds[1])
+    kept = _kept_points(x, y, width)
+    other = curve.filled_to
+    edge = None if other is None else _placed(other, bounds[1])[kept].tolist()
+    return x[kept].tolist(), y[kept].tolist(), edge, curve
+
+
+def _placed(numbers: Float64, ends: Bounds) -> Float64:
+    """Numbers as shares of an axis, 0 to 1; in its middle where that has no length."""
+    low, high = ends
+    if high <= low:
+        return np.full(len(numbers), 0.5)
+    return np.clip((numbers - low) / (high - low), 0.0, 1.0)
+
+
+def _kept_points(x: Float64, y: Float64, width: int) -> Index:
+    """Of more points than a canvas can show: first, last, lowest, highest of each half cell."""
+    most = _POINTS_PER_CELL * width
+    if len(x) <= most:
+        return np.arange(len(x))
+    columns = np.floor(x * 2 * width).astype(np.intp)
+    run = np.cumsum(np.diff(columns, prepend=columns[0]) != 0)
+    begins = np.flatnonzero(np.diff(run, prepend=-1))
+    ends = np.append(begins[1:], len(x)) - 1
+    by_height = np.lexsort((y, run))
+    kept = np.unique(np.concatenate([begins, ends, by_height[begins], by_height[ends]]))
+    # A curve that runs to and fro is thinned.
+    return kept[:: -(-len(kept) // most)]
 
 
 def ticks(low: float, high: float, most: int, *, whole: bool = False) -> list[float]:
@@ -38,10 +148,12 @@ def step_of(low: float, high: float, most: int, *, whole: bool = False) -> float
 
 def labels(places: list[float]) -> list[str]:
     """The numbers of ticks, with as many decimals as tell them apart."""
-    if len(places) < 2:
+    step = places[1] - places[0] if len(places) > 1 else 0.0
+    if step <= 0:
         return [f"{place:.4g}" for place in places]
-    step = places[1] - places[0]
     decimals = max(-floor(log10(step) + 1e-9), 0)
+    if decimals > _MAX_DECIMALS or max(abs(places[0]), abs(places[-1])) >= _MAX_WRITTEN_OUT:
+        return [f"{place:.3g}" for place in places]
     return [f"{place:.{decimals}f}" for place in places]
 
 

@@ -5,7 +5,7 @@ Each kind of chart has one drawer, which knows all about it; `DRAWERS` lists the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from typing import Any, Final
@@ -29,7 +29,17 @@ from chopper_core.model.charts import (
 from chopper_core.render.ansi import Paint, plain
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.util.errors import UsageError
-from chopper_tui.draw.drawer import UNLIMITED, WHOLE, Canvas, Cell, Drawer, Lens, NothingDrawer
+from chopper_tui.draw.drawer import (
+    UNLIMITED,
+    WHOLE,
+    Canvas,
+    Cell,
+    Drawer,
+    Lens,
+    NothingDrawer,
+    drawable,
+    wanted,
+)
 from chopper_tui.draw.pieces import Line, painted_line
 
 DRAWERS: Final[Mapping[type[Struct], str]] = {
@@ -71,15 +81,22 @@ def draw(
     glyphs: Glyphs,
     row: int = 0,
     column: int | None = None,
+    check: Callable[[], None] = wanted,
 ) -> list[Line]:
     """A chart as at most `height` lines of at most `width` cells, its title first.
 
-    `row` and `column` are those of the cursor, for charts that show it.
+    `row` and `column` are those of the cursor, for charts that show it; `check` raises Cancelled
+    once nobody waits for it.
     """
     # A pane that is being hidden has no cells, less its margin.
     if width < 1 or height < 1:
         return []
-    return drawer_of(chart).draw(chart, Canvas(width, height, glyphs, row, column))
+    return _drawn(chart, Canvas(width, height, glyphs, row, column, check=check))
+
+
+def _drawn(chart: Chart, on: Canvas) -> list[Line]:
+    on.check()
+    return on.fitted(drawer_of(chart).draw(chart, on))
 
 
 def draw_below(
@@ -89,6 +106,7 @@ def draw_below(
     glyphs: Glyphs,
     row: int = 0,
     column: int | None = None,
+    check: Callable[[], None] = wanted,
 ) -> list[Line]:
     """The first chart, and below it as many of the next ones as fit.
 
@@ -96,12 +114,12 @@ def draw_below(
     else to rows that get higher.
     """
     if drawer_of(charts[0]).is_alone or width < 1 or height < 1:
-        return draw(charts[0], width, height, glyphs, row)
+        return draw(charts[0], width, height, glyphs, row, check=check)
     drawn: list[Line] = []
     for chart, lines in zip(charts, _heights(charts, width, height, glyphs), strict=False):
         if drawn:
             drawn.append([])
-        own = drawer_of(chart).draw(chart, Canvas(width, lines, glyphs, row, column, spreads=True))
+        own = _drawn(chart, Canvas(width, lines, glyphs, row, column, spreads=True, check=check))
         drawn += [*own, *([[]] * (lines - len(own)))]
     return drawn
 
@@ -179,7 +197,7 @@ def as_lines(
     """Charts as lines of text, with a blank line after each."""
     lines: list[str] = []
     width = width or _TEXT_SIZE[0]
-    for chart in charts:
+    for chart in map(drawable, charts):
         drawer = drawer_of(chart)
         rows = max(_TEXT_SIZE[1], drawer.lines(chart, width, glyphs))
         most = rows if drawer.is_prose else _MAX_TEXT_LINES
@@ -190,7 +208,8 @@ def as_lines(
 
 
 def seen(chart: Chart, lens: Lens) -> Chart:
-    """The part of a chart that is seen; charts without a scale are whole."""
+    """The part of a chart that is seen, as it can be drawn; charts without a scale are whole."""
+    chart = drawable(chart)
     part: Chart = chart if lens == WHOLE else drawer_of(chart).seen(chart, lens)
     return part
 

@@ -58,8 +58,10 @@ class _LegendEntry(Struct, frozen=True):
 def _draw(picture: Composition, width: int, glyphs: Glyphs, most: int = UNLIMITED) -> list[Line]:
     """The bars and the legend; of parts that don't fit into `most` lines, the smallest go."""
     numbers = np.stack([each.numbers for each in picture.series], axis=1)
+    numbers = np.nan_to_num(numbers)
     wholes = numbers.sum(axis=1)
-    longest = float(wholes.max(initial=0.0)) or 1.0
+    # Parts below zero make a whole shorter than the bar of its other parts.
+    longest = float(np.maximum(numbers, 0.0).sum(axis=1).max(initial=0.0)) or 1.0
     many = len(picture.labels) > 1
     names = [clean(label) for label in picture.labels] if many else [""]
     # A baseline is above that which is compared with it, as in a sentence.

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import groupby
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from msgspec.structs import replace
@@ -11,7 +10,7 @@ from msgspec.structs import replace
 from chopper_core.model.charts import BarChart, LineChart, Series
 from chopper_core.render.cells import cell_width, clean
 from chopper_core.render.glyphs import Glyphs
-from chopper_core.util.arrays import Float64, Int64
+from chopper_core.util.arrays import Float64
 from chopper_tui.draw import axes
 from chopper_tui.draw.bars import BarDrawer
 from chopper_tui.draw.drawer import (
@@ -23,8 +22,7 @@ from chopper_tui.draw.drawer import (
     legend_entries,
     title_lines,
 )
-from chopper_tui.draw.pieces import SERIES_INKS, Line, short_number
-from chopper_tui.draw.signal_plot import ASCII_AXES, PLOTEXT
+from chopper_tui.draw.pieces import SERIES_INKS, Line, inked, short_number
 
 _MARKERS: Final = {"unicode": "●▲■◆○△□◇", "ascii": "*+xo@%&$"}
 _MARKS_ON_A_CURVE: Final = 6
@@ -35,8 +33,9 @@ _MAX_BARS: Final = 2
 """Points of a curve up to which it is drawn as bars: a line between two says nothing."""
 _LINES_PER_TICK: Final = 3
 _CELLS_PER_TICK: Final = 10
+_NO_TICKS: Final[axes.Ticks] = ((), ())
 
-Bounds = tuple[tuple[float, float], tuple[float, float]]
+Bounds = tuple[axes.Bounds, axes.Bounds]
 
 
 class LineDrawer(TitledDrawer[LineChart]):
@@ -58,7 +57,7 @@ class LineDrawer(TitledDrawer[LineChart]):
 
     def body(self, chart: LineChart, on: Canvas) -> list[Line]:
         """The curves and their axes."""
-        return _draw(chart, on.width, on.height, on.glyphs)
+        return _draw(chart, on)
 
     def lines(self, chart: LineChart, width: int, glyphs: Glyphs) -> int:
         """Enough to see a shape; one per bar."""
@@ -129,36 +128,37 @@ def _as_bars(picture: LineChart) -> BarChart | None:
     return BarChart(picture.title, picture.unit, tuple(labels), series)
 
 
-def _draw(picture: LineChart, width: int, height: int, glyphs: Glyphs) -> list[Line]:
+def _draw(picture: LineChart, on: Canvas) -> list[Line]:
     """The curves over an axis with even ticks, one ink and marker per series."""
-    canvas = max(height - 1, 2)
+    width, canvas = on.width, max(on.height - 1, 2)
     bounds = _bounds(picture)
     if bounds is None:
         return [[("no values to draw", "dim")]]
-    places = _ticks_of_y(bounds[1], canvas)
+    places = axes.ticks(*bounds[1], max(canvas // _LINES_PER_TICK, 2))
+    texts = axes.labels(places)
+    axis = max(map(len, texts), default=0) + 1
+    ticks: axes.Ticks = places, [text.rjust(axis - 1) for text in texts]
     rows: list[str] = [" " * width] * canvas
     inks = np.full((canvas, width), -1, np.int64)
-    with PLOTEXT:
-        for number, (x, series) in enumerate(zip(picture.x, picture.series, strict=True)):
-            drawn = _curve(picture, x, series, number, width, canvas, bounds, places, glyphs)
-            merged = []
-            for y, (below, above) in enumerate(zip(rows, drawn, strict=True)):
-                chars = list(below)
-                for place, char in enumerate(above):
-                    if char not in " \u2800":
-                        chars[place] = char
-                        inks[y, place] = number
-                merged.append("".join(chars))
-            rows = merged
-    axis = max(map(len, axes.labels(places))) + 1
-    lines = [_inked(row, inks[y], axis) for y, row in enumerate(rows)]
+    for number, (x, series) in enumerate(zip(picture.x, picture.series, strict=True)):
+        curves = _curves(picture, x, series, number, on.glyphs)
+        size = width, canvas
+        drawn = axes.plotted(curves, size, bounds, (_NO_TICKS, ticks), on.glyphs, on.check)
+        merged = []
+        for y, (below, above) in enumerate(zip(rows, drawn, strict=True)):
+            chars = list(below)
+            for place, char in enumerate(above):
+                if char not in " \u2800":
+                    chars[place] = char
+                    inks[y, place] = number
+            merged.append("".join(chars))
+        rows = merged
+    names = np.array(["dim", *SERIES_INKS])
+    shown = names[np.where(inks < 0, 0, 1 + inks % len(SERIES_INKS))]
+    shown[:, :axis] = "dim"
+    lines = [inked(row, shown[y].tolist()) for y, row in enumerate(rows)]
     lines.append([(" " * axis + _x_axis(picture, bounds[0], width - axis), "dim")])
     return lines
-
-
-def _ticks_of_y(bounds: tuple[float, float], lines: int) -> list[float]:
-    low, high = bounds
-    return axes.ticks(low, high, max(lines // _LINES_PER_TICK, 2))
 
 
 def _x_axis(picture: LineChart, bounds: tuple[float, float], cells: int) -> str:
@@ -167,7 +167,7 @@ def _x_axis(picture: LineChart, bounds: tuple[float, float], cells: int) -> str:
     whole = all(float(place).is_integer() for x in picture.x for place in x[np.isfinite(x)])
     places = axes.ticks(low, high, max(cells // _CELLS_PER_TICK, 2), whole=whole)
     texts = axes.labels(places)
-    if picture.x_unit:
+    if picture.x_unit and texts:
         texts[-1] += f" {picture.x_unit}"
     line = ""
     for place, text in zip(places, texts, strict=True):
@@ -194,65 +194,18 @@ def _bounds(
     return (float(x.min()), float(x.max())), (float(y.min()), float(y.max()))
 
 
-def _curve(
-    picture: LineChart,
-    x: Float64,
-    series: Series,
-    number: int,
-    width: int,
-    height: int,
-    bounds: Bounds,
-    places: list[float],
-    glyphs: Glyphs,
-) -> list[str]:
-    import plotext
-
-    (x_low, x_high), (low, high) = bounds
-    figure: Any = plotext.figure
-    plotext.terminal.limit(False, False)
-    figure.clear()
-    figure.theme("colorless")
-    figure.plot_size(width, height)
-    figure.axes(False)
-    figure.axes(True, axis="y", side="left")
-    flat = low >= high
-    figure.ruler("y").lim(low - flat, high + flat)
-    texts = axes.labels(places)
-    figure.ruler("y").ticks(places, [text.rjust(max(map(len, texts))) for text in texts])
-    figure.ruler("x").lim(x_low - (x_low >= x_high), x_high + (x_low >= x_high))
-    figure.ruler("x").ticks([], [])
+def _curves(
+    picture: LineChart, x: Float64, series: Series, number: int, glyphs: Glyphs
+) -> list[axes.Curve]:
+    """A series: its points or its line, and marks on the line that tell it from others."""
     known = np.isfinite(x) & np.isfinite(series.numbers)
-    if known.any():
-        markers = _MARKERS[glyphs.name]
-        marker = markers[number % len(markers)] if picture.points else "braille"
-        if glyphs.is_ascii:
-            marker = markers[number % len(markers)]
-        signal = figure.signal(x[known].tolist(), series.numbers[known].tolist(), marker=marker)
-        if not picture.points:
-            signal.lines()
-        figure.draw(signal)
-        if len(picture.series) > 1 and not picture.points and not glyphs.is_ascii:
-            # Markers on the curve tell series apart without colour.
-            there = np.flatnonzero(known)
-            step = max(len(there) // _MARKS_ON_A_CURVE, 1)
-            some = there[(number * step // len(picture.series)) :: step]
-            mark = markers[number % len(markers)]
-            figure.draw(figure.signal(x[some].tolist(), series.numbers[some].tolist(), marker=mark))
-    text: str = figure.build().string(colorless=True)
-    rows = [row.ljust(width)[:width] for row in text.split("\n")[:height]]
-    rows += [" " * width] * (height - len(rows))
-    return [row.translate(ASCII_AXES) for row in rows] if glyphs.is_ascii else rows
-
-
-def _inked(row: str, inks: Int64, axis: int) -> Line:
-    def ink(place: int) -> str:
-        if place < axis or inks[place] < 0:
-            return "dim"
-        return SERIES_INKS[int(inks[place]) % len(SERIES_INKS)]
-
-    return [
-        ("".join(row[place] for place in places), name)
-        for name, places in (
-            (name, list(group)) for name, group in groupby(range(len(row)), key=ink)
-        )
-    ]
+    x, y = x[known], series.numbers[known]
+    mark = _MARKERS[glyphs.name][number % len(_MARKERS[glyphs.name])]
+    if picture.points or glyphs.is_ascii:
+        return [axes.Curve(x, y, mark, is_joined=not picture.points)]
+    curves = [axes.Curve(x, y, "braille")]
+    if len(picture.series) > 1:
+        step = max(len(x) // _MARKS_ON_A_CURVE, 1)
+        some = slice(number * step // len(picture.series), None, step)
+        curves.append(axes.Curve(x[some], y[some], mark, is_joined=False))
+    return curves

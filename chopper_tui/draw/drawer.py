@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar, Final, Protocol, TypeVar
+from collections.abc import Callable, Sequence
+from math import isfinite
+from operator import is_
+from typing import Any, ClassVar, Final, Protocol, TypeVar, cast
 
+import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -15,11 +18,13 @@ from chopper_tui.draw.pieces import Line, cut
 Cell = tuple[int, int]
 """The cursor in a chart: row and column of a heat map, level and block of an icicle."""
 C = TypeVar("C", bound=Struct)
+T = TypeVar("T")
 MIN_COLUMNS: Final = 2
 """Columns that a lens shows at least."""
 MAX_ZOOM: Final = 1024.0
 UNLIMITED: Final = 1 << 16
 """Lines that no terminal has."""
+_MAX_FIGURE: Final = 1e60
 _LEAST_BODY: Final = 3
 """Lines of a chart that its legend leaves."""
 
@@ -49,6 +54,10 @@ class Lens(Struct, frozen=True):
 WHOLE: Final = Lens()
 
 
+def wanted() -> None:
+    """Somebody waits for what is being drawn."""
+
+
 class Canvas(Struct, frozen=True):
     """The room that a chart is drawn in, and where the cursor is."""
 
@@ -59,6 +68,8 @@ class Canvas(Struct, frozen=True):
     column: int | None = None
     spreads: bool = False
     """Whether rows of bars take the lines that are left, as on a screen."""
+    check: Callable[[], None] = wanted
+    """Called between the pieces of a chart; raises Cancelled once nobody waits for it."""
 
     @property
     def cell(self) -> Cell | None:
@@ -146,6 +157,32 @@ class Drawer(Protocol[C]):
     def followed(self, chart: C, cell: Cell, label: str | None) -> Cell:
         """The cursor once the table's is on a row."""
         return cell
+
+
+def drawable(value: T) -> T:
+    """A chart, or a part of one, whose figures can be computed with.
+
+    Infinite ones are unknown, those beyond 10^60 are drawn there, those below 10^-60 at 0: sums,
+    differences and quotients of them are finite. An end of an axis that is unknown is 0.
+    """
+    new: Any = value
+    if isinstance(value, np.ndarray) and value.dtype.kind == "f":
+        size = np.abs(value)
+        if (size > _MAX_FIGURE).any() or ((size < 1 / _MAX_FIGURE) & (size > 0)).any():
+            known = np.where(np.isinf(value), np.nan, value)
+            new = np.clip(np.where(size < 1 / _MAX_FIGURE, 0.0, known), -_MAX_FIGURE, _MAX_FIGURE)
+    elif isinstance(value, float):
+        is_none = not isfinite(value) or 0 < abs(value) < 1 / _MAX_FIGURE
+        new = 0.0 if is_none else min(max(value, -_MAX_FIGURE), _MAX_FIGURE)
+    elif isinstance(value, tuple) and not (value and isinstance(value[-1], str)):
+        items = tuple(map(drawable, value))
+        new = value if all(map(is_, items, value)) else items
+    elif isinstance(value, Struct):
+        fields = {name: getattr(value, name) for name in value.__struct_fields__}
+        other = {name: drawable(each) for name, each in fields.items()}
+        changed = {name: each for name, each in other.items() if each is not fields[name]}
+        new = replace(value, **changed) if changed else value
+    return cast("T", new)
 
 
 class TitledDrawer(Drawer[C], Protocol[C]):

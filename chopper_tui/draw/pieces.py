@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Final
 
 import numpy as np
@@ -38,6 +40,7 @@ _HUES: Final[dict[Unit, str]] = {
     Unit.CELSIUS: "warm",
 }
 TONES: Final = 3
+_MAX_WRITTEN_OUT: Final = 1e15
 
 
 def hue_of(unit: str) -> str:
@@ -57,6 +60,14 @@ def toned(text: str, hue: str, levels: str) -> list[tuple[str, str]]:
         else:
             pieces.append((char, ink))
     return pieces
+
+
+def inked(chars: Sequence[str], inks: Sequence[str]) -> Line:
+    """Characters, each in its ink, as pieces of one ink each."""
+    return [
+        ("".join(char for char, _ in piece), ink)
+        for ink, piece in groupby(zip(chars, inks, strict=True), key=itemgetter(1))
+    ]
 
 
 def marked(pieces: Pieces, begin: int, end: int) -> Pieces:
@@ -104,6 +115,8 @@ def short_number(value: float) -> str:
     if not np.isfinite(value):
         return ""
     size = abs(value)
+    if size >= _MAX_WRITTEN_OUT:
+        return f"{value:.3g}"
     if size >= 1000 or value == round(value):
         return f"{value:.0f}"
     return f"{value:.1f}" if size >= 10 else f"{value:.3g}"

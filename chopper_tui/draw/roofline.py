@@ -11,12 +11,13 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from chopper_core.model.charts import Roofline
-from chopper_core.render.cells import beginning, cell_width, clean, wrapped
+from chopper_core.render.cells import beginning, clean, wrapped
 from chopper_core.render.glyphs import Glyphs
 from chopper_tui.draw.drawer import UNLIMITED, Canvas, Drawer
-from chopper_tui.draw.pieces import Line, short_number
+from chopper_tui.draw.pieces import Line, inked, short_number
 
 _LINES: Final = 13
 """Lines that the picture wants, with its title, axis and the sentence beneath."""
@@ -78,6 +79,8 @@ class RooflineDrawer(Drawer[Roofline]):
 
     def draw(self, chart: Roofline, on: Canvas) -> list[Line]:
         """All of it, in the room there is."""
+        peaks = tuple((name, peak) for name, peak in chart.peaks if peak > 0)
+        chart = replace(chart, peaks=peaks, memory_tbps=max(chart.memory_tbps or 0, 0) or None)
         return on.fitted(_draw(chart, on.width, on.height, on.glyphs, on.row))
 
 
@@ -98,10 +101,12 @@ def _draw(chart: Roofline, width: int, height: int, glyphs: Glyphs, selected: in
         _name_memory(cells, chart.memory_tbps, axes, taken)
     _draw_points(cells, chart, axes, glyphs, selected)
     marks = {floor(axes.y(mark)): short_number(mark) for mark in _ticks(axes.bottom, axes.top)}
-    label = width - axes.width - 1
+    label = max(width - axes.width - 1, 0)
     edge = "|" if glyphs.is_ascii else "┤"
     for row, line in enumerate(cells):
-        lines.append([(f"{marks.get(row, ''):>{label}}{edge}", "dim"), *_joined(line)])
+        lines.append(
+            [(marks.get(row, "").rjust(label) + edge, "dim"), *inked(*zip(*line, strict=True))]
+        )
     lines.append([(" " * (label + 1) + _x_axis(axes), "dim")])
     return [*lines, *_sentence(chart, width, selected, room, glyphs)]
 
@@ -274,14 +279,3 @@ def _draw_points(
                 ink = "alert" if not measured else "second"
             line, column = axes.cell(float(x), float(y))
             cells[line][column] = (mark, ink)
-
-
-def _joined(cells: list[tuple[str, str]]) -> Line:
-    line: Line = []
-    for char, ink in cells:
-        assert cell_width(char) == 1
-        if line and line[-1][1] == ink:
-            line[-1] = (line[-1][0] + char, ink)
-        else:
-            line.append((char, ink))
-    return line

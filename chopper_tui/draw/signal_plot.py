@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import groupby
 from math import ceil, floor, log10
-from threading import Lock
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from msgspec.structs import replace
@@ -19,7 +17,8 @@ from chopper_core.render.cells import ColumnScale, scale_of
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.util.arrays import Float64
 from chopper_tui.draw import axes
-from chopper_tui.draw.pieces import Line
+from chopper_tui.draw.drawer import drawable, wanted
+from chopper_tui.draw.pieces import Line, inked
 
 _LEAST_PERCENT: Final = 1.0
 """Span of an axis of shares, at least."""
@@ -33,9 +32,6 @@ _TALL: Final = 6
 
 _HEAVY: Final = str.maketrans("─┬└┴", "━┯┕┷")
 _HEAVY_ASCII: Final = str.maketrans("-", "=")
-ASCII_AXES: Final = str.maketrans("┤│└┬─", "+|++-")
-# plotext draws on one figure for the whole process.
-PLOTEXT: Final = Lock()
 
 
 def axis_width(signal: Signal) -> int:
@@ -106,17 +102,29 @@ def _time_scale(chart: SignalChart) -> ColumnScale:
 
 
 def draw(
-    chart: SignalChart, width: int, height: int, glyphs: Glyphs, *, time_axis: bool = True
+    chart: SignalChart,
+    width: int,
+    height: int,
+    glyphs: Glyphs,
+    *,
+    time_axis: bool = True,
+    check: Callable[[], None] = wanted,
 ) -> list[Line]:
-    """The chart as `height` lines of `width` cells: the median over the band of all GPUs."""
+    """The chart as `height` lines of `width` cells: the median over the band of all GPUs.
+
+    `check` raises Cancelled once nobody waits for it.
+    """
     time_axis = time_axis and height >= _TALL
-    with PLOTEXT:
-        line = _rows(chart, (_over_gpus(np.nanmedian, chart),), width, height, time_axis, glyphs)
-        if len(chart.gpus) <= 1:
-            band = [" " * len(row) for row in line]
-        else:
-            ends = (_over_gpus(np.nanmax, chart), _over_gpus(np.nanmin, chart))
-            band = _rows(chart, ends, width, height, time_axis, glyphs)
+    chart = replace(chart, values=drawable(chart.values))
+
+    def rows(line: Float64, filled_to: Float64 | None = None) -> list[str]:
+        return _rows(chart, line, filled_to, width, height, time_axis, glyphs, check)
+
+    line = rows(_over_gpus(np.nanmedian, chart))
+    if len(chart.gpus) <= 1:
+        band = [" " * len(row) for row in line]
+    else:
+        band = rows(_over_gpus(np.nanmax, chart), _over_gpus(np.nanmin, chart))
     canvas = height - 2 if time_axis else height
     axis = axis_width(chart.signal)
     begin, end = _scope_cells(chart, width - axis)
@@ -155,49 +163,30 @@ def _over_gpus(reduce: Callable[..., Float64], chart: SignalChart) -> Float64:
 
 def _rows(
     chart: SignalChart,
-    signals: tuple[Float64, ...],
+    line: Float64,
+    filled_to: Float64 | None,
     width: int,
     height: int,
     time_axis: bool,
     glyphs: Glyphs,
+    check: Callable[[], None],
 ) -> list[str]:
-    import plotext
-
-    figure: Any = plotext.figure
-    plotext.terminal.limit(False, False)
-    figure.clear()
-    figure.theme("colorless")
-    figure.plot_size(width, height)
-    figure.axes(False)
-    figure.axes(True, axis="y", side="left")
+    known = np.flatnonzero(np.isfinite(line))
+    if not len(known):
+        return [" " * width] * height
     last = chart.values.shape[1] - 1
     low, high = value_range(chart)
     places = axes.ticks(low, high, max(height // _LINES_PER_TICK, 2))
-    figure.ruler("y").lim(low, high)
     room = axis_width(chart.signal) - 1
     divisor = chart.signal.scale.divisor
     texts = axes.labels([place / divisor for place in places])
-    figure.ruler("y").ticks(places, [text.rjust(room)[:room] for text in texts])
-    figure.ruler("x").lim(0, max(last, 1))
-    if time_axis:
-        figure.axes(True, axis="x", side="lower")
-        figure.ruler("x").ticks(*_time_ticks(chart, last))
-    else:
-        figure.ruler("x").ticks([], [])
+    values = places, [text.rjust(room)[:room] for text in texts]
+    times = _time_ticks(chart, last) if time_axis else ([], [])
     marker = "braille" if not glyphs.is_ascii else "*"
-    known = np.flatnonzero(np.isfinite(signals[0]))
-    if not len(known):
-        return [" " * width] * height
-    x = known.tolist()
-    drawn = [figure.signal(x, signal[known].tolist(), marker=marker) for signal in signals]
-    if len(drawn) == 1:
-        drawn[0].lines()
-    else:
-        drawn[0].fill(drawn[1])
-    figure.draw(drawn[0])
-    text: str = figure.build().string(colorless=True)
-    rows = [row.ljust(width)[:width] for row in text.split("\n")[:height]]
-    return [row.translate(ASCII_AXES) for row in rows] if glyphs.is_ascii else rows
+    edge = None if filled_to is None else filled_to[known]
+    curve = axes.Curve(known.astype(np.float64), line[known], marker, filled_to=edge)
+    bounds = (0.0, float(max(last, 1))), (low, high)
+    return axes.plotted([curve], (width, height), bounds, (times, values), glyphs, check)
 
 
 def value_range(chart: SignalChart) -> tuple[float, float]:
@@ -237,9 +226,4 @@ def _merged(line: str, band: str, axis: int, inside: range) -> Line:
         return "shade" if line[position] in blank else "accent"
 
     chars = [b if a in blank else a for a, b in zip(line, band, strict=True)]
-    return [
-        ("".join(chars[position] for position in positions), name)
-        for name, positions in (
-            (name, list(group)) for name, group in groupby(range(len(chars)), key=ink)
-        )
-    ]
+    return inked(chars, [*map(ink, range(len(chars)))])

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby
 from typing import Final
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
 
 from chopper_core.model.charts import Band, LaneCells, Lanes, Span, Strip
 from chopper_core.model.units import time_text
@@ -17,8 +15,8 @@ from chopper_core.render.cells import cell_width, clean, display_name, elide, pa
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.util.arrays import Int64, Mask
 from chopper_core.views.timeline.hosts import QUEUE
-from chopper_tui.draw.drawer import MAX_ZOOM, Canvas, Drawer, Lens
-from chopper_tui.draw.pieces import TONES, Line, cut, hue_of, toned, width_of
+from chopper_tui.draw.drawer import MAX_ZOOM, Canvas, Drawer, Lens, drawable
+from chopper_tui.draw.pieces import TONES, Line, hue_of, inked, toned, width_of
 
 KIND_INKS: Final = ("accent", "second", "third")
 CLASS_INKS: Final = ("accent", "seventh", "fifth", "eighth", "tenth", "ninth")
@@ -45,13 +43,16 @@ _TICK_STEPS: Final = (1, 2, 5)
 _GAP: Final = 3
 _MIN_WITH_GHOST: Final = 5
 """Lines of lanes, bands and strips from which a baseline's lane has room."""
-_MIN_WITH_HOST: Final = 6
-"""The same for the lane of the host."""
+_MIN_WITH_HOST: Final = 9
+"""Lines from which the lane of the host has room, and the reason why there is no signal."""
 _MIN_WITH_THREE_STRIPS: Final = 16
 _HOST_INKS: Final = {KIND_INKS[0]: "shade", KIND_INKS[1]: "strong"}
 """Operators are quieter than the calls that keep the host."""
 _MIN_NAMED_WIDTH: Final = 9
 """Width from which an activity shows its name."""
+
+_Columns = tuple[int | None, int | None]
+"""The cells of cursor and mark; None where they are outside the window."""
 
 
 class Marks(Struct, frozen=True):
@@ -89,7 +90,56 @@ class LanesDrawer(Drawer[Lanes]):
 
     def draw(self, chart: Lanes, on: Canvas) -> list[Line]:
         """As much as fits, the lane of the cursor's row among it."""
-        return draw_lanes(chart, on.width, on.height, on.glyphs, on.row)
+        if not chart.lanes:
+            return []
+        height, glyphs = on.height, on.glyphs
+        selected = min(max(on.row, 0), len(chart.lanes) - 1)
+        room, bins = label_width(chart), bins_of(chart, on.width)
+        bands = chart.bands(selected, bins)
+        strips = drawable(chart.strips(selected, bins))
+        ghosts = _ghosts_shown(chart, selected, height)
+        has_host = chart.hosts is not None and height - len(ghosts) >= _MIN_WITH_HOST
+        host = chart.hosts(selected, bins) if chart.hosts is not None and has_host else None
+        unmeasured = all(each.title == QUEUE for each in strips) and height >= _MIN_WITH_HOST
+        room_left = height - len(ghosts) - (host is not None) - (unmeasured and bool(strips))
+        parts = _allotted(room_left, len(chart.lanes), len(bands), max(len(strips), 1))
+        # The queue is beneath the host that fills it.
+        strips = tuple(sorted(strips[: parts.strips], key=lambda strip: strip.title != QUEUE))
+        titles = {band.title for band in bands}
+        kept = [title for title in _BANDS_BY_IMPORTANCE if title in titles][: parts.bands]
+        top = min(max(selected - parts.lanes // 2, 0), len(chart.lanes) - parts.lanes)
+        places = range(top, top + parts.lanes)
+        columns = _columns(chart.seen, bins)
+        drawn = []
+        for row in places:
+            on.check()
+            # The cursor is in one lane: a move of it through all of them took many bytes.
+            own = columns if row == selected else (None, columns[1])
+            drawn.append(_lane(chart.cells(row, bins), bins, glyphs, own))
+        scaled = strips if parts.strip_lines == 1 else ()
+        used = {ink.removeprefix("text/") for line in drawn for _, ink in line}
+        lines = [_legend(chart, places, scaled, used, on.width, glyphs)]
+        lines += _axis(chart.seen, bins, room, glyphs)
+        many = len(set(chart.owners)) > 1
+        owner = f"{chart.owners[selected].removeprefix('GPU ')} " if many else ""
+        for band in (each for each in bands if each.title in kept):
+            name = owner + _SHORT.get(band.title, band.title) if many else band.title
+            lines.append([_label(name, room, glyphs), *_band(band, bins, glyphs)])
+        for row, line in zip(places, drawn, strict=True):
+            sign, ink = (glyphs.cursor, "strong") if row == selected else (" ", "text")
+            name, _ = _label(chart.lanes[row], room - 1, glyphs)
+            lines.append([(sign + name, ink), *line])
+            if row in ghosts:
+                lines.append(_ghost(chart, row, bins, room, glyphs))
+        if host is not None:
+            line = _lane(host, bins, glyphs.coloured(False), (None, None))
+            drawn_host = [(text, _HOST_INKS.get(ink, ink)) for text, ink in line]
+            lines.append([_label(f"{owner or ' '}host", room, glyphs), *drawn_host])
+        if unmeasured or (not strips and parts.strips):
+            lines.append([_label("", room, glyphs), (clean(chart.missing), "dim")])
+        for strip in strips:
+            lines += _strip(strip, parts.strip_lines, room, glyphs)
+        return on.fitted(lines)
 
     def max_zoom(self, chart: Lanes) -> float | None:
         """Any, where no window of the view does it."""
@@ -117,7 +167,7 @@ def bins_of(picture: Lanes, width: int) -> int:
 
 def lane_line(picture: Lanes, row: int, bins: int, glyphs: Glyphs) -> Line:
     """A lane alone."""
-    return _lane(picture.cells(row, bins), bins, glyphs, _Columns(None, None), False)
+    return _lane(picture.cells(row, bins), bins, glyphs, (None, None))
 
 
 def phases_line(picture: Lanes, row: int, bins: int, glyphs: Glyphs) -> str:
@@ -126,71 +176,6 @@ def phases_line(picture: Lanes, row: int, bins: int, glyphs: Glyphs) -> str:
     line = "".join(text for text, _ in _band(bands[0], bins, glyphs)) if bands else " " * bins
     length = f" {glyphs.spelled(time_text(picture.seen.length_ns))}"
     return line[: max(bins - len(length), 0)] + length[:bins]
-
-
-def draw_lanes(
-    picture: Lanes, width: int, height: int, glyphs: Glyphs, selected: int = 0
-) -> list[Line]:
-    """The chart as at most `height` lines of at most `width` cells."""
-    if not picture.lanes:
-        return []
-    selected = min(max(selected, 0), len(picture.lanes) - 1)
-    room, bins = label_width(picture), bins_of(picture, width)
-    bands = picture.bands(selected, bins)
-    strips = picture.strips(selected, bins)
-    ghosts = _ghosts_shown(picture, selected, height)
-    host = _host_shown(picture, selected, bins, height - len(ghosts))
-    unmeasured = all(strip.title == QUEUE for strip in strips) and height >= _HEAD + _MIN_WITH_HOST
-    room_left = height - len(ghosts) - (host is not None) - (unmeasured and bool(strips))
-    parts = _allotted(room_left, len(picture.lanes), len(bands), max(len(strips), 1))
-    strips = _chosen(strips, parts.strips)
-    shown = [band for band in bands if band.title in _kept(bands, parts.bands)]
-    top = min(max(selected - parts.lanes // 2, 0), len(picture.lanes) - parts.lanes)
-    places = range(top, top + parts.lanes)
-    columns = _columns(picture.seen, bins)
-    drawn = [
-        _lane(picture.cells(row, bins), bins, glyphs, columns, row == selected) for row in places
-    ]
-    scaled = strips if parts.strip_lines == 1 else ()
-    used = {ink.removeprefix("text/") for line in drawn for _, ink in line}
-    title = _legend(picture, places, scaled, used, width, glyphs)
-    lines: list[Line] = [cut(title, width, glyphs)]
-    lines += _axis(picture.seen, bins, room, glyphs)
-    owner = picture.owners[selected]
-    many = len(set(picture.owners)) > 1
-    for band in shown:
-        short = _SHORT.get(band.title, band.title)
-        name = f"{owner.removeprefix('GPU ')} {short}" if many else band.title
-        lines.append([(_label(name, room, glyphs) + " ", "dim"), *_band(band, bins, glyphs)])
-    for row, line in zip(places, drawn, strict=True):
-        sign = glyphs.cursor if row == selected else " "
-        label = sign + _label(picture.lanes[row], room - 1, glyphs) + " "
-        lines.append([(label, "strong" if row == selected else "text"), *line])
-        if row in ghosts:
-            lines.append(_ghost(picture, row, bins, room, glyphs))
-    if host is not None:
-        name = f"{owner.removeprefix('GPU ')} host" if many else " host"
-        line = _lane(host, bins, replace(glyphs, in_colour=False), _Columns(None, None), False)
-        drawn_host = [(text, _HOST_INKS.get(ink, ink)) for text, ink in line]
-        lines.append([(_label(name, room, glyphs) + " ", "dim"), *drawn_host])
-    if unmeasured or (not strips and parts.strips):
-        lines.append([(_label("", room, glyphs) + " ", "dim"), (clean(picture.missing), "dim")])
-    for strip in strips:
-        lines += _strip(strip, parts.strip_lines, room, glyphs)
-    return [cut(line, width, glyphs) for line in lines][: max(height, 0)]
-
-
-def _host_shown(picture: Lanes, row: int, bins: int, height: int) -> LaneCells | None:
-    """The host lane of a lane's GPU, where the trace shows it and there is room."""
-    if picture.hosts is None or height < _HEAD + _MIN_WITH_HOST:
-        return None
-    return picture.hosts(row, bins)
-
-
-def _chosen(strips: Sequence[Strip], count: int) -> tuple[Strip, ...]:
-    """So many strips: signals first, but the queue beneath the host that fills it."""
-    chosen = strips[:count]
-    return tuple(sorted(chosen, key=lambda strip: strip.title != QUEUE))
 
 
 def _ghosts_shown(picture: Lanes, selected: int, height: int) -> range:
@@ -207,14 +192,14 @@ def _ghost(picture: Lanes, row: int, bins: int, room: int, glyphs: Glyphs) -> Li
     """The baseline's lane, dim, with the drift at its end."""
     found = picture.ghosts(row, bins) if picture.ghosts is not None else None
     if found is None:
-        return [(" " * (room + 1), "dim"), ("nothing of the baseline matches here", "dim")]
-    label = _label(f" {glyphs.bar[0]} {found.title}", room, glyphs) + " "
+        return [_label("", room, glyphs), ("nothing of the baseline matches here", "dim")]
+    label = _label(f" {glyphs.bar[0]} {found.title}", room, glyphs)
     fills = _FILLS[glyphs.name][0]
     share = found.cells.busy_ns / np.maximum(found.cells.width_ns, 1)
     chars = [fills[_level(each, len(fills))] if each > 0 else " " for each in share.tolist()]
     drift = f" {found.drift_ns / 1e6:+.3f} ms" if found.drift_ns else " 0 ms"
     end = max(bins - len(drift), 0)
-    return [(label, "dim"), ("".join(chars[:end]), "shade"), (drift[: bins - end], "alert")]
+    return [label, ("".join(chars[:end]), "shade"), (drift[: bins - end], "alert")]
 
 
 class _LaneParts(Struct, frozen=True):
@@ -234,11 +219,6 @@ def _allotted(height: int, lanes: int, bands: int, strips: int) -> _LaneParts:
     rest = room - strips - shown - bands
     lines = min(1 + rest // strips, _MAX_STRIP_LINES) if strips else 0
     return _LaneParts(shown, bands, strips, lines)
-
-
-def _kept(bands: Sequence[Band], count: int) -> list[str]:
-    titles = {band.title for band in bands}
-    return [title for title in _BANDS_BY_IMPORTANCE if title in titles][:count]
 
 
 def _legend(
@@ -268,29 +248,22 @@ def _legend(
             line += [(fill[-1], KIND_INKS[number]), (f" {kind} ", "dim")]
         if _BOTH_INK in used:
             line += [(_BOTH[glyphs.name], _BOTH_INK), (" both ", "dim")]
-    for meaning in ("main kind, full=busy", "full=busy"):
-        for units in (True, False):
-            scales = "".join(f"  {_scale(strip, units)}" for strip in scaled)
-            best = [*line, (meaning + scales, "dim")]
-            if width_of(best) <= width:
-                return best
-    best = [*line, ("full=busy", "dim")]
-    return best if width_of(best) <= width else line
+    texts = [
+        meaning + "".join(f"  {_scale(strip, units)}" for strip in scaled)
+        for meaning in ("main kind, full=busy", "full=busy")
+        for units in (True, False)
+    ]
+    room = width - width_of(line)
+    return [*line, *[(text, "dim") for text in (*texts, "full=busy") if len(text) <= room][:1]]
 
 
-def _label(text: str, width: int, glyphs: Glyphs) -> str:
-    return pad(elide(clean(text), width, glyphs), width)
-
-
-class _Columns(Struct, frozen=True):
-    """The cells of cursor and mark; None where they are outside the window."""
-
-    cursor: int | None
-    mark: int | None
+def _label(text: str, width: int, glyphs: Glyphs) -> tuple[str, str]:
+    """The name of a line, and a space."""
+    return pad(elide(clean(text), width, glyphs), width + 1), "dim"
 
 
 def _columns(seen: Interval, bins: int) -> _Columns:
-    return _Columns(_cell(seen, bins, seen.at_ns), _cell(seen, bins, seen.mark_ns))
+    return _cell(seen, bins, seen.at_ns), _cell(seen, bins, seen.mark_ns)
 
 
 def _cell(seen: Interval, bins: int, time: int | None) -> int | None:
@@ -315,17 +288,17 @@ def _axis(seen: Interval, bins: int, room: int, glyphs: Glyphs) -> list[Line]:
         text = f"{time / 1e6:.{decimals}f}"
         if cell + len(text) <= bins:
             labels[cell : cell + len(text)] = text
-    columns = _columns(seen, bins)
-    ends = _cells_between(seen, bins)
-    for cell in ends:
+    for cell in _cells_between(seen, bins):
         ruler[cell] = marks.between
-    if columns.mark is not None:
-        ruler[columns.mark] = marks.mark
-    if columns.cursor is not None:
-        ruler[columns.cursor] = marks.cursor
+    cursor, mark = columns = _columns(seen, bins)
+    if mark is not None:
+        ruler[mark] = marks.mark
+    if cursor is not None:
+        ruler[cursor] = marks.cursor
+    inks = ["alert" if cell in columns else "dim" for cell in range(bins)]
     return [
-        [(_label("ms", room, glyphs) + " ", "dim"), ("".join(labels).rstrip(), "dim")],
-        [(" " * (room + 1), "dim"), *_pointed("".join(ruler), columns)],
+        [_label("ms", room, glyphs), ("".join(labels).rstrip(), "dim")],
+        [_label("", room, glyphs), *inked(ruler, inks)],
     ]
 
 
@@ -333,26 +306,9 @@ def _cells_between(seen: Interval, bins: int) -> range:
     if seen.mark_ns is None:
         return range(0)
     low, high = sorted((seen.at_ns, seen.mark_ns))
-    if high < seen.from_ns or low > seen.to_ns:
-        return range(0)
     begin = _cell(seen, bins, max(low, seen.from_ns))
     end = _cell(seen, bins, min(high, seen.to_ns))
-    assert begin is not None and end is not None
-    return range(begin, end + 1)
-
-
-def _pointed(ruler: str, columns: _Columns) -> Line:
-    """The ruler with cursor and mark highlighted."""
-    special = {columns.cursor, columns.mark}
-    return [
-        ("".join(ruler[place] for place in places), ink)
-        for ink, places in (
-            (ink, list(group))
-            for ink, group in groupby(
-                range(len(ruler)), key=lambda place: "alert" if place in special else "dim"
-            )
-        )
-    ]
+    return range(0) if begin is None or end is None else range(begin, end + 1)
 
 
 def _tick_step(seen: Interval, bins: int) -> int:
@@ -398,9 +354,7 @@ def _within(span: Span, width: int, marks: Marks, glyphs: Glyphs) -> str:
     return marks.edge + " " * (width - 1)
 
 
-def _lane(
-    cells: LaneCells, bins: int, glyphs: Glyphs, columns: _Columns, is_selected: bool
-) -> Line:
+def _lane(cells: LaneCells, bins: int, glyphs: Glyphs, columns: _Columns) -> Line:
     """In each cell the kind with most time, as full as the share of time in which anything runs.
 
     In colours compute has those of its classes, and names stand on the colour of their lane.
@@ -410,13 +364,13 @@ def _lane(
     busy = cells.busy_ns > 0
     share = cells.busy_ns / np.maximum(cells.width_ns, 1)
     chars, inks = [" "] * bins, ["text"] * bins
-    classes = cells.class_ns.argmax(axis=0) if cells.class_ns is not None else None
+    by_class = cells.class_ns is not None and glyphs.in_colour
+    classes = cells.class_ns.argmax(axis=0) if cells.class_ns is not None else kinds
     for place in np.flatnonzero(busy).tolist():
         fill = fills[0 if glyphs.in_colour else kinds[place]]
         chars[place] = fill[_level(float(share[place]), len(fill))]
-        inks[place] = KIND_INKS[kinds[place]]
-        if kinds[place] == 0 and classes is not None and glyphs.in_colour:
-            inks[place] = CLASS_INKS[classes[place]]
+        is_class = by_class and kinds[place] == 0
+        inks[place] = CLASS_INKS[classes[place]] if is_class else KIND_INKS[kinds[place]]
     # Of two that run at once, a small lead in time means nothing.
     at_once = 2 * (cells.kind_ns.sum(axis=0) - cells.busy_ns) > cells.busy_ns
     for place in np.flatnonzero(at_once).tolist():
@@ -426,34 +380,28 @@ def _lane(
     for span in cells.spans:
         if at_once[span.begin : span.end].any():
             continue
+        is_named = span.end - span.begin >= _MIN_NAMED_WIDTH
         if span.begins:
             chars[span.begin] = marks.edge if glyphs.in_colour else marks.begin
-            if glyphs.in_colour:
-                inks[span.begin] = f"text/{inks[span.begin]}"
-        if span.end - span.begin < _MIN_NAMED_WIDTH:
-            continue
         if glyphs.in_colour:
-            within = range(span.begin + 1, span.end)
-            chars[span.begin + 1 : span.end] = " " * len(within)
-            for place in within:
+            first = span.begin + (not span.begins)
+            for place in range(first, span.end if is_named else span.begin + 1):
+                chars[place] = chars[place] if place == span.begin else " "
                 inks[place] = f"text/{inks[place]}"
+        if not is_named:
+            continue
         name, room = display_name(span.text, "kernel"), span.end - span.begin - 3
         if len(name) > room and span.short:
             name = clean(span.short)
         name = elide(name, room, glyphs)
         if len(name) == cell_width(name):
             chars[span.begin + 2 : span.begin + 2 + len(name)] = name
-    for column, char in ((columns.mark, marks.at_mark), (columns.cursor, marks.upright)):
+    for column, char in zip(columns, (marks.upright, marks.at_mark), strict=True):
         if column is not None and not busy[column]:
             chars[column], inks[column] = char, "dim"
-    if is_selected and columns.cursor is not None:
-        inks[columns.cursor] = "cursor"
-    return [
-        ("".join(chars[place] for place in places), ink)
-        for ink, places in (
-            (ink, list(group)) for ink, group in groupby(range(bins), key=inks.__getitem__)
-        )
-    ]
+    if columns[0] is not None:
+        inks[columns[0]] = "cursor"
+    return inked(chars, inks)
 
 
 def _level(share: float, levels: int) -> int:
@@ -479,24 +427,21 @@ def _strip(strip: Strip, height: int, room: int, glyphs: Glyphs) -> list[Line]:
         labels[1] = title
     known = np.isfinite(strip.numbers)
     if not known.any():
-        return [[(_label(labels[0], room, glyphs) + " ", "dim"), ("unknown here", "dim")]]
+        return [[_label(labels[0], room, glyphs), ("unknown here", "dim")]]
     filled = _heights(strip, known, height * len(levels))
     lines: list[Line] = []
     for row in range(height):
         below = (height - 1 - row) * len(levels)
         own = np.clip(filled - below, 0, len(levels))
         text = "".join(" " if level <= 0 else levels[level - 1] for level in own.tolist())
-        label = (_label(labels[row], room, glyphs) + " ", "dim")
         tone = (height - 1 - row) * TONES // height
         hue = hue_of(strip.unit)
         drawn = toned(text, hue, levels) if height == 1 else [(text, f"{hue}{tone}")]
-        lines.append([label, *drawn])
+        lines.append([_label(labels[row], room, glyphs), *drawn])
     return lines
 
 
 def _heights(strip: Strip, known: Mask, top: int) -> Int64:
     span = strip.high - strip.low
-    shares = np.where(known, (np.where(known, strip.numbers, 0.0) - strip.low), 0.0)
-    shares = np.clip(shares / span, 0, 1) if span > 0 else np.full(len(shares), 0.5)
-    heights = 1 + np.rint(shares * (top - 1)).astype(np.int64)
-    return np.where(known, heights, 0)
+    shares = (np.where(known, strip.numbers, 0.0) - strip.low) / span if span > 0 else 0.5
+    return np.where(known, 1 + np.rint(np.clip(shares, 0, 1) * (top - 1)), 0).astype(np.int64)

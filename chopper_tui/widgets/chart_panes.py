@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Final
 
 from textual import events, work
@@ -18,15 +18,83 @@ from chopper_core.query.signal_chart import SignalChart, signal_chart
 from chopper_core.util.progress import Cancelled
 from chopper_tui.draw import charts as drawing
 from chopper_tui.draw import signal_plot as plot
+from chopper_tui.draw.drawer import wanted
 from chopper_tui.draw.pieces import Pieces, marked
 from chopper_tui.steps import run_in_thread
 from chopper_tui.widgets.pane import Dragging
 
 _CACHED_SIGNALS: Final = 8
+_MIN_SIZE: Final = 8, 1
+"""Cells and lines up to which nothing is drawn."""
 
 
-class SignalPane(Dragging):
-    """A headline and a plot; it draws itself off the event loop."""
+class DrawnPane(Dragging):
+    """A pane that draws off the event loop; the old picture stays until the new one is there.
+
+    One draw is under way at most: asked for another, it stops at its next piece.
+    """
+
+    drawn: Sequence[Pieces] = ()
+    _asked = 0
+    """How often it was asked to draw."""
+    _is_drawing = False
+
+    def drawing(
+        self, width: int, height: int, check: Callable[[], None]
+    ) -> Callable[[], Sequence[Pieces]] | None:
+        """The work of drawing what is shown now, for a thread; None where nothing is.
+
+        `check` raises Cancelled once its result would be discarded.
+        """
+        raise NotImplementedError
+
+    def forget(self) -> None:
+        """It was hidden before it was drawn: draw it when it is shown again."""
+        raise NotImplementedError
+
+    def on_resize(self) -> None:
+        """Draw for the new size."""
+        self.draw_soon()
+
+    def draw_soon(self) -> None:
+        """Draw in a thread, after the piece that is being drawn."""
+        self._asked += 1
+        if not self._is_drawing:
+            self._is_drawing = True
+            self._draw()
+
+    @work(group="drawing")
+    async def _draw(self) -> None:
+        done = 0
+        try:
+            while done != self._asked:
+                done = self._asked
+                await self._draw_once(done)
+        finally:
+            self._is_drawing = False
+
+    async def _draw_once(self, number: int) -> None:
+        def check() -> None:
+            if self._asked != number or not (self.is_attached and self.display):
+                raise Cancelled
+
+        width, height = self.size
+        work = self.drawing(width, height, check)
+        if work is None or width <= _MIN_SIZE[0] or height <= _MIN_SIZE[1]:
+            return
+        try:
+            drawn = await run_in_thread(work)
+        except Cancelled:
+            if self._asked == number:
+                self.forget()
+            return
+        if self._asked == number:
+            self.drawn = drawn
+            self.redraw()
+
+
+class SignalPane(DrawnPane):
+    """A headline and a plot."""
 
     class Measured(Message):
         """The pointer was dragged along the time axis."""
@@ -38,7 +106,6 @@ class SignalPane(Dragging):
 
     run: Run | None = None
     view: View | None = None
-    drawn: Sequence[Pieces] = ()
     _shown: SignalChart | None = None
     _measured: tuple[int, int] | None = None
     """The cells that were dragged over."""
@@ -76,46 +143,37 @@ class SignalPane(Dragging):
             self._measured = None
             self.redraw()
 
-    def on_resize(self) -> None:
-        """Draw for the new size."""
-        self.draw_soon()
+    def drawing(
+        self, width: int, height: int, check: Callable[[], None]
+    ) -> Callable[[], Sequence[Pieces]] | None:
+        """The plot of the signal over the scope's time."""
+        if self.run is None or self.view is None:
+            return None
+        return partial(self._plot, self.run, self.view, width, height, check)
 
-    def draw_soon(self) -> None:
-        """Draw in a thread; the old chart stays until the new one is there."""
-        if self.view is not None and self.size.width > 8 and self.size.height > 1:
-            self._draw()
+    def forget(self) -> None:
+        """Whatever is shown next is another."""
+        self.view = None
 
-    @work(exclusive=True, group="chart")
-    async def _draw(self) -> None:
-        run, view = self.run, self.view
-        if run is None or view is None:
-            return
-        try:
-            self.drawn = await run_in_thread(self._plot, run, view, *self.size)
-        except Cancelled:
-            if self.view is view:
-                # Hidden meanwhile: drawn again when it is shown.
-                self.view = None
-            return
-        self.redraw()
-
-    def _plot(self, run: Run, view: View, width: int, height: int) -> list[Pieces]:
+    def _plot(
+        self, run: Run, view: View, width: int, height: int, check: Callable[[], None]
+    ) -> list[Pieces]:
         room = width - 2
         bins = plot.bins_for(run.signal(view.signal), room, self.glyphs)
-        self._shown = seen = self._seen(run, view, bins)
-        lines = plot.draw(seen, room, height - 1, self.glyphs, time_axis=self.time_axis)
+        self._shown = seen = self._seen(run, view, bins, check)
+        axis = self.time_axis
+        lines = plot.draw(seen, room, height - 1, self.glyphs, time_axis=axis, check=check)
         title = [(" ", "text"), (plot.headline(seen, room, self.glyphs), "dim")]
         return [self.titled(title, width), *([(" ", "text"), *line] for line in lines)]
 
-    def _seen(self, run: Run, view: View, bins: int) -> SignalChart:
+    def _seen(self, run: Run, view: View, bins: int, check: Callable[[], None]) -> SignalChart:
         """The signal; with very many GPUs it takes long, so the last ones are cached."""
         found = self._kept.pop((view, bins), None)
         if found is None or found[0] is not run:
-            found = run, signal_chart(run, view, bins, lambda: self.view is view and self.display)
+            found = run, signal_chart(run, view, bins, check)
         self._kept[view, bins] = found
         while len(self._kept) > _CACHED_SIGNALS:
-            with suppress(KeyError):  # Two sizes may be drawn at once.
-                self._kept.popitem(last=False)
+            self._kept.popitem(last=False)
         return found[1]
 
     def lines(self, width: int, height: int) -> Iterable[Pieces]:
@@ -125,8 +183,8 @@ class SignalPane(Dragging):
         return [self.drawn[0], *(marked(line, *self._measured) for line in self.drawn[1:])]
 
 
-class PicturePane(Dragging):
-    """It draws itself off the event loop; the old picture stays until the new one is there."""
+class PicturePane(DrawnPane):
+    """The charts of a view."""
 
     class Clicked(Message):
         """A lane was clicked."""
@@ -165,7 +223,6 @@ class PicturePane(Dragging):
     pictures: Sequence[Chart] = ()
     selected = 0
     column: int | None = None
-    drawn: Sequence[Pieces] = ()
 
     def show(self, pictures: Sequence[Chart], selected: int = 0, column: int | None = None) -> None:
         """Show the first of some pictures, and the others below it where there is room.
@@ -225,28 +282,32 @@ class PicturePane(Dragging):
             event.stop()
             self.post_message(self.Turned(cell, up))
 
-    def on_resize(self) -> None:
-        """Draw for the new size."""
-        self.draw_soon()
+    def drawing(
+        self, width: int, height: int, check: Callable[[], None]
+    ) -> Callable[[], Sequence[Pieces]] | None:
+        """The charts below each other."""
+        if not self.pictures:
+            return None
+        cursor = self.selected, self.column
+        return partial(self._lines, self.pictures, width, height, cursor, check)
 
-    def draw_soon(self) -> None:
-        """Draw in a thread."""
-        if self.pictures and self.size.width > 8 and self.size.height > 1:
-            self._draw()
+    def forget(self) -> None:
+        """Whatever is shown next is another."""
+        self.pictures = ()
 
-    @work(exclusive=True, group="picture")
-    async def _draw(self) -> None:
-        self.drawn = await run_in_thread(self._lines, *self.size)
-        self.redraw()
-
-    def _lines(self, width: int, height: int) -> list[Pieces]:
-        drawn = drawing.draw_below(
-            self.pictures, width - 2, height, self.glyphs, self.selected, self.column
-        )
+    def _lines(
+        self,
+        pictures: Sequence[Chart],
+        width: int,
+        height: int,
+        cursor: tuple[int, int | None],
+        check: Callable[[], None] = wanted,
+    ) -> list[Pieces]:
+        drawn = drawing.draw_below(pictures, width - 2, height, self.glyphs, *cursor, check)
         return [[(" ", "text"), *line] for line in drawn]
 
     def lines(self, width: int, height: int) -> Iterable[Pieces]:
         """The lines that were drawn last; what is quickly drawn is there at the first paint."""
         if not self.drawn and self.pictures and drawing.drawer_of(self.pictures[0]).is_quick:
-            self.drawn = self._lines(width, height)
+            self.drawn = self._lines(self.pictures, width, height, (self.selected, self.column))
         return self.drawn

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from threading import Event
 
 import numpy as np
@@ -15,6 +16,7 @@ from chopper_core.model.table import Phase
 from chopper_core.model.view import View, with_signal
 from chopper_core.query.signal_chart import SignalChart
 from chopper_core.render.glyphs import UNICODE, sparkline
+from chopper_core.util.progress import Cancelled
 from chopper_core.views.query import query
 from chopper_tui import screen_data as looks
 from chopper_tui.draw.figures import detail, figures_of
@@ -237,12 +239,15 @@ async def test_a_chart_that_is_hidden_meanwhile_is_drawn_when_it_is_shown_again(
     given_up: list[bool] = []
     plain = track_chart.signal_chart
 
-    def slow(run: Run, view: View, bins: int, is_wanted: Callable[[], bool]) -> SignalChart:
+    def slow(run: Run, view: View, bins: int, check: Callable[[], None]) -> SignalChart:
         if view.path == ("1",) and not given_up:
             began.set()
             go_on.wait(20)
-            given_up.append(not is_wanted())
-        return plain(run, view, bins, is_wanted)
+            with suppress(Cancelled):
+                check()
+                given_up.append(False)
+            given_up.append(True)
+        return plain(run, view, bins, check)
 
     monkeypatch.setattr(track_chart, "signal_chart", slow)
     async with explorer(run=measured_run()) as at:

@@ -12,7 +12,8 @@ from chopper_core.model.view import View
 from chopper_core.model.window import Interval, Window
 from chopper_core.render.glyphs import ASCII, UNICODE, Glyphs
 from chopper_tui.actions import ACTIONS
-from chopper_tui.draw.timeline import bins_of, draw_lanes
+from chopper_tui.draw.charts import draw as draw_lanes
+from chopper_tui.draw.timeline import bins_of
 from chopper_tui.keymap import TIMELINE
 from chopper_tui.widgets.chart_panes import PicturePane
 from chopper_tui.widgets.footer import Status, pointed_text

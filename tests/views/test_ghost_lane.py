@@ -12,7 +12,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.view import Baseline, View
 from chopper_core.render.glyphs import UNICODE
 from chopper_core.views.query import query
-from chopper_tui.draw.timeline import draw_lanes
+from chopper_tui.draw.charts import draw as draw_lanes
 from tests.support import sample_run
 
 RUN = "sample.json"
