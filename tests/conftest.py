@@ -30,13 +30,23 @@ _SLOW: Final = ("tui", "cli", "store", "ingest", "align", "realdata", "sources")
 """Rooms whose tests take longer than `make check` may."""
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Import no module whose tests are deselected: that takes longer than many a test."""
+    return True if "not slow" in config.option.markexpr and _is_slow(collection_path) else None
+
+
+def _is_slow(path: Path) -> bool:
+    """Whether a room or a module of tests is one of the slow ones."""
+    room = path.relative_to(ROOT / "tests").parts[:1]
+    return room in [(name,) for name in _SLOW] or room[-1:] == (f"{path.stem}.py",)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark tests as slow by their room, and cases beyond a few as those of the sweep."""
     cases: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
-        place = item.path.relative_to(ROOT / "tests").parts
-        if place[0] in _SLOW or len(place) == 1:
+        if _is_slow(item.path):
             item.add_marker(pytest.mark.slow)
         if item.get_closest_marker("few") and not item.get_closest_marker("sweep"):
             cases[item.nodeid.partition("[")[0]].append(item)

@@ -31,7 +31,7 @@ RANKS = 4
 
 @pytest.fixture(scope="module")
 def four(simulated: Callable[..., Simulated]) -> Simulated:
-    return simulated(ranks=RANKS)
+    return simulated(ranks=RANKS, layers=2)
 
 
 @pytest.fixture

@@ -31,8 +31,14 @@ STEPS = ["gpu", "iteration"]
 NAMED = ("operation", "kernel")
 
 
+_ACTIVITIES: dict[int, tuple[Run, pd.DataFrame]] = {}
+"""Those of a run, which stays alive with them; nobody changes them."""
+
+
 def activities(run: Run) -> pd.DataFrame:
     """The kernel table with labels as text, by no code of the tree or the metrics."""
+    if id(run) in _ACTIVITIES:
+        return _ACTIVITIES[id(run)][1]
     table = run.table
     data = {level: [table.text_of(level, int(c)) for c in table.column(level)] for level in LEVELS}
     data |= {name: getattr(table, name) for name in (*STATES, "duration_ns")}
@@ -43,6 +49,7 @@ def activities(run: Run) -> pd.DataFrame:
         any(int(i) in numbers for numbers in run.partial_iterations.values())
         for i in table.iteration
     ]
+    _ACTIVITIES[id(run)] = run, frame
     return frame
 
 

@@ -36,7 +36,7 @@ def test_it_starts_and_leaves(size: tuple[int, int]) -> None:
         assert terminal.is_restored()
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "number",
     [

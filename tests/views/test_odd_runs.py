@@ -38,7 +38,7 @@ def no_constant(word: str) -> None:
     raise AssertionError(f"{word} in JSON")
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("odd", RUNS)
 @pytest.mark.parametrize("stat", ["", "median", "spread"])
 def test_json_is_strict_whatever_the_run(odd: str, stat: str) -> None:
