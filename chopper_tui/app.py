@@ -43,7 +43,7 @@ from chopper_tui.history import Columns
 from chopper_tui.keymap import PALETTE_KEY, Action
 from chopper_tui.opening import Opening, prefetch
 from chopper_tui.screen import Explorer
-from chopper_tui.screen_data import ScreenData
+from chopper_tui.screen_data import LaneLines, ScreenData
 from chopper_tui.steps import run_in_thread
 from chopper_tui.terminal import glyphs_of
 from chopper_tui.textual_internals import perform_key
@@ -259,7 +259,7 @@ class ChopperApp(App[None], inherit_bindings=False):
         if isinstance(self.screen, LoadingScreen):
             self._open(self.screen)
         else:
-            self._settle()
+            self.screen.call_after_refresh(self._settle)
 
     def refresh_css(self, animate: bool = True) -> None:
         """Parse the style sheet anew for another theme; Textual does so at first, too."""
@@ -324,16 +324,22 @@ class ChopperApp(App[None], inherit_bindings=False):
             self.failure = error
             self.exit(return_code=error.exit_code)
         else:
-            await self.push_screen(self._explorer(*opened))
-            self._settle()
+            explorer = self._explorer(*opened)
+            await self.push_screen(explorer)
+            explorer.call_after_refresh(self._settle)
 
     def _settle(self) -> None:
         """Start what the first screen needn't wait for."""
         run, data, _ = self._opening.result()
         _collect_garbage()
         run_in_thread(prefetch, run, data.frame.view, self._left)
-        if data.frame.is_pending:
-            run_in_thread(self._opening.keep)
+
+    def on_explorer_complete(self) -> None:
+        """Keep the first screen for the next start."""
+        if isinstance(self.screen, Explorer):
+            table = self.screen.table
+            lanes = [each for each in table.sparks if isinstance(each, LaneLines)]
+            run_in_thread(self._opening.keep, lanes, table.page)
 
     def _handle_exception(self, error: Exception) -> None:
         """Take an error for a crash, unless the app leaves: a screen half mounted then fails.

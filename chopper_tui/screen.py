@@ -9,6 +9,7 @@ from typing import Final
 from msgspec.structs import replace
 from textual import events, work
 from textual.binding import Binding, BindingsMap
+from textual.message import Message
 
 from chopper_core.model import address
 from chopper_core.model.run import Run
@@ -36,6 +37,9 @@ _MAX_HISTORY: Final = 100
 
 class Explorer(Pointing, Asking):
     """Holds the trail of places; every change of view goes through `go`."""
+
+    class Complete(Message):
+        """The first screen is painted, with all that belongs to it but for drawings."""
 
     def __init__(
         self,
@@ -68,6 +72,7 @@ class Explorer(Pointing, Asking):
         """The evidence that rows of views led to, and the trail to come back on."""
         self.home = run
         """The run that was opened, or the set that the run on the screen is of."""
+        self._was_complete = False
         self._marks_of: dict[str, Marks] = {}
         """The marks in runs that aren't on the screen."""
 
@@ -191,7 +196,7 @@ class Explorer(Pointing, Asking):
         self.query_one(Crumbs).show(frame, self.run.marks, screens)
         self.status.show(frame)
         self.query_one(KeyLine).show(frame.view.name)
-        self.table.show(frame, data.signals, row, place.offset)
+        self.table.show(data, row, place.offset)
         self.query_one(Position).show(self.table.cursor, len(frame))
         self.show_marks()
         self.show_charts()
@@ -200,6 +205,9 @@ class Explorer(Pointing, Asking):
         self.describe_soon()
         if frame.is_pending:
             self._fill_in()
+        elif not self._was_complete:
+            self._was_complete = True
+            self.call_after_refresh(self.post_message, self.Complete())
 
     @work(exclusive=True, group="fill", description="fill")
     async def _fill_in(self) -> None:

@@ -22,7 +22,6 @@ from chopper_core.render.sparks import SparkScale, sampled
 from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.errors import ChopperError, NoSuchNode, UsageError
 from chopper_core.util.grouping import median_of
-from chopper_core.views.query import preview, query
 from chopper_tui.draw.figures import Figure, figures_of
 from chopper_tui.draw.pieces import Pieces, hue_of
 from chopper_tui.draw.timeline import lane_line, phases_line
@@ -135,6 +134,8 @@ class ScreenData(Struct, frozen=True):
     figures: Mapping[str, Figure]
     signals: tuple[ScreenSignal, ScreenSignal]
     """The chosen one and the one beside it."""
+    lanes: tuple[LaneLines, ...] = ()
+    """Lanes of the frame that are drawn already."""
 
 
 def screen_data(run: Run, view: View, *, is_complete: bool = False) -> ScreenData:
@@ -142,7 +143,14 @@ def screen_data(run: Run, view: View, *, is_complete: bool = False) -> ScreenDat
 
     Unless it is to be complete, what takes long is left out, and the frame is pending.
     """
-    frame = query(run, view) if is_complete else preview(run, view)
+    from chopper_core.views.query import preview, query
+
+    return data_of(run, query(run, view) if is_complete else preview(run, view))
+
+
+def data_of(run: Run, frame: Frame, lanes: tuple[LaneLines, ...] = ()) -> ScreenData:
+    """The data of a screen that shows a frame."""
+    view = frame.view
     if isinstance(run, RunSet):
         # Runs side by side have no time in common.
         signal = ScreenSignal(frame.signal, frame.means)
@@ -150,11 +158,13 @@ def screen_data(run: Run, view: View, *, is_complete: bool = False) -> ScreenDat
     second = run.signal(second_signal(run, frame.signal.name))
     return ScreenData(
         frame,
-        figures_of(run, view, KEY_FIGURES),
+        # A view of its own has a headline in their place.
+        {} if view.name else figures_of(run, view, KEY_FIGURES),
         (
             ScreenSignal(frame.signal, frame.means),
             ScreenSignal(second, _means_later(run, view, second.name)),
         ),
+        lanes,
     )
 
 
@@ -194,6 +204,8 @@ def _means_later(run: Run, view: View, name: str) -> Means:
 
     @cache
     def frame() -> Frame:
+        from chopper_core.views.query import query
+
         # Without activities there are the view's own columns alone.
         columns = () if run.is_sampled_only else ("elapsed_ns",)
         return query(run, with_signal(replace(view, columns=columns), name))
@@ -289,6 +301,8 @@ def same_on_gpu(run: Run, view: View, step: int) -> tuple[View, str]:
 
 def siblings(run: Run, parent: View) -> Sequence[str]:
     """The labels of a view's rows, in the order in which they are shown."""
+    from chopper_core.views.query import query
+
     try:
         return query(run, with_view(parent, "")).labels
     except ChopperError:

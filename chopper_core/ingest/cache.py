@@ -20,6 +20,7 @@ from chopper_core.model.run import Run, located
 from chopper_core.store.format import STORE_INDEX, is_store, paths_of, read_index, read_label
 from chopper_core.store.reader import read_store
 from chopper_core.util import debug
+from chopper_core.util.arrays import from_list, to_list
 from chopper_core.util.atomic import (
     is_own,
     is_private,
@@ -161,14 +162,16 @@ class Kept(Struct, frozen=True):
             if not is_private(self.file.parent) or self.file.lstat().st_uid != os.geteuid():
                 return None
             digest, _, text = self.file.read_bytes().partition(b"\n")
-            return msgspec.json.decode(text, type=kind) if digest == self._digest(text) else None
-        except (OSError, ValueError, RecursionError, msgspec.MsgspecError):
+            if digest != self._digest(text):
+                return None
+            return msgspec.json.decode(text, type=kind, dec_hook=from_list)
+        except (OSError, ValueError, TypeError, RecursionError, msgspec.MsgspecError):
             return None
 
     def keep(self, figures: object) -> None:
         """Keep figures; a cache that can't be written, or is another user's, is left as it is."""
         fresh = temporary_path(self.file, "new")
-        text = msgspec.json.encode(figures)
+        text = msgspec.json.encode(figures, enc_hook=to_list)
         try:
             make_private(self.file.parent)
             handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -190,7 +193,7 @@ def kept_rows(name: str, overrides: Overrides = NO_OVERRIDES) -> Kept:
 
 
 def kept_overview(run: Run, overrides: Overrides) -> Kept | None:
-    """The place of what takes long of a run's overview; None unless its state is known."""
+    """The place of a run's first screen; None unless its state is known."""
     state = run.memo(_STATE, str)
     return _kept("overviews", run.name, overrides, state) if state else None
 

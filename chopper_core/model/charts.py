@@ -144,7 +144,7 @@ class BoxChart(Struct, frozen=True, eq=False):
     level: str = ""
 
 
-class Composition(Struct, frozen=True, eq=False):
+class Composition(Struct, frozen=True, eq=False, tag=True):
     """A bar over the whole width for each of one or two wholes, with the figure of every part."""
 
     title: str
@@ -165,7 +165,7 @@ class Card(Struct, frozen=True):
     """Other facts, in a few words."""
 
 
-class Cards(Struct, frozen=True):
+class Cards(Struct, frozen=True, tag=True):
     """Sentences to read, the most important first."""
 
     title: str

@@ -244,7 +244,7 @@ def names(screen: Explorer, _: str) -> None:
     """Switch between full names, with namespaces and parameters, and short ones."""
     table = screen.table
     table.full_names = not table.full_names
-    table.show(screen.frame, screen.data.signals, table.cursor, table.offset_of_cursor)
+    table.show(screen.data, table.cursor, table.offset_of_cursor)
 
 
 @action(TABLE, "i", title="Detail of the row")

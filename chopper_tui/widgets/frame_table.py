@@ -14,7 +14,7 @@ from chopper_core.model.charts import Lanes
 from chopper_core.query.frame import Frame
 from chopper_core.util.errors import UsageError
 from chopper_tui.draw.table import TableLayout, plan
-from chopper_tui.screen_data import LaneLines, ScreenSignal, Sparks
+from chopper_tui.screen_data import LaneLines, ScreenData, ScreenSignal, Sparks
 from chopper_tui.steps import run_in_thread
 from chopper_tui.widgets.pane import ChopperWidget, strip_of
 
@@ -64,6 +64,8 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
     """The width that the columns were laid out for."""
     _lanes: Lanes | None = None
     """Those of the rows, over the time that is seen."""
+    _drawn_before: Sequence[LaneLines] = ()
+    """Lanes of the frame that were drawn for some widths."""
     _offset_to_be: int | None = None
     """The cursor's offset of a frame that came before the first layout."""
 
@@ -92,11 +94,10 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
         """The cursor's distance from the first row on the screen."""
         return self.cursor - self.scroll_offset.y
 
-    def show(
-        self, frame: Frame, signals: Sequence[ScreenSignal], row: int, offset: int = 0
-    ) -> None:
+    def show(self, data: ScreenData, row: int, offset: int = 0) -> None:
         """Show a frame with the cursor on a row, `offset` rows below the first one."""
-        self.signals = signals
+        frame = data.frame
+        self.signals, self._drawn_before = data.signals, data.lanes
         if self.frame is None or _columns_of(self.frame) != _columns_of(frame):
             self.first_column = 0
         self.cursor = max(min(row, len(frame) - 1), 0)
@@ -262,8 +263,15 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
         if len(known) != len(self.sparks) or wanted != [
             (each.lanes.seen, each.lanes.lanes, each.bins) for each in known
         ]:
-            self.sparks = [LaneLines(lanes, self.glyphs, cells) for _, _, cells in wanted]
+            self.sparks = [self._lane_lines(lanes, cells) for _, _, cells in wanted]
         self.virtual_size = Size(self.size.width, len(frame) + 1)
+
+    def _lane_lines(self, lanes: Lanes, bins: int) -> LaneLines:
+        """The lanes for a width, drawn or to be drawn."""
+        for each in self._drawn_before:
+            if (each.lanes.seen, each.glyphs, each.bins) == (lanes.seen, self.glyphs, bins):
+                return each
+        return LaneLines(lanes, self.glyphs, bins)
 
     def _scroll_to_row(self, row: int) -> None:
         top = max(min(row, self.rows - self.page), 0)
@@ -300,7 +308,8 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
             if columns is self.sparks and self.layout_plan is not None:
                 self.refresh(*self._regions_of(wanted))
                 self.refresh(*self._regions_of([[self.scroll_offset.y - 1]] * len(columns)))
-        await run_in_thread(_draw, columns, around)
+        if any(sparks.missing(around) for sparks in columns):
+            await run_in_thread(_draw, columns, around)
 
     def _regions_of(self, rows: Sequence[Sequence[int]]) -> Iterator[Region]:
         """Where the sparklines of rows stand, rows of each column."""

@@ -15,10 +15,11 @@ from textual.widgets import OptionList
 from chopper_core.ingest import cache
 from chopper_core.ingest.cache import open_cached
 from chopper_core.model import address
-from chopper_core.model.charts import Composition, Series
+from chopper_core.model.charts import Composition, Lanes, Series
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.query.frame import Frame
+from chopper_core.render import render
 from chopper_core.render.glyphs import UNICODE
 from chopper_core.store.writer import write_store
 from chopper_core.views import view_module
@@ -127,13 +128,22 @@ def test_the_next_start_shows_all_of_it_at_once(
     first, frame = opened()
     assert frame.is_pending
     first.keep()
-    whole = query(first.result()[0], view)
+    run = first.result()[0]
+    whole = query(run, view)
     _, again = opened()
     assert not again.is_pending
+    for format_name in ("json", "text"):
+        assert render(again, format_name) == render(whole, format_name)
     assert again.charts[-1] == whole.charts[-1]
-    assert again.columns == whole.columns
-    for name in ("lag_ns", "gfx_mhz"):
-        np.testing.assert_array_equal(again.values[name].numbers, whole.values[name].numbers)
+    for name in ("truncated", "left_out", "partial_total", "sparks", "by", "more"):
+        assert getattr(again, name) == getattr(whole, name)
+    rows = range(len(whole))
+    assert [*map(again.target, rows)] == [*map(whole.target, rows)]
+    assert [*map(again.attributes, rows)] == [*map(whole.attributes, rows)]
+    recalled, fresh = (next(c for c in f.charts if isinstance(c, Lanes)) for f in (again, whole))
+    for row in rows:
+        np.testing.assert_array_equal(recalled.cells(row, 30).kind_ns, fresh.cells(row, 30).kind_ns)
+    assert recalled.part is not None and recalled.part(0.5, 1.0).seen != fresh.seen
     # A part of the run, another run in its place and another version compute their own.
     assert opened(replace(view, path=("1",)))[1].is_pending
     write_store(measured_run(gpus=3), store)
@@ -142,6 +152,45 @@ def test_the_next_start_shows_all_of_it_at_once(
     assert not opened()[1].is_pending
     monkeypatch.setattr(cache, "_code_stamp", lambda: "another version")
     assert opened()[1].is_pending
+
+
+async def test_a_kept_screen_is_complete_before_anything_is_computed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    store, may_go = tmp_path / "store", Event()
+    write_store(measured_run(), store)
+    view = View(str(store), name="overview")
+    texts = []
+    compute = Opening._compute
+
+    def late(opening: Opening, run: Run) -> Frame:
+        may_go.wait(60)
+        return compute(opening, run)
+
+    for size in ((80, 24), (80, 24), (100, 30)):
+        app = ChopperApp(lambda progress: open_cached(view.run, progress), view, glyphs=UNICODE)
+        async with app.run_test(size=size) as pilot:
+            at = Driven(app, pilot)
+            for _ in range(500):
+                await pilot.pause(0.02)
+                kept = app._opening._recalled is not None
+                if kept or any((tmp_path / "cache" / "chopper" / "overviews").glob("*.json")):
+                    break
+            if not kept:
+                await at.settle()
+            texts.append(at.text())
+            if not kept:
+                monkeypatch.setattr(Opening, "_compute", late)
+                continue
+            # Nothing is computed yet; lanes of another width have to be.
+            has_lanes = [name in texts[-1] for name in ("forward", "█")]
+            assert "findings" in texts[-1] and has_lanes == [size == (80, 24), True]
+            may_go.set()
+            await at.press("enter")
+            assert at.frame.view != view
+            may_go.clear()
+    assert texts[0] == texts[1]
 
 
 @pytest.mark.few(4)
