@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from chopper_core.metrics import Metric, Reduces, Values
 from chopper_core.model import address
+from chopper_core.model.attributes import TypedValue
 from chopper_core.model.run import Run
 from chopper_core.model.table import ACTIVITY
 from chopper_core.model.view import View, baseline_view, enter
@@ -149,6 +150,12 @@ def compared(run: Run, view: View) -> Frame:
             return base.target(int(pairs.base[shown[row]]))
         return view if view.is_leaf else enter(view, labels[row], partners[row])
 
+    def attributes(row: int) -> Mapping[str, TypedValue]:
+        place = int(pairs.ours[shown[row]])
+        return (
+            ours.attributes(place) if place >= 0 else base.attributes(int(pairs.base[shown[row]]))
+        )
+
     def means(rows: Index, bins: int) -> Float64:
         result = np.full((len(rows), bins), np.nan)
         places = pairs.ours[shown[rows]]
@@ -168,6 +175,7 @@ def compared(run: Run, view: View) -> Frame:
         hidden_ns=hidden_ns,
         elapsed_ns=elapsed[shown],
         notes=(*notes, *notes_of(run, view, pairs.labels, len(shown), hidden_ns)),
+        attributes=attributes,
         target=target,
         means=means,
         partners=partners if renamed else (),

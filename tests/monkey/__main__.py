@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TextIO
 
 from tests.monkey.kinds import KINDS, Made, opened
-from tests.monkey.session import MAX_HANG_S, Outcome, handles, session
+from tests.monkey.session import MAX_HANG_S, Outcome, handles, resident_mb, session
 
 
 @contextmanager
@@ -76,6 +76,8 @@ def _report(outcome: Outcome) -> Iterator[str]:
     where = f"seed {outcome.seed} ({outcome.kind}), {outcome.inputs} inputs"
     if outcome.crash:
         yield f"{where}: {' '.join(outcome.last)}\n{outcome.crash}"
+    if outcome.growth:
+        yield f"{where}: {' '.join(outcome.last)}\n{outcome.growth}"
     if outcome.longest_s > MAX_HANG_S:
         yield f"{where}: silent for {outcome.longest_s:.1f} s\n{outcome.silence}"
 
@@ -86,7 +88,8 @@ def _state(outcomes: Sequence[Outcome]) -> str:
     found = sum(bool(each.crash) for each in outcomes)
     return (
         f"state: {len(outcomes)} sessions, {total} inputs, {found} crashes, longest silence "
-        f"{max(each.longest_s for each in outcomes):.2f} s; {_resident_mb():.1f} MB, "
+        f"{max(each.longest_s for each in outcomes):.2f} s; {time.process_time():.0f} s of the "
+        f"processor, {resident_mb():.1f} MB, "
         f"{len(gc.get_objects())} objects, {handles()} handles, {threading.active_count()} threads"
     )
 
@@ -119,11 +122,6 @@ def main() -> int:
     print(_state(outcomes))
     print(f"seeds with a silence over {MAX_HANG_S:g} s: {[each.seed for each in slow]}")
     return bool(crashes or slow)
-
-
-def _resident_mb() -> float:
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
 if __name__ == "__main__":

@@ -9,9 +9,11 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from random import Random
 from threading import Event, Thread, get_ident
 from typing import Final
+from unittest.mock import patch
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -49,6 +51,12 @@ SIZES: Final = [
     for size in ((1, 1), (2, 3), (20, 5), (39, 9), (40, 10), (80, 24), (120, 40), (200, 60))
 ]
 LARGEST: Final = Size(500, 200)
+BURSTS: Final = (1, 2, 5, 13, 34, 89, 233)
+"""Inputs without a pause: of fast typists, of pastes, of keys that repeat."""
+PACES: Final = (1.0, 0.2, 0.04)
+"""Of the moments that the app waits before it draws."""
+MAX_GROWTH_MB: Final = 1500
+"""Of the process within a session: far more than any view of these runs needs."""
 MAX_HANG_S: Final = 2.0
 """Of the processor: others share it, and what they take is no hang."""
 MAX_WAIT_S: Final = 30.0
@@ -65,6 +73,8 @@ class Outcome(Struct):
     longest_s: float = 0.0
     silence: str = ""
     """Where the loop was when it was silent for too long."""
+    growth: str = ""
+    """Where the threads were when the process had grown too much."""
     crash: str = ""
     last: tuple[str, ...] = ()
 
@@ -86,16 +96,17 @@ async def session(seed: int, kind: str, run: Run, start: View, inputs: int) -> O
     config = replace(DEFAULTS, is_first=random.random() < 0.1)
     glyphs = ASCII if random.random() < 0.1 else UNICODE
     app = ChopperApp(lambda _: run, first, glyphs=glyphs, config=config)
+    pace = random.choice(PACES)
+    app.SETTLING = pace * ChopperApp.SETTLING  # type: ignore[misc]
     try:
         async with app.run_test(size=size) as pilot:
             at = Driven(app, pilot)
-            with _watched(outcome) as beat:
+            with _watched(outcome) as beat, _errors_of_memory_are_crashes():
                 watch = asyncio.create_task(beat)
                 await quiet(at)
+                at.explore.DETAIL_DELAY *= pace  # type: ignore[misc]
                 while outcome.inputs < inputs and app.is_running:
-                    for _ in range(random.choice([1, 2, 3, 5, 8, 21, 55])):
-                        recent.append(_input(at, random))
-                        outcome.inputs += 1
+                    outcome.inputs += _burst(at, random, recent)
                     del recent[:-60]
                     if random.random() < 0.3:
                         await quiet(at)
@@ -125,7 +136,7 @@ async def quiet(at: Driven) -> None:
     begin, used = time.monotonic(), time.process_time()
     calm = 0
     while app.is_running and calm < 3:
-        await asyncio.sleep(0 if calm else 0.001)
+        await asyncio.sleep(0 if calm else 0.002)
         pending = [worker for worker in app.workers if not worker.is_finished]
         queued = [each for each in app._registry if not each._message_queue.empty()]
         drawing = bool(app._batch_count) or at._has_more_to_draw()
@@ -152,6 +163,20 @@ def _threads() -> str:
     return "\n".join(stacks)
 
 
+def resident_mb() -> float:
+    """Memory of this process."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+@contextmanager
+def _errors_of_memory_are_crashes() -> Iterator[None]:
+    """The explorer says that a view needs too much memory, which no view of these runs does."""
+    with patch("chopper_tui.steps.is_out_of_memory", lambda _: False):  # noqa: SIM117
+        with patch("chopper_tui.app.is_out_of_memory", lambda _: False):
+            yield
+
+
 @contextmanager
 def _watched(outcome: Outcome) -> Iterator[object]:
     """Note the longest time in which the event loop did nothing else, and where it was then."""
@@ -168,17 +193,33 @@ def _watched(outcome: Outcome) -> Iterator[object]:
             last[:] = [time.monotonic(), time.process_time()]
             await asyncio.sleep(_BEAT_S)
 
+    most_mb = resident_mb() + MAX_GROWTH_MB
+
     def look() -> None:
-        while not over.wait(0.5):
+        while not over.wait(0.1):
             if silent_s() > MAX_HANG_S and not outcome.silence:
                 frame = sys._current_frames().get(ident)
                 outcome.silence = "".join(traceback.format_stack(frame))
+            if (now := resident_mb()) > most_mb and not outcome.growth:
+                outcome.growth = f"{now:.0f} MB, {MAX_GROWTH_MB} more than before\n{_threads()}"
 
     Thread(target=look, daemon=True).start()
     try:
         yield beat()
     finally:
         over.set()
+
+
+def _burst(at: Driven, random: Random, recent: list[str]) -> int:
+    """Inputs one after another, or a key that is held; their number."""
+    count = random.choice(BURSTS)
+    if random.random() < 0.2:
+        key, count = random.choice(KEYS + 4 * EDITING), min(count, 89)
+        at.send(*[key] * count)
+        recent.append(f"{key} x{count}")
+    else:
+        recent += [_input(at, random) for _ in range(count)]
+    return count
 
 
 def _input(at: Driven, random: Random) -> str:
@@ -217,7 +258,7 @@ def _input(at: Driven, random: Random) -> str:
         if random.random() < 0.7:
             at.send("enter")
         return f"paste {text[:30]!r}"
-    new = LARGEST if random.random() < 0.04 else random.choice(SIZES)
+    new = LARGEST if random.random() < 0.01 else random.choice(SIZES)
     event = events.Resize(new, new)
     event.set_sender(at.app)
     at.app.post_message(event)

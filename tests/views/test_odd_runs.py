@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +13,11 @@ import pytest
 import chopper_core
 from chopper_core.model.run import Run
 from chopper_core.model.table import Kind
-from chopper_core.model.view import View
+from chopper_core.model.view import Baseline, View
 from chopper_core.render import FORMATS, as_json, render
 from chopper_core.util.errors import NoSuchNode, NothingToShow, UsageError
 from chopper_core.views import VIEWS, view_spec
-from chopper_core.views.query import frame_of, query
+from chopper_core.views.query import frame_of, preview, query
 from chopper_tui.cli import main
 from tests.support import Row, run_of
 
@@ -55,6 +56,21 @@ def test_json_is_strict_whatever_the_run(odd: str, stat: str) -> None:
             assert document["rows"] or document["notes"], (name, by)
             for each in FORMATS:
                 assert render(frame, each)
+
+
+@pytest.mark.parametrize("odd", ["one on each", "nothing lasts"])
+def test_a_baseline_may_take_no_time_and_have_other_rows(odd: str) -> None:
+    run = RUNS[odd]()
+    gpus = [str(gpu.index) for gpu in run.gpus[:2]]
+    for name in ("", *VIEWS):
+        for path, base in product([(), *((gpu,) for gpu in gpus)], gpus):
+            view = View("R", path, name=name, baseline=Baseline(path=(base,)))
+            try:
+                preview(run, view)
+                frame = frame_of(run, view)
+            except UsageError:
+                continue
+            json.loads(as_json(frame), parse_constant=no_constant)
 
 
 @pytest.mark.parametrize("name", VIEWS)

@@ -232,7 +232,8 @@ def _columns(
     own: list[tuple[Metric, Values]] = []
     if base is not None and rows.level == "gpu":
         before = dict(zip(base.gpus, _mean_steps_ns(base).tolist(), strict=True))
-        known = np.array([before.get(gpu, np.nan) for gpu in step.gpus])
+        # A baseline that others hide entirely takes no time.
+        known = np.array([before.get(gpu) or np.nan for gpu in step.gpus])
         own.append((CHANGE, numbered(100.0 * (steps - known) / known)))
     if lag_ns is None:
         pending = replace(LAG, missing_because=_COMPUTING)
@@ -272,7 +273,7 @@ def _totals(
     """The mean over all GPUs."""
     names = {metric.name for metric, _ in own}
     total: dict[str, int | float] = {STEP.name: step.mean_ns}
-    if CHANGE.name in names and base is not None:
+    if CHANGE.name in names and base is not None and base.mean_ns:
         total[CHANGE.name] = 100.0 * (step.mean_ns - base.mean_ns) / base.mean_ns
     for name in (*_measured(step.run), _UTILISATION):
         if name in names:
