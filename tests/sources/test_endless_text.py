@@ -76,6 +76,7 @@ def test_objects_are_found_whatever_the_pieces(
     piece: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(text_module, "HEAD_BYTES", piece)
+    monkeypatch.setattr(text_module, "_BLOCK_BYTES", piece)
     objects = [metric_object(gpu, second) for second in range(3) for gpu in range(2)]
     path = tmp_path / "metric.json"
     path.write_text(json.dumps(objects, indent=1))

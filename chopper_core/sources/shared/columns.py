@@ -22,6 +22,8 @@ from chopper_core.util.arrays import AnyArray, Float64, Int64
 Columns = dict[str, AnyArray]
 
 _FIRST_ROWS: Final = 1 << 12
+_MAPPED_BYTES: Final = 1 << 18
+"""From this size on a column has pages of its own; a process may have some 65,000 such."""
 _INT64_LIMIT: Final = 2**63
 _PRIVATE: Final = {"flags": MAP_PRIVATE | MAP_ANONYMOUS}
 
@@ -29,10 +31,11 @@ _PRIVATE: Final = {"flags": MAP_PRIVATE | MAP_ANONYMOUS}
 class GrowingColumn:
     """A growing array; memory reserved for more rows is not taken until it is touched."""
 
-    def __init__(self, kind: DTypeLike) -> None:
+    def __init__(self, kind: DTypeLike, first_rows: int = _FIRST_ROWS) -> None:
         self._array: AnyArray = np.empty(0, kind)
         self._room: mmap | None = None
         self._count = 0
+        self._first_rows = first_rows
 
     def __len__(self) -> int:
         return self._count
@@ -41,7 +44,7 @@ class GrowingColumn:
         """Append numbers."""
         end = self._count + len(values)
         if end > len(self._array):
-            self._grow(max(len(self._array) * 3 // 2, end, _FIRST_ROWS))
+            self._grow(max(len(self._array) * 3 // 2, end, self._first_rows))
         self._array[self._count : end] = values
         self._count = end
 
@@ -50,15 +53,21 @@ class GrowingColumn:
         return self._array[: self._count]
 
     def _grow(self, rows: int) -> None:
-        """Reserve pages of its own, which are freed whole; a heap keeps holes."""
+        """Reserve pages of its own for many rows, which are freed whole; a heap keeps holes."""
         kind = self._array.dtype
+        if rows * kind.itemsize < _MAPPED_BYTES:
+            room: AnyArray = np.empty(rows, kind)
+            room[: self._count] = self._array[: self._count]
+            self._array = room
+            return
+        before = None if self._room is not None else self._array
         self._array = np.empty(0, kind)
         if self._room is None or not _is_stretched(self._room, rows * kind.itemsize):
-            before, self._room = self._room, mmap(-1, rows * kind.itemsize, **_PRIVATE)
+            if self._room is not None:
+                before = np.frombuffer(self._room, kind)
+            self._room = mmap(-1, rows * kind.itemsize, **_PRIVATE)
             if before is not None:
-                np.frombuffer(self._room, kind)[: self._count] = np.frombuffer(
-                    before, kind, self._count
-                )
+                np.frombuffer(self._room, kind)[: self._count] = before[: self._count]
         self._array = np.frombuffer(self._room, kind)
 
 

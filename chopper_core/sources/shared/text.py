@@ -23,6 +23,7 @@ TEXT_SUFFIXES: Final = (".csv", ".json", ".jsonl", ".txt", ".log", ".out", ".gz"
 """Common endings of text files written by tools."""
 PARQUET_MAGIC: Final = b"PAR1"
 _MAGIC_BYTES: Final = 16
+_BLOCK_BYTES: Final = 1 << 20
 _PROBED_BYTES: Final = 1 << 9
 """Text may contain zeros further on: files open at a power failure often end in them."""
 _WIDE_TEXT: Final = (b"\xff\xfe", b"\xfe\xff")
@@ -100,23 +101,32 @@ class FileText:
         self.losses = Losses()
 
     def lines(self) -> Iterator[str]:
-        """Yield the lines, without a truncated last one: half a number is a wrong number.
+        """Yield the lines of `blocks`."""
+        for block in self.blocks():
+            yield from block.splitlines()
+
+    def blocks(self) -> Iterator[str]:
+        """Yield whole lines of about 1 MiB, without a truncated last one: half a number is a wrong
+        number.
 
         Of empty lines in a row some are left out. A line longer than `MAX_LINE` is skipped and
         counted. Raises DataError if the file can't be read.
         """
-        given = too_long = 0
+        lines = too_long = 0
         rest, is_skipping = "", False
-        for piece in self._pieces():
-            lines = _without_blanks(rest + piece).splitlines(keepends=True)
+        for piece in self._pieces(_BLOCK_BYTES):
+            text = _without_blanks(rest + piece)
             # A line may go on, or its line feed follow, in the next piece.
-            rest = lines.pop() if lines and not lines[-1].endswith("\n") else ""
-            for line in lines:
-                if is_skipping or len(line) > MAX_LINE:
-                    too_long, is_skipping = too_long + 1, False
-                    continue
-                given += 1
-                yield line.rstrip("\r\n")
+            *ended, rest = text[text.rfind("\n") + 1 :].splitlines(keepends=True) or [""]
+            text = text[: text.rfind("\n") + 1] + "".join(ended)
+            if is_skipping or _may_be_long(text):
+                found = text.splitlines(keepends=True)
+                fitting = [line for line in found[is_skipping:] if len(line) <= MAX_LINE]
+                too_long += len(found) - len(fitting)
+                is_skipping = is_skipping and not found
+                text = "".join(fitting)
+            lines += text.count("\n") + len(ended)
+            yield text
             if len(rest) > MAX_LINE:
                 rest, is_skipping = "", True
         too_long += is_skipping
@@ -124,7 +134,7 @@ class FileText:
             self.losses.unreadable_events += too_long
             lines_are = "1 line is" if too_long == 1 else f"{too_long:,} lines are"
             self.losses.notes.append(f"{lines_are} longer than {MAX_LINE >> 10} KiB: skipped.")
-        if rest and given > 1 and not rest.endswith("\r"):
+        if rest and lines > 1 and not rest.endswith("\r"):
             self._ends_early()
         elif rest and not is_skipping:
             yield rest.rstrip("\r")
@@ -137,7 +147,7 @@ class FileText:
         Raises DataError if the file can't be read.
         """
         decoder = json.JSONDecoder(strict=False)
-        pieces = self._pieces()
+        pieces = self._pieces(HEAD_BYTES)
         text, position, last, is_over = "", 0, "", False
         while not is_over:
             piece = "".join(islice(pieces, max(len(text) // HEAD_BYTES, 1)))
@@ -169,9 +179,9 @@ class FileText:
         self.losses.truncated = True
         self.losses.notes.append("The file ends within a row, which is skipped.")
 
-    def _pieces(self) -> Iterator[str]:
-        """Yield the text in pieces of about 64 KiB."""
-        with ByteSource(self.path, HEAD_BYTES) as source:
+    def _pieces(self, piece_bytes: int) -> Iterator[str]:
+        """Yield the text in pieces of about so many bytes."""
+        with ByteSource(self.path, piece_bytes) as source:
             first = source.read()
             decode = getincrementaldecoder(_encoding(first))("replace").decode
             piece = first
@@ -182,6 +192,12 @@ class FileText:
             if source.problem:
                 self.losses.truncated = True
                 self.losses.notes.append(f"{source.problem}: the data before it is used.")
+
+
+def _may_be_long(text: str) -> bool:
+    """Whether a line may be longer than `MAX_LINE`."""
+    half = MAX_LINE // 2
+    return any(text.find("\n", at, at + half) < 0 for at in range(0, len(text) - half, half))
 
 
 def _without_blanks(text: str) -> str:

@@ -109,7 +109,8 @@ def csv_layout(headings: Sequence[str], stamps: Stamps) -> ColumnPositions | Non
         format=f"amd-smi {command} CSV",
         width=len(headings),
         gpu_of=table.numbered_gpu,
-        time_of=table.stamp_reader(stamps, "timestamp"),
+        named_by=table.positions("gpu"),
+        times_of=table.stamp_reader(stamps, "timestamp"),
         fields=table.fields(known),
     )
 

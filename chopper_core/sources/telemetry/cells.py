@@ -9,12 +9,15 @@ from datetime import datetime
 from decimal import Decimal, InvalidOperation
 from enum import Enum
 from functools import lru_cache
-from math import inf
+from math import inf, nan
 from typing import Final
 
+import numpy as np
 from msgspec import Struct
 
 from chopper_core.sources.signals import ClockDomain, SignalName
+from chopper_core.sources.telemetry.columns import CellColumn, Decimals
+from chopper_core.util.arrays import Float64, Int8, Int64
 
 
 class Flaw(Enum):
@@ -24,6 +27,10 @@ class Flaw(Enum):
     NOT_A_NUMBER = "not a number"
     WRONG_UNIT = "wrong unit"
     OUT_OF_RANGE = "out of range"
+
+
+FLAWS: Final = (None, *Flaw)
+"""Why a cell has no usable value, by the code in arrays; 0: it has one."""
 
 
 class Dimension(Struct, frozen=True):
@@ -67,6 +74,7 @@ _MISSING_WORDS: Final = frozenset(
 )
 _UNSUPPORTED: Final = frozenset((2**16 - 1, 2**32 - 1, 2**64 - 1))
 """The C structures hold these where a GPU lacks a sensor."""
+_UNSUPPORTED_ARRAY: Final = np.array([*_UNSUPPORTED], np.float64)
 
 _QUANTITY: Final = re.compile(
     r"\(?\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d{1,3})?)\s*([^\d\s()][^()]*?)?\s*\)?"
@@ -115,6 +123,28 @@ def in_unit(signal: SignalName, cell: object, default_unit: str) -> float | Flaw
     return value if dimension.lowest <= value <= dimension.highest else Flaw.OUT_OF_RANGE
 
 
+def in_units(signal: SignalName, cells: CellColumn, default_unit: str) -> tuple[Float64, Int8]:
+    """Return `in_unit` of each row: values, NaN where there is none, and why, as in `FLAWS`."""
+    dimension = DIMENSIONS[signal]
+    known = cells.numbers()
+    factor = dimension.factors.get(known[1] or default_unit.casefold()) if known else None
+    if known and factor is not None:
+        is_supported = ~np.isin(known[0], _UNSUPPORTED_ARRAY)
+        values = known[0] * factor
+        is_inside = (dimension.lowest <= values) & (values <= dimension.highest)
+        flaws = np.where(is_inside, 0, FLAWS.index(Flaw.OUT_OF_RANGE)).astype(np.int8)
+        flaws[~is_supported] = FLAWS.index(Flaw.MISSING)
+        return values, flaws
+    values, flaws = np.full(len(cells.distinct), nan), np.zeros(len(cells.distinct), np.int8)
+    for at, cell in enumerate(cells.distinct):
+        found = in_unit(signal, cell, default_unit)
+        if isinstance(found, Flaw):
+            flaws[at] = FLAWS.index(found)
+        else:
+            values[at] = found
+    return values[cells.codes], flaws[cells.codes]
+
+
 def whole_number(cell: object) -> int | None:
     """Return the integer in a cell; None for anything else."""
     found = quantity(cell)
@@ -157,6 +187,9 @@ _DATE_TIME: Final = re.compile(
     r"(Z|UTC|[-+]\d\d:?\d\d)?",
     re.ASCII,
 )
+_FRACTION: Final = re.compile(
+    r"(\d+|.*\d\d:\d\d:\d\d)\.(\d{1,9})(\s*(?:Z|UTC|[-+]\d\d:?\d\d)?)", re.ASCII
+)
 _TIME_OF_DAY: Final = re.compile(r"(\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?", re.ASCII)
 _EPOCH_UNITS: Final = ((10**8, 10**11, SECOND_NS), (10**11, 10**14, 10**6), (10**14, 10**17, 10**3))
 """(from, below, ns): seconds, milliseconds and microseconds of the years 1973 to 5138."""
@@ -190,28 +223,103 @@ class Stamps:
 
         Local time without a zone is read as UTC.
         """
-        text = str(cell).strip()
-        parsed = _from_number(text) or _from_date(text) or _from_time_of_day(text)
+        parsed = _parsed(str(cell).strip())
         return None if parsed is None else self._accepted(*parsed)
 
-    def read_nanoseconds(self, cell: object, clock: ClockDomain) -> int | None:
-        """Return the stamp in a cell of nanoseconds on a known clock; None if unusable."""
-        value = exact_decimal(str(cell).strip())
-        if value is None or not 0 <= value < LATEST_NS:
+    def read_column(self, cells: CellColumn) -> Int64:
+        """Return `read` of each row; -1 for unusable stamps."""
+        decimals = cells.decimals()
+        times_ns = None if decimals is None else self._read_decimals(decimals)
+        if times_ns is None:
+            times_ns = _or_absent([self.read(cell) for cell in cells.distinct])[cells.codes]
+        return times_ns
+
+    def _read_decimals(self, decimals: Decimals) -> Int64 | None:
+        """Return the stamps; None where some have parts of a nanosecond."""
+        whole = decimals.whole
+        below = [limit for _, limit, _ in _EPOCH_UNITS]
+        units_ns = np.array([SECOND_NS, *(unit_ns for *_, unit_ns in _EPOCH_UNITS), 1])
+        is_epoch = whole >= _EPOCH_UNITS[0][0]
+        unit_ns = units_ns[np.searchsorted(below, whole, "right") + is_epoch]
+        fraction_ns, rest = np.divmod(decimals.nanos * unit_ns, SECOND_NS)
+        if rest.any():
             return None
-        return self._accepted(clock, round(value), 1)
+        if self.clock is None:
+            self.clock = ClockDomain.EPOCH if is_epoch[0] else ClockDomain.UNKNOWN
+        is_usable = (is_epoch == (self.clock is ClockDomain.EPOCH)) & (
+            whole <= (LATEST_NS - 1) // unit_ns
+        )
+        if self.clock not in (ClockDomain.EPOCH, ClockDomain.UNKNOWN):
+            is_usable[:] = False
+        resolutions_ns = np.maximum(unit_ns // 10 ** decimals.digits.astype(np.int64), 1)[is_usable]
+        self._finest_ns = min(self._finest_ns, int(resolutions_ns.min(initial=SECOND_NS)))
+        return np.where(is_usable, whole * unit_ns + fraction_ns, -1)
+
+    def read_nanoseconds(self, cells: CellColumn, clocks: CellColumn) -> Int64:
+        """Return stamps in ns, each on the clock that its row gives; -1 for unusable ones."""
+        decimals = cells.decimals()
+        if decimals is not None and not np.any(decimals.digits):
+            times_ns = np.where(decimals.whole < LATEST_NS, decimals.whole, -1)
+        else:
+            values = (_nanoseconds(str(cell).strip()) for cell in cells.distinct)
+            times_ns = _or_absent(list(values))[cells.codes]
+        usable = np.flatnonzero(times_ns >= 0)
+        if len(usable):
+            if self.clock is None:
+                self.clock = clocks.distinct[clocks.codes[usable[0]]]
+            is_clock = np.array([clock is self.clock for clock in clocks.distinct], np.bool_)
+            times_ns[~is_clock[clocks.codes]] = -1
+            if (times_ns >= 0).any():
+                self._finest_ns = 1
+        return times_ns
 
     def _accepted(self, clock: ClockDomain, time_ns: int, resolution_ns: int) -> int | None:
         if self.clock is None:
             self.clock = clock
-        if clock != self.clock or not 0 <= time_ns < LATEST_NS:
+        if clock is not self.clock or not 0 <= time_ns < LATEST_NS:
             return None
-        self._finest_ns = min(self._finest_ns, resolution_ns)
+        if resolution_ns < self._finest_ns:
+            self._finest_ns = resolution_ns
         return time_ns
 
 
+def _or_absent(times_ns: Sequence[int | None]) -> Int64:
+    return np.array([-1 if time_ns is None else time_ns for time_ns in times_ns], np.int64)
+
+
+def _nanoseconds(text: str) -> int | None:
+    value = _plain_or_decimal(text)
+    return None if value is None or not 0 <= value < LATEST_NS else round(value)
+
+
+def _plain_or_decimal(text: str) -> int | Decimal | None:
+    if text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS:
+        return int(text)
+    return exact_decimal(text)
+
+
+def _parsed(text: str) -> tuple[ClockDomain, int, int] | None:
+    """The clock, the time and the resolution of a stamp.
+
+    Stamps of one second differ in their fraction alone, so that the second is parsed once.
+    """
+    match = _FRACTION.fullmatch(text)
+    whole = _parsed_whole(match[1] + match[3]) if match else None
+    if match and whole:
+        clock, time_ns, unit_ns = whole
+        fraction_ns, rest = divmod(int(match[2]) * unit_ns, 10 ** len(match[2]))
+        if not rest:
+            return clock, time_ns + fraction_ns, _resolution_ns(len(match[2]), unit_ns)
+    return _parsed_whole(text)
+
+
+@lru_cache(maxsize=1 << 12)
+def _parsed_whole(text: str) -> tuple[ClockDomain, int, int] | None:
+    return _from_number(text) or _from_date(text) or _from_time_of_day(text)
+
+
 def _from_number(text: str) -> tuple[ClockDomain, int, int] | None:
-    value = exact_decimal(text)
+    value = _plain_or_decimal(text)
     if value is None or value < 0:
         return None
     digits = len(text.partition(".")[2]) if "e" not in text.casefold() else 9

@@ -11,15 +11,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.sources.registry import Recognised, Unusable
-from chopper_core.sources.shared.text import FileHead, FileText, csv_cells
+from chopper_core.sources.shared.columns import float_column
+from chopper_core.sources.shared.text import FileHead, FileText
 from chopper_core.sources.signals import GpuName, SignalName, Telemetry
-from chopper_core.sources.telemetry.cells import SECOND_NS, Stamps
-from chopper_core.sources.telemetry.rows import Field, RowCollector, RowLoss
+from chopper_core.sources.telemetry.cells import LATEST_NS, SECOND_NS, Stamps
+from chopper_core.sources.telemetry.columns import CellColumn, split_csv
+from chopper_core.sources.telemetry.rows import Field, RowCollector
 from chopper_core.sources.telemetry.series import telemetry_of
+from chopper_core.sources.telemetry.table import ColumnPositions, TableLines
+from chopper_core.util.arrays import Int64
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
 
@@ -73,6 +78,7 @@ _OF_NODES: Final[Mapping[str, Field]] = {
 """Figures of node_exporter; its `memory_used` is the node's whole memory."""
 _NVIDIA_ONLY: Final = ("mem_power_*", "pcie_*", "nvlink_*")
 _FAILED_READ: Final = -1.0
+_NO_HEADINGS: Final = re.compile(r"(?!)")
 
 
 class Named(Struct, frozen=True):
@@ -103,19 +109,23 @@ def read(path: Path, _progress: Progress = silent) -> Telemetry:
         raise DataError(f"{path} {reason}.")
     text = FileText(path)
     stamps, rows = Stamps(), RowCollector()
-    for line in text.lines():
-        if not line.strip():
-            continue
-        stamp, *values = csv_cells(line)
-        time_ns = _time_ns(stamps, stamp)
-        if len(values) > 1:
-            rows.row_losses[RowLoss.LONG] += 1
-        elif not values or _is_failed(values[0]):
-            rows.row_losses[RowLoss.NO_DATA] += 1
-        elif time_ns is None:
-            rows.row_losses[RowLoss.BAD_STAMP] += 1
-        else:
-            rows.add(GpuName(index=told.rank), time_ns, [(told.field, values[0])])
+    table = TableLines(rows, split_csv)
+    table.use(
+        ColumnPositions(
+            format=_FORMAT,
+            width=2,
+            gpu_of=lambda _: GpuName(index=told.rank),
+            named_by=(),
+            times_of=lambda block: _times_ns(stamps, block.column(0)),
+            fields=[(1, told.field)],
+            failed=_FAILED_READ,
+        )
+    )
+    for block in text.blocks():
+        if not table.add_csv(block, _NO_HEADINGS):
+            for line in filter(str.strip, block.splitlines()):
+                table.add(line)
+            table.flush()
     found = telemetry_of(path, _FORMAT, rows, stamps, text.losses)
     return replace(found, is_held=True, by_rank=True, is_of_node=told.is_of_node)
 
@@ -133,16 +143,19 @@ def named(path: Path) -> Named | None:
     return None
 
 
-def _time_ns(stamps: Stamps, cell: str) -> int | None:
-    """A stamp as the double that the monitor wrote, to the nanosecond; None if unusable."""
-    found = stamps.read(cell)
-    try:
-        seconds = float(cell)
-        exact = int(seconds) * SECOND_NS + round((seconds - int(seconds)) * SECOND_NS)
-    except (ValueError, OverflowError):
-        return found
+def _times_ns(stamps: Stamps, cells: CellColumn) -> Int64:
+    """Stamps as the doubles that the monitor wrote, to the nanosecond; -1 for unusable ones."""
+    found_ns = stamps.read_column(cells)
+    known = cells.numbers()
+    seconds = known[0] if known else float_column(cells.distinct)[cells.codes]
+    whole = np.trunc(np.where(seconds < LATEST_NS / SECOND_NS, seconds, 0.0))
+    exact_ns = whole.astype(np.int64) * SECOND_NS
+    exact_ns += np.rint(
+        (seconds - whole) * SECOND_NS, where=whole > 0, out=np.zeros(len(whole))
+    ).astype(np.int64)
     # Stamps in other units than seconds are read as such.
-    return exact if found is not None and abs(exact - found) < SECOND_NS else found
+    is_same = (found_ns >= 0) & (abs(exact_ns - found_ns) < SECOND_NS)
+    return np.where(is_same, exact_ns, found_ns)
 
 
 def _why_not(path: Path) -> str:
@@ -168,10 +181,3 @@ def _why_not(path: Path) -> str:
 
 def _has_nvidia_files(folder: Path) -> bool:
     return any(next(folder.glob(pattern), None) for pattern in _NVIDIA_ONLY)
-
-
-def _is_failed(cell: str) -> bool:
-    try:
-        return float(cell) == _FAILED_READ
-    except ValueError:
-        return False

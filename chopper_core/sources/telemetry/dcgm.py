@@ -16,17 +16,18 @@ from chopper_core.sources.registry import Recognised
 from chopper_core.sources.shared.text import HEADING_LINES, TEXT_SUFFIXES, FileHead, FileText
 from chopper_core.sources.signals import GpuName, SignalName, Telemetry
 from chopper_core.sources.telemetry.cells import Stamps, quantity, whole_number
+from chopper_core.sources.telemetry.columns import Cells, RowBlock
 from chopper_core.sources.telemetry.nvidia_smi import limited_pct, notes_of
 from chopper_core.sources.telemetry.rows import Field, RowCollector, RowLoss
 from chopper_core.sources.telemetry.series import telemetry_of
 from chopper_core.sources.telemetry.table import (
-    Cells,
     ColumnPositions,
     Headings,
-    add_row,
+    TableLines,
     read_table,
     recognised_table,
 )
+from chopper_core.util.arrays import Int64
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
 
@@ -91,6 +92,7 @@ _UNITS: Final = re.compile(r"(?:.*\s)?Id(?:\s.*)?", re.IGNORECASE)
 _ENTITY: Final = re.compile(
     r"(?P<before>.*?)\b(?P<kind>v?GPU|GPU-C?I|Switch|CPU|Core|Link)\s+(?P<number>\d+)\s+(?P<rest>.*)"
 )
+_GPU_ROW: Final = re.compile(r"[^#]*?\bGPU\s+\d+\s")
 _STOPPED: Final = "dmon was stopped"
 _SAMPLE: Final = re.compile(
     r"(?P<name>DCGM_FI_\w+?)(?:_total)?\{(?P<labels>.*)\}\s+(?P<value>\S+)(?:\s+(?P<time>\d+))?",
@@ -134,7 +136,8 @@ def csv_layout(headings: Sequence[str], stamps: Stamps) -> ColumnPositions | Non
         format=TABLE,
         width=len(headings),
         gpu_of=_OneHost(table).gpu_of if is_named else None,
-        time_of=table.stamp_reader(stamps, *_TIME),
+        named_by=table.positions(*_HOST, *_GPU),
+        times_of=table.stamp_reader(stamps, *_TIME),
         fields=fields,
         notes=notes_of(fields),
     )
@@ -173,14 +176,15 @@ def _dmon_layout(line: str, stamps: Stamps) -> ColumnPositions | None:
     fields = [(2 + column, field) for column, field in Headings(headings).fields(_SHORT)]
     if not fields:
         return None
-    time_of: Callable[[Cells], int | None] | None = None
+    times_of: Callable[[RowBlock], Int64] | None = None
     if match["before"].strip():
-        time_of = lambda cells: stamps.read(cells[0])  # noqa: E731
+        times_of = lambda rows: stamps.read_column(rows.column(0))  # noqa: E731
     return ColumnPositions(
         format=DMON,
         width=2 + len(headings),
         gpu_of=lambda cells: GpuName(index=int(str(cells[1]))),
-        time_of=time_of,
+        named_by=[1],
+        times_of=times_of,
         fields=fields,
         notes=notes_of(fields),
     )
@@ -189,27 +193,36 @@ def _dmon_layout(line: str, stamps: Stamps) -> ColumnPositions | None:
 def _read_dmon(text: FileText) -> Telemetry:
     """Read `dmon`, which repeats its headings; rows of other entities than GPUs are counted."""
     stamps, rows = Stamps(), RowCollector()
-    layout: ColumnPositions | None = None
-    for line in text.lines():
-        if not line.strip() or _STOPPED in line:
-            continue
-        found = _dmon_layout(line, stamps)
-        entity = _ENTITY.fullmatch(line)
-        if found is not None:
-            layout = found
-        elif entity is None:
-            rows.row_losses[RowLoss.FOREIGN] += layout is None or not _UNITS.fullmatch(line)
-        elif layout is None:
-            rows.row_losses[RowLoss.FOREIGN] += 1
-        elif entity["kind"] != "GPU":
-            rows.row_losses[RowLoss.NO_DATA] += 1
-        else:
-            cells = [entity["before"].strip(), entity["number"], *entity["rest"].split()]
-            add_row(rows, layout, cells)
-    if layout is None:
+    table, headings = TableLines(rows, _dmon_cells), ""
+    for block in text.blocks():
+        for line in block.splitlines():
+            if _GPU_ROW.match(line):
+                table.add(line)
+            elif line.strip() and _STOPPED not in line and line != headings:
+                found = _dmon_layout(line, stamps)
+                entity = _ENTITY.fullmatch(line)
+                if found is not None:
+                    table.use(found)
+                    headings = line
+                elif entity is None:
+                    is_foreign = table.layout is None or not _UNITS.fullmatch(line)
+                    rows.row_losses[RowLoss.FOREIGN] += is_foreign
+                elif entity["kind"] == "GPU" or table.layout is None:
+                    table.add(line)
+                else:
+                    rows.row_losses[RowLoss.NO_DATA] += 1
+        table.flush()
+    if table.layout is None:
         raise DataError(f"{text.path} has no headings of dcgmi dmon.")
     rows.row_losses = +rows.row_losses
-    return telemetry_of(text.path, DMON, rows, stamps, text.losses, layout.notes)
+    return telemetry_of(text.path, DMON, rows, stamps, text.losses, table.layout.notes)
+
+
+def _dmon_cells(line: str) -> list[str]:
+    """Time, GPU and values of a row of `dmon`."""
+    entity = _ENTITY.fullmatch(line)
+    assert entity is not None
+    return [entity["before"], entity["number"], *entity["rest"].split()]
 
 
 def _read_scrapes(text: FileText) -> Telemetry:

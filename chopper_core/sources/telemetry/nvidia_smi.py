@@ -19,16 +19,17 @@ from chopper_core.sources.shared.text import (
 )
 from chopper_core.sources.signals import GpuName, SignalName, Telemetry
 from chopper_core.sources.telemetry.cells import Stamps, whole_number
-from chopper_core.sources.telemetry.rows import Field, RowCollector, RowLoss
+from chopper_core.sources.telemetry.columns import Cells, RowBlock, collapsed
+from chopper_core.sources.telemetry.rows import Field, RowCollector
 from chopper_core.sources.telemetry.series import telemetry_of
 from chopper_core.sources.telemetry.table import (
-    Cells,
     ColumnPositions,
     Headings,
-    add_row,
+    TableLines,
     read_table,
     recognised_table,
 )
+from chopper_core.util.arrays import Int64
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
 
@@ -114,6 +115,8 @@ _DMON: Final[Sequence[tuple[str, Field]]] = (
     ("pviol", Field(SignalName.THROTTLE_PCT, "%", "power")),
 )
 
+_COMMENT: Final = re.compile("^#.*$", re.M)
+_NO_HEADINGS: Final = re.compile(r"(?!)")
 _INDEX: Final = ("index",)
 _BUS: Final = ("pci.bus_id", "gpu_bus_id")
 _IDENTIFIER: Final = ("uuid", "gpu_uuid", "serial", "gpu_serial")
@@ -149,7 +152,8 @@ def csv_layout(headings: Sequence[str], stamps: Stamps) -> ColumnPositions | Non
         format="nvidia-smi CSV",
         width=len(headings),
         gpu_of=partial(_gpu, table) if is_named else None,
-        time_of=table.stamp_reader(stamps, "timestamp"),
+        named_by=table.positions(*_INDEX, *_BUS, *_IDENTIFIER),
+        times_of=table.stamp_reader(stamps, "timestamp"),
         fields=fields,
         notes=notes_of(fields),
     )
@@ -168,7 +172,8 @@ def dmon_layout(line: str, stamps: Stamps) -> ColumnPositions | None:
         format=DMON_FORMAT,
         width=len(headings),
         gpu_of=table.numbered_gpu,
-        time_of=_dmon_stamp_reader(table, stamps),
+        named_by=table.positions("gpu"),
+        times_of=_dmon_stamp_reader(table, stamps),
         fields=fields,
         notes=notes_of(fields),
     )
@@ -177,16 +182,24 @@ def dmon_layout(line: str, stamps: Stamps) -> ColumnPositions | None:
 def _read_dmon(text: FileText) -> Telemetry:
     """Read output of `nvidia-smi dmon`, which repeats its headings."""
     stamps, rows = Stamps(), RowCollector()
-    layout = None
-    for line in text.lines():
-        if line.startswith("#") or not line.strip():
-            layout = dmon_layout(line, stamps) or layout
-        elif layout is None:
-            rows.row_losses[RowLoss.FOREIGN] += 1
-        else:
-            add_row(rows, layout, dmon_cells(line))
-    if layout is None:
+    table, headings = TableLines(rows, dmon_cells), ""
+    for block in text.blocks():
+        comments = set(_COMMENT.findall(block))
+        if all(line == headings or dmon_layout(line, stamps) is None for line in comments):
+            block = _COMMENT.sub("", block)
+            if table.add_csv(collapsed(block), _NO_HEADINGS):
+                continue
+        for line in block.splitlines():
+            if line and line[0] != "#" and not line.isspace():
+                table.add(line)
+            elif line != headings and (found := dmon_layout(line, stamps)):
+                table.use(found)
+                headings = line
+        table.flush()
+    if table.layout is None:
         raise DataError(f"{text.path} has no headings of nvidia-smi dmon.")
+    rows.row_losses = +rows.row_losses
+    layout = table.layout
     return telemetry_of(text.path, layout.format, rows, stamps, text.losses, layout.notes)
 
 
@@ -208,12 +221,16 @@ def _gpu(table: Headings, cells: Cells) -> GpuName | None:
     return GpuName(index=-1 if number is None else number, pci=pci)
 
 
-def _dmon_stamp_reader(table: Headings, stamps: Stamps) -> Callable[[Cells], int | None] | None:
+def _dmon_stamp_reader(table: Headings, stamps: Stamps) -> Callable[[RowBlock], Int64] | None:
     if "time" not in table.columns:
         return None
-    return lambda cells: stamps.read(
-        f"{table.cell(cells, 'date')} {table.cell(cells, 'time')}".strip()
-    )
+    columns = table.positions("date", "time")
+
+    def times_of(rows: RowBlock) -> Int64:
+        stamp = lambda cells: " ".join(str(cells[column]) for column in columns).strip()  # noqa: E731
+        return stamps.read_column(rows.values_of(columns, stamp))
+
+    return times_of
 
 
 def notes_of(fields: Sequence[tuple[int, Field]]) -> list[str]:

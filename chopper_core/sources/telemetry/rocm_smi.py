@@ -12,10 +12,10 @@ from chopper_core.sources.registry import Recognised, Unusable
 from chopper_core.sources.shared.text import TEXT_SUFFIXES, FileHead, FileText
 from chopper_core.sources.signals import GpuName, SignalName, Telemetry
 from chopper_core.sources.telemetry.cells import Stamps, whole_number
+from chopper_core.sources.telemetry.columns import Cells
 from chopper_core.sources.telemetry.rows import Field, RowCollector, RowLoss
 from chopper_core.sources.telemetry.series import telemetry_of
 from chopper_core.sources.telemetry.table import (
-    Cells,
     ColumnPositions,
     Headings,
     read_table,
@@ -31,6 +31,7 @@ FILES: Final = (
 EXAMPLE: Final = ""
 SUFFIXES: Final = TEXT_SUFFIXES
 
+_NAMES: Final = ("device", "node id", "pci bus")
 _STAMPS: Final = ("timestamp", "time", "timestamp_ns")
 _FIELDS: Final[Sequence[tuple[str, Field]]] = (
     ("current socket graphics package power (w)", Field(SignalName.POWER_W, "w")),
@@ -130,7 +131,8 @@ def csv_layout(headings: Sequence[str], stamps: Stamps) -> ColumnPositions | Non
         format=name,
         width=len(headings),
         gpu_of=partial(_card, table),
-        time_of=table.stamp_reader(stamps, *_STAMPS),
+        named_by=table.positions(*_NAMES),
+        times_of=table.stamp_reader(stamps, *_STAMPS),
         fields=fields,
         notes=[
             f"{heading} is ignored: its unit is unknown."
@@ -143,7 +145,7 @@ def csv_layout(headings: Sequence[str], stamps: Stamps) -> ColumnPositions | Non
 def _card(table: Headings, cells: Cells, card: str = "") -> GpuName | None:
     named, node, bus = (
         "" if cell.casefold() == "n/a" else cell
-        for cell in (table.cell(cells, heading) for heading in ("device", "node id", "pci bus"))
+        for cell in (table.cell(cells, heading) for heading in _NAMES)
     )
     card = card or named
     if not card:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Sequence
 from typing import Final
+
+import numpy as np
+
+from chopper_core.util.arrays import Int64
 
 _CLEAR_STEP: Final = 2.0
 """Between rounds lies at least this many times the time between the rows of a round."""
@@ -15,50 +17,42 @@ _FEWEST_ROUNDS: Final = 3
 BROKEN: Final = -1
 
 
-def places_in_rounds(times_ns: Sequence[int]) -> list[int] | None:
+def places_in_rounds(times_ns: Int64) -> Int64 | None:
     """Return the place of each row in its round, BROKEN in rounds with missing rows.
 
     A round may pause, as a tool does when a query is slow: its parts then add up to a whole one.
     None if the times don't show rounds, or too few.
     """
-    gaps = [later - earlier for earlier, later in pairwise(times_ns)]
-    if len(gaps) < _FEWEST_ROUNDS - 1 or min(gaps) < 0:
+    gaps = np.diff(times_ns)
+    if len(gaps) < _FEWEST_ROUNDS - 1 or gaps.min() < 0:
         return None
-    found: list[int] | None = None
+    found: Int64 | None = None
     most = _WHOLE_ROUNDS * len(times_ns)
     for pause_ns in _pauses(gaps):
-        runs = list(_runs(gaps, pause_ns))
-        size, count = Counter(runs).most_common(1)[0]
+        runs = np.diff(np.flatnonzero(gaps >= pause_ns), prepend=-1, append=len(gaps))
+        sizes, first, counts = np.unique(runs, return_index=True, return_counts=True)
+        # Of sizes as common as each other the first one counts.
+        chosen = np.lexsort((first, -counts))[0]
+        size, count = int(sizes[chosen]), int(counts[chosen])
         if size == 1 or count < _FEWEST_ROUNDS:
             continue
-        places = _places(runs, size)
-        whole = len(places) - places.count(BROKEN)
+        places = _places(runs.tolist(), size)
+        whole = len(places) - int((places == BROKEN).sum())
         if size * count >= _WHOLE_ROUNDS * len(times_ns) and whole >= most:
             found, most = places, whole
     if found is None and _is_regular(gaps):
-        return [0] * len(times_ns)
+        return np.zeros(len(times_ns), np.int64)
     return found
 
 
-def _pauses(gaps: Sequence[int]) -> Iterator[int]:
-    """Yield the gaps that are clearly longer than the next shorter one."""
-    for shorter, longer in pairwise(sorted(set(gaps))):
-        if longer >= _CLEAR_STEP * max(shorter, 1):
-            yield longer
+def _pauses(gaps: Int64) -> list[int]:
+    """Return the gaps that are clearly longer than the next shorter one."""
+    lengths = np.unique(gaps)
+    is_pause = lengths[1:] >= _CLEAR_STEP * np.maximum(lengths[:-1], 1)
+    return lengths[1:][is_pause].tolist()  # type: ignore[no-any-return]
 
 
-def _runs(gaps: Sequence[int], pause_ns: int) -> Iterator[int]:
-    """Yield the number of rows between pauses."""
-    count = 1
-    for gap in gaps:
-        if gap >= pause_ns:
-            yield count
-            count = 0
-        count += 1
-    yield count
-
-
-def _places(runs: Sequence[int], size: int) -> list[int]:
+def _places(runs: Sequence[int], size: int) -> Int64:
     places: list[int] = []
     parts = 0
     for run in runs:
@@ -70,11 +64,11 @@ def _places(runs: Sequence[int], size: int) -> list[int]:
         if parts > broken:
             places += range(size)
         parts = 0
-    return places + [BROKEN] * parts
+    return np.array(places + [BROKEN] * parts, np.int64)
 
 
-def _is_regular(gaps: Sequence[int]) -> bool:
+def _is_regular(gaps: Int64) -> bool:
     """Return whether rows follow each other like the samples of one GPU."""
-    middle = sorted(gaps)[len(gaps) // 2]
-    near = sum(middle <= _CLEAR_STEP * gap for gap in gaps)
+    middle = int(np.sort(gaps)[len(gaps) // 2])
+    near = int((middle <= _CLEAR_STEP * gaps).sum())
     return middle > 0 and near >= _WHOLE_ROUNDS * len(gaps)

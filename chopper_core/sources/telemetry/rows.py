@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from functools import lru_cache
-from typing import Final
+from itertools import islice
+from typing import Any, Final
 
-from msgspec import Struct, field
+import numpy as np
+from msgspec import Struct
 from msgspec.structs import replace
 
+from chopper_core.sources.shared.columns import GrowingColumn, Interner
 from chopper_core.sources.signals import COUNTED, GpuName, SignalName
-from chopper_core.sources.telemetry.cells import DIMENSIONS, Flaw, in_unit, quantity
+from chopper_core.sources.telemetry.cells import (
+    DIMENSIONS,
+    FLAWS,
+    Flaw,
+    in_units,
+    quantity,
+)
+from chopper_core.sources.telemetry.columns import CellColumn, distinct_codes
+from chopper_core.util.arrays import AnyArray, Float64, Int8, Int32, Int64, Mask
 
 
 class FieldKind(Enum):
@@ -26,7 +37,7 @@ class FieldKind(Enum):
     """Accumulated ticks of the clock that residencies are counted in."""
 
 
-class Field(Struct, frozen=True):
+class Field(Struct, frozen=True, cache_hash=True):
     """The meaning of a column."""
 
     signal: SignalName
@@ -49,13 +60,80 @@ class Field(Struct, frozen=True):
         return self.kind is not FieldKind.VALUE or self.signal in COUNTED
 
 
-class Readings(Struct):
+class Readings:
     """The readings of one field of one GPU, in the order of the file."""
 
-    times_ns: list[int] = field(default_factory=list)
-    values: list[int | float] = field(default_factory=list)
-    factor: float = 1.0
-    """`values` times this are in the signal's unit."""
+    def __init__(self, factor: float) -> None:
+        self.factor = factor
+        """`values` times this are in the signal's unit."""
+        self._times_ns = GrowingColumn(np.int64, _FIRST_ROWS)
+        self._values = GrowingColumn(np.int64, _FIRST_ROWS)
+
+    def append(self, times_ns: Int64, values: AnyArray) -> None:
+        """Add readings; integers stay exact."""
+        kind = _exact_kind(self.values, values)
+        if kind != self.values.dtype:
+            before, self._values = self.values, GrowingColumn(kind, _FIRST_ROWS)
+            self._values.append(before.astype(kind))
+        self._times_ns.append(times_ns)
+        self._values.append(values)
+
+    @property
+    def times_ns(self) -> Int64:
+        """When each was taken."""
+        return self._times_ns.whole()
+
+    @property
+    def values(self) -> AnyArray:
+        """The numbers: int64, float64, or objects where neither holds them."""
+        return self._values.whole()
+
+
+def _exact_kind(held: AnyArray, more: AnyArray) -> np.dtype[Any]:
+    """The type that holds the numbers of both; integers beyond 2^53 are no floats."""
+    if held.dtype == more.dtype or not len(held):
+        return more.dtype
+    both = (held, more)
+    if any(each.dtype == object or np.abs(each).max(initial=0) > _EXACT_FLOATS for each in both):
+        return np.dtype(object)
+    return np.dtype(np.float64)
+
+
+class GpuRows(Struct):
+    """The rows of a GPU."""
+
+    times_ns: GrowingColumn
+    fields: dict[Field, Readings]
+
+
+class Block(Struct, frozen=True):
+    """Some rows of a file, their cells read: a value or a flaw in each."""
+
+    rows: int
+    times_ns: Int64 | None
+    """None without stamps; -1 for a row without."""
+    columns: Sequence[BlockColumn]
+
+    def take(self, rows: Mask) -> Block:
+        """Some of the rows."""
+        times_ns = None if self.times_ns is None else self.times_ns[rows]
+        return Block(int(rows.sum()), times_ns, [column.take(rows) for column in self.columns])
+
+
+class BlockColumn(Struct, frozen=True):
+    """The readings of a field in some rows."""
+
+    field: Field
+    values: AnyArray
+    flaws: Int8
+    """As in `FLAWS`."""
+    factors: Float64 | None
+    """What each value is to be multiplied with; None: nothing."""
+
+    def take(self, rows: Mask) -> BlockColumn:
+        """The readings in some of the rows."""
+        factors = None if self.factors is None else self.factors[rows]
+        return BlockColumn(self.field, self.values[rows], self.flaws[rows], factors)
 
 
 class RowLoss(Enum):
@@ -73,6 +151,12 @@ class RowLoss(Enum):
 
 
 _MAX_GPUS: Final = 1 << 17
+_MAX_MEMBERS: Final = 1 << 10
+"""Of a list in a cell; GPUs have some 8 partitions and links."""
+_BLOCK_ROWS: Final = 1 << 14
+_FIRST_ROWS: Final = 4
+_EXACT_FLOATS: Final = 2**53
+_INT64_LIMIT: Final = 2**63
 KEPT: Final = frozenset((RowLoss.SHORT, RowLoss.REPEATED_HEADER))
 """Oddities of rows of which everything is used that they hold."""
 _UNUSED: Final = (
@@ -89,13 +173,20 @@ class RowCollector:
     """Collects the rows of a file, and counts losses."""
 
     def __init__(self) -> None:
-        self.series: dict[GpuName, dict[Field, Readings]] = {}
-        self.row_times_ns: dict[GpuName, list[int]] = {}
         self.row_losses: Counter[RowLoss] = Counter()
         self.flaws: Counter[tuple[SignalName, Flaw]] = Counter()
         self.unstamped_rows = 0
-        self.nameless: list[tuple[int | None, list[tuple[Field, object]]]] = []
-        """Time and cells of rows that don't name their GPU."""
+        self.nameless: list[Block] = []
+        """Rows that don't name their GPU."""
+        self._gpus: dict[GpuName, GpuRows] = {}
+        self._waiting: list[tuple[GpuName, int]] = []
+        self._cells: dict[Field, list[object]] = {}
+
+    @property
+    def gpus(self) -> Mapping[GpuName, GpuRows]:
+        """The rows of each GPU."""
+        self._flush()
+        return self._gpus
 
     @property
     def unused_rows(self) -> int:
@@ -104,44 +195,136 @@ class RowCollector:
 
     def add(self, gpu: GpuName, time_ns: int | None, cells: Iterable[tuple[Field, object]]) -> None:
         """Add a row; without a stamp its time is the number of the GPU's row."""
-        if gpu.index >= _MAX_GPUS or (len(self.series) >= _MAX_GPUS and gpu not in self.series):
-            self.row_losses[RowLoss.ODD_GPU] += 1
-            return
-        fields = self.series.setdefault(gpu, {})
-        times_ns = self.row_times_ns.setdefault(gpu, [])
-        if time_ns is None:
-            time_ns = len(times_ns)
-            self.unstamped_rows += 1
-        times_ns.append(time_ns)
+        row = len(self._waiting)
+        self._waiting.append((gpu, -1 if time_ns is None else time_ns))
         for column, cell in cells:
-            if not column.is_list:
-                self._add_cell(fields, time_ns, column, cell)
-                continue
-            for number, member in enumerate(_list_members(cell)):
-                self._add_cell(fields, time_ns, _member(column, number), member)
+            held = self._cells.get(column)
+            if held is None:
+                held = self._cells[column] = []
+            if len(held) < row:
+                held.extend([None] * (row - len(held)))
+            held.append(cell)
+        if row + 1 == _BLOCK_ROWS:
+            self._flush()
 
-    def _add_cell(
-        self, fields: dict[Field, Readings], time_ns: int, column: Field, cell: object
+    def _flush(self) -> None:
+        """Read the rows that wait for it."""
+        rows, cells = self._waiting, self._cells
+        if not rows:
+            return
+        self._waiting, self._cells = [], {}
+        codes = Interner()
+        which = np.fromiter((codes[gpu] for gpu, _ in rows), np.int64, len(rows))
+        times_ns = np.fromiter((time_ns for _, time_ns in rows), np.int64, len(rows))
+        columns = (
+            (column, CellColumn.of([*held, *[None] * (len(rows) - len(held))]))
+            for column, held in cells.items()
+        )
+        self._place(list(codes), which, block_of(len(rows), times_ns, columns))
+
+    def add_rows(self, gpus: Sequence[GpuName], which: Int32 | Int64, block: Block) -> None:
+        """Add rows, each with the index of its GPU."""
+        self._flush()
+        self._place(gpus, which, block)
+
+    def _place(self, gpus: Sequence[GpuName], which: Int32 | Int64, block: Block) -> None:
+        first, codes = distinct_codes(which)
+        is_odd = np.zeros(len(first), np.bool_)
+        for place, row in enumerate(first.tolist()):
+            gpu = gpus[which[row]]
+            if gpu in self._gpus:
+                continue
+            is_odd[place] = gpu.index >= _MAX_GPUS or len(self._gpus) >= _MAX_GPUS
+            if not is_odd[place]:
+                self._gpus[gpu] = GpuRows(GrowingColumn(np.int64, _FIRST_ROWS), {})
+        # Small integers are sorted by their digits.
+        order = np.argsort(codes.astype(np.int16) if len(first) < 1 << 15 else codes, kind="stable")
+        if is_odd.any():
+            order = order[~is_odd[codes[order]]]
+            self.row_losses[RowLoss.ODD_GPU] += len(codes) - len(order)
+        ends = np.flatnonzero(np.diff(codes[order], append=-1)) + 1
+        slices = list(zip([0, *ends.tolist()], ends.tolist(), strict=False))
+        held = [self._gpus[gpus[which[order[begin]]]] for begin, _ in slices]
+        times_ns = np.full(len(order), -1) if block.times_ns is None else block.times_ns[order]
+        self._number_unstamped(times_ns, slices, held)
+        for rows, (begin, end) in zip(held, slices, strict=True):
+            rows.times_ns.append(times_ns[begin:end])
+        for column in block.columns:
+            self._place_column(column, order, times_ns, slices, held)
+
+    def _number_unstamped(
+        self, times_ns: Int64, slices: Sequence[tuple[int, int]], held: Sequence[GpuRows]
     ) -> None:
-        factor = 1.0
-        value: int | float | Flaw
-        if column.is_accumulated:
-            value, factor = _reading(column, cell)
-        else:
-            quantity_cell = column.convert(cell) if column.convert else cell
-            value = in_unit(column.signal, quantity_cell, column.unit)
-        if isinstance(value, Flaw):
-            if value is not Flaw.MISSING:
-                self.flaws[column.signal, value] += 1
+        is_unstamped = times_ns < 0
+        count = int(is_unstamped.sum())
+        self.unstamped_rows += count
+        if count:
+            for rows, (begin, end) in zip(held, slices, strict=True):
+                numbers = len(rows.times_ns) + np.arange(end - begin)
+                np.copyto(times_ns[begin:end], numbers, where=is_unstamped[begin:end])
+
+    def _place_column(
+        self,
+        column: BlockColumn,
+        order: Int64,
+        times_ns: Int64,
+        slices: Sequence[tuple[int, int]],
+        held: Sequence[GpuRows],
+    ) -> None:
+        signal = column.field.signal
+        flaws, values = column.flaws[order], column.values[order]
+        factors = None if column.factors is None else column.factors[order]
+        counts = np.bincount(flaws, minlength=len(FLAWS)).tolist()
+        for flaw, count in zip(FLAWS, counts, strict=True):
+            if flaw not in (None, Flaw.MISSING) and count:
+                self.flaws[signal, flaw] += count
+        is_value = flaws == 0
+        if not is_value.any():
             return
-        readings = fields.get(column)
-        if readings is None:
-            readings = fields[column] = Readings(factor=factor)
-        if readings.factor != factor:
-            self.flaws[column.signal, Flaw.WRONG_UNIT] += 1
-            return
-        readings.times_ns.append(time_ns)
-        readings.values.append(value)
+        are_all = bool(is_value.all())
+        for rows, (begin, end) in zip(held, slices, strict=True):
+            chosen = None if are_all else begin + np.flatnonzero(is_value[begin:end])
+            if chosen is not None and not len(chosen):
+                continue
+            own = slice(begin, end) if chosen is None else chosen
+            readings = rows.fields.get(column.field)
+            if readings is None:
+                factor = 1.0 if factors is None else float(factors[own][0])
+                readings = rows.fields[column.field] = Readings(factor)
+            own_times, own_values = times_ns[own], values[own]
+            if factors is not None:
+                is_same = factors[own] == readings.factor
+                if not is_same.all():
+                    self.flaws[signal, Flaw.WRONG_UNIT] += int((~is_same).sum())
+                    own_times, own_values = own_times[is_same], own_values[is_same]
+            readings.append(own_times, own_values)
+
+
+def block_of(
+    rows: int, times_ns: Int64 | None, columns: Iterable[tuple[Field, CellColumn]]
+) -> Block:
+    """Read the cells of some rows."""
+    members = (member for column, cells in columns for member in _members(column, cells))
+    return Block(rows, times_ns, [_read(column, cells) for column, cells in members])
+
+
+def _read(column: Field, cells: CellColumn) -> BlockColumn:
+    if not column.is_accumulated:
+        if column.convert:
+            cells = CellColumn([column.convert(cell) for cell in cells.distinct], cells.codes)
+        return BlockColumn(column, *in_units(column.signal, cells, column.unit), None)
+    found = [_reading(column, cell) for cell in cells.distinct]
+    numbers = [0 if isinstance(number, Flaw) else number for number, _ in found]
+    whole = all(isinstance(number, int) for number in numbers)
+    kind: Any = object
+    if max(numbers, default=0) < (_INT64_LIMIT if whole else _EXACT_FLOATS):
+        kind = np.int64 if whole else np.float64
+    flaws = np.array(
+        [FLAWS.index(number) if isinstance(number, Flaw) else 0 for number, _ in found], np.int8
+    )
+    factors = np.array([factor for _, factor in found], np.float64)
+    codes = cells.codes
+    return BlockColumn(column, np.array(numbers, kind)[codes], flaws[codes], factors[codes])
 
 
 def _reading(column: Field, cell: object) -> tuple[int | float | Flaw, float]:
@@ -156,6 +339,17 @@ def _reading(column: Field, cell: object) -> tuple[int | float | Flaw, float]:
         return (Flaw.WRONG_UNIT if unit else number), 1.0
     factor = DIMENSIONS[column.signal].factors.get(unit or column.unit)
     return (Flaw.WRONG_UNIT, 1.0) if factor is None else (number, factor)
+
+
+def _members(column: Field, cells: CellColumn) -> Iterator[tuple[Field, CellColumn]]:
+    """A column, or one for each place in its lists."""
+    if not column.is_list:
+        yield column, cells
+        return
+    lists = [list(islice(_list_members(cell), _MAX_MEMBERS)) for cell in cells.distinct]
+    for number in range(max(map(len, lists), default=0)):
+        members = [each[number] if number < len(each) else None for each in lists]
+        yield _member(column, number), CellColumn(members, cells.codes)
 
 
 @lru_cache

@@ -7,11 +7,13 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from chopper_core.sources.registry import Recognised, Unusable
 from chopper_core.sources.shared.bytes import check_parquet
+from chopper_core.sources.shared.columns import int_column
 from chopper_core.sources.shared.losses import Losses
 from chopper_core.sources.shared.text import (
     HEADING_LINES,
@@ -29,17 +31,18 @@ from chopper_core.sources.telemetry.cells import (
     declared_clock,
     whole_number,
 )
+from chopper_core.sources.telemetry.columns import CellColumn, Cells, RowBlock
 from chopper_core.sources.telemetry.rows import Field, FieldKind, RowCollector
 from chopper_core.sources.telemetry.series import STATUS, telemetry_of, throttled_pct
 from chopper_core.sources.telemetry.table import (
-    Cells,
     ColumnPositions,
     Headings,
-    add_row,
+    add_rows,
     named_by_rounds,
     read_table,
     recognised_table,
 )
+from chopper_core.util.arrays import Int64
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
 
@@ -101,7 +104,7 @@ class _Clocks(Struct):
     """The clock that a file names, and the offset between its two clocks."""
 
     declared: str = ""
-    offsets_ns: list[int] = field(default_factory=list)
+    offsets_ns: list[Int64] = field(default_factory=list)
 
 
 def recognise(head: FileHead) -> Recognised | Unusable | None:
@@ -155,8 +158,8 @@ def _read_parquet(path: Path) -> Telemetry:
             if layout is None:
                 raise DataError(f"{path} is a Parquet file without time_ns and signals.")
             for batch in file.iter_batches():
-                for cells in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                    add_row(rows, layout, cells)
+                columns = [CellColumn.of(column.to_pylist()) for column in batch.columns]
+                add_rows(rows, layout, RowBlock.of_columns(columns, len(batch)))
     except (ArrowException, OSError, ValueError) as error:
         raise DataError(f"{path} can't be read: {first_line(error)}.") from error
     notes = [*layout.notes, *named_by_rounds(rows, path)]
@@ -186,7 +189,8 @@ def _layout(
         format=format_name,
         width=len(headings),
         gpu_of=partial(_gpu_of, table, time == _METRICS_TIME) if is_named else None,
-        time_of=_time_reader(table, time, stamps, clocks),
+        named_by=table.positions(*_NAMES),
+        times_of=_time_reader(table, time, stamps, clocks),
         fields=[*own, *metrics],
         notes=[_PCIE_NOTE] if _PCIE_ACCUMULATOR in table.columns else [],
     )
@@ -194,25 +198,31 @@ def _layout(
 
 def _time_reader(
     table: Headings, time: str, stamps: Stamps, clocks: _Clocks
-) -> Callable[[Cells], int | None]:
-    """Return a reader of a row's time, which also records its offset to the monotonic time."""
+) -> Callable[[RowBlock], Int64]:
+    """Return a reader of the times of rows, which also records offsets to the monotonic time."""
     clock = clock_named(clocks.declared)
     if time != "time_ns":
         clock = ClockDomain.MONOTONIC
     elif not clocks.declared and "monotonic_ns" in table.columns:
         clock = ClockDomain.EPOCH
 
-    def time_of(cells: Cells) -> int | None:
-        name = table.cell(cells, "clock")
-        time_ns = stamps.read_nanoseconds(
-            table.cell(cells, time), clock_named(name) if name else clock
-        )
-        monotonic_ns = whole_number(table.cell(cells, "monotonic_ns"))
-        if time == "time_ns" and time_ns is not None and monotonic_ns is not None:
-            clocks.offsets_ns.append(time_ns - monotonic_ns)
-        return time_ns
+    def times_of(rows: RowBlock) -> Int64:
+        clocks_of = rows.values_of(table.positions("clock"), partial(_clock_of, table, clock))
+        times_ns = stamps.read_nanoseconds(rows.column(table.columns[time]), clocks_of)
+        if time == "time_ns" and "monotonic_ns" in table.columns:
+            of_rows = rows.column(table.columns["monotonic_ns"])
+            numbers = (whole_number(cell) for cell in of_rows.distinct)
+            monotonic_ns = int_column([*numbers])[of_rows.codes]
+            has_both = (times_ns >= 0) & (monotonic_ns >= 0)
+            clocks.offsets_ns.append(times_ns[has_both] - monotonic_ns[has_both])
+        return times_ns
 
-    return time_of
+    return times_of
+
+
+def _clock_of(table: Headings, default: ClockDomain, cells: Cells) -> ClockDomain:
+    name = table.cell(cells, "clock")
+    return clock_named(name) if name else default
 
 
 def _gpu_of(table: Headings, is_node: bool, cells: Cells) -> GpuName | None:
@@ -236,9 +246,10 @@ def _with_clock_notes(telemetry: Telemetry, clocks: _Clocks) -> Telemetry:
     to_monotonic_ns = None
     if telemetry.clock is ClockDomain.UNKNOWN:
         notes.append(_NO_CLOCK)
-    if clocks.offsets_ns:
-        middle_ns = sorted(clocks.offsets_ns)[len(clocks.offsets_ns) // 2]
+    offsets_ns = np.sort(np.concatenate([np.empty(0, np.int64), *clocks.offsets_ns]))
+    if len(offsets_ns):
+        middle_ns = int(offsets_ns[len(offsets_ns) // 2])
         to_monotonic_ns = -middle_ns
-        spread_ns = max(clocks.offsets_ns) - min(clocks.offsets_ns)
+        spread_ns = int(offsets_ns[-1]) - int(offsets_ns[0])
         notes.append(f"time_ns minus monotonic_ns: median {middle_ns} ns, spread {spread_ns} ns.")
     return replace(telemetry, notes=[*telemetry.notes, *notes], to_monotonic_ns=to_monotonic_ns)

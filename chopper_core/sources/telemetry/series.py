@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -12,7 +11,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.sources.registry import natural_key
-from chopper_core.sources.shared.accumulators import steps, unwrapped
+from chopper_core.sources.shared.accumulators import array_steps, array_unwrapped
 from chopper_core.sources.shared.losses import Losses
 from chopper_core.sources.signals import (
     RATES,
@@ -31,7 +30,7 @@ from chopper_core.sources.telemetry.rows import (
     RowCollector,
     RowLoss,
 )
-from chopper_core.util.arrays import Float64, Int64
+from chopper_core.util.arrays import AnyArray, Float64, Index, Int64
 from chopper_core.util.errors import DataError
 
 NOT_STAMPED: Final = (
@@ -71,10 +70,11 @@ def telemetry_of(
 
     Raises DataError if they hold no usable sample.
     """
-    gpus = sorted(rows.series, key=_gpu_order)
+    gpus = sorted(rows.gpus, key=_gpu_order)
     tables = _Tables()
+    oddities = _oddities(rows)
     for number, gpu in enumerate(gpus):
-        tables.add_gpu(number, rows.series[gpu])
+        tables.add_gpu(number, rows.gpus[gpu].fields)
     if not tables.signals:
         raise DataError(f"{path} is {format_name}, but holds no usable sample.")
     losses.unreadable_events += rows.unused_rows
@@ -90,7 +90,7 @@ def telemetry_of(
         notes=[
             *([NOT_STAMPED] if rows.unstamped_rows else []),
             *notes,
-            *_oddities(rows),
+            *oddities,
             *tables.notes(),
         ],
         losses=losses,
@@ -156,20 +156,20 @@ class _Tables:
         self, parts: dict[SignalName, dict[str, SignalSamples]], column: Field, series: Readings
     ) -> None:
         """Add the amounts since the first sample, and the rates between samples where known."""
-        times_ns = np.array(series.times_ns, np.int64)
-        last = _last_of_ties(times_ns)
-        times_ns, values = times_ns[last], [series.values[index] for index in last]
-        counted, resets = unwrapped(values, column.bits)
+        last = _last_of_ties(series.times_ns)
+        times_ns, values = series.times_ns[last], series.values[last]
+        totals, resets = array_unwrapped(values, column.bits)
         if resets:
             self._resets[column.signal] += resets
-        totals = np.array([value * series.factor for value in counted], np.float64)
-        parts[column.signal][column.part] = SignalSamples(times_ns, totals, column.part)
+        parts[column.signal][column.part] = SignalSamples(
+            times_ns, totals * series.factor, column.part
+        )
         if column.signal not in RATES:
             return
         signal, per_ns = RATES[column.signal]
-        amounts = [np.nan if step is None else step for step in steps(values, column.bits)]
-        rates = np.array(amounts, np.float64) * series.factor * per_ns / np.diff(times_ns)
-        known = np.isfinite(rates)
+        amounts, is_reset = array_steps(values, column.bits)
+        rates = amounts * series.factor * per_ns / np.diff(times_ns)
+        known = np.isfinite(rates) & ~is_reset
         if known.any() and column.part not in parts[signal]:
             parts[signal][column.part] = SignalSamples(
                 times_ns[1:][known], rates[known], column.part, times_ns[:-1][known]
@@ -197,13 +197,18 @@ def _gpu_order(gpu: GpuName) -> tuple[int, int, list[tuple[int, str]], str]:
 
 def _mean_of_ties(part: str, series: Readings) -> SignalSamples:
     """Return readings in ascending order of time, the mean of those at equal times."""
-    times_ns, which, ties = np.unique(
-        np.array(series.times_ns, np.int64), return_inverse=True, return_counts=True
-    )
-    return SignalSamples(times_ns, np.bincount(which, weights=series.values) / ties, part)
+    times_ns, values = series.times_ns, series.values
+    if (times_ns[1:] < times_ns[:-1]).any():
+        order = np.argsort(times_ns, kind="stable")
+        times_ns, values = times_ns[order], values[order]
+    starts = np.flatnonzero(np.append(True, times_ns[1:] != times_ns[:-1]))
+    if len(starts) < len(times_ns):
+        counts = np.diff(starts, append=len(times_ns))
+        times_ns, values = times_ns[starts], np.add.reduceat(values, starts) / counts
+    return SignalSamples(times_ns, values, part)
 
 
-def _last_of_ties(times_ns: Int64) -> Int64:
+def _last_of_ties(times_ns: Int64) -> Index:
     """Return the positions in ascending order of time, keeping the last of equal times."""
     order = np.argsort(times_ns, kind="stable")
     ordered = times_ns[order]
@@ -234,31 +239,32 @@ def _residencies(fields: Mapping[Field, Readings]) -> dict[str, SignalSamples]:
     )
     if ticks is None:
         return {}
-    ticks_at = dict(zip(ticks.times_ns, ticks.values, strict=True))
+    ticks_at_ns, all_ticks = _of_last_ties(ticks)
     shares = {}
     for column, series in fields.items():
         if column.kind is not FieldKind.RESIDENCY:
             continue
-        under = dict(zip(series.times_ns, series.values, strict=True))
-        times_ns = sorted(under.keys() & ticks_at.keys())
-        limited = steps([under[time_ns] for time_ns in times_ns])
-        passed = steps([ticks_at[time_ns] for time_ns in times_ns])
-        known = [
-            (begin_ns, time_ns, min(100.0, 100.0 * part / whole))
-            for (begin_ns, time_ns), part, whole in zip(
-                pairwise(times_ns), limited, passed, strict=True
-            )
-            if part is not None and whole and part <= whole * (1 + _ROUNDING_PCT / 100)
-        ]
-        if known:
-            begins, stamps, values = zip(*known, strict=True)
+        under_at_ns, under = _of_last_ties(series)
+        times_ns, at_under, at_ticks = np.intersect1d(
+            under_at_ns, ticks_at_ns, assume_unique=True, return_indices=True
+        )
+        part, is_part_reset = array_steps(under[at_under])
+        whole, is_reset = array_steps(all_ticks[at_ticks])
+        is_known = ~(is_part_reset | is_reset) & (whole > 0)
+        is_known &= part <= whole * (1 + _ROUNDING_PCT / 100)
+        if is_known.any():
             shares[column.part] = SignalSamples(
-                np.array(stamps, np.int64),
-                np.array(values, np.float64),
+                times_ns[1:][is_known],
+                np.minimum(100.0, 100.0 * part[is_known] / whole[is_known]),
                 column.part,
-                np.array(begins, np.int64),
+                times_ns[:-1][is_known],
             )
     return shares
+
+
+def _of_last_ties(series: Readings) -> tuple[Int64, AnyArray]:
+    last = _last_of_ties(series.times_ns)
+    return series.times_ns[last], series.values[last]
 
 
 def _hotspot_is_cooler(parts: Mapping[SignalName, Mapping[str, SignalSamples]]) -> bool:
@@ -294,10 +300,12 @@ def _oddities(rows: RowCollector) -> list[str]:
     """A sentence for each thing that is odd about rows, but costs nothing."""
     sentences = _counted(rows, kept=True)
     unsorted = tied = 0
-    for times_ns in rows.row_times_ns.values():
-        distances = np.diff(np.array(times_ns, np.int64))
-        unsorted += int((distances < 0).sum())
-        tied += len(times_ns) - len(set(times_ns))
+    for gpu in rows.gpus.values():
+        times_ns = gpu.times_ns.whole()
+        falls = int((times_ns[1:] < times_ns[:-1]).sum())
+        unsorted += falls
+        times_ns = np.sort(times_ns) if falls else times_ns
+        tied += int((times_ns[1:] == times_ns[:-1]).sum())
     if unsorted:
         sentences.append(f"{_number_of(unsorted, 'row')} out of order: sorted.")
     if tied:

@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.sources.registry import Recognised
+from chopper_core.sources.shared.columns import float_column
 from chopper_core.sources.shared.text import FileHead, FileText, csv_cells
 from chopper_core.sources.signals import GpuName, Telemetry
 from chopper_core.sources.telemetry.cells import Stamps, whole_number
+from chopper_core.sources.telemetry.columns import (
+    CellColumn,
+    Cells,
+    RowBlock,
+    Split,
+    split_csv,
+)
 from chopper_core.sources.telemetry.rounds import BROKEN, places_in_rounds
-from chopper_core.sources.telemetry.rows import Field, RowCollector, RowLoss
+from chopper_core.sources.telemetry.rows import Field, RowCollector, RowLoss, block_of
 from chopper_core.sources.telemetry.series import telemetry_of
+from chopper_core.util.arrays import Int32, Int64, Mask
 from chopper_core.util.errors import DataError
-
-Cells = Sequence[object]
 
 _ROUNDS: Final = "Rows don't name their GPU; they come in rounds of {}, one row per GPU in order."
 _ONE_GPU: Final = "Rows don't name their GPU; their times are those of one."
@@ -49,11 +58,16 @@ class Headings:
         number = whole_number(self.cell(cells, "gpu"))
         return None if number is None or number < 0 else GpuName(index=number)
 
-    def stamp_reader(self, stamps: Stamps, *headings: str) -> Callable[[Cells], int | None] | None:
-        """Return a reader of a row's stamp; None for a table without such a heading."""
-        if self.columns.keys().isdisjoint(headings):
+    def positions(self, *headings: str) -> list[int]:
+        """Return the columns of those of the headings that there are."""
+        return [self.columns[name] for name in headings if name in self.columns]
+
+    def stamp_reader(self, stamps: Stamps, *headings: str) -> Callable[[RowBlock], Int64] | None:
+        """Return a reader of the stamps of rows; None for a table without such a heading."""
+        columns = self.positions(*headings)
+        if not columns:
             return None
-        return lambda cells: stamps.read(self.cell(cells, *headings))
+        return lambda rows: stamps.read_column(rows.column(columns[0]))
 
     def fields(self, known: Sequence[tuple[str, Field]]) -> list[tuple[int, Field]]:
         """Return the known columns; among those of the same meaning the first one leads."""
@@ -75,12 +89,20 @@ class ColumnPositions(Struct, frozen=True):
     width: int
     gpu_of: Callable[[Cells], GpuName | None] | None
     """None for a table whose rows don't name their GPU."""
-    time_of: Callable[[Cells], int | None] | None
-    """None for a table without timestamps."""
+    named_by: Sequence[int]
+    """The columns in which `gpu_of` finds the name."""
+    times_of: Callable[[RowBlock], Int64] | None
+    """The times of rows, -1 for unusable ones; None for a table without timestamps."""
     fields: Sequence[tuple[int, Field]]
     notes: Sequence[str] = ()
+    gpus: Sequence[GpuName] = ()
+    """Of each field, where a row has several GPUs."""
+    failed: float | None = None
+    """The number in place of a failed reading."""
 
 
+_MAX_HEADINGS: Final = 1000
+_DIGITS: Final = frozenset("0123456789")
 LayoutOf = Callable[[Sequence[str], Stamps], ColumnPositions | None]
 """Headings → layout, or None for another format."""
 
@@ -91,32 +113,90 @@ def recognised_table(head: FileHead, layout_of: LayoutOf) -> Recognised | None:
     return next((Recognised(layout.format) for layout in layouts if layout), None)
 
 
+class TableLines:
+    """Reads the lines of a file below headings, which may come again or change."""
+
+    def __init__(self, rows: RowCollector, split: Split) -> None:
+        self.layout: ColumnPositions | None = None
+        self.waiting: list[str] = []
+        """Rows below these headings that aren't read yet."""
+        self._rows = rows
+        self._split = split
+        self._headings = 0
+
+    def use(self, layout: ColumnPositions) -> None:
+        """Read the lines that follow by other headings; raises DataError for too many of them."""
+        self.flush()
+        self.layout = layout
+        self._headings += 1
+        if self._headings > _MAX_HEADINGS:
+            raise DataError(f"The file changes its headings more than {_MAX_HEADINGS:,} times.")
+
+    def add(self, line: str) -> None:
+        """Add a row; before any headings it is foreign."""
+        if self.layout is None:
+            self._rows.row_losses[RowLoss.FOREIGN] += 1
+        else:
+            self.waiting.append(line)
+
+    def flush(self) -> None:
+        """Read the rows that wait for it."""
+        if self.layout is not None and self.waiting:
+            add_rows(
+                self._rows, self.layout, RowBlock(self.waiting, self.layout.width, self._split)
+            )
+            self.waiting.clear()
+
+    def add_csv(self, text: str, headings: re.Pattern[str]) -> bool:
+        """Add whole lines of CSV at once; False where headings or comments may be among them, or
+        a line that is split by itself."""
+        if self.layout is None or "#" in text or headings.search(text):
+            return False
+        block = RowBlock.of_csv(text, self.layout.width)
+        if block is None:
+            return False
+        add_rows(self._rows, self.layout, block)
+        return True
+
+
 def read_table(text: FileText, layout_of: LayoutOf) -> Telemetry:
     """Read a CSV file whose headings have a layout.
 
     Raises DataError if it holds no usable sample.
     """
     stamps, rows = Stamps(), RowCollector()
-    layout, headings = None, [""]
-    for line in text.lines():
-        if not line.strip() or line.startswith("#"):
+    table, headings = TableLines(rows, split_csv), [""]
+    row_starts: frozenset[str] = frozenset()
+    start = re.compile("")
+    for block in text.blocks():
+        if table.add_csv(block, start):
             continue
-        cells = csv_cells(line)
-        if layout is None or (cells and cells[0].casefold() == headings[0].casefold()):
-            found = layout_of(cells, stamps)
-            if found is not None:
-                rows.row_losses[RowLoss.REPEATED_HEADER] += layout is not None
-                layout, headings = found, cells
+        for line in block.splitlines():
+            if line[:1] in row_starts:
+                table.waiting.append(line)
                 continue
-        if layout is None:
-            rows.row_losses[RowLoss.FOREIGN] += 1
-            continue
-        add_row(rows, layout, cells)
-    if layout is None:
+            if not line.strip() or line.startswith("#"):
+                continue
+            if table.layout is None or _first_cell(line) == headings[0].casefold():
+                cells = csv_cells(line)
+                is_same = cells == headings
+                is_row = is_same or (table.layout is not None and _has_number(cells))
+                found = None if is_row else layout_of(cells, stamps)
+                rows.row_losses[RowLoss.REPEATED_HEADER] += is_same or bool(found and table.layout)
+                if found is not None:
+                    table.use(found)
+                    headings = cells
+                    row_starts = _DIGITS - {cells[0][:1]}
+                    start = re.compile(rf'^[\s"]*{re.escape(cells[0])}', re.I | re.M)
+                if is_same or found is not None:
+                    continue
+            table.add(line)
+        table.flush()
+    if table.layout is None:
         raise DataError(f"{text.path} has no headings of a known telemetry format.")
-    notes = [*layout.notes, *named_by_rounds(rows, text.path)]
+    notes = [*table.layout.notes, *named_by_rounds(rows, text.path)]
     rows.row_losses = +rows.row_losses
-    return telemetry_of(text.path, layout.format, rows, stamps, text.losses, notes)
+    return telemetry_of(text.path, table.layout.format, rows, stamps, text.losses, notes)
 
 
 def named_by_rounds(rows: RowCollector, path: Path) -> list[str]:
@@ -126,45 +206,83 @@ def named_by_rounds(rows: RowCollector, path: Path) -> list[str]:
     """
     if not rows.nameless:
         return []
-    times = [time_ns for time_ns, _ in rows.nameless if time_ns is not None]
-    is_timed = len(times) == len(rows.nameless)
-    places = [0] if len(rows.nameless) == 1 else places_in_rounds(times) if is_timed else None
+    blocks, rows.nameless = rows.nameless, []
+    count = sum(block.rows for block in blocks)
+    times = [block.times_ns for block in blocks if block.times_ns is not None]
+    is_timed = len(times) == len(blocks)
+    places = np.zeros(1, np.int64) if count == 1 else None
+    if places is None and is_timed:
+        places = places_in_rounds(np.concatenate(times))
     if places is None:
         raise DataError(f"{path} {_NO_ROUNDS}.")
-    count = max(places) + 1
-    for place, (time_ns, given) in zip(places, rows.nameless, strict=True):
-        if place == BROKEN:
-            rows.row_losses[RowLoss.BROKEN_ROUND] += 1
-        else:
-            rows.add(GpuName(index=place) if count > 1 else GpuName(), time_ns, given)
-    rows.nameless.clear()
-    return [_ROUNDS.format(count) if count > 1 else _ONE_GPU]
+    size = int(places.max()) + 1
+    gpus = [GpuName(index=place) for place in range(size)] if size > 1 else [GpuName()]
+    begin = 0
+    for block in blocks:
+        own = places[begin : begin + block.rows]
+        begin += block.rows
+        is_whole = own != BROKEN
+        rows.row_losses[RowLoss.BROKEN_ROUND] += int((~is_whole).sum())
+        rows.add_rows(gpus, own[is_whole], block.take(is_whole))
+    return [_ROUNDS.format(size) if size > 1 else _ONE_GPU]
 
 
-def _is_filled(cell: object) -> bool:
-    return cell is not None and cell != ""
-
-
-def add_row(rows: RowCollector, layout: ColumnPositions, cells: Cells) -> None:
-    """Add a row of a table, or count why it is unusable."""
-    if any(str(cell) for cell in cells[layout.width :]):
-        rows.row_losses[RowLoss.LONG] += 1
-        return
-    gpu = layout.gpu_of(cells) if layout.gpu_of else GpuName()
-    given = [(field, cells[column]) for column, field in layout.fields if column < len(cells)]
-    if gpu is None or not any(map(_is_filled, (cell for _, cell in given))):
+def add_rows(rows: RowCollector, layout: ColumnPositions, block: RowBlock) -> None:
+    """Add rows of a table, and count why some are unusable."""
+    rows.row_losses[RowLoss.LONG] += int(block.is_long.sum())
+    block = block.take(~block.is_long)
+    gpus: Sequence[GpuName | None] = [GpuName()]
+    which: Int32 | Int64 = np.zeros(len(block), np.int64)
+    if layout.gpu_of is not None:
+        named = block.values_of(layout.named_by, layout.gpu_of)
+        gpus, which = named.distinct, named.codes
+    is_used = np.full(len(block), bool(layout.gpus))
+    for column, _ in layout.fields:
+        is_used |= _has_reading(block.column(column), layout.failed)
+    if None in gpus:
+        is_used &= which != gpus.index(None)
+    if not is_used.all():
         # A time alone separates rounds; nothing is lost with it.
-        rows.row_losses[RowLoss.NO_DATA] += sum(map(_is_filled, cells)) > 1
+        unused = block.take(~is_used)
+        filled = np.zeros(len(unused), np.int64)
+        for index in range(layout.width):
+            filled += unused.column(index).is_filled
+        rows.row_losses[RowLoss.NO_DATA] += int((filled > (layout.failed is None)).sum())
+        block, which = block.take(is_used), which[is_used]
+    times_ns = None
+    if layout.times_of is not None:
+        times_ns = layout.times_of(block)
+        is_timed = times_ns >= 0
+        rows.row_losses[RowLoss.BAD_STAMP] += int((~is_timed).sum())
+        block, which, times_ns = block.take(is_timed), which[is_timed], times_ns[is_timed]
+    rows.row_losses[RowLoss.SHORT] += int(block.is_short.sum())
+    if not len(block):
         return
-    time_ns = None
-    if layout.time_of is not None:
-        time_ns = layout.time_of(cells)
-        if time_ns is None:
-            rows.row_losses[RowLoss.BAD_STAMP] += 1
-            return
-    if len(cells) < layout.width:
-        rows.row_losses[RowLoss.SHORT] += 1
-    if layout.gpu_of is None:
-        rows.nameless.append((time_ns, given))
+    columns = [(field, block.column(column)) for column, field in layout.fields]
+    if layout.gpus:
+        for gpu, given in zip(layout.gpus, columns, strict=True):
+            rows.add_rows([gpu], which, block_of(len(block), times_ns, [given]))
+    elif layout.gpu_of is None:
+        rows.nameless.append(block_of(len(block), times_ns, columns))
     else:
-        rows.add(gpu, time_ns, given)
+        names = [gpu or GpuName() for gpu in gpus]
+        rows.add_rows(names, which, block_of(len(block), times_ns, columns))
+
+
+def _has_reading(cells: CellColumn, failed: float | None) -> Mask:
+    """Which rows have a cell that isn't empty, nor the number of a failed reading."""
+    if failed is None:
+        return cells.is_filled
+    known = cells.numbers()
+    if known is not None and not known[1]:
+        return np.not_equal(known[0], failed)
+    return cells.is_filled & np.not_equal(float_column(cells.distinct)[cells.codes], failed)
+
+
+def _first_cell(line: str) -> str:
+    return next(iter(split_csv(line)), "").strip().casefold()
+
+
+def _has_number(cells: Sequence[str]) -> bool:
+    """Whether cells are those of a row: no tool has a number as a heading."""
+    return any(cell.isdigit() for cell in cells)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from chopper_core.sources.registry import Recognised, Unusable
-from chopper_core.sources.shared.text import TEXT_SUFFIXES, FileHead, FileText, csv_cells
+from chopper_core.sources.shared.text import TEXT_SUFFIXES, FileHead, FileText
 from chopper_core.sources.signals import GpuName, SignalName, Telemetry
 from chopper_core.sources.telemetry.cells import Stamps
-from chopper_core.sources.telemetry.rows import Field, RowCollector, RowLoss
+from chopper_core.sources.telemetry.columns import split_csv
+from chopper_core.sources.telemetry.rows import Field, RowCollector
 from chopper_core.sources.telemetry.series import telemetry_of
+from chopper_core.sources.telemetry.table import ColumnPositions, TableLines
 from chopper_core.util.progress import Progress, silent
 
 NAME: Final = "Zeus"
@@ -44,24 +45,29 @@ def read(path: Path, _progress: Progress = silent) -> Telemetry:
     """
     text = FileText(path)
     stamps, rows = Stamps(), RowCollector()
-    gpus: list[GpuName] = []
-    for line in text.lines():
-        if _HEADING.fullmatch(line.strip()):
-            gpus = [GpuName(index=int(number)) for number in _NUMBER.findall(line)]
-        elif line.strip():
-            _add_line(rows, stamps, csv_cells(line), gpus)
+    table, headings = TableLines(rows, split_csv), ""
+    for block in text.blocks():
+        if table.add_csv(block, _HEADING):
+            continue
+        for line in block.splitlines():
+            if not _HEADING.fullmatch(line.strip()):
+                if line.strip():
+                    table.add(line)
+            elif line != headings:
+                table.use(_layout(line, stamps))
+                headings = line
+        table.flush()
     return telemetry_of(path, _FORMAT, rows, stamps, text.losses)
 
 
-def _add_line(
-    rows: RowCollector, stamps: Stamps, cells: Sequence[str], gpus: Sequence[GpuName]
-) -> None:
-    time_ns = stamps.read(cells[0]) if cells else None
-    if len(cells) > 1 + len(gpus):
-        rows.row_losses[RowLoss.LONG if gpus else RowLoss.FOREIGN] += 1
-    elif time_ns is None:
-        rows.row_losses[RowLoss.BAD_STAMP] += 1
-    else:
-        rows.row_losses[RowLoss.SHORT] += len(cells) < 1 + len(gpus)
-        for gpu, power in zip(gpus, cells[1:], strict=False):
-            rows.add(gpu, time_ns, [(_POWER, power)])
+def _layout(line: str, stamps: Stamps) -> ColumnPositions:
+    gpus = [GpuName(index=int(number)) for number in _NUMBER.findall(line)]
+    return ColumnPositions(
+        format=_FORMAT,
+        width=1 + len(gpus),
+        gpu_of=None,
+        named_by=(),
+        times_of=lambda rows: stamps.read_column(rows.column(0)),
+        fields=[(1 + at, _POWER) for at in range(len(gpus))],
+        gpus=gpus,
+    )

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from itertools import accumulate
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chopper_core.sources.shared.accumulators import steps, unwrapped
+from chopper_core.sources.shared.accumulators import (
+    array_steps,
+    array_unwrapped,
+    steps,
+    unwrapped,
+)
 
 
 @pytest.mark.parametrize("width", [32, 64])
@@ -43,3 +49,22 @@ def test_a_large_counter_that_is_set_back_has_not_wrapped() -> None:
 def test_nothing_counts_nothing() -> None:
     assert unwrapped([]) == ([], 0)
     assert unwrapped([7]) == ([0], 0)
+
+
+@pytest.mark.parametrize("bits", [0, 32])
+@pytest.mark.parametrize("kind", [np.int64, np.float64, object])
+@given(data=st.data())
+def test_arrays_step_as_single_readings_do(bits: int, kind: type, data: st.DataObject) -> None:
+    integers = st.one_of(st.integers(0, 100), st.integers(2**32 - 9, 2**32 - 1))
+    one_of = {np.int64: integers, object: st.integers(0, 2**64 - 1)}
+    readings = data.draw(
+        st.lists(one_of.get(kind, st.one_of(integers, st.floats(0, 1e9))), min_size=1, max_size=20)
+    )
+    plain = [int(each) if float(each).is_integer() else each for each in readings]
+    amounts, is_reset = array_steps(np.array(readings, kind), bits)
+    expected = steps(plain, bits)
+    assert is_reset.tolist() == [step is None for step in expected]
+    assert amounts.tolist() == [float(step or 0) for step in expected]
+    totals, resets = array_unwrapped(np.array(readings, kind), bits)
+    total, expected_resets = unwrapped(plain, bits)
+    assert (totals.tolist(), resets) == ([float(each) for each in total], expected_resets)

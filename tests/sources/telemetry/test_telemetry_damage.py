@@ -29,6 +29,7 @@ from telemetry_texts import (
 )
 
 from chopper_core.sources.signals import SignalName
+from chopper_core.sources.telemetry import columns
 from chopper_core.util.errors import DataError
 
 TEXTS = {
@@ -204,11 +205,63 @@ def test_a_cut_gzip_stream_keeps_what_lies_before(tmp_path: Path) -> None:
         ("2025-08-07T16:58:20Z", START_S * SECOND_NS),
         ("2025-08-07 18:58:20.25+02:00", START_S * SECOND_NS + SECOND_NS // 4),
         ("12.5", 12 * SECOND_NS + SECOND_NS // 2),
+        ("1754585900123.5", START_S * SECOND_NS + 123_500_000),
+        ("1754585900.1234567891", START_S * SECOND_NS + 123_456_789),
     ],
 )
-def test_stamps_of_all_kinds(tmp_path: Path, stamp: str, time_ns: int) -> None:
+@pytest.mark.parametrize("least_text", [0, 1 << 30])
+def test_stamps_of_all_kinds(
+    tmp_path: Path, stamp: str, time_ns: int, least_text: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(columns, "_LEAST_TEXT", least_text)
     telemetry = read(tmp_path, power(f"{stamp},card0,152.0,750"))
     assert samples(telemetry, SignalName.POWER_W).time_ns.tolist() == [time_ns]
+
+
+@pytest.mark.parametrize("name", [name for name in TEXTS if not name.endswith(".json")])
+def test_text_split_by_arrow_and_line_by_line_reads_the_same(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    odd = (
+        "",
+        "-1",
+        "N/A",
+        "1e3",
+        "700 W",
+        " 5 ",
+        "+7",
+        "nan",
+        "65535",
+        "9" * 20,
+        "[1, 2]",
+        '"a,b"',
+    )
+    stamps = ("12:00:01", "2025-08-07T16:58:20Z", "1754585900123", "1754585901.123456789", "soon")
+    for seed in range(12):
+        chance = random.Random(seed)
+        heading, *rows = TEXTS[name].splitlines()
+        rows *= chance.choice((1, 4))
+        for _ in range(seed):
+            row = chance.randrange(len(rows))
+            cells = rows[row].split(",")
+            cells[chance.randrange(len(cells))] = chance.choice((*odd, *stamps))
+            rows[row] = ",".join(cells) + chance.choice(("", "", "", ",", ",7"))
+        path = put(tmp_path / name, "\n".join([heading, *rows, ""]))
+        found = []
+        for least in (0, 1 << 30):
+            monkeypatch.setattr(columns, "_LEAST_TEXT", least)
+            try:
+                telemetry = read_telemetry(path)
+            except DataError as error:
+                found.append(str(error))
+                continue
+            signals = {
+                (*key, each.part): (each.time_ns.tolist(), each.value.tolist())
+                for key, entries in telemetry.signals.items()
+                for each in entries
+            }
+            found.append(str((signals, telemetry.gpus, telemetry.notes, telemetry.losses)))
+        assert found[0] == found[1]
 
 
 @pytest.mark.parametrize(
