@@ -37,8 +37,7 @@ from chopper_tui.actions import ACTIONS
 from chopper_tui.actions.program import offers
 from chopper_tui.config import DEFAULTS, Config
 from chopper_tui.crash import Journal, summary, write_log
-from chopper_tui.draw.ascii import AsciiFilter
-from chopper_tui.draw.theme import THEMES, Inks, inks, textual_theme
+from chopper_tui.draw.theme import THEMES, AsciiFilter, Inks, inks, textual_theme
 from chopper_tui.history import Columns
 from chopper_tui.keymap import PALETTE_KEY, Action
 from chopper_tui.opening import Opening, prefetch

@@ -103,7 +103,7 @@ def test_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keymap, "_DECLARED", [])
-    module(monkeypatch, "example_key", "A key", like="chopper_tui.actions.move")
+    module(monkeypatch, "example_key", "A key", like="chopper_tui.actions.walk")
     (action,) = keymap.declared_actions()
     assert action.keys == ("ctrl+y",) and action.command == ":middle"
     async with explorer((80, 24), measured_run(), View("sample.json", ("1", "11"))) as at:

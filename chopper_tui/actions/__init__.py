@@ -10,13 +10,11 @@ from typing import Final
 
 from chopper_tui.actions import (  # noqa: F401 (importing a module declares its actions)
     ask,
+    charts,
     columns,
     compare,
     export,
     find,
-    heat,
-    icicle,
-    move,
     program,
     shape,
     time,

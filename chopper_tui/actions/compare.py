@@ -10,9 +10,8 @@ from chopper_core.model.view import Baseline
 from chopper_core.render.cells import baseline_title
 from chopper_core.util.errors import UsageError
 from chopper_tui.actions.sets import compare_runs, mark_run, normalise
-from chopper_tui.history import changed, with_baseline
+from chopper_tui.history import changed, comparison, mark_of, toggled, with_baseline
 from chopper_tui.keymap import COMPARE, action
-from chopper_tui.selection import comparison, mark_of, toggled
 
 if TYPE_CHECKING:
     from chopper_tui.screen import Explorer

@@ -12,13 +12,12 @@ from chopper_core.query.filter import only
 from chopper_core.render.cells import clean
 from chopper_core.util.errors import UsageError
 from chopper_core.views import OVERVIEW, RUNS, SET_VIEWS, VIEWS, view_spec
-from chopper_tui.history import Visit, changed
+from chopper_tui.history import Mark, Visit, changed, toggled
 from chopper_tui.keymap import EXPLORE, INFO, SET_SCREENS
-from chopper_tui.selection import Mark, toggled
 
 if TYPE_CHECKING:
+    from chopper_tui.history import Marks
     from chopper_tui.screen import Explorer
-    from chopper_tui.selection import Marks
 
 
 def refuse_of_set(screen: Explorer) -> None:

@@ -1,23 +1,28 @@
-"""Colours: the inks that text is drawn in, on the terminal's own background.
+"""Colours: the inks that text is drawn in, on the terminal's own background; and ASCII.
 
 The accents of `dark` and `light` are of the Okabe-Ito palette, which colour-blind people can tell
 apart. `contrast` dims and tints nothing; `ansi` takes the terminal's own 16 colours, and so does
 every other theme where there are no more. Without colours the cursor is reversed, titles are bold
-and asides are dim.
+and asides are dim. Without UTF-8 all that is drawn has stand-ins in ASCII.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace  # noqa: TID251 (what Textual has is one)
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Final
 
 from msgspec import Struct, field
 from rich.color import Color, ColorType
+from rich.segment import Segment
 from rich.style import Style
+from textual.color import Color as TextualColor
+from textual.filter import LineFilter
 from textual.theme import BUILTIN_THEMES, Theme
 
+from chopper_core.render.cells import cell_width
 from chopper_core.render.palette import (
     CHANGE_LEVELS,
     CIVIDIS,
@@ -288,3 +293,45 @@ def textual_theme(name: str) -> Theme:
             "border-blurred": accent,
         },
     )
+
+
+_STAND_INS: Final = str.maketrans(
+    dict.fromkeys("─━▔▁", "-")
+    | dict.fromkeys("│┃▏▎▊▐", "|")
+    | dict.fromkeys("┌┐└┘├┤┬┴┼╭╮╰╯", "+")
+    | dict.fromkeys("█▪", "#")
+    | dict.fromkeys("‘’", "'")
+    | dict.fromkeys("“”", '"')
+    | dict.fromkeys("–—", "-")
+    | {
+        "µ": "u",
+        "×": "x",
+        "·": ".",
+        "…": "~",
+        "●": "*",
+        "•": "*",
+        "▌": "|",
+        "Δ": "d",
+        "°": " ",
+    }
+    | {"⏎": "<", "←": "<", "→": ">", "↑": "^", "↓": "v", "▲": "^", "▼": "v", "›": ">"}
+)
+
+
+@lru_cache(4096)
+def to_ascii(text: str) -> str:
+    """Text in ASCII of the same width."""
+    return "".join(
+        char if char.isascii() else "?" * cell_width(char) for char in text.translate(_STAND_INS)
+    )
+
+
+class AsciiFilter(LineFilter):
+    """Replaces what is not ASCII, as the last filter."""
+
+    def apply(self, segments: list[Segment], background: TextualColor) -> list[Segment]:
+        """The same segments in ASCII."""
+        return [
+            segment if segment.control else Segment(to_ascii(segment.text), segment.style)
+            for segment in segments
+        ]

@@ -14,10 +14,9 @@ from chopper_core.views.query import query
 from chopper_tui.actions import ACTIONS
 from chopper_tui.export import printed
 from chopper_tui.screen import Explorer
-from chopper_tui.widgets.detail import DetailPane
+from chopper_tui.widgets.detail import DetailPane, GpuPane
 from chopper_tui.widgets.dialogs import Chooser
 from chopper_tui.widgets.footer import Status
-from chopper_tui.widgets.gpu_pane import GpuPane
 from chopper_tui.widgets.reader import TextReader
 from tests.support import Row, run_of
 from tests.tui.explorer import explorer, sample_run

@@ -12,7 +12,7 @@ from chopper_core.model.view import Baseline, View
 from chopper_core.query.filter import Rows, matching, only
 from chopper_core.util.errors import UsageError
 from chopper_core.views.query import query
-from chopper_tui.selection import comparison, mark_of, marked_in, toggled
+from chopper_tui.history import comparison, mark_of, marked_in, toggled
 from chopper_tui.widgets.footer import Status
 from tests.tui.explorer import explorer, sample_run
 

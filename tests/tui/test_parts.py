@@ -19,10 +19,9 @@ from chopper_core.query.signal_chart import SignalChart
 from chopper_core.render.glyphs import ASCII, UNICODE
 from chopper_core.views.query import query
 from chopper_tui.draw import signal_plot as plot
-from chopper_tui.draw.ascii import to_ascii
 from chopper_tui.draw.pieces import fit, width_of
 from chopper_tui.draw.table import plan
-from chopper_tui.draw.theme import THEMES, Inks, inks
+from chopper_tui.draw.theme import THEMES, Inks, inks, to_ascii
 from chopper_tui.history import child_of, moved, parent_of, to_sibling, trail_to
 from chopper_tui.widgets.header import path_pieces
 from chopper_tui.widgets.layout import arrange

@@ -22,9 +22,8 @@ from chopper_tui import screen_data as looks
 from chopper_tui.draw.figures import detail, figures_of
 from chopper_tui.widgets import chart_panes as track_chart
 from chopper_tui.widgets.chart_panes import SignalPane
-from chopper_tui.widgets.detail import full_detail
+from chopper_tui.widgets.detail import GpuPane, full_detail
 from chopper_tui.widgets.dialogs import Chooser
-from chopper_tui.widgets.gpu_pane import GpuPane
 from tests.tui.explorer import Driven, explorer, measured_run, sample_run
 
 DEEP = ("3", "11", "backward", "2")

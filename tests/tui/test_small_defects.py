@@ -17,8 +17,8 @@ from chopper_core.render.text import as_text
 from chopper_core.util.errors import ChopperError
 from chopper_core.views import VIEWS, view_spec
 from chopper_core.views.query import query
-from chopper_tui.draw.ascii import to_ascii
 from chopper_tui.draw.charts import draw
+from chopper_tui.draw.theme import to_ascii
 from chopper_tui.widgets.chart_panes import SignalPane
 from chopper_tui.widgets.footer import Status
 from tests.demo import demo_run

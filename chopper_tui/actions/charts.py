@@ -1,4 +1,4 @@
-"""The heat map's cursor: its column, its cell, its figure and its iteration."""
+"""The cursors in heat map and icicle: from cell to cell, from block to block, and into one."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.metrics import metric_named
-from chopper_core.model.charts import HeatMap
+from chopper_core.model.charts import HeatMap, Icicle
 from chopper_core.model.column_names import HEAT
 from chopper_core.model.view import View, at_level, pivot
 from chopper_core.util.errors import UsageError
@@ -20,6 +21,7 @@ from chopper_tui.keymap import WALK, action
 
 if TYPE_CHECKING:
     from chopper_tui.screen import Explorer
+
 
 _HEATMAP: Final = "heatmap"
 FIGURES: Final = (
@@ -134,3 +136,75 @@ def _in_iteration(view: View, label: str) -> View:
         return at_level(view, "iteration", label)
     split = pivot(view, "iteration")
     return replace(split, path=(*split.path, label))
+
+
+_FIGURES: Final = (
+    *("gfx_mhz", "busy_pct", "gfx_util_pct", "power_w", "exposed_comm_ns", "idle_ns"),
+    *("mfma_util_pct", "hotspot_c"),
+)
+
+_icicle = partial(action, WALK, view="icicle")
+
+
+@_icicle("left", "h", title="Block to the left", hint="block")
+def block_left(screen: Explorer, _: str) -> None:
+    """Icicle: move the cursor to the block before, on the same level."""
+    _step_block(screen, -1)
+
+
+@_icicle("right", "l", title="Block to the right")
+def block_right(screen: Explorer, _: str) -> None:
+    """Icicle: move the cursor to the next block of the level."""
+    _step_block(screen, 1)
+
+
+@_icicle("down", "j", title="Level below", hint="level")
+def block_down(screen: Explorer, _: str) -> None:
+    """Icicle: move the cursor to the largest block in the cursor's."""
+    icicle = _icicle_of(screen)
+    depth, block = screen.cell
+    if depth + 1 >= len(icicle.rows):
+        raise UsageError("this is the last level")
+    row = icicle.rows[depth + 1]
+    inside = np.flatnonzero(row.parents == block)
+    largest = inside[np.argmax((row.ends_ns - row.begins_ns)[inside])]
+    screen.move_to_cell((depth + 1, int(largest)))
+
+
+@_icicle("up", "k", title="Level above")
+def block_up(screen: Explorer, _: str) -> None:
+    """Icicle: move the cursor to the block that holds the cursor's."""
+    icicle = _icicle_of(screen)
+    depth, block = screen.cell
+    if not depth:
+        raise UsageError("this is the first level")
+    screen.move_to_cell((depth - 1, int(icicle.rows[depth].parents[block])))
+
+
+@_icicle("enter", title="Enter the block", hint="in")
+async def open_block(screen: Explorer, _: str) -> None:
+    """Icicle: show the icicle of the cursor's block alone; a kernel opens in the tree."""
+    view = _icicle_of(screen).opens(*screen.cell)
+    before = screen.here
+    await screen.go(screen.trail_to(replace(view, run=screen.view.run)))
+    if not screen.status.is_error:
+        screen.entries.append((screen.view, before))
+
+
+@_icicle("m", title="Next figure of the icicle", hint="figure")
+async def next_colour(screen: Explorer, _: str) -> None:
+    """Icicle: colour the blocks by the next figure; :of chooses any."""
+    await show_next_figure(screen, _FIGURES)
+
+
+def _icicle_of(screen: Explorer) -> Icicle:
+    icicle = screen.first_chart(Icicle)
+    if icicle is None:
+        raise UsageError("this is for the icicle; :view icicle opens it")
+    return icicle
+
+
+def _step_block(screen: Explorer, step: int) -> None:
+    depth, block = screen.cell
+    last = len(_icicle_of(screen).rows[depth].labels) - 1
+    screen.move_to_cell((depth, min(max(block + step, 0), last)))

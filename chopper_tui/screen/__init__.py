@@ -20,12 +20,20 @@ from chopper_core.util.errors import ChopperError, UsageError
 from chopper_tui import screen_data
 from chopper_tui.config import Config
 from chopper_tui.draw.drawer import WHOLE
-from chopper_tui.history import Columns, Trail, Visit, changed, dressed, moved, trail_to
+from chopper_tui.history import (
+    Columns,
+    Marks,
+    Trail,
+    Visit,
+    changed,
+    dressed,
+    marked_in,
+    moved,
+    trail_to,
+)
 from chopper_tui.keymap import SCREENS, SET_SCREENS, Action
+from chopper_tui.screen.input import Asking, Pointing
 from chopper_tui.screen_data import ScreenData
-from chopper_tui.screen_dialogs import Asking
-from chopper_tui.screen_mouse import Pointing
-from chopper_tui.selection import Marks, marked_in
 from chopper_tui.steps import run_in_thread
 from chopper_tui.textual_internals import key_of_character
 from chopper_tui.widgets.cards import cards_of

@@ -23,16 +23,15 @@ from chopper_tui.config import CHART_SIZES, Config, save_splits
 from chopper_tui.draw.charts import drawer_of, lines_below, lines_filled, most_lines_below
 from chopper_tui.draw.figures import detail as detail_of
 from chopper_tui.keymap import Action
-from chopper_tui.screen_charts import Charts
+from chopper_tui.screen.charts import Charts
 from chopper_tui.screen_data import ScreenData
 from chopper_tui.steps import LOADING, StepQueue, run_in_thread
 from chopper_tui.textual_internals import CellCompositor
 from chopper_tui.widgets.cards import CardsPane
 from chopper_tui.widgets.chart_panes import PicturePane, SignalPane
-from chopper_tui.widgets.detail import DetailPane
+from chopper_tui.widgets.detail import DetailPane, GpuPane
 from chopper_tui.widgets.footer import KeyLine, Status, TooSmall, pointed_text
 from chopper_tui.widgets.frame_table import FrameTable
-from chopper_tui.widgets.gpu_pane import GpuPane
 from chopper_tui.widgets.header import Crumbs, KeyFigures, Position
 from chopper_tui.widgets.layout import Arrangement, arrange
 from chopper_tui.widgets.pane import PaneColumn, PaneRow
