@@ -48,7 +48,7 @@ _ALIASES: Final = {
     "expert_model_parallel_size",
     "cp": "cp cp_size cp_degree context_parallel_size context_parallel_degree",
     "fsdp": "fsdp use_fsdp fully_sharded use_torch_fsdp2 data_parallel_shard_degree",
-    "microbatch": "microbatch mbs micro_batch micro_batch_size micro_batchsize "
+    "microbatch": "microbatch mbs mb micro_batch micro_batch_size micro_batchsize "
     "per_device_train_batch_size local_batch_size",
     "global_batch": "global_batch gbs global_batch_size",
     "sequence": "sequence seq seqlen seq_len seq_length sequence_length encoder_seq_length",
@@ -56,7 +56,7 @@ _ALIASES: Final = {
 }
 _NAMES: Final = {alias: name for name, aliases in _ALIASES.items() for alias in aliases.split()}
 _IN_NAME: Final = re.compile(
-    r"(?<![a-z])(?P<name>tp|pp|dp|ep|cp|mbs|gbs|seq)(?P<sep>[-_=]?)(?P<number>\d+)(?![a-z0-9])",
+    r"(?<![a-z])(?P<name>tp|pp|dp|ep|cp|mbs|mb|gbs|seq)(?P<sep>[-_=]?)(?P<number>\d+)(?![a-z0-9])",
     re.IGNORECASE,
 )
 _FSDP_IN_NAME: Final = re.compile(r"(?<![a-z])fsdp(?P<version>[12]?)(?![a-z0-9])", re.IGNORECASE)

@@ -17,7 +17,9 @@ from chopper_core.render.glyphs import Glyphs
 FOLDED: Final = "…"
 _TENSILE: Final = re.compile(r"^(?:Custom_)?Cijk_")
 _TENSILE_KEPT: Final = re.compile(r"^MT\d+x\d+x\d+$")
-_WORD: Final = ascii_letters + digits + "_"
+_LETTERS: Final = ascii_letters + digits
+_PLAIN: Final = re.compile(r"[\w.-]+")
+_WORD: Final = _LETTERS + "_"
 _MIN_DIFFERENCE_WIDTH: Final = 8
 """Narrower names show only their beginning and end."""
 _TENSILE_HEAD: Final = 5
@@ -69,14 +71,33 @@ def fitting_names(names: tuple[str, ...], width: int, glyphs: Glyphs) -> tuple[s
     """
     short = {name: elide(name, width, glyphs) for name in names}
     cut = [name for name, text in short.items() if text != name]
+    alike = len(set(short.values())) < len(short)
+    if alike and all(map(_PLAIN.fullmatch, cut)) and (less := _without_ends(cut, width, glyphs)):
+        return tuple(less.get(name, name) for name in names)
     for kind in (_template, short.__getitem__):
-        alike: dict[str, list[str]] = defaultdict(list)
+        kinds: dict[str, list[str]] = defaultdict(list)
         for name in cut:
-            alike[kind(name)].append(name)
-        for several in alike.values():
+            kinds[kind(name)].append(name)
+        for several in kinds.values():
             if len(several) > 1 and width >= _MIN_DIFFERENCE_WIDTH:
                 _show_difference(several, 0, width, glyphs, short)
     return tuple(short[name] for name in names)
+
+
+def _without_ends(names: Sequence[str], width: int, glyphs: Glyphs) -> dict[str, str]:
+    """Names of one pattern, such as those of a sweep, less the words that all begin and end with.
+
+    Empty if that is not short enough.
+    """
+    begin = len(commonprefix(names).rstrip(_LETTERS))  # noqa: RUF071 - characters are meant
+    rests = [name[begin:] for name in names]
+    end = len(commonprefix([rest[::-1] for rest in rests]).rstrip(_LETTERS))  # noqa: RUF071
+    ellipsis, last = glyphs.ellipsis * bool(begin), glyphs.ellipsis * bool(end)
+    found = {
+        name: ellipsis + rest[: len(rest) - end] + last
+        for name, rest in zip(names, rests, strict=True)
+    }
+    return found if all(cell_width(text) <= width for text in found.values()) else {}
 
 
 def _template(name: str) -> str:
