@@ -5,8 +5,10 @@ The terminal can vanish, and the process can be stopped and continued, at any mo
 
 from __future__ import annotations
 
+import asyncio
 import os
 import select
+import signal
 from collections.abc import Callable
 from threading import Event, Thread
 from typing import Any
@@ -27,8 +29,15 @@ class TerminalDriver(LinuxDriver):
         super().__init__(*args, **options)
         self._is_old = is_old()
         self._is_watched = False
+        self._wants_terminal = False
+        """Whether the app is to be seen: it has started, and hasn't ended."""
         self._hung_up = Event()
         self._file: Any = _Output(self._file, self._hang_up)
+        # A handler of Python's interrupts anything: in the middle of a write, whose lock it then
+        # waits for, it would wait for ever. The loop calls these between two events.
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTSTP, self._sigtstp_application)
+        loop.add_signal_handler(signal.SIGCONT, self._sigcont_application)
 
     def write(self, data: str) -> None:
         """Write tersely, since every byte may cross a slow line."""
@@ -36,10 +45,21 @@ class TerminalDriver(LinuxDriver):
 
     def start_application_mode(self) -> None:
         """Take the terminal, and leave once it is gone."""
+        self._wants_terminal = True
         super().start_application_mode()  # type: ignore[no-untyped-call]
         if not self._is_watched:
             self._is_watched = True
             Thread(target=self._watch, name="chopper-terminal", daemon=True).start()
+
+    def stop_application_mode(self) -> None:
+        """Give the terminal back."""
+        self._wants_terminal = False
+        super().stop_application_mode()
+
+    def suspend_application_mode(self) -> None:
+        """Give the terminal back for a while."""
+        super().suspend_application_mode()
+        self._wants_terminal = True
 
     def run_input_thread(self) -> None:
         """Read keys until the app leaves or the terminal is gone."""
@@ -48,9 +68,16 @@ class TerminalDriver(LinuxDriver):
         except OSError:
             self._hang_up()
 
+    def _sigtstp_application(self, *_: object) -> None:
+        """Stop; a terminal that the app has given back for good is left alone."""
+        if self._wants_terminal:
+            super()._sigtstp_application()
+        else:
+            os.kill(os.getpid(), signal.SIGSTOP)
+
     def _sigcont_application(self, *_: object) -> None:
         """Take the terminal again, which a shell may have had: SIGSTOP can't be caught."""
-        if not self._auto_restart:
+        if not (self._auto_restart and self._wants_terminal):
             return
         if self._key_thread is not None and self._key_thread.is_alive():
             self.suspend_application_mode()

@@ -178,7 +178,7 @@ class SignalPane(DrawnPane):
 
     def lines(self, width: int, height: int) -> Iterable[Pieces]:
         """The lines that were drawn last, with the cells that were dragged over marked."""
-        if self._measured is None:
+        if self._measured is None or not self.drawn:
             return self.drawn
         return [self.drawn[0], *(marked(line, *self._measured) for line in self.drawn[1:])]
 

@@ -40,9 +40,29 @@ def main() -> int:
     if case.endswith("restless"):
         Explorer.DETAIL_DELAY = 60.0
     app = ChopperApp(load, view)
+    if case == "continued":
+        _continue_in_the_middle_of_a_write()
     if case == "crash":
         app.call_later(lambda: 1 // 0)
     return run_app(app, mouse=case != "no-mouse")
+
+
+def _continue_in_the_middle_of_a_write() -> None:
+    """Continue the process while the loop holds the lock of what it writes to."""
+    from signal import SIGCONT, raise_signal
+
+    from textual.drivers._writer_thread import WriterThread
+
+    write, written = WriterThread.write, []
+
+    def broken_off(self: WriterThread, text: str) -> None:
+        written.append(text)
+        if len(written) == 20:
+            with self._queue.mutex:
+                raise_signal(SIGCONT)
+        write(self, text)
+
+    WriterThread.write = broken_off  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from chopper_core.model.view import View
+from chopper_tui.widgets.chart_panes import SignalPane
 from chopper_tui.widgets.footer import KeyLine
 from chopper_tui.widgets.header import Position
 from chopper_tui.widgets.reader import TextReader
@@ -84,3 +85,11 @@ async def test_a_drag_measures_in_a_chart() -> None:
         edges = np.array([low, high]) * 1e6 + at.explore.run.origin_ns
         mean = float(re.findall(r"mean (\d+)", at.status)[0])
         assert signal.means(edges)[0] == pytest.approx(mean, rel=0.02)
+
+
+async def test_a_drag_before_the_first_drawing_measures_and_marks_nothing() -> None:
+    async with explorer((120, 40), run=measured_run()) as at:
+        pane = at.explore.query(SignalPane).first()
+        pane.drawn = ()
+        pane.dragged(20, 50)
+        assert not any(pane.lines(80, 6))

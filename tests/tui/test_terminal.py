@@ -82,6 +82,15 @@ def test_a_stop_from_outside_and_another_size_leave_the_terminal_whole(
         assert terminal.is_restored()
 
 
+def test_a_continuation_in_the_middle_of_a_write_blocks_nothing() -> None:
+    with Terminal("continued") as terminal:
+        terminal.until_text(SHOWN)
+        terminal.quiet()
+        terminal.send("q")
+        assert terminal.wait() == 0
+        assert terminal.is_restored()
+
+
 @pytest.mark.few(1)
 @pytest.mark.parametrize("moment", ["at once", "drawing", "quiet"])
 def test_the_program_ends_with_its_terminal(moment: str) -> None:

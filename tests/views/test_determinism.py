@@ -291,3 +291,13 @@ def test_views_without_a_comparison_say_so(both: Run, name: str) -> None:
     frame = query(both, parse(f"R?view={name}&base=flat"))
     said = any("this view ignores the baseline" in note for note in frame.notes)
     assert said is (name in ("power", "kernels"))
+
+
+def test_a_scope_without_compute_has_no_matched_kernels() -> None:
+    comm = [
+        Row(9 * n, 5, Kind.COMM, iteration=n, operation="all_gather", kernel="nccl")
+        for n in range(4)
+    ]
+    view = parse("R:operation=all_gather?view=determinism&order=operation")
+    run = run_of([*comm, Row(90, 5, iteration=4)])
+    assert steadiness(run, view).places == 0 and len(query(run, view)) == 1

@@ -277,6 +277,8 @@ def _by_step(
         rows = np.sort(rows)
     rows = rows[np.isin(table.iteration[rows], np.array(compared))]
     rows = rows[table.kind[rows] == Kind.COMPUTE]
+    if not len(rows):
+        return {}
     gpu, iteration = table.gpu[rows], table.iteration[rows]
     edges = run_starts(gpu, iteration)
     return {
