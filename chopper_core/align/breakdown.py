@@ -1,12 +1,20 @@
-"""Breakdown of compute time into losses, from theoretical to measured time."""
+"""Breakdown of compute time into losses, from theoretical to measured time.
+
+How a kernel's time follows the clock of the compute units, as far as a run shows it: one bound by
+arithmetic takes as much longer as the clock is lower; one bound by memory hardly does. A run shows
+which: the same kernel ran at different clocks on different GPUs, in other iterations and in the
+counter run, beside communication and without. Where the run shows nothing, either is possible, and
+only bounds are known.
+"""
 
 from __future__ import annotations
 
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
-from chopper_core.align.clock_response import ClockResponse, clock_response
+from chopper_core.align.kernel_classes import kernel_class
 from chopper_core.model.column_names import (
     AT_PEAK,
     BREAKDOWN,
@@ -20,10 +28,183 @@ from chopper_core.model.column_names import (
     known_of,
 )
 from chopper_core.model.hardware import ElementType, Hardware
-from chopper_core.model.table import KernelTable
-from chopper_core.util.arrays import Float64, Mask
+from chopper_core.model.table import KernelTable, Kind
+from chopper_core.util.arrays import Codes, Float64, Index, Int64, Mask, Numbers
+from chopper_core.util.grouping import first_equal, quantiles_of, ranked
 
+_MAX_ROWS: Final = 1 << 20
+"""Of more activities every n-th is taken."""
+_MIN_DURATION_NS: Final = 2_000
+"""The time of a shorter kernel is its launch's."""
+_BESIDE: Final = 0.01
+"""From this share of its time beside communication on a kernel counts as overlapped."""
+_MIN_OVERLAP_VARIANCE: Final = 0.0025
+_SMALLEST_SPREAD: Final = 0.005
+"""Of means of like kernels: half a percent, where less is seen by chance."""
+_MAX_WIDTH: Final = 0.25
+"""Bounds that are closer are one value: they leave open 5 % of the time at 0.8 of the clock."""
+_MIN_LIKE: Final = 3
+"""Kernels of a class needed to tell how others of it respond."""
 _CHUNK: Final = 1 << 18
+
+
+class ClockResponse(Struct, frozen=True):
+    """Exponents by group of like kernels: time is proportional to 1 / clock ** exponent.
+
+    0 for a kernel that the clock doesn't slow, 1 for one that slows as much as the clock.
+    """
+
+    keys: Int64
+    """The groups (`_keys`), rising."""
+    low: Float64
+    high: Float64
+
+    def of(self, table: KernelTable) -> tuple[Float64, Float64]:
+        """The bounds of the exponent of each activity; 0 and 1 where nothing is known."""
+        place = first_equal(self.keys, _keys(table))
+        return tuple(  # type: ignore[return-value]
+            np.append(values, unknown)[place]
+            for values, unknown in ((self.low, 0.0), (self.high, 1.0))
+        )
+
+
+def clock_response(table: KernelTable, hardware: Hardware) -> ClockResponse:
+    """How the run's kernels follow the clock.
+
+    Least squares of the logarithm of the mean durations of like kernels (name, operation, phase)
+    over that of the clock and over the share beside communication. Means are by GPU and iteration,
+    apart by whether communication ran beside them, and by GPU in the counter run, where nothing
+    does. A group that shows too little takes the range of its class of kernels.
+    """
+    nothing = ClockResponse(np.zeros(0, np.int64), np.zeros(0), np.zeros(0))
+    if known_of("gfx_mhz") not in table.measured:
+        return nothing
+    table = table.take(slice(None, None, -(-len(table) // _MAX_ROWS) or 1))
+    known = table.measured[known_of("gfx_mhz")]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        clock = table.measured[integral_of("gfx_mhz")] / known / hardware.clock_mhz
+        used = (table.kind == Kind.COMPUTE) & (table.duration_ns >= _MIN_DURATION_NS)
+        used &= (known > table.duration_ns / 2) & (clock > 0)
+    if not used.any():
+        return nothing
+    keys, group = ranked(_keys(table))
+    means = _Means.of_trace(table, group, clock, used)
+    if CYCLES in table.measured and COUNTER_DURATION in table.measured:
+        means = means.joined(_Means.of_counter_run(table, group, used, hardware))
+    exponent, error, fits = means.exponents(len(keys))
+    low, high = np.clip(exponent - 2 * error, 0, 1), np.clip(exponent + 2 * error, 0, 1)
+    fits &= 2 * error <= _MAX_WIDTH
+    # What follows the clock, or doesn't, within its error is taken to.
+    exponent = np.where(high >= 1, 1.0, np.where(low <= 0, 0.0, exponent))
+    first = first_equal(group, np.arange(len(keys)))
+    names = [kernel_class(table.names[code]) for code in table.kernel[first].tolist()]
+    by_class = _by_class(np.unique(names, return_inverse=True)[1], exponent, fits)
+    low, high = (np.where(fits, exponent, bound) for bound in by_class)
+    is_close = high - low <= _MAX_WIDTH
+    middle = (low + high) / 2
+    return ClockResponse(
+        keys.astype(np.int64), np.where(is_close, middle, low), np.where(is_close, middle, high)
+    )
+
+
+def _keys(table: KernelTable) -> Int64:
+    """A number for each group of like kernels: name, operation and phase."""
+    operation = table.kernel.astype(np.int64) * (len(table.operations) + 1) + table.operation + 1
+    return (operation << 8) + table.phase + 1
+
+
+def _by_class(owner: Index, exponent: Float64, fits: Mask) -> tuple[Float64, Float64]:
+    """The range of each group's class; 0 to 1 where few kernels of the class are known."""
+    count = int(owner.max()) + 1
+    ranges = quantiles_of(exponent[fits], owner[fits], count, (0.1, 0.9))
+    known = np.bincount(owner[fits], minlength=count) >= _MIN_LIKE
+    return (
+        np.where(known, ranges[:, 0], 0.0)[owner],
+        np.where(known, ranges[:, 1], 1.0)[owner],
+    )
+
+
+class _Means(Struct, frozen=True):
+    """Means of like kernels: their group, logarithms of clock and duration, share overlapped."""
+
+    group: Index
+    clock: Float64
+    duration: Float64
+    overlapped: Float64
+
+    @classmethod
+    def of_trace(cls, table: KernelTable, group: Index, clock: Float64, used: Mask) -> _Means:
+        """By GPU and iteration, apart by whether communication ran beside them."""
+        rows = np.flatnonzero(used)
+        share = np.minimum(table.overlap_ns[rows] / table.duration_ns[rows], 1.0)
+        _, iteration = ranked(table.iteration[rows])
+        _, gpu = ranked(table.gpu[rows])
+        place = (gpu * (int(iteration.max()) + 1) + iteration) * 2 + (share > _BESIDE)
+        return cls._of(group[rows], place, clock[rows], table.duration_ns[rows], share)
+
+    @classmethod
+    def of_counter_run(
+        cls, table: KernelTable, group: Index, used: Mask, hardware: Hardware
+    ) -> _Means:
+        """By GPU: kernels ran one by one."""
+        took, cycles = table.measured[COUNTER_DURATION], table.measured[CYCLES]
+        rows = np.flatnonzero(used & (took >= _MIN_DURATION_NS) & (cycles > 0))
+        clock = cycles[rows] / hardware.xccs / (took[rows] * hardware.clock_mhz * 1e-3)
+        return cls._of(group[rows], table.gpu[rows], clock, took[rows], np.zeros(len(rows)))
+
+    @classmethod
+    def _of(
+        cls,
+        group: Index,
+        place: Codes,
+        clock: Float64,
+        duration: Numbers,
+        overlapped: Float64,
+    ) -> _Means:
+        width = int(place.max(initial=0)) + 1
+        cells, owner = ranked(group.astype(np.int64) * width + place)
+        size = np.bincount(owner, minlength=len(cells))
+        clock, duration, overlapped = (
+            np.bincount(owner, values, len(cells)) / size
+            for values in (np.log(clock), np.log(duration), overlapped)
+        )
+        return cls(cells // width, clock, duration, overlapped)
+
+    def joined(self, others: _Means) -> _Means:
+        """These and others."""
+        return _Means(*(
+            np.concatenate([getattr(self, name), getattr(others, name)])
+            for name in self.__struct_fields__
+        ))  # fmt: skip
+
+    def exponents(self, count: int) -> tuple[Float64, Float64, Mask]:
+        """The exponent of each group, its standard error, and whether it is a possible one."""
+
+        def sums(one: Float64, other: Float64) -> Float64:
+            return np.bincount(self.group, one * other, count).astype(np.float64)
+
+        size = np.bincount(self.group, minlength=count)
+        clock, duration, beside = (
+            values - (np.bincount(self.group, values, count) / np.maximum(size, 1))[self.group]
+            for values in (self.clock, self.duration, self.overlapped)
+        )
+        spread = sums(beside, beside)
+        varies = spread > _MIN_OVERLAP_VARIANCE * size
+        with np.errstate(invalid="ignore", divide="ignore"):
+            clock, duration = (
+                values - np.where(varies, sums(values, beside) / spread, 0.0)[self.group] * beside
+                for values in (clock, duration)
+            )
+            contrast = sums(clock, clock)
+            slope = np.where(contrast > 0, sums(clock, duration) / contrast, 0.0)
+            rest = duration - slope[self.group] * clock
+            free = size - 2 - varies
+            scatter = np.sqrt(sums(rest, rest) / np.maximum(free, 1))
+            error = np.maximum(scatter, _SMALLEST_SPREAD) / np.sqrt(contrast)
+        exponent = -slope
+        possible = (free > 0) & (contrast > 0)
+        possible &= (exponent > -3 * error) & (exponent < 1 + 3 * error)
+        return exponent, np.where(contrast > 0, error, np.inf), possible
 
 
 def breakdown_columns(table: KernelTable, hardware: Hardware | None) -> dict[str, Float64]:

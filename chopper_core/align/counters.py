@@ -20,10 +20,9 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from chopper_core.align.dispatches import PlacedCounter, counter_signals, same_execution
 from chopper_core.align.identity import devices_of_agents, gpus_of_agents
-from chopper_core.align.kernel_names import common_codes
-from chopper_core.align.launches import Comparison, Dispatched
-from chopper_core.align.sampled import PlacedCounter, counter_signals, same_execution
+from chopper_core.align.launches import Comparison, Dispatched, common_codes
 from chopper_core.align.sequences import (
     UNMATCHED,
     Alignment,

@@ -17,8 +17,8 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
+from chopper_core.align.attributes import attributes_of, needs_of, stated_edges
 from chopper_core.align.collectives import group_label
-from chopper_core.align.graph_nodes import attributes_of, needs_of, stated_edges
 from chopper_core.align.kernel_classes import (
     UNKNOWN_COLLECTIVE,
     collective_name,

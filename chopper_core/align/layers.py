@@ -8,8 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from chopper_core.align.autograd import Backward
-from chopper_core.align.host import Host, Links
+from chopper_core.align.host import Backward, Host, Links
 from chopper_core.align.intervals import NOWHERE, Intervals, Points
 from chopper_core.align.labels import Labels, Order, between
 from chopper_core.align.modules import Modules

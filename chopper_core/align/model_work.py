@@ -11,8 +11,7 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.align.autograd import Backward
-from chopper_core.align.host import Host, Links
+from chopper_core.align.host import Backward, Host, Links
 from chopper_core.align.intervals import NOWHERE
 from chopper_core.align.kernel_classes import ATTENTION_CLASS
 from chopper_core.align.labels import numbered

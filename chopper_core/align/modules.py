@@ -11,8 +11,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.align.autograd import Backward
-from chopper_core.align.host import BACKWARD_NODE, Host
+from chopper_core.align.host import BACKWARD_NODE, Backward, Host
 from chopper_core.align.intervals import NOWHERE, Intervals, parents
 from chopper_core.align.steps import ANNOTATIONS
 from chopper_core.model.table import NO_LABEL

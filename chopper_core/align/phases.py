@@ -9,11 +9,10 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.align.autograd import Backward
-from chopper_core.align.host import Host, Links
-from chopper_core.align.inference import InferenceSteps
+from chopper_core.align.host import Backward, Host, Links
 from chopper_core.align.kernel_classes import OPTIMIZER_CLASS, kernel_class
 from chopper_core.align.labels import Labels, Order, contexts, like_context
+from chopper_core.align.steps import InferenceSteps
 from chopper_core.model.table import NO_LABEL, Kind, Phase, Rule
 from chopper_core.util.arrays import Int8, Int32, Int64, Mask
 from chopper_core.util.grouping import distinct, ranked

@@ -10,13 +10,9 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from chopper_core.align.attributes import activity_attributes
-from chopper_core.align.autograd import link_backward
 from chopper_core.align.collectives import read_collectives
-from chopper_core.align.graphs import captured_points
-from chopper_core.align.host import Host, Links, link
-from chopper_core.align.host_lane import host_lane
-from chopper_core.align.host_time import host_time
-from chopper_core.align.inference import read_inference
+from chopper_core.align.host import Host, Links, captured_points, link, link_backward
+from chopper_core.align.host_time import host_lane, host_time
 from chopper_core.align.kernel_classes import kinds
 from chopper_core.align.labels import Order, numbered
 from chopper_core.align.launches import packed_shapes
@@ -26,7 +22,7 @@ from chopper_core.align.model_work import model_work
 from chopper_core.align.modules import read_modules
 from chopper_core.align.operations import label_operations
 from chopper_core.align.phases import label_phases
-from chopper_core.align.steps import label_iterations
+from chopper_core.align.steps import label_iterations, read_inference
 from chopper_core.align.tokens import activity_tokens, at_steps
 from chopper_core.model.accounting import account, launch_overheads
 from chopper_core.model.column_names import (

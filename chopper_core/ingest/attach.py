@@ -12,10 +12,9 @@ import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.align.counters import run_counters
-from chopper_core.align.cpu_clock import placed_cpu
 from chopper_core.align.identity import devices_of_telemetry, with_places
 from chopper_core.align.telemetry import signals, summaries, telemetry_columns
-from chopper_core.align.telemetry_clock import KnownClock, place
+from chopper_core.align.telemetry_clock import KnownClock, place, placed_cpu
 from chopper_core.align.telemetry_pairs import together
 from chopper_core.ingest.sampled import matches_of, status_of, with_ranks
 from chopper_core.model.hardware import hardware_of_agent, is_file

@@ -8,8 +8,8 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
+from chopper_core.align.attributes import STATED, USED
 from chopper_core.align.execution_graph import SCHEMA, GraphTimes, align_graph, times_of
-from chopper_core.align.graph_nodes import STATED, USED
 from chopper_core.model.parallel import ProcessGroup
 from chopper_core.model.run import NO_RANK, ONE_CLOCK, SCHEDULE, SIMULATED, Gpu, Run, Source
 from chopper_core.sources.chakra.graph import AttributeColumn, ExecutionGraph

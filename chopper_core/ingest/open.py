@@ -261,8 +261,7 @@ def _of_dispatches(
     overrides: Overrides,
 ) -> Run:
     """A run made of profiled dispatches: of several profiled runs, the one with the most."""
-    from chopper_core.align.dispatches import align_dispatches
-    from chopper_core.align.sampled import PlacedCounter, counter_signals
+    from chopper_core.align.dispatches import PlacedCounter, align_dispatches, counter_signals
 
     chosen = max(dispatch_runs, key=lambda run: len(run.dispatches))
     if not len(chosen.dispatches):

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from support import Row, table_of
 
-from chopper_core.align.breakdown import breakdown_columns
-from chopper_core.align.clock_response import clock_response
+from chopper_core.align.breakdown import breakdown_columns, clock_response
 from chopper_core.model.column_names import BREAKDOWN, COUNTER_DURATION, CYCLES, MATRIX_OPS
 from chopper_core.model.hardware import hardware_of
 from chopper_core.model.table import KernelTable, Kind

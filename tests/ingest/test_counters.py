@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from chopper_core.align.counters import CounterMatch, launch_order, match_counters
-from chopper_core.align.kernel_names import plain_name
-from chopper_core.align.launches import Comparison, Dispatched, packed_shapes
+from chopper_core.align.launches import Comparison, Dispatched, packed_shapes, plain_name
 from chopper_core.align.sequences import UNKNOWN, UNMATCHED
 from chopper_core.model.column_names import LAUNCH_SHAPE, Match
 from chopper_core.model.table import KernelTable, Kind

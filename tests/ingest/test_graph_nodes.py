@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chopper_core.align.graph_nodes import KEPT
+from chopper_core.align.attributes import KEPT
 from chopper_core.api import OpenRun
 from chopper_core.ingest.open import open_run
 from chopper_core.model.attributes import Attributes, StatedEdges, TypedValue, nodes_at

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chopper_core.align.inference import batch_of
 from chopper_core.align.phases import kernel_phase, range_phase
+from chopper_core.align.steps import batch_of
 from chopper_core.model.address import parse
 from chopper_core.model.table import Phase, Rule
 from chopper_core.views.query import query

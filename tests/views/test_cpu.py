@@ -17,7 +17,7 @@ import pytest
 from msgspec.structs import replace
 from support import sample_run
 
-from chopper_core.align.cpu_clock import placed_cpu
+from chopper_core.align.telemetry_clock import placed_cpu
 from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse
 from chopper_core.model.charts import HeatMap, LineChart

@@ -16,8 +16,8 @@ from typing import Final
 import numpy as np
 from msgspec import Struct, structs
 
+from chopper_core.align.attributes import KEPT, RANK_OF, STATED
 from chopper_core.align.execution_graph import RULES
-from chopper_core.align.graph_nodes import KEPT, RANK_OF, STATED
 from chopper_core.model.attributes import (
     NO_NODE,
     Attributes,
