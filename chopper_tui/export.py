@@ -13,9 +13,9 @@ from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.query.frame import Frame
 from chopper_core.render import FORMATS, render
-from chopper_core.render.ansi import Paint, plain
 from chopper_core.render.cells import clean, column_texts, level_title
 from chopper_core.render.glyphs import UNICODE, Glyphs
+from chopper_core.render.palette import Paint, plain
 from chopper_core.util.errors import DataError, UsageError
 from chopper_core.views import OVERVIEW
 

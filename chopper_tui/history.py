@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from chopper_core.model.run_set import RUN_LEVEL
 from chopper_core.model.table import ACTIVITY
 from chopper_core.model.view import Baseline, View, enter, filtered, with_signal, with_view
-from chopper_core.query.differences import is_difference
+from chopper_core.query.derived import is_difference
 from chopper_core.query.filter import only
 from chopper_core.util.errors import UsageError
 

@@ -17,8 +17,7 @@ from chopper_core.model.run_set import RunSet
 from chopper_core.model.signals import Signal
 from chopper_core.model.view import View, at_level, enter, with_signal, with_view
 from chopper_core.query.frame import Frame
-from chopper_core.render.glyphs import Glyphs
-from chopper_core.render.sparks import SparkScale, sampled
+from chopper_core.render.glyphs import Glyphs, SparkScale, sampled
 from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.errors import ChopperError, NoSuchNode, UsageError
 from chopper_core.util.grouping import median_of

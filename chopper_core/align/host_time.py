@@ -12,8 +12,7 @@ from msgspec.structs import replace
 from chopper_core.align.host import Links
 from chopper_core.align.intervals import NOWHERE, Intervals, Points
 from chopper_core.align.labels import numbered
-from chopper_core.model.host_lane import HostKind, HostLane
-from chopper_core.model.host_time import HostStack, HostState, HostTime
+from chopper_core.model.host_tables import HostKind, HostLane, HostStack, HostState, HostTime
 from chopper_core.model.side_table import empty
 from chopper_core.model.table import NO_TIME
 from chopper_core.sources.trace import HostCategory, Launches, Trace

@@ -11,7 +11,7 @@ from msgspec import Struct
 from chopper_core.align.host import Links
 from chopper_core.align.intervals import Intervals, Points
 from chopper_core.model.column_names import ALLOC_BYTES, FRAGMENTATION_BYTES, PEAK_BYTES
-from chopper_core.model.memory import NEVER, MemoryEvents, largest_between
+from chopper_core.model.host_tables import NEVER, MemoryEvents, largest_between
 from chopper_core.model.side_table import empty
 from chopper_core.sources.shared.losses import ABSENT
 from chopper_core.sources.trace import HostCategory, Trace

@@ -18,13 +18,15 @@ from chopper_core.model.column_names import (
     samples_in,
 )
 from chopper_core.model.run import TelemetrySource
-from chopper_core.model.sampling import NodeSamples, SampleSummary, summary_of
 from chopper_core.model.signals import (
     IntegralCurve,
+    NodeSamples,
+    SampleSummary,
     Signal,
     between,
     holding,
     nearest,
+    summary_of,
     time_within,
     union,
 )

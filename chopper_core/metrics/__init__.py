@@ -6,7 +6,6 @@ from chopper_core.metrics import (
     time as time,
     telemetry as telemetry,
     breakdown as breakdown,
-    original as original,
     memory as memory,
     counters as counters,
     counters_compute as counters_compute,

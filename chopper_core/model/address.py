@@ -10,8 +10,7 @@ from msgspec.structs import replace
 from chopper_core.model.overrides import joined, parse_overrides
 from chopper_core.model.parallel import DIMENSIONS
 from chopper_core.model.table import ACTIVITY, LEVELS
-from chopper_core.model.view import Baseline, View, as_statistic, complete_order
-from chopper_core.model.window import Window, parse_time
+from chopper_core.model.view import Baseline, View, Window, as_statistic, complete_order, parse_time
 from chopper_core.util.errors import UsageError
 
 _LEVEL_OF = {

@@ -9,8 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.model.units import Unit
-from chopper_core.model.view import View
-from chopper_core.model.window import Interval
+from chopper_core.model.view import Interval, View
 from chopper_core.util.arrays import Float64, Int64
 
 

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from chopper_core.model.column_names import COUNTS_PER_US, is_part
 from chopper_core.model.cubes import Cubes
 from chopper_core.model.hardware import CounterInfo, Hardware, hardware_of, is_file
+from chopper_core.model.host_tables import MEMORY_SIGNALS, MemoryEvents
 from chopper_core.model.memo import Memo
-from chopper_core.model.memory import MEMORY_SIGNALS, MemoryEvents
 from chopper_core.model.overrides import NO_OVERRIDES, Overrides
 from chopper_core.model.parallel import (
     FROM_SETTINGS,
@@ -25,7 +25,6 @@ from chopper_core.model.parallel import (
     parallel_of_layout,
     parse_layout,
 )
-from chopper_core.model.sampling import NodeSamples, Sampled
 from chopper_core.model.side_table import SideTables, T, empty
 from chopper_core.model.signals import (
     BusyCurve,
@@ -33,14 +32,15 @@ from chopper_core.model.signals import (
     CpuSamples,
     IntegralCurve,
     LazyCurves,
+    NodeSamples,
+    Sampled,
     Signal,
     share_running,
 )
 from chopper_core.model.table import LEVELS, NO_LABEL, KernelTable, Kind
 from chopper_core.model.tree import Tree
 from chopper_core.model.units import Unit
-from chopper_core.model.view import View
-from chopper_core.model.window import Interval, resolved
+from chopper_core.model.view import Interval, View, resolved
 from chopper_core.util.arrays import Int64
 from chopper_core.util.errors import UsageError
 

@@ -17,11 +17,10 @@ from chopper_core.model.run import TIMES_NOTES, Run, interval_of
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View, enter
 from chopper_core.query.coverage import Coverage
-from chopper_core.query.differences import is_difference
+from chopper_core.query.derived import Statistic, instance_levels, is_difference, statistic_of
 from chopper_core.query.filter import Rows, matching
 from chopper_core.query.frame import Frame
 from chopper_core.query.signal_chart import means_of
-from chopper_core.query.statistic import Statistic, instance_levels, statistic_of
 from chopper_core.util.arrays import Index
 
 NAME: Final = "name"

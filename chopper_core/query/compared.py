@@ -16,20 +16,21 @@ from chopper_core.model.run import Run
 from chopper_core.model.table import ACTIVITY
 from chopper_core.model.view import View, baseline_view, enter
 from chopper_core.query.children import children, column_of, cut_note, names_of, notes_of, ordered
-from chopper_core.query.differences import (
+from chopper_core.query.derived import (
     DELTA,
     RELATIVE,
+    Statistic,
     delta_of,
     difference,
     is_difference,
     relative,
     relative_of,
+    statistic_of,
     underlying,
 )
 from chopper_core.query.filter import Rows, matching
 from chopper_core.query.frame import Frame
 from chopper_core.query.renamed_kernels import Side, renamed_kernels
-from chopper_core.query.statistic import Statistic, statistic_of
 from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.errors import NoSuchNode
 

@@ -12,8 +12,7 @@ from msgspec import Struct
 from chopper_core.metrics import METRICS, Metric, Values, column
 from chopper_core.model.charts import Band, Cards, Chart, Composition, LaneCells, Lanes, Pointed
 from chopper_core.model.signals import Signal
-from chopper_core.model.view import View
-from chopper_core.model.window import Interval
+from chopper_core.model.view import Interval, View
 from chopper_core.query.frame import Frame, Number
 from chopper_core.util.arrays import Float64, Int64, Mask
 

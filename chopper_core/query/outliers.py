@@ -1,14 +1,22 @@
-"""Outliers of a column, by a rule that the outliers themselves don't move."""
+"""What stands out in a frame: outliers of a column, and cells that are tinted.
+
+Outliers follow a rule that they themselves don't move; tints one rule for every view, on the screen
+and in text.
+"""
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import Final
 
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.metrics import Values
-from chopper_core.util.arrays import Mask
+from chopper_core.metrics import Metric, Reduces, Values
+from chopper_core.model.table import NO_LABEL_TEXT
+from chopper_core.model.units import Unit
+from chopper_core.query.frame import Frame
+from chopper_core.util.arrays import Float64, Int8, Mask
 from chopper_core.util.errors import UsageError
 from chopper_core.util.grouping import median_of
 
@@ -47,3 +55,127 @@ def outliers(values: Values, counted: Mask | None = None) -> Outliers:
     limit = FACTOR * MAD_TO_SIGMA * mad
     rows = np.flatnonzero(np.abs(numbers - median) > limit)
     return Outliers(tuple(int(row) for row in rows), median, limit)
+
+
+class Tint(IntEnum):
+    """How a cell stands out."""
+
+    NONE = 0
+    BELOW = 1
+    FAR_BELOW = 2
+    ABOVE = 3
+    FAR_ABOVE = 4
+    POOR = 5
+    """A utilisation below `_GOOD_PCT`."""
+    VERY_POOR = 6
+    """A utilisation below `_FAIR_PCT`."""
+
+
+INKS: Final = ("text", "below", "far_below", "above", "far_above", "poor", "very_poor")
+"""The ink of each tint, by its name."""
+_PEERS: Final = ("gpu", "node", "iteration", "layer", "activity")
+"""Levels whose rows do the same work, so that each can be held against the others."""
+_UTILISATIONS: Final = ("busy_pct", "gfx_util_pct", "gpu_util_pct")
+_GOOD_PCT: Final = 80.0
+_FAIR_PCT: Final = 50.0
+_LEAST_SPREAD: Final = 0.005
+"""Of the median: peers that are closer together than this count as alike."""
+_FAR: Final = 2.0
+"""Times the limit from which on a cell is far out."""
+_CHANGE_PCT: Final = (1.0, 5.0)
+"""Differences in % that are mild, and that are strong."""
+_OF_LARGEST: Final = (0.05, 0.25)
+"""The same as shares of the column's largest difference."""
+_NEGLIGIBLE: Final = 0.0005
+"""Of the scope's time: a difference in time below it is not tinted."""
+_MAX_ROWS: Final = 100_000
+_SUMMED: Final = (Reduces.SUM, Reduces.OF_SUMS)
+_AVERAGED: Final = (Reduces.MEAN, Reduces.OF_MEANS)
+
+
+def tints(frame: Frame, column: Metric) -> Int8:
+    """The `Tint` of each cell of a column.
+
+    A difference is tinted by its sign and size, a utilisation below fixed thresholds, any other
+    figure by its distance from the median of its column: beyond the limit of `outliers`
+    (3.5 x 1.4826 x MAD, the MAD being at least 0.5 % of the median), and far beyond twice that.
+    Sums are held against each other only where rows do the same work; missing cells and the row
+    of activities without a label never, nor do iterations that are left out.
+    """
+    values = frame.values[column.name]
+    none = np.zeros(len(values), np.int8)
+    if values.words is not None or not len(values) or len(values) > _MAX_ROWS:
+        return none
+    numbers = np.where(values.present(), values.numbers.astype(np.float64), np.nan)
+    if column.signed:
+        return _of_changes(frame, column, numbers)
+    if column.name in _UTILISATIONS:
+        return _chosen(
+            none, (numbers < _GOOD_PCT, Tint.POOR), (numbers < _FAIR_PCT, Tint.VERY_POOR)
+        )
+    if not _comparable(frame, column):
+        return none
+    numbers[~frame.counted()] = np.nan
+    if NO_LABEL_TEXT in frame.labels:
+        numbers[frame.labels.index(NO_LABEL_TEXT)] = np.nan
+    return _of_distances(numbers, _least_spread(frame, column, values))
+
+
+def _comparable(frame: Frame, column: Metric) -> bool:
+    if column.name == "share_pct":
+        return False
+    if frame.level in _PEERS:
+        return column.reduces in (*_SUMMED, *_AVERAGED, Reduces.RATIO)
+    return column.reduces in _AVERAGED
+
+
+def _least_spread(frame: Frame, column: Metric, values: Values) -> float:
+    """The spread below which a figure counts as alike: of time, a share of the rows' time."""
+    if column.unit is Unit.NS and column.reduces in _SUMMED and len(frame.elapsed_ns):
+        return _LEAST_SPREAD * median_of(frame.elapsed_ns)
+    return 0.0
+
+
+def _of_distances(numbers: Float64, least: float) -> Int8:
+    known = numbers[np.isfinite(numbers)]
+    tint = np.zeros(len(numbers), np.int8)
+    if len(known) < MIN_VALUES:
+        return tint
+    median = median_of(known)
+    spread = MAD_TO_SIGMA * median_of(np.abs(known - median))
+    limit = FACTOR * max(spread, _LEAST_SPREAD * abs(median), least)
+    if not limit:
+        return tint
+    apart = (numbers - median) / limit
+    return _chosen(
+        tint,
+        (apart < -1, Tint.BELOW),
+        (apart < -_FAR, Tint.FAR_BELOW),
+        (apart > 1, Tint.ABOVE),
+        (apart > _FAR, Tint.FAR_ABOVE),
+    )
+
+
+def _of_changes(frame: Frame, column: Metric, numbers: Float64) -> Int8:
+    sizes = np.abs(np.nan_to_num(numbers))
+    if column.unit is Unit.PERCENT:
+        mild, strong = _CHANGE_PCT
+    else:
+        floor = _NEGLIGIBLE * frame.parent_ns if column.unit is Unit.NS else 0.0
+        mild, strong = (max(share * float(sizes.max()), floor) for share in _OF_LARGEST)
+    strong = max(strong, np.finfo(np.float64).tiny)
+    below, above = numbers < 0, numbers > 0
+    return _chosen(
+        np.zeros(len(numbers), np.int8),
+        (below & (sizes >= mild), Tint.BELOW),
+        (below & (sizes >= strong), Tint.FAR_BELOW),
+        (above & (sizes >= mild), Tint.ABOVE),
+        (above & (sizes >= strong), Tint.FAR_ABOVE),
+    )
+
+
+def _chosen(tint: Int8, *rules: tuple[np.ndarray, Tint]) -> Int8:
+    """Each rule's tint where it holds; later rules win."""
+    for holds, chosen in rules:
+        tint[holds] = chosen
+    return tint

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from chopper_core.query.frame import Frame
-from chopper_core.render.ansi import Paint, plain
 from chopper_core.render.exchange import as_csv, as_json
 from chopper_core.render.glyphs import UNICODE, Glyphs
+from chopper_core.render.palette import Paint, plain
 from chopper_core.render.text import as_html, as_markdown, as_text
 
 __all__ = ["FORMATS", "as_csv", "as_html", "as_json", "as_markdown", "as_text", "render"]

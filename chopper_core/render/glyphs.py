@@ -1,4 +1,4 @@
-"""The characters of bars, sparklines and marks, in Unicode and ASCII."""
+"""The characters of bars, sparklines and marks, in Unicode and ASCII; sparklines on one scale."""
 
 from __future__ import annotations
 
@@ -8,10 +8,23 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.util.arrays import Float64
+from chopper_core.model.signals import Signal
+from chopper_core.model.units import Unit
+from chopper_core.util.arrays import Float64, Index
+from chopper_core.util.grouping import distinct, quantile_of
 
 _ASCII_SIGNS: Final = str.maketrans("°Δ–…×", " d-~x")
 """Signs of titles and notes in ASCII, each one cell wide."""
+SAMPLED: Final = 256
+"""Of more rows, so many at even distances give the scale."""
+TONES: Final = 3
+_ENDS: Final = (0.01, 0.99)
+_ROOFED: Final = 70
+"""Percentage of a row's cells at the top of the scale from which they are a line, not a wall."""
+_NARROW: Final = 0.02
+"""Of its high end: the span of a scale whose levels are too close to matter."""
+_FLAT: Final = 0.01
+"""A scale that spans less of its high end shows noise: it is widened to this."""
 
 
 class Glyphs(Struct, frozen=True):
@@ -92,3 +105,68 @@ def sparkline(shares: Float64, glyphs: Glyphs) -> str:
     return "".join(
         glyphs.spark[level] if ok else " " for level, ok in zip(levels, known, strict=True)
     )
+
+
+class SparkScale(Struct, frozen=True):
+    """The ends of a scale, in the signal's unit."""
+
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, means: Float64) -> SparkScale:
+        """From the 1st to the 99th percentile of rows x bins, at least 1 % of the high end wide."""
+        known = means[np.isfinite(means)]
+        if not len(known):
+            return cls(0.0, 1.0)
+        low, high = quantile_of(known, _ENDS).tolist()
+        spare = max(_FLAT * abs(high) - (high - low), 0.0)
+        return cls(low - spare, high)
+
+    def title(self, signal: Signal) -> str:
+        """The signal and the scale of a sparkline: `gfx 1557-1738 MHz`."""
+        space = "" if signal.unit is Unit.PERCENT else " "
+        scale = signal.unit.axis(self.low, self.high)
+        low, high = map(scale.number, (self.low, self.high))
+        ends = low if low == high else f"{low}-{high}"
+        return f"{signal.title} {ends}{space}{scale.text}"
+
+    def line(self, means: Float64, unit: Unit, glyphs: Glyphs) -> str:
+        """A row as a sparkline; one that never leaves a level is a thin line with its value."""
+        known = means[np.isfinite(means)]
+        span = (self.high - self.low) or 1.0
+        if len(known) and (known.max() - known.min()) * len(glyphs.spark) < span:
+            value = f" {unit.axis(self.low, self.high).number(float(known.mean()))}"
+            line = "".join(glyphs.flat if each else " " for each in np.isfinite(means).tolist())
+            room = max(len(means) - len(value), 0)
+            return (line[:room] + value)[: len(means)] if room > 1 else line
+        line = sparkline((means - self.low) / span, glyphs)
+        return _roofed(line, glyphs, is_narrow=span <= _NARROW * abs(self.high))
+
+    def tone(self, means: Float64) -> int:
+        """The tone of a row by its mean: 0 low on the scale, 1 in its middle, 2 high."""
+        known = means[np.isfinite(means)]
+        if not len(known) or self.high <= self.low:
+            return 1
+        share = (float(known.mean()) - self.low) / (self.high - self.low)
+        return min(max(int(share * TONES), 0), TONES - 1)
+
+
+def _roofed(line: str, glyphs: Glyphs, is_narrow: bool) -> str:
+    """A sparkline at its top for most of the time as a line there, from which it drops.
+
+    On a narrow scale a level below its top is there, too: as an almost full block it would stand
+    out.
+    """
+    below, top = glyphs.spark[-2], glyphs.spark[-1]
+    known = len(line) - line.count(" ")
+    high = line.count(top) + is_narrow * line.count(below)
+    if high * 100 < _ROOFED * known or not line.count(top):
+        return line
+    line = line.replace(top, glyphs.roof)
+    return line.replace(below, glyphs.roof) if is_narrow else line
+
+
+def sampled(rows: int) -> Index:
+    """The rows that give the scale."""
+    return distinct(np.linspace(0, max(rows - 1, 0), min(rows, SAMPLED)).astype(np.intp))

@@ -11,8 +11,7 @@ import numpy as np
 
 from chopper_core.model.attributes import attribute_text
 from chopper_core.query.frame import Frame
-from chopper_core.query.tints import INKS, tints
-from chopper_core.render.ansi import Paint, plain
+from chopper_core.query.outliers import INKS, tints
 from chopper_core.render.cells import (
     SENTENCES,
     ColumnText,
@@ -29,9 +28,9 @@ from chopper_core.render.cells import (
     wrapped,
 )
 from chopper_core.render.exchange import limit_notes
-from chopper_core.render.glyphs import UNICODE, Glyphs, bar
+from chopper_core.render.glyphs import UNICODE, Glyphs, SparkScale, bar
 from chopper_core.render.names import fitting_names, row_names
-from chopper_core.render.sparks import SparkScale
+from chopper_core.render.palette import Paint, plain
 
 BAR_WIDTH: Final = 10
 SPARK_BINS: Final = 24

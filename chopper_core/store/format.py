@@ -22,9 +22,7 @@ from msgspec.structs import replace
 
 from chopper_core.model.attributes import Attributes, StatedEdges
 from chopper_core.model.hardware import CounterInfo, Hardware
-from chopper_core.model.host_lane import HostLane
-from chopper_core.model.host_time import HostTime
-from chopper_core.model.memory import MemoryEvents
+from chopper_core.model.host_tables import HostLane, HostTime, MemoryEvents
 from chopper_core.model.overrides import Overrides
 from chopper_core.model.parallel import ProcessGroup
 from chopper_core.model.run import (
@@ -36,10 +34,16 @@ from chopper_core.model.run import (
     Source,
     TelemetrySource,
 )
-from chopper_core.model.sampling import NodeSamples, SampleSummary
 from chopper_core.model.shapes import Attention, CallShape, Convolution, Fused, Product
 from chopper_core.model.side_table import SideTable
-from chopper_core.model.signals import CpuSamples, CpuSource, IntegralCurve, Signal
+from chopper_core.model.signals import (
+    CpuSamples,
+    CpuSource,
+    IntegralCurve,
+    NodeSamples,
+    SampleSummary,
+    Signal,
+)
 from chopper_core.model.table import COLUMNS
 from chopper_core.model.units import Unit
 from chopper_core.store.baselines import named_run

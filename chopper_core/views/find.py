@@ -11,8 +11,7 @@ from msgspec.structs import replace
 
 from chopper_core.metrics import Values
 from chopper_core.model.run import Run
-from chopper_core.model.view import View
-from chopper_core.model.window import Interval
+from chopper_core.model.view import Interval, View
 from chopper_core.query.filter import Rows, matching
 from chopper_core.query.frame import Frame
 from chopper_core.util.arrays import Index, Int64, Mask

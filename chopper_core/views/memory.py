@@ -13,12 +13,11 @@ from chopper_core.metrics import METRICS, Metric, Values, column
 from chopper_core.model.charts import BarChart, LineChart, Series
 from chopper_core.model.column_names import ALLOC_BYTES, PEAK_BYTES
 from chopper_core.model.groups import Groups
-from chopper_core.model.memory import ALLOCATED, NEVER, MemoryEvents, largest_between
+from chopper_core.model.host_tables import ALLOCATED, NEVER, MemoryEvents, largest_between
 from chopper_core.model.run import Run
 from chopper_core.model.table import LEVELS, NO_LABEL, NO_LABEL_TEXT, NO_TIME
 from chopper_core.model.units import Unit, time_text
-from chopper_core.model.view import View
-from chopper_core.model.window import ALL_TIME, Window
+from chopper_core.model.view import ALL_TIME, View, Window
 from chopper_core.util.arrays import Float64, Index, Int64, Mask
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import ranked

@@ -13,7 +13,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.table import LEVELS, NO_LABEL
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View, complete_order
-from chopper_core.query.statistic import named, reduced
+from chopper_core.query.derived import named, reduced
 from chopper_core.util.arrays import Index, Int64
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import quantiles_of, stable_order

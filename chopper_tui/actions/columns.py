@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from chopper_core.metrics import METRICS, metric_named
-from chopper_core.query.differences import underlying
+from chopper_core.query.derived import underlying
 from chopper_core.query.frame import Frame
 from chopper_core.render.cells import level_title
 from chopper_core.util.errors import UsageError

@@ -15,7 +15,7 @@ from chopper_core.model.units import Unit
 from chopper_core.model.view import STATISTICS, SUM, as_statistic, filtered, sorted_by
 from chopper_core.model.view import pivot as pivoted
 from chopper_core.query.children import cut_note
-from chopper_core.query.statistic import instance_levels
+from chopper_core.query.derived import instance_levels
 from chopper_core.render.cells import (
     display_name,
     level_title,

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from chopper_core.model.charts import Chart
 from chopper_core.model.run import interval_of, scope_of
 from chopper_core.model.table import Kind
-from chopper_core.model.window import (
+from chopper_core.model.view import (
     ALL_TIME,
     SHORTEST_NS,
     Interval,

@@ -57,7 +57,7 @@ def print_frame(frame: Frame, options: Namespace, charted: Run | None = None) ->
 
 def frame_text(frame: Frame, options: Namespace, charted: Run | None = None) -> tuple[str, str]:
     """A frame as the printing options say, and the name of its format."""
-    from chopper_core.render.ansi import paint_for, plain
+    from chopper_core.render.palette import paint_for, plain
     from chopper_tui.export import printed
 
     suffix = Path(options.output).suffix if options.output else ""

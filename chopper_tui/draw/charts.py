@@ -26,8 +26,8 @@ from chopper_core.model.charts import (
     Roofline,
     SignalRows,
 )
-from chopper_core.render.ansi import Paint, plain
 from chopper_core.render.glyphs import Glyphs
+from chopper_core.render.palette import Paint, plain
 from chopper_core.util.errors import UsageError
 from chopper_tui.draw.drawer import (
     UNLIMITED,

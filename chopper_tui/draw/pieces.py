@@ -10,9 +10,9 @@ from typing import Final
 import numpy as np
 
 from chopper_core.model.units import Unit
-from chopper_core.render.ansi import Paint
 from chopper_core.render.cells import cell_width, elide, pad
 from chopper_core.render.glyphs import Glyphs
+from chopper_core.render.palette import Paint
 
 Pieces = Sequence[tuple[str, str]]
 """A line: pieces of text, each with the name of its ink."""

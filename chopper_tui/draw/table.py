@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from chopper_core.model.signals import Signal
 from chopper_core.query.frame import Frame
-from chopper_core.query.tints import INKS, Tint, tints
+from chopper_core.query.outliers import INKS, Tint, tints
 from chopper_core.render.cells import (
     SENTENCES,
     ColumnText,
@@ -24,9 +24,8 @@ from chopper_core.render.cells import (
     level_title,
     pad,
 )
-from chopper_core.render.glyphs import Glyphs, bar
+from chopper_core.render.glyphs import Glyphs, SparkScale, bar
 from chopper_core.render.names import fitting_names, row_names
-from chopper_core.render.sparks import SparkScale
 from chopper_core.util.arrays import Int8
 from chopper_tui.draw.pieces import Pieces, fit
 

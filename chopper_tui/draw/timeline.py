@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from chopper_core.model.charts import Band, LaneCells, Lanes, Span, Strip
 from chopper_core.model.units import time_text
-from chopper_core.model.window import Interval
+from chopper_core.model.view import Interval
 from chopper_core.render.cells import cell_width, clean, display_name, elide, pad
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.util.arrays import Int64, Mask

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from chopper_core.ingest.open import open_run
-from chopper_core.model.host_time import HostStack, HostState, HostTime
+from chopper_core.model.host_tables import HostStack, HostState, HostTime
 from chopper_core.model.run import Run
 from chopper_core.store.reader import read_store
 from chopper_core.store.writer import write_store

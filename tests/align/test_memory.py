@@ -13,7 +13,7 @@ import pytest
 
 from chopper_core.ingest.open import open_run
 from chopper_core.metrics import METRICS, Scope
-from chopper_core.model.memory import NEVER, MemoryEvents
+from chopper_core.model.host_tables import NEVER, MemoryEvents
 from chopper_core.model.run import Run
 from chopper_core.store.reader import read_store
 from chopper_core.store.writer import write_store

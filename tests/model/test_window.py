@@ -8,18 +8,21 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from chopper_core.model.address import parse, render
-from chopper_core.model.view import View, enter, sibling, with_view
-from chopper_core.model.window import (
+from chopper_core.model.view import (
     ALL_TIME,
     SHORTEST_NS,
     Interval,
+    View,
     Window,
+    enter,
     fitted,
     panned,
     parse_time,
     pointing,
     resolved,
+    sibling,
     stepped,
+    with_view,
     zoomed,
 )
 from chopper_core.util.errors import UsageError

@@ -8,8 +8,7 @@ import pytest
 
 from chopper_core.model.view import View
 from chopper_core.render import as_text
-from chopper_core.render.ansi import paint_for, painted, plain
-from chopper_core.render.palette import CIVIDIS, is_light, nearest_of_256
+from chopper_core.render.palette import CIVIDIS, is_light, nearest_of_256, paint_for, painted, plain
 from chopper_core.views.query import query
 from chopper_tui.export import printed
 from tests.tui.explorer import measured_run

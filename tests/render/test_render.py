@@ -208,7 +208,7 @@ def test_counters_of_files_keep_their_digits(unit: str, figures: list[float], ce
 def test_the_kinds_of_charts_in_json_are_an_interface() -> None:
     """Programs tell charts by `kind`: a class may be renamed, its kind may not."""
     from chopper_core.model import charts
-    from chopper_core.model.window import Interval
+    from chopper_core.model.view import Interval
     from chopper_core.render.exchange import _KINDS
 
     classes = {each.__name__ for each in get_args(charts.Chart)} | {Interval.__name__}

@@ -7,8 +7,7 @@ import pytest
 
 from chopper_core.model.signals import Signal
 from chopper_core.model.units import Unit
-from chopper_core.render.glyphs import ASCII, UNICODE
-from chopper_core.render.sparks import SAMPLED, SparkScale, sampled
+from chopper_core.render.glyphs import ASCII, SAMPLED, UNICODE, SparkScale, sampled
 
 NAN = float("nan")
 

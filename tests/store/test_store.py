@@ -20,7 +20,7 @@ from msgspec.structs import fields, replace
 from chopper_core.ingest import cache
 from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse
-from chopper_core.model.host_time import HostTime
+from chopper_core.model.host_tables import HostTime
 from chopper_core.model.overrides import overrides_of
 from chopper_core.model.run import Run
 from chopper_core.model.signals import CpuSamples, IntegralCurve

@@ -9,8 +9,7 @@ from msgspec.structs import replace
 from chopper_core.model.address import parse, render
 from chopper_core.model.charts import HeatMap
 from chopper_core.model.run import scope_of
-from chopper_core.model.view import View, enter, up
-from chopper_core.model.window import ALL_TIME, Window
+from chopper_core.model.view import ALL_TIME, View, Window, enter, up
 from chopper_core.query.signal_chart import signal_chart
 from chopper_core.render.glyphs import ASCII, UNICODE, Glyphs
 from chopper_core.util.errors import UsageError

@@ -24,8 +24,7 @@ from chopper_core.model.charts import (
 from chopper_core.model.units import Unit
 from chopper_core.model.view import View
 from chopper_core.render.cells import cell_width
-from chopper_core.render.glyphs import ASCII, UNICODE, Glyphs
-from chopper_core.render.sparks import SparkScale
+from chopper_core.render.glyphs import ASCII, UNICODE, Glyphs, SparkScale
 from chopper_core.views.query import query
 from chopper_tui.draw.charts import (
     DRAWERS,

@@ -8,8 +8,7 @@ import pytest
 from chopper_core.model.address import parse
 from chopper_core.model.charts import LaneCells, Lanes, Span
 from chopper_core.model.table import Kind
-from chopper_core.model.view import View
-from chopper_core.model.window import Interval, Window
+from chopper_core.model.view import Interval, View, Window
 from chopper_core.render.glyphs import ASCII, UNICODE, Glyphs
 from chopper_tui.actions import ACTIONS
 from chopper_tui.draw.charts import draw as draw_lanes

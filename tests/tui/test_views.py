@@ -10,8 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from chopper_core.ingest.open import open_run
-from chopper_core.model.view import Baseline, View, with_view
-from chopper_core.model.window import ALL_TIME
+from chopper_core.model.view import ALL_TIME, Baseline, View, with_view
 from chopper_core.views import VIEWS
 from chopper_tui.actions import ACTIONS
 from chopper_tui.keymap import MOVE, SCREENS

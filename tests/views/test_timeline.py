@@ -17,8 +17,7 @@ from chopper_core.model.address import parse, render
 from chopper_core.model.charts import Lanes
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, Kind, Phase
-from chopper_core.model.view import View
-from chopper_core.model.window import Window
+from chopper_core.model.view import View, Window
 from chopper_core.render import as_csv, as_json
 from chopper_core.util.errors import UsageError
 from chopper_core.views.query import query

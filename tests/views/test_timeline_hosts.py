@@ -11,11 +11,10 @@ import pytest
 
 from chopper_core.ingest.open import open_run
 from chopper_core.model.charts import Lanes
-from chopper_core.model.host_lane import HostKind, HostLane
+from chopper_core.model.host_tables import HostKind, HostLane
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_TIME
-from chopper_core.model.view import View
-from chopper_core.model.window import Window
+from chopper_core.model.view import View, Window
 from chopper_core.render import render
 from chopper_core.store.reader import read_store
 from chopper_core.store.writer import write_store

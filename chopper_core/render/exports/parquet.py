@@ -1,22 +1,100 @@
-"""The kernel table of a run as a Parquet file: the rows of `OpenRun.kernels`, with all columns."""
+"""The kernel table as Arrow rows, those of `OpenRun.kernels`, and as a Parquet file.
+
+Labels are dictionaries, times count from the first activity; the file has all columns.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from chopper_core.model.column_names import is_counted
+import numpy as np
+
+from chopper_core.model.attributes import NO_NODE, Attributes, as_json, nodes_at
+from chopper_core.model.column_names import integral_of, is_counted, known_of
 from chopper_core.model.run import Run
+from chopper_core.model.table import ADDITIVE, NO_LABEL, NO_TIME, PHASES, Category, Kind, Selection
 from chopper_core.render.exports import ExportOptions, chosen_rows, new_file
-from chopper_core.render.kernel_rows import kernel_rows, measured_signals
+from chopper_core.util.arrays import AnyArray, Mask
 from chopper_core.util.progress import Progress
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+KERNELS_SCHEMA: Final = "chopper.kernels/1"
+"""Version of the columns, also in the metadata of their Arrow schema."""
 DESCRIPTION: Final = "the kernel table, a row per activity, for pandas, DuckDB, polars"
 TAKES: Final = ("iteration",)
 
 _ROW_GROUP: Final = 1 << 18
 """Rows that are converted and written at once."""
+
+
+def measured_signals(run: Run) -> tuple[str, ...]:
+    """The signals of which the table has the mean over each activity."""
+    return tuple(name for name in run.signal_names if integral_of(name) in run.table.measured)
+
+
+def kernel_rows(
+    run: Run, rows: Selection, *, counters: Sequence[str] = (), signals: Sequence[str] = ()
+) -> pa.Table:
+    """Some activities as rows of the schema `KERNELS_SCHEMA`.
+
+    Labels and names are dictionaries, times int64 ns since `run.origin_ns`, missing values null.
+    `counters` and `signals` of the table add columns; a signal is its time-weighted mean over the
+    activity. Where traces give attributes of activities, `attributes` has them as JSON.
+    """
+    import pyarrow as pa
+
+    from chopper_core.util.arrow_files import array_of, texts_of
+
+    table = run.table
+
+    def dictionary(codes: AnyArray, texts: Sequence[str]) -> pa.DictionaryArray:
+        known: Mask = codes != NO_LABEL
+        indices = array_of(np.where(known, codes, 0).astype(np.int32), known)
+        return pa.DictionaryArray.from_arrays(indices, texts_of(texts))
+
+    iteration, layer = table.iteration[rows], table.layer[rows]
+    launch, size = table.launch_ns[rows], table.bytes[rows]
+    columns: dict[str, pa.Array] = {
+        "gpu": array_of(table.gpu[rows]),
+        "iteration": array_of(iteration, iteration != NO_LABEL),
+        "phase": dictionary(table.phase[rows], PHASES),
+        "layer": array_of(layer, layer != NO_LABEL),
+        "operation": dictionary(table.operation[rows], table.operations),
+        "kernel": dictionary(table.kernel[rows], table.names),
+        "kind": dictionary(table.kind[rows], [kind.name.lower() for kind in Kind]),
+        "category": dictionary(table.category[rows], [each.name.lower() for each in Category]),
+        "stream": array_of(table.stream[rows]),
+        "start_ns": array_of(table.start_ns[rows] - run.origin_ns),
+        "duration_ns": array_of(table.duration_ns[rows]),
+        "launch_ns": array_of(launch - run.origin_ns, launch != NO_TIME),
+        "bytes": array_of(size, size >= 0),
+        "group": dictionary(table.group[rows], table.names),
+    }
+    columns |= {name: array_of(table.column(name)[rows]) for name in ADDITIVE}
+    for name in counters:
+        values = table.measured[name][rows]
+        columns[name] = array_of(values, np.isfinite(values))
+    for name in signals:
+        known_ns = table.measured[known_of(name)][rows]
+        is_known = known_ns > 0
+        mean = table.measured[integral_of(name)][rows] / np.where(is_known, known_ns, 1.0)
+        columns[name] = array_of(mean, is_known)
+    attributes = run.side(Attributes)
+    if len(attributes):
+        gpus, nodes = table.gpu[rows].tolist(), nodes_at(table, rows).tolist()
+        texts = [
+            as_json(attributes.of(gpu, node)) if node != NO_NODE else None
+            for gpu, node in zip(gpus, nodes, strict=True)
+        ]
+        columns["attributes"] = pa.array(texts, pa.string())
+    made = pa.Table.from_arrays(list(columns.values()), names=list(columns))
+    times = {"times": run.times_mark} if run.times_mark else {}
+    return made.replace_schema_metadata({"chopper": KERNELS_SCHEMA, **times})
 
 
 def write(run: Run, path: Path, options: ExportOptions, progress: Progress) -> list[str]:

@@ -15,7 +15,7 @@ from chopper_core.model.table import STATES
 from chopper_core.model.units import time_text
 from chopper_core.model.view import Baseline, View
 from chopper_core.query.children import cut_note
-from chopper_core.query.differences import (
+from chopper_core.query.derived import (
     DELTA,
     delta_of,
     difference,

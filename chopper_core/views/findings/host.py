@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.model.host_time import HostState
+from chopper_core.model.host_tables import HostState
 from chopper_core.model.table import NO_TIME
 from chopper_core.util.arrays import Float64
 from chopper_core.views.findings.context import FindingsContext, summed

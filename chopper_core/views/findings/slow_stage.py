@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from chopper_core.metrics import is_measured
-from chopper_core.model.host_time import HostState
+from chopper_core.model.host_tables import HostState
 from chopper_core.model.table import Kind
 from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.grouping import beyond_others, others_median, ranked

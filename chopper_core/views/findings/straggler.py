@@ -9,7 +9,7 @@ import numpy as np
 
 from chopper_core.metrics import METRICS, Scope, heat_of, is_measured
 from chopper_core.model.column_names import EDGE
-from chopper_core.model.host_time import HostState
+from chopper_core.model.host_tables import HostState
 from chopper_core.util.arrays import Float64
 from chopper_core.util.grouping import medians_along
 from chopper_core.views.findings.context import FindingsContext

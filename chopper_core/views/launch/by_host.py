@@ -12,12 +12,11 @@ from msgspec.structs import replace
 from chopper_core.metrics import METRICS, Metric, Values, column, worded
 from chopper_core.model.charts import BarChart, Series
 from chopper_core.model.groups import Groups
-from chopper_core.model.host_time import HostState, HostTime
+from chopper_core.model.host_tables import HostState, HostTime
 from chopper_core.model.run import Run
 from chopper_core.model.table import LEVELS, NO_TIME
 from chopper_core.model.units import time_text
-from chopper_core.model.view import View
-from chopper_core.model.window import Window
+from chopper_core.model.view import View, Window
 from chopper_core.util.arrays import Index, Int64
 from chopper_core.util.errors import NothingToShow
 from chopper_core.util.grouping import distinct, run_starts, stable_order

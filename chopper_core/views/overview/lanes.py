@@ -9,7 +9,7 @@ import numpy as np
 
 from chopper_core.model.charts import Band, LaneCells, Lanes, Pointed
 from chopper_core.model.table import NO_LABEL
-from chopper_core.model.window import Interval
+from chopper_core.model.view import Interval
 from chopper_core.util.arrays import Int64
 from chopper_core.util.grouping import stable_order
 from chopper_core.views.overview.step import Step

@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.model.host_time import HostStack, HostState, HostTime
+from chopper_core.model.host_tables import HostStack, HostState, HostTime
 from chopper_core.model.run import Run
 from chopper_core.util.arrays import Float64, Index, Int64
 from chopper_core.util.grouping import run_starts, stable_order

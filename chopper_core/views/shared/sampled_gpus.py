@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from chopper_core.metrics import Metric, Values, column, numbered
 from chopper_core.model.column_names import HEAT as HEAT_SIGNALS
 from chopper_core.model.run import Run
-from chopper_core.model.sampling import SampleSummary
+from chopper_core.model.signals import SampleSummary
 from chopper_core.model.units import Unit
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64

@@ -15,7 +15,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, PHASES
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View, pivot
-from chopper_core.query.statistic import named, reduced_along
+from chopper_core.query.derived import named, reduced_along
 from chopper_core.util.arrays import Float64, Index, Int64, Mask
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import distinct, median_of, medians_along

@@ -13,8 +13,7 @@ from chopper_core.model.charts import Lanes, Pointed
 from chopper_core.model.parallel import TITLES
 from chopper_core.model.run import Run, interval_of
 from chopper_core.model.table import NO_LABEL, Kind
-from chopper_core.model.view import View
-from chopper_core.model.window import ALL_TIME, Interval, pointing
+from chopper_core.model.view import ALL_TIME, Interval, View, pointing
 from chopper_core.util.arrays import Int64, Mask
 from chopper_core.views.shared.table_view import activity_view
 from chopper_core.views.spec import ViewResult, ViewSpec

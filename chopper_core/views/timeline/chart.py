@@ -10,8 +10,7 @@ import numpy as np
 from chopper_core.model.charts import Band, LaneCells, Lanes, Pointed, Span, Strip
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, Kind
-from chopper_core.model.view import View
-from chopper_core.model.window import Interval
+from chopper_core.model.view import Interval, View
 from chopper_core.util.arrays import Int64
 from chopper_core.util.grouping import distinct, run_starts
 from chopper_core.views.timeline.hosts import host_cells, queue_strip

@@ -17,8 +17,7 @@ from msgspec.structs import replace
 from chopper_core.model.charts import Ghost
 from chopper_core.model.run import Run
 from chopper_core.model.table import KernelTable
-from chopper_core.model.view import View, baseline_view
-from chopper_core.model.window import Interval
+from chopper_core.model.view import Interval, View, baseline_view
 from chopper_core.util.arrays import Index, Int64
 from chopper_core.util.errors import NoSuchNode
 from chopper_core.util.grouping import run_starts, stable_order

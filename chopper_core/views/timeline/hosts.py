@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.model.charts import LaneCells, Span, Strip
-from chopper_core.model.host_lane import HostKind, HostLane
+from chopper_core.model.host_tables import HostKind, HostLane
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_TIME
 from chopper_core.model.units import Unit

@@ -1,10 +1,4 @@
-"""Statistics over the instances of a row: median, p95, spread and others.
-
-An instance is the part of a row on one GPU in one iteration, and in one layer where the rows are
-operations, kernels or activities; `over` names other levels. A figure is computed for every
-instance as for a node, then the statistic is taken over these figures. Each instance counts once;
-those without the figure don't count.
-"""
+"""Figures derived from others: statistics over a row's instances, differences from a baseline."""
 
 from __future__ import annotations
 
@@ -15,10 +9,11 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.metrics import Metric, Reduces, Scope, Values, numbered
+from chopper_core.metrics import Metric, Reduces, Scope, Values, column, numbered
 from chopper_core.metrics.time import INSTANCE_LEVELS, INSTANCES, SHARE
 from chopper_core.model.groups import Groups
 from chopper_core.model.table import ACTIVITY
+from chopper_core.model.units import Unit
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Index, Int64, Numbers
 
@@ -28,6 +23,8 @@ _OVER: Final = ("gpu", "iteration")
 _NAMED: Final = ("operation", "kernel", ACTIVITY, "class", "kind")
 """Levels whose rows occur in several layers."""
 _QUANTILES: Final = {"median": 0.5, "p95": 0.95}
+DELTA: Final = "_delta"
+RELATIVE: Final = "_delta_pct"
 
 
 def instance_levels(view: View, level: str = "") -> tuple[str, ...]:
@@ -150,3 +147,63 @@ def _over(
     below, above = ordered[first + low], ordered[first + high]
     between: Float64 = below + (above - below) * (place - low)
     return between
+
+
+def difference(metric: Metric, ours: Values, base: Values) -> Values:
+    """Ours less the baseline.
+
+    A sum that one side lacks is 0 there, so that the differences of the rows add up to that of the
+    total.
+    """
+    if metric.reduces == Reduces.SUM:
+        numbers = [np.where(side.present(), side.numbers, 0) for side in (ours, base)]
+        missing = ~(ours.present() | base.present())
+    else:
+        numbers = [side.numbers for side in (ours, base)]
+        missing = ~(ours.present() & base.present())
+    with np.errstate(invalid="ignore"):
+        return Values(numbers[0] - numbers[1], missing)
+
+
+def relative(ours: Values, base: Values) -> Values:
+    """The difference in % of the baseline; missing where a side lacks it or the baseline is 0."""
+    missing = ~(ours.present() & base.present()) | (base.numbers == 0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        share = 100.0 * (ours.numbers - base.numbers) / base.numbers
+    return Values(np.where(missing, np.nan, share), missing)
+
+
+def delta_of(metric: Metric) -> Metric:
+    """The column of a metric's difference from the baseline."""
+    return column(
+        f"{metric.name}{DELTA}",
+        metric.unit,
+        f"Δ {metric.title}",
+        f"The row's {metric.title} minus that of the same row of the baseline.",
+        reduces=metric.reduces,
+        source=metric.source,
+        missing_because="one of the two runs lacks the row or the figure",
+        signed=True,
+    )
+
+
+def relative_of(metric: Metric) -> Metric:
+    """The column of a metric's difference in % of the baseline."""
+    return replace(
+        delta_of(metric),
+        name=f"{metric.name}{RELATIVE}",
+        unit=Unit.PERCENT,
+        title="Δ %",
+        reduces=Reduces.RATIO,
+        definition=f"The difference of {metric.title} in % of the baseline's.",
+    )
+
+
+def underlying(name: str) -> str:
+    """The metric of a column: of a difference, the one that it is computed from."""
+    return name.removesuffix(RELATIVE).removesuffix(DELTA)
+
+
+def is_difference(name: str) -> bool:
+    """Whether a column is a difference from the baseline."""
+    return name.endswith((DELTA, RELATIVE))
