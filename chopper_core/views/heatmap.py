@@ -34,7 +34,7 @@ from chopper_core.util.grouping import (
     quantiles_along,
     ranked,
 )
-from chopper_core.views.ranks.nodes import node_names
+from chopper_core.views.ranks.columns import node_names
 from chopper_core.views.shared.leads import of_all_gpus
 from chopper_core.views.shared.sampled_gpus import (
     gpus_of,

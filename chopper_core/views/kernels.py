@@ -29,11 +29,11 @@ from chopper_core.views.shared.call_rows import (
     SHOWN,
     by_shape,
     kernels_of_shape,
+    measured_roofline,
     modelled_columns,
     of_shape,
     shape_notes,
 )
-from chopper_core.views.shared.measured_roofline import measured_roofline
 from chopper_core.views.shared.table_view import (
     Partition,
     by_level,

@@ -24,13 +24,14 @@ from chopper_core.views.shared.call_figures import (
     OF_MODEL_ROOF,
 )
 from chopper_core.views.shared.call_rows import (
+    INTENSITY,
     LEVEL,
     by_shape,
     kernels_of_shape,
+    measured_roofline,
     modelled_columns,
     shape_notes,
 )
-from chopper_core.views.shared.measured_roofline import INTENSITY, measured_roofline
 from chopper_core.views.shared.table_view import Partition, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec
 

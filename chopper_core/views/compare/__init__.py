@@ -24,8 +24,7 @@ from chopper_core.query.derived import (
 )
 from chopper_core.util.arrays import Float64, Numbers
 from chopper_core.util.errors import UsageError
-from chopper_core.views.compare.sides import ComparedNode, Sides, sides_of
-from chopper_core.views.shared.baselines import candidates
+from chopper_core.views.compare.sides import ComparedNode, Sides, candidates, sides_of
 from chopper_core.views.shared.table_view import child_of
 from chopper_core.views.spec import SUMS, ViewResult, ViewSpec
 

@@ -15,9 +15,9 @@ from chopper_core.util.grouping import beyond_others, others_median, ranked
 from chopper_core.views.findings.context import FindingsContext, combined, summed
 from chopper_core.views.findings.rule import Finding, Threshold, confidence, rule
 from chopper_core.views.shared.host_causes import host_charges
+from chopper_core.views.shared.leads import LOW_CLOCK_RATIO
 from chopper_core.views.shared.matched_kernels import compared_iterations, occurrences_of
 from chopper_core.views.shared.phrases import percent, time
-from chopper_core.views.shared.stragglers import LOW_CLOCK_RATIO
 
 SLOWER_STAGE: Final = Threshold(
     "stage slower than the others",

@@ -17,16 +17,16 @@ from chopper_core.views.findings.rule import Finding, Threshold, confidence, rul
 from chopper_core.views.findings.slow_link import slow_links
 from chopper_core.views.shared.host_causes import host_charges
 from chopper_core.views.shared.lateness import recurrence
-from chopper_core.views.shared.leads import RankLeads
-from chopper_core.views.shared.matched_kernels import sums_by
-from chopper_core.views.shared.phrases import others, percent, time
-from chopper_core.views.shared.places import places_of
-from chopper_core.views.shared.stragglers import (
+from chopper_core.views.shared.leads import (
     LOW_CLOCK_RATIO,
     MIN_DELAY_SHARE,
     MIN_ONCE_SHARE,
+    RankLeads,
     Straggler,
 )
+from chopper_core.views.shared.matched_kernels import sums_by
+from chopper_core.views.shared.phrases import others, percent, time
+from chopper_core.views.shared.places import places_of
 from chopper_core.views.shared.table_view import by_level
 
 STRAGGLER: Final = Threshold(

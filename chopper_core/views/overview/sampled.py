@@ -11,8 +11,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.view import View, with_view
 from chopper_core.util.errors import UsageError
 from chopper_core.views.power import WINDOW_NS
-from chopper_core.views.power.charts import charts
-from chopper_core.views.power.samples import samples_of
+from chopper_core.views.power.charts import charts, samples_of
 from chopper_core.views.shared.phrases import count, time
 from chopper_core.views.shared.sampled_gpus import (
     CLOCK,

@@ -20,9 +20,16 @@ from chopper_core.util.arrays import Float64, Mask
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import distinct, median_of
 from chopper_core.views.power import columns as c
-from chopper_core.views.power.charts import charts, energy_bars
-from chopper_core.views.power.correlations import correlations
-from chopper_core.views.power.samples import DIES, LIMITER, SIGNALS, GpuSamples, samples_of
+from chopper_core.views.power.charts import (
+    DIES,
+    LIMITER,
+    SIGNALS,
+    GpuSamples,
+    charts,
+    correlations,
+    energy_bars,
+    samples_of,
+)
 from chopper_core.views.shared.sampled_gpus import (
     ENERGY,
     WINDOW,

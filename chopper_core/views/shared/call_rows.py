@@ -1,4 +1,4 @@
-"""Rows by the shape of the call that launched an activity, and the kernels of one shape."""
+"""Rows by the shape of the call that launched an activity, and where counters place them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,16 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
-from chopper_core.metrics import METRICS, Metric, Values, is_measured, worded
+from chopper_core.metrics import (
+    METRICS,
+    Metric,
+    Scope,
+    Values,
+    column,
+    is_measured,
+    numbered,
+    worded,
+)
 from chopper_core.model.column_names import CALL_SHAPE
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
@@ -25,6 +34,33 @@ from chopper_core.views.shared.call_figures import (
 )
 from chopper_core.views.shared.table_view import Partition, grouped
 
+INTENSITY: Final = column(
+    "intensity",
+    "FLOP/B",
+    "FLOP/B",
+    "Arithmetic intensity: the FLOPs of the matrix units and, where counted, of the vector units "
+    "(mfma_tflops + valu_tflops) over the bytes per second that the L2 caches read and wrote "
+    "over the fabric.",
+    source="counters",
+    missing_because="the row lacks counters of the fabric or of the units that its kernels use",
+)
+ROOF: Final = column(
+    "roof_tflops",
+    "TFLOP/s",
+    "roof TF/s",
+    "The roofline's limit: the smaller of the peak for the types that the matrix units "
+    "multiplied and intensity times the memory's bandwidth (hardware.toml).",
+    source="counters and hardware.toml",
+    missing_because="the intensity is unknown, or the GPU is not in hardware.toml",
+)
+OF_ROOF: Final = column(
+    "roof_pct",
+    "%",
+    "% roof",
+    "mfma_tflops + valu_tflops in % of roof_tflops.",
+    source="counters and hardware.toml",
+    missing_because=ROOF.missing_because,
+)
 LEVEL: Final = "shape"
 SHOWN: Final = (
     "calls",
@@ -42,6 +78,38 @@ SHOWN: Final = (
 )
 """The columns of rows by shape."""
 _MAX_NAMED: Final = 3
+
+
+def measured_roofline(run: Run, scope: Scope) -> list[tuple[Metric, Values]]:
+    """Intensity, the roofline's limit and the share of it reached; missing without counters."""
+    matrix, vector, share, reads, writes = (
+        METRICS[name].compute(scope)
+        for name in (
+            *("mfma_tflops", "valu_tflops", "mfma_peak_pct"),
+            *("fabric_read_gbps", "fabric_write_gbps"),
+        )
+    )
+    rate = np.where(matrix.present(), matrix.numbers, 0.0)
+    rate = rate + np.where(vector.present(), vector.numbers, 0.0)
+    traffic = reads.numbers + writes.numbers
+    # Without counters of the vector units nothing is known of a kernel without matrix FLOPs.
+    known = (rate > 0) | vector.present()
+    known &= matrix.present() & reads.present() & writes.present() & (traffic > 0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        intensity = np.where(known, 1e3 * rate / traffic, np.nan)
+        if run.hardware is None:
+            roof = np.full(len(intensity), np.nan)
+        else:
+            # The units' peak for the types that they multiplied in the row.
+            peak = 100.0 * matrix.numbers / np.where(share.numbers > 0, share.numbers, np.nan)
+            by_memory = intensity * run.hardware.memory_gbps / 1e3
+            roof = np.where(matrix.numbers > 0, np.minimum(peak, by_memory), by_memory)
+        reached = 100.0 * rate / np.where(roof > 0, roof, np.nan)
+    return [
+        (INTENSITY, numbered(intensity)),
+        (ROOF, numbered(roof)),
+        (OF_ROOF, numbered(reached)),
+    ]
 
 
 def by_shape(run: Run, whole: Groups) -> Partition:
