@@ -22,7 +22,7 @@ from chopper_tui.draw.drawer import (
     legend_entries,
     title_lines,
 )
-from chopper_tui.draw.pieces import SERIES_INKS, Line, series_fills, short_number
+from chopper_tui.draw.pieces import Line, series_fills, series_inks, short_number
 
 _MAX_LABEL: Final = 40
 _MIN_LABEL: Final = 8
@@ -42,7 +42,8 @@ class BarDrawer(TitledDrawer[BarChart]):
         """With the fills of stacked series."""
         several = len(chart.series) > 1
         names = [chart.series[place].name for place in _visible(chart)] if several else []
-        legend = legend_entries(names, series_fills(glyphs), _inks_of(chart))
+        inks = _inks_of(chart)
+        legend = legend_entries(names, series_fills(inks, glyphs), inks)
         return title_lines(chart.title, chart.unit, width, legend)
 
     def body_lines(self, chart: BarChart) -> int:
@@ -136,8 +137,8 @@ def _bars(picture: BarChart, on: Canvas) -> list[Line]:
         below, above = min(below, picture.longest), min(above, picture.longest)
     span = (above + below) or 1.0
     zero = round(below / span * room)
-    fills = series_fills(glyphs)
     inks = _inks_of(picture)
+    fills = series_fills(inks, glyphs)
     visible = parts[_visible(picture)]
     thick = min(max(height // max(count, 1), 1), _MAX_THICK) if on.spreads else 1
     lines: list[Line] = []
@@ -187,7 +188,7 @@ def _inks_of(picture: BarChart) -> Sequence[str]:
         above, below = (series.numbers for series in picture.series)
         if not (above < 0).any() and (below < 0).any() and not (below > 0).any():
             return [("above", "below")[place] for place in _visible(picture)]
-    return SERIES_INKS
+    return series_inks([picture.series[place].name for place in _visible(picture)])
 
 
 def _stack(lengths: Float64, fills: str, inks: Sequence[str]) -> Line:

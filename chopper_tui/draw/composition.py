@@ -11,7 +11,7 @@ from chopper_core.model.charts import Composition
 from chopper_core.render.cells import cell_width, clean, pad
 from chopper_core.render.glyphs import Glyphs
 from chopper_tui.draw.drawer import UNLIMITED, Canvas, Drawer
-from chopper_tui.draw.pieces import SERIES_INKS, Line, series_fills
+from chopper_tui.draw.pieces import Line, series_fills, series_inks
 
 _LEAST_SHARE: Final = 0.0005
 """Smaller parts are not listed: their figure would be 0.0 %."""
@@ -70,7 +70,7 @@ def _draw(picture: Composition, width: int, glyphs: Glyphs, most: int = UNLIMITE
     label_width = max(map(cell_width, names)) if many else 0
     value_width = max(map(len, texts)) + 1
     room = max(width - value_width - (label_width + 1 if many else 0), 1)
-    looks = _looks(numbers, wholes, glyphs)
+    looks = _looks(picture, numbers, wholes, glyphs)
     lines: list[Line] = []
     for row in order:
         label = [(pad(names[row], label_width) + " ", "text")] if many else []
@@ -89,16 +89,16 @@ def _draw(picture: Composition, width: int, glyphs: Glyphs, most: int = UNLIMITE
     return [*lines, *_legend(entries, width)][:most]
 
 
-def _looks(numbers: np.ndarray, wholes: np.ndarray, glyphs: Glyphs) -> list[tuple[str, str]]:
+def _looks(
+    picture: Composition, numbers: np.ndarray, wholes: np.ndarray, glyphs: Glyphs
+) -> list[tuple[str, str]]:
     """Fill and ink of every part: those too small to be listed take none of the hues."""
     shares = np.abs(numbers / np.where(wholes > 0, wholes, 1.0)[:, None]).max(axis=0)
-    places = np.cumsum(shares >= _LEAST_SHARE) - 1
-    fills = series_fills(glyphs)
+    listed = np.flatnonzero(shares >= _LEAST_SHARE).tolist()
+    inks = series_inks([picture.series[place].name for place in listed])
+    looks = dict(zip(listed, zip(series_fills(inks, glyphs), inks, strict=True), strict=True))
     return [
-        (fills[place % len(fills)], SERIES_INKS[place % len(SERIES_INKS)])
-        if share >= _LEAST_SHARE
-        else (fills[0], "dim")
-        for place, share in zip(places.tolist(), shares.tolist(), strict=True)
+        looks.get(place, (series_fills(("dim",), glyphs), "dim")) for place in range(len(shares))
     ]
 
 

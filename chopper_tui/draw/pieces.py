@@ -25,12 +25,48 @@ SERIES_INKS: Final = (
     *("seventh", "eighth", "ninth", "tenth"),
 )
 """Inks of series in order, one hue each; without colour the fills tell series apart."""
-_FILLS: Final = {"unicode": "█▓▒░▚▞▌▖▀▝", "ascii": "#=+-ox*%~:"}
+COMPUTE, COMM, COPY, BOTH = "accent", "second", "third", "fourth"
+"""Inks of kinds of time, the same in bars and lanes."""
+IDLE: Final = "shade"
+CLASS_INKS: Final = ("accent", "seventh", "fifth", "ninth", "tenth", "eighth")
+"""Of the classes of compute, in order."""
+_TIMES: Final = {
+    COMPUTE: ("theoretical", "compute"),
+    COMM: ("exposed communication", "communication", "collective"),
+    COPY: ("exposed copies", "copies", "memory"),
+    BOTH: ("contention", "compute beside communication"),
+    "fifth": ("vector work",),
+    "sixth": ("frequency",),
+    "seventh": ("MFMA utilisation",),
+    "eighth": ("unattributed compute", "other compute"),
+    "ninth": ("extra instructions", "sharding copies"),
+    "tenth": ("possibly frequency", "optimizer"),
+    IDLE: ("idle", "launch"),
+}
+"""Ink → the names of its kind of time, whatever bar they are in."""
+_TIME_INKS: Final = {name: ink for ink, names in _TIMES.items() for name in names}
+_FILLS: Final = {"unicode": "█▓▒░▚▞▌▖▀▝·", "ascii": "#=+-ox*%~:."}
+_FILLED_INKS: Final = (*SERIES_INKS, IDLE)
 
 
-def series_fills(glyphs: Glyphs) -> str:
-    """The fills of the parts of bars: in colours alike, else patterns."""
-    return _FILLS[glyphs.name][:1] if glyphs.in_colour else _FILLS[glyphs.name]
+def series_inks(names: Sequence[str]) -> list[str]:
+    """An ink per series: a kind of time has its own wherever it is drawn, others follow in order.
+
+    Only where all inks are taken do two series share one.
+    """
+    known = [_TIME_INKS.get(name) for name in names]
+    free = [ink for ink in SERIES_INKS if ink not in known] or list(SERIES_INKS)
+    others = iter(range(len(names)))
+    return [ink or free[next(others) % len(free)] for ink in known]
+
+
+def series_fills(inks: Sequence[str], glyphs: Glyphs) -> str:
+    """The fills of the parts of bars in these inks: in colours alike, else a pattern per ink."""
+    fills = _FILLS[glyphs.name]
+    if glyphs.in_colour:
+        return fills[0] * len(inks)
+    places = (_FILLED_INKS.index(ink) if ink in _FILLED_INKS else n for n, ink in enumerate(inks))
+    return "".join(fills[place] for place in places)
 
 
 _HUES: Final[dict[Unit, str]] = {

@@ -1,9 +1,10 @@
 """Colours: the inks that text is drawn in, on the terminal's own background; and ASCII.
 
-The accents of `dark` and `light` are of the Okabe-Ito palette, which colour-blind people can tell
-apart. `contrast` dims and tints nothing; `ansi` takes the terminal's own 16 colours, and so does
-every other theme where there are no more. Without colours the cursor is reversed, titles are bold
-and asides are dim. Without UTF-8 all that is drawn has stand-ins in ASCII.
+The accents of `dark` and `light` start from the Okabe-Ito palette; all ten, and the shade of idle
+time, can be told apart with any colour blindness. `contrast` dims and tints nothing; `ansi` takes
+the terminal's own 16 colours, and so does every other theme where there are no more. Without
+colours the cursor is reversed, titles are bold and asides are dim. Without UTF-8 all that is drawn
+has stand-ins in ASCII.
 """
 
 from __future__ import annotations
@@ -193,7 +194,7 @@ _DARK: Final = Inks(
     chosen=Style(color="#e69f00", bold=True),
     **_series(
         *("#e69f00", "#009e73", "#cc79a7", "#f0e442", "#d55e00"),
-        *("#0072b2", "#999999", "#b8860b", "#8b7fd6"),
+        *("#0072b2", "#b3beaf", "#c7a452", "#938cff"),
     ),
     **_tints("color(74)", "color(214)", "bright_red"),
     heat=CIVIDIS,
@@ -206,14 +207,14 @@ _LIGHT: Final = Inks(
     accent=Style(color="#0072b2"),
     bar=Style(color="color(25)"),
     spark=Style(color="#6ea3c4"),
-    shade=Style(color="#a9c4d6"),
+    shade=Style(color="#b0bcce"),
     alert=Style(color="#b34e00", bold=True),
     cursor=Style(color="#000000", bgcolor="#cfe4f3", bold=True),
     header=Style(color="#6b7280"),
     chosen=Style(color="#b34e00", bold=True),
     **_series(
-        *("#d08700", "#007a5a", "#a8508a", "#8a7f00", "#d55e00"),
-        *("#56b4e9", "#707070", "#7a5a00", "#5a4fb0"),
+        *("#f19115", "#48a474", "#ae4a85", "#a2a252", "#d45c00"),
+        *("#6bc2ff", "#4f524c", "#75541a", "#163daf"),
     ),
     **_tints("color(25)", "color(130)", "red"),
     heat=CIVIDIS[::-1],

@@ -16,11 +16,21 @@ from chopper_core.render.glyphs import Glyphs
 from chopper_core.util.arrays import Int64, Mask
 from chopper_core.views.timeline.hosts import QUEUE
 from chopper_tui.draw.drawer import MAX_ZOOM, Canvas, Drawer, Lens, drawable
-from chopper_tui.draw.pieces import TONES, Line, hue_of, inked, toned, width_of
+from chopper_tui.draw.pieces import (
+    BOTH,
+    CLASS_INKS,
+    COMM,
+    COMPUTE,
+    COPY,
+    TONES,
+    Line,
+    hue_of,
+    inked,
+    toned,
+    width_of,
+)
 
-KIND_INKS: Final = ("accent", "second", "third")
-CLASS_INKS: Final = ("accent", "seventh", "fifth", "eighth", "tenth", "ninth")
-"""Of the classes of compute."""
+KIND_INKS: Final = (COMPUTE, COMM, COPY)
 _FILLS: Final = {
     "unicode": ("▁▂▃▄▅▆▇█", "░▒▓", "⠄⠤⠶⠿"),
     "ascii": (".=#", "xX", "oO"),
@@ -28,7 +38,6 @@ _FILLS: Final = {
 """Levels of compute, communication and copies: the busier a cell, the fuller."""
 _BOTH: Final = {"unicode": "▚", "ascii": "%"}
 """For cells in which kinds run at once for most of the busy time."""
-_BOTH_INK: Final = "fourth"
 _LEVELS: Final = {"unicode": "▁▂▃▄▅▆▇█", "ascii": "_.-=+*%#"}
 _MIN_LABEL: Final = 9
 _MAX_LABEL: Final = 16
@@ -238,7 +247,7 @@ def _legend(
         names = dict(zip(CLASS_INKS, picture.classes, strict=False))
         names = names or {KIND_INKS[0]: picture.kinds[0]}
         names |= dict(zip(KIND_INKS[1:], picture.kinds[1:], strict=True))
-        names |= {_BOTH_INK: "compute + comm" if "comm" in picture.kinds else "both"}
+        names |= {BOTH: "compute + comm" if "comm" in picture.kinds else "both"}
         fill = _FILLS[glyphs.name][0][-1]
         for ink, name in names.items():
             line += [(fill, ink), (f" {name}  ", "dim")] if ink in used else []
@@ -246,8 +255,8 @@ def _legend(
         for number, kind in enumerate(picture.kinds):
             fill = _FILLS[glyphs.name][number]
             line += [(fill[-1], KIND_INKS[number]), (f" {kind} ", "dim")]
-        if _BOTH_INK in used:
-            line += [(_BOTH[glyphs.name], _BOTH_INK), (" both ", "dim")]
+        if BOTH in used:
+            line += [(_BOTH[glyphs.name], BOTH), (" both ", "dim")]
     texts = [
         meaning + "".join(f"  {_scale(strip, units)}" for strip in scaled)
         for meaning in ("main kind, full=busy", "full=busy")
@@ -374,7 +383,7 @@ def _lane(cells: LaneCells, bins: int, glyphs: Glyphs, columns: _Columns) -> Lin
     # Of two that run at once, a small lead in time means nothing.
     at_once = 2 * (cells.kind_ns.sum(axis=0) - cells.busy_ns) > cells.busy_ns
     for place in np.flatnonzero(at_once).tolist():
-        inks[place] = _BOTH_INK
+        inks[place] = BOTH
         if not glyphs.in_colour:
             chars[place] = _BOTH[glyphs.name]
     for span in cells.spans:

@@ -219,7 +219,9 @@ def _over_cards(
         figures = min(figures, _LOW_HEADLINE)
     picture = 0 if zoom else min(picture, max((height - 3 - figures) // 3, 2))
     room = height - 3 - figures - picture
-    table = min(rows + 1, max(room - _MIN_CARD_LINES, room // 2, 1))
+    # A table that scrolls anyway leaves half of the lines to the cards.
+    table = room // 2 if rows >= room else max(room - _MIN_CARD_LINES, room // 2)
+    table = min(rows + 1, max(table, 1))
     table = max(min(table + split, room), 1)
     rest = room - table
     if not zoom and rest >= _MIN_SPACED_LINES:
@@ -227,7 +229,9 @@ def _over_cards(
         picture, table, rest = picture + 1, table + 1, rest - 2
     if zoom or rest < 2:
         return Arrangement(figures=figures, pictures=(picture, 0), table=room)
-    side = width * 36 // 100 if width >= _SIDE_FROM + 20 and rest >= _MIN_CHARTS_BESIDE else 0
+    beside = width >= _SIDE_FROM + 20 and rest >= _MIN_CHARTS_BESIDE
+    # Few cards leave the lines below them: curves are read at full width.
+    side = width * 36 // 100 if beside and (not wanted or 2 * wanted > rest) else 0
     below = rest - wanted if wanted and not side and rest - wanted >= _MIN_CHART_LINES else 0
     upper, lower = _two(below) if below >= 2 * _MIN_CHART_LINES else (0, below)
     return Arrangement(

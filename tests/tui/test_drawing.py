@@ -25,7 +25,9 @@ from chopper_core.model.units import Unit
 from chopper_core.model.view import View
 from chopper_core.render.cells import cell_width
 from chopper_core.render.glyphs import ASCII, UNICODE, Glyphs, SparkScale
+from chopper_core.views.overview.step import PARTS, STATES
 from chopper_core.views.query import query
+from chopper_core.views.throughput.parts import PARTS as STEP_PARTS
 from chopper_tui.draw.charts import (
     DRAWERS,
     _drawer,
@@ -39,6 +41,8 @@ from chopper_tui.draw.charts import (
 )
 from chopper_tui.draw.drawer import Canvas, Lens
 from chopper_tui.draw.icicle import IcicleDrawer
+from chopper_tui.draw.pieces import series_fills, series_inks
+from chopper_tui.draw.timeline import KIND_INKS
 from tests.demo import demo_run
 
 NAN = float("nan")
@@ -350,6 +354,22 @@ def test_series_that_are_too_small_to_be_seen_take_no_hue() -> None:
     inks = [ink for text, ink in legend if text.strip() == "█"]
     assert len(inks) == len(set(inks)) == 10 and "p5" not in "".join(text for text, _ in legend)
     assert inks == [ink for text, ink in bar if "█" in text]
+
+
+def test_a_kind_of_time_has_one_hue_in_every_bar_and_in_lanes() -> None:
+    parts, states = series_inks([*PARTS.values()]), series_inks([*STATES.values()])
+    of = dict(zip(PARTS.values(), parts, strict=True))
+    assert len(set(parts)) == len(parts) and len(set(states)) == len(states)
+    for name, ink in zip(STATES.values(), states, strict=True):
+        assert of.get(name, ink) == ink
+    assert (states[0], of["exposed communication"], of["exposed copies"]) == KIND_INKS
+    steps = series_inks([*STEP_PARTS[:3], *STEP_PARTS[-6:]])
+    assert len(set(steps)) == len(steps) and steps[-3:-1] == list(KIND_INKS[1:])
+    # Those left out leave the others' hues and patterns as they are.
+    few = series_inks(["idle", "mine", "exposed communication"])
+    assert few[::2] == [of["idle"], of["exposed communication"]] and few[1] not in few[::2]
+    assert len(set(series_fills(parts, UNICODE))) == len(set(series_fills(parts, ASCII))) == 11
+    assert series_fills(few, UNICODE)[2] == series_fills(parts, UNICODE)[-3]
 
 
 def test_a_legend_is_cut_after_its_picture_and_says_so() -> None:

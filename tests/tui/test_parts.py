@@ -19,7 +19,7 @@ from chopper_core.query.signal_chart import SignalChart
 from chopper_core.render.glyphs import ASCII, UNICODE
 from chopper_core.views.query import query
 from chopper_tui.draw import signal_plot as plot
-from chopper_tui.draw.pieces import fit, width_of
+from chopper_tui.draw.pieces import IDLE, SERIES_INKS, fit, width_of
 from chopper_tui.draw.table import plan
 from chopper_tui.draw.theme import THEMES, Inks, inks, to_ascii
 from chopper_tui.history import child_of, moved, parent_of, to_sibling, trail_to
@@ -171,6 +171,14 @@ def test_cards_have_what_the_table_leaves(size: tuple[int, int], rows: int) -> N
     below = size[1] - 3 - now.figures - now.pictures[0] - now.table
     assert below >= 3 and now.table <= rows + 2
     assert sum(now.charts) in (0, below)
+    # A table that scrolls has no more than its half.
+    assert rows < 1000 or abs(now.table - below) <= 2
+    # Charts stand beside many cards, and at full width below few.
+    many, few = (
+        arrange(200, 60, picture=4, rows=8, headline=2, cards=True, card_lines=lines)
+        for lines in (30, 4)
+    )
+    assert many.cards_side and not many.cards_below and few.cards_below and not few.cards_side
 
 
 @pytest.mark.parametrize("theme", THEMES)
@@ -202,11 +210,46 @@ def test_a_scale_of_magnitude_has_even_steps_and_its_text_can_be_read(theme: str
         assert (back + 0.05) / (front + 0.05) >= 4.5
 
 
-def _luminance(colour: object) -> float:
+_BLINDNESS = {
+    "none": np.eye(3),
+    "protanopia": [[0.1523, 1.0526, -0.2049], [0.1145, 0.7863, 0.0992], [-0.0039, -0.0481, 1.052]],
+    "deuteranopia": [[0.3673, 0.8606, -0.228], [0.2801, 0.6725, 0.0474], [-0.0118, 0.0429, 0.9689]],
+    "tritanopia": [[1.2555, -0.0767, -0.1788], [-0.0784, 0.9308, 0.1476], [0.0047, 0.6914, 0.3039]],
+}
+"""Machado, Oliveira, Fernandes (2009), severity 1, on linear RGB."""
+_XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+
+
+@pytest.mark.parametrize("blindness", _BLINDNESS)
+@pytest.mark.parametrize("theme", ["dark", "light"])
+def test_ten_kinds_of_time_and_idle_are_told_apart(theme: str, blindness: str) -> None:
+    drawn = inks(theme, "truecolor", no_color=False)
+    colours = np.array([_linear(drawn.of(name).color) for name in (*SERIES_INKS, IDLE)])
+    seen = np.clip(colours @ np.transpose(_BLINDNESS[blindness]), 0, 1)
+    x, y, z = (np.cbrt(part) for part in (seen @ _XYZ.T / _XYZ.sum(axis=1)).T)
+    lab = np.stack([116 * y - 16, 500 * (x - y), 200 * (y - z)], axis=1)
+    apart = np.linalg.norm(lab[:, None] - lab, axis=2) + 1e9 * np.eye(len(lab))
+    # CIE76: 2.3 is just noticeable; the nearest of the Okabe-Ito palette are 17 apart.
+    assert apart.min() > 14
+
+
+@pytest.mark.parametrize("theme", ["dark", "light"])
+def test_text_on_every_fill_can_be_read(theme: str) -> None:
+    drawn = inks(theme, "truecolor", no_color=False)
+    for ground in (*SERIES_INKS, IDLE, *LEVELS_OF_SCALES):
+        style = drawn.of(f"text/{ground}")
+        front, back = sorted((_luminance(style.color), _luminance(style.bgcolor)))
+        assert (back + 0.05) / (front + 0.05) >= 4.5, ground
+
+
+def _linear(colour: object) -> list[float]:
     assert isinstance(colour, Color)
     parts = [part / 255 for part in colour.get_truecolor()]
-    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
-    return float(np.dot(linear, (0.2126, 0.7152, 0.0722)))
+    return [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+
+
+def _luminance(colour: object) -> float:
+    return float(np.dot(_linear(colour), (0.2126, 0.7152, 0.0722)))
 
 
 def test_high_contrast_dims_nothing() -> None:

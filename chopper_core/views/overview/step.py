@@ -146,7 +146,8 @@ def without_counted(parts: Mapping[str, Int64]) -> Mapping[str, Int64]:
 
 def titles_of(parts: Mapping[str, Int64]) -> Mapping[str, str]:
     """The titles of the parts of a step."""
-    return {name: title for name, title in (PARTS | STATES).items() if name in parts}
+    titles = PARTS | STATES
+    return {name: titles[name] for name in parts}
 
 
 def step_of(run: Run, view: View) -> Step:
