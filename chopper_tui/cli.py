@@ -26,25 +26,12 @@ _MAX_RECENT: Final = 10
 _DESCRIPTION: Final = """\
 Where does the time of an LLM training step go, and why?
 
-chopper RUN              explore a run: a trace, or a directory of one per rank
-chopper demo             explore the generated demo run
-chopper show ADDRESS     print a view as text, markdown, CSV or JSON
-chopper diff A B [PATH]  what changed from A to B, largest first
-chopper runs DIR         speed, power and heat of all runs below a directory
-chopper baseline         names for runs to compare with: @NAME
-chopper info RUN         sources, alignment, labels, and files left out
-chopper ingest RUN -o D  align a run once and write a store to keep or share
-chopper export RUN --to FORMAT -o PATH
-                         write a run for a simulator or another viewer
-chopper check DIR        check Chakra traces for simulators
-chopper cache            list cached runs; `cache clear` removes them
-chopper metrics          all metrics: unit, definition, source
-chopper keys             the keys of the explorer
-chopper doctor           terminal, settings and versions, for bug reports
+{commands}
 
 `chopper COMMAND --help` lists the options of a command. Without a terminal the
 explorer prints the view, as `show` does.
 """
+_COMMAND_CELLS: Final = 25
 _DEBUG: Final = "--debug"
 _DEBUG_HELP: Final = (
     f"{_DEBUG}[=FILE] with any command adds timings of its steps and the tracebacks behind its "
@@ -232,7 +219,7 @@ def _parser() -> argparse.ArgumentParser:
 
     parser = Parser(
         PROGRAM,
-        description=_DESCRIPTION,
+        description=_DESCRIPTION.format(commands=_command_table()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog=ADDRESSES,
         usage=f"{PROGRAM} [RUN …] | {PROGRAM} COMMAND …",
@@ -251,6 +238,17 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action=_PrintVersion, nargs=0, help="print the version")
     add_explorer_options(parser)
     return parser
+
+
+def _command_table() -> str:
+    """A line per command; below its arguments where these are long."""
+    explorer = ("", ("RUN", "explore a run: a trace, or a directory of one per rank"))
+    lines = []
+    for name, (arguments, summary) in (explorer, *COMMANDS.items()):
+        call = " ".join(filter(None, (PROGRAM, name, arguments)))
+        gap = " " * (_COMMAND_CELLS - len(call))
+        lines.append(f"{call}{gap or chr(10) + ' ' * _COMMAND_CELLS}{summary}")
+    return "\n".join(lines)
 
 
 class _PrintVersion(argparse.Action):

@@ -436,7 +436,7 @@ def _with_overrides(run: Run, overrides: Overrides) -> Run:
         return replace(run, overrides=overrides, described_hardware=specified)
     if overrides.hardware and hardware_of(overrides.hardware) is None:
         raise UsageError(
-            f"--hardware {overrides.hardware!r} is an unknown GPU; known are "
+            f"--hardware {overrides.hardware!r} is an unknown GPU; known models: "
             f"{', '.join(specifications())}; a file of specifications ending in .toml, and "
             f"{own_file()}, can add others"
         )

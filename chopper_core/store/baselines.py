@@ -77,8 +77,8 @@ def named_runs(name: str) -> tuple[str, ...]:
 
 
 def _unknown(name: str, found: dict[str, tuple[str, ...]]) -> str:
-    there = ", ".join(found) or "none"
-    return f"unknown baseline {name!r}; named are {there}; `chopper baseline set {name} RUN`"
+    known = f"known baselines: {', '.join(found)}" if found else "there are no named baselines yet"
+    return f"unknown baseline {name!r}; {known}; `chopper baseline set {name} RUN` names one"
 
 
 def _write(found: dict[str, tuple[str, ...]]) -> None:

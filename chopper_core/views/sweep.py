@@ -49,7 +49,7 @@ def set_frame(run: RunSet, view: View, *, wait: bool = False) -> Frame:
     if not x:
         raise NothingToShow("no setting differs between the runs; give settings with --set, --name")
     if x not in settings:
-        raise UsageError(f"no run has the setting {x!r}; they have {', '.join(settings)}")
+        raise UsageError(f"no run has the setting {x!r}; the runs have {', '.join(settings)}")
     name = view.of or FIGURE
     metric = known_column(name)
     figures = figure_values(run, rows, name)

@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 PROGRAM: Final = "chopper"
-COMMANDS: Final = (
-    "demo", "show", "diff", "baseline", "runs", "info", "ingest", "export", "check", "cache",
-    "metrics", "keys", "doctor",
-)  # fmt: skip
+COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
+    "demo": ("", "explore the generated demo run"),
+    "show": ("ADDRESS", "print a view as text, markdown, CSV or JSON"),
+    "diff": ("A B [PATH]", "what changed from A to B, largest first"),
+    "runs": ("DIR", "speed, power and heat of all runs below a directory"),
+    "baseline": ("", "names for runs to compare with: @NAME"),
+    "info": ("RUN", "sources, alignment, labels, and files left out"),
+    "ingest": ("RUN -o D", "align a run once and write a store to keep or share"),
+    "export": (
+        "RUN --to FORMAT -o PATH",
+        "write a run for a simulator or another viewer",
+    ),
+    "check": ("DIR", "check Chakra traces for simulators"),
+    "cache": ("", "list cached runs; `cache clear` removes them"),
+    "metrics": ("", "all metrics: unit, definition, source"),
+    "keys": ("", "the keys of the explorer"),
+    "doctor": ("", "terminal, settings and versions, for bug reports"),
+}
+"""Name → its arguments and its line in the help."""

@@ -17,7 +17,7 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("do", nargs="?", choices=("list", "set", "remove"), default="list")
     parser.add_argument("name", metavar="NAME", nargs="?", default="")
     parser.add_argument(
-        "runs", metavar="RUN", nargs="*", help="several: runs with the same settings"
+        "runs", metavar="RUN", nargs="*", help="a run, or several with the same settings"
     )
 
 

@@ -49,8 +49,8 @@ def add_options(parser: ArgumentParser) -> None:
         default=[],
         type=_limit,
         metavar="LIMIT",
-        help="exit code 4 where B exceeds it beyond the noise of the iterations: 'step_time>+2%%', "
-        "'operation=mlp_dp/elapsed_ns>+5%%', 'gpu=3/exposed_comm_ns>+1ms'",
+        help="exit code 4 if B exceeds the limit beyond the noise of its iterations: "
+        "'step_time>+2%%', 'operation=mlp_dp/elapsed_ns>+5%%', 'gpu=3/exposed_comm_ns>+1ms'",
     )
     parser.add_argument(
         "--base",

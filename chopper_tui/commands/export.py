@@ -19,16 +19,16 @@ def add_options(parser: ArgumentParser) -> None:
     from chopper_core.render.exports import EXPORTS, export_format
 
     parser.add_argument(
-        "run", metavar="RUN", help="trace files with commas between, a directory, or a store"
+        "run", metavar="RUN", help="comma-separated trace files, a directory, or a store"
     )
     parser.add_argument("--to", choices=EXPORTS, required=True, metavar="FORMAT", help="see below")
     parser.add_argument(
         "-o", "--output", required=True, metavar="PATH", help="a new file or folder"
     )
     parser.add_argument("--iteration", type=int, metavar="N", help="only this iteration")
-    parser.add_argument("--gaps", action="store_true", help="idle time as rows of its own")
+    parser.add_argument("--gaps", action="store_true", help="write idle time as rows")
     parser.add_argument(
-        "--force", action="store_true", help="leave out what can't be written, not all of it"
+        "--force", action="store_true", help="leave out what can't be written instead of failing"
     )
     add_reading_options(parser)
     lines = (f"  {name:9} {export_format(name).DESCRIPTION}" for name in EXPORTS)

@@ -18,7 +18,7 @@ DESCRIPTION: Final = "Describe a run: sources, alignment, labels, and files left
 def add_options(parser: ArgumentParser) -> None:
     """The run."""
     parser.add_argument(
-        "run", metavar="RUN", help="trace files with commas between, a directory, or a store"
+        "run", metavar="RUN", help="comma-separated trace files, a directory, or a store"
     )
     parser.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
     add_reading_options(parser)

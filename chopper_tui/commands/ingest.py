@@ -27,26 +27,28 @@ DESCRIPTION: Final = "Align a run once and write it to a store: a directory to s
 def add_options(parser: ArgumentParser) -> None:
     """The run, the store, and the workers."""
     parser.add_argument(
-        "run", metavar="RUN", nargs="?", help="a directory, or trace files with commas between"
+        "run", metavar="RUN", nargs="?", help="a directory, or comma-separated trace files"
     )
     target = parser.add_mutually_exclusive_group(required=True)
-    target.add_argument("-o", "--output", metavar="STORE", help="read all and write STORE")
+    target.add_argument("-o", "--output", metavar="STORE", help="read all ranks and write STORE")
     target.add_argument(
         "--into",
         metavar="STORE",
-        help="read only, for a STORE that others read for at the same time",
+        help="only read, as one of several jobs that read ranks for STORE",
     )
     target.add_argument(
-        "--finish", metavar="STORE", help="write STORE from all that was read into it"
+        "--finish", metavar="STORE", help="write STORE from the ranks that --into has read"
     )
     parser.add_argument(
         "--engine",
         choices=("processes", "dask"),
         default="processes",
-        help="workers that read the ranks",
+        help="what reads the ranks; default: processes",
     )
     parser.add_argument(
-        "--scheduler", metavar="ADDRESS", help="of Dask: tcp://host:8786, for instance"
+        "--scheduler",
+        metavar="ADDRESS",
+        help="address of the Dask scheduler, such as tcp://host:8786",
     )
     add_reading_options(parser)
 

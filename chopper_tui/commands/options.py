@@ -19,10 +19,9 @@ Its keys: view (a screen, such as kernels), by (the split of its rows), of
 (its figure); order, columns, sort, filter, metric (the charted signal); base
 (the baseline: another path of the run, or another run); stat and over
 (a statistic over GPUs, iterations, layers); cut (1 counts truncated
-iterations); from and to, at and mark (times,
-such as 12.5ms); clock, gpu, hardware and parallel (as the options, with
-commas between), base_parallel; of several runs set (tp=2;gpt*:pp=4) and name
-({model}_{tp}).
+iterations); from and to, at and mark (times, such as 12.5ms); clock, gpu,
+hardware and parallel (as the options, comma-separated), base_parallel; of
+several runs set (tp=2;gpt*:pp=4) and name ({model}_{tp}).
 """
 
 
@@ -47,8 +46,8 @@ def add_reading_options(parser: ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="SOURCE=+S",
-        help="move telemetry whose file or format is named so, or the trace of a rank or host "
-        "(rank4), by S seconds (+1.25s)",
+        help="shift a telemetry file or format, or the trace of a rank or host (rank4), by S "
+        "seconds (+1.25s)",
     )
     parser.add_argument(
         "--gpu",
@@ -56,21 +55,21 @@ def add_reading_options(parser: ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="SOURCE:ID=GPU",
-        help="the device ID of counters or telemetry is this GPU of the run, or none",
+        help="map a device ID of counters or telemetry to this GPU of the run, or to none",
     )
     parser.add_argument(
         "--hardware",
         default="",
         metavar="NAME|FILE",
-        help="model of the GPUs (MI300X), where the files lack it or are wrong, or a .toml file "
-        "with its specification, such as the peaks that you measured",
+        help="GPU model (MI300X), if the files lack it or are wrong; or a .toml file with a "
+        "specification, such as the peaks that you measured",
     )
     parser.add_argument(
         "--base-parallel",
         type=_usage(layout_text),
         default="",
         metavar="LAYOUT",
-        help="--parallel of the baseline, where it has another layout",
+        help="the layout of the baseline, if it has another than --parallel",
     )
     add_cache_options(parser)
 
@@ -83,19 +82,21 @@ def add_cache_options(parser: ArgumentParser) -> None:
         default="",
         metavar="LAYOUT",
         help="sizes of the parallel dimensions (tp=2,pp=16, also dp, ep, cp) in Megatron's order, "
-        "or in order=tp-pp-dp, where the files lack them or are wrong",
+        "or in order=tp-pp-dp, if the files lack them or are wrong",
     )
     parser.add_argument(
         "--no-cache", action="store_true", help="read the files again and cache nothing"
     )
-    parser.add_argument("--jobs", type=_positive, metavar="N", help="processes that read traces")
+    parser.add_argument(
+        "--jobs", type=_positive, metavar="N", help="number of processes that read traces"
+    )
     parser.add_argument(
         "--max-memory",
         type=_usage(parse_size),
         default=0,
         metavar="SIZE",
-        help="what this process and its workers may allocate (500M, 2G), without the files that "
-        "they map; by default what the job has",
+        help="memory that this process and its workers may allocate (500M, 2G), not counting "
+        "mapped files; default: that of the job",
     )
 
 
@@ -126,15 +127,19 @@ def add_printing_options(parser: ArgumentParser) -> None:
 def add_table_options(parser: ArgumentParser) -> None:
     """Options of printing a table."""
     parser.add_argument(
-        "--columns", default="", metavar="A,B", help="names that `chopper metrics` lists"
+        "--columns", default="", metavar="A,B", help="columns to show; `chopper metrics` lists them"
     )
     parser.add_argument("--format", choices=FORMATS, help="default: text, or by the suffix of -o")
     parser.add_argument("--limit", type=_natural, metavar="N", help="at most N rows")
-    parser.add_argument("--width", type=_natural, metavar="N", help="cells of text; 0: all")
-    parser.add_argument("--chart", action="store_true", help="text with key figures and chart")
-    parser.add_argument("--ascii", action="store_true", help="text in ASCII characters only")
     parser.add_argument(
-        "-o", "--output", metavar="FILE", help="write it there; .md, .csv, .json, or text"
+        "--width", type=_natural, metavar="N", help="width of the text in cells; 0: unlimited"
+    )
+    parser.add_argument(
+        "--chart", action="store_true", help="print key figures and charts above the table"
+    )
+    parser.add_argument("--ascii", action="store_true", help="print ASCII characters only")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", help="write to a file: .md, .csv, .json, else text"
     )
 
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 DESCRIPTION: Final = "Settings, speed, power and heat of all runs below directories, a row each."
 EPILOG: Final = """\
-Settings of a run (model, tp, pp, microbatch …) are those given here, else of a
-manifest (chopper.json, manifest.yaml), of the job's .yaml, or of the name.
+Settings of a run (model, tp, pp, microbatch …) come from --set and --name,
+else from a manifest (chopper.json, manifest.yaml), the job's .yaml, or names.
   chopper runs sweep --name '{model}_{tp}-{pp}_{mbs}' --sort step_time_ns
   chopper runs sweep --by model --base best
   chopper runs sweep --sweep microbatch --of tokens_per_j
@@ -40,9 +40,14 @@ def add_options(parser: ArgumentParser) -> None:
     add_run_set_options(parser)
     parser.add_argument("--by", default="", metavar="SETTING", help="group by a setting")
     parser.add_argument(
-        "--sort", default="", metavar="COLUMN", help="--sort=-COLUMN: largest first"
+        "--sort",
+        default="",
+        metavar="COLUMN",
+        help="sort by a column; --sort=-COLUMN: largest first",
     )
-    parser.add_argument("--filter", default="", metavar="TERMS", help="such as 'tp:2 status:ok'")
+    parser.add_argument(
+        "--filter", default="", metavar="TERMS", help="show matching runs, such as 'tp:2 status:ok'"
+    )
     parser.add_argument(
         "--base", default="", metavar="RUN", help="divide figures by this run's; `best`: by the "
         "best of the group"

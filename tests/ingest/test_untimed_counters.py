@@ -119,7 +119,7 @@ def test_the_person_says_what_the_gpu_is(folder: Path, run: Run) -> None:
     said = open_run(str(folder), overrides=overrides_of(hardware="MI300X"))
     assert run.hardware is None and said.hardware is not None
     assert said.hardware.name == "MI300X"
-    with pytest.raises(UsageError, match="'MI9' is an unknown GPU; known are MI300X"):
+    with pytest.raises(UsageError, match="'MI9' is an unknown GPU; known models: MI300X"):
         open_run(str(folder), overrides=overrides_of(hardware="MI9"))
     view = parse("R?hardware=MI300X")
     assert view.overrides.hardware == "MI300X" and parse(render(view)) == view

@@ -67,7 +67,7 @@ def runs_frame(run: RunSet, view: View, *, wait: bool = False) -> Frame:
     settings = settings_of(rows)
     group = view.by
     if group and group not in settings and rows and not reading.waiting:
-        raise UsageError(f"no run has the setting {group!r}; they have {', '.join(settings)}")
+        raise UsageError(f"no run has the setting {group!r}; the runs have {', '.join(settings)}")
     known: dict[str, Values] = {}
 
     def values(name: str) -> Values:
