@@ -15,6 +15,7 @@ from pathlib import Path
 from threading import Event
 from typing import Any, ClassVar, Final
 
+from rich.console import RenderableType
 from textual import events, on, work
 from textual.app import App, SystemCommand
 from textual.await_complete import AwaitComplete
@@ -45,7 +46,7 @@ from chopper_tui.screen import Explorer
 from chopper_tui.screen_data import LaneLines, ScreenData
 from chopper_tui.steps import run_in_thread
 from chopper_tui.terminal import glyphs_of
-from chopper_tui.textual_internals import perform_key
+from chopper_tui.textual_internals import ShownCells, perform_key
 from chopper_tui.widgets.dialogs import ActionPalette, Sought
 from chopper_tui.widgets.loading import LoadingScreen
 from chopper_tui.widgets.prompt import PromptLine
@@ -107,6 +108,7 @@ class ChopperApp(App[None], inherit_bindings=False):
         """
         super().__init__(ansi_color=True)
         self._as_text = as_text
+        self._shown = ShownCells()
         self._glyphs = glyphs or glyphs_of(sys.__stderr__ or sys.stderr)
         self.failure: ChopperError | None = None
         """Why the run or the view can't be shown; the app has left then."""
@@ -172,6 +174,8 @@ class ChopperApp(App[None], inherit_bindings=False):
             self.journal.take(event)
         if isinstance(event, events.InputEvent) and not self.screen_stack:
             return
+        if isinstance(event, events.Resize):
+            self._shown.forget()
         if not isinstance(event, events.Key | events.Paste) or event.is_forwarded:
             if isinstance(event, _TURNS) and isinstance(self.screen, Explorer):
                 self.screen.unsay()
@@ -269,7 +273,11 @@ class ChopperApp(App[None], inherit_bindings=False):
     @on(Driver.SignalResume)
     def redraw(self) -> None:
         """Redraw everything: the shell had the terminal."""
+        self._shown.forget()
         self.refresh(layout=True)
+
+    def _display(self, screen: Screen[Any], renderable: RenderableType | None) -> None:
+        super()._display(screen, self._shown.changes(renderable))
 
     def on_resize(self) -> None:
         """Check again later: of several changes at once the last may be missed."""

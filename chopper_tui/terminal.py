@@ -21,10 +21,6 @@ _NARROW_FONTS: Final = ("linux", "vt100", "vt220")
 _OLD: Final = (*_NARROW_FONTS, "putty", "screen")
 _NEW: Final = re.compile(r"\x1b(?:\[[<>=][\d;]*u|\[\?\d+\$p|\]22;[^\x07\x1b]*(?:\x07|\x1b\\))")
 """Of keys that tell more (kitty), asking for modes (DECRQM), and the pointer's shape (OSC 22)."""
-_NEXT_LINE: Final = re.compile(r"(?:\x1b\[(\d+);\d+H)?\n\x1b\[(\d+);(\d+)H")
-"""Textual ends a line by moves that the move to the next one undoes."""
-
-
 _RESET: Final = re.compile(r"\x1b\[0m\x1b\[(?=[1-9][\d;]*m)")
 """Between pieces in two styles: one sequence can reset and set."""
 
@@ -91,12 +87,5 @@ def understood(output: str) -> str:
 
 
 def terse(output: str) -> str:
-    """The same on the screen in fewer bytes: of moves between lines, and of changes of style."""
-    return _RESET.sub("\x1b[0;", _NEXT_LINE.sub(_next_line, output))
-
-
-def _next_line(moves: re.Match[str]) -> str:
-    before, line, column = moves.groups()
-    if before is not None and int(line) == int(before) + 1 and column == "1":
-        return "\r\n"
-    return f"\x1b[{line};{column}H"
+    """The same on the screen in fewer bytes: of changes of style."""
+    return _RESET.sub("\x1b[0;", output)

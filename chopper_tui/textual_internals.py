@@ -5,19 +5,23 @@ Textual has no public way to read a screen as text, only as a picture (`export_s
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
 
+from rich.cells import get_character_cell_size
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
-from textual._compositor import ChopsUpdate, Compositor
+from textual._compositor import ChopsUpdate, CompositorUpdate, LayoutUpdate
 from textual.app import App
 from textual.color import TRANSPARENT
 from textual.geometry import Size
 from textual.keys import _character_to_key
 from textual.renderables.background_screen import BackgroundScreen
 from textual.screen import Screen
+from textual.strip import Strip
 from textual.widgets import OptionList
 
 if TYPE_CHECKING:
@@ -27,29 +31,96 @@ key_of_character = _character_to_key
 """A character's key as bindings name it: `[` is `left_square_bracket`."""
 
 
-class CellCompositor(Compositor):
-    """Paints the cells of an update only; Textual's begins each at the left edge of its widget."""
+class ShownCells:
+    """The cells that the terminal shows, whichever screen drew them; updates send what differs."""
 
-    def render_partial_update(self) -> ChopsUpdate | None:
-        """The update of what changed."""
-        update = super().render_partial_update()
-        return update and CellsUpdate(update.chops, update.spans, update.chop_ends)
+    def __init__(self) -> None:
+        """Nothing is known of the terminal yet."""
+        self._lines: dict[int, list[_Cell | None]] = {}
+
+    def forget(self) -> None:
+        """The terminal may show something else: the next update sends all of its cells."""
+        self._lines.clear()
+
+    def changes(self, update: Any) -> Any:
+        """The cells of an update of the whole screen, or of parts of it, that differ."""
+        is_update = isinstance(update, LayoutUpdate | ChopsUpdate)
+        return ChangedCells(self, update) if is_update else update
+
+    def take(self, y: int, x: int, strip: Strip) -> Iterator[tuple[int, Strip]]:
+        """Remember cells that begin at a place; where those that differ begin, and what they are.
+
+        Lines with characters that are no cell wide, or two, are sent whole.
+        """
+        line, end = self._lines.setdefault(y, []), x + strip.cell_length
+        line += [None] * (end - len(line))
+        before = line[x:end]
+        if not all(_is_one_cell_each(segment.text) for segment in strip):
+            line[x:end] = [None] * len(before)
+            yield x, strip
+            return
+        after: list[_Cell | None] = [(char, part.style) for part in strip for char in part.text]
+        line[x:end] = after
+        differing = [at for at, cell in enumerate(after) if cell != before[at]]
+        first = 0
+        for place, at in enumerate(differing, 1):
+            if place == len(differing) or differing[place] - at > _MIN_GAP:
+                begin = differing[first]
+                yield x + begin, strip.crop(begin, at + 1)
+                first = place
 
 
-class CellsUpdate(ChopsUpdate):
-    """Cells of the screen that changed."""
+_Cell = tuple[str, Style | None]
+_MIN_GAP: Final = 5
+"""Cells between two that differ from which moving over them takes fewer bytes."""
+
+
+@lru_cache(maxsize=4096)
+def _is_one_cell_each(text: str) -> bool:
+    return text.isascii() or all(get_character_cell_size(char) == 1 for char in text)
+
+
+class ChangedCells(CompositorUpdate):
+    """The cells of an update that differ from those that the terminal shows."""
+
+    def __init__(self, shown: ShownCells, update: LayoutUpdate | ChopsUpdate) -> None:
+        self._shown = shown
+        self._update = update
 
     def render_segments(self, console: Console) -> str:
-        """The cells as a terminal takes them."""
+        """The cells as a terminal takes them, each line's after a move to it."""
         sequences: list[str] = []
-        for y, begin, end in self.spans:
-            for stop, (x, strip) in zip(self.chop_ends[y], self.chops[y].items(), strict=False):
+        at = -1, -1
+        for y, x, strip in self._parts():
+            for begin, cells in self._shown.take(y, x, strip):
+                if (y, begin) != at:
+                    sequences.append(_move(at, (y, begin)))
+                sequences.append(cells.render(console))
+                at = y, begin + cells.cell_length
+        return "".join(sequences)
+
+    def _parts(self) -> Iterator[tuple[int, int, Strip]]:
+        """Line, column and cells of what is drawn."""
+        if isinstance(self._update, LayoutUpdate):
+            for y, strips in enumerate(self._update.strips, self._update.region.y):
+                yield y, self._update.region.x, Strip.join(strips)
+            return
+        for y, begin, end in self._update.spans:
+            line = self._update.chops[y].items()
+            for stop, (x, strip) in zip(self._update.chop_ends[y], line, strict=False):
                 first, last = max(begin, x), min(end, stop)
                 if strip is not None and first < last:
-                    cells = strip.crop(first - x, last - x)
-                    sequences += (f"\x1b[{y + 1};{first + 1}H", cells.render(console))
-            sequences.append("\n")
-        return "".join(sequences[:-1])
+                    yield y, first, strip.crop(first - x, last - x)
+
+
+def _move(before: tuple[int, int], after: tuple[int, int]) -> str:
+    """From behind the cells that were written last to others, by lines and columns from 0."""
+    (y, x), (line, column) = before, after
+    if line == y and column > x:
+        return f"\x1b[{column - x}C"
+    if line == y + 1 and not column and y >= 0:
+        return "\r\n"
+    return f"\x1b[{line + 1};{column + 1}H"
 
 
 class DimmedScreen(BackgroundScreen):

@@ -150,19 +150,34 @@ def cached(run: Run, view: View, ask: Callable[[View], ViewResult]) -> ViewResul
     """The result of a view, asked once: sort, filter and columns don't change it."""
     plain = _plain(view)
     large = _CACHED_ROWS // max(len(run.table), 1)
+
+    def asked() -> ViewResult | NothingToShow:
+        try:
+            return ask(plain)
+        except NothingToShow as reason:
+            return reason  # finding it out may have taken long, too
+
     known = run.memo(
         ("view", plain),
-        lambda: ask(plain),
+        asked,
         keep=_CACHED_RESULTS,
         keep_large=max(_CACHED_LARGE_RESULTS, min(_CACHED_RESULTS, large)),
-        is_large=lambda result: result.nodes is None or result.nodes.holds_rows,
+        is_large=_is_large,
     )
+    if isinstance(known, NothingToShow):
+        raise NothingToShow(*known.args)
 
     def opens(row: int) -> View:
         opened = known.opens(row)
         return view if opened == plain else opened
 
     return replace(known, opens=opens)
+
+
+def _is_large(result: ViewResult | NothingToShow) -> bool:
+    if isinstance(result, NothingToShow):
+        return False
+    return result.nodes is None or result.nodes.holds_rows
 
 
 def _frame(run: Run, view: View, result: ViewResult) -> Frame:

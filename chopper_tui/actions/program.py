@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from msgspec.structs import replace
 
@@ -11,6 +11,7 @@ from chopper_core.model.view import View
 from chopper_core.util.errors import UsageError
 from chopper_tui.completions import address_completions, arguments_of, completions
 from chopper_tui.keymap import CHOPPER, action, find_command
+from chopper_tui.widgets.pane import DrawingApp
 
 if TYPE_CHECKING:
     from chopper_tui.screen import Explorer
@@ -93,7 +94,7 @@ def theme(screen: Explorer, argument: str) -> None:
 def redraw(screen: Explorer, _: str) -> None:
     """Draw the whole screen again."""
     screen.app.clear_notifications()
-    screen.refresh(layout=True)
+    cast(DrawingApp, screen.app).redraw()
 
 
 @action(CHOPPER, title="Return to a crash")

@@ -26,7 +26,6 @@ from chopper_tui.keymap import Action
 from chopper_tui.screen.charts import Charts
 from chopper_tui.screen_data import ScreenData
 from chopper_tui.steps import LOADING, StepQueue, run_in_thread
-from chopper_tui.textual_internals import CellCompositor
 from chopper_tui.widgets.cards import CardsPane
 from chopper_tui.widgets.chart_panes import PicturePane, SignalPane
 from chopper_tui.widgets.detail import DetailPane, GpuPane
@@ -64,7 +63,6 @@ class ScreenParts(Charts):
         self._fitted_to = Size(0, 0)
         """The size of the terminal that the parts have their room in."""
         self._status_lines = 1
-        self._compositor = CellCompositor()
 
     def action_perform(self, action_id: str, argument: str = "") -> None:
         """Perform an action of the registry."""

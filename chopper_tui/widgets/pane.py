@@ -31,7 +31,7 @@ def strip_of(pieces: Pieces, width: int, inks: Inks, rest: str = "text") -> Stri
 
 
 class DrawingApp(Protocol):
-    """The part of the app that widgets need: how to draw."""
+    """The part of the app that its parts need: how to draw."""
 
     @property
     def inks(self) -> Inks:
@@ -40,6 +40,9 @@ class DrawingApp(Protocol):
     @property
     def glyphs(self) -> Glyphs:
         """The characters to draw with."""
+
+    def redraw(self) -> None:
+        """Draw everything again, whatever the terminal shows."""
 
 
 class ChopperWidget(Widget):

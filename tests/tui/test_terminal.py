@@ -13,14 +13,19 @@ from pathlib import Path
 
 import pyte
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from rich.console import Console
 from rich.segment import Segment
+from rich.style import Style
+from textual._compositor import ChopsUpdate, CompositorUpdate, LayoutUpdate
+from textual.geometry import Size
 from textual.strip import Strip
 
 from chopper_core.render.glyphs import ASCII, UNICODE
 from chopper_tui.driver import HUNG_UP
 from chopper_tui.terminal import can_draw, glyphs_of, prepare_environment, terse
-from chopper_tui.textual_internals import CellsUpdate
+from chopper_tui.textual_internals import ShownCells
 from tests.tui.terminal_harness import ROOT, Terminal
 
 SHOWN = "4 of 4 rows"
@@ -74,9 +79,11 @@ def test_a_stop_from_outside_and_another_size_leave_the_terminal_whole(
         terminal.signal(signal.SIGCONT)
         terminal.until(lambda: SHOWN.encode() in terminal.output[before:])
         terminal.until_text(SHOWN)
-        # A second one finds the program running.
+        # A second one finds the program running: it takes the terminal anew, and draws all of it.
+        before = len(terminal.output)
         terminal.signal(signal.SIGCONT)
-        terminal.quiet()
+        terminal.until(lambda: SHOWN.encode() in terminal.output[before:].rpartition(b"?1049h")[2])
+        terminal.quiet(0.5)
         terminal.send("q")
         assert terminal.wait() == 0
         assert terminal.is_restored()
@@ -310,8 +317,44 @@ def test_without_the_mouse() -> None:
 def test_an_update_is_of_its_cells_alone() -> None:
     """Textual's begins at the left edge of the widget."""
     strip = Strip([Segment("time "), Segment("12.5 µs"), Segment(" busy")])
-    update = CellsUpdate([{0: strip}], [(0, 6, 9), (0, 12, 14)], [[17]])
-    assert update.render_segments(Console(color_system=None)) == "\x1b[1;7H2.5\n\x1b[1;13H b"
+    update = ChopsUpdate([{0: strip}], [(0, 6, 9), (0, 12, 14)], [[17]])
+    assert sent(ShownCells(), update) == "\x1b[1;7H2.5\x1b[3C b"
+
+
+def sent(shown: ShownCells, update: CompositorUpdate) -> str:
+    changes = shown.changes(update)
+    assert isinstance(changes, CompositorUpdate)
+    return changes.render_segments(Console(color_system="truecolor", force_terminal=True))
+
+
+WORDS = st.sampled_from(["a", "b1", " ", "   ", "│", "█", "字", "e\u0301", "a字a"])
+TEXTS = st.lists(WORDS, max_size=6).map("".join)
+INKS = st.sampled_from([None, Style(bold=True), Style(color="#112233"), Style(bgcolor="#445566")])
+
+
+@given(st.lists(st.lists(st.lists(st.tuples(TEXTS, INKS), max_size=4), max_size=4), max_size=5))
+@settings(max_examples=20)
+def test_only_cells_that_differ_are_sent_and_the_screen_is_whole(
+    screens: list[list[list[tuple[str, Style | None]]]],
+) -> None:
+    size = Size(24, 4)
+    shown, screen, plain = ShownCells(), pyte.Screen(*size), pyte.Screen(*size)
+    for lines in screens:
+        strips = [
+            Strip([Segment(text, ink) for text, ink in line]).adjust_cell_length(24)
+            for line in [*lines, *[[]] * 4][:4]
+        ]
+        whole = LayoutUpdate([[each] for each in strips], size.region)
+        pyte.Stream(screen).feed(terse(sent(shown, whole)))
+        pyte.Stream(plain).feed(terse(sent(ShownCells(), whole)))
+        assert screen.display == plain.display
+        assert [dict(screen.buffer[y]) for y in range(4)] == [
+            dict(plain.buffer[y]) for y in range(4)
+        ]
+        part = ChopsUpdate([{0: strips[0]}], [(0, 2, 20)], [[24]])
+        assert not sent(shown, part) or not strips[0].text.isascii()
+    shown.forget()
+    assert not screens or sent(shown, whole)
 
 
 @pytest.mark.sweep
@@ -344,11 +387,6 @@ def test_bytes_to_the_terminal(size: tuple[int, int], case: str, move: int, page
 @pytest.mark.parametrize(
     ("output", "shorter"),
     [
-        ("a\x1b[2;9H\n\x1b[3;1Hb", "a\r\nb"),
-        ("a\x1b[2;9H\n\x1b[3;4Hb", "a\x1b[3;4Hb"),
-        ("a\x1b[2;9H\n\x1b[5;1Hb", "a\x1b[5;1Hb"),
-        ("a\n\x1b[3;1Hb", "a\x1b[3;1Hb"),
-        ("a\nb\x1b[2;1Hc", "a\nb\x1b[2;1Hc"),
         ("\x1b[31ma\x1b[0m\x1b[1;38;5;9mb\x1b[0mc", "\x1b[31ma\x1b[0;1;38;5;9mb\x1b[0mc"),
         ("\x1b[31ma\x1b[0m\x1b[2;1Hb", "\x1b[31ma\x1b[0m\x1b[2;1Hb"),
     ],

@@ -28,6 +28,10 @@ _CHUNKED: Final = re.compile(
     re.IGNORECASE,
 )
 _NUMBERED: Final = re.compile(r"(?:micro[ _-]?batch|\bmb)[ _#:=-]*(\d+)", re.IGNORECASE)
+_NO_STAGES: Final = (
+    "no pipeline: the traces have no sends and receives between stages, and no annotation names "
+    "microbatches"
+)
 
 
 class Blocks(Struct, frozen=True, eq=False):
@@ -62,13 +66,19 @@ class Blocks(Struct, frozen=True, eq=False):
 def between_stages(run: Run) -> Mask:
     """Which activities send or receive between stages: point to point, or in a pp group."""
     table = told_apart(run)
-    is_pairwise = np.array([bool(_PAIRWISE.search(name)) for name in table.operations], np.bool_)
-    of_pp = [code for code, kind in group_kinds(run).items() if kind == "pp"]
+    is_pairwise, of_pp = _stage_marks(run)
     found: Mask = np.isin(table.group, of_pp)
     if is_pairwise.any():
         found |= is_pairwise[table.operation] & (table.operation != NO_LABEL)
     found &= table.kind == Kind.COMM
     return found
+
+
+def _stage_marks(run: Run) -> tuple[Mask, list[int]]:
+    """Which operations are point to point, and the codes of pp groups."""
+    table = told_apart(run)
+    is_pairwise = np.array([bool(_PAIRWISE.search(name)) for name in table.operations], np.bool_)
+    return is_pairwise, [code for code, kind in group_kinds(run).items() if kind == "pp"]
 
 
 def blocks_of(run: Run, view: View) -> Blocks:
@@ -98,21 +108,25 @@ def blocks_of(run: Run, view: View) -> Blocks:
 def _blocks(run: Run) -> Blocks:
     """The microbatches of a run."""
     table = run.table
-    rows = np.arange(len(table))
-    wanted = np.isin(table.phase[rows], _PHASES) & (table.kind[rows] != Kind.COPY)
-    rows = rows[wanted & (table.iteration[rows] != NO_LABEL)]
+    wanted = np.isin(table.phase, _PHASES) & (table.kind != Kind.COPY)
+    rows = np.flatnonzero(wanted & (table.iteration != NO_LABEL))
+    given = table.measured.get(MICROBATCH)
+    numbers = _numbers_of_operations(run, _NUMBERED)
+    # Most runs have no pipeline, and sorting all rows to find none takes seconds.
+    if len(rows) and given is None and not (numbers != NO_LABEL).any():
+        is_pairwise, of_pp = _stage_marks(run)
+        if not (is_pairwise.any() or of_pp):
+            raise NothingToShow(_NO_STAGES)
     order = np.lexsort((table.start_ns[rows], table.iteration[rows], table.gpu[rows]))
     rows = rows[order]
     if not len(rows):
         raise NothingToShow("no pipeline: the run has no forward or backward work")
-    given = table.measured.get(MICROBATCH)
     if given is not None:
         known = np.isfinite(given[rows]) & (table.kind[rows] == Kind.COMPUTE)
         chunk = table.measured.get(CHUNK)
         parts = np.zeros(len(rows)) if chunk is None else chunk[rows]
         number = given[rows[known]].astype(np.int64)
         return _made(run, rows[known], number, "the schedule", parts[known].astype(np.int64))
-    numbers = _numbers_of_operations(run, _NUMBERED)
     named = numbers[table.operation[rows]] if len(numbers) else np.full(len(rows), NO_LABEL)
     p2p = between_stages(run)[rows]
     if (named[~p2p & (table.kind[rows] == Kind.COMPUTE)] != NO_LABEL).all():
@@ -120,10 +134,7 @@ def _blocks(run: Run) -> Blocks:
         chunks = chunk_of[table.operation[rows[~p2p]]]
         return _made(run, rows[~p2p], named[~p2p], "annotations", chunks)
     if not p2p.any():
-        raise NothingToShow(
-            "no pipeline: the traces have no sends and receives between stages, and no annotation "
-            "names microbatches"
-        )
+        raise NothingToShow(_NO_STAGES)
     before = np.concatenate([[False], p2p[:-1]])
     begins = run_mask(table.gpu[rows], table.iteration[rows], table.phase[rows]) | before
     # Work after a send or receive begins a microbatch.
