@@ -92,7 +92,7 @@ def test_a_stop_from_outside_and_another_size_leave_the_terminal_whole(
 def test_a_continuation_in_the_middle_of_a_write_blocks_nothing() -> None:
     with Terminal("continued") as terminal:
         terminal.until_text(SHOWN)
-        terminal.quiet()
+        terminal.quiet(0.7)  # a key that comes while it takes the terminal is lost
         terminal.send("q")
         assert terminal.wait() == 0
         assert terminal.is_restored()
