@@ -40,7 +40,7 @@ def scope_lines(
     run: Run, view: View, width: int, glyphs: Glyphs, paint: Paint = plain
 ) -> list[str]:
     """The key figures of a node and the chart of its signal, as lines of text."""
-    from chopper_core.query.signal_chart import signal_chart
+    from chopper_core.query.children import signal_chart
     from chopper_tui.draw import signal_plot as plot
     from chopper_tui.draw.figures import figures_of
     from chopper_tui.draw.pieces import painted_line

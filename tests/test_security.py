@@ -22,7 +22,7 @@ from chopper_core.model.view import View
 from chopper_core.render import render
 from chopper_core.render.exports import ExportOptions, export
 from chopper_core.render.text import as_html
-from chopper_core.sources.chakra.files import EtFile
+from chopper_core.sources.chakra.et import EtFile
 from chopper_core.store.format import RUN, STORE_INDEX
 from chopper_core.store.reader import read_store
 from chopper_core.store.writer import write_store

@@ -14,10 +14,9 @@ from chopper_core.align.host import Backward, Host, Links
 from chopper_core.align.intervals import NOWHERE, Intervals, Points, parents, union
 from chopper_core.align.kernel_classes import ATTENTION_CLASS, kernel_class
 from chopper_core.align.labels import REACH, Labels, Order, contexts, like_context
-from chopper_core.align.layers import annotated_layers, layer_windows
+from chopper_core.align.layers import annotated_layers, layer_windows, read_shapes
 from chopper_core.align.modules import Modules
 from chopper_core.align.phases import SCHEDULED
-from chopper_core.align.shapes import read_shapes
 from chopper_core.align.steps import batch_of
 from chopper_core.model.table import NO_LABEL, Kind, Phase, Rule
 from chopper_core.util.arrays import Index, Int8, Int32, Mask

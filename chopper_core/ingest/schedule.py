@@ -16,7 +16,7 @@ from chopper_core.model.run import NO_DEVICE, Gpu, Run, Source
 from chopper_core.model.table import NO_LABEL, NO_TIME, KernelTable, Rule, concatenate, empty_table
 from chopper_core.model.tree import level_order
 from chopper_core.sources.registry import Family, discover
-from chopper_core.sources.schedules.schedule import NO_MICROBATCH, Schedule
+from chopper_core.sources.schedules import NO_MICROBATCH, Schedule
 from chopper_core.util.errors import DataError
 from chopper_core.util.grouping import distinct
 from chopper_core.util.progress import Progress

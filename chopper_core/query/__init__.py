@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from chopper_core.metrics import Scope, Values, metric_named, numbered
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
-from chopper_core.query.coverage import Coverage
+from chopper_core.query.marks import Coverage
 
 __all__ = ["figures"]
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from chopper_core.model.attributes import attribute_text
 from chopper_core.query.frame import Frame
-from chopper_core.query.outliers import INKS, tints
+from chopper_core.query.marks import INKS, tints
 from chopper_core.render.cells import (
     SENTENCES,
     ColumnText,

@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from chopper_core.sources.registry import Recognised, Unusable
-from chopper_core.sources.shared.bytes import ByteSource
+from chopper_core.sources.shared.bytes import ByteSource, open_read_only, unwritten
 from chopper_core.sources.shared.columns import Interner, int_column
-from chopper_core.sources.shared.database import open_read_only, unwritten
 from chopper_core.sources.shared.losses import ABSENT, Losses
 from chopper_core.sources.shared.text import FileHead
 from chopper_core.sources.trace import (

@@ -18,12 +18,11 @@ from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.run_set import RunSet
 from chopper_core.model.view import View
-from chopper_core.query.children import children, filter_note, ordered, run_notes
-from chopper_core.query.coverage import Coverage
+from chopper_core.query.children import children, filter_note, means_of, ordered, run_notes
 from chopper_core.query.derived import instance_levels, statistic_of
 from chopper_core.query.filter import Rows, matching
 from chopper_core.query.frame import Frame
-from chopper_core.query.signal_chart import means_of
+from chopper_core.query.marks import Coverage
 from chopper_core.util import debug
 from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.errors import NothingToShow, UsageError

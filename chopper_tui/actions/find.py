@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from chopper_core.metrics import METRICS
-from chopper_core.query.outliers import FACTOR, MAD_TO_SIGMA, outliers
+from chopper_core.query.marks import FACTOR, MAD_TO_SIGMA, outliers
 from chopper_core.render.cells import cell_width, crumb, display_name, elide, scale_of
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.render.names import fitting_names

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from chopper_core.metrics import METRICS
 from chopper_core.model.signals import Signal
 from chopper_core.model.units import Unit
-from chopper_core.query.signal_chart import SignalChart
+from chopper_core.query.children import SignalChart
 from chopper_core.render.cells import ColumnScale, scale_of
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.util.arrays import Float64

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from chopper_core.model.signals import Signal
 from chopper_core.query.frame import Frame
-from chopper_core.query.outliers import INKS, Tint, tints
+from chopper_core.query.marks import INKS, Tint, tints
 from chopper_core.render.cells import (
     SENTENCES,
     ColumnText,

@@ -155,7 +155,7 @@ def test_any_run_reads_back_as_it_was(
 
 
 def test_durations_keep_their_sum_in_whole_microseconds(tmp_path: Path) -> None:
-    from chopper_core.sources.chakra.files import EtFile
+    from chopper_core.sources.chakra.et import EtFile
 
     run = run_of([Row(1000 * i, 333, stream=i % 2) for i in range(100)])
     export(run, "chakra", tmp_path / "out")
@@ -405,7 +405,7 @@ def _first_come_us(path: Path) -> int:
 
     Streams that run beside each other are what it lacks against Chopper's schedule.
     """
-    from chopper_core.sources.chakra.files import EtFile
+    from chopper_core.sources.chakra.et import EtFile
 
     with EtFile(path) as file:
         nodes = {each.id: each for each in file}

@@ -21,7 +21,7 @@ from chopper_core.model.view import View
 from chopper_core.render import as_json, as_text
 from chopper_core.render.exports import ExportOptions, export
 from chopper_core.render.glyphs import UNICODE
-from chopper_core.sources.chakra.files import EtFile, write_et
+from chopper_core.sources.chakra.et import EtFile, write_et
 from chopper_core.sources.chakra.lint import lint
 from chopper_core.sources.chakra.schema import Attribute, CommType, Metadata, Node, NodeType
 from chopper_core.store.reader import read_store

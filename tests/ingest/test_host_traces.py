@@ -21,7 +21,7 @@ from chopper_core.model.table import Kind
 from chopper_core.render import info
 from chopper_core.render.exports import export
 from chopper_core.sources.chakra import host_trace
-from chopper_core.sources.chakra.files import EtFile
+from chopper_core.sources.chakra.et import EtFile
 from chopper_core.util.errors import DataError
 from tests.realdata.conftest import FOLDER
 

@@ -19,7 +19,7 @@ import pytest
 from chopper_core.ingest.open import open_run
 from chopper_core.model.run import Run
 from chopper_core.render.exports import export
-from chopper_core.sources.chakra.files import EtFile, write_et
+from chopper_core.sources.chakra.et import EtFile, write_et
 from chopper_core.sources.chakra.lint import lint
 from chopper_core.sources.chakra.schema import Attribute, Metadata, Node, NodeType
 from tests.demo import demo_run

@@ -17,7 +17,7 @@ from chopper_core.model.table import ADDITIVE, LEVELS, NO_TIME, STATES, Kind, Ph
 from chopper_core.model.tree import Tree
 from chopper_core.model.view import View
 from chopper_core.query import figures
-from chopper_core.query.signal_chart import signal_chart
+from chopper_core.query.children import signal_chart
 from chopper_core.util.errors import NoSuchNode
 from chopper_core.views.query import query
 

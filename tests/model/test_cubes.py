@@ -20,9 +20,9 @@ from chopper_core.model.signals import IntegralCurve, LazyCurves, share_running
 from chopper_core.model.table import LEVELS, KernelTable
 from chopper_core.model.tree import Tree, in_order, level_order
 from chopper_core.model.view import View
+from chopper_core.query import children as charts_module
 from chopper_core.query import figures
-from chopper_core.query import signal_chart as charts_module
-from chopper_core.query.signal_chart import signal_chart
+from chopper_core.query.children import signal_chart
 from chopper_core.util.errors import NoSuchNode
 from chopper_core.views.find import find
 from chopper_core.views.query import query

@@ -11,7 +11,7 @@ from chopper_core.metrics import METRICS, Metric, Values, column
 from chopper_core.model.table import NO_LABEL_TEXT
 from chopper_core.model.view import View
 from chopper_core.query.frame import Frame
-from chopper_core.query.outliers import Tint, tints
+from chopper_core.query.marks import Tint, tints
 from chopper_core.views.query import query
 from tests.tui.explorer import sample_run
 

@@ -17,7 +17,7 @@ from chopper_core.model.parallel import ProcessGroup
 from chopper_core.model.run import Run
 from chopper_core.model.table import Kind
 from chopper_core.render.exports import ExportOptions, export
-from chopper_core.sources.chakra.files import EtFile, write_et
+from chopper_core.sources.chakra.et import EtFile, write_et
 from chopper_core.sources.chakra.lint import GROUP_FILE, lint
 from chopper_core.sources.chakra.schema import Attribute, CommType, Metadata, Node, NodeType
 from chopper_core.util.errors import DataError

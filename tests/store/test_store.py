@@ -25,7 +25,7 @@ from chopper_core.model.overrides import overrides_of
 from chopper_core.model.run import Run
 from chopper_core.model.signals import CpuSamples, IntegralCurve
 from chopper_core.model.table import COLUMNS
-from chopper_core.query.signal_chart import signal_chart
+from chopper_core.query.children import signal_chart
 from chopper_core.render import info, render
 from chopper_core.store import format as store_format
 from chopper_core.store import reader as store

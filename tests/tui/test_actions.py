@@ -9,7 +9,7 @@ from inspect import signature
 import pytest
 from textual import events
 
-from chopper_core.query.outliers import RULE
+from chopper_core.query.marks import RULE
 from chopper_core.util.errors import UsageError
 from chopper_tui.actions import ACTIONS
 from chopper_tui.keymap import GROUPS, Action, find_command, key_table

@@ -10,7 +10,7 @@ from chopper_core.model.address import parse, render
 from chopper_core.model.charts import HeatMap
 from chopper_core.model.run import scope_of
 from chopper_core.model.view import ALL_TIME, View, Window, enter, up
-from chopper_core.query.signal_chart import signal_chart
+from chopper_core.query.children import signal_chart
 from chopper_core.render.glyphs import ASCII, UNICODE, Glyphs
 from chopper_core.util.errors import UsageError
 from chopper_core.views.query import query

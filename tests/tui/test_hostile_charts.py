@@ -38,7 +38,7 @@ from chopper_core.model.charts import (
 from chopper_core.model.signals import Signal
 from chopper_core.model.units import Unit
 from chopper_core.model.view import Interval, View
-from chopper_core.query.signal_chart import SignalChart
+from chopper_core.query.children import SignalChart
 from chopper_core.render.cells import cell_width
 from chopper_core.render.glyphs import ASCII, UNICODE
 from chopper_core.util.errors import UsageError

@@ -15,7 +15,7 @@ from rich.color import Color, ColorType
 from chopper_core.model.signals import Signal
 from chopper_core.model.units import Unit
 from chopper_core.model.view import View
-from chopper_core.query.signal_chart import SignalChart
+from chopper_core.query.children import SignalChart
 from chopper_core.render.glyphs import ASCII, UNICODE
 from chopper_core.views.query import query
 from chopper_tui.draw import signal_plot as plot

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from chopper_core.model.run import Run
 from chopper_core.model.table import Phase
 from chopper_core.model.view import View, with_signal
-from chopper_core.query.signal_chart import SignalChart
+from chopper_core.query.children import SignalChart
 from chopper_core.render.glyphs import UNICODE, sparkline
 from chopper_core.util.progress import Cancelled
 from chopper_core.views.query import query

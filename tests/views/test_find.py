@@ -12,7 +12,7 @@ import pytest
 from chopper_core.metrics import Values
 from chopper_core.model.table import LEVELS, STATES
 from chopper_core.model.view import View, filtered
-from chopper_core.query.outliers import outliers
+from chopper_core.query.marks import outliers
 from chopper_core.util.errors import UsageError
 from chopper_core.views.find import find, hit_rows
 from chopper_core.views.query import query

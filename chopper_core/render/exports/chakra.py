@@ -38,7 +38,7 @@ from chopper_core.render.exports.communicators import (
     transfers,
     unmatched,
 )
-from chopper_core.sources.chakra.files import write_et
+from chopper_core.sources.chakra.et import write_et
 from chopper_core.sources.chakra.graph import IO_SIDES
 from chopper_core.sources.chakra.lint import FEEDER_TYPES, GROUP_FILE, WORLD
 from chopper_core.sources.chakra.schema import (

@@ -14,8 +14,8 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 from numpy.typing import NDArray
 
-from chopper_core.sources.counters.agents import fuller_agent, same_agent
 from chopper_core.sources.counters.pass_alignment import aligned, same_ids
+from chopper_core.sources.counters.references import fuller_agent, same_agent
 from chopper_core.sources.counters.tables import dispatch_order
 from chopper_core.sources.dispatches import Dispatches, DispatchRun, SampledCounter
 from chopper_core.sources.shared.columns import Interner

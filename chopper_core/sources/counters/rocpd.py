@@ -16,7 +16,7 @@ import numpy as np
 
 from chopper_core.model.hardware import Agent, CounterInfo, counter_info, counter_infos
 from chopper_core.sources import rpd
-from chopper_core.sources.counters.agents import UNKNOWN_NODE, AgentTable, gpus_by_id
+from chopper_core.sources.counters.references import UNKNOWN_NODE, AgentTable, gpus_by_id
 from chopper_core.sources.counters.rocpd_tables import (
     DISPATCHES,
     SQLITE_ERRORS,
@@ -30,8 +30,8 @@ from chopper_core.sources.counters.rocpd_tables import (
 from chopper_core.sources.counters.tables import DispatchTable
 from chopper_core.sources.dispatches import DispatchRun
 from chopper_core.sources.registry import Recognised, Unusable
+from chopper_core.sources.shared.bytes import unwritten
 from chopper_core.sources.shared.columns import Columns, float_column, int_column
-from chopper_core.sources.shared.database import unwritten
 from chopper_core.sources.shared.losses import ABSENT, Losses
 from chopper_core.sources.shared.text import FileHead
 from chopper_core.util.arrays import Int64

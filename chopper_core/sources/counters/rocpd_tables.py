@@ -15,8 +15,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from chopper_core.sources.shared.bytes import open_read_only, unwritten
 from chopper_core.sources.shared.columns import GrowingColumn, int_column
-from chopper_core.sources.shared.database import open_read_only, unwritten
 from chopper_core.sources.shared.losses import ABSENT, Losses
 from chopper_core.util.arrays import Index, Int64, Mask
 from chopper_core.util.errors import DataError

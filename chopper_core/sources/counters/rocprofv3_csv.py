@@ -14,8 +14,8 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.model.hardware import Agent
-from chopper_core.sources.counters.agents import AgentTable, gpus_by_id
 from chopper_core.sources.counters.joining import join_same_process
+from chopper_core.sources.counters.references import AgentTable, gpus_by_id
 from chopper_core.sources.counters.tables import DispatchTable
 from chopper_core.sources.dispatches import DispatchRun
 from chopper_core.sources.registry import Recognised, Unusable

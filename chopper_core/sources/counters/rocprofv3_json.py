@@ -18,7 +18,7 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.model.hardware import Agent, counter_info, counter_infos
-from chopper_core.sources.counters.agents import UNKNOWN_NODE, AgentTable, gpus_by_id
+from chopper_core.sources.counters.references import UNKNOWN_NODE, AgentTable, gpus_by_id
 from chopper_core.sources.counters.tables import CounterValues, DispatchTable
 from chopper_core.sources.dispatches import DispatchRun
 from chopper_core.sources.registry import Recognised

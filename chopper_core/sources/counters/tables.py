@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from chopper_core.model.hardware import CounterInfo, counter_infos
-from chopper_core.sources.counters.agents import AgentTable
-from chopper_core.sources.counters.regions import BY_GPU_TIME, HostSide
+from chopper_core.sources.counters.references import BY_GPU_TIME, AgentTable, HostSide
 from chopper_core.sources.dispatches import CLOCK_BOOTTIME, Dispatches, DispatchRun
 from chopper_core.sources.shared.columns import Columns, GrowingColumn, GrowingColumns, Interner
 from chopper_core.sources.shared.losses import ABSENT, Losses

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from chopper_core.model.table import Kind, Phase
 from chopper_core.sources.registry import Recognised, Unusable
-from chopper_core.sources.schedules.schedule import Schedule
+from chopper_core.sources.schedules import Schedule
 from chopper_core.sources.shared.bytes import ByteSource
 from chopper_core.sources.shared.losses import Losses
 from chopper_core.sources.shared.text import FileHead

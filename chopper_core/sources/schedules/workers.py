@@ -9,7 +9,7 @@ import numpy as np
 
 from chopper_core.model.table import Kind, Phase
 from chopper_core.sources.registry import Recognised, Unusable
-from chopper_core.sources.schedules.schedule import Schedule
+from chopper_core.sources.schedules import Schedule
 from chopper_core.sources.shared.bytes import check_parquet
 from chopper_core.sources.shared.losses import Losses
 from chopper_core.sources.shared.text import FileHead

@@ -16,7 +16,7 @@ from chopper_core.model.parallel import DIMENSIONS
 from chopper_core.model.run import Run
 from chopper_core.model.table import LEVELS, NO_LABEL, NO_LABEL_TEXT, KernelTable, Kind
 from chopper_core.model.view import View, complete_order
-from chopper_core.query.outliers import MAD_TO_SIGMA
+from chopper_core.query.marks import MAD_TO_SIGMA
 from chopper_core.util.arrays import Float64, Index, Int64, Mask, Numbers
 from chopper_core.util.errors import UsageError
 from chopper_core.util.grouping import distinct, median_of, ranked, sorted_run_mask

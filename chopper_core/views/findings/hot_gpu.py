@@ -9,7 +9,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.metrics import heat_of, is_measured
-from chopper_core.query.outliers import MAD_TO_SIGMA
+from chopper_core.query.marks import MAD_TO_SIGMA
 from chopper_core.util.arrays import Float64
 from chopper_core.util.grouping import median_of
 from chopper_core.views.findings.context import ROBUST_Z, FindingsContext

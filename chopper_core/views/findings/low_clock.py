@@ -11,7 +11,7 @@ from chopper_core.align.kernel_classes import kernel_class
 from chopper_core.metrics import is_measured
 from chopper_core.model.column_names import CYCLES, integral_of, known_of
 from chopper_core.model.hardware import Hardware
-from chopper_core.query.outliers import MAD_TO_SIGMA
+from chopper_core.query.marks import MAD_TO_SIGMA
 from chopper_core.util.arrays import Float64
 from chopper_core.util.grouping import distinct, median_of, ranked
 from chopper_core.views.findings.context import ROBUST_Z, FindingsContext, summed

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from chopper_core.model.run import Run
 from chopper_core.model.view import View, with_view
-from chopper_core.query.outliers import MAD_TO_SIGMA
+from chopper_core.query.marks import MAD_TO_SIGMA
 from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.grouping import median_of
 from chopper_core.views.findings.rule import Confidence, Finding, Threshold

@@ -10,7 +10,7 @@ import numpy as np
 from chopper_core.metrics import is_measured
 from chopper_core.model.table import Phase
 from chopper_core.model.view import View
-from chopper_core.query.outliers import MAD_TO_SIGMA
+from chopper_core.query.marks import MAD_TO_SIGMA
 from chopper_core.util.arrays import Float64, Index, Mask
 from chopper_core.util.grouping import median_of, others_median, ranked
 from chopper_core.views.findings.context import ROBUST_Z, SMALLEST_SAVING, FindingsContext

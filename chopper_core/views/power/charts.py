@@ -16,7 +16,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.signals import IntegralCurve
 from chopper_core.model.table import Kind
 from chopper_core.model.view import View
-from chopper_core.query.outliers import outliers
+from chopper_core.query.marks import outliers
 from chopper_core.util.arrays import Float64, Index, Int64
 from chopper_core.util.errors import UsageError
 from chopper_core.util.grouping import distinct, ranked

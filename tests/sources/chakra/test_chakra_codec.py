@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chopper_core.sources.chakra.files import EtFile, write_et
+from chopper_core.sources.chakra.et import EtFile, write_et
 from chopper_core.sources.chakra.schema import (
     Attribute,
     Metadata,
