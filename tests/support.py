@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
 
+from chopper_core.ingest.open import open_run
 from chopper_core.model.accounting import account, launch_overheads
 from chopper_core.model.run import Gpu, Run
 from chopper_core.model.table import NO_LABEL, NO_TIME, Category, KernelTable, Kind, Phase, Rule
+from chopper_core.query.frame import Frame
 
 
 class Row(Struct, frozen=True):
@@ -42,6 +47,19 @@ def counted_rows(run: Run, scope: Mapping[str, str]) -> list[int]:
             for level, label in scope.items()
         )
     ]
+
+
+def rows_of(frame: Frame) -> dict[str, dict[str, Any]]:
+    """The rows of a frame by their labels."""
+    return {label: frame.row(row) for row, label in enumerate(frame.labels)}
+
+
+def opened_events(folder: Path, events: Sequence[Any]) -> Run:
+    """The run of the events of a Kineto trace of rank 0."""
+    path = folder / "rank0.json"
+    document = {"traceEvents": events, "distributedInfo": {"rank": 0}}
+    path.write_text(json.dumps(document, default=float))
+    return open_run(str(path), jobs=1)
 
 
 def table_of(rows: Sequence[Row]) -> KernelTable:

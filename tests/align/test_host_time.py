@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections import defaultdict
 from pathlib import Path
@@ -17,6 +16,7 @@ from chopper_core.model.run import Run
 from chopper_core.store.reader import read_store
 from chopper_core.store.writer import write_store
 from chopper_core.views.shared.host_causes import UNSEEN, cause_of, host_charges
+from tests.support import opened_events
 
 REAL_DATA = Path(
     os.environ.get("CHOPPER_REALDATA", Path(__file__).parents[3] / "shared" / "realdata")
@@ -60,14 +60,6 @@ EVENTS = [
 ]
 
 
-def opened(tmp_path: Path, events: list[Any]) -> Run:
-    path = tmp_path / "rank0.json"
-    path.write_text(
-        json.dumps({"traceEvents": events, "distributedInfo": {"rank": 0}}, default=float)
-    )
-    return open_run(str(path), jobs=1)
-
-
 def by_stack(run: Run, state: HostState) -> dict[tuple[str, str, str, str], int]:
     sums: dict[tuple[str, str, str, str], int] = defaultdict(int)
     pieces = run.side(HostTime)
@@ -79,7 +71,7 @@ def by_stack(run: Run, state: HostState) -> dict[tuple[str, str, str, str], int]
 
 
 def test_each_piece_of_a_gap_has_its_place(tmp_path: Path) -> None:
-    run = opened(tmp_path, EVENTS)
+    run = opened_events(tmp_path, EVENTS)
     us = 1000
     data = ("", "", "enumerate(DataLoader)#X.__next__", "")
     assert by_stack(run, HostState.LATE) == {
@@ -118,7 +110,7 @@ def assert_whole(run: Run) -> None:
 
 
 def test_pieces_add_up_to_the_idle_time(tmp_path: Path) -> None:
-    assert_whole(opened(tmp_path, EVENTS))
+    assert_whole(opened_events(tmp_path, EVENTS))
 
 
 def test_pieces_of_random_traces_add_up(tmp_path: Path) -> None:
@@ -137,7 +129,7 @@ def test_pieces_of_random_traces_add_up(tmp_path: Path) -> None:
             thread = MAIN if random.random() < 0.5 else AUTOGRAD
             long = random.integers(0, 300)
             events.append(event(kind, f"{kind}{number % 7}", begin, begin + long, thread))
-    run = opened(tmp_path, events)
+    run = opened_events(tmp_path, events)
     assert_whole(run)
     assert len(run.side(HostTime)) > 300
     write_store(run, tmp_path / "store")
@@ -193,7 +185,7 @@ def test_a_call_that_drains_the_queue_is_the_cause_of_what_follows(tmp_path: Pat
         launch(3500, 3),
         kernel(3510, 3520, 3),
     ]
-    charges = host_charges(opened(tmp_path, events))
+    charges = host_charges(opened_events(tmp_path, events))
     late = charges.state == HostState.LATE
     sums = {
         cause.text: int(charges.ns[late & (charges.cause == at)].sum()) // 1000

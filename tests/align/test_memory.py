@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections import defaultdict
 from pathlib import Path
@@ -17,6 +16,7 @@ from chopper_core.model.host_tables import NEVER, MemoryEvents
 from chopper_core.model.run import Run
 from chopper_core.store.reader import read_store
 from chopper_core.store.writer import write_store
+from tests.support import opened_events
 
 REAL_DATA = Path(
     os.environ.get("CHOPPER_REALDATA", Path(__file__).parents[3] / "shared" / "realdata")
@@ -74,12 +74,6 @@ def made(seed: int = 3, kernels: int = 60) -> list[Any]:
     return found
 
 
-def opened(tmp_path: Path, events: list[Any]) -> Run:
-    path = tmp_path / "rank0.json"
-    path.write_text(json.dumps({"traceEvents": events, "distributedInfo": {"rank": 0}}))
-    return open_run(str(path), jobs=1)
-
-
 def values(run: Run, name: str) -> float | None:
     """A metric of the whole run."""
     node = run.tree().node(())
@@ -89,7 +83,7 @@ def values(run: Run, name: str) -> float | None:
 
 def test_events_are_those_of_a_plain_loop(tmp_path: Path) -> None:
     events = made()
-    run = opened(tmp_path, events)
+    run = opened_events(tmp_path, events)
     own = [e for e in events if e["name"] == "[memory]" and e["args"]["Device Type"] == GPU_TYPE]
     found = run.side(MemoryEvents)
     assert len(found) == len(own) > 40
@@ -136,7 +130,7 @@ def open_like(events: list[Any]) -> set[int]:
 
 def test_each_allocation_counts_for_the_next_launch_of_its_thread(tmp_path: Path) -> None:
     events = made(seed=5)
-    run = opened(tmp_path, events)
+    run = opened_events(tmp_path, events)
     launches = sorted(
         (e["ts"], e["tid"], e["args"]["correlation"]) for e in events
         if e.get("cat") == "cuda_runtime"
@@ -155,7 +149,7 @@ def test_each_allocation_counts_for_the_next_launch_of_its_thread(tmp_path: Path
 
 
 def test_memory_goes_through_the_store_and_through_joins(tmp_path: Path) -> None:
-    run = opened(tmp_path, made())
+    run = opened_events(tmp_path, made())
     write_store(run, tmp_path / "store")
     stored = read_store(tmp_path / "store")
     assert tuple(stored.side(MemoryEvents).names) == tuple(run.side(MemoryEvents).names)
@@ -174,7 +168,7 @@ def test_memory_goes_through_the_store_and_through_joins(tmp_path: Path) -> None
 
 
 def test_a_trace_without_memory_events_stores_nothing_for_them(tmp_path: Path) -> None:
-    run = opened(tmp_path, [e for e in made() if e["name"] != "[memory]"])
+    run = opened_events(tmp_path, [e for e in made() if e["name"] != "[memory]"])
     write_store(run, tmp_path / "store")
     assert not len(run.side(MemoryEvents)) and "peak_bytes" not in run.table.measured
     assert not (tmp_path / "store" / "memory.arrow").exists()
@@ -196,12 +190,12 @@ def test_older_and_damaged_events(tmp_path: Path) -> None:
         {**memory(1e5, 512, 1), "ts": "late"},
         {**memory(1e5, 512, 1), "args": None},
     ]
-    run = opened(tmp_path, events)
+    run = opened_events(tmp_path, events)
     assert len(run.side(MemoryEvents)) == len(own)
     assert np.array_equal(run.side(MemoryEvents).allocated, sizes - min(int(sizes.min()), 0))
     assert run.sources[0].findings["events without a usable time"] == 1
     strangers = [memory(1e5, 512, 1, **{"Device Id": 5})]
-    other = opened(tmp_path, [*made(kernels=20), *strangers])
+    other = opened_events(tmp_path, [*made(kernels=20), *strangers])
     unplaced = other.sources[0].findings["memory events of a device that isn't one of the GPUs"]
     assert unplaced == len(own) + 1
 

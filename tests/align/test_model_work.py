@@ -14,6 +14,7 @@ from chopper_core.model.hardware import ElementType
 from chopper_core.render.info import as_text, describe
 from chopper_core.views.query import query
 from tests.align.traces import AUTOGRAD, EVALUATE, FLASH, GEMM, TinyTrace, align
+from tests.support import rows_of
 
 BF16, FP32 = ["c10::BFloat16"] * 2, ["float"] * 2
 MATRICES = [[2, 3], [3, 4]]
@@ -227,7 +228,7 @@ def test_the_same_product_in_fp32_is_8_times_as_near_to_its_peak(
         tiny.launch(kernel, at + 1, duration=20)
     tree = align(tiny, tmp_path).run
     frame = query(tree, parse("R?order=kernel&columns=theoretical_ns,peak_pct,model_tflops"))
-    rows = {label: frame.row(number) for number, label in enumerate(frame.labels)}
+    rows = rows_of(frame)
     bf16, fp32 = rows[f"{GEMM}_b"], rows[f"{GEMM}_s"]
     assert bf16["model_tflops"] == fp32["model_tflops"] == pytest.approx(2 * 1024**3 / 20e6)
     assert bf16["theoretical_ns"] == round(2 * 1024**3 / (304 * 2048 * 2.1))

@@ -20,6 +20,7 @@ from chopper_core.model.view import View
 from chopper_core.views.query import query
 from tests.align.generated import FSDP_NAMES
 from tests.ingest.conftest import FSDP2
+from tests.support import rows_of
 
 ITERATIONS = ("11", "12")
 ORDER = ("iteration", "gpu", "phase", "operation", "layer", "kernel")
@@ -42,7 +43,7 @@ def figures_of(
 ) -> dict[str, dict[str, Any]]:
     """The frame of the operations of a phase, as a table of rows by operation."""
     frame = query(run, View(run.name, (iteration, gpu, phase), ORDER, columns))
-    return {label: frame.row(number) for number, label in enumerate(frame.labels)}
+    return rows_of(frame)
 
 
 def summed(run: Run, gpu: str, phase: str, columns: tuple[str, ...]) -> dict[str, dict[str, int]]:

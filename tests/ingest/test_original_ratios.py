@@ -7,6 +7,7 @@ import pytest
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.views.query import query
+from tests.support import rows_of
 
 ORDER = ("iteration", "gpu", "phase", "operation", "layer", "kernel")
 COLUMNS = ("theoretical_ns", "original_inst", "original_util", "original_freq", "kernel_ns")
@@ -16,7 +17,7 @@ PRODUCTS = ("mlp_dp", "mlp_up", "mlp_gp", "attn_fa", "attn_op")
 
 def test_the_stack_ends_at_the_duration(demo: Run) -> None:
     frame = query(demo, View(demo.name, ("11", "0", "forward"), ORDER, COLUMNS))
-    rows = {label: frame.row(number) for number, label in enumerate(frame.labels)}
+    rows = rows_of(frame)
     for operation in PRODUCTS:
         theory, inst, util, freq, whole = (rows[operation][name] for name in COLUMNS)
         assert theory * inst * util * freq == pytest.approx(whole, rel=1e-3)
@@ -25,7 +26,7 @@ def test_the_stack_ends_at_the_duration(demo: Run) -> None:
 
 def test_every_level_of_the_stack_lies_above_the_one_before(demo: Run) -> None:
     frame = query(demo, View(demo.name, ("11", "0", "forward"), ORDER, (*LEVELS, "kernel_ns")))
-    rows = {label: frame.row(number) for number, label in enumerate(frame.labels)}
+    rows = rows_of(frame)
     for operation in PRODUCTS:
         levels = [rows[operation][name] for name in LEVELS]
         assert levels == sorted(levels)

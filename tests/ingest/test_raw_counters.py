@@ -15,7 +15,7 @@ from chopper_core.store.reader import read_store
 from chopper_core.store.writer import write_store
 from chopper_core.util.errors import UsageError
 from chopper_core.views.query import query
-from tests.support import Row, run_of
+from tests.support import Row, rows_of, run_of
 
 HEADINGS = "Dispatch_ID,GPU_ID,Kernel_Name,SQ_WAVES,MfmaUtil,FETCH_SIZE,TCC_HIT[3],TCC_REQ_max"
 ROWS = ("0,2,copy,64,50,12.5,7,90", "1,2,copy,64,30,2.5,8,80", "2,2,add,16,20,1,9,70")
@@ -31,7 +31,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def rows(run: Run, columns: str) -> dict[str, tuple[object, ...]]:
     frame = query(run, parse(f"R?order=kernel&columns={columns}"))
     names = [column.name for column in frame.columns]
-    found = {label: frame.row(number) for number, label in enumerate(frame.labels)}
+    found = rows_of(frame)
     return {label: tuple(row[name] for name in names) for label, row in found.items()}
 
 

@@ -25,6 +25,7 @@ from chopper_core.store.writer import write_store
 from chopper_core.util.errors import UsageError
 from chopper_core.views.query import query
 from chopper_tui.draw.figures import Figure, detail
+from tests.support import rows_of
 
 HEADINGS = (
     "Dispatch_ID,GPU_ID,Grid_Size,Workgroup_Size,Kernel_Name,"
@@ -51,7 +52,7 @@ def test_counts_are_there_and_times_are_not(run: Run) -> None:
     frame = query(
         run, parse("R?order=kernel&columns=kernels,SQ_WAVES,elapsed_ns,busy_pct,share_pct")
     )
-    rows = {label: frame.row(number) for number, label in enumerate(frame.labels)}
+    rows = rows_of(frame)
     assert (rows["copy"]["kernels"], rows["copy"]["SQ_WAVES"]) == (2, 32768)
     assert (rows["add"]["kernels"], rows["add"]["SQ_WAVES"]) == (1, 8192)
     assert frame.total["SQ_WAVES"] == 40960

@@ -17,7 +17,7 @@ from chopper_core.query.frame import Frame
 from chopper_core.render import render as rendered
 from chopper_core.util.errors import NoSuchNode, UsageError
 from chopper_core.views.query import query
-from tests.support import sample_run
+from tests.support import rows_of, sample_run
 
 OTHER = sample_run(gpus=2, iterations=3, layers=3)
 RUN = replace(sample_run(gpus=3, iterations=2, layers=4), others={"other": OTHER})
@@ -25,7 +25,7 @@ LABELS = st.lists(st.text(min_size=1, max_size=4), max_size=6).map(tuple)
 
 
 def rows(frame: Frame) -> dict[str, dict[str, int | float | None]]:
-    return {label: frame.row(row) for row, label in enumerate(frame.labels)}
+    return rows_of(frame)
 
 
 def frame(address: str, run: Run = RUN) -> Frame:

@@ -20,7 +20,7 @@ from chopper_core.render import render as rendered
 from chopper_core.render.cells import elide
 from chopper_core.render.glyphs import ASCII, UNICODE
 from chopper_core.views.query import query
-from tests.support import Row, run_of
+from tests.support import Row, rows_of, run_of
 from tests.tui.explorer import explorer, sample_run
 
 BEFORE = {"mlp": ("a", "b", "c"), "attn": ("d", "e"), "norm": ("n",)}
@@ -80,7 +80,7 @@ def test_the_planted_pairs_are_found(path: str, renamed: dict[str, str]) -> None
     base = "before:gpu=0" if path.startswith(":gpu=1") else "before"
     frame = compared(f"after{path}base={base}")
     assert pairs(frame) == renamed
-    rows = {label: frame.row(row) for row, label in enumerate(frame.labels)}
+    rows = rows_of(frame)
     assert not set(renamed.values()) & set(rows)
     if "mlp" in path or len(renamed) == 3:
         assert rows["x"]["elapsed_ns_delta"] == rows["x"]["elapsed_ns"]

@@ -22,6 +22,7 @@ from chopper_core.util.errors import UsageError
 from chopper_core.views import view_specs
 from chopper_core.views.query import answer, query
 from chopper_core.views.spec import ViewSpec
+from tests.support import rows_of
 from tests.tui.explorer import measured_run, sample_run
 
 RUN = sample_run(gpus=3, iterations=3, layers=4)
@@ -280,7 +281,7 @@ def test_a_difference_of_medians_needs_both() -> None:
     other = sample_run(gpus=2, iterations=2, layers=3)
     run = replace(RUN, others={"other": other})
     frame = query(run, parse("R?order=layer&stat=median&base=other"))
-    rows = {label: frame.row(row) for row, label in enumerate(frame.labels)}
+    rows = rows_of(frame)
     assert rows["3"]["elapsed_ns"] is not None and rows["3"]["elapsed_ns_delta"] is None
     own, base = (query(each, parse("R?order=layer&stat=median")) for each in (RUN, other))
     place, there = own.labels.index("1"), base.labels.index("1")

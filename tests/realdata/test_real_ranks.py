@@ -6,7 +6,6 @@ import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,15 +14,11 @@ from msgspec.structs import replace
 from chopper_core.align.clocks import host_clocks
 from chopper_core.model.address import parse
 from chopper_core.model.run import Run
-from chopper_core.query.frame import Frame
 from chopper_core.views.query import query
+from tests.support import rows_of
 
 Open = Callable[[str], Run]
 FIRST_SEND_RECV_US = (2146, 7635, 518, 6132, 4882, 4679, 514, 10)
-
-
-def rows_of(frame: Frame) -> dict[str, dict[str, Any]]:
-    return {label: frame.row(number) for number, label in enumerate(frame.labels)}
 
 
 def test_the_first_send_recv_of_dlrm_waits_for_rank_7(opened: Open) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,20 +12,15 @@ from chopper_core.model.address import parse, render
 from chopper_core.model.charts import BoxChart, LineChart
 from chopper_core.model.run import Run
 from chopper_core.model.table import Kind
-from chopper_core.query.frame import Frame
 from chopper_core.util.errors import ChopperError, UsageError
 from chopper_core.views.query import query
-from tests.support import Row, run_of
+from tests.support import Row, rows_of, run_of
 
 FACTOR = {"all_reduce": 2 * 7 / 8, "all_gather": 7 / 8, "reduce_scatter": 7 / 8}
 COLUMNS = (
     "collective_ns,skew_ns,transfer_ns,last_gpu,wait_ns,bus_gbps,algo_gbps,got_gbps,message_bytes,"
     "kind,phase,layer,iteration,ranks_seen,exposed_comm_ns,hidden_ns,group"
 )
-
-
-def rows_of(frame: Frame) -> dict[str, dict[str, Any]]:
-    return {label: frame.row(number) for number, label in enumerate(frame.labels)}
 
 
 def slowly(run: Run) -> list[list[int]]:

@@ -20,7 +20,7 @@ from chopper_core.views import view_spec
 from chopper_core.views.query import query
 from tests.demo import demo_run
 from tests.query.test_renamed_kernels import AFTER, BEFORE, RENAMED, run_with
-from tests.support import sample_run
+from tests.support import rows_of, sample_run
 from tests.tui.explorer import explorer
 
 SPLITS = view_spec("compare").by
@@ -128,7 +128,7 @@ def test_number_and_length_are_told_apart() -> None:
     longer = replace(table, duration_ns=duration, compute_ns=compute)
     run = replace(run, table=longer, others={"base": base})
     compared = query(run, parse("R?view=compare&of=compute_ns&base=base"))
-    rows = {label: compared.row(row) for row, label in enumerate(compared.labels)}
+    rows = rows_of(compared)
     assert rows["longer"]["number_compute_ns"] == 0
     assert rows["longer"]["each_compute_ns"] == rows["longer"]["compute_ns_delta"] != 0
     assert rows["more"]["number_compute_ns"] == rows["more"]["base_compute_ns"]

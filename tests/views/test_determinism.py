@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from msgspec.structs import replace
-from support import Row, run_of, sample_run
+from support import Row, rows_of, run_of, sample_run
 
 from chopper_core.model.address import parse, render
 from chopper_core.model.charts import BoxChart
@@ -184,7 +184,7 @@ def test_iteration_times_are_those_of_a_plain_sum(run: Run) -> None:
 
 def test_the_run_without_determinism_is_less_steady_beyond_noise(both: Run) -> None:
     frame = query(both, parse("R?view=determinism&by=figure&base=flat"))
-    rows = {label: frame.row(place) for place, label in enumerate(frame.labels)}
+    rows = rows_of(frame)
     for name in ("sd_gfx_mhz", "sd_mem_mhz", "kernel_spread_pct", "power_spread_pct"):
         assert rows[name]["verdict"] == "steadier", name
         assert float(rows[name]["p"] or 1) <= float(rows[name]["q"] or 1) < 0.05
@@ -226,7 +226,7 @@ def test_few_gpus_are_too_few_to_tell(both: Run) -> None:
     frame = query(both, parse("R:gpu=3?view=determinism&by=figure&base=flat"))
     assert {frame.row(place)["verdict"] for place in range(len(frame))} == {"too few to tell"}
     assert "too few GPUs and iterations" in frame.headline[0]
-    rows = {label: frame.row(place) for place, label in enumerate(frame.labels)}
+    rows = rows_of(frame)
     assert "p" not in rows["sd_gfx_mhz"]
     ours = query(both, parse("R:gpu=3?view=determinism&base=flat"))
     assert ours.row(0)["sd_gfx_mhz_base"] == pytest.approx(rows["sd_gfx_mhz"]["baseline"])
@@ -238,7 +238,7 @@ def test_iterations_of_gpus_tell_where_gpus_are_too_few() -> None:
         replace(slow, others={"other": sample_run(gpus=2, iterations=6, layers=5)}),
         parse("R?view=determinism&by=figure&base=other"),
     )
-    rows = {label: frame.row(place) for place, label in enumerate(frame.labels)}
+    rows = rows_of(frame)
     assert rows["iteration_time_ns"]["compared"] == "6 and 6 iterations"
     assert rows["iteration_time_ns"]["verdict"] == "lower"
     assert rows["kernel_spread_pct"]["verdict"] == "too few to tell"
@@ -280,7 +280,7 @@ def test_runs_that_differ_by_chance_are_within_noise(
 @pytest.mark.sweep
 def test_a_small_run_without_determinism_is_beyond_it(small: dict[str, Run]) -> None:
     frame = query(small["one"], parse("R?view=determinism&by=figure&base=flat"))
-    rows = {label: frame.row(place) for place, label in enumerate(frame.labels)}
+    rows = rows_of(frame)
     assert rows["kernel_spread_pct"]["verdict"] == "steadier"
     assert rows["sd_mem_mhz"]["verdict"] == "steadier"
     assert rows["steady_gfx_mhz"]["verdict"] == "higher"

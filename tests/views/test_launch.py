@@ -6,7 +6,7 @@ import statistics
 
 import numpy as np
 import pytest
-from support import Row, run_of
+from support import Row, rows_of, run_of
 
 from chopper_core.model.address import parse
 from chopper_core.model.charts import BarChart, LineChart
@@ -122,7 +122,7 @@ def made() -> Run:
 
 def test_causes_of_a_table_made_by_hand() -> None:
     found = query(made(), parse(f"R?view=launch&columns={COLUMNS},main_cause"))
-    rows = {label: found.row(number) for number, label in enumerate(found.labels)}
+    rows = rows_of(found)
     late, queued, after = rows["late"], rows["queued"], rows["after"]
     assert (late["idle_host_ns"], late["idle_latency_ns"], late["idle_queued_ns"]) == (70, 30, 0)
     assert late["main_cause"] == "host late" and late["least_latency_ns"] == 30

@@ -25,7 +25,7 @@ from chopper_core.model.view import View, complete_order
 from chopper_core.query.frame import Frame
 from chopper_core.views.query import answer, query
 from chopper_core.views.shared.table_view import Partition
-from tests.support import sample_run
+from tests.support import opened_events, sample_run
 from tests.views.conftest import DEMO
 
 REAL_DATA = Path(
@@ -63,12 +63,6 @@ def random_events(seed: int) -> list[Any]:
             end = begin + shortest + int(random.integers(0, 120))
             events.append(event(kind, f"{kind}{number % 5}", begin, end, thread))
     return events
-
-
-def opened(tmp_path: Path, events: list[Any]) -> Run:
-    path = tmp_path / "rank0.json"
-    path.write_text(json.dumps({"traceEvents": events, "distributedInfo": {"rank": 0}}))
-    return open_run(str(path), jobs=1)
 
 
 def union(ranges: Sequence[Range]) -> list[Range]:
@@ -195,7 +189,7 @@ def test_places_are_those_of_plain_intervals(tmp_path: Path, seed: int) -> None:
     events = random_events(seed)
     expected = Plain(events)
     assert all(expected.by_place.values())
-    frame = by_host(opened(tmp_path, events))
+    frame = by_host(opened_events(tmp_path, events))
     assert frame.total["idle_ns"] == expected.idle_ns == sum(expected.by_place.values())
     assert places(frame) == expected.by_place
 
@@ -340,7 +334,7 @@ def test_causes_that_people_know_are_named(tmp_path: Path) -> None:
             event("kernel", "k", at + 4, at + 90, device=0, stream=0, correlation=number),
         ]
         at += 90
-    assert by_host(opened(tmp_path, found)).labels[:4] == [
+    assert by_host(opened_events(tmp_path, found)).labels[:4] == [
         "reading a value back (aten::item)",
         "memory allocation (hipMalloc)",
         "data loading (enumerate(DataLoader)#_Iter.__next__)",

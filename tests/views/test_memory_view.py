@@ -6,7 +6,6 @@ import os
 from collections import defaultdict
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,13 +13,12 @@ from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse
 from chopper_core.model.charts import LineChart
 from chopper_core.model.view import View
-from chopper_core.query.frame import Frame
 from chopper_core.render import render
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.views import memory, view_spec
 from chopper_core.views.query import answer, query
 from tests.allocating import WEIGHTS, allocating_run, events_of
-from tests.support import sample_run
+from tests.support import rows_of, sample_run
 
 REAL_DATA = Path(
     os.environ.get("CHOPPER_REALDATA", Path(__file__).parents[3] / "shared" / "realdata")
@@ -33,10 +31,6 @@ ALL = (
     "held_bytes,held_pct,growth_bytes,alloc_bytes,allocations,releases,largest_alloc_bytes,"
     "kept_bytes,alloc_lifetime_ns"
 )
-
-
-def rows_of(frame: Frame) -> dict[str, dict[str, Any]]:
-    return {label: frame.row(number) for number, label in enumerate(frame.labels)}
 
 
 def test_operators_are_those_of_a_plain_loop() -> None:

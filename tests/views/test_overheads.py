@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from msgspec.structs import replace
-from support import Row, counted_rows, run_of
+from support import Row, counted_rows, rows_of, run_of
 
 from chopper_core.model import tree
 from chopper_core.model.address import parse, render
@@ -168,7 +168,7 @@ def made() -> Run:
 
 def test_a_table_made_by_hand() -> None:
     found = query(made(), parse("R?view=overheads&columns=elapsed_ns,lost_ns,largest_loss"))
-    rows = {label: found.row(number) for number, label in enumerate(found.labels)}
+    rows = rows_of(found)
     assert list(rows) == ["mlp", "norm", "gather"]
     assert rows["mlp"] == {"elapsed_ns": 1000, "lost_ns": 600, "largest_loss": "frequency"}
     assert rows["norm"] == {"elapsed_ns": 500, "lost_ns": 500, "largest_loss": "vector work"}
@@ -190,7 +190,7 @@ def test_without_counters_the_lump_is_named() -> None:
         ]
     )
     found = query(run, parse("R?view=overheads"))
-    rows = {label: found.row(number) for number, label in enumerate(found.labels)}
+    rows = rows_of(found)
     assert found.labels[0] == "mlp" and rows["mlp"]["lost_ns"] is None
     assert rows["mlp"]["unmodelled_ns"] == 1000 and rows["mlp"]["largest_loss"]
     assert rows["add"]["lost_ns"] == 500 and rows["add"]["largest_loss"] == "idle"

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from msgspec.structs import replace
-from support import Row, run_of, sample_run
+from support import Row, rows_of, run_of, sample_run
 
 from chopper_core.metrics import METRICS, Metric
 from chopper_core.model.address import parse, render
@@ -119,7 +119,7 @@ def test_clocks_and_power_of_iterations_are_the_truth_s(run: Run, truth: dict[st
 
 def test_the_hot_gpu_is_named_and_throttled(run: Run) -> None:
     frame = query(run, parse("R?view=power"))
-    rows = {label: frame.row(place) for place, label in enumerate(frame.labels)}
+    rows = rows_of(frame)
     assert min(rows, key=lambda gpu: rows[gpu]["mean_gfx_mhz"] or 0) == "5"
     assert max(rows, key=lambda gpu: rows[gpu]["mean_hotspot_c"] or 0) == "5"
     assert [gpu for gpu, row in rows.items() if row["throttled_pct"]] == ["5"]

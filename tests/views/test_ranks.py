@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import statistics
 from collections import defaultdict
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,12 +14,11 @@ from chopper_core.model.address import parse, render
 from chopper_core.model.charts import HeatMap, LineChart
 from chopper_core.model.run import Run
 from chopper_core.model.table import Kind, Phase
-from chopper_core.query.frame import Frame
 from chopper_core.util.errors import UsageError
 from chopper_core.views.query import query
 from chopper_core.views.shared import matched_kernels as occurrences
 from chopper_core.views.shared.matched_kernels import occurrences_of
-from tests.support import Row, run_of
+from tests.support import Row, rows_of, run_of
 from tests.views.conftest import DEMO
 
 GPUS = range(8)
@@ -30,10 +28,6 @@ PER_GPU = (
     "extra_host_ns,extra_launch_ns,iteration_ns,wait_ns,caused_ns,exposed_wait_ns,caused_exposed_ns"
 )
 PER_LABEL = "ahead_ns,behind,lead_change_ns,slower_pct,occurrences,wait_ns,caused_ns"
-
-
-def rows_of(frame: Frame) -> dict[str, dict[str, Any]]:
-    return {label: frame.row(number) for number, label in enumerate(frame.labels)}
 
 
 def others(values: dict[int, float], gpu: int) -> float:

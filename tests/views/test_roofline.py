@@ -28,6 +28,7 @@ from chopper_core.views.shared.benchmarks import hipblaslt_line, torch_line
 from chopper_tui.draw.charts import draw
 from chopper_tui.export import benchmark_line
 from tests.align.traces import GEMM, TinyTrace, align
+from tests.support import rows_of
 
 BF16, FP32 = "c10::BFloat16", "float"
 LARGE, SMALL = "mm 4096x4096x4096 TN bf16", "mm 4096x16x16 bf16"
@@ -92,7 +93,7 @@ def test_a_shape_s_figures_are_those_of_its_calls(run: Run) -> None:
 
 def test_what_has_no_shape_is_told_by_class_and_in_a_sentence(run: Run) -> None:
     frame = query(run, parse("R?view=roofline&columns=kernel_ns,model_tbps,model_tflops"))
-    rows = {label: frame.row(place) for place, label in enumerate(frame.labels)}
+    rows = rows_of(frame)
     assert rows["no shape: elementwise"]["kernel_ns"] == 70_000
     assert rows["no shape: elementwise"]["model_tflops"] is None
     fused = rows["triton poi add_mul 1024x1024 fp32"]

@@ -7,7 +7,7 @@ import statistics
 import numpy as np
 import pytest
 from msgspec.structs import replace
-from support import Row, run_of, sample_run
+from support import Row, rows_of, run_of, sample_run
 
 from chopper_core.model.address import parse, render
 from chopper_core.model.charts import BarChart
@@ -57,7 +57,7 @@ def test_iterations_are_those_of_a_plain_count(run: Run, scope: str) -> None:
 
 def test_parts_add_up_to_the_iteration_and_are_those_of_their_operations(run: Run) -> None:
     found = query(run, parse("R:gpu=1/iteration=11?view=throughput&by=part"))
-    parts = {label: found.row(number) for number, label in enumerate(found.labels)}
+    parts = rows_of(found)
     whole = elapsed(run, 1, 11)
     assert sum(row["part_ns"] for row in parts.values()) == pytest.approx(whole)
     assert found.total["part_ns"] == pytest.approx(whole)

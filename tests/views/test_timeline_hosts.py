@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from chopper_core.ingest.open import open_run
 from chopper_core.model.charts import Lanes
 from chopper_core.model.host_tables import HostKind, HostLane
-from chopper_core.model.run import Run
 from chopper_core.model.table import NO_TIME
 from chopper_core.model.view import View, Window
 from chopper_core.render import render
@@ -21,16 +18,10 @@ from chopper_core.store.writer import write_store
 from chopper_core.views.query import query
 from chopper_core.views.timeline.hosts import QUEUE, host_cells, queue_strip
 from tests.allocating import allocating_run
-from tests.support import sample_run
+from tests.support import opened_events, sample_run
 from tests.views.test_launch_by_host import event, random_events
 
 BINS = 37
-
-
-def opened(tmp_path: Path, events: list[Any]) -> Run:
-    path = tmp_path / "rank0.json"
-    path.write_text(json.dumps({"traceEvents": events, "distributedInfo": {"rank": 0}}))
-    return open_run(str(path), jobs=1)
 
 
 def covered(ranges: list[tuple[int, int]], begin: int, end: int) -> int:
@@ -47,7 +38,7 @@ def test_cells_are_those_of_a_plain_loop(tmp_path: Path, seed: int) -> None:
     events += [event("cuda_runtime", "hipStreamSynchronize", at, at + 9) for at in (40, 300, 800)]
     # Of a thread that launches nothing.
     events.append(event("cpu_op", "elsewhere", 0, 5_000, 99))
-    run = opened(tmp_path, events)
+    run = opened_events(tmp_path, events)
     threads = {
         e["tid"] for e in events if e["args"].get("correlation") and "device" not in e["args"]
     }
@@ -76,7 +67,7 @@ def test_cells_are_those_of_a_plain_loop(tmp_path: Path, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_queue_is_that_of_a_plain_loop(tmp_path: Path, seed: int) -> None:
-    run = opened(tmp_path, random_events(seed))
+    run = opened_events(tmp_path, random_events(seed))
     table = run.table
     begin, end = run.origin_ns - 1_000, run.origin_ns + 1_000 * BINS * 30
     strip = queue_strip(run, 0, begin, end, BINS)

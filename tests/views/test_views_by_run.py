@@ -21,7 +21,7 @@ from chopper_core.views import SET_VIEWS, VIEWS, view_module
 from chopper_core.views.query import frame_of, query
 from chopper_core.views.runs.by_run import _ONE_RUN
 from chopper_core.views.spec import FIGURE
-from tests.support import Row, run_of
+from tests.support import Row, rows_of, run_of
 
 
 def run_with(iterations: int, work_us: int) -> Run:
@@ -98,7 +98,7 @@ def test_a_column_per_run(runs: RunSet) -> None:
     frame = query(runs, parse("all?view=kernels&by=name&columns=kernel_ns&filter=run:a,b"))
     assert [column.name for column in frame.columns] == ["a", "b"]
     assert frame.level == "kernel"
-    cells = {label: frame.row(at) for at, label in enumerate(frame.labels)}
+    cells = rows_of(frame)
     assert cells["gemm"] == {"a": 10_000, "b": 16_000}
     assert frame.total == {"a": 30_000, "b": 48_000}
     only = query(runs, parse("all?view=kernels&by=name&filter=run:a,b norm"))
