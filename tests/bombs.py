@@ -167,6 +167,7 @@ try:
     as_text(run)
     table = run.table
     result = sum(table.column(name).nbytes for name in COLUMNS)
+    result += sum(values.nbytes for values in table.measured.values())
 except DataError:
     assert is_alone, "the bomb hides the trace"
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - base - result // 1024

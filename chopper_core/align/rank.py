@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 from msgspec import Struct, field
-from msgspec.structs import replace
+from msgspec.structs import force_setattr, replace
 
 from chopper_core.align.attributes import activity_attributes
 from chopper_core.align.collectives import read_collectives
@@ -35,7 +35,7 @@ from chopper_core.model.column_names import (
     TOKENS,
 )
 from chopper_core.model.side_table import SideTables, side_tables
-from chopper_core.model.table import LEVELS, NO_TIME, Category, KernelTable, Kind
+from chopper_core.model.table import COLUMNS, LEVELS, NO_TIME, Category, KernelTable, Kind
 from chopper_core.sources.trace import Trace
 from chopper_core.util.arrays import Index, Int32, Int64
 from chopper_core.util.grouping import distinct, ranked
@@ -57,6 +57,15 @@ class AlignedRank(Struct, frozen=True):
 
 def align_rank(trace: Trace) -> AlignedRank:
     """Label and account the activities of one rank."""
+    aligned = _in_order_of_file(trace)
+    # Nobody else has its columns any more, so that the old ones go one by one.
+    table = aligned.table
+    node = numbered([table.column(level) for level in LEVELS])
+    _put_in_order(table, np.lexsort((table.start_ns, node)))
+    return replace(aligned, table=used_names(table))
+
+
+def _in_order_of_file(trace: Trace) -> AlignedRank:
     activities = trace.activities
     devices, gpu = ranked(activities.device)
     kind = kinds(trace.names, activities.name, activities.category)
@@ -113,8 +122,7 @@ def align_rank(trace: Trace) -> AlignedRank:
         RowLabels(iterations.codes, phases.codes, layers.codes, operations.codes, operation_names),
     )
     attributes = activity_attributes(host, links, collectives.argument)
-    del host, backward, modules
-    correlation = activities.correlation.astype(np.float64)
+    del host, backward, modules, captured, order, labels
     table = KernelTable(
         names=names,
         operations=operation_names,
@@ -141,7 +149,7 @@ def align_rank(trace: Trace) -> AlignedRank:
             FLOPS: work.flops,
             FLOPS_TYPE: work.element,
             **({CALL_SHAPE: work.shape} if work.shapes else {}),
-            CORRELATION: np.where(correlation > 0, correlation, np.nan),
+            CORRELATION: np.where(activities.correlation > 0, activities.correlation, np.nan),
             TOKENS: tokens,
             **({REQUESTS: requests} if np.isfinite(requests).any() else {}),
             **memory.columns,
@@ -150,23 +158,34 @@ def align_rank(trace: Trace) -> AlignedRank:
         },
         **columns,
     )
-    node = numbered([table.column(level) for level in LEVELS])
+    beside = side_tables(idle, memory.events, launching, attributes.table)
+    findings = {
+        **_unlinked(table, links),
+        "collectives without arguments": collectives.without_arguments,
+        "attentions without FLOPs (the trace doesn't say whether they are causal)": (
+            work.of_unknown_mask
+        ),
+        "memory events of a device that isn't one of the GPUs": memory.unplaced,
+        "communication kernels": int((kind == Kind.COMM).sum()),
+        "streams": int(lane.max()) + 1 if len(lane) else 0,
+    }
     return AlignedRank(
-        table=used_names(table.take(np.lexsort((table.start_ns, node)))),
+        table=table,
         devices=tuple(int(device) for device in devices),
         partial_iterations=partial,
-        side_tables=side_tables(idle, memory.events, launching, attributes.table),
-        findings={
-            **_unlinked(table, links),
-            "collectives without arguments": collectives.without_arguments,
-            "attentions without FLOPs (the trace doesn't say whether they are causal)": (
-                work.of_unknown_mask
-            ),
-            "memory events of a device that isn't one of the GPUs": memory.unplaced,
-            "communication kernels": int((kind == Kind.COMM).sum()),
-            "streams": int(lane.max()) + 1 if len(lane) else 0,
-        },
+        side_tables=beside,
+        findings=findings,
     )
+
+
+def _put_in_order(table: KernelTable, order: Index) -> None:
+    """Put the rows of a table that nobody has seen yet in order, one column after the other."""
+    for name in COLUMNS:
+        force_setattr(table, name, getattr(table, name)[order])
+    measured = dict(table.measured)
+    force_setattr(table, "measured", measured)
+    for name in measured:
+        measured[name] = measured[name][order]
 
 
 def _unlinked(table: KernelTable, links: Links) -> dict[str, int]:

@@ -187,6 +187,8 @@ def _read_run(
         return replace(counted, failed=(*failed, *counted.failed))
     progress("merge ranks", 0, 1)
     run = replace(_joined(name, read, gather), failed=tuple(failed))
+    # Their tables, which are those of the run once more.
+    del read, outcomes, outcome
     joined = [f"{HOST_TRACE} {host.path}" for host in discovery.hosts]
     said = [note for source in run.sources for note in source.notes]
     used = {each for each in joined if any(note.startswith(f"{each} ") for note in said)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from chopper_core.sources.registry import Recognised
 from chopper_core.sources.shared.bytes import check_parquet
+from chopper_core.sources.shared.columns import GrowingColumn
 from chopper_core.sources.shared.text import (
     PARQUET_MAGIC,
     FileHead,
@@ -21,7 +22,7 @@ from chopper_core.sources.shared.text import (
 )
 from chopper_core.sources.signals import ClockDomain
 from chopper_core.sources.telemetry.cells import LATEST_NS, clock_named, declared_clock
-from chopper_core.util.arrays import Float64, Int64
+from chopper_core.util.arrays import Float64, Int32, Int64
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
 
@@ -37,6 +38,18 @@ _MAX_PCT: Final = 101.0
 _TIMES: Final = ("time_ns", "monotonic_ns", "ts")
 """`ts` is the original Chopper's name for time.monotonic_ns()."""
 _NEEDS: Final = ("cpu", "percent")
+_WANTED: Final = (*_TIMES, *_NEEDS, "core", "socket")
+_KINDS: Final = {
+    "time": np.int64,
+    "cpu": np.int32,
+    "percent": np.float64,
+    "core": np.int64,
+    "socket": np.int64,
+}
+_MAX_CPUS: Final = 1 << 20
+_MAX_SPARSE_CELLS: Final = 1 << 26
+_MAX_CELLS_PER_ROW: Final = 16
+"""A table of so many more cells than samples is empty but for a diagonal."""
 _WHOLE: Final = r"^\s*(?:cpu|core)?\s*(\d{1,19})(?:\.0*)?\s*$"
 _NUMBER: Final = r"^\s*\d+(?:\.\d*)?(?:[eE][-+]?\d+)?\s*$"
 _NO_CLOCK: Final = (
@@ -80,39 +93,81 @@ def read(path: Path, _progress: Progress = silent) -> CpuTable:
     Raises DataError if all are.
     """
     notes: list[str] = []
+    samples = _Samples()
     if FileHead(path).magic.startswith(PARQUET_MAGIC):
-        columns, clock, format_name = *_read_parquet(path), _PARQUET_FORMAT
+        (time, clock), format_name = _read_parquet(path, samples), _PARQUET_FORMAT
     else:
-        columns, clock, format_name = *_read_csv(path, notes), _CSV_FORMAT
-    time = next(name for name in _TIMES if name in columns)
+        (time, clock), format_name = _read_csv(path, samples, notes), _CSV_FORMAT
     domain = clock_named(clock) if time == "time_ns" else ClockDomain.MONOTONIC
     if domain is ClockDomain.UNKNOWN:
         notes.append(_NO_CLOCK)
-    times, cpus, percent = (
-        _integers(columns[time]),
-        _integers(columns["cpu"]),
-        _numbers(columns["percent"]),
-    )
-    usable = (times >= 0) & (times < LATEST_NS) & (cpus >= 0) & (percent >= 0)
-    usable &= percent <= _MAX_PCT
-    lost = int((~usable).sum())
-    if lost:
-        notes.append(f"{lost} of {len(usable)} rows are unusable and skipped.")
-    if not usable.any():
+    if samples.lost:
+        rows = samples.lost + len(samples)
+        notes.append(f"{samples.lost} of {rows} rows are unusable and skipped.")
+    if not len(samples):
         raise DataError(f"{path} holds no usable CPU sample.")
-    instants, row = np.unique(times[usable], return_inverse=True)
-    numbers, column = np.unique(cpus[usable], return_inverse=True)
+    instants, row = _distinct(samples.column("time"))
+    numbers, column = _distinct(samples.column("cpu"))
+    if len(instants) * len(numbers) > max(_MAX_SPARSE_CELLS, _MAX_CELLS_PER_ROW * len(samples)):
+        raise DataError(
+            f"{path} has {len(samples):,} samples of {len(numbers):,} CPUs at {len(instants):,} "
+            "times: no sampler leaves out that many; give the samples of one moment one time."
+        )
     table = np.full((len(instants), len(numbers)), np.nan)
-    table[row, column] = np.minimum(percent[usable], 100.0)
-    twice = int(usable.sum()) - int(np.isfinite(table).sum())
+    table[row, column] = np.minimum(samples.column("percent"), 100.0)
+    twice = len(samples) - int(np.isfinite(table).sum())
     if twice:
         notes.append(f"{twice} rows repeat a CPU at the same time; the last one counts.")
-    core = _cores(columns)[usable]
     cores = np.full(len(numbers), -1, np.int64)
-    cores[column] = core
-    if (cores[column] != core).any():
-        notes.append("A CPU is listed with several cores; the last one counts.")
+    if samples.has_cores:
+        core = _cores(samples.column("core"), samples.column("socket"))
+        cores[column] = core
+        if (cores[column] != core).any():
+            notes.append("A CPU is listed with several cores; the last one counts.")
     return CpuTable(path, format_name, domain, numbers, cores, instants, table, tuple(notes))
+
+
+class _Samples:
+    """The usable rows of a file."""
+
+    def __init__(self) -> None:
+        self.lost = 0
+        self.has_cores = False
+        self._columns = {name: GrowingColumn(kind) for name, kind in _KINDS.items()}
+
+    def __len__(self) -> int:
+        return len(self._columns["time"])
+
+    def column(self, name: str) -> Any:
+        """A column of the rows."""
+        return self._columns[name].whole()
+
+    def add(self, columns: Mapping[str, Any]) -> str:
+        """Add rows; returns the name of the column of times."""
+        time = next(name for name in _TIMES if name in columns)
+        times, cpus = _integers(columns[time]), _integers(columns["cpu"])
+        percent = _numbers(columns["percent"])
+        usable = (times >= 0) & (times < LATEST_NS) & (cpus >= 0) & (cpus < _MAX_CPUS)
+        usable &= (percent >= 0) & (percent <= _MAX_PCT)
+        self.lost += int((~usable).sum())
+        found: dict[str, Any] = {"time": times, "cpu": cpus, "percent": percent}
+        if "core" in columns:
+            self.has_cores = True
+            found["core"] = _integers(columns["core"])
+            found["socket"] = _integers(columns["socket"]) if "socket" in columns else None
+        for name, values in found.items():
+            if values is not None:
+                self._columns[name].append(values if usable.all() else values[usable])
+        return time
+
+
+def _distinct(values: Int64) -> tuple[Int64, Int32 | Int64]:
+    """The distinct values, and the place among them of each; those of a sampler ascend."""
+    if (values[1:] < values[:-1]).any():
+        numbers, places = np.unique(values, return_inverse=True)
+        return numbers.astype(np.int64), places
+    is_first = np.append(True, values[1:] != values[:-1])
+    return values[is_first].astype(np.int64), np.cumsum(is_first, dtype=np.int32) - 1
 
 
 def _is_ours(headings: Sequence[str]) -> bool:
@@ -129,16 +184,14 @@ def _headings(lines: Sequence[str]) -> tuple[int, list[str]] | None:
     return None
 
 
-def _read_csv(path: Path, notes: list[str]) -> tuple[dict[str, Any], str]:
+def _read_csv(path: Path, samples: _Samples, notes: list[str]) -> tuple[str, str]:
     from pyarrow import csv, string
     from pyarrow.lib import ArrowException
 
     text = FileText(path)
-    lines = list(text.lines())
-    found = _headings(lines)
-    if found is None:
-        raise DataError(f"{path} has no columns time_ns, cpu and percent.")
-    place, headings = found
+    names: list[str] = []
+    comments: list[str] = []
+    time = ""
     skipped = 0
 
     def skip(_row: object) -> str:
@@ -146,26 +199,39 @@ def _read_csv(path: Path, notes: list[str]) -> tuple[dict[str, Any], str]:
         skipped += 1
         return "skip"
 
-    names = [name.strip().casefold() for name in headings]
-    wanted = [name for name in names if name in (*_TIMES, *_NEEDS, "core", "socket")]
-    try:
-        table = csv.read_csv(
-            io.BytesIO("\n".join(lines[place + 1 :]).encode()),
-            read_options=csv.ReadOptions(column_names=names),
-            parse_options=csv.ParseOptions(invalid_row_handler=skip),
-            convert_options=csv.ConvertOptions(
-                column_types=dict.fromkeys(names, string()), include_columns=wanted
-            ),
-        )
-    except ArrowException as error:
-        raise DataError(f"{path} can't be read: {first_line(error)}.") from error
+    for block in text.blocks():
+        if not names:
+            lines = block.splitlines()
+            found = _headings(lines)
+            if found is None:
+                break
+            place, headings = found
+            names = [name.strip().casefold() for name in headings]
+            comments, block = lines[:place], "\n".join(lines[place + 1 :])
+        if not block.strip():
+            continue
+        try:
+            table = csv.read_csv(
+                io.BytesIO(block.encode()),
+                read_options=csv.ReadOptions(column_names=names, use_threads=False),
+                parse_options=csv.ParseOptions(invalid_row_handler=skip),
+                convert_options=csv.ConvertOptions(
+                    column_types=dict.fromkeys(names, string()),
+                    include_columns=[name for name in names if name in _WANTED],
+                ),
+            )
+        except ArrowException as error:
+            raise DataError(f"{path} can't be read: {first_line(error)}.") from error
+        time = samples.add({name: table.column(name) for name in table.column_names})
+    if not names:
+        raise DataError(f"{path} has no columns time_ns, cpu and percent.")
     notes += text.losses.notes
     if skipped:
         notes.append(f"{skipped} rows have the wrong number of cells and are skipped.")
-    return {name: table.column(name) for name in wanted}, declared_clock(lines[:place])
+    return time, declared_clock(comments)
 
 
-def _read_parquet(path: Path) -> tuple[dict[str, Any], str]:
+def _read_parquet(path: Path, samples: _Samples) -> tuple[str, str]:
     from pyarrow.lib import ArrowException
     from pyarrow.parquet import read_table
 
@@ -176,7 +242,8 @@ def _read_parquet(path: Path) -> tuple[dict[str, Any], str]:
         raise DataError(f"{path} can't be read: {first_line(error)}.") from error
     metadata = table.schema.metadata or {}
     clock = metadata.get(b"clock", b"").decode("utf-8", "replace")
-    return {name.strip().casefold(): table.column(name) for name in table.column_names}, clock
+    time = samples.add({name.strip().casefold(): table.column(name) for name in table.column_names})
+    return time, clock
 
 
 def _integers(column: Any) -> Int64:
@@ -211,14 +278,10 @@ def _where(good: Any, text: Any) -> Any:
     return compute.if_else(good, text, nulls(1, text.type)[0])
 
 
-def _cores(columns: dict[str, Any]) -> Int64:
+def _cores(core: Int64, socket: Int64) -> Int64:
     """Return the physical core of each row, numbered across sockets where these are given."""
-    if "core" not in columns:
-        return np.full(len(columns["cpu"]), -1, np.int64)
-    core = _integers(columns["core"])
-    if "socket" not in columns:
+    if not len(socket):
         return core
-    socket = _integers(columns["socket"])
     pairs, number = np.unique(np.stack([socket, core], axis=1), axis=0, return_inverse=True)
     # Cores may be numbered across sockets already.
     known = (core >= 0) & (socket >= 0)

@@ -140,7 +140,7 @@ def _read_json(text: FileText) -> Telemetry:
     stamps, rows = Stamps(), RowCollector()
     commands = set()
     for row in _json_rows(text, rows):
-        flat = dict(_flattened(row))
+        flat = _flattened(row)
         is_monitor = not _MONITOR_ONLY.isdisjoint(flat)
         known = _MONITOR if is_monitor else _METRIC
         number = whole_number(flat.get("gpu"))
@@ -175,22 +175,24 @@ def _json_rows(text: FileText, rows: RowCollector) -> Iterator[Mapping[str, Any]
         yield from (shared | member for member in snapshot if isinstance(member, dict))
 
 
-def _flattened(row: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the values under the column names of the CSV, which omit the group."""
+def _flattened(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The values under the column names of the CSV, which omit the group."""
+    flat: dict[str, Any] = {}
     for key, value in row.items():
         if _is_group(value):
-            yield from _joined("", value)
+            _join(flat, "", value)
         else:
-            yield key, value
+            flat[key] = value
+    return flat
 
 
-def _joined(prefix: str, group: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _join(flat: dict[str, Any], prefix: str, group: Mapping[str, Any]) -> None:
     for key, value in group.items():
-        if _is_group(value):
-            yield from _joined(f"{prefix}{key}_", value)
+        if type(value) is dict and "value" not in value:
+            _join(flat, f"{prefix}{key}_", value)
         else:
-            yield f"{prefix}{key}", value
+            flat[prefix + key] = value
 
 
 def _is_group(value: Any) -> bool:
-    return isinstance(value, dict) and "value" not in value
+    return type(value) is dict and "value" not in value

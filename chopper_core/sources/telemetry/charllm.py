@@ -78,7 +78,6 @@ _OF_NODES: Final[Mapping[str, Field]] = {
 """Figures of node_exporter; its `memory_used` is the node's whole memory."""
 _NVIDIA_ONLY: Final = ("mem_power_*", "pcie_*", "nvlink_*")
 _FAILED_READ: Final = -1.0
-_NO_HEADINGS: Final = re.compile(r"(?!)")
 
 
 class Named(Struct, frozen=True):
@@ -122,7 +121,7 @@ def read(path: Path, _progress: Progress = silent) -> Telemetry:
         )
     )
     for block in text.blocks():
-        if not table.add_csv(block, _NO_HEADINGS):
+        if not table.add_csv(block, None):
             for line in filter(str.strip, block.splitlines()):
                 table.add(line)
             table.flush()

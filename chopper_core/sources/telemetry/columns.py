@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from copy import copy
 from functools import cached_property
@@ -27,7 +26,7 @@ _FEW_CODES: Final = 1 << 16
 _SPACES: Final = (" ,", " \n", " \r", "\n ", "\t", ", ")
 _LEAST_TEXT: Final = 1 << 16
 """Less text is split faster than pyarrow is loaded."""
-_ODD_ENDS: Final = re.compile(r"[\x00\x0b\x0c\x1c-\x1e]|\r(?!\n)")
+_ODD_ENDS: Final = ("\x00", "\x0b", "\x0c", "\x1c", "\x1d", "\x1e")
 """Ends of lines to Python, and not to pyarrow."""
 
 
@@ -80,7 +79,11 @@ class CellColumn:
 
 def _key(cell: Any) -> Any:
     """True is 1 in Python, and an object can't be a key."""
-    return cell if type(cell) in _PLAIN else (repr(cell),)
+    if type(cell) in _PLAIN:
+        return cell
+    if type(cell) is dict and _PLAIN.issuperset(map(type, cell.values())):
+        return *cell, *cell.values()
+    return (repr(cell),)
 
 
 class ArrowColumn(CellColumn):
@@ -210,7 +213,9 @@ class RowBlock:
     @classmethod
     def of_csv(cls, text: str, width: int) -> RowBlock | None:
         """Rows of whole lines of CSV, fast; None for text that only `split_csv` splits right."""
-        if len(text) < _LEAST_TEXT or not text.isascii() or _ODD_ENDS.search(text):
+        if len(text) < _LEAST_TEXT or not text.isascii() or any(end in text for end in _ODD_ENDS):
+            return None
+        if text.count("\r") != text.count("\r\n"):
             return None
         import pyarrow as pa
         import pyarrow.compute as pa_compute

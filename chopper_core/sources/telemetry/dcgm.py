@@ -8,7 +8,8 @@ another, with a time after each value, or on a line of its own before each scrap
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -225,6 +226,17 @@ def _dmon_cells(line: str) -> list[str]:
     return [entity["before"], entity["number"], *entity["rest"].split()]
 
 
+@lru_cache
+def _fields(names: tuple[str, ...]) -> list[tuple[int, Field]]:
+    """The meaning of the metrics of a GPU, which are the same in most scrapes."""
+    return Headings(names).fields(_LONG)
+
+
+@lru_cache(maxsize=1 << 12)
+def _labels(text: str) -> Mapping[str, str]:
+    return dict(_LABEL.findall(text))
+
+
 def _read_scrapes(text: FileText) -> Telemetry:
     """Read scrapes of the exporter: each begins where a GPU's metric comes again, or at a time."""
     stamps, rows = Stamps(), RowCollector()
@@ -235,7 +247,7 @@ def _read_scrapes(text: FileText) -> Telemetry:
 
     def flush() -> None:
         for (gpu, time_ns), cells in scrape.items():
-            fields = Headings(cells).fields(_LONG)
+            fields = _fields(tuple(cells))
             given = list(cells.values())
             rows.add(gpu, time_ns, [(field, given[column]) for column, field in fields])
         scrape.clear()
@@ -250,7 +262,7 @@ def _read_scrapes(text: FileText) -> Telemetry:
                     flush()
                     at_ns = time_ns
             continue
-        name, labels = sample["name"].lower(), dict(_LABEL.findall(sample["labels"]))
+        name, labels = sample["name"].lower(), _labels(sample["labels"])
         if name not in known:
             continue
         number = whole_number(labels.get("gpu"))

@@ -116,7 +116,6 @@ _DMON: Final[Sequence[tuple[str, Field]]] = (
 )
 
 _COMMENT: Final = re.compile("^#.*$", re.M)
-_NO_HEADINGS: Final = re.compile(r"(?!)")
 _INDEX: Final = ("index",)
 _BUS: Final = ("pci.bus_id", "gpu_bus_id")
 _IDENTIFIER: Final = ("uuid", "gpu_uuid", "serial", "gpu_serial")
@@ -187,7 +186,7 @@ def _read_dmon(text: FileText) -> Telemetry:
         comments = set(_COMMENT.findall(block))
         if all(line == headings or dmon_layout(line, stamps) is None for line in comments):
             block = _COMMENT.sub("", block)
-            if table.add_csv(collapsed(block), _NO_HEADINGS):
+            if table.add_csv(collapsed(block), None):
                 continue
         for line in block.splitlines():
             if line and line[0] != "#" and not line.isspace():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -95,9 +95,9 @@ def _read_json(text: FileText) -> Telemetry:
         for card, values in document.items():
             if not (_CARD.fullmatch(card) and isinstance(values, dict)):
                 continue
-            table = Headings(values)
+            table, fields = _headings(tuple(values))
             cells = list(values.values())
-            given = [(field, cells[column]) for column, field in table.fields(_FIELDS)]
+            given = [(field, cells[column]) for column, field in fields]
             gpu = _card(table, cells, card)
             if time_ns is None and (stamp is not None or stamps.clock is not None):
                 rows.row_losses[RowLoss.BAD_STAMP] += 1
@@ -106,6 +106,13 @@ def _read_json(text: FileText) -> Telemetry:
             else:
                 rows.add(gpu, time_ns, given)
     return telemetry_of(text.path, _JSON_FORMAT, rows, stamps, text.losses)
+
+
+@lru_cache
+def _headings(names: tuple[str, ...]) -> tuple[Headings, list[tuple[int, Field]]]:
+    """The keys of a card, which are the same in most documents."""
+    table = Headings(names)
+    return table, table.fields(_FIELDS)
 
 
 def _documents(text: FileText, rows: RowCollector) -> Iterator[Mapping[str, Any]]:

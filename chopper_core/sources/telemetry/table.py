@@ -147,11 +147,16 @@ class TableLines:
             )
             self.waiting.clear()
 
-    def add_csv(self, text: str, headings: re.Pattern[str]) -> bool:
-        """Add whole lines of CSV at once; False where headings or comments may be among them, or
-        a line that is split by itself."""
-        if self.layout is None or "#" in text or headings.search(text):
+    def add_csv(self, text: str, heading: str | None) -> bool:
+        """Add whole lines of CSV at once; False where lines that begin like headings, or comments,
+        may be among them, or a line that is split by itself."""
+        if self.layout is None or "#" in text:
             return False
+        # Few texts have the heading anywhere, which is found faster than where it is.
+        if heading is not None and heading.casefold() in text.lower():
+            start = re.compile(rf'^[\s"]*{re.escape(heading)}', re.IGNORECASE | re.MULTILINE)
+            if start.search(text):
+                return False
         block = RowBlock.of_csv(text, self.layout.width)
         if block is None:
             return False
@@ -167,9 +172,8 @@ def read_table(text: FileText, layout_of: LayoutOf) -> Telemetry:
     stamps, rows = Stamps(), RowCollector()
     table, headings = TableLines(rows, split_csv), [""]
     row_starts: frozenset[str] = frozenset()
-    start = re.compile("")
     for block in text.blocks():
-        if table.add_csv(block, start):
+        if table.add_csv(block, headings[0]):
             continue
         for line in block.splitlines():
             if line[:1] in row_starts:
@@ -187,7 +191,6 @@ def read_table(text: FileText, layout_of: LayoutOf) -> Telemetry:
                     table.use(found)
                     headings = cells
                     row_starts = _DIGITS - {cells[0][:1]}
-                    start = re.compile(rf'^[\s"]*{re.escape(cells[0])}', re.I | re.M)
                 if is_same or found is not None:
                     continue
             table.add(line)

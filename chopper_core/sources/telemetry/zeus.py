@@ -47,7 +47,7 @@ def read(path: Path, _progress: Progress = silent) -> Telemetry:
     stamps, rows = Stamps(), RowCollector()
     table, headings = TableLines(rows, split_csv), ""
     for block in text.blocks():
-        if table.add_csv(block, _HEADING):
+        if table.add_csv(block, "time"):
             continue
         for line in block.splitlines():
             if not _HEADING.fullmatch(line.strip()):
