@@ -46,7 +46,7 @@ from chopper_tui.screen import Explorer
 from chopper_tui.screen_data import LaneLines, ScreenData
 from chopper_tui.steps import run_in_thread
 from chopper_tui.terminal import glyphs_of
-from chopper_tui.textual_internals import ShownCells, perform_key
+from chopper_tui.textual_internals import ShownCells, perform_key, without_toasts
 from chopper_tui.widgets.dialogs import ActionPalette, Sought
 from chopper_tui.widgets.loading import LoadingScreen
 from chopper_tui.widgets.prompt import PromptLine
@@ -107,6 +107,7 @@ class ChopperApp(App[None], inherit_bindings=False):
         Without `glyphs` the locale and standard error, where Textual draws, decide on them.
         """
         super().__init__(ansi_color=True)
+        without_toasts(self)
         self._as_text = as_text
         self._shown = ShownCells()
         self._glyphs = glyphs or glyphs_of(sys.__stderr__ or sys.stderr)

@@ -22,6 +22,7 @@ from textual.keys import _character_to_key
 from textual.renderables.background_screen import BackgroundScreen
 from textual.screen import Screen
 from textual.strip import Strip
+from textual.widget import Widget
 from textual.widgets import OptionList
 
 if TYPE_CHECKING:
@@ -200,6 +201,26 @@ def _lay_out_at_its_size(screen: Screen[Any], size: Size) -> None:
 
 
 Screen._screen_resized = _lay_out_at_its_size  # type: ignore[method-assign, assignment]
+
+
+def resume(screen: Screen[Any]) -> None:
+    """Lay out and paint a screen that is on top now, once.
+
+    Textual paints a first layout again for each part that has asked for it until then.
+    """
+    screen.stack_updates += 1
+    if screen._size == screen.app.size:
+        screen.refresh()
+        return
+    screen._refresh_layout(screen.app.size)
+    if not screen.app._batch_count:
+        for each in (screen, *screen.walk_children(Widget)):
+            each._layout_required = each._repaint_required = each._scroll_required = False
+
+
+def without_toasts(app: App[Any]) -> None:
+    """Give screens no widgets for notifications and tooltips, of which the explorer has none."""
+    app._disable_notifications = app._disable_tooltips = True
 
 
 async def messages_done(pilot: Pilot[Any]) -> None:

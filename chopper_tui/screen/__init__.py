@@ -35,7 +35,7 @@ from chopper_tui.keymap import SCREENS, SET_SCREENS, Action
 from chopper_tui.screen.input import Asking, Pointing
 from chopper_tui.screen_data import ScreenData
 from chopper_tui.steps import run_in_thread
-from chopper_tui.textual_internals import key_of_character
+from chopper_tui.textual_internals import key_of_character, resume
 from chopper_tui.widgets.cards import cards_of
 from chopper_tui.widgets.footer import KeyLine
 from chopper_tui.widgets.header import Crumbs, KeyFigures, Position
@@ -99,7 +99,8 @@ class Explorer(Pointing, Asking):
 
     def on_screen_resume(self, event: events.ScreenResume) -> None:
         """Keep the styles of all parts: nothing in them depends on which screen is on top."""
-        event.refresh_styles = False
+        event.prevent_default()
+        resume(self)
 
     @property
     def target(self) -> View:

@@ -44,6 +44,8 @@ class ScreenParts(Charts):
     AUTO_FOCUS = ""
     focused: Reactive[Widget | None] = Reactive(None, repaint=False)
     """As every screen's, but only the widget that gains or loses the focus repaints."""
+    virtual_size: Reactive[Size] = Reactive(Size(0, 0))
+    """As every screen's, but that a change of it is none of the layout: that took a second one."""
     DETAIL_DELAY: ClassVar[float] = 0.08
     """Seconds that the cursor rests on a row before its detail is computed."""
 

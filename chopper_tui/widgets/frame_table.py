@@ -170,13 +170,15 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
     def on_resize(self) -> None:
         """Lay out for the new width; the cursor stays in sight."""
         if self.frame is not None:
+            is_painted = self._planned_width == self.size.width
             self._lay_out(self.frame)
             top = min(self.scroll_offset.y, self.cursor)
             if self._offset_to_be is not None:
                 top = self.cursor - self._offset_to_be
                 self._offset_to_be = None
             self._scroll_to_row(max(top, self.cursor - self.page + 1))
-            self.refresh()
+            if not is_painted:
+                self.refresh()
             self._fill_sparks()
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
