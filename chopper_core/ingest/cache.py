@@ -34,8 +34,9 @@ from chopper_core.util.errors import ChopperError, DataError
 from chopper_core.util.progress import Progress, silent
 
 _DIGEST_LENGTH: Final = 24
-_KINDS: Final = ("rows", "overviews")
-"""Kinds of figures that are kept beside the cached runs: of tables of runs, of first screens."""
+_KINDS: Final = ("rows", "overviews", "sets", "found")
+"""Kinds of figures that are kept beside the cached runs: of tables of runs, of first screens;
+whether directories hold several runs, and which."""
 
 _STATE: Final = ("state",)
 """The key of a run's memo for the state of the files that it was read from."""
@@ -198,6 +199,16 @@ def kept_overview(run: Run, overrides: Overrides) -> Kept | None:
     return _kept("overviews", run.name, overrides, state) if state else None
 
 
+def kept_kind(name: str) -> Kept:
+    """The place of whether a directory holds several runs; ask before it is searched."""
+    return _kept("sets", name, NO_OVERRIDES, key_of(name))
+
+
+def kept_found(name: str) -> Kept:
+    """The place of the runs at and below a path; ask before it is searched."""
+    return _kept("found", name, NO_OVERRIDES, key_of(name))
+
+
 def _kept(kind: str, name: str, overrides: Overrides, state: str) -> Kept:
     file = f"{_digest([_origin(name, paths_of(name), overrides)])}.json"
     return Kept(directory().parent / kind / file, state)
@@ -255,13 +266,15 @@ def _origin(name: str, paths: Sequence[Path], overrides: Overrides) -> str:
 
 
 def _stamps(paths: Sequence[Path]) -> Iterator[str]:
-    """Path and state of every file below the paths, sorted by path."""
+    """Path and state of every file below the paths, sorted by path; of directories the path, since
+    an empty one is a run that wrote nothing."""
     for path in paths:
         if not path.is_dir():
             yield _stamp(path)
             continue
         for folder, folders, files in os.walk(path, followlinks=True):
             folders.sort()
+            yield f"{folder}/"
             for file in sorted(files):
                 yield _stamp(Path(folder, file))
 

@@ -20,7 +20,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.ingest.cache import kept_rows, open_cached
+from chopper_core.ingest.cache import kept_found, kept_rows, open_cached
 from chopper_core.model.overrides import NO_OVERRIDES, Overrides
 from chopper_core.model.run import Run
 from chopper_core.model.run_set import (
@@ -436,7 +436,12 @@ def open_runs(
 
     Raises DataError if there is none.
     """
-    found = find_runs(paths)
+    place = kept_found(paths[0]) if use_cache and len(paths) == 1 else None
+    found = place.recall(list[FoundRun]) if place is not None else None
+    if found is None:
+        found = find_runs(paths)
+        if place is not None:
+            place.keep(found)
     if not found:
         raise DataError(
             f"{', '.join(paths)} holds no runs: directories with traces or telemetry below it."

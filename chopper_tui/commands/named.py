@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from argparse import Namespace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
@@ -67,13 +68,30 @@ def all_read(run: Run, progress: Progress) -> Run:
     return run
 
 
-def _may_hold_runs(name: str) -> bool:
-    """Whether a name can be directories of runs, by the names in them alone."""
+def _holds_runs(name: str, use_cache: bool) -> bool:
+    """Whether a name is directories that hold several runs, searched once for their state."""
+    from chopper_core.ingest.cache import kept_kind
     from chopper_core.store.format import is_store, paths_of
 
     paths = paths_of(name)
     if not all(path.is_dir() and not is_store(path) for path in paths):
         return False
+    place = kept_kind(name) if use_cache else None
+    known = place.recall(bool) if place is not None else None
+    if known is not None:
+        return known
+    is_set = False
+    if _may_hold_runs(paths):
+        from chopper_core.ingest.runs import holds_runs
+
+        is_set = holds_runs(name)
+    if place is not None:
+        place.keep(is_set)
+    return is_set
+
+
+def _may_hold_runs(paths: Sequence[Path]) -> bool:
+    """Whether directories can hold several runs, by the names in them alone."""
     names = [entry for path in paths for entry in os.scandir(path) if entry.name[0] != "."]
     traces = [entry for entry in names if entry.name.endswith(_TRACES)]
     if traces:
@@ -110,19 +128,18 @@ def open_view(view: View, options: Namespace, progress: Progress) -> Run:
 
 def opened_run(name: str, overrides: Overrides, options: Namespace, progress: Progress) -> Run:
     """A run, or the set of those in a directory, by the options of reading."""
-    if _may_hold_runs(name):
-        from chopper_core.ingest.runs import holds_runs, open_runs
+    if _holds_runs(name, not options.no_cache):
+        from chopper_core.ingest.runs import open_runs
         from chopper_core.model.settings import given_settings
 
-        if holds_runs(name):
-            return open_runs(
-                name,
-                [name],
-                given_settings(overrides.settings, overrides.names),
-                jobs=options.jobs,
-                use_cache=not options.no_cache,
-                overrides=overrides.of_run,
-            )
+        return open_runs(
+            name,
+            [name],
+            given_settings(overrides.settings, overrides.names),
+            jobs=options.jobs,
+            use_cache=not options.no_cache,
+            overrides=overrides.of_run,
+        )
     overrides = overrides.of_run
     if options.no_cache:
         from chopper_core.ingest.open import open_run

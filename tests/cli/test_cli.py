@@ -458,6 +458,27 @@ def test_a_store_opens_without_what_only_reading_or_drawing_needs(
     assert [name for name in without if name in imported] == []
 
 
+def test_a_cached_run_opens_without_any_reader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "rank0.json").write_text(json.dumps(TRACE))
+    assert main(["show", str(run)]) == 0
+    script = "import sys; from chopper_tui.cli import main; main(sys.argv[1:]); print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", script, "show", str(run)],
+        cwd=ROOT,
+        capture_output=True,
+        encoding="utf-8",
+        check=True,
+    )
+    imported = done.stdout.splitlines()[-1].split()
+    assert "chopper_core.store.reader" in imported
+    assert not [name for name in imported if name.startswith("chopper_core.sources")]
+
+
 def test_reading_a_run_with_all_that_lies_beside_it_needs_no_pandas(tmp_path: Path) -> None:
     """It takes 0.4 s and 45 MB to import, in every process, and pyarrow does it unasked."""
     run = tmp_path / "run"

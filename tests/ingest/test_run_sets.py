@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import chopper_core as chopper
-from chopper_core.ingest.runs import find_runs, holds_runs, open_runs
+from chopper_core.ingest import runs
+from chopper_core.ingest.runs import FoundRun, find_runs, holds_runs, open_runs
 from chopper_core.metrics import METRICS
 from chopper_core.model.address import render
 from chopper_core.model.run_set import RunSet
@@ -251,6 +252,36 @@ def test_runs_are_found_at_any_depth(sweep: Path) -> None:
     ]
     assert holds_runs(str(sweep))
     assert not holds_runs(str(sweep / "gpt" / "tp2"))
+
+
+def test_a_directory_is_searched_once_for_each_state_of_it(
+    sweep: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searched: list[str] = []
+    search = runs.find_runs
+
+    def counted(names: Sequence[str]) -> list[FoundRun]:
+        searched.extend(names)
+        return search(names)
+
+    monkeypatch.setattr(runs, "find_runs", counted)
+
+    def found() -> list[str]:
+        searched.clear()
+        whole = open_runs("set", [str(sweep)], jobs=1)
+        while whole.reading(True).waiting:
+            pass
+        return [row.name for row in whole.reading(False).rows]
+
+    trace(sweep / "mbs1")
+    trace(sweep / "mbs2")
+    assert found() == ["mbs1", "mbs2"] and searched
+    assert found() == ["mbs1", "mbs2"] and not searched
+    (sweep / "mbs4").mkdir()  # A run that wrote nothing.
+    assert found() == ["mbs1", "mbs2", "mbs4"] and searched
+    trace(sweep / "mbs4")
+    assert len(found()) == 3 and searched
+    assert len(found()) == 3 and not searched
 
 
 def test_parts_of_one_run_are_no_runs(sweep: Path) -> None:
