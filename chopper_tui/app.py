@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from threading import Event
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from rich.console import RenderableType
 from textual import events, on, work
@@ -47,9 +47,10 @@ from chopper_tui.screen_data import LaneLines, ScreenData
 from chopper_tui.steps import run_in_thread
 from chopper_tui.terminal import glyphs_of
 from chopper_tui.textual_internals import ShownCells, perform_key, without_toasts
-from chopper_tui.widgets.dialogs import ActionPalette, Sought
-from chopper_tui.widgets.loading import LoadingScreen
 from chopper_tui.widgets.prompt import PromptLine
+
+if TYPE_CHECKING:
+    from chopper_tui.widgets.loading import LoadingScreen
 
 INTERRUPTED = 130
 _CRASHED = 1
@@ -117,6 +118,8 @@ class ChopperApp(App[None], inherit_bindings=False):
         """The signal that ended the app."""
         self._opening = load if isinstance(load, Opening) else Opening(load, start, config.columns)
         self._start = start
+        self._loading: LoadingScreen | None = None
+        """The screen of a run that takes long to open."""
         self._left = Event()
         self._inks: tuple[str, Inks] | None = None
         for name in THEMES:
@@ -223,8 +226,14 @@ class ChopperApp(App[None], inherit_bindings=False):
                 line.insert_text_at_cursor(event.character)
             else:
                 line.replace(event.character, *sorted(line.selection))
-        elif not (isinstance(self.screen, Sought) and await self.screen.take_key(event)):
+        elif isinstance(self.screen, Explorer) or not await self._is_taken(event):
             await perform_key(self, event)
+
+    async def _is_taken(self, event: events.Key) -> bool:
+        """Whether the dialog on top takes a key for itself."""
+        from chopper_tui.widgets.dialogs import Sought
+
+        return isinstance(self.screen, Sought) and await self.screen.take_key(event)
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Without UTF-8 only ASCII may reach the terminal."""
@@ -244,6 +253,8 @@ class ChopperApp(App[None], inherit_bindings=False):
     def action_command_palette(self) -> None:
         """Open the palette over the explorer, and over nothing else."""
         if isinstance(self.screen, Explorer):
+            from chopper_tui.widgets.dialogs import ActionPalette
+
             self.push_screen(ActionPalette())
 
     def get_default_screen(self) -> Screen[None]:
@@ -251,7 +262,10 @@ class ChopperApp(App[None], inherit_bindings=False):
         self._opening.begin()
         if self._opening.is_there(self.PATIENCE):
             return self._explorer(*self._opening.result())
-        return LoadingScreen(self._start.run)
+        from chopper_tui.widgets.loading import LoadingScreen
+
+        self._loading = LoadingScreen(self._start.run)
+        return self._loading
 
     def _explorer(self, run: Run, data: ScreenData, columns: Columns) -> Explorer:
         explorer = Explorer(run, data, self.actions, self.config, columns)
@@ -260,8 +274,8 @@ class ChopperApp(App[None], inherit_bindings=False):
 
     def on_mount(self) -> None:
         """Load the run if it isn't open yet."""
-        if isinstance(self.screen, LoadingScreen):
-            self._open(self.screen)
+        if self._loading is not None:
+            self._open(self._loading)
         else:
             self.screen.call_after_refresh(self._settle)
 
@@ -314,8 +328,8 @@ class ChopperApp(App[None], inherit_bindings=False):
 
     def action_leave(self) -> None:
         """Quit; while the run loads, that is an interruption."""
-        shown = isinstance(self.screen_stack[-1], LoadingScreen)
-        self.exit(return_code=INTERRUPTED if shown else 0)
+        is_loading = self.screen_stack[-1] is self._loading
+        self.exit(return_code=INTERRUPTED if is_loading else 0)
 
     @work(group="load", description="load")
     async def _open(self, loading: LoadingScreen) -> None:

@@ -15,6 +15,7 @@ from chopper_core.model.table import ACTIVITY, LEVELS
 from chopper_core.model.view import STATISTICS, SUM, View, at_level, enter
 from chopper_core.query.frame import Frame
 from chopper_core.util.errors import ChopperError, UsageError
+from chopper_core.util.patterns import late
 from chopper_core.views import SET_VIEWS, VIEWS, view_spec
 from chopper_core.views.spec import ViewSpec, splits_of
 from chopper_tui.export import SNAPSHOTS
@@ -27,13 +28,13 @@ Addresses = Callable[[str], Sequence[str]]
 MORE: Final = "…"
 ADDRESSED: Final = "go"
 """The action whose argument is an address."""
-_PARTS: Final = re.compile(r"(.*[ ,?&])([^ ,?&]*)", re.DOTALL)
-_ORDER_OPTION: Final = re.compile(r"[?&](order=[^&]*)")
-_PATH_STEP: Final = re.compile(r"(?P<before>(?:.*/)?)(?P<level>[a-z]*)(?P<equals>=?)(?P<label>.*)")
+_PARTS: Final = late(r"(.*[ ,?&])([^ ,?&]*)", re.DOTALL)
+_ORDER_OPTION: Final = late(r"[?&](order=[^&]*)")
+_PATH_STEP: Final = late(r"(?P<before>(?:.*/)?)(?P<level>[a-z]*)(?P<equals>=?)(?P<label>.*)")
 _LISTS: Final = ("columns", "order", "over")
 _READ_OPTIONS: Final = ("clock", "gpu", "hardware", "parallel")
 """Options of reading files; the run is open already."""
-_PLAIN: Final = re.compile(r"[\w.-]+")
+_PLAIN: Final = late(r"[\w.-]+")
 """Labels that mean themselves as a term of a filter."""
 _SHARES: Final = ("0.1%", "0.5%", "1%", "5%")
 _MAX_OFFERED: Final = 500

@@ -25,6 +25,7 @@ from chopper_core.model import address
 from chopper_core.model.view import View
 from chopper_core.util.atomic import make_private
 from chopper_core.util.errors import DataError
+from chopper_core.util.patterns import late
 from chopper_tui.config import state_directory
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ _OFFERED: Final = "crash-offered"
 """The file that names the log that was offered last."""
 _HEADER_LINES: Final = 12
 _FIRST_LINE: Final = "# A crash of Chopper; repeat it with: chopper --replay FILE"
-_HEADER: Final = re.compile(r"# (address|size|at|glyphs): (.*)")
+_HEADER: Final = late(r"# (address|size|at|glyphs): (.*)")
 
 
 class Journal:

@@ -17,6 +17,7 @@ from chopper_core.render.cells import clean, column_texts, level_title
 from chopper_core.render.glyphs import UNICODE, Glyphs
 from chopper_core.render.palette import Paint, plain
 from chopper_core.util.errors import DataError, UsageError
+from chopper_core.util.patterns import late
 from chopper_core.views import OVERVIEW
 
 _TEXT_WIDTH: Final = 120
@@ -30,7 +31,7 @@ FOLDER: Final = "chopper-snapshots"
 _ENDINGS: Final = {"text": "txt", "markdown": "md", "csv": "csv", "json": "json"}
 _ALIASES: Final = {"md": "markdown"}
 PICTURE: Final = "svg"
-_FONTS: Final = re.compile(r"\s*@font-face \{.*?\}", re.DOTALL)
+_FONTS: Final = late(r"\s*@font-face \{.*?\}", re.DOTALL)
 """Textual's pictures load their font from the network; a picture of a run loads nothing."""
 SNAPSHOTS: Final = (*FORMATS, *_ALIASES, PICTURE)
 """The formats by the names that people may give them."""

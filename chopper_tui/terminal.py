@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Mapping, MutableMapping
 from typing import Final, TextIO
 
 from chopper_core.render.glyphs import ASCII, UNICODE, Glyphs, glyphs_for
+from chopper_core.util.patterns import late
 
 _DEFAULTS: Final = {
     "TEXTUAL_ANIMATIONS": "none",
@@ -19,9 +19,9 @@ _DEFAULTS: Final = {
 _NARROW_FONTS: Final = ("linux", "vt100", "vt220")
 """Terminals whose fonts have neither braille nor parts of blocks."""
 _OLD: Final = (*_NARROW_FONTS, "putty", "screen")
-_NEW: Final = re.compile(r"\x1b(?:\[[<>=][\d;]*u|\[\?\d+\$p|\]22;[^\x07\x1b]*(?:\x07|\x1b\\))")
+_NEW: Final = late(r"\x1b(?:\[[<>=][\d;]*u|\[\?\d+\$p|\]22;[^\x07\x1b]*(?:\x07|\x1b\\))")
 """Of keys that tell more (kitty), asking for modes (DECRQM), and the pointer's shape (OSC 22)."""
-_RESET: Final = re.compile(r"\x1b\[0m\x1b\[(?=[1-9][\d;]*m)")
+_RESET: Final = late(r"\x1b\[0m\x1b\[(?=[1-9][\d;]*m)")
 """Between pieces in two styles: one sequence can reset and set."""
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from chopper_core.model.table import Category, Kind
 from chopper_core.util.arrays import Int8, Int32
 from chopper_core.util.grouping import distinct
+from chopper_core.util.patterns import late
 
 UNKNOWN_COLLECTIVE: Final = "collective"
 UNNAMED: Final = "unnamed group"
@@ -25,7 +26,7 @@ OPTIMIZER_CLASS: Final = "optimizer"
 ATTENTION_CLASS: Final = "attention"
 OTHER_CLASS: Final = "other"
 
-_COMM: Final = re.compile(
+_COMM: Final = late(
     # Libraries.
     r"(?:^|[^a-z])[nr]ccl(?:Dev|Sym|Kernel)|msccl|(?:roc|nv|ro)_?shmem|\bucc_|\bexecutor_kernel"
     r"|c10d::symmetric_memory::"
@@ -41,9 +42,7 @@ _COMM: Final = re.compile(
 )
 _OWN_NAME: Final = 200
 """Characters that hold a kernel's own name; types of kilobytes can follow."""
-_INDUCTOR: Final = re.compile(
-    r"^triton_(?P<kind>poi|red|per|tem|for|mm|bmm|spl)_fused_?(?P<ops>\w*)"
-)
+_INDUCTOR: Final = late(r"^triton_(?P<kind>poi|red|per|tem|for|mm|bmm|spl)_fused_?(?P<ops>\w*)")
 """A kernel of torch.compile: the way it loops, and the operators that it fuses."""
 _INDUCTOR_KINDS: Final = {
     "poi": "elementwise",
@@ -56,17 +55,17 @@ _INDUCTOR_KINDS: Final = {
     "bmm": "gemm",
 }
 _INDUCTOR_OPS: Final = (
-    (ATTENTION_CLASS, re.compile(r"flex_attention|scaled_dot_product")),
-    ("norm", re.compile(r"(?:rms|layer|batch|group)_norm")),
-    ("softmax", re.compile(r"softmax|nll_loss|cross_entropy")),
+    (ATTENTION_CLASS, late(r"flex_attention|scaled_dot_product")),
+    ("norm", late(r"(?:rms|layer|batch|group)_norm")),
+    ("softmax", late(r"softmax|nll_loss|cross_entropy")),
 )
-_MOVES: Final = re.compile(
+_MOVES: Final = late(
     r"_?(?:to_copy|unsafe_view|clone|copy|cat|stack|transpose|permute|view|slice|expand|unsqueeze"
     r"|constant_pad_nd|split_with_sizes|split|t)_?(?=_|\d|$)|_|\d"
 )
 """Parts of the operators that only move data, and what stands between them."""
 _CLASSES: Final = tuple(
-    (name, re.compile(pattern, re.IGNORECASE))
+    (name, late(pattern, re.IGNORECASE))
     for name, pattern in (
         (
             "kv_cache",
@@ -134,7 +133,7 @@ _CLASSES: Final = tuple(
     )
 )
 _COLLECTIVES: Final = tuple(
-    (name, re.compile(pattern, re.IGNORECASE))
+    (name, late(pattern, re.IGNORECASE))
     for name, pattern in (
         ("all_gather", r"all_?gather"),
         ("reduce_scatter", r"reduce_?scatter|post_backward_reduce"),

@@ -7,7 +7,6 @@ of its activities that have every counter of the formula.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Container, Iterable, Mapping
 from functools import cache
 from math import nan
@@ -31,6 +30,7 @@ from chopper_core.model.hardware import ONE_INSTANCE, SUM, CounterInfo, Hardware
 from chopper_core.model.table import Category, KernelTable, Kind, Selection
 from chopper_core.model.units import Unit, unit_of_file
 from chopper_core.util.arrays import Float64, Int64, Mask
+from chopper_core.util.patterns import late
 
 TIME: Final = "counter_duration_ns"
 """Duration of the dispatch in the counter run, which runs dispatches one by one."""
@@ -39,13 +39,13 @@ WAVES_PER_SIMD: Final = 8
 MOPS: Final = "SQ_INSTS_VALU_MFMA_MOPS_"
 
 _ELEMENTS: Final = {counter: element for element, counter in MATRIX_COUNTERS.items()}
-_TERM: Final = re.compile(r"([+-]?)\s*([\d.]*)\s*([A-Za-z_]\w*)")
+_TERM: Final = late(r"([+-]?)\s*([\d.]*)\s*([A-Za-z_]\w*)")
 FABRIC: Final = ("TCC_EA0_", "TCC_EA_")
 """Prefixes of the counters of the fabric's interface: since gfx942, and on gfx90a."""
 READS_OF_128_B: Final = "TCC_BUBBLE_sum"
 
 _ADDITIVE: Final = (SUM, ONE_INSTANCE)
-_COUNTS: Final = re.compile(r"Wavefronts$|TOTAL_\w+_OPS$")
+_COUNTS: Final = late(r"Wavefronts$|TOTAL_\w+_OPS$")
 """Derived counters that are counts."""
 _AMOUNTS: Final = ("KB",)
 """Units of derived counters that can be added up."""

@@ -12,6 +12,7 @@ from chopper_core.model.parallel import DIMENSIONS
 from chopper_core.model.table import ACTIVITY, LEVELS
 from chopper_core.model.view import Baseline, View, Window, as_statistic, complete_order, parse_time
 from chopper_core.util.errors import UsageError
+from chopper_core.util.patterns import late
 
 _LEVEL_OF = {
     level[:length]: level
@@ -20,9 +21,9 @@ _LEVEL_OF = {
 }
 """The levels by their names and abbreviations: `it` is iteration."""
 _LEVEL = "|".join(sorted(_LEVEL_OF, key=len, reverse=True))
-_PATH_START = re.compile(rf":(?=(?:{_LEVEL})=)")
-_FIRST_STEP = re.compile(rf"(?:{_LEVEL})=")
-_STEP = re.compile(rf"/(?=(?:{_LEVEL})=)")
+_PATH_START = late(rf":(?=(?:{_LEVEL})=)")
+_FIRST_STEP = late(rf"(?:{_LEVEL})=")
+_STEP = late(rf"/(?=(?:{_LEVEL})=)")
 KEYS = (
     "view", "by", "of", "order", "columns", "sort", "filter", "metric", "base", "stat",
     "over", "cut", "clock", "gpu", "hardware", "parallel", "base_parallel", "set", "name",

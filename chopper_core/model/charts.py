@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Final
 
 import numpy as np
 from msgspec import Struct
@@ -11,6 +12,9 @@ from msgspec.structs import replace
 from chopper_core.model.units import Unit
 from chopper_core.model.view import Interval, View
 from chopper_core.util.arrays import Float64, Int64
+
+QUEUE: Final = "queue"
+"""The title of the strip of the launch queue's depth."""
 
 
 class Series(Struct, frozen=True, eq=False):

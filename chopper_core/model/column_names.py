@@ -5,12 +5,12 @@ A hardware counter's column has the counter's own name (`SQ_WAVES`).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from enum import IntEnum
 from typing import Final
 
 from chopper_core.model.hardware import ElementType
+from chopper_core.util.patterns import late
 
 FLOPS: Final = "model_flops"
 """Floating-point operations of the model (model FLOPs)."""
@@ -103,7 +103,7 @@ class Match(IntEnum):
     AMBIGUOUS = 3
 
 
-_COUNTER: Final = re.compile(r"[A-Z][A-Z0-9]*(?:_[A-Za-z0-9]+)+")
+_COUNTER: Final = late(r"[A-Z][A-Z0-9]*(?:_[A-Za-z0-9]+)+")
 
 
 COUNTS_PER_US: Final = "counts_per_us"

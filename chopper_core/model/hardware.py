@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import DataError, UsageError
+from chopper_core.util.patterns import late
 
 
 class ElementType(IntEnum):
@@ -60,8 +61,8 @@ _TYPE_BYTES: Final = {
     "long": 8, "longint": 8, "int64": 8, "double": 8, "float64": 8, "complexfloat": 8,
     "complex<float>": 8, "complex<double>": 16,
 }  # fmt: skip
-_NAMESPACE: Final = re.compile(r"^(?:c10|at)::|\s+")
-_SAYS_TF32: Final = re.compile(r"tf32", re.IGNORECASE)
+_NAMESPACE: Final = late(r"^(?:c10|at)::|\s+")
+_SAYS_TF32: Final = late(r"tf32", re.IGNORECASE)
 
 
 def element_type(spellings: Iterable[str]) -> ElementType:
@@ -114,11 +115,11 @@ class CounterInfo(Struct, frozen=True):
     aggregation: str = SUM
 
 
-_HARDWARE_BLOCK: Final = re.compile(
+_HARDWARE_BLOCK: Final = late(
     r"(?:SQ|SQC|SPI|GRBM|GRBMA|CPC|CPF|CPG|TA|TD|TCP|TCC|TCA|GL1[AC]|GL2[AC]|GCEA|EA|GDS|MCVML2|"
     r"ATC[L]?2?|UTCL2|UMC|RLC|SDMA|VML2|PA|IA|WD|VGT|SX|CB|DB)_[A-Z0-9_]+"
 )
-_INSTANCE: Final = re.compile(r"\[\d+\]$")
+_INSTANCE: Final = late(r"\[\d+\]$")
 _AGGREGATION_BY_ENDING: Final = (
     ("_sum", SUM),
     ("_max", "maximum over instances"),

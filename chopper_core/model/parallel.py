@@ -7,7 +7,6 @@ a run are named, coordinates are those that reproduce every group.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import permutations
 from math import prod
@@ -17,6 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.util.errors import UsageError
+from chopper_core.util.patterns import late
 
 DIMENSIONS: Final[tuple[str, ...]] = ("pp", "dp", "ep", "cp", "tp")
 """The dimensions as people nest them, the slowest of Megatron's order first."""
@@ -34,17 +34,17 @@ FROM_GROUPS: Final = "process groups"
 FROM_SETTINGS: Final = "the manifest or the job's configuration"
 EXAMPLE: Final = "tp=2,pp=16"
 
-_SEPARATORS: Final = re.compile(r"[-,.:>]+")
+_SEPARATORS: Final = late(r"[-,.:>]+")
 _ALIASES: Final[Mapping[str, str]] = {"fsdp": "dp", "dp_shard": "dp", "sp": "cp"}
-_MESH: Final = re.compile(r"mesh_([a-z_]+)")
-_WORDED: Final = re.compile(
+_MESH: Final = late(r"mesh_([a-z_]+)")
+_WORDED: Final = late(
     r"(?:intra_|inter_)?(?:partial_)?(?:expert_(?=data|tensor))?"
     r"(tensor|pipeline|data|context|expert|sequence)(?:_model)?_parallel"
     r"(?:_group)?(_with_cp|_group_with_cp)?(?:_gloo)?"
 )
-_SHORT: Final = re.compile(r"(tp|pp|dp|ep|cp|fsdp|dp_shard|dp_replicate)(?:[_:\-]?\d+)?(?:_group)?")
-_PARTIAL: Final = re.compile(r"with_cp|partial|expert_(?:data|tensor)")
-_REPLICATED: Final = re.compile(r"dp_replicate")
+_SHORT: Final = late(r"(tp|pp|dp|ep|cp|fsdp|dp_shard|dp_replicate)(?:[_:\-]?\d+)?(?:_group)?")
+_PARTIAL: Final = late(r"with_cp|partial|expert_(?:data|tensor)")
+_REPLICATED: Final = late(r"dp_replicate")
 _WORDS: Final[Mapping[str, str]] = {
     "tensor": "tp",
     "pipeline": "pp",

@@ -15,6 +15,7 @@ from typing import Final
 from msgspec import Struct
 
 from chopper_core.util.errors import UsageError
+from chopper_core.util.patterns import late
 
 Setting = int | float | str
 Settings = Mapping[str, Setting]
@@ -55,16 +56,16 @@ _ALIASES: Final = {
     "options": "options",
 }
 _NAMES: Final = {alias: name for name, aliases in _ALIASES.items() for alias in aliases.split()}
-_IN_NAME: Final = re.compile(
+_IN_NAME: Final = late(
     r"(?<![a-z])(?P<name>tp|pp|dp|ep|cp|mbs|mb|gbs|seq)(?P<sep>[-_=]?)(?P<number>\d+)(?![a-z0-9])",
     re.IGNORECASE,
 )
-_FSDP_IN_NAME: Final = re.compile(r"(?<![a-z])fsdp(?P<version>[12]?)(?![a-z0-9])", re.IGNORECASE)
-_CHARLLM_NAME: Final = re.compile(r"(?P<model>[^/]+)_\d+_(?:(?P<bits>[01]{5})|mbs\d+)")
+_FSDP_IN_NAME: Final = late(r"(?<![a-z])fsdp(?P<version>[12]?)(?![a-z0-9])", re.IGNORECASE)
+_CHARLLM_NAME: Final = late(r"(?P<model>[^/]+)_\d+_(?:(?P<bits>[01]{5})|mbs\d+)")
 _CHARLLM_BITS: Final = {0: "cc", 1: "act", 4: "sync"}
 """Places of the options in the names of CharLLM-PPT's runs: overlap of communication, activation
 recomputation, synchronous."""
-_FIELD: Final = re.compile(r"\{([A-Za-z_]\w*)\}")
+_FIELD: Final = late(r"\{([A-Za-z_]\w*)\}")
 _WORDS: Final = {"true": "yes", "on": "yes", "false": "no", "off": "no"}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -13,11 +12,12 @@ from chopper_core.model.overrides import NO_OVERRIDES, Overrides
 from chopper_core.model.parallel import DIMENSIONS
 from chopper_core.model.table import ACTIVITY, LEVELS
 from chopper_core.util.errors import UsageError
+from chopper_core.util.patterns import late
 
 SHORTEST_NS: Final = 100
 """Maximum zoom: kernels aren't shorter."""
 _UNITS: Final = {"": 1, "ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
-_TIME: Final = re.compile(r"(\d+)(?:\.(\d+))?(ns|us|µs|ms|s)?")
+_TIME: Final = late(r"(\d+)(?:\.(\d+))?(ns|us|µs|ms|s)?")
 STATISTICS: Final = {
     "sum": "all instances of the row together",
     "mean": "mean of the row's instances, unweighted",

@@ -25,12 +25,13 @@ from chopper_core.model.table import ACTIVITY, LEVELS
 from chopper_core.query.derived import underlying
 from chopper_core.util.arrays import Int32, Mask, Numbers
 from chopper_core.util.errors import UsageError
+from chopper_core.util.patterns import late
 
-_COMPARISON: Final = re.compile(
+_COMPARISON: Final = late(
     r"(?P<column>[A-Za-z_.%]+)(?P<operator>>=|<=|!=|>|<|=)"
     r"(?P<number>-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?P<unit>[A-Za-zµ%]*)"
 )
-_LEVEL: Final = re.compile(
+_LEVEL: Final = late(
     rf"(?P<level>{'|'.join((*LEVELS, ACTIVITY, RUN_LEVEL, *DIMENSIONS))}):(?P<labels>\S+)"
 )
 _PLAIN: Final = "()<>:*+[]{}@~!;|/&=#?'\""

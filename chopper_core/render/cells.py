@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from pathlib import PurePath
 from textwrap import wrap
@@ -19,6 +18,7 @@ from chopper_core.model.units import Unit
 from chopper_core.model.view import View
 from chopper_core.query.frame import Frame, Number
 from chopper_core.render.glyphs import Glyphs
+from chopper_core.util.patterns import late
 
 SENTENCES: Final = ("finding",)
 """Levels whose names are sentences."""
@@ -174,7 +174,7 @@ def clean(text: str) -> str:
     )
 
 
-_BEFORE_UNIT: Final = re.compile(
+_BEFORE_UNIT: Final = late(
     r"(?<=\d) (?=(?:%|°C|[kMGT]?B(?:/s)?|[nµm]?s|min|h|[kM]?W|[kMG]?Hz|[kmM]?J"
     r"|[kMGTP]?FLOPs?(?:/s|/B)?)(?![\w/]))"
 )
@@ -196,7 +196,7 @@ def _escape(character: str) -> str:
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
-_NARROW: Final = re.compile(
+_NARROW: Final = late(
     "[ -~\u00a1-\u02ff\u2010-\u2027\u2030-\u205e\u2190-\u2319\u23cd-\u23cf\u2500-\u25fc"
     "\u2800-\u28ff]*"
 )
@@ -219,12 +219,12 @@ def pad(text: str, width: int) -> str:
 
 
 _NOISE: Final = (
-    (re.compile(r"^(?:void|static|__global__) +"), ""),
-    (re.compile(r"\(anonymous namespace\)::"), ""),
-    (re.compile(r"\b(?:at::native|at::cuda::detail|at::detail|c10|std)::"), ""),
+    (late(r"^(?:void|static|__global__) +"), ""),
+    (late(r"\(anonymous namespace\)::"), ""),
+    (late(r"\b(?:at::native|at::cuda::detail|at::detail|c10|std)::"), ""),
     # A lambda in lambdas in a function: the function and the innermost one's parameters tell.
-    (re.compile(r"::\{lambda\([^{}]*\)#\d+\}::operator\(\)\([^(){}]*\)(?: const)?"), ""),
-    (re.compile(r"(?<=\w)\([^(){}]*\)(?=::\{lambda)"), ""),
+    (late(r"::\{lambda\([^{}]*\)#\d+\}::operator\(\)\([^(){}]*\)(?: const)?"), ""),
+    (late(r"(?<=\w)\([^(){}]*\)(?=::\{lambda)"), ""),
 )
 
 

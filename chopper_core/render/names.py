@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -13,12 +12,13 @@ from typing import Final
 from chopper_core.query.frame import Frame
 from chopper_core.render.cells import beginning, cell_width, clean, display_name, elide, first_cells
 from chopper_core.render.glyphs import Glyphs
+from chopper_core.util.patterns import late
 
 FOLDED: Final = "…"
-_TENSILE: Final = re.compile(r"^(?:Custom_)?Cijk_")
-_TENSILE_KEPT: Final = re.compile(r"^MT\d+x\d+x\d+$")
+_TENSILE: Final = late(r"^(?:Custom_)?Cijk_")
+_TENSILE_KEPT: Final = late(r"^MT\d+x\d+x\d+$")
 _LETTERS: Final = ascii_letters + digits
-_PLAIN: Final = re.compile(r"[\w.-]+")
+_PLAIN: Final = late(r"[\w.-]+")
 _WORD: Final = _LETTERS + "_"
 _MIN_DIFFERENCE_WIDTH: Final = 8
 """Narrower names show only their beginning and end."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from chopper_core.util.atomic import temporary_path
 from chopper_core.util.errors import DataError, UsageError
@@ -22,10 +23,10 @@ def baselines_path() -> Path:
 def baselines() -> dict[str, tuple[str, ...]]:
     """The named baselines: name → absolute paths of runs with the same settings."""
     try:
-        found = json.loads(baselines_path().read_text(encoding="utf-8"))
+        found = msgspec.json.decode(baselines_path().read_bytes())
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError, msgspec.MsgspecError) as error:
         raise DataError(f"{baselines_path()} can't be read: {error}") from error
     if not isinstance(found, dict):
         return {}
@@ -86,7 +87,7 @@ def _write(found: dict[str, tuple[str, ...]]) -> None:
     fresh = temporary_path(path, "new")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        fresh.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        fresh.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
         fresh.rename(path)
     except OSError as error:
         fresh.unlink(missing_ok=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import shutil
 import time
 import zlib
@@ -14,13 +13,15 @@ from pathlib import Path
 from stat import S_ISDIR
 from typing import Final
 
+from chopper_core.util.patterns import late
+
 _CHUNK: Final = 1 << 22
 _AT_FDCWD: Final = -100
 _RENAME_EXCHANGE: Final = 2
 """Arguments of renameat2(2): relative to the current directory; exchange both names."""
 _MAX_ATTEMPTS: Final = 20
 """Attempts to rename a folder to a name that other processes use too; the last one wins."""
-_TEMPORARY: Final = re.compile(r"\.(?P<name>.+)\.(?P<machine>\w+)-(?P<pid>\d+)-\w+\.(?:new|old)")
+_TEMPORARY: Final = late(r"\.(?P<name>.+)\.(?P<machine>\w+)-(?P<pid>\d+)-\w+\.(?:new|old)")
 _ABANDONED_S: Final = 24 * 3600.0
 """Age from which a temporary folder of another machine has no writer any more."""
 _NEVER: Final = (-1, -1, -1)

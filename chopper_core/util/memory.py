@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from chopper_core.util.errors import ChopperError, UsageError
+from chopper_core.util.patterns import late
 
 LEAST_MB: Final = 100
 """Memory that Chopper itself takes before it reads anything, in MB."""
@@ -19,7 +20,7 @@ WORKER_MB: Final = 120
 """Memory that a worker takes besides the data that it reads, in MB."""
 _UNITS: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY: Final = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
-_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?", re.IGNORECASE)
+_SIZE: Final = late(r"(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?", re.IGNORECASE)
 _NEED_PER_BYTE: Final = 0.45
 """Of an unpacked trace: what reading it takes at most, beyond the columns that it becomes."""
 _OF_JOB: Final = 0.9

@@ -13,7 +13,6 @@ from chopper_core.render.cells import cell_width, crumb, display_name, elide, sc
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.render.names import fitting_names
 from chopper_core.util.errors import UsageError
-from chopper_core.views.query import query
 from chopper_tui.actions.program import open_command
 from chopper_tui.actions.sets import refuse_of_set
 from chopper_tui.actions.time import find_along_time
@@ -109,6 +108,8 @@ async def _go_to_outlier(screen: Explorer, step: int) -> None:
         default = next(iter(numbers), "") if screen.view.name else "elapsed_ns"
         name = name if name in METRICS else default
     if name not in frame.values:
+        from chopper_core.views.query import query
+
         frame = await run_in_thread(query, screen.run, replace(screen.view, columns=(name,)))
     found = outliers(frame.values[name], frame.counted())
     column = next(each for each in frame.columns if each.name == name)

@@ -24,6 +24,7 @@ from chopper_core.render.cells import (
     wrapped,
 )
 from chopper_core.util.errors import UsageError
+from chopper_core.util.patterns import late
 from chopper_core.views import view_spec
 from chopper_tui.actions.ask import by, of
 from chopper_tui.actions.columns import column_named
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from chopper_tui.screen import Explorer
 
 HIDDEN_BELOW_PCT: Final = "1"
-_SHARE_TERM: Final = re.compile(r"(?:^|\s+)share_pct>=(\S+)")
+_SHARE_TERM: Final = late(r"(?:^|\s+)share_pct>=(\S+)")
 
 
 @action(TABLE, "/", title="Filter", takes="TEXT", hint="filter", while_busy=True)

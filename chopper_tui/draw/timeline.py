@@ -8,13 +8,12 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.model.charts import Band, LaneCells, Lanes, Span, Strip
+from chopper_core.model.charts import QUEUE, Band, LaneCells, Lanes, Span, Strip
 from chopper_core.model.units import time_text
 from chopper_core.model.view import Interval
 from chopper_core.render.cells import cell_width, clean, display_name, elide, pad
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.util.arrays import Int64, Mask
-from chopper_core.views.timeline.hosts import QUEUE
 from chopper_tui.draw.drawer import MAX_ZOOM, Canvas, Drawer, Lens, drawable
 from chopper_tui.draw.pieces import (
     BOTH,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from rich.text import Text
 from textual.widgets import Input
@@ -13,12 +13,13 @@ from chopper_tui.draw.charts import drawer_of
 from chopper_tui.screen.parts import ScreenParts
 from chopper_tui.widgets.cards import CardsPane
 from chopper_tui.widgets.chart_panes import PicturePane, SignalPane
-from chopper_tui.widgets.dialogs import Chooser, Dialog, Options
 from chopper_tui.widgets.footer import KeyLine
 from chopper_tui.widgets.frame_table import FrameTable
 from chopper_tui.widgets.header import Crumbs, Position
 from chopper_tui.widgets.prompt import AddressBar, Complete, Prompt, PromptHandler
-from chopper_tui.widgets.reader import TextReader
+
+if TYPE_CHECKING:
+    from chopper_tui.widgets.dialogs import Dialog, Options
 
 
 class Pointing(ScreenParts):
@@ -127,10 +128,14 @@ class Asking(ScreenParts):
         then: Callable[[str], Awaitable[None] | None],
     ) -> None:
         """Let one of (id, title, explanation) options be chosen."""
+        from chopper_tui.widgets.dialogs import Chooser
+
         self.open_dialog(Chooser(title, options, current), then)
 
     def read(self, title: str, text: Text, *, passes_digits: bool = False) -> None:
         """Show a text until a key closes it; a digit may open another view at once."""
+        from chopper_tui.widgets.reader import TextReader
+
         self.open_dialog(TextReader(title, text, self.action_perform, passes_digits=passes_digits))
 
     def open_prompt(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -22,6 +21,7 @@ from chopper_core.render.cells import (
     wrapped,
 )
 from chopper_core.render.glyphs import Glyphs
+from chopper_core.util.patterns import late
 from chopper_tui.draw.pieces import Pieces, fit, width_of
 from chopper_tui.keymap import Action, key_name
 from chopper_tui.widgets.pane import Pane
@@ -133,7 +133,7 @@ class Status(Pane):
         return line
 
 
-_TRUNCATED: Final = re.compile(r"iterations? [\d, ]+ (is|are) truncated")
+_TRUNCATED: Final = late(r"iterations? [\d, ]+ (is|are) truncated")
 """The note of which the breadcrumb's line has a short form."""
 
 

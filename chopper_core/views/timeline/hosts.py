@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.model.charts import LaneCells, Span, Strip
+from chopper_core.model.charts import QUEUE, LaneCells, Span, Strip
 from chopper_core.model.host_tables import HostKind, HostLane
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_TIME
@@ -16,8 +16,6 @@ from chopper_core.util.arrays import Float64, Int64
 from chopper_core.util.grouping import distinct
 from chopper_core.views.timeline.lanes import BusyTime, edges
 
-QUEUE: Final = "queue"
-"""The title of the strip of the queue's depth."""
 _MIN_NAMED_CELLS: Final = 2
 _MAX_NAMED_PER_CELL: Final = 2
 

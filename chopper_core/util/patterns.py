@@ -1,0 +1,24 @@
+"""Patterns that are compiled when they are first used: a start imports a hundred of them."""
+
+from __future__ import annotations
+
+import re
+from typing import cast
+
+
+class _LatePattern:
+    """Stands for a compiled pattern, whose methods it takes over one by one."""
+
+    def __init__(self, text: str, flags: int) -> None:
+        self._given = text, flags
+
+    def __getattr__(self, name: str) -> object:
+        """A method or a fact of the pattern; from then on an attribute like any other."""
+        found: object = getattr(re.compile(*self._given), name)
+        setattr(self, name, found)
+        return found
+
+
+def late(text: str, flags: int = 0) -> re.Pattern[str]:
+    """A regular expression, compiled at its first use; raises `re.error` only then."""
+    return cast("re.Pattern[str]", _LatePattern(text, flags))
