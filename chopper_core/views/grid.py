@@ -27,7 +27,8 @@ from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import median_of
 from chopper_core.views.shared.places import Places, places_of
-from chopper_core.views.shared.sampled_gpus import columns_of, gpus_of, opened
+from chopper_core.views.shared.sampled_gpus import columns_of, opened
+from chopper_core.views.shared.samples import gpus_of
 from chopper_core.views.shared.table_view import child_of
 from chopper_core.views.spec import FIGURE, ViewResult, ViewSpec
 

@@ -36,13 +36,8 @@ from chopper_core.util.grouping import (
 )
 from chopper_core.views.ranks.columns import node_names
 from chopper_core.views.shared.leads import of_all_gpus
-from chopper_core.views.shared.sampled_gpus import (
-    gpus_of,
-    opened,
-    sampled_notes,
-    spans_of_samples,
-)
-from chopper_core.views.shared.samples import sampled
+from chopper_core.views.shared.sampled_gpus import opened, sampled_notes
+from chopper_core.views.shared.samples import gpus_of, sampled, spans_of_samples
 from chopper_core.views.shared.table_view import child_of
 from chopper_core.views.spec import FIGURE, ViewResult, ViewSpec
 

@@ -14,7 +14,7 @@ from chopper_core.model.charts import Cards, Composition, Lanes
 from chopper_core.model.run import Run, Source
 from chopper_core.model.view import Baseline, View
 from chopper_core.query.frame import Frame
-from chopper_core.views.findings.context import IRREGULAR
+from chopper_core.views.findings.rule import IRREGULAR
 from chopper_core.views.overview.step import IRREGULAR_TIMES, step_of
 from chopper_core.views.query import preview, query
 from tests.support import sample_run

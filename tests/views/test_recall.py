@@ -9,7 +9,7 @@ import pytest
 
 from chopper_core.model.view import View
 from chopper_core.views.findings import RULES
-from chopper_core.views.findings.context import context_of
+from chopper_core.views.findings.rule import context_of
 from tests.bench import findings as bench
 from tests.bench.findings import planted
 

@@ -16,8 +16,7 @@ from chopper_core.model.table import NO_LABEL, STATES, KernelTable, Kind
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Index, Int64
 from chopper_core.util.grouping import distinct, median_of, quantile_of, run_starts
-from chopper_core.views.shared.sampled_gpus import spans_of_samples
-from chopper_core.views.shared.samples import TimeSpans, sampled
+from chopper_core.views.shared.samples import TimeSpans, sampled, spans_of_samples
 
 MAX_COMPARED_ROWS: Final = 1 << 18
 """With more activities, evenly chosen iterations are compared."""

@@ -15,15 +15,17 @@ from msgspec.structs import replace
 from chopper_core.metrics import Values, column, numbered, worded
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
-from chopper_core.views.findings.context import (
+from chopper_core.views.findings.rule import (
     EXPLAINED,
     GENERAL,
     IRREGULAR,
+    MEANING,
     SMALLEST_SAVING,
+    Finding,
+    FindingRule,
     FindingsContext,
     context_of,
 )
-from chopper_core.views.findings.rule import MEANING, Finding, FindingRule
 from chopper_core.views.shared.phrases import by_number, count, time
 from chopper_core.views.spec import ViewResult, ViewSpec
 

@@ -11,8 +11,14 @@ from chopper_core.metrics import is_measured
 from chopper_core.model.column_names import integral_of, known_of, samples_in
 from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.grouping import distinct
-from chopper_core.views.findings.context import FindingsContext, summed
-from chopper_core.views.findings.rule import Finding, Threshold, confidence, rule
+from chopper_core.views.findings.rule import (
+    Finding,
+    FindingsContext,
+    Threshold,
+    confidence,
+    rule,
+    summed,
+)
 from chopper_core.views.shared.phrases import by_number, percent, time
 from chopper_core.views.shared.samples import TimeSpans, sampled
 

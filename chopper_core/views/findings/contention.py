@@ -10,8 +10,15 @@ import numpy as np
 from chopper_core.model.column_names import FLOPS
 from chopper_core.model.table import NO_LABEL
 from chopper_core.util.grouping import quantiles_of
-from chopper_core.views.findings.context import FindingsContext, combined, summed
-from chopper_core.views.findings.rule import Finding, Threshold, confidence, rule
+from chopper_core.views.findings.rule import (
+    Finding,
+    FindingsContext,
+    Threshold,
+    combined,
+    confidence,
+    rule,
+    summed,
+)
 from chopper_core.views.shared.instances import effect, overlaps_in, slowdown
 from chopper_core.views.shared.phrases import percent, time
 

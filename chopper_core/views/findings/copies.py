@@ -11,8 +11,14 @@ from msgspec.structs import replace
 from chopper_core.model.table import Kind
 from chopper_core.model.view import View, complete_order
 from chopper_core.util.grouping import ranked
-from chopper_core.views.findings.context import FindingsContext, summed
-from chopper_core.views.findings.rule import Finding, Threshold, confidence, rule
+from chopper_core.views.findings.rule import (
+    Finding,
+    FindingsContext,
+    Threshold,
+    confidence,
+    rule,
+    summed,
+)
 from chopper_core.views.shared.phrases import listed, percent, time
 
 COPIES: Final = Threshold(

@@ -10,8 +10,14 @@ import numpy as np
 from chopper_core.model.table import Kind, Phase
 from chopper_core.util.arrays import Int64
 from chopper_core.util.grouping import distinct, run_starts
-from chopper_core.views.findings.context import FindingsContext, summed
-from chopper_core.views.findings.rule import Finding, Threshold, confidence, rule
+from chopper_core.views.findings.rule import (
+    Finding,
+    FindingsContext,
+    Threshold,
+    confidence,
+    rule,
+    summed,
+)
 from chopper_core.views.findings.slow_link import slow_links
 from chopper_core.views.shared.collective_figures import Chosen, chosen_in
 from chopper_core.views.shared.collectives import collectives_of

@@ -11,8 +11,14 @@ from msgspec import Struct
 from chopper_core.model.host_tables import HostState
 from chopper_core.model.table import NO_TIME
 from chopper_core.util.arrays import Float64
-from chopper_core.views.findings.context import FindingsContext, summed
-from chopper_core.views.findings.rule import Finding, Threshold, confidence, rule
+from chopper_core.views.findings.rule import (
+    Finding,
+    FindingsContext,
+    Threshold,
+    confidence,
+    rule,
+    summed,
+)
 from chopper_core.views.shared.host_causes import (
     NEEDLESS,
     WAITING,

@@ -12,8 +12,14 @@ from chopper_core.metrics import heat_of, is_measured
 from chopper_core.query.marks import MAD_TO_SIGMA
 from chopper_core.util.arrays import Float64
 from chopper_core.util.grouping import median_of
-from chopper_core.views.findings.context import ROBUST_Z, FindingsContext
-from chopper_core.views.findings.rule import Finding, Threshold, confidence, rule
+from chopper_core.views.findings.rule import (
+    ROBUST_Z,
+    Finding,
+    FindingsContext,
+    Threshold,
+    confidence,
+    rule,
+)
 from chopper_core.views.shared.phrases import percent, time
 from chopper_core.views.shared.places import places_of
 from chopper_core.views.shared.table_view import by_level

@@ -9,8 +9,7 @@ import numpy as np
 
 from chopper_core.util.arrays import Float64
 from chopper_core.util.grouping import beyond_others
-from chopper_core.views.findings.context import FindingsContext
-from chopper_core.views.findings.rule import Finding, Threshold, confidence, rule
+from chopper_core.views.findings.rule import Finding, FindingsContext, Threshold, confidence, rule
 from chopper_core.views.shared.matched_kernels import compared_iterations, occurrences_of
 from chopper_core.views.shared.phrases import percent, time
 

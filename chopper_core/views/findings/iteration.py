@@ -10,8 +10,16 @@ import numpy as np
 from chopper_core.model.table import NO_LABEL
 from chopper_core.util.arrays import Float64, Index, Int64
 from chopper_core.util.grouping import distinct, median_of, ranked
-from chopper_core.views.findings.context import FEWEST, FindingsContext, outlier_limit, summed
-from chopper_core.views.findings.rule import Finding, Threshold, confidence, rule
+from chopper_core.views.findings.rule import (
+    FEWEST,
+    Finding,
+    FindingsContext,
+    Threshold,
+    confidence,
+    outlier_limit,
+    rule,
+    summed,
+)
 from chopper_core.views.shared.phrases import listed, time
 
 LONGER: Final = Threshold(

@@ -11,9 +11,16 @@ from msgspec import Struct
 from chopper_core.model.table import NO_LABEL
 from chopper_core.util.arrays import Float64, Index, Int64, Mask
 from chopper_core.util.grouping import medians_along, run_starts
-from chopper_core.views.findings.context import SMALLEST_SAVING, FindingsContext, summed
 from chopper_core.views.findings.host import host_bound_phases
-from chopper_core.views.findings.rule import Finding, Threshold, confidence, rule
+from chopper_core.views.findings.rule import (
+    SMALLEST_SAVING,
+    Finding,
+    FindingsContext,
+    Threshold,
+    confidence,
+    rule,
+    summed,
+)
 from chopper_core.views.shared.host_causes import host_charges
 from chopper_core.views.shared.phrases import by_number, time
 

@@ -9,8 +9,7 @@ import numpy as np
 
 from chopper_core.util.errors import ChopperError
 from chopper_core.util.grouping import distinct, others_median
-from chopper_core.views.findings.context import FindingsContext
-from chopper_core.views.findings.rule import Finding, Threshold, confidence, rule
+from chopper_core.views.findings.rule import Finding, FindingsContext, Threshold, confidence, rule
 from chopper_core.views.findings.slow_stage import kernel_factors
 from chopper_core.views.pipeline import LONG, Pipeline, bubble_of, longest, pipeline_of
 from chopper_core.views.shared.phrases import percent, time

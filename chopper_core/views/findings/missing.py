@@ -12,8 +12,7 @@ from chopper_core.model.groups import elapsed_of_rows
 from chopper_core.model.table import MODEL_PHASES, NO_LABEL, KernelTable, Rule, Selection
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Int64
-from chopper_core.views.findings.context import FindingsContext
-from chopper_core.views.findings.rule import Confidence, Finding, Threshold, rule
+from chopper_core.views.findings.rule import Confidence, Finding, FindingsContext, Threshold, rule
 from chopper_core.views.shared.phrases import by_number, count, percent
 
 COVERAGE: Final = Threshold(

@@ -8,8 +8,7 @@ from typing import Final
 import numpy as np
 
 from chopper_core.model.groups import Groups
-from chopper_core.views.findings.context import FindingsContext
-from chopper_core.views.findings.rule import Finding, Threshold, confidence, rule
+from chopper_core.views.findings.rule import Finding, FindingsContext, Threshold, confidence, rule
 from chopper_core.views.overheads import LOSSES, parts_of
 from chopper_core.views.shared.phrases import by_number, percent, time
 

@@ -11,7 +11,7 @@ from chopper_core.align.kernel_classes import ATTENTION_CLASS, kernel_class
 from chopper_core.model.table import LABELLED
 from chopper_core.util.arrays import Float64, Index, Int64, Mask
 from chopper_core.util.grouping import others_median
-from chopper_core.views.findings.context import FindingsContext, combined, summed
+from chopper_core.views.findings.rule import FindingsContext, combined, summed
 
 MATRIX_CLASSES: Final = frozenset({"gemm", "conv", ATTENTION_CLASS})
 """Classes of kernels that the matrix units bound; memory bounds most of the others."""

@@ -14,8 +14,7 @@ from chopper_core.model.column_names import AT_PEAK
 from chopper_core.model.groups import Groups
 from chopper_core.util.arrays import Index
 from chopper_core.util.grouping import distinct
-from chopper_core.views.findings.context import FindingsContext
-from chopper_core.views.findings.rule import Finding, Threshold, confidence, rule
+from chopper_core.views.findings.rule import Finding, FindingsContext, Threshold, confidence, rule
 from chopper_core.views.shared.phrases import listed, time
 from chopper_core.views.shared.table_view import grouped
 

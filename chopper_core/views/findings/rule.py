@@ -1,4 +1,4 @@
-"""A rule of the findings: its thresholds, and a decorated function that finds things.
+"""A rule of the findings: what it is given, its thresholds, and the findings that it gives.
 
 A rule module defines `Threshold`s and functions decorated with `@rule`, whose docstrings say what
 they look for. It is registered by its name in `findings.MODULES`.
@@ -6,17 +6,28 @@ they look for. It is registered by its name in `findings.MODULES`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
+from functools import cached_property
 from inspect import cleandoc
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
-from chopper_core.model.view import View
-
-if TYPE_CHECKING:
-    from chopper_core.views.findings.context import FindingsContext
+from chopper_core.metrics import METRICS, Scope, Values
+from chopper_core.model.groups import Groups
+from chopper_core.model.parallel import DIMENSIONS
+from chopper_core.model.run import Run
+from chopper_core.model.table import LEVELS, NO_LABEL, NO_LABEL_TEXT, KernelTable, Kind
+from chopper_core.model.view import View, complete_order
+from chopper_core.query.marks import MAD_TO_SIGMA
+from chopper_core.util.arrays import Float64, Index, Int64, Mask, Numbers
+from chopper_core.util.errors import UsageError
+from chopper_core.util.grouping import distinct, median_of, ranked, sorted_run_mask
+from chopper_core.views.shared.leads import RankLeads, leads
+from chopper_core.views.shared.matched_kernels import compared_iterations
 
 
 class Threshold(Struct, frozen=True):
@@ -31,6 +42,315 @@ class Threshold(Struct, frozen=True):
     def share(self) -> float:
         """The value of a threshold in %, as a share from 0 to 1."""
         return self.value / 100
+
+
+FEWEST: Final = Threshold(
+    "layers or iterations needed to tell one that differs",
+    4,
+    "at least",
+    "the median of fewer means little",
+)
+IRREGULAR: Final = Threshold(
+    "irregular iteration",
+    2.0,
+    "times the median",
+    "warm-up, compilation, evaluation or a checkpoint: not a regular step. A note names them, and "
+    "no other rule looks at them",
+)
+SMALLEST_SAVING: Final = Threshold(
+    "smallest potential saving",
+    0.1,
+    "% of the iteration",
+    "iteration times of a steady run vary by about as much; a smaller saving is not worth a look",
+)
+ROBUST_Z: Final = Threshold(
+    "distance from the median",
+    6.0,
+    "x 1.4826 x MAD",
+    "the usual 3.5 (Iglewicz and Hoaglin) is for a single test; here every operation is tested",
+)
+LEAST_SPREAD: Final = Threshold(
+    "smallest spread assumed",
+    1.0,
+    "% of the median",
+    "a MAD near zero would make everything an outlier",
+)
+EXPLAINED: Final = Threshold(
+    "cause of another finding",
+    60.0,
+    "% of its saving",
+    "a GPU whose lag is mostly one operation's is told once, with the operation",
+)
+GENERAL: Final = (SMALLEST_SAVING, EXPLAINED, IRREGULAR, FEWEST, ROBUST_Z, LEAST_SPREAD)
+"""Thresholds that several rules share."""
+CELL: Final = LEVELS[:5]
+"""The levels of a cell: the kernels of one operation, layer, phase, iteration and GPU."""
+
+
+class FindingsContext(Struct, frozen=True, eq=False, dict=True):
+    """The analysed part of a run, and sums that several rules use."""
+
+    run: Run
+    view: View
+    node: Groups
+    """The analysed activities of the scope, as one group."""
+    gpus: tuple[int, ...]
+    iterations: tuple[int, ...]
+    """The analysed ones; (-1,) where the trace has none."""
+    truncated: tuple[int, ...]
+    """Iterations that the profiling window cuts; not analysed."""
+    by_iteration: Groups
+    """The activities of all complete iterations by GPU and iteration."""
+    all_iterations: Int64
+    """All complete iterations."""
+    took_ns: Float64
+    """Duration of each of `all_iterations` on the GPU that takes longest."""
+    irregular: tuple[int, ...]
+    """Complete iterations that take far longer than the others; not analysed."""
+    excluded: Mapping[str, Sequence[int]]
+    """The codes of the iterations that are not analysed."""
+    sampled_from: int | None
+    """How many iterations `iterations` were evenly chosen from; None: they are all."""
+
+    @property
+    def table(self) -> KernelTable:
+        """The run's kernel table."""
+        return self.node.table
+
+    @cached_property
+    def cells(self) -> Groups:
+        """The activities by operation, layer, phase, iteration and GPU."""
+        rows = self.node.selection
+        is_new = sorted_run_mask(*(self.table.column(level)[rows] for level in CELL))
+        if is_new is None:
+            return self.node.split(CELL)[0]
+        return Groups(self.table, rows, np.flatnonzero(is_new))
+
+    def split(self, *levels: str) -> Groups:
+        """The activities split by some levels, from stored sums where there are any."""
+        tree = self.run.tree(self.view.order)
+        return tree.split(self.view.path, levels, self.excluded)
+
+    @cached_property
+    def computes(self) -> Mask:
+        """Whether each cell has any compute."""
+        kinds = self.table.kind[self.cells.selection]
+        return np.asarray(np.minimum.reduceat(kinds, self.cells.first) == Kind.COMPUTE)
+
+    def codes(self, level: str) -> Int64:
+        """The code of each cell at a level."""
+        if level not in self._codes:
+            self._codes[level] = self.cells.codes(level).astype(np.int64)
+        return self._codes[level]
+
+    @cached_property
+    def _codes(self) -> dict[str, Int64]:
+        return {}
+
+    def together(self, *levels: str) -> tuple[Int64, Index]:
+        """The distinct combinations of codes at some levels, and the position of each cell's."""
+        if levels not in self._together:
+            self._together[levels] = combined([self.codes(level) for level in levels])
+        return self._together[levels]
+
+    @cached_property
+    def _together(self) -> dict[tuple[str, ...], tuple[Int64, Index]]:
+        return {}
+
+    @cached_property
+    def gpu_place(self) -> Index:
+        """The position of each cell's GPU in `gpus`."""
+        return ranked(self.codes("gpu"))[1]
+
+    @cached_property
+    def iteration_place(self) -> Index:
+        """The position of each cell's iteration in `iterations`."""
+        return ranked(self.codes("iteration"))[1]
+
+    def by_gpu_and_iteration(self, figure: Callable[[Groups], Numbers]) -> Float64:
+        """A figure of the activities, as GPUs x iterations."""
+        nodes = self._steps
+        found = np.zeros((len(self.gpus), len(self.iterations)))
+        gpu = np.searchsorted(np.array(self.gpus), nodes.codes("gpu"))
+        iteration = np.searchsorted(np.array(self.iterations), nodes.codes("iteration"))
+        found[gpu, iteration] = figure(nodes)
+        return found
+
+    @cached_property
+    def _steps(self) -> Groups:
+        return self.split("gpu", "iteration")
+
+    @cached_property
+    def step_ns(self) -> float:
+        """The duration of an iteration: median of the times on the GPU that takes longest."""
+        return float(
+            median_of(self.by_gpu_and_iteration(lambda nodes: nodes.elapsed_ns).max(axis=0))
+        )
+
+    def share(self, time_ns: float) -> float:
+        """A time per iteration as a share of the iteration, 0 to 1."""
+        return time_ns / max(self.step_ns, 1.0)
+
+    def per_iteration(self, total_ns: float) -> float:
+        """A sum over GPUs and iterations, per GPU and iteration."""
+        return total_ns / (len(self.gpus) * len(self.iterations))
+
+    @property
+    def has_iterations(self) -> bool:
+        """Whether activities are labelled with iterations."""
+        return self.iterations != (NO_LABEL,)
+
+    @property
+    def each(self) -> str:
+        """The unit of a mean per iteration, in a sentence."""
+        return " per iteration" if self.has_iterations else ""
+
+    @property
+    def per_gpu(self) -> str:
+        """The unit of a mean per iteration over the GPUs, in a sentence."""
+        if len(self.gpus) == 1:
+            return self.each
+        return " per GPU and iteration" if self.has_iterations else " per GPU"
+
+    @property
+    def repeats(self) -> bool:
+        """Whether a thing can be seen in several iterations or on several GPUs."""
+        return len(self.iterations) * len(self.gpus) > 1
+
+    @cached_property
+    def leads(self) -> RankLeads | None:
+        """The lead and lag of the GPUs; None with one GPU, or without kernels to match."""
+        if len(self.gpus) < 2:
+            return None
+        try:
+            return leads(self.run, self.view)[0]
+        except UsageError:
+            return None
+
+    def figure(self, name: str, nodes: Groups) -> Values:
+        """A metric of some groups of the analysed activities."""
+        scope = Scope(nodes, self.node, self.run.origin_ns, self.run.hardware)
+        return METRICS[name].compute(scope)
+
+    def at(self, **labels: str) -> View:
+        """The scope in the tree, with more labels on its path."""
+        steps = dict(self.view.scope) | labels
+        # Coordinates lead to GPUs, so that they come first.
+        levels = [level for level in (*DIMENSIONS, *LEVELS) if level in steps]
+        path = tuple(steps[level] for level in levels)
+        return replace(self.view, path=path, order=complete_order(levels))
+
+    def with_view(self, name: str, by: str = "", *, sort: str = "", **labels: str) -> View:
+        """A view of the scope, or of a part of it."""
+        return replace(self.at(**labels), name=name, by=by, sort=sort)
+
+    def with_signal(self, signal: str, sort: str) -> View:
+        """The view of power, with a signal over time, sorted by a column of that signal."""
+        if signal not in self.run.measured:
+            # Activities carry the figure though nothing shows it over time.
+            sort = "-" * sort.startswith("-") + signal
+            return replace(self.at(), columns=("elapsed_ns", signal), sort=sort)
+        return replace(self.with_view("power", sort=sort), signal=signal)
+
+    def text(self, level: str, code: int) -> str:
+        """A label as it stands in a path."""
+        return self.table.text_of(level, int(code))
+
+    def phase(self, code: int) -> str:
+        """A phase in a sentence."""
+        text = self.text("phase", code)
+        return "the unlabelled part" if text == NO_LABEL_TEXT else text
+
+
+def context_of(run: Run, view: View) -> FindingsContext:
+    """The context of a view's scope; raises NoSuchNode where it is empty."""
+    view = View(
+        view.run,
+        view.path,
+        view.order,
+        signal=view.signal,
+        overrides=view.overrides,
+        cut=view.cut,
+    )
+    tree, table = run.tree(view.order), run.table
+    found = tree.split(view.path, ("iteration",))
+    numbers = found.codes("iteration").astype(np.int64)
+    truncated = np.isin(numbers, run.left_out(view))
+    whole = (numbers != NO_LABEL) & ~truncated
+    if not whole.any():
+        whole, truncated = np.ones(len(numbers), np.bool_), np.zeros(len(numbers), np.bool_)
+    without = {"iteration": numbers[~whole].tolist()}
+    each = tree.split(view.path, ("gpu", "iteration"), without)
+    iterations, took = _iteration_times(each)
+    irregular: tuple[int, ...] = ()
+    if len(iterations) > FEWEST.value:
+        irregular = tuple(iterations[took > IRREGULAR.value * median_of(took)].tolist())
+    counted = iterations[~np.isin(iterations, irregular)]
+    compared = np.array(compared_iterations(run, view), np.int64)
+    analysed = counted[np.isin(counted, compared)] if len(compared) else counted
+    if not len(analysed):
+        analysed = counted[:1]
+    node = tree.node(view.path)
+    rows = node.rows
+    if len(analysed) < len(numbers):
+        rows = rows[np.isin(table.iteration[node.selection], analysed)]
+    if (rows[1:] < rows[:-1]).any():
+        rows = np.sort(rows)
+    return FindingsContext(
+        run=run,
+        view=view,
+        node=Groups.single(table, rows),
+        gpus=tuple(distinct(table.gpu[rows]).tolist()),
+        iterations=tuple(analysed.tolist()),
+        truncated=tuple(numbers[truncated].tolist()),
+        by_iteration=each,
+        all_iterations=iterations,
+        took_ns=took,
+        irregular=irregular,
+        excluded={"iteration": numbers[~np.isin(numbers, analysed)].tolist()},
+        sampled_from=len(counted) if len(analysed) < len(counted) else None,
+    )
+
+
+def _iteration_times(cells: Groups) -> tuple[Int64, Float64]:
+    """The iterations, and the time of each on the GPU that takes longest."""
+    iterations, place = ranked(cells.codes("iteration"))
+    took = np.zeros(len(iterations))
+    np.maximum.at(took, place, cells.elapsed_ns)
+    return iterations.astype(np.int64), took
+
+
+def outlier_limit(
+    values: Float64, least: Threshold, least_spread: float = LEAST_SPREAD.share
+) -> float:
+    """The value above which one of several stands out, by robust z and by a least excess in %.
+
+    `least_spread` is the smallest spread assumed, as a share of the median.
+    """
+    middle = median_of(values)
+    spread = MAD_TO_SIGMA * median_of(np.abs(values - middle))
+    spread = max(spread, least_spread * middle)
+    return middle + max(ROBUST_Z.value * spread, least.share * middle)
+
+
+def summed(position: Index, values: Numbers, count: int = 0) -> Float64:
+    """The sums of values by their positions."""
+    return np.asarray(np.bincount(position, np.asarray(values, np.float64), count), np.float64)
+
+
+def combined(columns: Sequence[Int64]) -> tuple[Int64, Index]:
+    """The distinct rows of columns of codes, in order, and the position of each row's."""
+    code = np.zeros(len(columns[0]), np.int64)
+    for column in columns:
+        low = int(column.min(initial=0))
+        width = int(column.max(initial=0)) - low + 1
+        if int(code.max(initial=0)) + 1 > np.iinfo(np.int64).max // width:
+            code = ranked(code)[1].astype(np.int64)
+        code = code * width + (column - low)
+    codes, owner = ranked(code)
+    first = np.empty(len(codes), np.intp)
+    first[owner] = np.arange(len(owner))
+    return np.stack([column[first] for column in columns], axis=1), owner
 
 
 class Confidence(IntEnum):
@@ -76,7 +396,7 @@ class Finding(Struct, frozen=True):
     """GPU time affected, summed over GPUs and analysed iterations."""
 
 
-Find = Callable[["FindingsContext"], Iterable[Finding]]
+Find = Callable[[FindingsContext], Iterable[Finding]]
 
 
 class FindingRule(Struct, frozen=True):

@@ -23,9 +23,9 @@ from chopper_core.views.shared.sampled_gpus import (
     POWER,
     THROTTLED,
     figure,
-    gpus_of,
     low_clock_pct,
 )
+from chopper_core.views.shared.samples import gpus_of
 
 APART_Z: Final = 6.0
 LOWER_CLOCK: Final = Threshold(

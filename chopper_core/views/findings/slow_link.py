@@ -9,8 +9,7 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.util.grouping import distinct, median_of, ranked
-from chopper_core.views.findings.context import FindingsContext
-from chopper_core.views.findings.rule import Finding, Threshold, confidence, rule
+from chopper_core.views.findings.rule import Finding, FindingsContext, Threshold, confidence, rule
 from chopper_core.views.shared.collective_figures import chosen_in
 from chopper_core.views.shared.collectives import PAIRWISE, collectives_of
 from chopper_core.views.shared.phrases import by_number, percent, time

@@ -13,9 +13,16 @@ from chopper_core.model.view import View
 from chopper_core.query.marks import MAD_TO_SIGMA
 from chopper_core.util.arrays import Float64, Index, Mask
 from chopper_core.util.grouping import median_of, others_median, ranked
-from chopper_core.views.findings.context import ROBUST_Z, SMALLEST_SAVING, FindingsContext
 from chopper_core.views.findings.peers import Peers, matrix_operations, peers_of
-from chopper_core.views.findings.rule import Finding, Threshold, confidence, rule
+from chopper_core.views.findings.rule import (
+    ROBUST_Z,
+    SMALLEST_SAVING,
+    Finding,
+    FindingsContext,
+    Threshold,
+    confidence,
+    rule,
+)
 from chopper_core.views.findings.slow_operations import tree_by
 from chopper_core.views.shared.phrases import listed, percent, time
 from chopper_core.views.shared.table_view import by_level

@@ -13,16 +13,19 @@ from chopper_core.model.table import NO_LABEL, Rule
 from chopper_core.model.view import View, complete_order
 from chopper_core.util.arrays import Float64, Mask
 from chopper_core.util.grouping import distinct, median_of, ranked, stable_order
-from chopper_core.views.findings.context import (
+from chopper_core.views.findings.iteration import slow_iterations
+from chopper_core.views.findings.rule import (
     FEWEST,
     SMALLEST_SAVING,
+    Finding,
     FindingsContext,
+    Threshold,
     combined,
+    confidence,
     outlier_limit,
+    rule,
     summed,
 )
-from chopper_core.views.findings.iteration import slow_iterations
-from chopper_core.views.findings.rule import Finding, Threshold, confidence, rule
 from chopper_core.views.shared.phrases import count, listed, percent, time
 
 SLOWER: Final = Threshold(

@@ -12,8 +12,15 @@ from chopper_core.model.host_tables import HostState
 from chopper_core.model.table import Kind
 from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.grouping import beyond_others, others_median, ranked
-from chopper_core.views.findings.context import FindingsContext, combined, summed
-from chopper_core.views.findings.rule import Finding, Threshold, confidence, rule
+from chopper_core.views.findings.rule import (
+    Finding,
+    FindingsContext,
+    Threshold,
+    combined,
+    confidence,
+    rule,
+    summed,
+)
 from chopper_core.views.shared.host_causes import host_charges
 from chopper_core.views.shared.leads import LOW_CLOCK_RATIO
 from chopper_core.views.shared.matched_kernels import compared_iterations, occurrences_of

@@ -12,8 +12,7 @@ from chopper_core.model.column_names import EDGE
 from chopper_core.model.host_tables import HostState
 from chopper_core.util.arrays import Float64
 from chopper_core.util.grouping import medians_along
-from chopper_core.views.findings.context import FindingsContext
-from chopper_core.views.findings.rule import Finding, Threshold, confidence, rule
+from chopper_core.views.findings.rule import Finding, FindingsContext, Threshold, confidence, rule
 from chopper_core.views.findings.slow_link import slow_links
 from chopper_core.views.shared.host_causes import host_charges
 from chopper_core.views.shared.lateness import recurrence

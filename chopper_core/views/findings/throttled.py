@@ -12,8 +12,7 @@ from chopper_core.model.column_names import integral_of, known_of
 from chopper_core.model.table import Kind
 from chopper_core.util.arrays import Float64
 from chopper_core.util.grouping import median_of, ranked
-from chopper_core.views.findings.context import FindingsContext
-from chopper_core.views.findings.rule import Finding, Threshold, confidence, rule
+from chopper_core.views.findings.rule import Finding, FindingsContext, Threshold, confidence, rule
 from chopper_core.views.power.charts import LIMITER, samples_of
 from chopper_core.views.shared.phrases import by_number, time
 from chopper_core.views.shared.table_view import by_level

@@ -21,11 +21,11 @@ from chopper_core.views.shared.sampled_gpus import (
     WINDOW,
     columns_of,
     figure,
-    gpus_of,
     opened,
     sampled_notes,
     totals_of,
 )
+from chopper_core.views.shared.samples import gpus_of
 from chopper_core.views.spec import ViewResult
 
 _MAX_CARDS: Final = 12

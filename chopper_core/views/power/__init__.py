@@ -35,11 +35,10 @@ from chopper_core.views.shared.sampled_gpus import (
     WINDOW,
     columns_of,
     figure,
-    gpus_of,
     sampled_notes,
     totals_of,
 )
-from chopper_core.views.shared.samples import Sampled, TimeSpans
+from chopper_core.views.shared.samples import Sampled, TimeSpans, gpus_of
 from chopper_core.views.shared.table_view import Partition, child_of, table_view, total_row
 from chopper_core.views.shared.tokens import tokens_in
 from chopper_core.views.spec import ViewResult, ViewSpec

@@ -16,7 +16,7 @@ from chopper_core.model.signals import SampleSummary
 from chopper_core.model.units import Unit
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64
-from chopper_core.views.shared.samples import TimeSpans, beside_of, sampled
+from chopper_core.views.shared.samples import beside_of, gpus_of, sampled, spans_of_samples
 
 _TRAFFIC: Final = {"ib_read_bytes": "received", "ib_write_bytes": "sent"}
 LOW_CLOCK: Final = 0.97
@@ -120,11 +120,6 @@ THROTTLED: Final = _column(
 """Our definition of throttling, for telemetry without limiters."""
 
 
-def gpus_of(run: Run) -> list[int]:
-    """The numbers of the run's GPUs."""
-    return [gpu.index for gpu in run.gpus]
-
-
 def summary_of(run: Run, gpu: int, signals: Sequence[str]) -> SampleSummary | None:
     """The samples of the first of some signals that a GPU has."""
     return next(
@@ -187,21 +182,6 @@ def totals_of(own: Own) -> dict[str, int | float]:
         else:
             total[metric.name] = known.mean().item()
     return total
-
-
-def spans_of_samples(run: Run) -> dict[int, TimeSpans]:
-    """The time of each GPU's samples; of a GPU without any, that of the run's."""
-
-    def found() -> dict[int, TimeSpans]:
-        spans = {}
-        for gpu in gpus_of(run):
-            own = [by_gpu[gpu] for by_gpu in run.sampled.values() if gpu in by_gpu]
-            begin = min((each.first_ns for each in own), default=run.sampled_ns[0])
-            end = max((each.last_ns for each in own), default=run.sampled_ns[1])
-            spans[gpu] = TimeSpans(np.array([begin], np.int64), np.array([end], np.int64))
-        return spans
-
-    return run.memo(("spans of samples",), found)
 
 
 def opened(view: View, gpu: str) -> View:

@@ -127,6 +127,26 @@ class Sampled(Struct, frozen=True, eq=False):
         return len(lengths), int(lengths.sum()), int(lengths.max())
 
 
+def gpus_of(run: Run) -> list[int]:
+    """The numbers of the run's GPUs."""
+    return [gpu.index for gpu in run.gpus]
+
+
+def spans_of_samples(run: Run) -> dict[int, TimeSpans]:
+    """The time of each GPU's samples; of a GPU without any, that of the run's."""
+
+    def found() -> dict[int, TimeSpans]:
+        spans = {}
+        for gpu in gpus_of(run):
+            own = [by_gpu[gpu] for by_gpu in run.sampled.values() if gpu in by_gpu]
+            begin = min((each.first_ns for each in own), default=run.sampled_ns[0])
+            end = max((each.last_ns for each in own), default=run.sampled_ns[1])
+            spans[gpu] = TimeSpans(np.array([begin], np.int64), np.array([end], np.int64))
+        return spans
+
+    return run.memo(("spans of samples",), found)
+
+
 def spans_of(run: Run, view: View) -> dict[int, TimeSpans]:
     """The time of a view's scope on each of its GPUs.
 
@@ -134,8 +154,6 @@ def spans_of(run: Run, view: View) -> dict[int, TimeSpans]:
     time in which any of its activities runs.
     """
     if run.is_sampled_only:
-        from chopper_core.views.shared.sampled_gpus import spans_of_samples
-
         return spans_of_samples(run)
     tree = run.tree_of(view)
     levels = {level for level, _ in view.scope}
