@@ -37,6 +37,7 @@ SPEC: Final = ViewSpec(
     title="Grid",
     question="Where in the parallel layout, and in which node and slot, does a figure stand out?",
     of=FIGURE,
+    by_of_runs="gpu",
     no_statistic="shows each GPU's figure over its whole time",
 )
 

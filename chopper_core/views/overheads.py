@@ -23,14 +23,6 @@ from chopper_core.util.arrays import Codes, Index, Int64, Mask
 from chopper_core.views.shared.table_view import Partition, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec
 
-SPEC: Final = ViewSpec(
-    name="overheads",
-    title="Overheads",
-    question="Where is time lost between theoretical peak and measured?",
-    by=("operation", "phase", "layer", "gpu", "iteration"),
-)
-
-
 THEORY: Final = "theoretical_ns"
 LOSSES: Final = {
     "extra_inst_ns": "extra instructions",
@@ -83,6 +75,13 @@ def _share_of(name: str) -> Metric:
 
 
 SHARES: Final = {name: _share_of(name) for name in _TERMS}
+SPEC: Final = ViewSpec(
+    name="overheads",
+    title="Overheads",
+    question="Where is time lost between theoretical peak and measured?",
+    by=("operation", "phase", "layer", "gpu", "iteration"),
+    parts=tuple(each.name for each in SHARES.values()),
+)
 
 
 class TimeParts(Struct, frozen=True):

@@ -11,7 +11,9 @@ from chopper_core.metrics import METRICS, Metric, Values
 from chopper_core.model.charts import Chart
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
+from chopper_core.model.run_set import RunSet
 from chopper_core.model.view import View
+from chopper_core.query.frame import Frame
 
 FIGURE: Final = "figure"
 """`ViewSpec.of` of a view that takes any column of a table."""
@@ -39,6 +41,12 @@ class ViewSpec(Struct, frozen=True, kw_only=True):
     """Whether its module has a `preview`: the answer without what takes long."""
     needs_starts: bool = False
     """Whether it is about what ran when: nothing that reconstructed times could tell."""
+    of_one_run: str = ""
+    """Why it shows no several runs side by side."""
+    by_of_runs: str = ""
+    """The rows of several runs, where they are always the same."""
+    parts: tuple[str, ...] = ()
+    """The columns that are parts of one whole: bars by run stack them."""
     no_statistic: str = "computes its figures for each row as a whole"
     """Why `stat=` has no effect where none of its figures takes a statistic."""
 
@@ -112,3 +120,10 @@ class Previewed(ViewModule, Protocol):
 
     def preview(self, run: Run, view: View) -> ViewResult | None:
         """The same rows and columns as the answer, without what takes long; None: nothing does."""
+
+
+class OfSets(Protocol):
+    """A view module that answers for several runs itself; the others show each run in a row."""
+
+    def set_frame(self, run: RunSet, view: View, *, wait: bool = False) -> Frame:
+        """The frame of a set of runs; with `wait`, once more of its runs are read."""

@@ -19,7 +19,7 @@ from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import median_of
 from chopper_core.views import RUNS
-from chopper_core.views.runs.columns import WORLD, known_column
+from chopper_core.views.runs.columns import HIGHER, WORLD, is_better, known_column
 from chopper_core.views.runs.table import figure_values, frame_of_set, shown_rows
 from chopper_core.views.spec import ViewResult, ViewSpec
 
@@ -131,8 +131,6 @@ def _only(x: str, value: Setting) -> str:
 def _headline(
     metric: Metric, x: str, columns: Sequence[tuple[Metric, Values]], along: Sequence[Setting]
 ) -> tuple[str, ...]:
-    from chopper_core.views.runs.columns import HIGHER, is_better
-
     better = is_better(metric.name)
     known = [
         (float(number), column.title, along[row])

@@ -17,9 +17,8 @@ from chopper_core.model.table import Kind, empty_table
 from chopper_core.model.view import View
 from chopper_core.query.frame import Frame
 from chopper_core.util.errors import UsageError
-from chopper_core.views import SET_VIEWS, VIEWS, view_module
+from chopper_core.views import SET_VIEWS, VIEWS, view_module, view_spec
 from chopper_core.views.query import frame_of, query
-from chopper_core.views.runs.by_run import _ONE_RUN
 from chopper_core.views.spec import FIGURE
 from tests.support import Row, rows_of, run_of
 
@@ -61,7 +60,7 @@ def figures(name: str, numbers: Mapping[str, float], **settings: Setting) -> Run
 def test_every_view_is_of_several_runs_or_says_why_not(runs: RunSet) -> None:
     for name in VIEWS:
         frame = frame_of(runs, View("all", name=name))
-        if name in _ONE_RUN:
+        if view_spec(name).of_one_run:
             assert not len(frame) and frame.notes
         elif name == "grid":
             assert frame.level == "gpu" and [each.name for each in frame.columns] == ["a", "b", "c"]

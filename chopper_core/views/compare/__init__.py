@@ -35,6 +35,7 @@ SPEC: Final = ViewSpec(
     by=("operation", "kernel", "layer", "phase", "gpu", "iteration", "place"),
     of=SUMS,
     compares=True,
+    of_one_run="compares two runs: mark them and press =, or `chopper diff A B`",
     no_statistic="shows parts of a difference that add up to it, which those of a statistic don't",
 )
 

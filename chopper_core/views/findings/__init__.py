@@ -14,8 +14,11 @@ from msgspec.structs import replace
 
 from chopper_core.metrics import Values, column, numbered, worded
 from chopper_core.model.run import Run
+from chopper_core.model.run_set import RunSet
 from chopper_core.model.view import View
+from chopper_core.query.frame import Frame
 from chopper_core.views.findings.rule import (
+    CONFIDENCE,
     EXPLAINED,
     GENERAL,
     IRREGULAR,
@@ -105,12 +108,6 @@ TOTAL: Final = column(
     "GPU time affected, summed over GPUs and complete iterations.",
     missing_because="no GPU time is attributed to it",
 )
-CONFIDENCE: Final = column(
-    "confidence",
-    "",
-    "confidence",
-    "How sure it is: " + "; ".join(f"{each.text}: {text}" for each, text in MEANING.items()) + ".",
-)
 RULE: Final = column("rule", "", "rule", "The rule that found it (docs/findings.md).")
 
 
@@ -161,6 +158,13 @@ def of_samples(run: Run, view: View) -> ViewResult:
         opens=lambda row: findings[row].evidence,
         headline=(headline_of(run, len(findings)),),
     )
+
+
+def set_frame(run: RunSet, view: View, *, wait: bool = False) -> Frame:
+    """The findings of a set of runs."""
+    from chopper_core.views.findings.of_runs import set_frame
+
+    return set_frame(run, view, wait=wait)
 
 
 def _find(context: FindingsContext) -> list[tuple[FindingRule, Finding]]:

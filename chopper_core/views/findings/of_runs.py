@@ -20,8 +20,9 @@ from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.views import RUNS
 from chopper_core.views.determinism.noise import LEVEL, adjusted, unpaired
-from chopper_core.views.findings.rule import Confidence, Finding, Threshold
-from chopper_core.views.runs.columns import HIGHER, known_column
+from chopper_core.views.findings.rule import CONFIDENCE, Confidence, Finding, Threshold
+from chopper_core.views.runs.columns import HIGHER, is_better, known_column
+from chopper_core.views.runs.table import frame_of_set, shown_rows
 from chopper_core.views.shared.phrases import count, listed, percent
 
 COOLER: Final = Threshold(
@@ -66,9 +67,6 @@ class Speed(Struct, frozen=True, eq=False):
 
 def set_frame(run: RunSet, view: View, *, wait: bool = False) -> Frame:
     """A row per finding; raises UsageError for an unknown setting, NothingToShow without runs."""
-    from chopper_core.views.findings import CONFIDENCE
-    from chopper_core.views.runs.table import frame_of_set, shown_rows
-
     rows, reading = shown_rows(run, view, wait=wait)
     if not rows and not reading.waiting:
         raise NothingToShow("no run is shown; clear the filter")
@@ -124,7 +122,7 @@ def speed_of(rows: Sequence[RunRow]) -> Speed | None:
         return None
     known = [row for row in rows if figure in row.figures]
     values = np.array([_number(row, figure) for row in known])
-    values = values if known_better(figure) == HIGHER else 1.0 / values
+    values = values if is_better(figure) == HIGHER else 1.0 / values
     order = np.argsort(-values, kind="stable")
     ordered = [known[place] for place in order.tolist()]
     first = _of_iterations(ordered[0], float(values[order[0]]))
@@ -132,13 +130,6 @@ def speed_of(rows: Sequence[RunRow]) -> Speed | None:
     for place, row in zip(order[1:].tolist(), ordered[1:], strict=True):
         chances.append(unpaired(_of_iterations(row, float(values[place])), first))
     return Speed(figure, tuple(ordered), values[order], adjusted(np.array(chances)))
-
-
-def known_better(figure: str) -> int:
-    """Whether more of a figure is better."""
-    from chopper_core.views.runs.columns import is_better
-
-    return is_better(figure)
 
 
 def _common(rows: Sequence[RunRow], figures: Sequence[str]) -> str | None:
@@ -279,7 +270,7 @@ def _failed(rows: Sequence[RunRow], view: View) -> Iterator[Finding]:
 def _evidence(view: View, figure: str, where: str, *more: str) -> View:
     """The table of the group's runs, sorted by a figure, with those beside it."""
     own = figure.removeprefix("-")
-    if not figure.startswith("-") and known_better(own) == HIGHER:
+    if not figure.startswith("-") and is_better(own) == HIGHER:
         figure = f"-{figure}"
     columns = tuple(dict.fromkeys((own, *more, _STEP, *_COLUMNS)))
     return _shown(view, figure, where, columns)

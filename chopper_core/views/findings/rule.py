@@ -16,7 +16,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.metrics import METRICS, Scope, Values
+from chopper_core.metrics import METRICS, Scope, Values, column
 from chopper_core.model.groups import Groups
 from chopper_core.model.parallel import DIMENSIONS
 from chopper_core.model.run import Run
@@ -341,16 +341,16 @@ def summed(position: Index, values: Numbers, count: int = 0) -> Float64:
 def combined(columns: Sequence[Int64]) -> tuple[Int64, Index]:
     """The distinct rows of columns of codes, in order, and the position of each row's."""
     code = np.zeros(len(columns[0]), np.int64)
-    for column in columns:
-        low = int(column.min(initial=0))
-        width = int(column.max(initial=0)) - low + 1
+    for each in columns:
+        low = int(each.min(initial=0))
+        width = int(each.max(initial=0)) - low + 1
         if int(code.max(initial=0)) + 1 > np.iinfo(np.int64).max // width:
             code = ranked(code)[1].astype(np.int64)
-        code = code * width + (column - low)
+        code = code * width + (each - low)
     codes, owner = ranked(code)
     first = np.empty(len(codes), np.intp)
     first[owner] = np.arange(len(owner))
-    return np.stack([column[first] for column in columns], axis=1), owner
+    return np.stack([each[first] for each in columns], axis=1), owner
 
 
 class Confidence(IntEnum):
@@ -371,6 +371,12 @@ MEANING: Final = {
     Confidence.MEDIUM: "measured but seen once, or seen several times but estimated by comparison",
     Confidence.LOW: "seen once, and estimated by comparison",
 }
+CONFIDENCE: Final = column(
+    "confidence",
+    "",
+    "confidence",
+    "How sure it is: " + "; ".join(f"{each.text}: {text}" for each, text in MEANING.items()) + ".",
+)
 
 
 def confidence(*, measured: bool, repeated: bool) -> Confidence:

@@ -39,6 +39,7 @@ SPEC: Final = ViewSpec(
     title="Graph",
     question="Which chain of dependencies is the longest, and how much could run beside it?",
     by=("operation", "kernel", "phase", "layer", "iteration", "gpu", "type", "message", "node"),
+    of_one_run="shows one run; enter a run first",
 )
 
 NODE: Final = "node"

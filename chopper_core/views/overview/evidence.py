@@ -19,7 +19,7 @@ _LEAST_SHARE: Final = 0.001
 
 def findings(run: Run, view: View, limit: int) -> tuple[Card, ...]:
     """The first findings of a scope: potential saving, share of the step, sentence."""
-    from chopper_core.views.query import answer
+    from chopper_core.views.frames import answer
 
     found = answer(run, with_view(view, "findings"))
     columns = {metric.name: values for metric, values in found.columns}

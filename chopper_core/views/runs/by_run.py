@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, cast
 
 import numpy as np
 from msgspec import Struct
@@ -19,11 +19,11 @@ from chopper_core.query.children import ordered
 from chopper_core.query.filter import Rows, matching
 from chopper_core.query.frame import Frame
 from chopper_core.util.errors import DataError, NoSuchNode, NothingToShow, UsageError
-from chopper_core.views import view_spec
-from chopper_core.views.query import query
+from chopper_core.views import OVERVIEW, RUNS, view_module, view_spec
+from chopper_core.views.frames import run_frame
 from chopper_core.views.runs.table import frame_of_set, shown_rows
 from chopper_core.views.shared.places import nodes_of
-from chopper_core.views.spec import splits_of
+from chopper_core.views.spec import OfSets, ViewSpec, splits_of
 
 _LARGEST: Final = ("peak_", "max_", "longest_", "p95_")
 _SMALLEST: Final = ("min_", "p05_")
@@ -33,12 +33,6 @@ _PEERS: Final = ("gpu", "iteration")
 _SCALED: Final = (Unit.NS, Unit.JOULES, Unit.BYTES, Unit.FLOP, Unit.NONE)
 """Units of figures that may grow with the GPUs and iterations of a run."""
 _MAX_HEADLINES: Final = 6
-_ONE_RUN: Final = {
-    "compare": "compares two runs: mark them and press =, or `chopper diff A B`",
-    "timeline": "shows one run along its time; enter a run first",
-    "graph": "shows one run; enter a run first",
-}
-"""Views that say nothing of several runs side by side."""
 
 
 class _Seen(Struct, frozen=True, eq=False):
@@ -50,19 +44,23 @@ class _Seen(Struct, frozen=True, eq=False):
     """The pairs of a GPU and an iteration that its sums are over."""
 
 
-def frame_by_run(run: RunSet, view: View, *, wait: bool = False) -> Frame:
-    """A view of every run of a set that is shown; raises UsageError where it doesn't fit."""
-    if view.name == "findings":
-        from chopper_core.views.findings.of_runs import set_frame
+def set_frame(run: RunSet, view: View, *, wait: bool = False) -> Frame:
+    """The frame of a view of a set of runs; with `wait`, once more of its runs are read."""
+    if view.name in ("", OVERVIEW):
+        view = replace(view, name=RUNS)
+    module = view_module(view.name)
+    if hasattr(module, "set_frame"):
+        return cast(OfSets, module).set_frame(run, view, wait=wait)
+    return _frame_by_run(run, view, module.SPEC, wait=wait)
 
-        return set_frame(run, view, wait=wait)
-    spec = view_spec(view.name)
-    if view.name in _ONE_RUN:
-        raise NothingToShow(f"the view {view.name} {_ONE_RUN[view.name]}")
-    # The grid of several runs has a row for each, and the GPUs of a node side by side.
-    by = "gpu" if view.name == "grid" else view.by or RUN_LEVEL
+
+def _frame_by_run(run: RunSet, view: View, spec: ViewSpec, *, wait: bool) -> Frame:
+    """A view of every run of a set that is shown; raises UsageError where it doesn't fit."""
+    if spec.of_one_run:
+        raise NothingToShow(f"the view {view.name} {spec.of_one_run}")
+    by = spec.by_of_runs or view.by or RUN_LEVEL
     rows, reading = shown_rows(run, view, wait=wait)
-    split = "" if by == RUN_LEVEL or view.name == "grid" else by
+    split = "" if by == RUN_LEVEL or spec.by_of_runs else by
     seen: list[_Seen] = []
     notes: list[str] = []
     for row in rows:
@@ -79,7 +77,7 @@ def frame_by_run(run: RunSet, view: View, *, wait: bool = False) -> Frame:
                 )
             if split and view.columns:
                 asked = replace(asked, columns=view.columns[:1])
-            seen.append(_Seen(row, query(own, asked), _steps(run, row)))
+            seen.append(_Seen(row, run_frame(own, asked), _steps(run, row)))
         except (NothingToShow, NoSuchNode, DataError) as error:
             notes.append(f"{row.name} is left out: {error}")
     if not seen:
@@ -293,7 +291,7 @@ def _of_gpus(
         [np.where(values.present(), values.numbers, np.nan)[kept] for _, values in columns]
     )
     numbers[:, np.array(kept) < 0] = np.nan
-    scale, unit = (1e6, "ms") if figure.unit is Unit.NS else (1.0, str(figure.unit))
+    scale, unit = _drawn_in(figure)
     return HeatMap(
         f"{figure.title} by run and GPU",
         unit,
@@ -346,26 +344,20 @@ def _charts(
         numbers = np.where(values.present(), values.numbers, np.nan)[: len(labels)]
         return Series(metric.title.removesuffix(" %"), numbers / scale)
 
-    parts, scale, unit = _parts_of_time(view.name)
-    drawn = [series(metric, values, scale) for metric, values in columns if metric.name in parts]
+    parts = view_spec(view.name).parts
+    drawn = [(metric, values) for metric, values in columns if metric.name in parts]
     if drawn and not view.columns:
-        return (BarChart("parts of the time by run", unit, tuple(labels), tuple(drawn)),)
+        scale, unit = _drawn_in(drawn[0][0])
+        bars = tuple(series(*each, scale) for each in drawn)
+        return (BarChart("parts of the time by run", unit, tuple(labels), bars),)
     first = next(((m, v) for m, v in columns if v.words is None), None)
     if first is None:
         return ()
-    scale, unit = (1e6, "ms") if first[0].unit is Unit.NS else (1.0, str(first[0].unit))
+    scale, unit = _drawn_in(first[0])
     bars = (series(*first, scale),)
     return (BarChart(f"{first[0].title} by run", unit, tuple(labels), bars),)
 
 
-def _parts_of_time(name: str) -> tuple[frozenset[str], float, str]:
-    """The columns of a view that are parts of one whole, what to divide them by, and the unit."""
-    if name == "overheads":
-        from chopper_core.views.overheads import SHARES
-
-        return frozenset(each.name for each in SHARES.values()), 1.0, "%"
-    if name == "throughput":
-        from chopper_core.views.throughput import PART_COLUMNS
-
-        return frozenset(each.name for each in PART_COLUMNS), 1e6, "ms"
-    return frozenset(), 1.0, ""
+def _drawn_in(metric: Metric) -> tuple[float, str]:
+    """What a figure is divided by in a chart, and the unit that it has there."""
+    return (1e6, "ms") if metric.unit is Unit.NS else (1.0, str(metric.unit))

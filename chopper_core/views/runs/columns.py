@@ -23,7 +23,7 @@ from chopper_core.model.view import View
 from chopper_core.query import figures as root_figures
 from chopper_core.util.arrays import Numbers
 from chopper_core.util.errors import ChopperError, NothingToShow, UsageError
-from chopper_core.views.query import query
+from chopper_core.views.frames import run_frame
 from chopper_core.views.throughput import steps_of
 
 TOTAL: Final = "total"
@@ -324,7 +324,7 @@ def _take_view(
 ) -> None:
     names = tuple(dict.fromkeys(name for _, name, _ in columns))
     try:
-        frame = query(run, View(run.name, name="" if view == TREE else view, columns=names))
+        frame = run_frame(run, View(run.name, name="" if view == TREE else view, columns=names))
     except NothingToShow as error:
         missing |= {name: str(error) for name, _, _ in columns}
         return
@@ -381,7 +381,7 @@ def _take_straggler(run: Run, figures: dict[str, float | str], missing: dict[str
         return
     late = str(found.gpus[found.behind])
     figures["straggler"] = f"GPU {late}"
-    frame = query(run, View(run.name, name="ranks", columns=("delay_ns",)))
+    frame = run_frame(run, View(run.name, name="ranks", columns=("delay_ns",)))
     delay = frame.values["delay_ns"].at(list(frame.labels).index(late))
     if delay is None:
         missing["straggler_delay_ns"] = STRAGGLER_DELAY.metric.missing_because

@@ -24,15 +24,6 @@ from chopper_core.views.shared.tokens import tokens_in
 from chopper_core.views.spec import ViewResult, ViewSpec
 from chopper_core.views.throughput.parts import PARTS, step_times
 
-SPEC: Final = ViewSpec(
-    name="throughput",
-    title="Throughput",
-    question="Step time, tokens per second, cost per token",
-    by=("iteration", "gpu", "part"),
-    of="tokens:N, of a GPU and iteration",
-)
-
-
 _GIVEN: Final = re.compile(r"tokens:(\d{1,12})")
 _NO_TOKENS: Final = (
     "the trace has no shapes of an embedding or attention (record_shapes=True in the profiler), "
@@ -134,6 +125,14 @@ def _part_column(name: str) -> Metric:
 
 
 PART_COLUMNS: Final = tuple(_part_column(name) for name in PARTS)
+SPEC: Final = ViewSpec(
+    name="throughput",
+    title="Throughput",
+    question="Step time, tokens per second, cost per token",
+    by=("iteration", "gpu", "part"),
+    of="tokens:N, of a GPU and iteration",
+    parts=tuple(each.name for each in PART_COLUMNS),
+)
 
 
 class Steps(Struct, frozen=True, eq=False):

@@ -1,0 +1,283 @@
+"""Frames of one run: the rows of a view, sorted, filtered, with columns and total."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, cast
+
+import numpy as np
+from msgspec.structs import replace
+
+from chopper_core.metrics import METRICS, Metric, Scope, Values, metric_named
+from chopper_core.metrics.time import INSTANCES
+from chopper_core.model import address
+from chopper_core.model.attributes import attributes_at
+from chopper_core.model.charts import picked
+from chopper_core.model.column_names import NO_STARTS, NO_TIMES
+from chopper_core.model.groups import Groups
+from chopper_core.model.run import Run
+from chopper_core.model.view import View
+from chopper_core.query.children import children, filter_note, means_of, ordered, run_notes
+from chopper_core.query.derived import instance_levels, statistic_of
+from chopper_core.query.filter import Rows, matching
+from chopper_core.query.frame import Frame
+from chopper_core.query.marks import Coverage
+from chopper_core.util import debug
+from chopper_core.util.arrays import Float64, Index
+from chopper_core.util.errors import NothingToShow, UsageError
+from chopper_core.views import view_module, view_spec, view_specs
+from chopper_core.views.sampled import sampled_frame, sampled_result
+from chopper_core.views.spec import Previewed, ViewResult, ViewSpec, splits_of
+
+_CACHED_RESULTS: Final = 32
+_CACHED_ROWS: Final = 1 << 25
+"""Results that hold rows times activities of the run that are cached: fewer of a larger run."""
+_CACHED_LARGE_RESULTS: Final = 4
+"""Results that hold rows that are cached of a run of any size."""
+
+
+def run_frame(run: Run, view: View) -> Frame:
+    """The frame of a view of one run; raises NoSuchNode or UsageError where it doesn't fit."""
+    with debug.timed(f"answer {view.name or 'tree'} of {'/'.join(view.path) or 'the run'}"):
+        if run.is_sampled_only:
+            return sampled_frame(run, view)
+        if view.name:
+            return _frame(run, view, answer(run, view))
+        if view.baseline is not None:
+            from chopper_core.query.compared import compared  # most views have no baseline
+
+            return compared(run, view)
+        return children(run, view)
+
+
+def run_preview(run: Run, view: View) -> Frame:
+    """The frame of a view, pending where a part of it takes long; raises as `run_frame`."""
+    if run.is_sampled_only or not view.name or not view_spec(view.name).has_preview:
+        return run_frame(run, view)
+    if run.memo.has(("view", _plain(view))):
+        return run_frame(run, view)
+    module = cast(Previewed, view_module(view.name))
+    _check(run, view, module.SPEC)
+    found = module.preview(run, view)
+    if found is None:
+        return run_frame(run, view)
+    return replace(_frame(run, view, found), is_pending=True)
+
+
+def without_rows(run: Run, view: View, reason: str) -> Frame:
+    """The frame of a view that has nothing to show, with the reason."""
+    by = view_module(view.name).SPEC.by
+    return Frame(
+        view=view,
+        address=address.render(view),
+        level=view.by or (by[0] if by else "row"),
+        columns=(),
+        labels=(),
+        values={},
+        total={},
+        sort="",
+        hidden=0,
+        hidden_ns=0,
+        parent_ns=0,
+        elapsed_ns=np.zeros(0, np.int64),
+        notes=(reason, *run_notes(run, view)),
+        target=lambda row: view,
+        signal=run.signal(view.signal),
+        means=_no_means,
+        sparks=False,
+    )
+
+
+def answer(run: Run, view: View) -> ViewResult:
+    """The rows of a named view, from the run's cache; raises UsageError for wrong options."""
+    if run.is_sampled_only:
+        return sampled_result(run, view)
+    module = view_module(view.name)
+    spec = module.SPEC
+    _check(run, view, spec)
+    found = cached(run, view, lambda plain: module.answer(run, plain))
+    if view.baseline is not None and not spec.compares:
+        able = " and ".join(each.name for each in view_specs() if each.compares)
+        note = f"this view ignores the baseline; use {able}"
+        found = replace(found, notes=(note, *found.notes))
+    return found
+
+
+def _check(run: Run, view: View, spec: ViewSpec) -> None:
+    """Raise UsageError where the run or the view's options don't fit."""
+    if not run.table.has_times:
+        raise NothingToShow(f"the view {spec.name} needs times: {NO_TIMES}")
+    if spec.needs_starts and run.is_reconstructed:
+        raise NothingToShow(f"the view {spec.name} needs measured start times: {NO_STARTS}")
+    splits = splits_of(run, spec)
+    if view.by and view.by not in splits:
+        choices = f"takes by={', '.join(splits)}" if splits else "takes no by="
+        raise UsageError(f"the view {spec.name} {choices}, not {view.by!r}")
+    if view.of and not spec.of:
+        raise UsageError(f"the view {spec.name} takes no of=")
+    if view.window and not spec.along_time:
+        raise UsageError(f"the view {spec.name} takes no from=, to=, at= and mark=")
+
+
+def _plain(view: View) -> View:
+    """The view without what doesn't change its result."""
+    return replace(view, sort="", filter="", columns=())
+
+
+def cached(run: Run, view: View, ask: Callable[[View], ViewResult]) -> ViewResult:
+    """The result of a view, asked once: sort, filter and columns don't change it."""
+    plain = _plain(view)
+    large = _CACHED_ROWS // max(len(run.table), 1)
+
+    def asked() -> ViewResult | NothingToShow:
+        try:
+            return ask(plain)
+        except NothingToShow as reason:
+            return reason  # finding it out may have taken long, too
+
+    known = run.memo(
+        ("view", plain),
+        asked,
+        keep=_CACHED_RESULTS,
+        keep_large=max(_CACHED_LARGE_RESULTS, min(_CACHED_RESULTS, large)),
+        is_large=_is_large,
+    )
+    if isinstance(known, NothingToShow):
+        raise NothingToShow(*known.args)
+
+    def opens(row: int) -> View:
+        opened = known.opens(row)
+        return view if opened == plain else opened
+
+    return replace(known, opens=opens)
+
+
+def _is_large(result: ViewResult | NothingToShow) -> bool:
+    if isinstance(result, NothingToShow):
+        return False
+    return result.nodes is None or result.nodes.holds_rows
+
+
+def _frame(run: Run, view: View, result: ViewResult) -> Frame:
+    """The rows of a result, sorted, filtered, with the columns asked for and the total row."""
+    # Along time there is all of it.
+    counting = replace(view, cut=view.cut or view_module(view.name).SPEC.along_time)
+    own = {column.name: (column, values) for column, values in result.columns}
+    nodes = result.nodes
+    whole = result.whole or run.tree_of(view).node(view.path)
+    # Metrics of the registry are those of the rows' activities; other columns are the view's own.
+    registered = frozenset(name for name, (each, _) in own.items() if METRICS.get(name) is each)
+    registered = frozenset() if nodes is None else registered
+    names = view.columns or result.shown or tuple(own)
+    over = instance_levels(view, result.level)
+    if nodes is None or not any(name in registered or name not in own for name in names):
+        over = ()
+    statistic = statistic_of(view, result.level) if over else None
+    over = result.over or over
+    if statistic and not view.columns:
+        names = (*names[:2], INSTANCES, *names[2:])
+    computed = {
+        name: values
+        for name, (_, values) in own.items()
+        if statistic is None or name not in registered
+    }
+    totals = {name: result.total.get(name) for name in computed}
+
+    def scope_of(groups: Groups) -> Scope:
+        return Scope(groups, whole, run.origin_ns, run.hardware, run.measured)
+
+    coverage = Coverage(run, view, result.level, whole if nodes is None else nodes, whole)
+
+    def column(name: str) -> Metric:
+        if name in own:
+            found = own[name][0]
+        elif nodes is None:
+            raise UsageError(
+                f"the view {view.name} has no column {name!r}; it has {', '.join(own)}"
+            )
+        else:
+            found = metric_named(name, run.table, run.counter_info)
+        return found if statistic is None or name in totals else statistic.metric(found)
+
+    def values(name: str) -> Values:
+        if name not in computed:
+            found = column(name)
+            assert nodes is not None
+            computed[name] = coverage.marked(found, found.compute(scope_of(nodes)))
+        return computed[name]
+
+    columns = tuple(map(column, names))
+    total = {
+        each.name: totals[each.name] if each.name in totals else each.compute(scope_of(whole)).at(0)
+        for each in columns
+    }
+    texts = _searched(result) if view.filter else result.labels
+    coordinates = run.table.coordinates
+    rows = Rows(result.level, result.labels, values, tuple(own), texts, coordinates)
+    mask = matching(rows, view.filter)
+    shown = np.flatnonzero(mask)
+    sort = view.sort or result.sort
+    shown = shown[ordered(shown, result.level, list(result.labels), sort, values)]
+    signal = run.signal(view.signal)
+    return Frame(
+        view=view,
+        address=address.render(view),
+        level=result.level,
+        columns=columns,
+        labels=[result.labels[row] for row in shown.tolist()],
+        values={each.name: values(each.name).take(shown) for each in columns},
+        total=total,
+        sort=sort,
+        hidden=len(result.labels) - len(shown),
+        hidden_ns=0,
+        parent_ns=0,
+        elapsed_ns=np.zeros(len(shown), np.int64),
+        notes=(
+            *_statistic_note(view, over),
+            *result.notes,
+            *(coverage.notes([each for each in columns if each.name not in totals])),
+            *run_notes(run, counting),
+            *filter_note(len(result.labels), len(shown)),
+        ),
+        target=lambda row: result.opens(int(shown[row])),
+        attributes=lambda row: attributes_at(run, result.opens(int(shown[row]))),
+        signal=signal,
+        means=_no_means if nodes is None else means_of(signal, nodes, shown),
+        sparks=nodes is not None,
+        more=tuple(each for each, _ in result.columns if each not in columns),
+        headline=result.headline,
+        charts=tuple(picked(each, shown.tolist()) for each in result.charts),
+        over=over,
+        by=result.by,
+        partial_total=coverage.partial_totals(
+            [each for each in columns if each.name not in totals]
+        ),
+        truncated=run.truncated(view),
+        left_out=run.left_out(counting),
+    )
+
+
+def _searched(result: ViewResult) -> list[str]:
+    """The text of each row in which a filter looks for names: its label and its words."""
+    texts = list(result.labels)
+    for _, values in result.columns:
+        if values.words is not None:
+            texts = [f"{text}\n{values.cell(row) or ''}" for row, text in enumerate(texts)]
+    return texts
+
+
+def _statistic_note(view: View, over: Sequence[str]) -> tuple[str, ...]:
+    """Which figures are the statistic, or why none is."""
+    if not view.stat:
+        return ()
+    if not over:
+        spec = view_module(view.name).SPEC
+        return (f"no {view.stat} here: the view {spec.name} {spec.no_statistic}",)
+    return (
+        f"columns whose titles begin with {view.stat} are over a row's instances, one per "
+        f"{', '.join(over)}; other columns and the headline cover the whole row",
+    )
+
+
+def _no_means(rows: Index, bins: int) -> Float64:
+    return np.full((len(rows), bins), np.nan)
