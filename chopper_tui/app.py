@@ -29,6 +29,7 @@ from textual.worker import WorkerFailed
 
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
+from chopper_core.render.cells import clean
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.util import debug
 from chopper_core.util.errors import ChopperError
@@ -409,12 +410,13 @@ def run_app(app: ChopperApp, *, mouse: bool = True) -> int:
     if crash is not None:
         path = app.write_crash(crash)
         where = f"repeat it with: chopper --replay {path}" if path else "no log could be written"
-        print(f"chopper: an error in Chopper ended it ({summary(crash)}); {where}", file=sys.stderr)
+        said = f"chopper: an error in Chopper ended it ({summary(crash)}); {where}"
+        print(clean(said), file=sys.stderr)
         debug.note_error(crash)
         return _CRASHED
     with suppress(OSError):
         if app.failure is not None:
-            print(f"chopper: {app.failure}", file=sys.stderr)
+            print(clean(f"chopper: {app.failure}"), file=sys.stderr)
         if app.ended_by is not None:
             print(f"chopper: ended by {app.ended_by.name}", file=sys.stderr)
     return app.return_code or 0

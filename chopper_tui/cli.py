@@ -19,6 +19,7 @@ from chopper_core.util import debug, memory
 from chopper_core.util.errors import ChopperError, UsageError
 from chopper_core.util.progress import Cancelled
 from chopper_tui.commands import COMMANDS, PROGRAM
+from chopper_tui.commands.output import inert, tell
 
 INTERRUPTED: Final = 130
 _MAX_RECENT: Final = 10
@@ -45,7 +46,7 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Print the error and exit, without the whole usage."""
         said = message.removeprefix("argument ")
-        self.exit(2, f"{self.prog}: {said}; `{self.prog} --help` lists its options\n")
+        self.exit(2, inert(f"{self.prog}: {said}; `{self.prog} --help` lists its options") + "\n")
 
     def format_help(self) -> str:
         """The help, with the option that every command has."""
@@ -78,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _dispatch(given)
     except ChopperError as error:
         debug.note_error(error)
-        print(f"{PROGRAM}: {error}", file=sys.stderr)
+        tell(str(error))
         return error.exit_code
     except (KeyboardInterrupt, Cancelled):
         print(f"{PROGRAM}: interrupted", file=sys.stderr)
@@ -131,7 +132,7 @@ def _crashed(error: Exception) -> int:
         return ChopperError.exit_code
     path = write_log(error)
     where = f"the traceback is in {path}" if path else f"{_DEBUG} prints the traceback"
-    print(f"{PROGRAM}: an error in Chopper ended it ({summary(error)}); {where}", file=sys.stderr)
+    tell(f"an error in Chopper ended it ({summary(error)}); {where}")
     return ChopperError.exit_code
 
 

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import json
 import os
 import re
+import sqlite3
 import stat
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, suppress
 from pathlib import Path
+from random import Random
+from typing import Any
 
 import msgspec
 import pyarrow.parquet as pq
@@ -16,19 +22,27 @@ import pytest
 from msgspec.structs import replace
 
 from chopper_core.ingest import cache
+from chopper_core.ingest.open import open_run
 from chopper_core.ingest.runs import open_runs
+from chopper_core.model.address import parse
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
-from chopper_core.render import render
+from chopper_core.render import FORMATS, render
+from chopper_core.render.cells import clean
 from chopper_core.render.exports import ExportOptions, export
+from chopper_core.render.info import as_json as info_json
+from chopper_core.render.info import as_text as info_text
 from chopper_core.render.text import as_html
 from chopper_core.sources.chakra.et import EtFile
 from chopper_core.store.format import RUN, STORE_INDEX
 from chopper_core.store.reader import read_store
 from chopper_core.store.writer import write_store
-from chopper_core.util.errors import DataError
-from chopper_core.views.query import query
+from chopper_core.util.errors import DataError, UsageError
+from chopper_core.views import VIEWS
+from chopper_core.views.query import frame_of, query
+from chopper_tui.cli import main
 from chopper_tui.export import issue_text
+from tests.fuzz.seeds import SEEDS
 from tests.support import Row, run_of, sample_run
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -48,6 +62,21 @@ HOSTILE = [
     "a\nb",
     "../../etc/passwd",
 ]
+
+
+ACTING = [
+    *("\x9b31mC1", "\x9d0;t\x9c", "[@click=app.quit]x[/]", "\t=1+1", "\r=2", "C:\\x", "a/b"),
+    *("[l](http://e)", "![i](http://e)", "\x00nul", "e" + 300 * "\u0301", "é", "e\u0301"),
+    *("\u2066iso\u2069", "\ufeffbom", "\u2028ls", "\U000e0041tag", "a\ufe0f", "\u3164", "", " "),
+    *("--help", "$(reboot)", "%s%n", "k" * 20_000),
+]
+"""More names that a terminal, a spreadsheet, a browser or a reader may take for something else."""
+UNSEEN = re.compile(
+    "[\\x00-\\x09\\x0b-\\x1f\\x7f-\\x9f\\u00ad\\u034f\\u061c\\u115f\\u180e\\u200b-\\u200f\\u2028-\\u202e"
+    "\\u2060-\\u206f\\u3164\\ufe00-\\ufe0f\\ufeff\\ufff9-\\ufffb\\ud800-\\udfff\\U000e0000-\\U000e01ef]"
+)
+_FLOOD = re.compile("[\\u0300-\\u036f]{3}")
+"""What no output has: it would act on a terminal, or hide or turn the text around it."""
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
@@ -251,3 +280,103 @@ def _trace(folder: Path) -> Path:
     path = folder / "rank0.json"
     path.write_text(json.dumps({"traceEvents": [{**event, "args": {"device": 0, "stream": 7}}]}))
     return path
+
+
+@pytest.mark.parametrize(
+    "arguments", [["show"], ["info"], ["check"], ["diff", "x"], ["export", "--to"]]
+)
+def test_names_in_errors_are_inert(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "\x1b]0;t\x07\x9b31m\u202e"
+    folder.mkdir()
+    (folder / "rank0\x1b[2J.json").write_text("{")
+    # An unknown command or a missing argument ends in argparse.
+    with suppress(SystemExit):
+        main([*arguments, str(folder)])
+    printed = capsys.readouterr()
+    assert "\\x1b" in printed.err and not UNSEEN.search(printed.err + printed.out)
+
+
+def _renamed(path: Path, random: Random) -> None:
+    """Replace names in a file by hostile ones, in a way that suits its format."""
+
+    def other(text: str, odds: float = 0.3) -> str:
+        is_name = len(text) > 2 and text.isascii() and not text[0].isdigit()
+        return random.choice(HOSTILE + ACTING) if is_name and random.random() < odds else text
+
+    def walked(value: Any) -> Any:
+        if isinstance(value, dict):
+            kept = ("ph", "cat", "schema")
+            return {other(k, 0.01): v if k in kept else walked(v) for k, v in value.items()}
+        return [*map(walked, value)] if isinstance(value, list) else _if_text(value, other)
+
+    data = path.read_bytes()
+    if path.suffix in (".db", ".rpd"):
+        with closing(sqlite3.connect(path)) as db, db:
+            tables = db.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+            for (table,) in tables:
+                for column in [row[1] for row in db.execute(f'PRAGMA table_info("{table}")')]:
+                    change = f'UPDATE OR IGNORE "{table}" SET "{column}" = ? '
+                    change += f'WHERE typeof("{column}") = "text" AND rowid % 3 = 1'
+                    if random.random() < 0.3:
+                        db.execute(change, (other("name", 1.0).encode("utf-8", "replace"),))
+    elif path.suffix == ".json" or path.name.endswith(".json.gz"):
+        packed = path.suffix == ".gz"
+        text = json.dumps(walked(json.loads(gzip.decompress(data) if packed else data)))
+        path.write_bytes(gzip.compress(text.encode(), mtime=0) if packed else text.encode())
+    elif path.suffix in (".csv", ".txt", ".log", ".prom"):
+        lines = [re.split("([,;{}= ])", line) for line in data.decode().split("\n")]
+        for cells in lines:
+            odds = 0.02 if cells is lines[0] else 0.3
+            cells[:] = [other(cell, odds).replace("\n", " ") for cell in cells]
+        path.write_text("\n".join(map("".join, lines)), "utf-8", "surrogatepass")
+    else:
+        # A binary format: names of the same number of bytes.
+        for word in set(re.findall(rb"[a-z_]{4,12}", data)):
+            if random.random() < 0.3:
+                data = data.replace(word, b"\x1b[2J\xc2\x9bab\xe2\x80\xae"[: len(word)])
+        path.write_bytes(data)
+
+
+def _if_text(value: Any, change: Callable[[str], str]) -> Any:
+    return change(value) if isinstance(value, str) else value
+
+
+def _outputs(folder: Path, views: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """All that can be printed, copied or pasted of a run: where it is, and its text."""
+    try:
+        run = open_run(str(folder), jobs=1)
+    except (DataError, UsageError) as error:
+        yield "error", clean(str(error))
+        return
+    yield "info", info_text(run)
+    yield "info as JSON", info_json(run)
+    for name in views:
+        try:
+            frame = frame_of(run, parse(f"R?view={name}&cut=1"))
+        except UsageError as error:
+            yield f"error of {name}", clean(str(error))
+            continue
+        for format_name in FORMATS:
+            kind = "JSON" if format_name == "json" else format_name
+            yield f"{name} as {kind}", render(frame, format_name, width=120)
+        if not run.is_sampled_only:
+            yield f"{name} in an issue", issue_text(run, frame)
+        yield f"{name} as HTML", as_html(frame)
+
+
+@pytest.mark.few(8)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_names_of_every_source_are_inert_in_every_output(seed: str, tmp_path: Path) -> None:
+    for number in range(3):
+        random = Random(f"{seed} {number}")
+        folder = tmp_path / f"{number} \x1b[31m\u202e[red]`|"
+        folder.mkdir()
+        _renamed(SEEDS[seed](folder), random)
+        for where, text in _outputs(folder, random.sample([*VIEWS, "explore"], 4)):
+            # A program that reads JSON is to get the name as it is.
+            found = UNSEEN.search(text) or ("JSON" not in where and _FLOOD.search(text))
+            assert not found, (where, text[max(found.start() - 60, 0) : found.end() + 30])
+            if where.endswith("HTML"):
+                assert "<script" not in text and "<img" not in text

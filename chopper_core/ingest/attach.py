@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,6 +19,7 @@ from chopper_core.ingest.sampled import matches_of, status_of, with_ranks
 from chopper_core.model.hardware import hardware_of_agent, is_file
 from chopper_core.model.run import Identity, Run, TelemetrySource
 from chopper_core.render.cells import clean
+from chopper_core.render.exchange import json_text
 from chopper_core.sources.counters.files import find_counters, read_found
 from chopper_core.sources.cpu import CpuTable
 from chopper_core.sources.dispatches import CLOCK_BOOTTIME
@@ -256,7 +256,7 @@ def telemetry_report(paths: Sequence[Path], format_name: str) -> str | None:
             "failed": failed,
             "skipped": left_out,
         }
-        return json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+        return json_text(document)
     lines = ["no traces and no counters: this telemetry belongs to no run"]
     for each in read:
         lines += ["", *_lines(each)]

@@ -165,13 +165,36 @@ def scale_title(signal: Signal) -> str:
     return f"{signal.title} {low}-{high}{space}{signal.scale.text}"
 
 
+_INVISIBLE: Final = late(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
+"""What is printable by Unicode, and not seen: joiners, fillers, selectors of variants."""
+_MAX_MARKS: Final = 2
+"""Of marks over or under one character, which would cover the lines beside it."""
+
+
 def clean(text: str) -> str:
-    """Text with its control, invisible and direction-changing characters written as escapes."""
-    if text.isprintable():
+    """Text with its control, invisible and direction-changing characters written as escapes.
+
+    So are marks that flood a character, and those that make it look like another one.
+    """
+    if text.isprintable() and (text.isascii() or _NARROW.fullmatch(text)):
         return text
-    return "".join(
-        character if character.isprintable() else _escape(character) for character in text
-    )
+    from unicodedata import combining, normalize
+
+    made, marks, before = [], 0, ""
+    for character in text:
+        marks = marks + 1 if combining(character) else 0
+        is_seen = (
+            character.isprintable()
+            and marks <= _MAX_MARKS
+            and not _INVISIBLE.match(character)
+            and normalize("NFC", character) == character
+            and len(normalize("NFC", before + character)) == len(before) + 1
+        )
+        made.append(character if is_seen else _escape(character))
+        before = character
+    return "".join(made)
 
 
 _BEFORE_UNIT: Final = late(

@@ -62,9 +62,16 @@ def as_json(frame: Frame, *, limit: int | None = None) -> str:
         **({"headline": list(frame.headline)} if frame.headline else {}),
         "notes": [*frame.notes, *limit_notes(frame, count)],
     }
+    return json_text(document)
+
+
+def json_text(document: Mapping[str, Any]) -> str:
+    """A document as JSON; characters that a terminal acts on, or hides, are written as escapes."""
     import json
 
-    return json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    acting = (each for each in set(text) if not each.isprintable() and each != "\n")
+    return text.translate({ord(each): json.dumps(each)[1:-1] for each in acting})
 
 
 def _finite(cells: Mapping[str, Cell | None]) -> dict[str, Cell | None]:

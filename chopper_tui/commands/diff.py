@@ -21,7 +21,7 @@ from chopper_tui.commands.named import (
     view_of,
 )
 from chopper_tui.commands.options import add_printing_options
-from chopper_tui.commands.output import frame_text, write_text
+from chopper_tui.commands.output import frame_text, inert, write_text
 
 if TYPE_CHECKING:
     from chopper_core.query.frame import Frame
@@ -134,9 +134,11 @@ def _printed(frame: Frame, judged: list[Judged], options: Namespace) -> str:
     if format_name == "markdown":
         return f"{limits_table(judged)}\n{text}"
     # In files for programs, people find the sentences beside the data.
-    print("\n".join(sentences), file=sys.stderr)
+    print(inert("\n".join(sentences)), file=sys.stderr)
     if format_name == "csv":
         return text
+    from chopper_core.render.exchange import json_text
+
     document = json.loads(text)
     document["limits"] = [
         {
@@ -154,4 +156,4 @@ def _printed(frame: Frame, judged: list[Judged], options: Namespace) -> str:
         }
         for each in judged
     ]
-    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+    return json_text(document)

@@ -16,7 +16,7 @@ from chopper_core.util.memory import is_out_of_memory
 from chopper_core.util.progress import Cancelled
 from chopper_tui.commands.named import ProgressLine
 from chopper_tui.commands.options import add_reading_options
-from chopper_tui.commands.output import tell
+from chopper_tui.commands.output import inert, tell
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -88,7 +88,7 @@ def run(options: Namespace) -> int:
         raise
     for path, reason in made.failed:
         tell(_left_out(path, reason))
-    print(store, file=sys.stderr)
+    print(inert(str(store)), file=sys.stderr)
     return 0
 
 

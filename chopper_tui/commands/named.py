@@ -18,6 +18,7 @@ from chopper_core.model.view import View, with_view
 from chopper_core.util import debug
 from chopper_core.util.progress import Progress
 from chopper_core.views import OVERVIEW
+from chopper_tui.commands.output import inert
 
 if TYPE_CHECKING:
     from chopper_core.model.run import Run
@@ -177,7 +178,7 @@ class ProgressLine:
             return
         share = min(done / total, 1.0) if total else 0.0
         filled = int(share * self.WIDTH)
-        line = f"{step[:48]}  [{'#' * filled}{'.' * (self.WIDTH - filled)}] {share:4.0%}"
+        line = f"{inert(step)[:48]}  [{'#' * filled}{'.' * (self.WIDTH - filled)}] {share:4.0%}"
         if line != self._shown:
             sys.stderr.write(f"\r{line}\x1b[K")
             sys.stderr.flush()

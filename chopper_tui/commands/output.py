@@ -30,8 +30,15 @@ def write(text: str) -> None:
 
 
 def tell(text: str) -> None:
-    """Print a message."""
-    print(f"{PROGRAM}: {text}", file=sys.stderr)
+    """Print a message on standard error, where names in it can't act."""
+    print(inert(f"{PROGRAM}: {text}"), file=sys.stderr)
+
+
+def inert(text: str) -> str:
+    """Lines without characters that a terminal acts on."""
+    from chopper_core.render.cells import clean
+
+    return "\n".join(map(clean, text.split("\n")))
 
 
 def width() -> int:
@@ -84,7 +91,7 @@ def write_text(text: str, options: Namespace) -> None:
         Path(options.output).write_text(text, encoding="utf-8")
     except OSError as error:
         raise DataError(f"{options.output} can't be written: {error.strerror}") from error
-    print(options.output, file=sys.stderr)
+    print(inert(options.output), file=sys.stderr)
 
 
 def registry() -> Sequence[Action]:

@@ -104,8 +104,8 @@ class HeatDrawer(TitledDrawer[HeatMap]):
         return own, min(cell[1], len(chart.columns) - 1)
 
     def label_of(self, chart: HeatMap, cell: Cell) -> str | None:
-        """The label of its row."""
-        return chart.labels[cell[0]]
+        """The label of its row; None where a filter has left fewer."""
+        return chart.labels[cell[0]] if cell[0] < len(chart.labels) else None
 
 
 class ColourScale(Struct, frozen=True):

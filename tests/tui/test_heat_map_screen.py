@@ -97,3 +97,11 @@ async def test_the_columns_of_who_waits_for_whom_have_whole_names() -> None:
         assert axis.split("  last to")[0].split() == [
             word for gpu in range(8) for word in ("GPU", str(gpu))
         ]
+
+
+async def test_a_cell_of_a_row_that_a_filter_took_away_has_no_row() -> None:
+    async with explorer((80, 24), measured_run(), HEAT) as at:
+        await at.command("filter nothing_is_called_so")
+        assert at.explore.first_chart(HeatMap) is not None and not len(at.frame)
+        at.explore.move_to_cell((0, 1))
+        assert at.explore.cell == (0, 1)

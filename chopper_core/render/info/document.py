@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -15,6 +14,7 @@ from chopper_core.model.parallel import Parallel
 from chopper_core.model.run import Run
 from chopper_core.model.signals import CpuSamples
 from chopper_core.model.table import LABELLED, NO_LABEL, STATES, Category, Kind, Rule
+from chopper_core.render.exchange import json_text
 from chopper_core.util.arrays import Mask
 from chopper_core.util.grouping import distinct
 
@@ -169,7 +169,7 @@ def sorted_labels(run: Run, level: str) -> list[str]:
 
 def as_json(run: Run) -> str:
     """The description as JSON."""
-    return json.dumps(describe(run), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    return json_text(describe(run))
 
 
 def _parallel(parallel: Parallel) -> dict[str, Any]:
