@@ -57,7 +57,8 @@ def outliers(values: Values, counted: Mask | None = None) -> Outliers:
     numbers = np.where(known_rows, values.numbers.astype(np.float64), np.nan)
     known = numbers[np.isfinite(numbers)]
     if len(known) < MIN_VALUES:
-        raise UsageError(f"{len(known)} values are too few for outliers, which need {MIN_VALUES}")
+        count = f"{len(known)} value{'s' * (len(known) != 1)}"
+        raise UsageError(f"outliers need at least {MIN_VALUES} values, and the column has {count}")
     median = median_of(known)
     mad = median_of(np.abs(known - median))
     if mad == 0:
