@@ -23,7 +23,7 @@ from chopper_core.util.arrays import Index, Int64, Mask
 from chopper_core.util.grouping import distinct, ranked, run_mask, run_starts, stable_order
 
 _SCATTERS: Final = 10
-"""Ends farther apart than so many times their usual scatter are of different collectives."""
+"""Ends farther apart than this many times their usual scatter belong to different collectives."""
 _TOLERANCE_NS: Final = (5_000, 500_000)
 """The least and the largest distance at which ends may be the same."""
 _FINER: Final = 3

@@ -63,7 +63,7 @@ _MOVES: Final = late(
     r"_?(?:to_copy|unsafe_view|clone|copy|cat|stack|transpose|permute|view|slice|expand|unsqueeze"
     r"|constant_pad_nd|split_with_sizes|split|t)_?(?=_|\d|$)|_|\d"
 )
-"""Parts of the operators that only move data, and what stands between them."""
+"""Parts of the operators that only move data, and the separators between them."""
 _CLASSES: Final = tuple(
     (name, late(pattern, re.IGNORECASE))
     for name, pattern in (

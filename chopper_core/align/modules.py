@@ -54,7 +54,7 @@ class Modules(Struct, frozen=True):
     layers: Intervals
     """Calls of blocks; NOWHERE if their order is unknown."""
     holders: Intervals
-    """Calls of modules that hold the blocks: work in them, but in no block, is of no layer."""
+    """Calls of modules that hold the blocks: work in them, but in no block, has no layer."""
     operations: Intervals
     """All calls; values point into `operation_names`, NO_LABEL for the holders of blocks."""
     operation_names: tuple[str, ...]

@@ -52,7 +52,7 @@ _COMPILED: Final = re.compile(r"CompiledFunction(?:Backward)?$")
 _SCOPE_SHARE: Final = 0.5
 """An annotation around more of the launches of its steps is a scope, not an operation …"""
 _SCOPE_KERNELS: Final = 8
-"""… if they are of as many kernels."""
+"""… if they have as many kernels."""
 _CONTEXT_RULES: Final = (
     Rule.ANNOTATION,
     Rule.FSDP,

@@ -110,7 +110,7 @@ def label_phases(
 ) -> Labels:
     """Phases of the activities (codes of `Phase`).
 
-    What the host did at the launch counts first, then the kernel's own name. Order within the
+    The host's work at the launch counts first, then the kernel's own name. Order within the
     step counts only where it leaves one possibility (see `_by_order`).
     """
     labels = Labels.none(len(links.points))

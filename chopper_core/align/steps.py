@@ -153,7 +153,7 @@ def _outermost(around: Index) -> Index:
 
 
 def _largest(values: list[int | None], step: Index) -> Float64:
-    """The largest known value of the ranges of each step; a batch is said once or more."""
+    """The largest known value of the ranges of each step; a batch is annotated once or more."""
     found = np.full(int(step.max(initial=-1)) + 1, np.nan)
     known = np.array([np.nan if value is None else value for value in values], np.float64)
     np.fmax.at(found, step, known)

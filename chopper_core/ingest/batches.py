@@ -138,7 +138,7 @@ def _put_together(
         write_store(run, store, progress=progress)
     finally:
         shutil.rmtree(columns, ignore_errors=True)
-    # What was written is read back: both at once need twice the memory.
+    # The file is read back: both at once need twice the memory.
     del run
     remove_folder(folder)
     return replace(read_store(store), name=name)

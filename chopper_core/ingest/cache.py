@@ -51,7 +51,7 @@ class CacheEntry(Struct, frozen=True):
     name: str
     """The name under which the run was opened; empty if it can't be read."""
     is_old: bool
-    """Whether it is of another version of Chopper or corrupt, so that it is not used again."""
+    """Whether another version of Chopper wrote it or it is corrupt, so that it isn't used again."""
     size_bytes: int
     used_s: float
     """When it was last opened, in seconds since the epoch."""

@@ -50,7 +50,7 @@ _TRACE: Final = re.compile(r"\.(?:json|rpd)(?:\.gz)?$", re.IGNORECASE)
 _MAX_PROBED: Final = 40
 """Files of a directory whose start is read to see whether it holds data."""
 _MAX_LOOSE: Final = 64
-"""Traces of a directory that are told apart; of more it is one run."""
+"""Up to this many traces of a directory are told apart; more are one run."""
 _DISTRIBUTED: Final = re.compile(r'"distributedInfo"\s*:\s*\{.{0,4000}', re.DOTALL)
 _NUMBER: Final = re.compile(r"\d+")
 _GENERIC: Final = re.compile(
@@ -203,9 +203,9 @@ def _ranks(files: Sequence[str]) -> tuple[int, ...]:
 
 
 def _loose_runs(folder: Path, files: Sequence[str]) -> list[list[str]]:
-    """The names of the traces in a directory by run, where they are of several.
+    """The names of the traces in a directory by run, where they belong to several.
 
-    They are of one where their ranks differ. Where ranks clash, or sizes of the world differ, those
+    They belong to one where their ranks differ. Where ranks clash, or world sizes differ, those
     of like names are one run, or several if each rank comes several times: a file each. Without
     ranks, those of like names are one.
     """

@@ -132,7 +132,7 @@ def _finite(value: Any) -> Any:
 
 
 def attributes_at(run: Run, view: View) -> dict[str, TypedValue]:
-    """The attributes of the activity that a view is of; none for other views."""
+    """The attributes of the activity that a view shows; none for other views."""
     if not view.is_leaf or NODE not in run.table.measured:
         return {}
     try:

@@ -74,7 +74,7 @@ class Roofline(Struct, frozen=True, eq=False):
 
     title: str
     labels: tuple[str, ...]
-    """The rows of the table that the points are of."""
+    """The table's row of each point."""
     intensity: Float64
     tflops: Float64
     share: Float64
@@ -105,7 +105,7 @@ class HeatMap(Struct, frozen=True, eq=False):
     signed: bool = False
     """Whether its figure is a difference."""
     labels: tuple[str, ...] = ()
-    """The rows of the table that the rows are of, by their labels."""
+    """The table's rows that these rows show, by label."""
     opens: Callable[[int, int], View] | None = None
     """The view that a cell opens, by row and column; None: its cells open nothing."""
 

@@ -272,13 +272,13 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
         try:
             return parallel_of_layout(layout, self.ranks, world, FROM_SETTINGS, is_stated=is_stated)
         except UsageError:
-            return None  # The settings are of another number of ranks.
+            return None  # The settings describe another number of ranks.
 
     @property
     def hardware(self) -> Hardware | None:
         """The specification of the run's GPUs, None if it is unknown or they differ."""
         described, named = self.described_hardware, self.overrides.hardware
-        # What a file specifies was described when the run was opened.
+        # A file's specification was read when the run was opened.
         given = hardware_of(named) if named and not is_file(named) else None
         if described is not None and (given is None or given.name == described.name):
             return described

@@ -132,4 +132,4 @@ class Telemetry(Struct, frozen=True):
     by_rank: bool = False
     """Whether GPUs are numbered by the rank of the job, so that each is a GPU of the run."""
     is_of_node: bool = False
-    """Whether the figures are of the node of the rank, not of its GPU."""
+    """Whether the figures describe the rank's node, not its GPU."""

@@ -40,7 +40,7 @@ def stable_order(codes: Codes) -> Index:
     if codes.dtype.itemsize * 8 <= _DIGIT or bits > _MOST_BITS:
         return np.argsort(codes, kind="stable")
     if bits > 2 * _DIGIT and _FALLS * int((codes[1:] < codes[:-1]).sum()) < len(codes):
-        # What rises for long stretches is merged sooner than it is dealt out three times.
+        # Long rising stretches are merged faster than dealt out three times.
         return np.argsort(codes, kind="stable")
     left = codes.astype(np.int64) - low if bits > _DIGIT else codes - codes.dtype.type(low)
     order = np.argsort((left & 0xFFFF).astype(np.uint16), kind="stable")

@@ -74,7 +74,7 @@ def limit_memory(size: int = 0) -> None:
 def share_one_heap() -> None:
     """Have all threads allocate from one heap: each keeps a heap of its own else, of up to 64 MB.
 
-    To be called before there are threads. What allocates long runs in numpy, outside of the heap.
+    To be called before there are threads. Long work allocates in numpy, outside of the heap.
     """
     import ctypes
 

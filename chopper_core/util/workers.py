@@ -297,7 +297,7 @@ def serve(debug_target: str = "", limit: int = 0) -> None:
     if debug_target:
         with suppress(OSError):
             debug.start(debug_target)
-    # What a library prints must not get between the answers.
+    # A library's prints must not get between the answers.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
 

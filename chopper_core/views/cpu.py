@@ -27,7 +27,7 @@ SPEC: Final = ViewSpec(
     question="How many of the host's processors are busy, logical and physical, and which?",
     by=("iteration", "cpu", "core"),
     of="above:PERCENT or file:NAME",
-    no_statistic="shows means over samples, each of which is of all processors",
+    no_statistic="shows means over samples of all processors",
 )
 
 

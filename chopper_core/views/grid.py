@@ -233,7 +233,7 @@ def _chart(
     for key in columns:
         own = [row for row, other in enumerate(places.column_keys) if other == key]
         block = places.block_of(own[0])
-        # An empty column stands between the GPUs of two nodes.
+        # An empty column separates the GPUs of two nodes.
         if labels and block != before:
             labels.append(_GAP)
         before = block

@@ -167,7 +167,7 @@ def answer(run: Run, view: View) -> ViewResult:
 
 
 def _inside(run: Run, view: View) -> Mask:
-    """Which events are of a view's scope."""
+    """Which events belong to a view's scope."""
     memory, table = run.side(MemoryEvents), run.table
     inside = ~np.isin(memory.iteration, run.left_out(view))
     for level, label in view.scope:

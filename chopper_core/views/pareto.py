@@ -40,7 +40,7 @@ FRONT: Final = column(
 
 def answer(run: Run, view: View) -> ViewResult:
     """A front needs several runs: raises NothingToShow."""
-    raise NothingToShow("a Pareto front is of several runs; open a directory of runs")
+    raise NothingToShow("a Pareto front compares several runs; open a directory of runs")
 
 
 def set_frame(run: RunSet, view: View, *, wait: bool = False) -> Frame:

@@ -122,7 +122,7 @@ class Explorer(Pointing, Asking):
 
     @property
     def accepts_keys(self) -> bool:
-        """Whether a key can be performed now: no step runs, or it takes so long that keys go on."""
+        """Whether a key can be performed now: no step runs, or one that keys don't wait for."""
         return self.is_mounted and (not self.steps.is_busy or self.steps.is_long)
 
     def action_perform(self, action_id: str, argument: str = "") -> None:

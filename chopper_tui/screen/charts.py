@@ -101,7 +101,7 @@ class Charts(Screen[None]):
                 pane.show(self._pictures, *self.cell_shown)
 
     def first_chart(self, kind: type[C]) -> C | None:
-        """The first chart of the view as it is seen, if it is of a kind."""
+        """The first chart of the view as it is seen, if it has this type."""
         chart = next(iter(self._charts_seen), None)
         return chart if isinstance(chart, kind) else None
 

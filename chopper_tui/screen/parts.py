@@ -234,7 +234,7 @@ class ScreenParts(Charts):
             split=self.splits.get(self.view.name, 0),
         )
         if charts and now.pictures[0] and not now.table:
-            # A table stands right below its pictures.
+            # A table is right below its pictures.
             used = lines_filled(charts, width - 2, now.pictures[0], glyphs)
             now = replace(now, pictures=(used, now.pictures[1]))
         if now == self._arranged:

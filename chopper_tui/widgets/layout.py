@@ -212,7 +212,7 @@ def _over_cards(
 ) -> Arrangement:
     """A picture, the table as high as its rows, and cards in the rest.
 
-    Lines that cards don't want are of charts: beside them on a wide terminal, else below.
+    Lines that cards don't need go to charts: beside them on a wide terminal, else below.
     """
     figures = min(max(headline, 1), _MAX_HEADLINE_LINES[height >= _TWO_CHARTS_FROM])
     if height < _LOW:

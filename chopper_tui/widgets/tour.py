@@ -18,7 +18,7 @@ from chopper_tui.widgets.dialogs import Dialog
 
 
 class TourBox(Dialog[int]):
-    """One stop of the tour; answers with the steps to go on (1) or back (-1)."""
+    """One stop of the tour; answers with the steps to go forward (1) or back (-1)."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter,space,n,right,l,j,down", "go(1)", show=False, priority=True),
@@ -48,10 +48,10 @@ class TourBox(Dialog[int]):
         return ModalScreen.render(self)
 
     def action_go(self, step: int) -> None:
-        """Go on, or back."""
+        """Go forward, or back."""
         self.dismiss(step)
 
     def on_click(self, event: events.Click) -> None:
-        """A click goes on."""
+        """A click goes forward."""
         event.stop()
         self.dismiss(1)

@@ -72,7 +72,7 @@ def test_a_process_in_two_formats(tmp_path: Path) -> None:
     put(tmp_path, "1_counter_collection.csv", lines(COUNTS, "1,Agent 4,k,SQ_WAVES,9,5,6"))
     found = find_counters([tmp_path])
     assert [file.format for file in found.files] == ["rocpd"]
-    assert "is of the same process as 1_results.db" in found.skipped[0].reason
+    assert "belongs to the same process as 1_results.db" in found.skipped[0].reason
 
 
 def test_kernel_traces_of_two_programs(tmp_path: Path) -> None:

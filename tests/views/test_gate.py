@@ -135,7 +135,7 @@ def test_parts_that_are_missing() -> None:
         ("step_time>2x", "unknown unit 'x'"),
         ("steptime>+2%", "unknown column 'steptime'"),
         ("node=1/elapsed_ns>+2%", "is not LEVEL=LABEL"),
-        ("gpu=1/step_time>+2%", "is of whole iterations"),
+        ("gpu=1/step_time>+2%", "covers whole iterations"),
         ("power_w>+1ms", "power_w is in W, not in ms"),
         ("step_time>+1GB", "step_time_ns is in ns, not in GB"),
         ("kernels>+1W", "kernels is in no unit, not in W"),

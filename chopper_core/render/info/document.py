@@ -221,7 +221,7 @@ def _coverage(run: Run, level: str) -> dict[str, Any]:
         for rule in np.argsort(-by_rule)
         if by_rule[rule] > 0
     }
-    # What lies outside the layers of a model has a rule, and no layer.
+    # Work outside a model's layers has a rule and no layer.
     labelled = weights[(table.column(level) != NO_LABEL) | (rules != Rule.NONE)].sum()
     return {"labelled_pct": 100.0 * float(labelled) / whole, "rules": shares}
 

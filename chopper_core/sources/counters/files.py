@@ -245,7 +245,7 @@ def _why_read_already(file: SourceFile, files: Sequence[SourceFile]) -> str | No
                     "alone to see it"
                 )
         if other.source.NAME in better and beside and _prefix(other.path) == _prefix(path):
-            return f"is of the same process as {other.path.name}, which is read instead"
+            return f"belongs to the same process as {other.path.name}, which is read instead"
     return None
 
 

@@ -59,7 +59,7 @@ def join_passes(passes: Sequence[DispatchRun]) -> DispatchRun:
 def join_same_process(trace: DispatchRun, counters: DispatchRun) -> DispatchRun:
     """Join the kernel trace and the counters of one process, by dispatch id.
 
-    If the ids belong to different kernels, the files are of two executions and joined as passes.
+    If the ids belong to different kernels, the files are two executions, joined as passes.
     """
     there = _in_terms_of(trace, counters)
     match = _same_ids(trace.dispatches, there.dispatches)

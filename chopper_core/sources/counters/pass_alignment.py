@@ -132,7 +132,7 @@ def _drop_shifted(
 
 
 def _equal_length(ours: Int64, here: int, theirs: Int64, there: int) -> int:
-    """How many dispatches are of equal kernels from two places on."""
+    """How many dispatches launch equal kernels from two places on."""
     length, step = 0, 64
     while True:
         one = ours[here + length : here + length + step]

@@ -103,9 +103,9 @@ def _programs(group: Sequence[ProcessRun]) -> list[list[DispatchRun]]:
 def _program_of(
     one_pass: DispatchRun, programs: list[list[DispatchRun]]
 ) -> list[DispatchRun] | None:
-    """Return the program that a pass is of: by its kernels, then by the words of its path.
+    """Return the program that a pass belongs to: by its kernels, then by the words of its path.
 
-    A pass that repeats counters is of the same program only if it has about the same kernels.
+    A pass that repeats counters belongs to the same program only if it has about the same kernels.
     """
     found, best = None, (0.0, 0.0)
     for program in programs:

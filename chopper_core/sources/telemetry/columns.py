@@ -268,7 +268,7 @@ class RowBlock:
         return block
 
     def values_of(self, columns: Sequence[int], of: Callable[[Cells], Any]) -> CellColumn:
-        """What a function says of each row that had these columns alone."""
+        """A function's result for each row that had these columns alone."""
         found = [self.column(index) for index in columns]
         codes = np.zeros(len(self), np.int64)
         for column in found:

@@ -152,7 +152,7 @@ class _OneHost:
         self._hosts = dict[str, None]()
 
     def gpu_of(self, cells: Cells) -> GpuName | None:
-        """The GPU of a row; raises DataError where it is of another host than the first row's."""
+        """The GPU of a row; raises DataError where its host isn't the first row's."""
         if host := self._table.cell(cells, *_HOST):
             _one_host(self._hosts, host)
         number = whole_number(re.sub(r"(?i)^gpu\s*", "", self._table.cell(cells, *_GPU)))
@@ -169,7 +169,7 @@ def _one_host(hosts: dict[str, None], host: str) -> None:
 
 
 def _dmon_layout(line: str, stamps: Stamps) -> ColumnPositions | None:
-    """The layout below a line of headings of `dmon`: a time where one stands before it, the GPU."""
+    """The layout below a line of headings of `dmon`: a time if one precedes it, the GPU."""
     match = _HEADINGS.fullmatch(line.rstrip())
     if match is None:
         return None

@@ -128,7 +128,7 @@ class BlockColumn(Struct, frozen=True):
     flaws: Int8
     """As in `FLAWS`."""
     factors: Float64 | None
-    """What each value is to be multiplied with; None: nothing."""
+    """The factor of each value; None: 1."""
 
     def take(self, rows: Mask) -> BlockColumn:
         """The readings in some of the rows."""

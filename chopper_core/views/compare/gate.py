@@ -144,7 +144,7 @@ def parse_limit(text: str) -> Limit:
     if figure not in (STEP_TIME.name, TOKENS.name):
         metric_named(figure)
     elif path:
-        raise UsageError(f"{text!r}: {figure} is of whole iterations; drop the path")
+        raise UsageError(f"{text!r}: {figure} covers whole iterations; drop the path")
     unit = match["unit"].lower()
     if unit not in _SCALES:
         raise UsageError(f"{text!r} has an unknown unit {match['unit']!r}")

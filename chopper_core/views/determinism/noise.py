@@ -77,7 +77,7 @@ def unpaired(ours: Float64, base: Float64) -> float:
 
 
 def one_more(value: float, others: Float64) -> float:
-    """The two-sided p of Student's test that one more value is of the same kind as some others.
+    """The two-sided p of Student's test that one more value belongs with some others.
 
     NaN with fewer than two others.
     """

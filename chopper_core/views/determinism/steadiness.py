@@ -139,7 +139,7 @@ class Steadiness(Struct, frozen=True, eq=False):
     kernel_quartiles: Float64
     """The same of the spread of durations, over kernels; the largest is the 0.95 quantile."""
     is_stepped: bool = True
-    """Whether it is of iterations; else of the window of telemetry alone."""
+    """Whether it covers iterations; else the window of telemetry alone."""
 
     def medians(self) -> list[tuple[SteadinessFigure, float]]:
         """The figures that any GPU has, with their medians over the GPUs."""

@@ -25,7 +25,7 @@ class Peers(Struct, frozen=True):
 
     Of each operation in a layer and iteration a GPU's peers are the GPUs that run as many
     kernels of it: another stage of a pipeline, or a micro-step more, is compared with no one.
-    What runs beside communication is compared only where that is asked for: a collective that
+    Work beside communication is compared only on request: a collective that
     transfers slows kernels more than one that waits, and GPUs that lag wait less.
     """
 

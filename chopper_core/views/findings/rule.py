@@ -79,7 +79,7 @@ EXPLAINED: Final = Threshold(
     "cause of another finding",
     60.0,
     "% of its saving",
-    "a GPU whose lag is mostly one operation's is told once, with the operation",
+    "a GPU whose lag is mostly one operation's is reported once, with the operation",
 )
 GENERAL: Final = (SMALLEST_SAVING, EXPLAINED, IRREGULAR, FEWEST, ROBUST_Z, LEAST_SPREAD)
 """Thresholds that several rules share."""
@@ -253,7 +253,7 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
         return replace(self.with_view("power", sort=sort), signal=signal)
 
     def text(self, level: str, code: int) -> str:
-        """A label as it stands in a path."""
+        """A label as written in a path."""
         return self.table.text_of(level, int(code))
 
     def phase(self, code: int) -> str:

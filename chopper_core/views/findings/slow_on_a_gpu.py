@@ -82,7 +82,7 @@ def slow_on_a_gpu(context: FindingsContext) -> Iterator[Finding]:
     spread = MAD_TO_SIGMA * median_of(np.abs(own[alone] - 1))
     limit = max(SLOWER_HERE.share, ROBUST_Z.value * spread)
     slow = alone & (own > 1 + limit) & (peers.often(limit / 2) >= EVERYWHERE.share)
-    # What only runs beside communication: less than it may cost counts where the same operation
+    # Work only beside communication: less than it may cost counts where the same operation
     # is slow without it.
     operation = ranked(peers.pairs[:, 1])[1]
     same = np.zeros((int(operation.max()) + 1, len(context.gpus)), np.bool_)

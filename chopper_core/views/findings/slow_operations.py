@@ -84,7 +84,7 @@ def slow_in_a_layer(context: FindingsContext) -> Iterator[Finding]:
 def _only_there(context: FindingsContext) -> Iterator[SlowPart]:
     """Operations that one layer has and no other.
 
-    What runs before the first layer and after the last may be taken for theirs, unless the host
+    Work before the first layer and after the last may be taken for theirs, unless the host
     was in them.
     """
     codes = context.codes("layer")

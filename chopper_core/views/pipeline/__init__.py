@@ -124,7 +124,7 @@ class Pipeline(Struct, frozen=True, eq=False):
 
     @property
     def schedule(self) -> str:
-        """The name of the schedule that theory is of."""
+        """The name of the schedule that the theory describes."""
         if self.mean_ns(WEIGHTS):
             return "ZB-H1"
         return "interleaved 1F1B" if self.chunks > 1 else "1F1B"
@@ -134,7 +134,7 @@ class Pipeline(Struct, frozen=True, eq=False):
         """The bubble's share with equal stages, from 0 to 1."""
         forward, backward, weights = map(self.mean_ns, (FORWARD, BACKWARD, WEIGHTS))
         whole = forward + backward + weights
-        # What fills and drains the pipeline, in times of a microbatch.
+        # Filling and draining the pipeline, in times of a microbatch.
         idle = (self.stages - 1) * (max(whole - 2 * weights, 0.0) / whole if whole else 1.0)
         return idle / (self.microbatches * self.chunks + idle)
 
