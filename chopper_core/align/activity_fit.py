@@ -15,6 +15,7 @@ from msgspec import Struct
 from chopper_core.model.signals import IntegralCurve, share_running
 from chopper_core.sources.signals import SignalSamples
 from chopper_core.util.arrays import Float64, Int64, Mask
+from chopper_core.util.grouping import median_of
 
 _ALIKE: Final = 0.99
 """Shares that correlate so well are one."""
@@ -183,7 +184,7 @@ def _fits(
         bounds = np.stack([ends[inside] - lasts[inside], ends[inside]], axis=1)
         whole, compute = (share[:, 0] for share in own.means(bounds))
         fits.append(_fit(whole, compute, shown.value[1:][inside]))
-    return float(np.mean(fits)), int(np.median(counts))
+    return float(np.mean(fits)), int(median_of(np.array(counts)))
 
 
 def _fit(whole: Float64, compute: Float64, values: Float64) -> float:

@@ -98,7 +98,9 @@ def clock_response(table: KernelTable, hardware: Hardware) -> ClockResponse:
     exponent = np.where(high >= 1, 1.0, np.where(low <= 0, 0.0, exponent))
     first = first_equal(group, np.arange(len(keys)))
     names = [kernel_class(table.names[code]) for code in table.kernel[first].tolist()]
-    by_class = _by_class(np.unique(names, return_inverse=True)[1], exponent, fits)
+    classes: dict[str, int] = {}
+    owner = np.array([classes.setdefault(name, len(classes)) for name in names])
+    by_class = _by_class(owner, exponent, fits)
     low, high = (np.where(fits, exponent, bound) for bound in by_class)
     is_close = high - low <= _MAX_WIDTH
     middle = (low + high) / 2

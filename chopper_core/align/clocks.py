@@ -18,7 +18,7 @@ from chopper_core.align.collective_sets import collective_sets
 from chopper_core.model.run import HostClock
 from chopper_core.model.table import KernelTable
 from chopper_core.util.arrays import Int64
-from chopper_core.util.grouping import ranked
+from chopper_core.util.grouping import median_of, quantile_of, ranked
 
 _MIN_COLLECTIVES: Final = 5
 """Minimum number of collectives for an estimate."""
@@ -84,8 +84,8 @@ def rank_clocks(table: KernelTable, rank_of_gpu: Mapping[int, int]) -> dict[int,
             if both.sum() < _MIN_COLLECTIVES:
                 continue
             distance = reference[both] - own[both]
-            correction = int(np.median(distance))
-            low, high = np.percentile(distance - correction, [10, 90])
+            correction = int(median_of(distance))
+            low, high = quantile_of(distance - correction, (0.1, 0.9))
             count, scatter = int(both.sum()), int((high - low) / 2)
             doubt = max(int(_STANDARD_ERRORS * scatter / count**0.5), _STAMP_NS)
             found[rank] = RankClock(correction, doubt, scatter, count)
@@ -143,11 +143,11 @@ def _clock(name: str, ranks: Sequence[int], found: Mapping[int, RankClock]) -> H
     if not known:
         return HostClock(name, tuple(ranks), 0, None, "no collectives connect it to the others")
     corrections = np.array([clock.correction_ns for clock in known])
-    doubt = np.median([clock.uncertainty_ns for clock in known])
+    doubt = median_of(np.array([clock.uncertainty_ns for clock in known]))
     spread = max(int(doubt), int(corrections.max() - corrections.min()) // 2)
     count = sum(clock.collectives for clock in known)
     method = f"estimated from {count} collective ends"
-    return HostClock(name, tuple(ranks), int(np.median(corrections)), spread, method)
+    return HostClock(name, tuple(ranks), int(median_of(corrections)), spread, method)
 
 
 def _first(clock: HostClock) -> HostClock:

@@ -20,7 +20,7 @@ from chopper_core.align.labels import numbered
 from chopper_core.align.operations import RECOMPUTE_SUFFIX
 from chopper_core.model.table import KernelTable, Kind
 from chopper_core.util.arrays import Index, Int64, Mask, Numbers
-from chopper_core.util.grouping import distinct, ranked, run_starts, stable_order
+from chopper_core.util.grouping import distinct, median_of, ranked, run_starts, stable_order
 
 SYNCHRONOUS: Final = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all"})
 """Kinds that no rank can leave before the last one has arrived."""
@@ -205,7 +205,7 @@ def end_offsets(kernels: CommKernels) -> EndOffsets:
             apart.update(_place(gpus, lanes, codes, groups, late, distances))
         else:
             apart.update(gpus)
-    scatter = int(np.median(np.concatenate(distances))) if distances else 0
+    scatter = int(median_of(np.concatenate(distances))) if distances else 0
     return EndOffsets(late, frozenset(apart), part, scatter)
 
 
@@ -310,9 +310,9 @@ def _common(
 def _late(own: CommKernels, base: CommKernels, same_place: Int64) -> int | None:
     """How much later the ends are than the base's; None if they don't agree at any offset."""
     distance = _nearest(own.end_ns, base.end_ns)
-    late, usual = int(np.median(distance)), float(np.median(np.diff(base.end_ns, prepend=0)))
-    if np.median(np.abs(distance)) <= min(_CLOSE * usual, _WINDOWS_NS[-1]) and (
-        len(same_place) < _MIN_VOTES or abs(np.median(same_place) - late) <= _WINDOWS_NS[0]
+    late, usual = int(median_of(distance)), float(median_of(np.diff(base.end_ns, prepend=0)))
+    if median_of(np.abs(distance)) <= min(_CLOSE * usual, _WINDOWS_NS[-1]) and (
+        len(same_place) < _MIN_VOTES or abs(median_of(same_place) - late) <= _WINDOWS_NS[0]
     ):
         return late
     for window in _WINDOWS_NS:
@@ -357,7 +357,7 @@ def _voted(own: CommKernels, base: CommKernels, same_place: Int64, window_ns: in
     needed = max(_MIN_VOTES, _MIN_VOTE_SHARE * possible, rival / _CLEAR)
     if votes[best] < needed:
         return None
-    return int(np.median(differences[best : best + votes[best]]))
+    return int(median_of(differences[best : best + votes[best]]))
 
 
 def _same_places(own: CommKernels, here: Index, base: CommKernels, there: Index) -> Int64:

@@ -16,6 +16,7 @@ from chopper_core.model.table import Kind, Rule
 from chopper_core.sources.shared.losses import ABSENT
 from chopper_core.sources.trace import Collective
 from chopper_core.util.arrays import Int8, Int32, Int64
+from chopper_core.util.grouping import first_equal, ranked
 
 _RANGES: Final = re.compile(
     r"^nccl:|^c10d::|^record_param_comms|^FSDP::(?:all_gather|post_backward_reduce)\b"
@@ -59,7 +60,8 @@ def read_collectives(host: Host, links: Links, kind: Int8) -> CollectiveLabels:
     argument[own != ABSENT] = own[own != ABSENT]
     spoken_name = np.append(host.ranges.name, np.int32(ABSENT))[spoken]
     columns = (argument, spoken_name, activities.name[rows])
-    _, first, number = np.unique(numbered(columns), return_index=True, return_inverse=True)
+    distinct, number = ranked(numbered(columns))
+    first = first_equal(number, np.arange(len(distinct)))
 
     names: dict[str, int] = {}
     groups: dict[str, int] = {}

@@ -42,7 +42,7 @@ from chopper_core.model.signals import Signal
 from chopper_core.model.table import NO_TIME, Category, KernelTable, Kind
 from chopper_core.sources.dispatches import DispatchRun
 from chopper_core.util.arrays import Float64, Index, Int8, Int32, Int64, Mask
-from chopper_core.util.grouping import run_mask
+from chopper_core.util.grouping import counted, distinct, median_of, run_mask
 
 RUN_LENGTHS: Final = (6, 4, 2, 1)
 """Lengths of the runs of kernels that mark a place in the template, the safest first."""
@@ -83,7 +83,7 @@ def match_counters(table: KernelTable, rows: Index, dispatched: Dispatched) -> C
     launched, others = both.sides()
     template = launched.take(iterations == _template(iterations))
     fitted = _fit(template, others, windows(template.code, others.code))
-    numbers = np.unique(iterations)
+    numbers = distinct(iterations)
     last = len(numbers) - 1
     for position, number in enumerate(numbers):
         if not fitted:
@@ -104,7 +104,7 @@ def match_counters(table: KernelTable, rows: Index, dispatched: Dispatched) -> C
         dispatch[by_id], match[by_id], spare[by_id] = UNMATCHED, Match.NONE, UNMATCHED
         dispatch[sequence[kernels]], match[sequence[kernels]] = theirs, Match.MATCHED
         comparison = f"{comparison}; {len(kernels)} by correlation id"
-    used = np.unique(dispatch[dispatch != UNMATCHED])
+    used = distinct(dispatch[dispatch != UNMATCHED])
     return CounterMatch(
         dispatch[rows],
         match[rows],
@@ -206,7 +206,7 @@ def _recurrences(template: Int64, sequence: Int64, length: int) -> list[int]:
     gaps = np.flatnonzero(np.diff(offsets) > max(len(template) // 4, length))
     groups = np.split(offsets, gaps + 1)
     needed = max(_MIN_WINDOW * len(places), 1)
-    return [int(np.median(group)) for group in groups if len(group) >= needed]
+    return [int(median_of(group)) for group in groups if len(group) >= needed]
 
 
 def _runs(sequence: Int64, length: int) -> list[tuple[int, ...]]:
@@ -235,7 +235,7 @@ def _aligned(first: Launched, second: Launched) -> Alignment:
 
 def _template(iterations: Int32) -> int:
     """The last of the iterations with the most common number of kernels."""
-    numbers, counts = np.unique(iterations, return_counts=True)
+    numbers, counts = counted(iterations)
     commonest = Counter(counts.tolist()).most_common()
     times = commonest[0][1]
     size = max(count for count, seen in commonest if seen == times)
@@ -335,7 +335,7 @@ def _source(
 def _identities(run: DispatchRun, gpus: Sequence[Gpu], overrides: Overrides) -> dict[int, Identity]:
     """Agent with dispatches → its GPU in the run."""
     paths = tuple(map(str, run.paths))
-    used = [int(agent) for agent in np.unique(run.dispatches.gpu)]
+    used = [int(agent) for agent in distinct(run.dispatches.gpu)]
     agents = [run.agents[agent] for agent in used]
     overridden = overrides.devices(run.format, *(path.name for path in run.paths))
     return {

@@ -26,7 +26,7 @@ from chopper_core.sources.trace import (
     Trace,
 )
 from chopper_core.util.arrays import Float64, Index, Int32, Int64
-from chopper_core.util.grouping import distinct
+from chopper_core.util.grouping import distinct, median_of
 
 _ROUNDING_NS: Final = 2_000
 """Two tools give one execution's times within this: traces are written in µs."""
@@ -186,7 +186,7 @@ def same_execution(table: KernelTable, rows: Index, start_ns: Int64, end_ns: Int
         return None
     apart = (table.start_ns[rows] - start_ns)[known]
     longer = (table.duration_ns[rows] - (end_ns - start_ns))[known]
-    offset = int(np.median(apart))
+    offset = int(median_of(apart))
     drift = _ROUNDING_NS + _DRIFT * float(np.ptp(start_ns[known]))
     same = (np.abs(apart - offset) <= drift) & (np.abs(longer) <= _ROUNDING_NS)
     return offset if same.all() else None

@@ -17,7 +17,7 @@ from chopper_core.model.table import KernelTable, Rule
 from chopper_core.sources.dispatches import DispatchRun
 from chopper_core.sources.trace import LaunchShape
 from chopper_core.util.arrays import Float64, Index, Int32, Int64, Mask
-from chopper_core.util.grouping import distinct
+from chopper_core.util.grouping import distinct, ranked
 
 _BLOCKS: Final = 2048
 """An upper bound of the work-items in a workgroup."""
@@ -203,8 +203,8 @@ class Comparison(Struct, frozen=True):
 def _once(values: Int64, usable: Mask) -> Index:
     """Positions of usable values that occur once: a graph's launch has several kernels."""
     positions = np.flatnonzero(usable)
-    _, first, count = np.unique(values[positions], return_index=True, return_counts=True)
-    once: Index = positions[first[count == 1]]
+    _, place = ranked(values[positions])
+    once: Index = positions[np.bincount(place)[place] == 1]
     return once
 
 
@@ -226,8 +226,8 @@ def common_codes(
     dispatch_name: Int32,
 ) -> tuple[Int64, Int64, str]:
     """Codes of both sides, equal where the names mean the same kernel, and the comparison."""
-    trace_used = np.unique(trace_name).tolist()
-    dispatch_used = np.unique(dispatch_name).tolist()
+    trace_used = distinct(trace_name).tolist()
+    dispatch_used = distinct(dispatch_name).tolist()
     weight = np.bincount(dispatch_name, minlength=len(dispatch_names))
 
     def shortened(names: Sequence[str], used: list[int]) -> Callable[[str], str]:

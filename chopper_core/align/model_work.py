@@ -22,7 +22,7 @@ from chopper_core.model.shapes import CallShape, Fused
 from chopper_core.model.table import NO_TIME
 from chopper_core.sources.shared.losses import ABSENT
 from chopper_core.util.arrays import Codes, Float64, Index, Int32, Mask
-from chopper_core.util.grouping import distinct, ranked, run_starts
+from chopper_core.util.grouping import counted, distinct, ranked, run_starts
 
 _STAND_IN: Final = 10
 """A kernel with the same FLOPs this many times less often than another is a stand-in."""
@@ -247,7 +247,7 @@ def _without_stand_ins(flops: Float64, kernel: Int32, unlinked: Mask) -> None:
     lost = distinct(kernel[unlinked])
     for amount in distinct(flops[np.isfinite(flops)]):
         rows = np.flatnonzero(flops == amount)
-        names, counts = np.unique(kernel[rows], return_counts=True)
+        names, counts = counted(kernel[rows])
         rare = names[counts * _STAND_IN <= counts.max()]
         if len(rare) and np.isin(names[counts * _STAND_IN > counts.max()], lost).any():
             flops[rows[np.isin(kernel[rows], rare)]] = np.nan

@@ -35,7 +35,7 @@ from chopper_core.model.units import Unit
 from chopper_core.sources.registry import natural_key
 from chopper_core.sources.signals import COUNTED, SignalName, SignalSamples, Telemetry
 from chopper_core.util.arrays import Float64, Int64
-from chopper_core.util.grouping import distinct
+from chopper_core.util.grouping import distinct, median_of, quantile_of
 
 _TITLES: Final = {
     SignalName.GFX_MHZ: ("gfx", Unit.MHZ),
@@ -126,7 +126,7 @@ def _placed(samples: SignalSamples, offset_ns: int, late_ns: int = 0) -> Integra
     `late_ns` is how far stamps lie behind the middle of what they average.
     """
     distances = np.diff(samples.time_ns)
-    period = min(int(np.median(distances)), _LONGEST_PERIOD_NS) if len(distances) else 10**9
+    period = min(int(median_of(distances)), _LONGEST_PERIOD_NS) if len(distances) else 10**9
     if samples.begin_ns is None:
         stamps = samples.time_ns + (offset_ns - late_ns)
         return nearest(stamps, samples.value, REACH_PERIODS * period)
@@ -141,7 +141,7 @@ def _held(samples: SignalSamples, offset_ns: int, late_ns: int = 0) -> IntegralC
     """Samples as a curve on which each holds until the next; rates as those of any tool."""
     if samples.begin_ns is not None or len(samples) < 2:
         return _placed(samples, offset_ns, late_ns)
-    period = int(np.median(np.diff(samples.time_ns)))
+    period = int(median_of(np.diff(samples.time_ns)))
     return holding(samples.time_ns + offset_ns, samples.value, REACH_PERIODS * period)
 
 
@@ -187,13 +187,13 @@ def while_busy(curve: IntegralCurve, start_ns: Int64, duration_ns: Int64) -> Int
     known = np.diff(curve.covered_ns)[::2] > 0
     if not (known & (busy > 0)).any():
         return curve
-    enough = _BUSY * float(np.quantile(busy[known & (busy > 0)], 0.9))
+    enough = _BUSY * float(quantile_of(busy[known & (busy > 0)], (0.9,))[0])
     kept = np.flatnonzero(known & (busy >= enough))
     if len(kept) == len(begins):
         return curve
     values = (np.diff(curve.integral)[::2] / np.maximum(np.diff(curve.covered_ns)[::2], 1))[kept]
     begins, ends = begins[kept], ends[kept]
-    reach = REACH_PERIODS * int(np.median(length))
+    reach = REACH_PERIODS * int(median_of(length))
     middle = ends[:-1] + (begins[1:] - ends[:-1]) // 2
     until = np.minimum(np.append(middle, ends[-1] + reach), ends + reach)
     since = np.maximum(np.concatenate(([begins[0] - reach], middle)), begins - reach)
@@ -247,8 +247,8 @@ def _energy(table: KernelTable, powers: Sequence[Signal]) -> Float64:
     measured = {gpu for power in powers for gpu in power.curves}
     for gpu in sorted(measured.intersection(distinct(table.gpu).tolist())):
         curves = [power.curves[gpu] for power in powers if gpu in power.curves]
-        most = max(len(np.unique(curve.edges_ns)) for curve in curves)
-        curve = next(each for each in curves if 2 * len(np.unique(each.edges_ns)) >= most)
+        most = max(len(distinct(curve.edges_ns)) for curve in curves)
+        curve = next(each for each in curves if 2 * len(distinct(each.edges_ns)) >= most)
         own = np.flatnonzero(table.gpu == gpu)
         pieces = cut(
             table.start_ns[own], table.duration_ns[own], table.kind[own], table.stream[own]

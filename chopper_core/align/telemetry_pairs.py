@@ -25,6 +25,7 @@ from chopper_core.model.run import TelemetrySource
 from chopper_core.model.signals import nearest
 from chopper_core.sources.signals import ClockDomain, SignalName, SignalSamples, Telemetry
 from chopper_core.util.arrays import Float64
+from chopper_core.util.grouping import median_of
 
 Placed = tuple[Telemetry, TelemetrySource]
 
@@ -219,7 +220,7 @@ def _without_trend(samples: SignalSamples, period: int) -> SignalSamples:
 
 
 def _period(samples: Sequence[SignalSamples]) -> int:
-    return int(np.median(np.concatenate([np.diff(each.time_ns) for each in samples])))
+    return int(median_of(np.concatenate([np.diff(each.time_ns) for each in samples])))
 
 
 def _filled(values: Float64) -> Float64:

@@ -19,7 +19,7 @@ from msgspec import Struct
 from chopper_core.model.groups import Groups
 from chopper_core.model.table import NO_LABEL
 from chopper_core.util.arrays import AnyArray, Index, Int64, Mask
-from chopper_core.util.grouping import distinct
+from chopper_core.util.grouping import counted, distinct, ranked
 
 MIN_SHARED: Final = 0.5
 _MAX_ROWS: Final = 1 << 20
@@ -68,7 +68,7 @@ def _shares(node: Groups, free: Iterable[str], common: Collection[str]) -> Share
     keys = [table.column(level)[rows] for level in levels]
     part = np.zeros(len(rows), np.int64)
     for key in keys:
-        _, part = np.unique(part * (int(key.max(initial=0)) + 2) + key, return_inverse=True)
+        _, part = ranked(part * (int(key.max(initial=0)) + 2) + key)
     order = np.lexsort((table.stream[rows], table.start_ns[rows], part))
     rows, part = rows[order], part[order]
     changed = np.ones(len(rows), np.bool_)
@@ -103,7 +103,7 @@ def _sampled(node: Groups) -> Index:
     gpus: Int64 = table.column("gpu")[rows].astype(np.int64)
     iterations: Int64 = table.column("iteration")[rows].astype(np.int64)
     step = gpus * (int(iterations.max()) + 2) + iterations
-    _, number = np.unique(step, return_inverse=True)
+    _, number = ranked(step)
     return rows[number % every == every // 2] if number.max() >= every else rows
 
 
@@ -116,12 +116,14 @@ def _counted(
         int(column.max(initial=0)) - least + 1 for column, least in zip(columns, low, strict=True)
     ]
     if math.prod(sizes) >= 2**62:
-        return np.unique(np.stack(columns), axis=1, return_counts=True)
+        return np.unique(  # noqa: TID251 (rows that no integer holds)
+            np.stack(columns), axis=1, return_counts=True
+        )
     # Packed into one integer they are found many times faster than as rows.
     packed = np.zeros(len(columns[0]), np.int64)
     for column, least, size in zip(columns, low, sizes, strict=True):
         packed = packed * size + (column - least)
-    found, counts = np.unique(packed, return_counts=True)
+    found, counts = counted(packed)
     unpacked = []
     for least, size in zip(reversed(low), reversed(sizes), strict=True):
         unpacked.append(found % size + least)

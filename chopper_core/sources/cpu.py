@@ -24,6 +24,7 @@ from chopper_core.sources.signals import ClockDomain
 from chopper_core.sources.telemetry.cells import LATEST_NS, clock_named, declared_clock
 from chopper_core.util.arrays import Float64, Int32, Int64
 from chopper_core.util.errors import DataError
+from chopper_core.util.grouping import distinct, ranked
 from chopper_core.util.progress import Progress, silent
 
 NAME: Final = "your own sampler"
@@ -164,7 +165,7 @@ class _Samples:
 def _distinct(values: Int64) -> tuple[Int64, Int32 | Int64]:
     """The distinct values, and the place among them of each; those of a sampler ascend."""
     if (values[1:] < values[:-1]).any():
-        numbers, places = np.unique(values, return_inverse=True)
+        numbers, places = ranked(values)
         return numbers.astype(np.int64), places
     is_first = np.append(True, values[1:] != values[:-1])
     return values[is_first].astype(np.int64), np.cumsum(is_first, dtype=np.int32) - 1
@@ -282,9 +283,10 @@ def _cores(core: Int64, socket: Int64) -> Int64:
     """Return the physical core of each row, numbered across sockets where these are given."""
     if not len(socket):
         return core
-    pairs, number = np.unique(np.stack([socket, core], axis=1), axis=0, return_inverse=True)
+    _, socket_place = ranked(socket)
+    cores, core_place = ranked(core)
+    _, number = ranked(socket_place * len(cores) + core_place)
     # Cores may be numbered across sockets already.
     known = (core >= 0) & (socket >= 0)
-    of_both = pairs[(pairs >= 0).all(axis=1)]
-    through = len(np.unique(of_both[:, 1])) == len(of_both)
-    return np.where(known, core if through else number.ravel(), -1)
+    through = len(distinct(core[known])) == len(distinct(number[known]))
+    return np.where(known, core if through else number, -1)

@@ -10,39 +10,29 @@ are read. docs/store.md gives the reasons.
 
 from __future__ import annotations
 
+import re
+import sys
 import zlib
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Final
+from types import UnionType
+from typing import Any, Final, get_args
 
 import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from chopper_core.model.attributes import Attributes, StatedEdges
-from chopper_core.model.hardware import CounterInfo, Hardware
 from chopper_core.model.host_tables import HostLane, HostTime, MemoryEvents
-from chopper_core.model.overrides import Overrides
-from chopper_core.model.parallel import ProcessGroup
 from chopper_core.model.run import (
-    CounterSource,
-    Gpu,
-    HostClock,
-    Identity,
     Run,
-    Source,
-    TelemetrySource,
 )
-from chopper_core.model.shapes import Attention, CallShape, Convolution, Fused, Product
+from chopper_core.model.shapes import CallShape
 from chopper_core.model.side_table import SideTable
 from chopper_core.model.signals import (
     CpuSamples,
     CpuSource,
-    IntegralCurve,
-    NodeSamples,
-    SampleSummary,
-    Signal,
 )
 from chopper_core.model.table import COLUMNS
 from chopper_core.model.units import Unit
@@ -71,6 +61,7 @@ FILES: Final = frozenset(
     (KERNELS, MEASURED, SERIES, CPU, RUN, OPERATIONS, *(each.FILE for each in SIDE_TABLES))
 )
 CPU_ARRAYS: Final = CpuSamples.__struct_fields__[len(CpuSource.__struct_fields__) :]
+_NAME: Final = re.compile(r"[A-Z]\w+")
 _NOT_IN_JSON: Final = ("table", "measured", "cpu", "side_tables", "others", "cubes")
 """Fields of a run that have their own files or are computed."""
 
@@ -179,38 +170,28 @@ def recreate(folder: Path) -> str:
 
 @cache
 def fingerprint() -> str:
-    """A digest of the names of all stored fields, which changes when one is added or renamed."""
+    """A digest of all stored fields and their types, which changes when one does."""
     # Takes several ms to import, and reading traces imports this module too.
     import hashlib
 
     parts = [SCHEMA, *COLUMNS]
-    kinds: tuple[type[Struct], ...] = (
-        Run,
-        Gpu,
-        Source,
-        CounterSource,
-        CounterInfo,
-        TelemetrySource,
-        HostClock,
-        Identity,
-        Overrides,
-        ProcessGroup,
-        SampleSummary,
-        NodeSamples,
-        IntegralCurve,
-        Signal,
-        CpuSamples,
-        CallShape,
-        Product,
-        Convolution,
-        Attention,
-        Fused,
-        Hardware,
-        *SIDE_TABLES,
-        *(each.NAME for each in SIDE_TABLES if issubclass(each.NAME, Struct)),
-    )
-    for kind in kinds:
-        parts += [kind.__name__, *kind.__struct_fields__]
+    waiting: list[Any] = [Run, StoredRun, *SIDE_TABLES, *(each.NAME for each in SIDE_TABLES)]
+    seen: set[Any] = set()
+    while waiting:
+        kind = waiting.pop()
+        if kind in seen:
+            continue
+        seen.add(kind)
+        if isinstance(kind, UnionType):
+            waiting += get_args(kind)
+        elif isinstance(kind, type) and issubclass(kind, Struct):
+            parts.append(kind.__name__)
+            # `typing.get_type_hints` evaluates each annotation: longer than opening a store.
+            for base in kind.__mro__[: kind.__mro__.index(Struct)]:
+                known = vars(sys.modules[base.__module__])
+                for name, text in vars(base).get("__annotations__", {}).items():
+                    parts.append(f"{name}: {text}")
+                    waiting += [known[word] for word in _NAME.findall(text) if word in known]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 

@@ -94,6 +94,12 @@ def ranked(codes: Codes) -> tuple[Index, Index]:
     return ordered[is_new], place
 
 
+def counted(codes: Codes) -> tuple[Index, Index]:
+    """The different codes, in order, and how often each occurs."""
+    found, place = ranked(codes)
+    return found, np.bincount(place, minlength=len(found))
+
+
 def first_equal(values: Codes, wanted: Codes) -> Index:
     """The position of the first of the values that equals each wanted one, -1 where none does."""
     if not len(values):

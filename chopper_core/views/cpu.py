@@ -17,7 +17,7 @@ from chopper_core.model.table import NO_LABEL
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Int64, Mask
 from chopper_core.util.errors import NothingToShow, UsageError
-from chopper_core.util.grouping import distinct, median_of
+from chopper_core.util.grouping import distinct, median_of, ranked
 from chopper_core.views.shared.table_view import child_of
 from chopper_core.views.spec import ViewResult, ViewSpec
 
@@ -225,14 +225,12 @@ def _span(run: Run, view: View) -> tuple[int, int]:
 
 
 def _use(samples: CpuSamples, level: float) -> Use:
-    names, cores = np.unique(samples.cores, return_inverse=True)
+    names, cores = ranked(samples.cores)
     if not samples.has_cores:
         names, cores = np.empty(0, np.int64), np.empty(0, np.int64)
     with np.errstate(invalid="ignore"):
         active = samples.percent > level
-    return Use(
-        samples.cpus, cores.ravel(), names, samples.times_ns, samples.percent, np.asarray(active)
-    )
+    return Use(samples.cpus, cores, names, samples.times_ns, samples.percent, np.asarray(active))
 
 
 Own = list[tuple[Metric, Values]]

@@ -16,7 +16,7 @@ from chopper_core.model.view import View, complete_order
 from chopper_core.query.derived import named, reduced
 from chopper_core.util.arrays import Index, Int64
 from chopper_core.util.errors import NothingToShow, UsageError
-from chopper_core.util.grouping import quantiles_of, stable_order
+from chopper_core.util.grouping import quantiles_along, quantiles_of, stable_order
 from chopper_core.views.shared.instances import Effect, Overlaps, effect, overlaps_in
 from chopper_core.views.shared.table_view import child_of
 from chopper_core.views.spec import ViewResult, ViewSpec
@@ -352,7 +352,7 @@ def _cumulative(found: Overlaps) -> Chart:
         lines = list(shares)
     else:
         names = ["minimum of the GPUs", "median of the GPUs", "maximum of the GPUs"]
-        lines = list(np.quantile(shares, (0.0, 0.5, 1.0), axis=0))
+        lines = list(quantiles_along(shares, (0.0, 0.5, 1.0)))
     return LineChart(
         "instances with at most so much overlap",
         "%",

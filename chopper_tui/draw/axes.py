@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.util.arrays import Float64, Index
-from chopper_core.util.grouping import quantile_of
+from chopper_core.util.grouping import distinct, quantile_of
 
 _STEPS: Final = (1.0, 2.0, 5.0, 10.0)
 _MIN_SPAN: Final = 0.1
@@ -118,7 +118,7 @@ def _kept_points(x: Float64, y: Float64, width: int) -> Index:
     begins = np.flatnonzero(np.diff(run, prepend=-1))
     ends = np.append(begins[1:], len(x)) - 1
     by_height = np.lexsort((y, run))
-    kept = np.unique(np.concatenate([begins, ends, by_height[begins], by_height[ends]]))
+    kept = distinct(np.concatenate([begins, ends, by_height[begins], by_height[ends]]))
     # A curve that runs to and fro is thinned.
     return kept[:: -(-len(kept) // most)]
 

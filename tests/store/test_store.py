@@ -15,15 +15,17 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
+from msgspec import Struct
 from msgspec.structs import fields, replace
 
 from chopper_core.ingest import cache
 from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse
-from chopper_core.model.host_tables import HostTime
+from chopper_core.model.host_tables import HostStack, HostTime, MemoryEvents
 from chopper_core.model.overrides import overrides_of
-from chopper_core.model.run import Run
-from chopper_core.model.signals import CpuSamples, IntegralCurve
+from chopper_core.model.run import Gpu, Run
+from chopper_core.model.shapes import Fused
+from chopper_core.model.signals import CpuSamples, CpuSource, IntegralCurve
 from chopper_core.model.table import COLUMNS
 from chopper_core.query.children import signal_chart
 from chopper_core.render import info, render
@@ -34,6 +36,7 @@ from chopper_core.store.format import StoreIndex
 from chopper_core.store.writer import write_store
 from chopper_core.util import atomic as folders
 from chopper_core.util.errors import DataError, UsageError
+from chopper_core.util.mmap_columns import ColumnPlace
 from chopper_core.views.query import query
 from tests.conftest import ROOT
 from tests.demo import generated_files
@@ -440,3 +443,12 @@ def test_errors_are_those_of_reading(tmp_path: Path) -> None:
             open_run(name)
         assert str(ours.value) == str(theirs.value)
     assert not cache.entries()
+
+
+@pytest.mark.parametrize("kind", [Gpu, Fused, HostStack, ColumnPlace, CpuSource, MemoryEvents])
+def test_the_fingerprint_covers_every_stored_type(
+    kind: type[Struct], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = store_format.fingerprint.__wrapped__()
+    monkeypatch.setitem(kind.__annotations__, "added", "int")
+    assert store_format.fingerprint.__wrapped__() != before

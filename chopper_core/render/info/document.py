@@ -16,7 +16,7 @@ from chopper_core.model.signals import CpuSamples
 from chopper_core.model.table import LABELLED, NO_LABEL, STATES, Category, Kind, Rule
 from chopper_core.render.exchange import json_text
 from chopper_core.util.arrays import Mask
-from chopper_core.util.grouping import distinct
+from chopper_core.util.grouping import distinct, ranked
 
 INFO_SCHEMA: Final = "chopper.info/1"
 
@@ -116,7 +116,7 @@ def _collectives(run: Run) -> list[dict[str, Any]]:
     rows = np.flatnonzero(table.kind == Kind.COMM)
     groups = len(table.names) + 1
     codes = table.operation[rows].astype(np.int64) * groups + table.group[rows] + 1
-    found, which = np.unique(codes, return_inverse=True)
+    found, which = ranked(codes)
     listed = []
     for number, code in enumerate(found.tolist()):
         operation, group = code // groups, code % groups - 1

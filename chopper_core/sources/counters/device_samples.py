@@ -35,7 +35,14 @@ from chopper_core.sources.shared.losses import ABSENT, Losses, merged_losses
 from chopper_core.sources.shared.text import FileHead
 from chopper_core.util.arrays import Float64, Int32, Int64
 from chopper_core.util.errors import DataError
-from chopper_core.util.grouping import distinct, ranked, run_mask, run_starts, stable_order
+from chopper_core.util.grouping import (
+    distinct,
+    median_of,
+    ranked,
+    run_mask,
+    run_starts,
+    stable_order,
+)
 from chopper_core.util.progress import Progress, silent
 
 NAME: Final = "Chopper's device sampling"
@@ -352,7 +359,7 @@ def _how(sampled: DeviceSamples, start_ns: Int64, end_ns: Int64) -> str:
     lengths = [
         each.time_ns - each.begin_ns for series in sampled.counters.values() for each in series
     ]
-    period_ns = float(np.median(np.concatenate(lengths)))
+    period_ns = float(median_of(np.concatenate(lengths)))
     shorter = int((end_ns - start_ns < period_ns).sum())
     text = (
         f"{sampled.path.name}: counters of the whole GPU, sampled every {period_ns / 1e6:.3f} ms "

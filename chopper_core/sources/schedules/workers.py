@@ -66,7 +66,9 @@ def read(path: Path, _progress: Progress = silent) -> Schedule:
         losses.notes.append(f"{losses.bad_times} rows without a valid time.")
     if not kept.any():
         raise DataError(f"{path} is a {_FORMAT}, but holds no usable row.")
-    operations, codes = np.unique(names[kept].astype(str), return_inverse=True)
+    operations, codes = np.unique(  # noqa: TID251 (texts)
+        names[kept].astype(str), return_inverse=True
+    )
     begin = np.round(start[kept] * _S).astype(np.int64)
     return Schedule(
         path=path,

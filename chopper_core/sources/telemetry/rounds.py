@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 
 from chopper_core.util.arrays import Int64
+from chopper_core.util.grouping import counted, distinct, first_equal
 
 _CLEAR_STEP: Final = 2.0
 """Between rounds lies at least this many times the time between the rows of a round."""
@@ -30,9 +31,9 @@ def places_in_rounds(times_ns: Int64) -> Int64 | None:
     most = _WHOLE_ROUNDS * len(times_ns)
     for pause_ns in _pauses(gaps):
         runs = np.diff(np.flatnonzero(gaps >= pause_ns), prepend=-1, append=len(gaps))
-        sizes, first, counts = np.unique(runs, return_index=True, return_counts=True)
+        sizes, counts = counted(runs)
         # Of sizes as common as each other the first one counts.
-        chosen = np.lexsort((first, -counts))[0]
+        chosen = np.lexsort((first_equal(runs, sizes), -counts))[0]
         size, count = int(sizes[chosen]), int(counts[chosen])
         if size == 1 or count < _FEWEST_ROUNDS:
             continue
@@ -47,7 +48,7 @@ def places_in_rounds(times_ns: Int64) -> Int64 | None:
 
 def _pauses(gaps: Int64) -> list[int]:
     """Return the gaps that are clearly longer than the next shorter one."""
-    lengths = np.unique(gaps)
+    lengths = distinct(gaps)
     is_pause = lengths[1:] >= _CLEAR_STEP * np.maximum(lengths[:-1], 1)
     return lengths[1:][is_pause].tolist()  # type: ignore[no-any-return]
 

@@ -32,6 +32,7 @@ from chopper_core.sources.telemetry.rows import (
 )
 from chopper_core.util.arrays import AnyArray, Float64, Index, Int64
 from chopper_core.util.errors import DataError
+from chopper_core.util.grouping import distinct
 
 NOT_STAMPED: Final = (
     "The file has no timestamps, so it can't be aligned with the run; its times are snapshot "
@@ -217,7 +218,7 @@ def _last_of_ties(times_ns: Int64) -> Index:
 
 
 def _combined(signal: SignalName, parts: Sequence[SignalSamples]) -> SignalSamples:
-    times_ns = np.unique(np.concatenate([samples.time_ns for samples in parts]))
+    times_ns = distinct(np.concatenate([samples.time_ns for samples in parts]))
     values = np.full((len(parts), len(times_ns)), np.nan)
     begins = np.full(values.shape, np.iinfo(np.int64).min)
     for row, samples in enumerate(parts):

@@ -19,7 +19,9 @@ _MAX_EXACT: Final = 40
 
 def ranks(values: Float64) -> Float64:
     """The rank of each value from 1; equal values share their mean rank."""
-    _, place, count = np.unique(values, return_inverse=True, return_counts=True)
+    _, place, count = np.unique(  # noqa: TID251 (figures, not codes)
+        values, return_inverse=True, return_counts=True
+    )
     last = np.cumsum(count)
     shared: Float64 = (last - (count - 1) / 2.0)[place.ravel()]
     return shared

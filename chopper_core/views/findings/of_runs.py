@@ -18,6 +18,7 @@ from chopper_core.model.view import View
 from chopper_core.query.frame import Frame
 from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import NothingToShow, UsageError
+from chopper_core.util.grouping import median_of
 from chopper_core.views import RUNS
 from chopper_core.views.determinism.noise import LEVEL, adjusted, unpaired
 from chopper_core.views.findings.rule import CONFIDENCE, Confidence, Finding, Threshold
@@ -147,7 +148,7 @@ def _common(rows: Sequence[RunRow], figures: Sequence[str]) -> str | None:
 def _of_iterations(row: RunRow, value: float) -> Float64:
     """A run's speed in each of its iterations."""
     steps = np.array(row.steps_ns, np.float64)
-    return value * float(np.median(steps)) / steps if len(steps) else steps
+    return value * median_of(steps) / steps if len(steps) else steps
 
 
 def _fastest(speed: Speed, view: View, where: str, prefix: str) -> Finding:

@@ -16,7 +16,7 @@ from chopper_core.model.table import NO_LABEL, Phase
 from chopper_core.model.tree import Tree
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Index, Int64
-from chopper_core.util.grouping import distinct, median_of
+from chopper_core.util.grouping import counted, distinct, median_of
 from chopper_core.views.overheads import LOSSES, THEORY, parts_of, with_parts, without_flops
 from chopper_core.views.shared.tokens import tokens_in
 
@@ -161,7 +161,7 @@ def _step_of(run: Run, view: View) -> Step:
     by_iteration = tree.split(view.path, ("gpu", "iteration"))
     gpus = distinct(by_iteration.codes("gpu")).astype(np.int64)
     codes = by_iteration.codes("iteration").astype(np.int64)
-    found, counts = np.unique(codes[codes != NO_LABEL], return_counts=True)
+    found, counts = counted(codes[codes != NO_LABEL])
     everywhere = found[counts == len(gpus)]
     whole = [code for code in everywhere.tolist() if code not in run.left_out(view)]
     # Of a run with nothing but cut iterations, these are shown.

@@ -146,7 +146,9 @@ class Pipeline(Struct, frozen=True, eq=False):
     def cells(self) -> tuple[Int64, Index]:
         """The (GPU, iteration) of the scope as rows of numbers, and that of each block."""
         pairs = np.stack([self.blocks.gpu, self.blocks.iteration], axis=1)
-        found, owner = np.unique(pairs, axis=0, return_inverse=True)
+        found, owner = np.unique(  # noqa: TID251 (pairs)
+            pairs, axis=0, return_inverse=True
+        )
         return found, owner.ravel()
 
     def of_stages(self) -> Float64:
@@ -185,7 +187,7 @@ def pipeline_of(run: Run, view: View) -> Pipeline:
     assert run.parallel is not None
     forward = blocks.work == FORWARD
     chunks = len(distinct(blocks.chunk))
-    per_cell = np.unique(
+    per_cell = np.unique(  # noqa: TID251 (pairs)
         np.stack([blocks.gpu[forward], blocks.iteration[forward]], axis=1),
         axis=0,
         return_counts=True,

@@ -13,7 +13,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.signals import IntegralCurve, union
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Index, Int64
-from chopper_core.util.grouping import distinct, median_of
+from chopper_core.util.grouping import distinct, median_of, quantiles_along
 
 _MAX_ROLLED: Final = 1 << 16
 """With more values, rolling quantiles use evenly chosen windows."""
@@ -114,7 +114,7 @@ class Sampled(Struct, frozen=True, eq=False):
             return np.empty(0, np.int64), np.empty(0)
         step = max((len(self) - size + 1) * size // _MAX_ROLLED, 1)
         windows = sliding_window_view(self.values, size)[::step]
-        return self.ends_ns[size - 1 :][::step], np.quantile(windows, share, axis=1)
+        return self.ends_ns[size - 1 :][::step], quantiles_along(windows.T, (share,))[0]
 
     def above(self, level: float) -> tuple[int, int, int]:
         """Runs of neighbouring samples above a level: how many, their time, the longest one's."""
