@@ -1,4 +1,4 @@
-"""Which dispatches of two executions of one program are the same work.
+"""Which dispatches of two executions of one program are the same work, and notes on the others.
 
 Profilers lose dispatches, so that the n-th of a kernel in one pass isn't the n-th in another. A
 lost dispatch leaves a gap in the dispatch ids: ids that differ by one number, and have the same
@@ -12,6 +12,7 @@ from typing import Final
 
 import numpy as np
 
+from chopper_core.sources.dispatches import Dispatches, DispatchRun
 from chopper_core.util.arrays import Codes, Index, Int64
 from chopper_core.util.grouping import first_equal, ranked
 
@@ -33,6 +34,10 @@ _FITS: Final = 0.5
 """The part of the next kernels that must be equal without a gap to doubt it."""
 _REACH: Final = 256
 """The longest gap that is sought first; longer ones are if it finds none."""
+DIFFERS_BY: Final = 0.01
+"""Relative difference above which the values of one counter in two passes are noted."""
+_MAX_NAMED_KERNELS: Final = 3
+_MAX_NAME_LENGTH: Final = 60
 
 
 def same_ids(code: Int64, ids: Int64, other_code: Int64, other_ids: Int64) -> Index | None:
@@ -189,3 +194,107 @@ def _shiftable(codes: Int64, place: int, gap: int, most: int) -> int:
     while count < most and codes[place - 1 - count] == codes[place - 1 - count + gap]:
         count += 1
     return count
+
+
+def match_notes(
+    base: DispatchRun, other: DispatchRun, match: Int64, *, by_occurrence: bool = True
+) -> list[str]:
+    """Note dispatches of a pass without counterpart in the passes before, and vice versa."""
+    rows, there = base.dispatches, other.dispatches
+    notes: list[str] = []
+    alone = int((match < 0).sum())
+    if alone:
+        notes.append(
+            f"{pass_name(other)}: {alone:,} of {len(there):,} dispatches have no counterpart in "
+            "earlier passes and become rows without times."
+        )
+    missed = len(rows) - (len(match) - alone)
+    if missed:
+        notes.append(
+            f"{pass_name(other)}: {missed:,} of {len(rows):,} dispatches of earlier passes are "
+            "missing in this one."
+        )
+    both = match >= 0
+    if by_occurrence and (alone or missed) and both.any():
+        notes += _counts_notes(other, rows, there)
+        ids, ids_there = rows.dispatch_id[match[both]], there.dispatch_id[both]
+        if (ids != ids_there).any() and (_has_gaps(rows) or _has_gaps(there)):
+            notes.append(
+                f"{pass_name(other)}: this or an earlier pass has only some dispatches of its "
+                f"execution (ids {_range(rows)}; here {_range(there)}), so the n-th occurrence of "
+                "a kernel may be other work."
+            )
+    return notes
+
+
+def repeat_notes(base: Dispatches, other: DispatchRun, match: Int64) -> list[str]:
+    """Note counters that were measured again and differ."""
+    notes: list[str] = []
+    both = match >= 0
+    for name, column in other.dispatches.counters.items():
+        if name not in base.counters:
+            continue
+        first, again = base.counters[name][match[both]], column[both]
+        far = np.abs(again - first) > DIFFERS_BY * np.maximum(np.abs(first), np.abs(again))
+        measured = int((~np.isnan(first) & ~np.isnan(again)).sum())
+        if far.any():
+            notes.append(
+                f"{name} was measured again in {pass_name(other)} and differs by more than 1 % in "
+                f"{int(far.sum()):,} of {measured:,} dispatches; the first pass is used."
+            )
+    return notes
+
+
+def grid_notes(other: DispatchRun, count: int) -> list[str]:
+    """Note the matches rejected for another grid."""
+    if not count:
+        return []
+    return [
+        f"{pass_name(other)}: {count:,} dispatches have another grid than the same occurrence of "
+        "their kernel in earlier passes; they are not joined."
+    ]
+
+
+def shared_gpu_note(count: int) -> str:
+    """Note that processes of one pass ran on the same GPUs."""
+    return (
+        f"Several processes used the same GPU ({count:,} of them); occurrences are counted process "
+        "by process."
+    )
+
+
+def pass_name(run: DispatchRun) -> str:
+    """Return the folder and name of the file of a pass."""
+    return "/".join(run.paths[0].parts[-2:]) if run.paths else "a pass"
+
+
+def _counts_notes(other: DispatchRun, rows: Dispatches, there: Dispatches) -> list[str]:
+    """Note kernels that ran another number of times."""
+    codes = np.concatenate((rows.name, there.name))
+    is_there = np.arange(len(codes)) >= len(rows)
+    kernels, index = ranked(codes)
+    counts = np.bincount(index[~is_there], minlength=len(kernels))
+    counts_there = np.bincount(index[is_there], minlength=len(kernels))
+    differs = np.flatnonzero((counts != counts_there) & (counts > 0) & (counts_there > 0))
+    if not len(differs):
+        return []
+    some = "; ".join(
+        f"{other.names[kernels[i]][:_MAX_NAME_LENGTH]}: {counts_there[i]:,} for {counts[i]:,}"
+        for i in differs[:_MAX_NAMED_KERNELS]
+    )
+    if len(differs) > _MAX_NAMED_KERNELS:
+        some += " …"
+    return [
+        f"{pass_name(other)}: {len(differs):,} kernels ran another number of times than in earlier "
+        f"passes ({some}); they are matched from the first occurrence on."
+    ]
+
+
+def _has_gaps(rows: Dispatches) -> bool:
+    ids = rows.dispatch_id[rows.dispatch_id >= 0]
+    return len(ids) > 0 and (int(ids.min()) > 1 or int(np.ptp(ids)) >= len(ids))
+
+
+def _range(rows: Dispatches) -> str:
+    ids = rows.dispatch_id[rows.dispatch_id >= 0]
+    return f"{int(ids.min()):,} to {int(ids.max()):,}" if len(ids) else "unknown"
