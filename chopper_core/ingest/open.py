@@ -19,7 +19,6 @@ from chopper_core.model.column_names import PASSING
 from chopper_core.model.hardware import (
     hardware_in,
     hardware_of,
-    hardware_of_agent,
     is_file,
     own_file,
     specifications,
@@ -50,11 +49,9 @@ from chopper_core.util.workers import read_all
 
 if TYPE_CHECKING:
     from chopper_core.sources.chakra.host_trace import HostFile
-    from chopper_core.sources.dispatches import DispatchRun
 
 _MAX_ATTEMPTS: Final = 3
 """Attempts to read a run whose files are replaced meanwhile."""
-NO_CLOCK: Final = "none: dispatches have no times, only their order"
 
 ReadRanks = Callable[[Sequence[Path], "Sequence[HostFile]", Progress], Sequence[Run | ChopperError]]
 """Reads traces, with the host traces beside them, as runs of one rank each; returns an error for a
@@ -208,6 +205,7 @@ def _counted(
 
     `ranges` are traces that hold CUPTI ranges.
     """
+    from chopper_core.ingest.untraced import run_of_dispatches
     from chopper_core.sources.counters.files import find_counters, read_found
 
     paths = paths_of(name)
@@ -215,7 +213,7 @@ def _counted(
     dispatch_runs = read_found(found, paths, progress)
     if not dispatch_runs:
         return None
-    run = _of_dispatches(name, dispatch_runs, overrides)
+    run = _with_overrides(run_of_dispatches(name, dispatch_runs, overrides.hardware), overrides)
     left = [*((str(file.path), file.reason) for file in found.skipped)]
     left += [(str(path), "") for path in found.unknown]
     run = _attached(replace(run, skipped=(*run.skipped, *left)), paths, progress, None)
@@ -238,7 +236,7 @@ def _with_layout(run: Run, paths: Sequence[Path]) -> Run:
 
 def _scheduled(name: str, progress: Progress, overrides: Overrides) -> Run | None:
     """The run of the pipeline schedules at the paths; None without any."""
-    from chopper_core.ingest.schedule import schedule_run
+    from chopper_core.ingest.untraced import schedule_run
 
     run = schedule_run(name, paths_of(name), progress)
     if run is None:
@@ -255,67 +253,6 @@ def _sampled(name: str, progress: Progress, overrides: Overrides) -> Run | None:
         return None
     run = _with_layout(with_slots(run, paths_of(name)), paths_of(name))
     return located(_check_overrides(_named(_with_overrides(run, overrides))))
-
-
-def _of_dispatches(
-    name: str,
-    dispatch_runs: Sequence[DispatchRun],
-    overrides: Overrides,
-) -> Run:
-    """A run made of profiled dispatches: of several profiled runs, the one with the most."""
-    from chopper_core.align.dispatches import PlacedCounter, align_dispatches, counter_signals
-
-    chosen = max(dispatch_runs, key=lambda run: len(run.dispatches))
-    if not len(chosen.dispatches):
-        raise DataError(f"{chosen.paths[0]} has no kernel dispatches")
-    found = align_dispatches(chosen)
-    table = found.aligned.table
-    gpus = tuple(
-        Gpu(number, 0, device, product, pci=chosen.agents[found.agents[number]].pci)
-        for number, (device, product) in enumerate(
-            zip(found.aligned.devices, found.products, strict=True)
-        )
-    )
-    source = Source(
-        path=", ".join(map(str, chosen.paths)),
-        size_bytes=sum(path.stat().st_size for path in chosen.paths),
-        rank=0,
-        rank_from="the only profiled run",
-        events={"dispatch": len(chosen.dispatches)},
-        unused={"dispatch": found.without_times},
-        findings={
-            "dispatches without times": found.without_times if table.has_times else len(table),
-            "communication kernels": found.aligned.findings["communication kernels"],
-        },
-        losses=tuple(chosen.losses.notes),
-        notes=tuple(chosen.join_notes),
-        clock=f"{chosen.clock}: since boot, without a date" if table.has_times else NO_CLOCK,
-        facts={"format": chosen.format, "passes": str(chosen.passes)},
-    )
-    run = Run(
-        name=name,
-        table=table,
-        gpus=gpus,
-        sources=(source,),
-        skipped=tuple(
-            (str(path), "belongs to another profiled run, with fewer dispatches than the one shown")
-            for other in dispatch_runs
-            for path in other.paths
-            if path not in chosen.paths
-        ),
-        counter_info=dict(chosen.counter_info),
-        measured=counter_signals(
-            [
-                PlacedCounter(each, gpu.index, 0)
-                for gpu in gpus
-                for each in chosen.sampled
-                if table.has_times and each.gpu == found.agents[gpu.index]
-            ]
-        ),
-        described_hardware=hardware_of_agent(chosen.agents[found.agents[0]], overrides.hardware),
-        partial_iterations={gpu.index: found.aligned.partial_iterations for gpu in gpus},
-    )
-    return _with_overrides(run, overrides)
 
 
 def _joined(name: str, read: Sequence[tuple[TraceFile, Run]], gather: GatherTables) -> Run:
