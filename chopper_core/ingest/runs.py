@@ -275,7 +275,7 @@ class ReadFigures(Struct, frozen=True):
     def __call__(self, path: Path, progress: Progress) -> RunFigures:
         """Read a run; raises the errors of reading."""
         from chopper_core.ingest.open import open_run
-        from chopper_core.views.runs.columns import figures_of_run
+        from chopper_core.views.runs.figures import figures_of_run
 
         name = str(path)
         if self.use_cache:
@@ -322,7 +322,7 @@ def read_rows(
 
 def row_of(each: FoundRun, found: RunFigures, given: Given) -> RunRow:
     """The row of a run that was read."""
-    from chopper_core.views.runs.columns import with_settings
+    from chopper_core.views.runs.figures import with_settings
 
     settings = dict(found.settings) | _settings(each, given)
     whole = with_settings(found, settings)

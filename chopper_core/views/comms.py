@@ -32,8 +32,7 @@ from chopper_core.views.shared.collective_figures import (
     shares,
 )
 from chopper_core.views.shared.collectives import collectives_of
-from chopper_core.views.shared.comm_splits import SPLITS, expert_note, split_of
-from chopper_core.views.shared.process_groups import told_apart
+from chopper_core.views.shared.process_groups import SPLITS, expert_note, split_of, told_apart
 from chopper_core.views.shared.table_view import (
     Partition,
     activity_view,

@@ -20,7 +20,7 @@ from chopper_core.render import as_json, as_text
 from chopper_core.render.info import as_text as info_text
 from chopper_core.util.errors import NoSuchNode, UsageError
 from chopper_core.views.query import frame_of
-from chopper_core.views.runs.columns import figures_of_run, with_settings
+from chopper_core.views.runs.figures import figures_of_run, with_settings
 from tests.align.traces import GEMM, TinyTrace
 from tests.charllm import START_S, STEPS, WRAP, directory, write
 from tests.realdata.conftest import FOLDER

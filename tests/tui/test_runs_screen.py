@@ -13,7 +13,7 @@ from chopper_core.model.run_set import FAILED, Reading, RunRow, RunSet
 from chopper_core.model.table import empty_table
 from chopper_core.model.view import Baseline
 from chopper_core.views import RUNS, SET_VIEWS, VIEWS
-from chopper_core.views.runs.columns import figures_of_run, with_settings
+from chopper_core.views.runs.figures import figures_of_run, with_settings
 from chopper_tui.actions import ACTIONS
 from tests.tui.explorer import explorer, measured_run, sample_run
 

@@ -14,7 +14,6 @@ from chopper_core.model.hardware import Hardware
 from chopper_core.query.marks import MAD_TO_SIGMA
 from chopper_core.util.arrays import Float64
 from chopper_core.util.grouping import distinct, median_of, ranked
-from chopper_core.views.findings.peers import MATRIX_CLASSES
 from chopper_core.views.findings.rule import (
     ROBUST_Z,
     Finding,
@@ -24,6 +23,7 @@ from chopper_core.views.findings.rule import (
     rule,
     summed,
 )
+from chopper_core.views.findings.slow_on_a_gpu import MATRIX_CLASSES
 from chopper_core.views.shared.phrases import percent, time
 
 BELOW_NOMINAL: Final = Threshold(

@@ -10,15 +10,14 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.metrics import METRICS, Metric, Scope, Values, is_measured, numbered
+from chopper_core.metrics import METRICS, Metric, Values, is_measured, numbered
 from chopper_core.metrics.metric import quotient
 from chopper_core.model.column_names import EDGE, HEAT
 from chopper_core.model.run import Run
-from chopper_core.model.table import NO_LABEL
 from chopper_core.model.view import View
-from chopper_core.util.arrays import Float64, Mask
+from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import NothingToShow, UsageError
-from chopper_core.util.grouping import distinct, median_of
+from chopper_core.util.grouping import median_of
 from chopper_core.views.power import columns as c
 from chopper_core.views.power.charts import (
     DIES,
@@ -30,6 +29,7 @@ from chopper_core.views.power.charts import (
     energy_bars,
     samples_of,
 )
+from chopper_core.views.power.columns import step_energy, token_energy
 from chopper_core.views.shared.sampled_gpus import (
     ENERGY,
     WINDOW,
@@ -40,7 +40,6 @@ from chopper_core.views.shared.sampled_gpus import (
 )
 from chopper_core.views.shared.samples import Sampled, TimeSpans, gpus_of
 from chopper_core.views.shared.table_view import Partition, child_of, table_view, total_row
-from chopper_core.views.shared.tokens import tokens_in
 from chopper_core.views.spec import ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(
@@ -345,44 +344,6 @@ def _sums_of_all(own: Own) -> Own:
     return whole
 
 
-def step_energy(run: Run, view: View, given: float | None = None) -> tuple[Float64, Float64]:
-    """J per whole iteration of each GPU of the scope, and mJ per token; NaN where not known."""
-    gpus, iterations, energy, whole = _energy_of_steps(run, view)
-    means = np.full(len(gpus), np.nan)
-    per_token = np.full(len(gpus), np.nan)
-    if not whole.any():
-        return means, per_token
-    tokens = _tokens(run, gpus, iterations, given)
-    for place in range(len(gpus)):
-        own = whole[place] & np.isfinite(energy[place])
-        if own.any() and own.sum() == whole[place].sum():
-            means[place] = energy[place, own].mean()
-            per_token[place] = 1e3 * energy[place, own].sum() / tokens[place, own].sum()
-    return means, per_token
-
-
-def _energy_of_steps(run: Run, view: View) -> tuple[list[int], list[int], Float64, Mask]:
-    """GPUs, iterations, J of each GPU in each iteration, and whether it is whole there."""
-    scoped = run.tree_of(view).split(view.path, ("gpu", "iteration"))
-    gpus = distinct(scoped.codes("gpu")).tolist()
-    iterations = [n for n in distinct(scoped.codes("iteration")).tolist() if n != NO_LABEL]
-    energy = np.full((len(gpus), len(iterations)), np.nan)
-    whole = np.zeros(energy.shape, np.bool_)
-    cut = run.truncated(view)
-    steps = run.tree().split((), ("gpu", "iteration"))
-    scope = Scope(steps, steps, run.origin_ns, run.hardware, run.measured)
-    values = METRICS["energy_j"].compute(scope)
-    present = values.present()
-    for row, (gpu, iteration) in enumerate(
-        zip(steps.codes("gpu").tolist(), steps.codes("iteration").tolist(), strict=True)
-    ):
-        if gpu in gpus and iteration in iterations:
-            at = gpus.index(gpu), iterations.index(iteration)
-            energy[at] = values.numbers[row] if present[row] else np.nan
-            whole[at] = view.cut or iteration not in cut
-    return gpus, iterations, energy, whole
-
-
 def _by_label(
     run: Run, view: View, found: list[GpuSamples], options: Options, by: str
 ) -> ViewResult:
@@ -399,7 +360,7 @@ def _by_label(
         (c.CHARGED_POWER, numbered(charged)),
     ]
     if by == "iteration":
-        own.append((c.TOKEN_ENERGY, numbered(_token_energy(run, view, rows.labels, options))))
+        own.append((c.TOKEN_ENERGY, numbered(token_energy(run, view, rows.labels, options.tokens))))
     measured = ("gfx_mhz", "mem_mhz", "power_w", "hotspot_c", "throttle_pct")
     shown = [metric.name for metric, values in own if values.present().any()]
     shown += [name for name in measured if is_measured(name, run.table)]
@@ -417,24 +378,6 @@ def _by_label(
         notes=_notes(run, view, found, options),
         charts=energy_bars(by, rows.labels, joules),
     )
-
-
-def _tokens(run: Run, gpus: list[int], iterations: list[int], given: float | None) -> Float64:
-    if given is None:
-        return tokens_in(run, gpus, iterations)
-    return np.full((len(gpus), len(iterations)), given)
-
-
-def _token_energy(run: Run, view: View, labels: list[str], options: Options) -> Float64:
-    """mJ per token of each iteration of the labels, over all GPUs; NaN where not known."""
-    gpus, iterations, energy, whole = _energy_of_steps(run, view)
-    tokens = _tokens(run, gpus, iterations, options.tokens)
-    found = {
-        str(iteration): 1e3 * energy[:, place].sum() / tokens[:, place].sum()
-        for place, iteration in enumerate(iterations)
-        if whole[:, place].all()
-    }
-    return np.array([found.get(label, np.nan) for label in labels])
 
 
 def _headline(found: list[GpuSamples], energy_j: Float64, token_mj: Float64) -> tuple[str, ...]:

@@ -1,10 +1,18 @@
-"""The columns of the power view."""
+"""The columns of the power view, and the energy of iterations and tokens."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from chopper_core.metrics import Metric, column
+import numpy as np
+
+from chopper_core.metrics import METRICS, Metric, Scope, column
+from chopper_core.model.run import Run
+from chopper_core.model.table import NO_LABEL
+from chopper_core.model.view import View
+from chopper_core.util.arrays import Float64, Mask
+from chopper_core.util.grouping import distinct
+from chopper_core.views.shared.tokens import tokens_in
 
 _TIME: Final = (
     "over the scope's time on the GPU: of iterations from the first start to the last end, of "
@@ -279,3 +287,60 @@ CHARGED_POWER: Final = column(
 def limiter(part: str) -> Metric:
     """The column of one limiter's residency."""
     return _over_time(f"throttled_{part}_pct", "%", part, f"Share of time under the limiter {part}")
+
+
+def step_energy(run: Run, view: View, given: float | None = None) -> tuple[Float64, Float64]:
+    """J per whole iteration of each GPU of the scope, and mJ per token; NaN where not known."""
+    gpus, iterations, energy, whole = energy_of_steps(run, view)
+    means = np.full(len(gpus), np.nan)
+    per_token = np.full(len(gpus), np.nan)
+    if not whole.any():
+        return means, per_token
+    tokens = tokens_of(run, gpus, iterations, given)
+    for place in range(len(gpus)):
+        own = whole[place] & np.isfinite(energy[place])
+        if own.any() and own.sum() == whole[place].sum():
+            means[place] = energy[place, own].mean()
+            per_token[place] = 1e3 * energy[place, own].sum() / tokens[place, own].sum()
+    return means, per_token
+
+
+def energy_of_steps(run: Run, view: View) -> tuple[list[int], list[int], Float64, Mask]:
+    """GPUs, iterations, J of each GPU in each iteration, and whether it is whole there."""
+    scoped = run.tree_of(view).split(view.path, ("gpu", "iteration"))
+    gpus = distinct(scoped.codes("gpu")).tolist()
+    iterations = [n for n in distinct(scoped.codes("iteration")).tolist() if n != NO_LABEL]
+    energy = np.full((len(gpus), len(iterations)), np.nan)
+    whole = np.zeros(energy.shape, np.bool_)
+    cut = run.truncated(view)
+    steps = run.tree().split((), ("gpu", "iteration"))
+    scope = Scope(steps, steps, run.origin_ns, run.hardware, run.measured)
+    values = METRICS["energy_j"].compute(scope)
+    present = values.present()
+    for row, (gpu, iteration) in enumerate(
+        zip(steps.codes("gpu").tolist(), steps.codes("iteration").tolist(), strict=True)
+    ):
+        if gpu in gpus and iteration in iterations:
+            at = gpus.index(gpu), iterations.index(iteration)
+            energy[at] = values.numbers[row] if present[row] else np.nan
+            whole[at] = view.cut or iteration not in cut
+    return gpus, iterations, energy, whole
+
+
+def tokens_of(run: Run, gpus: list[int], iterations: list[int], given: float | None) -> Float64:
+    """The tokens of each iteration of each GPU: as many as given, or as the trace shows."""
+    if given is None:
+        return tokens_in(run, gpus, iterations)
+    return np.full((len(gpus), len(iterations)), given)
+
+
+def token_energy(run: Run, view: View, labels: list[str], given: float | None) -> Float64:
+    """mJ per token of each iteration of the labels, over all GPUs; NaN where not known."""
+    gpus, iterations, energy, whole = energy_of_steps(run, view)
+    tokens = tokens_of(run, gpus, iterations, given)
+    found = {
+        str(iteration): 1e3 * energy[:, place].sum() / tokens[:, place].sum()
+        for place, iteration in enumerate(iterations)
+        if whole[:, place].all()
+    }
+    return np.array([found.get(label, np.nan) for label in labels])

@@ -40,9 +40,9 @@ from chopper_core.views.runs.columns import (
     WORLD,
     is_better,
     known_column,
-    root_figure,
     setting_column,
 )
+from chopper_core.views.runs.figures import root_figure
 
 BEST: Final = "best"
 """`base=best`: each figure is compared with the best one of its group."""

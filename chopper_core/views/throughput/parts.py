@@ -1,4 +1,4 @@
-"""The parts of a step's time: GEMM, attention, vector work and the rest, by phase."""
+"""The steps of a scope, and the parts of their time: GEMM, attention, vector work and the rest."""
 
 from __future__ import annotations
 
@@ -7,10 +7,15 @@ from math import prod
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from chopper_core.align.kernel_classes import ATTENTION_CLASS, OPTIMIZER_CLASS, kernel_class
-from chopper_core.model.table import KernelTable, Phase
-from chopper_core.util.arrays import AnyArray, Index, Int64
+from chopper_core.model.run import Run
+from chopper_core.model.table import NO_LABEL, KernelTable, Phase
+from chopper_core.model.view import View
+from chopper_core.util.arrays import AnyArray, Float64, Index, Int64, Mask
+from chopper_core.util.errors import NothingToShow
+from chopper_core.views.shared.tokens import tokens_in
 
 _BY_PHASE: Final = ("GEMM", "attention", "vector")
 _PHASES: Final = (Phase.FORWARD, Phase.BACKWARD, Phase.PREFILL, Phase.DECODE)
@@ -109,3 +114,74 @@ def step_times(table: KernelTable, rows: Index | slice, step: Int64, count: int)
     for place, name in enumerate(alone, _COMMUNICATION):
         times[:, place] = np.bincount(step, table.column(name)[rows], count)
     return np.rint(times).astype(np.int64)
+
+
+class Steps(Struct, frozen=True, eq=False):
+    """The iterations of the scope on its GPUs."""
+
+    gpus: list[int]
+    iterations: list[int]
+    parts_ns: Int64
+    """GPUs x iterations x parts."""
+    span_ns: Int64
+    """GPUs x iterations."""
+    there: Mask
+    """Where a GPU has the iteration at all."""
+    steady: Mask
+    """Which iterations are whole on all GPUs."""
+    tokens: Float64
+    """Per GPU and iteration; NaN where they aren't known."""
+
+    @property
+    def times_ns(self) -> Int64:
+        """The time charged to each iteration of each GPU."""
+        return np.asarray(self.parts_ns.sum(axis=2), np.int64)
+
+    @property
+    def slowest_ns(self) -> Int64:
+        """Each iteration's time on the GPU that takes longest."""
+        return np.asarray(self.times_ns.max(axis=0), np.int64)
+
+
+def steps_of(run: Run, view: View, tokens: int | None = None) -> Steps:
+    """The labelled iterations of the scope's GPUs, whole, whatever else the scope names."""
+    table = run.table
+    tree = run.tree(view.order)
+    gpus = tree.split(view.path, ("gpu",)).codes("gpu").astype(np.int64)
+    iterations = tree.split(view.path, ("iteration",)).codes("iteration").astype(np.int64)
+    iterations = iterations[iterations != NO_LABEL]
+    if not len(iterations):
+        raise NothingToShow(
+            "the scope has no iterations; throughput needs a trace with steps "
+            "(ProfilerStep# or Iteration annotations, or an optimizer)"
+        )
+    kept = {"gpu": set(gpus.tolist()), "iteration": set(iterations.tolist())}
+    without = {
+        level: [code for code in tree.codes_of(level).tolist() if code not in codes]
+        for level, codes in kept.items()
+    }
+    without = {level: codes for level, codes in without.items() if codes}
+    steps = run.tree().split((), ("gpu", "iteration"), without)
+    shape = (len(gpus), len(iterations))
+    count = len(gpus) * len(iterations)
+    place = np.searchsorted(gpus, steps.codes("gpu")) * len(iterations)
+    place += np.searchsorted(iterations, steps.codes("iteration"))
+    spans = np.zeros(count, np.int64)
+    spans[place] = steps.max("end_ns") - steps.min("start_ns")
+    there = np.zeros(count, np.bool_)
+    there[place] = True
+    there = there.reshape(shape)
+    step = np.repeat(place, steps.sizes())
+    # The tokens of a truncated step are unknown: only who asks for it has its rate.
+    whole = ~np.isin(iterations, () if view.cut else run.truncated(view))
+    return Steps(
+        gpus.tolist(),
+        iterations.tolist(),
+        step_times(table, steps.selection, step, count).reshape(*shape, len(PARTS)),
+        spans.reshape(shape),
+        there,
+        whole & there.all(axis=0),
+        np.full(shape, float(tokens))
+        if tokens
+        else tokens_in(run, gpus.tolist(), iterations.tolist()),
+    )
