@@ -41,13 +41,19 @@ from chopper_core.views.shared.table_view import (
     quantiles,
     table_view,
 )
-from chopper_core.views.spec import ViewResult, ViewSpec
+from chopper_core.views.spec import ViewResult, ViewSpec, any_level
 
 SPEC: Final = ViewSpec(
     name="comms",
     title="Comms",
     question="How fast are the collectives, which ranks wait in them, and for whom?",
-    by=("kind", "collective", "phase", "layer", "iteration", "gpu", "group", *SPLITS),
+    by=(
+        *any_level(
+            "kind", "collective", "phase", "layer", "iteration", but=("operation", "kernel")
+        ),
+        "group",
+        *SPLITS,
+    ),
     of="collective",
 )
 

@@ -39,13 +39,13 @@ from chopper_core.views.shared.leads import of_all_gpus
 from chopper_core.views.shared.sampled_gpus import opened, sampled_notes
 from chopper_core.views.shared.samples import gpus_of, sampled, spans_of_samples
 from chopper_core.views.shared.table_view import child_of
-from chopper_core.views.spec import FIGURE, ViewResult, ViewSpec
+from chopper_core.views.spec import FIGURE, ViewResult, ViewSpec, any_level
 
 SPEC: Final = ViewSpec(
     name="heatmap",
     title="Heat map",
     question="Where does a figure of one GPU differ from that of the others?",
-    by=("layer", "iteration", "operation", "phase", "kernel"),
+    by=any_level("layer", "iteration", "operation", "phase", but=("gpu",)),
     of=FIGURE,
 )
 

@@ -18,13 +18,13 @@ from chopper_core.model.view import View
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import run_mask
 from chopper_core.views.shared.table_view import Partition, table_view
-from chopper_core.views.spec import FIGURE, ViewResult, ViewSpec
+from chopper_core.views.spec import FIGURE, ViewResult, ViewSpec, any_level
 
 SPEC: Final = ViewSpec(
     name="icicle",
     title="Icicle",
     question="Of which phases, layers, operations and kernels does the scope's time consist?",
-    by=("phase", "layer", "operation", "kernel", "iteration", "gpu"),
+    by=any_level("phase", "layer", "operation", "kernel", "iteration"),
     of=FIGURE,
 )
 

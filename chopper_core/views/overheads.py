@@ -21,7 +21,7 @@ from chopper_core.model.units import time_text
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Codes, Index, Int64, Mask
 from chopper_core.views.shared.table_view import Partition, table_view
-from chopper_core.views.spec import ViewResult, ViewSpec
+from chopper_core.views.spec import ViewResult, ViewSpec, any_level
 
 THEORY: Final = "theoretical_ns"
 LOSSES: Final = {
@@ -79,7 +79,7 @@ SPEC: Final = ViewSpec(
     name="overheads",
     title="Overheads",
     question="Where is time lost between theoretical peak and measured?",
-    by=("operation", "phase", "layer", "gpu", "iteration"),
+    by=any_level("operation", "phase", "layer", "gpu"),
     parts=tuple(each.name for each in SHARES.values()),
 )
 

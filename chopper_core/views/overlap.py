@@ -19,13 +19,13 @@ from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import quantiles_along, quantiles_of, stable_order
 from chopper_core.views.shared.instances import Effect, Overlaps, effect, overlaps_in
 from chopper_core.views.shared.table_view import child_of
-from chopper_core.views.spec import ViewResult, ViewSpec
+from chopper_core.views.spec import ViewResult, ViewSpec, any_level
 
 SPEC: Final = ViewSpec(
     name="overlap",
     title="Overlap",
     question="How much communication overlaps with the operations, and how much does it slow them?",
-    by=("operation", "instance", "phase", "layer", "iteration", "gpu"),
+    by=any_level("operation", "instance", "phase", "layer", "iteration"),
     needs_starts=True,
 )
 

@@ -33,13 +33,13 @@ from chopper_core.views.shared.call_rows import (
     shape_notes,
 )
 from chopper_core.views.shared.table_view import Partition, table_view
-from chopper_core.views.spec import ViewResult, ViewSpec
+from chopper_core.views.spec import ViewResult, ViewSpec, any_level
 
 SPEC: Final = ViewSpec(
     name="roofline",
     title="Roofline",
     question="How near the roof of its type or of the memory does each shape come?",
-    by=("shape", "operation", "phase", "layer", "gpu"),
+    by=any_level("shape", "operation", "phase", "layer", but=("iteration", "kernel")),
 )
 SHARE: Final = column(
     "kernel_pct", "%", "of kernels", "Share of the scope's kernel time (sum of durations)."

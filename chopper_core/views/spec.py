@@ -12,6 +12,7 @@ from chopper_core.model.charts import Chart
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.run_set import RunSet
+from chopper_core.model.table import LEVELS
 from chopper_core.model.view import View
 from chopper_core.query.frame import Frame
 
@@ -58,6 +59,11 @@ class ViewSpec(Struct, frozen=True, kw_only=True):
         return tuple(
             name for name, each in METRICS.items() if self.of == FIGURE or each.reduces == SUMS
         )
+
+
+def any_level(*first: str, but: tuple[str, ...] = ("kernel",)) -> tuple[str, ...]:
+    """The values of `by=` of a view that splits by any level: some first, then all other levels."""
+    return (*first, *(level for level in LEVELS if level not in (*first, *but)))
 
 
 def splits_of(run: Run, spec: ViewSpec) -> tuple[str, ...]:

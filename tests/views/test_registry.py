@@ -10,6 +10,7 @@ import pytest
 
 from chopper_core.util.errors import UsageError
 from chopper_core.views import SET_VIEWS, VIEWS, view_module, view_spec, view_specs
+from chopper_core.views import spec as view_specification
 from chopper_core.views.spec import Previewed, ViewModule
 
 
@@ -30,6 +31,15 @@ def test_each_module_offers_what_the_protocol_names() -> None:
 def test_an_unknown_view_lists_the_known() -> None:
     with pytest.raises(UsageError, match="unknown view 'pie'; the views are overview"):
         view_spec("pie")
+
+
+def test_views_that_split_by_any_level_take_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        view_specification, "LEVELS", ("gpu", "iteration", "microstep", "phase", "kernel")
+    )
+    any_level = view_specification.any_level
+    assert any_level("phase", "gpu") == ("phase", "gpu", "iteration", "microstep")
+    assert any_level("kind", but=("gpu", "phase"))[1:] == ("iteration", "microstep", "kernel")
 
 
 def test_the_tree_and_one_view_import_no_other_view() -> None:

@@ -26,13 +26,13 @@ from chopper_core.util.arrays import Float64, Numbers
 from chopper_core.util.errors import UsageError
 from chopper_core.views.compare.sides import ComparedNode, Sides, candidates, sides_of
 from chopper_core.views.shared.table_view import child_of
-from chopper_core.views.spec import SUMS, ViewResult, ViewSpec
+from chopper_core.views.spec import SUMS, ViewResult, ViewSpec, any_level
 
 SPEC: Final = ViewSpec(
     name="compare",
     title="Compare",
     question="What contributes most to the difference from the baseline?",
-    by=("operation", "kernel", "layer", "phase", "gpu", "iteration", "place"),
+    by=(*any_level("operation", "kernel", "layer", "phase", "gpu"), "place"),
     of=SUMS,
     compares=True,
     of_one_run="compares two runs: mark them and press =, or `chopper diff A B`",

@@ -32,13 +32,18 @@ from chopper_core.views.graph.path import (
 from chopper_core.views.shared import collective_columns
 from chopper_core.views.shared.dependencies import Evidence
 from chopper_core.views.shared.table_view import Partition, activity_view, child_of, table_view
-from chopper_core.views.spec import ViewResult, ViewSpec
+from chopper_core.views.spec import ViewResult, ViewSpec, any_level
 
 SPEC: Final = ViewSpec(
     name="graph",
     title="Graph",
     question="Which chain of dependencies is the longest, and how much could run beside it?",
-    by=("operation", "kernel", "phase", "layer", "iteration", "gpu", "type", "message", "node"),
+    by=(
+        *any_level("operation", "kernel", "phase", "layer", "iteration"),
+        "type",
+        "message",
+        "node",
+    ),
     of_one_run="shows one run; enter a run first",
 )
 

@@ -25,13 +25,13 @@ from chopper_core.views.launch.launches import (
     waited_ns,
 )
 from chopper_core.views.shared.table_view import Partition, table_view
-from chopper_core.views.spec import ViewResult, ViewSpec
+from chopper_core.views.spec import ViewResult, ViewSpec, any_level
 
 SPEC: Final = ViewSpec(
     name="launch",
     title="Launch",
     question="What does compute wait for before it starts, and why is the GPU idle?",
-    by=("operation", "phase", "layer", "gpu", "iteration", "host"),
+    by=(*any_level("operation", "phase", "layer", "gpu"), "host"),
     needs_starts=True,
 )
 

@@ -40,13 +40,13 @@ from chopper_core.views.shared.sampled_gpus import (
 )
 from chopper_core.views.shared.samples import Sampled, TimeSpans, gpus_of
 from chopper_core.views.shared.table_view import Partition, child_of, table_view, total_row
-from chopper_core.views.spec import ViewResult, ViewSpec
+from chopper_core.views.spec import ViewResult, ViewSpec, any_level
 
 SPEC: Final = ViewSpec(
     name="power",
     title="Power",
     question="How much power do the GPUs draw, how fast and how hot do they run, what limits them?",
-    by=("gpu", "iteration", "phase", "layer", "operation"),
+    by=any_level("gpu"),
     of="window:MS, burst:W, tokens:N or samples:N",
     no_statistic="shows means over time, each moment of which counts alike",
 )

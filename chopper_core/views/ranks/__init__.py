@@ -38,13 +38,13 @@ from chopper_core.views.shared.leads import (
 )
 from chopper_core.views.shared.matched_kernels import leads_by, sums_by
 from chopper_core.views.shared.table_view import Partition, child_of, table_view, total_row
-from chopper_core.views.spec import ViewResult, ViewSpec
+from chopper_core.views.spec import ViewResult, ViewSpec, any_level
 
 SPEC: Final = ViewSpec(
     name="ranks",
     title="Ranks",
     question="Which GPU is the straggler, from which point in the step, and why?",
-    by=("gpu", "node", "iteration", "phase", "layer", "operation"),
+    by=any_level("gpu", "node"),
     needs_starts=True,
     no_statistic="compares GPUs kernel by kernel: its leads are means over all of them",
 )
