@@ -106,7 +106,7 @@ async def of(screen: Explorer, argument: str) -> None:
 @action(ASK, "W", title="Why", hint="why")
 async def why(screen: Explorer, _: str) -> None:
     """Show why the row's GPU is late, or else the straggler: each cause leads to its evidence."""
-    from chopper_core.views.overview.why import causes_of
+    from chopper_core.views.overview.evidence import causes_of
 
     refuse_of_set(screen)
     gpu, cards = await run_in_thread(causes_of, screen.run, screen.view, _gpu_of_row(screen))

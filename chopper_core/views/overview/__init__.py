@@ -20,11 +20,12 @@ from chopper_core.model.view import View, baseline_view, with_view
 from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.errors import ChopperError, UsageError
 from chopper_core.util.grouping import distinct
-from chopper_core.views.overview.facts import facts_of, headline_of
 from chopper_core.views.overview.step import (
     IRREGULAR_TIMES,
     Step,
+    facts_of,
     has_counted,
+    headline_of,
     step_of,
     titles_of,
     without_counted,

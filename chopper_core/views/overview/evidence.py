@@ -1,20 +1,32 @@
-"""The overview's cards: the findings of a scope, or what changed most from its baseline."""
+"""The overview's cards, with the addresses of their evidence: findings, changes, why a GPU lags."""
 
 from __future__ import annotations
 
 from typing import Final
 
 import numpy as np
+from msgspec.structs import replace
 
-from chopper_core.metrics import METRICS
+from chopper_core.metrics import METRICS, heat_of, is_measured
 from chopper_core.model import address
 from chopper_core.model.charts import Card
+from chopper_core.model.column_names import EDGE
 from chopper_core.model.run import Run
-from chopper_core.model.view import View, with_view
-from chopper_core.views.shared.phrases import time
+from chopper_core.model.view import Baseline, View, with_view
+from chopper_core.util.arrays import Float64
+from chopper_core.util.errors import UsageError
+from chopper_core.util.grouping import median_of, others_median
+from chopper_core.views.overview.step import Step, step_of
+from chopper_core.views.shared.leads import leads
+from chopper_core.views.shared.phrases import others, time
 
 _LEAST_SHARE: Final = 0.001
 """Of the step; a smaller change is not worth a card."""
+_LEAST_LAG: Final = 0.002
+"""Of the step: a smaller lag or cause is none."""
+_LEAST_CLOCK_RATIO: Final = 0.01
+_LEAST_DEGREES: Final = 3.0
+_LEAST_THROTTLED_PCT: Final = 10.0
 
 
 def findings(run: Run, view: View, limit: int) -> tuple[Card, ...]:
@@ -72,3 +84,96 @@ def _as_long(now: float, before: float) -> str:
         return f"{now / before:.1f} times as long"
     word = "longer" if now > before else "less time"
     return f"{abs(100 * (now / before - 1)):.1f} % {word}"
+
+
+def causes_of(run: Run, view: View, gpu: int | None = None) -> tuple[int, tuple[Card, ...]]:
+    """A GPU of the run, by default the straggler, and why it is late, from effect to cause.
+
+    Raises UsageError where GPUs can't be compared.
+    """
+    root = View(view.run, signal=view.signal, overrides=view.overrides)
+    ranks, _ = leads(run, root)
+    place = ranks.behind if gpu is None else _place_of(ranks.gpus, gpu)
+    gpu = ranks.gpus[place]
+    mean = ranks.lead_ns / max(len(ranks.found), 1)
+    lag_ns = float(mean.max() - mean[place])
+    least_ns = _LEAST_LAG * ranks.typical_ns
+    evidence = replace(root, name="ranks")
+    if lag_ns < least_ns:
+        text = f"GPU {gpu} keeps pace: it starts the same kernels {time(lag_ns)} after the first"
+        return gpu, (_card(text, evidence),)
+    rest = others(len(ranks.gpus) - 1)
+    cards = [
+        _card(f"GPU {gpu} starts the same kernels {time(lag_ns)} after the first GPU", evidence)
+    ]
+    beyond = {
+        name: float(numbers[place] - others_median(numbers)[place])
+        for name, numbers in (
+            ("work", ranks.work_ns),
+            ("host", ranks.host_ns),
+            ("launch", ranks.launch_ns),
+        )
+    }
+    if beyond["work"] > least_ns:
+        share = 100.0 * beyond["work"] / float(others_median(ranks.work_ns)[place])
+        typical = int(np.abs(ranks.work_ns - median_of(ranks.work_ns)).argmin())
+        beside = replace(
+            root,
+            path=(str(gpu),),
+            name="compare",
+            baseline=Baseline("", (str(ranks.gpus[typical]),)),
+        )
+        text = f"its kernels take {share:.1f} % longer, {time(beyond['work'])} per iteration"
+        cards.append(_card(f"{text} beyond the median of {rest}", beside))
+        cards += _hardware(step_of(run, root), gpu, root)
+    for name, word in (("host", "before launch calls"), ("launch", "after launch calls")):
+        if beyond[name] > least_ns:
+            text = f"it is idle {time(beyond[name])} per iteration longer {word}"
+            cards.append(_card(text, replace(root, path=(str(gpu),), name="launch")))
+    return gpu, tuple(cards)
+
+
+def _hardware(step: Step, gpu: int, root: View) -> list[Card]:
+    """The clock of a GPU, and what may hold it down."""
+    place, cards = step.gpus.index(gpu), []
+    mhz = _known(step, "gfx_mhz")
+    if mhz is not None and mhz[place] < (1 - _LEAST_CLOCK_RATIO) * others_median(mhz)[place]:
+        text = f"its clock is {mhz[place]:,.0f} MHz, the others' {others_median(mhz)[place]:,.0f}"
+        cards.append(_card(text, _by(root, "gfx_mhz")))
+    throttled = _known(step, "throttle_pct")
+    if throttled is not None and throttled[place] >= _LEAST_THROTTLED_PCT:
+        text = f"it is throttled {throttled[place]:.0f} % of the time"
+        cards.append(_card(text, replace(root, name="power", signal="throttle_pct")))
+    heat = heat_of(step.run.table)
+    degrees = _known(step, heat)
+    if degrees is not None:
+        median = others_median(degrees)[place]
+        if degrees[place] - median >= _LEAST_DEGREES:
+            spot = "edge" if heat == EDGE else "hotspot"
+            text = f"its {spot} has {degrees[place]:.0f} °C, the others' {median:.0f} °C"
+            cards.append(_card(text, _by(root, f"-{heat}")))
+    return cards
+
+
+def _known(step: Step, name: str) -> Float64 | None:
+    """A figure of each GPU; None without telemetry of it."""
+    if name not in METRICS or not is_measured(name, step.run.table):
+        return None
+    values = step.figure(name)
+    return np.where(values.present(), values.numbers, np.nan).astype(np.float64)
+
+
+def _by(root: View, sort: str) -> View:
+    """The GPUs in the tree, sorted by a column that they are shown with."""
+    name = sort.removeprefix("-")
+    return replace(root, columns=("elapsed_ns", name), sort=sort)
+
+
+def _place_of(gpus: tuple[int, ...], gpu: int) -> int:
+    if gpu not in gpus:
+        raise UsageError(f"GPU {gpu} has no compute that the others have too")
+    return gpus.index(gpu)
+
+
+def _card(text: str, evidence: View) -> Card:
+    return Card((), text, address.render(evidence))
