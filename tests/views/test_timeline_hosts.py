@@ -16,7 +16,7 @@ from chopper_core.render import render
 from chopper_core.store.reader import read_store
 from chopper_core.store.writer import write_store
 from chopper_core.views.query import query
-from chopper_core.views.timeline.hosts import QUEUE, host_cells, queue_strip
+from chopper_core.views.timeline.lanes import QUEUE, host_cells, queue_strip
 from tests.allocating import allocating_run
 from tests.support import opened_events, sample_run
 from tests.views.test_launch_by_host import event, random_events

@@ -17,8 +17,7 @@ from chopper_core.model.view import ALL_TIME, Interval, View, pointing
 from chopper_core.util.arrays import Int64, Mask
 from chopper_core.views.shared.table_view import activity_view
 from chopper_core.views.spec import ViewResult, ViewSpec
-from chopper_core.views.timeline.chart import KIND_NAMES, lanes_chart, own_time
-from chopper_core.views.timeline.ghost import Ghosts
+from chopper_core.views.timeline.chart import KIND_NAMES, Ghosts, lanes_chart, own_time
 from chopper_core.views.timeline.lanes import (
     EVERY_STREAM,
     BusyTime,
