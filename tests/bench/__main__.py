@@ -15,8 +15,8 @@ from tests.bench.runs import LARGE, MANY
 
 SMALL, WIDE = explorer.SIZES
 _EACH_FIRST = (
-    "Through the terminal, each key in turn; what asks something of all activities for the first "
-    "time says that it is under way and can be given up meanwhile, and is quick from then on:"
+    "Through the terminal, each key in turn. A view that needs all activities for the first time "
+    "shows that it is loading and can be cancelled; it is quick from then on:"
 )
 
 

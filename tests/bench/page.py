@@ -20,9 +20,9 @@ _HEAD = """\
 
 `make bench` writes this page anew, part by part (`make bench BENCH="reading ranks"` or
 `python -m tests.bench -o docs/benchmarks.md reading ranks` writes those parts and leaves the
-others), and `make bench-peers` with the peers that PyPI has. Nothing else should run meanwhile;
-each part says when it was measured, and beside what. The data is generated; processes run in turn;
-memory is the largest resident set of the whole process.
+others), and `make bench-peers` with the peers that PyPI has. Nothing else should run at the time;
+each part says when it was measured, and under which load. The data is generated; processes run in
+turn; memory is the largest resident set of the whole process.
 """
 _BUDGETS = "Budgets"
 _PACKAGES = (
@@ -41,30 +41,29 @@ p95 and the same of each key's best. What others do on the machine lengthens wal
 is compared by processor time. Keys that end with Esc are left out: 100 ms pass before it is clear
 that no more follows it.
 
-What stands in the way where a budget isn't met:
+Why a budget isn't met:
 
-- **Cold ingest.** Two thirds of it is reading: unpacking and msgspec's decoding are a third of the
-  whole, and that the events go to columns one by one, in Python, is a quarter. A twelfth is the
-  start of the process. The rest is what the peers don't do: labels of every level from annotations,
+- **Cold ingest.** Two thirds of it is reading: unpacking and msgspec's decoding take a third of the
+  whole, and moving events into columns one by one, in Python, a quarter. Starting the process takes
+  a twelfth. The rest is work that the peers don't do: labels of every level from annotations,
   modules, autograd links and shapes, the work of the model, the accounting of every nanosecond.
-- **The original Chopper** stops at what is odd in the generated trace. Of one without 563 links of
-  one end and 49 kernels without a launch, `parse_trace` of its `merge.py` (plain JSON, nothing
+- **The original Chopper** stops at oddities in the generated trace. On one without 563 one-ended
+  links and 49 kernels without a launch, `parse_trace` of its `merge.py` (plain JSON, nothing
   written) took 3.7 times Chopper's processor time and 8 times its memory, in two runs each, when
   Chopper took 2.6 s for the trace.
 - **`show` and first paint.** Most of it is importing: Textual and Rich 100 ms, the
   standard library 68, numpy and msgspec 40, Chopper's own modules 42 (the best of 7, on a
-  busy machine). The run is opened in a thread meanwhile, but imports in threads take turns. What an
-  empty Textual app takes stands under "Starting", without and with what any explorer of so many
-  numbers imports. How fast the machine is changes by a quarter from hour to hour: the figures of
-  one section can be compared, those of two days cannot.
-- **Keys.** What is slow is drawing, not the figures (the engine answers most in a few ms): a row
-  that is opened brings the table, the chart and the sparklines of another scope.
+  busy machine). A thread opens the run at the same time, but imports in threads take turns.
+  "Starting" has the time of an empty Textual app, with and without the imports that any explorer
+  of so many numbers needs. The machine's speed varies by a quarter from hour to hour: compare
+  figures of one section, not of two days.
+- **Keys.** Drawing is slow, not the figures (the engine answers most in a few ms): entering a row
+  brings the table, the chart and the sparklines of another scope.
 - **The engine.** Some nodes of a pivot are scattered over all GPUs: their rows are gathered when
-  they are first opened. A name that is looked for everywhere is timed everywhere, and the first
-  timeline of a whole run lays out all its activities. For the ranks' leads all collectives are
-  matched, and for the medians of kernels all durations are counted: seconds for 33 million
-  activities. The explorer says that it works on it; the cursor moves meanwhile, and Esc gives it
-  up.
+  they are first opened. A search for a name everywhere is timed everywhere, and the first
+  timeline of a whole run lays out all its activities. The ranks' leads need all collectives
+  matched, and the medians of kernels all durations counted: seconds for 33 million activities.
+  The explorer shows that it is loading; the cursor still moves, and Esc cancels.
 """
 
 
@@ -120,7 +119,7 @@ class Conditions:
             f"Measured {datetime.now(UTC):%Y-%m-%d %H:%M} UTC in {took:.0f} s: {_processor()}, "
             f"{os.cpu_count()} processors, {_memory_gb():.0f} GB, {platform.system()}; Python "
             f"{platform.python_version()}; {_versions()}. Load average before: {self._load:.1f}; "
-            f"others kept {max(others / took, 0):.1f} processors busy meanwhile."
+            f"others kept {max(others / took, 0):.1f} processors busy."
         )
 
 

@@ -98,7 +98,7 @@ def read(path: Path, progress: Progress = silent) -> list[DispatchRun]:
 def read_process(process: CsvProcess, progress: Progress = silent) -> DispatchRun:
     """Read the dispatches of one process with their counters.
 
-    Counters and kernel trace are joined by dispatch id, else by occurrence if they have different
+    Counters and kernel trace are joined by dispatch id, else by occurrence if they come from two
     executions. Raises DataError if neither file has a dispatch.
     """
     agents = [] if process.agent_info is None else read_agents(process.agent_info)
