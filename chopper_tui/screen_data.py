@@ -188,7 +188,9 @@ def run_of(home: Run, view: View) -> Run:
 
 def second_signal(run: Run, chosen: str) -> str:
     """The name of the signal to show beside the chosen one."""
-    return next(name for name in _SECOND_SIGNALS if name in run.signal_names and name != chosen)
+    there = [name for name in (*_SECOND_SIGNALS, *run.signal_names) if name in run.signal_names]
+    others = [name for name in there if name != chosen]
+    return next((name for name in others if len(run.signal(name).curves)), others[0])
 
 
 def next_signal(run: Run, chosen: str) -> str:

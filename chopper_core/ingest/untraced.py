@@ -86,7 +86,7 @@ def schedule_run(name: str, paths: Sequence[Path], progress: Progress) -> Run | 
     """The run of the schedules at the paths; None without any.
 
     Steps follow each other, each as long as on the rank where it takes longest. Raises DataError
-    if no file is usable.
+    if no file is usable, or if two are of the same rank.
     """
     found = discover([path for path in paths if path.exists()], Family.SCHEDULE)
     if not found.files:
@@ -101,6 +101,7 @@ def schedule_run(name: str, paths: Sequence[Path], progress: Progress) -> Run | 
             failed.append((str(file.path), str(error)))
     if not read:
         raise DataError(failed[0][1])
+    _check_ranks(read)
     begins = _begins(read)
     tables = [_table(each, begins) for each in read]
     table = concatenate(tables)
@@ -116,6 +117,19 @@ def schedule_run(name: str, paths: Sequence[Path], progress: Progress) -> Run | 
         groups=tuple(_groups(read)),
         world=len(ranks),
     )
+
+
+def _check_ranks(read: Sequence[Schedule]) -> None:
+    """Raise DataError where files of two jobs would be taken for one."""
+    of_rank: dict[int, Schedule] = {}
+    for each in read:
+        for rank in distinct(each.rank).tolist():
+            other = of_rank.setdefault(rank, each)
+            if other is not each:
+                raise DataError(
+                    f"{other.path.name} and {each.path.name} both have rank {rank}: they are of "
+                    f"different jobs; open one: {each.path}"
+                )
 
 
 def _begins(read: Sequence[Schedule]) -> dict[int, int]:

@@ -56,6 +56,11 @@ class IntegralCurve(Struct, frozen=True):
         return means
 
 
+def bounds_of(begin_ns: int, end_ns: int, bins: int) -> Int64:
+    """The bounds of equal parts of a stretch of time, to the ns: a float since 1970 has 256."""
+    return begin_ns + np.rint(np.linspace(0, end_ns - begin_ns, bins + 1)).astype(np.int64)
+
+
 class BusyParts(Struct, frozen=True):
     """A GPU's activities in parts, such as iterations: first start, last end, idle time."""
 

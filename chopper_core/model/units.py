@@ -56,7 +56,8 @@ class Unit(StrEnum):
     MHZ = "MHz", 0
     CYCLES = "cycles", (100.0, "cycles", 1.0, 0), 1
     WATTS = "W", 0
-    JOULES = "J", (100.0, "J", 1.0, 1), (1.0, "J", 1.0, 3), (0.0, "mJ", 1e-3, 2)
+    JOULES = ("J", (1e6, "MJ", 1e6, 3), (1e4, "kJ", 1e3, 2), (100.0, "J", 1.0, 1),
+              (1.0, "J", 1.0, 3), (0.0, "mJ", 1e-3, 2))  # fmt: skip
     MILLIJOULES = "mJ", (100.0, "mJ", 1.0, 0), 2
     CELSIUS = "°C", 0
     TOKENS_PER_S = "tok/s", 0

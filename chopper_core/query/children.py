@@ -16,7 +16,7 @@ from chopper_core.model import address
 from chopper_core.model.attributes import attributes_at
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import TIMES_NOTES, Run, interval_of, scope_of
-from chopper_core.model.signals import Signal, mean_known
+from chopper_core.model.signals import Signal, bounds_of, mean_known
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View, enter
 from chopper_core.query.derived import Statistic, instance_levels, is_difference, statistic_of
@@ -77,7 +77,7 @@ def signal_chart(
         else run.tree(view.order).node(view.path).gpus(0)
     )
     gpus = [gpu for gpu in there if gpu in signal.curves]
-    bounds = np.linspace(start + run.origin_ns, end + run.origin_ns, bins + 1)
+    bounds = bounds_of(start + run.origin_ns, end + run.origin_ns, bins)
     values = []
     for gpu in gpus:
         check()
@@ -99,7 +99,7 @@ def means_of(signal: Signal, nodes: Groups, shown: Index) -> Callable[[Index, in
             return result
         start, end = nodes.min("start_ns"), nodes.max("end_ns")
         for position, row in enumerate(shown[rows]):
-            bounds = np.linspace(start[row], end[row], bins + 1)
+            bounds = bounds_of(int(start[row]), int(end[row]), bins)
             gpus = [gpu for gpu in nodes.gpus(int(row)) if gpu in signal.curves]
             if len(gpus) > MAX_SPARKLINE_GPUS:
                 continue

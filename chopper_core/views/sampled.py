@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from chopper_core.metrics import Values, numbered
 from chopper_core.model import address
 from chopper_core.model.run import Run
+from chopper_core.model.signals import bounds_of
 from chopper_core.model.view import View
 from chopper_core.query.children import filter_note, ordered, run_notes
 from chopper_core.query.filter import Rows, matching
@@ -64,7 +65,7 @@ def sampled_frame(run: Run, view: View) -> Frame:
     signal = run.signal(view.signal)
 
     def means(rows: Index, bins: int) -> Float64:
-        bounds = np.linspace(*run.sampled_ns, bins + 1)
+        bounds = bounds_of(*run.sampled_ns, bins)
         found = np.full((len(rows), bins), np.nan)
         for place, row in enumerate(shown[rows].tolist()):
             gpu = int(labels[row]) if result.level == "gpu" else -1

@@ -14,6 +14,7 @@ from chopper_core.render.glyphs import Glyphs, bar
 from chopper_core.render.names import display_names, fitting_names
 from chopper_core.util.arrays import Float64
 from chopper_core.util.grouping import median_of
+from chopper_tui.draw import axes
 from chopper_tui.draw.drawer import (
     MAX_ZOOM,
     Canvas,
@@ -31,6 +32,7 @@ _MAX_THICK: Final = 3
 _LEAST_SHARE: Final = 0.0005
 """Of the longest bar: a smaller part is not seen."""
 _HAIR: Final = 1e-9
+_CELLS_PER_TICK: Final = 12
 
 
 class BarDrawer(TitledDrawer[BarChart]):
@@ -233,10 +235,23 @@ def _boxes(picture: BoxChart, on: Canvas) -> list[Line]:
             lines.append([])
     if shown < count and height > 1:
         lines.append(_left_out(count - shown))
-    ends = (short_number(low), short_number(high))
-    axis = ends[0] + ends[1].rjust(max(room - len(ends[0]), len(ends[1]) + 1))
-    lines.append([(" " * (label_width + 1) + axis, "dim")])
+    lines.append([(" " * (label_width + 1) + _axis(low, high, room), "dim")])
     return lines
+
+
+def _axis(low: float, high: float, room: int) -> str:
+    """Even numbers below their places; where there is room for one alone, the ends of the scale."""
+    places = axes.ticks(low, high, max(room // _CELLS_PER_TICK, 2))
+    line = " " * room
+    for place, text in zip(places, axes.labels(places), strict=True):
+        middle = round((place - low) / ((high - low) or 1.0) * (room - 1))
+        at = max(min(middle - len(text) // 2, room - len(text)), 0)
+        if not line[max(at - 2, 0) : at + len(text) + 2].strip():
+            line = line[:at] + text + line[at + len(text) :]
+    if len(line.split()) > 1:
+        return line.rstrip()
+    ends = (short_number(low), short_number(high))
+    return ends[0] + ends[1].rjust(max(room - len(ends[0]), len(ends[1]) + 1))
 
 
 def _label_width(labels: Sequence[str], width: int) -> int:

@@ -22,7 +22,7 @@ from chopper_core.render.cells import (
     wrapped,
 )
 from chopper_core.render.glyphs import Glyphs, bar, sparkline
-from chopper_tui.draw.figures import Detail
+from chopper_tui.draw.figures import Detail, Figure
 from chopper_tui.draw.pieces import Pieces, fit
 from chopper_tui.screen_data import RowOnGpus
 from chopper_tui.widgets.pane import Pane
@@ -31,6 +31,8 @@ _GAP: Final = 2
 _MIN_CELLS_SHORT: Final = 19
 _MIN_CELLS_FULL: Final = 26
 """Cells that a figure with its title takes at least; the same for all rows, so that none jumps."""
+_FIGURE_CELLS: Final = 8
+"""Cells of a figure with its unit."""
 _MAX_TITLES: Final = 24
 """Titles that are named for one reason."""
 _MAX_ATTRIBUTE: Final = 1_000
@@ -165,21 +167,39 @@ def _groups(detail: Detail, width: int, glyphs: Glyphs, *, short: bool = False) 
         ),
         1,
     )
-    room = (width - _GAP * (across - 1)) // across
-    for heading, figures in detail.groups.items():
+    columns = {
+        heading: [figures[at::down] for at in range(down)]
+        for heading, figures in detail.groups.items()
+        if (down := -(-len(figures) // across))
+    }
+    rooms = _rooms([line for lines in columns.values() for line in lines], width, across)
+    for heading, lines in columns.items():
         yield []
         yield [(heading, "strong")]
-        cells = [
-            (figure.metric.title, figure.text(glyphs, short=short, beside_title=True))
-            for figure in figures
-        ]
-        down = -(-len(cells) // across)
-        for line in range(down):
+        for line in lines:
             pieces: list[tuple[str, str]] = []
-            for title, text in cells[line::down]:
+            for figure, room in zip(line, rooms, strict=False):
+                title = figure.metric.title
+                text = figure.text(glyphs, short=short, beside_title=True)
                 shown = fit(title, max(room - len(text) - 1, 0), glyphs)
                 pieces += [(f"{shown} ", "dim"), (text, "text"), (" " * _GAP, "text")]
             yield pieces
+
+
+def _rooms(lines: Sequence[Sequence[Figure]], width: int, across: int) -> list[int]:
+    """The widths of columns of figures: alike, unless longer titles of one fit beside another's.
+
+    They follow from titles alone, so that no column moves from row to row.
+    """
+    room = (width - _GAP * (across - 1)) // across
+    needed = [_FIGURE_CELLS] * across
+    for line in lines:
+        for at, figure in enumerate(line):
+            needed[at] = max(needed[at], len(figure.metric.title) + 1 + _FIGURE_CELLS)
+    spare = room * across - sum(needed)
+    if max(needed) <= room or spare < 0:
+        return [room] * across
+    return [cells + spare // across for cells in needed]
 
 
 def _joined(metrics: Sequence[Metric]) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from chopper_core.model.units import time_text
+from chopper_core.model.signals import bounds_of
+from chopper_core.model.units import Unit, time_text
 
 
 @pytest.mark.parametrize(
@@ -27,3 +29,18 @@ def test_a_time_has_four_digits(ns: float, text: str) -> None:
     assert time_text(ns) == text
     if ns > 0:
         assert time_text(ns, "+") == f"+{text}"
+
+
+def test_much_energy_has_a_unit_that_fits() -> None:
+    texts = []
+    for joules in (712.0, 9_999.0, 27_310.0, 890_780.0, 3_712_060.0):
+        scale = Unit.JOULES.scale(joules, is_whole=False)
+        texts.append(f"{scale.number(joules)} {scale.text}")
+    assert texts == ["712.0 J", "9999.0 J", "27.31 kJ", "890.78 kJ", "3.712 MJ"]
+
+
+def test_bounds_of_short_times_since_1970_are_told_apart() -> None:
+    begin = 1_700_000_000_123_456_789
+    bounds = bounds_of(begin, begin + 1_760, 24)
+    assert (bounds[0], bounds[-1]) == (begin, begin + 1_760)
+    assert set(np.diff(bounds).tolist()) == {73, 74}

@@ -338,6 +338,15 @@ def test_no_line_below_the_pictures_of_a_screen_is_left_blank(height: int, glyph
         assert len(drawn) <= used and used - len(drawn) + blank <= 1, "\n".join(drawn)
 
 
+def test_boxes_stand_over_even_numbers_at_their_places() -> None:
+    boxes = BoxChart("d", "ms", ("a", "b"), np.array([[0.0, 2, 3, 4, 5], [2, 3, 4, 5, 20]]))
+    *_, box, axis = text(boxes, 80, 5)
+    assert axis.split() == ["0", "5", "10", "15", "20"]
+    assert abs(box.index("─") - (axis.index("0") + 0.1 * (box.rindex("─") - axis.index("0")))) < 2
+    few = text(replace(boxes, quantiles=np.full((2, 5), 3.25)), 80, 4)
+    assert few[-1].split() == ["3.25", "3.25"]
+
+
 def test_thick_bars_are_of_screens_alone() -> None:
     assert len(text(bars(1, 3), 60, 14)) == 4
     drawn = draw_below((bars(1, 3),), 60, 14, UNICODE)

@@ -14,6 +14,7 @@ from chopper_core.ingest.open import open_run
 from chopper_core.model.view import View
 from chopper_tui.actions import ACTIONS
 from chopper_tui.screen import Explorer
+from chopper_tui.screen_data import second_signal
 from chopper_tui.widgets.dialogs import ActionPalette, Chooser
 from chopper_tui.widgets.reader import TextReader
 from tests.charllm import directory
@@ -162,6 +163,8 @@ async def test_a_run_of_samples_refuses_what_needs_a_trace(tmp_path: Path) -> No
     """Random keys ended these in a KeyError and in an array of nothing."""
     run = open_run(str(directory(tmp_path, ranks=2, samples=30)), jobs=1)
     async with explorer((200, 60), run, View(run.name)) as at:
+        # Without activities nothing is busy: the second curve is of something known.
+        assert second_signal(run, run.signal().name) in run.measured
         for command in (
             "filter share_pct>1",
             "sort -elapsed_ns",

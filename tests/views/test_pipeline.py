@@ -10,12 +10,15 @@ import pytest
 
 from chopper_core.ingest.cache import open_cached
 from chopper_core.ingest.open import open_run
+from chopper_core.ingest.untraced import schedule_run
 from chopper_core.model import address
 from chopper_core.model.charts import HeatMap
 from chopper_core.model.overrides import overrides_of
 from chopper_core.model.run import Run
 from chopper_core.query.frame import Frame
 from chopper_core.render import as_json, as_text
+from chopper_core.util.errors import DataError
+from chopper_core.util.progress import silent
 from chopper_core.views.query import frame_of
 from chopper_core.views.shared.collectives import collectives_of
 from tests.align.generated import load_generator
@@ -60,6 +63,14 @@ def test_a_dump_is_a_run(tmp_path: Path) -> None:
         own = run.table.gpu == 0
         assert int(run.table.compute_ns[own].sum()) == 12_000_000
         assert int(run.table.compute_ns[own].sum() + run.table.idle_ns[own].sum()) == 19_000_000
+
+
+def test_dumps_of_two_jobs_are_not_one_run(tmp_path: Path) -> None:
+    for job in "ab":
+        (tmp_path / job).mkdir()
+        dump(tmp_path / job, 0, [(0, 1), (2, 3)], 4.0)
+    with pytest.raises(DataError, match=r"pp_0.json and pp_0.json both have rank 0.*open one"):
+        schedule_run("both", [tmp_path / "a", tmp_path / "b"], silent)
 
 
 def test_real_dumps_have_the_idle_shares_that_were_counted() -> None:

@@ -8,6 +8,7 @@ import numpy as np
 
 from chopper_core.model.charts import Card, Cards
 from chopper_core.model.run import Run
+from chopper_core.model.units import Unit
 from chopper_core.model.view import View, with_view
 from chopper_core.util.errors import UsageError
 from chopper_core.views.power import WINDOW_NS
@@ -65,7 +66,8 @@ def _headline(run: Run) -> str:
     if np.isfinite(power).all():
         parts.append(f"mean power {power.mean():,.1f} W")
     if np.isfinite(energy).all() and not run.status:
-        parts.append(f"energy {energy.sum() / 1e3:,.2f} kJ")
+        scale = Unit.JOULES.scale(float(energy.sum()), is_whole=False)
+        parts.append(f"energy {scale.number(float(energy.sum()))} {scale.text}")
     if np.isfinite(clock).all():
         parts.append(f"clock {clock.mean():,.0f} MHz")
     if np.isfinite(heat).all():

@@ -15,6 +15,7 @@ from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.signals import IntegralCurve
 from chopper_core.model.table import Kind
+from chopper_core.model.units import Unit, UnitScale
 from chopper_core.model.view import View
 from chopper_core.query.marks import outliers
 from chopper_core.util.arrays import Float64, Index, Int64
@@ -148,27 +149,34 @@ def _along(
     """
     known = [line for line in lines if len(line[2])]
     if len(known) < _MIN_ROWS:
+        scale = _time_scale(*(float(times[-1] - origin_ns) for _, times, _ in known))
         curves = []
         for gpu, times, values in known:
             some = _thin(len(values))
-            curves.append((gpu, (times[some] - origin_ns) / 1e6, values[some]))
-        return _chart(title, unit, "time", "ms", curves)
+            curves.append((gpu, (times[some] - origin_ns) / scale.divisor, values[some]))
+        return _chart(title, unit, "time", scale.text, curves)
     begin = min(int(times[0]) for _, times, _ in known)
     end = max(int(times[-1]) for _, times, _ in known)
     bins = max(min(_MAX_POINTS, max(len(values) for *_, values in known)), 1)
     numbers = np.stack([_binned(times, values, begin, end, bins) for _, times, values in known])
+    scale = _time_scale(end - origin_ns)
     of_rows = np.array(means or [float(values.mean()) for *_, values in known])
     return SignalRows(
         title,
         unit,
         "time",
-        "ms",
-        ((begin - origin_ns) / 1e6, (end - origin_ns) / 1e6),
+        scale.text,
+        ((begin - origin_ns) / scale.divisor, (end - origin_ns) / scale.divisor),
         tuple(f"GPU {gpu}" for gpu, *_ in known),
         numbers,
         of_rows,
         _apart(of_rows),
     )
+
+
+def _time_scale(*ends_ns: float) -> UnitScale:
+    """The scale of a time axis from its end: ms up to 10 s."""
+    return Unit.NS.scale(max((1e6, *ends_ns)), is_whole=True)
 
 
 def _binned(times: Int64, values: Float64, begin: int, end: int, bins: int) -> Float64:

@@ -260,7 +260,7 @@ def _cause_sentence(stand: RankLeads) -> str:
         f"the same kernels take {abs(percent):.1f} % {'longer' if percent >= 0 else 'less'} "
         f"({time_text(work, '+')} per iteration)"
     )
-    late = f"idle before launch calls is {time_text(host, '+')} per iteration"
+    late = f"idle before launch calls differs by {time_text(host, '+')} per iteration"
     match stand.causes()[behind]:
         case "clock":
             usual = stand.peers_median(stand.mhz)[behind]
@@ -270,7 +270,7 @@ def _cause_sentence(stand: RankLeads) -> str:
             known = " at the others' clock" if np.isfinite(stand.mhz[behind]) else ""
             return f"kernel-bound: {kernels}{known}; {late}"
         case "host":
-            return f"host-bound: {late} beyond the others' median; {kernels}"
+            return f"host-bound: {late} from the others' median; {kernels}"
         case "launch":
             return (
                 f"{_idle_kind(stand)} is {time_text(launch, '+')} per iteration "
