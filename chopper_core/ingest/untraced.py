@@ -25,6 +25,8 @@ from chopper_core.util.grouping import distinct
 from chopper_core.util.progress import Progress
 
 NO_CLOCK: Final = "none: dispatches have no times, only their order"
+_MAX_SPAN_NS: Final = 1 << 53
+"""Sums of more aren't exact."""
 _CLOCK: Final = "steps one after the other; times count from the start of each step"
 
 
@@ -145,6 +147,11 @@ def _begins(read: Sequence[Schedule]) -> dict[int, int]:
     for step in sorted(longest):
         begins[step] = at
         at += longest[step]
+    if at > _MAX_SPAN_NS:
+        raise DataError(
+            f"{read[0].path}: its {len(begins):,} steps take {at / 8.64e13:,.0f} days together, "
+            "as no run does; the dump is damaged or its times aren't in ms."
+        )
     return begins
 
 

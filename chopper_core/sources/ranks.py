@@ -50,6 +50,10 @@ _RANK_PATTERNS: Final = tuple(
 )
 
 
+_MAX_RANKS: Final = 1 << 24
+"""No job has more; a larger number is damaged, or the date in a name."""
+
+
 class TraceFile(Struct, frozen=True):
     """A trace file and the rank in its name."""
 
@@ -128,8 +132,10 @@ def assign_ranks(traces: Sequence[tuple[TraceFile, int | None]]) -> list[RankAss
     claimed: dict[int, Path] = {}
     assigned: dict[int, RankAssignment] = {}
     for index, (trace, rank_in_file) in enumerate(traces):
+        if rank_in_file is not None and rank_in_file >= _MAX_RANKS:
+            rank_in_file = None
         rank = trace.rank_hint if rank_in_file is None else rank_in_file
-        if rank is None:
+        if rank is None or rank >= _MAX_RANKS:
             continue
         if rank in claimed:
             raise DataError(

@@ -130,6 +130,7 @@ class CounterDescription(Struct, gc=False):
     description: str = ""
 
 
+_MAX_PID: Final = 1 << 32
 _RECORD_TYPES: Final[Mapping[str, Any]] = {
     "agents": dict[str, Any],
     "counters": CounterDescription,
@@ -316,7 +317,7 @@ class _JsonProcess:
             pid = json.loads(text.decode("utf-8", "replace"), strict=False)["pid"]
         except (ValueError, KeyError, TypeError, RecursionError):
             return
-        if isinstance(pid, int):
+        if type(pid) is int and 0 <= pid < _MAX_PID:
             self._pid = pid
 
     def _add_dispatches(self, records: Sequence[KernelDispatch], threads: Sequence[int]) -> Int64:

@@ -34,7 +34,7 @@ _RANK: Final = re.compile(r"(\d{1,6})\.json(?:\.gz)?$", re.IGNORECASE)
 _MAX_BYTES: Final = 1 << 25
 """A dump of a thousand steps of a hundred microbatches is smaller."""
 _MS: Final = 1e6
-_MAX_MS: Final = 1e12
+_MAX_MS: Final = 1e8
 _STEP: Final = re.compile(r"\d{1,9}", re.ASCII)
 _MAX_STAGES: Final = 1 << 20
 _SERIES: Final = (

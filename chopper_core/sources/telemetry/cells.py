@@ -44,9 +44,11 @@ class Dimension(Struct, frozen=True):
 _DIMENSION_BY_UNIT: Final = {
     "mhz": Dimension({"mhz": 1.0, "ghz": 1e3, "khz": 1e-3, "hz": 1e-6}, highest=100_000.0),
     "w": Dimension({"w": 1.0, "mw": 1e-3, "uw": 1e-6, "kw": 1e3}, highest=100_000.0),
-    "j": Dimension({"j": 1.0, "mj": 1e-3, "uj": 1e-6, "kj": 1e3, "wh": 3600.0, "ticks": 2.0**-16}),
+    "j": Dimension(
+        {"j": 1.0, "mj": 1e-3, "uj": 1e-6, "kj": 1e3, "wh": 3600.0, "ticks": 2.0**-16}, highest=1e18
+    ),
     "c": Dimension({"c": 1.0, "°c": 1.0}, lowest=-100.0, highest=500.0),
-    "s": Dimension({"s": 1.0}),
+    "s": Dimension({"s": 1.0}, highest=1e12),
     "pct": Dimension({"%": 1.0}, highest=100.0),
     # The tools count in powers of two under either name.
     "bytes": Dimension(
@@ -55,7 +57,8 @@ _DIMENSION_BY_UNIT: Final = {
             **dict.fromkeys(("kb", "kib"), 2.0**10),
             **dict.fromkeys(("mb", "mib"), 2.0**20),
             **dict.fromkeys(("gb", "gib"), 2.0**30),
-        }
+        },
+        highest=2.0**60,
     ),
     # amd-smi's Mb/s are megabits.
     "gbps": Dimension(

@@ -157,6 +157,7 @@ _BLOCK_ROWS: Final = 1 << 14
 _FIRST_ROWS: Final = 4
 _EXACT_FLOATS: Final = 2**53
 _INT64_LIMIT: Final = 2**63
+_COUNTER_LIMIT: Final = 2**64
 KEPT: Final = frozenset((RowLoss.SHORT, RowLoss.REPEATED_HEADER))
 """Oddities of rows of which everything is used that they hold."""
 _UNUSED: Final = (
@@ -333,7 +334,7 @@ def _reading(column: Field, cell: object) -> tuple[int | float | Flaw, float]:
     if isinstance(found, Flaw):
         return found, 1.0
     number, unit = found
-    if number < 0:
+    if not 0 <= number < _COUNTER_LIMIT:
         return Flaw.OUT_OF_RANGE, 1.0
     if column.kind is not FieldKind.VALUE:
         return (Flaw.WRONG_UNIT if unit else number), 1.0

@@ -259,7 +259,7 @@ def _columns(run: Run, found: list[GpuSamples], options: Options) -> Own:
         (c.GFX_LOW, numbered(each("gfx_mhz", lambda own: own.quantile(0.05)))),
         (c.GFX_LEAST, numbered(each("gfx_mhz", _least))),
         (c.GFX_DEVIATION, numbered(gfx_deviation)),
-        (c.GFX_RATIO, numbered(gfx / _or_nan(np.nanmin, gfx))),
+        (c.GFX_RATIO, quotient(gfx, np.full_like(gfx, _or_nan(np.nanmin, gfx)))),
         (c.ROLLING_GFX, numbered(rolling("gfx_mhz"))),
         (c.MEM, numbered(mem)),
         (c.MEM_DEVIATION, numbered(mem_deviation)),
