@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TextIO
 
 from tests.monkey.kinds import KINDS, Made, opened
-from tests.monkey.session import MAX_HANG_S, Outcome, handles, resident_mb, session
+from tests.monkey.session import MAX_HANG_S, Outcome, handles, resident_mb, session, use
 
 
 @contextmanager
@@ -72,6 +72,25 @@ def play(
     return outcomes
 
 
+def work_on(kind: str, actions: int) -> list[float]:
+    """Work in one explorer as a person does; the memory in MB after each tenth of it."""
+    sizes: list[float] = []
+
+    def note(done: int) -> None:
+        gc.collect()
+        sizes.append(resident_mb())
+        print(
+            f"{done} actions: {sizes[-1]:.1f} MB, {len(gc.get_objects())} objects, {handles()} "
+            f"handles, {threading.active_count()} threads, {time.process_time():.0f} s",
+            flush=True,
+        )
+
+    with _elsewhere() as folder:
+        made = KINDS[kind](folder) if kind in KINDS else opened(kind)
+        asyncio.run(use(*made, actions, note))
+    return sizes
+
+
 def _report(outcome: Outcome) -> Iterator[str]:
     where = f"seed {outcome.seed} ({outcome.kind}), {outcome.inputs} inputs"
     if outcome.crash:
@@ -104,7 +123,11 @@ def main() -> int:
     parser.add_argument("--inputs", type=int, default=300, help="inputs a session")
     parser.add_argument("--kind", action="append", choices=tuple(KINDS), help="only this kind")
     parser.add_argument("--log", type=argparse.FileType("a"))
+    parser.add_argument("--user", type=int, default=0, help="a person's actions in one session")
     options = parser.parse_args()
+    if options.user:
+        work_on((options.kind or ["demo"])[0], options.user)
+        return 0
     outcomes = play(
         options.seed,
         sessions=options.sessions,

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
@@ -45,6 +45,16 @@ COMMANDS: Final = [
       "by operation", "pivot operation", "by tp", "sweep tp", "of step_time_ns", "from 1ms",
       "go ?view=graph", "go ?base=nowhere", "metric power_w", "stat mean", "over gpu"),
 ]  # fmt: skip
+_USES: Final[list[list[list[str]]]] = [
+    [["j"], ["k"], ["j"] * 5, ["pagedown"], ["pageup"], ["G"], ["g"]],
+    [["enter"], ["enter", "enter"], ["escape"], ["escape"] * 3, ["H"], ["L"]],
+    [[digit] for digit in "0123456789"],
+    [["]"], ["["], ["}"], ["{"], [","], ["."], ["+"], ["-"], ["Z"], ["M"], ["r"], ["x"], ["z"]],
+    [["?", "escape"], ["i", "escape"], ["o", "j", "enter"], ["p", "j", "enter"], ["tab"], ["c"],
+     ["/", "a", "t", "enter"], ["/", "backspace", "enter"], ["f", "g", "e", "m", "m", "enter"]],
+]  # fmt: skip
+_USE_WEIGHTS: Final = (50, 20, 8, 12, 10)
+_USER_COMMANDS: Final = ["theme dark", "theme light", "theme contrast", "go ", "filter", "baseline"]
 PASTES: Final = ["[red]bold", "\x1b[31m", "a\nb\n\n", "x" * 5000, "\u202egpu", "", " "]
 SIZES: Final = [
     Size(*size)
@@ -130,6 +140,39 @@ async def session(seed: int, kind: str, run: Run, start: View, inputs: int) -> O
     return outcome
 
 
+async def use(run: Run, start: View, actions: int, note: Callable[[int], None]) -> None:
+    """Work in one explorer as a person does; `note` is called after each tenth of the actions.
+
+    The same places are seen again and again, so that what is kept of them is bounded.
+    """
+    random = Random(actions)
+    app = ChopperApp(lambda _: run, start)
+    app.SETTLING = 0.001  # type: ignore[misc]
+    async with app.run_test(size=(120, 40)) as pilot:
+        at = Driven(app, pilot)
+        await quiet(at)
+        at.explore.DETAIL_DELAY = 0.001  # type: ignore[misc]
+        for done in range(1, actions + 1):
+            kind = random.random()
+            if kind < 0.94:
+                at.send(*random.choice(random.choices(_USES, _USE_WEIGHTS)[0]))
+            elif kind < 0.98:
+                at.send("escape", "escape", ":")
+                at.paste(random.choice(_USER_COMMANDS))
+                at.send("enter")
+            else:
+                size = random.choice([Size(80, 24), Size(120, 40), Size(200, 60)])
+                event = events.Resize(size, size)
+                event.set_sender(app)
+                app.post_message(event)
+            if done % 4 == 0:
+                await quiet(at)
+            if done % (actions // 10) == 0:
+                note(done)
+    if app.crash is not None:
+        raise app.crash
+
+
 async def quiet(at: Driven) -> None:
     """Wait until all input is performed and nothing is left to draw; raises Stuck."""
     app = at.app
@@ -147,7 +190,8 @@ async def quiet(at: Driven) -> None:
         if time.process_time() - used > 5 * MAX_HANG_S or waited > 5 * MAX_WAIT_S:
             screen = app.screen
             raise Stuck(
-                f"never quiet: {len(app._keys)} keys, {pending=}, {queued=}, {drawing=}, "
+                f"never quiet: {len(app._keys)} keys, {app._batch_count} batches, {pending=}, "
+                f"{queued=}, {drawing=}, "
                 f"{app.screen_stack}, size {app.size}, dirty {screen._dirty_widgets}, "
                 f"layout {screen._layout_required}, "
                 f"{getattr(app.screen_stack[0], 'frame', None) and at.frame.view}\n{_threads()}"
