@@ -54,9 +54,12 @@ class Memo:
         With `is_large`, at most `keep_large` of them are large or still being made.
         """
         with self._lock:
+            is_known = key in self._entries
             entry = self._entries.setdefault(key, _MemoEntry())
             self._entries.move_to_end(key)
-            alike = [each for each in self._entries if each[0] == key[0]] if keep else []
+            # Only another key can make them too many.
+            bounded = keep and not is_known
+            alike = [each for each in self._entries if each[0] == key[0]] if bounded else []
             dropped = alike[:-keep]
             if is_large is not None:
                 known = [(each, self._entries[each]) for each in alike]

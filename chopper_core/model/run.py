@@ -168,6 +168,8 @@ ONE_CLOCK: Final = "one clock"
 NO_RANK: Final = -1
 """The rank of a source that doesn't give it."""
 _CACHED_SCOPES: Final = 64
+_CACHED_TREES: Final = 16
+"""Orders of the levels: what is computed of each may be as long as the table."""
 BY_HAND: Final = "hand (*)"
 """How a device was matched that the user named."""
 
@@ -354,8 +356,10 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
     def tree(self, order: tuple[str, ...] = LEVELS, left_out: tuple[int, ...] = ()) -> Tree:
         """The tree in an order of the levels, without some iterations, made once."""
         if left_out:
-            return self.memo(("tree", order, left_out), lambda: self.tree(order).without(left_out))
-        return self.memo(("tree", order), lambda: Tree(self.table, order, self.cubes))
+            key = ("tree", order, left_out)
+            return self.memo(key, lambda: self.tree(order).without(left_out), _CACHED_TREES)
+        key = ("tree", order)
+        return self.memo(key, lambda: Tree(self.table, order, self.cubes), _CACHED_TREES)
 
     def tree_of(self, view: View) -> Tree:
         """The tree that the figures of a view are computed from: truncated iterations take no

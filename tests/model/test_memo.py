@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice, permutations
 from threading import Barrier
 
 import pytest
 
 from chopper_core.model.memo import Memo
+from chopper_core.model.table import LEVELS
+from tests.support import Row, run_of
 
 
 def test_threads_that_ask_at_once_share_one_value() -> None:
@@ -45,3 +48,12 @@ def test_only_the_last_ones_of_an_owner_stay() -> None:
     ask("b", 1)
     ask("a", 1)
     assert made == [("a", 1), ("a", 2), ("a", 3), ("a", 2), ("b", 1)]
+
+
+def test_trees_of_many_orders_are_bounded_and_the_first_one_is_made_anew() -> None:
+    run = run_of([Row(0, 10), Row(20, 10, gpu=1)])
+    first = run.tree()
+    for order in islice(permutations(LEVELS), 40):
+        assert run.tree(order).node(()).sizes().tolist() == [2]
+    assert len(run.memo) <= 17
+    assert run.tree() is not first and run.tree() is run.tree()
