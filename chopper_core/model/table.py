@@ -199,7 +199,9 @@ class KernelTable(Struct, frozen=True, eq=False):
             text = text[1:]
         match level:
             case "gpu" | "iteration" | "layer" | "pp" | "dp" | "ep" | "cp" | "tp":
-                return int(text) if text.isascii() and text.isdigit() else None
+                # One spelling each: paths and labels are compared as texts.
+                is_plain = text.isascii() and text.isdigit() and len(text) < 20
+                return int(text) if is_plain and str(int(text)) == text else None
             case "phase":
                 return PHASES.index(text) if text in PHASES else None
             case "operation":

@@ -10,6 +10,7 @@ import pytest
 
 from chopper_core.model.memo import Memo
 from chopper_core.model.table import LEVELS
+from chopper_core.util.errors import NoSuchNode
 from tests.support import Row, run_of
 
 
@@ -57,3 +58,9 @@ def test_trees_of_many_orders_are_bounded_and_the_first_one_is_made_anew() -> No
         assert run.tree(order).node(()).sizes().tolist() == [2]
     assert len(run.memo) <= 17
     assert run.tree() is not first and run.tree() is run.tree()
+
+
+@pytest.mark.parametrize("label", ["00", "+0", "0" * 5000, "9" * 5000, "\u0660"])
+def test_a_number_of_a_level_has_one_spelling(label: str) -> None:
+    with pytest.raises(NoSuchNode):
+        run_of([Row(0, 10)]).tree().node((label,))
