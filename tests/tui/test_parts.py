@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 from itertools import product
+from weakref import ref
 
 import numpy as np
 import pytest
@@ -25,7 +27,7 @@ from chopper_tui.draw.theme import THEMES, Inks, inks, to_ascii
 from chopper_tui.history import child_of, moved, parent_of, to_sibling, trail_to
 from chopper_tui.widgets.header import path_pieces
 from chopper_tui.widgets.layout import arrange
-from tests.tui.explorer import measured_run, sample_run
+from tests.tui.explorer import explorer, measured_run, sample_run
 
 INK_NAMES = [
     name for name in Inks.__struct_fields__ if name not in ("heat", "change", "tones", "made")
@@ -277,3 +279,12 @@ def test_the_sorted_and_the_added_column_are_always_in_sight() -> None:
     assert moved.header()[0][0].startswith("<")
     # Where all have room, sparklines stay.
     assert len(plan(query(run, view), 200, UNICODE, signals=signals).sparks) == 2
+
+
+async def test_a_closed_dialog_leaves_nothing_behind() -> None:
+    async with explorer() as at:
+        await at.press("?")
+        drawn = ref(at.app.screen._styles_cache)
+        await at.press("escape")
+        gc.collect()
+        assert drawn() is None
