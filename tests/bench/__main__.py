@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import median
 
-from tests.bench import analyses, budgets, engine, explorer, memory, reading
+from tests.bench import analyses, budgets, engine, explorer, memory, private, reading
 from tests.bench.page import Conditions, Section, merged
 from tests.bench.processes import ROOT, Cost, in_turn
 from tests.bench.runs import LARGE, MANY
@@ -70,22 +70,36 @@ def _counters(options: argparse.Namespace) -> Section:
 
 
 def _start(options: argparse.Namespace) -> Section:
-    show, large = _show(options.rounds), explorer.large(*options.large)
-    empty = explorer.empty(), explorer.empty("numpy", "msgspec")
-    cases = (explorer.demo(), large, *empty)
+    shown, imports = _show(options.rounds)
+    large, empty = explorer.first_screen(*options.large), explorer.empty()
+    cases = (explorer.demo(), large, empty, explorer.empty("numpy", "msgspec"))
     for case in cases:
-        explorer.first_paint(case, SMALL)
+        explorer.first_paint(case, SMALL, explorer.KEPT_AFTER_S)
     rounds = [
         [explorer.first_paint(each, SMALL) for each in cases] for _ in range(3 * options.rounds)
     ]
-    demo, of_large, *paints = ([each[n] for each in rounds] for n in range(len(cases)))
-    lines = [f"{len(rounds)} processes each, in turn. Beside them, the first paint of", ""]
+    paints = [[each[n] for each in rounds] for n in range(len(cases))]
+    lines = [
+        f"{len(rounds)} processes each, in turn, after one that kept what the next can recall. "
+        "From the start of the process to the first complete screen, every part filled:",
+        "",
+    ]
     lines += [
         f"- {case.title}: {median(paint) * 1000:.0f} ms ({min(paint) * 1000:.0f} at best)"
-        for case, paint in zip(empty, paints, strict=True)
+        for case, paint in zip(cases, paints, strict=True)
     ]
-    found = [*budgets.of_show(show), *budgets.of_paint(demo, of_large, large.title)]
+    demo, of_large, of_empty, _ = paints
+    found = (
+        *budgets.of_show(shown, imports),
+        *budgets.of_paint(demo, of_large, of_empty, large.title),
+    )
     return Section(lines, found)
+
+
+def _private(options: argparse.Namespace) -> Section:
+    case = explorer.demo()
+    found = private.measure(case)
+    return Section([*private.report(case, found)], [private.budget(found)])
 
 
 def _explorer(options: argparse.Namespace) -> Section:
@@ -129,6 +143,7 @@ PARTS: Mapping[str, tuple[str, Callable[[argparse.Namespace], Section]]] = {
     "huge": ("Reading a trace of a gigabyte", _huge),
     "counters": ("Reading counters", _counters),
     "start": ("Starting", _start),
+    "private": ("Explorers side by side", _private),
     "explorer": ("The explorer over a pseudo-terminal", _explorer),
     "engine": ("The engine without a screen", _engine),
     "ranks": ("A thousand ranks", _ranks),
@@ -138,14 +153,19 @@ PARTS: Mapping[str, tuple[str, Callable[[argparse.Namespace], Section]]] = {
 _NAMES = f"of {', '.join(PARTS)}; all unless named"
 
 
-def _show(rounds: int) -> list[Cost]:
-    """Printing the demo run from a store, once more after it was written."""
+def _show(rounds: int) -> tuple[list[Cost], list[Cost]]:
+    """Printing the demo run from a store that was written before, and importing alone."""
     store = ROOT / "build" / "bench" / "demo-store"
     chopper = [sys.executable, "-m", "chopper_tui.cli"]
     runs = [*chopper, "ingest", str(ROOT / "demo_data" / "fsdp2"), "-o", str(store)]
-    commands = {"ingest": runs}
+    in_turn({"ingest": runs}, 1)
+    commands = {
+        "show": [*chopper, "show", str(store)],
+        "import": [sys.executable, "-c", "import numpy, msgspec"],
+    }
     in_turn(commands, 1)
-    return in_turn({"show": [*chopper, "show", str(store)]}, 3 * rounds)["show"]
+    costs = in_turn(commands, 3 * rounds)
+    return costs["show"], costs["import"]
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ _PACKAGES = (
     "HolisticTraceAnalysis",
 )
 _IN_THE_WAY = """\
-First paint and `show` are of whole processes with warm files, medians and the best; of the keys,
+First screens and `show` are of whole processes with warm files, medians and the best; of the keys,
 p95 and the same of each key's best. What others do on the machine lengthens walls, so that ingest
 is compared by processor time. Keys that end with Esc are left out: 100 ms pass before it is clear
 that no more follows it.
@@ -51,14 +51,15 @@ Why a budget isn't met:
   links and 49 kernels without a launch, `parse_trace` of its `merge.py` (plain JSON, nothing
   written) took 3.7 times Chopper's processor time and 8 times its memory, in two runs each, when
   Chopper took 2.6 s for the trace.
-- **`show` and first paint.** Most of it is importing: Textual and Rich 100 ms, the
-  standard library 68, numpy and msgspec 40, Chopper's own modules 42 (the best of 7, on a
-  busy machine). A thread opens the run at the same time, but imports in threads take turns.
-  "Starting" has the time of an empty Textual app, with and without the imports that any explorer
-  of so many numbers needs. The machine's speed varies by a quarter from hour to hour: compare
-  figures of one section, not of two days.
-- **Keys.** Drawing is slow, not the figures (the engine answers most in a few ms): entering a row
-  brings the table, the chart and the sparklines of another scope.
+- **`show` and the first screen.** Most of it is importing: Textual and Rich 100 ms, the
+  standard library 68, numpy and msgspec 40, Chopper's own modules 45 (the best of 7, on a
+  busy machine). The first screen is kept, so that nothing of the run is computed before it is
+  painted; it is opened in a thread meanwhile, but imports in threads take turns. An explorer of so
+  many numbers can't be below an empty Textual app with numpy and msgspec, which stands under
+  "Starting", too. How fast the machine is changes by a quarter from hour to hour: the figures of
+  one section can be compared, those of two days cannot.
+- **Keys.** What is slow is drawing, not the figures (the engine answers most in a few ms): a row
+  that is opened brings the table, the chart and the sparklines of another scope.
 - **The engine.** Some nodes of a pivot are scattered over all GPUs: their rows are gathered when
   they are first opened. A search for a name everywhere is timed everywhere, and the first
   timeline of a whole run lays out all its activities. The ranks' leads need all collectives

@@ -1,0 +1,55 @@
+"""Explorers side by side on one store: the memory that each has for itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
+
+from tests.bench.budgets import Budget, at_most
+from tests.bench.explorer import KEPT_AFTER_S, Case, first_paint, opened
+
+EXPLORERS = 20
+_SIZE = (80, 24)
+_MOST_MB = 60
+_TURNS = 2
+"""Times that each digit is pressed: most open several views in turn."""
+
+
+def private_mb(process: int) -> float:
+    """The memory of a process that no other process shares, in 10^6 bytes."""
+    lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
+    return sum(int(each.split()[1]) for each in lines if each.startswith("Private")) * 1024 / 1e6
+
+
+def measure(case: Case, explorers: int = EXPLORERS) -> tuple[list[float], list[float]]:
+    """The private memory of each explorer once all are open, and after each has seen all views."""
+    first_paint(case, _SIZE, KEPT_AFTER_S)
+    with ExitStack() as stack:
+        terminals = [stack.enter_context(opened(case, _SIZE)) for _ in range(explorers)]
+        for each in terminals:
+            each.until(lambda each=each: case.is_complete(each))
+            each.quiet(KEPT_AFTER_S)
+        at_first = [private_mb(each.process.pid) for each in terminals]
+        for each in terminals:
+            for digit in "1234567890":
+                for _ in range(_TURNS):
+                    each.send(digit)
+                    each.quiet(0.3)
+        return at_first, [private_mb(each.process.pid) for each in terminals]
+
+
+def report(case: Case, found: tuple[list[float], list[float]]) -> Iterator[str]:
+    """A line per state."""
+    yield (
+        f"{len(found[0])} explorers at once, {case.title}; what `smaps_rollup` counts as private:"
+    )
+    yield ""
+    for when, values in zip(("open", f"after {_TURNS} turns of each digit"), found, strict=True):
+        yield f"- {when}: {median(values):.0f} MB each, {max(values):.0f} MB at most"
+
+
+def budget(found: tuple[list[float], list[float]]) -> Budget:
+    """The most that one takes after all views were seen."""
+    return at_most("private memory of an explorer after all views", _MOST_MB, max(found[1]), "MB")
