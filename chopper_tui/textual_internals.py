@@ -61,7 +61,10 @@ class ShownCells:
             line[x:end] = [None] * len(before)
             yield x, strip
             return
-        after: list[_Cell | None] = [(char, part.style) for part in strip for char in part.text]
+        after: list[_Cell | None] = []
+        for text, style, _ in strip:
+            blank = style and _of_blanks(style)
+            after += [(char, blank if char == " " else style) for char in text]
         line[x:end] = after
         differing = [at for at, cell in enumerate(after) if cell != before[at]]
         first = 0
@@ -80,6 +83,15 @@ _MIN_GAP: Final = 5
 @lru_cache(maxsize=4096)
 def _is_one_cell_each(text: str) -> bool:
     return text.isascii() or all(get_character_cell_size(char) == 1 for char in text)
+
+
+@lru_cache(maxsize=1024)
+def _of_blanks(style: Style) -> Style | None:
+    """What is seen of a style where there is no character."""
+    if style.reverse or style.underline or style.strike or style.overline:
+        return style
+    has_colour = style.bgcolor is not None and not style.bgcolor.is_default
+    return Style(bgcolor=style.bgcolor) if has_colour else None
 
 
 class ChangedCells(CompositorUpdate):

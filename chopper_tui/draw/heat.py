@@ -202,8 +202,8 @@ def _draw(
             ink = "strong" if at is not None and at[0] == row else "text"
             for line in range(lay.tall):
                 name = labels[row] if line == (lay.tall - 1) // 2 else " " * lay.label
-                here = at[1] if at is not None and at[0] == row else None
                 numbered = line == (lay.tall - 1) // 2
+                here = at[1] if at is not None and at[0] == row and numbered else None
                 cells = _cells(numbers[row], lay.wide, scale, glyphs, here, numbered, gaps)
                 lines.append([(name, ink), *cells])
     else:

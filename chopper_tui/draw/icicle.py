@@ -103,9 +103,16 @@ def _draw(
         for number, (row, tall) in enumerate(zip(picture.rows, heights, strict=True)):
             here = block if number == depth else None
             owners = _owners(row, width)
+            middle = (tall - 1) // 2
             names = _row_line(row, owners, width, scale, glyphs, here)
-            rest = _row_line(row, owners, width, scale, glyphs, here, named=False)
-            lines += [names if y == (tall - 1) // 2 else rest for y in range(tall)]
+            # The cursor is beside the names: along tall levels it took many bytes.
+            near, far = (
+                _row_line(row, owners, width, scale, glyphs, own, named=False)
+                for own in (here, None)
+            )
+            lines += [
+                names if y == middle else near if abs(y - middle) == 1 else far for y in range(tall)
+            ]
     else:
         for number in range(0, len(picture.rows), 2):
             lines.append(_halves(picture.rows[number : number + 2], width, scale, glyphs))

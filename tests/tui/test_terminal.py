@@ -23,7 +23,9 @@ from textual.geometry import Size
 from textual.strip import Strip
 
 from chopper_core.render.glyphs import ASCII, UNICODE
+from chopper_core.views import VIEWS
 from chopper_tui.driver import HUNG_UP
+from chopper_tui.steps import LOADING
 from chopper_tui.terminal import can_draw, glyphs_of, prepare_environment, terse
 from chopper_tui.textual_internals import ShownCells
 from tests.tui.terminal_harness import ROOT, Terminal
@@ -332,6 +334,12 @@ TEXTS = st.lists(WORDS, max_size=6).map("".join)
 INKS = st.sampled_from([None, Style(bold=True), Style(color="#112233"), Style(bgcolor="#445566")])
 
 
+def visible(screen: pyte.Screen) -> list[tuple[object, ...]]:
+    """The cells of a screen; of a blank one only its background is seen."""
+    cells = [screen.buffer[y][x] for y in range(screen.lines) for x in range(screen.columns)]
+    return [(" ", cell.bg) if cell.data == " " else tuple(cell) for cell in cells]
+
+
 @given(st.lists(st.lists(st.lists(st.tuples(TEXTS, INKS), max_size=4), max_size=4), max_size=5))
 @settings(max_examples=20)
 def test_only_cells_that_differ_are_sent_and_the_screen_is_whole(
@@ -348,9 +356,7 @@ def test_only_cells_that_differ_are_sent_and_the_screen_is_whole(
         pyte.Stream(screen).feed(terse(sent(shown, whole)))
         pyte.Stream(plain).feed(terse(sent(ShownCells(), whole)))
         assert screen.display == plain.display
-        assert [dict(screen.buffer[y]) for y in range(4)] == [
-            dict(plain.buffer[y]) for y in range(4)
-        ]
+        assert visible(screen) == visible(plain)
         part = ChopsUpdate([{0: strips[0]}], [(0, 2, 20)], [[24]])
         assert not sent(shown, part) or not strips[0].text.isascii()
     shown.forget()
@@ -382,6 +388,36 @@ def test_bytes_to_the_terminal(size: tuple[int, int], case: str, move: int, page
         assert terminal.bytes_for("\x1b[6~") <= page
         assert terminal.bytes_for("\x1b[6~") <= page
         assert terminal.quiet(0.5) == 0
+
+
+@pytest.mark.sweep
+def test_bytes_of_every_view() -> None:
+    """A move of the cursor with all that follows it, a page, and nothing.
+
+    A move of the timeline's cursor shows the bands and signals of another GPU.
+    """
+    size, move, of_timeline, page = (80, 24), 600, 900, 6_000
+    run = str(Path(DEMO_RANK[-1]).parent)
+    command = (sys.executable, "-m", "chopper_tui.cli", run)
+    over: list[str] = []
+    with Terminal(size=size, command=command) as terminal:
+        terminal.until_text("filter")
+        for view in ("explore", *VIEWS):
+            terminal.quiet(0.5)
+            terminal.send(f":go {run}?view={view}\r")
+            terminal.quiet(1.0)
+            terminal.until(lambda: LOADING not in terminal.text)
+            terminal.send("jk")
+            terminal.quiet(0.5)
+            most = of_timeline if view == "timeline" else move
+            for key, limit in (("j", most), ("k", most), ("\x1b[6~", page)):
+                before = len(terminal.output)
+                terminal.send(key)
+                terminal.quiet(0.4)
+                if (sent := len(terminal.output) - before) > limit:
+                    over.append(f"{view} {key!r}: {sent} of {limit}")
+        assert terminal.quiet(0.5) == 0
+    assert not over
 
 
 @pytest.mark.parametrize(
