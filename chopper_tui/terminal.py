@@ -30,7 +30,7 @@ def prepare_environment(environment: MutableMapping[str, str] = os.environ) -> N
     for name, value in _DEFAULTS.items():
         environment.setdefault(name, value)
     # GNU screen misreads 24-bit colours, whatever the terminal that it runs in has.
-    is_screen = environment.get("TERM", "").startswith("screen") and "TMUX" not in environment
+    is_screen = environment.get("TERM", "").startswith("screen") and not _is_tmux(environment)
     if is_screen and environment.get("COLORTERM"):
         environment.setdefault("TEXTUAL_COLOR_SYSTEM", "256")
 
@@ -73,7 +73,12 @@ def is_old(environment: Mapping[str, str] = os.environ) -> bool:
 
     tmux, whose TERM is often screen, understands more.
     """
-    return "TMUX" not in environment and environment.get("TERM", "").startswith(_OLD)
+    return not _is_tmux(environment) and environment.get("TERM", "").startswith(_OLD)
+
+
+def _is_tmux(environment: Mapping[str, str]) -> bool:
+    """Whether tmux reads what is written: a GNU screen that was started in it has both marks."""
+    return "TMUX" in environment and "STY" not in environment
 
 
 def has_clipboard(environment: Mapping[str, str] = os.environ) -> bool:

@@ -30,7 +30,7 @@ from chopper_tui.config import Config, saved_splits
 from chopper_tui.draw.charts import draw
 from chopper_tui.keymap import SCREENS
 from chopper_tui.opening import Opening
-from chopper_tui.terminal import prepare_environment
+from chopper_tui.terminal import is_old, prepare_environment
 from chopper_tui.widgets.cards import CardsPane
 from chopper_tui.widgets.chart_panes import SignalPane
 from chopper_tui.widgets.dialogs import Chooser
@@ -460,6 +460,10 @@ def test_gnu_screen_has_256_colours() -> None:
     inherited = {"TERM": "screen", "COLORTERM": "truecolor"}
     prepare_environment(inherited)
     assert inherited["TEXTUAL_COLOR_SYSTEM"] == "256"
+    within = {**inherited, "TMUX": "x", "STY": "1.pts-0.node"}
+    assert is_old(within)
+    prepare_environment(within)
+    assert within["TEXTUAL_COLOR_SYSTEM"] == "256"
     tmux = {"TERM": "screen", "COLORTERM": "truecolor", "TMUX": "x"}
     prepare_environment(tmux)
     assert "TEXTUAL_COLOR_SYSTEM" not in tmux
