@@ -50,6 +50,8 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
     """Whether the first signal alone has a chart beside the table."""
     spark_columns = 1
     """How many of the signals may have a column of sparklines."""
+    _has_unpainted = False
+    """Whether sparklines may be drawn that are not on the screen."""
     full_names = False
     marked: frozenset[str] = frozenset()
     """The labels of marked rows."""
@@ -305,8 +307,13 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
         self, columns: Sequence[Sparks | LaneLines], rows: range, around: range
     ) -> None:
         wanted = [sparks.missing(rows) for sparks in columns]
+        if self._has_unpainted:
+            # The thread of a worker that was cancelled has drawn them all the same.
+            wanted = [list(rows) for _ in columns]
         if any(wanted):
+            self._has_unpainted = True
             await run_in_thread(_draw, columns, rows)
+            self._has_unpainted = False
             if columns is self.sparks and self.layout_plan is not None:
                 self.refresh(*self._regions_of(wanted))
                 self.refresh(*self._regions_of([[self.scroll_offset.y - 1]] * len(columns)))

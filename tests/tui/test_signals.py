@@ -22,6 +22,7 @@ from chopper_core.views.query import query
 from chopper_tui import screen_data as looks
 from chopper_tui.draw.figures import Figure, detail, figures_of
 from chopper_tui.widgets import chart_panes as track_chart
+from chopper_tui.widgets import frame_table
 from chopper_tui.widgets.chart_panes import SignalPane
 from chopper_tui.widgets.detail import GpuPane, _rooms, full_detail
 from chopper_tui.widgets.dialogs import Chooser
@@ -267,3 +268,29 @@ async def test_a_chart_that_is_hidden_meanwhile_is_drawn_when_it_is_shown_again(
         assert at.path == ("1",)
         drawn = at.explore.query(track_chart.SignalPane).first()
         assert drawn.display and any("MHz" in text for line in drawn.drawn for text, _ in line)
+
+
+async def test_sparklines_of_a_cancelled_worker_are_painted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its thread draws them all the same: the worker after it finds nothing missing."""
+    async with explorer((120, 40), measured_run()) as at:
+        shown, table = at.text(), at.explore.table
+
+        async def drawn_and_cancelled(work: Callable[..., None], *given: object) -> None:
+            work(*given)
+            raise asyncio.CancelledError
+
+        for sparks in table.sparks:
+            sparks.drawn.clear()
+        table.refresh()
+        await at.settle()
+        assert at.text() != shown
+        monkeypatch.setattr(frame_table, "run_in_thread", drawn_and_cancelled)
+        table._fill_sparks()
+        await at.settle()
+        assert at.text() != shown and all(sparks.drawn for sparks in table.sparks)
+        monkeypatch.undo()
+        table._fill_sparks()
+        await at.settle()
+        assert at.text() == shown
