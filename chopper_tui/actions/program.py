@@ -11,10 +11,10 @@ from chopper_core.model.view import View
 from chopper_core.util.errors import UsageError
 from chopper_tui.completions import address_completions, arguments_of, completions
 from chopper_tui.keymap import CHOPPER, action, find_command
-from chopper_tui.widgets.pane import DrawingApp
 
 if TYPE_CHECKING:
     from chopper_tui.screen import Explorer
+    from chopper_tui.widgets.pane import DrawingApp
 
 
 @action(CHOPPER, ":", title="Command line", hint="cmd", while_busy=True)
@@ -94,7 +94,7 @@ def theme(screen: Explorer, argument: str) -> None:
 def redraw(screen: Explorer, _: str) -> None:
     """Draw the whole screen again."""
     screen.app.clear_notifications()
-    cast(DrawingApp, screen.app).redraw()
+    cast("DrawingApp", screen.app).redraw()
 
 
 @action(CHOPPER, title="Return to a crash")
