@@ -28,6 +28,9 @@ _OF_JOB: Final = 0.9
 _M_ARENA_MAX: Final = -8
 """Of mallopt(3), in glibc; elsewhere it does nothing."""
 _CGROUP: Final = Path("/sys/fs/cgroup")
+_OWN_GROUPS: Final = Path("/proc/self/cgroup")
+_NO_LIMIT: Final = 1 << 60
+"""The first version of cgroups writes about so many bytes for none."""
 
 _limit = 0
 _is_asked = False
@@ -97,25 +100,33 @@ def worker_limit(workers: int, largest_bytes: int) -> tuple[int, int]:
 
 
 def job_limit() -> int:
-    """The limit of the job's cgroup in bytes; 0: none."""
-    for name in ("memory.max", "memory/memory.limit_in_bytes"):
-        try:
-            text = (_own_group() / name).read_text().strip()
-        except OSError:
-            continue
-        if text.isdecimal() and int(text) < 1 << 60:
-            return int(text)
-    return 0
+    """The lowest limit of the job's cgroup and of those around it in bytes; 0: none."""
+    found = []
+    for mount, own, name in _groups():
+        for group in (mount / own, *(mount / own).parents):
+            with suppress(OSError):
+                text = (group / name).read_text().strip()
+                if text.isdecimal() and int(text) < _NO_LIMIT:
+                    found.append(int(text))
+            if group == mount:
+                break
+    return min(found, default=0)
 
 
-def _own_group() -> Path:
-    """The folder of this process's cgroup (v2)."""
+def _groups() -> list[tuple[Path, str, str]]:
+    """(where a hierarchy is mounted, this process's group there, its limit's file): v1, v2."""
     try:
-        line = Path("/proc/self/cgroup").read_text().splitlines()[-1]
-    except (OSError, IndexError):
-        return _CGROUP
-    own = _CGROUP / line.rpartition(":")[2].lstrip("/")
-    return own if (own / "memory.max").exists() else _CGROUP
+        lines = _OWN_GROUPS.read_text().splitlines()
+    except OSError:
+        lines = []
+    groups = []
+    for line in lines:
+        _, controllers, own = (*line.split(":", 2), "", "")[:3]
+        if "memory" in controllers.split(","):
+            groups.append((_CGROUP / "memory", own.lstrip("/"), "memory.limit_in_bytes"))
+        elif not controllers:
+            groups.append((_CGROUP, own.lstrip("/"), "memory.max"))
+    return groups
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
@@ -153,7 +164,7 @@ def _said() -> str:
         return f"--max-memory allows ({_megabytes(_limit)}); give more, or less to read"
     for name, option in (("RLIMIT_AS", "v"), ("RLIMIT_DATA", "d")):
         soft, _ = resource.getrlimit(getattr(resource, name))
-        if soft not in (resource.RLIM_INFINITY, -1):
+        if soft not in (resource.RLIM_INFINITY, -1, _limit):
             return f"this shell allows ({_megabytes(soft)}, ulimit -{option})"
     if _limit:
         return f"this job has ({_megabytes(job_limit())})"

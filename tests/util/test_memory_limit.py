@@ -50,6 +50,55 @@ def test_what_is_no_size_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("groups", "limits", "expected"),
+    [
+        ("0::/job/step", {"job/memory.max": "5000", "job/step/memory.max": "max"}, 5000),
+        ("0::/job", {"memory.max": "9000", "job/memory.max": "max"}, 9000),
+        ("0::/", {}, 0),
+        ("9:cpu:/job\n4:memory:/job\n0::/job", {"memory/job/memory.limit_in_bytes": "7000"}, 7000),
+        ("4:memory:/elsewhere", {"memory/memory.limit_in_bytes": str(2**63 - 4096)}, 0),
+        ("4:memory:/elsewhere", {"memory/memory.limit_in_bytes": "800"}, 800),
+        ("nonsense\n", {}, 0),
+    ],
+)
+def test_the_limit_of_a_job_is_the_lowest_of_its_cgroups(
+    groups: str,
+    limits: dict[str, str],
+    expected: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    own = tmp_path / "cgroup"
+    own.write_text(groups)
+    for name, text in limits.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text + "\n")
+    monkeypatch.setattr(memory, "_OWN_GROUPS", own)
+    monkeypatch.setattr(memory, "_CGROUP", tmp_path)
+    assert memory.job_limit() == expected
+
+
+def test_a_run_in_a_real_cgroup_ends_in_a_sentence(tmp_path: Path) -> None:
+    group = Path("/sys/fs/cgroup/memory/chopper-test")
+    try:
+        group.mkdir()
+        (group / "memory.limit_in_bytes").write_text("260000000")
+    except OSError:
+        pytest.skip("no memory cgroup can be made here")
+    enter = f'echo 0 > {group}/cgroup.procs; exec {sys.executable} -m chopper_tui ingest "$@"'
+    try:
+        done = subprocess.run(
+            ["sh", "-c", enter, "-", str(ROOT / "demo_data" / "fsdp2"), "-o", str(tmp_path / "s")],
+            capture_output=True, text=True, cwd=ROOT, timeout=120, check=False,
+        )  # fmt: skip
+    finally:
+        group.rmdir()
+    assert done.returncode == 1, done.stderr
+    assert "than this job has (260 MB)" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
     ("limit", "largest", "expected"),
     [(0, 10**9, (8, 0)), (10**9, 0, (7, 10**9)), (400, 0, (2, 0)), (300, 0, (1, 0)),
      (2000, 1000, (3, 0)), (500, 5000, (1, 0))],
