@@ -156,6 +156,8 @@ class Composition(Struct, frozen=True, eq=False, tag=True):
     """The wholes: a second one is what the first is compared with."""
     series: tuple[Series, ...]
     """The parts, which add up to their whole."""
+    reduction: str = ""
+    """How the wholes were made, such as `mean`: shown beside them where the title has no room."""
 
 
 class Card(Struct, frozen=True):

@@ -66,7 +66,9 @@ def _draw(picture: Composition, width: int, glyphs: Glyphs, most: int = UNLIMITE
     names = [clean(label) for label in picture.labels] if many else [""]
     # A baseline is above that which is compared with it, as in a sentence.
     order = range(len(names) - 1, -1, -1)
-    texts = [_number(whole, picture.unit) for whole in wholes.tolist()]
+    has_title = width >= _WITH_TIMES_FROM
+    word = f"{picture.reduction} " if picture.reduction and not has_title else ""
+    texts = [word + _number(whole, picture.unit) for whole in wholes.tolist()]
     label_width = max(map(cell_width, names)) if many else 0
     value_width = max(map(len, texts)) + 1
     room = max(width - value_width - (label_width + 1 if many else 0), 1)
@@ -79,7 +81,7 @@ def _draw(picture: Composition, width: int, glyphs: Glyphs, most: int = UNLIMITE
         value = (texts[row].rjust(value_width + room - used), "strong")
         lines.append([*label, *bar, value])
     entries = _entries(picture, numbers, wholes, width, looks)
-    if width >= _WITH_TIMES_FROM:
+    if has_title:
         lines.insert(0, [(clean(picture.title), "strong")])
     sizes = [np.abs(series.numbers).max() for series in picture.series]
     for smallest in sorted(entries, key=lambda each: sizes[each.place]):

@@ -324,7 +324,7 @@ def _composition(step: Step, base: Step | None) -> Composition:
         for name, title in titles_of(parts[0]).items()
         if any(own[name][0] for own in parts)
     )
-    return Composition(f"mean {step.word} of a GPU", unit, _sides(step, base), series)
+    return Composition(f"mean {step.word} of a GPU", unit, _sides(step, base), series, "mean")
 
 
 def _sides(step: Step, base: Step | None) -> tuple[str, ...]:
