@@ -73,6 +73,7 @@ def test_it_is_read_within_the_limit(plain: Path, is_packed: bool) -> None:
     ]
 
 
+@pytest.mark.sweep
 def test_the_limit_is_too_low_for_all_at_once(plain: Path) -> None:
     done = run_limited(IMPORTS, WHOLE, plain, HEADROOM_MB)
     assert done.returncode != 0 and "MemoryError" in done.stderr

@@ -164,8 +164,9 @@ def assert_fits(lines: list[Line], width: int, height: int) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.few(4)
 @pytest.mark.parametrize("kind", DRAWERS, ids=lambda kind: kind.__name__)
-@settings(max_examples=20, deadline=None, report_multiple_bugs=False)
+@settings(report_multiple_bugs=False)
 @given(data=st.data())
 def test_any_figures_are_drawn_within_the_canvas(kind: type, data: st.DataObject) -> None:
     assert set(KINDS) == set(DRAWERS) == set(get_args(Chart))
@@ -193,7 +194,7 @@ def test_any_figures_are_drawn_within_the_canvas(kind: type, data: st.DataObject
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@settings(max_examples=20, deadline=None, report_multiple_bugs=False)
+@settings(report_multiple_bugs=False)
 @given(data=st.data())
 def test_any_signal_is_drawn_within_its_pane(data: st.DataObject) -> None:
     begin, length = data.draw(TIMES), max(data.draw(TIMES), 1)
@@ -212,7 +213,6 @@ def test_any_signal_is_drawn_within_its_pane(data: st.DataObject) -> None:
 
 
 @given(low=FIGURES, span=FIGURES, most=st.integers(0, 99))
-@settings(max_examples=20)
 def test_ticks_are_few_and_short(low: float, span: float, most: int) -> None:
     low, span = (0.0 if not abs(each) < 1e100 else each for each in (low, span))
     places = ticks(low, low + abs(span), most)

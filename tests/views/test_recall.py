@@ -66,7 +66,7 @@ MORE = (
 )
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "cause", [*FAST, *(pytest.param(each, marks=pytest.mark.sweep) for each in MORE)]
 )
