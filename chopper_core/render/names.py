@@ -71,9 +71,6 @@ def fitting_names(names: tuple[str, ...], width: int, glyphs: Glyphs) -> tuple[s
     """
     short = {name: elide(name, width, glyphs) for name in names}
     cut = [name for name, text in short.items() if text != name]
-    alike = len(set(short.values())) < len(short)
-    if alike and all(map(_PLAIN.fullmatch, cut)) and (less := _without_ends(cut, width, glyphs)):
-        return tuple(less.get(name, name) for name in names)
     for kind in (_template, short.__getitem__):
         kinds: dict[str, list[str]] = defaultdict(list)
         for name in cut:
@@ -81,6 +78,8 @@ def fitting_names(names: tuple[str, ...], width: int, glyphs: Glyphs) -> tuple[s
         for several in kinds.values():
             if len(several) > 1 and width >= _MIN_DIFFERENCE_WIDTH:
                 _show_difference(several, 0, width, glyphs, short)
+    if len(set(short.values())) < len(short) and all(map(_PLAIN.fullmatch, cut)):
+        short |= _without_ends(cut, width, glyphs)
     return tuple(short[name] for name in names)
 
 
