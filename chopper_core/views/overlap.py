@@ -8,6 +8,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.metrics import METRICS, Metric, Values, column, numbered, worded
+from chopper_core.metrics.metric import quotient
 from chopper_core.model.charts import Chart, LineChart, Series
 from chopper_core.model.run import Run
 from chopper_core.model.table import LEVELS, NO_LABEL
@@ -18,7 +19,7 @@ from chopper_core.util.arrays import Index, Int64
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import quantiles_along, quantiles_of, stable_order
 from chopper_core.views.shared.instances import Effect, Overlaps, effect, overlaps_in
-from chopper_core.views.shared.table_view import child_of
+from chopper_core.views.shared.table_view import Rows, child_of, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec, any_level
 
 SPEC: Final = ViewSpec(
@@ -160,15 +161,18 @@ def answer(run: Run, view: View) -> ViewResult:
 
 
 def _together(run: Run, view: View, found: Overlaps, by: str) -> ViewResult:
+    if view.stat and view.over and set(view.over) != set(_LEVELS):
+        raise UsageError(
+            f"the view overlap has one instance per {', '.join(_LEVELS)}; it takes no other over="
+        )
     codes, owner = found.ranked(by)
     count = len(codes)
     labels = [run.table.text_of(by, code) for code in codes.tolist()]
-    known = effect(found, owner, count)
-    metrics, figures, totals = _figures(run, view, found, owner, count, by)
+    figures, known = _figures(found, owner, count, view.stat), effect(found, owner, count)
     spread = 100.0 * quantiles_of(found.share, owner, count, (0.05, 0.5, 0.95))
+    instances = figures[0][1].numbers
     own: Own = [
-        (metrics[0], figures[0]),
-        (metrics[1], figures[1]),
+        *figures[1:3],
         (SLOWDOWN, numbered(known.slowdown)),
         (COST, numbered(known.cost_ns)),
         (PEARSON, numbered(known.pearson)),
@@ -176,21 +180,21 @@ def _together(run: Run, view: View, found: Overlaps, by: str) -> ViewResult:
         (MEDIAN, numbered(spread[:, 1])),
         (P5, numbered(spread[:, 0])),
         (P95, numbered(spread[:, 2])),
-        (INSTANCES, Values(np.bincount(owner, minlength=count))),
-        (metrics[2], figures[2]),
-        (metrics[3], figures[3]),
+        figures[0],
+        *figures[3:],
     ]
-    return ViewResult(
-        level=by,
-        labels=labels,
-        columns=tuple(own),
-        opens=lambda row: (
-            replace(child_of(view, by, labels[row]), name=view.name, by=INSTANCE)
-            if own[9][1].numbers[row] <= _MAX_LISTED
-            else replace(child_of(view, by, labels[row]), name=view.name)
-        ),
-        total=totals,
-        shown=tuple(metric.name for metric, values in own if values.present().any()),
+
+    def opens(row: int) -> View:
+        child = replace(child_of(view, by, labels[row]), name=view.name)
+        return replace(child, by=INSTANCE) if instances[row] <= _MAX_LISTED else child
+
+    return table_view(
+        view,
+        Rows(by, labels),
+        own,
+        _totals(found, view.stat),
+        opens=opens,
+        shown=[metric.name for metric, values in own if values.present().any()],
         over=_LEVELS,
         sort="-instance_ns" if by == "operation" else "",
         headline=_headline(found, by, labels, known),
@@ -199,60 +203,39 @@ def _together(run: Run, view: View, found: Overlaps, by: str) -> ViewResult:
     )
 
 
-def _figures(
-    run: Run, view: View, found: Overlaps, owner: Index, count: int, by: str
-) -> tuple[list[Metric], list[Values], dict[str, int | float]]:
-    """Overlap with collectives, with copies too, time, overlapped time; and their totals.
-
-    With a statistic they are the statistic over the instances.
-    """
+def _figures(found: Overlaps, owner: Index, count: int, stat: str = "") -> Own:
+    """The number of instances, their overlap with collectives and with copies too, their time and
+    overlapped time, of the rows to which `owner` gives them; with a statistic that over them."""
     metrics = [OVERLAP, WITH_COPIES, TIME, BESIDE]
-    if not view.stat:
+    number = (INSTANCES, Values(np.bincount(owner, minlength=count)))
+    if not stat:
         elapsed, beside, masked = (
             _summed(owner, count, each)
             for each in (found.elapsed_ns, found.comm_ns, found.masked_ns)
         )
-        shares = [_percent(beside, elapsed), _percent(masked, elapsed)]
-        return metrics, [*shares, Values(elapsed), Values(beside)], _totals(found)
-    if view.over and set(view.over) != set(_LEVELS):
-        raise UsageError(
-            f"the view overlap has one instance per {', '.join(_LEVELS)}; it takes no other over="
-        )
+        shares = [quotient(part, elapsed, 100.0) for part in (beside, masked)]
+        sums = [*shares, Values(elapsed), Values(beside)]
+        return [number, *zip(metrics, sums, strict=True)]
     order = stable_order(owner)
-    own = (
+    each = (
         numbered(100.0 * found.share),
         numbered(100.0 * found.masked_share),
         Values(found.elapsed_ns),
         Values(found.comm_ns),
     )
-    together = np.zeros(len(found), np.intp)
-    whole = [reduced(view.stat, each, together, 1).at(0) for each in own]
-    total: dict[str, int | float] = {INSTANCES.name: len(found)}
-    total |= {m.name: v for m, v in zip(metrics, whole, strict=True) if v is not None}
-    figures = [reduced(view.stat, each.take(order), owner[order], count) for each in own]
-    return [named(each, view.stat) for each in metrics], figures, total
+    return [number] + [
+        (named(metric, stat), reduced(stat, values.take(order), owner[order], count))
+        for metric, values in zip(metrics, each, strict=True)
+    ]
+
+
+def _totals(found: Overlaps, stat: str = "") -> Own:
+    """The figures of all instances as one row."""
+    return _figures(found, np.zeros(len(found), np.intp), 1, stat)
 
 
 def _summed(owner: Index, count: int, values: Int64) -> Int64:
     return np.bincount(owner, weights=values, minlength=count).astype(np.int64)
-
-
-def _percent(part: Int64, whole: Int64) -> Values:
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return numbered(np.where(whole > 0, 100.0 * part / whole, np.nan))
-
-
-def _totals(found: Overlaps) -> dict[str, int | float]:
-    elapsed = int(found.elapsed_ns.sum())
-    total: dict[str, int | float] = {
-        INSTANCES.name: len(found),
-        TIME.name: elapsed,
-        BESIDE.name: int(found.comm_ns.sum()),
-    }
-    if elapsed:
-        total[OVERLAP.name] = 100.0 * float(found.comm_ns.sum()) / elapsed
-        total[WITH_COPIES.name] = 100.0 * float(found.masked_ns.sum()) / elapsed
-    return total
 
 
 def _one_by_one(run: Run, view: View, found: Overlaps) -> ViewResult:
@@ -286,12 +269,12 @@ def _one_by_one(run: Run, view: View, found: Overlaps) -> ViewResult:
         path = tuple(texts[level][row] for level in _LEVELS)
         return View(view.run, path, order, signal=view.signal, overrides=view.overrides)
 
-    return ViewResult(
-        level=INSTANCE,
-        labels=texts["operation"],
-        columns=tuple(own),
+    return table_view(
+        view,
+        Rows(INSTANCE, texts["operation"]),
+        own,
+        _totals(found),
         opens=opens,
-        total=_totals(found),
         headline=(_overall(found),),
         notes=_notes(found),
         charts=(_cumulative(found), *_against_duration(run, found)),
@@ -299,12 +282,10 @@ def _one_by_one(run: Run, view: View, found: Overlaps) -> ViewResult:
 
 
 def _overall(found: Overlaps) -> str:
-    total = _totals(found)
-    text = (
-        f"communication overlaps with {total.get(OVERLAP.name, 0.0):.1f} % of the operations' time"
-    )
+    share, with_copies = (values.at(0) or 0.0 for _, values in _totals(found)[1:3])
+    text = f"communication overlaps with {share:.1f} % of the operations' time"
     if (found.masked_ns != found.comm_ns).any():
-        text += f", with FSDP's copies {total[WITH_COPIES.name]:.1f} %"
+        text += f", with FSDP's copies {with_copies:.1f} %"
     return text
 
 

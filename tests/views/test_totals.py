@@ -87,6 +87,24 @@ def test_the_total_of_a_statistic_is_that_of_the_instances_of_all_rows(
         assert np.array_equal(np.sort(result.nodes.rows), np.sort(whole.rows))
 
 
+@pytest.mark.few(12)
+@pytest.mark.parametrize(("name", "by"), SPLITS)
+@pytest.mark.parametrize("stat", ["", "max"])
+def test_the_total_of_one_row_is_that_row(run: Run, name: str, by: str, stat: str) -> None:
+    for path, tokens in product((("5",), ("5", "11")), ("", "tokens:8192")):
+        view = View("R", path, name=name, by=by, stat=stat, of=tokens)
+        try:
+            frame = query(run, view)
+        except ChopperError:
+            continue
+        if len(frame) != 1 or frame.hidden:
+            continue
+        row = frame.row(0)
+        for each, total in frame.total.items():
+            if total is not None:
+                assert row[each] == pytest.approx(total), (frame.address, each)
+
+
 TREES = [
     *[(name,) for name in ("gpu", "iteration", "phase", "layer", "operation", "kernel")],
     ("gpu", "kernel"),

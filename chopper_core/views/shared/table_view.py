@@ -28,11 +28,21 @@ _MANTISSA_BITS: Final = 8
 _MAX_SIZE_CLASSES: Final = 1 << 20
 
 
-class Partition(Struct, frozen=True, eq=False):
-    """Activities divided into rows: each is in one row."""
+class Rows(Struct, frozen=True, eq=False):
+    """What the rows are; those that divide no activities have no column of the registry."""
 
     level: str
     labels: list[str]
+
+    @property
+    def groups(self) -> tuple[Groups | None, Groups | None]:
+        """The activities of each row, and those of all rows as one group."""
+        return None, None
+
+
+class Partition(Rows, frozen=True, eq=False):
+    """Activities divided into rows: each is in one row."""
+
     nodes: Groups
     """The activities of each row."""
     whole: Groups
@@ -45,6 +55,11 @@ class Partition(Struct, frozen=True, eq=False):
         labels = [tree.table.text_of(level, code) for code in nodes.codes(level).tolist()]
         return cls(level, labels, nodes, tree.node(view.path))
 
+    @property
+    def groups(self) -> tuple[Groups | None, Groups | None]:
+        """The activities of each row, and those of all rows as one group."""
+        return self.nodes, self.whole
+
     def scope(self, run: Run) -> Scope:
         """The rows, to compute metrics of."""
         return Scope(self.nodes, self.whole, run.origin_ns, run.hardware, run.measured)
@@ -56,21 +71,24 @@ class Partition(Struct, frozen=True, eq=False):
 
 def table_view(
     view: View,
-    rows: Partition,
+    rows: Rows,
     columns: Figures,
     whole: Figures = (),
     *,
     opens: Callable[[int], View] | None = None,
     sort: str = "",
     shown: Sequence[str] = (),
+    over: tuple[str, ...] = (),
     headline: tuple[str, ...] = (),
     notes: tuple[str, ...] = (),
     charts: tuple[Chart, ...] = (),
 ) -> ViewResult:
-    """The result of a view whose rows divide activities; each row opens its part of the tree.
+    """The result of a view whose rows divide activities, instances or steps.
 
-    `whole` has columns of the activities of all rows as one group, with one value each.
+    `whole` has columns of all rows as one group, with one value each: the total row. Where `opens`
+    doesn't say otherwise, a row opens its part of the tree.
     """
+    nodes, whole_of_rows = rows.groups
     return ViewResult(
         level=rows.level,
         labels=rows.labels,
@@ -79,8 +97,9 @@ def table_view(
         total=total_row(columns, whole),
         sort=sort,
         shown=tuple(shown),
-        nodes=rows.nodes,
-        whole=rows.whole,
+        nodes=nodes,
+        whole=whole_of_rows,
+        over=over,
         headline=headline,
         notes=notes,
         charts=charts,

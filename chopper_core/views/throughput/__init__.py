@@ -6,6 +6,7 @@ import re
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.metrics import Metric, Values, column, numbered, worded
@@ -15,10 +16,10 @@ from chopper_core.model.table import PHASES
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View, pivot
 from chopper_core.query.derived import named, reduced_along
-from chopper_core.util.arrays import Float64, Index
+from chopper_core.util.arrays import Float64, Mask, Numbers
 from chopper_core.util.errors import UsageError
 from chopper_core.util.grouping import distinct, median_of, medians_along
-from chopper_core.views.shared.table_view import child_of
+from chopper_core.views.shared.table_view import Rows, child_of, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec
 from chopper_core.views.throughput.parts import PARTS, Steps, steps_of
 
@@ -136,7 +137,6 @@ SPEC: Final = ViewSpec(
 def answer(run: Run, view: View) -> ViewResult:
     """The steps of the scope by iteration, GPU or part of their time."""
     by = view.by or "iteration"
-    along = run.table.coordinates
     over = _OVER.get(by, _OVER["gpu"])
     if view.over and set(view.over) != set(over):
         raise UsageError(
@@ -144,19 +144,17 @@ def answer(run: Run, view: View) -> ViewResult:
             "other over="
         )
     steps = steps_of(run, view, given_tokens(view.of))
-    if by in along:
-        labels, own, total = _by_coordinate(run, steps, view)
+    if by == "part":
+        labels, own, whole = _by_part(steps, view.stat)
     else:
-        make = {"iteration": _by_iteration, "gpu": _by_gpu, "part": _by_part}[by]
-        labels, own, total = make(steps, view.stat)
-    known = [metric.name for metric, values in own if values.present().any()]
-    return ViewResult(
-        level=by,
-        labels=labels,
-        columns=tuple(own),
+        labels, own, whole = _by_step(run, steps, by, view.stat)
+    return table_view(
+        view,
+        Rows(by, labels),
+        own,
+        whole,
         opens=lambda row: _opens(view, by, labels[row]),
-        total=total,
-        shown=tuple(known),
+        shown=[metric.name for metric, values in own if values.present().any()],
         over=over,
         headline=_headline(steps),
         notes=_notes(run, view, steps),
@@ -191,41 +189,125 @@ def given_tokens(text: str) -> int | None:
     return int(match[1])
 
 
-Columns = tuple[list[str], list[tuple[Metric, Values]], dict[str, int | float]]
+Table = tuple[list[str], list[tuple[Metric, Values]], list[tuple[Metric, Values]]]
+"""Labels, columns of the rows, and columns of all rows as one."""
 
 
-def _by_iteration(steps: Steps, stat: str) -> Columns:
-    times = steps.times_ns
-    slowest = times.argmax(axis=0)
-    tokens = steps.tokens.mean(axis=0)
-    steady = steps.steady
-    rate = np.where(steady, 1e9 * tokens / np.maximum(steps.slowest_ns, 1), np.nan)
-    least = np.where(steps.there, times, np.iinfo(np.int64).max).min(axis=0)
-    took = Values(steps.slowest_ns)
-    spread = np.where(steady, 100.0 * (steps.slowest_ns - least) / np.maximum(least, 1), np.nan)
-    means = steps.parts_ns.sum(axis=0) / np.maximum(steps.there.sum(axis=0), 1)[:, None]
+class _Instances(Struct, frozen=True, eq=False):
+    """The instances of each row: the GPUs of an iteration, or the steady iterations of GPUs."""
+
+    times_ns: Float64
+    """Rows x instances; NaN where a GPU lacks the iteration."""
+    tokens: Float64
+    """Rows x instances; NaN where unknown."""
+    parts_ns: Float64
+    """Rows x instances x parts."""
+
+    def together(self, rows: Mask) -> _Instances:
+        """Those of some rows as one row."""
+        return _Instances(
+            self.times_ns[rows].reshape(1, -1),
+            self.tokens[rows].reshape(1, -1),
+            self.parts_ns[rows].reshape(1, -1, len(PARTS)),
+        )
+
+    def spread_pct(self) -> Float64:
+        """The longest less the shortest time of each row, in % of the shortest."""
+        least = np.fmin.reduce(self.times_ns, axis=1)
+        most = np.fmax.reduce(self.times_ns, axis=1)
+        return np.asarray(100.0 * (most - least) / np.maximum(least, 1))
+
+
+def _figures(
+    time: Metric, typical_ns: Numbers, each: _Instances, used: list[int], stat: str
+) -> list[tuple[Metric, Values]]:
+    """Time, rate, tokens and parts of rows, or of all rows as one."""
+    tokens = each.tokens.mean(axis=1)
+    took = typical_ns
     if stat:
-        took = numbered(reduced_along(stat, np.where(steps.there, times, np.nan)))
-        there = steps.there[:, :, None]
-        means = reduced_along(stat, np.where(there, steps.parts_ns, np.nan))
-    own: list[tuple[Metric, Values]] = [
-        (_stated(ITERATION, stat), took),
-        (RATE, numbered(rate)),
-        (STATE, worded(["steady" if whole else "cut" for whole in steady.tolist()])),
-        (SLOWEST, worded([f"GPU {steps.gpus[row]}" for row in slowest.tolist()])),
-        (SPREAD, numbered(spread)),
-        (TOKENS_IN, _counted(np.where(steady, tokens, np.nan))),
-        (SPAN, Values(steps.span_ns.max(axis=0))),
-        *_part_columns(steps, means, stat),
+        took = reduced_along(stat, each.times_ns.T)
+        parts = reduced_along(stat, np.moveaxis(each.parts_ns, 1, 0))
+    else:
+        known = np.isfinite(each.times_ns)
+        with np.errstate(invalid="ignore"):
+            parts = np.where(known[:, :, None], each.parts_ns, 0.0).sum(axis=1)
+            parts /= known.sum(axis=1)[:, None]
+
+    def stated(metric: Metric) -> Metric:
+        return named(metric, stat) if stat else metric
+
+    return [
+        (stated(time), numbered(took)),
+        (RATE, numbered(1e9 * tokens / np.maximum(typical_ns, 1))),
+        (TOKENS_IN, _counted(tokens)),
+        *((stated(PART_COLUMNS[place]), numbered(parts[:, place])) for place in used),
     ]
-    total: dict[str, int | float] = {}
+
+
+def _by_step(run: Run, steps: Steps, by: str, stat: str) -> Table:
+    """A row per iteration, GPU or coordinate: the time of its slowest GPU, means of the rest."""
+    typical_ns: Numbers
+    if by == "iteration":
+        labels, time, counted = list(map(str, steps.iterations)), ITERATION, steps.steady
+        typical_ns, each = steps.slowest_ns, _of_iterations(steps)
+    else:
+        labels, time, each = _of_gpus(run, steps, by)
+        time = ITERATION if stat else time
+        typical_ns, counted = medians_along(each.times_ns, axis=1), np.ones(len(labels), np.bool_)
+    used = _used(steps)
+    own = _figures(time, typical_ns, each, used, stat)
+    spread = (SPREAD, numbered(np.where(counted, each.spread_pct(), np.nan)))
+    if by == "iteration":
+        slowest = steps.times_ns.argmax(axis=0).tolist()
+        own[2:3] = [
+            (STATE, worded(["steady" if whole else "cut" for whole in counted.tolist()])),
+            (SLOWEST, worded([f"GPU {steps.gpus[place]}" for place in slowest])),
+            spread,
+            own[2],
+            (SPAN, Values(steps.span_ns.max(axis=0))),
+        ]
+    else:
+        own.insert(2, spread)
+    if not steps.steady.any():
+        return labels, own, []
+    typical = np.array([median_of(steps.slowest_ns[steps.steady])])
+    return labels, own, _figures(time, typical, each.together(counted), used, stat)
+
+
+def _of_iterations(steps: Steps) -> _Instances:
+    there = steps.there
+    return _Instances(
+        np.where(there, steps.times_ns, np.nan).T,
+        np.where(steps.steady, steps.tokens, np.nan).T,
+        np.moveaxis(np.where(there[:, :, None], steps.parts_ns, np.nan), 1, 0),
+    )
+
+
+def _of_gpus(run: Run, steps: Steps, by: str) -> tuple[list[str], Metric, _Instances]:
+    """The steady iterations of each GPU, or of the GPUs of each coordinate."""
+    if by == "gpu":
+        labels, time = list(map(str, steps.gpus)), MEDIAN
+        members = list(np.arange(len(labels))[:, None])
+    else:
+        codes = run.table.coordinates[by][steps.gpus]
+        parts = distinct(codes).tolist()
+        labels = [run.table.text_of(by, code) for code in parts]
+        members = [np.flatnonzero(codes == code) for code in parts]
+        whose = "of the slowest GPU of the row"
+        time = replace(
+            MEDIAN, definition=f"The median over the steady iterations, {whose}. {_TIME}"
+        )
+    steady = steps.steady
     if steady.any():
-        total[ITERATION.name] = median_of(steps.slowest_ns[steady])
-        if stat:
-            total[ITERATION.name] = float(reduced_along(stat, times[:, steady].ravel()[:, None])[0])
-        if np.isfinite(found := _rate(steps)):
-            total[RATE.name] = found
-    return [str(number) for number in steps.iterations], own, total
+        each = _Instances(
+            np.stack([steps.times_ns[own][:, steady].max(axis=0) for own in members]),
+            np.stack([steps.tokens[own][:, steady].mean(axis=0) for own in members]),
+            np.stack([steps.parts_ns[own][:, steady].mean(axis=0) for own in members]),
+        )
+    else:
+        unknown = np.full((len(labels), 1, len(PARTS)), np.nan)
+        each = _Instances(unknown[:, :, 0], unknown[:, :, 0], unknown)
+    return labels, time, each
 
 
 def _counted(numbers: Float64) -> Values:
@@ -236,91 +318,27 @@ def _counted(numbers: Float64) -> Values:
     return numbered(numbers)
 
 
-def _stated(metric: Metric, stat: str) -> Metric:
-    return named(metric, stat) if stat else metric
-
-
-def _part_columns(steps: Steps, numbers: Float64, stat: str) -> list[tuple[Metric, Values]]:
-    """The columns of the parts that take any time, from rows x parts."""
-    return [
-        (_stated(PART_COLUMNS[place], stat), numbered(numbers[:, place])) for place in _used(steps)
-    ]
-
-
-def _by_coordinate(run: Run, steps: Steps, view: View) -> Columns:
-    """A row per coordinate: times of its slowest GPU, means of its GPUs for all else."""
-    codes = run.table.coordinates[view.by][steps.gpus]
-    parts = distinct(codes).tolist()
-    labels = [run.table.text_of(view.by, code) for code in parts]
-    members = [np.flatnonzero(codes == code) for code in parts]
-    _, own, total = _rows_of_gpus(steps, members, view.stat)
-    whose = "of the slowest GPU of the row"
-    slowest = replace(MEDIAN, definition=f"The median over the steady iterations, {whose}. {_TIME}")
-    return labels, [(slowest if m.name == MEDIAN.name else m, values) for m, values in own], total
-
-
-def _by_gpu(steps: Steps, stat: str) -> Columns:
-    return _rows_of_gpus(steps, [np.array([at]) for at in range(len(steps.gpus))], stat)
-
-
-def _rows_of_gpus(steps: Steps, members: list[Index], stat: str) -> Columns:
-    """A row per GPU, or per set of GPUs that take as long as the slowest of them."""
-    steady = steps.steady
-    times = np.stack([steps.times_ns[own][:, steady].max(axis=0) for own in members])
-    tokens = np.stack([steps.tokens[own][:, steady].mean(axis=0) for own in members])
-    parts = np.stack([steps.parts_ns[own][:, steady].mean(axis=0) for own in members])
-    count = len(members)
-    if steady.any():
-        median = medians_along(times, axis=1)
-        spread = 100.0 * (times.max(axis=1) - times.min(axis=1)) / np.maximum(times.min(axis=1), 1)
-        means = parts.mean(axis=1)
-        mean_tokens = tokens.mean(axis=1)
-        took = median
-        if stat:
-            took = reduced_along(stat, times.T)
-            means = reduced_along(stat, np.moveaxis(parts, 1, 0))
-    else:
-        median = took = spread = mean_tokens = np.full(count, np.nan)
-        means = np.full((count, len(PARTS)), np.nan)
-    own: list[tuple[Metric, Values]] = [
-        (named(ITERATION, stat) if stat else MEDIAN, numbered(took)),
-        (RATE, numbered(1e9 * mean_tokens / median)),
-        (SPREAD, numbered(spread)),
-        (TOKENS_IN, _counted(mean_tokens)),
-        *_part_columns(steps, means, stat),
-    ]
-    total: dict[str, int | float] = {}
-    if steady.any():
-        total[MEDIAN.name] = median_of(times.max(axis=0))
-        if stat:
-            total[ITERATION.name] = float(reduced_along(stat, times.ravel()[:, None])[0])
-        if np.isfinite(found := _rate(steps)):
-            total[RATE.name] = found
-    return [str(gpu) for gpu in steps.gpus], own, total
-
-
-def _by_part(steps: Steps, stat: str) -> Columns:
+def _by_part(steps: Steps, stat: str) -> Table:
+    """A row per part of a GPU's steady iteration."""
     used = _used(steps)
     chosen = steps.parts_ns[:, steps.steady]
-    if chosen.size:
-        means = chosen.mean(axis=(0, 1))
-        tokens = steps.tokens[:, steps.steady].mean()
-    else:
-        means, tokens = np.full(len(PARTS), np.nan), np.nan
-    whole = means.sum()
-    took = means
-    if stat and chosen.size:
-        took = reduced_along(stat, chosen.reshape(-1, len(PARTS)))
-    own: list[tuple[Metric, Values]] = [
-        (_stated(PART, stat), numbered(took[used])),
-        (PART_SHARE, numbered(100.0 * means[used] / whole)),
-        (PER_TOKEN, numbered(means[used] / tokens)),
-    ]
-    figures = {PART_SHARE.name: 100.0, PER_TOKEN.name: whole / tokens}
-    if not stat:
-        figures[PART.name] = whole
-    total = {name: float(value) for name, value in figures.items() if np.isfinite(value)}
-    return [PARTS[place] for place in used], own, total if np.isfinite(whole) else {}
+    known = chosen.size > 0
+    means = chosen.mean(axis=(0, 1)) if known else np.full(len(PARTS), np.nan)
+    tokens = steps.tokens[:, steps.steady].mean() if known else np.nan
+    whole = means.sum(keepdims=True)
+
+    def figures(part_ns: Float64) -> list[tuple[Metric, Values]]:
+        return [
+            (PART, numbered(part_ns)),
+            (PART_SHARE, numbered(100.0 * part_ns / whole)),
+            (PER_TOKEN, numbered(part_ns / tokens)),
+        ]
+
+    own, total = figures(means[used]), figures(whole)
+    if stat:
+        took = reduced_along(stat, chosen.reshape(-1, len(PARTS))) if known else means
+        own[0], total = (named(PART, stat), numbered(took[used])), total[1:]
+    return [PARTS[place] for place in used], own, total
 
 
 def _used(steps: Steps) -> list[int]:
