@@ -10,15 +10,15 @@ from urllib.parse import unquote
 from chopper_core.metrics import METRICS
 from chopper_core.model.address import KEYS, TIMES, parse, path_text, step_text
 from chopper_core.model.run import Run
-from chopper_core.model.run_set import RUN_LEVEL, RunSet, settings_of
+from chopper_core.model.run_set import RunSet
 from chopper_core.model.table import ACTIVITY, LEVELS
-from chopper_core.model.view import STATISTICS, SUM, View, at_level, enter
+from chopper_core.model.view import STATISTICS, SUM, at_level, enter
 from chopper_core.query.frame import Frame
 from chopper_core.util.errors import ChopperError, UsageError
 from chopper_core.util.patterns import late
 from chopper_core.views import SET_VIEWS, VIEWS, view_spec
 from chopper_core.views.spec import ViewSpec, splits_of
-from chopper_tui.export import SNAPSHOTS
+from chopper_tui.export import BENCHMARKS, SNAPSHOTS
 from chopper_tui.keymap import ALL, EXPLORE, INFO, Action, find_command
 
 Arguments = Mapping[str, Sequence[str]]
@@ -41,11 +41,6 @@ _MAX_OFFERED: Final = 500
 """Labels that are offered: nobody steps through more."""
 
 
-def _has_shapes(view: View) -> bool:
-    """Whether rows are shapes, which a benchmark can run alone."""
-    return view.name == "roofline" or (view.name, view.by) == ("kernels", "shape")
-
-
 def arguments_of(run: Run, frame: Frame) -> dict[str, tuple[str, ...]]:
     """The arguments of commands where a frame of a run is shown."""
     from chopper_tui.draw.theme import THEMES  # It imports Textual, and `chopper keys` must not.
@@ -53,10 +48,7 @@ def arguments_of(run: Run, frame: Frame) -> dict[str, tuple[str, ...]]:
     view = frame.view
     titles = [column.title.replace(" ", "") for column in frame.columns]
     known = view_spec(view.name) if view.name else None
-    by = () if known is None else known.by
-    if isinstance(run, RunSet) and known is not None:
-        settings = settings_of(run.reading(False).rows)
-        by = settings if known.name in SET_VIEWS else (RUN_LEVEL, *by)
+    by = () if known is None else splits_of(run, known)
     own = (column.name for column in (*frame.columns, *frame.more))
     names = tuple(dict.fromkeys((*own, *(() if view.name else METRICS))))
     labels = (
@@ -70,7 +62,7 @@ def arguments_of(run: Run, frame: Frame) -> dict[str, tuple[str, ...]]:
         "view": (*SET_VIEWS, *VIEWS) if isinstance(run, RunSet) else (EXPLORE, *VIEWS, INFO),
         "at": (),
         "measure": (),
-        "bench": ("hipblaslt", "torch") if _has_shapes(view) else (),
+        "bench": BENCHMARKS if frame.level == "shape" else (),
         "ascend": tuple(str(depth) for depth in range(len(view.path) + 1)),
         "by": by,
         "of": (*known.figures, ALL) if known is not None and known.of else (),

@@ -29,7 +29,6 @@ FIXED_KEYS: Final = ("ctrl+c", "ctrl+z", PALETTE_KEY)
 
 EXPLORE: Final = "explore"
 INFO: Final = "info"
-TIMELINE: Final = "timeline"
 ALL: Final = "all"
 """The argument of `:of` that takes the choice back."""
 SCREENS: Final = {

@@ -24,6 +24,7 @@ SPEC: Final = ViewSpec(
     title="Pareto front",
     question="Which runs does no other run beat in two figures at once?",
     of="two figures of a run with a comma between, such as run_tokens_per_s,j_per_token",
+    by_of_runs=RUN_LEVEL,
     no_statistic="shows two figures of each run",
 )
 

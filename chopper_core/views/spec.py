@@ -11,7 +11,7 @@ from chopper_core.metrics import METRICS, Metric, Values
 from chopper_core.model.charts import Chart
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
-from chopper_core.model.run_set import RunSet
+from chopper_core.model.run_set import RUN_LEVEL, RunSet, settings_of
 from chopper_core.model.table import LEVELS
 from chopper_core.model.view import View
 from chopper_core.query.frame import Frame
@@ -20,6 +20,10 @@ FIGURE: Final = "figure"
 """`ViewSpec.of` of a view that takes any column of a table."""
 SUMS: Final = "sum"
 """`ViewSpec.of` of a view that takes any column that adds up."""
+RUN_FIGURE: Final = "a figure of a run, such as tokens_per_j"
+"""`ViewSpec.of` of a view that takes one figure of several runs."""
+SETTINGS: Final = "settings"
+"""`ViewSpec.by_of_runs` of a view that splits several runs by their settings."""
 
 
 class ViewSpec(Struct, frozen=True, kw_only=True):
@@ -45,7 +49,7 @@ class ViewSpec(Struct, frozen=True, kw_only=True):
     of_one_run: str = ""
     """Why it shows no several runs side by side."""
     by_of_runs: str = ""
-    """The rows of several runs, where they are always the same."""
+    """The rows of several runs, where they are always the same; or `SETTINGS`."""
     parts: tuple[str, ...] = ()
     """The columns that are parts of one whole: bars by run stack them."""
     no_statistic: str = "computes its figures for each row as a whole"
@@ -69,8 +73,13 @@ def any_level(*first: str, but: tuple[str, ...] = ("kernel",)) -> tuple[str, ...
 def splits_of(run: Run, spec: ViewSpec) -> tuple[str, ...]:
     """The values of `by=` for a run: those of the view, and the run's parallel dimensions.
 
-    A view whose rows can be GPUs can have a row for the GPUs of a coordinate.
+    A view whose rows can be GPUs can have a row for the GPUs of a coordinate. Several runs are
+    split by their settings, or have a row each or the view's own splits.
     """
+    if isinstance(run, RunSet):
+        if spec.by_of_runs == SETTINGS:
+            return settings_of(run.reading(False).rows)
+        return () if spec.by_of_runs else (RUN_LEVEL, *spec.by)
     if not {"gpu", "rank"} & set(spec.by):
         return spec.by
     return (*spec.by, *run.table.coordinates)

@@ -21,13 +21,14 @@ from chopper_core.util.grouping import median_of
 from chopper_core.views import RUNS
 from chopper_core.views.runs.columns import HIGHER, WORLD, is_better, known_column
 from chopper_core.views.runs.table import figure_values, frame_of_set, shown_rows
-from chopper_core.views.spec import ViewResult, ViewSpec
+from chopper_core.views.spec import RUN_FIGURE, SETTINGS, ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(
     name="sweep",
     title="Sweep",
     question="How does a figure of the runs change with one of their settings?",
-    of="a figure of a run, such as tokens_per_j",
+    of=RUN_FIGURE,
+    by_of_runs=SETTINGS,
     no_statistic="shows one figure of each run",
 )
 

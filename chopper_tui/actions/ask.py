@@ -19,11 +19,10 @@ from chopper_tui.actions.sets import (
     figures_of_set,
     refuse_of_set,
     runs_filter,
-    splits_of_set,
     view_of_set,
 )
 from chopper_tui.history import Visit, with_statistic
-from chopper_tui.keymap import ALL, ASK, EXPLORE, INFO, SCREENS, TIMELINE, action
+from chopper_tui.keymap import ALL, ASK, EXPLORE, INFO, SCREENS, action
 from chopper_tui.steps import run_in_thread
 
 if TYPE_CHECKING:
@@ -68,8 +67,6 @@ async def by(screen: Explorer, argument: str) -> None:
     same as p."""
     name = screen.view.name
     choices = splits_of(screen.run, view_spec(name)) if name else ()
-    if isinstance(screen.run, RunSet):
-        choices = splits_of_set(screen)
     if not choices:
         raise UsageError("this view has no other split; p splits the tree")
     if argument:
@@ -137,7 +134,7 @@ async def _go_to(screen: Explorer, text: str) -> None:
 async def _show_view(screen: Explorer, name: str) -> None:
     """Show a view of the scope; one that was left is as it was."""
     asked = with_view(screen.view, name)
-    if name == TIMELINE:
+    if asked.name and view_spec(asked.name).along_time:
         await _start_timeline(screen, asked)
     here = screen.here
     screen.left[_key_of(screen.view)] = here[-1]

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from chopper_core.model.run_set import RUN_LEVEL, RunSet, settings_of
+from chopper_core.model.run_set import RUN_LEVEL, RunSet
 from chopper_core.model.view import Baseline, View, with_view
 from chopper_core.query.filter import only
 from chopper_core.render.cells import clean
 from chopper_core.util.errors import UsageError
 from chopper_core.views import OVERVIEW, RUNS, SET_VIEWS, VIEWS, view_spec
+from chopper_core.views.spec import RUN_FIGURE
 from chopper_tui.history import Mark, Visit, changed, toggled
 from chopper_tui.keymap import EXPLORE, INFO, SET_SCREENS
 
@@ -160,18 +161,9 @@ def runs_filter(view: View) -> str:
     return " ".join(term for term in view.filter.split() if term.startswith(f"{RUN_LEVEL}:"))
 
 
-def splits_of_set(screen: Explorer) -> tuple[str, ...]:
-    """Values of `by` in a view of a set: settings, or a row per run and the view's own splits."""
-    if screen.view.name == "pareto":
-        return ()
-    if screen.view.name in (*SET_VIEWS, "findings"):
-        return settings_of(_set_of(screen).reading(False).rows)
-    return (RUN_LEVEL, *view_spec(screen.view.name).by)
-
-
 def has_figure_of_set(screen: Explorer) -> bool:
     """Whether the view of a set has a figure to choose."""
-    return isinstance(screen.run, RunSet) and screen.view.name == "sweep"
+    return isinstance(screen.run, RunSet) and view_spec(screen.view.name).of == RUN_FIGURE
 
 
 def figures_of_set(screen: Explorer) -> list[tuple[str, str, str]]:

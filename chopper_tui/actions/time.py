@@ -26,7 +26,7 @@ from chopper_core.model.view import (
 from chopper_core.util.errors import ChopperError, UsageError
 from chopper_tui.draw import charts as drawing
 from chopper_tui.draw.drawer import WHOLE
-from chopper_tui.keymap import TIME, TIMELINE, action
+from chopper_tui.keymap import TIME, action
 from chopper_tui.steps import run_in_thread
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ _ZOOM: Final = 2.0
 _PAN: Final = 0.5
 """Share of the window."""
 
-_timeline = partial(action, TIME, view=TIMELINE)
+_timeline = partial(action, TIME, view="timeline")
 _chart = partial(action, TIME)
 
 

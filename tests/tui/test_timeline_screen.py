@@ -13,7 +13,6 @@ from chopper_core.render.glyphs import ASCII, UNICODE, Glyphs
 from chopper_tui.actions import ACTIONS
 from chopper_tui.draw.charts import draw as draw_lanes
 from chopper_tui.draw.timeline import bins_of
-from chopper_tui.keymap import TIMELINE
 from chopper_tui.widgets.chart_panes import PicturePane
 from chopper_tui.widgets.footer import Status, pointed_text
 from tests.support import Row, run_of
@@ -138,11 +137,11 @@ async def test_enter_goes_to_the_kernel_and_esc_leads_back_to_the_tree() -> None
         assert at.frame.view.name == "" and at.frame.view.is_leaf
         assert at.path[:2] == SCOPE and "all_gather" in at.path
         await at.press("escape")
-        assert at.frame.view.name == TIMELINE and at.frame.view.window == window
+        assert at.frame.view.name == "timeline" and at.frame.view.window == window
         await at.press("escape")
         assert at.frame.view.name == "" and at.path == SCOPE and not at.frame.view.window
         await at.press("2")
-        assert at.frame.view.name == TIMELINE
+        assert at.frame.view.name == "timeline"
 
 
 @pytest.mark.sweep
@@ -164,7 +163,7 @@ async def test_the_window_stays_on_another_gpu_and_not_in_another_iteration() ->
         assert window and at.path == ("2", "11")
         await at.press("]")
         assert at.path == ("2", "12") and not at.frame.view.window
-        assert at.frame.view.name == TIMELINE
+        assert at.frame.view.name == "timeline"
 
 
 async def test_keys_of_the_timeline_hold_there_alone() -> None:
@@ -179,7 +178,7 @@ async def test_keys_of_the_timeline_hold_there_alone() -> None:
         await at.press("2")
         assert "zoom" in at.lines()[-1]
         await at.press("-")
-        assert at.frame.view.name == TIMELINE
+        assert at.frame.view.name == "timeline"
 
 
 async def test_every_action_along_time_has_a_key_or_takes_something() -> None:
@@ -227,7 +226,7 @@ async def test_a_run_without_telemetry_says_so() -> None:
 async def test_small_terminals(size: tuple[int, int]) -> None:
     async with explorer(size, view=View("sample.json", ())) as at:
         await at.press("2", "+", "c", "z", "j", "enter", "escape")
-        assert at.frame.view.name == TIMELINE
+        assert at.frame.view.name == "timeline"
         assert all(len(line) == size[0] for line in at.lines())
 
 

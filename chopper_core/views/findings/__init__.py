@@ -30,12 +30,13 @@ from chopper_core.views.findings.rule import (
     context_of,
 )
 from chopper_core.views.shared.phrases import by_number, count, time
-from chopper_core.views.spec import ViewResult, ViewSpec
+from chopper_core.views.spec import SETTINGS, ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(
     name="findings",
     title="Findings",
     question="What stands out, how much time would it save, and where is the evidence?",
+    by_of_runs=SETTINGS,
     no_statistic="has a row per finding, which is one thing",
 )
 

@@ -10,12 +10,13 @@ from chopper_core.model.view import View
 from chopper_core.query.frame import Frame
 from chopper_core.util.errors import NothingToShow
 from chopper_core.views import RUNS
-from chopper_core.views.spec import ViewResult, ViewSpec
+from chopper_core.views.spec import SETTINGS, ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(
     name=RUNS,
     title="Runs",
     question="Which of the runs are the best in speed, power and heat, and which failed?",
+    by_of_runs=SETTINGS,
     no_statistic="shows one figure of each run",
 )
 
