@@ -19,7 +19,7 @@ from msgspec import Struct
 from chopper_core.model.groups import Groups
 from chopper_core.model.table import NO_LABEL
 from chopper_core.util.arrays import AnyArray, Index, Int64, Mask
-from chopper_core.util.grouping import counted, distinct, ranked
+from chopper_core.util.grouping import counted, distinct, ranked, run_mask
 
 MIN_SHARED: Final = 0.5
 _MAX_ROWS: Final = 1 << 20
@@ -71,8 +71,7 @@ def _shares(node: Groups, free: Iterable[str], common: Collection[str]) -> Share
         _, part = ranked(part * (int(key.max(initial=0)) + 2) + key)
     order = np.lexsort((table.stream[rows], table.start_ns[rows], part))
     rows, part = rows[order], part[order]
-    changed = np.ones(len(rows), np.bool_)
-    changed[1:] = part[1:] != part[:-1]
+    changed = run_mask(part)
     names = table.kernel[rows]
     labels = {int(code): table.text_of("kernel", int(code)) for code in distinct(names)}
     is_common = np.isin(names, [code for code, label in labels.items() if label in common])

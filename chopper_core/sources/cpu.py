@@ -24,7 +24,7 @@ from chopper_core.sources.signals import ClockDomain
 from chopper_core.sources.telemetry.cells import LATEST_NS, clock_named, declared_clock
 from chopper_core.util.arrays import Float64, Int32, Int64
 from chopper_core.util.errors import DataError
-from chopper_core.util.grouping import distinct, ranked
+from chopper_core.util.grouping import distinct, ranked, run_mask
 from chopper_core.util.progress import Progress, silent
 
 NAME: Final = "your own sampler"
@@ -167,7 +167,7 @@ def _distinct(values: Int64) -> tuple[Int64, Int32 | Int64]:
     if (values[1:] < values[:-1]).any():
         numbers, places = ranked(values)
         return numbers.astype(np.int64), places
-    is_first = np.append(True, values[1:] != values[:-1])
+    is_first = run_mask(values)
     return values[is_first].astype(np.int64), np.cumsum(is_first, dtype=np.int32) - 1
 
 

@@ -234,7 +234,7 @@ def _spread(figure: Metric, by: str, numbers: Float64, labels: list[str]) -> Own
     padded = np.where(missing[:, None], 0.0, numbers)
     found: Own = []
     ends = (("min", np.nanmin, np.nanargmin), ("max", np.nanmax, np.nanargmax))
-    middle = np.where(missing, np.nan, np.nanmedian(padded, axis=1))
+    middle = quantiles_along(numbers.T, (0.5,))[0]
     for name, value, place in ends:
         what = "smallest" if name == "min" else "largest"
         metric_of = column(

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.util.arrays import Float64, Index
-from chopper_core.util.grouping import distinct, quantile_of
+from chopper_core.util.grouping import distinct, quantile_of, run_mask
 
 _STEPS: Final = (1.0, 2.0, 5.0, 10.0)
 _MIN_SPAN: Final = 0.1
@@ -114,8 +114,8 @@ def _kept_points(x: Float64, y: Float64, width: int) -> Index:
     if len(x) <= most:
         return np.arange(len(x))
     columns = np.floor(x * 2 * width).astype(np.intp)
-    run = np.cumsum(np.diff(columns, prepend=columns[0]) != 0)
-    begins = np.flatnonzero(np.diff(run, prepend=-1))
+    is_new = run_mask(columns)
+    run, begins = np.cumsum(is_new), np.flatnonzero(is_new)
     ends = np.append(begins[1:], len(x)) - 1
     by_height = np.lexsort((y, run))
     kept = distinct(np.concatenate([begins, ends, by_height[begins], by_height[ends]]))

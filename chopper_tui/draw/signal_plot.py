@@ -16,6 +16,7 @@ from chopper_core.query.children import SignalChart
 from chopper_core.render.cells import ColumnScale, scale_of
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.util.arrays import Float64
+from chopper_core.util.grouping import quantiles_along
 from chopper_tui.draw import axes
 from chopper_tui.draw.drawer import drawable, wanted
 from chopper_tui.draw.pieces import Line, inked
@@ -120,11 +121,11 @@ def draw(
     def rows(line: Float64, filled_to: Float64 | None = None) -> list[str]:
         return _rows(chart, line, filled_to, width, height, time_axis, glyphs, check)
 
-    line = rows(_over_gpus(np.nanmedian, chart))
+    line = rows(quantiles_along(chart.values, (0.5,))[0])
     if len(chart.gpus) <= 1:
         band = [" " * len(row) for row in line]
     else:
-        band = rows(_over_gpus(np.nanmax, chart), _over_gpus(np.nanmin, chart))
+        band = rows(np.fmax.reduce(chart.values), np.fmin.reduce(chart.values))
     canvas = height - 2 if time_axis else height
     axis = axis_width(chart.signal)
     begin, end = _scope_cells(chart, width - axis)
@@ -150,15 +151,6 @@ def _marked(axis: str, inside: range, glyphs: Glyphs) -> str:
     return "".join(
         char.translate(heavy) if place in inside else char for place, char in enumerate(axis)
     )
-
-
-def _over_gpus(reduce: Callable[..., Float64], chart: SignalChart) -> Float64:
-    """One value per bin over all GPUs; NaN where no GPU has one."""
-    known = np.isfinite(chart.values).any(axis=0)
-    line = np.full(chart.values.shape[1], np.nan)
-    if known.any():
-        line[known] = reduce(chart.values[:, known], axis=0)
-    return line
 
 
 def _rows(

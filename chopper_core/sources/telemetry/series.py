@@ -32,7 +32,7 @@ from chopper_core.sources.telemetry.rows import (
 )
 from chopper_core.util.arrays import AnyArray, Float64, Index, Int64
 from chopper_core.util.errors import DataError
-from chopper_core.util.grouping import distinct
+from chopper_core.util.grouping import distinct, run_mask, run_starts
 
 NOT_STAMPED: Final = (
     "The file has no timestamps, so it can't be aligned with the run; its times are snapshot "
@@ -202,7 +202,7 @@ def _mean_of_ties(part: str, series: Readings) -> SignalSamples:
     if (times_ns[1:] < times_ns[:-1]).any():
         order = np.argsort(times_ns, kind="stable")
         times_ns, values = times_ns[order], values[order]
-    starts = np.flatnonzero(np.append(True, times_ns[1:] != times_ns[:-1]))
+    starts = run_starts(times_ns)
     if len(starts) < len(times_ns):
         counts = np.diff(starts, append=len(times_ns))
         times_ns, values = times_ns[starts], np.add.reduceat(values, starts) / counts
@@ -212,9 +212,7 @@ def _mean_of_ties(part: str, series: Readings) -> SignalSamples:
 def _last_of_ties(times_ns: Int64) -> Index:
     """Return the positions in ascending order of time, keeping the last of equal times."""
     order = np.argsort(times_ns, kind="stable")
-    ordered = times_ns[order]
-    is_last = np.append(ordered[1:] != ordered[:-1], True).astype(np.bool_)
-    return order[is_last]
+    return order[run_mask(times_ns[order][::-1])[::-1]]
 
 
 def _combined(signal: SignalName, parts: Sequence[SignalSamples]) -> SignalSamples:

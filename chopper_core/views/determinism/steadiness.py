@@ -144,9 +144,9 @@ class Steadiness(Struct, frozen=True, eq=False):
     def medians(self) -> list[tuple[SteadinessFigure, float]]:
         """The figures that any GPU has, with their medians over the GPUs."""
         return [
-            (figure, float(np.nanmedian(values)))
+            (figure, median_of(values[known]))
             for figure in FIGURES
-            if np.isfinite(values := self.values[figure.metric.name]).any()
+            if (known := np.isfinite(values := self.values[figure.metric.name])).any()
         ]
 
 
@@ -235,8 +235,7 @@ def _steadiness(run: Run, view: View, with_cells: bool) -> Steadiness:
             kernels[place] = quantile_of(durations, (*_QUARTILES[:-1], 0.95))
             for signal, name in zip(_SIGNALS, ("gfx", "mem", "power"), strict=True):
                 found = _spread(_signal_at(table, signal, rows))
-                if np.isfinite(found).any():
-                    values[f"{name}_spread_pct"][place] = np.nanmedian(found)
+                values[f"{name}_spread_pct"][place] = median_of(found[np.isfinite(found)])
     return Steadiness(
         gpus=tuple(gpus),
         iterations=complete,
