@@ -175,7 +175,7 @@ def write_snapshot(run: Run, frame: Frame, arguments: str = "", picture: str = "
 
     format_name, path = _parse(arguments)
     content = (
-        _FONTS.sub("", picture)
+        without_fonts(picture)
         if format_name == PICTURE
         else printed(frame, format_name, charted=run)
     )

@@ -71,7 +71,7 @@ class Source(Struct, frozen=True):
     size_bytes: int
     rank: int
     rank_from: str
-    """Origin of the rank: `distributedInfo`, the file name, or the order of the files."""
+    """Origin of the rank: `distributedInfo`, the file's or folder's name, or the order of files."""
     events: Mapping[str, int]
     unused: Mapping[str, int]
     findings: Mapping[str, int]

@@ -147,8 +147,8 @@ def as_markdown(frame: Frame, *, limit: int | None = None, drawn: Sequence[str] 
     return "\n".join(lines) + "\n"
 
 
-def as_html(frame: Frame, *, limit: int = _HTML_ROWS) -> str:
-    """A frame as an HTML table for notebooks, at most `limit` rows, with totals and notes."""
+def as_html(frame: Frame) -> str:
+    """A frame as an HTML table for notebooks, its first rows, with totals and notes."""
     from html import escape
 
     def row(tag: str, cells: Sequence[str]) -> str:
@@ -156,7 +156,7 @@ def as_html(frame: Frame, *, limit: int = _HTML_ROWS) -> str:
         aligned += [f"<{tag} style='text-align:right'>{escape(cell)}</{tag}>" for cell in cells[1:]]
         return f"<tr>{''.join(aligned)}</tr>"
 
-    count = min(limit, len(frame))
+    count = min(_HTML_ROWS, len(frame))
     columns = column_texts(frame)
     names = row_names(frame, UNICODE)
     lines = [

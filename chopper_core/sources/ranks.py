@@ -77,7 +77,7 @@ class FoundTraces(Struct, frozen=True):
 
 
 class RankAssignment(Struct, frozen=True):
-    """The rank of a trace and its origin: FROM_FILE, FROM_NAME or FROM_ORDER."""
+    """The rank of a trace and its origin: FROM_FILE, FROM_NAME, FROM_FOLDER or FROM_ORDER."""
 
     rank: int
     source: str
@@ -143,7 +143,7 @@ def assign_ranks(traces: Sequence[tuple[TraceFile, int | None]]) -> list[RankAss
                 "give the files of one step of one run only."
             )
         claimed[rank] = trace.path
-        source = FROM_NAME if rank_in_file is None else FROM_FILE
+        source = trace.hint_source if rank_in_file is None else FROM_FILE
         assigned[index] = RankAssignment(rank, source)
     unknown = [index for index in range(len(traces)) if index not in assigned]
     unknown.sort(key=lambda index: natural_key(traces[index][0].path))

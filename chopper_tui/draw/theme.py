@@ -162,12 +162,12 @@ def _tones(*hues: tuple[int, int, int]) -> dict[str, tuple[str, ...]]:
     }
 
 
-def _tints(below: str, above: str, poor: str, bold: bool = True) -> dict[str, Any]:
+def _tints(below: str, above: str, poor: str) -> dict[str, Any]:
     """The inks of cells that stand out; those far out are bold."""
     hues = {"below": below, "above": above, "poor": poor}
     far = {"below": "far_below", "above": "far_above", "poor": "very_poor"}
     mild = {name: Style(color=hue) for name, hue in hues.items()}
-    return mild | {far[name]: Style(color=hue, bold=bold) for name, hue in hues.items()}
+    return mild | {far[name]: Style(color=hue, bold=True) for name, hue in hues.items()}
 
 
 _PLAIN: Final = Inks(

@@ -56,7 +56,8 @@ def test_a_directory_is_searched_and_sorted_naturally(tmp_path: Path) -> None:
     put(tmp_path / "worker1_step_12.1694128201545.pt.trace.json")
     found = find_traces([tmp_path])
     assert [trace.rank_hint for trace in found.traces] == [0, 2, 10, 1]
-    assert {trace.hint_source for trace in found.traces} == {"file name"}
+    assigned = assign_ranks([(trace, None) for trace in found.traces])
+    assert {each.source for each in assigned} == {"file name"}
     assert found.skipped == []
 
 
@@ -65,7 +66,8 @@ def test_folders_name_the_ranks_of_their_only_trace(tmp_path: Path) -> None:
         put(tmp_path / "worker7" / f"rank_{rank}" / "trace.json")
     found = find_traces([tmp_path])
     assert [trace.rank_hint for trace in found.traces] == [0, 1, 2]
-    assert {trace.hint_source for trace in found.traces} == {"folder name"}
+    assigned = assign_ranks([(trace, None) for trace in found.traces])
+    assert {each.source for each in assigned} == {"folder name"}
     paths = [trace.path for trace in found.traces]
     assert find_traces(paths).traces == found.traces
 

@@ -80,13 +80,13 @@ def find_counters(paths: Sequence[Path], ranges: Sequence[Path] = ()) -> FoundFi
     return FoundFiles(used, skipped, [path for path in found.unknown if path not in ranges])
 
 
-def read_counters(paths: Sequence[Path], progress: Progress = silent) -> list[DispatchRun]:
+def read_counters(paths: Sequence[Path]) -> list[DispatchRun]:
     """Read every run of counters, or kernel trace, at the paths, with its passes joined.
 
     Files that can't be read are noted in the losses of the first run; they are an error only if
     named themselves, or if no other file is usable. [] if no counter file is found.
     """
-    return read_found(find_counters(paths), paths, progress)
+    return read_found(find_counters(paths), paths)
 
 
 def read_found(
