@@ -12,8 +12,9 @@ from msgspec.structs import replace
 
 from chopper_core.model import address
 from chopper_core.model.column_names import is_counted
+from chopper_core.model.inputs import Gpu
 from chopper_core.model.overrides import overrides_of, parse_clock, parse_gpu
-from chopper_core.model.run import Gpu, Run
+from chopper_core.model.run import Run
 from chopper_core.model.settings import given_settings
 from chopper_core.model.signals import BusyCurve, share_running
 from chopper_core.model.view import Baseline, View

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from chopper_core.align.collective_ends import CommKernels, end_offsets
 from chopper_core.align.collective_sets import collective_sets
-from chopper_core.model.run import HostClock
+from chopper_core.model.inputs import HostClock
 from chopper_core.model.table import KernelTable
 from chopper_core.util.arrays import Int64
 from chopper_core.util.grouping import median_of, quantile_of, ranked

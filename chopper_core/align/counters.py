@@ -36,8 +36,8 @@ from chopper_core.model.column_names import (
     Match,
 )
 from chopper_core.model.hardware import Agent, CounterInfo
+from chopper_core.model.inputs import CounterSource, Gpu, Identity
 from chopper_core.model.overrides import Overrides
-from chopper_core.model.run import CounterSource, Gpu, Identity
 from chopper_core.model.signals import Signal
 from chopper_core.model.table import NO_TIME, Category, KernelTable, Kind
 from chopper_core.sources.dispatches import DispatchRun

@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.model.hardware import Agent
-from chopper_core.model.run import BY_HAND, Gpu
+from chopper_core.model.inputs import BY_HAND, Gpu
 from chopper_core.sources.signals import GpuName
 
 _PCI: Final = re.compile(r"([0-9a-fA-F]{4,8}):([0-9a-fA-F]{2}):([0-9a-fA-F]{2})\.([0-7])")

@@ -17,7 +17,7 @@ from chopper_core.model.column_names import (
     part_of,
     samples_in,
 )
-from chopper_core.model.run import TelemetrySource
+from chopper_core.model.inputs import TelemetrySource
 from chopper_core.model.signals import (
     IntegralCurve,
     NodeSamples,

@@ -15,7 +15,7 @@ from chopper_core.align.activity_fit import (
     refined,
     sliding_fit,
 )
-from chopper_core.model.run import TelemetrySource
+from chopper_core.model.inputs import TelemetrySource
 from chopper_core.model.signals import CpuSamples, IntegralCurve, nearest
 from chopper_core.model.table import KernelTable, Kind
 from chopper_core.sources.cpu import CpuTable

@@ -21,7 +21,7 @@ from chopper_core.align.telemetry_clock import (
     own_figure,
     peak_of,
 )
-from chopper_core.model.run import TelemetrySource
+from chopper_core.model.inputs import TelemetrySource
 from chopper_core.model.signals import nearest
 from chopper_core.sources.signals import ClockDomain, SignalName, SignalSamples, Telemetry
 from chopper_core.util.arrays import Float64

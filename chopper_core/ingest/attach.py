@@ -17,7 +17,8 @@ from chopper_core.align.telemetry_clock import KnownClock, place, placed_cpu
 from chopper_core.align.telemetry_pairs import together
 from chopper_core.ingest.sampled import matches_of, status_of, with_ranks
 from chopper_core.model.hardware import hardware_of_agent, is_file
-from chopper_core.model.run import Identity, Run, TelemetrySource
+from chopper_core.model.inputs import Identity, TelemetrySource
+from chopper_core.model.run import Run
 from chopper_core.render.cells import clean
 from chopper_core.render.exchange import json_text
 from chopper_core.sources.counters.files import find_counters, read_found

@@ -10,8 +10,9 @@ from msgspec.structs import replace
 
 from chopper_core.align.attributes import STATED, USED
 from chopper_core.align.execution_graph import SCHEMA, GraphTimes, align_graph, times_of
+from chopper_core.model.inputs import NO_RANK, ONE_CLOCK, SCHEDULE, SIMULATED, Gpu, Source
 from chopper_core.model.parallel import ProcessGroup
-from chopper_core.model.run import NO_RANK, ONE_CLOCK, SCHEDULE, SIMULATED, Gpu, Run, Source
+from chopper_core.model.run import Run
 from chopper_core.sources.chakra.graph import AttributeColumn, ExecutionGraph
 from chopper_core.sources.chakra.schema import NodeType
 from chopper_core.sources.chakra.simulation import SimulatedRun

@@ -23,17 +23,10 @@ from chopper_core.model.hardware import (
     own_file,
     specifications,
 )
+from chopper_core.model.inputs import NO_RANK, ONE_CLOCK, TIMES_NOTES, Gpu, Source
 from chopper_core.model.overrides import NO_OVERRIDES, Overrides, is_meant
 from chopper_core.model.parallel import layout_of_settings
-from chopper_core.model.run import (
-    NO_RANK,
-    ONE_CLOCK,
-    TIMES_NOTES,
-    Gpu,
-    Run,
-    Source,
-    located,
-)
+from chopper_core.model.run import Run, located
 from chopper_core.model.side_table import joined_tables
 from chopper_core.model.table import NO_TIME, KernelTable, concatenate
 from chopper_core.sources.foreign import OnlyRangesError, what_is

@@ -14,8 +14,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.align.rank import align_rank
+from chopper_core.model.inputs import NO_RANK, RECONSTRUCTED, SCHEDULE, Gpu, Source
 from chopper_core.model.parallel import ProcessGroup
-from chopper_core.model.run import NO_RANK, RECONSTRUCTED, SCHEDULE, Gpu, Run, Source
+from chopper_core.model.run import Run
 from chopper_core.model.side_table import SideTables, joined_tables
 from chopper_core.model.table import KernelTable, concatenate
 from chopper_core.sources.foreign import CUPTI_RANGE, OnlyRangesError, why_no_activity

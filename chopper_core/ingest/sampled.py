@@ -16,8 +16,9 @@ from chopper_core.align.identity import (
     gpus_of_telemetry,
 )
 from chopper_core.align.telemetry import signals, summaries
+from chopper_core.model.inputs import NO_DEVICE, Gpu, Identity, TelemetrySource
 from chopper_core.model.overrides import Overrides
-from chopper_core.model.run import NO_DEVICE, Gpu, Identity, Run, TelemetrySource
+from chopper_core.model.run import Run
 from chopper_core.model.signals import FEWEST_SAMPLES, SampleSummary
 from chopper_core.model.table import empty_table
 from chopper_core.sources.registry import Family, FoundFiles, discover

@@ -13,8 +13,9 @@ from chopper_core.align.dispatches import PlacedCounter, align_dispatches, count
 from chopper_core.model.accounting import account, launch_overheads
 from chopper_core.model.column_names import CHUNK, MICROBATCH, STEP_WINDOW
 from chopper_core.model.hardware import hardware_of_agent
+from chopper_core.model.inputs import NO_DEVICE, Gpu, Source
 from chopper_core.model.parallel import ProcessGroup
-from chopper_core.model.run import NO_DEVICE, Gpu, Run, Source
+from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, NO_TIME, KernelTable, Rule, concatenate, empty_table
 from chopper_core.model.tree import level_order
 from chopper_core.sources.dispatches import DispatchRun

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 from functools import cached_property
-from pathlib import PurePath
 from typing import Final
 
 import numpy as np
@@ -15,6 +14,17 @@ from chopper_core.model.column_names import COUNTS_PER_US, is_part
 from chopper_core.model.cubes import Cubes
 from chopper_core.model.hardware import CounterInfo, Hardware, hardware_of, is_file
 from chopper_core.model.host_tables import MEMORY_SIGNALS, MemoryEvents
+from chopper_core.model.inputs import (
+    NO_DEVICE,
+    RECONSTRUCTED,
+    TIMES_NOTES,
+    CounterSource,
+    Gpu,
+    HostClock,
+    Identity,
+    Source,
+    TelemetrySource,
+)
 from chopper_core.model.memo import Memo
 from chopper_core.model.overrides import NO_OVERRIDES, Overrides
 from chopper_core.model.parallel import (
@@ -44,150 +54,9 @@ from chopper_core.model.view import Interval, View, resolved
 from chopper_core.util.arrays import Int64
 from chopper_core.util.errors import UsageError
 
-NO_DEVICE: Final = -1
-"""The device of a GPU that only telemetry has."""
-
-
-class Gpu(Struct, frozen=True):
-    """One device of one rank."""
-
-    index: int
-    """Its number in the run: the rank, if every rank has one GPU."""
-    rank: int
-    device: int
-    """The device as the trace numbers it (on AMD the HSA node, not the GPU's index)."""
-    hardware: str
-    """Name of the product, '' if the trace lacks it."""
-    process: int = -1
-    """The id of the process that launched its work, -1 if the trace lacks it."""
-    pci: str = ""
-    """Its PCI address, if a profiler's device table has it."""
-
-
-class Source(Struct, frozen=True):
-    """One input file, its events and losses."""
-
-    path: str
-    size_bytes: int
-    rank: int
-    rank_from: str
-    """Origin of the rank: `distributedInfo`, the file's or folder's name, or the order of files."""
-    events: Mapping[str, int]
-    unused: Mapping[str, int]
-    findings: Mapping[str, int]
-    """Counts of incomplete items in the file, by display name."""
-    losses: tuple[str, ...]
-    """One sentence per loss."""
-    clock: str
-    facts: Mapping[str, str]
-    """Metadata of the file: versions, world size, base time."""
-    host: str = ""
-    """The host of the process, '' if neither the file nor its name has it."""
-    notes: tuple[str, ...] = ()
-    """Sentences on how the source was read that are no losses."""
-
-    @property
-    def called(self) -> tuple[str, ...]:
-        """Names that users may give it: file name, rank (`rank4`), host."""
-        names = (PurePath(self.path).name, f"rank{self.rank}", self.host)
-        return tuple(name for name in names if name)
-
-
-class CounterSource(Struct, frozen=True):
-    """A counter run and how well it matches one GPU of the trace."""
-
-    gpu: int
-    paths: tuple[str, ...]
-    format: str
-    counters: int
-    dispatches: int
-    matched: int
-    borrowed: int
-    """Activities with the counters of the same kernel in another iteration."""
-    ambiguous: int
-    """Activities that another, equally good alignment pairs with another dispatch."""
-    unmatched: int
-    """Compute kernels without counters."""
-    unused_dispatches: int
-    iterations: int
-    """Iterations recognised in the counter run."""
-    comparison: str
-    """How kernel names were compared."""
-    notes: tuple[str, ...]
-
-
-class TelemetrySource(Struct, frozen=True):
-    """A telemetry file and its offset to the run's clock."""
-
-    path: str
-    format: str
-    clock: str
-    offset_ns: int | None
-    """None if it can't be aligned."""
-    uncertainty_ns: int
-    method: str
-    gpus: Mapping[int, int]
-    samples: int
-    notes: tuple[str, ...]
-    late_ns: int = 0
-    """How far stamps lie behind the middle of what their samples average."""
-
-
-class HostClock(Struct, frozen=True):
-    """A clock that ranks of the run share."""
-
-    name: str
-    """The host, or `clock 2` if hosts are unknown."""
-    ranks: tuple[int, ...]
-    correction_ns: int
-    """Offset to the run's clock, already applied to the run's times."""
-    uncertainty_ns: int | None
-    """None if unknown."""
-    method: str
-
-
-RECONSTRUCTED: Final = "reconstructed"
-"""The clock of a source begins so if its times are a schedule along dependencies, not measured."""
-SCHEDULE: Final = f"{RECONSTRUCTED} along dependencies: the file gives durations, no start times"
-"""That clock, for people."""
-RECONSTRUCTED_NOTE: Final = (
-    "reconstructed times: a schedule along dependencies; only durations were measured, so overlap, "
-    "waits and idle time are not known"
-)
-"""The mark in each frame of such a run."""
-SIMULATED: Final = "simulated"
-"""The clock of a source begins so if its times are those of a simulator."""
-SIMULATED_NOTE: Final = (
-    "simulated times: a simulator's log, 1 tick taken as 1 ns; nothing was measured"
-)
-"""The mark in each frame of such a run."""
-TIMES_NOTES: Final = {RECONSTRUCTED: RECONSTRUCTED_NOTE, SIMULATED: SIMULATED_NOTE}
-"""Mark of times that were not measured → its sentence."""
-ONE_CLOCK: Final = "one clock"
-"""The clock of a source begins so if all ranks' times are on one clock already."""
-NO_RANK: Final = -1
-"""The rank of a source that doesn't give it."""
 _CACHED_SCOPES: Final = 64
 _CACHED_TREES: Final = 16
 """Orders of the levels: what is computed of each may be as long as the table."""
-BY_HAND: Final = "hand (*)"
-"""How a device was matched that the user named."""
-
-
-class Identity(Struct, frozen=True):
-    """A device of a source, and its GPU in the run."""
-
-    source: str
-    """Path, or paths separated by commas."""
-    format: str
-    names: tuple[str, ...]
-    """Names that users may give it."""
-    device: str
-    """The source's name of it, for display."""
-    gpu: int | None
-    """None if it is not one of the run's."""
-    by: str
-    """How it was matched: node, number, order, or by hand."""
 
 
 _RUNNING: Final = {

@@ -15,7 +15,8 @@ from chopper_core.metrics.time import INSTANCES, SHARE
 from chopper_core.model import address
 from chopper_core.model.attributes import attributes_at
 from chopper_core.model.groups import Groups
-from chopper_core.model.run import TIMES_NOTES, Run, interval_of, scope_of
+from chopper_core.model.inputs import TIMES_NOTES
+from chopper_core.model.run import Run, interval_of, scope_of
 from chopper_core.model.signals import Signal, bounds_of, mean_known
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View, enter

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from chopper_core.model.attributes import plain
 from chopper_core.model.charts import Lanes
-from chopper_core.model.run import TIMES_NOTES
+from chopper_core.model.inputs import TIMES_NOTES
 from chopper_core.query.frame import Cell, Frame
 from chopper_core.render.cells import clean
 

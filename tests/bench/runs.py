@@ -18,7 +18,8 @@ from msgspec.structs import replace
 from chopper_core.align.breakdown import breakdown_columns
 from chopper_core.ingest.batches import gather
 from chopper_core.model.accounting import account, launch_overheads
-from chopper_core.model.run import Gpu, Run, Source
+from chopper_core.model.inputs import Gpu, Source
+from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, Category, KernelTable, Kind, Phase, Rule
 from chopper_core.model.tree import level_order
 from chopper_core.store.reader import read_index

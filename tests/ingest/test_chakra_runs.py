@@ -20,7 +20,8 @@ from chopper_core.align.collective_sets import labelled_by_partners
 from chopper_core.api import OpenRun
 from chopper_core.ingest.open import open_run
 from chopper_core.model.charts import Composition
-from chopper_core.model.run import RECONSTRUCTED_NOTE, Run
+from chopper_core.model.inputs import RECONSTRUCTED_NOTE
+from chopper_core.model.run import Run
 from chopper_core.model.table import ADDITIVE, NO_LABEL, NO_TIME, STATES, Category, Kind
 from chopper_core.model.view import View
 from chopper_core.render import as_csv, as_json, as_text, info

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from chopper_core.model.column_names import BREAKDOWN
-from chopper_core.model.run import Run, TelemetrySource
+from chopper_core.model.inputs import TelemetrySource
+from chopper_core.model.run import Run
 from chopper_core.model.table import LEVELS, STATES
 from chopper_core.model.view import View
 from chopper_core.views.query import query

@@ -16,8 +16,9 @@ from msgspec.structs import replace
 
 from chopper_core.align.clocks import host_clocks
 from chopper_core.ingest.open import open_run
+from chopper_core.model.inputs import HostClock
 from chopper_core.model.overrides import Overrides, is_meant, overrides_of, parse_clock
-from chopper_core.model.run import HostClock, Run
+from chopper_core.model.run import Run
 from chopper_core.model.table import ADDITIVE, NO_TIME, Kind
 from chopper_core.render.info import as_text, describe
 from chopper_core.util.errors import UsageError

@@ -19,8 +19,8 @@ from chopper_core.align.identity import (
 )
 from chopper_core.ingest.open import open_run
 from chopper_core.model.hardware import Agent
+from chopper_core.model.inputs import Gpu
 from chopper_core.model.overrides import overrides_of, parse_gpu
-from chopper_core.model.run import Gpu
 from chopper_core.render.info import as_text, describe
 from chopper_core.sources.signals import GpuName
 from chopper_core.util.errors import UsageError

@@ -14,8 +14,9 @@ import pytest
 
 from chopper_core.ingest.open import open_run
 from chopper_core.model.column_names import BREAKDOWN, Match
+from chopper_core.model.inputs import TelemetrySource
 from chopper_core.model.overrides import overrides_of
-from chopper_core.model.run import Run, TelemetrySource
+from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.query import figures
 from chopper_core.render import render

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from chopper_core.api import OpenRun, diff
 from chopper_core.ingest.open import open_run
-from chopper_core.model.run import SIMULATED_NOTE, Run
+from chopper_core.model.inputs import SIMULATED_NOTE
+from chopper_core.model.run import Run
 from chopper_core.model.table import Kind
 from chopper_core.model.view import View
 from chopper_core.render import as_csv, as_json, as_text, info

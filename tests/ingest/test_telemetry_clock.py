@@ -23,7 +23,7 @@ from chopper_core.align.telemetry_clock import (
     place,
 )
 from chopper_core.model.column_names import integral_of, known_of
-from chopper_core.model.run import Gpu, TelemetrySource
+from chopper_core.model.inputs import Gpu, TelemetrySource
 from chopper_core.model.signals import Signal, nearest
 from chopper_core.model.table import KernelTable, Kind
 from chopper_core.model.units import Unit

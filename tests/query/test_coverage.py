@@ -8,7 +8,8 @@ import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.model.address import parse
-from chopper_core.model.run import CounterSource, Run
+from chopper_core.model.inputs import CounterSource
+from chopper_core.model.run import Run
 from chopper_core.render import render
 from chopper_core.views.query import query
 from tests.support import sample_run

@@ -21,7 +21,8 @@ from chopper_core.align.telemetry_clock import placed_cpu
 from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse
 from chopper_core.model.charts import HeatMap, LineChart
-from chopper_core.model.run import Run, TelemetrySource
+from chopper_core.model.inputs import TelemetrySource
+from chopper_core.model.run import Run
 from chopper_core.model.signals import CpuSamples
 from chopper_core.render.info import as_text, describe
 from chopper_core.sources.cpu import CpuTable

@@ -10,7 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from chopper_core.model.address import parse
-from chopper_core.model.run import Run, Source, located
+from chopper_core.model.inputs import Source
+from chopper_core.model.run import Run, located
 from chopper_core.model.table import LEVELS, Kind, Phase
 from chopper_core.views.query import query
 from chopper_core.views.shared.collectives import collectives_of

@@ -11,7 +11,8 @@ from msgspec.structs import replace
 
 from chopper_core.model import address
 from chopper_core.model.charts import Cards, Composition, Lanes
-from chopper_core.model.run import Run, Source
+from chopper_core.model.inputs import Source
+from chopper_core.model.run import Run
 from chopper_core.model.view import Baseline, View
 from chopper_core.query.frame import Frame
 from chopper_core.views.findings.rule import IRREGULAR

@@ -27,7 +27,8 @@ from chopper_core.model.attributes import (
 )
 from chopper_core.model.column_names import FLOPS, FLOPS_TYPE, NO_TIMES
 from chopper_core.model.hardware import ElementType
-from chopper_core.model.run import Gpu, Run
+from chopper_core.model.inputs import Gpu
+from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, NO_TIME, PHASES, Category, KernelTable, Kind, Rule
 from chopper_core.render.exports import ExportOptions, chosen_rows, new_folder
 from chopper_core.render.exports.communicators import (

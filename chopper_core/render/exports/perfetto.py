@@ -18,7 +18,8 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.model.column_names import CORRELATION, is_counted
-from chopper_core.model.run import Gpu, Run
+from chopper_core.model.inputs import Gpu
+from chopper_core.model.run import Run
 from chopper_core.model.table import LABELLED, NO_LABEL, PHASES, Category, KernelTable, Kind
 from chopper_core.render.exports import ExportOptions, chosen_rows, new_file
 from chopper_core.util.arrays import Index, Int64

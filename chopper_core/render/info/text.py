@@ -13,15 +13,9 @@ from msgspec.structs import replace
 
 from chopper_core.metrics import METRICS
 from chopper_core.model.hardware import ElementType
+from chopper_core.model.inputs import BY_HAND, TIMES_NOTES, CounterSource, Identity, TelemetrySource
 from chopper_core.model.overrides import seconds_text
-from chopper_core.model.run import (
-    BY_HAND,
-    TIMES_NOTES,
-    CounterSource,
-    Identity,
-    Run,
-    TelemetrySource,
-)
+from chopper_core.model.run import Run
 from chopper_core.model.signals import CpuSamples
 from chopper_core.model.table import LABELLED
 from chopper_core.render.cells import clean, scale_of

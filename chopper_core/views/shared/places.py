@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
+from chopper_core.model.inputs import NO_DEVICE
 from chopper_core.model.parallel import DIMENSIONS
-from chopper_core.model.run import NO_DEVICE, Run
+from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL
 
 _PER_NODE = 8
