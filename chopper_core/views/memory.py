@@ -22,7 +22,7 @@ from chopper_core.util.arrays import Float64, Index, Int64, Mask
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import ranked
 from chopper_core.views.shared import phrases
-from chopper_core.views.shared.table_view import Partition, child_of
+from chopper_core.views.shared.table_view import Partition, Rows, child_of, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(
@@ -129,22 +129,19 @@ def answer(run: Run, view: View) -> ViewResult:
     if count > len(codes) and peak is not None:
         held_bytes[-1] = peak.earlier_bytes
     columns = _columns(memory, own, of_own, held_bytes, _peaks(run, view, by, labels))
-    whole_peak = int(held_bytes.sum())
-    total: dict[str, int | float] = {
-        metric.name: int(values.numbers.sum())
-        for metric, values in columns
-        if metric.reduces == "sum"
-    }
-    total |= {PEAK_BYTES: whole_peak, HELD_SHARE.name: 100.0}
+    whole = [
+        (METRICS[PEAK_BYTES], Values(held_bytes.sum(keepdims=True))),
+        (HELD_SHARE, Values(np.array([100.0]))),
+    ]
     if len(own) and (memory.bytes[own] > 0).any():
-        total[LARGEST.name] = int(memory.bytes[own].max())
+        whole.append((LARGEST, Values(memory.bytes[own].max(keepdims=True))))
     order = np.argsort(-held_bytes, kind="stable")[:_MAX_BARS]
-    return ViewResult(
-        level=by,
-        labels=labels,
-        columns=columns,
+    return table_view(
+        view,
+        Rows(by, labels),
+        columns,
+        whole,
         opens=lambda row: _opens(run, view, by, labels[row], peak),
-        total=total,
         sort=f"-{HELD.name}",
         shown=(
             *(HELD.name, HELD_SHARE.name, GROWTH.name, ALLOC_BYTES, ALLOCATIONS.name),

@@ -27,6 +27,7 @@ from chopper_core.views.shared.host_causes import (
     HostPlace,
     charges_of,
 )
+from chopper_core.views.shared.table_view import Rows, table_view
 from chopper_core.views.spec import ViewResult
 
 LEVEL: Final = "host"
@@ -131,18 +132,16 @@ def answer(run: Run, view: View) -> ViewResult:
         *((METRICS[name], Values(causes.state_ns[:, at])) for at, name in enumerate(_STATES)),
         *((IN_PLACE[place], Values(causes.place_ns[:, place])) for place in HostPlace),
     ]
-    total: dict[str, int | float] = {
-        metric.name: int(values.numbers.sum()) for metric, values in own if metric.reduces == "sum"
-    }
-    total[SHARE.name] = 100.0
-    total[LONGEST.name] = int(causes.longest_ns.max())
     used = [IN_PLACE[place].name for place in HostPlace if causes.place_ns[:, place].any()]
-    return ViewResult(
-        level=LEVEL,
-        labels=causes.labels,
-        columns=tuple(own),
+    return table_view(
+        view,
+        Rows(LEVEL, causes.labels),
+        own,
+        [
+            (SHARE, Values(np.array([100.0]))),
+            (LONGEST, Values(causes.longest_ns.max(keepdims=True))),
+        ],
         opens=lambda row: _opens(run, view, int(causes.longest_piece[row])),
-        total=total,
         sort="-idle_ns",
         shown=(
             *("idle_ns", SHARE.name, GAPS.name, LONGEST.name, WHERE.name, WHEN.name),

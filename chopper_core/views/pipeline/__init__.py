@@ -24,7 +24,7 @@ from chopper_core.views.pipeline.blocks import (
     means_over,
 )
 from chopper_core.views.shared.phrases import percent, time
-from chopper_core.views.shared.table_view import child_of
+from chopper_core.views.shared.table_view import Rows, child_of, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(
@@ -237,12 +237,12 @@ def answer(run: Run, view: View) -> ViewResult:
         is_rank_next = by == STAGE or by in along
         return replace(deeper, name="pipeline", by="rank" if is_rank_next else "microbatch")
 
-    return ViewResult(
-        level=by if by != "rank" else "gpu",
-        labels=names,
-        columns=tuple(own),
+    return table_view(
+        view,
+        Rows("gpu" if by == "rank" else by, names),
+        own,
+        _shares(found, np.zeros(len(blocks), np.intp), 1),
         opens=opens,
-        total=_total(found),
         headline=headline(found),
         notes=_notes(found),
         charts=_charts(found),
@@ -284,11 +284,6 @@ def bubble_of(found: Pipeline) -> float:
     """The bubble's share of the window, mean over GPUs and iterations, from 0 to 1."""
     window, busy, late, _ = _cells(found, np.zeros(len(found.blocks), np.intp))
     return float((np.maximum(window - busy - late, 0) / window).mean())
-
-
-def _total(found: Pipeline) -> dict[str, int | float]:
-    every = _shares(found, np.zeros(len(found.blocks), np.intp), 1)
-    return {metric.name: value for metric, values in every if (value := values.at(0)) is not None}
 
 
 def headline(found: Pipeline) -> tuple[str, ...]:

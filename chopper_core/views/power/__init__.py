@@ -39,7 +39,7 @@ from chopper_core.views.shared.sampled_gpus import (
     totals_of,
 )
 from chopper_core.views.shared.samples import Sampled, TimeSpans, gpus_of
-from chopper_core.views.shared.table_view import Partition, child_of, table_view, total_row
+from chopper_core.views.shared.table_view import Partition, Rows, child_of, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec, any_level
 
 SPEC: Final = ViewSpec(
@@ -199,14 +199,14 @@ def _of_all(run: Run, view: View, found: list[GpuSamples], options: Options) -> 
     ]
     labels = [str(each.gpu) for each in found]
     unknown = np.full(1, np.nan)
-    return ViewResult(
-        level="gpu",
-        labels=labels,
-        columns=tuple(own),
+    return table_view(
+        view,
+        Rows("gpu", labels),
+        own,
+        _sums_of_all(own),
         opens=lambda row: (
             child_of(view, "gpu", labels[row]) if found[row].gpu in run.traced else view
         ),
-        total=total_row(own, _sums_of_all(own)),
         headline=_headline(found, unknown, unknown),
         notes=(
             f"{len(others)} of {len(found)} GPUs have telemetry alone: their figures are over the "

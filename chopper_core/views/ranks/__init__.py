@@ -37,7 +37,7 @@ from chopper_core.views.shared.leads import (
     unmatched_compute,
 )
 from chopper_core.views.shared.matched_kernels import leads_by, sums_by
-from chopper_core.views.shared.table_view import Partition, child_of, table_view, total_row
+from chopper_core.views.shared.table_view import Partition, Rows, child_of, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec, any_level
 
 SPEC: Final = ViewSpec(
@@ -107,12 +107,11 @@ def _by_gpu(stand: RankLeads, view: View) -> ViewResult:
         *("extra_work_ns", "extra_launch_ns"),
         *beside[-2:],
     )
-    return ViewResult(
-        level="gpu",
-        labels=[str(gpu) for gpu in stand.gpus],
-        columns=tuple(own),
-        opens=lambda row: child_of(view, "gpu", str(stand.gpus[row])),
-        total=total_row(own, [(METRICS[name], METRICS[name].compute(whole)) for name in beside]),
+    return table_view(
+        view,
+        Rows("gpu", [str(gpu) for gpu in stand.gpus]),
+        own,
+        [(METRICS[name], METRICS[name].compute(whole)) for name in beside],
         shown=shown,
         headline=headline(stand, waited),
         notes=notes(stand),
