@@ -88,9 +88,16 @@ class CommKernels(Struct, frozen=True, eq=False):
         """Kind, group and size."""
         return self.kind, self.group, self.size
 
-    def of_iteration(self, number: int) -> CommKernels:
-        """The first kernels of an iteration, as many as offsets are sought with."""
-        return self.take(np.flatnonzero(self.iteration == number)[:_MAX_ENDS])
+    def by_iteration(self) -> dict[int, Index]:
+        """Iteration → the places of its first kernels, as many as offsets are sought with."""
+        order = stable_order(self.iteration)
+        first = run_starts(self.iteration[order])
+        numbers = self.iteration[order[first]].tolist()
+        bounds = np.append(first, len(order)).tolist()
+        return {
+            number: order[begin:end][:_MAX_ENDS]
+            for number, (begin, end) in zip(numbers, pairwise(bounds), strict=True)
+        }
 
     def lanes(self) -> dict[int, slice]:
         """GPU → its kernels."""
@@ -337,11 +344,12 @@ def _voted(own: CommKernels, base: CommKernels, same_place: Int64, window_ns: in
     that another offset fits nearly as many: pairs of the same place count twice, among kernels of
     equal labels of which both GPUs have as many.
     """
-    numbers = distinct(np.intersect1d(own.iteration, base.iteration)).tolist()
-    lanes = [(own.of_iteration(number), base.of_iteration(number)) for number in numbers]
+    firsts, others = own.by_iteration(), base.by_iteration()
+    lanes = [(firsts[number], others[number]) for number in sorted(firsts.keys() & others.keys())]
     lanes.sort(key=lambda pair: -min(map(len, pair)))
     found, possible = [same_place], 0
-    for here, there in lanes[:_MAX_ITERATIONS]:
+    for lane, other in lanes[:_MAX_ITERATIONS]:
+        here, there = own.take(lane), base.take(other)
         may = np.ones((len(here), len(there)), np.bool_)
         for ours, theirs in zip(here.labels, there.labels, strict=True):
             may &= (ours[:, None] == theirs) | (ours[:, None] == UNKNOWN) | (theirs == UNKNOWN)

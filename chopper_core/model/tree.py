@@ -157,6 +157,15 @@ class Tree:
             return Groups(self.table, *found())
         return Groups(self.table, None, None, cells, found, self._around(wanted))
 
+    def rows_without(self, path: Sequence[str], iterations: Sequence[int]) -> Selection:
+        """The rows of a node, in the order of the table, without some iterations."""
+        path = tuple(path)
+        node = self.node(path)
+        if isinstance(node.selection, slice) and self._places is None:
+            return self._remaining(node.selection, self._codes(path), iterations)
+        rows = np.sort(node.rows)
+        return rows[~np.isin(self.table.iteration[rows], iterations)]
+
     def codes_of(self, level: str) -> AnyArray:
         """The codes of a level that occur in the table."""
         cube = None if self._cubes is None else self._cubes.by_levels.get(frozenset([level]))
@@ -305,9 +314,7 @@ class Tree:
 
         def kept() -> Selection:
             if isinstance(places, slice):
-                # The node is the run or a GPU: an iteration is contiguous in each GPU.
-                slices = [(places.start, places.stop)] if "gpu" in wanted else self._gpu_slices()
-                return _joined([part for each in slices for part in self._parts(*each)])
+                return self._remaining(places, wanted, self._left_out)
             return places[~np.isin(self._key(_ITERATION)[places], self._left_out)]
 
         found = self._kept(("kept", path), kept, keep=_CACHED_NODES)
@@ -315,14 +322,22 @@ class Tree:
             raise self._missing(path)
         return found
 
-    def _parts(self, low: int, high: int) -> list[tuple[int, int]]:
-        """The slices of a GPU's slice that remain without the iterations left out."""
-        parts = []
-        for code in sorted(self._left_out):
-            begin, end = self._narrowed({_ITERATION: code}, [_ITERATION], low, high)
-            parts.append((low, begin))
-            low = end
-        return [(begin, end) for begin, end in [*parts, (low, high)] if begin < end]
+    def _remaining(
+        self, places: slice, wanted: Mapping[str, int], iterations: Sequence[int]
+    ) -> Selection:
+        """The places of a slice that remain without some iterations.
+
+        An iteration is contiguous in each GPU.
+        """
+        slices = [(places.start, places.stop)] if "gpu" in wanted else self._gpu_slices()
+        codes = np.sort(np.asarray(iterations, np.int32))
+        parts: list[tuple[int, int]] = []
+        for low, high in slices:
+            own = self._key(_ITERATION)[low:high]
+            begins, ends = (low + np.searchsorted(own, codes, side) for side in ("left", "right"))
+            kept = zip([low, *ends.tolist()], [*begins.tolist(), high], strict=True)
+            parts += [(begin, end) for begin, end in kept if begin < end]
+        return _joined(parts)
 
     def _places_of(self, path: tuple[str, ...]) -> Selection:
         """The places of a node's rows; raises NoSuchNode where there are none."""

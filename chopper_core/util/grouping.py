@@ -209,21 +209,27 @@ def quantiles_along(numbers: Float64, shares: tuple[float, ...]) -> Float64:
 def others_median(values: Numbers) -> Float64:
     """For each value the median of the others along the first axis, NaNs aside."""
     numbers = np.asarray(values, np.float64)
-    order = np.argsort(numbers, axis=0, kind="stable")
-    ordered = np.take_along_axis(numbers, order, axis=0)
-    rank = np.empty_like(order)
-    places = np.arange(len(numbers)).reshape(-1, *(1,) * (numbers.ndim - 1))
-    np.put_along_axis(rank, order, np.broadcast_to(places, order.shape), axis=0)
+    if not len(numbers):
+        return numbers
+    # NaNs come last; each known value is skipped among the known ones.
+    ordered = np.sort(numbers, axis=0)
     known = np.isfinite(numbers)
-    # NaNs come last; each value is skipped among the known ones.
-    left = known.sum(axis=0) - known
+    count: Index = known.sum(axis=0, keepdims=True)
 
     def pick(place: Index) -> Float64:
-        skipped = place + (known & (rank <= place))
-        return np.take_along_axis(ordered, np.clip(skipped, 0, len(numbers) - 1), axis=0)
+        at = np.clip(place, 0, len(numbers) - 1)
+        found: Float64 = np.take_along_axis(ordered, at, axis=0)
+        return found
 
-    middle = (pick((left - 1) // 2) + pick(left // 2)) / 2
-    return np.where(left > 0, middle, np.nan)
+    def among_others(place: Index) -> Float64:
+        # Of equal values it doesn't matter which one is skipped.
+        found = pick(place)
+        return np.where(numbers <= found, pick(place + 1), found)
+
+    middle = (among_others((count - 2) // 2) + among_others((count - 1) // 2)) / 2
+    if not known.all():
+        middle = np.where(known, middle, (pick((count - 1) // 2) + pick(count // 2)) / 2)
+    return np.where(count > known, middle, np.nan)
 
 
 def beyond_others(values: Numbers) -> Float64:

@@ -89,7 +89,6 @@ class TimeParts(Struct, frozen=True):
 
     values: dict[str, Values]
     elapsed_ns: Int64
-    lost: Values
 
     def numbers(self, name: str) -> Int64:
         """A part of every node, 0 where it is unknown: its time is in another part."""
@@ -97,20 +96,23 @@ class TimeParts(Struct, frozen=True):
         return np.where(values.present(), values.numbers, 0).astype(np.int64)
 
 
-def parts_of(run: Run, nodes: Groups, has_matrix: Mask | None = None) -> TimeParts:
-    """The parts of each node's elapsed time; those that are known add up to it.
+def parts_of(run: Run, nodes: Groups) -> TimeParts:
+    """The parts of each node's elapsed time; those that are known add up to it."""
+    scope = Scope(nodes, nodes, run.origin_ns, run.hardware)
+    values = {name: METRICS[name].compute(scope) for name in _TERMS}
+    return TimeParts(values, METRICS["elapsed_ns"].compute(scope).numbers.astype(np.int64))
+
+
+def _lost(parts: TimeParts, nodes: Groups, has_matrix: Mask | None) -> Values:
+    """The time beyond the theoretical one; unknown where matrix kernels have unknown FLOPs.
 
     `has_matrix` says which nodes have matrix kernels, where that is known.
     """
-    scope = Scope(nodes, nodes, run.origin_ns, run.hardware)
-    values = {name: METRICS[name].compute(scope) for name in _TERMS}
-    elapsed_ns = METRICS["elapsed_ns"].compute(scope).numbers.astype(np.int64)
-    theory = values[THEORY]
+    theory = parts.values[THEORY]
     unknown = ~theory.present()
     if unknown.any():
         unknown &= nodes.sum_of(_is_matrix) > 0 if has_matrix is None else has_matrix
-    lost = Values(elapsed_ns - np.where(theory.present(), theory.numbers, 0), unknown)
-    return TimeParts(values, elapsed_ns, lost)
+    return Values(parts.elapsed_ns - np.where(theory.present(), theory.numbers, 0), unknown)
 
 
 def with_parts(run: Run) -> Run:
@@ -132,18 +134,20 @@ def answer(run: Run, view: View) -> ViewResult:
     rows = Partition.of(tree, view, by)
     kernels = tree.split(view.path, (by, "kernel"))
     has_matrix = _with_matrix(kernels, rows.nodes.codes(by), by)
-    parts = parts_of(run, rows.nodes, has_matrix)
-    whole = parts_of(run, rows.whole, None if has_matrix is None else np.array([has_matrix.any()]))
+    parts, whole = parts_of(run, rows.nodes), parts_of(run, rows.whole)
+    lost = _lost(parts, rows.nodes, has_matrix)
+    any_matrix = None if has_matrix is None else np.array([has_matrix.any()])
+    lost_in_all = _lost(whole, rows.whole, any_matrix)
     has_theory = bool(whole.values[THEORY].present()[0])
     used = [name for name in _TERMS if parts.numbers(name).any()]
-    order = np.argsort(-np.where(parts.lost.present(), parts.lost.numbers, -1), kind="stable")
+    order = np.argsort(-np.where(lost.present(), lost.numbers, -1), kind="stable")
     if not has_theory:
         order = np.argsort(-parts.elapsed_ns, kind="stable")
     return table_view(
         view,
         rows,
-        _figures(parts),
-        _figures(whole),
+        _figures(parts, lost),
+        _figures(whole, lost_in_all),
         sort="-lost_ns" if has_theory else "-elapsed_ns",
         shown=(
             "elapsed_ns",
@@ -161,13 +165,13 @@ def answer(run: Run, view: View) -> ViewResult:
     )
 
 
-def _figures(parts: TimeParts) -> list[tuple[Metric, Values]]:
+def _figures(parts: TimeParts, lost: Values) -> list[tuple[Metric, Values]]:
     losses = np.stack([parts.numbers(name) for name in LOSSES], axis=1)
     titles = tuple(LOSSES.values())
     largest = [titles[row.argmax()] if row.max(initial=0) > 0 else None for row in losses]
     return [
         (METRICS["elapsed_ns"], Values(parts.elapsed_ns)),
-        (LOST, parts.lost),
+        (LOST, lost),
         (LARGEST, worded(largest)),
         *((METRICS[name], parts.values[name]) for name in _TERMS),
         *((SHARES[name], _in_percent(parts, name)) for name in _TERMS),

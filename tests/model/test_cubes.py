@@ -24,6 +24,7 @@ from chopper_core.query import children as charts_module
 from chopper_core.query import figures
 from chopper_core.query.children import signal_chart
 from chopper_core.util.errors import NoSuchNode
+from chopper_core.util.grouping import distinct
 from chopper_core.views.find import find
 from chopper_core.views.query import query
 from tests.support import Row, run_of, sample_run
@@ -286,3 +287,21 @@ def test_no_means_of_rows_on_very_many_gpus(limit: str, monkeypatch: pytest.Monk
     # A row per GPU has them whatever the number of GPUs.
     is_known = np.isfinite(query(run, View("R")).means(rows, 4)).all()
     assert is_known == (limit == "MAX_SPARKLINE_GPUS")
+
+
+@pytest.mark.parametrize("order", [LEVELS, ("iteration", "gpu", *LEVELS[2:]), LEVELS[::-1]])
+@pytest.mark.parametrize("depth", [0, 1, 2])
+def test_rows_without_iterations_are_the_others_in_the_order_of_the_table(
+    order: tuple[str, ...], depth: int
+) -> None:
+    table = measured(sample_run()).table
+    tree = Tree(table, order)
+    path = tuple(table.text_of(level, table.column(level)[0]) for level in order[:depth])
+    own = np.ones(len(table), np.bool_)
+    for level in order[:depth]:
+        own &= table.column(level) == table.column(level)[0]
+    first, *_, last = distinct(table.iteration).tolist()
+    for left_out in ([], [last], [last, first, 10_000]):
+        wanted = np.flatnonzero(own & ~np.isin(table.iteration, left_out))
+        found = np.arange(len(table))[tree.rows_without(path, left_out)]
+        assert found.tolist() == wanted.tolist()

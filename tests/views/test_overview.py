@@ -18,6 +18,7 @@ from chopper_core.query.frame import Frame
 from chopper_core.views.findings.rule import IRREGULAR
 from chopper_core.views.overview.step import IRREGULAR_TIMES, step_of
 from chopper_core.views.query import preview, query
+from chopper_core.views.shared.leads import RankLeads
 from tests.support import sample_run
 from tests.tui.explorer import measured_run
 
@@ -108,6 +109,17 @@ def test_a_preview_is_the_answer_without_lags_and_findings() -> None:
     assert early.headline == whole.headline
     # Once it is known the answer is shown at once.
     assert not preview(run, OVERVIEW).is_pending
+
+
+def test_gpus_are_compared_once_for_lags_findings_and_ranks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run, compared, leads_of = replace(measured_run()), [], RankLeads.of
+    monkeypatch.setattr(RankLeads, "of", lambda *given: compared.append(given) or leads_of(*given))
+    query(run, OVERVIEW)
+    query(run, View("R", name="findings"))
+    query(run, View("R", ("2",), name="ranks"))
+    assert len(compared) == 1
 
 
 def test_one_gpu_has_no_lag_and_a_trace_alone_says_so() -> None:

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from chopper_core.metrics import is_measured
-from chopper_core.model.column_names import integral_of, known_of, samples_in
+from chopper_core.model.column_names import samples_in
 from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.grouping import distinct
 from chopper_core.views.findings.rule import (
@@ -104,11 +104,10 @@ def _deviations(context: FindingsContext, name: str) -> tuple[Float64, Float64, 
 
     Each instance of an operation, in a layer and iteration, counts with its mean clock.
     """
-    cells, count = context.cells, len(context.gpus)
-    # Both sums cover the same activities: those without a clock have no weight.
-    sums, _ = cells.known_together((integral_of(name), known_of(name)))
-    weight = np.where(context.computes, sums[known_of(name)], 0.0)
-    clock = sums[integral_of(name)] / np.maximum(sums[known_of(name)], 1e-9)
+    count = len(context.gpus)
+    area, known = context.signal_sums(name)
+    weight = np.where(context.computes, known, 0.0)
+    clock = area / np.maximum(known, 1e-9)
     same, gpu = context.together("gpu", "phase", "operation")[1], context.gpu_place
     usual = _means(same, clock, weight)[same]
     mean = _means(gpu, clock, weight, count)

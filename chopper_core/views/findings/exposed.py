@@ -9,7 +9,7 @@ import numpy as np
 
 from chopper_core.model.table import Kind, Phase
 from chopper_core.util.arrays import Int64
-from chopper_core.util.grouping import distinct, run_starts
+from chopper_core.util.grouping import distinct, first_equal, run_starts
 from chopper_core.views.findings.rule import (
     Finding,
     FindingsContext,
@@ -86,19 +86,19 @@ def _ends_ns(context: FindingsContext, chosen: Chosen) -> float:
     Per GPU and iteration.
     """
     table, rows = context.table, context.node.rows
-    trains = np.isin(table.phase[rows], (Phase.OPTIMIZER, Phase.DATA), invert=True)
-    own = rows[(table.kind[rows] == Kind.COMM) & trains]
+    own = rows[table.kind[rows] == Kind.COMM]
+    own = own[~np.isin(table.phase[own], (Phase.OPTIMIZER, Phase.DATA))]
     if not len(own):
         return 0.0
     own = own[np.lexsort((table.start_ns[own], table.iteration[own], table.gpu[own]))]
-    waits = np.zeros(len(table), np.int64)
-    waits[chosen.rows] = chosen.exposed_ns
     first = run_starts(table.gpu[own], table.iteration[own])
     last = np.append(first[1:], len(own)) - 1
     nearest = (first, np.minimum(first + 1, last), last, np.maximum(last - 1, first))
     places = distinct(np.concatenate(nearest))
     ends = own[places]
-    return context.per_iteration(float((table.exposed_comm_ns[ends] - waits[ends]).sum()))
+    member = first_equal(chosen.rows, ends)
+    waits = np.where(member >= 0, chosen.exposed_ns[member], 0)
+    return context.per_iteration(float((table.exposed_comm_ns[ends] - waits).sum()))
 
 
 def _largest(context: FindingsContext, per_cell: Int64) -> str:

@@ -9,11 +9,12 @@ import numpy as np
 
 from chopper_core.align.kernel_classes import kernel_class
 from chopper_core.metrics import is_measured
-from chopper_core.model.column_names import CYCLES, integral_of, known_of
+from chopper_core.model.column_names import CYCLES
 from chopper_core.model.hardware import Hardware
+from chopper_core.model.table import KernelTable, Kind, Selection
 from chopper_core.query.marks import MAD_TO_SIGMA
-from chopper_core.util.arrays import Float64
-from chopper_core.util.grouping import distinct, median_of, ranked
+from chopper_core.util.arrays import Float64, Int64
+from chopper_core.util.grouping import median_of, ranked
 from chopper_core.views.findings.rule import (
     ROBUST_Z,
     Finding,
@@ -144,22 +145,28 @@ def _share_of_cap(context: FindingsContext, chip: Hardware) -> float:
 
 def _sums(context: FindingsContext, name: str) -> tuple[Float64, Float64]:
     """Integral and covered time of a signal in the compute cells; others have none."""
-    sums, _ = context.cells.known_together((integral_of(name), known_of(name)))
-    return tuple(np.where(context.computes, sums[each], 0.0) for each in sums)  # type: ignore[return-value]
+    area, known = (np.where(context.computes, each, 0.0) for each in context.signal_sums(name))
+    return area, known
 
 
 def _compute_ns(context: FindingsContext) -> tuple[float, float]:
     """Time of matrix kernels and of other compute, per GPU and iteration."""
-    table, rows = context.table, context.node.rows
-    own = rows[table.kind[rows] == 0]
-    used = distinct(table.kernel[own])
-    is_matrix = np.zeros(len(table.names), np.bool_)
-    is_matrix[used] = [kernel_class(table.names[code]) in MATRIX_CLASSES for code in used.tolist()]
-    took, matrix = table.duration_ns[own], is_matrix[table.kernel[own]]
+    names, nodes = context.table.names, context.split("kernel")
+    others = nodes.sum("collectives") + nodes.sum("copies")
+    took = np.where(others == 0, nodes.sum("duration_ns"), 0)
+    if ((others > 0) & (others < nodes.sizes())).any():
+        took = nodes.sum_of(_compute_durations)
+    matrix = np.array(
+        [kernel_class(names[code]) in MATRIX_CLASSES for code in nodes.codes("kernel").tolist()]
+    )
     return (
         context.per_iteration(float(took[matrix].sum())),
         context.per_iteration(float(took[~matrix].sum())),
     )
+
+
+def _compute_durations(table: KernelTable, rows: Selection) -> Int64:
+    return np.where(table.kind[rows] == Kind.COMPUTE, table.duration_ns[rows], 0)
 
 
 @rule(

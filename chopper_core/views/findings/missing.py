@@ -101,7 +101,7 @@ def _labels(context: FindingsContext) -> Gaps:
             within = np.isin(nodes.codes("phase"), MODEL_PHASES)
         whole = float(elapsed[within].sum())
         known = float(elapsed[within & (nodes.codes(level) != NO_LABEL)].sum())
-        if level == "layer" and known:
+        if level == "layer" and 0 < known < COVERAGE.share * whole:
             known += float(nodes.sum_of(_outside_layers)[within].sum())
         if whole and known < COVERAGE.share * whole:
             part = "the model's time" if level == "layer" else "the time"

@@ -17,7 +17,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.metrics import METRICS, Scope, Values, column
+from chopper_core.model.column_names import integral_of, known_of
 from chopper_core.model.groups import Groups
+from chopper_core.model.memo import Memo
 from chopper_core.model.parallel import DIMENSIONS
 from chopper_core.model.run import Run
 from chopper_core.model.table import LEVELS, NO_LABEL, NO_LABEL_TEXT, KernelTable, Kind
@@ -131,6 +133,15 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
         tree = self.run.tree(self.view.order)
         return tree.split(self.view.path, levels, self.excluded)
 
+    def signal_sums(self, name: str) -> tuple[Float64, Float64]:
+        """Integral of a signal over the activities of each cell, and the time that it covers.
+
+        Both sums cover the same activities: those without a value have no weight.
+        """
+        columns = (integral_of(name), known_of(name))
+        sums, _ = self._memo(("sums", name), lambda: self.cells.known_together(columns))
+        return sums[columns[0]], sums[columns[1]]
+
     @cached_property
     def computes(self) -> Mask:
         """Whether each cell has any compute."""
@@ -139,23 +150,16 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
 
     def codes(self, level: str) -> Int64:
         """The code of each cell at a level."""
-        if level not in self._codes:
-            self._codes[level] = self.cells.codes(level).astype(np.int64)
-        return self._codes[level]
-
-    @cached_property
-    def _codes(self) -> dict[str, Int64]:
-        return {}
+        return self._memo(("codes", level), lambda: self.cells.codes(level).astype(np.int64))
 
     def together(self, *levels: str) -> tuple[Int64, Index]:
         """The distinct combinations of codes at some levels, and the position of each cell's."""
-        if levels not in self._together:
-            self._together[levels] = combined([self.codes(level) for level in levels])
-        return self._together[levels]
+        codes = [self.codes(level) for level in levels]
+        return self._memo(("together", levels), lambda: combined(codes))
 
     @cached_property
-    def _together(self) -> dict[tuple[str, ...], tuple[Int64, Index]]:
-        return {}
+    def _memo(self) -> Memo:
+        return Memo()
 
     @cached_property
     def gpu_place(self) -> Index:
@@ -290,24 +294,20 @@ def context_of(run: Run, view: View) -> FindingsContext:
     analysed = counted[np.isin(counted, compared)] if len(compared) else counted
     if not len(analysed):
         analysed = counted[:1]
-    node = tree.node(view.path)
-    rows = node.rows
-    if len(analysed) < len(numbers):
-        rows = rows[np.isin(table.iteration[node.selection], analysed)]
-    if (rows[1:] < rows[:-1]).any():
-        rows = np.sort(rows)
+    excluded = numbers[~np.isin(numbers, analysed)].tolist()
+    node = Groups.single(table, tree.rows_without(view.path, excluded))
     return FindingsContext(
         run=run,
         view=view,
-        node=Groups.single(table, rows),
-        gpus=tuple(distinct(table.gpu[rows]).tolist()),
+        node=node,
+        gpus=tuple(distinct(table.gpu[node.selection]).tolist()),
         iterations=tuple(analysed.tolist()),
         truncated=tuple(numbers[truncated].tolist()),
         by_iteration=each,
         all_iterations=iterations,
         took_ns=took,
         irregular=irregular,
-        excluded={"iteration": numbers[~np.isin(numbers, analysed)].tolist()},
+        excluded={"iteration": excluded},
         sampled_from=len(counted) if len(analysed) < len(counted) else None,
     )
 

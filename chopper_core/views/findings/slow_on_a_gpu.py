@@ -116,11 +116,13 @@ class Peers(Struct, frozen=True):
         return found
 
 
-def peers_of(context: FindingsContext, *, beside_comm: bool = False) -> Peers | None:
-    """The compute of the analysed activities by GPU; None with one GPU, or too many cells."""
-    gpus, iterations = len(context.gpus), len(context.iterations)
-    levels = LABELLED
-    names, place = context.together(*levels)
+def peers_of(context: FindingsContext) -> tuple[Peers, Peers] | None:
+    """The compute of the analysed activities by GPU, without work beside communication and with it.
+
+    None with one GPU, or too many cells.
+    """
+    gpus = len(context.gpus)
+    names, place = context.together(*LABELLED)
     if gpus < 2 or len(names) * gpus > _MAX_CELLS:
         return None
     chosen = np.flatnonzero(context.computes)
@@ -136,9 +138,16 @@ def peers_of(context: FindingsContext, *, beside_comm: bool = False) -> Peers | 
     there = kernels > 0
     count = np.where(there, kernels, np.nan)
     alike = there & (count == others_median(count.T).T)
-    alone = alike & (beside_comm | (beside <= _MAX_OVERLAP * took))
-    usual = others_median(np.where(alone, took, np.nan).T).T
-    usual = np.where(alone & np.isfinite(usual), usual, 0.0)
+    alone = alike & (beside <= _MAX_OVERLAP * took)
+    return _compared(context, took, alike, alone), _compared(context, took, alike, alike)
+
+
+def _compared(context: FindingsContext, took: Float64, alike: Mask, chosen: Mask) -> Peers:
+    """The chosen times with those of each GPU's peers; `alike` has as many kernels as these."""
+    names, _ = context.together(*LABELLED)
+    gpus, iterations = len(context.gpus), len(context.iterations)
+    usual = others_median(np.where(chosen, took, np.nan).T).T
+    usual = np.where(chosen & np.isfinite(usual), usual, 0.0)
     own = np.where(usual > 0, took, 0.0)
     pairs, row = combined([names[:, 1].astype(np.int64), names[:, 3].astype(np.int64)])
     step = np.searchsorted(np.array(context.iterations), names[:, 0])
@@ -163,14 +172,14 @@ def peers_of(context: FindingsContext, *, beside_comm: bool = False) -> Peers | 
 
 def matrix_operations(context: FindingsContext, pairs: Int64) -> Mask:
     """Whether most of the kernel time of each phase and operation is in matrix kernels."""
-    table, rows = context.table, context.node.rows
-    used = np.flatnonzero(np.bincount(table.kernel[rows], minlength=len(table.names)))
-    is_matrix = np.zeros(len(table.names), np.bool_)
-    is_matrix[used] = [kernel_class(table.names[code]) in MATRIX_CLASSES for code in used.tolist()]
-    operation = table.operation[rows].astype(np.int64) + 1
-    duration = table.duration_ns[rows]
-    count = len(table.operations) + 1
-    share = summed(operation, duration * is_matrix[table.kernel[rows]], count)
+    names, nodes = context.table.names, context.split("operation", "kernel")
+    is_matrix = np.array(
+        [kernel_class(names[code]) in MATRIX_CLASSES for code in nodes.codes("kernel").tolist()]
+    )
+    operation = nodes.codes("operation").astype(np.int64) + 1
+    duration = nodes.sum("duration_ns")
+    count = len(context.table.operations) + 1
+    share = summed(operation, duration * is_matrix, count)
     whole = np.maximum(summed(operation, duration, count), 1.0)
     found: Mask = (share / whole)[pairs[:, 1] + 1] >= 0.5
     return found
@@ -188,9 +197,10 @@ def matrix_operations(context: FindingsContext, pairs: Int64) -> Mask:
 def slow_on_a_gpu(context: FindingsContext) -> Iterator[Finding]:
     """Operations that take longer on one GPU than on its peers, one by one or all that memory
     bounds."""
-    peers, beside = peers_of(context), peers_of(context, beside_comm=True)
-    if peers is None or beside is None:
+    both = peers_of(context)
+    if both is None:
         return
+    peers, beside = both
     counts = peers.took_ns >= _MIN_OPERATION * context.step_ns * len(context.iterations)
     alone = counts & (peers.usual_ns >= _MIN_COMPARED * peers.took_ns)
     if not alone.any():

@@ -307,10 +307,10 @@ def _composition(step: Step, base: Step | None) -> Composition:
     known = [each for each in (step, base) if each is not None]
     if any(each.run.is_reconstructed for each in known):
         return _durations(known)
-    parts = [each.parts_of(each.whole) for each in known]
+    parts = [each.parts for each in known]
     # Parts that only one side can tell apart can't be compared.
     if len({tuple(each) for each in parts}) > 1:
-        parts = [each.states_of(each.whole) for each in known]
+        parts = [each.states for each in known]
     elif len({has_counted(each) for each in parts}) > 1:
         parts = [without_counted(each) for each in parts]
     unit, scale = next((name, ns) for least, name, ns in _UNITS if step.mean_ns >= least)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -49,7 +50,7 @@ _MAX_UNKNOWN_FLOPS_PCT: Final = 5.0
 """Of the time of matrix kernels: with more, the share of the peak would be far too small."""
 
 
-class Step(Struct, frozen=True, eq=False):
+class Step(Struct, frozen=True, eq=False, dict=True):
     """The complete iterations of a scope, on its GPUs; without iterations, the scope itself."""
 
     run: Run
@@ -118,21 +119,23 @@ class Step(Struct, frozen=True, eq=False):
             return None
         return float(1e9 * tokens / self.median_ns * len(self.gpus))
 
-    def parts_of(self, nodes: Groups) -> Mapping[str, Int64]:
-        """The parts of the time of some of the activities, in ns; they add up to it."""
-        parts = parts_of(self.run, nodes)
+    @cached_property
+    def parts(self) -> Mapping[str, Int64]:
+        """The parts of the time of all activities, in ns; they add up to it."""
+        parts = parts_of(self.run, self.whole)
         if parts.values[THEORY].present().any():
             return {name: parts.numbers(name) for name in PARTS}
-        return self.states_of(nodes)
+        return self.states
 
     @property
     def without_flops_pct(self) -> float:
         """How much of the matrix kernels' time has unknown FLOPs, in %."""
         return without_flops(self.tree.split(self.view.path, ("operation", "kernel")))
 
-    def states_of(self, nodes: Groups) -> Mapping[str, Int64]:
-        """The states of the GPUs in the time of some of the activities, in ns."""
-        return {name: nodes.sum(name) for name in STATES}
+    @property
+    def states(self) -> Mapping[str, Int64]:
+        """The states of the GPUs in the time of all activities, in ns."""
+        return {name: self.whole.sum(name) for name in STATES}
 
 
 def has_counted(parts: Mapping[str, Int64]) -> bool:
@@ -241,7 +244,7 @@ def headline_of(step: Step, base: Step | None = None) -> str:
 
 
 def _figures(step: Step) -> tuple[_Fact, ...]:
-    whole = step.parts_of(step.whole)
+    whole = step.parts
     knows_flops = THEORY in whole and step.without_flops_pct <= _MAX_UNKNOWN_FLOPS_PCT
     elapsed = max(int(step.whole.elapsed_ns[0]), 1)
     theory = 100.0 * int(whole[THEORY][0]) / elapsed if knows_flops else None

@@ -123,18 +123,18 @@ class _Sets(Struct, frozen=True, eq=False):
 def _described(run: Run, kernels: CommKernels, sets: _Sets, shared: tuple[str, ...]) -> Collectives:
     """The collectives of kernels that stand set by set, put in the order of first arrival."""
     table = run.table
-    arrival = np.minimum.reduceat(table.start_ns[kernels.rows], sets.first)
+    start = table.start_ns[kernels.rows]
+    arrival = np.minimum.reduceat(start, sets.first)
     by_arrival = stable_order(arrival)
     rank = np.empty(len(arrival), np.int64)
     rank[by_arrival] = np.arange(len(arrival))
     sizes = np.diff(np.append(sets.first, len(kernels)))
     member_set = np.repeat(rank, sizes)
     order = stable_order(member_set)
-    rows, member_set = kernels.rows[order], member_set[order]
+    rows, member_set, gpu = kernels.rows[order], member_set[order], kernels.gpu[order]
     kind, group, size = (each[by_arrival] for each in (sets.kind, sets.group, sets.size))
     first = run_starts(member_set)
-    start = table.start_ns[rows]
-    ends = start + table.duration_ns[rows]
+    start, ends = start[order], kernels.end_ns[order]
     last_start = np.maximum.reduceat(start, first)
     end = np.maximum.reduceat(ends, first)
     seen = np.diff(np.append(first, len(rows)))
@@ -142,7 +142,7 @@ def _described(run: Run, kernels: CommKernels, sets: _Sets, shared: tuple[str, .
     synchronous = np.isin(kind, _codes(table, SYNCHRONOUS))
     waits = complete[member_set] & (synchronous[member_set] | (ends >= last_start[member_set]))
     wait = np.where(waits, np.minimum(last_start[member_set], ends) - start, 0)
-    latest = np.where(start == last_start[member_set], table.gpu[rows], -1)
+    latest = np.where(start == last_start[member_set], gpu, -1)
     spread = (end - np.minimum.reduceat(ends, first))[synchronous & complete]
     return Collectives(
         members=Groups(table, rows, first),

@@ -46,6 +46,8 @@ _MIN_BESIDE: Final = 0.3
 """The share of a straggler's delay from which on another GPU's, at the same time, counts too."""
 _MIN_LAG_SHARE: Final = 0.002
 """Smaller leads, as a share of the iteration, make no straggler where there are no collectives."""
+_CACHED_SCOPES: Final = 4
+"""Scopes whose leads are cached."""
 _ONSET_SHARE: Final = 0.1
 """The share of the largest mean lead from which the lag begins."""
 
@@ -254,8 +256,18 @@ class RankLeads(RankTimes, frozen=True, eq=False, dict=True):
 
 
 def leads(run: Run, view: View) -> tuple[RankLeads, View]:
-    """The GPUs in a view's scope, and the view without a GPU of its own; raises UsageError."""
+    """The GPUs in a view's scope, compared once, and the view without a GPU of its own.
+
+    Raises UsageError.
+    """
     view = of_all_gpus(view)
+    order = complete_order([level for level, _ in view.scope])
+    scope = View(view.run, view.path, order, cut=view.cut)
+    found = run.memo(("leads", scope), lambda: _leads(run, scope), keep=_CACHED_SCOPES)
+    return found, view
+
+
+def _leads(run: Run, view: View) -> RankLeads:
     node = run.tree_of(view).node(view.path)
     compared = compared_iterations(run, view)
     peers = occurrences_of(run, compared)
@@ -269,7 +281,7 @@ def leads(run: Run, view: View) -> tuple[RankLeads, View]:
         raise NothingToShow(
             "no compute kernel of the scope runs on all GPUs, so they can't be compared"
         )
-    return RankLeads.of(run, view, node, compared, peers), view
+    return RankLeads.of(run, view, node, compared, peers)
 
 
 def of_all_gpus(view: View) -> View:

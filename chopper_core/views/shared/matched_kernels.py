@@ -48,6 +48,8 @@ class Occurrences(Struct, frozen=True, eq=False):
 
     def take(self, chosen: Numbers) -> Occurrences:
         """Some of the occurrences."""
+        if chosen.dtype == np.bool_ and chosen.all():
+            return self
         return replace(
             self,
             rows=self.rows.T[:, chosen].T,
@@ -58,8 +60,8 @@ class Occurrences(Struct, frozen=True, eq=False):
 
 _CACHED_SETS: Final = 8
 """Sets of iterations whose occurrences are cached."""
-MAX_MATCHED: Final = 1 << 22
-"""With more activities, evenly chosen iterations are compared."""
+MAX_MATCHED: Final = 1 << 21
+"""With more activities, evenly chosen iterations are compared: a first view takes 2 s at most."""
 _PAIR: Final = 2
 _MIN_RUN: Final = 4
 """Neighbouring occurrences of one label from which on they are added up together."""
@@ -109,9 +111,7 @@ def within(run: Run, found: Occurrences, node: Groups) -> Occurrences:
 
 def _matched(run: Run, iterations: tuple[int, ...]) -> tuple[Occurrences, ...]:
     table = run.table
-    rows = _compute_of(run)
-    if iterations:
-        rows = rows[np.isin(table.iteration[rows], iterations)]
+    rows = _compute_of(run, iterations)
     whose, gpus = table.gpu[rows], run.tree().codes_of("gpu")
     begin, end = (np.searchsorted(whose, gpus, side) for side in ("left", "right"))
     gpus, begin, end = (values[end > begin] for values in (gpus, begin, end))
@@ -189,9 +189,13 @@ def _stages(run: Run) -> frozenset[frozenset[int]]:
     return frozenset(frozenset(pair) for own in pipelines for pair in combinations(sorted(own), 2))
 
 
-def _compute_of(run: Run) -> Index:
-    """The rows of all compute, in the order of the levels."""
-    selection = run.tree().node(()).selection
+def _compute_of(run: Run, iterations: tuple[int, ...]) -> Index:
+    """The rows of the compute of some iterations or all, in the order of the levels."""
+    tree = run.tree()
+    selection = tree.node(()).selection
+    if iterations:
+        others = tree.codes_of("iteration")
+        selection = tree.rows_without((), others[~np.isin(others, iterations)].tolist())
     computes = np.flatnonzero(run.table.kind[selection] == Kind.COMPUTE)
     return computes + selection.start if isinstance(selection, slice) else selection[computes]
 

@@ -237,9 +237,12 @@ def _work(
         if not len(own):
             continue
         when = np.searchsorted(iterations, own.table.iteration[own.rows[:, 0]])
-        beside = [shares_beside_comm(own, gpu, collectives) for gpu in range(len(own.gpus))]
-        code, rates = slowdown_beside_comm(own, beside)
-        for gpu, took, shares in zip(own.gpus, own.durations_ns(), beside, strict=True):
+        durations = list(own.durations_ns())
+        beside = [
+            shares_beside_comm(own, gpu, took, collectives) for gpu, took in enumerate(durations)
+        ]
+        code, rates = slowdown_beside_comm(own, durations, beside)
+        for gpu, took, shares in zip(own.gpus, durations, beside, strict=True):
             place = int(np.searchsorted(gpus, gpu))
             plain[place] = np.bincount(when, weights=took, minlength=len(iterations))
             fair = took / np.exp(rates[code, 0] * shares[0])
@@ -247,10 +250,12 @@ def _work(
     return plain, unhindered
 
 
-def shares_beside_comm(found: Occurrences, column: int, collectives: Collectives | None) -> Float64:
+def shares_beside_comm(
+    found: Occurrences, column: int, took_ns: Int64, collectives: Collectives | None
+) -> Float64:
     """The shares of each occurrence on a GPU beside waiting and beside other communication."""
     table, rows = found.table, found.rows[:, column]
-    took = np.maximum(table.duration_ns[rows], 1)
+    took = np.maximum(took_ns, 1)
     whole = np.minimum(table.overlap_ns[rows], took)
     waiting = np.zeros(len(rows), np.int64)
     if collectives is not None:
@@ -265,7 +270,9 @@ def shares_beside_comm(found: Occurrences, column: int, collectives: Collectives
     return np.stack([waiting, whole - waiting]) / took
 
 
-def slowdown_beside_comm(found: Occurrences, beside: list[Float64]) -> tuple[Index, Float64]:
+def slowdown_beside_comm(
+    found: Occurrences, durations_ns: list[Int64], beside: list[Float64]
+) -> tuple[Index, Float64]:
     """The operation of each occurrence, and how either kind of communication slows it.
 
     Rates are differences of logarithms, operations x kinds: least squares of the logarithm of
@@ -276,7 +283,7 @@ def slowdown_beside_comm(found: Occurrences, beside: list[Float64]) -> tuple[Ind
     count = np.bincount(code)
     values = [
         [np.log(np.maximum(took, 1)), *shares]
-        for took, shares in zip(found.durations_ns(), beside, strict=True)
+        for took, shares in zip(durations_ns, beside, strict=True)
     ]
     means = [sum(column) / len(values) for column in zip(*values, strict=True)]
     products = np.zeros((3, 3, len(count)))
