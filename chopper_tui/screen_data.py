@@ -136,6 +136,11 @@ class ScreenData(Struct, frozen=True):
     lanes: tuple[LaneLines, ...] = ()
     """Lanes of the frame that are drawn already."""
 
+    @property
+    def has_signals(self) -> bool:
+        """Whether anything is known over time; runs side by side have no time in common."""
+        return any(len(each.signal.curves) for each in self.signals)
+
 
 def screen_data(run: Run, view: View, *, is_complete: bool = False) -> ScreenData:
     """The data of a view; raises ChopperError where there is nothing to show.

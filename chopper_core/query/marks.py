@@ -91,6 +91,8 @@ _GOOD_PCT: Final = 80.0
 _FAIR_PCT: Final = 50.0
 _LEAST_SPREAD: Final = 0.005
 """Of the median: peers that are closer together than this count as alike."""
+_LEAST_POINTS: Final = 0.3
+"""The same for shares in %."""
 _FAR: Final = 2.0
 """Times the limit from which on a cell is far out."""
 _CHANGE_PCT: Final = (1.0, 5.0)
@@ -100,6 +102,7 @@ _OF_LARGEST: Final = (0.05, 0.25)
 _NEGLIGIBLE: Final = 0.0005
 """Of the scope's time: a difference in time below it is not tinted."""
 _MAX_ROWS: Final = 100_000
+_IDENTITIES: Final = (Reduces.COMMON, Reduces.DISTINCT)
 _SUMMED: Final = (Reduces.SUM, Reduces.OF_SUMS)
 _AVERAGED: Final = (Reduces.MEAN, Reduces.OF_MEANS)
 
@@ -135,16 +138,21 @@ def tints(frame: Frame, column: Metric) -> Int8:
 def _comparable(frame: Frame, column: Metric) -> bool:
     if column.name == "share_pct":
         return False
-    if frame.level in _PEERS:
-        return column.reduces in (*_SUMMED, *_AVERAGED, Reduces.RATIO)
-    return column.reduces in _AVERAGED
+    if frame.level not in _PEERS:
+        return column.reduces in _AVERAGED
+    if column.reduces is Reduces.NONE:
+        return column.unit is not Unit.NONE  # counts and ratios of a view's own are aids
+    return column.reduces not in _IDENTITIES
 
 
 def _least_spread(frame: Frame, column: Metric, values: Values) -> float:
     """The spread below which a figure counts as alike: of time, a share of the rows' time."""
-    if column.unit is Unit.NS and column.reduces in _SUMMED and len(frame.elapsed_ns):
-        return _LEAST_SPREAD * median_of(frame.elapsed_ns)
-    return 0.0
+    if column.unit is Unit.PERCENT:
+        return _LEAST_POINTS
+    if column.unit is not Unit.NS or not len(frame.elapsed_ns):
+        return 0.0
+    least = _LEAST_SPREAD if column.reduces in _SUMMED else _NEGLIGIBLE
+    return least * median_of(frame.elapsed_ns)
 
 
 def _of_distances(numbers: Float64, least: float) -> Int8:

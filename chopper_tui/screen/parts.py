@@ -15,7 +15,6 @@ from textual.reactive import Reactive
 from textual.widget import Widget
 
 from chopper_core.model.run import Run
-from chopper_core.model.run_set import RunSet
 from chopper_core.render.cells import SENTENCES, crumb
 from chopper_core.util.errors import ChopperError, UsageError
 from chopper_tui import screen_data
@@ -219,8 +218,7 @@ class ScreenParts(Charts):
         now = arrange(
             width,
             height,
-            # Runs side by side have no signal in common.
-            chart="off" if isinstance(self.run, RunSet) and not charts else self.chart,
+            chart=self.chart if charts or self.data.has_signals else "off",
             zoom=self.zoom,
             gpus=0 if self.view.name else gpus,
             picture=lines_below(charts[:1], width, glyphs),
@@ -230,6 +228,7 @@ class ScreenParts(Charts):
             along_time=self.lanes is not None,
             cards=self.cards.cards is not None and not self.shows_sentences,
             card_lines=self.cards.lines_wanted(width),
+            card_gaps=self.cards.rows,
             only_cards=self.shows_sentences,
             split=self.splits.get(self.view.name, 0),
         )
@@ -258,7 +257,7 @@ class ScreenParts(Charts):
         side.display = bool(now.cards_side or now.cards_below)
         self.query_one("#side").styles.width = now.side
         self.query_one("#side").display = bool(now.side)
-        self.table.spark_columns = now.sparks
+        self.table.spark_columns = now.sparks if self.data.has_signals else 0
         self.table.has_chart = sum(map(bool, now.charts)) == 1
         for chart, lines in zip(self.query(SignalPane), now.charts, strict=True):
             _set_height(chart, lines)

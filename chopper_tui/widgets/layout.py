@@ -81,6 +81,7 @@ def arrange(
     along_time: bool = False,
     cards: bool = False,
     card_lines: int = 0,
+    card_gaps: int = 0,
     only_cards: bool = False,
     split: int = 0,
 ) -> Arrangement:
@@ -90,14 +91,15 @@ def arrange(
     need for its `rows`, up to those it wants; its other charts follow in the rest, up to the lines
     of all `pictures`. `headline` are the lines of the view's headline. A timeline has the full
     width above the table. With `cards` below the table it has the lines of its rows, and they the
-    rest; with `only_cards` there is no table. `split` are lines that a person moved up or down.
+    rest: `card_lines` are those of all cards, `card_gaps` the blank ones among them; with
+    `only_cards` there is no table. `split` are lines that a person moved up or down.
     """
     if width < SMALLEST[0] or height < SMALLEST[1]:
         return Arrangement(too_small=True, lines=False, figures=0)
     if width < _ALL_PARTS_FROM[0] or height < _ALL_PARTS_FROM[1]:
         return Arrangement(lines=False, figures=0, only_cards=only_cards)
     if cards:
-        return _over_cards(width, height, picture, rows, headline, zoom, split, card_lines)
+        return _over_cards(width, height, picture, rows, headline, zoom, split, card_lines, card_gaps)
     figures = min(max(headline, 1), _MAX_HEADLINE_LINES[height >= _TWO_CHARTS_FROM])
     middle = height - 3 - figures
     wide = width >= _SIDE_FROM
@@ -209,6 +211,7 @@ def _over_cards(
     zoom: bool,
     split: int,
     wanted: int,
+    gaps: int,
 ) -> Arrangement:
     """A picture, the table as high as its rows, and cards in the rest.
 
@@ -221,7 +224,8 @@ def _over_cards(
     room = height - 3 - figures - picture
     # A table that scrolls anyway leaves half of the lines to the cards.
     table = room // 2 if rows >= room else max(room - _MIN_CARD_LINES, room // 2)
-    table = min(rows + 1, max(table, 1))
+    # Nothing is cut above lines that few cards leave blank.
+    table = min(rows + 1, max(table, room - wanted if wanted else 1, 1))
     table = max(min(table + split, room), 1)
     rest = room - table
     if not zoom and rest >= _MIN_SPACED_LINES:
@@ -232,7 +236,10 @@ def _over_cards(
     beside = width >= _SIDE_FROM + 20 and rest >= _MIN_CHARTS_BESIDE
     # Few cards leave the lines below them: curves are read at full width.
     side = width * 36 // 100 if beside and (not wanted or 2 * wanted > rest) else 0
-    below = rest - wanted if wanted and not side and rest - wanted >= _MIN_CHART_LINES else 0
+    below = rest - wanted if wanted and not side else 0
+    if below < _MIN_CHART_LINES <= below + gaps:
+        below += gaps  # a chart is worth more than blank lines between cards
+    below = below if below >= _MIN_CHART_LINES else 0
     upper, lower = _two(below) if below >= 2 * _MIN_CHART_LINES else (0, below)
     return Arrangement(
         figures=figures,

@@ -70,6 +70,19 @@ def test_sums_are_compared_between_peers_alone_and_three_are_too_few() -> None:
     assert not any(tinted([10.0, 10, 10, 90], "share_pct"))
 
 
+def test_a_column_of_a_view_is_held_against_its_peers_as_a_metric_is() -> None:
+    lag = column("lag_ns", "ns", "lag", "How late a GPU is.")
+    power = column("mean_power_w", "W", "mean power", "Mean of the samples.")
+    assert tinted([0.0, 0.2, 0.8, 0.1, 0.1, 8.0, 0.1, 0.2], lag)[5] == Tint.FAR_ABOVE
+    assert tinted([81.0, 112, 110, 111, 110, 110, 107, 108], power)[0] == Tint.FAR_BELOW
+    assert not any(tinted([81.0, 112, 110, 111, 110, 110, 107, 108], power, "operation"))
+    # Shares within a point are alike, and a count of samples is an aid.
+    share = column("x_pct", "%", "x", "A share.")
+    assert not any(tinted([0.027, 0.027, 0.027, 0.025, 0.9], share))
+    assert tinted([0.0, 0.0, 0.1, 0.0, 8.0], share)[4] == Tint.FAR_ABOVE
+    assert not any(tinted([93.0, 98, 91, 98, 30, 98], column("n", "", "samples", "A count.")))
+
+
 def test_what_has_no_label_is_no_peer() -> None:
     assert not any(tinted([10.0, 10, 10, 10, 90], "elapsed_ns", "layer", NO_LABEL_TEXT))
 
