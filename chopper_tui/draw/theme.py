@@ -275,6 +275,7 @@ def textual_theme(name: str) -> Theme:
     """The theme for the parts that Textual draws itself: the palette and the prompt."""
     chosen = _INKS[name]
     base = BUILTIN_THEMES["ansi-light" if name == "light" else "ansi-dark"]
+    base = replace(base, variables=base.variables | _SCROLLBARS)
     if chosen.cursor.color is None or chosen.cursor.bgcolor is None or chosen.accent.color is None:
         return replace(base, name=name)
     accent, front, back = (
@@ -296,6 +297,12 @@ def textual_theme(name: str) -> Theme:
     )
 
 
+_SCROLLBARS: Final = {
+    f"scrollbar{part}{state}": "ansi_default" if part else "ansi_bright_black"
+    for part in ("", "-background")
+    for state in ("", "-hover", "-active")
+}
+"""Scrollbars in grey: the terminal's own blue outshines what they scroll."""
 _STAND_INS: Final = str.maketrans(
     dict.fromkeys("─━▔▁", "-")
     | dict.fromkeys("│┃▏▎▊▐", "|")

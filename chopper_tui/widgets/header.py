@@ -118,8 +118,14 @@ class Crumbs(Pane):
             right = [(f"  {self.frame.view.stat} ", "alert"), *right]
         room = max(width - width_of(right) - 1, 0)
         steps = self._names(self.frame)
-        needed = sum(map(cell_width, steps)) + 3 * (len(steps) - 1)
-        self._strip = strip_of_views(self.frame.view.name, room - needed, self.screens)
+        widths = [cell_width(step) for step in steps]
+        # A long step gives way to the strip: the file's name, as a rule.
+        short = [min(each, _MIN_STEP_CELLS) for each in widths]
+        strips = (
+            strip_of_views(self.frame.view.name, room - sum(each) - 3 * (len(each) - 1), self.screens)
+            for each in (widths, short)
+        )
+        self._strip = next(filter(None, strips), [])
         if self._strip:
             right = [("  ", "text"), *self._strip, (" " * bool(right), "text"), *right]
             room = max(width - width_of(right) - 1, 0)
