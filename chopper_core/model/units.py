@@ -45,7 +45,8 @@ class Unit(StrEnum):
     NONE = "", 2
     """Of counts, words and ratios."""
     PERCENT = "%", 1
-    NS = "ns", (1e10, "s", 1e9, 3), (1e6, "ms", 1e6, 3), (1e3, "µs", 1e3, 3), 0
+    NS = ("ns", (7.2e12, "h", 3.6e12, 3), (6e11, "min", 6e10, 3), (1e10, "s", 1e9, 3),
+          (1e6, "ms", 1e6, 3), (1e3, "µs", 1e3, 3), 0)  # fmt: skip
     BYTES = "B", (1e9, "GB", 1e9, 3), (1e6, "MB", 1e6, 3), (1e3, "kB", 1e3, 3), 0
     TBPS = "TB/s", 3
     GBPS = "GB/s", (100.0, "GB/s", 1.0, 0), 2
@@ -114,8 +115,28 @@ def _scale(scales: tuple[UnitScale, ...], largest: float) -> UnitScale:
     return next((scale for scale in scales if largest >= scale.least), scales[-1])
 
 
-_TIMES: Final = ((1e10, 1e9, "s"), (1e6, 1e6, "ms"), (0.0, 1e3, "µs"))
+LONG_TIMES: Final = ((7.2e12, 3.6e12, "h"), (6e11, 6e10, "min"), (1e10, 1e9, "s"))
 """From how many ns on a time is in a unit, its length in ns, and its name."""
+_TIMES: Final = (*LONG_TIMES, (1e6, 1e6, "ms"), (0.0, 1e3, "µs"))
+_ON_A_CLOCK_NS: Final = 100_000_000_000
+"""From here on a moment has too many digits in ms."""
+
+
+def moment_text(ns: int, decimals: int, end_ns: int = 0) -> str:
+    """A moment since the run's start: `12.345 ms`, in a run of minutes `1:23:04.567`.
+
+    `decimals` are those of ms; `end_ns` is the latest moment that is written beside it.
+    """
+    if max(ns, end_ns) < _ON_A_CLOCK_NS:
+        return f"{ns / 1e6:.{max(decimals, 0)}f}"
+    seconds, rest = divmod(ns, 1_000_000_000)
+    part = f".{rest:09d}"[: 4 + decimals] if decimals >= 0 else ""
+    return f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d}{part}"
+
+
+def is_on_a_clock(ns: int) -> bool:
+    """Whether moments up to this one are written as hours, minutes and seconds."""
+    return ns >= _ON_A_CLOCK_NS
 
 
 def time_text(ns: float, sign: str = "") -> str:

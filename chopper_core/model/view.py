@@ -16,8 +16,10 @@ from chopper_core.util.patterns import late
 
 SHORTEST_NS: Final = 100
 """Maximum zoom: kernels aren't shorter."""
-_UNITS: Final = {"": 1, "ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
-_TIME: Final = late(r"(\d+)(?:\.(\d+))?(ns|us|µs|ms|s)?")
+_UNITS: Final = {"": 1, "ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000,
+                 "min": 60_000_000_000, "h": 3_600_000_000_000}  # fmt: skip
+_TIME: Final = late(r"(\d+)(?:\.(\d+))?(ns|us|µs|ms|s|min|h)?")
+_ON_A_CLOCK: Final = late(r"(\d+):([0-5]?\d):([0-5]?\d(?:\.\d+)?)")
 STATISTICS: Final = {
     "sum": "all instances of the row together",
     "mean": "mean of the row's instances, unweighted",
@@ -70,15 +72,21 @@ class Interval(Struct, frozen=True):
 
 
 def parse_time(key: str, text: str) -> int:
-    """ns of a time such as `1500`, `1.5us`, `12.25ms` or `3s`; raises UsageError."""
+    """ns of a time such as `1500`, `1.5us`, `12.25ms`, `3s` or `1:02:03.5`; raises UsageError."""
+    if clock := _ON_A_CLOCK.fullmatch(text.strip()):
+        hours, minutes, seconds = clock.groups()
+        whole = int(hours) * _UNITS["h"] + int(minutes) * _UNITS["min"]
+        return whole + parse_time(key, f"{seconds}s")
     match = _TIME.fullmatch(text.strip())
     if match is None:
-        raise UsageError(f"{key}={text} is an invalid time; write 1500ns, 1.5us, 12.25ms or 3s")
-    whole, part, unit = match.groups()
+        raise UsageError(
+            f"{key}={text} is an invalid time; write 1500ns, 1.5us, 12.25ms, 3s or 1:02:03.5"
+        )
+    number, part, unit = match.groups()
     # In integers: a float lacks the digits for the ns of a long run.
     digits = (part or "").ljust(9, "0")
     scale = _UNITS[unit or ""]
-    return int(whole) * scale + int(digits[:9]) * scale // 10**9
+    return int(number) * scale + int(digits[:9]) * scale // 10**9
 
 
 def resolved(window: Window, scope: tuple[int, int], end_ns: int) -> Interval:

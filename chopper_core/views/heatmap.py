@@ -24,6 +24,7 @@ from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL_TEXT
 from chopper_core.model.tree import Tree
+from chopper_core.model.units import is_on_a_clock, moment_text, time_text
 from chopper_core.model.view import View, pivot
 from chopper_core.util.arrays import Float64, Index, Int64, Mask
 from chopper_core.util.errors import NothingToShow, UsageError
@@ -136,6 +137,8 @@ def of_samples(run: Run, view: View) -> ViewResult:
     gpus = [gpu for gpu in gpus_of(run) if gpu in signal.curves]
     numbers = np.stack([signal.curves[gpu].means(bounds) for gpu in gpus])
     labels = [f"{at / 1e9:.3g} s" for at in (bounds[:-1] - begin)]
+    if is_on_a_clock(end - begin):
+        labels = [moment_text(int(at), -1, end - begin) for at in bounds[:-1] - begin]
     texts = [str(gpu) for gpu in gpus]
     spans = spans_of_samples(run)
     means = numbered([sampled(signal.curves[gpu], spans[gpu]).mean() for gpu in gpus])
@@ -272,7 +275,7 @@ def _headline(
     share = f" ({100 * apart[row] / usual:+.1f} %)" if usual > 0 else ""
     number = numbers[row, at[row]]
     if figure.unit == "ns":
-        values = f"{number / 1e6:.3f} vs a median of {usual / 1e6:.3f} ms"
+        values = f"{time_text(number)} vs a median of {time_text(usual)}"
     else:
         values = f"{number:.4g} vs a median of {usual:.4g} {figure.unit}".rstrip()
     return (

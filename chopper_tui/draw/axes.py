@@ -6,7 +6,8 @@ that a line crosses, outside of the canvas too, and its work grows with the poin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, count, takewhile
 from math import ceil, floor, log10
 from threading import Lock
 from typing import Any, Final
@@ -14,10 +15,19 @@ from typing import Any, Final
 import numpy as np
 from msgspec import Struct
 
+from chopper_core.model.units import is_on_a_clock, moment_text
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.grouping import distinct, quantile_of, run_mask
 
+_TIME_GAP: Final = 3
+"""Cells between the labels of a time axis."""
+_CLOCK_STEPS: Final = tuple(
+    seconds * 1_000_000_000
+    for seconds in (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 21600,
+                    43200, 86400)
+)  # fmt: skip
+"""ns between ticks on a clock."""
 _STEPS: Final = (1.0, 2.0, 5.0, 10.0)
 _MIN_SPAN: Final = 0.1
 """Share of its far end that an axis of a signal spans at least: less is noise drawn large."""
@@ -144,6 +154,20 @@ def step_of(low: float, high: float, most: int, *, whole: bool = False) -> float
         if floor(high / step + 1e-9) - ceil(low / step - 1e-9) < max(most, 1):
             return step
     return 100.0 * size
+
+
+def time_step(from_ns: int, to_ns: int, cells: int) -> tuple[int, int]:
+    """Round ns between the ticks of so many cells of time, and the decimals of ms they need."""
+    steps: Iterator[int] = (factor * 10**size for size in count() for factor in (1, 2, 5))
+    if is_on_a_clock(to_ns):
+        days = (_CLOCK_STEPS[-1] * factor for factor in count(2))
+        steps = chain(takewhile(_CLOCK_STEPS[0].__gt__, steps), _CLOCK_STEPS, days)
+    for step in steps:
+        decimals = -1 if step >= 10**9 else 0 if step >= 10**6 else 3 if step >= 10**3 else 6
+        wide = len(moment_text(to_ns, decimals, to_ns)) + _TIME_GAP
+        if step * cells >= wide * (to_ns - from_ns):
+            return step, decimals
+    raise AssertionError("steps grow without end")
 
 
 def labels(places: list[float]) -> list[str]:

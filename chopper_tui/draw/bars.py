@@ -9,6 +9,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.model.charts import BarChart, BoxChart
+from chopper_core.model.units import time_text
 from chopper_core.render.cells import cell_width, clean, pad
 from chopper_core.render.glyphs import Glyphs, bar
 from chopper_core.render.names import display_names, fitting_names
@@ -46,7 +47,7 @@ class BarDrawer(TitledDrawer[BarChart]):
         names = [chart.series[place].name for place in _visible(chart)] if several else []
         inks = _inks_of(chart)
         legend = legend_entries(names, series_fills(inks, glyphs), inks)
-        return title_lines(chart.title, chart.unit, width, legend)
+        return title_lines(chart.title, "" if chart.unit == "ns" else chart.unit, width, legend)
 
     def body_lines(self, chart: BarChart) -> int:
         """One per label."""
@@ -115,6 +116,11 @@ class BoxDrawer(TitledDrawer[BoxChart]):
         return replace(chart, quantiles=np.clip(chart.quantiles, middle - half, middle + half))
 
 
+def _figure(number: float, unit: str) -> str:
+    """A bar's figure; a time in ns has the unit that suits it, which the title has of others."""
+    return time_text(number) if unit == "ns" and np.isfinite(number) else short_number(number)
+
+
 def _bars(picture: BarChart, on: Canvas) -> list[Line]:
     """A row per label: the sum and a bar, stacked where there are several series.
 
@@ -127,7 +133,7 @@ def _bars(picture: BarChart, on: Canvas) -> list[Line]:
     known = np.isfinite(numbers)
     parts = np.where(known, numbers, 0.0)
     sums = np.where(known.any(axis=0), parts.sum(axis=0), np.nan)
-    texts = [short_number(value) or glyphs.missing for value in sums]
+    texts = [_figure(value, picture.unit) or glyphs.missing for value in sums]
     value_width = max(map(len, texts), default=0)
     label_width = _label_width(picture.labels, width)
     labels = _padded(picture.labels, label_width, glyphs)

@@ -38,6 +38,7 @@ from chopper_tui.draw.drawer import (
     Lens,
     NothingDrawer,
     drawable,
+    in_fitting_units,
     wanted,
 )
 from chopper_tui.draw.pieces import Line, painted_line
@@ -197,7 +198,7 @@ def as_lines(
     """Charts as lines of text, with a blank line after each."""
     lines: list[str] = []
     width = width or _TEXT_SIZE[0]
-    for chart in map(drawable, charts):
+    for chart in map(_drawable, charts):
         drawer = drawer_of(chart)
         rows = max(_TEXT_SIZE[1], drawer.lines(chart, width, glyphs))
         most = rows if drawer.is_prose else _MAX_TEXT_LINES
@@ -209,9 +210,14 @@ def as_lines(
 
 def seen(chart: Chart, lens: Lens) -> Chart:
     """The part of a chart that is seen, as it can be drawn; charts without a scale are whole."""
-    chart = drawable(chart)
+    chart = _drawable(chart)
     part: Chart = chart if lens == WHOLE else drawer_of(chart).seen(chart, lens)
     return part
+
+
+def _drawable(chart: Chart) -> Chart:
+    fitting: Chart = in_fitting_units(drawable(chart))
+    return fitting
 
 
 def zoomed(lens: Lens, chart: Chart, factor: float) -> Lens:

@@ -9,11 +9,12 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.model.charts import QUEUE, Band, LaneCells, Lanes, Span, Strip
-from chopper_core.model.units import time_text
+from chopper_core.model.units import is_on_a_clock, moment_text, time_text
 from chopper_core.model.view import Interval
 from chopper_core.render.cells import cell_width, clean, display_name, elide, pad
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.util.arrays import Int64, Mask
+from chopper_tui.draw import axes
 from chopper_tui.draw.drawer import MAX_ZOOM, Canvas, Drawer, Lens, drawable
 from chopper_tui.draw.pieces import (
     BOTH,
@@ -47,8 +48,6 @@ _BANDS_BY_IMPORTANCE: Final[tuple[str, ...]] = ("phase", "layer", "operation", "
 _SHORT: Final = {"iteration": "it", "operation": "op"}
 """Short titles of bands, beside the number of a GPU."""
 _MAX_STRIP_LINES: Final = 6
-_TICK_STEPS: Final = (1, 2, 5)
-_GAP: Final = 3
 _MIN_WITH_GHOST: Final = 5
 """Lines of lanes, bands and strips from which a baseline's lane has room."""
 _MIN_WITH_HOST: Final = 9
@@ -284,8 +283,7 @@ def _cell(seen: Interval, bins: int, time: int | None) -> int | None:
 def _axis(seen: Interval, bins: int, room: int, glyphs: Glyphs) -> list[Line]:
     """Ticks at round times over a ruler with cursor, mark and the interval between them."""
     marks = _MARKS[glyphs.name]
-    step = _tick_step(seen, bins)
-    decimals = 0 if step >= 10**6 else 3 if step >= 10**3 else 6
+    step, decimals = axes.time_step(seen.from_ns, seen.to_ns, bins)
     ruler, labels = [marks.line] * bins, [" "] * (bins + 1)
     first = -(-seen.from_ns // step) * step
     for time in range(first, seen.to_ns + 1, step):
@@ -293,7 +291,7 @@ def _axis(seen: Interval, bins: int, room: int, glyphs: Glyphs) -> list[Line]:
         if cell >= bins:
             continue
         ruler[cell] = marks.tick
-        text = f"{time / 1e6:.{decimals}f}"
+        text = moment_text(time, decimals, seen.to_ns)
         if cell + len(text) <= bins:
             labels[cell : cell + len(text)] = text
     for cell in _cells_between(seen, bins):
@@ -304,8 +302,9 @@ def _axis(seen: Interval, bins: int, room: int, glyphs: Glyphs) -> list[Line]:
     if cursor is not None:
         ruler[cursor] = marks.cursor
     inks = ["alert" if cell in columns else "dim" for cell in range(bins)]
+    unit = "" if is_on_a_clock(seen.to_ns) else "ms"
     return [
-        [_label("ms", room, glyphs), ("".join(labels).rstrip(), "dim")],
+        [_label(unit, room, glyphs), ("".join(labels).rstrip(), "dim")],
         [_label("", room, glyphs), *inked(ruler, inks)],
     ]
 
@@ -317,19 +316,6 @@ def _cells_between(seen: Interval, bins: int) -> range:
     begin = _cell(seen, bins, max(low, seen.from_ns))
     end = _cell(seen, bins, min(high, seen.to_ns))
     return range(0) if begin is None or end is None else range(begin, end + 1)
-
-
-def _tick_step(seen: Interval, bins: int) -> int:
-    """Round ns between ticks, wide enough for their labels."""
-    step, size = 1, 1
-    while True:
-        for factor in _TICK_STEPS:
-            step = factor * size
-            decimals = 0 if step >= 10**6 else 3 if step >= 10**3 else 6
-            wide = len(f"{seen.to_ns / 1e6:.{decimals}f}") + _GAP
-            if step * bins >= wide * seen.length_ns:
-                return step
-        size *= 10
 
 
 def _band(band: Band, bins: int, glyphs: Glyphs) -> Line:

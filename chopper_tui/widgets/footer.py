@@ -10,6 +10,7 @@ from textual.message import Message
 
 from chopper_core.metrics import METRICS
 from chopper_core.model.charts import Lanes
+from chopper_core.model.units import is_on_a_clock, moment_text
 from chopper_core.query.frame import Frame
 from chopper_core.render.cells import (
     beginning,
@@ -273,4 +274,6 @@ def pointed_text(frame: Frame, lanes: Lanes, row: int, width: int, glyphs: Glyph
 
 def _time(ns: int) -> str:
     """A time in the unit that suits it."""
+    if is_on_a_clock(ns):
+        return moment_text(ns, 3)
     return f"{ns / 1e6:.3f} ms" if ns >= 1_000_000 else f"{ns / 1e3:.3f} µs"

@@ -122,7 +122,9 @@ class Crumbs(Pane):
         # A long step gives way to the strip: the file's name, as a rule.
         short = [min(each, _MIN_STEP_CELLS) for each in widths]
         strips = (
-            strip_of_views(self.frame.view.name, room - sum(each) - 3 * (len(each) - 1), self.screens)
+            strip_of_views(
+                self.frame.view.name, room - sum(each) - 3 * (len(each) - 1), self.screens
+            )
             for each in (widths, short)
         )
         self._strip = next(filter(None, strips), [])

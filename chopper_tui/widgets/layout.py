@@ -99,7 +99,9 @@ def arrange(
     if width < _ALL_PARTS_FROM[0] or height < _ALL_PARTS_FROM[1]:
         return Arrangement(lines=False, figures=0, only_cards=only_cards)
     if cards:
-        return _over_cards(width, height, picture, rows, headline, zoom, split, card_lines, card_gaps)
+        return _over_cards(
+            width, height, picture, rows, headline, zoom, split, card_lines, card_gaps
+        )
     figures = min(max(headline, 1), _MAX_HEADLINE_LINES[height >= _TWO_CHARTS_FROM])
     middle = height - 3 - figures
     wide = width >= _SIDE_FROM

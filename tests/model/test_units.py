@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from chopper_core.model.signals import bounds_of
-from chopper_core.model.units import Unit, time_text
+from chopper_core.model.units import Unit, moment_text, time_text
+from chopper_core.model.view import parse_time
 
 
 @pytest.mark.parametrize(
@@ -22,13 +23,41 @@ from chopper_core.model.units import Unit, time_text
         (6_293_424_000, "6293 ms"),
         (11_839_033_000, "11.84 s"),
         (-39_186_000, "-39.19 ms"),
-        (251_576_810e6, "251577 s"),
+        (599e9, "599.0 s"),
+        (2_751e9, "45.85 min"),
+        (251_576_810e6, "69.88 h"),
     ],
 )
 def test_a_time_has_four_digits(ns: float, text: str) -> None:
     assert time_text(ns) == text
     if ns > 0:
         assert time_text(ns, "+") == f"+{text}"
+
+
+@pytest.mark.parametrize(
+    ("ns", "decimals", "end_ns", "text"),
+    [
+        (12_345_678, 3, 0, "12.346"),
+        (12_345_678, -1, 0, "12"),
+        (99_999_000_000, 0, 0, "99999"),
+        (251_576_809_737_000, 3, 0, "69:52:56.809737"),
+        (251_576_809_737_000, 0, 0, "69:52:56.809"),
+        (251_576_809_737_000, -1, 0, "69:52:56"),
+        (5_000_000, 0, 251_576_809_737_000, "0:00:00.005"),
+    ],
+)
+def test_moments_of_a_long_run_are_on_a_clock(
+    ns: int, decimals: int, end_ns: int, text: str
+) -> None:
+    assert moment_text(ns, decimals, end_ns) == text
+    if ":" in text and decimals == 3:
+        assert parse_time("at", text) == ns
+
+
+def test_a_column_of_hours_is_in_hours() -> None:
+    assert [Unit.NS.scale(ns, False).text for ns in (5e9, 5e11, 2_751e9, 2.5e14)] == [
+        *("ms", "s", "min", "h")
+    ]
 
 
 def test_much_energy_has_a_unit_that_fits() -> None:

@@ -21,13 +21,14 @@ from chopper_core.model.charts import (
     Series,
     SignalRows,
 )
-from chopper_core.model.units import Unit
+from chopper_core.model.units import Unit, moment_text
 from chopper_core.model.view import View
 from chopper_core.render.cells import cell_width
 from chopper_core.render.glyphs import ASCII, UNICODE, Glyphs, SparkScale
 from chopper_core.views.overview.step import PARTS, STATES
 from chopper_core.views.query import query
 from chopper_core.views.throughput.parts import PARTS as STEP_PARTS
+from chopper_tui.draw.axes import time_step
 from chopper_tui.draw.charts import (
     DRAWERS,
     _drawer,
@@ -39,7 +40,7 @@ from chopper_tui.draw.charts import (
     most_lines_below,
     seen,
 )
-from chopper_tui.draw.drawer import Canvas, Lens
+from chopper_tui.draw.drawer import WHOLE, Canvas, Lens
 from chopper_tui.draw.icicle import IcicleDrawer
 from chopper_tui.draw.pieces import series_fills, series_inks
 from chopper_tui.draw.timeline import KIND_INKS
@@ -213,6 +214,36 @@ def test_a_click_finds_the_cell_that_is_drawn_there(size: tuple[int, int]) -> No
             elif "GPU" in piece:
                 assert cell is None
             x += cell_width(piece)
+
+
+@pytest.mark.parametrize(
+    ("longest_ms", "unit"), [(0.05, "µs"), (9_000.0, "ms"), (200_000.0, "s"), (2.5e8, "h")]
+)
+def test_charts_have_the_unit_that_suits_their_times(longest_ms: float, unit: str) -> None:
+    x = np.linspace(0.0, longest_ms, 9)
+    line = LineChart("depth", "", "time", "ms", (x,), (Series("a", np.arange(9.0)),))
+    drawn = "\n".join(text(seen(line, WHOLE), 80))
+    assert f" {unit}" in drawn and "e+" not in drawn
+    boxes = BoxChart("durations", "ms", ("a",), np.array([[0.0, 1, 2, 3, 4]]) * longest_ms / 4)
+    assert f", {unit}" in text(seen(boxes, WHOLE), 80)[0]
+
+
+def test_bars_of_hours_and_of_milliseconds_have_each_their_unit() -> None:
+    numbers = np.array([251_576_581.0, 131.5, 0.0338])
+    waits = BarChart("before compute", "ms", ("a", "b", "c"), (Series("idle", numbers),))
+    title, *rows = text(seen(waits, WHOLE), 80)
+    assert title == "before compute"
+    assert [" ".join(row.split()[1:3]) for row in rows[:3]] == ["69.88 h", "131.5 ms", "33.80 µs"]
+
+
+@pytest.mark.parametrize("cells", [40, 70, 150])
+@pytest.mark.parametrize("end_ns", [90 * 10**9, 2 * 10**11, 251_576_809_737_000, 10**16])
+def test_ticks_of_time_have_room_and_are_round(cells: int, end_ns: int) -> None:
+    step, decimals = time_step(0, end_ns, cells)
+    label = moment_text(end_ns, decimals, end_ns)
+    assert len(label) < step * cells / end_ns <= 12 * len(label)
+    if step >= 60 * 10**9 and end_ns >= 10**11:
+        assert step % (60 * 10**9) == 0
 
 
 def test_what_lies_far_out_does_not_flatten_a_heat_map_and_is_said() -> None:

@@ -175,12 +175,23 @@ def test_cards_have_what_the_table_leaves(size: tuple[int, int], rows: int) -> N
     assert sum(now.charts) in (0, below)
     # A table that scrolls has no more than its half.
     assert rows < 1000 or abs(now.table - below) <= 2
+    # Nothing is cut above lines that the cards leave blank.
+    if rows == 8 and size[1] >= 24:
+        assert arrange(*size, picture=5, rows=8, headline=2, cards=True, card_lines=3).table >= 9
     # Charts stand beside many cards, and at full width below few.
     many, few = (
         arrange(200, 60, picture=4, rows=8, headline=2, cards=True, card_lines=lines)
         for lines in (30, 4)
     )
     assert many.cards_side and not many.cards_below and few.cards_below and not few.cards_side
+
+
+def test_a_chart_is_worth_more_than_blank_lines_between_cards() -> None:
+    spaced, close = (
+        arrange(80, 24, picture=2, rows=1, headline=2, cards=True, card_lines=10, card_gaps=gaps)
+        for gaps in (0, 2)
+    )
+    assert spaced.cards_below == 0 and close.cards_below == 7
 
 
 @pytest.mark.parametrize("theme", THEMES)

@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from textual.widgets import OptionList
 
 from chopper_core.model.charts import Composition, HeatMap, Series
@@ -18,11 +19,11 @@ from chopper_core.util.errors import ChopperError
 from chopper_core.views import VIEWS, view_spec
 from chopper_core.views.query import query
 from chopper_tui.draw.charts import draw
-from chopper_tui.draw.theme import to_ascii
+from chopper_tui.draw.theme import THEMES, textual_theme, to_ascii
 from chopper_tui.widgets.chart_panes import SignalPane
 from chopper_tui.widgets.footer import Status
 from tests.demo import demo_run
-from tests.tui.explorer import explorer, measured_run
+from tests.tui.explorer import explorer, measured_run, sample_run
 
 RUN = "sample.json"
 
@@ -159,3 +160,28 @@ def test_tables_of_the_description_have_blocks_that_fit() -> None:
     assert max(map(len, tables)) <= 71
     whole = {word for line in wide for word in line.split()}
     assert whole == {word for line in narrow for word in line.split()}
+
+
+async def test_a_run_that_knows_nothing_over_time_has_no_empty_chart() -> None:
+    run = sample_run()
+    table = run.table
+    at_once = replace(table, start_ns=table.start_ns * 0, duration_ns=table.duration_ns * 0)
+    still = replace(run, table=at_once)
+    async with explorer((80, 24), still, View(RUN)) as at:
+        assert not at.explore.shows_signal and not at.explore.table.sparks
+        assert "GPU" in at.lines()[2] and "not known here" not in at.text()
+
+
+@pytest.mark.parametrize("width", [80, 120])
+async def test_a_long_name_leaves_the_strip_of_views_its_place(width: int) -> None:
+    run = replace(sample_run(), name="mi300x_resnet_act_ckpt_rank0of8.json.gz")
+    async with explorer((width, 24), run, View(run.name, name="overview")) as at:
+        assert "0 overview" in at.lines()[0] and "mi300x_resn" in at.lines()[0]
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_scrollbars_are_no_brighter_than_frames(theme: str) -> None:
+    variables = textual_theme(theme).variables
+    assert {variables[f"scrollbar{state}"] for state in ("", "-hover", "-active")} == {
+        "ansi_bright_black"
+    }

@@ -16,6 +16,7 @@ from chopper_core.model.charts import Cards, Chart, Composition, Series
 from chopper_core.model.column_names import HEAT, HOTSPOT
 from chopper_core.model.run import Run
 from chopper_core.model.table import Kind
+from chopper_core.model.units import LONG_TIMES
 from chopper_core.model.view import View, baseline_view, with_view
 from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.errors import ChopperError, UsageError
@@ -49,14 +50,8 @@ _MAX_GPUS: Final = 64
 _MAX_CARDS: Final = 12
 _CACHED: Final = 32
 """Scopes whose slow parts are cached."""
-_UNITS: Final = (
-    (7.2e12, "h", 3.6e12),
-    (6e11, "min", 6e10),
-    (1e10, "s", 1e9),
-    (1e5, "ms", 1e6),
-    (0.0, "µs", 1e3),
-)
-"""From which time a step is written in which unit of how many ns."""
+_UNITS: Final = (*LONG_TIMES, (1e5, 1e6, "ms"), (0.0, 1e3, "µs"))
+"""From which time a step is written in units of how many ns, and their name."""
 _KINDS: Final = {
     Kind.COMPUTE: "compute",
     Kind.COMM: "communication",
@@ -313,7 +308,7 @@ def _composition(step: Step, base: Step | None) -> Composition:
         parts = [each.states for each in known]
     elif len({has_counted(each) for each in parts}) > 1:
         parts = [without_counted(each) for each in parts]
-    unit, scale = next((name, ns) for least, name, ns in _UNITS if step.mean_ns >= least)
+    scale, unit = next((ns, name) for least, ns, name in _UNITS if step.mean_ns >= least)
     series = tuple(
         Series(
             title,
@@ -337,7 +332,7 @@ def _sides(step: Step, base: Step | None) -> tuple[str, ...]:
 
 def _durations(known: Sequence[Step]) -> Composition:
     """Durations by kind, where a side has no start times: what overlaps isn't known."""
-    unit, scale = next((name, ns) for least, name, ns in _UNITS if known[0].mean_ns >= least)
+    scale, unit = next((ns, name) for least, ns, name in _UNITS if known[0].mean_ns >= least)
     sums = []
     for each in known:
         table, rows = each.run.table, each.whole.selection

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from chopper_core.model.units import LONG_TIMES
+
 _SMALL: Final = (
     "no",
     "one",
@@ -20,14 +22,10 @@ _SMALL: Final = (
 )
 
 
-_LONG: Final = ((7.2e12, "h", 3.6e12), (6e11, "min", 6e10), (1e10, "s", 1e9))
-"""Smallest time, unit and its length in ns of times that would have too many digits in ms."""
-
-
 def time(ns: float) -> str:
     """A time in the unit that suits it: `14.1 ms`, `318 µs`, `12.5 s`, `69.9 h`."""
     size = abs(ns)
-    for least, unit, length in _LONG:
+    for least, length, unit in LONG_TIMES:
         if size >= least:
             return f"{ns / length:.1f} {unit}"
     if size >= 1e8:

@@ -13,6 +13,7 @@ from chopper_core.model.charts import Lanes, Pointed
 from chopper_core.model.parallel import TITLES
 from chopper_core.model.run import Run, interval_of
 from chopper_core.model.table import NO_LABEL, Kind
+from chopper_core.model.units import is_on_a_clock, moment_text, time_text
 from chopper_core.model.view import ALL_TIME, Interval, View, pointing
 from chopper_core.util.arrays import Int64, Mask
 from chopper_core.views.shared.table_view import activity_view
@@ -381,19 +382,22 @@ def _opens(run: Run, view: View, lane: Lane, at: int) -> View:
 
 
 def _headline(seen: Interval) -> str:
-    decimals = 3 if seen.length_ns >= 1_000_000 else 6
+    is_long = is_on_a_clock(seen.end_ns)
+    decimals = 0 if is_long and seen.length_ns >= 10**9 else 3 if seen.length_ns >= 10**6 else 6
 
-    def ms(time: int) -> str:
-        return f"{time / 1e6:.{decimals}f}"
+    def moment(ns: int, decimals: int = decimals) -> str:
+        return moment_text(ns, decimals, seen.end_ns)
 
+    length = time_text(seen.length_ns) if is_long else f"{moment(seen.length_ns)} ms"
+    end = moment(seen.end_ns, 0) if is_long else f"{moment(seen.end_ns, 3)} ms"
     text = (
-        f"{ms(seen.from_ns)}-{ms(seen.to_ns)} of {seen.end_ns / 1e6:.3f} ms "
-        f"({ms(seen.length_ns)} ms); cursor {ms(seen.at_ns)}"
+        f"{moment(seen.from_ns)}-{moment(seen.to_ns)} of {end} "
+        f"({length}); cursor {moment(seen.at_ns)}"
     )
     if seen.mark_ns is None:
         return text
     apart = seen.at_ns - seen.mark_ns
-    return f"{text}, {ms(abs(apart))} {'after' if apart >= 0 else 'before'} mark"
+    return f"{text}, {moment(abs(apart))} {'after' if apart >= 0 else 'before'} mark"
 
 
 def _notes(
