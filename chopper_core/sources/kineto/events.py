@@ -1,4 +1,4 @@
-"""One event of a Chrome trace: its categories, its fields as a typed struct, its times in ns.
+"""One event of a Chrome trace: its categories, its fields as a typed struct.
 
 Clean JSON is decoded in bulk, damaged JSON event by event. Numbers of `ts` and
 `dur` come as `int` or `float`, and as `Decimal` in a file whose times a float can't hold to the
@@ -13,7 +13,7 @@ import json
 import re
 import struct
 from collections.abc import Mapping, Sequence
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
@@ -21,16 +21,11 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
+from chopper_core.sources.shared.columns import FLOAT_EXACT_BELOW_US, int_column, integer
 from chopper_core.sources.shared.json_stream import DECODE_ERRORS
 from chopper_core.sources.shared.losses import ABSENT
-from chopper_core.sources.trace import ActivityCategory, HostCategory
-from chopper_core.util.arrays import Int64, Mask
-
-FLOAT_EXACT_BELOW_US: Final = float(2**43)
-"""A float holds microseconds with three decimals to the nanosecond below this value."""
-
-_LATEST_US: Final = 2**52
-"""142 years; leaves room to add the base time within int64."""
+from chopper_core.sources.trace import ActivityCategory, Collective, HostCategory
+from chopper_core.util.arrays import Int64
 
 ACTIVITY_CATEGORIES: Final[Mapping[str, int]] = {
     "kernel": int(ActivityCategory.KERNEL),
@@ -394,49 +389,32 @@ def _number(value: Any) -> Any:
     return value if isinstance(value, int | float | str | Decimal) else None
 
 
-def nanoseconds(values_us: Sequence[Any]) -> tuple[Int64, Mask]:
-    """Return the values as nanoseconds, and which of them are valid times.
-
-    Values are int, float, Decimal or text; more than three decimals are rounded to the nearest
-    nanosecond. Invalid ones are 0.
-    """
-    count = len(values_us)
-    try:
-        as_float = np.frombuffer(struct.pack(f"={count}d", *values_us), np.float64)
-    except (struct.error, OverflowError):
-        return _one_by_one(values_us)
-    if np.abs(as_float).max(initial=0) < FLOAT_EXACT_BELOW_US:
-        whole = np.floor(as_float)
-        part_ns = np.rint((as_float - whole) * 1000)
-        return whole.astype(np.int64) * 1000 + part_ns.astype(np.int64), np.ones(count, np.bool_)
-    usable = np.abs(as_float) < _LATEST_US
-    types = set(map(type, values_us))
-    if types == {int}:
-        return np.where(usable, as_float, 0.0).astype(np.int64) * 1000, usable
-    if types <= {int, Decimal} and usable.all():
-        return _from_decimals(values_us), usable
-    return _one_by_one(values_us)
+def external_ids(args: Sequence[Args]) -> Int64:
+    """The external id of each; ABSENT where it has none."""
+    ids = int_column([arg.external_id for arg in args])
+    is_missing = ids == ABSENT
+    if is_missing.any():
+        ids = np.where(is_missing, int_column([arg.old_external_id for arg in args]), ids)
+    return ids
 
 
-def _from_decimals(values_us: Sequence[Any]) -> Int64:
-    count = len(values_us)
-    whole_us = np.fromiter(map(int, values_us), np.int64, count)
-    fraction_us = np.fromiter((value % 1 for value in values_us), np.float64, count)
-    return whole_us * 1000 + np.rint(fraction_us * 1000).astype(np.int64)
+def collective_of(args: Args) -> Collective:
+    """The collective that a kernel's or range's arguments describe."""
+    return Collective(
+        name=_text(args.collective),
+        in_elements=count_of(args.in_elements),
+        out_elements=count_of(args.out_elements),
+        dtype=_text(args.dtype),
+        group_size=count_of(args.group_size),
+        group_name=_text(args.group_name),
+        group_description=_text(args.group_description),
+        group_ranks=_text(args.group_ranks),
+        source_rank=count_of(args.source_rank),
+        target_rank=count_of(args.target_rank),
+    )
 
 
-def _one_by_one(values_us: Sequence[Any]) -> tuple[Int64, Mask]:
-    exact = [_exact_nanoseconds(value) for value in values_us]
-    usable = np.fromiter((value is not None for value in exact), np.bool_, len(exact))
-    return np.fromiter((value or 0 for value in exact), np.int64, len(exact)), usable
-
-
-def _exact_nanoseconds(value_us: Any) -> int | None:
-    """Return whole nanoseconds; None for an invalid time."""
-    if isinstance(value_us, int):
-        return value_us * 1000 if abs(value_us) < _LATEST_US else None
-    try:
-        exact = Decimal(value_us)
-    except (InvalidOperation, TypeError, ValueError):
-        return None
-    return round(exact * 1000) if exact.is_finite() and abs(exact) < _LATEST_US else None
+def count_of(value: Any) -> int:
+    """The integer of a field of any type; ABSENT for another."""
+    number = integer(value)
+    return ABSENT if number is None else number

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from chopper_core.sources.foreign import what_is, why_no_activity
-from chopper_core.sources.kineto.events import COMPLETE, RANGE_CATEGORIES, nanoseconds
+from chopper_core.sources.kineto.events import COMPLETE, RANGE_CATEGORIES
 from chopper_core.sources.kineto.tables import TraceTables
 from chopper_core.sources.kineto.text import EVENTS_KEY, FOREIGN_KEYS, TraceText
 from chopper_core.sources.registry import Recognised, Unusable
 from chopper_core.sources.shared.bytes import PIECE_BYTES, ByteSource
-from chopper_core.sources.shared.columns import integer
+from chopper_core.sources.shared.columns import integer, nanoseconds
 from chopper_core.sources.shared.json_stream import members, skip_space
 from chopper_core.sources.shared.losses import ABSENT, Losses
 from chopper_core.sources.shared.text import FileHead
@@ -76,51 +76,16 @@ def read(path: Path, progress: Progress = silent, *, piece_bytes: int = PIECE_BY
         raise DataError(f"{path} {why}")
     metadata = {key: _metadata_value(value) for key, value in text.members.items()}
     base_time_ns = _base_time_ns(metadata, losses)
-    return _trace(path, source.size_bytes, metadata, base_time_ns, tables, losses)
-
-
-def _trace(
-    path: Path,
-    size_bytes: int,
-    metadata: Mapping[str, Any],
-    base_time_ns: int | None,
-    tables: TraceTables,
-    losses: Losses,
-) -> Trace:
-    activities, launches = tables.activities(), tables.launches()
-    ranges, flows = tables.ranges(), tables.flows()
-    allocations = tables.allocations()
-    if base_time_ns:
-        for times_ns in (
-            activities.start_ns,
-            launches.start_ns,
-            ranges.start_ns,
-            flows.time_ns,
-            allocations.time_ns,
-        ):
-            times_ns += base_time_ns
     losses.bad_times = tables.bad_times
     _note_counts(losses)
     return Trace(
         path=path,
-        size_bytes=size_bytes,
+        size_bytes=source.size_bytes,
         metadata=metadata,
         rank=_rank(metadata),
         base_time_ns=base_time_ns,
-        names=list(tables.names),
-        threads=tables.thread_keys(),
-        activities=activities,
-        launches=launches,
-        ranges=ranges,
-        flows=flows,
-        collectives=list(tables.collectives),
-        launch_shapes=tables.launch_shapes(),
-        event_counts=dict(tables.event_counts),
-        unused_events=tables.unused_events(),
-        one_ended_flows=tables.one_ended_flows(),
         losses=losses,
-        inputs=tables.inputs(),
-        allocations=allocations,
+        **tables.finished(base_time_ns or 0),
     )
 
 

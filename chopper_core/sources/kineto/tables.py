@@ -31,8 +31,10 @@ from chopper_core.sources.kineto.events import (
     FrameKinds,
     KeptInputs,
     MemoryArgs,
+    collective_of,
+    count_of,
+    external_ids,
     kept_inputs,
-    nanoseconds,
     old_category,
 )
 from chopper_core.sources.shared.columns import (
@@ -43,6 +45,7 @@ from chopper_core.sources.shared.columns import (
     column_types,
     int_column,
     integer,
+    nanoseconds,
 )
 from chopper_core.sources.shared.losses import ABSENT
 from chopper_core.sources.trace import (
@@ -173,8 +176,45 @@ class TraceTables:
             self._add_flows(kind, events_of_kind)
         self._add_allocations(groups.instants)
 
-    def unused_events(self) -> dict[str, int]:
-        """Return the number of events per category that are in no table, without zeros."""
+    def finished(self, base_time_ns: int) -> dict[str, Any]:
+        """The tables and their codes by the fields of a `Trace`, with times from a base on.
+
+        Ranges are operators and annotations in the file's order, then frames. Can be called once.
+        """
+        self._ranges.extend(self._frames)
+        activities = Activities(**self._activities.joined())
+        launches = Launches(**self._launches.joined())
+        ranges = HostRanges(**self._ranges.joined())
+        flows = Flows(**self._flows.joined())
+        allocations = Allocations(**self._allocations.joined())
+        for started in (activities, launches, ranges):
+            started.start_ns[:] += base_time_ns
+        for timed in (flows, allocations):
+            timed.time_ns[:] += base_time_ns
+        sizes = (joined.split(_BETWEEN_TEXTS) for joined in self._launch_shapes)
+        return {
+            "names": list(self.names),
+            "threads": [
+                (_thread_key(process), _thread_key(thread), rank)
+                for process, thread, rank in self.threads
+            ],
+            "activities": activities,
+            "launches": launches,
+            "ranges": ranges,
+            "flows": flows,
+            "allocations": allocations,
+            "collectives": list(self.collectives),
+            "launch_shapes": [
+                LaunchShape(_product(grid), _product(block)) for grid, block in sizes
+            ],
+            "inputs": list(self._input_codes.texts),
+            "event_counts": dict(self.event_counts),
+            "unused_events": self._unused_events(),
+            "one_ended_flows": self._one_ended_flows(),
+        }
+
+    def _unused_events(self) -> dict[str, int]:
+        """The number of events per category that are in no table, without zeros."""
         counts = {
             category: self._unused_counts[category]
             if category in _IN_TABLES
@@ -183,45 +223,8 @@ class TraceTables:
         }
         return {category: count for category, count in counts.items() if count}
 
-    def thread_keys(self) -> list[tuple[int | str, int | str, int]]:
-        """Return (process id, thread id, rank) of each thread code; ABSENT for what has no id."""
-        return [
-            (_thread_key(process), _thread_key(thread), rank)
-            for process, thread, rank in self.threads
-        ]
-
-    def activities(self) -> Activities:
-        """Return the finished table; each of these four can be called once."""
-        return Activities(**self._activities.joined())
-
-    def launch_shapes(self) -> list[LaunchShape]:
-        """Return the shape of each code of `Activities.launch_shape`."""
-        sizes = (joined.split(_BETWEEN_TEXTS) for joined in self._launch_shapes)
-        return [LaunchShape(_product(grid), _product(block)) for grid, block in sizes]
-
-    def inputs(self) -> list[InputTexts]:
-        """Return the inputs of each code of `HostRanges.inputs`."""
-        return list(self._input_codes.texts)
-
-    def launches(self) -> Launches:
-        """Return the finished table."""
-        return Launches(**self._launches.joined())
-
-    def ranges(self) -> HostRanges:
-        """Return the finished table: operators and annotations in the file's order, then frames."""
-        self._ranges.extend(self._frames)
-        return HostRanges(**self._ranges.joined())
-
-    def flows(self) -> Flows:
-        """Return the finished table."""
-        return Flows(**self._flows.joined())
-
-    def allocations(self) -> Allocations:
-        """Return the finished table."""
-        return Allocations(**self._allocations.joined())
-
-    def one_ended_flows(self) -> dict[str, int]:
-        """Return the number of flow ids with only one end, by kind of flow."""
+    def _one_ended_flows(self) -> dict[str, int]:
+        """The number of flow ids with only one end, by kind of flow."""
         counts: dict[str, int] = {}
         for kind, chunks in self._flow_ends.items():
             ends = chunks.joined()
@@ -248,7 +251,7 @@ class TraceTables:
         columns["device"] = bounded(int_column(devices), _INT32_LIMIT)
         columns["stream"] = self._numbers_or_names(streams)
         columns["correlation"] = int_column([arg.correlation for arg in args])
-        columns["external_id"] = _external_ids(args)
+        columns["external_id"] = external_ids(args)
         columns["bytes"] = int_column([arg.bytes for arg in args])
         columns["collective"] = self._collective_codes(args)
         shapes = [_BETWEEN_TEXTS.join((arg.grid, arg.block)) for arg in args]
@@ -278,7 +281,7 @@ class TraceTables:
             keys = list(map(old_category, events))
         columns["category"] = _codes(kinds, keys)
         columns["thread"] = self._thread_codes(events)
-        columns["external_id"] = _external_ids(args)
+        columns["external_id"] = external_ids(args)
         columns["sequence"] = int_column([arg.sequence for arg in args])
         columns["forward_thread"] = int_column([arg.forward_thread for arg in args])
         columns["inputs"] = self._inputs(names, columns["name"], args)
@@ -374,7 +377,7 @@ class TraceTables:
         names = [arg.collective for arg in args]
         if names.count(None) < len(names):
             for row in [row for row, name in enumerate(names) if name is not None]:
-                codes[row] = self.collectives[_collective_of(args[row])]
+                codes[row] = self.collectives[collective_of(args[row])]
         return codes
 
     def _inputs(self, names: Sequence[str], name_codes: Int32, args: Sequence[Args]) -> Int32:
@@ -424,7 +427,7 @@ def _is_long(duration_us: Any) -> bool:
 
 
 def _thread_key(value: Any) -> int | str:
-    return value if isinstance(value, int | str) else _count(value)
+    return value if isinstance(value, int | str) else count_of(value)
 
 
 def _product(text: bytes) -> int:
@@ -434,35 +437,3 @@ def _product(text: bytes) -> int:
     except (ValueError, TypeError, OverflowError, RecursionError):
         return ABSENT
     return prod(sizes) if sizes and min(sizes) > 0 else ABSENT
-
-
-def _external_ids(args: Sequence[Args]) -> Int64:
-    ids = int_column([arg.external_id for arg in args])
-    is_missing = ids == ABSENT
-    if is_missing.any():
-        ids = np.where(is_missing, int_column([arg.old_external_id for arg in args]), ids)
-    return ids
-
-
-def _collective_of(args: Args) -> Collective:
-    return Collective(
-        name=_text(args.collective),
-        in_elements=_count(args.in_elements),
-        out_elements=_count(args.out_elements),
-        dtype=_text(args.dtype),
-        group_size=_count(args.group_size),
-        group_name=_text(args.group_name),
-        group_description=_text(args.group_description),
-        group_ranks=_text(args.group_ranks),
-        source_rank=_count(args.source_rank),
-        target_rank=_count(args.target_rank),
-    )
-
-
-def _text(value: Any) -> str:
-    return "" if value is None else str(value)
-
-
-def _count(value: Any) -> int:
-    number = integer(value)
-    return ABSENT if number is None else number
