@@ -1,26 +1,19 @@
-"""The runs below directories: which there are, and a row of settings and figures for each.
+"""The runs below directories as a set: a row of settings and figures for each.
 
-A directory is a run if traces or telemetry lie in it, or if those below it are parts of one job:
-ranks that differ, or traces here and telemetry there. Traces in one directory whose ranks clash, or
-that have no ranks and other names, are several runs. Other directories hold runs, each with a name
-of its own and settings from the command line, its manifest, its job's file or its name, in this
-order.
+Settings are from the command line, a run's manifest, its job's file or its name, in this order.
 """
 
 from __future__ import annotations
 
-import os
-import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from threading import Condition, Lock, Thread
 from typing import Final
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from chopper_core.ingest.cache import kept_found, kept_rows, open_cached
+from chopper_core.ingest.discovery import FoundRun, find_runs
 from chopper_core.model.overrides import NO_OVERRIDES, Overrides
 from chopper_core.model.run import Run
 from chopper_core.model.run_set import (
@@ -35,234 +28,15 @@ from chopper_core.model.run_set import (
 )
 from chopper_core.model.settings import NOT_GIVEN, Given, Setting, in_name
 from chopper_core.model.table import empty_table
-from chopper_core.sources.ranks import rank_in_name
-from chopper_core.sources.registry import Family, family_of, natural_key
-from chopper_core.sources.settings import has_settings, read_settings
-from chopper_core.sources.shared.text import FileHead
-from chopper_core.store.format import is_store, paths_of
+from chopper_core.sources.settings import read_settings
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress
 from chopper_core.util.workers import read_as_done
 
-_DATA: Final = re.compile(r"\.(?:json|csv|db|rpd|parquet|txt|log|jsonl)(?:\.gz)?$", re.IGNORECASE)
-"""Endings of files that may be data."""
-_TRACE: Final = re.compile(r"\.(?:json|rpd)(?:\.gz)?$", re.IGNORECASE)
-_MAX_PROBED: Final = 40
-"""Files of a directory whose start is read to see whether it holds data."""
-_MAX_LOOSE: Final = 64
-"""Up to this many traces of a directory are told apart; more are one run."""
-_DISTRIBUTED: Final = re.compile(r'"distributedInfo"\s*:\s*\{.{0,4000}', re.DOTALL)
-_NUMBER: Final = re.compile(r"\d+")
-_GENERIC: Final = re.compile(
-    r"traces?|kineto|profil\w*|telemetry|counters?|logs?|power|output|tensorboard|plugins?"
-    r"|\d+_?(?:kineto|chakra)|(?:rank|node|host|worker)[-_.]?\d+",
-    re.IGNORECASE,
-)
-"""Names of directories that say nothing of the run whose files they hold."""
 _WAIT_S: Final = 1.0
 _NOTHING: Final = (
     "It has no trace and no telemetry: the job wrote none, stopped early or ran out of memory."
 )
-
-
-class FoundRun(Struct, frozen=True):
-    """A run of a directory of runs."""
-
-    name: str
-    """Its path below the directory."""
-    path: str
-    is_empty: bool = False
-    """Whether it has no data, where its neighbours of such names do."""
-
-
-class _Part(Struct, frozen=True):
-    """A directory with data, and what it has."""
-
-    path: Path
-    families: frozenset[Family]
-    ranks: tuple[int, ...] = ()
-    """The ranks in the names of its traces."""
-    files: tuple[str, ...] = ()
-    """Names of the traces in the directory that are a run of their own; () of all of them."""
-
-    @property
-    def run(self) -> str:
-        """The run as it is opened."""
-        return ",".join(str(self.path / name) for name in self.files) or str(self.path)
-
-
-def find_runs(names: Sequence[str]) -> list[FoundRun]:
-    """The runs at and below paths, in natural order; DataError where a path doesn't exist."""
-    roots = [path for name in names for path in paths_of(name)]
-    found: list[FoundRun] = []
-    for root in roots:
-        if not root.exists():
-            raise DataError(f"{root} does not exist.")
-        if not root.is_dir() or is_store(root):
-            found.append(FoundRun(root.name, str(root)))
-            continue
-        parts, empty = _below(root, set(), is_root=True)
-        every = [(part, False) for part in parts]
-        for part, is_empty in [*every, *((_Part(path, frozenset()), True) for path in empty)]:
-            below = part.path.relative_to(root) / _stem(part.files[0] if part.files else "")
-            name = root.name if below == Path() else str(below)
-            if len(roots) > 1 and below != Path():
-                name = f"{root.name}/{below}"
-            found.append(FoundRun(name, part.run, is_empty))
-    names_of = [each.name for each in found]
-    found = [
-        replace(each, name=each.path) if names_of.count(each.name) > 1 else each for each in found
-    ]
-    return sorted(found, key=lambda each: natural_key(each.path))
-
-
-def holds_runs(name: str) -> bool:
-    """Whether a name is directories that hold several runs, and no parts of one."""
-    roots = paths_of(name)
-    if not all(root.is_dir() for root in roots):
-        return False
-    if len(roots) == 1:
-        return len(find_runs([name])) > 1
-    parts = [part for root in roots for part in _below(root, set(), is_root=True)[0]]
-    return len(parts) > 1 and not _are_one(parts)
-
-
-def _below(
-    folder: Path, seen: set[tuple[int, int]], *, is_root: bool = False
-) -> tuple[list[_Part], list[Path]]:
-    """The runs at or below a directory, and directories without data beside them.
-
-    A directory that links lead to again is passed over: `seen` has those that were entered.
-    """
-    try:
-        state = folder.stat()
-        if (state.st_dev, state.st_ino) in seen:
-            return [], []
-        seen.add((state.st_dev, state.st_ino))
-        if is_store(folder):
-            return [_Part(folder, frozenset((Family.TRACE, Family.TELEMETRY)))], []
-        entries = sorted(
-            os.scandir(folder), key=lambda each: (each.is_symlink(), natural_key(each.name))
-        )
-    except OSError:
-        return [], []
-    entries = [each for each in entries if not each.name.startswith(".")]
-    files = [each.name for each in entries if each.is_file()]
-    parts: list[_Part] = []
-    if own := _families(folder, files):
-        loose = _loose_runs(folder, files) if Family.TRACE in own else []
-        if len(loose) < 2:
-            return [_Part(folder, own, _ranks(files))], []
-        one = frozenset((Family.TRACE,))
-        parts = [_Part(folder, one, _ranks(names), tuple(names)) for names in loose]
-    without: list[Path] = []
-    beside: list[Path] = []
-    direct: list[Path] = []
-    for entry in entries:
-        if not entry.is_dir():
-            continue
-        path = Path(entry.path)
-        found, empty = _below(path, seen)
-        parts += found
-        beside += empty
-        if found:
-            direct += [path] * (len(found) == 1)
-        else:
-            without.append(path)
-    shapes = {_shape(path.name) for path in direct}
-    beside += [path for path in without if _shape(path.name) in shapes]
-    is_one = len(parts) > 1 and not own and _are_one(parts)
-    if len(parts) == 1 and not beside:
-        is_one = not is_root and _GENERIC.fullmatch(parts[0].path.name) is not None
-    if is_one:
-        whole = frozenset().union(*(part.families for part in parts))
-        ranks = tuple(rank for part in parts for rank in part.ranks)
-        return [_Part(folder, whole, ranks)], []
-    return parts, beside
-
-
-def _families(folder: Path, files: Sequence[str]) -> frozenset[Family]:
-    """The families of the files that lie in a directory itself."""
-    found: set[Family] = set()
-    candidates = [name for name in files if _DATA.search(name)]
-    candidates.sort(key=lambda name: _TRACE.search(name) is None)
-    for name in candidates[:_MAX_PROBED]:
-        family = family_of(folder / name)
-        if family is not None:
-            found.add(family)
-        elif _TRACE.search(name) and rank_in_name(name) is not None:
-            found.add(Family.TRACE)  # damaged, perhaps: reading it says why
-        if found & {Family.TRACE}:
-            break
-    return frozenset(found - {Family.CPU})
-
-
-def _ranks(files: Sequence[str]) -> tuple[int, ...]:
-    ranks = (rank_in_name(name) for name in files if _TRACE.search(name))
-    return tuple(rank for rank in ranks if rank is not None)
-
-
-def _loose_runs(folder: Path, files: Sequence[str]) -> list[list[str]]:
-    """The names of the traces in a directory by run, where they belong to several.
-
-    They belong to one where their ranks differ. Where ranks clash, or world sizes differ, those
-    of like names are one run, or several if each rank comes several times: a file each. Without
-    ranks, those of like names are one.
-    """
-    names = [name for name in files if _TRACE.search(name) and name.removesuffix(".gz") not in
-             set(files) - {name}]  # fmt: skip
-    named = [rank_in_name(name) for name in names]
-    if not 1 < len(names) <= _MAX_LOOSE or (None not in named and len(set(named)) == len(named)):
-        return [names]
-    names = [name for name in names if family_of(folder / name) is Family.TRACE]
-    places = {name: _place(folder / name) for name in names}
-    ranks = [rank for rank, _ in places.values()]
-    worlds = {world for _, world in places.values() if world is not None}
-    if None not in ranks and len(set(ranks)) == len(ranks) and len(worlds) < 2:
-        return [names]
-    runs: dict[tuple[object, ...], list[str]] = {}
-    times: Counter[tuple[object, ...]] = Counter()
-    for name, (rank, world) in places.items():
-        like = (_shape(name), world)
-        runs.setdefault((*like, times[*like, rank] if rank is not None else 0), []).append(name)
-        times[*like, rank] += 1
-    return list(runs.values())
-
-
-def _place(trace: Path) -> tuple[int | None, int | None]:
-    """The rank of a trace, by its name or its head, and the size of its world."""
-    found = _DISTRIBUTED.search(FileHead(trace).text)
-    about = found[0] if found else ""
-    rank, world = (
-        int(match[1]) if (match := re.search(rf'"{key}"\s*:\s*(\d+)', about)) else None
-        for key in ("rank", "world_size")
-    )
-    named = rank_in_name(trace.name)
-    return (rank if named is None else named), world
-
-
-def _stem(name: str) -> str:
-    return re.sub(r"(?:\.pt)?(?:\.trace)?\.(?:json|rpd)(?:\.gz)?$", "", name, flags=re.IGNORECASE)
-
-
-def _are_one(parts: Sequence[_Part]) -> bool:
-    """Whether directories hold parts of one job: kinds of data, or ranks, that don't repeat."""
-    if len({tuple(sorted(in_name(part.path.name).items())) for part in parts}) > 1:
-        return False
-    if any(has_settings(part.path) for part in parts):
-        return False
-    kinds = [family for part in parts for family in part.families]
-    if len(kinds) == len(set(kinds)):
-        return True
-    ranks = [rank for part in parts for rank in part.ranks]
-    have_ranks = all(part.ranks for part in parts if Family.TRACE in part.families)
-    telemetry = sum(part.families == {Family.TELEMETRY} for part in parts)
-    return have_ranks and len(ranks) == len(set(ranks)) and telemetry <= 1
-
-
-def _shape(name: str) -> str:
-    """A name without its numbers: `llama_1_mbs4` and `llama_2_mbs8` have the same."""
-    return _NUMBER.sub("#", name)
 
 
 class ReadFigures(Struct, frozen=True):

@@ -13,7 +13,8 @@ import pytest
 
 import chopper_core as chopper
 from chopper_core.ingest import runs
-from chopper_core.ingest.runs import FoundRun, find_runs, holds_runs, open_runs
+from chopper_core.ingest.discovery import FoundRun, find_runs, holds_runs
+from chopper_core.ingest.runs import open_runs
 from chopper_core.metrics import METRICS
 from chopper_core.model.address import render
 from chopper_core.model.run_set import RunSet

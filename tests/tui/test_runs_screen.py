@@ -8,7 +8,8 @@ from threading import Event, Timer
 import pytest
 from msgspec.structs import replace
 
-from chopper_core.ingest.runs import FoundRun, SetReader
+from chopper_core.ingest.discovery import FoundRun
+from chopper_core.ingest.runs import SetReader
 from chopper_core.model.run_set import FAILED, Reading, RunRow, RunSet
 from chopper_core.model.table import empty_table
 from chopper_core.model.view import Baseline
