@@ -109,13 +109,15 @@ class LanesDrawer(Drawer[Lanes]):
         host = chart.hosts(selected, bins) if chart.hosts is not None and has_host else None
         unmeasured = all(each.title == QUEUE for each in strips) and height >= _MIN_WITH_HOST
         room_left = height - len(ghosts) - (host is not None) - (unmeasured and bool(strips))
-        parts = _allotted(room_left, len(chart.lanes), len(bands), max(len(strips), 1))
+        shown, most_bands, most_strips, strip_lines = _allotted(
+            room_left, len(chart.lanes), len(bands), max(len(strips), 1)
+        )
         # The queue is beneath the host that fills it.
-        strips = tuple(sorted(strips[: parts.strips], key=lambda strip: strip.title != QUEUE))
+        strips = tuple(sorted(strips[:most_strips], key=lambda strip: strip.title != QUEUE))
         titles = {band.title for band in bands}
-        kept = [title for title in _BANDS_BY_IMPORTANCE if title in titles][: parts.bands]
-        top = min(max(selected - parts.lanes // 2, 0), len(chart.lanes) - parts.lanes)
-        places = range(top, top + parts.lanes)
+        kept = [title for title in _BANDS_BY_IMPORTANCE if title in titles][:most_bands]
+        top = min(max(selected - shown // 2, 0), len(chart.lanes) - shown)
+        places = range(top, top + shown)
         columns = _columns(chart.seen, bins)
         drawn = []
         for row in places:
@@ -123,7 +125,7 @@ class LanesDrawer(Drawer[Lanes]):
             # The cursor is in one lane: a move of it through all of them took many bytes.
             own = columns if row == selected else (None, columns[1])
             drawn.append(_lane(chart.cells(row, bins), bins, glyphs, own))
-        scaled = strips if parts.strip_lines == 1 else ()
+        scaled = strips if strip_lines == 1 else ()
         used = {ink.removeprefix("text/") for line in drawn for _, ink in line}
         lines = [_legend(chart, places, scaled, used, on.width, glyphs)]
         lines += _axis(chart.seen, bins, room, glyphs)
@@ -142,10 +144,10 @@ class LanesDrawer(Drawer[Lanes]):
             line = _lane(host, bins, glyphs.coloured(False), (None, None))
             drawn_host = [(text, _HOST_INKS.get(ink, ink)) for text, ink in line]
             lines.append([_label(f"{owner or ' '}host", room, glyphs), *drawn_host])
-        if unmeasured or (not strips and parts.strips):
+        if unmeasured or (not strips and most_strips):
             lines.append([_label("", room, glyphs), (clean(chart.missing), "dim")])
         for strip in strips:
-            lines += _strip(strip, parts.strip_lines, room, glyphs)
+            lines += _strip(strip, strip_lines, room, glyphs)
         return on.fitted(lines)
 
     def max_zoom(self, chart: Lanes) -> float | None:
@@ -209,15 +211,8 @@ def _ghost(picture: Lanes, row: int, bins: int, room: int, glyphs: Glyphs) -> Li
     return [label, ("".join(chars[:end]), "shade"), (drift[: bins - end], "alert")]
 
 
-class _LaneParts(Struct, frozen=True):
-    lanes: int
-    bands: int
-    strips: int
-    strip_lines: int
-
-
-def _allotted(height: int, lanes: int, bands: int, strips: int) -> _LaneParts:
-    """How many lanes, bands and strips fit: at least one lane, then the rest by importance."""
+def _allotted(height: int, lanes: int, bands: int, strips: int) -> tuple[int, int, int, int]:
+    """How many lanes, bands and strips fit, at least one lane; and the lines of each strip."""
     room = max(height - _HEAD, 1)
     some = 2 if room >= 8 else 1 if room >= 4 else 0
     strips = min(strips, some + (room >= _MIN_WITH_THREE_STRIPS))
@@ -225,7 +220,7 @@ def _allotted(height: int, lanes: int, bands: int, strips: int) -> _LaneParts:
     bands = max(min(bands, room - strips - shown), 0)
     rest = room - strips - shown - bands
     lines = min(1 + rest // strips, _MAX_STRIP_LINES) if strips else 0
-    return _LaneParts(shown, bands, strips, lines)
+    return shown, bands, strips, lines
 
 
 def _legend(
