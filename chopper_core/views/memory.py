@@ -22,7 +22,7 @@ from chopper_core.util.arrays import Float64, Index, Int64, Mask
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import ranked
 from chopper_core.views.shared import phrases
-from chopper_core.views.shared.table_view import Partition, RowLabels, child_of, table_view
+from chopper_core.views.shared.table_view import LabelledRows, Partition, child_of, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(
@@ -138,7 +138,7 @@ def answer(run: Run, view: View) -> ViewResult:
     order = np.argsort(-held_bytes, kind="stable")[:_MAX_BARS]
     return table_view(
         view,
-        RowLabels(by, labels),
+        LabelledRows(by, labels),
         columns,
         whole,
         opens=lambda row: _opens(run, view, by, labels[row], peak),

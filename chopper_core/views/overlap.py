@@ -19,7 +19,7 @@ from chopper_core.util.arrays import Index, Int64
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import quantiles_along, quantiles_of, stable_order
 from chopper_core.views.shared.instances import Effect, Overlaps, effect, overlaps_in
-from chopper_core.views.shared.table_view import RowLabels, child_of, table_view
+from chopper_core.views.shared.table_view import LabelledRows, child_of, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec, any_level
 
 SPEC: Final = ViewSpec(
@@ -190,7 +190,7 @@ def _together(run: Run, view: View, found: Overlaps, by: str) -> ViewResult:
 
     return table_view(
         view,
-        RowLabels(by, labels),
+        LabelledRows(by, labels),
         own,
         _totals(found, view.stat),
         opens=opens,
@@ -271,7 +271,7 @@ def _one_by_one(run: Run, view: View, found: Overlaps) -> ViewResult:
 
     return table_view(
         view,
-        RowLabels(INSTANCE, texts["operation"]),
+        LabelledRows(INSTANCE, texts["operation"]),
         own,
         _totals(found),
         opens=opens,

@@ -27,7 +27,7 @@ from chopper_core.views.shared.host_causes import (
     HostPlace,
     charges_of,
 )
-from chopper_core.views.shared.table_view import RowLabels, table_view
+from chopper_core.views.shared.table_view import LabelledRows, table_view
 from chopper_core.views.spec import ViewResult
 
 LEVEL: Final = "host"
@@ -135,7 +135,7 @@ def answer(run: Run, view: View) -> ViewResult:
     used = [IN_PLACE[place].name for place in HostPlace if causes.place_ns[:, place].any()]
     return table_view(
         view,
-        RowLabels(LEVEL, causes.labels),
+        LabelledRows(LEVEL, causes.labels),
         own,
         [
             (SHARE, Values(np.array([100.0]))),

@@ -24,7 +24,7 @@ from chopper_core.views.pipeline.blocks import (
     means_over,
 )
 from chopper_core.views.shared.phrases import percent, time
-from chopper_core.views.shared.table_view import RowLabels, child_of, table_view
+from chopper_core.views.shared.table_view import LabelledRows, child_of, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(
@@ -239,7 +239,7 @@ def answer(run: Run, view: View) -> ViewResult:
 
     return table_view(
         view,
-        RowLabels("gpu" if by == "rank" else by, names),
+        LabelledRows("gpu" if by == "rank" else by, names),
         own,
         _shares(found, np.zeros(len(blocks), np.intp), 1),
         opens=opens,

@@ -39,7 +39,7 @@ from chopper_core.views.shared.sampled_gpus import (
     totals_of,
 )
 from chopper_core.views.shared.samples import Sampled, TimeSpans, gpus_of
-from chopper_core.views.shared.table_view import Partition, RowLabels, child_of, table_view
+from chopper_core.views.shared.table_view import LabelledRows, Partition, child_of, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec, any_level
 
 SPEC: Final = ViewSpec(
@@ -201,7 +201,7 @@ def _of_all(run: Run, view: View, found: list[GpuSamples], options: Options) -> 
     unknown = np.full(1, np.nan)
     return table_view(
         view,
-        RowLabels("gpu", labels),
+        LabelledRows("gpu", labels),
         own,
         _sums_of_all(own),
         opens=lambda row: (

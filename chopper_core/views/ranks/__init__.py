@@ -37,7 +37,7 @@ from chopper_core.views.shared.leads import (
     unmatched_compute,
 )
 from chopper_core.views.shared.matched_kernels import leads_by, sums_by
-from chopper_core.views.shared.table_view import Partition, RowLabels, child_of, table_view
+from chopper_core.views.shared.table_view import LabelledRows, Partition, child_of, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec, any_level
 
 SPEC: Final = ViewSpec(
@@ -109,7 +109,7 @@ def _by_gpu(stand: RankLeads, view: View) -> ViewResult:
     )
     return table_view(
         view,
-        RowLabels("gpu", [str(gpu) for gpu in stand.gpus]),
+        LabelledRows("gpu", [str(gpu) for gpu in stand.gpus]),
         own,
         [(METRICS[name], METRICS[name].compute(whole)) for name in beside],
         shown=shown,

@@ -28,7 +28,7 @@ _MANTISSA_BITS: Final = 8
 _MAX_SIZE_CLASSES: Final = 1 << 20
 
 
-class RowLabels(Struct, frozen=True, eq=False):
+class LabelledRows(Struct, frozen=True, eq=False):
     """What the rows are; those that divide no activities have no column of the registry."""
 
     level: str
@@ -40,7 +40,7 @@ class RowLabels(Struct, frozen=True, eq=False):
         return None, None
 
 
-class Partition(RowLabels, frozen=True, eq=False):
+class Partition(LabelledRows, frozen=True, eq=False):
     """Activities divided into rows: each is in one row."""
 
     nodes: Groups
@@ -71,7 +71,7 @@ class Partition(RowLabels, frozen=True, eq=False):
 
 def table_view(
     view: View,
-    rows: RowLabels,
+    rows: LabelledRows,
     columns: Figures,
     whole: Figures = (),
     *,

@@ -19,7 +19,7 @@ from chopper_core.query.derived import named, reduced_along
 from chopper_core.util.arrays import Float64, Mask, Numbers
 from chopper_core.util.errors import UsageError
 from chopper_core.util.grouping import distinct, median_of, medians_along
-from chopper_core.views.shared.table_view import RowLabels, child_of, table_view
+from chopper_core.views.shared.table_view import LabelledRows, child_of, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec
 from chopper_core.views.throughput.parts import PARTS, Steps, steps_of
 
@@ -150,7 +150,7 @@ def answer(run: Run, view: View) -> ViewResult:
         labels, own, whole = _by_step(run, steps, by, view.stat)
     return table_view(
         view,
-        RowLabels(by, labels),
+        LabelledRows(by, labels),
         own,
         whole,
         opens=lambda row: _opens(view, by, labels[row]),
@@ -197,11 +197,11 @@ class _Instances(Struct, frozen=True, eq=False):
     """The instances of each row: the GPUs of an iteration, or the steady iterations of GPUs."""
 
     times_ns: Float64
-    """RowLabels x instances; NaN where a GPU lacks the iteration."""
+    """LabelledRows x instances; NaN where a GPU lacks the iteration."""
     tokens: Float64
-    """RowLabels x instances; NaN where unknown."""
+    """LabelledRows x instances; NaN where unknown."""
     parts_ns: Float64
-    """RowLabels x instances x parts."""
+    """LabelledRows x instances x parts."""
 
     def together(self, rows: Mask) -> _Instances:
         """Those of some rows as one row."""
