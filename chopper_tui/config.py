@@ -199,9 +199,21 @@ def _themes() -> tuple[str, ...]:
     return THEMES
 
 
-class _SavedColumns(Struct, frozen=True):
+class _Saved(Struct, frozen=True):
+    """What is saved between sessions, each part in a file of its own."""
+
     schema: str
-    columns: dict[str, tuple[str, ...]]
+    columns: dict[str, tuple[str, ...]] = {}
+    splits: dict[str, int] = {}
+
+
+def _saved(path: Path, schema: str) -> _Saved:
+    """What a file has; nothing where it is missing, corrupt or of another version."""
+    try:
+        kept = msgspec.json.decode(path.read_bytes(), type=_Saved)
+    except (OSError, ValueError, RecursionError, msgspec.MsgspecError):
+        return _Saved(schema)
+    return kept if kept.schema == schema else _Saved(schema)
 
 
 def columns_path() -> Path:
@@ -210,18 +222,9 @@ def columns_path() -> Path:
 
 
 def saved_columns() -> dict[str, tuple[str, ...]]:
-    """The saved columns; none where the file is missing, corrupt or of another version."""
-    try:
-        kept = msgspec.json.decode(columns_path().read_bytes(), type=_SavedColumns)
-    except (OSError, ValueError, RecursionError, msgspec.MsgspecError):
-        return {}
-    known = kept.columns if kept.schema == _COLUMNS_SCHEMA else {}
-    return {level: names for level, names in known.items() if level in (*LEVELS, ACTIVITY)}
-
-
-class _SavedSplits(Struct, frozen=True):
-    schema: str
-    splits: dict[str, int]
+    """The saved columns."""
+    known = _saved(columns_path(), _COLUMNS_SCHEMA).columns
+    return {level: names for level, names in known.items() if level in _COLUMN_LEVELS}
 
 
 def layout_path() -> Path:
@@ -230,30 +233,24 @@ def layout_path() -> Path:
 
 
 def saved_splits() -> dict[str, int]:
-    """The saved lines; none where the file is missing, corrupt or of another version."""
-    try:
-        kept = msgspec.json.decode(layout_path().read_bytes(), type=_SavedSplits)
-    except (OSError, ValueError, RecursionError, msgspec.MsgspecError):
-        return {}
-    return kept.splits if kept.schema == _LAYOUT_SCHEMA else {}
+    """The saved lines between pictures and tables."""
+    return _saved(layout_path(), _LAYOUT_SCHEMA).splits
 
 
 def save_splits(splits: Mapping[str, int]) -> None:
     """Save the lines between pictures and tables, by view; raises DataError."""
     moved = {name: lines for name, lines in splits.items() if lines}
-    _save(layout_path(), _SavedSplits(_LAYOUT_SCHEMA, moved), "layout")
+    _save(layout_path(), {"schema": _LAYOUT_SCHEMA, "splits": moved}, "layout")
 
 
 def save_columns(level: str, names: tuple[str, ...]) -> None:
     """Save the columns of a level, or remove them if there are none; raises DataError."""
     columns = {**saved_columns(), level: names}
-    kept = _SavedColumns(
-        _COLUMNS_SCHEMA, {level: names for level, names in columns.items() if names}
-    )
-    _save(columns_path(), kept, "columns")
+    columns = {level: names for level, names in columns.items() if names}
+    _save(columns_path(), {"schema": _COLUMNS_SCHEMA, "columns": columns}, "columns")
 
 
-def _save(path: Path, kept: Struct, name: str) -> None:
+def _save(path: Path, kept: Mapping[str, object], name: str) -> None:
     """Write a file in one step; raises DataError."""
     import tempfile
 

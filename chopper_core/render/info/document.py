@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
-from msgspec.structs import asdict
+from msgspec import to_builtins
 
 from chopper_core.model.column_names import FLOPS, FLOPS_TYPE, NO_TIMES, is_counted
 from chopper_core.model.hardware import ElementType, counter_info, own_file
@@ -44,7 +44,7 @@ def describe(run: Run) -> dict[str, Any]:
             for gpu, counts in zip(run.gpus, _gpu_counts(run), strict=True)
         ],
         "parallel": None if run.parallel is None else _parallel(run.parallel),
-        "hosts": [asdict(clock) | {"ranks": list(clock.ranks)} for clock in run.hosts],
+        "hosts": to_builtins(run.hosts),
         "identities": [
             {"source": i.source, "format": i.format, "device": i.device, "gpu": i.gpu, "by": i.by}
             for i in run.identities
@@ -83,18 +83,15 @@ def describe(run: Run) -> dict[str, Any]:
         ),
         "collectives": _collectives(run),
         "model_flops": _model_flops(run),
-        "counters": [asdict(source) for source in run.counters],
+        "counters": to_builtins(run.counters),
         "counter_columns": [
-            asdict(run.counter_info.get(name) or counter_info(name))
+            to_builtins(run.counter_info.get(name) or counter_info(name))
             for name in run.table.measured
             if is_counted(name)
         ],
-        "telemetry": [
-            {**asdict(source), "gpus": {str(k): v for k, v in source.gpus.items()}}
-            for source in run.telemetry
-        ],
+        "telemetry": to_builtins(run.telemetry, str_keys=True),
         "processors": [_processors(samples) for samples in run.cpu],
-        "hardware": asdict(run.hardware) if run.hardware else None,
+        "hardware": to_builtins(run.hardware),
         "missing": _missing(run),
     }
 
