@@ -9,6 +9,7 @@ import shlex
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
@@ -75,6 +76,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         _take_signals()
         given = _with_debug(given)
+        if not sys.warnoptions and not debug.target:
+            warnings.simplefilter("ignore")  # They are for developers: `--debug` or `python -W`.
         with debug.timed("the command"):
             return _dispatch(given)
     except ChopperError as error:

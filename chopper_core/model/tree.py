@@ -430,8 +430,6 @@ class Tree:
                 self._groups(path[:depth], None)
             except NoSuchNode as error:
                 return error
-        if not path:
-            return NoSuchNode("the run has no activities")
         level, text = self.order[len(path) - 1], path[-1]
         present = self.children(path[:-1]).labels
         shown = ", ".join(label[:40] for label in present[:12])

@@ -89,12 +89,15 @@ def without_rows(run: Run, view: View, reason: str) -> Frame:
 
 
 def answer(run: Run, view: View) -> ViewResult:
-    """The rows of a named view, from the run's cache; raises UsageError for wrong options."""
+    """The rows of a named view, from the run's cache; raises NoSuchNode, or UsageError for wrong
+    options."""
     if run.is_sampled_only:
         return sampled_result(run, view)
     module = view_module(view.name)
     spec = module.SPEC
     _check(run, view, spec)
+    if view.path:
+        run.tree(view.order).node(view.path)  # A view with nothing to show doesn't look for it.
     found = cached(run, view, lambda plain: module.answer(run, plain))
     if view.baseline is not None and not spec.compares:
         able = " and ".join(each.name for each in view_specs() if each.compares)

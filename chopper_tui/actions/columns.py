@@ -66,8 +66,9 @@ def shown_columns(screen: Explorer) -> tuple[str, ...]:
     names = screen.view.columns or (
         tuple(column.name for column in plan.columns) if plan is not None else ()
     )
-    if screen.view.name:
-        return tuple(names)
+    if screen.view.name:  # The table may still show the view before.
+        own = {column.name for column in (*screen.frame.columns, *screen.frame.more)}
+        return tuple(name for name in names if name in own)
     return tuple(dict.fromkeys(underlying(name) for name in names))
 
 

@@ -107,6 +107,8 @@ async def _go_to_outlier(screen: Explorer, step: int) -> None:
         numbers = [each for each in frame.values if frame.values[each].words is None]
         default = next(iter(numbers), "") if screen.view.name else "elapsed_ns"
         name = name if name in METRICS else default
+    if not name:
+        raise UsageError("no column here has numbers")
     if name not in frame.values:
         from chopper_core.views.query import query
 

@@ -79,6 +79,14 @@ async def test_a_failed_run_says_why() -> None:
         assert at.frame.view.run == "all" and "all/tp16" in at.status
 
 
+async def test_the_cards_of_a_set_have_no_outliers_and_no_columns_of_its_table() -> None:
+    async with explorer((120, 40), set_of_runs()) as at:
+        await at.press("9", "e")
+        assert "no column here has numbers" in at.status
+        await at.press("C")
+        assert "Columns of tables" in at.text() and "step time" not in at.text()
+
+
 async def test_two_marks_are_compared() -> None:
     async with explorer((120, 40), set_of_runs()) as at:
         await at.press("space", "j", "space", "=")

@@ -39,6 +39,12 @@ def no_constant(word: str) -> None:
     raise AssertionError(f"{word} in JSON")
 
 
+@pytest.mark.parametrize("name", VIEWS)
+def test_no_view_takes_a_gpu_that_does_not_exist(name: str) -> None:
+    with pytest.raises((NoSuchNode, UsageError)):
+        frame_of(run_of([Row(0, 10)]), View("R", ("0=P,g:view",), name=name))
+
+
 @pytest.mark.few(3)
 @pytest.mark.parametrize("odd", RUNS)
 @pytest.mark.parametrize("stat", ["", "median", "spread"])

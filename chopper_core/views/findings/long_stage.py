@@ -76,7 +76,8 @@ def _why(context: FindingsContext, found: Pipeline, stage: int) -> str:
     ).mean(axis=1)
     counts = counts[np.searchsorted(context.gpus, gpus)]
     longer = float(kernel_factors(context, gpus)[place]) - 1
-    more = float(counts[place] / others_median(counts)[place]) - 1
+    others = float(others_median(counts)[place])
+    more = float(counts[place]) / others - 1 if others else 0.0
     reasons = [
         text
         for share, text in (
