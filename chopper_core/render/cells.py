@@ -173,6 +173,11 @@ _MAX_MARKS: Final = 2
 """Of marks over or under one character, which would cover the lines beside it."""
 
 
+def is_seen(character: str) -> bool:
+    """Whether a character is printable and has a form of its own."""
+    return character.isprintable() and not _INVISIBLE.match(character)
+
+
 def clean(text: str) -> str:
     """Text with its control, invisible and direction-changing characters written as escapes.
 
@@ -185,14 +190,13 @@ def clean(text: str) -> str:
     made, marks, before = [], 0, ""
     for character in text:
         marks = marks + 1 if combining(character) else 0
-        is_seen = (
-            character.isprintable()
+        is_plain = (
+            is_seen(character)
             and marks <= _MAX_MARKS
-            and not _INVISIBLE.match(character)
             and normalize("NFC", character) == character
             and len(normalize("NFC", before + character)) == len(before) + 1
         )
-        made.append(character if is_seen else _escape(character))
+        made.append(character if is_plain else _escape(character))
         before = character
     return "".join(made)
 

@@ -14,7 +14,7 @@ from chopper_core.model.attributes import plain
 from chopper_core.model.charts import Lanes
 from chopper_core.model.inputs import TIMES_NOTES
 from chopper_core.query.frame import Cell, Frame
-from chopper_core.render.cells import clean
+from chopper_core.render.cells import clean, is_seen
 
 FRAME_SCHEMA: Final = "chopper.frame/1"
 _KINDS: Final = {"SignalRows": "Rows", "Interval": "Stretch"}
@@ -70,7 +70,7 @@ def json_text(document: Mapping[str, Any]) -> str:
     import json
 
     text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    acting = (each for each in set(text) if not each.isprintable() and each != "\n")
+    acting = (each for each in set(text) if not is_seen(each) and each != "\n")
     return text.translate({ord(each): json.dumps(each)[1:-1] for each in acting})
 
 

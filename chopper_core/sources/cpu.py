@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.sources.registry import Recognised
-from chopper_core.sources.shared.bytes import check_parquet
+from chopper_core.sources.shared.bytes import check_parquet, parquet_names
 from chopper_core.sources.shared.columns import GrowingColumn
 from chopper_core.sources.shared.text import (
     PARQUET_MAGIC,
@@ -78,12 +78,9 @@ def recognise(head: FileHead) -> Recognised | None:
     """Recognise CPU samples by their headings."""
     if not head.magic.startswith(PARQUET_MAGIC):
         return Recognised(_CSV_FORMAT) if _headings(head.lines) else None
-    from pyarrow.lib import ArrowException
-    from pyarrow.parquet import read_schema
-
     try:
-        is_ours = _is_ours(read_schema(head.path).names)
-    except (ArrowException, OSError):
+        is_ours = _is_ours(parquet_names(head.path))
+    except (ValueError, OSError):
         return None
     return Recognised(_PARQUET_FORMAT) if is_ours else None
 
@@ -239,7 +236,7 @@ def _read_parquet(path: Path, samples: _Samples) -> tuple[str, str]:
     try:
         check_parquet(path)
         table = read_table(path)
-    except (ArrowException, OSError) as error:
+    except (ArrowException, OSError, ValueError) as error:
         raise DataError(f"{path} can't be read: {first_line(error)}.") from error
     metadata = table.schema.metadata or {}
     clock = metadata.get(b"clock", b"").decode("utf-8", "replace")

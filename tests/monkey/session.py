@@ -177,7 +177,7 @@ async def quiet(at: Driven) -> None:
     """Wait until all input is performed and nothing is left to draw; raises Stuck."""
     app = at.app
     now, used, waited = time.monotonic(), time.process_time(), 0.0
-    calm = 0
+    calm, left = 0, len(app._keys)
     while app.is_running and calm < 3:
         await asyncio.sleep(0 if calm else 0.002)
         pending = [worker for worker in app.workers if not worker.is_finished]
@@ -185,6 +185,8 @@ async def quiet(at: Driven) -> None:
         drawing = bool(app._batch_count) or at._has_more_to_draw()
         waits = pending or queued or drawing or app._keys
         calm = 0 if waits else calm + 1
+        if len(app._keys) < left:  # A long burst is no hang while its keys are performed.
+            left, used, waited = len(app._keys), time.process_time(), 0.0
         # A machine that stood still is no hang: of a look's time a second counts at most.
         waited, now = waited + min(time.monotonic() - now, 1.0), time.monotonic()
         if time.process_time() - used > 5 * MAX_HANG_S or waited > 5 * MAX_WAIT_S:

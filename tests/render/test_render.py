@@ -21,6 +21,7 @@ from chopper_core.model.units import Unit
 from chopper_core.model.view import View
 from chopper_core.render import FORMATS, render
 from chopper_core.render.cells import cell_width, clean, display_name, elide, scale_of
+from chopper_core.render.exchange import json_text
 from chopper_core.render.glyphs import ASCII, UNICODE, bar, glyphs_for, sparkline
 from chopper_core.views.query import query
 
@@ -203,6 +204,12 @@ def test_counters_of_files_keep_their_digits(unit: str, figures: list[float], ce
     scale = scale_of(raw_counter(info.name, info), max(figures), figures[0].is_integer())
     assert scale.cell(figures[0]) == cell
     assert scale.unit == unit
+
+
+def test_json_escapes_what_is_not_seen() -> None:
+    document = {"name": "a\ufe0f\u3164\x9b\U000e0041\u202eé"}
+    text = json_text(document)
+    assert r"a\ufe0f\u3164\u009b\udb40\udc41\u202eé" in text and json.loads(text) == document
 
 
 def test_the_kinds_of_charts_in_json_are_an_interface() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from chopper_core.model.table import Kind, Phase
 from chopper_core.sources.registry import Recognised, Unusable
 from chopper_core.sources.schedules import Schedule
-from chopper_core.sources.shared.bytes import check_parquet
+from chopper_core.sources.shared.bytes import check_parquet, parquet_names
 from chopper_core.sources.shared.losses import Losses
 from chopper_core.sources.shared.text import FileHead
 from chopper_core.util.errors import DataError
@@ -35,10 +35,8 @@ def recognise(head: FileHead) -> Recognised | Unusable | None:
     """Recognise a file by its columns."""
     if not head.magic.startswith(_MAGIC):
         return None
-    import pyarrow.parquet as pq
-
     try:
-        names = pq.read_schema(head.path).names
+        names = parquet_names(head.path)
     except (OSError, ValueError):
         return None
     return Recognised(_FORMAT) if set(_COLUMNS) <= set(names) else None

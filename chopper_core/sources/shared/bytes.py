@@ -5,6 +5,7 @@ gzip is decompressed on the way, as far as it is intact."""
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
@@ -69,6 +70,18 @@ _FOREIGN_MAGIC: Final = {
 def is_bomb(size_bytes: int, unpacked_bytes: int) -> bool:
     """Whether a file unpacks to more than a true one of its size does."""
     return unpacked_bytes > max(_SMALL_BYTES, _MAX_RATIO * size_bytes)
+
+
+def parquet_names(path: Path) -> Sequence[str]:
+    """The names of a Parquet file's columns; raises ValueError or OSError where it has none."""
+    from pyarrow.lib import ArrowException
+    from pyarrow.parquet import read_schema
+
+    try:
+        names: Sequence[str] = read_schema(path).names
+    except ArrowException as error:
+        raise ValueError(str(error)) from error
+    return names
 
 
 def check_parquet(path: Path) -> None:

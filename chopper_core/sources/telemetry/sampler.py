@@ -12,7 +12,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from chopper_core.sources.registry import Recognised, Unusable
-from chopper_core.sources.shared.bytes import check_parquet
+from chopper_core.sources.shared.bytes import check_parquet, parquet_names
 from chopper_core.sources.shared.columns import int_column
 from chopper_core.sources.shared.losses import Losses
 from chopper_core.sources.shared.text import (
@@ -133,12 +133,9 @@ def _read_csv(head: FileHead) -> Telemetry:
 
 def _why_no_parquet(path: Path) -> str | None:
     """Return why a Parquet file isn't in Chopper's own format; None if it is."""
-    from pyarrow.lib import ArrowException
-    from pyarrow.parquet import read_schema
-
     try:
-        names = read_schema(path).names
-    except (ArrowException, OSError) as error:
+        names = parquet_names(path)
+    except (ValueError, OSError) as error:
         return f"is Parquet that can't be read ({first_line(error)})"
     is_ours = _csv_layout(names, Stamps()) is not None
     return None if is_ours else "is a Parquet file without time_ns and signals"

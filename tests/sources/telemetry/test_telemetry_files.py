@@ -5,7 +5,9 @@ from __future__ import annotations
 import pickle
 from pathlib import Path
 
+import pyarrow
 import pytest
+from pyarrow.parquet import write_table
 from telemetry_texts import (
     DMON,
     METRIC_CSV,
@@ -79,11 +81,16 @@ def test_a_pickle_is_never_opened(tmp_path: Path) -> None:
     assert "\n" not in str(refusal.value)
 
 
+@pytest.mark.parametrize("family", Family)
+def test_parquet_whose_names_are_no_text_is_skipped(tmp_path: Path, family: Family) -> None:
+    path = tmp_path / "a.parquet"
+    write_table(pyarrow.table({"time_é": [1]}), path)
+    path.write_bytes(path.read_bytes().replace("é".encode(), b"\xc3("))
+    discover([path], family)
+
+
 def test_parquet_of_something_else_is_skipped(tmp_path: Path) -> None:
-    pyarrow = pytest.importorskip("pyarrow")
-    pytest.importorskip("pyarrow.parquet").write_table(
-        pyarrow.table({"a": [1]}), tmp_path / "a.parquet"
-    )
+    write_table(pyarrow.table({"a": [1]}), tmp_path / "a.parquet")
     put(tmp_path / "b.parquet", b"PAR1 and no more")
     reasons = [file.reason for file in find_telemetry([tmp_path]).skipped]
     assert reasons[0] == "is a Parquet file without time_ns and signals"
