@@ -13,7 +13,7 @@ from msgspec import Struct
 from chopper_core.model.attributes import plain
 from chopper_core.model.charts import Lanes
 from chopper_core.model.inputs import TIMES_NOTES
-from chopper_core.query.frame import Cell, Frame
+from chopper_core.query.frame import Frame
 from chopper_core.render.cells import clean, is_seen
 
 FRAME_SCHEMA: Final = "chopper.frame/1"
@@ -49,14 +49,14 @@ def as_json(frame: Frame, *, limit: int | None = None) -> str:
                 **({"base_name": frame.partner(row)} if frame.partner(row) else {}),
                 "address": frame.addresses(row),
                 **({"truncated": True} if frame.is_cut(row) else {}),
-                **_finite(frame.row(row)),
+                **finite(frame.row(row)),
                 **({"held": held} if (held := _held(frame, row)) else {}),
                 **({"partial": lacks} if (lacks := _partial(frame, row)) else {}),
                 **({"attributes": known} if (known := _attributes(frame, row)) else {}),
             }
             for row in range(count)
         ],
-        "total": _finite(frame.total),
+        "total": finite(frame.total),
         **({"partial_total": sorted(frame.partial_total)} if frame.partial_total else {}),
         **({"pictures": [_plain(each) for each in frame.charts]} if frame.charts else {}),
         **({"headline": list(frame.headline)} if frame.headline else {}),
@@ -74,12 +74,15 @@ def json_text(document: Mapping[str, Any]) -> str:
     return text.translate({ord(each): json.dumps(each)[1:-1] for each in acting})
 
 
-def _finite(cells: Mapping[str, Cell | None]) -> dict[str, Cell | None]:
-    """Cells with null for what is no number."""
-    return {
-        name: None if isinstance(cell, float) and not math.isfinite(cell) else cell
-        for name, cell in cells.items()
-    }
+def finite(value: Any) -> Any:
+    """A value of JSON with null for numbers that aren't finite."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, list | tuple):
+        return [finite(each) for each in value]
+    if isinstance(value, Mapping):
+        return {name: finite(each) for name, each in value.items()}
+    return value
 
 
 def _held(frame: Frame, row: int) -> list[str]:
@@ -96,16 +99,10 @@ def _attributes(frame: Frame, row: int) -> dict[str, Any]:
     return {name: plain(value) for name, value in frame.attributes(row).items()}
 
 
-def _plain_numbers(numbers: Any) -> Any:
-    if isinstance(numbers, list):
-        return [_plain_numbers(number) for number in numbers]
-    return numbers if math.isfinite(numbers) else None
-
-
 def _plain(thing: object) -> Any:
     """A chart as plain lists and dictionaries, with its kind; missing values are null."""
     if isinstance(thing, np.ndarray):
-        return _plain_numbers(thing.tolist())
+        return finite(thing.tolist())
     if isinstance(thing, Lanes):
         return _lanes(thing)
     if isinstance(thing, tuple):
@@ -115,7 +112,7 @@ def _plain(thing: object) -> Any:
         own = {name: _plain(value) for name, value in fields if not callable(value)}
         name = type(thing).__name__
         return {"kind": _KINDS.get(name, name), **own}
-    return thing
+    return finite(thing)
 
 
 def _lanes(chart: Lanes) -> dict[str, Any]:

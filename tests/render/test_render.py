@@ -5,11 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from support import Row, run_of, sample_run
 
 from chopper_core import metrics
@@ -19,7 +21,7 @@ from chopper_core.model.hardware import CounterInfo
 from chopper_core.model.table import Kind
 from chopper_core.model.units import Unit
 from chopper_core.model.view import View
-from chopper_core.render import FORMATS, render
+from chopper_core.render import FORMATS, info, render
 from chopper_core.render.cells import cell_width, clean, display_name, elide, scale_of
 from chopper_core.render.exchange import json_text
 from chopper_core.render.glyphs import ASCII, UNICODE, bar, glyphs_for, sparkline
@@ -222,3 +224,14 @@ def test_the_kinds_of_charts_in_json_are_an_interface() -> None:
     kinds = {"BarChart", "BoxChart", "HeatMap", "Lanes", "LineChart", "Rows", "Stretch"}
     kinds |= {"Cards", "Composition", "Icicle", "Roofline"}
     assert {_KINDS.get(name, name) for name in classes} == kinds
+
+
+@pytest.mark.parametrize("product", ["NVIDIA A100-SXM4-80GB", "AMD Instinct MI300X", "MI350X"])
+def test_info_has_null_for_what_is_unknown_of_the_hardware(product: str) -> None:
+    run = sample_run()
+    run = replace(run, gpus=tuple(replace(gpu, hardware=product) for gpu in run.gpus))
+    known = json.loads(info.as_json(run))["hardware"]
+    assert run.hardware is not None and known["clock_mhz"] == run.hardware.clock_mhz
+    expected = run.hardware.memory_mhz
+    assert known["memory_mhz"] == (expected if math.isfinite(expected) else None)
+    assert ("MI300X" in product) == (known["memory_mhz"] is not None)

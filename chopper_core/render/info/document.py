@@ -14,7 +14,7 @@ from chopper_core.model.parallel import Parallel
 from chopper_core.model.run import Run
 from chopper_core.model.signals import CpuSamples
 from chopper_core.model.table import LABELLED, NO_LABEL, STATES, Category, Kind, Rule
-from chopper_core.render.exchange import json_text
+from chopper_core.render.exchange import finite, json_text
 from chopper_core.util.arrays import Mask
 from chopper_core.util.grouping import distinct, ranked
 
@@ -24,10 +24,10 @@ INFO_SCHEMA: Final = "chopper.info/1"
 def describe(run: Run) -> dict[str, Any]:
     """A run's description: a document of the schema `chopper.info/1`.
 
-    Coverage is in % of the GPU time (sum of the durations) and per rule.
+    Coverage is in % of the GPU time (sum of the durations) and per rule. Unknown numbers are None.
     """
     table = run.table
-    return {
+    document = {
         "schema": INFO_SCHEMA,
         "run": run.name,
         "generated": run.generated,
@@ -44,7 +44,7 @@ def describe(run: Run) -> dict[str, Any]:
             for gpu, counts in zip(run.gpus, _gpu_counts(run), strict=True)
         ],
         "parallel": None if run.parallel is None else _parallel(run.parallel),
-        "hosts": to_builtins(run.hosts),
+        "hosts": run.hosts,
         "identities": [
             {"source": i.source, "format": i.format, "device": i.device, "gpu": i.gpu, "by": i.by}
             for i in run.identities
@@ -62,12 +62,12 @@ def describe(run: Run) -> dict[str, Any]:
                 "rank": source.rank,
                 "rank_from": source.rank_from,
                 "clock": source.clock,
-                "facts": dict(source.facts),
-                "events": dict(source.events),
-                "unused_events": dict(source.unused),
-                "findings": dict(source.findings),
-                "losses": list(source.losses),
-                "notes": list(source.notes),
+                "facts": source.facts,
+                "events": source.events,
+                "unused_events": source.unused,
+                "findings": source.findings,
+                "losses": source.losses,
+                "notes": source.notes,
             }
             for source in run.sources
         ],
@@ -83,17 +83,19 @@ def describe(run: Run) -> dict[str, Any]:
         ),
         "collectives": _collectives(run),
         "model_flops": _model_flops(run),
-        "counters": to_builtins(run.counters),
+        "counters": run.counters,
         "counter_columns": [
-            to_builtins(run.counter_info.get(name) or counter_info(name))
+            run.counter_info.get(name) or counter_info(name)
             for name in run.table.measured
             if is_counted(name)
         ],
-        "telemetry": to_builtins(run.telemetry, str_keys=True),
+        "telemetry": run.telemetry,
         "processors": [_processors(samples) for samples in run.cpu],
-        "hardware": to_builtins(run.hardware),
+        "hardware": run.hardware,
         "missing": _missing(run),
     }
+    plain: dict[str, Any] = finite(to_builtins(document, str_keys=True))
+    return plain
 
 
 def _model_flops(run: Run) -> dict[str, float]:
@@ -172,10 +174,10 @@ def as_json(run: Run) -> str:
 def _parallel(parallel: Parallel) -> dict[str, Any]:
     """The sizes of the parallel dimensions, and the coordinates of each rank."""
     return {
-        "sizes": dict(parallel.sizes),
+        "sizes": parallel.sizes,
         "from": parallel.origin,
-        "ranks": {str(rank): dict(places) for rank, places in parallel.coordinates.items()},
-        "notes": list(parallel.notes),
+        "ranks": parallel.coordinates,
+        "notes": parallel.notes,
     }
 
 
@@ -234,5 +236,5 @@ def _processors(samples: CpuSamples) -> dict[str, Any]:
         "samples": samples.samples,
         "processors": len(samples.cpus),
         "cores": len(distinct(samples.cores)) if samples.has_cores else None,
-        "notes": list(samples.notes),
+        "notes": samples.notes,
     }
