@@ -21,7 +21,10 @@ INCOMPLETE: Final = -1
 DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 _STRING: Final = rb'"(?:[^"\\]++|\\.)*+"'
-_BRACKET: Final = re.compile(_STRING + rb'|["{}\[\]]', re.DOTALL)
+_BRACKET: Final = re.compile(
+    rb'[^"{}\[\]]*+(?:' + _STRING + rb'[^"{}\[\]]*+)*+(["{}\[\]]|\Z)', re.DOTALL
+)
+"""The next bracket outside of strings; the quote of one without an end, or the end of the text."""
 _MEMBER_TOKEN: Final = re.compile(_STRING + rb'|["{}\[\],:]', re.DOTALL)
 _SPACE: Final = re.compile(rb"[ \t\r\n]*")
 _SCALAR: Final = re.compile(_STRING + rb'|[^,\]}"\s][^,\]}]*', re.DOTALL)
@@ -54,7 +57,7 @@ def element_end(text: bytes, start: int, limit: int = sys.maxsize) -> int:
         return scalar.end() if scalar and scalar.end() < len(text) else INCOMPLETE
     depth = 0
     for token in _BRACKET.finditer(text, start, limit):
-        mark = token.group()
+        mark = token.group(1)
         if mark in _OPENING:
             depth += 1
             if depth > _MAX_DEPTH:
@@ -63,7 +66,7 @@ def element_end(text: bytes, start: int, limit: int = sys.maxsize) -> int:
             depth -= 1
             if depth == 0:
                 return token.end()
-        elif mark == b'"':
+        else:
             return INCOMPLETE
     return INCOMPLETE
 
