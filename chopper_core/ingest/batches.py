@@ -45,6 +45,10 @@ if TYPE_CHECKING:
     from chopper_core.sources.chakra.host_trace import HostFile
 
 
+Failures = tuple[tuple[str, str], ...]
+"""The path of each trace that a store lacks, and why."""
+
+
 def ingest_store(
     name: str,
     store: Path,
@@ -53,7 +57,7 @@ def ingest_store(
     jobs: int | None = None,
     overrides: Overrides = NO_OVERRIDES,
     executor: Executor | None = None,
-) -> Run:
+) -> Failures:
     """Read a run and write its store; traces that an earlier try has read are not read again."""
     check_place(store)
     folder = parts_folder(store)
@@ -80,7 +84,7 @@ def ingest_into(
 
 def finish(
     store: Path, name: str = "", progress: Progress = silent, *, overrides: Overrides = NO_OVERRIDES
-) -> Run:
+) -> Failures:
     """Write a store from the traces that were read for it and the files beside them.
 
     Without a name the run is the directory that holds all these traces. Traces of the run that
@@ -118,7 +122,7 @@ def finish(
 
 def _put_together(
     name: str, store: Path, progress: Progress, overrides: Overrides, read_ranks: ReadRanks
-) -> Run:
+) -> Failures:
     folder = parts_folder(store)
     columns = temporary_path(folder / "all", "new")
 
@@ -138,10 +142,8 @@ def _put_together(
         write_store(run, store, progress=progress)
     finally:
         shutil.rmtree(columns, ignore_errors=True)
-    # The file is read back: both at once need twice the memory.
-    del run
     remove_folder(folder)
-    return replace(read_store(store), name=name)
+    return run.failed
 
 
 def gather(tables: Iterable[KernelTable], folder: Path) -> KernelTable:

@@ -69,9 +69,9 @@ def run(options: Namespace) -> int:
     try:
         with ProgressLine() as progress, _executor(options) as executor:
             if options.finish:
-                made = batch.finish(store, options.run or "", progress, overrides=overrides)
+                failed = batch.finish(store, options.run or "", progress, overrides=overrides)
             else:
-                made = batch.ingest_store(
+                failed = batch.ingest_store(
                     options.run,
                     store,
                     progress,
@@ -86,7 +86,7 @@ def run(options: Namespace) -> int:
         if is_out_of_memory(error):
             tell("the ranks read so far are kept; the same command with more memory resumes")
         raise
-    for path, reason in made.failed:
+    for path, reason in failed:
         tell(_left_out(path, reason))
     print(inert(str(store)), file=sys.stderr)
     return 0

@@ -22,6 +22,7 @@ from chopper_core.render import info
 from chopper_core.render.exports import export
 from chopper_core.sources.chakra import host_trace
 from chopper_core.sources.chakra.et import EtFile
+from chopper_core.store.reader import read_store
 from chopper_core.util.errors import DataError
 from tests.realdata.conftest import FOLDER
 
@@ -242,8 +243,8 @@ def test_processes_and_stores_give_the_same_run(tmp_path: Path) -> None:
         kineto(tmp_path / "run" / f"rank{rank}.json", process=PID + rank, rank=rank)
         host(tmp_path / "run" / f"et_{rank}.json", "1.1.0-chakra.0.0.4", process=PID + rank)
     direct = open_run(str(tmp_path / "run"), jobs=1)
-    stored = batches.ingest_store(str(tmp_path / "run"), tmp_path / "store", jobs=1)
-    for run in (direct, stored):
+    batches.ingest_store(str(tmp_path / "run"), tmp_path / "store", jobs=1)
+    for run in (direct, read_store(tmp_path / "store")):
         assert (run.table.bytes[run.table.kind == Kind.COMM] == 1024).all()
         assert all("joined by order" in source.notes[0] for source in run.sources)
 
