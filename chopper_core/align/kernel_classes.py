@@ -42,6 +42,8 @@ _COMM: Final = late(
 )
 _OWN_NAME: Final = 200
 """Characters that hold a kernel's own name; types of kilobytes can follow."""
+_READ_CHARACTERS: Final = 1 << 12
+"""Characters in which a name's class is sought."""
 _INDUCTOR: Final = late(r"^triton_(?P<kind>poi|red|per|tem|for|mm|bmm|spl)_fused_?(?P<ops>\w*)")
 """A kernel of torch.compile: the way it loops, and the operators that it fuses."""
 _INDUCTOR_KINDS: Final = {
@@ -178,7 +180,7 @@ def kernel_class(name: str) -> str:
     if fused := _INDUCTOR.match(name):
         return _of_fused(fused["kind"], fused["ops"])
     for kind, pattern in _CLASSES:
-        if pattern.search(name):
+        if pattern.search(name, 0, _READ_CHARACTERS):
             return kind
     return OTHER_CLASS
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from chopper_core.sources.registry import Recognised, Unusable
 from chopper_core.sources.shared.bytes import ByteSource, open_read_only, unwritten
-from chopper_core.sources.shared.columns import Interner, int_column
+from chopper_core.sources.shared.columns import Interner, NameInterner, int_column
 from chopper_core.sources.shared.losses import ABSENT, Losses
 from chopper_core.sources.shared.text import FileHead
 from chopper_core.sources.trace import (
@@ -57,6 +57,7 @@ _COLUMNS: Final[Mapping[str, frozenset[str]]] = {
 }
 _CHUNK_ROWS: Final = 50_000
 _MAX_UNPACKED_BYTES: Final = 1 << 36
+_MAX_COUNTED: Final = 1 << 40
 _NOT_READ: Final = ("rocpd_monitor", "rocpd_counter", "rocpd_stackframe")
 _MARKER: Final = "UserMarker"
 _KERNEL: Final = re.compile(r"kernel|task|dispatch", re.IGNORECASE)
@@ -105,7 +106,7 @@ class _RpdReader:
         self._losses = Losses()
         if missing := unwritten(path):
             self._losses.notes.append(missing)
-        self._names = Interner()
+        self._names = NameInterner()
         self._threads: dict[tuple[int, int], int] = Interner()
         self._tables = _names(connection)
 
@@ -301,7 +302,9 @@ class _RpdReader:
         return table in self._tables
 
     def _count(self, table: str) -> int:
-        return int(next(self._rows(f"SELECT count(*) FROM {table}"), (0,))[0])
+        # SQLite counts a whole table in one step, which can't be interrupted.
+        rows = f"SELECT count(*) FROM (SELECT 1 FROM {table} LIMIT {_MAX_COUNTED})"
+        return int(next(self._rows(rows), (0,))[0])
 
 
 def _has_text(ids: Int64, texts: Mapping[int, str]) -> Mask:

@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.sources.chakra.schema import Attribute, Node, NodeType, Value
-from chopper_core.sources.shared.columns import Interner
+from chopper_core.sources.shared.columns import NameInterner
 from chopper_core.sources.shared.losses import ABSENT, Losses
 from chopper_core.util.arrays import Index, Int8, Int32, Int64, Mask
 from chopper_core.util.errors import DataError
@@ -132,7 +132,7 @@ class GraphBuilder:
     def __init__(self, path: Path, format_name: str) -> None:
         self._path = path
         self._format = format_name
-        self._names: dict[str, int] = Interner()
+        self._names: dict[str, int] = NameInterner()
         self._texts: dict[str, str] = {}
         self._ids: list[int] = []
         self._columns = {name: array("q") for name in ("name", "type", "start", "duration")}

@@ -34,7 +34,10 @@ _PROCESSES: Final = "rocpd_info_process"
 _CHUNK_ROWS: Final = 20_000
 _STEPS: Final = 1_000_000
 _MAX_STEPS: Final = 1_000 * _STEPS
-"""Instructions of SQLite for a chunk of rows; a view that recurses without end takes more."""
+"""Instructions of SQLite for a chunk of rows."""
+_ROWS_OF_ANY: Final = 100_000
+_BYTES_PER_ROW: Final = 8
+"""The fewest that a row takes; pages that are read again and again have more rows."""
 _MOST_CODED: Final = 64
 """Maximum number of guids compared in SQL; the database of one node has fewer."""
 _SUFFIX: Final = r"_?[0-9a-fA-F][0-9a-fA-F_-]{7,}"
@@ -63,6 +66,7 @@ class Relations:
         self._names = _relation_names(path, connection)
         self._guids: list[str] | None = None
         self._steps = 0
+        self._max_rows = _ROWS_OF_ANY + path.stat().st_size // _BYTES_PER_ROW
         connection.set_progress_handler(self._take_steps, _STEPS)
 
     def _take_steps(self) -> bool:
@@ -104,10 +108,11 @@ class Relations:
         self._connection.close()
 
     def count(self, relation: str) -> int:
-        """Return the number of rows."""
+        """Return the number of rows, at most that which fits into the file."""
         self._steps = 0
+        rows = f'SELECT COUNT(*) FROM (SELECT 1 FROM "{{}}" LIMIT {self._max_rows})'
         return sum(
-            self._connection.execute(f'SELECT COUNT(*) FROM "{name}"').fetchone()[0]
+            self._connection.execute(rows.format(name)).fetchone()[0]
             for name in self._sources(relation)
         )
 
@@ -157,10 +162,12 @@ class Relations:
         else:
             coded = ()
         cursor = self._connection.execute(f'SELECT {", ".join(wanted)} FROM "{name}"', coded)
-        self._steps = 0
+        self._steps, left = 0, self._max_rows
         while rows := cursor.fetchmany(_CHUNK_ROWS):
             yield rows
-            self._steps = 0
+            self._steps, left = 0, left - len(rows)
+            if left <= 0:
+                raise sqlite3.DataError("it has more rows than fit into the file")
 
     def _sources(self, relation: str) -> list[str]:
         """Return the view of the relation, or the tables that the view would unite."""
@@ -182,7 +189,7 @@ def why_no_rocpd(path: Path) -> str | None:
 def _relation_names(path: Path, connection: sqlite3.Connection) -> list[str]:
     try:
         rows = connection.execute(
-            "SELECT name FROM sqlite_master WHERE type IN ('table', 'view') ORDER BY rowid"
+            "SELECT name FROM sqlite_master WHERE type = 'table' AND rootpage > 0 ORDER BY rowid"
         ).fetchall()
     except SQLITE_ERRORS as error:
         raise DataError(f"{path} is a damaged SQLite database: {error}.") from error

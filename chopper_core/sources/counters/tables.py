@@ -13,7 +13,13 @@ from numpy.typing import DTypeLike
 from chopper_core.model.hardware import CounterInfo, counter_infos
 from chopper_core.sources.counters.references import BY_GPU_TIME, AgentTable, HostSide
 from chopper_core.sources.dispatches import CLOCK_BOOTTIME, Dispatches, DispatchRun
-from chopper_core.sources.shared.columns import Columns, GrowingColumn, GrowingColumns, Interner
+from chopper_core.sources.shared.columns import (
+    Columns,
+    GrowingColumn,
+    GrowingColumns,
+    Interner,
+    NameInterner,
+)
 from chopper_core.sources.shared.losses import ABSENT, Losses
 from chopper_core.util.arrays import Float64, Int32, Int64
 from chopper_core.util.grouping import ranked, run_mask, run_starts, stable_order
@@ -147,9 +153,9 @@ class DispatchTable:
         sums_repeated_values: bool = False,
     ) -> None:
         """Start empty; repeated values of a counter and dispatch can be those of its instances."""
-        self.names = Interner()
+        self.names = NameInterner()
         self.kernel_codes = NameCodes(self.names)
-        self.counter_names = Interner()
+        self.counter_names = NameInterner()
         self.agents = agents or AgentTable()
         self.host = HostSide()
         self.losses = losses

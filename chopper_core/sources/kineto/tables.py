@@ -41,6 +41,7 @@ from chopper_core.sources.shared.columns import (
     Columns,
     GrowingColumns,
     Interner,
+    NameInterner,
     bounded,
     column_types,
     int_column,
@@ -131,7 +132,7 @@ class TraceTables:
     """The tables of a trace while its events arrive."""
 
     def __init__(self) -> None:
-        self.names: dict[str, int] = Interner()
+        self.names: dict[str, int] = NameInterner()
         self.threads: dict[tuple[Any, Any, int], int] = Interner()
         self._is_merged = False
         """Whether events name their rank: the file merges several."""

@@ -24,6 +24,9 @@ _MAX_VALUE_BYTES: Final = 1 << 20
 _STEPS: Final = 1_000_000
 """Instructions of SQLite's machine between two looks at the limit."""
 _STEPS_OF_ANY: Final = 200 * _STEPS
+_MAX_TABLES: Final = 20_000
+"""Reading a schema takes a time that grows with the square of their number."""
+_STEPS_PER_TABLE: Final = 7
 _STEPS_PER_BYTE: Final = 100
 """A row takes 50 bytes or more, and some hundred steps in the longest statement."""
 
@@ -246,6 +249,14 @@ def open_read_only(path: Path) -> sqlite3.Connection:
     )
     connection.execute("PRAGMA trusted_schema = OFF")
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_VALUE_BYTES)
+    connection.set_progress_handler(lambda: True, _MAX_TABLES * _STEPS_PER_TABLE)
+    try:
+        connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").close()
+    except sqlite3.Error as error:
+        connection.close()
+        if "interrupted" in str(error):
+            raise sqlite3.DataError(f"it has more than {_MAX_TABLES:,} tables") from error
+        raise
     left = _STEPS_OF_ANY + _STEPS_PER_BYTE * path.stat().st_size
 
     def take_steps() -> bool:

@@ -22,6 +22,8 @@ from chopper_core.util.arrays import AnyArray, Float64, Int64, Mask
 
 Columns = dict[str, AnyArray]
 
+MAX_NAME: Final = 1 << 14
+"""Characters of the longest name; those of templates in templates have some 10,000."""
 _FIRST_ROWS: Final = 1 << 12
 _MAPPED_BYTES: Final = 1 << 18
 """From this size on a column has pages of its own; a process may have some 65,000 such."""
@@ -116,6 +118,22 @@ class Interner(dict[Any, int]):
     def __missing__(self, key: Any) -> int:
         code = self[key] = len(self)
         return code
+
+
+class NameInterner(Interner):
+    """Numbers distinct names; a longer one than compilers write is cut, with a digest of it all."""
+
+    def __missing__(self, key: Any) -> int:
+        if isinstance(key, str) and len(key) > MAX_NAME:
+            return self[_cut_name(key)]
+        return super().__missing__(key)
+
+
+def _cut_name(name: str) -> str:
+    from hashlib import blake2b
+
+    digest = blake2b(name.encode("utf-8", "replace"), digest_size=6).hexdigest()
+    return f"{name[: MAX_NAME - 64]}… ({len(name):,} characters, {digest})"
 
 
 def int_column(values: Sequence[Any]) -> Int64:
