@@ -126,6 +126,7 @@ class ByteSource:
         self.piece_bytes = piece_bytes
         self.problem: str | None = None
         self.bytes_given = 0
+        self._zeros = 0
         self._block_bytes = block_bytes
         self._inflate = inflate or _INFLATE
         self._inflater: Any = None
@@ -161,6 +162,11 @@ class ByteSource:
     def read(self) -> bytes:
         """Return the next piece; empty at the end."""
         piece = self._read_gzip() if self._inflater else self._read_file(self.piece_bytes)
+        if piece[:1] == b"\0" and piece.count(0) == len(piece):
+            self._zeros += len(piece)
+            if self._zeros > _SMALL_BYTES:
+                self.problem = f"The file holds only zeros from byte {self.bytes_given:,} on"
+                return b""
         self.bytes_given += len(piece)
         return piece
 
