@@ -9,11 +9,14 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import os
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import zlib
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
@@ -31,10 +34,13 @@ from chopper_core.sources.chakra.schema import (
 from tests.fuzz.seeds import LOGGED, small_trace
 from tests.sources.counters.counter_writers import counter_rows, write_csv
 from tests.sources.telemetry.telemetry_texts import DMON, METRIC_CSV, NVIDIA_CSV, metric_object
+from tests.sources.test_rpd import write as write_rpd
 
 Bomb = Callable[[Path, int], Path]
 """Writes a bomb of so many unpacked MiB into a folder; returns the file."""
 LIMIT_S_PER_GIB: Final = 10.0
+_START_S: Final = 0.5
+"""A run without a bomb takes so long."""
 LIMIT_MIB: Final = 300
 _SPAN: Final = (
     '{{"ph":"X","cat":"kernel","name":"k{}","ts":{},"dur":1,"pid":0,"tid":7,'
@@ -83,6 +89,64 @@ def _parquet(columns: dict[str, object]) -> Bomb:
         return path
 
     return write
+
+
+def _named(folder: Path, mib: int) -> Path:
+    """Names that no compiler writes."""
+    path = write_rpd(folder / "names.rpd")
+    numbers = range(100, 100 + 2 * mib)
+    with closing(sqlite3.connect(path)) as db, db:
+        texts = ((at, f"{at}{'k' * (1 << 19)}") for at in numbers)
+        db.executemany("INSERT INTO rocpd_string VALUES (?, ?)", texts)
+        ops = ((at, 9000 + at, 9001 + at, at) for at in numbers)
+        db.executemany("INSERT INTO rocpd_op VALUES (?, 2, 0, 0, ?, ?, ?, 2)", ops)
+    return path
+
+
+def _tables(folder: Path, mib: int) -> Path:
+    path = write_rpd(folder / "tables.rpd")
+    names = (f"t{number}" for number in range(1000 * mib))
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("PRAGMA writable_schema = ON")
+        rows = ((name, name, f"CREATE TABLE {name} (a)") for name in names)
+        db.executemany("INSERT INTO sqlite_master VALUES ('table', ?, ?, 2, ?)", rows)
+    return path
+
+
+def _pages(folder: Path, _mib: int) -> Path:
+    """A tree of 3 pages, each of which has the next one as all of its some 500 children."""
+    path = write_rpd(folder / "pages.rpd")
+    with closing(sqlite3.connect(path)) as db:
+        pages = "SELECT rootpage FROM sqlite_master WHERE name = 'rocpd_op'"
+        (root,) = db.execute(pages).fetchone()
+        (count,) = db.execute("PRAGMA page_count").fetchone()
+        (size,) = db.execute("PRAGMA page_size").fetchone()
+    data = bytearray(path.read_bytes())
+
+    def above(child: int) -> bytes:
+        cells = (size - 12) // 7
+        cell = child.to_bytes(4) + b"\x05"
+        places = b"".join((size - 5 * at).to_bytes(2) for at in range(1, cells + 1))
+        begin = (size - 5 * cells).to_bytes(2)
+        head = b"\x05\0\0" + cells.to_bytes(2) + begin + b"\0" + child.to_bytes(4)
+        return (head + places).ljust(size - 5 * cells, b"\0") + cell * cells
+
+    data += data[(root - 1) * size : root * size] + above(count + 1) + above(count + 2)
+    data[(root - 1) * size : root * size] = above(count + 3)
+    data[28:32] = (count + 3).to_bytes(4)
+    path.write_bytes(data)
+    return path
+
+
+def _hollow(name: str, write: Callable[[Path], Path]) -> Bomb:
+    """A file that goes on as a hole, which takes no space and reads as zeros."""
+
+    def stretch(folder: Path, mib: int) -> Path:
+        path = write(folder / name)
+        os.truncate(path, mib << 24)
+        return path
+
+    return stretch
 
 
 def _chakra(folder: Path, mib: int) -> Path:
@@ -139,6 +203,11 @@ BOMBS: Final[dict[str, Bomb]] = {
     "host trace": _text("host.json", '{"schema":"1.0.1","nodes":[', '{"id":1},'),
     "astra-sim lines": _text("sim.log", LOGGED, "issue, a"),
     "astra-sim spaces": _text("sim.log", LOGGED, "issue,a=1,b=1,c=1,d=" + " " * 60_000 + "x\n"),
+    "rpd names": _named,
+    "rpd tables": _tables,
+    "rpd pages": _pages,
+    "rpd hole": _hollow("hole.rpd", write_rpd),
+    "trace hole": _hollow("rank1.json", lambda path: path.write_text(_TRACE) and path),
     "primus": _text("pp_0.json", '{"1": {"fwd_start": [', "0,"),
 }
 
@@ -150,6 +219,10 @@ ALONE: Final = frozenset(
         "astra-sim lines",
         "astra-sim spaces",
         "primus",
+        "rpd names",
+        "rpd tables",
+        "rpd pages",
+        "rpd hole",
     )
 )
 """Runs of their own, which beside a trace are not read."""
@@ -208,7 +281,8 @@ def main() -> int:
             failed += 1
             print(f"{name:24} FAILED {error}", flush=True)
             continue
-        is_over = seconds > LIMIT_S_PER_GIB * options.mb / 1024 or more > LIMIT_MIB
+        limit_s = _START_S + LIMIT_S_PER_GIB * options.mb / 1024
+        is_over = seconds > limit_s or more > LIMIT_MIB
         failed += is_over
         print(f"{name:24} {seconds:7.1f} s {more:6} MiB{' OVER' * is_over}", flush=True)
     return int(bool(failed))

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from chopper_core.model.hardware import is_file, own_file
 from chopper_core.model.overrides import NO_OVERRIDES, Overrides
 from chopper_core.model.run import Run, located
-from chopper_core.store.format import STORE_INDEX, is_store, paths_of, read_index, read_label
+from chopper_core.store.format import index_text, is_store, paths_of, read_index, read_label
 from chopper_core.store.reader import read_store
 from chopper_core.util import debug
 from chopper_core.util.arrays import from_list, to_list
@@ -222,9 +222,12 @@ def _with_state(run: Run, state: str) -> Run:
 
 def _read_store(folder: Path, progress: Progress) -> Run:
     """A store; its index, which has the checksums of its files, is their state."""
-    index = (folder / STORE_INDEX).read_bytes()
+    try:
+        index = index_text(folder)
+    except (OSError, ValueError):
+        return read_store(folder, progress)
     run = read_store(folder, progress)
-    if (folder / STORE_INDEX).read_bytes() != index:
+    if index_text(folder) != index:
         return run  # replaced meanwhile
     text = index.decode(errors="surrogateescape")
     return _with_state(run, _digest([text, _code_stamp(), *_specifications(NO_OVERRIDES)]))

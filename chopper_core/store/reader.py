@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Mapping
+from enum import IntEnum
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, get_type_hints
@@ -17,8 +18,9 @@ from msgspec.structs import asdict, replace
 
 from chopper_core.model.cubes import Cube, Cubes
 from chopper_core.model.run import Run, located
+from chopper_core.model.side_table import SideTable
 from chopper_core.model.signals import CpuSamples, CpuSource, IntegralCurve, Signal
-from chopper_core.model.table import KernelTable
+from chopper_core.model.table import NO_LABEL, Category, KernelTable, Kind, Phase, Rule
 from chopper_core.store.format import (
     CPU,
     CPU_ARRAYS,
@@ -43,6 +45,7 @@ from chopper_core.util.mmap_columns import (
     Content,
     columns_of,
     content_of,
+    is_hollow,
     lists_of,
     numbers_at,
 )
@@ -79,7 +82,7 @@ class StoredColumns(Mapping[str, Float64]):
 
     def __getitem__(self, name: str) -> Float64:
         place = self.places[name]
-        if not self._checked and not _is_intact(self.content, self.checksum):
+        if not self._checked and not _is_intact(MEASURED, self.content, self.checksum):
             raise DataError(_mismatch(self.path))
         self._checked = True
         return numbers_at(self.content, place)
@@ -125,7 +128,13 @@ def _read_files(folder: Path, index: StoreIndex) -> Run:
         stored = msgspec.json.decode(contents[RUN], type=StoredRun)
         rest = msgspec.json.decode(stored.run, type=_run_type())
         places = stored.places
-        columns: dict[str, Any] = columns_of(contents[KERNELS], places[KERNELS])
+        columns: dict[str, Any] = _columns(KernelTable, contents[KERNELS], places[KERNELS])
+        if len(contents[KERNELS]) < _LARGE_BYTES:
+            gpus = max((gpu.index + 1 for gpu in rest.gpus), default=0)
+            _check_codes(columns, gpus, stored)
+        rows = len(columns["gpu"])
+        if any((each.kind, each.count) != ("float64", rows) for each in places[MEASURED].values()):
+            raise ValueError("measured columns of another length or type")
         table = KernelTable(
             names=stored.names,
             operations=stored.operations,
@@ -140,7 +149,7 @@ def _read_files(folder: Path, index: StoreIndex) -> Run:
         side_tables = {
             kind: kind(
                 msgspec.json.decode(stored.side_names[kind.FILE], type=tuple[kind.NAME, ...]),  # type: ignore[name-defined]
-                **columns_of(contents[kind.FILE], places[kind.FILE]),
+                **_columns(kind, contents[kind.FILE], places[kind.FILE]),
             )
             for kind in SIDE_TABLES
             if kind.FILE in contents
@@ -161,19 +170,56 @@ def _read_files(folder: Path, index: StoreIndex) -> Run:
     return located(replace(run, name=str(folder)))
 
 
+def _columns(
+    kind: type[KernelTable | SideTable], content: Content, places: Mapping[str, ColumnPlace]
+) -> dict[str, AnyArray]:
+    """The columns of a table, of one length and the declared types; raises ValueError."""
+    declared = {
+        name: text.lower() for base in kind.__mro__ for name, text in _annotations(base).items()
+    }
+    columns = columns_of(content, places)
+    for name, values in columns.items():
+        if declared.get(name) != values.dtype.name:
+            raise ValueError(f"the column {name} is of {values.dtype.name}")
+    if len({len(values) for values in columns.values()}) > 1:
+        raise ValueError("columns of different lengths")
+    return columns
+
+
+def _annotations(base: type) -> Mapping[str, str]:
+    return vars(base).get("__annotations__", {})  # type: ignore[no-any-return]
+
+
+def _check_codes(columns: Mapping[str, AnyArray], gpus: int, stored: StoredRun) -> None:
+    """Raise ValueError for codes that stand for nothing."""
+    numbers = {"gpu": gpus, "operation": len(stored.operations)}
+    numbers |= {name: len(stored.names) for name in ("kernel", "group")}
+    kinds: dict[str, type[IntEnum]] = {"phase": Phase, "kind": Kind, "category": Category}
+    numbers |= {name: len(kind) for name, kind in kinds.items()}
+    numbers |= {name: len(Rule) for name in columns if name.endswith("_rule")}
+    for name, count in numbers.items():
+        codes = columns[name]
+        if len(codes) and not (codes.min() >= NO_LABEL and codes.max() < count):
+            raise ValueError(f"the column {name} has codes without a meaning")
+
+
 def _content(path: Path, stamp: tuple[int, int]) -> Content:
     """The content of a file; measured columns are verified at their first use."""
     if path.is_symlink():
         raise DataError(f"{path} is a link: a store holds its own files; {recreate(path.parent)}")
+    if is_hollow(path):
+        raise DataError(f"{path} is a hole in the file system; {recreate(path.parent)}")
     content = content_of(path)
     is_complete = len(content) == stamp[0]
-    if not is_complete or not (path.name == MEASURED or _is_intact(content, stamp[1])):
+    is_late = path.name == MEASURED
+    if not is_complete or not (is_late or _is_intact(path.name, content, stamp[1])):
         raise DataError(_mismatch(path))
     return content
 
 
-def _is_intact(content: Content, checksum: int) -> bool:
-    return len(content) >= _LARGE_BYTES or zlib.crc32(content) == checksum
+def _is_intact(name: str, content: Content, checksum: int) -> bool:
+    is_mapped = name != RUN and len(content) >= _LARGE_BYTES
+    return is_mapped or zlib.crc32(content) == checksum
 
 
 def verify(folder: Path) -> None:
@@ -184,6 +230,10 @@ def verify(folder: Path) -> None:
 
 
 def _cubes(columns: Mapping[str, AnyArray], stored: StoredRun) -> dict[frozenset[str], Cube]:
+    counts = [count for _, count in stored.cubes]
+    lengths = set(map(len, columns.values()))
+    if counts and (min(counts) < 0 or lengths != {sum(counts)}):
+        raise ValueError(f"cubes of {sum(counts)} cells")
     cubes, begin = {}, 0
     for levels, count in stored.cubes:
         own = {name: values[begin : begin + count] for name, values in columns.items()}
@@ -205,7 +255,11 @@ def _mismatch(path: Path) -> str:
 def _signals(
     columns: Mapping[str, AnyArray], signals: tuple[StoredSignal, ...]
 ) -> dict[str, Signal]:
-    rows = zip(*(lists_of(columns, name) for name in IntegralCurve.__struct_fields__), strict=True)
+    lists = [lists_of(columns, name) for name in IntegralCurve.__struct_fields__]
+    curves = list(zip(*lists, strict=True))
+    if any(len(set(map(len, curve))) > 1 for curve in curves):
+        raise ValueError("curves of different lengths")
+    rows = iter(curves)
     return {
         signal.name: Signal(
             signal.name,

@@ -146,3 +146,33 @@ def test_beside_pytorch_traces_it_is_named(tmp_path: Path) -> None:
     assert [trace.path.name for trace in found.traces] == ["rank0.json"]
     (skipped,) = found.skipped
     assert "rocmProfileData (RPD)" in skipped.reason
+
+
+def test_a_schema_that_takes_minutes_to_parse_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path / "trace.rpd")
+    monkeypatch.setattr("chopper_core.sources.shared.bytes._MAX_TABLES", 20)
+    assert isinstance(read_source(path, Family.TRACE), Trace)
+    with sqlite3.connect(path) as db:
+        for number in range(60):
+            db.execute(f"CREATE TABLE t{number} (a)")
+    db.close()
+    with pytest.raises(DataError, match="it has more than 20 tables"):
+        open_run(str(path), jobs=1)
+
+
+def test_names_that_no_compiler_writes_are_cut_and_distinct(tmp_path: Path) -> None:
+    path = write(tmp_path / "trace.rpd")
+    with sqlite3.connect(path) as db:
+        for number, end in enumerate("ab", 50):
+            db.execute("INSERT INTO rocpd_string VALUES (?, ?)", (number, "gemm" * 100_000 + end))
+            db.execute(
+                "INSERT INTO rocpd_op VALUES (?, 2, 0, 0, ?, ?, ?, 2)",
+                (number, 5000 + number, 5001 + number, number),
+            )
+    db.close()
+    table = open_run(str(path), jobs=1).table
+    cut = [name for name in table.names if name.startswith("gemmgemm")]
+    assert len(set(cut)) == 2 and all(len(name) < 1 << 14 for name in cut)
+    assert all("(400,001 characters, " in name for name in cut)
