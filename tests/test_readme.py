@@ -19,7 +19,7 @@ from chopper_core.render.glyphs import UNICODE
 from chopper_core.sources.registry import Family, formats_table
 from chopper_core.views import OVERVIEW
 from chopper_core.views.query import query
-from chopper_core.views.runs.columns import columns_table
+from chopper_core.views.runs.run_columns import columns_table
 from chopper_tui.actions import ACTIONS
 from chopper_tui.app import ChopperApp
 from chopper_tui.cli import main

@@ -35,7 +35,7 @@ from chopper_core.util.grouping import (
     quantiles_along,
     ranked,
 )
-from chopper_core.views.ranks.columns import node_names
+from chopper_core.views.ranks.rank_columns import node_names
 from chopper_core.views.shared.leads import of_all_gpus
 from chopper_core.views.shared.sampled_gpus import opened, sampled_notes
 from chopper_core.views.shared.samples import gpus_of, sampled, spans_of_samples

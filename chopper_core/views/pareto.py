@@ -15,7 +15,7 @@ from chopper_core.query.children import ordered
 from chopper_core.query.frame import Frame
 from chopper_core.util.arrays import Float64, Mask
 from chopper_core.util.errors import NothingToShow, UsageError
-from chopper_core.views.runs.columns import HIGHER, is_better, known_column
+from chopper_core.views.runs.run_columns import HIGHER, is_better, known_column
 from chopper_core.views.runs.table import figure_values, frame_of_set, opened, shown_rows
 from chopper_core.views.spec import ViewResult, ViewSpec
 

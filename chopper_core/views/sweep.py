@@ -19,7 +19,7 @@ from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import median_of
 from chopper_core.views import RUNS
-from chopper_core.views.runs.columns import HIGHER, WORLD, is_better, known_column
+from chopper_core.views.runs.run_columns import HIGHER, WORLD, is_better, known_column
 from chopper_core.views.runs.table import figure_values, frame_of_set, shown_rows
 from chopper_core.views.spec import RUN_FIGURE, SETTINGS, ViewResult, ViewSpec
 

@@ -168,7 +168,7 @@ def has_figure_of_set(screen: Explorer) -> bool:
 
 def figures_of_set(screen: Explorer) -> list[tuple[str, str, str]]:
     """The figures of a sweep that any run has."""
-    from chopper_core.views.runs.columns import RUN_COLUMNS
+    from chopper_core.views.runs.run_columns import RUN_COLUMNS
 
     rows = _set_of(screen).reading(False).rows
     return [

@@ -22,7 +22,7 @@ from chopper_core.model.view import View
 from chopper_core.util.errors import DataError, UsageError
 from chopper_core.views.compare.gate import INCONCLUSIVE, judge, parse_limit
 from chopper_core.views.query import query
-from chopper_core.views.runs.columns import LARGEST, LEAST, MEAN, RUN_COLUMNS, TOTAL
+from chopper_core.views.runs.run_columns import LARGEST, LEAST, MEAN, RUN_COLUMNS, TOTAL
 from chopper_tui.cli import main
 from tests.align.traces import TinyTrace
 from tests.charllm import directory

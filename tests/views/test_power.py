@@ -19,7 +19,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.signals import Signal, between
 from chopper_core.model.units import Unit
 from chopper_core.util.errors import UsageError
-from chopper_core.views.power import columns
+from chopper_core.views.power import power_columns as columns
 from chopper_core.views.power.charts import Correlation, samples_of
 from chopper_core.views.query import query
 from chopper_core.views.shared.samples import TimeSpans, beside_of, sampled

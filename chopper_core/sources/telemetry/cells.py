@@ -16,7 +16,7 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.sources.signals import ClockDomain, SignalName
-from chopper_core.sources.telemetry.columns import CellColumn, Decimals
+from chopper_core.sources.telemetry.row_blocks import CellColumn, Decimals
 from chopper_core.util.arrays import Float64, Int8, Int64
 
 

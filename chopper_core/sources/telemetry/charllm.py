@@ -20,7 +20,7 @@ from chopper_core.sources.shared.columns import float_column
 from chopper_core.sources.shared.text import FileHead, FileText
 from chopper_core.sources.signals import GpuName, SignalName, Telemetry
 from chopper_core.sources.telemetry.cells import LATEST_NS, SECOND_NS, Stamps
-from chopper_core.sources.telemetry.columns import CellColumn, split_csv
+from chopper_core.sources.telemetry.row_blocks import CellColumn, split_csv
 from chopper_core.sources.telemetry.rows import Field, RowCollector
 from chopper_core.sources.telemetry.series import telemetry_of
 from chopper_core.sources.telemetry.table import ColumnPositions, TableLines

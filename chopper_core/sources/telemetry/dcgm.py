@@ -17,8 +17,8 @@ from chopper_core.sources.registry import Recognised
 from chopper_core.sources.shared.text import HEADING_LINES, TEXT_SUFFIXES, FileHead, FileText
 from chopper_core.sources.signals import GpuName, SignalName, Telemetry
 from chopper_core.sources.telemetry.cells import Stamps, quantity, whole_number
-from chopper_core.sources.telemetry.columns import Cells, RowBlock
 from chopper_core.sources.telemetry.nvidia_smi import limited_pct, notes_of
+from chopper_core.sources.telemetry.row_blocks import Cells, RowBlock
 from chopper_core.sources.telemetry.rows import Field, RowCollector, RowLoss
 from chopper_core.sources.telemetry.series import telemetry_of
 from chopper_core.sources.telemetry.table import (

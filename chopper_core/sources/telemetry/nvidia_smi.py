@@ -19,7 +19,7 @@ from chopper_core.sources.shared.text import (
 )
 from chopper_core.sources.signals import GpuName, SignalName, Telemetry
 from chopper_core.sources.telemetry.cells import Stamps, whole_number
-from chopper_core.sources.telemetry.columns import Cells, RowBlock, collapsed
+from chopper_core.sources.telemetry.row_blocks import Cells, RowBlock, collapsed
 from chopper_core.sources.telemetry.rows import Field, RowCollector
 from chopper_core.sources.telemetry.series import telemetry_of
 from chopper_core.sources.telemetry.table import (

@@ -22,7 +22,7 @@ from chopper_core.sources.telemetry.cells import (
     in_units,
     quantity,
 )
-from chopper_core.sources.telemetry.columns import CellColumn, distinct_codes
+from chopper_core.sources.telemetry.row_blocks import CellColumn, distinct_codes
 from chopper_core.util.arrays import AnyArray, Float64, Int8, Int32, Int64, Mask
 
 

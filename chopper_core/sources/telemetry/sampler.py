@@ -31,7 +31,7 @@ from chopper_core.sources.telemetry.cells import (
     declared_clock,
     whole_number,
 )
-from chopper_core.sources.telemetry.columns import CellColumn, Cells, RowBlock
+from chopper_core.sources.telemetry.row_blocks import CellColumn, Cells, RowBlock
 from chopper_core.sources.telemetry.rows import Field, FieldKind, RowCollector
 from chopper_core.sources.telemetry.series import STATUS, telemetry_of, throttled_pct
 from chopper_core.sources.telemetry.table import (

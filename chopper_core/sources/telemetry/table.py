@@ -17,14 +17,14 @@ from chopper_core.sources.shared.columns import float_column
 from chopper_core.sources.shared.text import FileHead, FileText, csv_cells
 from chopper_core.sources.signals import GpuName, Telemetry
 from chopper_core.sources.telemetry.cells import Stamps, whole_number
-from chopper_core.sources.telemetry.columns import (
+from chopper_core.sources.telemetry.rounds import BROKEN, places_in_rounds
+from chopper_core.sources.telemetry.row_blocks import (
     CellColumn,
     Cells,
     RowBlock,
     Split,
     split_csv,
 )
-from chopper_core.sources.telemetry.rounds import BROKEN, places_in_rounds
 from chopper_core.sources.telemetry.rows import Field, RowCollector, RowLoss, block_of
 from chopper_core.sources.telemetry.series import telemetry_of
 from chopper_core.util.arrays import Int32, Int64, Mask

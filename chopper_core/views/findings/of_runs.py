@@ -22,7 +22,7 @@ from chopper_core.util.grouping import median_of
 from chopper_core.views import RUNS
 from chopper_core.views.determinism.noise import LEVEL, adjusted, unpaired
 from chopper_core.views.findings.rule import CONFIDENCE, Confidence, Finding, Threshold
-from chopper_core.views.runs.columns import HIGHER, is_better, known_column
+from chopper_core.views.runs.run_columns import HIGHER, is_better, known_column
 from chopper_core.views.runs.table import frame_of_set, shown_rows
 from chopper_core.views.shared.phrases import count, listed, percent
 

@@ -178,7 +178,7 @@ def _rows_of(step: Step) -> _TableRows:
     """GPUs, or nodes where there are too many GPUs to see at once and their hosts are known."""
     gpus, view = step.gpus, step.view
     if view.by == "node" or (not view.by and len(gpus) > _MAX_GPUS):
-        from chopper_core.views.ranks.columns import node_names
+        from chopper_core.views.ranks.rank_columns import node_names
 
         try:
             names = node_names(step.run, tuple(gpus))

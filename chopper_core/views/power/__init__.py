@@ -18,7 +18,7 @@ from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import median_of
-from chopper_core.views.power import columns as c
+from chopper_core.views.power import power_columns as c
 from chopper_core.views.power.charts import (
     DIES,
     LIMITER,
@@ -29,7 +29,7 @@ from chopper_core.views.power.charts import (
     energy_bars,
     samples_of,
 )
-from chopper_core.views.power.columns import step_energy, token_energy
+from chopper_core.views.power.power_columns import step_energy, token_energy
 from chopper_core.views.shared.sampled_gpus import (
     ENERGY,
     WINDOW,

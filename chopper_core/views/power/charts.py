@@ -21,7 +21,7 @@ from chopper_core.query.marks import outliers
 from chopper_core.util.arrays import Float64, Index, Int64
 from chopper_core.util.errors import UsageError
 from chopper_core.util.grouping import distinct, ranked
-from chopper_core.views.power import columns as c
+from chopper_core.views.power import power_columns as c
 from chopper_core.views.shared.samples import (
     Sampled,
     TimeSpans,

@@ -26,8 +26,8 @@ from chopper_core.model.units import time_text
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Int64
 from chopper_core.util.grouping import median_of, medians_along
-from chopper_core.views.ranks import columns as rank_columns
-from chopper_core.views.ranks.columns import NODE, by_part, delays, waits, waits_by, waits_map
+from chopper_core.views.ranks import rank_columns
+from chopper_core.views.ranks.rank_columns import NODE, by_part, delays, waits, waits_by, waits_map
 from chopper_core.views.shared.collective_figures import gpu_words
 from chopper_core.views.shared.lateness import recurrence
 from chopper_core.views.shared.leads import (

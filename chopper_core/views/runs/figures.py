@@ -17,7 +17,7 @@ from chopper_core.query import figures as root_figures
 from chopper_core.util.arrays import Numbers
 from chopper_core.util.errors import ChopperError, NothingToShow, UsageError
 from chopper_core.views.frames import run_frame
-from chopper_core.views.runs.columns import (
+from chopper_core.views.runs.run_columns import (
     LARGEST,
     LEAST,
     MEAN,

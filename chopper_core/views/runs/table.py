@@ -30,7 +30,8 @@ from chopper_core.query.filter import Rows, matching
 from chopper_core.query.frame import Frame
 from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.errors import ChopperError, UsageError
-from chopper_core.views.runs.columns import (
+from chopper_core.views.runs.figures import root_figure
+from chopper_core.views.runs.run_columns import (
     DEFAULT,
     GPUS,
     HIGHER,
@@ -42,7 +43,6 @@ from chopper_core.views.runs.columns import (
     known_column,
     setting_column,
 )
-from chopper_core.views.runs.figures import root_figure
 
 BEST: Final = "best"
 """`base=best`: each figure is compared with the best one of its group."""

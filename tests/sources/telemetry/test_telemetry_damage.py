@@ -29,7 +29,7 @@ from telemetry_texts import (
 )
 
 from chopper_core.sources.signals import SignalName
-from chopper_core.sources.telemetry import columns
+from chopper_core.sources.telemetry import row_blocks
 from chopper_core.util.errors import DataError
 
 TEXTS = {
@@ -213,7 +213,7 @@ def test_a_cut_gzip_stream_keeps_what_lies_before(tmp_path: Path) -> None:
 def test_stamps_of_all_kinds(
     tmp_path: Path, stamp: str, time_ns: int, least_text: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(columns, "_LEAST_TEXT", least_text)
+    monkeypatch.setattr(row_blocks, "_LEAST_TEXT", least_text)
     telemetry = read(tmp_path, power(f"{stamp},card0,152.0,750"))
     assert samples(telemetry, SignalName.POWER_W).time_ns.tolist() == [time_ns]
 
@@ -249,7 +249,7 @@ def test_text_split_by_arrow_and_line_by_line_reads_the_same(
         path = put(tmp_path / name, "\n".join([heading, *rows, ""]))
         found = []
         for least in (0, 1 << 30):
-            monkeypatch.setattr(columns, "_LEAST_TEXT", least)
+            monkeypatch.setattr(row_blocks, "_LEAST_TEXT", least)
             try:
                 telemetry = read_telemetry(path)
             except DataError as error:
