@@ -253,6 +253,8 @@ def _renamed(terms: Weights, measured: Iterable[str]) -> Weights:
 
 def _partial(scope: Scope, known: Int64, *, is_ratio: bool = False) -> Mask:
     """Where some of the node's kernels lack the counters; of a ratio, where many do."""
+    if not known.any():
+        return np.zeros(len(known), np.bool_)
     enough = _ENOUGH_FOR_A_RATIO if is_ratio else 1.0
     return (known > 0) & (known < enough * scope.nodes.compute_kernels())
 

@@ -17,7 +17,7 @@ from chopper_core.model.groups import Groups, gpu_by_gpu
 from chopper_core.model.signals import time_within, union
 from chopper_core.model.table import LEVELS, NO_LABEL, KernelTable, Kind, Selection
 from chopper_core.util.arrays import AnyArray, Float64, Index, Int32, Int64, Mask
-from chopper_core.util.grouping import distinct, run_mask, run_starts, sorted_run_mask
+from chopper_core.util.grouping import distinct, run_mask, sorted_run_mask
 
 _KEYS: Final = LEVELS[:-1]
 _NEVER: Final = np.iinfo(np.int64).max
@@ -43,38 +43,48 @@ class OperationInstances(Struct, frozen=True):
             return np.where(self.elapsed_ns > 0, self.beside_ns / self.elapsed_ns, 0.0)
 
 
-def visits(table: KernelTable, left_out: Mask) -> Int64 | None:
+def visits(whole: OperationInstances, table: KernelTable, left_out: Mask) -> Int64 | None:
     """The number of the visit in which each compute activity runs, along the table; 0 of others.
 
     A visit lasts until the stream turns to another layer or phase, outside layers to another
-    operation. `left_out` are activities that don't count, such as copies of gathered parameters.
-    None where no place is visited twice.
+    operation. `left_out` are operations that don't count, such as copies of gathered parameters;
+    the last one stands for none. None where no place is visited twice. `whole` are the instances
+    of all of the table, of which a place has several.
     """
-    rows = np.flatnonzero((table.kind == Kind.COMPUTE) & ~left_out)
-    layer = table.layer[rows]
-    operation = np.where(layer == NO_LABEL, table.operation[rows], NO_LABEL)
-    keys: list[AnyArray] = [table.gpu[rows], table.iteration[rows], table.phase[rows]]
-    keys += [layer, operation]
-    if sorted_run_mask(*keys) is None:
+    row, begin, end = whole.row, whole.start_ns, whole.start_ns + whole.elapsed_ns
+    if left_out.any():
+        own = ~left_out[table.operation[row]]
+        row, begin, end = row[own], begin[own], end[own]
+    keys = _place_keys(table, row)
+    is_new = sorted_run_mask(*keys)
+    if is_new is None:
         order = np.lexsort(keys[::-1])
-        rows, keys = rows[order], [key[order] for key in keys]
-    gpu, start = keys[0], table.start_ns[rows]
-    place = np.cumsum(run_mask(*keys))
-    first = run_starts(place)
-    begin = np.minimum.reduceat(start, first) if len(rows) else start
-    end = np.maximum.reduceat(start + table.duration_ns[rows], first) if len(rows) else start
-    order = np.lexsort((begin, gpu[first]))
-    meets = (end[order][:-1] > begin[order][1:]) & (np.diff(gpu[first][order]) == 0)
+        keys, begin, end = [key[order] for key in keys], begin[order], end[order]
+        is_new = run_mask(*keys)
+    first = np.flatnonzero(is_new)
+    if not len(first):
+        return None
+    gpu = keys[0][first]
+    begin, end = np.minimum.reduceat(begin, first), np.maximum.reduceat(end, first)
+    order = np.lexsort((begin, gpu))
+    meets = (end[order][:-1] > begin[order][1:]) & (np.diff(gpu[order]) == 0)
     if not meets.any():
         return None
     # Only GPUs whose places meet are gone through in the order of time.
-    again = np.flatnonzero(np.isin(gpu, gpu[first][order][1:][meets]))
-    stream = table.stream[rows][again]
-    in_time = again[np.lexsort((start[again], stream, gpu[again]))]
+    again = np.isin(table.gpu, gpu[order][1:][meets])
+    again &= (table.kind == Kind.COMPUTE) & ~left_out[table.operation]
+    rows = np.flatnonzero(again)
+    rows = rows[np.lexsort((table.start_ns[rows], table.stream[rows], table.gpu[rows]))]
     number = np.zeros(len(table), np.int64)
-    changes = run_mask(gpu[in_time], table.stream[rows[in_time]], place[in_time])
-    number[rows[in_time]] = np.cumsum(changes)
+    number[rows] = np.cumsum(run_mask(table.stream[rows], *_place_keys(table, rows)))
     return number
+
+
+def _place_keys(table: KernelTable, rows: Index) -> list[AnyArray]:
+    """The labels that tell apart the places of the step where some rows run."""
+    layer = table.layer[rows]
+    operation = np.where(layer == NO_LABEL, table.operation[rows], NO_LABEL)
+    return [table.gpu[rows], table.iteration[rows], table.phase[rows], layer, operation]
 
 
 def instances(nodes: Groups, visit: Int64 | None = None) -> OperationInstances:

@@ -65,10 +65,14 @@ class Cells(Struct, frozen=True, eq=False):
         return reduceat(self.cube.integers[key][self.at], self.first)
 
     def known_together(self, columns: Sequence[str]) -> tuple[dict[str, Float64], Int64] | None:
-        """As in `Groups`; None where the columns are known for different rows."""
+        """As in `Groups`; None where only rows tell which have all."""
         patterns = {self.cube.patterns[column] for column in columns}
         if len(patterns) != 1:
-            return None
+            counts = [self.reduced(f"count {number}", np.add.reduceat) for number in patterns]
+            if all(count.any() for count in counts):
+                return None
+            # Where one is nowhere known, no activity has all of them.
+            return {column: np.zeros(len(self.first)) for column in columns}, 0 * counts[0]
         sums = {
             column: np.add.reduceat(self.cube.floats[column][self.at], self.first)
             for column in columns

@@ -24,6 +24,9 @@ _MIN_DENSE: Final = 1 << 16
 """Fewer values than this are sorted."""
 _MAX_SORTED_ONE_BY_ONE: Final = 4_096
 """Up to so many groups are sorted one by one, which is fastest where they are large."""
+_MIN_HASHED: Final = 1 << 16
+_HASH_BITS: Final = 18
+_MIXER: Final = np.uint64(0x9E3779B97F4A7C15)
 _SPARSE: Final = 4
 """So many places per code are looked up in an array of them all."""
 
@@ -86,12 +89,33 @@ def ranked(codes: Codes) -> tuple[Index, Index]:
         left = codes.astype(np.intp) - low
         there = np.bincount(left, minlength=width) > 0
         return np.flatnonzero(there) + low, (np.cumsum(there) - 1)[left]
+    if (few := _ranked_few(codes)) is not None:
+        return few
     order = stable_order(codes)
     ordered = codes[order].astype(np.intp)
     is_new = run_mask(ordered)
     place = np.empty(len(codes), np.intp)
     place[order] = np.cumsum(is_new) - 1
     return ordered[is_new], place
+
+
+def _ranked_few(codes: Codes) -> tuple[Index, Index] | None:
+    """As `ranked` of codes far apart, if they are few: by a hash that tells them all apart."""
+    if len(codes) < _MIN_HASHED:
+        return None
+    hashed = (codes.astype(np.uint64) * _MIXER) >> np.uint64(64 - _HASH_BITS)
+    place = hashed.astype(np.intp)
+    values = np.zeros(1 << _HASH_BITS, codes.dtype)
+    values[place] = codes
+    there = np.zeros(len(values), np.bool_)
+    there[place] = True
+    if (values[place] != codes).any():
+        return None
+    used = np.flatnonzero(there)
+    used = used[np.argsort(values[used])]
+    rank = np.zeros(len(values), np.intp)
+    rank[used] = np.arange(len(used))
+    return values[used].astype(np.intp), rank[place]
 
 
 def counted(codes: Codes) -> tuple[Index, Index]:

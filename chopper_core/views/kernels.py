@@ -17,14 +17,10 @@ from chopper_core.metrics import (
     worded,
 )
 from chopper_core.model.charts import BarChart, Series
-from chopper_core.model.cubes import Cells
-from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
-from chopper_core.model.table import Selection
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Index, Int64
-from chopper_core.util.grouping import run_starts, stable_order
 from chopper_core.views.shared.call_rows import (
     SHOWN,
     by_shape,
@@ -33,11 +29,12 @@ from chopper_core.views.shared.call_rows import (
     modelled_columns,
     of_shape,
     shape_notes,
+    shapes_of,
 )
 from chopper_core.views.shared.table_view import (
     Partition,
+    by_kernel_codes,
     by_level,
-    grouped,
     quantiles,
     table_view,
 )
@@ -79,7 +76,7 @@ def answer(run: Run, view: View) -> ViewResult:
     words, codes_of = _classes(run)
     own: list[tuple[Metric, Values]] = []
     if by == "class":
-        codes, nodes = _by_class(rows, codes_of)
+        codes, nodes = by_kernel_codes(rows.whole, rows.nodes, codes_of)
         rows = Partition("class", [words[code] for code in codes.tolist()], nodes, rows.whole)
     elif by == "name":
         codes = rows.nodes.codes("kernel")
@@ -142,14 +139,10 @@ def _partition(run: Run, view: View, by: str) -> Partition:
     """The scope's activities by a level or by shape; those of one shape with `of=`."""
     tree, level = run.tree_of(view), "operation" if by == "operation" else "kernel"
     if not view.of:
-        return (
-            by_shape(run, tree.node(view.path))
-            if by == "shape"
-            else Partition.of(tree, view, level)
-        )
+        return by_shape(run, view) if by == "shape" else Partition.of(tree, view, level)
     whole = of_shape(run, tree.node(view.path), view.of)
     if by == "shape":
-        return by_shape(run, whole)
+        return shapes_of(run, whole)
     labels, nodes = by_level(whole, level)
     return Partition(level, labels, nodes, whole)
 
@@ -165,29 +158,6 @@ def _opening(view: View, by: str, labels: list[str]) -> Callable[[int], View] | 
 
 def _of_note(view: View) -> tuple[str, ...]:
     return (f"only activities of the shape {view.of}",) if view.of else ()
-
-
-def _by_class(by_kernel: Partition, codes_of: Int64) -> tuple[Int64, Groups]:
-    """The classes in a node, and their activities, from those of each kernel where cells say it."""
-    parent, kernels = by_kernel.whole, by_kernel.nodes
-
-    def found() -> tuple[Int64, Groups]:
-        return grouped(parent, codes_of[parent.table.kernel[parent.rows]])
-
-    cells = kernels.cells
-    if cells is None:
-        return found()
-    codes = codes_of[cells.cube.codes["kernel"][cells.at]]
-    order = stable_order(codes)
-    codes = codes[order]
-    first = run_starts(codes)
-
-    def rows() -> tuple[Selection, Index]:
-        nodes = found()[1]
-        return nodes.selection, nodes.first
-
-    of_class = Cells(cells.cube, cells.at[order], first)
-    return codes[first], Groups(parent.table, None, None, of_class, rows, kernels.around)
 
 
 def _classes(run: Run) -> tuple[list[str], Int64]:

@@ -73,8 +73,7 @@ def answer(run: Run, view: View) -> ViewResult:
     """The scope's activities by shape or by a level, with their place under the roofs."""
     by = view.by or LEVEL
     tree = run.tree_of(view)
-    whole = tree.node(view.path)
-    rows = by_shape(run, whole) if by == LEVEL else Partition.of(tree, view, by)
+    rows = by_shape(run, view) if by == LEVEL else Partition.of(tree, view, by)
     kernel_ns = rows.nodes.sum("duration_ns")
     total_ns = max(int(rows.whole.sum("duration_ns")[0]), 1)
     share = kernel_ns / total_ns
@@ -98,7 +97,7 @@ def answer(run: Run, view: View) -> ViewResult:
         sort="-kernel_ns",
         shown=(*_SHOWN, *(_WITH_COUNTERS if has_counters else ())),
         headline=(_headline(dict(_by_name(totals)), total_ns),),
-        notes=(*shape_notes(run, whole), *_hardware_notes(run)),
+        notes=(*shape_notes(run, rows.whole), *_hardware_notes(run)),
         charts=(_chart(run, rows, dict(_by_name(own)), share, order),),
     )
 

@@ -289,6 +289,18 @@ def test_no_means_of_rows_on_very_many_gpus(limit: str, monkeypatch: pytest.Monk
     assert is_known == (limit == "MAX_SPARKLINE_GPUS")
 
 
+def test_columns_of_which_one_is_nowhere_known_have_no_sums_in_cells_or_rows() -> None:
+    run = measured(sample_run())
+    columns = {"none": np.full(len(run.table), np.nan), "all": np.ones(len(run.table))}
+    cubed = summed(replace(run, table=run.table.with_measured(columns)))
+    for cubes in (cubed.cubes, None):
+        groups = Tree(cubed.table, LEVELS, cubes).split((), ("operation",))
+        for names, known in ((("none", "all"), 0), (("all",), len(cubed.table))):
+            sums, count = groups.known_together(names)
+            assert count.sum() == known
+            assert [own.sum() for own in sums.values()] == [known] * len(names)
+
+
 @pytest.mark.parametrize("order", [LEVELS, ("iteration", "gpu", *LEVELS[2:]), LEVELS[::-1]])
 @pytest.mark.parametrize("depth", [0, 1, 2])
 def test_rows_without_iterations_are_the_others_in_the_order_of_the_table(

@@ -55,6 +55,16 @@ def test_ranks_are_those_of_numpy(width: int, count: int) -> None:
     assert np.array_equal(place, inverse)
 
 
+@pytest.mark.parametrize("count", [1, 40, 5_000])
+def test_ranks_of_few_or_many_far_apart_are_those_of_numpy(count: int) -> None:
+    random = np.random.default_rng(count)
+    values = np.append(random.integers(-(1 << 62), 1 << 62, count), 0)
+    codes = values[random.integers(0, len(values), 70_000)]
+    different, place = ranked(codes)
+    assert np.array_equal(different, np.sort(values[np.isin(values, codes)]))
+    assert np.array_equal(different[place], codes)
+
+
 @pytest.mark.parametrize("width", [1, 40, 10**12])
 @pytest.mark.parametrize("count", [0, 1, 3_000])
 def test_the_last_equal_one_is_found(count: int, width: int) -> None:

@@ -32,7 +32,7 @@ from chopper_core.views.shared.call_figures import (
     call_sums,
     shape_figures,
 )
-from chopper_core.views.shared.table_view import Partition, grouped
+from chopper_core.views.shared.table_view import Partition, by_kernel_codes, grouped
 
 INTENSITY: Final = column(
     "intensity",
@@ -112,7 +112,19 @@ def measured_roofline(run: Run, scope: Scope) -> list[tuple[Metric, Values]]:
     ]
 
 
-def by_shape(run: Run, whole: Groups) -> Partition:
+def by_shape(run: Run, view: View) -> Partition:
+    """A view's activities by shape; those without one by class."""
+    tree = run.tree_of(view)
+    whole = tree.node(view.path)
+    if CALL_SHAPE in run.table.measured:
+        return shapes_of(run, whole)
+    labels = ShapeLabels.of(run)
+    kernels = tree.split(view.path, ("kernel",))
+    codes, nodes = by_kernel_codes(whole, kernels, labels.of_kernel)
+    return Partition(LEVEL, [labels.texts[code] for code in codes.tolist()], nodes, whole)
+
+
+def shapes_of(run: Run, whole: Groups) -> Partition:
     """A group's activities by shape; those without one by class."""
     labels = ShapeLabels.of(run)
     codes, nodes = grouped(whole, labels.codes(run.table, whole.selection))

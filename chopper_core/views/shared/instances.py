@@ -108,8 +108,15 @@ def _found(run: Run, view: View) -> Overlaps:
     table = run.table
     # The code of a missing operation is -1: the name that is none.
     copies = np.array([name.startswith(FSDP) for name in (*table.operations, "")], np.bool_)
-    visit = run.memo(("visits",), lambda: visits(table, copies[table.operation]))
-    found = instances(run.tree_of(view).node(view.path), visit)
+    node, whole = run.tree_of(view).node(view.path), []
+
+    def visits_of_all() -> Int64 | None:
+        whole.append(instances(run.tree().node(())))
+        return visits(whole[0], table, copies)
+
+    visit = run.memo(("visits",), visits_of_all)
+    is_done = whole and visit is None and int(node.sizes()[0]) == len(table)
+    found = whole[0] if is_done else instances(node, visit)
     masked = found.beside_ns
     columns = (found.row, found.start_ns, found.elapsed_ns, found.beside_ns)
     if not copies.any():

@@ -11,9 +11,10 @@ from msgspec.structs import replace
 
 from chopper_core.metrics import Metric, Scope, Values
 from chopper_core.model.charts import Chart
+from chopper_core.model.cubes import Cells
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
-from chopper_core.model.table import LEVELS, values_of
+from chopper_core.model.table import LEVELS, Selection, values_of
 from chopper_core.model.tree import Tree
 from chopper_core.model.view import View, pivot
 from chopper_core.util.arrays import Float64, Index, Int64
@@ -132,6 +133,31 @@ def grouped(parent: Groups, codes: Int64) -> tuple[Int64, Groups]:
         ordered, rows = codes[order], parent.rows[order]
     first = run_starts(ordered)
     return ordered[first].astype(np.int64), Groups(parent.table, rows, first)
+
+
+def by_kernel_codes(parent: Groups, kernels: Groups, codes_of: Int64) -> tuple[Int64, Groups]:
+    """As `grouped`, by a code of each kernel name, from the sums of the kernels where known.
+
+    `kernels` are the rows of `parent` by kernel.
+    """
+
+    def found() -> tuple[Int64, Groups]:
+        return grouped(parent, codes_of[parent.table.kernel[parent.selection]])
+
+    cells = kernels.cells
+    if cells is None:
+        return found()
+    codes = codes_of[cells.cube.codes["kernel"][cells.at]]
+    order = stable_order(codes)
+    codes = codes[order]
+    first = run_starts(codes)
+
+    def rows() -> tuple[Selection, Index]:
+        nodes = found()[1]
+        return nodes.selection, nodes.first
+
+    of_code = Cells(cells.cube, cells.at[order], first)
+    return codes[first], Groups(parent.table, None, None, of_code, rows, kernels.around)
 
 
 def quantiles(groups: Groups, column: str, shares: tuple[float, ...]) -> Float64:

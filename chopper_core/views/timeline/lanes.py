@@ -185,7 +185,7 @@ def lane_of(table: KernelTable, rows: Index, gpu: int, stream: int | None) -> La
         starts_ns=starts,
         ends_ns=ends,
         latest_ns=latest,
-        last_ns=ends if is_apart else np.sort(ends),
+        last_ns=ends if is_apart else np.sort(ends, kind="stable"),
         kinds=tuple(kinds),
         kind_starts_ns=tuple(kind_starts),
         busy=busy,
@@ -389,7 +389,9 @@ def _queue(run: Run, gpu: int) -> _Queue | None:
         known = np.flatnonzero((launch != NO_TIME) & (launch < start))
         if not len(known):
             return None
-        launched, started = (np.sort(each[known] - run.origin_ns) for each in (launch, start))
+        launched, started = (
+            np.sort(each[known] - run.origin_ns, kind="stable") for each in (launch, start)
+        )
         none = np.zeros(1, np.int64)
         return _Queue(
             launched,
