@@ -54,7 +54,8 @@ class ActionPalette(CommandPalette):
 
     def on_mount(self) -> None:
         """Take no text that takes seconds to look for: a pasted page, say."""
-        self.query_one(Input).max_length = _MAX_SOUGHT
+        for each in self.query(Input):  # None, where the app ends meanwhile.
+            each.max_length = _MAX_SOUGHT
 
     def render(self) -> RenderableType:
         """The explorer, dimmed."""
