@@ -115,6 +115,8 @@ def draw(
 
     `check` raises Cancelled once nobody waits for it.
     """
+    if not len(chart.values):  # No GPU of the scope has the signal.
+        return [[(" " * width, "")]] * height
     time_axis = time_axis and height >= _TALL
     chart = replace(chart, values=drawable(chart.values))
 

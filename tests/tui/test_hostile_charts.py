@@ -200,7 +200,7 @@ def test_any_signal_is_drawn_within_its_pane(data: st.DataObject) -> None:
     begin, length = data.draw(TIMES), max(data.draw(TIMES), 1)
     unit = data.draw(st.sampled_from([Unit.PERCENT, Unit.MHZ, Unit.BYTES]))
     signal = Signal("s", "signal", unit, {}, 0.0, 100.0)
-    gpus = data.draw(st.integers(1, 3))
+    gpus = data.draw(st.integers(0, 3))
     values = floats(data, gpus, 7)
     span = begin, begin + length
     chart = SignalChart(signal, *span, span, tuple(range(gpus)), values)
