@@ -29,7 +29,7 @@ from chopper_core.sources.chakra.schema import NODE_TYPE, NodeType
 from chopper_core.sources.shared.losses import ABSENT
 from chopper_core.sources.trace import Collective
 from chopper_core.util.arrays import Float64, Index, Int32, Int64
-from chopper_core.util.grouping import distinct, ranked
+from chopper_core.util.grouping import distinct, ranked, stable_order
 
 READ: Final = frozenset(
     (
@@ -171,7 +171,7 @@ def needs_of(graph: ExecutionGraph) -> Edges:
     to = np.concatenate([graph.data.to, controls.to])
     return Edges(
         np.concatenate([[0], np.cumsum(counts)]),
-        to[np.argsort(after, kind="stable")],
+        to[stable_order(after)],
         graph.data.dangling,
     )
 
@@ -253,7 +253,7 @@ class _Reached:
         host = np.flatnonzero(~self._is_activity)
         after = np.repeat(np.arange(count), np.diff(needs.first))
         between = ~self._is_activity[after] & ~self._is_activity[needs.to]
-        order = np.argsort(needs.to[between], kind="stable")
+        order = stable_order(needs.to[between])
         followers = after[between][order].tolist()
         first = np.searchsorted(needs.to[between][order], np.arange(count + 1)).tolist()
         waits: Any = np.bincount(after[between], minlength=count).tolist()

@@ -20,7 +20,14 @@ from chopper_core.align.kernel_classes import UNKNOWN_COLLECTIVE
 from chopper_core.model.table import KernelTable, Rule
 from chopper_core.model.tree import level_order
 from chopper_core.util.arrays import Index, Int64, Mask
-from chopper_core.util.grouping import distinct, ranked, run_mask, run_starts, stable_order
+from chopper_core.util.grouping import (
+    distinct,
+    ranked,
+    run_mask,
+    run_sizes,
+    run_starts,
+    stable_order,
+)
 
 _SCATTERS: Final = 10
 """Ends farther apart than this many times their usual scatter belong to different collectives."""
@@ -189,7 +196,7 @@ def _places(part: Int64, gpu: Int64) -> tuple[Int64, Mask]:
     place = np.empty(len(part), np.int64)
     place[by_lane] = position - first
     begins = np.flatnonzero(lane_start)
-    sizes = np.diff(np.append(begins, len(part)))
+    sizes = run_sizes(begins, len(part))
     of_part = run_starts(part[by_lane][begins])
     even = np.minimum.reduceat(sizes, of_part) == np.maximum.reduceat(sizes, of_part)
     return place, even
@@ -210,7 +217,7 @@ def _agreeing(kernels: CommKernels, end: Int64, order: Index, part: Int64, numbe
         least = np.minimum.reduceat(np.where(values == UNKNOWN, _FAR, values), first)
         fits &= (largest == UNKNOWN) | (least == largest)
     ends = end[order][by_set]
-    count = np.diff(np.append(first, len(by_set)))
+    count = run_sizes(first, len(by_set))
     fits &= count <= np.minimum.reduceat(kernels.most[order][by_set], first)
     low, high = ends[first], np.maximum.reduceat(ends, first)
     of_part = part[by_set[first]]

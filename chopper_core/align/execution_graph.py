@@ -51,6 +51,7 @@ from chopper_core.sources.shared.losses import ABSENT
 from chopper_core.sources.trace import Collective
 from chopper_core.util.arrays import Index, Int8, Int32, Int64
 from chopper_core.util.errors import DataError
+from chopper_core.util.grouping import stable_order
 
 SCHEMA: Final = "chopper.et/"
 """The schema of Chopper's own export begins so: its attributes are the whole truth."""
@@ -115,7 +116,7 @@ def _schedule(graph: ExecutionGraph, duration_ns: Int64) -> Int64:
     count, needs = len(graph), needs_of(graph)
     needed = np.diff(needs.first)
     after = np.repeat(np.arange(count), needed)
-    order = np.argsort(needs.to, kind="stable")
+    order = stable_order(needs.to)
     followers = after[order].tolist()
     first = np.searchsorted(needs.to[order], np.arange(count + 1)).tolist()
     waits = needed.tolist()

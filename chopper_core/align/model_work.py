@@ -22,7 +22,7 @@ from chopper_core.model.shapes import CallShape, Fused
 from chopper_core.model.table import NO_TIME
 from chopper_core.sources.shared.losses import ABSENT
 from chopper_core.util.arrays import Codes, Float64, Index, Int32, Mask
-from chopper_core.util.grouping import counted, distinct, ranked, run_starts
+from chopper_core.util.grouping import counted, distinct, ranked, run_starts, stable_order
 
 _STAND_IN: Final = 10
 """A kernel with the same FLOPs this many times less often than another is a stand-in."""
@@ -212,7 +212,7 @@ def _carriers(
     """
     activities = host.trace.activities
     name, duration_ns = activities.name.tolist(), activities.duration_ns.tolist()
-    by_call = rows[np.argsort(instance[rows], kind="stable")].tolist()
+    by_call = rows[stable_order(instance[rows])].tolist()
     for _, group in groupby(by_call, key=instance.tolist().__getitem__):
         own = list(group)
         work = works.distinct[works.work[call[own[0]]]]

@@ -17,7 +17,7 @@ from msgspec import Struct, field
 
 from chopper_core.model.table import ADDITIVE, LEVELS, KernelTable, values_of
 from chopper_core.util.arrays import AnyArray, Float64, Index, Int32, Int64
-from chopper_core.util.grouping import distinct, run_starts
+from chopper_core.util.grouping import distinct, run_sizes, run_starts, stable_order
 
 MOST_CELLS: Final = 1 << 16
 ROWS_PER_CELL: Final = 64
@@ -258,7 +258,7 @@ def _of_rows(
     for rows in _pieces(table):
         cell = np.searchsorted(keys, _keys(table, levels, sizes, rows))
         # Sort rows by cell: then every reduction runs over contiguous rows.
-        order = np.argsort(cell, kind="stable")
+        order = stable_order(cell)
         cell = cell[order]
         first = run_starts(cell)
         at = cell[first]
@@ -266,7 +266,7 @@ def _of_rows(
         def column(name: str, rows: slice = rows, order: Index = order) -> AnyArray:
             return values_of(table, name, rows)[order].astype(np.int64)
 
-        integers["sum activities"][at] += np.diff(np.append(first, len(cell)))
+        integers["sum activities"][at] += run_sizes(first, len(cell))
         for name in SUMMED:
             integers[f"sum {name}"][at] += np.add.reduceat(column(name), first)
         for name in LOWEST:

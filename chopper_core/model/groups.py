@@ -11,7 +11,7 @@ import numpy as np
 from chopper_core.model.cubes import Cells
 from chopper_core.model.table import STATES, Category, KernelTable, Kind, Selection, values_of
 from chopper_core.util.arrays import AnyArray, Codes, Float64, Index, Int64, Numbers
-from chopper_core.util.grouping import distinct, run_starts, stable_order
+from chopper_core.util.grouping import distinct, run_sizes, run_starts, stable_order
 
 _PIECE: Final = 1 << 18
 
@@ -110,7 +110,7 @@ class Groups:
             return self.cells.sum("activities")
         end = self.selection
         count = end.stop - end.start if isinstance(end, slice) else len(end)
-        return np.diff(np.append(self.first, count)).astype(np.int64)
+        return run_sizes(self.first, count).astype(np.int64)
 
     def sum(self, column: str) -> Int64:
         """Sum of a column over each group."""

@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from chopper_core.util.arrays import AnyArray, Codes, Float64, Index, Mask, Numbers
+from chopper_core.util.arrays import AnyArray, Codes, Float64, Index, Int64, Mask, Numbers
 
 _DIGIT: Final = 16
 _MOST_BITS: Final = 48
@@ -77,6 +77,11 @@ def sorted_run_mask(*columns: AnyArray) -> Mask | None:
 def run_starts(*columns: AnyArray) -> Index:
     """The first row of each run of rows in which all columns are equal."""
     return np.flatnonzero(run_mask(*columns))
+
+
+def run_sizes(first: Index, count: int) -> Int64:
+    """The number of values in each run, by where the runs begin among `count` values."""
+    return np.diff(first, append=count).astype(np.int64, copy=False)
 
 
 def ranked(codes: Codes) -> tuple[Index, Index]:

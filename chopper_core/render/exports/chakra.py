@@ -53,7 +53,7 @@ from chopper_core.sources.chakra.schema import (
 )
 from chopper_core.util.arrays import Index, Int64
 from chopper_core.util.errors import DataError
-from chopper_core.util.grouping import run_starts
+from chopper_core.util.grouping import run_starts, stable_order
 from chopper_core.util.progress import Progress
 from chopper_core.views.shared.dependencies import dependencies, stated, time_order
 from chopper_core.views.shared.process_groups import told_apart
@@ -401,7 +401,7 @@ def _sent_bytes(table: KernelTable, row: int, plan: _Plan) -> int | None:
 
 def _carried_us(duration_ns: Int64, stream: Int64) -> Int64:
     """Durations in whole µs; what rounding loses is carried to the next of the stream."""
-    order = np.argsort(stream, kind="stable")
+    order = stable_order(stream)
     found = np.zeros(len(stream), np.int64)
     first = run_starts(stream[order]) if len(stream) else np.zeros(0, np.intp)
     for begin, end in pairwise(np.append(first, len(stream)).tolist()):

@@ -14,7 +14,7 @@ import numpy as np
 
 from chopper_core.sources.dispatches import Dispatches, DispatchRun
 from chopper_core.util.arrays import Codes, Index, Int64
-from chopper_core.util.grouping import first_equal, ranked
+from chopper_core.util.grouping import first_equal, ranked, stable_order
 
 UNMATCHED: Final = -1
 _SAME_WORK: Final = 0.98
@@ -68,7 +68,7 @@ def _id_shifts(code: Int64, ids: Int64, other_code: Int64, other_ids: Int64) -> 
     width = int(max(code.max(), other_code.max())) + 1
     counts = np.bincount(code, minlength=width), np.bincount(other_code, minlength=width)
     pairs = counts[0] * counts[1]
-    order = np.argsort(pairs, kind="stable")
+    order = stable_order(pairs)
     order = order[pairs[order] > 0]
     enough = int(np.searchsorted(np.cumsum(pairs[order]), _MAX_PAIRS)) + 1
     differences = [

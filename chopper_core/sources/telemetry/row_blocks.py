@@ -13,6 +13,7 @@ from msgspec import Struct
 from chopper_core.sources.shared.columns import Interner
 from chopper_core.sources.shared.text import csv_cells
 from chopper_core.util.arrays import Float64, Int32, Int64, Mask
+from chopper_core.util.grouping import first_equal, ranked, stable_order
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -54,7 +55,7 @@ class CellColumn:
         """The column of text, or of values of JSON."""
         numbers = Interner()
         codes = np.fromiter(map(numbers.__getitem__, map(_key, cells)), np.int32, len(cells))
-        _, first = np.unique(codes, return_index=True)
+        first = first_equal(codes, np.arange(len(numbers)))
         return CellColumn([cells[row] for row in first.tolist()], codes)
 
     def take(self, rows: Mask | Int32) -> CellColumn:
@@ -289,11 +290,11 @@ def distinct_codes(codes: Int32 | Int64) -> tuple[Int64, Int64]:
     if not len(codes):
         return np.empty(0, np.int64), np.empty(0, np.int64)
     if int(codes.max()) > max(_FEW_CODES, len(codes)):
-        _, codes = np.unique(codes, return_inverse=True)
+        codes = ranked(codes)[1]
     first = np.full(int(codes.max()) + 1, -1)
     # Of several rows the last one that is written stays.
     first[codes[::-1]] = np.arange(len(codes))[::-1]
-    order = np.argsort(first, kind="stable")
+    order = stable_order(first)
     order = order[first[order] >= 0]
     places = np.empty(len(first), np.int64)
     places[order] = np.arange(len(order))

@@ -24,6 +24,7 @@ from chopper_core.sources.telemetry.cells import (
 )
 from chopper_core.sources.telemetry.row_blocks import CellColumn, distinct_codes
 from chopper_core.util.arrays import AnyArray, Float64, Int8, Int32, Int64, Mask
+from chopper_core.util.grouping import stable_order
 
 
 class FieldKind(Enum):
@@ -238,8 +239,7 @@ class RowCollector:
             is_odd[place] = gpu.index >= _MAX_GPUS or len(self._gpus) >= _MAX_GPUS
             if not is_odd[place]:
                 self._gpus[gpu] = GpuRows(GrowingColumn(np.int64, _FIRST_ROWS), {})
-        # Small integers are sorted by their digits.
-        order = np.argsort(codes.astype(np.int16) if len(first) < 1 << 15 else codes, kind="stable")
+        order = stable_order(codes)
         if is_odd.any():
             order = order[~is_odd[codes[order]]]
             self.row_losses[RowLoss.ODD_GPU] += len(codes) - len(order)

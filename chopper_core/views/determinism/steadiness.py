@@ -15,7 +15,14 @@ from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, STATES, KernelTable, Kind
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Index, Int64
-from chopper_core.util.grouping import distinct, median_of, quantile_of, run_starts
+from chopper_core.util.grouping import (
+    distinct,
+    median_of,
+    quantile_of,
+    run_sizes,
+    run_starts,
+    stable_order,
+)
 from chopper_core.views.shared.samples import TimeSpans, sampled, spans_of_samples
 
 MAX_COMPARED_ROWS: Final = 1 << 18
@@ -307,7 +314,7 @@ def same_places(table: KernelTable, parts: list[Index]) -> Index:
         for values, width in zip(columns, widths, strict=True):
             code = code * width + (values.astype(np.int64) + 1)
         first = run_starts(code)
-        lanes.append((code[first], first, np.diff(np.append(first, len(own)))))
+        lanes.append((code[first], first, run_sizes(first, len(own))))
     common = lanes[0][0]
     rises = all((code[1:] > code[:-1]).all() for code, _, _ in lanes)
     for code, _, _ in lanes[1:]:
@@ -329,7 +336,7 @@ def same_places(table: KernelTable, parts: list[Index]) -> Index:
 
 
 def _sorted(lane: tuple[Int64, Index, Int64]) -> tuple[Int64, Index, Int64]:
-    order = np.argsort(lane[0], kind="stable")
+    order = stable_order(lane[0])
     return lane[0][order], lane[1][order], lane[2][order]
 
 

@@ -20,7 +20,7 @@ from chopper_core.model.units import time_text
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Index, Int64
 from chopper_core.util.errors import NothingToShow
-from chopper_core.util.grouping import distinct, run_starts
+from chopper_core.util.grouping import distinct, run_starts, stable_order
 from chopper_core.views.graph.path import (
     GAPS,
     Graph,
@@ -175,7 +175,7 @@ def _together(run: Run, view: View, scope: _ScopeGraph, by: str) -> ViewResult:
             raise NothingToShow("the scope has no communication kernels")
         chosen = np.flatnonzero(table.kind[on_path] == Kind.COMM)
     codes, path_codes = _codes(table, rows, on_path[chosen], by)
-    order = np.argsort(codes, kind="stable")
+    order = stable_order(codes)
     first = run_starts(codes[order])
     nodes = Groups(table, rows[order], first)
     labels = _labels(table, rows[order[first]], codes[order[first]], by)

@@ -20,7 +20,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.signals import time_within, union
 from chopper_core.model.table import KernelTable
 from chopper_core.util.arrays import Index, Int64, Mask
-from chopper_core.util.grouping import median_of, run_starts, stable_order
+from chopper_core.util.grouping import median_of, run_sizes, run_starts, stable_order
 from chopper_core.views.shared.process_groups import known_group_sizes, told_apart
 
 __all__ = ["PAIRWISE", "Collectives", "collectives_of"]
@@ -98,7 +98,7 @@ def _matched(run: Run) -> Collectives | None:
     kernels, found = kernels.take(order), found[order]
     first = run_starts(found)
     group = np.maximum.reduceat(kernels.group, first)
-    seen = np.diff(np.append(first, len(found)))
+    seen = run_sizes(first, len(found))
     size_of, shared = known_group_sizes(run, kernels.group, kernels.gpu)
     size = np.array([size_of.get(code, 0) for code in range(-1, len(table.names))])[group + 1]
     if len(size_of) > 1:
@@ -128,7 +128,7 @@ def _described(run: Run, kernels: CommKernels, sets: _Sets, shared: tuple[str, .
     by_arrival = stable_order(arrival)
     rank = np.empty(len(arrival), np.int64)
     rank[by_arrival] = np.arange(len(arrival))
-    sizes = np.diff(np.append(sets.first, len(kernels)))
+    sizes = run_sizes(sets.first, len(kernels))
     member_set = np.repeat(rank, sizes)
     order = stable_order(member_set)
     rows, member_set, gpu = kernels.rows[order], member_set[order], kernels.gpu[order]
@@ -137,7 +137,7 @@ def _described(run: Run, kernels: CommKernels, sets: _Sets, shared: tuple[str, .
     start, ends = start[order], kernels.end_ns[order]
     last_start = np.maximum.reduceat(start, first)
     end = np.maximum.reduceat(ends, first)
-    seen = np.diff(np.append(first, len(rows)))
+    seen = run_sizes(first, len(rows))
     complete = (seen == size) & (seen > 1) & (not run.is_reconstructed)
     synchronous = np.isin(kind, _codes(table, SYNCHRONOUS))
     waits = complete[member_set] & (synchronous[member_set] | (ends >= last_start[member_set]))

@@ -20,7 +20,7 @@ from msgspec import Struct
 from chopper_core.model.host_tables import HostStack, HostState, HostTime
 from chopper_core.model.run import Run
 from chopper_core.util.arrays import Float64, Index, Int64
-from chopper_core.util.grouping import run_starts, stable_order
+from chopper_core.util.grouping import run_sizes, run_starts, stable_order
 
 
 class HostPlace(IntEnum):
@@ -177,7 +177,7 @@ def charges_of(run: Run, rows: Index) -> HostCharges:
     first = run_starts(row)
     waits = np.array([bool(_WAITS.search(each.call)) for each in pieces.stacks], np.bool_)
     if len(row):
-        sizes = np.diff(np.append(first, len(row)))
+        sizes = run_sizes(first, len(row))
         call = np.repeat(stack[first], sizes)
         ended = np.repeat((pieces.start_ns + pieces.duration_ns)[order[first]], sizes)
         known = np.array([_is_known(each) for each in pieces.stacks], np.bool_)

@@ -13,7 +13,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.table import ACTIVITY, KernelTable, Kind
 from chopper_core.model.view import View
 from chopper_core.util.arrays import AnyArray, Codes, Float64, Index, Int64, Mask, Numbers
-from chopper_core.util.grouping import quantiles_of, ranked, run_starts, stable_order
+from chopper_core.util.grouping import quantiles_of, ranked, run_sizes, run_starts, stable_order
 
 FSDP: Final = ("FSDP::", "FullyShardedDataParallel.")
 """How the operations begin in which FSDP copies what it gathers and scatters."""
@@ -163,7 +163,7 @@ class _Alike(Struct, frozen=True, eq=False):
         first = run_starts(like)[: len(like)]
         return cls(
             first,
-            np.diff(np.append(first, len(like))),
+            run_sizes(first, len(like)),
             np.asarray(owner, np.int64)[order[first]],
             found.share[order],
             found.elapsed_ns[order].astype(np.float64),

@@ -21,7 +21,14 @@ from msgspec import Struct
 from chopper_core.model.run import Run
 from chopper_core.model.table import KernelTable
 from chopper_core.util.arrays import Float64, Index, Int64, Mask
-from chopper_core.util.grouping import beyond_others, distinct, ranked, run_starts, stable_order
+from chopper_core.util.grouping import (
+    beyond_others,
+    distinct,
+    ranked,
+    run_sizes,
+    run_starts,
+    stable_order,
+)
 from chopper_core.views.shared.collectives import PAIRWISE, Collectives
 
 _MIN_PEERS: Final = 2
@@ -78,7 +85,7 @@ def _lateness(found: Collectives, peers: tuple[tuple[int, ...], ...]) -> Latenes
     side = ranked(found.member_set * len(peers) + kin[table.gpu[rows]])[1]
     order = stable_order(side)
     first = run_starts(side[order])
-    sizes = np.diff(np.append(first, len(rows)))
+    sizes = run_sizes(first, len(rows))
     middle = first + (sizes - 1) // 2
     usual, usual_start = (values[np.lexsort((values, side))][middle] for values in (fair, start))
     reach = found.last_start_ns[found.member_set] - usual_start[side]
@@ -128,7 +135,7 @@ def _before(lane: Int64, values: Int64, order: Index) -> Int64:
     order = order[stable_order(lane[order])]
     sums = np.cumsum(values[order]) - values[order]
     first = run_starts(lane[order])
-    sizes = np.diff(np.append(first, len(order)))
+    sizes = run_sizes(first, len(order))
     result = np.empty(len(values), np.int64)
     result[order] = sums - np.repeat(sums[first], sizes)
     return result

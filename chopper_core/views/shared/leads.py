@@ -15,7 +15,7 @@ from chopper_core.model.table import ACTIVITY
 from chopper_core.model.view import View, complete_order
 from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.errors import NothingToShow
-from chopper_core.util.grouping import quantile_of, run_starts, stable_order
+from chopper_core.util.grouping import quantile_of, run_sizes, run_starts, stable_order
 from chopper_core.views.shared.matched_kernels import (
     Occurrences,
     compared_iterations,
@@ -248,7 +248,7 @@ class RankLeads(RankTimes, frozen=True, eq=False, dict=True):
         start = self.found.last_start_ns[order]
         # Occurrences are in order of time, and stay so within an iteration.
         first = run_starts(iteration[order])
-        number = np.repeat(np.arange(len(first)), np.diff(np.append(first, len(order))))
+        number = np.repeat(np.arange(len(first)), run_sizes(first, len(order)))
         begin, end = start[first], start[np.append(first[1:], len(order)) - 1]
         share = np.empty(len(order))
         share[order] = (start - begin[number]) / np.maximum(end - begin, 1)[number]

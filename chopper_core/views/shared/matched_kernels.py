@@ -22,7 +22,14 @@ from chopper_core.model.run import Run
 from chopper_core.model.table import LEVELS, NO_LABEL, KernelTable, Kind
 from chopper_core.model.view import View
 from chopper_core.util.arrays import AnyArray, Float64, Index, Int64, Mask, Numbers
-from chopper_core.util.grouping import distinct, ranked, run_mask, run_starts, stable_order
+from chopper_core.util.grouping import (
+    distinct,
+    ranked,
+    run_mask,
+    run_sizes,
+    run_starts,
+    stable_order,
+)
 from chopper_core.views.shared.collectives import PAIRWISE
 from chopper_core.views.shared.process_groups import known_group_sizes, told_apart
 
@@ -255,7 +262,7 @@ def _by_code(run: Run, parts: list[Index], levels: Sequence[str]) -> list[Index]
     lane = np.cumsum(changes) - 1
     place = np.arange(len(rows)) - first[lane]
     # Where a GPU has more of a kernel than the others, its n-th there may not be their n-th.
-    size = np.diff(np.append(first, len(rows)))[lane]
+    size = run_sizes(first, len(rows))[lane]
     code = np.zeros(len(rows), np.int64)
     for key in (*keys[1:], size, place) if len(rows) else ():
         known = np.asarray(key, np.int64)
