@@ -17,7 +17,7 @@ from chopper_core.model.host_tables import ALLOCATED, NEVER, MemoryEvents, large
 from chopper_core.model.run import Run
 from chopper_core.model.table import LEVELS, NO_LABEL, NO_LABEL_TEXT, NO_TIME
 from chopper_core.model.units import Unit, time_text
-from chopper_core.model.view import ALL_TIME, View, Window
+from chopper_core.model.view import View, Window, with_view
 from chopper_core.util.arrays import Float64, Index, Int64, Mask
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import ranked
@@ -267,15 +267,14 @@ def _opens(run: Run, view: View, by: str, label: str, peak: _MemoryPeak | None) 
         tree = run.tree_of(view)
         if label in Partition.of(tree, view, by).labels:
             return child_of(view, by, label)
-    plain = replace(view, by="", of="", columns=(), sort="", filter="", window=ALL_TIME)
+    timeline = with_view(view, "timeline")
     if peak is None:
-        return replace(plain, name="timeline", signal=ALLOCATED)
+        return replace(timeline, signal=ALLOCATED)
     at = max(int(run.side(MemoryEvents).time_ns[peak.event]) - run.origin_ns, 0)
     end = int(run.tree().node(()).max("end_ns")[0]) - run.origin_ns
     around = max(end // _MARGIN, 1)
     return replace(
-        plain,
-        name="timeline",
+        timeline,
         by="stream",
         path=(str(run.side(MemoryEvents).gpu[peak.event]),),
         order=LEVELS,

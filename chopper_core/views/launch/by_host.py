@@ -16,7 +16,7 @@ from chopper_core.model.host_tables import HostState, HostTime
 from chopper_core.model.run import Run
 from chopper_core.model.table import LEVELS, NO_TIME
 from chopper_core.model.units import time_text
-from chopper_core.model.view import View, Window
+from chopper_core.model.view import View, Window, with_view
 from chopper_core.util.arrays import Index, Int64
 from chopper_core.util.errors import NothingToShow
 from chopper_core.util.grouping import distinct, run_starts, stable_order
@@ -217,15 +217,15 @@ def _with_rest(found: _Causes, rest_ns: Int64) -> _Causes:
 
 def _opens(run: Run, view: View, piece: int) -> View:
     """The moment in the timeline of its GPU, with as much time around it; the cursor in it."""
-    plain = replace(view, by="", of="", columns=(), sort="", filter="", window=Window())
+    timeline = with_view(view, "timeline")
     if piece < 0:
-        return replace(plain, name="timeline")
+        return timeline
     host = run.side(HostTime)
     begin = int(host.start_ns[piece]) - run.origin_ns
     length = int(host.duration_ns[piece])
     window = Window(max(begin - length, 0), begin + 2 * length, begin + length // 2)
     gpu = str(host.gpu[piece])
-    return replace(plain, name="timeline", path=(gpu,), order=LEVELS, by="stream", window=window)
+    return replace(timeline, path=(gpu,), order=LEVELS, by="stream", window=window)
 
 
 def _headline(causes: _Causes, idle_ns: int, operator_ns: int) -> tuple[str, ...]:

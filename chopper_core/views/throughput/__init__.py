@@ -14,7 +14,7 @@ from chopper_core.model.charts import BarChart, LineChart, Series
 from chopper_core.model.run import Run
 from chopper_core.model.table import PHASES
 from chopper_core.model.units import time_text
-from chopper_core.model.view import View, pivot
+from chopper_core.model.view import View, pivot, with_view
 from chopper_core.query.derived import named, reduced_along
 from chopper_core.util.arrays import Float64, Mask, Numbers
 from chopper_core.util.errors import UsageError
@@ -167,8 +167,8 @@ def _opens(view: View, by: str, label: str) -> View:
     if by != "part":
         return child_of(view, by, label)
     if label == "launch":
-        return replace(view, name="launch", by="", of="", columns=(), sort="", filter="")
-    plain = replace(view, name="", by="", of="", columns=(), filter="", sort="")
+        return with_view(view, "launch")
+    plain = with_view(view, "")
     phase = label.partition(" ")[0]
     if phase in PHASES:
         plain = child_of(view, "phase", phase)
