@@ -29,6 +29,7 @@ from chopper_core.util.atomic import (
     remove_folder,
     state_of,
     temporary_path,
+    walk_once,
 )
 from chopper_core.util.errors import ChopperError, DataError
 from chopper_core.util.progress import Progress, silent
@@ -265,7 +266,7 @@ def _origin(name: str, paths: Sequence[Path], overrides: Overrides) -> str:
     """The name, paths and overrides of a run: runs that differ in one of them are cached apart."""
     options = [text for text in (overrides.clocks_text(), overrides.gpus_text()) if text]
     options += [f"hardware {overrides.hardware}"] if overrides.hardware else []
-    return "\n".join([name, *(str(path.resolve()) for path in paths), *options])
+    return "\n".join([name, *(str(os.path.realpath(path)) for path in paths), *options])
 
 
 def _stamps(paths: Sequence[Path]) -> Iterator[str]:
@@ -275,7 +276,7 @@ def _stamps(paths: Sequence[Path]) -> Iterator[str]:
         if not path.is_dir():
             yield _stamp(path)
             continue
-        for folder, folders, files in os.walk(path, followlinks=True):
+        for folder, folders, files in walk_once(path):
             folders.sort()
             yield f"{folder}/"
             for file in sorted(files):

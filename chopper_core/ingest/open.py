@@ -35,7 +35,7 @@ from chopper_core.sources.registry import natural_key
 from chopper_core.sources.settings import read_settings
 from chopper_core.sources.shared.text import FileHead
 from chopper_core.store.format import is_store, paths_of
-from chopper_core.util.atomic import state_of
+from chopper_core.util.atomic import state_of, walk_once
 from chopper_core.util.errors import ChopperError, DataError, UsageError
 from chopper_core.util.progress import Progress, silent
 from chopper_core.util.workers import read_all
@@ -107,7 +107,7 @@ def open_run(
 def _files_below(paths: Sequence[Path]) -> Iterator[str]:
     """The files at and below the paths."""
     for path in paths:
-        walked = os.walk(path, followlinks=True) if path.is_dir() else [("", (), (str(path),))]
+        walked = walk_once(path) if path.is_dir() else [("", (), (str(path),))]
         yield from (os.path.join(folder, name) for folder, _, names in walked for name in names)
 
 

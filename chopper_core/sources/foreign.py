@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from chopper_core.sources.shared.json_stream import members, skip_space
-from chopper_core.sources.shared.text import FileHead
+from chopper_core.sources.shared.text import HEADING_LINES, FileHead
 from chopper_core.util.errors import DataError
 
 CUPTI_RANGE: Final = "cuda_profiler_range"
@@ -75,6 +75,8 @@ _JSON: Final[Sequence[tuple[frozenset[str], str]]] = (
     (frozenset(("distributedInfo",)), "is a part of a PyTorch profiler trace without its events"),
     (frozenset(("cells", "nbformat")), "is a notebook"),
 )
+_DELIMITERS: Final[Mapping[str, str]] = {";": "semicolons", "\t": "tabs", "|": "bars"}
+_WIDE_BYTES: Final = 32
 _NUMBERS: Final = re.compile(r"[-+\d.,;eE\s]+")
 _OTHER_DEVICES: Final[Mapping[str, str]] = {
     "mtia": "of Meta's MTIA accelerator",
@@ -119,6 +121,8 @@ def what_is(head: FileHead) -> str:
             f"is a tar archive ({_first_member(head.data)} …); unpack it (tar -xf FILE -C DIR) and "
             "open the directory"
         )
+    if encoding := _wide(head.data):
+        return f"is text in {encoding}; write it in UTF-8 (iconv -f {encoding} -t UTF-8 FILE)"
     if head.is_json:
         return _json(head)
     return _text(head) if head.text else "is binary, of no known format"
@@ -149,6 +153,18 @@ def why_no_activity(head: FileHead, counts: Mapping[str, int]) -> str:
         f"has no GPU activity: {total} events, none of them a kernel, copy or memset. Was the "
         "profiler started with ProfilerActivity.CUDA?"
     )
+
+
+def _wide(data: bytes) -> str:
+    """The encoding of text with two bytes a character; '' for any other."""
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return "UTF-16"
+    start = data[:_WIDE_BYTES]
+    low, high = start[::2], start[1::2]
+    if len(start) == _WIDE_BYTES and low.isascii() and not high.strip(b"\0") and low.strip(b"\0"):
+        return "UTF-16LE"
+    is_big = len(start) == _WIDE_BYTES and high.isascii() and high.strip(b"\0")
+    return "UTF-16BE" if is_big and not low.strip(b"\0") else ""
 
 
 def _zip(head: FileHead) -> str:
@@ -193,6 +209,14 @@ def _text(head: FileHead) -> str:
     line = next((line.strip() for line in head.lines if line.strip()), "")
     if len(first) > 1 and _NUMBERS.fullmatch(line):
         return "has no headings: nothing tells what its numbers are"
+    table = [each for each in head.lines[:HEADING_LINES] if each.strip() and each[0] != "#"][:2]
+    for mark, name in _DELIMITERS.items():
+        if len(table) > 1 and table[0].count(mark) == table[1].count(mark) > 1:
+            shown = ", ".join(map(_shortened, table[0].split(mark)[:_MAX_KEYS]))
+            return (
+                f"is a table with {name} between its cells ({shown} …); write it with commas, and "
+                "numbers with points"
+            )
     if len(first) > 1 and len(head.rows) > 1 and len(head.rows[1]) == len(first):
         shown = ", ".join(map(_shortened, first[:_MAX_KEYS])) + (
             " …" if len(first) > _MAX_KEYS else ""

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final, Protocol, cast
 
@@ -154,6 +155,8 @@ def discover(paths: Sequence[Path], family: Family) -> FoundFiles:
     files: list[SourceFile] = []
     skipped: list[SkippedFile] = []
     unknown: list[Path] = []
+    for folder, reason in chain.from_iterable(map(_unread_below, filter(Path.is_dir, paths))):
+        skipped.append(SkippedFile(folder, reason))
     for root, path in files_at(paths):
         found = _recognise(path, family, root)
         plain = path.with_suffix("")
@@ -214,14 +217,26 @@ def files_at(paths: Sequence[Path]) -> Iterator[tuple[Path, Path]]:
     Files below a path come in natural order, without hidden ones. Raises DataError if a path
     doesn't exist.
     """
-    seen: set[Path] = set()
+    seen: set[str] = set()
     for root in paths:
         if not root.exists():
             raise DataError(f"{root} does not exist.")
         for file in _files_below(root) if root.is_dir() else [root]:
-            if (resolved := file.resolve()) not in seen:
+            if (resolved := os.path.realpath(file)) not in seen:
                 seen.add(resolved)
                 yield root, file
+
+
+def _unread_below(directory: Path) -> Iterator[tuple[Path, str]]:
+    """Folders whose files are not read, and why."""
+    failed: list[OSError] = []
+    for folder, folders, _ in os.walk(directory, onerror=failed.append):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in folders:
+            if (path := Path(folder, name)).is_symlink():
+                yield path, "is a link to a directory, which is not followed; give that one too"
+    for error in failed:
+        yield Path(error.filename), f"can't be read: {error.strerror}"
 
 
 def _files_below(directory: Path) -> Iterator[Path]:

@@ -41,6 +41,7 @@ from chopper_core.util.errors import DataError
 from chopper_core.util.mmap_columns import ColumnPlace
 
 STORE_INDEX: Final = "store.json"
+_MAX_SHOWN: Final = 200
 _MAX_INDEX_BYTES: Final = 1 << 26
 """The file that makes a directory a store."""
 SCHEMA: Final = "chopper.store/3"
@@ -119,11 +120,24 @@ class StoredRun(Struct, frozen=True):
 
 
 def paths_of(name: str) -> list[Path]:
-    """The paths in a run's name: one, or several separated by commas; `@NAME` is a baseline's."""
-    path = Path(named_run(name)).expanduser()
-    if not path.exists() and "," in name:
-        return [Path(named_run(part)).expanduser() for part in name.split(",") if part]
+    """The paths in a run's name: one, or several separated by commas; `@NAME` is a baseline's.
+
+    Raises DataError for a path that can't be looked up.
+    """
+    path, is_there = _looked_up(named_run(name))
+    if not is_there and "," in name:
+        return [_looked_up(named_run(part))[0] for part in name.split(",") if part]
     return [path]
+
+
+def _looked_up(name: str) -> tuple[Path, bool]:
+    """A path, and whether it exists."""
+    try:
+        path = Path(name).expanduser()
+        return path, path.exists()
+    except (OSError, RuntimeError) as error:
+        short = name if len(name) <= _MAX_SHOWN else f"{name[: _MAX_SHOWN - 1]}…"
+        raise DataError(f"{short} can't be read: {getattr(error, 'strerror', error)}.") from error
 
 
 def is_store(path: Path) -> bool:

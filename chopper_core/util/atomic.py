@@ -7,6 +7,7 @@ import os
 import shutil
 import time
 import zlib
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -37,6 +38,21 @@ def state_of(path: str | Path) -> tuple[int, int, int]:
     except OSError:
         return _NEVER
     return status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def walk_once(path: str | Path) -> Iterator[tuple[str, list[str], list[str]]]:
+    """`os.walk` that follows links, into each directory once: links may lead back."""
+    seen: set[tuple[int, int]] = set()
+    for folder, folders, files in os.walk(path, followlinks=True):
+        try:
+            status = os.stat(folder)
+        except OSError:
+            continue
+        if (status.st_dev, status.st_ino) in seen:
+            folders.clear()
+            continue
+        seen.add((status.st_dev, status.st_ino))
+        yield folder, folders, files
 
 
 def temporary_path(folder: Path, suffix: str) -> Path:

@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
+from chopper_core.util.memory import share_one_heap
 from tests.monkey.kinds import KINDS, Made, opened
 from tests.monkey.session import MAX_HANG_S, Outcome, handles, resident_mb, session, use
 
@@ -75,6 +76,7 @@ def play(
 def work_on(kind: str, actions: int) -> list[float]:
     """Work in one explorer as a person does; the memory in MB after each tenth of it."""
     sizes: list[float] = []
+    share_one_heap()  # As the explorer does.
 
     def note(done: int) -> None:
         gc.collect()

@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
+from stat import S_ISBLK, S_ISCHR, S_ISDIR, S_ISFIFO, S_ISSOCK
 from typing import IO, TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
@@ -59,10 +60,19 @@ _SNAPSHOT: Final = (
 )
 _SNAPSHOT_KEYS: Final = (b"segments", b"device_traces")
 """The name at the start of a snapshot's pickle."""
+_NO_FILES: Final = {
+    S_ISFIFO: "a pipe",
+    S_ISSOCK: "a socket",
+    S_ISCHR: "a device",
+    S_ISBLK: "a device",
+    S_ISDIR: "a directory",
+}
 _FOREIGN_MAGIC: Final = {
     b"\x28\xb5\x2f\xfd": "is compressed with zstd; decompress it first (zstd -d)",
     b"\xfd7zXZ\x00": "is compressed with xz; decompress it first (xz -d)",
     b"BZh": "is compressed with bzip2; decompress it first (bzip2 -d)",
+    b"\x04\x22\x4d\x18": "is compressed with LZ4; decompress it first (lz4 -d)",
+    b"7z\xbc\xaf\x27\x1c": "is a 7-Zip archive; unpack it first (7z x)",
     b"PK\x03\x04": "is a zip archive; unpack it first",
     b"SQLite format 3\x00": "is an SQLite database, not a trace in JSON",
     **dict.fromkeys((b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"), _PICKLE),
@@ -85,6 +95,17 @@ def parquet_names(path: Path) -> Sequence[str]:
     except ArrowException as error:
         raise ValueError(str(error)) from error
     return names
+
+
+def not_a_file(path: Path) -> str:
+    """Why a path can't be read as a file, as the rest of a sentence: opening a pipe waits for its
+    writer, without an end. '' where it can, or where opening it will tell."""
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return ""
+    kind = next((name for is_kind, name in _NO_FILES.items() if is_kind(mode)), "")
+    return f"is {kind}, not a file; Chopper reads files more than once" if kind else ""
 
 
 def check_parquet(path: Path) -> None:
@@ -132,6 +153,8 @@ class ByteSource:
         self._inflater: Any = None
         self._ended = False
         self._pending = b""
+        if why := not_a_file(path):
+            raise DataError(f"{path} {why}.")
         try:
             self._file: IO[bytes] = path.open("rb", buffering=0)
             self.size_bytes = path.stat().st_size

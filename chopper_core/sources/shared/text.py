@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from chopper_core.sources.shared.bytes import BYTE_ORDER_MARK, ByteSource
+from chopper_core.sources.shared.bytes import BYTE_ORDER_MARK, ByteSource, not_a_file
 from chopper_core.sources.shared.losses import Losses
 from chopper_core.util.errors import DataError
 
@@ -54,6 +54,8 @@ class FileHead:
     @cached_property
     def magic(self) -> bytes:
         """The first bytes on disk; empty if the file can't be read."""
+        if not_a_file(self.path):
+            return b""
         try:
             with self.path.open("rb") as file:
                 return file.read(_MAGIC_BYTES)

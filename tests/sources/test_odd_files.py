@@ -1,0 +1,224 @@
+"""Files that are no plain files of one tool's making: read rightly, or named with the way out."""
+
+from __future__ import annotations
+
+import bz2
+import errno
+import gzip
+import io
+import json
+import lzma
+import os
+import shutil
+import socket
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+
+from chopper_core.ingest.cache import open_cached
+from chopper_core.ingest.open import open_run
+from chopper_core.model.run import Run
+from chopper_core.render.info import as_text
+from chopper_core.sources.shared.bytes import ByteSource
+from chopper_core.util.errors import DataError
+from tests.align.traces import TinyTrace
+from tests.fuzz.seeds import small_trace
+from tests.limited import NEEDS_LINUX
+from tests.sources.telemetry.telemetry_texts import NVIDIA_CSV
+
+
+def text_of(trace: TinyTrace) -> str:
+    """A trace as its file."""
+    with TemporaryDirectory() as folder:
+        return trace.write(Path(folder, "rank0.json")).read_text()
+
+
+TRACE = text_of(small_trace())
+CSV = NVIDIA_CSV.encode()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A run of one good trace."""
+    small_trace().write(tmp_path / "rank0.json")
+    return tmp_path
+
+
+def told(folder: Path) -> str:
+    """What the run says; the good trace opens as if it were alone."""
+    run = open_run(str(folder), jobs=1)
+    assert len(run.table) == 16
+    return " ".join(as_text(run).split())
+
+
+def packed(write: Callable[[Any], None]) -> bytes:
+    file = io.BytesIO()
+    write(file)
+    return file.getvalue()
+
+
+def tar(file: io.BytesIO) -> None:
+    with tarfile.open(fileobj=file, mode="w") as archive:
+        archive.addfile(tarfile.TarInfo("rank0.json"), io.BytesIO())
+
+
+def zipped(file: io.BytesIO) -> None:
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("rank0.json", "{}")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("a.csv.bz2", bz2.compress(CSV), "compressed with bzip2; decompress it first (bzip2 -d)"),
+        ("a.csv.xz", lzma.compress(CSV), "compressed with xz; decompress it first (xz -d)"),
+        ("a.csv.zst", b"\x28\xb5\x2f\xfd" + CSV, "with zstd; decompress it first (zstd -d)"),
+        ("a.csv.lz4", b"\x04\x22\x4d\x18" + CSV, "with LZ4; decompress it first (lz4 -d)"),
+        ("a.7z", b"7z\xbc\xaf\x27\x1c" + CSV, "is a 7-Zip archive; unpack it first (7z x)"),
+        ("a.zip", packed(zipped), "is a zip archive (rank0.json …); unpack it"),
+        ("a.tar", packed(tar), "is a tar archive (rank0.json …); unpack it"),
+        ("a.json.gz", gzip.compress(packed(tar)), "is a tar archive (rank0.json …); unpack it"),
+        ("a.json", TRACE.encode("utf-16"), "iconv -f UTF-16 -t UTF-8"),
+        ("a.json", TRACE.encode("utf-16-le"), "iconv -f UTF-16LE -t UTF-8"),
+        ("a.csv", NVIDIA_CSV.encode("utf-16-be"), "iconv -f UTF-16BE -t UTF-8"),
+        ("a.csv", CSV.replace(b", ", b";"), "semicolons between its cells (timestamp, index"),
+        ("a.csv", CSV.replace(b", ", b"\t"), "tabs between its cells (timestamp, index"),
+        ("a.csv", b"# clock: epoch\ntime_ns;gpu;power_w\n5;0;700,5\n", "numbers with points"),
+        ("a.csv", b"", "a.csv: is empty"),
+    ],
+)
+def test_what_is_not_read_is_named_with_the_way(
+    name: str, content: bytes, said: str, folder: Path
+) -> None:
+    (folder / name).write_bytes(content)
+    assert said in told(folder)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "latin-1"])
+@pytest.mark.parametrize("end", ["\n", "\r", "\r\n"])
+def test_tables_of_any_encoding_and_line_end_are_read(
+    encoding: str, end: str, folder: Path
+) -> None:
+    (folder / "nvidia.csv").write_bytes(NVIDIA_CSV.replace("\n", end).encode(encoding))
+    run = open_run(str(folder), jobs=1)
+    (source,) = run.telemetry
+    (folder / "nvidia.csv").write_bytes(CSV)
+    (plain,) = open_run(str(folder), jobs=1).telemetry
+    assert source.samples == plain.samples > 0
+
+
+@NEEDS_LINUX
+@pytest.mark.parametrize("name", ["rank1.json", "nvidia.csv"])
+def test_what_is_no_file_is_not_waited_for(name: str, folder: Path) -> None:
+    os.mkfifo(folder / name)
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(folder / "rank2.json"))
+        (folder / "rank3.json").symlink_to("/dev/zero")
+        text = told(folder)
+    assert text.count("not a file; Chopper reads files more than once") == 3
+    for alone in (folder / name, Path("/dev/null"), folder / "rank2.json"):
+        with pytest.raises(DataError, match=r"is a (pipe|device|socket), not a file"):
+            open_run(str(alone), jobs=1)
+
+
+def test_links_that_lead_back_cost_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("again", "back", "round"):
+        (folder / name).symlink_to(folder, target_is_directory=True)
+    (folder / "a.json").symlink_to("b.json")
+    (folder / "b.json").symlink_to("a.json")
+    (folder / "rank7.json").symlink_to("gone")
+    text = told(folder)
+    assert text.count("is a link to a directory, which is not followed") == 3
+    assert text.count("Too many levels of symbolic links") == 2 and "rank7.json" in text
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder.parent / "cache"))
+    assert len(open_cached(str(folder), jobs=1).table) == 16
+    (folder / "self").symlink_to("self")
+    with pytest.raises(DataError, match="does not exist"):
+        open_run(str(folder / "self"))
+
+
+def test_an_unreadable_folder_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed, plain = folder / "closed", os.scandir
+    closed.mkdir()
+
+    def refuse(path: Any = ".") -> Any:
+        if str(path) == str(closed):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return plain(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    assert "closed: can't be read: Permission denied" in told(folder)
+
+
+@pytest.mark.parametrize("name", ["x" * 5000, "x" * 300 + "/rank0.json", "~nobody-of-this-name/x"])
+def test_a_path_that_cannot_be_looked_up_is_an_error(name: str) -> None:
+    with pytest.raises(DataError, match=r"can't be read|does not exist") as error:
+        open_run(name)
+    assert len(str(error.value)) < 300
+
+
+@pytest.mark.parametrize("name", [b"rank0\n.json", b"rank0\xff.json", b"rank0\x1b[31m.json"])
+def test_names_of_any_bytes_open(name: bytes, folder: Path) -> None:
+    shutil.move(folder / "rank0.json", os.fsencode(folder) + b"/" + name)
+    assert told(folder)
+
+
+class Stale(io.BytesIO):
+    """A file of a server that went away."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        if self.tell() > 3000:
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return super().read(size)
+
+
+def test_a_server_that_goes_away_costs_the_rest(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = ByteSource.__init__
+
+    def opened(self: ByteSource, path: Path, *args: Any, **options: Any) -> None:
+        start(self, path, *args, **options)
+        if path.name == "rank0.json":
+            self._file.close()
+            self._file = Stale(path.read_bytes())
+            self.piece_bytes = min(self.piece_bytes, 4096)
+
+    monkeypatch.setattr(ByteSource, "__init__", opened)
+    try:
+        run: Run | str = open_run(str(folder), jobs=1)
+    except DataError as error:
+        said = str(error)
+    else:
+        assert isinstance(run, Run)
+        said = as_text(run)
+    assert "Stale file handle" in said
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["NaN", "Infinity", "-Infinity", "9" * 400, "1e400", "-1e400", str(2**63), str(-(2**63) - 1)],
+)
+@pytest.mark.parametrize("key", ["ts", "dur"])
+def test_a_time_that_is_none_costs_its_event(key: str, value: str, folder: Path) -> None:
+    trace = small_trace()
+    kernels = [event for event in trace.events if event.get("cat") == "kernel"]
+    kernels[3][key] = "here"
+    text = text_of(trace).replace('"here"', value)
+    (folder / "rank0.json").write_text(text)
+    run = open_run(str(folder), jobs=1)
+    assert len(run.table) == 15
+    assert any("1 event without a valid time" in loss for loss in run.sources[0].losses)
+
+
+def test_of_a_key_that_comes_twice_the_last_counts(folder: Path) -> None:
+    trace = small_trace()
+    plain = open_run(str(folder), jobs=1).table.duration_ns.tolist()
+    (folder / "rank0.json").write_text(text_of(trace).replace('"dur":', '"dur": 1e9, "dur":'))
+    assert open_run(str(folder), jobs=1).table.duration_ns.tolist() == plain
+    assert json.loads(text_of(trace))
