@@ -43,6 +43,7 @@ from chopper_core.model.table import NO_TIME, Category, KernelTable, Kind
 from chopper_core.sources.dispatches import DispatchRun
 from chopper_core.util.arrays import Float64, Index, Int8, Int32, Int64, Mask
 from chopper_core.util.grouping import counted, distinct, median_of, run_mask
+from chopper_core.util.progress import Progress, silent
 
 RUN_LENGTHS: Final = (6, 4, 2, 1)
 """Lengths of the runs of kernels that mark a place in the template, the safest first."""
@@ -257,14 +258,17 @@ class RunCounters(Struct, frozen=True):
 
 
 def run_counters(
-    table: KernelTable, gpus: Sequence[Gpu], runs: Sequence[DispatchRun], overrides: Overrides
+    table: KernelTable,
+    gpus: Sequence[Gpu],
+    runs: Sequence[DispatchRun],
+    overrides: Overrides,
+    progress: Progress = silent,
 ) -> RunCounters:
     """Match counter runs with a run, GPU by GPU; the first run with a counter wins."""
     columns: dict[str, Float64] = {}
     sources: list[CounterSource] = []
     agents: list[Agent] = []
     info: dict[str, CounterInfo] = {}
-    identities: list[Identity] = []
     sampled: list[PlacedCounter] = []
 
     def store(name: str, rows: Index, values: Float64) -> None:
@@ -272,39 +276,43 @@ def run_counters(
         empty = np.isnan(column[rows])
         column[rows[empty]] = values[empty]
 
-    for run in runs:
-        found_agents = _identities(run, gpus, overrides)
-        identities += found_agents.values()
-        for agent, identity in found_agents.items():
-            gpu = next((each for each in gpus if each.index == identity.gpu), None)
-            if gpu is None:
-                continue
-            dispatches = np.flatnonzero(run.dispatches.gpu == agent)
-            rows = np.flatnonzero(table.gpu == gpu.index)
-            found = match_counters(table, rows, Dispatched.of(run, dispatches, gpu.process))
-            hit = found.dispatch != UNMATCHED
-            taken = dispatches[found.dispatch[hit]]
-            spare = found.spare[hit]
-            match = found.match[hit].copy()
-            for name, values in run.dispatches.counters.items():
-                own = values[taken]
-                lacking = np.isnan(own) & (spare != UNMATCHED) & (match != Match.AMBIGUOUS)
-                own[lacking] = values[dispatches[spare[lacking]]]
-                match[lacking & ~np.isnan(own)] = Match.BORROWED
-                store(name, rows[hit], own)
-            start, end = run.dispatches.start_ns[taken], run.dispatches.end_ns[taken]
-            duration = np.where((start >= 0) & (end > start), end - start, np.nan)
-            store(COUNTER_DURATION, rows[hit], duration.astype(np.float64))
-            store(COUNTER_MATCH, rows[hit], match.astype(np.float64))
-            offset_ns = same_execution(table, rows[hit], start, end)
-            if offset_ns is not None:
-                own_samples = (each for each in run.sampled if each.gpu == agent)
-                sampled += [PlacedCounter(each, gpu.index, offset_ns) for each in own_samples]
-            found.match[hit] = match
-            kernels = (table.kind[rows] == Kind.COMPUTE) & (table.category[rows] == Category.KERNEL)
-            sources.append(_source(run, gpu.index, len(dispatches), found, kernels))
-            agents.append(run.agents[agent])
-            info |= run.counter_info
+    pairs = [
+        (run, agent, identity)
+        for run in runs
+        for agent, identity in _identities(run, gpus, overrides).items()
+    ]
+    identities = [identity for _, _, identity in pairs]
+    for done, (run, agent, identity) in enumerate(pairs):
+        progress("match counters", done, len(pairs))
+        gpu = next((each for each in gpus if each.index == identity.gpu), None)
+        if gpu is None:
+            continue
+        dispatches = np.flatnonzero(run.dispatches.gpu == agent)
+        rows = np.flatnonzero(table.gpu == gpu.index)
+        found = match_counters(table, rows, Dispatched.of(run, dispatches, gpu.process))
+        hit = found.dispatch != UNMATCHED
+        taken = dispatches[found.dispatch[hit]]
+        spare = found.spare[hit]
+        match = found.match[hit].copy()
+        for name, values in run.dispatches.counters.items():
+            own = values[taken]
+            lacking = np.isnan(own) & (spare != UNMATCHED) & (match != Match.AMBIGUOUS)
+            own[lacking] = values[dispatches[spare[lacking]]]
+            match[lacking & ~np.isnan(own)] = Match.BORROWED
+            store(name, rows[hit], own)
+        start, end = run.dispatches.start_ns[taken], run.dispatches.end_ns[taken]
+        duration = np.where((start >= 0) & (end > start), end - start, np.nan)
+        store(COUNTER_DURATION, rows[hit], duration.astype(np.float64))
+        store(COUNTER_MATCH, rows[hit], match.astype(np.float64))
+        offset_ns = same_execution(table, rows[hit], start, end)
+        if offset_ns is not None:
+            own_samples = (each for each in run.sampled if each.gpu == agent)
+            sampled += [PlacedCounter(each, gpu.index, offset_ns) for each in own_samples]
+        found.match[hit] = match
+        kernels = (table.kind[rows] == Kind.COMPUTE) & (table.category[rows] == Category.KERNEL)
+        sources.append(_source(run, gpu.index, len(dispatches), found, kernels))
+        agents.append(run.agents[agent])
+        info |= run.counter_info
     info = {name: each for name, each in info.items() if name in columns}
     return RunCounters(
         columns, tuple(sources), tuple(agents), info, tuple(identities), counter_signals(sampled)

@@ -48,8 +48,7 @@ def attach_counters(
         dispatch_runs = read_found(found, [path for path in paths if path.is_dir()], progress)
     except DataError as error:
         return replace(run, failed=(*run.failed, (str(found.files[0].path), str(error))))
-    progress("match counters", 0, 1)
-    counters = run_counters(run.table, run.gpus, dispatch_runs, run.overrides)
+    counters = run_counters(run.table, run.gpus, dispatch_runs, run.overrides, progress)
     used = {str(file.path) for file in found.files}
     product = run.overrides.hardware or run.gpus[0].hardware
     described = [hardware_of_agent(agent, product) for agent in counters.agents]
@@ -91,7 +90,8 @@ def attach_telemetry(run: Run, paths: Sequence[Path], progress: Progress) -> Run
         except DataError as error:
             failed.append((str(file.path), str(error)))
     run = with_ranks(run, read)
-    for telemetry in read:
+    for done, telemetry in enumerate(read):
+        progress("match telemetry", done, len(read))
         called = (telemetry.path.name, telemetry.format)
         devices = devices_of_telemetry(telemetry.gpus)
         found = matches_of(telemetry, devices, run.gpus, run.overrides.devices(*called))
@@ -120,6 +120,7 @@ def attach_telemetry(run: Run, paths: Sequence[Path], progress: Progress) -> Run
     )
     if not placed:
         return run
+    progress("join telemetry with kernels", 0, 0)
     table = run.table
     span = (int(table.start_ns.min()), int((table.start_ns + table.duration_ns).max()))
     measured = signals(placed, span)

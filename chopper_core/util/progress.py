@@ -13,7 +13,12 @@ class Progress(Protocol):
     """Called often by long-running work; raises `Cancelled` to stop it."""
 
     def __call__(self, step: str, done: int, total: int) -> None:
-        """Report `done` of `total` units of a step; a total of 0 is unknown."""
+        """Report `done` of `total` units of a step; a total of 0 or 1 says nothing of the rest."""
+
+
+def share_done(done: int, total: int) -> float | None:
+    """The part of a step that is done; None where it can't be told: no bar stands still."""
+    return min(done / total, 1.0) if total > 1 else None
 
 
 def silent(step: str, done: int, total: int) -> None:

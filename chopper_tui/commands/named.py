@@ -16,7 +16,7 @@ from chopper_core.model.overrides import Overrides, overrides_of
 from chopper_core.model.run_set import RunSet
 from chopper_core.model.view import View, with_view
 from chopper_core.util import debug
-from chopper_core.util.progress import Progress
+from chopper_core.util.progress import Progress, share_done
 from chopper_core.views import OVERVIEW
 from chopper_tui.commands.output import inert
 
@@ -176,9 +176,10 @@ class ProgressLine:
             debug.note(step)
         if not self._visible:
             return
-        share = min(done / total, 1.0) if total else 0.0
-        filled = int(share * self.WIDTH)
-        line = f"{inert(step)[:48]}  [{'#' * filled}{'.' * (self.WIDTH - filled)}] {share:4.0%}"
+        line, share = inert(step)[:48], share_done(done, total)
+        if share is not None:
+            filled = int(share * self.WIDTH)
+            line += f"  [{'#' * filled}{'.' * (self.WIDTH - filled)}] {share:4.0%}"
         if line != self._shown:
             sys.stderr.write(f"\r{line}\x1b[K")
             sys.stderr.flush()

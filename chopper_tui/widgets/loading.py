@@ -11,6 +11,7 @@ from textual.screen import Screen
 
 from chopper_core.render.cells import clean
 from chopper_core.render.glyphs import bar
+from chopper_core.util.progress import share_done
 from chopper_tui.draw.pieces import Pieces, fit
 from chopper_tui.widgets.pane import Pane
 
@@ -34,9 +35,9 @@ class LoadingPane(Pane):
         """A few lines in the middle."""
         room = min(_LOADING_WIDTH, max(width - 4, 1))
         margin = (" " * ((width - room) // 2), "text")
-        share = min(self.done / self.total, 1.0) if self.total else 0.0
-        percent = f"{100 * share:4.0f} %" if self.total else " " * 6
-        drawn = bar(share, max(room - 8, 0), self.glyphs)
+        share = share_done(self.done, self.total)
+        percent = "" if share is None else f"{100 * share:4.0f} %"
+        drawn = bar(share or 0.0, max(room - 8, 0), self.glyphs)
         middle: list[Pieces] = [
             [margin, (fit(f"Chopper  {clean(self.run_name)}", room, self.glyphs), "strong")],
             [],

@@ -8,13 +8,15 @@ from threading import Event
 import pytest
 from textual import events
 
+from chopper_core.ingest.open import open_run
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.render.glyphs import UNICODE
 from chopper_core.util.errors import DataError
-from chopper_core.util.progress import Progress
+from chopper_core.util.progress import Progress, share_done
 from chopper_tui.app import ChopperApp
 from chopper_tui.widgets.loading import LoadingPane
+from tests.demo import DEMO
 from tests.tui.explorer import Driven, explorer, sample_run
 
 
@@ -75,3 +77,20 @@ async def test_a_view_with_nothing_to_show_opens_the_tree_and_says_why() -> None
     async with explorer((120, 24), sample_run(), View("sample.json", name="memory")) as at:
         assert at.frame.view.name == "" and at.explore.status.is_error
         assert at.status and at.frame.labels[0] == "0"
+
+
+def test_a_step_of_unknown_length_has_no_share() -> None:
+    assert share_done(0, 0) is None and share_done(0, 1) is None and share_done(1, 1) is None
+    assert share_done(1, 2) == 0.5 and share_done(3, 2) == 1.0
+
+
+@pytest.mark.sweep
+def test_counters_and_telemetry_are_matched_in_steps_of_their_own() -> None:
+    steps: dict[str, list[float]] = {}
+
+    def progress(step: str, done: int, total: int) -> None:
+        steps.setdefault(step, []).append(share_done(done, total) or 0.0)
+
+    open_run(str(DEMO / "fsdp2"), progress, jobs=1)
+    for step in ("match counters", "match telemetry", "join telemetry with kernels"):
+        assert steps[step][0] == 0.0 and max(steps[step]) < 1.0
