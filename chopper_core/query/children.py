@@ -210,11 +210,15 @@ def silent_levels(run: Run, view: View) -> tuple[str, ...]:
 
 
 def names_of(run: Run, view: View) -> tuple[str, ...]:
-    """The columns of a view, by default those of its level, with a statistic the instances too."""
-    if view.columns:
-        return view.columns
-    names = default_columns(view.level, run.table, run.hardware)
-    return (*names[:2], INSTANCES, *names[2:]) if view.stat else names
+    """The columns of a view, by default those of its level, with a statistic the instances too.
+
+    The one that its rows are sorted by is always among them.
+    """
+    names = view.columns or default_columns(view.level, run.table, run.hardware)
+    if view.stat and not view.columns:
+        names = (*names[:2], INSTANCES, *names[2:])
+    sort = view.sort.removeprefix("-")
+    return names if sort in ("", NAME, *names) or is_difference(sort) else (*names, sort)
 
 
 def column_of(name: str, run: Run, statistic: Statistic | None) -> Metric:

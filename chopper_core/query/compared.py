@@ -15,7 +15,15 @@ from chopper_core.model.attributes import TypedValue
 from chopper_core.model.run import Run
 from chopper_core.model.table import ACTIVITY
 from chopper_core.model.view import View, baseline_view, enter
-from chopper_core.query.children import children, column_of, cut_note, names_of, notes_of, ordered
+from chopper_core.query.children import (
+    NAME,
+    children,
+    column_of,
+    cut_note,
+    names_of,
+    notes_of,
+    ordered,
+)
 from chopper_core.query.derived import (
     DELTA,
     RELATIVE,
@@ -89,6 +97,8 @@ def aligned(values: Values, places: Index) -> Values:
 def compared(run: Run, view: View) -> Frame:
     """The frame of a view with a baseline: the rows of both, and their differences."""
     names = each_with_difference(view.columns) or with_differences(names_of(run, view), view.level)
+    sorted_by = view.sort.removeprefix("-")
+    names = names if sorted_by in ("", NAME, *names) else (*names, sorted_by)
     statistic = statistic_of(view)
     wanted = tuple(dict.fromkeys(underlying(name) for name in names))
     plain = replace(view, baseline=None, sort="", filter="", columns=wanted)

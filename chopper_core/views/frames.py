@@ -172,6 +172,9 @@ def _frame(run: Run, view: View, result: ViewResult) -> Frame:
     registered = frozenset(name for name, (each, _) in own.items() if METRICS.get(name) is each)
     registered = frozenset() if nodes is None else registered
     names = view.columns or result.shown or tuple(own)
+    sort = view.sort.removeprefix("-")
+    if sort not in names and (sort in own or (nodes is not None and sort in METRICS)):
+        names = (*names, sort)  # what rows are sorted by is in sight
     over = instance_levels(view, result.level)
     if nodes is None or not any(name in registered or name not in own for name in names):
         over = ()

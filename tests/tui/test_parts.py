@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from rich.cells import cell_len
 from rich.color import Color, ColorType
 
+from chopper_core.model.address import parse
 from chopper_core.model.signals import Signal
 from chopper_core.model.units import Unit
 from chopper_core.model.view import View
@@ -299,3 +300,21 @@ async def test_a_closed_dialog_leaves_nothing_behind() -> None:
         await at.press("escape")
         gc.collect()
         assert drawn() is None
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("?sort=-idle_host_ns", "idle_host_ns"),
+        ("?columns=kernels&sort=-idle_host_ns", "idle_host_ns"),
+        ("gpu=1?base=gpu=0&sort=-idle_host_ns_delta", "idle_host_ns_delta"),
+        ("?view=kernels&sort=-idle_host_ns", "idle_host_ns"),
+        ("?view=ranks&sort=-starts_last_pct", "starts_last_pct"),
+    ],
+)
+def test_what_rows_are_sorted_by_is_a_column_at_every_width(text: str, name: str) -> None:
+    run = measured_run()
+    frame = query(run, parse(f"{run.name}{'' if text[0] == '?' else ':'}{text}"))
+    assert name in [column.name for column in frame.columns]
+    for width in (60, 80, 200):
+        assert name in {column.name for column in plan(frame, width, UNICODE).columns}

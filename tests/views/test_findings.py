@@ -58,28 +58,28 @@ def findings(run: Run, scope: str = "") -> Frame:
 
 
 ABOUT = {
-    "clock": {"sd_gfx_mhz", "mean_mem_mhz", "gfx_mhz"},
+    "clock": {"sd_gfx_mhz", "sd_mem_mhz", "gfx_mhz", "mem_mhz"},
     "clock-drop": {"mean_gfx_mhz", "gfx_mhz"},
     "contention": {"instance_ns"},
     "copies": {"exposed_copy_ns"},
     "exposed": {"exposed_comm_ns"},
-    "gpu-operation": {"kernel_ns"},
+    "gpu-operation": {"mean_ns", "compute_busy_ns_delta"},
     "host-bound": {"idle_host_ns"},
     "hot-gpu": {"edge_c", "hotspot_c"},
-    "imbalance": {"kernel_ns"},
+    "imbalance": {"compute_busy_ns"},
     "iteration": {"iteration_ns"},
     "late-host": {"idle_host_ns"},
     "launch-bound": {"idle_latency_ns"},
     "layer": {"mean_ns"},
     "long-stage": {"stage_x"},
     "low-clock": {"mean_gfx_mhz", "mean_mem_mhz", "gfx_mhz"},
-    "missing": {"unmodelled_pct", "idle_unknown_ns", "idle_ns", "calls", "elapsed_ns"},
+    "missing": {"unmodelled_pct", "idle_unknown_ns", "idle_ns", "calls", "kernel_ns"},
     "operation": {"mean_ns", "kernel_ns"},
     "overhead": {f"{name.removesuffix('_ns')}_pct" for name in LOSSES},
     "products": {"kernel_ns"},
     "slow-link": {"bus_gbps"},
     "slow-stage": {"kernel_ns", "idle_host_ns"},
-    "straggler": {"caused_ns"},
+    "straggler": {"delay_ns", "slower_pct", "extra_host_ns", "extra_launch_ns", "mean_lead_ns"},
     "throttled": {"throttled_pct", "throttle_pct"},
 }
 """Rule → the columns of which its evidence shows one at least, in the narrowest terminal."""
@@ -96,9 +96,15 @@ def found(run: Run, rule: str = "", scope: str = "") -> list[dict[str, Any]]:
         for number, label in enumerate(frame.labels)
     ]
     for row in rows:
-        evidence = plan(query(run, parse(row["at"])), 80, UNICODE)
-        shown = {column.name for column in evidence.columns}
-        assert ABOUT[row["rule"]] & shown, (row["said"], row["at"], shown)
+        evidence = query(run, parse(row["at"]))
+        shown = {column.name for column in plan(evidence, 80, UNICODE).columns}
+        about = ABOUT[row["rule"]]
+        assert about & shown, (row["said"], row["at"], shown)
+        # The row that it is about is at the top.
+        if "calls" not in about & shown:
+            assert evidence.sort.removeprefix("-") in about, (row["said"], row["at"])
+        if row["rule"] == "straggler" and [row["rule"] for row in rows].count("straggler") == 1:
+            assert row["said"].startswith(f"GPU {evidence.labels[0]} "), row["at"]
     return [row for row in rows if row["rule"] == rule or (not rule and row["rule"] != "missing")]
 
 
@@ -138,7 +144,7 @@ def test_the_slow_clocked_gpu(which: str, request: pytest.FixtureRequest) -> Non
     usual = median(each for gpu, each in mhz.items() if gpu != own)
     assert slower == near(1 - mhz[own] / usual)
     assert row["confidence"] == "high"
-    assert row["at"] == "R?view=ranks"
+    assert row["at"] == "R?view=ranks&sort=-delay_ns"
     assert only(run, "throttled")["said"].startswith(f"GPU {own} is throttled 8")
 
 

@@ -70,9 +70,7 @@ def unsteady_clocks(context: FindingsContext) -> Iterator[Finding]:
             sentence += f"; time below its mean costs {time(saving)}{context.each}"
         yield Finding(
             sentence=sentence,
-            evidence=context.with_signal(
-                name, "-sd_gfx_mhz" if name == "gfx_mhz" else "mean_mem_mhz"
-            ),
+            evidence=context.with_signal(name, f"-sd_{name}"),
             confidence=confidence(measured=False, repeated=context.repeats),
             saving_ns=saving,
             total_ns=total,

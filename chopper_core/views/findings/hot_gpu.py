@@ -66,7 +66,7 @@ def hot_gpus(context: FindingsContext) -> Iterator[Finding]:
                 f"than the median GPU and its clock is {percent(lower)} lower ({clock[place]:,.0f} "
                 f"vs {usual_mhz:,.0f} MHz); {time(saving)}{context.each} of its compute"
             ),
-            evidence=replace(context.with_view("grid"), of=name),
+            evidence=replace(context.with_view("grid", sort=f"-{name}"), of=name),
             confidence=confidence(measured=True, repeated=context.repeats),
             saving_ns=saving,
             gpu=gpu,

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
+from msgspec.structs import replace
 
+from chopper_core.model.view import pivot
 from chopper_core.util.arrays import Float64
 from chopper_core.util.grouping import beyond_others
 from chopper_core.views.findings.rule import Finding, FindingsContext, Threshold, confidence, rule
@@ -25,6 +27,8 @@ IMBALANCE_COST: Final = Threshold(
 )
 
 _MIN_MORE_WORK: Final = 0.01
+_COMPARED: Final = ("compute_busy_ns", "kernels", "model_flops")
+"""The columns of the evidence."""
 _MIN_EXPLAINED: Final = 0.5
 """The part of the longer compute that more work has to explain."""
 
@@ -65,7 +69,7 @@ def imbalance(context: FindingsContext) -> Iterator[Finding]:
             f"GPU {context.gpus[most]} computes for {time(busy[most])}{context.each}, "
             f"{percent(longer)} more than the other GPUs, and has {text}"
         ),
-        evidence=context.with_view("kernels", "operation", gpu=str(context.gpus[most])),
+        evidence=replace(pivot(context.at(), "gpu"), columns=_COMPARED, sort=f"-{_COMPARED[0]}"),
         confidence=confidence(measured=True, repeated=count > 1),
         saving_ns=saving,
         total_ns=saving * count,

@@ -65,7 +65,7 @@ def differing_iterations(context: FindingsContext) -> Iterator[Finding]:
             f"than the median of {time(usual)}: iteration{'' if is_one else 's'} {named}; "
             f"mostly {part}, {time(grown)} more per GPU{'' if is_one else ' and slow iteration'}"
         ),
-        evidence=context.with_view("throughput", "iteration"),
+        evidence=context.with_view("throughput", "iteration", sort="-iteration_ns"),
         confidence=confidence(measured=True, repeated=not is_one),
         saving_ns=lost / len(iterations),
         total_ns=lost * len(context.gpus),

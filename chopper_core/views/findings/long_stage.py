@@ -56,7 +56,7 @@ def long_stages(context: FindingsContext) -> Iterator[Finding]:
             f"{percent(bubble_of(found))} ({percent(found.theory)} with equal stages); "
             f"{time(saving)}{context.each}"
         ),
-        evidence=context.with_view("pipeline"),
+        evidence=context.with_view("pipeline", sort="-stage_x"),
         confidence=confidence(measured=True, repeated=context.repeats),
         saving_ns=saving,
         total_ns=None,

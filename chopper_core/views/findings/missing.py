@@ -9,7 +9,14 @@ import numpy as np
 
 from chopper_core.model.column_names import CYCLES
 from chopper_core.model.groups import elapsed_of_rows
-from chopper_core.model.table import MODEL_PHASES, NO_LABEL, KernelTable, Rule, Selection
+from chopper_core.model.table import (
+    MODEL_PHASES,
+    NO_LABEL,
+    NO_LABEL_TEXT,
+    KernelTable,
+    Rule,
+    Selection,
+)
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Int64
 from chopper_core.views.findings.rule import Confidence, Finding, FindingsContext, Threshold, rule
@@ -107,7 +114,7 @@ def _labels(context: FindingsContext) -> Gaps:
             part = "the model's time" if level == "layer" else "the time"
             yield (
                 f"the {level} is unknown for {percent(1 - known / whole)} of {part}: {hidden}",
-                context.at(),
+                context.with_view("kernels", sort="-kernel_ns", **{level: NO_LABEL_TEXT}),
             )
 
 

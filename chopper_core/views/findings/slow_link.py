@@ -58,7 +58,7 @@ def slow_link(context: FindingsContext) -> Iterator[Finding]:
                 f"{percent(link.slower)} longer to transfer there than in like groups, "
                 f"{time(link.transfer_ns)}{context.each}, {time(link.exposed_ns)} of that exposed"
             ),
-            evidence=context.with_view("comms", "group"),
+            evidence=context.with_view("comms", "group", sort="bus_gbps"),
             confidence=confidence(measured=True, repeated=count > 1),
             saving_ns=link.exposed_ns,
             high_ns=1.5 * link.transfer_ns,

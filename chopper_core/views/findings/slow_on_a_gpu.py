@@ -7,11 +7,12 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from chopper_core.align.kernel_classes import ATTENTION_CLASS, kernel_class
 from chopper_core.metrics import is_measured
 from chopper_core.model.table import LABELLED, Phase
-from chopper_core.model.view import View
+from chopper_core.model.view import Baseline, View
 from chopper_core.query.marks import MAD_TO_SIGMA
 from chopper_core.util.arrays import Float64, Index, Int64, Mask
 from chopper_core.util.grouping import median_of, others_median, ranked
@@ -312,4 +313,11 @@ def _evidence(context: FindingsContext, peers: Peers, chosen: Index, gpu: int) -
     names = {int(code) for code in peers.pairs[chosen, 1]}
     if len(names) == 1:
         return tree_by(context, names.pop(), "gpu")
-    return context.with_view("kernels", "operation", sort="-kernel_ns", gpu=str(gpu))
+    # Beside the GPU that takes a usual time for them.
+    took = peers.took_ns[chosen].sum(axis=0)
+    apart = np.abs(took - median_of(took))
+    apart[context.gpus.index(gpu)] = np.inf
+    usual = int(apart.argmin())
+    own, other = (context.at(gpu=str(each)) for each in (gpu, context.gpus[usual]))
+    baseline = Baseline("", other.path)
+    return replace(own, name="compare", by="operation", of="compute_busy_ns", baseline=baseline)

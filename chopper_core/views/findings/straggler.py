@@ -10,6 +10,7 @@ import numpy as np
 from chopper_core.metrics import METRICS, Scope, heat_of, is_measured
 from chopper_core.model.column_names import EDGE
 from chopper_core.model.host_tables import HostState
+from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64
 from chopper_core.util.grouping import medians_along
 from chopper_core.views.findings.rule import Finding, FindingsContext, Threshold, confidence, rule
@@ -46,6 +47,14 @@ ONE_PLACE: Final = Threshold(
     "% of the longer time",
     "a lower clock slows all operations; one that has most of it is named",
 )
+
+_SORTS: Final = {
+    "clock": "-slower_pct",
+    "kernels": "-slower_pct",
+    "host": "-extra_host_ns",
+    "launch": "-extra_launch_ns",
+}
+"""Cause → the order of the evidence where no collective shows a delay."""
 
 
 @rule(
@@ -84,12 +93,21 @@ def _finding(context: FindingsContext, leads: RankLeads, late: Straggler) -> Fin
     when = recurrence(late.when, leads.iterations)
     return Finding(
         sentence=f"{_named(context, leads.gpus[late.place])} {reason}{when}{wait}",
-        evidence=context.with_view("ranks"),
+        evidence=_evidence(context, leads, late),
         confidence=confidence(measured=bool(text), repeated=len(late.when) > 1),
         saving_ns=saving,
         total_ns=saving * len(context.iterations),
         gpu=leads.gpus[late.place],
     )
+
+
+def _evidence(context: FindingsContext, leads: RankLeads, late: Straggler) -> View:
+    """The GPUs, the late one first, in the iteration that it is late in, if one."""
+    by_cause = _SORTS.get(late.cause or "", "mean_lead_ns")
+    sort = "-delay_ns" if leads.delays_ns is not None else by_cause
+    once = len(late.when) == 1 < len(leads.iterations)
+    labels = {"iteration": str(leads.iterations[late.when[0]])} if once else {}
+    return context.with_view("ranks", sort=sort, **labels)
 
 
 def _named(context: FindingsContext, gpu: int) -> str:

@@ -98,10 +98,12 @@ def causes_of(run: Run, view: View, gpu: int | None = None) -> tuple[int, tuple[
     mean = ranks.lead_ns / max(len(ranks.found), 1)
     lag_ns = float(mean.max() - mean[place])
     least_ns = _LEAST_LAG * ranks.typical_ns
-    evidence = replace(root, name="ranks")
+    evidence = replace(root, name="ranks", sort="mean_lead_ns")
     if lag_ns < least_ns:
-        text = f"GPU {gpu} keeps pace: it starts the same kernels {time(lag_ns)} after the first"
-        return gpu, (_card(text, evidence),)
+        late = f"it starts the same kernels {time(lag_ns)} after the first"
+        if not lag_ns:
+            late = "it is the first to start the same kernels"
+        return gpu, (_card(f"GPU {gpu} keeps pace: {late}", evidence),)
     rest = others(len(ranks.gpus) - 1)
     cards = [
         _card(f"GPU {gpu} starts the same kernels {time(lag_ns)} after the first GPU", evidence)
@@ -129,7 +131,8 @@ def causes_of(run: Run, view: View, gpu: int | None = None) -> tuple[int, tuple[
     for name, word in (("host", "before launch calls"), ("launch", "after launch calls")):
         if beyond[name] > least_ns:
             text = f"it is idle {time(beyond[name])} per iteration longer {word}"
-            cards.append(_card(text, replace(root, path=(str(gpu),), name="launch")))
+            sort = "-idle_host_ns" if name == "host" else "-idle_launch_ns"
+            cards.append(_card(text, replace(root, path=(str(gpu),), name="launch", sort=sort)))
     return gpu, tuple(cards)
 
 
@@ -143,7 +146,9 @@ def _hardware(step: Step, gpu: int, root: View) -> list[Card]:
     throttled = _known(step, "throttle_pct")
     if throttled is not None and throttled[place] >= _LEAST_THROTTLED_PCT:
         text = f"it is throttled {throttled[place]:.0f} % of the time"
-        cards.append(_card(text, replace(root, name="power", signal="throttle_pct")))
+        cards.append(
+            _card(text, replace(root, name="power", signal="throttle_pct", sort="-throttled_pct"))
+        )
     heat = heat_of(step.run.table)
     degrees = _known(step, heat)
     if degrees is not None:
