@@ -88,6 +88,8 @@ class Roofline(Struct, frozen=True, eq=False):
     """The slope of the memory's roof; None if unknown."""
     peaks: tuple[tuple[str, float], ...]
     """Name and TFLOP/s of each flat roof, the highest first."""
+    seen: tuple[float, float] = (0.0, 1.0)
+    """The part of the axis of intensity that is drawn, as shares."""
 
 
 class HeatMap(Struct, frozen=True, eq=False):
@@ -134,6 +136,8 @@ class Icicle(Struct, frozen=True, eq=False):
     opens: Callable[[int, int], View]
     """The view that a block opens, by level and place."""
     signed: bool = False
+    seen: tuple[float, float] = (0.0, 1.0)
+    """The part of the time that is drawn, as shares."""
 
 
 class BoxChart(Struct, frozen=True, eq=False):

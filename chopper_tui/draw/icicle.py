@@ -6,13 +6,14 @@ from itertools import groupby
 from typing import Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from chopper_core.model.charts import Icicle, IcicleRow
 from chopper_core.model.units import time_text
 from chopper_core.render.cells import cell_width, crumb, display_name, elide, first_cells
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.util.arrays import Index
-from chopper_tui.draw.drawer import Canvas, Cell, TitledDrawer, title_lines
+from chopper_tui.draw.drawer import MAX_ZOOM, Canvas, Cell, Lens, TitledDrawer, title_lines
 from chopper_tui.draw.heat import ColourScale, scale_line
 from chopper_tui.draw.pieces import Line, short_number
 
@@ -61,7 +62,22 @@ class IcicleDrawer(TitledDrawer[Icicle]):
         depth = int(np.searchsorted(ends, y, "right")) if heights[0] else 2 * y
         if not (0 <= x < on.width and 0 <= depth < len(chart.rows)):
             return None
-        return depth, int(_owners(chart.rows[depth], on.width)[x])
+        return depth, int(_owners(chart, depth, on.width)[x])
+
+    def max_zoom(self, chart: Icicle) -> float:
+        """Any."""
+        return MAX_ZOOM
+
+    def seen(self, chart: Icicle, lens: Lens) -> Icicle:
+        """A part of the time; blocks keep their places."""
+        return replace(chart, seen=lens.range)
+
+    def centred(self, chart: Icicle, lens: Lens, cell: Cell) -> Lens:
+        """Over the block of the cursor."""
+        depth = min(cell[0], len(chart.rows) - 1)
+        row, total = chart.rows[depth], max(int(chart.rows[0].ends_ns[-1]), 1)
+        block = min(cell[1], len(row.labels) - 1)
+        return replace(lens, centre=float(row.begins_ns[block] + row.ends_ns[block]) / 2 / total)
 
     def cursor(
         self, chart: Icicle, cell: Cell, row: int, label: str | None
@@ -102,7 +118,7 @@ def _draw(
     if heights[0]:
         for number, (row, tall) in enumerate(zip(picture.rows, heights, strict=True)):
             here = block if number == depth else None
-            owners = _owners(row, width)
+            owners = _owners(picture, number, width, here)
             middle = (tall - 1) // 2
             names = _row_line(row, owners, width, scale, glyphs, here)
             # The cursor is beside the names: along tall levels it took many bytes.
@@ -115,7 +131,7 @@ def _draw(
             ]
     else:
         for number in range(0, len(picture.rows), 2):
-            lines.append(_halves(picture.rows[number : number + 2], width, scale, glyphs))
+            lines.append(_halves(picture, number, width, scale, glyphs))
     lines = lines[: max(room, 0)]
     lines.append(scale_line(picture.rows[0].numbers, picture.unit, scale, 0, glyphs))
     if cell is not None:
@@ -131,12 +147,16 @@ def _layout(picture: Icicle, height: int) -> tuple[list[int], int]:
     return [tall + (place < left) * (tall > 0) for place in range(levels)], room
 
 
-def _owners(row: IcicleRow, width: int) -> Index:
-    """The block of each cell: the one in its middle."""
+def _owners(picture: Icicle, depth: int, width: int, here: int | None = None) -> Index:
+    """The block of each cell: the one in its middle; that of the cursor has one at least."""
+    row = picture.rows[depth]
     total = max(int(row.ends_ns[-1]), 1) if len(row.ends_ns) else 1
-    middles = (np.arange(width) + 0.5) * total / width
-    found = np.searchsorted(row.ends_ns, middles, "right")
-    return np.minimum(found, len(row.labels) - 1).astype(np.intp)
+    begin, end = (share * total for share in picture.seen)
+    middles = begin + (np.arange(width) + 0.5) * (end - begin) / width
+    found = np.minimum(np.searchsorted(row.ends_ns, middles, "right"), len(row.labels) - 1)
+    if here is not None and here not in found and begin <= row.begins_ns[here] < end:
+        found[int((row.begins_ns[here] - begin) / (end - begin) * width)] = here
+    return found.astype(np.intp)
 
 
 def _row_line(
@@ -164,9 +184,9 @@ def _row_line(
                 if not is_long or wide >= _MIN_CUT_NAME
                 else ""
             )
-        edge = (glyphs.cursor if is_here else "▏") if wide > 1 else " "
+        edge = glyphs.cursor if is_here else "▏" if wide > 1 else " "
         if glyphs.is_ascii:
-            edge = ("[" if is_here else "|") if wide > 1 else " "
+            edge = "[" if is_here else "|" if wide > 1 else " "
         if not np.isfinite(number):
             line.append(
                 (first_cells((edge + name).ljust(wide), wide), "strong" if is_here else "dim")
@@ -179,14 +199,16 @@ def _row_line(
             line.append((text, f"{front}/{ink}"))
         else:
             level = glyphs.spark[round(scale.share(number) * (len(glyphs.spark) - 1))]
-            text = edge + name + level * (wide - cell_width(name) - 1) if wide > 1 else level
+            text = edge + name + level * (wide - cell_width(name) - 1)
+            text = text if wide > 1 or is_here else level
             line.append((text, "strong" if is_here else "accent"))
     return line
 
 
-def _halves(rows: tuple[IcicleRow, ...], width: int, scale: ColourScale, glyphs: Glyphs) -> Line:
+def _halves(picture: Icicle, depth: int, width: int, scale: ColourScale, glyphs: Glyphs) -> Line:
     """Two levels in a line, by the colours of the halves of its cells."""
-    own = [[row.numbers[owner] for owner in _owners(row, width)] for row in rows]
+    both = range(depth, min(depth + 2, len(picture.rows)))
+    own = [picture.rows[at].numbers[_owners(picture, at, width)] for at in both]
     lower = own[1] if len(own) > 1 else [np.nan] * width
     line: Line = []
     for pair, cells in groupby(zip(own[0], lower, strict=True)):

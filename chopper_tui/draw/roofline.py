@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from chopper_core.model.charts import Roofline
 from chopper_core.render.cells import beginning, clean, wrapped
 from chopper_core.render.glyphs import Glyphs
-from chopper_tui.draw.drawer import UNLIMITED, Canvas, Drawer
+from chopper_tui.draw.drawer import UNLIMITED, Canvas, Drawer, Lens
 from chopper_tui.draw.pieces import Line, inked, short_number
 
 _LINES: Final = 13
@@ -36,6 +36,7 @@ _BRAILLE: Final = 0x2800
 _MARGIN: Final = 0.15
 """Decades left around points and ridges."""
 _LEAST_DECADES: Final = 1.5
+_MAX_ZOOM: Final = 32.0
 _MOST_DECADES: Final = 4.5
 """Of rates; points below lie on the lower edge."""
 
@@ -77,6 +78,14 @@ class RooflineDrawer(Drawer[Roofline]):
         """Any number; without points, those that say so."""
         return UNLIMITED if _points(chart) else 2
 
+    def max_zoom(self, chart: Roofline) -> float | None:
+        """Until points of the same kernel lie apart."""
+        return _MAX_ZOOM if _points(chart) else None
+
+    def seen(self, chart: Roofline, lens: Lens) -> Roofline:
+        """A part of the intensities, with the rates of the points there."""
+        return replace(chart, seen=lens.range)
+
     def draw(self, chart: Roofline, on: Canvas) -> list[Line]:
         """All of it, in the room there is."""
         peaks = tuple((name, peak) for name, peak in chart.peaks if peak > 0)
@@ -94,7 +103,7 @@ def _draw(chart: Roofline, width: int, height: int, glyphs: Glyphs, selected: in
         return lines
     cells = [[(" ", "dim")] * axes.width for _ in range(axes.height)]
     _draw_roofs(cells, chart, axes, glyphs)
-    taken = {axes.cell(x, y) for x, y in _points(chart)}
+    taken = {axes.cell(x, y) for x, y in _points(chart) if axes.left <= log10(x) <= axes.right}
     for name, peak in chart.peaks:
         _name_peak(cells, axes, peak, f" {name} {short_number(peak)} ", taken)
     if chart.memory_tbps is not None:
@@ -156,6 +165,10 @@ def _axes(chart: Roofline, width: int, height: int) -> _Axes | None:
         if chart.memory_tbps is not None:
             xs.append(log10(peak / chart.memory_tbps))
     left, right = _spread(min(xs) - _MARGIN, max(xs) + _MARGIN)
+    if chart.seen != (0.0, 1.0):
+        left, right = (left + share * (right - left) for share in chart.seen)
+        inside = [log10(y) for x, y in points if left <= log10(x) <= right]
+        ys = [*inside, *ys[len(points) :]] or ys
     bottom, top = _spread(max(min(ys), max(ys) - _MOST_DECADES) - _MARGIN, max(ys) + _MARGIN)
     label = max((len(short_number(mark)) for mark in _ticks(bottom, top)), default=1)
     return _Axes(left, right, bottom, top, max(width - label - 1, 2), max(height, 1))
@@ -270,6 +283,8 @@ def _draw_points(
                 else (chart.intensity[row], chart.tflops[row])
             )
             if not (isfinite(x) and isfinite(y) and x > 0 and y > 0):
+                continue
+            if not axes.left <= log10(x) <= axes.right:
                 continue
             size = sum(chart.share[row] >= least for least in _LARGE)
             mark = _MEASURED[glyphs.name] if measured else _SIZES[glyphs.name][size]

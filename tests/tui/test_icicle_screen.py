@@ -6,6 +6,10 @@ import pytest
 
 from chopper_core.model.charts import Icicle
 from chopper_core.model.view import View
+from chopper_core.render.glyphs import ASCII, UNICODE, Glyphs
+from chopper_core.views.query import query
+from chopper_tui.draw.drawer import Canvas
+from chopper_tui.draw.icicle import IcicleDrawer
 from tests.tui.explorer import explorer, measured_run
 
 SCOPE = ("1", "11")
@@ -57,3 +61,36 @@ async def test_a_click_selects_a_block_and_opens_the_selected_one() -> None:
             if at.path == SCOPE:
                 assert at.explore.cell == (0, 1)
         assert at.path == (*SCOPE, "backward")
+
+
+async def test_it_is_zoomed_around_its_cursor_and_moved() -> None:
+    async with explorer((120, 40), measured_run(), View("sample.json", SCOPE)) as at:
+        await at.press("1", "l", "j")
+        cell, whole = at.explore.cell, at.text()
+        await at.press("+", "+")
+        icicle = at.explore.first_chart(Icicle)
+        assert icicle is not None and at.explore.cell == cell
+        row = icicle.rows[cell[0]]
+        total = int(icicle.rows[0].ends_ns[-1])
+        middle = (row.begins_ns[cell[1]] + row.ends_ns[cell[1]]) / 2 / total
+        begin, end = icicle.seen
+        assert end - begin == pytest.approx(0.25) and begin <= middle <= end
+        await at.press("a")
+        moved = at.explore.first_chart(Icicle)
+        assert moved is not None and moved.seen[0] < begin
+        await at.press("Z")
+        assert at.text() == whole
+
+
+@pytest.mark.parametrize("width", [20, 60, 200])
+@pytest.mark.parametrize("glyphs", [UNICODE, UNICODE.coloured(True), ASCII])
+def test_the_cursor_is_seen_on_blocks_narrower_than_a_cell(width: int, glyphs: Glyphs) -> None:
+    frame = query(measured_run(), View("sample.json", name="icicle"))
+    icicle = next(chart for chart in frame.charts if isinstance(chart, Icicle))
+    drawer = IcicleDrawer()
+    for depth, row in enumerate(icicle.rows):
+        for block in range(0, len(row.labels), max(len(row.labels) // 5, 1)):
+            on = Canvas(width, 30, glyphs, depth, block)
+            *levels, _, _ = drawer.body(icicle, on)
+            text = "".join(piece for line in levels for piece, _ in line)
+            assert ("[" if glyphs.is_ascii else glyphs.cursor) in text

@@ -56,3 +56,12 @@ async def test_a_key_copies_the_benchmark_of_the_row(run: Run) -> None:
         await at.press("1", "B")
         assert "a benchmark runs a shape" in at.status
         assert "torch.randn(512,512," in at.app.clipboard
+
+
+async def test_it_is_zoomed_and_shows_the_points_in_sight(run: Run) -> None:
+    async with explorer((120, 40), run, View(run.name, name="roofline")) as at:
+        whole = at.text()
+        await at.press("+")
+        assert at.text() != whole and "no scale" not in at.status
+        await at.press("Z")
+        assert at.text() == whole
