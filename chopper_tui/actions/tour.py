@@ -101,7 +101,7 @@ async def tour(screen: Explorer, _: str) -> None:
 
 async def _show(screen: Explorer, number: int, step: int) -> None:
     """Show a stop, or where this run has none of its view the next one."""
-    from chopper_tui.widgets.tour import TourBox
+    from chopper_tui.widgets.dialogs import TourBox
 
     while 0 <= number < len(STOPS):
         stop = STOPS[number]

@@ -15,8 +15,9 @@ from textual.await_complete import AwaitComplete
 from textual.binding import Binding, BindingType
 from textual.command import CommandPalette
 from textual.containers import Vertical
+from textual.content import Content
 from textual.screen import ModalScreen, Screen
-from textual.widgets import Input, Label, OptionList
+from textual.widgets import Input, Label, OptionList, Static
 from textual.widgets.option_list import Option
 
 from chopper_core.metrics import Metric
@@ -364,3 +365,43 @@ def _option(title: str, why: str, room: int) -> Text:
         # Where not even a word fits, its beginning says more than a lone ellipsis.
         why = short if len(short) > len(" …") else f"{why[: max(room - 1, 0)]}…"
     return Text.assemble(title, (why, "dim"), no_wrap=True, overflow="crop")
+
+
+class TourBox(Dialog[int]):
+    """One stop of the tour; answers with the steps to go forward (1) or back (-1)."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter,space,n,right,l,j,down", "go(1)", show=False, priority=True),
+        Binding("left,p,h,k,up,backspace", "go(-1)", show=False, priority=True),
+        Binding("escape,q", "cancel", show=False, priority=True),
+    ]
+
+    def __init__(self, title: str, text: str) -> None:
+        """Show a stop."""
+        super().__init__()
+        self._title = title
+        self._text = text
+
+    def compose(self) -> ComposeResult:
+        """The text in a frame."""
+        with Vertical(id="box") as box:
+            box.border_title = Content(self._title)
+            box.border_subtitle = "⏎ next, ← back, esc ends" if self._is_wide else "⏎ ← esc"
+            yield Static(Text(self._text))
+
+    @property
+    def _is_wide(self) -> bool:
+        return self.app.size.width >= 60
+
+    def render(self) -> RenderableType:
+        """The explorer as it is: the text is about it."""
+        return ModalScreen.render(self)
+
+    def action_go(self, step: int) -> None:
+        """Go forward, or back."""
+        self.dismiss(step)
+
+    def on_click(self, event: events.Click) -> None:
+        """A click goes forward."""
+        event.stop()
+        self.dismiss(1)

@@ -9,7 +9,7 @@ from chopper_core.model.view import View
 from chopper_tui.actions.tour import STOPS
 from chopper_tui.app import ChopperApp
 from chopper_tui.config import DEFAULTS, is_first_start
-from chopper_tui.widgets.tour import TourBox
+from chopper_tui.widgets.dialogs import TourBox
 from tests.tui.explorer import explorer, measured_run, sample_run
 
 

@@ -17,7 +17,6 @@ from chopper_core.sources.shared.columns import float_column
 from chopper_core.sources.shared.text import FileHead, FileText, csv_cells
 from chopper_core.sources.signals import GpuName, Telemetry
 from chopper_core.sources.telemetry.cells import Stamps, whole_number
-from chopper_core.sources.telemetry.rounds import BROKEN, places_in_rounds
 from chopper_core.sources.telemetry.row_blocks import (
     CellColumn,
     Cells,
@@ -29,6 +28,7 @@ from chopper_core.sources.telemetry.rows import Field, RowCollector, RowLoss, bl
 from chopper_core.sources.telemetry.series import telemetry_of
 from chopper_core.util.arrays import Int32, Int64, Mask
 from chopper_core.util.errors import DataError
+from chopper_core.util.grouping import counted, distinct, first_equal
 
 _ROUNDS: Final = "Rows don't name their GPU; they come in rounds of {}, one row per GPU in order."
 _ONE_GPU: Final = "Rows don't name their GPU; their times are those of one."
@@ -36,6 +36,14 @@ _NO_ROUNDS: Final = (
     "doesn't name the GPU of its rows, and their times don't show rounds of one row per GPU; log "
     "the GPU too (nvidia-smi --query-gpu=timestamp,index,power.draw)"
 )
+
+
+_CLEAR_STEP: Final = 2.0
+"""Between rounds lies at least this many times the time between the rows of a round."""
+_WHOLE_ROUNDS: Final = 0.8
+"""Rounds are certain if they take up this part of the rows."""
+_FEWEST_ROUNDS: Final = 3
+_BROKEN: Final = -1
 
 
 class Headings:
@@ -215,7 +223,7 @@ def named_by_rounds(rows: RowCollector, path: Path) -> list[str]:
     is_timed = len(times) == len(blocks)
     places = np.zeros(1, np.int64) if count == 1 else None
     if places is None and is_timed:
-        places = places_in_rounds(np.concatenate(times))
+        places = _places_in_rounds(np.concatenate(times))
     if places is None:
         raise DataError(f"{path} {_NO_ROUNDS}.")
     size = int(places.max()) + 1
@@ -224,7 +232,7 @@ def named_by_rounds(rows: RowCollector, path: Path) -> list[str]:
     for block in blocks:
         own = places[begin : begin + block.rows]
         begin += block.rows
-        is_whole = own != BROKEN
+        is_whole = own != _BROKEN
         rows.row_losses[RowLoss.BROKEN_ROUND] += int((~is_whole).sum())
         rows.add_rows(gpus, own[is_whole], block.take(is_whole))
     return [_ROUNDS.format(size) if size > 1 else _ONE_GPU]
@@ -289,3 +297,60 @@ def _first_cell(line: str) -> str:
 def _has_number(cells: Sequence[str]) -> bool:
     """Whether cells are those of a row: no tool has a number as a heading."""
     return any(cell.isdigit() for cell in cells)
+
+
+def _places_in_rounds(times_ns: Int64) -> Int64 | None:
+    """Return the place of each row in its round, _BROKEN in rounds with missing rows.
+
+    A round may pause, as a tool does when a query is slow: its parts then add up to a whole one.
+    None if the times don't show rounds, or too few.
+    """
+    gaps = np.diff(times_ns)
+    if len(gaps) < _FEWEST_ROUNDS - 1 or gaps.min() < 0:
+        return None
+    found: Int64 | None = None
+    most = _WHOLE_ROUNDS * len(times_ns)
+    for pause_ns in _pauses(gaps):
+        runs = np.diff(np.flatnonzero(gaps >= pause_ns), prepend=-1, append=len(gaps))
+        sizes, counts = counted(runs)
+        # Of sizes as common as each other the first one counts.
+        chosen = np.lexsort((first_equal(runs, sizes), -counts))[0]
+        size, count = int(sizes[chosen]), int(counts[chosen])
+        if size == 1 or count < _FEWEST_ROUNDS:
+            continue
+        places = _places(runs.tolist(), size)
+        whole = len(places) - int((places == _BROKEN).sum())
+        if size * count >= _WHOLE_ROUNDS * len(times_ns) and whole >= most:
+            found, most = places, whole
+    if found is None and _is_regular(gaps):
+        return np.zeros(len(times_ns), np.int64)
+    return found
+
+
+def _pauses(gaps: Int64) -> list[int]:
+    """Return the gaps that are clearly longer than the next shorter one."""
+    lengths = distinct(gaps)
+    is_pause = lengths[1:] >= _CLEAR_STEP * np.maximum(lengths[:-1], 1)
+    return lengths[1:][is_pause].tolist()  # type: ignore[no-any-return]
+
+
+def _places(runs: Sequence[int], size: int) -> Int64:
+    places: list[int] = []
+    parts = 0
+    for run in runs:
+        parts += run
+        if parts < size:
+            continue
+        broken = 0 if parts == size else parts - run if run == size else parts
+        places += [_BROKEN] * broken
+        if parts > broken:
+            places += range(size)
+        parts = 0
+    return np.array(places + [_BROKEN] * parts, np.int64)
+
+
+def _is_regular(gaps: Int64) -> bool:
+    """Return whether rows follow each other like the samples of one GPU."""
+    middle = int(np.sort(gaps)[len(gaps) // 2])
+    near = int((middle <= _CLEAR_STEP * gaps).sum())
+    return middle > 0 and near >= _WHOLE_ROUNDS * len(gaps)
