@@ -161,7 +161,7 @@ class OpenRun:
         signal = self.run.signal(name)
         if gpu not in signal.curves:
             there = ", ".join(map(str, signal.curves)) or "none"
-            raise UsageError(f"{name} is not known of GPU {gpu}; GPUs with it: {there}")
+            raise UsageError(f"{name} is unknown for GPU {gpu}; GPUs that have it: {there}")
         curve = signal.curves[gpu]
         if isinstance(curve, BusyCurve) and not bins:
             rows = self.run.tree().node((str(gpu),)).selection

@@ -410,7 +410,7 @@ def run_app(app: ChopperApp, *, mouse: bool = True) -> int:
     if crash is not None:
         path = app.write_crash(crash)
         where = f"repeat it with: chopper --replay {path}" if path else "no log could be written"
-        said = f"chopper: an error in Chopper ended it ({summary(crash)}); {where}"
+        said = f"chopper: internal error ({summary(crash)}); {where}"
         print(clean(said), file=sys.stderr)
         debug.note_error(crash)
         return _CRASHED

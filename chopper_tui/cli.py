@@ -135,7 +135,7 @@ def _crashed(error: Exception) -> int:
         return ChopperError.exit_code
     path = write_log(error)
     where = f"the traceback is in {path}" if path else f"{_DEBUG} prints the traceback"
-    tell(f"an error in Chopper ended it ({summary(error)}); {where}")
+    tell(f"internal error ({summary(error)}); {where}")
     return ChopperError.exit_code
 
 

@@ -286,7 +286,7 @@ def _on_gpu(run: Run, view: View) -> dict[str, Figure]:
 def same_on_gpu(run: Run, view: View, step: int) -> tuple[View, str]:
     """The view on a neighbouring GPU, or its nearest ancestor there; and what to say of it."""
     if "gpu" not in dict(view.scope):
-        raise UsageError("the scope holds several GPUs; go into one first")
+        raise UsageError("the scope has several GPUs; enter one first")
     gpus = [str(gpu.index) for gpu in run.gpus]
     position = gpus.index(dict(view.scope)["gpu"]) + step
     if not 0 <= position < len(gpus):

@@ -87,7 +87,7 @@ def times_of(graph: ExecutionGraph) -> GraphTimes:
     scheduled = bool(graph.metadata.get("reconstructed"))
     origin = _origin_ns(graph)
     if (np.abs(own[own != NO_TIME]) >= _LATEST_NS).any() or (duration >= _LATEST_NS).any():
-        raise DataError(f"{graph.path} has times that are no valid nanoseconds.")
+        raise DataError(f"{graph.path} has times that are not valid nanoseconds.")
     if (own != NO_TIME).any():
         start = np.where(own != NO_TIME, own, graph.start_us * _NS_PER_US)
         return GraphTimes(start + origin, duration, scheduled)

@@ -145,7 +145,7 @@ def _overridden(
         if name is not None:
             matches.append(DeviceMatch(wanted[name], BY_HAND))
         elif match.gpu in taken:
-            matches.append(DeviceMatch(None, "another device is that GPU by hand"))
+            matches.append(DeviceMatch(None, "--gpu assigns another device to that GPU"))
         else:
             matches.append(match)
     return matches

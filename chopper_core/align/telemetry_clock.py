@@ -101,7 +101,7 @@ def shifted(offset_ns: int | None, method: str, shift_ns: int) -> tuple[int | No
     """An offset with the user's shift added, which is the whole offset where none was found."""
     if not shift_ns:
         return offset_ns, method
-    by_hand = f"{shift_ns / 1e9:+.9g} s by hand"
+    by_hand = f"{shift_ns / 1e9:+.9g} s set by hand"
     if offset_ns is None:
         return shift_ns, f"{by_hand}: {method}"
     return offset_ns + shift_ns, f"{method}, {by_hand}"
@@ -125,7 +125,7 @@ def _offset(
             late_ns = _lateness(telemetry, table, gpus, known.offset_ns + shift_ns)
             return Estimate(known.offset_ns, telemetry.resolution_ns, known.why, late_ns)
         if telemetry.clock is ClockDomain.EPOCH:
-            return "by its clock it covers another time than the run"
+            return "by its clock it doesn't overlap the run"
     if telemetry.clock is ClockDomain.LOCAL and ClockDomain.EPOCH in clocks:
         return in_a_zone(telemetry, table, gpus, clocks[ClockDomain.EPOCH].offset_ns)
     return estimate_offset(telemetry, table, gpus)
@@ -150,7 +150,7 @@ def in_a_zone(
         if first - zone + epoch_ns <= begin + doubt and last - zone + epoch_ns >= end - doubt
     ]
     if not fitting:
-        return "in no time zone it covers the run"
+        return "it doesn't cover the run in any time zone"
     if len(fitting) == 1:
         how = f"local time of {_zone_text(fitting[0])}, the only zone in which it covers the run"
         return Estimate(epoch_ns - fitting[0], doubt, how)
@@ -216,7 +216,7 @@ def _estimated(
     step = max(period, (last - first) // _MAX_BINS)
     bins = int((end - begin) // step)
     if bins < _MIN_BINS:
-        return "the trace is too short for its distance of samples"
+        return "the trace is too short for its sampling interval"
     work = recorded.work(table)
     shares = [each.means(begin + step * np.arange(bins + 1.0)) for each in work]
     curves = [nearest(s.time_ns, s.value, REACH_PERIODS * period) for s in every]
@@ -377,7 +377,7 @@ def placed_cpu(
         if low < high or 0 < low < len(times):
             inside = slice(max(low - 1, 0), high + 1)
         else:
-            offset_ns, method = None, f"{method}: it covers another time than the run"
+            offset_ns, method = None, f"{method}: it doesn't overlap the run"
     return CpuSamples(
         str(file.path),
         file.format,

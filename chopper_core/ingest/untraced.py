@@ -130,7 +130,7 @@ def _check_ranks(read: Sequence[Schedule]) -> None:
             other = of_rank.setdefault(rank, each)
             if other is not each:
                 raise DataError(
-                    f"{other.path.name} and {each.path.name} both have rank {rank}: they are of "
+                    f"{other.path.name} and {each.path.name} both have rank {rank}: they belong to "
                     f"different jobs; open one: {each.path}"
                 )
 
@@ -151,7 +151,7 @@ def _begins(read: Sequence[Schedule]) -> dict[int, int]:
     if at > _MAX_SPAN_NS:
         raise DataError(
             f"{read[0].path}: its {len(begins):,} steps take {at / 8.64e13:,.0f} days together, "
-            "as no run does; the dump is damaged or its times aren't in ms."
+            f"which no run does; the dump is damaged or its times aren't in ms."
         )
     return begins
 

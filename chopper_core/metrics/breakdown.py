@@ -94,7 +94,7 @@ _part(
     "mfma_loss_ns",
     "MFMA loss",
     "Time at the nominal clock in which matrix kernels, run alone, did not use the matrix units: "
-    "cycles of the counter run less those of the executed FLOPs.",
+    "cycles of the counter run minus those of the executed FLOPs.",
 )
 _part(
     "vector_ns",
@@ -106,7 +106,7 @@ _part(
     "contention_ns",
     "contention",
     "Time in the trace beyond that of the counter run, both at the nominal clock: the cost of "
-    "running beside other work, communication above all. Below 0: the trace needed less.",
+    "running beside other work, mainly communication. Below 0: the trace needed less.",
 )
 _part(
     "frequency_ns",
@@ -168,7 +168,7 @@ def of_peak(scope: Scope) -> Values:
     missing=f"{_NO_FLOPS}, {_NO_PEAK}, or no telemetry of gfx_mhz at its times",
 )
 def of_peak_at_clock(scope: Scope) -> Values:
-    """As peak_pct, at the actual clock of the compute units instead of the nominal one:
+    """Like peak_pct, but at the actual clock of the compute units instead of the nominal one:
     peak_pct x nominal clock / gfx_mhz of the same kernels."""
     clock, covered = integral_of("gfx_mhz"), known_of("gfx_mhz")
     sums, count = scope.nodes.known_together((AT_PEAK, clock, covered))
@@ -198,10 +198,11 @@ def without_peak(scope: Scope) -> Values:
     "in the row (record_shapes=True)",
 )
 def tokens(scope: Scope) -> Values:
-    """Tokens that enter the model: of an inference step's batch, else by the shape of its
-    embedding's indices, else of the queries of its first layer's attention; counted at one
-    activity. Shapes count only where a language model reads them: not classes, features or
-    patches."""
+    """Tokens that enter the model: from an inference step's batch, else from the shape of its
+    embedding's indices, else from the queries of its first layer's attention; counted at
+    one activity. Shapes count only where a language model reads them: not classes, features or
+    patches.
+    """
     number, count = scope.nodes.known(TOKENS)
     return Values(np.rint(number).astype(np.int64), count == 0)
 

@@ -92,7 +92,7 @@ def _utilization(name: str, title: str, of: str, part: str) -> None:
         name,
         Unit.PERCENT,
         title,
-        f"Part of the CUs' cycles in which {of}: 100 x {_bracketed(part)} / (GPU cycles x CUs).",
+        f"Share of the CUs' cycles in which {of}: 100 x {_bracketed(part)} / (GPU cycles x CUs).",
         "rocprof-compute gfx942 panel 0200",
         part,
         CYCLES,
@@ -143,7 +143,8 @@ def _full(name: str, title: str, what: str, part: str, factor: float = 100.0) ->
         name,
         Unit.PERCENT,
         title,
-        f"Part of the CUs' cycles in which workgroups waited because {what}: {factor:g} x {part} / "
+        f"Share of the CUs' cycles in which workgroups waited because {what}: {factor:g} x {part} "
+        f"/ "
         "(GPU cycles x CUs).",
         "rocprof-compute gfx942 panel 0600",
         part,
@@ -158,7 +159,7 @@ def _command_processor(unit: str, what: str) -> None:
         f"{unit.lower()}_util_pct",
         Unit.PERCENT,
         f"{unit} %",
-        f"Part of the time in which {what} was busy: 100 x {busy} / ({busy} + {idle}).",
+        f"Share of the time in which {what} was busy: 100 x {busy} / ({busy} + {idle}).",
         "rocprof-compute gfx942 panel 0500",
         busy,
         f"{busy} + {idle}",
@@ -170,7 +171,7 @@ formula(
     "counter_mhz",
     Unit.MHZ,
     "count.MHz",
-    "Clock of the shaders in the counter run: GPU cycles (GRBM_GUI_ACTIVE / XCCs) / "
+    "Shader clock in the counter run: GPU cycles (GRBM_GUI_ACTIVE / XCCs) / "
     "duration; missing above 1.1 x the GPU's highest clock: in kernels of a few µs "
     "the counted cycles outlast the kernel.",
     "rocprof-compute gfx942 GRBM_GUI_ACTIVE_PER_XCD",
@@ -183,7 +184,7 @@ formula(
     "gpu_util_pct",
     Unit.PERCENT,
     "GPU %",
-    "Part of the cycles in which the GPU was active: 100 x GRBM_GUI_ACTIVE / GRBM_COUNT.",
+    "Share of the cycles in which the GPU was active: 100 x GRBM_GUI_ACTIVE / GRBM_COUNT.",
     "rocprof-compute gfx942 panel 0600; rocprofiler-sdk GPU_UTIL",
     CYCLES,
     "GRBM_COUNT",
@@ -237,7 +238,7 @@ formula(
     "mfma_util_pct",
     Unit.PERCENT,
     "MFMA %",
-    "Part of the cycles in which the matrix units were busy: 100 x SQ_VALU_MFMA_BUSY_CYCLES / "
+    "Share of the cycles in which the matrix units were busy: 100 x SQ_VALU_MFMA_BUSY_CYCLES / "
     "(GPU cycles x CUs x SIMDs).",
     "rocprof-compute gfx942 panel 0200; rocprofiler-sdk MfmaUtil",
     "SQ_VALU_MFMA_BUSY_CYCLES",
@@ -257,7 +258,8 @@ formula(
     "mfma_tflops",
     Unit.TFLOPS,
     "MFMA TF/s",
-    "Floating-point operations of the matrix units, of all types, per time: mfma_flop / duration.",
+    "Floating-point operations of the matrix units, of all types, per second: mfma_flop / "
+    "duration.",
     "rocprof-compute gfx942 panel 1100",
     _mfma_flop,
     TIME,
@@ -288,7 +290,7 @@ formula(
     "mfma_inst_cycles",
     Unit.CYCLES,
     "MFMA cyc.",
-    "Cycles of a matrix instruction, on average: SQ_VALU_MFMA_BUSY_CYCLES / SQ_INSTS_MFMA.",
+    "Mean cycles of a matrix instruction: SQ_VALU_MFMA_BUSY_CYCLES / SQ_INSTS_MFMA.",
     "rocprof-compute gfx942 panel 1100",
     "SQ_VALU_MFMA_BUSY_CYCLES",
     "SQ_INSTS_MFMA",
@@ -322,7 +324,7 @@ formula(
     "valu_threads",
     Unit.THREADS,
     "VALU thr.",
-    "Active threads of a vector instruction, of 64, on average: SQ_THREAD_CYCLES_VALU / "
+    "Mean number of active threads of a vector instruction, of 64: SQ_THREAD_CYCLES_VALU / "
     "SQ_ACTIVE_INST_VALU.",
     "rocprof-compute gfx942 panel 0200; rocprofiler-sdk VALUUtilization",
     "SQ_THREAD_CYCLES_VALU",
@@ -341,8 +343,8 @@ formula(
     "ipc_issued",
     Unit.NONE,
     "IPC issued",
-    "Instructions per cycle in which any was issued: VALU + VMEM + SALU + SMEM + branches + "
-    "messages + skipped ones + LDS / SQ_ACTIVE_INST_ANY.",
+    "Instructions per cycle in which any was issued: (VALU + VMEM + SALU + SMEM + branches + "
+    "messages + skipped ones + LDS) / SQ_ACTIVE_INST_ANY.",
     "rocprof-compute gfx942 panel 1100",
     "SQ_INSTS_VALU + SQ_INSTS_VMEM + SQ_INSTS_SALU + SQ_INSTS_SMEM + SQ_INSTS_BRANCH + "
     "SQ_INSTS_SENDMSG + SQ_INSTS_VSKIPPED + SQ_INSTS_LDS",
@@ -366,13 +368,13 @@ _cycles_of_a_wave("wave_issue_wait_cycles", "issue wait", "waited to issue", "SQ
 _blocked(
     "not_scheduled_pct",
     "not sched.",
-    "Part of the cycles in which the workgroup manager could not place a workgroup",
+    "Share of the cycles in which the workgroup manager could not place a workgroup",
     "SPI_RA_REQ_NO_ALLOC_CSN",
 )
 _blocked(
     "pipe_stall_pct",
     "pipe stall",
-    "Part of the cycles in which a scheduler pipe stalled for resources",
+    "Share of the cycles in which a scheduler pipe stalled for resources",
     "SPI_RA_RES_STALL_CSN",
 )
 _full("vgpr_full_pct", "VGPR full", "VGPRs were too few", "SPI_RA_VGPR_SIMD_FULL_CSN")

@@ -33,7 +33,7 @@ def _scalar_hits(name: str, title: str, what: str, cache: str) -> None:
         name,
         Unit.PERCENT,
         title,
-        f"Part of the requests to the {what} that hit: 100 x {hits} / (hits + misses + misses of "
+        f"Share of the requests to the {what} that hit: 100 x {hits} / (hits + misses + misses of "
         "lines already on their way).",
         _SQC_HITS,
         hits,
@@ -80,7 +80,7 @@ def _latency(way: str, short: str, request: str) -> None:
         f"fabric_{way}_latency_cycles",
         Unit.CYCLES,
         f"fab.{short} lat",
-        f"Cycles of the L2 caches' {way}s over the fabric, on average: {request}_LEVEL_sum / "
+        f"Cycles of the L2 caches' {way}s over the fabric, mean: {request}_LEVEL_sum / "
         f"{request}_sum.",
         "rocprof-compute gfx942 panel 0200",
         f"{request}_LEVEL_sum",
@@ -102,7 +102,7 @@ formula(
     "lds_util_pct",
     Unit.PERCENT,
     "LDS %",
-    "Part of the cycles in which the LDS worked: 100 x SQ_LDS_IDX_ACTIVE / (GPU cycles x CUs).",
+    "Share of the cycles in which the LDS worked: 100 x SQ_LDS_IDX_ACTIVE / (GPU cycles x CUs).",
     "rocprof-compute gfx942 panel 1200",
     "SQ_LDS_IDX_ACTIVE",
     CYCLES,
@@ -112,7 +112,7 @@ formula(
     "lds_conflict_pct",
     Unit.PERCENT,
     "LDS conf.%",
-    "Conflict cycles per access in % of the worst case of 32: 100 / 32 x SQ_LDS_BANK_CONFLICT "
+    "Conflict cycles per access in % of the worst case, 32: 100 / 32 x SQ_LDS_BANK_CONFLICT "
     "/ (SQ_LDS_IDX_ACTIVE - SQ_LDS_BANK_CONFLICT).",
     "rocprof-compute gfx942 panel 1200",
     "3.125 SQ_LDS_BANK_CONFLICT",
@@ -122,7 +122,7 @@ formula(
     "lds_conflict_stall_pct",
     Unit.PERCENT,
     "LDS stall%",
-    "Part of the cycles in which the LDS was stalled by bank conflicts: 100 x "
+    "Share of the cycles in which the LDS was stalled by bank conflicts: 100 x "
     "SQ_LDS_BANK_CONFLICT / (GPU cycles x CUs).",
     "rocprofiler-sdk LDSBankConflict",
     "SQ_LDS_BANK_CONFLICT",
@@ -133,7 +133,7 @@ formula(
     "lds_latency_cycles",
     Unit.CYCLES,
     "LDS lat.",
-    "Cycles of an LDS instruction, on average: SQ_INST_LEVEL_LDS accumulated over the cycles / "
+    "Mean cycles of an LDS instruction: SQ_INST_LEVEL_LDS accumulated over the cycles / "
     "SQ_INSTS_LDS.",
     "rocprof-compute gfx942 panel 1200; rocprofiler-sdk LdsLatency",
     "SQ_INST_LEVEL_LDS_ACCUM",
@@ -144,7 +144,7 @@ formula(
     "vmem_latency_cycles",
     Unit.CYCLES,
     "VMEM lat.",
-    "Cycles of a vector memory instruction, on average: SQ_INST_LEVEL_VMEM accumulated over "
+    "Mean cycles of a vector memory instruction: SQ_INST_LEVEL_VMEM accumulated over "
     "the cycles / SQ_INSTS_VMEM.",
     "rocprof-compute gfx942 panel 1100",
     "SQ_INST_LEVEL_VMEM_ACCUM",
@@ -154,7 +154,7 @@ formula(
     "ta_busy_pct",
     Unit.PERCENT,
     "TA %",
-    "Part of the cycles in which the address units were busy: 100 x TA_TA_BUSY_sum / (GPU "
+    "Share of the cycles in which the address units were busy: 100 x TA_TA_BUSY_sum / (GPU "
     "cycles x CUs).",
     "rocprof-compute gfx942 panel 1500",
     "TA_TA_BUSY_sum",
@@ -165,7 +165,7 @@ formula(
     "vl1d_hit_pct",
     Unit.PERCENT,
     "vL1D hit%",
-    "Part of the vector L1 caches' accesses that needed no request to the L2 cache: 100 - 100 "
+    "Share of the vector L1 caches' accesses that needed no request to the L2 cache: 100 - 100 "
     "x requests to L2 / TCP_TOTAL_CACHE_ACCESSES_sum.",
     "rocprof-compute gfx942 panel 0200",
     " - ".join(("TCP_TOTAL_CACHE_ACCESSES_sum", "TCP_TCC_READ_REQ_sum", *_TO_L2_WITHOUT_READS)),
@@ -211,7 +211,7 @@ formula(
     "vl1d_data_stall_pct",
     Unit.PERCENT,
     "vL1D stall",
-    "Part of the vector L1 caches' cycles in which they waited for data from L2: 100 x "
+    "Share of the vector L1 caches' cycles in which they waited for data from L2: 100 x "
     "TCP_PENDING_STALL_CYCLES_sum / TCP_GATE_EN1_sum.",
     "rocprof-compute gfx942 panel 1600",
     "TCP_PENDING_STALL_CYCLES_sum",
@@ -223,8 +223,8 @@ formula(
     "sl1d_l2_peak_pct",
     Unit.PERCENT,
     "sL1D-L2 %",
-    "Requests of the scalar L1 data caches to L2 in % of two per cycle and cache at the "
-    "published clock, over the duration.",
+    "Requests from the scalar L1 data caches to L2 over the duration, in % of two per cycle and "
+    "cache at the published clock.",
     "rocprof-compute gfx942 panel 1400",
     "SQC_TC_DATA_READ_REQ + SQC_TC_DATA_WRITE_REQ + SQC_TC_DATA_ATOMIC_REQ",
     TIME,
@@ -236,7 +236,7 @@ formula(
     "l2_hit_pct",
     Unit.PERCENT,
     "L2 hit%",
-    "Part of the L2 caches' requests that hit: 100 x TCC_HIT_sum / (TCC_HIT_sum + TCC_MISS_sum).",
+    "Share of the L2 caches' requests that hit: 100 x TCC_HIT_sum / (TCC_HIT_sum + TCC_MISS_sum).",
     "rocprof-compute gfx942 panel 0200",
     "TCC_HIT_sum",
     "TCC_HIT_sum + TCC_MISS_sum",
@@ -255,7 +255,7 @@ formula(
     "l2_util_pct",
     Unit.PERCENT,
     "L2 %",
-    "Part of the cycles in which the L2 caches' channels were busy: 100 x TCC_BUSY_sum / (GPU "
+    "Share of the cycles in which the L2 caches' channels were busy: 100 x TCC_BUSY_sum / (GPU "
     "cycles x channels).",
     "rocprof-compute gfx942 panel 1700",
     "TCC_BUSY_sum",
@@ -282,7 +282,7 @@ formula(
     "hbm_read_pct",
     Unit.PERCENT,
     "HBM rd%",
-    "Part of the reads over the fabric that went to the GPU's own memory: 100 x "
+    "Share of the reads over the fabric that went to the GPU's own memory: 100 x "
     "TCC_EA0_RDREQ_DRAM_sum / TCC_EA0_RDREQ_sum.",
     "rocprof-compute gfx942 panel 1700",
     "TCC_EA0_RDREQ_DRAM_sum",
@@ -293,7 +293,7 @@ formula(
     "remote_read_pct",
     Unit.PERCENT,
     "remote rd%",
-    "Part of the reads over the fabric that went elsewhere: 100 x (TCC_EA0_RDREQ_sum - "
+    "Share of the reads over the fabric that went elsewhere: 100 x (TCC_EA0_RDREQ_sum - "
     "TCC_EA0_RDREQ_DRAM_sum) / TCC_EA0_RDREQ_sum, not below 0.",
     "rocprof-compute gfx942 panel 1700",
     "TCC_EA0_RDREQ_sum - TCC_EA0_RDREQ_DRAM_sum",

@@ -19,21 +19,24 @@ def _largest(scope: Scope, column: str) -> Values:
 
 @_memory(PEAK_BYTES, title="peak mem", reduces=Reduces.MAX)
 def peak(scope: Scope) -> Values:
-    """The most bytes that the framework had allocated on a GPU up to the launch of an activity of
-    the row, since the launch before it."""
+    """The most bytes that the framework had allocated on a GPU between the launch of an activity
+    of the row and the launch before it.
+    """
     return _largest(scope, PEAK_BYTES)
 
 
 @_memory(ALLOC_BYTES, title="alloc")
 def alloc(scope: Scope) -> Values:
-    """Bytes allocated for the row's activities, whatever was released again: each allocation is
-    for the next activity that its thread launches."""
+    """Bytes allocated for the row's activities, released or not: each allocation counts for the
+    next activity that its thread launches.
+    """
     sums, known = scope.nodes.known(ALLOC_BYTES)
     return Values(sums, known == 0)
 
 
 @_memory(FRAGMENTATION_BYTES, title="fragm.", reduces=Reduces.MAX)
 def fragmentation(scope: Scope) -> Values:
-    """The most bytes that the framework's allocator held of a GPU without having allocated them
-    (reserved - allocated), at the same moments as peak_bytes."""
+    """The most bytes that the framework's allocator reserved on a GPU without having allocated
+    them (reserved - allocated), at the same moments as peak_bytes.
+    """
     return _largest(scope, FRAGMENTATION_BYTES)

@@ -98,14 +98,19 @@ def _part_mean(scope: Scope, name: str) -> Values:
 
 _mean("gfx_mhz", Unit.MHZ, "gfx MHz", "Clock of the compute units")
 _mean(
-    "gfx_util_pct", Unit.PERCENT, "util %", "Utilization of the compute units, as the driver has it"
+    "gfx_util_pct",
+    Unit.PERCENT,
+    "util %",
+    "Utilization of the compute units, as reported by the driver",
 )
 _mean("power_w", Unit.WATTS, "power W", "Power of the socket")
 _mean("hotspot_c", Unit.CELSIUS, "hot °C", "Temperature of the hottest spot")
 _mean("mem_mhz", Unit.MHZ, "mem MHz", "Clock of the memory")
 _mean("mem_c", Unit.CELSIUS, "mem °C", "Temperature of the memory")
 _mean("edge_c", Unit.CELSIUS, "edge °C", "Temperature at the edge of the die")
-_mean("mem_util_pct", Unit.PERCENT, "mem util", "Utilization of the memory, as the driver has it")
+_mean(
+    "mem_util_pct", Unit.PERCENT, "mem util", "Utilization of the memory, as reported by the driver"
+)
 _mean(
     "throttle_pct", Unit.PERCENT, "throttle", "Share of time under the driver's strongest limiter"
 )

@@ -195,7 +195,7 @@ def relative_of(metric: Metric) -> Metric:
         unit=Unit.PERCENT,
         title="Δ %",
         reduces=Reduces.RATIO,
-        definition=f"The difference of {metric.title} in % of the baseline's.",
+        definition=f"The difference in {metric.title}, in % of the baseline's.",
     )
 
 

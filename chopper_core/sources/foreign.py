@@ -208,13 +208,13 @@ def _text(head: FileHead) -> str:
     first = next((cells for cells in head.rows if any(cells)), [])
     line = next((line.strip() for line in head.lines if line.strip()), "")
     if len(first) > 1 and _NUMBERS.fullmatch(line):
-        return "has no headings: nothing tells what its numbers are"
+        return "has no headings that say what its numbers are"
     table = [each for each in head.lines[:HEADING_LINES] if each.strip() and each[0] != "#"][:2]
     for mark, name in _DELIMITERS.items():
         if len(table) > 1 and table[0].count(mark) == table[1].count(mark) > 1:
             shown = ", ".join(map(_shortened, table[0].split(mark)[:_MAX_KEYS]))
             return (
-                f"is a table with {name} between its cells ({shown} …); write it with commas, and "
+                f"is a table separated by {name} ({shown} …); write it with commas, and "
                 "numbers with points"
             )
     if len(first) > 1 and len(head.rows) > 1 and len(head.rows[1]) == len(first):

@@ -26,7 +26,7 @@ def to_list(value: object) -> list[Any]:
     if isinstance(value, np.ndarray):
         numbers: list[Any] = value.tolist()
         return numbers
-    raise NotImplementedError(f"{type(value).__name__} is no array")
+    raise NotImplementedError(f"{type(value).__name__} is not an array")
 
 
 def from_list(kind: Any, numbers: list[Any]) -> AnyArray:

@@ -46,7 +46,7 @@ ACTIVE: Final = column(
     "active_cpus",
     "",
     "active",
-    f"Logical processors above the level (of=above:PERCENT, 0 at first), mean. {_SINCE}",
+    f"Logical processors above the level (of=above:PERCENT, 0 by default), mean. {_SINCE}",
     source="CPU samples",
     missing_because="no sample in the row's time",
 )
@@ -62,8 +62,8 @@ WORK: Final = column(
     "cpu_work",
     "",
     "work",
-    "Sum of the processors' shares of time, mean over the samples: the number that would do the "
-    "work at 100 %; the original's C_min.",
+    "Sum of the processors' shares of time, mean over the samples: the number of processors that, "
+    "fully loaded, would do the same work; the original's C_min.",
     source="CPU samples; UnaryLab/chopper cpu_active_cores.py",
     missing_because=ACTIVE.missing_because,
 )

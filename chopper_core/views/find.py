@@ -43,7 +43,7 @@ def find(run: Run, view: View, text: str, limit: int = 200) -> Found:
     """Nodes of the run, in the order of a view, whose name matches `text`: terms as in a filter,
     regular expressions."""
     if not text.strip():
-        raise UsageError("find needs a part of a name or a regular expression")
+        raise UsageError("find needs part of a name, or a regular expression")
     tree, order = run.tree_of(replace(view, path=())), view.order
     hits: list[Hit] = []
     names = nodes = 0

@@ -50,7 +50,7 @@ _GAP: Final = ""
 """The label of the empty cells between nodes."""
 _NO_LAYOUT: Final = (
     "the ranks have no coordinates: neither the traces' process groups nor --parallel tp=2,pp=4 "
-    "say them; columns are the ranks of a node"
+    "gives them; columns are the ranks of a node"
 )
 
 NODE: Final = column("node", "", "node", "The host of the rank; else its number by devices.")
@@ -200,7 +200,7 @@ def _difference(figure: Metric) -> Metric:
         f"{figure.name}_beyond_node",
         figure.unit,
         "Δ node",
-        f"{figure.name} less the mean of the GPUs of its node.",
+        f"{figure.name} minus the mean of the GPUs of its node.",
         missing_because="the GPU's node is unknown",
         signed=True,
     )

@@ -215,7 +215,7 @@ def _difference(figure: Metric) -> Metric:
         f"apart_{figure.name}",
         figure.unit,
         "max Δ",
-        f"{figure.name} at apart_at, less the median of the other GPUs.",
+        f"{figure.name} at apart_at, minus the median of the other GPUs.",
         missing_because=_APART_PCT.missing_because,
         signed=True,
     )

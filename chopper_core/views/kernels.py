@@ -61,7 +61,7 @@ SHARE: Final = column(
 )
 MEAN: Final = column("mean_ns", "ns", "mean", "Mean duration of one activity.")
 MEDIAN: Final = column("median_ns", "ns", "median", "Median duration of one activity.")
-P95: Final = column("p95_ns", "ns", "p95", "The duration that 95 % of the activities don't exceed.")
+P95: Final = column("p95_ns", "ns", "p95", "95th percentile of the activities' durations.")
 LEAST: Final = column("min_ns", "ns", "min", "The shortest activity.")
 LONGEST: Final = column("max_ns", "ns", "max", "The longest activity.")
 

@@ -59,12 +59,12 @@ GROWTH: Final = column(
     "growth_bytes",
     "B",
     "growth",
-    "Bytes allocated in the row less bytes released in it, whoever allocated those.",
+    "Bytes allocated in the row minus bytes released in it, wherever those were allocated.",
     reduces="sum",
     signed=True,
 )
 ALLOCATIONS: Final = column(
-    "allocations", "", "allocs", "Allocations in the row, whatever was released again.",
+    "allocations", "", "allocs", "Allocations in the row, released or not.",
     reduces="sum",
 )  # fmt: skip
 RELEASES: Final = column("releases", "", "releases", "Releases in the row.", reduces="sum")

@@ -243,7 +243,7 @@ def _notes(run: Run, kernels: Groups, whole: TimeParts) -> tuple[str, ...]:
     elif (share := without_flops(kernels)) > _NOTED_PCT:
         notes.append(
             f"{share:.1f} % of the time of matrix kernels has unknown FLOPs or an unknown peak: "
-            "the theoretical time is too short, the lost time too long by theirs"
+            f"their share makes the theoretical time too short and the lost time too long"
         )
     if not counted:
         notes.append(

@@ -107,14 +107,14 @@ COSINE: Final = column(
 MEDIAN: Final = column(
     "median_overlap_pct", "%", "median", "Median overlap of the row's instances."
 )
-P5: Final = column("p5_overlap_pct", "%", "p5", "5 % of the instances have less overlap.")
-P95: Final = column("p95_overlap_pct", "%", "p95", "95 % of the instances have less overlap.")
+P5: Final = column("p5_overlap_pct", "%", "p5", "5th percentile of the instances' overlap.")
+P95: Final = column("p95_overlap_pct", "%", "p95", "95th percentile of the instances' overlap.")
 INSTANCES: Final = column(
     "instances",
     "",
     "instances",
     "Instances of operations: what an operation computes in one layer, phase and iteration on one "
-    "GPU; in each micro-step anew.",
+    "GPU, counted again in each micro-step.",
     reduces="sum",
 )
 TIME: Final = column(

@@ -38,7 +38,7 @@ from chopper_core.views.spec import ViewResult, ViewSpec, any_level
 SPEC: Final = ViewSpec(
     name="roofline",
     title="Roofline",
-    question="How near the roof of its type or of the memory does each shape come?",
+    question="How close does each shape come to its roof, of compute or memory?",
     by=any_level("shape", "operation", "phase", "layer", but=("iteration", "kernel")),
 )
 SHARE: Final = column(
@@ -187,7 +187,7 @@ def _sentence(columns: dict[str, Values], row: int, label: str) -> str:
 def _headline(whole: dict[str, Values], total_ns: int) -> str:
     rate, peak = whole["model_tflops"].at(0), whole["peak_pct"].at(0)
     if rate is None:
-        return f"no activity of {time_text(total_ns)} kernel time has modelled FLOPs"
+        return f"none of the {time_text(total_ns)} of kernel time has modelled FLOPs"
     of_peak = "" if peak is None else f", {peak:.1f} % of the peak of their types"
     roof = whole[OF_MODEL_ROOF.name].at(0)
     of_roof = "" if roof is None else f", {roof:.1f} % of the roof over them"

@@ -63,8 +63,7 @@ async def view(screen: Explorer, argument: str) -> None:
 
 @action(ASK, title="Split the view by", takes="WORD")
 async def by(screen: Explorer, argument: str) -> None:
-    """Choose what the rows of a view are: kernels by name, class or operation, for instance; the
-    same as p."""
+    """Choose the rows of a view, such as kernels by name, class or operation; the same as p."""
     name = screen.view.name
     choices = splits_of(screen.run, view_spec(name)) if name else ()
     if not choices:
@@ -80,8 +79,9 @@ async def by(screen: Explorer, argument: str) -> None:
 
 @action(ASK, title="Figure of the view", takes="METRIC|…|all")
 async def of(screen: Explorer, argument: str) -> None:
-    """Choose the figure of a view, where it has one: a metric, as m; a collective; the tokens.
-    `all` clears the choice."""
+    """Choose the figure of a view: a metric (as m does), a collective, or the tokens. `all` clears
+    the choice.
+    """
     known = view_spec(screen.view.name) if screen.view.name else None
     if known is None or not known.of:
         raise UsageError("this view has no selectable figure")
@@ -102,7 +102,9 @@ async def of(screen: Explorer, argument: str) -> None:
 
 @action(ASK, "W", title="Why", hint="why")
 async def why(screen: Explorer, _: str) -> None:
-    """Show why the row's GPU is late, or else the straggler: each cause leads to its evidence."""
+    """Explain why the row's GPU, or else the straggler, is late: each cause leads to its
+    evidence.
+    """
     from chopper_core.views.overview.evidence import causes_of
 
     refuse_of_set(screen)

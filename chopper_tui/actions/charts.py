@@ -47,7 +47,7 @@ def cell_right(screen: Explorer, _: str) -> None:
 
 @_heat("enter", title="Enter the cell", hint="in")
 async def open_cell(screen: Explorer, _: str) -> None:
-    """Heat map: go to what the GPU has at the column of the cursor."""
+    """Heat map: go to the cell under the cursor: its GPU, at its column."""
     heat = _map_of(screen)
     label = screen.table.label
     if heat.opens is None or label not in heat.labels:
@@ -148,7 +148,7 @@ _icicle = partial(action, WALK, view="icicle")
 
 @_icicle("left", "h", title="Block to the left", hint="block")
 def block_left(screen: Explorer, _: str) -> None:
-    """Icicle: move the cursor to the block before, on the same level."""
+    """Icicle: move the cursor to the previous block of the level."""
     _step_block(screen, -1)
 
 
@@ -160,7 +160,7 @@ def block_right(screen: Explorer, _: str) -> None:
 
 @_icicle("down", "j", title="Level below", hint="level")
 def block_down(screen: Explorer, _: str) -> None:
-    """Icicle: move the cursor to the largest block in the cursor's."""
+    """Icicle: move the cursor to the largest child block."""
     icicle = _icicle_of(screen)
     depth, block = screen.cell
     if depth + 1 >= len(icicle.rows):
@@ -173,7 +173,7 @@ def block_down(screen: Explorer, _: str) -> None:
 
 @_icicle("up", "k", title="Level above")
 def block_up(screen: Explorer, _: str) -> None:
-    """Icicle: move the cursor to the block that holds the cursor's."""
+    """Icicle: move the cursor to the parent block."""
     icicle = _icicle_of(screen)
     depth, block = screen.cell
     if not depth:
@@ -183,7 +183,7 @@ def block_up(screen: Explorer, _: str) -> None:
 
 @_icicle("enter", title="Enter the block", hint="in")
 async def open_block(screen: Explorer, _: str) -> None:
-    """Icicle: show the icicle of the cursor's block alone; a kernel opens in the tree."""
+    """Icicle: show only the block under the cursor; a kernel opens in the tree."""
     view = _icicle_of(screen).opens(*screen.cell)
     before = screen.here
     await screen.go(screen.trail_to(replace(view, run=screen.view.run)))

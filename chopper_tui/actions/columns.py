@@ -24,13 +24,13 @@ DEFAULT: Final = "default"
 
 @action(TABLE, ">", title="Columns to the right")
 def right(screen: Explorer, _: str) -> None:
-    """Show further columns: the table moves sideways, and its names stay."""
+    """Scroll the columns to the right; the names stay."""
     screen.table.scroll_columns(1)
 
 
 @action(TABLE, "<", title="Columns to the left")
 def left(screen: Explorer, _: str) -> None:
-    """Show the columns before again."""
+    """Scroll the columns back to the left."""
     screen.table.scroll_columns(-1)
 
 

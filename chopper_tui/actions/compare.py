@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
 @action(COMPARE, "b", title="Baseline", takes="[PATH]")
 async def baseline(screen: Explorer, argument: str) -> None:
-    """Set the scope, or the path given, as baseline; press again to clear. Of runs: figures are
-    divided by the row's, or those of the run given."""
+    """Set the scope, or the path given, as baseline; press again to clear. In a table of runs:
+    divide figures by the row's, or by the given run's.
+    """
     if isinstance(screen.run, RunSet):
         await normalise(screen, argument)
         return
@@ -62,8 +63,10 @@ def unmark(screen: Explorer, _: str) -> None:
 @action(COMPARE, "=", title="Compare the marked rows", hint="cmp")
 async def compare(screen: Explorer, _: str) -> None:
     """Compare two marked rows, or a marked row and the cursor's: the first is the baseline of the
-    second. More than two are shown alone in their table. Of runs, without a mark: figures are
-    divided by the row's; again: by the best of the group; again: no more."""
+    second. More than two are shown alone in their table. In a table of runs
+    without marks: divide figures by the row's; press again for the best of the group, and again
+    to stop.
+    """
     if isinstance(screen.run, RunSet):
         await compare_runs(screen)
         return

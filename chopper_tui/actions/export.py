@@ -42,8 +42,9 @@ async def copy_view(screen: Explorer, _: str) -> None:
 
 @action(EXPORT, "B", title="Copy a benchmark", takes="[hipblaslt|torch]")
 async def bench(screen: Explorer, argument: str) -> None:
-    """Copy the command that runs the row's shape alone, with hipblaslt-bench where it can, else
-    with PyTorch: in the views roofline and kernels by shape."""
+    """In the views roofline and kernels by shape: copy a command that runs the row's shape alone,
+    with hipblaslt-bench where possible, else with PyTorch.
+    """
     row = screen.table.cursor
     line = await run_in_thread(benchmark_line, screen.run, screen.frame, row, argument)
     _copy(screen, line, f"the benchmark of {screen.frame.labels[row]}")
@@ -51,16 +52,18 @@ async def bench(screen: Explorer, argument: str) -> None:
 
 @action(EXPORT, title="Copy for an issue")
 async def issue(screen: Explorer, _: str) -> None:
-    """Copy what an issue needs as one markdown text: the run's speed, the findings, this table,
-    the sources, and the addresses that show them."""
+    """Copy a report for an issue as markdown: the run's speed, the findings, this table, the
+    sources, and the addresses that show them.
+    """
     refuse_of_set(screen)
     _copy(screen, await run_in_thread(issue_text, screen.run, screen.frame), "the text")
 
 
 @action(EXPORT, "P", title="Snapshot", takes="[text|md|csv|json|svg] [PATH]", hint="snap")
 async def snapshot(screen: Explorer, argument: str) -> None:
-    """Write the whole filtered table to a new file and show its name; as text it has the key
-    figures and the chart."""
+    """Write the whole filtered table to a new file and show its name; text includes the key
+    figures and the chart.
+    """
     picture = screen.app.export_screenshot() if is_picture(argument) else ""
     path = await run_in_thread(write_snapshot, screen.run, screen.frame, argument, picture)
     screen.say(f"wrote {path}")

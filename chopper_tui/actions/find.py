@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @action(FIND, "f", title="Find a name anywhere", takes="TEXT", while_busy=True)
 def find(screen: Explorer, argument: str) -> Awaitable[None] | None:
-    """List where operations and kernels of the run match (terms as in a filter); Enter goes there.
+    """Find operations and kernels anywhere in the run (terms as in a filter); Enter goes to one.
     In the timeline the cursor goes to the next match; n and N repeat the search."""
     if not argument:
         open_command(screen, "find ")

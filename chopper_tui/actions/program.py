@@ -79,8 +79,7 @@ def help_(screen: Explorer, _: str) -> None:
 
 @action(CHOPPER, title="Theme", takes="dark|light|contrast|ansi")
 def theme(screen: Explorer, argument: str) -> None:
-    """Choose colours: for a dark or a light terminal, of high contrast, or the terminal's own
-    16."""
+    """Choose the colours: for a dark or light terminal, high contrast, or the terminal's own 16."""
     from chopper_tui.draw.theme import THEMES
 
     if argument and argument not in THEMES:
@@ -121,7 +120,7 @@ def suspend(screen: Explorer, _: str) -> None:
 
 @action(CHOPPER, "q", "ctrl+c", title="Quit", hint="quit", while_busy=True)
 def quit_(screen: Explorer, _: str) -> None:
-    """Leave Chopper."""
+    """Quit Chopper."""
     screen.app.exit()
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def refuse_of_set(screen: Explorer) -> None:
     """Raise UsageError where a set of runs is on the screen."""
     if isinstance(screen.run, RunSet):
-        raise UsageError("this is of one run; Enter opens the run under the cursor")
+        raise UsageError("this needs a single run; Enter opens the run under the cursor")
 
 
 async def enter_run(screen: Explorer, target: View) -> None:
@@ -144,7 +144,7 @@ async def view_of_set(screen: Explorer, argument: str) -> None:
     if name == INFO:
         refuse_of_set(screen)
     if name == "0":
-        raise UsageError("this view is of one run; Enter opens the run under the cursor")
+        raise UsageError("this view shows a single run; Enter opens the run under the cursor")
     if name == "compare":
         await compare_runs(screen)
         return

@@ -231,8 +231,7 @@ async def stat(screen: Explorer, argument: str) -> None:
 
 @action(TABLE, "t", verb="cut", title="Truncated iterations")
 async def truncated(screen: Explorer, _: str) -> None:
-    """Take iterations that the profiling window cuts into the figures; press again to leave them
-    out."""
+    """Include truncated iterations in the figures; press again to leave them out."""
     if not screen.run.cut_iterations:
         raise UsageError("no iteration of this run is truncated by the profiling window")
     await screen.go(with_cut(screen.here, not screen.view.cut))
@@ -317,7 +316,7 @@ async def metric(screen: Explorer, argument: str) -> None:
 
 @action(TABLE, "M", title="Next signal")
 async def next_metric(screen: Explorer, _: str) -> None:
-    """Chart the next signal, or the next chart of a view; after the last comes the first."""
+    """Show the next signal in the chart, or the view's next chart; after the last, the first."""
     if screen.view.name and screen.lanes is None:
         screen.next_picture()
     else:

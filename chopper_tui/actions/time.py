@@ -112,8 +112,9 @@ async def next_activity(screen: Explorer, _: str) -> None:
 
 @_timeline("v", title="Measure from here", takes="[FROM TO]", hint="measure")
 async def measure(screen: Explorer, argument: str) -> None:
-    """Timeline: measure from the cursor's time to where it goes; press again to clear. Two times
-    measure between them; so does the mouse, dragged."""
+    """Timeline: measure from here to wherever the cursor moves; press again to clear. Two times
+    measure between them, as does dragging the mouse.
+    """
     seen = interval(screen)
     if argument:
         begin, _, end = argument.partition(" ")
@@ -159,33 +160,35 @@ async def at(screen: Explorer, argument: str) -> None:
 
 @_chart("+", "w", title="Zoom in")
 async def chart_in(screen: Explorer, _: str) -> None:
-    """Show half the time in the chart of the tree, around the row under the cursor; in a view, its
-    picture twice as large: half the time, half the columns, or the shorter half of bars."""
+    """Zoom in: the tree's chart shows half the time, around the row under the cursor; a view's
+    chart half the time, half the columns, or the shorter half of the bars.
+    """
     await _zoom_chart(screen, _ZOOM)
 
 
 @_chart("-", "_", title="Zoom out")
 async def chart_out(screen: Explorer, _: str) -> None:
-    """Show twice the time in the chart of the tree, even beyond the scope, which is marked; in a
-    view, its picture half as large."""
+    """Zoom out: the tree's chart shows twice the time, even beyond the scope, which is marked; a
+    view's chart likewise, up to all of it.
+    """
     await _zoom_chart(screen, 1 / _ZOOM)
 
 
 @_chart("a", title="Pan left")
 async def chart_earlier(screen: Explorer, _: str) -> None:
-    """Move the chart of the tree, or the picture of a view, half its length to the left."""
+    """Move the chart half its length to the left."""
     await _pan_chart(screen, -_PAN)
 
 
 @_chart("d", title="Pan right")
 async def chart_later(screen: Explorer, _: str) -> None:
-    """Move the chart of the tree, or the picture of a view, half its length to the right."""
+    """Move the chart half its length to the right."""
     await _pan_chart(screen, _PAN)
 
 
 @_chart("Z", title="Whole picture")
 async def chart_whole(screen: Explorer, _: str) -> None:
-    """Show exactly the scope's time in the chart of the tree again; in a view its whole picture."""
+    """Show the whole chart again; in the tree, exactly the scope's time."""
     if screen.view.name:
         screen.look(WHOLE)
     else:
@@ -213,7 +216,7 @@ def _picture_of(screen: Explorer) -> Chart:
     """The whole picture of a view, the first that has a scale; raises UsageError without any."""
     charts = screen.frame.charts
     if not charts:
-        raise UsageError("this view has no picture to zoom")
+        raise UsageError("this view has no chart to zoom")
     first = min(screen.picture, len(charts) - 1)
     pictures = [*charts[first:], *charts[:first]]
     scaled = (each for each in pictures if drawing.drawer_of(each).max_zoom(each) is not None)

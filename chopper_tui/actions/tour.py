@@ -32,7 +32,7 @@ STOPS: Final = (
         "overview",
         "This is the run: its speed, one bar of what a step is made of, every GPU on one time "
         "axis, and the findings below, the costliest first. j and k move, Enter opens a "
-        "finding's evidence, esc comes back. W tells why a GPU is late.",
+        "finding's evidence, esc comes back. W explains why a GPU is late.",
         "overview",
     ),
     Stop(
@@ -45,15 +45,15 @@ STOPS: Final = (
     Stop(
         "shaping the table",
         "o sorts, / filters while you type (time>1ms, gpu:0-3), p splits by another level, C "
-        "chooses columns, m the signal of the chart. i shows all that is known of a row. + and "
+        "chooses columns, m the signal of the chart. i shows everything known about a row. + and "
         "- zoom the chart; ( and ) move the line below it.",
         "",
         2,
     ),
     Stop(
         "1 again: the icicle",
-        "All levels at once: width is time, colour a figure (m changes it). Arrows walk it, "
-        "Enter goes into a block.",
+        "All levels at once: width is time, colour a figure (m changes it). Arrow keys move, Enter "
+        "goes into a block.",
         "icicle",
         2,
     ),
@@ -66,8 +66,8 @@ STOPS: Final = (
     ),
     Stop(
         "4  overheads",
-        "Between the time that the hardware's peak allows and the time measured: each loss as a"
-        " step of the waterfall.",
+        "From the time at the hardware's peak to the time measured: each loss is a step of the "
+        "waterfall.",
         "overheads",
     ),
     Stop(
@@ -134,5 +134,5 @@ def _first_of(screen: Explorer, view: View) -> Sequence[str]:
     left_out = set(map(str, run.left_out(replace(view, path=(gpu,)))))
     whole = [label for label in iterations if label not in left_out]
     if not whole:
-        raise UsageError("this run has no iteration to show around in")
+        raise UsageError("this run has no iteration for the tour")
     return gpu, whole[0]

@@ -73,20 +73,21 @@ def last(screen: Explorer, _: str) -> None:
 
 @action(MOVE, "tab", title="Next part")
 def next_pane(screen: Explorer, _: str) -> None:
-    """Give the keys that move to the next part of the screen: the findings, or the detail at the
-    right, which then scrolls."""
+    """Move the focus to the next part of the screen: the findings, or the detail on the right,
+    which then scrolls.
+    """
     screen.next_pane()
 
 
-@action(MOVE, ")", title="More lines for pictures")
+@action(MOVE, ")", title="More lines for charts")
 async def more(screen: Explorer, _: str) -> None:
-    """Move the line between pictures and table down, in this view and in later sessions."""
+    """Move the divider between charts and table down, in this view and in later sessions."""
     await screen.move_split(2)
 
 
 @action(MOVE, "(", title="More lines for the table")
 async def less(screen: Explorer, _: str) -> None:
-    """Move the line between pictures and table up, in this view and in later sessions."""
+    """Move the divider between charts and table up, in this view and in later sessions."""
     await screen.move_split(-2)
 
 
@@ -130,8 +131,9 @@ async def _enter_evidence(screen: Explorer) -> None:
 
 @action(WALK, "escape", "left", "h", "backspace", title="Up to the parent", hint="up", cancels=True)
 async def up(screen: Explorer, _: str) -> None:
-    """Go up to the parent, with its cursor, sort, filter and scroll position; cancel a step that
-    takes long."""
+    """Go up to the parent, with its cursor, sort, filter and scroll position; cancel a slow
+    step.
+    """
     if isinstance(screen.run, RunSet):
         await leave_view(screen)
     elif screen.entries and _same_place(screen.entries[-1][0], screen.view):
@@ -232,8 +234,9 @@ async def _go_in_history(screen: Explorer, source: list[Trail], end: str) -> Non
 
 @action(WALK, "ctrl+g", title="Go to an address", takes="ADDRESS", while_busy=True)
 def go(screen: Explorer, argument: str) -> Awaitable[None] | None:
-    """Open an address, as snapshots print it; the key turns the breadcrumb into this view's
-    address, to edit: Tab completes, Enter goes there, Esc restores."""
+    """Open an address, as snapshots print it; the key lets you edit this view's address in the
+    breadcrumb: Tab completes, Enter goes there, Esc restores.
+    """
     if argument:
         return screen.go(_trail_at(screen, argument))
     text = screen.frame.address

@@ -114,7 +114,7 @@ def replay(options: Namespace) -> int:
                 os.environ["XDG_STATE_HOME"] = state
     write(done.screen)
     if done.crash is None:
-        tell(f"{done.inputs} inputs of {path} were repeated without a crash")
+        tell(f"{done.inputs} inputs of {path} were replayed without a crash")
         return 0
     debug.note_error(done.crash)
     tell(f"it crashes again, after {done.inputs} inputs: {summary(done.crash)}")

@@ -43,7 +43,7 @@ def add_options(parser: ArgumentParser) -> None:
         "--engine",
         choices=("processes", "dask"),
         default="processes",
-        help="what reads the ranks; default: processes",
+        help="how ranks are read; default: processes",
     )
     parser.add_argument(
         "--scheduler",

@@ -29,7 +29,7 @@ def add_explorer_options(parser: ArgumentParser) -> None:
     """Options of the explorer."""
     parser.add_argument("--no-mouse", action="store_true", help="leave the mouse to the terminal")
     parser.add_argument(
-        "--play", metavar="FILE", help='replay keys (per line a key, text "..." or :command)'
+        "--play", metavar="FILE", help='replay keys (a key, text "..." or :command per line)'
     )
     parser.add_argument(
         "--size", type=_size, default=(80, 24), metavar="WxH", help="screen size of --play"
@@ -69,7 +69,7 @@ def add_reading_options(parser: ArgumentParser) -> None:
         type=_usage(layout_text),
         default="",
         metavar="LAYOUT",
-        help="the layout of the baseline, if it has another than --parallel",
+        help="the layout of the baseline, if it differs from --parallel",
     )
     add_cache_options(parser)
 
@@ -96,7 +96,7 @@ def add_cache_options(parser: ArgumentParser) -> None:
         default=0,
         metavar="SIZE",
         help="memory that this process and its workers may allocate (500M, 2G), not counting "
-        "mapped files; default: that of the job",
+        "mapped files; default: the job's limit",
     )
 
 

@@ -224,19 +224,19 @@ def zoomed(lens: Lens, chart: Chart, factor: float) -> Lens:
     """The lens closer by a factor; raises UsageError where the chart can't be seen so."""
     most = drawer_of(chart).max_zoom(chart)
     if most is None:
-        raise UsageError("this picture has no scale to zoom")
+        raise UsageError("this chart has no scale to zoom")
     closer = min(max(lens.factor * factor, 1.0), most)
     if closer == lens.factor:
-        raise UsageError("maximum zoom" if factor > 1 else "this is the whole picture")
+        raise UsageError("maximum zoom" if factor > 1 else "this is the whole chart")
     return replace(lens, factor=closer)
 
 
 def panned(lens: Lens, chart: Chart, share: float) -> Lens:
     """The lens moved by a share of what is seen; raises UsageError at an end."""
     if not drawer_of(chart).can_pan:
-        raise UsageError("bars begin at zero: this picture can't be moved")
+        raise UsageError("bars begin at zero: this chart can't be moved")
     begin, end = lens.range
     moved = replace(lens, centre=(begin + end) / 2 + share / lens.factor)
     if moved.range == lens.range:
-        raise UsageError("this is the end of the picture")
+        raise UsageError("this is the end of the chart")
     return replace(moved, centre=sum(moved.range) / 2)

@@ -160,7 +160,7 @@ class ScreenParts(Charts):
         self.fit_parts()
         if self._arranged == before:
             self.splits[name] -= lines
-            raise UsageError("this line can't be moved further")
+            raise UsageError("the divider can't be moved further")
         if self.config.remember:
             await run_in_thread(save_splits, self.splits)
 

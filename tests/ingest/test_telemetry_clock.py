@@ -293,7 +293,7 @@ def test_of_several_zones_the_signals_tell_which() -> None:
 def test_local_time_that_no_zone_brings_to_the_run_is_not_placed() -> None:
     placement = in_local_time(2, (600_000, 650_000), period_ms=10)
     assert placement.offset_ns is None
-    assert placement.method == "in no time zone it covers the run"
+    assert placement.method == "it doesn't cover the run in any time zone"
 
 
 def in_local_time(hours: float, span_ms: Stretch, period_ms: float = 1) -> TelemetrySource:

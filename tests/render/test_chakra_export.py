@@ -249,7 +249,7 @@ MUTANTS: dict[str, tuple[Callable[[list[Node]], object], str]] = {
     "a group's name that is no number": (
         set_attribute("pg_name", "string", "tp0"),
         "made.0.et: node 2 (ncclDevKernel_Generic_1(ncclDevKernelArg) has the pg_name 'tp0', which "
-        "is no decimal number",
+        "is not a decimal number",
     ),
     "a signed 32-bit comm_type": (
         set_attribute("comm_type", "int32", 2),
@@ -353,11 +353,11 @@ def test_one_cause_gives_no_flood_of_sentences(out: Path) -> None:
         ),
         (
             lambda out: (out / GROUP_FILE).write_text('{"1": [0], "2": [2, 3]}'),
-            "rank 1 uses process group 1, of which it is no member",
+            "rank 1 uses process group 1, but is not a member of it",
         ),
         (
             lambda out: (out / GROUP_FILE).write_text("[1]"),
-            "comm_group.json is no JSON object of group numbers and lists of ranks",
+            "comm_group.json is not a JSON object of group numbers and lists of ranks",
         ),
     ],
 )  # fmt: skip

@@ -88,7 +88,7 @@ async def test_it_says_where_there_is_no_more() -> None:
         await at.press("c", "c", "+")
         assert "no chart shown" in at.status
         await at.press("c", "9", "+")
-        assert at.status == "this view has no picture to zoom"
+        assert at.status == "this view has no chart to zoom"
 
 
 async def test_pictures_of_views_are_zoomed_and_whole_again() -> None:
@@ -100,7 +100,7 @@ async def test_pictures_of_views_are_zoomed_and_whole_again() -> None:
         await at.press("Z")
         assert at.text() == whole
         await at.press("-")
-        assert at.status == "this is the whole picture"
+        assert at.status == "this is the whole chart"
 
 
 async def test_a_heat_map_is_zoomed_around_its_cursor() -> None:

@@ -408,7 +408,7 @@ def test_a_gpu_with_slower_kernels_at_the_same_clock() -> None:
     [
         (2_050, 450, None),
         (1_800, 690, None),
-        (1_800, 450, "14.3 % below nominal on the GPUs (1,800 vs 2,100 MHz), though compute takes"),
+        (1_800, 450, "14.3 % below nominal on the GPUs (1,800 vs 2,100 MHz), though compute draws"),
         (1_600, 690, "23.8 % below nominal on the GPUs (1,600 vs 2,100 MHz), about 20.0 %"),
     ],
 )

@@ -87,7 +87,7 @@ class EtFile:
                 ) from error
             self.nodes += 1
             if self.nodes > max(_FEW_NODES, self._source.size_bytes):
-                raise DataError(f"{self.path} holds more nodes than bytes, as no true trace does.")
+                raise DataError(f"{self.path} holds more nodes than bytes, as no real trace does.")
             yield node
 
     def _message(self) -> bytes | None:

@@ -147,7 +147,7 @@ class GraphBuilder:
         place = len(self._ids)
         if not (0 <= node.start_us < 2**52 and 0 <= node.duration_us < 2**52):
             raise DataError(
-                f"{self._path} has a node ({node.id}) whose time is no number of microseconds."
+                f"{self._path} has a node ({node.id}) whose time is not a number of microseconds."
             )
         self._ids.append(node.id)
         if _GROUPS in node.name:

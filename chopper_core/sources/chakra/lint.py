@@ -191,7 +191,7 @@ def _group_of(file: _File, node: Node, called: str) -> int | None:
     if name is None or name == "":
         return WORLD
     if not (isinstance(name, str) and name.isascii() and name.isdecimal()):
-        file.add("pg_name", f"{called} has the pg_name {name!r}, which is no decimal number")
+        file.add("pg_name", f"{called} has the pg_name {name!r}, which is not a decimal number")
         return None
     return int(name)
 
@@ -277,7 +277,7 @@ def _check_groups(files: Sequence[_File]) -> Iterator[str]:
             yield f"process group {group} is not in {GROUP_FILE}"
         for rank in using:
             if rank not in members:
-                yield f"rank {rank} uses process group {group}, of which it is no member"
+                yield f"rank {rank} uses process group {group}, but is not a member of it"
         there = [rank for rank in members if rank in by_rank]
         wrong = first_difference(there, [by_rank[rank].sequences.get(group, []) for rank in there])
         if wrong:
@@ -305,7 +305,7 @@ def _group_file(folder: Path) -> tuple[dict[int, list[int]], str]:
         found = json.loads(path.read_text(encoding="utf-8"))
         return {int(name): [int(rank) for rank in ranks] for name, ranks in found.items()}, ""
     except (OSError, ValueError, TypeError, AttributeError, RecursionError):
-        return {}, f"{GROUP_FILE} is no JSON object of group numbers and lists of ranks"
+        return {}, f"{GROUP_FILE} is not a JSON object of group numbers and lists of ranks"
 
 
 def step(kind: CommType, size: int | None) -> Step:

@@ -222,7 +222,7 @@ def match_notes(
             notes.append(
                 f"{pass_name(other)}: this or an earlier pass has only some dispatches of its "
                 f"execution (ids {_range(rows)}; here {_range(there)}), so the n-th occurrence of "
-                "a kernel may be other work."
+                "a kernel may be different work."
             )
     return notes
 
@@ -250,8 +250,8 @@ def grid_notes(other: DispatchRun, count: int) -> list[str]:
     if not count:
         return []
     return [
-        f"{pass_name(other)}: {count:,} dispatches have another grid than the same occurrence of "
-        "their kernel in earlier passes; they are not joined."
+        f"{pass_name(other)}: {count:,} dispatches have a different grid from the same occurrence "
+        f"of their kernel in earlier passes; they are not joined."
     ]
 
 
@@ -285,8 +285,8 @@ def _counts_notes(other: DispatchRun, rows: Dispatches, there: Dispatches) -> li
     if len(differs) > _MAX_NAMED_KERNELS:
         some += " …"
     return [
-        f"{pass_name(other)}: {len(differs):,} kernels ran another number of times than in earlier "
-        f"passes ({some}); they are matched from the first occurrence on."
+        f"{pass_name(other)}: {len(differs):,} kernels ran a different number of times than in "
+        f"earlier passes ({some}); they are matched from the first occurrence on."
     ]
 
 

@@ -167,7 +167,7 @@ def _why_not(path: Path) -> str:
         )
     metric = match["metric"].lower()
     if metric == "system_cpu_usage":
-        return "mixes the seconds of several states of a processor, which nothing tells apart"
+        return "mixes the seconds of several states of a processor, which can't be told apart"
     if told is None:
         return f"has no headings, and {metric!r} in its name isn't a known metric of CharLLM-PPT"
     if metric == "mem_util" and not _has_nvidia_files(path.parent):

@@ -254,7 +254,7 @@ def _effects(both: Sides, figure: Metric, ours: Values, base: Values) -> Columns
     size = (
         "from size",
         f"The part of the difference due to more or less {figure.name} per activity: the "
-        "difference less the part due to their number.",
+        f"difference minus the part due to their number.",
     )
     return [
         (

@@ -233,12 +233,12 @@ def _beside(view: View, baseline: Baseline) -> View:
     return replace(view, baseline=baseline, sort="", filter="", columns=())
 
 
-_BASE: Final = column("base_ns", "ns", "base time", "The time of what would be the baseline.")
+_BASE: Final = column("base_ns", "ns", "base time", "The time of this candidate baseline.")
 _DELTA: Final = column(
     "scope_ns_delta",
     "ns",
     "Δ time",
-    "The time of what would be compared less that of the baseline.",
+    "The time of the scope minus that of this candidate baseline.",
     signed=True,
 )
 

@@ -34,7 +34,7 @@ from chopper_core.views.spec import ViewResult, ViewSpec
 SPEC: Final = ViewSpec(
     name="determinism",
     title="Determinism",
-    question="How steady are clocks, power, durations; does the baseline differ beyond noise?",
+    question="How steady are clocks, power and durations? Does the baseline differ beyond noise?",
     by=("gpu", "figure"),
     compares=True,
     no_statistic="shows statistics over iterations already: how steady they are",

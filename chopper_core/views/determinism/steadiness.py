@@ -36,7 +36,7 @@ _QUARTILES: Final = (0.0, 0.25, 0.5, 0.75, 1.0)
 _STEPS: Final = "in the scope's complete iterations"
 _SAME: Final = (
     "of the same kernel in different iterations (phase, layer, operation, name, number): the "
-    "largest less the smallest in % of the smallest, median over the kernels that all complete "
+    "largest minus the smallest, in % of the smallest, median over the kernels that all complete "
     "iterations of the scope have"
 )
 _NO_SAMPLES: Final = f"the GPU has no telemetry of it {_STEPS}"
@@ -119,7 +119,7 @@ FIGURES: Final = (
         "%",
         "it. spread",
         "spread of iteration times",
-        f"The longest less the shortest iteration in % of the shortest {_STEPS}.",
+        f"The longest minus the shortest iteration, in % of the shortest {_STEPS}.",
         spread=True,
         missing=_ONE_STEP,
     ),

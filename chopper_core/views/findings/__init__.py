@@ -35,7 +35,7 @@ from chopper_core.views.spec import SETTINGS, ViewResult, ViewSpec
 SPEC: Final = ViewSpec(
     name="findings",
     title="Findings",
-    question="What stands out, how much time would it save, and where is the evidence?",
+    question="What stands out, how much time would fixing it save, and where is the evidence?",
     by_of_runs=SETTINGS,
     no_statistic="has a row per finding, which is one thing",
 )
@@ -75,7 +75,7 @@ SAVING: Final = column(
     "stake_ns",
     "ns",
     "saving",
-    "Potential saving: by how much an iteration would be shorter without it, mean over the "
+    "Potential saving: how much shorter an iteration would be without it, mean over the "
     "complete iterations; an estimate. Findings overlap: two savings don't add up.",
     missing_because="the impact can't be estimated",
 )
@@ -83,8 +83,8 @@ LOW: Final = column(
     "stake_low_ns",
     "ns",
     "at least",
-    "The low end of the potential saving's range: what else would wait then, and what other work "
-    "would gain a lower clock or busier links, is allowed for.",
+    "The low end of the potential saving's range: allows for what else would wait then, and for "
+    "other work that a lower clock or busier links would slow down.",
     missing_because=SAVING.missing_because,
 )
 HIGH: Final = column(

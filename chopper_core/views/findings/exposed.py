@@ -42,8 +42,8 @@ _MAX_LISTED: Final = 3
 
 @rule(
     "exposed",
-    saving="exposed communication less the part that is waiting for later GPUs or due to a slow "
-    "link, and less its first and last collectives, mean over GPUs",
+    saving="exposed communication minus the part that is waiting for later GPUs or due to a "
+    "slow link, and minus its first and last collectives, mean over GPUs",
     holds=(0.3, 1.5),
     needs="collectives",
     thresholds=(EXPOSED, ENDS),

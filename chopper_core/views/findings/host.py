@@ -32,7 +32,7 @@ HOST_LATE: Final = Threshold(
     "idle before launch calls",
     10.0,
     "% of the phase",
-    "a host that runs ahead of its GPU leaves less than 1 %; a tenth is no single hiccup",
+    "a host that runs ahead of its GPU leaves less than 1 %; a tenth is more than a single hiccup",
 )
 NAMED_LATE: Final = Threshold(
     "idle before launch calls, most of it by one thing that no step needs",
@@ -58,7 +58,7 @@ CAUSE: Final = Threshold(
     "cause of idle time",
     10.0,
     "% of the idle time",
-    "of operators that a host launches one by one none has as much",
+    "no operator that a host launches one by one has as much",
 )
 _MAX_CAUSES: Final = 3
 

@@ -58,7 +58,7 @@ class LatePlace(Struct, frozen=True):
 
 @rule(
     "late-host",
-    saving="idle time before launch calls there, less the usual idle time at the same place on "
+    saving="idle time before launch calls there, minus the usual idle time at the same place on "
     "other GPUs and in other iterations; the largest of the GPUs of each iteration",
     needs="launch records; several GPUs or iterations",
     thresholds=(LATE_HOST, FAR_LATER),

@@ -18,7 +18,7 @@ LONGER: Final = Threshold(
     "a stage's microbatch against the median of the others",
     100.0 * LONG,
     "%",
-    "layers are whole, so that stages can't be divided more evenly than by a few percent",
+    "layers are indivisible, so stages can't be balanced to better than a few percent",
 )
 
 CAUSE: Final = Threshold(

@@ -84,7 +84,7 @@ def low_clocks(context: FindingsContext) -> Iterator[Finding]:
             usual = 1.0 if spares else USUAL.share
             why = f"about {percent(1 - USUAL.share)} is usual under full load"
             if spares:
-                why = f"though compute takes {percent(power)} of the power that they may draw"
+                why = f"though compute draws {percent(power)} of the power limit"
             saving = matrix * max(1 - mhz / (usual * chip.clock_mhz), 0.0)
             yield _low(
                 context, "compute units", "gfx_mhz", mhz, chip.clock_mhz, saving, why,

@@ -34,7 +34,7 @@ LESS_ENERGY: Final = Threshold(
 )
 THROTTLED: Final = Threshold(
     "share of throttled time above that of the least throttled run", 5.0, "%",
-    "limiters come and go with the weather of a room",
+    "throttling varies with the room's temperature",
 )  # fmt: skip
 _SPEEDS: Final = ("run_tokens_per_s", "samples_per_s", "step_time_ns")
 _ENERGIES: Final = ("j_per_token", "j_per_sample", "j_per_step")

@@ -40,7 +40,8 @@ SLOWER_HERE: Final = Threshold(
     "operation slower on one GPU",
     6.0,
     "%",
-    "beyond all of that GPU's compute; what runs beside a kernel slows it by as much by chance",
+    "beyond all of that GPU's compute; work that happens to run beside a kernel can slow it by as "
+    "much",
 )
 SLOWER_BESIDE: Final = Threshold(
     "operation slower on one GPU, where communication always runs beside it",
@@ -52,13 +53,13 @@ EVERYWHERE: Final = Threshold(
     "iterations in which it is slower",
     75.0,
     "%",
-    "what happens now and then is a matter of what ran beside it",
+    "occasional slowness depends on what happened to run beside it",
 )
 MEMORY_BOUND: Final = Threshold(
     "slow memory: operations without matrix products that are slower",
     60.0,
     "% of their time, and less than half as much of the others",
-    "one slow operation is that operation's, all that memory bounds are the memory's",
+    "one slow operation points to that operation, all memory-bound ones to the memory",
 )
 _MIN_OPERATION: Final = 0.002
 """Of the iteration; shorter operations vary too much to tell what is usual."""
@@ -188,8 +189,8 @@ def matrix_operations(context: FindingsContext, pairs: Int64) -> Mask:
 
 @rule(
     "gpu-operation",
-    saving="kernel time there beyond the median of the GPU's peers, less what all of its compute "
-    "takes longer",
+    saving="kernel time there beyond the median of the GPU's peers, minus what all of its "
+    "compute takes longer",
     holds=(0.6, 1.25),
     needs="two GPUs or more",
     thresholds=(SLOWER_HERE, SLOWER_BESIDE, EVERYWHERE, MEMORY_BOUND),

@@ -39,13 +39,13 @@ ONCE: Final = Threshold(
     "straggler of one iteration",
     100 * MIN_ONCE_SHARE,
     "% of that iteration",
-    "in a steady run no GPU holds the others up for as much, even once",
+    "in a steady run no GPU delays the others by as much, even once",
 )
 ONE_PLACE: Final = Threshold(
     "place of slower kernels",
     60.0,
     "% of the longer time",
-    "a lower clock slows all operations; one that has most of it is named",
+    "a lower clock slows all operations; one that accounts for most of the loss is named",
 )
 
 _SORTS: Final = {
@@ -147,7 +147,7 @@ def _why(context: FindingsContext, leads: RankLeads, late: Straggler) -> tuple[s
             )
         case "copies":
             doing = _doing(leads, late, HostState.LATE, HostState.COPYING)
-            text = f"copies{doing} for {taken(leads.each_copy_ns)} beside nothing else, {more}"
+            text = f"copies{doing} for {taken(leads.each_copy_ns)} with nothing else, {more}"
         case _:
             return "", 0.0
     return text, total

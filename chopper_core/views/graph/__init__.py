@@ -67,8 +67,8 @@ ON_PATH: Final = column(
     "path_ns",
     "ns",
     "on path",
-    "Work on the longest path: activities that each depend on the one before, so chosen that their "
-    "work adds up to most. A collective works from the arrival of its last member.",
+    "Work on the longest path: the chain of activities, each depending on the one before, with the "
+    "most work in total. A collective works from the arrival of its last member.",
     reduces="sum",
 )
 OF_PATH: Final = column(
@@ -90,7 +90,7 @@ GAP_PARTS: Final = {
         "host": "The part of path_gap_ns before the launch of the activity: the host was late.",
         "latency": "The part of path_gap_ns after a launch that found nothing running before it on "
         "the path.",
-        "queued": "path_gap_ns of activities launched before: in their queue, they waited for "
+        "queued": "path_gap_ns of activities that were already launched: queued, they waited for "
         "something that the trace doesn't show.",
         "peer": "The part of path_gap_ns in which a collective waits for its members on other "
         "GPUs.",
@@ -109,7 +109,7 @@ EVIDENCE: Final = column(
     "evidence",
     "",
     "evidence",
-    "Why it is taken to depend on the activity before it on the path.",
+    "Evidence that it depends on the activity before it on the path.",
     missing_because="it is the first of the path",
 )
 
@@ -356,8 +356,8 @@ def _notes(scope: _ScopeGraph) -> tuple[str, ...]:
         )
     if edges[Evidence.HOST] or edges[Evidence.UNKNOWN]:
         notes.append(
-            "dependencies on other streams without a queued launch may be chance: more may be free "
-            "to run than the figures say"
+            "dependencies on other streams without a queued launch may be coincidence: more "
+            "activities may be free to run than the figures say"
         )
     if scope.iteration is not None:
         notes.append(

@@ -60,7 +60,7 @@ CAUSE: Final = column(
     "(idle_unknown_ns), "
     "copies (exposed_copy_ns), and communication: that the row is (exposed_comm_ns) or waits for "
     "(comm_wait_ns).",
-    missing_because="the row is compute that never waited",
+    missing_because="the row is compute that never had to wait",
 )
 QUEUE: Final = column(
     "queue_depth",
@@ -73,7 +73,7 @@ LEAST: Final = column(
     "least_latency_ns",
     "ns",
     "least lat.",
-    "The smallest distance from a launch call to the start. Below 0 the clocks of host and GPU "
+    "The shortest time from a launch call to the start. Below 0 the clocks of host and GPU "
     "disagree by at least as much.",
     reduces="min",
     missing_because=_UNLINKED,

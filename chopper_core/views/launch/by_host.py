@@ -52,8 +52,8 @@ WHERE: Final = column(
     "host_where",
     "",
     "mostly in",
-    "Where the host was for most of the time: in a runtime call, else an operator, else an "
-    "annotation, else a Python frame of 100 µs or more, else nothing that the trace shows.",
+    "Where the host spent most of the time: in a runtime call, else an operator, else an "
+    "annotation, else a Python frame of 100 µs or more, else in nothing that the trace shows.",
     missing_because="the run has no record of the host for this time",
 )
 WHEN: Final = column(

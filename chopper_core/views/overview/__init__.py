@@ -64,13 +64,13 @@ STEP: Final = column(
     "ns",
     "step",
     "Mean time charged to a complete iteration of the GPU: its activities and the idle time before "
-    "them. Of a row of several GPUs, the largest of them.",
+    "them. For a row of several GPUs, the largest.",
 )
 CHANGE: Final = column(
     "step_change_pct",
     "%",
     "Δ step",
-    "step_ns less that of the same GPU in the baseline, in % of it.",
+    "step_ns minus that of the same GPU in the baseline, in % of it.",
     missing_because="the baseline lacks the GPU",
     signed=True,
 )
@@ -79,7 +79,7 @@ LAG: Final = column(
     "ns",
     "lag",
     "How much later than the earliest GPU it starts the same kernels, on average over the complete "
-    "iterations. Of a row of several GPUs, the largest of them.",
+    "iterations. For a row of several GPUs, the largest.",
     source="Lit Silicon, algorithm 1",
     missing_because="no compute kernel of the scope runs on all of several GPUs",
 )

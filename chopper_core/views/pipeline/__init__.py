@@ -180,7 +180,7 @@ def pipeline_of(run: Run, view: View) -> Pipeline:
     coordinates = run.table.coordinates.get("pp")
     if coordinates is None:
         raise NothingToShow(
-            "the stages are unknown: neither the traces' process groups nor --parallel pp=N say "
+            "the stages are unknown: neither the traces' process groups nor --parallel pp=N gives "
             "them"
         )
     stage = coordinates[blocks.gpu].astype(np.int64)

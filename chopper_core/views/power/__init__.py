@@ -325,7 +325,9 @@ def _over_limit_ns(gpu: GpuSamples) -> float:
 
 
 def _spread(gpu: GpuSamples, beginnings: tuple[str, ...]) -> float:
-    """Largest less smallest mean of the dies, by the first kind of signal that two of them have."""
+    """Largest minus smallest mean of the dies, by the first kind of signal that two of them
+    have.
+    """
     for beginning in beginnings:
         means = [own.mean() for name, own in gpu.signals.items() if name.startswith(beginning)]
         known = [mean for mean in means if np.isfinite(mean)]

@@ -30,9 +30,7 @@ def _over_time(name: str, unit: str, title: str, what: str) -> Metric:
 
 
 POWER: Final = _over_time("mean_power_w", "W", "mean power", "Mean power of the socket")
-POWER_HIGH: Final = _over_time(
-    "p95_power_w", "W", "p95", "The power that isn't exceeded in 95 % of the time"
-)
+POWER_HIGH: Final = _over_time("p95_power_w", "W", "p95", "95th percentile of the power")
 PEAK: Final = _over_time("peak_power_w", "W", "peak", "The largest sample of the power")
 PEAK_AT: Final = column(
     "peak_at_ns",
@@ -47,7 +45,7 @@ ROLLING_POWER: Final = _over_time(
     "rolling_power_w",
     "W",
     "rolling p95",
-    "Mean of the rolling 0.95 quantile of the power's samples (of=window:MS, 100 ms at first)",
+    "Mean of the rolling 0.95 quantile of the power's samples (of=window:MS, 100 ms by default)",
 )
 POWER_RATIO: Final = column(
     "power_x",
@@ -61,7 +59,7 @@ LIMIT: Final = column(
     "limit_w",
     "W",
     "limit",
-    "The power cap that telemetry shows, mean over the scope's time; else the product's power by "
+    "The power cap in the telemetry, mean over the scope's time; else the product's power in "
     "hardware.toml.",
     source="telemetry or hardware.toml",
     missing_because="no power cap in the telemetry, and the GPU is not in hardware.toml",
@@ -87,7 +85,7 @@ BURST_SHARE: Final = column(
     "burst_pct",
     "%",
     "in bursts",
-    "Share of the time with power that is in bursts.",
+    "Share of the time with power samples that is spent in bursts.",
     source="telemetry",
     missing_because=_NEEDS,
 )
@@ -104,7 +102,7 @@ STEP_ENERGY: Final = column(
     "J",
     "per iteration",
     "Mean energy_j of the GPU over the scope's complete iterations; "
-    "whole iterations, also where the scope is deeper.",
+    "whole iterations, even if the scope is deeper.",
     source="telemetry",
     missing_because="no complete iteration in the scope, or telemetry for only part of one",
 )
@@ -119,7 +117,7 @@ TOKEN_ENERGY: Final = column(
 )
 GFX: Final = _over_time("mean_gfx_mhz", "MHz", "mean gfx", "Mean clock of the compute units")
 GFX_LOW: Final = _over_time(
-    "p05_gfx_mhz", "MHz", "p05", "The clock of the compute units that 5 % of the time don't exceed"
+    "p05_gfx_mhz", "MHz", "p05", "5th percentile of the compute units' clock"
 )
 GFX_LEAST: Final = _over_time(
     "lowest_gfx_mhz", "MHz", "lowest gfx", "The least sample of the clock of the compute units"
@@ -131,7 +129,7 @@ ROLLING_GFX: Final = _over_time(
     "rolling_gfx_mhz",
     "MHz",
     "rolling p05",
-    "Mean of the rolling 0.05 quantile of the clock's samples (of=window:MS, 100 ms at first)",
+    "Mean of the rolling 0.05 quantile of the clock's samples (of=window:MS, 100 ms by default)",
 )
 GFX_RATIO: Final = column(
     "gfx_x",
@@ -226,7 +224,7 @@ PEAK_OVER: Final = column(
     "peak_over_w",
     "W",
     "peak - limit",
-    "peak_power_w less limit_w.",
+    "peak_power_w minus limit_w.",
     source="telemetry, and limit_w",
     missing_because=f"{_NEEDS}, or limit_w is unknown",
     signed=True,
@@ -244,7 +242,7 @@ DIE_CLOCKS: Final = column(
     "die_spread_mhz",
     "MHz",
     "dies MHz",
-    "Largest less smallest mean clock of the GPU's dies (XCDs).",
+    "Largest minus smallest mean clock of the GPU's dies (XCDs).",
     source="telemetry",
     missing_because=_PER_DIE,
 )
@@ -252,7 +250,7 @@ DIE_HEAT: Final = column(
     "die_spread_c",
     "°C",
     "dies °C",
-    "Largest less smallest mean temperature of the GPU's dies, else of its stacks of memory.",
+    "Largest minus smallest mean temperature of the GPU's dies, else of its stacks of memory.",
     source="telemetry",
     missing_because=_PER_DIE,
 )

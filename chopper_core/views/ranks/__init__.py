@@ -330,7 +330,7 @@ def notes(stand: RankLeads) -> tuple[str, ...]:
     if chosen is not None and chosen.all.spread_ns is not None:
         said.append(
             f"the ends of a synchronous collective are {chosen.all.spread_ns / 1e3:.1f} µs apart "
-            "by the traces' clocks (median): that is the accuracy of leads"
+            "by the traces' clocks (median): leads are no more accurate than that"
         )
     elif chosen is None:
         said.append("the scope has no collectives to tell how well the GPUs' clocks agree")

@@ -54,7 +54,7 @@ ITERATION_TIME: Final = column(
     "ns",
     "iteration",
     "From the first start to the last end of the scope's activities of an iteration: of a GPU the "
-    "median over the iterations, of an iteration the largest of the GPUs.",
+    "median over the iterations, of an iteration the largest over the GPUs.",
 )
 WORK: Final = column(
     "work_ns",
@@ -77,16 +77,16 @@ DELAY: Final = column(
     "delay_ns",
     "ns",
     "delay",
-    "By how much the GPU delays the others per iteration: how much later than the usual GPU it "
-    "arrives at the collectives of the same GPUs, where the others wait without compute, less the "
-    "exposed communication it had with other GPUs, and less the same for the usual GPU.",
+    "How much the GPU delays the others per iteration: how much later than the usual GPU it "
+    "arrives at the collectives of the same GPUs, where the others wait without compute, minus the "
+    "exposed communication it had with other GPUs, and minus the same for the usual GPU.",
     missing_because="the scope has no collectives with all their ranks",
 )
 EXTRA_WORK: Final = column(
     "extra_work_ns",
     "ns",
     "extra work",
-    "work_ns less its median over its peers: how much longer the same kernels take on this "
+    "work_ns minus its median over its peers: how much longer the same kernels take on this "
     "GPU, per iteration.",
     missing_because=_UNMATCHED,
     signed=True,
@@ -95,8 +95,8 @@ SLOWER: Final = column(
     "slower_pct",
     "%",
     "slower",
-    "extra_work_ns in % of the other GPUs' median; of an operation, layer, phase or iteration "
-    "of the scope's straggler.",
+    "extra_work_ns in % of the other GPUs' median; for an operation, layer, phase or iteration, "
+    "that of the scope's straggler.",
     missing_because=_UNMATCHED,
     signed=True,
 )
@@ -104,7 +104,7 @@ EXTRA_HOST: Final = column(
     "extra_host_ns",
     "ns",
     "extra host",
-    "Idle time before launch calls (idle_host_ns) per iteration, less its median over the other "
+    "Idle time before launch calls (idle_host_ns) per iteration, minus its median over the other "
     "GPUs: how much later its host launches.",
     signed=True,
 )
@@ -113,7 +113,7 @@ EXTRA_LAUNCH: Final = column(
     "ns",
     "extra launch",
     "Idle time from launch calls on (idle_launch_ns) and before activities without a launch "
-    "record, per iteration, less the median over the other GPUs.",
+    "record, per iteration, minus the median over the other GPUs.",
     signed=True,
 )
 APART: Final = column(

@@ -68,7 +68,7 @@ def figures_of_run(run: Run) -> RunFigures:
     if run.failed:
         problem = str(run.failed[0][1])
         more = len(run.failed) - 1
-        problem += f" So with {more} other files." if more else ""
+        problem += f" The same for {more} other files." if more else ""
     elif lost := [(each, loss) for each in run.sources for loss in each.losses]:
         problem = f"{PurePath(lost[0][0].path).name}: {lost[0][1]}"
         problem += f" And {len(lost) - 1} more losses." if len(lost) > 1 else ""
@@ -203,7 +203,7 @@ def with_settings(found: RunFigures, settings: Settings) -> RunFigures:
         if whole := _number(figures, "window_energy_j"):
             figures["j_per_step"] = whole / steps
     elif window:
-        wanted = "telemetry alone doesn't say its steps; give --set steps=1"
+        wanted = "telemetry alone doesn't give the number of steps; add --set steps=1"
         missing |= dict.fromkeys(("step_time_ns", "j_per_step"), wanted)
     step_s = _number(figures, "step_time_ns", 1e-9)
     batch, sequence = (_number(settings, name) for name in ("global_batch", "sequence"))

@@ -130,7 +130,7 @@ _OWN: Final = (
     ),
     _of_view(
         "low_mhz", "MHz", "low MHz", "power", "p05_gfx_mhz", LEAST, HIGHER,
-        "Clock that the slowest GPU doesn't exceed in 5 % of the time.",
+        "5th percentile over time of the slowest GPU's clock.",
     ),
     _of_view("lowest_mhz", "MHz", "lowest MHz", "power", "lowest_gfx_mhz", LEAST, HIGHER),
     _of_view("gpu_throttled_pct", "%", "throttled", "power", "throttled_pct", MEAN, LOWER),
@@ -215,10 +215,10 @@ DEFAULT: Final = (
 def setting_column(name: str) -> Metric:
     """The column of a setting."""
     if name == WORLD:
-        text = "The number of ranks of the job, as its traces say it."
-        return column(name, "", "ranks", text, missing_because="no trace says it")
+        text = "The number of ranks of the job, according to its traces."
+        return column(name, "", "ranks", text, missing_because="no trace gives it")
     text = f"The setting {name}: from the command line, a manifest, the job's file or the name."
-    return column(name, "", KNOWN.get(name, name), text, missing_because="nothing names it")
+    return column(name, "", KNOWN.get(name, name), text, missing_because="no source gives it")
 
 
 def is_better(name: str) -> int:

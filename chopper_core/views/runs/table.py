@@ -431,4 +431,4 @@ def _reasons(
     if is_asked or len(texts) <= _MAX_REASONS:
         return texts
     more = len(texts) - _MAX_REASONS
-    return [*texts[:_MAX_REASONS], f"{more} more reasons: ask for a column (--columns) to see its"]
+    return [*texts[:_MAX_REASONS], f"{more} more reasons: show a column (--columns) to see its own"]

@@ -51,7 +51,7 @@ SKEW: Final = column(
     "skew_ns",
     "ns",
     "skew",
-    "Arrival skew: the last kernel start less the first.",
+    "Arrival skew: the last kernel start minus the first.",
     missing_because=_UNSEEN,
 )
 TRANSFER: Final = column(
@@ -164,7 +164,7 @@ OUTLIERS: Final = column(
     "outliers", "", "outliers", "Collectives whose transfer_ns is an outlier of its kind and size."
 )
 MEDIAN: Final = column("median_ns", "ns", "median", "Median duration of one kernel.")
-P95: Final = column("p95_ns", "ns", "p95", "The duration that 95 % of the kernels don't exceed.")
+P95: Final = column("p95_ns", "ns", "p95", "95th percentile of the kernels' durations.")
 LONGEST: Final = column("max_ns", "ns", "max", "The longest kernel.")
 MEDIAN_SKEW: Final = column(
     "median_skew_ns", "ns", "skew", "Median of skew_ns.", missing_because=_UNSEEN
@@ -176,7 +176,7 @@ MEDIAN_TRANSFER: Final = column(
     "median_transfer_ns", "ns", "transfer", "Median of transfer_ns.", missing_because=_UNSEEN
 )
 P95_TRANSFER: Final = column(
-    "p95_transfer_ns", "ns", "p95 transfer", "transfer_ns that 95 % don't exceed.",
+    "p95_transfer_ns", "ns", "p95 transfer", "95th percentile of transfer_ns.",
     missing_because=_UNSEEN,
 )  # fmt: skip
 CAUSED: Final = column(

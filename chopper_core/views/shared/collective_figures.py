@@ -299,6 +299,6 @@ def notes(chosen: Chosen) -> tuple[str, ...]:
     if found.spread_ns is not None and len(table):
         said.append(
             f"the ends of a synchronous collective are {found.spread_ns / 1e3:.1f} µs apart by the "
-            "traces' clocks (median): that is the accuracy of arrivals"
+            "traces' clocks (median): arrivals are no more accurate than that"
         )
     return tuple(said)

@@ -1,9 +1,9 @@
 """Dependencies between the activities of a GPU, each with the evidence that the trace gives for it.
 
 Kernel traces rarely record what an activity waited for. Its place in its stream is certain; of the
-other streams of its GPU the activity that ended last before it began may be what it waited for, and
-the launch says how likely that is. Members of a collective wait for each other across GPUs: that is
-no edge between activities, but a moment that they share (`collectives.Collectives`).
+other streams of its GPU the activity that ended last before it began may be what it waited for,
+and the launch says how likely that is. Members of a collective wait for each other across GPUs:
+that is no edge between activities, but a moment that they share (`collectives.Collectives`).
 """
 
 from __future__ import annotations

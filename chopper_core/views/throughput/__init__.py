@@ -56,7 +56,7 @@ SPREAD: Final = column(
     "spread_pct",
     "%",
     "spread",
-    "The longest less the shortest time, in % of the shortest: of GPUs in an iteration, or of "
+    "The longest minus the shortest time, in % of the shortest: of GPUs in an iteration, or of "
     "steady iterations on a GPU.",
 )
 SPAN: Final = column(
