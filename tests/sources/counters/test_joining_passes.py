@@ -168,7 +168,7 @@ def test_another_grid_does_not_shift_a_third_pass() -> None:
     assert len(joined.dispatches) == 4
     both = ~np.isnan(joined.dispatches.counters["X"])
     assert joined.dispatches.counters["Z"][both].tolist() == [1, 2, 3]
-    assert "1 dispatches have another grid" in " ".join(joined.join_notes)
+    assert "1 dispatches have a different grid" in " ".join(joined.join_notes)
 
 
 def test_trace_and_counters_of_one_process_join_by_id() -> None:
