@@ -33,7 +33,7 @@ _HEAD = """\
 # Joins of damaged data
 
 Share of joins that are right, and of those shown the share that is wrong, over generated runs
-whose truth is known. `python -m tests.bench.joins -o docs/joins.md` writes this page anew; tests
+whose truth is known. `python -m tests.bench.joins -o docs/joins.md` rewrites this page; tests
 hold the goals on other seeds (`tests/align/test_collective_sets.py`).
 """
 
@@ -128,7 +128,7 @@ _LOSSES = ((0.0, 4), (0.002, 4), (0.015, 6), (0.05, 6), (0.25, 3), (0.25, 24))
 
 
 def _collectives(seeds: range) -> Iterator[str]:
-    yield "Launch records are lost in stretches; ends of a collective scatter by 9 µs.\n"
+    yield "Launch records are lost in bursts; the ends of a collective scatter by 9 µs.\n"
     yield "| run | launches lost | collectives | right | wrong among shown |"
     yield "|---|---|---|---|---|"
     layouts = {
@@ -244,7 +244,7 @@ _MARGIN_NS = 800 * MS
 
 
 def _telemetry(seeds: range) -> Iterator[str]:
-    yield "Files of power and use, on a clock that nothing relates to the trace's.\n"
+    yield "Files of power and utilization, on a clock unrelated to the trace's.\n"
     yield "| samples | period | files | placed | median error | largest | beyond the stated error |"
     yield "|---|---|---|---|---|---|---|"
     for averages in (True, False):

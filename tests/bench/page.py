@@ -18,7 +18,7 @@ from tests.bench.budgets import HEAD, Budget, row
 _HEAD = """\
 # Benchmarks
 
-`make bench` writes this page anew, part by part (`make bench BENCH="reading ranks"` or
+`make bench` rewrites this page, part by part (`make bench BENCH="reading ranks"` or
 `python -m tests.bench -o docs/benchmarks.md reading ranks` writes those parts and leaves the
 others), and `make bench-peers` with the peers that PyPI has. Nothing else should run at the time;
 each part says when it was measured, and under which load. The data is generated; processes run in
@@ -55,8 +55,8 @@ Why a budget isn't met:
   standard library 68, numpy and msgspec 40, Chopper's own modules 45 (the best of 7, on a
   busy machine). The first screen is kept, so that nothing of the run is computed before it is
   painted; it is opened in a thread meanwhile, but imports in threads take turns. An explorer of so
-  many numbers can't be below an empty Textual app with numpy and msgspec, which stands under
-  "Starting", too. How fast the machine is changes by a quarter from hour to hour: the figures of
+  many numbers can't be below an empty Textual app with numpy and msgspec, which is listed
+  under "Starting", too. How fast the machine is changes by a quarter from hour to hour: the figures of
   one section can be compared, those of two days cannot.
 - **Keys.** What is slow is drawing, not the figures (the engine answers most in a few ms): a row
   that is opened brings the table, the chart and the sparklines of another scope.
