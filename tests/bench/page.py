@@ -56,8 +56,8 @@ Why a budget isn't met:
   busy machine). The first screen is kept, so that nothing of the run is computed before it is
   painted; it is opened in a thread meanwhile, but imports in threads take turns. An explorer of so
   many numbers can't be below an empty Textual app with numpy and msgspec, which is listed
-  under "Starting", too. How fast the machine is changes by a quarter from hour to hour: the figures of
-  one section can be compared, those of two days cannot.
+  under "Starting", too. How fast the machine is changes by a quarter from hour to hour: the
+  figures of one section can be compared, those of two days cannot.
 - **Keys.** What is slow is drawing, not the figures (the engine answers most in a few ms): a row
   that is opened brings the table, the chart and the sparklines of another scope.
 - **The engine.** Some nodes of a pivot are scattered over all GPUs: their rows are gathered when
