@@ -61,7 +61,7 @@ class OpenRun:
 
     @property
     def name(self) -> str:
-        """The run as it was opened."""
+        """The run as opened."""
         return self.run.name
 
     @property

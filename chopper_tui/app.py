@@ -281,7 +281,7 @@ class ChopperApp(App[None], inherit_bindings=False):
             self.screen.call_after_refresh(self._settle)
 
     def refresh_css(self, animate: bool = True) -> None:
-        """Parse the style sheet anew for another theme; Textual does so at first, too."""
+        """Parse the style sheet again for another theme; Textual does so at first, too."""
         if self._styled != self.theme:
             self._styled = self.theme
             super().refresh_css(animate)
@@ -313,7 +313,7 @@ class ChopperApp(App[None], inherit_bindings=False):
             self.screen.post_message(event)
 
     def push_screen(self, *args: Any, **options: Any) -> Any:
-        """Open a screen; else it is painted before it is laid out, as it is, and once more."""
+        """Open a screen without painting it before it is laid out."""
         self.delay_update(self.SETTLING)
         return super().push_screen(*args, **options)
 
@@ -365,10 +365,8 @@ class ChopperApp(App[None], inherit_bindings=False):
             run_in_thread(self._opening.keep, lanes, table.page)
 
     def _handle_exception(self, error: Exception) -> None:
-        """Take an error for a crash, unless the app leaves: a screen half mounted then fails.
-
-        What a person can act on is no crash, wherever it was found: the screen says it.
-        """
+        """Treat an error as a crash, unless the app is ending, when a half-mounted screen fails.
+        An error that the user can act on is shown on the screen instead."""
         cause = error.error if isinstance(error, WorkerFailed) else None
         place = next((each for each in self.screen_stack if isinstance(each, Explorer)), None)
         self._crashed_at = place.view if place is not None else None
@@ -400,7 +398,7 @@ def _collect_garbage() -> None:
 
 
 def run_app(app: ChopperApp, *, mouse: bool = True) -> int:
-    """Run the explorer until it is left; the exit code, with any error told on stderr."""
+    """Run the explorer until it ends; the exit code. Errors are printed on stderr."""
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     try:
         asyncio.run(_run(app, mouse))

@@ -70,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     _prepare_streams()
-    # Modules are no garbage: looking for some among them takes a tenth of the first paint.
+    # Modules are not garbage: scanning them takes a tenth of the first paint.
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -108,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _with_debug(given: list[str]) -> list[str]:
-    """The arguments without `--debug`, which starts what it asks for."""
+    """The arguments without `--debug`, after acting on it."""
     rest: list[str] = []
     for place, word in enumerate(given):
         if word == "--":
@@ -140,7 +140,7 @@ def _crashed(error: Exception) -> int:
 
 
 class _Ended(BaseException):
-    """A signal asked the program to end; what it has begun to write is removed on the way out."""
+    """A signal asked the program to end; half-written output is removed on the way out."""
 
     def __init__(self, number: int) -> None:
         self.signal = signal.Signals(number)

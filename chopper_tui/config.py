@@ -68,7 +68,7 @@ def config_path() -> Path:
 def read_config(actions: Callable[[], Sequence[Action]], path: Path | None = None) -> Config:
     """The settings of a file, or the defaults where there is none; raises UsageError.
 
-    `actions` gives the registry: it takes time to import, and few settings change a key.
+    `actions` loads the registry: importing it takes time, and few settings change a key.
     """
     path = path or config_path()
     try:
@@ -200,7 +200,7 @@ def _themes() -> tuple[str, ...]:
 
 
 class _Saved(Struct, frozen=True):
-    """What is saved between sessions, each part in a file of its own."""
+    """State saved between sessions, each part in its own file."""
 
     schema: str
     columns: dict[str, tuple[str, ...]] = {}
@@ -208,7 +208,7 @@ class _Saved(Struct, frozen=True):
 
 
 def _saved(path: Path, schema: str) -> _Saved:
-    """What a file has; nothing where it is missing, corrupt or of another version."""
+    """The content of a file; nothing if it is missing, corrupt or of another version."""
     try:
         kept = msgspec.json.decode(path.read_bytes(), type=_Saved)
     except (OSError, ValueError, RecursionError, msgspec.MsgspecError):

@@ -219,7 +219,7 @@ def logs() -> list[Path]:
 
 
 def latest() -> Path:
-    """The log of the last crash of the explorer; raises DataError where there is none."""
+    """The log of the last crash of the explorer; raises DataError without one."""
     for path in reversed(logs()):
         try:
             read_log(path)

@@ -33,8 +33,8 @@ class TerminalDriver(LinuxDriver):
         """Whether the app is to be seen: it has started, and hasn't ended."""
         self._hung_up = Event()
         self._file: Any = _Output(self._file, self._hang_up)
-        # A handler of Python's interrupts anything: in the middle of a write, whose lock it then
-        # waits for, it would wait for ever. The loop calls these between two events.
+        # A Python signal handler interrupts anything: in the middle of a write, whose lock it then
+        # needs, it would deadlock. The loop calls these between two events.
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTSTP, self._sigtstp_application)
         loop.add_signal_handler(signal.SIGCONT, self._sigcont_application)

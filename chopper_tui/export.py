@@ -105,7 +105,7 @@ def row_text(frame: Frame, row: int) -> str:
 def benchmark_line(run: Run, frame: Frame, row: int, tool: str = "") -> str:
     """The command that runs a row's shape alone, of the first tool that can or of the one given.
 
-    Raises UsageError where rows are no shapes, or the row has no such command.
+    Raises UsageError where rows are not shapes, or the row has no such command.
     """
     from chopper_core.views.query import query
 

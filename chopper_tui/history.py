@@ -88,7 +88,9 @@ def columns_for(level: str, view: View, columns: Columns) -> tuple[str, ...]:
 
 
 def parent_of(trail: Trail) -> Trail:
-    """To the parent, as it was left, back through passed levels; at the root, the trail itself."""
+    """To the parent, in the state in which it was left, back through passed levels; at the root,
+    the trail itself.
+    """
     parent = trail[:-1]
     while len(parent) > 1 and parent[-1].is_passed:
         parent = parent[:-1]
@@ -171,7 +173,7 @@ Marks = tuple[Mark, ...]
 
 
 def mark_of(view: View, label: str) -> Mark:
-    """The mark of a row of a view; raises UsageError where its rows are no nodes."""
+    """The mark of a row of a view; raises UsageError where its rows are not nodes."""
     if view.name:
         raise UsageError("only rows of the tree can be marked")
     return Mark(view.order, view.path if view.is_leaf else (*view.path, label))
@@ -184,7 +186,7 @@ def toggled(marks: Marks, mark: Mark) -> Marks:
 
 
 def marked_in(marks: Marks, view: View) -> frozenset[str]:
-    """The labels of a view's rows that are marked; rows of other views are no nodes."""
+    """The labels of a view's marked rows; rows of other views are not nodes."""
     runs = frozenset(mark.path[0] for mark in marks if mark.order == (RUN_LEVEL,))
     if runs or view.name:
         return runs

@@ -76,7 +76,7 @@ def keys_of(path: str) -> list[str]:
 
 
 def _is_input(line: str) -> bool:
-    """Whether a line is an input of a log that is no key."""
+    """Whether a line of a log is an input other than a key."""
     if mouse := _MOUSE.fullmatch(line):
         return mouse[1] in _MOUSE_EVENTS
     if paste := _PASTE.fullmatch(line):

@@ -162,7 +162,7 @@ def data_of(run: Run, frame: Frame, lanes: tuple[LaneLines, ...] = ()) -> Screen
     second = run.signal(second_signal(run, frame.signal.name))
     return ScreenData(
         frame,
-        # A view of its own has a headline in their place.
+        # Another view has a headline in their place.
         {} if view.name else figures_of(run, view, KEY_FIGURES),
         (
             ScreenSignal(frame.signal, frame.means),

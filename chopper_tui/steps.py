@@ -88,7 +88,7 @@ class StepQueue:
             self._start(self._run(pending))
 
     def cancel(self) -> None:
-        """Leave the screen as it is: the result of the running step will not be shown."""
+        """Leave the screen unchanged: the result of the running step will not be shown."""
         if self._current is not None:
             self._current.cancel()
 

@@ -69,7 +69,7 @@ def glyphs_of(stream: TextIO, environment: Mapping[str, str] = os.environ) -> Gl
 
 
 def is_old(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether the terminal may print parts of newer sequences: consoles, PuTTY, GNU screen.
+    """Whether the terminal may print parts of newer escape sequences: consoles, PuTTY, GNU screen.
 
     tmux, whose TERM is often screen, understands more.
     """
@@ -77,7 +77,7 @@ def is_old(environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def _is_tmux(environment: Mapping[str, str]) -> bool:
-    """Whether tmux reads what is written: a GNU screen that was started in it has both marks."""
+    """Whether the output goes to tmux: a GNU screen that was started in it has both marks."""
     return "TMUX" in environment and "STY" not in environment
 
 

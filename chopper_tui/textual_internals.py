@@ -50,9 +50,9 @@ class ShownCells:
         return ChangedCells(self, update) if is_update else update
 
     def take(self, y: int, x: int, strip: Strip) -> Iterator[tuple[int, Strip]]:
-        """Remember cells that begin at a place; where those that differ begin, and what they are.
+        """Remember the cells from a place on; the first that differs, and the rest from there.
 
-        Lines with characters that are no cell wide, or two, are sent whole.
+        Lines with characters of zero or two cells are sent whole.
         """
         line, end = self._lines.setdefault(y, []), x + strip.cell_length
         line += [None] * (end - len(line))
@@ -87,7 +87,7 @@ def _is_one_cell_each(text: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def _of_blanks(style: Style) -> Style | None:
-    """What is seen of a style where there is no character."""
+    """The visible part of a style where there is no character."""
     if style.reverse or style.underline or style.strike or style.overline:
         return style
     has_colour = style.bgcolor is not None and not style.bgcolor.is_default
@@ -114,7 +114,7 @@ class ChangedCells(CompositorUpdate):
         return "".join(sequences)
 
     def _parts(self) -> Iterator[tuple[int, int, Strip]]:
-        """Line, column and cells of what is drawn."""
+        """Line, column and cells of the drawn output."""
         if isinstance(self._update, LayoutUpdate):
             for y, strips in enumerate(self._update.strips, self._update.region.y):
                 yield y, self._update.region.x, Strip.join(strips)
@@ -138,7 +138,7 @@ def _move(before: tuple[int, int], after: tuple[int, int]) -> str:
 
 
 class DimmedScreen(BackgroundScreen):
-    """The screen below a dialog in one style: what is above stands out, and few bytes are sent."""
+    """The screen below a dialog in one style: the dialog is prominent, and few bytes are sent."""
 
     def __init__(self, screen: Screen[Any], style: Style) -> None:
         super().__init__(screen, TRANSPARENT)

@@ -54,7 +54,7 @@ class Activity(Struct, frozen=True):
 
 
 class Placed(Struct, frozen=True):
-    """The place of a trace's begin on a file's clock."""
+    """The place of a trace's start on a file's clock."""
 
     begin_ns: int
     doubt_ns: int
@@ -129,9 +129,9 @@ def averages_at(
     begin_ns: int,
     period_ns: int,
 ) -> bool:
-    """Whether samples whose place is known are means since the sample before, without doubt.
+    """Whether samples whose place is known are means since the previous sample, beyond doubt.
 
-    `begin_ns` is the begin of the span on the file's clock.
+    `begin_ns` is the start of the span on the file's clock.
     """
     margin = _MAX_WINDOW * period_ns
     last = begin_ns + (span[1] - span[0]) + margin

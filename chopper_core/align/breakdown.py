@@ -94,7 +94,7 @@ def clock_response(table: KernelTable, hardware: Hardware) -> ClockResponse:
     exponent, error, fits = means.exponents(len(keys))
     low, high = np.clip(exponent - 2 * error, 0, 1), np.clip(exponent + 2 * error, 0, 1)
     fits &= 2 * error <= _MAX_WIDTH
-    # What follows the clock, or doesn't, within its error is taken to.
+    # An exponent within its error of 0 or 1 is taken as 0 or 1.
     exponent = np.where(high >= 1, 1.0, np.where(low <= 0, 0.0, exponent))
     first = first_equal(group, np.arange(len(keys)))
     names = [kernel_class(table.names[code]) for code in table.kernel[first].tolist()]
@@ -136,7 +136,7 @@ class _Means(Struct, frozen=True):
 
     @classmethod
     def of_trace(cls, table: KernelTable, group: Index, clock: Float64, used: Mask) -> _Means:
-        """By GPU and iteration, apart by whether communication ran beside them."""
+        """By GPU and iteration, separately for work with and without communication beside it."""
         rows = np.flatnonzero(used)
         share = np.minimum(table.overlap_ns[rows] / table.duration_ns[rows], 1.0)
         _, iteration = ranked(table.iteration[rows])
@@ -259,7 +259,7 @@ def _of_rows(
         others = _parts(table, hardware, ideal, high)
         parts = {name: _nearest_zero(values, others[name]) for name, values in parts.items()}
         said = sum(np.nan_to_num(values) for values in parts.values())
-        # Missing where neither counters nor a clock are there.
+        # Missing without both counters and a clock.
         parts["unseparated_ns"] = parts["unseparated_ns"] + duration - said
     return {**_whole(parts, charged, duration), AT_PEAK: ideal}
 
@@ -280,7 +280,7 @@ def _parts(
         in_trace = duration * clock**exponent
         alone = column(CYCLES) / hardware.xccs / (hardware.clock_mhz * 1e-3)
         took = column(COUNTER_DURATION)
-        # Cycles at the nominal clock, or the time that went by, or between.
+        # Cycles at the nominal clock, or the measured time, or between.
         alone = np.where(took > 0, alone**exponent * took ** (1 - exponent), alone)
     counted = np.isfinite(executed) & np.isfinite(alone)
     timed = np.isfinite(clock)

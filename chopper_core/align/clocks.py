@@ -166,7 +166,7 @@ def _relative(clock: HostClock, first: HostClock) -> HostClock:
 
 
 def _with_hand(clock: HostClock, by_hand: Mapping[int, int]) -> list[HostClock]:
-    """The clock, and separate clocks for ranks with a correction by hand."""
+    """The clock, and separate clocks for ranks that the user corrected."""
     kept = tuple(rank for rank in clock.ranks if rank not in by_hand)
     parts = [HostClock(clock.name, kept, clock.correction_ns, clock.uncertainty_ns, clock.method)]
     given = sorted({by_hand[rank] for rank in clock.ranks if rank in by_hand})

@@ -89,7 +89,9 @@ class CommKernels(Struct, frozen=True, eq=False):
         return self.kind, self.group, self.size
 
     def by_iteration(self) -> dict[int, Index]:
-        """Iteration → the places of its first kernels, as many as offsets are sought with."""
+        """Iteration → the places of its first kernels, as many as are used to search for an
+        offset.
+        """
         order = stable_order(self.iteration)
         first = run_starts(self.iteration[order])
         numbers = self.iteration[order[first]].tolist()

@@ -1,7 +1,6 @@
-"""The host side of a trace: launches of GPU activities, ranges by category and name.
-
-And what leads from launch to launch: backward operators to their forward operators, kernels that a
-graph replays to the launches that were captured into it.
+"""The host side of a trace: launches of GPU activities, ranges by category and name. And the links
+from launch to launch: backward operators to their forward operators, kernels that a graph replays
+to the launches that were captured into it.
 """
 
 from __future__ import annotations

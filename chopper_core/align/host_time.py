@@ -1,4 +1,4 @@
-"""What the threads that launch did: idle time cut by it, and the host lane of the timeline."""
+"""What the launching threads did: idle time cut by it, and the host lane of the timeline."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ _SHORTEST_CALL_NS: Final = 1_000
 def host_time(
     trace: Trace, links: Links, gpu: Index, idle_ns: Int64, copying_ns: Int64
 ) -> HostTime:
-    """The idle and copy time of a trace's activities by what their launching threads did.
+    """The idle and copy time of a trace's activities by the work of their launching threads.
 
-    Where the thread that launches the next activity did nothing, the one that launched the last
-    before counts: autograd's thread begins when the main thread calls it.
+    Where the thread that launches the next activity did nothing, the previous launching thread
+    counts: autograd's thread begins when the main thread calls it.
     """
     start = trace.activities.start_ns
     launched = np.where(links.launch_ns == NO_TIME, start - idle_ns, links.launch_ns)

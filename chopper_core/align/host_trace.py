@@ -37,7 +37,7 @@ from chopper_core.sources.trace import (
 
 
 class HostJoin(Struct, frozen=True):
-    """How much of a host trace was joined, and what it gave."""
+    """How much of a host trace was joined, and its contribution."""
 
     by: str
     """`record-function id` or `order`."""

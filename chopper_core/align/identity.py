@@ -136,7 +136,9 @@ def _unique_nodes(gpus: Sequence[Gpu]) -> dict[int, int]:
 def _overridden(
     found: Sequence[DeviceMatch], devices: Sequence[Device], overrides: Mapping[str, int | None]
 ) -> list[DeviceMatch]:
-    """User overrides win over detection; a GPU that one assigns is no other device's."""
+    """User overrides win over detection; a GPU assigned that way is not matched to another
+    device.
+    """
     wanted = {name.casefold(): gpu for name, gpu in overrides.items()}
     taken = {gpu for gpu in overrides.values() if gpu is not None}
     matches = []

@@ -102,7 +102,7 @@ class Intervals(Struct, frozen=True):
         return self._paint(self.end_ns - self.start_ns, points.line(any_thread=False), points)
 
     def _paint(self, rank: Int64, line: NumberLine, points: Points) -> Index:
-        """The value of the highest-ranked interval over each point, of equals the last."""
+        """The value of the highest-ranked interval over each point; the last of equal ones."""
         found = np.full(len(points), -1, np.intp)
         if not len(self) or not len(line.rows):
             return found

@@ -1,4 +1,4 @@
-"""Traits that tell launches apart: the kernel's name in any tool, size, named range, ids."""
+"""Traits that identify launches: the kernel's name in any tool, size, named range, ids."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class RowLabels(Struct, frozen=True):
 
 
 class AlignedMemory(Struct, frozen=True):
-    """The memory events of a rank, and what they make of its activities."""
+    """The memory events of a rank, and the columns that they give its activities."""
 
     events: MemoryEvents = empty(MemoryEvents)
     columns: dict[str, Float64] = {}

@@ -157,7 +157,7 @@ _FLASH_KERNEL: Final = re.compile(
 
 
 def causal_in(kernel: str) -> bool | None:
-    """Whether a kernel's name says that its attention is causal; None if it doesn't say."""
+    """Whether a kernel's name says that its attention is causal; None if unclear."""
     if match := _FLASH_KERNEL.search(kernel):
         return match["causal"] == "true"
     if _FULL_KERNEL.search(kernel):
@@ -309,6 +309,6 @@ def _attention_backward(
 
 
 def longest_of(host: Host, rows: Index, owner: Index) -> Index:
-    """The longest of the activities of each owner, of equals the last."""
+    """The longest of the activities of each owner; the last of equal ones."""
     rows = rows[np.lexsort((host.trace.activities.duration_ns[rows], owner[rows]))][::-1]
     return rows[run_starts(owner[rows])]

@@ -174,7 +174,7 @@ def _fill_innermost(
     at = places.innermost(points)
     labels.fill(codes[at], Rule.ANNOTATION, at < len(annotated))
     labels.fill(codes[at], Rule.MODULE)
-    # Where the launch lies in a module without an operation of its own, its operators tell more.
+    # In a module without an operation of its own, its operators are more specific.
     labels.fill(codes[places.innermost(forward)], Rule.AUTOGRAD, at == NOWHERE)
 
 

@@ -261,7 +261,7 @@ def _is_causal(values: Sequence[str]) -> bool | None:
 
 
 def _fused(name: str, operators: str, inputs: Inputs) -> Work | None:
-    """A fused kernel: what it reads and writes; the trace doesn't say how it computes."""
+    """A fused kernel: what it reads and writes; the trace doesn't show how it computes."""
     tensors = [
         (tuple(shape), inputs.tensor_bytes(place))
         for place, shape in enumerate(inputs.shapes)

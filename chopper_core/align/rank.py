@@ -58,7 +58,7 @@ class AlignedRank(Struct, frozen=True):
 def align_rank(trace: Trace) -> AlignedRank:
     """Label and account the activities of one rank."""
     aligned = _in_order_of_file(trace)
-    # Nobody else has its columns any more, so that the old ones go one by one.
+    # Nothing else refers to its columns any more, so old ones are freed one by one.
     table = aligned.table
     node = numbered([table.column(level) for level in LEVELS])
     _put_in_order(table, np.lexsort((table.start_ns, node)))
@@ -179,7 +179,7 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
 
 
 def _put_in_order(table: KernelTable, order: Index) -> None:
-    """Put the rows of a table that nobody has seen yet in order, one column after the other."""
+    """Sort the rows of a table that isn't shared yet in place, column by column."""
     for name in COLUMNS:
         force_setattr(table, name, getattr(table, name)[order])
     measured = dict(table.measured)

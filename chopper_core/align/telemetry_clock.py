@@ -180,7 +180,8 @@ def _covers(telemetry: Telemetry, table: KernelTable, shift_ns: int) -> bool:
 def estimate_offset(
     telemetry: Telemetry, table: KernelTable, gpus: Mapping[int, int]
 ) -> Estimate | str:
-    """The offset at which a signal follows the activity of the trace best, or why there is none.
+    """The offset at which a signal follows the activity of the trace best, or the reason for
+    having none.
 
     The share of time in which anything ran, and in which compute did, slides over the signal; the
     mean of the GPUs' multiple correlations peaks at the offset. Samples are taken for means since

@@ -47,7 +47,7 @@ _THREE_SIGMA: Final = 4.5
 def together(placed: Sequence[Placed]) -> list[Placed]:
     """The files, those that others of the same GPUs place better than they do themselves with it.
 
-    A file that is placed by a clock that is known, or by hand, stays as it is.
+    A file placed by a known clock, or by hand, is left unchanged.
     """
     found = list(placed)
     for number, (telemetry, source) in enumerate(found):

@@ -1,1 +1,1 @@
-"""From files to a run: one trace, whole runs, what is attached to them, batches, the cache."""
+"""From files to a run: one trace, whole runs, attached sources, batches, the cache."""

@@ -272,7 +272,9 @@ def has_part(folder: Path, trace: Path) -> bool:
 
 
 def write_part(folder: Path, trace: Path, outcome: Run | ChopperError, origin: PartOrigin) -> None:
-    """Write the part of a trace as it was then, or why it can't be used; raises StoreWriteError."""
+    """Write the part of a trace in its state at that time, or why it can't be used; raises
+    StoreWriteError.
+    """
     name = str(trace.resolve())
     if isinstance(outcome, ChopperError):
         run = Run(name, empty_table(), (), (), failed=((name, str(outcome)),))

@@ -122,8 +122,9 @@ def open_cached(
 
 
 def key_of(name: str, overrides: Overrides = NO_OVERRIDES) -> str:
-    """The key under which what is worked out of a run's files is cached: of their state, the
-    overrides, and Chopper's own code."""
+    """The cache key of anything computed from a run's files: their state, the overrides, and
+    Chopper's own code.
+    """
     paths = paths_of(name)
     origin = _origin(name, paths, overrides)
     return _digest([origin, *_stamps(paths), _code_stamp(), *_specifications(overrides)])
@@ -171,7 +172,9 @@ class Kept(Struct, frozen=True):
             return None
 
     def keep(self, figures: object) -> None:
-        """Keep figures; a cache that can't be written, or is another user's, is left as it is."""
+        """Keep figures; a cache that can't be written, or belongs to another user, is left
+        alone.
+        """
         fresh = temporary_path(self.file, "new")
         text = msgspec.json.encode(figures, enc_hook=to_list)
         try:

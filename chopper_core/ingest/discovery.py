@@ -54,7 +54,7 @@ class FoundRun(Struct, frozen=True):
 
 
 class _Part(Struct, frozen=True):
-    """A directory with data, and what it has."""
+    """A directory with data, and its content."""
 
     path: Path
     families: frozenset[Family]
@@ -65,7 +65,7 @@ class _Part(Struct, frozen=True):
 
     @property
     def run(self) -> str:
-        """The run as it is opened."""
+        """The run as opened."""
         return ",".join(str(self.path / name) for name in self.files) or str(self.path)
 
 
@@ -169,7 +169,7 @@ def _families(folder: Path, files: Sequence[str]) -> frozenset[Family]:
         if family is not None:
             found.add(family)
         elif _TRACE.search(name) and rank_in_name(name) is not None:
-            found.add(Family.TRACE)  # damaged, perhaps: reading it says why
+            found.add(Family.TRACE)  # may be damaged: reading it gives the reason
         if found & {Family.TRACE}:
             break
     return frozenset(found - {Family.CPU})

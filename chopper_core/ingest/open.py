@@ -135,7 +135,7 @@ def _read_run(
     read_ranks: ReadRanks | None,
     gather: GatherTables,
 ) -> Run:
-    """The run of the files at the paths, which are no store; raises DataError, UsageError."""
+    """The run of the files at the paths, which are not a store; raises DataError, UsageError."""
     try:
         discovery = find_traces(paths)
     except DataError as no_traces:
@@ -220,7 +220,7 @@ def _named(run: Run) -> Run:
 
 
 def _with_layout(run: Run, paths: Sequence[Path]) -> Run:
-    """The run with the layout of its ranks that a manifest or a job's configuration says."""
+    """The run with the layout of its ranks from a manifest or a job's configuration."""
     for path in paths:
         if path.is_dir() and (layout := layout_of_settings(read_settings(path))) is not None:
             return replace(run, layout=layout.text)

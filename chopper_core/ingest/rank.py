@@ -64,7 +64,7 @@ class RankReader(Struct, frozen=True):
 
 
 def read_unchanged(path: Path, read: Callable[[], Run]) -> Run:
-    """Read a file that nobody changes meanwhile, again if need be; raises DataError."""
+    """Read a file, again if it changed meanwhile; raises DataError."""
     for _ in range(_MAX_ATTEMPTS):
         before = state_of(path)
         try:
@@ -177,7 +177,7 @@ def _with_host(trace: Trace, hosts: Sequence[HostFile]) -> tuple[Trace, tuple[st
     host = _host_of(trace, hosts)
     if host is None:
         return trace, ()
-    # Nobody else needs them.
+    # Nothing else needs them.
     from chopper_core.align.host_trace import join_host_trace
     from chopper_core.sources.chakra import host_trace
     from chopper_core.sources.kineto.reader import record_functions
@@ -248,7 +248,7 @@ def _facts(trace: Trace) -> dict[str, str]:
 def process_groups(trace: Trace) -> list[ProcessGroup]:
     """The process groups of several ranks that a trace names, in its header or its collectives.
 
-    That of all ranks says nothing of how they are arranged.
+    That of all ranks doesn't show how they are arranged.
     """
     distributed = trace.metadata.get("distributedInfo")
     listed = distributed.get("pg_config") if isinstance(distributed, dict) else None

@@ -160,7 +160,7 @@ class _OpenedRuns(Mapping[str, Run]):
 
 
 class SetReader:
-    """Reads the rows of a set in a thread, and says how far it is."""
+    """Reads the rows of a set in a thread, and reports its progress."""
 
     def __init__(self, found: Sequence[FoundRun], rows: Iterator[tuple[int, RunRow]]) -> None:
         self._rows: list[RunRow | None] = [None] * len(found)

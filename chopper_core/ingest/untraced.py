@@ -89,7 +89,7 @@ def schedule_run(name: str, paths: Sequence[Path], progress: Progress) -> Run | 
     """The run of the schedules at the paths; None without any.
 
     Steps follow each other, each as long as on the rank where it takes longest. Raises DataError
-    if no file is usable, or if two are of the same rank.
+    if no file is usable, or if two belong to the same rank.
     """
     found = discover([path for path in paths if path.exists()], Family.SCHEDULE)
     if not found.files:

@@ -148,7 +148,9 @@ _PERCENTAGES: Final = frozenset(
 
 
 def counter_info(name: str, *, unit: str = "", description: str = "") -> CounterInfo:
-    """Return what the name says of a counter, with the unit and description of the file."""
+    """The counter with its aggregation and unit by its name, else the file's unit and
+    description.
+    """
     aggregation = DERIVED
     if _INSTANCE.search(name):
         aggregation = ONE_INSTANCE
@@ -163,7 +165,7 @@ def counter_info(name: str, *, unit: str = "", description: str = "") -> Counter
 
 
 def counter_infos(names: Iterable[str]) -> dict[str, CounterInfo]:
-    """Return what the names say of each counter."""
+    """The counters by name, with what their names imply."""
     return {name: counter_info(name) for name in names}
 
 

@@ -1,4 +1,4 @@
-"""What the host did beside the kernel table: time of launching threads, and allocations of memory.
+"""Host activity beside the kernel table: time of launching threads, and allocations of memory.
 
 Host time is the idle time of each GPU, cut wherever the thread that launches next enters or leaves
 a runtime call, an operator, an annotation or a Python frame. The pieces of a gap lie in the idle

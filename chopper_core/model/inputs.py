@@ -1,4 +1,4 @@
-"""What a run is made from: its GPUs, input files, their clocks and the devices they name."""
+"""The inputs of a run: its GPUs, files, their clocks and the devices they name."""
 
 from __future__ import annotations
 

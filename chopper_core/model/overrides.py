@@ -55,7 +55,7 @@ class Overrides(Struct, frozen=True):
         return replace(self, base_parallel="", settings=(), names=())
 
     def shift_ns(self, *called: str) -> int | None:
-        """The shift of a source with these names; None if there is none."""
+        """The shift of a source with these names; None without one."""
         found = [ns for part, ns in self.clocks if is_meant(part, called)]
         return sum(found) if found else None
 

@@ -64,7 +64,7 @@ class ProcessGroup(Struct, frozen=True):
 
     @property
     def kind(self) -> str:
-        """Its dimension, by its description or name; '' if neither says it."""
+        """Its dimension, by its description or name; '' if neither has one."""
         return kind_of(self.description) or kind_of(self.name)
 
 
@@ -131,7 +131,7 @@ class Parallel(Struct, frozen=True):
 
 
 def kind_of(text: str) -> str:
-    """The dimension that the name or description of a process group says; '' if none.
+    """The dimension in the name or description of a process group; '' if none.
 
     Megatron's (`TENSOR_MODEL_PARALLEL_GROUP`), PyTorch's device meshes (`mesh_dp_shard`) and short
     names (`tp`, `pp:0`) are known. A group over several dimensions, such as `MODEL_PARALLEL_GROUP`,
@@ -217,7 +217,7 @@ def parallel_of_layout(
 def parallel_of_groups(
     groups: Sequence[ProcessGroup], ranks: Iterable[int], world: int
 ) -> Parallel | None:
-    """The coordinates of ranks by the process groups of a run; None where no group says any.
+    """The coordinates of ranks by the process groups of a run; None where no group names one.
 
     If an order of the dimensions reproduces every group, it gives the coordinates of all ranks,
     also of those without a trace. Otherwise a coordinate is the rank's place in its group.

@@ -126,7 +126,7 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
 
     @cached_property
     def parallel(self) -> Parallel | None:
-        """The coordinates of the ranks, None where nothing says them.
+        """The coordinates of the ranks, None where unknown.
 
         The user's layout wins over process groups, these over the settings beside the files.
         Raises UsageError if the user's doesn't fit the ranks.

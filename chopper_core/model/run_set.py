@@ -40,7 +40,7 @@ class RunRow(Struct, frozen=True):
     name: str
     """Its path below the directory of the set: its label."""
     path: str
-    """The run as it is opened."""
+    """The run as opened."""
     settings: Mapping[str, Setting] = field(default_factory=dict)
     status: str = OK
     """`OK`, `PARTIAL` if some of its files couldn't be read, or `FAILED`."""

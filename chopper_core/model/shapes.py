@@ -56,7 +56,9 @@ class Convolution(Struct, frozen=True, tag="convolution"):
 
     @property
     def text(self) -> str:
-        """Its sizes: `256x3x32x32 k64x3x7x7 s2 p3`; what is 1, or 0 for padding, is left out."""
+        """Its sizes: `256x3x32x32 k64x3x7x7 s2 p3`; factors of 1, and padding of 0, are left
+        out.
+        """
         parts = ["transposed" * self.is_transposed, _by(self.image), "k" + _by(self.weight)]
         for letter, sizes, usual in (
             ("s", self.stride, 1),
@@ -149,7 +151,7 @@ class CallShape(Struct, frozen=True):
 
     @property
     def label(self) -> str:
-        """The shape in a line, which tells it from all others: `mm 8944x2816x1024 TN bf16`."""
+        """A unique one-line label of the shape: `mm 8944x2816x1024 TN bf16`."""
         types = self.operands
         if self.result:
             types = f"{types}->{self.result}"

@@ -39,7 +39,7 @@ class IntegralCurve(Struct, frozen=True):
         # Only the edges near the times: a curve may have millions.
         low = max(int(np.searchsorted(edges, int(np.min(times_ns)), "left")) - 1, 0)
         high = int(np.searchsorted(edges, int(np.max(times_ns)) + 1, "right")) + 1
-        # Differences to the first edge keep ns exact in float64.
+        # Differences from the first edge keep ns exact in float64.
         at = (times_ns - edges[0]).astype(np.float64)
         near = (edges[low:high] - edges[0]).astype(np.float64)
         return (
@@ -226,7 +226,7 @@ def union(start_ns: Int64, duration_ns: Int64) -> tuple[Int64, Int64]:
     if not len(start_ns):
         return np.empty(0, np.int64), np.empty(0, np.int64)
     # A union interval starts where as many activities have ended as have started before.
-    # Both nearly rise, which a stable sort makes use of: it takes a tenth of the time.
+    # Both are nearly sorted, which a stable sort exploits: it takes a tenth of the time.
     start, end = (np.sort(each, kind="stable") for each in (start_ns, start_ns + duration_ns))
     opens = np.concatenate([[True], start[1:] > end[:-1]])
     closes = np.append(np.flatnonzero(opens)[1:] - 1, len(start) - 1)

@@ -322,7 +322,7 @@ def as_statistic(view: View, stat: str, over: Sequence[str] = ()) -> View:
 
 
 def baseline_view(view: View) -> View:
-    """The baseline of a view as a view of its own; raises UsageError where there is none."""
+    """The baseline of a view as a view of its own; raises UsageError without one."""
     if view.baseline is None:
         raise UsageError("the view has no baseline")
     path = view.path if view.baseline.path is None else view.baseline.path

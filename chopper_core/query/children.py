@@ -64,7 +64,7 @@ def signal_chart(
 ) -> SignalChart:
     """The signal of a view over its node, from its first start to its last end, or its window.
 
-    `check` raises Cancelled once nobody waits for it: many GPUs take long.
+    `check` raises Cancelled once the result is no longer wanted: many GPUs are slow.
     """
     signal = run.signal(view.signal)
     scope = scope_of(run, view)

@@ -1,7 +1,7 @@
-"""Marks of cells: outliers of a column, tints of what stands out, figures of some GPUs only.
+"""Marks of cells: outliers of a column, tints of unusual figures, figures of some GPUs only.
 
-Outliers follow a rule that they themselves don't move; tints one rule for every view, on the screen
-and in text. Counters may cover 2 of 8 GPUs, telemetry one node.
+Outliers follow a rule that is robust against them; tints follow one rule in every view, on the
+screen and in text. Counters may cover 2 of 8 GPUs, telemetry one node.
 """
 
 from __future__ import annotations

@@ -249,7 +249,7 @@ _NOISE: Final = (
     (late(r"^(?:void|static|__global__) +"), ""),
     (late(r"\(anonymous namespace\)::"), ""),
     (late(r"\b(?:at::native|at::cuda::detail|at::detail|c10|std)::"), ""),
-    # A lambda in lambdas in a function: the function and the innermost one's parameters tell.
+    # For lambdas within lambdas, the function and the innermost parameters identify one.
     (late(r"::\{lambda\([^{}]*\)#\d+\}::operator\(\)\([^(){}]*\)(?: const)?"), ""),
     (late(r"(?<=\w)\([^(){}]*\)(?=::\{lambda)"), ""),
 )
@@ -325,7 +325,7 @@ def cut_title(frame: Frame) -> str:
 
 
 def elide(text: str, width: int, glyphs: Glyphs) -> str:
-    """Text of at most `width` cells: its middle gives way, both ends stay; so do two names."""
+    """Text of at most `width` cells, shortened in the middle; so are two names."""
     if cell_width(text) <= width:
         return text
     if width <= 1:
@@ -341,7 +341,7 @@ def elide(text: str, width: int, glyphs: Glyphs) -> str:
 
 
 def beginning(text: str, width: int, glyphs: Glyphs) -> str:
-    """Text of at most `width` cells: its end gives way."""
+    """Text of at most `width` cells, shortened at the end."""
     if cell_width(text) <= width:
         return text
     return first_cells(text, width - 1) + glyphs.ellipsis if width > 0 else ""

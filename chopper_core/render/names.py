@@ -122,7 +122,7 @@ def _show_difference(
         short[name] = head + beginning(name[begin:], width - cell_width(head), glyphs)
         alike[short[name]].append(name)
     for several in alike.values():
-        # From where they differ no attempt shows more than this one.
+        # No other attempt shows more of them from where they differ.
         if len(several) > 1 and (begin < len(shared) or len(several) < len(names)):
             _show_difference(several, begin, width, glyphs, short)
 

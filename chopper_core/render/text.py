@@ -74,7 +74,7 @@ def as_text(
         if frame.view.columns:
             spark = spark and sum(w + 2 for w in widths.values()) <= room
         else:
-            # As in the explorer, the column that the rows are sorted by is always in sight.
+            # As in the explorer, the column that the rows are sorted by is always visible.
             by = frame.sort.removeprefix("-")
             ranked = sorted(columns, key=lambda column: column.metric.name != by)
             fit = fitting((widths[c.metric.name] for c in ranked), room, gap=2)

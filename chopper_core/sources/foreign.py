@@ -1,4 +1,4 @@
-"""Files that no reader reads: what they are, told by their start, and what to give instead."""
+"""Files that no reader accepts: their kind, recognised by their start, and what to give instead."""
 
 from __future__ import annotations
 

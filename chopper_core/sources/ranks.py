@@ -113,7 +113,7 @@ def find_traces(paths: Sequence[Path]) -> FoundTraces:
 
 
 def _hosts(paths: Sequence[Path]) -> list[HostFile]:
-    """The host traces among files that are no trace."""
+    """The host traces among files that are not traces."""
     if not paths:
         return []
     from chopper_core.sources.chakra.host_trace import SUFFIXES, head_of

@@ -1,4 +1,4 @@
-"""Named baselines: `@main` stands for a run wherever a run is named; of several, for the first."""
+"""Named baselines: `@main` can replace a run anywhere; with several runs, it is the first."""
 
 from __future__ import annotations
 
@@ -63,12 +63,12 @@ def remove_baseline(name: str) -> None:
 
 
 def named_run(name: str) -> str:
-    """The run that a name stands for: `@main`, or the name itself; raises UsageError."""
+    """Resolve a name to a run: `@main`, or the path itself; raises UsageError."""
     return named_runs(name)[0]
 
 
 def named_runs(name: str) -> tuple[str, ...]:
-    """The runs that a name stands for; raises UsageError."""
+    """Resolve a name to its runs; raises UsageError."""
     if not name.startswith(SIGN) or os.path.exists(name):
         return (name,)
     found = baselines()

@@ -66,7 +66,7 @@ def temporary_path(folder: Path, suffix: str) -> Path:
 
 
 def remove_folder(folder: Path) -> None:
-    """Remove a folder as far as that can be done: its name first, so that none is half there."""
+    """Remove a folder as far as possible, renaming it first, so that no half of it is found."""
     fresh = temporary_path(folder, "new")
     with suppress(OSError):
         os.rename(folder, fresh)
@@ -134,7 +134,7 @@ def is_own(folder: Path) -> bool:
 
 
 def is_private(folder: Path) -> bool:
-    """Whether a folder is the user's own, and nobody else can change what is in it."""
+    """Whether a folder belongs to the user, and no one else can write to it."""
     return is_own(folder) and not folder.stat().st_mode & 0o022
 
 

@@ -24,7 +24,7 @@ def start(to: str) -> None:
     to_stderr = to == STDERR
     file = sys.stderr if to_stderr else open(to, "a", encoding="utf-8", opener=_private)  # noqa: SIM115
     _file, target = file, to
-    # Standard error may be none of the system's, in a test or a notebook.
+    # Standard error may not be a system file, as in a test or a notebook.
     with suppress(OSError, ValueError):
         faulthandler.enable(file)
 

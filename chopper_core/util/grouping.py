@@ -43,7 +43,7 @@ def stable_order(codes: Codes) -> Index:
     if codes.dtype.itemsize * 8 <= _DIGIT or bits > _MOST_BITS:
         return np.argsort(codes, kind="stable")
     if bits > 2 * _DIGIT and _FALLS * int((codes[1:] < codes[:-1]).sum()) < len(codes):
-        # Long rising stretches are merged faster than dealt out three times.
+        # Merging long sorted runs is faster than three passes of a radix sort.
         return np.argsort(codes, kind="stable")
     left = codes.astype(np.int64) - low if bits > _DIGIT else codes - codes.dtype.type(low)
     order = np.argsort((left & 0xFFFF).astype(np.uint16), kind="stable")
@@ -189,7 +189,7 @@ def quantile_of(values: Numbers, shares: Sequence[float]) -> Float64:
     ordered = np.partition(values.ravel(), ends).astype(np.float64)
     below, step = ordered[low], ordered[high] - ordered[low]
     weight = places - low
-    # From the nearer end, as numpy does: the last digit is the same.
+    # Interpolate from the nearer end, as numpy does: the last digit is then the same.
     near_high = weight >= 0.5
     found: Float64 = np.where(near_high, ordered[high] - step * (1 - weight), below + step * weight)
     return found
@@ -223,7 +223,7 @@ def quantiles_of(
 
 
 def quantiles_along(numbers: Float64, shares: tuple[float, ...]) -> Float64:
-    """Quantiles, along the first axis, of what is known; NaN where nothing is."""
+    """Quantiles of the known values along the first axis; NaN without any."""
     ordered = np.sort(numbers, axis=0)
     known = np.isfinite(ordered).sum(axis=0, keepdims=True)
     found = []

@@ -130,7 +130,7 @@ def _groups() -> list[tuple[Path, str, str]]:
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
-    """Whether an error, or one that it comes from, says that memory is used up."""
+    """Whether an error, or one of its causes, means that memory ran out."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
@@ -139,7 +139,7 @@ def is_out_of_memory(error: BaseException | None) -> bool:
         if isinstance(error, OSError) and error.errno == errno.ENOMEM:
             return True
         text = str(error)
-        # Arrow's threads, and modules whose import fails half way, name no MemoryError.
+        # Arrow's threads, and imports that fail half way, don't raise MemoryError.
         if "launch worker thread" in text or "error return without exception set" in text:
             return True
         if isinstance(error, ImportError) and "failed to map" in text:

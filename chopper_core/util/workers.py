@@ -192,7 +192,7 @@ def _process_futures(
     limit: int = 0,
 ) -> Iterator[list[Future[Read | ChopperError]]]:
     """The results of worker processes to come; on leaving, those that have none are cancelled."""
-    # They take long to import beside a small trace.
+    # Importing them is slow compared with a small trace.
     from concurrent.futures import ThreadPoolExecutor
     from threading import Event
 
@@ -297,7 +297,7 @@ def serve(debug_target: str = "", limit: int = 0) -> None:
     if debug_target:
         with suppress(OSError):
             debug.start(debug_target)
-    # A library's prints must not get between the answers.
+    # A library's prints must not mix with the answers.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
 

@@ -300,7 +300,7 @@ def _total(own: Own, use: Use) -> dict[str, int | float]:
 
 
 def _means(values: Float64) -> Float64:
-    """Means over the samples of what is known; NaN where nothing is."""
+    """Means over the known samples; NaN without any."""
     known = np.isfinite(values)
     count = known.sum(axis=0)
     with np.errstate(invalid="ignore", divide="ignore"):

@@ -163,7 +163,7 @@ def _is_large(result: ViewResult | NothingToShow) -> bool:
 
 def _frame(run: Run, view: View, result: ViewResult) -> Frame:
     """The rows of a result, sorted, filtered, with the columns asked for and the total row."""
-    # Along time there is all of it.
+    # Along time, all of it is shown.
     counting = replace(view, cut=view.cut or view_module(view.name).SPEC.along_time)
     own = {column.name: (column, values) for column, values in result.columns}
     nodes = result.nodes

@@ -114,7 +114,7 @@ def _row(
 
 
 def _opener(view: View, rows: list[IcicleRow], levels: int) -> Callable[[int, int], View]:
-    """The view of a block: the icicle of what is in it, or its activities in the tree."""
+    """The view of a block: an icicle of its own, or its activities in the tree."""
 
     def opens(depth: int, block: int) -> View:
         labels: list[str] = []

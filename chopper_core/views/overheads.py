@@ -116,7 +116,7 @@ def _lost(parts: TimeParts, nodes: Groups, has_matrix: Mask | None) -> Values:
 
 
 def with_parts(run: Run) -> Run:
-    """The run with the columns of the breakdown, which one made by hand may lack."""
+    """The run with the columns of the breakdown, which a run built in memory may lack."""
     if all(name in run.table.measured for name in BREAKDOWN):
         return run
 

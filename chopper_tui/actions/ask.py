@@ -134,7 +134,7 @@ async def _go_to(screen: Explorer, text: str) -> None:
 
 
 async def _show_view(screen: Explorer, name: str) -> None:
-    """Show a view of the scope; one that was left is as it was."""
+    """Show a view of the scope, in the state in which it was left."""
     asked = with_view(screen.view, name)
     if asked.name and view_spec(asked.name).along_time:
         await _start_timeline(screen, asked)
@@ -178,5 +178,5 @@ async def _show_info(screen: Explorer) -> None:
 
 
 def _key_of(view: View) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
-    """The key under which a view is kept as it was left."""
+    """The key under which the state of a view is kept."""
     return view.name, view.order, view.path

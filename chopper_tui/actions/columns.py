@@ -89,7 +89,7 @@ def _named_columns(screen: Explorer, text: str) -> tuple[str, ...]:
 
 
 def column_named(frame: Frame, text: str) -> str:
-    """The name of a column that was typed by name or title; unknown text is returned as it is."""
+    """The name of a column given by name or title; unknown text is returned unchanged."""
     for column in frame.columns:
         if text in (column.title, column.title.replace(" ", "")):
             return column.name

@@ -28,7 +28,7 @@ def refuse_of_set(screen: Explorer) -> None:
 
 
 async def enter_run(screen: Explorer, target: View) -> None:
-    """Go into the run of a row, to its overview; or to the runs that a row stands for."""
+    """Enter the run of a row, at its overview, or the runs of a row's group."""
     before = screen.here
     if target.run == screen.run.name:
         await screen.go(screen.trail_to(target))

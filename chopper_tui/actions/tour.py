@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Stop(Struct, frozen=True):
-    """A view of the tour and what it is for."""
+    """A view of the tour and its explanation."""
 
     title: str
     text: str

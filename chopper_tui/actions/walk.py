@@ -225,7 +225,7 @@ async def _go_in_history(screen: Explorer, source: list[Trail], end: str) -> Non
     await screen.go(trail)
     if screen.view != trail[-1].view:
         return
-    # A step in the history is no new one.
+    # Moving in the history doesn't add to it.
     is_back = source is past
     source.pop()
     (future if is_back else past).append(here)

@@ -47,7 +47,7 @@ def view_of(address: str, options: Namespace) -> View:
 
 
 def home_of(view: View) -> View:
-    """The overview of a run whose address says no more than the run and its baseline."""
+    """The overview of a run whose address names only the run and its baseline."""
     plain = View(view.run, baseline=view.baseline, overrides=view.overrides)
     if view != plain or (view.baseline is not None and view.baseline.path is not None):
         return view
@@ -99,7 +99,7 @@ def _may_hold_runs(paths: Sequence[Path]) -> bool:
         from chopper_core.sources.ranks import rank_in_name
         from chopper_core.sources.shared.text import FileHead
 
-        # Telling formats apart takes longer than opening a cached run: notes beside traces, such
+        # Recognising formats takes longer than opening a cached run: notes beside traces, such
         # as a configuration, have none of a trace's keys at their start.
         ranks = [
             rank

@@ -1,6 +1,6 @@
 """Axes around data with ticks at even numbers, and curves between them, drawn by plotext.
 
-What a chart takes is bounded by its canvas, not by its data: plotext makes a point of each cell
+A chart's cost is bounded by its canvas, not by its data: plotext makes a point of each cell
 that a line crosses, outside of the canvas too, and its work grows with the points that it is given.
 """
 
@@ -64,9 +64,9 @@ def plotted(
     glyphs: Glyphs,
     check: Callable[[], None],
 ) -> list[str]:
-    """The rows of a canvas with its axes: at the left that of y, below that of x if it has ticks.
+    """The rows of a canvas with its axes: y at the left, x below if it has ticks.
 
-    `check` raises Cancelled once nobody waits for them.
+    `check` raises Cancelled once the result is no longer wanted.
     """
     import plotext
 

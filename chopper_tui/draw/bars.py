@@ -163,7 +163,7 @@ def _bars(picture: BarChart, on: Canvas) -> list[Line]:
             right = _stack(np.maximum(visible[:, row], 0.0) / span * room, fills, inks)
             line += [*reversed(left), *right]
         if picture.longest and abs(sums[row]) > picture.longest * (1 + _HAIR):
-            # It goes on beyond the end of the axis.
+            # It extends beyond the end of the axis.
             line[-1] = (line[-1][0].rstrip()[:-1] + glyphs.crumb, line[-1][1])
         rest: Line = [(" " * (label_width + value_width + 2), "text"), *line[2:]]
         lines += [line, rest, []][:thick]

@@ -87,7 +87,7 @@ def draw(
     """A chart as at most `height` lines of at most `width` cells, its title first.
 
     `row` and `column` are those of the cursor, for charts that show it; `check` raises Cancelled
-    once nobody waits for it.
+    once the result is no longer wanted.
     """
     # A pane that is being hidden has no cells, less its margin.
     if width < 1 or height < 1:
@@ -165,7 +165,7 @@ def _wanted(chart: Chart, width: int, glyphs: Glyphs, is_below: bool) -> int:
 def cell_at(
     charts: Sequence[Chart], width: int, height: int, glyphs: Glyphs, x: int, y: int
 ) -> Cell | None:
-    """The cell at a place of charts below each other; None where there is none."""
+    """The cell at a place in stacked charts; None outside of them."""
     top = 0
     for chart, lines in zip(charts, _heights(charts, width, height, glyphs), strict=False):
         if top <= y < top + lines:
@@ -209,7 +209,7 @@ def as_lines(
 
 
 def seen(chart: Chart, lens: Lens) -> Chart:
-    """The part of a chart that is seen, as it can be drawn; charts without a scale are whole."""
+    """The visible part of a chart, ready to draw; charts without a scale are whole."""
     chart = _drawable(chart)
     part: Chart = chart if lens == WHOLE else drawer_of(chart).seen(chart, lens)
     return part
@@ -232,7 +232,7 @@ def zoomed(lens: Lens, chart: Chart, factor: float) -> Lens:
 
 
 def panned(lens: Lens, chart: Chart, share: float) -> Lens:
-    """The lens moved by a share of what is seen; raises UsageError at an end."""
+    """The lens moved by a share of its width; raises UsageError at an end."""
     if not drawer_of(chart).can_pan:
         raise UsageError("bars begin at zero: this chart can't be moved")
     begin, end = lens.range

@@ -60,7 +60,7 @@ WHOLE: Final = Lens()
 
 
 def wanted() -> None:
-    """Somebody waits for what is being drawn."""
+    """The drawing in progress is still wanted."""
 
 
 class Canvas(Struct, frozen=True):

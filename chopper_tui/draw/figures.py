@@ -57,7 +57,7 @@ class Figure(Struct, frozen=True):
 
     @property
     def is_nothing(self) -> bool:
-        """Whether it is an amount of zero; stream 0 and launch 0 are no amounts."""
+        """Whether it is an amount of zero; stream 0 and launch 0 are not amounts."""
         return not self.word and self.number == 0 and self.metric.reduces != Reduces.COMMON
 
     @property
@@ -101,7 +101,7 @@ def _figure(metric: Metric, values: Values, row: int) -> Figure:
 
 
 def _pointed(frame: Frame, label: str) -> str | None:
-    """The kernel at the cursor of a timeline on a lane: it is what a detail is of."""
+    """The kernel under the cursor of a timeline's lane, which the detail shows."""
     for picture in frame.charts[:1]:
         if isinstance(picture, Lanes):
             return picture.pointed[picture.lanes.index(label)].kernel

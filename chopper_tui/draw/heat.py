@@ -320,7 +320,7 @@ def _ticks(picture: HeatMap, lay: _MapLayout, width: int, glyphs: Glyphs, here: 
     begins = [place * lay.bins // len(names) * lay.wide for place in range(len(names) + step)]
     ticks: dict[int, tuple[str, str]] = {}
     for place, name in enumerate(names):
-        # Numbers stand at round ones, so that the columns between can be counted.
+        # Labels are at round numbers, so that the columns between can be counted.
         if place == here or (int(name) if counted and name.isdigit() else place) % step == 0:
             stop = end if place == here else min(begins[place + step] - 1, end)
             room = stop - begins[place]

@@ -140,7 +140,9 @@ def _draw(
 
 
 def _layout(picture: Icicle, height: int) -> tuple[list[int], int]:
-    """Lines of each level (0: two levels in a line), and of all; the first have what is left."""
+    """Lines per level (0: two levels in a line), and in total; the first levels get the
+    remainder.
+    """
     room = height - _AROUND
     levels = max(len(picture.rows), 1)
     tall, left = divmod(min(max(room, 0), levels * _MAX_LINES), levels)
@@ -177,7 +179,7 @@ def _row_line(
         name = ""
         if named and wide >= _MIN_NAME:
             name = display_name(row.labels[owner], row.level)
-            # A name of which a letter or two are left says nothing.
+            # A name cut to a letter or two is useless.
             is_long = cell_width(name) > wide - 1
             name = (
                 elide(name, wide - 1 - is_long, glyphs)

@@ -80,7 +80,7 @@ _MAX_WRITTEN_OUT: Final = 1e15
 
 
 def hue_of(unit: str) -> str:
-    """The hue of a signal over time by its unit: clocks, use and power are told apart."""
+    """The hue of a signal over time by its unit: clocks, utilization and power differ."""
     return _HUES.get(Unit(unit), "clock")
 
 
@@ -119,7 +119,7 @@ def marked(pieces: Pieces, begin: int, end: int) -> Pieces:
 
 
 def fit(text: str, width: int, glyphs: Glyphs) -> str:
-    """Text of exactly `width` cells: its middle gives way, or spaces follow."""
+    """Text of exactly `width` cells: shortened in the middle, or padded with spaces."""
     return pad(elide(text, width, glyphs), width)
 
 

@@ -113,7 +113,7 @@ def draw(
 ) -> list[Line]:
     """The chart as `height` lines of `width` cells: the median over the band of all GPUs.
 
-    `check` raises Cancelled once nobody waits for it.
+    `check` raises Cancelled once the result is no longer wanted.
     """
     if not len(chart.values):  # No GPU of the scope has the signal.
         return [[(" " * width, "")]] * height

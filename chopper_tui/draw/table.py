@@ -170,7 +170,7 @@ class TableLayout(Struct, frozen=True):
         return pieces
 
     def row(self, row: int, drawn: Sequence[Pieces], cursor: bool, marked: bool = False) -> Pieces:
-        """The cells of a row with its sparklines; what stands out has its tint and a mark."""
+        """The cells of a row with its sparklines; outliers are tinted and marked."""
         frame, glyphs = self.frame, self.glyphs
         pieces = [(glyphs.mark if marked else " ", "alert" if marked else "text")]
         pieces.append(((glyphs.cursor if cursor else " ") + " ", "text"))

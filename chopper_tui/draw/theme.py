@@ -335,7 +335,7 @@ def to_ascii(text: str) -> str:
 
 
 class AsciiFilter(LineFilter):
-    """Replaces what is not ASCII, as the last filter."""
+    """Replaces non-ASCII characters, as the last filter."""
 
     def apply(self, segments: list[Segment], background: TextualColor) -> list[Segment]:
         """The same segments in ASCII."""

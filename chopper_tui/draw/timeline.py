@@ -360,7 +360,7 @@ def _lane(cells: LaneCells, bins: int, glyphs: Glyphs, columns: _Columns) -> Lin
         chars[place] = fill[_level(float(share[place]), len(fill))]
         is_class = by_class and kinds[place] == 0
         inks[place] = CLASS_INKS[classes[place]] if is_class else KIND_INKS[kinds[place]]
-    # Of two that run at once, a small lead in time means nothing.
+    # Between two that run in parallel, a small difference in time means nothing.
     at_once = 2 * (cells.kind_ns.sum(axis=0) - cells.busy_ns) > cells.busy_ns
     for place in np.flatnonzero(at_once).tolist():
         inks[place] = BOTH

@@ -192,7 +192,7 @@ class Explorer(Pointing, Asking):
         return dressed(trail_to(view), self.columns)
 
     def show(self, data: ScreenData) -> None:
-        """Put data on the screen, with the cursor where the trail says."""
+        """Put data on the screen, with the cursor at the trail's position."""
         self.data = data
         frame, place = data.frame, self.trail[-1]
         row = _row_of(frame, place.label)

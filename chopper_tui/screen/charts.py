@@ -101,7 +101,7 @@ class Charts(Screen[None]):
                 pane.show(self._pictures, *self.cell_shown)
 
     def first_chart(self, kind: type[C]) -> C | None:
-        """The first chart of the view as it is seen, if it has this type."""
+        """The first visible chart of the view, if it has this type."""
         chart = next(iter(self._charts_seen), None)
         return chart if isinstance(chart, kind) else None
 
@@ -145,7 +145,7 @@ class Charts(Screen[None]):
         return self._seen[2]
 
     def look(self, lens: Lens) -> None:
-        """See the picture of the view through a lens; its cursor stays on what it points at."""
+        """Show the view's chart through a lens; its cursor stays on its item."""
         if chart := next(iter(self.frame.charts), None):
             self.cell = drawer_of(chart).cell_through(chart, self.cell, self.lens, lens)
         self.lens = lens

@@ -99,7 +99,7 @@ class Pointing(ScreenParts):
         self.action_perform("measure", " ".join(f"{self._time_of(cell)}ns" for cell in ends))
 
     def on_signal_pane_measured(self, event: SignalPane.Measured) -> None:
-        """A drag along a chart tells the figures of that time."""
+        """Dragging along a chart shows the figures of that time."""
         self.say(event.text)
 
 

@@ -37,7 +37,7 @@ from chopper_tui.widgets.prompt import AddressBar, Prompt
 
 
 class ScreenParts(Charts):
-    """The widgets of a run's view; the explorer says which view it is."""
+    """The widgets of a run's view; the explorer decides which view."""
 
     ALLOW_SELECT = False
     AUTO_FOCUS = ""
@@ -98,7 +98,7 @@ class ScreenParts(Charts):
         yield Prompt()
 
     def on_resize(self, event: events.Resize) -> None:
-        """Arrange the parts anew for another size; the cursor stays."""
+        """Arrange the parts for a new size; the cursor stays."""
         if event.size == self._fitted_to == self.size:
             event.prevent_default()  # it is reported three times at the start
         else:
@@ -204,7 +204,7 @@ class ScreenParts(Charts):
             self.status.styles.height = lines
 
     def unsay(self) -> None:
-        """Take back the message about the action before, unless it tells of what is under way."""
+        """Clear the message of the previous action, unless it reports one in progress."""
         if not self.status.message.startswith(LOADING):
             self.say("")
 

@@ -41,7 +41,7 @@ class DrawnPane(Dragging):
     def drawing(
         self, width: int, height: int, check: Callable[[], None]
     ) -> Callable[[], Sequence[Pieces]] | None:
-        """The work of drawing what is shown now, for a thread; None where nothing is.
+        """The drawing of the current content as a callable for a thread; None without content.
 
         `check` raises Cancelled once its result would be discarded.
         """
@@ -306,7 +306,7 @@ class PicturePane(DrawnPane):
         return [[(" ", "text"), *line] for line in drawn]
 
     def lines(self, width: int, height: int) -> Iterable[Pieces]:
-        """The lines that were drawn last; what is quickly drawn is there at the first paint."""
+        """The lines drawn last; quick drawings are there at the first paint."""
         if not self.drawn and self.pictures and drawing.drawer_of(self.pictures[0]).is_quick:
             self.drawn = self._lines(self.pictures, width, height, (self.selected, self.column))
         return self.drawn

@@ -45,7 +45,7 @@ def _is_on_top(screen: Screen[T]) -> bool:
 
 
 def _shade(screen: Screen[Any]) -> Style:
-    """The style of what is below a dialog."""
+    """The style of the screen below a dialog."""
     inks: Inks = screen.app.inks  # type: ignore[attr-defined]
     return inks.shade
 
@@ -79,7 +79,7 @@ class Dialog(ModalScreen[T]):
     """Takes the answer at once: Textual's own callback comes after the keys that follow."""
 
     def dismiss(self, result: T | None = None) -> AwaitComplete:
-        """Close with an answer, unless it is closed already: late answers find nobody."""
+        """Close with an answer, unless already closed: late answers are dropped."""
         if not _is_on_top(self):
             return AwaitComplete()
         closed = super().dismiss(result)
@@ -152,7 +152,7 @@ class Sought(Dialog[T]):
 
 
 class Listing(Sought[T]):
-    """A list of options, fewer as you type; a subclass answers with what is chosen."""
+    """A list of options that typing narrows; a subclass answers with the chosen one."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "leave", show=False),
@@ -317,7 +317,7 @@ class ColumnChooser(Listing[tuple[str, ...]]):
         self._mark = glyphs.mark
 
     async def take_key(self, event: events.Key) -> bool:
-        """As others, but that a space always switches: columns are sought by one word."""
+        """Like others, but a space always toggles: columns are searched by one word."""
         if event.key == "space":
             self._switch()
             return True
@@ -362,7 +362,7 @@ def _option(title: str, why: str, room: int) -> Text:
     """An option and its explanation, shortened to `room` cells; 0: as it is."""
     if room and len(why) > room:
         short = textwrap.shorten(why, max(room, 1), placeholder=" …")
-        # Where not even a word fits, its beginning says more than a lone ellipsis.
+        # Where not even a word fits, its beginning is more useful than a lone ellipsis.
         why = short if len(short) > len(" …") else f"{why[: max(room - 1, 0)]}…"
     return Text.assemble(title, (why, "dim"), no_wrap=True, overflow="crop")
 

@@ -53,7 +53,7 @@ class Status(Pane):
             self.redraw()
 
     def offer(self, offered: Sequence[str], place: int) -> None:
-        """Name the other completions of what is typed, after the one at `place`."""
+        """Name the other completions of the typed text, after the one at `place`."""
         self.say("")
         first, last = min(offered), max(offered)
         shared = first[: next((i for i, c in enumerate(first) if last[i : i + 1] != c), None)]
@@ -84,7 +84,7 @@ class Status(Pane):
             self.redraw()
 
     def lines(self, width: int, height: int) -> Iterable[Pieces]:
-        """A message takes the line, or as many as it needs; else it is the table's."""
+        """A message takes the line, or as many as it needs; otherwise the table has it."""
         if self.message:
             said = wrapped(self.message, max(width - 2, 1))
             if len(said) > height:

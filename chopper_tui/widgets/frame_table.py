@@ -61,7 +61,7 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
     first_column = 0
     """The first column beside the name: those before it are scrolled out."""
     added = ""
-    """The column that was added last, which is always in sight."""
+    """The column that was added last, which is always visible."""
     _planned_width = 0
     """The width that the columns were laid out for."""
     _lanes: Lanes | None = None
@@ -301,7 +301,7 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
             around = range(max(top - len(rows), 0), min(rows.stop + len(rows), self.rows))
             self._draw_sparks(self.sparks, rows, around)
 
-    # Described, since else all that is given is: for as long as drawing takes.
+    # With a description, since Textual otherwise formats all arguments: as slow as drawing.
     @work(exclusive=True, group="sparks", description="sparks")
     async def _draw_sparks(
         self, columns: Sequence[Sparks | LaneLines], rows: range, around: range

@@ -82,7 +82,7 @@ class Pane(ChopperWidget):
         raise NotImplementedError
 
     def redraw(self) -> None:
-        """Make the lines anew and repaint those cells that changed."""
+        """Rebuild the lines and repaint the cells that changed."""
         old, self._strips = self._strips, self._make()
         if len(old) != len(self._strips):
             self.refresh()

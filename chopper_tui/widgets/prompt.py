@@ -34,7 +34,7 @@ class _Sign(Pane):
 
 
 class PromptHandler(Protocol):
-    """Takes what is typed; called at once, before the keys that follow."""
+    """Receives the typed text at once, before the keys that follow."""
 
     def prompt_changed(self, text: str) -> None:
         """Follow the text while it is typed."""

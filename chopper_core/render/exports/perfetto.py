@@ -79,7 +79,7 @@ def _opened(path: Path, *, is_packed: bool) -> Iterator[IO[bytes]]:
         if not is_packed:
             yield plain
             return
-        # No name and no time: the same run is the same file.
+        # Without a name and a time in it: the same run gives the same file.
         with gzip.GzipFile("", "wb", _COMPRESSION, plain, mtime=0) as packed:
             yield packed  # type: ignore[misc]
 

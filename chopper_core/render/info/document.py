@@ -99,7 +99,7 @@ def describe(run: Run) -> dict[str, Any]:
 
 
 def _model_flops(run: Run) -> dict[str, float]:
-    """The model's FLOPs by the type of what is multiplied, over all GPUs."""
+    """The model's FLOPs by the type of their operands, over all GPUs."""
     flops = run.table.measured.get(FLOPS, np.zeros(0))
     element = run.table.measured.get(FLOPS_TYPE, np.zeros(0))
     return {

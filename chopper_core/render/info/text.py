@@ -142,7 +142,7 @@ def _identity_lines(run: Run, width: int) -> list[str]:
     by_source: dict[str, list[Identity]] = {}
     files = Counter(source.format for source in run.telemetry)
     for identity in run.identities:
-        # A file per signal and GPU: a column of each would tell nothing.
+        # With a file per signal and GPU, a column for each would be of no use.
         is_one_of_many = files[identity.format] > _MAX_FILES
         key = identity.format if is_one_of_many else identity.source
         by_source.setdefault(key, []).append(

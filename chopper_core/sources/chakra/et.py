@@ -155,7 +155,7 @@ def recognise(head: FileHead) -> Recognised | Unusable | None:
 def read(path: Path, progress: Progress = silent) -> ExecutionGraph:
     """Read the graph of a file.
 
-    Nodes before damage are kept and what is lost is noted; raises DataError if there are none.
+    Nodes before damage are kept and losses are noted; raises DataError if there are none.
     """
     builder = GraphBuilder(path, FORMAT)
     size = max(path.stat().st_size, 1)

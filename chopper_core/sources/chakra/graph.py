@@ -118,7 +118,7 @@ def _column(types: list[str], nodes: Index, values: Sequence[Value]) -> Attribut
 
 
 def _io_attributes(node: Node) -> Iterator[tuple[str, Attribute]]:
-    """The inputs and outputs of an activity: of host nodes nobody asks for them."""
+    """The inputs and outputs of an activity; those of host nodes are never used."""
     if (node.inputs or node.outputs) and not node.get("is_cpu_op"):
         for side, io in zip(IO_SIDES, (node.inputs, node.outputs), strict=True):
             for part, text in io.items():

@@ -90,10 +90,7 @@ class LintReport(Struct, frozen=True):
 
 
 def lint(paths: Sequence[Path]) -> LintReport:
-    """Check the `.et` files at the paths, which are those of one trace.
-
-    Raises DataError if there is none.
-    """
+    """Check the `.et` files at the paths, all of one trace. Raises DataError if there are none."""
     found = [path for _, path in files_at(paths) if path.name.casefold().endswith(_SUFFIXES)]
     if not found:
         raise DataError(f"{', '.join(map(str, paths))} holds no .et file.")
@@ -297,7 +294,7 @@ def _check_groups(files: Sequence[_File]) -> Iterator[str]:
 
 
 def _group_file(folder: Path) -> tuple[dict[int, list[int]], str]:
-    """The members of each listed group, and what is wrong with the file."""
+    """The members of each listed group, and the error in the file, if any."""
     path = folder / GROUP_FILE
     if not path.exists():
         return {}, ""

@@ -232,7 +232,7 @@ def _type_of(name: str, stated: int | None) -> int:
 
 
 def _timed(graph: ExecutionGraph, path: Path, number: int, system: _SystemEvents) -> ExecutionGraph:
-    """A graph with the times of the log; nodes that it lacks are no activities."""
+    """A graph with the times of the log; nodes that it lacks are not activities."""
     times = [system.done.get(node) for node in graph.ids]
     known = np.array([each is not None for each in times], np.bool_)
     places = np.flatnonzero(known)

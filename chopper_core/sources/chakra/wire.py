@@ -24,7 +24,7 @@ _FEW_BYTES: Final = 64
 
 
 class WireError(ValueError):
-    """Bytes that are no valid message; the text is the rest of a sentence about them."""
+    """Bytes that are not a valid message; the text completes a sentence about them."""
 
 
 def varint_at(data: bytes, at: int) -> tuple[int, int]:

@@ -250,7 +250,7 @@ def _why_read_already(file: SourceFile, files: Sequence[SourceFile]) -> str | No
 
 
 def _why_of_no_use(file: SourceFile, files: Sequence[SourceFile]) -> str | None:
-    """Return why an API trace or agent description says nothing here; None if it does."""
+    """Why an API trace or agent description is of no use here; None if it is."""
     path, csv = file.path, rocprofv3_csv
     if file.source.NAME != csv.NAME or file.role not in (csv.API_TRACE, csv.AGENTS):
         return None

@@ -1,7 +1,7 @@
 """Group profiled processes into passes, passes into programs, and programs into runs.
 
 Counters of one program may take several passes, each another execution. A process without counters
-is no pass but a kernel trace, the execution whose times are shown.
+is not a pass but a kernel trace, the execution whose times are shown.
 """
 
 from __future__ import annotations

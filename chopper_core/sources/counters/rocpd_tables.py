@@ -252,7 +252,7 @@ class Events:
     def __init__(
         self, relations: Relations, is_marker: Callable[[str, Any], bool], losses: Losses
     ) -> None:
-        """Find them; `is_marker` tells whether a guid's category is one of roctx."""
+        """Find them; `is_marker` returns whether a guid's category belongs to roctx."""
         self.stacks: dict[str, Lookup] = {}
         self.marks: dict[str, set[int]] = {}
         """The events of roctx."""

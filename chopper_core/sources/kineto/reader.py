@@ -60,7 +60,7 @@ def read(path: Path, progress: Progress = silent, *, piece_bytes: int = PIECE_BY
     """Read the trace of one rank, `.json` or gzip; memory grows with its columns only.
 
     Damaged events are lost and counted in `Trace.losses`.
-    Raises DataError if the file can't be read or is no such trace.
+    Raises DataError if the file can't be read or is not such a trace.
     """
     losses = Losses()
     tables = TraceTables()

@@ -272,7 +272,7 @@ class TraceTables:
     def _add_ranges(
         self, table: GrowingColumns, events: Sequence[Event], kinds: Mapping[str, int], key: str
     ) -> None:
-        """Add events as ranges, whose kind their category or their name tells."""
+        """Add events as ranges; their category or name gives their kind."""
         events, columns = self._timed(events)
         args = [event.args or _NO_ARGS for event in events]
         names = [event.name for event in events]

@@ -1,4 +1,4 @@
-"""Files opened to be read, and nothing else: as a stream of bytes, or as a SQLite database.
+"""Files opened read-only, as a stream of bytes or as an SQLite database.
 
 gzip is decompressed on the way, as far as it is intact."""
 
@@ -270,7 +270,7 @@ def open_read_only(path: Path) -> sqlite3.Connection:
     Views of a foreign file may call no function that does more than compute, values are as long as
     in true files, and a statement takes a number of steps that fits the size of the file.
     """
-    # Who reads traces in JSON imports this module too.
+    # Reading traces in JSON imports this module too.
     import sqlite3
 
     connection = sqlite3.connect(

@@ -1,4 +1,4 @@
-"""The start of a file, which tells its format, and the text of a whole file."""
+"""The start of a file, by which its format is recognised, and the text of a whole file."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class FileText:
         rest, is_skipping = "", False
         for piece in self._pieces(_BLOCK_BYTES):
             text = _without_blanks(rest + piece)
-            # A line may go on, or its line feed follow, in the next piece.
+            # A line may continue, or its line feed follow, in the next piece.
             *ended, rest = text[text.rfind("\n") + 1 :].splitlines(keepends=True) or [""]
             text = text[: text.rfind("\n") + 1] + "".join(ended)
             if is_skipping or _may_be_long(text):

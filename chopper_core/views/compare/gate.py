@@ -180,7 +180,7 @@ def judge(run: Run, base: Run, limits: Sequence[Limit], others: Sequence[Run] = 
         enough = min(counts) >= MIN_ITERATIONS
         chances.append(unpaired(ours, limit.moved(theirs)) if enough else np.nan)
         between.append(one_more(medians[0], limit.moved(of_each)) if number > 1 else np.nan)
-    # Beyond noise is what is so by both tests.
+    # Only a difference by both tests is beyond noise.
     together = np.fmax(adjusted(np.array(chances)), adjusted(np.array(between)))
     together[~np.isfinite(chances)] = np.nan
     return [

@@ -213,7 +213,7 @@ def _steadiness(run: Run, view: View, with_cells: bool) -> Steadiness:
             if curve is None:
                 continue
             if signal in _CLOCKS:
-                # The clock of an idle GPU is no unsteadiness.
+                # The clock of an idle GPU doesn't count as unsteadiness.
                 busy = run.tree().node((str(gpu),)).selection
                 curve = while_busy(curve, table.start_ns[busy], table.duration_ns[busy])
             samples = sampled(curve, _apart(spans[own]))

@@ -1,4 +1,4 @@
-"""Findings: what stands out in a run, ranked by potential saving.
+"""Findings: the problems of a run, ranked by potential saving.
 
 To add a rule, write a module like `contention` and add its name to `MODULES`.
 """
@@ -181,7 +181,7 @@ def _find(context: FindingsContext) -> list[tuple[FindingRule, Finding]]:
 
 
 def _explains(one: tuple[FindingRule, Finding], other: tuple[FindingRule, Finding]) -> bool:
-    """Whether a finding is the cause of most of what another says of the same GPU."""
+    """Whether a finding causes most of another finding about the same GPU."""
     (rule, cause), (its_rule, effect) = one, other
     return (
         its_rule.name in rule.explains

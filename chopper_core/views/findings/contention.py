@@ -126,7 +126,7 @@ def _always_beside(context: FindingsContext) -> Iterator[Finding]:
     excess = summed(place, longer, len(pairs))
     factor = 1 + excess / np.maximum(summed(place, np.where(beside, usual, 0.0), len(pairs)), 1.0)
     slower = summed(place, longer > SLOWED.share / 2 * usual, len(pairs))
-    # Where it also runs alone, its own instances tell more.
+    # Where it also runs alone, its own instances are better evidence.
     always = (slower >= _OFTEN * summed(place, beside, len(pairs))) & (
         summed(place, alone, len(pairs)) == 0
     )

@@ -36,7 +36,7 @@ CAUSE: Final = Threshold(
 def long_stages(context: FindingsContext) -> Iterator[Finding]:
     """A pipeline stage that takes longer than the others, so that they wait for it.
 
-    Of a stage with one GPU that is slow itself, `slow-stage` says it.
+    A stage of one GPU that is slow itself is left to `slow-stage`.
     """
     if "pp" not in context.table.coordinates:
         return

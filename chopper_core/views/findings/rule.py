@@ -1,7 +1,7 @@
-"""A rule of the findings: what it is given, its thresholds, and the findings that it gives.
+"""A rule of the findings: its input, its thresholds, and the findings that it yields.
 
-A rule module defines `Threshold`s and functions decorated with `@rule`, whose docstrings say what
-they look for. It is registered by its name in `findings.MODULES`.
+A rule module defines `Threshold`s and functions decorated with `@rule`, whose docstrings describe
+what they look for. It is registered by its name in `findings.MODULES`.
 """
 
 from __future__ import annotations

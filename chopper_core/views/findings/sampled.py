@@ -136,6 +136,6 @@ def _evidence(view: View, sort: str) -> View:
 
 
 def headline_of(run: Run, findings: int) -> str:
-    """How many findings there are, and of what they are sought."""
+    """The number of findings, and the activities that were checked."""
     found = count(findings, "finding") if findings else "nothing stands out"
     return f"{found} in the telemetry of {count(len(run.gpus), 'GPU')}; without a trace, no savings"

@@ -242,7 +242,7 @@ def slow_on_a_gpu(context: FindingsContext) -> Iterator[Finding]:
 
 
 def _is_memory(peers: Peers, slow: Mask, counts: Mask, matrix: Mask, place: int) -> bool:
-    """Whether what is slow on a GPU is what memory bounds, and hardly anything else."""
+    """Whether memory-bound work is slow on a GPU, and hardly anything else is."""
     took = peers.took_ns[:, place] * counts
 
     def share(where: Mask) -> float:

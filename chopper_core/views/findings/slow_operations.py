@@ -229,7 +229,7 @@ def _slow_parts(context: FindingsContext, level: str) -> Iterator[SlowPart]:
             at_border = place in (0, len(columns) - 1)
             sure = direct[own[column == place]].mean() >= CONSISTENT.share
             if more and (level == "iteration" or (at_border and not sure)):
-                # Other kernels that go by the same general name are no operation that is slow.
+                # Other kernels under the same general name don't make a slow operation.
                 continue
             usual = _middle(np.delete(times, place, axis=1))
             yield SlowPart(
@@ -249,7 +249,7 @@ def _directly_labelled(context: FindingsContext) -> Mask:
 
 
 def _middle(rows: Float64) -> Float64:
-    """The median of each row; there is no NaN."""
+    """The median of each row, without NaN."""
     ordered = np.sort(rows, axis=1)
     count = rows.shape[1]
     middle: Float64 = (ordered[:, (count - 1) // 2] + ordered[:, count // 2]) / 2

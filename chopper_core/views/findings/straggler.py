@@ -196,7 +196,7 @@ def _where_slower(leads: RankLeads, late: Straggler) -> str:
         sums = sums_by(codes, chosen.durations_ns(), int(codes.max(initial=0)) + 1)
         extra = sums[:, column] - medians_along(np.delete(sums, column, axis=1), axis=1)
         most, positive = int(extra.argmax()), np.maximum(extra, 0).sum()
-        # Of what has most of the time anyway it says nothing.
+        # It means nothing for what takes most of the time anyway.
         share, usual = extra[most] / max(positive, 1.0), sums[most].sum() / sums.sum()
         if share >= ONE_PLACE.share and share > 2 * usual:
             at_phase, operation = divmod(most, operations)

@@ -77,7 +77,7 @@ def throttled(context: FindingsContext) -> Iterator[Finding]:
 
 
 def _limiter(context: FindingsContext, gpus: list[int]) -> str:
-    """The limiter with the largest share, where telemetry tells limiters apart."""
+    """The limiter with the largest share, where telemetry distinguishes limiters."""
     if not any(name.startswith(LIMITER) for name in context.run.measured):
         return ""
     means: dict[str, float] = {}

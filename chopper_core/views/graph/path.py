@@ -92,8 +92,8 @@ def _together(run: Run, rows: Index, start: Int64, end: Int64) -> tuple[Int64, I
     place_of[rows] = np.arange(len(rows))
     place, sets = place_of[found.members.rows], found.member_set
     last = found.last_start_ns[sets]
-    # One that ended before the last arrived did not wait for it. Of one that ended at that moment
-    # nothing is known but the end; all others end later than they begin, so there is no cycle.
+    # One that ended before the last arrived did not wait for it. For one that ended at that moment
+    # only the end is known; all others end later than they begin, so there is no cycle.
     waits = (place >= 0) & found.complete[sets]
     waits &= end[place] >= last
     begin[place[waits]] = last[waits]

@@ -91,7 +91,7 @@ def launches_of(
 ) -> LaunchSums:
     """Sums by the labels of a level, whose codes rise, and by their instances.
 
-    LaunchInstances are told apart by their codes at levels, of which gpu and iteration come first.
+    LaunchInstances are identified by their codes at levels, of which gpu and iteration come first.
     """
     table, count = run.table, len(labels)
     spans = [_span(table.column(name)[rows]) for name in over]

@@ -1,4 +1,6 @@
-"""Overview: how fast a run is, where its step goes, what sets each GPU apart, what stands out."""
+"""Overview: the speed of a run, the parts of its step, each GPU's difference from the others, the
+findings.
+"""
 
 from __future__ import annotations
 

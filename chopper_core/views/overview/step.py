@@ -173,7 +173,7 @@ def _step_of(run: Run, view: View) -> Step:
     found, counts = counted(codes[codes != NO_LABEL])
     everywhere = found[counts == len(gpus)]
     whole = [code for code in everywhere.tolist() if code not in run.left_out(view)]
-    # Of a run with nothing but cut iterations, these are shown.
+    # A run with only truncated iterations shows them.
     kept = whole or everywhere.tolist() or found.tolist()
     took = _times_of(by_iteration, gpus, codes, kept).max(axis=0)
     median = median_of(took) if kept else 0.0

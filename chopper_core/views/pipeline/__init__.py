@@ -175,7 +175,7 @@ class Pipeline(Struct, frozen=True, eq=False):
 
 
 def pipeline_of(run: Run, view: View) -> Pipeline:
-    """The pipeline of a scope; raises NothingToShow where there is none."""
+    """The pipeline of a scope; raises NothingToShow without one."""
     blocks = blocks_of(run, view)
     coordinates = run.table.coordinates.get("pp")
     if coordinates is None:

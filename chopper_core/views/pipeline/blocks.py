@@ -84,8 +84,8 @@ def _stage_marks(run: Run) -> tuple[Mask, list[int]]:
 def blocks_of(run: Run, view: View) -> Blocks:
     """The microbatches of the GPUs and iterations of a view's scope.
 
-    Their windows are those of the whole run. Raises NothingToShow where the run has no pipeline, or
-    nothing tells its microbatches apart.
+    Their windows are those of the whole run. Raises NothingToShow where the run has no pipeline,
+    or nothing separates its microbatches.
     """
     every = run.memo(("microbatches",), lambda: _blocks(run))
     cells = run.tree_of(view).split(view.path, ("gpu", "iteration"))
@@ -144,7 +144,7 @@ def _blocks(run: Run) -> Blocks:
 
 
 def _numbers_of_operations(run: Run, pattern: re.Pattern[str]) -> Int64:
-    """The microbatch or chunk that each operation's name says."""
+    """The microbatch or chunk in each operation's name."""
     matches = [pattern.search(name) for name in run.table.operations]
     return np.array([int(m[1]) if m else NO_LABEL for m in matches], np.int64)
 

@@ -126,7 +126,7 @@ def of_samples(run: Run, view: View) -> ViewResult:
 
 
 def _efficiency(run: Run, options: Options) -> tuple[str, ...]:
-    """Samples per second and per joule, where the user says how many the window has."""
+    """Samples per second and per joule, where the user gives their number in the window."""
     joules, window = figure(run, ENERGY), figure(run, WINDOW)
     if options.samples is None or run.status or not np.isfinite(joules).all():
         return ()
@@ -337,7 +337,7 @@ def _spread(gpu: GpuSamples, beginnings: tuple[str, ...]) -> float:
 
 
 def _sums_of_all(own: Own) -> Own:
-    """Sums over the GPUs where all have the figure; a sum over some of them is no total."""
+    """Sums over the GPUs where all have the figure; a sum over some of them is not a total."""
     whole: Own = []
     for metric, values in own:
         if metric.name in ("mean_power_w", "iteration_energy_j", "energy_j"):

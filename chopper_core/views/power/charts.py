@@ -191,7 +191,7 @@ def _binned(times: Int64, values: Float64, begin: int, end: int, bins: int) -> F
 
 
 def _apart(means: Float64) -> tuple[int, ...]:
-    """The outliers among means; none where no rule tells them."""
+    """The outliers among means; none where no rule applies."""
     try:
         return outliers(numbered(means)).rows
     except UsageError:

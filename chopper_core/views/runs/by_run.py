@@ -274,7 +274,7 @@ def _of_gpus(
     """The figure of every run (rows) and GPU (columns), the GPUs of a node side by side."""
     gpus = sorted(int(label) for label in labels)
     place_of = {label: place for place, label in enumerate(labels)}
-    # Runs of a study share their nodes; the one with most GPUs tells where these end.
+    # Runs of a study share their nodes; the one with most GPUs shows where each node ends.
     largest = max((run.others[own.row.path] for own in seen), key=lambda each: len(each.gpus))
     known = [gpu.index for gpu in largest.gpus]
     node_of = dict(zip(known, nodes_of(largest, known)[0], strict=True))
@@ -359,5 +359,5 @@ def _charts(
 
 
 def _drawn_in(metric: Metric) -> tuple[float, str]:
-    """What a figure is divided by in a chart, and the unit that it has there."""
+    """The divisor of a figure in a chart, and its unit there."""
     return (1e6, "ms") if metric.unit is Unit.NS else (1.0, str(metric.unit))

@@ -45,7 +45,7 @@ STEPS: Final = "steps"
 
 
 def figures_of_run(run: Run) -> RunFigures:
-    """The figures of an open run; what it lacks has a reason."""
+    """The figures of an open run; missing ones have a reason."""
     figures: dict[str, float | str] = {}
     missing: dict[str, str] = {}
     wanted: dict[str, list[tuple[str, str, str]]] = {}

@@ -222,7 +222,7 @@ def setting_column(name: str) -> Metric:
 
 
 def is_better(name: str) -> int:
-    """Whether lower or higher figures of a column are better; 0 where neither is said."""
+    """Whether lower or higher figures of a column are better; 0 where neither is."""
     if name in RUN_COLUMNS:
         return RUN_COLUMNS[name].better
     known = METRICS.get(name)
@@ -238,7 +238,7 @@ def known_column(name: str) -> Metric:
     if name in RUN_COLUMNS:
         return RUN_COLUMNS[name].metric
     metric = metric_named(name)
-    # Of one run each: sums of runs make no total.
+    # Each from one run: sums over runs don't make a total.
     return replace(metric, reduces=Reduces.NONE)
 
 

@@ -156,7 +156,7 @@ def shown_rows(run: RunSet, view: View, *, wait: bool = False) -> tuple[list[Run
 
 
 def opened(view: View, row: RunRow) -> View:
-    """The run of a row, as it is opened."""
+    """The run of a row, as opened."""
     return View(row.path, overrides=view.overrides.of_run)
 
 
@@ -173,7 +173,7 @@ def frame_of_set(
     notes: Sequence[str] = (),
     **options: object,
 ) -> Frame:
-    """A frame whose rows are no activities of one run."""
+    """A frame whose rows are not activities of one run."""
     found = Frame(
         view=view,
         address=address.render(view),

@@ -92,7 +92,7 @@ def measured_roofline(run: Run, scope: Scope) -> list[tuple[Metric, Values]]:
     rate = np.where(matrix.present(), matrix.numbers, 0.0)
     rate = rate + np.where(vector.present(), vector.numbers, 0.0)
     traffic = reads.numbers + writes.numbers
-    # Without counters of the vector units nothing is known of a kernel without matrix FLOPs.
+    # Without counters of the vector units, nothing is known about a kernel without matrix FLOPs.
     known = (rate > 0) | vector.present()
     known &= matrix.present() & reads.present() & writes.present() & (traffic > 0)
     with np.errstate(invalid="ignore", divide="ignore"):

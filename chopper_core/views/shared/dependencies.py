@@ -247,7 +247,7 @@ def _last_ended(times: _Times, lane: Index, waiting: Index) -> tuple[Index, Mask
     by_end = lane[stable_order(times.end[lane])]
     at = np.searchsorted(times.end[by_end], times.start[waiting], "right") - 1
     place = by_end[np.maximum(at, 0)]
-    # Rows of no length can end at the start of one that comes before them.
+    # Rows of zero length can end at the start of an earlier one.
     return place, (at >= 0) & (place < waiting)
 
 

@@ -1,4 +1,4 @@
-"""Causes of idle time: what the hosts did while their GPUs had nothing to run, by name.
+"""Causes of idle time: the hosts' activity by name while their GPUs had nothing to run.
 
 Each piece of a gap is charged to where the launching thread was (`HostPlace`): a runtime call, else
 an operator, else an annotation, else a Python frame. Its cause is named after that, unless the

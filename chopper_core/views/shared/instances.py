@@ -106,7 +106,7 @@ def overlaps_in(run: Run, view: View) -> Overlaps:
 
 def _found(run: Run, view: View) -> Overlaps:
     table = run.table
-    # The code of a missing operation is -1: the name that is none.
+    # The code of a missing operation is -1: no name.
     copies = np.array([name.startswith(FSDP) for name in (*table.operations, "")], np.bool_)
     node, whole = run.tree_of(view).node(view.path), []
 
@@ -214,7 +214,7 @@ def _cosine(alike: _Alike, count: int, x: Float64, y: Float64) -> Float64:
         of_rows = np.bincount(alike.whose, weights=alike.summed(values), minlength=count)
         return of_rows.astype(np.float64)
 
-    # What is left of equal numbers after rounding is no spread.
+    # A rounding error between equal numbers is not a spread.
     size = np.sqrt(summed(x * x) * summed(y * y))
     number = np.bincount(alike.whose, weights=alike.size, minlength=count)
     enough = size > 1e-9 * np.maximum(number, 1)
@@ -232,7 +232,7 @@ def _slowdown(alike: _Alike, count: int) -> tuple[Float64, Float64]:
     most = np.maximum.reduceat(share, alike.first)
     quarter = (most - least) / 4
     wide = most - least >= _MIN_SPREAD
-    # A bound that no share reaches, where there is nothing to tell apart.
+    # A bound that no share reaches, where there is nothing to separate.
     low = share <= alike.spread(np.where(wide, least + quarter, -1.0))
     high = share >= alike.spread(np.where(wide, most - quarter, np.inf))
     own_set = alike.spread(np.arange(sets))

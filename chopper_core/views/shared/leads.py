@@ -77,7 +77,7 @@ def stragglers_of(times: RankTimes) -> tuple[Straggler, ...]:
     if times.delays_ns is None:
         return _last_by_leads(times)
     mean, most = times.delays_ns.mean(axis=1), times.delays_ns.max(axis=1)
-    # Where anyone is late at times by chance, nobody is by as much as that.
+    # Where any GPU is late at times by chance, none is a straggler by less than that.
     usual = quantile_of(times.delays_ns, (_USUAL_DELAY,))[0]
     always = mean > np.maximum(MIN_DELAY_SHARE * times.typical_ns, _CLEARLY * _least(mean))
     once = most > np.maximum(MIN_ONCE_SHARE * times.typical_ns, _CLEARLY * usual)
@@ -285,7 +285,7 @@ def _leads(run: Run, view: View) -> RankLeads:
 
 
 def of_all_gpus(view: View) -> View:
-    """The same scope on all GPUs, of which an activity is the kernel that it is of."""
+    """The same scope on all GPUs; for an activity, that of its kernel."""
     levels = [(level, label) for level, label in view.scope if level not in ("gpu", ACTIVITY)]
     if len(levels) == len(view.path):
         return view

@@ -292,7 +292,7 @@ def sums_by(codes: Index, values: Iterable[Int64], count: int) -> Float64:
     """Sums of a figure of the occurrences, GPU by GPU, as codes x GPUs."""
     first = run_starts(codes)
     if len(codes) and _MIN_RUN * len(first) < len(codes):
-        # Neighbours of one code are added up sooner than dealt out.
+        # Adding up neighbours of one code is faster than scattering them.
         codes, values = codes[first], (np.add.reduceat(own, first) for own in values)
     sums = [np.bincount(codes, weights=own, minlength=count) for own in values]
     return np.stack(sums, axis=1).astype(np.float64)

@@ -36,7 +36,7 @@ _SIZES: Final = (
 
 
 def told_apart(run: Run) -> KernelTable:
-    """The run's table with one label per process group, where the trace's label is of several.
+    """The run's table with one label per process group, where the trace gives several one label.
 
     Groups of one label (`tp of 2` of 8 GPUs), and those without a name of which the trace states
     the size, are those of its lists of ranks; else the groups along the dimension that the label
@@ -80,7 +80,7 @@ def _pairwise(table: KernelTable) -> list[int]:
 
 
 def _members(run: Run, label: str, rank: int, *, is_pairwise: bool) -> tuple[int, ...]:
-    """The ranks of the group with a label that a rank is in; () if nothing tells them."""
+    """The ranks of a rank's group with a label; () if unknown."""
     listed = {
         each.ranks
         for each in run.groups
@@ -132,7 +132,7 @@ def _dimension(run: Run, label: str, *, is_pairwise: bool) -> str | None:
 
 
 def _label(run: Run, label: str, ranks: tuple[int, ...], *, is_pairwise: bool) -> str:
-    """`tp (ranks 0, 1) of 2`: what the label says, or the dimension, with the ranks."""
+    """`tp (ranks 0, 1) of 2`: the label's text, or the dimension, with the ranks."""
     name = _bare(label)
     if label.startswith(UNNAMED):
         name = _dimension(run, label, is_pairwise=is_pairwise) or name
@@ -150,7 +150,7 @@ def _bare(label: str) -> str:
 
 
 def kind_of_label(label: str) -> str:
-    """The dimension that the label of a process group says; '' if none."""
+    """The dimension in the label of a process group; '' if none."""
     label = _bare(label)
     found = [kind_of(each) for each in _IN_LABEL.findall(label)]
     return next(filter(None, found), "") or kind_of(label.partition(" (")[0])

@@ -172,7 +172,7 @@ def steps_of(run: Run, view: View, tokens: int | None = None) -> Steps:
     there[place] = True
     there = there.reshape(shape)
     step = np.repeat(place, steps.sizes())
-    # The tokens of a truncated step are unknown: only who asks for it has its rate.
+    # The tokens of a truncated step are unknown: only a query for the step shows its rate.
     whole = ~np.isin(iterations, () if view.cut else run.truncated(view))
     return Steps(
         gpus.tolist(),

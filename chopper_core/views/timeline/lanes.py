@@ -338,7 +338,7 @@ def _host_times(run: Run, gpu: int) -> _HostTimes | None:
             return None
         busy = _union(run, gpu, tuple(HostKind))
         calls = spans[HostKind.CALL]
-        # Operators that aren't in a call: the whole less the calls.
+        # Operators outside calls: the whole minus the calls.
         at = distinct(
             np.concatenate([busy.begins_ns, busy.ends_ns, calls.begins_ns, calls.ends_ns])
         )
