@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, MutableMapping
+from functools import lru_cache
 from typing import Final, TextIO
 
 from chopper_core.render.glyphs import ASCII, UNICODE, Glyphs, glyphs_for
@@ -21,8 +22,17 @@ _NARROW_FONTS: Final = ("linux", "vt100", "vt220")
 _OLD: Final = (*_NARROW_FONTS, "putty", "screen")
 _NEW: Final = late(r"\x1b(?:\[[<>=][\d;]*u|\[\?\d+\$p|\]22;[^\x07\x1b]*(?:\x07|\x1b\\))")
 """Of keys that tell more (kitty), asking for modes (DECRQM), and the pointer's shape (OSC 22)."""
-_RESET: Final = late(r"\x1b\[0m\x1b\[(?=[1-9][\d;]*m)")
-"""Between pieces in two styles: one sequence can reset and set."""
+_STYLE: Final = late(r"\x1b\[([\d;]*)m")
+_MOVES: Final = late(r"(?:\x1b\[\d+(?:;\d+)?[CH]|\r\n)*")
+"""Moves of the cursor, which paint nothing."""
+_COLOURS: Final = {"38": "fg", "48": "bg"}
+_ENDS: Final = {
+    "fg": "39", "bg": "49", "1": "22", "2": "22", "3": "23", "4": "24", "5": "25", "7": "27",
+    "8": "28", "9": "29", "53": "55",
+}  # fmt: skip
+"""What ends each part of a style."""
+_BRIGHT: Final = ("1", "2")
+"""Bold and dim: one sequence ends both."""
 
 
 def prepare_environment(environment: MutableMapping[str, str] = os.environ) -> None:
@@ -92,5 +102,60 @@ def understood(output: str) -> str:
 
 
 def terse(output: str) -> str:
-    """The same on the screen in fewer bytes: of changes of style."""
-    return _RESET.sub("\x1b[0;", output)
+    """The same on the screen in fewer bytes: of a change of style, only the parts that change."""
+    text, *rest = _STYLE.split(output)
+    pieces, shown, wanted = [text], "", ""
+    for sequence, text in zip(rest[::2], rest[1::2], strict=True):
+        is_reset = sequence in ("", "0") or sequence.startswith("0;")
+        wanted = (
+            sequence.removeprefix("0").removeprefix(";")
+            if is_reset
+            else (f"{wanted};{sequence}" if wanted else sequence)
+        )
+        if wanted != shown and not _MOVES.fullmatch(text):
+            pieces.append(_change(shown, wanted))
+            shown = wanted
+        pieces.append(text)
+    if shown != wanted:
+        pieces.append(_change(shown, wanted))
+    return "".join(pieces)
+
+
+@lru_cache(maxsize=8192)
+def _change(before: str, after: str) -> str:
+    """The shortest sequence from one style to another."""
+    old, new = _parts(before), _parts(after)
+    whole = f"\x1b[{';'.join(filter(None, ('0' * bool(before or not after), after)))}m"
+    if old is None or new is None:
+        return whole
+    ended = [part for part in old if part not in new]
+    dims = {part for part in ended if part in _BRIGHT}
+    kept = {part for part in new if dims and part in _BRIGHT}
+    codes = dict.fromkeys(_ENDS[part] for part in ended)
+    begun = [code for part, code in new.items() if part in kept or old.get(part) != code]
+    if not codes and not begun:
+        return ""
+    return min(f"\x1b[{';'.join((*codes, *begun))}m", whole, key=len)
+
+
+@lru_cache(maxsize=8192)
+def _parts(style: str) -> dict[str, str] | None:
+    """The parts of a style with their codes; None with a code that isn't known."""
+    found: dict[str, str] = {}
+    codes = iter(style.split(";") if style else ())
+    for code in codes:
+        if (name := _COLOURS.get(code)) is not None:
+            kind = next(codes, "")
+            count = {"5": 1, "2": 3}.get(kind, 0)
+            found[name] = ";".join((code, kind, *(next(codes, "") for _ in range(count))))
+        elif code in ("39", "49"):
+            found.pop("fg" if code == "39" else "bg", None)
+        elif code.isdecimal() and (30 <= int(code) <= 37 or 90 <= int(code) <= 97):
+            found["fg"] = code
+        elif code.isdecimal() and (40 <= int(code) <= 47 or 100 <= int(code) <= 107):
+            found["bg"] = code
+        elif code in _ENDS:
+            found[code] = code
+        else:
+            return None
+    return found

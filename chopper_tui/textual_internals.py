@@ -61,7 +61,7 @@ class ShownCells:
             line[x:end] = [None] * len(before)
             yield x, strip
             return
-        after: list[_Cell | None] = []
+        after: list[_Cell] = []
         for text, style, _ in strip:
             blank = style and _of_blanks(style)
             after += [(char, blank if char == " " else style) for char in text]
@@ -69,15 +69,31 @@ class ShownCells:
         differing = [at for at, cell in enumerate(after) if cell != before[at]]
         first = 0
         for place, at in enumerate(differing, 1):
-            if place == len(differing) or differing[place] - at > _MIN_GAP:
+            if place == len(differing) or not _are_near(after[at : differing[place] + 1]):
                 begin = differing[first]
                 yield x + begin, strip.crop(begin, at + 1)
                 first = place
 
 
 _Cell = tuple[str, Style | None]
-_MIN_GAP: Final = 5
-"""Cells between two that differ from which moving over them takes fewer bytes."""
+_MOVE_BYTES: Final = 4
+"""What it takes to move over cells."""
+_STYLE_BYTES: Final = 12
+"""What a change of style takes, more or less."""
+
+
+def _are_near(cells: list[_Cell]) -> bool:
+    """Whether the cells between two that differ take fewer bytes than moving over them."""
+    if len(cells) - 1 > _MOVE_BYTES + 1:
+        return False
+    (_, style), *between, (_, last) = cells
+    needed, changes = style != last, 0
+    for char, own in [*between, cells[-1]]:
+        # Of a blank only the background is seen: it can have the style of the text around it.
+        if own != style and not (char == " " and own == (style and _of_blanks(style))):
+            style, changes = own, changes + 1
+    size = sum(len(char.encode()) for char, _ in between)
+    return size + _STYLE_BYTES * max(changes - needed, 0) <= _MOVE_BYTES
 
 
 @lru_cache(maxsize=4096)

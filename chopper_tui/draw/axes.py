@@ -87,12 +87,14 @@ def plotted(
             figure.ruler(axis).lim(0, 1)
             figure.ruler(axis).ticks(_placed(np.array(places), ends).tolist(), list(texts))
         for x, y, other, curve in drawn:
+            check()
             signal = figure.signal(x, y, marker=curve.marker)
             if other is not None:
                 signal.fill(figure.signal(x, other, marker=curve.marker))
             elif curve.is_joined:
                 signal.lines()
             figure.draw(signal)
+        check()
         text: str = figure.build().string(colorless=True)
     rows = [row.ljust(width)[:width] for row in text.split("\n")[:height]]
     rows += [" " * width] * (height - len(rows))

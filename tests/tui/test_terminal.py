@@ -391,12 +391,16 @@ def test_bytes_to_the_terminal(size: tuple[int, int], case: str, move: int, page
 
 
 @pytest.mark.sweep
-def test_bytes_of_every_view() -> None:
-    """A move of the cursor with all that follows it, a page, and nothing.
+@pytest.mark.parametrize(
+    ("size", "move", "page"),
+    [((80, 24), 600, 6_000), ((120, 40), 1_700, 6_000), ((200, 60), 2_700, 16_000)],
+)
+def test_bytes_of_every_view(size: tuple[int, int], move: int, page: int) -> None:
+    """A move of the cursor with all that follows it, a page, a move in the table alone, nothing.
 
-    A move of the timeline's cursor shows the bands and signals of another GPU.
+    Beside the table a large screen has the detail of the row, whose text is another one, and the
+    timeline the bands and signals of another GPU.
     """
-    size, move, of_timeline, page = (80, 24), 600, 900, 6_000
     run = str(Path(DEMO_RANK[-1]).parent)
     command = (sys.executable, "-m", "chopper_tui.cli", run)
     over: list[str] = []
@@ -407,15 +411,19 @@ def test_bytes_of_every_view() -> None:
             terminal.send(f":go {run}?view={view}\r")
             terminal.quiet(1.0)
             terminal.until(lambda: LOADING not in terminal.text)
-            terminal.send("jk")
-            terminal.quiet(0.5)
-            most = of_timeline if view == "timeline" else move
-            for key, limit in (("j", most), ("k", most), ("\x1b[6~", page)):
-                before = len(terminal.output)
-                terminal.send(key)
-                terminal.quiet(0.4)
-                if (sent := len(terminal.output) - before) > limit:
-                    over.append(f"{view} {key!r}: {sent} of {limit}")
+            for settling, keys in (
+                ("jk", (("j", move), ("k", move), ("\x1b[6~", page), ("\x1b[5~", page))),
+                ("zjk", (("j", 600), ("k", 600))),
+                ("z", ()),
+            ):
+                terminal.send(settling)
+                terminal.quiet(0.5)
+                for key, limit in keys:
+                    before = len(terminal.output)
+                    terminal.send(key)
+                    terminal.quiet(0.4)
+                    if (sent := len(terminal.output) - before) > limit:
+                        over.append(f"{view} {settling} {key!r}: {sent} of {limit}")
         assert terminal.quiet(0.5) == 0
     assert not over
 
@@ -423,8 +431,12 @@ def test_bytes_of_every_view() -> None:
 @pytest.mark.parametrize(
     ("output", "shorter"),
     [
-        ("\x1b[31ma\x1b[0m\x1b[1;38;5;9mb\x1b[0mc", "\x1b[31ma\x1b[0;1;38;5;9mb\x1b[0mc"),
+        ("\x1b[31ma\x1b[0m\x1b[1;38;5;9mb\x1b[0mc", "\x1b[31ma\x1b[1;38;5;9mb\x1b[0mc"),
         ("\x1b[31ma\x1b[0m\x1b[2;1Hb", "\x1b[31ma\x1b[0m\x1b[2;1Hb"),
+        ("\x1b[31ma\x1b[0m\x1b[2;1H\x1b[31mb\x1b[0m", "\x1b[31ma\x1b[2;1Hb\x1b[0m"),
+        ("\x1b[1;41ma\x1b[0m\x1b[2;41mb\x1b[0m", "\x1b[1;41ma\x1b[22;2mb\x1b[0m"),
+        ("\x1b[41ma\x1b[0m\x1b[2J", "\x1b[41ma\x1b[0m\x1b[2J"),
+        ("\x1b[58;5;1ma\x1b[0m\x1b[31mb\x1b[0m", "\x1b[58;5;1ma\x1b[0;31mb\x1b[0m"),
     ],
 )
 def test_fewer_bytes_show_the_same(output: str, shorter: str) -> None:
@@ -436,6 +448,26 @@ def test_fewer_bytes_show_the_same(output: str, shorter: str) -> None:
         styles = [[screen.buffer[y][x] for x in range(12)] for y in range(6)]
         screens.append((screen.display, screen.cursor.x, screen.cursor.y, styles))
     assert screens[0] == screens[1]
+
+
+CODES = st.sampled_from(
+    ["1", "2", "3", "4", "7", "9", "31", "97", "38;5;9", "38;2;1;2;3", "41", "48;2;1;2;3", "49"]
+)
+STYLES = st.lists(CODES, max_size=4, unique=True).map(";".join)
+PIECES = st.tuples(STYLES, st.sampled_from(["a", "b ", "\r\n", "\x1b[2C", "\x1b[3;5H", "字"]))
+
+
+@given(st.lists(PIECES, max_size=12), st.booleans())
+@settings(max_examples=20)
+def test_terse_styles_are_the_same_styles(pieces: list[tuple[str, str]], ends: bool) -> None:
+    output = "".join(f"\x1b[{style}m{text}\x1b[0m" for style, text in pieces)
+    output = output if ends else output.removesuffix("\x1b[0m")
+    plain, shorter = pyte.Screen(24, 9), pyte.Screen(24, 9)
+    pyte.Stream(plain).feed(output)
+    pyte.Stream(shorter).feed(terse(output))
+    assert len(terse(output)) <= len(output)
+    assert plain.cursor.attrs == shorter.cursor.attrs
+    assert visible(plain) == visible(shorter)
 
 
 class _Tty(io.StringIO):
