@@ -77,7 +77,7 @@ _MISSING_WORDS: Final = frozenset(
 )
 _UNSUPPORTED: Final = frozenset((2**16 - 1, 2**32 - 1, 2**64 - 1))
 """The C structures hold these where a GPU lacks a sensor."""
-_UNSUPPORTED_ARRAY: Final = np.array([*_UNSUPPORTED], np.float64)
+UNSUPPORTED: Final = np.array([*_UNSUPPORTED], np.float64)
 
 _QUANTITY: Final = re.compile(
     r"\(?\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d{1,3})?)\s*([^\d\s()][^()]*?)?\s*\)?"
@@ -132,7 +132,7 @@ def in_units(signal: SignalName, cells: CellColumn, default_unit: str) -> tuple[
     known = cells.numbers()
     factor = dimension.factors.get(known[1] or default_unit.casefold()) if known else None
     if known and factor is not None:
-        is_supported = ~np.isin(known[0], _UNSUPPORTED_ARRAY)
+        is_supported = ~np.isin(known[0], UNSUPPORTED)
         values = known[0] * factor
         is_inside = (dimension.lowest <= values) & (values <= dimension.highest)
         flaws = np.where(is_inside, 0, FLAWS.index(Flaw.OUT_OF_RANGE)).astype(np.int8)

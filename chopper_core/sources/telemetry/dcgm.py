@@ -93,6 +93,8 @@ _UNITS: Final = re.compile(r"(?:.*\s)?Id(?:\s.*)?", re.IGNORECASE)
 _ENTITY: Final = re.compile(
     r"(?P<before>.*?)\b(?P<kind>v?GPU|GPU-C?I|Switch|CPU|Core|Link)\s+(?P<number>\d+)\s+(?P<rest>.*)"
 )
+_PLAIN_ROW: Final = re.compile(r"^[^ ]+ GPU \d+ (?=.)", re.MULTILINE)
+_ODD_MARKS: Final = (",", '"', "#", "\t", "\r", "\v", "\f")
 _GPU_ROW: Final = re.compile(r"[^#]*?\bGPU\s+\d+\s")
 _STOPPED: Final = "dmon was stopped"
 _SAMPLE: Final = re.compile(
@@ -194,17 +196,19 @@ def _dmon_layout(line: str, stamps: Stamps) -> ColumnPositions | None:
 def _read_dmon(text: FileText) -> Telemetry:
     """Read `dmon`, which repeats its headings; rows of other entities than GPUs are counted."""
     stamps, rows = Stamps(), RowCollector()
-    table, headings = TableLines(rows, _dmon_cells), ""
+    table, headings = TableLines(rows, _dmon_cells, _dmon_csv), ("", False)
     for block in text.blocks():
         for line in block.splitlines():
             if _GPU_ROW.match(line):
                 table.add(line)
-            elif line.strip() and _STOPPED not in line and line != headings:
-                found = _dmon_layout(line, stamps)
+            elif line.strip() and _STOPPED not in line:
+                if (named := _dmon_headings(line)) == headings:
+                    continue
+                found = None if named is None else _dmon_layout(line, stamps)
                 entity = _ENTITY.fullmatch(line)
-                if found is not None:
+                if found is not None and named is not None:
                     table.use(found)
-                    headings = line
+                    headings = named
                 elif entity is None:
                     is_foreign = table.layout is None or not _UNITS.fullmatch(line)
                     rows.row_losses[RowLoss.FOREIGN] += is_foreign
@@ -217,6 +221,27 @@ def _read_dmon(text: FileText) -> Telemetry:
         raise DataError(f"{text.path} has no headings of dcgmi dmon.")
     rows.row_losses = +rows.row_losses
     return telemetry_of(text.path, DMON, rows, stamps, text.losses, table.layout.notes)
+
+
+def _dmon_headings(line: str) -> tuple[str, bool] | None:
+    """The headings in a line, and whether a time precedes them; None for other lines."""
+    match = _HEADINGS.fullmatch(line.rstrip())
+    return None if match is None else (match["names"], bool(match["before"].strip()))
+
+
+def _dmon_csv(text: str, lines: int) -> str | None:
+    """Rows of `dmon` as CSV; None where a time has spaces in it, or anything else is odd."""
+    if any(mark in text for mark in _ODD_MARKS):
+        return None
+    # A pattern takes ten times as long for runs of spaces.
+    while "  " in text:
+        text = text.replace("        ", " ").replace("  ", " ")
+    text = text.replace(" \n", "\n").replace("\nGPU ", "\n- GPU ")
+    text = f"- {text}" if text.startswith("GPU ") else text
+    if not len(_PLAIN_ROW.findall(text)) == text.count(" GPU ") == lines:
+        return None
+    text = text.replace(" GPU ", " ").replace(" ", ",")
+    return text.replace("\n-,", "\n,").removeprefix("-")
 
 
 def _dmon_cells(line: str) -> list[str]:

@@ -18,6 +18,7 @@ from chopper_core.sources.signals import COUNTED, GpuName, SignalName
 from chopper_core.sources.telemetry.cells import (
     DIMENSIONS,
     FLAWS,
+    UNSUPPORTED,
     Flaw,
     in_units,
     quantity,
@@ -314,6 +315,8 @@ def _read(column: Field, cells: CellColumn) -> BlockColumn:
         if column.convert:
             cells = CellColumn([column.convert(cell) for cell in cells.distinct], cells.codes)
         return BlockColumn(column, *in_units(column.signal, cells, column.unit), None)
+    if (counted := _counts(column, cells)) is not None:
+        return counted
     found = [_reading(column, cell) for cell in cells.distinct]
     numbers = [0 if isinstance(number, Flaw) else number for number, _ in found]
     whole = all(isinstance(number, int) for number in numbers)
@@ -326,6 +329,19 @@ def _read(column: Field, cells: CellColumn) -> BlockColumn:
     factors = np.array([factor for _, factor in found], np.float64)
     codes = cells.codes
     return BlockColumn(column, np.array(numbers, kind)[codes], flaws[codes], factors[codes])
+
+
+def _counts(column: Field, cells: CellColumn) -> BlockColumn | None:
+    """The readings of an accumulator whose cells are all plain integers; None for any others."""
+    is_value = column.kind is FieldKind.VALUE
+    factor = DIMENSIONS[column.signal].factors.get(column.unit) if is_value else 1.0
+    known = None if factor is None else cells.decimals()
+    if factor is None or known is None or known.digits.any():
+        return None
+    is_missing = np.isin(known.whole, UNSUPPORTED)
+    flaws = np.where(is_missing, FLAWS.index(Flaw.MISSING), 0).astype(np.int8)
+    factors = np.full(len(flaws), factor)
+    return BlockColumn(column, np.where(is_missing, 0, known.whole), flaws, factors)
 
 
 def _reading(column: Field, cell: object) -> tuple[int | float | Flaw, float]:

@@ -124,12 +124,19 @@ def recognised_table(head: FileHead, layout_of: LayoutOf) -> Recognised | None:
 class TableLines:
     """Reads the lines of a file below headings, which may come again or change."""
 
-    def __init__(self, rows: RowCollector, split: Split) -> None:
+    def __init__(
+        self,
+        rows: RowCollector,
+        split: Split,
+        as_csv: Callable[[str, int], str | None] | None = None,
+    ) -> None:
+        """Start without headings; `as_csv` writes many lines, of so many, as CSV, if it can."""
         self.layout: ColumnPositions | None = None
         self.waiting: list[str] = []
         """Rows below these headings that aren't read yet."""
         self._rows = rows
         self._split = split
+        self._as_csv = as_csv
         self._headings = 0
 
     def use(self, layout: ColumnPositions) -> None:
@@ -149,11 +156,14 @@ class TableLines:
 
     def flush(self) -> None:
         """Read the rows that wait for it."""
-        if self.layout is not None and self.waiting:
-            add_rows(
-                self._rows, self.layout, RowBlock(self.waiting, self.layout.width, self._split)
-            )
-            self.waiting.clear()
+        if self.layout is None or not self.waiting:
+            return
+        width, block = self.layout.width, None
+        if self._as_csv is not None:
+            text = self._as_csv("\n".join(self.waiting) + "\n", len(self.waiting))
+            block = None if text is None else RowBlock.of_csv(text, width)
+        add_rows(self._rows, self.layout, block or RowBlock(self.waiting, width, self._split))
+        self.waiting.clear()
 
     def add_csv(self, text: str, heading: str | None) -> bool:
         """Add whole lines of CSV at once; False where lines that begin like headings, or comments,
