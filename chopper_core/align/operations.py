@@ -125,8 +125,8 @@ def label_operations(
     else:
         if own is not None:
             _fill(labels, own, points, forward, Rule.MODULE)
-        telling = _without_scopes(host, names, annotated, points, iterations.codes)
-        _fill_innermost(labels, telling, by_module, points, forward)
+        informative = _without_scopes(host, names, annotated, points, iterations.codes)
+        _fill_innermost(labels, informative, by_module, points, forward)
     if modules.has_roles:
         _attention_kernels(labels, host, names)
     if not host.named(VOCABULARY).any():
@@ -288,8 +288,8 @@ def _operators(host: Host, names: OperationNames) -> Intervals:
 
 def _nodes(host: Host, names: OperationNames) -> Intervals:
     """Autograd nodes, for the work that they run directly."""
-    telling = host.named(_NODE) & host.named(_WRAPPERS) & ~host.named(_COMPILED)
-    rows = np.flatnonzero(host.is_operator & telling)
+    informative = host.named(_NODE) & host.named(_WRAPPERS) & ~host.named(_COMPILED)
+    rows = np.flatnonzero(host.is_operator & informative)
     return host.intervals(rows, host.by_name(lambda name: names.code(_node_name(name)), rows))
 
 

@@ -193,7 +193,7 @@ def answer(run: Run, view: View) -> ViewResult:
         shown=known,
         headline=_headline(use, level),
         notes=_notes(run, samples, use, level),
-        charts=_pictures(run, use),
+        charts=_charts(run, use),
     )
 
 
@@ -367,7 +367,7 @@ def _notes(run: Run, samples: CpuSamples, use: Use, level: float) -> tuple[str, 
     return tuple(notes)
 
 
-def _pictures(run: Run, use: Use) -> tuple[Chart, ...]:
+def _charts(run: Run, use: Use) -> tuple[Chart, ...]:
     count = len(use.times_ns)
     if not count:
         return ()

@@ -169,6 +169,7 @@ def _together(run: Run, view: View, found: Overlaps, by: str) -> ViewResult:
     count = len(codes)
     labels = [run.table.text_of(by, code) for code in codes.tolist()]
     figures, known = _figures(found, owner, count, view.stat), effect(found, owner, count)
+    whole = _totals(found)
     spread = 100.0 * quantiles_of(found.share, owner, count, (0.05, 0.5, 0.95))
     instances = figures[0][1].numbers
     own: Own = [
@@ -192,12 +193,12 @@ def _together(run: Run, view: View, found: Overlaps, by: str) -> ViewResult:
         view,
         LabelledRows(by, labels),
         own,
-        _totals(found, view.stat),
+        _totals(found, view.stat) if view.stat else whole,
         opens=opens,
         shown=[metric.name for metric, values in own if values.present().any()],
         over=_LEVELS,
         sort="-instance_ns" if by == "operation" else "",
-        headline=_headline(found, by, labels, known),
+        headline=_headline(found, whole, by, labels, known),
         notes=_notes(found),
         charts=(_cumulative(found), *_against_duration(run, found)),
     )
@@ -263,7 +264,7 @@ def _one_by_one(run: Run, view: View, found: Overlaps) -> ViewResult:
         (LAYER, Values(layer, layer == NO_LABEL)),
         (METRICS["start_ns"], Values(found.start_ns - run.origin_ns)),
     ]
-    order = complete_order(_LEVELS)
+    order, whole = complete_order(_LEVELS), _totals(found)
 
     def opens(row: int) -> View:
         path = tuple(texts[level][row] for level in _LEVELS)
@@ -273,24 +274,26 @@ def _one_by_one(run: Run, view: View, found: Overlaps) -> ViewResult:
         view,
         LabelledRows(INSTANCE, texts["operation"]),
         own,
-        _totals(found),
+        whole,
         opens=opens,
-        headline=(_overall(found),),
+        headline=(_overall(found, whole),),
         notes=_notes(found),
         charts=(_cumulative(found), *_against_duration(run, found)),
     )
 
 
-def _overall(found: Overlaps) -> str:
-    share, with_copies = (values.at(0) or 0.0 for _, values in _totals(found)[1:3])
+def _overall(found: Overlaps, whole: Own) -> str:
+    share, with_copies = (values.at(0) or 0.0 for _, values in whole[1:3])
     text = f"communication overlaps with {share:.1f} % of the operations' time"
     if (found.masked_ns != found.comm_ns).any():
         text += f", with FSDP's copies {with_copies:.1f} %"
     return text
 
 
-def _headline(found: Overlaps, by: str, labels: list[str], known: Effect) -> tuple[str, ...]:
-    lines = [_overall(found)]
+def _headline(
+    found: Overlaps, whole: Own, by: str, labels: list[str], known: Effect
+) -> tuple[str, ...]:
+    lines = [_overall(found, whole)]
     # A difference that doesn't correlate with overlap isn't its cost.
     along = np.isfinite(known.cost_ns) & (np.nan_to_num(known.pearson) >= _MIN_CORRELATION)
     cost = np.where(along, known.cost_ns, 0.0)

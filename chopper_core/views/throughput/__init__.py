@@ -158,7 +158,7 @@ def answer(run: Run, view: View) -> ViewResult:
         over=over,
         headline=_headline(steps),
         notes=_notes(run, view, steps),
-        charts=_pictures(steps),
+        charts=_charts(steps),
     )
 
 
@@ -394,7 +394,7 @@ def _notes(run: Run, view: View, steps: Steps) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _pictures(steps: Steps) -> tuple[BarChart | LineChart, ...]:
+def _charts(steps: Steps) -> tuple[BarChart | LineChart, ...]:
     if not steps.steady.any():
         return ()
     means = steps.parts_ns[:, steps.steady].mean(axis=1)
