@@ -247,8 +247,21 @@ def plan(
         }
 
     while sparks and not lanes and is_short():
+        if len(sparks) == 1:
+            # The last sparklines, of what no chart shows, are worth more than the bar.
+            barred, columns = columns, [replace(each, bar=0) for each in columns]
+            shown = _fitting(frame, columns, room - _cells((), sparks))
+            if not is_short():
+                break
+            columns = barred
         sparks.pop()
         shown = _fitting(frame, columns, room - _cells((), sparks))
+    if signals and not sparks and signals[0].name not in {each.name for each in shown}:
+        # Its figures are the least that is seen of a signal without chart and sparklines.
+        plain = [replace(each, bar=0) for each in columns]
+        fewer = _fitting(frame, plain, room)
+        if signals[0].name in {each.name for each in fewer}:
+            columns, shown = plain, fewer
     while lanes and sparks and len(shown) < min(_MIN_COLUMNS, len(columns)):
         sparks.pop()
         shown = _fitting(frame, columns, room)

@@ -142,6 +142,8 @@ def arrange(
     both = {"small": max(6, min(height // 3, 20)), "full": full}.get(chart, 0)
     both = _split(both, split, middle) if both else 0
     upper, lower = _two(both) if height >= _TWO_CHARTS_FROM else (both, 0)
+    # Clock and utilisation stay in sight: what has no chart has sparklines.
+    sparks = sparks if lower else 2
     room = middle - both
     return Arrangement(
         figures=figures,

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from chopper_core.metrics import METRICS
 from chopper_core.model.run import Run
-from chopper_core.model.table import Phase
+from chopper_core.model.table import LEVELS, Phase
 from chopper_core.model.view import View, with_signal
 from chopper_core.query.children import SignalChart
 from chopper_core.render.glyphs import UNICODE, sparkline
@@ -21,6 +21,7 @@ from chopper_core.util.progress import Cancelled
 from chopper_core.views.query import query
 from chopper_tui import screen_data as looks
 from chopper_tui.draw.figures import Figure, detail, figures_of
+from chopper_tui.draw.pieces import Pieces
 from chopper_tui.widgets import chart_panes as track_chart
 from chopper_tui.widgets import frame_table
 from chopper_tui.widgets.chart_panes import SignalPane
@@ -80,6 +81,44 @@ async def test_how_many_signals_are_shown(
         )
         await at.press("M")
         assert charts(at) == ["gfx_util_pct", "busy_pct"][: len(signals)]
+
+
+def _text(pieces: Pieces) -> str:
+    return "".join(text for text, _ in pieces).strip()
+
+
+def in_sight(at: Driven) -> set[str]:
+    """The signals that the screen shows: in charts, and in columns of sparklines."""
+    shown = {
+        chart.view.signal
+        for chart in at.explore.query(SignalPane)
+        if chart.view is not None and chart.region.height > 1 and chart.drawn
+    }
+    for column in at.explore.table.sparks:
+        drawn = column.drawn.get(at.explore.table.cursor)
+        if isinstance(column, looks.Sparks) and drawn and _text(drawn) in at.text():
+            shown.add(column.signal.signal.name)
+    return shown
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize(
+    "size",
+    [
+        *((60, 16), (80, 24), (120, 40), (60, 60), (72, 20), (100, 16), (119, 29)),
+        *((120, 16), (120, 24), (140, 30), (160, 50), (200, 60), (300, 20), (400, 120)),
+    ],
+)
+async def test_clock_and_utilisation_are_in_sight_at_every_level(size: tuple[int, int]) -> None:
+    async with explorer(size, measured_run(), View("sample.json")) as at:
+        for level in LEVELS:
+            await at.settle()
+            shown = in_sight(at)
+            if size[0] < 80 and level == "kernel":
+                # Names of kernels leave narrow tables room for figures alone.
+                shown |= {each.name for each in at.explore.table.layout_plan.columns}
+            assert {"gfx_mhz", "gfx_util_pct"} <= shown, f"{level}:\n{at.text()}"
+            await at.press("enter")
 
 
 @pytest.mark.sweep

@@ -392,10 +392,10 @@ def test_bytes_to_the_terminal(size: tuple[int, int], case: str, move: int, page
 
 @pytest.mark.sweep
 @pytest.mark.parametrize(
-    ("size", "move", "page"),
-    [((80, 24), 600, 6_000), ((120, 40), 1_700, 6_000), ((200, 60), 2_700, 16_000)],
+    ("size", "move", "alone", "page"),
+    [((80, 24), 600, 600, 6_000), ((120, 40), 1_700, 600, 6_000), ((200, 60), 2_700, 800, 16_000)],
 )
-def test_bytes_of_every_view(size: tuple[int, int], move: int, page: int) -> None:
+def test_bytes_of_every_view(size: tuple[int, int], move: int, alone: int, page: int) -> None:
     """A move of the cursor with all that follows it, a page, a move in the table alone, nothing.
 
     Beside the table a large screen has the detail of the row, whose text is another one, and the
