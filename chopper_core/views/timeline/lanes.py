@@ -129,9 +129,13 @@ def lanes_of(run: Run, gpu: int, *, whole: bool = False) -> tuple[Lane, ...]:
         rows = _by_start(run, gpu)
         if whole:
             return (lane_of(run.table, rows, gpu, EVERY_STREAM),)
-        streams = run.table.stream[rows]
+        by_stream = rows[stable_order(run.table.stream[rows])]
+        streams = run.table.stream[by_stream]
+        first = run_starts(streams)
+        ends = np.append(first[1:], len(rows))
         return tuple(
-            lane_of(run.table, rows[streams == each], gpu, int(each)) for each in distinct(streams)
+            lane_of(run.table, by_stream[begin:end], gpu, int(streams[begin]))
+            for begin, end in zip(first.tolist(), ends.tolist(), strict=False)
         )
 
     return run.memo(("timeline lanes", gpu, whole), found)
