@@ -133,6 +133,8 @@ class ChopperApp(App[None], inherit_bindings=False):
         self._keys: deque[events.Key | events.Paste] = deque()
         """Keys that are not performed yet, in their order."""
         self._performs_keys = False
+        self._is_ending = False
+        """Whether a signal ends it: keys that wait are not performed."""
         self.journal = Journal()
         """All inputs, for the log of a crash."""
         self._crashed_at: View | None = None
@@ -177,7 +179,7 @@ class ChopperApp(App[None], inherit_bindings=False):
         """
         if not event.is_forwarded:
             self.journal.take(event)
-        if isinstance(event, events.InputEvent) and not self.screen_stack:
+        if isinstance(event, events.InputEvent) and (self._is_ending or not self.screen_stack):
             return
         if isinstance(event, events.Resize):
             self._shown.forget()
@@ -193,7 +195,7 @@ class ChopperApp(App[None], inherit_bindings=False):
     async def _perform_keys(self) -> None:
         self._performs_keys = True
         try:
-            while self._keys and self.screen_stack:
+            while self._keys and self.screen_stack and not self._is_ending:
                 if not self._accepts_keys:
                     self._wait_for_keys()
                     return
@@ -322,6 +324,13 @@ class ChopperApp(App[None], inherit_bindings=False):
         self.delay_update(self.SETTLING / 3)
         return super().pop_screen()
 
+    def hurry(self, number: int, _: object) -> None:
+        """Leave by a signal at once: after no more keys, even if nobody reads the terminal."""
+        self._is_ending = True
+        # Drivers without a terminal have none.
+        if (end := getattr(self._driver, "end_if_stalled", None)) is not None:
+            end(number)
+
     def on_unmount(self) -> None:
         """Stop loading and prefetching."""
         self._left.set()
@@ -431,6 +440,9 @@ async def _run(app: ChopperApp, mouse: bool) -> None:
     caught = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
     for number in caught:
         loop.add_signal_handler(number, end, number)
+        # The loop learns of signals from a pipe, whatever is called here.
+        signal.signal(number, app.hurry)
+        signal.siginterrupt(number, False)
     try:
         await app.run_async(mouse=mouse)
     finally:

@@ -9,7 +9,12 @@ import asyncio
 import os
 import select
 import signal
+import termios
+import time
+from _thread import start_new_thread
 from collections.abc import Callable
+from contextlib import suppress
+from queue import Full
 from threading import Event, Thread
 from typing import Any
 
@@ -19,6 +24,11 @@ from chopper_tui.terminal import is_old, terse, understood
 
 HUNG_UP = 129
 """The exit code of a process whose terminal is gone: 128 + SIGHUP."""
+_STALLED_S = 2.0
+"""After which a terminal that takes no output isn't waited for by a process that is to end."""
+_SIGNALS_S = 0.2
+_LEAVE = b"\x1b[?1000l\x1b[?1003l\x1b[?1006l\x1b[?2004l\x1b[?7h\x1b[?1049l\x1b[?25h\x1b[?1004l"
+"""Mouse, pastes, wrapping, screen, cursor and focus as a shell expects them."""
 
 
 class TerminalDriver(LinuxDriver):
@@ -41,7 +51,25 @@ class TerminalDriver(LinuxDriver):
 
     def write(self, data: str) -> None:
         """Write tersely, since every byte may cross a slow line."""
-        super().write(terse(understood(data) if self._is_old else data))
+        self._queue(terse(understood(data) if self._is_old else data))
+
+    def close(self) -> None:
+        """End the writer; it may wait for the terminal for long."""
+        if (writer := self._writer_thread) is not None:
+            self._queue(None)
+            while writer.is_alive():
+                writer.join(_SIGNALS_S)
+        super().close()
+
+    def _queue(self, data: str | None) -> None:
+        """Hand output to the writer; while it has too much, look for signals again and again.
+
+        Another thread may have taken one, and then nothing wakes this one up.
+        """
+        assert self._writer_thread is not None, "the terminal isn't taken"
+        while True:
+            with suppress(Full):
+                return self._writer_thread._queue.put(data, timeout=_SIGNALS_S)
 
     def start_application_mode(self) -> None:
         """Take the terminal, and leave once it is gone."""
@@ -84,6 +112,24 @@ class TerminalDriver(LinuxDriver):
             self._must_signal_resume = True
         self.resume_application_mode()
 
+    def end_if_stalled(self, number: int, *_: object) -> None:
+        """Handle a signal that ends the process, in any state of the loop.
+
+        Where nobody reads the terminal, the loop waits to write and never sees the signal.
+        """
+        start_new_thread(self._end_once_stalled, (number,))
+
+    def _end_once_stalled(self, number: int) -> None:
+        while self._file.waits_s < _STALLED_S:
+            time.sleep(0.1)
+        with suppress(OSError, termios.error):
+            if self.attrs_before is not None:
+                termios.tcsetattr(self.fileno, termios.TCSANOW, self.attrs_before)
+            termios.tcflush(self.fileno, termios.TCOFLUSH)
+            if select.select((), (self.fileno,), (), 0)[1]:
+                os.write(self.fileno, _LEAVE)
+        os._exit(128 + number)
+
     def _watch(self) -> None:
         """Wait for the terminal's end: a read that returns nothing would not tell."""
         poll = select.poll()
@@ -108,18 +154,28 @@ class _Output:
     def __init__(self, file: Any, lost: Callable[[], None]) -> None:
         self._file = file
         self._lost = lost
+        self._since: float | None = None
+        """When the write under way began."""
+
+    @property
+    def waits_s(self) -> float:
+        """Seconds for which the terminal has not taken the write under way."""
+        since = self._since
+        return 0.0 if since is None else time.monotonic() - since
 
     def write(self, text: str) -> None:
-        try:
-            self._file.write(text)
-        except (OSError, ValueError):
-            self._lost()
+        self._attempt(self._file.write, text)
 
     def flush(self) -> None:
+        self._attempt(self._file.flush)
+
+    def _attempt(self, call: Callable[..., object], *text: str) -> None:
+        self._since = time.monotonic()
         try:
-            self._file.flush()
+            call(*text)
         except (OSError, ValueError):
             self._lost()
+        self._since = None
 
     def fileno(self) -> int:
         return int(self._file.fileno())

@@ -238,6 +238,8 @@ def _lay_out_at_its_size(screen: Screen[Any], size: Size) -> None:
     """
     if size == screen.app.size:
         _lay_out(screen, size)
+        # It pauses the timer that draws: what else asked for a layout would wait for the next key.
+        screen.check_idle()
 
 
 Screen._screen_resized = _lay_out_at_its_size  # type: ignore[method-assign, assignment]

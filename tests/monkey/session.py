@@ -177,7 +177,7 @@ async def quiet(at: Driven) -> None:
     """Wait until all input is performed and nothing is left to draw; raises Stuck."""
     app = at.app
     now, used, waited = time.monotonic(), time.process_time(), 0.0
-    calm, left = 0, len(app._keys)
+    calm, left = 0, 0
     while app.is_running and calm < 3:
         await asyncio.sleep(0 if calm else 0.002)
         pending = [worker for worker in app.workers if not worker.is_finished]
@@ -185,8 +185,9 @@ async def quiet(at: Driven) -> None:
         drawing = bool(app._batch_count) or at._has_more_to_draw()
         waits = pending or queued or drawing or app._keys
         calm = 0 if waits else calm + 1
-        if len(app._keys) < left:  # A long burst is no hang while its keys are performed.
-            left, used, waited = len(app._keys), time.process_time(), 0.0
+        before, left = left, len(app._keys) + app._message_queue.qsize()
+        if left < before:  # A long burst is no hang while its keys are performed.
+            used, waited = time.process_time(), 0.0
         # A machine that stood still, or gave the processor to others, is no hang.
         waited, now = waited + min(time.monotonic() - now, 1.0), time.monotonic()
         spent = time.process_time() - used
@@ -196,7 +197,8 @@ async def quiet(at: Driven) -> None:
                 f"never quiet: {len(app._keys)} keys, {app._batch_count} batches, {pending=}, "
                 f"{queued=}, {drawing=}, "
                 f"{app.screen_stack}, size {app.size}, dirty {screen._dirty_widgets}, "
-                f"layout {screen._layout_required}, "
+                f"layout {screen._layout_required} {list(screen._layout_widgets)}, "
+                f"timer {screen._update_timer._active.is_set()}, "
                 f"{getattr(app.screen_stack[0], 'frame', None) and at.frame.view}\n{_threads()}"
             )
 
