@@ -211,7 +211,7 @@ class _Charges(Struct, frozen=True, eq=False):
             for at in large
             if self.causes[at] != main
         ]
-        said = f"; the hosts are meanwhile in {', '.join(named)}" if named else ""
+        said = f"; meanwhile the hosts are in {', '.join(named)}" if named else ""
         if 2 * self.ns[large].sum() >= whole:
             return said
         calls, operators = self.place_ns[[HostPlace.CALL, HostPlace.OPERATOR]] / whole
