@@ -185,7 +185,7 @@ class ChopperApp(App[None], inherit_bindings=False):
             self._shown.forget()
         if not isinstance(event, events.Key | events.Paste) or event.is_forwarded:
             if isinstance(event, _TURNS) and isinstance(self.screen, Explorer):
-                self.screen.unsay()
+                self.screen.clear_message()
             await super().on_event(event)
             return
         self._keys.append(event)
@@ -417,8 +417,8 @@ def run_app(app: ChopperApp, *, mouse: bool = True) -> int:
     if crash is not None:
         path = app.write_crash(crash)
         where = f"repeat it with: chopper --replay {path}" if path else "no log could be written"
-        said = f"chopper: internal error ({summary(crash)}); {where}"
-        print(clean(said), file=sys.stderr)
+        message = f"chopper: internal error ({summary(crash)}); {where}"
+        print(clean(message), file=sys.stderr)
         debug.note_error(crash)
         return _CRASHED
     with suppress(OSError):

@@ -46,8 +46,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print the error and exit, without the whole usage."""
-        said = message.removeprefix("argument ")
-        self.exit(2, inert(f"{self.prog}: {said}; `{self.prog} --help` lists its options") + "\n")
+        reason = message.removeprefix("argument ")
+        self.exit(2, inert(f"{self.prog}: {reason}; `{self.prog} --help` lists its options") + "\n")
 
     def format_help(self) -> str:
         """The help, with the option that every command has."""

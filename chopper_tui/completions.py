@@ -38,7 +38,7 @@ _PLAIN: Final = late(r"[\w.-]+")
 """Labels that mean themselves as a term of a filter."""
 _SHARES: Final = ("0.1%", "0.5%", "1%", "5%")
 _MAX_OFFERED: Final = 500
-"""Labels that are offered: nobody steps through more."""
+"""The most labels offered: no one steps through more."""
 
 
 def arguments_of(run: Run, frame: Frame) -> dict[str, tuple[str, ...]]:
@@ -174,13 +174,15 @@ def _matching(labels: Sequence[str], typed: str) -> list[str]:
 def _option_completions(run: Run, frame: Frame, text: str) -> Iterable[str]:
     """The completions of an address's options: a key, or a value of the current one."""
     before, mark, last = text.rpartition("&")
-    said = dict(item.partition("=")[::2] for item in before.split("&") if item)
-    name = said.get("view", "")
+    stated = dict(item.partition("=")[::2] for item in before.split("&") if item)
+    name = stated.get("view", "")
     asked = view_spec(name) if name in (*VIEWS, *SET_VIEWS) else None
     key, equals, value = last.partition("=")
     if not equals:
         keys = (
-            each for each in _option_keys(said, asked) if each.startswith(key) and each not in said
+            each
+            for each in _option_keys(stated, asked)
+            if each.startswith(key) and each not in stated
         )
         return [f"{before}{mark}{each}=" for each in keys]
     first, comma, begun = value.rpartition(",") if key in _LISTS else ("", "", value)
@@ -193,17 +195,17 @@ def _option_completions(run: Run, frame: Frame, text: str) -> Iterable[str]:
     ]
 
 
-def _option_keys(said: dict[str, str], asked: ViewSpec | None) -> Iterable[str]:
+def _option_keys(stated: dict[str, str], asked: ViewSpec | None) -> Iterable[str]:
     """The keys that apply beside those given already."""
     unfit = {*_READ_OPTIONS}
     if asked is None or not asked.by:
         unfit.add("by")
     if asked is None or not asked.of:
         unfit.add("of")
-    if "stat" not in said:
+    if "stat" not in stated:
         unfit.add("over")
     if asked is None or not asked.along_time:
-        unfit.update(TIMES if "view" in said else ("at", "mark"))
+        unfit.update(TIMES if "view" in stated else ("at", "mark"))
     return (key for key in KEYS if key not in unfit)
 
 

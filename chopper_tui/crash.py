@@ -229,7 +229,7 @@ def latest() -> Path:
     raise DataError(f"no crash of the explorer is logged in {state_directory()}")
 
 
-def unoffered() -> Path | None:
+def new_crash_log() -> Path | None:
     """The log of the last crash, once: from now on it has been offered."""
     try:
         found = latest()

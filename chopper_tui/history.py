@@ -65,7 +65,7 @@ def passed(trail: Trail, labels: Sequence[str], columns: Columns) -> Trail:
     return trail
 
 
-def dressed(trail: Trail, columns: Columns) -> Trail:
+def with_columns_of(trail: Trail, columns: Columns) -> Trail:
     """The same places with the columns chosen for their levels; the last may have its own."""
     last = trail[-1].view
     if last.name:

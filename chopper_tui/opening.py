@@ -138,13 +138,13 @@ class Opening:
         from chopper_core.util.errors import NothingToShow, UsageError
         from chopper_core.views import OVERVIEW
         from chopper_tui.config import fitting_columns
-        from chopper_tui.history import dressed, trail_to
+        from chopper_tui.history import trail_to, with_columns_of
         from chopper_tui.screen_data import screen_data
 
         columns = fitting_columns(self._columns, run.table)
         if recalled := self._recall(run):
             return run, recalled, columns
-        view = dressed(trail_to(self._start), columns)[-1].view
+        view = with_columns_of(trail_to(self._start), columns)[-1].view
         try:
             return run, screen_data(run, view), columns
         except UsageError as error:

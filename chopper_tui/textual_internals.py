@@ -234,7 +234,7 @@ def _lay_out_at_its_size(screen: Screen[Any], size: Size) -> None:
     """Ignore a size that the terminal no longer has.
 
     Each layout posts its size to the screen as another message: two sizes under way would answer
-    each other for ever.
+    each other endlessly.
     """
     if size == screen.app.size:
         _lay_out(screen, size)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from pathlib import Path
 
@@ -40,6 +41,29 @@ def test_the_code_neither_evaluates_nor_connects(modules: dict[Path, ast.Module]
                 assert not {name.name.partition(".")[0] for name in node.names} & others, path
             if isinstance(node, ast.ImportFrom) and node.module != "urllib.parse":
                 assert (node.module or "").partition(".")[0] not in others, path
+
+
+_BANNED = re.compile(
+    r"\b(?:is|are|was|were) (?:told(?! apart)|said|sought)\b|\bgoes on\b|\bfor ever\b"
+    r"|\bwent by\b|\banew\b"
+    r"|\b(?:is|are) no (?:valid|regular|number|JSON|TOML|store|trace|node[s ])|\bat stake\b"
+    r"|\bnobody\b|\bnothing tells\b|\bmade wait\b|\bas it was written\b|\bthe begin\b"
+)
+"""Phrases that read as translated (docs/glossary.md has the terms to use)."""
+
+
+def test_no_sentence_reads_as_translated(modules: dict[Path, ast.Module]) -> None:
+    root = ROOMS[0].parent
+    pages = [*root.glob("*.md"), *(root / "docs").glob("*.md")]
+    texts = {path: path.read_text("utf-8") for path in [*modules, *pages]}
+    texts.pop(root / "docs" / "errors.md", None)  # its commands have names of their own
+    found = {
+        f"{path.name}: {line.strip()}"
+        for path, text in texts.items()
+        for line in text.splitlines()
+        if _BANNED.search(line)
+    }
+    assert found == set()
 
 
 def test_pickle_is_for_pipes_between_processes_alone(modules: dict[Path, ast.Module]) -> None:

@@ -258,9 +258,9 @@ def _of_rows(
     if (high > low).any():
         others = _parts(table, hardware, ideal, high)
         parts = {name: _nearest_zero(values, others[name]) for name, values in parts.items()}
-        said = sum(np.nan_to_num(values) for values in parts.values())
+        explained = sum(np.nan_to_num(values) for values in parts.values())
         # Missing without both counters and a clock.
-        parts["unseparated_ns"] = parts["unseparated_ns"] + duration - said
+        parts["unseparated_ns"] = parts["unseparated_ns"] + duration - explained
     return {**_whole(parts, charged, duration), AT_PEAK: ideal}
 
 

@@ -45,7 +45,7 @@ _MIN_VOTE_SHARE: Final = 0.3
 _CLEAR: Final = 0.8
 """The part of the votes that the second offset may have at most."""
 _MAX_ITERATIONS: Final = 3
-"""The iterations in which offsets are sought: each costs the square of `_MAX_ENDS`."""
+"""The iterations in which offsets are searched for: each costs the square of `_MAX_ENDS`."""
 _MAX_ENDS: Final = 256
 _MAX_KERNELS: Final = 1 << 17
 """About as many kernels of a run are compared, in whole iterations."""

@@ -43,7 +43,7 @@ _COMM: Final = late(
 _OWN_NAME: Final = 200
 """Characters that hold a kernel's own name; types of kilobytes can follow."""
 _READ_CHARACTERS: Final = 1 << 12
-"""Characters in which a name's class is sought."""
+"""Characters of a name that are searched for its class."""
 _INDUCTOR: Final = late(r"^triton_(?P<kind>poi|red|per|tem|for|mm|bmm|spl)_fused_?(?P<ops>\w*)")
 """A kernel of torch.compile: the way it loops, and the operators that it fuses."""
 _INDUCTOR_KINDS: Final = {

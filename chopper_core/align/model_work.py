@@ -170,11 +170,11 @@ def _with_masks(host: Host, works: Works, rows: Index, call: Index) -> Works:
     open_works = [place for place, work in enumerate(works.distinct) if isfinite(work.dense)]
     if not open_works:
         return works
-    said = host.by_kernel(lambda name: {None: 0, False: 1, True: 2}[causal_in(name)])[rows]
+    causality = host.by_kernel(lambda name: {None: 0, False: 1, True: 2}[causal_in(name)])[rows]
     work, known = works.work.copy(), list(works.distinct)
     places: dict[tuple[int, int], int] = {}
-    for row in np.flatnonzero((said > 0) & np.isin(works.work[call], open_works)).tolist():
-        key = int(works.work[call[row]]), int(said[row])
+    for row in np.flatnonzero((causality > 0) & np.isin(works.work[call], open_works)).tolist():
+        key = int(works.work[call[row]]), int(causality[row])
         if key not in places:
             places[key] = len(known)
             known.append(known[key[0]].masked(key[1] == 2))

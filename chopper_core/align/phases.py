@@ -124,8 +124,8 @@ def label_phases(
         rows = np.flatnonzero(host.named(pattern) & host.is_operator)
         return host.intervals(rows).innermost(points) >= 0
 
-    said = host.by_name(_code_of_range, host.annotations)
-    speaking = host.intervals(host.annotations[said != NO_LABEL], said[said != NO_LABEL])
+    codes = host.by_name(_code_of_range, host.annotations)
+    speaking = host.intervals(host.annotations[codes != NO_LABEL], codes[codes != NO_LABEL])
     voted = speaking.innermost(points)
     forward = voted == Phase.FORWARD
     labels.fill(np.where(forward, NO_LABEL, voted), Rule.ANNOTATION)

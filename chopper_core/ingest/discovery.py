@@ -32,7 +32,7 @@ _TRACE: Final = re.compile(r"\.(?:json|rpd)(?:\.gz)?$", re.IGNORECASE)
 _MAX_PROBED: Final = 40
 """Files of a directory whose start is read to see whether it holds data."""
 _MAX_LOOSE: Final = 64
-"""Up to this many traces of a directory are told apart; more are one run."""
+"""Up to this many traces of a directory may be several runs; more are one."""
 _DISTRIBUTED: Final = re.compile(r'"distributedInfo"\s*:\s*\{.{0,4000}', re.DOTALL)
 _NUMBER: Final = re.compile(r"\d+")
 _GENERIC: Final = re.compile(

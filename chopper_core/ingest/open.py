@@ -180,8 +180,8 @@ def _read_run(
     # Their tables, which are those of the run once more.
     del read, outcomes, outcome
     joined = [f"{HOST_TRACE} {host.path}" for host in discovery.hosts]
-    said = [note for source in run.sources for note in source.notes]
-    used = {each for each in joined if any(note.startswith(f"{each} ") for note in said)}
+    source_notes = [note for source in run.sources for note in source.notes]
+    used = {each for each in joined if any(note.startswith(f"{each} ") for note in source_notes)}
     left = (each for each in skipped if f"{HOST_TRACE} {each[0]}" not in used)
     run = replace(run, skipped=tuple(left))
     run = on_one_clock(run, overrides)

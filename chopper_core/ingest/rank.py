@@ -298,10 +298,10 @@ def _process(trace: Trace) -> int:
 def _host(trace: Trace) -> str:
     """The host named in a trace, or by the profiler in the file's name."""
     distributed = trace.metadata.get("distributedInfo")
-    for said in (trace.metadata, distributed if isinstance(distributed, dict) else {}):
+    for fields in (trace.metadata, distributed if isinstance(distributed, dict) else {}):
         for key in _HOST_KEYS:
-            if isinstance(said.get(key), str) and said[key]:
-                return str(said[key])
+            if isinstance(fields.get(key), str) and fields[key]:
+                return str(fields[key])
     match = _WORKER.match(trace.path.name)
     return match[1] if match and int(match[2]) == _process(trace) else ""
 

@@ -247,13 +247,13 @@ class Coverage(Struct, frozen=True, dict=True):
 
     def notes(self, columns: Sequence[Metric]) -> tuple[str, ...]:
         """A note per source that covers only some GPUs, as `*` marks its figures."""
-        said: dict[tuple[Theme, frozenset[int]], None] = {}
+        coverage: dict[tuple[Theme, frozenset[int]], None] = {}
         for each in columns:
             if (covered := self.covered(each)) is not None:
-                said[each.theme, covered & self._scope] = None
+                coverage[each.theme, covered & self._scope] = None
         return tuple(
             f"* {theme.value} of {len(gpus)} of {len(self._scope)} GPUs only{_named(gpus)}"
-            for theme, gpus in said
+            for theme, gpus in coverage
         )
 
 

@@ -1,6 +1,6 @@
 """Colours that carry magnitude, difference and kind, for the screen and for text on a terminal.
 
-Magnitude is on cividis and kinds use the Okabe-Ito palette: both are told apart by people with
+Magnitude is on cividis and kinds use the Okabe-Ito palette: both are safe for people with
 any colour vision (Nuñez, Anderton, Renslow 2018; Okabe, Ito 2008). In text that a command prints,
 roles take the terminal's own 16 colours, so that they suit its background; scales are on 256.
 """

@@ -24,7 +24,7 @@ _SIZE: Final = late(r"(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?", re.IGNORECASE)
 _NEED_PER_BYTE: Final = 0.45
 """Of an unpacked trace: what reading it takes at most, beyond the columns that it becomes."""
 _OF_JOB: Final = 0.9
-"""The share of the memory of its job that a process takes when nobody says how much."""
+"""The share of its job's memory that a process takes by default."""
 _M_ARENA_MAX: Final = -8
 """Of mallopt(3), in glibc; elsewhere it does nothing."""
 _CGROUP: Final = Path("/sys/fs/cgroup")
@@ -152,10 +152,10 @@ def is_out_of_memory(error: BaseException | None) -> bool:
 
 def out_of_memory(doing: str) -> OutOfMemory:
     """The error to raise in place of one of the system's."""
-    return OutOfMemory(f"{doing} takes more memory than {_said()}")
+    return OutOfMemory(f"{doing} takes more memory than {_limit_text()}")
 
 
-def _said() -> str:
+def _limit_text() -> str:
     try:
         import resource
     except (ImportError, MemoryError):

@@ -32,7 +32,12 @@ from chopper_core.views.shared.collective_figures import (
     shares,
 )
 from chopper_core.views.shared.collectives import collectives_of
-from chopper_core.views.shared.process_groups import SPLITS, expert_note, split_of, told_apart
+from chopper_core.views.shared.process_groups import (
+    SPLITS,
+    expert_note,
+    split_groups,
+    split_of,
+)
 from chopper_core.views.shared.table_view import (
     Partition,
     activity_view,
@@ -134,7 +139,7 @@ def _one_by_one(chosen: Chosen, view: View) -> ViewResult:
 def _together(chosen: Chosen, view: View, by: str) -> ViewResult:
     """A row per kind, phase, layer, iteration, process group or GPU."""
     run, found, sets = chosen.run, chosen.all, chosen.sets
-    table = told_apart(run)
+    table = split_groups(run)
     level = _LEVEL_OF.get(by, by)
     texts: list[str] = []
     if by in SPLITS:
@@ -287,7 +292,7 @@ def _known(shown: tuple[str, ...], own: Own) -> tuple[str, ...]:
 
 
 def _group_names(run: Run, codes: Int64) -> list[str | None]:
-    names = told_apart(run).names
+    names = split_groups(run).names
     return [names[code] if code >= 0 else None for code in codes.tolist()]
 
 

@@ -209,18 +209,18 @@ def _headline(whole: TimeParts) -> str:
     sizes = {name: int(whole.numbers(name)[0]) for name in LOSSES if name != _UNKNOWN}
     name = max(sizes, key=lambda each: sizes[each])
     unknown = int(whole.numbers(_UNKNOWN)[0])
-    said = ["no known loss"]
+    clauses = ["no known loss"]
     if sizes[name] > 0:
         kind = "largest known loss" if unknown > sizes[name] else "largest loss"
-        said = [f"the {kind} is {LOSSES[name]}: {_amount(sizes[name], elapsed)}"]
+        clauses = [f"the {kind} is {LOSSES[name]}: {_amount(sizes[name], elapsed)}"]
     if unknown > 0:
-        said.append(f"unattributed compute is {_amount(unknown, elapsed)}")
+        clauses.append(f"unattributed compute is {_amount(unknown, elapsed)}")
     theory = whole.values[THEORY].at(0)
     if theory is None:
-        said.append("the theoretical time is unknown")
+        clauses.append("the theoretical time is unknown")
     else:
-        said.append(f"the known FLOPs at peak take {_amount(theory, elapsed)}")
-    return f"of {time_text(elapsed)} " + "; ".join(said)
+        clauses.append(f"the known FLOPs at peak take {_amount(theory, elapsed)}")
+    return f"of {time_text(elapsed)} " + "; ".join(clauses)
 
 
 def _amount(part: float, whole: float) -> str:

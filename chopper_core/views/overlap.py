@@ -310,18 +310,18 @@ def _headline(
 
 
 def _notes(found: Overlaps) -> tuple[str, ...]:
-    said = []
+    sentences = []
     if (found.masked_ns != found.comm_ns).any():
-        said.append("FSDP's own operations have no rows: they count as communication")
+        sentences.append("FSDP's own operations have no rows: they count as communication")
     if not found.comm_ns.any():
-        said.append("no collective overlaps with compute")
+        sentences.append("no collective overlaps with compute")
     unlayered = int((found.codes("layer") == NO_LABEL).sum())
     if unlayered:
-        said.append(
+        sentences.append(
             f"{unlayered} of {len(found)} instances are outside layers: each spans an operation's "
             "activities in a phase until another operation runs"
         )
-    return tuple(said)
+    return tuple(sentences)
 
 
 def _cumulative(found: Overlaps) -> Chart:

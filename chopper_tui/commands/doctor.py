@@ -83,8 +83,8 @@ def _settings() -> str:
         config = read_config(registry, path)
     except ChopperError as error:
         return f"not used: {error}"
-    said = "".join(f"; {warning.removeprefix(f'{path}: ')}" for warning in config.warnings)
-    return f"{path} is used{said}"
+    warnings_text = "".join(f"; {warning.removeprefix(f'{path}: ')}" for warning in config.warnings)
+    return f"{path} is used{warnings_text}"
 
 
 def _colours() -> str:

@@ -162,7 +162,7 @@ def _config() -> Config:
 
     from chopper_tui.commands.output import settings
     from chopper_tui.config import is_first_start, saved_columns, saved_splits
-    from chopper_tui.crash import unoffered
+    from chopper_tui.crash import new_crash_log
 
     config = settings()
     return replace(
@@ -171,7 +171,7 @@ def _config() -> Config:
         splits=saved_splits(),
         remember=True,
         is_first=is_first_start(),
-        crashed=unoffered(),
+        crashed=new_crash_log(),
     )
 
 

@@ -74,7 +74,7 @@ class Canvas(Struct, frozen=True):
     spreads: bool = False
     """Whether rows of bars take the lines that are left, as on a screen."""
     check: Callable[[], None] = wanted
-    """Called between the pieces of a chart; raises Cancelled once nobody waits for it."""
+    """Called between the pieces of a chart; raises Cancelled once it is no longer wanted."""
 
     @property
     def cell(self) -> Cell | None:

@@ -93,13 +93,13 @@ def _row_lines(picture: SignalRows, width: int, height: int, glyphs: Glyphs) -> 
     count, room = len(picture.labels), max(height - 1, 0)
     means = [_whole(mean) for mean in picture.means.tolist()]
     usual = median_of(picture.means) if count else 0.0
-    said = [
+    value_texts = [
         f" {_change(mean, usual, glyphs)}" if row in picture.apart else ""
         for row, mean in enumerate(picture.means.tolist())
     ]
     label_width = max((cell_width(clean(label)) for label in picture.labels), default=0)
     told_width = max(map(len, means), default=0)
-    said_width = max(map(len, said), default=0)
+    said_width = max(map(len, value_texts), default=0)
     around = label_width + 1 + 1 + told_width + said_width
     columns = 1 + (count > room and (width - _GAP) // 2 >= around + _MIN_CELLS)
     cells = max((width - _GAP * (columns - 1)) // columns - around, 1)
@@ -121,7 +121,7 @@ def _row_lines(picture: SignalRows, width: int, height: int, glyphs: Glyphs) -> 
                 (pad(clean(picture.labels[row]), label_width) + " ", "text"),
                 (sparkline(shares[row], glyphs), "second" if is_apart else "accent"),
                 (f" {means[row].rjust(told_width)}", "text"),
-                (said[row].ljust(said_width), "strong"),
+                (value_texts[row].ljust(said_width), "strong"),
             ]
         lines.append(pieces)
     if len(shown) < count and room:

@@ -26,10 +26,10 @@ from chopper_tui.history import (
     Trail,
     Visit,
     changed,
-    dressed,
     marked_in,
     moved,
     trail_to,
+    with_columns_of,
 )
 from chopper_tui.keymap import SCREENS, SET_SCREENS, Action
 from chopper_tui.screen.input import Asking, Pointing
@@ -62,7 +62,7 @@ class Explorer(Pointing, Asking):
         self._bindings = BindingsMap(bindings_of(actions))
         self.columns = dict(columns)
         """The columns that were chosen, by level."""
-        self.trail: Trail = dressed(trail_to(data.frame.view), self.columns)
+        self.trail: Trail = with_columns_of(trail_to(data.frame.view), self.columns)
         self.past: list[Trail] = []
         """Where a person was before, the latest last."""
         self.future: list[Trail] = []
@@ -189,7 +189,7 @@ class Explorer(Pointing, Asking):
 
     def trail_to(self, view: View) -> Trail:
         """The trail to a view from outside, with the columns chosen for each level."""
-        return dressed(trail_to(view), self.columns)
+        return with_columns_of(trail_to(view), self.columns)
 
     def show(self, data: ScreenData) -> None:
         """Put data on the screen, with the cursor at the trail's position."""

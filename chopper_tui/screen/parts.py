@@ -203,7 +203,7 @@ class ScreenParts(Charts):
             self._status_lines = lines
             self.status.styles.height = lines
 
-    def unsay(self) -> None:
+    def clear_message(self) -> None:
         """Clear the message of the previous action, unless it reports one in progress."""
         if not self.status.message.startswith(LOADING):
             self.say("")

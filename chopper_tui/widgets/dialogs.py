@@ -116,7 +116,7 @@ class Sought(Dialog[T]):
         """Type a character, take the last one back, or perform its meaning; whether it did."""
         char = event.character
         if event.key == "backspace" and self.is_typing:
-            self._type(self.sought[:-1])
+            self._type(self.search_text[:-1])
         elif event.key == "escape" and self.is_typing:
             self.is_typing = False
             self._type("")
@@ -129,7 +129,7 @@ class Sought(Dialog[T]):
             self._type("")
         elif self.is_typing or (char.isalnum() and self.types_at_once):
             self.is_typing = True
-            self._type(self.sought + char.lower())
+            self._type(self.search_text + char.lower())
         else:
             return False
         return True
@@ -138,17 +138,17 @@ class Sought(Dialog[T]):
     """Whether a letter without a meaning begins a text."""
 
     def _type(self, text: str) -> None:
-        self.sought = text
-        self.show_sought()
+        self.search_text = text
+        self.apply_search()
 
-    def show_sought(self) -> None:
+    def apply_search(self) -> None:
         """Show what matches."""
         raise NotImplementedError
 
     @property
     def typed(self) -> str:
         """The text as a title shows it."""
-        return f"  /{self.sought}" if self.is_typing else ""
+        return f"  /{self.search_text}" if self.is_typing else ""
 
 
 class Listing(Sought[T]):
@@ -224,9 +224,9 @@ class Listing(Sought[T]):
         else:
             self.action_cancel()
 
-    def show_sought(self) -> None:
+    def apply_search(self) -> None:
         """Show the options in which every typed word is."""
-        words = self.sought.split()
+        words = self.search_text.split()
         options = self.query_one(OptionList)
         options.clear_options()
         found = [

@@ -86,13 +86,13 @@ class Status(Pane):
     def lines(self, width: int, height: int) -> Iterable[Pieces]:
         """A message takes the line, or as many as it needs; otherwise the table has it."""
         if self.message:
-            said = wrapped(self.message, max(width - 2, 1))
-            if len(said) > height:
-                said[height - 1 :] = [
-                    beginning(" ".join(said[height - 1 :]), width - 2, self.glyphs)
+            message_lines = wrapped(self.message, max(width - 2, 1))
+            if len(message_lines) > height:
+                message_lines[height - 1 :] = [
+                    beginning(" ".join(message_lines[height - 1 :]), width - 2, self.glyphs)
                 ]
             ink = "alert" if self.is_error else "strong"
-            return [[(f" {pad(line, max(width - 2, 0))} ", ink)] for line in said]
+            return [[(f" {pad(line, max(width - 2, 0))} ", ink)] for line in message_lines]
         if self.pointed:
             return [[(f" {fit(clean(self.pointed), width - 2, self.glyphs)}", "text")]]
         if self.frame is None:

@@ -51,9 +51,9 @@ class TextReader(Sought[None]):
         else:
             self.action_cancel()
 
-    def show_sought(self) -> None:
+    def apply_search(self) -> None:
         """Show the entries in which every typed word is."""
-        words = self.sought.split()
+        words = self.search_text.split()
         shown = Text()
         for entry in _entries(self._text):
             if all(word in entry.plain.lower() for word in words):

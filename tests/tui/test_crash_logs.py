@@ -18,7 +18,7 @@ from chopper_tui import crash
 from chopper_tui.app import ChopperApp
 from chopper_tui.cli import main
 from chopper_tui.config import DEFAULTS, state_directory
-from chopper_tui.crash import Journal, latest, logs, read_log, unoffered, write_log
+from chopper_tui.crash import Journal, latest, logs, new_crash_log, read_log, write_log
 from chopper_tui.play import keys_of, played
 from tests.ingest.test_run_sets import trace
 from tests.tui.explorer import explorer, sample_run
@@ -127,8 +127,8 @@ def test_another_file_is_refused(text: str, tmp_path: Path) -> None:
 async def test_the_next_start_offers_to_return(monkeypatch: pytest.MonkeyPatch) -> None:
     run = sample_run()
     path = write_log(ValueError("x"), journal_of(), View(run.name), View(run.name, ("1", "11")))
-    assert latest() == path and unoffered() == path
-    assert unoffered() is None
+    assert latest() == path and new_crash_log() == path
+    assert new_crash_log() is None
     from msgspec.structs import replace
 
     app = ChopperApp(lambda _: run, View(run.name), config=replace(DEFAULTS, crashed=path))

@@ -101,7 +101,7 @@ def test_real_workers_name_the_last_stage() -> None:
     assert dict(run.parallel.sizes) == {"pp": 4, "dp": 2}
     found = frame(run, "?view=pipeline")
     assert "stage 3 is too long" in found.headline[1]
-    assert found.notes[0] == "microbatches are told apart by the schedule"
+    assert found.notes[0] == "microbatches are separated by the schedule"
     findings = frame(run, "?view=findings")
     assert any("stage 3" in sentence for sentence in findings.labels)
 

@@ -56,7 +56,7 @@ from chopper_core.util.errors import DataError
 from chopper_core.util.grouping import run_starts, stable_order
 from chopper_core.util.progress import Progress
 from chopper_core.views.shared.dependencies import dependencies, stated, time_order
-from chopper_core.views.shared.process_groups import told_apart
+from chopper_core.views.shared.process_groups import split_groups
 
 DESCRIPTION: Final = "a folder of Chakra traces, one .et per rank, for simulators"
 TAKES: Final = ("iteration", "gaps", "force")
@@ -95,7 +95,7 @@ class _Plan(Struct, frozen=True):
 
 def write(run: Run, path: Path, options: ExportOptions, progress: Progress) -> list[str]:
     """Write a file per GPU and the group file; raises DataError if collectives don't match."""
-    table = told_apart(run)
+    table = split_groups(run)
     if not table.has_times:
         raise DataError(f"{run.name} can't be simulated: {NO_TIMES}")
     chosen = chosen_rows(run, options)

@@ -18,7 +18,7 @@ from chopper_core.sources.chakra.schema import NODE_TYPE, CommType, NodeType
 from chopper_core.sources.trace import Collective
 from chopper_core.util.arrays import Index
 from chopper_core.util.grouping import distinct
-from chopper_core.views.shared.process_groups import known_group_sizes, told_apart
+from chopper_core.views.shared.process_groups import known_group_sizes, split_groups
 
 TYPES: Final = {
     **{kind.name.lower(): kind for kind in CommType},
@@ -38,7 +38,7 @@ class Communicator(Struct, frozen=True):
 
     number: int
     code: int
-    """The group's code among the names of `told_apart`; -1 for collectives without a group."""
+    """The group's code among the names of `split_groups`; -1 for collectives without a group."""
     label: str
     gpus: tuple[int, ...]
     size: int
@@ -59,7 +59,7 @@ def comm_type(table: KernelTable, row: int) -> CommType | None:
 
 def communicators(run: Run, rows: Index) -> list[Communicator]:
     """The communicators of the collectives among some rows, the world's first."""
-    table = told_apart(run)
+    table = split_groups(run)
     comm = rows[table.kind[rows] == Kind.COMM]
     typed = np.array([comm_type(table, row) is not None for row in comm.tolist()], np.bool_)
     comm = comm[typed] if len(comm) else comm

@@ -43,10 +43,10 @@ def as_text(run: Run, width: int = 0) -> str:
     hardware = sorted({gpu.hardware or "unknown hardware" for gpu in run.gpus})
     lines.append(f"GPUs       {len(run.gpus)} x {', '.join(map(clean, hardware))}")
     lines += [
-        f"read with  --{option} {clean(said)}"
+        f"read with  --{option} {clean(option_text)}"
         for option, text in found["read_with"].items()
-        for said in ([text] if option == "parallel" else text.split(","))
-        if said
+        for option_text in ([text] if option == "parallel" else text.split(","))
+        if option_text
     ]
     if run.parallel is not None:
         lines.append(f"parallel   {run.parallel.text}, from {run.parallel.origin}")
@@ -265,9 +265,9 @@ def _source_lines(sources: Sequence[_Document], width: int) -> list[str]:
         for source in sources
     ]
     lines = ["", "sources", *_aligned((titles, *rows), width, words=1)]
-    lines += _said(sources, "rank from", lambda source: source["rank_from"])
-    lines += _said(sources, "clock", lambda source: source["clock"])
-    lines += _said(sources, "", _facts)
+    lines += _notes_by_rank(sources, "rank from", lambda source: source["rank_from"])
+    lines += _notes_by_rank(sources, "clock", lambda source: source["clock"])
+    lines += _notes_by_rank(sources, "", _facts)
     several = len(sources) > 1
     for title, key in (("not used", "unused_events"), ("found", "findings")):
         if counts := _counts(sources, key):
@@ -296,16 +296,18 @@ def _facts(source: _Document) -> str:
     return ", ".join(f"{key} {value}" for key, value in source["facts"].items())
 
 
-def _said(sources: Sequence[_Document], title: str, what: Callable[[_Document], str]) -> list[str]:
+def _notes_by_rank(
+    sources: Sequence[_Document], title: str, what: Callable[[_Document], str]
+) -> list[str]:
     """A fact of the files, once for all ranks that share it."""
     ranks: dict[str, list[int]] = {}
     for source in sources:
         ranks.setdefault(what(source), []).append(source["rank"])
     return [
-        f"  {f'{title}: ' if title else ''}{clean(said)}"
+        f"  {f'{title}: ' if title else ''}{clean(note)}"
         + (f" (rank {numbers_text(sorted(those))})" if len(ranks) > 1 else "")
-        for said, those in ranks.items()
-        if said
+        for note, those in ranks.items()
+        if note
     ]
 
 

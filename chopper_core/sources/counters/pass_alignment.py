@@ -33,7 +33,7 @@ _COMPARED: Final = 48
 _FITS: Final = 0.5
 """The part of the next kernels that must be equal without a gap to doubt it."""
 _REACH: Final = 256
-"""The longest gap that is sought first; longer ones are if it finds none."""
+"""The longest gap that is searched for first; longer ones follow if there is none."""
 DIFFERS_BY: Final = 0.01
 """Relative difference above which the values of one counter in two passes are noted."""
 _MAX_NAMED_KERNELS: Final = 3

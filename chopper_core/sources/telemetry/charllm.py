@@ -161,10 +161,7 @@ def _why_not(path: Path) -> str:
     """Return why the name doesn't tell what the numbers are; '' if it does."""
     match, told = _NAME.fullmatch(path.name) or _LABELLED.fullmatch(path.name), named(path)
     if match is None:
-        return (
-            "has no headings, and its name doesn't say the metric and the rank (gpu_power_0.csv): "
-            "nothing tells what its numbers are"
-        )
+        return "has no headings, and its name doesn't say the metric and the rank (gpu_power_0.csv)"
     metric = match["metric"].lower()
     if metric == "system_cpu_usage":
         return "mixes the seconds of several states of a processor, which can't be told apart"

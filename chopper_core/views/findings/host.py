@@ -211,13 +211,13 @@ class _Charges(Struct, frozen=True, eq=False):
             for at in large
             if self.causes[at] != main
         ]
-        said = f"; meanwhile the hosts are in {', '.join(named)}" if named else ""
+        hosts = f"; meanwhile the hosts are in {', '.join(named)}" if named else ""
         if 2 * self.ns[large].sum() >= whole:
-            return said
+            return hosts
         calls, operators = self.place_ns[[HostPlace.CALL, HostPlace.OPERATOR]] / whole
         each = context.per_iteration(self.launches)
         return (
-            f"{said}; it is the overhead of {each:,.0f} launches{context.per_gpu}, one by one: "
+            f"{hosts}; it is the overhead of {each:,.0f} launches{context.per_gpu}, one by one: "
             f"{percent(operators)} in operators, {percent(calls)} in runtime calls, "
             f"{percent(1 - operators - calls)} outside, such as in Python"
         )

@@ -381,7 +381,7 @@ def _cards(step: Step) -> Cards:
     try:
         found = cards(step.run, step.view, _MAX_CARDS)
     except ChopperError:
-        # A scope in which nothing can be sought has no cards; its other figures hold.
+        # A scope that no rule can check has no cards; its other figures hold.
         found = ()
     return Cards(_cards_title(step.view), found, figures=_figures_of(step.view))
 

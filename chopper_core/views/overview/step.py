@@ -235,12 +235,12 @@ class _Fact(Struct, frozen=True):
 def headline_of(step: Step, base: Step | None = None) -> str:
     """The figures that are known, the most important first; with a baseline, how each changed."""
     others = _figures(base) if base is not None else (None,) * 5
-    said = [
-        _said(figure, other)
+    clauses = [
+        _fact_text(figure, other)
         for figure, other in zip(_figures(step), others, strict=True)
         if figure.number is not None
     ]
-    return " · ".join(said)
+    return " · ".join(clauses)
 
 
 def _figures(step: Step) -> tuple[_Fact, ...]:
@@ -259,7 +259,7 @@ def _figures(step: Step) -> tuple[_Fact, ...]:
     )
 
 
-def _said(figure: _Fact, other: _Fact | None) -> str:
+def _fact_text(figure: _Fact, other: _Fact | None) -> str:
     assert figure.number is not None
     text = f"{figure.before}{figure.text(figure.number)}{figure.after}"
     if other is None or other.number is None:

@@ -323,7 +323,7 @@ def longest(found: Pipeline) -> tuple[int, float, float] | None:
 
 
 def _notes(found: Pipeline) -> tuple[str, ...]:
-    notes = [f"microbatches are told apart by {found.blocks.origin}"]
+    notes = [f"microbatches are separated by {found.blocks.origin}"]
     present = len(distinct(found.stage))
     if present < found.stages:
         notes.append(f"{present} of {found.stages} stages have traces in the scope")

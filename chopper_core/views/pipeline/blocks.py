@@ -16,7 +16,7 @@ from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Index, Int64, Mask
 from chopper_core.util.errors import NothingToShow
 from chopper_core.util.grouping import distinct, run_mask
-from chopper_core.views.shared.process_groups import group_kinds, told_apart
+from chopper_core.views.shared.process_groups import group_kinds, split_groups
 
 _PHASES: Final = (Phase.FORWARD, Phase.BACKWARD)
 _PAIRWISE: Final = re.compile(r"send|recv|p2p", re.IGNORECASE)
@@ -65,7 +65,7 @@ class Blocks(Struct, frozen=True, eq=False):
 
 def between_stages(run: Run) -> Mask:
     """Which activities send or receive between stages: point to point, or in a pp group."""
-    table = told_apart(run)
+    table = split_groups(run)
     is_pairwise, of_pp = _stage_marks(run)
     found: Mask = np.isin(table.group, of_pp)
     if is_pairwise.any():
@@ -76,7 +76,7 @@ def between_stages(run: Run) -> Mask:
 
 def _stage_marks(run: Run) -> tuple[Mask, list[int]]:
     """Which operations are point to point, and the codes of pp groups."""
-    table = told_apart(run)
+    table = split_groups(run)
     is_pairwise = np.array([bool(_PAIRWISE.search(name)) for name in table.operations], np.bool_)
     return is_pairwise, [code for code, kind in group_kinds(run).items() if kind == "pp"]
 

@@ -309,10 +309,10 @@ def _hotter(stand: RankLeads) -> str:
 
 def notes(stand: RankLeads) -> tuple[str, ...]:
     """The GPUs that are left out, and the accuracy of the clocks."""
-    said = []
+    sentences = []
     if stand.compared is not None and stand.compared[0] < stand.compared[1]:
         few, all_of_them = stand.compared
-        said.append(
+        sentences.append(
             f"{few} of {all_of_them} iterations are compared, evenly chosen; enter an iteration "
             "for its own figures"
         )
@@ -320,18 +320,18 @@ def notes(stand: RankLeads) -> tuple[str, ...]:
     matched = sum(own.rows.size for own in stand.peers)
     if len(stand.peers) > 1:
         sets = "; ".join(", ".join(map(str, own.gpus)) for own in stand.peers)
-        said.append(f"GPUs are compared with peers that run the same operations: {sets}")
+        sentences.append(f"GPUs are compared with peers that run the same operations: {sets}")
     if unmatched:
-        said.append(
+        sentences.append(
             f"{unmatched} of {unmatched + matched} compute activities have no match "
             "on all GPUs at the same point of the step and are left out"
         )
     chosen = stand.collectives
     if chosen is not None and chosen.all.spread_ns is not None:
-        said.append(
+        sentences.append(
             f"the ends of a synchronous collective are {chosen.all.spread_ns / 1e3:.1f} µs apart "
             "by the traces' clocks (median): leads are no more accurate than that"
         )
     elif chosen is None:
-        said.append("the scope has no collectives to tell how well the GPUs' clocks agree")
-    return tuple(said)
+        sentences.append("the scope has no collectives to tell how well the GPUs' clocks agree")
+    return tuple(sentences)

@@ -410,7 +410,7 @@ def _reasons(
 ) -> list[str]:
     """Why columns have no figure of some runs; where none has one, only if they were asked for."""
     read = [(place, row) for place, row in enumerate(rows) if row.status != FAILED]
-    said: dict[tuple[str, str], list[str]] = {}
+    by_reason: dict[tuple[str, str], list[str]] = {}
     for metric in columns:
         name = metric.name.removesuffix(RATIO)
         if name in _OWN or not (is_asked or name in RUN_COLUMNS):
@@ -426,8 +426,10 @@ def _reasons(
         for reason, names in lacking.items():
             whose = f"{len(names)} runs" if len(names) > _MAX_NAMED else ", ".join(names)
             whose = "" if len(names) == len(read) else f" of {whose}"
-            said.setdefault((whose, reason), []).append(name)
-    texts = [f"{', '.join(names)}{whose} missing: {why}" for (whose, why), names in said.items()]
+            by_reason.setdefault((whose, reason), []).append(name)
+    texts = [
+        f"{', '.join(names)}{whose} missing: {why}" for (whose, why), names in by_reason.items()
+    ]
     if is_asked or len(texts) <= _MAX_REASONS:
         return texts
     more = len(texts) - _MAX_REASONS

@@ -272,33 +272,33 @@ def headline(chosen: Chosen) -> tuple[str, ...]:
 
 def notes(chosen: Chosen) -> tuple[str, ...]:
     """Collectives that aren't matched or lack a size, and the accuracy of the GPUs' clocks."""
-    found, said = chosen.all, []
+    found, texts = chosen.all, []
     table = chosen.table
     pairs = int((chosen.of_kind(PAIRWISE) & ~chosen.complete).sum())
     lacking = int((~chosen.complete).sum()) - pairs
     if found.is_scheduled:
-        said.append("reconstructed times don't tell when ranks met: skew and waits are unknown")
+        texts.append("reconstructed times don't tell when ranks met: skew and waits are unknown")
     elif lacking:
-        said.append(
+        texts.append(
             f"{lacking} of {len(chosen.sets)} collectives lack ranks in the traces: their skew, "
             "transfer time and last arrival are unknown"
         )
     if pairs:
-        said.append(f"{pairs} {PAIRWISE} are between pairs of ranks and aren't matched")
+        texts.append(f"{pairs} {PAIRWISE} are between pairs of ranks and aren't matched")
     unknown = int(chosen.of_kind(UNKNOWN_COLLECTIVE).sum())
     if unknown:
-        said.append(f"the trace doesn't give the kind of {unknown} collectives")
+        texts.append(f"the trace doesn't give the kind of {unknown} collectives")
     unsized = int((found.bytes[chosen.sets] < 0).sum())
     if unsized:
-        said.append(
+        texts.append(
             f"the trace doesn't give the size of {unsized} collectives: their bandwidth is unknown"
         )
     if found.shared_labels:
         names = ", ".join(found.shared_labels[:3])
-        said.append(f"process groups {names} have more GPUs than ranks and aren't matched")
+        texts.append(f"process groups {names} have more GPUs than ranks and aren't matched")
     if found.spread_ns is not None and len(table):
-        said.append(
+        texts.append(
             f"the ends of a synchronous collective are {found.spread_ns / 1e3:.1f} µs apart by the "
             "traces' clocks (median): arrivals are no more accurate than that"
         )
-    return tuple(said)
+    return tuple(texts)

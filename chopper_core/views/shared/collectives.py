@@ -21,7 +21,7 @@ from chopper_core.model.signals import time_within, union
 from chopper_core.model.table import KernelTable
 from chopper_core.util.arrays import Index, Int64, Mask
 from chopper_core.util.grouping import median_of, run_sizes, run_starts, stable_order
-from chopper_core.views.shared.process_groups import known_group_sizes, told_apart
+from chopper_core.views.shared.process_groups import known_group_sizes, split_groups
 
 __all__ = ["PAIRWISE", "Collectives", "collectives_of"]
 
@@ -37,7 +37,7 @@ class Collectives(Struct, frozen=True, eq=False):
     kind: Int64
     """Code of the operation."""
     group: Int64
-    """Code of the process group among the names of `told_apart`, or -1."""
+    """Code of the process group among the names of `split_groups`, or -1."""
     bytes: Int64
     """The largest that a rank states, or -1."""
     size: Int64
@@ -89,7 +89,7 @@ def collectives_of(run: Run) -> Collectives | None:
 
 
 def _matched(run: Run) -> Collectives | None:
-    table = told_apart(run)
+    table = split_groups(run)
     kernels = CommKernels.of(table)
     if not len(kernels):
         return None

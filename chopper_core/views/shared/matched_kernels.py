@@ -31,7 +31,7 @@ from chopper_core.util.grouping import (
     stable_order,
 )
 from chopper_core.views.shared.collectives import PAIRWISE
-from chopper_core.views.shared.process_groups import known_group_sizes, told_apart
+from chopper_core.views.shared.process_groups import known_group_sizes, split_groups
 
 
 class Occurrences(Struct, frozen=True, eq=False):
@@ -178,7 +178,7 @@ def _peers(run: Run, parts: list[Index], gpus: list[int]) -> list[list[int]]:
 
 def _stages(run: Run) -> frozenset[frozenset[int]]:
     """Pairs of GPUs that are stages of one pipeline: linked by what they send each other."""
-    table = told_apart(run)
+    table = split_groups(run)
     if PAIRWISE not in table.operations:
         return frozenset()
     sends = (table.operation == table.operations.index(PAIRWISE)) & (table.group != NO_LABEL)

@@ -35,7 +35,7 @@ _SIZES: Final = (
 )
 
 
-def told_apart(run: Run) -> KernelTable:
+def split_groups(run: Run) -> KernelTable:
     """The run's table with one label per process group, where the trace gives several one label.
 
     Groups of one label (`tp of 2` of 8 GPUs), and those without a name of which the trace states
@@ -157,16 +157,16 @@ def kind_of_label(label: str) -> str:
 
 
 def group_kinds(run: Run) -> dict[int, str]:
-    """Code of a process group in `told_apart`'s names → its dimension, where it is known."""
-    table = told_apart(run)
+    """Code of a process group in `split_groups`'s names → its dimension, where it is known."""
+    table = split_groups(run)
     codes = distinct(table.group).tolist()
     kinds = {code: kind_of_label(table.names[code]) for code in codes if code != NO_LABEL}
     return {code: kind for code, kind in kinds.items() if kind}
 
 
 def ranks_of_group(run: Run, code: int, rank: int) -> tuple[int, ...]:
-    """The ranks of a group (a code of `told_apart`) that a rank is in; () if unknown."""
-    table = told_apart(run)
+    """The ranks of a group (a code of `split_groups`) that a rank is in; () if unknown."""
+    table = split_groups(run)
     label = table.names[code] if code != NO_LABEL else ""
     if stated_size(label) == run.world:
         return run.ranks if len(run.ranks) == run.world else ()
@@ -179,11 +179,11 @@ def ranks_of_group(run: Run, code: int, rank: int) -> tuple[int, ...]:
 
 
 def known_group_sizes(run: Run, group: Numbers, gpu: Numbers) -> tuple[dict[int, int], list[int]]:
-    """Group (a code of `told_apart`) → number of its ranks, and groups with more GPUs than ranks.
+    """Group (a code of `split_groups`) → number of its ranks, and groups with more GPUs than ranks.
 
     Not for a group that doesn't state it, where the job has more ranks than are seen.
     """
-    names = told_apart(run).names
+    names = split_groups(run).names
     sizes, shared = group_sizes(names, group, gpu)
     if UNKNOWN in sizes:
         sizes[UNKNOWN] = len(distinct(gpu))
@@ -205,7 +205,7 @@ def split_of(run: Run, rows: Index, by: str) -> tuple[Int64, list[str]]:
     if by == DIMENSION:
         kinds = group_kinds(run)
         known = {code: DIMENSIONS.index(kind) for code, kind in kinds.items()}
-        return _looked_up(told_apart(run).group[rows], known), [*DIMENSIONS, _UNKNOWN]
+        return _looked_up(split_groups(run).group[rows], known), [*DIMENSIONS, _UNKNOWN]
     if by == SIZE:
         size = run.table.bytes[rows]
         bounds = np.array([below for _, below in _SIZES])
@@ -223,7 +223,7 @@ def _looked_up(codes: Codes, known: dict[int, int]) -> Int64:
 
 def _between_nodes(run: Run, rows: Index) -> Int64:
     """0 for groups inside a node, 1 for those over several, `NO_LABEL` where it is unknown."""
-    table = told_apart(run)
+    table = split_groups(run)
     rank_of = {gpu.index: gpu.rank for gpu in run.gpus}
     gpus = sorted(rank_of)
     nodes, _ = nodes_of(run, gpus)

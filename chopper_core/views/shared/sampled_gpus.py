@@ -211,16 +211,16 @@ def _of_nodes(run: Run) -> list[str]:
     notes = []
     for rank in sorted({node.rank for node in run.of_nodes}):
         own = [node for node in run.of_nodes if node.rank == rank]
-        said = []
+        sentences = []
         for signal, how in _TRAFFIC.items():
             amounts = [node.summary.amount for node in own if node.signal == signal]
             if amounts:
                 scale = Unit.BYTES.scale(sum(amounts), False)
-                said.append(
+                sentences.append(
                     f"{sum(amounts) / scale.divisor:.4g} {scale.text} {how} over InfiniBand"
                 )
         hot = [node.summary.high for node in own if node.signal == "cpu_c"]
-        said += [f"processors up to {max(hot):.0f} °C"] if hot else []
-        if said:
-            notes.append(f"node of rank {rank}: {', '.join(said)}")
+        sentences += [f"processors up to {max(hot):.0f} °C"] if hot else []
+        if sentences:
+            notes.append(f"node of rank {rank}: {', '.join(sentences)}")
     return notes
