@@ -82,7 +82,9 @@ class Sparks(Struct, frozen=True):
         for row, line in zip(wanted, means, strict=True):
             text = self.scales[0].line(line, self.signal.signal.unit, self.glyphs)
             tone = self.scales[0].tone(line)
-            self.drawn[row] = [(text, f"{hue}{tone}")]
+            flat, space, value = text.rpartition(" ") if text[-1:].isdigit() else (text, "", "")
+            # The value of a flat one is text to read, whatever its tone.
+            self.drawn[row] = [(flat, f"{hue}{tone}"), *([(space + value, "dim")] if value else [])]
 
     @property
     def hue(self) -> str:

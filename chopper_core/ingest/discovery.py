@@ -2,8 +2,8 @@
 
 A directory is a run if traces or telemetry lie in it, or if those below it are parts of one job:
 ranks that differ, or traces here and telemetry there. Traces in one directory whose ranks clash, or
-that have no ranks and other names, are several runs. Other directories hold runs, each with a name
-of its own.
+that have no ranks and other names, are several runs, and so are the schedules of several jobs.
+Other directories hold runs, each with a name of its own.
 """
 
 from __future__ import annotations
@@ -128,10 +128,11 @@ def _below(
     files = [each.name for each in entries if each.is_file()]
     parts: list[_Part] = []
     if own := _families(folder, files):
-        loose = _loose_runs(folder, files) if Family.TRACE in own else []
+        loose, one = _whole_jobs(folder, files), frozenset((Family.SCHEDULE,))
+        if Family.TRACE in own:
+            loose, one = _loose_runs(folder, files), frozenset((Family.TRACE,))
         if len(loose) < 2:
             return [_Part(folder, own, _ranks(files))], []
-        one = frozenset((Family.TRACE,))
         parts = [_Part(folder, one, _ranks(names), tuple(names)) for names in loose]
     without: list[Path] = []
     beside: list[Path] = []
@@ -205,6 +206,13 @@ def _loose_runs(folder: Path, files: Sequence[str]) -> list[list[str]]:
         runs.setdefault((*like, times[*like, rank] if rank is not None else 0), []).append(name)
         times[*like, rank] += 1
     return list(runs.values())
+
+
+def _whole_jobs(folder: Path, files: Sequence[str]) -> list[list[str]]:
+    """The schedules in a directory that have all ranks of a job each: tables, unlike JSON."""
+    names = [name for name in files if name.endswith(".parquet")]
+    jobs = names if 1 < len(names) <= _MAX_LOOSE else []
+    return [[name] for name in jobs if family_of(folder / name) is Family.SCHEDULE]
 
 
 def _place(trace: Path) -> tuple[int | None, int | None]:

@@ -18,6 +18,7 @@ from chopper_core.model.address import parse
 from chopper_core.model.signals import Signal
 from chopper_core.model.units import Unit
 from chopper_core.model.view import View
+from chopper_core.query import marks
 from chopper_core.query.children import SignalChart
 from chopper_core.render.glyphs import ASCII, UNICODE
 from chopper_core.views.query import query
@@ -245,6 +246,18 @@ def test_ten_kinds_of_time_and_idle_are_told_apart(theme: str, blindness: str) -
     apart = np.linalg.norm(lab[:, None] - lab, axis=2) + 1e9 * np.eye(len(lab))
     # CIE76: 2.3 is just noticeable; the nearest of the Okabe-Ito palette are 17 apart.
     assert apart.min() > 14
+
+
+@pytest.mark.parametrize(("theme", "ground"), [("dark", "#000000"), ("light", "#ffffff")])
+def test_every_text_and_tint_can_be_read(theme: str, ground: str) -> None:
+    """WCAG's 4.5:1 on the terminal's ground, and of the cursor's row on its bar."""
+    drawn = inks(theme, "truecolor", no_color=False)
+    inked = ("dim", "accent", "bar", "alert", "header", "chosen", *marks.INKS[1:])
+    pairs = [(drawn.of(name).color, Color.parse(ground)) for name in inked]
+    pairs.append((drawn.cursor.color, drawn.cursor.bgcolor))
+    for name, (one, other) in zip((*inked, "cursor"), pairs, strict=True):
+        front, back = sorted((_luminance(one), _luminance(other)))
+        assert (back + 0.05) / (front + 0.05) >= 4.5, name
 
 
 @pytest.mark.parametrize("theme", ["dark", "light"])
