@@ -19,6 +19,7 @@ _DEFAULTS: Final = {
 }
 _NARROW_FONTS: Final = ("linux", "vt100", "vt220")
 """Terminals whose fonts have neither braille nor parts of blocks."""
+_WITHOUT_COLOURS: Final = ("vt100", "vt102", "vt220", "xterm-mono")
 _OLD: Final = (*_NARROW_FONTS, "putty", "screen")
 _NEW: Final = late(r"\x1b(?:\[[<>=][\d;]*u|\[\?\d+\$p|\]22;[^\x07\x1b]*(?:\x07|\x1b\\))")
 """Of keys that tell more (kitty), asking for modes (DECRQM), and the pointer's shape (OSC 22)."""
@@ -39,6 +40,8 @@ def prepare_environment(environment: MutableMapping[str, str] = os.environ) -> N
     """Set what Textual reads when it is imported: call this first."""
     for name, value in _DEFAULTS.items():
         environment.setdefault(name, value)
+    if environment.get("TERM", "") in _WITHOUT_COLOURS:
+        environment.setdefault("NO_COLOR", "1")
     # GNU screen misreads 24-bit colours, whatever the terminal that it runs in has.
     is_screen = environment.get("TERM", "").startswith("screen") and not _is_tmux(environment)
     if is_screen and environment.get("COLORTERM"):

@@ -236,7 +236,7 @@ _ANSI: Final = Inks(
     dim=Style(dim=True),
     accent=Style(color="cyan"),
     bar=Style(color="cyan"),
-    spark=Style(color="blue"),
+    spark=Style(color="cyan"),
     shade=Style(dim=True),
     alert=Style(color="yellow", bold=True),
     cursor=Style(reverse=True),
@@ -250,7 +250,8 @@ _ANSI: Final = Inks(
     heat=("blue", "cyan", "green", "yellow", "bright_white"),
     change=("bright_cyan", "cyan", "bright_black", "yellow", "bright_yellow"),
     tones={
-        "clock": ("blue", "cyan", "bright_cyan"),
+        # Blue on black can't be read on many terminals.
+        "clock": ("cyan", "cyan", "bright_cyan"),
         "use": ("green", "green", "bright_green"),
         "power": ("red", "yellow", "bright_yellow"),
         "warm": ("magenta", "magenta", "bright_magenta"),

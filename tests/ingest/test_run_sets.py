@@ -27,6 +27,7 @@ from chopper_tui.cli import main
 from tests.align.traces import TinyTrace
 from tests.charllm import directory
 from tests.demo import as_kept, demo_run
+from tests.fuzz.seeds import _workers
 from tests.sources.telemetry.telemetry_texts import DCGM_DMON, stamped
 
 RUNS = ("fsdp1", "fsdp2")
@@ -504,3 +505,12 @@ def test_a_run_that_is_being_written_is_partial(sweep: Path) -> None:
     # Once it is whole, so is the row.
     trace(sweep / "mbs2")
     assert chopper.runs(sweep, columns=["status"], jobs=1).row(1) == {"status": "ok"}
+
+
+def test_schedules_of_two_jobs_are_two_runs(tmp_path: Path) -> None:
+    names = ["trace-A.parquet", "trace-B.parquet"]
+    for name in names:
+        _workers(tmp_path).rename(tmp_path / name)
+    assert [each.name for each in find_runs([str(tmp_path)])] == names
+    (tmp_path / "trace-B.parquet").unlink()
+    assert not holds_runs(str(tmp_path))

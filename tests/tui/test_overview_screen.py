@@ -456,6 +456,13 @@ async def test_the_palette_has_views_themes_columns_signals_and_recent_addresses
         assert at.frame.view == View("sample.json")
 
 
+@pytest.mark.parametrize("term", ["vt100", "vt220"])
+def test_a_terminal_without_colours_gets_none(term: str) -> None:
+    environment = {"TERM": term, "COLORTERM": "truecolor"}
+    prepare_environment(environment)
+    assert environment["NO_COLOR"] == "1"
+
+
 def test_gnu_screen_has_256_colours() -> None:
     inherited = {"TERM": "screen", "COLORTERM": "truecolor"}
     prepare_environment(inherited)

@@ -11,7 +11,6 @@ import pytest
 from chopper_core.ingest.cache import open_cached
 from chopper_core.ingest.open import open_run
 from chopper_core.ingest.untraced import schedule_run
-from chopper_core.ingest.discovery import find_runs, holds_runs
 from chopper_core.model import address
 from chopper_core.model.charts import HeatMap
 from chopper_core.model.overrides import overrides_of
@@ -72,15 +71,6 @@ def test_dumps_of_two_jobs_are_not_one_run(tmp_path: Path) -> None:
         dump(tmp_path / job, 0, [(0, 1), (2, 3)], 4.0)
     with pytest.raises(DataError, match=r"pp_0.json and pp_0.json both have rank 0.*open one"):
         schedule_run("both", [tmp_path / "a", tmp_path / "b"], silent)
-
-
-def test_schedules_of_two_jobs_are_two_runs(tmp_path: Path) -> None:
-    names = ["trace-A.parquet", "trace-B.parquet"]
-    for name in names:
-        _workers(tmp_path).rename(tmp_path / name)
-    assert [each.name for each in find_runs([str(tmp_path)])] == names
-    (tmp_path / "trace-B.parquet").unlink()
-    assert not holds_runs(str(tmp_path))
 
 
 def test_real_dumps_have_the_idle_shares_that_were_counted() -> None:
@@ -195,8 +185,7 @@ def test_the_view_prints_by_every_split() -> None:
 
 
 def test_a_run_without_a_pipeline_says_so() -> None:
-    from tests.fuzz.seeds import _workers
-from tests.support import sample_run
+    from tests.support import sample_run
 
     run = sample_run()
     assert frame(run, "?view=pipeline").notes[0].startswith("no pipeline")
