@@ -13,11 +13,13 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from chopper_core.ingest.cache import open_cached
 from chopper_core.model.charts import HeatMap
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, Kind
 from chopper_core.model.view import Baseline, View
 from tests.demo import ROOT, demo_run
+from tests.realdata.conftest import FOLDER
 from tests.tui.explorer import Driven, explorer
 
 SIZE = (120, 40)
@@ -172,6 +174,24 @@ async def test_a_few_keys_answer_it(task: Task, monkeypatch: pytest.MonkeyPatch)
     async with explorer(SIZE, demo(), view) as at:
         await at.press(*task.keys)
         task.check(at)
+
+
+@pytest.mark.sweep
+@pytest.mark.skipif(not (FOLDER / "mi300x_ddp4").exists(), reason="no real files")
+async def test_the_same_keys_answer_them_of_a_real_run_with_another_cause() -> None:
+    run = open_cached(str(FOLDER / "mi300x_ddp4"))
+    async with explorer(SIZE, run, View(run.name, name="overview")) as at:
+        said = " ".join(" ".join(at.lines()).split())
+        assert "GPU 3 is held back by its host" in said and "the step is host-bound" in said
+        await at.press("3", "enter")
+        table = run.table
+        whole = ~np.isin(table.iteration, sorted(run.cut_iterations))
+        times = np.bincount(table.kernel[whole], weights=table.duration_ns[whole])
+        assert at.path == (table.names[int(times.argmax())],)
+        await at.press("Y")
+        table_in_an_issue(at)
+        await at.press("H", "H", "W")
+        assert "Why GPU" in at.text()
 
 
 def as_markdown() -> str:
