@@ -38,6 +38,7 @@ from chopper_core.util.progress import Cancelled, Progress
 from chopper_tui.actions import ACTIONS
 from chopper_tui.actions.program import offers
 from chopper_tui.config import DEFAULTS, Config
+from chopper_tui.cover import FATAL_SIGNALS, Cover
 from chopper_tui.crash import Journal, summary, write_log
 from chopper_tui.draw.theme import THEMES, AsciiFilter, Inks, inks, textual_theme
 from chopper_tui.history import Columns
@@ -47,7 +48,7 @@ from chopper_tui.screen import Explorer
 from chopper_tui.screen_data import LaneLines, ScreenData
 from chopper_tui.steps import run_in_thread
 from chopper_tui.terminal import glyphs_of
-from chopper_tui.textual_internals import ShownCells, perform_key, without_toasts
+from chopper_tui.textual_internals import ShownCells, perform_key, whole_screen, without_toasts
 from chopper_tui.widgets.prompt import PromptLine
 
 if TYPE_CHECKING:
@@ -57,16 +58,6 @@ INTERRUPTED = 130
 _CRASHED = 1
 _KEY_CHECK_S = 0.002
 """Seconds between looks whether the next key can be performed."""
-_SIGNALS = tuple(
-    getattr(signal, name)
-    for name in (
-        *("SIGTERM", "SIGHUP", "SIGINT", "SIGQUIT", "SIGABRT", "SIGUSR1", "SIGUSR2", "SIGALRM"),
-        *("SIGVTALRM", "SIGPROF", "SIGXCPU", "SIGIO", "SIGPWR", "SIGSTKFLT", "SIGTRAP", "SIGSYS"),
-    )
-    if hasattr(signal, name)
-)
-"""Signals that would end the process with the terminal as the explorer needs it; not those of
-faults, after which nothing can be trusted."""
 _SWITCH_INTERVAL_S = 0.001
 """After which a thread gives the screen the interpreter, instead of after 5 ms."""
 
@@ -101,17 +92,22 @@ class ChopperApp(App[None], inherit_bindings=False):
         glyphs: Glyphs | None = None,
         config: Config = DEFAULTS,
         as_text: bool = False,
+        cover: Cover | None = None,
     ) -> None:
         """Load a run with `load`, in a thread, and show the view `start` of it.
 
         An opening of them may have begun already.
         With `as_text` the screen is read as text: patterns tell apart what colours do else.
+        A `cover` stays on the terminal until the first screen is drawn, or an input comes.
         Without `glyphs` the locale and standard error, where Textual draws, decide on them.
         """
         super().__init__(ansi_color=True)
         without_toasts(self)
         self._as_text = as_text
+        self.cover = cover or Cover()
         self._shown = ShownCells()
+        self._is_first = True
+        """Whether the first screen is on the terminal, and no input has come."""
         self._glyphs = glyphs or glyphs_of(sys.__stderr__ or sys.stderr)
         self.failure: ChopperError | None = None
         """Why the run or the view can't be shown; the app has left then."""
@@ -182,7 +178,11 @@ class ChopperApp(App[None], inherit_bindings=False):
         if isinstance(event, events.InputEvent) and (self._is_ending or not self.screen_stack):
             return
         if isinstance(event, events.Resize):
-            self._shown.forget()
+            if event.size != self.cover.size:
+                self._forget()
+        elif isinstance(event, events.InputEvent | events.Paste):
+            self._is_first = False
+            self._uncover()
         if not isinstance(event, events.Key | events.Paste) or event.is_forwarded:
             if isinstance(event, _TURNS) and isinstance(self.screen, Explorer):
                 self.screen.clear_message()
@@ -268,6 +268,7 @@ class ChopperApp(App[None], inherit_bindings=False):
         from chopper_tui.widgets.loading import LoadingScreen
 
         self._loading = LoadingScreen(self._start.run)
+        self._uncover()
         return self._loading
 
     def _explorer(self, run: Run, data: ScreenData, columns: Columns) -> Explorer:
@@ -291,11 +292,25 @@ class ChopperApp(App[None], inherit_bindings=False):
     @on(Driver.SignalResume)
     def redraw(self) -> None:
         """Redraw everything: the shell had the terminal."""
-        self._shown.forget()
+        self._forget()
         self.refresh(layout=True)
 
+    def _forget(self) -> None:
+        """Nothing is known of the terminal's cells."""
+        self.cover.lines = ()
+        self._shown.forget()
+
+    def _uncover(self) -> None:
+        """Show the app's own screen in place of the cover: only cells that differ are sent."""
+        if not self.cover.lines:
+            return
+        self._shown.lines, self.cover.lines = self.cover.lines, ()
+        if self.screen_stack:
+            super()._display(self.screen, self._shown.changes(whole_screen(self.screen)))
+
     def _display(self, screen: Screen[Any], renderable: RenderableType | None) -> None:
-        super()._display(screen, self._shown.changes(renderable))
+        if not self.cover.lines:
+            super()._display(screen, self._shown.changes(renderable))
 
     def on_resize(self) -> None:
         """Check again later: of several changes at once the last may be missed."""
@@ -372,6 +387,19 @@ class ChopperApp(App[None], inherit_bindings=False):
             table = self.screen.table
             lanes = [each for each in table.sparks if isinstance(each, LaneLines)]
             run_in_thread(self._opening.keep, lanes, table.page)
+            self._wait_for_drawings()
+
+    def _wait_for_drawings(self) -> None:
+        """Once all that belongs to the first screen is drawn, take the cover off, and keep it."""
+        if any(not worker.is_finished for worker in self.workers):
+            self.set_timer(self.SETTLING, self._wait_for_drawings)
+        else:
+            self.call_after_refresh(self._keep_first)
+
+    def _keep_first(self) -> None:
+        self._uncover()
+        if self._is_first and isinstance(self.screen, Explorer) and not self.screen.status.message:
+            run_in_thread(self.cover.keep, self._shown.lines, self.size)
 
     def _handle_exception(self, error: Exception) -> None:
         """Treat an error as a crash, unless the app is ending, when a half-mounted screen fails.
@@ -437,7 +465,7 @@ async def _run(app: ChopperApp, mouse: bool) -> None:
         app.exit(return_code=128 + number)
 
     # `nohup` ignores SIGHUP: what is ignored stays so.
-    caught = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    caught = [number for number in FATAL_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
     for number in caught:
         loop.add_signal_handler(number, end, number)
         # The loop learns of signals from a pipe, whatever is called here.

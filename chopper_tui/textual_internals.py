@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache, partial
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 from rich.cells import get_character_cell_size
+from rich.color import ColorSystem
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.segment import Segment
 from rich.style import Style
@@ -26,6 +28,8 @@ from textual.strip import Strip
 from textual.widget import Widget
 from textual.widgets import OptionList
 
+from chopper_core.util.patterns import late
+
 if TYPE_CHECKING:
     from textual.pilot import Pilot
 
@@ -40,6 +44,27 @@ class ShownCells:
         """Nothing is known of the terminal yet."""
         self._lines: dict[int, list[_Cell | None]] = {}
 
+    @property
+    def lines(self) -> tuple[_Runs, ...]:
+        """All cells, those in one style together; nothing where some are unknown."""
+        known = [self._lines[y] for y in sorted(self._lines)]
+        if any(cell is None for line in known for cell in line):
+            return ()
+        return tuple(
+            tuple(
+                (codes, "".join(cell[0] for cell in run if cell))
+                for codes, run in groupby(line, key=lambda cell: cell[1] if cell else "")
+            )
+            for line in known
+        )
+
+    @lines.setter
+    def lines(self, lines: tuple[_Runs, ...]) -> None:
+        self._lines = {
+            y: [(char, codes) for codes, text in line for char in text]
+            for y, line in enumerate(lines)
+        }
+
     def forget(self) -> None:
         """The terminal may show something else: the next update sends all of its cells."""
         self._lines.clear()
@@ -49,7 +74,9 @@ class ShownCells:
         is_update = isinstance(update, LayoutUpdate | ChopsUpdate)
         return ChangedCells(self, update) if is_update else update
 
-    def take(self, y: int, x: int, strip: Strip) -> Iterator[tuple[int, Strip]]:
+    def take(
+        self, y: int, x: int, strip: Strip, system: ColorSystem
+    ) -> Iterator[tuple[int, Strip]]:
         """Remember the cells from a place on; the first that differs, and the rest from there.
 
         Lines with characters of zero or two cells are sent whole.
@@ -63,8 +90,9 @@ class ShownCells:
             return
         after: list[_Cell] = []
         for text, style, _ in strip:
-            blank = style and _of_blanks(style)
-            after += [(char, blank if char == " " else style) for char in text]
+            codes = _codes(style, system)
+            blank = _of_blanks(codes)
+            after += [(char, blank if char == " " else codes) for char in text]
         line[x:end] = after
         differing = [at for at, cell in enumerate(after) if cell != before[at]]
         first = 0
@@ -75,7 +103,15 @@ class ShownCells:
                 first = place
 
 
-_Cell = tuple[str, Style | None]
+_Cell = tuple[str, str]
+"""A character and the codes of its style."""
+_Runs = tuple[tuple[str, str], ...]
+"""Codes, and the cells of a line that follow each other in that style."""
+_COLOUR: Final = late(r"(?:^|;)[34]8;(?:2;\d+;\d+;\d+|5;\d+)")
+_GROUND: Final = late(r"(?:^|;)(48;2;\d+;\d+;\d+|48;5;\d+|4[0-7]|10[0-7])$")
+"""A background: the last of the codes."""
+_SEEN_WITHOUT_CHARACTER: Final = {"4", "7", "9", "21", "53"}
+"""Codes of lines and of reverse."""
 _MOVE_BYTES: Final = 4
 """What it takes to move over cells."""
 _STYLE_BYTES: Final = 12
@@ -90,7 +126,7 @@ def _are_near(cells: list[_Cell]) -> bool:
     needed, changes = style != last, 0
     for char, own in [*between, cells[-1]]:
         # Of a blank only the background is seen: it can have the style of the text around it.
-        if own != style and not (char == " " and own == (style and _of_blanks(style))):
+        if own != style and not (char == " " and own == _of_blanks(style)):
             style, changes = own, changes + 1
     size = sum(len(char.encode()) for char, _ in between)
     return size + _STYLE_BYTES * max(changes - needed, 0) <= _MOVE_BYTES
@@ -102,12 +138,17 @@ def _is_one_cell_each(text: str) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def _of_blanks(style: Style) -> Style | None:
+def _codes(style: Style | None, system: ColorSystem) -> str:
+    return Strip.render_ansi(style, system) if style is not None else ""
+
+
+@lru_cache(maxsize=1024)
+def _of_blanks(codes: str) -> str:
     """The visible part of a style where there is no character."""
-    if style.reverse or style.underline or style.strike or style.overline:
-        return style
-    has_colour = style.bgcolor is not None and not style.bgcolor.is_default
-    return Style(bgcolor=style.bgcolor) if has_colour else None
+    if _SEEN_WITHOUT_CHARACTER & set(_COLOUR.sub("", codes).split(";")):
+        return codes
+    ground = _GROUND.search(codes)
+    return ground[1] if ground else ""
 
 
 class ChangedCells(CompositorUpdate):
@@ -121,8 +162,9 @@ class ChangedCells(CompositorUpdate):
         """The cells as a terminal takes them, each line's after a move to it."""
         sequences: list[str] = []
         at = -1, -1
+        system = console._color_system or ColorSystem.TRUECOLOR
         for y, x, strip in self._parts():
-            for begin, cells in self._shown.take(y, x, strip):
+            for begin, cells in self._shown.take(y, x, strip, system):
                 if (y, begin) != at:
                     sequences.append(_move(at, (y, begin)))
                 sequences.append(cells.render(console))
@@ -151,6 +193,11 @@ def _move(before: tuple[int, int], after: tuple[int, int]) -> str:
     if line == y + 1 and not column and y >= 0:
         return "\r\n"
     return f"\x1b[{line + 1};{column + 1}H"
+
+
+def whole_screen(screen: Screen[Any]) -> Any:
+    """An update of all cells of a screen."""
+    return screen._compositor.render_full_update()
 
 
 class DimmedScreen(BackgroundScreen):

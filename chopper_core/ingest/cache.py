@@ -34,10 +34,11 @@ from chopper_core.util.atomic import (
 from chopper_core.util.errors import ChopperError, DataError
 from chopper_core.util.progress import Progress, silent
 
+_PACKAGE: Final = Path(__file__).resolve().parents[1]
 _DIGEST_LENGTH: Final = 24
-_KINDS: Final = ("rows", "overviews", "sets", "found")
-"""Kinds of figures that are kept beside the cached runs: of tables of runs, of first screens;
-whether directories hold several runs, and which."""
+_KINDS: Final = ("rows", "overviews", "covers", "sets", "found")
+"""Kinds of figures that are kept beside the cached runs: of tables of runs, of first screens; these
+as they were drawn; whether directories hold several runs, and which."""
 
 _STATE: Final = ("state",)
 """The key of a run's memo for the state of the files that it was read from."""
@@ -127,7 +128,7 @@ def key_of(name: str, overrides: Overrides = NO_OVERRIDES) -> str:
     """
     paths = paths_of(name)
     origin = _origin(name, paths, overrides)
-    return _digest([origin, *_stamps(paths), _code_stamp(), *_specifications(overrides)])
+    return digest([origin, *_stamps(paths), _code_stamp(), *_specifications(overrides)])
 
 
 def _read(name: str, progress: Progress, jobs: int | None, overrides: Overrides) -> Run:
@@ -164,8 +165,8 @@ class Kept(Struct, frozen=True):
         try:
             if not is_private(self.file.parent) or self.file.lstat().st_uid != os.geteuid():
                 return None
-            digest, _, text = self.file.read_bytes().partition(b"\n")
-            if digest != self._digest(text):
+            known, _, text = self.file.read_bytes().partition(b"\n")
+            if known != self._digest(text):
                 return None
             return msgspec.json.decode(text, type=kind, dec_hook=from_list)
         except (OSError, ValueError, TypeError, RecursionError, msgspec.MsgspecError):
@@ -203,6 +204,21 @@ def kept_overview(run: Run, overrides: Overrides) -> Kept | None:
     return _kept("overviews", run.name, overrides, state) if state else None
 
 
+def kept_covers(runs: Sequence[tuple[str, Overrides]], *, is_new: bool = False) -> Kept | None:
+    """The place of drawn first screens of a run, or of several beside each other.
+
+    None where a run isn't there; unless the place `is_new`, also where nothing was kept, without a
+    look at the runs' files. Ask before these are read.
+    """
+    if not all(path.exists() for name, _ in runs for path in paths_of(name)):
+        return None
+    origins = [_origin(name, paths_of(name), overrides) for name, overrides in runs]
+    file = directory().parent / "covers" / f"{digest(origins)}.json"
+    if not (is_new or file.exists()):
+        return None
+    return Kept(file, digest([key_of(*each) for each in runs]))
+
+
 def kept_kind(name: str) -> Kept:
     """The place of whether a directory holds several runs; ask before it is searched."""
     return _kept("sets", name, NO_OVERRIDES, key_of(name))
@@ -214,7 +230,7 @@ def kept_found(name: str) -> Kept:
 
 
 def _kept(kind: str, name: str, overrides: Overrides, state: str) -> Kept:
-    file = f"{_digest([_origin(name, paths_of(name), overrides)])}.json"
+    file = f"{digest([_origin(name, paths_of(name), overrides)])}.json"
     return Kept(directory().parent / kind / file, state)
 
 
@@ -234,7 +250,7 @@ def _read_store(folder: Path, progress: Progress) -> Run:
     if index_text(folder) != index:
         return run  # replaced meanwhile
     text = index.decode(errors="surrogateescape")
-    return _with_state(run, _digest([text, _code_stamp(), *_specifications(NO_OVERRIDES)]))
+    return _with_state(run, digest([text, _code_stamp(), *_specifications(NO_OVERRIDES)]))
 
 
 def clear(*, old_only: bool = False) -> tuple[int, int]:
@@ -299,7 +315,7 @@ def _specifications(overrides: Overrides) -> list[str]:
 def _digest_of_file(path: Path) -> str:
     """A digest of a text file; empty without it."""
     try:
-        return _digest([path.read_text(encoding="utf-8", errors="surrogateescape")])
+        return digest([path.read_text(encoding="utf-8", errors="surrogateescape")])
     except (FileNotFoundError, NotADirectoryError):
         return ""
     except OSError as error:
@@ -309,16 +325,23 @@ def _digest_of_file(path: Path) -> str:
 @cache
 def _code_stamp() -> str:
     """A digest of Chopper's own files: another version may label and align differently."""
-    return _digest([_stamp(path) for path in code_files()])
+    return code_stamp(_PACKAGE)
 
 
-def code_files() -> list[str]:
-    """Chopper's own files, sorted; without compiled ones, which come and go."""
-    walked = os.walk(Path(__file__).resolve().parents[1])
+def code_stamp(package: Path) -> str:
+    """A digest of the state of a package's files."""
+    return digest([_stamp(path) for path in code_files(package)])
+
+
+def code_files(package: Path = _PACKAGE) -> list[str]:
+    """The files of a package, by default this one, sorted; without compiled ones, which come and
+    go."""
+    walked = os.walk(package)
     files = (os.path.join(folder, name) for folder, _, names in walked for name in names)
-    return sorted(file for file in files if file.endswith((".py", ".toml")))
+    return sorted(file for file in files if file.endswith((".py", ".toml", ".tcss")))
 
 
-def _digest(parts: Sequence[str]) -> str:
+def digest(parts: Sequence[str]) -> str:
+    """A short digest of texts in their order."""
     text = "\n".join(parts).encode(errors="surrogateescape")
     return hashlib.sha256(text).hexdigest()[:_DIGEST_LENGTH]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import Namespace
 from collections.abc import Callable
 from functools import partial
@@ -18,7 +19,7 @@ from chopper_tui.commands.named import (
     view_of,
 )
 from chopper_tui.commands.output import glyphs, tell, width, write
-from chopper_tui.terminal import can_draw
+from chopper_tui.terminal import can_draw, glyphs_of
 
 if TYPE_CHECKING:
     from chopper_core.model.run import Run
@@ -78,7 +79,6 @@ def replay(options: Namespace) -> int:
     Files that the keys write go into a folder that is removed.
     """
     import os
-    import sys
     from tempfile import TemporaryDirectory
 
     from msgspec.structs import replace
@@ -126,34 +126,52 @@ def replay(options: Namespace) -> int:
 def _show(view: View, options: Namespace) -> int:
     """Show a view in the explorer."""
     load = partial(open_view, view, options)
-    return show_run(load, view, is_ascii=options.ascii, mouse=not options.no_mouse)
+    return show_run(
+        load,
+        view,
+        is_ascii=options.ascii,
+        mouse=not options.no_mouse,
+        is_kept=not options.no_cache,
+    )
 
 
 def show_run(
-    load: Callable[[Progress], Run], view: View, *, is_ascii: bool = False, mouse: bool = True
+    load: Callable[[Progress], Run],
+    view: View,
+    *,
+    is_ascii: bool = False,
+    mouse: bool = True,
+    is_kept: bool = False,
 ) -> int:
-    """Show a view of the run that `load` opens in the explorer; returns its exit code."""
+    """Show a view of the run that `load` opens in the explorer; returns its exit code.
+
+    Where it `is_kept`, its first screen is kept, and covers the next start.
+    """
     from chopper_core.render.glyphs import ASCII, UNICODE
     from chopper_core.util.memory import share_one_heap
+    from chopper_tui.cover import Cover
     from chopper_tui.opening import Opening
     from chopper_tui.terminal import prepare_environment
 
     prepare_environment()
     config = _config()
     log = debug.to_file(_debug_path) if debug.target == debug.STDERR else ""
-    wanted = {"ascii": ASCII, "unicode": UNICODE}.get(config.glyphs)
+    wanted = {"ascii": ASCII, "unicode": UNICODE}.get("ascii" if is_ascii else config.glyphs)
+    # Where Textual draws.
+    glyphs = wanted or glyphs_of(sys.__stderr__ or sys.stderr)
     share_one_heap()
-    opening = Opening(load, view, config.columns)
-    opening.begin()
-    try:
-        from chopper_tui.app import ChopperApp, run_app
+    with Cover.of(view, config, glyphs) if is_kept else Cover() as cover:
+        opening = Opening(cover.beside(load), view, config.columns)
+        opening.begin()
+        try:
+            from chopper_tui.app import ChopperApp, run_app
 
-        app = ChopperApp(opening, view, glyphs=ASCII if is_ascii else wanted, config=config)
-        return run_app(app, mouse=config.mouse and mouse)
-    finally:
-        opening.cancel()
-        if log:
-            tell(f"the notes of --debug are in {log}")
+            app = ChopperApp(opening, view, glyphs=glyphs, config=config, cover=cover)
+            return run_app(app, mouse=config.mouse and mouse)
+        finally:
+            opening.cancel()
+            if log:
+                tell(f"the notes of --debug are in {log}")
 
 
 def _config() -> Config:
