@@ -45,6 +45,7 @@ FATAL_SIGNALS: Final = tuple(
 )
 """Signals that would end the process with the terminal as the explorer needs it; not those of
 faults, after which nothing can be trusted."""
+_STOPPING: Final = (signal.SIGTSTP, signal.SIGCONT)
 ALTERNATE_SCREEN: Final = "\x1b[?1049h"
 _HIDE_CURSOR: Final = "\x1b[?25l"
 _GIVE_BACK: Final = "\x1b[0m\x1b[?25h\x1b[?1049l"
@@ -90,8 +91,12 @@ class Cover:
         """Paint it if it was kept, and nothing has changed since."""
         self._place = kept_covers(self._runs)
         known = self._recall().get(self._key)
-        if known is not None and _fits(known, *self._size):
-            self._paint(known)
+        try:
+            if known is not None and _fits(known, *self._size):
+                self._paint(known)
+        except BaseException:  # a signal that has waited
+            self.take_down()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -141,21 +146,23 @@ class Cover:
         return (self._place and self._place.recall(dict[str, Lines])) or {}
 
     def _paint(self, lines: Lines) -> None:
+        # In the middle of it a signal would give the terminal back, and the rest would follow.
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, (*FATAL_SIGNALS, *_STOPPING))
         try:
             terminal = sys.stdin.fileno()
             with suppress(OSError):  # of a terminal that doesn't control the process
                 if os.tcgetpgrp(terminal) != os.getpgrp():
                     return
-            self._attributes = termios.tcgetattr(terminal)
+            before = termios.tcgetattr(terminal)
             self._take_signals()
-            termios.tcsetattr(terminal, termios.TCSANOW, _silent(self._attributes))
+            self._attributes = before
+            termios.tcsetattr(terminal, termios.TCSANOW, _silent(before))
             _write(ALTERNATE_SCREEN + _HIDE_CURSOR + "".join(_painted(lines)))
             self.lines = lines
         except (OSError, ValueError, termios.error):
             self.take_down()
-        except BaseException:
-            self.take_down()
-            raise
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
     def _take_signals(self) -> None:
         """Give the terminal back before the process is stopped or ended."""

@@ -141,6 +141,12 @@ class Terminal:
     def text(self) -> str:
         return "\n".join(self.screen.display)
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the kernel has stopped the process."""
+        status = Path(f"/proc/{self.process.pid}/stat").read_text()
+        return status.rpartition(")")[2].split()[0] == "T"
+
     def is_restored(self) -> bool:
         """Whether the alternate screen, the mouse and the line mode are as before."""
         off = (b"\x1b[?1049l", b"\x1b[?1000l", b"\x1b[?1003l", b"\x1b[?25h")
@@ -183,3 +189,9 @@ def _environment(more: Mapping[str, str]) -> dict[str, str]:
         "LANG": "C.UTF-8",
         **more,
     }
+
+
+def visible(screen: pyte.Screen) -> list[tuple[object, ...]]:
+    """The cells of a screen; of a blank one only its background is seen."""
+    cells = [screen.buffer[y][x] for y in range(screen.lines) for x in range(screen.columns)]
+    return [(" ", cell.bg) if cell.data == " " else tuple(cell) for cell in cells]

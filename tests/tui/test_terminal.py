@@ -28,7 +28,7 @@ from chopper_tui.driver import HUNG_UP
 from chopper_tui.steps import LOADING
 from chopper_tui.terminal import can_draw, glyphs_of, prepare_environment, terse
 from chopper_tui.textual_internals import ShownCells
-from tests.tui.terminal_harness import ROOT, Terminal
+from tests.tui.terminal_harness import ROOT, Terminal, visible
 
 SHOWN = "4 of 4 rows"
 
@@ -103,7 +103,7 @@ def test_a_stop_from_outside_and_another_size_leave_the_terminal_whole(
     with Terminal(size=(100, 30)) as terminal:
         terminal.until_text(SHOWN)
         terminal.signal(stop)
-        terminal.until(lambda: _state(terminal.process.pid) == "T")
+        terminal.until(lambda: terminal.is_stopped)
         terminal.resize(80, 24)
         before = len(terminal.output)
         terminal.signal(signal.SIGCONT)
@@ -167,7 +167,7 @@ def test_the_shell_gets_the_terminal_while_it_is_stopped() -> None:
     with Terminal() as terminal:
         terminal.until_text(SHOWN)
         terminal.send("\x1a")
-        terminal.until(lambda: _state(terminal.process.pid) == "T")
+        terminal.until(lambda: terminal.is_stopped)
         terminal.quiet()
         assert terminal.is_restored()
         before = len(terminal.output)
@@ -255,11 +255,6 @@ def test_in_tmux(tmp_path: Path) -> None:
         assert SHOWN not in until("left with 0")
     finally:
         tmux("kill-server")
-
-
-def _state(pid: int) -> str:
-    """The state of a process as the kernel names it: T is stopped."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 @pytest.mark.sweep
@@ -360,12 +355,6 @@ def sent(shown: ShownCells, update: CompositorUpdate) -> str:
 WORDS = st.sampled_from(["a", "b1", " ", "   ", "│", "█", "字", "e\u0301", "a字a"])
 TEXTS = st.lists(WORDS, max_size=6).map("".join)
 INKS = st.sampled_from([None, Style(bold=True), Style(color="#112233"), Style(bgcolor="#445566")])
-
-
-def visible(screen: pyte.Screen) -> list[tuple[object, ...]]:
-    """The cells of a screen; of a blank one only its background is seen."""
-    cells = [screen.buffer[y][x] for y in range(screen.lines) for x in range(screen.columns)]
-    return [(" ", cell.bg) if cell.data == " " else tuple(cell) for cell in cells]
 
 
 @given(st.lists(st.lists(st.lists(st.tuples(TEXTS, INKS), max_size=4), max_size=4), max_size=5))
