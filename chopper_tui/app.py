@@ -9,7 +9,6 @@ import signal
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from threading import Event
@@ -29,7 +28,6 @@ from textual.worker import WorkerFailed
 
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
-from chopper_core.render.cells import clean
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.util import debug
 from chopper_core.util.errors import ChopperError
@@ -38,8 +36,8 @@ from chopper_core.util.progress import Cancelled, Progress
 from chopper_tui.actions import ACTIONS
 from chopper_tui.actions.program import offers
 from chopper_tui.config import DEFAULTS, Config
-from chopper_tui.cover import FATAL_SIGNALS, Cover
-from chopper_tui.crash import Journal, summary, write_log
+from chopper_tui.cover import Cover
+from chopper_tui.crash import Journal, write_log
 from chopper_tui.draw.theme import THEMES, AsciiFilter, Inks, inks, textual_theme
 from chopper_tui.history import Columns
 from chopper_tui.keymap import PALETTE_KEY, Action
@@ -55,11 +53,8 @@ if TYPE_CHECKING:
     from chopper_tui.widgets.loading import LoadingScreen
 
 INTERRUPTED = 130
-_CRASHED = 1
 _KEY_CHECK_S = 0.002
 """Seconds between looks whether the next key can be performed."""
-_SWITCH_INTERVAL_S = 0.001
-"""After which a thread gives the screen the interpreter, instead of after 5 ms."""
 
 _TURNS: Final = events.MouseDown | events.MouseScrollDown | events.MouseScrollUp
 """Events of the mouse that stand for keys."""
@@ -432,47 +427,3 @@ def _collect_garbage() -> None:
     if not gc.isenabled():
         gc.freeze()
         gc.enable()
-
-
-def run_app(app: ChopperApp, *, mouse: bool = True) -> int:
-    """Run the explorer until it ends; the exit code. Errors are printed on stderr."""
-    sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    try:
-        asyncio.run(_run(app, mouse))
-        crash = app.crash
-    except Exception as error:
-        crash = error
-    if crash is not None:
-        path = app.write_crash(crash)
-        where = f"repeat it with: chopper --replay {path}" if path else "no log could be written"
-        message = f"chopper: internal error ({summary(crash)}); {where}"
-        print(clean(message), file=sys.stderr)
-        debug.note_error(crash)
-        return _CRASHED
-    with suppress(OSError):
-        if app.failure is not None:
-            print(clean(f"chopper: {app.failure}"), file=sys.stderr)
-        if app.ended_by is not None:
-            print(f"chopper: ended by {app.ended_by.name}", file=sys.stderr)
-    return app.return_code or 0
-
-
-async def _run(app: ChopperApp, mouse: bool) -> None:
-    loop = asyncio.get_running_loop()
-
-    def end(number: signal.Signals) -> None:
-        app.ended_by = number
-        app.exit(return_code=128 + number)
-
-    # `nohup` ignores SIGHUP: what is ignored stays so.
-    caught = [number for number in FATAL_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-    for number in caught:
-        loop.add_signal_handler(number, end, number)
-        # The loop learns of signals from a pipe, whatever is called here.
-        signal.signal(number, app.hurry)
-        signal.siginterrupt(number, False)
-    try:
-        await app.run_async(mouse=mouse)
-    finally:
-        for number in caught:
-            loop.remove_signal_handler(number)

@@ -16,15 +16,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from queue import Full
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 from textual.drivers.linux_driver import LinuxDriver
 
-from chopper_tui.cover import ALTERNATE_SCREEN
+from chopper_tui.cover import ALTERNATE_SCREEN, Cover
 from chopper_tui.terminal import is_old, terse, understood
-
-if TYPE_CHECKING:
-    from chopper_tui.app import ChopperApp
 
 HUNG_UP = 129
 """The exit code of a process whose terminal is gone: 128 + SIGHUP."""
@@ -42,7 +39,7 @@ class TerminalDriver(LinuxDriver):
         """Take the arguments of Textual's driver."""
         super().__init__(*args, **options)
         self._is_old = is_old()
-        self._cover = cast("ChopperApp", self._app).cover
+        self._cover: Cover = getattr(self._app, "cover", Cover())
         self._is_covered = False
         """Whether the terminal is on the alternate screen, with a cover that the app took over."""
         self._is_watched = False

@@ -1,10 +1,15 @@
-"""A replay: inputs from a file into an explorer without a terminal, its last screen as text."""
+"""Running the app: in a terminal until it is left, or without one on inputs from a file.
+
+The last screen of a replay is printed as text.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import re
+import signal
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -14,8 +19,11 @@ from textual import events
 from textual.geometry import Size
 from textual.worker import WorkerCancelled
 
+from chopper_core.render.cells import clean
+from chopper_core.util import debug
 from chopper_core.util.errors import DataError, UsageError
-from chopper_tui.crash import WAIT
+from chopper_tui.cover import FATAL_SIGNALS
+from chopper_tui.crash import WAIT, summary
 from chopper_tui.keymap import is_key
 from chopper_tui.textual_internals import is_holding_back, messages_done, press, screen_text
 
@@ -24,6 +32,9 @@ if TYPE_CHECKING:
 
     from chopper_tui.app import ChopperApp
 
+_CRASHED: Final = 1
+_SWITCH_INTERVAL_S: Final = 0.001
+"""After which a thread gives the screen the interpreter, instead of after 5 ms."""
 _ROUNDS: Final = 200
 _MOUSE: Final = re.compile(r"mouse (\w+) (-?\d{1,4}),(-?\d{1,4}) (\d)((?: (?:shift|meta|ctrl))*)")
 _RESIZE: Final = re.compile(r"resize (\d{1,4})x(\d{1,4})")
@@ -35,6 +46,50 @@ _MOUSE_EVENTS: Final = {
     "scroll_down": events.MouseScrollDown,
     "scroll_up": events.MouseScrollUp,
 }
+
+
+def run_app(app: ChopperApp, *, mouse: bool = True) -> int:
+    """Run the explorer until it ends; the exit code. Errors are printed on stderr."""
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    try:
+        asyncio.run(_run(app, mouse))
+        crash = app.crash
+    except Exception as error:
+        crash = error
+    if crash is not None:
+        path = app.write_crash(crash)
+        where = f"repeat it with: chopper --replay {path}" if path else "no log could be written"
+        message = f"chopper: internal error ({summary(crash)}); {where}"
+        print(clean(message), file=sys.stderr)
+        debug.note_error(crash)
+        return _CRASHED
+    with suppress(OSError):
+        if app.failure is not None:
+            print(clean(f"chopper: {app.failure}"), file=sys.stderr)
+        if app.ended_by is not None:
+            print(f"chopper: ended by {app.ended_by.name}", file=sys.stderr)
+    return app.return_code or 0
+
+
+async def _run(app: ChopperApp, mouse: bool) -> None:
+    loop = asyncio.get_running_loop()
+
+    def end(number: signal.Signals) -> None:
+        app.ended_by = number
+        app.exit(return_code=128 + number)
+
+    # `nohup` ignores SIGHUP: what is ignored stays so.
+    caught = [number for number in FATAL_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    for number in caught:
+        loop.add_signal_handler(number, end, number)
+        # The loop learns of signals from a pipe, whatever is called here.
+        signal.signal(number, app.hurry)
+        signal.siginterrupt(number, False)
+    try:
+        await app.run_async(mouse=mouse)
+    finally:
+        for number in caught:
+            loop.remove_signal_handler(number)
 
 
 class Played(Struct):

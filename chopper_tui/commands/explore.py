@@ -164,7 +164,8 @@ def show_run(
         opening = Opening(cover.beside(load), view, config.columns)
         opening.begin()
         try:
-            from chopper_tui.app import ChopperApp, run_app
+            from chopper_tui.app import ChopperApp
+            from chopper_tui.play import run_app
 
             app = ChopperApp(opening, view, glyphs=glyphs, config=config, cover=cover)
             return run_app(app, mouse=config.mouse and mouse)

@@ -19,6 +19,8 @@ from tests.tui.terminal_harness import Terminal
 
 KEPT_AFTER_S: Final = 2.0
 """Seconds of quiet after which a first screen is kept."""
+_REST_OF_PAINT_S: Final = 0.005
+"""A screen may be complete before the last of its cells are there."""
 QUIET_S = 0.06
 """A screen is quiet when nothing has come for this long; it is not counted as latency."""
 SIZES: tuple[tuple[int, int], tuple[int, int]] = ((80, 24), (200, 60))
@@ -229,6 +231,20 @@ def first_paint(case: Case, size: tuple[int, int], rest_s: float = 0.0) -> float
         found = time.monotonic() - start
         terminal.quiet(rest_s)
         return found
+
+
+def first_key(case: Case, size: tuple[int, int]) -> tuple[float, float]:
+    """Seconds from the start of the process to the first complete screen, and until this shows the
+    effect of a key that is typed as soon as it is there."""
+    start = time.monotonic()
+    with opened(case, size) as terminal:
+        terminal.until(lambda: case.is_complete(terminal))
+        painted = time.monotonic() - start
+        terminal.quiet(_REST_OF_PAINT_S)
+        before = terminal.text
+        terminal.send("j")
+        terminal.until(lambda: terminal.text != before)
+        return painted, time.monotonic() - start
 
 
 def pressed(

@@ -15,7 +15,8 @@ def main() -> int:
     from chopper_core.model.view import View
     from chopper_core.util.errors import DataError
     from chopper_core.util.progress import Progress
-    from chopper_tui.app import ChopperApp, run_app
+    from chopper_tui.app import ChopperApp
+    from chopper_tui.play import run_app
     from chopper_tui.screen import Explorer
     from tests.tui.explorer import measured_run, sample_run
 
