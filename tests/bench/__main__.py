@@ -128,6 +128,12 @@ def _explorer(options: argparse.Namespace) -> Section:
     return Section([*explorer.report(seen.values())], found)
 
 
+def _keys(options: argparse.Namespace) -> Section:
+    title = explorer.first_screen(*options.large).title
+    walked = explorer.walk(*options.large, SMALL)
+    return Section([*explorer.report_of_walk(walked, title)], [*budgets.of_walk(walked, title)])
+
+
 def _engine(options: argparse.Namespace) -> Section:
     return Section([*engine.report(options.large, engine.medians(options.large, options.rounds))])
 
@@ -152,6 +158,7 @@ PARTS: Mapping[str, tuple[str, Callable[[argparse.Namespace], Section]]] = {
     "start": ("Starting", _start),
     "private": ("Explorers side by side", _private),
     "explorer": ("The explorer over a pseudo-terminal", _explorer),
+    "keys": ("Every key in every view", _keys),
     "engine": ("The engine without a screen", _engine),
     "ranks": ("A thousand ranks", _ranks),
     "analyses": ("The views of a run of a million activities", _analyses),

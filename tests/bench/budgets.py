@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from statistics import median
 
-from tests.bench.explorer import p95
+from tests.bench.explorer import OPENED, Press, p95
 from tests.bench.processes import Cost
 from tests.bench.reading import HTA, ORIGINAL, TABLE, TRACELENS, TYPED, Measured
 
@@ -100,6 +100,15 @@ def of_keys(presses: Presses, title: str) -> Iterator[Budget]:
     yield at_most(what, 50, 1000 * p95(every), "ms", 1000 * p95(least))
     own = 1000 * min(presses[worst])[0]
     yield at_most(f"… of the slowest key ({worst})", 50, slow[worst], "ms", own)
+
+
+def of_walk(found: Sequence[Press], title: str) -> Iterator[Budget]:
+    """Keys in every view of a large run."""
+    every = [each.seconds for each in found if each.key != OPENED]
+    name = f"key to quiet screen, p95 of all keys in all views, {title}"
+    yield at_most(name, 50, 1000 * p95(every), "ms")
+    first = max(each.seconds for each in found if each.key == OPENED)
+    yield at_most(f"the slowest view, opened the first time, {title}", 2000, 1000 * first, "ms")
 
 
 def of_bytes(small: Presses, wide: Presses, idle: int) -> Iterator[Budget]:

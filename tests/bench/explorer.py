@@ -7,11 +7,12 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from statistics import median, quantiles
 from typing import Final
 
+from chopper_core.views import VIEWS
 from chopper_tui.steps import LOADING
 from tests.bench.processes import ROOT
 from tests.bench.runs import LARGE, store_of
@@ -278,6 +279,124 @@ def _press(terminal: Terminal, key: str) -> tuple[float, int]:
         count += terminal.quiet(QUIET_S)
         seconds = time.monotonic() - start - QUIET_S
     return seconds, count
+
+
+@dataclass(frozen=True, slots=True)
+class Press:
+    """One press of a key in a view."""
+
+    view: str
+    key: str
+    seconds: float
+    """To the last byte of the complete answer."""
+    processor_s: float
+    """Of the whole process, until nothing follows any more."""
+    sent: int
+    follows: int
+    """Bytes that came later, such as the detail of the row on which the cursor rests."""
+
+
+OPENED: Final = "opened"
+MOVES: Final = (*_ROWS, ("last row", "G"), ("first row", "g"))
+_KEYS: Final = (
+    *MOVES,
+    *_STEPS[:2],
+    ("filter as typed", "/1"),
+    ("filter kept", "\r"),
+    ("filter taken back", ":filter\r"),
+    ("zoom in", "+"),
+    ("zoom out", "-"),
+    ("next signal", "M"),
+    ("into the row", "\r"),
+    ("back", "H"),
+    ("next view of the digit", "{digit}"),
+    ("back again", "H"),
+    ("a GPU", ":go {store}:gpu=1?view={view}\r"),
+    ("next sibling", "]"),
+    ("previous sibling", "["),
+)
+_FIRST_OF_THEM: Final = _KEYS.index(("into the row", "\r"))
+"""The keys from this one on lead to another breadcrumb, or to a message."""
+_MOST_S: Final = 1.0
+"""After which a breadcrumb that hasn't changed won't."""
+
+
+def walk(ranks: int, kernels: int, size: tuple[int, int]) -> list[Press]:
+    """A person's keys in every view of a large run, one after the other in one explorer."""
+    store = str(store_of(ranks, kernels, parts=True))
+    case, found = first_screen(ranks, kernels), list[Press]()
+    with opened(case, size) as terminal:
+        terminal.until(lambda: case.is_complete(terminal))
+        for view, digit in VIEWS.items():
+            keys = [(OPENED, f":go {store}?view={view}\r")]
+            keys += [(n, key.format(store=store, view=view, digit=digit)) for n, key in _KEYS]
+            for number, (name, key) in enumerate(keys, -1):
+                if not key.startswith("\x1b") and len(key) > 1:
+                    terminal.send(key[:-1])
+                    terminal.quiet(0.3)
+                    key = key[-1]
+                leads_on = name == OPENED or number >= _FIRST_OF_THEM
+                before = terminal.processor_s()
+                seconds, sent = terminal.timed(key, QUIET_S, 60.0, _answer(terminal, leads_on))
+                follows = terminal.quiet(0.4)
+                took = max(terminal.processor_s() - before, 0.0)
+                found.append(Press(view, name, seconds, took, sent, follows))
+    return found
+
+
+def _answer(terminal: Terminal, leads_on: bool) -> Callable[[], bool]:
+    """Whether the screen is complete: with the new breadcrumb, and nothing that is computed."""
+    head, since = terminal.screen.display[:2], time.monotonic()
+
+    def is_there() -> bool:
+        if LOADING in terminal.text or "computing…" in terminal.text:
+            return False
+        is_new = terminal.screen.display[:2] != head
+        return not leads_on or is_new or time.monotonic() - since > _MOST_S
+
+    return is_there
+
+
+def report_of_walk(found: list[Press], title: str) -> Iterator[str]:
+    """The lines of tables of views and of keys."""
+    yield (
+        f"{title}, 80×24, one explorer: each view is opened, then the keys of the second table "
+        "come, each 0.4 s after the answer before it. A key's processor time is that of the whole "
+        "process, with all that follows its answer; others on the machine don't lengthen it."
+    )
+    yield ""
+    yield (
+        "| view | opened, ms | median ms | p95 ms | processor, p95 ms "
+        "| bytes of a move or jump, most | what follows it, most |"
+    )
+    yield "| :-- | --: | --: | --: | --: | --: | --: |"
+    moves = dict(MOVES)
+    for view in dict.fromkeys(each.view for each in found):
+        first, *own = [each for each in found if each.view == view]
+        steps = [each for each in own if each.key in moves and not each.key.startswith("page")]
+        yield (
+            f"| {view} | {1000 * first.seconds:.0f} | {_ms(own, median)} | {_ms(own, p95)} "
+            f"| {1000 * p95([each.processor_s for each in own]):.0f} "
+            f"| {max(each.sent for each in steps)} | {max(each.follows for each in steps)} |"
+        )
+    own = [each for each in found if each.key != OPENED]
+    took = 1000 * p95([each.processor_s for each in own])
+    yield f"| all | | {_ms(own, median)} | {_ms(own, p95)} | {took:.0f} | | |"
+    yield ""
+    yield "| key, over all views | median ms | p95 ms | slowest in | processor, median ms |"
+    yield "| :-- | --: | --: | :-- | --: |"
+    for key in dict.fromkeys(each.key for each in found):
+        own = [each for each in found if each.key == key]
+        slowest = max(own, key=lambda each: each.seconds)
+        yield (
+            f"| {key} | {_ms(own, median)} | {_ms(own, p95)} | {slowest.view}, "
+            f"{1000 * slowest.seconds:.0f} ms "
+            f"| {1000 * median(each.processor_s for each in own):.0f} |"
+        )
+
+
+def _ms(found: list[Press], of: Callable[[list[float]], float]) -> str:
+    return f"{1000 * of([each.seconds for each in found]):.0f}"
 
 
 _CACHE = tempfile.TemporaryDirectory(prefix="chopper-bench-")

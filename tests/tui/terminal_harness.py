@@ -104,23 +104,37 @@ class Terminal:
         self.quiet()
         return len(self.output) - before
 
-    def timed(self, keys: str, quiet_s: float, longest_s: float = 20.0) -> tuple[float, int]:
-        """Seconds from keys to the last byte they brought, and how many bytes came.
+    def timed(
+        self,
+        keys: str,
+        quiet_s: float,
+        longest_s: float = 20.0,
+        is_answer: Callable[[], bool] = lambda: True,
+    ) -> tuple[float, int]:
+        """Seconds from keys to the last byte of their answer, and how many bytes came.
 
-        What the bytes show is worked out afterwards: the emulator takes longer than some keys.
+        A screen is the answer when it is quiet and `is_answer`. It is worked out when it is quiet:
+        the emulator takes longer than some keys.
         """
-        pieces: list[bytes] = []
+        before, pieces = len(self.output), list[bytes]()
         start = last = time.monotonic()
         self.send(keys)
         while (now := time.monotonic()) - start < longest_s:
-            if pieces and now - last > quiet_s:
-                break
+            if now - last > quiet_s and (pieces or len(self.output) > before):
+                self._take(b"".join(pieces))
+                pieces.clear()
+                if is_answer():
+                    break
             if select.select([self._master], [], [], 0.002)[0]:
                 pieces.append(os.read(self._master, 65536))
                 last = time.monotonic()
-        self.output += b"".join(pieces)
-        self._stream.feed(b"".join(pieces))
-        return last - start, sum(map(len, pieces))
+        self._take(b"".join(pieces))
+        return last - start, len(self.output) - before
+
+    def processor_s(self) -> float:
+        """Processor time that the process has taken in all its threads."""
+        clock = (~self.process.pid << 3) | 2  # clock_getcpuclockid(3), which Python lacks
+        return time.clock_gettime(clock)
 
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
@@ -166,9 +180,12 @@ class Terminal:
             data = os.read(self._master, 65536)
         except OSError:
             return False
+        self._take(data)
+        return bool(data)
+
+    def _take(self, data: bytes) -> None:
         self.output += data
         self._stream.feed(data)
-        return bool(data)
 
 
 def _prepare(controls: bool) -> None:
