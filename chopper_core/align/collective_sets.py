@@ -35,7 +35,7 @@ _TOLERANCE_NS: Final = (5_000, 500_000)
 """The least and the largest distance at which ends may be the same."""
 _FINER: Final = 3
 _CLEAR_SCATTERS: Final = 3
-"""Ends nearer to each other than this can't be told apart."""
+"""Ends closer together than this can't be distinguished."""
 _MIN_GAP_NS: Final = 1_000
 _FAR: Final = np.iinfo(np.int64).max
 

@@ -175,7 +175,7 @@ def summaries(
 def while_busy(curve: IntegralCurve, start_ns: Int64, duration_ns: Int64) -> IntegralCurve:
     """The curve of the samples taken while the GPU had work, held over idle time. The clock of an
     idle GPU says nothing about the kernels near the sample. Samples count that are nearly as busy
-    as the busiest; the curve is unchanged where no sample is.
+    as the busiest; the curve is unchanged where there is no sample.
     """
     begins, ends = curve.edges_ns[::2], curve.edges_ns[1::2]
     if len(begins) != len(ends) or not len(start_ns) or not len(begins):

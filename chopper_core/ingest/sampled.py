@@ -228,7 +228,7 @@ def _stopped_files(found: FoundFiles) -> list[tuple[Path, int]]:
     """Empty files that are named as a monitor's of GPUs are, and their ranks."""
     empty = [(file.path, named(file.path)) for file in found.skipped if file.is_damaged]
     return [
-        (path, told.rank)
-        for path, told in empty
-        if told is not None and not told.is_of_node and not path.stat().st_size
+        (path, series.rank)
+        for path, series in empty
+        if series is not None and not series.is_of_node and not path.stat().st_size
     ]

@@ -32,7 +32,7 @@ MAD_TO_SIGMA: Final = 1.4826
 """The median absolute deviation times this is the standard deviation of normal data."""
 RULE: Final = f"a distance from the median over {FACTOR} x {MAD_TO_SIGMA} x MAD"
 MIN_VALUES: Final = 4
-"""The fewest values among which outliers can be told."""
+"""The fewest values with which outliers are looked for."""
 _MAX_SEARCHED: Final = 1 << 22
 """Activities whose GPUs are looked up row by row; rows of more are taken to span the scope."""
 _MAX_NAMED: Final = 4

@@ -62,14 +62,14 @@ def as_text(
     cells = {column.metric.name: _column(frame, column, count, glyphs) for column in columns}
     names = row_names(frame, glyphs)[:count]
     title = level_title(frame.level)
-    told = frame.level in SENTENCES
+    is_prose = frame.level in SENTENCES
     longest = max(map(cell_width, (*names, title, _total_title(frame))))
     widths = {name: max(map(cell_width, texts)) for name, texts in cells.items()}
 
     spark = count > 0 and frame.sparks
     shown = columns
     if width:
-        reserved = min(longest, max(_MIN_NAME, width // (2 if told else 3)))
+        reserved = min(longest, max(_MIN_NAME, width // (2 if is_prose else 3)))
         room = width - reserved - (SPARK_BINS + 2)
         if frame.view.columns:
             spark = spark and sum(w + 2 for w in widths.values()) <= room
@@ -86,7 +86,7 @@ def as_text(
     used += SPARK_BINS + 2 if spark else 0
     name_width = min(longest, max(width - used, _MIN_NAME) if width else _MAX_NAME)
 
-    short = names if told else fitting_names(names, name_width, glyphs)
+    short = names if is_prose else fitting_names(names, name_width, glyphs)
 
     lines = [paint(_breadcrumb(frame, glyphs), "strong"), *_headline(frame, width), *drawn]
     header = [title.ljust(name_width)]
@@ -97,7 +97,7 @@ def as_text(
     lines.append(paint("  ".join(header).rstrip(), "header"))
     tinted = {c.metric.name: tints(frame, c.metric) for c in shown} if paint is not plain else {}
     for row in range(count):
-        name = wrap(names[row], name_width) if told else [short[row]]
+        name = wrap(names[row], name_width) if is_prose else [short[row]]
         line = [pad(name[0], name_width)]
         for c in shown:
             text = c.aligned(cells[c.metric.name][row + 2], widths[c.metric.name])
@@ -106,7 +106,7 @@ def as_text(
         if means is not None and scale is not None:
             line.append(paint(scale.line(means[row], frame.signal.unit, glyphs), "spark"))
         lines += ["  ".join(line).rstrip(), *name[1:]]
-        if told:
+        if is_prose:
             lines += [paint(f"  {clean(frame.addresses(row))}", "dim"), ""]
     if _has_total(frame):
         total = [_total_title(frame).ljust(name_width)]

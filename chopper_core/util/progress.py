@@ -17,7 +17,7 @@ class Progress(Protocol):
 
 
 def share_done(done: int, total: int) -> float | None:
-    """The part of a step that is done; None where it can't be told: no bar stands still."""
+    """The completed share of a step; None if unknown: no bar is shown then."""
     return min(done / total, 1.0) if total > 1 else None
 
 

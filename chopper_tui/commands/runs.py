@@ -58,7 +58,7 @@ def add_options(parser: ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--of", default="", metavar="COLUMN", help="the figure of --sweep")
     parser.add_argument(
-        "--pareto", default="", metavar="A,B", help="the runs that no other beats in two figures"
+        "--pareto", default="", metavar="A,B", help="runs that no other run beats in both figures"
     )
     add_table_options(parser)
     add_cache_options(parser)

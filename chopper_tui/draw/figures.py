@@ -129,22 +129,22 @@ class Detail(Struct, frozen=True):
 def detail(run: Run, frame: Frame, row: int) -> Detail:
     """The detail of a row: the frame's columns and every other metric."""
     label, level = frame.labels[row], frame.level
-    told = {
+    shown = {
         column.name: _figure(column, frame.values[column.name], row) for column in frame.columns
     }
     pointed = _pointed(frame, label)
     if pointed is not None:
-        label, level, told = pointed, "kernel", {}
+        label, level, shown = pointed, "kernel", {}
     # A share is one of the frame's parent; of the row itself it would always be 100 %.
-    others = [name for name in METRICS if name not in told and name != "share_pct"]
+    others = [name for name in METRICS if name not in shown and name != "share_pct"]
     if not frame.view.name:
         view = frame.view if frame.view.is_leaf else enter(frame.view, label)
         with suppress(NoSuchNode):  # a row that only the baseline has
-            told |= figures_of(run, view, others)
+            shown |= figures_of(run, view, others)
     elif pointed is not None:
-        told = figures_of(run, frame.target(row), others)
+        shown = figures_of(run, frame.target(row), others)
     groups: dict[str, list[Figure]] = {title: [] for title in _KINDS}
-    for name, figure in told.items():
+    for name, figure in shown.items():
         if figure.number is not None and not figure.is_nothing:
             own = frame.view.name if pointed is None else ""
             own = own or _REST
@@ -152,7 +152,7 @@ def detail(run: Run, frame: Frame, row: int) -> Detail:
             groups.setdefault(title, [])
             groups[title].append(figure)
     target = frame.target(row)
-    missing = tuple(figure.metric for figure in told.values() if figure.number is None)
+    missing = tuple(figure.metric for figure in shown.values() if figure.number is None)
     lacking: dict[tuple[str, ...], list[Metric]] = {}
     if any(map(is_counted, run.table.measured)):
         for metric in missing:
@@ -166,7 +166,7 @@ def detail(run: Run, frame: Frame, row: int) -> Detail:
         level,
         frame.addresses(row),
         {title: tuple(figures) for title, figures in groups.items() if figures},
-        tuple(figure.metric for figure in told.values() if figure.is_nothing),
+        tuple(figure.metric for figure in shown.values() if figure.is_nothing),
         missing,
         reasons(others_missing, run.table, run.hardware),
         lacking,

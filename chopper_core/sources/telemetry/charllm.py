@@ -103,8 +103,8 @@ def read(path: Path, _progress: Progress = silent) -> Telemetry:
 
     Raises DataError if the name doesn't say the metric and the rank, or without a usable sample.
     """
-    told, reason = named(path), _why_not(path)
-    if reason or told is None:
+    file_series, reason = named(path), _why_not(path)
+    if reason or file_series is None:
         raise DataError(f"{path} {reason}.")
     text = FileText(path)
     stamps, rows = Stamps(), RowCollector()
@@ -113,10 +113,10 @@ def read(path: Path, _progress: Progress = silent) -> Telemetry:
         ColumnPositions(
             format=_FORMAT,
             width=2,
-            gpu_of=lambda _: GpuName(index=told.rank),
+            gpu_of=lambda _: GpuName(index=file_series.rank),
             named_by=(),
             times_of=lambda block: _times_ns(stamps, block.column(0)),
-            fields=[(1, told.field)],
+            fields=[(1, file_series.field)],
             failed=_FAILED_READ,
         )
     )
@@ -126,7 +126,7 @@ def read(path: Path, _progress: Progress = silent) -> Telemetry:
                 table.add(line)
             table.flush()
     found = telemetry_of(path, _FORMAT, rows, stamps, text.losses)
-    return replace(found, is_held=True, by_rank=True, is_of_node=told.is_of_node)
+    return replace(found, is_held=True, by_rank=True, is_of_node=file_series.is_of_node)
 
 
 def named(path: Path) -> Named | None:
@@ -159,13 +159,13 @@ def _times_ns(stamps: Stamps, cells: CellColumn) -> Int64:
 
 def _why_not(path: Path) -> str:
     """Return why the name doesn't tell what the numbers are; '' if it does."""
-    match, told = _NAME.fullmatch(path.name) or _LABELLED.fullmatch(path.name), named(path)
+    match, file_series = _NAME.fullmatch(path.name) or _LABELLED.fullmatch(path.name), named(path)
     if match is None:
         return "has no headings, and its name doesn't say the metric and the rank (gpu_power_0.csv)"
     metric = match["metric"].lower()
     if metric == "system_cpu_usage":
         return "mixes the seconds of several states of a processor, which can't be told apart"
-    if told is None:
+    if file_series is None:
         return f"has no headings, and {metric!r} in its name isn't a known metric of CharLLM-PPT"
     if metric == "mem_util" and not _has_nvidia_files(path.parent):
         return (

@@ -1,12 +1,12 @@
 """Lateness: how long each GPU delays the others on the way to an iteration's end. GPUs leave a
 collective together, so lateness starts from zero until the next one of the same GPUs. A GPU's
 lateness there is how much later than the usual one of its peers (the lower median) it arrives,
-less the exposed communication that it had with other GPUs meanwhile: whom it waited for is late,
-not it. A GPU without peers there, such as a stage of a pipeline, is late by design. Of that counts
-the part for which the others wait without compute. A GPU's delay of an iteration is the sum over
-the collectives of the same GPUs, less the usual sum among those GPUs, since everyone is last by
-chance at times; of several sets of GPUs, such as those of tensor and data parallelism, the one
-that it delays most counts, because a delay in one is a delay in the next.
+minus the exposed communication that it had with other GPUs meanwhile: the GPU it waited for is
+late, not it. A GPU without peers there, such as a stage of a pipeline, is late by design. Only the
+part for which the others wait without compute counts. A GPU's delay of an iteration is the sum
+over the collectives of the same GPUs, minus the usual sum among those GPUs, since every GPU is
+last by chance at times; of several sets of GPUs, such as those of tensor and data parallelism, the
+one that it delays most counts, because a delay in one is a delay in the next.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def split_groups(run: Run) -> KernelTable:
     Groups of one label (`tp of 2` of 8 GPUs), and those without a name of which the trace states
     the size, are those of its lists of ranks; else the groups along the dimension that the label
     says, or that alone has that size. Sends and receives are along pp. What none of these tells
-    keeps its label. The run's own table where nothing is to be told.
+    keeps its label. The run's own table where no label needs splitting.
     """
     return run.memo(("process groups",), lambda: _told_apart(run))
 
@@ -69,8 +69,8 @@ def _told_apart(run: Run) -> KernelTable:
             for gpu in run.gpus:
                 ranks = _members(run, label, gpu.rank, is_pairwise=is_pairwise)
                 if ranks and gpu.index < len(new):
-                    told = _label(run, label, ranks, is_pairwise=is_pairwise)
-                    new[gpu.index] = len(table.names) + names.setdefault(told, len(names))
+                    label_text = _label(run, label, ranks, is_pairwise=is_pairwise)
+                    new[gpu.index] = len(table.names) + names.setdefault(label_text, len(names))
             group[rows] = new[table.gpu[rows]]
     return replace(table, group=group, names=(*table.names, *names)) if names else table
 
