@@ -335,7 +335,7 @@ class ChopperApp(App[None], inherit_bindings=False):
         return super().pop_screen()
 
     def hurry(self, number: int, _: object) -> None:
-        """Leave by a signal at once: no further keys are handled, even if the terminal is not read."""
+        """Leave by a signal at once: no further key is handled, and output may stay unread."""
         self._is_ending = True
         # Drivers without a terminal have none.
         if (end := getattr(self._driver, "end_if_stalled", None)) is not None:
