@@ -100,7 +100,7 @@ def read(path: Path, _progress: Progress = silent) -> CpuTable:
     if domain is ClockDomain.UNKNOWN:
         notes.append(_NO_CLOCK)
     if samples.lost:
-        rows = samples.lost + len(samples)
+        rows = samples.lost + samples.repeated + len(samples)
         notes.append(f"{samples.lost} of {rows} rows are unusable and skipped.")
     if not len(samples):
         raise DataError(f"{path} holds no usable CPU sample.")
@@ -113,7 +113,7 @@ def read(path: Path, _progress: Progress = silent) -> CpuTable:
         )
     table = np.full((len(instants), len(numbers)), np.nan)
     table[row, column] = np.minimum(samples.column("percent"), 100.0)
-    twice = len(samples) - int(np.isfinite(table).sum())
+    twice = samples.repeated + len(samples) - int(np.isfinite(table).sum())
     if twice:
         notes.append(f"{twice} rows repeat a CPU at the same time; the last one counts.")
     cores = np.full(len(numbers), -1, np.int64)
@@ -129,7 +129,7 @@ class _Samples:
     """The usable rows of a file."""
 
     def __init__(self) -> None:
-        self.lost = 0
+        self.lost = self.repeated = 0
         self.has_cores = False
         self._columns = {name: GrowingColumn(kind) for name, kind in _KINDS.items()}
 
@@ -153,9 +153,13 @@ class _Samples:
             self.has_cores = True
             found["core"] = _integers(columns["core"])
             found["socket"] = _integers(columns["socket"]) if "socket" in columns else None
-        for name, values in found.items():
-            if values is not None:
-                self._columns[name].append(values if usable.all() else values[usable])
+        given = {name: values[usable] for name, values in found.items() if values is not None}
+        # Of rows of one CPU at one time, which can be without number, the last one counts.
+        where = [values for name, values in given.items() if name != "percent"]
+        is_last = np.append(run_mask(*where)[1:], True)[: len(where[0])]
+        self.repeated += len(is_last) - int(is_last.sum())
+        for name, values in given.items():
+            self._columns[name].append(values[is_last])
         return time
 
 
