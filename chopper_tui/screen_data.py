@@ -82,9 +82,12 @@ class Sparks(Struct, frozen=True):
         for row, line in zip(wanted, means, strict=True):
             text = self.scales[0].line(line, self.signal.signal.unit, self.glyphs)
             tone = self.scales[0].tone(line)
-            flat, space, value = text.rpartition(" ") if text[-1:].isdigit() else (text, "", "")
-            # The value of a flat one is text to read, whatever its tone.
-            self.drawn[row] = [(flat, f"{hue}{tone}"), *([(space + value, "dim")] if value else [])]
+            flat, _, value = text.rpartition(" ")
+            pieces = [(text, f"{hue}{tone}")]
+            if flat and value.replace(".", "").isdigit():
+                # The value of a flat one is text to read, whatever its tone.
+                pieces = [(flat, pieces[0][1]), (f" {value}", "dim")]
+            self.drawn[row] = pieces
 
     @property
     def hue(self) -> str:

@@ -116,7 +116,7 @@ def draw(
     `check` raises Cancelled once the result is no longer wanted.
     """
     if not len(chart.values):  # No GPU of the scope has the signal.
-        return [[(" " * width, "")]] * height
+        return [[(" " * width, "text")]] * height
     time_axis = time_axis and height >= _TALL
     chart = replace(chart, values=drawable(chart.values))
 
