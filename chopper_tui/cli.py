@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import gc
 import os
 import shlex
@@ -100,6 +101,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             debug.note_error(error)
             print(f"{PROGRAM}: {memory.out_of_memory('this')}", file=sys.stderr)
             return ChopperError.exit_code
+        if (reason := _of_system(error)) is not None:
+            debug.note_error(error)
+            tell(reason)
+            return ChopperError.exit_code
         return _crashed(error)
     finally:
         debug.stop()
@@ -123,6 +128,22 @@ def _with_debug(given: list[str]) -> list[str]:
             raise UsageError(f"{word}: {path} can't be written: {error.strerror}") from error
         debug.note(f"{PROGRAM} {shlex.join(given)}")
     return rest
+
+
+def _of_system(error: Exception) -> str | None:
+    """A sentence about an error that is the system's: a full disk, a directory that is gone."""
+    if not isinstance(error, OSError):
+        return None
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if error.filename is None:  # Standard output, which the exit would flush once more.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        where = error.filename or "the output"
+        return f"{where} can't be written: {error.strerror}"
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return "the working directory no longer exists; change to another one"
+    return None
 
 
 def _crashed(error: Exception) -> int:

@@ -5,7 +5,7 @@ Textual has no public way to read a screen as text, only as a picture (`export_s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache, partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
@@ -20,6 +20,7 @@ from textual._compositor import ChopsUpdate, CompositorUpdate, LayoutUpdate
 from textual._styles_cache import StylesCache
 from textual.app import App
 from textual.color import TRANSPARENT
+from textual.fuzzy import FuzzySearch
 from textual.geometry import Size
 from textual.keys import _character_to_key
 from textual.renderables.background_screen import BackgroundScreen
@@ -248,6 +249,30 @@ async def _click_option_if_there(options: OptionList, event: events.Click) -> No
     number = event.style.meta.get("option")
     if number is None or number < options.option_count:
         await _click_option(options, event)
+
+
+_match_all_ways = FuzzySearch._match
+_MAX_TRIED_LETTERS: Final = 4
+
+
+def _match_letters(search: FuzzySearch, query: str, candidate: str) -> Iterable[Any]:
+    """Match a longer query at the first places of its letters.
+
+    Textual tries all combinations of places: minutes and gigabytes for `eeeeeeee`.
+    """
+    text, letters = candidate.lower(), query.lower()
+    if len(letters) <= _MAX_TRIED_LETTERS or letters in text:
+        yield from _match_all_ways(search, query, candidate)
+        return
+    places = [-1]
+    for letter in letters:
+        places.append(text.find(letter, places[-1] + 1))
+        if places[-1] < 0:
+            return
+    yield search.score(candidate, places[1:]), places[1:]
+
+
+FuzzySearch._match = _match_letters  # type: ignore[method-assign, assignment]
 
 
 _turn_page = OptionList._move_page

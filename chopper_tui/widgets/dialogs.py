@@ -106,7 +106,7 @@ class Sought(Dialog[T]):
     Letters that move or close it are typed once there is a text; `/` begins one with them.
     """
 
-    sought = ""
+    search_text = ""
     """The text, in lower case."""
     is_typing = False
     _MEANINGS: ClassVar[dict[str, str]] = {}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -214,6 +216,28 @@ def test_an_error_of_a_command_is_a_sentence(
     assert "raise ZeroDivisionError" not in capsys.readouterr().err
     assert "raise ZeroDivisionError" in notes.read_text()
     assert stat.S_IMODE(notes.stat().st_mode) == 0o600
+
+
+def test_a_directory_that_is_gone_is_a_sentence(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert main(["show", "."]) == 1
+    assert "the working directory no longer exists" in capsys.readouterr().err
+    assert not logs()
+
+
+def test_a_full_disk_is_a_sentence() -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "chopper_tui", "keys"],
+            stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr == "chopper: the output can't be written: No space left on device\n"
 
 
 def test_debug_adds_timings_and_the_traceback_of_a_sentence(
