@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import re
+import select
 import signal
 import struct
 import sys
@@ -67,6 +68,14 @@ def run(tmp_path: Path) -> Path:
     return trace
 
 
+def read(terminal: int) -> bytes:
+    """All that has been written to a terminal."""
+    pieces = []
+    while select.select([terminal], [], [], 0.05)[0]:
+        pieces.append(os.read(terminal, 65536))
+    return b"".join(pieces)
+
+
 def attributes() -> list[object]:
     return termios.tcgetattr(sys.stdin.fileno())
 
@@ -93,7 +102,7 @@ def test_the_terminal_shows_it_without_an_echo_and_is_given_back(slave: int, run
     with Cover.of(view, DEFAULTS, UNICODE) as found:
         assert found.lines == LINES
         assert found.size == SIZE
-        painted = os.read(slave, 65536)
+        painted = read(slave)
         pyte.ByteStream(screen).feed(painted)
         assert screen.display == ["".join(text for _, text in line) for line in LINES]
         assert screen.buffer[9][9].bold and screen.buffer[9][9].fg == "0072b2"
@@ -102,14 +111,13 @@ def test_the_terminal_shows_it_without_an_echo_and_is_given_back(slave: int, run
         time.sleep(0.01)
         assert os.read(sys.stdin.fileno(), 9) == b"j\r\x1a"
     assert attributes() == before
-    assert b"?1049h" in painted and os.read(slave, 999).endswith(b"\x1b[?1049l")
+    assert b"?1049h" in painted and read(slave).endswith(b"\x1b[?1049l")
 
 
 def test_an_app_that_takes_the_terminal_over_gives_it_back_itself(slave: int, run: Path) -> None:
     view, before = kept(run), attributes()
     with Cover.of(view, DEFAULTS, UNICODE) as found:
         assert found.hand_over() == before
-        os.read(slave, 65536)
     assert found.hand_over() is None
     found.take_down()
     assert found.lines == LINES and attributes() != before
