@@ -51,13 +51,13 @@ Why a budget isn't met:
   links and 49 kernels without a launch, `parse_trace` of its `merge.py` (plain JSON, nothing
   written) took 3.7 times Chopper's processor time and 8 times its memory, in two runs each, when
   Chopper took 2.6 s for the trace.
-- **`show` and the first screen.** Most of it is importing: Textual and Rich 100 ms, the
+- **`show` and the first screen.** Most of a start is importing: Textual and Rich 100 ms, the
   standard library 68, numpy and msgspec 40, Chopper's own modules 45 (the best of 7, on a
-  busy machine). The first screen is kept, so that nothing of the run is computed before it is
-  painted; it is opened in a thread meanwhile, but imports in threads take turns. An explorer of so
-  many numbers can't be below an empty Textual app with numpy and msgspec, which is listed
-  under "Starting", too. How fast the machine is changes by a quarter from hour to hour: the
-  figures of one section can be compared, those of two days cannot.
+  busy machine). The cells of the first screen are kept for one state of all that they depend on, and
+  painted before Textual is imported, so that they are there before an empty Textual app is; a key
+  that is typed then waits for the app, as long as it did before, and "Starting" says how long. How
+  fast the machine is changes by a quarter from hour to hour: the figures of one section can be
+  compared, those of two days cannot.
 - **Keys.** What is slow is drawing, not the figures (the engine answers most in a few ms): a row
   that is opened brings the table, the chart and the sparklines of another scope.
 - **The engine.** Some nodes of a pivot are scattered over all GPUs: their rows are gathered when
