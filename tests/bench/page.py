@@ -60,6 +60,12 @@ Why a budget isn't met:
   compared, those of two days cannot.
 - **Keys.** What is slow is drawing, not the figures (the engine answers most in a few ms): a row
   that is opened brings the table, the chart and the sparklines of another scope.
+- **Bytes of a move.** At 80×24 one takes at most 600 B in every view, with all that follows it. On
+  larger screens the detail of the new row follows, which is another text, and in the timeline the
+  bands and signals of another GPU, which are another picture: with these up to 1.6 KB at 120×40 and
+  2.5 KB at 200×60. In the table alone (`z`) a move takes at most 600 B at 120×40, and 800 B at
+  200×60, where two lines of 200 cells change colour. `make test-all`
+  checks each view at the three sizes.
 - **The engine.** Some nodes of a pivot are scattered over all GPUs: their rows are gathered when
   they are first opened. A search for a name everywhere is timed everywhere, and the first
   timeline of a whole run lays out all its activities. The ranks' leads need all collectives
