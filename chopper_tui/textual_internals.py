@@ -310,11 +310,28 @@ def _lay_out_at_its_size(screen: Screen[Any], size: Size) -> None:
     """
     if size == screen.app.size:
         _lay_out(screen, size)
-        # It pauses the timer that draws: what else asked for a layout would wait for the next key.
-        screen.check_idle()
 
 
 Screen._screen_resized = _lay_out_at_its_size  # type: ignore[method-assign, assignment]
+
+
+_refresh_layout = Screen._refresh_layout
+
+
+def _refresh_layout_and_go_on(
+    screen: Screen[Any], size: Size | None = None, scroll: bool = False
+) -> None:
+    """Draw what else asked for it: a layout pauses the timer that draws.
+
+    A resize and a new theme lay out a screen from the app's messages, which leave the screen's own
+    loop asleep: what it had to draw would wait for the next key.
+    """
+    _refresh_layout(screen, size, scroll)
+    if size is not None:
+        screen.check_idle()
+
+
+Screen._refresh_layout = _refresh_layout_and_go_on  # type: ignore[method-assign, assignment]
 
 
 def resume(screen: Screen[Any]) -> None:

@@ -51,11 +51,16 @@ async def test_a_size_that_is_past_is_not_laid_out(
         assert {screen.size for screen in at.app.screen_stack} == {SIZES[-1]}
 
 
-async def test_a_layout_on_the_way_loses_no_other() -> None:
+@pytest.mark.parametrize("cause", ["a resize", "a theme"])
+async def test_a_layout_on_the_way_loses_no_other(cause: str) -> None:
     """It paused the timer that draws: what another part asked for waited for the next key."""
     async with explorer() as at:
         at.explore._layout_required = True
-        at.explore._screen_resized(at.app.size)
+        if cause == "a resize":
+            at.explore._screen_resized(at.app.size)
+        else:
+            at.app._styled = ""
+            at.app.refresh_css(animate=False)
         for _ in range(100):
             await asyncio.sleep(0.01)
             if not at.explore._layout_required:
