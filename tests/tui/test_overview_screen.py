@@ -492,7 +492,7 @@ async def test_the_lanes_of_the_gpus_are_zoomed_and_moved() -> None:
         await at.press("-", "-")
         assert lanes() == whole and at.status == ""
         await at.press("-")
-        assert "whole picture" in at.status
+        assert "whole chart" in at.status
 
 
 async def test_a_low_terminal_shows_gpus_and_a_finding() -> None:
