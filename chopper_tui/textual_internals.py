@@ -26,6 +26,7 @@ from textual.keys import _character_to_key
 from textual.renderables.background_screen import BackgroundScreen
 from textual.screen import Screen
 from textual.strip import Strip
+from textual.timer import Timer
 from textual.widget import Widget
 from textual.widgets import OptionList
 
@@ -313,6 +314,23 @@ def _lay_out_at_its_size(screen: Screen[Any], size: Size) -> None:
 
 
 Screen._screen_resized = _lay_out_at_its_size  # type: ignore[method-assign, assignment]
+
+
+_make_timer = Timer.__init__
+
+
+def _make_timer_that_fires(
+    timer: Timer, *args: Any, repeat: int | None = None, skip: bool = True, **options: Any
+) -> None:
+    """Never skip the only tick of a timer.
+
+    Textual skips ticks that are late when the timer starts: another thread, or a stop, between two
+    of its lines left the screen without painting until the end.
+    """
+    _make_timer(timer, *args, repeat=repeat, skip=skip and repeat != 0, **options)
+
+
+Timer.__init__ = _make_timer_that_fires  # type: ignore[method-assign, assignment]
 
 
 _refresh_layout = Screen._refresh_layout

@@ -302,8 +302,9 @@ def _fitting(
         head = len(columns[:2])
         ranked[head:] = sorted(columns[head:], key=lambda column: column.name not in _PREFERRED)
     ranked.sort(key=lambda column: column.name not in must)
-    taken = ranked[: fitting([column.cells for column in ranked], room, GAP)]
-    return [column for column in columns if column in taken]
+    count = fitting([column.cells for column in ranked], room, GAP)
+    taken = {column.name for column in ranked[:count]}
+    return [column for column in columns if column.name in taken]
 
 
 def _spark_column(signal: Signal, wide: bool) -> SparkColumn:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import count
 
 import pytest
 from textual import events
@@ -66,6 +67,16 @@ async def test_a_layout_on_the_way_loses_no_other(cause: str) -> None:
             if not at.explore._layout_required:
                 return
         raise AssertionError("no layout came")
+
+
+async def test_a_timer_that_starts_late_fires(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was skipped: a dialog that opened under load was never painted, nor anything after it."""
+    async with explorer() as at:
+        ticks = count()
+        monkeypatch.setattr("textual._time.get_time", lambda: 10.0 * next(ticks))
+        fired = asyncio.Event()
+        at.app.set_timer(0.001, fired.set)
+        await asyncio.wait_for(fired.wait(), 5)
 
 
 def _resize(size: Size) -> events.Resize:
