@@ -181,7 +181,8 @@ def _frame(run: Run, view: View, result: ViewResult) -> Frame:
     statistic = statistic_of(view, result.level) if over else None
     over = result.over or over
     if statistic and not view.columns:
-        names = (*names[:2], INSTANCES, *names[2:])
+        rest = (name for name in names[2:] if name != INSTANCES)
+        names = (*names[:2], INSTANCES, *rest)
     computed = {
         name: values
         for name, (_, values) in own.items()

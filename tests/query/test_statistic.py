@@ -303,6 +303,12 @@ def test_what_is_no_statistic_is_a_sentence(address: str, says: str) -> None:
         parse(address)
 
 
+@pytest.mark.parametrize("view", ["", "view=kernels&", "view=comms&"])
+def test_sorted_by_instances_it_has_them_once(view: str) -> None:
+    frame = query(measured_run(), parse(f"R?{view}stat=mean&sort=-instances"))
+    assert [column.name for column in frame.columns].count("instances") == 1
+
+
 def test_the_sum_is_the_view_itself() -> None:
     assert parse("R?stat=sum&over=gpu") == View("R")
     view = as_statistic(View("R"), "p95", ("layer",))
