@@ -20,6 +20,7 @@ from textual._compositor import ChopsUpdate, CompositorUpdate, LayoutUpdate
 from textual._styles_cache import StylesCache
 from textual.app import App
 from textual.color import TRANSPARENT
+from textual.command import CommandPalette
 from textual.fuzzy import FuzzySearch
 from textual.geometry import Size
 from textual.keys import _character_to_key
@@ -287,6 +288,18 @@ def _turn_page_if_drawn(options: OptionList, direction: Any) -> None:
 
 OptionList._move_page = _turn_page_if_drawn  # type: ignore[method-assign, assignment]
 OptionList._on_click = _click_option_if_there  # type: ignore[method-assign, assignment]
+
+
+_list_commands = CommandPalette._refresh_command_list
+
+
+def _list_commands_if_there(palette: CommandPalette, into: Any, *commands: Any) -> None:
+    """Ignore commands that are found after the palette has gone."""
+    if into.is_attached:
+        _list_commands(palette, into, *commands)
+
+
+CommandPalette._refresh_command_list = _list_commands_if_there  # type: ignore[method-assign, assignment]
 
 
 _colours_around = lru_cache(1024)(partial(StylesCache.get_inner_outer.__wrapped__, None))

@@ -8,6 +8,7 @@ from random import Random
 import pytest
 from rich.style import Style
 from textual import events
+from textual.command import CommandList
 from textual.fuzzy import FuzzySearch
 from textual.widgets import Input, OptionList
 
@@ -144,6 +145,17 @@ async def test_help_searches_for_markup(typed: str) -> None:
         await at.type(typed)
         assert at.app.crash is None and isinstance(at.app.screen, TextReader)
         assert typed.rstrip() in at.text()
+
+
+async def test_commands_that_are_found_after_the_palette_has_gone_are_dropped() -> None:
+    async with explorer() as at:
+        await at.press("ctrl+p")
+        palette = at.app.screen
+        assert isinstance(palette, ActionPalette)
+        found = palette.query_one(CommandList)
+        await at.press("escape")
+        palette._refresh_command_list(found, [], True)
+        assert at.app.crash is None and isinstance(at.app.screen, Explorer)
 
 
 async def test_a_click_on_an_option_that_is_gone_does_nothing() -> None:
