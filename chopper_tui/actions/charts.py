@@ -50,9 +50,10 @@ async def open_cell(screen: Explorer, _: str) -> None:
     """Heat map: go to the cell under the cursor: its GPU, at its column."""
     heat = _map_of(screen)
     label = screen.table.label
-    if heat.opens is None or label not in heat.labels:
+    if heat.opens is None or label not in heat.labels or not heat.columns:
         raise UsageError("there is no cell to enter")
-    view = heat.opens(heat.labels.index(label), screen.cell[1])
+    # The cursor keeps its column where a map has fewer: it is drawn at the last one.
+    view = heat.opens(heat.labels.index(label), min(screen.cell[1], len(heat.columns) - 1))
     before = screen.here
     await screen.go(screen.trail_to(replace(view, run=screen.view.run)))
     if not screen.status.is_error:

@@ -38,6 +38,16 @@ async def test_the_cursor_stays_within_the_columns() -> None:
         assert at.explore.cell[1] == columns - 1
 
 
+async def test_enter_takes_the_last_column_where_the_map_before_had_more() -> None:
+    async with explorer((80, 24), measured_run(), HEAT) as at:
+        await at.press(*["l"] * 4)
+        await at.command("by iteration")
+        heat = at.explore.first_chart(HeatMap)
+        assert heat is not None and at.explore.cell[1] >= len(heat.columns)
+        await at.press("enter")
+        assert dict(at.frame.view.scope)["iteration"] == heat.columns[-1]
+
+
 async def test_m_cycles_the_figures_that_the_run_has_and_comes_back() -> None:
     async with explorer((80, 24), measured_run(), HEAT) as at:
         seen = [at.frame.view.of]
