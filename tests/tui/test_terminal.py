@@ -416,7 +416,7 @@ def test_bytes_of_every_view(size: tuple[int, int], move: int, alone: int, page:
     """A move of the cursor with all that follows it, a page, a move in the table alone, nothing.
 
     Beside the table a large screen has the detail of the row, whose text is another one, and the
-    timeline the bands and signals of another GPU.
+    timeline, with or without a table, the bands and signals of another GPU.
     """
     run = str(Path(DEMO_RANK[-1]).parent)
     command = (sys.executable, "-m", "chopper_tui.cli", run)
@@ -428,9 +428,10 @@ def test_bytes_of_every_view(size: tuple[int, int], move: int, alone: int, page:
             terminal.send(f":go {run}?view={view}\r")
             terminal.quiet(1.0)
             terminal.until(lambda: LOADING not in terminal.text)
+            alone_here = move if view == "timeline" else alone
             for settling, keys in (
                 ("jk", (("j", move), ("k", move), ("\x1b[6~", page), ("\x1b[5~", page))),
-                ("zjk", (("j", 600), ("k", 600))),
+                ("zjk", (("j", alone_here), ("k", alone_here))),
                 ("z", ()),
             ):
                 terminal.send(settling)
