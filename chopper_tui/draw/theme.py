@@ -89,8 +89,7 @@ class Inks(Struct, frozen=True, kw_only=True):
         """The ink of a name.
 
         `heat7` (0 to 15) and `change7` (0 to 14) are cells filled with a level of a scale, `clock2`
-        (0 to 2) is a tone of a signal,
-        `front/back` is one on the other, and `cursor+above` the second ink over the first.
+        (0 to 2) is a tone of a signal, and `front/back` is one on the other.
         """
         style = self.made.get(name)
         if style is None:
@@ -98,9 +97,6 @@ class Inks(Struct, frozen=True, kw_only=True):
         return style
 
     def _style(self, name: str) -> Style:
-        first, plus, second = name.partition("+")
-        if plus:
-            return self.of(first) + self.of(second)
         front, on, back = name.partition("/")
         if on:
             return self._on(front, self._colour(back))
@@ -206,7 +202,7 @@ _LIGHT: Final = Inks(
     dim=Style(color="#6b7280"),
     accent=Style(color="#0072b2"),
     bar=Style(color="color(25)"),
-    spark=Style(color="#6ea3c4"),
+    spark=Style(color="#5b92b5"),
     shade=Style(color="#b0bcce"),
     alert=Style(color="#b34e00", bold=True),
     cursor=Style(color="#000000", bgcolor="#cfe4f3", bold=True),
@@ -219,7 +215,7 @@ _LIGHT: Final = Inks(
     **_tints("color(25)", "color(130)", "red"),
     heat=CIVIDIS[::-1],
     change=diverging("#0072b2", "#eef0f2", "#d55e00"),
-    tones=_tones((110, 67, 25), (108, 71, 28), (180, 172, 130), (182, 133, 90)),
+    tones=_tones((67, 25, 18), (65, 28, 22), (136, 130, 88), (139, 133, 90)),
 )
 _CONTRAST: Final = Inks(
     dim=Style(),

@@ -203,7 +203,7 @@ def test_every_theme_tells_the_cursor_and_the_alerts_apart(theme: str, colours: 
     for ink in (drawn.cursor, drawn.alert, drawn.chosen, drawn.header):
         assert ink != drawn.text
     if colours is None:
-        names = (*INK_NAMES, *LEVELS_OF_SCALES, "text/heat3", "heat1/heat2", "cursor+above")
+        names = (*INK_NAMES, *LEVELS_OF_SCALES, "text/heat3", "heat1/heat2")
         assert all(drawn.of(name).color is drawn.of(name).bgcolor is None for name in names)
         assert not drawn.has_colours
     if colours == "standard":
@@ -221,8 +221,7 @@ def test_a_scale_of_magnitude_has_even_steps_and_its_text_can_be_read(theme: str
     assert abs(steps).max() < 2 * abs(steps).min() and len(set(np.sign(steps))) == 1
     for level in range(16):
         style = drawn.of(f"text/heat{level}")
-        front, back = sorted((_luminance(style.color), _luminance(style.bgcolor)))
-        assert (back + 0.05) / (front + 0.05) >= 4.5
+        assert _contrast(_luminance(style.color), _luminance(style.bgcolor)) >= 4.5
 
 
 _BLINDNESS = {
@@ -256,8 +255,18 @@ def test_every_text_and_tint_can_be_read(theme: str, ground: str) -> None:
     pairs = [(drawn.of(name).color, Color.parse(ground)) for name in inked]
     pairs.append((drawn.cursor.color, drawn.cursor.bgcolor))
     for name, (one, other) in zip((*inked, "cursor"), pairs, strict=True):
-        front, back = sorted((_luminance(one), _luminance(other)))
-        assert (back + 0.05) / (front + 0.05) >= 4.5, name
+        assert _contrast(_luminance(one), _luminance(other)) >= 4.5, name
+
+
+@pytest.mark.parametrize(("theme", "ground"), [("dark", "#000000"), ("light", "#ffffff")])
+def test_every_tone_of_a_sparkline_can_be_seen(theme: str, ground: str) -> None:
+    """WCAG's 3:1 for graphics, and the higher the value the farther from the ground."""
+    drawn = inks(theme, "truecolor", no_color=False)
+    levels = {name: [f"{name}{level}" for level in range(3)] for name in drawn.tones}
+    for name, tones in ({"spark": ["spark"]} | levels).items():
+        lights = [_luminance(drawn.of(tone).color) for tone in tones]
+        ratios = [_contrast(light, _luminance(Color.parse(ground))) for light in lights]
+        assert ratios == sorted(ratios) and ratios[0] >= 3, name
 
 
 @pytest.mark.parametrize("theme", ["dark", "light"])
@@ -265,8 +274,7 @@ def test_text_on_every_fill_can_be_read(theme: str) -> None:
     drawn = inks(theme, "truecolor", no_color=False)
     for ground in (*SERIES_INKS, IDLE, *LEVELS_OF_SCALES):
         style = drawn.of(f"text/{ground}")
-        front, back = sorted((_luminance(style.color), _luminance(style.bgcolor)))
-        assert (back + 0.05) / (front + 0.05) >= 4.5, ground
+        assert _contrast(_luminance(style.color), _luminance(style.bgcolor)) >= 4.5, ground
 
 
 def _linear(colour: object) -> list[float]:
@@ -277,6 +285,12 @@ def _linear(colour: object) -> list[float]:
 
 def _luminance(colour: object) -> float:
     return float(np.dot(_linear(colour), (0.2126, 0.7152, 0.0722)))
+
+
+def _contrast(one: float, other: float) -> float:
+    """The ratio of two luminances as WCAG has it."""
+    front, back = sorted((one, other))
+    return (back + 0.05) / (front + 0.05)
 
 
 def test_high_contrast_dims_nothing() -> None:
