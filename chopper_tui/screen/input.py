@@ -42,6 +42,10 @@ class Pointing(ScreenParts):
         if event.is_again:
             self.action_perform("enter")
 
+    def on_evidence_pane_opened(self) -> None:
+        """A click on the evidence of a finding opens it."""
+        self.action_perform("enter")
+
     def on_frame_table_header_clicked(self, event: FrameTable.HeaderClicked) -> None:
         """A click on a title sorts by its column; again: the other way round."""
         if self.frame.sort.removeprefix("-") == event.name:

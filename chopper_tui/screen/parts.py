@@ -15,6 +15,7 @@ from textual.reactive import Reactive
 from textual.widget import Widget
 
 from chopper_core.model.run import Run
+from chopper_core.query.frame import Frame
 from chopper_core.render.cells import SENTENCES, crumb
 from chopper_core.util.errors import ChopperError, UsageError
 from chopper_tui import screen_data
@@ -28,6 +29,7 @@ from chopper_tui.steps import LOADING, StepQueue, run_in_thread
 from chopper_tui.widgets.cards import CardsPane
 from chopper_tui.widgets.chart_panes import PicturePane, SignalPane
 from chopper_tui.widgets.detail import DetailPane, GpuPane
+from chopper_tui.widgets.evidence import EvidencePane
 from chopper_tui.widgets.footer import KeyLine, Status, TooSmall, pointed_text
 from chopper_tui.widgets.frame_table import FrameTable
 from chopper_tui.widgets.header import Crumbs, KeyFigures, Position
@@ -93,6 +95,7 @@ class ScreenParts(Charts):
             with PaneColumn(id="cards_side"):
                 yield SignalPane(time_axis=False)
                 yield SignalPane(1)
+            yield EvidencePane()
         yield Status()
         yield KeyLine(tuple(self.actions.values()))
         yield Prompt()
@@ -250,8 +253,10 @@ class ScreenParts(Charts):
         below = now.only_cards or (bool(now.table) and self.cards.cards is not None)
         self.query_one("#below").display = below and not now.too_small
         side = self.query_one("#cards_side")
-        self.query_one("#below").styles.layout = "vertical" if now.cards_below else "horizontal"
-        self.cards.styles.height = "1fr" if now.cards_below else "100%"
+        is_stacked = bool(now.cards_below or now.evidence)
+        self.query_one("#below").styles.layout = "vertical" if is_stacked else "horizontal"
+        self.cards.styles.height = "1fr" if is_stacked else "100%"
+        _set_height(self.query_one(EvidencePane), now.evidence)
         side.styles.width = now.cards_side or "100%"
         side.styles.height = now.cards_below or "100%"
         side.display = bool(now.cards_side or now.cards_below)
@@ -296,13 +301,16 @@ class ScreenParts(Charts):
 
     def describe_soon(self, delay_s: float = 0.0) -> None:
         """Compute the detail of the cursor's row once the cursor rests and no step waits."""
-        if self._arranged is not None and self._arranged.side:
+        if self._arranged is not None and (self._arranged.side or self._arranged.evidence):
             self._describe(self.DETAIL_DELAY if self.steps.has_waiting else delay_s)
 
     @work(exclusive=True, group="detail", description="detail")
     async def _describe(self, delay_s: float) -> None:
         await asyncio.sleep(delay_s)
         frame, row, pane = self.frame, self.table.cursor, self.query_one(GpuPane)
+        if self.shows_sentences:
+            self._show_evidence(frame, row)
+            return
         if not len(frame):
             self.query_one(DetailPane).show(None)
             return
@@ -316,6 +324,15 @@ class ScreenParts(Charts):
             return
         self.query_one(DetailPane).show(detail)
         pane.show(crumb(frame.level, frame.labels[row]), times)
+
+    def _show_evidence(self, frame: Frame, row: int) -> None:
+        """Show what a finding leads to, unless that is another run, which may not be open."""
+        try:
+            target = frame.target(row) if len(frame) else None
+        except UsageError:
+            target = None
+        is_here = target is not None and target.run == self.run.name
+        self.query_one(EvidencePane).show(self.run, target if is_here else None)
 
     def _loaded(self) -> None:
         if self.status.message.startswith(LOADING):

@@ -20,14 +20,14 @@ from chopper_tui.draw import signal_plot as plot
 from chopper_tui.draw.drawer import wanted
 from chopper_tui.draw.pieces import Pieces, marked
 from chopper_tui.steps import run_in_thread
-from chopper_tui.widgets.pane import Dragging
+from chopper_tui.widgets.pane import Dragging, Pane
 
 _CACHED_SIGNALS: Final = 8
 _MIN_SIZE: Final = 8, 1
 """Cells and lines up to which nothing is drawn."""
 
 
-class DrawnPane(Dragging):
+class DrawnPane(Pane):
     """A pane that draws off the event loop; the old picture stays until the new one is there.
 
     One draw is under way at most: asked for another, it stops at its next piece.
@@ -92,7 +92,7 @@ class DrawnPane(Dragging):
             self.redraw()
 
 
-class SignalPane(DrawnPane):
+class SignalPane(DrawnPane, Dragging):
     """A headline and a plot."""
 
     class Measured(Message):
@@ -182,7 +182,7 @@ class SignalPane(DrawnPane):
         return [self.drawn[0], *(marked(line, *self._measured) for line in self.drawn[1:])]
 
 
-class PicturePane(DrawnPane):
+class PicturePane(DrawnPane, Dragging):
     """The charts of a view."""
 
     class Clicked(Message):

@@ -26,6 +26,8 @@ _MIN_CARD_LINES: Final = 6
 """Lines for cards before the table has those of all its rows."""
 _MIN_CHARTS_BESIDE: Final = 12
 """Lines from which charts stand beside cards."""
+_MIN_EVIDENCE_LINES: Final = 7
+"""Lines below cards from which the evidence of one is shown."""
 _MIN_SPACED_LINES: Final = 24
 """Lines below the table from which blank lines set its parts apart."""
 
@@ -58,6 +60,8 @@ class Arrangement(Struct, frozen=True):
     """Lines of charts below the cards, where these leave some."""
     only_cards: bool = False
     """Whether cards stand in place of the table."""
+    evidence: int = 0
+    """Lines of the evidence below these cards."""
     side: int = 0
     """Width of the pane at the right."""
     pictures: tuple[int, int] = (0, 0)
@@ -92,7 +96,8 @@ def arrange(
     of all `pictures`. `headline` are the lines of the view's headline. A timeline has the full
     width above the table. With `cards` below the table it has the lines of its rows, and they the
     rest: `card_lines` are those of all cards, `card_gaps` the blank ones among them; with
-    `only_cards` there is no table. `split` are lines that a person moved up or down.
+    `only_cards` there is no table, and the evidence of one has the lines that they leave. `split`
+    are lines that a person moved up or down.
     """
     if width < SMALLEST[0] or height < SMALLEST[1]:
         return Arrangement(too_small=True, lines=False, figures=0)
@@ -106,7 +111,12 @@ def arrange(
     middle = height - 3 - figures
     wide = width >= _SIDE_FROM
     if only_cards:
-        return Arrangement(figures=figures, only_cards=True)
+        rest = middle - card_lines
+        if rest < _MIN_EVIDENCE_LINES <= rest + card_gaps:
+            rest += card_gaps  # evidence is worth more than blank lines between cards
+        has_room = bool(card_lines) and not zoom and rest >= _MIN_EVIDENCE_LINES
+        evidence = _split(rest, -split, middle) if has_room else 0
+        return Arrangement(figures=figures, only_cards=True, evidence=evidence)
     if along_time:
         side = max(42, width * 40 // 100) if wide and not zoom else 0
         below = 0 if zoom else min(max(rows + 1, _DETAIL_LINES if side else 0), max(middle // 3, 4))

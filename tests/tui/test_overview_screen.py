@@ -34,6 +34,7 @@ from chopper_tui.terminal import is_old, prepare_environment
 from chopper_tui.widgets.cards import CardsPane
 from chopper_tui.widgets.chart_panes import SignalPane
 from chopper_tui.widgets.dialogs import Chooser
+from chopper_tui.widgets.evidence import EvidencePane
 from chopper_tui.widgets.frame_table import FrameTable
 from chopper_tui.widgets.header import Crumbs, strip_of_views
 from chopper_tui.widgets.prompt import Prompt
@@ -224,6 +225,36 @@ async def test_findings_are_cards_with_the_cursor_of_the_table() -> None:
         assert at.frame.view.name == "findings" and pane.cursor == 2
         await at.command("filter high")
         assert pane.rows == len(at.frame) < 8
+
+
+@pytest.mark.parametrize("size", [(120, 40), (200, 60)])
+async def test_the_lines_below_the_findings_are_the_evidence_of_one(size: tuple[int, int]) -> None:
+    async with explorer(size, demo(), View(demo().name, name="findings")) as at:
+        for _ in range(3):
+            target = at.frame.target(at.explore.table.cursor)
+            evidence = query(demo(), target)
+            below = at.text().partition(f"evidence  {target.name}")[2]
+            name = evidence.sort.removeprefix("-")
+            assert any(each.title in below for each in evidence.columns if each.name == name)
+            # The row that the finding is about comes first.
+            rows = [line.split()[0] for line in below.splitlines() if line.startswith("   ")]
+            assert evidence.labels[0] in rows
+            await at.press("j")
+        target = at.frame.target(at.explore.table.cursor)
+        await at.pilot.click(EvidencePane)
+        await at.settle()
+        assert at.frame.view == target
+        await at.press("escape")
+        assert at.frame.view.name == "findings" and "evidence" in at.text()
+        await at.press("z")
+        assert "evidence" not in at.text()
+
+
+async def test_findings_that_fill_the_screen_leave_no_lines_for_evidence() -> None:
+    async with explorer((80, 24), demo(), View(demo().name, name="findings")) as at:
+        assert "evidence" not in at.text()
+        await at.command("filter nominal")
+        assert len(at.frame) == 1 and "evidence" in at.text()
 
 
 async def test_tab_scrolls_the_detail_at_the_right() -> None:
