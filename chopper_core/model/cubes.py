@@ -26,6 +26,8 @@ _CHUNK: Final = 1 << 20
 _MAX_DENSE: Final = 1 << 26
 """Combinations of labels up to which a dense array counts them."""
 _MAX_LOOKUP: Final = 1 << 22
+_MAX_BY_GPU: Final = 1 << 13
+"""Cells up to which a cube that has the GPUs too takes as long as one without."""
 _SAMPLE_ROWS: Final = 1 << 18
 _SUMS: Final = ("kernels", "collectives", "copies", "unlinked", "known_bytes", "idle_latency_ns")
 SUMMED: Final = (*ADDITIVE, "duration_ns", *_SUMS)
@@ -141,8 +143,9 @@ class Cubes(Struct, frozen=True, eq=False):
         fitting = [cube for key, cube in self.by_levels.items() if levels <= key]
         if not fitting:
             return None
-        # A cube with the GPU level also gives the GPUs of a group.
-        cube = min(fitting, key=lambda each: (len(each), "gpu" not in each.levels))
+        # A cube with the GPU level also gives the GPUs of a group: else its rows are read for them.
+        by_gpu = [each for each in fitting if "gpu" in each.levels and len(each) <= _MAX_BY_GPU]
+        cube = min(by_gpu or fitting, key=len)
         mask = np.ones(len(cube), np.bool_)
         for name, code in wanted.items():
             mask &= self._codes(cube, name) == code

@@ -102,6 +102,17 @@ def test_a_split_of_the_whole_run_needs_its_sums_only(run: Run, level: str) -> N
     assert touched(run, pivot(ROOT, level)) <= PROBED
 
 
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_gpus_of_each_part_of_the_run_are_known_from_its_sums(run: Run, level: str) -> None:
+    """Sparklines are of the signals of a row's GPUs."""
+    order = (level, *(each for each in LEVELS if each != level))
+    groups = run.tree(order).children(()).groups
+    Counted.touched = 0
+    found = [groups.gpus(number) for number in range(len(groups))]
+    assert Counted.touched == 0
+    assert {gpu for each in found for gpu in each} == set(range(RANKS))
+
+
 @pytest.mark.parametrize(
     ("view", "rows"),
     [(GPU, 10), (enter(GPU, "3"), STEP), (PHASE, STEP), (LAYER, STEP // 32)],
