@@ -17,7 +17,7 @@ from chopper_core.model.groups import Groups, gpu_by_gpu
 from chopper_core.model.signals import time_within, union
 from chopper_core.model.table import LEVELS, NO_LABEL, KernelTable, Kind, Selection
 from chopper_core.util.arrays import AnyArray, Float64, Index, Int32, Int64, Mask
-from chopper_core.util.grouping import distinct, run_mask, sorted_run_mask
+from chopper_core.util.grouping import distinct, hashes, run_mask, sorted_run_mask
 
 _KEYS: Final = LEVELS[:-1]
 _NEVER: Final = np.iinfo(np.int64).max
@@ -108,8 +108,7 @@ Spans = tuple[Index, Index, Int64, Int64, Int64]
 
 def _hashes(table: KernelTable) -> Int64:
     """A number for each kernel name, whose sums differ where the names do."""
-    known = np.random.default_rng(0).integers(1 << 48, size=len(table.names), dtype=np.int64)
-    return known
+    return hashes(len(table.names)) >> 15
 
 
 def _spans_in_order(table: KernelTable, rows: Selection) -> Spans:

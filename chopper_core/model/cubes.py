@@ -224,7 +224,7 @@ def _cells_of_rows(
     else:
         keys = np.empty(0, np.int64)
         for rows in _pieces(table):
-            keys = np.union1d(keys, _keys(table, levels, sizes, rows))
+            keys = distinct(np.concatenate((keys, _keys(table, levels, sizes, rows))))
             if len(keys) > limit:
                 return None
     return (keys, sizes) if len(keys) <= limit else None

@@ -1,15 +1,19 @@
-"""A cache of values that are computed once and shared by all threads."""
+"""A cache of values that are computed once and shared by all threads, bounded by its bytes."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from threading import Lock
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from msgspec import Struct, field
 
+from chopper_core.util.memory import bytes_of
+
 T = TypeVar("T")
+_SMALL_BYTES: Final = 1 << 14
+"""Values up to this size stay: some are marks, and dropping them frees nothing."""
 
 
 class _MemoEntry(Struct, eq=False):
@@ -17,6 +21,7 @@ class _MemoEntry(Struct, eq=False):
 
     value: Any = None
     is_done: bool = False
+    bytes: int = 0
     lock: Lock = field(default_factory=Lock)
     """Held while the value is computed: other threads that need it wait."""
 
@@ -24,8 +29,12 @@ class _MemoEntry(Struct, eq=False):
 class Memo:
     """Values by key; the first item of a key names its owner."""
 
-    def __init__(self) -> None:
-        """Empty."""
+    def __init__(self, most_bytes: int = 0, outside: tuple[type, ...] = ()) -> None:
+        """Empty, for so many bytes (0: any), to which instances of `outside` don't count.
+
+        Beyond it the values that were not used for the longest time are dropped.
+        """
+        self._most_bytes, self._outside = most_bytes, outside
         self._lock = Lock()
         self._entries: OrderedDict[tuple[Hashable, ...], _MemoEntry] = OrderedDict()
 
@@ -71,5 +80,22 @@ class Memo:
             if not entry.is_done:
                 entry.value = make()
                 entry.is_done = True
+                if self._most_bytes:
+                    self._make_room_for(key[0], entry)
         value: T = entry.value
         return value
+
+    def _make_room_for(self, owner: Hashable, entry: _MemoEntry) -> None:
+        with self._lock:
+            # A result computes parts of itself when they are first drawn: the last one has by now.
+            alike = [each for key, each in self._entries.items() if key[0] == owner]
+        for each in (entry, *alike[-2:]):
+            each.bytes = bytes_of(each.value, self._outside) if each.is_done else 0
+        with self._lock:
+            held = sum(each.bytes for each in self._entries.values())
+            for key, each in list(self._entries.items()):
+                if held <= self._most_bytes:
+                    break
+                if each is not entry and each.bytes > _SMALL_BYTES:
+                    del self._entries[key]
+                    held -= each.bytes

@@ -57,6 +57,11 @@ from chopper_core.util.errors import UsageError
 _CACHED_SCOPES: Final = 64
 _CACHED_TREES: Final = 16
 """Orders of the levels: what is computed of each may be as long as the table."""
+_MEMO_BYTES: Final = 4 << 20
+_SMALL_ROWS: Final = 1 << 16
+"""Of so many activities anything is computed again in milliseconds."""
+_MEMO_BYTES_PER_ROW: Final = 256
+"""Lanes take some 80 bytes per activity, and as much again by stream; results add columns."""
 
 
 _RUNNING: Final = {
@@ -220,7 +225,12 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
         """Values computed once for this run: `run.memo(key, make)`."""
         memo: Memo | None = self.__dict__.get("_memo")
         # If two threads race, both get the one stored first.
-        return self.__dict__.setdefault("_memo", Memo()) if memo is None else memo
+        return self.__dict__.setdefault("_memo", self._new_memo()) if memo is None else memo
+
+    def _new_memo(self) -> Memo:
+        most = _MEMO_BYTES + _MEMO_BYTES_PER_ROW * max(len(self.table) - _SMALL_ROWS, 0)
+        # They are there anyway: shared by values, or not this run's.
+        return Memo(most, (Run, KernelTable, Tree, Cubes, Signal))
 
     def tree(self, order: tuple[str, ...] = LEVELS, left_out: tuple[int, ...] = ()) -> Tree:
         """The tree in an order of the levels, without some iterations, made once."""

@@ -147,6 +147,17 @@ def last_equal(values: Codes, wanted: Codes) -> Index:
     return np.where(values[nearest] == wanted, nearest, -1)
 
 
+def hashes(count: int) -> Int64:
+    """As many numbers of 63 bits, whose sums differ where the numbers summed do (splitmix64).
+
+    Source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014.
+    """
+    mixed = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ mixed >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ mixed >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
+    return ((mixed ^ mixed >> np.uint64(31)) >> np.uint64(1)).astype(np.int64)
+
+
 def distinct(values: AnyArray) -> AnyArray:
     """The different values, none of them NaN, in order."""
     if len(values) > _MIN_DENSE and values.dtype.kind in "iu":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Iterable, Sequence
 from types import MappingProxyType
 from typing import Final
@@ -17,6 +18,7 @@ from chopper_core.model.run_set import RunSet
 from chopper_core.model.view import View
 from chopper_core.query.frame import Frame
 from chopper_core.util.errors import ChopperError, UsageError
+from chopper_core.util.memory import give_back
 from chopper_tui import screen_data
 from chopper_tui.config import Config
 from chopper_tui.draw.drawer import WHOLE
@@ -41,6 +43,8 @@ from chopper_tui.widgets.footer import KeyLine
 from chopper_tui.widgets.header import Crumbs, KeyFigures, Position
 
 _MAX_HISTORY: Final = 100
+_REST_S: Final = 1.0
+"""Once nothing has changed for so long, memory that views no longer need is given back."""
 
 
 class Explorer(Pointing, Asking):
@@ -81,6 +85,7 @@ class Explorer(Pointing, Asking):
         self.home = run
         """The run that was opened, or the set that the run on the screen is of."""
         self._was_complete = False
+        self._rest: asyncio.TimerHandle | None = None
         self._marks_of: dict[str, Marks] = {}
         """The marks in runs that aren't on the screen."""
 
@@ -217,6 +222,10 @@ class Explorer(Pointing, Asking):
         elif not self._was_complete:
             self._was_complete = True
             self.call_after_refresh(self.post_message, self.Complete())
+        if self._rest is not None:
+            self._rest.cancel()
+        loop = asyncio.get_running_loop()
+        self._rest = loop.call_later(_REST_S, run_in_thread, give_back)
 
     @work(exclusive=True, group="fill", description="fill")
     async def _fill_in(self) -> None:

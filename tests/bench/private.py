@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 
+from chopper_core.views import VIEWS
 from tests.bench.budgets import Budget, at_most
 from tests.bench.explorer import KEPT_AFTER_S, Case, first_paint, opened
 
@@ -15,8 +17,8 @@ _SIZE = (80, 24)
 _MOST_MB = 60
 _WALKED = 3
 """Explorers in which all views are seen."""
-_TURNS = 2
-"""Times that each digit is pressed: most open several views in turn."""
+_TURNS = max(Counter(VIEWS.values()).values())
+"""Times that each digit is pressed: as many as open views in turn."""
 
 
 def private_mb(process: int) -> float:
@@ -39,6 +41,7 @@ def measure(case: Case, explorers: int = EXPLORERS) -> tuple[list[float], list[f
                 for _ in range(_TURNS):
                     each.send(digit)
                     each.quiet(0.3)
+            each.quiet(KEPT_AFTER_S)
         return at_first, [private_mb(each.process.pid) for each in terminals[:_WALKED]]
 
 

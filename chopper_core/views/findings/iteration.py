@@ -50,7 +50,7 @@ _PARTS: Final = {
 def differing_iterations(context: FindingsContext) -> Iterator[Finding]:
     """Iterations that take longer than the others."""
     iterations, took, slow = slow_iterations(context)
-    slow = slow[~np.isin(iterations[slow], _delayed(context))]
+    slow = slow[~np.isin(iterations[slow], np.array(_delayed(context), np.int64))]
     if not len(slow):
         return
     usual = median_of(took)

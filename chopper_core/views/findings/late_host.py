@@ -74,7 +74,7 @@ def late_host(context: FindingsContext) -> Iterator[Finding]:
     is_late &= idle > FAR_LATER.value * usual
     # A host that is always late is another finding.
     always = [phase.code for phase in host_bound_phases(context)]
-    is_late[np.isin(names[:, 0], always)] = False
+    is_late[np.isin(names[:, 0], np.array(always, np.int64))] = False
     for gpu, those in _stragglers(context):
         is_late[:, context.gpus.index(gpu), np.isin(context.iterations, those)] = False
     places = [

@@ -279,7 +279,7 @@ def context_of(run: Run, view: View) -> FindingsContext:
     tree, table = run.tree(view.order), run.table
     found = tree.split(view.path, ("iteration",))
     numbers = found.codes("iteration").astype(np.int64)
-    truncated = np.isin(numbers, run.left_out(view))
+    truncated = np.isin(numbers, np.array(run.left_out(view), np.int64))
     whole = (numbers != NO_LABEL) & ~truncated
     if not whole.any():
         whole, truncated = np.ones(len(numbers), np.bool_), np.zeros(len(numbers), np.bool_)

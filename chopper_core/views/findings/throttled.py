@@ -43,7 +43,7 @@ def throttled(context: FindingsContext) -> Iterator[Finding]:
     if not len(slowed):
         return
     gpus = [context.gpus[place] for place in slowed.tolist()]
-    free = np.setdiff1d(np.arange(len(context.gpus)), slowed)
+    free = np.delete(np.arange(len(context.gpus)), slowed)
     most, least = (float(pick(share.numbers[slowed])) for pick in (np.max, np.min))
     size = f"{most:.0f} %" if most - least < 1 else f"{least:.0f} to {most:.0f} %"
     sentence = (

@@ -23,6 +23,7 @@ from chopper_core.util.arrays import Float64, Index, Int64, Mask
 from chopper_core.util.grouping import (
     beyond_others,
     distinct,
+    hashes,
     ranked,
     run_sizes,
     run_starts,
@@ -104,7 +105,7 @@ def _lateness(found: Collectives, peers: tuple[tuple[int, ...], ...]) -> Latenes
 def _teams(found: Collectives) -> Index:
     """A number for each collective's set of GPUs."""
     table, rows = found.members.table, found.members.rows
-    label = np.random.default_rng(0).integers(1 << 62, size=int(table.gpu.max()) + 1)
+    label = hashes(int(table.gpu.max()) + 1)
     return ranked(np.add.reduceat(label[table.gpu[rows]], run_starts(found.member_set)))[1]
 
 

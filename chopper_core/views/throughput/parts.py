@@ -173,7 +173,7 @@ def steps_of(run: Run, view: View, tokens: int | None = None) -> Steps:
     there = there.reshape(shape)
     step = np.repeat(place, steps.sizes())
     # The tokens of a truncated step are unknown: only a query for the step shows its rate.
-    whole = ~np.isin(iterations, () if view.cut else run.truncated(view))
+    whole = ~np.isin(iterations, np.array(() if view.cut else run.truncated(view), np.int64))
     return Steps(
         gpus.tolist(),
         iterations.tolist(),
