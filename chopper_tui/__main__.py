@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-import signal
+import os
 import sys
+
+from chopper_tui import endings
 
 
 def main() -> int:
     """Run the command line.
 
-    Ctrl-C while modules load, or while the interpreter ends, ends the process without a traceback.
+    A signal while modules load, or while the interpreter ends, ends the process in a sentence.
     """
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    try:
-        from chopper_tui import cli
+    for handle in range(3):
+        # A stream that the caller closed: the next file opened would take its place.
+        try:
+            os.fstat(handle)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
+    endings.take(endings.end_at_once)
+    from chopper_tui import cli
 
-        return cli.main()
-    finally:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    return cli.main()
 
 
 if __name__ == "__main__":

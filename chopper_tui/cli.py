@@ -9,7 +9,6 @@ import os
 import shlex
 import signal
 import sys
-import threading
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
@@ -20,10 +19,10 @@ from typing import Final, NoReturn, Protocol, cast
 from chopper_core.util import debug, memory
 from chopper_core.util.errors import ChopperError, UsageError
 from chopper_core.util.progress import Cancelled
+from chopper_tui import endings
 from chopper_tui.commands import COMMANDS, PROGRAM
 from chopper_tui.commands.output import inert, tell
 
-INTERRUPTED: Final = 130
 _MAX_RECENT: Final = 10
 
 _DESCRIPTION: Final = """\
@@ -69,47 +68,57 @@ class Command(Protocol):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    before = endings.take(endings.end)
+    try:
+        return _main(list(sys.argv[1:] if arguments is None else arguments))
+    except (KeyboardInterrupt, endings.Ended) as ended:
+        number = getattr(ended, "signal", signal.SIGINT)
+        with suppress(OSError):
+            notes = getattr(ended, "__notes__", ())
+            print("; ".join([endings.sentence(number), *notes]), file=sys.stderr)
+        return 128 + number
+    finally:
+        endings.give_back(before)
+
+
+def _main(given: list[str]) -> int:
     _prepare_streams()
     # Modules are not garbage: scanning them takes a tenth of the first paint.
     was_enabled = gc.isenabled()
     gc.disable()
     try:
-        _take_signals()
         given = _with_debug(given)
         if not sys.warnoptions and not debug.target:
             warnings.simplefilter("ignore")  # They are for developers: `--debug` or `python -W`.
         with debug.timed("the command"):
             return _dispatch(given)
-    except ChopperError as error:
-        debug.note_error(error)
-        tell(str(error))
-        return error.exit_code
-    except (KeyboardInterrupt, Cancelled):
-        print(f"{PROGRAM}: interrupted", file=sys.stderr)
-        return INTERRUPTED
-    except _Ended as ended:
-        with suppress(OSError):
-            print(f"{PROGRAM}: ended by {ended.signal.name}", file=sys.stderr)
-        return 128 + ended.signal
-    except BrokenPipeError:
-        # The reader went away (`| head`): nothing more to say, not even at the flush on exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 128 + signal.SIGPIPE
     except Exception as error:
-        if memory.is_out_of_memory(error):
-            debug.note_error(error)
-            print(f"{PROGRAM}: {memory.out_of_memory('this')}", file=sys.stderr)
-            return ChopperError.exit_code
-        if (reason := _of_system(error)) is not None:
-            debug.note_error(error)
-            tell(reason)
-            return ChopperError.exit_code
-        return _crashed(error)
+        endings.raise_taken()
+        return _failed(error)
     finally:
         debug.stop()
         if was_enabled:
             gc.enable()
+
+
+def _failed(error: Exception) -> int:
+    """Report an error in a sentence; returns the exit code."""
+    if isinstance(error, Cancelled):
+        raise KeyboardInterrupt
+    if isinstance(error, BrokenPipeError):
+        # The reader went away (`| head`): nothing more to say, not even at the flush on exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+    if not isinstance(error, ChopperError) and memory.is_out_of_memory(error):
+        debug.note_error(error)
+        print(f"{PROGRAM}: {memory.out_of_memory('this')}", file=sys.stderr)
+        return ChopperError.exit_code
+    reason = str(error) if isinstance(error, ChopperError) else _of_system(error)
+    if reason is None:
+        return _crashed(error)
+    debug.note_error(error)
+    tell(reason)
+    return error.exit_code if isinstance(error, ChopperError) else ChopperError.exit_code
 
 
 def _with_debug(given: list[str]) -> list[str]:
@@ -158,26 +167,6 @@ def _crashed(error: Exception) -> int:
     where = f"the traceback is in {path}" if path else f"{_DEBUG} prints the traceback"
     tell(f"internal error ({summary(error)}); {where}")
     return ChopperError.exit_code
-
-
-class _Ended(BaseException):
-    """A signal asked the program to end; half-written output is removed on the way out."""
-
-    def __init__(self, number: int) -> None:
-        self.signal = signal.Signals(number)
-
-
-def _take_signals() -> None:
-    def end(number: int, _: object) -> NoReturn:
-        raise _Ended(number)
-
-    if threading.current_thread() is not threading.main_thread():
-        return
-    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is signal.SIG_DFL:
-            signal.signal(number, end)
 
 
 def _dispatch(given: list[str]) -> int:

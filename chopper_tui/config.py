@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from chopper_core.metrics import metric_named
 from chopper_core.model.table import ACTIVITY, LEVELS, KernelTable
-from chopper_core.util.atomic import make_private
+from chopper_core.util.atomic import make_private, publish
 from chopper_core.util.errors import ChopperError, DataError, UsageError
 from chopper_tui.keymap import FIXED_KEYS, Action, is_key
 
@@ -252,13 +252,9 @@ def save_columns(level: str, names: tuple[str, ...]) -> None:
 
 def _save(path: Path, kept: Mapping[str, object], name: str) -> None:
     """Write a file in one step; raises DataError."""
-    import tempfile
-
     try:
         make_private(path.parent)
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{name}-", delete=False) as file:
-            file.write(msgspec.json.format(msgspec.json.encode(kept), indent=1))
-        os.replace(file.name, path)
+        publish(path, msgspec.json.format(msgspec.json.encode(kept), indent=1), mode=0o600)
     except OSError as error:
         raise DataError(f"the {name} can't be saved in {path}: {error.strerror}") from error
 

@@ -23,6 +23,7 @@ from msgspec.structs import replace
 
 from chopper_core.ingest.cache import Kept, code_stamp, digest, kept_covers
 from chopper_core.util.atomic import state_of
+from chopper_tui.endings import FATAL_SIGNALS
 
 if TYPE_CHECKING:
     from chopper_core.model.overrides import Overrides
@@ -35,16 +36,6 @@ if TYPE_CHECKING:
 Lines = tuple[tuple[tuple[str, str], ...], ...]
 """Cells of a screen by line: codes of a style (SGR), and characters of one cell each in it."""
 
-FATAL_SIGNALS: Final = tuple(
-    getattr(signal, name)
-    for name in (
-        *("SIGTERM", "SIGHUP", "SIGINT", "SIGQUIT", "SIGABRT", "SIGUSR1", "SIGUSR2", "SIGALRM"),
-        *("SIGVTALRM", "SIGPROF", "SIGXCPU", "SIGIO", "SIGPWR", "SIGSTKFLT", "SIGTRAP", "SIGSYS"),
-    )
-    if hasattr(signal, name)
-)
-"""Signals that would end the process with the terminal as the explorer needs it; not those of
-faults, after which nothing can be trusted."""
 _STOPPING: Final = (signal.SIGTSTP, signal.SIGCONT)
 ALTERNATE_SCREEN: Final = "\x1b[?1049h"
 _HIDE_CURSOR: Final = "\x1b[?25l"
@@ -165,16 +156,12 @@ class Cover:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
     def _take_signals(self) -> None:
-        """Give the terminal back before the process is stopped or ended."""
+        """Give the terminal back before the process is stopped."""
 
         def stop(_: int, __: FrameType | None) -> None:
             self.take_down()
             os.kill(os.getpid(), signal.SIGSTOP)
 
-        end = signal.getsignal(signal.SIGTERM)
-        for number in FATAL_SIGNALS:
-            if signal.getsignal(number) is signal.SIG_DFL:
-                signal.signal(number, end)
         signal.signal(signal.SIGTSTP, stop)
         # SIGSTOP can't be caught: afterwards a shell has had the terminal.
         signal.signal(signal.SIGCONT, lambda *_: self.take_down())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 from typing import Final
@@ -16,6 +15,7 @@ from chopper_core.render import FORMATS, render
 from chopper_core.render.cells import clean, column_texts, level_title
 from chopper_core.render.glyphs import UNICODE, Glyphs
 from chopper_core.render.palette import Paint, plain
+from chopper_core.util.atomic import publish
 from chopper_core.util.errors import DataError, UsageError
 from chopper_core.util.patterns import late
 from chopper_core.views import OVERVIEW
@@ -213,7 +213,7 @@ def _write_numbered(folder: Path, stem: str, ending: str, content: str) -> Path:
         path = folder / f"{stem}-{number}.{ending}"
         if not path.exists():
             try:
-                _publish(path, content)
+                publish(path, content.encode(), is_new=True)
                 return path
             except FileExistsError:
                 pass
@@ -222,32 +222,9 @@ def _write_numbered(folder: Path, stem: str, ending: str, content: str) -> Path:
 
 def _write_new(path: Path, content: str) -> Path:
     try:
-        _publish(path, content)
+        publish(path, content.encode(), is_new=True)
     except FileExistsError as error:
         raise UsageError(f"{path} exists already; nothing was written") from error
     except OSError as error:
         raise DataError(f"{path} can't be written: {error.strerror}") from error
     return path
-
-
-def _publish(path: Path, content: str) -> None:
-    """Write a file beside its place, then link it there, which fails where one exists."""
-    import tempfile
-
-    with tempfile.NamedTemporaryFile(
-        "w", encoding="utf-8", newline="\n", dir=path.parent, prefix=".chopper-", delete=False
-    ) as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    try:
-        os.chmod(file.name, 0o644)
-        os.link(file.name, path)
-    except FileExistsError:
-        raise
-    except OSError:
-        # A file system without links: the exclusive open still never overwrites.
-        with path.open("x", encoding="utf-8", newline="\n") as target:
-            target.write(content)
-    finally:
-        os.unlink(file.name)

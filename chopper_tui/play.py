@@ -22,8 +22,8 @@ from textual.worker import WorkerCancelled
 from chopper_core.render.cells import clean
 from chopper_core.util import debug
 from chopper_core.util.errors import DataError, UsageError
-from chopper_tui.cover import FATAL_SIGNALS
 from chopper_tui.crash import WAIT, summary
+from chopper_tui.endings import FATAL_SIGNALS, give_back
 from chopper_tui.keymap import is_key
 from chopper_tui.textual_internals import is_holding_back, messages_done, press, screen_text
 
@@ -79,7 +79,8 @@ async def _run(app: ChopperApp, mouse: bool) -> None:
         app.exit(return_code=128 + number)
 
     # `nohup` ignores SIGHUP: what is ignored stays so.
-    caught = [number for number in FATAL_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.getsignal(number) for number in FATAL_SIGNALS}
+    caught = [number for number, handler in before.items() if handler is not signal.SIG_IGN]
     for number in caught:
         loop.add_signal_handler(number, end, number)
         # The loop learns of signals from a pipe, whatever is called here.
@@ -90,6 +91,7 @@ async def _run(app: ChopperApp, mouse: bool) -> None:
     finally:
         for number in caught:
             loop.remove_signal_handler(number)
+        give_back({number: before[number] for number in caught})
 
 
 class Played(Struct):

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from chopper_core.util.atomic import temporary_path
+from chopper_core.util.atomic import make_private, publish
 from chopper_core.util.errors import DataError, UsageError
 
 SIGN: Final = "@"
@@ -84,11 +84,8 @@ def _unknown(name: str, found: dict[str, tuple[str, ...]]) -> str:
 
 def _write(found: dict[str, tuple[str, ...]]) -> None:
     path = baselines_path()
-    fresh = temporary_path(path, "new")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fresh.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
-        fresh.rename(path)
+        make_private(path.parent)
+        publish(path, msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n", mode=0o600)
     except OSError as error:
-        fresh.unlink(missing_ok=True)
         raise DataError(f"{path} can't be written: {error.strerror}") from error

@@ -201,6 +201,31 @@ def write_file(path: Path, content: bytes) -> None:
         os.fsync(file.fileno())
 
 
+def publish(path: Path, content: bytes, *, mode: int = 0o666, is_new: bool = False) -> None:
+    """Write a file in one step, with a `mode` less the umask; raises OSError.
+
+    Where it has to be `is_new`, an existing one stays: FileExistsError.
+    """
+    fresh = temporary_path(path.absolute(), "new")
+    try:
+        os.close(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode))
+        write_file(fresh, content)
+        if not is_new:
+            os.replace(fresh, path)
+            return
+        try:
+            os.link(fresh, path)
+        except FileExistsError:
+            raise
+        except OSError:
+            # A file system without links: of two writers the last one wins.
+            if path.exists():
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from None
+            os.rename(fresh, path)
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
 def stamp_of(path: Path) -> tuple[int, int]:
     """Size and CRC-32 of a file."""
     checksum = 0

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Final
 from chopper_core.model.overrides import overrides_of
 from chopper_core.util.errors import UsageError
 from chopper_core.util.memory import is_out_of_memory
-from chopper_core.util.progress import Cancelled
 from chopper_tui.commands.named import ProgressLine
 from chopper_tui.commands.options import add_reading_options
 from chopper_tui.commands.output import inert, tell
+from chopper_tui.endings import Ended
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -79,8 +79,8 @@ def run(options: Namespace) -> int:
                     overrides=overrides,
                     executor=executor,
                 )
-    except (KeyboardInterrupt, Cancelled):
-        tell("interrupted; the same command resumes")
+    except (KeyboardInterrupt, Ended) as error:
+        error.add_note("the same command resumes")
         raise
     except Exception as error:
         if is_out_of_memory(error):

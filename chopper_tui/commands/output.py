@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from chopper_core.util.atomic import publish
 from chopper_core.util.errors import DataError
 from chopper_tui.commands import PROGRAM
 
@@ -87,8 +88,12 @@ def write_text(text: str, options: Namespace) -> None:
     if not options.output:
         write(text)
         return
+    path = Path(options.output)
     try:
-        Path(options.output).write_text(text, encoding="utf-8")
+        if path.exists() and not path.is_file():  # a device, a pipe
+            path.write_text(text, encoding="utf-8")
+        else:
+            publish(path.resolve(), text.encode())
     except OSError as error:
         raise DataError(f"{options.output} can't be written: {error.strerror}") from error
     print(inert(options.output), file=sys.stderr)

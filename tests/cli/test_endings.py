@@ -1,0 +1,174 @@
+"""Signals at any moment of a command: a sentence, 128 + signal, nothing half-written."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from chopper_core.store.reader import read_store
+from chopper_core.store.writer import write_store
+from chopper_tui import __main__, endings
+from tests.fuzz.seeds import small_trace
+from tests.support import sample_run
+
+ROOT = Path(__file__).resolve().parents[2]
+COMMANDS = {
+    "export parquet": ("export", "{store}", "--to", "parquet", "-o", "{out}/a"),
+    "export perfetto": ("export", "{store}", "--to", "perfetto", "-o", "{out}/a"),
+    "export chakra": ("export", "{store}", "--to", "chakra", "--force", "-o", "{out}/a"),
+    "ingest": ("ingest", "{run}", "-o", "{out}/a", "--jobs", "1"),
+    "ingest with workers": ("ingest", "{run}", "-o", "{out}/a", "--jobs", "2"),
+    "show": ("show", "{run}", "--format", "csv", "-o", "{out}/a"),
+    "info": ("info", "{run}", "--no-cache", "--jobs", "1"),
+    "diff": ("diff", "{store}", "{run}"),
+}
+MOST_EVENTS = {"ingest with workers": 400, "export parquet": 60}
+SIGNALS = [each for each in endings.FATAL_SIGNALS if each not in (signal.SIGTRAP, signal.SIGSYS)]
+
+
+@pytest.fixture(scope="module")
+def run_and_store(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("ended")
+    run = folder / "run"
+    run.mkdir()
+    for rank in range(2):
+        small_trace(rank).write(run / f"rank{rank}.json")
+    write_store(sample_run(), folder / "store")
+    return run, folder / "store"
+
+
+def in_child(arguments: list[str], log: Path, disturb: Callable[[], None]) -> int:
+    """The program in a process of its own, whose output goes to a file; its exit code."""
+    pid = os.fork()
+    if not pid:
+        os.setsid()
+        signal.alarm(60)
+        with log.open("wb") as file:
+            os.dup2(file.fileno(), 2)
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+        sys.stderr = open(2, "w", buffering=1)  # noqa: SIM115
+        sys.argv = ["chopper", *arguments]
+        code = 99
+        try:
+            for number in SIGNALS:
+                signal.signal(number, signal.SIG_DFL)
+            disturb()
+            code = __main__.main()
+        except BaseException as error:
+            print(f"Traceback: {error!r}", file=sys.stderr)
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(pid, 0)
+    with pytest.raises(ProcessLookupError):
+        for _ in range(200):
+            os.killpg(pid, 0)
+            time.sleep(0.01)
+    return os.waitstatus_to_exitcode(status)
+
+
+@pytest.mark.few(6)
+@pytest.mark.parametrize("seed", range(len(COMMANDS) * 40))
+def test_a_signal_at_any_call_of_the_system_ends_a_command(
+    seed: int, run_and_store: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    random = Random(seed)
+    name = [*COMMANDS][seed % len(COMMANDS)]
+    run, store = run_and_store
+    out = tmp_path / "out"
+    out.mkdir()
+    arguments = [word.format(run=run, store=store, out=out) for word in COMMANDS[name]]
+    number, event = random.choice(SIGNALS), random.randrange(MOST_EVENTS.get(name, 200))
+    is_twice = random.random() < 0.5
+
+    def disturb() -> None:
+        seen = 0
+
+        def hook(*_: object) -> None:
+            nonlocal seen
+            seen += 1
+            if seen == event or (is_twice and seen == event + 7):
+                signal.raise_signal(number)
+
+        sys.addaudithook(hook)
+
+    code = in_child(arguments, tmp_path / "log", disturb)
+    text = (tmp_path / "log").read_text()
+    assert "Traceback" not in text and "internal error" not in text, text
+    assert code in (0, 128 + number), text
+    if code:
+        assert text.count(endings.sentence(number)) == text.count("\n") == 1, text
+    left = {path.name for path in out.iterdir()}
+    assert left <= {"a", ".a.parts"} and not list(tmp_path.rglob("*.new")), left
+    if "a" in left and name.startswith("ingest"):
+        read_store(out / "a")
+    elif "a" in left and name == "show":
+        assert (out / "a").read_text().startswith("name,")
+
+
+def test_a_signal_that_no_code_can_raise_comes_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In a finaliser an exception is printed and lost; C code makes errors of its own of one."""
+    monkeypatch.setattr(sys, "unraisablehook", sys.__unraisablehook__)
+    before = endings.take(endings.end)
+    try:
+        with pytest.raises(endings.Ended):
+            _finalise(signal.SIGTERM)
+            for _ in range(1000):
+                time.sleep(0.01)
+        with pytest.raises(endings.Ended):
+            endings.raise_taken()
+    finally:
+        endings.give_back(before)
+
+
+def _finalise(number: int) -> None:
+    class Finalised:
+        def __del__(self) -> None:
+            signal.raise_signal(number)
+            for _ in range(100):
+                pass
+
+    Finalised()
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_streams_that_are_closed_are_no_error(
+    closed: str, run_and_store: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """A file that is opened next would take the place of the stream, and get what it is sent."""
+    out = tmp_path / "out.chopper"
+    command = f"exec {sys.executable} -m chopper_tui ingest {run_and_store[0]} -o {out} {closed}"
+    done = subprocess.run(
+        ["sh", "-c", command],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0 and not re.search(rb"error|Trace", done.stderr + done.stdout)
+    assert len(read_store(out).table)
+
+
+def test_a_signal_that_is_ignored_stays_so() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        taken = endings.take(endings.end)
+        assert signal.SIGHUP not in taken and signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+        endings.give_back(taken)
+    finally:
+        with suppress(TypeError):
+            signal.signal(signal.SIGHUP, before)
