@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import median
 
+from chopper_core.views import VIEWS
 from tests.bench import analyses, budgets, engine, explorer, memory, private, reading
 from tests.bench.page import Conditions, Section, merged
 from tests.bench.processes import ROOT, Cost, in_turn
@@ -31,6 +32,7 @@ def main() -> None:
     parser.add_argument("--many", type=_shape, default=MANY, metavar="RANKSxKERNELS")
     parser.add_argument("--counters", type=float, default=1.0, help="share of the full sizes")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--views", type=_views, default=tuple(VIEWS), metavar="VIEW,…", help="keys")
     options = parser.parse_args()
     if unknown := [name for name in options.part if name not in PARTS]:
         parser.error(f"no part is called {' or '.join(unknown)}; the parts: {', '.join(PARTS)}")
@@ -46,6 +48,10 @@ def main() -> None:
         else:
             rows = [budgets.row(each, name) for each in found.budgets]
             print("\n".join([*budgets.HEAD, *rows, "", *found.lines]), flush=True)
+
+
+def _views(text: str) -> tuple[str, ...]:
+    return tuple(text.split(","))
 
 
 def _shape(text: str) -> tuple[int, int]:
@@ -130,7 +136,7 @@ def _explorer(options: argparse.Namespace) -> Section:
 
 def _keys(options: argparse.Namespace) -> Section:
     title = explorer.first_screen(*options.large).title
-    walked = explorer.walk(*options.large, SMALL)
+    walked = explorer.walk(*options.large, SMALL, options.views)
     return Section([*explorer.report_of_walk(walked, title)], [*budgets.of_walk(walked, title)])
 
 

@@ -321,13 +321,14 @@ _MOST_S: Final = 1.0
 """After which a breadcrumb that hasn't changed won't."""
 
 
-def walk(ranks: int, kernels: int, size: tuple[int, int]) -> list[Press]:
-    """A person's keys in every view of a large run, one after the other in one explorer."""
+def walk(ranks: int, kernels: int, size: tuple[int, int], views: Iterable[str]) -> list[Press]:
+    """A person's keys in views of a large run, one after the other in one explorer."""
     store = str(store_of(ranks, kernels, parts=True))
     case, found = first_screen(ranks, kernels), list[Press]()
     with opened(case, size) as terminal:
         terminal.until(lambda: case.is_complete(terminal))
-        for view, digit in VIEWS.items():
+        for view in views:
+            digit = VIEWS[view]
             keys = [(OPENED, f":go {store}?view={view}\r")]
             keys += [(n, key.format(store=store, view=view, digit=digit)) for n, key in _KEYS]
             for number, (name, key) in enumerate(keys, -1):
