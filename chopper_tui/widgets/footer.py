@@ -213,29 +213,35 @@ class KeyLine(Pane):
         taken = {key for action in own for key in action.keys}
         general = [a for a in self._actions if not a.view and a.keys[0] not in taken]
         shown = [*general[:2], *own, *general[2:]] if own else general
-        line = self._hints(shown)
-        while len(shown) > 1 and width_of(line) > width:
-            last = len(shown) - 1 - (shown[-1].id == "command")
-            shown.pop(last)
-            line = self._hints(shown)
+        hints = [self._hint(action) for action in shown]
+        cells = [2 + sum(cell_width(text) for text, _ in hint) for hint in hints]
+        while len(hints) > 1 and sum(cells) > width + 1:
+            last = len(hints) - 1 - (shown[len(hints) - 1].id == "command")
+            del shown[last], hints[last], cells[last]
+        line: list[tuple[str, str]] = []
+        buttons: list[tuple[int, int, str]] = []
+        begin = 1
+        for hint in hints:
+            line.append(("  " if line else " ", "dim" if line else "text"))
+            for (text, action_id), ink in zip(hint, ("strong", "strong", "dim"), strict=True):
+                end = begin + cell_width(text)
+                buttons.append((begin, end, action_id))
+                line.append((text, ink))
+                begin = end
+            begin += 2
+        self._buttons = buttons
         return [line]
 
-    def _hints(self, actions: Iterable[Action]) -> list[tuple[str, str]]:
-        line = [(" ", "text")]
-        buttons: list[tuple[int, int, str]] = []
-        for action in actions:
-            key = action.keys[0] if self.glyphs.is_ascii else key_name(action.keys[0])
-            pair = _PAIRS.get(key, key)
-            first, space, second = pair.partition(" ")
-            before = self._counterpart(first, action) if second else ""
-            parts = [(first, before or action.id), (space + second, action.id)]
-            for text, action_id in (*parts, (f" {action.hint}", action.id)):
-                begin = width_of(line)
-                buttons.append((begin, begin + cell_width(text), action_id))
-                line.append((text, "strong" if len(buttons) % 3 else "dim"))
-            line.append(("  ", "dim"))
-        self._buttons = buttons
-        return line[:-1]
+    def _hint(self, action: Action) -> Sequence[tuple[str, str]]:
+        """The first key, the other one of a pair, and the word; each with its action."""
+        key = action.keys[0] if self.glyphs.is_ascii else key_name(action.keys[0])
+        first, space, second = _PAIRS.get(key, key).partition(" ")
+        before = self._counterpart(first, action) if second else ""
+        return (
+            (first, before or action.id),
+            (space + second, action.id),
+            (f" {action.hint}", action.id),
+        )
 
     def _counterpart(self, key: str, action: Action) -> str:
         """The action of the other key of a pair, which holds where this one does."""
