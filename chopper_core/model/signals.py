@@ -93,8 +93,10 @@ class BusyCurve(IntegralCurve, frozen=True):
         at = np.clip((times_ns - self.edges_ns[0]).astype(np.float64), 0, end - begin)
         # Between two whole ns the integral is linear.
         low = np.floor(at).astype(np.int64)
-        busy, later = self._busy(low + begin), self._busy(np.minimum(low + 1, end - begin) + begin)
-        return 100.0 * (busy + (later - busy) * (at - low)), at
+        busy, rest = self._busy(low + begin), at - low
+        if rest.any():
+            busy += (self._busy(np.minimum(low + 1, end - begin) + begin) - busy) * rest
+        return 100.0 * busy, at
 
     def _busy(self, at_ns: Int64) -> Float64:
         """The busy time since the start of the span."""
@@ -139,16 +141,6 @@ class LazyCurves(Mapping[int, IntegralCurve]):
 
     def __len__(self) -> int:
         return len(self._gpus)
-
-
-def mean_known(values: Float64) -> Float64:
-    """The mean over the first axis of the known values; NaN where there are none."""
-    known = np.isfinite(values)
-    count = known.sum(axis=0)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        total = np.where(known, values, 0.0).sum(axis=0)
-        means: Float64 = np.where(count > 0, total / count, np.nan)
-    return means
 
 
 class Signal(Struct, frozen=True):

@@ -17,7 +17,7 @@ from chopper_core.model.attributes import attributes_at
 from chopper_core.model.groups import Groups
 from chopper_core.model.inputs import TIMES_NOTES
 from chopper_core.model.run import Run, interval_of, scope_of
-from chopper_core.model.signals import Signal, bounds_of, mean_known
+from chopper_core.model.signals import Signal, bounds_of
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View, enter
 from chopper_core.query.derived import Statistic, instance_levels, is_difference, statistic_of
@@ -87,6 +87,16 @@ def signal_chart(
     return SignalChart(signal, start, end, scope, tuple(gpus), stacked)
 
 
+def _rows_by_gpu(signal: Signal, nodes: Groups, chosen: Sequence[int]) -> dict[int, list[int]]:
+    """GPU with the signal → the places of the chosen nodes on it; not of nodes on very many."""
+    found: dict[int, list[int]] = {}
+    for place, row in enumerate(chosen):
+        gpus = [gpu for gpu in nodes.gpus(row) if gpu in signal.curves]
+        for gpu in gpus if len(gpus) <= MAX_SPARKLINE_GPUS else ():
+            found.setdefault(gpu, []).append(place)
+    return dict(sorted(found.items()))
+
+
 def means_of(signal: Signal, nodes: Groups, shown: Index) -> Callable[[Index, int], Float64]:
     """The means of a signal over the time of the shown nodes, as `Frame.means`.
 
@@ -95,18 +105,20 @@ def means_of(signal: Signal, nodes: Groups, shown: Index) -> Callable[[Index, in
     """
 
     def means(rows: Index, bins: int) -> Float64:
-        result = np.full((len(rows), bins), np.nan)
-        if not nodes.has_gpus and int(nodes.sizes().sum()) > MAX_SPARKLINE_ACTIVITIES:
-            return result
-        start, end = nodes.min("start_ns"), nodes.max("end_ns")
-        for position, row in enumerate(shown[rows]):
-            bounds = bounds_of(int(start[row]), int(end[row]), bins)
-            gpus = [gpu for gpu in nodes.gpus(int(row)) if gpu in signal.curves]
-            if len(gpus) > MAX_SPARKLINE_GPUS:
-                continue
-            values = [signal.curves[gpu].means(bounds) for gpu in gpus]
-            if values:
-                result[position] = mean_known(np.stack(values))
+        total, count = np.zeros((len(rows), bins)), np.zeros((len(rows), bins), np.intp)
+        is_much = not nodes.has_gpus and int(nodes.sizes().sum()) > MAX_SPARKLINE_ACTIVITIES
+        if not is_much and len(rows):
+            start, end = nodes.min("start_ns"), nodes.max("end_ns")
+            chosen = shown[rows].tolist()
+            bounds = np.stack([bounds_of(int(start[row]), int(end[row]), bins) for row in chosen])
+            # A GPU's curve is read once for all rows.
+            for gpu, places in _rows_by_gpu(signal, nodes, chosen).items():
+                values = signal.curves[gpu].means(bounds[places])
+                known = np.isfinite(values)
+                total[places] += np.where(known, values, 0.0)
+                count[places] += known
+        with np.errstate(invalid="ignore"):
+            result: Float64 = np.where(count > 0, total / count, np.nan)
         return result
 
     return means
