@@ -13,6 +13,7 @@ import sys
 import time
 import traceback
 from collections import deque
+from contextlib import suppress
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
@@ -23,6 +24,7 @@ from msgspec.structs import replace
 
 from chopper_core.model import address
 from chopper_core.model.view import View
+from chopper_core.render.cells import clean
 from chopper_core.util.atomic import make_private
 from chopper_core.util.errors import DataError
 from chopper_core.util.patterns import late
@@ -130,14 +132,14 @@ def write_log(
     folder = state_directory()
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S.%f")
     path = folder / f"crash-{stamp}-{os.getpid()}.log"
-    lines = [f"# error: {summary(crash)}", f"# versions: {_versions()}"]
+    lines = [f"# error: {clean(summary(crash))}", f"# versions: {_versions()}"]
     if journal is not None and start is not None:
         width, height = journal.size or (80, 24)
         lines = [
             _FIRST_LINE,
             "# It holds the path of the run and what was typed: read it before you share it.",
-            f"# address: {address.render(absolute(start))}",
-            *([f"# at: {address.render(absolute(at))}"] if at is not None else []),
+            f"# address: {_in_a_line(address.render(absolute(start)))}",
+            *([f"# at: {_in_a_line(address.render(absolute(at)))}"] if at is not None else []),
             f"# size: {width}x{height}",
             f"# glyphs: {'ascii' if is_ascii else 'unicode'}",
             *lines,
@@ -145,7 +147,7 @@ def write_log(
             *journal.lines(),
         ]
     text = "".join(traceback.format_exception(crash))
-    lines += [f"# {line}".rstrip() for line in text.splitlines()]
+    lines += [f"# {clean(line)}".rstrip() for line in text.splitlines()]
     try:
         make_private(folder)
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -161,6 +163,11 @@ def write_log(
 def summary(crash: BaseException) -> str:
     """The error in a line."""
     return f"{type(crash).__name__}: {crash}".splitlines()[0][:200]
+
+
+def _in_a_line(text: str) -> str:
+    """A text as it is where it can't be taken for other lines of the log, else quoted."""
+    return text if text.isprintable() and not text.startswith('"') else json.dumps(text)
 
 
 def absolute(view: View) -> View:
@@ -203,6 +210,9 @@ def read_log(path: Path) -> CrashLog:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise DataError(f"the log {path} can't be read: {reason}") from error
     head = {match[1]: match[2] for match in found if match is not None}
+    for name, text in head.items():
+        with suppress(ValueError):
+            head[name] = str(json.loads(text)) if text.startswith('"') else text
     size = re.fullmatch(r"(\d{1,4})x(\d{1,4})", head.get("size", ""))
     if "address" not in head or size is None:
         raise DataError(

@@ -10,6 +10,7 @@ import os
 import re
 import sqlite3
 import stat
+import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
@@ -30,9 +31,11 @@ from chopper_core.model.view import View
 from chopper_core.render import FORMATS, render
 from chopper_core.render.cells import clean
 from chopper_core.render.exports import ExportOptions, export
+from chopper_core.render.glyphs import UNICODE
 from chopper_core.render.info import as_json as info_json
 from chopper_core.render.info import as_text as info_text
-from chopper_core.render.text import as_html
+from chopper_core.render.names import row_names
+from chopper_core.render.text import as_html, command
 from chopper_core.sources.chakra.et import EtFile
 from chopper_core.store.format import RUN, STORE_INDEX
 from chopper_core.store.reader import read_store
@@ -44,6 +47,7 @@ from chopper_tui.cli import main
 from chopper_tui.export import issue_text
 from tests.fuzz.seeds import SEEDS
 from tests.support import Row, run_of, sample_run
+from tests.tui.explorer import explorer, measured_run
 
 ROOT = Path(__file__).resolve().parent.parent
 HOSTILE = [
@@ -380,3 +384,90 @@ def test_names_of_every_source_are_inert_in_every_output(seed: str, tmp_path: Pa
             assert not found, (where, text[max(found.start() - 60, 0) : found.end() + 30])
             if where.endswith("HTML"):
                 assert "<script" not in text and "<img" not in text
+
+
+TWINS = ["a\nb", "a\\x0ab", "a\\x5cx0ab", "\x1b[2J", "\\x1b[2J", "\u202ex", "\\u202ex", "'=1", "=1"]
+"""Names that are the same once their characters are escaped carelessly."""
+_TWICE = re.compile(r"\\x5c(?:x(?!0ab|5cx0ab|1b\[2J)|u(?!202ex)|U)")
+"""An escape that was escaped: the name was cleaned twice, and is shown as another one."""
+
+
+@pytest.mark.parametrize("format_name", [*FORMATS, "html", "issue"])
+def test_a_character_and_a_text_that_looks_like_its_escape_are_told_apart(format_name: str) -> None:
+    run = run_of([Row(i * 10, 5, operation=name, kernel=name) for i, name in enumerate(TWINS)])
+    frame = query(run, View(run.name, order=("operation", "kernel")))
+    texts = {
+        clean(name): [line for line in _printed_in(format_name, run, name) if line]
+        for name in TWINS
+    }
+    assert len(texts) == len({tuple(each) for each in texts.values()}) == len(TWINS)
+    assert len(set(row_names(frame, UNICODE))) == len(TWINS)
+
+
+def _printed_in(format_name: str, run: Run, name: str) -> str:
+    """An output of the node with this name."""
+    frame = query(run, View(run.name, (name,), order=("operation", "kernel")))
+    if format_name == "html":
+        return as_html(frame)
+    return issue_text(run, frame) if format_name == "issue" else render(frame, format_name)
+
+
+def test_a_command_that_is_printed_opens_the_hostile_name(tmp_path: Path) -> None:
+    for name in ["a\nb", "it's \x1b[2J \\x1b", "\u202e\u5b57", "\udcff"]:
+        path = tmp_path / name
+        line = command(str(path))
+        assert not UNSEEN.search(line)
+        words = subprocess.run(
+            ["bash", "-c", line.replace("chopper show", "printf %s", 1)],
+            capture_output=True,
+            check=True,
+        )
+        assert words.stdout == os.fsencode(path)
+
+
+def hostile_sample() -> Run:
+    """A sample run with everything measured, whose operations and kernels have hostile names."""
+    run = measured_run(gpus=2, iterations=2, layers=2)
+    names = [name for name in HOSTILE + ACTING if name and "\\" not in name and len(name) < 99]
+
+    def hostile(texts: Sequence[str]) -> tuple[str, ...]:
+        return tuple((names[i] if i < len(names) else "") + text for i, text in enumerate(texts))
+
+    table = run.table
+    changed = replace(table, names=hostile(table.names), operations=hostile(table.operations))
+    return replace(run, name="R \x1b[31m\u202e[red]`|", table=changed)
+
+
+@pytest.mark.few(3)
+@pytest.mark.parametrize("view", [*VIEWS, "explore"])
+async def test_hostile_names_are_inert_on_every_screen_and_copied_so(
+    view: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chopper_tui.actions.export.has_clipboard", lambda: True)
+    run = hostile_sample()
+    async with explorer((120, 40), run, parse_in(run, view)) as driven:
+        copied: list[str] = []
+        monkeypatch.setattr(driven.app, "copy_to_clipboard", copied.append)
+
+        def inert(where: str, text: str) -> None:
+            found = UNSEEN.search(text) or _FLOOD.search(text) or _TWICE.search(text)
+            assert not found, (where, text[max(found.start() - 60, 0) : found.end() + 30])
+
+        inert("start", driven.text())
+        for key in ["j", "i", "f", "C", "o", "p", "m", "/", ":", "?", "=", "b", "y", "Y", "P"]:
+            await driven.press(key)
+            if key in "/f:":
+                await driven.type("a")
+            inert(key, driven.text())
+            if key not in "jyY=b":
+                await driven.press("escape")
+        inert("picture", driven.app.export_screenshot())
+        await driven.command("issue")
+        inert("status", driven.text())
+        for text in copied:
+            inert("clipboard", text.replace("\t", " "))
+
+
+def parse_in(run: Run, view: str) -> View:
+    """A view of a run whose name an address may not spell."""
+    return replace(parse(f"R?view={view}&cut=1" if view != "explore" else "R?cut=1"), run=run.name)

@@ -169,6 +169,7 @@ _INVISIBLE: Final = late(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
 )
 """What is printable by Unicode, and not seen: joiners, fillers, selectors of variants."""
+_LIKE_AN_ESCAPE: Final = late(r"\\(?=x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})")
 _MAX_MARKS: Final = 2
 """Of marks over or under one character, which would cover the lines beside it."""
 
@@ -181,8 +182,11 @@ def is_seen(character: str) -> bool:
 def clean(text: str) -> str:
     """Text with its control, invisible and direction-changing characters written as escapes.
 
-    So are marks that flood a character, and those that make it look like another one.
+    So are marks that flood a character, those that make it look like another one, and a backslash
+    that would begin an escape: different texts stay different. Text is to be cleaned once.
     """
+    if "\\" in text:
+        text = _LIKE_AN_ESCAPE.sub(r"\\x5c", text)
     if text.isprintable() and (text.isascii() or _NARROW.fullmatch(text)):
         return text
     from unicodedata import combining, normalize

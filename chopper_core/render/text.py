@@ -183,7 +183,18 @@ def as_html(frame: Frame) -> str:
 
 def command(address: str, *, charted: bool = False) -> str:
     """The shell command that prints the view of an address."""
-    return f"chopper show {shlex.quote(clean(address))}" + " --chart" * charted
+    # A shell reads the escapes of `$'…'`: what a terminal acts on is inert, and the same.
+    quoted = shlex.quote(address) if clean(address) == address else f"$'{_in_bytes(address)}'"
+    return f"chopper show {quoted}" + " --chart" * charted
+
+
+def _in_bytes(text: str) -> str:
+    return "".join(
+        char
+        if char.isascii() and char.isprintable() and char not in "'\\"
+        else "".join(f"\\x{byte:02x}" for byte in char.encode("utf-8", "surrogateescape"))
+        for char in text
+    )
 
 
 def _is_charted(frame: Frame, drawn: Sequence[str]) -> bool:

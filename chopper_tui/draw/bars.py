@@ -63,7 +63,7 @@ class BarDrawer(TitledDrawer[BarChart]):
 
     def body(self, chart: BarChart, on: Canvas) -> list[Line]:
         """The labels with their bars."""
-        labels = display_names(chart.labels, chart.level) if chart.level else chart.labels
+        labels = _cleaned(chart.labels, chart.level)
         return _bars(replace(chart, labels=labels), on)
 
     def max_zoom(self, chart: BarChart) -> float:
@@ -99,7 +99,7 @@ class BoxDrawer(TitledDrawer[BoxChart]):
 
     def body(self, chart: BoxChart, on: Canvas) -> list[Line]:
         """The labels with their boxes."""
-        labels = display_names(chart.labels, chart.level) if chart.level else chart.labels
+        labels = _cleaned(chart.labels, chart.level)
         return _boxes(replace(chart, labels=labels), on)
 
     def max_zoom(self, chart: BoxChart) -> float:
@@ -260,14 +260,18 @@ def _axis(low: float, high: float, room: int) -> str:
     return ends[0] + ends[1].rjust(max(room - len(ends[0]), len(ends[1]) + 1))
 
 
+def _cleaned(labels: Sequence[str], level: str) -> tuple[str, ...]:
+    return display_names(tuple(labels), level) if level else tuple(map(clean, labels))
+
+
 def _label_width(labels: Sequence[str], width: int) -> int:
-    longest = max((cell_width(clean(label)) for label in labels), default=0)
+    longest = max((cell_width(label) for label in labels), default=0)
     return max(min(longest, _MAX_LABEL, width // 3), min(_MIN_LABEL, longest))
 
 
 def _padded(labels: Sequence[str], width: int, glyphs: Glyphs) -> list[str]:
     """The labels padded to one width."""
-    return [pad(text, width) for text in fitting_names(tuple(map(clean, labels)), width, glyphs)]
+    return [pad(text, width) for text in fitting_names(tuple(labels), width, glyphs)]
 
 
 def _left_out(count: int) -> Line:

@@ -131,7 +131,7 @@ def full_detail(detail: Detail, width: int, glyphs: Glyphs) -> Iterator[Pieces]:
         yield [("attributes in the trace", "strong")]
     for name, text in detail.attributes.items():
         shown = text if len(text) <= _MAX_ATTRIBUTE else text[:_MAX_ATTRIBUTE] + glyphs.ellipsis
-        yield from _wrapped(f"{name}: {clean(shown)}", width, "text")
+        yield from _wrapped(f"{name}: {shown}", width, "text")
     if detail.zeros:
         yield []
         yield [("zero", "strong")]
@@ -154,7 +154,7 @@ def _name(detail: Detail, width: int, glyphs: Glyphs) -> Iterator[Pieces]:
     yield [(title, "dim"), (fit(name, max(width - len(title), 1), glyphs).rstrip(), "strong")]
     whole = clean(detail.label)
     if detail.label != NO_LABEL_TEXT and (whole != name or len(title + name) > width):
-        yield from _wrapped(whole, width, "text")
+        yield from _wrapped(detail.label, width, "text")
     if long := long_name(detail.label) if detail.level == "operation" else "":
         yield from _wrapped(long, width, "dim")
 

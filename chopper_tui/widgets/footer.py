@@ -47,7 +47,7 @@ class Status(Pane):
         self.redraw()
 
     def point(self, text: str) -> None:
-        """Show the activity at the cursor, in place of the table's state."""
+        """Show the activity at the cursor, as a cleaned text, in place of the table's state."""
         if text != self.pointed:
             self.pointed = text
             self.redraw()
@@ -58,7 +58,8 @@ class Status(Pane):
         first, last = min(offered), max(offered)
         shared = first[: next((i for i, c in enumerate(first) if last[i : i + 1] != c), None)]
         begin = max(map(shared.rfind, " ,/?&=:")) + 1
-        names = [each[begin:] for each in (*offered[place:], *offered[:place])][:_MAX_OFFERED]
+        turned = (*offered[place:], *offered[:place])[:_MAX_OFFERED]
+        names = [clean(each[begin:]) for each in turned]
         text = f"{place + 1} of {len(offered)}:"
         for name in names:
             if cell_width(text) + 2 + cell_width(name) > self.size.width - 4:
@@ -94,7 +95,7 @@ class Status(Pane):
             ink = "alert" if self.is_error else "strong"
             return [[(f" {pad(line, max(width - 2, 0))} ", ink)] for line in message_lines]
         if self.pointed:
-            return [[(f" {fit(clean(self.pointed), width - 2, self.glyphs)}", "text")]]
+            return [[(f" {fit(self.pointed, width - 2, self.glyphs)}", "text")]]
         if self.frame is None:
             return []
         frame, glyphs = self.frame, self.glyphs
@@ -266,7 +267,7 @@ def pointed_text(frame: Frame, lanes: Lanes, row: int, width: int, glyphs: Glyph
     at = lanes.pointed[row]
     if at.kernel is None or at.duration_ns is None or at.start_ns is None:
         rest = "" if at.next_ns is None else f"; the next activity starts {_time(at.next_ns)} later"
-        return f"{frame.labels[row]}: idle here{rest}"
+        return f"{clean(frame.labels[row])}: idle here{rest}"
     parts = [] if at.operation is None else [clean(at.operation)]
     if at.layer is not None:
         parts.append(f"L{at.layer}")

@@ -105,6 +105,19 @@ def test_a_log_is_private_and_tells_nothing_of_the_machine(
         assert secret not in text
 
 
+@pytest.mark.parametrize(
+    "name", ["x\n:snapshot text owned", "\x1b[2J\u202e", '"x"', "\u2028q", "\udcff"]
+)
+def test_names_in_a_log_are_no_keys_and_inert(name: str) -> None:
+    """A directory's name with line breaks put its own commands among the keys to replay."""
+    path = write_log(ValueError(name), journal_of(key("j", "j")), View(name), View(name))
+    assert path is not None
+    assert keys_of(str(path)) == ["j"]
+    log = read_log(path)
+    assert log.start.run == log.at == name
+    assert all(map(str.isprintable, path.read_text("utf-8").split("\n")))
+
+
 def test_old_logs_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(crash, "_MAX_LOGS", 2)
     state_directory().mkdir(parents=True)
