@@ -10,9 +10,9 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -65,10 +65,51 @@ def ingest_store(
     def read_ranks(
         traces: Sequence[Path], hosts: Sequence[HostFile], progress: Progress
     ) -> list[Run | ChopperError]:
+        stack.enter_context(_only_writer(store))
         failed = read_parts(traces, store, progress, hosts=hosts, jobs=jobs, executor=executor)
+        if any(t not in failed and _read_origin(_part_path(folder, t)) is None for t in traces):
+            raise DataError(
+                f"ranks that were read for {store} were removed meanwhile; it is unchanged: "
+                "run the same command again"
+            )
         return [failed.get(trace) or _described(folder, trace) for trace in traces]
 
-    return _put_together(name, store, progress, overrides, read_ranks)
+    with ExitStack() as stack:
+        return _put_together(name, store, progress, overrides, read_ranks)
+
+
+@contextmanager
+def _only_writer(store: Path) -> Iterator[None]:
+    """Keep other processes of this machine from finishing the store, which removes its parts.
+
+    Raises DataError where one is at it. On a file system without locks nobody is kept.
+    """
+    import fcntl
+
+    folder = parts_folder(store)
+    while True:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            handle = os.open(folder, os.O_RDONLY)
+        except OSError as error:
+            raise StoreWriteError(f"can't write the store {store}: {error.strerror}") from error
+        try:
+            with suppress(OSError):
+                try:
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    raise DataError(
+                        f"another process is writing {store}; wait for it to end, or choose "
+                        "another name"
+                    ) from None
+            # Its last writer may have removed the folder in between.
+            if folder.exists() and os.path.samestat(os.fstat(handle), folder.stat()):
+                yield
+                with suppress(OSError):
+                    folder.rmdir()
+                return
+        finally:
+            os.close(handle)
 
 
 def ingest_into(
@@ -115,9 +156,11 @@ def finish(
                 f"{len(missing)} of {len(traces)} traces were not read, the first is {missing[0]}; "
                 f"{store} is unchanged. Read them with: chopper ingest TRACE --into {store}"
             )
+        stack.enter_context(_only_writer(store))
         return [_described(folder, trace) for trace in traces]
 
-    return _put_together(name, store, progress, overrides, read_ranks)
+    with ExitStack() as stack:
+        return _put_together(name, store, progress, overrides, read_ranks)
 
 
 def _put_together(

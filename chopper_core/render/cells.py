@@ -179,13 +179,14 @@ def is_seen(character: str) -> bool:
     return character.isprintable() and not _INVISIBLE.match(character)
 
 
-def clean(text: str) -> str:
+def clean(text: str, *, is_sentence: bool = False) -> str:
     """Text with its control, invisible and direction-changing characters written as escapes.
 
     So are marks that flood a character, those that make it look like another one, and a backslash
-    that would begin an escape: different texts stay different. Text is to be cleaned once.
+    that would begin an escape: different texts stay different. Text is to be cleaned once. In a
+    sentence, which may quote a name by `repr`, backslashes stay.
     """
-    if "\\" in text:
+    if not is_sentence and "\\" in text:
         text = _LIKE_AN_ESCAPE.sub(r"\\x5c", text)
     if text.isprintable() and (text.isascii() or _NARROW.fullmatch(text)):
         return text

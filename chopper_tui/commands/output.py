@@ -39,7 +39,7 @@ def inert(text: str) -> str:
     """Lines without characters that a terminal acts on."""
     from chopper_core.render.cells import clean
 
-    return "\n".join(map(clean, text.split("\n")))
+    return "\n".join(clean(line, is_sentence=True) for line in text.split("\n"))
 
 
 def width() -> int:
