@@ -105,6 +105,8 @@ class ChopperApp(App[None], inherit_bindings=False):
         """Whether the first screen is on the terminal, and no input has come."""
         self._glyphs = glyphs or glyphs_of(sys.__stderr__ or sys.stderr)
         self.failure: ChopperError | None = None
+        self.check: Callable[[Progress], None] | None = None
+        """Verifies what was read, once the first screen is there; raises DataError."""
         """Why the run or the view can't be shown; the app has left then."""
         self.ended_by: signal.Signals | None = None
         """The signal that ended the app."""
@@ -363,8 +365,7 @@ class ChopperApp(App[None], inherit_bindings=False):
         except Cancelled:
             self.exit(return_code=INTERRUPTED)
         except ChopperError as error:
-            self.failure = error
-            self.exit(return_code=error.exit_code)
+            self._fail(error)
         else:
             explorer = self._explorer(*opened)
             await self.push_screen(explorer)
@@ -383,6 +384,26 @@ class ChopperApp(App[None], inherit_bindings=False):
             lanes = [each for each in table.sparks if isinstance(each, LaneLines)]
             run_in_thread(self._opening.keep, lanes, table.page)
             self._wait_for_drawings()
+            run_in_thread(self._verify)
+
+    def _verify(self) -> None:
+        """Verify the files that were too large to verify while they were opened, in a thread."""
+        check, self.check = self.check, None
+        try:
+            if check is not None:
+                check(self._go_on)
+        except Cancelled:
+            return
+        except ChopperError as error:
+            self.call_later(self._fail, error)
+
+    def _go_on(self, step: str, done: int, total: int) -> None:
+        if self._left.is_set():
+            raise Cancelled
+
+    def _fail(self, error: ChopperError) -> None:
+        self.failure = error
+        self.exit(return_code=error.exit_code)
 
     def _wait_for_drawings(self) -> None:
         """Once all that belongs to the first screen is drawn, take the cover off, and keep it."""

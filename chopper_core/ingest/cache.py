@@ -17,8 +17,8 @@ from msgspec.structs import replace
 from chopper_core.model.hardware import is_file, own_file
 from chopper_core.model.overrides import NO_OVERRIDES, Overrides
 from chopper_core.model.run import Run, located
-from chopper_core.store.format import index_text, is_store, paths_of, read_index, read_label
-from chopper_core.store.reader import read_store
+from chopper_core.store.format import FILES, index_text, is_store, paths_of, read_index, read_label
+from chopper_core.store.reader import large_files, read_store, verify
 from chopper_core.util import debug
 from chopper_core.util.arrays import from_list, to_list
 from chopper_core.util.atomic import (
@@ -36,9 +36,9 @@ from chopper_core.util.progress import Progress, silent
 
 _PACKAGE: Final = Path(__file__).resolve().parents[1]
 _DIGEST_LENGTH: Final = 24
-_KINDS: Final = ("rows", "overviews", "covers", "sets", "found")
+_KINDS: Final = ("rows", "overviews", "covers", "sets", "found", "verified")
 """Kinds of figures that are kept beside the cached runs: of tables of runs, of first screens; these
-as they were drawn; whether directories hold several runs, and which."""
+as they were drawn; whether directories hold several runs, and which; which stores are intact."""
 
 _STATE: Final = ("state",)
 """The key of a run's memo for the state of the files that it was read from."""
@@ -71,21 +71,27 @@ def open_cached(
     *,
     jobs: int | None = None,
     overrides: Overrides = NO_OVERRIDES,
+    is_verified: bool = True,
 ) -> Run:
     """Open a run from the cache if its files are unchanged; otherwise read and cache it.
 
-    The layout of the ranks is none of what a cached run depends on.
+    The layout of the ranks is none of what a cached run depends on. Unless it `is_verified`, the
+    large files of a store are left to `verify_run`.
 
     Raises the errors of `open_run`. A cache that can't be read or written only costs time; one
     that others can write to is not read.
     """
     if overrides.parallel:
-        run = open_cached(name, progress, jobs=jobs, overrides=replace(overrides, parallel=""))
-        return located(run, overrides.parallel)
+        plain, layout = replace(overrides, parallel=""), overrides.parallel
+        run = open_cached(name, progress, jobs=jobs, overrides=plain, is_verified=is_verified)
+        return located(run, layout)
     paths = paths_of(name)
     if len(paths) == 1 and is_store(paths[0]) and not overrides:
         with debug.timed(f"open {name}"):
-            return _read_store(paths[0], progress)
+            run = _read_store(paths[0], progress)
+            if is_verified:
+                _verify(paths[0], progress)
+            return run
     if not all(path.exists() for path in paths):
         return _read(name, progress, jobs, overrides)
     origin = _origin(name, paths, overrides)
@@ -96,6 +102,8 @@ def open_cached(
         try:
             with debug.timed(f"open {name} from {cached}"):
                 run = read_store(cached, progress)
+                if is_verified:
+                    _verify(cached, progress)
             os.utime(cached)
             return _with_state(replace(run, name=name), state)
         except (ChopperError, OSError) as error:
@@ -120,6 +128,40 @@ def open_cached(
         debug.note(f"{name} is not cached: {error}")
         return run
     return run
+
+
+def verify_run(
+    name: str, overrides: Overrides, progress: Progress = silent, *, again: bool = False
+) -> None:
+    """Verify the store of a run, or its cached one, as `open_cached` does; `again`: all of it, now.
+
+    Raises DataError where it is damaged; a cached run is removed then.
+    """
+    paths, overrides = paths_of(name), replace(overrides, parallel="")
+    if len(paths) == 1 and is_store(paths[0]):
+        _verify(paths[0], progress, again=again)
+        return
+    cached = directory() / key_of(name, overrides)
+    try:
+        if is_store(cached):
+            _verify(cached, progress, again=again)
+    except DataError as error:
+        remove_folder(cached)
+        raise DataError(f"{name}: its cached run was damaged; open it again") from error
+
+
+def _verify(folder: Path, progress: Progress, *, again: bool = False) -> None:
+    """Verify the files of a store that opening it doesn't, once for each state of them."""
+    names = FILES if again else large_files(folder)
+    if not names:
+        return
+    place = directory().parent / "verified" / f"{digest([os.path.realpath(folder)])}.json"
+    kept = Kept(place, digest([_stamp(folder / name) for name in sorted(FILES)]))
+    if not again and kept.recall(bool):
+        return
+    with debug.timed(f"verify {folder}"):
+        verify(folder, names, progress)
+    kept.keep(True)
 
 
 def key_of(name: str, overrides: Overrides = NO_OVERRIDES) -> str:

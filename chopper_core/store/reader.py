@@ -7,7 +7,7 @@ columns, which are checked at their first use.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from enum import IntEnum
 from functools import cache
 from pathlib import Path
@@ -24,6 +24,7 @@ from chopper_core.model.table import NO_LABEL, Category, KernelTable, Kind, Phas
 from chopper_core.store.format import (
     CPU,
     CPU_ARRAYS,
+    FILES,
     KERNELS,
     MEASURED,
     OPERATIONS,
@@ -222,10 +223,31 @@ def _is_intact(name: str, content: Content, checksum: int) -> bool:
     return is_mapped or zlib.crc32(content) == checksum
 
 
-def verify(folder: Path) -> None:
-    """Verify the checksums of all files of a store; raises DataError on a mismatch."""
-    for name, stamp in read_index(folder).files.items():
-        if stamp_of(folder / name) != tuple(stamp):
+def large_files(folder: Path) -> list[str]:
+    """The files of a store whose checksums opening it doesn't verify; raises DataError."""
+    files = read_index(folder).files.items()
+    return [name for name, (size, _) in files if name != RUN and size >= _LARGE_BYTES]
+
+
+def verify(folder: Path, names: Collection[str] = FILES, progress: Progress = silent) -> None:
+    """Verify the checksums of files of a store, by default of all.
+
+    Raises DataError on a mismatch, and where one can't be read.
+    """
+    files = {name: stamp for name, stamp in read_index(folder).files.items() if name in names}
+    whole, done = sum(size for size, _ in files.values()), 0
+
+    def report(count: int) -> None:
+        nonlocal done
+        done += count
+        progress("verify store", done, whole)
+
+    for name, stamp in files.items():
+        try:
+            found = stamp_of(folder / name, report)
+        except OSError as error:
+            raise DataError(f"{folder / name} can't be read: {error.strerror}") from error
+        if found != tuple(stamp):
             raise DataError(_mismatch(folder / name))
 
 

@@ -7,7 +7,7 @@ import os
 import shutil
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -226,10 +226,11 @@ def publish(path: Path, content: bytes, *, mode: int = 0o666, is_new: bool = Fal
         fresh.unlink(missing_ok=True)
 
 
-def stamp_of(path: Path) -> tuple[int, int]:
-    """Size and CRC-32 of a file."""
+def stamp_of(path: Path, report: Callable[[int], object] = int) -> tuple[int, int]:
+    """Size and CRC-32 of a file; `report` gets the number of bytes of each piece that is read."""
     checksum = 0
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK):
             checksum = zlib.crc32(chunk, checksum)
+            report(len(chunk))
     return path.stat().st_size, checksum

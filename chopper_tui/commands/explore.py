@@ -16,6 +16,7 @@ from chopper_tui.commands.named import (
     home_of,
     open_view,
     open_with_progress,
+    verify_view,
     view_of,
 )
 from chopper_tui.commands.output import glyphs, tell, width, write
@@ -125,10 +126,11 @@ def replay(options: Namespace) -> int:
 
 def _show(view: View, options: Namespace) -> int:
     """Show a view in the explorer."""
-    load = partial(open_view, view, options)
+    load = partial(open_view, view, options, is_verified=False)
     return show_run(
         load,
         view,
+        check=partial(verify_view, view),
         is_ascii=options.ascii,
         mouse=not options.no_mouse,
         is_kept=not options.no_cache,
@@ -139,13 +141,15 @@ def show_run(
     load: Callable[[Progress], Run],
     view: View,
     *,
+    check: Callable[[Progress], None] | None = None,
     is_ascii: bool = False,
     mouse: bool = True,
     is_kept: bool = False,
 ) -> int:
     """Show a view of the run that `load` opens in the explorer; returns its exit code.
 
-    Where it `is_kept`, its first screen is kept, and covers the next start.
+    Where it `is_kept`, its first screen is kept, and covers the next start. What the run is read
+    from is verified by `check` once the first screen is complete; its error ends the explorer.
     """
     from chopper_core.render.glyphs import ASCII, UNICODE
     from chopper_core.util.memory import share_one_heap
@@ -168,6 +172,7 @@ def show_run(
             from chopper_tui.play import run_app
 
             app = ChopperApp(opening, view, glyphs=glyphs, config=config, cover=cover)
+            app.check = check
             return run_app(app, mouse=config.mouse and mouse)
         finally:
             opening.cancel()

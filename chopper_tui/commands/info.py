@@ -8,7 +8,7 @@ from typing import Final
 from chopper_core.model.overrides import overrides_of
 from chopper_core.model.view import View
 from chopper_core.util.errors import DataError
-from chopper_tui.commands.named import open_with_progress
+from chopper_tui.commands.named import ProgressLine, open_with_progress
 from chopper_tui.commands.options import add_reading_options
 from chopper_tui.commands.output import write
 
@@ -20,17 +20,24 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "run", metavar="RUN", help="comma-separated trace files, a directory, or a store"
     )
+    parser.add_argument(
+        "--verify", action="store_true", help="verify the checksums of all files of a store first"
+    )
     parser.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
     add_reading_options(parser)
 
 
 def run(options: Namespace) -> int:
     """Describe a run, or telemetry without a trace."""
+    from chopper_core.ingest.cache import verify_run
     from chopper_core.render import info
 
     overrides = overrides_of(
         options.clock, options.gpu, hardware=options.hardware, parallel=options.parallel
     )
+    if getattr(options, "verify", False):  # `show` has it not
+        with ProgressLine() as progress:
+            verify_run(options.run, overrides, progress, again=True)
     try:
         opened = open_with_progress(View(options.run, overrides=overrides), options)
     except DataError:

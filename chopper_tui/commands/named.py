@@ -116,18 +116,38 @@ def _may_be_trace(head: str) -> bool:
     return head.lstrip().startswith("[") or any(f'"{key}"' in head for key in _TRACE_KEYS)
 
 
-def open_view(view: View, options: Namespace, progress: Progress) -> Run:
-    """The run of a view, with that of its baseline."""
-    run = opened_run(view.run, view.overrides, options, progress)
+def open_view(
+    view: View, options: Namespace, progress: Progress, *, is_verified: bool = True
+) -> Run:
+    """The run of a view, with that of its baseline; unless it `is_verified`, see `verify_view`."""
+    run = opened_run(view.run, view.overrides, options, progress, is_verified=is_verified)
     # The baseline of a set is one of its runs.
     is_set = isinstance(run, RunSet)
     if view.baseline is not None and view.baseline.run not in ("", view.run) and not is_set:
-        base = opened_run(view.baseline.run, view.overrides.of_base, options, progress)
+        base = opened_run(
+            view.baseline.run, view.overrides.of_base, options, progress, is_verified=is_verified
+        )
         return replace(run, others={view.baseline.run: base})
     return run
 
 
-def opened_run(name: str, overrides: Overrides, options: Namespace, progress: Progress) -> Run:
+def verify_view(view: View, progress: Progress) -> None:
+    """Verify what opening the runs of a view left unverified; raises DataError."""
+    from chopper_core.ingest.cache import verify_run
+
+    verify_run(view.run, view.overrides.of_run, progress)
+    if view.baseline is not None and view.baseline.run not in ("", view.run):
+        verify_run(view.baseline.run, view.overrides.of_base, progress)
+
+
+def opened_run(
+    name: str,
+    overrides: Overrides,
+    options: Namespace,
+    progress: Progress,
+    *,
+    is_verified: bool = True,
+) -> Run:
     """A run, or the set of those in a directory, by the options of reading."""
     if _holds_runs(name, not options.no_cache):
         from chopper_core.ingest.runs import open_runs
@@ -148,7 +168,9 @@ def opened_run(name: str, overrides: Overrides, options: Namespace, progress: Pr
         return open_run(name, progress, jobs=options.jobs, overrides=overrides)
     from chopper_core.ingest.cache import open_cached
 
-    return open_cached(name, progress, jobs=options.jobs, overrides=overrides)
+    return open_cached(
+        name, progress, jobs=options.jobs, overrides=overrides, is_verified=is_verified
+    )
 
 
 class ProgressLine:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -408,3 +409,39 @@ def test_ranks_are_gathered_from_files(source: Path, tmp_path: Path) -> None:
         assert sorted(ours.column(column)[begin:end]) == sorted(theirs.column(column)[begin:end])
     assert np.isnan(ours.measured["power_w"][:begin]).all()
     assert sorted(ours.measured["power_w"][begin:end]) == sorted(measured["power_w"])
+
+
+def test_a_second_writer_is_refused_and_reads_nothing(
+    source: Path, tmp_path: Path, reads: list[str]
+) -> None:
+    """Of two at once the last one's store lacked the ranks whose parts the first had removed."""
+    store = tmp_path / "a.chopper"
+    folder = batch.parts_folder(store)
+    folder.mkdir()
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        with pytest.raises(DataError, match="another process is writing"):
+            ingest_store(str(source), store, jobs=1)
+        assert not reads and not store.exists() and folder.exists()
+    finally:
+        os.close(handle)
+    ingest_store(str(source), store, jobs=1)
+    assert len(reads) == len(RANKS) and not folder.exists()
+
+
+def test_a_part_that_vanishes_is_no_rank_that_is_left_out(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the file system has no locks."""
+    store, plain = tmp_path / "a.chopper", batch.read_parts
+
+    def removed(*given: Any, **options: Any) -> Any:
+        found = plain(*given, **options)
+        shutil.rmtree(sorted(batch.parts_folder(store).glob("*.chopper"))[1])
+        return found
+
+    monkeypatch.setattr(batch, "read_parts", removed)
+    with pytest.raises(DataError, match="removed meanwhile; it is unchanged"):
+        ingest_store(str(source), store, jobs=1)
+    assert not store.exists()
