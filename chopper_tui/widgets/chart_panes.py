@@ -253,7 +253,9 @@ class PicturePane(DrawnPane, Dragging):
         return self.size.width - 2
 
     def on_click(self, event: events.Click) -> None:
-        """Post the cell and the lane."""
+        """Post the cell and the lane; a button that is released elsewhere clicked nothing."""
+        if not 0 <= event.y < self.size.height:
+            return
         time_cell = self._time_cell(event.x)
         if time_cell is not None:
             pieces = self.drawn[event.y] if event.y < len(self.drawn) else []

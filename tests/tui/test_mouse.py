@@ -6,9 +6,10 @@ import re
 
 import numpy as np
 import pytest
+from textual import events
 
 from chopper_core.model.view import View
-from chopper_tui.widgets.chart_panes import SignalPane
+from chopper_tui.widgets.chart_panes import PicturePane, SignalPane
 from chopper_tui.widgets.footer import KeyLine
 from chopper_tui.widgets.header import Position
 from chopper_tui.widgets.reader import TextReader
@@ -70,6 +71,21 @@ async def test_a_drag_measures_in_the_timeline() -> None:
         cell_ns = now.seen.length_ns / at.explore.time_cells
         assert (now.seen.at_ns - now.seen.mark_ns) / cell_ns == pytest.approx(20, abs=1)
         assert "after mark" in at.text()
+
+
+@pytest.mark.parametrize("line", [-2, 99])
+async def test_a_button_released_outside_the_timeline_clicks_nothing(
+    line: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    view = View("sample.json", ("3",), name="timeline")
+    async with explorer((80, 24), measured_run(), view) as at:
+        pane = at.explore.query(PicturePane).first()
+        posted: list[object] = []
+        with monkeypatch.context() as patched:
+            patched.setattr(pane, "drawn", ())
+            patched.setattr(pane, "post_message", posted.append)
+            pane.on_click(events.Click(pane, 40, line, 0, 0, 1, False, False, False))
+        assert not posted
 
 
 @pytest.mark.sweep
