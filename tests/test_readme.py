@@ -192,6 +192,13 @@ def test_the_guided_tour(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
     assert f"GPU {slow} is the straggler" in shown["ranks"]
     assert re.match(rf" \S+ › GPU {slow} .*compare", shown["compare"])
     assert re.match(rf" \S+ › GPU {slow} › mlp_dp .*compare", shown["kernels"])
+    # The text says: waits less in collectives, mlp_dp costs the most, each kernel takes longer.
+    row = re.compile(r"^ .\s?(\S+) +[\d.]+ +([+-][\d.]+) +[+-]", re.MULTILINE)
+    parts = {name: float(change) for name, change in row.findall(shown["compare"])}
+    assert parts["all_gather"] < 0 and parts["reduce_scatter"] < 0
+    assert max(parts, key=lambda name: parts[name]) == "mlp_dp"
+    changes = [float(change) for _, change in row.findall(shown["kernels"])]
+    assert len(changes) == 3 and min(changes) > 0
     text = README.read_text(encoding="utf-8")
     told = re.search(r"`([^`]+)`<!-- keys of the tour -->", text)
     assert told and told[1].split() == [key_name(key) for key in keys]

@@ -13,8 +13,28 @@ from chopper_core.model.units import Unit
 from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.grouping import distinct, quantile_of
 
-_ASCII_SIGNS: Final = str.maketrans("°Δ–…×", " d-~x")
-"""Signs of titles and notes in ASCII, each one cell wide."""
+STAND_INS: Final = str.maketrans(
+    dict.fromkeys("─━▔▁", "-")
+    | dict.fromkeys("│┃▏▎▊▐", "|")
+    | dict.fromkeys("┌┐└┘├┤┬┴┼╭╮╰╯", "+")
+    | dict.fromkeys("█▪", "#")
+    | dict.fromkeys("‘’", "'")
+    | dict.fromkeys("“”", '"')
+    | dict.fromkeys("–—", "-")
+    | {
+        "µ": "u",
+        "×": "x",
+        "·": ".",
+        "…": "~",
+        "●": "*",
+        "•": "*",
+        "▌": "|",
+        "Δ": "d",
+        "°": " ",
+    }
+    | {"⏎": "<", "←": "<", "→": ">", "↑": "^", "↓": "v", "▲": "^", "▼": "v", "›": ">"}
+)
+"""Signs of titles, notes and drawings in ASCII, each one cell wide."""
 SAMPLED: Final = 256
 """Of more rows, so many at even distances give the scale."""
 TONES: Final = 3
@@ -69,7 +89,7 @@ class Glyphs(Struct, frozen=True):
     def spelled(self, text: str) -> str:
         """Text with units spelled as this set can show them."""
         text = text.replace("µ", self.micro)
-        return text.translate(_ASCII_SIGNS) if self.is_ascii else text
+        return text.translate(STAND_INS) if self.is_ascii else text
 
 
 UNICODE: Final = Glyphs(

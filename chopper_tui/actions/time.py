@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from chopper_tui.screen import Explorer
 
 _ZOOM: Final = 2.0
+_ALMOST: Final = 0.99
+"""Share of the scope from which the chart shows all of it."""
 _PAN: Final = 0.5
 """Share of the window."""
 
@@ -198,11 +200,23 @@ async def chart_whole(screen: Explorer, _: str) -> None:
 
 async def _zoom_chart(screen: Explorer, factor: float) -> None:
     if not screen.view.name:
-        await _move_chart(screen, lambda seen: zoomed(seen, 1 / factor))
+        scope = scope_of(screen.run, screen.view)
+        await _move_chart(screen, lambda seen: _through(scope, seen, zoomed(seen, 1 / factor)))
         return
     chart = _picture_of(screen)
     lens = drawing.drawer_of(chart).centred(chart, screen.lens, screen.cell)
     screen.look(drawing.zoomed(lens, chart, factor))
+
+
+def _through(scope: tuple[int, int], seen: Interval, moved: Interval) -> Interval:
+    """An interval that was zoomed: on the way out of a scope it stops at the scope first."""
+    begin, end = scope
+    if not begin <= seen.from_ns <= seen.to_ns <= end or (seen.from_ns, seen.to_ns) == scope:
+        return moved
+    if moved.length_ns >= (end - begin) * _ALMOST:
+        return replace(moved, from_ns=begin, to_ns=end)
+    start = min(max(moved.from_ns, begin), end - moved.length_ns)
+    return replace(moved, from_ns=start, to_ns=start + moved.length_ns)
 
 
 async def _pan_chart(screen: Explorer, share: float) -> None:

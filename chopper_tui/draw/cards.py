@@ -14,6 +14,8 @@ from chopper_tui.draw.pieces import Line
 _BESIDE_FROM: Final = 100
 """Width from which the figures of a card stand beside each other."""
 _GAP: Final = 2
+_SIGNS: Final = {"+": "above", "-": "below"}
+"""The inks of differences, as in tables."""
 
 
 class CardsDrawer(Drawer[Cards]):
@@ -46,11 +48,12 @@ def card_lines(cards: Sequence[Card], width: int, glyphs: Glyphs) -> list[list[L
         figures = _figures(card, widths, cells, beside, glyphs)
         text = [(line, "text") for line in wrapped(card.text, room)]
         text += [(line, "dim") for line in wrapped(card.note, room)]
+        ink = _SIGNS.get(card.figures[0][:1] if card.figures else "", "accent")
         lines: list[Line] = []
         for at in range(max(len(text), len(figures))):
             left = figures[at] if at < len(figures) else " " * cells
             right = text[at] if at < len(text) else ("", "text")
-            lines.append([(left, "accent"), (" " * _GAP, "text"), right])
+            lines.append([(left, ink), (" " * _GAP, "text"), right])
         drawn.append(lines)
     return drawn
 

@@ -24,6 +24,7 @@ from textual.filter import LineFilter
 from textual.theme import BUILTIN_THEMES, Theme
 
 from chopper_core.render.cells import cell_width
+from chopper_core.render.glyphs import STAND_INS
 from chopper_core.render.palette import (
     CHANGE_LEVELS,
     CIVIDIS,
@@ -300,34 +301,13 @@ _SCROLLBARS: Final = {
     for state in ("", "-hover", "-active")
 }
 """Scrollbars in grey: the terminal's own blue outshines what they scroll."""
-_STAND_INS: Final = str.maketrans(
-    dict.fromkeys("─━▔▁", "-")
-    | dict.fromkeys("│┃▏▎▊▐", "|")
-    | dict.fromkeys("┌┐└┘├┤┬┴┼╭╮╰╯", "+")
-    | dict.fromkeys("█▪", "#")
-    | dict.fromkeys("‘’", "'")
-    | dict.fromkeys("“”", '"')
-    | dict.fromkeys("–—", "-")
-    | {
-        "µ": "u",
-        "×": "x",
-        "·": ".",
-        "…": "~",
-        "●": "*",
-        "•": "*",
-        "▌": "|",
-        "Δ": "d",
-        "°": " ",
-    }
-    | {"⏎": "<", "←": "<", "→": ">", "↑": "^", "↓": "v", "▲": "^", "▼": "v", "›": ">"}
-)
 
 
 @lru_cache(4096)
 def to_ascii(text: str) -> str:
     """Text in ASCII of the same width."""
     return "".join(
-        char if char.isascii() else "?" * cell_width(char) for char in text.translate(_STAND_INS)
+        char if char.isascii() else "?" * cell_width(char) for char in text.translate(STAND_INS)
     )
 
 

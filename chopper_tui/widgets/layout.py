@@ -251,7 +251,7 @@ def _over_cards(
     # Few cards leave the lines below them: curves are read at full width.
     side = width * 36 // 100 if beside and (not wanted or 2 * wanted > rest) else 0
     below = rest - wanted if wanted and not side else 0
-    if below < _MIN_CHART_LINES <= below + gaps:
+    if not side and below < _MIN_CHART_LINES <= below + gaps:
         below += gaps  # a chart is worth more than blank lines between cards
     below = below if below >= _MIN_CHART_LINES else 0
     upper, lower = _two(below) if below >= 2 * _MIN_CHART_LINES else (0, below)

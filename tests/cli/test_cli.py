@@ -375,6 +375,13 @@ def test_every_locale_gets_a_table(trace: Path, locale: str) -> None:
         assert done.stdout.isascii()
 
 
+@pytest.mark.parametrize("view", ["", "?view=overview", "?view=kernels", "?view=timeline"])
+def test_ascii_prints_ascii(trace: Path, view: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert not shown(capsys, "show", f"{trace}{view}").isascii()
+    text = shown(capsys, "show", f"{trace}{view}", "--ascii")
+    assert text.isascii() and "?" not in text.replace("?view=", "")
+
+
 def test_a_closed_pipe_is_quiet() -> None:
     done = subprocess.run(
         f"{sys.executable} -m chopper_tui.cli metrics --format json | head -1",

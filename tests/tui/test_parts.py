@@ -188,6 +188,18 @@ def test_cards_have_what_the_table_leaves(size: tuple[int, int], rows: int) -> N
     assert many.cards_side and not many.cards_below and few.cards_below and not few.cards_side
 
 
+@pytest.mark.parametrize("wanted", range(1, 40, 3))
+def test_charts_are_beside_cards_or_below_them(wanted: int) -> None:
+    for size in ((80, 24), (120, 40), (140, 40), (200, 60)):
+        now = arrange(
+            *size, picture=5, rows=8, cards=True, card_lines=wanted, card_gaps=wanted // 2
+        )
+        assert not (now.cards_side and now.cards_below)
+        lines = sum(now.charts[4:])
+        assert not now.cards_below or lines == now.cards_below
+        assert bool(lines) == bool(now.cards_side or now.cards_below)
+
+
 def test_a_chart_is_worth_more_than_blank_lines_between_cards() -> None:
     spaced, close = (
         arrange(80, 24, picture=2, rows=1, headline=2, cards=True, card_lines=10, card_gaps=gaps)

@@ -7,10 +7,11 @@ import re
 import numpy as np
 import pytest
 from msgspec.structs import replace
+from textual import events
 from textual.widgets import OptionList
 
 from chopper_core.model.charts import Composition, HeatMap, Series
-from chopper_core.model.view import View
+from chopper_core.model.view import ALL_TIME, View
 from chopper_core.render import info
 from chopper_core.render.cells import column_texts, wrapped
 from chopper_core.render.glyphs import ASCII, UNICODE
@@ -18,8 +19,10 @@ from chopper_core.render.text import as_text
 from chopper_core.util.errors import ChopperError
 from chopper_core.views import VIEWS, view_spec
 from chopper_core.views.query import query
+from chopper_tui.app import ChopperApp
 from chopper_tui.draw.charts import draw
 from chopper_tui.draw.theme import THEMES, textual_theme, to_ascii
+from chopper_tui.screen.parts import ScreenParts
 from chopper_tui.widgets.chart_panes import SignalPane
 from chopper_tui.widgets.footer import Status
 from tests.demo import demo_run
@@ -185,3 +188,72 @@ def test_scrollbars_are_no_brighter_than_frames(theme: str) -> None:
     assert {variables[f"scrollbar{state}"] for state in ("", "-hover", "-active")} == {
         "ansi_bright_black"
     }
+
+
+async def test_a_screen_that_loses_its_parts_while_the_app_ends_is_no_crash(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A terminal that is closed during mount: some parts have gone before the layout."""
+    fit, failures = ScreenParts.fit_parts, []
+
+    def half_mounted(screen: ScreenParts) -> None:
+        screen.app.exit()
+        for part in [*screen.query(SignalPane)][2:]:
+            part._parent._nodes._remove(part)  # type: ignore[union-attr]
+        try:
+            fit(screen)
+        except ValueError as error:
+            failures.append(error)
+            raise
+
+    monkeypatch.setattr(ScreenParts, "fit_parts", half_mounted)
+    crashes: list[BaseException] = []
+    monkeypatch.setattr(ChopperApp, "write_crash", lambda _, error: crashes.append(error))
+    app = ChopperApp(lambda _: sample_run(), View(RUN))
+    await app.run_async(headless=True, size=(80, 24))
+    assert failures and not crashes and app._exception is None
+
+
+@pytest.mark.few(3)
+@pytest.mark.parametrize("size", [(40, 10), (60, 16), (80, 24), (120, 40), (200, 60)])
+async def test_every_column_that_is_offered_has_words_beside_its_title(
+    size: tuple[int, int],
+) -> None:
+    async with explorer(size, measured_run(), View(RUN, name="kernels")) as at:
+        await at.press("C")
+        options = at.app.screen.query_one(OptionList)
+        for place, metric in enumerate(at.app.screen._offered):  # type: ignore[attr-defined]
+            prompt = str(options.get_option_at_index(place).prompt)
+            words = prompt.partition(metric.title)[2].strip()
+            assert words.strip("… ") and "\n" not in prompt
+
+
+async def test_zooming_in_and_out_comes_back_to_the_scope() -> None:
+    async with explorer((120, 40), measured_run(), View(RUN, ("1",))) as at:
+        text = at.text()
+        for cursor in ("home", "end"):
+            await at.press(cursor)
+            text = at.text()
+            await at.press("+", "+", "-", "-")
+            assert at.frame.view.window == ALL_TIME and at.text() == text
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("key", ["j", "2", "enter", "+", "tab", "?"])
+async def test_a_message_is_gone_with_the_next_key(key: str) -> None:
+    async with explorer((120, 40), measured_run(), View(RUN)) as at:
+        await at.press("u")
+        said = at.status
+        assert said
+        await at.press(key)
+        assert at.status != said
+
+
+async def test_a_message_is_gone_with_a_click() -> None:
+    async with explorer((120, 40), measured_run(), View(RUN)) as at:
+        await at.press("u")
+        assert at.status
+        down = events.MouseDown(None, 5, 30, 0, 0, 1, False, False, False)
+        at.app.post_message(down)
+        await at.settle()
+        assert not at.status

@@ -173,7 +173,7 @@ def test_of_two_runs_the_later_is_compared_with_the_first_with_the_right_sign() 
     frame = query(replace(slow, others={"A": fast}), view)
     assert re.search(r"iteration .* → .* \(\+50\.0 %\)", frame.headline[0])
     assert frame.values["step_change_pct"].numbers == pytest.approx(50.0, abs=0.01)
-    assert composition(frame).labels == ("step", "A")
+    assert composition(frame).labels == ("B", "A")
     found = cards(frame)
     assert found.title == "what changed"
     assert all(card.figures[0].startswith("+") for card in found.cards)

@@ -325,11 +325,12 @@ def _composition(step: Step, base: Step | None) -> Composition:
 
 
 def _sides(step: Step, base: Step | None) -> tuple[str, ...]:
-    """The titles of a step's bar, and of its baseline's."""
-    labels = ["step" if step.iterations else "time"]
-    if base is not None:
-        labels.append(PurePath(base.view.run).name if base.run is not step.run else "baseline")
-    return tuple(labels)
+    """The titles of a step's bar, and of its baseline's; of two runs their names."""
+    own = "step" if step.iterations else "time"
+    if base is None:
+        return (own,)
+    names = tuple(PurePath(each.view.run).name for each in (step, base))
+    return names if base.run is not step.run and len(set(names)) > 1 else (own, "baseline")
 
 
 def _durations(known: Sequence[Step]) -> Composition:
