@@ -23,6 +23,7 @@ STAND_INS: Final = str.maketrans(
     | dict.fromkeys("–—", "-")
     | {
         "µ": "u",
+        "±": "+",
         "×": "x",
         "·": ".",
         "…": "~",

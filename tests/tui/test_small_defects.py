@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from textual import events
 from textual.widgets import OptionList
 
+from chopper_core.metrics import METRICS
 from chopper_core.model.charts import Composition, HeatMap, Series
 from chopper_core.model.view import ALL_TIME, View
 from chopper_core.render import info
@@ -65,6 +66,11 @@ async def test_a_heat_map_by_kernel_has_its_columns_and_names_them(width: int) -
         cell = next(line for line in at.lines() if "▌ GPU 0, kernel " in line)
         assert "_" in cell or ":" in cell
         assert "��" not in at.text() and "__ " not in cell
+
+
+def test_every_sign_of_a_title_has_a_stand_in() -> None:
+    titles = "".join(f"{each.title} {each.unit}" for each in METRICS.values())
+    assert to_ascii(titles + "µ±×·→").count("?") == 0 and ASCII.spelled(titles).isascii()
 
 
 @pytest.mark.sweep
