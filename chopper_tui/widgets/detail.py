@@ -181,6 +181,9 @@ def _groups(detail: Detail, width: int, glyphs: Glyphs, *, short: bool = False) 
             for figure, room in zip(line, rooms, strict=False):
                 title = figure.metric.title
                 text = figure.text(glyphs, short=short, beside_title=True)
+                if short and figure.word:
+                    # A word gives way to its title; the full detail has all of it.
+                    text = fit(text, max(room - len(title) - 1, _FIGURE_CELLS), glyphs).strip()
                 shown = fit(title, max(room - len(text) - 1, 0), glyphs)
                 pieces += [(f"{shown} ", "dim"), (text, "text"), (" " * _GAP, "text")]
             yield pieces

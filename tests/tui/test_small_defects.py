@@ -25,6 +25,7 @@ from chopper_tui.draw.charts import draw
 from chopper_tui.draw.theme import THEMES, textual_theme, to_ascii
 from chopper_tui.screen.parts import ScreenParts
 from chopper_tui.widgets.chart_panes import SignalPane
+from chopper_tui.widgets.detail import DetailPane
 from chopper_tui.widgets.footer import Status
 from tests.demo import demo_run
 from tests.tui.explorer import explorer, measured_run, sample_run
@@ -263,3 +264,13 @@ async def test_a_message_is_gone_with_a_click() -> None:
         at.app.post_message(down)
         await at.settle()
         assert not at.status
+
+
+async def test_a_word_in_the_detail_leaves_its_title() -> None:
+    async with explorer((120, 40), demo_run(), View("demo_data/fsdp2", name="overheads")) as at:
+        pane = at.explore.query_one(DetailPane)
+        assert pane.detail is not None
+        words = [each for group in pane.detail.groups.values() for each in group if each.word]
+        assert words
+        beside = "\n".join(line.partition("│")[2] for line in at.lines())
+        assert all(each.metric.title in beside for each in words)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from chopper_core.model.charts import HeatMap
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, Kind
 from chopper_core.model.view import Baseline, View
-from tests.demo import ROOT, demo_run
+from tests.demo import ROOT, demo_run, generated_run
 from tests.realdata.conftest import FOLDER
 from tests.tui.explorer import Driven, explorer
 
@@ -69,27 +70,40 @@ def costliest_kernel(at: Driven) -> None:
 
 def exposed_communication(at: Driven) -> None:
     finding = " ".join(" ".join(at.lines()).split())
-    assert "exposed communication takes" in finding and "reduce_scatter in backward" in finding
+    run = at.explore.run
+    table, cut = run.table, sorted(run.cut_iterations)
+    exposed: dict[tuple[str, str], int] = defaultdict(int)
+    for row in np.flatnonzero((table.exposed_comm_ns > 0) & ~np.isin(table.iteration, cut)):
+        place = tuple(
+            table.text_of(level, int(table.column(level)[row])) for level in ("operation", "phase")
+        )
+        exposed[place] += int(table.exposed_comm_ns[row])
+    steps = len(run.gpus) * len(np.setdiff1d(table.iteration, [*cut, NO_LABEL]))
+    shown = re.search(r"exposed communication takes ([\d.]+) ms .*?: (\S+) in (\w+) ", finding)
+    assert shown and float(shown[1]) == pytest.approx(sum(exposed.values()) / steps / 1e6, rel=0.01)
+    assert shown.groups()[1:] == max(exposed, key=lambda place: exposed[place])
 
 
 def clock_in_backward(at: Driven) -> None:
     assert at.path == ("0", "11") and at.label == "backward"
     lines = at.lines()
     begin = next(y for y, line in enumerate(lines) if "backward on every GPU" in line)
-    table = demo().table
+    run = at.explore.run
+    table, curve = run.table, run.signal("gfx_mhz").curves
     own = (table.iteration == 11) & (table.phase == table.code_of("phase", "backward"))
-    curve = demo().signal("gfx_mhz").curves
-    for gpu in (0, 5):
-        line = next(
-            text.partition("│")[2]
-            for text in lines[begin:]
-            if f" {gpu}  " in text.partition("│")[2]
-        )
+    means = {}
+    for gpu in curve:
         rows = own & (table.gpu == gpu)
         start, end = table.start_ns[rows], table.start_ns[rows] + table.duration_ns[rows]
-        mean = float(curve[gpu].means(np.array([start.min(), end.max()], np.float64))[0])
-        shown = [int(word) for word in line.split() if word.isdigit() and int(word) > 1000]
-        assert shown and shown[0] == pytest.approx(mean, rel=0.01)
+        means[gpu] = curve[gpu].means(np.array([start.min(), end.max()], np.float64))[0]
+    found = {}
+    for text in (line.partition("│")[2] for line in lines[begin:]):
+        words = [int(word) for word in text.split() if word.isdigit()]
+        if words and words[0] in means and words[-1] > 1000:
+            found[words[0]] = words[-1]
+    assert {0, min(means, key=lambda gpu: means[gpu])} <= set(found)
+    for gpu, clock in found.items():
+        assert clock == pytest.approx(means[gpu], rel=0.01)
 
 
 def host_bound(at: Driven) -> None:
@@ -174,6 +188,27 @@ async def test_a_few_keys_answer_it(task: Task, monkeypatch: pytest.MonkeyPatch)
     async with explorer(SIZE, demo(), view) as at:
         await at.press(*task.keys)
         task.check(at)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize(
+    "at_work", [exposed_communication, clock_in_backward, slower_in_b, matrix_utilisation]
+)
+async def test_the_same_keys_answer_them_of_a_run_of_another_shape(
+    at_work: Callable[[Driven], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    shape = {"ranks": 3, "layers": 6, "iterations": 3, "seed": 7}
+    run, base = (
+        generated_run(name, strategy=name.partition("_")[0].upper(), **shape)
+        for name in ("fsdp2_of_3", "fsdp1_of_3")
+    )
+    run = replace(run, others={base.name: base})
+    baseline = Baseline(base.name) if at_work is slower_in_b else None
+    task = next(task for task in TASKS if task.check is at_work)
+    async with explorer(SIZE, run, View(run.name, name="overview", baseline=baseline)) as at:
+        await at.press(*task.keys)
+        at_work(at)
 
 
 @pytest.mark.sweep
