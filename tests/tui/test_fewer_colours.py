@@ -82,7 +82,7 @@ async def test_fewer_colours_and_ascii_show_the_same(
         if re.fullmatch(r"[ \d.]+ (?:[mµ]?s)?", line.rstrip()):
             continue  # A time axis has fewer ticks in ASCII, whose charts have fewer cells.
         if line.startswith("  evidence"):
-            break  # Its table has the columns that fit: the mark of the sorted one is wider in ASCII.
+            break  # Its columns are those that fit, and the mark of the sorted one is wider.
         assert all(word in kept for word in re.findall(r"[A-Za-z]{4,}|\d+\.\d+", line)), line
     for colours in (SIXTEEN, NONE):
         if colours is NONE:
