@@ -138,7 +138,7 @@ class SignalPane(DrawnPane, Dragging):
 
     def on_click(self) -> None:
         """A click alone takes the mark of a drag away."""
-        if self._measured is not None and self._from == self._to:
+        if self._measured is not None and not self.was_dragged:
             self._measured = None
             self.redraw()
 
@@ -254,7 +254,7 @@ class PicturePane(DrawnPane, Dragging):
 
     def on_click(self, event: events.Click) -> None:
         """Post the cell and the lane; a button that is released elsewhere clicked nothing."""
-        if not 0 <= event.y < self.size.height:
+        if self.was_dragged or not 0 <= event.y < self.size.height:
             return
         time_cell = self._time_cell(event.x)
         if time_cell is not None:

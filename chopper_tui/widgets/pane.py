@@ -125,6 +125,8 @@ class Dragging(Pane):
 
     _from: int | None = None
     _to: int | None = None
+    was_dragged = False
+    """Whether the pointer left its cell with the button held: the click that follows is none."""
 
     def dragged(self, begin: int, end: int) -> None:
         """Follow a drag from one cell to another."""
@@ -134,12 +136,14 @@ class Dragging(Pane):
         """Begin a drag."""
         if event.button == 1:
             self._from = self._to = event.x
+            self.was_dragged = False
             self.capture_mouse()
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
         """Follow the pointer, from one cell to the next."""
         if self._from is not None and event.x != self._to:
             self._to = event.x
+            self.was_dragged = True
             self.dragged(self._from, event.x)
 
     def on_mouse_up(self) -> None:

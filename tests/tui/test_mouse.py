@@ -55,6 +55,10 @@ async def drag(at: Driven, begin: tuple[int, int], end: tuple[int, int]) -> None
         await at.pilot.hover(offset=(x, end[1]))
     await at.settle()
     await at.pilot.mouse_up(offset=end)
+    # A terminal's button that goes down and up over one widget clicks it, also after a drag.
+    pane = at.app.screen.get_widget_at(*end)[0]
+    x, y = end[0] - pane.region.x, end[1] - pane.region.y
+    pane.post_message(events.Click(pane, x, y, 0, 0, 1, False, False, False))
     await at.settle()
 
 
@@ -101,6 +105,12 @@ async def test_a_drag_measures_in_a_chart() -> None:
         edges = np.array([low, high]) * 1e6 + at.explore.run.origin_ns
         mean = float(re.findall(r"mean (\d+)", at.status)[0])
         assert signal.means(edges)[0] == pytest.approx(mean, rel=0.02)
+        pane = next(each for each in at.explore.query(SignalPane) if each.display)
+        marked = sum(len(text) for text, ink in [*pane.lines(*pane.size)][1] if ink == "cursor")
+        assert marked == 31
+        await at.pilot.click(offset=(30, y))
+        await at.settle()
+        assert not any(ink == "cursor" for _, ink in [*pane.lines(*pane.size)][1])
 
 
 async def test_a_drag_before_the_first_drawing_measures_and_marks_nothing() -> None:
