@@ -13,6 +13,7 @@ from msgspec import Struct
 from chopper_core.sources.registry import Recognised
 from chopper_core.sources.shared.bytes import check_parquet, parquet_names
 from chopper_core.sources.shared.columns import GrowingColumn
+from chopper_core.sources.shared.losses import Repeats
 from chopper_core.sources.shared.text import (
     PARQUET_MAGIC,
     FileHead,
@@ -91,7 +92,7 @@ def read(path: Path, _progress: Progress = silent) -> CpuTable:
     Raises DataError if all are.
     """
     notes: list[str] = []
-    samples = _Samples()
+    samples = _Samples(path)
     if FileHead(path).magic.startswith(PARQUET_MAGIC):
         (time, clock), format_name = _read_parquet(path, samples), _PARQUET_FORMAT
     else:
@@ -128,7 +129,8 @@ def read(path: Path, _progress: Progress = silent) -> CpuTable:
 class _Samples:
     """The usable rows of a file."""
 
-    def __init__(self) -> None:
+    def __init__(self, path: Path) -> None:
+        self._repeats = Repeats(path)
         self.lost = self.repeated = 0
         self.has_cores = False
         self._columns = {name: GrowingColumn(kind) for name, kind in _KINDS.items()}
@@ -157,6 +159,7 @@ class _Samples:
         # Of rows of one CPU at one time, which can be without number, the last one counts.
         where = [values for name, values in given.items() if name != "percent"]
         is_last = np.append(run_mask(*where)[1:], True)[: len(where[0])]
+        self._repeats.add(len(is_last), max(int(is_last.sum()), 1))
         self.repeated += len(is_last) - int(is_last.sum())
         for name, values in given.items():
             self._columns[name].append(values[is_last])

@@ -9,15 +9,18 @@ from pathlib import Path
 
 import pytest
 
+from chopper_core.ingest.open import open_run
 from chopper_core.sources.counters.files import read_counters
 from chopper_core.sources.registry import Family, read_source
 from chopper_core.sources.shared import text as text_module
+from chopper_core.sources.shared.losses import Repeats
 from chopper_core.sources.shared.text import MAX_LINE, FileText
 from chopper_core.sources.signals import SignalName, Telemetry
 from chopper_core.util.errors import DataError
+from tests.fuzz.seeds import small_trace
 from tests.limited import NEEDS_LINUX, run_limited
 from tests.sources.counters.counter_writers import counter_rows, write_csv
-from tests.sources.telemetry.telemetry_texts import METRIC_CSV, metric_object
+from tests.sources.telemetry.telemetry_texts import DMON, METRIC_CSV, NVIDIA_CSV, metric_object
 
 UNITS = ("1", ",", '"', "x", "\\", " ", "1,", "é")
 
@@ -149,3 +152,45 @@ def test_a_bomb_beside_a_good_trace(name: str, opening: str, unit: str, tmp_path
             file.write(unit.encode() * (1 << 20))
     found = run_limited(_BEFORE, _CODE, tmp_path, 150)
     assert found.returncode == 0, found.stderr[-800:]
+
+
+_KERNEL = (
+    '{"ph":"X","cat":"kernel","name":"k","ts":1,"dur":1,"pid":0,"tid":7,'
+    '"args":{"device":0,"stream":7,"correlation":5}},'
+)
+_OBJECT = json.dumps(metric_object(0, 0))
+ROWS = {
+    "own.csv": ("# clock: epoch\ntime_ns,gpu,power_w\n", "5,0,700\n"),
+    "metric.csv": (METRIC_CSV, METRIC_CSV.splitlines()[-1] + "\n"),
+    "nvidia.csv": (NVIDIA_CSV, NVIDIA_CSV.splitlines()[-1] + "\n"),
+    "dmon.txt": (DMON, DMON.splitlines()[-1] + "\n"),
+    "cpu.csv": ("# clock: epoch\ntime_ns,cpu,percent\n", "5,0,50\n"),
+    "metric.json": (f"[{_OBJECT}", f",{_OBJECT}"),
+    "rank1.json": ('{"traceEvents":[', _KERNEL),
+}
+
+
+@pytest.mark.few(3)
+@pytest.mark.parametrize("name", ROWS)
+def test_rows_of_one_time_without_number_are_refused(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are no samples, however few bytes they take; the good trace opens without them."""
+    monkeypatch.setattr(Repeats, "MOST", 3000)
+    small_trace().write(tmp_path / "rank0.json")
+    opening, row = ROWS[name]
+    (tmp_path / name).write_text(opening + row * (17_000 if name.endswith("json") else 40_000))
+    run = open_run(str(tmp_path), jobs=1)
+    assert (run.table.gpu == 0).sum() == 16 and not run.measured and not run.cpu
+    ((_, reason),) = [each for each in run.failed if each[0].endswith(name)]
+    assert "repeats the same time in more than 3,000 rows" in reason
+
+
+def test_rows_of_a_fast_sampler_with_whole_seconds_are_no_repeats(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Repeats, "MOST", 3000)
+    path = tmp_path / "own.csv"
+    rows = [f"{at // 500 * 10**9},{at % 2},{at}" for at in range(20_000)]
+    path.write_text("\n".join(("# clock: epoch", "time_ns,gpu,power_w", *rows)))
+    assert len(powers(path)) == 40

@@ -17,7 +17,7 @@ from chopper_core.sources.registry import Recognised, Unusable
 from chopper_core.sources.shared.bytes import PIECE_BYTES, ByteSource
 from chopper_core.sources.shared.columns import integer, nanoseconds
 from chopper_core.sources.shared.json_stream import members, skip_space
-from chopper_core.sources.shared.losses import ABSENT, Losses
+from chopper_core.sources.shared.losses import ABSENT, Losses, Repeats
 from chopper_core.sources.shared.text import FileHead
 from chopper_core.sources.trace import Trace
 from chopper_core.util.errors import DataError
@@ -63,7 +63,7 @@ def read(path: Path, progress: Progress = silent, *, piece_bytes: int = PIECE_BY
     Raises DataError if the file can't be read or is not such a trace.
     """
     losses = Losses()
-    tables = TraceTables()
+    tables = TraceTables(Repeats(path))
     with ByteSource(path, piece_bytes) as source, _collector_paused():
         text = TraceText(source, losses)
         for events in text.batches():

@@ -48,7 +48,7 @@ from chopper_core.sources.shared.columns import (
     integer,
     nanoseconds,
 )
-from chopper_core.sources.shared.losses import ABSENT
+from chopper_core.sources.shared.losses import ABSENT, Repeats
 from chopper_core.sources.trace import (
     Activities,
     Allocations,
@@ -131,7 +131,8 @@ class _ThreadCodes(dict[Any, int]):
 class TraceTables:
     """The tables of a trace while its events arrive."""
 
-    def __init__(self) -> None:
+    def __init__(self, repeats: Repeats) -> None:
+        self._repeats = repeats
         self.names: dict[str, int] = NameInterner()
         self.threads: dict[tuple[Any, Any, int], int] = Interner()
         self._is_merged = False
@@ -348,6 +349,8 @@ class TraceTables:
         if not usable.all():
             complete = self._without(complete, usable)
             start_ns, duration_ns = start_ns[usable], duration_ns[usable]
+        if len(start_ns):
+            self._repeats.add(len(start_ns), len(distinct(start_ns)))
         return complete, {"start_ns": start_ns, "duration_ns": duration_ns}
 
     def _without(self, events: Sequence[Event], usable: Mask) -> list[Event]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Final
 
 from msgspec import Struct, field
+
+from chopper_core.util.errors import DataError
 
 ABSENT: Final = -1
 """Stands for an integer that the file doesn't give."""
@@ -23,6 +26,31 @@ class Losses(Struct):
     """Events without a usable time or with a negative duration."""
     notes: list[str] = field(default_factory=list)
     """One sentence per loss."""
+
+
+class Repeats:
+    """Counts the rows of blocks in which all is of one time, and refuses a file with very many.
+
+    A small file may unpack to such rows without number, and they say no more than one does.
+    """
+
+    MOST: Final = 1 << 16
+    _PER_TIME: Final = 1 << 10
+
+    def __init__(self, path: Path) -> None:
+        """Count those of a file."""
+        self._path = path
+        self._rows = 0
+
+    def add(self, rows: int, different: int) -> None:
+        """Add a block of rows with so many different times; raises DataError."""
+        if rows >= self._PER_TIME * different:
+            self._rows += rows
+        if self._rows > self.MOST:
+            raise DataError(
+                f"{self._path} repeats the same time in more than {self.MOST:,} rows, as no "
+                "profiler or sampler writes."
+            )
 
 
 def merged_losses(one: Losses, other: Losses) -> Losses:

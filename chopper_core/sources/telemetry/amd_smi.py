@@ -137,7 +137,7 @@ def _is_amd_smi_json(text: str) -> bool:
 
 def _read_json(text: FileText) -> Telemetry:
     """Read one list, or one document per snapshot; rows around damage are kept."""
-    stamps, rows = Stamps(), RowCollector()
+    stamps, rows = Stamps(), RowCollector(text.path)
     commands = set()
     for row in _json_rows(text, rows):
         flat = _flattened(row)

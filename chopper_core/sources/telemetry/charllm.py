@@ -107,7 +107,7 @@ def read(path: Path, _progress: Progress = silent) -> Telemetry:
     if reason or file_series is None:
         raise DataError(f"{path} {reason}.")
     text = FileText(path)
-    stamps, rows = Stamps(), RowCollector()
+    stamps, rows = Stamps(), RowCollector(path)
     table = TableLines(rows, split_csv)
     table.use(
         ColumnPositions(

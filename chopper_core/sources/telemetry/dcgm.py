@@ -195,7 +195,7 @@ def _dmon_layout(line: str, stamps: Stamps) -> ColumnPositions | None:
 
 def _read_dmon(text: FileText) -> Telemetry:
     """Read `dmon`, which repeats its headings; rows of other entities than GPUs are counted."""
-    stamps, rows = Stamps(), RowCollector()
+    stamps, rows = Stamps(), RowCollector(text.path)
     table, headings = TableLines(rows, _dmon_cells, _dmon_csv), ("", False)
     for block in text.blocks():
         for line in block.splitlines():
@@ -264,7 +264,7 @@ def _labels(text: str) -> Mapping[str, str]:
 
 def _read_scrapes(text: FileText) -> Telemetry:
     """Read scrapes of the exporter: each begins where a GPU's metric comes again, or at a time."""
-    stamps, rows = Stamps(), RowCollector()
+    stamps, rows = Stamps(), RowCollector(text.path)
     known, hosts = dict(_LONG), dict[str, None]()
     scrape: dict[tuple[GpuName, int | None], dict[str, str]] = {}
     at_ns: int | None = None

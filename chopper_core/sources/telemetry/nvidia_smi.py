@@ -180,7 +180,7 @@ def dmon_layout(line: str, stamps: Stamps) -> ColumnPositions | None:
 
 def _read_dmon(text: FileText) -> Telemetry:
     """Read output of `nvidia-smi dmon`, which repeats its headings."""
-    stamps, rows = Stamps(), RowCollector()
+    stamps, rows = Stamps(), RowCollector(text.path)
     table, headings = TableLines(rows, dmon_cells), ""
     for block in text.blocks():
         comments = set(_COMMENT.findall(block))

@@ -88,7 +88,7 @@ def read(path: Path, _progress: Progress = silent) -> Telemetry:
 
 def _read_json(text: FileText) -> Telemetry:
     """Read one document per sample; its stamp is a key beside the cards."""
-    stamps, rows = Stamps(), RowCollector()
+    stamps, rows = Stamps(), RowCollector(text.path)
     for document in _documents(text, rows):
         stamp = next((document[key] for key in _STAMPS if key in document), None)
         time_ns = None if stamp is None else stamps.read(stamp)

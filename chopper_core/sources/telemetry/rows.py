@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from functools import lru_cache
 from itertools import islice
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -14,6 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.sources.shared.columns import GrowingColumn, Interner
+from chopper_core.sources.shared.losses import Repeats
 from chopper_core.sources.signals import COUNTED, GpuName, SignalName
 from chopper_core.sources.telemetry.cells import (
     DIMENSIONS,
@@ -25,7 +27,7 @@ from chopper_core.sources.telemetry.cells import (
 )
 from chopper_core.sources.telemetry.row_blocks import CellColumn, distinct_codes
 from chopper_core.util.arrays import AnyArray, Float64, Int8, Int32, Int64, Mask
-from chopper_core.util.grouping import stable_order
+from chopper_core.util.grouping import distinct, stable_order
 
 
 class FieldKind(Enum):
@@ -175,7 +177,8 @@ _UNUSED: Final = (
 class RowCollector:
     """Collects the rows of a file, and counts losses."""
 
-    def __init__(self) -> None:
+    def __init__(self, path: Path) -> None:
+        self._repeats = Repeats(path)
         self.row_losses: Counter[RowLoss] = Counter()
         self.flaws: Counter[tuple[SignalName, Flaw]] = Counter()
         self.unstamped_rows = 0
@@ -250,7 +253,9 @@ class RowCollector:
         times_ns = np.full(len(order), -1) if block.times_ns is None else block.times_ns[order]
         self._number_unstamped(times_ns, slices, held)
         for rows, (begin, end) in zip(held, slices, strict=True):
-            rows.times_ns.append(times_ns[begin:end])
+            own = times_ns[begin:end]
+            self._repeats.add(len(own), len(distinct(own)))
+            rows.times_ns.append(own)
         for column in block.columns:
             self._place_column(column, order, times_ns, slices, held)
 

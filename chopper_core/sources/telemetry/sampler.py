@@ -145,7 +145,7 @@ def _read_parquet(path: Path) -> Telemetry:
     from pyarrow.lib import ArrowException
     from pyarrow.parquet import ParquetFile
 
-    stamps, rows = Stamps(), RowCollector()
+    stamps, rows = Stamps(), RowCollector(path)
     try:
         check_parquet(path)
         with ParquetFile(path) as file:

@@ -187,7 +187,7 @@ def read_table(text: FileText, layout_of: LayoutOf) -> Telemetry:
 
     Raises DataError if it holds no usable sample.
     """
-    stamps, rows = Stamps(), RowCollector()
+    stamps, rows = Stamps(), RowCollector(text.path)
     table, headings = TableLines(rows, split_csv), [""]
     row_starts: frozenset[str] = frozenset()
     for block in text.blocks():

@@ -44,7 +44,7 @@ def read(path: Path, _progress: Progress = silent) -> Telemetry:
     Raises DataError without any usable sample.
     """
     text = FileText(path)
-    stamps, rows = Stamps(), RowCollector()
+    stamps, rows = Stamps(), RowCollector(path)
     table, headings = TableLines(rows, split_csv), ""
     for block in text.blocks():
         if table.add_csv(block, "time"):
