@@ -10,6 +10,8 @@ import os
 import re
 import shlex
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +20,7 @@ import pytest
 from chopper_tui.cli import main
 from tests.conftest import ROOT
 from tests.ingest.test_run_sets import trace
+from tests.limited import NEEDS_LINUX
 
 PAGE: Final = ROOT / "docs" / "errors.md"
 CASES: Final = {
@@ -36,7 +39,7 @@ CASES: Final = {
         "show run --limit many", "show run --clock x", "show run --gpu x", "show run --hardware magic",
         "show run --hardware odd.toml", "show run --parallel tp=x", "show run --jobs 0",
         "show run --max-memory 1M", "show run --max-memory much", "show run -o text.json/x.md",
-        "show run --magic",
+        "show run --magic", "show run -o /dev/full", "show /dev/zero", "show gone.json", "show bomb.json",
     ],
     "diff": [
         "diff run", "diff run nowhere", "diff run other --fail-if magic",
@@ -61,6 +64,13 @@ CASES: Final = {
         "cache list --old", "cache burn", "keys --format pdf",
     ],
 }  # fmt: skip
+SURROUNDINGS: Final = (
+    "chopper show run > /dev/full",
+    "cd gone && rmdir ../gone && chopper show .",
+    "ulimit -f 0 && chopper ingest run -o store",
+    "chopper ingest run -o store && truncate -s 9 store/*.* && chopper show store",
+)
+"""Commands for a shell: the error is in what surrounds them."""
 """Command → what is asked of it, where the files are those of `files`."""
 
 
@@ -83,6 +93,9 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Path("run.pkl").write_bytes(b"\x80\x04.")
     sqlite3.connect("other.db").execute("create table t (x)").connection.close()
     Path("odd.keys").write_text("j\nhyper+x\n")
+    Path("gone.json").symlink_to("nowhere")
+    event = '{"ph":"X","cat":"kernel","name":"k","ts":1,"dur":1,"args":{"device":0}},'
+    Path("bomb.json").write_text('{"traceEvents":[' + event * 80_000)
     Path("odd.toml").write_text("peak = [")
     return tmp_path
 
@@ -117,6 +130,28 @@ def test_every_error_is_a_sentence(
         if said:
             rows.append(f"| `chopper {command}` | {code} | {_cell(said)} |")
     _check(group or "the explorer", rows)
+
+
+@NEEDS_LINUX
+@pytest.mark.sweep
+def test_surroundings_that_fail_are_sentences(files: Path) -> None:
+    Path("gone").mkdir()
+    rows = []
+    for command in SURROUNDINGS:
+        line = command.replace("chopper", f"{sys.executable} -m chopper_tui")
+        done = subprocess.run(
+            ["sh", "-c", line],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
+        said = " ".join(done.stderr.split("\r")[-1].splitlines()[-1:]).replace(
+            f"{files}{os.sep}", ""
+        )
+        assert done.returncode == 1 and "Traceback" not in done.stderr, (command, done.stderr)
+        said = re.sub(r"-[0-9a-f]{12}\.chopper", "-….chopper", said)
+        rows.append(f"| `{command}` | 1 | {_cell(said)} |")
+    _check("surroundings", rows)
 
 
 def _cell(text: str) -> str:

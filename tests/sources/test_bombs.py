@@ -92,3 +92,16 @@ def test_ranks_of_groups_may_be_nested_beyond_any_decoder(depth: int, tmp_path: 
     path = trace.write(tmp_path / "rank0.json")
     assert json.loads(path.read_text())["traceEvents"]
     assert len(read_rank(path).table) == 16
+
+
+def test_gzip_members_without_content_end_a_file(tmp_path: Path) -> None:
+    plain = small_trace().write(tmp_path / "rank0.json")
+    packed, empty = gzip.compress(plain.read_bytes()), gzip.compress(b"")
+    for members, reason in ((900, ""), (50_000, "More than 1,000 empty gzip members")):
+        path = tmp_path / "rank1.json.gz"
+        path.write_bytes(packed + empty * members)
+        run = read_rank(path)
+        assert len(run.table) == 16
+        assert any(reason in loss for loss in run.sources[0].losses) == bool(reason)
+    with byte_source.ByteSource(path) as source:
+        assert b"".join(iter(source.read, b"")) == plain.read_bytes()

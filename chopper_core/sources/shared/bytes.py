@@ -43,6 +43,7 @@ def _fastest_zlib() -> Any:
 _INFLATE: Final = _fastest_zlib()
 _INFLATE_ERRORS: Final[tuple[type[Exception], ...]] = (zlib.error, _INFLATE.error)
 _GZIP_WINDOW_BITS: Final = 31
+_MAX_EMPTY_MEMBERS: Final = 1000
 _MAX_RATIO: Final = 150
 """How often its size a file of a true run may unpack to: gzipped traces do 10 to 40 times."""
 _SMALL_BYTES: Final = 1 << 26
@@ -152,6 +153,8 @@ class ByteSource:
         self._inflate = inflate or _INFLATE
         self._inflater: Any = None
         self._ended = False
+        self._empty_members = 0
+        self._has_content = False
         self._pending = b""
         if why := not_a_file(path):
             raise DataError(f"{path} {why}.")
@@ -224,6 +227,7 @@ class ByteSource:
                 break
             parts.append(part)
             wanted -= len(part)
+            self._has_content = self._has_content or bool(part)
             self._pending = self._inflater.unconsumed_tail
             if self._inflater.eof:
                 self._ended = not self._next_member()
@@ -236,6 +240,11 @@ class ByteSource:
         """Start the next gzip member, if one follows."""
         rest = self._inflater.unused_data or self._read_file(self._block_bytes)
         rest = rest.lstrip(b"\x00")
+        self._empty_members = 0 if self._has_content else self._empty_members + 1
+        self._has_content = False
+        if self._empty_members > _MAX_EMPTY_MEMBERS:
+            self.problem = f"More than {_MAX_EMPTY_MEMBERS:,} empty gzip members follow each other"
+            return False
         if not rest.startswith(_GZIP_MAGIC):
             if rest:
                 self.problem = "Other bytes follow the gzip stream"
