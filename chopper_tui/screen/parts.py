@@ -252,6 +252,8 @@ class ScreenParts(Charts):
         self.query_one("#middle").styles.height = now.table or "1fr"
         below = now.only_cards or (bool(now.table) and self.cards.cards is not None)
         self.query_one("#below").display = below and not now.too_small
+        if self.cards.has_keys and not below:
+            self.activate_cards(False)  # Keys are never for what isn't shown.
         side = self.query_one("#cards_side")
         is_stacked = bool(now.cards_below or now.evidence)
         self.query_one("#below").styles.layout = "vertical" if is_stacked else "horizontal"

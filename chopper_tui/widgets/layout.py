@@ -102,7 +102,9 @@ def arrange(
     if width < SMALLEST[0] or height < SMALLEST[1]:
         return Arrangement(too_small=True, lines=False, figures=0)
     if width < _ALL_PARTS_FROM[0] or height < _ALL_PARTS_FROM[1]:
-        return Arrangement(lines=False, figures=0, only_cards=only_cards)
+        # Cards have the keys: they are in sight, below a part of the table.
+        table = min(rows + 1, height // 2) if cards and not zoom else 0
+        return Arrangement(lines=False, figures=0, only_cards=only_cards, table=table)
     if cards:
         return _over_cards(
             width, height, picture, rows, headline, zoom, split, card_lines, card_gaps
@@ -246,7 +248,7 @@ def _over_cards(
         # A blank line after the picture, and one after the table.
         picture, table, rest = picture + 1, table + 1, rest - 2
     if zoom or rest < 2:
-        return Arrangement(figures=figures, pictures=(picture, 0), table=room)
+        return Arrangement(figures=figures, pictures=(picture, 0))
     beside = width >= _SIDE_FROM + 20 and rest >= _MIN_CHARTS_BESIDE
     # Few cards leave the lines below them: curves are read at full width.
     side = width * 36 // 100 if beside and (not wanted or 2 * wanted > rest) else 0

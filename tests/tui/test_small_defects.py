@@ -274,3 +274,19 @@ async def test_a_word_in_the_detail_leaves_its_title() -> None:
         assert words
         beside = "\n".join(line.partition("│")[2] for line in at.lines())
         assert all(each.metric.title in beside for each in words)
+
+
+async def test_the_smallest_overview_shows_the_finding_that_has_the_cursor() -> None:
+    async with explorer((40, 10), measured_run(), View(RUN, name="overview")) as at:
+        assert at.explore.cards.has_keys and at.explore.cards.card is not None
+        words = at.explore.cards.card.text.split()[:3]
+        assert " ".join(words) in at.text() and "▌" in at.text()
+
+
+@pytest.mark.parametrize("size", [(40, 10), (120, 40)])
+async def test_keys_are_never_for_cards_that_are_hidden(size: tuple[int, int]) -> None:
+    async with explorer(size, measured_run(), View(RUN, name="overview")) as at:
+        await at.press("z")
+        assert not at.explore.query_one("#below").display and not at.explore.cards.has_keys
+        await at.press("j", "enter")
+        assert at.path == ("1",)
