@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from chopper_core.sources.foreign import what_is
 from chopper_core.sources.shared.text import FileHead
+from chopper_core.util.atomic import MOST_FOLDERS_DEEP
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
 
@@ -231,7 +232,9 @@ def _unread_below(directory: Path) -> Iterator[tuple[Path, str]]:
     """Folders whose files are not read, and why."""
     failed: list[OSError] = []
     for folder, folders, _ in os.walk(directory, onerror=failed.append):
-        folders[:] = [name for name in folders if not name.startswith(".")]
+        folders[:] = _visible(directory, folder, folders)
+        if folders and _depth(directory, folder) >= MOST_FOLDERS_DEEP - 1:
+            yield Path(folder), f"holds folders deeper than {MOST_FOLDERS_DEEP}, which are not read"
         for name in folders:
             if (path := Path(folder, name)).is_symlink():
                 yield path, "is a link to a directory, which is not followed; give that one too"
@@ -239,10 +242,21 @@ def _unread_below(directory: Path) -> Iterator[tuple[Path, str]]:
         yield Path(error.filename), f"can't be read: {error.strerror}"
 
 
+def _visible(directory: Path, folder: str, folders: list[str]) -> list[str]:
+    """The folders to walk on to: os.walk calls itself for each level."""
+    if _depth(directory, folder) >= MOST_FOLDERS_DEEP:
+        return []
+    return [name for name in folders if not name.startswith(".")]
+
+
+def _depth(directory: Path, folder: str) -> int:
+    return folder.count(os.sep) - os.fspath(directory).count(os.sep)
+
+
 def _files_below(directory: Path) -> Iterator[Path]:
     found: list[Path] = []
     for folder, folders, names in os.walk(directory):
-        folders[:] = [name for name in folders if not name.startswith(".")]
+        folders[:] = _visible(directory, folder, folders)
         found += [Path(folder, name) for name in names if not name.startswith(".")]
     yield from sorted(found, key=natural_key)
 

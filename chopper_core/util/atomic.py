@@ -40,9 +40,16 @@ def state_of(path: str | Path) -> tuple[int, int, int]:
     return status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
+MOST_FOLDERS_DEEP: Final = 100
+
+
 def walk_once(path: str | Path) -> Iterator[tuple[str, list[str], list[str]]]:
-    """`os.walk` that follows links, into each directory once: links may lead back."""
+    """`os.walk` that follows links, into each directory once: links may lead back.
+
+    Folders more than `MOST_FOLDERS_DEEP` below are left out: os.walk calls itself for each level.
+    """
     seen: set[tuple[int, int]] = set()
+    deepest = os.fspath(path).count(os.sep) + MOST_FOLDERS_DEEP
     for folder, folders, files in os.walk(path, followlinks=True):
         try:
             status = os.stat(folder)
@@ -52,6 +59,8 @@ def walk_once(path: str | Path) -> Iterator[tuple[str, list[str], list[str]]]:
             folders.clear()
             continue
         seen.add((status.st_dev, status.st_ino))
+        if folder.count(os.sep) >= deepest:
+            folders.clear()
         yield folder, folders, files
 
 

@@ -11,6 +11,7 @@ import lzma
 import os
 import shutil
 import socket
+import subprocess
 import tarfile
 import zipfile
 from collections.abc import Callable
@@ -222,3 +223,26 @@ def test_of_a_key_that_comes_twice_the_last_counts(folder: Path) -> None:
     (folder / "rank0.json").write_text(text_of(trace).replace('"dur":', '"dur": 1e9, "dur":'))
     assert open_run(str(folder), jobs=1).table.duration_ns.tolist() == plain
     assert json.loads(text_of(trace))
+
+
+def test_folders_without_an_end_are_left_out(tmp_path: Path) -> None:
+    small_trace().write(tmp_path / "rank0.json")
+    places = [os.open(tmp_path, os.O_RDONLY)]
+    for _ in range(1200):
+        os.mkdir("d", dir_fd=places[-1])
+        places.append(os.open("d", os.O_RDONLY, dir_fd=places[-1]))
+        os.close(places.pop(-2))
+    run = open_run(str(tmp_path), jobs=1)
+    assert len(run.table) == 16
+    assert any("deeper than 100" in why for _, why in (*run.skipped, *run.failed))
+    os.close(places[0])
+    subprocess.run(["rm", "-r", str(tmp_path / "d")], check=True)
+
+
+@NEEDS_LINUX
+@pytest.mark.parametrize("name", ["/proc/kmsg", "/proc/self/environ", "/proc/self/mem"])
+def test_files_of_the_kernel_are_not_waited_for(name: str, tmp_path: Path) -> None:
+    small_trace().write(tmp_path / "rank0.json")
+    for own in ("cpu.csv", "rank1.json"):
+        (tmp_path / own).symlink_to(name)
+    assert len(open_run(str(tmp_path), jobs=1).table) == 16

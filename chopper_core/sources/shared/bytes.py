@@ -102,9 +102,13 @@ def not_a_file(path: Path) -> str:
     """Why a path can't be read as a file, as the rest of a sentence: opening a pipe waits for its
     writer, without an end. '' where it can, or where opening it will tell."""
     try:
-        mode = path.stat().st_mode
+        status = path.stat()
+        # /proc/kmsg, which is empty and waits for the kernel, says that it is a file.
+        if not status.st_size and path.resolve().is_relative_to("/proc"):
+            return "is a file of the kernel, not of a disk"
     except OSError:
         return ""
+    mode = status.st_mode
     kind = next((name for is_kind, name in _NO_FILES.items() if is_kind(mode)), "")
     return f"is {kind}, not a file; Chopper reads files more than once" if kind else ""
 
