@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from threading import Event, Thread
 from time import monotonic
 from typing import TYPE_CHECKING, Final
@@ -35,6 +36,7 @@ _PREFETCH_AFTER_S: Final = 0.5
 _PREFETCH_PAUSE_S: Final = 0.05
 """Between two views, for keys."""
 _REPORTS_PER_SECOND: Final = 10
+_PACKAGE: Final = Path(__file__).parent
 _KEPT_WIDTHS: Final = 4
 """Widths that drawn lanes are kept for."""
 
@@ -42,6 +44,8 @@ _KEPT_WIDTHS: Final = 4
 class DrawnLanes(Struct, frozen=True):
     """Lanes as they were drawn in some glyphs for a width."""
 
+    code: str
+    """`code_stamp` of what drew them."""
     is_ascii: bool
     in_colour: bool
     bins: int
@@ -113,21 +117,24 @@ class Opening:
         """
         if self._kept is None:
             return
+        from chopper_core.ingest.cache import code_stamp
         from chopper_core.views.overview import slow_part
 
         # An error is reported where it is shown.
         with suppress(Exception):
             run = self.result()[0]
             frame = kept_frame(self._compute(run))
+            code = code_stamp(_PACKAGE)
             known = () if self._recalled is None else self._recalled.lanes
+            known = tuple(each for each in known if each.code == code)
             lanes = {(each.is_ascii, each.in_colour, each.bins): each for each in known}
             for each in shown:
                 key = each.glyphs.is_ascii, each.glyphs.in_colour, each.bins
                 if each.bins > 0 and key not in lanes:
                     each.draw(range(min(rows, len(each.lanes.lanes))))
-                    lanes[key] = DrawnLanes(*key, dict(each.drawn))
+                    lanes[key] = DrawnLanes(code, *key, dict(each.drawn))
             latest = tuple(lanes.values())[-_KEPT_WIDTHS:]
-            if frame is not None and (self._recalled is None or latest != known):
+            if frame is not None and (self._recalled is None or latest != self._recalled.lanes):
                 slow = Raw(msgspec.json.encode(slow_part(run, self._start)))
                 self._kept.keep(KeptScreen(frame, slow, latest))
 
@@ -157,7 +164,7 @@ class Opening:
 
     def _recall(self, run: Run) -> ScreenData | None:
         """The first screen of a whole run, as the last start kept it."""
-        from chopper_core.ingest.cache import kept_overview
+        from chopper_core.ingest.cache import code_stamp, kept_overview
         from chopper_core.model.charts import Lanes
         from chopper_core.model.view import View, with_view
         from chopper_core.render.glyphs import ASCII, UNICODE
@@ -176,7 +183,7 @@ class Opening:
         drawn = []
         for chart in frame.charts:
             if isinstance(chart, Lanes):
-                for each in known.lanes:
+                for each in (own for own in known.lanes if own.code == code_stamp(_PACKAGE)):
                     glyphs = (ASCII if each.is_ascii else UNICODE).coloured(each.in_colour)
                     drawn.append(LaneLines(chart, glyphs, each.bins, each.drawn))
         return data_of(run, frame, tuple(drawn))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -95,14 +97,14 @@ class Sparks(Struct, frozen=True):
         return hue_of(self.signal.signal.unit)
 
     @property
-    def title(self) -> str:
+    def title(self) -> Pieces:
         """Their signal and scale, once these are known."""
         if not self.scales:
-            return ""
+            return ()
         title = self.scales[0].title(self.signal.signal)
-        return (
-            title if len(title) <= self.bins else title.removesuffix(f" {self.signal.signal.unit}")
-        )
+        if len(title) > self.bins:
+            title = title.removesuffix(f" {self.signal.signal.unit}")
+        return [(title, "header")]
 
 
 class LaneLines(Struct, frozen=True):
@@ -122,13 +124,15 @@ class LaneLines(Struct, frozen=True):
         for row in self.missing(rows):
             self.drawn[row] = lane_line(self.lanes, row, self.bins, self.glyphs)
         if _TITLE not in self.drawn and self.lanes.lanes:
-            title = phases_line(self.lanes, 0, self.bins, self.glyphs)
-            self.drawn[_TITLE] = [(title, "header")]
+            used = Counter[str]()
+            for text, ink in chain.from_iterable(self.drawn.values()):
+                used[ink.removeprefix("text/")] += len(text)
+            self.drawn[_TITLE] = phases_line(self.lanes, 0, self.bins, self.glyphs, used)
 
     @property
-    def title(self) -> str:
+    def title(self) -> Pieces:
         """The title of the column, once it is drawn."""
-        return "".join(text for text, _ in self.drawn.get(_TITLE, ()))
+        return self.drawn.get(_TITLE, ())
 
 
 class ScreenData(Struct, frozen=True):

@@ -364,12 +364,12 @@ def _digest_of_file(path: Path) -> str:
         return str(error)
 
 
-@cache
 def _code_stamp() -> str:
     """A digest of Chopper's own files: another version may label and align differently."""
     return code_stamp(_PACKAGE)
 
 
+@cache
 def code_stamp(package: Path) -> str:
     """A digest of the state of a package's files."""
     return digest([_stamp(path) for path in code_files(package)])

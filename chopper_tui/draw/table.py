@@ -144,7 +144,7 @@ class TableLayout(Struct, frozen=True):
             return pad(beginning(name, width, glyphs), width)
         return fit(self.short[row] if self.short else name, width, glyphs)
 
-    def header(self, titles: Sequence[str] = ()) -> Pieces:
+    def header(self, titles: Sequence[Pieces] = ()) -> Pieces:
         """The titles; that of the sort column in its own style.
 
         `titles` are those of sparklines or lanes, where they are known better than before drawing.
@@ -165,8 +165,13 @@ class TableLayout(Struct, frozen=True):
             pieces.append((header, "chosen" if chosen else "header"))
             pieces.append((" " * (column.cells - column.width), "header"))
         for number, spark in enumerate(self.sparks):
-            known = titles[number] if number < len(titles) else ""
-            pieces.append((" " * GAP + fit(known or spark.header, spark.cells, glyphs), "header"))
+            known = titles[number] if number < len(titles) else ()
+            pieces.append((" " * GAP, "header"))
+            if isinstance(spark, LaneColumn):
+                pieces += known or [(" " * spark.cells, "header")]
+            else:
+                text = "".join(each for each, _ in known) or spark.header
+                pieces.append((fit(text, spark.cells, glyphs), "header"))
         return pieces
 
     def row(self, row: int, drawn: Sequence[Pieces], cursor: bool, marked: bool = False) -> Pieces:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Container, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -57,6 +58,8 @@ _HOST_INKS: Final = {KIND_INKS[0]: "shade", KIND_INKS[1]: "strong"}
 """Operators are quieter than the calls that keep the host."""
 _MIN_NAMED_WIDTH: Final = 9
 """Width from which an activity shows its name."""
+_MIN_RULE: Final = 2
+"""Cells of a phase's rule that a legend in it leaves."""
 
 _Columns = tuple[int | None, int | None]
 """The cells of cursor and mark; None where they are outside the window."""
@@ -179,12 +182,40 @@ def lane_line(picture: Lanes, row: int, bins: int, glyphs: Glyphs) -> Line:
     return _lane(picture.cells(row, bins), bins, glyphs, (None, None))
 
 
-def phases_line(picture: Lanes, row: int, bins: int, glyphs: Glyphs) -> str:
-    """The names of the phases above a lane, and the length of the time axis at its end."""
+def phases_line(
+    picture: Lanes, row: int, bins: int, glyphs: Glyphs, used: Mapping[str, int]
+) -> Line:
+    """The names of the phases above a lane, and the length of the time axis at its end.
+
+    Of the inks that so many cells below `used`, the longest rule names the first that fit.
+    """
     bands = picture.bands(row, bins)
     line = "".join(text for text, _ in _band(bands[0], bins, glyphs)) if bands else " " * bins
     length = f" {glyphs.spelled(time_text(picture.seen.length_ns))}"
-    return line[: max(bins - len(length), 0)] + length[:bins]
+    line = line[: max(bins - len(length), 0)] + length[:bins]
+    rules = [rule.span() for rule in re.finditer("[─-]+", line)]
+    begin, end = max(rules, key=lambda span: span[1] - span[0], default=(0, 0))
+    named: Line = []
+    for _, entry in sorted(_named_inks(picture, used, glyphs).items(), key=lambda e: -used[e[0]]):
+        if width_of([*named, *entry]) + _MIN_RULE > end - begin:
+            break
+        named += entry
+    if not named:
+        return [(line, "header")]
+    begin = end - width_of(named)
+    return [(line[: begin - 1] + " ", "header"), *named, (line[end:], "header")]
+
+
+def _named_inks(picture: Lanes, used: Container[str], glyphs: Glyphs) -> dict[str, Line]:
+    """A cell of each ink that is used, with its name; none without colours."""
+    if not glyphs.in_colour:
+        return {}
+    names = dict(zip(CLASS_INKS, picture.classes, strict=False))
+    names = names or {KIND_INKS[0]: picture.kinds[0]}
+    names |= dict(zip(KIND_INKS[1:], picture.kinds[1:], strict=True))
+    names |= {BOTH: "compute + comm" if "comm" in picture.kinds else "both"}
+    fill = _FILLS[glyphs.name][0][-1]
+    return {ink: [(fill, ink), (f" {name}  ", "dim")] for ink, name in names.items() if ink in used}
 
 
 def _ghosts_shown(picture: Lanes, selected: int, height: int) -> range:
@@ -236,15 +267,9 @@ def _legend(
     if len(places) < len(picture.lanes):
         whole = f"{places.start + 1}-{places.stop} of {len(picture.lanes)} {picture.title}  "
         line.append((whole, "strong"))
-    if glyphs.in_colour:
-        names = dict(zip(CLASS_INKS, picture.classes, strict=False))
-        names = names or {KIND_INKS[0]: picture.kinds[0]}
-        names |= dict(zip(KIND_INKS[1:], picture.kinds[1:], strict=True))
-        names |= {BOTH: "compute + comm" if "comm" in picture.kinds else "both"}
-        fill = _FILLS[glyphs.name][0][-1]
-        for ink, name in names.items():
-            line += [(fill, ink), (f" {name}  ", "dim")] if ink in used else []
-    else:
+    for entry in _named_inks(picture, used, glyphs).values():
+        line += entry
+    if not glyphs.in_colour:
         for number, kind in enumerate(picture.kinds):
             fill = _FILLS[glyphs.name][number]
             line += [(fill[-1], KIND_INKS[number]), (f" {kind} ", "dim")]

@@ -212,6 +212,42 @@ def test_an_address_that_says_more_than_a_run_stays_as_it_is() -> None:
         assert home_of(view) == view
 
 
+@pytest.mark.parametrize("size", [(120, 40), (200, 60)])
+async def test_the_rule_above_the_lanes_names_their_colours(size: tuple[int, int]) -> None:
+    view = View(demo().name, name="overview")
+    async with explorer(size, demo(), view, glyphs=UNICODE.coloured(True)) as at:
+        head = next(line for line in at.lines() if "backward" in line and "lag" in line)
+        names = [each.split("  ")[0].strip() for each in head.split("█")[1:]]
+        assert names[0] == "compute + comm" and head.rstrip().endswith(" ms")
+        assert len(names) == {120: 1, 200: 5}[size[0]]
+
+
+async def test_lanes_drawn_by_other_code_are_drawn_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    store, kept = tmp_path / "store", tmp_path / "cache" / "chopper" / "overviews"
+    write_store(measured_run(), store)
+    view = View(str(store), name="overview")
+    app = ChopperApp(lambda progress: open_cached(view.run, progress), view, glyphs=UNICODE)
+    async with app.run_test(size=(80, 24)) as pilot:
+        for _ in range(500):
+            await pilot.pause(0.02)
+            if any(kept.glob("*.json")):
+                break
+
+    def lanes() -> int:
+        return len(
+            Opening(lambda progress: open_cached(view.run, progress), view, {})._open()[1].lanes
+        )
+
+    assert lanes() == 1
+    stamp = cache._code_stamp()
+    monkeypatch.setattr(cache, "code_stamp", lambda package: "other code")
+    monkeypatch.setattr(cache, "_code_stamp", lambda: stamp)
+    assert lanes() == 0
+
+
 async def test_findings_are_cards_with_the_cursor_of_the_table() -> None:
     async with explorer((80, 24), demo(), View(demo().name, name="findings")) as at:
         pane = at.explore.query_one(CardsPane)
