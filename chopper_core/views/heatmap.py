@@ -272,7 +272,7 @@ def _headline(
         return (f"only one GPU has {figure.title}: there is none to compare it with",)
     row = int(np.nanargmax(np.abs(apart)))
     usual = others_median(numbers)[row, at[row]]
-    share = f" ({100 * apart[row] / usual:+.1f} %)" if usual > 0 else ""
+    share = f" ({100 * apart[row] / usual:+z.1f} %)" if usual > 0 else ""
     number = numbers[row, at[row]]
     if figure.unit == "ns":
         values = f"{time_text(number)} vs a median of {time_text(usual)}"

@@ -130,7 +130,7 @@ def _entries(
         figure = f"{100 * shares[0, place]:.1f} %"
         if len(wholes) > 1:
             change = numbers[0, place] - numbers[1, place]
-            figure = f"{change:+.1f} {picture.unit}"
+            figure = f"{change:+z.1f} {picture.unit}"
         elif width >= _WITH_TIMES_FROM:
             figure = f"{_number(numbers[0, place], picture.unit)} {figure}"
         entries.append(_LegendEntry(place, *looks[place], clean(series.name), figure))

@@ -132,7 +132,7 @@ def _row_lines(picture: SignalRows, width: int, height: int, glyphs: Glyphs) -> 
 def _change(mean: float, usual: float, glyphs: Glyphs) -> str:
     """How much a mean differs from the median of all."""
     share = 100.0 * (mean / usual - 1) if usual else 0.0
-    return f"{glyphs.up if share > 0 else glyphs.down}{share:+.1f}%"
+    return f"{glyphs.up if share > 0 else glyphs.down}{share:+z.1f}%"
 
 
 def _at(numbers: Float64, cells: int) -> Float64:

@@ -277,7 +277,7 @@ def _numbers(values: Values) -> Float64:
 def _headline(both: Sides, figure: Metric, numbers: Numbers, top: list[int]) -> tuple[str, ...]:
     ours, base = both.wholes(figure)
     change = _change(both, figure)
-    percent = f" ({100 * change / base:+.1f} %)" if base else ""
+    percent = f" ({100 * change / base:+z.1f} %)" if base else ""
     of = " per GPU and iteration" if both.is_per_step else ""
     whole = (
         f"{figure.title}{of}: "

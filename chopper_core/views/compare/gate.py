@@ -123,7 +123,7 @@ class Judged(Struct, frozen=True):
             why = f"beyond the noise of {over} (q {self.q:.2g})"
         if self.runs == 1 and np.isfinite(self.q):
             why += "; the noise between runs is unknown"
-        return f"{what}: {self.change_pct:+.1f} %, {values}, {why}"
+        return f"{what}: {self.change_pct:+z.1f} %, {values}, {why}"
 
 
 def parse_limit(text: str) -> Limit:
@@ -283,7 +283,7 @@ def limits_table(judged: Iterable[Judged]) -> str:
         figures = ["–", "–", "–"]
         if not each.reason:
             figures = [_text(each.metric, each.base), _text(each.metric, each.ours),
-                       f"{each.change_pct:+.1f} %"]  # fmt: skip
+                       f"{each.change_pct:+z.1f} %"]  # fmt: skip
         limit = each.limit.text.replace("|", "\\|")
         lines.append(f"| `{limit}` | {' | '.join(figures)} | {marks[each.verdict]} |")
     return "\n".join(lines) + "\n"

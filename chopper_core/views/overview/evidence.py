@@ -72,7 +72,7 @@ def changes(run: Run, view: View, limit: int) -> tuple[Card, ...]:
                 f"{time(before[row])} → {time(now[row])}"
             )
         sign = "+" if change[row] > 0 else "-"
-        share = f"{100 * change[row] / max(float(before.sum()), 1.0):+.1f} %"
+        share = f"{100 * change[row] / max(float(before.sum()), 1.0):+z.1f} %"
         figures = (share, sign + time(abs(change[row])))
         cards.append(Card(figures, text, address.render(found.opens(row))))
     return tuple(cards)

@@ -271,7 +271,7 @@ def _fact_text(figure: _Fact, other: _Fact | None) -> str:
     text = f"{figure.before}{other.text(other.number)} → {figure.text(figure.number)}{figure.after}"
     if abs(change) < _SMALLEST_CHANGE_PCT:
         return f"{text} (same)"
-    return f"{text} ({change:+.1f} {unit})"
+    return f"{text} ({change:+z.1f} {unit})"
 
 
 def _power_w(step: Step) -> float | None:

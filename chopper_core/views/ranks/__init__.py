@@ -304,7 +304,7 @@ def _hotter(stand: RankLeads) -> str:
     if len(heat) != len(stand.gpus) or not heat.present().all():
         return ""
     where = " at the edge" if name == EDGE else ""
-    return f", {stand.beyond_peers(heat.numbers)[stand.behind]:+.1f} °C{where}"
+    return f", {stand.beyond_peers(heat.numbers)[stand.behind]:+z.1f} °C{where}"
 
 
 def notes(stand: RankLeads) -> tuple[str, ...]:
