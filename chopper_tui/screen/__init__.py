@@ -43,6 +43,7 @@ from chopper_tui.widgets.footer import KeyLine
 from chopper_tui.widgets.header import Crumbs, KeyFigures, Position
 
 _MAX_HISTORY: Final = 100
+"""Places that are remembered, of each kind."""
 _REST_S: Final = 1.0
 """Once nothing has changed for so long, memory that views no longer need is given back."""
 
@@ -184,6 +185,9 @@ class Explorer(Pointing, Asking):
         if (before.name, before.by, before.path) != (after.name, after.by, after.path):
             self.lens = WHOLE
             self.cell = (0, self.cell[1])
+        del self.entries[:-_MAX_HISTORY]
+        for key in list(self.left)[:-_MAX_HISTORY]:
+            del self.left[key]
         self.trail = trail
         if run is not None and run.name != self.run.name:
             self._marks_of[self.run.name] = self.marks

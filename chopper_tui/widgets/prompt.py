@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar, Protocol
+from typing import ClassVar, Final, Protocol
 
 from textual import events
 from textual.app import ComposeResult
@@ -16,6 +16,9 @@ from textual.widgets import Input
 from chopper_tui.draw.pieces import Pieces
 from chopper_tui.steps import run_in_thread
 from chopper_tui.widgets.pane import Pane
+
+_MAX_HISTORY: Final = 100
+"""Texts that are remembered for each kind of prompt."""
 
 
 class _Sign(Pane):
@@ -135,7 +138,8 @@ class PromptLine(Input):
     async def action_submit(self) -> None:
         """Hand the text over at once, before the keys that follow."""
         if self.value.strip():
-            self.history[:] = [*(text for text in self.history if text != self.value), self.value]
+            known = [text for text in self.history if text != self.value]
+            self.history[:] = [*known, self.value][-_MAX_HISTORY:]
         self.handler.prompt_entered(self.value)
 
     def action_cancel(self) -> None:
