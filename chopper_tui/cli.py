@@ -140,7 +140,8 @@ def _with_debug(given: list[str]) -> list[str]:
 
 
 def _of_system(error: Exception) -> str | None:
-    """A sentence about an error that is the system's: a full disk, a directory that is gone."""
+    """A sentence about an error that is the system's: a full disk, a file that may not be read, a
+    directory that is gone."""
     if not isinstance(error, OSError):
         return None
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -152,6 +153,8 @@ def _of_system(error: Exception) -> str | None:
         os.getcwd()
     except FileNotFoundError:
         return "the working directory no longer exists; change to another one"
+    if error.filename is not None and error.strerror:
+        return f"{os.fsdecode(error.filename)}: {error.strerror}"
     return None
 
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from chopper_core.metrics import metric_named
 from chopper_core.model.table import ACTIVITY, LEVELS, KernelTable
-from chopper_core.util.atomic import make_private, publish
+from chopper_core.util.atomic import make_private, publish, user_folder
 from chopper_core.util.errors import ChopperError, DataError, UsageError
 from chopper_tui.keymap import FIXED_KEYS, Action, is_key
 
@@ -55,14 +55,12 @@ DEFAULTS: Final = Config()
 
 def state_directory() -> Path:
     """Where Chopper keeps what outlives a session: columns, logs, snapshots without a place."""
-    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(base) / "chopper"
+    return user_folder("XDG_STATE_HOME", "~/.local/state")
 
 
 def config_path() -> Path:
     """The path of the settings file."""
-    base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
-    return Path(base) / "chopper" / "config.toml"
+    return user_folder("XDG_CONFIG_HOME", "~/.config") / "config.toml"
 
 
 def read_config(actions: Callable[[], Sequence[Action]], path: Path | None = None) -> Config:
@@ -73,8 +71,10 @@ def read_config(actions: Callable[[], Sequence[Action]], path: Path | None = Non
     path = path or config_path()
     try:
         text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return Config()
+    except PermissionError:  # the home of another user, kept by sudo
+        return Config(warnings=(f"{path} can't be read: permission denied; defaults are used",))
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} can't be read: {error}") from error
     # Most have no such file.
@@ -262,7 +262,7 @@ def _save(path: Path, kept: Mapping[str, object], name: str) -> None:
 def is_first_start() -> bool:
     """Whether the explorer was never started before; from now on it was."""
     path = state_directory() / "started"
-    if path.exists():
+    if os.path.exists(path):
         return False
     try:
         make_private(path.parent)

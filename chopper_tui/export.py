@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Final
@@ -180,7 +181,7 @@ def write_snapshot(run: Run, frame: Frame, arguments: str = "", picture: str = "
         else printed(frame, format_name, charted=run)
     )
     if path is not None:
-        return _write_new(path.expanduser(), content)
+        return _write_new(Path(os.path.expanduser(path)), content)
     stem, ending = _stem(frame), _ENDINGS.get(format_name, format_name)
     for folder in (Path(FOLDER), state_directory() / FOLDER):
         try:

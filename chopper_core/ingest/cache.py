@@ -6,6 +6,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Final, TypeVar
@@ -29,6 +30,7 @@ from chopper_core.util.atomic import (
     remove_folder,
     state_of,
     temporary_path,
+    user_folder,
     walk_once,
 )
 from chopper_core.util.errors import ChopperError, DataError
@@ -61,8 +63,7 @@ class CacheEntry(Struct, frozen=True):
 
 def directory() -> Path:
     """The cache directory: `$XDG_CACHE_HOME/chopper/runs`."""
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser() / "chopper" / "runs"
+    return user_folder("XDG_CACHE_HOME", "~/.cache") / "runs"
 
 
 def open_cached(
@@ -227,7 +228,8 @@ class Kept(Struct, frozen=True):
                 opened.write(self._digest(text) + b"\n" + text)
             fresh.rename(self.file)
         except OSError:
-            fresh.unlink(missing_ok=True)
+            with suppress(OSError):
+                fresh.unlink()
 
     def _digest(self, text: bytes) -> bytes:
         """A digest of figures and of all that they depend on."""
@@ -350,7 +352,7 @@ def _stamp(path: str | Path) -> str:
 
 def _specifications(overrides: Overrides) -> list[str]:
     """Digests of the user's GPU specifications: his own, and those of `--hardware FILE`."""
-    given = [Path(overrides.hardware).expanduser()] if is_file(overrides.hardware) else []
+    given = [Path(os.path.expanduser(overrides.hardware))] if is_file(overrides.hardware) else []
     return [_digest_of_file(path) for path in (own_file(), *given)]
 
 

@@ -16,6 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.util.arrays import Float64
+from chopper_core.util.atomic import user_folder
 from chopper_core.util.errors import DataError, UsageError
 from chopper_core.util.patterns import late
 
@@ -236,8 +237,8 @@ def hardware_in(path: str, product: str) -> Hardware:
     The file completes and overrides the known specifications. Raises DataError if it can't be
     read, UsageError if it doesn't say which GPU it is.
     """
-    own = _specifications(Path(path).expanduser())
-    names = _tables(Path(path).expanduser())
+    own = _specifications(Path(os.path.expanduser(path)))
+    names = _tables(Path(os.path.expanduser(path)))
     found = _found(product, {name: own[name] for name in names})
     if found is None and len(names) == 1:
         found = own[next(iter(names))]
@@ -291,8 +292,7 @@ def hardware_of_agent(agent: Agent, product: str = "") -> Hardware | None:
 
 def own_file() -> Path:
     """The path of the user's own specifications, which may not exist."""
-    own = Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser()
-    return own / "chopper" / "hardware.toml"
+    return user_folder("XDG_CONFIG_HOME", "~/.config") / "hardware.toml"
 
 
 @cache
@@ -306,7 +306,8 @@ def _specifications(*more: Path) -> Mapping[str, Hardware]:
     tables: dict[str, dict[str, Any]] = {}
     known: dict[str, Hardware] = {}
     paths = [Path(__file__).with_name("hardware.toml")]
-    paths += [own_file()] if own_file().exists() else []
+    # `exists` of Path raises where a folder above may not be entered.
+    paths += [own_file()] if os.path.exists(own_file()) else []
     for path in (*paths, *more):
         for name, table in _tables(path).items():
             try:

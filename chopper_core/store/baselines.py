@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from chopper_core.util.atomic import make_private, publish
+from chopper_core.util.atomic import make_private, publish, user_folder
 from chopper_core.util.errors import DataError, UsageError
 
 SIGN: Final = "@"
@@ -16,8 +16,7 @@ SIGN: Final = "@"
 
 def baselines_path() -> Path:
     """The file of names and paths: `$XDG_STATE_HOME/chopper/baselines.json`."""
-    base = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
-    return Path(base).expanduser() / "chopper" / "baselines.json"
+    return user_folder("XDG_STATE_HOME", "~/.local/state") / "baselines.json"
 
 
 def baselines() -> dict[str, tuple[str, ...]]:
@@ -44,7 +43,7 @@ def set_baseline(name: str, *runs: str) -> tuple[str, ...]:
     """
     if not name.replace("-", "_").replace(".", "_").isidentifier():
         raise UsageError(f"{name!r} isn't a baseline's name: use letters, digits, - . and _")
-    paths = [Path(each).expanduser() for run in runs for each in named_runs(run)]
+    paths = [Path(os.path.expanduser(each)) for run in runs for each in named_runs(run)]
     for path in paths:
         if not path.exists():
             raise DataError(f"{path} does not exist.")

@@ -10,6 +10,7 @@ are read. docs/store.md gives the reasons.
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import zlib
@@ -142,7 +143,7 @@ def _looked_up(name: str) -> tuple[Path, bool]:
 
 def is_store(path: Path) -> bool:
     """Whether the path is a store's directory."""
-    return (path / STORE_INDEX).is_file()
+    return os.path.isfile(path / STORE_INDEX)
 
 
 class Label(Struct, frozen=True):

@@ -127,6 +127,14 @@ def _machine() -> str:
     return f"{zlib.crc32(' '.join(known).encode()):08x}"
 
 
+def user_folder(variable: str, default: str) -> Path:
+    """Chopper's folder in the one that a variable of the environment names, or in a default below
+    `~`; for a user without a home, as in some containers, one that can't exist.
+    """
+    path = os.path.expanduser(os.environ.get(variable) or default)
+    return Path(os.devnull if path.startswith("~") else path) / "chopper"
+
+
 def make_private(folder: Path) -> None:
     """Make a folder that only its owner can enter, whatever the umask; raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Final
@@ -24,7 +25,7 @@ def run(options: Namespace) -> int:
     from chopper_core.render.cells import clean
     from chopper_core.sources.chakra.lint import lint
 
-    report = lint([Path(path).expanduser() for path in options.paths])
+    report = lint([Path(os.path.expanduser(path)) for path in options.paths])
     write("".join(f"{clean(sentence)}\n" for sentence in report.violations))
     files = f"{report.files} file{'s' * (report.files > 1)}"
     many = f"{len(report.violations)} violation{'s' * (len(report.violations) != 1)}"

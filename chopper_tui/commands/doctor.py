@@ -77,7 +77,7 @@ def _settings() -> str:
     from chopper_tui.config import config_path, read_config
 
     path = config_path()
-    if not path.exists():
+    if not os.path.exists(path):
         return f"none; {path} would be used"
     try:
         config = read_config(registry, path)
@@ -101,7 +101,7 @@ def _cache() -> str:
     from chopper_core.ingest import cache
 
     folder = cache.directory()
-    above = next(path for path in (folder, *folder.parents) if path.exists())
+    above = next(path for path in (folder, *folder.parents) if os.path.exists(path))
     if not os.access(above, os.W_OK):
         return f"none; {above} can't be written to"
     try:

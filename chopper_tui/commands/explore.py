@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 def address_of(runs: list[str]) -> str:
     """The address for these names: traces of one run, or a baseline and a run."""
-    if len(runs) == 2 and all(Path(name).expanduser().is_dir() for name in runs):
+    if len(runs) == 2 and all(os.path.isdir(os.path.expanduser(name)) for name in runs):
         base, name = runs
         return against(name, base)
     return ",".join(runs)
@@ -79,7 +80,6 @@ def replay(options: Namespace) -> int:
 
     Files that the keys write go into a folder that is removed.
     """
-    import os
     from tempfile import TemporaryDirectory
 
     from msgspec.structs import replace
@@ -201,8 +201,6 @@ def _config() -> Config:
 
 def _debug_path() -> str:
     """A file for what standard error can't take, where the explorer draws."""
-    import os
-
     from chopper_core.util.atomic import make_private
     from chopper_tui.config import state_directory
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Final
@@ -41,7 +42,7 @@ def run(options: Namespace) -> int:
     from chopper_core.render.exports import ExportOptions, export
 
     asked = ExportOptions(options.iteration, options.gaps, options.force)
-    path = Path(options.output).expanduser()
+    path = Path(os.path.expanduser(options.output))
     with ProgressLine() as progress:
         opened = open_view(view_of(options.run, options), options, progress)
         notes = export(opened, options.to, path, asked, progress)

@@ -616,3 +616,18 @@ def test_a_store_is_a_run(trace: Path, tmp_path: Path, capsys: pytest.CaptureFix
     (store / "kernels.arrow").write_bytes(b"short")
     assert main(["show", str(store)]) == 1
     assert "corrupt" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["show RUN", "info RUN", "doctor", "show RUN --hardware ~x"])
+def test_a_user_without_a_home(
+    command: str, trace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As in containers whose user has no entry: `~` stands for nothing."""
+    for name in ("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)
+    code = main([str(trace) if word == "RUN" else word for word in command.split()])
+    said = capsys.readouterr()
+    assert (code == 0) == ("~x" not in command) and "Traceback" not in said.err
+    assert said.err.count(". ") <= 1
+    assert not Path("~").exists()

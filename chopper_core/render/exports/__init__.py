@@ -115,7 +115,7 @@ def new_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def _new(path: Path) -> Iterator[Path]:
-    if path.exists() and not (path.is_dir() and not any(path.iterdir())):
+    if os.path.exists(path) and not (path.is_dir() and not any(path.iterdir())):
         raise UsageError(f"{path} exists already; nothing was written")
     fresh = temporary_path(path.absolute(), "new")
     try:
