@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
-from functools import cache
+from functools import cache, lru_cache
 from math import nan
 from pathlib import Path
 from typing import Any, Final
@@ -250,6 +250,7 @@ def hardware_in(path: str, product: str) -> Hardware:
     return found
 
 
+@lru_cache(256)
 def hardware_of(product: str) -> Hardware | None:
     """The specification of a product, None if unknown."""
     return _found(product, specifications())

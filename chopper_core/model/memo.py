@@ -14,6 +14,8 @@ from chopper_core.util.memory import bytes_of
 T = TypeVar("T")
 _SMALL_BYTES: Final = 1 << 14
 """Values up to this size stay: some are marks, and dropping them frees nothing."""
+_MOST_UNCOUNTED: Final = 32
+"""Counting the bytes of a value takes milliseconds: it waits for a rest, or for so many values."""
 
 
 class _MemoEntry(Struct, eq=False):
@@ -22,6 +24,7 @@ class _MemoEntry(Struct, eq=False):
     value: Any = None
     is_done: bool = False
     bytes: int = 0
+    """0 until they are counted."""
     lock: Lock = field(default_factory=Lock)
     """Held while the value is computed: other threads that need it wait."""
 
@@ -32,11 +35,12 @@ class Memo:
     def __init__(self, most_bytes: int = 0, outside: tuple[type, ...] = ()) -> None:
         """Empty, for so many bytes (0: any), to which instances of `outside` don't count.
 
-        Beyond it the values that were not used for the longest time are dropped.
+        Beyond it `make_room` drops values.
         """
         self._most_bytes, self._outside = most_bytes, outside
         self._lock = Lock()
         self._entries: OrderedDict[tuple[Hashable, ...], _MemoEntry] = OrderedDict()
+        self._uncounted = 0
 
     def __len__(self) -> int:
         """Number of values cached or being computed."""
@@ -80,22 +84,28 @@ class Memo:
             if not entry.is_done:
                 entry.value = make()
                 entry.is_done = True
-                if self._most_bytes:
-                    self._make_room_for(key[0], entry)
+                self._uncounted += 1
+        if self._uncounted > _MOST_UNCOUNTED:
+            self.make_room()
         value: T = entry.value
         return value
 
-    def _make_room_for(self, owner: Hashable, entry: _MemoEntry) -> None:
+    def make_room(self) -> None:
+        """Drop values beyond the bound, but the last used: first the largest, if they take more
+        than half of it and would push out all others, then those unused for the longest time."""
+        self._uncounted = 0
+        if not self._most_bytes:
+            return
         with self._lock:
-            # A result computes parts of itself when they are first drawn: the last one has by now.
-            alike = [each for key, each in self._entries.items() if key[0] == owner]
-        for each in (entry, *alike[-2:]):
-            each.bytes = bytes_of(each.value, self._outside) if each.is_done else 0
+            entries = list(self._entries.items())
+        for _, each in entries:
+            if each.is_done and not each.bytes:
+                each.bytes = bytes_of(each.value, self._outside)
+        half = self._most_bytes // 2
+        others = sorted(entries[:-1], key=lambda of: -of[1].bytes if of[1].bytes > half else 0)
+        held = sum(each.bytes for _, each in others)
         with self._lock:
-            held = sum(each.bytes for each in self._entries.values())
-            for key, each in list(self._entries.items()):
-                if held <= self._most_bytes:
-                    break
-                if each is not entry and each.bytes > _SMALL_BYTES:
-                    del self._entries[key]
+            for key, each in others:
+                if held > self._most_bytes and each.bytes > _SMALL_BYTES:
+                    self._entries.pop(key, None)
                     held -= each.bytes

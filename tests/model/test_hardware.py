@@ -18,11 +18,13 @@ from chopper_core.util.errors import DataError
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     specifications.cache_clear()
+    hardware_of.cache_clear()
     path = tmp_path / "chopper/hardware.toml"
     path.parent.mkdir()
     yield path
     monkeypatch.undo()
     specifications.cache_clear()
+    hardware_of.cache_clear()
 
 
 @pytest.mark.parametrize(

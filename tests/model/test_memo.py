@@ -72,22 +72,35 @@ def test_a_number_of_a_level_has_one_spelling(label: str) -> None:
 
 
 def test_the_bytes_of_values_are_bounded() -> None:
-    memo, made = Memo(250_000, (Held,)), []
+    memo, made = Memo(140_012, (Held,)), []
 
     def make(size: int) -> NDArray[np.int8]:
         made.append(size)
         return np.zeros(size, np.int8)
 
-    for size in (100_000, 100_001, 10, 100_002):
+    def held() -> list[int]:
+        memo.make_room()
+        return [size for size in sizes if memo.has(("a", size))]
+
+    sizes = (70_000, 70_001, 10, 70_002)
+    for size in sizes:
         memo(("a", size), partial(make, size))
-    memo(("a", 100_001), partial(make, 100_001))
-    assert made == [100_000, 100_001, 10, 100_002], "the one that was used last has stayed"
-    for size in (100_000, 10):
-        memo(("a", size), partial(make, size))
-    assert made[4:] == [100_000], "small values stay, the oldest large one had to go"
-    memo(("one too large", 0), partial(make, 400_000))
-    assert memo.has(("one too large", 0)), "the value that is asked for stays"
-    assert [size for size in (100_000, 100_001, 100_002) if memo.has(("a", size))] == []
+    memo(("a", 70_000), partial(make, 70_000))
+    assert made == [*sizes], "nothing is dropped before there is time to count"
+    assert held() == [70_000, 10, 70_002], "the oldest goes; the last used doesn't count"
+    memo(("a", 10), partial(make, 10))
+    assert held() == [70_000, 10, 70_002], "small values stay"
+    memo(("a", 400_000), partial(make, 400_000))
+    assert held() == [70_000, 10, 70_002] and memo.has(("a", 400_000)), "the last used stays"
+    memo(("a", 10), partial(make, 10))
+    assert held() == [70_000, 10, 70_002] and not memo.has(("a", 400_000)), "it alone has gone"
+
+
+def test_room_is_made_without_being_asked() -> None:
+    memo = Memo(100_000)
+    for each in range(100):
+        memo(("a", each), partial(np.zeros, 10_000))
+    assert len(memo) < 50
 
 
 class Held:
@@ -121,4 +134,5 @@ def test_the_cache_of_a_small_run_is_small_however_many_views_are_seen() -> None
     run = run_of([Row(0, 10)])
     for number in range(20):
         run.memo(("large", number), lambda: np.zeros(1 << 17))
-    assert sum(run.memo.has(("large", number)) for number in range(20)) == 4
+    run.memo.make_room()
+    assert sum(run.memo.has(("large", number)) for number in range(20)) == 5
