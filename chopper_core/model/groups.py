@@ -39,6 +39,8 @@ class Groups:
         self._find = find
         self.around = around
         self._cache: dict[str, AnyArray] = {}
+        self.means_of: dict[tuple[str, int], dict[int, Float64]] = {}
+        """(signal, bins) → group → its means over the group's time, of groups that were shown."""
 
     @classmethod
     def single(cls, table: KernelTable, rows: Selection) -> Groups:

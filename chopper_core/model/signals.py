@@ -107,10 +107,13 @@ class BusyCurve(IntegralCurve, frozen=True):
         holds = ~over & (parts.starts_ns <= times[:, None])
         for number in np.flatnonzero(holds.any(axis=0)):
             starts, ends, idles = parts.activities(int(number))
-            for time in np.flatnonzero(holds[:, number]):
-                begun = starts <= times[time]
-                idle[time] += idles[begun].sum()
-                latest[time] = max(latest[time], ends[begun].max())
+            if (starts[1:] < starts[:-1]).any():
+                order = np.argsort(starts, kind="stable")
+                starts, ends, idles = starts[order], ends[order], idles[order]
+            own = np.flatnonzero(holds[:, number])
+            last = np.searchsorted(starts, times[own], "right") - 1
+            idle[own] += np.cumsum(idles)[last]
+            latest[own] = np.maximum(latest[own], np.maximum.accumulate(ends)[last])
         gone = times - self.edges_ns[0] - idle - np.maximum(times - latest, 0)
         busy: Float64 = gone.reshape(at_ns.shape).astype(np.float64)
         return busy

@@ -105,23 +105,30 @@ def means_of(signal: Signal, nodes: Groups, shown: Index) -> Callable[[Index, in
     """
 
     def means(rows: Index, bins: int) -> Float64:
-        total, count = np.zeros((len(rows), bins)), np.zeros((len(rows), bins), np.intp)
-        is_much = not nodes.has_gpus and int(nodes.sizes().sum()) > MAX_SPARKLINE_ACTIVITIES
-        if not is_much and len(rows):
-            start, end = nodes.min("start_ns"), nodes.max("end_ns")
-            chosen = shown[rows].tolist()
-            bounds = np.stack([bounds_of(int(start[row]), int(end[row]), bins) for row in chosen])
-            # A GPU's curve is read once for all rows.
-            for gpu, places in _rows_by_gpu(signal, nodes, chosen).items():
-                values = signal.curves[gpu].means(bounds[places])
-                known = np.isfinite(values)
-                total[places] += np.where(known, values, 0.0)
-                count[places] += known
-        with np.errstate(invalid="ignore"):
-            result: Float64 = np.where(count > 0, total / count, np.nan)
-        return result
+        known = nodes.means_of.setdefault((signal.name, bins), {})
+        chosen = shown[rows].tolist()
+        asked = [row for row in dict.fromkeys(chosen) if row not in known]
+        known.update(zip(asked, _means(signal, nodes, asked, bins), strict=True))
+        return np.array([known[row] for row in chosen]).reshape(-1, bins)
 
     return means
+
+
+def _means(signal: Signal, nodes: Groups, chosen: Sequence[int], bins: int) -> Float64:
+    total, count = np.zeros((len(chosen), bins)), np.zeros((len(chosen), bins), np.intp)
+    is_much = not nodes.has_gpus and int(nodes.sizes().sum()) > MAX_SPARKLINE_ACTIVITIES
+    if not is_much and chosen:
+        start, end = nodes.min("start_ns"), nodes.max("end_ns")
+        bounds = np.stack([bounds_of(int(start[row]), int(end[row]), bins) for row in chosen])
+        # A GPU's curve is read once for all rows.
+        for gpu, places in _rows_by_gpu(signal, nodes, chosen).items():
+            values = signal.curves[gpu].means(bounds[places])
+            is_known = np.isfinite(values)
+            total[places] += np.where(is_known, values, 0.0)
+            count[places] += is_known
+    with np.errstate(invalid="ignore"):
+        result: Float64 = np.where(count > 0, total / count, np.nan)
+    return result
 
 
 def children(run: Run, view: View) -> Frame:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
@@ -17,7 +17,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.table import LEVELS, Selection, values_of
 from chopper_core.model.tree import Tree
 from chopper_core.model.view import View, pivot
-from chopper_core.util.arrays import Float64, Index, Int64
+from chopper_core.util.arrays import Codes, Float64, Index, Int64
 from chopper_core.util.grouping import quantiles_of, run_starts, stable_order
 from chopper_core.views.spec import ViewResult
 
@@ -182,14 +182,13 @@ def _of_many(groups: Groups, column: str, shares: tuple[float, ...]) -> Float64:
             break
         bits -= 1
 
-    def classed() -> Iterator[tuple[Index, Int64]]:
-        for rows, group in groups.pieces():
-            values = values_of(groups.table, column, rows).astype(np.int64, copy=False)
-            yield group * np.intp(width) + (_size_classes(values, bits) - lowest), values
-
+    pieces: list[tuple[Selection, Codes]] = []
     counts = np.zeros(len(groups) * width, np.int64)
-    for key, _ in classed():
+    for rows, group in groups.pieces():
+        values = values_of(groups.table, column, rows).astype(np.int64, copy=False)
+        key = group * np.intp(width) + (_size_classes(values, bits) - lowest)
         counts += np.bincount(key, minlength=len(counts))
+        pieces.append((rows, key.astype(np.int32)))
     ends = np.cumsum(counts)
     sizes = groups.sizes()
     places = (np.cumsum(sizes) - sizes)[:, None] + np.asarray(shares) * (sizes - 1)[:, None]
@@ -197,7 +196,10 @@ def _of_many(groups: Groups, column: str, shares: tuple[float, ...]) -> Float64:
     key_of_low, key_of_high = (np.searchsorted(ends, place, "right") for place in (low, high))
     near = np.zeros(len(counts), np.bool_)
     near[key_of_low] = near[key_of_high] = True
-    kept = [(key[taken], values[taken]) for key, values in classed() for taken in [near[key]]]
+    kept = []
+    for rows, codes in pieces:
+        taken = near[codes]
+        kept.append((codes[taken], values_of(groups.table, column, rows)[taken]))
     keys, values = (np.concatenate(each) for each in zip(*kept, strict=True))
     order = np.lexsort((values, keys))
     keys, values = keys[order], values[order].astype(np.float64)
