@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from chopper_core.metrics import metric_named
 from chopper_core.model.table import ACTIVITY, LEVELS, KernelTable
-from chopper_core.util.atomic import make_private, publish, user_folder
+from chopper_core.util.atomic import make_private, publish, read_small, user_folder
 from chopper_core.util.errors import ChopperError, DataError, UsageError
 from chopper_tui.keymap import FIXED_KEYS, Action, is_key
 
@@ -70,13 +70,14 @@ def read_config(actions: Callable[[], Sequence[Action]], path: Path | None = Non
     """
     path = path or config_path()
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_small(path).decode("utf-8")
     except (FileNotFoundError, NotADirectoryError):
         return Config()
     except PermissionError:  # the home of another user, kept by sudo
         return Config(warnings=(f"{path} can't be read: permission denied; defaults are used",))
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} can't be read: {error}") from error
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"{path} can't be read: {reason}") from error
     # Most have no such file.
     import tomllib
 
@@ -210,7 +211,7 @@ class _Saved(Struct, frozen=True):
 def _saved(path: Path, schema: str) -> _Saved:
     """The content of a file; nothing if it is missing, corrupt or of another version."""
     try:
-        kept = msgspec.json.decode(path.read_bytes(), type=_Saved)
+        kept = msgspec.json.decode(read_small(path), type=_Saved)
     except (OSError, ValueError, RecursionError, msgspec.MsgspecError):
         return _Saved(schema)
     return kept if kept.schema == schema else _Saved(schema)

@@ -15,7 +15,6 @@ import traceback
 from collections import deque
 from contextlib import suppress
 from datetime import datetime
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -25,8 +24,8 @@ from msgspec.structs import replace
 from chopper_core.model import address
 from chopper_core.model.view import View
 from chopper_core.render.cells import clean
-from chopper_core.util.atomic import make_private
-from chopper_core.util.errors import DataError
+from chopper_core.util.atomic import make_private, read_small
+from chopper_core.util.errors import ChopperError, DataError
 from chopper_core.util.patterns import late
 from chopper_tui.config import state_directory
 
@@ -204,11 +203,11 @@ def _versions() -> str:
 def read_log(path: Path) -> CrashLog:
     """The head of a log; raises DataError."""
     try:
-        with path.open(encoding="utf-8") as file:
-            found = [_HEADER.match(line) for line in islice(file, _HEADER_LINES)]
+        lines = read_small(path).decode("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise DataError(f"the log {path} can't be read: {reason}") from error
+    found = map(_HEADER.match, lines[:_HEADER_LINES])
     head = {match[1]: match[2] for match in found if match is not None}
     for name, text in head.items():
         with suppress(ValueError):
@@ -218,7 +217,10 @@ def read_log(path: Path) -> CrashLog:
         raise DataError(
             f"{path} is not a log of the explorer: it lacks the lines `# address:` and `# size:`"
         )
-    view = address.parse(head["address"])
+    try:
+        view = address.parse(head["address"])
+    except ChopperError as error:  # another version's, or a damaged one
+        raise DataError(f"the log {path} can't be read: {error}") from error
     ascii_only = head.get("glyphs") == "ascii"
     return CrashLog(view, head.get("at", ""), (int(size[1]), int(size[2])), ascii_only)
 
@@ -244,7 +246,7 @@ def new_crash_log() -> Path | None:
     try:
         found = latest()
         note = state_directory() / _OFFERED
-        if note.exists() and note.read_text(encoding="utf-8") >= found.name:
+        if note.exists() and read_small(note) >= found.name.encode():
             return None
         note.write_text(found.name, encoding="utf-8")
     except (DataError, OSError):

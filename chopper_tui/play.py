@@ -11,7 +11,6 @@ import re
 import signal
 import sys
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
@@ -21,6 +20,7 @@ from textual.worker import WorkerCancelled
 
 from chopper_core.render.cells import clean
 from chopper_core.util import debug
+from chopper_core.util.atomic import read_small
 from chopper_core.util.errors import DataError, UsageError
 from chopper_tui.crash import WAIT, summary
 from chopper_tui.endings import FATAL_SIGNALS, give_back
@@ -36,6 +36,7 @@ _CRASHED: Final = 1
 _SWITCH_INTERVAL_S: Final = 0.001
 """After which a thread gives the screen the interpreter, instead of after 5 ms."""
 _ROUNDS: Final = 200
+_MAX_SHOWN: Final = 60
 _MOUSE: Final = re.compile(r"mouse (\w+) (-?\d{1,4}),(-?\d{1,4}) (\d)((?: (?:shift|meta|ctrl))*)")
 _RESIZE: Final = re.compile(r"resize (\d{1,4})x(\d{1,4})")
 _PASTE: Final = re.compile(r'paste (".*")')
@@ -111,7 +112,7 @@ def keys_of(path: str) -> list[str]:
     did; these lines stay as they are.
     """
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        lines = read_small(path).decode("utf-8").splitlines()
     except OSError as error:
         raise DataError(f"the replay {path} can't be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -122,14 +123,20 @@ def keys_of(path: str) -> list[str]:
             try:
                 keys += json.loads(typed[1])
             except ValueError as error:
-                raise UsageError(f"{path}:{number}: {line} lacks a quoted text") from error
+                raise UsageError(f"{path}:{number}: {_short(line)} lacks a quoted text") from error
         elif line.startswith(":") and len(line) > 1:
             keys += [*line, "enter"]
         elif (is_key(line) and line != "#") or line == WAIT or _is_input(line):
             keys.append(line)
         elif line and not line.startswith("#"):
-            raise UsageError(f'{path}:{number}: invalid key {line!r}; `text "..."` types a text')
+            raise UsageError(
+                f'{path}:{number}: invalid key {_short(line)!r}; `text "..."` types a text'
+            )
     return keys
+
+
+def _short(line: str) -> str:
+    return line if len(line) <= _MAX_SHOWN else f"{line[:_MAX_SHOWN]}…"
 
 
 def _is_input(line: str) -> bool:

@@ -23,6 +23,7 @@ from chopper_core.store.reader import large_files, read_store, verify
 from chopper_core.util import debug
 from chopper_core.util.arrays import from_list, to_list
 from chopper_core.util.atomic import (
+    read_small,
     is_own,
     is_private,
     make_private,
@@ -359,7 +360,7 @@ def _specifications(overrides: Overrides) -> list[str]:
 def _digest_of_file(path: Path) -> str:
     """A digest of a text file; empty without it."""
     try:
-        return digest([path.read_text(encoding="utf-8", errors="surrogateescape")])
+        return digest([read_small(path).decode("utf-8", "surrogateescape")])
     except (FileNotFoundError, NotADirectoryError):
         return ""
     except OSError as error:

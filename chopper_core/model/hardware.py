@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.util.arrays import Float64
-from chopper_core.util.atomic import user_folder
+from chopper_core.util.atomic import read_small, user_folder
 from chopper_core.util.errors import DataError, UsageError
 from chopper_core.util.patterns import late
 
@@ -324,9 +324,10 @@ def _tables(path: Path) -> dict[str, Any]:
     import tomllib
 
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(read_small(path).decode("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise DataError(f"{path} can't be read: {error}") from error
+        reason = getattr(error, "strerror", None) or error
+        raise DataError(f"{path} can't be read: {reason}") from error
 
 
 def _specification(name: str, table: Mapping[str, Any]) -> Hardware:

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from chopper_core.util.atomic import make_private, publish, user_folder
+from chopper_core.util.atomic import make_private, publish, read_small, user_folder
 from chopper_core.util.errors import DataError, UsageError
 
 SIGN: Final = "@"
@@ -22,11 +22,12 @@ def baselines_path() -> Path:
 def baselines() -> dict[str, tuple[str, ...]]:
     """The named baselines: name → absolute paths of runs with the same settings."""
     try:
-        found = msgspec.json.decode(baselines_path().read_bytes())
+        found = msgspec.json.decode(read_small(baselines_path()))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError, msgspec.MsgspecError) as error:
-        raise DataError(f"{baselines_path()} can't be read: {error}") from error
+        reason = getattr(error, "strerror", None) or error
+        raise DataError(f"{baselines_path()} can't be read: {reason}") from error
     if not isinstance(found, dict):
         return {}
     return {

@@ -26,6 +26,7 @@ _TEMPORARY: Final = late(r"\.(?P<name>.+)\.(?P<machine>\w+)-(?P<pid>\d+)-\w+\.(?
 _ABANDONED_S: Final = 24 * 3600.0
 """Age from which a temporary folder of another machine has no writer any more."""
 _NEVER: Final = (-1, -1, -1)
+_MOST_SMALL_BYTES: Final = 1 << 26
 
 
 def state_of(path: str | Path) -> tuple[int, int, int]:
@@ -208,6 +209,17 @@ def _sync(folder: Path) -> None:
             raise
     finally:
         os.close(handle)
+
+
+def read_small(path: str | Path) -> bytes:
+    """The content of a file of settings, keys or names; raises OSError where it is larger than any,
+    as a device is that never ends.
+    """
+    with open(path, "rb") as file:
+        content = file.read(_MOST_SMALL_BYTES + 1)
+    if len(content) > _MOST_SMALL_BYTES:
+        raise OSError(errno.EFBIG, f"more than {_MOST_SMALL_BYTES >> 20} MiB", str(path))
+    return content
 
 
 def write_file(path: Path, content: bytes) -> None:

@@ -129,7 +129,10 @@ def test_old_logs_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "j\n", "# address: a\n", "# address: a\n# size: 0y3\n", "\x80", "# size: 80x24\n"],
+    [
+        *("", "j\n", "# address: a\n", "# address: a\n# size: 0y3\n", "\x80", "# size: 80x24\n"),
+        *("# address: a?magic=1\n# size: 80x24\n", "# address: :gpu=1\n# size: 80x24\n"),
+    ],
 )
 def test_another_file_is_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "x.log"
@@ -137,6 +140,32 @@ def test_another_file_is_refused(text: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"x\.log"):
         read_log(path)
     assert main(["--replay", str(path)]) == 1
+
+
+def test_a_log_of_another_version_and_a_damaged_note_keep_nobody_from_starting() -> None:
+    """Each start ended in a usage error, until the log was removed by hand."""
+    state_directory().mkdir(parents=True)
+    log = state_directory() / "crash-20200101-000000.0-1.log"
+    log.write_text("# address: run?magic=1\n# size: 80x24\n")
+    (state_directory() / "crash-offered").write_bytes(b"\x80")
+    assert new_crash_log() is None
+    log.write_text("# address: run\n# size: 80x24\n")
+    assert new_crash_log() is None
+    (state_directory() / "crash-offered").unlink()
+    assert new_crash_log() == log
+
+
+@pytest.mark.parametrize("option", ["--replay", "--play", "--hardware"])
+def test_files_without_an_end_are_refused(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace(tmp_path)
+    endless = tmp_path / "endless.toml"
+    endless.symlink_to("/dev/zero")
+    arguments = {"--hardware": ["show", str(tmp_path)], "--play": [str(tmp_path)]}
+    assert main([*arguments.get(option, []), option, str(endless)]) != 0
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and str(endless) in said and len(said) < 999
 
 
 async def test_the_next_start_offers_to_return(monkeypatch: pytest.MonkeyPatch) -> None:

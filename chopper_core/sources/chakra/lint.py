@@ -19,6 +19,7 @@ from msgspec import Struct, field
 from chopper_core.sources.chakra.et import EtFile
 from chopper_core.sources.chakra.schema import COMMUNICATION, CommType, Node, NodeType
 from chopper_core.sources.registry import files_at
+from chopper_core.util.atomic import read_small
 from chopper_core.util.errors import DataError
 
 GROUP_FILE: Final = "comm_group.json"
@@ -299,7 +300,7 @@ def _group_file(folder: Path) -> tuple[dict[int, list[int]], str]:
     if not path.exists():
         return {}, ""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(read_small(path))
         return {int(name): [int(rank) for rank in ranks] for name, ranks in found.items()}, ""
     except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         return {}, f"{GROUP_FILE} is not a JSON object of group numbers and lists of ranks"
