@@ -41,8 +41,7 @@ _PLAIN = "(),<>:*+[]{}@~!;|"
 def parse(address: str) -> View:
     """The view of an address; raises UsageError for an invalid one."""
     rest, options = _split_options(address)
-    start = _PATH_START.search(rest)
-    run, path_text = (rest[: start.start()], rest[start.end() :]) if start else (rest, "")
+    run, path_text = _split_path(rest)
     if not run:
         raise UsageError(f"the address {address!r} names no run before the ':'")
     order = complete_order(options["order"].split(",")) if options.get("order") else LEVELS
@@ -103,7 +102,19 @@ def render(view: View) -> str:
         },
     }
     query = "&".join(f"{key}={value}" for key, value in options.items() if value)
-    return view.run + (f":{path}" if path else "") + (f"?{query}" if query else "")
+    # A run's own name may look like an address.
+    mark = ":" * bool(path or view.run.endswith(":") or _split_path(view.run)[1])
+    return f"{view.run}{mark}{path}" + (f"?{query}" if query or "?" in view.run else "")
+
+
+def _split_path(text: str) -> tuple[str, str]:
+    """The run and the path of an address without its options; a path neither has `:LEVEL=` nor
+    ends with a colon.
+    """
+    starts = [] if text.endswith(":") else [*_PATH_START.finditer(text)]
+    if not starts:
+        return text.removesuffix(":"), ""
+    return text[: starts[-1].start()], text[starts[-1].end() :]
 
 
 def parse_baseline(text: str, order: tuple[str, ...] = LEVELS) -> Baseline:
@@ -112,10 +123,8 @@ def parse_baseline(text: str, order: tuple[str, ...] = LEVELS) -> Baseline:
         return Baseline("", _parse_path(text, order))
     if text.endswith(":"):
         return Baseline(text[:-1], ())
-    start = _PATH_START.search(text)
-    if start is None:
-        return Baseline(text)
-    return Baseline(text[: start.start()], _parse_path(text[start.end() :], order))
+    run, path = _split_path(text)
+    return Baseline(run, _parse_path(path, order)) if path else Baseline(text)
 
 
 def _parse_window(options: dict[str, str]) -> Window:
@@ -134,7 +143,8 @@ def _parse_switch(key: str, value: str) -> bool:
 
 def path_text(view: View) -> str:
     """The path of a view as an address has it: `gpu=3/iteration=11`."""
-    return "/".join(step_text(level, label) for level, label in view.scope)
+    text = "/".join(step_text(level, label) for level, label in view.scope)
+    return f"{text[:-1]}%3A" if text.endswith(":") else text
 
 
 def step_text(level: str, label: str) -> str:

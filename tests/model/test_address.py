@@ -38,7 +38,12 @@ readings = st.builds(
 )
 views = st.builds(
     View,
-    run=st.sampled_from(("run", "a/b.json.gz", "../x y/ü:1", "C:/odd")),
+    run=st.sampled_from(
+        [
+            *("run", "a/b.json.gz", "../x y/ü:1", "C:/odd", "a:gpu=1", "a:", "a::"),
+            *("a?view=kernels", "a?", "?", "a?magic=1:layer=2", "a:gpu=1/b"),
+        ]
+    ),
     path=st.lists(labels, max_size=7).map(tuple),
     order=st.permutations(LEVELS).map(tuple),
     columns=st.lists(st.sampled_from(sorted(METRICS)), max_size=3, unique=True).map(tuple),

@@ -13,6 +13,7 @@ import pytest
 from textual import events
 from textual.geometry import Size
 
+from chopper_core.model import address
 from chopper_core.model.view import Baseline, View
 from chopper_core.util import debug
 from chopper_core.util.errors import DataError
@@ -106,7 +107,8 @@ def test_a_log_is_private_and_tells_nothing_of_the_machine(
 
 
 @pytest.mark.parametrize(
-    "name", ["x\n:snapshot text owned", "\x1b[2J\u202e", '"x"', "\u2028q", "\udcff"]
+    "name",
+    ["x\n:snapshot text owned", "\x1b[2J\u202e", '"x"', "\u2028q", "\udcff", "a:gpu=1", "a?b=1"],
 )
 def test_names_in_a_log_are_no_keys_and_inert(name: str) -> None:
     """A directory's name with line breaks put its own commands among the keys to replay."""
@@ -114,7 +116,7 @@ def test_names_in_a_log_are_no_keys_and_inert(name: str) -> None:
     assert path is not None
     assert keys_of(str(path)) == ["j"]
     log = read_log(path)
-    assert log.start.run == log.at == name
+    assert log.start.run == address.parse(log.at).run == name
     assert all(map(str.isprintable, path.read_text("utf-8").split("\n")))
 
 
