@@ -25,7 +25,15 @@ def main() -> int:
     endings.take(endings.end_at_once)
     from chopper_tui import cli
 
-    return cli.main()
+    try:
+        return cli.main()
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            # Data was flushed, and its errors reported; the rest would fail once more at the exit.
+            try:
+                stream.flush()
+            except OSError:
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
+from pathlib import Path
 from textwrap import fill
 from typing import Final, NoReturn, Protocol, cast
 
@@ -21,7 +22,7 @@ from chopper_core.util.errors import ChopperError, UsageError
 from chopper_core.util.progress import Cancelled
 from chopper_tui import endings
 from chopper_tui.commands import COMMANDS, PROGRAM
-from chopper_tui.commands.output import inert, tell
+from chopper_tui.commands.output import inert, keep_input, tell
 
 _MAX_RECENT: Final = 10
 
@@ -131,6 +132,8 @@ def _with_debug(given: list[str]) -> list[str]:
         if name != _DEBUG:
             rest.append(word)
             continue
+        if path:
+            keep_input(Path(path))
         try:
             debug.start(path or debug.STDERR)
         except OSError as error:
@@ -211,11 +214,12 @@ def _limit_memory(options: argparse.Namespace) -> None:
 def _list_recent() -> bool:
     """List the runs that were opened last and are still there; whether there are any."""
     from chopper_core.ingest import cache
+    from chopper_core.render.text import shell_word
     from chopper_tui.commands.output import tell, write
 
     names = [entry.name for entry in cache.entries() if entry.name and os.path.exists(entry.name)]
     for name in dict.fromkeys(names[:_MAX_RECENT]):
-        write(f"{PROGRAM} {shlex.quote(name)}\n")
+        write(f"{PROGRAM} {shell_word(name)}\n")
     if names:
         tell(f"the runs that were opened last; `{PROGRAM} demo` shows the demo")
     return bool(names)

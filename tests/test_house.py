@@ -66,6 +66,21 @@ def test_no_sentence_reads_as_translated(modules: dict[Path, ast.Module]) -> Non
     assert found == set()
 
 
+def test_pages_name_tests_that_exist() -> None:
+    """Security, reliability and errors promise what a test shows."""
+    root = ROOMS[0].parent
+    tests = {path.name for path in (root / "tests").rglob("*.py")}
+    for page in ("security", "reliability", "errors"):
+        text = (root / "docs" / f"{page}.md").read_text("utf-8")
+        named = re.findall(r"`([\w/.]*\.py)`", text)
+        lost = {name for name in named if name.rpartition("/")[2] not in tests}
+        lost |= {name for name in named if "/" in name and not (root / name).is_file()}
+        lost |= {f"python -m {name}" for name in re.findall(r"python -m (tests[\w.]*)", text)
+                 if not (root / name.replace(".", "/")).with_suffix(".py").is_file()
+                 and not (root / name.replace(".", "/") / "__main__.py").is_file()}  # fmt: skip
+        assert not lost and named, page
+
+
 def test_pickle_is_for_pipes_between_processes_alone(modules: dict[Path, ast.Module]) -> None:
     using = [path.name for path in modules if "pickle.load" in path.read_text("utf-8")]
     assert using == ["workers.py"]

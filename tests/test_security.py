@@ -11,6 +11,7 @@ import re
 import sqlite3
 import stat
 import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
@@ -30,7 +31,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.render import FORMATS, render
 from chopper_core.render.cells import clean
-from chopper_core.render.exports import ExportOptions, export
+from chopper_core.render.exports import EXPORTS, ExportOptions, export
 from chopper_core.render.glyphs import UNICODE
 from chopper_core.render.info import as_json as info_json
 from chopper_core.render.info import as_text as info_text
@@ -218,6 +219,7 @@ def test_html_and_issues_show_hostile_names_as_text() -> None:
     frame = query(run, View(run.name, order=("operation", "kernel")))
     html = as_html(frame)
     assert "<script" not in html and "<b>run" not in html and "&lt;script&gt;" in html
+    assert not re.search(r"<[^>]*(?:src=|href=|url\()|@import", html), "nothing is loaded"
     issue = issue_text(run, frame)
     # Code spans show anything as it is.
     outside = re.sub(r"```.*?```|`[^`]*`", "", issue, flags=re.DOTALL)
@@ -266,13 +268,93 @@ def test_names_of_runs_are_inert_in_a_table_of_runs(tmp_path: Path) -> None:
         assert format_name != "csv" or not [line for line in text.splitlines() if line[0] == "="]
 
 
-def test_exports_hold_nothing_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CHOPPER_SECRET", "a-token-in-the-environment")
-    run = sample_run()
-    for format_name in ("text", "markdown", "csv", "json"):
-        text = render(query(run, View(run.name)), format_name, width=120)
-        for secret in ("a-token-in-the-environment", os.uname().nodename, str(Path.home())):
-            assert secret not in text or len(secret) < 6
+async def test_exports_hold_nothing_of_the_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secrets = ("in-the-environment", "on-the-command-line", "name-of-the-host", "home-of-the-user")
+    for name, text in zip(("CHOPPER_SECRET", "USER", "HOSTNAME", "HOME"), secrets, strict=True):
+        monkeypatch.setenv(name, text)
+    monkeypatch.setattr("sys.argv", ["chopper", secrets[1]])
+    monkeypatch.setattr("socket.gethostname", lambda: secrets[2])
+    monkeypatch.setattr("os.uname", lambda: os.uname_result((secrets[2],) * 5))
+    run = measured_run(gpus=2, iterations=2, layers=2)
+    frame = query(run, View(run.name))
+    texts = [render(frame, format_name, width=120) for format_name in FORMATS]
+    texts += [as_html(frame), issue_text(run, frame), info_text(run), info_json(run)]
+    for to in EXPORTS:
+        export(run, to, tmp_path / to, ExportOptions(force=to == "chakra"))
+    write_store(run, tmp_path / "store")
+    async with explorer((80, 24), run) as driven:
+        texts += [driven.app.export_screenshot()]
+    made = [path for path in tmp_path.rglob("*") if path.is_file()]
+    contents = [*map(str.encode, texts), *(path.read_bytes() for path in made)]
+    assert len(made) > 8 and not [each for each in secrets if each.encode() in b"".join(contents)]
+
+
+def test_no_output_replaces_an_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = _trace(tmp_path)
+    assert main(["ingest", str(tmp_path), "-o", str(tmp_path / "store")]) == 0
+    for path in (trace, tmp_path / "store" / RUN):
+        before = path.read_bytes()
+        for arguments in (["show", str(trace), "-o", str(path)], [f"--debug={path}", "keys"]):
+            assert main(arguments) == 2
+            assert "no output replaces" in capsys.readouterr().err
+        assert path.read_bytes() == before
+    for format_name in FORMATS * 2:
+        out = str(tmp_path / "out.json")
+        assert main(["show", str(trace), "-o", out, "--format", format_name]) == 0
+
+
+_ACTS = ("socket.", "urllib.", "http.", "os.system", "os.exec", "os.posix_spawn", "os.spawn")
+_ACTS += ("subprocess.", "pickle.", "webbrowser.", "sqlite3.load_ext", "sqlite3.enable_load_ext")
+_acts: list[str] | None = None
+
+
+def _watch(event: str, arguments: tuple[object, ...]) -> None:
+    """Note what a process does beyond reading and writing files; a hook can't be removed."""
+    if _acts is not None and event.startswith(_ACTS):
+        _acts.append(f"{event} {arguments}")
+
+
+def test_opening_any_input_executes_and_contacts_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sys.addaudithook(_watch)
+    acts: list[str] = []
+    monkeypatch.setattr(f"{__name__}._acts", acts)
+    for seed in ("packed trace", "rocpd", "chakra", "amd-smi csv", "job yaml"):
+        (tmp_path / seed).mkdir()
+        SEEDS[seed](tmp_path / seed)
+        list(_outputs(tmp_path / seed, ["overview"]))
+    (tmp_path / "gpu.pkl").write_bytes(b"cos\nsystem\n(S'true'\ntR.")
+    assert main(["show", str(tmp_path / "gpu.pkl")]) == 1
+    trace = str(_trace(tmp_path))
+    for arguments in (
+        *(["show", trace, "--jobs", "1"], ["info", trace], ["diff", trace, trace]),
+        ["export", trace, "--to", "parquet", "-o", str(tmp_path / "out")],
+    ):
+        assert main(arguments) == 0
+    assert acts == []
+
+
+def test_names_are_inert_in_lists_and_notes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    run = tmp_path / "\x1b]0;t\x07\x9b31m\u202e"
+    for each in (run, other := run.with_name(f"{run.name}\udcff")):
+        each.mkdir()
+        _trace(each)
+    notes = tmp_path / "notes"
+    for arguments in (
+        *(["info", str(run)], ["baseline", "set", "main", str(other)], [], ["baseline"]),
+        *(["cache"], [f"--debug={notes}", "show", f"{run}:gpu=9"], ["--debug", "info", str(run)]),
+    ):
+        main(arguments)
+        printed = capsys.readouterr()
+        assert "\\x1b" in printed.out + printed.err or f"--debug={notes}" in arguments
+        assert not UNSEEN.search(printed.out.replace("\t", " ") + printed.err)
+    assert "\\x1b" in notes.read_text() and not UNSEEN.search(notes.read_text())
 
 
 def _mode(path: Path) -> int:

@@ -23,10 +23,10 @@ from chopper_core.store.reader import large_files, read_store, verify
 from chopper_core.util import debug
 from chopper_core.util.arrays import from_list, to_list
 from chopper_core.util.atomic import (
-    read_small,
     is_own,
     is_private,
     make_private,
+    read_small,
     remove_abandoned,
     remove_folder,
     state_of,

@@ -183,9 +183,13 @@ def as_html(frame: Frame) -> str:
 
 def command(address: str, *, charted: bool = False) -> str:
     """The shell command that prints the view of an address."""
+    return f"chopper show {shell_word(address)}" + " --chart" * charted
+
+
+def shell_word(text: str) -> str:
+    """A text as a word of a shell's command, which can be printed whatever is in it."""
     # A shell reads the escapes of `$'…'`: what a terminal acts on is inert, and the same.
-    quoted = shlex.quote(address) if clean(address) == address else f"$'{_in_bytes(address)}'"
-    return f"chopper show {quoted}" + " --chart" * charted
+    return shlex.quote(text) if clean(text) == text else f"$'{_in_bytes(text)}'"
 
 
 def _in_bytes(text: str) -> str:

@@ -6,8 +6,6 @@ import os
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
 from chopper_core.util.atomic import make_private, publish, read_small, user_folder
 from chopper_core.util.errors import DataError, UsageError
 
@@ -21,11 +19,14 @@ def baselines_path() -> Path:
 
 def baselines() -> dict[str, tuple[str, ...]]:
     """The named baselines: name → absolute paths of runs with the same settings."""
+    # msgspec takes no names of other bytes than UTF-8; opening a store imports this module.
+    import json
+
     try:
-        found = msgspec.json.decode(read_small(baselines_path()))
+        found = json.loads(read_small(baselines_path()))
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, RecursionError, msgspec.MsgspecError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         reason = getattr(error, "strerror", None) or error
         raise DataError(f"{baselines_path()} can't be read: {reason}") from error
     if not isinstance(found, dict):
@@ -83,9 +84,11 @@ def _unknown(name: str, found: dict[str, tuple[str, ...]]) -> str:
 
 
 def _write(found: dict[str, tuple[str, ...]]) -> None:
+    import json
+
     path = baselines_path()
     try:
         make_private(path.parent)
-        publish(path, msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n", mode=0o600)
+        publish(path, json.dumps(found, indent=1).encode() + b"\n", mode=0o600)
     except OSError as error:
         raise DataError(f"{path} can't be written: {error.strerror}") from error

@@ -59,7 +59,8 @@ def note(text: str) -> None:
         now = time.time()
         clock = time.strftime("%H:%M:%S", time.localtime(now))
         with suppress(OSError, ValueError):
-            _file.write(f"{clock}.{int(now * 1000) % 1000:03}  {os.getpid()}  {text}\n")
+            lines = "\n".join(map(_inert, text.split("\n")))
+            _file.write(f"{clock}.{int(now * 1000) % 1000:03}  {os.getpid()}  {lines}\n")
             _file.flush()
 
 
@@ -83,6 +84,13 @@ def timed(step: str) -> Iterator[None]:
         outcome = "took"
     finally:
         note(f"{step}: {outcome} {1000 * (time.perf_counter() - begin):.1f} ms")
+
+
+def _inert(line: str) -> str:
+    """A line in which the names of files do nothing to a terminal."""
+    if line.isprintable():
+        return line
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
 
 
 def _private(path: str, flags: int) -> int:

@@ -7,7 +7,7 @@ from typing import Final
 
 from chopper_core.store.baselines import SIGN, baselines, remove_baseline, set_baseline
 from chopper_core.util.errors import UsageError
-from chopper_tui.commands.output import tell, write
+from chopper_tui.commands.output import inert, tell, write
 
 DESCRIPTION: Final = "Name runs to compare with: `@NAME` stands for the run, as in base=@NAME."
 
@@ -31,5 +31,5 @@ def run(options: Namespace) -> int:
         remove_baseline(options.name)
     else:
         for name, paths in baselines().items():
-            write(f"{SIGN}{name}\t{','.join(paths)}\n")
+            write(f"{SIGN}{inert(name)}\t{inert(','.join(paths))}\n")
     return 0

@@ -8,7 +8,7 @@ from typing import Final
 
 from chopper_core.ingest import cache
 from chopper_core.util.errors import UsageError
-from chopper_tui.commands.output import write
+from chopper_tui.commands.output import inert, write
 
 DESCRIPTION: Final = "List or clear the cached runs, which open at once."
 
@@ -39,7 +39,7 @@ def run(options: Namespace) -> int:
     for entry in kept:
         used = datetime.fromtimestamp(entry.used_s).strftime("%Y-%m-%d %H:%M")
         name = " ".join([entry.name, "(of another version of Chopper)" * entry.is_old]).strip()
-        write(f"{entry.size_bytes / 1e6:8.1f} MB  {used}  {name}\n")
+        write(f"{entry.size_bytes / 1e6:8.1f} MB  {used}  {inert(name)}\n")
     total = sum(entry.size_bytes for entry in kept)
     write(f"{total / 1e6:8.1f} MB  in {cache.directory()}\n")
     return 0

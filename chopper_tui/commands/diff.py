@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from glob import glob
 from typing import TYPE_CHECKING, Any, Final
@@ -21,7 +20,7 @@ from chopper_tui.commands.named import (
     view_of,
 )
 from chopper_tui.commands.options import add_printing_options
-from chopper_tui.commands.output import frame_text, inert, write_text
+from chopper_tui.commands.output import frame_text, remark, write_text
 
 if TYPE_CHECKING:
     from chopper_core.query.frame import Frame
@@ -134,7 +133,7 @@ def _printed(frame: Frame, judged: list[Judged], options: Namespace) -> str:
     if format_name == "markdown":
         return f"{limits_table(judged)}\n{text}"
     # In files for programs, people find the sentences beside the data.
-    print(inert("\n".join(sentences)), file=sys.stderr)
+    remark("\n".join(sentences))
     if format_name == "csv":
         return text
     from chopper_core.render.exchange import json_text

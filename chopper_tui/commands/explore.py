@@ -120,7 +120,7 @@ def replay(options: Namespace) -> int:
     debug.note_error(done.crash)
     tell(f"it crashes again, after {done.inputs} inputs: {summary(done.crash)}")
     if not debug.target:
-        print("chopper: --debug prints the traceback", file=sys.stderr)
+        tell("--debug prints the traceback")
     return 1
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ from chopper_core.util.errors import UsageError
 from chopper_core.util.memory import is_out_of_memory
 from chopper_tui.commands.named import ProgressLine
 from chopper_tui.commands.options import add_reading_options
-from chopper_tui.commands.output import inert, tell
+from chopper_tui.commands.output import remark, tell
 from chopper_tui.endings import Ended
 
 if TYPE_CHECKING:
@@ -88,7 +87,7 @@ def run(options: Namespace) -> int:
         raise
     for path, reason in failed:
         tell(_left_out(path, reason))
-    print(inert(str(store)), file=sys.stderr)
+    remark(str(store))
     return 0
 
 

@@ -189,8 +189,7 @@ class ProgressLine:
 
     def __exit__(self, *error: object) -> None:
         if self._shown:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
+            self._write("\r\x1b[K")
 
     def _report(self, step: str, done: int, total: int) -> None:
         if debug.target and step != self._step:
@@ -203,6 +202,13 @@ class ProgressLine:
             filled = int(share * self.WIDTH)
             line += f"  [{'#' * filled}{'.' * (self.WIDTH - filled)}] {share:4.0%}"
         if line != self._shown:
-            sys.stderr.write(f"\r{line}\x1b[K")
-            sys.stderr.flush()
+            self._write(f"\r{line}\x1b[K")
             self._shown = line
+
+    def _write(self, text: str) -> None:
+        """Write to a terminal that may be closed while the command runs on."""
+        try:
+            sys.stderr.write(text)
+            sys.stderr.flush()
+        except OSError:
+            self._visible = False

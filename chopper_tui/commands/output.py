@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from chopper_core.util.atomic import publish
-from chopper_core.util.errors import DataError
+from chopper_core.util.errors import DataError, UsageError
 from chopper_tui.commands import PROGRAM
 
 if TYPE_CHECKING:
@@ -31,8 +32,14 @@ def write(text: str) -> None:
 
 
 def tell(text: str) -> None:
-    """Print a message on standard error, where names in it can't act."""
-    print(inert(f"{PROGRAM}: {text}"), file=sys.stderr)
+    """Print a message of the program on standard error."""
+    remark(f"{PROGRAM}: {text}")
+
+
+def remark(text: str) -> None:
+    """Print on standard error, where names can't act; that nobody can read it is no error."""
+    with suppress(OSError):
+        print(inert(text), file=sys.stderr)
 
 
 def inert(text: str) -> str:
@@ -89,6 +96,7 @@ def write_text(text: str, options: Namespace) -> None:
         write(text)
         return
     path = Path(options.output)
+    keep_input(path)
     try:
         if path.exists() and not path.is_file():  # a device, a pipe
             path.write_text(text, encoding="utf-8")
@@ -96,7 +104,22 @@ def write_text(text: str, options: Namespace) -> None:
             publish(path.resolve(), text.encode())
     except OSError as error:
         raise DataError(f"{options.output} can't be written: {error.strerror}") from error
-    print(inert(options.output), file=sys.stderr)
+    remark(options.output)
+
+
+def keep_input(path: Path) -> None:
+    """Raise UsageError where an output would replace a file that runs are read from."""
+    if not path.is_file():
+        return
+    from chopper_core.sources.registry import family_of
+    from chopper_core.store.format import is_store
+
+    try:
+        is_input = is_store(path.resolve().parent) or family_of(path) is not None
+    except DataError:  # unreadable
+        return
+    if is_input:
+        raise UsageError(f"{path} is an input of Chopper, which no output replaces")
 
 
 def registry() -> Sequence[Action]:

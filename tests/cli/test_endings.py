@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import re
 import signal
@@ -17,7 +19,7 @@ import pytest
 
 from chopper_core.store.reader import read_store
 from chopper_core.store.writer import write_store
-from chopper_tui import __main__, endings
+from chopper_tui import __main__, cli, endings
 from tests.fuzz.seeds import small_trace
 from tests.support import sample_run
 
@@ -161,6 +163,39 @@ def test_streams_that_are_closed_are_no_error(
     )
     assert done.returncode == 0 and not re.search(rb"error|Trace", done.stderr + done.stdout)
     assert len(read_store(out).table)
+
+
+def test_a_standard_error_that_takes_nothing_changes_no_exit_code(
+    run_and_store: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = run_and_store[0]
+    out = tmp_path / "out.md"
+
+    class Full(io.StringIO):
+        def write(self, _: str) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(sys, "stderr", Full())
+    assert cli.main(["show", "nowhere"]) == 1
+    assert cli.main(["show", f"{run}:gpu=9"]) == 3
+    assert cli.main(["show", str(run), "-o", str(out)]) == 0 and out.exists()
+    assert cli.main(["ingest", str(run), "-o", str(tmp_path / "s")]) == 0
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("seed", range(3))
+def test_a_terminal_that_is_closed_leaves_the_exit_code(
+    seed: int, run_and_store: tuple[Path, Path]
+) -> None:
+    """The flush at the exit failed, which made 120 of it."""
+    master, slave = os.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "chopper_tui", ["info", "show", "diff"][seed], "nowhere"],
+        cwd=ROOT, stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
+    )  # fmt: skip
+    os.close(slave)
+    os.close(master)
+    assert process.wait(30) == (2 if seed == 2 else 1)
 
 
 def test_a_signal_that_is_ignored_stays_so() -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import shutil
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from chopper_core.ingest.open import open_run
 from chopper_core.render.info import as_text
+from chopper_core.sources.shared.bytes import open_read_only
 from chopper_core.util.errors import DataError
 from tests.sources.counters.counter_writers import minimal_rocpd
 from tests.sources.test_rpd import write as write_rpd
@@ -48,6 +50,32 @@ def test_what_lies_in_the_log_is_said_to_be_missing(
     assert sorted(each.name for each in path.parent.iterdir()) == before, "nothing is written"
     path.with_name(f"{name}-wal").write_bytes(b"")
     assert "missing here" not in as_text(open_run(str(path.parent)))
+
+
+@pytest.mark.parametrize(
+    ("statement", "refusal"),
+    [
+        ("CREATE TABLE more (id)", "readonly"),
+        ("PRAGMA writable_schema = 1; DELETE FROM sqlite_master", "one statement|readonly"),
+        ("SELECT load_extension('/lib/evil.so')", "not authorized"),
+        ("SELECT zeroblob(1100000)", "too big"),
+        (
+            "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i FROM n) SELECT count(*) FROM n",
+            "interrupted",
+        ),
+    ],
+)
+def test_statements_only_read_and_end(
+    statement: str, refusal: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chopper_core.sources.shared.bytes._STEPS_OF_ANY", 10_000_000)
+    path = tmp_path / "a.db"
+    sqlite3.connect(path).execute("CREATE TABLE t (id)").connection.close()
+    with closing(open_read_only(path)) as connection:
+        with pytest.raises((sqlite3.Error, sqlite3.Warning), match=refusal):
+            connection.execute(statement).fetchall()
+        assert connection.execute("PRAGMA trusted_schema").fetchone() == (0,)
+        assert connection.execute("SELECT zeroblob(1000000)").fetchone()
 
 
 def test_a_database_that_is_in_its_log_alone_is_refused_with_the_way(tmp_path: Path) -> None:
