@@ -161,7 +161,9 @@ def steps_of(run: Run, view: View, tokens: int | None = None) -> Steps:
         for level, codes in kept.items()
     }
     without = {level: codes for level, codes in without.items() if codes}
-    steps = run.tree().split((), ("gpu", "iteration"), without)
+    # The rows of one GPU lie together.
+    node = (table.text_of("gpu", int(gpus[0])),) if len(gpus) == 1 else ()
+    steps = run.tree().split(node, ("gpu", "iteration"), without)
     shape = (len(gpus), len(iterations))
     count = len(gpus) * len(iterations)
     place = np.searchsorted(gpus, steps.codes("gpu")) * len(iterations)
