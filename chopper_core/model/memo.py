@@ -14,7 +14,7 @@ from chopper_core.util.memory import bytes_of
 T = TypeVar("T")
 _SMALL_BYTES: Final = 1 << 14
 """Values up to this size stay: some are marks, and dropping them frees nothing."""
-_MOST_UNCOUNTED: Final = 32
+_MOST_UNCOUNTED: Final = 16
 """Counting the bytes of a value takes milliseconds: it waits for a rest, or for so many values."""
 
 

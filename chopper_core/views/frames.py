@@ -136,7 +136,8 @@ def cached(run: Run, view: View, ask: Callable[[View], ViewResult]) -> ViewResul
         try:
             return ask(plain)
         except NothingToShow as reason:
-            return reason  # finding it out may have taken long, too
+            # Finding it out may have taken long, too; its traceback holds all that was looked at.
+            return NothingToShow(*reason.args)
 
     known = run.memo(
         ("view", plain),

@@ -14,8 +14,10 @@ from numpy.typing import NDArray
 
 from chopper_core.model.memo import Memo
 from chopper_core.model.table import LEVELS
-from chopper_core.util.errors import NoSuchNode
+from chopper_core.model.view import View
+from chopper_core.util.errors import NoSuchNode, NothingToShow
 from chopper_core.util.memory import bytes_of
+from chopper_core.views.query import query
 from tests.support import Row, run_of
 
 
@@ -136,3 +138,12 @@ def test_the_cache_of_a_small_run_is_small_however_many_views_are_seen() -> None
         run.memo(("large", number), lambda: np.zeros(1 << 17))
     run.memo.make_room()
     assert sum(run.memo.has(("large", number)) for number in range(20)) == 5
+
+
+def test_a_reason_for_showing_nothing_holds_none_of_what_was_looked_at() -> None:
+    run = run_of([Row(0, 10)])
+    view = View(run.name, name="pipeline")
+    with pytest.raises(NothingToShow):
+        query(run, view)
+    assert run.memo.has(("view", view))
+    assert run.memo(("view", view), NothingToShow).__traceback__ is None
