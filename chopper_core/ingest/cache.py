@@ -21,7 +21,7 @@ from chopper_core.model.run import Run, located
 from chopper_core.store.format import FILES, index_text, is_store, paths_of, read_index, read_label
 from chopper_core.store.reader import large_files, read_store, verify
 from chopper_core.util import debug
-from chopper_core.util.arrays import from_list, to_list
+from chopper_core.util.arrays import from_list, json_of, to_list
 from chopper_core.util.atomic import (
     is_own,
     is_private,
@@ -221,7 +221,7 @@ class Kept(Struct, frozen=True):
         alone.
         """
         fresh = temporary_path(self.file, "new")
-        text = msgspec.json.encode(figures, enc_hook=to_list)
+        text = json_of(figures, to_list)
         try:
             make_private(self.file.parent)
             handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -234,7 +234,11 @@ class Kept(Struct, frozen=True):
 
     def _digest(self, text: bytes) -> bytes:
         """A digest of figures and of all that they depend on."""
-        return hashlib.sha256(self.state.encode() + b"\n" + text).hexdigest().encode()
+        return (
+            hashlib.sha256(self.state.encode("utf-8", "surrogateescape") + b"\n" + text)
+            .hexdigest()
+            .encode()
+        )
 
 
 def kept_rows(name: str, overrides: Overrides = NO_OVERRIDES) -> Kept:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from urllib.parse import quote, unquote
+from functools import partial
+from urllib import parse as url
 
 from msgspec.structs import replace
 
@@ -14,6 +15,9 @@ from chopper_core.model.view import Baseline, View, Window, as_statistic, comple
 from chopper_core.util.errors import UsageError
 from chopper_core.util.patterns import late
 
+# A path may have bytes that are no UTF-8.
+quote = partial(url.quote, errors="surrogateescape")
+unquote = partial(url.unquote, errors="surrogateescape")
 _LEVEL_OF = {
     level[:length]: level
     for level in (*LEVELS, ACTIVITY, *DIMENSIONS)

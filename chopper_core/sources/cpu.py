@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.sources.registry import Recognised
-from chopper_core.sources.shared.bytes import check_parquet, parquet_names
+from chopper_core.sources.shared.bytes import opened_parquet, parquet_names
 from chopper_core.sources.shared.columns import GrowingColumn
 from chopper_core.sources.shared.losses import Repeats
 from chopper_core.sources.shared.text import (
@@ -241,8 +241,8 @@ def _read_parquet(path: Path, samples: _Samples) -> tuple[str, str]:
     from pyarrow.parquet import read_table
 
     try:
-        check_parquet(path)
-        table = read_table(path)
+        with opened_parquet(path) as file:
+            table = read_table(file)
     except (ArrowException, OSError, ValueError) as error:
         raise DataError(f"{path} can't be read: {first_line(error)}.") from error
     metadata = table.schema.metadata or {}

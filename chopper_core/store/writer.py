@@ -33,7 +33,7 @@ from chopper_core.store.format import (
     is_store,
     run_fields,
 )
-from chopper_core.util.arrays import AnyArray
+from chopper_core.util.arrays import AnyArray, encodable, json_of
 from chopper_core.util.arrow_files import write_arrow, write_lists
 from chopper_core.util.atomic import replace_folder, stamp_of, temporary_path, write_file
 from chopper_core.util.errors import DataError, UsageError
@@ -91,6 +91,10 @@ def check_place(folder: Path) -> None:
 
 def _write_files(run: Run, folder: Path, origin: str) -> None:
     table = run.table
+    cpu = msgspec.json.decode(
+        json_of([msgspec.convert(file, CpuSource, from_attributes=True) for file in run.cpu]),
+        type=tuple[CpuSource, ...],
+    )
     if not in_order(table):
         table = table.take(level_order(table))
     cubes = summarise(table) if len(table) >= _MIN_SUMMED_ROWS else []
@@ -107,7 +111,7 @@ def _write_files(run: Run, folder: Path, origin: str) -> None:
     }
     fields = {name: getattr(run, name) for name in run_fields()}
     stored = StoredRun(
-        msgspec.Raw(msgspec.json.encode(fields, enc_hook=_plain)),
+        msgspec.Raw(json_of(fields, _plain)),
         tuple(table.names),
         tuple(table.operations),
         tuple(table.shapes),
@@ -117,7 +121,7 @@ def _write_files(run: Run, folder: Path, origin: str) -> None:
         ),
         tuple((cube.levels, len(cube)) for cube in cubes),
         cubes[0].patterns if cubes else {},
-        tuple(msgspec.convert(file, CpuSource, from_attributes=True) for file in run.cpu),
+        cpu,
         {
             table.FILE: msgspec.Raw(msgspec.json.encode(table.names))
             for table in run.side_tables.values()
@@ -126,7 +130,7 @@ def _write_files(run: Run, folder: Path, origin: str) -> None:
     )
     write_file(folder / RUN, msgspec.json.encode(stored))
     files = {path.name: stamp_of(path) for path in sorted(folder.iterdir())}
-    index = StoreIndex(SCHEMA, fingerprint(), run.name, origin, files)
+    index = StoreIndex(SCHEMA, fingerprint(), encodable(run.name), encodable(origin), files)
     write_file(folder / STORE_INDEX, msgspec.json.encode(index.checked()))
 
 

@@ -1,9 +1,11 @@
-"""The types of the arrays that columns, labels and selections are made of."""
+"""The types of the arrays that columns, labels and selections are made of, and their JSON."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, get_args
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,6 +21,28 @@ Codes = NDArray[np.integer[Any]]
 """Integers of any width."""
 Numbers = NDArray[np.generic]
 """Integers, floats or truth values."""
+
+
+def json_of(value: object, enc_hook: Callable[[Any], Any] | None = None) -> bytes:
+    """A value as JSON; bytes of a path that are no UTF-8 become escapes, as they are printed."""
+    try:
+        return msgspec.json.encode(value, enc_hook=enc_hook)
+    except UnicodeEncodeError:
+        plain = msgspec.to_builtins(value, str_keys=True, enc_hook=enc_hook)
+        return msgspec.json.encode(_encodable(plain))
+
+
+def _encodable(value: Any) -> Any:
+    if isinstance(value, str):
+        return encodable(value)
+    if isinstance(value, dict):
+        return {_encodable(key): _encodable(each) for key, each in value.items()}
+    return [*map(_encodable, value)] if isinstance(value, list | tuple) else value
+
+
+def encodable(text: str) -> str:
+    """A text in which bytes of a path that are no UTF-8 are escapes: `\\udcff`."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def to_list(value: object) -> list[Any]:

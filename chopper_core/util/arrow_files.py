@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from chopper_core.util.arrays import AnyArray, Mask
-from chopper_core.util.mmap_columns import ENDS, ColumnPlace
+from chopper_core.util.mmap_columns import ENDS, ColumnPlace, content_of
 
 
 def write_arrow(path: Path, columns: Mapping[str, AnyArray]) -> dict[str, ColumnPlace]:
@@ -39,8 +39,7 @@ def _write(path: Path, table: pa.Table) -> dict[str, ColumnPlace]:
             writer.write_table(table)
         file.flush()
         os.fsync(file.fileno())
-    with pa.memory_map(str(path)) as file:
-        return dict(_places(file.read_buffer()))
+    return dict(_places(pa.py_buffer(content_of(path))))
 
 
 def _places(content: pa.Buffer) -> Iterator[tuple[str, ColumnPlace]]:

@@ -31,7 +31,9 @@ _TRACE_KEYS: Final = ("traceEvents", "deviceProperties", "schemaVersion", "schem
 
 def against(name: str, base: str, path: str = "") -> str:
     """The address of a node of a run with the same node of another as its baseline."""
-    return f"{name}{f':{path}' if path else ''}?base={quote(base, safe='/')}"
+    return (
+        f"{name}{f':{path}' if path else ''}?base={quote(base, safe='/', errors='surrogateescape')}"
+    )
 
 
 def view_of(address: str, options: Namespace) -> View:

@@ -54,7 +54,7 @@ def test_parquet_of_equal_rows_is_refused(
     monkeypatch.setattr(byte_source, "_SMALL_BYTES", 1 << 16)
     path = BOMBS[name](tmp_path, 1)
     with pytest.raises(DataError, match="150 times its size"):
-        byte_source.check_parquet(path)
+        byte_source.opened_parquet(path).__enter__()
     small_trace().write(tmp_path / "rank0.json")
     assert len(open_run(str(tmp_path), jobs=1).table) == 16
 

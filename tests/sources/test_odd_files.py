@@ -27,8 +27,9 @@ from chopper_core.model.run import Run
 from chopper_core.render.info import as_text
 from chopper_core.sources.shared.bytes import ByteSource
 from chopper_core.util.errors import DataError
+from chopper_tui.cli import main
 from tests.align.traces import TinyTrace
-from tests.fuzz.seeds import small_trace
+from tests.fuzz.seeds import SEEDS, small_trace
 from tests.limited import NEEDS_LINUX
 from tests.sources.telemetry.telemetry_texts import NVIDIA_CSV
 
@@ -167,6 +168,33 @@ def test_a_path_that_cannot_be_looked_up_is_an_error(name: str) -> None:
 def test_names_of_any_bytes_open(name: bytes, folder: Path) -> None:
     shutil.move(folder / "rank0.json", os.fsencode(folder) + b"/" + name)
     assert told(folder)
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_names_of_any_bytes_are_read_kept_and_written(
+    seed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """JSON, Arrow and SQLite take names in UTF-8 alone: each ended a command."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    run = tmp_path / "runs\udcfe" / "a\udcff"
+    run.parent.mkdir()
+    (tmp_path / "plain").mkdir()
+    SEEDS[seed](tmp_path / "plain")
+    (tmp_path / "plain").rename(run)
+    for path in [path for path in run.rglob("*") if path.is_file()]:
+        path.rename(path.with_name(path.name.replace(".", "\udcff.", 1)))
+    store = run.with_name("s\udcff")
+    outs = [["export", str(run), "--to", to, "-o", f"{run}.{to}"] for to in ("perfetto", "parquet")]
+    for arguments in (
+        *(["ingest", str(run), "-o", str(store)], ["show", str(store)], ["info", str(store)]),
+        *(["show", str(run), "--format", "json", "-o", f"{run}.json"], ["info", str(run)], *outs),
+        *(["ingest", str(run), "--into", f"{store}2"], ["runs", str(run.parent)]),
+        *(["ingest", str(run), "--finish", f"{store}2"], ["diff", str(run), str(store)]),
+    ):
+        main(arguments)
+        said = capsys.readouterr().err
+        assert "utf-8" not in said and "internal error" not in said, (arguments, said)
 
 
 class Stale(io.BytesIO):

@@ -17,7 +17,7 @@ from chopper_core.model.column_names import integral_of, is_counted, known_of
 from chopper_core.model.run import Run
 from chopper_core.model.table import ADDITIVE, NO_LABEL, NO_TIME, PHASES, Category, Kind, Selection
 from chopper_core.render.exports import ExportOptions, chosen_rows, new_file
-from chopper_core.util.arrays import AnyArray, Mask
+from chopper_core.util.arrays import AnyArray, Mask, encodable
 from chopper_core.util.progress import Progress
 
 if TYPE_CHECKING:
@@ -105,12 +105,13 @@ def write(run: Run, path: Path, options: ExportOptions, progress: Progress) -> l
     counters = tuple(name for name in run.table.measured if is_counted(name))
     signals = measured_signals(run)
     facts = {
-        "run": run.name,
+        "run": encodable(run.name),
         "origin_ns": str(run.origin_ns),
         "marks": json.dumps(run.marks),
         "gpus": json.dumps([[gpu.index, gpu.rank, gpu.hardware] for gpu in run.gpus]),
     }
-    with new_file(path) as fresh:
+    # Arrow opens no names that aren't UTF-8.
+    with new_file(path) as fresh, fresh.open("wb") as file:
         writer = None
         try:
             for begin in range(0, len(rows), _ROW_GROUP):
@@ -119,7 +120,7 @@ def write(run: Run, path: Path, options: ExportOptions, progress: Progress) -> l
                 made = kernel_rows(run, part, counters=counters, signals=signals)
                 made = made.replace_schema_metadata({**(made.schema.metadata or {}), **facts})
                 if writer is None:
-                    writer = pq.ParquetWriter(fresh, made.schema, compression="zstd")
+                    writer = pq.ParquetWriter(file, made.schema, compression="zstd")
                 writer.write_table(made)
         finally:
             if writer is not None:

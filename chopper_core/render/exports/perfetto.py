@@ -22,7 +22,7 @@ from chopper_core.model.inputs import Gpu
 from chopper_core.model.run import Run
 from chopper_core.model.table import LABELLED, NO_LABEL, PHASES, Category, KernelTable, Kind
 from chopper_core.render.exports import ExportOptions, chosen_rows, new_file
-from chopper_core.util.arrays import Index, Int64
+from chopper_core.util.arrays import Index, Int64, encodable
 from chopper_core.util.grouping import run_starts, stable_order
 from chopper_core.util.progress import Progress
 from chopper_core.views.shared.collectives import collectives_of
@@ -57,7 +57,7 @@ def write(run: Run, path: Path, options: ExportOptions, progress: Progress) -> l
         "schemaVersion": 1,
         "displayTimeUnit": "ns",
         "baseTimeNanoseconds": origin_ns,
-        "chopper": {"schema": SCHEMA, "run": run.name, "marks": list(run.marks)},
+        "chopper": {"schema": SCHEMA, "run": encodable(run.name), "marks": list(run.marks)},
         **({"chopper_generated": run.generated} if run.generated else {}),
     }
     with new_file(path) as fresh, _opened(fresh, is_packed=path.suffix == ".gz") as file:

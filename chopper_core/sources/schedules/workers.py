@@ -10,7 +10,7 @@ import numpy as np
 from chopper_core.model.table import Kind, Phase
 from chopper_core.sources.registry import Recognised, Unusable
 from chopper_core.sources.schedules import Schedule
-from chopper_core.sources.shared.bytes import check_parquet, parquet_names
+from chopper_core.sources.shared.bytes import opened_parquet, parquet_names
 from chopper_core.sources.shared.losses import Losses
 from chopper_core.sources.shared.text import FileHead
 from chopper_core.util.errors import DataError
@@ -47,8 +47,8 @@ def read(path: Path, _progress: Progress = silent) -> Schedule:
     import pyarrow.parquet as pq
 
     try:
-        check_parquet(path)
-        table = pq.read_table(path, columns=list(_COLUMNS))
+        with opened_parquet(path) as file:
+            table = pq.read_table(file, columns=list(_COLUMNS))
     except (OSError, ValueError) as error:
         raise DataError(f"{path} can't be read: {error}.") from error
     names = np.array(table["optype"].to_pylist(), object)

@@ -4,8 +4,10 @@ gzip is decompressed on the way, as far as it is intact."""
 
 from __future__ import annotations
 
+import os
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from stat import S_ISBLK, S_ISCHR, S_ISDIR, S_ISFIFO, S_ISSOCK
@@ -92,7 +94,8 @@ def parquet_names(path: Path) -> Sequence[str]:
     from pyarrow.parquet import read_schema
 
     try:
-        names: Sequence[str] = read_schema(path).names
+        with path.open("rb") as file:
+            names: Sequence[str] = read_schema(file).names
     except ArrowException as error:
         raise ValueError(str(error)) from error
     return names
@@ -113,14 +116,21 @@ def not_a_file(path: Path) -> str:
     return f"is {kind}, not a file; Chopper reads files more than once" if kind else ""
 
 
-def check_parquet(path: Path) -> None:
-    """Raise DataError for a Parquet file whose rows take far more memory than the file has bytes.
+@contextmanager
+def opened_parquet(path: Path) -> Iterator[IO[bytes]]:
+    """Open a Parquet file; raises DataError where its rows take far more memory than it has bytes.
 
-    Raises the errors of Arrow where it can't be read.
+    Raises the errors of Arrow where it can't be read; Arrow opens no names that aren't UTF-8.
     """
     from pyarrow.parquet import read_metadata
 
-    metadata = read_metadata(path)
+    with path.open("rb") as file:
+        _check_size(path, read_metadata(file))
+        file.seek(0)
+        yield file
+
+
+def _check_size(path: Path, metadata: Any) -> None:
     groups = range(metadata.num_row_groups)
     encoded = sum(metadata.row_group(group).total_byte_size for group in groups)
     # A run of equal values takes a few bytes there, and 8 each when it is read.
@@ -287,7 +297,7 @@ def open_read_only(path: Path) -> sqlite3.Connection:
     import sqlite3
 
     connection = sqlite3.connect(
-        f"file:{quote(str(path.absolute()))}?mode=ro&immutable=1", uri=True
+        f"file:{quote(os.fsencode(path.absolute()))}?mode=ro&immutable=1", uri=True
     )
     connection.execute("PRAGMA trusted_schema = OFF")
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_VALUE_BYTES)

@@ -12,7 +12,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from chopper_core.sources.registry import Recognised, Unusable
-from chopper_core.sources.shared.bytes import check_parquet, parquet_names
+from chopper_core.sources.shared.bytes import opened_parquet, parquet_names
 from chopper_core.sources.shared.columns import int_column
 from chopper_core.sources.shared.losses import Losses
 from chopper_core.sources.shared.text import (
@@ -147,8 +147,7 @@ def _read_parquet(path: Path) -> Telemetry:
 
     stamps, rows = Stamps(), RowCollector(path)
     try:
-        check_parquet(path)
-        with ParquetFile(path) as file:
+        with opened_parquet(path) as opened, ParquetFile(opened) as file:
             schema = file.schema_arrow
             clocks = _Clocks((schema.metadata or {}).get(b"clock", b"").decode("utf-8", "replace"))
             layout = _layout(schema.names, stamps, clocks, _PARQUET_FORMAT)
