@@ -21,6 +21,7 @@ from textual._styles_cache import StylesCache
 from textual.app import App
 from textual.color import TRANSPARENT
 from textual.command import CommandPalette
+from textual.content import Content
 from textual.fuzzy import FuzzySearch
 from textual.geometry import Size
 from textual.keys import _character_to_key
@@ -288,6 +289,17 @@ def _turn_page_if_drawn(options: OptionList, direction: Any) -> None:
 
 OptionList._move_page = _turn_page_if_drawn  # type: ignore[method-assign, assignment]
 OptionList._on_click = _click_option_if_there  # type: ignore[method-assign, assignment]
+
+
+_wrap_content = Content._wrap_and_format
+
+
+def _wrap_to_a_cell(content: Content, width: int, *given: Any, **options: Any) -> Any:
+    """Wrap to a cell at least: padding leaves a list on the narrowest terminals less than none."""
+    return _wrap_content(content, max(width, 1 + 2 * options.get("line_pad", 0)), *given, **options)
+
+
+Content._wrap_and_format = _wrap_to_a_cell  # type: ignore[method-assign, assignment]
 
 
 _list_commands = CommandPalette._refresh_command_list

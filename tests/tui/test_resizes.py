@@ -52,6 +52,16 @@ async def test_a_size_that_is_past_is_not_laid_out(
         assert {screen.size for screen in at.app.screen_stack} == {SIZES[-1]}
 
 
+async def test_the_palette_is_laid_out_at_any_size() -> None:
+    """Its list had no column left for its text, at which a text can't be folded."""
+    async with explorer((4, 5)) as at:
+        await at.press("ctrl+p")
+        for size in (Size(1, 1), Size(5, 2), Size(4, 9)):
+            at.app.post_message(_resize(size))
+            await at.settle()
+        assert at.app.is_running and at.app.crash is None
+
+
 @pytest.mark.parametrize("cause", ["a resize", "a theme"])
 async def test_a_layout_on_the_way_loses_no_other(cause: str) -> None:
     """It paused the timer that draws: what another part asked for waited for the next key."""
