@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from chopper_core.ingest.cache import Kept, code_stamp, digest, kept_covers
 from chopper_core.util.atomic import state_of
-from chopper_tui.endings import FATAL_SIGNALS
+from chopper_tui.endings import FATAL_SIGNALS, restore_by
 
 if TYPE_CHECKING:
     from chopper_core.model.overrides import Overrides
@@ -147,6 +147,7 @@ class Cover:
             before = termios.tcgetattr(terminal)
             self._take_signals()
             self._attributes = before
+            restore_by(self.take_down)
             termios.tcsetattr(terminal, termios.TCSANOW, _silent(before))
             _write(ALTERNATE_SCREEN + _HIDE_CURSOR + "".join(_painted(lines)))
             self.lines = lines

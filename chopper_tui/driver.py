@@ -21,6 +21,7 @@ from typing import Any
 from textual.drivers.linux_driver import LinuxDriver
 
 from chopper_tui.cover import ALTERNATE_SCREEN, Cover
+from chopper_tui.endings import restore_by
 from chopper_tui.terminal import is_old, terse, understood
 
 HUNG_UP = 129
@@ -85,6 +86,7 @@ class TerminalDriver(LinuxDriver):
         super().start_application_mode()  # type: ignore[no-untyped-call]
         if covered is not None:
             self.attrs_before = covered
+        restore_by(self._leave_at_once)
         if not self._is_watched:
             self._is_watched = True
             Thread(target=self._watch, name="chopper-terminal", daemon=True).start()
@@ -135,12 +137,17 @@ class TerminalDriver(LinuxDriver):
         while self._file.waits_s < _STALLED_S:
             time.sleep(0.1)
         with suppress(OSError, termios.error):
+            termios.tcflush(self.fileno, termios.TCOFLUSH)
+        self._leave_at_once()
+        os._exit(128 + number)
+
+    def _leave_at_once(self) -> None:
+        """Give the terminal back from any thread, if it takes anything."""
+        with suppress(OSError, termios.error):
             if self.attrs_before is not None:
                 termios.tcsetattr(self.fileno, termios.TCSANOW, self.attrs_before)
-            termios.tcflush(self.fileno, termios.TCOFLUSH)
-            if select.select((), (self.fileno,), (), 0)[1]:
+            if self._wants_terminal and select.select((), (self.fileno,), (), 0)[1]:
                 os.write(self.fileno, _LEAVE)
-        os._exit(128 + number)
 
     def _watch(self) -> None:
         """Wait for the terminal's end: a read that returns nothing would not tell."""

@@ -28,6 +28,8 @@ _PATIENCE_S: Final = 2.0
 
 _begun_s = 0.0
 """When the first signal came; 0: none has."""
+_end_lost: Any = None
+_restore: Callable[[], object] = int
 _taken = 0
 """The signal that was raised; 0: none."""
 
@@ -50,6 +52,33 @@ def end_at_once(number: int, _: object = None) -> NoReturn:
     with suppress(OSError):
         os.write(2, f"{sentence(number)}\n".encode())
     os._exit(128 + number)
+
+
+def restore_by(give_back_terminal: Callable[[], object]) -> None:
+    """What gives the terminal back, should a mapped file be cut short."""
+    global _restore
+    _restore = give_back_terminal
+
+
+def guard_mapped_files() -> None:
+    """End in a sentence where a mapped file is cut short, which the next access of it raises
+    SIGBUS for: Python's own handlers are called after the access, which never ends then.
+    """
+    global _end_lost
+    if _end_lost is not None:
+        return
+    import ctypes  # numpy has imported it
+
+    def end_lost(number: int) -> None:
+        with suppress(Exception):
+            _restore()
+        with suppress(OSError):
+            why = "a file that it reads was cut short, or its disk fails"
+            os.write(2, f"{sentence(number)}: {why}\n".encode())
+        os._exit(128 + number)
+
+    _end_lost = ctypes.CFUNCTYPE(None, ctypes.c_int)(end_lost)
+    ctypes.CDLL(None).signal(signal.SIGBUS, _end_lost)
 
 
 def end(number: int, _: object = None) -> None:

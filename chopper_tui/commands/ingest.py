@@ -15,7 +15,7 @@ from chopper_core.util.memory import is_out_of_memory
 from chopper_tui.commands.named import ProgressLine
 from chopper_tui.commands.options import add_reading_options
 from chopper_tui.commands.output import remark, tell
-from chopper_tui.endings import Ended
+from chopper_tui.endings import Ended, guard_mapped_files
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -66,6 +66,7 @@ def run(options: Namespace) -> int:
         raise UsageError("missing run: chopper ingest RUN -o STORE")
     store = Path(options.output or options.finish)
     try:
+        guard_mapped_files()
         with ProgressLine() as progress, _executor(options) as executor:
             if options.finish:
                 failed = batch.finish(store, options.run or "", progress, overrides=overrides)

@@ -19,6 +19,7 @@ from chopper_core.util import debug
 from chopper_core.util.progress import Progress, share_done
 from chopper_core.views import OVERVIEW
 from chopper_tui.commands.output import inert
+from chopper_tui.endings import guard_mapped_files
 
 if TYPE_CHECKING:
     from chopper_core.model.run import Run
@@ -151,6 +152,7 @@ def opened_run(
     is_verified: bool = True,
 ) -> Run:
     """A run, or the set of those in a directory, by the options of reading."""
+    guard_mapped_files()
     if _holds_runs(name, not options.no_cache):
         from chopper_core.ingest.runs import open_runs
         from chopper_core.model.settings import given_settings

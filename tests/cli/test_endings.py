@@ -6,6 +6,7 @@ import errno
 import io
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,12 +15,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
+from chopper_core.model.run import Run
 from chopper_core.store.reader import read_store
 from chopper_core.store.writer import write_store
 from chopper_tui import __main__, cli, endings
+from chopper_tui.commands import named
 from tests.fuzz.seeds import small_trace
 from tests.support import sample_run
 
@@ -196,6 +200,26 @@ def test_a_terminal_that_is_closed_leaves_the_exit_code(
     os.close(slave)
     os.close(master)
     assert process.wait(30) == (2 if seed == 2 else 1)
+
+
+def test_a_mapped_file_that_is_cut_short_ends_in_a_sentence(
+    run_and_store: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SIGBUS killed the explorer with the terminal in its hands; a copy over a store cuts it."""
+    store = tmp_path / "store"
+    shutil.copytree(run_and_store[1], store)
+
+    def opened(*arguments: Any, **options: Any) -> Run:
+        run = open_view(*arguments, **options)
+        for path in store.iterdir():
+            os.truncate(path, 9)
+        return run
+
+    open_view = named.open_view
+    monkeypatch.setattr(named, "open_view", opened)
+    code = in_child(["show", str(store)], tmp_path / "log", lambda: None)
+    assert code == 128 + signal.SIGBUS
+    assert (tmp_path / "log").read_text().startswith("chopper: ended by SIGBUS: a file")
 
 
 def test_a_signal_that_is_ignored_stays_so() -> None:
