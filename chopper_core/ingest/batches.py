@@ -80,33 +80,51 @@ def ingest_store(
 
 @contextmanager
 def _only_writer(store: Path) -> Iterator[None]:
-    """Keep other processes of this machine from finishing the store, which removes its parts.
+    """Keep other processes from finishing the store, which removes its parts.
 
-    Raises DataError where one is at it. On a file system without locks nobody is kept.
+    Raises DataError where one is at it; one that is gone is at nothing. On a file system without
+    locks nobody is kept.
     """
+    folder = parts_folder(store)
+    with ExitStack() as stack:
+        if not stack.enter_context(_locked(store, folder, os.O_RDONLY)):
+            # NFS locks only what is open for writing, which no folder can be.
+            lock = folder.with_name(f"{folder.name}.lock")
+            stack.enter_context(_locked(store, lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW))
+        yield
+        with suppress(OSError):
+            folder.rmdir()
+
+
+@contextmanager
+def _locked(store: Path, path: Path, flags: int) -> Iterator[bool]:
+    """Hold the lock of a store's parts folder, or of a file beside it; whether it can be locked."""
     import fcntl
 
-    folder = parts_folder(store)
     while True:
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            handle = os.open(folder, os.O_RDONLY)
+            parts_folder(store).mkdir(parents=True, exist_ok=True)
+            handle = os.open(path, flags, 0o666)
         except OSError as error:
             raise StoreWriteError(f"can't write the store {store}: {error.strerror}") from error
         try:
-            with suppress(OSError):
+            can_lock = True
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise DataError(
+                    f"another process is writing {store}; wait for it to end, or choose another "
+                    "name"
+                ) from None
+            except OSError:
+                can_lock = False
+            # Its last writer may have removed it in between.
+            if path.exists() and os.path.samestat(os.fstat(handle), path.stat()):
                 try:
-                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    raise DataError(
-                        f"another process is writing {store}; wait for it to end, or choose "
-                        "another name"
-                    ) from None
-            # Its last writer may have removed the folder in between.
-            if folder.exists() and os.path.samestat(os.fstat(handle), folder.stat()):
-                yield
-                with suppress(OSError):
-                    folder.rmdir()
+                    yield can_lock
+                finally:
+                    if flags & os.O_CREAT:
+                        path.unlink(missing_ok=True)
                 return
         finally:
             os.close(handle)

@@ -49,7 +49,8 @@ def stop() -> None:
         import faulthandler
 
         faulthandler.disable()
-        _file.close()
+        with suppress(OSError):  # a full disk
+            _file.close()
     _file, target = None, ""
 
 

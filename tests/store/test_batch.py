@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
@@ -428,6 +429,31 @@ def test_a_second_writer_is_refused_and_reads_nothing(
         os.close(handle)
     ingest_store(str(source), store, jobs=1)
     assert len(reads) == len(RANKS) and not folder.exists()
+
+
+@pytest.mark.parametrize("refused", [errno.EBADF, errno.ENOLCK])
+def test_a_second_writer_is_refused_where_folders_have_no_locks(
+    refused: int, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NFS refuses to lock what isn't open for writing, and other file systems to lock at all."""
+    store, flock = tmp_path / "a.chopper", fcntl.flock
+
+    def lock(handle: int, how: int) -> None:
+        is_writable = fcntl.fcntl(handle, fcntl.F_GETFL) & os.O_RDWR
+        if refused == errno.ENOLCK or not is_writable:
+            raise OSError(refused, os.strerror(refused))
+        flock(handle, how)
+
+    monkeypatch.setattr(fcntl, "flock", lock)
+    with batch._only_writer(store):
+        if refused == errno.EBADF:
+            with pytest.raises(DataError, match="another process is writing"):
+                ingest_store(str(source), store, jobs=1)
+    assert not leftovers(store)
+    # A lock that a killed process left is none.
+    batch.parts_folder(store).with_name(".a.chopper.parts.lock").touch()
+    ingest_store(str(source), store, jobs=1)
+    assert store.exists() and not leftovers(store)
 
 
 def test_a_part_that_vanishes_is_no_rank_that_is_left_out(

@@ -301,6 +301,13 @@ def test_debug_adds_timings_and_the_traceback_of_a_sentence(
     assert not debug.target
 
 
+def test_notes_on_a_full_disk_are_lost_and_nothing_else(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["--debug=/dev/full", "keys"]) == 0
+    assert capsys.readouterr().err == ""
+
+
 def test_debug_is_an_option_of_every_command_and_of_none_behind_dashes(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
