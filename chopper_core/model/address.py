@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from functools import partial
-from urllib import parse as url
+from urllib.parse import quote as plain_quote
+from urllib.parse import unquote as plain_unquote
 
 from msgspec.structs import replace
 
@@ -16,8 +17,8 @@ from chopper_core.util.errors import UsageError
 from chopper_core.util.patterns import late
 
 # A path may have bytes that are no UTF-8.
-quote = partial(url.quote, errors="surrogateescape")
-unquote = partial(url.unquote, errors="surrogateescape")
+quote = partial(plain_quote, errors="surrogateescape")
+unquote = partial(plain_unquote, errors="surrogateescape")
 _LEVEL_OF = {
     level[:length]: level
     for level in (*LEVELS, ACTIVITY, *DIMENSIONS)
