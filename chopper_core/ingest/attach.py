@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,10 +30,36 @@ from chopper_core.sources.registry import Family, FoundFiles, discover
 from chopper_core.sources.shared.text import FileHead, csv_cells
 from chopper_core.sources.signals import ClockDomain, SignalName, SignalSamples, Telemetry
 from chopper_core.util.errors import DataError
+from chopper_core.util.memory import is_out_of_memory, out_of_memory, reading
 from chopper_core.util.progress import Progress
 
 _EPOCH: Final = "epoch"
 TELEMETRY_SCHEMA: Final = "chopper.telemetry/1"
+
+
+def attach_sources(
+    run: Run, paths: Sequence[Path], progress: Progress, ranges: Sequence[Path] | None
+) -> Run:
+    """Attach counters, telemetry and CPU samples to a run; what can't be used is in `Run.failed`.
+
+    `ranges` are traces that hold CUPTI ranges; None leaves out counters. Where memory runs out the
+    run opens without that source.
+    """
+    sources: dict[str, Callable[[Run, Sequence[Path], Progress], Run]] = {
+        "telemetry": attach_telemetry,
+        "CPU samples": attach_cpu,
+    }
+    if ranges is not None:
+        sources = {"counters": partial(attach_counters, ranges=ranges), **sources}
+    for name, attach in sources.items():
+        try:
+            run = attach(run, paths, progress)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            reason = f"{out_of_memory(f'joining the {name} with kernels')}."
+            run = replace(run, failed=(*run.failed, (str(paths[0]), reason)))
+    return run
 
 
 def attach_counters(
@@ -45,7 +72,8 @@ def attach_counters(
         return run
     progress("read counters", 0, 1)
     try:
-        dispatch_runs = read_found(found, [path for path in paths if path.is_dir()], progress)
+        with reading(found.files[0].path):
+            dispatch_runs = read_found(found, [path for path in paths if path.is_dir()], progress)
     except DataError as error:
         return replace(run, failed=(*run.failed, (str(found.files[0].path), str(error))))
     counters = run_counters(run.table, run.gpus, dispatch_runs, run.overrides, progress)
@@ -86,7 +114,8 @@ def attach_telemetry(run: Run, paths: Sequence[Path], progress: Progress) -> Run
     for number, file in enumerate(files):
         progress("read telemetry", number, len(files))
         try:
-            read.append(file.read())
+            with reading(file.path):
+                read.append(file.read())
         except DataError as error:
             failed.append((str(file.path), str(error)))
     run = with_ranks(run, read)
@@ -183,7 +212,8 @@ def attach_cpu(run: Run, paths: Sequence[Path], progress: Progress) -> Run:
     for number, file in enumerate(files):
         progress("read CPU samples", number, len(files))
         try:
-            samples: CpuTable = file.read()
+            with reading(file.path):
+                samples: CpuTable = file.read()
         except DataError as error:
             failed.append((str(file.path), str(error)))
             continue

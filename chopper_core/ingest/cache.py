@@ -35,6 +35,7 @@ from chopper_core.util.atomic import (
     walk_once,
 )
 from chopper_core.util.errors import ChopperError, DataError
+from chopper_core.util.memory import shortages
 from chopper_core.util.progress import Progress, silent
 
 _PACKAGE: Final = Path(__file__).resolve().parents[1]
@@ -111,7 +112,11 @@ def open_cached(
         except (ChopperError, OSError) as error:
             debug.note(f"{cached} can't be used: {error}")
             remove_folder(cached)
-    run = _with_state(_read(name, progress, jobs, overrides), state)
+    before = shortages()
+    run = _read(name, progress, jobs, overrides)
+    if shortages() != before:
+        return run  # With more memory it would be another.
+    run = _with_state(run, state)
     # Imports pyarrow, which a cached run doesn't need.
     from chopper_core.store.writer import write_store
 

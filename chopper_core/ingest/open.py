@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from chopper_core.align.breakdown import breakdown_columns
 from chopper_core.align.clocks import host_clocks
 from chopper_core.align.collective_sets import labelled_by_partners
-from chopper_core.ingest.attach import with_slots
+from chopper_core.ingest.attach import attach_sources, with_slots
 from chopper_core.ingest.rank import HOST_TRACE, RankReader
 from chopper_core.model.column_names import PASSING
 from chopper_core.model.hardware import (
@@ -343,13 +343,7 @@ def _attached(
     traces = {source.path for source in run.sources}
     paths = [path for path in paths if path.is_dir() or str(path) not in traces]
     if paths:
-        # The readers of all formats take longer to import than a small trace takes to read.
-        from chopper_core.ingest.attach import attach_counters, attach_cpu, attach_telemetry
-
-        if ranges is not None:
-            run = attach_counters(run, paths, progress, ranges)
-        run = attach_telemetry(run, paths, progress)
-        run = attach_cpu(run, paths, progress)
+        run = attach_sources(run, paths, progress, ranges)
     table = run.table.without_measured(*PASSING)
     return replace(run, table=table.with_measured(breakdown_columns(table, run.hardware)))
 

@@ -27,6 +27,7 @@ _ABANDONED_S: Final = 24 * 3600.0
 """Age from which a temporary folder of another machine has no writer any more."""
 _NEVER: Final = (-1, -1, -1)
 _MOST_SMALL_BYTES: Final = 1 << 26
+_PIECE_BYTES: Final = 1 << 16
 
 
 def state_of(path: str | Path) -> tuple[int, int, int]:
@@ -215,11 +216,14 @@ def read_small(path: str | Path) -> bytes:
     """The content of a file of settings, keys or names; raises OSError where it is larger than any,
     as a device is that never ends.
     """
+    content = bytearray()
     with open(path, "rb") as file:
-        content = file.read(_MOST_SMALL_BYTES + 1)
-    if len(content) > _MOST_SMALL_BYTES:
-        raise OSError(errno.EFBIG, f"more than {_MOST_SMALL_BYTES >> 20} MiB", str(path))
-    return content
+        # Python allocates at once as much as is asked for.
+        while piece := file.read(_PIECE_BYTES):
+            content += piece
+            if len(content) > _MOST_SMALL_BYTES:
+                raise OSError(errno.EFBIG, f"more than {_MOST_SMALL_BYTES >> 20} MiB", str(path))
+    return bytes(content)
 
 
 def write_file(path: Path, content: bytes) -> None:

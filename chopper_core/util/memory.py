@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import errno
 import re
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from chopper_core.util.errors import ChopperError, UsageError
+from chopper_core.util.errors import ChopperError, DataError, UsageError
 from chopper_core.util.patterns import late
 
 LEAST_MB: Final = 100
@@ -36,6 +37,7 @@ _NO_LIMIT: Final = 1 << 60
 
 _limit = 0
 _is_asked = False
+_shortages = 0
 
 
 class OutOfMemory(ChopperError):
@@ -199,7 +201,29 @@ def is_out_of_memory(error: BaseException | None) -> bool:
 
 def out_of_memory(doing: str) -> OutOfMemory:
     """The error to raise in place of one of the system's."""
+    global _shortages
+    _shortages += 1
     return OutOfMemory(f"{doing} takes more memory than {_limit_text()}")
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Raise DataError where memory runs out: a run opens without what is beside its traces."""
+    try:
+        yield
+        return
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        reason = f"{out_of_memory(f'reading {path}')}."
+    # Only now is gone what was read, which the error held.
+    give_back()
+    raise DataError(reason)
+
+
+def shortages() -> int:
+    """How often memory ran out: what was read meanwhile may be less than there is."""
+    return _shortages
 
 
 def _limit_text() -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -14,7 +15,9 @@ import pytest
 
 from chopper_core.ingest import batches
 from chopper_core.ingest.batches import ingest_store
+from chopper_core.ingest.cache import open_cached
 from chopper_core.model.run import Run
+from chopper_core.sources.registry import SourceFile
 from chopper_core.store.reader import read_store
 from chopper_core.util import memory
 from chopper_core.util.errors import ChopperError, DataError, UsageError
@@ -24,6 +27,7 @@ from chopper_core.util.workers import read_all
 from chopper_tui.cli import main
 from tests.conftest import ROOT
 from tests.ingest.test_run_sets import trace
+from tests.sources.counters.counter_writers import counter_rows, write_csv
 
 
 @pytest.fixture(autouse=True)
@@ -160,6 +164,43 @@ def test_a_run_without_the_file_that_needs_more_is_no_run(jobs: int, tmp_path: P
     with pytest.raises(OutOfMemory, match=r"reading .*large takes more memory than"):
         read_all(paths, _Hungry(), silent, jobs)
     assert read_all([paths[0], paths[2]], _Hungry(), silent, jobs) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("hungry", "said"),
+    [
+        ("read_found", "reading .*_counter_collection.csv"),
+        ("run_counters", "joining the counters with kernels"),
+        ("SourceFile.read", "reading .*own.csv"),
+        ("together", "joining the telemetry with kernels"),
+        ("placed_cpu", "joining the CPU samples with kernels"),
+    ],
+)
+def test_a_run_opens_without_what_is_beside_its_traces_and_is_not_cached(
+    hungry: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace(tmp_path)
+    (tmp_path / "own.csv").write_text("# clock: epoch\ntime_ns,gpu,power_w\n5,0,1\n90000,0,2\n")
+    (tmp_path / "cpu.csv").write_text("# clock: epoch\ntime_ns,cpu,percent\n5,0,1\n90000,0,2\n")
+    rows = counter_rows(["kernel"] * 3, {"SQ_WAVES": [1.0] * 3})
+    write_csv(tmp_path / "1_counter_collection.csv", *rows)
+
+    read = SourceFile.read
+
+    def run_out(*given: object, **__: object) -> object:
+        if isinstance(given[0], SourceFile) and given[0].path.suffix == ".json":
+            return read(given[0])
+        raise MemoryError
+
+    place = "chopper_core.sources.registry" if "." in hungry else "chopper_core.ingest.attach"
+    with monkeypatch.context() as patch:
+        patch.setattr(f"{place}.{hungry}", run_out)
+        run = open_cached(str(tmp_path))
+        reasons = [reason for _, reason in run.failed]
+        assert len(run.table) and any(re.search(f"{said} takes more memory", r) for r in reasons)
+    whole = open_cached(str(tmp_path))
+    assert len(whole.table) == len(run.table)
+    assert not whole.failed and whole.telemetry and whole.cpu and whole.counters
 
 
 def test_what_was_read_is_kept_and_the_rest_is_read_again(
