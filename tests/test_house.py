@@ -6,11 +6,14 @@ import ast
 import re
 from collections import defaultdict
 from pathlib import Path
+from typing import Final
 
 import pytest
 
 import chopper_core
 import chopper_tui
+from tests.cli.test_errors import PAGE, cell, check
+from tests.conftest import ROOT
 
 ROOMS = [Path(package.__file__).parent for package in (chopper_core, chopper_tui)]
 
@@ -84,3 +87,57 @@ def test_pages_name_tests_that_exist() -> None:
 def test_pickle_is_for_pipes_between_processes_alone(modules: dict[Path, ast.Module]) -> None:
     using = [path.name for path in modules if "pickle.load" in path.read_text("utf-8")]
     assert using == ["workers.py"]
+
+
+CODES: Final = {
+    "DataError": 1, "StoreWriteError": 1, "OnlyRangesError": 1, "OutOfMemory": 1, "UsageError": 2,
+    "ArgumentTypeError": 2, "NoSuchNode": 3, "NothingToShow": 0,
+}  # fmt: skip
+
+
+def sentences(modules: list[ast.Module]) -> dict[str, int]:
+    """Each sentence of an error in the code, with … for what varies, and its exit code."""
+    constants = {
+        node.target.id: node.value
+        for module in modules
+        for node in module.body
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value
+    }
+
+    def text(node: ast.AST) -> str:
+        if isinstance(node, ast.Constant):
+            return str(node.value)
+        if isinstance(node, ast.JoinedStr):
+            return "".join(map(text, node.values))
+        if isinstance(node, ast.BinOp):
+            return text(node.left) + text(node.right)
+        if isinstance(node, ast.FormattedValue):
+            return text(node.value) if isinstance(node.value, ast.Name) else "…"
+        known = constants.get(node.id) if isinstance(node, ast.Name) else None
+        return text(known) if isinstance(known, ast.Constant | ast.JoinedStr) else "…"
+
+    found: dict[str, int] = {}
+    for module in modules:
+        for call in ast.walk(module):
+            if isinstance(call, ast.Call) and call.args:
+                name = getattr(call.func, "attr", getattr(call.func, "id", ""))
+                says = re.sub("…(?:…)+", "…", text(call.args[0])) if name in CODES else ""
+                if len(re.findall("[a-z]{2,}", says)) > 1:
+                    found[says] = CODES[name]
+    return found
+
+
+def test_every_sentence_is_listed_with_its_test(modules: dict[Path, ast.Module]) -> None:
+    """A new one fails here until its row names the test that provokes it, in place of `?`."""
+    page = PAGE.read_text(encoding="utf-8")
+    rows = page.split("<!-- sentences -->\n")[1].split("\n<!-- /sentences -->")[0].splitlines()[2:]
+    known = {row.rpartition(" | ")[0]: row.rpartition(" | ")[2] for row in rows}
+    listed = [
+        f"| {cell(says)} | {code}"
+        for says, code in sentences([modules[path] for path in sorted(modules)]).items()
+    ]
+    rows = [f"{row} | {known.get(row, '? |')}" for row in listed]
+    check("sentences", rows, "| says | exit code | tested by |\n| :-- | --: | :-- |")
+    tests = {path.name for path in (ROOT / "tests").rglob("test_*.py")}
+    given = {row.rpartition(" | ")[2].strip(" `|") for row in rows}
+    assert given <= tests | {"–"}

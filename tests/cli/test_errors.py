@@ -21,12 +21,13 @@ from chopper_tui.cli import main
 from tests.conftest import ROOT
 from tests.ingest.test_run_sets import trace
 from tests.limited import NEEDS_LINUX
+from tests.sources.telemetry.telemetry_texts import NVIDIA_CSV
 
 PAGE: Final = ROOT / "docs" / "errors.md"
 CASES: Final = {
     "": [
         "nowhere", "shwo", "--replay nowhere.log", "--replay rank0.json", "--replay",
-        "run --play nowhere.keys", "run --play odd.keys", "run --size big", "--debug=text.json/x keys",
+        "run --play nowhere.keys", "run --play odd.keys", "run --play bin.keys", "run --play text.keys", "run --size big", "--debug=text.json/x keys",
     ],
     "show": [
         "show", "show nowhere", "show empty", "show folder", "show text.json", "show zeros.json",
@@ -40,6 +41,19 @@ CASES: Final = {
         "show run --hardware odd.toml", "show run --parallel tp=x", "show run --jobs 0",
         "show run --max-memory 1M", "show run --max-memory much", "show run -o text.json/x.md",
         "show run --magic", "show run -o /dev/full", "show /dev/zero", "show gone.json", "show bomb.json",
+        "show run -o rank0.json", "show 'run?cut=2'", "show run:gpu=",
+        "show 'run?over=gpu'", "show 'run?at=1ms'", "show 'run:gpu=0?columns=magic&view=kernels'",
+        "show 'run?view=icicle&order=magic'", "show 'run?filter=layer:1'",
+        "show 'run?from=9s&view=timeline'", "show 'run?view=find'", "show 'run?from=200us&to=100us&view=timeline'",
+    ],
+    "views with nothing to show": [
+        "show 'run?view=comms'", "show 'run?view=memory'", "show 'run?view=pipeline'", "show 'run?view=power'",
+        "show 'run?view=cpu'", "show 'run?view=ranks'", "show 'run?view=overlap'", "show 'run?view=compare'",
+        "show 'gpu.csv?view=kernels'", "show 'gpu.csv?by=iteration&view=power'", "show 'gpu.csv?view=heatmap&of=magic'",
+        "show 'gpu.csv?base=run&view=determinism'", "show 'gpu.csv:gpu=0'", "show 'gpu.csv?columns=magic'",
+        "show 'runs?view=findings&filter=run:nothing'", "show 'runs?view=kernels&columns=magic'",
+        "show 'runs?view=kernels&by=run,magic'", "show 'run?view=runs'", "show 'run?view=sweep'", "show 'run?view=pareto'",
+        "show 'runs?view=pareto&of=magic'", "show 'runs?view=icicle'",
     ],
     "diff": [
         "diff run", "diff run nowhere", "diff run other --fail-if magic",
@@ -60,10 +74,12 @@ CASES: Final = {
         "export run --to parquet -o x --iteration 99",
     ],
     "other commands": [
-        "info nowhere", "check nowhere", "check rank0.json", "baseline set one", "baseline remove one",
+        "baseline set a/b run", "baseline set a nowhere", "info nowhere", "check nowhere", "check rank0.json", "baseline set one", "baseline remove one",
         "cache list --old", "cache burn", "keys --format pdf",
     ],
 }  # fmt: skip
+HEADING: Final = "| command | exit code | says |\n| :-- | --: | :-- |"
+NOTHING_TO_SHOW: Final = CASES["views with nothing to show"]
 SURROUNDINGS: Final = (
     "chopper show run > /dev/full",
     "cd gone && rmdir ../gone && chopper show .",
@@ -97,6 +113,9 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     event = '{"ph":"X","cat":"kernel","name":"k","ts":1,"dur":1,"args":{"device":0}},'
     Path("bomb.json").write_text('{"traceEvents":[' + event * 80_000)
     Path("odd.toml").write_text("peak = [")
+    Path("gpu.csv").write_text(NVIDIA_CSV)
+    Path("bin.keys").write_bytes(b"\x80")
+    Path("text.keys").write_text('text "\\x"\n')
     return tmp_path
 
 
@@ -107,7 +126,10 @@ def provoked(command: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> 
         code = main(shlex.split(command))
     except SystemExit as left:
         code = int(left.code or 0)
-    said = capsys.readouterr().err
+    captured = capsys.readouterr()
+    # A view that has nothing to show is no error: its reason is the output.
+    notes = [line for line in captured.out.splitlines() if line.startswith("note: ")]
+    said = captured.err or ("".join(notes[:1]) if command in NOTHING_TO_SHOW else "")
     for name in ("STATE", "CONFIG", "CACHE"):
         said = said.replace(os.environ[f"XDG_{name}_HOME"], f"${name}")
     for path in (folder.resolve(), folder):
@@ -125,11 +147,11 @@ def test_every_error_is_a_sentence(
         assert code in (0, 1, 2, 3, 4), command
         assert "Traceback" not in said and "internal error" not in said, (command, said)
         assert len(said.splitlines()) <= 2, (command, said)
-        # A view without rows, and a limit that is exceeded, are said on standard output.
+        # That a limit is exceeded, or isn't, is said on standard output.
         assert said or code in (0, 4), command
         if said:
-            rows.append(f"| `chopper {command}` | {code} | {_cell(said)} |")
-    _check(group or "the explorer", rows)
+            rows.append(f"| `chopper {command}` | {code} | {cell(said)} |")
+    check(group or "the explorer", rows)
 
 
 @NEEDS_LINUX
@@ -150,19 +172,19 @@ def test_surroundings_that_fail_are_sentences(files: Path) -> None:
         )
         assert done.returncode == 1 and "Traceback" not in done.stderr, (command, done.stderr)
         said = re.sub(r"-[0-9a-f]{12}\.chopper", "-….chopper", said)
-        rows.append(f"| `{command}` | 1 | {_cell(said)} |")
-    _check("surroundings", rows)
+        rows.append(f"| `{command}` | 1 | {cell(said)} |")
+    check("surroundings", rows)
 
 
-def _cell(text: str) -> str:
+def cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
 
 
-def _check(group: str, rows: list[str]) -> None:
+def check(group: str, rows: list[str], heading: str = HEADING) -> None:
     """The rows of a group in the page, or written into it."""
     name = group.replace(" ", "-")
     start, end = f"<!-- {name} -->\n", f"\n<!-- /{name} -->"
-    expected = "\n".join(["| command | exit code | says |", "| :-- | --: | :-- |", *rows])
+    expected = "\n".join([heading, *rows])
     page = PAGE.read_text(encoding="utf-8")
     if os.environ.get("CHOPPER_UPDATE_GOLDENS"):
         head, rest = page.split(start)

@@ -9,23 +9,35 @@ import io
 import json
 import lzma
 import os
+import re
 import shutil
 import socket
 import subprocess
 import tarfile
 import zipfile
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, cast
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from chopper_core.ingest.cache import open_cached
 from chopper_core.ingest.open import open_run
+from chopper_core.ingest.rank import read_unchanged
 from chopper_core.model.run import Run
 from chopper_core.render.info import as_text
+from chopper_core.sources import cpu
+from chopper_core.sources.chakra import feeder_json, host_trace
+from chopper_core.sources.counters import cupti_ranges
+from chopper_core.sources.counters.rocpd_tables import Relations
+from chopper_core.sources.schedules import primus, workers
 from chopper_core.sources.shared.bytes import ByteSource
+from chopper_core.sources.shared.text import FileText
+from chopper_core.sources.telemetry import charllm, dcgm, nvidia_smi, sampler, table
 from chopper_core.util.errors import DataError
 from chopper_tui.cli import main
 from tests.align.traces import TinyTrace
@@ -195,6 +207,97 @@ def test_names_of_any_bytes_are_read_kept_and_written(
         main(arguments)
         said = capsys.readouterr().err
         assert "utf-8" not in said and "internal error" not in said, (arguments, said)
+
+
+def parquet(**columns: list[Any]) -> bytes:
+    buffer = io.BytesIO()
+    pq.write_table(pa.table(columns), buffer)
+    return buffer.getvalue()
+
+
+WORKER: dict[str, list[Any]] = {
+    name: [0.0] for name in ("dp_rank", "stage", "rank", "step", "start_ts", "mb_id")
+}
+WORKER |= {"optype": ["forward"], "duration": [-1.0]}
+
+
+def _nvidia_dmon(path: Path) -> object:
+    return nvidia_smi._read_dmon(FileText(path))
+
+
+def _dcgm_dmon(path: Path) -> object:
+    return dcgm._read_dmon(FileText(path))
+
+
+UNUSABLE: list[tuple[Callable[[Path], Any], str, bytes, str]] = [
+    (feeder_json.read, "a.json", b"{", "can't be read as Chakra JSON"),
+    (feeder_json.read, "a.json", b'{"workload_graph": 1}', "has no list 'workload_graph' of nodes"),
+    (feeder_json.read, "a.json", b'{"workload_graph": [1]}', "a node, the 1th, that is no object"),
+    (feeder_json.read, "a.json", b'{"workload_graph": [{"id": "x"}]}', "invalid node, the 1th"),
+    (feeder_json.read, "a.json", b'{"workload_graph": []}', "is a Chakra trace without nodes"),
+    (feeder_json.read, "a.json", b'{"workload_graph": [{"id": 1, "name": "a", "nodetype": 4, '
+        b'"runtime": 9007199254740993}]}', "not a number of microseconds"),
+    (primus.read, "pp_0.json", b'{"1": {"fwd_start": [', "isn't valid JSON"),
+    (primus.read, "pp_0.json", b'{"1": {"fwd_start": 3}}', "but holds no usable step"),
+    (workers.read, "a.parquet", b"PAR1garbage", "can't be read"),
+    (workers.read, "a.parquet", parquet(**WORKER), "no usable row"),
+    (cupti_ranges.read, "a.json", b'{"traceEvents": []}', "has no ranges with CUPTI counters"),
+    (cpu.read, "cpu.csv", b"a,b\n1,2\n", "has no columns time_ns, cpu and percent"),
+    (cpu.read, "cpu.parquet", b"PAR1garbage", "can't be read"),
+    (sampler.read, "a.parquet", b"PAR1garbage", "can't be read"),
+    (sampler.read, "a.parquet", parquet(a=[1]), "is a Parquet file without time_ns and signals"),
+    (sampler.read, "a.csv", b"a,b\n1,2\n", "has no headings of a known telemetry format"),
+    (_nvidia_dmon, "dmon.txt", b"# magic\n0 1 2\n", "has no headings of nvidia-smi dmon"),
+    (_dcgm_dmon, "dmon.txt", b"#Entity\nGPU 0 1\n", "has no headings of dcgmi dmon"),
+    (charllm.read, "unnamed.csv", b"1,2\n", "unnamed.csv "),
+    (Relations.opened, "a.db", b"no database", "is not an SQLite database"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("read", "name", "content", "says"), UNUSABLE)
+def test_what_a_reader_cannot_use_is_a_sentence(
+    read: Callable[[Path], Any], name: str, content: bytes, says: str, tmp_path: Path
+) -> None:
+    """Recognising a file keeps most of them from its reader; a caller of the library may not."""
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=re.escape(says)) as refused:
+        read(path)
+    assert str(path) in str(refused.value) and len(str(refused.value)) < 400
+
+
+def test_limits_of_readers_are_sentences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.json"
+    path.write_bytes(b'{"workload_graph": []}')
+    monkeypatch.setattr(feeder_json, "_MAX_BYTES", 3)
+    with pytest.raises(DataError, match="has more than 3 bytes of JSON; give"):
+        feeder_json.read(path)
+    monkeypatch.setattr(host_trace, "_MAX_BYTES", 3)
+    with pytest.raises(DataError, match="has more than 3 bytes of JSON"):
+        host_trace.read(path)
+    path = tmp_path / "cpu.csv"
+    path.write_text("time_ns,cpu,percent\n" + "".join(f"{n},{n},1\n" for n in range(9)))
+    monkeypatch.setattr(cpu, "_MAX_SPARSE_CELLS", 1)
+    monkeypatch.setattr(cpu, "_MAX_CELLS_PER_ROW", 1)
+    with pytest.raises(DataError, match="no sampler leaves out that many"):
+        cpu.read(path)
+    path = tmp_path / "nvidia.csv"
+    path.write_text(NVIDIA_CSV + NVIDIA_CSV.replace(", index", ",index"))
+    monkeypatch.setattr(table, "_MAX_HEADINGS", 0)
+    with pytest.raises(DataError, match="changes its headings more than 0 times"):
+        nvidia_smi.read(path)
+
+
+def test_a_rank_that_changes_whenever_it_is_read_is_named(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states = count()
+    monkeypatch.setattr("chopper_core.ingest.rank.state_of", lambda _: (next(states), 0, 0))
+    with pytest.raises(DataError, match="changed while it was read; read it again once it is"):
+        read_unchanged(folder / "rank0.json", lambda: cast(Run, None))
+    monkeypatch.setattr("chopper_core.ingest.open.state_of", lambda _: (next(states), 0, 0))
+    with pytest.raises(DataError, match="changed while it was read; open it again once it is"):
+        open_run(str(folder), jobs=1)
 
 
 class Stale(io.BytesIO):

@@ -456,6 +456,16 @@ def test_a_second_writer_is_refused_where_folders_have_no_locks(
     assert store.exists() and not leftovers(store)
 
 
+def test_traces_that_are_gone_need_the_name_of_the_run(source: Path, tmp_path: Path) -> None:
+    store, traces = tmp_path / "a.chopper", tmp_path / "traces"
+    traces.mkdir()
+    shutil.copy(sorted(source.rglob("*rank*"))[0], traces)
+    ingest_into(str(traces), store, jobs=1)
+    shutil.rmtree(traces)
+    with pytest.raises(DataError, match="no longer exists; name the run"):
+        finish(store)
+
+
 def test_a_part_that_vanishes_is_no_rank_that_is_left_out(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,16 +5,21 @@ from __future__ import annotations
 import subprocess
 import sys
 from inspect import signature
+from pathlib import Path
 
 import pytest
 from textual import events
 
+from chopper_core.model.address import parse
+from chopper_core.model.view import View
 from chopper_core.query.marks import RULE
-from chopper_core.util.errors import UsageError
+from chopper_core.util.errors import DataError, UsageError
 from chopper_tui.actions import ACTIONS
+from chopper_tui.commands import demo
 from chopper_tui.keymap import GROUPS, Action, find_command, key_table
 from chopper_tui.screen import Explorer, bindings_of
-from tests.tui.explorer import explorer
+from tests.tui.explorer import explorer, sample_run
+from tests.tui.test_runs_screen import set_of_runs
 
 
 @pytest.mark.parametrize("action", ACTIONS, ids=lambda action: action.id)
@@ -121,3 +126,90 @@ async def test_a_theme_replaces_the_one_before() -> None:
         for name in ("ansi", "contrast", "ansi"):
             await at.command(f"theme {name}")
             assert at.app.theme == name and at.status == f"theme {name}"
+
+
+REFUSALS: dict[str, list[tuple[str, str]]] = {
+    "": [
+        (":of power_w", "this view has no selectable figure"),
+        (":ascend 99", "the path has the depths 0 to 0"),
+        (":columns elapsed_ns", ""),
+        (":columns -elapsed_ns", "a table needs a column"),
+        (":go {run}:gpu=0?clock=a=+1s", "this address needs other --clock/--gpu options"),
+        ("/nothing", ""),
+        ("y", "there is no row to copy"),
+        ("i", "there is no row"),
+        ("space", "there is no row to mark"),
+        ("enter", "there is no row to enter"),
+    ],
+    "timeline": [
+        (":at", "missing time: :at 12.5ms"),
+        (":measure 5ms", "two times are missing"),
+        ("n", "no search yet: f finds a name"),
+        ("a", "this is all of the run's time"),
+        (":at 99s", ""),
+        (".", "there is no activity on this lane after the cursor"),
+        ("F", "nothing runs on this lane at the cursor"),
+        (":find attn_n", ""),
+        (":at 99s", ""),
+        ("n", "no activity after the cursor matches"),
+        ("/nothing", ""),
+        (".", "there is no lane"),
+    ],
+    "heatmap": [
+        ("/nothing", ""),
+        ("enter", "there is no cell to enter"),
+    ],
+    "heatmap&by=iteration": [(".", "the heat map has no iterations to step through")],
+    "icicle": [*[("j", "")] * 6, ("j", "this is the last level")],
+}
+
+
+@pytest.mark.parametrize("view", REFUSALS)
+async def test_an_action_that_has_nothing_to_act_on_says_so(view: str) -> None:
+    run = sample_run()
+    address = f"{run.name}?view={view}" if view else run.name
+    async with explorer((120, 40), run, parse(address)) as at:
+        for given, says in REFUSALS[view]:
+            if given[0] == ":":
+                await at.command(given[1:].format(run=run.name))
+            elif given[0] == "/":
+                await at.press("/")
+                await at.type(given[1:])
+                await at.press("enter")
+            else:
+                await at.press(given)
+            assert says in at.status, (given, at.status)
+
+
+async def test_what_cannot_be_copied_or_written_is_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("chopper_tui.actions.export.has_clipboard", lambda: False)
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("chopper_tui.export.publish", full)
+    monkeypatch.chdir(tmp_path)
+    async with explorer((80, 24)) as at:
+        await at.press("y")
+        assert "this terminal has no clipboard for the row; P writes a file" in at.status
+        await at.press("P")
+        assert "the snapshot can't be written" in at.status
+
+
+async def test_one_run_that_is_marked_is_not_compared() -> None:
+    run = set_of_runs()
+    async with explorer((100, 30), run, View(run.name, name="runs")) as at:
+        await at.press("space", "=")
+        assert "one run is marked; mark another" in at.status
+        await at.press("space", "/")
+        await at.type("nothing")
+        await at.press("enter", "=")
+        assert "there is no row to divide by" in at.status
+
+
+def test_a_demo_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "_DEMO", "nowhere")
+    with pytest.raises(DataError, match="the demo run is missing"):
+        demo.demo_path()

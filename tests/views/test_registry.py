@@ -4,14 +4,32 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import get_type_hints
 
 import pytest
+from msgspec.structs import replace
 
-from chopper_core.util.errors import UsageError
-from chopper_core.views import SET_VIEWS, VIEWS, view_module, view_spec, view_specs
+from chopper_core.metrics import METRICS
+from chopper_core.metrics.metric import worded
+from chopper_core.model.address import parse
+from chopper_core.model.run import Run
+from chopper_core.model.table import Phase, empty_table
+from chopper_core.model.view import View, baseline_view
+from chopper_core.render.exports import export
+from chopper_core.store import reader
+from chopper_core.store.baselines import baselines, baselines_path
+from chopper_core.store.writer import write_store
+from chopper_core.util.errors import ChopperError, DataError, NoSuchNode, NothingToShow, UsageError
+from chopper_core.util.workers import dask_executor
+from chopper_core.views import SET_VIEWS, VIEWS, overlap, view_module, view_spec, view_specs
 from chopper_core.views import spec as view_specification
+from chopper_core.views.frames import answer
+from chopper_core.views.overview.evidence import _place_of
+from chopper_core.views.pipeline import pipeline_of
 from chopper_core.views.spec import Previewed, ViewModule
+from tests.support import Row, run_of, sample_run
 
 
 def test_each_module_offers_what_the_protocol_names() -> None:
@@ -56,3 +74,94 @@ def test_the_tree_and_one_view_import_no_other_view() -> None:
         if name.startswith("chopper_core.views.")
     }
     assert loaded & set(VIEWS) == {"cpu"}
+
+
+def steps(*blocks: tuple[str, int, int]) -> Run:
+    """A run of one iteration: operation, GPU and phase of each activity."""
+    rows = [
+        Row(10 * place, 5, operation=name, gpu=gpu, iteration=1, phase=phase)
+        for place, (name, gpu, phase) in enumerate(blocks)
+    ]
+    return run_of(rows)
+
+
+def asked(run: Run, address: str) -> Callable[[], object]:
+    return lambda: answer(run, parse(f"R{address}"))
+
+
+EMPTY = Run("R", empty_table(), (), ())
+ONE = "gpu=0/iteration=1/phase=forward/layer=none/operation=op/kernel=kernel/activity=0"
+FORWARD, BACKWARD = Phase.FORWARD, Phase.BACKWARD
+MIXED = steps(("mb 1", 0, FORWARD), ("mb 1", 0, BACKWARD), ("mb 2", 0, FORWARD))
+_LEAF = steps(("op", 0, FORWARD))
+_PATH = ("0", "1", "forward", "none", "op", "kernel")
+CALLS: list[tuple[Callable[[], object], type[ChopperError], str]] = [
+    (lambda: baseline_view(View("run")), UsageError, "the view has no baseline"),
+    (lambda: export(EMPTY, "perfetto", Path("x")), DataError, "has no activities to export"),
+    (lambda: EMPTY.tree().node(()), NoSuchNode, "the run has no activities"),
+    (lambda: _place_of((0, 1), 2), UsageError, "GPU 2 has no compute that the others have too"),
+    (asked(steps(("op", 0, FORWARD)), f":{ONE}?view=icicle"), NothingToShow, "has no parts"),
+    (asked(sample_run(), "?view=info"), UsageError, "info isn't a table"),
+    (lambda: _LEAF.tree().node((*_PATH, "0", "0")), NoSuchNode, "an activity has no children"),
+]
+
+
+@pytest.mark.parametrize(("call", "kind", "says"), CALLS, ids=[says for *_, says in CALLS])
+def test_a_refusal_is_a_sentence(
+    call: Callable[[], object], kind: type[ChopperError], says: str
+) -> None:
+    with pytest.raises(kind) as refused:
+        call()
+    assert says in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("view", "says"), [("grid", "no grid"), ("heatmap", "no heat map"), ("icicle", "no colours")]
+)
+def test_a_figure_that_is_text_has_no_picture(
+    view: str, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No metric is one yet; its numbers would be drawn as if they were amounts."""
+    text = replace(METRICS["elapsed_ns"], compute=lambda scope: worded(["a"] * len(scope.nodes)))
+    monkeypatch.setitem(METRICS, "elapsed_ns", text)
+    with pytest.raises(UsageError, match=says):
+        answer(sample_run(), parse(f"R?view={view}&of=elapsed_ns"))
+
+
+def test_instances_are_listed_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overlap, "_MAX_LISTED", 1)
+    with pytest.raises(UsageError, match="more than the 1 that can be listed"):
+        answer(sample_run(), parse("R?view=overlap&by=instance"))
+
+
+def test_a_store_that_is_replaced_again_and_again_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_store(sample_run(), tmp_path / "store")
+    monkeypatch.setattr(reader, "_index_now", lambda _: None)
+    with pytest.raises(DataError, match="is being replaced repeatedly; try again later"):
+        reader.read_store(tmp_path / "store")
+    monkeypatch.undo()
+    (tmp_path / "store" / "cpu.arrow").unlink()
+    with pytest.raises(DataError, match="can't be read: No such file"):
+        reader.verify(tmp_path / "store")
+
+
+def test_baselines_that_cannot_be_read_are_named() -> None:
+    baselines_path().parent.mkdir(parents=True)
+    baselines_path().write_text("{")
+    with pytest.raises(DataError, match="can't be read"):
+        baselines()
+
+
+def test_dask_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with pytest.raises(UsageError, match="needs Dask: pip install"), dask_executor("tcp://a:1"):
+        pass
+
+
+def test_a_pipeline_without_forward_work_has_none() -> None:
+    with pytest.raises(NothingToShow, match="no pipeline"):
+        pipeline_of(run_of([Row(0, 5)]), View("R"))
+    with pytest.raises(NothingToShow):
+        pipeline_of(MIXED, View("R"))
