@@ -234,6 +234,7 @@ UNUSABLE: list[tuple[Callable[[Path], Any], str, bytes, str]] = [
     (feeder_json.read, "a.json", b'{"workload_graph": 1}', "has no list 'workload_graph' of nodes"),
     (feeder_json.read, "a.json", b'{"workload_graph": [1]}', "a node, the 1th, that is no object"),
     (feeder_json.read, "a.json", b'{"workload_graph": [{"id": "x"}]}', "invalid node, the 1th"),
+    (feeder_json.read, "a.json", b'{"workload_graph": [{"id": 99999999999999999999}]}', "64 bits"),
     (feeder_json.read, "a.json", b'{"workload_graph": []}', "is a Chakra trace without nodes"),
     (feeder_json.read, "a.json", b'{"workload_graph": [{"id": 1, "name": "a", "nodetype": 4, '
         b'"runtime": 9007199254740993}]}', "not a number of microseconds"),

@@ -8,6 +8,7 @@ from inspect import signature
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from textual import events
 
 from chopper_core.model.address import parse
@@ -16,8 +17,11 @@ from chopper_core.query.marks import RULE
 from chopper_core.util.errors import DataError, UsageError
 from chopper_tui.actions import ACTIONS
 from chopper_tui.commands import demo
+from chopper_tui.history import mark_of
 from chopper_tui.keymap import GROUPS, Action, find_command, key_table
 from chopper_tui.screen import Explorer, bindings_of
+from chopper_tui.screen_data import same_on_gpu
+from tests.support import Row, run_of
 from tests.tui.explorer import explorer, sample_run
 from tests.tui.test_runs_screen import set_of_runs
 
@@ -213,3 +217,12 @@ def test_a_demo_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(demo, "_DEMO", "nowhere")
     with pytest.raises(DataError, match="the demo run is missing"):
         demo.demo_path()
+
+
+def test_rows_of_views_and_gpus_without_activities_are_refused() -> None:
+    with pytest.raises(UsageError, match="only rows of the tree can be marked"):
+        mark_of(View("R", name="kernels"), "a")
+    run = run_of([Row(0, 5, gpu=0)])
+    run = replace(run, gpus=(*run.gpus, replace(run.gpus[0], index=1)))
+    with pytest.raises(UsageError, match="GPU 1 has nothing of this scope"):
+        same_on_gpu(run, View(run.name, ("0",)), 1)
