@@ -20,6 +20,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -89,6 +90,28 @@ def _parquet(columns: dict[str, object]) -> Bomb:
         return path
 
     return write
+
+
+def _parquet_of_texts(folder: Path, mib: int) -> Path:
+    """A name of 1 MiB, once in the file and in each of the rows that are read."""
+    path = folder / "own.parquet"
+    rows = 1000 * mib
+    names = pa.DictionaryArray.from_arrays(np.zeros(rows, np.int32), ["x" * (1 << 20)])
+    columns = {"time_ns": np.arange(rows), "gpu": np.zeros(rows, int), "name": names}
+    pq.write_table(pa.table(columns), path, compression="zstd")
+    return path
+
+
+def _parquet_of_lists(folder: Path, mib: int) -> Path:
+    """Few rows of many numbers each."""
+    path = folder / "own.parquet"
+    rows, width = 4 * mib, 1 << 15
+    powers = pa.ListArray.from_arrays(
+        np.arange(0, (rows + 1) * width, width, np.int32), np.zeros(rows * width)
+    )
+    columns = {"time_ns": np.arange(rows), "gpu": np.zeros(rows, int), "power_w": powers}
+    pq.write_table(pa.table(columns), path, compression="zstd")
+    return path
 
 
 def _named(folder: Path, mib: int) -> Path:
@@ -173,12 +196,18 @@ def _counters(unit: str) -> Bomb:
 
 
 _OBJECT: Final = json.dumps([metric_object(0, 0)])[:-1]
+_BROKEN: Final = '{"ph":"X","name":"' + '"name":"' * 8000 + "},"
+_DIGITS: Final = '{"ph":"X","cat":"kernel","name":"k","ts":' + "9" * 5000 + "},"
 BOMBS: Final[dict[str, Bomb]] = {
     **{
         f"trace {unit}": _text("rank1.json", _TRACE, unit)
         for unit in ("x", "[", '{"a":', "9", ",", '"', "\\", "é", "\\u0041")
     },
     "trace of equal events": _repeated("rank1.json", '{"traceEvents":[', _SPAN.format(1, 5, 5)),
+    "trace of nan(": _text("rank1.json", '{"traceEvents":[{"dur":', "nan("),
+    "trace of names": _text("rank1.json", '{"traceEvents":[{"ph":', '"name":"'),
+    "trace of broken names": _repeated("rank1.json", '{"traceEvents":[', _BROKEN),
+    "trace of digits": _repeated("rank1.json", '{"traceEvents":[', _DIGITS),
     **{f"amd-smi csv {unit!r}": _text("metric.csv", METRIC_CSV, unit) for unit in ("1", ",", "\n")},
     "amd-smi csv rows": _repeated("metric.csv", METRIC_CSV, METRIC_CSV.splitlines()[-1] + "\n"),
     "nvidia-smi rows": _repeated("nvidia.csv", NVIDIA_CSV, NVIDIA_CSV.splitlines()[-1] + "\n"),
@@ -193,6 +222,8 @@ BOMBS: Final[dict[str, Bomb]] = {
     "rocprofv3 json [": _text("a_results.json", '{"rocprofiler-sdk-tool": [{"metadata": ', "["),
     "rocprofv3 json 9": _text("a_results.json", '{"rocprofiler-sdk-tool": [{"m": {"pid": ', "9"),
     "own parquet": _parquet({"time_ns": 5, "gpu": 0, "power_w": 700.0}),
+    "own parquet texts": _parquet_of_texts,
+    "own parquet lists": _parquet_of_lists,
     "cpu parquet": _parquet({"time_ns": 5, "cpu": 0, "percent": 5.0}),
     "job parquet": _parquet(
         dict.fromkeys(("dp_rank", "stage", "rank", "step", "start_ts", "duration", "mb_id"), 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -28,7 +29,7 @@ from chopper_core.sources.dispatches import CLOCK_BOOTTIME
 from chopper_core.sources.foreign import what_is
 from chopper_core.sources.registry import Family, FoundFiles, discover
 from chopper_core.sources.shared.text import FileHead, csv_cells
-from chopper_core.sources.signals import ClockDomain, SignalName, SignalSamples, Telemetry
+from chopper_core.sources.signals import ClockDomain, SignalName, Telemetry
 from chopper_core.util.errors import DataError
 from chopper_core.util.memory import is_out_of_memory, out_of_memory, reading
 from chopper_core.util.progress import Progress
@@ -175,29 +176,28 @@ def _measured_twice(
     Each comes with the names of its GPUs by their number in the file. Files of several tools don't
     contradict each other; the one with finer stamps is used.
     """
-    found: dict[Path, str] = {}
-    seen: dict[tuple[Any, ...], list[tuple[Path, SignalSamples]]] = {}
-    for telemetry, gpus in files:
+    spans: dict[tuple[Any, ...], list[tuple[int, int, int]]] = defaultdict(list)
+    for at, (telemetry, gpus) in enumerate(files):
         for (number, signal), samples in telemetry.signals.items():
             for each in samples if number in gpus else ():
-                key = (telemetry.format, gpus[number], signal, each.part)
-                for path, other in seen.setdefault(key, []):
-                    if _overlap(each, other) and path not in found:
-                        reason = (
-                            f"{path} and {telemetry.path} both give {signal} of "
-                            f"{gpus[number]} at the same time; keep one of them in the run."
-                        )
-                        found |= {path: reason, telemetry.path: reason}
-                seen[key].append((telemetry.path, each))
+                if len(each):
+                    key = (telemetry.format, gpus[number], signal, each.part)
+                    spans[key].append((int(each.time_ns[0]), int(each.time_ns[-1]), at))
+    found: dict[Path, str] = {}
+    for (_, gpu, signal, _), of_signal in spans.items():
+        end, last = min(of_signal)[0] - 1, -1
+        for begin, this_end, this in sorted(of_signal):
+            if begin <= end:
+                one, other = (files[at][0].path for at in sorted((last, this)))
+                reason = (
+                    f"{one} and {other} both give {signal} of {gpu} at the same time; keep one "
+                    "of them in the run."
+                )
+                for path in (one, other):
+                    found.setdefault(path, reason)
+            if this_end > end:
+                end, last = this_end, this
     return found
-
-
-def _overlap(one: SignalSamples, other: SignalSamples) -> bool:
-    return bool(
-        max(one.time_ns[0], other.time_ns[0]) <= min(one.time_ns[-1], other.time_ns[-1])
-        if len(one) and len(other)
-        else False
-    )
 
 
 def attach_cpu(run: Run, paths: Sequence[Path], progress: Progress) -> Run:

@@ -17,6 +17,7 @@ from kineto_oracle import expected_rows, tables_of
 from trace_layouts import LAYOUTS, Events
 
 from chopper_core.ingest.rank import read_rank
+from chopper_core.sources.kineto.events import EventDecoder
 from chopper_core.sources.kineto.reader import read as read_trace
 from chopper_core.sources.kineto.text import EventWalk
 from chopper_core.sources.shared import bytes as byte_source
@@ -385,3 +386,30 @@ def test_endless_text_is_lost_in_bounded_steps(
     path.write_bytes(text + b'"}' + b"," + _KERNEL + b"," + _KERNEL + b"]}")
     trace = read_trace(path, piece_bytes=1 << 14)
     assert len(trace.activities.start_ns) >= 2
+
+
+@pytest.mark.parametrize(
+    "inside",
+    [
+        b'"name":"' * (1 << 17),
+        b'"name": "a",' * (1 << 16) + b'"',
+        b"nan(" * (1 << 18),
+        b'\\"' * (1 << 19),
+    ],
+    ids=["names without an end", "names", "nan(", "escaped quotes"],
+)
+def test_an_event_beyond_repair_costs_a_time_that_grows_with_its_length(inside: bytes) -> None:
+    """Patterns that tried each of its starts up to its end took minutes for these."""
+    decoder = EventDecoder()
+    text = b'{"ph":"X","ts":' + inside + b"}"
+    while not decoder.has_given_up:
+        assert decoder.decode_one(text) is None
+    assert decoder.decode_one(_KERNEL) is not None
+
+
+def test_repairs_end_where_nothing_is_repaired(tmp_path: Path) -> None:
+    broken = b'{"ph":"X","ts":' + b"9" * 5000 + b'"},'
+    path = tmp_path / "rank0.json"
+    path.write_bytes(b'{"traceEvents":[' + _KERNEL + b"," + broken * 500 + _KERNEL + b"]}")
+    trace = read_trace(path)
+    assert len(trace.activities.start_ns) == 2 and trace.losses.unreadable_events == 500

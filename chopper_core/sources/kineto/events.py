@@ -239,7 +239,13 @@ class EventDecoder:
     def __init__(self) -> None:
         self._is_exact = False
         self._has_memory = False
+        self._beyond_repair = 0
         self._many = self._decoder()
+
+    @property
+    def has_given_up(self) -> bool:
+        """Whether repairs failed so often that the file is none of torch's."""
+        return self._beyond_repair > _MAX_BEYOND_REPAIR
 
     def decode_many(self, text: bytes) -> list[Event]:
         """Decode a JSON array of events.
@@ -277,12 +283,12 @@ class EventDecoder:
             return DecodedEvent(_event_of(_loads(text.decode())), was_repaired=False)
         except _LOADS_ERRORS:
             pass
-        for repaired in (_without_odd_numbers(text), _with_quotes_escaped(text)):
+        for repair in () if self.has_given_up else (_without_odd_numbers, _with_quotes_escaped):
             try:
-                event = _event_of(_loads(repaired.decode("utf-8", "replace"), strict=False))
+                event = _event_of(_loads(repair(text).decode("utf-8", "replace"), strict=False))
                 return DecodedEvent(event, was_repaired=True)
             except _LOADS_ERRORS:
-                continue
+                self._beyond_repair += len(text)
         return None
 
 
@@ -316,27 +322,38 @@ def _refuse(_constant: str) -> None:
     raise ValueError
 
 
+_MAX_BEYOND_REPAIR: Final = 1 << 21
+"""Bytes of objects that no repair made valid, each counted twice."""
+_HAS_ODD_NUMBER: Final = re.compile(rb"nan|inf", re.IGNORECASE)
+# Strings are matched first, to leave what they say. So are escaped quotes outside of them, each of
+# which would otherwise be tried as the start of a string up to the end of the text.
 _ODD_NUMBER: Final = re.compile(
-    rb'("(?:[^"\\]++|\\.)*+")|[-+]?\b(?:nan|inf(?:inity)?)\b(?:\([^)]*\))?',
+    rb'("(?:[^"\\]++|\\.)*+"|\\.)|[-+]?\b(?:nan|inf(?:inity)?)\b(?:\([^)]{0,64}\))?',
     re.DOTALL | re.IGNORECASE,
 )
-_NAME_FIELD: Final = re.compile(
-    rb'("(?:name|kernel)"\s*:\s*")(.*?)("\s*(?:\}|,\s*"[A-Za-z][\w ]*"\s*:))', re.DOTALL
-)
+_NAME_START: Final = re.compile(rb'"(?:name|kernel)"\s*+:\s*+"')
+_NAME_END: Final = re.compile(rb'"\s*+(?:\}|,\s*+"[A-Za-z][\w ]*+"\s*+:)')
 _BARE_QUOTE: Final = re.compile(rb'(?<!\\)"')
 
 
 def _without_odd_numbers(text: bytes) -> bytes:
     """Put null where C++ printed nan or inf."""
+    if not _HAS_ODD_NUMBER.search(text):
+        return text
     return _ODD_NUMBER.sub(lambda match: match.group(1) or b"null", text)
 
 
 def _with_quotes_escaped(text: bytes) -> bytes:
     """Escape the quotes in a name that was printed unescaped."""
-    return _NAME_FIELD.sub(
-        lambda match: match.group(1) + _BARE_QUOTE.sub(b'\\\\"', match.group(2)) + match.group(3),
-        _without_odd_numbers(text),
-    )
+    text = _without_odd_numbers(text)
+    parts, done = [], 0
+    while (start := _NAME_START.search(text, done)) and (
+        end := _NAME_END.search(text, start.end())
+    ):
+        name = text[start.end() : end.start()]
+        parts += [text[done : start.end()], _BARE_QUOTE.sub(b'\\\\"', name)]
+        done = end.start()
+    return b"".join([*parts, text[done:]])
 
 
 def _event_of(fields: Any) -> Event:

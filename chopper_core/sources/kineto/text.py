@@ -308,6 +308,9 @@ class EventWalk:
         boundary = _BOUNDARY.search(self._text, self.position)
         if boundary and self._take(boundary.start() + 1):
             return True
+        if boundary and self._decoder.has_given_up:
+            self.unreadable_events += 1
+            return self._lose_up_to(boundary.start() + 1)
         end = element_end(self._text, self.position, self.position + MAX_EVENT_BYTES)
         if end == INCOMPLETE:
             if not self._at_end and len(self._text) - self.position < MAX_EVENT_BYTES:

@@ -125,21 +125,49 @@ def opened_parquet(path: Path) -> Iterator[IO[bytes]]:
     from pyarrow.parquet import read_metadata
 
     with path.open("rb") as file:
-        _check_size(path, read_metadata(file))
+        metadata = read_metadata(file)
+        if is_bomb(path.stat().st_size, _decoded_bytes(file, metadata)):
+            raise DataError(
+                f"{path} unpacks to more than {_MAX_RATIO} times its size, as no profiler's file "
+                f"does: {metadata.num_rows:,} rows of {metadata.num_columns} columns."
+            )
         file.seek(0)
         yield file
 
 
-def _check_size(path: Path, metadata: Any) -> None:
-    groups = range(metadata.num_row_groups)
-    encoded = sum(metadata.row_group(group).total_byte_size for group in groups)
-    # A run of equal values takes a few bytes there, and 8 each when it is read.
-    decoded = max(encoded, 8 * metadata.num_rows * metadata.num_columns)
-    if is_bomb(path.stat().st_size, decoded):
-        raise DataError(
-            f"{path} unpacks to more than {_MAX_RATIO} times its size, as no profiler's file does: "
-            f"{metadata.num_rows:,} rows of {metadata.num_columns} columns."
-        )
+def _decoded_bytes(file: IO[bytes], metadata: Any) -> int:
+    """The memory that the rows of a Parquet file take when they are read, about.
+
+    A run of equal values takes a few bytes in the file and 8 each when it is read; a text that a
+    dictionary holds once is written out in each row.
+    """
+    size = 0
+    for group in range(metadata.num_row_groups):
+        for at in range(metadata.num_columns):
+            column = metadata.row_group(group).column(at)
+            encoded, values = column.total_uncompressed_size, column.num_values
+            size += max(encoded, 8 * values)
+            if column.physical_type == "BYTE_ARRAY" and encoded * values > _SMALL_BYTES:
+                size += values * _mean_length(file, group, column.path_in_schema)
+    return size
+
+
+def _mean_length(file: IO[bytes], group: int, column: str) -> int:
+    """Bytes of a text of a column, in the mean, without writing any out."""
+    from pyarrow import compute
+    from pyarrow.parquet import ParquetFile
+
+    file.seek(0)
+    rows = ParquetFile(file, read_dictionary=[column]).read_row_group(group, columns=[column])
+    lengths = []
+    for chunk in rows.column(0).chunks:
+        while not hasattr(chunk, "dictionary"):
+            if not hasattr(chunk, "values"):
+                return int(chunk.nbytes / max(len(chunk), 1))
+            chunk = chunk.values
+        of_texts = compute.binary_length(chunk.dictionary)
+        lengths.append(compute.mean(of_texts.take(chunk.indices)).as_py() or 0)
+    return int(max(lengths, default=0))
 
 
 class ByteSource:
