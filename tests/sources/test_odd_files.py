@@ -19,7 +19,7 @@ from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -86,6 +86,10 @@ def zipped(file: io.BytesIO) -> None:
         archive.writestr("rank0.json", "{}")
 
 
+TAR_GZ: Final = gzip.compress(packed(tar), mtime=0)
+"""Without the second of its making, which each worker of the tests would name it by."""
+
+
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
@@ -96,7 +100,7 @@ def zipped(file: io.BytesIO) -> None:
         ("a.7z", b"7z\xbc\xaf\x27\x1c" + CSV, "is a 7-Zip archive; unpack it first (7z x)"),
         ("a.zip", packed(zipped), "is a zip archive (rank0.json …); unpack it"),
         ("a.tar", packed(tar), "is a tar archive (rank0.json …); unpack it"),
-        ("a.json.gz", gzip.compress(packed(tar)), "is a tar archive (rank0.json …); unpack it"),
+        ("a.json.gz", TAR_GZ, "is a tar archive (rank0.json …); unpack it"),
         ("a.json", TRACE.encode("utf-16"), "iconv -f UTF-16 -t UTF-8"),
         ("a.json", TRACE.encode("utf-16-le"), "iconv -f UTF-16LE -t UTF-8"),
         ("a.csv", NVIDIA_CSV.encode("utf-16-be"), "iconv -f UTF-16BE -t UTF-8"),
