@@ -8,6 +8,7 @@ as in the micro-steps of gradient accumulation, each visit is an instance of its
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -18,6 +19,7 @@ from chopper_core.model.signals import time_within, union
 from chopper_core.model.table import LEVELS, NO_LABEL, KernelTable, Kind, Selection
 from chopper_core.util.arrays import AnyArray, Float64, Index, Int32, Int64, Mask
 from chopper_core.util.grouping import distinct, hashes, run_mask, sorted_run_mask
+from chopper_core.util.workers import in_threads
 
 _KEYS: Final = LEVELS[:-1]
 _NEVER: Final = np.iinfo(np.int64).max
@@ -96,10 +98,13 @@ def instances(nodes: Groups, visit: Int64 | None = None) -> OperationInstances:
         node, row, start, end, work = _spans(table, rows, nodes.first)
     else:
         # GPU by GPU the columns stay in the processor's cache.
-        parts = [_spans_in_order(table, own) for own in gpu_by_gpu(table, rows)]
-        node, row, start, end, work = (np.concatenate(each) for each in zip(*parts, strict=True))
+        parts = in_threads(partial(_spans_in_order, table), gpu_by_gpu(table, rows))
+        row, start, end, work = (
+            np.concatenate(each) for each in list(zip(*parts, strict=True))[1:]
+        )
+        node = np.zeros(len(row), np.intp)
     beside = running_ns(table, table.kind == Kind.COMM, table.gpu[row], start, end)
-    return OperationInstances(node, row, start, end - start, beside, work)
+    return OperationInstances(node, row, start, np.subtract(end, start, out=end), beside, work)
 
 
 Spans = tuple[Index, Index, Int64, Int64, Int64]
@@ -184,10 +189,13 @@ def running_ns(
     where = np.flatnonzero(running)
     whose = table.gpu[where]
     rises = bool((gpu[1:] >= gpu[:-1]).all())
-    for number in distinct(gpu).tolist():
+
+    def fill_in(number: int) -> None:
         of_gpu = where[whose == number]
         stretches = union(table.start_ns[of_gpu], table.duration_ns[of_gpu])
         at = np.flatnonzero(gpu == number)
         here = slice(int(at[0]), int(at[-1]) + 1) if rises else at
         beside[here] = time_within(*stretches, end[here]) - time_within(*stretches, start[here])
+
+    in_threads(fill_in, distinct(gpu).tolist())
     return beside

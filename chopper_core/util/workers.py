@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor, Future
 
 Read = TypeVar("Read")
+Item = TypeVar("Item")
+Done = TypeVar("Done")
 Reader = Callable[[Path, Progress], Read]
 
 PARALLEL_FROM_BYTES: Final = 4_000_000
@@ -181,6 +183,20 @@ def _read_again_if_died(
         return _read(path, reader, progress)
     outcome = future.result()
     return _read(path, reader, progress) if isinstance(outcome, memory.OutOfMemory) else outcome
+
+
+def in_threads(work: Callable[[Item], Done], items: Sequence[Item]) -> list[Done]:
+    """Call a function for each item and return its results in order, on all processors.
+
+    That pays where most of its time goes to numpy's loops over large arrays.
+    """
+    workers = min(os.cpu_count() or 1, len(items))
+    if workers < 2:
+        return [work(item) for item in items]
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(workers) as threads:
+        return list(threads.map(work, items))
 
 
 @contextmanager

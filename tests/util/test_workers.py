@@ -12,7 +12,7 @@ import pytest
 
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Cancelled, Progress, silent
-from chopper_core.util.workers import read_all
+from chopper_core.util.workers import in_threads, read_all
 from tests.conftest import ROOT
 
 
@@ -117,3 +117,10 @@ def print_and_read(path: Path, progress: Progress) -> int:
 @pytest.mark.sweep
 def test_what_a_worker_prints_does_no_harm(files: list[Path]) -> None:
     assert read_all([files[0], files[2]], print_and_read, silent, 2) == [0, 2]
+
+
+def test_threads_give_their_results_in_order_and_their_errors() -> None:
+    assert in_threads(abs, range(-9, 0)) == [*range(9, 0, -1)]
+    assert in_threads(abs, []) == []
+    with pytest.raises(ZeroDivisionError):
+        in_threads(lambda number: 1 // number, [1, 0, 2])

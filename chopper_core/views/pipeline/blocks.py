@@ -108,15 +108,15 @@ def blocks_of(run: Run, view: View) -> Blocks:
 def _blocks(run: Run) -> Blocks:
     """The microbatches of a run."""
     table = run.table
-    wanted = np.isin(table.phase, _PHASES) & (table.kind != Kind.COPY)
-    rows = np.flatnonzero(wanted & (table.iteration != NO_LABEL))
     given = table.measured.get(MICROBATCH)
     numbers = _numbers_of_operations(run, _NUMBERED)
     # Most runs have no pipeline, and sorting all rows to find none takes seconds.
-    if len(rows) and given is None and not (numbers != NO_LABEL).any():
+    if len(table) and given is None and not (numbers != NO_LABEL).any():
         is_pairwise, of_pp = _stage_marks(run)
         if not (is_pairwise.any() or of_pp):
             raise NothingToShow(_NO_STAGES)
+    wanted = np.isin(table.phase, _PHASES) & (table.kind != Kind.COPY)
+    rows = np.flatnonzero(wanted & (table.iteration != NO_LABEL))
     order = np.lexsort((table.start_ns[rows], table.iteration[rows], table.gpu[rows]))
     rows = rows[order]
     if not len(rows):

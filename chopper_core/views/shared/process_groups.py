@@ -158,7 +158,10 @@ def kind_of_label(label: str) -> str:
 
 def group_kinds(run: Run) -> dict[int, str]:
     """Code of a process group in `split_groups`'s names → its dimension, where it is known."""
-    table = split_groups(run)
+    return run.memo(("dimensions of process groups",), lambda: _kinds_of(split_groups(run)))
+
+
+def _kinds_of(table: KernelTable) -> dict[int, str]:
     codes = distinct(table.group).tolist()
     kinds = {code: kind_of_label(table.names[code]) for code in codes if code != NO_LABEL}
     return {code: kind for code, kind in kinds.items() if kind}
