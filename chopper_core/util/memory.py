@@ -26,12 +26,8 @@ _NEED_PER_BYTE: Final = 0.45
 """Of an unpacked trace: what reading it takes at most, beyond the columns that it becomes."""
 _OF_JOB: Final = 0.9
 """The share of its job's memory that a process takes by default."""
-_M_TRIM_THRESHOLD: Final = -1
-_M_MMAP_THRESHOLD: Final = -3
 _M_ARENA_MAX: Final = -8
-"""Of mallopt(3), in glibc; elsewhere they do nothing."""
-_MOST_MMAP_THRESHOLD: Final = 1 << 25
-_NO_TRIM: Final = (1 << 31) - 1
+"""Of mallopt(3), in glibc; elsewhere it does nothing."""
 _CGROUP: Final = Path("/sys/fs/cgroup")
 _OWN_GROUPS: Final = Path("/proc/self/cgroup")
 _COUNTED_OBJECTS: Final = 1 << 14
@@ -85,17 +81,12 @@ def limit_memory(size: int = 0) -> None:
 def share_one_heap() -> None:
     """Have all threads allocate from one heap: each keeps a heap of its own else, of up to 64 MB.
 
-    Arrays that only live for a step of a computation are taken from it too, until `give_back`:
-    fresh pages cost the system up to as much time as numpy takes to fill them. To be called before
-    there are threads.
+    To be called before there are threads. Long work allocates in numpy, outside of the heap.
     """
     import ctypes
 
     with suppress(OSError, AttributeError):
-        set_option = ctypes.CDLL(None).mallopt
-        set_option(_M_ARENA_MAX, 1)
-        set_option(_M_MMAP_THRESHOLD, _MOST_MMAP_THRESHOLD)
-        set_option(_M_TRIM_THRESHOLD, _NO_TRIM)
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 
 def give_back() -> None:
