@@ -57,7 +57,7 @@ from chopper_core.util.errors import UsageError
 _CACHED_SCOPES: Final = 64
 _CACHED_TREES: Final = 16
 """Orders of the levels: what is computed of each may be as long as the table."""
-_MEMO_BYTES: Final = 4 << 20
+_MEMO_BYTES: Final = 3 << 20
 _SMALL_ROWS: Final = 1 << 16
 """Of so many activities anything is computed again in milliseconds."""
 _MEMO_BYTES_PER_ROW: Final = 256

@@ -236,6 +236,8 @@ def _totals(found: Overlaps, stat: str = "") -> Own:
 
 
 def _summed(owner: Index, count: int, values: Int64) -> Int64:
+    if count == 1:
+        return np.array([values.sum()])
     return np.bincount(owner, weights=values, minlength=count).astype(np.int64)
 
 

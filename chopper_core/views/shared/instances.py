@@ -198,11 +198,15 @@ def slowdown(found: Overlaps, owner: Codes, count: int) -> tuple[Float64, Float6
 
 def _like(found: Overlaps, owner: Codes, count: int) -> Int64:
     """A code of the like instances of each row."""
-    code, width = np.asarray(owner, np.int64), count
+    code, width = np.array(owner, np.int64), count
     for codes in (*(found.codes(level) for level in _LIKE), ranked(found.work)[1]):
         low = int(codes.min(initial=0))
         wide = int(codes.max(initial=0)) - low + 1
-        code, width = code * wide + (codes - low), width * wide
+        # In place: fresh memory for millions of codes takes longer than their arithmetic.
+        code *= wide
+        code += codes
+        code -= low
+        width *= wide
         if width > _MAX_DENSE_CODES:
             different, code = ranked(code)
             width = len(different)
