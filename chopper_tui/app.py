@@ -10,6 +10,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -89,9 +90,8 @@ class ChopperApp(App[None], inherit_bindings=False):
         as_text: bool = False,
         cover: Cover | None = None,
     ) -> None:
-        """Load a run with `load`, in a thread, and show the view `start` of it.
+        """Load a run in a thread, unless its opening has begun, and show the view `start` of it.
 
-        An opening of them may have begun already.
         With `as_text` the screen is read as text: patterns tell apart what colours do else.
         A `cover` stays on the terminal until the first screen is drawn, or an input comes.
         Without `glyphs` the locale and standard error, where Textual draws, decide on them.
@@ -105,9 +105,9 @@ class ChopperApp(App[None], inherit_bindings=False):
         """Whether the first screen is on the terminal, and no input has come."""
         self._glyphs = glyphs or glyphs_of(sys.__stderr__ or sys.stderr)
         self.failure: ChopperError | None = None
+        """Why the run or the view can't be shown; the app has left then."""
         self.check: Callable[[Progress], None] | None = None
         """Verifies what was read, once the first screen is there; raises DataError."""
-        """Why the run or the view can't be shown; the app has left then."""
         self.ended_by: signal.Signals | None = None
         """The signal that ended the app."""
         self._opening = load if isinstance(load, Opening) else Opening(load, start, config.columns)
@@ -115,7 +115,6 @@ class ChopperApp(App[None], inherit_bindings=False):
         self._loading: LoadingScreen | None = None
         """The screen of a run that takes long to open."""
         self._left = Event()
-        self._inks: tuple[str, Inks] | None = None
         for name in THEMES:
             self.register_theme(textual_theme(name))
         self.theme = config.theme or THEMES[0]
@@ -135,9 +134,7 @@ class ChopperApp(App[None], inherit_bindings=False):
     @property
     def inks(self) -> Inks:
         """The styles to draw with."""
-        if self._inks is None or self._inks[0] != self.theme:
-            self._inks = (self.theme, inks(self.theme, self.console.color_system, self.no_color))
-        return self._inks[1]
+        return inks(self.theme, self.console.color_system, self.no_color)
 
     @property
     def glyphs(self) -> Glyphs:
@@ -237,8 +234,7 @@ class ChopperApp(App[None], inherit_bindings=False):
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Without UTF-8 only ASCII may reach the terminal."""
-        filters = super().get_line_filters()
-        return [*filters, AsciiFilter()] if self.glyphs.is_ascii else filters
+        return [*super().get_line_filters(), *[AsciiFilter()] * self.glyphs.is_ascii]
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """The palette: every action of the registry."""
@@ -285,6 +281,10 @@ class ChopperApp(App[None], inherit_bindings=False):
         if self._styled != self.theme:
             self._styled = self.theme
             super().refresh_css(animate)
+            # What is drawn has inks of its own, of which no style sheet knows.
+            for widget in chain.from_iterable(screen.query() for screen in self.screen_stack):
+                widget.notify_style_update()
+                widget.refresh()
 
     @on(Driver.SignalResume)
     def redraw(self) -> None:

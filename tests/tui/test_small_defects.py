@@ -7,6 +7,7 @@ import re
 import numpy as np
 import pytest
 from msgspec.structs import replace
+from rich.color import ColorSystem, ColorType
 from textual import events
 from textual.widgets import OptionList
 
@@ -290,3 +291,33 @@ async def test_keys_are_never_for_cards_that_are_hidden(size: tuple[int, int]) -
         assert not at.explore.query_one("#below").display and not at.explore.cards.has_keys
         await at.press("j", "enter")
         assert at.path == ("1",)
+
+
+async def test_a_theme_named_after_another_is_shown() -> None:
+    """After `:theme ansi` much of the screen kept its colours until a key changed it."""
+    view = View(RUN, name="overview")
+    app = ChopperApp(lambda _: measured_run(), view)
+    app.console._color_system = ColorSystem.TRUECOLOR
+    async with explorer(app=app) as at:
+        shown: dict[str, set[object]] = {}
+        for theme in ("dark", "contrast", "ansi", "light", "contrast", "ansi"):
+            await at.command(f"theme {theme}")
+            strips = at.app.screen._compositor.render_strips()
+            styles = {segment.style for strip in strips for segment in strip}
+            assert shown.setdefault(theme, {*styles}) == styles
+        colours = {style.color for style in shown["ansi"] if style and style.color}
+        assert colours and all(each.type is not ColorType.TRUECOLOR for each in colours)
+        assert len({frozenset(map(str, styles)) for styles in shown.values()}) == 4
+
+
+async def test_the_palette_finds_the_command_that_is_typed() -> None:
+    """`theme` compared the marked rows."""
+    async with explorer() as at:
+        await at.press("ctrl+p")
+        await at.type("theme")
+        listed = at.app.screen.query_one(OptionList)
+        while not listed.option_count or not at.app.screen.query("#--input, Input"):
+            await at.settle()
+        assert "Theme" in str(listed.get_option_at_index(0).prompt)
+        await at.press("enter")
+        assert at.app.theme != "dark" and at.frame.view == View(at.frame.view.run)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from chopper_core.model.column_names import CHUNK, MICROBATCH, STEP_WINDOW
 from chopper_core.model.run import Run
-from chopper_core.model.table import NO_LABEL, Kind, Phase
+from chopper_core.model.table import NO_LABEL, KernelTable, Kind, Phase
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Index, Int64, Mask
 from chopper_core.util.errors import NothingToShow
@@ -32,6 +32,7 @@ _NO_STAGES: Final = (
     "no pipeline: the traces have no sends and receives between stages, and no annotation names "
     "microbatches"
 )
+_NO_WORK: Final = "no pipeline: the run has no forward or backward work"
 
 
 class Blocks(Struct, frozen=True, eq=False):
@@ -114,13 +115,13 @@ def _blocks(run: Run) -> Blocks:
     if len(table) and given is None and not (numbers != NO_LABEL).any():
         is_pairwise, of_pp = _stage_marks(run)
         if not (is_pairwise.any() or of_pp):
-            raise NothingToShow(_NO_STAGES)
-    wanted = np.isin(table.phase, _PHASES) & (table.kind != Kind.COPY)
-    rows = np.flatnonzero(wanted & (table.iteration != NO_LABEL))
+            trains = run.memo(("trains",), lambda: len(_work(table)) > 0)
+            raise NothingToShow(_NO_STAGES if trains else _NO_WORK)
+    rows = _work(table)
     order = np.lexsort((table.start_ns[rows], table.iteration[rows], table.gpu[rows]))
     rows = rows[order]
     if not len(rows):
-        raise NothingToShow("no pipeline: the run has no forward or backward work")
+        raise NothingToShow(_NO_WORK)
     if given is not None:
         known = np.isfinite(given[rows]) & (table.kind[rows] == Kind.COMPUTE)
         chunk = table.measured.get(CHUNK)
@@ -141,6 +142,12 @@ def _blocks(run: Run) -> Blocks:
     number = np.cumsum(begins & ~p2p)[~p2p]
     chunks = np.zeros(len(number), np.int64)
     return _counted(_made(run, rows[~p2p], number, "sends and receives", chunks))
+
+
+def _work(table: KernelTable) -> Index:
+    """The rows of forward and backward work in iterations."""
+    wanted = np.isin(table.phase, _PHASES) & (table.kind != Kind.COPY)
+    return np.flatnonzero(wanted & (table.iteration != NO_LABEL))
 
 
 def _numbers_of_operations(run: Run, pattern: re.Pattern[str]) -> Int64:
