@@ -25,6 +25,8 @@ class Stop(Struct, frozen=True):
     """Its name; empty: the tree."""
     depth: int = 0
     """Steps of the path into the run's first GPU and iteration."""
+    is_of_table: bool = False
+    """Whether the explanation leaves the table in sight, instead of what is above it."""
 
 
 STOPS: Final = (
@@ -49,6 +51,7 @@ STOPS: Final = (
         "- zoom the chart; ( and ) move the line below it.",
         "",
         2,
+        is_of_table=True,
     ),
     Stop(
         "1 again: the icicle",
@@ -115,7 +118,8 @@ async def _show(screen: Explorer, number: int, step: int) -> None:
     screen.say("")
     title = f"tour {number + 1}/{len(STOPS)}  {stop.title}"
     here = number
-    screen.open_dialog(TourBox(title, stop.text), lambda go: _show(screen, max(here + go, 0), go))
+    box = TourBox(title, stop.text, "-above" if stop.is_of_table else "")
+    screen.open_dialog(box, lambda go: _show(screen, max(here + go, 0), go))
 
 
 def _view_of(screen: Explorer, stop: Stop) -> View:

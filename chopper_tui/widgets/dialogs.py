@@ -376,9 +376,10 @@ class TourBox(Dialog[int]):
         Binding("escape,q", "cancel", show=False, priority=True),
     ]
 
-    def __init__(self, title: str, text: str) -> None:
-        """Show a stop."""
+    def __init__(self, title: str, text: str, classes: str = "") -> None:
+        """Show a stop, at the bottom of the screen or, with the class `-above`, at its top."""
         super().__init__()
+        self.add_class(*classes.split())
         self._title = title
         self._text = text
 

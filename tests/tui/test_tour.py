@@ -31,6 +31,16 @@ async def test_it_goes_through_screens_of_the_run_and_back(size: tuple[int, int]
         assert at.status == ""
 
 
+async def test_what_is_said_of_the_table_leaves_it_in_sight() -> None:
+    async with explorer((80, 24), measured_run()) as at:
+        await at.command("tour")
+        await at.press("enter", "enter")
+        lines = at.lines()
+        assert "shaping the table" in lines[1] and lines[0].startswith(" sample.json")
+        heading = next(y for y, line in enumerate(lines) if line.startswith(" > phase"))
+        assert all(label in lines[heading + 1 + row] for row, label in enumerate(at.frame.labels))
+
+
 @pytest.mark.sweep
 async def test_it_can_be_left_and_taken_back() -> None:
     async with explorer((120, 40), sample_run()) as at:
