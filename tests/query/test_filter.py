@@ -44,6 +44,20 @@ def test_terms_choose_rows(text: str, left: set[str]) -> None:
     assert labels(text) == left
 
 
+@pytest.mark.parametrize("text", [".*gemm.*fp8", "(.*)*z", "(<bf16,|,gemm.?)+$", ".*.*.*no"])
+def test_no_pattern_takes_long_on_a_long_name(text: str) -> None:
+    """Each kept Python's own expressions busy for minutes, over one name as compilers write it."""
+    name = "void elementwise_kernel<bf16, gemm<float>>(int, ...) " * 110
+    run = run_of([Row(0, 1_000, kernel=name), Row(1_000, 10, kernel="gemm_of_fp8")])
+    view = View("r", order=complete_order(("kernel",)), filter=text)
+    assert set(query(run, view).labels) == ({"gemm_of_fp8"} if "fp8" in text else set())
+
+
+@pytest.mark.parametrize("text", ["\udcff", "\udcff.", "é", "É", "é.", "straße|x"])
+def test_a_pattern_may_have_any_characters(text: str) -> None:
+    assert labels(text) == set()
+
+
 def test_labels_of_the_own_level_take_ranges() -> None:
     run = sample_run()
     assert query(run, View("r", filter="gpu:1-2")).labels == ["1", "2"]
