@@ -234,6 +234,7 @@ class ScreenParts(Charts):
             card_gaps=self.cards.rows,
             only_cards=self.shows_sentences,
             split=self.splits.get(self.view.name, 0),
+            signals=self.data.has_signals,
         )
         if charts and now.pictures[0] and not now.table:
             # A table is right below its pictures.

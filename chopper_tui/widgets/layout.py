@@ -88,6 +88,7 @@ def arrange(
     card_gaps: int = 0,
     only_cards: bool = False,
     split: int = 0,
+    signals: bool = False,
 ) -> Arrangement:
     """The arrangement for a size; `gpus` is the number of lines for the row on every GPU.
 
@@ -97,7 +98,7 @@ def arrange(
     width above the table. With `cards` below the table it has the lines of its rows, and they the
     rest: `card_lines` are those of all cards, `card_gaps` the blank ones among them; with
     `only_cards` there is no table, and the evidence of one has the lines that they leave. `split`
-    are lines that a person moved up or down.
+    are lines that a person moved up or down; with `signals` a picture has curves beside it.
     """
     if width < SMALLEST[0] or height < SMALLEST[1]:
         return Arrangement(too_small=True, lines=False, figures=0)
@@ -127,7 +128,9 @@ def arrange(
     if zoom:
         return Arrangement(figures=0, sparks=2 if wide else 1)
     if picture and wide:
-        return _beside_detail(width, middle, figures, chart, picture, pictures, rows, split)
+        return _beside_detail(
+            width, middle, figures, chart, picture, pictures, rows, split, signals
+        )
     if picture:
         above = _above_table(middle, chart, picture, pictures, rows)
         return Arrangement(figures=figures, pictures=(_split(above, split, middle), 0))
@@ -196,6 +199,7 @@ def _beside_detail(
     pictures: int,
     rows: int,
     split: int,
+    signals: bool,
 ) -> Arrangement:
     """On a wide terminal: pictures above at full width where they fit, else beside the table."""
     side = max(42, width * 40 // 100)
@@ -215,7 +219,12 @@ def _beside_detail(
             figures=figures, pictures=(0, _split(room, split, middle)), side=side, sparks=sparks
         )
     above = _split(above, split, middle)
-    return Arrangement(figures=figures, pictures=(above, 0), side=side, sparks=sparks)
+    # Clock and utilisation have the lines that a detail leaves.
+    rest = middle - above - _DETAIL_LINES
+    curves = _two(rest) if signals and rest >= 2 * _MIN_CHART_LINES else (0, 0)
+    return Arrangement(
+        figures=figures, charts=(0, 0, *curves, 0, 0), pictures=(above, 0), side=side, sparks=sparks
+    )
 
 
 def _over_cards(

@@ -150,6 +150,19 @@ def test_a_picture_has_the_lines_that_the_table_does_not_need() -> None:
     assert beside.pictures[0] == 0 and beside.pictures[1] and beside.side
 
 
+def test_curves_have_the_lines_that_the_detail_beside_a_table_leaves() -> None:
+    high = arrange(200, 60, picture=13, pictures=13, rows=40, signals=True)
+    left = 60 - 3 - high.figures - high.pictures[0] - sum(high.charts)
+    assert min(high.charts[2:4]) >= 7 and left == 16
+    for without in (
+        arrange(200, 60, picture=13, pictures=13, rows=40),
+        arrange(120, 40, picture=13, pictures=13, rows=40, signals=True),
+        arrange(200, 60, picture=13, pictures=40, rows=3, signals=True),
+        arrange(200, 60, picture=13, pictures=13, rows=40, signals=True, chart="off"),
+    ):
+        assert not any(without.charts)
+
+
 def test_a_table_has_the_lines_of_its_rows_and_charts_the_rest() -> None:
     assert arrange(80, 24, rows=8).charts == (11, 0, 0, 0, 0, 0)
     assert arrange(80, 24, rows=100).charts == (4, 0, 0, 0, 0, 0)
