@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -17,6 +18,7 @@ from chopper_core.render.cells import (
     clean,
     display_name,
     level_title,
+    pad,
     scale_of,
     scale_title,
     wrapped,
@@ -33,6 +35,10 @@ _MIN_CELLS_FULL: Final = 26
 """Cells that a figure with its title takes at least; the same for all rows, so that none jumps."""
 _FIGURE_CELLS: Final = 8
 """Cells of a figure with its unit."""
+_DIGIT_CELLS: Final = 5
+"""Cells of a figure's digits and its point."""
+_WORD_CELLS: Final = 13
+"""Cells of a word in the place of a figure."""
 _MAX_TITLES: Final = 24
 """Titles that are named for one reason."""
 _MAX_ATTRIBUTE: Final = 1_000
@@ -167,39 +173,73 @@ def _groups(detail: Detail, width: int, glyphs: Glyphs, *, short: bool = False) 
         ),
         1,
     )
-    columns = {
-        heading: [figures[at::down] for at in range(down)]
-        for heading, figures in detail.groups.items()
-        if (down := -(-len(figures) // across))
-    }
+    room = (width - _GAP * (across - 1)) // across
+    wide = [each for each in chain(*detail.groups.values()) if _cells(each) > room]
+    if _fit_beside(detail.groups.values(), width, across):
+        wide = []
+    columns, own_lines = {}, {}
+    for heading, figures in detail.groups.items():
+        beside = [each for each in figures if each not in wide]
+        down = -(-len(beside) // across)
+        columns[heading] = [beside[at::down] for at in range(down)]
+        own_lines[heading] = [[each] for each in figures if each in wide]
     rooms = _rooms([line for lines in columns.values() for line in lines], width, across)
     for heading, lines in columns.items():
         yield []
         yield [(heading, "strong")]
         for line in lines:
-            pieces: list[tuple[str, str]] = []
-            for figure, room in zip(line, rooms, strict=False):
-                title = figure.metric.title
-                text = figure.text(glyphs, short=short, beside_title=True)
-                if short and figure.word:
-                    # A word gives way to its title; the full detail has all of it.
-                    text = fit(text, max(room - len(title) - 1, _FIGURE_CELLS), glyphs).strip()
-                shown = fit(title, max(room - len(text) - 1, 0), glyphs)
-                pieces += [(f"{shown} ", "dim"), (text, "text"), (" " * _GAP, "text")]
-            yield pieces
+            yield _line(line, rooms, glyphs, short=short)
+        for line in own_lines[heading]:
+            yield _line(line, [width], glyphs, short=short)
 
 
-def _rooms(lines: Sequence[Sequence[Figure]], width: int, across: int) -> list[int]:
-    """The widths of columns of figures: alike, unless longer titles of one fit beside another's.
+def _line(
+    figures: Sequence[Figure], rooms: Sequence[int], glyphs: Glyphs, *, short: bool
+) -> Pieces:
+    """Figures beside each other with their titles."""
+    pieces: list[tuple[str, str]] = []
+    for figure, room in zip(figures, rooms, strict=False):
+        title = figure.metric.title
+        text = figure.text(glyphs, short=short, beside_title=True)
+        if short and figure.word:
+            # A word gives way to its title; the full detail has all of it.
+            text = fit(text, max(room - len(title) - 1, _FIGURE_CELLS), glyphs).strip()
+        shown = fit(title, max(room - len(text) - 1, 0), glyphs)
+        pieces += [(f"{shown} ", "dim"), (text, "text"), (" " * _GAP, "text")]
+    return pieces
 
-    They follow from titles alone, so that no column moves from row to row.
-    """
-    room = (width - _GAP * (across - 1)) // across
+
+def _cells(figure: Figure) -> int:
+    """The cells that a figure needs with its title, by its metric: none moves from row to row."""
+    figure_cells = max(_FIGURE_CELLS, _DIGIT_CELLS + 1 + len(figure.metric.unit))
+    return len(figure.metric.title) + 1 + (_WORD_CELLS if figure.word else figure_cells)
+
+
+def _needed(lines: Iterable[Sequence[Figure]], across: int) -> list[int]:
+    """The cells that each column of figures needs."""
     needed = [_FIGURE_CELLS] * across
     for line in lines:
         for at, figure in enumerate(line):
-            needed[at] = max(needed[at], len(figure.metric.title) + 1 + _FIGURE_CELLS)
-    spare = room * across - sum(needed)
+            needed[at] = max(needed[at], _cells(figure))
+    return needed
+
+
+def _fit_beside(groups: Iterable[Sequence[Figure]], width: int, across: int) -> bool:
+    """Whether all figures fit into columns, of widths that suit their titles."""
+    lines = [
+        figures[at::down]
+        for figures in groups
+        if (down := -(-len(figures) // across))
+        for at in range(down)
+    ]
+    return sum(_needed(lines, across)) <= width - _GAP * (across - 1)
+
+
+def _rooms(lines: Sequence[Sequence[Figure]], width: int, across: int) -> list[int]:
+    """The widths of columns: alike, unless longer titles of one fit beside another's."""
+    room = (width - _GAP * (across - 1)) // across
+    needed = _needed(lines, across)
+    spare = width - _GAP * (across - 1) - sum(needed)
     if max(needed) <= room or spare < 0:
         return [room] * across
     return [cells + spare // across for cells in needed]
@@ -261,8 +301,11 @@ class GpuPane(Pane):
         if times is None:
             return
         legend = f"{glyphs.mark} slowest " if times.slowest is not None else ""
-        title = f"{self.name_of_row} on every GPU"
-        yield [(" ", "text"), (fit(title, width - 1 - len(legend), glyphs) + legend, "dim")]
+        after = " on every GPU "
+        room = max(width - 1 - len(after) - len(legend), 1)
+        title = fit(self.name_of_row, room, glyphs).rstrip() + after
+        title = pad(title, width - 1 - len(legend))
+        yield [(" ", "text"), (title + legend, "dim")]
         scale = scale_of(METRICS["elapsed_ns"], float(np.nanmax(times.elapsed_ns)))
         table = _Lines(times, scale, width, glyphs)
         yield [(table.header(), "dim")]

@@ -25,7 +25,7 @@ from chopper_tui.draw.pieces import Pieces
 from chopper_tui.widgets import chart_panes as track_chart
 from chopper_tui.widgets import frame_table
 from chopper_tui.widgets.chart_panes import SignalPane
-from chopper_tui.widgets.detail import GpuPane, _rooms, full_detail
+from chopper_tui.widgets.detail import GpuPane, _groups, _rooms, full_detail
 from chopper_tui.widgets.dialogs import Chooser
 from tests.tui.explorer import Driven, explorer, measured_run, sample_run
 
@@ -200,6 +200,29 @@ def test_a_detail_tells_figures_then_zeros_then_reasons() -> None:
     for reason, metrics in seen.reasons.items():
         line = next(line for line in lines if line.endswith(f": {reason}"))
         assert line.startswith("– ") and metrics[0].title in line
+
+
+@pytest.mark.parametrize("width", range(38, 100, 5))
+def test_no_title_beside_a_table_is_cut(width: int) -> None:
+    run = measured_run()
+    figures = tuple(Figure(metric, 1234.5) for metric in METRICS.values())
+    words = (Figure(METRICS["kernels"], 0.0, word="communication"),)
+    seen = replace(
+        detail(run, query(run, View("sample.json", DEEP)), 0), groups={"time": figures + words}
+    )
+    lines = [
+        "".join(text for text, _ in line) for line in _groups(seen, width, UNICODE, short=True)
+    ]
+    assert max(map(len, lines)) <= width + 2
+    for figure in figures:
+        assert any(f"{figure.metric.title} " in line for line in lines), figure.metric.title
+    assert any("communication" in line for line in lines)
+
+
+async def test_the_row_on_every_gpu_says_so_after_a_long_name() -> None:
+    path = ("3", "11", "backward", "2", "qkv_ip")
+    async with explorer((120, 40), measured_run(), View("sample.json", path)) as at:
+        assert " on every GPU " in at.text() and at.label is not None and len(at.label) > 20
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
