@@ -9,7 +9,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.model.view import View, with_view
-from chopper_core.util.errors import UsageError
 from chopper_tui.keymap import CHOPPER, action
 
 if TYPE_CHECKING:
@@ -131,12 +130,10 @@ def _view_of(screen: Explorer, stop: Stop) -> View:
 
 
 def _first_of(screen: Explorer, view: View) -> Sequence[str]:
-    """The path to the run's first GPU and its first iteration that isn't truncated."""
+    """The path to the run's first GPU and its first iteration, one that isn't truncated if any."""
     run = screen.run
     gpu = run.tree().children(()).labels[0]
     iterations = run.tree().children((gpu,)).labels
     left_out = set(map(str, run.left_out(replace(view, path=(gpu,)))))
-    whole = [label for label in iterations if label not in left_out]
-    if not whole:
-        raise UsageError("this run has no iteration for the tour")
-    return gpu, whole[0]
+    whole = (label for label in iterations if label not in left_out)
+    return gpu, next(whole, iterations[0])

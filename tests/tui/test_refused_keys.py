@@ -1,0 +1,31 @@
+"""Keys that have nothing to do: each says why, as docs/errors.md lists it."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from chopper_core.model.view import View
+from chopper_tui.screen import Explorer
+from tests.tui.explorer import explorer, sample_run
+
+
+async def test_a_table_without_notes() -> None:
+    run = replace(sample_run(), generated=None)
+    async with explorer(run=run) as at:
+        await at.press("!")
+        assert "there are no notes on this table" in at.status
+
+
+async def test_the_last_level_has_no_other() -> None:
+    async with explorer() as at:
+        await at.press(*["enter"] * 5, "p")
+        assert len(at.path) == 5
+        assert "there is no other level to split this scope by" in at.status
+
+
+async def test_evidence_in_a_run_that_is_not_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with explorer(view=View("sample.json", name="findings")) as at:
+        monkeypatch.setattr(Explorer, "target", View("elsewhere"))
+        await at.press("enter")
+        assert "the row belongs to another run: elsewhere" in at.status

@@ -1,0 +1,105 @@
+"""Scopes in which a view has nothing to show: each says why, as docs/errors.md lists it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from chopper_core.ingest.open import open_run
+from chopper_core.model.address import parse
+from chopper_core.model.column_names import MICROBATCH
+from chopper_core.model.run import Run
+from chopper_core.model.run_set import Reading, RunRow, RunSet
+from chopper_core.model.table import Kind, empty_table
+from chopper_core.model.view import View
+from chopper_core.util.errors import NothingToShow
+from chopper_core.views import VIEWS, view_spec
+from chopper_core.views.pipeline import pipeline_of
+from chopper_core.views.pipeline.blocks import blocks_of
+from chopper_core.views.query import frame_of
+from chopper_core.views.runs.figures import figures_of_run
+from tests.allocating import events_of
+from tests.demo import demo_run
+from tests.ingest.test_untimed_counters import HEADINGS, ROWS
+from tests.support import Row, run_of
+
+
+def said(run: Run, text: str) -> str:
+    return " ".join(frame_of(run, parse(f"R{text}")).notes)
+
+
+@pytest.fixture(scope="module")
+def untimed(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    path: Path = tmp_path_factory.mktemp("untimed") / "pmc_perf.csv"
+    path.write_text("\n".join((HEADINGS, *ROWS)) + "\n")
+    return open_run(str(path))
+
+
+def test_a_scope_that_is_never_idle() -> None:
+    scope = ":gpu=0/iteration=11/phase=forward/layer=5/operation=mlp_gp"
+    assert "the GPUs are never idle in the scope" in said(
+        demo_run(), f"{scope}?view=launch&by=host"
+    )
+
+
+def test_a_scope_that_allocates_nothing(tmp_path: Path) -> None:
+    for rank in range(2):
+        events = [each for each in events_of(rank) if not rank or each["name"] != "[memory]"]
+        document = {"traceEvents": events, "distributedInfo": {"rank": rank}}
+        (tmp_path / f"rank{rank}.json").write_text(json.dumps(document))
+    run = open_run(str(tmp_path), jobs=1)
+    assert "nothing is allocated or released in the scope" in said(run, ":gpu=1?view=memory")
+
+
+def test_what_needs_times_of_counters_without(untimed: Run) -> None:
+    figures = figures_of_run(untimed)
+    assert "the run has no times" in figures.missing["straggler"]
+    assert "the counter run has no dispatch times" in said(untimed, "?view=graph")
+
+
+def test_microbatches_that_only_go_back(tmp_path: Path) -> None:
+    step = {"total": 9.0, "fwd_start": [], "fwd_end": [], "bwd_start": [0, 2], "bwd_end": [1, 3]}
+    for rank in range(2):
+        (tmp_path / f"pp_{rank}.json").write_text(json.dumps({"1": step}))
+    with pytest.raises(NothingToShow, match="the scope has no forward work"):
+        pipeline_of(open_run(str(tmp_path), jobs=1), View("R"))
+
+
+def test_a_scope_without_a_microbatch() -> None:
+    rows = [Row(0, 50, iteration=1, operation="forward microbatch 0"), Row(90, 5, gpu=1)]
+    with pytest.raises(NothingToShow, match="the scope has no microbatch"):
+        blocks_of(run_of(rows), View("R", ("1",)))
+
+
+def test_microbatches_without_work() -> None:
+    run = run_of([Row(0, 50, iteration=1), Row(60, 50, iteration=1)])
+    table = run.table.with_measured({MICROBATCH: np.full(2, np.nan)})
+    with pytest.raises(NothingToShow, match="no microbatch has any work"):
+        blocks_of(replace(run, table=table), View("R"))
+
+
+def test_sends_that_are_not_alike() -> None:
+    rows = [
+        Row(10 * at, 5, kind, gpu=gpu, iteration=1, operation=name)
+        for gpu, count in ((0, 2), (1, 3))
+        for at, (kind, name) in enumerate([(Kind.COMPUTE, "gemm"), (Kind.COMM, "send")] * count)
+    ]
+    with pytest.raises(NothingToShow, match="0 to 3 blocks of forward or backward work"):
+        blocks_of(run_of(rows), View("R"))
+
+
+def test_a_view_without_a_figure_of_whole_runs() -> None:
+    runs = {name: run_of([Row(0, 10)]) for name in "ab"}
+    reading = Reading(tuple(RunRow(name, name) for name in runs), 0)
+    together = RunSet("all", empty_table(), (), (), others=runs, reading=lambda wait: reading)
+    notes = [
+        note
+        for name in VIEWS
+        if not view_spec(name).of_one_run
+        for note in frame_of(together, View("all", name=name)).notes
+    ]
+    assert any("has no figure of a whole run; split it with by=" in note for note in notes)
