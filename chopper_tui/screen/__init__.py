@@ -237,7 +237,7 @@ class Explorer(Pointing, Asking):
 
     @work(exclusive=True, group="fill", description="fill")
     async def _fill_in(self) -> None:
-        """Show the rest of a frame when it is there; nothing moves."""
+        """Show the rest of a frame when it is there; nothing moves but rows sorted by the rest."""
         view = self.view
         try:
             data = await run_in_thread(screen_data.screen_data, self.run, view, is_complete=True)
@@ -245,7 +245,9 @@ class Explorer(Pointing, Asking):
             self.say(str(error), error=True)
             return
         if self.view == view:
-            self.trail = self.here
+            # A cursor that still waits on the first row is on the first of the sorted ones.
+            if self.table.cursor or data.frame.sort == self.frame.sort:
+                self.trail = self.here
             self.show(data)
 
     def show_marks(self) -> None:

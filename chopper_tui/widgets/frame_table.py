@@ -272,8 +272,9 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
 
     def _lane_lines(self, lanes: Lanes, bins: int) -> LaneLines:
         """The lanes for a width, drawn or to be drawn."""
+        wanted = (lanes.seen, lanes.lanes, self.glyphs, bins)
         for each in self._drawn_before:
-            if (each.lanes.seen, each.glyphs, each.bins) == (lanes.seen, self.glyphs, bins):
+            if (each.lanes.seen, each.lanes.lanes, each.glyphs, each.bins) == wanted:
                 return each
         return LaneLines(lanes, self.glyphs, bins)
 

@@ -206,6 +206,16 @@ async def test_it_fits(size: tuple[int, int], gpus: int) -> None:
             assert "MHz" in text
 
 
+async def test_of_many_gpus_the_one_that_lags_most_is_on_the_first_line() -> None:
+    async with explorer((80, 24), measured_run(80, 2, 2), VIEW) as at:
+        lags = at.frame.values["lag_ns"].numbers
+        assert lags[0] == np.nanmax(lags) and at.explore.table.cursor == 0
+        titles = next(y for y, line in enumerate(at.lines()) if "lag" in line and "forward" in line)
+        assert at.lines()[titles + 1].split()[0].strip("▌") == at.frame.labels[0]
+        await at.press("k")
+        assert at.label == at.frame.labels[-1]
+
+
 def test_an_address_that_says_more_than_a_run_stays_as_it_is() -> None:
     assert home_of(View("run")) == View("run", name="overview")
     for view in (View("run", ("0",)), View("run", sort="-kernels"), View("run", name="ranks")):

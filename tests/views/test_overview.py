@@ -139,7 +139,8 @@ def test_one_gpu_has_no_lag_and_a_trace_alone_says_so() -> None:
 
 def test_many_gpus_are_nodes_where_hosts_are_known() -> None:
     run = sample_run(gpus=72, iterations=2, layers=2)
-    assert query(run, OVERVIEW).level == "gpu"
+    by_gpu = query(run, replace(OVERVIEW, sort="name"))
+    assert by_gpu.level == "gpu"
     nothing: dict[str, int] = {}
     sources = tuple(
         Source("t", 1, gpu.rank, "", nothing, nothing, nothing, (), "", {}, f"n{gpu.rank // 8}")
@@ -148,11 +149,20 @@ def test_many_gpus_are_nodes_where_hosts_are_known() -> None:
     frame = query(replace(run, sources=sources), OVERVIEW)
     assert frame.level == "node"
     assert list(frame.labels) == [f"n{node}" for node in range(9)]
-    by_gpu = query(run, OVERVIEW)
     steps = by_gpu.values["step_ns"].numbers.reshape(9, 8)
     assert frame.values["step_ns"].numbers == pytest.approx(steps.max(axis=1))
     assert frame.target(2).filter == "gpu:16,17,18,19,20,21,22,23"
     assert len(query(run, frame.target(2))) == 8
+
+
+def test_of_more_gpus_than_lines_those_that_lag_most_come_first() -> None:
+    run = sample_run(gpus=72, iterations=2, layers=2)
+    frame = query(run, OVERVIEW)
+    lags = frame.values["lag_ns"].numbers
+    assert frame.sort == "-lag_ns" and (np.diff(lags) <= 0).all() and lags[0] > lags[-1]
+    lanes = next(each for each in frame.charts if isinstance(each, Lanes))
+    assert lanes.owners == tuple(f"GPU {gpu}" for gpu in frame.labels)
+    assert query(sample_run(gpus=64, iterations=2, layers=2), OVERVIEW).sort == ""
 
 
 def slower(run: Run, factor: float) -> Run:

@@ -169,6 +169,7 @@ def _result(step: Step, slow: Slow | None) -> ViewResult:
         opens=lambda row: _opens(step, rows, row),
         total=_totals(step, base, own),
         shown=tuple(metric.name for metric, _ in own if metric.name not in ("exposed_comm_pct",)),
+        sort=_sort(rows, lag_ns),
         headline=(headline_of(step, base), " · ".join(facts)),
         notes=_notes(step),
         charts=(_composition(step, base), _lanes(step, slowest, rows), cards),
@@ -199,6 +200,12 @@ def _rows_of(step: Step) -> _TableRows:
     return _TableRows(
         "gpu", [str(gpu) for gpu in gpus], [np.array([at]) for at in range(len(gpus))]
     )
+
+
+def _sort(rows: _TableRows, lag_ns: Float64 | None) -> str:
+    """Of more rows than a screen has lines, those that lag most come first."""
+    has_lags = lag_ns is not None and bool(np.isfinite(lag_ns).any())
+    return f"-{LAG.name}" if has_lags and len(rows.labels) > _MAX_GPUS else ""
 
 
 def _opens(step: Step, rows: _TableRows, row: int) -> View:
