@@ -98,7 +98,7 @@ def instances(nodes: Groups, visit: Int64 | None = None) -> OperationInstances:
         node, row, start, end, work = _spans(table, rows, nodes.first)
     else:
         # GPU by GPU the columns stay in the processor's cache.
-        parts = in_threads(partial(_spans_in_order, table), gpu_by_gpu(table, rows))
+        parts = in_threads(partial(_spans_in_order, table), gpu_by_gpu(table, rows), len(table))
         row, start, end, work = (
             np.concatenate(each) for each in list(zip(*parts, strict=True))[1:]
         )
@@ -197,5 +197,5 @@ def running_ns(
         here = slice(int(at[0]), int(at[-1]) + 1) if rises else at
         beside[here] = time_within(*stretches, end[here]) - time_within(*stretches, start[here])
 
-    in_threads(fill_in, distinct(gpu).tolist())
+    in_threads(fill_in, distinct(gpu).tolist(), len(gpu))
     return beside

@@ -31,6 +31,7 @@ Reader = Callable[[Path, Progress], Read]
 
 PARALLEL_FROM_BYTES: Final = 4_000_000
 """Compressed size of all files together from which worker processes pay for their start."""
+THREADS_FROM_ROWS: Final = 1 << 18
 _GZIP_FACTOR: Final = 12
 """How much a trace grows when it is decompressed, roughly."""
 _POLL_SECONDS: Final = 0.1
@@ -185,13 +186,15 @@ def _read_again_if_died(
     return _read(path, reader, progress) if isinstance(outcome, memory.OutOfMemory) else outcome
 
 
-def in_threads(work: Callable[[Item], Done], items: Sequence[Item]) -> list[Done]:
+def in_threads(
+    work: Callable[[Item], Done], items: Sequence[Item], rows: int = THREADS_FROM_ROWS
+) -> list[Done]:
     """Call a function for each item and return its results in order, on all processors.
 
-    That pays where most of its time goes to numpy's loops over large arrays.
+    That pays where its time goes to numpy's loops over as many rows, which lie in all items.
     """
     workers = min(os.cpu_count() or 1, len(items))
-    if workers < 2:
+    if workers < 2 or rows < THREADS_FROM_ROWS:
         return [work(item) for item in items]
     from concurrent.futures import ThreadPoolExecutor
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
+from operator import itemgetter
 from typing import Final
 
 import numpy as np
@@ -14,6 +15,7 @@ from chopper_core.model.table import ACTIVITY, KernelTable, Kind
 from chopper_core.model.view import View
 from chopper_core.util.arrays import AnyArray, Codes, Float64, Index, Int64, Mask, Numbers
 from chopper_core.util.grouping import quantiles_of, ranked, run_sizes, run_starts, stable_order
+from chopper_core.util.workers import in_threads
 
 FSDP: Final = ("FSDP::", "FullyShardedDataParallel.")
 """How the operations begin in which FSDP copies what it gathers and scatters."""
@@ -161,26 +163,25 @@ class _Alike(Struct, frozen=True, eq=False):
     whose: Int64
     """The row of each set."""
     share: Float64
-    elapsed: Float64
+    elapsed_ns: Int64
 
     @classmethod
     def of(cls, found: Overlaps, owner: Codes, count: int) -> _Alike:
         """The sets of like instances within the rows to which `owner` gives the instances."""
         like = _like(found, owner, count)
         order = stable_order(like)
-        like = like[order]
+        columns: list[AnyArray] = [like, found.share, found.elapsed_ns]
+        like, share, elapsed = in_threads(itemgetter(order), columns, len(like))
         first = run_starts(like)[: len(like)]
-        return cls(
-            first,
-            run_sizes(first, len(like)),
-            np.asarray(owner, np.int64)[order[first]],
-            found.share[order],
-            found.elapsed_ns[order].astype(np.float64),
-        )
+        whose = np.asarray(owner, np.int64)[order[first]]
+        return cls(first, run_sizes(first, len(like)), whose, share, elapsed)
 
-    def summed(self, values: Float64) -> Float64:
+    def summed(self, values: Numbers) -> Float64:
         """Values of the instances, added up by set."""
-        return np.add.reduceat(values, self.first) if len(self.first) else values[:0]
+        if not len(self.first):
+            return np.zeros(0)
+        found: Float64 = np.add.reduceat(values, self.first)
+        return found
 
     def spread(self, of_sets: AnyArray) -> AnyArray:
         """The values of the sets, spread over their instances."""
@@ -190,8 +191,8 @@ class _Alike(Struct, frozen=True, eq=False):
 def effect(found: Overlaps, owner: Codes, count: int) -> Effect:
     """How durations go with overlap in the rows to which `owner` gives the instances."""
     alike = _Alike.of(found, owner, count)
-    mean = np.maximum(alike.summed(alike.elapsed) / alike.size, 1e-9)
-    relative = alike.elapsed / alike.spread(mean)
+    mean = np.maximum(alike.summed(alike.elapsed_ns) / alike.size, 1e-9)
+    relative = alike.elapsed_ns / alike.spread(mean)
     x = alike.share - alike.spread(alike.summed(alike.share) / alike.size)
     return Effect(
         _cosine(alike, count, x, relative - 1.0),
@@ -253,7 +254,7 @@ def _slowdown(alike: _Alike, count: int) -> tuple[Float64, Float64]:
     def side(where: Mask) -> tuple[Float64, Int64]:
         own = own_set[where]
         number = np.bincount(own, minlength=sets)
-        return quantiles_of(alike.elapsed[where], own, sets, (0.5,))[:, 0], number
+        return quantiles_of(alike.elapsed_ns[where], own, sets, (0.5,))[:, 0], number
 
     (low_ns, lows), (high_ns, highs) = side(low), side(high)
     both = (lows >= _MIN_INSTANCES) & (highs >= _MIN_INSTANCES)
