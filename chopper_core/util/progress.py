@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Final, Protocol
+
+_MIN_UNITS: Final = 10
+"""Units from which their number says how much of a step is done: of two files one may take all."""
 
 
 class Cancelled(Exception):
@@ -17,8 +20,13 @@ class Progress(Protocol):
 
 
 def share_done(done: int, total: int) -> float | None:
-    """The completed share of a step; None if unknown: no bar is shown then."""
-    return min(done / total, 1.0) if total > 1 else None
+    """The completed share of a step; None if unknown, or of few units: no bar is shown then."""
+    return min(done / total, 1.0) if total >= _MIN_UNITS else None
+
+
+def step_text(step: str, done: int, total: int) -> str:
+    """A step, and of few units which one it is at."""
+    return f"{step}, {done + 1} of {total}" if done < total and 1 < total < _MIN_UNITS else step
 
 
 def silent(step: str, done: int, total: int) -> None:

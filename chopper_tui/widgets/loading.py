@@ -11,7 +11,7 @@ from textual.screen import Screen
 
 from chopper_core.render.cells import clean
 from chopper_core.render.glyphs import bar
-from chopper_core.util.progress import share_done
+from chopper_core.util.progress import share_done, step_text
 from chopper_tui.draw.pieces import Pieces, fit
 from chopper_tui.widgets.pane import Pane
 
@@ -35,13 +35,14 @@ class LoadingPane(Pane):
         """A few lines in the middle."""
         room = min(_LOADING_WIDTH, max(width - 4, 1))
         margin = (" " * ((width - room) // 2), "text")
+        step = step_text(self.step, self.done, self.total)
         share = share_done(self.done, self.total)
         percent = "" if share is None else f"{100 * share:4.0f} %"
         drawn = bar(share or 0.0, max(room - 8, 0), self.glyphs)
         middle: list[Pieces] = [
             [margin, (fit(f"Chopper  {clean(self.run_name)}", room, self.glyphs), "strong")],
             [],
-            [margin, (fit(clean(self.step), room, self.glyphs), "text")],
+            [margin, (fit(clean(step), room, self.glyphs), "text")],
             [margin, (drawn, "accent"), ("  ", "text"), (percent, "dim")],
             [],
             [margin, ("esc or q cancels", "dim")],

@@ -13,7 +13,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.render.glyphs import UNICODE
 from chopper_core.util.errors import DataError
-from chopper_core.util.progress import Progress, share_done
+from chopper_core.util.progress import Progress, share_done, step_text
 from chopper_tui.app import ChopperApp
 from chopper_tui.widgets.loading import LoadingPane
 from tests.demo import DEMO
@@ -39,6 +39,10 @@ async def test_the_progress_is_shown_and_cancelled() -> None:
         driven = Driven(app, pilot)
         text = driven.text()
         assert "a/run" in text and "reading rank 3" in text and " %" in text
+        pane = app.screen.query_one(LoadingPane)
+        pane.report("match telemetry", 1, 2)
+        text = "".join(part for line in pane.lines(80, 24) for part, _ in line)
+        assert "match telemetry, 2 of 2" in text and "%" not in text
         await pilot.press("q")
     assert app.return_code == 130
     assert ended.wait(5)
@@ -81,7 +85,15 @@ async def test_a_view_with_nothing_to_show_opens_the_tree_and_says_why() -> None
 
 def test_a_step_of_unknown_length_has_no_share() -> None:
     assert share_done(0, 0) is None and share_done(0, 1) is None and share_done(1, 1) is None
-    assert share_done(1, 2) == 0.5 and share_done(3, 2) == 1.0
+    assert share_done(25, 50) == 0.5 and share_done(60, 50) == 1.0
+
+
+def test_a_step_of_few_units_names_the_one_it_is_at() -> None:
+    """One of two files may take all of the time: 50 % would stand there meanwhile."""
+    assert (
+        share_done(1, 2) is None and step_text("match telemetry", 1, 2) == "match telemetry, 2 of 2"
+    )
+    assert step_text("read", 0, 1) == step_text("read", 0, 0) == step_text("read", 2, 50) == "read"
 
 
 @pytest.mark.sweep
