@@ -27,7 +27,7 @@ from textual.geometry import Size
 from textual.strip import Strip
 
 from chopper_core.ingest import cache
-from chopper_core.model.view import View
+from chopper_core.model.view import Baseline, View
 from chopper_core.render.glyphs import ASCII, UNICODE
 from chopper_core.store.writer import write_store
 from chopper_core.util.progress import silent
@@ -180,6 +180,27 @@ def test_it_is_used_for_the_same_view_settings_and_characters_alone(slave: int, 
     assert not is_used(replace(view, path=("1",)))
     assert not is_used(replace(view, overrides=replace(view.overrides, parallel="tp=2")))
     assert is_used(view)
+
+
+@pytest.mark.parametrize("changed", ["A", "B"])
+@pytest.mark.parametrize("is_folder", [False, True])
+def test_that_of_several_runs_follows_the_files_of_each(
+    is_folder: bool, changed: str, slave: int, tmp_path: Path
+) -> None:
+    places = {name: tmp_path / "runs" / name for name in "ABC"}
+    for place in places.values():
+        place.mkdir(parents=True)
+        (place / "trace.json").write_text("{}")
+    view = View(str(places["B"]), name="compare", baseline=Baseline(str(places["A"])))
+    other = replace(view, baseline=Baseline(str(places["C"])))
+    if is_folder:
+        view, other = View(str(tmp_path / "runs")), View(str(tmp_path / "runs"), name="runs")
+    with Cover.of(view, DEFAULTS, UNICODE) as first:
+        first.beside(lambda _: measured_run())(silent)
+        first.keep(LINES, SIZE)
+    assert is_used(view) and is_used(view) and not is_used(other)
+    (places[changed] / "trace.json").write_text("[]")
+    assert not is_used(view)
 
 
 @pytest.mark.parametrize(

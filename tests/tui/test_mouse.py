@@ -119,3 +119,18 @@ async def test_a_drag_before_the_first_drawing_measures_and_marks_nothing() -> N
         pane.drawn = ()
         pane.dragged(20, 50)
         assert not any(pane.lines(80, 6))
+
+
+async def test_the_wheel_moves_the_cursor_of_the_table() -> None:
+    async with explorer((80, 24), measured_run(40), View("sample.json")) as at:
+        turn = {
+            kind: kind(None, 5, 15, 0, 0, 0, False, False, False)
+            for kind in (events.MouseScrollDown, events.MouseScrollUp)
+        }
+        at.app.post_message(turn[events.MouseScrollDown])
+        await at.settle()
+        down = at.explore.table.cursor
+        assert down > 0
+        at.app.post_message(turn[events.MouseScrollUp])
+        await at.settle()
+        assert at.explore.table.cursor == 0
