@@ -156,15 +156,16 @@ def why_no_activity(head: FileHead, counts: Mapping[str, int]) -> str:
 
 
 def _wide(data: bytes) -> str:
-    """The encoding of text with two bytes a character; '' for any other."""
-    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
-        return "UTF-16"
+    """The encoding of text with two or four bytes a character and no mark; '' for any other."""
     start = data[:_WIDE_BYTES]
-    low, high = start[::2], start[1::2]
-    if len(start) == _WIDE_BYTES and low.isascii() and not high.strip(b"\0") and low.strip(b"\0"):
-        return "UTF-16LE"
-    is_big = len(start) == _WIDE_BYTES and high.isascii() and high.strip(b"\0")
-    return "UTF-16BE" if is_big and not low.strip(b"\0") else ""
+    for width, encoding in (4, "UTF-32"), (2, "UTF-16"):
+        for place, order in (0, "LE"), (width - 1, "BE"):
+            rest = bytearray(start)
+            text = bytes(rest[place::width])
+            del rest[place::width]
+            if len(start) == _WIDE_BYTES and text.isascii() and all(text) and not any(rest):
+                return encoding + order
+    return ""
 
 
 def _zip(head: FileHead) -> str:

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from chopper_core.model.settings import Setting, known_settings, setting_name, value_of
+from chopper_core.sources.shared.bytes import ByteSource
+from chopper_core.util.errors import DataError
 
 MANIFESTS: Final = ("chopper.json", "chopper.yaml", "manifest.json", "manifest.yaml")
 """The names of manifests, the one that counts first."""
@@ -53,8 +55,9 @@ def keys_of(path: Path) -> Iterator[tuple[str, Setting]]:
     try:
         if path.stat().st_size > _MAX_BYTES:
             return
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
+        with ByteSource(path, _MAX_BYTES) as source:
+            text = source.read().decode("utf-8-sig", "replace")
+    except (OSError, DataError):
         return
     if path.suffix == ".json":
         try:

@@ -101,7 +101,7 @@ TAR_GZ: Final = gzip.compress(packed(tar), mtime=0)
         ("a.zip", packed(zipped), "is a zip archive (rank0.json …); unpack it"),
         ("a.tar", packed(tar), "is a tar archive (rank0.json …); unpack it"),
         ("a.json.gz", TAR_GZ, "is a tar archive (rank0.json …); unpack it"),
-        ("a.json", TRACE.encode("utf-16"), "iconv -f UTF-16 -t UTF-8"),
+        ("a.json", TRACE.encode("utf-32-le"), "iconv -f UTF-32LE -t UTF-8"),
         ("a.json", TRACE.encode("utf-16-le"), "iconv -f UTF-16LE -t UTF-8"),
         ("a.csv", NVIDIA_CSV.encode("utf-16-be"), "iconv -f UTF-16BE -t UTF-8"),
         ("a.csv", CSV.replace(b", ", b";"), "separated by semicolons (timestamp, index"),

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Iterator, Sequence
+from codecs import getincrementaldecoder
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -20,6 +21,13 @@ if TYPE_CHECKING:
     import sqlite3
 
 BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+_WIDE: Final = {
+    b"\xff\xfe\0\0": "utf-32",
+    b"\0\0\xfe\xff": "utf-32",
+    b"\xff\xfe": "utf-16",
+    b"\xfe\xff": "utf-16",
+}
+"""PowerShell writes UTF-16 with these for `nvidia-smi > file`."""
 PIECE_BYTES: Final = 1 << 20
 _BLOCK_BYTES: Final = 1 << 16
 _RESCUE_BLOCK_BYTES: Final = 256
@@ -173,6 +181,8 @@ def _mean_length(file: IO[bytes], group: int, column: str) -> int:
 class ByteSource:
     """Reads a file, plain or gzip by its first bytes, in pieces of about `piece_bytes`.
 
+    Text in UTF-16 or UTF-32 that starts with a byte order mark is given in UTF-8, without the mark.
+
     A truncated or damaged gzip stream ends at the damage, which `problem` then describes. With
     `foreign`, a file that starts like one of another format raises DataError, which names it.
     """
@@ -198,6 +208,7 @@ class ByteSource:
         self._empty_members = 0
         self._has_content = False
         self._pending = b""
+        self._decode: Callable[[bytes], str] | None = None
         if why := not_a_file(path):
             raise DataError(f"{path} {why}.")
         try:
@@ -229,6 +240,20 @@ class ByteSource:
 
     def read(self) -> bytes:
         """Return the next piece; empty at the end."""
+        is_first = not self.bytes_given
+        piece = self._read_any()
+        encoding = next((name for mark, name in _WIDE.items() if piece.startswith(mark)), "")
+        if is_first and encoding:
+            self._decode = getincrementaldecoder(encoding)("replace").decode
+        while piece and self._decode is not None:
+            # Less than a character remains for the next piece.
+            if text := self._decode(piece):
+                return text.encode()
+            piece = self._read_any()
+        return piece
+
+    def _read_any(self) -> bytes:
+        """Return the next piece as the file has it."""
         piece = self._read_gzip() if self._inflater else self._read_file(self.piece_bytes)
         if piece[:1] == b"\0" and piece.count(0) == len(piece):
             self._zeros += len(piece)
@@ -309,7 +334,7 @@ class ByteSource:
             inflate=zlib,
             foreign=False,
         ) as again:
-            while piece := again.read():
+            while piece := again._read_any():
                 rescued += piece[skip:]
                 skip = max(0, skip - len(piece))
         return bytes(rescued)

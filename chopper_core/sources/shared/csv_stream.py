@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 
 _MAX_ROW_BYTES: Final = 1 << 21
 """A longer row has lost its closing quote."""
+_MAX_COLUMNS: Final = 10_000
+"""No profiler writes more: some 2,000 are the counters of each channel of a cache."""
+_MIN_BYTES_PER_COLUMN: Final = 1 << 10
+"""Of a piece that is parsed: a column costs as much as some hundred of its fields."""
 _MARK: Final = b"\x00\x01"
 _INT64_LIMIT: Final = 2**63
 _PLAIN_DECIMAL: Final = re.compile(r"\s*\d+\.\d*\s*")
@@ -125,6 +129,10 @@ class CsvFile:
         self._first = _cells(self._line)
         if not any(self._first):
             raise DataError(f"{source.path} is empty.")
+        if len(self._first) > _MAX_COLUMNS:
+            most = f"no profiler writes more than {_MAX_COLUMNS:,}"
+            raise DataError(f"{source.path} has {len(self._first):,} columns; {most}.")
+        source.piece_bytes = max(source.piece_bytes, _MIN_BYTES_PER_COLUMN * len(self._first))
         self.columns = [name.strip().strip("\ufeff") for name in self._first]
         self.header: dict[str, int] = {}
         for index, name in enumerate(self.columns):
@@ -133,10 +141,10 @@ class CsvFile:
     def batches(self, progress: Progress = silent) -> Iterator[CsvBatch]:
         """Yield the rows in batches."""
         step = f"read {self._source.path.name}"
-        lines = b""
+        lines, longest = b"", max(_MAX_ROW_BYTES, 2 * self._source.piece_bytes)
         while (more := self._whole_lines()) or lines:
             lines += more
-            columns = self._parsed(lines, is_last=not more or len(lines) > _MAX_ROW_BYTES)
+            columns = self._parsed(lines, is_last=not more or len(lines) > longest)
             if columns is None:
                 continue
             lines = b""

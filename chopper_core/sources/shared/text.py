@@ -26,8 +26,6 @@ _MAGIC_BYTES: Final = 16
 _BLOCK_BYTES: Final = 1 << 20
 _PROBED_BYTES: Final = 1 << 9
 """Text may contain zeros further on: files open at a power failure often end in them."""
-_WIDE_TEXT: Final = (b"\xff\xfe", b"\xfe\xff")
-"""PowerShell writes UTF-16 with these for `nvidia-smi > file`."""
 MAX_LINE: Final = 1 << 18
 """No tool writes longer lines of telemetry; in characters."""
 MAX_OBJECT: Final = 1 << 24
@@ -75,7 +73,7 @@ class FileHead:
     @cached_property
     def text(self) -> str:
         """The bytes as text; '' for binary files."""
-        return "" if _is_binary(self.data) else _decoded(self.data)
+        return "" if b"\x00" in self.data[:_PROBED_BYTES] else self.data.decode("utf-8", "replace")
 
     @cached_property
     def lines(self) -> list[str]:
@@ -184,12 +182,9 @@ class FileText:
     def _pieces(self, piece_bytes: int) -> Iterator[str]:
         """Yield the text in pieces of about so many bytes."""
         with ByteSource(self.path, piece_bytes) as source:
-            first = source.read()
-            decode = getincrementaldecoder(_encoding(first))("replace").decode
-            piece = first
-            while piece:
+            decode = getincrementaldecoder("utf-8-sig")("replace").decode
+            while piece := source.read():
                 yield decode(piece)
-                piece = source.read()
             yield decode(b"", True)
             if source.problem:
                 self.losses.truncated = True
@@ -237,16 +232,3 @@ def _whole_lines(text: str) -> tuple[list[str], bool]:
     lines = text.splitlines()
     is_cut = len(lines) > 2 and not text.endswith(("\n", "\r"))
     return (lines[:-1] if is_cut else lines), is_cut
-
-
-def _is_binary(data: bytes) -> bool:
-    return data[:2] not in _WIDE_TEXT and b"\x00" in data[:_PROBED_BYTES]
-
-
-def _encoding(data: bytes) -> str:
-    """The encoding of a text that starts so; that of a byte order mark leaves it out."""
-    return "utf-16" if data[:2] in _WIDE_TEXT else "utf-8-sig"
-
-
-def _decoded(data: bytes) -> str:
-    return data.decode(_encoding(data), "replace")

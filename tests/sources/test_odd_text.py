@@ -1,0 +1,72 @@
+"""Text in other encodings than UTF-8, and tables wider than any profiler's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from chopper_core.ingest.open import open_run
+from chopper_core.render.info import as_text
+from chopper_core.sources.foreign import what_is
+from chopper_core.sources.settings import keys_of
+from chopper_core.sources.shared import csv_stream
+from chopper_core.sources.shared.bytes import ByteSource
+from chopper_core.sources.shared.text import FileHead
+from tests.fuzz.seeds import SEEDS, small_trace
+
+_BINARY: Final = ("chakra", "packed chakra", "packed trace", "rpd", "rocpd", "cpu parquet")
+_TEXTS: Final = sorted(
+    set(SEEDS).difference(_BINARY, ("straggler analysis", "own sampler parquet"))
+)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-32"])
+@pytest.mark.parametrize("name", _TEXTS)
+def test_text_of_any_tool_may_be_in_a_wide_encoding(
+    name: str, encoding: str, tmp_path: Path
+) -> None:
+    path = SEEDS[name](tmp_path)
+    text = path.read_text()
+    plain = as_text(open_run(str(tmp_path), jobs=1))
+    path.write_bytes(text.encode(encoding))
+    assert as_text(open_run(str(tmp_path), jobs=1)) == plain
+
+
+@pytest.mark.parametrize("mark", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
+def test_a_wide_text_is_read_in_pieces_of_any_size(mark: str, tmp_path: Path) -> None:
+    text = "\ufeffa wide t\u00e9xt \U0001f600\n"
+    path = tmp_path / "a.txt"
+    path.write_bytes(text.encode(mark) + b"\x41")
+    for size in (4, 5, 7, 100):
+        with ByteSource(path, size) as source:
+            found = b"".join(iter(source.read, b"")).decode()
+        assert found == text[1:]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
+def test_a_wide_text_without_a_mark_is_named(encoding: str, tmp_path: Path) -> None:
+    path = tmp_path / "rank0.json"
+    path.write_bytes('{"traceEvents": [{"ph": "X"}]}'.encode(encoding))
+    assert f"-f {encoding.upper().replace('-L', 'L').replace('-B', 'B')} -t" in what_is(
+        FileHead(path)
+    )
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "chopper.yaml"])
+def test_settings_may_be_in_a_wide_encoding(name: str, tmp_path: Path) -> None:
+    text = '{"seq_len": 4096}' if name.endswith("json") else "seq_len: 4096\n"
+    (tmp_path / name).write_text(text, encoding="utf-16")
+    assert [key for key, _ in keys_of(tmp_path / name)] == ["seq_len"]
+
+
+def test_a_table_of_more_columns_than_any_profiler_writes_is_refused(tmp_path: Path) -> None:
+    small_trace().write(tmp_path / "rank0.json")
+    more = csv_stream._MAX_COLUMNS
+    heads = "Kernel_Name,Counter_Name,Counter_Value,Dispatch_Id,Agent_Id"
+    rows = (f"{heads}{',c' * more}\n", f"k,SQ_WAVES,3,1,0{',1' * more}\n" * 3)
+    (tmp_path / "1_counter_collection.csv").write_text("".join(rows))
+    run = open_run(str(tmp_path), jobs=1)
+    assert len(run.table) == 16
+    assert any("has 10,005 columns; no profiler writes more" in why for _, why in run.failed)
