@@ -69,17 +69,21 @@ class Command(Protocol):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
-    before = endings.take(endings.end)
+    before = endings.handlers()
     try:
-        return _main(list(sys.argv[1:] if arguments is None else arguments))
+        try:
+            endings.take(endings.end)
+            return _main(list(sys.argv[1:] if arguments is None else arguments))
+        finally:
+            # A signal may be raised at the call itself.
+            endings.give_back(before)
     except (KeyboardInterrupt, endings.Ended) as ended:
+        endings.give_back(before)
         number = getattr(ended, "signal", signal.SIGINT)
         with suppress(OSError):
             notes = getattr(ended, "__notes__", ())
             print("; ".join([endings.sentence(number), *notes]), file=sys.stderr)
         return 128 + number
-    finally:
-        endings.give_back(before)
 
 
 def _main(given: list[str]) -> int:

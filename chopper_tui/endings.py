@@ -102,6 +102,14 @@ def raise_taken() -> None:
         raise KeyboardInterrupt if _taken == signal.SIGINT else Ended(_taken)
 
 
+def handlers() -> dict[int, Any]:
+    """The handlers of all signals that end the program, but those that are ignored."""
+    if get_ident() != _MAIN_THREAD:
+        return {}
+    before = {number: signal.getsignal(number) for number in FATAL_SIGNALS}
+    return {number: old for number, old in before.items() if old is not signal.SIG_IGN}
+
+
 def take(handler: Callable[[int, Any], object]) -> dict[int, Any]:
     """Handle all signals that end the program; returns the handlers before, to `give_back`.
 
@@ -113,18 +121,17 @@ def take(handler: Callable[[int, Any], object]) -> dict[int, Any]:
     _begun_s, _taken = 0.0, 0
     if sys.unraisablehook is sys.__unraisablehook__:
         sys.unraisablehook = _raise_again
-    before = {number: signal.getsignal(number) for number in FATAL_SIGNALS}
-    taken = {number: old for number, old in before.items() if old is not signal.SIG_IGN}
+    taken = handlers()
     for number in taken:
         signal.signal(number, handler)
     return taken
 
 
-def give_back(handlers: dict[int, Any]) -> None:
+def give_back(before: dict[int, Any]) -> None:
     """Set earlier handlers again; the program is about to end, and isn't interrupted meanwhile."""
     global _begun_s
     _begun_s = _begun_s or time.monotonic()
-    for number, handler in handlers.items():
+    for number, handler in before.items():
         signal.signal(number, handler)
 
 

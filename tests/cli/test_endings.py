@@ -140,6 +140,24 @@ def test_a_signal_that_no_code_can_raise_comes_again(
         endings.give_back(before)
 
 
+@pytest.mark.parametrize("name", ["take", "give_back"])
+def test_a_signal_between_handlers_ends_in_a_sentence(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is raised at the next call, which may be the one that sets or gives back handlers."""
+    real, before = getattr(endings, name), endings.handlers()
+
+    def with_a_signal(*arguments: Any) -> Any:
+        found = real(*arguments) if name == "take" else None
+        endings.end(signal.SIGTERM)
+        return found or real(*arguments)
+
+    monkeypatch.setattr(endings, name, with_a_signal)
+    assert cli.main(["--version"]) == 128 + signal.SIGTERM
+    assert capsys.readouterr().err == f"{endings.sentence(signal.SIGTERM)}\n"
+    assert endings.handlers() == before
+
+
 def _finalise(number: int) -> None:
     class Finalised:
         def __del__(self) -> None:

@@ -130,8 +130,8 @@ class CsvFile:
         if not any(self._first):
             raise DataError(f"{source.path} is empty.")
         if len(self._first) > _MAX_COLUMNS:
-            most = f"no profiler writes more than {_MAX_COLUMNS:,}"
-            raise DataError(f"{source.path} has {len(self._first):,} columns; {most}.")
+            columns = f"{len(self._first):,} columns"
+            raise DataError(f"{source.path} has {columns}, more than any profiler writes.")
         source.piece_bytes = max(source.piece_bytes, _MIN_BYTES_PER_COLUMN * len(self._first))
         self.columns = [name.strip().strip("\ufeff") for name in self._first]
         self.header: dict[str, int] = {}
