@@ -345,6 +345,19 @@ def test_keys_and_doctor_print(capsys: pytest.CaptureFixture[str]) -> None:
     assert "textual" in shown(capsys, "doctor")
 
 
+def test_without_a_run_those_opened_last_are_listed(
+    trace: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(trace.parent / "cache"))
+    gone = trace.with_name("two words.json.gz")
+    for path in (trace, gone):
+        path.write_bytes(trace.read_bytes())
+        shown(capsys, "show", str(path))
+    assert shown(capsys) == f"chopper '{gone}'\nchopper {trace}\n"
+    gone.unlink()
+    assert shown(capsys) == f"chopper {trace}\n"
+
+
 @pytest.mark.usefixtures("demo_kept")
 def test_demo_without_a_terminal_prints_the_view() -> None:
     done = chopper("demo")

@@ -35,6 +35,7 @@ from chopper_tui.widgets.cards import CardsPane
 from chopper_tui.widgets.chart_panes import SignalPane
 from chopper_tui.widgets.dialogs import Chooser
 from chopper_tui.widgets.evidence import EvidencePane
+from chopper_tui.widgets.footer import Status
 from chopper_tui.widgets.frame_table import FrameTable
 from chopper_tui.widgets.header import Crumbs, strip_of_views
 from chopper_tui.widgets.prompt import Prompt
@@ -456,6 +457,23 @@ async def test_why_names_each_cause_and_leads_to_its_evidence() -> None:
         assert at.frame.view.name == "overview"
         await at.press("k", "W")
         assert "Why GPU 7" in at.text() and "keeps pace" in at.text()
+
+
+@pytest.mark.sweep
+async def test_every_line_of_why_leads_somewhere() -> None:
+    async with explorer((120, 40), demo(), replace(VIEW, run=demo().name)) as at:
+        seen = set()
+        for line in range(9):
+            await at.press("W", *["down"] * line)
+            assert "Why GPU 5" in at.text()
+            await at.press("enter")
+            if at.app.screen is not at.explore or at.frame.view.name == "overview":
+                break
+            assert len(at.frame) and not at.explore.query_one(Status).is_error
+            seen.add(at.frame.address)
+            await at.press("escape")
+            assert at.frame.view.name == "overview"
+        assert len(seen) >= 3
 
 
 async def test_a_click_on_a_title_sorts() -> None:

@@ -1,0 +1,57 @@
+"""What the screen looks like beyond its text: panels, the cursor's bar, what lies under dialogs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from rich.color import ColorSystem
+from rich.style import Style
+from textual.strip import Strip
+
+from chopper_core.model.view import View
+from chopper_tui.app import ChopperApp
+from tests.tui.explorer import explorer, measured_run
+
+RUN = "sample.json"
+
+
+def coloured() -> ChopperApp:
+    app = ChopperApp(lambda _: measured_run(), View(RUN))
+    app.console._color_system = ColorSystem.TRUECOLOR
+    return app
+
+
+def styles(strip: Strip) -> set[Style]:
+    return {segment.style for segment in strip if segment.style and segment.text}
+
+
+@pytest.mark.parametrize("size", [(80, 24), (200, 60)])
+async def test_the_cursors_bar_reaches_over_the_table(size: tuple[int, int]) -> None:
+    async with explorer(size, app=coloured()) as at:
+        await at.press("j")
+        table = at.explore.table
+        rows = [table.render_line(1 + row) for row in range(3)]
+        assert all(strip.cell_length == table.size.width for strip in rows)
+        assert {style.bgcolor for style in styles(rows[1])} == {at.app.inks.of("cursor").bgcolor}
+        assert at.app.inks.of("cursor").bgcolor not in {s.bgcolor for s in styles(rows[0])}
+
+
+@pytest.mark.parametrize(("size", "has_panels"), [((99, 40), False), ((100, 30), True)])
+async def test_panels_have_titles_with_rules_where_there_is_room(
+    size: tuple[int, int], has_panels: bool
+) -> None:
+    view = View(RUN, name="overview")
+    async with explorer(size, measured_run(), view) as at:
+        title = next(line for line in at.lines() if line.startswith("  findings"))
+        assert ("─" * 20 in title) is has_panels
+
+
+async def test_what_lies_under_a_dialog_is_dim() -> None:
+    async with explorer((120, 40), app=coloured()) as at:
+        before: list[Any] = at.app.screen._compositor.render_strips()
+        await at.press("o")
+        under = at.app.screen._compositor.render_strips()
+        bright = {style.color for style in styles(before[0])}
+        dim = {style.color for style in styles(under[0])}
+        assert under[0].text == before[0].text and bright.isdisjoint(dim)
