@@ -19,7 +19,7 @@ import numpy as np
 
 from chopper_core.sources.registry import Recognised, Unusable
 from chopper_core.sources.shared.bytes import ByteSource, open_read_only, unwritten
-from chopper_core.sources.shared.columns import Interner, NameInterner, int_column
+from chopper_core.sources.shared.columns import Interner, NameInterner, cut_name, int_column
 from chopper_core.sources.shared.losses import ABSENT, Losses
 from chopper_core.sources.shared.text import FileHead
 from chopper_core.sources.trace import (
@@ -56,6 +56,8 @@ _COLUMNS: Final[Mapping[str, frozenset[str]]] = {
     "rocpd_string": frozenset(("id", "string")),
 }
 _CHUNK_ROWS: Final = 50_000
+_CHUNK_TEXTS: Final = 64
+"""Rows with texts, of which one takes up to a MiB."""
 _MAX_UNPACKED_BYTES: Final = 1 << 36
 _MAX_COUNTED: Final = 1 << 40
 _NOT_READ: Final = ("rocpd_monitor", "rocpd_counter", "rocpd_stackframe")
@@ -253,7 +255,7 @@ class _RpdReader:
         )
         wanted = markers if table != "rocpd_string" else f"{used} UNION {markers}"
         rows = self._rows(f"SELECT id, string FROM {table} WHERE id IN ({wanted})")
-        return {number: str(text or "") for number, text in rows}
+        return {number: cut_name(str(text or "")) for number, text in rows}
 
     def _is_marker(self, name: Int64, texts: Mapping[int, str]) -> Mask:
         marks = [code for code in set(name.tolist()) if texts.get(code) == _MARKER]
@@ -276,16 +278,16 @@ class _RpdReader:
         return [np.concatenate(columns) for columns in zip(*parts, strict=True)]
 
     def _rows(self, query: str) -> Iterator[tuple[Any, ...]]:
-        for rows in self._chunks(query):
+        for rows in self._chunks(query, _CHUNK_TEXTS):
             yield from rows
 
-    def _chunks(self, query: str) -> Iterator[list[tuple[Any, ...]]]:
+    def _chunks(self, query: str, count: int = _CHUNK_ROWS) -> Iterator[list[tuple[Any, ...]]]:
         """Yield the rows of a query; those after damage are lost."""
         import sqlite3
 
         try:
             cursor = self._connection.execute(query)
-            while rows := cursor.fetchmany(_CHUNK_ROWS):
+            while rows := cursor.fetchmany(count):
                 yield rows
         except (sqlite3.Error, UnicodeDecodeError) as error:
             self._losses.truncated = True

@@ -36,13 +36,19 @@ _DISPATCH_COLUMNS: Final[Mapping[str, DTypeLike]] = {
 }
 _INT32_LIMIT: Final = 2**31
 _NAME_SUFFIX: Final = re.compile(r"(?:\s*+(?:\[clone [^\]]*+\]|\(\.kd\)|\.kd))++$")
+_SUFFIX_ENDS: Final = (".kd", "(.kd)", "]")
+_MAX_SUFFIX: Final = 1 << 10
 _MAX_UNSUMMED: Final = 1 << 20
 """Maximum number of values that wait to be added up."""
 
 
 def clean_kernel_name(name: str) -> str:
     """Return the name without `.kd`, ` (.kd)`, ` [clone .kd]` and other clone suffixes."""
-    return _NAME_SUFFIX.sub("", name.strip())
+    name = name.strip()
+    if not name.endswith(_SUFFIX_ENDS):
+        return name
+    found = _NAME_SUFFIX.search(name, max(len(name) - _MAX_SUFFIX, 0))
+    return name[: found.start()] if found else name
 
 
 class NameCodes(dict[str, int]):

@@ -125,11 +125,14 @@ class NameInterner(Interner):
 
     def __missing__(self, key: Any) -> int:
         if isinstance(key, str) and len(key) > MAX_NAME:
-            return self[_cut_name(key)]
+            return self[cut_name(key)]
         return super().__missing__(key)
 
 
-def _cut_name(name: str) -> str:
+def cut_name(name: str) -> str:
+    """The name, or as much of a longer one than compilers write, with a digest of it all."""
+    if len(name) <= MAX_NAME:
+        return name
     from hashlib import blake2b
 
     digest = blake2b(name.encode("utf-8", "replace"), digest_size=6).hexdigest()
