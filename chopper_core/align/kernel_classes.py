@@ -172,7 +172,7 @@ def is_communication(name: str) -> bool:
     return not name.startswith("triton_") and _COMM.search(name, 0, _OWN_NAME) is not None
 
 
-@lru_cache(maxsize=1 << 14)
+@lru_cache(maxsize=1 << 17)
 def kernel_class(name: str) -> str:
     """The class of a kernel by its name: `gemm`, `attention`, `elementwise` …, else `other`."""
     if is_communication(name):
