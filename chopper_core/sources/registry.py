@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from enum import StrEnum
 from importlib import import_module
 from itertools import chain
@@ -214,28 +213,19 @@ def read_source(path: Path, family: Family, progress: Progress = silent) -> Any:
 
 
 def files_at(paths: Sequence[Path]) -> Iterator[tuple[Path, Path]]:
-    """Yield each file at or below the paths once, whatever links lead to it, with that path.
+    """Yield each file at or below the paths once, with the path that led to it.
 
     Files below a path come in natural order, without hidden ones. Raises DataError if a path
     doesn't exist.
     """
-    seen: set[Any] = set()
+    seen: set[str] = set()
     for root in paths:
         if not root.exists():
             raise DataError(f"{root} does not exist.")
         for file in _files_below(root) if root.is_dir() else [root]:
-            if (identity := _identity(file)) not in seen:
-                seen.add(identity)
+            if (resolved := os.path.realpath(file)) not in seen:
+                seen.add(resolved)
                 yield root, file
-
-
-def _identity(path: Path) -> Any:
-    """What the names of one file share."""
-    with suppress(OSError):
-        status = path.stat()
-        if status.st_nlink > 1:
-            return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
-    return os.path.realpath(path)
 
 
 def _unread_below(directory: Path) -> Iterator[tuple[Path, str]]:

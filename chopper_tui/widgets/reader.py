@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import ClassVar, Final
 
 from rich.text import Text
@@ -55,7 +56,7 @@ class TextReader(Sought[None]):
         """Show the entries in which every typed word is."""
         words = self.search_text.split()
         shown = Text()
-        for entry in _entries(self._text):
+        for entry in self._entries:
             if all(word in entry.plain.lower() for word in words):
                 shown.append_text(entry)
         self.query_one(Static).update(shown if words else self._text)
@@ -97,6 +98,11 @@ class TextReader(Sought[None]):
             box.border_title = Content(self._title)
             box.border_subtitle = "/ searches, esc closes"
             yield Static(self._text)
+
+    @cached_property
+    def _entries(self) -> list[Text]:
+        """Those of the text; splitting it for each key of a burst took seconds."""
+        return _entries(self._text)
 
     @property
     def _box(self) -> VerticalScroll:

@@ -407,6 +407,13 @@ def test_an_event_beyond_repair_costs_a_time_that_grows_with_its_length(inside: 
     assert decoder.decode_one(_KERNEL) is not None
 
 
+def test_repairs_go_on_as_long_as_they_repair() -> None:
+    decoder = EventDecoder()
+    quoted = b'{"ph":"X","name":"a "quoted" name","ts":1,"args":{"x":"' + b"y" * (1 << 20) + b'"}}'
+    assert all(decoder.decode_one(quoted) is not None for _ in range(4))
+    assert not decoder.has_given_up
+
+
 def test_repairs_end_where_nothing_is_repaired(tmp_path: Path) -> None:
     broken = b'{"ph":"X","ts":' + b"9" * 5000 + b'"},'
     path = tmp_path / "rank0.json"

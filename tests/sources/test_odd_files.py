@@ -160,13 +160,6 @@ def test_links_that_lead_back_cost_nothing(folder: Path, monkeypatch: pytest.Mon
         open_run(str(folder / "self"))
 
 
-def test_hard_links_to_one_file_are_read_once(folder: Path) -> None:
-    for at in range(1, 5):
-        (folder / f"rank{at}.json").hardlink_to(folder / "rank0.json")
-    run = open_run(str(folder), jobs=1)
-    assert len(run.sources) == 1 and len(run.table) == 16
-
-
 def test_an_unreadable_folder_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     closed, plain = folder / "closed", os.scandir
     closed.mkdir()

@@ -288,7 +288,8 @@ class EventDecoder:
                 event = _event_of(_loads(repair(text).decode("utf-8", "replace"), strict=False))
                 return DecodedEvent(event, was_repaired=True)
             except _LOADS_ERRORS:
-                self._beyond_repair += len(text)
+                continue
+        self._beyond_repair += len(text)
         return None
 
 
@@ -323,7 +324,7 @@ def _refuse(_constant: str) -> None:
 
 
 _MAX_BEYOND_REPAIR: Final = 1 << 21
-"""Bytes of objects that no repair made valid, each counted twice."""
+"""Bytes of objects that no repair made valid."""
 _HAS_ODD_NUMBER: Final = re.compile(rb"nan|inf", re.IGNORECASE)
 # Strings are matched first, to leave what they say. So are escaped quotes outside of them, each of
 # which would otherwise be tried as the start of a string up to the end of the text.
