@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
-from typing import Any, Final, TypeVar, get_args, get_type_hints
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from msgspec import Struct, field
@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from chopper_core.model.column_names import CALL_SHAPE
 from chopper_core.model.shapes import CallShape
-from chopper_core.util.arrays import AnyArray, Float64, Index, Int8, Int32, Int64
+from chopper_core.util.arrays import AnyArray, Float64, Index, Int8, Int32, Int64, column_types
 
 _Entry = TypeVar("_Entry")
 LEVELS: Final = ("gpu", "iteration", "phase", "layer", "operation", "kernel")
@@ -292,9 +292,8 @@ ADDITIVE: Final = (
 
 def empty_table() -> KernelTable:
     """A table without rows."""
-    hints = get_type_hints(KernelTable)
-    dtypes = {name: get_args(get_args(hints[name])[1])[0] for name in COLUMNS}
-    columns: dict[str, Any] = {name: np.empty(0, dtype) for name, dtype in dtypes.items()}
+    types = column_types(KernelTable)
+    columns: dict[str, Any] = {name: np.empty(0, types[name]) for name in COLUMNS}
     return KernelTable((), (), **columns)
 
 

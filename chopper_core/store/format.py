@@ -214,7 +214,7 @@ def fingerprint() -> str:
             # `typing.get_type_hints` evaluates each annotation: longer than opening a store.
             for base in kind.__mro__[: kind.__mro__.index(Struct)]:
                 known = vars(sys.modules[base.__module__])
-                for name, text in vars(base).get("__annotations__", {}).items():
+                for name, text in base.__annotations__.items():
                     parts.append(f"{name}: {text}")
                     waiting += [known[word] for word in _NAME.findall(text) if word in known]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, get_args
+from typing import Any, Final, get_args
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 AnyArray = NDArray[Any]
 Int8 = NDArray[np.int8]
@@ -21,6 +21,21 @@ Codes = NDArray[np.integer[Any]]
 """Integers of any width."""
 Numbers = NDArray[np.generic]
 """Integers, floats or truth values."""
+_ELEMENTS: Final[dict[Any, DTypeLike]] = {
+    Int8: np.int8,
+    Int32: np.int32,
+    Int64: np.int64,
+    Float64: np.float64,
+    Index: np.intp,
+    Mask: np.bool_,
+}
+"""numpy changes what is inside an `NDArray`: an alias is only compared."""
+
+
+def column_types(table: type[msgspec.Struct]) -> dict[str, DTypeLike]:
+    """The element types that a table declares for its columns."""
+    found = {field.name: field.type for field in msgspec.structs.fields(table)}
+    return {name: _ELEMENTS[kind] for name, kind in found.items() if kind in _ELEMENTS}
 
 
 def json_of(value: object, enc_hook: Callable[[Any], Any] | None = None) -> bytes:

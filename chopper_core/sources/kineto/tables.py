@@ -43,7 +43,6 @@ from chopper_core.sources.shared.columns import (
     Interner,
     NameInterner,
     bounded,
-    column_types,
     int_column,
     integer,
     nanoseconds,
@@ -60,7 +59,7 @@ from chopper_core.sources.trace import (
     Launches,
     LaunchShape,
 )
-from chopper_core.util.arrays import Int32, Int64, Mask
+from chopper_core.util.arrays import Int32, Int64, Mask, column_types
 from chopper_core.util.grouping import distinct
 
 _FLOW_END_TYPES: Final[Mapping[str, DTypeLike]] = {"id": np.int64, "is_start": np.bool_}

@@ -10,11 +10,9 @@ import struct
 from collections.abc import Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 import numpy as np
-from msgspec import Struct
-from msgspec.structs import fields
 from numpy.typing import DTypeLike
 
 from chopper_core.sources.shared.losses import ABSENT
@@ -170,11 +168,6 @@ def integer(value: Any) -> int | None:
     except (TypeError, ValueError, OverflowError):
         return None
     return number if -_INT64_LIMIT <= number < _INT64_LIMIT else None
-
-
-def column_types(table: type[Struct]) -> dict[str, DTypeLike]:
-    """Return the element types that a table declares for its columns."""
-    return {field.name: get_args(get_args(field.type)[1])[0] for field in fields(table)}
 
 
 def _float(value: Any) -> float:
