@@ -250,7 +250,10 @@ def _parser() -> argparse.ArgumentParser:
         usage=f"{PROGRAM} [RUN …] | {PROGRAM} COMMAND …",
     )
     parser.add_argument(
-        "run", nargs="*", metavar="RUN", help="trace files of one run, a directory, or an address"
+        "run",
+        nargs="*",
+        metavar="RUN",
+        help="traces, a directory, or an address; two: baseline, run",
     )
     parser.add_argument(
         "--replay",

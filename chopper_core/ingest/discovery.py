@@ -3,7 +3,7 @@
 A directory is a run if traces or telemetry lie in it, or if those below it are parts of one job:
 ranks that differ, or traces here and telemetry there. Traces in one directory whose ranks clash, or
 that have no ranks and other names, are several runs, and so are the schedules of several jobs.
-Other directories hold runs, each with a name of its own.
+Other directories hold runs, each with a name of its own. Files named together pass the same test.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ _MAX_PROBED: Final = 40
 """Files of a directory whose start is read to see whether it holds data."""
 _MAX_LOOSE: Final = 64
 """Up to this many traces of a directory may be several runs; more are one."""
+_MAX_NAMED: Final = 3
+"""Runs that an error names."""
 _DISTRIBUTED: Final = re.compile(r'"distributedInfo"\s*:\s*\{.{0,4000}', re.DOTALL)
+_DEVICE: Final = re.compile(r'"deviceProperties"\s*:\s*\[\s*\{[^}]*?"name"\s*:\s*"([^"]+)"')
 _NUMBER: Final = re.compile(r"\d+")
 _GENERIC: Final = re.compile(
     r"traces?|kineto|profil\w*|telemetry|counters?|logs?|power|output|tensorboard|plugins?"
@@ -60,6 +63,8 @@ class _Part(Struct, frozen=True):
     families: frozenset[Family]
     ranks: tuple[int, ...] = ()
     """The ranks in the names of its traces."""
+    trace: Path | None = None
+    """One of its traces with a rank in its name."""
     files: tuple[str, ...] = ()
     """Names of the traces in the directory that are a run of their own; () of all of them."""
 
@@ -71,11 +76,21 @@ class _Part(Struct, frozen=True):
 
 def find_runs(names: Sequence[str]) -> list[FoundRun]:
     """The runs at and below paths, in natural order; DataError where a path doesn't exist."""
-    roots = [path for name in names for path in paths_of(name)]
     found: list[FoundRun] = []
+    roots: list[Path] = []
+    for name in names:
+        paths = paths_of(name)
+        for path in paths:
+            if not path.exists():
+                raise DataError(f"{path} does not exist.")
+        parts = _named_together(paths)
+        if len(paths) > 1 and len(parts) < 2:
+            found.append(FoundRun(name, name))
+        elif any(part.files for part in parts) and not any(path.is_dir() for path in paths):
+            found += [FoundRun(_stem(part.files[0]), part.run) for part in parts]
+        else:
+            roots += paths
     for root in roots:
-        if not root.exists():
-            raise DataError(f"{root} does not exist.")
         if not root.is_dir() or is_store(root):
             found.append(FoundRun(root.name, str(root)))
             continue
@@ -94,15 +109,44 @@ def find_runs(names: Sequence[str]) -> list[FoundRun]:
     return sorted(found, key=lambda each: natural_key(each.path))
 
 
+def check_is_one(name: str) -> None:
+    """Raise DataError where a name is several paths of several runs."""
+    if len(paths_of(name)) > 1 and holds_runs(name):
+        found = find_runs([name])
+        named = ", ".join(each.name for each in found[:_MAX_NAMED])
+        raise DataError(
+            f"{name} is {len(found)} runs: {named}{', …' * (len(found) > _MAX_NAMED)}; open "
+            f"one of them, or list them with: chopper runs {name}"
+        )
+
+
 def holds_runs(name: str) -> bool:
     """Whether a name is directories that hold several runs, and no parts of one."""
-    roots = paths_of(name)
-    if not all(root.is_dir() for root in roots):
+    paths = paths_of(name)
+    if not all(path.exists() for path in paths):
         return False
-    if len(roots) == 1:
-        return len(find_runs([name])) > 1
-    parts = [part for root in roots for part in _below(root, set(), is_root=True)[0]]
-    return len(parts) > 1 and not _are_one(parts)
+    if len(paths) == 1:
+        return paths[0].is_dir() and len(find_runs([name])) > 1
+    return len(_named_together(paths)) > 1
+
+
+def _named_together(paths: Sequence[Path]) -> list[_Part]:
+    """The runs of several paths; none or one where they are parts of one."""
+    parts: list[_Part] = []
+    folders: dict[Path, list[str]] = {}
+    for path in paths if len(paths) > 1 else ():
+        if path.is_dir():
+            parts += _below(path, set(), is_root=True)[0]
+        elif len(paths) <= _MAX_LOOSE:
+            folders.setdefault(path.parent, []).append(path.name)
+    for folder, files in folders.items():
+        family = {name: family_of(folder / name) for name in files}
+        traces = [name for name in files if family[name] is Family.TRACE]
+        runs = _loose_runs(folder, traces) if traces else []
+        parts += [_part(folder, frozenset((Family.TRACE,)), own, own) for own in runs]
+        jobs = _whole_jobs(folder, files)
+        parts += [_part(folder, frozenset((Family.SCHEDULE,)), own, own) for own in jobs]
+    return parts[:1] if _are_one(parts) else parts
 
 
 def _below(
@@ -132,8 +176,8 @@ def _below(
         if Family.TRACE in own:
             loose, one = _loose_runs(folder, files), frozenset((Family.TRACE,))
         if len(loose) < 2:
-            return [_Part(folder, own, _ranks(files))], []
-        parts = [_Part(folder, one, _ranks(names), tuple(names)) for names in loose]
+            return [_part(folder, own, files)], []
+        parts = [_part(folder, one, names, names) for names in loose]
     without: list[Path] = []
     beside: list[Path] = []
     direct: list[Path] = []
@@ -156,7 +200,7 @@ def _below(
     if is_one:
         whole = frozenset().union(*(part.families for part in parts))
         ranks = tuple(rank for part in parts for rank in part.ranks)
-        return [_Part(folder, whole, ranks)], []
+        return [_Part(folder, whole, ranks, parts[0].trace)], []
     return parts, beside
 
 
@@ -176,33 +220,39 @@ def _families(folder: Path, files: Sequence[str]) -> frozenset[Family]:
     return frozenset(found - {Family.CPU})
 
 
-def _ranks(files: Sequence[str]) -> tuple[int, ...]:
-    ranks = (rank_in_name(name) for name in files if _TRACE.search(name))
-    return tuple(rank for rank in ranks if rank is not None)
+def _part(
+    folder: Path, families: frozenset[Family], names: Sequence[str], files: Sequence[str] = ()
+) -> _Part:
+    """The part of these names in a directory."""
+    ranks = {name: rank_in_name(name) for name in names if _TRACE.search(name)}
+    known = {name: rank for name, rank in ranks.items() if rank is not None}
+    trace = next((folder / name for name in known), None)
+    return _Part(folder, families, tuple(known.values()), trace, tuple(files))
 
 
 def _loose_runs(folder: Path, files: Sequence[str]) -> list[list[str]]:
     """The names of the traces in a directory by run, where they belong to several.
 
-    They belong to one where their ranks differ. Where ranks clash, or world sizes differ, those
-    of like names are one run, or several if each rank comes several times: a file each. Without
-    ranks, those of like names are one.
+    They belong to one where their ranks differ. Where ranks clash, or world sizes or GPU models
+    differ, those of like names are one run, or several if each rank comes several times: a file
+    each. Without ranks, those of like names are one.
     """
     names = [name for name in files if _TRACE.search(name) and name.removesuffix(".gz") not in
              set(files) - {name}]  # fmt: skip
     named = [rank_in_name(name) for name in names]
-    if not 1 < len(names) <= _MAX_LOOSE or (None not in named and len(set(named)) == len(named)):
+    are_ranks = None not in named and len(set(named)) == len(named)
+    if not 1 < len(names) <= _MAX_LOOSE or (are_ranks and len(set(map(_shape, names))) == 1):
         return [names]
     names = [name for name in names if family_of(folder / name) is Family.TRACE]
     places = {name: _place(folder / name) for name in names}
     ranks = [rank for rank, _ in places.values()]
-    worlds = {world for _, world in places.values() if world is not None}
-    if None not in ranks and len(set(ranks)) == len(ranks) and len(worlds) < 2:
+    are_ranks = None not in ranks and len(set(ranks)) == len(ranks)
+    if are_ranks and not _differ([job for _, job in places.values()]):
         return [names]
     runs: dict[tuple[object, ...], list[str]] = {}
     times: Counter[tuple[object, ...]] = Counter()
-    for name, (rank, world) in places.items():
-        like = (_shape(name), world)
+    for name, (rank, job) in places.items():
+        like = (_shape(name), job)
         runs.setdefault((*like, times[*like, rank] if rank is not None else 0), []).append(name)
         times[*like, rank] += 1
     return list(runs.values())
@@ -215,16 +265,29 @@ def _whole_jobs(folder: Path, files: Sequence[str]) -> list[list[str]]:
     return [[name] for name in jobs if family_of(folder / name) is Family.SCHEDULE]
 
 
-def _place(trace: Path) -> tuple[int | None, int | None]:
-    """The rank of a trace, by its name or its head, and the size of its world."""
-    found = _DISTRIBUTED.search(FileHead(trace).text)
+_Job = tuple[int | None, str | None]
+"""The size of a trace's world and the model of its first GPU, by its head."""
+
+
+def _place(trace: Path) -> tuple[int | None, _Job]:
+    """The rank of a trace, by its name or its head, and its job."""
+    head = FileHead(trace).text
+    found = _DISTRIBUTED.search(head)
     about = found[0] if found else ""
     rank, world = (
         int(match[1]) if (match := re.search(rf'"{key}"\s*:\s*(\d+)', about)) else None
         for key in ("rank", "world_size")
     )
     named = rank_in_name(trace.name)
-    return (rank if named is None else named), world
+    device = _DEVICE.search(head)
+    return (rank if named is None else named), (world, device[1] if device else None)
+
+
+def _differ(jobs: Sequence[_Job]) -> bool:
+    """Whether traces that tell their job tell different ones."""
+    return any(
+        len({one for one in told if one is not None}) > 1 for told in zip(*jobs, strict=True)
+    )
 
 
 def _stem(name: str) -> str:
@@ -232,7 +295,7 @@ def _stem(name: str) -> str:
 
 
 def _are_one(parts: Sequence[_Part]) -> bool:
-    """Whether directories hold parts of one job: kinds of data, or ranks, that don't repeat."""
+    """Whether parts are of one job: kinds of data, or ranks, that don't repeat."""
     if len({tuple(sorted(in_name(part.path.name).items())) for part in parts}) > 1:
         return False
     if any(has_settings(part.path) for part in parts):
@@ -240,6 +303,8 @@ def _are_one(parts: Sequence[_Part]) -> bool:
     kinds = [family for part in parts for family in part.families]
     if len(kinds) == len(set(kinds)):
         return True
+    if _differ([_place(part.trace)[1] for part in parts if part.trace is not None]):
+        return False
     ranks = [rank for part in parts for rank in part.ranks]
     have_ranks = all(part.ranks for part in parts if Family.TRACE in part.families)
     telemetry = sum(part.families == {Family.TELEMETRY} for part in parts)

@@ -14,6 +14,7 @@ from chopper_core.align.breakdown import breakdown_columns
 from chopper_core.align.clocks import host_clocks
 from chopper_core.align.collective_sets import labelled_by_partners
 from chopper_core.ingest.attach import attach_sources, with_slots
+from chopper_core.ingest.discovery import check_is_one
 from chopper_core.ingest.rank import HOST_TRACE, RankReader
 from chopper_core.model.column_names import PASSING
 from chopper_core.model.hardware import (
@@ -76,8 +77,8 @@ def open_run(
 
     Files are read by `jobs` processes (default: one per processor when the files are large), or
     by `read_ranks`; `gather` makes one table of theirs. A file that can't be read is left out and
-    named in `Run.failed`; raises DataError if none is left, and where files were replaced while
-    others were read, even after another try.
+    named in `Run.failed`; raises DataError if none is left, where the name is several runs, and
+    where files were replaced while others were read, even after another try.
     """
     paths = paths_of(name)
     if len(paths) == 1 and is_store(paths[0]):
@@ -89,6 +90,7 @@ def open_run(
         from chopper_core.store.reader import read_store
 
         return located(read_store(paths[0], progress), overrides.parallel)
+    check_is_one(name)
     changed: str | None = None
     for _ in range(_MAX_ATTEMPTS):
         before = {path: state_of(path) for path in _files_below(paths)}

@@ -30,11 +30,19 @@ if TYPE_CHECKING:
 
 
 def address_of(runs: list[str]) -> str:
-    """The address for these names: traces of one run, or a baseline and a run."""
-    if len(runs) == 2 and all(os.path.isdir(os.path.expanduser(name)) for name in runs):
-        base, name = runs
-        return against(name, base)
-    return ",".join(runs)
+    """The address for these names: traces of one run or of several, or a baseline and a run."""
+    paths = [os.path.expanduser(name) for name in runs]
+    if len(runs) == 2 and all(map(os.path.isdir, paths)):
+        return against(runs[1], runs[0])
+    address = ",".join(runs)
+    if len(runs) > 1 and all(map(os.path.isfile, paths)):
+        from chopper_core.ingest.discovery import find_runs
+
+        found = find_runs([address])
+        if len(found) == 2:
+            found.sort(key=lambda each: runs[0] not in each.path.split(","))
+            return against(found[1].path, found[0].path)
+    return address
 
 
 def explore(address: str, options: Namespace) -> int:

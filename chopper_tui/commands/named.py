@@ -73,12 +73,14 @@ def all_read(run: Run, progress: Progress) -> Run:
 
 
 def _holds_runs(name: str, use_cache: bool) -> bool:
-    """Whether a name is directories that hold several runs, searched once for their state."""
+    """Whether a name is several runs, or directories that hold some; searched once for a state."""
     from chopper_core.ingest.cache import kept_kind
     from chopper_core.store.format import is_store, paths_of
 
     paths = paths_of(name)
-    if not all(path.is_dir() and not is_store(path) for path in paths):
+    if not all(path.exists() and not is_store(path) for path in paths) or paths[0].is_file() >= len(
+        paths
+    ):
         return False
     place = kept_kind(name) if use_cache else None
     known = place.recall(bool) if place is not None else None
@@ -95,7 +97,9 @@ def _holds_runs(name: str, use_cache: bool) -> bool:
 
 
 def _may_hold_runs(paths: Sequence[Path]) -> bool:
-    """Whether directories can hold several runs, by the names in them alone."""
+    """Whether directories can hold several runs, by the names in them alone; files always can."""
+    if not all(path.is_dir() for path in paths):
+        return True
     names = [entry for path in paths for entry in os.scandir(path) if entry.name[0] != "."]
     traces = [entry for entry in names if entry.name.endswith(_TRACES)]
     if traces:

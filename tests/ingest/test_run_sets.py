@@ -24,6 +24,7 @@ from chopper_core.views.compare.gate import INCONCLUSIVE, judge, parse_limit
 from chopper_core.views.query import query
 from chopper_core.views.runs.run_columns import LARGEST, LEAST, MEAN, RUN_COLUMNS, TOTAL
 from chopper_tui.cli import main
+from chopper_tui.commands.explore import address_of
 from tests.align.traces import TinyTrace
 from tests.charllm import directory
 from tests.demo import as_kept, demo_run
@@ -481,6 +482,30 @@ def test_ranks_that_differ_are_one_run_and_worlds_that_differ_are_not(sweep: Pat
     # Beside directories with runs, each is one.
     trace(sweep / "deeper" / "tp2")
     assert find_runs([str(sweep)])[0].name == "deeper/tp2"
+
+
+def test_files_named_together_pass_the_test_of_a_directory(
+    sweep: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    loose(sweep, "tuned.json", None, step_us=80)
+    loose(sweep, "control.json", None)
+    base, other = str(sweep / "tuned.json"), str(sweep / "control.json")
+    assert holds_runs(f"{base},{other}")
+    assert address_of([base, other]) == f"{other}?base={base}"
+    assert len(shown(capsys, "show", f"{base},{other}?view=runs")["rows"]) == 2  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="2 runs: control, tuned"):
+        chopper.open(f"{base},{other}")
+    # Ranks of one job are one run; of jobs of other sizes, in any directory, they are not.
+    for rank in range(2):
+        loose(sweep, f"rank{rank}.json", rank)
+        loose(sweep / "..", f"rank{rank}_of_4.json", rank, world=4)
+    ranks = [str(sweep / f"rank{rank}.json") for rank in range(2)]
+    assert address_of(ranks) == ",".join(ranks)
+    assert not holds_runs(",".join(ranks))
+    assert holds_runs(f"{ranks[0]},{sweep}/../rank1_of_4.json")
+    # Telemetry belongs to the traces that it is named with.
+    (sweep / "power.csv").write_text(stamped(DCGM_DMON))
+    assert not holds_runs(f"{base},{sweep}/power.csv")
 
 
 def test_links_lead_to_each_run_once(sweep: Path) -> None:
