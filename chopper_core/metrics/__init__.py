@@ -31,6 +31,7 @@ from chopper_core.metrics.metric import (
     Theme,
     Values,
     column,
+    computed_column,
     numbered,
     worded,
 )
@@ -45,6 +46,7 @@ __all__ = [
     "Values",
     "catalogue",
     "column",
+    "computed_column",
     "default_columns",
     "heat_of",
     "is_measured",

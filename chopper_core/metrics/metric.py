@@ -225,7 +225,36 @@ def total(
     )
 
 
-def column(
+def column(text: str) -> Metric:
+    """Declare a column that only one kind of frame has.
+
+    The first line is `name | unit | title`, then how it reduces and `signed`, if they apply. The
+    lines below it are the definition; `missing:` begins why a row can lack it, `source:` where it
+    comes from. Raises ValueError for an unknown unit or reduction.
+    """
+    heading, *lines = text.splitlines()
+    name, unit, title, *flags = (part.strip() for part in heading.split("|"))
+    parts = {"": "", "missing": "", "source": "trace"}
+    key = ""
+    for line in map(str.strip, lines):
+        first, colon, more = line.partition(": ")
+        if colon and first in parts and first:
+            key, line = first, more
+            parts[key] = ""
+        parts[key] = f"{parts[key]} {line}".lstrip()
+    return computed_column(
+        name,
+        unit,
+        title,
+        parts[""],
+        reduces="".join(flag for flag in flags if flag != "signed"),
+        source=parts["source"],
+        missing_because=parts["missing"],
+        signed="signed" in flags,
+    )
+
+
+def computed_column(
     name: str,
     unit: str,
     title: str,
@@ -236,7 +265,7 @@ def column(
     missing_because: str = "",
     signed: bool = False,
 ) -> Metric:
-    """A column that only one kind of frame has: computed with the frame, not by node.
+    """As `column`, of texts that are known only when the frame is made.
 
     Raises ValueError for an unknown unit or reduction.
     """

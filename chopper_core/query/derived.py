@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.metrics import Metric, Reduces, Scope, Values, column, numbered
+from chopper_core.metrics import Metric, Reduces, Scope, Values, computed_column, numbered
 from chopper_core.metrics.time import INSTANCE_LEVELS, INSTANCES, SHARE
 from chopper_core.model.groups import Groups
 from chopper_core.model.table import ACTIVITY
@@ -175,7 +175,7 @@ def relative(ours: Values, base: Values) -> Values:
 
 def delta_of(metric: Metric) -> Metric:
     """The column of a metric's difference from the baseline."""
-    return column(
+    return computed_column(
         f"{metric.name}{DELTA}",
         metric.unit,
         f"Δ {metric.title}",

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.metrics import METRICS, Metric, Values, column
+from chopper_core.metrics import METRICS, Metric, Values, computed_column
 from chopper_core.model.charts import Band, Cards, Chart, Composition, LaneCells, Lanes, Pointed
 from chopper_core.model.signals import Signal
 from chopper_core.model.view import Interval, View
@@ -154,7 +154,7 @@ def _kept_column(metric: Metric) -> KeptColumn:
 def _column(kept: KeptColumn) -> Metric:
     if kept.is_registered:
         return METRICS[kept.name]
-    return column(**{k: v for k, v in _fields(kept).items() if k != "is_registered"})
+    return computed_column(**{k: v for k, v in _fields(kept).items() if k != "is_registered"})
 
 
 def _kept_values(values: Values) -> KeptValues:

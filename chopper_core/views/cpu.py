@@ -42,99 +42,55 @@ _MAX_CORES: Final = 24
 _SINCE: Final = "Samples taken within the scope's time on any GPU."
 _NO_CORES: Final = "the file doesn't give the physical core of every logical processor"
 
-ACTIVE: Final = column(
-    "active_cpus",
-    "",
-    "active",
-    f"Logical processors above the level (of=above:PERCENT, 0 by default), mean. {_SINCE}",
-    source="CPU samples",
-    missing_because="no sample in the row's time",
-)
-MOST: Final = column(
-    "max_active_cpus",
-    "",
-    "max",
-    "The largest number of logical processors above the level in a sample.",
-    source="CPU samples",
-    missing_because=ACTIVE.missing_because,
-)
-WORK: Final = column(
-    "cpu_work",
-    "",
-    "work",
-    "Sum of the processors' shares of time, mean over the samples: the number of processors that, "
-    "fully loaded, would do the same work; the original's C_min.",
-    source="CPU samples; UnaryLab/chopper cpu_active_cores.py",
-    missing_because=ACTIVE.missing_because,
-)
-LOGICAL: Final = column(
-    "logical_pct",
-    "%",
-    "logical",
-    "Median over the samples of the share of logical processors above the level.",
-    source="CPU samples; UnaryLab/chopper cpu_phys_log.py",
-    missing_because=ACTIVE.missing_because,
-)
-CORES: Final = column(
-    "active_cores",
-    "",
-    "cores",
-    "Physical cores with a logical processor above the level, mean over the samples.",
-    source="CPU samples",
-    missing_because=f"{ACTIVE.missing_because}, or {_NO_CORES}",
-)
-PHYSICAL: Final = column(
-    "physical_pct",
-    "%",
-    "physical",
-    "Median over the samples of the share of physical cores with a logical processor above the "
-    "level.",
-    source="CPU samples; UnaryLab/chopper cpu_phys_log.py",
-    missing_because=CORES.missing_because,
-)
-SHARED: Final = column(
-    "shared_cores",
-    "",
-    "shared",
-    "Physical cores with two or more logical processors above the level, mean.",
-    source="CPU samples",
-    missing_because=CORES.missing_because,
-)
-SAMPLES: Final = column(
-    "cpu_samples", "", "samples", "Samples in the row's time.", source="CPU samples"
-)
-BUSY: Final = column(
-    "cpu_busy_pct",
-    "%",
-    "busy",
-    "Mean share of time in which the processor was busy; of a core the sum of its processors'.",
-    source="CPU samples",
-    missing_because=ACTIVE.missing_because,
-)
-ACTIVE_SHARE: Final = column(
-    "active_pct",
-    "%",
-    "active",
-    "Share of the samples in which the processor, or one of the core's, is above the level.",
-    source="CPU samples",
-    missing_because=ACTIVE.missing_because,
-)
-CORE: Final = column(
-    "core",
-    "",
-    "core",
-    "The physical core.",
-    source="CPU samples",
-    missing_because=_NO_CORES,
-)
-THREADS: Final = column(
-    "busy_threads",
-    "",
-    "threads",
-    "Logical processors of the core above the level, mean over the samples.",
-    source="CPU samples",
-    missing_because=ACTIVE.missing_because,
-)
+ACTIVE: Final = column(f"""active_cpus | | active
+    Logical processors above the level (of=above:PERCENT, 0 by default), mean. {_SINCE}
+    missing: no sample in the row's time
+    source: CPU samples""")
+MOST: Final = column(f"""max_active_cpus | | max
+    The largest number of logical processors above the level in a sample.
+    missing: {ACTIVE.missing_because}
+    source: CPU samples""")
+WORK: Final = column(f"""cpu_work | | work
+    Sum of the processors' shares of time, mean over the samples: the number of processors
+    that, fully loaded, would do the same work; the original's C_min.
+    missing: {ACTIVE.missing_because}
+    source: CPU samples; UnaryLab/chopper cpu_active_cores.py""")
+LOGICAL: Final = column(f"""logical_pct | % | logical
+    Median over the samples of the share of logical processors above the level.
+    missing: {ACTIVE.missing_because}
+    source: CPU samples; UnaryLab/chopper cpu_phys_log.py""")
+CORES: Final = column(f"""active_cores | | cores
+    Physical cores with a logical processor above the level, mean over the samples.
+    missing: {ACTIVE.missing_because}, or {_NO_CORES}
+    source: CPU samples""")
+PHYSICAL: Final = column(f"""physical_pct | % | physical
+    Median over the samples of the share of physical cores with a logical processor above the
+    level.
+    missing: {CORES.missing_because}
+    source: CPU samples; UnaryLab/chopper cpu_phys_log.py""")
+SHARED: Final = column(f"""shared_cores | | shared
+    Physical cores with two or more logical processors above the level, mean.
+    missing: {CORES.missing_because}
+    source: CPU samples""")
+SAMPLES: Final = column("""cpu_samples | | samples
+    Samples in the row's time.
+    source: CPU samples""")
+BUSY: Final = column(f"""cpu_busy_pct | % | busy
+    Mean share of time in which the processor was busy; of a core the sum of its processors'.
+    missing: {ACTIVE.missing_because}
+    source: CPU samples""")
+ACTIVE_SHARE: Final = column(f"""active_pct | % | active
+    Share of the samples in which the processor, or one of the core's, is above the level.
+    missing: {ACTIVE.missing_because}
+    source: CPU samples""")
+CORE: Final = column(f"""core | | core
+    The physical core.
+    missing: {_NO_CORES}
+    source: CPU samples""")
+THREADS: Final = column(f"""busy_threads | | threads
+    Logical processors of the core above the level, mean over the samples.
+    missing: {ACTIVE.missing_because}
+    source: CPU samples""")
 
 
 class Use(Struct, frozen=True, eq=False):

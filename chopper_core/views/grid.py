@@ -13,6 +13,7 @@ from chopper_core.metrics import (
     Scope,
     Values,
     column,
+    computed_column,
     is_measured,
     metric_named,
     numbered,
@@ -53,17 +54,17 @@ _NO_LAYOUT: Final = (
     "gives them; columns are the ranks of a node"
 )
 
-NODE: Final = column("node", "", "node", "The host of the rank; else its number by devices.")
-SLOT: Final = column(
-    "slot",
-    "",
-    "slot",
-    "The GPU's place in its node, from slots.csv.",
-    missing_because="no slots.csv",
-)
-RANK: Final = column("rank", "", "rank", "The rank of the GPU.")
+NODE: Final = column("""node | | node
+    The host of the rank; else its number by devices.""")
+SLOT: Final = column("""slot | | slot
+    The GPU's place in its node, from slots.csv.
+    missing: no slots.csv""")
+RANK: Final = column("""rank | | rank
+    The rank of the GPU.""")
 COORDINATES: Final = {
-    name: column(name, "", name, f"The {name} coordinate of the rank.", missing_because="unknown")
+    name: computed_column(
+        name, "", name, f"The {name} coordinate of the rank.", missing_because="unknown"
+    )
     for name in DIMENSIONS
 }
 
@@ -196,7 +197,7 @@ def _result(
 
 
 def _difference(figure: Metric) -> Metric:
-    return column(
+    return computed_column(
         f"{figure.name}_beyond_node",
         figure.unit,
         "Δ node",

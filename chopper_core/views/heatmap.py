@@ -14,6 +14,7 @@ from chopper_core.metrics import (
     Scope,
     Values,
     column,
+    computed_column,
     metric_named,
     numbered,
     worded,
@@ -195,23 +196,18 @@ def _matrix(
     return numbers, codes
 
 
-_APART_PCT: Final = column(
-    "apart_pct",
-    "%",
-    "max Δ",
-    "The row's largest difference: of the GPU's figure from the median of the other GPUs at the "
-    "same place (apart_at), in % of that median.",
-    missing_because="no other GPU has the figure at the same place",
-    signed=True,
-)
+_APART_PCT: Final = column("""apart_pct | % | max Δ | signed
+    The row's largest difference: of the GPU's figure from the median of the other GPUs at the
+    same place (apart_at), in % of that median.
+    missing: no other GPU has the figure at the same place""")
 
 
 def _at(name: str, title: str, by: str, what: str) -> Metric:
-    return column(name, "", title, f"The {by} {what}.")
+    return computed_column(name, "", title, f"The {by} {what}.")
 
 
 def _difference(figure: Metric) -> Metric:
-    return column(
+    return computed_column(
         f"apart_{figure.name}",
         figure.unit,
         "max Δ",
@@ -240,14 +236,14 @@ def _spread(figure: Metric, by: str, numbers: Float64, labels: list[str]) -> Own
     middle = quantiles_along(numbers.T, (0.5,))[0]
     for name, value, place in ends:
         what = "smallest" if name == "min" else "largest"
-        metric_of = column(
+        metric_of = computed_column(
             f"{name}_{figure.name}", figure.unit, name, f"The {what} {figure.name} of a {by}."
         )
         numbers_of = np.where(missing, np.nan, value(padded, axis=1))
         found.append((metric_of, _like(figure, numbers_of)))
         at = _at(f"{name}_at", f"{name} at", by, f"with the {what} {figure.name}")
         found.append((at, _words(labels, place(padded, axis=1), missing)))
-    median = column(
+    median = computed_column(
         f"median_{figure.name}",
         figure.unit,
         "median",

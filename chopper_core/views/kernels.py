@@ -53,17 +53,20 @@ _SHARES: Final = (0.5, 0.95)
 _MAX_BARS: Final = 10
 _ROOF: Final = ("intensity", "roof_tflops", "roof_pct")
 
-CLASS: Final = column(
-    "class", "", "class", "The class of the kernel by its name: gemm, attention, elementwise …"
-)
-SHARE: Final = column(
-    "kernel_pct", "%", "of kernels", "Share of the scope's kernel time (sum of durations)."
-)
-MEAN: Final = column("mean_ns", "ns", "mean", "Mean duration of one activity.")
-MEDIAN: Final = column("median_ns", "ns", "median", "Median duration of one activity.")
-P95: Final = column("p95_ns", "ns", "p95", "95th percentile of the activities' durations.")
-LEAST: Final = column("min_ns", "ns", "min", "The shortest activity.")
-LONGEST: Final = column("max_ns", "ns", "max", "The longest activity.")
+CLASS: Final = column("""class | | class
+    The class of the kernel by its name: gemm, attention, elementwise …""")
+SHARE: Final = column("""kernel_pct | % | of kernels
+    Share of the scope's kernel time (sum of durations).""")
+MEAN: Final = column("""mean_ns | ns | mean
+    Mean duration of one activity.""")
+MEDIAN: Final = column("""median_ns | ns | median
+    Median duration of one activity.""")
+P95: Final = column("""p95_ns | ns | p95
+    95th percentile of the activities' durations.""")
+LEAST: Final = column("""min_ns | ns | min
+    The shortest activity.""")
+LONGEST: Final = column("""max_ns | ns | max
+    The longest activity.""")
 
 
 def answer(run: Run, view: View) -> ViewResult:

@@ -46,50 +46,26 @@ _BINS: Final = 240
 _MARGIN: Final = 20
 """The part of the run's time that the timeline shows around the peak, on either side."""
 
-HELD: Final = column(
-    "held_bytes",
-    "B",
-    "at the peak",
-    "Bytes that the row had allocated and that were not released when the scope's peak was reached "
-    "(peak_bytes), on the GPU that has it; from anywhere in the run, not only from the scope.",
-    reduces="sum",
-)
-HELD_SHARE: Final = column("held_pct", "%", "of peak", "Share of the bytes at the peak.")
-GROWTH: Final = column(
-    "growth_bytes",
-    "B",
-    "growth",
-    "Bytes allocated in the row minus bytes released in it, wherever those were allocated.",
-    reduces="sum",
-    signed=True,
-)
-ALLOCATIONS: Final = column(
-    "allocations", "", "allocs", "Allocations in the row, released or not.",
-    reduces="sum",
-)  # fmt: skip
-RELEASES: Final = column("releases", "", "releases", "Releases in the row.", reduces="sum")
-LARGEST: Final = column(
-    "largest_alloc_bytes",
-    "B",
-    "largest",
-    "The largest single allocation of the row.",
-    reduces="max",
-    missing_because="the row allocates nothing",
-)
-KEPT: Final = column(
-    "kept_bytes",
-    "B",
-    "never freed",
-    "Bytes allocated in the row that the trace doesn't release any more.",
-    reduces="sum",
-)
-LIFETIME: Final = column(
-    "alloc_lifetime_ns",
-    "ns",
-    "mean life",
-    "Mean time from an allocation of the row to its release, of those that are released.",
-    missing_because="the row allocates nothing that is released",
-)
+HELD: Final = column("""held_bytes | B | at the peak | sum
+    Bytes that the row had allocated and that were not released when the scope's peak was
+    reached (peak_bytes), on the GPU that has it; from anywhere in the run, not only from the
+    scope.""")
+HELD_SHARE: Final = column("""held_pct | % | of peak
+    Share of the bytes at the peak.""")
+GROWTH: Final = column("""growth_bytes | B | growth | sum | signed
+    Bytes allocated in the row minus bytes released in it, wherever those were allocated.""")
+ALLOCATIONS: Final = column("""allocations | | allocs | sum
+    Allocations in the row, released or not.""")  # fmt: skip
+RELEASES: Final = column("""releases | | releases | sum
+    Releases in the row.""")
+LARGEST: Final = column("""largest_alloc_bytes | B | largest | max
+    The largest single allocation of the row.
+    missing: the row allocates nothing""")
+KEPT: Final = column("""kept_bytes | B | never freed | sum
+    Bytes allocated in the row that the trace doesn't release any more.""")
+LIFETIME: Final = column("""alloc_lifetime_ns | ns | mean life
+    Mean time from an allocation of the row to its release, of those that are released.
+    missing: the row allocates nothing that is released""")
 
 
 class _MemoryPeak(Struct, frozen=True, eq=False):

@@ -11,7 +11,16 @@ from msgspec.structs import replace
 
 from chopper_core.align.breakdown import breakdown_columns
 from chopper_core.align.kernel_classes import ATTENTION_CLASS, kernel_class
-from chopper_core.metrics import METRICS, Metric, Scope, Values, column, numbered, worded
+from chopper_core.metrics import (
+    METRICS,
+    Metric,
+    Scope,
+    Values,
+    column,
+    computed_column,
+    numbered,
+    worded,
+)
 from chopper_core.model.charts import BarChart, Series
 from chopper_core.model.column_names import AT_PEAK, BREAKDOWN, CYCLES, FLOPS, FLOPS_TYPE
 from chopper_core.model.groups import Groups
@@ -43,28 +52,20 @@ _MATRIX: Final = ("gemm", "convolution", ATTENTION_CLASS)
 _NOTED_PCT: Final = 1.0
 _MAX_BARS: Final = 16
 
-LOST: Final = column(
-    "lost_ns",
-    "ns",
-    "lost",
-    "elapsed_ns - theoretical_ns: time beyond that of the model's FLOPs at peak.",
-    source="overhead breakdown",
-    missing_because="the FLOPs of the row's matrix kernels are unknown (record_shapes=True "
-    "in the profiler gives them)",
-)
-LARGEST: Final = column(
-    "largest_loss",
-    "",
-    "largest loss",
-    "The largest part of lost_ns.",
-    source="overhead breakdown",
-    missing_because="the row loses nothing",
-)
+LOST: Final = column("""lost_ns | ns | lost
+    elapsed_ns - theoretical_ns: time beyond that of the model's FLOPs at peak.
+    missing: the FLOPs of the row's matrix kernels are unknown (record_shapes=True in the
+      profiler gives them)
+    source: overhead breakdown""")
+LARGEST: Final = column("""largest_loss | | largest loss
+    The largest part of lost_ns.
+    missing: the row loses nothing
+    source: overhead breakdown""")
 
 
 def _share_of(name: str) -> Metric:
     term = METRICS[name]
-    return column(
+    return computed_column(
         f"{name.removesuffix('_ns')}_pct",
         "%",
         f"{term.title} %",

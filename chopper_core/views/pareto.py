@@ -29,14 +29,10 @@ SPEC: Final = ViewSpec(
 )
 
 FIGURES: Final = ("run_tokens_per_s", "j_per_token")
-FRONT: Final = column(
-    "front",
-    "",
-    "front",
-    "`front` if no other run is at least as good in both figures and better in one; else the run "
-    "that beats it.",
-    missing_because="the run lacks one of the figures",
-)
+FRONT: Final = column("""front | | front
+    `front` if no other run is at least as good in both figures and better in one; else the run
+    that beats it.
+    missing: the run lacks one of the figures""")
 
 
 def answer(run: Run, view: View) -> ViewResult:

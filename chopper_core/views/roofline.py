@@ -41,18 +41,13 @@ SPEC: Final = ViewSpec(
     question="How close does each shape come to its roof, of compute or memory?",
     by=any_level("shape", "operation", "phase", "layer", but=("iteration", "kernel")),
 )
-SHARE: Final = column(
-    "kernel_pct", "%", "of kernels", "Share of the scope's kernel time (sum of durations)."
-)
-MEASURED: Final = column(
-    "measured_tflops",
-    "TFLOP/s",
-    "meas. TFLOP/s",
-    "FLOPs of the matrix and vector units by counters over the duration in the counter run "
-    "(mfma_tflops + valu_tflops).",
-    source="counters",
-    missing_because="the row lacks counters of the units that its kernels use",
-)
+SHARE: Final = column("""kernel_pct | % | of kernels
+    Share of the scope's kernel time (sum of durations).""")
+MEASURED: Final = column("""measured_tflops | TFLOP/s | meas. TFLOP/s
+    FLOPs of the matrix and vector units by counters over the duration in the counter run
+    (mfma_tflops + valu_tflops).
+    missing: the row lacks counters of the units that its kernels use
+    source: counters""")
 _SHOWN: Final = (
     "kernel_ns",
     SHARE.name,

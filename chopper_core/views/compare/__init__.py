@@ -8,7 +8,16 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
-from chopper_core.metrics import Metric, Reduces, Values, column, is_measured, metric_named, worded
+from chopper_core.metrics import (
+    Metric,
+    Reduces,
+    Values,
+    column,
+    computed_column,
+    is_measured,
+    metric_named,
+    worded,
+)
 from chopper_core.model.charts import BarChart, Series
 from chopper_core.model.run import Run
 from chopper_core.model.table import STATES
@@ -43,22 +52,13 @@ SPEC: Final = ViewSpec(
 USUAL: Final = "elapsed_ns"
 _COMPARED_MEANS: Final = ("gfx_mhz", "mfma_util_pct", "power_w")
 
-SHARE: Final = column(
-    "of_change_pct",
-    "%",
-    "share of Δ",
-    "The row's difference in % of the sum of the sizes of all differences.",
-    missing_because="no row differs",
-    signed=True,
-)
-PARTNER: Final = column(
-    "partner",
-    "",
-    "partner",
-    "`new` if only this side has the row, `removed` if only the baseline has it; the name of a "
-    "kernel in the baseline if it was renamed.",
-    missing_because="both sides have the row, by the same name",
-)
+SHARE: Final = column("""of_change_pct | % | share of Δ | signed
+    The row's difference in % of the sum of the sizes of all differences.
+    missing: no row differs""")
+PARTNER: Final = column("""partner | | partner
+    `new` if only this side has the row, `removed` if only the baseline has it; the name of a
+    kernel in the baseline if it was renamed.
+    missing: both sides have the row, by the same name""")
 
 _MAX_DRAWN: Final = 12
 _MAX_LISTED: Final = 3
@@ -258,7 +258,7 @@ def _effects(both: Sides, figure: Metric, ours: Values, base: Values) -> Columns
     )
     return [
         (
-            column(
+            computed_column(
                 f"{name}_{figure.name}", figure.unit, title, text, reduces=Reduces.SUM, signed=True
             ),
             Values(numbers),

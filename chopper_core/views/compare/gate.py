@@ -49,15 +49,10 @@ _UNITS: Final = {
     "w": Unit.WATTS, "mhz": Unit.MHZ, "j": Unit.JOULES,
 }  # fmt: skip
 """The unit of the figures that a unit of a limit is for."""
-STEP_TIME: Final = column(
-    "step_time_ns",
-    "ns",
-    "step time",
-    "The iteration's time on the GPU that takes longest, as in the view throughput.",
-)
-TOKENS: Final = column(
-    "tokens_per_s", "tok/s", "tokens per second", "Tokens per second and GPU of an iteration."
-)
+STEP_TIME: Final = column("""step_time_ns | ns | step time
+    The iteration's time on the GPU that takes longest, as in the view throughput.""")
+TOKENS: Final = column("""tokens_per_s | tok/s | tokens per second
+    Tokens per second and GPU of an iteration.""")
 _ALIASES: Final = {"step_time": STEP_TIME.name, "iteration_ns": STEP_TIME.name}
 
 

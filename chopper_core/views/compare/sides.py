@@ -233,14 +233,10 @@ def _beside(view: View, baseline: Baseline) -> View:
     return replace(view, baseline=baseline, sort="", filter="", columns=())
 
 
-_BASE: Final = column("base_ns", "ns", "base time", "The time of this candidate baseline.")
-_DELTA: Final = column(
-    "scope_ns_delta",
-    "ns",
-    "Δ time",
-    "The time of the scope minus that of this candidate baseline.",
-    signed=True,
-)
+_BASE: Final = column("""base_ns | ns | base time
+    The time of this candidate baseline.""")
+_DELTA: Final = column("""scope_ns_delta | ns | Δ time | signed
+    The time of the scope minus that of this candidate baseline.""")
 
 
 def _time_of(run: Run, view: View) -> int:

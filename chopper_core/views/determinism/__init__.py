@@ -54,40 +54,29 @@ _SHOWN: Final = (
     "iteration_time_ns",
 )
 
-OURS: Final = column(
-    "here", "", "here", "Median of the figure over the GPUs, in the unit of the row."
-)
-BASE: Final = column("baseline", "", "baseline", "The same in the baseline.")
-UNIT: Final = column("unit", "", "unit", "The unit of the row's figures.")
-CHANGE: Final = column(
-    "change_pct",
-    "%",
-    "change",
-    "Difference from the baseline's median, in % of it.",
-    missing_because="the baseline's median is 0 or unknown",
-    signed=True,
-)
-CHANCE: Final = column(
-    "p",
-    "",
-    "p",
-    "Probability that chance alone makes the two differ as much or more: Wilcoxon's signed-rank "
-    f"test over the GPUs that both have, exact; with fewer than {FEWEST_PAIRS} of them, and for "
-    "iteration times, which GPUs share, the Wilcoxon-Mann-Whitney test over (GPUs and) iterations.",
-    missing_because="too few GPUs and iterations for any result to be beyond noise",
-)
-TOGETHER: Final = column(
-    "q",
-    "",
-    "q",
-    "p adjusted for the number of tested figures (Benjamini-Hochberg): of those below "
-    f"{LEVEL:g}, called beyond noise, at most that share is wrong on average.",
-    missing_because="as p",
-)
-PAIRS: Final = column("compared", "", "compared", "The GPUs, or GPUs and iterations, compared.")
-VERDICT: Final = column(
-    "verdict", "", "verdict", f"Result of the test: beyond noise if q is below {LEVEL:g}."
-)
+OURS: Final = column("""here | | here
+    Median of the figure over the GPUs, in the unit of the row.""")
+BASE: Final = column("""baseline | | baseline
+    The same in the baseline.""")
+UNIT: Final = column("""unit | | unit
+    The unit of the row's figures.""")
+CHANGE: Final = column("""change_pct | % | change | signed
+    Difference from the baseline's median, in % of it.
+    missing: the baseline's median is 0 or unknown""")
+CHANCE: Final = column(f"""p | | p
+    Probability that chance alone makes the two differ as much or more: Wilcoxon's signed-rank
+    test over the GPUs that both have, exact; with fewer than {FEWEST_PAIRS} of them, and for
+    iteration times, which GPUs share, the Wilcoxon-Mann-Whitney test over (GPUs and)
+    iterations.
+    missing: too few GPUs and iterations for any result to be beyond noise""")
+TOGETHER: Final = column(f"""q | | q
+    p adjusted for the number of tested figures (Benjamini-Hochberg): of those below {LEVEL:g},
+    called beyond noise, at most that share is wrong on average.
+    missing: as p""")
+PAIRS: Final = column("""compared | | compared
+    The GPUs, or GPUs and iterations, compared.""")
+VERDICT: Final = column(f"""verdict | | verdict
+    Result of the test: beyond noise if q is below {LEVEL:g}.""")
 
 
 class Compared(Struct, frozen=True):

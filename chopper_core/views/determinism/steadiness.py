@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.align.telemetry import while_busy
-from chopper_core.metrics import Metric, column
+from chopper_core.metrics import Metric, computed_column
 from chopper_core.model.column_names import integral_of, known_of
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
@@ -65,7 +65,7 @@ def _figure(
 ) -> SteadinessFigure:
     is_shared = name.startswith("iteration")
     source = "trace" if is_shared or name.startswith("kernel") else "telemetry"
-    metric = column(name, unit, title, definition, source=source, missing_because=missing)
+    metric = computed_column(name, unit, title, definition, source=source, missing_because=missing)
     return SteadinessFigure(metric, phrase, spread, is_shared)
 
 

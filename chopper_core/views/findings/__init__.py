@@ -71,45 +71,26 @@ RULES: Final[tuple[FindingRule, ...]] = tuple(
 )
 """All rules, in the order of `MODULES`."""
 
-SAVING: Final = column(
-    "stake_ns",
-    "ns",
-    "saving",
-    "Potential saving: how much shorter an iteration would be without it, mean over the "
-    "complete iterations; an estimate. Findings overlap: two savings don't add up.",
-    missing_because="the impact can't be estimated",
-)
-LOW: Final = column(
-    "stake_low_ns",
-    "ns",
-    "at least",
-    "The low end of the potential saving's range: allows for what else would wait then, and for "
-    "other work that a lower clock or busier links would slow down.",
-    missing_because=SAVING.missing_because,
-)
-HIGH: Final = column(
-    "stake_high_ns",
-    "ns",
-    "at most",
-    "The high end of the potential saving's range.",
-    missing_because=SAVING.missing_because,
-)
-SHARE: Final = column(
-    "stake_pct",
-    "%",
-    "%",
-    "Potential saving in % of the iteration: of the median over the iterations of the longest "
-    "GPU's time.",
-    missing_because=SAVING.missing_because,
-)
-TOTAL: Final = column(
-    "gpu_time_ns",
-    "ns",
-    "GPU time",
-    "GPU time affected, summed over GPUs and complete iterations.",
-    missing_because="no GPU time is attributed to it",
-)
-RULE: Final = column("rule", "", "rule", "The rule that found it (docs/findings.md).")
+SAVING: Final = column("""stake_ns | ns | saving
+    Potential saving: how much shorter an iteration would be without it, mean over the complete
+    iterations; an estimate. Findings overlap: two savings don't add up.
+    missing: the impact can't be estimated""")
+LOW: Final = column(f"""stake_low_ns | ns | at least
+    The low end of the potential saving's range: allows for what else would wait then, and for
+    other work that a lower clock or busier links would slow down.
+    missing: {SAVING.missing_because}""")
+HIGH: Final = column(f"""stake_high_ns | ns | at most
+    The high end of the potential saving's range.
+    missing: {SAVING.missing_because}""")
+SHARE: Final = column(f"""stake_pct | % | %
+    Potential saving in % of the iteration: of the median over the iterations of the longest
+    GPU's time.
+    missing: {SAVING.missing_because}""")
+TOTAL: Final = column("""gpu_time_ns | ns | GPU time
+    GPU time affected, summed over GPUs and complete iterations.
+    missing: no GPU time is attributed to it""")
+RULE: Final = column("""rule | | rule
+    The rule that found it (docs/findings.md).""")
 
 
 def answer(run: Run, view: View) -> ViewResult:

@@ -16,7 +16,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.metrics import METRICS, Scope, Values, column
+from chopper_core.metrics import METRICS, Scope, Values, computed_column
 from chopper_core.model.column_names import integral_of, known_of
 from chopper_core.model.groups import Groups
 from chopper_core.model.memo import Memo
@@ -371,7 +371,7 @@ MEANING: Final = {
     Confidence.MEDIUM: "measured but seen once, or seen several times but estimated by comparison",
     Confidence.LOW: "seen once, and estimated by comparison",
 }
-CONFIDENCE: Final = column(
+CONFIDENCE: Final = computed_column(
     "confidence",
     "",
     "confidence",

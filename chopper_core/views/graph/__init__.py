@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from chopper_core.align.labels import numbered as combined
 from chopper_core.align.operations import RECOMPUTE_SUFFIX
-from chopper_core.metrics import METRICS, Metric, Values, column, worded
+from chopper_core.metrics import METRICS, Metric, Values, column, computed_column, worded
 from chopper_core.model.charts import Chart, Composition, LineChart, Series
 from chopper_core.model.column_names import NO_TIMES
 from chopper_core.model.groups import Groups
@@ -63,29 +63,17 @@ _GAP_TITLES: Final = {
     "unknown": "no launch record",
 }
 
-ON_PATH: Final = column(
-    "path_ns",
-    "ns",
-    "on path",
-    "Work on the longest path: the chain of activities, each depending on the one before, with the "
-    "most work in total. A collective works from the arrival of its last member.",
-    reduces="sum",
-)
-OF_PATH: Final = column(
-    "path_pct", "%", "of path", "Share of the work on the longest path.", reduces="sum"
-)
-NODES: Final = column(
-    "path_activities", "", "steps", "Activities on the longest path.", reduces="sum"
-)
-GAP: Final = column(
-    "path_gap_ns",
-    "ns",
-    "gap before",
-    "Time between the end of the activity before it on the path and the beginning of its work.",
-    reduces="sum",
-)
+ON_PATH: Final = column("""path_ns | ns | on path | sum
+    Work on the longest path: the chain of activities, each depending on the one before, with
+    the most work in total. A collective works from the arrival of its last member.""")
+OF_PATH: Final = column("""path_pct | % | of path | sum
+    Share of the work on the longest path.""")
+NODES: Final = column("""path_activities | | steps | sum
+    Activities on the longest path.""")
+GAP: Final = column("""path_gap_ns | ns | gap before | sum
+    Time between the end of the activity before it on the path and the beginning of its work.""")
 GAP_PARTS: Final = {
-    name: column(f"gap_{name}_ns", "ns", _GAP_TITLES[name], text, reduces="sum")
+    name: computed_column(f"gap_{name}_ns", "ns", _GAP_TITLES[name], text, reduces="sum")
     for name, text in {
         "host": "The part of path_gap_ns before the launch of the activity: the host was late.",
         "latency": "The part of path_gap_ns after a launch that found nothing running before it on "
@@ -97,21 +85,15 @@ GAP_PARTS: Final = {
         "unknown": "path_gap_ns of activities without a launch record.",
     }.items()
 }
-TYPE: Final = column(
-    "type",
-    "",
-    "type",
-    "The type of the node: compute, memory (copies and memsets), collective, send/receive.",
-)
-KERNEL: Final = column("kernel_name", "", "kernel", "The name of the kernel.")
-ON_GPU: Final = column("gpu", "", "GPU", "The GPU.")
-EVIDENCE: Final = column(
-    "evidence",
-    "",
-    "evidence",
-    "Evidence that it depends on the activity before it on the path.",
-    missing_because="it is the first of the path",
-)
+TYPE: Final = column("""type | | type
+    The type of the node: compute, memory (copies and memsets), collective, send/receive.""")
+KERNEL: Final = column("""kernel_name | | kernel
+    The name of the kernel.""")
+ON_GPU: Final = column("""gpu | | GPU
+    The GPU.""")
+EVIDENCE: Final = column("""evidence | | evidence
+    Evidence that it depends on the activity before it on the path.
+    missing: it is the first of the path""")
 
 
 class _ScopeGraph(Struct, frozen=True, eq=False):

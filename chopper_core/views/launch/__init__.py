@@ -6,7 +6,16 @@ from typing import Final
 
 import numpy as np
 
-from chopper_core.metrics import METRICS, Metric, Scope, Values, column, numbered, worded
+from chopper_core.metrics import (
+    METRICS,
+    Metric,
+    Scope,
+    Values,
+    column,
+    computed_column,
+    numbered,
+    worded,
+)
 from chopper_core.metrics.time import INSTANCE_LEVELS
 from chopper_core.model.charts import BarChart, LineChart, Series
 from chopper_core.model.groups import Groups, gpu_by_gpu
@@ -42,43 +51,23 @@ _MAX_LINES: Final = 16
 _BINS: Final = 240
 _UNLINKED: Final = "no activity of the row has a launch record"
 
-COMM_WAIT: Final = column(
-    "comm_wait_ns",
-    "ns",
-    "comm wait",
-    "The part of call_overhead_ns during which communication ran: launched, and waiting for it "
-    "or running beside it.",
-    missing_because=_UNLINKED,
-    reduces="sum",
-)
-CAUSE: Final = column(
-    "main_cause",
-    "",
-    "main cause",
-    "The largest cause of time without compute: host late (idle_host_ns), launch "
-    "latency (idle_latency_ns), waits in queue (idle_queued_ns), no launch record "
-    "(idle_unknown_ns), "
-    "copies (exposed_copy_ns), and communication: that the row is (exposed_comm_ns) or waits for "
-    "(comm_wait_ns).",
-    missing_because="the row is compute that never had to wait",
-)
-QUEUE: Final = column(
-    "queue_depth",
-    "",
-    "queue",
-    "Activities that the host has launched and the GPU has not started yet, mean over the time of "
-    "the scope.",
-)
-LEAST: Final = column(
-    "least_latency_ns",
-    "ns",
-    "least lat.",
-    "The shortest time from a launch call to the start. Below 0 the clocks of host and GPU "
-    "disagree by at least as much.",
-    reduces="min",
-    missing_because=_UNLINKED,
-    signed=True,
-)
+COMM_WAIT: Final = column(f"""comm_wait_ns | ns | comm wait | sum
+    The part of call_overhead_ns during which communication ran: launched, and waiting for it
+    or running beside it.
+    missing: {_UNLINKED}""")
+CAUSE: Final = column("""main_cause | | main cause
+    The largest cause of time without compute: host late (idle_host_ns), launch latency
+    (idle_latency_ns), waits in queue (idle_queued_ns), no launch record (idle_unknown_ns),
+    copies (exposed_copy_ns), and communication: that the row is (exposed_comm_ns) or waits for
+    (comm_wait_ns).
+    missing: the row is compute that never had to wait""")
+QUEUE: Final = column("""queue_depth | | queue
+    Activities that the host has launched and the GPU has not started yet, mean over the time
+    of the scope.""")
+LEAST: Final = column(f"""least_latency_ns | ns | least lat. | min | signed
+    The shortest time from a launch call to the start. Below 0 the clocks of host and GPU
+    disagree by at least as much.
+    missing: {_UNLINKED}""")
 CAUSES: Final = {
     "idle_host_ns": "host late",
     "idle_latency_ns": "launch latency",
@@ -93,7 +82,7 @@ CAUSES: Final = {
 def _statistic(name: str, statistic: str) -> Metric:
     known = METRICS[name]
     what = known.title.removesuffix(" ovh")
-    return column(
+    return computed_column(
         f"{name.removesuffix('_overhead_ns')}_{statistic}_ns",
         "ns",
         f"{what} {statistic}",

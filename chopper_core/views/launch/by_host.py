@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.metrics import METRICS, Metric, Values, column, worded
+from chopper_core.metrics import METRICS, Metric, Values, column, computed_column, worded
 from chopper_core.model.charts import BarChart, Series
 from chopper_core.model.groups import Groups
 from chopper_core.model.host_tables import HostState, HostTime
@@ -34,38 +34,23 @@ LEVEL: Final = "host"
 _MAX_BARS: Final = 12
 _NO_RECORD: Final = "no record of the host"
 
-SHARE: Final = column(
-    "host_idle_pct", "%", "of idle", "Share of the scope's idle time with this cause."
-)
-GAPS: Final = column(
-    "host_gaps", "", "gaps", "Gaps of the GPUs, each before one activity, with any of this cause."
-)
-LONGEST: Final = column(
-    "host_longest_ns",
-    "ns",
-    "longest",
-    "The longest idle time of one gap with this cause; the row leads to it in the timeline.",
-    reduces="max",
-    missing_because="the run has no record of the host for this time",
-)
-WHERE: Final = column(
-    "host_where",
-    "",
-    "mostly in",
-    "Where the host spent most of the time: in a runtime call, else an operator, else an "
-    "annotation, else a Python frame of 100 µs or more, else in nothing that the trace shows.",
-    missing_because="the run has no record of the host for this time",
-)
-WHEN: Final = column(
-    "host_when",
-    "",
-    "longest at",
-    "GPU and time since the run's first activity at which the longest gap of the row has it.",
-    missing_because="the run has no record of the host for this time",
-)
+SHARE: Final = column("""host_idle_pct | % | of idle
+    Share of the scope's idle time with this cause.""")
+GAPS: Final = column("""host_gaps | | gaps
+    Gaps of the GPUs, each before one activity, with any of this cause.""")
+LONGEST: Final = column("""host_longest_ns | ns | longest | max
+    The longest idle time of one gap with this cause; the row leads to it in the timeline.
+    missing: the run has no record of the host for this time""")
+WHERE: Final = column("""host_where | | mostly in
+    Where the host spent most of the time: in a runtime call, else an operator, else an
+    annotation, else a Python frame of 100 µs or more, else in nothing that the trace shows.
+    missing: the run has no record of the host for this time""")
+WHEN: Final = column("""host_when | | longest at
+    GPU and time since the run's first activity at which the longest gap of the row has it.
+    missing: the run has no record of the host for this time""")
 _STATES: Final = ("idle_host_ns", "idle_launch_ns", "idle_unknown_ns")
 IN_PLACE: Final = tuple(
-    column(f"host_{name}_ns", "ns", f"in {title}", definition, reduces="sum")
+    computed_column(f"host_{name}_ns", "ns", f"in {title}", definition, reduces="sum")
     for name, title, definition in (
         ("call", "calls", "The part in which the launching thread is in a runtime call."),
         ("operator", "operators", "The part in an operator, outside runtime calls."),

@@ -61,30 +61,17 @@ _KINDS: Final = {
 }
 _COMPUTING: Final = "it is being computed"
 
-STEP: Final = column(
-    "step_ns",
-    "ns",
-    "step",
-    "Mean time charged to a complete iteration of the GPU: its activities and the idle time before "
-    "them. For a row of several GPUs, the largest.",
-)
-CHANGE: Final = column(
-    "step_change_pct",
-    "%",
-    "Δ step",
-    "step_ns minus that of the same GPU in the baseline, in % of it.",
-    missing_because="the baseline lacks the GPU",
-    signed=True,
-)
-LAG: Final = column(
-    "lag_ns",
-    "ns",
-    "lag",
-    "How much later than the earliest GPU it starts the same kernels, on average over the complete "
-    "iterations. For a row of several GPUs, the largest.",
-    source="Lit Silicon, algorithm 1",
-    missing_because="no compute kernel of the scope runs on all of several GPUs",
-)
+STEP: Final = column("""step_ns | ns | step
+    Mean time charged to a complete iteration of the GPU: its activities and the idle time
+    before them. For a row of several GPUs, the largest.""")
+CHANGE: Final = column("""step_change_pct | % | Δ step | signed
+    step_ns minus that of the same GPU in the baseline, in % of it.
+    missing: the baseline lacks the GPU""")
+LAG: Final = column("""lag_ns | ns | lag
+    How much later than the earliest GPU it starts the same kernels, on average over the
+    complete iterations. For a row of several GPUs, the largest.
+    missing: no compute kernel of the scope runs on all of several GPUs
+    source: Lit Silicon, algorithm 1""")
 _UTILISATION: Final = "gfx_util_pct"
 
 

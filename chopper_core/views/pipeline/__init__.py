@@ -44,69 +44,35 @@ _BINS: Final = 96
 
 Own = list[tuple[Metric, Values]]
 
-COUNT: Final = column(
-    "microbatches",
-    "",
-    "µbatches",
-    "Microbatches of an iteration; of an interleaved schedule whose chunks nothing names, times "
-    "the chunks.",
-)
-FORWARD_TIME: Final = column(
-    "forward_ns", "ns", "forward", "Mean time of a microbatch's forward, first start to last end."
-)
-BACKWARD_TIME: Final = column(
-    "backward_ns",
-    "ns",
-    "backward",
-    "Mean time of a microbatch's backward, first start to last end.",
-)
-WEIGHTS_TIME: Final = column(
-    "weight_gradient_ns",
-    "ns",
-    "wgrad",
-    "Mean time of a microbatch's gradients of weights, where the schedule has them apart.",
-    missing_because="the schedule computes them in backward",
-)
-BUSY: Final = column(
-    "busy_ns", "ns", "busy", "Time in microbatches, mean over the row's GPUs and iterations."
-)
-WINDOW: Final = column(
-    "step_window_ns",
-    "ns",
-    "window",
-    "From the first to the last microbatch of any GPU, or the step's time in a dump; mean over the "
-    "row's GPUs and iterations.",
-)
-IDLE: Final = column(
-    "pipeline_idle_pct",
-    "%",
-    "idle",
-    "Share of the window outside microbatches, mean over the row's GPUs and iterations.",
-)
-BUBBLE: Final = column(
-    "bubble_pct",
-    "%",
-    "bubble",
-    "Share of the window outside microbatches for which the host isn't late: time that the GPU "
-    "waits for its pipeline.",
-)
-THEORY: Final = column(
-    "theory_pct",
-    "%",
-    "theory",
-    "The bubble with equal stages. One forward, one backward: (p - 1) / (v m + p - 1) of p stages, "
-    "m microbatches, and v chunks of a stage's model if interleaved, else 1. Zero-bubble (ZB-H1), "
-    "with F, B and W the times of forward, backward and gradients of weights: (p - 1) (F + B - W) "
-    "over that and v m (F + B + W).",
-    source="Megatron-LM (arXiv 2104.04473); zero bubble (arXiv 2401.10241)",
-)
-TIMES: Final = column(
-    "stage_x",
-    "x",
-    "of others",
-    "Forward and backward of a microbatch over the median of the other stages'.",
-    missing_because="there is no other stage",
-)
+COUNT: Final = column("""microbatches | | µbatches
+    Microbatches of an iteration; of an interleaved schedule whose chunks nothing names, times
+    the chunks.""")
+FORWARD_TIME: Final = column("""forward_ns | ns | forward
+    Mean time of a microbatch's forward, first start to last end.""")
+BACKWARD_TIME: Final = column("""backward_ns | ns | backward
+    Mean time of a microbatch's backward, first start to last end.""")
+WEIGHTS_TIME: Final = column("""weight_gradient_ns | ns | wgrad
+    Mean time of a microbatch's gradients of weights, where the schedule has them apart.
+    missing: the schedule computes them in backward""")
+BUSY: Final = column("""busy_ns | ns | busy
+    Time in microbatches, mean over the row's GPUs and iterations.""")
+WINDOW: Final = column("""step_window_ns | ns | window
+    From the first to the last microbatch of any GPU, or the step's time in a dump; mean over
+    the row's GPUs and iterations.""")
+IDLE: Final = column("""pipeline_idle_pct | % | idle
+    Share of the window outside microbatches, mean over the row's GPUs and iterations.""")
+BUBBLE: Final = column("""bubble_pct | % | bubble
+    Share of the window outside microbatches for which the host isn't late: time that the GPU
+    waits for its pipeline.""")
+THEORY: Final = column("""theory_pct | % | theory
+    The bubble with equal stages. One forward, one backward: (p - 1) / (v m + p - 1) of p
+    stages, m microbatches, and v chunks of a stage's model if interleaved, else 1. Zero-bubble
+    (ZB-H1), with F, B and W the times of forward, backward and gradients of weights: (p - 1)
+    (F + B - W) over that and v m (F + B + W).
+    source: Megatron-LM (arXiv 2104.04473); zero bubble (arXiv 2401.10241)""")
+TIMES: Final = column("""stage_x | x | of others
+    Forward and backward of a microbatch over the median of the other stages'.
+    missing: there is no other stage""")
 
 
 class Pipeline(Struct, frozen=True, eq=False):

@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from chopper_core.metrics import METRICS, Metric, Scope, column
+from chopper_core.metrics import METRICS, Metric, Scope, column, computed_column
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL
 from chopper_core.model.view import View
@@ -26,20 +26,18 @@ def _over_time(name: str, unit: str, title: str, what: str) -> Metric:
     if name.startswith("mean_") and name != "mean_hot_c":
         # A metric of the same signal weights by activities: another figure of the same GPU.
         text += f"; {name.removeprefix('mean_')} is the mean over the durations of the activities"
-    return column(name, unit, title, f"{text}.", source="telemetry", missing_because=_NEEDS)
+    return computed_column(
+        name, unit, title, f"{text}.", source="telemetry", missing_because=_NEEDS
+    )
 
 
 POWER: Final = _over_time("mean_power_w", "W", "mean power", "Mean power of the socket")
 POWER_HIGH: Final = _over_time("p95_power_w", "W", "p95", "95th percentile of the power")
 PEAK: Final = _over_time("peak_power_w", "W", "peak", "The largest sample of the power")
-PEAK_AT: Final = column(
-    "peak_at_ns",
-    "ns",
-    "peak at",
-    "Time of that sample: the middle of its period, from the run's first activity on.",
-    source="telemetry",
-    missing_because=_NEEDS,
-)
+PEAK_AT: Final = column(f"""peak_at_ns | ns | peak at
+    Time of that sample: the middle of its period, from the run's first activity on.
+    missing: {_NEEDS}
+    source: telemetry""")
 POWER_DEVIATION: Final = _over_time("sd_power_w", "W", "± power", "Standard deviation of the power")
 ROLLING_POWER: Final = _over_time(
     "rolling_power_w",
@@ -47,74 +45,42 @@ ROLLING_POWER: Final = _over_time(
     "rolling p95",
     "Mean of the rolling 0.95 quantile of the power's samples (of=window:MS, 100 ms by default)",
 )
-POWER_RATIO: Final = column(
-    "power_x",
-    "x",
-    "of largest",
-    "mean_power_w over that of the GPU with the largest.",
-    source="telemetry",
-    missing_because=_NEEDS,
-)
-LIMIT: Final = column(
-    "limit_w",
-    "W",
-    "limit",
-    "The power cap in the telemetry, mean over the scope's time; else the product's power in "
-    "hardware.toml.",
-    source="telemetry or hardware.toml",
-    missing_because="no power cap in the telemetry, and the GPU is not in hardware.toml",
-)
-AT_LIMIT: Final = column(
-    "at_limit_pct",
-    "%",
-    "at limit",
-    "Share of the time with power in which it is at 98 % of limit_w or more.",
-    source="telemetry",
-    missing_because=f"{_NEEDS}, or limit_w is unknown",
-)
-BURSTS: Final = column(
-    "bursts",
-    "",
-    "bursts",
-    "How often the power rises above a level and falls again: 110 % of mean_power_w, or "
-    "of=burst:W.",
-    source="telemetry",
-    missing_because=_NEEDS,
-)
-BURST_SHARE: Final = column(
-    "burst_pct",
-    "%",
-    "in bursts",
-    "Share of the time with power samples that is spent in bursts.",
-    source="telemetry",
-    missing_because=_NEEDS,
-)
-LONGEST_BURST: Final = column(
-    "longest_burst_ns",
-    "ns",
-    "longest",
-    "The time of the longest burst.",
-    source="telemetry",
-    missing_because=_NEEDS,
-)
-STEP_ENERGY: Final = column(
-    "iteration_energy_j",
-    "J",
-    "per iteration",
-    "Mean energy_j of the GPU over the scope's complete iterations; "
-    "whole iterations, even if the scope is deeper.",
-    source="telemetry",
-    missing_because="no complete iteration in the scope, or telemetry for only part of one",
-)
-TOKEN_ENERGY: Final = column(
-    "token_energy_mj",
-    "mJ",
-    "per token",
-    "Energy of an iteration over its tokens (see the view throughput): of a GPU its own, of an "
-    "iteration those of all GPUs.",
-    source="telemetry, and trace or address",
-    missing_because="the tokens are unknown, or telemetry covers only part of an iteration",
-)
+POWER_RATIO: Final = column(f"""power_x | x | of largest
+    mean_power_w over that of the GPU with the largest.
+    missing: {_NEEDS}
+    source: telemetry""")
+LIMIT: Final = column("""limit_w | W | limit
+    The power cap in the telemetry, mean over the scope's time; else the product's power in
+    hardware.toml.
+    missing: no power cap in the telemetry, and the GPU is not in hardware.toml
+    source: telemetry or hardware.toml""")
+AT_LIMIT: Final = column(f"""at_limit_pct | % | at limit
+    Share of the time with power in which it is at 98 % of limit_w or more.
+    missing: {_NEEDS}, or limit_w is unknown
+    source: telemetry""")
+BURSTS: Final = column(f"""bursts | | bursts
+    How often the power rises above a level and falls again: 110 % of mean_power_w, or
+    of=burst:W.
+    missing: {_NEEDS}
+    source: telemetry""")
+BURST_SHARE: Final = column(f"""burst_pct | % | in bursts
+    Share of the time with power samples that is spent in bursts.
+    missing: {_NEEDS}
+    source: telemetry""")
+LONGEST_BURST: Final = column(f"""longest_burst_ns | ns | longest
+    The time of the longest burst.
+    missing: {_NEEDS}
+    source: telemetry""")
+STEP_ENERGY: Final = column("""iteration_energy_j | J | per iteration
+    Mean energy_j of the GPU over the scope's complete iterations; whole iterations, even if
+    the scope is deeper.
+    missing: no complete iteration in the scope, or telemetry for only part of one
+    source: telemetry""")
+TOKEN_ENERGY: Final = column("""token_energy_mj | mJ | per token
+    Energy of an iteration over its tokens (see the view throughput): of a GPU its own, of an
+    iteration those of all GPUs.
+    missing: the tokens are unknown, or telemetry covers only part of an iteration
+    source: telemetry, and trace or address""")
 GFX: Final = _over_time("mean_gfx_mhz", "MHz", "mean gfx", "Mean clock of the compute units")
 GFX_LOW: Final = _over_time(
     "p05_gfx_mhz", "MHz", "p05", "5th percentile of the compute units' clock"
@@ -131,14 +97,10 @@ ROLLING_GFX: Final = _over_time(
     "rolling p05",
     "Mean of the rolling 0.05 quantile of the clock's samples (of=window:MS, 100 ms by default)",
 )
-GFX_RATIO: Final = column(
-    "gfx_x",
-    "x",
-    "of lowest",
-    "mean_gfx_mhz over that of the GPU with the lowest.",
-    source="telemetry",
-    missing_because=_NEEDS,
-)
+GFX_RATIO: Final = column(f"""gfx_x | x | of lowest
+    mean_gfx_mhz over that of the GPU with the lowest.
+    missing: {_NEEDS}
+    source: telemetry""")
 MEM: Final = _over_time("mean_mem_mhz", "MHz", "mean mem", "Mean clock of the memory")
 MEM_DEVIATION: Final = _over_time(
     "sd_mem_mhz", "MHz", "± mem", "Standard deviation of the clock of the memory"
@@ -159,127 +121,69 @@ EDGE: Final = _over_time(
 THROTTLED: Final = _over_time(
     "throttled_pct", "%", "throttled", "Share of time under the driver's largest limiter"
 )
-BY_TEMPERATURE: Final = column(
-    "r_gfx_hotspot",
-    "",
-    "r gfx °C",
-    "Pearson's correlation of the clock's samples with the hottest spot's temperature over their "
-    "times.",
-    source="telemetry",
-    missing_because=f"{_NEEDS}, or one of the two doesn't change",
-    signed=True,
-)
-BY_EDGE: Final = column(
-    "r_gfx_edge",
-    "",
-    "r gfx edge °C",
-    "Pearson's correlation of the clock's samples with the edge's temperature over their times.",
-    source="telemetry",
-    missing_because=f"{_NEEDS}, or one of the two doesn't change",
-    signed=True,
-)
+BY_TEMPERATURE: Final = column(f"""r_gfx_hotspot | | r gfx °C | signed
+    Pearson's correlation of the clock's samples with the hottest spot's temperature over their
+    times.
+    missing: {_NEEDS}, or one of the two doesn't change
+    source: telemetry""")
+BY_EDGE: Final = column(f"""r_gfx_edge | | r gfx edge °C | signed
+    Pearson's correlation of the clock's samples with the edge's temperature over their times.
+    missing: {_NEEDS}, or one of the two doesn't change
+    source: telemetry""")
 _SLOWER: Final = (
     "the duration of the kernels that start in the time of a sample of the clock, over the mean of "
     "kernels of the same name, operation and phase; compute that nothing overlaps"
 )
-TIME_BY_CLOCK: Final = column(
-    "r_time_gfx",
-    "",
-    "r time MHz",
-    f"Pearson's correlation with the clock of how slow kernels are: {_SLOWER}.",
-    source="trace and telemetry",
-    missing_because=f"{_NEEDS}, no kernels in the time of four samples, or one doesn't change",
-    signed=True,
-)
-TIME_BY_HEAT: Final = column(
-    "r_time_heat",
-    "",
-    "r time °C",
-    "Pearson's correlation with the temperature (of the hotspot, else of the edge) of how slow "
-    f"kernels are: {_SLOWER}.",
-    source="trace and telemetry",
-    missing_because=f"{_NEEDS}, no kernels in the time of four samples, or one doesn't change",
-    signed=True,
-)
-CHANCE: Final = column(
-    "r_chance",
-    "",
-    "r by chance",
-    "The correlation, of either sign, that unrelated series of so few samples exceed in 1 % of the "
-    "cases: tanh(2.576 / sqrt(n - 3)), n the fewest independent samples of the row's coefficients. "
-    "One that isn't larger says nothing.",
-    source="telemetry",
-    missing_because="fewer than four independent samples",
-)
-INDEPENDENT: Final = column(
-    "r_samples",
-    "",
-    "independent",
-    "The fewest independent samples of the row's correlations: n (1 - ab) / (1 + ab) of n samples "
-    "with autocorrelations a and b of neighbours (Bartlett).",
-    source="telemetry",
-    missing_because="fewer than four independent samples",
-)
-PEAK_OVER: Final = column(
-    "peak_over_w",
-    "W",
-    "peak - limit",
-    "peak_power_w minus limit_w.",
-    source="telemetry, and limit_w",
-    missing_because=f"{_NEEDS}, or limit_w is unknown",
-    signed=True,
-)
-OVER: Final = column(
-    "over_limit_ns",
-    "ns",
-    "over limit",
-    "Time of the samples with more power than limit_w.",
-    source="telemetry, and limit_w",
-    missing_because=f"{_NEEDS}, or limit_w is unknown",
-)
+TIME_BY_CLOCK: Final = column(f"""r_time_gfx | | r time MHz | signed
+    Pearson's correlation with the clock of how slow kernels are: {_SLOWER}.
+    missing: {_NEEDS}, no kernels in the time of four samples, or one doesn't change
+    source: trace and telemetry""")
+TIME_BY_HEAT: Final = column(f"""r_time_heat | | r time °C | signed
+    Pearson's correlation with the temperature (of the hotspot, else of the edge) of how slow
+    kernels are: {_SLOWER}.
+    missing: {_NEEDS}, no kernels in the time of four samples, or one doesn't change
+    source: trace and telemetry""")
+CHANCE: Final = column("""r_chance | | r by chance
+    The correlation, of either sign, that unrelated series of so few samples exceed in 1 % of
+    the cases: tanh(2.576 / sqrt(n - 3)), n the fewest independent samples of the row's
+    coefficients. One that isn't larger says nothing.
+    missing: fewer than four independent samples
+    source: telemetry""")
+INDEPENDENT: Final = column("""r_samples | | independent
+    The fewest independent samples of the row's correlations: n (1 - ab) / (1 + ab) of n
+    samples with autocorrelations a and b of neighbours (Bartlett).
+    missing: fewer than four independent samples
+    source: telemetry""")
+PEAK_OVER: Final = column(f"""peak_over_w | W | peak - limit | signed
+    peak_power_w minus limit_w.
+    missing: {_NEEDS}, or limit_w is unknown
+    source: telemetry, and limit_w""")
+OVER: Final = column(f"""over_limit_ns | ns | over limit
+    Time of the samples with more power than limit_w.
+    missing: {_NEEDS}, or limit_w is unknown
+    source: telemetry, and limit_w""")
 _PER_DIE: Final = "telemetry has no such value per die: MI300X needs amd-smi metric or gpu_metrics"
-DIE_CLOCKS: Final = column(
-    "die_spread_mhz",
-    "MHz",
-    "dies MHz",
-    "Largest minus smallest mean clock of the GPU's dies (XCDs).",
-    source="telemetry",
-    missing_because=_PER_DIE,
-)
-DIE_HEAT: Final = column(
-    "die_spread_c",
-    "°C",
-    "dies °C",
-    "Largest minus smallest mean temperature of the GPU's dies, else of its stacks of memory.",
-    source="telemetry",
-    missing_because=_PER_DIE,
-)
-BY_POWER: Final = column(
-    "r_gfx_power",
-    "",
-    "r gfx W",
-    "Pearson's correlation of the clock's samples with the power over their times.",
-    source="telemetry",
-    missing_because=f"{_NEEDS}, or one of the two doesn't change",
-    signed=True,
-)
-ENERGY_SHARE: Final = column(
-    "energy_pct",
-    "%",
-    "of energy",
-    "Share of the scope's energy.",
-    source="telemetry",
-    missing_because="no telemetry of power or energy for all of the row's time",
-)
-CHARGED_POWER: Final = column(
-    "charged_power_w",
-    "W",
-    "charged power",
-    "energy_j over elapsed_ns: mean power of a GPU over the time charged to the row, idle time "
-    "before its activities too.",
-    source="telemetry",
-    missing_because="no telemetry of power or energy for all of the row's time",
-)
+DIE_CLOCKS: Final = column(f"""die_spread_mhz | MHz | dies MHz
+    Largest minus smallest mean clock of the GPU's dies (XCDs).
+    missing: {_PER_DIE}
+    source: telemetry""")
+DIE_HEAT: Final = column(f"""die_spread_c | °C | dies °C
+    Largest minus smallest mean temperature of the GPU's dies, else of its stacks of memory.
+    missing: {_PER_DIE}
+    source: telemetry""")
+BY_POWER: Final = column(f"""r_gfx_power | | r gfx W | signed
+    Pearson's correlation of the clock's samples with the power over their times.
+    missing: {_NEEDS}, or one of the two doesn't change
+    source: telemetry""")
+ENERGY_SHARE: Final = column("""energy_pct | % | of energy
+    Share of the scope's energy.
+    missing: no telemetry of power or energy for all of the row's time
+    source: telemetry""")
+CHARGED_POWER: Final = column("""charged_power_w | W | charged power
+    energy_j over elapsed_ns: mean power of a GPU over the time charged to the row, idle time
+    before its activities too.
+    missing: no telemetry of power or energy for all of the row's time
+    source: telemetry""")
 
 
 def limiter(part: str) -> Metric:

@@ -25,137 +25,69 @@ from chopper_core.views.spec import ViewResult
 LIT: Final = "Lit Silicon (arXiv 2511.09861), algorithm 1"
 _UNMATCHED: Final = "no compute kernel of the row runs on all GPUs"
 
-LEAD: Final = column(
-    "lead_ns",
-    "ns",
-    "lead sum",
-    "Lead value: how much earlier the GPU starts each matched kernel than the GPU that starts it "
-    "last, summed over the occurrences. The straggler has the least.",
-    source=LIT,
-    missing_because=_UNMATCHED,
-)
-MEAN_LEAD: Final = column(
-    "mean_lead_ns",
-    "ns",
-    "lead",
-    "lead_ns over the number of matched kernels.",
-    source=LIT,
-    missing_because=_UNMATCHED,
-)
-LAST: Final = column(
-    "starts_last_pct",
-    "%",
-    "last %",
-    "Share of the matched kernels that start last on this GPU.",
-    missing_because=_UNMATCHED,
-)
-ITERATION_TIME: Final = column(
-    "iteration_ns",
-    "ns",
-    "iteration",
-    "From the first start to the last end of the scope's activities of an iteration: of a GPU the "
-    "median over the iterations, of an iteration the largest over the GPUs.",
-)
-WORK: Final = column(
-    "work_ns",
-    "ns",
-    "work/it",
-    "Durations of the matched compute, per iteration: the same kernels on every GPU. Of an "
-    "iteration the largest of the GPUs.",
-    missing_because=_UNMATCHED,
-)
-THROUGHPUT: Final = column(
-    "throughput_x",
-    "x",
-    "throughput",
-    "Normalised throughput: the largest work_ns of the rows over the row's (Chopper's "
-    "max(iter)/iter, of sums of durations).",
-    source="UnaryLab/chopper lead_and_throughput",
-    missing_because=_UNMATCHED,
-)
-DELAY: Final = column(
-    "delay_ns",
-    "ns",
-    "delay",
-    "How much the GPU delays the others per iteration: how much later than the usual GPU it "
-    "arrives at the collectives of the same GPUs, where the others wait without compute, minus the "
-    "exposed communication it had with other GPUs, and minus the same for the usual GPU.",
-    missing_because="the scope has no collectives with all their ranks",
-)
-EXTRA_WORK: Final = column(
-    "extra_work_ns",
-    "ns",
-    "extra work",
-    "work_ns minus its median over its peers: how much longer the same kernels take on this "
-    "GPU, per iteration.",
-    missing_because=_UNMATCHED,
-    signed=True,
-)
-SLOWER: Final = column(
-    "slower_pct",
-    "%",
-    "slower",
-    "extra_work_ns in % of the other GPUs' median; for an operation, layer, phase or iteration, "
-    "that of the scope's straggler.",
-    missing_because=_UNMATCHED,
-    signed=True,
-)
-EXTRA_HOST: Final = column(
-    "extra_host_ns",
-    "ns",
-    "extra host",
-    "Idle time before launch calls (idle_host_ns) per iteration, minus its median over the other "
-    "GPUs: how much later its host launches.",
-    signed=True,
-)
-EXTRA_LAUNCH: Final = column(
-    "extra_launch_ns",
-    "ns",
-    "extra launch",
-    "Idle time from launch calls on (idle_launch_ns) and before activities without a launch "
-    "record, per iteration, minus the median over the other GPUs.",
-    signed=True,
-)
-APART: Final = column(
-    "apart_by",
-    "",
-    "cause",
-    "Why the GPU lags: the largest of extra_work_ns (`clock` where the "
-    "GPU's clock is more than 1 % below the others' median, else `kernels`), extra_host_ns "
-    "(`host`) and extra_launch_ns (`launch`), "
-    "where it is over 1 % of the iteration.",
-    missing_because="none is over 1 % of the iteration",
-)
-COUNT: Final = column(
-    "occurrences", "", "matched", "Kernels that were matched across all GPUs, each counted once."
-)
-BEHIND: Final = column(
-    "behind",
-    "",
-    "straggler",
-    "The GPU with the least lead in the row.",
-    missing_because=_UNMATCHED,
-)
-AHEAD: Final = column(
-    "ahead_ns",
-    "ns",
-    "others' lead",
-    "How much earlier than the straggler the other GPUs start a matched kernel: mean over them and "
-    "over the occurrences.",
-    source=LIT,
-    missing_because=_UNMATCHED,
-)
-CHANGE: Final = column(
-    "lead_change_ns",
-    "ns",
-    "lead change",
-    "How much the others' lead over the scope's straggler grows from the row's kernels "
-    "to the ones that start next, summed over the scope's iterations.",
-    source="UnaryLab/chopper straggler (s-delta), mean over the GPUs",
-    missing_because=_UNMATCHED,
-    signed=True,
-    reduces="sum",
-)
+LEAD: Final = column(f"""lead_ns | ns | lead sum
+    Lead value: how much earlier the GPU starts each matched kernel than the GPU that starts it
+    last, summed over the occurrences. The straggler has the least.
+    missing: {_UNMATCHED}
+    source: {LIT}""")
+MEAN_LEAD: Final = column(f"""mean_lead_ns | ns | lead
+    lead_ns over the number of matched kernels.
+    missing: {_UNMATCHED}
+    source: {LIT}""")
+LAST: Final = column(f"""starts_last_pct | % | last %
+    Share of the matched kernels that start last on this GPU.
+    missing: {_UNMATCHED}""")
+ITERATION_TIME: Final = column("""iteration_ns | ns | iteration
+    From the first start to the last end of the scope's activities of an iteration: of a GPU
+    the median over the iterations, of an iteration the largest over the GPUs.""")
+WORK: Final = column(f"""work_ns | ns | work/it
+    Durations of the matched compute, per iteration: the same kernels on every GPU. Of an
+    iteration the largest of the GPUs.
+    missing: {_UNMATCHED}""")
+THROUGHPUT: Final = column(f"""throughput_x | x | throughput
+    Normalised throughput: the largest work_ns of the rows over the row's (Chopper's
+    max(iter)/iter, of sums of durations).
+    missing: {_UNMATCHED}
+    source: UnaryLab/chopper lead_and_throughput""")
+DELAY: Final = column("""delay_ns | ns | delay
+    How much the GPU delays the others per iteration: how much later than the usual GPU it
+    arrives at the collectives of the same GPUs, where the others wait without compute, minus
+    the exposed communication it had with other GPUs, and minus the same for the usual GPU.
+    missing: the scope has no collectives with all their ranks""")
+EXTRA_WORK: Final = column(f"""extra_work_ns | ns | extra work | signed
+    work_ns minus its median over its peers: how much longer the same kernels take on this GPU,
+    per iteration.
+    missing: {_UNMATCHED}""")
+SLOWER: Final = column(f"""slower_pct | % | slower | signed
+    extra_work_ns in % of the other GPUs' median; for an operation, layer, phase or iteration,
+    that of the scope's straggler.
+    missing: {_UNMATCHED}""")
+EXTRA_HOST: Final = column("""extra_host_ns | ns | extra host | signed
+    Idle time before launch calls (idle_host_ns) per iteration, minus its median over the other
+    GPUs: how much later its host launches.""")
+EXTRA_LAUNCH: Final = column("""extra_launch_ns | ns | extra launch | signed
+    Idle time from launch calls on (idle_launch_ns) and before activities without a launch
+    record, per iteration, minus the median over the other GPUs.""")
+APART: Final = column("""apart_by | | cause
+    Why the GPU lags: the largest of extra_work_ns (`clock` where the GPU's clock is more than
+    1 % below the others' median, else `kernels`), extra_host_ns (`host`) and extra_launch_ns
+    (`launch`), where it is over 1 % of the iteration.
+    missing: none is over 1 % of the iteration""")
+COUNT: Final = column("""occurrences | | matched
+    Kernels that were matched across all GPUs, each counted once.""")
+BEHIND: Final = column(f"""behind | | straggler
+    The GPU with the least lead in the row.
+    missing: {_UNMATCHED}""")
+AHEAD: Final = column(f"""ahead_ns | ns | others' lead
+    How much earlier than the straggler the other GPUs start a matched kernel: mean over them
+    and over the occurrences.
+    missing: {_UNMATCHED}
+    source: {LIT}""")
+CHANGE: Final = column(f"""lead_change_ns | ns | lead change | sum | signed
+    How much the others' lead over the scope's straggler grows from the row's kernels to the
+    ones that start next, summed over the scope's iterations.
+    missing: {_UNMATCHED}
+    source: UnaryLab/chopper straggler (s-delta), mean over the GPUs""")
 
 Own = list[tuple[Metric, Values]]
 
@@ -165,21 +97,14 @@ NODE: Final = "node"
 _MEDIANS: Final = ("mean_lead_ns", "slower_pct", "iteration_ns", "gfx_mhz", *HEAT, "power_w")
 _SUMS: Final = ("caused_ns", "caused_exposed_ns", "wait_ns", "exposed_wait_ns")
 
-GPUS: Final = column("gpus", "", "GPUs", "GPUs of the row that are compared.", reduces="sum")
-LEAST: Final = column(
-    "least_lead_ns",
-    "ns",
-    "least lead",
-    "The smallest mean_lead_ns of the row's GPUs: that of its straggler.",
-    source=LIT,
-)
-CAUSES: Final = column(
-    "apart_gpus",
-    "",
-    "causes",
-    "GPUs of the row that lag, by cause (see apart_by).",
-    missing_because="none of them lags for a known cause",
-)
+GPUS: Final = column("""gpus | | GPUs | sum
+    GPUs of the row that are compared.""")
+LEAST: Final = column(f"""least_lead_ns | ns | least lead
+    The smallest mean_lead_ns of the row's GPUs: that of its straggler.
+    source: {LIT}""")
+CAUSES: Final = column("""apart_gpus | | causes
+    GPUs of the row that lag, by cause (see apart_by).
+    missing: none of them lags for a known cause""")
 
 
 def waits(stand: RankLeads) -> Own:

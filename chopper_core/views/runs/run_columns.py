@@ -11,7 +11,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.metrics import METRICS, Metric, Reduces, column, metric_named
+from chopper_core.metrics import METRICS, Metric, Reduces, column, computed_column, metric_named
 from chopper_core.model.settings import KNOWN
 from chopper_core.model.units import Unit
 
@@ -55,14 +55,14 @@ def _of_view(
     source = f"`{figure}` of the view {view}" if view != TREE else f"`{figure}` of the tree"
     definition = f"{text} {_WORDS[how].format(source)}".strip()
     missing = NO_SIGNAL if view == "power" else ""
-    metric = column(name, unit, title, definition, missing_because=missing)
+    metric = computed_column(name, unit, title, definition, missing_because=missing)
     return RunColumn(metric, better, view, figure, how)
 
 
 def _derived(
     name: str, unit: str, title: str, better: int, text: str, missing: str, *settings: str
 ) -> RunColumn:
-    metric = column(name, unit, title, text, missing_because=missing)
+    metric = computed_column(name, unit, title, text, missing_because=missing)
     return RunColumn(metric, better, settings=settings)
 
 
@@ -73,142 +73,253 @@ _NO_TOKENS: Final = (
 NO_SIGNAL: Final = "the telemetry of some of the GPUs lacks it"
 _OWN: Final = (
     _of_view(
-        "step_time_ns", "ns", "step", "throughput", "iteration_ns", TOTAL, LOWER,
+        "step_time_ns",
+        "ns",
+        "step",
+        "throughput",
+        "iteration_ns",
+        TOTAL,
+        LOWER,
         "Step time: the median over the complete iterations of the GPU that takes longest.",
     ),
     _derived(
-        "samples_per_s", "1/s", "samples", HIGHER,
-        "global_batch of the settings / step_time_ns.", _NO_BATCH, "global_batch",
+        "samples_per_s",
+        "1/s",
+        "samples",
+        HIGHER,
+        "global_batch of the settings / step_time_ns.",
+        _NO_BATCH,
+        "global_batch",
     ),
     _derived(
-        "run_tokens_per_s", "tok/s", "run tok/s", HIGHER,
+        "run_tokens_per_s",
+        "tok/s",
+        "run tok/s",
+        HIGHER,
         "Tokens per second of the whole run: tokens of a step / step_time_ns. The tokens of a step "
         "are global_batch x sequence of the settings; else tokens_per_s of each GPU, which the "
         "GPUs of one replica (tp x cp x pp) share.",
         _NO_TOKENS,
     ),
     _of_view(
-        "tokens_per_s", "tok/s", "tok/s/GPU", "throughput", "tokens_per_s", TOTAL, HIGHER,
+        "tokens_per_s",
+        "tok/s",
+        "tok/s/GPU",
+        "throughput",
+        "tokens_per_s",
+        TOTAL,
+        HIGHER,
         "Tokens per second and GPU.",
     ),
     _derived(
-        "j_per_step", "J", "step energy", LOWER,
+        "j_per_step",
+        "J",
+        "step energy",
+        LOWER,
         "Energy of a step: the total of `iteration_energy_j` of the view power.",
         "telemetry of power or energy doesn't cover an iteration on all GPUs",
     ),
     _derived(
-        "j_per_token", "J", "token energy", LOWER,
+        "j_per_token",
+        "J",
+        "token energy",
+        LOWER,
         "j_per_step / tokens of a step (see run_tokens_per_s).",
         f"{_NO_TOKENS}, or j_per_step is unknown",
     ),
     _derived(
-        "tokens_per_j", "tok/J", "tok/J", HIGHER,
-        "Tokens of a step / j_per_step.", f"{_NO_TOKENS}, or j_per_step is unknown",
+        "tokens_per_j",
+        "tok/J",
+        "tok/J",
+        HIGHER,
+        "Tokens of a step / j_per_step.",
+        f"{_NO_TOKENS}, or j_per_step is unknown",
     ),
     _derived(
-        "j_per_sample", "J", "sample energy", LOWER,
+        "j_per_sample",
+        "J",
+        "sample energy",
+        LOWER,
         "j_per_step / global_batch of the settings.",
-        f"{_NO_BATCH}, or j_per_step is unknown", "global_batch",
+        f"{_NO_BATCH}, or j_per_step is unknown",
+        "global_batch",
     ),
     _derived(
-        "samples_per_s_mj", "1/(s·MJ)", "samples", HIGHER,
+        "samples_per_s_mj",
+        "1/(s·MJ)",
+        "samples",
+        HIGHER,
         "samples_per_s / j_per_step in MJ: CharLLM-PPT's efficiency.",
-        f"{_NO_BATCH}, or j_per_step is unknown", "global_batch",
+        f"{_NO_BATCH}, or j_per_step is unknown",
+        "global_batch",
     ),
     _of_view(
         "gpu_power_w", "W", "W", "power", "mean_power_w", MEAN, LOWER, "Power of a GPU over time."
     ),
     _of_view("peak_power_w", "W", "peak W", "power", "peak_power_w", LARGEST, LOWER),
     _of_view(
-        "gpu_hotspot_c", "°C", "°C", "power", "mean_hot_c", MEAN, LOWER,
+        "gpu_hotspot_c",
+        "°C",
+        "°C",
+        "power",
+        "mean_hot_c",
+        MEAN,
+        LOWER,
         "Temperature of a GPU over time: of its hottest spot, else of the edge.",
     ),
     _of_view("peak_hotspot_c", "°C", "peak °C", "power", "hottest_c", LARGEST, LOWER),
     _of_view(
-        "gpu_mhz", "MHz", "gfx MHz", "power", "mean_gfx_mhz", MEAN, HIGHER,
+        "gpu_mhz",
+        "MHz",
+        "gfx MHz",
+        "power",
+        "mean_gfx_mhz",
+        MEAN,
+        HIGHER,
         "Clock of the compute units of a GPU over time.",
     ),
     _of_view(
-        "low_mhz", "MHz", "low MHz", "power", "p05_gfx_mhz", LEAST, HIGHER,
+        "low_mhz",
+        "MHz",
+        "low MHz",
+        "power",
+        "p05_gfx_mhz",
+        LEAST,
+        HIGHER,
         "5th percentile over time of the slowest GPU's clock.",
     ),
     _of_view("lowest_mhz", "MHz", "lowest MHz", "power", "lowest_gfx_mhz", LEAST, HIGHER),
     _of_view("gpu_throttled_pct", "%", "throttled", "power", "throttled_pct", MEAN, LOWER),
     _of_view(
-        "gpu_low_clock_pct", "%", "low clock", "power", "low_clock_pct", MEAN, LOWER,
+        "gpu_low_clock_pct",
+        "%",
+        "low clock",
+        "power",
+        "low_clock_pct",
+        MEAN,
+        LOWER,
         "Throttling of a run of telemetry without limiters.",
     ),
     _of_view(
-        "peak_bytes", "B", "peak mem", TREE, "peak_bytes", TOTAL, LOWER,
+        "peak_bytes",
+        "B",
+        "peak mem",
+        TREE,
+        "peak_bytes",
+        TOTAL,
+        LOWER,
         "The most that the framework allocated on a GPU.",
     ),
     _of_view(
-        "peak_vram_bytes", "B", "peak VRAM", "power", "peak_vram_bytes", LARGEST, LOWER,
+        "peak_vram_bytes",
+        "B",
+        "peak VRAM",
+        "power",
+        "peak_vram_bytes",
+        LARGEST,
+        LOWER,
         "The most memory in use on a GPU, by telemetry.",
     ),
     _of_view(
-        "exposed_comm_pct", "%", "exposed", "overheads", "exposed_comm_pct", TOTAL, LOWER,
+        "exposed_comm_pct",
+        "%",
+        "exposed",
+        "overheads",
+        "exposed_comm_pct",
+        TOTAL,
+        LOWER,
         "Exposed communication in % of the GPUs' time.",
     ),
     _of_view("idle_pct", "%", "idle", "overheads", "idle_pct", TOTAL, LOWER),
     _of_view("bubble_pct", "%", "bubble", "pipeline", "bubble_pct", TOTAL, LOWER),
     _of_view(
-        "mfu_pct", "%", "MFU", "overheads", "theoretical_pct", TOTAL, HIGHER,
+        "mfu_pct",
+        "%",
+        "MFU",
+        "overheads",
+        "theoretical_pct",
+        TOTAL,
+        HIGHER,
         "Model FLOPs utilisation: the time that the model's FLOPs take at peak, in % of the time.",
     ),
-)  # fmt: skip
+)
 STRAGGLER: Final = RunColumn(
-    column(
-        "straggler", "", "straggler",
+    computed_column(
+        "straggler",
+        "",
+        "straggler",
         "The GPU that the others wait for (see the view ranks).",
         missing_because="no GPU delays the others",
     )
-)  # fmt: skip
+)
 STRAGGLER_DELAY: Final = RunColumn(
-    column(
-        "straggler_delay_ns", "ns", "delay",
+    computed_column(
+        "straggler_delay_ns",
+        "ns",
+        "delay",
         "How long the straggler delays an iteration: its `delay_ns` of the view ranks.",
         missing_because="no GPU delays the others, or no collective is complete",
     ),
     LOWER,
-)  # fmt: skip
+)
 WINDOW: Final = RunColumn(
-    column(
-        "window_ns", "ns", "window",
+    computed_column(
+        "window_ns",
+        "ns",
+        "window",
         "The time of the samples of a run of telemetry alone: the total of `window_ns` of the "
         "overview.",
         missing_because="the run has a trace",
     )
-)  # fmt: skip
+)
 WINDOW_ENERGY: Final = RunColumn(
-    column(
-        "window_energy_j", "J", "energy",
+    computed_column(
+        "window_energy_j",
+        "J",
+        "energy",
         "The energy of all GPUs in the window: the total of `sampled_energy_j` of the overview.",
         missing_because="the run has a trace, or no power of some GPU",
     ),
     LOWER,
-)  # fmt: skip
+)
 RUN_COLUMNS: Final = {
     each.metric.name: each for each in (*_OWN, WINDOW, WINDOW_ENERGY, STRAGGLER, STRAGGLER_DELAY)
 }
 """The figures of a run by name, the most important first."""
-GPUS: Final = column("gpus", "", "GPUs", "The number of GPUs with data.")
-STATUS: Final = column(
-    "status", "", "status",
-    "ok; short: no complete iteration; partial: some files, or parts of them, can't be read; "
-    "failed: none can.",
-)  # fmt: skip
-REASON: Final = column(
-    "reason", "", "reason", "Why a run is short, partial or failed.",
-    missing_because="the run is ok",
-)  # fmt: skip
+GPUS: Final = column("""gpus | | GPUs
+    The number of GPUs with data.""")
+STATUS: Final = column("""status | | status
+    ok; short: no complete iteration; partial: some files, or parts of them, can't be read;
+    failed: none can.""")  # fmt: skip
+REASON: Final = column("""reason | | reason
+    Why a run is short, partial or failed.
+    missing: the run is ok""")  # fmt: skip
 DEFAULT: Final = (
-    "step_time_ns", "run_tokens_per_s", "samples_per_s", "j_per_step", "j_per_token",
-    "samples_per_s_mj", "gpu_power_w", "peak_power_w", "gpu_hotspot_c", "peak_hotspot_c",
-    "window_ns", "window_energy_j", "gpu_mhz", "low_mhz", "gpu_throttled_pct", "gpu_low_clock_pct",
-    "peak_bytes", "peak_vram_bytes", "exposed_comm_pct", "idle_pct", "bubble_pct", "mfu_pct",
-    "straggler", "straggler_delay_ns",
-)  # fmt: skip
+    "step_time_ns",
+    "run_tokens_per_s",
+    "samples_per_s",
+    "j_per_step",
+    "j_per_token",
+    "samples_per_s_mj",
+    "gpu_power_w",
+    "peak_power_w",
+    "gpu_hotspot_c",
+    "peak_hotspot_c",
+    "window_ns",
+    "window_energy_j",
+    "gpu_mhz",
+    "low_mhz",
+    "gpu_throttled_pct",
+    "gpu_low_clock_pct",
+    "peak_bytes",
+    "peak_vram_bytes",
+    "exposed_comm_pct",
+    "idle_pct",
+    "bubble_pct",
+    "mfu_pct",
+    "straggler",
+    "straggler_delay_ns",
+)
 """The default columns among them; one that no run has is left out."""
 
 
@@ -216,9 +327,11 @@ def setting_column(name: str) -> Metric:
     """The column of a setting."""
     if name == WORLD:
         text = "The number of ranks of the job, according to its traces."
-        return column(name, "", "ranks", text, missing_because="no trace gives it")
+        return computed_column(name, "", "ranks", text, missing_because="no trace gives it")
     text = f"The setting {name}: from the command line, a manifest, the job's file or the name."
-    return column(name, "", KNOWN.get(name, name), text, missing_because="no source gives it")
+    return computed_column(
+        name, "", KNOWN.get(name, name), text, missing_because="no source gives it"
+    )
 
 
 def is_better(name: str) -> int:

@@ -33,125 +33,67 @@ _NO_ROOF: Final = f"{_NO_BYTES}, or the GPU is not in hardware.toml with a peak 
 _SOURCE: Final = "shapes in the trace; docs/shapes.md"
 _WITH_HARDWARE: Final = "shapes in the trace and hardware.toml"
 
-CALLS: Final = column(
-    "calls",
-    "",
-    "calls",
-    "Calls of operators with a shape, by their FLOPs; of kernels of torch.compile, each launch.",
-    reduces="sum",
-    source=_SOURCE,
-    missing_because=_MODELLED,
-)
-CALL_FLOPS: Final = column(
-    "call_flops",
-    "FLOP",
-    "FLOPs/call",
-    "Floating-point operations of one call of the row's shape.",
-    source=_SOURCE,
-    missing_because=f"{_MODELLED}, or has several shapes",
-)
-CALL_BYTES: Final = column(
-    "call_bytes",
-    "B",
-    "bytes/call",
-    "Modelled bytes of one call of the row's shape: every tensor that the operator reads or "
-    "writes counts once, at the size of its type.",
-    source=_SOURCE,
-    missing_because=f"{_NO_BYTES}, or has several shapes",
-)
-CALL_TFLOPS: Final = column(
-    "call_tflops",
-    "TFLOP/s",
-    "call TFLOP/s",
-    "Mean over calls of their FLOPs over their duration, each call with the same weight; "
-    "model_tflops is all FLOPs over all time.",
-    source=_SOURCE,
-    missing_because=_MODELLED,
-)
-MODEL_BYTES: Final = column(
-    "model_bytes",
-    "B",
-    "bytes",
-    "Modelled bytes of the row's calls: every tensor that an operator reads or writes counts "
-    "once, at the size of its type.",
-    reduces="sum",
-    source=_SOURCE,
-    missing_because=_NO_BYTES,
-)
-MODEL_TBPS: Final = column(
-    "model_tbps",
-    "TB/s",
-    "TB/s",
-    "model_bytes over the durations of their kernels.",
-    source=_SOURCE,
-    missing_because=_NO_BYTES,
-)
-MODEL_INTENSITY: Final = column(
-    "model_intensity",
-    "FLOP/B",
-    "model FLOP/B",
-    "Modelled arithmetic intensity: FLOPs over modelled bytes of the calls that have both.",
-    source=_SOURCE,
-    missing_because=_NO_BYTES,
-)
-BOUND: Final = column(
-    "bound",
-    "",
-    "bound",
-    "The roof over the row's intensity: compute where the FLOPs at the peak of their type take "
-    "longer than the bytes at the memory's bandwidth, else memory.",
-    source=_WITH_HARDWARE,
-    missing_because=_NO_ROOF,
-)
-OF_MODEL_ROOF: Final = column(
-    "model_roof_pct",
-    "%",
-    "model roof %",
-    "The time that the roofline's limit needs for the modelled work, in % of the durations of "
-    "its kernels: the longer of FLOPs at peak and bytes at the memory's bandwidth.",
-    source=_WITH_HARDWARE,
-    missing_because=_NO_ROOF,
-)
-OF_BANDWIDTH: Final = column(
-    "bandwidth_pct",
-    "%",
-    "HBM %",
-    "model_tbps in % of the memory's bandwidth; above 100: the caches served a part.",
-    source=_WITH_HARDWARE,
-    missing_because=f"{_NO_BYTES}, or the GPU is not in hardware.toml",
-)
-OF_ACHIEVABLE: Final = column(
-    "achievable_pct",
-    "%",
-    "achiev. %",
-    "model_tflops in % of the rate that the best matrix products of the type were measured at "
-    "on this GPU (achievable_tflops in hardware.toml, or --hardware FILE).",
-    source=_WITH_HARDWARE,
-    missing_because=f"{_MODELLED}, or no achievable_tflops is known for the GPU and the type",
-)
-SERVED: Final = column(
-    "served_by",
-    "",
-    "served by",
-    "The kernel that takes most of the row's time, and how many others served its calls.",
-    missing_because="the row has no kernel",
-)
-HIPBLASLT: Final = column(
-    "hipblaslt",
-    "",
-    "hipblaslt-bench",
-    "A hipblaslt-bench command that runs the row's shape.",
-    source=_SOURCE,
-    missing_because="the row is no matrix product with one shape and recorded types",
-)
-TORCH: Final = column(
-    "torch",
-    "",
-    "torch benchmark",
-    "A command that times the row's shape with PyTorch.",
-    source=_SOURCE,
-    missing_because="the row has no shape whose operands PyTorch can make again",
-)
+CALLS: Final = column(f"""calls | | calls | sum
+    Calls of operators with a shape, by their FLOPs; of kernels of torch.compile, each launch.
+    missing: {_MODELLED}
+    source: {_SOURCE}""")
+CALL_FLOPS: Final = column(f"""call_flops | FLOP | FLOPs/call
+    Floating-point operations of one call of the row's shape.
+    missing: {_MODELLED}, or has several shapes
+    source: {_SOURCE}""")
+CALL_BYTES: Final = column(f"""call_bytes | B | bytes/call
+    Modelled bytes of one call of the row's shape: every tensor that the operator reads or
+    writes counts once, at the size of its type.
+    missing: {_NO_BYTES}, or has several shapes
+    source: {_SOURCE}""")
+CALL_TFLOPS: Final = column(f"""call_tflops | TFLOP/s | call TFLOP/s
+    Mean over calls of their FLOPs over their duration, each call with the same weight;
+    model_tflops is all FLOPs over all time.
+    missing: {_MODELLED}
+    source: {_SOURCE}""")
+MODEL_BYTES: Final = column(f"""model_bytes | B | bytes | sum
+    Modelled bytes of the row's calls: every tensor that an operator reads or writes counts
+    once, at the size of its type.
+    missing: {_NO_BYTES}
+    source: {_SOURCE}""")
+MODEL_TBPS: Final = column(f"""model_tbps | TB/s | TB/s
+    model_bytes over the durations of their kernels.
+    missing: {_NO_BYTES}
+    source: {_SOURCE}""")
+MODEL_INTENSITY: Final = column(f"""model_intensity | FLOP/B | model FLOP/B
+    Modelled arithmetic intensity: FLOPs over modelled bytes of the calls that have both.
+    missing: {_NO_BYTES}
+    source: {_SOURCE}""")
+BOUND: Final = column(f"""bound | | bound
+    The roof over the row's intensity: compute where the FLOPs at the peak of their type take
+    longer than the bytes at the memory's bandwidth, else memory.
+    missing: {_NO_ROOF}
+    source: {_WITH_HARDWARE}""")
+OF_MODEL_ROOF: Final = column(f"""model_roof_pct | % | model roof %
+    The time that the roofline's limit needs for the modelled work, in % of the durations of
+    its kernels: the longer of FLOPs at peak and bytes at the memory's bandwidth.
+    missing: {_NO_ROOF}
+    source: {_WITH_HARDWARE}""")
+OF_BANDWIDTH: Final = column(f"""bandwidth_pct | % | HBM %
+    model_tbps in % of the memory's bandwidth; above 100: the caches served a part.
+    missing: {_NO_BYTES}, or the GPU is not in hardware.toml
+    source: {_WITH_HARDWARE}""")
+OF_ACHIEVABLE: Final = column(f"""achievable_pct | % | achiev. %
+    model_tflops in % of the rate that the best matrix products of the type were measured at on
+    this GPU (achievable_tflops in hardware.toml, or --hardware FILE).
+    missing: {_MODELLED}, or no achievable_tflops is known for the GPU and the type
+    source: {_WITH_HARDWARE}""")
+SERVED: Final = column("""served_by | | served by
+    The kernel that takes most of the row's time, and how many others served its calls.
+    missing: the row has no kernel""")
+HIPBLASLT: Final = column(f"""hipblaslt | | hipblaslt-bench
+    A hipblaslt-bench command that runs the row's shape.
+    missing: the row is no matrix product with one shape and recorded types
+    source: {_SOURCE}""")
+TORCH: Final = column(f"""torch | | torch benchmark
+    A command that times the row's shape with PyTorch.
+    missing: the row has no shape whose operands PyTorch can make again
+    source: {_SOURCE}""")
 
 
 class ShapeLabels(Struct, frozen=True, eq=False):

@@ -34,33 +34,21 @@ from chopper_core.views.shared.call_figures import (
 )
 from chopper_core.views.shared.table_view import Partition, by_kernel_codes, grouped
 
-INTENSITY: Final = column(
-    "intensity",
-    "FLOP/B",
-    "FLOP/B",
-    "Arithmetic intensity: the FLOPs of the matrix units and, where counted, of the vector units "
-    "(mfma_tflops + valu_tflops) over the bytes per second that the L2 caches read and wrote "
-    "over the fabric.",
-    source="counters",
-    missing_because="the row lacks counters of the fabric or of the units that its kernels use",
-)
-ROOF: Final = column(
-    "roof_tflops",
-    "TFLOP/s",
-    "roof TF/s",
-    "The roofline's limit: the smaller of the peak for the types that the matrix units "
-    "multiplied and intensity times the memory's bandwidth (hardware.toml).",
-    source="counters and hardware.toml",
-    missing_because="the intensity is unknown, or the GPU is not in hardware.toml",
-)
-OF_ROOF: Final = column(
-    "roof_pct",
-    "%",
-    "% roof",
-    "mfma_tflops + valu_tflops in % of roof_tflops.",
-    source="counters and hardware.toml",
-    missing_because=ROOF.missing_because,
-)
+INTENSITY: Final = column("""intensity | FLOP/B | FLOP/B
+    Arithmetic intensity: the FLOPs of the matrix units and, where counted, of the vector units
+    (mfma_tflops + valu_tflops) over the bytes per second that the L2 caches read and wrote
+    over the fabric.
+    missing: the row lacks counters of the fabric or of the units that its kernels use
+    source: counters""")
+ROOF: Final = column("""roof_tflops | TFLOP/s | roof TF/s
+    The roofline's limit: the smaller of the peak for the types that the matrix units
+    multiplied and intensity times the memory's bandwidth (hardware.toml).
+    missing: the intensity is unknown, or the GPU is not in hardware.toml
+    source: counters and hardware.toml""")
+OF_ROOF: Final = column(f"""roof_pct | % | % roof
+    mfma_tflops + valu_tflops in % of roof_tflops.
+    missing: {ROOF.missing_because}
+    source: counters and hardware.toml""")
 LEVEL: Final = "shape"
 SHOWN: Final = (
     "calls",

@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.metrics import Metric, Values, column, numbered
+from chopper_core.metrics import Metric, Values, computed_column, numbered
 from chopper_core.model.column_names import HEAT as HEAT_SIGNALS
 from chopper_core.model.run import Run
 from chopper_core.model.signals import SampleSummary
@@ -31,7 +31,9 @@ Own = list[tuple[Metric, Values]]
 
 def _column(name: str, unit: str, title: str, text: str, reduces: str = "") -> Metric:
     missing = "no such telemetry of the GPU"
-    return column(name, unit, title, text, reduces=reduces, source=_SOURCE, missing_because=missing)
+    return computed_column(
+        name, unit, title, text, reduces=reduces, source=_SOURCE, missing_because=missing
+    )
 
 
 class _SampledFigure(Struct, frozen=True):

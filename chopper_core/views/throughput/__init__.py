@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.metrics import Metric, Values, column, numbered, worded
+from chopper_core.metrics import Metric, Values, column, computed_column, numbered, worded
 from chopper_core.model.charts import BarChart, LineChart, Series
 from chopper_core.model.run import Run
 from chopper_core.model.table import PHASES
@@ -34,76 +34,43 @@ _TIME: Final = (
     "the iterations of a GPU add up to its span."
 )
 
-ITERATION: Final = column(
-    "iteration_ns",
-    "ns",
-    "iteration",
-    f"The iteration's time on the GPU that takes longest. {_TIME}",
-    missing_because=_CUT,
-)
-SLOWEST: Final = column("slowest", "", "slowest GPU", "The GPU that takes longest.")
-STATE: Final = column(
-    "state", "", "state", "steady, or cut: truncated by the profiling window, or missing on a GPU."
-)
-MEDIAN: Final = column(
-    "median_ns",
-    "ns",
-    "median",
-    f"The median over the steady iterations of the GPU's time in them. {_TIME}",
-    missing_because=_CUT,
-)
-SPREAD: Final = column(
-    "spread_pct",
-    "%",
-    "spread",
-    "The longest minus the shortest time, in % of the shortest: of GPUs in an iteration, or of "
-    "steady iterations on a GPU.",
-)
-SPAN: Final = column(
-    "span_ns",
-    "ns",
-    "span",
-    "First start to last end, the largest of all GPUs: the original's iteration time, without the "
-    "idle time before the iteration and where iterations overlap too long.",
-    source="UnaryLab/chopper lead_and_throughput.py (use_elapsed)",
-)
-TOKENS_IN: Final = column(
-    "tokens",
-    "",
-    "tokens",
-    "Tokens per GPU and iteration: given in the address, or from the trace's shapes.",
-    source="trace or address",
-    missing_because=_NO_TOKENS,
-)
-RATE: Final = column(
-    "tokens_per_s",
-    "tok/s",
-    "per GPU",
-    "Tokens per second and GPU: tokens / iteration_ns; of a GPU, by the median of the iterations' "
-    "times.",
-    source="trace or address",
-    missing_because=f"{_NO_TOKENS}; or {_CUT}",
-)
-PART: Final = column(
-    "part_ns",
-    "ns",
-    "time",
-    "Mean time per GPU and steady iteration. Compute of forward, backward, prefill and decode is "
-    "divided by the operation's name where it is known (q_ip, attn_fa, mlp_gs ...), else by the "
-    "kernel's class; convolutions are with the GEMMs. Communication and copies are the exposed "
-    "time; launch is idle time. The parts add up to the mean iteration.",
-)
-PART_SHARE: Final = column(
-    "part_pct", "%", "share", "part_ns in % of the mean time of a GPU in a steady iteration."
-)
-PER_TOKEN: Final = column(
-    "per_token_ns",
-    "ns",
-    "per token",
-    "part_ns / tokens.",
-    source="trace or address",
-    missing_because=_NO_TOKENS,
-)
+ITERATION: Final = column(f"""iteration_ns | ns | iteration
+    The iteration's time on the GPU that takes longest. {_TIME}
+    missing: {_CUT}""")
+SLOWEST: Final = column("""slowest | | slowest GPU
+    The GPU that takes longest.""")
+STATE: Final = column("""state | | state
+    steady, or cut: truncated by the profiling window, or missing on a GPU.""")
+MEDIAN: Final = column(f"""median_ns | ns | median
+    The median over the steady iterations of the GPU's time in them. {_TIME}
+    missing: {_CUT}""")
+SPREAD: Final = column("""spread_pct | % | spread
+    The longest minus the shortest time, in % of the shortest: of GPUs in an iteration, or of
+    steady iterations on a GPU.""")
+SPAN: Final = column("""span_ns | ns | span
+    First start to last end, the largest of all GPUs: the original's iteration time, without
+    the idle time before the iteration and where iterations overlap too long.
+    source: UnaryLab/chopper lead_and_throughput.py (use_elapsed)""")
+TOKENS_IN: Final = column(f"""tokens | | tokens
+    Tokens per GPU and iteration: given in the address, or from the trace's shapes.
+    missing: {_NO_TOKENS}
+    source: trace or address""")
+RATE: Final = column(f"""tokens_per_s | tok/s | per GPU
+    Tokens per second and GPU: tokens / iteration_ns; of a GPU, by the median of the
+    iterations' times.
+    missing: {_NO_TOKENS}; or {_CUT}
+    source: trace or address""")
+PART: Final = column("""part_ns | ns | time
+    Mean time per GPU and steady iteration. Compute of forward, backward, prefill and decode is
+    divided by the operation's name where it is known (q_ip, attn_fa, mlp_gs ...), else by the
+    kernel's class; convolutions are with the GEMMs. Communication and copies are the exposed
+    time; launch is idle time. The parts add up to the mean iteration.""")
+PART_SHARE: Final = column("""part_pct | % | share
+    part_ns in % of the mean time of a GPU in a steady iteration.""")
+PER_TOKEN: Final = column(f"""per_token_ns | ns | per token
+    part_ns / tokens.
+    missing: {_NO_TOKENS}
+    source: trace or address""")
 
 
 _OVER: Final = {
@@ -115,7 +82,7 @@ _OVER: Final = {
 
 
 def _part_column(name: str) -> Metric:
-    return column(
+    return computed_column(
         f"{name.replace(' ', '_').lower()}_ns",
         "ns",
         name,

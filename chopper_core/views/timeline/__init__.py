@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
-from chopper_core.metrics import Metric, Values, column, numbered, worded
+from chopper_core.metrics import Metric, Values, column, computed_column, numbered, worded
 from chopper_core.model.charts import Lanes, Pointed
 from chopper_core.model.parallel import TITLES
 from chopper_core.model.run import Run, interval_of
@@ -42,15 +42,14 @@ MAX_GPUS: Final = 64
 """Of more GPUs, the first ones are shown."""
 _CLOCK: Final = "gfx_mhz"
 
-GPU: Final = column("gpu", "", "GPU", "The GPU of the lane.")
-BUSY: Final = column(
-    "lane_ns", "ns", "busy", "Time of the window in which anything runs on the lane.", reduces="sum"
-)
-BUSY_SHARE: Final = column(
-    "lane_pct", "%", "busy", "Share of the window in which anything runs on the lane."
-)
+GPU: Final = column("""gpu | | GPU
+    The GPU of the lane.""")
+BUSY: Final = column("""lane_ns | ns | busy | sum
+    Time of the window in which anything runs on the lane.""")
+BUSY_SHARE: Final = column("""lane_pct | % | busy
+    Share of the window in which anything runs on the lane.""")
 KIND_SHARES: Final = tuple(
-    column(
+    computed_column(
         f"lane_{name}_pct",
         "%",
         name,
@@ -58,42 +57,23 @@ KIND_SHARES: Final = tuple(
     )
     for name, what in zip(KIND_NAMES, ("compute", "communication", "a copy"), strict=True)
 )
-ACTIVITIES: Final = column(
-    "lane_activities",
-    "",
-    "activities",
-    "Activities that run on the lane at any time of the window.",
-    reduces="sum",
-)
-OF_SCOPE: Final = column(
-    "scope_ns",
-    "ns",
-    "of scope",
-    "Time of the window in which activities of the scope itself run on the lane.",
-    reduces="sum",
-)
-BETWEEN: Final = column(
-    "between_ns",
-    "ns",
-    "busy Δ",
-    "Time between the mark and the cursor in which anything runs on the lane.",
-    reduces="sum",
-    missing_because="the view has no mark (mark=)",
-)
-BETWEEN_ACTIVITIES: Final = column(
-    "between_activities",
-    "",
-    "activities Δ",
-    "Activities that run on the lane at any time between the mark and the cursor.",
-    missing_because="the view has no mark (mark=)",
-)
+ACTIVITIES: Final = column("""lane_activities | | activities | sum
+    Activities that run on the lane at any time of the window.""")
+OF_SCOPE: Final = column("""scope_ns | ns | of scope | sum
+    Time of the window in which activities of the scope itself run on the lane.""")
+BETWEEN: Final = column("""between_ns | ns | busy Δ | sum
+    Time between the mark and the cursor in which anything runs on the lane.
+    missing: the view has no mark (mark=)""")
+BETWEEN_ACTIVITIES: Final = column("""between_activities | | activities Δ
+    Activities that run on the lane at any time between the mark and the cursor.
+    missing: the view has no mark (mark=)""")
 
 
 def _at_cursor(
     name: str, unit: str, title: str, definition: str, *, lacks: str = "", source: str = "trace"
 ) -> Metric:
     reason = f"nothing runs on the lane at the cursor{f', or {lacks}' if lacks else ''}"
-    return column(name, unit, title, definition, source=source, missing_because=reason)
+    return computed_column(name, unit, title, definition, source=source, missing_because=reason)
 
 
 AT_KERNEL: Final = _at_cursor("at_kernel", "", "at the cursor", "The activity at the cursor.")
@@ -124,13 +104,9 @@ AT_CLOCK: Final = _at_cursor(
     lacks="the clock is unknown for that time",
     source="telemetry",
 )
-NEXT: Final = column(
-    "next_ns",
-    "ns",
-    "next in",
-    "Time from the cursor to the next start on the lane.",
-    missing_because="nothing starts on the lane after the cursor",
-)
+NEXT: Final = column("""next_ns | ns | next in
+    Time from the cursor to the next start on the lane.
+    missing: nothing starts on the lane after the cursor""")
 
 
 def answer(run: Run, view: View) -> ViewResult:
