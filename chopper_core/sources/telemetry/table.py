@@ -39,7 +39,10 @@ _NO_ROUNDS: Final = (
 
 
 _CLEAR_STEP: Final = 2.0
-"""Between rounds lies at least this many times the time between the rows of a round."""
+"""Between rounds is at least this many times the usual time between the rows of a round."""
+_PAUSE_SHARE: Final = 0.75
+"""A gap of this part of the usual one between rounds ends a round, or is a slow query."""
+_MAX_GPUS_OF_NODE: Final = 64
 _WHOLE_ROUNDS: Final = 0.8
 """Rounds are certain if they take up this part of the rows."""
 _FEWEST_ROUNDS: Final = 3
@@ -338,10 +341,20 @@ def _places_in_rounds(times_ns: Int64) -> Int64 | None:
 
 
 def _pauses(gaps: Int64) -> list[int]:
-    """Return the gaps that are clearly longer than the next shorter one."""
-    lengths = distinct(gaps)
-    is_pause = lengths[1:] >= _CLEAR_STEP * np.maximum(lengths[:-1], 1)
-    return lengths[1:][is_pause].tolist()  # type: ignore[no-any-return]
+    """Return where the gap between rounds may begin, for rounds of 2 rows and more.
+
+    Of rounds of n rows every n-th gap is a long one. A few queries within a round may take as long.
+    """
+    longest = np.sort(gaps)[::-1]
+    rows = len(gaps) + 1
+    found = []
+    for size in range(2, min(rows // _FEWEST_ROUNDS, _MAX_GPUS_OF_NODE) + 1):
+        rounds = rows // size
+        pause_ns = int(longest[(rounds - 1) // 2] * _PAUSE_SHARE)
+        within = longest[rounds:]
+        if pause_ns >= _CLEAR_STEP * max(int(within[len(within) // 2]), 1):
+            found.append(pause_ns)
+    return sorted(set(found))
 
 
 def _places(runs: Sequence[int], size: int) -> Int64:

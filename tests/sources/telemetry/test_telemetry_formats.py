@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from random import Random
 
 import pytest
 from telemetry_texts import (
@@ -30,6 +31,7 @@ from telemetry_texts import (
 )
 
 from chopper_core.sources.signals import ClockDomain, GpuName, SignalName
+from chopper_core.util.errors import DataError
 
 MIB = 2**20
 
@@ -207,6 +209,54 @@ def test_nvidia_smi_falls_back_where_a_column_has_no_values(tmp_path: Path) -> N
     telemetry = read(tmp_path, text)
     assert values(telemetry, SignalName.POWER_W) == [131]
     assert any("don't name their GPU" in note for note in telemetry.notes)
+
+
+@pytest.mark.parametrize("interval_ms", [100, 1000])
+@pytest.mark.parametrize("gpus", [2, 3, 4, 8, 16])
+def test_rows_in_rounds_are_those_of_the_gpus_in_order(
+    tmp_path: Path, gpus: int, interval_ms: int
+) -> None:
+    """nvidia-smi waits between rounds; a query takes a few ms, sometimes as long as the wait."""
+    random, time_ms, lines = Random(gpus), 0, ["timestamp, power.draw [W]"]
+    for _ in range(622):
+        for gpu in range(gpus):
+            lines.append(f"{_stamp(time_ms)}, {100 + gpu} W")
+            slow = int(interval_ms * random.random()) if random.random() < 0.5 / gpus else 0
+            time_ms += random.randrange(3) + slow
+        time_ms += interval_ms + random.randrange(4)
+    telemetry = read(tmp_path, "\n".join(lines) + "\n")
+    assert [gpu.index for gpu in telemetry.gpus] == list(range(gpus))
+    for gpu in range(gpus):
+        assert set(values(telemetry, SignalName.POWER_W, gpu)) == {100.0 + gpu}
+        assert len(values(telemetry, SignalName.POWER_W, gpu)) >= 0.95 * 622
+
+
+def test_a_round_with_a_missing_row_is_not_used(tmp_path: Path) -> None:
+    lines = ["timestamp, power.draw [W]"]
+    lines += [f"{_stamp(100 * n + gpu)}, {100 + gpu} W" for n in range(50) for gpu in range(2)]
+    del lines[40]
+    telemetry = read(tmp_path, "\n".join(lines) + "\n")
+    assert [len(values(telemetry, SignalName.POWER_W, gpu)) for gpu in range(2)] == [49, 49]
+    assert telemetry.losses.notes == ["1 row of rounds without a row for each GPU: skipped."]
+
+
+def test_irregular_rows_of_one_gpu_are_no_rounds(tmp_path: Path) -> None:
+    random, time_ms, lines = Random(7), 0, ["timestamp, power.draw [W]"]
+    for _ in range(500):
+        lines.append(f"{_stamp(time_ms)}, 100 W")
+        time_ms += 90 + random.randrange(40)
+    assert read(tmp_path, "\n".join(lines) + "\n").gpus == [GpuName()]
+    for row in range(1, len(lines)):
+        time_ms += int(random.expovariate(0.01))
+        lines[row] = f"{_stamp(time_ms)}, 100 W"
+    with pytest.raises(DataError, match="doesn't name the GPU"):
+        read(tmp_path, "\n".join(lines) + "\n")
+
+
+def _stamp(time_ms: int) -> str:
+    return f"{datetime(2025, 8, 7, tzinfo=UTC) + timedelta(milliseconds=time_ms):%Y/%m/%d %T.%f}"[
+        :-3
+    ]
 
 
 def test_a_header_in_another_unit_is_converted(tmp_path: Path) -> None:
