@@ -30,8 +30,8 @@ from chopper_core.sources.foreign import what_is
 from chopper_core.sources.registry import Family, FoundFiles, discover
 from chopper_core.sources.shared.text import FileHead, csv_cells
 from chopper_core.sources.signals import ClockDomain, SignalName, Telemetry
-from chopper_core.util.errors import DataError
-from chopper_core.util.memory import is_out_of_memory, out_of_memory, reading
+from chopper_core.util.errors import ChopperError, DataError
+from chopper_core.util.memory import internal_error, is_out_of_memory, out_of_memory, reading
 from chopper_core.util.progress import Progress
 
 _EPOCH: Final = "epoch"
@@ -43,8 +43,8 @@ def attach_sources(
 ) -> Run:
     """Attach counters, telemetry and CPU samples to a run; what can't be used is in `Run.failed`.
 
-    `ranges` are traces that hold CUPTI ranges; None leaves out counters. Where memory runs out the
-    run opens without that source.
+    `ranges` are traces that hold CUPTI ranges; None leaves out counters. Where memory runs out, or
+    anything else goes wrong, the run opens without that source.
     """
     sources: dict[str, Callable[[Run, Sequence[Path], Progress], Run]] = {
         "telemetry": attach_telemetry,
@@ -56,9 +56,12 @@ def attach_sources(
         try:
             run = attach(run, paths, progress)
         except Exception as error:
-            if not is_out_of_memory(error):
+            if isinstance(error, ChopperError):
                 raise
-            reason = f"{out_of_memory(f'joining the {name} with kernels')}."
+            doing = f"joining the {name} with kernels"
+            short = is_out_of_memory(error)
+            why = out_of_memory(doing) if short else f"{doing} failed: {internal_error(error)}"
+            reason = f"{why}."
             run = replace(run, failed=(*run.failed, (str(paths[0]), reason)))
     return run
 
@@ -73,8 +76,7 @@ def attach_counters(
         return run
     progress("read counters", 0, 1)
     try:
-        with reading(found.files[0].path):
-            dispatch_runs = read_found(found, [path for path in paths if path.is_dir()], progress)
+        dispatch_runs = read_found(found, [path for path in paths if path.is_dir()], progress)
     except DataError as error:
         return replace(run, failed=(*run.failed, (str(found.files[0].path), str(error))))
     counters = run_counters(run.table, run.gpus, dispatch_runs, run.overrides, progress)
@@ -115,8 +117,7 @@ def attach_telemetry(run: Run, paths: Sequence[Path], progress: Progress) -> Run
     for number, file in enumerate(files):
         progress("read telemetry", number, len(files))
         try:
-            with reading(file.path):
-                read.append(file.read())
+            read.append(file.read())
         except DataError as error:
             failed.append((str(file.path), str(error)))
     run = with_ranks(run, read)
@@ -212,8 +213,7 @@ def attach_cpu(run: Run, paths: Sequence[Path], progress: Progress) -> Run:
     for number, file in enumerate(files):
         progress("read CPU samples", number, len(files))
         try:
-            with reading(file.path):
-                samples: CpuTable = file.read()
+            samples: CpuTable = file.read()
         except DataError as error:
             failed.append((str(file.path), str(error)))
             continue
@@ -361,7 +361,11 @@ def with_slots(run: Run, paths: Sequence[Path]) -> Run:
     found = next((path / SLOTS for path in paths if (path / SLOTS).is_file()), None)
     if found is None:
         return run
-    slots, problem = _read(found)
+    try:
+        with reading(found):
+            slots, problem = _read(found)
+    except DataError as error:
+        slots, problem = {}, str(error)
     skipped = tuple(item for item in run.skipped if item[0] != str(found))
     if problem:
         return replace(run, skipped=skipped, failed=(*run.failed, (str(found), problem)))

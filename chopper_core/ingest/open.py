@@ -38,6 +38,7 @@ from chopper_core.sources.shared.text import FileHead
 from chopper_core.store.format import is_store, paths_of
 from chopper_core.util.atomic import state_of, walk_once
 from chopper_core.util.errors import ChopperError, DataError, UsageError
+from chopper_core.util.memory import reading
 from chopper_core.util.progress import Progress, silent
 from chopper_core.util.workers import read_all
 
@@ -223,8 +224,13 @@ def _named(run: Run) -> Run:
 
 def _with_layout(run: Run, paths: Sequence[Path]) -> Run:
     """The run with the layout of its ranks from a manifest or a job's configuration."""
-    for path in paths:
-        if path.is_dir() and (layout := layout_of_settings(read_settings(path))) is not None:
+    for path in filter(Path.is_dir, paths):
+        try:
+            with reading(path):
+                layout = layout_of_settings(read_settings(path))
+        except DataError as error:
+            return replace(run, failed=(*run.failed, (str(path), str(error))))
+        if layout is not None:
             return replace(run, layout=layout.text)
     return run
 

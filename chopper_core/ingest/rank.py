@@ -27,6 +27,7 @@ from chopper_core.sources.shared.text import FileHead
 from chopper_core.sources.trace import Trace, by_rank
 from chopper_core.util.atomic import state_of
 from chopper_core.util.errors import DataError
+from chopper_core.util.memory import reading
 from chopper_core.util.progress import Progress, silent
 
 if TYPE_CHECKING:
@@ -183,10 +184,11 @@ def _with_host(trace: Trace, hosts: Sequence[HostFile]) -> tuple[Trace, tuple[st
     from chopper_core.sources.kineto.reader import record_functions
 
     try:
-        read = host_trace.read(host.path)
+        with reading(host.path):
+            read = host_trace.read(host.path)
+            trace, join = join_host_trace(trace, read, record_functions(trace.path))
     except DataError as error:
         return trace, (f"{HOST_TRACE} {host.path} is not used: {error}",)
-    trace, join = join_host_trace(trace, read, record_functions(trace.path))
     return trace, (f"{HOST_TRACE} {host.path} (schema {read.schema}): {join.text}",)
 
 

@@ -26,7 +26,6 @@ from chopper_core.sources.signals import ClockDomain, SignalName, Telemetry
 from chopper_core.sources.telemetry.cells import SECOND_NS
 from chopper_core.sources.telemetry.charllm import named
 from chopper_core.util.errors import DataError
-from chopper_core.util.memory import reading
 from chopper_core.util.progress import Progress
 
 _NUMBERED: Final = "its samples have no timestamps, so they are numbered: one a second"
@@ -50,8 +49,7 @@ def telemetry_run(
     for number, file in enumerate(found.files):
         progress("read telemetry", number, len(found.files))
         try:
-            with reading(file.path):
-                read.append(file.read())
+            read.append(file.read())
         except DataError as error:
             failed.append((str(file.path), str(error)))
     timed = [each for each in read if each.resolution_ns]

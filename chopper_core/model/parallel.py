@@ -33,6 +33,7 @@ FROM_USER: Final = "--parallel"
 FROM_GROUPS: Final = "process groups"
 FROM_SETTINGS: Final = "the manifest or the job's configuration"
 EXAMPLE: Final = "tp=2,pp=16"
+_MAX_DIGITS: Final = 10
 
 _SEPARATORS: Final = late(r"[-,.:>]+")
 _ALIASES: Final[Mapping[str, str]] = {"fsdp": "dp", "dp_shard": "dp", "sp": "cp"}
@@ -190,7 +191,13 @@ def layout_of_settings(settings: Mapping[str, object]) -> RankLayout | None:
         name = key.strip().casefold().replace("-", "_").removesuffix("_size")
         name = kind_of(name.removesuffix("_world")) or _ALIASES.get(name, name)
         text = str(value).strip()
-        if name in DIMENSIONS and text.isascii() and text.isdigit() and int(text):
+        if (
+            name in DIMENSIONS
+            and text.isascii()
+            and text.isdigit()
+            and len(text) < _MAX_DIGITS
+            and int(text)
+        ):
             sizes[name] = int(text)
     return RankLayout(sizes) if sizes else None
 

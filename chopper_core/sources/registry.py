@@ -17,6 +17,7 @@ from chopper_core.sources.foreign import what_is
 from chopper_core.sources.shared.text import FileHead
 from chopper_core.util.atomic import MOST_FOLDERS_DEEP
 from chopper_core.util.errors import DataError
+from chopper_core.util.memory import internal_error, is_out_of_memory, reading
 from chopper_core.util.progress import Progress, silent
 
 
@@ -114,8 +115,12 @@ class SourceFile(Struct, frozen=True):
     role: str
 
     def read(self, progress: Progress = silent) -> Any:
-        """Read the file into the tables of its family; raises DataError if nothing is usable."""
-        return self.source.read(self.path, progress)
+        """Read the file into the tables of its family; raises DataError if it can't be used.
+
+        No other error leaves the reader: the run opens without this file.
+        """
+        with reading(self.path):
+            return self.source.read(self.path, progress)
 
 
 class SkippedFile(Struct, frozen=True):
@@ -184,7 +189,12 @@ def _recognise(path: Path, family: Family, root: Path) -> SourceFile | SkippedFi
         ending = max((len(end) for end in source.SUFFIXES if name.endswith(end)), default=0)
         if path != root and source.SUFFIXES and not ending:
             continue
-        found = source.recognise(head)
+        try:
+            found = source.recognise(head)
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            found = Unusable(f"can't be recognized: {internal_error(error)}", is_damaged=True)
         if isinstance(found, Recognised):
             return SourceFile(path, root, source, found.format, found.role)
         if found is not None and ending > nearest:
@@ -208,7 +218,7 @@ def read_source(path: Path, family: Family, progress: Progress = silent) -> Any:
     """
     found = _recognise(path, family, path)
     if isinstance(found, SourceFile):
-        return found.read(progress)
+        return found.source.read(path, progress)
     raise DataError(f"{path} {found.reason if found else what_is(FileHead(path))}.")
 
 

@@ -30,6 +30,7 @@ _M_ARENA_MAX: Final = -8
 """Of mallopt(3), in glibc; elsewhere it does nothing."""
 _CGROUP: Final = Path("/sys/fs/cgroup")
 _OWN_GROUPS: Final = Path("/proc/self/cgroup")
+_MOST_DESCRIBED: Final = 200
 _COUNTED_OBJECTS: Final = 1 << 14
 _SMALL_OBJECT: Final = 1 << 12
 _NO_LIMIT: Final = 1 << 60
@@ -208,17 +209,25 @@ def out_of_memory(doing: str) -> OutOfMemory:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Raise DataError where memory runs out: a run opens without what is beside its traces."""
+    """Raise DataError for any error: a run opens without a file that it could do without."""
     try:
         yield
         return
     except Exception as error:
         if not is_out_of_memory(error):
-            raise
+            if isinstance(error, ChopperError):
+                raise
+            raise DataError(f"{path} can't be read: {internal_error(error)}.") from error
         reason = f"{out_of_memory(f'reading {path}')}."
     # Only now is gone what was read, which the error held.
     give_back()
     raise DataError(reason)
+
+
+def internal_error(error: Exception) -> str:
+    """Describe an error that no reader expected, for a report."""
+    what = str(error).partition("\n")[0][:_MOST_DESCRIBED].rstrip(".")
+    return f"internal error ({type(error).__name__}: {what}); please report it"
 
 
 def shortages() -> int:

@@ -81,9 +81,11 @@ def hold(folder: Path, *, beside: bool, views: Iterable[str] = (*VIEWS, "explore
     try:
         run = open_run(str(folder), jobs=1)
     except (DataError, UsageError) as error:
+        assert "internal error" not in str(error)
         assert not beside, f"a damaged file beside a good trace hides the trace: {error}"
         assert str(error) and "Traceback" not in str(error)
         return "refused"
+    assert "internal error" not in str((run.failed, run.skipped))
     if beside:
         assert _times(run) == _times_of_good_trace(), "a damaged file changes the trace's figures"
     if run.is_sampled_only:

@@ -108,9 +108,12 @@ def head_of(head: FileHead) -> HostFile | None:
     match = _RANK.search(head.path.name.partition(".json")[0])
     return HostFile(
         head.path,
-        int(process) if process.isdigit() else ABSENT,
+        int(process) if process.isdigit() and len(process) < _MAX_DIGITS else ABSENT,
         int(match[1]) if match else None,
     )
+
+
+_MAX_DIGITS: Final = 19
 
 
 class _IO(Struct):

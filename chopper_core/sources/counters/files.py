@@ -36,6 +36,7 @@ from chopper_core.sources.registry import (
     discover,
 )
 from chopper_core.util.errors import DataError
+from chopper_core.util.memory import reading
 from chopper_core.util.progress import Progress, silent
 
 _PASS_FOLDER: Final = re.compile(r"(?:pass|pmc)[_-]?(\d+)", re.IGNORECASE)
@@ -103,10 +104,11 @@ def read_found(
     processes: list[ProcessRun] = []
     for unit in _units(found.files):
         try:
-            processes += [
-                ProcessRun(run, unit.folder, unit.host, unit.pass_number)
-                for run in unit.read(progress)
-            ]
+            with reading(unit.path):
+                processes += [
+                    ProcessRun(run, unit.folder, unit.host, unit.pass_number)
+                    for run in unit.read(progress)
+                ]
         except DataError as error:
             if unit.path in paths:
                 raise

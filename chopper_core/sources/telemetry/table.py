@@ -28,7 +28,7 @@ from chopper_core.sources.telemetry.rows import Field, RowCollector, RowLoss, bl
 from chopper_core.sources.telemetry.series import telemetry_of
 from chopper_core.util.arrays import Int32, Int64, Mask
 from chopper_core.util.errors import DataError
-from chopper_core.util.grouping import counted, distinct, first_equal
+from chopper_core.util.grouping import counted, first_equal
 
 _ROUNDS: Final = "Rows don't name their GPU; they come in rounds of {}, one row per GPU in order."
 _ONE_GPU: Final = "Rows don't name their GPU; their times are those of one."

@@ -1,0 +1,109 @@
+"""Cells of another type or magnitude than a format's, in each column or key of a file."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterator
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+JSON_VALUES: Final[tuple[Any, ...]] = (
+    None, True, -1, 2**31, 10**9, 2**62, 2**64, 10**30, 1.5, 1e308, float("nan"), float("inf"),
+    "", "text", "1e308", "9" * 5000, [], [1, 2], [[1], {}], {}, {"a": [1]},
+)  # fmt: skip
+ARROW_VALUES: Final[tuple[pa.Scalar, ...]] = (
+    pa.scalar(None),
+    pa.scalar(True),
+    pa.scalar(-1),
+    pa.scalar(10**9),
+    pa.scalar(2**62),
+    pa.scalar(2**64 - 1, pa.uint64()),
+    pa.scalar(1e308),
+    pa.scalar(float("nan")),
+    pa.scalar(float("inf")),
+    pa.scalar("text"),
+    pa.scalar(""),
+    pa.scalar(b"\xff\x00"),
+    pa.scalar([1, 2]),
+    pa.scalar([[1], []]),
+    pa.scalar({"a": 1}),
+    pa.scalar(date(2025, 1, 1)),
+    pa.scalar(datetime(2025, 1, 1, tzinfo=UTC)),
+    pa.scalar(Decimal("1.5")),
+    pa.scalar("word").cast(pa.dictionary(pa.int32(), pa.string())),
+)
+
+Change = tuple[str, Callable[[], object]]
+"""What is changed, and a function that writes the file so."""
+
+
+def changes(path: Path) -> Iterator[Change]:
+    """Each change of a file, which is written back before the next."""
+    original = path.read_bytes()
+    kind = path.suffix
+    each = _of_parquet if kind == ".parquet" else _of_json if kind == ".json" else _of_csv
+    for what, write in each(path):
+        yield what, write
+        path.write_bytes(original)
+
+
+def _of_parquet(path: Path) -> Iterator[Change]:
+    table = pq.read_table(path)
+    for at, name in enumerate(table.column_names):
+        for value in ARROW_VALUES:
+            for rows in (len(table), 1):
+                column = pa.array([value.as_py()] * rows + [None] * (len(table) - rows), value.type)
+                changed = table.set_column(at, name, column)
+                yield (
+                    f"{name}: {value!r} in {rows}",
+                    lambda table=changed: pq.write_table(table, path),
+                )
+
+
+def _of_json(path: Path) -> Iterator[Change]:
+    document = json.loads(path.read_text())
+    places = list(_places(document))
+    for holder, key, what in places:
+        before = holder[key]
+        for value in JSON_VALUES:
+            holder[key] = value
+            text = json.dumps(document)
+            yield f"{what}: {str(value)[:40]!r}", lambda text=text: path.write_text(text)
+        holder[key] = before
+
+
+def _places(value: Any, what: str = "") -> Iterator[tuple[Any, Any, str]]:
+    """Each key of nested objects; of the members of a list the first ones stand for all."""
+    items = value.items() if isinstance(value, dict) else enumerate(value[:3])
+    for key, each in items:
+        yield value, key, f"{what}/{key}"
+        if isinstance(each, dict | list):
+            yield from _places(each, f"{what}/{key}")
+
+
+def _of_csv(path: Path) -> Iterator[Change]:
+    text = path.read_text()
+    first = next(n for n, line in enumerate(text.splitlines()) if "," in line and line[:2] != "# ")
+    before = text.splitlines()[:first]
+    headings, *rows = csv.reader(text.splitlines()[first:])
+    for at, name in enumerate(headings):
+        for value in JSON_VALUES:
+            for count in (len(rows), 1):
+                changed = [
+                    [*row[:at], json.dumps(value).strip('"'), *row[at + 1 :]] if n < count else row
+                    for n, row in enumerate(rows)
+                ]
+                out = io.StringIO()
+                csv.writer(out, lineterminator="\n").writerows([headings, *changed])
+                new = "\n".join([*before, out.getvalue()])
+                yield (
+                    f"{name}: {str(value)[:40]!r} in {count}",
+                    lambda new=new: path.write_text(new),
+                )
