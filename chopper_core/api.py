@@ -238,7 +238,7 @@ def runs(
     `overheads`, `findings`.
     Raises DataError where no run is found, UsageError for an unknown column or setting.
     """
-    from chopper_core.ingest.runs import open_runs
+    from chopper_core.extensions.runs.opening import open_runs
     from chopper_core.views import RUNS
     from chopper_core.views.query import query
 

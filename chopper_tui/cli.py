@@ -24,6 +24,10 @@ from chopper_tui import endings
 from chopper_tui.commands import COMMANDS, PROGRAM
 from chopper_tui.commands.output import inert, keep_input, tell
 
+_MODULES: Final = {
+    "check": "chopper_core.extensions.chakra.check",
+    "runs": "chopper_core.extensions.runs.command",
+}
 _MAX_RECENT: Final = 10
 
 _DESCRIPTION: Final = """\
@@ -181,7 +185,9 @@ def _crashed(error: Exception) -> int:
 
 def _dispatch(given: list[str]) -> int:
     if given and given[0] in COMMANDS:
-        command = cast(Command, import_module(f"chopper_tui.commands.{given[0]}"))
+        command = cast(
+            Command, import_module(_MODULES.get(given[0], f"chopper_tui.commands.{given[0]}"))
+        )
         parser = Parser(
             f"{PROGRAM} {given[0]}",
             description=command.DESCRIPTION,

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 from urllib.parse import unquote
 
+from chopper_core.extensions.runs.run_set import RunSet
 from chopper_core.metrics import METRICS
 from chopper_core.model.address import KEYS, TIMES, parse, path_text, step_text
 from chopper_core.model.run import Run
-from chopper_core.model.run_set import RunSet
 from chopper_core.model.table import ACTIVITY, LEVELS
 from chopper_core.model.view import STATISTICS, SUM, at_level, enter
 from chopper_core.query.frame import Frame

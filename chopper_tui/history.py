@@ -8,7 +8,7 @@ from types import MappingProxyType
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.model.run_set import RUN_LEVEL
+from chopper_core.extensions.runs.run_set import RUN_LEVEL
 from chopper_core.model.table import ACTIVITY
 from chopper_core.model.view import Baseline, View, enter, filtered, with_signal, with_view
 from chopper_core.query.derived import is_difference

@@ -12,10 +12,10 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from chopper_core.extensions.runs.run_set import RunSet
 from chopper_core.model.charts import Lanes
 from chopper_core.model.column_names import is_part
 from chopper_core.model.run import Run
-from chopper_core.model.run_set import RunSet
 from chopper_core.model.signals import Signal
 from chopper_core.model.view import View, at_level, enter, with_signal, with_view
 from chopper_core.query.frame import Frame

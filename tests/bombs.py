@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from chopper_core.sources.chakra.schema import (
+from chopper_core.extensions.chakra.schema import (
     Metadata,
     Node,
     NodeType,

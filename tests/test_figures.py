@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from chopper_core.extensions.runs.figures import figures_of_run, with_settings
+from chopper_core.extensions.runs.run_set import Reading, RunRow, RunSet
 from chopper_core.model.address import parse
 from chopper_core.model.run import Run
-from chopper_core.model.run_set import Reading, RunRow, RunSet
 from chopper_core.model.settings import in_name
 from chopper_core.model.table import empty_table
 from chopper_core.views.query import query
-from chopper_core.views.runs.figures import figures_of_run, with_settings
 from tests.demo import demo_run
 
 ROOT = Path(__file__).resolve().parent.parent

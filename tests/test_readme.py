@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import chopper_core as chopper
+from chopper_core.extensions.runs.run_columns import columns_table
 from chopper_core.metrics import catalogue
 from chopper_core.model import glossary
 from chopper_core.model.address import KEYS, parse
@@ -19,7 +20,6 @@ from chopper_core.render.glyphs import UNICODE
 from chopper_core.sources.registry import Family, formats_table
 from chopper_core.views import OVERVIEW
 from chopper_core.views.query import query
-from chopper_core.views.runs.run_columns import columns_table
 from chopper_tui.actions import ACTIONS
 from chopper_tui.app import ChopperApp
 from chopper_tui.cli import main

@@ -23,9 +23,10 @@ import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import replace
 
+from chopper_core.extensions.chakra.et import EtFile
+from chopper_core.extensions.runs.opening import open_runs
 from chopper_core.ingest import cache
 from chopper_core.ingest.open import open_run
-from chopper_core.ingest.runs import open_runs
 from chopper_core.model.address import parse
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
@@ -37,7 +38,6 @@ from chopper_core.render.info import as_json as info_json
 from chopper_core.render.info import as_text as info_text
 from chopper_core.render.names import row_names
 from chopper_core.render.text import as_html, command
-from chopper_core.sources.chakra.et import EtFile
 from chopper_core.store.format import RUN, STORE_INDEX
 from chopper_core.store.reader import read_store
 from chopper_core.store.writer import write_store

@@ -43,7 +43,7 @@ from chopper_core.util.progress import Progress, silent
 from chopper_core.util.workers import read_all
 
 if TYPE_CHECKING:
-    from chopper_core.sources.chakra.host_trace import HostFile
+    from chopper_core.extensions.chakra.host_trace import HostFile
 
 _MAX_ATTEMPTS: Final = 3
 """Attempts to read a run whose files are replaced meanwhile."""
@@ -237,7 +237,7 @@ def _with_layout(run: Run, paths: Sequence[Path]) -> Run:
 
 def _scheduled(name: str, progress: Progress, overrides: Overrides) -> Run | None:
     """The run of the pipeline schedules at the paths; None without any."""
-    from chopper_core.ingest.untraced import schedule_run
+    from chopper_core.extensions.chakra.schedule_run import schedule_run
 
     run = schedule_run(name, paths_of(name), progress)
     if run is None:

@@ -31,9 +31,9 @@ from chopper_core.util.memory import reading
 from chopper_core.util.progress import Progress, silent
 
 if TYPE_CHECKING:
-    from chopper_core.sources.chakra.graph import ExecutionGraph
-    from chopper_core.sources.chakra.host_trace import HostFile
-    from chopper_core.sources.chakra.simulation import SimulatedRun
+    from chopper_core.extensions.chakra.graph import ExecutionGraph
+    from chopper_core.extensions.chakra.host_trace import HostFile
+    from chopper_core.extensions.chakra.simulation import SimulatedRun
 
 HOST_TRACE: Final = "host trace"
 """The note on a joined host trace begins so, with its path."""
@@ -91,8 +91,8 @@ def read_rank(path: Path, progress: Progress = silent, hosts: Sequence[HostFile]
     trace: Trace | ExecutionGraph | SimulatedRun = read_source(path, Family.TRACE, progress)
     if not isinstance(trace, Trace):
         # Kineto traces, which are most, don't wait for these imports.
-        from chopper_core.ingest.graph import OF_SYSTEM, graph_run, simulated_ranks
-        from chopper_core.sources.chakra.graph import ExecutionGraph
+        from chopper_core.extensions.chakra.graph import ExecutionGraph
+        from chopper_core.extensions.chakra.graph_run import OF_SYSTEM, graph_run, simulated_ranks
 
         if isinstance(trace, ExecutionGraph):
             return graph_run(trace)
@@ -179,8 +179,8 @@ def _with_host(trace: Trace, hosts: Sequence[HostFile]) -> tuple[Trace, tuple[st
     if host is None:
         return trace, ()
     # Nothing else needs them.
-    from chopper_core.align.host_trace import join_host_trace
-    from chopper_core.sources.chakra import host_trace
+    from chopper_core.extensions.chakra import host_trace
+    from chopper_core.extensions.chakra.host_join import join_host_trace
     from chopper_core.sources.kineto.reader import record_functions
 
     try:

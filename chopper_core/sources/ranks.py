@@ -22,7 +22,7 @@ from chopper_core.sources.shared.text import FileHead
 from chopper_core.util.errors import DataError
 
 if TYPE_CHECKING:
-    from chopper_core.sources.chakra.host_trace import HostFile
+    from chopper_core.extensions.chakra.host_trace import HostFile
 
 FROM_FILE: Final = "distributedInfo"
 FROM_NAME: Final = "file name"
@@ -116,7 +116,7 @@ def _hosts(paths: Sequence[Path]) -> list[HostFile]:
     """The host traces among files that are not traces."""
     if not paths:
         return []
-    from chopper_core.sources.chakra.host_trace import SUFFIXES, head_of
+    from chopper_core.extensions.chakra.host_trace import SUFFIXES, head_of
 
     named = (path for path in paths if path.name.casefold().endswith(SUFFIXES))
     heads = (head_of(FileHead(path)) for path in named)

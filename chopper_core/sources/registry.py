@@ -38,8 +38,15 @@ class Family(StrEnum):
     """Read into a `Schedule`."""
 
 
+_CHAKRA: Final = "chopper_core.extensions.chakra"
 FORMATS: Final[Mapping[Family, Sequence[str]]] = {
-    Family.TRACE: ("kineto.reader", "rpd", "chakra.et", "chakra.feeder_json", "chakra.simulation"),
+    Family.TRACE: (
+        "kineto.reader",
+        "rpd",
+        f"{_CHAKRA}.et",
+        f"{_CHAKRA}.feeder_json",
+        f"{_CHAKRA}.simulation",
+    ),
     Family.COUNTERS: (
         "counters.rocpd",
         "counters.rocprofv3_json",
@@ -57,9 +64,9 @@ FORMATS: Final[Mapping[Family, Sequence[str]]] = {
         "telemetry.nvidia_smi",
         "telemetry.dcgm",
     ),
-    Family.HOST: ("chakra.host_trace",),
+    Family.HOST: (f"{_CHAKRA}.host_trace",),
     Family.CPU: ("cpu",),
-    Family.SCHEDULE: ("schedules.primus", "schedules.workers"),
+    Family.SCHEDULE: (f"{_CHAKRA}.schedules.primus", f"{_CHAKRA}.schedules.workers"),
 }
 """The module of each format, imported on demand; the first one that recognises a file reads it."""
 
@@ -150,7 +157,10 @@ def formats(family: Family) -> list[SourceFormat]:
 def _each_format(family: Family) -> Iterator[SourceFormat]:
     """Yield the modules, each imported when its turn comes: most files have the first format."""
     for name in FORMATS[family]:
-        yield cast("SourceFormat", import_module(f"chopper_core.sources.{name}"))
+        yield cast(
+            "SourceFormat",
+            import_module(name if name.startswith(_CHAKRA) else f"chopper_core.sources.{name}"),
+        )
 
 
 def discover(paths: Sequence[Path], family: Family) -> FoundFiles:

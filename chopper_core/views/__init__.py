@@ -54,7 +54,8 @@ def view_module(name: str) -> ViewModule:
         )
     if name not in VIEWS and name not in SET_VIEWS:
         raise UsageError(f"unknown view {name!r}; the views are {', '.join(VIEWS)}")
-    return cast("ViewModule", import_module(f"chopper_core.views.{name}"))
+    room = "extensions.runs" if name in SET_VIEWS else "views"
+    return cast("ViewModule", import_module(f"chopper_core.{room}.{name}"))
 
 
 def view_spec(name: str) -> ViewSpec:

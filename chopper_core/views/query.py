@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from chopper_core.extensions.runs.run_set import RunSet
 from chopper_core.model.run import Run
-from chopper_core.model.run_set import RunSet
 from chopper_core.model.view import View
 from chopper_core.query.frame import Frame
 from chopper_core.util.errors import NothingToShow
@@ -29,6 +29,6 @@ def frame_of(run: Run, view: View) -> Frame:
 
 
 def _of_set(run: RunSet, view: View, *, wait: bool) -> Frame:
-    from chopper_core.views.runs.by_run import set_frame  # most queries are of one run
+    from chopper_core.extensions.runs.by_run import set_frame  # most queries are of one run
 
     return set_frame(run, view, wait=wait)

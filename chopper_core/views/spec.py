@@ -7,11 +7,11 @@ from typing import Final, Protocol
 
 from msgspec import Struct, field
 
+from chopper_core.extensions.runs.run_set import RUN_LEVEL, RunSet, settings_of
 from chopper_core.metrics import METRICS, Metric, Values
 from chopper_core.model.charts import Chart
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
-from chopper_core.model.run_set import RUN_LEVEL, RunSet, settings_of
 from chopper_core.model.table import LEVELS
 from chopper_core.model.view import View
 from chopper_core.query.frame import Frame

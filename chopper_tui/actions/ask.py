@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
+from chopper_core.extensions.runs.run_set import RunSet
 from chopper_core.metrics import METRICS
 from chopper_core.model import address
-from chopper_core.model.run_set import RunSet
 from chopper_core.model.view import ALL_TIME, View, with_view
 from chopper_core.util.errors import UsageError
 from chopper_core.views import view_spec, view_specs

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from chopper_core.extensions.runs.run_set import RunSet
 from chopper_core.model.address import parse_baseline
-from chopper_core.model.run_set import RunSet
 from chopper_core.model.view import Baseline
 from chopper_core.render.cells import baseline_title
 from chopper_core.util.errors import UsageError

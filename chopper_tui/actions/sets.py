@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from chopper_core.model.run_set import RUN_LEVEL, RunSet
+from chopper_core.extensions.runs.run_set import RUN_LEVEL, RunSet
 from chopper_core.model.view import Baseline, View, with_view
 from chopper_core.query.filter import only
 from chopper_core.render.cells import clean
@@ -114,7 +114,7 @@ async def normalise(screen: Explorer, argument: str) -> None:
 async def _normalise_next(screen: Explorer) -> None:
     """Divide by the row under the cursor, then by the best of the group, then by nothing."""
     _require_runs(screen)
-    from chopper_core.views.runs.table import BEST
+    from chopper_core.extensions.runs.table import BEST
 
     before = screen.view.baseline
     if before is None:
@@ -168,7 +168,7 @@ def has_figure_of_set(screen: Explorer) -> bool:
 
 def figures_of_set(screen: Explorer) -> list[tuple[str, str, str]]:
     """The figures of a sweep that any run has."""
-    from chopper_core.views.runs.run_columns import RUN_COLUMNS
+    from chopper_core.extensions.runs.run_columns import RUN_COLUMNS
 
     rows = _set_of(screen).reading(False).rows
     return [

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from chopper_core.extensions.runs.run_set import RunSet
 from chopper_core.model import address
-from chopper_core.model.run_set import RunSet
 from chopper_core.model.view import View, filtered, sibling, with_view
 from chopper_core.query.children import silent_levels
 from chopper_core.util.errors import ChopperError, UsageError

@@ -12,8 +12,8 @@ from urllib.parse import quote
 
 from msgspec.structs import replace
 
+from chopper_core.extensions.runs.run_set import RunSet
 from chopper_core.model.overrides import Overrides, overrides_of
-from chopper_core.model.run_set import RunSet
 from chopper_core.model.view import View, with_view
 from chopper_core.util import debug
 from chopper_core.util.progress import Progress, share_done, step_text
@@ -88,7 +88,7 @@ def _holds_runs(name: str, use_cache: bool) -> bool:
         return known
     is_set = False
     if _may_hold_runs(paths):
-        from chopper_core.ingest.discovery import holds_runs
+        from chopper_core.extensions.runs.discovery import holds_runs
 
         is_set = holds_runs(name)
     if place is not None:
@@ -158,7 +158,7 @@ def opened_run(
     """A run, or the set of those in a directory, by the options of reading."""
     guard_mapped_files()
     if _holds_runs(name, not options.no_cache):
-        from chopper_core.ingest.runs import open_runs
+        from chopper_core.extensions.runs.opening import open_runs
         from chopper_core.model.settings import given_settings
 
         return open_runs(

@@ -12,9 +12,9 @@ from textual import events, work
 from textual.binding import Binding, BindingsMap
 from textual.message import Message
 
+from chopper_core.extensions.runs.run_set import RunSet
 from chopper_core.model import address
 from chopper_core.model.run import Run
-from chopper_core.model.run_set import RunSet
 from chopper_core.model.view import View
 from chopper_core.query.frame import Frame
 from chopper_core.util.errors import ChopperError, UsageError

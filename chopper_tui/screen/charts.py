@@ -8,9 +8,9 @@ from typing import Final, TypeVar
 from msgspec import Struct
 from textual.screen import Screen
 
+from chopper_core.extensions.runs.run_set import RunSet
 from chopper_core.model.charts import Chart, Lanes
 from chopper_core.model.run import Run
-from chopper_core.model.run_set import RunSet
 from chopper_core.model.view import View, with_signal
 from chopper_core.query.frame import Frame
 from chopper_core.util.errors import UsageError

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from chopper_core.extensions.chakra.et import write_et
+from chopper_core.extensions.chakra.schema import Attribute, Metadata, Node, NodeType, Value
 from chopper_core.model.run import Run
 from chopper_core.model.table import ADDITIVE, COLUMNS
-from chopper_core.sources.chakra.et import write_et
-from chopper_core.sources.chakra.schema import Attribute, Metadata, Node, NodeType, Value
 
 TYPES = {bool: "bool", int: "int64", float: "double", str: "string"}
 

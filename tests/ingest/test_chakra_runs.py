@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from chopper_core.align.collective_sets import labelled_by_partners
 from chopper_core.api import OpenRun
+from chopper_core.extensions.chakra.schema import CommType, NodeType
 from chopper_core.ingest.open import open_run
 from chopper_core.model.charts import Composition
 from chopper_core.model.inputs import RECONSTRUCTED_NOTE
@@ -26,7 +27,6 @@ from chopper_core.model.table import ADDITIVE, NO_LABEL, NO_TIME, STATES, Catego
 from chopper_core.model.view import View
 from chopper_core.render import as_csv, as_json, as_text, info
 from chopper_core.render.exports import ExportOptions, export
-from chopper_core.sources.chakra.schema import CommType, NodeType
 from chopper_core.store.reader import read_store
 from chopper_core.store.writer import write_store
 from chopper_core.util.errors import DataError
@@ -156,7 +156,7 @@ def test_any_run_reads_back_as_it_was(
 
 
 def test_durations_keep_their_sum_in_whole_microseconds(tmp_path: Path) -> None:
-    from chopper_core.sources.chakra.et import EtFile
+    from chopper_core.extensions.chakra.et import EtFile
 
     run = run_of([Row(1000 * i, 333, stream=i % 2) for i in range(100)])
     export(run, "chakra", tmp_path / "out")
@@ -291,7 +291,7 @@ def test_a_cycle_is_named_where_a_schedule_is_needed(tmp_path: Path) -> None:
 def test_hostile_files_are_refused_by_the_command_in_a_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from chopper_core.sources.chakra.wire import varint
+    from chopper_core.extensions.chakra.wire import varint
 
     head = b"\x07\x0a\x051.0.0"
     for name, data in {
@@ -394,8 +394,8 @@ def test_upstreams_graph_has_the_known_counts(upstream: Path) -> None:
 
 
 def _makespan_us(path: Path) -> int:
-    from chopper_core.align.execution_graph import times_of
-    from chopper_core.sources.chakra import et
+    from chopper_core.extensions.chakra import et
+    from chopper_core.extensions.chakra.execution_graph import times_of
 
     times = times_of(et.read(path))
     return int((times.start_ns + times.duration_ns).max()) // 1000
@@ -406,7 +406,7 @@ def _first_come_us(path: Path) -> int:
 
     Streams that run beside each other are what it lacks against Chopper's schedule.
     """
-    from chopper_core.sources.chakra.et import EtFile
+    from chopper_core.extensions.chakra.et import EtFile
 
     with EtFile(path) as file:
         nodes = {each.id: each for each in file}
@@ -439,7 +439,7 @@ def _first_come_us(path: Path) -> int:
 
 
 def test_the_feeders_json_is_the_same_graph(upstream: Path) -> None:
-    from chopper_core.sources.chakra import et, feeder_json
+    from chopper_core.extensions.chakra import et, feeder_json
 
     one = et.read(next(upstream.rglob("chakra.0.et")))
     other = feeder_json.read(

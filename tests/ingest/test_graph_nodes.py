@@ -12,8 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chopper_core.align.attributes import KEPT
 from chopper_core.api import OpenRun
+from chopper_core.extensions.chakra.et import EtFile, write_et
+from chopper_core.extensions.chakra.graph_attributes import KEPT
+from chopper_core.extensions.chakra.lint import lint
+from chopper_core.extensions.chakra.schema import Attribute, CommType, Metadata, Node, NodeType
 from chopper_core.ingest.open import open_run
 from chopper_core.model.attributes import Attributes, StatedEdges, TypedValue, nodes_at
 from chopper_core.model.run import Run
@@ -21,9 +24,6 @@ from chopper_core.model.view import View
 from chopper_core.render import as_json, as_text
 from chopper_core.render.exports import ExportOptions, export
 from chopper_core.render.glyphs import UNICODE
-from chopper_core.sources.chakra.et import EtFile, write_et
-from chopper_core.sources.chakra.lint import lint
-from chopper_core.sources.chakra.schema import Attribute, CommType, Metadata, Node, NodeType
 from chopper_core.store.reader import read_store
 from chopper_core.store.writer import write_store
 from chopper_core.views.graph.path import graph_of, longest_path

@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 
 from chopper_core.api import OpenRun
+from chopper_core.extensions.chakra import host_trace
+from chopper_core.extensions.chakra.et import EtFile
 from chopper_core.ingest import batches
 from chopper_core.ingest.open import open_run
 from chopper_core.model.run import Run
 from chopper_core.model.table import Kind
 from chopper_core.render import info
 from chopper_core.render.exports import export
-from chopper_core.sources.chakra import host_trace
-from chopper_core.sources.chakra.et import EtFile
 from chopper_core.store.reader import read_store
 from chopper_core.util.errors import DataError
 from tests.realdata.conftest import FOLDER

@@ -12,17 +12,17 @@ import numpy as np
 import pytest
 
 import chopper_core as chopper
-from chopper_core.ingest import runs
-from chopper_core.ingest.discovery import FoundRun, find_runs, holds_runs
-from chopper_core.ingest.runs import open_runs
+from chopper_core.extensions.runs import opening as runs
+from chopper_core.extensions.runs.discovery import FoundRun, find_runs, holds_runs
+from chopper_core.extensions.runs.opening import open_runs
+from chopper_core.extensions.runs.run_columns import LARGEST, LEAST, MEAN, RUN_COLUMNS, TOTAL
+from chopper_core.extensions.runs.run_set import RunSet
 from chopper_core.metrics import METRICS
 from chopper_core.model.address import render
-from chopper_core.model.run_set import RunSet
 from chopper_core.model.view import View
 from chopper_core.util.errors import DataError, UsageError
 from chopper_core.views.compare.gate import INCONCLUSIVE, judge, parse_limit
 from chopper_core.views.query import query
-from chopper_core.views.runs.run_columns import LARGEST, LEAST, MEAN, RUN_COLUMNS, TOTAL
 from chopper_tui.cli import main
 from chopper_tui.commands.explore import address_of
 from tests.align.traces import TinyTrace
@@ -332,7 +332,7 @@ def test_a_row_is_read_once_and_again_when_a_file_changes(
         raise AssertionError("opened again")
 
     with monkeypatch.context() as patch:
-        patch.setattr("chopper_core.ingest.runs.open_cached", fail)
+        patch.setattr("chopper_core.extensions.runs.opening.open_cached", fail)
         assert chopper.runs(sweep, jobs=1).to_json() == first.to_json()
     (sweep / "b" / "rank0.json").unlink()
     trace(sweep / "b", step_us=200)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from chopper_core.extensions.runs.figures import figures_of_run, with_settings
 from chopper_core.ingest.cache import open_cached
 from chopper_core.ingest.open import open_run
 from chopper_core.model.run import Run
@@ -20,7 +21,6 @@ from chopper_core.render import as_json, as_text
 from chopper_core.render.info import as_text as info_text
 from chopper_core.util.errors import NoSuchNode, UsageError
 from chopper_core.views.query import frame_of
-from chopper_core.views.runs.figures import figures_of_run, with_settings
 from tests.align.traces import GEMM, TinyTrace
 from tests.charllm import START_S, STEPS, WRAP, directory, write
 from tests.realdata.conftest import FOLDER

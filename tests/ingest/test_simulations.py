@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chopper_core.api import OpenRun, diff
+from chopper_core.extensions.chakra import simulation
 from chopper_core.ingest.open import open_run
 from chopper_core.model.inputs import SIMULATED_NOTE
 from chopper_core.model.run import Run
@@ -18,7 +19,6 @@ from chopper_core.model.table import Kind
 from chopper_core.model.view import View
 from chopper_core.render import as_csv, as_json, as_text, info
 from chopper_core.render.exports import export
-from chopper_core.sources.chakra import simulation
 from chopper_core.sources.registry import Family, family_of
 from chopper_core.store.reader import read_store
 from chopper_core.store.writer import write_store

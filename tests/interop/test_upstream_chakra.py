@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 
+from chopper_core.extensions.chakra.et import EtFile, write_et
+from chopper_core.extensions.chakra.lint import lint
+from chopper_core.extensions.chakra.schema import Attribute, Metadata, Node, NodeType
 from chopper_core.ingest.open import open_run
 from chopper_core.model.run import Run
 from chopper_core.render.exports import export
-from chopper_core.sources.chakra.et import EtFile, write_et
-from chopper_core.sources.chakra.lint import lint
-from chopper_core.sources.chakra.schema import Attribute, Metadata, Node, NodeType
 from tests.demo import demo_run
 from tests.realdata.conftest import FOLDER
 

@@ -20,8 +20,8 @@ from msgspec.structs import replace
 from textual import events
 from textual.geometry import Size
 
+from chopper_core.extensions.runs.run_set import RunSet
 from chopper_core.model.run import Run
-from chopper_core.model.run_set import RunSet
 from chopper_core.model.view import View, with_view
 from chopper_core.render.glyphs import ASCII, UNICODE
 from chopper_core.views import SET_VIEWS, VIEWS

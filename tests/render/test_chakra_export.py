@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from chopper_core.extensions.chakra.et import EtFile, write_et
+from chopper_core.extensions.chakra.lint import GROUP_FILE, lint
+from chopper_core.extensions.chakra.schema import Attribute, CommType, Metadata, Node, NodeType
 from chopper_core.ingest.open import open_run
 from chopper_core.model.parallel import ProcessGroup
 from chopper_core.model.run import Run
 from chopper_core.model.table import Kind
 from chopper_core.render.exports import ExportOptions, export
-from chopper_core.sources.chakra.et import EtFile, write_et
-from chopper_core.sources.chakra.lint import GROUP_FILE, lint
-from chopper_core.sources.chakra.schema import Attribute, CommType, Metadata, Node, NodeType
 from chopper_core.util.errors import DataError
 from chopper_core.views.shared.dependencies import dependencies, time_order
 from chopper_tui.cli import main

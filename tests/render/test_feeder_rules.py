@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from chopper_core.extensions.chakra.et import EtFile, write_et
+from chopper_core.extensions.chakra.schema import Metadata, Node
 from chopper_core.ingest.open import open_run
 from chopper_core.model.run import Run
 from chopper_core.render.exports import ExportOptions, export
-from chopper_core.sources.chakra.et import EtFile, write_et
-from chopper_core.sources.chakra.schema import Metadata, Node
 from tests.demo import demo_run
 from tests.ingest.test_graph_nodes import everything, pipeline, synced
 from tests.realdata.conftest import FOLDER

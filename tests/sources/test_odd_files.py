@@ -25,16 +25,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from chopper_core.extensions.chakra import feeder_json, host_trace
+from chopper_core.extensions.chakra.schedules import primus, workers
 from chopper_core.ingest.cache import open_cached
 from chopper_core.ingest.open import open_run
 from chopper_core.ingest.rank import read_unchanged
 from chopper_core.model.run import Run
 from chopper_core.render.info import as_text
 from chopper_core.sources import cpu
-from chopper_core.sources.chakra import feeder_json, host_trace
 from chopper_core.sources.counters import cupti_ranges
 from chopper_core.sources.counters.rocpd_tables import Relations
-from chopper_core.sources.schedules import primus, workers
 from chopper_core.sources.shared.bytes import ByteSource
 from chopper_core.sources.shared.text import FileText
 from chopper_core.sources.telemetry import charllm, dcgm, nvidia_smi, sampler, table

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from chopper_core.extensions.chakra import et
 from chopper_core.ingest.open import open_run
 from chopper_core.ingest.untraced import run_of_dispatches
-from chopper_core.sources.chakra import et
 from chopper_core.sources.counters import device_samples, rocpd, rocpd_tables
 from chopper_core.sources.kineto.reader import read as read_trace
 from chopper_core.util.errors import DataError

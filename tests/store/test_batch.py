@@ -17,13 +17,13 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from chopper_core.extensions.chakra.host_trace import HostFile
 from chopper_core.ingest import batches as batch
 from chopper_core.ingest.batches import finish, ingest_into, ingest_store
 from chopper_core.ingest.open import open_run
 from chopper_core.model.run import Run
 from chopper_core.model.table import COLUMNS, concatenate
 from chopper_core.render import info
-from chopper_core.sources.chakra.host_trace import HostFile
 from chopper_core.store import writer as store_writer
 from chopper_core.store.reader import read_store
 from chopper_core.util.errors import ChopperError, DataError, UsageError

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from chopper_core.extensions.runs.opening import open_runs
 from chopper_core.ingest.open import open_run
-from chopper_core.ingest.runs import open_runs
 from chopper_core.model import address
 from chopper_core.model.charts import HeatMap
 from chopper_core.model.overrides import overrides_of

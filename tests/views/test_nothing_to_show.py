@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from chopper_core.extensions.runs.figures import figures_of_run
+from chopper_core.extensions.runs.run_set import Reading, RunRow, RunSet
 from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse
 from chopper_core.model.column_names import MICROBATCH
 from chopper_core.model.run import Run
-from chopper_core.model.run_set import Reading, RunRow, RunSet
 from chopper_core.model.table import Kind, empty_table
 from chopper_core.model.view import View
 from chopper_core.util.errors import NothingToShow
@@ -21,7 +22,6 @@ from chopper_core.views import VIEWS, view_spec
 from chopper_core.views.pipeline import pipeline_of
 from chopper_core.views.pipeline.blocks import blocks_of
 from chopper_core.views.query import frame_of
-from chopper_core.views.runs.figures import figures_of_run
 from tests.allocating import events_of
 from tests.demo import demo_run
 from tests.ingest.test_untimed_counters import HEADINGS, ROWS

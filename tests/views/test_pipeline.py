@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from chopper_core.extensions.chakra.schedule_run import schedule_run
 from chopper_core.ingest.cache import open_cached
 from chopper_core.ingest.open import open_run
-from chopper_core.ingest.untraced import schedule_run
 from chopper_core.model import address
 from chopper_core.model.charts import HeatMap
 from chopper_core.model.overrides import overrides_of

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pytest
 
+from chopper_core.extensions.runs.run_set import FAILED, Reading, RunRow, RunSet
 from chopper_core.metrics import Metric
 from chopper_core.model.address import parse
 from chopper_core.model.charts import BarChart, LineChart
 from chopper_core.model.run import Run
-from chopper_core.model.run_set import FAILED, Reading, RunRow, RunSet
 from chopper_core.model.settings import Setting
 from chopper_core.model.table import Kind, empty_table
 from chopper_core.model.view import View

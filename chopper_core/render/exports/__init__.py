@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 EXPORTS: Final = ("chakra", "perfetto", "parquet")
 """The formats, each the name of its module."""
+_MODULES: Final = {"chakra": "chopper_core.extensions.chakra.export"}
 
 
 class ExportOptions(Struct, frozen=True):
@@ -58,7 +59,7 @@ def export_format(name: str) -> ExportFormat:
     """The module of a format; raises UsageError for an unknown one."""
     if name not in EXPORTS:
         raise UsageError(f"unknown format {name!r}; the formats are {', '.join(EXPORTS)}")
-    return cast(ExportFormat, import_module(f"chopper_core.render.exports.{name}"))
+    return cast(ExportFormat, import_module(_MODULES.get(name, f"{__name__}.{name}")))
 
 
 def export(

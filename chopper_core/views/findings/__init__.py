@@ -12,9 +12,9 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
+from chopper_core.extensions.runs.run_set import RunSet
 from chopper_core.metrics import Values, column, numbered, worded
 from chopper_core.model.run import Run
-from chopper_core.model.run_set import RunSet
 from chopper_core.model.view import View
 from chopper_core.query.frame import Frame
 from chopper_core.views.findings.rule import (
@@ -144,7 +144,7 @@ def of_samples(run: Run, view: View) -> ViewResult:
 
 def set_frame(run: RunSet, view: View, *, wait: bool = False) -> Frame:
     """The findings of a set of runs."""
-    from chopper_core.views.findings.of_runs import set_frame
+    from chopper_core.extensions.runs.findings import set_frame
 
     return set_frame(run, view, wait=wait)
 

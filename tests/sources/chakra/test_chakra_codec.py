@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chopper_core.sources.chakra.et import EtFile, write_et
-from chopper_core.sources.chakra.schema import (
+from chopper_core.extensions.chakra.et import EtFile, write_et
+from chopper_core.extensions.chakra.schema import (
     Attribute,
     Metadata,
     Node,
@@ -22,7 +22,7 @@ from chopper_core.sources.chakra.schema import (
     delimited,
     encode_node,
 )
-from chopper_core.sources.chakra.wire import bytes_field, varint, varint_field
+from chopper_core.extensions.chakra.wire import bytes_field, varint, varint_field
 from chopper_core.util.errors import DataError
 
 _SIGNED32, _SIGNED64 = st.integers(-(2**31), 2**31 - 1), st.integers(-(2**63), 2**63 - 1)

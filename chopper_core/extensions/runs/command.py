@@ -18,7 +18,7 @@ from chopper_tui.commands.output import print_frame
 from chopper_tui.terminal import can_draw
 
 if TYPE_CHECKING:
-    from chopper_core.model.run_set import RunSet
+    from chopper_core.extensions.runs.run_set import RunSet
 
 DESCRIPTION: Final = "Settings, speed, power and heat of all runs below directories, a row each."
 EPILOG: Final = """\
@@ -108,7 +108,7 @@ def _view(options: Namespace) -> View:
 
 def opened(options: Namespace, name: str) -> RunSet:
     """The set of runs that the options name, being read."""
-    from chopper_core.ingest.runs import open_runs
+    from chopper_core.extensions.runs.opening import open_runs
 
     return open_runs(
         name,

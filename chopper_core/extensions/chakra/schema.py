@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from msgspec import Struct, field
 
-from chopper_core.sources.chakra.wire import (
+from chopper_core.extensions.chakra.wire import (
     BYTES,
     FIXED32,
     FIXED64,

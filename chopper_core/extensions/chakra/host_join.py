@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.sources.chakra.host_trace import (
+from chopper_core.extensions.chakra.host_trace import (
     COMM,
     NCCL,
     HostNode,

@@ -16,8 +16,28 @@ from typing import Final
 import numpy as np
 from msgspec import Struct, structs
 
-from chopper_core.align.attributes import KEPT, RANK_OF, STATED
-from chopper_core.align.execution_graph import RULES
+from chopper_core.extensions.chakra.communicators import (
+    Communicator,
+    Transfer,
+    comm_type,
+    communicators,
+    transfers,
+    unmatched,
+)
+from chopper_core.extensions.chakra.et import write_et
+from chopper_core.extensions.chakra.execution_graph import RULES
+from chopper_core.extensions.chakra.graph import IO_SIDES
+from chopper_core.extensions.chakra.graph_attributes import KEPT, RANK_OF, STATED
+from chopper_core.extensions.chakra.lint import FEEDER_TYPES, GROUP_FILE, WORLD
+from chopper_core.extensions.chakra.schema import (
+    NODE_TYPE,
+    Attribute,
+    CommType,
+    Metadata,
+    Node,
+    NodeType,
+    Value,
+)
 from chopper_core.model.attributes import (
     NO_NODE,
     Attributes,
@@ -31,26 +51,6 @@ from chopper_core.model.inputs import Gpu
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, NO_TIME, PHASES, Category, KernelTable, Kind, Rule
 from chopper_core.render.exports import ExportOptions, chosen_rows, new_folder
-from chopper_core.render.exports.communicators import (
-    Communicator,
-    Transfer,
-    comm_type,
-    communicators,
-    transfers,
-    unmatched,
-)
-from chopper_core.sources.chakra.et import write_et
-from chopper_core.sources.chakra.graph import IO_SIDES
-from chopper_core.sources.chakra.lint import FEEDER_TYPES, GROUP_FILE, WORLD
-from chopper_core.sources.chakra.schema import (
-    NODE_TYPE,
-    Attribute,
-    CommType,
-    Metadata,
-    Node,
-    NodeType,
-    Value,
-)
 from chopper_core.util.arrays import Index, Int64
 from chopper_core.util.errors import DataError
 from chopper_core.util.grouping import run_starts, stable_order

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from chopper_core.extensions.runs.run_set import RunSet
 from chopper_core.model.run import Run
-from chopper_core.model.run_set import RunSet
 from chopper_core.model.view import View
 from chopper_core.query.frame import Frame
 from chopper_core.util.errors import NothingToShow
@@ -28,6 +28,6 @@ def answer(run: Run, view: View) -> ViewResult:
 
 def set_frame(run: RunSet, view: View, *, wait: bool = False) -> Frame:
     """The table of the runs; with `wait`, once more of them are read."""
-    from chopper_core.views.runs.table import runs_frame
+    from chopper_core.extensions.runs.table import runs_frame
 
     return runs_frame(run, view, wait=wait)

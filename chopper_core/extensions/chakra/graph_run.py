@@ -8,14 +8,14 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from chopper_core.align.attributes import STATED, USED
-from chopper_core.align.execution_graph import SCHEMA, GraphTimes, align_graph, times_of
+from chopper_core.extensions.chakra.execution_graph import SCHEMA, GraphTimes, align_graph, times_of
+from chopper_core.extensions.chakra.graph import AttributeColumn, ExecutionGraph
+from chopper_core.extensions.chakra.graph_attributes import STATED, USED
+from chopper_core.extensions.chakra.schema import NodeType
+from chopper_core.extensions.chakra.simulation import SimulatedRun
 from chopper_core.model.inputs import NO_RANK, ONE_CLOCK, SCHEDULE, SIMULATED, Gpu, Source
 from chopper_core.model.parallel import ProcessGroup
 from chopper_core.model.run import Run
-from chopper_core.sources.chakra.graph import AttributeColumn, ExecutionGraph
-from chopper_core.sources.chakra.schema import NodeType
-from chopper_core.sources.chakra.simulation import SimulatedRun
 
 _TICK_CLOCK: Final = f"{SIMULATED}: one clock, 1 tick taken as 1 ns"
 _MAX_LISTED: Final = 100

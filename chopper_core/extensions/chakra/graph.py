@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.sources.chakra.schema import Attribute, Node, NodeType, Value
+from chopper_core.extensions.chakra.schema import Attribute, Node, NodeType, Value
 from chopper_core.sources.shared.columns import NameInterner
 from chopper_core.sources.shared.losses import ABSENT, Losses
 from chopper_core.util.arrays import Index, Int8, Int32, Int64, Mask

@@ -22,8 +22,8 @@ def add_options(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> int:
     """Print a sentence per violation; fails if there is any."""
+    from chopper_core.extensions.chakra.lint import lint
     from chopper_core.render.cells import clean
-    from chopper_core.sources.chakra.lint import lint
 
     report = lint([Path(os.path.expanduser(path)) for path in options.paths])
     write("".join(f"{clean(sentence)}\n" for sentence in report.violations))

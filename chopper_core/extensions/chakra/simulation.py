@@ -16,9 +16,9 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.sources.chakra import et
-from chopper_core.sources.chakra.graph import AttributeColumn, ExecutionGraph, GraphBuilder
-from chopper_core.sources.chakra.schema import COMMUNICATION, Attribute, Node, NodeType
+from chopper_core.extensions.chakra import et
+from chopper_core.extensions.chakra.graph import AttributeColumn, ExecutionGraph, GraphBuilder
+from chopper_core.extensions.chakra.schema import COMMUNICATION, Attribute, Node, NodeType
 from chopper_core.sources.registry import Recognised, Unusable
 from chopper_core.sources.shared.bytes import ByteSource
 from chopper_core.sources.shared.text import FileHead

@@ -7,9 +7,9 @@ from typing import Final
 
 import numpy as np
 
+from chopper_core.extensions.chakra.schedules import Schedule
 from chopper_core.model.table import Kind, Phase
 from chopper_core.sources.registry import Recognised, Unusable
-from chopper_core.sources.schedules import Schedule
 from chopper_core.sources.shared.bytes import opened_parquet, parquet_names
 from chopper_core.sources.shared.losses import Losses
 from chopper_core.sources.shared.text import FileHead

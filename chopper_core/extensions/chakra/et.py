@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Final
 
-from chopper_core.sources.chakra.graph import ExecutionGraph, GraphBuilder
-from chopper_core.sources.chakra.schema import (
+from chopper_core.extensions.chakra.graph import ExecutionGraph, GraphBuilder
+from chopper_core.extensions.chakra.schema import (
     Metadata,
     Node,
     decode_metadata,
@@ -19,7 +19,7 @@ from chopper_core.sources.chakra.schema import (
     encode_metadata,
     encode_node,
 )
-from chopper_core.sources.chakra.wire import WireError
+from chopper_core.extensions.chakra.wire import WireError
 from chopper_core.sources.registry import Recognised, Unusable
 from chopper_core.sources.shared.bytes import ByteSource
 from chopper_core.sources.shared.text import FileHead

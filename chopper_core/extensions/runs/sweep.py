@@ -8,10 +8,12 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
+from chopper_core.extensions.runs.run_columns import HIGHER, WORLD, is_better, known_column
+from chopper_core.extensions.runs.run_set import FAILED, RunRow, RunSet, settings_of
+from chopper_core.extensions.runs.table import figure_values, frame_of_set, shown_rows
 from chopper_core.metrics import Metric, Values, numbered
 from chopper_core.model.charts import LineChart, Series
 from chopper_core.model.run import Run
-from chopper_core.model.run_set import FAILED, RunRow, RunSet, settings_of
 from chopper_core.model.settings import KNOWN, Setting
 from chopper_core.model.view import View, with_view
 from chopper_core.query.frame import Frame
@@ -19,8 +21,6 @@ from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import median_of
 from chopper_core.views import RUNS
-from chopper_core.views.runs.run_columns import HIGHER, WORLD, is_better, known_column
-from chopper_core.views.runs.table import figure_values, frame_of_set, shown_rows
 from chopper_core.views.spec import RUN_FIGURE, SETTINGS, ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(

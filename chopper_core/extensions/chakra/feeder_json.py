@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import msgspec
 
-from chopper_core.sources.chakra.graph import ExecutionGraph, GraphBuilder
-from chopper_core.sources.chakra.schema import Attribute, Node
+from chopper_core.extensions.chakra.graph import ExecutionGraph, GraphBuilder
+from chopper_core.extensions.chakra.schema import Attribute, Node
 from chopper_core.sources.registry import Recognised, Unusable
 from chopper_core.sources.shared.bytes import ByteSource
 from chopper_core.sources.shared.text import FileHead

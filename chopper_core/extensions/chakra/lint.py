@@ -16,8 +16,8 @@ from typing import Final
 
 from msgspec import Struct, field
 
-from chopper_core.sources.chakra.et import EtFile
-from chopper_core.sources.chakra.schema import COMMUNICATION, CommType, Node, NodeType
+from chopper_core.extensions.chakra.et import EtFile
+from chopper_core.extensions.chakra.schema import COMMUNICATION, CommType, Node, NodeType
 from chopper_core.sources.registry import files_at
 from chopper_core.util.atomic import read_small
 from chopper_core.util.errors import DataError

@@ -10,11 +10,18 @@ from msgspec import Struct
 
 from chopper_core.align.collectives import group_label
 from chopper_core.align.operations import RECOMPUTE_SUFFIX
+from chopper_core.extensions.chakra.lint import (
+    MESSAGE,
+    WORLD,
+    Step,
+    first_difference,
+    message,
+    step,
+)
+from chopper_core.extensions.chakra.schema import NODE_TYPE, CommType, NodeType
 from chopper_core.model.attributes import NO_NODE, Attributes, nodes_at
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, KernelTable, Kind
-from chopper_core.sources.chakra.lint import MESSAGE, WORLD, Step, first_difference, message, step
-from chopper_core.sources.chakra.schema import NODE_TYPE, CommType, NodeType
 from chopper_core.sources.trace import Collective
 from chopper_core.util.arrays import Index
 from chopper_core.util.grouping import distinct

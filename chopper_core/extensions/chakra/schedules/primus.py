@@ -10,9 +10,9 @@ from typing import Any, Final
 import numpy as np
 from msgspec import Struct
 
+from chopper_core.extensions.chakra.schedules import Schedule
 from chopper_core.model.table import Kind, Phase
 from chopper_core.sources.registry import Recognised, Unusable
-from chopper_core.sources.schedules import Schedule
 from chopper_core.sources.shared.bytes import ByteSource
 from chopper_core.sources.shared.losses import Losses
 from chopper_core.sources.shared.text import FileHead

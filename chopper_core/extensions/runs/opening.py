@@ -12,11 +12,8 @@ from typing import Final
 
 from msgspec import Struct
 
-from chopper_core.ingest.cache import kept_found, kept_rows, open_cached
-from chopper_core.ingest.discovery import FoundRun, find_runs
-from chopper_core.model.overrides import NO_OVERRIDES, Overrides
-from chopper_core.model.run import Run
-from chopper_core.model.run_set import (
+from chopper_core.extensions.runs.discovery import FoundRun, find_runs
+from chopper_core.extensions.runs.run_set import (
     FAILED,
     OK,
     PARTIAL,
@@ -26,6 +23,9 @@ from chopper_core.model.run_set import (
     RunRow,
     RunSet,
 )
+from chopper_core.ingest.cache import kept_found, kept_rows, open_cached
+from chopper_core.model.overrides import NO_OVERRIDES, Overrides
+from chopper_core.model.run import Run
 from chopper_core.model.settings import NOT_GIVEN, Given, Setting, in_name
 from chopper_core.model.table import empty_table
 from chopper_core.sources.settings import read_settings
@@ -48,8 +48,8 @@ class ReadFigures(Struct, frozen=True):
 
     def __call__(self, path: Path, progress: Progress) -> RunFigures:
         """Read a run; raises the errors of reading."""
+        from chopper_core.extensions.runs.figures import figures_of_run
         from chopper_core.ingest.open import open_run
-        from chopper_core.views.runs.figures import figures_of_run
 
         name = str(path)
         if self.use_cache:
@@ -96,7 +96,7 @@ def read_rows(
 
 def row_of(each: FoundRun, found: RunFigures, given: Given) -> RunRow:
     """The row of a run that was read."""
-    from chopper_core.views.runs.figures import with_settings
+    from chopper_core.extensions.runs.figures import with_settings
 
     settings = dict(found.settings) | _settings(each, given)
     whole = with_settings(found, settings)

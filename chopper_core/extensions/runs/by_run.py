@@ -10,9 +10,10 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from chopper_core.extensions.runs.run_set import FAILED, RUN_LEVEL, RunRow, RunSet
+from chopper_core.extensions.runs.table import frame_of_set, shown_rows
 from chopper_core.metrics import Metric, Reduces, Values, numbered
 from chopper_core.model.charts import BarChart, Chart, HeatMap, Series
-from chopper_core.model.run_set import FAILED, RUN_LEVEL, RunRow, RunSet
 from chopper_core.model.units import Unit
 from chopper_core.model.view import View
 from chopper_core.query.children import ordered
@@ -21,7 +22,6 @@ from chopper_core.query.frame import Frame
 from chopper_core.util.errors import DataError, NoSuchNode, NothingToShow, UsageError
 from chopper_core.views import OVERVIEW, RUNS, view_module, view_spec
 from chopper_core.views.frames import run_frame
-from chopper_core.views.runs.table import frame_of_set, shown_rows
 from chopper_core.views.shared.places import nodes_of
 from chopper_core.views.spec import OfSets, ViewSpec, splits_of
 

@@ -10,28 +10,8 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
-from chopper_core.metrics import Metric, Values, nearest, numbered, worded
-from chopper_core.model import address
-from chopper_core.model.charts import BarChart, Series
-from chopper_core.model.run_set import (
-    FAILED,
-    OK,
-    RUN_LEVEL,
-    Reading,
-    RunRow,
-    RunSet,
-    settings_of,
-)
-from chopper_core.model.settings import KNOWN
-from chopper_core.model.units import Unit, time_text
-from chopper_core.model.view import View
-from chopper_core.query.children import ordered
-from chopper_core.query.filter import Rows, matching
-from chopper_core.query.frame import Frame
-from chopper_core.util.arrays import Float64, Index
-from chopper_core.util.errors import ChopperError, UsageError
-from chopper_core.views.runs.figures import root_figure
-from chopper_core.views.runs.run_columns import (
+from chopper_core.extensions.runs.figures import root_figure
+from chopper_core.extensions.runs.run_columns import (
     DEFAULT,
     GPUS,
     HIGHER,
@@ -43,6 +23,26 @@ from chopper_core.views.runs.run_columns import (
     known_column,
     setting_column,
 )
+from chopper_core.extensions.runs.run_set import (
+    FAILED,
+    OK,
+    RUN_LEVEL,
+    Reading,
+    RunRow,
+    RunSet,
+    settings_of,
+)
+from chopper_core.metrics import Metric, Values, nearest, numbered, worded
+from chopper_core.model import address
+from chopper_core.model.charts import BarChart, Series
+from chopper_core.model.settings import KNOWN
+from chopper_core.model.units import Unit, time_text
+from chopper_core.model.view import View
+from chopper_core.query.children import ordered
+from chopper_core.query.filter import Rows, matching
+from chopper_core.query.frame import Frame
+from chopper_core.util.arrays import Float64, Index
+from chopper_core.util.errors import ChopperError, UsageError
 
 BEST: Final = "best"
 """`base=best`: each figure is compared with the best one of its group."""

@@ -17,7 +17,6 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.align.attributes import attributes_of, needs_of, stated_edges
 from chopper_core.align.collectives import group_label
 from chopper_core.align.kernel_classes import (
     UNKNOWN_COLLECTIVE,
@@ -28,6 +27,9 @@ from chopper_core.align.kernel_classes import (
 from chopper_core.align.labels import Labels
 from chopper_core.align.phases import range_phase
 from chopper_core.align.rank import NO_NAME, AlignedRank, gpu_by_gpu, used_names
+from chopper_core.extensions.chakra.graph import Edges, ExecutionGraph
+from chopper_core.extensions.chakra.graph_attributes import attributes_of, needs_of, stated_edges
+from chopper_core.extensions.chakra.schema import COMMUNICATION, CommType, NodeType
 from chopper_core.model.accounting import account, launch_overheads
 from chopper_core.model.column_names import FLOPS, FLOPS_TYPE, NODE
 from chopper_core.model.hardware import ElementType
@@ -44,8 +46,6 @@ from chopper_core.model.table import (
     Phase,
     Rule,
 )
-from chopper_core.sources.chakra.graph import Edges, ExecutionGraph
-from chopper_core.sources.chakra.schema import COMMUNICATION, CommType, NodeType
 from chopper_core.sources.shared.columns import Interner
 from chopper_core.sources.shared.losses import ABSENT
 from chopper_core.sources.trace import Collective

@@ -9,15 +9,7 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
-from chopper_core.model.run import Run
-from chopper_core.model.run_set import RunFigures
-from chopper_core.model.settings import PARALLEL, Setting, Settings
-from chopper_core.model.view import View
-from chopper_core.query import figures as root_figures
-from chopper_core.util.arrays import Numbers
-from chopper_core.util.errors import ChopperError, NothingToShow, UsageError
-from chopper_core.views.frames import run_frame
-from chopper_core.views.runs.run_columns import (
+from chopper_core.extensions.runs.run_columns import (
     LARGEST,
     LEAST,
     MEAN,
@@ -28,6 +20,14 @@ from chopper_core.views.runs.run_columns import (
     TREE,
     WORLD,
 )
+from chopper_core.extensions.runs.run_set import RunFigures
+from chopper_core.model.run import Run
+from chopper_core.model.settings import PARALLEL, Setting, Settings
+from chopper_core.model.view import View
+from chopper_core.query import figures as root_figures
+from chopper_core.util.arrays import Numbers
+from chopper_core.util.errors import ChopperError, NothingToShow, UsageError
+from chopper_core.views.frames import run_frame
 from chopper_core.views.throughput.parts import steps_of
 
 _REDUCTIONS: Final[Mapping[str, Callable[[Numbers], float]]] = {

@@ -1,0 +1,1 @@
+"""Systems of their own: sources, views, exports, findings and commands that the core lacks."""

@@ -1,0 +1,1 @@
+"""Chakra: execution graphs, simulators' logs, host traces and pipeline schedules."""

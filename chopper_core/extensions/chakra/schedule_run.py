@@ -1,0 +1,198 @@
+"""Runs of pipeline schedules, which have operations by stage and no kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from msgspec.structs import replace
+
+from chopper_core.extensions.chakra.schedules import NO_MICROBATCH, Schedule
+from chopper_core.model.accounting import account, launch_overheads
+from chopper_core.model.column_names import CHUNK, MICROBATCH, STEP_WINDOW
+from chopper_core.model.inputs import NO_DEVICE, Gpu, Source
+from chopper_core.model.parallel import ProcessGroup
+from chopper_core.model.run import Run
+from chopper_core.model.table import NO_LABEL, NO_TIME, KernelTable, Rule, concatenate, empty_table
+from chopper_core.model.tree import level_order
+from chopper_core.sources.registry import Family, discover
+from chopper_core.util.errors import DataError
+from chopper_core.util.grouping import distinct
+from chopper_core.util.progress import Progress
+
+_MAX_SPAN_NS: Final = 1 << 53
+"""Sums of more aren't exact."""
+_CLOCK: Final = "steps one after the other; times count from the start of each step"
+
+
+def schedule_run(name: str, paths: Sequence[Path], progress: Progress) -> Run | None:
+    """The run of the schedules at the paths; None without any.
+
+    Steps follow each other, each as long as on the rank where it takes longest. Raises DataError
+    if no file is usable, or if two belong to the same rank.
+    """
+    found = discover([path for path in paths if path.exists()], Family.SCHEDULE)
+    if not found.files:
+        return None
+    read: list[Schedule] = []
+    failed = []
+    for number, file in enumerate(found.files):
+        progress("read schedules", number, len(found.files))
+        try:
+            read.append(file.read())
+        except DataError as error:
+            failed.append((str(file.path), str(error)))
+    if not read:
+        raise DataError(failed[0][1])
+    _check_ranks(read)
+    begins = _begins(read)
+    tables = [_table(each, begins) for each in read]
+    table = concatenate(tables)
+    table = table.take(level_order(table))
+    ranks = distinct(table.gpu).tolist()
+    return Run(
+        name=name,
+        table=table,
+        gpus=tuple(Gpu(rank, rank, NO_DEVICE, "") for rank in ranks),
+        sources=tuple(_source(each) for each in read),
+        skipped=tuple((str(file.path), file.reason) for file in found.skipped),
+        failed=tuple(failed),
+        groups=tuple(_groups(read)),
+        world=len(ranks),
+    )
+
+
+def _check_ranks(read: Sequence[Schedule]) -> None:
+    """Raise DataError where files of two jobs would be taken for one."""
+    of_rank: dict[int, Schedule] = {}
+    for each in read:
+        for rank in distinct(each.rank).tolist():
+            other = of_rank.setdefault(rank, each)
+            if other is not each:
+                raise DataError(
+                    f"{other.path.name} and {each.path.name} both have rank {rank}: they belong to "
+                    f"different jobs; open one: {each.path}"
+                )
+
+
+def _begins(read: Sequence[Schedule]) -> dict[int, int]:
+    """When each step begins on the run's clock."""
+    longest: dict[int, int] = {}
+    for each in read:
+        ends = each.start_ns + each.duration_ns
+        for step in distinct(each.step).tolist():
+            longest[step] = max(longest.get(step, 0), int(ends[each.step == step].max()))
+        for (_, step), window in each.windows_ns.items():
+            longest[step] = max(longest.get(step, 0), window)
+    begins, at = {}, 0
+    for step in sorted(longest):
+        begins[step] = at
+        at += longest[step]
+    if at > _MAX_SPAN_NS:
+        raise DataError(
+            f"{read[0].path}: its {len(begins):,} steps take {at / 8.64e13:,.0f} days together, "
+            f"which no run does; the dump is damaged or its times aren't in ms."
+        )
+    return begins
+
+
+def _table(schedule: Schedule, begins: dict[int, int]) -> KernelTable:
+    """The kernel table of one file; every nanosecond of each rank is accounted for."""
+    count = len(schedule.rank)
+    numbered = schedule.microbatch != NO_MICROBATCH
+    names: dict[str, int] = {}
+    is_interleaved = bool(schedule.chunk.any())
+    labels = zip(
+        schedule.operation.tolist(),
+        schedule.microbatch.tolist(),
+        schedule.chunk.tolist(),
+        numbered.tolist(),
+        strict=True,
+    )
+    kernel = []
+    for code, microbatch, chunk, known in labels:
+        label = f"{schedule.operations[code]} {microbatch}" if known else schedule.operations[code]
+        label += f" chunk {chunk}" if known and is_interleaved else ""
+        kernel.append(names.setdefault(label, len(names)))
+    begin = np.array([begins[step] for step in schedule.step.tolist()], np.int64)
+    blank = empty_table()
+    columns: dict[str, Any] = {
+        name: np.full(count, NO_LABEL, blank.column(name).dtype)
+        for name in ("layer", "bytes", "group")
+    }
+    columns |= {
+        "gpu": schedule.rank,
+        "iteration": schedule.step,
+        "phase": schedule.phase,
+        "operation": schedule.operation,
+        "kernel": np.array(kernel, np.int32),
+        "kind": schedule.kind,
+        "category": np.zeros(count, np.int8),
+        # Operations of one kind follow each other; those of several overlap.
+        "stream": np.where(schedule.kind == 0, 0, 1 + schedule.operation).astype(np.int64),
+        "start_ns": schedule.start_ns + begin,
+        "duration_ns": schedule.duration_ns,
+        "launch_ns": np.full(count, NO_TIME, np.int64),
+    }
+    for name in blank.__struct_fields__:
+        values = getattr(blank, name)
+        if isinstance(values, np.ndarray) and name not in columns:
+            label = name.removesuffix("_rule")
+            is_told = name.endswith("_rule") and label in ("iteration", "phase", "operation")
+            columns[name] = np.full(count, Rule.ANNOTATION if is_told else 0, values.dtype)
+    table = replace(blank, names=tuple(names), operations=tuple(schedule.operations), **columns)
+    windows = np.full(count, np.nan)
+    for rank in distinct(schedule.rank).tolist():
+        own = np.flatnonzero(schedule.rank == rank)
+        given = table.start_ns[own], table.duration_ns[own], table.kind[own]
+        charged = account(*given, table.stream[own], table.launch_ns[own])
+        charged |= launch_overheads(*given, table.launch_ns[own], table.iteration[own])
+        for column, values in charged.items():
+            table.column(column)[own] = values
+        for step in distinct(schedule.step[own]).tolist():
+            there = own[schedule.step[own] == step]
+            window = schedule.windows_ns.get((rank, step))
+            if window is not None:
+                windows[there[np.argmin(table.start_ns[there])]] = window
+    measured = {MICROBATCH: np.where(numbered, schedule.microbatch, np.nan).astype(np.float64)}
+    if is_interleaved:
+        measured[CHUNK] = np.where(numbered, schedule.chunk, np.nan).astype(np.float64)
+    if np.isfinite(windows).any():
+        measured[STEP_WINDOW] = windows
+    return table.with_measured(measured)
+
+
+def _source(schedule: Schedule) -> Source:
+    counts = np.bincount(schedule.operation, minlength=len(schedule.operations)).tolist()
+    return Source(
+        path=str(schedule.path),
+        size_bytes=schedule.path.stat().st_size,
+        rank=int(schedule.rank[0]),
+        rank_from="file name" if (schedule.rank == schedule.rank[0]).all() else "its column rank",
+        events={**dict(zip(schedule.operations, counts, strict=True)), **schedule.unused},
+        unused=dict(schedule.unused),
+        findings={},
+        losses=tuple(schedule.losses.notes),
+        clock=_CLOCK,
+        facts={"format": schedule.format},
+    )
+
+
+def _groups(read: Sequence[Schedule]) -> list[ProcessGroup]:
+    """The pipelines and the replicas of each stage."""
+    place = {
+        rank: (stage, replica)
+        for each in read
+        for rank, stage, replica in zip(
+            each.rank.tolist(), each.stage.tolist(), each.replica.tolist(), strict=True
+        )
+    }
+    groups = []
+    for kind, own, other in (("pp", 0, 1), ("dp", 1, 0)):
+        for code in sorted({at[other] for at in place.values()}):
+            ranks = [rank for rank, at in place.items() if at[other] == code]
+            ranks.sort(key=lambda rank: place[rank][own])
+            groups.append(ProcessGroup(f"{kind}:{code}", kind, tuple(ranks)))
+    return groups

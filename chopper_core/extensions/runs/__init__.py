@@ -1,0 +1,1 @@
+"""Many runs: a row of settings and figures for each, sweeps and fronts."""

@@ -1,1 +1,0 @@
-"""Chakra execution traces: `.et` files, their JSON variant, and host traces of PyTorch."""
