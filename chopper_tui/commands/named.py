@@ -88,7 +88,7 @@ def _holds_runs(name: str, use_cache: bool) -> bool:
         return known
     is_set = False
     if _may_hold_runs(paths):
-        from chopper_core.extensions.runs.discovery import holds_runs
+        from chopper_core.ingest.discovery import holds_runs
 
         is_set = holds_runs(name)
     if place is not None:

@@ -13,10 +13,10 @@ import pytest
 
 import chopper_core as chopper
 from chopper_core.extensions.runs import opening as runs
-from chopper_core.extensions.runs.discovery import FoundRun, find_runs, holds_runs
 from chopper_core.extensions.runs.opening import open_runs
 from chopper_core.extensions.runs.run_columns import LARGEST, LEAST, MEAN, RUN_COLUMNS, TOTAL
 from chopper_core.extensions.runs.run_set import RunSet
+from chopper_core.ingest.discovery import FoundRun, find_runs, holds_runs
 from chopper_core.metrics import METRICS
 from chopper_core.model.address import render
 from chopper_core.model.view import View

@@ -12,7 +12,6 @@ from typing import Final
 
 from msgspec import Struct
 
-from chopper_core.extensions.runs.discovery import FoundRun, find_runs
 from chopper_core.extensions.runs.run_set import (
     FAILED,
     OK,
@@ -24,6 +23,7 @@ from chopper_core.extensions.runs.run_set import (
     RunSet,
 )
 from chopper_core.ingest.cache import kept_found, kept_rows, open_cached
+from chopper_core.ingest.discovery import FoundRun, find_runs
 from chopper_core.model.overrides import NO_OVERRIDES, Overrides
 from chopper_core.model.run import Run
 from chopper_core.model.settings import NOT_GIVEN, Given, Setting, in_name
