@@ -259,7 +259,7 @@ def _parser() -> argparse.ArgumentParser:
         "run",
         nargs="*",
         metavar="RUN",
-        help="traces, a directory, or an address; two: baseline, run",
+        help="traces, a directory, or an address",
     )
     parser.add_argument(
         "--replay",

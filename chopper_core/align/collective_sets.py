@@ -8,6 +8,7 @@ which several collectives come into question stays alone.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final
 
@@ -70,6 +71,23 @@ def collective_sets(kernels: CommKernels, offsets: EndOffsets) -> Int64:
     alone = sets == UNKNOWN
     sets[alone] = count + np.arange(int(alone.sum()))
     return sets
+
+
+def ordered_sets(kernels: CommKernels, operations: Sequence[str]) -> Int64:
+    """The collective of each kernel of a schedule, whose groups and order are exact.
+
+    The n-th of a group, kind and iteration on each of its GPUs are one, a send and its receive too.
+    """
+    sent = [name.replace("recv", "send") for name in operations]
+    kind = np.array([*map(sent.index, sent), UNKNOWN], np.int64)[kernels.kind]
+    part = _codes(kernels.iteration, kernels.group, kind)
+    order = stable_order(kernels.end_ns)
+    order = order[stable_order(part[order])]
+    place, even = _places(part[order], kernels.gpu[order])
+    number = np.arange(len(kernels)) + len(kernels)
+    known = even[part[order]] & (kernels.group[order] != UNKNOWN)
+    number[order[known]] = place[known]
+    return _codes(part, number)
 
 
 class _Limits(Struct, frozen=True):

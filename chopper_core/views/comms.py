@@ -159,6 +159,7 @@ def _together(chosen: Chosen, view: View, by: str) -> ViewResult:
         pairs = np.arange(len(sets))
     complete = chosen.complete[pairs]
     some = np.bincount(owner[complete], minlength=count) == 0
+    unmet = np.bincount(member_owner[chosen.complete[chosen.owner]], minlength=count) == 0
     spread = quantiles(nodes, "duration_ns", (0.5, 0.95))
 
     def over(values: Int64, *shares: float) -> Float64:
@@ -177,8 +178,8 @@ def _together(chosen: Chosen, view: View, by: str) -> ViewResult:
             columns.CALLS if by != "gpu" else columns.CALLS_OF_GPU,
             Values(np.bincount(owner, minlength=count)),
         ),
-        (columns.WAIT, Values(wait, some)),
-        (columns.EXPOSED_WAIT, Values(exposed, some)),
+        (columns.WAIT, Values(wait, unmet)),
+        (columns.EXPOSED_WAIT, Values(exposed, unmet)),
         *(blame(chosen, codes, member_owner, some) if by == "gpu" else ()),
         (columns.MEDIAN_TRANSFER, numbered(transfer[:, 0])),
         (columns.P95_TRANSFER, numbered(transfer[:, 1])),

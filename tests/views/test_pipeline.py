@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from itertools import product
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from chopper_core.extensions.chakra.schedule_run import schedule_run
@@ -90,6 +94,82 @@ def test_real_dumps_have_the_idle_shares_that_were_counted() -> None:
     known = [36.42, 35.72, 31.72, 31.70, 29.21, 26.71, 26.15, 17.28]
     assert shares == pytest.approx(known, abs=0.01)
     assert column(found, "theory_pct")[0] == pytest.approx(100 * 7 / 23)
+
+
+def worker_rows(left_out: int | None = None) -> list[dict[str, float | int | str]]:
+    """Two stages of two replicas: two microbatches forward, then the replicas reduce."""
+    rows: list[dict[str, float | int | str]] = []
+    for stage, replica, step in product(range(2), range(2), range(2)):
+        rank = 2 * stage + replica
+
+        def add(name: str, start: float, duration: float, microbatch: int = -1) -> None:
+            place = {"rank": rank, "stage": stage, "dp_rank": replica, "step": step}  # noqa: B023
+            times = {"start_ts": start, "duration": duration, "mb_id": microbatch}
+            if rank != left_out:  # noqa: B023
+                rows.append({**place, "optype": name, **times})
+
+        for number in range(2):
+            at = 0.1 * number + 0.01 * replica
+            if stage == 0:
+                add("forward-compute", at, 0.05, number)
+                add("forward-send", at + 0.05, 0.01)
+            else:
+                # The receive is posted when the last one is done.
+                posted = at - 0.03 if number else 0.0
+                add("forward-recv", posted, at + 0.06 - posted)
+                add("forward-compute", at + 0.06, 0.05, number)
+        add("grads-reduce-scatter", 0.3 + 0.02 * replica, 0.05 - 0.02 * replica)
+        add("embedding-grads-all-reduce", 0.4 + 0.03 * stage, 0.05 - 0.03 * stage)
+        add("layernorm-grads-all-reduce", 0.5, 0.001)
+    return rows
+
+
+def worker_run(path: Path, rows: list[dict[str, float | int | str]]) -> Run:
+    pq.write_table(pa.Table.from_pylist(rows), path / "job.parquet")
+    return open_run(str(path / "job.parquet"), jobs=1)
+
+
+def test_groups_of_a_schedule_follow_from_stage_and_replica(tmp_path: Path) -> None:
+    run = worker_run(tmp_path, worker_rows())
+    found = collectives_of(run)
+    assert found is not None and found.complete.all()
+    # Per step: two transfers and one embedding per replica, a reduction per stage, a norm per rank.
+    assert len(found) == 2 * (4 + 2 + 2 + 4)
+    comms = frame(run, "?view=comms")
+    assert not any("lack ranks" in note for note in comms.notes)
+    waits = dict(zip(comms.labels, column(comms, "wait_ns"), strict=True))
+    # By hand, over 2 steps and 2 replicas, or 2 stages: receives wait for sends, and so on.
+    assert waits["forward-recv"] == pytest.approx(2 * 1e9 * (0.05 + 0.08 + 0.06 + 0.08))
+    assert waits["forward-send"] == 0 == waits["layernorm-grads-all-reduce"]
+    assert waits["grads-reduce-scatter"] == pytest.approx(2 * 2 * 0.02e9)
+    assert waits["embedding-grads-all-reduce"] == pytest.approx(2 * 2 * 0.03e9)
+
+
+def test_a_rank_left_out_of_a_schedule_is_missed(tmp_path: Path) -> None:
+    run = worker_run(tmp_path, worker_rows(left_out=3))
+    found = collectives_of(run)
+    assert found is not None
+    kinds = [run.table.operations[code] for code in found.kind[found.complete].tolist()]
+    counts = Counter(kinds)
+    assert counts == {
+        "forward-send": 4,
+        "grads-reduce-scatter": 2,
+        "embedding-grads-all-reduce": 2,
+    }
+
+
+@pytest.mark.parametrize("job", ["ST", "SE"])
+def test_collectives_of_real_workers_have_all_their_ranks(job: str) -> None:
+    path = FOLDER / "straggler_whatif" / f"trace-{job}.parquet"
+    if not path.exists():
+        pytest.skip("no real data")
+    found = collectives_of(run := open_run(str(path), jobs=1))
+    assert found is not None
+    lacking = {run.table.operations[code] for code in found.kind[~found.complete].tolist()}
+    # SE's file has every second rank: those that share its norms are others.
+    assert lacking == ({"layernorm-grads-all-reduce"} if job == "SE" else set())
+    transfers = np.flatnonzero(np.isin(found.kind, [run.table.operations.index("forward-send")]))
+    assert len(transfers) == (11008 if job == "SE" else 768)
 
 
 def test_real_workers_name_the_last_stage() -> None:

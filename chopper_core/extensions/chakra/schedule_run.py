@@ -15,13 +15,24 @@ from chopper_core.model.column_names import CHUNK, MICROBATCH, STEP_WINDOW
 from chopper_core.model.inputs import NO_DEVICE, Gpu, Source
 from chopper_core.model.parallel import ProcessGroup
 from chopper_core.model.run import Run
-from chopper_core.model.table import NO_LABEL, NO_TIME, KernelTable, Rule, concatenate, empty_table
+from chopper_core.model.table import (
+    NO_LABEL,
+    NO_TIME,
+    KernelTable,
+    Kind,
+    Rule,
+    concatenate,
+    empty_table,
+)
 from chopper_core.model.tree import level_order
 from chopper_core.sources.registry import Family, discover
 from chopper_core.util.errors import DataError
 from chopper_core.util.grouping import distinct
 from chopper_core.util.progress import Progress
 
+_PAIR: Final = 2
+_MAX_LISTED: Final = 4
+"""Ranks in the label of a process group."""
 _MAX_SPAN_NS: Final = 1 << 53
 """Sums of more aren't exact."""
 _CLOCK: Final = "steps one after the other; times count from the start of each step"
@@ -48,7 +59,8 @@ def schedule_run(name: str, paths: Sequence[Path], progress: Progress) -> Run | 
         raise DataError(failed[0][1])
     _check_ranks(read)
     begins = _begins(read)
-    tables = [_table(each, begins) for each in read]
+    labels = _group_labels(read)
+    tables = [_table(each, begins, labels) for each in read]
     table = concatenate(tables)
     table = table.take(level_order(table))
     ranks = distinct(table.gpu).tolist()
@@ -98,7 +110,9 @@ def _begins(read: Sequence[Schedule]) -> dict[int, int]:
     return begins
 
 
-def _table(schedule: Schedule, begins: dict[int, int]) -> KernelTable:
+def _table(
+    schedule: Schedule, begins: dict[int, int], group_labels: dict[tuple[int, str], str]
+) -> KernelTable:
     """The kernel table of one file; every nanosecond of each rank is accounted for."""
     count = len(schedule.rank)
     numbered = schedule.microbatch != NO_MICROBATCH
@@ -116,13 +130,18 @@ def _table(schedule: Schedule, begins: dict[int, int]) -> KernelTable:
         label = f"{schedule.operations[code]} {microbatch}" if known else schedule.operations[code]
         label += f" chunk {chunk}" if known and is_interleaved else ""
         kernel.append(names.setdefault(label, len(names)))
+    group = np.full(count, NO_LABEL, np.int32)
+    for (rank, operation), label in group_labels.items():
+        if operation in schedule.operations:
+            own = schedule.operation == schedule.operations.index(operation)
+            group[own & (schedule.rank == rank)] = names.setdefault(label, len(names))
     begin = np.array([begins[step] for step in schedule.step.tolist()], np.int64)
     blank = empty_table()
     columns: dict[str, Any] = {
-        name: np.full(count, NO_LABEL, blank.column(name).dtype)
-        for name in ("layer", "bytes", "group")
+        name: np.full(count, NO_LABEL, blank.column(name).dtype) for name in ("layer", "bytes")
     }
     columns |= {
+        "group": group,
         "gpu": schedule.rank,
         "iteration": schedule.step,
         "phase": schedule.phase,
@@ -180,15 +199,72 @@ def _source(schedule: Schedule) -> Source:
     )
 
 
-def _groups(read: Sequence[Schedule]) -> list[ProcessGroup]:
-    """The pipelines and the replicas of each stage."""
-    place = {
+def _group_labels(read: Sequence[Schedule]) -> dict[tuple[int, str], str]:
+    """(Rank, communication) → the label of its process group, by stage and replica.
+
+    The first and the last stage share the gradients of the embedding, replicas of a stage those of
+    its weights, tensor-parallel ranks those of norms. Stages send to their neighbours: the label
+    of a transfer has its direction. No label for ranks that may not be in the files.
+    """
+    place = _places(read)
+    shards: dict[tuple[int, int], list[int]] = {}
+    for rank in sorted(place):
+        shards.setdefault(place[rank], []).append(rank)
+    stages = 1 + max(stage for stage, _ in shards)
+    replicas = {replica for _, replica in shards}
+    is_whole = sorted(place) == list(range(len(place))) and len(shards) == stages * len(replicas)
+    labels: dict[tuple[int, str], str] = {}
+    for rank, name in sorted({pair for each in read for pair in _communications(each)}):
+        stage, replica = place[rank]
+        shard = shards[place[rank]].index(rank)
+
+        def at(stage: int, replica: int, shard: int = shard) -> list[int]:
+            return shards.get((stage % stages, replica), [])[shard : shard + 1]
+
+        if name.endswith(("send", "recv")):
+            ahead = 1 if name.startswith("forward") == name.endswith("send") else -1
+            ends = [rank, *at(stage + ahead, replica)]
+            if len(ends) == _PAIR:
+                sender, receiver = ends if name.endswith("send") else reversed(ends)
+                labels[rank, name] = f"pp (rank {sender} to {receiver}) of {_PAIR}"
+            continue
+        if "layernorm" in name:
+            kind, groups = "tp", [shards[place[rank]]] if is_whole else []
+            size = len(shards[place[rank]])
+        elif "embedding" in name:
+            kind, groups = "embedding", [at(end, replica) for end in {0, stages - 1}]
+            size = len(groups)
+        else:
+            kind, groups = "dp", [at(stage, other) for other in replicas]
+            size = len(groups)
+        ranks = sorted(one for group in groups for one in group)
+        if rank in ranks:
+            listed = ", ".join(map(str, ranks[:_MAX_LISTED])) + " …" * (len(ranks) > _MAX_LISTED)
+            labels[rank, name] = f"{kind} (ranks {listed}) of {size}"
+    return labels
+
+
+def _communications(schedule: Schedule) -> set[tuple[int, str]]:
+    """The ranks of a file and the kinds of communication that each has."""
+    own = schedule.kind == Kind.COMM
+    pairs = zip(schedule.rank[own].tolist(), schedule.operation[own].tolist(), strict=True)
+    return {(rank, schedule.operations[code]) for rank, code in set(pairs)}
+
+
+def _places(read: Sequence[Schedule]) -> dict[int, tuple[int, int]]:
+    """Rank → its stage and replica."""
+    return {
         rank: (stage, replica)
         for each in read
         for rank, stage, replica in zip(
             each.rank.tolist(), each.stage.tolist(), each.replica.tolist(), strict=True
         )
     }
+
+
+def _groups(read: Sequence[Schedule]) -> list[ProcessGroup]:
+    """The pipelines and the replicas of each stage."""
+    place = _places(read)
     groups = []
     for kind, own, other in (("pp", 0, 1), ("dp", 1, 0)):
         for code in sorted({at[other] for at in place.values()}):

@@ -19,7 +19,7 @@ from chopper_core.model.units import time_text
 from chopper_core.query.marks import outliers
 from chopper_core.util.arrays import AnyArray, Float64, Index, Int64, Mask, Numbers
 from chopper_core.util.errors import UsageError
-from chopper_core.util.grouping import distinct, median_of, quantiles_of, ranked
+from chopper_core.util.grouping import distinct, median_of, quantiles_of, ranked, run_starts
 from chopper_core.views.shared import collective_columns as columns
 from chopper_core.views.shared.collectives import PAIRWISE, Collectives
 
@@ -283,6 +283,9 @@ def notes(chosen: Chosen) -> tuple[str, ...]:
             f"{lacking} of {len(chosen.sets)} collectives lack ranks in the traces: their skew, "
             "transfer time and last arrival are unknown"
         )
+    operations = chosen.table.operation[chosen.rows]
+    if (operations != operations[run_starts(chosen.owner)][chosen.owner]).any():
+        texts.append("a send and its receive count once, in the row of the lower rank's")
     if pairs:
         texts.append(f"{pairs} {PAIRWISE} are between pairs of ranks and aren't matched")
     unknown = int(chosen.of_kind(UNKNOWN_COLLECTIVE).sum())

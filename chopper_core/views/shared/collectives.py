@@ -12,9 +12,10 @@ from chopper_core.align.collective_ends import (
     CommKernels,
     end_offsets,
 )
-from chopper_core.align.collective_sets import collective_sets
+from chopper_core.align.collective_sets import collective_sets, ordered_sets
 from chopper_core.align.kernel_classes import UNKNOWN_COLLECTIVE
 from chopper_core.align.operations import RECOMPUTE_SUFFIX
+from chopper_core.model.column_names import MICROBATCH
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.signals import time_within, union
@@ -93,7 +94,10 @@ def _matched(run: Run) -> Collectives | None:
     kernels = CommKernels.of(table)
     if not len(kernels):
         return None
-    found = collective_sets(kernels, end_offsets(kernels))
+    if MICROBATCH in table.measured:
+        found = ordered_sets(kernels, table.operations)
+    else:
+        found = collective_sets(kernels, end_offsets(kernels))
     order = stable_order(found)
     kernels, found = kernels.take(order), found[order]
     first = run_starts(found)
@@ -101,6 +105,7 @@ def _matched(run: Run) -> Collectives | None:
     seen = run_sizes(first, len(found))
     size_of, shared = known_group_sizes(run, kernels.group, kernels.gpu)
     size = np.array([size_of.get(code, 0) for code in range(-1, len(table.names))])[group + 1]
+    alone = [code for code, ranks in size_of.items() if ranks == 1 and code != UNKNOWN]
     if len(size_of) > 1:
         # Kernels of an unknown group, of several: one of all GPUs is whole.
         size[(group < 0) & (seen != size_of.get(UNKNOWN, 0))] = 0
@@ -108,7 +113,7 @@ def _matched(run: Run) -> Collectives | None:
     if UNKNOWN_COLLECTIVE in table.operations:
         kind[kind < 0] = table.operations.index(UNKNOWN_COLLECTIVE)
     names = tuple(table.names[code] for code in shared)
-    return _described(run, kernels, _Sets(first, kind, group, size), names)
+    return _described(run, kernels, _Sets(first, kind, group, size, np.isin(group, alone)), names)
 
 
 class _Sets(Struct, frozen=True, eq=False):
@@ -118,6 +123,8 @@ class _Sets(Struct, frozen=True, eq=False):
     kind: Int64
     group: Int64
     size: Int64
+    is_alone: Mask
+    """Whether the group has one rank, which waits for none."""
 
 
 def _described(run: Run, kernels: CommKernels, sets: _Sets, shared: tuple[str, ...]) -> Collectives:
@@ -138,7 +145,9 @@ def _described(run: Run, kernels: CommKernels, sets: _Sets, shared: tuple[str, .
     last_start = np.maximum.reduceat(start, first)
     end = np.maximum.reduceat(ends, first)
     seen = run_sizes(first, len(rows))
-    complete = (seen == size) & (seen > 1) & (not run.is_reconstructed)
+    complete = (
+        (seen == size) & ((seen > 1) | sets.is_alone[by_arrival]) & (not run.is_reconstructed)
+    )
     synchronous = np.isin(kind, _codes(table, SYNCHRONOUS))
     waits = complete[member_set] & (synchronous[member_set] | (ends >= last_start[member_set]))
     wait = np.where(waits, np.minimum(last_start[member_set], ends) - start, 0)
