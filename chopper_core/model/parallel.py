@@ -22,6 +22,8 @@ DIMENSIONS: Final[tuple[str, ...]] = ("pp", "dp", "ep", "cp", "tp")
 """The dimensions as people nest them, the slowest of Megatron's order first."""
 MEGATRON_ORDER: Final[tuple[str, ...]] = ("tp", "cp", "dp", "pp")
 """Megatron's order of the ranks, the fastest first; ep counts within dp."""
+SHARING: Final = ("tp", "cp", "pp")
+"""The dimensions whose ranks share the tokens of one data-parallel replica."""
 TITLES: Final[Mapping[str, str]] = {
     "pp": "pipeline stage",
     "dp": "data-parallel replica",

@@ -81,6 +81,7 @@ ABOUT = {
     "slow-stage": {"kernel_ns", "idle_host_ns"},
     "straggler": {"delay_ns", "slower_pct", "extra_host_ns", "extra_launch_ns", "mean_lead_ns"},
     "throttled": {"throttled_pct", "throttle_pct"},
+    "uneven-steps": {"iteration_ns"},
 }
 """Rule → the columns of which its evidence shows one at least, in the narrowest terminal."""
 
@@ -546,6 +547,25 @@ def test_the_first_iteration_may_take_long_and_is_left_out() -> None:
     run = run_of(stretched(rows(1, 8), lambda row: 5 * MS * (row.iteration == 0)))
     assert found(run, "iteration") == []
     assert "iteration 0 took over 2 times the median: left out" in findings(run).notes
+
+
+def test_steps_that_differ_are_one_finding() -> None:
+    def longer(row: Row) -> int:
+        return 3 * MS * (row.iteration >= 2 and row.operation == "mlp_up")
+
+    run = run_of(stretched(rows(2, 5), longer))
+    row = only(run, "uneven-steps")
+    # Twelve activities of 3 ms in three of five steps of 36 ms.
+    assert row["said"].startswith(
+        "steps take 36.0 ms to 72.0 ms: iterations 2 to 4 take 2.0 times as long as the others; "
+        "mostly compute, 36.0 ms more"
+    )
+    assert row["stake_ns"] == pytest.approx(36 * MS * 3 / 5)
+    assert row["stake_pct"] == pytest.approx(100 * 21.6 / 57.6)
+    even = run_of(stretched(rows(2, 5), lambda row: MS // 20 * (row.iteration == 1)))
+    assert found(even, "uneven-steps") == []
+    warm_up = run_of(stretched(rows(2, 3), lambda row: MS * (row.iteration == 0)))
+    assert only(warm_up, "uneven-steps")["stake_ns"] is None
 
 
 def test_a_gpu_with_more_work() -> None:

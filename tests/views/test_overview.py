@@ -9,16 +9,18 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from chopper_core.extensions.runs.figures import figures_of_run
 from chopper_core.model import address
 from chopper_core.model.charts import Cards, Composition, Lanes
 from chopper_core.model.inputs import Source
 from chopper_core.model.run import Run
+from chopper_core.model.table import STATES
 from chopper_core.model.view import Baseline, View
 from chopper_core.query.frame import Frame
-from chopper_core.views.findings.rule import IRREGULAR
-from chopper_core.views.overview.step import IRREGULAR_TIMES, step_of
+from chopper_core.views.overview.step import step_of
 from chopper_core.views.query import preview, query
 from chopper_core.views.shared.leads import RankLeads
+from chopper_core.views.shared.phrases import time
 from tests.support import sample_run
 from tests.tui.explorer import measured_run
 
@@ -51,7 +53,8 @@ def test_the_headline_has_the_figures_of_the_views_that_own_them(run: Run) -> No
     frame = query(run, OVERVIEW)
     known = figures(frame)
     throughput = query(run, View("R", name="throughput"))
-    assert known["iteration # ms"] == round(throughput.total["iteration_ns"] / 1e6)
+    (step,) = (known[word] for word in known if word.startswith("iteration # ms"))
+    assert step == round(throughput.total["iteration_ns"] / 1e6)
     rate = throughput.total["tokens_per_s"] * len(run.gpus)
     assert known["#k tok/s"] == pytest.approx(rate / 1e3, rel=0.001)
     finding = next(
@@ -195,7 +198,7 @@ def test_of_two_runs_the_later_is_compared_with_the_first_with_the_right_sign() 
 def test_lanes_show_the_time_in_which_anything_runs(run: Run) -> None:
     chart = lanes(query(run, OVERVIEW))
     step = step_of(run, OVERVIEW)
-    at = step.typical
+    at = step.times.typical
     begin, end = int(step.begins_ns[at]), int(step.ends_ns[at])
     table = run.table
     for row, gpu in enumerate(step.gpus[:2]):
@@ -213,14 +216,33 @@ def test_lanes_show_the_time_in_which_anything_runs(run: Run) -> None:
     assert phases == ["forward", "backward", "optimizer"]
 
 
-def test_an_irregular_iteration_is_no_part_of_the_mean() -> None:
-    assert IRREGULAR.value == IRREGULAR_TIMES
+def test_every_place_has_the_same_step_time() -> None:
+    """The mean over complete iterations and GPUs of the time charged to them."""
     run = sample_run(iterations=5)
     longer = run.table.iteration == run.table.iteration.max()
     idle = run.table.idle_ns.copy()
     idle[np.flatnonzero(longer)[0]] += 10**9
     run = replace(run, table=replace(run.table, idle_ns=idle))
-    step = step_of(run, OVERVIEW)
-    assert step.irregular == [int(run.table.iteration.max())]
-    assert step.mean_ns < 10**8
-    assert any("left out of the mean" in note for note in query(run, OVERVIEW).notes)
+    table = run.table
+    charged = sum(int(table.column(state).sum()) for state in STATES)
+    cells = set(zip(table.gpu.tolist(), table.iteration.tolist(), strict=True))
+    step_ns = charged / len(cells)
+    overview = query(run, OVERVIEW)
+    parts = sum(float(each.numbers[0]) for each in composition(overview).series)
+    assert parts * 1e6 == pytest.approx(step_ns)
+    assert overview.total["step_ns"] == pytest.approx(step_ns)
+    assert overview.values["step_ns"].numbers.mean() == pytest.approx(step_ns)
+    shown = time(step_ns)
+    each = step_of(run, OVERVIEW).times.each_ns
+    assert overview.headline[0].startswith(f"iteration {shown} (")
+    assert f"to {time(each.max())})" in overview.headline[0]
+    for by in ("iteration", "gpu"):
+        throughput = query(run, View("R", name="throughput", by=by))
+        assert throughput.total["iteration_ns"] == pytest.approx(step_ns)
+        assert throughput.values["iteration_ns"].numbers.mean() == pytest.approx(step_ns)
+    findings = query(run, View("R", name="findings"))
+    assert f", {shown} per iteration" in findings.headline[0]
+    for row in range(len(findings)):
+        for name in ("stake_ns", "stake_low_ns", "stake_high_ns"):
+            assert (findings.values[name].at(row) or 0.0) <= step_ns
+    assert figures_of_run(run).figures["step_time_ns"] == pytest.approx(step_ns)

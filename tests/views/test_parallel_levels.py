@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
+from chopper_core.extensions.runs.figures import figures_of_run, with_settings
 from chopper_core.model import address
+from chopper_core.model.column_names import TOKENS
 from chopper_core.model.cubes import Cubes, summarise
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run, located
@@ -15,6 +18,7 @@ from chopper_core.model.view import View, pivot
 from chopper_core.render import as_text
 from chopper_core.util.errors import NoSuchNode, UsageError
 from chopper_core.views import VIEWS, view_spec
+from chopper_core.views.overview.step import _thousands
 from chopper_core.views.query import frame_of, query
 from chopper_core.views.spec import splits_of
 from tests.pipelines import pipeline_run
@@ -135,16 +139,39 @@ def test_rows_of_coordinates_are_sums_of_their_gpus(run: Run, dimension: str) ->
     assert compared > 20
 
 
-def test_a_stage_is_as_slow_as_its_slowest_gpu(run: Run) -> None:
+def test_a_stage_takes_the_mean_of_its_gpus(run: Run) -> None:
     split, whole = (
-        query(run, at(run, f"?view=throughput&by={by}&columns=median_ns,communication_ns"))
+        query(run, at(run, f"?view=throughput&by={by}&columns=iteration_ns,communication_ns"))
         for by in ("pp", "gpu")
     )
     by_gpu = whole.values["communication_ns"].numbers.reshape(4, 8).mean(axis=1)
     assert split.values["communication_ns"].numbers == pytest.approx(by_gpu)
-    slowest = whole.values["median_ns"].numbers.reshape(4, 8).max(axis=1)
-    assert split.values["median_ns"].numbers == pytest.approx(slowest)
-    assert split.total == whole.total
+    mean = whole.values["iteration_ns"].numbers.reshape(4, 8).mean(axis=1)
+    assert split.values["iteration_ns"].numbers == pytest.approx(mean)
+    assert split.total == pytest.approx(whole.total)
+
+
+def test_gpus_of_a_replica_share_its_tokens(run: Run) -> None:
+    """32 ranks of tp 2 x dp 4 x pp 4: four replicas, of 1000 tokens each."""
+    step_s = query(run, at(run, "?view=overview")).total["step_ns"] / 1e9
+    rate = 4 * 1000 / step_s
+    throughput = query(run, at(run, "?view=throughput&of=tokens:1000"))
+    assert throughput.total["tokens_per_s"] * 32 == pytest.approx(rate)
+    assert f"{rate:,.0f} on 32 GPUs" in throughput.headline[0]
+    table = run.table
+    tokens = np.full(len(table), np.nan)
+    steps = run.tree().split((), ("gpu", "iteration"))
+    tokens[[steps.rows_of(each)[0] for each in range(len(steps))]] = 1000
+    known = replace(run, table=table.with_measured({TOKENS: tokens}))
+    headline = query(known, at(known, "?view=overview")).headline[0]
+    assert f"{_thousands(rate)} tok/s" in headline
+    found = figures_of_run(known)
+    of_runs = with_settings(found, found.settings)
+    assert of_runs.figures["run_tokens_per_s"] == pytest.approx(rate)
+    assert of_runs.figures["tokens_per_s"] * 32 == pytest.approx(rate)
+    # A stage is a part of each replica.
+    stage = query(known, at(known, ":pp=1?order=pp&view=throughput"))
+    assert "8 GPUs of a data-parallel replica share its tokens" in stage.notes
 
 
 def test_lanes_of_stages_are_those_of_their_first_gpus(run: Run) -> None:

@@ -22,12 +22,13 @@ from chopper_core.extensions.runs.run_columns import (
 )
 from chopper_core.extensions.runs.run_set import RunFigures
 from chopper_core.model.run import Run
-from chopper_core.model.settings import PARALLEL, Setting, Settings
+from chopper_core.model.settings import Setting, Settings
 from chopper_core.model.view import View
 from chopper_core.query import figures as root_figures
 from chopper_core.util.arrays import Numbers
 from chopper_core.util.errors import ChopperError, NothingToShow, UsageError
 from chopper_core.views.frames import run_frame
+from chopper_core.views.shared.tokens import replicas
 from chopper_core.views.throughput.parts import steps_of
 
 _REDUCTIONS: Final[Mapping[str, Callable[[Numbers], float]]] = {
@@ -82,7 +83,7 @@ def figures_of_run(run: Run) -> RunFigures:
 
 def _steps_ns(run: Run) -> tuple[float, ...]:
     steps = steps_of(run, View(run.name))
-    return tuple(steps.slowest_ns[steps.steady].astype(float).tolist())
+    return tuple(steps.each_ns[steps.steady].tolist())
 
 
 def _figures_of_samples(run: Run, power: list[tuple[str, str, str]]) -> RunFigures:
@@ -179,11 +180,9 @@ def _take_straggler(run: Run, figures: dict[str, float | str], missing: dict[str
 
 def _settings_of(run: Run) -> dict[str, Setting]:
     """The settings that the trace names: sizes of its groups of ranks, and its world."""
-    worlds = [source.facts.get("world size", "") for source in run.sources]
     found: dict[str, Setting] = {}
-    known = [int(world) for world in worlds if world.isdigit()]
-    if known:
-        found[WORLD] = max(known)
+    if run.world:
+        found[WORLD] = run.world
     if run.parallel is not None:
         found |= run.parallel.sizes
     return found
@@ -213,9 +212,12 @@ def with_settings(found: RunFigures, settings: Settings) -> RunFigures:
     is_whole = found.gpus >= world
     tokens = batch * sequence if batch and sequence else None
     rate = _number(figures, "tokens_per_s")
+    if rate:
+        # The settings may know more than the trace about who shares tokens.
+        rate *= replicas(settings) / replicas(found.settings)
+        figures["tokens_per_s"] = rate
     if tokens is None and rate and step_s:
-        sharing = [_number(settings, name) or 1 for name in PARALLEL if name in ("tp", "pp", "cp")]
-        tokens = rate * step_s * world / float(np.prod(sharing))
+        tokens = rate * step_s * world
     per_energy = energy if energy and is_whole else None
     derived = {
         "samples_per_s": _ratio(batch, step_s),

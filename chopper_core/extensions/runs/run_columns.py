@@ -80,7 +80,7 @@ _OWN: Final = (
         "iteration_ns",
         TOTAL,
         LOWER,
-        "Step time: the median over the complete iterations of the GPU that takes longest.",
+        "Step time: the mean over the complete iterations and GPUs.",
     ),
     _derived(
         "samples_per_s",
@@ -97,8 +97,7 @@ _OWN: Final = (
         "run tok/s",
         HIGHER,
         "Tokens per second of the whole run: tokens of a step / step_time_ns. The tokens of a step "
-        "are global_batch x sequence of the settings; else tokens_per_s of each GPU, which the "
-        "GPUs of one replica (tp x cp x pp) share.",
+        "are global_batch x sequence of the settings; else tokens_per_s of a GPU x all ranks.",
         _NO_TOKENS,
     ),
     _of_view(

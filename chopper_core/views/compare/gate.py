@@ -229,10 +229,12 @@ def samples(run: Run, limit: Limit) -> tuple[Metric, Float64]:
     if limit.figure in (STEP_TIME.name, TOKENS.name):
         steps = steps_of(run, View(run.name))
         steady = steps.steady
-        times = steps.slowest_ns[steady].astype(np.float64)
+        times = steps.each_ns[steady]
         if limit.figure == STEP_TIME.name:
             return STEP_TIME, times
-        return TOKENS, _finite(1e9 * _tokens(steps)[steady] / np.maximum(times, 1.0))
+        return TOKENS, _finite(
+            1e9 * steps.replicas * _tokens(steps)[steady] / np.maximum(times, 1.0)
+        )
     metric = metric_named(limit.figure, run.table, run.counter_info)
     levels = [level for level, _ in limit.path]
     order = complete_order(levels)

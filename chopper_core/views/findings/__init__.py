@@ -83,8 +83,7 @@ HIGH: Final = column(f"""stake_high_ns | ns | at most
     The high end of the potential saving's range.
     missing: {SAVING.missing_because}""")
 SHARE: Final = column(f"""stake_pct | % | %
-    Potential saving in % of the iteration: of the median over the iterations of the longest
-    GPU's time.
+    Potential saving in % of the step time.
     missing: {SAVING.missing_because}""")
 TOTAL: Final = column("""gpu_time_ns | ns | GPU time
     GPU time affected, summed over GPUs and complete iterations.
@@ -98,8 +97,11 @@ def answer(run: Run, view: View) -> ViewResult:
     context = context_of(run, view)
     found = _find(context)
     findings = [finding for _, finding in found]
-    savings = [finding.saving_ns for finding in findings]
-    ranges = [_range(*each) for each in found]
+    savings = [
+        None if each.saving_ns is None else min(each.saving_ns, context.step_ns)
+        for each in findings
+    ]
+    ranges = [_range(*each, context.step_ns) for each in found]
     shares = [None if saving is None else 100 * context.share(saving) for saving in savings]
     return ViewResult(
         level="finding",
@@ -171,13 +173,16 @@ def _explains(one: tuple[FindingRule, Finding], other: tuple[FindingRule, Findin
     )
 
 
-def _range(rule: FindingRule, finding: Finding) -> tuple[float | None, float | None]:
-    """The ends of the potential saving's range."""
+def _range(
+    rule: FindingRule, finding: Finding, step_ns: float
+) -> tuple[float | None, float | None]:
+    """The ends of the potential saving's range, which is at most the step."""
     if (saving := finding.saving_ns) is None:
         return None, None
     low, high = finding.low_ns, finding.high_ns
     low = rule.holds[0] * saving if low is None else low
-    return low, rule.holds[1] * saving if high is None else high
+    high = rule.holds[1] * saving if high is None else high
+    return min(low, step_ns), min(high, step_ns)
 
 
 def _with_baseline(evidence: View, view: View) -> View:

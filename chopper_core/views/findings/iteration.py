@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import numpy as np
@@ -20,13 +20,20 @@ from chopper_core.views.findings.rule import (
     rule,
     summed,
 )
-from chopper_core.views.shared.phrases import listed, time
+from chopper_core.views.shared.phrases import by_number, listed, time
+from chopper_core.views.shared.step_times import step_times
 
 LONGER: Final = Threshold(
     "longer iteration",
     3.0,
     "% of the median",
     "iterations of a steady run vary by 1 to 2 %, which the deviation from the median allows for",
+)
+UNEVEN: Final = Threshold(
+    "uneven steps",
+    10.0,
+    "% of the shortest",
+    "with steps this far apart their mean is the time of none of them",
 )
 STEADY: Final = 0.005
 """The least spread of iterations assumed, as a share of the median."""
@@ -56,7 +63,7 @@ def differing_iterations(context: FindingsContext) -> Iterator[Finding]:
     usual = median_of(took)
     slow = slow[np.argsort(-took[slow], kind="stable")]
     lost = float((took[slow] - usual).sum())
-    part, grown = _grown(context, slow)
+    part, grown = _grown(context, slow, lambda each: median_of(each))
     is_one = len(slow) == 1
     named = listed((f"{iterations[place]} ({time(took[place])})" for place in slow), 3)
     yield Finding(
@@ -69,6 +76,50 @@ def differing_iterations(context: FindingsContext) -> Iterator[Finding]:
         confidence=confidence(measured=True, repeated=not is_one),
         saving_ns=lost / len(iterations),
         total_ns=lost * len(context.gpus),
+    )
+
+
+@rule(
+    "uneven-steps",
+    saving="the step time beyond that of the short steps; none for a run's first step, which "
+    "warms up",
+    holds=(0.0, 1.0),
+    needs="two iterations or more",
+    thresholds=(UNEVEN,),
+)
+def uneven_steps(context: FindingsContext) -> Iterator[Finding]:
+    """Steps that differ by more than 10 %, where no single one stands out."""
+    times = step_times(context.run, context.view)
+    if len(times.iterations) < 2:
+        return
+    iterations, each = np.array(times.iterations), times.each_ns
+    is_long = each > (1 + UNEVEN.share) * each.min()
+    others, _, slow = slow_iterations(context)
+    known = [*others[slow].tolist(), *_delayed(context)]
+    if not is_long[~np.isin(iterations, np.array(known, np.int64))].any():
+        return
+    usual = float(each[~is_long].mean())
+    if not usual:
+        return
+    long = iterations[is_long].tolist()
+    part, grown = _grown(
+        context,
+        np.flatnonzero(np.isin(others, long)),
+        lambda sums: float(sums[~np.isin(others, long)].mean()),
+    )
+    numbers = context.run.table.iteration
+    is_first = long == [numbers.min(where=numbers != NO_LABEL, initial=max(long))]
+    yield Finding(
+        sentence=(
+            f"steps take {time(each.min())} to {time(each.max())}: {by_number('iteration', long)} "
+            f"{'takes' if len(long) == 1 else 'take'} {each[is_long].mean() / usual:.1f} times as "
+            f"long as the other{'s' if len(each) > len(long) + 1 else ''}; mostly {part}, "
+            f"{time(grown)} more per GPU and long step"
+        ),
+        evidence=context.with_view("throughput", "iteration", sort="-iteration_ns"),
+        confidence=confidence(measured=True, repeated=len(long) > 1),
+        saving_ns=None if is_first else times.mean_ns - usual,
+        total_ns=float((each[is_long] - usual).sum()) * len(context.gpus),
     )
 
 
@@ -99,7 +150,9 @@ def slow_iterations(context: FindingsContext) -> tuple[Int64, Float64, Index]:
     return iterations, took, np.flatnonzero(slow)
 
 
-def _grown(context: FindingsContext, slow: Index) -> tuple[str, float]:
+def _grown(
+    context: FindingsContext, slow: Index, usual: Callable[[Float64], float]
+) -> tuple[str, float]:
     """The kind of time that slow iterations have more of, and how much, mean over GPUs and them."""
     cells = context.by_iteration
     place = ranked(cells.codes("iteration"))[1]
@@ -107,6 +160,6 @@ def _grown(context: FindingsContext, slow: Index) -> tuple[str, float]:
     grown = {}
     for word, names in _PARTS.items():
         each = np.sum([summed(place, cells.sum(name)) for name in names], axis=0) / gpus
-        grown[word] = float((each[slow] - median_of(each)).mean())
+        grown[word] = float((each[slow] - usual(each)).mean())
     largest = max(grown, key=lambda word: grown[word])
     return largest, grown[largest]

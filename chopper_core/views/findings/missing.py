@@ -35,7 +35,6 @@ UNLINKED: Final = Threshold(
     "activities launched before the profiler started, and a few lost ones, never have a record",
 )
 
-_WORLD: Final = "world size"
 _HIDDEN: Final = {
     "iteration": "differences between iterations are hidden there",
     "phase": "forward and backward can't be told apart there",
@@ -56,8 +55,7 @@ def missing_data(context: FindingsContext) -> Iterator[Finding]:
 
 
 def _ranks(context: FindingsContext) -> Gaps:
-    sizes = [source.facts.get(_WORLD, "") for source in context.run.sources]
-    world = max((int(size) for size in sizes if size.isdecimal()), default=0)
+    world = context.run.world
     missing = world - len({gpu.rank for gpu in context.run.gpus})
     if missing > 0:
         has_comm = context.split().sum("exposed_comm_ns").any()

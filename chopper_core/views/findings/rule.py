@@ -30,6 +30,7 @@ from chopper_core.util.errors import UsageError
 from chopper_core.util.grouping import distinct, median_of, ranked, sorted_run_mask
 from chopper_core.views.shared.leads import RankLeads, leads
 from chopper_core.views.shared.matched_kernels import compared_iterations
+from chopper_core.views.shared.step_times import step_times
 
 
 class Threshold(Struct, frozen=True):
@@ -186,10 +187,8 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def step_ns(self) -> float:
-        """The duration of an iteration: median of the times on the GPU that takes longest."""
-        return float(
-            median_of(self.by_gpu_and_iteration(lambda nodes: nodes.elapsed_ns).max(axis=0))
-        )
+        """The step time: the mean over the complete iterations and GPUs of the scope."""
+        return step_times(self.run, self.view).mean_ns
 
     def share(self, time_ns: float) -> float:
         """A time per iteration as a share of the iteration, 0 to 1."""

@@ -24,7 +24,6 @@ from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.errors import ChopperError, UsageError
 from chopper_core.util.grouping import distinct
 from chopper_core.views.overview.step import (
-    IRREGULAR_TIMES,
     Step,
     facts_of,
     has_counted,
@@ -44,7 +43,7 @@ SPEC: Final = ViewSpec(
     by=("gpu", "node"),
     compares=True,
     has_preview=True,
-    no_statistic="shows the median and the mean over the complete iterations",
+    no_statistic="shows the mean over the complete iterations",
 )
 
 _MAX_GPUS: Final = 64
@@ -211,19 +210,13 @@ def _baseline_step(run: Run, view: View) -> Step | None:
     return step_of(run if there.run == view.run else run.baseline_run(there.run), there)
 
 
-def _mean_steps_ns(step: Step) -> Float64:
-    """The mean time of each GPU's iterations."""
-    there = np.maximum((step.times_ns > 0).sum(axis=1), 1)
-    return np.asarray(step.times_ns.sum(axis=1) / there, np.float64)
-
-
 def _columns(
     step: Step, rows: _TableRows, lag_ns: Float64 | None, base: Step | None
 ) -> list[tuple[Metric, Values]]:
-    steps = _mean_steps_ns(step)
+    steps = step.times.by_gpu_ns
     own: list[tuple[Metric, Values]] = []
     if base is not None and rows.level == "gpu":
-        before = dict(zip(base.gpus, _mean_steps_ns(base).tolist(), strict=True))
+        before = dict(zip(base.gpus, base.times.by_gpu_ns.tolist(), strict=True))
         # A baseline that others hide entirely takes no time.
         known = np.array([before.get(gpu) or np.nan for gpu in step.gpus])
         own.append((CHANGE, numbered(100.0 * (steps - known) / known)))
@@ -264,9 +257,9 @@ def _totals(
 ) -> dict[str, int | float]:
     """The mean over all GPUs."""
     names = {metric.name for metric, _ in own}
-    total: dict[str, int | float] = {STEP.name: step.mean_ns}
-    if CHANGE.name in names and base is not None and base.mean_ns:
-        total[CHANGE.name] = 100.0 * (step.mean_ns - base.mean_ns) / base.mean_ns
+    total: dict[str, int | float] = {STEP.name: step.times.mean_ns}
+    if CHANGE.name in names and base is not None and base.times.mean_ns:
+        total[CHANGE.name] = 100.0 * (step.times.mean_ns - base.times.mean_ns) / base.times.mean_ns
     for name in (*_measured(step.run), _UTILISATION):
         if name in names:
             value = METRICS[name].compute(step.scope(step.whole)).at(0)
@@ -277,7 +270,7 @@ def _totals(
 
 def _slowest_of(step: Step, rows: _TableRows) -> list[int]:
     """The GPU of each row whose lane is drawn: the one that takes longest."""
-    steps = _mean_steps_ns(step)
+    steps = step.times.by_gpu_ns
     return [step.gpus[int(own[steps[own].argmax()])] for own in rows.members]
 
 
@@ -304,14 +297,10 @@ def _composition(step: Step, base: Step | None) -> Composition:
         parts = [each.states for each in known]
     elif len({has_counted(each) for each in parts}) > 1:
         parts = [without_counted(each) for each in parts]
-    scale, unit = next((ns, name) for least, ns, name in _UNITS if step.mean_ns >= least)
+    scale, unit = next((ns, name) for least, ns, name in _UNITS if step.times.mean_ns >= least)
+    sides = [(own, each.times.cells) for own, each in zip(parts, known, strict=True)]
     series = tuple(
-        Series(
-            title,
-            np.array(
-                [own[name][0] / each.cells / scale for own, each in zip(parts, known, strict=True)]
-            ),
-        )
+        Series(title, np.array([own[name][0] / cells / scale for own, cells in sides]))
         for name, title in titles_of(parts[0]).items()
         if any(own[name][0] for own in parts)
     )
@@ -320,7 +309,7 @@ def _composition(step: Step, base: Step | None) -> Composition:
 
 def _sides(step: Step, base: Step | None) -> tuple[str, ...]:
     """The titles of a step's bar, and of its baseline's; of two runs their names."""
-    own = "step" if step.iterations else "time"
+    own = "step" if step.times.iterations else "time"
     if base is None:
         return (own,)
     names = tuple(PurePath(each.view.run).name for each in (step, base))
@@ -329,13 +318,13 @@ def _sides(step: Step, base: Step | None) -> tuple[str, ...]:
 
 def _durations(known: Sequence[Step]) -> Composition:
     """Durations by kind, where a side has no start times: what overlaps isn't known."""
-    scale, unit = next((ns, name) for least, ns, name in _UNITS if known[0].mean_ns >= least)
+    scale, unit = next((ns, name) for least, ns, name in _UNITS if known[0].times.mean_ns >= least)
     sums = []
     for each in known:
         table, rows = each.run.table, each.whole.selection
         weights = table.duration_ns[rows]
         own = np.bincount(table.kind[rows], weights=weights, minlength=len(Kind))
-        sums.append(own / each.cells / scale)
+        sums.append(own / each.times.cells / scale)
     series = tuple(
         Series(title, np.array([own[kind] for own in sums]))
         for kind, title in _KINDS.items()
@@ -384,13 +373,8 @@ def _cards(step: Step) -> Cards:
 def _notes(step: Step) -> tuple[str, ...]:
     notes = []
     truncated = step.run.truncated(step.view)
-    lacking = [number for number in step.left_out if number not in truncated]
+    lacking = [number for number in step.times.left_out if number not in truncated]
     if lacking:
         verb = "is" if len(lacking) == 1 else "are"
         notes.append(f"{by_number('iteration', lacking)} {verb} missing on a GPU: left out")
-    if step.irregular:
-        notes.append(
-            f"{by_number('iteration', step.irregular)} took over {IRREGULAR_TIMES:g} times the "
-            "median: left out of the mean"
-        )
     return tuple(notes)

@@ -27,7 +27,7 @@ def lanes_chart(
 
     The activities of a lane are brought together when its cells are asked for.
     """
-    run, at = step.run, step.typical
+    run, at = step.run, step.times.typical
     first, last = int(step.begins_ns[at]), int(step.ends_ns[at])
     begin = first + int(part[0] * (last - first))
     end = max(first + int(part[1] * (last - first)), begin + 1)
@@ -42,7 +42,7 @@ def lanes_chart(
     def bands(row: int, bins: int) -> tuple[Band, ...]:
         return (_phases(step, lane(row), edges(begin, end, bins)),)
 
-    number = f"iteration {step.iterations[at]}" if step.iterations else "the scope"
+    number = f"iteration {step.times.iterations[at]}" if step.times.iterations else "the scope"
     seen = Interval(
         begin - run.origin_ns,
         end - run.origin_ns,

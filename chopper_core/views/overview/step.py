@@ -15,14 +15,14 @@ from chopper_core.metrics import METRICS, Scope, Values, is_measured
 from chopper_core.model.column_names import CYCLES
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
-from chopper_core.model.table import NO_LABEL, Phase
+from chopper_core.model.table import Phase
 from chopper_core.model.tree import Tree
 from chopper_core.model.view import View
-from chopper_core.util.arrays import Index, Int64
-from chopper_core.util.grouping import counted, distinct, median_of
+from chopper_core.util.arrays import Int64
 from chopper_core.views.overheads import LOSSES, THEORY, parts_of, with_parts, without_flops
 from chopper_core.views.shared.phrases import count, time
-from chopper_core.views.shared.tokens import tokens_in
+from chopper_core.views.shared.step_times import StepTimes, step_times
+from chopper_core.views.shared.tokens import replicas_of, tokens_in
 
 PARTS: Final = {THEORY: "theoretical", **LOSSES}
 """The parts of a step's time where the FLOPs of the model are known."""
@@ -43,8 +43,8 @@ _COUNTED: Final = (
 _UNATTRIBUTED: Final = "unmodelled_ns"
 _CACHED: Final = 4
 """Scopes whose step is cached: it may hold the rows of all activities."""
-IRREGULAR_TIMES: Final = 2.0
-"""Times the median from which an iteration is a warm-up, an evaluation or a checkpoint."""
+_LEAST_SPREAD: Final = 0.01
+"""Of the longest step: the range of steps that differ by less is not shown."""
 _SMALLEST_CHANGE_PCT: Final = 0.05
 _MAX_UNKNOWN_FLOPS_PCT: Final = 5.0
 """Of the time of matrix kernels: with more, the share of the peak would be far too small."""
@@ -56,50 +56,28 @@ class Step(Struct, frozen=True, eq=False, dict=True):
     run: Run
     view: View
     tree: Tree
-    gpus: list[int]
+    times: StepTimes
     nodes: Groups
     """The activities of each GPU in the iterations."""
     whole: Groups
     """Those of all GPUs, as one group."""
-    iterations: list[int]
-    """Empty: the scope has none."""
-    left_out: list[int]
-    """Iterations that the profiling window cuts, or that a GPU lacks."""
-    irregular: list[int]
-    """Complete iterations that take far longer than the others: no part of the mean step."""
-    median_ns: float
-    """The median over all complete iterations of the longest GPU's time."""
-    times_ns: Int64
-    """GPUs x iterations; 0 where a GPU lacks one."""
-    cells: int
-    """The number of pairs of a GPU and an iteration."""
     begins_ns: Int64
     """The first start in each iteration."""
     ends_ns: Int64
     """The last end in each iteration."""
 
     @property
+    def gpus(self) -> list[int]:
+        """The GPUs of the scope."""
+        return [int(gpu) for gpu in self.times.gpus]
+
+    @property
     def word(self) -> str:
         """The word for an iteration: inference has steps."""
-        if not self.iterations:
+        if not self.times.iterations:
             return "time"
         phases = set(self.tree.split(self.view.path, ("phase",)).codes("phase").tolist())
         return "step" if phases & {Phase.PREFILL, Phase.DECODE} else "iteration"
-
-    @property
-    def slowest_ns(self) -> Int64:
-        """The time of each iteration on the GPU that takes longest."""
-        return np.asarray(self.times_ns.max(axis=0), np.int64)
-
-    @property
-    def typical(self) -> int:
-        """The place of the iteration whose time is nearest to the median."""
-        return int(np.abs(self.slowest_ns - self.median_ns).argmin())
-
-    @property
-    def mean_ns(self) -> float:
-        """The mean time of a GPU in an iteration: the parts of the step add up to it."""
-        return float(self.times_ns.sum()) / self.cells
 
     def scope(self, nodes: Groups) -> Scope:
         """Some of the activities, to compute metrics of."""
@@ -110,14 +88,14 @@ class Step(Struct, frozen=True, eq=False, dict=True):
         return METRICS[name].compute(self.scope(self.nodes))
 
     def tokens_per_s(self) -> float | None:
-        """Tokens per second of all GPUs together, by the median iteration; None if unknown."""
-        if not self.iterations:
+        """Tokens per second of all GPUs together, by the step time; None if unknown."""
+        times = self.times
+        if not times.iterations:
             return None
-        iterations = sorted((*self.iterations, *self.irregular))
-        tokens = tokens_in(self.run, self.gpus, iterations).mean()
-        if not np.isfinite(tokens) or not self.median_ns:
+        tokens = tokens_in(self.run, self.gpus, times.iterations).mean()
+        if not np.isfinite(tokens) or not times.mean_ns:
             return None
-        return float(1e9 * tokens / self.median_ns * len(self.gpus))
+        return float(1e9 * tokens / times.mean_ns * replicas_of(self.run, self.gpus))
 
     @cached_property
     def parts(self) -> Mapping[str, Int64]:
@@ -166,59 +144,25 @@ def step_of(run: Run, view: View) -> Step:
 
 
 def _step_of(run: Run, view: View) -> Step:
+    times = step_times(run, view)
     tree = with_parts(run).tree(view.order)
-    by_iteration = tree.split(view.path, ("gpu", "iteration"))
-    gpus = distinct(by_iteration.codes("gpu")).astype(np.int64)
-    codes = by_iteration.codes("iteration").astype(np.int64)
-    found, counts = counted(codes[codes != NO_LABEL])
-    everywhere = found[counts == len(gpus)]
-    whole = [code for code in everywhere.tolist() if code not in run.left_out(view)]
-    # A run with only truncated iterations shows them.
-    kept = whole or everywhere.tolist() or found.tolist()
-    took = _times_of(by_iteration, gpus, codes, kept).max(axis=0)
-    median = median_of(took) if kept else 0.0
-    complete = kept
-    kept = [code for code, own in zip(kept, took.tolist(), strict=True)
-            if own <= IRREGULAR_TIMES * median]  # fmt: skip
-    without = {"iteration": [code for code in set(codes.tolist()) if code not in kept]}
-    without = without if kept and without["iteration"] else {}
-    nodes = tree.split(view.path, ("gpu",), without)
-    cells = tree.split(view.path, ("gpu", "iteration"), without) if kept else nodes
-    shape = (len(gpus), max(len(kept), 1))
-    place = np.searchsorted(gpus, cells.codes("gpu")) * shape[1]
-    if kept:
-        place = place + np.searchsorted(np.array(kept), cells.codes("iteration"))
+    nodes = tree.split(view.path, ("gpu",), times.excluded)
+    cells, place = nodes, np.searchsorted(times.gpus, nodes.codes("gpu"))
+    if times.iterations:
+        cells = tree.split(view.path, ("gpu", "iteration"), times.excluded)
+        own = np.searchsorted(np.array(times.iterations), cells.codes("iteration"))
+        place = np.searchsorted(times.gpus, cells.codes("gpu")) * len(times.iterations) + own
+    limits = np.iinfo(np.int64)
     return Step(
         run,
         view,
         tree,
-        gpus.tolist(),
+        times,
         nodes,
-        tree.split(view.path, (), without),
-        kept,
-        [code for code in found.tolist() if code not in complete],
-        [code for code in complete if code not in kept],
-        median if kept else float(cells.elapsed_ns.max()),
-        _table(cells.elapsed_ns, place, shape, 0),
-        len(cells),
-        _table(cells.min("start_ns"), place, shape, np.iinfo(np.int64).max).min(axis=0),
-        _table(cells.max("end_ns"), place, shape, np.iinfo(np.int64).min).max(axis=0),
+        tree.split(view.path, (), times.excluded),
+        times.by_step(cells.min("start_ns"), place, limits.max).min(axis=0),
+        times.by_step(cells.max("end_ns"), place, limits.min).max(axis=0),
     )
-
-
-def _times_of(cells: Groups, gpus: Int64, codes: Int64, kept: list[int]) -> Int64:
-    """The time charged to some iterations on each GPU, as GPUs x iterations."""
-    own = np.isin(codes, kept)
-    place = np.searchsorted(gpus, cells.codes("gpu")[own]) * len(kept)
-    place += np.searchsorted(np.array(kept, np.int64), codes[own])
-    return _table(cells.elapsed_ns[own], place, (len(gpus), len(kept)), 0)
-
-
-def _table(values: Int64, place: Index, shape: tuple[int, int], empty: int) -> Int64:
-    """Values of GPUs and iterations as GPUs x iterations."""
-    found = np.full(shape[0] * shape[1], empty, np.int64)
-    found[place] = values
-    return found.reshape(shape)
 
 
 class _Fact(Struct, frozen=True):
@@ -251,12 +195,22 @@ def _figures(step: Step) -> tuple[_Fact, ...]:
     communicates = int(step.whole.sum("collectives")[0]) > 0 and not step.run.is_reconstructed
     exposed = 100.0 * int(whole["exposed_comm_ns"][0]) / elapsed if communicates else None
     return (
-        _Fact(step.median_ns, time, before=f"{step.word} "),
+        _Fact(step.times.mean_ns, time, before=f"{step.word} ", after=_range(step.times)),
         _Fact(step.tokens_per_s(), _thousands, after=" tok/s"),
         _Fact(theory, _percent, after=" of peak", is_share=True),
         _Fact(exposed, _percent, before="exposed ", is_share=True),
         _Fact(_power_w(step), _power),
     )
+
+
+def _range(times: StepTimes) -> str:
+    """The shortest and the longest step, where they differ."""
+    least, most = times.each_ns.min(), times.each_ns.max()
+    if most - least < _LEAST_SPREAD * most:
+        return ""
+    texts = [time(least).split(), time(most).split()]
+    shortest = texts[0][:1] if texts[0][1] == texts[1][1] else texts[0]
+    return f" ({' '.join(shortest)} to {' '.join(texts[1])})"
 
 
 def _fact_text(figure: _Fact, other: _Fact | None) -> str:
@@ -307,18 +261,16 @@ def facts_of(step: Step) -> list[str]:
     products = Counter(gpu.hardware or "unknown GPU" for gpu in run.gpus if gpu.index in step.gpus)
     facts = [f"{count} × {name}" for name, count in products.most_common()]
     ranks = len({gpu.rank for gpu in run.gpus})
-    world = max((int(w) for s in run.sources if (w := s.facts.get("world size", "")).isdigit()),
-                default=0)  # fmt: skip
-    if world > ranks:
-        facts.append(f"{ranks} of {world} ranks")
+    if run.world > ranks:
+        facts.append(f"{ranks} of {run.world} ranks")
     facts.append(_iterations(step))
     facts.append(_sources(step))
     return [fact for fact in facts if fact]
 
 
 def _iterations(step: Step) -> str:
-    used = len(step.iterations)
-    known = used + len(step.left_out) + len(step.irregular)
+    used = len(step.times.iterations)
+    known = used + len(step.times.left_out)
     if not known:
         return "no iterations"
     return count(known, step.word) if used == known else f"{used} of {known} {step.word}s"

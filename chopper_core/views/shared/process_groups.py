@@ -199,8 +199,7 @@ def known_group_sizes(run: Run, group: Numbers, gpu: Numbers) -> tuple[dict[int,
 
 def _world_size(run: Run) -> int:
     """The ranks of the job that the traces state, those of other jobs aside; else those seen."""
-    stated = [source.facts.get("world size", "") for source in run.sources]
-    return max([len(run.gpus), *(int(text) for text in stated if text.isdigit())])
+    return max(len(run.gpus), run.world)
 
 
 def split_of(run: Run, rows: Index, by: str) -> tuple[Int64, list[str]]:

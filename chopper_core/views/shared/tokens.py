@@ -1,15 +1,39 @@
-"""The tokens of a step on each GPU, from the shapes in the trace."""
+"""The tokens of a step: of each GPU, from the shapes in the trace, and of all GPUs together."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from math import prod
 
 import numpy as np
 
 from chopper_core.model.column_names import TOKENS
+from chopper_core.model.parallel import SHARING
 from chopper_core.model.run import Run
+from chopper_core.model.settings import Setting
 from chopper_core.util.arrays import Float64
 from chopper_core.util.grouping import distinct
+
+
+def replicas(sizes: Mapping[str, Setting], ranks: float = 1.0) -> float:
+    """The data-parallel replicas that some ranks make up, less than one for a part of a replica.
+
+    Ranks that differ only along `SHARING` work on the same tokens, so that tokens per second are
+    those of a rank times the replicas.
+    """
+    known = (sizes.get(name) for name in SHARING)
+    return ranks / prod(size for size in known if isinstance(size, int | float) and size > 0)
+
+
+def replicas_of(run: Run, gpus: Sequence[int] = ()) -> float:
+    """The replicas of some GPUs, or per GPU; of all GPUs of a run, those of its whole world."""
+    sizes = run.parallel.sizes if run.parallel is not None else {}
+    return replicas(sizes, ranks_of(run, gpus) if gpus else 1.0)
+
+
+def ranks_of(run: Run, gpus: Sequence[int]) -> int:
+    """The number of GPUs; of all GPUs of a run, the ranks of the job, known by its traces."""
+    return len(gpus) if len(gpus) < len(run.gpus) else max(len(gpus), run.world)
 
 
 def tokens_in(run: Run, gpus: Sequence[int], iterations: Sequence[int]) -> Float64:

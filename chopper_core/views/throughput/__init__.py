@@ -16,9 +16,10 @@ from chopper_core.model.table import PHASES
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View, pivot, with_view
 from chopper_core.query.derived import named, reduced_along
-from chopper_core.util.arrays import Float64, Mask, Numbers
+from chopper_core.util.arrays import Float64, Mask
 from chopper_core.util.errors import UsageError
-from chopper_core.util.grouping import distinct, median_of, medians_along
+from chopper_core.util.grouping import distinct
+from chopper_core.views.shared.phrases import count
 from chopper_core.views.shared.table_view import LabelledRows, child_of, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec
 from chopper_core.views.throughput.parts import PARTS, Steps, steps_of
@@ -35,15 +36,12 @@ _TIME: Final = (
 )
 
 ITERATION: Final = column(f"""iteration_ns | ns | iteration
-    The iteration's time on the GPU that takes longest. {_TIME}
+    {_TIME} Mean over the complete iterations and GPUs of the row: the step time.
     missing: {_CUT}""")
 SLOWEST: Final = column("""slowest | | slowest GPU
     The GPU that takes longest.""")
 STATE: Final = column("""state | | state
     steady, or cut: truncated by the profiling window, or missing on a GPU.""")
-MEDIAN: Final = column(f"""median_ns | ns | median
-    The median over the steady iterations of the GPU's time in them. {_TIME}
-    missing: {_CUT}""")
 SPREAD: Final = column("""spread_pct | % | spread
     The longest minus the shortest time, in % of the shortest: of GPUs in an iteration, or of
     steady iterations on a GPU.""")
@@ -56,8 +54,8 @@ TOKENS_IN: Final = column(f"""tokens | | tokens
     missing: {_NO_TOKENS}
     source: trace or address""")
 RATE: Final = column(f"""tokens_per_s | tok/s | per GPU
-    Tokens per second and GPU: tokens / iteration_ns; of a GPU, by the median of the
-    iterations' times.
+    Tokens per second and GPU: tokens / iteration_ns; GPUs of one data-parallel replica (tensor,
+    context and pipeline parallelism) share its tokens.
     missing: {_NO_TOKENS}; or {_CUT}
     source: trace or address""")
 PART: Final = column("""part_ns | ns | time
@@ -170,12 +168,16 @@ class _Instances(Struct, frozen=True, eq=False):
     parts_ns: Float64
     """LabelledRows x instances x parts."""
 
-    def together(self, rows: Mask) -> _Instances:
+    step_ns: Float64
+    """The step time of each row."""
+
+    def together(self, rows: Mask, step_ns: float) -> _Instances:
         """Those of some rows as one row."""
         return _Instances(
             self.times_ns[rows].reshape(1, -1),
             self.tokens[rows].reshape(1, -1),
             self.parts_ns[rows].reshape(1, -1, len(PARTS)),
+            np.array([step_ns]),
         )
 
     def spread_pct(self) -> Float64:
@@ -186,11 +188,11 @@ class _Instances(Struct, frozen=True, eq=False):
 
 
 def _figures(
-    time: Metric, typical_ns: Numbers, each: _Instances, used: list[int], stat: str
+    steps: Steps, each: _Instances, used: list[int], stat: str
 ) -> list[tuple[Metric, Values]]:
     """Time, rate, tokens and parts of rows, or of all rows as one."""
     tokens = each.tokens.mean(axis=1)
-    took = typical_ns
+    took = each.step_ns
     if stat:
         took = reduced_along(stat, each.times_ns.T)
         parts = reduced_along(stat, np.moveaxis(each.parts_ns, 1, 0))
@@ -198,31 +200,29 @@ def _figures(
         known = np.isfinite(each.times_ns)
         with np.errstate(invalid="ignore"):
             parts = np.where(known[:, :, None], each.parts_ns, 0.0).sum(axis=1)
-            parts /= known.sum(axis=1)[:, None]
+            parts /= np.maximum(known.sum(axis=1), 1)[:, None]
 
     def stated(metric: Metric) -> Metric:
         return named(metric, stat) if stat else metric
 
     return [
-        (stated(time), numbered(took)),
-        (RATE, numbered(1e9 * tokens / np.maximum(typical_ns, 1))),
+        (stated(ITERATION), numbered(took)),
+        (RATE, numbered(1e9 * tokens * steps.replicas / np.maximum(each.step_ns, 1))),
         (TOKENS_IN, _counted(tokens)),
         *((stated(PART_COLUMNS[place]), numbered(parts[:, place])) for place in used),
     ]
 
 
 def _by_step(run: Run, steps: Steps, by: str, stat: str) -> Table:
-    """A row per iteration, GPU or coordinate: the time of its slowest GPU, means of the rest."""
-    typical_ns: Numbers
+    """A row per iteration, GPU or coordinate."""
     if by == "iteration":
-        labels, time, counted = list(map(str, steps.iterations)), ITERATION, steps.steady
-        typical_ns, each = steps.slowest_ns, _of_iterations(steps)
+        labels, counted = list(map(str, steps.iterations)), steps.steady
+        each = _of_iterations(steps)
     else:
-        labels, time, each = _of_gpus(run, steps, by)
-        time = ITERATION if stat else time
-        typical_ns, counted = medians_along(each.times_ns, axis=1), np.ones(len(labels), np.bool_)
+        labels, each = _of_gpus(run, steps, by)
+        counted = np.ones(len(labels), np.bool_)
     used = _used(steps)
-    own = _figures(time, typical_ns, each, used, stat)
+    own = _figures(steps, each, used, stat)
     spread = (SPREAD, numbered(np.where(counted, each.spread_pct(), np.nan)))
     if by == "iteration":
         slowest = steps.times_ns.argmax(axis=0).tolist()
@@ -237,8 +237,7 @@ def _by_step(run: Run, steps: Steps, by: str, stat: str) -> Table:
         own.insert(2, spread)
     if not steps.steady.any():
         return labels, own, []
-    typical = np.array([median_of(steps.slowest_ns[steps.steady])])
-    return labels, own, _figures(time, typical, each.together(counted), used, stat)
+    return labels, own, _figures(steps, each.together(counted, steps.step_ns), used, stat)
 
 
 def _of_iterations(steps: Steps) -> _Instances:
@@ -247,34 +246,31 @@ def _of_iterations(steps: Steps) -> _Instances:
         np.where(there, steps.times_ns, np.nan).T,
         np.where(steps.steady, steps.tokens, np.nan).T,
         np.moveaxis(np.where(there[:, :, None], steps.parts_ns, np.nan), 1, 0),
+        steps.times_ns.sum(axis=0) / there.sum(axis=0),
     )
 
 
-def _of_gpus(run: Run, steps: Steps, by: str) -> tuple[list[str], Metric, _Instances]:
+def _of_gpus(run: Run, steps: Steps, by: str) -> tuple[list[str], _Instances]:
     """The steady iterations of each GPU, or of the GPUs of each coordinate."""
     if by == "gpu":
-        labels, time = list(map(str, steps.gpus)), MEDIAN
+        labels = list(map(str, steps.gpus))
         members = list(np.arange(len(labels))[:, None])
     else:
         codes = run.table.coordinates[by][steps.gpus]
         parts = distinct(codes).tolist()
         labels = [run.table.text_of(by, code) for code in parts]
         members = [np.flatnonzero(codes == code) for code in parts]
-        whose = "of the slowest GPU of the row"
-        time = replace(
-            MEDIAN, definition=f"The median over the steady iterations, {whose}. {_TIME}"
-        )
     steady = steps.steady
-    if steady.any():
-        each = _Instances(
-            np.stack([steps.times_ns[own][:, steady].max(axis=0) for own in members]),
-            np.stack([steps.tokens[own][:, steady].mean(axis=0) for own in members]),
-            np.stack([steps.parts_ns[own][:, steady].mean(axis=0) for own in members]),
-        )
-    else:
+    if not steady.any():
         unknown = np.full((len(labels), 1, len(PARTS)), np.nan)
-        each = _Instances(unknown[:, :, 0], unknown[:, :, 0], unknown)
-    return labels, time, each
+        return labels, _Instances(unknown[:, :, 0], unknown[:, :, 0], unknown, unknown[:, 0, 0])
+    times = np.stack([steps.times_ns[own][:, steady].mean(axis=0) for own in members])
+    return labels, _Instances(
+        times,
+        np.stack([steps.tokens[own][:, steady].mean(axis=0) for own in members]),
+        np.stack([steps.parts_ns[own][:, steady].mean(axis=0) for own in members]),
+        times.mean(axis=1),
+    )
 
 
 def _counted(numbers: Float64) -> Values:
@@ -312,30 +308,21 @@ def _used(steps: Steps) -> list[int]:
     return np.flatnonzero(steps.parts_ns.sum(axis=(0, 1))).tolist()
 
 
-def _rate(steps: Steps) -> float:
-    """Tokens per second and GPU by the median steady iteration; NaN where they aren't known."""
-    if not steps.steady.any():
-        return float("nan")
-    tokens = steps.tokens[:, steps.steady].mean()
-    return float(1e9 * tokens / median_of(steps.slowest_ns[steps.steady]))
-
-
 def _headline(steps: Steps) -> tuple[str, ...]:
     if not steps.steady.any():
         return ("the scope has no complete iteration: throughput is unknown",)
-    count = int(steps.steady.sum())
-    median = median_of(steps.slowest_ns[steps.steady])
-    over = f"{count} steady iteration{'s' if count > 1 else ''}"
-    time = f"an iteration takes {time_text(median)}, median of {over} on the slowest GPU"
-    rate = _rate(steps)
-    if not np.isfinite(rate):
+    over = count(int(steps.steady.sum()), "steady iteration")
+    whom = "the GPU" if len(steps.gpus) == 1 else f"{len(steps.gpus)} GPUs"
+    time = f"an iteration takes {time_text(steps.step_ns)}, mean of {over} on {whom}"
+    tokens = float(steps.tokens[:, steps.steady].mean())
+    if not np.isfinite(tokens) or not steps.step_ns:
         return (f"{time}; the tokens are unknown",)
-    tokens = steps.tokens[:, steps.steady]
+    rate = 1e9 * tokens / steps.step_ns * steps.replicas
     what = f"{rate:,.0f} tokens/s per GPU"
-    if len(steps.gpus) > 1:
-        what += f", {rate * len(steps.gpus):,.0f} on {len(steps.gpus)} GPUs"
-    each = f"{tokens.mean():,.0f} tokens per GPU and iteration"
-    means = steps.parts_ns[:, steps.steady].mean(axis=(0, 1)) / tokens.mean()
+    if steps.ranks > 1:
+        what += f", {rate * steps.ranks:,.0f} on {steps.ranks} GPUs"
+    each = f"{tokens:,.0f} tokens per GPU and iteration"
+    means = steps.parts_ns[:, steps.steady].mean(axis=(0, 1)) / tokens
     largest = np.argsort(-means, kind="stable")[:3].tolist()
     parts = ", ".join(f"{PARTS[place]} {means[place] / 1e3:.2f}" for place in largest)
     return (f"{what}: {each}; {time}", f"a token takes {means.sum() / 1e3:.2f} µs: {parts} µs")
@@ -351,9 +338,10 @@ def _notes(run: Run, view: View, steps: Steps) -> tuple[str, ...]:
     elif view.of:
         notes.append("tokens as given in the address")
     else:
+        notes.append("tokens from the shapes in the trace")
+    if steps.replicas < 1:
         notes.append(
-            "tokens from the shapes in the trace; where several GPUs share them (tensor or "
-            "pipeline parallelism) the rate of all GPUs counts them several times"
+            f"{round(1 / steps.replicas)} GPUs of a data-parallel replica share its tokens"
         )
     deeper = [level for level, _ in view.scope if level not in ("gpu", "iteration")]
     if deeper:
@@ -382,6 +370,6 @@ def _charts(steps: Steps) -> tuple[BarChart | LineChart, ...]:
         "iteration",
         "",
         (numbers,),
-        (Series("slowest GPU", steps.slowest_ns[steps.steady] / 1e6),),
+        (Series("mean of the GPUs", steps.each_ns[steps.steady] / 1e6),),
     )
     return (bars, line)

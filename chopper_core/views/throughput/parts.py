@@ -15,7 +15,7 @@ from chopper_core.model.table import NO_LABEL, KernelTable, Phase
 from chopper_core.model.view import View
 from chopper_core.util.arrays import AnyArray, Float64, Index, Int64, Mask
 from chopper_core.util.errors import NothingToShow
-from chopper_core.views.shared.tokens import tokens_in
+from chopper_core.views.shared.tokens import ranks_of, replicas_of, tokens_in
 
 _BY_PHASE: Final = ("GEMM", "attention", "vector")
 _PHASES: Final = (Phase.FORWARD, Phase.BACKWARD, Phase.PREFILL, Phase.DECODE)
@@ -131,6 +131,10 @@ class Steps(Struct, frozen=True, eq=False):
     """Which iterations are whole on all GPUs."""
     tokens: Float64
     """Per GPU and iteration; NaN where they aren't known."""
+    replicas: float
+    """Data-parallel replicas per GPU: less than one where GPUs share tokens."""
+    ranks: int
+    """The GPUs, with those of the job without a trace where all others are here."""
 
     @property
     def times_ns(self) -> Int64:
@@ -138,9 +142,14 @@ class Steps(Struct, frozen=True, eq=False):
         return np.asarray(self.parts_ns.sum(axis=2), np.int64)
 
     @property
-    def slowest_ns(self) -> Int64:
-        """Each iteration's time on the GPU that takes longest."""
-        return np.asarray(self.times_ns.max(axis=0), np.int64)
+    def each_ns(self) -> Float64:
+        """The step time of each iteration: its mean over the GPUs that have it."""
+        return np.asarray(self.times_ns.sum(axis=0) / np.maximum(self.there.sum(axis=0), 1))
+
+    @property
+    def step_ns(self) -> float:
+        """The step time, as of `StepTimes`; NaN without a steady iteration."""
+        return float(self.times_ns[:, self.steady].mean()) if self.steady.any() else float("nan")
 
 
 def steps_of(run: Run, view: View, tokens: int | None = None) -> Steps:
@@ -186,4 +195,6 @@ def steps_of(run: Run, view: View, tokens: int | None = None) -> Steps:
         np.full(shape, float(tokens))
         if tokens
         else tokens_in(run, gpus.tolist(), iterations.tolist()),
+        replicas_of(run),
+        ranks_of(run, gpus.tolist()),
     )
