@@ -76,7 +76,8 @@ def attach_counters(
         return run
     progress("read counters", 0, 1)
     try:
-        dispatch_runs = read_found(found, [path for path in paths if path.is_dir()], progress)
+        with reading(found.files[0].path):
+            dispatch_runs = read_found(found, [path for path in paths if path.is_dir()], progress)
     except DataError as error:
         return replace(run, failed=(*run.failed, (str(found.files[0].path), str(error))))
     counters = run_counters(run.table, run.gpus, dispatch_runs, run.overrides, progress)

@@ -17,7 +17,6 @@ from chopper_core.ingest import batches
 from chopper_core.ingest.batches import ingest_store
 from chopper_core.ingest.cache import open_cached
 from chopper_core.model.run import Run
-from chopper_core.sources.registry import SourceFile
 from chopper_core.store.reader import read_store
 from chopper_core.util import memory
 from chopper_core.util.errors import ChopperError, DataError, UsageError
@@ -171,7 +170,7 @@ def test_a_run_without_the_file_that_needs_more_is_no_run(jobs: int, tmp_path: P
     [
         ("read_found", "reading .*_counter_collection.csv"),
         ("run_counters", "joining the counters with kernels"),
-        ("SourceFile.read", "reading .*own.csv"),
+        ("telemetry.sampler.read", "reading .*own.csv"),
         ("together", "joining the telemetry with kernels"),
         ("placed_cpu", "joining the CPU samples with kernels"),
     ],
@@ -185,14 +184,10 @@ def test_a_run_opens_without_what_is_beside_its_traces_and_is_not_cached(
     rows = counter_rows(["kernel"] * 3, {"SQ_WAVES": [1.0] * 3})
     write_csv(tmp_path / "1_counter_collection.csv", *rows)
 
-    read = SourceFile.read
-
-    def run_out(*given: object, **__: object) -> object:
-        if isinstance(given[0], SourceFile) and given[0].path.suffix == ".json":
-            return read(given[0])
+    def run_out(*_: object, **__: object) -> object:
         raise MemoryError
 
-    place = "chopper_core.sources.registry" if "." in hungry else "chopper_core.ingest.attach"
+    place = "chopper_core.sources" if "." in hungry else "chopper_core.ingest.attach"
     with monkeypatch.context() as patch:
         patch.setattr(f"{place}.{hungry}", run_out)
         run = open_cached(str(tmp_path))
