@@ -11,8 +11,8 @@ from chopper_core.align.host import Host, Links
 from chopper_core.model.attributes import Attributes, TypedValue, attribute_table
 from chopper_core.model.column_names import NODE
 from chopper_core.model.side_table import empty
-from chopper_core.sources.shared.losses import ABSENT
 from chopper_core.sources.trace import Collective
+from chopper_core.tables.losses import ABSENT
 from chopper_core.util.arrays import Float64, Int32
 from chopper_core.util.grouping import distinct, ranked
 

@@ -13,8 +13,8 @@ from chopper_core.align.kernel_classes import UNKNOWN_COLLECTIVE, UNNAMED, colle
 from chopper_core.align.labels import numbered
 from chopper_core.model.hardware import type_bytes
 from chopper_core.model.table import Kind, Rule
-from chopper_core.sources.shared.losses import ABSENT
 from chopper_core.sources.trace import Collective
+from chopper_core.tables.losses import ABSENT
 from chopper_core.util.arrays import Int8, Int32, Int64
 from chopper_core.util.grouping import first_equal, ranked
 

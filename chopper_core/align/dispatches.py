@@ -15,7 +15,6 @@ from chopper_core.model.signals import IntegralCurve, Signal, between
 from chopper_core.model.table import KernelTable, Rule
 from chopper_core.model.units import Unit
 from chopper_core.sources.dispatches import DispatchRun, SampledCounter
-from chopper_core.sources.shared.losses import ABSENT, Losses
 from chopper_core.sources.trace import (
     Activities,
     ActivityCategory,
@@ -25,6 +24,7 @@ from chopper_core.sources.trace import (
     LaunchShape,
     Trace,
 )
+from chopper_core.tables.losses import ABSENT, Losses
 from chopper_core.util.arrays import Float64, Index, Int32, Int64
 from chopper_core.util.grouping import distinct, median_of
 

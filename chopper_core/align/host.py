@@ -18,8 +18,8 @@ from msgspec.structs import replace
 from chopper_core.align.intervals import NOWHERE, Intervals, Points, union
 from chopper_core.align.kernel_classes import kernel_class
 from chopper_core.model.table import NO_TIME, Category
-from chopper_core.sources.shared.losses import ABSENT
 from chopper_core.sources.trace import HostCategory, Trace
+from chopper_core.tables.losses import ABSENT
 from chopper_core.util.arrays import Index, Int32, Int64, Mask
 from chopper_core.util.grouping import distinct, last_equal, ranked
 

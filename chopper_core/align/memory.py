@@ -13,8 +13,8 @@ from chopper_core.align.intervals import Intervals, Points
 from chopper_core.model.column_names import ALLOC_BYTES, FRAGMENTATION_BYTES, PEAK_BYTES
 from chopper_core.model.host_tables import NEVER, MemoryEvents, largest_between
 from chopper_core.model.side_table import empty
-from chopper_core.sources.shared.losses import ABSENT
 from chopper_core.sources.trace import HostCategory, Trace
+from chopper_core.tables.losses import ABSENT
 from chopper_core.util.arrays import Float64, Index, Int32, Int64
 from chopper_core.util.grouping import distinct, stable_order
 

@@ -20,7 +20,7 @@ from chopper_core.align.operator_work import ATTENTION, BACKWARD_PER_FORWARD, Wo
 from chopper_core.model.hardware import ElementType, says_tf32
 from chopper_core.model.shapes import CallShape, Fused
 from chopper_core.model.table import NO_TIME
-from chopper_core.sources.shared.losses import ABSENT
+from chopper_core.tables.losses import ABSENT
 from chopper_core.util.arrays import Codes, Float64, Index, Int32, Mask
 from chopper_core.util.grouping import counted, distinct, ranked, run_starts, stable_order
 

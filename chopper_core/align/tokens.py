@@ -16,7 +16,7 @@ from chopper_core.align.model_work import causal_in, lend, longest_of
 from chopper_core.align.operator_inputs import Inputs
 from chopper_core.align.operator_work import ATTENTION, HEADS_AFTER_SEQUENCE
 from chopper_core.model.table import INFERENCE_PHASES, NO_LABEL, NO_TIME, Phase
-from chopper_core.sources.shared.losses import ABSENT
+from chopper_core.tables.losses import ABSENT
 from chopper_core.util.arrays import Codes, Float64, Int32, Mask
 
 

@@ -28,8 +28,8 @@ from chopper_core.sources.cpu import CpuTable
 from chopper_core.sources.dispatches import CLOCK_BOOTTIME
 from chopper_core.sources.foreign import what_is
 from chopper_core.sources.registry import Family, FoundFiles, discover
-from chopper_core.sources.shared.text import FileHead, csv_cells
 from chopper_core.sources.signals import ClockDomain, SignalName, Telemetry
+from chopper_core.tables.text import FileHead, csv_cells
 from chopper_core.util.errors import ChopperError, DataError
 from chopper_core.util.memory import internal_error, is_out_of_memory, out_of_memory, reading
 from chopper_core.util.progress import Progress

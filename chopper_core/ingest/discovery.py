@@ -22,8 +22,8 @@ from chopper_core.model.settings import in_name
 from chopper_core.sources.ranks import rank_in_name
 from chopper_core.sources.registry import Family, family_of, natural_key
 from chopper_core.sources.settings import has_settings
-from chopper_core.sources.shared.text import FileHead
 from chopper_core.store.format import is_store, paths_of
+from chopper_core.tables.text import FileHead
 from chopper_core.util.errors import DataError
 
 _DATA: Final = re.compile(r"\.(?:json|csv|db|rpd|parquet|txt|log|jsonl)(?:\.gz)?$", re.IGNORECASE)

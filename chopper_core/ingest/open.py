@@ -34,8 +34,8 @@ from chopper_core.sources.foreign import OnlyRangesError, what_is
 from chopper_core.sources.ranks import TraceFile, assign_ranks, find_traces
 from chopper_core.sources.registry import natural_key
 from chopper_core.sources.settings import read_settings
-from chopper_core.sources.shared.text import FileHead
 from chopper_core.store.format import is_store, paths_of
+from chopper_core.tables.text import FileHead
 from chopper_core.util.atomic import state_of, walk_once
 from chopper_core.util.errors import ChopperError, DataError, UsageError
 from chopper_core.util.memory import reading

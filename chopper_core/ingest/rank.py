@@ -22,9 +22,9 @@ from chopper_core.model.table import KernelTable, concatenate
 from chopper_core.sources.foreign import CUPTI_RANGE, OnlyRangesError, why_no_activity
 from chopper_core.sources.ranks import rank_in_name
 from chopper_core.sources.registry import Family, read_source
-from chopper_core.sources.shared.losses import ABSENT
-from chopper_core.sources.shared.text import FileHead
 from chopper_core.sources.trace import Trace, by_rank
+from chopper_core.tables.losses import ABSENT
+from chopper_core.tables.text import FileHead
 from chopper_core.util.atomic import state_of
 from chopper_core.util.errors import DataError
 from chopper_core.util.memory import reading

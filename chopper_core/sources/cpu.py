@@ -11,18 +11,18 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.sources.registry import Recognised
-from chopper_core.sources.shared.bytes import opened_parquet, parquet_names
-from chopper_core.sources.shared.columns import GrowingColumn
-from chopper_core.sources.shared.losses import Repeats
-from chopper_core.sources.shared.text import (
+from chopper_core.sources.signals import ClockDomain
+from chopper_core.sources.telemetry.cells import LATEST_NS, clock_named, declared_clock
+from chopper_core.tables.bytes import opened_parquet, parquet_names
+from chopper_core.tables.columns import GrowingColumn
+from chopper_core.tables.losses import Repeats
+from chopper_core.tables.text import (
     PARQUET_MAGIC,
     FileHead,
     FileText,
     csv_cells,
     first_line,
 )
-from chopper_core.sources.signals import ClockDomain
-from chopper_core.sources.telemetry.cells import LATEST_NS, clock_named, declared_clock
 from chopper_core.util.arrays import Float64, Int32, Int64
 from chopper_core.util.errors import DataError
 from chopper_core.util.grouping import distinct, ranked, run_mask

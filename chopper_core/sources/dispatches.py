@@ -12,7 +12,7 @@ from chopper_core.model.hardware import Agent, CounterInfo
 from chopper_core.util.arrays import Float64, Int32, Int64
 
 if TYPE_CHECKING:
-    from chopper_core.sources.shared.losses import Losses
+    from chopper_core.tables.losses import Losses
 
 
 CLOCK_BOOTTIME: Final = "boottime"

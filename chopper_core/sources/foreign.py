@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from chopper_core.sources.shared.json_stream import members, skip_space
-from chopper_core.sources.shared.text import HEADING_LINES, FileHead
+from chopper_core.tables.json_stream import members, skip_space
+from chopper_core.tables.text import HEADING_LINES, FileHead
 from chopper_core.util.errors import DataError
 
 CUPTI_RANGE: Final = "cuda_profiler_range"

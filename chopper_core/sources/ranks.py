@@ -18,7 +18,7 @@ from chopper_core.sources.registry import (
     formats,
     natural_key,
 )
-from chopper_core.sources.shared.text import FileHead
+from chopper_core.tables.text import FileHead
 from chopper_core.util.errors import DataError
 
 if TYPE_CHECKING:

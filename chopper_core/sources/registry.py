@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol, cast
 from msgspec import Struct
 
 from chopper_core.sources.foreign import what_is
-from chopper_core.sources.shared.text import FileHead
+from chopper_core.tables.text import FileHead
 from chopper_core.util.atomic import MOST_FOLDERS_DEEP
 from chopper_core.util.errors import DataError
 from chopper_core.util.memory import internal_error, is_out_of_memory, reading

@@ -18,10 +18,6 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from chopper_core.sources.registry import Recognised, Unusable
-from chopper_core.sources.shared.bytes import ByteSource, open_read_only, unwritten
-from chopper_core.sources.shared.columns import Interner, NameInterner, cut_name, int_column
-from chopper_core.sources.shared.losses import ABSENT, Losses
-from chopper_core.sources.shared.text import FileHead
 from chopper_core.sources.trace import (
     Activities,
     ActivityCategory,
@@ -32,6 +28,10 @@ from chopper_core.sources.trace import (
     LaunchShape,
     Trace,
 )
+from chopper_core.tables.bytes import ByteSource, open_read_only, unwritten
+from chopper_core.tables.columns import Interner, NameInterner, cut_name, int_column
+from chopper_core.tables.losses import ABSENT, Losses
+from chopper_core.tables.text import FileHead
 from chopper_core.util.arrays import Int64, Mask
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent

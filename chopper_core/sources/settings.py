@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from chopper_core.model.settings import Setting, known_settings, setting_name, value_of
-from chopper_core.sources.shared.bytes import ByteSource
+from chopper_core.tables.bytes import ByteSource
 from chopper_core.util.errors import DataError
 
 MANIFESTS: Final = ("chopper.json", "chopper.yaml", "manifest.json", "manifest.yaml")

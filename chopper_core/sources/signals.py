@@ -9,7 +9,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from chopper_core.sources.shared.losses import Losses
+from chopper_core.tables.losses import Losses
 from chopper_core.util.arrays import Float64, Int64
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.sources.shared.losses import ABSENT, Losses
+from chopper_core.tables.losses import ABSENT, Losses
 from chopper_core.util.arrays import Int8, Int32, Int64, Mask
 from chopper_core.util.grouping import distinct
 

@@ -104,7 +104,7 @@ def _may_hold_runs(paths: Sequence[Path]) -> bool:
     traces = [entry for entry in names if entry.name.endswith(_TRACES)]
     if traces:
         from chopper_core.sources.ranks import rank_in_name
-        from chopper_core.sources.shared.text import FileHead
+        from chopper_core.tables.text import FileHead
 
         # Recognising formats takes longer than opening a cached run: notes beside traces, such
         # as a configuration, have none of a trace's keys at their start.

@@ -554,7 +554,7 @@ def test_reading_a_run_with_all_that_lies_beside_it_needs_no_pandas(tmp_path: Pa
         check=True,
     )
     imported = done.stdout.splitlines()[-1].split()
-    assert "chopper_core.sources.shared.csv_stream" in imported
+    assert "chopper_core.tables.csv_stream" in imported
     assert [name for name in imported if name in ("pandas", "textual", "rich")] == []
 
 

@@ -27,8 +27,8 @@ from chopper_core.model.inputs import Gpu, TelemetrySource
 from chopper_core.model.signals import Signal, nearest
 from chopper_core.model.table import KernelTable, Kind
 from chopper_core.model.units import Unit
-from chopper_core.sources.shared.losses import Losses
 from chopper_core.sources.signals import ClockDomain, GpuName, SignalName, SignalSamples, Telemetry
+from chopper_core.tables.losses import Losses
 from tests.bench.joins import STYLES, placed_telemetry
 from tests.support import Row, table_of
 

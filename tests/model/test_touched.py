@@ -17,9 +17,9 @@ from chopper_core.model.run import Run
 from chopper_core.model.table import COLUMNS, LEVELS
 from chopper_core.model.view import View, enter, filtered, pivot, sorted_by
 from chopper_core.sources.kineto.reader import read as read_trace
-from chopper_core.sources.shared.bytes import ByteSource
 from chopper_core.store.reader import read_store
 from chopper_core.store.writer import write_store
+from chopper_core.tables.bytes import ByteSource
 from chopper_core.views.find import find
 from chopper_core.views.query import query
 from tests.bench.runs import Tables, run_of

@@ -12,9 +12,9 @@ from chopper_core.sources.cpu import CpuTable
 from chopper_core.sources.dispatches import DispatchRun
 from chopper_core.sources.foreign import what_is, why_no_activity
 from chopper_core.sources.registry import Family, discover
-from chopper_core.sources.shared.text import FileHead
 from chopper_core.sources.signals import Telemetry
 from chopper_core.sources.trace import Trace
+from chopper_core.tables.text import FileHead
 from chopper_core.util.errors import DataError
 
 FAMILIES = (Family.COUNTERS, Family.TELEMETRY, Family.CPU, Family.TRACE)

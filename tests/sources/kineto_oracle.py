@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from msgspec.structs import astuple
 
-from chopper_core.sources.shared.losses import ABSENT
 from chopper_core.sources.trace import Collective, Trace
+from chopper_core.tables.losses import ABSENT
 
 REAL_DATA = Path(
     os.environ.get("CHOPPER_REALDATA")

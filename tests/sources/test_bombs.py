@@ -12,7 +12,7 @@ import pytest
 from chopper_core.ingest.open import open_run
 from chopper_core.ingest.rank import read_rank
 from chopper_core.sources.settings import read_settings
-from chopper_core.sources.shared import bytes as byte_source
+from chopper_core.tables import bytes as byte_source
 from chopper_core.util.errors import DataError
 from tests.bombs import BOMBS, LIMIT_MIB, explode
 from tests.fuzz.seeds import small_trace

@@ -12,10 +12,10 @@ import pytest
 from chopper_core.ingest.open import open_run
 from chopper_core.sources.counters.files import read_counters
 from chopper_core.sources.registry import Family, read_source
-from chopper_core.sources.shared import text as text_module
-from chopper_core.sources.shared.losses import Repeats
-from chopper_core.sources.shared.text import MAX_LINE, FileText
 from chopper_core.sources.signals import SignalName, Telemetry
+from chopper_core.tables import text as text_module
+from chopper_core.tables.losses import Repeats
+from chopper_core.tables.text import MAX_LINE, FileText
 from chopper_core.util.errors import DataError
 from tests.fuzz.seeds import small_trace
 from tests.limited import NEEDS_LINUX, run_limited

@@ -20,8 +20,8 @@ from chopper_core.ingest.rank import read_rank
 from chopper_core.sources.kineto.events import EventDecoder
 from chopper_core.sources.kineto.reader import read as read_trace
 from chopper_core.sources.kineto.text import EventWalk
-from chopper_core.sources.shared import bytes as byte_source
 from chopper_core.sources.trace import Trace
+from chopper_core.tables import bytes as byte_source
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Cancelled
 

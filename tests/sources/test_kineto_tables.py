@@ -17,8 +17,8 @@ from trace_layouts import BARE_LAYOUTS, LAYOUTS, Events
 
 from chopper_core.sources.kineto.reader import read as read_trace
 from chopper_core.sources.ranks import find_traces
-from chopper_core.sources.shared import bytes as byte_source
 from chopper_core.sources.trace import ActivityCategory
+from chopper_core.tables import bytes as byte_source
 
 TRICKY_NAME = 'lambda {"a"}, {"ph": "X", [}],\n  {\n"traceEvents": [ \\" \\ \t \u00e9 \x01'
 

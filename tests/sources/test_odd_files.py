@@ -35,9 +35,9 @@ from chopper_core.render.info import as_text
 from chopper_core.sources import cpu
 from chopper_core.sources.counters import cupti_ranges
 from chopper_core.sources.counters.rocpd_tables import Relations
-from chopper_core.sources.shared.bytes import ByteSource
-from chopper_core.sources.shared.text import FileText
 from chopper_core.sources.telemetry import charllm, dcgm, nvidia_smi, sampler, table
+from chopper_core.tables.bytes import ByteSource
+from chopper_core.tables.text import FileText
 from chopper_core.util.errors import DataError
 from chopper_tui.cli import main
 from tests.align.traces import TinyTrace

@@ -11,9 +11,9 @@ from chopper_core.ingest.open import open_run
 from chopper_core.render.info import as_text
 from chopper_core.sources.foreign import what_is
 from chopper_core.sources.settings import keys_of
-from chopper_core.sources.shared import csv_stream
-from chopper_core.sources.shared.bytes import ByteSource
-from chopper_core.sources.shared.text import FileHead
+from chopper_core.tables import csv_stream
+from chopper_core.tables.bytes import ByteSource
+from chopper_core.tables.text import FileHead
 from tests.fuzz.seeds import SEEDS, small_trace
 
 _BINARY: Final = ("chakra", "packed chakra", "packed trace", "rpd", "rocpd", "cpu parquet")

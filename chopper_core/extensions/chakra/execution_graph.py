@@ -46,9 +46,9 @@ from chopper_core.model.table import (
     Phase,
     Rule,
 )
-from chopper_core.sources.shared.columns import Interner
-from chopper_core.sources.shared.losses import ABSENT
 from chopper_core.sources.trace import Collective
+from chopper_core.tables.columns import Interner
+from chopper_core.tables.losses import ABSENT
 from chopper_core.util.arrays import Index, Int8, Int32, Int64
 from chopper_core.util.errors import DataError
 from chopper_core.util.grouping import stable_order

@@ -10,8 +10,8 @@ import msgspec
 from chopper_core.extensions.chakra.graph import ExecutionGraph, GraphBuilder
 from chopper_core.extensions.chakra.schema import Attribute, Node
 from chopper_core.sources.registry import Recognised, Unusable
-from chopper_core.sources.shared.bytes import ByteSource
-from chopper_core.sources.shared.text import FileHead
+from chopper_core.tables.bytes import ByteSource
+from chopper_core.tables.text import FileHead
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
 

@@ -14,8 +14,8 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.extensions.chakra.schema import Attribute, Node, NodeType, Value
-from chopper_core.sources.shared.columns import NameInterner
-from chopper_core.sources.shared.losses import ABSENT, Losses
+from chopper_core.tables.columns import NameInterner
+from chopper_core.tables.losses import ABSENT, Losses
 from chopper_core.util.arrays import Index, Int8, Int32, Int64, Mask
 from chopper_core.util.errors import DataError
 

@@ -25,8 +25,6 @@ from chopper_core.extensions.chakra.host_trace import (
     tensors_of,
 )
 from chopper_core.sources.kineto.events import KeptInputs, kept_inputs
-from chopper_core.sources.shared.columns import Interner
-from chopper_core.sources.shared.losses import ABSENT
 from chopper_core.sources.trace import (
     Collective,
     HostCategory,
@@ -34,6 +32,8 @@ from chopper_core.sources.trace import (
     OperatorTexts,
     Trace,
 )
+from chopper_core.tables.columns import Interner
+from chopper_core.tables.losses import ABSENT
 
 
 class HostJoin(Struct, frozen=True):

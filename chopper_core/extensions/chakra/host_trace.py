@@ -14,11 +14,11 @@ import msgspec
 from msgspec import Raw, Struct, field
 
 from chopper_core.sources.registry import Recognised, Unusable
-from chopper_core.sources.shared.bytes import ByteSource
-from chopper_core.sources.shared.json_stream import members, skip_space
-from chopper_core.sources.shared.losses import ABSENT
-from chopper_core.sources.shared.text import FileHead
 from chopper_core.sources.trace import Collective, OperatorTexts
+from chopper_core.tables.bytes import ByteSource
+from chopper_core.tables.json_stream import members, skip_space
+from chopper_core.tables.losses import ABSENT
+from chopper_core.tables.text import FileHead
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
 

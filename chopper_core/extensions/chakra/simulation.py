@@ -20,8 +20,8 @@ from chopper_core.extensions.chakra import et
 from chopper_core.extensions.chakra.graph import AttributeColumn, ExecutionGraph, GraphBuilder
 from chopper_core.extensions.chakra.schema import COMMUNICATION, Attribute, Node, NodeType
 from chopper_core.sources.registry import Recognised, Unusable
-from chopper_core.sources.shared.bytes import ByteSource
-from chopper_core.sources.shared.text import FileHead
+from chopper_core.tables.bytes import ByteSource
+from chopper_core.tables.text import FileHead
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
 

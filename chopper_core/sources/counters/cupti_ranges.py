@@ -20,11 +20,11 @@ from chopper_core.sources.counters.tables import DispatchTable
 from chopper_core.sources.dispatches import DispatchRun
 from chopper_core.sources.foreign import CUPTI_RANGE
 from chopper_core.sources.registry import Recognised
-from chopper_core.sources.shared.bytes import ByteSource
-from chopper_core.sources.shared.columns import int_column
-from chopper_core.sources.shared.json_stream import JsonStream, TextEnded
-from chopper_core.sources.shared.losses import Losses
-from chopper_core.sources.shared.text import FileHead
+from chopper_core.tables.bytes import ByteSource
+from chopper_core.tables.columns import int_column
+from chopper_core.tables.json_stream import JsonStream, TextEnded
+from chopper_core.tables.losses import Losses
+from chopper_core.tables.text import FileHead
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
 

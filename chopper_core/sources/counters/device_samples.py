@@ -27,12 +27,12 @@ from chopper_core.sources.dispatches import (
 )
 from chopper_core.sources.ranks import rank_in_name
 from chopper_core.sources.registry import Recognised
-from chopper_core.sources.shared.accumulators import steps
-from chopper_core.sources.shared.bytes import ByteSource
-from chopper_core.sources.shared.columns import Columns, GrowingColumns, Interner, float_column
-from chopper_core.sources.shared.csv_stream import CsvFile, header_of, integers
-from chopper_core.sources.shared.losses import ABSENT, Losses, merged_losses
-from chopper_core.sources.shared.text import FileHead
+from chopper_core.tables.accumulators import steps
+from chopper_core.tables.bytes import ByteSource
+from chopper_core.tables.columns import Columns, GrowingColumns, Interner, float_column
+from chopper_core.tables.csv_stream import CsvFile, header_of, integers
+from chopper_core.tables.losses import ABSENT, Losses, merged_losses
+from chopper_core.tables.text import FileHead
 from chopper_core.util.arrays import Float64, Int32, Int64
 from chopper_core.util.errors import DataError
 from chopper_core.util.grouping import (

@@ -26,8 +26,8 @@ from chopper_core.sources.counters.pass_alignment import (
 from chopper_core.sources.counters.references import fuller_agent, same_agent
 from chopper_core.sources.counters.tables import dispatch_order
 from chopper_core.sources.dispatches import Dispatches, DispatchRun, SampledCounter
-from chopper_core.sources.shared.columns import Interner
-from chopper_core.sources.shared.losses import ABSENT, merged_losses
+from chopper_core.tables.columns import Interner
+from chopper_core.tables.losses import ABSENT, merged_losses
 from chopper_core.util.arrays import Int32, Int64, Mask
 from chopper_core.util.grouping import distinct, first_equal, run_mask, stable_order
 

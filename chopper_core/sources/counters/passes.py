@@ -17,7 +17,7 @@ from msgspec import Struct
 from chopper_core.sources.counters.joining import concatenate, join_passes, one_after_another
 from chopper_core.sources.dispatches import DispatchRun
 from chopper_core.sources.registry import natural_key
-from chopper_core.sources.shared.losses import ABSENT
+from chopper_core.tables.losses import ABSENT
 from chopper_core.util.grouping import distinct
 
 SAME_PROGRAM: Final = 0.8

@@ -18,11 +18,11 @@ from msgspec.structs import replace
 from chopper_core.sources.counters.tables import DispatchTable
 from chopper_core.sources.dispatches import DispatchRun
 from chopper_core.sources.registry import Recognised, Unusable
-from chopper_core.sources.shared.bytes import ByteSource
-from chopper_core.sources.shared.columns import Columns
-from chopper_core.sources.shared.csv_stream import CsvBatch, CsvFile, header_of, normalised
-from chopper_core.sources.shared.losses import ABSENT, Losses
-from chopper_core.sources.shared.text import FileHead
+from chopper_core.tables.bytes import ByteSource
+from chopper_core.tables.columns import Columns
+from chopper_core.tables.csv_stream import CsvBatch, CsvFile, header_of, normalised
+from chopper_core.tables.losses import ABSENT, Losses
+from chopper_core.tables.text import FileHead
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
 

@@ -10,8 +10,8 @@ import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.model.hardware import Agent
-from chopper_core.sources.shared.columns import Columns, GrowingColumns
-from chopper_core.sources.shared.losses import ABSENT
+from chopper_core.tables.columns import Columns, GrowingColumns
+from chopper_core.tables.losses import ABSENT
 from chopper_core.util.arrays import Int32, Int64
 from chopper_core.util.grouping import distinct, first_equal, stable_order
 

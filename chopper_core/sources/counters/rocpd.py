@@ -30,10 +30,10 @@ from chopper_core.sources.counters.rocpd_tables import (
 from chopper_core.sources.counters.tables import DispatchTable
 from chopper_core.sources.dispatches import DispatchRun
 from chopper_core.sources.registry import Recognised, Unusable
-from chopper_core.sources.shared.bytes import unwritten
-from chopper_core.sources.shared.columns import Columns, float_column, int_column
-from chopper_core.sources.shared.losses import ABSENT, Losses
-from chopper_core.sources.shared.text import FileHead
+from chopper_core.tables.bytes import unwritten
+from chopper_core.tables.columns import Columns, float_column, int_column
+from chopper_core.tables.losses import ABSENT, Losses
+from chopper_core.tables.text import FileHead
 from chopper_core.util.arrays import Int64
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent

@@ -15,9 +15,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from chopper_core.sources.shared.bytes import open_read_only, unwritten
-from chopper_core.sources.shared.columns import GrowingColumn, int_column
-from chopper_core.sources.shared.losses import ABSENT, Losses
+from chopper_core.tables.bytes import open_read_only, unwritten
+from chopper_core.tables.columns import GrowingColumn, int_column
+from chopper_core.tables.losses import ABSENT, Losses
 from chopper_core.util.arrays import Index, Int64, Mask
 from chopper_core.util.errors import DataError
 from chopper_core.util.grouping import distinct, stable_order

@@ -22,11 +22,11 @@ from chopper_core.sources.counters.references import UNKNOWN_NODE, AgentTable, g
 from chopper_core.sources.counters.tables import CounterValues, DispatchTable
 from chopper_core.sources.dispatches import DispatchRun
 from chopper_core.sources.registry import Recognised
-from chopper_core.sources.shared.bytes import ByteSource
-from chopper_core.sources.shared.columns import Columns, Interner, int_column
-from chopper_core.sources.shared.json_stream import JsonStream, TextEnded
-from chopper_core.sources.shared.losses import ABSENT, Losses
-from chopper_core.sources.shared.text import FileHead
+from chopper_core.tables.bytes import ByteSource
+from chopper_core.tables.columns import Columns, Interner, int_column
+from chopper_core.tables.json_stream import JsonStream, TextEnded
+from chopper_core.tables.losses import ABSENT, Losses
+from chopper_core.tables.text import FileHead
 from chopper_core.util.arrays import Int64
 from chopper_core.util.errors import DataError
 from chopper_core.util.grouping import ranked

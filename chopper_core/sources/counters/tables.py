@@ -13,14 +13,14 @@ from numpy.typing import DTypeLike
 from chopper_core.model.hardware import CounterInfo, counter_infos
 from chopper_core.sources.counters.references import BY_GPU_TIME, AgentTable, HostSide
 from chopper_core.sources.dispatches import CLOCK_BOOTTIME, Dispatches, DispatchRun
-from chopper_core.sources.shared.columns import (
+from chopper_core.tables.columns import (
     Columns,
     GrowingColumn,
     GrowingColumns,
     Interner,
     NameInterner,
 )
-from chopper_core.sources.shared.losses import ABSENT, Losses
+from chopper_core.tables.losses import ABSENT, Losses
 from chopper_core.util.arrays import Float64, Int32, Int64
 from chopper_core.util.grouping import ranked, run_mask, run_starts, stable_order
 

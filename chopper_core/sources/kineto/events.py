@@ -21,10 +21,10 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.sources.shared.columns import FLOAT_EXACT_BELOW_US, int_column, integer
-from chopper_core.sources.shared.json_stream import DECODE_ERRORS
-from chopper_core.sources.shared.losses import ABSENT
 from chopper_core.sources.trace import ActivityCategory, Collective, HostCategory
+from chopper_core.tables.columns import FLOAT_EXACT_BELOW_US, int_column, integer
+from chopper_core.tables.json_stream import DECODE_ERRORS
+from chopper_core.tables.losses import ABSENT
 from chopper_core.util.arrays import Int64
 
 ACTIVITY_CATEGORIES: Final[Mapping[str, int]] = {

@@ -14,12 +14,12 @@ from chopper_core.sources.kineto.events import COMPLETE, RANGE_CATEGORIES
 from chopper_core.sources.kineto.tables import TraceTables
 from chopper_core.sources.kineto.text import EVENTS_KEY, FOREIGN_KEYS, TraceText
 from chopper_core.sources.registry import Recognised, Unusable
-from chopper_core.sources.shared.bytes import PIECE_BYTES, ByteSource
-from chopper_core.sources.shared.columns import integer, nanoseconds
-from chopper_core.sources.shared.json_stream import members, skip_space
-from chopper_core.sources.shared.losses import ABSENT, Losses, Repeats
-from chopper_core.sources.shared.text import FileHead
 from chopper_core.sources.trace import Trace
+from chopper_core.tables.bytes import PIECE_BYTES, ByteSource
+from chopper_core.tables.columns import integer, nanoseconds
+from chopper_core.tables.json_stream import members, skip_space
+from chopper_core.tables.losses import ABSENT, Losses, Repeats
+from chopper_core.tables.text import FileHead
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
 

@@ -37,17 +37,6 @@ from chopper_core.sources.kineto.events import (
     kept_inputs,
     old_category,
 )
-from chopper_core.sources.shared.columns import (
-    Columns,
-    GrowingColumns,
-    Interner,
-    NameInterner,
-    bounded,
-    int_column,
-    integer,
-    nanoseconds,
-)
-from chopper_core.sources.shared.losses import ABSENT, Repeats
 from chopper_core.sources.trace import (
     Activities,
     Allocations,
@@ -59,6 +48,17 @@ from chopper_core.sources.trace import (
     Launches,
     LaunchShape,
 )
+from chopper_core.tables.columns import (
+    Columns,
+    GrowingColumns,
+    Interner,
+    NameInterner,
+    bounded,
+    int_column,
+    integer,
+    nanoseconds,
+)
+from chopper_core.tables.losses import ABSENT, Repeats
 from chopper_core.util.arrays import Int32, Int64, Mask, column_types
 from chopper_core.util.grouping import distinct
 

@@ -12,15 +12,15 @@ from collections.abc import Iterator
 from typing import Final
 
 from chopper_core.sources.kineto.events import Event, EventDecoder
-from chopper_core.sources.shared.bytes import BYTE_ORDER_MARK, ByteSource
-from chopper_core.sources.shared.json_stream import (
+from chopper_core.tables.bytes import BYTE_ORDER_MARK, ByteSource
+from chopper_core.tables.json_stream import (
     DECODE_ERRORS,
     INCOMPLETE,
     element_end,
     members,
     skip_space,
 )
-from chopper_core.sources.shared.losses import Losses
+from chopper_core.tables.losses import Losses
 from chopper_core.util.errors import DataError
 
 EVENTS_KEY: Final = "traceEvents"

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from chopper_core.sources.registry import Recognised
-from chopper_core.sources.shared.text import TEXT_SUFFIXES, FileHead, FileText
 from chopper_core.sources.signals import GpuName, SignalName, Telemetry
 from chopper_core.sources.telemetry.cells import Stamps, whole_number
 from chopper_core.sources.telemetry.rows import Field, FieldKind, RowCollector, RowLoss
@@ -19,6 +18,7 @@ from chopper_core.sources.telemetry.table import (
     read_table,
     recognised_table,
 )
+from chopper_core.tables.text import TEXT_SUFFIXES, FileHead, FileText
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
 

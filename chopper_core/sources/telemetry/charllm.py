@@ -16,14 +16,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.sources.registry import Recognised, Unusable
-from chopper_core.sources.shared.columns import float_column
-from chopper_core.sources.shared.text import FileHead, FileText
 from chopper_core.sources.signals import GpuName, SignalName, Telemetry
 from chopper_core.sources.telemetry.cells import LATEST_NS, SECOND_NS, Stamps
 from chopper_core.sources.telemetry.row_blocks import CellColumn, split_csv
 from chopper_core.sources.telemetry.rows import Field, RowCollector
 from chopper_core.sources.telemetry.series import telemetry_of
 from chopper_core.sources.telemetry.table import ColumnPositions, TableLines
+from chopper_core.tables.columns import float_column
+from chopper_core.tables.text import FileHead, FileText
 from chopper_core.util.arrays import Int64
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent

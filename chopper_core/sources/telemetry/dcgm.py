@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Final
 
 from chopper_core.sources.registry import Recognised
-from chopper_core.sources.shared.text import HEADING_LINES, TEXT_SUFFIXES, FileHead, FileText
 from chopper_core.sources.signals import GpuName, SignalName, Telemetry
 from chopper_core.sources.telemetry.cells import Stamps, quantity, whole_number
 from chopper_core.sources.telemetry.nvidia_smi import limited_pct, notes_of
@@ -28,6 +27,7 @@ from chopper_core.sources.telemetry.table import (
     read_table,
     recognised_table,
 )
+from chopper_core.tables.text import HEADING_LINES, TEXT_SUFFIXES, FileHead, FileText
 from chopper_core.util.arrays import Int64
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent

@@ -11,12 +11,6 @@ from typing import Final
 from msgspec.structs import replace
 
 from chopper_core.sources.registry import Recognised
-from chopper_core.sources.shared.text import (
-    HEADING_LINES,
-    TEXT_SUFFIXES,
-    FileHead,
-    FileText,
-)
 from chopper_core.sources.signals import GpuName, SignalName, Telemetry
 from chopper_core.sources.telemetry.cells import Stamps, whole_number
 from chopper_core.sources.telemetry.row_blocks import Cells, RowBlock, collapsed
@@ -28,6 +22,12 @@ from chopper_core.sources.telemetry.table import (
     TableLines,
     read_table,
     recognised_table,
+)
+from chopper_core.tables.text import (
+    HEADING_LINES,
+    TEXT_SUFFIXES,
+    FileHead,
+    FileText,
 )
 from chopper_core.util.arrays import Int64
 from chopper_core.util.errors import DataError

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from chopper_core.sources.registry import Recognised, Unusable
-from chopper_core.sources.shared.text import TEXT_SUFFIXES, FileHead, FileText
 from chopper_core.sources.signals import GpuName, SignalName, Telemetry
 from chopper_core.sources.telemetry.cells import Stamps, whole_number
 from chopper_core.sources.telemetry.row_blocks import Cells
@@ -21,6 +20,7 @@ from chopper_core.sources.telemetry.table import (
     read_table,
     recognised_table,
 )
+from chopper_core.tables.text import TEXT_SUFFIXES, FileHead, FileText
 from chopper_core.util.progress import Progress, silent
 
 NAME: Final = "rocm-smi"

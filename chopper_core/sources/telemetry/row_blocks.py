@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.sources.shared.columns import Interner
-from chopper_core.sources.shared.text import csv_cells
+from chopper_core.tables.columns import Interner
+from chopper_core.tables.text import csv_cells
 from chopper_core.util.arrays import Float64, Int32, Int64, Mask
 from chopper_core.util.grouping import first_equal, ranked, stable_order
 

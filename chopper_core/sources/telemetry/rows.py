@@ -14,8 +14,6 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.sources.shared.columns import GrowingColumn, Interner
-from chopper_core.sources.shared.losses import Repeats
 from chopper_core.sources.signals import COUNTED, GpuName, SignalName
 from chopper_core.sources.telemetry.cells import (
     DIMENSIONS,
@@ -26,6 +24,8 @@ from chopper_core.sources.telemetry.cells import (
     quantity,
 )
 from chopper_core.sources.telemetry.row_blocks import CellColumn, distinct_codes
+from chopper_core.tables.columns import GrowingColumn, Interner
+from chopper_core.tables.losses import Repeats
 from chopper_core.util.arrays import AnyArray, Float64, Int8, Int32, Int64, Mask
 from chopper_core.util.grouping import distinct, stable_order
 

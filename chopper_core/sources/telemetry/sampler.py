@@ -12,17 +12,6 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from chopper_core.sources.registry import Recognised, Unusable
-from chopper_core.sources.shared.bytes import opened_parquet, parquet_names
-from chopper_core.sources.shared.columns import int_column
-from chopper_core.sources.shared.losses import Losses
-from chopper_core.sources.shared.text import (
-    HEADING_LINES,
-    PARQUET_MAGIC,
-    TEXT_SUFFIXES,
-    FileHead,
-    FileText,
-    first_line,
-)
 from chopper_core.sources.signals import ClockDomain, GpuName, SignalName, Telemetry
 from chopper_core.sources.telemetry.cells import (
     DIMENSIONS,
@@ -41,6 +30,17 @@ from chopper_core.sources.telemetry.table import (
     named_by_rounds,
     read_table,
     recognised_table,
+)
+from chopper_core.tables.bytes import opened_parquet, parquet_names
+from chopper_core.tables.columns import int_column
+from chopper_core.tables.losses import Losses
+from chopper_core.tables.text import (
+    HEADING_LINES,
+    PARQUET_MAGIC,
+    TEXT_SUFFIXES,
+    FileHead,
+    FileText,
+    first_line,
 )
 from chopper_core.util.arrays import Int64
 from chopper_core.util.errors import DataError

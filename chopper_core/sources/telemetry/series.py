@@ -11,8 +11,6 @@ import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.sources.registry import natural_key
-from chopper_core.sources.shared.accumulators import array_steps, array_unwrapped
-from chopper_core.sources.shared.losses import Losses
 from chopper_core.sources.signals import (
     RATES,
     ClockDomain,
@@ -30,6 +28,8 @@ from chopper_core.sources.telemetry.rows import (
     RowCollector,
     RowLoss,
 )
+from chopper_core.tables.accumulators import array_steps, array_unwrapped
+from chopper_core.tables.losses import Losses
 from chopper_core.util.arrays import AnyArray, Float64, Index, Int64
 from chopper_core.util.errors import DataError
 from chopper_core.util.grouping import distinct, run_mask, run_starts

@@ -13,8 +13,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.sources.registry import Recognised
-from chopper_core.sources.shared.columns import float_column
-from chopper_core.sources.shared.text import FileHead, FileText, csv_cells
 from chopper_core.sources.signals import GpuName, Telemetry
 from chopper_core.sources.telemetry.cells import Stamps, whole_number
 from chopper_core.sources.telemetry.row_blocks import (
@@ -26,6 +24,8 @@ from chopper_core.sources.telemetry.row_blocks import (
 )
 from chopper_core.sources.telemetry.rows import Field, RowCollector, RowLoss, block_of
 from chopper_core.sources.telemetry.series import telemetry_of
+from chopper_core.tables.columns import float_column
+from chopper_core.tables.text import FileHead, FileText, csv_cells
 from chopper_core.util.arrays import Int32, Int64, Mask
 from chopper_core.util.errors import DataError
 from chopper_core.util.grouping import counted, first_equal

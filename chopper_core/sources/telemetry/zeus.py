@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Final
 
 from chopper_core.sources.registry import Recognised, Unusable
-from chopper_core.sources.shared.text import TEXT_SUFFIXES, FileHead, FileText
 from chopper_core.sources.signals import GpuName, SignalName, Telemetry
 from chopper_core.sources.telemetry.cells import Stamps
 from chopper_core.sources.telemetry.row_blocks import split_csv
 from chopper_core.sources.telemetry.rows import Field, RowCollector
 from chopper_core.sources.telemetry.series import telemetry_of
 from chopper_core.sources.telemetry.table import ColumnPositions, TableLines
+from chopper_core.tables.text import TEXT_SUFFIXES, FileHead, FileText
 from chopper_core.util.progress import Progress, silent
 
 NAME: Final = "Zeus"

@@ -12,7 +12,7 @@ import numpy as np
 
 from chopper_core.model.hardware import Agent
 from chopper_core.sources.dispatches import Dispatches, DispatchRun
-from chopper_core.sources.shared.losses import Losses
+from chopper_core.tables.losses import Losses
 
 KERNELS = ("gemm", "void add<float, 4>(float*, int)", 'odd "name", with [clone .kd]')
 

@@ -12,7 +12,7 @@ from chopper_core.model.hardware import DERIVED, SUM, counter_info
 from chopper_core.sources.counters.pmc_csv import read as read_pmc_csv
 from chopper_core.sources.counters.rocprofv3_csv import CsvProcess, read_process
 from chopper_core.sources.counters.tables import clean_kernel_name
-from chopper_core.sources.shared.csv_stream import integers, times_ns
+from chopper_core.tables.csv_stream import integers, times_ns
 from tests.sources.counters.counter_writers import KERNELS, counter_rows, write_csv
 
 VALUES = {"SQ_WAVES": [1.0, 2.0, 3.0], "GRBM_COUNT": [10.0, 0.0, 30.0]}

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from chopper_core.sources.counters.rocprofv3_json import read as read_json
-from chopper_core.sources.shared.bytes import PIECE_BYTES, ByteSource
-from chopper_core.sources.shared.json_stream import JsonStream, TextEnded
+from chopper_core.tables.bytes import PIECE_BYTES, ByteSource
+from chopper_core.tables.json_stream import JsonStream, TextEnded
 from chopper_core.util.errors import DataError
 from tests.sources.counters.counter_writers import table_of
 

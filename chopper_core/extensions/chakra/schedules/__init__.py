@@ -7,7 +7,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from chopper_core.sources.shared.losses import Losses
+from chopper_core.tables.losses import Losses
 from chopper_core.util.arrays import Int8, Int32, Int64
 
 NO_MICROBATCH = -1

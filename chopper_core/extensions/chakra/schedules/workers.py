@@ -10,9 +10,9 @@ import numpy as np
 from chopper_core.extensions.chakra.schedules import Schedule
 from chopper_core.model.table import Kind, Phase
 from chopper_core.sources.registry import Recognised, Unusable
-from chopper_core.sources.shared.bytes import opened_parquet, parquet_names
-from chopper_core.sources.shared.losses import Losses
-from chopper_core.sources.shared.text import FileHead
+from chopper_core.tables.bytes import opened_parquet, parquet_names
+from chopper_core.tables.losses import Losses
+from chopper_core.tables.text import FileHead
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
 

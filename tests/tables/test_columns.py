@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from chopper_core.sources.shared.columns import GrowingColumn
+from chopper_core.tables.columns import GrowingColumn
 
 
 @pytest.mark.parametrize("is_looked_at", [False, True])

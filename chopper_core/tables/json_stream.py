@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from chopper_core.sources.shared.bytes import BYTE_ORDER_MARK, ByteSource
+from chopper_core.tables.bytes import BYTE_ORDER_MARK, ByteSource
 from chopper_core.util.progress import Progress, silent
 
 INCOMPLETE: Final = -1

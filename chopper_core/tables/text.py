@@ -12,8 +12,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from chopper_core.sources.shared.bytes import BYTE_ORDER_MARK, ByteSource, not_a_file
-from chopper_core.sources.shared.losses import Losses
+from chopper_core.tables.bytes import BYTE_ORDER_MARK, ByteSource, not_a_file
+from chopper_core.tables.losses import Losses
 from chopper_core.util.errors import DataError
 
 HEAD_BYTES: Final = 1 << 16

@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from chopper_core.sources.shared.bytes import ByteSource
-from chopper_core.sources.shared.columns import float_column
-from chopper_core.sources.shared.csv_stream import CsvBatch, CsvFile, integers, times_ns
-from chopper_core.sources.shared.losses import Losses
+from chopper_core.tables.bytes import ByteSource
+from chopper_core.tables.columns import float_column
+from chopper_core.tables.csv_stream import CsvBatch, CsvFile, integers, times_ns
+from chopper_core.tables.losses import Losses
 
 FIELDS = ["", "1", "907", "0x1f", "a b", "k<int, 4>", "x,y", 'say "hi"', "é", " 7 ", "two\nlines"]
 ODD = [b'"', b",", b"\n", b"\r", b"\r\n", b"\xff", b"\x00", b'""', b' "', b'"x', b"id,name,value\n"]

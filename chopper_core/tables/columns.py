@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import DTypeLike
 
-from chopper_core.sources.shared.losses import ABSENT
+from chopper_core.tables.losses import ABSENT
 from chopper_core.util.arrays import AnyArray, Float64, Int64, Mask
 
 Columns = dict[str, AnyArray]

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from chopper_core.sources.shared.bytes import ByteSource
-from chopper_core.sources.shared.columns import float_column
-from chopper_core.sources.shared.losses import ABSENT, Losses
-from chopper_core.sources.shared.text import FileHead
+from chopper_core.tables.bytes import ByteSource
+from chopper_core.tables.columns import float_column
+from chopper_core.tables.losses import ABSENT, Losses
+from chopper_core.tables.text import FileHead
 from chopper_core.util.arrays import Float64, Int64
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent

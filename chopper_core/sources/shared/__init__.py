@@ -1,1 +1,0 @@
-"""Code that several formats share: bytes, text, JSON, CSV, growing columns."""

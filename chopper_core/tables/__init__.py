@@ -1,0 +1,1 @@
+"""The reader of tables: streams, compression, encodings, columns and their types, losses."""
