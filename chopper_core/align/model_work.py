@@ -21,7 +21,7 @@ from chopper_core.model.hardware import ElementType, says_tf32
 from chopper_core.model.shapes import CallShape, Fused
 from chopper_core.model.table import NO_TIME
 from chopper_core.tables.losses import ABSENT
-from chopper_core.util.arrays import Codes, Float64, Index, Int32, Mask
+from chopper_core.util.arrays import Codes, Float64, Index, Int32, Int64, Mask
 from chopper_core.util.grouping import counted, distinct, ranked, run_starts, stable_order
 
 _STAND_IN: Final = 10
@@ -36,6 +36,8 @@ class ModelWork(Struct, frozen=True):
 
     flops: Float64
     """NaN where unknown."""
+    call_ns: Float64
+    """The time of its call, by its share of the FLOPs; NaN without FLOPs."""
     element: Float64
     """The `ElementType` of the operands; NaN without FLOPs."""
     shape: Float64
@@ -99,9 +101,15 @@ def model_work(
     for work, parts, carriers in _carriers(host, several, instance, call, works):
         flops[carriers] = work.flops * parts / len(carriers)
         element[carriers] = work.element
+    call_ns = np.full(len(activities), np.nan)
+    _share_time(call_ns, flops, activities.duration_ns, call, replay)
     shape = _shapes(call, works, is_matrix, works.are(lambda work: _is_fused(work.call)))
     found = [work.call for work in works.distinct]
-    _attention_backward(flops, element, shape, found, host, captured, replay, backward, works)
+    linked = _attention_backward(
+        flops, element, shape, found, host, captured, replay, backward, works
+    )
+    linked[call != NOWHERE] = NOWHERE
+    _share_time(call_ns, flops, activities.duration_ns, linked, replay)
     lacks = links.launch_ns == NO_TIME
     known = np.isfinite(flops)
     _without_stand_ins(flops, activities.name, lacks)
@@ -112,9 +120,24 @@ def model_work(
     element[(element == ElementType.FP32) & computes_tf32] = ElementType.TF32
     element[np.isnan(element)] = ElementType.UNKNOWN
     element[np.isnan(flops)] = np.nan
+    call_ns = np.where(np.isfinite(call_ns), call_ns, activities.duration_ns)
+    call_ns[np.isnan(flops)] = np.nan
     is_open = works.are(lambda work: isfinite(work.dense) and isnan(work.flops))
     masked = call[rows[is_open[call[rows]]]]
-    return ModelWork(flops, element, *_used(shape, found), len(distinct(masked)))
+    return ModelWork(flops, call_ns, element, *_used(shape, found), len(distinct(masked)))
+
+
+def _share_time(
+    call_ns: Float64, flops: Float64, duration_ns: Int64, call: Index, replay: Index
+) -> None:
+    """Set the time of the call of each activity with FLOPs: of all that the call launched."""
+    rows = np.flatnonzero(call != NOWHERE)
+    number = numbered((call[rows], replay[rows]))
+    own = np.nan_to_num(flops[rows])
+    total_ns = np.bincount(number, duration_ns[rows])
+    has = own > 0
+    share = own[has] / np.bincount(number, own)[number[has]]
+    call_ns[rows[has]] = share * total_ns[number[has]]
 
 
 def _is_fused(call: CallShape) -> bool:
@@ -284,8 +307,11 @@ def _attention_backward(
     replay: Index,
     backward: Backward,
     works: Works,
-) -> None:
-    """Give backward attention kernels without inputs of their own 2.5 times the forward's work."""
+) -> Index:
+    """Give backward attention kernels without inputs of their own 2.5 times the forward's work.
+
+    Returns the calls that they belong to.
+    """
     attends = host.of_class(ATTENTION_CLASS)
     forward = np.flatnonzero(host.named(ATTENTION)[works.rows])
     linked = backward.linked.innermost(links.points)
@@ -294,7 +320,7 @@ def _attention_backward(
     )
     rows = np.flatnonzero(attends & (of_forward != NOWHERE))
     if not len(rows):
-        return
+        return linked
     node = np.full(len(linked), NOWHERE, np.intp)
     node[rows] = numbered((linked[rows], replay[rows]))
     counted = distinct(node[rows[np.isfinite(flops[rows])]])
@@ -306,6 +332,7 @@ def _attention_backward(
     rows = longest_of(host, rows, node)
     flops[rows] = works.flops[of_forward[rows]] * BACKWARD_PER_FORWARD
     element[rows] = works.element[of_forward[rows]]
+    return linked
 
 
 def longest_of(host: Host, rows: Index, owner: Index) -> Index:

@@ -26,6 +26,7 @@ from chopper_core.align.steps import label_iterations, read_inference
 from chopper_core.align.tokens import activity_tokens, at_steps
 from chopper_core.model.accounting import account, launch_overheads
 from chopper_core.model.column_names import (
+    CALL_NS,
     CALL_SHAPE,
     CORRELATION,
     FLOPS,
@@ -148,6 +149,7 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
         measured={
             FLOPS: work.flops,
             FLOPS_TYPE: work.element,
+            CALL_NS: work.call_ns,
             **({CALL_SHAPE: work.shape} if work.shapes else {}),
             CORRELATION: np.where(activities.correlation > 0, activities.correlation, np.nan),
             TOKENS: tokens,

@@ -22,6 +22,7 @@ from chopper_core.metrics.metric import (
 )
 from chopper_core.model.column_names import (
     AT_PEAK,
+    CALL_NS,
     CYCLES,
     FLOPS,
     MATRIX_OPS,
@@ -34,7 +35,7 @@ from chopper_core.model.column_names import (
 from chopper_core.model.groups import Groups
 from chopper_core.model.hardware import ElementType
 from chopper_core.model.units import Unit
-from chopper_core.util.arrays import Float64, Mask
+from chopper_core.util.arrays import Float64, Int64, Mask
 
 _NO_FLOPS = (
     "no product, attention or convolution with recorded inputs in the row (record_shapes=True)"
@@ -72,10 +73,18 @@ def _part(name: str, title: str, definition: str) -> None:
         return Values(np.rint(nanoseconds).astype(np.int64), count == 0)
 
 
-def _per_duration(scope: Scope, name: str, factor: float) -> Values:
-    """A column per duration of the activities that have it; missing where none has."""
+def _per_call_time(scope: Scope, name: str, factor: float) -> Values:
+    """A column over the time of the calls of the activities that have it; missing without any."""
     amount, _ = scope.nodes.known(name)
-    return quotient(amount, scope.nodes.known_duration(name), factor)
+    return quotient(amount, _call_time(scope, name), factor)
+
+
+def _call_time(scope: Scope, name: str) -> Int64 | Float64:
+    """The time of the calls of the activities that have a column; else their own."""
+    nodes = scope.nodes
+    if CALL_NS not in nodes.table.measured:
+        return nodes.known_duration(name)
+    return nodes.known_together((name, CALL_NS))[0][CALL_NS]
 
 
 _part(
@@ -141,8 +150,8 @@ def model_flops(scope: Scope) -> Values:
 
 @_flops("model_tflops", Unit.TFLOPS, "TFLOP/s", reduces=Reduces.RATIO)
 def model_rate(scope: Scope) -> Values:
-    """model_flops over the durations of their kernels."""
-    return _per_duration(scope, FLOPS, 1e-3)
+    """model_flops over the durations of all kernels of their calls, helpers too."""
+    return _per_call_time(scope, FLOPS, 1e-3)
 
 
 @_flops(
@@ -155,8 +164,8 @@ def model_rate(scope: Scope) -> Values:
 )
 def of_peak(scope: Scope) -> Values:
     """Time of the model's FLOPs at the nominal clock and the matrix units' peak for the type of
-    their operands, in % of the durations of their kernels."""
-    return _per_duration(scope, AT_PEAK, 100.0)
+    their operands, in % of the durations of all kernels of their calls, helpers too."""
+    return _per_call_time(scope, AT_PEAK, 100.0)
 
 
 @_flops(
@@ -176,7 +185,7 @@ def of_peak_at_clock(scope: Scope) -> Values:
     at_peak, _ = scope.nodes.known(AT_PEAK)
     with np.errstate(invalid="ignore", divide="ignore"):
         mhz = sums[clock] / sums[covered]
-        share = 100.0 * at_peak * nominal / (scope.nodes.known_duration(AT_PEAK) * mhz)
+        share = 100.0 * at_peak * nominal / (_call_time(scope, AT_PEAK) * mhz)
     missing = (count == 0) | ~np.isfinite(share)
     return Values(np.where(missing, np.nan, share), missing)
 

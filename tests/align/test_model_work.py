@@ -163,6 +163,51 @@ def test_one_wanted_gradient_is_one_kernel_s_work(tiny: TinyTrace, tmp_path: Pat
     assert [flops for _, flops, _ in works(tiny, tmp_path)] == [CONVOLVED, None]
 
 
+@pytest.mark.parametrize(
+    ("operator", "inputs", "work", "kernels"),
+    [
+        # Transpositions around a convolution, also where PyTorch calls it by another name.
+        ("aten::convolution", CONVOLUTION, CONVOLVED,
+         [(TRANSPOSE, 3), (FORWARD, 10), (TRANSPOSE, 2)]),
+        # A split product: its memset, its parts, the sum of these.
+        ("aten::mm", {"Input Dims": MATRICES, "Input type": BF16}, PRODUCT,
+         [("zero", 1), (GEMM, 6), ("sum", 5)]),
+        # Both gradients, one kernel each, with helpers between them.
+        ("aten::convolution_backward", backward_inputs(), 2 * CONVOLVED,
+         [(TRANSPOSE, 4), (OF_INPUT, 9), (TRANSPOSE, 2), (OF_WEIGHT, 5)]),
+    ],
+)  # fmt: skip
+def test_rates_are_over_all_kernels_of_a_call(
+    tiny: TinyTrace,
+    tmp_path: Path,
+    operator: str,
+    inputs: dict[str, Any],
+    work: float,
+    kernels: list[tuple[str, int]],
+) -> None:
+    tiny.members["deviceProperties"] = [{"id": 0, "name": "AMD Instinct MI300X"}]
+    calls = 2
+    for call in range(calls):
+        tiny.op(operator, 100 * call, 100 * call + 90, **inputs)
+        for number, (kernel, duration) in enumerate(kernels):
+            at = 100 * call + 10 * number + 1
+            tiny.launch(kernel, at, start=at + 5, duration=duration * (1 + call))
+    run = align(tiny, tmp_path).run
+    each_ns = 1000 * sum(duration for _, duration in kernels)
+    rate = calls * work / (3 * each_ns) / 1e3
+    columns = "model_tflops,call_tflops,peak_pct,model_tbps,call_bytes,achievable_pct"
+    for view in ("view=kernels&by=shape", "view=roofline"):
+        row = query(run, parse(f"R?{view}&columns={columns}")).row(0)
+        assert row["model_tflops"] == pytest.approx(rate)
+        assert row["call_tflops"] == pytest.approx((1 + 1 / 2) / 2 * work / each_ns / 1e3)
+        assert row["peak_pct"] == pytest.approx(100 * rate / 1307.4432)
+        assert row["achievable_pct"] == pytest.approx(100 * rate / 708)
+        assert row["model_tbps"] == pytest.approx(calls * row["call_bytes"] / (3 * each_ns) / 1e3)
+    total = query(run, parse("R?order=operation,kernel&columns=model_tflops,peak_pct")).total
+    assert total["model_tflops"] == pytest.approx(rate)
+    assert total["peak_pct"] == pytest.approx(100 * rate / 1307.4432)
+
+
 def test_attention_of_unknown_mask_is_said(tiny: TinyTrace, tmp_path: Path) -> None:
     query = [1, 2, 8, 16]
     inputs = {"Input Dims": [query] * 3 + [[]], "Input type": ["float"] * 3 + ["Scalar"]}

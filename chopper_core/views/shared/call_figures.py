@@ -16,7 +16,7 @@ from chopper_core.align.kernel_classes import kernel_class
 from chopper_core.align.operator_work import FUSED
 from chopper_core.metrics import METRICS, Metric, Values, column, numbered, worded
 from chopper_core.metrics.metric import quotient
-from chopper_core.model.column_names import CALL_SHAPE, FLOPS, FLOPS_TYPE
+from chopper_core.model.column_names import CALL_NS, CALL_SHAPE, FLOPS, FLOPS_TYPE
 from chopper_core.model.groups import Groups
 from chopper_core.model.hardware import Hardware
 from chopper_core.model.run import Run
@@ -57,7 +57,7 @@ MODEL_BYTES: Final = column(f"""model_bytes | B | bytes | sum
     missing: {_NO_BYTES}
     source: {_SOURCE}""")
 MODEL_TBPS: Final = column(f"""model_tbps | TB/s | TB/s
-    model_bytes over the durations of their kernels.
+    model_bytes over the durations of all kernels of their calls, helpers too.
     missing: {_NO_BYTES}
     source: {_SOURCE}""")
 MODEL_INTENSITY: Final = column(f"""model_intensity | FLOP/B | model FLOP/B
@@ -71,7 +71,7 @@ BOUND: Final = column(f"""bound | | bound
     source: {_WITH_HARDWARE}""")
 OF_MODEL_ROOF: Final = column(f"""model_roof_pct | % | model roof %
     The time that the roofline's limit needs for the modelled work, in % of the durations of
-    its kernels: the longer of FLOPs at peak and bytes at the memory's bandwidth.
+    all kernels of its calls: the longer of FLOPs at peak and bytes at the memory's bandwidth.
     missing: {_NO_ROOF}
     source: {_WITH_HARDWARE}""")
 OF_BANDWIDTH: Final = column(f"""bandwidth_pct | % | HBM %
@@ -154,18 +154,18 @@ def _without_shape(kernel: str) -> str:
 class CallSums(Struct, frozen=True, eq=False):
     """Sums over groups of activities of the modelled work of their calls; 0 where none is known.
 
-    `…_ns` are durations of the kernels that have the work, unless they say otherwise.
+    `…_ns` are durations of the calls that have the work, unless they say otherwise.
     """
 
     calls: Float64
     rates: Float64
-    """TFLOP/s of each kernel times its part of a call."""
+    """TFLOP/s of each call, by kernel the part of the call that it is."""
     flops: Float64
     flops_ns: Float64
     bytes: Float64
     bytes_ns: Float64
     both_flops: Float64
-    """FLOPs, then bytes, of the kernels with both."""
+    """FLOPs, then bytes, of the calls with both."""
     both_bytes: Float64
     both_ns: Float64
     roof_ns: Float64
@@ -204,7 +204,9 @@ def call_sums(nodes: Groups, hardware: Hardware | None) -> CallSums:
         if not len(own):
             continue
         flops, code, of = flops[own], code[own], group[own]
-        duration = table.duration_ns[rows][own].astype(np.float64)
+        duration = given(CALL_NS, rows, len(group))[own]
+        alone = np.isnan(duration)
+        duration[alone] = table.duration_ns[rows][own][alone]
         element = given(FLOPS_TYPE, rows, len(group))[own]
         shape = np.where(np.isfinite(code), code, -1).astype(np.intp)
         with np.errstate(invalid="ignore", divide="ignore"):
