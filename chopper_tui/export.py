@@ -49,7 +49,7 @@ def scope_lines(
     from chopper_tui.screen_data import KEY_FIGURES, key_line
 
     line = key_line(figures_of(run, view, KEY_FIGURES), view, glyphs)
-    seen = signal_chart(run, view, plot.bins_for(run.signal(view.signal), width, glyphs))
+    seen = signal_chart(run, view, plot.bins_for(run.signal(view.signal), width))
     rows = plot.draw(seen, width, _CHART_LINES, glyphs)
     lines = [
         "  ".join(f"{title} {text}".strip() for title, text in line),

@@ -70,8 +70,17 @@ class Glyphs(Struct, frozen=True):
     """A sparkline that doesn't change."""
     roof: str = '"'
     """A sparkline at its top."""
+    shaded: str = ":"
+    """A cell of a band, without colours."""
+    steps: str = "-"
+    """A line within a cell, from its top to its bottom."""
     in_colour: bool = False
     """Whether colours tell kinds and magnitudes apart; without them patterns and levels do."""
+
+    @property
+    def band(self) -> str:
+        """A cell of a band."""
+        return self.spark[-1] if self.in_colour else self.shaded
 
     @property
     def is_ascii(self) -> bool:
@@ -94,7 +103,22 @@ class Glyphs(Struct, frozen=True):
 
 
 UNICODE: Final = Glyphs(
-    "unicode", "▏▎▍▌▋▊▉█", "▁▂▃▄▅▆▇█", "…", "–", "›", "▼", "▲", "▌", "●", "µ", "→", "─", "▔"
+    "unicode",
+    "▏▎▍▌▋▊▉█",
+    "▁▂▃▄▅▆▇█",
+    "…",
+    "–",
+    "›",
+    "▼",
+    "▲",
+    "▌",
+    "●",
+    "µ",
+    "→",
+    "─",
+    "▔",
+    "░",
+    "▔─▁",
 )
 ASCII: Final = Glyphs("ascii", "#", "_.-=+*%#", "~", "-", ">", "v", "^", ">", "*", "u", ">")
 
@@ -118,14 +142,21 @@ def bar(share: float, width: int, glyphs: Glyphs) -> str:
     return (glyphs.bar[-1] * whole + (glyphs.bar[rest - 1] if rest else "")).ljust(width)
 
 
+def columns(shares: Float64, height: int, glyphs: Glyphs) -> list[str]:
+    """Columns as high as their shares (0..1), from the top line down; blank where unknown."""
+    levels, known = glyphs.spark, np.isfinite(shares)
+    top = height * len(levels) - 1
+    filled = np.where(known, np.clip(np.where(known, shares, 0.0), 0.0, 1.0) * top, -1.0)
+    lines = []
+    for below in range(top + 1 - len(levels), -1, -len(levels)):
+        own = np.clip(np.rint(filled).astype(int) + 1 - below, 0, len(levels))
+        lines.append("".join((" " + levels)[level] for level in own.tolist()))
+    return lines
+
+
 def sparkline(shares: Float64, glyphs: Glyphs) -> str:
-    """A line of levels for shares (0..1); a space where a value is missing."""
-    top = len(glyphs.spark) - 1
-    known = np.isfinite(shares)
-    levels = np.rint(np.clip(np.where(known, shares, 0.0), 0.0, 1.0) * top).astype(int)
-    return "".join(
-        glyphs.spark[level] if ok else " " for level, ok in zip(levels, known, strict=True)
-    )
+    """Columns in a line."""
+    return columns(shares, 1, glyphs)[0]
 
 
 class SparkScale(Struct, frozen=True):

@@ -15,8 +15,8 @@ from chopper_core.model.charts import HeatMap, Icicle
 from chopper_core.model.column_names import HEAT
 from chopper_core.model.view import View, at_level, pivot
 from chopper_core.util.errors import UsageError
+from chopper_tui.draw.canvas import WHOLE
 from chopper_tui.draw.charts import panned
-from chopper_tui.draw.drawer import WHOLE
 from chopper_tui.keymap import WALK, action
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from chopper_core.model.view import (
 )
 from chopper_core.util.errors import ChopperError, UsageError
 from chopper_tui.draw import charts as drawing
-from chopper_tui.draw.drawer import WHOLE
+from chopper_tui.draw.canvas import WHOLE
 from chopper_tui.keymap import TIME, action
 from chopper_tui.steps import run_in_thread
 

@@ -1,24 +1,19 @@
-"""Axes around data with ticks at even numbers, and curves between them, drawn by plotext.
-
-A chart's cost is bounded by its canvas, not by its data: plotext makes a point of each cell
-that a line crosses, outside of the canvas too, and its work grows with the points that it is given.
-"""
+"""Axes with ticks at even numbers, and the scales of values."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain, count, takewhile
 from math import ceil, floor, log10
-from threading import Lock
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from msgspec import Struct
 
 from chopper_core.model.units import is_on_a_clock, moment_text
-from chopper_core.render.glyphs import Glyphs
-from chopper_core.util.arrays import Float64, Index
-from chopper_core.util.grouping import distinct, quantile_of, run_mask
+from chopper_core.util.arrays import Float64
+from chopper_core.util.grouping import quantile_of
+from chopper_tui.draw.pieces import Line
 
 _TIME_GAP: Final = 3
 """Cells between the labels of a time axis."""
@@ -31,108 +26,79 @@ _CLOCK_STEPS: Final = tuple(
 _STEPS: Final = (1.0, 2.0, 5.0, 10.0)
 _MIN_SPAN: Final = 0.1
 """Share of its far end that an axis of a signal spans at least: less is noise drawn large."""
-
 _MAX_DECIMALS: Final = 6
 _MAX_WRITTEN_OUT: Final = 1e15
 """Numbers from here on, and those with more decimals, have an exponent."""
-_POINTS_PER_CELL: Final = 8
-"""Points of a curve per column of the canvas: the ends and extremes of its two halves."""
-_ASCII_AXES: Final = str.maketrans("┤│└┬─", "+|++-")
-_PLOTEXT: Final = Lock()
-"""plotext draws on one figure for the whole process."""
-
-Bounds = tuple[float, float]
-Ticks = tuple[Sequence[float], Sequence[str]]
+_ASCII: Final = str.maketrans("┤│└┬─", "+|++-")
 
 
-class Curve(Struct, frozen=True, eq=False):
-    """Points in the order in which they are joined; all of them are known."""
+class Axis(Struct, frozen=True):
+    """The ends of an axis, and its ticks with their labels."""
 
-    x: Float64
-    y: Float64
-    marker: str
-    is_joined: bool = True
-    filled_to: Float64 | None = None
-    """The other edge of a band whose first edge is `y`."""
+    low: float
+    high: float
+    places: Sequence[float]
+    texts: Sequence[str]
 
+    @classmethod
+    def over(
+        cls, low: float, high: float, most: int, unit: str = "", *, whole: bool = False
+    ) -> Axis:
+        """An axis with at most so many ticks, whole numbers where that is asked for."""
+        places = ticks(low, high, max(most, 2), whole=whole)
+        texts = labels(places)
+        return cls(low, high, places, [*texts[:-1], f"{texts[-1]} {unit}".rstrip()])
 
-def plotted(
-    curves: Sequence[Curve],
-    size: tuple[int, int],
-    bounds: tuple[Bounds, Bounds],
-    ticks: tuple[Ticks, Ticks],
-    glyphs: Glyphs,
-    check: Callable[[], None],
-) -> list[str]:
-    """The rows of a canvas with its axes: y at the left, x below if it has ticks.
+    def share(self, number: float) -> float:
+        """The place of a number, 0 to 1; in the middle of an axis without a length."""
+        return (number - self.low) / (self.high - self.low) if self.high > self.low else 0.5
 
-    `check` raises Cancelled once the result is no longer wanted.
-    """
-    import plotext
+    @property
+    def label_width(self) -> int:
+        """Cells of its longest label."""
+        return max(map(len, self.texts), default=0)
 
-    width, height = size
-    drawn = [_on_canvas(curve, width, bounds) for curve in curves]
-    with _PLOTEXT:
-        check()
-        figure: Any = plotext.figure
-        plotext.terminal.limit(False, False)
-        figure.clear()
-        figure.theme("colorless")
-        figure.plot_size(width, height)
-        figure.axes(False)
-        figure.axes(True, axis="y", side="left")
-        if ticks[0][0]:
-            figure.axes(True, axis="x", side="lower")
-        for axis, ends, (places, texts) in zip("xy", bounds, ticks, strict=True):
-            figure.ruler(axis).lim(0, 1)
-            figure.ruler(axis).ticks(_placed(np.array(places), ends).tolist(), list(texts))
-        for x, y, other, curve in drawn:
-            check()
-            signal = figure.signal(x, y, marker=curve.marker)
-            if other is not None:
-                signal.fill(figure.signal(x, other, marker=curve.marker))
-            elif curve.is_joined:
-                signal.lines()
-            figure.draw(signal)
-        check()
-        text: str = figure.build().string(colorless=True)
-    rows = [row.ljust(width)[:width] for row in text.split("\n")[:height]]
-    rows += [" " * width] * (height - len(rows))
-    return [row.translate(_ASCII_AXES) for row in rows] if glyphs.is_ascii else rows
+    def line(self, cells: int) -> str:
+        """The labels below their places, as far as they have room."""
+        line = ""
+        for place, text in zip(self.places, self.texts, strict=True):
+            middle = round(self.share(place) * (cells - 1))
+            at = max(min(middle - len(text) // 2, cells - len(text)), 0)
+            if at > len(line) + bool(line) or not line:
+                line = line.ljust(at) + text
+        return line[:cells]
+
+    def ruler(self, cells: int, is_ascii: bool) -> str:
+        """The axis itself, with its ticks."""
+        line = ["─"] * cells
+        for place in self.places:
+            line[min(max(round(self.share(place) * (cells - 1)), 0), cells - 1)] = "┬"
+        return _spelled("└" + "".join(line), is_ascii)
+
+    def upright(self, lines: int, width: int, is_ascii: bool) -> list[str]:
+        """The axis at the left of so many lines, with its labels in a width."""
+        texts = [""] * lines
+        for place, text in zip(self.places, self.texts, strict=True):
+            row = floor((1 - self.share(place)) * lines)
+            texts[min(max(row, 0), lines - 1)] = text
+        return [_spelled(text.rjust(width)[:width] + "│┤"[bool(text)], is_ascii) for text in texts]
 
 
-def _on_canvas(
-    curve: Curve, width: int, bounds: tuple[Bounds, Bounds]
-) -> tuple[list[float], list[float], list[float] | None, Curve]:
-    """A curve as shares of the canvas, without the points that can't be seen."""
-    x, y = _placed(curve.x, bounds[0]), _placed(curve.y, bounds[1])
-    kept = _kept_points(x, y, width)
-    other = curve.filled_to
-    edge = None if other is None else _placed(other, bounds[1])[kept].tolist()
-    return x[kept].tolist(), y[kept].tolist(), edge, curve
+def _spelled(text: str, is_ascii: bool) -> str:
+    return text.translate(_ASCII) if is_ascii else text
 
 
-def _placed(numbers: Float64, ends: Bounds) -> Float64:
+def shares(numbers: Float64, axis: Axis) -> Float64:
     """Numbers as shares of an axis, 0 to 1; in its middle where that has no length."""
-    low, high = ends
-    if high <= low:
-        return np.full(len(numbers), 0.5)
-    return np.clip((numbers - low) / (high - low), 0.0, 1.0)
+    if axis.high <= axis.low:
+        return np.where(np.isfinite(numbers), 0.5, np.nan)
+    return np.clip((numbers - axis.low) / (axis.high - axis.low), 0.0, 1.0)
 
 
-def _kept_points(x: Float64, y: Float64, width: int) -> Index:
-    """Of more points than a canvas can show: first, last, lowest, highest of each half cell."""
-    most = _POINTS_PER_CELL * width
-    if len(x) <= most:
-        return np.arange(len(x))
-    columns = np.floor(x * 2 * width).astype(np.intp)
-    is_new = run_mask(columns)
-    run, begins = np.cumsum(is_new), np.flatnonzero(is_new)
-    ends = np.append(begins[1:], len(x)) - 1
-    by_height = np.lexsort((y, run))
-    kept = distinct(np.concatenate([begins, ends, by_height[begins], by_height[ends]]))
-    # A curve that runs to and fro is thinned.
-    return kept[:: -(-len(kept) // most)]
+def framed(lines: Sequence[Line], axis: Axis, width: int, is_ascii: bool) -> list[Line]:
+    """Lines with the axis at their left."""
+    uprights = axis.upright(len(lines), width, is_ascii)
+    return [[(left, "dim"), *line] for left, line in zip(uprights, lines, strict=True)]
 
 
 def ticks(low: float, high: float, most: int, *, whole: bool = False) -> list[float]:

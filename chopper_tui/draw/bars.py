@@ -10,24 +10,14 @@ from msgspec.structs import replace
 
 from chopper_core.model.charts import BarChart, BoxChart
 from chopper_core.model.units import time_text
-from chopper_core.render.cells import cell_width, clean, pad
 from chopper_core.render.glyphs import Glyphs, bar
-from chopper_core.render.names import display_names, fitting_names
 from chopper_core.util.arrays import Float64
 from chopper_core.util.grouping import median_of
-from chopper_tui.draw import axes
-from chopper_tui.draw.drawer import (
-    MAX_ZOOM,
-    Canvas,
-    Lens,
-    TitledDrawer,
-    legend_entries,
-    title_lines,
-)
+from chopper_tui.draw.axes import Axis
+from chopper_tui.draw.canvas import MAX_ZOOM, Canvas, Lens, legend_entries, stack, title_lines
+from chopper_tui.draw.drawer import RowsDrawer
 from chopper_tui.draw.pieces import Line, series_fills, series_inks, short_number
 
-_MAX_LABEL: Final = 40
-_MIN_LABEL: Final = 8
 _MAX_THICK: Final = 3
 """Lines of a bar and the blank one below it."""
 _LEAST_SHARE: Final = 0.0005
@@ -36,10 +26,11 @@ _HAIR: Final = 1e-9
 _CELLS_PER_TICK: Final = 12
 
 
-class BarDrawer(TitledDrawer[BarChart]):
+class BarDrawer(RowsDrawer[BarChart]):
     """A bar per label; a lens makes bars longer, and cuts those that get too long."""
 
     can_pan = False
+    tallest = _MAX_THICK
 
     def title(self, chart: BarChart, width: int, glyphs: Glyphs) -> list[Line]:
         """With the fills of stacked series."""
@@ -53,18 +44,50 @@ class BarDrawer(TitledDrawer[BarChart]):
         """One per label."""
         return len(chart.labels)
 
-    def most_lines(self, chart: BarChart, width: int, glyphs: Glyphs) -> int:
-        """With the thickest bars."""
-        return self.lines(chart, width, glyphs) + (_MAX_THICK - 1) * self.rows(chart)
-
     def rows(self, chart: BarChart) -> int:
         """Its bars."""
-        return max(len(chart.labels), 1)
+        return len(chart.labels)
 
-    def body(self, chart: BarChart, on: Canvas) -> list[Line]:
-        """The labels with their bars."""
-        labels = _cleaned(chart.labels, chart.level)
-        return _bars(replace(chart, labels=labels), on)
+    def body(self, chart: BarChart, on: Canvas) -> None:
+        """A row per label: the sum and a bar, stacked where there are several series.
+
+        Negative parts extend to the left of zero.
+        """
+        count, glyphs = len(chart.labels), on.glyphs
+        shown = on.rows_shown(count)
+        numbers = np.stack([series.numbers for series in chart.series]).astype(np.float64)
+        known = np.isfinite(numbers)
+        parts = np.where(known, numbers, 0.0)
+        sums = np.where(known.any(axis=0), parts.sum(axis=0), np.nan)
+        texts = [_figure(value, chart.unit) or glyphs.missing for value in sums]
+        digits = max(map(len, texts), default=0)
+        labels = on.labels(chart.labels, chart.level)
+        before = len(labels[0]) + digits + 1 if labels else 0
+        room = max(on.width - before - 1, 1)
+        below = float(-np.minimum(parts, 0.0).sum(axis=0).min()) if count else 0.0
+        above = float(np.maximum(parts, 0.0).sum(axis=0).max()) if count else 0.0
+        if chart.longest:
+            parts = _cut_parts(parts, chart.longest)
+            below, above = min(below, chart.longest), min(above, chart.longest)
+        span = (above + below) or 1.0
+        zero = round(below / span * room)
+        inks = _inks_of(chart)
+        fills = series_fills(inks, glyphs)
+        visible = parts[_visible(chart)] / span * room
+        thick = min(max(on.left // max(count, 1), 1), _MAX_THICK) if on.spreads else 1
+        for row in range(shown):
+            if len(chart.series) == 1 and not below:
+                drawn: Line = [(bar(parts[0, row] / span, room, glyphs), "accent")]
+            else:
+                left = stack(-visible[:, row], fills, inks)
+                blank = " " * (zero - sum(len(text) for text, _ in left))
+                drawn = [(blank, "text"), *reversed(left), *stack(visible[:, row], fills, inks)]
+            if chart.longest and abs(sums[row]) > chart.longest * (1 + _HAIR):
+                # It extends beyond the end of the axis.
+                drawn[-1] = (drawn[-1][0].rstrip()[:-1] + glyphs.crumb, drawn[-1][1])
+            named = (f"{labels[row]}{texts[row].rjust(digits)} ", "text")
+            on.lines += [[named, *drawn], [(" " * before, "text"), *drawn], []][:thick]
+        on.add_rest(count, shown)
 
     def max_zoom(self, chart: BarChart) -> float:
         """Any."""
@@ -76,10 +99,11 @@ class BarDrawer(TitledDrawer[BarChart]):
         return replace(chart, longest=float(sums.max(initial=0.0)) / lens.factor)
 
 
-class BoxDrawer(TitledDrawer[BoxChart]):
+class BoxDrawer(RowsDrawer[BoxChart]):
     """A box per label; a lens shows the middle of the scale."""
 
     can_pan = False
+    tallest = 2
 
     def title(self, chart: BoxChart, width: int, glyphs: Glyphs) -> list[Line]:
         """Without a legend."""
@@ -89,18 +113,40 @@ class BoxDrawer(TitledDrawer[BoxChart]):
         """One per label, and the axis."""
         return len(chart.labels) + 1
 
-    def most_lines(self, chart: BoxChart, width: int, glyphs: Glyphs) -> int:
-        """With a line below each box."""
-        return self.lines(chart, width, glyphs) + self.rows(chart)
-
     def rows(self, chart: BoxChart) -> int:
         """Its boxes."""
-        return max(len(chart.labels), 1)
+        return len(chart.labels)
 
-    def body(self, chart: BoxChart, on: Canvas) -> list[Line]:
-        """The labels with their boxes."""
-        labels = _cleaned(chart.labels, chart.level)
-        return _boxes(replace(chart, labels=labels), on)
+    def body(self, chart: BoxChart, on: Canvas) -> None:
+        """A row per label: whiskers to the extremes, a box between the quartiles, the median."""
+        glyphs, count = on.glyphs, len(chart.labels)
+        shown = on.rows_shown(count, 1)
+        spread = on.spreads and on.left > 2 * count
+        labels = on.labels(chart.labels, chart.level)
+        before = len(labels[0]) if labels else 1
+        room = max(on.width - before, 8)
+        known = chart.quantiles[np.isfinite(chart.quantiles)]
+        low, high = (float(known.min()), float(known.max())) if len(known) else (0.0, 1.0)
+        axis = Axis.over(low, high, room // _CELLS_PER_TICK)
+        whisker, box, middle = ("─", "▒", "█") if not glyphs.is_ascii else ("-", "=", "|")
+        for row in range(shown):
+            quantiles = chart.quantiles[row]
+            drawn = (glyphs.missing, "dim")
+            if np.isfinite(quantiles).all():
+                places = [round(axis.share(value) * (room - 1)) for value in quantiles.tolist()]
+                least, q1, median, q3, most = places
+                cells = [" "] * room
+                cells[least : most + 1] = whisker * (most - least + 1)
+                cells[q1 : q3 + 1] = box * (q3 - q1 + 1)
+                cells[median] = middle
+                drawn = ("".join(cells), "accent")
+            on.lines += [[(labels[row], "text"), drawn], []][: 1 + spread]
+        on.add_rest(count, shown)
+        line = axis.line(room)
+        if len(line.split()) < 2:
+            ends = short_number(low), short_number(high)
+            line = ends[0] + ends[1].rjust(max(room - len(ends[0]), len(ends[1]) + 1))
+        on.add([(" " * before + line, "dim")])
 
     def max_zoom(self, chart: BoxChart) -> float:
         """Any."""
@@ -119,57 +165,6 @@ class BoxDrawer(TitledDrawer[BoxChart]):
 def _figure(number: float, unit: str) -> str:
     """A bar's figure; a time in ns has the unit that suits it, which the title has of others."""
     return time_text(number) if unit == "ns" and np.isfinite(number) else short_number(number)
-
-
-def _bars(picture: BarChart, on: Canvas) -> list[Line]:
-    """A row per label: the sum and a bar, stacked where there are several series.
-
-    Negative parts extend to the left of zero.
-    """
-    width, height, glyphs = on.width, on.height, on.glyphs
-    count = len(picture.labels)
-    shown = count if count <= height else max(height - 1, 0)
-    numbers = np.stack([series.numbers for series in picture.series]).astype(np.float64)
-    known = np.isfinite(numbers)
-    parts = np.where(known, numbers, 0.0)
-    sums = np.where(known.any(axis=0), parts.sum(axis=0), np.nan)
-    texts = [_figure(value, picture.unit) or glyphs.missing for value in sums]
-    value_width = max(map(len, texts), default=0)
-    label_width = _label_width(picture.labels, width)
-    labels = _padded(picture.labels, label_width, glyphs)
-    room = max(width - label_width - value_width - 3, 1)
-    below = float(-np.minimum(parts, 0.0).sum(axis=0).min()) if count else 0.0
-    above = float(np.maximum(parts, 0.0).sum(axis=0).max()) if count else 0.0
-    if picture.longest:
-        parts = _cut_parts(parts, picture.longest)
-        below, above = min(below, picture.longest), min(above, picture.longest)
-    span = (above + below) or 1.0
-    zero = round(below / span * room)
-    inks = _inks_of(picture)
-    fills = series_fills(inks, glyphs)
-    visible = parts[_visible(picture)]
-    thick = min(max(height // max(count, 1), 1), _MAX_THICK) if on.spreads else 1
-    lines: list[Line] = []
-    for row in range(shown):
-        line: Line = [
-            (labels[row] + " ", "text"),
-            (texts[row].rjust(value_width) + " ", "text"),
-        ]
-        if len(picture.series) == 1 and not below:
-            line.append((bar(parts[0, row] / span, room, glyphs), "accent"))
-        else:
-            left = _stack(np.maximum(-visible[:, row], 0.0) / span * room, fills, inks)
-            line.append((" " * (zero - sum(len(text) for text, _ in left)), "text"))
-            right = _stack(np.maximum(visible[:, row], 0.0) / span * room, fills, inks)
-            line += [*reversed(left), *right]
-        if picture.longest and abs(sums[row]) > picture.longest * (1 + _HAIR):
-            # It extends beyond the end of the axis.
-            line[-1] = (line[-1][0].rstrip()[:-1] + glyphs.crumb, line[-1][1])
-        rest: Line = [(" " * (label_width + value_width + 2), "text"), *line[2:]]
-        lines += [line, rest, []][:thick]
-    if shown < count and height > 0:
-        lines.append(_left_out(count - shown))
-    return lines
 
 
 def _visible(picture: BarChart) -> list[int]:
@@ -197,82 +192,3 @@ def _inks_of(picture: BarChart) -> Sequence[str]:
         if not (above < 0).any() and (below < 0).any() and not (below > 0).any():
             return [("above", "below")[place] for place in _visible(picture)]
     return series_inks([picture.series[place].name for place in _visible(picture)])
-
-
-def _stack(lengths: Float64, fills: str, inks: Sequence[str]) -> Line:
-    """The stacked parts of a bar, rounded so that their total length is exact."""
-    ends = np.rint(np.cumsum(lengths)).astype(int)
-    return [
-        (fills[number % len(fills)] * size, inks[number % len(inks)])
-        for number, size in enumerate(np.diff(ends, prepend=0).tolist())
-        if size
-    ]
-
-
-def _boxes(picture: BoxChart, on: Canvas) -> list[Line]:
-    """A row per label: whiskers to the extremes, a box between the quartiles, the median."""
-    width, height, glyphs = on.width, on.height, on.glyphs
-    count = len(picture.labels)
-    room_for = max(height - 1, 0)
-    shown = count if count <= room_for else max(room_for - 1, 0)
-    label_width = _label_width(picture.labels, width)
-    labels = _padded(picture.labels, label_width, glyphs)
-    room = max(width - label_width - 1, 8)
-    known = picture.quantiles[np.isfinite(picture.quantiles)]
-    low, high = (float(known.min()), float(known.max())) if len(known) else (0.0, 1.0)
-    span = (high - low) or 1.0
-    line_, box, middle = ("─", "▒", "█") if not glyphs.is_ascii else ("-", "=", "|")
-    lines: list[Line] = []
-    for row in range(shown):
-        label = (labels[row] + " ", "text")
-        quantiles = picture.quantiles[row]
-        if not np.isfinite(quantiles).all():
-            lines.append([label, (glyphs.missing, "dim")])
-            continue
-        least, q1, median, q3, most = (
-            round((value - low) / span * (room - 1)) for value in quantiles.tolist()
-        )
-        cells = [" "] * room
-        cells[least : most + 1] = line_ * (most - least + 1)
-        cells[q1 : q3 + 1] = box * (q3 - q1 + 1)
-        cells[median] = middle
-        lines.append([label, ("".join(cells), "accent")])
-        if on.spreads and room_for >= 2 * count:
-            lines.append([])
-    if shown < count and height > 1:
-        lines.append(_left_out(count - shown))
-    lines.append([(" " * (label_width + 1) + _axis(low, high, room), "dim")])
-    return lines
-
-
-def _axis(low: float, high: float, room: int) -> str:
-    """Even numbers below their places; where there is room for one alone, the ends of the scale."""
-    places = axes.ticks(low, high, max(room // _CELLS_PER_TICK, 2))
-    line = " " * room
-    for place, text in zip(places, axes.labels(places), strict=True):
-        middle = round((place - low) / ((high - low) or 1.0) * (room - 1))
-        at = max(min(middle - len(text) // 2, room - len(text)), 0)
-        if not line[max(at - 2, 0) : at + len(text) + 2].strip():
-            line = line[:at] + text + line[at + len(text) :]
-    if len(line.split()) > 1:
-        return line.rstrip()
-    ends = (short_number(low), short_number(high))
-    return ends[0] + ends[1].rjust(max(room - len(ends[0]), len(ends[1]) + 1))
-
-
-def _cleaned(labels: Sequence[str], level: str) -> tuple[str, ...]:
-    return display_names(tuple(labels), level) if level else tuple(map(clean, labels))
-
-
-def _label_width(labels: Sequence[str], width: int) -> int:
-    longest = max((cell_width(label) for label in labels), default=0)
-    return max(min(longest, _MAX_LABEL, width // 3), min(_MIN_LABEL, longest))
-
-
-def _padded(labels: Sequence[str], width: int, glyphs: Glyphs) -> list[str]:
-    """The labels padded to one width."""
-    return [pad(text, width) for text in fitting_names(tuple(labels), width, glyphs)]
-
-
-def _left_out(count: int) -> Line:
-    return [(f"{count} more rows in the table", "dim")]

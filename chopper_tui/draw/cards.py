@@ -8,7 +8,8 @@ from typing import Final
 from chopper_core.model.charts import Card, Cards
 from chopper_core.render.cells import clean, wrapped
 from chopper_core.render.glyphs import Glyphs
-from chopper_tui.draw.drawer import Canvas, Drawer
+from chopper_tui.draw.canvas import UNLIMITED, Canvas
+from chopper_tui.draw.drawer import Drawer
 from chopper_tui.draw.pieces import Line
 
 _BESIDE_FROM: Final = 100
@@ -23,13 +24,20 @@ class CardsDrawer(Drawer[Cards]):
 
     is_prose = True
 
-    def lines(self, chart: Cards, width: int, glyphs: Glyphs) -> int:
+    def lines(self, chart: Cards, width: int, glyphs: Glyphs, *, is_below: bool = False) -> int:
         """All."""
-        return len(_draw(chart.cards, width, glyphs))
+        return sum(map(len, card_lines(chart.cards, width, glyphs))) + len(chart.cards)
 
-    def draw(self, chart: Cards, on: Canvas) -> list[Line]:
+    def body_lines(self, chart: Cards) -> int:
+        """Any number."""
+        return UNLIMITED
+
+    def body(self, chart: Cards, on: Canvas) -> None:
         """All cards, each with the address of its evidence."""
-        return _draw(chart.cards, on.width, on.glyphs)[: max(on.height, 0)]
+        for card, drawn in zip(
+            chart.cards, card_lines(chart.cards, on.width, on.glyphs), strict=True
+        ):
+            on.lines += [*drawn, [("  " + clean(card.address), "dim")]]
 
 
 def card_lines(cards: Sequence[Card], width: int, glyphs: Glyphs) -> list[list[Line]]:
@@ -66,10 +74,3 @@ def _figures(card: Card, widths: list[int], cells: int, beside: bool, glyphs: Gl
         padded = (text.rjust(width) for text, width in zip(card.figures, widths, strict=False))
         return [(" " * _GAP).join(padded).ljust(cells)]
     return [text.rjust(cells) for text in card.figures]
-
-
-def _draw(cards: Sequence[Card], width: int, glyphs: Glyphs) -> list[Line]:
-    lines: list[Line] = []
-    for card, drawn in zip(cards, card_lines(cards, width, glyphs), strict=True):
-        lines += [*drawn, [("  " + clean(card.address), "dim")]]
-    return lines

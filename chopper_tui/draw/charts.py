@@ -29,19 +29,10 @@ from chopper_core.model.charts import (
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.render.palette import Paint, plain
 from chopper_core.util.errors import UsageError
-from chopper_tui.draw.drawer import (
-    UNLIMITED,
-    WHOLE,
-    Canvas,
-    Cell,
-    Drawer,
-    Lens,
-    NothingDrawer,
-    drawable,
-    in_fitting_units,
-    wanted,
-)
+from chopper_tui.draw.canvas import UNLIMITED, WHOLE, Canvas, Cell, Lens, wanted
+from chopper_tui.draw.drawer import Drawer, NothingDrawer
 from chopper_tui.draw.pieces import Line, painted_line
+from chopper_tui.draw.scaled import drawable, in_fitting_units
 
 DRAWERS: Final[Mapping[type[Struct], str]] = {
     BarChart: "bars.BarDrawer",
@@ -89,15 +80,9 @@ def draw(
     `row` and `column` are those of the cursor, for charts that show it; `check` raises Cancelled
     once the result is no longer wanted.
     """
-    # A pane that is being hidden has no cells, less its margin.
-    if width < 1 or height < 1:
-        return []
-    return _drawn(chart, Canvas(width, height, glyphs, row, column, check=check))
-
-
-def _drawn(chart: Chart, on: Canvas) -> list[Line]:
-    on.check()
-    return on.fitted(drawer_of(chart).draw(chart, on))
+    on = Canvas(width, height, glyphs, row, column, check=check)
+    _add(on, chart, height)
+    return on.lines
 
 
 def draw_below(
@@ -114,36 +99,57 @@ def draw_below(
     Line charts below it take their minimum; spare lines go to charts that show more with them,
     else to rows that get higher.
     """
-    if drawer_of(charts[0]).is_alone or width < 1 or height < 1:
-        return draw(charts[0], width, height, glyphs, row, check=check)
-    drawn: list[Line] = []
-    for chart, lines in zip(charts, _heights(charts, width, height, glyphs), strict=False):
-        if drawn:
-            drawn.append([])
-        own = _drawn(chart, Canvas(width, lines, glyphs, row, column, spreads=True, check=check))
-        drawn += [*own, *([[]] * (lines - len(own)))]
-    return drawn
+    return _stacked(charts, Canvas(width, height, glyphs, row, column, True, check)).lines
+
+
+def cell_at(
+    charts: Sequence[Chart], width: int, height: int, glyphs: Glyphs, x: int, y: int
+) -> Cell | None:
+    """The cell at a place in stacked charts; None outside of them."""
+    return _stacked(charts, Canvas(width, height, glyphs, spreads=True)).cell_at(x, y)
+
+
+def _stacked(charts: Sequence[Chart], on: Canvas) -> Canvas:
+    is_hidden = on.width < 1 or on.height < 1
+    heights = [] if is_hidden else _heights(charts, on.width, on.height, on.glyphs)
+    for chart, lines in zip(charts, heights, strict=False):
+        if on.lines:
+            on.add([])
+        _add(on, chart, lines, fill=len(heights) > 1)
+    return on
+
+
+def _add(on: Canvas, chart: Chart, height: int, *, fill: bool = False) -> None:
+    """Draw a chart below what there is; a pane that is being hidden has no cells."""
+    if on.width < 1 or height < 1:
+        return
+    on.check()
+    part = on.part(height)
+    drawer_of(chart).draw(chart, part)
+    on.append(part, height if fill else 0)
 
 
 def _heights(charts: Sequence[Chart], width: int, height: int, glyphs: Glyphs) -> list[int]:
     """The lines of each chart that fits, from the first on."""
+    if drawer_of(charts[0]).is_alone:
+        return [height]
     wanted: list[int] = []
     for chart in charts:
-        lines = _wanted(chart, width, glyphs, is_below=bool(wanted))
+        lines = drawer_of(chart).lines(chart, width, glyphs, is_below=bool(wanted))
         is_full = drawer_of(chart).is_alone or sum(wanted) + len(wanted) + lines > height
         if wanted and is_full:
             break
         wanted.append(min(lines, height))
     spare = height - sum(wanted) - (len(wanted) - 1)
-    most = [drawer_of(each).most_lines(each, width, glyphs) for each in charts[: len(wanted)]]
-    growing = [at for at, lines in enumerate(most) if lines >= UNLIMITED]
+    most = [drawer_of(each).fitted(each, width, glyphs, UNLIMITED) for each in charts]
+    growing = [at for at in range(len(wanted)) if most[at] >= UNLIMITED]
     for turn, at in enumerate(growing):
         wanted[at] += (spare + turn) // len(growing)
     for at in () if growing else range(len(wanted)):
-        rows = drawer_of(charts[at]).rows(charts[at])
-        more = min(spare, most[at] - wanted[at]) // rows * rows
-        wanted[at] += max(more, 0)
-        spare -= max(more, 0)
+        more = drawer_of(charts[at]).fitted(charts[at], width, glyphs, wanted[at] + spare)
+        more = max(min(more - wanted[at], spare), 0)
+        wanted[at] += more
+        spare -= more
     return wanted
 
 
@@ -153,43 +159,30 @@ def lines_filled(charts: Sequence[Chart], width: int, height: int, glyphs: Glyph
         return height
     *above, last = _heights(charts, width, height, glyphs)
     chart = charts[len(above)]
-    own = drawer_of(chart).filled(chart, Canvas(width, last, glyphs))
-    return min(sum(above) + len(above) + own, height)
-
-
-def _wanted(chart: Chart, width: int, glyphs: Glyphs, is_below: bool) -> int:
     drawer = drawer_of(chart)
-    return (drawer.lines_below if is_below else drawer.lines)(chart, width, glyphs)
-
-
-def cell_at(
-    charts: Sequence[Chart], width: int, height: int, glyphs: Glyphs, x: int, y: int
-) -> Cell | None:
-    """The cell at a place in stacked charts; None outside of them."""
-    top = 0
-    for chart, lines in zip(charts, _heights(charts, width, height, glyphs), strict=False):
-        if top <= y < top + lines:
-            return drawer_of(chart).cell_at(chart, Canvas(width, lines, glyphs), x, y - top)
-        top += lines + 1
-    return None
+    if last > drawer.lines(chart, width, glyphs):
+        last = drawer.fitted(chart, width, glyphs, last)
+    return min(sum(above) + len(above) + last, height)
 
 
 def lines_below(charts: Sequence[Chart], width: int, glyphs: Glyphs) -> int:
     """The lines that charts below each other want; 0 for none."""
-    if not charts:
-        return 0
-    charts = charts[:1] if drawer_of(charts[0]).is_alone else charts
-    wanted = [_wanted(chart, width, glyphs, place > 0) for place, chart in enumerate(charts)]
-    return sum(wanted) + len(wanted) - 1
+    wanted = [
+        drawer_of(chart).lines(chart, width, glyphs, is_below=place > 0)
+        for place, chart in enumerate(_together(charts))
+    ]
+    return sum(wanted) + max(len(wanted) - 1, 0)
 
 
 def most_lines_below(charts: Sequence[Chart], width: int, glyphs: Glyphs) -> int:
     """The lines beyond which charts below each other look the same; 0 for none."""
-    if not charts:
-        return 0
-    charts = charts[:1] if drawer_of(charts[0]).is_alone else charts
-    most = [drawer_of(each).most_lines(each, width, glyphs) for each in charts]
-    return min(sum(most) + len(most) - 1, UNLIMITED)
+    charts = _together(charts)
+    most = [drawer_of(each).fitted(each, width, glyphs, UNLIMITED) for each in charts]
+    return min(sum(most) + max(len(most) - 1, 0), UNLIMITED)
+
+
+def _together(charts: Sequence[Chart]) -> Sequence[Chart]:
+    return charts[:1] if charts and drawer_of(charts[0]).is_alone else charts
 
 
 def as_lines(

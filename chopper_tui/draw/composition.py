@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from msgspec import Struct
 
 from chopper_core.model.charts import Composition
-from chopper_core.render.cells import cell_width, clean, pad
+from chopper_core.render.cells import clean
 from chopper_core.render.glyphs import Glyphs
-from chopper_tui.draw.drawer import UNLIMITED, Canvas, Drawer
-from chopper_tui.draw.pieces import Line, series_fills, series_inks
+from chopper_core.util.arrays import Float64
+from chopper_tui.draw.canvas import UNLIMITED, Canvas, stack
+from chopper_tui.draw.drawer import Drawer
+from chopper_tui.draw.pieces import Line, series_fills, series_inks, width_of
 
 _LEAST_SHARE: Final = 0.0005
 """Smaller parts are not listed: their figure would be 0.0 %."""
@@ -25,151 +26,92 @@ class CompositionDrawer(Drawer[Composition]):
 
     is_quick = True
 
-    def lines(self, chart: Composition, width: int, glyphs: Glyphs) -> int:
+    def title(self, chart: Composition, width: int, glyphs: Glyphs) -> list[Line]:
+        """Where there is room."""
+        return [[(clean(chart.title), "strong")]] if width >= _WITH_TIMES_FROM else []
+
+    def lines(
+        self, chart: Composition, width: int, glyphs: Glyphs, *, is_below: bool = False
+    ) -> int:
         """All."""
-        return len(_draw(chart, width, glyphs))
+        on = Canvas(width, UNLIMITED, glyphs)
+        self.draw(chart, on)
+        return len(on.lines)
 
-    def draw(self, chart: Composition, on: Canvas) -> list[Line]:
-        """The bars and the legend."""
-        return _draw(chart, on.width, on.glyphs, max(on.height, 0))
+    def body_lines(self, chart: Composition) -> int:
+        """The bars, at least."""
+        return len(chart.labels)
 
-
-class _LegendEntry(Struct, frozen=True):
-    """A part in the legend."""
-
-    place: int
-    """Among all parts."""
-    mark: str
-    ink: str
-    name: str
-    figure: str
-
-    @property
-    def pieces(self) -> Line:
-        """Its mark, name and figure."""
-        return [(self.mark, self.ink), (f" {self.name} ", "dim"), (self.figure, "strong")]
-
-    @property
-    def cells(self) -> int:
-        """Its width."""
-        return sum(cell_width(text) for text, _ in self.pieces)
-
-
-def _draw(picture: Composition, width: int, glyphs: Glyphs, most: int = UNLIMITED) -> list[Line]:
-    """The bars and the legend; of parts that don't fit into `most` lines, the smallest go."""
-    numbers = np.stack([each.numbers for each in picture.series], axis=1)
-    numbers = np.nan_to_num(numbers)
-    wholes = numbers.sum(axis=1)
-    # Parts below zero make a whole shorter than the bar of its other parts.
-    longest = float(np.maximum(numbers, 0.0).sum(axis=1).max(initial=0.0)) or 1.0
-    many = len(picture.labels) > 1
-    names = [clean(label) for label in picture.labels] if many else [""]
-    # A baseline is above that which is compared with it, as in a sentence.
-    order = range(len(names) - 1, -1, -1)
-    has_title = width >= _WITH_TIMES_FROM
-    word = f"{picture.reduction} " if picture.reduction and not has_title else ""
-    texts = [word + _number(whole, picture.unit) for whole in wholes.tolist()]
-    label_width = max(map(cell_width, names)) if many else 0
-    value_width = max(map(len, texts)) + 1
-    room = max(width - value_width - (label_width + 1 if many else 0), 1)
-    looks = _looks(picture, numbers, wholes, glyphs)
-    lines: list[Line] = []
-    for row in order:
-        label = [(pad(names[row], label_width) + " ", "text")] if many else []
-        bar = _bar(numbers[row] / longest * room, looks)
-        used = sum(len(text) for text, _ in bar)
-        value = (texts[row].rjust(value_width + room - used), "strong")
-        lines.append([*label, *bar, value])
-    entries = _entries(picture, numbers, wholes, width, looks)
-    if has_title:
-        lines.insert(0, [(clean(picture.title), "strong")])
-    sizes = [np.abs(series.numbers).max() for series in picture.series]
-    for smallest in sorted(entries, key=lambda each: sizes[each.place]):
-        if len(lines) + len(_legend(entries, width)) <= most:
-            break
-        entries.remove(smallest)
-    return [*lines, *_legend(entries, width)][:most]
+    def body(self, chart: Composition, on: Canvas) -> None:
+        """The bars and the legend; of parts that don't fit, the smallest go."""
+        numbers = np.nan_to_num(np.stack([each.numbers for each in chart.series], axis=1))
+        wholes = numbers.sum(axis=1)
+        # Parts below zero make a whole shorter than the bar of its other parts.
+        longest = float(np.maximum(numbers, 0.0).sum(axis=1).max(initial=0.0)) or 1.0
+        has_title = on.width >= _WITH_TIMES_FROM
+        word = f"{chart.reduction} " if chart.reduction and not has_title else ""
+        values = [word + _number(whole, chart.unit) for whole in wholes.tolist()]
+        names = on.labels(chart.labels) if len(chart.labels) > 1 else [""]
+        digits = max(map(len, values)) + 1
+        room = max(on.width - digits - width_of([(names[0], "")]), 1)
+        shares = numbers / np.where(wholes > 0, wholes, 1.0)[:, None]
+        listed = np.flatnonzero(np.abs(shares).max(axis=0) >= _LEAST_SHARE).tolist()
+        # Those too small to be listed take none of the hues.
+        hues = dict(zip(listed, series_inks([chart.series[n].name for n in listed]), strict=True))
+        inks = [hues.get(place, "dim") for place in range(len(chart.series))]
+        fills = series_fills(inks, on.glyphs)
+        # A baseline is above that which is compared with it, as in a sentence.
+        for row in reversed(range(len(names))):
+            bar = stack(numbers[row] / longest * room, fills, inks)
+            value = values[row].rjust(digits + room - width_of(bar))
+            on.add([(names[row], "text"), *bar, (value, "strong")])
+        entries = {
+            place: _entry(chart, numbers, shares, place, fills[place], inks[place], on.width)
+            for place in listed
+        }
+        by_size = sorted(listed, key=lambda place: float(np.abs(numbers[:, place]).max()))
+        while len(legend := _legend([*entries.values()], on.width)) > on.left:
+            del entries[by_size.pop(0)]
+        on.lines += legend
 
 
-def _looks(
-    picture: Composition, numbers: np.ndarray, wholes: np.ndarray, glyphs: Glyphs
-) -> list[tuple[str, str]]:
-    """Fill and ink of every part: those too small to be listed take none of the hues."""
-    shares = np.abs(numbers / np.where(wholes > 0, wholes, 1.0)[:, None]).max(axis=0)
-    listed = np.flatnonzero(shares >= _LEAST_SHARE).tolist()
-    inks = series_inks([picture.series[place].name for place in listed])
-    looks = dict(zip(listed, zip(series_fills(inks, glyphs), inks, strict=True), strict=True))
-    return [
-        looks.get(place, (series_fills(("dim",), glyphs), "dim")) for place in range(len(shares))
-    ]
-
-
-def _bar(lengths: np.ndarray, looks: list[tuple[str, str]]) -> Line:
-    """The parts of a bar, rounded so that their total length is exact."""
-    ends = np.rint(np.cumsum(np.maximum(lengths, 0.0))).astype(int)
-    return [
-        (looks[number][0] * size, looks[number][1])
-        for number, size in enumerate(np.diff(ends, prepend=0).tolist())
-        if size
-    ]
-
-
-def _entries(
-    picture: Composition,
-    numbers: np.ndarray,
-    wholes: np.ndarray,
+def _entry(
+    chart: Composition, numbers: Float64, shares: Float64, place: int, mark: str, ink: str,
     width: int,
-    looks: list[tuple[str, str]],
-) -> list[_LegendEntry]:
-    """The parts that are large enough to be listed."""
-    entries = []
-    shares = numbers / np.where(wholes > 0, wholes, 1.0)[:, None]
-    for place, series in enumerate(picture.series):
-        if np.abs(shares[:, place]).max() < _LEAST_SHARE:
-            continue
-        figure = f"{100 * shares[0, place]:.1f} %"
-        if len(wholes) > 1:
-            change = numbers[0, place] - numbers[1, place]
-            figure = f"{change:+z.1f} {picture.unit}"
-        elif width >= _WITH_TIMES_FROM:
-            figure = f"{_number(numbers[0, place], picture.unit)} {figure}"
-        entries.append(_LegendEntry(place, *looks[place], clean(series.name), figure))
-    return entries
+) -> Line:  # fmt: skip
+    """A part in the legend: its mark, name and figure."""
+    figure = f"{100 * shares[0, place]:.1f} %"
+    if len(numbers) > 1:
+        figure = f"{numbers[0, place] - numbers[1, place]:+z.1f} {chart.unit}"
+    elif width >= _WITH_TIMES_FROM:
+        figure = f"{_number(numbers[0, place], chart.unit)} {figure}"
+    return [(mark, ink), (f" {clean(chart.series[place].name)} ", "dim"), (figure, "strong")]
 
 
-def _legend(entries: list[_LegendEntry], width: int) -> list[Line]:
+def _legend(entries: list[Line], width: int) -> list[Line]:
     """The entries in as few lines as they need, in columns where these take no more."""
     if not entries:
         return []
-    flowing = _flowing(entries, width)
-    if not entries:
-        return []
+    sizes = [*map(width_of, entries)]
+    flowing: list[list[int]] = [[]]
+    for place, size in enumerate(sizes):
+        if flowing[-1] and sum(_GAP + sizes[each] for each in flowing[-1]) + size > width:
+            flowing.append([])
+        flowing[-1].append(place)
     for across in range(len(entries), 0, -1):
-        columns = [entries[at::across] for at in range(across)]
-        widths = [max(each.cells for each in column) for column in columns]
+        widths = [max(sizes[at::across]) for at in range(across)]
         if sum(widths) + _GAP * (across - 1) <= width or across == 1:
             break
-    if len(flowing) < -(-len(entries) // across):
-        return flowing
+    rows = [[*range(at, min(at + across, len(entries)))] for at in range(0, len(entries), across)]
+    if len(flowing) < len(rows):
+        rows, widths = flowing, [0] * len(entries)
     lines: list[Line] = []
-    for first in range(0, len(entries), across):
+    for row in rows:
         line: Line = []
-        for entry, cells in zip(entries[first : first + across], widths, strict=False):
-            line += [*entry.pieces, (" " * (cells - entry.cells + _GAP), "text")]
+        for place, cells in zip(row, widths, strict=False):
+            blank = max(cells - sizes[place], 0) + _GAP
+            line += [*entries[place], (" " * blank, "text")]
         lines.append(line[:-1])
-    return lines
-
-
-def _flowing(entries: list[_LegendEntry], width: int) -> list[Line]:
-    """The entries one after another."""
-    lines: list[Line] = []
-    used = width
-    for entry in entries:
-        if used + _GAP + entry.cells > width:
-            lines.append([])
-            used = -_GAP
-        lines[-1] += [(" " * _GAP, "text")] * (used >= 0) + entry.pieces
-        used += _GAP + entry.cells
     return lines
 
 

@@ -5,6 +5,7 @@ A map has regular ticks below it, its scale, and a cursor whose cell is spelled 
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import Final
 
 import numpy as np
@@ -14,30 +15,27 @@ from msgspec.structs import replace
 from chopper_core.model.charts import HeatMap
 from chopper_core.render.cells import cell_width, clean, display_name, elide, pad
 from chopper_core.render.glyphs import Glyphs
-from chopper_core.render.names import fitting_names
 from chopper_core.render.palette import CHANGE_LEVELS, HEAT_LEVELS
 from chopper_core.util.arrays import Float64
-from chopper_tui.draw.axes import scale_ends
-from chopper_tui.draw.drawer import MIN_COLUMNS, Canvas, Cell, Lens, TitledDrawer, title_lines
-from chopper_tui.draw.pieces import Line, short_number
+from chopper_tui.draw.axes import scale_ends, step_of
+from chopper_tui.draw.canvas import MIN_COLUMNS, Canvas, Cell, Lens, title_lines
+from chopper_tui.draw.drawer import RowsDrawer
+from chopper_tui.draw.pieces import Line, short_number, width_of
 
 _NUMBERED: Final = 7
 """Width from which a cell shows its number."""
 _MAX_CELL: Final = 9
-_MAX_ROW_LINES: Final = 3
-_MAX_LABEL: Final = 40
 _MIN_TICK_NAME: Final = 8
-_HALF: Final = "▀"
-_STEPS: Final = (1, 2, 5)
 _MIN_CHANGE_PCT: Final = 2.0
 """The least end of a scale of differences: smaller ones are noise and must not look large."""
 
 
-class HeatDrawer(TitledDrawer[HeatMap]):
+class HeatDrawer(RowsDrawer[HeatMap]):
     """A map whose cells a cursor walks: the row of the table's, and a column of its own."""
 
     follows_cursor = True
     opens_with = "open_cell"
+    tallest = 3
 
     def title(self, chart: HeatMap, width: int, glyphs: Glyphs) -> list[Line]:
         """Its scale is below it."""
@@ -47,24 +45,13 @@ class HeatDrawer(TitledDrawer[HeatMap]):
         """The fewest: with more its rows are taller."""
         return len(chart.rows) + _around(chart)
 
-    def most_lines(self, chart: HeatMap, width: int, glyphs: Glyphs) -> int:
-        """With the tallest rows."""
-        more = (_MAX_ROW_LINES - 1) * self.rows(chart)
-        return self.lines(chart, width, glyphs) + more
-
     def rows(self, chart: HeatMap) -> int:
         """Those of the map."""
-        return max(len(chart.rows), 1)
+        return len(chart.rows)
 
-    def body(self, chart: HeatMap, on: Canvas) -> list[Line]:
+    def body(self, chart: HeatMap, on: Canvas) -> None:
         """Its rows, ticks, scale and the cell of the cursor."""
-        return _draw(chart, on.width, on.height, on.glyphs, on.cell)
-
-    def body_cell_at(self, chart: HeatMap, on: Canvas, x: int, y: int) -> Cell | None:
-        """The row and the column of the map."""
-        if chart.opens is None:
-            return None
-        return _cell_at(chart, on.width, on.height, on.glyphs, x, y)
+        _draw(chart, on)
 
     def max_zoom(self, chart: HeatMap) -> float:
         """Until few columns are left."""
@@ -117,13 +104,8 @@ class ColourScale(Struct, frozen=True):
     levels: int
 
     @classmethod
-    def of(cls, picture: HeatMap) -> ColourScale:
-        """The scale of a map: of its values, or around 0 for differences."""
-        return cls.over(picture.numbers, picture.unit, picture.signed)
-
-    @classmethod
     def over(cls, numbers: Float64, unit: str, signed: bool) -> ColourScale:
-        """The scale of numbers in a unit."""
+        """The scale of numbers in a unit: of their values, or around 0 for differences."""
         low, high = scale_ends(numbers[np.isfinite(numbers)])
         if signed:
             high = max(abs(low), abs(high), _MIN_CHANGE_PCT if unit == "%" else 0.0) or 1.0
@@ -137,23 +119,45 @@ class ColourScale(Struct, frozen=True):
         return min(max((number - self.low) / (self.high - self.low), 0.0), 1.0)
 
     def ink_of(self, number: float) -> str:
-        """The ink that fills a cell with a number."""
+        """The ink that fills a cell with a number; that of text where it is unknown."""
+        if not np.isfinite(number):
+            return "text"
         return f"{self.ink}{round(self.share(number) * (self.levels - 1))}"
 
+    def level(self, number: float, on: Canvas) -> str:
+        """The glyph that fills it without colours."""
+        return on.level(self.share(number)) if np.isfinite(number) else " "
 
-class _MapLayout(Struct, frozen=True):
-    """Where the cells of a map are."""
+    def halves(self, upper: Float64, lower: Float64, on: Canvas) -> Line:
+        """Two rows in a line, by the colours of the halves of its cells; else the upper one."""
+        line: Line = []
+        pairs = zip(np.nan_to_num(upper, nan=np.inf).tolist(),
+                    np.nan_to_num(lower, nan=np.inf).tolist(), strict=True)  # fmt: skip
+        for (up, down), cells in groupby(pairs):
+            wide = len(list(cells))
+            if on.glyphs.in_colour and not on.glyphs.is_ascii:
+                half, front, back = ("▄", down, up) if np.isinf(up) else ("▀", up, down)
+                half = " " if np.isinf(front) else half
+                line.append((half * wide, f"{self.ink_of(front)}/{self.ink_of(back)}"))
+            else:
+                line.append((self.level(up, on) * wide, "accent"))
+        return line
 
-    label: int
-    """Cells of the names of rows, with the space after them."""
-    wide: int
-    """Cells of a column."""
-    bins: int
-    """Columns that are drawn; of more, each shows the largest value of those in it."""
-    tall: int
-    """Lines of a row; 0: two rows in a line."""
-    shown: int
-    """Rows that are drawn."""
+    def line(self, numbers: Float64, unit: str, margin: int, on: Canvas) -> Line:
+        """The scale from end to end, and the range of all where some lie beyond."""
+        known = numbers[np.isfinite(numbers)]
+        least, most = (float(known.min()), float(known.max())) if len(known) else (0.0, 1.0)
+        ends = ("<=" if least < self.low else "", ">=" if most > self.high else "")
+        line: Line = [(" " * margin, "text"), (f"{ends[0]}{short_number(self.low)} ", "dim")]
+        if on.glyphs.in_colour:
+            steps = range(self.levels)
+            line += [(on.level(at / (self.levels - 1)), f"{self.ink}{at}") for at in steps]
+        else:
+            line.append((on.glyphs.spark, "accent"))
+        line.append((f" {ends[1]}{short_number(self.high)} {unit}", "dim"))
+        if any(ends):
+            line.append((f"  all: {short_number(least)} to {short_number(most)}", "dim"))
+        return line
 
 
 def _around(picture: HeatMap) -> int:
@@ -161,78 +165,48 @@ def _around(picture: HeatMap) -> int:
     return 2 + (picture.opens is not None)
 
 
-def _layout(picture: HeatMap, width: int, height: int, glyphs: Glyphs) -> _MapLayout:
-    count, columns = len(picture.rows), len(picture.columns)
-    longest = max((cell_width(clean(row)) for row in picture.rows), default=0)
-    label = max(min(longest, _MAX_LABEL, width // 3), min(8, longest)) + 1
-    room = max(width - label, 1)
-    lines = max(height - _around(picture), 0)
+def _draw(chart: HeatMap, on: Canvas) -> None:
+    """A map in the lines that are left; with two rows in a line where they are too many."""
+    glyphs, count, columns = on.glyphs, len(chart.rows), len(chart.columns)
+    labels = on.labels(chart.rows)
+    margin = cell_width(labels[0]) if labels else 1
+    room = max(on.width - margin, 1)
+    wide, bins = max(min(room // max(columns, 1), _MAX_CELL), 1), min(columns, room)
+    lines = max(on.left - _around(chart), 0)
     # Without colours a glyph has a meaning in one line only.
-    tall = min(lines // max(count, 1), _MAX_ROW_LINES if glyphs.in_colour else 1)
-    shown = count
+    tall, shown = min(lines // max(count, 1), 3 if glyphs.in_colour else 1), count
     if not tall and not (glyphs.in_colour and not glyphs.is_ascii and count <= 2 * lines):
         tall, shown = 1, max(lines - 1, 0)
-    return _MapLayout(
-        label=label,
-        wide=max(min(room // max(columns, 1), _MAX_CELL), 1),
-        bins=min(columns, room),
-        tall=tall,
-        shown=shown,
-    )
-
-
-def _draw(
-    picture: HeatMap, width: int, height: int, glyphs: Glyphs, cell: tuple[int, int] | None = None
-) -> list[Line]:
-    """A map as at most `height` lines; `cell` is the row and the column of the cursor."""
-    lay, scale = _layout(picture, width, height, glyphs), ColourScale.of(picture)
-    if cell is not None and not (0 <= cell[0] < lay.shown and 0 <= cell[1] < len(picture.columns)):
-        cell = None
-    numbers = _binned(picture.numbers, lay.bins)
-    at = None if cell is None else (cell[0], cell[1] * lay.bins // len(picture.columns))
-    labels = [
-        pad(name, lay.label)
-        for name in fitting_names(tuple(map(clean, picture.rows)), lay.label - 1, glyphs)
-    ]
-    lines: list[Line] = []
-    whole = lay.bins == len(picture.columns)
-    gaps = frozenset(at for at, name in enumerate(picture.columns) if whole and not name)
-    if lay.tall:
-        for row in range(lay.shown):
-            ink = "strong" if at is not None and at[0] == row else "text"
-            for line in range(lay.tall):
-                name = labels[row] if line == (lay.tall - 1) // 2 else " " * lay.label
-                numbered = line == (lay.tall - 1) // 2
-                here = at[1] if at is not None and at[0] == row and numbered else None
-                cells = _cells(numbers[row], lay.wide, scale, glyphs, here, numbered, gaps)
-                lines.append([(name, ink), *cells])
-    else:
-        for row in range(0, lay.shown, 2):
-            ink = "strong" if at is not None and at[0] // 2 == row // 2 else "text"
-            lines.append([(labels[row], ink), *_halves(numbers, row, lay.wide, scale, at)])
-    if lay.shown < len(picture.rows) and height > _around(picture):
-        left = len(picture.rows) - lay.shown
-        own = picture.has_own_rows
-        text = f"{left} more rows need more room" if own else f"{left} more rows in the table"
-        lines.append([(text, "dim")])
-    if picture.columns:
-        lines.append(_ticks(picture, lay, width, glyphs, None if cell is None else cell[1]))
-    lines.append(scale_line(picture.numbers, picture.unit, scale, lay.label, glyphs))
-    if cell is not None:
-        lines.append(_cell_line(picture, cell, width, glyphs))
-    return lines
-
-
-def _cell_at(
-    picture: HeatMap, width: int, height: int, glyphs: Glyphs, x: int, y: int
-) -> tuple[int, int] | None:
-    """The row and the column of the map at a cell of its lines; None beside them."""
-    lay = _layout(picture, width, height, glyphs)
-    column = (x - lay.label) // lay.wide
-    rows = [y // lay.tall] if lay.tall else [2 * y]
-    if x < lay.label or column >= lay.bins or not 0 <= rows[0] < lay.shown:
-        return None
-    return rows[0], -(-column * len(picture.columns) // lay.bins)
+    scale = ColourScale.over(chart.numbers, chart.unit, chart.signed)
+    row, column = on.cell or (-1, -1)
+    is_in = 0 <= row < shown and 0 <= column < columns
+    at = (row, column * bins // columns) if is_in else (-1, -1)
+    numbers = _binned(chart.numbers, bins)
+    owners = np.repeat(-(-np.arange(bins) * columns // max(bins, 1)), wide)
+    hits = owners if chart.opens is not None else None
+    gaps = frozenset(n for n, name in enumerate(chart.columns) if bins == columns and not name)
+    for top in range(0, shown, 1 if tall else 2):
+        ink = "strong" if top <= at[0] <= top + (not tall) else "text"
+        if not tall:
+            below = numbers[top + 1] if top + 1 < len(numbers) else np.full(bins, np.nan)
+            drawn = scale.halves(np.repeat(numbers[top], wide), np.repeat(below, wide), on)
+            if ink == "strong":
+                drawn = _marked(drawn, at[1] * wide, wide, scale.ink_of(numbers[at]))
+            on.add([(labels[top], ink), *drawn], top, margin, hits)
+        for line in range(tall):
+            is_middle = line == (tall - 1) // 2
+            here = at[1] if at[0] == top and is_middle else -1
+            cells = _cells(numbers[top], wide, scale, on, here, gaps, is_numbered=is_middle)
+            name = labels[top] if is_middle else " " * margin
+            on.add([(name, ink), *cells], top, margin, hits)
+    if shown < count and on.left > _around(chart):
+        rest = "more rows need more room" if chart.has_own_rows else "more rows in the table"
+        on.add([(f"{count - shown} {rest}", "dim")])
+    if columns:
+        on.add(_ticks(chart, margin, bins, wide, on, column if is_in else None))
+    on.add(scale.line(chart.numbers, chart.unit, margin, on))
+    if is_in:
+        on.add(_cell_line(chart, row, column, on))
 
 
 def _binned(numbers: Float64, bins: int) -> Float64:
@@ -251,139 +225,97 @@ def _binned(numbers: Float64, bins: int) -> Float64:
 
 
 def _cells(
-    numbers: Float64,
-    wide: int,
-    scale: ColourScale,
-    glyphs: Glyphs,
-    here: int | None,
-    numbered: bool,
-    gaps: frozenset[int],
-) -> Line:
+    numbers: Float64, wide: int, scale: ColourScale, on: Canvas, here: int, gaps: frozenset[int],
+    *, is_numbered: bool,
+) -> Line:  # fmt: skip
     """A row: each cell in its colour, and in the glyph of its level; gaps are blank."""
     line: Line = []
     for place, number in enumerate(numbers.tolist()):
+        is_here = place == here
         if not np.isfinite(number):
-            text = " " if place in gaps else glyphs.missing
-            text = text if place != here else f"[{text}]"
-            line.append((pad(text, wide)[:wide], "strong" if place == here else "dim"))
+            text = " " if place in gaps else on.glyphs.missing
+            text = f"[{text}]" if is_here else text
+            line.append((pad(text, wide)[:wide], "strong" if is_here else "dim"))
             continue
-        ink = scale.ink_of(number)
-        level = glyphs.spark[round(scale.share(number) * (len(glyphs.spark) - 1))]
-        if numbered and wide >= _NUMBERED:
+        ink, level = scale.ink_of(number), scale.level(number, on)
+        if is_numbered and wide >= _NUMBERED:
             text = short_number(number if abs(number) >= 0.01 else round(number, 3))
-            text = f"[{text}]" if place == here else f" {text}"
-            head = "" if glyphs.in_colour else level
+            text = f"[{text}]" if is_here else f" {text}"
+            head = "" if on.glyphs.in_colour else level
             own = f"{head}{pad(text[: wide - 1], wide - 1 - len(head))} "
-            line.append((own[:wide], f"{'strong' if place == here else 'text'}/{ink}"))
-        elif place == here:
-            line.append((_marked(level, wide), f"strong/{ink}"))
+            line.append((own[:wide], f"{'strong' if is_here else 'text'}/{ink}"))
+        elif is_here:
+            line.append((_mark(level, wide), f"strong/{ink}"))
         else:
             line.append((level * wide, ink))
     return line
 
 
-def _marked(level: str, wide: int) -> str:
+def _mark(level: str, wide: int) -> str:
     """The cell of the cursor."""
     return "X" if wide == 1 else f"[{level * (wide - 2)}]"
 
 
-def _halves(
-    numbers: Float64, row: int, wide: int, scale: ColourScale, at: tuple[int, int] | None
-) -> Line:
-    """Two rows in a line, by the colours of the upper and the lower half of its cells."""
-    line: Line = []
-    lower = numbers[row + 1] if row + 1 < len(numbers) else np.full(numbers.shape[1], np.nan)
-    for place, pair in enumerate(zip(numbers[row].tolist(), lower.tolist(), strict=True)):
-        up, down = (scale.ink_of(each) if np.isfinite(each) else "" for each in pair)
-        if at is not None and at[1] == place and at[0] // 2 == row // 2:
-            own = (up, down)[at[0] % 2]
-            line.append((_marked(" ", wide), f"strong/{own}" if own else "strong"))
-        elif up and down:
-            line.append((_HALF * wide, f"{up}/{down}"))
-        elif up or down:
-            line.append(((_HALF if up else "▄") * wide, f"{up or down}/text"))
-        else:
-            line.append((" " * wide, "dim"))
-    return line
+def _marked(line: Line, begin: int, wide: int, ink: str) -> Line:
+    """A line of half cells with the cursor in some of them."""
+    marked: Line = []
+    at = 0
+    for text, own in line:
+        before, after = min(max(begin - at, 0), len(text)), max(begin + wide - at, 0)
+        marked.append((text[:before], own))
+        if at <= begin < at + len(text):
+            marked.append((_mark(" ", wide), f"strong/{ink}"))
+        marked.append((text[max(after, before) :], own))
+        at += len(text)
+    return [(text, own) for text, own in marked if text]
 
 
-def _ticks(picture: HeatMap, lay: _MapLayout, width: int, glyphs: Glyphs, here: int | None) -> Line:
+def _ticks(
+    chart: HeatMap, margin: int, bins: int, wide: int, on: Canvas, here: int | None
+) -> Line:  # fmt: skip
     """The names of columns at even distances, as many as have room; that of the cursor too."""
-    names = [display_name(name, picture.x_title) for name in picture.columns]
-    counted = all(name.isdigit() for name in names[1:])
-    if counted:
-        names = [name if name.isdigit() else glyphs.missing for name in names]
+    names = [display_name(name, chart.x_title) for name in chart.columns]
+    is_counted = all(name.isdigit() for name in names[1:])
+    if is_counted:
+        names = [name if name.isdigit() else on.glyphs.missing for name in names]
     longest = max(map(cell_width, names))
-    need = longest + 1 if counted else min(longest + 1, _MIN_TICK_NAME)
-    end = lay.bins * lay.wide
-    step = _step(-(-need * len(names) // end), counted)
-    begins = [place * lay.bins // len(names) * lay.wide for place in range(len(names) + step)]
+    need = longest + 1 if is_counted else min(longest + 1, _MIN_TICK_NAME)
+    count, end = len(names), bins * wide
+    step = max(-(-need * count // end), 1)
+    if is_counted and step > 1:
+        # Labels are at round numbers, so that the columns between can be counted.
+        step = int(step_of(0, count, max(count // step, 1), whole=True))
+        while step * end < need * count:
+            step += step
+    begins = [place * bins // count * wide for place in range(count + step)]
     ticks: dict[int, tuple[str, str]] = {}
     for place, name in enumerate(names):
-        # Labels are at round numbers, so that the columns between can be counted.
-        if place == here or (int(name) if counted and name.isdigit() else place) % step == 0:
+        number = int(name) if is_counted and name.isdigit() else place
+        if place == here or number % step == 0:
             stop = end if place == here else min(begins[place + step] - 1, end)
             room = stop - begins[place]
-            text = elide(name, room, glyphs) if room >= min(cell_width(name), 3) else ""
+            text = elide(name, room, on.glyphs) if room >= min(cell_width(name), 3) else ""
             ticks[begins[place]] = (text, "strong" if place == here else "dim")
-    line, used = [(" " * lay.label, "text")], 0
+    line: Line = [(" " * margin, "text")]
+    used = 0
     mine = None if here is None else begins[here]
     for begin, (text, ink) in ticks.items():
         stop = begin + cell_width(text)
         if not text or begin < used or (mine is not None and begin < mine <= stop):
             continue
-        line += [(" " * (begin - used), "text"), (text, ink)]
+        line += [(" " * (begin - used), "text"), (text, ink), (" ", "text")]
         used = stop + 1
-        line.append((" ", "text"))
-    title = " " * max(end - used, 0) + f" {clean(picture.x_title)}"
-    if sum(cell_width(text) for text, _ in line) + cell_width(title) <= width:
-        line.append((title, "dim"))
-    return line
+    title = " " * max(end - used, 0) + f" {clean(chart.x_title)}"
+    return [*line, (title, "dim")] if width_of(line) + cell_width(title) <= on.width else line
 
 
-def _step(least: int, round_: bool) -> int:
-    """The columns between ticks: a round number where they are counted."""
-    size = 1
-    while round_:
-        for factor in _STEPS:
-            if factor * size >= least:
-                return factor * size
-        size *= 10
-    return max(least, 1)
-
-
-def scale_line(
-    numbers: Float64, unit: str, scale: ColourScale, margin: int, glyphs: Glyphs
-) -> Line:
-    """The scale from its low end to its high one, and the range of all where some lie beyond."""
-    known = numbers[np.isfinite(numbers)]
-    least, most = (float(known.min()), float(known.max())) if len(known) else (0.0, 1.0)
-    ends = ("<=" if least < scale.low else "", ">=" if most > scale.high else "")
-    line: Line = [(" " * margin, "text"), (f"{ends[0]}{short_number(scale.low)} ", "dim")]
-    levels = len(glyphs.spark)
-    if glyphs.in_colour:
-        steps = range(scale.levels)
-        line += [(_level_glyph(glyphs, at, scale.levels), f"{scale.ink}{at}") for at in steps]
-    else:
-        line.append((glyphs.spark[:levels], "accent"))
-    line.append((f" {ends[1]}{short_number(scale.high)} {unit}", "dim"))
-    if any(ends):
-        line.append((f"  all: {short_number(least)} to {short_number(most)}", "dim"))
-    return line
-
-
-def _level_glyph(glyphs: Glyphs, at: int, levels: int) -> str:
-    return glyphs.spark[round(at * (len(glyphs.spark) - 1) / (levels - 1))]
-
-
-def _cell_line(picture: HeatMap, cell: tuple[int, int], width: int, glyphs: Glyphs) -> Line:
+def _cell_line(chart: HeatMap, row: int, column: int, on: Canvas) -> Line:
     """The cell of the cursor in words: its row, its column, its number."""
-    row, column = cell
-    number = float(picture.numbers[row, column])
-    text = short_number(number) or glyphs.missing
-    sign = "+" if picture.signed and number > 0 else ""
-    name = display_name(picture.columns[column], picture.x_title)
-    value = f": {sign}{text} {picture.unit}".rstrip()
-    where = f"{clean(picture.rows[row])}, {clean(picture.x_title)} "
-    name = elide(name, max(width - len(where) - len(value) - 2, 1), glyphs)
-    return [(f"{glyphs.cursor} ", "accent"), (where, "dim"), (name, "strong"), (value, "strong")]
+    number = float(chart.numbers[row, column])
+    text = short_number(number) or on.glyphs.missing
+    sign = "+" if chart.signed and number > 0 else ""
+    value = f": {sign}{text} {chart.unit}".rstrip()
+    where = f"{clean(chart.rows[row])}, {clean(chart.x_title)} "
+    room = max(on.width - len(where) - len(value) - 2, 1)
+    name = elide(display_name(chart.columns[column], chart.x_title), room, on.glyphs)
+    return [(f"{on.glyphs.cursor} ", "accent"), (where, "dim"), (name + value, "strong")]

@@ -13,27 +13,26 @@ from chopper_core.model.units import time_text
 from chopper_core.render.cells import cell_width, crumb, display_name, elide, first_cells
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.util.arrays import Index
-from chopper_tui.draw.drawer import MAX_ZOOM, Canvas, Cell, Lens, TitledDrawer, title_lines
-from chopper_tui.draw.heat import ColourScale, scale_line
+from chopper_tui.draw.canvas import MAX_ZOOM, Canvas, Cell, Lens, title_lines
+from chopper_tui.draw.drawer import RowsDrawer
+from chopper_tui.draw.heat import ColourScale
 from chopper_tui.draw.pieces import Line, short_number
 
-_LINES: Final = 3
-_MAX_LINES: Final = 10
-"""Lines of a level."""
 _MIN_NAME: Final = 2
 """Cells from which a block has its name, if that is short enough."""
 _MIN_CUT_NAME: Final = 8
 """Cells from which it has a shortened one."""
 _AROUND: Final = 2
 """The lines of the scale and of the cursor's block."""
-_HALF: Final = "▀"
 
 
-class IcicleDrawer(TitledDrawer[Icicle]):
+class IcicleDrawer(RowsDrawer[Icicle]):
     """Blocks that a cursor walks, from level to level."""
 
     follows_cursor = True
     opens_with = "open_block"
+    shortest = 3
+    tallest = 10
 
     def title(self, chart: Icicle, width: int, glyphs: Glyphs) -> list[Line]:
         """Its unit is at its scale."""
@@ -41,28 +40,36 @@ class IcicleDrawer(TitledDrawer[Icicle]):
 
     def body_lines(self, chart: Icicle) -> int:
         """Of levels tall enough to read."""
-        return _LINES * len(chart.rows) + _AROUND
-
-    def most_lines(self, chart: Icicle, width: int, glyphs: Glyphs) -> int:
-        """With the tallest levels."""
-        return self.lines(chart, width, glyphs) + (_MAX_LINES - _LINES) * self.rows(chart)
+        return self.shortest * len(chart.rows) + _AROUND
 
     def rows(self, chart: Icicle) -> int:
         """Its levels."""
-        return max(len(chart.rows), 1)
+        return len(chart.rows)
 
-    def body(self, chart: Icicle, on: Canvas) -> list[Line]:
-        """The levels, the scale and the block of the cursor."""
-        return _draw(chart, on.width, on.height, on.glyphs, on.cell)
-
-    def body_cell_at(self, chart: Icicle, on: Canvas, x: int, y: int) -> Cell | None:
-        """The level and the block; None beside them."""
-        heights, _ = _layout(chart, on.height)
-        ends = np.cumsum(heights)
-        depth = int(np.searchsorted(ends, y, "right")) if heights[0] else 2 * y
-        if not (0 <= x < on.width and 0 <= depth < len(chart.rows)):
-            return None
-        return depth, int(_owners(chart, depth, on.width)[x])
+    def body(self, chart: Icicle, on: Canvas) -> None:
+        """The levels from the top, then the scale and the block of the cursor."""
+        numbers = np.concatenate([row.numbers for row in chart.rows])
+        scale = ColourScale.over(numbers, chart.unit, chart.signed)
+        depth, block = _within(chart, on.cell) if on.cell is not None else (-1, -1)
+        levels, room = len(chart.rows), max(on.left - _AROUND, 0)
+        tall, more = divmod(min(room, levels * self.tallest), max(levels, 1))
+        for number, row in enumerate(chart.rows):
+            here = block if number == depth else None
+            owners = _owners(chart, number, on.width, here)
+            if not tall and number % 2 == 0 and len(on.lines) < on.height - _AROUND:
+                below = np.full(on.width, np.nan)
+                if number + 1 < levels:
+                    below = chart.rows[number + 1].numbers[_owners(chart, number + 1, on.width)]
+                on.add(scale.halves(row.numbers[owners], below, on), number, 0, owners)
+            lines = tall + (number < more) * bool(tall)
+            for y in range(lines):
+                # The cursor is beside the names: along tall levels it took many bytes.
+                off = abs(y - (lines - 1) // 2)
+                near = here if off < 2 else None
+                on.add(_row_line(row, owners, scale, on, near, named=not off), number, 0, owners)
+        on.add(scale.line(chart.rows[0].numbers, chart.unit, 0, on))
+        if on.cell is not None:
+            on.add(_block_line(chart, depth, block, on))
 
     def max_zoom(self, chart: Icicle) -> float:
         """Any."""
@@ -74,9 +81,8 @@ class IcicleDrawer(TitledDrawer[Icicle]):
 
     def centred(self, chart: Icicle, lens: Lens, cell: Cell) -> Lens:
         """Over the block of the cursor."""
-        depth = min(cell[0], len(chart.rows) - 1)
+        depth, block = _within(chart, cell)
         row, total = chart.rows[depth], max(int(chart.rows[0].ends_ns[-1]), 1)
-        block = min(cell[1], len(row.labels) - 1)
         return replace(lens, centre=float(row.begins_ns[block] + row.ends_ns[block]) / 2 / total)
 
     def cursor(
@@ -94,59 +100,16 @@ class IcicleDrawer(TitledDrawer[Icicle]):
 
     def followed(self, chart: Icicle, cell: Cell, label: str | None) -> Cell:
         """On the row of the table's cursor, unless it is in it."""
-        depth = min(cell[0], len(chart.rows) - 1)
-        # It may come from another chart.
-        cell = depth, min(cell[1], len(chart.rows[depth].labels) - 1)
+        cell = _within(chart, cell)
         if label is None or self.label_of(chart, cell) == label:
             return cell
         return 0, chart.rows[0].labels.index(label)
 
 
-def _draw(
-    picture: Icicle, width: int, height: int, glyphs: Glyphs, cell: Cell | None
-) -> list[Line]:
-    """The levels from the top, then the scale and the block of the cursor."""
-    scale = ColourScale.over(
-        np.concatenate([row.numbers for row in picture.rows]), picture.unit, picture.signed
-    )
-    depth = block = -1
-    if cell is not None:
-        depth = min(max(cell[0], 0), len(picture.rows) - 1)
-        block = min(max(cell[1], 0), len(picture.rows[depth].labels) - 1)
-    heights, room = _layout(picture, height)
-    lines: list[Line] = []
-    if heights[0]:
-        for number, (row, tall) in enumerate(zip(picture.rows, heights, strict=True)):
-            here = block if number == depth else None
-            owners = _owners(picture, number, width, here)
-            middle = (tall - 1) // 2
-            names = _row_line(row, owners, width, scale, glyphs, here)
-            # The cursor is beside the names: along tall levels it took many bytes.
-            near, far = (
-                _row_line(row, owners, width, scale, glyphs, own, named=False)
-                for own in (here, None)
-            )
-            lines += [
-                names if y == middle else near if abs(y - middle) == 1 else far for y in range(tall)
-            ]
-    else:
-        for number in range(0, len(picture.rows), 2):
-            lines.append(_halves(picture, number, width, scale, glyphs))
-    lines = lines[: max(room, 0)]
-    lines.append(scale_line(picture.rows[0].numbers, picture.unit, scale, 0, glyphs))
-    if cell is not None:
-        lines.append(_block_line(picture, depth, block, width, glyphs))
-    return lines[: max(height, 0)]
-
-
-def _layout(picture: Icicle, height: int) -> tuple[list[int], int]:
-    """Lines per level (0: two levels in a line), and in total; the first levels get the
-    remainder.
-    """
-    room = height - _AROUND
-    levels = max(len(picture.rows), 1)
-    tall, left = divmod(min(max(room, 0), levels * _MAX_LINES), levels)
-    return [tall + (place < left) * (tall > 0) for place in range(levels)], room
+def _within(chart: Icicle, cell: Cell) -> Cell:
+    """The cursor, which may come from another chart, on a block of this one."""
+    depth = min(max(cell[0], 0), len(chart.rows) - 1)
+    return depth, min(max(cell[1], 0), len(chart.rows[depth].labels) - 1)
 
 
 def _owners(picture: Icicle, depth: int, width: int, here: int | None = None) -> Index:
@@ -162,71 +125,39 @@ def _owners(picture: Icicle, depth: int, width: int, here: int | None = None) ->
 
 
 def _row_line(
-    row: IcicleRow,
-    owners: Index,
-    width: int,
-    scale: ColourScale,
-    glyphs: Glyphs,
-    here: int | None,
-    named: bool = True,
-) -> Line:
+    row: IcicleRow, owners: Index, scale: ColourScale, on: Canvas, here: int | None, *, named: bool
+) -> Line:  # fmt: skip
     """One line of a level: every block in its colour, wide ones with an edge and their name."""
     line: Line = []
+    glyphs = on.glyphs
     for owner, cells in groupby(owners.tolist()):
         wide = len(list(cells))
-        number = float(row.numbers[owner])
-        is_here = owner == here
-        name = ""
+        number, is_here, name = float(row.numbers[owner]), owner == here, ""
         if named and wide >= _MIN_NAME:
             name = display_name(row.labels[owner], row.level)
-            # A name cut to a letter or two is useless.
-            is_long = cell_width(name) > wide - 1
-            name = (
-                elide(name, wide - 1 - is_long, glyphs)
-                if not is_long or wide >= _MIN_CUT_NAME
-                else ""
-            )
+            if cell_width(name) > wide - 1:
+                # A name cut to a letter or two is useless.
+                name = elide(name, wide - 2, glyphs) if wide >= _MIN_CUT_NAME else ""
         edge = glyphs.cursor if is_here else "▏" if wide > 1 else " "
         if glyphs.is_ascii:
             edge = "[" if is_here else "|" if wide > 1 else " "
+        rest = wide - cell_width(name) - 1
         if not np.isfinite(number):
-            line.append(
-                (first_cells((edge + name).ljust(wide), wide), "strong" if is_here else "dim")
-            )
-            continue
-        ink = scale.ink_of(number)
-        if glyphs.in_colour:
-            front = "strong" if is_here else "text"
-            text = edge + name + " " * (wide - cell_width(name) - 1)
-            line.append((text, f"{front}/{ink}"))
+            text, ink = first_cells((edge + name).ljust(wide), wide), "dim"
+        elif glyphs.in_colour:
+            text, ink = edge + name + " " * rest, "text"
         else:
-            level = glyphs.spark[round(scale.share(number) * (len(glyphs.spark) - 1))]
-            text = edge + name + level * (wide - cell_width(name) - 1)
-            text = text if wide > 1 or is_here else level
-            line.append((text, "strong" if is_here else "accent"))
+            level = scale.level(number, on)
+            text, ink = edge + name + level * rest if wide > 1 or is_here else level, "accent"
+        ink = "strong" if is_here else ink
+        is_filled = glyphs.in_colour and np.isfinite(number)
+        line.append((text, f"{ink}/{scale.ink_of(number)}" if is_filled else ink))
     return line
 
 
-def _halves(picture: Icicle, depth: int, width: int, scale: ColourScale, glyphs: Glyphs) -> Line:
-    """Two levels in a line, by the colours of the halves of its cells."""
-    both = range(depth, min(depth + 2, len(picture.rows)))
-    own = [picture.rows[at].numbers[_owners(picture, at, width)] for at in both]
-    lower = own[1] if len(own) > 1 else [np.nan] * width
-    line: Line = []
-    for pair, cells in groupby(zip(own[0], lower, strict=True)):
-        inks = [scale.ink_of(float(each)) if np.isfinite(each) else "text" for each in pair]
-        wide = len(list(cells))
-        if glyphs.in_colour and not glyphs.is_ascii:
-            line.append((_HALF * wide, f"{inks[0]}/{inks[1]}"))
-        else:
-            share = scale.share(float(pair[0])) if np.isfinite(pair[0]) else 0.0
-            line.append((glyphs.spark[round(share * (len(glyphs.spark) - 1))] * wide, "accent"))
-    return line
-
-
-def _block_line(picture: Icicle, depth: int, block: int, width: int, glyphs: Glyphs) -> Line:
+def _block_line(picture: Icicle, depth: int, block: int, on: Canvas) -> Line:
     """The cursor's block in words: its path, its time, its share, its figure."""
-    row = picture.rows[depth]
+    row, glyphs = picture.rows[depth], on.glyphs
     steps: list[str] = []
     at = block
     for each in reversed(picture.rows[: depth + 1]):
@@ -236,5 +167,6 @@ def _block_line(picture: Icicle, depth: int, block: int, width: int, glyphs: Gly
     share = 100.0 * time / max(int(picture.rows[0].ends_ns[-1]), 1)
     figure = short_number(float(row.numbers[block])) or glyphs.missing
     value = f": {glyphs.spelled(time_text(time))}, {share:.1f} %, {figure} {picture.unit}".rstrip()
-    path = elide(f" {glyphs.crumb} ".join(steps), max(width - 2 - cell_width(value), 1), glyphs)
-    return [(f"{glyphs.cursor} ", "accent"), (path, "strong"), (value, "strong")]
+    room = max(on.width - 2 - cell_width(value), 1)
+    path = elide(f" {glyphs.crumb} ".join(steps), room, glyphs)
+    return [(f"{glyphs.cursor} ", "accent"), (path + value, "strong")]

@@ -1,4 +1,4 @@
-"""The chart of a signal over time, drawn by plotext as characters in named inks."""
+"""The chart of a signal over time, as an area with its axes."""
 
 from __future__ import annotations
 
@@ -15,24 +15,22 @@ from chopper_core.model.units import Unit
 from chopper_core.query.children import SignalChart
 from chopper_core.render.cells import ColumnScale, scale_of
 from chopper_core.render.glyphs import Glyphs
-from chopper_core.util.arrays import Float64
 from chopper_core.util.grouping import quantiles_along
 from chopper_tui.draw import axes
-from chopper_tui.draw.drawer import drawable, wanted
-from chopper_tui.draw.pieces import Line, inked
+from chopper_tui.draw.canvas import area, wanted
+from chopper_tui.draw.pieces import Line, cut, hue_of
+from chopper_tui.draw.scaled import drawable
 
 _LEAST_PERCENT: Final = 1.0
 """Span of an axis of shares, at least."""
-_LINES_PER_TICK: Final = 3
+_LINES_PER_TICK: Final = 2
 _TICK_GAP: Final = 6
 """Cells between labels of the time axis."""
 _LABEL: Final = 4
 """Cells that the labels of the value axis have at least, so that charts stand under each other."""
 _TALL: Final = 6
 """From this height on the time axis has labels of its own."""
-
-_HEAVY: Final = str.maketrans("─┬└┴", "━┯┕┷")
-_HEAVY_ASCII: Final = str.maketrans("-", "=")
+_HEAVY: Final = str.maketrans("─┬-", "━┯=")
 
 
 def axis_width(signal: Signal) -> int:
@@ -40,9 +38,9 @@ def axis_width(signal: Signal) -> int:
     return max(len(signal.scale.number(signal.high)), _LABEL) + 1
 
 
-def bins_for(signal: Signal, width: int, glyphs: Glyphs) -> int:
+def bins_for(signal: Signal, width: int) -> int:
     """How many bins of time a chart of this width can show."""
-    return max(width - axis_width(signal), 1) * (2 if not glyphs.is_ascii else 1)
+    return max(width - axis_width(signal), 1)
 
 
 def headline(chart: SignalChart, width: int, glyphs: Glyphs) -> str:
@@ -111,76 +109,51 @@ def draw(
     time_axis: bool = True,
     check: Callable[[], None] = wanted,
 ) -> list[Line]:
-    """The chart as `height` lines of `width` cells: the median over the band of all GPUs.
+    """The chart as `height` lines of `width` cells: the median in the band of all GPUs.
 
     `check` raises Cancelled once the result is no longer wanted.
     """
-    if not len(chart.values):  # No GPU of the scope has the signal.
+    values = drawable(chart.values)
+    if not np.isfinite(values).any():  # No GPU of the scope has the signal.
         return [[(" " * width, "text")]] * height
+    chart = replace(chart, values=values)
     time_axis = time_axis and height >= _TALL
-    chart = replace(chart, values=drawable(chart.values))
-
-    def rows(line: Float64, filled_to: Float64 | None = None) -> list[str]:
-        return _rows(chart, line, filled_to, width, height, time_axis, glyphs, check)
-
-    line = rows(quantiles_along(chart.values, (0.5,))[0])
-    if len(chart.gpus) <= 1:
-        band = [" " * len(row) for row in line]
-    else:
-        band = rows(np.fmax.reduce(chart.values), np.fmin.reduce(chart.values))
-    canvas = height - 2 if time_axis else height
-    axis = axis_width(chart.signal)
-    begin, end = _scope_cells(chart, width - axis)
-    inside = range(axis + begin, axis + end)
-    if time_axis and chart.is_zoomed:
-        line[canvas] = _marked(line[canvas], inside, glyphs)
-    return [
-        _merged(*rows, axis, inside) if y < canvas else [(rows[0], "dim")]
-        for y, rows in enumerate(zip(line, band, strict=True))
-    ]
+    label = axis_width(chart.signal) - 1
+    cells, lines = max(width - label - 1, 1), height - 2 * time_axis
+    check()
+    at = np.arange(cells) * values.shape[1] // cells
+    quantiles = (0.0, 0.5, 1.0) if len(chart.gpus) > 1 else (0.5,)
+    axis = _value_axis(chart, lines)
+    hue = hue_of(chart.signal.unit)
+    inside = range(*_scope_cells(chart, cells))
+    inks = [f"{hue}1" if place in inside else "shade" for place in range(cells)]
+    shares = axes.shares(quantiles_along(values, quantiles)[:, at], axis)
+    body = axes.framed(area(shares, lines, inks, glyphs), axis, label, glyphs.is_ascii)
+    if time_axis:
+        times = _time_axis(chart, cells)
+        ruler = times.ruler(cells, glyphs.is_ascii)
+        if chart.is_zoomed:
+            begin, end = inside.start + 1, inside.stop + 1
+            ruler = ruler[:begin] + ruler[begin:end].translate(_HEAVY) + ruler[end:]
+        body.append([(" " * label + ruler, "dim")])
+        body.append([((" " * (label + 1) + times.line(cells)).ljust(width), "dim")])
+    return [cut(line, width, glyphs) for line in body]
 
 
 def _scope_cells(chart: SignalChart, cells: int) -> tuple[int, int]:
     """The cells of the scope's part of the time that is shown."""
     length = max(chart.end_ns - chart.start_ns, 1)
     begin, end = ((edge - chart.start_ns) * cells / length for edge in chart.scope_ns)
-    return max(floor(begin), 0), min(max(ceil(end), floor(begin) + 1), cells)
+    begin = min(max(floor(begin), 0), cells - 1)
+    return begin, min(max(ceil(end), begin + 1), cells)
 
 
-def _marked(axis: str, inside: range, glyphs: Glyphs) -> str:
-    """The time axis, heavier along the scope's part."""
-    heavy = _HEAVY if not glyphs.is_ascii else _HEAVY_ASCII
-    return "".join(
-        char.translate(heavy) if place in inside else char for place, char in enumerate(axis)
-    )
-
-
-def _rows(
-    chart: SignalChart,
-    line: Float64,
-    filled_to: Float64 | None,
-    width: int,
-    height: int,
-    time_axis: bool,
-    glyphs: Glyphs,
-    check: Callable[[], None],
-) -> list[str]:
-    known = np.flatnonzero(np.isfinite(line))
-    if not len(known):
-        return [" " * width] * height
-    last = chart.values.shape[1] - 1
+def _value_axis(chart: SignalChart, lines: int) -> axes.Axis:
+    """The value axis, in the scale of the signal."""
     low, high = value_range(chart)
-    places = axes.ticks(low, high, max(height // _LINES_PER_TICK, 2))
-    room = axis_width(chart.signal) - 1
+    axis = axes.Axis.over(low, high, lines // _LINES_PER_TICK)
     divisor = chart.signal.scale.divisor
-    texts = axes.labels([place / divisor for place in places])
-    values = places, [text.rjust(room)[:room] for text in texts]
-    times = _time_ticks(chart, last) if time_axis else ([], [])
-    marker = "braille" if not glyphs.is_ascii else "*"
-    edge = None if filled_to is None else filled_to[known]
-    curve = axes.Curve(known.astype(np.float64), line[known], marker, filled_to=edge)
-    bounds = (0.0, float(max(last, 1))), (low, high)
-    return axes.plotted([curve], (width, height), bounds, (times, values), glyphs, check)
+    return replace(axis, texts=axes.labels([place / divisor for place in axis.places]))
 
 
 def value_range(chart: SignalChart) -> tuple[float, float]:
@@ -197,27 +170,8 @@ def value_range(chart: SignalChart) -> tuple[float, float]:
     return max(low, min(float(known.min()), 0.0)), high
 
 
-def _time_ticks(chart: SignalChart, last: int) -> tuple[list[float], list[str]]:
+def _time_axis(chart: SignalChart, cells: int) -> axes.Axis:
     scale = _time_scale(chart)
     begin, end = chart.start_ns / scale.divisor, chart.end_ns / scale.divisor
     longest = len(f"{end:.0f}") + len(scale.unit) + _TICK_GAP
-    places = axes.ticks(begin, end, max(last // (2 * longest), 2))
-    labels = axes.labels(places)
-    if labels:
-        labels[-1] += f" {scale.unit}"
-    return [(place - begin) / max(end - begin, 1e-12) * last for place in places], labels
-
-
-def _merged(line: str, band: str, axis: int, inside: range) -> Line:
-    """One row: the line where it passes, else the band; the axis and other scopes are dim."""
-    blank = " \u2800"
-
-    def ink(position: int) -> str:
-        if position < axis:
-            return "dim"
-        if position not in inside:
-            return "dim" if line[position] not in blank else "shade"
-        return "shade" if line[position] in blank else "accent"
-
-    chars = [b if a in blank else a for a, b in zip(line, band, strict=True)]
-    return inked(chars, [*map(ink, range(len(chars)))])
+    return axes.Axis.over(begin, end, cells // longest, scale.unit)

@@ -13,10 +13,10 @@ from chopper_core.model.charts import QUEUE, Band, LaneCells, Lanes, Span, Strip
 from chopper_core.model.units import is_on_a_clock, moment_text, time_text
 from chopper_core.model.view import Interval
 from chopper_core.render.cells import cell_width, clean, display_name, elide, pad
-from chopper_core.render.glyphs import Glyphs
-from chopper_core.util.arrays import Int64, Mask
+from chopper_core.render.glyphs import Glyphs, columns
 from chopper_tui.draw import axes
-from chopper_tui.draw.drawer import MAX_ZOOM, Canvas, Drawer, Lens, drawable
+from chopper_tui.draw.canvas import MAX_ZOOM, Canvas, Lens
+from chopper_tui.draw.drawer import Drawer
 from chopper_tui.draw.pieces import (
     BOTH,
     CLASS_INKS,
@@ -30,6 +30,7 @@ from chopper_tui.draw.pieces import (
     toned,
     width_of,
 )
+from chopper_tui.draw.scaled import drawable
 
 KIND_INKS: Final = (COMPUTE, COMM, COPY)
 _FILLS: Final = {
@@ -39,7 +40,6 @@ _FILLS: Final = {
 """Levels of compute, communication and copies: the busier a cell, the fuller."""
 _BOTH: Final = {"unicode": "▚", "ascii": "%"}
 """For cells in which kinds run at once for most of the busy time."""
-_LEVELS: Final = {"unicode": "▁▂▃▄▅▆▇█", "ascii": "_.-=+*%#"}
 _MIN_LABEL: Final = 9
 _MAX_LABEL: Final = 16
 _HEAD: Final = 3
@@ -92,16 +92,16 @@ class LanesDrawer(Drawer[Lanes]):
     follows_cursor = True
     is_alone = True
 
-    def lines(self, chart: Lanes, width: int, glyphs: Glyphs) -> int:
+    def body_lines(self, chart: Lanes) -> int:
         """All lanes, bands and strips."""
         signals = chart.signals * _MAX_STRIP_LINES or 1
         lanes = len(chart.lanes) * (1 + (chart.ghosts is not None)) + (chart.hosts is not None)
         return _HEAD + lanes + len(_BANDS_BY_IMPORTANCE) + signals
 
-    def draw(self, chart: Lanes, on: Canvas) -> list[Line]:
+    def body(self, chart: Lanes, on: Canvas) -> None:
         """As much as fits, the lane of the cursor's row among it."""
         if not chart.lanes:
-            return []
+            return
         height, glyphs = on.height, on.glyphs
         selected = min(max(on.row, 0), len(chart.lanes) - 1)
         room, bins = label_width(chart), bins_of(chart, on.width)
@@ -121,12 +121,12 @@ class LanesDrawer(Drawer[Lanes]):
         kept = [title for title in _BANDS_BY_IMPORTANCE if title in titles][:most_bands]
         top = min(max(selected - shown // 2, 0), len(chart.lanes) - shown)
         places = range(top, top + shown)
-        columns = _columns(chart.seen, bins)
+        at = _columns(chart.seen, bins)
         drawn = []
         for row in places:
             on.check()
             # The cursor is in one lane: a move of it through all of them took many bytes.
-            own = columns if row == selected else (None, columns[1])
+            own = at if row == selected else (None, at[1])
             drawn.append(_lane(chart.cells(row, bins), bins, glyphs, own))
         scaled = strips if strip_lines == 1 else ()
         used = {ink.removeprefix("text/") for line in drawn for _, ink in line}
@@ -151,7 +151,7 @@ class LanesDrawer(Drawer[Lanes]):
             lines.append([_label("", room, glyphs), (clean(chart.missing), "dim")])
         for strip in strips:
             lines += _strip(strip, strip_lines, room, glyphs)
-        return on.fitted(lines)
+        on.lines += lines
 
     def max_zoom(self, chart: Lanes) -> float | None:
         """Any, where no window of the view does it."""
@@ -431,7 +431,6 @@ def _scale(strip: Strip, with_unit: bool) -> str:
 
 def _strip(strip: Strip, height: int, room: int, glyphs: Glyphs) -> list[Line]:
     """A signal as columns rising from the bottom line, blank where it is unknown."""
-    levels = _LEVELS[glyphs.name]
     scale = strip.unit.axis(strip.low, strip.high)
     title, low, high = f"{strip.title} {scale.text}", *map(scale.number, (strip.low, strip.high))
     labels = [title, f"{low}-{high}"]
@@ -439,23 +438,13 @@ def _strip(strip: Strip, height: int, room: int, glyphs: Glyphs) -> list[Line]:
         ends = max(len(low), len(high))
         labels = [high.rjust(ends), *[""] * (height - 2), low.rjust(ends)]
         labels[1] = title
-    known = np.isfinite(strip.numbers)
-    if not known.any():
+    if not np.isfinite(strip.numbers).any():
         return [[_label(labels[0], room, glyphs), ("unknown here", "dim")]]
-    filled = _heights(strip, known, height * len(levels))
+    span, hue = strip.high - strip.low, hue_of(strip.unit)
+    shares = (strip.numbers - strip.low) / span if span > 0 else 0.5 + 0 * strip.numbers
     lines: list[Line] = []
-    for row in range(height):
-        below = (height - 1 - row) * len(levels)
-        own = np.clip(filled - below, 0, len(levels))
-        text = "".join(" " if level <= 0 else levels[level - 1] for level in own.tolist())
+    for row, text in enumerate(columns(shares, height, glyphs)):
         tone = (height - 1 - row) * TONES // height
-        hue = hue_of(strip.unit)
-        drawn = toned(text, hue, levels) if height == 1 else [(text, f"{hue}{tone}")]
+        drawn = toned(text, hue, glyphs.spark) if height == 1 else [(text, f"{hue}{tone}")]
         lines.append([_label(labels[row], room, glyphs), *drawn])
     return lines
-
-
-def _heights(strip: Strip, known: Mask, top: int) -> Int64:
-    span = strip.high - strip.low
-    shares = (np.where(known, strip.numbers, 0.0) - strip.low) / span if span > 0 else 0.5
-    return np.where(known, 1 + np.rint(np.clip(shares, 0, 1) * (top - 1)), 0).astype(np.int64)

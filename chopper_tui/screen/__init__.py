@@ -21,7 +21,7 @@ from chopper_core.util.errors import ChopperError, UsageError
 from chopper_core.util.memory import give_back
 from chopper_tui import screen_data
 from chopper_tui.config import Config
-from chopper_tui.draw.drawer import WHOLE
+from chopper_tui.draw.canvas import WHOLE
 from chopper_tui.history import (
     Columns,
     Marks,

@@ -14,8 +14,8 @@ from chopper_core.model.run import Run
 from chopper_core.model.view import View, with_signal
 from chopper_core.query.frame import Frame
 from chopper_core.util.errors import UsageError
+from chopper_tui.draw.canvas import WHOLE, Cell, Lens
 from chopper_tui.draw.charts import drawer_of, seen
-from chopper_tui.draw.drawer import WHOLE, Cell, Lens
 from chopper_tui.draw.timeline import bins_of
 from chopper_tui.screen_data import ScreenData
 from chopper_tui.widgets.chart_panes import PicturePane, SignalPane

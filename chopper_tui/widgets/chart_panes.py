@@ -17,7 +17,7 @@ from chopper_core.query.children import SignalChart, signal_chart
 from chopper_core.util.progress import Cancelled
 from chopper_tui.draw import charts as drawing
 from chopper_tui.draw import signal_plot as plot
-from chopper_tui.draw.drawer import wanted
+from chopper_tui.draw.canvas import wanted
 from chopper_tui.draw.pieces import Pieces, marked
 from chopper_tui.steps import run_in_thread
 from chopper_tui.widgets.pane import Dragging, Pane
@@ -159,7 +159,7 @@ class SignalPane(DrawnPane, Dragging):
         self, run: Run, view: View, width: int, height: int, check: Callable[[], None]
     ) -> list[Pieces]:
         room = width - 2
-        bins = plot.bins_for(run.signal(view.signal), room, self.glyphs)
+        bins = plot.bins_for(run.signal(view.signal), room)
         self._shown = seen = self._seen(run, view, bins, check)
         axis = self.time_axis
         lines = plot.draw(seen, room, height - 1, self.glyphs, time_axis=axis, check=check)

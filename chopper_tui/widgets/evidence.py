@@ -14,7 +14,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.util.errors import ChopperError
 from chopper_tui.draw import charts as drawing
-from chopper_tui.draw.drawer import WHOLE
+from chopper_tui.draw.canvas import WHOLE
 from chopper_tui.draw.pieces import Pieces
 from chopper_tui.draw.table import plan
 from chopper_tui.screen_data import Sparks, data_of

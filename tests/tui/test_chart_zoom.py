@@ -177,11 +177,12 @@ def test_a_zoomed_plot_has_its_size(size: tuple[int, int], glyphs: Glyphs) -> No
     begin, end = scope_of(run, View(RUN, ("1", "11")))
     view = View(RUN, ("1", "11"), window=Window(max(begin - 500_000, 0), end + 500_000))
     signal = run.signal("")
-    seen = signal_chart(run, view, plot.bins_for(signal, size[0], glyphs))
+    seen = signal_chart(run, view, plot.bins_for(signal, size[0]))
     lines = plot.draw(seen, *size, glyphs)
     assert [sum(len(text) for text, _ in line) for line in lines] == [size[0]] * size[1]
     text = "".join(piece for line in lines for piece, _ in line)
     assert glyphs is UNICODE or text.isascii()
-    assert ("━" in text or "=" in text) == (size[1] >= 6)
+    ruler = "".join(piece for piece, _ in lines[-2])
+    assert ("━" in ruler or " +" in ruler and "=" in ruler) == (size[1] >= 6)
     inks = {ink for line in lines for _, ink in line}
-    assert {"dim", "accent"} <= inks
+    assert {"dim", "clock1", "shade"} <= inks

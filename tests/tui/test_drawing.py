@@ -29,6 +29,7 @@ from chopper_core.views.overview.step import PARTS, STATES
 from chopper_core.views.query import query
 from chopper_core.views.throughput.parts import PARTS as STEP_PARTS
 from chopper_tui.draw.axes import time_step
+from chopper_tui.draw.canvas import WHOLE, Canvas, Lens
 from chopper_tui.draw.charts import (
     DRAWERS,
     _drawer,
@@ -40,7 +41,6 @@ from chopper_tui.draw.charts import (
     most_lines_below,
     seen,
 )
-from chopper_tui.draw.drawer import WHOLE, Canvas, Lens
 from chopper_tui.draw.icicle import IcicleDrawer
 from chopper_tui.draw.pieces import series_fills, series_inks
 from chopper_tui.draw.timeline import KIND_INKS
@@ -158,8 +158,8 @@ def test_in_colours_a_map_has_a_background_per_cell_and_tall_rows() -> None:
 def test_where_rows_do_not_fit_a_line_holds_two_by_half_blocks() -> None:
     picture = heat(np.arange(16.0).reshape(16, 1).repeat(3, axis=1), 3)
     lines = draw(picture, 20, 11, COLOURED)
-    assert len(lines) == 11 and lines[1][1] == ("▀▀▀▀", "heat0/heat1")
-    assert lines[8][1] == ("▀▀▀▀", "heat14/heat15")
+    assert len(lines) == 11 and lines[1][1] == ("▀" * 12, "heat0/heat1")
+    assert lines[8][1] == ("▀" * 12, "heat14/heat15")
     # Without colours, and in ASCII, a line can't hold two.
     for glyphs in (UNICODE, ASCII.coloured(True)):
         assert text(picture, 20, 11, glyphs)[8].startswith("9 more rows")
@@ -316,8 +316,10 @@ def test_of_rows_that_do_not_fit_what_stands_out_is_shown() -> None:
 
 def test_over_rows_with_room_stands_what_they_span() -> None:
     lines = text(rows_of(8), 60, 20)
-    assert len(lines) == 20 and "● min  ▲ median" in lines[9]
-    assert lines[-1].split() == ["20", "40", "60", "80", "ms"]
+    assert len(lines) == 20 and lines[9] == "of all: median in the range"
+    assert lines[-1].split() == ["0", "20", "40", "60", "80", "ms"]
+    # From the least of all to the most, of what is drawn over 90 ms.
+    assert {"400", "600", "800"} <= {line.split("┤")[0].strip() for line in lines if "┤" in line}
 
 
 def test_parts_below_nothing_go_to_the_left_from_where_the_others_begin() -> None:
@@ -445,8 +447,9 @@ def test_blocks_of_an_icicle_have_names_that_say_something(width: int) -> None:
                 name = text.strip("▏▌ ▀")
                 assert "…" not in name or len(name) >= 6
                 assert "…" in name or not name or any(name in each for each in names)
-        body = IcicleDrawer().body(chart, Canvas(width, height, UNICODE.coloured(True), 0, 0))
-        assert len(body) == min(height, 42)
+        on = Canvas(width, height, UNICODE.coloured(True), 0, 0)
+        IcicleDrawer().body(chart, on)
+        assert len(on.lines) == min(height, 42)
 
 
 NONE = np.zeros(0)

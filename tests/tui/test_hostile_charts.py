@@ -44,7 +44,8 @@ from chopper_core.render.glyphs import ASCII, UNICODE
 from chopper_core.util.errors import UsageError
 from chopper_core.util.progress import Cancelled
 from chopper_tui.draw import signal_plot
-from chopper_tui.draw.axes import Curve, labels, plotted, ticks
+from chopper_tui.draw.axes import Axis, labels, ticks
+from chopper_tui.draw.canvas import Lens
 from chopper_tui.draw.charts import (
     DRAWERS,
     as_lines,
@@ -56,8 +57,8 @@ from chopper_tui.draw.charts import (
     seen,
     zoomed,
 )
-from chopper_tui.draw.drawer import Lens
 from chopper_tui.draw.pieces import Line
+from chopper_tui.draw.plot import Curve, plotted
 from chopper_tui.widgets import chart_panes
 from chopper_tui.widgets.chart_panes import PicturePane
 from tests.tui.explorer import explorer, measured_run
@@ -234,8 +235,9 @@ def test_a_canvas_takes_as_many_points_as_it_can_show(monkeypatch: pytest.Monkey
     wild = np.where(x == 77_000, 1e60, random.normal(size=len(x)))
     shuffled = random.permutation(x)
     for places in (x, shuffled):
-        ends = (0.0, float(len(x))), (-1.0, 1.0)
-        plotted([Curve(places, wild, "braille")], (60, 9), ends, (((), ()),) * 2, UNICODE, int)
+        ends = Axis(0.0, float(len(x)), (), ()), Axis(-1.0, 1.0, (), ())
+        curve = Curve(places, wild, "accent", "hd", is_joined=True)
+        plotted([curve], (60, 9), *ends, UNICODE, int)
     for xs, ys in given_to:
         assert len(xs) == len(ys) <= 8 * 60
         assert 0 <= min(xs) <= max(xs) <= 1 and 0 <= min(ys) <= max(ys) <= 1

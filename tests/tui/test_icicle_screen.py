@@ -8,7 +8,7 @@ from chopper_core.model.charts import Icicle
 from chopper_core.model.view import View
 from chopper_core.render.glyphs import ASCII, UNICODE, Glyphs
 from chopper_core.views.query import query
-from chopper_tui.draw.drawer import Canvas
+from chopper_tui.draw.canvas import Canvas
 from chopper_tui.draw.icicle import IcicleDrawer
 from tests.tui.explorer import explorer, measured_run
 
@@ -91,6 +91,7 @@ def test_the_cursor_is_seen_on_blocks_narrower_than_a_cell(width: int, glyphs: G
     for depth, row in enumerate(icicle.rows):
         for block in range(0, len(row.labels), max(len(row.labels) // 5, 1)):
             on = Canvas(width, 30, glyphs, depth, block)
-            *levels, _, _ = drawer.body(icicle, on)
+            drawer.body(icicle, on)
+            *levels, _, _ = on.lines
             text = "".join(piece for line in levels for piece, _ in line)
             assert ("[" if glyphs.is_ascii else glyphs.cursor) in text

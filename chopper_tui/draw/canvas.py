@@ -1,0 +1,181 @@
+"""The canvas of lanes, areas, bars, meters and heat, with its cursor and its zoom."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from chopper_core.render.cells import cell_width, clean, pad
+from chopper_core.render.glyphs import Glyphs, columns
+from chopper_core.render.names import display_names, fitting_names
+from chopper_core.util.arrays import Float64, Index
+from chopper_tui.draw.pieces import Line, cut, inked
+
+Cell = tuple[int, int]
+"""The cursor in a chart: row and column of a heat map, level and block of an icicle."""
+MIN_COLUMNS: Final = 2
+"""Columns that a lens shows at least."""
+MAX_ZOOM: Final = 1024.0
+UNLIMITED: Final = 1 << 16
+"""Lines that no terminal has."""
+_MAX_LABEL: Final = 40
+_MIN_LABEL: Final = 8
+
+
+class Lens(Struct, frozen=True):
+    """How close a chart is seen, and where along its axis."""
+
+    factor: float = 1.0
+    centre: float = 0.5
+    """The place in the middle of what is seen, 0 to 1 of the whole."""
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """The part that is seen, 0 to 1 of the whole."""
+        half = 0.5 / self.factor
+        middle = min(max(self.centre, half), 1 - half)
+        return middle - half, middle + half
+
+    def columns(self, count: int) -> tuple[int, int]:
+        """The first of so many columns that is seen, and the one after the last."""
+        begin, end = self.range
+        wide = max(round((end - begin) * count), min(MIN_COLUMNS, count))
+        first = min(max(round(begin * count), 0), count - wide)
+        return first, first + wide
+
+
+WHOLE: Final = Lens()
+
+
+def wanted() -> None:
+    """The drawing in progress is still wanted."""
+
+
+class Canvas(Struct):
+    """The room that a chart is drawn in, the lines that it has so far, and where its cells are."""
+
+    width: int
+    height: int
+    glyphs: Glyphs
+    row: int = 0
+    column: int | None = None
+    """The cursor's; None for a chart whose cells have none."""
+    spreads: bool = False
+    """Whether rows of bars take the lines that are left, as on a screen."""
+    check: Callable[[], None] = wanted
+    """Called between the pieces of a chart; raises Cancelled once it is no longer wanted."""
+    lines: list[Line] = field(default_factory=list)
+    cells: dict[int, tuple[int, int, Index]] = field(default_factory=dict)
+    """Of lines with cells: their row, the place of the first one, and the column of each place."""
+
+    @property
+    def left(self) -> int:
+        """Lines that are left."""
+        return max(self.height - len(self.lines), 0)
+
+    @property
+    def cell(self) -> Cell | None:
+        """The cursor; None for a chart whose cells have none."""
+        return None if self.column is None else (self.row, self.column)
+
+    def add(self, line: Line, row: int = 0, begin: int = 0, columns: Index | None = None) -> None:
+        """Add a line, of cells in the columns of a row if they are given."""
+        if columns is not None:
+            self.cells[len(self.lines)] = row, begin, columns
+        self.lines.append(line)
+
+    def append(self, part: Canvas, height: int = 0) -> None:
+        """Add the lines of another canvas, cut to this one, and blank ones up to a height."""
+        top = len(self.lines)
+        fitting = part.lines[: max(part.height, 0)]
+        self.lines += [cut(line, part.width, part.glyphs) for line in fitting]
+        self.lines += [[] for _ in range(height - len(fitting))]
+        self.cells |= {top + y: cells for y, cells in part.cells.items() if y < len(fitting)}
+
+    def part(self, height: int) -> Canvas:
+        """An empty canvas of another height with the same cursor."""
+        return replace(self, height=height, lines=[], cells={})
+
+    def cell_at(self, x: int, y: int) -> Cell | None:
+        """The cell that was drawn at a place; None beside them."""
+        row, begin, columns = self.cells.get(y, (0, 0, np.zeros(0, np.intp)))
+        return (row, int(columns[x - begin])) if 0 <= x - begin < len(columns) else None
+
+    def labels(self, names: Sequence[str], level: str = "", least: int = _MIN_LABEL) -> list[str]:
+        """Names shortened and padded to one width, which leaves most of the canvas to the rows."""
+        shown = display_names(tuple(names), level) if level else tuple(map(clean, names))
+        longest = max((cell_width(each) for each in shown), default=0)
+        width = max(min(longest, _MAX_LABEL, self.width // 3), min(least, longest))
+        return [pad(each, width) + " " for each in fitting_names(shown, width, self.glyphs)]
+
+    def rows_shown(self, count: int, below: int = 0) -> int:
+        """The rows that fit above so many lines, with one that says how many don't."""
+        room = max(self.left - below, 0)
+        return count if count <= room else max(room - 1, 0)
+
+    def add_rest(self, count: int, shown: int) -> None:
+        """Say how many rows don't fit."""
+        if shown < count and self.left:
+            self.add([(f"{count - shown} more rows in the table", "dim")])
+
+    def level(self, share: float) -> str:
+        """The glyph of a share, 0 to 1."""
+        return self.glyphs.spark[round(share * (len(self.glyphs.spark) - 1))]
+
+
+def title_lines(title: str, unit: str, width: int, legend: Sequence[Line] = ()) -> list[Line]:
+    """A title, its unit, and the entries of a legend, wrapped at the width."""
+    first: Line = [(clean(title), "strong"), (f", {unit}" if unit else "", "dim")]
+    lines, used = [first], sum(cell_width(text) for text, _ in first)
+    for entry in legend:
+        size = sum(cell_width(text) for text, _ in entry)
+        if used + size > width:
+            lines.append([])
+            used = 0
+        lines[-1].extend(entry)
+        used += size
+    return lines
+
+
+def legend_entries(names: Sequence[str], marks: Sequence[str], inks: Sequence[str]) -> list[Line]:
+    """An entry per series: its mark and its name."""
+    return [
+        [(f"  {mark}", ink), (f" {clean(name)}", "dim")]
+        for name, mark, ink in zip(names, marks, inks, strict=False)
+    ]
+
+
+def stack(lengths: Float64, fills: Sequence[str], inks: Sequence[str]) -> Line:
+    """The parts of a bar, rounded so that their total length is exact."""
+    ends = np.rint(np.cumsum(np.maximum(lengths, 0.0))).astype(int)
+    sizes = np.diff(ends, prepend=0).tolist()
+    return [(fill * size, ink) for fill, ink, size in zip(fills, inks, sizes, strict=True) if size]
+
+
+def area(shares: Float64, height: int, inks: Sequence[str], glyphs: Glyphs) -> list[Line]:
+    """Columns up to the first row of shares, a band up to the last, a line at the one between.
+
+    Shares are of the height, NaN where unknown; `inks` are those of each column.
+    """
+    low, high = (columns(each, height, glyphs) for each in (shares[0], shares[-1]))
+    full, blank = glyphs.spark[-1], " "
+    lines: list[Line] = []
+    for y, (base, top) in enumerate(zip(low, high, strict=True)):
+        chars, own = list(base), list(inks)
+        for x, (below, above) in enumerate(zip(base, top, strict=True)):
+            if below == blank:
+                chars[x], own[x] = glyphs.band if above == full else above, "shade"
+            elif below != above == full and glyphs.in_colour:
+                own[x] = f"{inks[x]}/shade"
+        if len(shares) > 2:
+            places = (1 - shares[1]) * height - y
+            for x in np.flatnonzero((places >= 0) & (places < 1)).tolist():
+                if base[x] == blank:
+                    chars[x] = glyphs.steps[int(places[x] * len(glyphs.steps))]
+                    own[x] = f"{inks[x]}/shade" if top[x] == full else inks[x]
+        lines.append(inked(chars, own))
+    return lines
