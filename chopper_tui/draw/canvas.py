@@ -176,6 +176,6 @@ def area(shares: Float64, height: int, inks: Sequence[str], glyphs: Glyphs) -> l
             for x in np.flatnonzero((places >= 0) & (places < 1)).tolist():
                 if base[x] == blank:
                     chars[x] = glyphs.steps[int(places[x] * len(glyphs.steps))]
-                    own[x] = f"{inks[x]}/shade" if top[x] == full else inks[x]
+                    own[x] = "strong/shade" if top[x] == full else "strong"
         lines.append(inked(chars, own))
     return lines

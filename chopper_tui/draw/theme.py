@@ -125,7 +125,8 @@ class Inks(Struct, frozen=True, kw_only=True):
 
     def _colour(self, name: str) -> Color | None:
         """The colour that an ink fills cells with."""
-        return self.of(name).color if name in _FILLED else self._level(name)
+        is_own = name in _FILLED or name.rstrip("0123456789") in self.tones
+        return self.of(name).color if is_own else self._level(name)
 
     def _level(self, name: str) -> Color | None:
         """The colour of a level of a scale; None without colours."""

@@ -183,6 +183,6 @@ def test_a_zoomed_plot_has_its_size(size: tuple[int, int], glyphs: Glyphs) -> No
     text = "".join(piece for line in lines for piece, _ in line)
     assert glyphs is UNICODE or text.isascii()
     ruler = "".join(piece for piece, _ in lines[-2])
-    assert ("━" in ruler or " +" in ruler and "=" in ruler) == (size[1] >= 6)
+    assert ("━" in ruler or (" +" in ruler and "=" in ruler)) == (size[1] >= 6)
     inks = {ink for line in lines for _, ink in line}
     assert {"dim", "clock1", "shade"} <= inks
