@@ -37,17 +37,16 @@ from chopper_core.util.progress import Cancelled, Progress
 from chopper_tui.actions import ACTIONS
 from chopper_tui.actions.program import offers
 from chopper_tui.config import DEFAULTS, Config
-from chopper_tui.cover import Cover
 from chopper_tui.crash import Journal, write_log
 from chopper_tui.draw.theme import THEMES, AsciiFilter, Inks, inks, textual_theme
 from chopper_tui.history import Columns
 from chopper_tui.keymap import PALETTE_KEY, Action
 from chopper_tui.opening import Opening, prefetch
 from chopper_tui.screen import Explorer
-from chopper_tui.screen_data import LaneLines, ScreenData
+from chopper_tui.screen_data import ScreenData
 from chopper_tui.steps import run_in_thread
 from chopper_tui.terminal import glyphs_of
-from chopper_tui.textual_internals import ShownCells, perform_key, whole_screen, without_toasts
+from chopper_tui.textual_internals import ShownCells, perform_key, without_toasts
 from chopper_tui.widgets.prompt import PromptLine
 
 if TYPE_CHECKING:
@@ -57,6 +56,9 @@ INTERRUPTED = 130
 _KEY_CHECK_S = 0.002
 """Seconds between looks whether the next key can be performed."""
 
+_AT_ONCE: Final = ("ctrl+c", "ctrl+z")
+_CANCELS: Final = ("escape", "q")
+"""Keys that cancel loading unless others wait for it."""
 _TURNS: Final = events.MouseDown | events.MouseScrollDown | events.MouseScrollUp
 """Events of the mouse that stand for keys."""
 
@@ -88,21 +90,16 @@ class ChopperApp(App[None], inherit_bindings=False):
         glyphs: Glyphs | None = None,
         config: Config = DEFAULTS,
         as_text: bool = False,
-        cover: Cover | None = None,
     ) -> None:
         """Load a run in a thread, unless its opening has begun, and show the view `start` of it.
 
         With `as_text` the screen is read as text: patterns tell apart what colours do else.
-        A `cover` stays on the terminal until the first screen is drawn, or an input comes.
         Without `glyphs` the locale and standard error, where Textual draws, decide on them.
         """
         super().__init__(ansi_color=True)
         without_toasts(self)
         self._as_text = as_text
-        self.cover = cover or Cover()
         self._shown = ShownCells()
-        self._is_first = True
-        """Whether the first screen is on the terminal, and no input has come."""
         self._glyphs = glyphs or glyphs_of(sys.__stderr__ or sys.stderr)
         self.failure: ChopperError | None = None
         """Why the run or the view can't be shown; the app has left then."""
@@ -172,19 +169,26 @@ class ChopperApp(App[None], inherit_bindings=False):
         if isinstance(event, events.InputEvent) and (self._is_ending or not self.screen_stack):
             return
         if isinstance(event, events.Resize):
-            if event.size != self.cover.size:
-                self._forget()
-        elif isinstance(event, events.InputEvent | events.Paste):
-            self._is_first = False
-            self._uncover()
+            self._shown.forget()
         if not isinstance(event, events.Key | events.Paste) or event.is_forwarded:
             if isinstance(event, _TURNS) and isinstance(self.screen, Explorer):
                 self.screen.clear_message()
             await super().on_event(event)
             return
+        if self._loading is not None and self.screen is self._loading:
+            await self._take_early(event)
+            return
         self._keys.append(event)
         if not self._performs_keys:
             await self._perform_keys()
+
+    async def _take_early(self, event: events.Key | events.Paste) -> None:
+        """Keep a key until the run is open; the first one may cancel loading."""
+        at_once = _AT_ONCE if self._keys else (*_AT_ONCE, *_CANCELS)
+        if isinstance(event, events.Key) and event.key in at_once:
+            await perform_key(self, event)
+        else:
+            self._keys.append(event)
 
     async def _perform_keys(self) -> None:
         self._performs_keys = True
@@ -261,7 +265,6 @@ class ChopperApp(App[None], inherit_bindings=False):
         from chopper_tui.widgets.loading import LoadingScreen
 
         self._loading = LoadingScreen(self._start.run)
-        self._uncover()
         return self._loading
 
     def _explorer(self, run: Run, data: ScreenData, columns: Columns) -> Explorer:
@@ -289,25 +292,11 @@ class ChopperApp(App[None], inherit_bindings=False):
     @on(Driver.SignalResume)
     def redraw(self) -> None:
         """Redraw everything: the shell had the terminal."""
-        self._forget()
+        self._shown.forget()
         self.refresh(layout=True)
 
-    def _forget(self) -> None:
-        """Nothing is known of the terminal's cells."""
-        self.cover.lines = ()
-        self._shown.forget()
-
-    def _uncover(self) -> None:
-        """Show the app's own screen in place of the cover: only cells that differ are sent."""
-        if not self.cover.lines:
-            return
-        self._shown.lines, self.cover.lines = self.cover.lines, ()
-        if self.screen_stack:
-            super()._display(self.screen, self._shown.changes(whole_screen(self.screen)))
-
     def _display(self, screen: Screen[Any], renderable: RenderableType | None) -> None:
-        if not self.cover.lines:
-            super()._display(screen, self._shown.changes(renderable))
+        super()._display(screen, self._shown.changes(renderable))
 
     def on_resize(self) -> None:
         """Check again later: of several changes at once the last may be missed."""
@@ -370,6 +359,7 @@ class ChopperApp(App[None], inherit_bindings=False):
             explorer = self._explorer(*opened)
             await self.push_screen(explorer)
             explorer.call_after_refresh(self._settle)
+            await self._perform_keys()
 
     def _settle(self) -> None:
         """Start what the first screen needn't wait for."""
@@ -378,13 +368,8 @@ class ChopperApp(App[None], inherit_bindings=False):
         run_in_thread(prefetch, run, data.frame.view, self._left)
 
     def on_explorer_complete(self) -> None:
-        """Keep the first screen for the next start."""
-        if isinstance(self.screen, Explorer):
-            table = self.screen.table
-            lanes = [each for each in table.sparks if isinstance(each, LaneLines)]
-            run_in_thread(self._opening.keep, lanes, table.page)
-            self._wait_for_drawings()
-            run_in_thread(self._verify)
+        """Verify what was read, beside the first keys."""
+        run_in_thread(self._verify)
 
     def _verify(self) -> None:
         """Verify the files that were too large to verify while they were opened, in a thread."""
@@ -404,18 +389,6 @@ class ChopperApp(App[None], inherit_bindings=False):
     def _fail(self, error: ChopperError) -> None:
         self.failure = error
         self.exit(return_code=error.exit_code)
-
-    def _wait_for_drawings(self) -> None:
-        """Once all that belongs to the first screen is drawn, take the cover off, and keep it."""
-        if any(not worker.is_finished for worker in self.workers):
-            self.set_timer(self.SETTLING, self._wait_for_drawings)
-        else:
-            self.call_after_refresh(self._keep_first)
-
-    def _keep_first(self) -> None:
-        self._uncover()
-        if self._is_first and isinstance(self.screen, Explorer) and not self.screen.status.message:
-            run_in_thread(self.cover.keep, self._shown.lines, self.size)
 
     def _handle_exception(self, error: Exception) -> None:
         """Treat an error as a crash, unless the app is ending, when a half-mounted screen fails.

@@ -20,9 +20,8 @@ from typing import Any
 
 from textual.drivers.linux_driver import LinuxDriver
 
-from chopper_tui.cover import ALTERNATE_SCREEN, Cover
 from chopper_tui.endings import restore_by
-from chopper_tui.terminal import is_old, terse, understood
+from chopper_tui.terminal import is_old, take_attributes, terse, understood
 
 HUNG_UP = 129
 """The exit code of a process whose terminal is gone: 128 + SIGHUP."""
@@ -40,9 +39,6 @@ class TerminalDriver(LinuxDriver):
         """Take the arguments of Textual's driver."""
         super().__init__(*args, **options)
         self._is_old = is_old()
-        self._cover: Cover = getattr(self._app, "cover", Cover())
-        self._is_covered = False
-        """Whether the terminal is on the alternate screen, with a cover that the app took over."""
         self._is_watched = False
         self._wants_terminal = False
         """Whether the app is to be seen: it has started, and hasn't ended."""
@@ -56,8 +52,6 @@ class TerminalDriver(LinuxDriver):
 
     def write(self, data: str) -> None:
         """Write tersely, since every byte may cross a slow line."""
-        if self._is_covered and data == ALTERNATE_SCREEN:
-            return  # A terminal that is on it already would clear it.
         self._queue(terse(understood(data) if self._is_old else data))
 
     def close(self) -> None:
@@ -81,11 +75,8 @@ class TerminalDriver(LinuxDriver):
     def start_application_mode(self) -> None:
         """Take the terminal, and leave once it is gone."""
         self._wants_terminal = True
-        covered = self._cover.hand_over()
-        self._is_covered = covered is not None
         super().start_application_mode()  # type: ignore[no-untyped-call]
-        if covered is not None:
-            self.attrs_before = covered
+        self.attrs_before = take_attributes() or self.attrs_before
         restore_by(self._leave_at_once)
         if not self._is_watched:
             self._is_watched = True
@@ -113,12 +104,10 @@ class TerminalDriver(LinuxDriver):
         if self._wants_terminal:
             super()._sigtstp_application()
         else:
-            self._cover.take_down()
             os.kill(os.getpid(), signal.SIGSTOP)
 
     def _sigcont_application(self, *_: object) -> None:
         """Take the terminal again, which a shell may have had: SIGSTOP can't be caught."""
-        self._cover.take_down()
         if not (self._auto_restart and self._wants_terminal):
             return
         if self._key_thread is not None and self._key_thread.is_alive():

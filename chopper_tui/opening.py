@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from threading import Event, Thread
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-import msgspec
-from msgspec import Raw, Struct
-
-from chopper_core.query.kept import KeptFrame, kept_frame
 from chopper_core.util import debug
 from chopper_core.util.memory import is_out_of_memory, out_of_memory
 from chopper_core.util.progress import Cancelled, Progress, silent
 
 if TYPE_CHECKING:
-    from chopper_core.ingest.cache import Kept
     from chopper_core.model.run import Run
     from chopper_core.model.view import View
-    from chopper_core.query.frame import Frame
     from chopper_tui.history import Columns
-    from chopper_tui.screen_data import LaneLines, ScreenData
+    from chopper_tui.screen_data import ScreenData
 
     Opened = tuple[Run, ScreenData, Columns]
 
@@ -36,29 +29,6 @@ _PREFETCH_AFTER_S: Final = 0.5
 _PREFETCH_PAUSE_S: Final = 0.05
 """Between two views, for keys."""
 _REPORTS_PER_SECOND: Final = 10
-_PACKAGE: Final = Path(__file__).parent
-_KEPT_WIDTHS: Final = 4
-"""Widths that drawn lanes are kept for."""
-
-
-class DrawnLanes(Struct, frozen=True):
-    """Lanes as they were drawn in some glyphs for a width."""
-
-    code: str
-    """`code_stamp` of what drew them."""
-    is_ascii: bool
-    in_colour: bool
-    bins: int
-    drawn: dict[int, Sequence[tuple[str, str]]]
-
-
-class KeptScreen(Struct, frozen=True):
-    """The first screen of a run, complete."""
-
-    frame: KeptFrame
-    slow: Raw
-    """The part of the answer that takes long; its type is imported when it is needed."""
-    lanes: tuple[DrawnLanes, ...] = ()
 
 
 class Opening:
@@ -66,8 +36,6 @@ class Opening:
 
     def __init__(self, load: Callable[[Progress], Run], start: View, columns: Columns) -> None:
         """Load a run with `load`, then its view `start` with the columns chosen by level."""
-        self._kept: Kept | None = None
-        self._recalled: KeptScreen | None = None
         self._load = load
         self._start = start
         self._columns = columns
@@ -110,34 +78,6 @@ class Opening:
             self._error = out_of_memory(f"opening {self._start.run}") if lacks_memory else error
         self._is_over.set()
 
-    def keep(self, shown: Sequence[LaneLines] = (), rows: int = 0) -> None:
-        """Compute what was recalled, for the first key, and keep a first screen for the next start.
-
-        The lanes are kept as they are `shown`, those of the first `rows` rows.
-        """
-        if self._kept is None:
-            return
-        from chopper_core.ingest.cache import code_stamp
-        from chopper_core.views.overview import slow_part
-
-        # An error is reported where it is shown.
-        with suppress(Exception):
-            run = self.result()[0]
-            frame = kept_frame(self._compute(run))
-            code = code_stamp(_PACKAGE)
-            known = () if self._recalled is None else self._recalled.lanes
-            known = tuple(each for each in known if each.code == code)
-            lanes = {(each.is_ascii, each.in_colour, each.bins): each for each in known}
-            for each in shown:
-                key = each.glyphs.is_ascii, each.glyphs.in_colour, each.bins
-                if each.bins > 0 and key not in lanes:
-                    each.draw(range(min(rows, len(each.lanes.lanes))))
-                    lanes[key] = DrawnLanes(code, *key, dict(each.drawn))
-            latest = tuple(lanes.values())[-_KEPT_WIDTHS:]
-            if frame is not None and (self._recalled is None or latest != self._recalled.lanes):
-                slow = Raw(msgspec.json.encode(slow_part(run, self._start)))
-                self._kept.keep(KeptScreen(frame, slow, latest))
-
     def _open(self) -> Opened:
         run = self._load(self._report)
         # Imported in this thread, beside the import of Textual.
@@ -149,8 +89,6 @@ class Opening:
         from chopper_tui.screen_data import screen_data
 
         columns = fitting_columns(self._columns, run.table)
-        if recalled := self._recall(run):
-            return run, recalled, columns
         view = with_columns_of(trail_to(self._start), columns)[-1].view
         try:
             return run, screen_data(run, view), columns
@@ -161,41 +99,6 @@ class Opening:
                     raise
                 self.notice = str(error)
             return run, screen_data(run, with_view(view, "")), columns
-
-    def _recall(self, run: Run) -> ScreenData | None:
-        """The first screen of a whole run, as the last start kept it."""
-        from chopper_core.ingest.cache import code_stamp, kept_overview
-        from chopper_core.model.charts import Lanes
-        from chopper_core.model.view import View, with_view
-        from chopper_core.render.glyphs import ASCII, UNICODE
-        from chopper_core.views import OVERVIEW
-        from chopper_tui.screen_data import LaneLines, data_of
-
-        start, overrides = self._start, self._start.overrides
-        plain = with_view(View(start.run, overrides=overrides), OVERVIEW)
-        if start != plain or run.is_sampled_only:
-            return None
-        self._kept = kept_overview(run, overrides)
-        self._recalled = known = None if self._kept is None else self._kept.recall(KeptScreen)
-        if known is None:
-            return None
-        frame = known.frame.frame(start, run.signal(start.signal), lambda: self._compute(run))
-        drawn = []
-        for chart in frame.charts:
-            if isinstance(chart, Lanes):
-                for each in (own for own in known.lanes if own.code == code_stamp(_PACKAGE)):
-                    glyphs = (ASCII if each.is_ascii else UNICODE).coloured(each.in_colour)
-                    drawn.append(LaneLines(chart, glyphs, each.bins, each.drawn))
-        return data_of(run, frame, tuple(drawn))
-
-    def _compute(self, run: Run) -> Frame:
-        """The first frame, from the part of it that was kept if there is one."""
-        from chopper_core.views.overview import Slow, slow_part
-        from chopper_core.views.query import query
-
-        if self._recalled is not None:
-            slow_part(run, self._start, msgspec.json.decode(self._recalled.slow, type=Slow))
-        return query(run, self._start)
 
     def _report(self, step: str, done: int, total: int) -> None:
         if self._cancelled.is_set():

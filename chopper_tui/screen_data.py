@@ -142,8 +142,6 @@ class ScreenData(Struct, frozen=True):
     figures: Mapping[str, Figure]
     signals: tuple[ScreenSignal, ScreenSignal]
     """The chosen one and the one beside it."""
-    lanes: tuple[LaneLines, ...] = ()
-    """Lanes of the frame that are drawn already."""
 
     @property
     def has_signals(self) -> bool:
@@ -158,11 +156,7 @@ def screen_data(run: Run, view: View, *, is_complete: bool = False) -> ScreenDat
     """
     from chopper_core.views.query import preview, query
 
-    return data_of(run, query(run, view) if is_complete else preview(run, view))
-
-
-def data_of(run: Run, frame: Frame, lanes: tuple[LaneLines, ...] = ()) -> ScreenData:
-    """The data of a screen that shows a frame."""
+    frame = query(run, view) if is_complete else preview(run, view)
     view = frame.view
     if isinstance(run, RunSet):
         # Runs side by side have no time in common.
@@ -177,7 +171,6 @@ def data_of(run: Run, frame: Frame, lanes: tuple[LaneLines, ...] = ()) -> Screen
             ScreenSignal(frame.signal, frame.means),
             ScreenSignal(second, _means_later(run, view, second.name)),
         ),
-        lanes,
     )
 
 

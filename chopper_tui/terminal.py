@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, MutableMapping
+import termios
+from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import contextmanager, suppress
 from functools import lru_cache
-from typing import Final, TextIO
+from typing import Any, Final, TextIO
 
 from chopper_core.render.glyphs import ASCII, UNICODE, Glyphs, glyphs_for
 from chopper_core.util.patterns import late
@@ -46,6 +48,46 @@ def prepare_environment(environment: MutableMapping[str, str] = os.environ) -> N
     is_screen = environment.get("TERM", "").startswith("screen") and not _is_tmux(environment)
     if is_screen and environment.get("COLORTERM"):
         environment.setdefault("TEXTUAL_COLOR_SYSTEM", "256")
+
+
+_before: list[Any] | None = None
+"""The attributes of the terminal before `keys_kept`, until the app takes it over."""
+
+
+def take_attributes() -> list[Any] | None:
+    """The attributes to leave the terminal with, once, if `keys_kept` has changed them."""
+    global _before
+    attributes, _before = _before, None
+    return attributes
+
+
+@contextmanager
+def keys_kept() -> Iterator[None]:
+    """Let keys wait in the terminal for the app as they come, without an echo.
+
+    Ctrl+C interrupts; Ctrl+Z and Ctrl+\\ wait as other keys do.
+    """
+    global _before
+    try:
+        terminal = sys.stdin.fileno()
+        if os.tcgetpgrp(terminal) == os.getpgrp():
+            _before = termios.tcgetattr(terminal)
+            iflag, oflag, cflag, lflag, *speeds, characters = _before
+            iflag &= ~(termios.IXON | termios.IXOFF | termios.ICRNL | termios.INLCR | termios.IGNCR)
+            lflag &= ~(termios.ECHO | termios.ICANON | termios.IEXTEN)
+            characters = list(characters)
+            characters[termios.VMIN], characters[termios.VTIME] = 1, 0
+            characters[termios.VSUSP] = characters[termios.VQUIT] = b"\0"
+            quiet = [iflag, oflag, cflag, lflag, *speeds, characters]
+            termios.tcsetattr(terminal, termios.TCSANOW, quiet)
+    except (OSError, ValueError, termios.error):
+        _before = None
+    try:
+        yield
+    finally:
+        if (before := take_attributes()) is not None:
+            with suppress(OSError, ValueError, termios.error):
+                termios.tcsetattr(terminal, termios.TCSANOW, before)
 
 
 def can_draw(

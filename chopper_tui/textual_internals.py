@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import lru_cache, partial
-from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 from rich.cells import get_character_cell_size
@@ -47,27 +46,6 @@ class ShownCells:
     def __init__(self) -> None:
         """Nothing is known of the terminal yet."""
         self._lines: dict[int, list[_Cell | None]] = {}
-
-    @property
-    def lines(self) -> tuple[_Runs, ...]:
-        """All cells, those in one style together; nothing where some are unknown."""
-        known = [self._lines[y] for y in sorted(self._lines)]
-        if any(cell is None for line in known for cell in line):
-            return ()
-        return tuple(
-            tuple(
-                (codes, "".join(cell[0] for cell in run if cell))
-                for codes, run in groupby(line, key=lambda cell: cell[1] if cell else "")
-            )
-            for line in known
-        )
-
-    @lines.setter
-    def lines(self, lines: tuple[_Runs, ...]) -> None:
-        self._lines = {
-            y: [(char, codes) for codes, text in line for char in text]
-            for y, line in enumerate(lines)
-        }
 
     def forget(self) -> None:
         """The terminal may show something else: the next update sends all of its cells."""
@@ -109,8 +87,6 @@ class ShownCells:
 
 _Cell = tuple[str, str]
 """A character and the codes of its style."""
-_Runs = tuple[tuple[str, str], ...]
-"""Codes, and the cells of a line that follow each other in that style."""
 _COLOUR: Final = late(r"(?:^|;)[34]8;(?:2;\d+;\d+;\d+|5;\d+)")
 _GROUND: Final = late(r"(?:^|;)(48;2;\d+;\d+;\d+|48;5;\d+|4[0-7]|10[0-7])$")
 """A background: the last of the codes."""
@@ -138,7 +114,9 @@ def _are_near(cells: list[_Cell]) -> bool:
 
 @lru_cache(maxsize=4096)
 def _is_one_cell_each(text: str) -> bool:
-    return text.isascii() or all(get_character_cell_size(char) == 1 for char in text)
+    if text.isascii():
+        return text.isprintable()
+    return all(get_character_cell_size(char) == 1 for char in text)
 
 
 @lru_cache(maxsize=1024)
@@ -197,11 +175,6 @@ def _move(before: tuple[int, int], after: tuple[int, int]) -> str:
     if line == y + 1 and not column and y >= 0:
         return "\r\n"
     return f"\x1b[{line + 1};{column + 1}H"
-
-
-def whole_screen(screen: Screen[Any]) -> Any:
-    """An update of all cells of a screen."""
-    return screen._compositor.render_full_update()
 
 
 class DimmedScreen(BackgroundScreen):

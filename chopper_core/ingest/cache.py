@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from chopper_core.model.hardware import is_file, own_file
 from chopper_core.model.overrides import NO_OVERRIDES, Overrides
 from chopper_core.model.run import Run, located
-from chopper_core.store.format import FILES, index_text, is_store, paths_of, read_index, read_label
+from chopper_core.store.format import FILES, is_store, paths_of, read_index, read_label
 from chopper_core.store.reader import large_files, read_store, verify
 from chopper_core.util import debug
 from chopper_core.util.arrays import from_list, json_of, to_list
@@ -40,12 +40,9 @@ from chopper_core.util.progress import Progress, silent
 
 _PACKAGE: Final = Path(__file__).resolve().parents[1]
 _DIGEST_LENGTH: Final = 24
-_KINDS: Final = ("rows", "overviews", "covers", "sets", "found", "verified")
-"""Kinds of figures that are kept beside the cached runs: of tables of runs, of first screens; these
-as they were drawn; whether directories hold several runs, and which; which stores are intact."""
-
-_STATE: Final = ("state",)
-"""The key of a run's memo for the state of the files that it was read from."""
+_KINDS: Final = ("rows", "sets", "found", "verified")
+"""Kinds of figures that are kept with the cached runs: rows of tables of runs; whether directories
+hold several runs, and which; which stores are intact."""
 
 T = TypeVar("T")
 
@@ -91,7 +88,7 @@ def open_cached(
     paths = paths_of(name)
     if len(paths) == 1 and is_store(paths[0]) and not overrides:
         with debug.timed(f"open {name}"):
-            run = _read_store(paths[0], progress)
+            run = read_store(paths[0], progress)
             if is_verified:
                 _verify(paths[0], progress)
             return run
@@ -108,7 +105,7 @@ def open_cached(
                 if is_verified:
                     _verify(cached, progress)
             os.utime(cached)
-            return _with_state(replace(run, name=name), state)
+            return replace(run, name=name)
         except (ChopperError, OSError) as error:
             debug.note(f"{cached} can't be used: {error}")
             remove_folder(cached)
@@ -116,7 +113,6 @@ def open_cached(
     run = _read(name, progress, jobs, overrides)
     if shortages() != before:
         return run  # With more memory it would be another.
-    run = _with_state(run, state)
     # Imports pyarrow, which a cached run doesn't need.
     from chopper_core.store.writer import write_store
 
@@ -168,7 +164,8 @@ def _verify(folder: Path, progress: Progress, *, again: bool = False) -> None:
         return
     with debug.timed(f"verify {folder}"):
         verify(folder, names, progress)
-    kept.keep(True)
+    if not again:
+        kept.keep(True)
 
 
 def key_of(name: str, overrides: Overrides = NO_OVERRIDES) -> str:
@@ -252,27 +249,6 @@ def kept_rows(name: str, overrides: Overrides = NO_OVERRIDES) -> Kept:
     return _kept("rows", name, overrides, key_of(name, overrides) + overrides.parallel)
 
 
-def kept_overview(run: Run, overrides: Overrides) -> Kept | None:
-    """The place of a run's first screen; None unless its state is known."""
-    state = run.memo(_STATE, str)
-    return _kept("overviews", run.name, overrides, state) if state else None
-
-
-def kept_covers(runs: Sequence[tuple[str, Overrides]], *, is_new: bool = False) -> Kept | None:
-    """The place of drawn first screens of a run, or of several beside each other.
-
-    None where a run isn't there; unless the place `is_new`, also where nothing was kept, without a
-    look at the runs' files. Ask before these are read.
-    """
-    if not all(path.exists() for name, _ in runs for path in paths_of(name)):
-        return None
-    origins = [_origin(name, paths_of(name), overrides) for name, overrides in runs]
-    file = directory().parent / "covers" / f"{digest(origins)}.json"
-    if not (is_new or file.exists()):
-        return None
-    return Kept(file, digest([key_of(*each) for each in runs]))
-
-
 def kept_kind(name: str) -> Kept:
     """The place of whether a directory holds several runs; ask before it is searched."""
     return _kept("sets", name, NO_OVERRIDES, key_of(name))
@@ -286,25 +262,6 @@ def kept_found(name: str) -> Kept:
 def _kept(kind: str, name: str, overrides: Overrides, state: str) -> Kept:
     file = f"{digest([_origin(name, paths_of(name), overrides)])}.json"
     return Kept(directory().parent / kind / file, state)
-
-
-def _with_state(run: Run, state: str) -> Run:
-    """The run, which knows the state of its files and of Chopper's own that it was read from."""
-    run.memo(_STATE, lambda: state)
-    return run
-
-
-def _read_store(folder: Path, progress: Progress) -> Run:
-    """A store; its index, which has the checksums of its files, is their state."""
-    try:
-        index = index_text(folder)
-    except (OSError, ValueError):
-        return read_store(folder, progress)
-    run = read_store(folder, progress)
-    if index_text(folder) != index:
-        return run  # replaced meanwhile
-    text = index.decode(errors="surrogateescape")
-    return _with_state(run, digest([text, _code_stamp(), *_specifications(NO_OVERRIDES)]))
 
 
 def clear(*, old_only: bool = False) -> tuple[int, int]:
@@ -376,15 +333,10 @@ def _digest_of_file(path: Path) -> str:
         return str(error)
 
 
+@cache
 def _code_stamp() -> str:
     """A digest of Chopper's own files: another version may label and align differently."""
-    return code_stamp(_PACKAGE)
-
-
-@cache
-def code_stamp(package: Path) -> str:
-    """A digest of the state of a package's files."""
-    return digest([_stamp(path) for path in code_files(package)])
+    return digest([_stamp(path) for path in code_files()])
 
 
 def code_files(package: Path = _PACKAGE) -> list[str]:

@@ -134,14 +134,13 @@ def replay(options: Namespace) -> int:
 
 def _show(view: View, options: Namespace) -> int:
     """Show a view in the explorer."""
-    load = partial(open_view, view, options, is_verified=False)
+    load = partial(open_view, view, options, is_verified=options.no_cache)
     return show_run(
         load,
         view,
-        check=partial(verify_view, view),
+        check=None if options.no_cache else partial(verify_view, view),
         is_ascii=options.ascii,
         mouse=not options.no_mouse,
-        is_kept=not options.no_cache,
     )
 
 
@@ -152,18 +151,16 @@ def show_run(
     check: Callable[[Progress], None] | None = None,
     is_ascii: bool = False,
     mouse: bool = True,
-    is_kept: bool = False,
 ) -> int:
     """Show a view of the run that `load` opens in the explorer; returns its exit code.
 
-    Where it `is_kept`, its first screen is kept, and covers the next start. What the run is read
-    from is verified by `check` once the first screen is complete; its error ends the explorer.
+    What the run is read from is verified by `check` once the first screen is complete; its error
+    ends the explorer.
     """
     from chopper_core.render.glyphs import ASCII, UNICODE
     from chopper_core.util.memory import share_one_heap
-    from chopper_tui.cover import Cover
     from chopper_tui.opening import Opening
-    from chopper_tui.terminal import prepare_environment
+    from chopper_tui.terminal import keys_kept, prepare_environment
 
     prepare_environment()
     config = _config()
@@ -172,14 +169,14 @@ def show_run(
     # Where Textual draws.
     glyphs = wanted or glyphs_of(sys.__stderr__ or sys.stderr)
     share_one_heap()
-    with Cover.of(view, config, glyphs) if is_kept else Cover() as cover:
-        opening = Opening(cover.beside(load), view, config.columns)
+    with keys_kept():
+        opening = Opening(load, view, config.columns)
         opening.begin()
         try:
             from chopper_tui.app import ChopperApp
             from chopper_tui.play import run_app
 
-            app = ChopperApp(opening, view, glyphs=glyphs, config=config, cover=cover)
+            app = ChopperApp(opening, view, glyphs=glyphs, config=config)
             app.check = check
             return run_app(app, mouse=config.mouse and mouse)
         finally:

@@ -17,7 +17,7 @@ from chopper_tui.draw import charts as drawing
 from chopper_tui.draw.canvas import WHOLE
 from chopper_tui.draw.pieces import Pieces
 from chopper_tui.draw.table import plan
-from chopper_tui.screen_data import Sparks, data_of
+from chopper_tui.screen_data import Sparks, screen_data
 from chopper_tui.widgets.chart_panes import DrawnPane
 
 _MIN_ROWS: Final = 5
@@ -68,14 +68,12 @@ class EvidencePane(DrawnPane):
         self, run: Run, view: View, width: int, height: int, check: Callable[[], None]
     ) -> list[Pieces]:
         """A title, the charts and the table, as high as the screen of the view would have them."""
-        from chopper_core.views.query import query
-
         glyphs = self.glyphs
         where = f"  {view.name or 'explore'}  {address.path_text(view)}".rstrip()
         title: Pieces = [("  ", "text"), ("evidence", "strong"), (where, "dim")]
         lines: list[Pieces] = [self.titled(title, width)]
         try:
-            data = data_of(run, query(run, view))
+            data = screen_data(run, view, is_complete=True)
         except ChopperError as error:
             return [*lines, [("  ", "text"), (str(error), "dim")]]
         check()

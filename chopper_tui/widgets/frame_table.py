@@ -66,8 +66,6 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
     """The width that the columns were laid out for."""
     _lanes: Lanes | None = None
     """Those of the rows, over the time that is seen."""
-    _drawn_before: Sequence[LaneLines] = ()
-    """Lanes of the frame that were drawn for some widths."""
     _offset_to_be: int | None = None
     """The cursor's offset of a frame that came before the first layout."""
 
@@ -99,7 +97,7 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
     def show(self, data: ScreenData, row: int, offset: int = 0) -> None:
         """Show a frame with the cursor on a row, `offset` rows below the first one."""
         frame = data.frame
-        self.signals, self._drawn_before = data.signals, data.lanes
+        self.signals = data.signals
         if self.frame is None or _columns_of(self.frame) != _columns_of(frame):
             self.first_column = 0
         self.cursor = max(min(row, len(frame) - 1), 0)
@@ -267,16 +265,8 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
         if len(known) != len(self.sparks) or wanted != [
             (each.lanes.seen, each.lanes.lanes, each.bins) for each in known
         ]:
-            self.sparks = [self._lane_lines(lanes, cells) for _, _, cells in wanted]
+            self.sparks = [LaneLines(lanes, self.glyphs, cells) for _, _, cells in wanted]
         self.virtual_size = Size(self.size.width, len(frame) + 1)
-
-    def _lane_lines(self, lanes: Lanes, bins: int) -> LaneLines:
-        """The lanes for a width, drawn or to be drawn."""
-        wanted = (lanes.seen, lanes.lanes, self.glyphs, bins)
-        for each in self._drawn_before:
-            if (each.lanes.seen, each.lanes.lanes, each.glyphs, each.bins) == wanted:
-                return each
-        return LaneLines(lanes, self.glyphs, bins)
 
     def _scroll_to_row(self, row: int) -> None:
         top = max(min(row, self.rows - self.page), 0)

@@ -53,9 +53,7 @@ class LoadingPane(Pane):
 class LoadingScreen(Screen[None]):
     """Progress, until the run is loaded."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q,ctrl+c", "cancel", priority=True, show=False)
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q", "cancel", show=False)]
 
     def __init__(self, run_name: str) -> None:
         super().__init__()
@@ -72,6 +70,6 @@ class LoadingScreen(Screen[None]):
         for pane in self.query(LoadingPane):
             pane.report(step, done, total)
 
-    def action_cancel(self) -> None:
+    async def action_cancel(self) -> None:
         """Cancel loading, and leave."""
-        self.app.exit(return_code=130)
+        await self.app.run_action("leave")

@@ -53,9 +53,7 @@ Why a budget isn't met:
   Chopper took 2.6 s for the trace.
 - **`show` and the first screen.** Most of a start is importing: Textual and Rich 100 ms, the
   standard library 68, numpy and msgspec 40, Chopper's own modules 45 (the best of 7, on a
-  busy machine). The cells of the first screen are kept for one state of all that they depend on,
-  and painted before Textual is imported: they are there before an empty Textual app is; a key
-  that is typed then waits for the app, as long as it did before, and "Starting" says how long. How
+  busy machine). How
   fast the machine is changes by a quarter from hour to hour: the figures of one section can be
   compared, those of two days cannot.
 - **Keys.** What is slow is drawing, not the figures (the engine answers most in a few ms): a row

@@ -478,43 +478,6 @@ def test_a_store_opens_without_what_only_reading_or_drawing_needs(
     assert [name for name in without if name in imported] == []
 
 
-_SHOW_FIRST = """
-import sys
-from chopper_core.ingest.cache import open_cached
-from chopper_core.model.view import View
-from chopper_tui.app import ChopperApp
-from chopper_tui.opening import Opening
-start = View(sys.argv[1], name="overview")
-opening = Opening(lambda progress: open_cached(start.run), start, {})
-opening.begin()
-frame = opening.result()[1].frame
-print(frame.is_pending, *sys.modules)
-opening.keep()
-"""
-
-
-def test_a_first_screen_that_was_kept_needs_no_view_and_no_dialog(
-    trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    store = tmp_path / "store"
-    assert main(["ingest", str(trace), "-o", str(store)]) == 0
-    command = [sys.executable, "-c", _SHOW_FIRST, str(store)]
-    first, again = (
-        subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8", check=True)
-        for _ in range(2)
-    )
-    assert first.stdout.startswith("True ") and "chopper_core.views.overview" in first.stdout
-    is_pending, *imported = again.stdout.split()
-    assert is_pending == "False" and "chopper_core.query.kept" in imported
-    # The specification of a view is part of the registry; views themselves are not.
-    needed = {"chopper_core.views", "chopper_core.views.spec", "chopper_tui.widgets.prompt"}
-    later = ("chopper_core.views", "chopper_core.align", "chopper_core.sources")
-    late = {"dialogs", "reader", "tour", "help", "loading"}
-    assert [name for name in imported if name.startswith(later) and name not in needed] == []
-    assert not late & {name.removeprefix("chopper_tui.widgets.") for name in imported}
-
-
 def test_a_cached_run_opens_without_any_reader(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

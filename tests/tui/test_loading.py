@@ -7,6 +7,7 @@ from threading import Event
 
 import pytest
 from textual import events
+from textual.pilot import Pilot
 
 from chopper_core.ingest.open import open_run
 from chopper_core.model.run import Run
@@ -15,7 +16,9 @@ from chopper_core.render.glyphs import UNICODE
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, share_done, step_text
 from chopper_tui.app import ChopperApp
+from chopper_tui.screen import Explorer
 from chopper_tui.widgets.loading import LoadingPane
+from chopper_tui.widgets.prompt import PromptLine
 from tests.demo import DEMO
 from tests.tui.explorer import Driven, explorer, sample_run
 
@@ -46,6 +49,52 @@ async def test_the_progress_is_shown_and_cancelled() -> None:
         await pilot.press("q")
     assert app.return_code == 130
     assert ended.wait(5)
+
+
+def loading(go_on: Event) -> ChopperApp:
+    """An app whose run opens once it may."""
+
+    def load(progress: Progress) -> Run:
+        while not go_on.wait(0.01):
+            progress("read rank 3", 25, 100)
+        return sample_run()
+
+    return ChopperApp(load, View("sample.json"), glyphs=UNICODE)
+
+
+async def until_open(app: ChopperApp, pilot: Pilot[None]) -> None:
+    while not isinstance(app.screen, Explorer):
+        await pilot.pause(0.01)
+
+
+async def test_keys_that_are_typed_while_a_run_loads_act_once_it_is_open() -> None:
+    go_on = Event()
+    app = loading(go_on)
+    async with app.run_test(size=(80, 24)) as pilot:
+        for key in ("j", "enter", "slash", "q", "escape"):
+            app.post_message(events.Key(key, {"slash": "/"}.get(key)))
+        app.post_message(events.Key("colon", ":"))
+        app.post_message(events.Paste("sort kernels"))
+        await pilot.pause(0.1)
+        assert app.return_code is None and not isinstance(app.screen, Explorer)
+        go_on.set()
+        await until_open(app, pilot)
+        at = Driven(app, pilot)
+        await at.settle()
+        assert at.path == ("1",)
+        assert isinstance(app.focused, PromptLine) and app.focused.value == "sort kernels"
+
+
+@pytest.mark.parametrize("keys", [("escape",), ("q",), ("j", "ctrl+c")])
+async def test_loading_is_cancelled_by_the_first_key_or_by_ctrl_c(keys: tuple[str, ...]) -> None:
+    go_on = Event()
+    app = loading(go_on)
+    async with app.run_test(size=(80, 24)) as pilot:
+        for key in keys:
+            app.post_message(events.Key(key, None))
+        await pilot.pause(0.1)
+    go_on.set()
+    assert app.return_code == 130
 
 
 async def test_an_error_ends_the_app() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from pathlib import Path
 from threading import Event
 
 import numpy as np
@@ -12,16 +11,11 @@ from msgspec.structs import replace
 from textual.strip import Strip
 from textual.widgets import OptionList
 
-from chopper_core.ingest import cache
-from chopper_core.ingest.cache import open_cached
 from chopper_core.model import address
-from chopper_core.model.charts import Composition, Lanes, Series
+from chopper_core.model.charts import Composition, Series
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
-from chopper_core.query.frame import Frame
-from chopper_core.render import render
 from chopper_core.render.glyphs import UNICODE
-from chopper_core.store.writer import write_store
 from chopper_core.views import view_module
 from chopper_core.views.query import query
 from chopper_tui.app import ChopperApp
@@ -29,7 +23,6 @@ from chopper_tui.commands.named import home_of
 from chopper_tui.config import Config, saved_splits
 from chopper_tui.draw.charts import draw
 from chopper_tui.keymap import SCREENS
-from chopper_tui.opening import Opening
 from chopper_tui.terminal import is_old, prepare_environment
 from chopper_tui.widgets.cards import CardsPane
 from chopper_tui.widgets.chart_panes import SignalPane
@@ -114,87 +107,6 @@ async def test_the_rest_fills_in_and_nothing_moves(monkeypatch: pytest.MonkeyPat
         assert titles and all(one.split()[0] == other.split()[0] for one, other in titles)
 
 
-def test_the_next_start_shows_all_of_it_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    store = tmp_path / "store"
-    view = View(str(store), name="overview")
-
-    def opened(start: View = view) -> tuple[Opening, Frame]:
-        opening = Opening(lambda progress: open_cached(start.run, progress), start, {})
-        opening.begin()
-        return opening, opening.result()[1].frame
-
-    write_store(measured_run(), store)
-    first, frame = opened()
-    assert frame.is_pending
-    first.keep()
-    run = first.result()[0]
-    whole = query(run, view)
-    _, again = opened()
-    assert not again.is_pending
-    for format_name in ("json", "text"):
-        assert render(again, format_name) == render(whole, format_name)
-    assert again.charts[-1] == whole.charts[-1]
-    for name in ("truncated", "left_out", "partial_total", "sparks", "by", "more"):
-        assert getattr(again, name) == getattr(whole, name)
-    rows = range(len(whole))
-    assert [*map(again.target, rows)] == [*map(whole.target, rows)]
-    assert [*map(again.attributes, rows)] == [*map(whole.attributes, rows)]
-    recalled, fresh = (next(c for c in f.charts if isinstance(c, Lanes)) for f in (again, whole))
-    for row in rows:
-        np.testing.assert_array_equal(recalled.cells(row, 30).kind_ns, fresh.cells(row, 30).kind_ns)
-    assert recalled.part is not None and recalled.part(0.5, 1.0).seen != fresh.seen
-    # A part of the run, another run in its place and another version compute their own.
-    assert opened(replace(view, path=("1",)))[1].is_pending
-    write_store(measured_run(gpus=3), store)
-    assert opened()[1].is_pending
-    write_store(measured_run(), store)
-    assert not opened()[1].is_pending
-    monkeypatch.setattr(cache, "_code_stamp", lambda: "another version")
-    assert opened()[1].is_pending
-
-
-async def test_a_kept_screen_is_complete_before_anything_is_computed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    store, may_go = tmp_path / "store", Event()
-    write_store(measured_run(), store)
-    view = View(str(store), name="overview")
-    texts = []
-    compute = Opening._compute
-
-    def late(opening: Opening, run: Run) -> Frame:
-        may_go.wait(60)
-        return compute(opening, run)
-
-    for size in ((80, 24), (80, 24), (100, 30)):
-        app = ChopperApp(lambda progress: open_cached(view.run, progress), view, glyphs=UNICODE)
-        async with app.run_test(size=size) as pilot:
-            at = Driven(app, pilot)
-            for _ in range(500):
-                await pilot.pause(0.02)
-                kept = app._opening._recalled is not None
-                if kept or any((tmp_path / "cache" / "chopper" / "overviews").glob("*.json")):
-                    break
-            if not kept:
-                await at.settle()
-            texts.append(at.text())
-            if not kept:
-                monkeypatch.setattr(Opening, "_compute", late)
-                continue
-            # Nothing is computed yet; lanes of another width have to be.
-            has_lanes = [name in texts[-1] for name in ("forward", "█")]
-            assert "findings" in texts[-1] and has_lanes == [size == (80, 24), True]
-            may_go.set()
-            await at.press("enter")
-            assert at.frame.view != view
-            may_go.clear()
-    assert texts[0] == texts[1]
-
-
 @pytest.mark.few(4)
 @pytest.mark.parametrize("size", [(40, 10), (60, 16), (80, 24), (120, 40), (200, 60)])
 @pytest.mark.parametrize("gpus", [1, 8, 80])
@@ -231,32 +143,6 @@ async def test_the_rule_above_the_lanes_names_their_colours(size: tuple[int, int
         names = [each.split("  ")[0].strip() for each in head.split("█")[1:]]
         assert names[0] == "compute + comm" and head.rstrip().endswith(" ms")
         assert len(names) == {120: 1, 200: 5}[size[0]]
-
-
-async def test_lanes_drawn_by_other_code_are_drawn_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    store, kept = tmp_path / "store", tmp_path / "cache" / "chopper" / "overviews"
-    write_store(measured_run(), store)
-    view = View(str(store), name="overview")
-    app = ChopperApp(lambda progress: open_cached(view.run, progress), view, glyphs=UNICODE)
-    async with app.run_test(size=(80, 24)) as pilot:
-        for _ in range(500):
-            await pilot.pause(0.02)
-            if any(kept.glob("*.json")):
-                break
-
-    def lanes() -> int:
-        return len(
-            Opening(lambda progress: open_cached(view.run, progress), view, {})._open()[1].lanes
-        )
-
-    assert lanes() == 1
-    stamp = cache._code_stamp()
-    monkeypatch.setattr(cache, "code_stamp", lambda package: "other code")
-    monkeypatch.setattr(cache, "_code_stamp", lambda: stamp)
-    assert lanes() == 0
 
 
 async def test_findings_are_cards_with_the_cursor_of_the_table() -> None:

@@ -74,8 +74,8 @@ LAG: Final = column("""lag_ns | ns | lag
 _UTILISATION: Final = "gfx_util_pct"
 
 
-class Slow(Struct, frozen=True):
-    """The part of the answer that all activities are read for; small, so that it can be kept."""
+class _Slow(Struct, frozen=True):
+    """The part of the result that all activities are read for."""
 
     lag_ns: tuple[float | None, ...]
     """How much later than the earliest GPU each starts the same kernels; None if unknown."""
@@ -103,7 +103,7 @@ class _TableRows(Struct, frozen=True, eq=False):
 
 def answer(run: Run, view: View) -> ViewResult:
     """A row per GPU, or per node of very many: its step, its lag, its telemetry."""
-    return _result(step_of(run, view), slow_part(run, view))
+    return _result(step_of(run, view), _slow_part(run, view))
 
 
 def of_samples(run: Run, view: View) -> ViewResult:
@@ -120,15 +120,13 @@ def preview(run: Run, view: View) -> ViewResult | None:
     return _result(step_of(run, view), None)
 
 
-def slow_part(run: Run, view: View, known: Slow | None = None) -> Slow:
-    """The lags of the GPUs and the cards, computed once; `known`: as they were before."""
+def _slow_part(run: Run, view: View) -> _Slow:
+    """The lags of the GPUs and the cards, computed once."""
 
-    def compute() -> Slow:
-        if known is not None:
-            return known
+    def compute() -> _Slow:
         step = step_of(run, view)
         lag = [None if np.isnan(each) else each for each in _lag_ns(step).tolist()]
-        return Slow(tuple(lag), _cards(step))
+        return _Slow(tuple(lag), _cards(step))
 
     return run.memo(_slow_key(view), compute, keep=_CACHED)
 
@@ -137,7 +135,7 @@ def _slow_key(view: View) -> tuple[str, View]:
     return "overview", replace(view, by="", sort="", filter="", columns=())
 
 
-def _result(step: Step, slow: Slow | None) -> ViewResult:
+def _result(step: Step, slow: _Slow | None) -> ViewResult:
     """The result with what takes long; None: it is being computed."""
     view, run = step.view, step.run
     lag_ns = None if slow is None else np.array(slow.lag_ns, np.float64)
