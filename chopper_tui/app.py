@@ -29,6 +29,7 @@ from textual.worker import WorkerFailed
 
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
+from chopper_core.render.cells import printable
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.util import debug
 from chopper_core.util.errors import ChopperError
@@ -218,6 +219,8 @@ class ChopperApp(App[None], inherit_bindings=False):
     async def _perform_key(self, event: events.Key | events.Paste) -> None:
         line = self.focused
         if isinstance(event, events.Paste):
+            first, *_ = event.text.splitlines() or [""]
+            event = events.Paste(printable(first))
             if isinstance(line, PromptLine):
                 line.pasted(event)
             else:

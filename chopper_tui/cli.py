@@ -22,7 +22,8 @@ from chopper_core.util.errors import ChopperError, UsageError
 from chopper_core.util.progress import Cancelled
 from chopper_tui import endings
 from chopper_tui.commands import COMMANDS, PROGRAM
-from chopper_tui.commands.output import inert, keep_input, tell
+from chopper_tui.commands.output import keep_input, tell
+from chopper_tui.terminal import remark
 
 _MODULES: Final = {
     "check": "chopper_core.extensions.chakra.check",
@@ -52,7 +53,8 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Print the error and exit, without the whole usage."""
         reason = message.removeprefix("argument ")
-        self.exit(2, inert(f"{self.prog}: {reason}; `{self.prog} --help` lists its options") + "\n")
+        remark(f"{self.prog}: {reason}; `{self.prog} --help` lists its options")
+        self.exit(2)
 
     def format_help(self) -> str:
         """The help, with the option that every command has."""
@@ -86,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         number = getattr(ended, "signal", signal.SIGINT)
         with suppress(OSError):
             notes = getattr(ended, "__notes__", ())
-            print("; ".join([endings.sentence(number), *notes]), file=sys.stderr)
+            remark("; ".join([endings.sentence(number), *notes]))
         return 128 + number
 
 
@@ -120,7 +122,7 @@ def _failed(error: Exception) -> int:
         return 128 + signal.SIGPIPE
     if not isinstance(error, ChopperError) and memory.is_out_of_memory(error):
         debug.note_error(error)
-        print(f"{PROGRAM}: {memory.out_of_memory('this')}", file=sys.stderr)
+        tell(str(memory.out_of_memory("this")))
         return ChopperError.exit_code
     reason = str(error) if isinstance(error, ChopperError) else _of_system(error)
     if reason is None:
@@ -175,7 +177,7 @@ def _crashed(error: Exception) -> int:
     try:
         from chopper_tui.crash import summary, write_log
     except MemoryError:
-        print(f"{PROGRAM}: {memory.out_of_memory('this')}", file=sys.stderr)
+        tell(str(memory.out_of_memory("this")))
         return ChopperError.exit_code
     path = write_log(error)
     where = f"the traceback is in {path}" if path else f"{_DEBUG} prints the traceback"
@@ -224,12 +226,13 @@ def _limit_memory(options: argparse.Namespace) -> None:
 def _list_recent() -> bool:
     """List the runs that were opened last and are still there; whether there are any."""
     from chopper_core.ingest import cache
+    from chopper_core.render.cells import escape_each
     from chopper_core.render.text import shell_word
     from chopper_tui.commands.output import tell, write
 
     names = [entry.name for entry in cache.entries() if entry.name and os.path.exists(entry.name)]
-    for name in dict.fromkeys(names[:_MAX_RECENT]):
-        write(f"{PROGRAM} {shell_word(name)}\n")
+    recent = dict.fromkeys(names[:_MAX_RECENT])
+    write(escape_each(f"{PROGRAM} {shell_word(name)}" for name in recent))
     if names:
         tell(f"the runs that were opened last; `{PROGRAM} demo` shows the demo")
     return bool(names)
@@ -289,9 +292,11 @@ class _PrintVersion(argparse.Action):
     """Looks the version up on request only: it takes a tenth of the time to the first paint."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from chopper_core.render.cells import escape_each
         from chopper_tui.commands.doctor import version_of
+        from chopper_tui.commands.output import write
 
-        print(f"{PROGRAM} {version_of('chopper-tui')}")
+        write(escape_each([f"{PROGRAM} {version_of('chopper-tui')}"]))
         parser.exit()
 
 

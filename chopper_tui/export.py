@@ -13,7 +13,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.query.frame import Frame
 from chopper_core.render import FORMATS, render
-from chopper_core.render.cells import clean, column_texts, level_title
+from chopper_core.render.cells import Escaped, clean, column_texts, escape_lines, level_title
 from chopper_core.render.glyphs import UNICODE, Glyphs
 from chopper_core.render.palette import Paint, plain
 from chopper_core.util.atomic import publish
@@ -69,7 +69,7 @@ def printed(
     glyphs: Glyphs = UNICODE,
     charted: Run | None = None,
     paint: Paint = plain,
-) -> str:
+) -> Escaped:
     """A frame in a format of `render`, with its pictures where it is read by people.
 
     A node of the tree has none; with its run its key figures and chart stand there.
@@ -83,12 +83,13 @@ def printed(
         from chopper_tui.draw.charts import as_lines
 
         drawn = as_lines(frame.charts, min(width, _TEXT_WIDTH), glyphs, paint)
-    return render(
+    text = render(
         frame, format_name, limit=limit, width=width, glyphs=glyphs, drawn=drawn, paint=paint
     )
+    return escape_lines(text, is_styled=paint is not plain)
 
 
-def row_text(frame: Frame, row: int) -> str:
+def row_text(frame: Frame, row: int) -> Escaped:
     """A row under its headings, with tabs between the cells and at most four digits."""
     columns = column_texts(frame)
     heads = [level_title(frame.level), *(column.header for column in columns), "address"]
@@ -100,10 +101,11 @@ def row_text(frame: Frame, row: int) -> str:
             cells.append(column.cell(values, row, UNICODE))
         else:
             cells.append(_four_digits(number / column.scale.divisor))
-    return "\t".join(heads) + "\n" + "\t".join([*cells, clean(frame.addresses(row))])
+    cells.append(clean(frame.addresses(row)))
+    return escape_lines("\t".join(heads) + "\n" + "\t".join(cells))
 
 
-def benchmark_line(run: Run, frame: Frame, row: int, tool: str = "") -> str:
+def benchmark_line(run: Run, frame: Frame, row: int, tool: str = "") -> Escaped:
     """The command that runs a row's shape alone, of the first tool that can or of the one given.
 
     Raises UsageError where rows are not shapes, or the row has no such command.
@@ -119,7 +121,7 @@ def benchmark_line(run: Run, frame: Frame, row: int, tool: str = "") -> str:
     lines = [str(found[name]) for name in names if found[name] is not None]
     if not lines:
         raise UsageError(f"no {' or '.join(names)} command runs {frame.labels[row]}")
-    return lines[0]
+    return escape_lines(lines[0])
 
 
 def _four_digits(number: float) -> str:
@@ -128,7 +130,7 @@ def _four_digits(number: float) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-def issue_text(run: Run, frame: Frame) -> str:
+def issue_text(run: Run, frame: Frame) -> Escaped:
     """A run and a table of it as markdown for an issue: speed, findings, table, sources."""
     from html import escape
 
@@ -154,7 +156,7 @@ def issue_text(run: Run, frame: Frame) -> str:
     lines += ["", "### Table", "", render(frame, "markdown", limit=_ISSUE_ROWS)]
     sources = escape(info.as_text(run), quote=False).splitlines()[:_ISSUE_LINES]
     lines += ["### Sources", "", "<details><pre>", *sources]
-    return "\n".join([*lines, "</pre></details>", ""])
+    return escape_lines("\n".join([*lines, "</pre></details>", ""]))
 
 
 def is_picture(arguments: str) -> bool:
@@ -176,7 +178,7 @@ def write_snapshot(run: Run, frame: Frame, arguments: str = "", picture: str = "
 
     format_name, path = _parse(arguments)
     content = (
-        without_fonts(picture)
+        escape_lines(without_fonts(picture))
         if format_name == PICTURE
         else printed(frame, format_name, charted=run)
     )
@@ -208,7 +210,7 @@ def _stem(frame: Frame) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "_", "-".join(parts))[:80].strip("._-") or "run"
 
 
-def _write_numbered(folder: Path, stem: str, ending: str, content: str) -> Path:
+def _write_numbered(folder: Path, stem: str, ending: str, content: Escaped) -> Path:
     number = 1
     while True:
         path = folder / f"{stem}-{number}.{ending}"
@@ -221,7 +223,7 @@ def _write_numbered(folder: Path, stem: str, ending: str, content: str) -> Path:
         number += 1
 
 
-def _write_new(path: Path, content: str) -> Path:
+def _write_new(path: Path, content: Escaped) -> Path:
     try:
         publish(path, content.encode(), is_new=True)
     except FileExistsError as error:

@@ -18,13 +18,13 @@ from textual import events
 from textual.geometry import Size
 from textual.worker import WorkerCancelled
 
-from chopper_core.render.cells import clean
 from chopper_core.util import debug
 from chopper_core.util.atomic import read_small
 from chopper_core.util.errors import DataError, UsageError
 from chopper_tui.crash import WAIT, summary
 from chopper_tui.endings import FATAL_SIGNALS, give_back
 from chopper_tui.keymap import is_key
+from chopper_tui.terminal import remark
 from chopper_tui.textual_internals import is_holding_back, messages_done, press, screen_text
 
 if TYPE_CHECKING:
@@ -60,15 +60,13 @@ def run_app(app: ChopperApp, *, mouse: bool = True) -> int:
     if crash is not None:
         path = app.write_crash(crash)
         where = f"repeat it with: chopper --replay {path}" if path else "no log could be written"
-        message = f"chopper: internal error ({summary(crash)}); {where}"
-        print(clean(message), file=sys.stderr)
+        remark(f"chopper: internal error ({summary(crash)}); {where}")
         debug.note_error(crash)
         return _CRASHED
-    with suppress(OSError):
-        if app.failure is not None:
-            print(clean(f"chopper: {app.failure}"), file=sys.stderr)
-        if app.ended_by is not None:
-            print(f"chopper: ended by {app.ended_by.name}", file=sys.stderr)
+    if app.failure is not None:
+        remark(f"chopper: {app.failure}")
+    if app.ended_by is not None:
+        remark(f"chopper: ended by {app.ended_by.name}")
     return app.return_code or 0
 
 

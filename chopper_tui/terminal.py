@@ -90,6 +90,14 @@ def keys_kept() -> Iterator[None]:
                 termios.tcsetattr(terminal, termios.TCSANOW, before)
 
 
+def remark(text: str) -> None:
+    """Print on standard error, where names can't act; that nobody can read it is no error."""
+    from chopper_core.render.cells import escape_lines
+
+    with suppress(OSError):
+        sys.stderr.write(f"{escape_lines(text)}\n")
+
+
 def can_draw(
     stdin: TextIO | None = None,
     stdout: TextIO | None = None,

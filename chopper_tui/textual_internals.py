@@ -31,6 +31,7 @@ from textual.timer import Timer
 from textual.widget import Widget
 from textual.widgets import OptionList
 
+from chopper_core.render.cells import printable
 from chopper_core.util.patterns import late
 
 if TYPE_CHECKING:
@@ -68,7 +69,8 @@ class ShownCells:
         before = line[x:end]
         if not all(_is_one_cell_each(segment.text) for segment in strip):
             line[x:end] = [None] * len(before)
-            yield x, strip
+            # Whatever a widget has drawn, no character of it acts on the terminal.
+            yield x, Strip([Segment(printable(each.text), each.style) for each in strip])
             return
         after: list[_Cell] = []
         for text, style, _ in strip:
@@ -114,9 +116,9 @@ def _are_near(cells: list[_Cell]) -> bool:
 
 @lru_cache(maxsize=4096)
 def _is_one_cell_each(text: str) -> bool:
-    if text.isascii():
-        return text.isprintable()
-    return all(get_character_cell_size(char) == 1 for char in text)
+    if not text.isprintable():
+        return False
+    return text.isascii() or all(get_character_cell_size(char) == 1 for char in text)
 
 
 @lru_cache(maxsize=1024)

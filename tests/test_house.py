@@ -6,12 +6,14 @@ import ast
 import re
 from collections import defaultdict
 from pathlib import Path
-from typing import Final
+from typing import Final, get_type_hints
 
 import pytest
 
 import chopper_core
 import chopper_tui
+from chopper_core.render.cells import Escaped
+from chopper_tui.commands.output import write
 from tests.cli.test_errors import PAGE, cell, check
 from tests.conftest import ROOT
 
@@ -44,6 +46,21 @@ def test_the_code_neither_evaluates_nor_connects(modules: dict[Path, ast.Module]
                 assert not {name.name.partition(".")[0] for name in node.names} & others, path
             if isinstance(node, ast.ImportFrom) and node.module != "urllib.parse":
                 assert (node.module or "").partition(".")[0] not in others, path
+
+
+def test_text_leaves_through_one_escaper(modules: dict[Path, ast.Module]) -> None:
+    """Writers take `Escaped`, which mypy checks; what makes and what writes it stands here."""
+    makers, writers = set(), set()
+    for path, module in modules.items():
+        for node in ast.walk(module):
+            if isinstance(node, ast.Call):
+                call = ast.unparse(node.func)
+                makers |= {path.name} if call == "Escaped" else set()
+                is_write = re.fullmatch(r"print|sys\.(__)?std(out|err)(__)?\.write\w*", call)
+                writers |= {path.name} if is_write else set()
+    assert makers == {"cells.py", "exchange.py", "diff.py"}
+    assert writers == {"output.py", "terminal.py", "named.py"}
+    assert get_type_hints(write, {"Escaped": Escaped})["text"] is Escaped
 
 
 _BANNED = re.compile(

@@ -21,7 +21,7 @@ from chopper_core.ingest.sampled import matches_of, status_of, with_ranks
 from chopper_core.model.hardware import hardware_of_agent, is_file
 from chopper_core.model.inputs import Identity, TelemetrySource
 from chopper_core.model.run import Run
-from chopper_core.render.cells import clean
+from chopper_core.render.cells import Escaped, clean, escape_each
 from chopper_core.render.exchange import json_text
 from chopper_core.sources.counters.files import find_counters, read_found
 from chopper_core.sources.cpu import CpuTable
@@ -260,7 +260,7 @@ def _epoch_correction(run: Run, gpus: Mapping[int, int]) -> int:
     return found.pop() if len(found) == 1 else 0
 
 
-def telemetry_report(paths: Sequence[Path], format_name: str) -> str | None:
+def telemetry_report(paths: Sequence[Path], format_name: str) -> Escaped | None:
     """Describe every telemetry file at the paths as `text` or `json`; None without any."""
     found = discover([path for path in paths if path.exists()], Family.TELEMETRY)
     files = found.files
@@ -299,7 +299,7 @@ def telemetry_report(paths: Sequence[Path], format_name: str) -> str | None:
     if skipped:
         lines += ["", "files not read"]
         lines += [f"  {clean(path)}: {clean(reason)}" for path, reason in skipped.items()]
-    return "\n".join(lines) + "\n"
+    return escape_each(lines)
 
 
 def _described(telemetry: Telemetry) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import PurePath
 from textwrap import wrap
-from typing import Final
+from typing import Final, NewType
 
 import numpy as np
 from msgspec import Struct
@@ -204,6 +204,33 @@ def clean(text: str, *, is_sentence: bool = False) -> str:
         made.append(character if is_plain else _escape(character))
         before = character
     return "".join(made)
+
+
+def printable(text: str) -> str:
+    """Text of the same length: `?` in place of characters that a terminal acts on."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else " " if char.isspace() else "?" for char in text)
+
+
+Escaped = NewType("Escaped", str)
+"""Lines that no terminal acts on: what writers take. Made by the two below and `json_text`."""
+_BREAKS: Final = late(r"([\n\t])")
+_BREAKS_AND_STYLES: Final = late(r"([\n\t]|\x1b\[[\d;]*m)")
+
+
+def escape_each(lines: Iterable[str]) -> Escaped:
+    """Sentences, each in a line of its own whatever it quotes."""
+    return Escaped("".join(f"{clean(line, is_sentence=True)}\n" for line in lines))
+
+
+def escape_lines(text: str, *, is_styled: bool = False) -> Escaped:
+    """Lines of sentences, or of cells that are clean already; `is_styled`: with codes of styles."""
+    if text.isascii() and text.isprintable():
+        return Escaped(text)
+    parts = (_BREAKS_AND_STYLES if is_styled else _BREAKS).split(text)
+    parts[::2] = [clean(part, is_sentence=True) for part in parts[::2]]
+    return Escaped("".join(parts))
 
 
 _BEFORE_UNIT: Final = late(

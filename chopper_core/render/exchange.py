@@ -14,7 +14,7 @@ from chopper_core.model.attributes import plain
 from chopper_core.model.charts import Lanes
 from chopper_core.model.inputs import TIMES_NOTES
 from chopper_core.query.frame import Frame
-from chopper_core.render.cells import clean, is_seen
+from chopper_core.render.cells import Escaped, clean, is_seen
 
 FRAME_SCHEMA: Final = "chopper.frame/1"
 _KINDS: Final = {"SignalRows": "Rows", "Interval": "Stretch"}
@@ -24,7 +24,7 @@ LANE_CELLS: Final = 100
 """Cells of a lane in JSON; on the screen a lane has as many as fit."""
 
 
-def as_json(frame: Frame, *, limit: int | None = None) -> str:
+def as_json(frame: Frame, *, limit: int | None = None) -> Escaped:
     """A frame as JSON of the schema `chopper.frame/1`; missing values are null.
 
     `left_out` has the truncated iterations that the figures leave out, `truncated` marks their
@@ -65,13 +65,13 @@ def as_json(frame: Frame, *, limit: int | None = None) -> str:
     return json_text(document)
 
 
-def json_text(document: Mapping[str, Any]) -> str:
+def json_text(document: Mapping[str, Any]) -> Escaped:
     """A document as JSON; characters that a terminal acts on, or hides, are written as escapes."""
     import json
 
     text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     acting = (each for each in set(text) if not is_seen(each) and each != "\n")
-    return text.translate({ord(each): json.dumps(each)[1:-1] for each in acting})
+    return Escaped(text.translate({ord(each): json.dumps(each)[1:-1] for each in acting}))
 
 
 def finite(value: Any) -> Any:

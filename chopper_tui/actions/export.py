@@ -19,6 +19,7 @@ from chopper_tui.steps import run_in_thread
 from chopper_tui.terminal import has_clipboard
 
 if TYPE_CHECKING:
+    from chopper_core.render.cells import Escaped
     from chopper_tui.screen import Explorer
 
 CLIPBOARD_BYTES: Final = 70_000
@@ -69,7 +70,7 @@ async def snapshot(screen: Explorer, argument: str) -> None:
     screen.say(f"wrote {path}")
 
 
-def _copy(screen: Explorer, text: str, name: str) -> None:
+def _copy(screen: Explorer, text: Escaped, name: str) -> None:
     if not has_clipboard():
         raise UsageError(f"this terminal has no clipboard for {name}; P writes a file")
     size = len(text.encode())

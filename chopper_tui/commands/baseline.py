@@ -5,9 +5,10 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from typing import Final
 
+from chopper_core.render.cells import clean, escape_lines
 from chopper_core.store.baselines import SIGN, baselines, remove_baseline, set_baseline
 from chopper_core.util.errors import UsageError
-from chopper_tui.commands.output import inert, tell, write
+from chopper_tui.commands.output import tell, write
 
 DESCRIPTION: Final = "Name runs to compare with: `@NAME` stands for the run, as in base=@NAME."
 
@@ -31,5 +32,5 @@ def run(options: Namespace) -> int:
         remove_baseline(options.name)
     else:
         for name, paths in baselines().items():
-            write(f"{SIGN}{inert(name)}\t{inert(','.join(paths))}\n")
+            write(escape_lines(f"{SIGN}{clean(name)}\t{clean(','.join(paths))}\n"))
     return 0

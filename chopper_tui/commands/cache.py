@@ -7,8 +7,9 @@ from datetime import datetime
 from typing import Final
 
 from chopper_core.ingest import cache
+from chopper_core.render.cells import escape_each
 from chopper_core.util.errors import UsageError
-from chopper_tui.commands.output import inert, write
+from chopper_tui.commands.output import write
 
 DESCRIPTION: Final = "List or clear the cached runs, which open at once."
 
@@ -33,13 +34,14 @@ def run(options: Namespace) -> int:
         raise UsageError("--old goes with clear: chopper cache clear --old")
     if options.do == "clear":
         count, size = cache.clear(old_only=options.old)
-        write(f"removed {count} run{'' if count == 1 else 's'}, {size / 1e6:.1f} MB\n")
+        write(escape_each([f"removed {count} run{'' if count == 1 else 's'}, {size / 1e6:.1f} MB"]))
         return 0
     kept = cache.entries()
+    lines = []
     for entry in kept:
         used = datetime.fromtimestamp(entry.used_s).strftime("%Y-%m-%d %H:%M")
         name = " ".join([entry.name, "(of another version of Chopper)" * entry.is_old]).strip()
-        write(f"{entry.size_bytes / 1e6:8.1f} MB  {used}  {inert(name)}\n")
+        lines.append(f"{entry.size_bytes / 1e6:8.1f} MB  {used}  {name}")
     total = sum(entry.size_bytes for entry in kept)
-    write(f"{total / 1e6:8.1f} MB  in {cache.directory()}\n")
+    write(escape_each([*lines, f"{total / 1e6:8.1f} MB  in {cache.directory()}"]))
     return 0

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
+from chopper_core.render.cells import Escaped, escape_each, escape_lines
 from chopper_core.util.errors import UsageError
 from chopper_tui.commands import show
 from chopper_tui.commands.named import (
@@ -20,7 +21,8 @@ from chopper_tui.commands.named import (
     view_of,
 )
 from chopper_tui.commands.options import add_printing_options
-from chopper_tui.commands.output import frame_text, remark, write_text
+from chopper_tui.commands.output import frame_text, write_text
+from chopper_tui.terminal import remark
 
 if TYPE_CHECKING:
     from chopper_core.query.frame import Frame
@@ -122,16 +124,16 @@ def _is_same(one: str, other: str) -> bool:
     return os.path.exists(one) and os.path.exists(other) and os.path.samefile(one, other)
 
 
-def _printed(frame: Frame, judged: list[Judged], options: Namespace) -> str:
+def _printed(frame: Frame, judged: list[Judged], options: Namespace) -> Escaped:
     """The frame with the limits: sentences in text, a table in markdown, `limits` in JSON."""
     from chopper_core.views.compare.gate import limits_table
 
     sentences = [each.sentence for each in judged]
     text, format_name = frame_text(frame, options)
     if format_name == "text":
-        return "\n".join([*sentences, "", text])
+        return Escaped(escape_each([*sentences, ""]) + text)
     if format_name == "markdown":
-        return f"{limits_table(judged)}\n{text}"
+        return escape_lines(f"{limits_table(judged)}\n{text}")
     # In files for programs, people find the sentences beside the data.
     remark("\n".join(sentences))
     if format_name == "csv":

@@ -11,6 +11,7 @@ from argparse import ArgumentParser, Namespace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
+from chopper_core.render.cells import escape_lines
 from chopper_core.util.errors import ChopperError
 from chopper_tui.commands.output import write
 
@@ -33,7 +34,7 @@ def add_options(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> int:
     """Print the report."""
-    write(report())
+    write(escape_lines(report()))
     return 0
 
 

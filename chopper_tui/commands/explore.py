@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from chopper_core.model.view import View
+from chopper_core.render.cells import escape_lines
 from chopper_core.util import debug
 from chopper_tui.commands.named import (
     against,
@@ -79,7 +80,7 @@ def _play(view: View, options: Namespace) -> int:
     run = open_with_progress(view, options)
     shown = ASCII if options.ascii else UNICODE
     app = ChopperApp(lambda _: run, view, glyphs=shown, as_text=True)
-    write(play(app, keys, options.size))
+    write(escape_lines(play(app, keys, options.size)))
     return 0
 
 
@@ -121,7 +122,7 @@ def replay(options: Namespace) -> int:
             os.environ.pop("XDG_STATE_HOME")
             if state is not None:
                 os.environ["XDG_STATE_HOME"] = state
-    write(done.screen)
+    write(escape_lines(done.screen))
     if done.crash is None:
         tell(f"{done.inputs} inputs of {path} were replayed without a crash")
         return 0

@@ -7,6 +7,7 @@ from typing import Final
 
 from chopper_core.model.overrides import overrides_of
 from chopper_core.model.view import View
+from chopper_core.render.cells import Escaped
 from chopper_core.util.errors import DataError
 from chopper_tui.commands.named import ProgressLine, open_with_progress
 from chopper_tui.commands.options import add_reading_options
@@ -53,7 +54,7 @@ def run(options: Namespace) -> int:
     return 0
 
 
-def _telemetry_report(options: Namespace) -> str | None:
+def _telemetry_report(options: Namespace) -> Escaped | None:
     """The description of the telemetry files at the paths; None without any."""
     from chopper_core.ingest.attach import telemetry_report
     from chopper_core.store.format import paths_of

@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from typing import Final
 
+from chopper_core.render.cells import escape_each
 from chopper_tui.commands.output import registry, settings, write
 from chopper_tui.keymap import key_table
 
@@ -27,7 +28,7 @@ def run(options: Namespace) -> int:
     else:
         widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
         lines = [f"{keys:<{widths[0]}}  {verb:<{widths[1]}}  {text}" for keys, verb, text in rows]
-    write("\n".join(lines) + "\n")
+    write(escape_each(lines))
     return 0
 
 

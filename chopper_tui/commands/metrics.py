@@ -6,6 +6,7 @@ from argparse import ArgumentParser, Namespace
 from typing import Final
 
 from chopper_core.metrics import catalogue
+from chopper_core.render.cells import escape_lines
 from chopper_tui.commands.output import write
 
 DESCRIPTION: Final = "All metrics: name, unit, reduction, definition, source."
@@ -20,5 +21,5 @@ def add_options(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> int:
     """Print the registry of metrics."""
-    write(catalogue(options.format))
+    write(escape_lines(catalogue(options.format)))
     return 0

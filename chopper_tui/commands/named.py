@@ -15,10 +15,10 @@ from msgspec.structs import replace
 from chopper_core.extensions.runs.run_set import RunSet
 from chopper_core.model.overrides import Overrides, overrides_of
 from chopper_core.model.view import View, with_view
+from chopper_core.render.cells import escape_lines
 from chopper_core.util import debug
 from chopper_core.util.progress import Progress, share_done, step_text
 from chopper_core.views import OVERVIEW
-from chopper_tui.commands.output import inert
 from chopper_tui.endings import guard_mapped_files
 
 if TYPE_CHECKING:
@@ -218,7 +218,7 @@ class ProgressLine:
             debug.note(step)
         if not self._visible:
             return
-        line, share = inert(step_text(step, done, total))[:48], share_done(done, total)
+        line, share = escape_lines(step_text(step, done, total))[:48], share_done(done, total)
         if share is not None:
             filled = int(share * self.WIDTH)
             line += f"  [{'#' * filled}{'.' * (self.WIDTH - filled)}] {share:4.0%}"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from chopper_core.util.atomic import publish
 from chopper_core.util.errors import DataError, UsageError
 from chopper_tui.commands import PROGRAM
+from chopper_tui.terminal import remark
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from chopper_core.model.run import Run
     from chopper_core.query.frame import Frame
+    from chopper_core.render.cells import Escaped
     from chopper_core.render.glyphs import Glyphs
     from chopper_tui.config import Config
     from chopper_tui.keymap import Action
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 _FORMAT_SUFFIXES: Final = {".md": "markdown", ".csv": "csv", ".json": "json"}
 
 
-def write(text: str) -> None:
-    """Write data."""
+def write(text: Escaped) -> None:
+    """Write data to standard output; nothing else does."""
     sys.stdout.write(text)
     sys.stdout.flush()
 
@@ -34,19 +35,6 @@ def write(text: str) -> None:
 def tell(text: str) -> None:
     """Print a message of the program on standard error."""
     remark(f"{PROGRAM}: {text}")
-
-
-def remark(text: str) -> None:
-    """Print on standard error, where names can't act; that nobody can read it is no error."""
-    with suppress(OSError):
-        print(inert(text), file=sys.stderr)
-
-
-def inert(text: str) -> str:
-    """Lines without characters that a terminal acts on."""
-    from chopper_core.render.cells import clean
-
-    return "\n".join(clean(line, is_sentence=True) for line in text.split("\n"))
 
 
 def width() -> int:
@@ -70,7 +58,7 @@ def print_frame(frame: Frame, options: Namespace, charted: Run | None = None) ->
     write_text(frame_text(frame, options, charted)[0], options)
 
 
-def frame_text(frame: Frame, options: Namespace, charted: Run | None = None) -> tuple[str, str]:
+def frame_text(frame: Frame, options: Namespace, charted: Run | None = None) -> tuple[Escaped, str]:
     """A frame as the printing options say, and the name of its format."""
     from chopper_core.render.palette import paint_for, plain
     from chopper_tui.export import printed
@@ -90,7 +78,7 @@ def frame_text(frame: Frame, options: Namespace, charted: Run | None = None) -> 
     return text, format_name
 
 
-def write_text(text: str, options: Namespace) -> None:
+def write_text(text: Escaped, options: Namespace) -> None:
     """Print a text, or write it to the file that the printing options name."""
     if not options.output:
         write(text)

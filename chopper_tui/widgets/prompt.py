@@ -13,6 +13,7 @@ from textual.geometry import Region
 from textual.suggester import Suggester
 from textual.widgets import Input
 
+from chopper_core.render.cells import printable
 from chopper_tui.draw.pieces import Pieces
 from chopper_tui.steps import run_in_thread
 from chopper_tui.widgets.pane import Pane
@@ -127,13 +128,12 @@ class PromptLine(Input):
         self._put(self._draft if at_end else self.history[self._place])
 
     def _put(self, text: str, cursor: int | None = None) -> None:
-        self.value = text
+        self.value = printable(text)
         self.cursor_position = len(text) if cursor is None else cursor
 
     def pasted(self, event: events.Paste) -> None:
-        """Replace the selection by the first line of a text."""
-        for text in event.text.splitlines()[:1]:
-            self.replace(text, *sorted(self.selection))
+        """Replace the selection by a text."""
+        self.replace(event.text, *sorted(self.selection))
 
     async def action_submit(self) -> None:
         """Hand the text over at once, before the keys that follow."""

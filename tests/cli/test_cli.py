@@ -20,6 +20,7 @@ from chopper_core.views.query import query
 from chopper_tui.cli import main
 from chopper_tui.commands import COMMANDS
 from chopper_tui.export import write_snapshot
+from tests.tui.terminal_harness import Terminal
 
 ROOT = Path(__file__).resolve().parents[2]
 TRACE = {
@@ -607,3 +608,29 @@ def test_a_user_without_a_home(
     assert (code == 0) == ("~x" not in command) and "Traceback" not in said.err
     assert said.err.count(". ") <= 1
     assert not Path("~").exists()
+
+
+def test_no_cache_writes_nothing_to_the_cache(
+    trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, cached = tmp_path / "store", tmp_path / "cache"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cached))
+    assert main(["ingest", str(trace), "-o", str(store), "--no-cache"]) == 0
+    # As of a large store, whose files are verified once for each state.
+    monkeypatch.setattr("chopper_core.store.reader._LARGE_BYTES", 1)
+    runs = str(tmp_path)
+    for arguments in (
+        *(["show", str(trace)], ["show", str(store)], ["info", str(store), "--verify"], [runs]),
+        *(["runs", runs], ["diff", str(trace), str(store)], ["show", f"{runs}?view=runs"]),
+    ):
+        main([*arguments, "--no-cache"])
+        assert not cached.exists(), arguments
+    with Terminal(
+        command=[sys.executable, "-m", "chopper_tui", str(store), "--no-cache"],
+        XDG_CACHE_HOME=str(cached),
+    ) as terminal:
+        terminal.until_text("1 of 1 rows")
+        terminal.quiet(0.5)
+        terminal.send("q")
+        assert terminal.wait() == 0
+    assert not cached.exists()

@@ -12,7 +12,7 @@ from chopper_tui.actions import ACTIONS
 from chopper_tui.completions import MORE, arguments_of, completions
 from chopper_tui.screen import Explorer
 from chopper_tui.widgets.footer import Status
-from tests.tui.explorer import Driven, explorer
+from tests.tui.explorer import Driven, explorer, sample_run
 
 WORDS = {
     "theme": ("dark", "light"),
@@ -120,3 +120,29 @@ async def test_every_argument_completes_to_what_is_taken(path: tuple[str, ...], 
                 assert not error, f"{action.verb} {word}: {at.status}"
                 await at.explore.go(at.explore.trail_to(view))
                 await at.settle()
+
+
+PASTED = (
+    "a\x7fb",
+    "a\x01b",
+    "a\tb",
+    "\x1b[31mx",
+    "a\x9b",
+    "\ud800x",
+    "\u202ex",
+    "e\u0301",
+    "\n",
+    "",
+)
+
+
+@pytest.mark.parametrize("opener", ["/", ":", "ctrl+p", "go", "o"])
+async def test_any_text_can_be_pasted_into_any_prompt(opener: str) -> None:
+    async with explorer((80, 24), sample_run(), View("sample.json")) as at:
+        await (at.command("go") if opener == "go" else at.press(opener))
+        for text in PASTED:
+            at.paste(text)
+            await at.press("left", "x")
+            assert at.text().replace("\n", "").isprintable()
+            if isinstance(at.app.focused, Input):
+                assert at.app.focused.value.isprintable()

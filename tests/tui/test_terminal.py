@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -337,6 +338,14 @@ def test_without_the_mouse() -> None:
         assert b"?1003h" not in terminal.output
         terminal.send("q")
         assert terminal.wait() == 0
+
+
+@pytest.mark.parametrize("char", ["\x7f", "\x00", "\x1b", "\x9b", "\u202e", "\ud800", "\t", "\xa0"])
+def test_no_character_that_is_drawn_acts_on_the_terminal(char: str) -> None:
+    strip = Strip([Segment(f"a{char}b", Style(bold=True)), Segment(" c")])
+    text = sent(ShownCells(), LayoutUpdate([[strip]], Size(5, 1).region))
+    assert char not in re.sub(r"\x1b\[[\d;]*[mH]", "", text)
+    assert re.search(r"a[? ]b", text)
 
 
 def test_an_update_is_of_its_cells_alone() -> None:

@@ -23,10 +23,10 @@ def add_options(parser: ArgumentParser) -> None:
 def run(options: Namespace) -> int:
     """Print a sentence per violation; fails if there is any."""
     from chopper_core.extensions.chakra.lint import lint
-    from chopper_core.render.cells import clean
+    from chopper_core.render.cells import escape_each
 
     report = lint([Path(os.path.expanduser(path)) for path in options.paths])
-    write("".join(f"{clean(sentence)}\n" for sentence in report.violations))
+    write(escape_each(report.violations))
     files = f"{report.files} file{'s' * (report.files > 1)}"
     many = f"{len(report.violations)} violation{'s' * (len(report.violations) != 1)}"
     tell(f"{files}, {report.nodes:,} nodes: {many if report.violations else 'no violations'}")

@@ -14,6 +14,7 @@ from chopper_core.model.parallel import Parallel
 from chopper_core.model.run import Run
 from chopper_core.model.signals import CpuSamples
 from chopper_core.model.table import LABELLED, NO_LABEL, STATES, Category, Kind, Rule
+from chopper_core.render.cells import Escaped
 from chopper_core.render.exchange import finite, json_text
 from chopper_core.util.arrays import Mask
 from chopper_core.util.grouping import distinct, ranked
@@ -166,7 +167,7 @@ def sorted_labels(run: Run, level: str) -> list[str]:
     return [run.table.text_of(level, int(code)) for code in codes]
 
 
-def as_json(run: Run) -> str:
+def as_json(run: Run) -> Escaped:
     """The description as JSON."""
     return json_text(describe(run))
 

@@ -18,7 +18,7 @@ from chopper_core.model.overrides import seconds_text
 from chopper_core.model.run import Run
 from chopper_core.model.signals import CpuSamples
 from chopper_core.model.table import LABELLED
-from chopper_core.render.cells import clean, scale_of
+from chopper_core.render.cells import Escaped, clean, escape_each, scale_of
 from chopper_core.render.info.document import describe, numbers_text
 from chopper_core.util.grouping import distinct
 
@@ -32,7 +32,7 @@ _MAX_FILES: Final = 8
 """Of more telemetry files of one format, the first one stands for all."""
 
 
-def as_text(run: Run, width: int = 0) -> str:
+def as_text(run: Run, width: int = 0) -> Escaped:
     """The description as text, its tables in blocks of at most `width` cells; 0: of any width."""
     found = describe(run)
     lines = [f"run        {clean(run.name)}"]
@@ -75,7 +75,7 @@ def as_text(run: Run, width: int = 0) -> str:
         lines += [f"             {share:6.2f} % {rule}" for rule, share in cover["rules"].items()]
     lines += [line for source in run.counters for line in _counter_lines(source)]
     if names := [counter["name"] for counter in found["counter_columns"]]:
-        lines += ["", f"{len(names)} counters, available as columns (--columns {names[0]})"]
+        lines += ["", f"{len(names)} counters, available as columns (--columns {clean(names[0])})"]
         lines += [f"  {clean(line)}" for line in _listed(names)]
     several = Counter(source.format for source in run.telemetry)
     for form, files in several.items():
@@ -90,7 +90,7 @@ def as_text(run: Run, width: int = 0) -> str:
         lines += ["", f"iterations truncated by the profiling window: {numbers}"]
     if found["missing"]:
         lines += ["", "missing", *(f"  {text}" for text in found["missing"])]
-    return "\n".join(lines) + "\n"
+    return escape_each(lines)
 
 
 def _listed(names: Sequence[str]) -> list[str]:
