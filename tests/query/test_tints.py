@@ -7,7 +7,7 @@ import statistics
 import numpy as np
 from msgspec.structs import replace
 
-from chopper_core.metrics import METRICS, Metric, Values, column
+from chopper_core.metrics import METRICS, Metric, Values, computed_column
 from chopper_core.model.table import NO_LABEL_TEXT
 from chopper_core.model.view import View
 from chopper_core.query.frame import Frame
@@ -71,16 +71,18 @@ def test_sums_are_compared_between_peers_alone_and_three_are_too_few() -> None:
 
 
 def test_a_column_of_a_view_is_held_against_its_peers_as_a_metric_is() -> None:
-    lag = column("lag_ns", "ns", "lag", "How late a GPU is.")
-    power = column("mean_power_w", "W", "mean power", "Mean of the samples.")
+    lag = computed_column("lag_ns", "ns", "lag", "How late a GPU is.")
+    power = computed_column("mean_power_w", "W", "mean power", "Mean of the samples.")
     assert tinted([0.0, 0.2, 0.8, 0.1, 0.1, 8.0, 0.1, 0.2], lag)[5] == Tint.FAR_ABOVE
     assert tinted([81.0, 112, 110, 111, 110, 110, 107, 108], power)[0] == Tint.FAR_BELOW
     assert not any(tinted([81.0, 112, 110, 111, 110, 110, 107, 108], power, "operation"))
     # Shares within a point are alike, and a count of samples is an aid.
-    share = column("x_pct", "%", "x", "A share.")
+    share = computed_column("x_pct", "%", "x", "A share.")
     assert not any(tinted([0.027, 0.027, 0.027, 0.025, 0.9], share))
     assert tinted([0.0, 0.0, 0.1, 0.0, 8.0], share)[4] == Tint.FAR_ABOVE
-    assert not any(tinted([93.0, 98, 91, 98, 30, 98], column("n", "", "samples", "A count.")))
+    assert not any(
+        tinted([93.0, 98, 91, 98, 30, 98], computed_column("n", "", "samples", "A count."))
+    )
 
 
 def test_what_has_no_label_is_no_peer() -> None:
@@ -93,10 +95,10 @@ def test_a_utilisation_has_fixed_thresholds() -> None:
 
 
 def test_a_difference_is_tinted_by_its_sign_and_size() -> None:
-    percent = column("x_pct", "%", "Δ %", "A difference.", signed=True)
+    percent = computed_column("x_pct", "%", "Δ %", "A difference.", signed=True)
     expected = [0, Tint.ABOVE, Tint.FAR_ABOVE, Tint.BELOW, Tint.FAR_BELOW, 0]
     assert tinted([0.5, 2, 9, -2, -9, NAN], percent, "operation") == expected
-    time = column("x_ns", "ns", "Δ", "A difference.", signed=True)
+    time = computed_column("x_ns", "ns", "Δ", "A difference.", signed=True)
     assert tinted([1000.0, 100, 1, -300, 0], time, "operation") == [
         *(Tint.FAR_ABOVE, Tint.ABOVE, 0, Tint.FAR_BELOW, 0)
     ]
