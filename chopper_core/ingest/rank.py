@@ -27,6 +27,7 @@ from chopper_core.tables.losses import ABSENT
 from chopper_core.tables.text import FileHead
 from chopper_core.util.atomic import state_of
 from chopper_core.util.errors import DataError
+from chopper_core.util.grouping import counts_of
 from chopper_core.util.memory import reading
 from chopper_core.util.progress import Progress, silent
 
@@ -290,7 +291,7 @@ def _world(trace: Trace) -> int:
 
 def _process(trace: Trace) -> int:
     """The process with the most launches; -1 if none has a number."""
-    counts = np.bincount(trace.launches.thread, minlength=len(trace.threads))
+    counts = counts_of(trace.launches.thread, len(trace.threads))
     if not counts.any():
         return -1
     process = trace.threads[int(counts.argmax())][0]

@@ -36,6 +36,7 @@ from chopper_core.model.groups import Groups
 from chopper_core.model.hardware import ElementType
 from chopper_core.model.units import Unit
 from chopper_core.util.arrays import Float64, Int64, Mask
+from chopper_core.util.grouping import counts_of
 
 _NO_FLOPS = (
     "no product, attention or convolution with recorded inputs in the row (record_shapes=True)"
@@ -284,7 +285,7 @@ def overlap(scope: Scope) -> Values:
     found = instances(nodes)
     order = np.lexsort((found.start_ns, found.overlap, found.node))
     elapsed_ns, overlaps = found.elapsed_ns[order], found.overlap[order]
-    counts = np.bincount(found.node, minlength=len(nodes))
+    counts = counts_of(found.node, len(nodes))
     has = np.flatnonzero(counts)
     first = (np.cumsum(counts) - counts)[has]
     # Ranks count from 1; of two ranks as close to the half the lower one is taken.

@@ -30,6 +30,7 @@ from chopper_core.model.hardware import ONE_INSTANCE, SUM, CounterInfo, Hardware
 from chopper_core.model.table import Category, KernelTable, Kind, Selection
 from chopper_core.model.units import Unit, unit_of_file
 from chopper_core.util.arrays import Float64, Int64, Mask
+from chopper_core.util.grouping import sums_of
 from chopper_core.util.patterns import late
 
 TIME: Final = "counter_duration_ns"
@@ -314,10 +315,10 @@ def _mean_over_dispatches(scope: Scope, name: str) -> Values:
         there = np.isfinite(values)
         weights = np.where(there & np.isfinite(lasted), lasted, 0.0)
         values = np.where(there, values, 0.0)
-        amount += np.bincount(group, weights * values, len(nodes))
-        weight += np.bincount(group, weights, len(nodes))
-        single += np.bincount(group, values, len(nodes))
-        count += np.bincount(group, there, len(nodes))
+        amount += sums_of(weights * values, group, len(nodes))
+        weight += sums_of(weights, group, len(nodes))
+        single += sums_of(values, group, len(nodes))
+        count += sums_of(there, group, len(nodes))
     with np.errstate(invalid="ignore", divide="ignore"):
         mean = np.where(count == 1, single, amount / weight)
     return Values(mean, (count == 0) | ((count > 1) & (weight == 0)))

@@ -18,7 +18,15 @@ from chopper_core.model.groups import Groups, gpu_by_gpu
 from chopper_core.model.signals import time_within, union
 from chopper_core.model.table import LEVELS, NO_LABEL, KernelTable, Kind, Selection
 from chopper_core.util.arrays import AnyArray, Float64, Index, Int32, Int64, Mask
-from chopper_core.util.grouping import distinct, hashes, run_mask, sorted_run_mask
+from chopper_core.util.grouping import (
+    distinct,
+    hashes,
+    run_mask,
+    run_maxima,
+    run_minima,
+    run_sums,
+    sorted_run_mask,
+)
 from chopper_core.util.workers import in_threads
 
 _KEYS: Final = LEVELS[:-1]
@@ -67,7 +75,7 @@ def visits(whole: OperationInstances, table: KernelTable, left_out: Mask) -> Int
     if not len(first):
         return None
     gpu = keys[0][first]
-    begin, end = np.minimum.reduceat(begin, first), np.maximum.reduceat(end, first)
+    begin, end = run_minima(begin, first), run_maxima(end, first)
     order = np.lexsort((begin, gpu))
     meets = (end[order][:-1] > begin[order][1:]) & (np.diff(gpu[order]) == 0)
     if not meets.any():
@@ -125,13 +133,13 @@ def _spans_in_order(table: KernelTable, rows: Selection) -> Spans:
     first = np.flatnonzero(is_new)
     start_ns = table.start_ns[rows]
     end_ns = start_ns + table.duration_ns[rows]
-    begin = np.minimum.reduceat(np.where(computes, start_ns, _NEVER), first)
-    end = np.maximum.reduceat(np.where(computes, end_ns, -_NEVER), first)
+    begin = run_minima(np.where(computes, start_ns, _NEVER), first)
+    end = run_maxima(np.where(computes, end_ns, -_NEVER), first)
     there = np.flatnonzero(begin != _NEVER)
     at = first[there]
     row = at + rows.start if isinstance(rows, slice) else rows[at]
     kernels = np.where(computes, _hashes(table)[table.kernel[rows]], 0)
-    work = np.add.reduceat(kernels, first)[there]
+    work = run_sums(kernels, first)[there]
     return np.zeros(len(at), np.intp), row, begin[there], end[there], work
 
 
@@ -168,9 +176,9 @@ def _spans(
     return (
         np.zeros(len(at), np.intp) if nodes is None else keys[0][first],
         at + rows.start if isinstance(rows, slice) else rows[at],
-        np.minimum.reduceat(start_ns, first),
-        np.maximum.reduceat(end_ns, first),
-        np.add.reduceat(kernels, first),
+        run_minima(start_ns, first),
+        run_maxima(end_ns, first),
+        run_sums(kernels, first),
     )
 
 

@@ -18,6 +18,7 @@ from chopper_core.metrics.metric import (
 from chopper_core.model.table import NO_TIME, STATES
 from chopper_core.model.units import Unit
 from chopper_core.util.arrays import Int64
+from chopper_core.util.grouping import counts_of
 
 SHARE: Final = "share_pct"
 INSTANCES: Final = "instances"
@@ -209,7 +210,7 @@ def instances(scope: Scope) -> Values:
     """Number of layers of iterations of GPUs in which the row occurs; with a statistic, the number
     of instances that it covers."""
     _, node = scope.nodes.split(INSTANCE_LEVELS)
-    return Values(np.bincount(node, minlength=len(scope.nodes)).astype(np.int64))
+    return Values(counts_of(node, len(scope.nodes)))
 
 
 @metric("mean_ns", Unit.NS, "mean", reduces=Reduces.RATIO)

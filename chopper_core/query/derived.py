@@ -15,7 +15,8 @@ from chopper_core.model.groups import Groups
 from chopper_core.model.table import ACTIVITY
 from chopper_core.model.units import Unit
 from chopper_core.model.view import View
-from chopper_core.util.arrays import Float64, Index, Int64, Numbers
+from chopper_core.util.arrays import AnyArray, Float64, Index, Int64, Numbers
+from chopper_core.util.grouping import counts_of, run_maxima, run_minima, run_sums, sums_of
 
 _FIXED: Final = (Reduces.COMMON, Reduces.MIN, Reduces.MAX)
 """How figures reduce that a statistic leaves alone: points in time, extremes, identities."""
@@ -76,7 +77,7 @@ class Statistic(Struct, frozen=True, dict=True):
 
     def _counts(self, scope: Scope) -> Values:
         made = self.instances(scope.nodes)
-        counts = np.bincount(made.node, minlength=len(scope.nodes))
+        counts = counts_of(made.node, len(scope.nodes))
         return Values(counts.astype(np.int64))
 
     def _compute(self, metric: Metric, scope: Scope) -> Values:
@@ -110,12 +111,12 @@ def reduced(name: str, values: Values, node: Index, count: int) -> Values:
     """One statistic per node, over the values of its instances; `node` ascends."""
     present = values.present()
     numbers, node = values.numbers[present], node[present]
-    sizes = np.bincount(node, minlength=count)
+    sizes = counts_of(node, count)
     known = np.flatnonzero(sizes)
     first = np.concatenate([[0], np.cumsum(sizes)[:-1]])[known].astype(np.intp)
     extrapolated = None
     if values.extrapolated is not None:
-        extrapolated = np.bincount(node, values.extrapolated[present], count) > 0
+        extrapolated = sums_of(values.extrapolated[present], node, count) > 0
     if not len(known):
         return Values(np.full(count, np.nan), sizes == 0, extrapolated)
     found = _over(name, numbers, node, first, sizes[known])
@@ -125,21 +126,20 @@ def reduced(name: str, values: Values, node: Index, count: int) -> Values:
 
 def _over(
     name: str,
-    numbers: Int64 | Float64,
+    numbers: AnyArray,
     node: Index,
     first: Index,
     sizes: Int64,
-) -> Int64 | Float64:
+) -> AnyArray:
     match name:
         case "mean":
-            return np.asarray(np.add.reduceat(numbers, first) / sizes, np.float64)
+            return np.asarray(run_sums(numbers, first) / sizes, np.float64)
         case "max":
-            return np.maximum.reduceat(numbers, first)
+            return run_maxima(numbers, first)
         case "min":
-            return np.minimum.reduceat(numbers, first)
+            return run_minima(numbers, first)
         case "spread":
-            spread: Float64 = np.maximum.reduceat(numbers, first)
-            return spread - np.minimum.reduceat(numbers, first)
+            return np.asarray(run_maxima(numbers, first) - run_minima(numbers, first))
     ordered = numbers[np.lexsort((numbers, node))].astype(np.float64)
     place = (sizes - 1) * _QUANTILES[name]
     low = np.floor(place).astype(np.intp)

@@ -8,12 +8,16 @@ opening a store.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final, TypeVar, cast, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from chopper_core.util.arrays import AnyArray, Codes, Float64, Index, Int64, Mask, Numbers
 
+Array = TypeVar("Array", bound=NDArray[Any])
+_EXACT: Final = 2.0**53
+"""Integers below this are exact as doubles."""
 _DIGIT: Final = 16
 _MOST_BITS: Final = 48
 """More digits than this are no faster than a comparison of the whole."""
@@ -127,6 +131,68 @@ def counted(codes: Codes) -> tuple[Index, Index]:
     """The different codes, in order, and how often each occurs."""
     found, place = ranked(codes)
     return found, np.bincount(place, minlength=len(found))
+
+
+def counts_of(owner: Codes, count: int = 0) -> Int64:
+    """How many rows each owner has; of at least so many owners."""
+    return np.bincount(owner, minlength=count).astype(np.int64, copy=False)
+
+
+@overload
+def sums_of(values: Float64, owner: Codes, count: int = 0) -> Float64: ...
+@overload
+def sums_of(values: Numbers | Mask, owner: Codes, count: int = 0) -> Int64: ...
+def sums_of(values: AnyArray, owner: Codes, count: int = 0) -> AnyArray:
+    """The sum of the values of each owner, in any order; exact for integers."""
+    sums = np.bincount(owner, weights=values, minlength=count).astype(np.float64, copy=False)
+    if values.dtype.kind == "f":
+        return sums
+    if np.abs(sums).max(initial=0.0) < _EXACT:
+        return sums.astype(np.int64)
+    exact = np.zeros(len(sums), np.int64)
+    np.add.at(exact, owner, values)
+    return exact
+
+
+def means_of(values: AnyArray, owner: Codes, count: int = 0) -> Float64:
+    """The mean of the values of each owner; NaN for one that has none."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray(sums_of(values, owner, count) / counts_of(owner, count), np.float64)
+
+
+def maxima_of(values: AnyArray, owner: Codes, count: int, least: int = 0) -> Int64:
+    """The largest value of each owner; `least` for one that has none."""
+    found = np.full(count, least, np.int64)
+    np.maximum.at(found, owner, values)
+    return found
+
+
+def minima_of(values: AnyArray, owner: Codes, count: int, most: int) -> Int64:
+    """The smallest value of each owner; `most` for one that has none."""
+    found = np.full(count, most, np.int64)
+    np.minimum.at(found, owner, values)
+    return found
+
+
+def run_sums(values: Array, first: Index) -> Array:
+    """The sum of the values of each run, by where the runs begin."""
+    if not len(first):
+        return values
+    return cast("Array", np.add.reduceat(values, first))
+
+
+def run_maxima(values: Array, first: Index) -> Array:
+    """The largest value of each run."""
+    if not len(first):
+        return values
+    return cast("Array", np.maximum.reduceat(values, first))
+
+
+def run_minima(values: Array, first: Index) -> Array:
+    """The smallest value of each run."""
+    if not len(first):
+        return values
+    return cast("Array", np.minimum.reduceat(values, first))
 
 
 def first_equal(values: Codes, wanted: Codes) -> Index:

@@ -15,7 +15,15 @@ from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Int64
 from chopper_core.util.errors import NoSuchNode, NothingToShow
-from chopper_core.util.grouping import distinct, quantiles_along, quantiles_of, ranked, run_starts
+from chopper_core.util.grouping import (
+    counts_of,
+    distinct,
+    quantiles_along,
+    quantiles_of,
+    ranked,
+    run_starts,
+    sums_of,
+)
 from chopper_core.views.shared import collective_columns as columns
 from chopper_core.views.shared.collective_figures import (
     Chosen,
@@ -93,8 +101,7 @@ def _one_by_one(chosen: Chosen, view: View) -> ViewResult:
     one = found.members.rows[found.members.first[sets]]
     times, apart = outlying(chosen)
     wait, exposed = (
-        np.bincount(chosen.owner, weights=waits, minlength=len(sets)).astype(np.int64)
-        for waits in (chosen.wait_ns, chosen.exposed_ns)
+        sums_of(waits, chosen.owner, len(sets)) for waits in (chosen.wait_ns, chosen.exposed_ns)
     )
     layer = table.layer[one].astype(np.int64)
     size = found.bytes[sets]
@@ -158,8 +165,8 @@ def _together(chosen: Chosen, view: View, by: str) -> ViewResult:
         owner = member_owner[run_starts(chosen.owner)]
         pairs = np.arange(len(sets))
     complete = chosen.complete[pairs]
-    some = np.bincount(owner[complete], minlength=count) == 0
-    unmet = np.bincount(member_owner[chosen.complete[chosen.owner]], minlength=count) == 0
+    some = counts_of(owner[complete], count) == 0
+    unmet = counts_of(member_owner[chosen.complete[chosen.owner]], count) == 0
     spread = quantiles(nodes, "duration_ns", (0.5, 0.95))
 
     def over(values: Int64, *shares: float) -> Float64:
@@ -170,13 +177,12 @@ def _together(chosen: Chosen, view: View, by: str) -> ViewResult:
     _, apart = outlying(chosen)
     strange = np.array([word is not None for word in apart], np.bool_)[pairs]
     wait, exposed = (
-        np.bincount(member_owner, weights=waits, minlength=count).astype(np.int64)
-        for waits in (chosen.wait_ns, chosen.exposed_ns)
+        sums_of(waits, member_owner, count) for waits in (chosen.wait_ns, chosen.exposed_ns)
     )
     own: Own = [
         (
             columns.CALLS if by != "gpu" else columns.CALLS_OF_GPU,
-            Values(np.bincount(owner, minlength=count)),
+            Values(counts_of(owner, count)),
         ),
         (columns.WAIT, Values(wait, unmet)),
         (columns.EXPOSED_WAIT, Values(exposed, unmet)),
@@ -195,7 +201,7 @@ def _together(chosen: Chosen, view: View, by: str) -> ViewResult:
         (columns.MEDIAN, Values(spread[:, 0])),
         (columns.P95, Values(spread[:, 1])),
         (columns.LONGEST, Values(nodes.max("duration_ns"))),
-        (columns.OUTLIERS, Values(np.bincount(owner[strange], minlength=count), some)),
+        (columns.OUTLIERS, Values(counts_of(owner[strange], count), some)),
     ]
     if by == "group":
         labels = [table.names[code] if code >= 0 else "unknown" for code in codes.tolist()]
@@ -350,7 +356,7 @@ def _by_occurrence(chosen: Chosen) -> tuple[LineChart, ...]:
     """Per GPU the durations of the kind with the longest waits, in order of first arrival."""
     found, table = chosen.all, chosen.table
     kinds = found.kind[chosen.sets][chosen.owner]
-    waits = np.bincount(kinds + 1, weights=chosen.wait_ns)
+    waits = sums_of(chosen.wait_ns, kinds + 1)
     if not waits.any():
         return ()
     kind = int(waits.argmax()) - 1

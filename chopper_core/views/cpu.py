@@ -17,7 +17,7 @@ from chopper_core.model.table import NO_LABEL
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Int64, Mask
 from chopper_core.util.errors import NothingToShow, UsageError
-from chopper_core.util.grouping import distinct, median_of, ranked
+from chopper_core.util.grouping import distinct, median_of, ranked, sums_of
 from chopper_core.views.shared.table_view import child_of
 from chopper_core.views.spec import ViewResult, ViewSpec
 
@@ -279,8 +279,7 @@ def _by_core(run: Run, view: View, use: Use) -> tuple[list[str], Own]:
     if not len(use.core_names):
         raise NothingToShow(f"no rows by core: {_NO_CORES}")
     threads = use.busy_threads
-    busy = np.zeros(len(use.core_names))
-    np.add.at(busy, use.cores, np.nan_to_num(_means(use.percent)))
+    busy = sums_of(np.nan_to_num(_means(use.percent)), use.cores, len(use.core_names))
     some = threads > 0
     return [str(core) for core in use.core_names.tolist()], [
         (BUSY, numbered(busy if len(threads) else busy * np.nan)),

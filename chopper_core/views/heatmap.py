@@ -35,6 +35,7 @@ from chopper_core.util.grouping import (
     others_median,
     quantiles_along,
     ranked,
+    sums_of,
 )
 from chopper_core.views.ranks.rank_columns import node_names
 from chopper_core.views.shared.leads import of_all_gpus
@@ -295,7 +296,7 @@ def _by_node(run: Run, names: list[str], numbers: Float64) -> tuple[tuple[str, .
 
 def _drawn(by: str, cells: Groups) -> Index:
     """The labels that the chart has, in its order: of many those with the largest durations."""
-    times = np.bincount(ranked(cells.codes(by))[1], weights=cells.sum("duration_ns"))
+    times = sums_of(cells.sum("duration_ns"), ranked(cells.codes(by))[1])
     order = np.argsort(-times, kind="stable")
     return order[:_MAX_DRAWN] if by in _LARGEST_FIRST else np.sort(order[:_MAX_DRAWN])
 

@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.metrics import METRICS, Metric, Values, column
+from chopper_core.metrics import METRICS, Metric, Values, column, numbered
 from chopper_core.model.charts import BarChart, LineChart, Series
 from chopper_core.model.column_names import ALLOC_BYTES, PEAK_BYTES
 from chopper_core.model.groups import Groups
@@ -20,7 +20,7 @@ from chopper_core.model.units import Unit, time_text
 from chopper_core.model.view import View, Window, with_view
 from chopper_core.util.arrays import Float64, Index, Int64, Mask
 from chopper_core.util.errors import NothingToShow, UsageError
-from chopper_core.util.grouping import ranked
+from chopper_core.util.grouping import counts_of, maxima_of, means_of, ranked, sums_of
 from chopper_core.views.shared import phrases
 from chopper_core.views.shared.table_view import LabelledRows, Partition, child_of, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec
@@ -101,7 +101,7 @@ def answer(run: Run, view: View) -> ViewResult:
     count = len(codes) + (peak is not None and peak.earlier_bytes > 0)
     labels += [_EARLIER] * (count - len(codes))
     of_own, of_held = place[: len(own)], place[len(own) :]
-    held_bytes = _summed(of_held, memory.bytes[held], count)
+    held_bytes = sums_of(memory.bytes[held], of_held, count)
     if count > len(codes) and peak is not None:
         held_bytes[-1] = peak.earlier_bytes
     columns = _columns(memory, own, of_own, held_bytes, _peaks(run, view, by, labels))
@@ -170,36 +170,27 @@ def _text(run: Run, by: str, code: int) -> str:
     return run.table.text_of(by, code)
 
 
-def _summed(place: Index, values: Int64, count: int) -> Int64:
-    sums = np.zeros(count, np.int64)
-    np.add.at(sums, place, values)
-    return sums
-
-
 def _columns(
     memory: MemoryEvents, own: Index, place: Index, held: Int64, peaks: Values | None
 ) -> tuple[tuple[Metric, Values], ...]:
     count, size = len(held), memory.bytes[own]
     gained = size > 0
-    largest = np.zeros(count, np.int64)
-    np.maximum.at(largest, place[gained], size[gained])
+    largest = maxima_of(size[gained], place[gained], count)
     partner = memory.partner[own]
     kept = gained & (partner == NEVER)
     ended = gained & (partner != NEVER)
     lives = memory.time_ns[partner[ended]] - memory.time_ns[own[ended]]
-    lived = np.bincount(place[ended], minlength=count)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        mean_life = np.bincount(place[ended], lives, count) / lived
+    mean_life = means_of(lives, place[ended], count)
     found: list[tuple[Metric, Values]] = [
         (HELD, Values(held)),
         (HELD_SHARE, Values(100.0 * held / max(int(held.sum()), 1))),
-        (GROWTH, Values(_summed(place, size, count))),
-        (METRICS[ALLOC_BYTES], Values(_summed(place[gained], size[gained], count))),
-        (ALLOCATIONS, Values(np.bincount(place[gained], minlength=count).astype(np.int64))),
-        (RELEASES, Values(np.bincount(place[~gained], minlength=count).astype(np.int64))),
+        (GROWTH, Values(sums_of(size, place, count))),
+        (METRICS[ALLOC_BYTES], Values(sums_of(size[gained], place[gained], count))),
+        (ALLOCATIONS, Values(counts_of(place[gained], count))),
+        (RELEASES, Values(counts_of(place[~gained], count))),
         (LARGEST, Values(largest, largest == 0)),
-        (KEPT, Values(_summed(place[kept], size[kept], count))),
-        (LIFETIME, Values(np.where(lived > 0, mean_life, np.nan), lived == 0)),
+        (KEPT, Values(sums_of(size[kept], place[kept], count))),
+        (LIFETIME, numbered(mean_life)),
     ]
     if peaks is not None:
         found.append((METRICS[PEAK_BYTES], peaks))

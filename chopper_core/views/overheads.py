@@ -29,6 +29,7 @@ from chopper_core.model.table import KernelTable, Selection
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Codes, Index, Int64, Mask
+from chopper_core.util.grouping import counts_of
 from chopper_core.views.shared.table_view import Partition, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec, any_level
 
@@ -198,7 +199,7 @@ def _with_matrix(kernels: Groups, codes: Codes, level: str) -> Mask | None:
 
 def _is_matrix(table: KernelTable, rows: Selection) -> Mask:
     """Whether an activity is charged compute time as a matrix kernel by its name."""
-    used = np.flatnonzero(np.bincount(table.kernel[rows]))
+    used = np.flatnonzero(counts_of(table.kernel[rows]))
     matrix = np.zeros(len(table.names), np.bool_)
     matrix[used] = [kernel_class(table.names[code]) in _MATRIX for code in used.tolist()]
     charged = table.compute_ns[rows] + table.overlap_ns[rows]

@@ -15,9 +15,15 @@ from chopper_core.model.table import LEVELS, NO_LABEL
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View, complete_order
 from chopper_core.query.derived import named, reduced
-from chopper_core.util.arrays import Index, Int64
+from chopper_core.util.arrays import Index
 from chopper_core.util.errors import NothingToShow, UsageError
-from chopper_core.util.grouping import quantiles_along, quantiles_of, stable_order
+from chopper_core.util.grouping import (
+    counts_of,
+    quantiles_along,
+    quantiles_of,
+    stable_order,
+    sums_of,
+)
 from chopper_core.views.shared.instances import Effect, Overlaps, effect, overlaps_in
 from chopper_core.views.shared.table_view import LabelledRows, child_of, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec, any_level
@@ -164,10 +170,10 @@ def _figures(found: Overlaps, owner: Index, count: int, stat: str = "") -> Own:
     """The number of instances, their overlap with collectives and with copies too, their time and
     overlapped time, of the rows to which `owner` gives them; with a statistic that over them."""
     metrics = [OVERLAP, WITH_COPIES, TIME, BESIDE]
-    number = (INSTANCES, Values(np.bincount(owner, minlength=count)))
+    number = (INSTANCES, Values(counts_of(owner, count)))
     if not stat:
         elapsed, beside, masked = (
-            _summed(owner, count, each)
+            sums_of(each, owner, count)
             for each in (found.elapsed_ns, found.comm_ns, found.masked_ns)
         )
         shares = [quotient(part, elapsed, 100.0) for part in (beside, masked)]
@@ -189,12 +195,6 @@ def _figures(found: Overlaps, owner: Index, count: int, stat: str = "") -> Own:
 def _totals(found: Overlaps, stat: str = "") -> Own:
     """The figures of all instances as one row."""
     return _figures(found, np.zeros(len(found), np.intp), 1, stat)
-
-
-def _summed(owner: Index, count: int, values: Int64) -> Int64:
-    if count == 1:
-        return np.array([values.sum()])
-    return np.bincount(owner, weights=values, minlength=count).astype(np.int64)
 
 
 def _one_by_one(run: Run, view: View, found: Overlaps) -> ViewResult:
@@ -286,7 +286,7 @@ def _cumulative(found: Overlaps) -> Chart:
     """The share of each GPU's instances with at most so much overlap."""
     gpus, owner = found.ranked("gpu")
     at = np.ceil(100.0 * np.minimum(found.share, 1.0) - 1e-9).astype(np.intp)
-    counts = np.bincount(owner * 101 + at, minlength=101 * len(gpus)).reshape(len(gpus), 101)
+    counts = counts_of(owner * 101 + at, 101 * len(gpus)).reshape(len(gpus), 101)
     shares = 100.0 * np.cumsum(counts, axis=1) / counts.sum(axis=1)[:, None]
     x = np.arange(101.0)
     if len(gpus) <= _MAX_LINES:
@@ -308,7 +308,7 @@ def _cumulative(found: Overlaps) -> Chart:
 def _against_duration(run: Run, found: Overlaps) -> tuple[Chart, ...]:
     """The durations of instances over their overlap, for the operations that take most time."""
     codes, owner = found.ranked("operation")
-    times = _summed(owner, len(codes), found.elapsed_ns)
+    times = sums_of(found.elapsed_ns, owner, len(codes))
     share, names, x, y = 100.0 * found.share, [], [], []
     for place in np.argsort(-times, kind="stable")[:_MAX_OPERATIONS].tolist():
         own = np.flatnonzero(owner == place)

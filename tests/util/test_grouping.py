@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from chopper_core.util import grouping
 from chopper_core.util.grouping import (
     distinct,
     last_equal,
@@ -106,3 +109,25 @@ def test_what_is_unknown_has_no_median() -> None:
     assert np.isnan(median_of(np.array([1.0, np.nan, 3.0])))
     square = np.array([[1.0, 2.0], [np.nan, 4.0]])
     np.testing.assert_array_equal(medians_along(square, 0), [np.nan, 3.0])
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(-(2**60), 2**60)), max_size=40))
+def test_figures_by_owner_are_those_of_a_loop(rows: list[tuple[int, int]]) -> None:
+    owner = np.array([own for own, _ in rows], np.intp)
+    values = np.array([value for _, value in rows], np.int64)
+    of = [[value for own, value in rows if own == each] for each in range(6)]
+    sums = [(sum(each) + 2**63) % 2**64 - 2**63 for each in of]
+    assert grouping.counts_of(owner, 6).tolist() == [len(each) for each in of]
+    assert grouping.sums_of(values, owner, 6).tolist() == sums
+    largest = [max([-(2**62), *each]) for each in of]
+    assert grouping.maxima_of(values, owner, 6, -(2**62)).tolist() == largest
+    smallest = [min([2**62, *each]) for each in of]
+    assert grouping.minima_of(values, owner, 6, 2**62).tolist() == smallest
+    means = grouping.means_of(values.astype(np.float64), owner, 6)
+    assert np.isnan(means).tolist() == [not each for each in of]
+
+
+def test_runs_of_nothing_have_no_figures() -> None:
+    nothing, first = np.zeros(0, np.int64), np.zeros(0, np.intp)
+    for reduce in (grouping.run_sums, grouping.run_maxima, grouping.run_minima):
+        assert len(reduce(nothing, first)) == 0

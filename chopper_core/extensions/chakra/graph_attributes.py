@@ -23,7 +23,7 @@ from chopper_core.model.attributes import (
     attribute_table,
 )
 from chopper_core.util.arrays import Index, Int64
-from chopper_core.util.grouping import stable_order
+from chopper_core.util.grouping import counts_of, stable_order
 
 READ: Final = frozenset(
     (
@@ -198,7 +198,7 @@ class _Reached:
         order = stable_order(needs.to[between])
         followers = after[between][order].tolist()
         first = np.searchsorted(needs.to[between][order], np.arange(count + 1)).tolist()
-        waits: Any = np.bincount(after[between], minlength=count).tolist()
+        waits: Any = counts_of(after[between], count).tolist()
         ready = deque(node for node in host.tolist() if not waits[node])
         while ready:
             node = ready.popleft()

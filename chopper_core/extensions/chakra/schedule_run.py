@@ -27,7 +27,7 @@ from chopper_core.model.table import (
 from chopper_core.model.tree import level_order
 from chopper_core.sources.registry import Family, discover
 from chopper_core.util.errors import DataError
-from chopper_core.util.grouping import distinct
+from chopper_core.util.grouping import counts_of, distinct
 from chopper_core.util.progress import Progress
 
 _PAIR: Final = 2
@@ -184,7 +184,7 @@ def _table(
 
 
 def _source(schedule: Schedule) -> Source:
-    counts = np.bincount(schedule.operation, minlength=len(schedule.operations)).tolist()
+    counts = counts_of(schedule.operation, len(schedule.operations)).tolist()
     return Source(
         path=str(schedule.path),
         size_bytes=schedule.path.stat().st_size,

@@ -23,7 +23,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.table import LABELLED, NO_LABEL, PHASES, Category, KernelTable, Kind
 from chopper_core.render.exports import ExportOptions, chosen_rows, new_file
 from chopper_core.util.arrays import Index, Int64, encodable
-from chopper_core.util.grouping import run_starts, stable_order
+from chopper_core.util.grouping import counts_of, run_maxima, run_starts, stable_order
 from chopper_core.util.progress import Progress
 from chopper_core.views.shared.collectives import collectives_of
 from chopper_core.views.shared.dependencies import time_order
@@ -183,7 +183,7 @@ def _labels(table: KernelTable, gpu: Gpu, rows: Index, origin_ns: int) -> Iterat
     for k, level in enumerate(LABELLED):
         codes = table.column(level)[rows]
         first = run_starts(codes)
-        ends = np.maximum.reduceat(end, first)
+        ends = run_maxima(end, first)
         ends[:-1] = np.minimum(ends[:-1], start[first[1:]])
         for at, until in zip(first.tolist(), ends.tolist(), strict=True):
             if (code := int(codes[at])) == NO_LABEL:
@@ -298,7 +298,7 @@ class _CollectiveFlows(Struct, frozen=True, eq=False):
             return cls(nothing.astype(np.intp), nothing, nothing, ())
         chosen = np.isin(found.members.rows, rows)
         member, number = found.members.rows[chosen], found.member_set[chosen].astype(np.int64)
-        several = np.bincount(number, minlength=len(found))[number] > 1
+        several = counts_of(number, len(found))[number] > 1
         member, number = member[several], number[several]
         order = np.lexsort((run.table.gpu[member], run.table.start_ns[member], number))
         member, number = member[order], number[order]

@@ -17,7 +17,7 @@ from chopper_core.model.table import LABELLED, NO_LABEL, STATES, Category, Kind,
 from chopper_core.render.cells import Escaped
 from chopper_core.render.exchange import finite, json_text
 from chopper_core.util.arrays import Mask
-from chopper_core.util.grouping import distinct, ranked
+from chopper_core.util.grouping import counts_of, distinct, ranked, sums_of
 
 INFO_SCHEMA: Final = "chopper.info/1"
 
@@ -188,7 +188,7 @@ def _gpu_counts(run: Run) -> list[dict[str, int | None]]:
     kernel = table.category == Category.KERNEL
 
     def counted(which: Mask) -> list[int]:
-        found: list[int] = np.bincount(table.gpu[which], minlength=size).tolist()
+        found: list[int] = counts_of(table.gpu[which], size).tolist()
         return found
 
     counts = {
@@ -200,7 +200,7 @@ def _gpu_counts(run: Run) -> list[dict[str, int | None]]:
     }
     spans = np.zeros(size)  # of whole nanoseconds: exact up to 100 days
     for state in STATES if table.has_times else ():
-        spans += np.bincount(table.gpu, weights=table.column(state), minlength=size)
+        spans += sums_of(table.column(state), table.gpu, size)
     return [
         {
             "span_ns": int(spans[gpu.index]) if table.has_times else None,
@@ -214,7 +214,7 @@ def _coverage(run: Run, level: str) -> dict[str, Any]:
     table = run.table
     rules = table.column(f"{level}_rule").astype(np.intp)
     weights = table.duration_ns if table.has_times else np.ones(len(table))
-    by_rule = np.bincount(rules, weights=weights, minlength=len(Rule))
+    by_rule = sums_of(weights, rules, len(Rule))
     whole = float(by_rule.sum()) or 1.0
     shares = {
         Rule(rule).text: 100.0 * float(by_rule[rule]) / whole

@@ -9,7 +9,7 @@ import numpy as np
 
 from chopper_core.model.column_names import FLOPS
 from chopper_core.model.table import NO_LABEL
-from chopper_core.util.grouping import quantiles_of
+from chopper_core.util.grouping import counts_of, quantiles_of
 from chopper_core.views.findings.rule import (
     Finding,
     FindingsContext,
@@ -119,7 +119,7 @@ def _always_beside(context: FindingsContext) -> Iterator[Finding]:
     share = table.overlap_ns[rows] / took
     alone = share <= _ALONE
     usual = quantiles_of(took[alone], like[alone], len(names), (0.5,))[:, 0]
-    usual[np.bincount(like[alone], minlength=len(names)) < _MIN_ALONE] = np.nan
+    usual[counts_of(like[alone], len(names)) < _MIN_ALONE] = np.nan
     usual = usual[like]
     beside = (share >= _BESIDE) & np.isfinite(usual)
     longer = np.where(beside, took - usual, 0.0)

@@ -13,7 +13,7 @@ from chopper_core.metrics import is_measured
 from chopper_core.model.column_names import AT_PEAK
 from chopper_core.model.groups import Groups
 from chopper_core.util.arrays import Index
-from chopper_core.util.grouping import distinct
+from chopper_core.util.grouping import counts_of, distinct
 from chopper_core.views.findings.rule import Finding, FindingsContext, Threshold, confidence, rule
 from chopper_core.views.shared.phrases import listed, time
 from chopper_core.views.shared.table_view import grouped
@@ -51,7 +51,7 @@ def poor_products(context: FindingsContext) -> Iterator[Finding]:
     Counters tell the use; without them it is the model's FLOPs relative to the peak.
     """
     table, rows = context.table, context.node.rows
-    kernels = np.flatnonzero(np.bincount(table.kernel[rows], minlength=len(table.names)))
+    kernels = np.flatnonzero(counts_of(table.kernel[rows], len(table.names)))
     product = np.zeros(len(table.names), np.bool_)
     product[kernels] = [kernel_class(table.names[code]) == _PRODUCT for code in kernels.tolist()]
     rows = rows[product[table.kernel[rows]]]

@@ -27,7 +27,15 @@ from chopper_core.model.view import View, complete_order
 from chopper_core.query.marks import MAD_TO_SIGMA
 from chopper_core.util.arrays import Float64, Index, Int64, Mask, Numbers
 from chopper_core.util.errors import UsageError
-from chopper_core.util.grouping import distinct, median_of, ranked, sorted_run_mask
+from chopper_core.util.grouping import (
+    distinct,
+    maxima_of,
+    median_of,
+    ranked,
+    run_minima,
+    sorted_run_mask,
+    sums_of,
+)
 from chopper_core.views.shared.leads import RankLeads, leads
 from chopper_core.views.shared.matched_kernels import compared_iterations
 from chopper_core.views.shared.step_times import step_times
@@ -147,7 +155,7 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
     def computes(self) -> Mask:
         """Whether each cell has any compute."""
         kinds = self.table.kind[self.cells.selection]
-        return np.asarray(np.minimum.reduceat(kinds, self.cells.first) == Kind.COMPUTE)
+        return np.asarray(run_minima(kinds, self.cells.first) == Kind.COMPUTE)
 
     def codes(self, level: str) -> Int64:
         """The code of each cell at a level."""
@@ -314,9 +322,8 @@ def context_of(run: Run, view: View) -> FindingsContext:
 def _iteration_times(cells: Groups) -> tuple[Int64, Float64]:
     """The iterations, and the time of each on the GPU that takes longest."""
     iterations, place = ranked(cells.codes("iteration"))
-    took = np.zeros(len(iterations))
-    np.maximum.at(took, place, cells.elapsed_ns)
-    return iterations.astype(np.int64), took
+    took = maxima_of(cells.elapsed_ns, place, len(iterations))
+    return iterations.astype(np.int64), took.astype(np.float64)
 
 
 def outlier_limit(
@@ -334,7 +341,7 @@ def outlier_limit(
 
 def summed(position: Index, values: Numbers, count: int = 0) -> Float64:
     """The sums of values by their positions."""
-    return np.asarray(np.bincount(position, np.asarray(values, np.float64), count), np.float64)
+    return np.asarray(sums_of(np.asarray(values, np.float64), position, count), np.float64)
 
 
 def combined(columns: Sequence[Int64]) -> tuple[Int64, Index]:

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.util.grouping import distinct, median_of, ranked
+from chopper_core.util.grouping import distinct, median_of, ranked, sums_of
 from chopper_core.views.findings.rule import Finding, FindingsContext, Threshold, confidence, rule
 from chopper_core.views.shared.collective_figures import chosen_in
 from chopper_core.views.shared.collectives import PAIRWISE, collectives_of
@@ -87,8 +87,8 @@ def _slow_links(context: FindingsContext) -> list[SlowLink]:
         like = ranked(like * len(values) + code)[1]
     if len(distinct(group)) < 2:
         return []
-    waiting = np.bincount(chosen.owner, chosen.exposed_ns, len(chosen.sets))
-    exposed = np.bincount(chosen.owner, table.exposed_comm_ns[chosen.rows], len(chosen.sets))
+    waiting = sums_of(chosen.exposed_ns, chosen.owner, len(chosen.sets))
+    exposed = sums_of(table.exposed_comm_ns[chosen.rows], chosen.owner, len(chosen.sets))
     per_gpu = (exposed - waiting)[of_set] / np.maximum(collectives.size[sets], 1)
     found = []
     for code in distinct(group[group >= 0]).tolist():
@@ -106,7 +106,7 @@ def _slow_links(context: FindingsContext) -> list[SlowLink]:
         if 2 * slower.sum() <= max(int(compared.sum()), 1):
             continue
         lost = np.where(compared, transfer - usual, 0.0)
-        sums = np.bincount(collectives.kind[sets], lost)
+        sums = sums_of(lost, collectives.kind[sets])
         beyond = np.where(compared, per_gpu - usual_exposed, 0.0)
         count = len(context.iterations)
         members = chosen.all.members

@@ -12,7 +12,15 @@ from msgspec.structs import replace
 from chopper_core.model.table import NO_LABEL, Rule
 from chopper_core.model.view import View, complete_order
 from chopper_core.util.arrays import Float64, Mask
-from chopper_core.util.grouping import distinct, median_of, ranked, stable_order
+from chopper_core.util.grouping import (
+    counts_of,
+    distinct,
+    median_of,
+    ranked,
+    run_maxima,
+    stable_order,
+    sums_of,
+)
 from chopper_core.views.findings.iteration import slow_iterations
 from chopper_core.views.findings.rule import (
     FEWEST,
@@ -95,9 +103,9 @@ def _only_there(context: FindingsContext) -> Iterator[SlowPart]:
     names, place = context.together("phase", "operation", "layer")
     owner = combined([names[:, 0], names[:, 1]])[1]
     direct = summed(place[chosen], _directly_labelled(context)[chosen], len(names))
-    cells = np.bincount(place[chosen], minlength=len(names))
+    cells = counts_of(place[chosen], len(names))
     inner = np.isin(names[:, 2], layers[1:-1]) | (direct >= CONSISTENT.share * cells)
-    alone = (np.bincount(owner, weights=names[:, 2] != NO_LABEL)[owner] == 1) & inner
+    alone = (sums_of(names[:, 2] != NO_LABEL, owner)[owner] == 1) & inner
     sums = summed(place[chosen], context.cells.sum("duration_ns")[chosen], len(names))
     kernels = summed(place[chosen], context.cells.sizes()[chosen], len(names))
     spots = len(context.gpus) * len(context.iterations)
@@ -212,7 +220,7 @@ def _slow_parts(context: FindingsContext, level: str) -> Iterator[SlowPart]:
     least = context.step_ns * SMALLEST_SAVING.share
     totals = summed(owner, duration, len(pairs)) / (len(context.gpus) * len(context.iterations))
     order = stable_order(owner)
-    ends = np.cumsum(np.bincount(owner, minlength=len(pairs)))
+    ends = np.cumsum(counts_of(owner, len(pairs)))
     for pair in np.flatnonzero(totals > least).tolist():
         own = order[ends[pair - 1] if pair else 0 : ends[pair]]
         columns, column = ranked(codes[own])
@@ -245,7 +253,7 @@ def _slow_parts(context: FindingsContext, level: str) -> Iterator[SlowPart]:
 def _directly_labelled(context: FindingsContext) -> Mask:
     """Whether what the host was in gives the layer of all activities of each cell."""
     rules = context.table.layer_rule[context.cells.selection]
-    return np.asarray(np.maximum.reduceat(rules, context.cells.first) <= Rule.AUTOGRAD)
+    return np.asarray(run_maxima(rules, context.cells.first) <= Rule.AUTOGRAD)
 
 
 def _middle(rows: Float64) -> Float64:

@@ -11,7 +11,7 @@ from chopper_core.metrics import is_measured
 from chopper_core.model.column_names import integral_of, known_of
 from chopper_core.model.table import Kind
 from chopper_core.util.arrays import Float64
-from chopper_core.util.grouping import median_of, ranked
+from chopper_core.util.grouping import counts_of, median_of, ranked, sums_of
 from chopper_core.views.findings.rule import Finding, FindingsContext, Threshold, confidence, rule
 from chopper_core.views.power.charts import LIMITER, samples_of
 from chopper_core.views.shared.phrases import by_number, time
@@ -105,10 +105,10 @@ def _beyond_unthrottled(context: FindingsContext, gpus: list[int]) -> float | No
     codes, kernel = ranked(table.kernel[rows])
     free = share < _FREE_PCT
     slowed = (share >= _LIMITED_PCT) & np.isin(table.gpu[rows], gpus)
-    number = np.bincount(kernel[free], minlength=len(codes))
+    number = counts_of(kernel[free], len(codes))
     if not (number[kernel[slowed]] > 0).any():
         return None
-    total = np.bincount(kernel[free], weights=took[free], minlength=len(codes))
+    total = sums_of(took[free], kernel[free], len(codes))
     usual = total / np.maximum(number, 1)
     both = slowed & (number[kernel] > 0)
     return max(float((took[both] - usual[kernel[both]]).sum()), 0.0)

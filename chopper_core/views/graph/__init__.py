@@ -20,7 +20,7 @@ from chopper_core.model.units import time_text
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Index, Int64
 from chopper_core.util.errors import NothingToShow
-from chopper_core.util.grouping import distinct, run_starts, stable_order
+from chopper_core.util.grouping import counts_of, distinct, run_starts, stable_order, sums_of
 from chopper_core.views.graph.path import (
     GAPS,
     Graph,
@@ -164,7 +164,7 @@ def _together(run: Run, view: View, scope: _ScopeGraph, by: str) -> ViewResult:
     place = np.searchsorted(codes[order[first]], path_codes)
 
     def summed(values: Int64) -> Values:
-        sums = np.bincount(place, weights=values[chosen], minlength=len(first))
+        sums = sums_of(values[chosen], place, len(first))
         return Values(sums.astype(np.int64))
 
     work = summed(path.work_ns)
@@ -286,7 +286,7 @@ def _one_by_one(run: Run, view: View, scope: _ScopeGraph) -> ViewResult:
 def _by_type(table: KernelTable, scope: _ScopeGraph) -> dict[str, int]:
     """The work of the path by type of node."""
     types = node_types(table, scope.on_path)
-    sums = np.bincount(types, weights=scope.path.work_ns, minlength=len(TYPES))
+    sums = sums_of(scope.path.work_ns, types, len(TYPES))
     return {name: int(sums[k]) for k, name in enumerate(TYPES) if sums[k]}
 
 
@@ -308,7 +308,7 @@ def _headline(run: Run, scope: _ScopeGraph) -> tuple[str, ...]:
     work, gaps = int(path.work_ns.sum()), _by_gap(path)
     types = _by_type(run.table, scope)
     free = int(graph.work_ns.sum()) / max(path.length_ns, 1)
-    counts = np.bincount(node_types(run.table, scope.rows), minlength=len(TYPES)).tolist()
+    counts = counts_of(node_types(run.table, scope.rows), len(TYPES)).tolist()
     mix = [f"{n} {name}" for n, name in zip(counts, TYPES, strict=True) if n]
     lead = graph.edges.lead_ns
     where = "between them" if lead is None else "before and between them"
@@ -323,8 +323,8 @@ def _headline(run: Run, scope: _ScopeGraph) -> tuple[str, ...]:
 
 def _notes(scope: _ScopeGraph) -> tuple[str, ...]:
     found = scope.graph.edges
-    edges = np.bincount(found.evidence, minlength=len(Evidence)).tolist()
-    shared = np.bincount(scope.graph.task)
+    edges = counts_of(found.evidence, len(Evidence)).tolist()
+    shared = counts_of(scope.graph.task)
     parts = [f"{n} {each.text}" for each, n in zip(Evidence, edges, strict=True) if n]
     if members := int(shared[shared > 1].sum()):
         parts.append(f"{members} kernels of collectives that wait for each other")

@@ -18,7 +18,7 @@ from chopper_core.align.labels import numbered
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_TIME
 from chopper_core.util.arrays import Float64, Index, Int64, Mask
-from chopper_core.util.grouping import ranked, stable_order
+from chopper_core.util.grouping import counts_of, maxima_of, minima_of, ranked, stable_order
 from chopper_core.views.shared.collectives import collectives_of
 from chopper_core.views.shared.dependencies import Dependencies, dependencies_of, time_order
 
@@ -99,9 +99,7 @@ def _together(run: Run, rows: Index, start: Int64, end: Int64) -> tuple[Int64, I
     begin[place[waits]] = last[waits]
     waits &= end[place] > last
     place, sets = place[waits], sets[waits]
-    first = np.full(len(found), len(rows))
-    np.minimum.at(first, sets, place)
-    task[place] = first[sets]
+    task[place] = minima_of(place, sets, len(found), len(rows))[sets]
     return begin, task
 
 
@@ -160,7 +158,7 @@ def _chains(run: Run, graph: Graph) -> _Chains:
 
 def _shared(task: Index) -> Mask:
     """Which rows begin their work together with another."""
-    return np.bincount(task, minlength=len(task))[task] > 1
+    return counts_of(task, len(task))[task] > 1
 
 
 def _distances(graph: Graph, chains: _Chains) -> tuple[Int64, dict[int, int]]:
@@ -184,10 +182,10 @@ def _distances(graph: Graph, chains: _Chains) -> tuple[Int64, dict[int, int]]:
     host = np.zeros(len(chosen), np.int64) if edges.host_ns is None else edges.host_ns[chosen]
     led = np.zeros(len(tasks), np.int64)
     if edges.lead_ns is not None:
-        np.maximum.at(led, task_of, edges.lead_ns[heads])
+        led = maxima_of(edges.lead_ns[heads], task_of, len(tasks))
     offset = (chains.offset(edges.before[chosen].astype(np.intp)) + host)[by_source].tolist()
     target_of, edge = target[by_source].tolist(), chosen[by_source].tolist()
-    open_edges = np.bincount(target, minlength=len(tasks)).tolist()
+    open_edges = counts_of(target, len(tasks)).tolist()
     reached = led.tolist()
     best: dict[int, int] = {}
     own = work[heads].tolist()

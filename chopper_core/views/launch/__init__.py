@@ -24,6 +24,7 @@ from chopper_core.model.table import Selection
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Index, Int64
+from chopper_core.util.grouping import counts_of, minima_of
 from chopper_core.views.launch import by_host
 from chopper_core.views.launch.launches import (
     NEVER,
@@ -298,11 +299,8 @@ def _clock_notes(run: Run, parent: Groups) -> tuple[str, ...]:
     early = np.zeros(len(least), np.int64)
     for own in gpu_by_gpu(table, rows):
         gpu, waited = table.gpu[own], waited_ns(table, own)
-        if isinstance(own, slice):
-            least[gpu[0]] = waited.min()
-        else:
-            np.minimum.at(least, gpu, waited)
-        early += np.bincount(gpu[waited < 0], minlength=len(least))
+        least = np.minimum(least, minima_of(waited, gpu, len(least), NEVER))
+        early += counts_of(gpu[waited < 0], len(least))
     if (least == NEVER).all():
         return ("no launch records: prep, call, causes of idle time and queue depth are unknown",)
     notes = [

@@ -19,7 +19,14 @@ from chopper_core.model.units import time_text
 from chopper_core.model.view import View, Window, with_view
 from chopper_core.util.arrays import Index, Int64
 from chopper_core.util.errors import NothingToShow
-from chopper_core.util.grouping import distinct, run_starts, stable_order
+from chopper_core.util.grouping import (
+    counts_of,
+    distinct,
+    run_starts,
+    run_sums,
+    stable_order,
+    sums_of,
+)
 from chopper_core.views.shared.host_causes import (
     AFTERMATH_NS,
     PLACE_NAMES,
@@ -153,9 +160,7 @@ def _found(run: Run, node: Groups, idle_ns: int) -> tuple[_Causes, int]:
     count = len(charges.causes)
 
     def summed(column: Int64, size: int) -> Int64:
-        sums = np.zeros((count, size), np.int64)
-        np.add.at(sums, (charges.cause, column), charges.ns)
-        return sums
+        return sums_of(charges.ns, charges.cause * size + column, count * size).reshape(count, size)
 
     places = summed(charges.place, len(HostPlace))
     total = places.sum(axis=1)
@@ -166,7 +171,7 @@ def _found(run: Run, node: Groups, idle_ns: int) -> tuple[_Causes, int]:
     order = stable_order(charges.row)
     order = order[stable_order(charges.cause[order])]
     first = run_starts(charges.cause[order], charges.row[order])
-    gap_ns = np.add.reduceat(charges.ns[order], first) if len(order) else np.empty(0, np.int64)
+    gap_ns = run_sums(charges.ns[order], first) if len(order) else np.empty(0, np.int64)
     cause, piece = charges.cause[order][first], charges.piece[order][first]
     longest, at = np.zeros(count, np.int64), np.full(count, -1, np.intp)
     by_length = np.lexsort((-charges.row[order][first], gap_ns))
@@ -177,7 +182,7 @@ def _found(run: Run, node: Groups, idle_ns: int) -> tuple[_Causes, int]:
         total[ranked],
         states[ranked],
         places[ranked],
-        np.bincount(cause, minlength=count)[ranked],
+        counts_of(cause, count)[ranked],
         longest[ranked],
         at[ranked],
     )

@@ -13,7 +13,15 @@ from chopper_core.model.run import Run
 from chopper_core.model.signals import time_within, union
 from chopper_core.model.table import NO_TIME, KernelTable, Kind, Selection
 from chopper_core.util.arrays import AnyArray, Codes, Float64, Index, Int64, Mask, Numbers
-from chopper_core.util.grouping import distinct, quantiles_of, ranked
+from chopper_core.util.grouping import (
+    counts_of,
+    distinct,
+    minima_of,
+    quantiles_of,
+    ranked,
+    run_sums,
+    sums_of,
+)
 
 OVERHEADS: Final = ("launch_overhead_ns", "prep_overhead_ns", "call_overhead_ns")
 NEVER: Final = np.iinfo(np.int64).max
@@ -43,12 +51,9 @@ class LaunchInstances(Struct, frozen=True, eq=False):
         def either(mask: Mask) -> Mask:
             if mask.all():
                 return np.ones(count, np.bool_)
-            return np.bincount(place[mask], minlength=count) > 0
+            return counts_of(place[mask], count) > 0
 
-        sums = {
-            name: np.bincount(place, weights=values, minlength=count).astype(np.int64)
-            for name, values in self.sums.items()
-        }
+        sums = {name: sums_of(values, place, count) for name, values in self.sums.items()}
         nowhere = np.zeros(count, np.intp)
         return LaunchInstances(nowhere, numbers, sums, either(self.linked))
 
@@ -59,12 +64,12 @@ class LaunchInstances(Struct, frozen=True, eq=False):
             values, label = values[self.linked], label[self.linked]
         if statistic == "median":
             return quantiles_of(values, label, count, (0.5,))[:, 0]
-        number = np.bincount(label, minlength=count)
+        number = counts_of(label, count)
         first = np.cumsum(number) - number
         mean = np.full(count, np.nan)
         known = number > 0
         if known.any():
-            mean[known] = np.add.reduceat(values, first[known]) / number[known]
+            mean[known] = run_sums(values, first[known]) / number[known]
         return mean
 
 
@@ -105,9 +110,9 @@ def launches_of(
     for own in gpu_by_gpu(table, rows):
         label = place[table.column(level)[own] - low]
         waited = waited_ns(table, own)
-        np.minimum.at(least, label, waited)
+        least = np.minimum(least, minima_of(waited, label, count, NEVER))
         beside, wait = _under_comm(run, own)
-        comm_wait += np.bincount(label[beside], weights=wait, minlength=count)
+        comm_wait += sums_of(wait, label[beside], count)
         parts.append(_summed(table, own, _codes(table, own, label, over, spans, count), waited))
     return LaunchSums(
         comm_wait.astype(np.int64),
@@ -159,14 +164,14 @@ def _summed(table: KernelTable, rows: Selection, code: AnyArray, waited: Int64) 
     if width <= _MAX_PLACES_PER_ROW * len(code):
         place = code.astype(np.intp)
         place -= low
-        there = np.flatnonzero(np.bincount(place, minlength=width))
+        there = np.flatnonzero(counts_of(place, width))
         codes = there + low
     else:
         codes, place = ranked(code)
         there, width = np.arange(len(codes)), len(codes)
 
     def summed(values: Numbers, at: Index) -> Int64:
-        return np.bincount(at, weights=values, minlength=width)[there].astype(np.int64)
+        return np.asarray(sums_of(values, at, width)[there], np.int64)
 
     prep, call = (summed(table.column(name)[rows], place) for name in OVERHEADS[1:])
     launch = prep + call
@@ -175,7 +180,7 @@ def _summed(table: KernelTable, rows: Selection, code: AnyArray, waited: Int64) 
         # Only without a launch before the start are prep and call not all of it.
         unknown = np.flatnonzero((waited < 0) | (waited == NEVER))
         launch += summed(table.launch_overhead_ns[rows][unknown], place[unknown])
-        linked = np.bincount(place[waited != NEVER], minlength=width)[there] > 0
+        linked = counts_of(place[waited != NEVER], width)[there] > 0
     return codes, linked, [launch, prep, call]
 
 
@@ -262,13 +267,13 @@ def _since(times_ns: Int64, edges_ns: Int64) -> Float64:
     first = np.searchsorted(edges, together.min(axis=1))
     # Rows are nearly in the order of time: most neighbours lie between the same edges.
     whole = first == np.searchsorted(edges, together.max(axis=1))
-    count = np.bincount(first[whole], minlength=bins + 1) * _BLOCK
+    count = counts_of(first[whole], bins + 1) * _BLOCK
     sums = together.sum(axis=1)[whole]
-    total = np.bincount(first[whole], weights=sums, minlength=bins + 1)
+    total = sums_of(sums, first[whole], bins + 1)
     rest = np.concatenate([together[~whole].ravel(), times[blocks * _BLOCK :]])
     place = np.searchsorted(edges, rest)
-    count += np.bincount(place, minlength=bins + 1)
-    total = total + np.bincount(place, weights=rest, minlength=bins + 1)
+    count += counts_of(place, bins + 1)
+    total = total + sums_of(rest, place, bins + 1)
     since: Float64 = edges.astype(np.float64) * np.cumsum(count[:bins]) - np.cumsum(total[:bins])
     return since
 

@@ -22,7 +22,7 @@ from chopper_core.model.units import LONG_TIMES
 from chopper_core.model.view import View, baseline_view, with_view
 from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.errors import ChopperError, UsageError
-from chopper_core.util.grouping import distinct
+from chopper_core.util.grouping import distinct, sums_of
 from chopper_core.views.overview.step import (
     Step,
     facts_of,
@@ -321,7 +321,7 @@ def _durations(known: Sequence[Step]) -> Composition:
     for each in known:
         table, rows = each.run.table, each.whole.selection
         weights = table.duration_ns[rows]
-        own = np.bincount(table.kind[rows], weights=weights, minlength=len(Kind))
+        own = sums_of(weights, table.kind[rows], len(Kind))
         sums.append(own / each.times.cells / scale)
     series = tuple(
         Series(title, np.array([own[kind] for own in sums]))

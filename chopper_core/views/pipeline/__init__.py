@@ -14,14 +14,13 @@ from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Codes, Float64, Index, Int64
 from chopper_core.util.errors import NothingToShow
-from chopper_core.util.grouping import distinct, median_of
+from chopper_core.util.grouping import distinct, means_of, median_of, sums_of
 from chopper_core.views.pipeline.blocks import (
     BACKWARD,
     FORWARD,
     WEIGHTS,
     Blocks,
     blocks_of,
-    means_over,
 )
 from chopper_core.views.shared.phrases import percent, time
 from chopper_core.views.shared.table_view import LabelledRows, child_of, table_view
@@ -122,7 +121,7 @@ class Pipeline(Struct, frozen=True, eq=False):
         took = self.blocks.took_ns.astype(np.float64)
         return np.asarray(
             sum(
-                means_over(took[own], self.stage[own], self.stages)
+                means_of(took[own], self.stage[own], self.stages)
                 for work in (FORWARD, BACKWARD, WEIGHTS)
                 if (own := self.blocks.work == work).any()
             ),
@@ -188,7 +187,7 @@ def answer(run: Run, view: View) -> ViewResult:
         there = blocks.work == work
         if work == WEIGHTS and not there.any():
             continue
-        own.append((metric, numbered(means_over(took[there], owner[there], count))))
+        own.append((metric, numbered(means_of(took[there], owner[there], count))))
     if by not in _PARTS:
         own += _shares(found, owner, count)
     if by == STAGE and count > 1:
@@ -222,10 +221,10 @@ def _shares(found: Pipeline, owner: Index, count: int) -> Own:
     bubble = 100.0 * np.maximum(window - busy - late, 0) / window
     return [
         (COUNT, Values(np.full(count, found.microbatches))),
-        (BUSY, numbered(means_over(busy, cell_owner, count))),
-        (WINDOW, numbered(means_over(window, cell_owner, count))),
-        (IDLE, numbered(means_over(idle, cell_owner, count))),
-        (BUBBLE, numbered(means_over(bubble, cell_owner, count))),
+        (BUSY, numbered(means_of(busy, cell_owner, count))),
+        (WINDOW, numbered(means_of(window, cell_owner, count))),
+        (IDLE, numbered(means_of(idle, cell_owner, count))),
+        (BUBBLE, numbered(means_of(bubble, cell_owner, count))),
         (THEORY, numbered(np.full(count, 100.0 * found.theory))),
     ]
 
@@ -236,8 +235,7 @@ def _cells(found: Pipeline, owner: Index) -> tuple[Float64, Float64, Float64, In
     blocks = found.blocks
     size = len(cells)
     busy, late = (
-        np.bincount(cell, weights=each, minlength=size).astype(np.float64)
-        for each in (blocks.took_ns, blocks.late_ns)
+        sums_of(each.astype(np.float64), cell, size) for each in (blocks.took_ns, blocks.late_ns)
     )
     pairs = [(gpu, iteration) for gpu, iteration in cells.tolist()]
     window = np.array([blocks.windows_ns[pair] for pair in pairs], np.float64)

@@ -13,9 +13,9 @@ from chopper_core.model.column_names import CHUNK, MICROBATCH, STEP_WINDOW
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, KernelTable, Kind, Phase
 from chopper_core.model.view import View
-from chopper_core.util.arrays import Float64, Index, Int64, Mask
+from chopper_core.util.arrays import Index, Int64, Mask
 from chopper_core.util.errors import NothingToShow
-from chopper_core.util.grouping import distinct, run_mask
+from chopper_core.util.grouping import distinct, run_mask, run_maxima
 from chopper_core.views.shared.process_groups import group_kinds, split_groups
 
 _PHASES: Final = (Phase.FORWARD, Phase.BACKWARD)
@@ -176,7 +176,7 @@ def _made(run: Run, rows: Index, number: Int64, origin: str, chunk: Int64) -> Bl
         microbatch=number[first],
         chunk=chunk[first],
         start_ns=table.start_ns[own],
-        end_ns=np.maximum.reduceat(ends, first),
+        end_ns=run_maxima(ends, first),
         late_ns=table.idle_host_ns[own],
         windows_ns={},
         origin=origin,
@@ -218,11 +218,3 @@ def _counted(blocks: Blocks) -> Blocks:
             f"{min(counts)} to {max(counts)} blocks of forward or backward work"
         )
     return replace(blocks, microbatch=number)
-
-
-def means_over(values: Float64, owner: Index, count: int) -> Float64:
-    """The mean of the values of each owner; NaN without any."""
-    total = np.bincount(owner, weights=values, minlength=count)
-    number = np.bincount(owner, minlength=count)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.asarray(np.where(number > 0, total / number, np.nan), np.float64)

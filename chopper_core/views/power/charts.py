@@ -20,7 +20,7 @@ from chopper_core.model.view import View
 from chopper_core.query.marks import outliers
 from chopper_core.util.arrays import Float64, Index, Int64
 from chopper_core.util.errors import UsageError
-from chopper_core.util.grouping import distinct, ranked
+from chopper_core.util.grouping import counts_of, distinct, means_of, ranked, sums_of
 from chopper_core.views.power import power_columns as c
 from chopper_core.views.shared.samples import (
     Sampled,
@@ -183,11 +183,7 @@ def _binned(times: Int64, values: Float64, begin: int, end: int, bins: int) -> F
     """The mean of the values in equal parts of a stretch of time; NaN in those without any."""
     place = np.minimum((times - begin) * bins // max(end - begin, 1), bins - 1)
     known = np.isfinite(values)
-    count = np.bincount(place[known], minlength=bins)
-    total = np.bincount(place[known], weights=values[known], minlength=bins)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        mean: Float64 = np.where(count > 0, total / count, np.nan)
-    return mean
+    return means_of(values[known], place[known], bins)
 
 
 def _apart(means: Float64) -> tuple[int, ...]:
@@ -342,10 +338,10 @@ def _slowdowns(run: Run, rows: Index | None, clock: Sampled) -> Float64:
     codes = table.kernel[rows].astype(np.int64) * (len(table.operations) + 1)
     _, kind = ranked((codes + table.operation[rows] + 1) * 16 + table.phase[rows] + 1)
     took = table.duration_ns[rows].astype(np.float64)
-    usual = (np.bincount(kind, took) / np.maximum(np.bincount(kind), 1))[kind]
+    usual = (sums_of(took, kind) / np.maximum(counts_of(kind), 1))[kind]
     start = table.start_ns[rows]
     place = np.searchsorted(clock.begins_ns, start, "right") - 1
     inside = (place >= 0) & (start < clock.ends_ns[place])
-    sums, means = (np.bincount(place[inside], each[inside], len(clock)) for each in (took, usual))
+    sums, means = (sums_of(each[inside], place[inside], len(clock)) for each in (took, usual))
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.asarray(np.where(means > 0, sums / means, np.nan), np.float64)

@@ -25,7 +25,7 @@ from chopper_core.model.table import NO_LABEL_TEXT
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Int64
-from chopper_core.util.grouping import median_of, medians_along
+from chopper_core.util.grouping import median_of, medians_along, sums_of
 from chopper_core.views.ranks import rank_columns
 from chopper_core.views.ranks.rank_columns import NODE, by_part, delays, waits, waits_by, waits_map
 from chopper_core.views.shared.collective_figures import gpu_words
@@ -136,7 +136,7 @@ def _by_label(stand: RankLeads, view: View, by: str) -> ViewResult:
     per = np.maximum(count, 1)
     behind = sums.argmin(axis=1)
     others = (sums.sum(axis=1) - sums.min(axis=1)) / (len(found.gpus) - 1) - sums.min(axis=1)
-    change = np.bincount(place, weights=lead_changes(stand), minlength=len(codes))
+    change = sums_of(lead_changes(stand), place, len(codes))
     work = sums_by(place, found.durations_ns(), len(codes))
     rest = medians_along(np.delete(work, stand.late_column, axis=1), axis=1)
     with np.errstate(invalid="ignore", divide="ignore"):

@@ -16,7 +16,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Index, Int64, Numbers
 from chopper_core.util.errors import NothingToShow
-from chopper_core.util.grouping import median_of
+from chopper_core.util.grouping import counts_of, median_of, sums_of
 from chopper_core.views.shared.collective_figures import gpu_words
 from chopper_core.views.shared.leads import RankLeads
 from chopper_core.views.shared.table_view import child_of
@@ -122,7 +122,7 @@ def waits(stand: RankLeads) -> Own:
     waiter, last = _who(stand)
 
     def summed(places: Int64, waits: Int64) -> Values:
-        total = np.bincount(places, weights=waits, minlength=len(gpus) + 1)
+        total = sums_of(waits, places, len(gpus) + 1)
         return Values(total[:-1].astype(np.int64))
 
     waits = (chosen.wait_ns, chosen.exposed_ns)
@@ -158,9 +158,9 @@ def waits_by(stand: RankLeads, codes: Int64, codes_of_rows: Numbers) -> Own:
     place = np.searchsorted(codes, np.asarray(codes_of_rows)[chosen.rows])
     _, last = _who(stand)
     mine = last == stand.behind
-    wait = np.bincount(place, weights=chosen.wait_ns, minlength=count)
-    caused = np.bincount(place[mine], weights=chosen.wait_ns[mine], minlength=count)
-    unseen = np.bincount(place[chosen.complete[chosen.owner]], minlength=count) == 0
+    wait = sums_of(chosen.wait_ns, place, count)
+    caused = sums_of(chosen.wait_ns[mine], place[mine], count)
+    unseen = counts_of(place[chosen.complete[chosen.owner]], count) == 0
     return [
         (collective_columns.WAIT, Values(wait.astype(np.int64), unseen)),
         (collective_columns.CAUSED, Values(caused.astype(np.int64), unseen)),
@@ -173,9 +173,7 @@ def waits_map(stand: RankLeads) -> tuple[Chart, ...]:
     if chosen is None or not chosen.complete.any() or size > _MAX_MAP_GPUS:
         return ()
     waiter, last = _who(stand)
-    pairs = np.bincount(
-        waiter * (size + 1) + last, weights=chosen.wait_ns, minlength=(size + 1) ** 2
-    )
+    pairs = sums_of(chosen.wait_ns, waiter * (size + 1) + last, (size + 1) ** 2)
     names = tuple(f"GPU {gpu}" for gpu in stand.gpus)
     return (
         HeatMap(

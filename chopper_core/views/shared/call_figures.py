@@ -23,6 +23,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.shapes import CallShape, Fused
 from chopper_core.model.table import KernelTable, Selection
 from chopper_core.util.arrays import Float64, Int64
+from chopper_core.util.grouping import sums_of
 from chopper_core.views.shared.benchmarks import hipblaslt_line, torch_line
 
 NO_SHAPE: Final = "no shape: "
@@ -235,7 +236,7 @@ def call_sums(nodes: Groups, hardware: Hardware | None) -> CallSums:
             ("achievable_ns", achievable, np.isfinite(achievable)),
             ("achievable_of_ns", duration, np.isfinite(achievable)),
         ):
-            sums[name] += np.bincount(of, np.where(where, values, 0.0), count)
+            sums[name] += sums_of(np.where(where, values, 0.0), of, count)
     return CallSums(**sums)
 
 

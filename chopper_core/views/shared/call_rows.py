@@ -23,7 +23,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View
 from chopper_core.util.errors import NothingToShow
-from chopper_core.util.grouping import ranked
+from chopper_core.util.grouping import ranked, sums_of
 from chopper_core.views.shared.call_figures import (
     NO_SHAPE,
     SERVED,
@@ -161,7 +161,7 @@ def _served(nodes: Groups) -> Values:
     time_ns: dict[int, float] = {}
     for rows, group in nodes.pieces():
         pairs, place = ranked(group.astype(np.int64) * len(names) + nodes.table.kernel[rows])
-        sums = np.bincount(place, nodes.table.duration_ns[rows], len(pairs))
+        sums = sums_of(nodes.table.duration_ns[rows], place, len(pairs))
         for pair, spent in zip(pairs.tolist(), sums.tolist(), strict=True):
             time_ns[pair] = time_ns.get(pair, 0.0) + spent
     kernels: list[list[tuple[float, int]]] = [[] for _ in range(count)]
@@ -183,7 +183,7 @@ def shape_notes(run: Run, whole: Groups) -> tuple[str, ...]:
     time_ns = np.zeros(len(labels.texts))
     for rows, _ in whole.pieces():
         codes = labels.codes(run.table, rows)
-        time_ns += np.bincount(codes, run.table.duration_ns[rows], len(time_ns))
+        time_ns += sums_of(run.table.duration_ns[rows], codes, len(time_ns))
     rest = [
         (time, label.removeprefix(NO_SHAPE))
         for label, time in zip(labels.texts, time_ns.tolist(), strict=True)

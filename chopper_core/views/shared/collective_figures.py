@@ -19,7 +19,15 @@ from chopper_core.model.units import time_text
 from chopper_core.query.marks import outliers
 from chopper_core.util.arrays import AnyArray, Float64, Index, Int64, Mask, Numbers
 from chopper_core.util.errors import UsageError
-from chopper_core.util.grouping import distinct, median_of, quantiles_of, ranked, run_starts
+from chopper_core.util.grouping import (
+    counts_of,
+    distinct,
+    median_of,
+    quantiles_of,
+    ranked,
+    run_starts,
+    sums_of,
+)
 from chopper_core.views.shared import collective_columns as columns
 from chopper_core.views.shared.collectives import PAIRWISE, Collectives
 
@@ -119,8 +127,8 @@ def rates(chosen: Chosen, owner: Index, count: int, member_owner: Index) -> Own:
     moved = np.where(size >= 0, size * factors, np.nan)[chosen.owner]
 
     def ratio(moved: Float64, time: Float64, where: Mask, groups: Index) -> Values:
-        bytes_moved = np.bincount(groups[where], weights=moved[where], minlength=count)
-        taken = np.bincount(groups[where], weights=time[where], minlength=count)
+        bytes_moved = sums_of(moved[where], groups[where], count)
+        taken = sums_of(time[where], groups[where], count)
         with np.errstate(invalid="ignore", divide="ignore"):
             return numbered(np.where(taken > 0, bytes_moved / taken, np.nan))
 
@@ -170,11 +178,11 @@ def blame(chosen: Chosen, codes: Int64, owner: Index, unknown: Mask) -> Own:
     last, complete = found.last_gpu[sets], chosen.complete
 
     def caused(waits: Int64) -> Values:
-        of_set = np.bincount(found.member_set, weights=waits, minlength=len(found))[sets]
-        sums = np.bincount(last[complete], weights=of_set[complete], minlength=int(codes.max()) + 1)
+        of_set = sums_of(waits, found.member_set, len(found))[sets]
+        sums = sums_of(of_set[complete], last[complete], int(codes.max()) + 1)
         return Values(sums[codes].astype(np.int64), unknown)
 
-    times = np.bincount(last[complete], minlength=int(codes.max()) + 1)[codes]
+    times = counts_of(last[complete], int(codes.max()) + 1)[codes]
     lag = chosen.table.start_ns[chosen.rows] - found.first_start_ns[sets][chosen.owner]
     known = complete[chosen.owner]
     return [
@@ -189,7 +197,7 @@ def latest(chosen: Chosen, owner: Index, count: int) -> Own:
     """The GPU that is last most often in each group of collectives, and how often that is."""
     last, complete = chosen.all.last_gpu[chosen.sets], chosen.complete
     gpus = int(last.max()) + 1
-    times = np.bincount(owner[complete] * gpus + last[complete], minlength=count * gpus)
+    times = counts_of(owner[complete] * gpus + last[complete], count * gpus)
     times = times.reshape(count, gpus)
     total = times.sum(axis=1)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -211,7 +219,7 @@ def shares(chosen: Chosen, owner: Index, count: int) -> Own:
     table, rows = chosen.table, chosen.rows
 
     def summed(values: Numbers, where: Numbers) -> Float64:
-        total = np.bincount(owner[where], weights=values[where], minlength=count)
+        total = sums_of(values[where], owner[where], count)
         return total.astype(np.float64)
 
     every = np.ones(len(rows), np.bool_)
@@ -235,8 +243,8 @@ def moved(chosen: Chosen, owner: Index, count: int) -> Own:
     """The bytes of groups of collectives; `owner` is the group of each."""
     size = chosen.all.bytes[chosen.sets]
     known = size >= 0
-    total = np.bincount(owner[known], weights=size[known], minlength=count)
-    missing = np.bincount(owner[known], minlength=count) == 0
+    total = sums_of(size[known], owner[known], count)
+    missing = counts_of(owner[known], count) == 0
     return [(columns.MOVED, Values(total.astype(np.int64), missing))]
 
 
@@ -252,8 +260,8 @@ def headline(chosen: Chosen) -> tuple[str, ...]:
     total = int(chosen.wait_ns.sum())
     if complete.any() and total:
         last = chosen.all.last_gpu[chosen.sets]
-        wait = np.bincount(chosen.owner, weights=chosen.wait_ns, minlength=len(last))
-        worst = int(np.bincount(last[complete], weights=wait[complete]).argmax())
+        wait = sums_of(chosen.wait_ns, chosen.owner, len(last))
+        worst = int(sums_of(wait[complete], last[complete]).argmax())
         own = complete & (last == worst)
         lines.append(
             f"GPU {worst} arrives last at {own.sum()} of {complete.sum()}: GPUs spent "

@@ -21,7 +21,14 @@ from chopper_core.model.run import Run
 from chopper_core.model.signals import time_within, union
 from chopper_core.model.table import KernelTable
 from chopper_core.util.arrays import Index, Int64, Mask
-from chopper_core.util.grouping import median_of, run_sizes, run_starts, stable_order
+from chopper_core.util.grouping import (
+    median_of,
+    run_maxima,
+    run_minima,
+    run_sizes,
+    run_starts,
+    stable_order,
+)
 from chopper_core.views.shared.process_groups import known_group_sizes, split_groups
 
 __all__ = ["PAIRWISE", "Collectives", "collectives_of"]
@@ -101,7 +108,7 @@ def _matched(run: Run) -> Collectives | None:
     order = stable_order(found)
     kernels, found = kernels.take(order), found[order]
     first = run_starts(found)
-    group = np.maximum.reduceat(kernels.group, first)
+    group = run_maxima(kernels.group, first)
     seen = run_sizes(first, len(found))
     size_of, shared = known_group_sizes(run, kernels.group, kernels.gpu)
     size = np.array([size_of.get(code, 0) for code in range(-1, len(table.names))])[group + 1]
@@ -109,7 +116,7 @@ def _matched(run: Run) -> Collectives | None:
     if len(size_of) > 1:
         # Kernels of an unknown group, of several: one of all GPUs is whole.
         size[(group < 0) & (seen != size_of.get(UNKNOWN, 0))] = 0
-    kind = np.maximum.reduceat(kernels.kind, first)
+    kind = run_maxima(kernels.kind, first)
     if UNKNOWN_COLLECTIVE in table.operations:
         kind[kind < 0] = table.operations.index(UNKNOWN_COLLECTIVE)
     names = tuple(table.names[code] for code in shared)
@@ -131,7 +138,7 @@ def _described(run: Run, kernels: CommKernels, sets: _Sets, shared: tuple[str, .
     """The collectives of kernels that stand set by set, put in the order of first arrival."""
     table = run.table
     start = table.start_ns[kernels.rows]
-    arrival = np.minimum.reduceat(start, sets.first)
+    arrival = run_minima(start, sets.first)
     by_arrival = stable_order(arrival)
     rank = np.empty(len(arrival), np.int64)
     rank[by_arrival] = np.arange(len(arrival))
@@ -142,8 +149,8 @@ def _described(run: Run, kernels: CommKernels, sets: _Sets, shared: tuple[str, .
     kind, group, size = (each[by_arrival] for each in (sets.kind, sets.group, sets.size))
     first = run_starts(member_set)
     start, ends = start[order], kernels.end_ns[order]
-    last_start = np.maximum.reduceat(start, first)
-    end = np.maximum.reduceat(ends, first)
+    last_start = run_maxima(start, first)
+    end = run_maxima(ends, first)
     seen = run_sizes(first, len(rows))
     complete = (
         (seen == size) & ((seen > 1) | sets.is_alone[by_arrival]) & (not run.is_reconstructed)
@@ -152,18 +159,18 @@ def _described(run: Run, kernels: CommKernels, sets: _Sets, shared: tuple[str, .
     waits = complete[member_set] & (synchronous[member_set] | (ends >= last_start[member_set]))
     wait = np.where(waits, np.minimum(last_start[member_set], ends) - start, 0)
     latest = np.where(start == last_start[member_set], gpu, -1)
-    spread = (end - np.minimum.reduceat(ends, first))[synchronous & complete]
+    spread = (end - run_minima(ends, first))[synchronous & complete]
     return Collectives(
         members=Groups(table, rows, first),
         kind=kind,
         group=group,
-        bytes=np.maximum.reduceat(table.bytes[rows], first),
+        bytes=run_maxima(table.bytes[rows], first),
         size=size,
         complete=complete,
-        first_start_ns=np.minimum.reduceat(start, first),
+        first_start_ns=run_minima(start, first),
         last_start_ns=last_start,
         end_ns=end,
-        last_gpu=np.maximum.reduceat(latest, first).astype(np.int64),
+        last_gpu=run_maxima(latest, first).astype(np.int64),
         member_set=member_set,
         member_wait_ns=wait,
         member_exposed_ns=_exposed(run, rows, wait),

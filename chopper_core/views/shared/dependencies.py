@@ -19,7 +19,7 @@ from chopper_core.model.attributes import NO_NODE, StatedEdges, nodes_at
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_TIME, KernelTable
 from chopper_core.util.arrays import Index, Int8, Int32, Int64, Mask
-from chopper_core.util.grouping import run_mask, run_starts, stable_order
+from chopper_core.util.grouping import counts_of, run_mask, run_starts, stable_order
 
 STAMP_NS: Final = 1_000
 """Activities of a stream that overlap by no more than this are in order: older profilers write
@@ -160,7 +160,7 @@ def dependencies_of(run: Run, rows: Index) -> Dependencies:
     after, before, host_ns = (each[forward] for each in (found.after, found.before, found.host_ns))
     order = np.lexsort((before, after))
     first = np.zeros(len(rows) + 1, np.int64)
-    np.cumsum(np.bincount(after, minlength=len(rows)), out=first[1:])
+    np.cumsum(counts_of(after, len(rows)), out=first[1:])
     evidence = np.where(found.is_control[forward], Evidence.CONTROL, Evidence.STATED)
     return Dependencies(
         first,
@@ -187,7 +187,7 @@ def dependencies(table: KernelTable, rows: Index) -> Dependencies:
     )
     order = stable_order(after)
     first = np.zeros(len(rows) + 1, np.int64)
-    np.cumsum(np.bincount(after, minlength=len(rows)), out=first[1:])
+    np.cumsum(counts_of(after, len(rows)), out=first[1:])
     return Dependencies(first, before[order].astype(np.int32), evidence[order].astype(np.int8))
 
 

@@ -20,7 +20,7 @@ from msgspec import Struct
 from chopper_core.model.host_tables import HostStack, HostState, HostTime
 from chopper_core.model.run import Run
 from chopper_core.util.arrays import Float64, Index, Int64
-from chopper_core.util.grouping import run_sizes, run_starts, stable_order
+from chopper_core.util.grouping import run_sizes, run_starts, stable_order, sums_of
 
 
 class HostPlace(IntEnum):
@@ -112,7 +112,7 @@ class HostCharges(Struct, frozen=True, eq=False):
         chosen = (place >= 0) & np.isin(self.state, states)
         code = place[chosen] * len(self.causes) + self.cause[chosen]
         size = count * len(self.causes)
-        sums = np.bincount(code, weights=self.ns[chosen], minlength=size)
+        sums = sums_of(self.ns[chosen], code, size)
         return sums.astype(np.float64).reshape(count, len(self.causes))
 
     def main(self, ns: Float64) -> HostCause | None:

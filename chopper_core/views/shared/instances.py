@@ -14,7 +14,18 @@ from chopper_core.model.run import Run
 from chopper_core.model.table import ACTIVITY, KernelTable, Kind
 from chopper_core.model.view import View
 from chopper_core.util.arrays import AnyArray, Codes, Float64, Index, Int64, Mask, Numbers
-from chopper_core.util.grouping import quantiles_of, ranked, run_sizes, run_starts, stable_order
+from chopper_core.util.grouping import (
+    counts_of,
+    quantiles_of,
+    ranked,
+    run_maxima,
+    run_minima,
+    run_sizes,
+    run_starts,
+    run_sums,
+    stable_order,
+    sums_of,
+)
 from chopper_core.util.workers import in_threads
 
 FSDP: Final = ("FSDP::", "FullyShardedDataParallel.")
@@ -178,10 +189,7 @@ class _Alike(Struct, frozen=True, eq=False):
 
     def summed(self, values: Numbers) -> Float64:
         """Values of the instances, added up by set."""
-        if not len(self.first):
-            return np.zeros(0)
-        found: Float64 = np.add.reduceat(values, self.first)
-        return found
+        return np.asarray(run_sums(values, self.first), np.float64)
 
     def spread(self, of_sets: AnyArray) -> AnyArray:
         """The values of the sets, spread over their instances."""
@@ -225,12 +233,12 @@ def _like(found: Overlaps, owner: Codes, count: int) -> Int64:
 
 def _cosine(alike: _Alike, count: int, x: Float64, y: Float64) -> Float64:
     def summed(values: Float64) -> Float64:
-        of_rows = np.bincount(alike.whose, weights=alike.summed(values), minlength=count)
+        of_rows = sums_of(alike.summed(values), alike.whose, count)
         return of_rows.astype(np.float64)
 
     # A rounding error between equal numbers is not a spread.
     size = np.sqrt(summed(x * x) * summed(y * y))
-    number = np.bincount(alike.whose, weights=alike.size, minlength=count)
+    number = sums_of(alike.size, alike.whose, count)
     enough = size > 1e-9 * np.maximum(number, 1)
     with np.errstate(invalid="ignore", divide="ignore"):
         found: Float64 = np.where(enough, summed(x * y) / size, np.nan)
@@ -242,8 +250,8 @@ def _slowdown(alike: _Alike, count: int) -> tuple[Float64, Float64]:
     share, sets = alike.share, len(alike.first)
     if not sets:
         return np.full(count, np.nan), np.full(count, np.nan)
-    least = np.minimum.reduceat(share, alike.first)
-    most = np.maximum.reduceat(share, alike.first)
+    least = run_minima(share, alike.first)
+    most = run_maxima(share, alike.first)
     quarter = (most - least) / 4
     wide = most - least >= _MIN_SPREAD
     # A bound that no share reaches, where there is nothing to separate.
@@ -253,15 +261,15 @@ def _slowdown(alike: _Alike, count: int) -> tuple[Float64, Float64]:
 
     def side(where: Mask) -> tuple[Float64, Int64]:
         own = own_set[where]
-        number = np.bincount(own, minlength=sets)
+        number = counts_of(own, sets)
         return quantiles_of(alike.elapsed_ns[where], own, sets, (0.5,))[:, 0], number
 
     (low_ns, lows), (high_ns, highs) = side(low), side(high)
     both = (lows >= _MIN_INSTANCES) & (highs >= _MIN_INSTANCES)
     own, weight = alike.whose[both], alike.size[both]
-    slow = np.bincount(own, weights=weight * high_ns[both], minlength=count)
-    fast = np.bincount(own, weights=weight * low_ns[both], minlength=count)
-    more = np.bincount(own, weights=(highs * (high_ns - low_ns))[both], minlength=count)
+    slow = sums_of(weight * high_ns[both], own, count)
+    fast = sums_of(weight * low_ns[both], own, count)
+    more = sums_of((highs * (high_ns - low_ns))[both], own, count)
     with np.errstate(invalid="ignore", divide="ignore"):
         ratio = np.where(fast > 0, slow / fast, np.nan)
     return ratio, np.where(fast > 0, more, np.nan)

@@ -22,12 +22,15 @@ from chopper_core.model.table import KernelTable
 from chopper_core.util.arrays import Float64, Index, Int64, Mask
 from chopper_core.util.grouping import (
     beyond_others,
+    counts_of,
     distinct,
     hashes,
     ranked,
     run_sizes,
     run_starts,
+    run_sums,
     stable_order,
+    sums_of,
 )
 from chopper_core.views.shared.collectives import PAIRWISE, Collectives
 
@@ -56,9 +59,9 @@ class Lateness(Struct, frozen=True, eq=False):
         teams, team = ranked(self.team[self.found.member_set[members]])
         shape = (len(teams), len(gpus), len(iterations))
         place = (team * shape[1] + whose) * shape[2] + when
-        late = np.bincount(place, weights=self.late_ns[members], minlength=int(np.prod(shape)))
+        late = sums_of(self.late_ns[members], place, int(np.prod(shape)))
         found = np.zeros(shape[1:])
-        takes_part = np.bincount(team * shape[1] + whose, minlength=shape[0] * shape[1])
+        takes_part = counts_of(team * shape[1] + whose, shape[0] * shape[1])
         kin = self.kin[list(gpus)]
         for own, there in zip(late.reshape(shape), takes_part.reshape(shape[:2]), strict=True):
             for number in distinct(kin).tolist():
@@ -93,7 +96,7 @@ def _lateness(found: Collectives, peers: tuple[tuple[int, ...], ...]) -> Latenes
     late[sizes[side] < _MIN_PEERS] = 0
     first = run_starts(found.member_set)
     waits, exposed = (
-        np.add.reduceat(values, first).astype(np.float64)
+        run_sums(values, first).astype(np.float64)
         for values in (found.member_wait_ns, found.member_exposed_ns)
     )
     share = np.divide(exposed, waits, out=np.zeros(len(first)), where=waits > 0)
@@ -106,7 +109,7 @@ def _teams(found: Collectives) -> Index:
     """A number for each collective's set of GPUs."""
     table, rows = found.members.table, found.members.rows
     label = hashes(int(table.gpu.max()) + 1)
-    return ranked(np.add.reduceat(label[table.gpu[rows]], run_starts(found.member_set)))[1]
+    return ranked(run_sums(label[table.gpu[rows]], run_starts(found.member_set)))[1]
 
 
 def _is_pairwise(found: Collectives) -> Mask:

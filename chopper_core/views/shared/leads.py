@@ -15,7 +15,14 @@ from chopper_core.model.table import ACTIVITY
 from chopper_core.model.view import View, complete_order
 from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.errors import NothingToShow
-from chopper_core.util.grouping import quantile_of, run_sizes, run_starts, stable_order
+from chopper_core.util.grouping import (
+    counts_of,
+    quantile_of,
+    run_sizes,
+    run_starts,
+    stable_order,
+    sums_of,
+)
 from chopper_core.views.shared.matched_kernels import (
     Occurrences,
     compared_iterations,
@@ -222,18 +229,18 @@ class RankLeads(RankTimes, frozen=True, eq=False, dict=True):
         width = int(layer.max()) + 2
         # A missing label has the code -1.
         code = (phase + 1) * width + layer + 1
-        there = np.bincount(code) > 0
+        there = counts_of(code) > 0
         names = np.flatnonzero(there)
         cell = (np.cumsum(there) - 1)[code]
-        count = np.bincount(cell)
+        count = counts_of(cell)
         lead = others_lead(found, column)
-        mean = np.bincount(cell, weights=lead) / count
+        mean = sums_of(lead, cell) / count
         behind = sums_by(cell, found.lead_ns.T, len(count)).argmin(axis=1) == column
         late = behind & (mean >= _ONSET_SHARE * mean.max()) & (mean > 0)
         if not late.any():
             return None
         # The step's order is that of the mean places of the cells in their iterations.
-        since = np.bincount(cell, weights=self.places()) / count
+        since = sums_of(self.places(), cell) / count
         chosen = int(np.where(late, since, np.inf).argmin())
         at_phase, at_layer = divmod(int(names[chosen]), width)
         return (

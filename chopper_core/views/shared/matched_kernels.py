@@ -23,12 +23,15 @@ from chopper_core.model.table import LEVELS, NO_LABEL, KernelTable, Kind
 from chopper_core.model.view import View
 from chopper_core.util.arrays import AnyArray, Float64, Index, Int64, Mask, Numbers
 from chopper_core.util.grouping import (
+    counts_of,
     distinct,
     ranked,
     run_mask,
     run_sizes,
     run_starts,
+    run_sums,
     stable_order,
+    sums_of,
 )
 from chopper_core.views.shared.collectives import PAIRWISE
 from chopper_core.views.shared.process_groups import known_group_sizes, split_groups
@@ -163,7 +166,7 @@ def _peers(run: Run, parts: list[Index], gpus: list[int]) -> list[list[int]]:
         code = np.zeros(len(columns[0]), np.int64)
         for column, width in zip(columns, widths, strict=True):
             code = code * width + column + 1
-        count = np.bincount(code, minlength=int(np.prod(widths)))
+        count = counts_of(code, int(np.prod(widths)))
         for own, other in zip(found, counts, strict=True):
             alike = int(np.minimum(count, other).sum())
             pairs = (frozenset((gpus[place], gpus[peer])) for peer in own)
@@ -293,11 +296,11 @@ def sums_by(codes: Index, values: Iterable[Int64], count: int) -> Float64:
     first = run_starts(codes)
     if len(codes) and _MIN_RUN * len(first) < len(codes):
         # Adding up neighbours of one code is faster than scattering them.
-        codes, values = codes[first], (np.add.reduceat(own, first) for own in values)
-    sums = [np.bincount(codes, weights=own, minlength=count) for own in values]
+        codes, values = codes[first], (run_sums(own, first) for own in values)
+    sums = [sums_of(own, codes, count) for own in values]
     return np.stack(sums, axis=1).astype(np.float64)
 
 
 def leads_by(codes: Index, found: Occurrences, count: int) -> tuple[Float64, Int64]:
     """Sums of leads by a code per occurrence, as codes x GPUs, and how many occurrences."""
-    return sums_by(codes, found.lead_ns.T, count), np.bincount(codes, minlength=count)
+    return sums_by(codes, found.lead_ns.T, count), counts_of(codes, count)

@@ -14,7 +14,7 @@ from chopper_core.model.parallel import DIMENSIONS, kind_of
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, KernelTable, Kind
 from chopper_core.util.arrays import Codes, Index, Int64, Numbers
-from chopper_core.util.grouping import distinct
+from chopper_core.util.grouping import distinct, sums_of
 from chopper_core.views.shared.places import nodes_of
 
 _IN_LABEL: Final = re.compile(r"\(([^()]*)\)")
@@ -253,9 +253,7 @@ def expert_note(run: Run, rows: Index) -> tuple[str, ...]:
     if not len(own):
         return ()
     gpus = distinct(table.gpu[own])
-    moved = np.bincount(
-        np.searchsorted(gpus, table.gpu[own]), weights=table.bytes[own], minlength=len(gpus)
-    )
+    moved = sums_of(table.bytes[own], np.searchsorted(gpus, table.gpu[own]), len(gpus))
     if len(gpus) < 2 or not moved.mean():
         return ()
     most = int(moved.argmax())

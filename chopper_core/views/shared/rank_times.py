@@ -16,7 +16,14 @@ from chopper_core.model.signals import time_within, union
 from chopper_core.model.table import KernelTable
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Index, Int64, Numbers
-from chopper_core.util.grouping import beyond_others, distinct, median_of, ranked
+from chopper_core.util.grouping import (
+    beyond_others,
+    counts_of,
+    distinct,
+    median_of,
+    ranked,
+    sums_of,
+)
 from chopper_core.views.shared.collective_figures import Chosen, chosen_in
 from chopper_core.views.shared.collectives import Collectives, collectives_of
 from chopper_core.views.shared.lateness import lateness_of
@@ -244,9 +251,9 @@ def _work(
         code, rates = slowdown_beside_comm(own, durations, beside)
         for gpu, took, shares in zip(own.gpus, durations, beside, strict=True):
             place = int(np.searchsorted(gpus, gpu))
-            plain[place] = np.bincount(when, weights=took, minlength=len(iterations))
+            plain[place] = sums_of(took, when, len(iterations))
             fair = took / np.exp(rates[code, 0] * shares[0])
-            unhindered[place] = np.bincount(when, weights=fair, minlength=len(iterations))
+            unhindered[place] = sums_of(fair, when, len(iterations))
     return plain, unhindered
 
 
@@ -280,7 +287,7 @@ def slowdown_beside_comm(
     GPU and operation. 0 where the shares don't differ enough.
     """
     code = ranked(found.table.operation[found.rows[:, 0]])[1]
-    count = np.bincount(code)
+    count = counts_of(code)
     values = [
         [np.log(np.maximum(took, 1)), *shares]
         for took, shares in zip(durations_ns, beside, strict=True)
@@ -291,10 +298,10 @@ def slowdown_beside_comm(
         centred = []
         for value, mean in zip(own, means, strict=True):
             apart = value - mean
-            centred.append(apart - (np.bincount(code, weights=apart) / count)[code])
+            centred.append(apart - (sums_of(apart, code) / count)[code])
         for one in range(3):
             for other in range(one, 3):
-                products[one, other] += np.bincount(code, weights=centred[one] * centred[other])
+                products[one, other] += sums_of(centred[one] * centred[other], code)
     rates = np.zeros((len(count), 2))
     enough = _MIN_VARIATION * count * len(values)
     for operation in range(len(count)):

@@ -18,7 +18,7 @@ from chopper_core.model.table import LEVELS, Selection, values_of
 from chopper_core.model.tree import Tree
 from chopper_core.model.view import View, pivot
 from chopper_core.util.arrays import Codes, Float64, Index, Int64
-from chopper_core.util.grouping import quantiles_of, run_starts, stable_order
+from chopper_core.util.grouping import counts_of, quantiles_of, run_starts, stable_order
 from chopper_core.views.spec import ViewResult
 
 Figures = Sequence[tuple[Metric, Values]]
@@ -187,7 +187,7 @@ def _of_many(groups: Groups, column: str, shares: tuple[float, ...]) -> Float64:
     for rows, group in groups.pieces():
         values = values_of(groups.table, column, rows).astype(np.int64, copy=False)
         key = group * np.intp(width) + (_size_classes(values, bits) - lowest)
-        counts += np.bincount(key, minlength=len(counts))
+        counts += counts_of(key, len(counts))
         pieces.append((rows, key.astype(np.int32)))
     ends = np.cumsum(counts)
     sizes = groups.sizes()

@@ -15,6 +15,7 @@ from chopper_core.model.table import NO_LABEL, KernelTable, Phase
 from chopper_core.model.view import View
 from chopper_core.util.arrays import AnyArray, Float64, Index, Int64, Mask
 from chopper_core.util.errors import NothingToShow
+from chopper_core.util.grouping import sums_of
 from chopper_core.views.shared.tokens import ranks_of, replicas_of, tokens_in
 
 _BY_PHASE: Final = ("GEMM", "attention", "vector")
@@ -109,10 +110,10 @@ def step_times(table: KernelTable, rows: Index | slice, step: Int64, count: int)
     part = part_of(table, rows)
     computing = table.compute_ns[rows] + table.overlap_ns[rows]
     places = step * len(PARTS) + part
-    times = np.bincount(places, computing, count * len(PARTS)).reshape(count, len(PARTS))
+    times = sums_of(computing, places, count * len(PARTS)).reshape(count, len(PARTS))
     alone = ("exposed_comm_ns", "exposed_copy_ns", "idle_ns")
     for place, name in enumerate(alone, _COMMUNICATION):
-        times[:, place] = np.bincount(step, table.column(name)[rows], count)
+        times[:, place] = sums_of(table.column(name)[rows], step, count)
     return np.rint(times).astype(np.int64)
 
 

@@ -20,7 +20,7 @@ from chopper_core.model.table import NO_TIME, KernelTable, Kind
 from chopper_core.model.units import Unit
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Index, Int8, Int64, Mask
-from chopper_core.util.grouping import distinct, run_starts, stable_order
+from chopper_core.util.grouping import distinct, run_maxima, run_starts, stable_order
 
 CACHED_SCOPES: Final = 8
 EVERY_STREAM: Final = None
@@ -234,7 +234,7 @@ def segments_of(run: Run, gpu: int, level: str) -> Segments:
         rows = rows[computes] if computes.any() else rows
         first = run_starts(*(table.column(name)[rows] for name in LEVELS_OF[level]))
         starts = table.start_ns[rows].astype(np.int64)
-        ends = np.maximum.reduceat(starts + table.duration_ns[rows], first)
+        ends = run_maxima(starts + table.duration_ns[rows], first)
         codes = table.column(level)[rows[first]].astype(np.int64)
         return Segments(starts[first], ends, codes)
 
