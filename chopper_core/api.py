@@ -20,6 +20,8 @@ from chopper_core.model.signals import BusyCurve, share_running
 from chopper_core.model.view import Baseline, View
 from chopper_core.query.frame import Frame
 from chopper_core.util.errors import UsageError
+from chopper_core.util.plugins import extension_part
+from chopper_core.views.spec import SeveralRuns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -238,17 +240,16 @@ def runs(
     `overheads`, `findings`.
     Raises DataError where no run is found, UsageError for an unknown column or setting.
     """
-    from chopper_core.extensions.runs.opening import open_runs
     from chopper_core.views import RUNS
     from chopper_core.views.query import query
 
     names = [fspath(path) for path in paths]
     given = given_settings(set, name)
     overrides = overrides_of(parallel=parallel)
-    found = open_runs(
+    found: SeveralRuns = extension_part("runs", "a table of runs").open_runs(
         ",".join(names), names, given, jobs=jobs, use_cache=cache, overrides=overrides
     )
-    while found.reading(True).waiting:
+    while found.waiting(wait=True):
         pass
     asked = address.parse(f"runs?view={view or RUNS}")
     overrides = replace(overrides, settings=tuple(set), names=tuple(name))

@@ -12,23 +12,19 @@ import sys
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
-from importlib import import_module
 from pathlib import Path
 from textwrap import fill
 from typing import Final, NoReturn, Protocol, cast
 
 from chopper_core.util import debug, memory
 from chopper_core.util.errors import ChopperError, UsageError
+from chopper_core.util.plugins import problems
 from chopper_core.util.progress import Cancelled
 from chopper_tui import endings
-from chopper_tui.commands import COMMANDS, PROGRAM
+from chopper_tui.commands import COMMANDS, PROGRAM, command_module
 from chopper_tui.commands.output import keep_input, tell
 from chopper_tui.terminal import remark
 
-_MODULES: Final = {
-    "check": "chopper_core.extensions.chakra.check",
-    "runs": "chopper_core.extensions.runs.command",
-}
 _MAX_RECENT: Final = 10
 
 _DESCRIPTION: Final = """\
@@ -107,6 +103,8 @@ def _main(given: list[str]) -> int:
         endings.raise_taken()
         return _failed(error)
     finally:
+        for problem in problems():
+            tell(problem)
         debug.stop()
         if was_enabled:
             gc.enable()
@@ -187,9 +185,7 @@ def _crashed(error: Exception) -> int:
 
 def _dispatch(given: list[str]) -> int:
     if given and given[0] in COMMANDS:
-        command = cast(
-            Command, import_module(_MODULES.get(given[0], f"chopper_tui.commands.{given[0]}"))
-        )
+        command = cast(Command, command_module(given[0]))
         parser = Parser(
             f"{PROGRAM} {given[0]}",
             description=command.DESCRIPTION,

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 from urllib.parse import unquote
 
-from chopper_core.extensions.runs.run_set import RunSet
 from chopper_core.metrics import METRICS
 from chopper_core.model.address import KEYS, TIMES, parse, path_text, step_text
 from chopper_core.model.run import Run
@@ -17,7 +16,7 @@ from chopper_core.query.frame import Frame
 from chopper_core.util.errors import ChopperError, UsageError
 from chopper_core.util.patterns import late
 from chopper_core.views import SET_VIEWS, VIEWS, view_spec
-from chopper_core.views.spec import ViewSpec, splits_of
+from chopper_core.views.spec import SeveralRuns, ViewSpec, splits_of
 from chopper_tui.export import BENCHMARKS, SNAPSHOTS
 from chopper_tui.keymap import ALL, EXPLORE, INFO, Action, find_command
 
@@ -59,7 +58,7 @@ def arguments_of(run: Run, frame: Frame) -> dict[str, tuple[str, ...]]:
     terms = (*(f"{title}>" for title in titles), f"{frame.level}:", "!")
     signals = run.signal_names
     return {
-        "view": (*SET_VIEWS, *VIEWS) if isinstance(run, RunSet) else (EXPLORE, *VIEWS, INFO),
+        "view": (*SET_VIEWS, *VIEWS) if isinstance(run, SeveralRuns) else (EXPLORE, *VIEWS, INFO),
         "at": (),
         "measure": (),
         "bench": BENCHMARKS if frame.level == "shape" else (),
@@ -130,7 +129,7 @@ def address_completions(run: Run, frame: Frame, text: str, rest: str = "") -> li
     if mark:
         return [f"{place}?{each}" for each in _option_completions(run, frame, options)]
     own = frame.view.run
-    if isinstance(run, RunSet):
+    if isinstance(run, SeveralRuns):
         return [name for name in (own, *run.others) if name.startswith(text)]
     if text and own.startswith(text):
         return [f"{own}:{LEVELS[0]}="]

@@ -8,9 +8,16 @@ from types import MappingProxyType
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.extensions.runs.run_set import RUN_LEVEL
 from chopper_core.model.table import ACTIVITY
-from chopper_core.model.view import Baseline, View, enter, filtered, with_signal, with_view
+from chopper_core.model.view import (
+    RUN_LEVEL,
+    Baseline,
+    View,
+    enter,
+    filtered,
+    with_signal,
+    with_view,
+)
 from chopper_core.query.derived import is_difference
 from chopper_core.query.filter import only
 from chopper_core.util.errors import UsageError

@@ -12,7 +12,6 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from chopper_core.extensions.runs.run_set import RunSet
 from chopper_core.model.charts import Lanes
 from chopper_core.model.column_names import is_part
 from chopper_core.model.run import Run
@@ -23,6 +22,7 @@ from chopper_core.render.glyphs import Glyphs, SparkScale, sampled
 from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.errors import ChopperError, NoSuchNode, UsageError
 from chopper_core.util.grouping import median_of
+from chopper_core.views.spec import SeveralRuns
 from chopper_tui.draw.figures import Figure, figures_of
 from chopper_tui.draw.pieces import Pieces, hue_of
 from chopper_tui.draw.timeline import lane_line, phases_line
@@ -158,7 +158,7 @@ def screen_data(run: Run, view: View, *, is_complete: bool = False) -> ScreenDat
 
     frame = query(run, view) if is_complete else preview(run, view)
     view = frame.view
-    if isinstance(run, RunSet):
+    if isinstance(run, SeveralRuns):
         # Runs side by side have no time in common.
         signal = ScreenSignal(frame.signal, frame.means)
         return ScreenData(frame, {}, (signal, signal))
@@ -180,7 +180,7 @@ def run_of(home: Run, view: View) -> Run:
     Opens runs of a set when they are first needed; raises the errors of reading, UsageError for
     any other run.
     """
-    if view.run == home.name or not isinstance(home, RunSet):
+    if view.run == home.name or not isinstance(home, SeveralRuns):
         return home
     if view.run not in home.others:
         raise UsageError(f"{view.run} is none of the runs of {home.name}")

@@ -42,7 +42,7 @@ from chopper_core.util.progress import Progress, silent
 from chopper_core.util.workers import read_all
 
 if TYPE_CHECKING:
-    from chopper_core.extensions.chakra.host_trace import HostFile
+    from chopper_core.sources.ranks import HostFile
 
 
 Failures = tuple[tuple[str, str], ...]

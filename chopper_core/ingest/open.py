@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 from msgspec.structs import replace
@@ -31,8 +31,8 @@ from chopper_core.model.run import Run, located
 from chopper_core.model.side_table import joined_tables
 from chopper_core.model.table import NO_TIME, KernelTable, concatenate
 from chopper_core.sources.foreign import OnlyRangesError, what_is
-from chopper_core.sources.ranks import TraceFile, assign_ranks, find_traces
-from chopper_core.sources.registry import natural_key
+from chopper_core.sources.ranks import HostFile, TraceFile, assign_ranks, find_traces
+from chopper_core.sources.registry import Family, RunPart, discover, natural_key
 from chopper_core.sources.settings import read_settings
 from chopper_core.store.format import is_store, paths_of
 from chopper_core.tables.text import FileHead
@@ -42,13 +42,10 @@ from chopper_core.util.memory import reading
 from chopper_core.util.progress import Progress, silent
 from chopper_core.util.workers import read_all
 
-if TYPE_CHECKING:
-    from chopper_core.extensions.chakra.host_trace import HostFile
-
 _MAX_ATTEMPTS: Final = 3
 """Attempts to read a run whose files are replaced meanwhile."""
 
-ReadRanks = Callable[[Sequence[Path], "Sequence[HostFile]", Progress], Sequence[Run | ChopperError]]
+ReadRanks = Callable[[Sequence[Path], Sequence[HostFile], Progress], Sequence[Run | ChopperError]]
 """Reads traces, with the host traces beside them, as runs of one rank each; returns an error for a
 trace that can't be used."""
 GatherTables = Callable[[Sequence[Run]], KernelTable]
@@ -236,12 +233,25 @@ def _with_layout(run: Run, paths: Sequence[Path]) -> Run:
 
 
 def _scheduled(name: str, progress: Progress, overrides: Overrides) -> Run | None:
-    """The run of the pipeline schedules at the paths; None without any."""
-    from chopper_core.extensions.chakra.schedule_run import schedule_run
+    """The run of the pipeline schedules at the paths; None without any.
 
-    run = schedule_run(name, paths_of(name), progress)
-    if run is None:
+    Raises DataError if no file is usable, or if they belong to several jobs.
+    """
+    found = discover([path for path in paths_of(name) if path.exists()], Family.SCHEDULE)
+    read: list[RunPart] = []
+    failed = []
+    for number, file in enumerate(found.files):
+        progress("read schedules", number, len(found.files))
+        try:
+            read.append(file.read())
+        except DataError as error:
+            failed.append((str(file.path), str(error)))
+    if not read:
+        if failed:
+            raise DataError(failed[0][1])
         return None
+    skipped = tuple((str(file.path), file.reason) for file in found.skipped)
+    run = replace(read[0].run_of(name, read), skipped=skipped, failed=tuple(failed))
     return located(_check_overrides(_named(_with_overrides(run, overrides))))
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 from msgspec import Struct
@@ -20,21 +20,15 @@ from chopper_core.model.run import Run
 from chopper_core.model.side_table import SideTables, joined_tables
 from chopper_core.model.table import KernelTable, concatenate
 from chopper_core.sources.foreign import CUPTI_RANGE, OnlyRangesError, why_no_activity
-from chopper_core.sources.ranks import rank_in_name
-from chopper_core.sources.registry import Family, read_source
+from chopper_core.sources.ranks import HostFile, rank_in_name
+from chopper_core.sources.registry import Family, OwnRun, read_source
 from chopper_core.sources.trace import Trace, by_rank
 from chopper_core.tables.losses import ABSENT
 from chopper_core.tables.text import FileHead
 from chopper_core.util.atomic import state_of
 from chopper_core.util.errors import DataError
 from chopper_core.util.grouping import counts_of
-from chopper_core.util.memory import reading
 from chopper_core.util.progress import Progress, silent
-
-if TYPE_CHECKING:
-    from chopper_core.extensions.chakra.graph import ExecutionGraph
-    from chopper_core.extensions.chakra.host_trace import HostFile
-    from chopper_core.extensions.chakra.simulation import SimulatedRun
 
 HOST_TRACE: Final = "host trace"
 """The note on a joined host trace begins so, with its path."""
@@ -89,15 +83,9 @@ def read_rank(path: Path, progress: Progress = silent, hosts: Sequence[HostFile]
     `NO_RANK`; a file that merges several ranks gives a source for each. Raises DataError if the
     file can't be read or has no GPU activity.
     """
-    trace: Trace | ExecutionGraph | SimulatedRun = read_source(path, Family.TRACE, progress)
+    trace: Trace | OwnRun = read_source(path, Family.TRACE, progress)
     if not isinstance(trace, Trace):
-        # Kineto traces, which are most, don't wait for these imports.
-        from chopper_core.extensions.chakra.graph import ExecutionGraph
-        from chopper_core.extensions.chakra.graph_run import OF_SYSTEM, graph_run, simulated_ranks
-
-        if isinstance(trace, ExecutionGraph):
-            return graph_run(trace)
-        return _merged(simulated_ranks(trace), OF_SYSTEM)
+        return trace.as_run()
     if not len(trace.activities):
         if trace.losses.truncated:
             raise DataError(
@@ -108,10 +96,10 @@ def read_rank(path: Path, progress: Progress = silent, hosts: Sequence[HostFile]
         why = f"{path} {why_no_activity(FileHead(path), trace.event_counts)}"
         raise (OnlyRangesError if trace.event_counts.get(CUPTI_RANGE) else DataError)(why)
     ranks = [_of_rank(each, str(path), hosts) for each in by_rank(trace)]
-    return ranks[0] if len(ranks) == 1 else _merged(ranks, MERGED)
+    return ranks[0] if len(ranks) == 1 else merged(ranks, MERGED)
 
 
-def _merged(ranks: Sequence[Run], rank_from: str) -> Run:
+def merged(ranks: Sequence[Run], rank_from: str) -> Run:
     """The run of a file that has several ranks, whose number comes from `rank_from`."""
     first = np.cumsum([0, *(len(rank.gpus) for rank in ranks)])
     gpus: list[Gpu] = []
@@ -179,18 +167,11 @@ def _with_host(trace: Trace, hosts: Sequence[HostFile]) -> tuple[Trace, tuple[st
     host = _host_of(trace, hosts)
     if host is None:
         return trace, ()
-    # Nothing else needs them.
-    from chopper_core.extensions.chakra import host_trace
-    from chopper_core.extensions.chakra.host_join import join_host_trace
-    from chopper_core.sources.kineto.reader import record_functions
-
     try:
-        with reading(host.path):
-            read = host_trace.read(host.path)
-            trace, join = join_host_trace(trace, read, record_functions(trace.path))
+        trace, join = read_source(host.path, Family.HOST).joined(trace)
     except DataError as error:
         return trace, (f"{HOST_TRACE} {host.path} is not used: {error}",)
-    return trace, (f"{HOST_TRACE} {host.path} (schema {read.schema}): {join.text}",)
+    return trace, (f"{HOST_TRACE} {host.path} {join}",)
 
 
 def _host_of(trace: Trace, hosts: Sequence[HostFile]) -> HostFile | None:

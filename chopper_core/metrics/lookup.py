@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from msgspec.structs import replace
@@ -13,7 +14,8 @@ from chopper_core.metrics.metric import METRICS, Metric, Theme, absent
 from chopper_core.model.column_names import HEAT, NO_TIMES, integral_of, is_counted, is_counter
 from chopper_core.model.hardware import CounterInfo, Hardware
 from chopper_core.model.table import ACTIVITY, KernelTable
-from chopper_core.util.errors import UsageError
+from chopper_core.util.errors import DataError, UsageError
+from chopper_core.util.plugins import Plugin, plugins
 
 DEFAULT_COLUMNS: Final = (
     "elapsed_ns",
@@ -86,7 +88,20 @@ def metric_named(
         )
     if of_part := telemetry.part(name):
         return of_part
+    if plugin := plugins("metrics").get(name):
+        return _of_plugin(name, plugin)
     raise UsageError(f"unknown column {name!r}{nearest(name)}")
+
+
+def _of_plugin(name: str, plugin: Plugin) -> Metric:
+    """The metric of a plugin, registered as it is imported; raises DataError where it can't be."""
+    known = set(METRICS)
+    plugin.load()
+    for new in METRICS.keys() - known:
+        METRICS[new] = replace(METRICS[new], compute=partial(plugin.call, METRICS[new].compute))
+    if name not in METRICS:
+        raise DataError(f"{plugin.title} can't be used: importing it registers no metric {name}.")
+    return METRICS[name]
 
 
 def nearest(name: str) -> str:

@@ -31,6 +31,8 @@ STATISTICS: Final = {
 }
 """Statistics over the instances of a row (see `statistic`), with their definitions."""
 SUM: Final = "sum"
+RUN_LEVEL: Final = "run"
+"""The level of rows that are runs."""
 
 
 class Window(Struct, frozen=True):

@@ -17,10 +17,10 @@ from urllib.parse import quote, unquote
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.extensions.runs.run_set import RUN_LEVEL
 from chopper_core.metrics import METRICS, Values, nearest
 from chopper_core.model.parallel import DIMENSIONS
 from chopper_core.model.table import ACTIVITY, LEVELS
+from chopper_core.model.view import RUN_LEVEL
 from chopper_core.query.derived import underlying
 from chopper_core.util.arrays import Int32, Mask, Numbers
 from chopper_core.util.errors import UsageError

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final, cast
 
 from msgspec import Struct
 
@@ -20,9 +20,6 @@ from chopper_core.sources.registry import (
 )
 from chopper_core.tables.text import FileHead
 from chopper_core.util.errors import DataError
-
-if TYPE_CHECKING:
-    from chopper_core.extensions.chakra.host_trace import HostFile
 
 FROM_FILE: Final = "distributedInfo"
 FROM_NAME: Final = "file name"
@@ -64,6 +61,16 @@ class TraceFile(Struct, frozen=True):
     """FROM_NAME or FROM_FOLDER; '' without a hint."""
 
 
+class HostFile(Struct, frozen=True):
+    """A host trace as its head describes it."""
+
+    path: Path
+    process: int
+    """The id of the process, ABSENT without one."""
+    rank_hint: int | None
+    """The last number in its name."""
+
+
 class FoundTraces(Struct, frozen=True):
     """The files at the given paths, in natural order of the names (rank2 before rank10)."""
 
@@ -96,7 +103,8 @@ def find_traces(paths: Sequence[Path]) -> FoundTraces:
         raise DataError(_nothing_found(paths, others))
     first = found.files[0].source
     if any(file.source is not first for file in found.files):
-        first = min((file.source for file in found.files), key=formats(Family.TRACE).index)
+        order = [*formats(Family.TRACE), *(file.source for file in found.files)]
+        first = min((file.source for file in found.files), key=order.index)
     others += [
         SkippedFile(file.path, f"is a trace of {file.source.NAME} beside others; open it alone")
         for file in found.files
@@ -114,12 +122,10 @@ def find_traces(paths: Sequence[Path]) -> FoundTraces:
 
 def _hosts(paths: Sequence[Path]) -> list[HostFile]:
     """The host traces among files that are not traces."""
-    if not paths:
-        return []
-    from chopper_core.extensions.chakra.host_trace import SUFFIXES, head_of
-
-    named = (path for path in paths if path.name.casefold().endswith(SUFFIXES))
-    heads = (head_of(FileHead(path)) for path in named)
+    heads: list[HostFile | None] = []
+    for source in formats(Family.HOST) if paths else ():
+        named = (path for path in paths if path.name.casefold().endswith(source.SUFFIXES))
+        heads += [cast(Any, source).head_of(FileHead(path)) for path in named]
     return [head for head in heads if head is not None]
 
 

@@ -6,47 +6,46 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
+from functools import cache
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
-from typing import Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from msgspec import Struct
 
 from chopper_core.sources.foreign import what_is
 from chopper_core.tables.text import FileHead
+from chopper_core.util import plugins
 from chopper_core.util.atomic import MOST_FOLDERS_DEEP
 from chopper_core.util.errors import DataError
 from chopper_core.util.memory import internal_error, is_out_of_memory, reading
+from chopper_core.util.plugins import Plugin
 from chopper_core.util.progress import Progress, silent
+
+if TYPE_CHECKING:
+    from chopper_core.model.run import Run
 
 
 class Family(StrEnum):
     """The kinds of source of a run; all formats of a family are read into the same tables."""
 
     TRACE = "trace"
-    """Read into a `Trace`."""
+    """Read into a `Trace`, or into tables that make a run themselves: `OwnRun`."""
     COUNTERS = "hardware counters"
     """Read into a list of `DispatchRun`."""
     TELEMETRY = "telemetry"
     """Read into a `Telemetry`."""
     HOST = "host trace"
-    """Read into a `HostTrace`."""
+    """Read into tables that are `joined` to a `Trace`."""
     CPU = "CPU samples"
     """Read into a `CpuTable`."""
     SCHEDULE = "pipeline schedule"
-    """Read into a `Schedule`."""
+    """Read into a `RunPart`."""
 
 
-_CHAKRA: Final = "chopper_core.extensions.chakra"
 FORMATS: Final[Mapping[Family, Sequence[str]]] = {
-    Family.TRACE: (
-        "kineto.reader",
-        "rpd",
-        f"{_CHAKRA}.et",
-        f"{_CHAKRA}.feeder_json",
-        f"{_CHAKRA}.simulation",
-    ),
+    Family.TRACE: ("kineto.reader", "rpd"),
     Family.COUNTERS: (
         "counters.rocpd",
         "counters.rocprofv3_json",
@@ -64,11 +63,12 @@ FORMATS: Final[Mapping[Family, Sequence[str]]] = {
         "telemetry.nvidia_smi",
         "telemetry.dcgm",
     ),
-    Family.HOST: (f"{_CHAKRA}.host_trace",),
+    Family.HOST: (),
     Family.CPU: ("cpu",),
-    Family.SCHEDULE: (f"{_CHAKRA}.schedules.primus", f"{_CHAKRA}.schedules.workers"),
+    Family.SCHEDULE: (),
 }
-"""The module of each format, imported on demand; the first one that recognises a file reads it."""
+"""The module of each format, imported on demand; the first one that recognises a file reads it.
+Those of extensions and plugins follow."""
 
 
 class Recognised(Struct, frozen=True):
@@ -109,6 +109,20 @@ class SourceFormat(Protocol):
 
         Damaged rows are skipped and counted in the tables. Raises DataError if none is usable.
         """
+
+
+class OwnRun(Protocol):
+    """Tables of a trace that make a run themselves, as graphs without start times do."""
+
+    def as_run(self) -> Run:
+        """The run of the file alone; raises DataError if it has no activity of a GPU."""
+
+
+class RunPart(Protocol):
+    """Tables that make a run together with those of other files, such as a schedule's."""
+
+    def run_of(self, name: str, parts: Sequence[Any]) -> Run:
+        """The run of all parts, this one among them; raises DataError where they don't fit."""
 
 
 class SourceFile(Struct, frozen=True):
@@ -157,10 +171,38 @@ def formats(family: Family) -> list[SourceFormat]:
 def _each_format(family: Family) -> Iterator[SourceFormat]:
     """Yield the modules, each imported when its turn comes: most files have the first format."""
     for name in FORMATS[family]:
-        yield cast(
-            "SourceFormat",
-            import_module(name if name.startswith(_CHAKRA) else f"chopper_core.sources.{name}"),
-        )
+        yield cast("SourceFormat", import_module(f"chopper_core.sources.{name}"))
+    for table in plugins.tables("SOURCES"):
+        for name in table.get(family, ()):
+            yield cast("SourceFormat", import_module(name))
+
+
+_NEEDED: Final = ("FAMILY", "NAME", "FILES", "EXAMPLE", "SUFFIXES", "recognise", "read")
+"""What the module of a plugin has: that of a `SourceFormat`, and its family."""
+
+
+class _PluginFormat:
+    """A plugin's format: a failure of its code is a sentence about the file."""
+
+    def __init__(self, plugin: Plugin, module: Any) -> None:
+        self._plugin, self._module = plugin, module
+        self.NAME, self.FILES, self.EXAMPLE = module.NAME, module.FILES, module.EXAMPLE
+        self.SUFFIXES: tuple[str, ...] = module.SUFFIXES
+
+    def recognise(self, head: FileHead) -> Recognised | Unusable | None:
+        """Recognise a file; None where the plugin fails."""
+        found = self._plugin.attempt(self._module.recognise, None, head)
+        return found if isinstance(found, Recognised | Unusable) else None
+
+    def read(self, path: Path, progress: Progress = silent, /) -> Any:
+        """Read a file; raises DataError, also where the plugin fails."""
+        return self._plugin.call(self._module.read, path, progress)
+
+
+@cache
+def _plugin_formats(family: Family) -> Sequence[SourceFormat]:
+    known = plugins.loaded("sources", _NEEDED)
+    return [_PluginFormat(each, module) for each, module in known if family == module.FAMILY]
 
 
 def discover(paths: Sequence[Path], family: Family) -> FoundFiles:
@@ -189,12 +231,15 @@ def discover(paths: Sequence[Path], family: Family) -> FoundFiles:
     return FoundFiles(files, skipped, unknown)
 
 
-def _recognise(path: Path, family: Family, root: Path) -> SourceFile | SkippedFile | None:
+def _recognise(
+    path: Path, family: Family, root: Path, *, is_built_in: bool = True
+) -> SourceFile | SkippedFile | None:
     """Return a file with its format, or the reason why it can't be read, or None if unknown."""
     head = FileHead(path)
     skipped, nearest = None, -1
     name = path.name.casefold()
-    for source in _each_format(family):
+    known = _each_format(family) if is_built_in else _plugin_formats(family)
+    for source in known:
         # A file that nothing can read has the format with the longest of its endings.
         ending = max((len(end) for end in source.SUFFIXES if name.endswith(end)), default=0)
         if path != root and source.SUFFIXES and not ending:
@@ -210,6 +255,8 @@ def _recognise(path: Path, family: Family, root: Path) -> SourceFile | SkippedFi
         if found is not None and ending > nearest:
             skipped = SkippedFile(path, found.reason, found.is_damaged)
             nearest = ending
+    if skipped is None and is_built_in:
+        return _recognise(path, family, root, is_built_in=False)
     return skipped
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, cast
 
+from chopper_core.util import plugins
 from chopper_core.util.errors import UsageError
+from chopper_core.util.plugins import Plugin
 
 if TYPE_CHECKING:
     from chopper_core.views.spec import ViewModule, ViewSpec
@@ -42,20 +44,31 @@ import, so that each is imported when its specification or its rows are needed.
 """
 RUNS: Final = "runs"
 """The view that a set of runs opens with."""
-SET_VIEWS: Final = (RUNS, "sweep", "pareto")
+_OF_SETS: Final = plugins.declared("SET_VIEWS")
+SET_VIEWS: Final = tuple(_OF_SETS)
 """The views of several runs alone; the others show each run of a set in a row."""
 
 
 def view_module(name: str) -> ViewModule:
-    """The module of a view; raises UsageError for an unknown name."""
+    """The module of a view; raises UsageError for an unknown name, DataError where one fails."""
     if name == "info":
         raise UsageError(
             "info isn't a table: `chopper info RUN` prints it, 0 in the explorer shows it"
         )
-    if name not in VIEWS and name not in SET_VIEWS:
-        raise UsageError(f"unknown view {name!r}; the views are {', '.join(VIEWS)}")
-    room = "extensions.runs" if name in SET_VIEWS else "views"
-    return cast("ViewModule", import_module(f"chopper_core.{room}.{name}"))
+    if name in VIEWS:
+        return cast("ViewModule", import_module(f"{__name__}.{name}"))
+    if name in _OF_SETS:
+        return cast("ViewModule", import_module(_OF_SETS[name]))
+    if (plugin := plugin_of(name)) is not None:
+        return cast("ViewModule", plugin.load("SPEC", "answer"))
+    views = ", ".join((*VIEWS, *plugins.plugins("views")))
+    raise UsageError(f"unknown view {name!r}; the views are {views}")
+
+
+def plugin_of(name: str) -> Plugin | None:
+    """The plugin of a view that Chopper lacks itself."""
+    known = name in VIEWS or name in _OF_SETS
+    return None if known else plugins.plugins("views").get(name)
 
 
 def view_spec(name: str) -> ViewSpec:

@@ -25,7 +25,7 @@ from chopper_core.query.marks import Coverage
 from chopper_core.util import debug
 from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.errors import NothingToShow, UsageError
-from chopper_core.views import view_module, view_spec, view_specs
+from chopper_core.views import plugin_of, view_module, view_spec, view_specs
 from chopper_core.views.sampled import sampled_frame, sampled_result
 from chopper_core.views.spec import Previewed, ViewResult, ViewSpec, splits_of
 
@@ -42,12 +42,17 @@ def run_frame(run: Run, view: View) -> Frame:
         if run.is_sampled_only:
             return sampled_frame(run, view)
         if view.name:
-            return _frame(run, view, answer(run, view))
+            plugin = plugin_of(view.name)
+            return _named(run, view) if plugin is None else plugin.call(_named, run, view)
         if view.baseline is not None:
             from chopper_core.query.compared import compared  # most views have no baseline
 
             return compared(run, view)
         return children(run, view)
+
+
+def _named(run: Run, view: View) -> Frame:
+    return _frame(run, view, answer(run, view))
 
 
 def run_preview(run: Run, view: View) -> Frame:

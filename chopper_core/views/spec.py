@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
 from msgspec import Struct, field
 
-from chopper_core.extensions.runs.run_set import RUN_LEVEL, RunSet, settings_of
 from chopper_core.metrics import METRICS, Metric, Values
 from chopper_core.model.charts import Chart
 from chopper_core.model.groups import Groups
@@ -24,6 +24,8 @@ RUN_FIGURE: Final = "a figure of a run, such as tokens_per_j"
 """`ViewSpec.of` of a view that takes one figure of several runs."""
 SETTINGS: Final = "settings"
 """`ViewSpec.by_of_runs` of a view that splits several runs by their settings."""
+BEST: Final = "best"
+"""`base=best` of several runs: each figure is compared with the best one of its group."""
 
 
 class ViewSpec(Struct, frozen=True, kw_only=True):
@@ -65,6 +67,30 @@ class ViewSpec(Struct, frozen=True, kw_only=True):
         )
 
 
+class SeveralRuns(Run, frozen=True, eq=False):
+    """Runs side by side. As a run of its own it has no activities; `others` opens its runs."""
+
+    @abstractmethod
+    def waiting(self, *, wait: bool) -> int:
+        """The number of runs still to read; if it is to wait, once it changed."""
+
+    @abstractmethod
+    def frame(self, view: View, *, wait: bool) -> Frame:
+        """The frame of a view; if it is to wait, once more of the runs are read."""
+
+    @abstractmethod
+    def splits(self, spec: ViewSpec) -> tuple[str, ...]:
+        """The values of `by=` for a view."""
+
+    @abstractmethod
+    def paths(self) -> Mapping[str, str]:
+        """Label → path of the runs that are known so far."""
+
+    @abstractmethod
+    def figures(self) -> Sequence[tuple[str, str, str]]:
+        """Name, title and definition of the figures that any run has."""
+
+
 def any_level(*first: str, but: tuple[str, ...] = ("kernel",)) -> tuple[str, ...]:
     """The values of `by=` of a view that splits by any level: some first, then all other levels."""
     return (*first, *(level for level in LEVELS if level not in (*first, *but)))
@@ -76,10 +102,8 @@ def splits_of(run: Run, spec: ViewSpec) -> tuple[str, ...]:
     A view whose rows can be GPUs can have a row for the GPUs of a coordinate. Several runs are
     split by their settings, or have a row each or the view's own splits.
     """
-    if isinstance(run, RunSet):
-        if spec.by_of_runs == SETTINGS:
-            return settings_of(run.reading(False).rows)
-        return () if spec.by_of_runs else (RUN_LEVEL, *spec.by)
+    if isinstance(run, SeveralRuns):
+        return run.splits(spec)
     if not {"gpu", "rank"} & set(spec.by):
         return spec.by
     return (*spec.by, *run.table.coordinates)
@@ -135,10 +159,3 @@ class Previewed(ViewModule, Protocol):
 
     def preview(self, run: Run, view: View) -> ViewResult | None:
         """The same rows and columns as the answer, without what takes long; None: nothing does."""
-
-
-class OfSets(Protocol):
-    """A view module that answers for several runs itself; the others show each run in a row."""
-
-    def set_frame(self, run: RunSet, view: View, *, wait: bool = False) -> Frame:
-        """The frame of a set of runs; with `wait`, once more of its runs are read."""

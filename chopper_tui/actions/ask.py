@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from chopper_core.extensions.runs.run_set import RunSet
 from chopper_core.metrics import METRICS
 from chopper_core.model import address
 from chopper_core.model.view import ALL_TIME, View, with_view
 from chopper_core.util.errors import UsageError
 from chopper_core.views import view_spec, view_specs
-from chopper_core.views.spec import splits_of
+from chopper_core.views.spec import SeveralRuns, splits_of
 from chopper_tui.actions.program import open_command
 from chopper_tui.actions.sets import (
     figures_of_set,
@@ -40,7 +39,7 @@ async def view(screen: Explorer, argument: str) -> None:
     """Show another view of the scope: a screen by its digit (again: its next view), or a view by
     name."""
     current = screen.view.name or EXPLORE
-    if isinstance(screen.run, RunSet):
+    if isinstance(screen.run, SeveralRuns):
         await view_of_set(screen, argument)
         return
     if not argument:
@@ -87,7 +86,7 @@ async def of(screen: Explorer, argument: str) -> None:
         raise UsageError("this view has no selectable figure")
     if argument:
         await screen.change(replace(screen.view, of="" if argument == ALL else argument))
-    elif isinstance(screen.run, RunSet):
+    elif isinstance(screen.run, SeveralRuns):
         screen.choose(
             "Figure", figures_of_set(screen), screen.view.of, lambda name: of(screen, name)
         )

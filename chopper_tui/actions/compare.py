@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from chopper_core.extensions.runs.run_set import RunSet
 from chopper_core.model.address import parse_baseline
 from chopper_core.model.view import Baseline
 from chopper_core.render.cells import baseline_title
 from chopper_core.util.errors import UsageError
+from chopper_core.views.spec import SeveralRuns
 from chopper_tui.actions.sets import compare_runs, mark_run, normalise
 from chopper_tui.history import changed, comparison, mark_of, toggled, with_baseline
 from chopper_tui.keymap import COMPARE, action
@@ -22,7 +22,7 @@ async def baseline(screen: Explorer, argument: str) -> None:
     """Set the scope, or the path given, as baseline; press again to clear. In a table of runs:
     divide figures by the row's, or by the given run's.
     """
-    if isinstance(screen.run, RunSet):
+    if isinstance(screen.run, SeveralRuns):
         await normalise(screen, argument)
         return
     if argument:
@@ -40,7 +40,7 @@ async def baseline(screen: Explorer, argument: str) -> None:
 def mark(screen: Explorer, _: str) -> None:
     """Mark the row for a comparison, or unmark it; the status line counts the marks."""
     label = screen.table.label
-    if isinstance(screen.run, RunSet):
+    if isinstance(screen.run, SeveralRuns):
         mark_run(screen)
         return
     if screen.view.name:
@@ -67,7 +67,7 @@ async def compare(screen: Explorer, _: str) -> None:
     without marks: divide figures by the row's; press again for the best of the group, and again
     to stop.
     """
-    if isinstance(screen.run, RunSet):
+    if isinstance(screen.run, SeveralRuns):
         await compare_runs(screen)
         return
     view = comparison(screen.marks, screen.view, screen.table.label)

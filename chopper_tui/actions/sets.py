@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from chopper_core.extensions.runs.run_set import RUN_LEVEL, RunSet
-from chopper_core.model.view import Baseline, View, with_view
+from chopper_core.model.view import RUN_LEVEL, Baseline, View, with_view
 from chopper_core.query.filter import only
 from chopper_core.render.cells import clean
 from chopper_core.util.errors import UsageError
 from chopper_core.views import OVERVIEW, RUNS, SET_VIEWS, VIEWS, view_spec
-from chopper_core.views.spec import RUN_FIGURE
+from chopper_core.views.spec import BEST, RUN_FIGURE, SeveralRuns
 from chopper_tui.history import Mark, Visit, changed, toggled
 from chopper_tui.keymap import EXPLORE, INFO, SET_SCREENS
 
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 def refuse_of_set(screen: Explorer) -> None:
     """Raise UsageError where a set of runs is on the screen."""
-    if isinstance(screen.run, RunSet):
+    if isinstance(screen.run, SeveralRuns):
         raise UsageError("this needs a single run; Enter opens the run under the cursor")
 
 
@@ -87,7 +86,7 @@ async def compare_runs(screen: Explorer) -> None:
     elif len(names) == 1:
         raise UsageError("one run is marked; mark another, or unmark it to divide by a row")
     elif len(names) == 2:
-        paths = {row.name: row.path for row in _set_of(screen).reading(False).rows}
+        paths = _set_of(screen).paths()
         base, own = (paths[name] for name in names)
         view = View(own, name="compare", baseline=Baseline(base))
         before = screen.here
@@ -114,8 +113,6 @@ async def normalise(screen: Explorer, argument: str) -> None:
 async def _normalise_next(screen: Explorer) -> None:
     """Divide by the row under the cursor, then by the best of the group, then by nothing."""
     _require_runs(screen)
-    from chopper_core.extensions.runs.table import BEST
-
     before = screen.view.baseline
     if before is None:
         await normalise(screen, "")
@@ -163,21 +160,14 @@ def runs_filter(view: View) -> str:
 
 def has_figure_of_set(screen: Explorer) -> bool:
     """Whether the view of a set has a figure to choose."""
-    return isinstance(screen.run, RunSet) and view_spec(screen.view.name).of == RUN_FIGURE
+    return isinstance(screen.run, SeveralRuns) and view_spec(screen.view.name).of == RUN_FIGURE
 
 
 def figures_of_set(screen: Explorer) -> list[tuple[str, str, str]]:
     """The figures of a sweep that any run has."""
-    from chopper_core.extensions.runs.run_columns import RUN_COLUMNS
-
-    rows = _set_of(screen).reading(False).rows
-    return [
-        (name, each.metric.title, each.metric.definition)
-        for name, each in RUN_COLUMNS.items()
-        if any(isinstance(row.figures.get(name), float) for row in rows)
-    ]
+    return list(_set_of(screen).figures())
 
 
-def _set_of(screen: Explorer) -> RunSet:
-    assert isinstance(screen.run, RunSet)
+def _set_of(screen: Explorer) -> SeveralRuns:
+    assert isinstance(screen.run, SeveralRuns)
     return screen.run

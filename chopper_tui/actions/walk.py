@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from chopper_core.extensions.runs.run_set import RunSet
 from chopper_core.model import address
 from chopper_core.model.view import View, filtered, sibling, with_view
 from chopper_core.query.children import silent_levels
 from chopper_core.util.errors import ChopperError, UsageError
+from chopper_core.views.spec import SeveralRuns
 from chopper_tui import screen_data
 from chopper_tui.actions.sets import enter_run, leave_run, leave_view
 from chopper_tui.completions import address_completions
@@ -116,7 +116,7 @@ async def enter(screen: Explorer, _: str) -> None:
 async def _enter_evidence(screen: Explorer) -> None:
     """Go to the evidence of a view's row, and remember the way back."""
     target = screen.target
-    if isinstance(screen.run, RunSet):
+    if isinstance(screen.run, SeveralRuns):
         await enter_run(screen, target)
         return
     if target.run not in (screen.view.run, *screen.home.others):
@@ -134,7 +134,7 @@ async def up(screen: Explorer, _: str) -> None:
     """Go up to the parent, with its cursor, sort, filter and scroll position; cancel a slow
     step.
     """
-    if isinstance(screen.run, RunSet):
+    if isinstance(screen.run, SeveralRuns):
         await leave_view(screen)
     elif screen.entries and _same_place(screen.entries[-1][0], screen.view):
         await screen.go(screen.entries.pop()[1])
@@ -144,7 +144,7 @@ async def up(screen: Explorer, _: str) -> None:
         await screen.go(parent_of(screen.here))
     elif screen.view.filter:
         await screen.change(filtered(screen.view, ""))
-    elif isinstance(screen.home, RunSet):
+    elif isinstance(screen.home, SeveralRuns):
         await leave_run(screen)
     else:
         raise UsageError("this is the whole run; q quits")
@@ -300,7 +300,7 @@ def _trail_at(screen: Explorer, argument: str) -> Trail:
 
 
 def _runs_of_set(screen: Explorer) -> tuple[str, ...]:
-    return tuple(screen.home.others) if isinstance(screen.home, RunSet) else ()
+    return tuple(screen.home.others) if isinstance(screen.home, SeveralRuns) else ()
 
 
 def _same_place(one: View, other: View) -> bool:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import import_module
+from types import ModuleType
 from typing import Final
 
+from chopper_core.util.plugins import declared
+
 PROGRAM: Final = "chopper"
+_EXTENSIONS: Final = declared("COMMANDS")
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "demo": ("", "explore the generated demo run"),
     "show": ("ADDRESS", "print a view as text, markdown, CSV or JSON"),
     "diff": ("A B [PATH]", "what changed from A to B, largest first"),
-    "runs": ("DIR", "speed, power and heat of all runs below a directory"),
+    **{name: (takes, line) for name, (takes, line, _) in _EXTENSIONS.items()},
     "baseline": ("", "names for runs to compare with: @NAME"),
     "info": ("RUN", "sources, alignment, labels, and files left out"),
     "ingest": ("RUN -o D", "align a run once and write a store to keep or share"),
@@ -18,10 +23,15 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
         "RUN --to FORMAT -o PATH",
         "write a run for a simulator or another viewer",
     ),
-    "check": ("DIR", "check Chakra traces for simulators"),
     "cache": ("", "list cached runs; `cache clear` removes them"),
     "metrics": ("", "all metrics: unit, definition, source"),
     "keys": ("", "the keys of the explorer"),
     "doctor": ("", "terminal, settings and versions, for bug reports"),
 }
 """Name → its arguments and its line in the help."""
+
+
+def command_module(name: str) -> ModuleType:
+    """The module of a command."""
+    own = _EXTENSIONS.get(name)
+    return import_module(own[2] if own else f"{__name__}.{name}")

@@ -22,7 +22,7 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "run", metavar="RUN", help="comma-separated trace files, a directory, or a store"
     )
-    parser.add_argument("--to", choices=EXPORTS, required=True, metavar="FORMAT", help="see below")
+    parser.add_argument("--to", required=True, metavar="FORMAT", help="see below")
     parser.add_argument(
         "-o", "--output", required=True, metavar="PATH", help="a new file or folder"
     )
@@ -39,8 +39,9 @@ def add_options(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> int:
     """Write the run and name what was left out."""
-    from chopper_core.render.exports import ExportOptions, export
+    from chopper_core.render.exports import ExportOptions, export, export_format
 
+    export_format(options.to)
     asked = ExportOptions(options.iteration, options.gaps, options.force)
     path = Path(os.path.expanduser(options.output))
     with ProgressLine() as progress:

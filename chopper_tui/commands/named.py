@@ -12,13 +12,14 @@ from urllib.parse import quote
 
 from msgspec.structs import replace
 
-from chopper_core.extensions.runs.run_set import RunSet
 from chopper_core.model.overrides import Overrides, overrides_of
 from chopper_core.model.view import View, with_view
 from chopper_core.render.cells import escape_lines
 from chopper_core.util import debug
+from chopper_core.util.plugins import extension_part
 from chopper_core.util.progress import Progress, share_done, step_text
 from chopper_core.views import OVERVIEW
+from chopper_core.views.spec import SeveralRuns
 from chopper_tui.endings import guard_mapped_files
 
 if TYPE_CHECKING:
@@ -65,9 +66,9 @@ def open_with_progress(view: View, options: Namespace) -> Run:
 
 def all_read(run: Run, progress: Progress) -> Run:
     """A run; a set of runs once all of them are read."""
-    if isinstance(run, RunSet):
+    if isinstance(run, SeveralRuns):
         count = len(run.others)
-        while waiting := run.reading(True).waiting:
+        while waiting := run.waiting(wait=True):
             progress(f"read {count - waiting} of {count} runs", count - waiting, count)
     return run
 
@@ -129,7 +130,7 @@ def open_view(
     """The run of a view, with that of its baseline; unless it `is_verified`, see `verify_view`."""
     run = opened_run(view.run, view.overrides, options, progress, is_verified=is_verified)
     # The baseline of a set is one of its runs.
-    is_set = isinstance(run, RunSet)
+    is_set = isinstance(run, SeveralRuns)
     if view.baseline is not None and view.baseline.run not in ("", view.run) and not is_set:
         base = opened_run(
             view.baseline.run, view.overrides.of_base, options, progress, is_verified=is_verified
@@ -168,10 +169,10 @@ def opened_run(
     """A run, or the set of those in a directory, by the options of reading."""
     guard_mapped_files()
     if _holds_runs(name, not options.no_cache):
-        from chopper_core.extensions.runs.opening import open_runs
         from chopper_core.model.settings import given_settings
 
-        return open_runs(
+        several = extension_part("runs", f"{name} holds several runs: to show them side by side")
+        found: Run = several.open_runs(
             name,
             [name],
             given_settings(overrides.settings, overrides.names),
@@ -179,6 +180,7 @@ def opened_run(
             use_cache=not options.no_cache,
             overrides=overrides.of_run,
         )
+        return found
     overrides = overrides.of_run
     if options.no_cache:
         from chopper_core.ingest.open import open_run

@@ -12,13 +12,13 @@ from textual import events, work
 from textual.binding import Binding, BindingsMap
 from textual.message import Message
 
-from chopper_core.extensions.runs.run_set import RunSet
 from chopper_core.model import address
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.query.frame import Frame
 from chopper_core.util.errors import ChopperError, UsageError
 from chopper_core.util.memory import give_back
+from chopper_core.views.spec import SeveralRuns
 from chopper_tui import screen_data
 from chopper_tui.config import Config
 from chopper_tui.draw.canvas import WHOLE
@@ -163,7 +163,7 @@ class Explorer(Pointing, Asking):
         except ChopperError as error:
             self.say(str(error), error=True)
             return
-        if isinstance(run, RunSet):
+        if isinstance(run, SeveralRuns):
             # A set has no tree: its table stands for it.
             trail = (replace(trail[-1], view=data.frame.view),)
         self.arrive(trail, data, message, run)
@@ -210,7 +210,7 @@ class Explorer(Pointing, Asking):
         self.table.show_cursor(not self.cards.has_keys)
         self.query_one(KeyFigures).show(data)
         self.fit_parts()
-        screens = SET_SCREENS if isinstance(self.run, RunSet) else SCREENS
+        screens = SET_SCREENS if isinstance(self.run, SeveralRuns) else SCREENS
         self.query_one(Crumbs).show(frame, self.run.marks, screens)
         self.status.show(frame)
         self.query_one(KeyLine).show(frame.view.name)

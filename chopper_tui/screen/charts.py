@@ -8,12 +8,12 @@ from typing import Final, TypeVar
 from msgspec import Struct
 from textual.screen import Screen
 
-from chopper_core.extensions.runs.run_set import RunSet
 from chopper_core.model.charts import Chart, Lanes
 from chopper_core.model.run import Run
 from chopper_core.model.view import View, with_signal
 from chopper_core.query.frame import Frame
 from chopper_core.util.errors import UsageError
+from chopper_core.views.spec import SeveralRuns
 from chopper_tui.draw.canvas import WHOLE, Cell, Lens
 from chopper_tui.draw.charts import drawer_of, seen
 from chopper_tui.draw.timeline import bins_of
@@ -92,7 +92,7 @@ class Charts(Screen[None]):
         self._show_pictures()
         names = [signal.signal.name for signal in self.data.signals]
         for chart in self.query(SignalPane):
-            if chart.display and not isinstance(self.run, RunSet):
+            if chart.display and not isinstance(self.run, SeveralRuns):
                 chart.show(self.run, with_signal(self.view, names[chart.number]))
 
     def _show_pictures(self) -> None:

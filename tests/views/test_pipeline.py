@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from chopper_core.extensions.chakra.schedule_run import schedule_run
 from chopper_core.ingest.cache import open_cached
 from chopper_core.ingest.open import open_run
 from chopper_core.model import address
@@ -22,7 +21,6 @@ from chopper_core.model.run import Run
 from chopper_core.query.frame import Frame
 from chopper_core.render import as_json, as_text
 from chopper_core.util.errors import DataError
-from chopper_core.util.progress import silent
 from chopper_core.views.query import frame_of
 from chopper_core.views.shared.collectives import collectives_of
 from tests.align.generated import load_generator
@@ -74,7 +72,7 @@ def test_dumps_of_two_jobs_are_not_one_run(tmp_path: Path) -> None:
         (tmp_path / job).mkdir()
         dump(tmp_path / job, 0, [(0, 1), (2, 3)], 4.0)
     with pytest.raises(DataError, match=r"pp_0.json and pp_0.json both have rank 0.*open one"):
-        schedule_run("both", [tmp_path / "a", tmp_path / "b"], silent)
+        open_run(f"{tmp_path / 'a'},{tmp_path / 'b'}", jobs=1)
 
 
 def test_real_dumps_have_the_idle_shares_that_were_counted() -> None:

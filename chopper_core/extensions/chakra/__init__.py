@@ -1,1 +1,13 @@
 """Chakra: execution graphs, simulators' logs, host traces and pipeline schedules."""
+
+from typing import Final
+
+SOURCES: Final = {
+    "trace": (f"{__name__}.et", f"{__name__}.feeder_json", f"{__name__}.simulation"),
+    "host trace": (f"{__name__}.host_trace",),
+    "pipeline schedule": (f"{__name__}.schedules.primus", f"{__name__}.schedules.workers"),
+}
+EXPORTS: Final = {"chakra": f"{__name__}.export"}
+COMMANDS: Final = {
+    "check": ("DIR", "check Chakra traces for simulators", f"{__name__}.command"),
+}

@@ -14,6 +14,7 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.extensions.chakra.schema import Attribute, Node, NodeType, Value
+from chopper_core.model.run import Run
 from chopper_core.tables.columns import NameInterner
 from chopper_core.tables.losses import ABSENT, Losses
 from chopper_core.util.arrays import Index, Int8, Int32, Int64, Mask
@@ -78,6 +79,12 @@ class ExecutionGraph(Struct, frozen=True):
     process_groups: Sequence[str]
     """The inputs of nodes that list process groups, as the file spells them."""
     losses: Losses
+
+    def as_run(self) -> Run:
+        """The run of one rank; raises DataError if it has no activity of a GPU or no schedule."""
+        from chopper_core.extensions.chakra.graph_run import graph_run
+
+        return graph_run(self)
 
     def __len__(self) -> int:
         return len(self.ids)

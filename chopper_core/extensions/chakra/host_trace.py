@@ -13,8 +13,9 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw, Struct, field
 
+from chopper_core.sources.ranks import HostFile
 from chopper_core.sources.registry import Recognised, Unusable
-from chopper_core.sources.trace import Collective, OperatorTexts
+from chopper_core.sources.trace import Collective, OperatorTexts, Trace
 from chopper_core.tables.bytes import ByteSource
 from chopper_core.tables.json_stream import members, skip_space
 from chopper_core.tables.losses import ABSENT
@@ -48,16 +49,6 @@ _WAIT: Final = "wait"
 _NO_RAW: Final = Raw(b"[]")
 
 
-class HostFile(Struct, frozen=True):
-    """A host trace as its head describes it."""
-
-    path: Path
-    process: int
-    """The id of the process, ABSENT without one."""
-    rank_hint: int | None
-    """The last number in its name."""
-
-
 class HostNode(Struct):
     """An operator or range; inputs and outputs are JSON texts."""
 
@@ -84,6 +75,14 @@ class HostTrace(Struct, frozen=True):
     nodes: Sequence[HostNode]
     process_groups: Sequence[Mapping[str, Any]]
     """An entry of `## process_group:init ##`: `pg_name`, `pg_desc`, `ranks`, `group_size`."""
+
+    def joined(self, trace: Trace) -> tuple[Trace, str]:
+        """The Kineto trace of the process with what only this one has, and a sentence on it."""
+        from chopper_core.extensions.chakra.host_join import join_host_trace
+        from chopper_core.sources.kineto.reader import record_functions
+
+        trace, join = join_host_trace(trace, self, record_functions(trace.path))
+        return trace, f"(schema {self.schema}): {join.text}"
 
 
 def recognise(head: FileHead) -> Recognised | Unusable | None:

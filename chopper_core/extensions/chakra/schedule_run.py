@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -25,10 +24,8 @@ from chopper_core.model.table import (
     empty_table,
 )
 from chopper_core.model.tree import level_order
-from chopper_core.sources.registry import Family, discover
 from chopper_core.util.errors import DataError
 from chopper_core.util.grouping import counts_of, distinct
-from chopper_core.util.progress import Progress
 
 _PAIR: Final = 2
 _MAX_LISTED: Final = 4
@@ -38,25 +35,11 @@ _MAX_SPAN_NS: Final = 1 << 53
 _CLOCK: Final = "steps one after the other; times count from the start of each step"
 
 
-def schedule_run(name: str, paths: Sequence[Path], progress: Progress) -> Run | None:
-    """The run of the schedules at the paths; None without any.
+def run_of_schedules(name: str, read: Sequence[Schedule]) -> Run:
+    """The run of the schedules of one job; raises DataError if two belong to the same rank.
 
-    Steps follow each other, each as long as on the rank where it takes longest. Raises DataError
-    if no file is usable, or if two belong to the same rank.
+    Steps follow each other, each as long as on the rank where it takes longest.
     """
-    found = discover([path for path in paths if path.exists()], Family.SCHEDULE)
-    if not found.files:
-        return None
-    read: list[Schedule] = []
-    failed = []
-    for number, file in enumerate(found.files):
-        progress("read schedules", number, len(found.files))
-        try:
-            read.append(file.read())
-        except DataError as error:
-            failed.append((str(file.path), str(error)))
-    if not read:
-        raise DataError(failed[0][1])
     _check_ranks(read)
     begins = _begins(read)
     labels = _group_labels(read)
@@ -69,8 +52,6 @@ def schedule_run(name: str, paths: Sequence[Path], progress: Progress) -> Run | 
         table=table,
         gpus=tuple(Gpu(rank, rank, NO_DEVICE, "") for rank in ranks),
         sources=tuple(_source(each) for each in read),
-        skipped=tuple((str(file.path), file.reason) for file in found.skipped),
-        failed=tuple(failed),
         groups=tuple(_groups(read)),
         world=len(ranks),
     )

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from chopper_core.extensions.chakra import et
 from chopper_core.extensions.chakra.graph import AttributeColumn, ExecutionGraph, GraphBuilder
 from chopper_core.extensions.chakra.schema import COMMUNICATION, Attribute, Node, NodeType
+from chopper_core.model.run import Run
 from chopper_core.sources.registry import Recognised, Unusable
 from chopper_core.tables.bytes import ByteSource
 from chopper_core.tables.text import FileHead
@@ -68,6 +69,13 @@ class SimulatedRun(Struct, frozen=True):
     """System → name and value of each statistic, as the log has them."""
     notes: tuple[str, ...]
     """Sentences on what the log lacks."""
+
+    def as_run(self) -> Run:
+        """The run of all systems; raises as that of a graph."""
+        from chopper_core.extensions.chakra.graph_run import OF_SYSTEM, simulated_ranks
+        from chopper_core.ingest.rank import merged
+
+        return merged(simulated_ranks(self), OF_SYSTEM)
 
 
 class _SystemEvents(Struct):

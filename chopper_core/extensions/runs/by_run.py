@@ -4,26 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Final, cast
+from importlib import import_module
+from typing import Final
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.extensions.runs.run_set import FAILED, RUN_LEVEL, RunRow, RunSet
+from chopper_core.extensions.runs.run_set import FAILED, RunRow, RunSet
 from chopper_core.extensions.runs.table import frame_of_set, shown_rows
 from chopper_core.metrics import Metric, Reduces, Values, numbered
 from chopper_core.model.charts import BarChart, Chart, HeatMap, Series
 from chopper_core.model.units import Unit
-from chopper_core.model.view import View
+from chopper_core.model.view import RUN_LEVEL, View
 from chopper_core.query.children import ordered
 from chopper_core.query.filter import Rows, matching
 from chopper_core.query.frame import Frame
 from chopper_core.util.errors import DataError, NoSuchNode, NothingToShow, UsageError
-from chopper_core.views import OVERVIEW, RUNS, view_module, view_spec
+from chopper_core.views import OVERVIEW, RUNS, SET_VIEWS, view_spec
 from chopper_core.views.frames import run_frame
 from chopper_core.views.shared.places import nodes_of
-from chopper_core.views.spec import OfSets, ViewSpec, splits_of
+from chopper_core.views.spec import ViewSpec, splits_of
 
 _LARGEST: Final = ("peak_", "max_", "longest_", "p95_")
 _SMALLEST: Final = ("min_", "p05_")
@@ -48,10 +49,11 @@ def set_frame(run: RunSet, view: View, *, wait: bool = False) -> Frame:
     """The frame of a view of a set of runs; with `wait`, once more of its runs are read."""
     if view.name in ("", OVERVIEW):
         view = replace(view, name=RUNS)
-    module = view_module(view.name)
-    if hasattr(module, "set_frame"):
-        return cast(OfSets, module).set_frame(run, view, wait=wait)
-    return _frame_by_run(run, view, module.SPEC, wait=wait)
+    if view.name in (*SET_VIEWS, "findings"):
+        own = import_module(f"chopper_core.extensions.runs.{view.name}")
+        found: Frame = own.set_frame(run, view, wait=wait)
+        return found
+    return _frame_by_run(run, view, view_spec(view.name), wait=wait)
 
 
 def _frame_by_run(run: RunSet, view: View, spec: ViewSpec, *, wait: bool) -> Frame:

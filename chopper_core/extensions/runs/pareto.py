@@ -7,12 +7,12 @@ from typing import Final
 import numpy as np
 
 from chopper_core.extensions.runs.run_columns import HIGHER, is_better, known_column
-from chopper_core.extensions.runs.run_set import RUN_LEVEL, RunSet
+from chopper_core.extensions.runs.run_set import RunSet
 from chopper_core.extensions.runs.table import figure_values, frame_of_set, opened, shown_rows
 from chopper_core.metrics import Metric, Values, column, worded
 from chopper_core.model.charts import LineChart, Series
 from chopper_core.model.run import Run
-from chopper_core.model.view import View
+from chopper_core.model.view import RUN_LEVEL, View
 from chopper_core.query.children import ordered
 from chopper_core.query.frame import Frame
 from chopper_core.util.arrays import Float64, Mask

@@ -7,15 +7,15 @@ from typing import Final
 
 from msgspec import Struct, field
 
-from chopper_core.model.run import Run
 from chopper_core.model.settings import KNOWN, Setting
+from chopper_core.model.view import RUN_LEVEL, View
+from chopper_core.query.frame import Frame
+from chopper_core.views.spec import SETTINGS, SeveralRuns, ViewSpec
 
 OK: Final = "ok"
 PARTIAL: Final = "partial"
 SHORT: Final = "short"
 FAILED: Final = "failed"
-RUN_LEVEL: Final = "run"
-"""The level of rows that are runs."""
 
 
 class RunFigures(Struct, frozen=True):
@@ -63,11 +63,42 @@ class Reading(Struct, frozen=True):
     """The number of runs still to read."""
 
 
-class RunSet(Run, frozen=True, eq=False):
-    """Runs side by side. As a run of its own it has no activities; `others` opens its runs."""
+class RunSet(SeveralRuns, frozen=True, eq=False):
+    """Runs of a directory; their rows are read in a thread."""
 
     reading: Callable[[bool], Reading] = lambda wait: Reading(())
     """Its rows now, or, if it is to wait, once there are more."""
+
+    def waiting(self, *, wait: bool) -> int:
+        """The number of runs still to read; if it is to wait, once it changed."""
+        return self.reading(wait).waiting
+
+    def frame(self, view: View, *, wait: bool) -> Frame:
+        """The frame of a view; if it is to wait, once more of the runs are read."""
+        from chopper_core.extensions.runs.by_run import set_frame
+
+        return set_frame(self, view, wait=wait)
+
+    def splits(self, spec: ViewSpec) -> tuple[str, ...]:
+        """The runs' settings, or a row per run and the view's own splits."""
+        if spec.by_of_runs == SETTINGS:
+            return settings_of(self.reading(False).rows)
+        return () if spec.by_of_runs else (RUN_LEVEL, *spec.by)
+
+    def paths(self) -> dict[str, str]:
+        """Label → path of the runs that are read so far."""
+        return {row.name: row.path for row in self.reading(False).rows}
+
+    def figures(self) -> list[tuple[str, str, str]]:
+        """Name, title and definition of the figures that any run has."""
+        from chopper_core.extensions.runs.run_columns import RUN_COLUMNS
+
+        rows = self.reading(False).rows
+        return [
+            (name, each.metric.title, each.metric.definition)
+            for name, each in RUN_COLUMNS.items()
+            if any(isinstance(row.figures.get(name), float) for row in rows)
+        ]
 
 
 def settings_of(rows: Sequence[RunRow]) -> tuple[str, ...]:

@@ -26,7 +26,6 @@ from chopper_core.extensions.runs.run_columns import (
 from chopper_core.extensions.runs.run_set import (
     FAILED,
     OK,
-    RUN_LEVEL,
     Reading,
     RunRow,
     RunSet,
@@ -37,15 +36,14 @@ from chopper_core.model import address
 from chopper_core.model.charts import BarChart, Series
 from chopper_core.model.settings import KNOWN
 from chopper_core.model.units import Unit, time_text
-from chopper_core.model.view import View
+from chopper_core.model.view import RUN_LEVEL, View
 from chopper_core.query.children import ordered
 from chopper_core.query.filter import Rows, matching
 from chopper_core.query.frame import Frame
 from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.errors import ChopperError, UsageError
+from chopper_core.views.spec import BEST
 
-BEST: Final = "best"
-"""`base=best`: each figure is compared with the best one of its group."""
 RATIO: Final = "_x"
 """The end of a column's name that is normalised to a baseline."""
 _OWN: Final = {each.name: each for each in (GPUS, STATUS, REASON)}

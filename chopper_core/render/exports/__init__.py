@@ -19,14 +19,18 @@ from msgspec import Struct
 from chopper_core.util.arrays import Index
 from chopper_core.util.atomic import temporary_path
 from chopper_core.util.errors import DataError, UsageError
+from chopper_core.util.plugins import declared, plugins
 from chopper_core.util.progress import Progress, silent
 
 if TYPE_CHECKING:
     from chopper_core.model.run import Run
 
-EXPORTS: Final = ("chakra", "perfetto", "parquet")
-"""The formats, each the name of its module."""
-_MODULES: Final = {"chakra": "chopper_core.extensions.chakra.export"}
+EXPORTS: Final[dict[str, str]] = {
+    **declared("EXPORTS"),
+    **{name: f"{__name__}.{name}" for name in ("perfetto", "parquet")},
+}
+"""Format → its module."""
+_NEEDED: Final = ("DESCRIPTION", "TAKES", "write")
 
 
 class ExportOptions(Struct, frozen=True):
@@ -56,10 +60,14 @@ class ExportFormat(Protocol):
 
 
 def export_format(name: str) -> ExportFormat:
-    """The module of a format; raises UsageError for an unknown one."""
-    if name not in EXPORTS:
-        raise UsageError(f"unknown format {name!r}; the formats are {', '.join(EXPORTS)}")
-    return cast(ExportFormat, import_module(_MODULES.get(name, f"{__name__}.{name}")))
+    """The module of a format; raises UsageError for an unknown one, DataError where one fails."""
+    if name in EXPORTS:
+        return cast(ExportFormat, import_module(EXPORTS[name]))
+    known = plugins("exports")
+    if name not in known:
+        formats = ", ".join((*EXPORTS, *known))
+        raise UsageError(f"unknown format {name!r}; the formats are {formats}")
+    return cast(ExportFormat, known[name].load(*_NEEDED))
 
 
 def export(
@@ -81,6 +89,8 @@ def export(
             raise UsageError(f"an export to {name} takes no --{field}")
     if not len(run.table):
         raise DataError(f"{run.name} has no activities to export")
+    if name not in EXPORTS:
+        return plugins("exports")[name].call(module.write, run, path, asked, progress)
     return module.write(run, path, asked, progress)
 
 

@@ -6,17 +6,18 @@ To add a rule, write a module like `contention` and add its name to `MODULES`.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from importlib import import_module
 from typing import Final
 
 import numpy as np
 from msgspec.structs import replace
 
-from chopper_core.extensions.runs.run_set import RunSet
 from chopper_core.metrics import Values, column, numbered, worded
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
-from chopper_core.query.frame import Frame
+from chopper_core.util import plugins
+from chopper_core.util.plugins import Plugin
 from chopper_core.views.findings.rule import (
     CONFIDENCE,
     EXPLAINED,
@@ -123,7 +124,22 @@ def answer(run: Run, view: View) -> ViewResult:
 
 def rules_of(run: Run) -> tuple[FindingRule, ...]:
     """The rules that a run can be checked by: where times are reconstructed, those of durations."""
-    return tuple(rule for rule in RULES if rule.of_durations or not run.is_reconstructed)
+    rules = (*RULES, *_plugin_rules())
+    return tuple(rule for rule in rules if rule.of_durations or not run.is_reconstructed)
+
+
+@cache
+def _plugin_rules() -> tuple[FindingRule, ...]:
+    """The rules of plugins; one that fails finds nothing, and is a problem to report."""
+
+    def guarded(plugin: Plugin, rule: FindingRule) -> FindingRule:
+        def find(context: FindingsContext) -> Iterable[Finding]:
+            return plugin.attempt(lambda: list(rule.find(context)), [])
+
+        return replace(rule, find=find)
+
+    found = plugins.loaded("findings", FindingRule.__struct_fields__)
+    return tuple(guarded(plugin, rule) for plugin, rule in found)
 
 
 def of_samples(run: Run, view: View) -> ViewResult:
@@ -142,13 +158,6 @@ def of_samples(run: Run, view: View) -> ViewResult:
         opens=lambda row: findings[row].evidence,
         headline=(headline_of(run, len(findings)),),
     )
-
-
-def set_frame(run: RunSet, view: View, *, wait: bool = False) -> Frame:
-    """The findings of a set of runs."""
-    from chopper_core.extensions.runs.findings import set_frame
-
-    return set_frame(run, view, wait=wait)
 
 
 def _find(context: FindingsContext) -> list[tuple[FindingRule, Finding]]:
@@ -216,7 +225,7 @@ def _notes(context: FindingsContext) -> tuple[str, ...]:
             f"{len(context.iterations)} of {context.sampled_from} iterations, evenly chosen, are "
             "analysed: all have too many activities; contention is not analysed"
         )
-    return tuple(notes)
+    return (*notes, *plugins.problems())
 
 
 def tables() -> dict[str, str]:

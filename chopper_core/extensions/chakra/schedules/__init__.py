@@ -7,6 +7,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from chopper_core.model.run import Run
 from chopper_core.tables.losses import Losses
 from chopper_core.util.arrays import Int8, Int32, Int64
 
@@ -40,3 +41,9 @@ class Schedule(Struct, frozen=True):
     unused: Mapping[str, int]
     """Rows by operation that are no work of a GPU."""
     losses: Losses
+
+    def run_of(self, name: str, parts: Sequence[Schedule]) -> Run:
+        """The run of the schedules of one job; raises DataError if two belong to the same rank."""
+        from chopper_core.extensions.chakra.schedule_run import run_of_schedules
+
+        return run_of_schedules(name, parts)

@@ -1,0 +1,116 @@
+"""What extends Chopper: the packages in `chopper_core/extensions`, and installed plugins.
+
+A package in `extensions` declares tables of what it adds and of the modules that hold it; the core
+imports none of them by name. A plugin is another distribution with entry points in the groups
+`chopper.sources`, `chopper.views`, `chopper.metrics`, `chopper.findings` and `chopper.exports`.
+Listing entry points takes as long as opening a cached run, so it waits for a name or a file that
+nothing else knows, or for the findings of a run.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from msgspec import Struct
+
+from chopper_core.util.errors import ChopperError, DataError, UsageError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+GROUPS: Final = ("sources", "views", "metrics", "findings", "exports")
+_FOLDER: Final = Path(__file__).parent.parent / "extensions"
+_problems: Final[dict[str, None]] = {}
+
+R = TypeVar("R")
+
+
+@cache
+def _extensions() -> tuple[ModuleType, ...]:
+    names = os.listdir(_FOLDER) if _FOLDER.is_dir() else []
+    present = sorted(name for name in names if (_FOLDER / name / "__init__.py").exists())
+    return tuple(import_module(f"chopper_core.extensions.{name}") for name in present)
+
+
+def tables(name: str) -> list[dict[str, Any]]:
+    """The tables of a name, such as `VIEWS`, of all extensions that declare one."""
+    return [vars(each)[name] for each in _extensions() if name in vars(each)]
+
+
+def declared(name: str) -> dict[str, Any]:
+    """The tables of a name as one."""
+    return {key: value for table in tables(name) for key, value in table.items()}
+
+
+def extension_part(name: str, what: str) -> Any:
+    """The module that an extension has for the core (`PARTS`); raises UsageError without it."""
+    modules = declared("PARTS")
+    if name not in modules:
+        raise UsageError(f"{what} needs the extension {name}, which this installation lacks")
+    return import_module(modules[name])
+
+
+class Plugin(Struct, frozen=True):
+    """One entry point of another distribution."""
+
+    entry: EntryPoint
+
+    @property
+    def title(self) -> str:
+        """Its name and its distribution, for sentences."""
+        owner = self.entry.dist
+        return f"the plugin {self.entry.name} of {owner.name if owner else self.entry.value}"
+
+    def load(self, *needs: str) -> Any:
+        """Import it and check the names that it needs; raises DataError."""
+        found = self.call(self.entry.load)
+        for name in needs:
+            if not hasattr(found, name):
+                raise DataError(f"{self.title} can't be used: it has no {name}.")
+        return found
+
+    def call(self, function: Callable[..., R], *args: Any) -> R:
+        """Call a function of it; its own errors become a DataError that names it."""
+        try:
+            return function(*args)
+        except ChopperError:
+            raise
+        except Exception as error:
+            raise DataError(f"{self.title} failed: {type(error).__name__}: {error}") from error
+
+    def attempt(self, function: Callable[..., R], default: R, *args: Any) -> R:
+        """Call a function of it; a failure is a problem to report, and gives the default."""
+        try:
+            return self.call(function, *args)
+        except DataError as error:
+            _problems.setdefault(str(error))
+            return default
+
+
+@cache
+def plugins(group: str) -> dict[str, Plugin]:
+    """The plugins of a group by name; of two with a name the first on the path."""
+    from importlib.metadata import entry_points  # takes as long as numpy's smaller half
+
+    found: dict[str, Plugin] = {}
+    for entry in entry_points(group=f"chopper.{group}"):
+        found.setdefault(entry.name, Plugin(entry))
+    return found
+
+
+def loaded(group: str, needs: Iterable[str]) -> list[tuple[Plugin, Any]]:
+    """The plugins of a group that can be used; why others can't is a problem to report."""
+    needs = tuple(needs)
+    found = ((each, each.attempt(each.load, None, *needs)) for each in plugins(group).values())
+    return [(each, module) for each, module in found if module is not None]
+
+
+def problems() -> tuple[str, ...]:
+    """A sentence for each plugin that failed without ending what it was asked for."""
+    return tuple(_problems)

@@ -1,0 +1,135 @@
+"""Plugins: an installed package adds one of each; a broken one costs a sentence."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+PLUGIN = ROOT / "tests" / "extensions" / "plugin"
+SCRIPT = """
+import contextlib, io, json, sys
+from chopper_tui.cli import main
+
+for words in json.loads(sys.argv[1]):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            code = main(words)
+        except SystemExit as left:
+            code = left.code
+    modules = [name for name in sys.modules if name.startswith(("importlib.metadata", "chopper_w"))]
+    print(json.dumps([code, out.getvalue(), err.getvalue(), modules]))
+"""
+RUN = str(ROOT / "demo_data" / "fsdp1")
+BROKEN = """[chopper.sources]
+bad = chopper_broken:nothing
+worse = chopper_broken.source
+
+[chopper.views]
+bad = chopper_broken.nowhere
+raises = chopper_broken.view
+
+[chopper.metrics]
+bad_ns = chopper_broken.source
+
+[chopper.findings]
+bad = chopper_broken.view
+
+[chopper.exports]
+bad = chopper_broken.view
+"""
+
+
+def commands(folder: Path, *lines: list[str], plugins: Path) -> list[tuple[int, str, str, Any]]:
+    """The exit code, output, errors and imports of commands in one process with plugins."""
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, json.dumps(lines)],
+        cwd=ROOT,
+        env={"PATH": "", "HOME": str(folder), "PYTHONPATH": str(plugins)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return [tuple(json.loads(line)) for line in done.stdout.splitlines()]
+
+
+def test_a_package_adds_one_of_each(tmp_path: Path) -> None:
+    lines = [f"{time}.0,{gpu},{500 + gpu}" for time in range(1, 90) for gpu in (0, 1)]
+    (tmp_path / "run.watts").write_text("\n".join(["time,gpu,watts", *lines]))
+    before, view, by, metric, power, findings, export, unknown = commands(
+        tmp_path,
+        ["show", f"{RUN}/rank0.json.gz:gpu=0?view=kernels"],
+        ["show", f"{RUN}?view=gaps", "--format", "json"],
+        ["show", f"{RUN}?view=gaps&by=gpu"],
+        ["show", f"{RUN}:gpu=1?columns=mean_gap_ns,idle_ns,activities", "--format", "json"],
+        ["show", f"{tmp_path / 'run.watts'}?view=power", "--format", "json"],
+        ["show", f"{RUN}?view=findings"],
+        ["export", RUN, "--to", "names", "-o", str(tmp_path / "names.txt")],
+        ["show", f"{RUN}?view=nosuch"],
+        plugins=PLUGIN,
+    )
+    # Names that Chopper has itself don't wait for the list of installed packages.
+    assert before[0] == 0 and before[3] == []
+    assert view[0] == by[0] == 0, view[2]
+    columns = [each["name"] for each in json.loads(view[1])["columns"]]
+    assert columns[:2] == ["idle_ns", "mean_gap_ns"]
+    rows = json.loads(metric[1])["rows"]
+    assert rows and all(r["mean_gap_ns"] == r["idle_ns"] / r["activities"] for r in rows[:1])
+    assert power[0] == 0, power[2]
+    assert "500" in power[1] and "501" in power[1]
+    assert "wattlog: GPUs are idle for" in findings[1]
+    assert export[0] == 0 and (tmp_path / "names.txt").read_text().count("\n") > 10
+    assert unknown[0] == 2 and "gaps" in unknown[2]
+
+
+def test_the_page_shows_the_example() -> None:
+    page = (ROOT / "docs" / "plugins.md").read_text("utf-8")
+    assert (PLUGIN / "chopper_wattlog" / "gaps.py").read_text("utf-8") in page
+
+
+def test_a_broken_package_costs_a_sentence(tmp_path: Path) -> None:
+    package = tmp_path / "site" / "chopper_broken"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "source.py").write_text(
+        "FAMILY, NAME, FILES, EXAMPLE, SUFFIXES = 'trace', 'bad', '', '', ()\n"
+        "def recognise(head): raise ValueError('no idea')\n"
+        "def read(path, progress=None): return None\n"
+    )
+    (package / "view.py").write_text(
+        "from chopper_core.views.spec import ViewSpec\n"
+        "SPEC = ViewSpec(name='raises', title='Raises', question='Why?')\n"
+        "def answer(run, view): return 1 / 0\n"
+    )
+    info = tmp_path / "site" / "chopper_broken-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: chopper-broken\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(BROKEN)
+    other = tmp_path / "notes.txt"
+    other.write_text("notes")
+    source, missing, view, metric, export, findings = commands(
+        tmp_path,
+        ["show", f"{RUN},{other}", "--no-cache"],
+        ["show", f"{RUN}?view=bad"],
+        ["show", f"{RUN}?view=raises"],
+        ["show", f"{RUN}?columns=bad_ns"],
+        ["export", RUN, "--to", "bad", "-o", str(tmp_path / "out")],
+        ["show", f"{RUN}?view=findings"],
+        plugins=tmp_path / "site",
+    )
+    for found in (source, findings):
+        assert found[0] == 0 and "gpu" in found[1].casefold(), found[2]
+    assert "the plugin worse of chopper-broken failed: ValueError: no idea" in source[2]
+    assert "the plugin bad of chopper-broken" in source[2]
+    for found, text in (
+        (missing, "ModuleNotFoundError"),
+        (view, "the plugin raises of chopper-broken failed: ZeroDivisionError"),
+        (metric, "registers no metric bad_ns"),
+        (export, "can't be used: it has no DESCRIPTION"),
+    ):
+        assert found[0] == 1 and text in found[2], found
+        assert "Traceback" not in found[2] and "internal error" not in found[2]
