@@ -41,6 +41,7 @@ from chopper_core.render.text import as_html, command
 from chopper_core.store.format import RUN, STORE_INDEX
 from chopper_core.store.reader import read_store
 from chopper_core.store.writer import write_store
+from chopper_core.util.atomic import state_of
 from chopper_core.util.errors import DataError, UsageError
 from chopper_core.views import VIEWS
 from chopper_core.views.query import frame_of, query
@@ -97,7 +98,29 @@ def test_caches_are_private_whatever_the_umask(
         os.umask(before)
     (entry,) = cache.entries()
     assert _mode(cache.directory()) == _mode(entry.path) == 0o700
+    for above in (tmp_path / "cache", cache.directory().parent):
+        assert not _mode(above) & 0o022, "others could put a folder of theirs there"
     assert {_mode(path) for path in entry.path.iterdir()} == {0o600}
+
+
+def test_a_run_moved_into_the_place_of_another_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    # Two files of one tick of the clock: moving a folder changes no time of a file in it.
+    monkeypatch.setattr(
+        cache, "state_of", lambda path: (*state_of(path)[:2], 0, *state_of(path)[3:])
+    )
+    runs = [tmp_path / "run", tmp_path / "other"]
+    for run, name in zip(runs, "ab", strict=True):
+        run.mkdir()
+        trace = _trace(run)
+        trace.write_text(trace.read_text().replace('"k"', f'"{name}"'))
+        os.utime(trace, (1, 1))
+    assert cache.open_cached(str(runs[0])).table.names == ("a",)
+    runs[0].rename(tmp_path / "old")
+    runs[1].rename(runs[0])
+    assert cache.open_cached(str(runs[0])).table.names == ("b",)
 
 
 def test_a_cache_that_others_can_write_to_is_not_read(

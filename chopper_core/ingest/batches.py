@@ -310,6 +310,7 @@ class PartOrigin(Struct, frozen=True):
     size_bytes: int
     modified_ns: int
     changed_ns: int
+    inode: int
     code: str
     is_failed: bool = False
 
@@ -385,7 +386,9 @@ def _part_path(folder: Path, trace: Path) -> Path:
 
 
 def _origin(trace: Path) -> PartOrigin:
-    return PartOrigin(*state_of(trace), _code())
+    # Each machine that reads parts has its own number for the device.
+    *state, _ = state_of(trace)
+    return PartOrigin(*state, _code())
 
 
 def _read_origin(part: Path) -> PartOrigin | None:

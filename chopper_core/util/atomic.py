@@ -25,21 +25,24 @@ _MAX_ATTEMPTS: Final = 20
 _TEMPORARY: Final = late(r"\.(?P<name>.+)\.(?P<machine>\w+)-(?P<pid>\d+)-\w+\.(?:new|old)")
 _ABANDONED_S: Final = 24 * 3600.0
 """Age from which a temporary folder of another machine has no writer any more."""
-_NEVER: Final = (-1, -1, -1)
+_NEVER: Final = (-1, -1, -1, -1, -1)
+_OWN_NAME: Final = "chopper"
 _MOST_SMALL_BYTES: Final = 1 << 26
 _PIECE_BYTES: Final = 1 << 16
 
 
-def state_of(path: str | Path) -> tuple[int, int, int]:
-    """Size, and the times of the last change of content and of anything in ns; -1 without a file.
+def state_of(path: str | Path) -> tuple[int, int, int, int, int]:
+    """Size, times of the last change of content and of anything in ns, inode and device; -1 without
+    a file.
 
-    The second can't be set: a file that takes another's place differs, whatever its size and time.
+    The second time can't be set, but a file may be moved: its inode differs from that of another.
     """
     try:
         status = os.stat(path)
     except OSError:
         return _NEVER
-    return status.st_size, status.st_mtime_ns, status.st_ctime_ns
+    times_ns = status.st_mtime_ns, status.st_ctime_ns
+    return status.st_size, *times_ns, status.st_ino, status.st_dev
 
 
 MOST_FOLDERS_DEEP: Final = 100
@@ -134,13 +137,20 @@ def user_folder(variable: str, default: str) -> Path:
     `~`; for a user without a home, as in some containers, one that can't exist.
     """
     path = os.path.expanduser(os.environ.get(variable) or default)
-    return Path(os.devnull if path.startswith("~") else path) / "chopper"
+    return Path(os.devnull if path.startswith("~") else path) / _OWN_NAME
 
 
 def make_private(folder: Path) -> None:
-    """Make a folder that only its owner can enter, whatever the umask; raises OSError."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Make a folder that only its owner can enter, whatever the umask; raises OSError.
+
+    The same holds for missing folders above it, and for the one that has Chopper's name.
+    """
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    for each in reversed(missing):
+        each.mkdir(0o700, exist_ok=True)
     folder.chmod(0o700)
+    if folder.parent.name == _OWN_NAME and is_own(folder.parent):
+        folder.parent.chmod(0o700)
 
 
 def is_own(folder: Path) -> bool:
