@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import tomllib
 from collections import defaultdict
 from pathlib import Path
 from typing import Final, get_type_hints
@@ -61,6 +62,14 @@ def test_text_leaves_through_one_escaper(modules: dict[Path, ast.Module]) -> Non
     assert makers == {"cells.py", "exchange.py", "diff.py"}
     assert writers == {"output.py", "terminal.py", "named.py"}
     assert get_type_hints(write, {"Escaped": Escaped})["text"] is Escaped
+
+
+def test_the_smoke_test_installs_the_lowest_supported_versions() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    needed = [*project["dependencies"], *project["optional-dependencies"]["fast"]]
+    bounds = {each.partition(",")[0].replace(">=", "==") for each in needed}
+    pins = (ROOT / "tests" / "lowest.txt").read_text("utf-8").splitlines()
+    assert {pin for pin in pins if not pin.startswith("#")} == bounds
 
 
 _BANNED = re.compile(

@@ -4,30 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final
 
 from textual.message import Message
 
 from chopper_core.model import address
-from chopper_core.model.charts import Cards
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.util.errors import ChopperError
-from chopper_tui.draw import charts as drawing
-from chopper_tui.draw.canvas import WHOLE
 from chopper_tui.draw.pieces import Pieces
 from chopper_tui.draw.table import plan
-from chopper_tui.screen_data import Sparks, screen_data
 from chopper_tui.widgets.chart_panes import DrawnPane
-
-_MIN_ROWS: Final = 5
-"""Rows of the table before its charts have the rest."""
-_MIN_CHART: Final = 4
-"""Lines below which a chart that wants more is left out."""
 
 
 class EvidencePane(DrawnPane):
-    """The charts and the first rows of the view that a finding leads to; a click opens it."""
+    """The first rows of the view that a finding leads to; a click opens it, with its charts.
+
+    Each move to another finding sends another pane: a chart as wide as the screen is 8 KB.
+    """
 
     class Opened(Message):
         """It was clicked."""
@@ -67,34 +60,18 @@ class EvidencePane(DrawnPane):
     def _draw_view(
         self, run: Run, view: View, width: int, height: int, check: Callable[[], None]
     ) -> list[Pieces]:
-        """A title, the charts and the table, as high as the screen of the view would have them."""
+        """A title and the table."""
+        from chopper_core.views.query import query
+
         glyphs = self.glyphs
         where = f"  {view.name or 'explore'}  {address.path_text(view)}".rstrip()
         title: Pieces = [("  ", "text"), ("evidence", "strong"), (where, "dim")]
         lines: list[Pieces] = [self.titled(title, width)]
         try:
-            data = screen_data(run, view, is_complete=True)
+            frame = query(run, view)
         except ChopperError as error:
             return [*lines, [("  ", "text"), (str(error), "dim")]]
         check()
-        frame = data.frame
-        charts = [drawing.seen(each, WHOLE) for each in frame.charts if not isinstance(each, Cards)]
-        room = height - 1 - min(len(frame) + 1, max(_MIN_ROWS + 1, (height - 1) // 2))
-        if charts and room >= min(drawing.lines_below(charts[:1], width - 2, glyphs), _MIN_CHART):
-            high = min(drawing.most_lines_below(charts, width - 2, glyphs), room)
-            drawn = drawing.draw_below(charts, width - 2, high, glyphs, check=check)
-            lines += [[(" ", "text"), *line] for line in drawn]
-        signals = data.signals if data.has_signals else ()
-        layout = plan(frame, width, glyphs, signals=[each.signal for each in signals])
-        sparks = [
-            Sparks(signal, glyphs, column.cells, len(frame))
-            for signal, column in zip(signals, layout.sparks, strict=False)
-        ]
-        rows = range(min(len(frame), height - len(lines) - 1))
-        for each in sparks:
-            each.draw(rows)
-        lines.append(layout.header([each.title for each in sparks]))
-        lines += [
-            layout.row(row, [each.drawn[row] for each in sparks], cursor=False) for row in rows
-        ]
-        return lines
+        layout = plan(frame, width, glyphs)
+        rows = range(min(len(frame), height - 2))
+        return [*lines, layout.header([]), *(layout.row(row, [], cursor=False) for row in rows)]

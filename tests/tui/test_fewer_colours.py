@@ -10,6 +10,7 @@ from rich.console import ColorSystem
 from chopper_core.model.view import Baseline, View
 from chopper_core.render.glyphs import ASCII, UNICODE, Glyphs
 from chopper_core.views import VIEWS
+from chopper_core.views.timeline.lanes import CLASS_NAMES
 from chopper_tui.app import ChopperApp
 from tests.tui.explorer import explorer, measured_run
 from tests.tui.terminal_harness import Terminal
@@ -60,6 +61,7 @@ def codes(sent: str) -> set[int]:
 
 
 def words(text: str) -> list[str]:
+    text = re.sub("|".join(rf"█ {name}" for name in CLASS_NAMES), "", text)
     text = "\n".join(line for line in text.splitlines() if "full=busy" not in line)
     return sorted(re.findall(r"[A-Za-z]{2,}|\d+(?:\.\d+)?", text))
 
