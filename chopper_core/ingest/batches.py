@@ -387,8 +387,8 @@ def _part_path(folder: Path, trace: Path) -> Path:
 
 def _origin(trace: Path) -> PartOrigin:
     # Each machine that reads parts has its own number for the device.
-    *state, _ = state_of(trace)
-    return PartOrigin(*state, _code())
+    size_bytes, modified_ns, changed_ns, inode, _ = state_of(trace)
+    return PartOrigin(size_bytes, modified_ns, changed_ns, inode, _code())
 
 
 def _read_origin(part: Path) -> PartOrigin | None:

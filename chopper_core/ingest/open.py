@@ -36,7 +36,7 @@ from chopper_core.sources.registry import Family, RunPart, discover, natural_key
 from chopper_core.sources.settings import read_settings
 from chopper_core.store.format import is_store, paths_of
 from chopper_core.tables.text import FileHead
-from chopper_core.util.atomic import state_of, walk_once
+from chopper_core.util.atomic import FileState, state_of, walk_once
 from chopper_core.util.errors import ChopperError, DataError, UsageError
 from chopper_core.util.memory import reading
 from chopper_core.util.progress import Progress, silent
@@ -120,7 +120,7 @@ def _used_files(run: Run) -> Iterator[str]:
     yield from (path for counters in run.counters for path in counters.paths)
 
 
-def _is_replaced(path: str, before: Mapping[str, tuple[int, int, int]]) -> bool:
+def _is_replaced(path: str, before: Mapping[str, FileState]) -> bool:
     """Whether a file is another one than before; one that grows, as telemetry does, is not."""
     then, now = before.get(path), state_of(path)
     return then is not None and then != now and now[0] <= then[0]

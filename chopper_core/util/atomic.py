@@ -25,13 +25,14 @@ _MAX_ATTEMPTS: Final = 20
 _TEMPORARY: Final = late(r"\.(?P<name>.+)\.(?P<machine>\w+)-(?P<pid>\d+)-\w+\.(?:new|old)")
 _ABANDONED_S: Final = 24 * 3600.0
 """Age from which a temporary folder of another machine has no writer any more."""
+FileState = tuple[int, int, int, int, int]
 _NEVER: Final = (-1, -1, -1, -1, -1)
 _OWN_NAME: Final = "chopper"
 _MOST_SMALL_BYTES: Final = 1 << 26
 _PIECE_BYTES: Final = 1 << 16
 
 
-def state_of(path: str | Path) -> tuple[int, int, int, int, int]:
+def state_of(path: str | Path) -> FileState:
     """Size, times of the last change of content and of anything in ns, inode and device; -1 without
     a file.
 
