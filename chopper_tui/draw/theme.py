@@ -181,14 +181,14 @@ _PLAIN: Final = Inks(
     fifth=Style(dim=True),
 )
 _DARK: Final = Inks(
-    dim=Style(color="#8a929c"),
+    dim=Style(color="color(246)"),
     accent=Style(color="#56b4e9"),
     bar=Style(color="color(74)"),
     spark=Style(color="#4a86ab"),
     shade=Style(color="#3f5a6e"),
     alert=Style(color="#e69f00", bold=True),
     cursor=Style(color="#ffffff", bgcolor="#1d4566", bold=True),
-    header=Style(color="#8a929c"),
+    header=Style(color="color(246)"),
     chosen=Style(color="#e69f00", bold=True),
     **_series(
         *("#e69f00", "#009e73", "#cc79a7", "#f0e442", "#d55e00"),
@@ -201,14 +201,14 @@ _DARK: Final = Inks(
     tones=_tones((67, 74, 117), (65, 71, 114), (131, 173, 215), (96, 139, 182)),
 )
 _LIGHT: Final = Inks(
-    dim=Style(color="#6b7280"),
+    dim=Style(color="color(242)"),
     accent=Style(color="#0072b2"),
     bar=Style(color="color(25)"),
     spark=Style(color="#5b92b5"),
     shade=Style(color="#b0bcce"),
     alert=Style(color="#b34e00", bold=True),
     cursor=Style(color="#000000", bgcolor="#cfe4f3", bold=True),
-    header=Style(color="#6b7280"),
+    header=Style(color="color(242)"),
     chosen=Style(color="#b34e00", bold=True),
     **_series(
         *("#f19115", "#48a474", "#ae4a85", "#a2a252", "#d45c00"),

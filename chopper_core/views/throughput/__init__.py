@@ -246,7 +246,7 @@ def _of_iterations(steps: Steps) -> _Instances:
         np.where(there, steps.times_ns, np.nan).T,
         np.where(steps.steady, steps.tokens, np.nan).T,
         np.moveaxis(np.where(there[:, :, None], steps.parts_ns, np.nan), 1, 0),
-        steps.times_ns.sum(axis=0) / there.sum(axis=0),
+        steps.times_ns.sum(axis=0) / np.where(there.any(axis=0), there.sum(axis=0), np.nan),
     )
 
 
