@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -14,6 +15,7 @@ from chopper_core.sources.registry import Recognised
 from chopper_core.sources.signals import ClockDomain
 from chopper_core.sources.telemetry.cells import LATEST_NS, clock_named, declared_clock
 from chopper_core.tables.bytes import opened_parquet, parquet_names
+from chopper_core.tables.column import TableColumn
 from chopper_core.tables.columns import GrowingColumn
 from chopper_core.tables.losses import Repeats
 from chopper_core.tables.text import (
@@ -52,8 +54,7 @@ _MAX_CPUS: Final = 1 << 20
 _MAX_SPARSE_CELLS: Final = 1 << 26
 _MAX_CELLS_PER_ROW: Final = 16
 """A table of so many more cells than samples is empty but for a diagonal."""
-_WHOLE: Final = r"^\s*(?:cpu|core)?\s*(\d{1,19})(?:\.0*)?\s*$"
-_NUMBER: Final = r"^\s*\d+(?:\.\d*)?(?:[eE][-+]?\d+)?\s*$"
+_WORD: Final = re.compile(r"^\s*(?:cpu|core)\s*")
 _NO_CLOCK: Final = (
     "The file doesn't name the clock of time_ns; name it in a comment (`# clock: monotonic`) or "
     "the Parquet metadata."
@@ -142,19 +143,19 @@ class _Samples:
         """A column of the rows."""
         return self._columns[name].whole()
 
-    def add(self, columns: Mapping[str, Any]) -> str:
+    def add(self, columns: Mapping[str, TableColumn]) -> str:
         """Add rows; returns the name of the column of times."""
         time = next(name for name in _TIMES if name in columns)
-        times, cpus = _integers(columns[time]), _integers(columns["cpu"])
-        percent = _numbers(columns["percent"])
-        usable = (times >= 0) & (times < LATEST_NS) & (cpus >= 0) & (cpus < _MAX_CPUS)
+        times, cpus = columns[time].integers(LATEST_NS), _numbered(columns["cpu"])
+        percent = columns["percent"].floats()
+        usable = (times >= 0) & (cpus >= 0) & (cpus < _MAX_CPUS)
         usable &= (percent >= 0) & (percent <= _MAX_PCT)
         self.lost += int((~usable).sum())
         found: dict[str, Any] = {"time": times, "cpu": cpus, "percent": percent}
         if "core" in columns:
             self.has_cores = True
-            found["core"] = _integers(columns["core"])
-            found["socket"] = _integers(columns["socket"]) if "socket" in columns else None
+            found["core"] = _numbered(columns["core"])
+            found["socket"] = _numbered(columns["socket"]) if "socket" in columns else None
         given = {name: values[usable] for name, values in found.items() if values is not None}
         # Of rows of one CPU at one time, which can be without number, the last one counts.
         where = [values for name, values in given.items() if name != "percent"]
@@ -227,7 +228,7 @@ def _read_csv(path: Path, samples: _Samples, notes: list[str]) -> tuple[str, str
             )
         except ArrowException as error:
             raise DataError(f"{path} can't be read: {first_line(error)}.") from error
-        time = samples.add({name: table.column(name) for name in table.column_names})
+        time = samples.add({name: TableColumn(table.column(name)) for name in table.column_names})
     if not names:
         raise DataError(f"{path} has no columns time_ns, cpu and percent.")
     notes += text.losses.notes
@@ -247,40 +248,14 @@ def _read_parquet(path: Path, samples: _Samples) -> tuple[str, str]:
         raise DataError(f"{path} can't be read: {first_line(error)}.") from error
     metadata = table.schema.metadata or {}
     clock = metadata.get(b"clock", b"").decode("utf-8", "replace")
-    time = samples.add({name.strip().casefold(): table.column(name) for name in table.column_names})
+    columns = zip(table.column_names, table.columns, strict=True)
+    time = samples.add({name.strip().casefold(): TableColumn(each) for name, each in columns})
     return time, clock
 
 
-def _integers(column: Any) -> Int64:
-    """Return whole numbers, also from `cpu12`; -1 for anything else."""
-    from pyarrow import compute, int64, string, types
-
-    from chopper_core.util.arrow_files import numbers_or
-
-    if not types.is_integer(column.type):
-        text = compute.replace_substring_regex(compute.cast(column, string()), _WHOLE, r"\1")
-        column = _where(compute.match_substring_regex(text, r"^\d{1,18}$|^[1-8]\d{18}$"), text)
-    return numbers_or(compute.cast(column, int64()), -1)
-
-
-def _numbers(column: Any) -> Float64:
-    """Return numbers; NaN for anything else."""
-    from pyarrow import compute, float64, string, types
-
-    from chopper_core.util.arrow_files import numbers_or
-
-    if not (types.is_floating(column.type) or types.is_integer(column.type)):
-        text = compute.cast(column, string())
-        column = _where(compute.match_substring_regex(text, _NUMBER), text)
-        column = compute.utf8_trim_whitespace(column)
-    return numbers_or(compute.cast(column, float64(), safe=False), np.nan)
-
-
-def _where(good: Any, text: Any) -> Any:
-    """Return the good texts, null for the others."""
-    from pyarrow import compute, nulls
-
-    return compute.if_else(good, text, nulls(1, text.type)[0])
+def _numbered(column: TableColumn) -> Int64:
+    """The numbers of processors or cores, also from `cpu12`; ABSENT for anything else."""
+    return column.mapped(lambda text: _WORD.sub("", text)).integers()
 
 
 def _cores(core: Int64, socket: Int64) -> Int64:

@@ -18,6 +18,7 @@ from chopper_core.sources.registry import (
     formats,
     natural_key,
 )
+from chopper_core.tables.columns import MAX_RANKS
 from chopper_core.tables.text import FileHead
 from chopper_core.util.errors import DataError
 
@@ -45,10 +46,6 @@ _RANK_PATTERNS: Final = tuple(
         r"chakra\.(\d+)\.json",
     )
 )
-
-
-_MAX_RANKS: Final = 1 << 24
-"""No job has more; a larger number is damaged, or the date in a name."""
 
 
 class TraceFile(Struct, frozen=True):
@@ -138,10 +135,10 @@ def assign_ranks(traces: Sequence[tuple[TraceFile, int | None]]) -> list[RankAss
     claimed: dict[int, Path] = {}
     assigned: dict[int, RankAssignment] = {}
     for index, (trace, rank_in_file) in enumerate(traces):
-        if rank_in_file is not None and rank_in_file >= _MAX_RANKS:
+        if rank_in_file is not None and rank_in_file >= MAX_RANKS:
             rank_in_file = None
         rank = trace.rank_hint if rank_in_file is None else rank_in_file
-        if rank is None or rank >= _MAX_RANKS:
+        if rank is None or rank >= MAX_RANKS:
             continue
         if rank in claimed:
             raise DataError(

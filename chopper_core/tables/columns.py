@@ -26,6 +26,10 @@ _FIRST_ROWS: Final = 1 << 12
 _MAPPED_BYTES: Final = 1 << 18
 """From this size on a column has pages of its own; a process may have some 65,000 such."""
 _INT64_LIMIT: Final = 2**63
+MAX_BYTES: Final = 1 << 42
+"""No GPU has more memory, so none moves more at once."""
+MAX_RANKS: Final = 1 << 20
+"""No job has more GPUs; a larger number is damaged, or the date in a name."""
 FLOAT_EXACT_BELOW_US: Final = float(2**43)
 """A float holds microseconds with three decimals to the nanosecond below this value."""
 _LATEST_US: Final = 2**52

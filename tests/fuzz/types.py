@@ -80,12 +80,24 @@ def _of_json(path: Path) -> Iterator[Change]:
 
 
 def _places(value: Any, what: str = "") -> Iterator[tuple[Any, Any, str]]:
-    """Each key of nested objects; of the members of a list the first ones stand for all."""
-    items = value.items() if isinstance(value, dict) else enumerate(value[:3])
+    """Each key of nested objects; in a list the first member of each kind stands for all."""
+    items = list(value.items() if isinstance(value, dict) else enumerate(value))
+    kinds = set()
     for key, each in items:
+        kind = (_kind(each),) if isinstance(value, list) else (key,)
+        if kind in kinds:
+            continue
+        kinds.add(kind)
         yield value, key, f"{what}/{key}"
         if isinstance(each, dict | list):
             yield from _places(each, f"{what}/{key}")
+
+
+def _kind(value: Any) -> object:
+    if not isinstance(value, dict):
+        return type(value)
+    args = value.get("args")
+    return *value, value.get("cat"), *(args if isinstance(args, dict) else ())
 
 
 def _of_csv(path: Path) -> Iterator[Change]:

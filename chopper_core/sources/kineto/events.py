@@ -22,7 +22,13 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.sources.trace import ActivityCategory, Collective, HostCategory
-from chopper_core.tables.columns import FLOAT_EXACT_BELOW_US, int_column, integer
+from chopper_core.tables.columns import (
+    FLOAT_EXACT_BELOW_US,
+    MAX_BYTES,
+    MAX_RANKS,
+    int_column,
+    integer,
+)
 from chopper_core.tables.json_stream import DECODE_ERRORS
 from chopper_core.tables.losses import ABSENT
 from chopper_core.util.arrays import Int64
@@ -420,19 +426,19 @@ def collective_of(args: Args) -> Collective:
     """The collective that a kernel's or range's arguments describe."""
     return Collective(
         name=_text(args.collective),
-        in_elements=count_of(args.in_elements),
-        out_elements=count_of(args.out_elements),
+        in_elements=count_of(args.in_elements, MAX_BYTES),
+        out_elements=count_of(args.out_elements, MAX_BYTES),
         dtype=_text(args.dtype),
-        group_size=count_of(args.group_size),
+        group_size=count_of(args.group_size, MAX_RANKS),
         group_name=_text(args.group_name),
         group_description=_text(args.group_description),
         group_ranks=_text(args.group_ranks),
-        source_rank=count_of(args.source_rank),
-        target_rank=count_of(args.target_rank),
+        source_rank=count_of(args.source_rank, MAX_RANKS),
+        target_rank=count_of(args.target_rank, MAX_RANKS),
     )
 
 
-def count_of(value: Any) -> int:
-    """The integer of a field of any type; ABSENT for another."""
+def count_of(value: Any, below: int = 2**63) -> int:
+    """The integer from 0 in a field of any type; ABSENT for others."""
     number = integer(value)
-    return ABSENT if number is None else number
+    return number if number is not None and 0 <= number < below else ABSENT

@@ -49,6 +49,8 @@ from chopper_core.sources.trace import (
     LaunchShape,
 )
 from chopper_core.tables.columns import (
+    MAX_BYTES,
+    MAX_RANKS,
     Columns,
     GrowingColumns,
     Interner,
@@ -69,6 +71,8 @@ _RANK_SAMPLE: Final = 256
 """Events of a piece that show whether a file merges ranks: a merged one names it in all."""
 _FLOW_PHASES: Final = ("s", "f")
 _INT32_LIMIT: Final = 2**31
+_MAX_THREADS: Final = 2**62
+"""A launch has fewer: three sizes of 31 bits at most, of which two are smaller than 2^16."""
 _UNSEEN: Final = -1
 _ALL_INPUTS: Final = int(KeptInputs.ALL)
 _IN_TABLES: Final = frozenset(
@@ -253,7 +257,7 @@ class TraceTables:
         columns["stream"] = self._numbers_or_names(streams)
         columns["correlation"] = int_column([arg.correlation for arg in args])
         columns["external_id"] = external_ids(args)
-        columns["bytes"] = int_column([arg.bytes for arg in args])
+        columns["bytes"] = bounded(int_column([arg.bytes for arg in args]), MAX_BYTES)
         columns["collective"] = self._collective_codes(args)
         shapes = [_BETWEEN_TEXTS.join((arg.grid, arg.block)) for arg in args]
         columns["launch_shape"] = _codes(self._launch_shapes, shapes)
@@ -314,7 +318,7 @@ class TraceTables:
             if event.name == MEMORY_EVENT
             and isinstance(event.args, MemoryArgs)
             and integer(event.args.device_type) != CPU
-            and integer(event.args.size) not in (None, ABSENT, 0)
+            and 0 < abs(integer(event.args.size) or 0) < MAX_BYTES
         ]
         if not own:
             return
@@ -330,8 +334,8 @@ class TraceTables:
             "time_ns": time_ns,
             "bytes": int_column([arg.size for arg in args]),
             "address": int_column([arg.address for arg in args]),
-            "allocated": int_column([arg.allocated for arg in args]),
-            "reserved": int_column([arg.reserved for arg in args]),
+            "allocated": bounded(int_column([arg.allocated for arg in args]), MAX_BYTES),
+            "reserved": bounded(int_column([arg.reserved for arg in args]), MAX_BYTES),
         }
         self._allocations.add(columns)
 
@@ -373,7 +377,7 @@ class TraceTables:
         if not self._is_merged:
             return np.full(len(events), ABSENT, np.int32)
         ranks = [ABSENT if event.args is None else event.args.rank for event in events]
-        return bounded(int_column(ranks), _INT32_LIMIT).astype(np.int32)
+        return bounded(int_column(ranks), MAX_RANKS).astype(np.int32)
 
     def _collective_codes(self, args: Sequence[Args]) -> Int32:
         codes = np.full(len(args), ABSENT, np.int32)
@@ -439,4 +443,5 @@ def _product(text: bytes) -> int:
         sizes = [int(size) for size in json.loads(text)]
     except (ValueError, TypeError, OverflowError, RecursionError):
         return ABSENT
-    return prod(sizes) if sizes and min(sizes) > 0 else ABSENT
+    product = prod(sizes) if sizes and min(sizes) > 0 else ABSENT
+    return product if product < _MAX_THREADS else ABSENT

@@ -12,7 +12,7 @@ from chopper_core.model.table import Kind, Phase
 from chopper_core.sources.registry import Recognised, Unusable
 from chopper_core.tables.bytes import opened_parquet, parquet_names
 from chopper_core.tables.losses import Losses
-from chopper_core.tables.text import FileHead
+from chopper_core.tables.text import FileHead, first_line
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
 
@@ -25,6 +25,10 @@ SUFFIXES: Final = (".parquet",)
 
 _FORMAT: Final = "StragglerAnalysis Parquet"
 _COLUMNS: Final = ("dp_rank", "stage", "rank", "step", "optype", "start_ts", "duration", "mb_id")
+_NUMBERS: Final = ("rank", "stage", "dp_rank", "step", "mb_id")
+_MAX_NUMBER: Final = 1 << 20
+"""No job has more workers, nor a dump more steps."""
+_MAX_S: Final = 1e8
 _MAGIC: Final = b"PAR1"
 _HOST: Final = ("gc", "first-op")
 _COMM: Final = ("send", "recv", "reduce", "gather", "scatter")
@@ -44,24 +48,31 @@ def recognise(head: FileHead) -> Recognised | Unusable | None:
 
 def read(path: Path, _progress: Progress = silent) -> Schedule:
     """Read the operations of all workers; raises DataError if none is usable."""
-    import pyarrow.parquet as pq
+    from pyarrow.lib import ArrowException
+    from pyarrow.parquet import read_table
+
+    from chopper_core.tables.column import TableColumn
 
     try:
         with opened_parquet(path) as file:
-            table = pq.read_table(file, columns=list(_COLUMNS))
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path} can't be read: {error}.") from error
-    names = np.array(table["optype"].to_pylist(), object)
-    columns = {
-        name: table[name].to_numpy(zero_copy_only=False) for name in _COLUMNS if name != "optype"
-    }
-    start, duration = (columns[key].astype(np.float64) for key in ("start_ts", "duration"))
-    known = np.isfinite(start) & np.isfinite(duration) & (duration >= 0) & (start >= 0)
+            table = read_table(file, columns=list(_COLUMNS))
+    except (ArrowException, OSError, ValueError) as error:
+        raise DataError(f"{path} can't be read: {first_line(error)}.") from error
+    columns = {name: TableColumn(table[name]) for name in _COLUMNS}
+    names = np.array(columns["optype"].texts, object)
+    start, duration = (columns[key].floats() for key in ("start_ts", "duration"))
+    numbers = {name: columns[name].integers(below=_MAX_NUMBER) for name in _NUMBERS}
+    known = (start >= 0) & (start < _MAX_S) & (duration >= 0) & (duration < _MAX_S)
+    is_placed = np.logical_and.reduce([numbers[name] >= 0 for name in _NUMBERS[:4]])
     is_host = np.isin(names, _HOST)
-    kept = known & ~is_host
+    kept = known & is_placed & ~is_host
     losses = Losses(bad_times=int((~known).sum()))
     if losses.bad_times:
         losses.notes.append(f"{losses.bad_times} rows without a valid time.")
+    losses.unreadable_events = int((known & ~is_placed).sum())
+    if losses.unreadable_events:
+        placed = f"rows without a valid {', '.join(_NUMBERS[:3])} or {_NUMBERS[3]}."
+        losses.notes.append(f"{losses.unreadable_events} {placed}")
     if not kept.any():
         raise DataError(f"{path} is a {_FORMAT}, but holds no usable row.")
     operations, codes = np.unique(  # noqa: TID251 (texts)
@@ -73,7 +84,7 @@ def read(path: Path, _progress: Progress = silent) -> Schedule:
         format=_FORMAT,
         operations=tuple(operations.tolist()),
         **{
-            ours: columns[theirs][kept].astype(np.int32)
+            ours: numbers[theirs][kept].astype(np.int32)
             for ours, theirs in (
                 ("rank", "rank"), ("stage", "stage"), ("replica", "dp_rank"), ("step", "step"),
                 ("microbatch", "mb_id"),

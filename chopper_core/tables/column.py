@@ -1,0 +1,247 @@
+"""A column of some rows of a table: its cells as texts, numbers, times or codes, read at once.
+
+Cells may have any type that a file can give them. What isn't what it is read as is missing; nothing
+is raised. Numbers are exact: text becomes a number only if all of it is one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from decimal import Decimal, InvalidOperation
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec import Struct
+
+from chopper_core.tables.columns import float_column
+from chopper_core.tables.losses import ABSENT
+from chopper_core.util.arrays import Float64, Int32, Int64, Mask
+from chopper_core.util.arrow_files import array_of, numbers_of, numbers_or, texts_of
+
+_MAX_DIGITS: Final = 64
+_NANO_DIGITS: Final = 9
+_INT64_LIMIT: Final = 2**63
+_PLAIN_DECIMAL: Final = re.compile(r"\s*\d+\.\d*\s*")
+_EXPONENTS: Final = 99
+
+
+class Decimals(Struct, frozen=True):
+    """Numbers without sign, exactly."""
+
+    whole: Int64
+    nanos: Int64
+    """Billionths; one for all where there are none."""
+    digits: Int32
+    """Written after the point; one for all where there are none."""
+
+
+class TableColumn:
+    """The cells of a column: text, int64 or float64 in Arrow; any other type is read as text."""
+
+    def __init__(self, cells: pa.Array | pa.ChunkedArray) -> None:
+        self._cells = _plain(cells)
+        self._is_text = self._cells.type == pa.string()
+
+    @staticmethod
+    def of(cells: Sequence[object]) -> TableColumn:
+        """The column of texts, or of values of JSON; an object of a value and a unit is text."""
+        return TableColumn(texts_of([_text(cell) for cell in cells]))
+
+    def __len__(self) -> int:
+        return len(self._cells)
+
+    def take(self, rows: Mask | Int32 | Int64) -> TableColumn:
+        """Some of the rows."""
+        at = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
+        return TableColumn(self._cells.take(array_of(at)))
+
+    def mapped(self, of: Callable[[str], object]) -> TableColumn:
+        """What a function makes of each text, which it is given once."""
+        texts, codes = self.coded
+        return TableColumn(texts_of([_text(of(text)) for text in texts]).take(array_of(codes)))
+
+    @cached_property
+    def coded(self) -> tuple[Sequence[str], Int32]:
+        """The distinct texts in the order of their first row, and each row's place among them."""
+        coded = self._texts.dictionary_encode()
+        return list(map(str.strip, coded.dictionary.to_pylist())), numbers_of(coded.indices)
+
+    @property
+    def texts(self) -> Sequence[str]:
+        """The text of each row."""
+        return self._texts.to_pylist()  # type: ignore[no-any-return]
+
+    @property
+    def is_filled(self) -> Mask:
+        """Which rows have a cell that isn't empty."""
+        if self._is_text:
+            return self._lengths > 0
+        return ~_mask(self._cells.is_null(nan_is_null=True))
+
+    def integers(self, below: int = _INT64_LIMIT) -> Int64:
+        """Whole numbers from 0, also those written like `7.0` or `0x7`; ABSENT for others."""
+        numbers = self._integers(_EXPONENTS)
+        return np.where((numbers >= 0) & (numbers < below), numbers, ABSENT)
+
+    def times_ns(self) -> Int64:
+        """Times in ns, fractions rounded; ABSENT for others.
+
+        Times without all their digits, like `8.1097E+14`, are ABSENT too.
+        """
+        if self._is_text:
+            return np.maximum(self._integers(0, _without_fraction), ABSENT)
+        if self._cells.type == pa.float64():
+            whole = TableColumn(pc.round(self._cells, round_mode="half_to_even"))
+            return np.maximum(whole._integers(0), ABSENT)
+        return np.maximum(self._integers(0), ABSENT)
+
+    def floats(self) -> Float64:
+        """Numbers; NaN for others."""
+        try:
+            found: Float64 = numbers_or(self._cells.cast(pa.float64(), safe=False), np.nan)
+        except pa.ArrowInvalid:
+            texts, codes = self.coded
+            found = float_column(texts)[codes]
+        return np.where(np.isfinite(found), found, np.nan)
+
+    def decimals(self) -> Decimals | None:
+        """The cells, where all are plain decimals."""
+        texts, digits, nanos = self._cells, np.zeros(1, np.int32), np.zeros(1, np.int64)
+        if not self._is_text:
+            whole = self._integers(0)
+            return Decimals(whole, nanos, digits) if (whole >= 0).all() else None
+        points = numbers_of(pc.count_substring(texts, "."))
+        if len(texts) and (points == 1).all():
+            parts = pc.list_flatten(pc.split_pattern(texts, "."))
+            texts, fractions = parts[::2], parts[1::2]
+            digits = numbers_of(pc.binary_length(fractions))
+            if digits.min() < 1 or digits.max() > _NANO_DIGITS:
+                return None
+            if not pc.all(pc.ascii_is_decimal(fractions)).as_py():
+                return None
+            padded = pc.ascii_rpad(fractions, _NANO_DIGITS, "0")
+            nanos = numbers_of(padded.cast(pa.int64()))
+        if not pc.all(pc.ascii_is_decimal(texts)).as_py():
+            return None
+        try:
+            return Decimals(numbers_of(texts.cast(pa.int64())), nanos, digits)
+        except pa.ArrowInvalid:
+            return None
+
+    def quantities(self) -> tuple[Float64, str] | None:
+        """The cells, where all are numbers in the same unit, and that unit."""
+        if not len(self._cells):
+            return None
+        if not self._is_text:
+            numbers = self.floats()
+            return (numbers, "") if np.isfinite(numbers).all() else None
+        texts = self._cells
+        if self._lengths.max() > _MAX_DIGITS:
+            return None
+        _, space, unit = texts[0].as_py().partition(" ")
+        if space:
+            if not pc.all(pc.ends_with(texts, space + unit)).as_py():
+                return None
+            texts = pc.utf8_slice_codeunits(texts, 0, -len(space + unit))
+        try:
+            numbers = numbers_of(texts.cast(pa.float64()))
+        except pa.ArrowInvalid:
+            return None
+        return (numbers, unit.strip().casefold()) if np.isfinite(numbers).all() else None
+
+    @cached_property
+    def _texts(self) -> pa.StringArray:
+        return self._cells if self._is_text else self._cells.cast(pa.string()).fill_null("")
+
+    @cached_property
+    def _lengths(self) -> Int32:
+        return numbers_of(pc.binary_length(self._cells))
+
+    def _integers(self, max_exponent: int, prepared: Any = str.strip) -> Int64:
+        """Whole numbers of either sign; ABSENT for others."""
+        if self._cells.type == pa.int64():
+            return numbers_or(self._cells, ABSENT)
+        if not self._is_text:
+            numbers = numbers_or(self._cells, np.nan)
+            is_whole = (np.abs(numbers) < _INT64_LIMIT) & (numbers == np.rint(numbers))
+            return np.where(is_whole, numbers, ABSENT).astype(np.int64)
+        try:
+            found = numbers_of(self._cells.cast(pa.int64()))
+            if (found >= 0).all():
+                return found
+        except pa.ArrowInvalid:
+            pass
+        texts, codes = self.coded
+        whole = [integer_in(prepared(text), max_exponent) for text in texts]
+        return np.array(whole, np.int64)[codes]
+
+
+def integer_in(text: str, max_exponent: int = _EXPONENTS) -> int:
+    """The integer that a text is, also one written like `7.0` or `0x7`; ABSENT for others."""
+    try:
+        exact = Decimal(text)
+    except InvalidOperation:
+        try:
+            number = int(text, 0)
+        except ValueError:
+            return ABSENT
+        return number if abs(number) < _INT64_LIMIT else ABSENT
+    exponent = exact.as_tuple().exponent
+    if not isinstance(exponent, int) or not -_EXPONENTS <= exponent <= max_exponent:
+        return ABSENT
+    if exact.adjusted() > 18 or exact != exact.to_integral_value():
+        return ABSENT
+    number = int(exact)
+    return number if abs(number) < _INT64_LIMIT else ABSENT
+
+
+def _without_fraction(text: str) -> str:
+    """A plain decimal rounded to an integer, any other text as it is."""
+    if "." not in text or not _PLAIN_DECIMAL.fullmatch(text) or len(text) > _MAX_DIGITS:
+        return text.strip()
+    return str(Decimal(text.strip()).to_integral_value())
+
+
+def _plain(cells: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """The cells as text, int64 or float64 in one piece; text has no nulls."""
+    array = cells.combine_chunks() if isinstance(cells, pa.ChunkedArray) else cells
+    kind = array.type
+    try:
+        if pa.types.is_dictionary(kind):
+            array, kind = array.dictionary_decode(), kind.value_type
+        if kind == pa.string():
+            return array.fill_null("") if array.null_count else array
+        if pa.types.is_integer(kind):
+            return array.cast(pa.int64())
+        if pa.types.is_floating(kind):
+            return array.cast(pa.float64())
+        if pa.types.is_large_string(kind):
+            return array.cast(pa.string()).fill_null("")
+    except pa.ArrowException:
+        pass  # Numbers beyond int64, and more text than Arrow's offsets reach.
+    return texts_of([_text(cell) for cell in array.to_pylist()])
+
+
+def _text(cell: object) -> str:
+    if isinstance(cell, str):
+        return cell
+    if cell is None:
+        return ""
+    if isinstance(cell, bytes):
+        return cell.decode("utf-8", "replace")
+    if isinstance(cell, dict):
+        value, unit = cell.get("value"), cell.get("unit")
+        if isinstance(value, str | int | float):
+            return f"{value} {unit}".strip() if unit else str(value)
+    try:
+        return str(cell)
+    except ValueError:
+        return ""  # An integer of more digits than Python writes.
+
+
+def _mask(booleans: pa.BooleanArray) -> Mask:
+    return numbers_of(booleans.cast(pa.uint8())).astype(np.bool_)

@@ -1,0 +1,76 @@
+"""Cells of other types and magnitudes cost what they are in, and take no memory for it."""
+
+from __future__ import annotations
+
+import tracemalloc
+from itertools import islice
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from chopper_core.ingest.open import open_run
+from tests.fuzz.attack import hold
+from tests.fuzz.seeds import SEEDS, small_trace
+from tests.fuzz.types import changes
+
+_SEEDS = (
+    "rocprofv3 json", "rocprofv3 csv", "device samples", "amd-smi csv", "amd-smi json",
+    "rocm-smi csv", "nvidia-smi csv", "dcgm csv", "zeus", "own sampler", "own sampler parquet",
+    "cpu csv", "cpu parquet", "straggler analysis", "trace",
+)  # fmt: skip
+_STEP = 37
+"""Of the changes of a file this many are passed over after each that is tried."""
+_MOST_BYTES = 1 << 28
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+@pytest.mark.parametrize("seed", _SEEDS)
+def test_a_cell_of_another_type_costs_its_row(seed: str, tmp_path: Path) -> None:
+    _try_changes(seed, tmp_path, _STEP)
+
+
+@pytest.mark.sweep
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+@pytest.mark.parametrize("seed", _SEEDS)
+def test_each_cell_of_another_type_costs_its_row(seed: str, tmp_path: Path) -> None:
+    _try_changes(seed, tmp_path, 1)
+
+
+def _try_changes(seed: str, folder: Path, step: int) -> None:
+    path = SEEDS[seed](folder)
+    for what, write in islice(changes(path), len(seed) % step, None, step):
+        write()
+        try:
+            hold(folder, beside="rank" not in path.name, views=())
+        except Exception as error:
+            error.add_note(f"{path.name}: {what}")
+            raise
+
+
+@pytest.mark.parametrize("rank", [10**9, 2**31, -1, 2**62])
+def test_a_number_beyond_any_rank_takes_no_memory(rank: int, tmp_path: Path) -> None:
+    path = SEEDS["straggler analysis"](tmp_path)
+    table = pq.read_table(path)
+    ranks = pa.array([rank, *table["rank"].to_pylist()[1:]], pa.int64())
+    pq.write_table(table.set_column(table.schema.get_field_index("rank"), "rank", ranks), path)
+    tracemalloc.start()
+    run = open_run(str(path), jobs=1)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < _MOST_BYTES
+    assert {gpu.rank for gpu in run.gpus} == {0, 1}
+    assert any("1 rows without a valid rank" in loss for loss in run.sources[0].losses)
+
+
+@pytest.mark.parametrize("key", ["In msg nelems", "Out msg nelems", "Group size", "bytes", "grid"])
+@pytest.mark.parametrize("value", [2**62, 2**64, 10**30, -1, 1e308])
+def test_a_magnitude_beyond_any_gpu_is_missing(key: str, value: float, tmp_path: Path) -> None:
+    trace = small_trace()
+    for event in trace.events:
+        if key in event.get("args", {}):
+            event["args"][key] = [value] * 3 if key == "grid" else value
+    run = open_run(str(trace.write(tmp_path / "rank0.json")), jobs=1)
+    assert len(run.table)
+    assert (run.table.bytes < 1 << 50).all()
