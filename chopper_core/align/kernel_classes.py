@@ -93,13 +93,14 @@ _CLASSES: Final = tuple(
         ("copy", r"multi_tensor_apply.{0,999}copy"),
         (
             "convolution",
-            r"conv(?!er)|implicit_?(?:gemm|con)|igemm_|winograd|im2col|col2im|_[fdw](?:prop|grad)_"
-            r"|gtcx",
+            r"conv(?!er)|implicit_?(?:gemm|con)|igemm_|winograd|im\d?d?2col|col2im|_[fdw](?:prop|grad)_"
+            r"|gtcx|(?<=[a-z\d])cudnn_|cudnn::cnn::|cudnn.{0,200}[fdw](?:prop|grad)"
+            r"|(?<![a-z])[dw]grad(?:\dd|_engine|_alg)|fft\dd_[rc]2[rc]|flip_filter",
         ),
         (
             "norm",
-            r"rms_?norm|layer_?norm|batch_?norm|group_?norm|instance_?norm|l2_?norm|bn_?(?:fwd|bwd)|bnorm"
-            r"|RowwiseMoments|GammaBeta",
+            r"rms_?norm|layer_?norm|batch_?norm|group_?norm|instance_?norm|l2_?norm|bnorm"
+            r"|(?<![a-z])[blr]n_?(?:fw|bw)|(?<!de)normali[sz]ation|RowwiseMoments|GammaBeta",
         ),
         (
             "gemm",
@@ -120,7 +121,7 @@ _CLASSES: Final = tuple(
         ("pooling", r"pool"),
         (
             "copy",
-            r"copyBuffer|fillBuffer|memcpy|memset|CatArray|concat_|split_with_sizes|chunk_cat"
+            r"^copy(?!right)|memory_?copy|copyBuffer|fillBuffer|n(?:chw|hwc)\w{0,9}to_?n(?:chw|hwc)|memcpy|memset|CatArray|concat_|split_with_sizes|chunk_cat"
             r"|copy_kernel|direct_copy|veccopy|\bcpy_|transpose(?!Params)|permute|StackArray|repeat_interleave",
         ),
         ("reduction", r"reduce_kernel|reduction|lpnorm|row_?sum|arg_?max"),

@@ -24,10 +24,13 @@ _OPTIMIZER: Final = re.compile(
     re.IGNORECASE,
 )
 _BACKWARD: Final = re.compile(
-    r"^autograd::engine::evaluate_function:|Backward\d*$|^CompiledFunctionBackward"
+    r"^autograd::engine::evaluate_function:|Backwards?\d*$|^CompiledFunctionBackward"
+    r"|^torch::autograd::(?:AccumulateGrad|GraphRoot|CopySlices|PyNode)"
     r"|^FSDP::(?:pre_backward|post_backward|backward_prefetch|root_post_backward)"
     r"|^FullyShardedDataParallel\._(?:pre|post)_backward|^b_|^l$"
 )
+_BACKWARD_OPERATOR: Final = re.compile(r"^\w+::(?:\w+_|_*)(?:backward|bwd)(?:_\w+)?(?:\.\w+)?$")
+"""An operator that computes gradients; autograd's own ranges around it may be missing."""
 _DATA: Final = re.compile(
     r"^enumerate\(DataLoader\)|^dl$|^GetInputLabels$"
     r"|^(?:## )?(?:copy_batch_to_gpu|wait_for_batch|data_?load(?:er|ing)?"
@@ -133,6 +136,7 @@ def label_phases(
     fill(Phase.BACKWARD, Rule.AUTOGRAD, inside(_BACKWARD))
     fill(Phase.BACKWARD, Rule.AUTOGRAD, np.isin(points.thread, host.autograd_threads))
     fill(Phase.BACKWARD, Rule.AUTOGRAD, backward.recompute.innermost(points) >= 0)
+    fill(Phase.BACKWARD, Rule.HOST_OPERATOR, inside(_BACKWARD_OPERATOR))
     labels.fill(inference.phases.innermost(points), Rule.ANNOTATION)
     uploads = host.by_kernel(lambda name: _UPLOAD.search(name) is not None)
     fill(Phase.DATA, Rule.KERNEL_NAME, linked & (uploads > 0))
@@ -225,7 +229,7 @@ def _by_order(labels: Labels, host: Host, sequence: _Sequence) -> None:
     last backward launch. Where only kernel names do, all up to the last forward kernel before
     the first backward one is forward, and all between backward kernels is backward, if no forward
     kernel lies between. Work among the optimizer's launches belongs to it; what else follows
-    backward is `other`. A trace whose operators show no backward and no optimizer is forward.
+    backward is `other`. A trace that shows no backward and no optimizer, but operators, is forward.
     """
     time_ns, usable = sequence.time_ns, sequence.usable
     is_backward = usable & (labels.codes == Phase.BACKWARD)

@@ -83,6 +83,27 @@ COMPUTE = {
     "SubTensorOpWithScalar1d": "elementwise",
     "void at::native::(anonymous namespace)::CatArrayBatchedCopy<float>": "copy",
     "quantize_q8_1(float const*, void*)": "quantize",
+    "volta_scudnn_128x64_relu_interior_nn_v1": "convolution",
+    "turing_fp16_s1688cudnn_fp16_128x128_ldg8_relu_f2f_exp_small_nhwc_tn_v1": "convolution",
+    "cudnn_infer_ampere_scudnn_128x128_stridedB_splitK_small_nn_v1": "convolution",
+    "void cutlass__5x_cudnn::Kernel<cutlass_tensorop_s1688wgrad_optimized_tf32_128x128>": (
+        "convolution"
+    ),
+    "void cudnn::cnn::kern_precompute_indices<false>(int, int)": "convolution",
+    "void cudnn::detail::dgrad_engine<float, 512, 6, 5, 3, 3, 3, false>(int)": "convolution",
+    "void cudnn::detail::wgrad_alg0_engine<__half, 512, 6, 5>(int)": "convolution",
+    "void dgrad2d_grouped_direct_kernel<float, float, float>": "convolution",
+    "void fft2d_r2c_32x32<float, false, 1u, false>(float2*, float const*)": "convolution",
+    "Im2d2Col": "convolution",
+    "void cudnn::bn_fw_tr_1C11_kernel_NCHW<float, float, 512, true, 1>()": "norm",
+    "void cudnn::detail::bn_bw_1C11_kernel_new<__half, float, float2, 512>()": "norm",
+    "void cudnn::batchnorm_bwtr_nhwc_semiPersist<__half, __half2>()": "norm",
+    "void transformer_engine::normalization::ln_bwd_tuned_kernel<Kernel_traits>()": "norm",
+    "void cudnn::engines_precompiled::nchwToNhwcKernel<__half, __half, float>()": "copy",
+    "CopyHostToDevice": "copy",
+    "CopyDeviceToDevice2D": "copy",
+    "MEMORY_COPY_DEVICE_TO_HOST": "copy",
+    "FillBuffer": "copy",
 }
 """Kernels that compute, with their class."""
 

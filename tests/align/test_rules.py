@@ -239,6 +239,39 @@ def test_sequence_numbers_alone_carry_module_labels_to_backward(tmp_path: Path) 
     assert {each.rules["layer_rule"] for each in backward} == {Rule.AUTOGRAD}
 
 
+@pytest.mark.parametrize(
+    "operator",
+    [
+        "aten::convolution_backward",
+        "aten::_softmax_backward_data",
+        "aten::_scaled_dot_product_flash_attention_backward",
+        "flash_attn::_flash_attn_backward",
+        "aiter::fmha_v3_bwd",
+        "torch::autograd::AccumulateGrad",
+        "torch::autograd::CopyBackwards",
+    ],
+)
+def test_an_operator_of_gradients_is_backward_without_autograd_around_it(
+    tmp_path: Path, operator: str
+) -> None:
+    trace = TinyTrace()
+    trace.op(operator, 0, 40)
+    trace.launch("kernel0", 10)
+    trace.launch("kernel1", 20)
+    assert align(trace, tmp_path).texts("phase") == ["backward", "backward"]
+
+
+def test_what_lies_between_operators_of_gradients_is_backward_too(tmp_path: Path) -> None:
+    trace = TinyTrace()
+    names = ("mm", "threshold_backward", "add", "convolution_backward", "mul")
+    for at, name in enumerate(names):
+        trace.op(f"aten::{name}", 100 * at, 100 * at + 40)
+        trace.launch(f"kernel{at}", 100 * at + 10)
+    # Forward isn't shown, and what follows backward may be anything.
+    phases = ["none", "backward", "backward", "backward", "none"]
+    assert align(trace, tmp_path).texts("phase") == phases
+
+
 def test_a_flow_with_one_end_links_nothing_but_its_sequence_number_does(tmp_path: Path) -> None:
     trace = TinyTrace()
     trace.note("Layer3", 0, 50)
