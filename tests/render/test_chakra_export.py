@@ -16,11 +16,13 @@ from chopper_core.extensions.chakra.et import EtFile, write_et
 from chopper_core.extensions.chakra.lint import GROUP_FILE, lint
 from chopper_core.extensions.chakra.schema import Attribute, CommType, Metadata, Node, NodeType
 from chopper_core.ingest.open import open_run
+from chopper_core.model.address import parse
 from chopper_core.model.parallel import ProcessGroup
 from chopper_core.model.run import Run
 from chopper_core.model.table import Kind
 from chopper_core.render.exports import ExportOptions, export
 from chopper_core.util.errors import DataError
+from chopper_core.views.query import frame_of
 from chopper_core.views.shared.dependencies import dependencies, time_order
 from chopper_tui.cli import main
 from tests.realdata.conftest import FOLDER
@@ -366,6 +368,63 @@ def test_files_that_do_not_fit_together_are_rejected(
 ) -> None:
     change(out)
     assert any(each.startswith(sentence) for each in lint([out]).violations)
+
+
+def ring(folder: Path, ranks: int = 8) -> None:
+    """A ring as ASTRA-sim's sample has it: each transfer names its other end alone."""
+    folder.mkdir()
+    for rank in range(ranks):
+        nodes = []
+        for number in range(4 * (ranks - 1)):
+            is_send = number % 2 == 0
+            peer = ("comm_dst", rank + 1) if is_send else ("comm_src", rank - 1)
+            attributes = {
+                "is_cpu_op": Attribute("bool", False),
+                "comm_size": Attribute("int64", 1024),
+                "comm_tag": Attribute("int32", number // 2),
+                peer[0]: Attribute("int32", peer[1] % ranks),
+            }
+            kind = NodeType.COMM_SEND if is_send else NodeType.COMM_RECV
+            node = Node(id=number, name=f"step {number // 2}", type=int(kind))
+            node.attributes, node.duration_us = attributes, 5
+            node.data_deps = [number - 1 - number % 2] if number > 1 else []
+            nodes.append(node)
+        with (folder / f"ring.{rank}.et").open("wb") as file:
+            write_et(file, Metadata("1.0.0"), nodes)
+
+
+def test_a_transfer_s_own_end_is_its_rank(tmp_path: Path) -> None:
+    ring(tmp_path / "ring")
+    assert lint([tmp_path / "ring"]).violations == []
+    (tmp_path / "ring" / "ring.7.et").unlink()
+    (tmp_path / "ring" / "ring.0.et").rename(tmp_path / "ring" / "none.et")
+    found = lint([tmp_path / "ring"]).violations
+    assert "none.et: node 0 (step 0) sends or receives without comm_src" in found
+
+
+def test_a_transfer_counts_once(tmp_path: Path) -> None:
+    ring(tmp_path / "ring")
+    run = open_run(str(tmp_path / "ring"), jobs=1)
+    frame = frame_of(run, parse("R?view=comms&columns=calls,moved_bytes"))
+    # 14 steps of 8 ranks, each a send and its receive.
+    assert frame.row(0) == {"calls": 112, "moved_bytes": 112 * 1024}
+    assert not any("aren't matched" in note for note in frame.notes)
+
+
+def test_violations_are_counted_not_their_lines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ring(tmp_path / "ring")
+    for path in (tmp_path / "ring").iterdir():
+        nodes = nodes_of(path)
+        for node in nodes:
+            del node.attributes["comm_tag"]
+        with path.open("wb") as file:
+            write_et(file, Metadata("1.0.0"), nodes)
+    assert main(["check", str(tmp_path / "ring")]) == 1
+    printed = capsys.readouterr()
+    assert len(printed.out.splitlines()) == 8 * 6
+    assert printed.err == "chopper: 8 files, 224 nodes: 224 violations\n"
 
 
 def test_the_command_fails_for_a_violation(out: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -28,6 +28,6 @@ def run(options: Namespace) -> int:
     report = lint([Path(os.path.expanduser(path)) for path in options.paths])
     write(escape_each(report.violations))
     files = f"{report.files} file{'s' * (report.files > 1)}"
-    many = f"{len(report.violations)} violation{'s' * (len(report.violations) != 1)}"
+    many = f"{report.count:,} violation{'s' * (report.count != 1)}"
     tell(f"{files}, {report.nodes:,} nodes: {many if report.violations else 'no violations'}")
     return VIOLATED if report.violations else 0

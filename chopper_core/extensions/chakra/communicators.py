@@ -18,14 +18,14 @@ from chopper_core.extensions.chakra.lint import (
     message,
     step,
 )
-from chopper_core.extensions.chakra.schema import NODE_TYPE, CommType, NodeType
-from chopper_core.model.attributes import NO_NODE, Attributes, nodes_at
+from chopper_core.extensions.chakra.schema import CommType
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, KernelTable, Kind
 from chopper_core.sources.trace import Collective
 from chopper_core.util.arrays import Index
 from chopper_core.util.grouping import distinct
 from chopper_core.views.shared.process_groups import known_group_sizes, split_groups
+from chopper_core.views.shared.transfers import Transfer, by_ends
 
 TYPES: Final = {
     **{kind.name.lower(): kind for kind in CommType},
@@ -34,10 +34,6 @@ TYPES: Final = {
     "combine": CommType.ALL_TO_ALL,
 }
 """Operation of a communication kernel → its type in the schema."""
-
-
-_PEERS: Final = {NodeType.COMM_SEND.name: "comm_dst", NodeType.COMM_RECV.name: "comm_src"}
-"""The attribute that names the other end."""
 
 
 class Communicator(Struct, frozen=True):
@@ -102,55 +98,18 @@ def communicators(run: Run, rows: Index) -> list[Communicator]:
     return sorted(numbered, key=lambda one: one.number)
 
 
-class Transfer(Struct, frozen=True):
-    """A send or a receive whose peer is one of the run's GPUs."""
-
-    kind: NodeType
-    sender: int
-    """The GPU that sends."""
-    receiver: int
-    tag: int
-    bytes: int
-
-
-def transfers(run: Run, rows: Index) -> dict[int, Transfer]:
-    """The sends and receives among some rows, by their row, as far as the trace names the peer."""
-    table, attributes = run.table, run.side(Attributes)
-    if not len(attributes):
-        return {}
-    ranks = [gpu.rank for gpu in run.gpus]
-    gpu_of = {gpu.rank: gpu.index for gpu in run.gpus if ranks.count(gpu.rank) == 1}
-    comm = rows[table.kind[rows] == Kind.COMM]
-    found = {}
-    for row, node in zip(comm.tolist(), nodes_at(table, comm).tolist(), strict=True):
-        gpu = int(table.gpu[row])
-        own = attributes.of(gpu, node) if node != NO_NODE else {}
-        kind = own.get(NODE_TYPE, ("", ""))[1]
-        tag = own.get("comm_tag", ("", 0))[1]
-        if kind not in _PEERS or type(tag) is not int:
-            continue
-        peer = gpu_of.get(own.get(_PEERS[kind], ("", None))[1])
-        if peer is None or peer == gpu:
-            continue
-        ends = (gpu, peer) if kind == NodeType.COMM_SEND.name else (peer, gpu)
-        found[row] = Transfer(NodeType[kind], *ends, tag, int(table.bytes[row]))
-    return found
-
-
 def unmatched(table: KernelTable, found: Mapping[int, Transfer]) -> dict[tuple[int, int], str]:
     """Pairs of GPUs whose sends and receives don't match, and the first difference of each."""
-    order = sorted(found, key=lambda row: (int(table.start_ns[row]), row))
-    sides: dict[tuple[int, int, int], tuple[list[Step], list[Step]]] = {}
-    for row in order:
-        one = found[row]
-        sequences = sides.setdefault((one.sender, one.receiver, one.tag), ([], []))
-        size = one.bytes if one.bytes >= 0 else None
-        sequences[one.kind == NodeType.COMM_RECV].append(message(size))
     wrong = {}
-    for (sender, receiver, tag), sequences in sides.items():
+    for (sender, receiver, tag), sides in by_ends(table, found).items():
+        sequences = [[_message(found[row]) for row in own] for own in sides]
         if difference := first_difference((sender, receiver), sequences, MESSAGE):
             wrong[sender, receiver] = f"with tag {tag}, {difference}"
     return wrong
+
+
+def _message(one: Transfer) -> Step:
+    return message(one.bytes if one.bytes >= 0 else None)
 
 
 def _members(run: Run) -> dict[str, tuple[int, ...]]:

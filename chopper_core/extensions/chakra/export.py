@@ -18,10 +18,8 @@ from msgspec import Struct, structs
 
 from chopper_core.extensions.chakra.communicators import (
     Communicator,
-    Transfer,
     comm_type,
     communicators,
-    transfers,
     unmatched,
 )
 from chopper_core.extensions.chakra.et import write_et
@@ -57,6 +55,7 @@ from chopper_core.util.grouping import run_starts, stable_order
 from chopper_core.util.progress import Progress
 from chopper_core.views.shared.dependencies import dependencies, stated, time_order
 from chopper_core.views.shared.process_groups import split_groups
+from chopper_core.views.shared.transfers import Transfer, transfers
 
 DESCRIPTION: Final = "a folder of Chakra traces, one .et per rank, for simulators"
 TAKES: Final = ("iteration", "gaps", "force")
@@ -310,7 +309,7 @@ def _add_kept(
     node.inputs, node.outputs = (io[side] for side in IO_SIDES)
     if transfer is None:
         return
-    node.type = transfer.kind
+    node.type = NodeType[transfer.kind]
     node.attributes.pop(NODE_TYPE, None)
     node.attributes.setdefault("comm_tag", Attribute("int32", transfer.tag))
     if transfer.bytes >= 0:

@@ -87,7 +87,10 @@ class LintReport(Struct, frozen=True):
 
     files: int
     nodes: int
+    count: int
+    """Violations; a file's beyond the first few of a rule share a sentence."""
     violations: Sequence[str]
+    """The sentences about them."""
 
 
 def lint(paths: Sequence[Path]) -> LintReport:
@@ -97,8 +100,10 @@ def lint(paths: Sequence[Path]) -> LintReport:
         raise DataError(f"{', '.join(map(str, paths))} holds no .et file.")
     files = [_check_file(path) for path in found]
     violations = [sentence for each in files for sentence in each.sentences()]
-    violations += [*_check_names(files), *_check_groups(files)]
-    return LintReport(len(files), sum(each.nodes for each in files), violations)
+    between = [*_check_names(files), *_check_groups(files)]
+    count = len(between) + sum(each.counts.total() for each in files)
+    nodes = sum(each.nodes for each in files)
+    return LintReport(len(files), nodes, count, [*violations, *between])
 
 
 def _check_file(path: Path) -> _File:
@@ -165,16 +170,20 @@ def _check_node(file: _File, node: Node) -> None:
 
 
 def _check_message(file: _File, node: Node, called: str) -> None:
-    """A send or receive names both ends, of which one is the file's own rank, and a tag."""
+    """A send or receive names its other end and a tag; its own end is the file's rank, if given."""
     ends = [node.get(name) for name in ("comm_src", "comm_dst", "comm_tag")]
+    is_send = node.type == NodeType.COMM_SEND
+    place = 0 if is_send else 1
+    if ends[place] is None:
+        # ASTRA-sim's default too.
+        ends[place] = file.rank
     for name, value in zip(("comm_src", "comm_dst", "comm_tag"), ends, strict=True):
         if not isinstance(value, int):
             file.add("peers", f"{called} sends or receives without {name}")
     if not all(isinstance(value, int) for value in ends):
         return
     sender, receiver, tag = ends
-    is_send = node.type == NodeType.COMM_SEND
-    own, name = (sender, "comm_src") if is_send else (receiver, "comm_dst")
+    own, name = ends[place], ("comm_src", "comm_dst")[place]
     if file.rank is not None and own != file.rank:
         verb = "sends" if is_send else "receives"
         file.add("ends", f"{called} {verb} on rank {file.rank} and has the {name} {own}")

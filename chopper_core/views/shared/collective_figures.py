@@ -282,7 +282,8 @@ def notes(chosen: Chosen) -> tuple[str, ...]:
     """Collectives that aren't matched or lack a size, and the accuracy of the GPUs' clocks."""
     found, texts = chosen.all, []
     table = chosen.table
-    pairs = int((chosen.of_kind(PAIRWISE) & ~chosen.complete).sum())
+    single = np.bincount(found.member_set, minlength=len(found))[chosen.sets] == 1
+    pairs = int((chosen.of_kind(PAIRWISE) & single).sum())
     lacking = int((~chosen.complete).sum()) - pairs
     if found.is_scheduled:
         texts.append("reconstructed times don't tell when ranks met: skew and waits are unknown")

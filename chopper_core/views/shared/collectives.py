@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 from msgspec import Struct
 
@@ -30,8 +32,13 @@ from chopper_core.util.grouping import (
     stable_order,
 )
 from chopper_core.views.shared.process_groups import known_group_sizes, split_groups
+from chopper_core.views.shared.transfers import other_ends
 
 __all__ = ["PAIRWISE", "Collectives", "collectives_of"]
+
+
+_PAIR: Final = 2
+_PAIRWISE: Final = frozenset((PAIRWISE,))
 
 
 class Collectives(Struct, frozen=True, eq=False):
@@ -105,6 +112,7 @@ def _matched(run: Run) -> Collectives | None:
         found = ordered_sets(kernels, table.operations)
     else:
         found = collective_sets(kernels, end_offsets(kernels))
+    found = _with_transfers(run, kernels, found)
     order = stable_order(found)
     kernels, found = kernels.take(order), found[order]
     first = run_starts(found)
@@ -117,10 +125,21 @@ def _matched(run: Run) -> Collectives | None:
         # Kernels of an unknown group, of several: one of all GPUs is whole.
         size[(group < 0) & (seen != size_of.get(UNKNOWN, 0))] = 0
     kind = run_maxima(kernels.kind, first)
+    size[np.isin(kind, _codes(table, _PAIRWISE)) & (seen == _PAIR)] = _PAIR
     if UNKNOWN_COLLECTIVE in table.operations:
         kind[kind < 0] = table.operations.index(UNKNOWN_COLLECTIVE)
     names = tuple(table.names[code] for code in shared)
     return _described(run, kernels, _Sets(first, kind, group, size, np.isin(group, alone)), names)
+
+
+def _with_transfers(run: Run, kernels: CommKernels, found: Int64) -> Int64:
+    """The sets, with a send and its receive as one where the trace names their ends."""
+    pairwise = kernels.rows[np.isin(kernels.kind, _codes(run.table, _PAIRWISE))]
+    place = {row: at for at, row in enumerate(kernels.rows.tolist())}
+    number = int(found.max(initial=0))
+    for at, (send, receive) in enumerate(other_ends(run, pairwise).items(), 1):
+        found[[place[send], place[receive]]] = number + at
+    return found
 
 
 class _Sets(Struct, frozen=True, eq=False):
