@@ -22,7 +22,7 @@ from chopper_core.align.model_work import model_work
 from chopper_core.align.modules import read_modules
 from chopper_core.align.operations import label_operations
 from chopper_core.align.phases import label_phases
-from chopper_core.align.steps import label_iterations, read_inference
+from chopper_core.align.steps import host_steps, label_iterations, read_inference, steps_of
 from chopper_core.align.tokens import activity_tokens, at_steps
 from chopper_core.model.accounting import account, launch_overheads
 from chopper_core.model.column_names import (
@@ -90,7 +90,8 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
     modules = read_modules(host, backward)
     collectives = read_collectives(host, links, kind)
     inference = read_inference(host)
-    iterations, partial = label_iterations(host, links, inference, order)
+    steps = steps_of(host, inference)
+    iterations, partial = label_iterations(host, links, steps, order)
     phases = label_phases(host, links, backward, inference, kind, iterations, order)
     # The kernels of a graph have the layer and the operation that were captured.
     captured = replace(links, points=captured_points(host, links))
@@ -160,7 +161,9 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
         },
         **columns,
     )
-    beside = side_tables(idle, memory.events, launching, attributes.table)
+    beside = side_tables(
+        idle, host_steps(steps, len(devices)), memory.events, launching, attributes.table
+    )
     findings = {
         **_unlinked(table, links),
         "collectives without arguments": collectives.without_arguments,

@@ -16,9 +16,11 @@ from chopper_core.align.host import BACKWARD_NODE, Host, Links
 from chopper_core.align.intervals import NOWHERE, Intervals, Points, parents
 from chopper_core.align.kernel_classes import OPTIMIZER_CLASS
 from chopper_core.align.labels import Labels, Order
+from chopper_core.model.host_tables import HostSteps
+from chopper_core.model.side_table import empty
 from chopper_core.model.table import NO_LABEL, Phase, Rule
 from chopper_core.util.arrays import Float64, Index, Int32
-from chopper_core.util.grouping import distinct
+from chopper_core.util.grouping import distinct, run_starts
 
 _VLLM: Final = re.compile(
     r"^execute_(?:(?P<tokens>\d+)_)?context_(?P<prefill>\d+)(?:\((?P<new>[^)]*)\))?"
@@ -160,19 +162,44 @@ def _largest(values: list[int | None], step: Index) -> Float64:
     return found
 
 
-def label_iterations(
-    host: Host, links: Links, inference: InferenceSteps, order: Order
-) -> tuple[Labels, frozenset[int]]:
-    """Iterations of the activities, and those truncated by the profiling window.
+def steps_of(host: Host, inference: InferenceSteps) -> Intervals | None:
+    """The iterations that the host annotates, by number; None without any.
 
     An inference engine's steps have no numbers; they count in order of time. In a run that trains
     too, the training's steps count.
     """
-    labels = Labels.none(len(links.points))
-    partial: set[int] = set()
     steps = _annotated(host)
     if len(inference.steps) and not (steps and host.named(BACKWARD_NODE).any()):
-        steps = inference.steps
+        return inference.steps
+    return steps
+
+
+def host_steps(steps: Intervals | None, gpus: int) -> HostSteps:
+    """The annotated iterations as pieces of time that don't overlap, for each GPU of a trace."""
+    if steps is None or not len(steps):
+        return empty(HostSteps)
+    bounds = distinct(np.concatenate([steps.start_ns, steps.end_ns + 1]))
+    points = Points(np.zeros(len(bounds), np.int32), bounds)
+    number = steps.innermost(points, any_thread=True)
+    first = run_starts(number)
+    start, number = bounds[first], number[first]
+    length = np.diff(start, append=start[-1:])
+    own = np.flatnonzero(number >= 0)
+    return HostSteps(
+        (),
+        np.repeat(np.arange(gpus, dtype=np.int32), len(own)),
+        np.tile(start[own], gpus),
+        np.tile(length[own], gpus),
+        np.tile(number[own], gpus).astype(np.int32),
+    )
+
+
+def label_iterations(
+    host: Host, links: Links, steps: Intervals | None, order: Order
+) -> tuple[Labels, frozenset[int]]:
+    """Iterations of the activities, and those truncated by the profiling window."""
+    labels = Labels.none(len(links.points))
+    partial: set[int] = set()
     if steps is not None:
         found = steps.innermost(links.points, any_thread=True)
         labels.fill(found, Rule.ANNOTATION)

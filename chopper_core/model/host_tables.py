@@ -107,6 +107,20 @@ class HostTime(SideTable, frozen=True, eq=False):
         return found
 
 
+class HostSteps(SideTable, frozen=True, eq=False):
+    """The annotated iterations of the host that launches each GPU's work, in order of GPU and time.
+
+    They don't overlap; where the host is in no annotation, there is none.
+    """
+
+    FILE = "steps.arrow"
+    TIMES = ("start_ns",)
+
+    start_ns: Int64
+    duration_ns: Int64
+    iteration: Int32
+
+
 class HostKind(IntEnum):
     """A kind of host work."""
 

@@ -25,7 +25,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from chopper_core.model.attributes import Attributes, StatedEdges
-from chopper_core.model.host_tables import HostLane, HostTime, MemoryEvents
+from chopper_core.model.host_tables import HostLane, HostSteps, HostTime, MemoryEvents
 from chopper_core.model.run import (
     Run,
 )
@@ -54,6 +54,7 @@ RUN: Final = "run.json"
 OPERATIONS: Final = "operations.arrow"
 SIDE_TABLES: Final[tuple[type[SideTable], ...]] = (
     HostTime,
+    HostSteps,
     MemoryEvents,
     HostLane,
     Attributes,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cache
+from graphlib import TopologicalSorter
 from importlib import import_module
 from typing import Final
 
@@ -25,6 +26,7 @@ from chopper_core.views.findings.rule import (
     IRREGULAR,
     MEANING,
     SMALLEST_SAVING,
+    Cost,
     Finding,
     FindingRule,
     FindingsContext,
@@ -71,6 +73,12 @@ RULES: Final[tuple[FindingRule, ...]] = tuple(
     if isinstance(each, FindingRule)
 )
 """All rules, in the order of `MODULES`."""
+_CAUSES_FIRST: Final = tuple(
+    TopologicalSorter(
+        {each.name: [rule.name for rule in RULES if each.name in rule.explains] for each in RULES}
+    ).static_order()
+)
+"""The names of the rules, each after those that explain it; raises CycleError if there is none."""
 
 SAVING: Final = column("""stake_ns | ns | saving
     Potential saving: how much shorter an iteration would be without it, mean over the complete
@@ -168,16 +176,21 @@ def _find(context: FindingsContext) -> list[tuple[FindingRule, Finding]]:
         for finding in rule.find(context)
         if finding.saving_ns is None or context.share(finding.saving_ns) >= SMALLEST_SAVING.share
     ]
-    found = [each for each in found if not any(_explains(other, each) for other in found)]
-    return sorted(found, key=lambda each: -1.0 if (s := each[1].saving_ns) is None else s)[::-1]
+    # Causes first: only a finding that stays replaces another.
+    kept: list[tuple[FindingRule, Finding]] = []
+    for name in _CAUSES_FIRST:
+        own = [each for each in found if each[0].name == name]
+        kept += [each for each in own if not any(_explains(other, each) for other in kept)]
+    return sorted(kept, key=lambda each: -1.0 if (s := each[1].saving_ns) is None else s)[::-1]
 
 
 def _explains(one: tuple[FindingRule, Finding], other: tuple[FindingRule, Finding]) -> bool:
-    """Whether a finding causes most of another finding about the same GPU."""
+    """Whether a finding causes most of another finding about the same cost of the same GPU."""
     (rule, cause), (its_rule, effect) = one, other
     return (
         its_rule.name in rule.explains
         and cause.gpu == effect.gpu
+        and effect.cost in (cause.cost, Cost.UNKNOWN)
         and (cause.saving_ns or 0.0) >= EXPLAINED.share * (effect.saving_ns or 0.0)
     )
 

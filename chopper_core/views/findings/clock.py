@@ -12,6 +12,7 @@ from chopper_core.model.column_names import samples_in
 from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.grouping import distinct
 from chopper_core.views.findings.rule import (
+    Cost,
     Finding,
     FindingsContext,
     Threshold,
@@ -74,6 +75,7 @@ def unsteady_clocks(context: FindingsContext) -> Iterator[Finding]:
             confidence=confidence(measured=False, repeated=context.repeats),
             saving_ns=saving,
             total_ns=total,
+            cost=Cost.COMPUTE,
         )
 
 

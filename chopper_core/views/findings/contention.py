@@ -11,6 +11,7 @@ from chopper_core.model.column_names import FLOPS
 from chopper_core.model.table import NO_LABEL
 from chopper_core.util.grouping import counts_of, quantiles_of
 from chopper_core.views.findings.rule import (
+    Cost,
     Finding,
     FindingsContext,
     Threshold,
@@ -96,6 +97,7 @@ def contention(context: FindingsContext) -> Iterator[Finding]:
             confidence=confidence(measured=False, repeated=context.repeats),
             saving_ns=saving,
             total_ns=float(cost[place]),
+            cost=Cost.COMPUTE,
         )
 
 
@@ -150,4 +152,5 @@ def _always_beside(context: FindingsContext) -> Iterator[Finding]:
             confidence=confidence(measured=False, repeated=context.repeats),
             saving_ns=saving,
             total_ns=float(excess[at]),
+            cost=Cost.COMPUTE,
         )

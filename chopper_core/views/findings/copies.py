@@ -12,6 +12,7 @@ from chopper_core.model.table import Kind
 from chopper_core.model.view import View, complete_order
 from chopper_core.util.grouping import ranked
 from chopper_core.views.findings.rule import (
+    Cost,
     Finding,
     FindingsContext,
     Threshold,
@@ -76,4 +77,5 @@ def exposed_copies(context: FindingsContext) -> Iterator[Finding]:
         confidence=confidence(measured=True, repeated=context.repeats),
         saving_ns=each,
         total_ns=total,
+        cost=Cost.COPIES,
     )

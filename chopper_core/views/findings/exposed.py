@@ -11,6 +11,7 @@ from chopper_core.model.table import Kind, Phase
 from chopper_core.util.arrays import Int64
 from chopper_core.util.grouping import distinct, first_equal, run_starts
 from chopper_core.views.findings.rule import (
+    Cost,
     Finding,
     FindingsContext,
     Threshold,
@@ -77,6 +78,7 @@ def exposed(context: FindingsContext) -> Iterator[Finding]:
         saving_ns=saving,
         high_ns=each - waiting,
         total_ns=total,
+        cost=Cost.COMMUNICATION,
     )
 
 

@@ -10,8 +10,11 @@ from msgspec import Struct
 
 from chopper_core.model.host_tables import HostState
 from chopper_core.model.table import NO_TIME
-from chopper_core.util.arrays import Float64
+from chopper_core.util.arrays import Codes, Float64
+from chopper_core.util.grouping import first_equal
 from chopper_core.views.findings.rule import (
+    EXPLAINED,
+    Cost,
     Finding,
     FindingsContext,
     Threshold,
@@ -26,6 +29,7 @@ from chopper_core.views.shared.host_causes import (
     HostPlace,
     host_charges,
 )
+from chopper_core.views.shared.lateness import recurrence
 from chopper_core.views.shared.phrases import listed, percent, time
 
 HOST_LATE: Final = Threshold(
@@ -61,6 +65,8 @@ CAUSE: Final = Threshold(
     "no operator that a host launches one by one has as much",
 )
 _MAX_CAUSES: Final = 3
+_SAME_SHARE: Final = 0.4
+"""Of the longest idle time of an iteration; those with as much are named."""
 
 
 class LatePhase(Struct, frozen=True):
@@ -116,11 +122,31 @@ def _late_phases(context: FindingsContext, column: str, limit: Threshold) -> lis
     idle = phases.sum(column).astype(np.float64)
     elapsed = phases.elapsed_ns.astype(np.float64)
     codes = phases.codes("phase")
+    if column == "idle_host_ns":
+        moved = _moved_by_phase(context, codes)
+        idle, elapsed = idle + moved, elapsed + moved
     late = (idle > limit.share * elapsed) & (
         elapsed / (len(context.gpus) * len(context.iterations)) > PHASE.share * context.step_ns
     )
     order = np.flatnonzero(late)[np.argsort(-idle[late], kind="stable")]
     return [LatePhase(int(codes[at]), float(idle[at]), float(elapsed[at])) for at in order.tolist()]
+
+
+def _mostly_in(context: FindingsContext, by_step: Float64) -> str:
+    """The iterations that have most of a time, unless many do, as the end of a phrase."""
+    large = np.flatnonzero(by_step > _SAME_SHARE * by_step.max())
+    few = 2 * len(large) < len(by_step)
+    mostly = by_step[large].sum() >= EXPLAINED.share * by_step.sum()
+    return recurrence(large.tolist(), context.iterations) if few and mostly else ""
+
+
+def _moved_by_phase(context: FindingsContext, phases: Codes) -> Float64:
+    """Idle time by phase of its activity that comes to the analysed iterations, less what goes."""
+    moved, analysed = context.moved, np.array(context.iterations, np.int64)
+    sign = np.isin(moved.iteration, analysed) * 1.0 - np.isin(moved.before, analysed)
+    place = first_equal(phases, context.table.phase[moved.row])
+    own = place >= 0
+    return summed(place[own], (moved.ns * sign)[own], len(phases))
 
 
 def _waiting(
@@ -139,7 +165,7 @@ def _waiting(
     elif main is not None and main.what not in WAITING:
         main = None  # The host does something else by then.
     mostly = "" if main is None else f", {charges.share(main)} by {main.text}"
-    idle = f"{bound}{mostly}: {time(each)} of idle time{context.per_gpu} {where}"
+    idle = f"{bound}{mostly}{charges.when}: {time(each)} of idle time{context.per_gpu} {where}"
     sort = "-idle_host_ns" if before_launch else "-idle_latency_ns"
     by = "host" if charges.ns.any() and (before_launch or main is not None) else ""
     if by:
@@ -161,6 +187,8 @@ def _waiting(
         confidence=confidence(measured=True, repeated=context.repeats),
         saving_ns=each,
         total_ns=total,
+        gpu=charges.gpu,
+        cost=Cost.HOST if before_launch else Cost.LAUNCH,
     )
 
 
@@ -174,20 +202,34 @@ class _Charges(Struct, frozen=True, eq=False):
     """By `HostPlace`."""
     launches: int
     """Activities of the phases."""
+    gpu: int | None
+    """The one GPU of several that has most of it."""
+    when: str
+    """The iterations that have most of it, as the end of a phrase."""
 
     @classmethod
     def of(cls, context: FindingsContext, late: list[LatePhase], state: HostState) -> _Charges:
         charges, table = host_charges(context.run), context.table
         phases = [phase.code for phase in late]
         inside = np.isin(table.phase[charges.row], phases)
-        inside &= np.isin(table.iteration[charges.row], context.iterations)
+        inside &= np.isin(charges.iteration, context.iterations)
         inside &= (charges.state == state) & (table.launch_ns[charges.row] != NO_TIME)
         launches = int(context.cells.sizes()[np.isin(context.codes("phase"), phases)].sum())
+        ns = charges.ns[inside]
+        steps = np.zeros((len(context.gpus), len(context.iterations)))
+        whose = np.searchsorted(context.gpus, table.gpu[charges.row[inside]])
+        np.add.at(
+            steps, (whose, np.searchsorted(context.iterations, charges.iteration[inside])), ns
+        )
+        most = int(steps.sum(axis=1).argmax())
+        is_one = steps[most].sum() >= EXPLAINED.share * steps.sum() > 0
         return cls(
             charges.causes,
-            summed(charges.cause[inside], charges.ns[inside], len(charges.causes)),
-            summed(charges.place[inside], charges.ns[inside], len(HostPlace)),
+            summed(charges.cause[inside], ns, len(charges.causes)),
+            summed(charges.place[inside], ns, len(HostPlace)),
             launches,
+            context.gpus[most] if is_one and len(context.gpus) > 1 else None,
+            _mostly_in(context, steps.sum(axis=0)),
         )
 
     def main(self) -> HostCause | None:

@@ -14,6 +14,7 @@ from chopper_core.util.arrays import Float64
 from chopper_core.util.grouping import median_of
 from chopper_core.views.findings.rule import (
     ROBUST_Z,
+    Cost,
     Finding,
     FindingsContext,
     Threshold,
@@ -39,7 +40,6 @@ _FEWEST: Final = 3
     holds=(0.3, 1.3),
     needs="telemetry of clocks and temperatures, three GPUs",
     thresholds=(HOTTER, SLOWER),
-    explains=("clock",),
 )
 def hot_gpus(context: FindingsContext) -> Iterator[Finding]:
     """A GPU that is hotter than the others and runs at a lower clock."""
@@ -70,6 +70,7 @@ def hot_gpus(context: FindingsContext) -> Iterator[Finding]:
             confidence=confidence(measured=True, repeated=context.repeats),
             saving_ns=saving,
             gpu=gpu,
+            cost=Cost.COMPUTE,
             total_ns=saving * len(context.iterations),
         )
 

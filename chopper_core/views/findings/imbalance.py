@@ -11,7 +11,14 @@ from msgspec.structs import replace
 from chopper_core.model.view import pivot
 from chopper_core.util.arrays import Float64
 from chopper_core.util.grouping import beyond_others
-from chopper_core.views.findings.rule import Finding, FindingsContext, Threshold, confidence, rule
+from chopper_core.views.findings.rule import (
+    Cost,
+    Finding,
+    FindingsContext,
+    Threshold,
+    confidence,
+    rule,
+)
 from chopper_core.views.shared.matched_kernels import compared_iterations, occurrences_of
 from chopper_core.views.shared.phrases import percent, time
 
@@ -40,7 +47,7 @@ _MIN_EXPLAINED: Final = 0.5
     holds=(0.7, 1.25),
     needs="two GPUs or more",
     thresholds=(IMBALANCE, IMBALANCE_COST),
-    explains=("straggler", "gpu-operation"),
+    explains=("gpu-operation", "straggler"),
 )
 def imbalance(context: FindingsContext) -> Iterator[Finding]:
     """A GPU that has more to compute than the others: more kernels or more FLOPs."""
@@ -74,6 +81,7 @@ def imbalance(context: FindingsContext) -> Iterator[Finding]:
         saving_ns=saving,
         total_ns=saving * count,
         gpu=context.gpus[most],
+        cost=Cost.COMPUTE,
     )
 
 

@@ -9,9 +9,10 @@ import numpy as np
 
 from chopper_core.model.table import NO_LABEL
 from chopper_core.util.arrays import Float64, Index, Int64
-from chopper_core.util.grouping import distinct, median_of, ranked
+from chopper_core.util.grouping import distinct, first_equal, median_of, medians_along, ranked
 from chopper_core.views.findings.rule import (
     FEWEST,
+    Cost,
     Finding,
     FindingsContext,
     Threshold,
@@ -20,6 +21,7 @@ from chopper_core.views.findings.rule import (
     rule,
     summed,
 )
+from chopper_core.views.shared.host_causes import host_charges
 from chopper_core.views.shared.phrases import by_number, listed, time
 from chopper_core.views.shared.step_times import step_times
 
@@ -39,12 +41,13 @@ STEADY: Final = 0.005
 """The least spread of iterations assumed, as a share of the median."""
 
 _PARTS: Final = {
-    "compute": ("compute_ns", "overlap_ns"),
-    "exposed communication": ("exposed_comm_ns",),
-    "copies": ("exposed_copy_ns",),
-    "idle before launch calls": ("idle_host_ns",),
-    "other idle time": ("idle_launch_ns", "idle_unknown_ns"),
+    Cost.COMPUTE: ("compute", "compute_ns", "overlap_ns"),
+    Cost.COMMUNICATION: ("exposed communication", "exposed_comm_ns"),
+    Cost.COPIES: ("copies", "exposed_copy_ns"),
+    Cost.HOST: ("idle before launch calls", "idle_host_ns"),
+    Cost.LAUNCH: ("other idle time", "idle_launch_ns", "idle_unknown_ns"),
 }
+"""Kind of time → its name, and its columns."""
 
 
 @rule(
@@ -53,6 +56,7 @@ _PARTS: Final = {
     holds=(0.8, 1.2),
     needs="four iterations or more",
     thresholds=(LONGER,),
+    explains=("host-bound",),
 )
 def differing_iterations(context: FindingsContext) -> Iterator[Finding]:
     """Iterations that take longer than the others."""
@@ -70,12 +74,15 @@ def differing_iterations(context: FindingsContext) -> Iterator[Finding]:
         sentence=(
             f"{len(slow)} of {len(iterations)} iterations {'takes' if is_one else 'take'} longer "
             f"than the median of {time(usual)}: iteration{'' if is_one else 's'} {named}; "
-            f"mostly {part}, {time(grown)} more per GPU{'' if is_one else ' and slow iteration'}"
+            f"mostly {_PARTS[part][0]}{_doing(context, slow) * (part == Cost.HOST)}, "
+            f"{time(grown)} more per GPU"
+            f"{'' if is_one else ' and slow iteration'}"
         ),
         evidence=context.with_view("throughput", "iteration", sort="-iteration_ns"),
         confidence=confidence(measured=True, repeated=not is_one),
         saving_ns=lost / len(iterations),
         total_ns=lost * len(context.gpus),
+        cost=part,
     )
 
 
@@ -102,9 +109,10 @@ def uneven_steps(context: FindingsContext) -> Iterator[Finding]:
     if not usual:
         return
     long = iterations[is_long].tolist()
+    at = np.flatnonzero(np.isin(others, long))
     part, grown = _grown(
         context,
-        np.flatnonzero(np.isin(others, long)),
+        at,
         lambda sums: float(sums[~np.isin(others, long)].mean()),
     )
     numbers = context.run.table.iteration
@@ -113,13 +121,15 @@ def uneven_steps(context: FindingsContext) -> Iterator[Finding]:
         sentence=(
             f"steps take {time(each.min())} to {time(each.max())}: {by_number('iteration', long)} "
             f"{'takes' if len(long) == 1 else 'take'} {each[is_long].mean() / usual:.1f} times as "
-            f"long as the other{'s' if len(each) > len(long) + 1 else ''}; mostly {part}, "
+            f"long as the other{'s' if len(each) > len(long) + 1 else ''}; mostly "
+            f"{_PARTS[part][0]}{_doing(context, at) * (part == Cost.HOST)}, "
             f"{time(grown)} more per GPU and long step"
         ),
         evidence=context.with_view("throughput", "iteration", sort="-iteration_ns"),
         confidence=confidence(measured=True, repeated=len(long) > 1),
         saving_ns=None if is_first else times.mean_ns - usual,
         total_ns=float((each[is_long] - usual).sum()) * len(context.gpus),
+        cost=part,
     )
 
 
@@ -152,14 +162,27 @@ def slow_iterations(context: FindingsContext) -> tuple[Int64, Float64, Index]:
 
 def _grown(
     context: FindingsContext, slow: Index, usual: Callable[[Float64], float]
-) -> tuple[str, float]:
+) -> tuple[Cost, float]:
     """The kind of time that slow iterations have more of, and how much, mean over GPUs and them."""
     cells = context.by_iteration
-    place = ranked(cells.codes("iteration"))[1]
-    gpus = len(distinct(cells.codes("gpu")))
+    iterations, place = ranked(cells.codes("iteration"))
+    gpus = distinct(cells.codes("gpu")).tolist()
+    moved = context.moved.by_step(context.run, gpus, iterations.tolist()).sum(axis=0)
     grown = {}
-    for word, names in _PARTS.items():
-        each = np.sum([summed(place, cells.sum(name)) for name in names], axis=0) / gpus
-        grown[word] = float((each[slow] - usual(each)).mean())
-    largest = max(grown, key=lambda word: grown[word])
+    for part, (_, *names) in _PARTS.items():
+        each = np.sum([summed(place, cells.sum(name)) for name in names], axis=0)
+        each = (each + moved * ("idle_host_ns" in names)) / len(gpus)
+        grown[part] = float((each[slow] - usual(each)).mean())
+    largest = max(grown, key=lambda part: grown[part])
     return largest, grown[largest]
+
+
+def _doing(context: FindingsContext, slow: Index) -> str:
+    """Where the hosts spend most of the time that slow iterations have more of."""
+    charges, numbers = host_charges(context.run), context.all_iterations
+    if not charges.causes:
+        return ""
+    inside = np.isin(context.table.gpu[charges.row], context.gpus)
+    sums = charges.sums(np.where(inside, first_equal(numbers, charges.iteration), -1), len(numbers))
+    cause = charges.main((sums[slow] - medians_along(sums, axis=0)).mean(axis=0))
+    return "" if cause is None else f" in {cause.text}"

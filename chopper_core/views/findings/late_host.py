@@ -10,10 +10,11 @@ from msgspec import Struct
 
 from chopper_core.model.table import NO_LABEL
 from chopper_core.util.arrays import Float64, Index, Int64, Mask
-from chopper_core.util.grouping import medians_along, run_starts
+from chopper_core.util.grouping import first_equal, medians_along, run_starts
 from chopper_core.views.findings.host import host_bound_phases
 from chopper_core.views.findings.rule import (
     SMALLEST_SAVING,
+    Cost,
     Finding,
     FindingsContext,
     Threshold,
@@ -37,6 +38,8 @@ FAR_LATER: Final = Threshold(
     "a host that is always late is not late at one place",
 )
 
+AT_END: Final = -2
+"""The place of a phase: the end of an iteration, after all of its activities."""
 _NEGLIGIBLE_NS: Final = 1_000
 _MAX_LISTED: Final = 10
 _MAX_LEFT_OUT: Final = 16
@@ -111,12 +114,24 @@ def _stragglers(context: FindingsContext) -> list[tuple[int, list[int]]]:
 
 
 def _idle_by_place(context: FindingsContext) -> tuple[Float64, Int64]:
-    """Idle time before launch calls by (phase, layer), GPU and iteration; and the pairs."""
+    """Idle time before launch calls by (phase, layer), GPU and iteration; and the pairs.
+
+    The last place is the end of an iteration, whose idle time the next one's activities end.
+    """
     names, owner = context.together("phase", "layer")
     shape = (len(names), len(context.gpus), len(context.iterations))
     place = (owner * shape[1] + context.gpu_place) * shape[2] + context.iteration_place
-    idle = summed(place, context.cells.sum("idle_host_ns"), int(np.prod(shape)))
-    return idle.reshape(shape), names
+    idle = summed(place, context.cells.sum("idle_host_ns"), int(np.prod(shape))).reshape(shape)
+    table, moved = context.table, context.moved
+    code = names[:, 0] * (names[:, 1].max() + 2) + names[:, 1]
+    of_row = table.phase[moved.row].astype(np.int64) * (names[:, 1].max() + 2)
+    where = first_equal(code, of_row + table.layer[moved.row])
+    whose = first_equal(np.array(context.gpus), table.gpu[moved.row].astype(np.int64))
+    when = first_equal(np.array(context.iterations), moved.before)
+    own = (where >= 0) & (whose >= 0) & (when >= 0)
+    np.subtract.at(idle, (where[own], whose[own], when[own]), moved.ns[own])
+    arrives = np.maximum(moved.by_step(context.run, context.gpus, context.iterations), 0.0)
+    return np.concatenate([idle, arrives[None]]), np.append(names, [[AT_END, NO_LABEL]], axis=0)
 
 
 def _expected(idle: Float64) -> Float64:
@@ -145,8 +160,15 @@ def _neighbours(is_late: Mask, names: Int64) -> list[Index]:
     return np.split(at, run_starts(phases, layers - np.arange(len(at)))[1:])
 
 
+def _where(context: FindingsContext, phase: int) -> str:
+    """The phase of places, or the end of iterations, as the start of a phrase."""
+    return "at the end" if phase == AT_END else f"in {context.phase(phase)}"
+
+
 def _layers(context: FindingsContext, place: LatePlace) -> str:
     """The layers of a place, as the end of a phrase."""
+    if place.phase == AT_END:
+        return ""
     if place.layers:
         return f", {by_number('layer', place.layers)}"
     return ", outside layers" if (context.codes("layer") != NO_LABEL).any() else ""
@@ -156,22 +178,26 @@ def _doing(context: FindingsContext, places: list[LatePlace]) -> str:
     """Where the hosts are meanwhile, as a part of a phrase."""
     charges, table = host_charges(context.run), context.table
     inside = np.zeros(len(charges.row), np.bool_)
+    is_moved = charges.iteration != table.iteration[charges.row]
     for place in places:
         here = table.gpu[charges.row] == place.gpu
-        here &= table.iteration[charges.row] == place.iteration
-        here &= table.phase[charges.row] == place.phase
+        here &= charges.iteration == place.iteration
+        if place.phase == AT_END:
+            inside |= here & is_moved
+            continue
+        here &= ~is_moved & (table.phase[charges.row] == place.phase)
         inside |= here & np.isin(table.layer[charges.row], place.layers or (NO_LABEL,))
     cause = charges.main(charges.sums(np.where(inside, 0, -1), 1)[0])
     return "" if cause is None else f", in {cause.text}"
 
 
 def _once(context: FindingsContext, place: LatePlace) -> Finding:
-    labels = {
-        "gpu": str(place.gpu),
-        "iteration": context.text("iteration", place.iteration),
-        "phase": context.text("phase", place.phase),
-    }
-    by = "layer"
+    labels = {"gpu": str(place.gpu)}
+    by = "host"
+    if place.phase != AT_END:
+        labels["iteration"] = context.text("iteration", place.iteration)
+        labels["phase"] = context.text("phase", place.phase)
+        by = "layer"
     if len(place.layers) == 1:
         labels["layer"] = str(place.layers[0])
         by = "operation"
@@ -180,7 +206,7 @@ def _once(context: FindingsContext, place: LatePlace) -> Finding:
     when = f" of iteration {place.iteration}" if context.has_iterations else ""
     return Finding(
         sentence=(
-            f"GPU {place.gpu}'s host is late in {context.phase(place.phase)}{when}"
+            f"GPU {place.gpu}'s host is late {_where(context, place.phase)}{when}"
             f"{_layers(context, place)}{_doing(context, [place])}: the GPU is idle for "
             f"{time(place.idle_ns)} before launch calls there (usually {usual})"
         ),
@@ -188,6 +214,7 @@ def _once(context: FindingsContext, place: LatePlace) -> Finding:
         confidence=confidence(measured=True, repeated=False),
         saving_ns=place.lost_ns / len(context.iterations),
         total_ns=place.idle_ns,
+        cost=Cost.HOST,
     )
 
 
@@ -205,16 +232,22 @@ def _repeatedly(context: FindingsContext, late: list[LatePlace]) -> Finding:
     more = f"; and {len(late) - _MAX_LISTED} more" if len(late) > _MAX_LISTED else ""
     total = sum(place.idle_ns for place in late)
     phase = late[0].phase
+    at_end = phase == AT_END
+    places = f"{len(late)} places {_where(context, phase)}{' of iterations' * at_end}"
+    if at_end:
+        evidence = context.with_view("launch", "host", sort="-idle_host_ns")
+    else:
+        of_phase = context.text("phase", phase)
+        evidence = context.with_view("launch", "gpu", sort="-idle_host_ns", phase=of_phase)
     return Finding(
         sentence=(
-            f"hosts are late at {len(late)} places in {context.phase(phase)}"
+            f"hosts are late at {places}"
             f"{_doing(context, late)}, but not elsewhere; GPUs are idle there for {time(total)} "
             f"before launch calls: {named}{more}"
         ),
-        evidence=context.with_view(
-            "launch", "gpu", sort="-idle_host_ns", phase=context.text("phase", phase)
-        ),
+        evidence=evidence,
         confidence=confidence(measured=True, repeated=True),
         saving_ns=sum(max(by_gpu.values()) for by_gpu in lost.values()) / len(context.iterations),
         total_ns=total,
+        cost=Cost.HOST,
     )

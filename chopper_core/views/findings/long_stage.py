@@ -9,7 +9,14 @@ import numpy as np
 
 from chopper_core.util.errors import ChopperError
 from chopper_core.util.grouping import distinct, others_median
-from chopper_core.views.findings.rule import Finding, FindingsContext, Threshold, confidence, rule
+from chopper_core.views.findings.rule import (
+    Cost,
+    Finding,
+    FindingsContext,
+    Threshold,
+    confidence,
+    rule,
+)
 from chopper_core.views.findings.slow_stage import kernel_factors
 from chopper_core.views.pipeline import LONG, Pipeline, bubble_of, longest, pipeline_of
 from chopper_core.views.shared.phrases import percent, time
@@ -61,6 +68,7 @@ def long_stages(context: FindingsContext) -> Iterator[Finding]:
         saving_ns=saving,
         total_ns=None,
         gpu=gpus[0] if len(gpus) == 1 else None,
+        cost=Cost.COMPUTE,
     )
 
 

@@ -17,6 +17,7 @@ from chopper_core.util.arrays import Float64, Int64
 from chopper_core.util.grouping import median_of, ranked
 from chopper_core.views.findings.rule import (
     ROBUST_Z,
+    Cost,
     Finding,
     FindingsContext,
     Threshold,
@@ -120,6 +121,7 @@ def _low(
         confidence=confidence(measured=False, repeated=context.repeats),
         saving_ns=saving,
         high_ns=max(high, saving),
+        cost=Cost.COMPUTE,
         total_ns=saving * len(context.gpus) * len(context.iterations),
     )
 
@@ -175,7 +177,7 @@ def _compute_durations(table: KernelTable, rows: Selection) -> Int64:
     holds=(0.6, 1.25),
     needs="telemetry of clocks, four iterations or more",
     thresholds=(DROP,),
-    explains=("straggler", "iteration", "clock"),
+    explains=("straggler",),
 )
 def clock_drops(context: FindingsContext) -> Iterator[Finding]:
     """A GPU's clock that drops in some neighbouring iterations, or from one on."""
@@ -208,6 +210,7 @@ def clock_drops(context: FindingsContext) -> Iterator[Finding]:
             saving_ns=total / count,
             total_ns=total,
             gpu=gpu,
+            cost=Cost.COMPUTE,
         )
 
 

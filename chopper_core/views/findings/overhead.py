@@ -8,7 +8,14 @@ from typing import Final
 import numpy as np
 
 from chopper_core.model.groups import Groups
-from chopper_core.views.findings.rule import Finding, FindingsContext, Threshold, confidence, rule
+from chopper_core.views.findings.rule import (
+    Cost,
+    Finding,
+    FindingsContext,
+    Threshold,
+    confidence,
+    rule,
+)
 from chopper_core.views.overheads import LOSSES, parts_of
 from chopper_core.views.shared.phrases import by_number, percent, time
 
@@ -89,4 +96,5 @@ def largest_overhead(context: FindingsContext) -> Iterator[Finding]:
         confidence=confidence(measured=False, repeated=count > 1),
         saving_ns=size / count,
         total_ns=float(size),
+        cost=Cost.COMPUTE,
     )

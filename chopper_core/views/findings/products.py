@@ -14,7 +14,14 @@ from chopper_core.model.column_names import AT_PEAK
 from chopper_core.model.groups import Groups
 from chopper_core.util.arrays import Index
 from chopper_core.util.grouping import counts_of, distinct
-from chopper_core.views.findings.rule import Finding, FindingsContext, Threshold, confidence, rule
+from chopper_core.views.findings.rule import (
+    Cost,
+    Finding,
+    FindingsContext,
+    Threshold,
+    confidence,
+    rule,
+)
 from chopper_core.views.shared.phrases import listed, time
 from chopper_core.views.shared.table_view import grouped
 
@@ -92,6 +99,7 @@ def poor_products(context: FindingsContext) -> Iterator[Finding]:
         confidence=confidence(measured=metric == "mfma_util_pct", repeated=context.repeats),
         saving_ns=saving,
         total_ns=saving * spots,
+        cost=Cost.COMPUTE,
     )
 
 

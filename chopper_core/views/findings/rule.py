@@ -7,7 +7,7 @@ what they look for. It is registered by its name in `findings.MODULES`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from enum import IntEnum
+from enum import Enum, IntEnum
 from functools import cached_property
 from inspect import cleandoc
 from typing import Final
@@ -29,13 +29,13 @@ from chopper_core.util.arrays import Float64, Index, Int64, Mask, Numbers
 from chopper_core.util.errors import UsageError
 from chopper_core.util.grouping import (
     distinct,
-    maxima_of,
     median_of,
     ranked,
     run_minima,
     sorted_run_mask,
     sums_of,
 )
+from chopper_core.views.shared.host_causes import MovedIdle, moved_idle
 from chopper_core.views.shared.leads import RankLeads, leads
 from chopper_core.views.shared.matched_kernels import compared_iterations
 from chopper_core.views.shared.step_times import step_times
@@ -122,6 +122,8 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
     """The codes of the iterations that are not analysed."""
     sampled_from: int | None
     """How many iterations `iterations` were evenly chosen from; None: they are all."""
+    moved: MovedIdle
+    """Idle time of the scope that belongs to other iterations than its activities do."""
 
     @property
     def table(self) -> KernelTable:
@@ -192,6 +194,15 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def _steps(self) -> Groups:
         return self.split("gpu", "iteration")
+
+    @cached_property
+    def moved_ns(self) -> Float64:
+        """What idle time of other iterations' activities adds, as GPUs x iterations."""
+        return self.moved.by_step(self.run, self.gpus, self.iterations)
+
+    def idle_host_ns(self) -> Float64:
+        """Idle time before launch calls while the host is in each iteration, as above."""
+        return self.by_gpu_and_iteration(lambda nodes: nodes.sum("idle_host_ns")) + self.moved_ns
 
     @cached_property
     def step_ns(self) -> float:
@@ -292,7 +303,8 @@ def context_of(run: Run, view: View) -> FindingsContext:
         whole, truncated = np.ones(len(numbers), np.bool_), np.zeros(len(numbers), np.bool_)
     without = {"iteration": numbers[~whole].tolist()}
     each = tree.split(view.path, ("gpu", "iteration"), without)
-    iterations, took = _iteration_times(each)
+    moved = moved_idle(run, view)
+    iterations, took = _iteration_times(run, each, moved)
     irregular: tuple[int, ...] = ()
     if len(iterations) > FEWEST.value:
         irregular = tuple(iterations[took > IRREGULAR.value * median_of(took)].tolist())
@@ -316,14 +328,18 @@ def context_of(run: Run, view: View) -> FindingsContext:
         irregular=irregular,
         excluded={"iteration": excluded},
         sampled_from=len(counted) if len(analysed) < len(counted) else None,
+        moved=moved,
     )
 
 
-def _iteration_times(cells: Groups) -> tuple[Int64, Float64]:
+def _iteration_times(run: Run, cells: Groups, moved: MovedIdle) -> tuple[Int64, Float64]:
     """The iterations, and the time of each on the GPU that takes longest."""
+    gpus, gpu = ranked(cells.codes("gpu"))
     iterations, place = ranked(cells.codes("iteration"))
-    took = maxima_of(cells.elapsed_ns, place, len(iterations))
-    return iterations.astype(np.int64), took.astype(np.float64)
+    took = np.zeros((len(gpus), len(iterations)))
+    took[gpu, place] = cells.elapsed_ns
+    took += moved.by_step(run, gpus.tolist(), iterations.tolist())
+    return iterations.astype(np.int64), took.max(axis=0)
 
 
 def outlier_limit(
@@ -357,6 +373,19 @@ def combined(columns: Sequence[Int64]) -> tuple[Int64, Index]:
     first = np.empty(len(codes), np.intp)
     first[owner] = np.arange(len(owner))
     return np.stack([each[first] for each in columns], axis=1), owner
+
+
+class Cost(Enum):
+    """The kind of time that a finding costs."""
+
+    UNKNOWN = 0
+    COMPUTE = 1
+    COMMUNICATION = 2
+    COPIES = 3
+    HOST = 4
+    """Idle before launch calls."""
+    LAUNCH = 5
+    """The other idle time."""
 
 
 class Confidence(IntEnum):
@@ -404,6 +433,7 @@ class Finding(Struct, frozen=True):
     """The most that it would be shorter; likewise."""
     gpu: int | None = None
     """The one GPU that it is about."""
+    cost: Cost = Cost.UNKNOWN
     total_ns: float | None = None
     """GPU time affected, summed over GPUs and analysed iterations."""
 
@@ -424,8 +454,8 @@ class FindingRule(Struct, frozen=True):
     """The data it needs beyond a trace."""
     thresholds: tuple[Threshold, ...]
     explains: tuple[str, ...]
-    """Rules whose findings about the same GPU a finding of this one replaces, as the cause of
-    most of what they say."""
+    """Rules whose findings about the same GPU and kind of time a finding of this one replaces, as
+    the cause of most of what they say. No rule explains itself, directly or by way of others."""
     find: Find
     of_durations: bool = False
     """Whether durations alone show it, also where times are reconstructed."""

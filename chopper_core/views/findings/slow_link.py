@@ -9,7 +9,14 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.util.grouping import distinct, median_of, ranked, sums_of
-from chopper_core.views.findings.rule import Finding, FindingsContext, Threshold, confidence, rule
+from chopper_core.views.findings.rule import (
+    Cost,
+    Finding,
+    FindingsContext,
+    Threshold,
+    confidence,
+    rule,
+)
 from chopper_core.views.shared.collective_figures import chosen_in
 from chopper_core.views.shared.collectives import PAIRWISE, collectives_of
 from chopper_core.views.shared.phrases import by_number, percent, time
@@ -63,6 +70,7 @@ def slow_link(context: FindingsContext) -> Iterator[Finding]:
             saving_ns=link.exposed_ns,
             high_ns=1.5 * link.transfer_ns,
             total_ns=link.exposed_ns * len(link.gpus) * count,
+            cost=Cost.COMMUNICATION,
         )
 
 

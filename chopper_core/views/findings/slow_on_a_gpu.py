@@ -19,6 +19,7 @@ from chopper_core.util.grouping import median_of, others_median, ranked
 from chopper_core.views.findings.rule import (
     ROBUST_Z,
     SMALLEST_SAVING,
+    Cost,
     Finding,
     FindingsContext,
     Threshold,
@@ -194,7 +195,7 @@ def matrix_operations(context: FindingsContext, pairs: Int64) -> Mask:
     holds=(0.6, 1.25),
     needs="two GPUs or more",
     thresholds=(SLOWER_HERE, SLOWER_BESIDE, EVERYWHERE, MEMORY_BOUND),
-    explains=("straggler", "imbalance", "iteration"),
+    explains=("straggler",),
 )
 def slow_on_a_gpu(context: FindingsContext) -> Iterator[Finding]:
     """Operations that take longer on one GPU than on its peers, one by one or all that memory
@@ -238,6 +239,7 @@ def slow_on_a_gpu(context: FindingsContext) -> Iterator[Finding]:
             saving_ns=saving,
             total_ns=saving * len(context.iterations),
             gpu=gpu,
+            cost=Cost.COMPUTE,
         )
 
 

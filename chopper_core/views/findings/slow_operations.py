@@ -25,6 +25,7 @@ from chopper_core.views.findings.iteration import slow_iterations
 from chopper_core.views.findings.rule import (
     FEWEST,
     SMALLEST_SAVING,
+    Cost,
     Finding,
     FindingsContext,
     Threshold,
@@ -178,6 +179,7 @@ def _slower(
         confidence=confidence(measured=True, repeated=context.repeats),
         saving_ns=saving,
         total_ns=total,
+        cost=Cost.COMPUTE,
     )
 
 

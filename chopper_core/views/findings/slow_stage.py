@@ -13,6 +13,7 @@ from chopper_core.model.table import Kind
 from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.grouping import beyond_others, others_median, ranked
 from chopper_core.views.findings.rule import (
+    Cost,
     Finding,
     FindingsContext,
     Threshold,
@@ -46,7 +47,7 @@ _MAX_OVERLAP: Final = 0.1
     holds=(0.0, 1.3),
     needs="stages of a pipeline with one GPU each",
     thresholds=(SLOWER_STAGE, SLOWER_STAGE_COST),
-    explains=("iteration", "long-stage"),
+    explains=("long-stage",),
 )
 def slow_stages(context: FindingsContext) -> Iterator[Finding]:
     """A GPU without peers whose kernels or host are slower than those of the other stages.
@@ -60,13 +61,10 @@ def slow_stages(context: FindingsContext) -> Iterator[Finding]:
     if len(alone) < 2:
         return
     places = np.searchsorted(context.gpus, alone)
-    computes, idle = (
-        context.by_gpu_and_iteration(figure).mean(axis=1)[places]
-        for figure in (
-            lambda nodes: nodes.sum("compute_ns") + nodes.sum("overlap_ns"),
-            lambda nodes: nodes.sum("idle_host_ns"),
-        )
-    )
+    computes = context.by_gpu_and_iteration(
+        lambda nodes: nodes.sum("compute_ns") + nodes.sum("overlap_ns")
+    ).mean(axis=1)[places]
+    idle = context.idle_host_ns().mean(axis=1)[places]
     factor = kernel_factors(context, alone)
     longer = np.where(factor - 1 < SLOWER_STAGE.share, 0.0, computes * (1 - 1 / factor))
     host = beyond_others(idle)
@@ -81,12 +79,14 @@ def slow_stages(context: FindingsContext) -> Iterator[Finding]:
                 f"{time(saving)}{context.each}"
             )
             evidence = context.with_view("kernels", "operation", sort="-kernel_ns", gpu=str(gpu))
+            cost = Cost.COMPUTE
         else:
             text = (
                 f"is a stage held back by its host{_doing(context, alone, gpu)}: it is idle for "
                 f"{time(saving)}{context.each} more before launch calls than the other stages"
             )
             evidence = context.with_view("launch", "gpu", sort="-idle_host_ns")
+            cost = Cost.HOST
         yield Finding(
             sentence=f"GPU {gpu} {text}",
             evidence=evidence,
@@ -94,6 +94,7 @@ def slow_stages(context: FindingsContext) -> Iterator[Finding]:
             saving_ns=saving,
             total_ns=saving * len(context.iterations),
             gpu=gpu,
+            cost=cost,
         )
 
 
@@ -102,8 +103,8 @@ def _doing(context: FindingsContext, alone: list[int], gpu: int) -> str:
     charges = host_charges(context.run)
     if not charges.causes:
         return ""
-    whose, iteration = (context.table.column(name)[charges.row] for name in ("gpu", "iteration"))
-    inside = np.isin(whose, alone) & np.isin(iteration, context.iterations)
+    whose = context.table.gpu[charges.row]
+    inside = np.isin(whose, alone) & np.isin(charges.iteration, context.iterations)
     place = np.searchsorted(alone, whose).astype(np.intp)
     sums = charges.sums(np.where(inside, place, -1), len(alone), (HostState.LATE,))
     cause = charges.main(beyond_others(sums)[alone.index(gpu)])

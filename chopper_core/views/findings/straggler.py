@@ -13,7 +13,14 @@ from chopper_core.model.host_tables import HostState
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64
 from chopper_core.util.grouping import medians_along
-from chopper_core.views.findings.rule import Finding, FindingsContext, Threshold, confidence, rule
+from chopper_core.views.findings.rule import (
+    Cost,
+    Finding,
+    FindingsContext,
+    Threshold,
+    confidence,
+    rule,
+)
 from chopper_core.views.findings.slow_link import slow_links
 from chopper_core.views.shared.host_causes import host_charges
 from chopper_core.views.shared.lateness import recurrence
@@ -48,6 +55,14 @@ ONE_PLACE: Final = Threshold(
     "a lower clock slows all operations; one that accounts for most of the loss is named",
 )
 
+_COSTS: Final = {
+    "clock": Cost.COMPUTE,
+    "kernels": Cost.COMPUTE,
+    "host": Cost.HOST,
+    "launch": Cost.LAUNCH,
+    "copies": Cost.COPIES,
+}
+"""Cause → the kind of time that it costs."""
 _SORTS: Final = {
     "clock": "-slower_pct",
     "kernels": "-slower_pct",
@@ -63,7 +78,7 @@ _SORTS: Final = {
     "longer",
     needs="two GPUs or more",
     thresholds=(STRAGGLER, ONCE, ONE_PLACE),
-    explains=("hot-gpu",),
+    explains=("hot-gpu", "host-bound"),
 )
 def straggler(context: FindingsContext) -> Iterator[Finding]:
     """A GPU that the others wait for, and why it is late."""
@@ -98,6 +113,7 @@ def _finding(context: FindingsContext, leads: RankLeads, late: Straggler) -> Fin
         saving_ns=saving,
         total_ns=saving * len(context.iterations),
         gpu=leads.gpus[late.place],
+        cost=_COSTS.get(late.cause or "", Cost.UNKNOWN),
     )
 
 
@@ -214,9 +230,11 @@ def _doing(leads: RankLeads, late: Straggler, *states: HostState) -> str:
         return ""
     table = leads.table
     peers = leads.peers[leads.set_of[late.place]].gpus
-    gpu, iteration = table.gpu[charges.row], table.iteration[charges.row]
+    gpu = table.gpu[charges.row]
     place = np.searchsorted(peers, gpu).astype(np.intp)
-    inside = np.isin(gpu, peers) & np.isin(iteration, [leads.iterations[at] for at in late.when])
+    inside = np.isin(gpu, peers) & np.isin(
+        charges.iteration, [leads.iterations[at] for at in late.when]
+    )
     sums = charges.sums(np.where(inside, place, -1), len(peers), states)
     column = peers.index(leads.gpus[late.place])
     cause = charges.main(sums[column] - medians_along(np.delete(sums, column, axis=0), axis=0))

@@ -12,7 +12,14 @@ from chopper_core.model.column_names import integral_of, known_of
 from chopper_core.model.table import Kind
 from chopper_core.util.arrays import Float64
 from chopper_core.util.grouping import counts_of, median_of, ranked, sums_of
-from chopper_core.views.findings.rule import Finding, FindingsContext, Threshold, confidence, rule
+from chopper_core.views.findings.rule import (
+    Cost,
+    Finding,
+    FindingsContext,
+    Threshold,
+    confidence,
+    rule,
+)
 from chopper_core.views.power.charts import LIMITER, samples_of
 from chopper_core.views.shared.phrases import by_number, time
 from chopper_core.views.shared.table_view import by_level
@@ -73,6 +80,7 @@ def throttled(context: FindingsContext) -> Iterator[Finding]:
         confidence=confidence(measured=False, repeated=context.repeats),
         saving_ns=saving,
         total_ns=total,
+        cost=Cost.COMPUTE,
     )
 
 

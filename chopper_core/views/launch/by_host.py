@@ -30,7 +30,6 @@ from chopper_core.util.grouping import (
 from chopper_core.views.shared.host_causes import (
     AFTERMATH_NS,
     PLACE_NAMES,
-    HostCharges,
     HostPlace,
     charges_of,
 )
@@ -149,11 +148,7 @@ def answer(run: Run, view: View) -> ViewResult:
 def _found(run: Run, node: Groups, idle_ns: int) -> tuple[_Causes, int]:
     """The causes of a node's idle time, and the part of it in which hosts are in operators."""
     charges = charges_of(run, node.rows)
-    idle = charges.state != HostState.COPYING
-    charges = HostCharges(
-        charges.causes,
-        *(getattr(charges, name)[idle] for name in charges.__struct_fields__[1:]),
-    )
+    charges = charges.take(charges.state != HostState.COPYING)
     host = run.side(HostTime)
     in_operator = np.array([bool(each.operator) for each in host.stacks], np.bool_)
     operator_ns = int(charges.ns[in_operator[host.stack[charges.piece]]].sum())

@@ -11,16 +11,26 @@ and add up to the idle time of any rows.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import Final
 
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.model.host_tables import HostStack, HostState, HostTime
+from chopper_core.model.host_tables import HostStack, HostState, HostSteps, HostTime
 from chopper_core.model.run import Run
-from chopper_core.util.arrays import Float64, Index, Int64
-from chopper_core.util.grouping import run_sizes, run_starts, stable_order, sums_of
+from chopper_core.model.table import ACTIVITY, NO_LABEL, NO_TIME, values_of
+from chopper_core.model.view import View
+from chopper_core.util.arrays import Float64, Index, Int32, Int64, Mask, Numbers
+from chopper_core.util.grouping import (
+    distinct,
+    first_equal,
+    run_sizes,
+    run_starts,
+    stable_order,
+    sums_of,
+)
 
 
 class HostPlace(IntEnum):
@@ -69,7 +79,7 @@ _WAITS: Final = re.compile(r"Synchronize|Memcpy(?!.*Async)|EventQuery|Free|Mallo
 AFTERMATH_NS: Final = 200_000
 """How long after such a call the launches that follow it are its doing."""
 _DETAIL: Final = 48
-UNSEEN: Final = "code that the trace doesn't show"
+UNSEEN: Final = "untraced code"
 
 
 class HostCause(Struct, frozen=True):
@@ -104,6 +114,14 @@ class HostCharges(Struct, frozen=True, eq=False):
     """Of `HostState`."""
     piece: Index
     """The position in `HostTime`."""
+    iteration: Int64
+    """The iteration whose annotation the host is in; that of the row where it is in none, and where
+    the GPU isn't waiting for a launch call."""
+
+    def take(self, chosen: Numbers) -> HostCharges:
+        """Some of the pieces."""
+        columns = (getattr(self, name)[chosen] for name in self.__struct_fields__[1:])
+        return HostCharges(self.causes, *columns)
 
     def sums(
         self, place: Index, count: int, states: tuple[HostState, ...] = (HostState.LATE,)
@@ -167,30 +185,141 @@ def host_charges(run: Run) -> HostCharges:
 
 def charges_of(run: Run, rows: Index) -> HostCharges:
     """The idle and copy time of some activities of a run by cause, in the order of row and time."""
-    pieces = run.side(HostTime)
-    row = pieces.owners(run.table, rows)
+    table, pieces = run.table, run.side(HostTime)
+    row = pieces.owners(table, rows)
     order = np.flatnonzero(row >= 0)
     order = order[stable_order(pieces.start_ns[order])]
     order = order[stable_order(row[order])]
-    row, stack = row[order], pieces.stack[order]
-    place = np.array([place_of(each) for each in pieces.stacks], np.int64)[stack]
-    first = run_starts(row)
+    begin = pieces.start_ns[order]
+    end = begin + pieces.duration_ns[order]
+    first = run_starts(row[order])
     waits = np.array([bool(_WAITS.search(each.call)) for each in pieces.stacks], np.bool_)
+    dry = first[waits[pieces.stack[order[first]]]]
+    steps = run.side(HostSteps)
+    part, start = _cut(
+        pieces.gpu[order],
+        begin,
+        end,
+        np.concatenate([pieces.gpu[order[dry]], steps.gpu, steps.gpu]),
+        np.concatenate(
+            [end[dry] + AFTERMATH_NS, steps.start_ns, steps.start_ns + steps.duration_ns]
+        ),
+    )
+    length = np.append(start[1:], 0) - start
+    last = np.append(part[1:] != part[:-1], True)[: len(part)]
+    length[last] = (end[part] - start)[last]
+    piece = order[part]
+    row, stack = row[piece], pieces.stack[piece]
+    place = np.array([place_of(each) for each in pieces.stacks], np.int64)[stack]
     if len(row):
-        sizes = run_sizes(first, len(row))
-        call = np.repeat(stack[first], sizes)
-        ended = np.repeat((pieces.start_ns + pieces.duration_ns)[order[first]], sizes)
+        # The call that a gap begins in, and when it ends.
+        opening = np.repeat(np.arange(len(first)), run_sizes(run_starts(row), len(row)))
+        call, ended = pieces.stack[order[first]][opening], end[first][opening]
         known = np.array([_is_known(each) for each in pieces.stacks], np.bool_)
-        soon = pieces.start_ns[order] < ended + AFTERMATH_NS
+        soon = start < ended + AFTERMATH_NS
         stack = np.where(waits[call] & soon & ~known[stack], call, stack)
     causes: dict[HostCause, int] = {}
     code = [causes.setdefault(cause_of(each), len(causes)) for each in pieces.stacks]
+    state = pieces.state[piece].astype(np.int64)
+    inside = _steps_at(steps, pieces.gpu[piece], start)
+    inside[(state != HostState.LATE) | (table.launch_ns[row] == NO_TIME)] = NO_LABEL
     return HostCharges(
         tuple(causes),
         row,
         np.array(code, np.int64)[stack],
         place,
-        pieces.duration_ns[order],
-        pieces.state[order].astype(np.int64),
-        order,
+        length,
+        state,
+        piece,
+        np.where(inside == NO_LABEL, table.iteration[row], inside),
     )
+
+
+def _cut(gpu: Int32, begin: Int64, end: Int64, at_gpu: Int32, at_ns: Int64) -> tuple[Index, Int64]:
+    """Pieces of time cut at instants of their GPU: the piece of each part, and where it begins."""
+    first, width = _span(begin, end, at_ns)
+    base = gpu.astype(np.int64) * width - first
+    bounds = distinct(at_gpu.astype(np.int64) * width + (at_ns - first))
+    low = np.searchsorted(bounds, base + begin, "right")
+    count = np.searchsorted(bounds, base + end, "left") - low
+    part = np.repeat(np.arange(len(begin)), count + 1)
+    head = np.cumsum(count + 1) - (count + 1)
+    start = begin[part]
+    cut = np.arange(len(part)) - head[part]
+    later = np.flatnonzero(cut > 0)
+    own = part[later]
+    start[later] = bounds[low[own] + cut[later] - 1] - base[own]
+    return part, start
+
+
+def _span(*times_ns: Int64) -> tuple[int, int]:
+    """The earliest of some times, and how many ns they span: GPU after GPU on one axis."""
+    known = [each for each in times_ns if len(each)]
+    first = min((int(each.min()) for each in known), default=0)
+    return first, max((int(each.max()) for each in known), default=0) - first + 1
+
+
+def _steps_at(steps: HostSteps, gpu: Int32, at_ns: Int64) -> Int64:
+    """The iteration whose annotation the host of a GPU is in at some instants, or NO_LABEL."""
+    if not len(steps):
+        return np.full(len(gpu), NO_LABEL, np.int64)
+    first, width = _span(steps.start_ns, steps.start_ns + steps.duration_ns, at_ns)
+    begin = steps.gpu.astype(np.int64) * width + (steps.start_ns - first)
+    place = gpu.astype(np.int64) * width + (at_ns - first)
+    at = np.maximum(np.searchsorted(begin, place, "right") - 1, 0)
+    inside = (place >= begin[at]) & (place < begin[at] + steps.duration_ns[at])
+    return np.where(inside, steps.iteration[at], NO_LABEL).astype(np.int64)
+
+
+Steps = Sequence[int] | Int64
+"""Numbers of GPUs or of iterations."""
+
+
+class MovedIdle(Struct, frozen=True, eq=False):
+    """Idle time before launch calls that belongs to another iteration than its activity's."""
+
+    row: Index
+    """The activity that it is charged to."""
+    before: Int64
+    """The iteration of that."""
+    iteration: Int64
+    """The iteration that the host is in."""
+    ns: Int64
+
+    def among(self, iterations: Steps) -> MovedIdle:
+        """What moves from one of some iterations to another: it leaves their sum as it is."""
+        numbers = np.asarray(iterations, np.int64)
+        return self.take(np.isin(self.before, numbers) & np.isin(self.iteration, numbers))
+
+    def take(self, chosen: Mask) -> MovedIdle:
+        """Some of it."""
+        return MovedIdle(*(getattr(self, name)[chosen] for name in self.__struct_fields__))
+
+    def by_step(self, run: Run, gpus: Steps, iterations: Steps) -> Float64:
+        """What it adds to the time of each iteration on each GPU, as GPUs x iterations."""
+        found = np.zeros((len(gpus), len(iterations)))
+        whose = first_equal(np.asarray(gpus, np.int64), run.table.gpu[self.row].astype(np.int64))
+        for numbers, sign in ((self.before, -1.0), (self.iteration, 1.0)):
+            when = first_equal(np.asarray(iterations, np.int64), numbers)
+            own = (whose >= 0) & (when >= 0)
+            np.add.at(found, (whose[own], when[own]), sign * self.ns[own])
+        return found
+
+
+def moved_idle(run: Run, view: View) -> MovedIdle:
+    """The idle time of a view's scope that belongs to other iterations than its activities do."""
+    everything = run.memo(("moved idle",), lambda: _moved(run))
+    table, chosen = run.table, np.ones(len(everything.row), np.bool_)
+    for level, label in view.scope:
+        if level == "iteration":
+            continue
+        codes = values_of(table, level, everything.row) if level != ACTIVITY else everything.row
+        chosen &= [table.text_of(level, code) == label for code in codes.tolist()]
+    return everything.take(chosen)
+
+
+def _moved(run: Run) -> MovedIdle:
+    charges = host_charges(run)
+    before = run.table.iteration[charges.row].astype(np.int64)
+    own = np.flatnonzero(before != charges.iteration)
+    return MovedIdle(charges.row[own], before[own], charges.iteration[own], charges.ns[own])

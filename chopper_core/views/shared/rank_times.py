@@ -26,6 +26,7 @@ from chopper_core.util.grouping import (
 )
 from chopper_core.views.shared.collective_figures import Chosen, chosen_in
 from chopper_core.views.shared.collectives import Collectives, collectives_of
+from chopper_core.views.shared.host_causes import moved_idle
 from chopper_core.views.shared.lateness import lateness_of
 from chopper_core.views.shared.matched_kernels import Occurrences
 
@@ -61,7 +62,7 @@ class RankTimes(Struct, frozen=True, eq=False, dict=True):
     each_unhindered_ns: Float64
     """The same as it would be if no collective waited for later GPUs beside it."""
     each_host_ns: Float64
-    """Idle time before launch calls, as above."""
+    """Idle time before launch calls while the host is in the iteration, as above."""
     each_launch_ns: Float64
     """The rest of the idle time, as above."""
     each_copy_ns: Float64
@@ -135,7 +136,8 @@ class RankTimes(Struct, frozen=True, eq=False, dict=True):
             delays_ns=delays,
             each_work_ns=plain,
             each_unhindered_ns=unhindered,
-            each_host_ns=summed("idle_host_ns"),
+            each_host_ns=summed("idle_host_ns")
+            + moved_idle(run, view).by_step(run, numbers, iterations),
             each_launch_ns=summed("idle_launch_ns", "idle_unknown_ns"),
             each_copy_ns=summed("exposed_copy_ns"),
             mhz=mhz,

@@ -13,6 +13,7 @@ from chopper_core.model.table import NO_LABEL
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Index, Int64
 from chopper_core.util.grouping import counted, distinct, median_of
+from chopper_core.views.shared.host_causes import moved_idle
 
 _CACHED: Final = 32
 """Scopes whose step times are cached."""
@@ -21,7 +22,8 @@ _CACHED: Final = 32
 class StepTimes(Struct, frozen=True, eq=False):
     """The time charged to each complete iteration on each GPU of a scope.
 
-    A scope without iterations is one step.
+    Idle time before launch calls belongs to the iteration that the host is in. A scope without
+    iterations is one step.
     """
 
     gpus: Int64
@@ -86,6 +88,8 @@ def _step_times(run: Run, view: View) -> StepTimes:
     if not len(kept):
         place = (place[0], np.zeros_like(place[0]))
     times[place] = cells.elapsed_ns[own]
+    moved = moved_idle(run, view).among(kept)
+    times += moved.by_step(run, gpus, kept).astype(np.int64) if len(kept) else 0
     return StepTimes(
         gpus=gpus.astype(np.int64),
         iterations=tuple(kept.tolist()),

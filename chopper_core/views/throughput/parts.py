@@ -16,6 +16,7 @@ from chopper_core.model.view import View
 from chopper_core.util.arrays import AnyArray, Float64, Index, Int64, Mask
 from chopper_core.util.errors import NothingToShow
 from chopper_core.util.grouping import sums_of
+from chopper_core.views.shared.host_causes import moved_idle
 from chopper_core.views.shared.tokens import ranks_of, replicas_of, tokens_in
 
 _BY_PHASE: Final = ("GEMM", "attention", "vector")
@@ -186,13 +187,17 @@ def steps_of(run: Run, view: View, tokens: int | None = None) -> Steps:
     step = np.repeat(place, steps.sizes())
     # The tokens of a truncated step are unknown: only a query for the step shows its rate.
     whole = ~np.isin(iterations, np.array(() if view.cut else run.truncated(view), np.int64))
+    whole &= there.all(axis=0)
+    parts = step_times(table, steps.selection, step, count).reshape(*shape, len(PARTS))
+    moved = moved_idle(run, View(view.run)).among(iterations[whole].tolist())
+    parts[:, :, PARTS.index("launch")] += moved.by_step(run, gpus, iterations).astype(np.int64)
     return Steps(
         gpus.tolist(),
         iterations.tolist(),
-        step_times(table, steps.selection, step, count).reshape(*shape, len(PARTS)),
+        parts,
         spans.reshape(shape),
         there,
-        whole & there.all(axis=0),
+        whole,
         np.full(shape, float(tokens))
         if tokens
         else tokens_in(run, gpus.tolist(), iterations.tolist()),
