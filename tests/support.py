@@ -70,7 +70,7 @@ def moved_ns(run: Run, gpu: int, iteration: int) -> int:
         for step in np.flatnonzero(steps.gpu == gpu).tolist():
             first, number = int(steps.start_ns[step]), int(steps.iteration[step])
             inside = min(end, first + int(steps.duration_ns[step])) - max(begin, first)
-            if inside > 0 and number != own:
+            if inside > 0 and number != own and not run.cut_iterations & {number, own}:
                 total += inside * ((number == iteration) - (own == iteration))
     return total
 

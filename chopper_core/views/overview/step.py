@@ -102,7 +102,7 @@ class Step(Struct, frozen=True, eq=False, dict=True):
         """The parts of the time of all activities, in ns; they add up to it."""
         parts = parts_of(self.run, self.whole)
         if parts.values[THEORY].present().any():
-            return {name: parts.numbers(name) for name in PARTS}
+            return self._with_moved({name: parts.numbers(name) for name in PARTS})
         return self.states
 
     @property
@@ -113,7 +113,10 @@ class Step(Struct, frozen=True, eq=False, dict=True):
     @property
     def states(self) -> Mapping[str, Int64]:
         """The states of the GPUs in the time of all activities, in ns."""
-        return {name: self.whole.sum(name) for name in STATES}
+        return self._with_moved({name: self.whole.sum(name) for name in STATES})
+
+    def _with_moved(self, parts: Mapping[str, Int64]) -> Mapping[str, Int64]:
+        return {**parts, "idle_ns": parts["idle_ns"] + self.times.moved_ns}
 
 
 def has_counted(parts: Mapping[str, Int64]) -> bool:
@@ -190,7 +193,7 @@ def headline_of(step: Step, base: Step | None = None) -> str:
 def _figures(step: Step) -> tuple[_Fact, ...]:
     whole = step.parts
     knows_flops = THEORY in whole and step.without_flops_pct <= _MAX_UNKNOWN_FLOPS_PCT
-    elapsed = max(int(step.whole.elapsed_ns[0]), 1)
+    elapsed = max(int(step.times.times_ns.sum()), 1)
     theory = 100.0 * int(whole[THEORY][0]) / elapsed if knows_flops else None
     communicates = int(step.whole.sum("collectives")[0]) > 0 and not step.run.is_reconstructed
     exposed = 100.0 * int(whole["exposed_comm_ns"][0]) / elapsed if communicates else None

@@ -11,7 +11,7 @@ and add up to the idle time of any rows.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from typing import Final
 
@@ -286,10 +286,10 @@ class MovedIdle(Struct, frozen=True, eq=False):
     """The iteration that the host is in."""
     ns: Int64
 
-    def among(self, iterations: Steps) -> MovedIdle:
-        """What moves from one of some iterations to another: it leaves their sum as it is."""
-        numbers = np.asarray(iterations, np.int64)
-        return self.take(np.isin(self.before, numbers) & np.isin(self.iteration, numbers))
+    def without(self, iterations: Iterable[int]) -> MovedIdle:
+        """What moves neither from nor to some iterations."""
+        numbers = np.array(sorted(iterations), np.int64)
+        return self.take(~np.isin(self.before, numbers) & ~np.isin(self.iteration, numbers))
 
     def take(self, chosen: Mask) -> MovedIdle:
         """Some of it."""

@@ -35,6 +35,8 @@ class StepTimes(Struct, frozen=True, eq=False):
     """The codes of all iterations that take no part, as `Tree.split` excludes them."""
     times_ns: Int64
     """GPUs x iterations; 0 where a GPU lacks one."""
+    moved_ns: int
+    """What their idle time has of other iterations' activities, less what those have of theirs."""
     cells: int
     """The number of pairs of a GPU and an iteration."""
 
@@ -88,13 +90,15 @@ def _step_times(run: Run, view: View) -> StepTimes:
     if not len(kept):
         place = (place[0], np.zeros_like(place[0]))
     times[place] = cells.elapsed_ns[own]
-    moved = moved_idle(run, view).among(kept)
-    times += moved.by_step(run, gpus, kept).astype(np.int64) if len(kept) else 0
+    moved = moved_idle(run, view).without(() if view.cut else run.cut_iterations)
+    moved_ns = moved.by_step(run, gpus, kept).astype(np.int64)
+    times += moved_ns if len(kept) else 0
     return StepTimes(
         gpus=gpus.astype(np.int64),
         iterations=tuple(kept.tolist()),
         left_out=tuple(code for code in found.tolist() if code not in kept),
         excluded={"iteration": others} if others else {},
         times_ns=times,
+        moved_ns=int(moved_ns.sum()),
         cells=int(own.sum()),
     )

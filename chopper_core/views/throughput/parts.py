@@ -189,7 +189,7 @@ def steps_of(run: Run, view: View, tokens: int | None = None) -> Steps:
     whole = ~np.isin(iterations, np.array(() if view.cut else run.truncated(view), np.int64))
     whole &= there.all(axis=0)
     parts = step_times(table, steps.selection, step, count).reshape(*shape, len(PARTS))
-    moved = moved_idle(run, View(view.run)).among(iterations[whole].tolist())
+    moved = moved_idle(run, View(view.run)).without(() if view.cut else run.cut_iterations)
     parts[:, :, PARTS.index("launch")] += moved.by_step(run, gpus, iterations).astype(np.int64)
     return Steps(
         gpus.tolist(),
