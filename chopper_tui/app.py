@@ -234,10 +234,16 @@ class ChopperApp(App[None], inherit_bindings=False):
             await perform_key(self, event)
 
     async def _is_taken(self, event: events.Key) -> bool:
-        """Whether the dialog on top takes a key for itself."""
-        from chopper_tui.widgets.dialogs import Sought
+        """Whether the dialog on top takes a key for itself, or gives way to the command line."""
+        from chopper_tui.widgets.dialogs import Dialog, Sought
 
-        return isinstance(self.screen, Sought) and await self.screen.take_key(event)
+        screen = self.screen
+        is_typing = isinstance(screen, Sought) and screen.is_typing
+        if isinstance(screen, Dialog) and event.character == ":" and not is_typing:
+            screen.dismiss(None)
+            self._keys.appendleft(event)
+            return True
+        return isinstance(screen, Sought) and await screen.take_key(event)
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Without UTF-8 only ASCII may reach the terminal."""

@@ -14,6 +14,7 @@ from chopper_core.metrics.metric import METRICS, Metric, Theme, absent
 from chopper_core.model.column_names import HEAT, NO_TIMES, integral_of, is_counted, is_counter
 from chopper_core.model.hardware import CounterInfo, Hardware
 from chopper_core.model.table import ACTIVITY, KernelTable
+from chopper_core.model.units import Unit
 from chopper_core.util.errors import DataError, UsageError
 from chopper_core.util.plugins import Plugin, plugins
 
@@ -102,6 +103,45 @@ def _of_plugin(name: str, plugin: Plugin) -> Metric:
     if name not in METRICS:
         raise DataError(f"{plugin.title} can't be used: importing it registers no metric {name}.")
     return METRICS[name]
+
+
+def find_column(text: str, known: Iterable[Metric]) -> tuple[Metric, float] | None:
+    """The column of a name, a title, or a heading as tables show it, without regard to case.
+
+    The number is what a figure in the heading's unit is multiplied by; 0: it names no unit.
+    """
+    wanted = _spelling(text)
+    titled: tuple[Metric, float] | None = None
+    for metric in known:
+        title = _spelling(metric.title)
+        if wanted == metric.name.lower():
+            return metric, 0.0
+        if wanted == title:
+            titled = titled or (metric, 0.0)
+        elif wanted.startswith(title):
+            for scale in metric.unit.scales if isinstance(metric.unit, Unit) else ():
+                if scale.text and wanted == title + _spelling(scale.text):
+                    titled = titled or (metric, scale.divisor)
+    return titled
+
+
+def _spelling(text: str) -> str:
+    return "".join(text.lower().split())
+
+
+def column_names(texts: Iterable[str], known: Sequence[Metric] = ()) -> tuple[str, ...]:
+    """Columns by name, title or heading, of `known` ones or the registry, each by its name.
+
+    A minus before one, as of a sort, stays; an unknown one is left to whoever computes it.
+    """
+    found = []
+    for text in texts:
+        sign = "-" * text.startswith("-")
+        column = None if text[len(sign) :] in METRICS else find_column(text[len(sign) :], known)
+        if column is None and text[len(sign) :] not in METRICS:
+            column = find_column(text[len(sign) :], METRICS.values())
+        found.append(text if column is None else sign + column[0].name)
+    return tuple(found)
 
 
 def nearest(name: str) -> str:

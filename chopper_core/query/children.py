@@ -21,10 +21,10 @@ from chopper_core.model.signals import Signal, bounds_of
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View, enter
 from chopper_core.query.derived import Statistic, instance_levels, is_difference, statistic_of
-from chopper_core.query.filter import Rows, matching
+from chopper_core.query.filter import Rows, filter_hint, matching
 from chopper_core.query.frame import Frame
 from chopper_core.query.marks import Coverage
-from chopper_core.util.arrays import Float64, Index
+from chopper_core.util.arrays import Float64, Index, Mask
 
 MAX_SPARKLINE_GPUS: Final = 128
 """The most GPUs of a row for which its sparkline is computed."""
@@ -161,13 +161,13 @@ def children(run: Run, view: View) -> Frame:
         return computed[name]
 
     columns = tuple(column_of(name, run, statistic) for name in names_of(run, view))
-    rows = Rows(view.level, labels, values, coordinates=run.table.coordinates)
+    rows = Rows(view.level, labels, values, columns=columns, coordinates=run.table.coordinates)
     mask = matching(rows, view.filter)
     shown = np.flatnonzero(mask)
     elapsed = metric_named("elapsed_ns", run.table).compute(scope).numbers.astype(np.int64)
     hidden_ns = int(elapsed[~mask & counted].sum())
     sort = view.sort or ("-elapsed_ns" if view.level in LONGEST_FIRST else "")
-    shown = shown[ordered(shown, view.level, labels, sort, values)]
+    shown = shown[ordered(shown, view.level, labels, sort, values, counted)]
     totals = Scope(parent, parent, run.origin_ns, run.hardware, run.measured)
     total = {column.name: column.compute(totals).at(0) for column in columns}
     nowhere = [
@@ -196,6 +196,7 @@ def children(run: Run, view: View) -> Frame:
         parent_ns=int(metric_named("elapsed_ns", run.table).compute(totals).numbers[0]),
         elapsed_ns=elapsed[shown],
         notes=(
+            *filter_hint(rows, view.filter, mask),
             *notes_of(run, view, labels, len(shown), hidden_ns),
             *coverage.notes(columns),
             *reason_notes(nowhere, run.table, run.hardware),
@@ -247,7 +248,12 @@ def column_of(name: str, run: Run, statistic: Statistic | None) -> Metric:
 
 
 def ordered(
-    shown: Index, level: str, labels: list[str], sort: str, values: Callable[[str], Values]
+    shown: Index,
+    level: str,
+    labels: list[str],
+    sort: str,
+    values: Callable[[str], Values],
+    counted: Mask | None = None,
 ) -> Index:
     """The order of the rows; by name it is the level's default order, or alphabetical.
 
@@ -265,8 +271,9 @@ def ordered(
     # Differences sort by size, in either direction.
     size = np.abs(column.numbers) if is_difference(name) else column.numbers
     numbers = -size if descending else size
-    # Rows without a value come last in both directions.
-    return np.lexsort((numbers, ~column.present()))
+    # Rows without a value come last in both directions, and after them those left out of sums.
+    skipped = np.zeros(len(shown), np.bool_) if counted is None else ~counted[shown]
+    return np.lexsort((numbers, ~column.present(), skipped))
 
 
 def notes_of(

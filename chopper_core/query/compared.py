@@ -36,7 +36,7 @@ from chopper_core.query.derived import (
     statistic_of,
     underlying,
 )
-from chopper_core.query.filter import Rows, matching
+from chopper_core.query.filter import Rows, filter_hint, matching
 from chopper_core.query.frame import Frame
 from chopper_core.query.renamed_kernels import Side, renamed_kernels
 from chopper_core.util.arrays import Float64, Index
@@ -137,7 +137,8 @@ def compared(run: Run, view: View) -> Frame:
         return computed[name]
 
     columns = tuple(_compared_column(name, run, statistic) for name in names)
-    rows = Rows(view.level, pairs.labels, values, coordinates=run.table.coordinates)
+    along = run.table.coordinates
+    rows = Rows(view.level, pairs.labels, values, columns=columns, coordinates=along)
     mask = matching(rows, view.filter)
     shown = np.flatnonzero(mask)
     elapsed = np.where(pairs.ours >= 0, ours.elapsed_ns[np.maximum(pairs.ours, 0)], 0)
@@ -145,7 +146,7 @@ def compared(run: Run, view: View) -> Frame:
     hidden_ns = int(elapsed[~mask & counted].sum())
     time = names[0]
     sort = view.sort or (f"-{time}{DELTA}" if f"{time}{DELTA}" in names else "")
-    shown = shown[ordered(shown, view.level, list(pairs.labels), sort, values)]
+    shown = shown[ordered(shown, view.level, list(pairs.labels), sort, values, counted)]
     labels = [pairs.labels[row] for row in shown]
     partners = [pairs.partners[row] for row in shown]
     if lacking:
@@ -185,7 +186,11 @@ def compared(run: Run, view: View) -> Frame:
         hidden=len(pairs.labels) - len(shown),
         hidden_ns=hidden_ns,
         elapsed_ns=elapsed[shown],
-        notes=(*notes, *notes_of(run, view, pairs.labels, len(shown), hidden_ns)),
+        notes=(
+            *filter_hint(rows, view.filter, mask),
+            *notes,
+            *notes_of(run, view, pairs.labels, len(shown), hidden_ns),
+        ),
         attributes=attributes,
         target=target,
         means=means,

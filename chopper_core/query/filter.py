@@ -1,11 +1,11 @@
 """The filter language: which rows of a frame to show.
 
-Terms are separated by spaces; a row must match all of them:
+Terms are separated by spaces; a row must match all of them; case is ignored:
 `gemm` a regular expression (RE2) on the name, case ignored · `!copy` names that don't match ·
-`time>1ms`, `busy<=90%`, `kernels>10` a comparison on a column (by name or title) ·
+`time>1ms`, `busy<=90%`, `gfx MHz<1600` a comparison on a column (by name, title or heading) ·
 `pp:3` GPUs by a coordinate · `gpu:0-3,7` labels of the rows' own level, numbers in ranges; `%2C`
-stands for a comma in a label, `%20` for a space, `%25` for a percent sign · `class:gemm` a word of
-a column.
+stands for a comma in a label, `%20` for a space, `%25` for a percent sign · `class:gemm` or
+`class=gemm` a word of a column.
 """
 
 from __future__ import annotations
@@ -17,25 +17,31 @@ from urllib.parse import quote, unquote
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.metrics import METRICS, Values, nearest
+from chopper_core.metrics import METRICS, Metric, Values, find_column, nearest
 from chopper_core.model.parallel import DIMENSIONS
 from chopper_core.model.table import ACTIVITY, LEVELS
+from chopper_core.model.units import AnyUnit, Unit
 from chopper_core.model.view import RUN_LEVEL
 from chopper_core.query.derived import underlying
 from chopper_core.util.arrays import Int32, Mask, Numbers
 from chopper_core.util.errors import UsageError
+from chopper_core.util.grouping import distinct
 from chopper_core.util.patterns import late
 
 if TYPE_CHECKING:
-    import re
+    pass
 
-_COMPARISON: Final = late(
-    r"(?P<column>[A-Za-z_.%]+)(?P<operator>>=|<=|!=|>|<|=)"
-    r"(?P<number>-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?P<unit>[A-Za-zµ%]*)"
-)
-_LEVEL: Final = late(
-    rf"(?P<level>{'|'.join((*LEVELS, ACTIVITY, RUN_LEVEL, *DIMENSIONS))}):(?P<labels>\S+)"
-)
+_SPACED: Final = late(r"\s*(>=|<=|!=|[<>=])\s+(?=\S)|\s+(>=|<=|!=|[<>=])(?=-?\d)")
+"""An operator with spaces around it."""
+_COMPARISON: Final = late(r"(?P<column>[^<>=!:]+)(?P<operator>>=|<=|!=|[<>=:])(?P<value>\S+)")
+_NUMBER: Final = late(r"(?P<number>-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?P<unit>[A-Za-zµ%]*)")
+_FILTERED_LEVELS: Final = frozenset((*LEVELS, ACTIVITY, RUN_LEVEL, *DIMENSIONS))
+_NAME: Final = late(r"[A-Za-z_.%]+")
+NO_ROW: Final = "no row matches"
+"""How a hint about a filter begins."""
+_MAX_HEADING_WORDS: Final = 5
+_MAX_HINTED: Final = 8
+"""Values that a hint lists."""
 _SPECIAL: Final = late(r"[.^$*+?{}\[\]\\|()]")
 """What makes a text more than itself in a regular expression."""
 _PLAIN: Final = "()<>:*+[]{}@~!;|/&=#?'\""
@@ -76,6 +82,8 @@ class Rows(Struct, frozen=True):
     values: Callable[[str], Values]
     names: tuple[str, ...] = ()
     """Columns that only these rows have."""
+    columns: tuple[Metric, ...] = ()
+    """The same with their titles, where these are known."""
     texts: Sequence[str] | None = None
     """The texts in which names are searched, where they aren't the labels."""
     coordinates: Mapping[str, Int32] = {}
@@ -85,9 +93,20 @@ class Rows(Struct, frozen=True):
 def matching(rows: Rows, text: str) -> Mask:
     """Which rows match a filter; raises UsageError for an invalid filter."""
     mask = np.ones(len(rows.labels), np.bool_)
-    for term in text.split():
-        mask &= _term(rows, term)
+    for term in _terms(rows, text):
+        mask &= term.mask(rows)
     return mask
+
+
+def filter_hint(rows: Rows, text: str, mask: Mask) -> tuple[str, ...]:
+    """Why a filter leaves no row: which term matches none, and what there is in its place."""
+    if mask.any() or not len(mask) or not text.strip():
+        return ()
+    terms = _terms(rows, text)
+    alone = next((term for term in terms if not term.mask(rows).any()), None)
+    if alone is None:
+        return (f"{NO_ROW} all terms of the filter; each one matches some",)
+    return (f"{NO_ROW} {alone.text}: {alone.hint(rows)}",)
 
 
 def only(level: str, labels: Sequence[str]) -> str:
@@ -95,17 +114,111 @@ def only(level: str, labels: Sequence[str]) -> str:
     return f"{level}:{','.join(quote(label, safe=_PLAIN) for label in labels)}"
 
 
-def _term(rows: Rows, term: str) -> Mask:
-    if comparison := _COMPARISON.fullmatch(term):
-        return _compare(rows, comparison)
-    name, colon, words = term.partition(":")
-    if colon and name in rows.names and rows.values(name).words is not None:
-        return _worded(rows.values(name), words)
-    if level := _LEVEL.fullmatch(term):
-        return _labelled(rows, level["level"], level["labels"])
-    negated = term.startswith("!") and len(term) > 1
-    mask = _named(rows, term[1:] if negated else term)
-    return ~mask if negated else mask
+class Term(Struct, frozen=True):
+    """A term of a filter: a pattern of names, unless it compares a column or names labels."""
+
+    text: str
+    pattern: str = ""
+    is_negated: bool = False
+    level: str = ""
+    column: str = ""
+    divisor: float = 0.0
+    """What the unit in the heading of the column multiplies a figure by; 0: it names none."""
+    operator: str = ""
+    value: str = ""
+
+    def mask(self, rows: Rows) -> Mask:
+        """Which rows match; raises UsageError."""
+        if self.level:
+            mask = _labelled(rows, self.level, self.value)
+        elif self.column and rows.values(self.column).words is not None:
+            mask = _worded(rows.values(self.column), self.value)
+            return rows.values(self.column).present() & ~mask if self.is_negated else mask
+        elif self.column:
+            return _compare(rows, self)
+        else:
+            mask = _named(rows, self.pattern)
+        return ~mask if self.is_negated else mask
+
+    def hint(self, rows: Rows) -> str:
+        """What there is in place of what the term asks for."""
+        if self.level:
+            return f"{self.level} is {_some(rows.labels, self.value)}"
+        values = rows.values(self.column) if self.column else None
+        if values is None:
+            near = _some(rows.labels, self.pattern)
+            head = _COMPARISON.fullmatch(self.text)
+            why = f"no column or level is called {head['column']}; " if head else ""
+            return f"{why}names are {near}"
+        if values.words is not None:
+            words = [values.words[int(code)] for code in distinct(values.numbers[values.present()])]
+            return f"{self.column} is {_some(words, self.value)}"
+        present = values.numbers[values.present()]
+        if not len(present):
+            return f"no row has a figure of {self.column}"
+        known = {each.name: each for each in (*METRICS.values(), *rows.columns)}
+        unit = known[self.column].unit if self.column in known else Unit.NONE
+        low, high = (_figure(float(each(present)), unit) for each in (np.min, np.max))
+        return f"{self.column} is {low} to {high}"
+
+
+def _figure(number: float, unit: AnyUnit) -> str:
+    scale = unit.scale(abs(number), number.is_integer())
+    return f"{scale.number(number)} {scale.text}".rstrip()
+
+
+def _some(names: Sequence[str], wanted: str) -> str:
+    """Some of the names, those first that are like what was asked for."""
+    from difflib import get_close_matches
+
+    known = {name.lower(): name for name in names}
+    near = [known[each] for each in get_close_matches(wanted.lower(), known, 3, 0.5)]
+    listed = list(dict.fromkeys([*near, *known.values()]))
+    return ", ".join(listed[:_MAX_HINTED]) + " …" * (len(listed) > _MAX_HINTED)
+
+
+def _terms(rows: Rows, text: str) -> list[Term]:
+    """The terms of a filter; a heading of several words before an operator is one word of it."""
+    words = _SPACED.sub(lambda found: found[1] or found[2], text).split()
+    terms: list[Term] = []
+    plain: list[str] = []
+    for word in words:
+        found = _COMPARISON.fullmatch(word)
+        for taken in range(min(len(plain), _MAX_HEADING_WORDS), -1, -1) if found else ():
+            assert found is not None
+            heading = " ".join([*plain[len(plain) - taken :], found["column"]])
+            term = _comparison(rows, heading, found["operator"], found["value"])
+            if term is not None:
+                terms += [_pattern(each) for each in plain[: len(plain) - taken]] + [term]
+                plain = []
+                break
+        else:
+            plain.append(word)
+    return terms + [_pattern(each) for each in plain]
+
+
+def _pattern(word: str) -> Term:
+    found = _COMPARISON.fullmatch(word)
+    if found is not None and found["operator"] != ":" and _NUMBER.fullmatch(found["value"]):
+        column = found["column"]
+        if _NAME.fullmatch(column):
+            raise UsageError(f"the filter compares an unknown column {column!r}{nearest(column)}")
+    is_negated = word.startswith("!") and len(word) > 1
+    return Term(word, word[is_negated:], is_negated)
+
+
+def _comparison(rows: Rows, heading: str, operator: str, value: str) -> Term | None:
+    """The term that compares a column or the level of the rows; None if the heading is neither."""
+    text, is_negated = f"{heading}{operator}{value}", operator == "!="
+    if operator == ":" and heading in _FILTERED_LEVELS and heading not in rows.names:
+        return Term(text, level=heading, value=value)
+    column, divisor = _column(rows, heading)
+    if column and (operator != ":" or rows.values(column).words is not None):
+        known = column, divisor, operator, value
+        return Term(text, "", is_negated, "", *known)
+    if operator in ("=", "!=") and (level := heading.lower()) in _FILTERED_LEVELS:
+        return Term(text, "", is_negated, level, value=value)
+    return None
 
 
 def _named(rows: Rows, pattern: str) -> Mask:
@@ -147,31 +260,39 @@ def _worded(values: Values, wanted: str) -> Mask:
     return np.isin(values.numbers, codes) & values.present()
 
 
-def _compare(rows: Rows, term: re.Match[str]) -> Mask:
-    column = term["column"] if term["column"] in rows.names else _column(term["column"])
-    unit = term["unit"].lower()
-    if unit not in _SCALE:
-        raise UsageError(f"the filter {term[0]!r} has an unknown unit {term['unit']!r}")
-    number = float(term["number"])
+def _compare(rows: Rows, term: Term) -> Mask:
+    column = term.column
+    found = _NUMBER.fullmatch(term.value)
+    if found is None:
+        raise UsageError(f"the filter {term.text!r} compares {column} with no number")
+    unit = found["unit"].lower()
+    if unit not in _SCALE and unit != _unit_of(column).lower():
+        raise UsageError(f"the filter {term.text!r} has an unknown unit {found['unit']!r}")
+    number = float(found["number"])
     # A title has no unit, and the header's unit depends on the rows.
-    if number and not unit and term["column"] != column and METRICS[column].unit in _WRITTEN_IN:
+    is_name = term.text.startswith(column)
+    if number and not unit and not term.divisor and not is_name and _unit_of(column) in _WRITTEN_IN:
         raise UsageError(
-            f"the filter {term[0]!r} needs a unit: {term[0]}{_WRITTEN_IN[METRICS[column].unit]}"
+            f"the filter {term.text!r} needs a unit: {term.text}{_WRITTEN_IN[_unit_of(column)]}"
         )
     values = rows.values(column)
-    if values.words is not None:
-        raise UsageError(f"{column} is a word, not a number; write {column}:WORD")
-    bound = number * _SCALE[unit]
-    return _OPERATORS[term["operator"]](values.numbers, bound) & values.present()
+    bound = number * (_SCALE.get(unit, 1.0) if unit else term.divisor or 1.0)
+    return _OPERATORS[term.operator](values.numbers, bound) & values.present()
 
 
-def _column(word: str) -> str:
-    if underlying(word) in METRICS:
-        return word
-    for metric in METRICS.values():
-        if word in (metric.title, metric.title.replace(" ", ""), metric.title.split(" ")[0]):
-            return metric.name
-    raise UsageError(f"the filter compares an unknown column {word!r}{nearest(word)}")
+def _unit_of(column: str) -> str:
+    return str(METRICS[column].unit) if column in METRICS else ""
+
+
+def _column(rows: Rows, text: str) -> tuple[str, float]:
+    """The name of a column, and the divisor of the unit that its heading names; empty: none."""
+    if text in rows.names or underlying(text) in METRICS:
+        return text, 0.0
+    for known in (rows.columns, METRICS.values()):
+        if found := find_column(text, known):
+            return found[0].name, found[1]
+    first = next((each.name for each in METRICS.values() if text == each.title.split(" ")[0]), "")
+    return first, 0.0
 
 
 def _labelled(rows: Rows, level: str, wanted: str) -> Mask:
@@ -185,13 +306,14 @@ def _labelled(rows: Rows, level: str, wanted: str) -> Mask:
         raise UsageError(f"the filter names {level}; rows are by {rows.level}, the run has {why}")
     elif level != rows.level:
         raise UsageError(f"the filter names {level}, but the level of the rows is {rows.level}")
-    accepted: set[str] = set()
+    known, accepted = set(labels), set[str]()
     ranges: list[tuple[int, int]] = []
     for part in wanted.split(","):
         first, dash, last = part.partition("-")
         if dash and first.isdecimal() and last.isdecimal():
             ranges.append((int(first), int(last)))
-        accepted.add(unquote(part))
+        name = unquote(part)
+        accepted |= {name} & known or {each for each in known if each.lower() == name.lower()}
 
     def is_wanted(label: str) -> bool:
         in_range = label.isdecimal() and any(low <= int(label) <= high for low, high in ranges)

@@ -8,7 +8,7 @@ from typing import Final, cast
 import numpy as np
 from msgspec.structs import replace
 
-from chopper_core.metrics import METRICS, Metric, Scope, Values, metric_named
+from chopper_core.metrics import METRICS, Metric, Scope, Values, column_names, metric_named
 from chopper_core.metrics.time import INSTANCES
 from chopper_core.model import address
 from chopper_core.model.attributes import attributes_at
@@ -19,7 +19,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.query.children import children, filter_note, means_of, ordered, run_notes
 from chopper_core.query.derived import instance_levels, statistic_of
-from chopper_core.query.filter import Rows, matching
+from chopper_core.query.filter import Rows, filter_hint, matching
 from chopper_core.query.frame import Frame
 from chopper_core.query.marks import Coverage
 from chopper_core.util import debug
@@ -44,6 +44,7 @@ def run_frame(run: Run, view: View) -> Frame:
         if view.name:
             plugin = plugin_of(view.name)
             return _named(run, view) if plugin is None else plugin.call(_named, run, view)
+        view = _with_names(view)
         if view.baseline is not None:
             from chopper_core.query.compared import compared  # most views have no baseline
 
@@ -53,6 +54,12 @@ def run_frame(run: Run, view: View) -> Frame:
 
 def _named(run: Run, view: View) -> Frame:
     return _frame(run, view, answer(run, view))
+
+
+def _with_names(view: View, known: Sequence[Metric] = ()) -> View:
+    """The view with its columns by name, however they are written."""
+    columns = column_names(view.columns, known)
+    return replace(view, columns=columns, sort="".join(column_names([view.sort], known)))
 
 
 def run_preview(run: Run, view: View) -> Frame:
@@ -169,6 +176,8 @@ def _is_large(result: ViewResult | NothingToShow) -> bool:
 
 def _frame(run: Run, view: View, result: ViewResult) -> Frame:
     """The rows of a result, sorted, filtered, with the columns asked for and the total row."""
+    titled = tuple(column for column, _ in result.columns)
+    view = _with_names(view, titled)
     # Along time, all of it is shown.
     counting = replace(view, cut=view.cut or view_module(view.name).SPEC.along_time)
     own = {column.name: (column, values) for column, values in result.columns}
@@ -226,7 +235,7 @@ def _frame(run: Run, view: View, result: ViewResult) -> Frame:
     }
     texts = _searched(result) if view.filter else result.labels
     coordinates = run.table.coordinates
-    rows = Rows(result.level, result.labels, values, tuple(own), texts, coordinates)
+    rows = Rows(result.level, result.labels, values, tuple(own), titled, texts, coordinates)
     mask = matching(rows, view.filter)
     shown = np.flatnonzero(mask)
     sort = view.sort or result.sort
@@ -250,6 +259,7 @@ def _frame(run: Run, view: View, result: ViewResult) -> Frame:
             *result.notes,
             *(coverage.notes([each for each in columns if each.name not in totals])),
             *run_notes(run, counting),
+            *filter_hint(rows, view.filter, mask),
             *filter_note(len(result.labels), len(shown)),
         ),
         target=lambda row: result.opens(int(shown[row])),

@@ -16,6 +16,7 @@ from chopper_core.model.view import STATISTICS, SUM, as_statistic, filtered, sor
 from chopper_core.model.view import pivot as pivoted
 from chopper_core.query.children import cut_note
 from chopper_core.query.derived import instance_levels
+from chopper_core.query.filter import NO_ROW
 from chopper_core.render.cells import (
     display_name,
     level_title,
@@ -47,10 +48,18 @@ _SHARE_TERM: Final = late(r"(?:^|\s+)share_pct>=(\S+)")
 def filter_(screen: Explorer, argument: str) -> Awaitable[None] | None:
     """Show the rows that match, while you type; Enter keeps the filter, Esc restores."""
     if argument:
-        return screen.change(filtered(screen.view, argument))
+        return _show_filtered(screen, argument)
     text = "" if screen.steps.is_busy else screen.view.filter
     screen.open_prompt(FilterHandler(screen, text), "/", text)
     return None
+
+
+async def _show_filtered(screen: Explorer, text: str) -> None:
+    """Show the rows that match; where none does, say what there is."""
+    await screen.change(filtered(screen.view, text))
+    if screen.frame.view.filter == text and not len(screen.frame):
+        hints = (note for note in screen.frame.notes if note.startswith(NO_ROW))
+        screen.say(next(hints, ""), error=True)
 
 
 class FilterHandler:
@@ -87,7 +96,7 @@ class FilterHandler:
 
     async def _filter(self) -> None:
         if self._text != self._screen.view.filter or self._screen.status.is_error:
-            await self._screen.change(filtered(self._screen.view, self._text))
+            await _show_filtered(self._screen, self._text)
 
     async def _finish(self) -> None:
         """Filter by the text; an invalid one stays open for editing."""

@@ -13,7 +13,7 @@ from chopper_core.query.children import silent_levels
 from chopper_core.util.errors import ChopperError, UsageError
 from chopper_core.views.spec import SeveralRuns
 from chopper_tui import screen_data
-from chopper_tui.actions.sets import enter_run, leave_run, leave_view
+from chopper_tui.actions.sets import enter_run, leave_run, leave_view, runs_filter
 from chopper_tui.completions import address_completions
 from chopper_tui.history import Trail, changed, charted, child_of, parent_of, passed, to_sibling
 from chopper_tui.keymap import MOVE, WALK, action
@@ -129,12 +129,21 @@ async def _enter_evidence(screen: Explorer) -> None:
         screen.entries.append((target, before))
 
 
-@action(WALK, "escape", "left", "h", "backspace", title="Up to the parent", hint="up", cancels=True)
-async def up(screen: Explorer, _: str) -> None:
-    """Go up to the parent, with its cursor, sort, filter and scroll position; cancel a slow
-    step.
+@action(
+    *(WALK, "escape", "left", "h", "backspace"),
+    title="Up to the parent",
+    hint="up",
+    gives=("", *["parent"] * 3),
+    cancels=True,
+)
+async def up(screen: Explorer, argument: str) -> None:
+    """Go up to the parent, with its cursor, sort, filter and scroll position; Esc clears a filter
+    first, and cancels a slow step.
     """
-    if isinstance(screen.run, SeveralRuns):
+    if not argument and _has_own_filter(screen):
+        await screen.change(filtered(screen.view, ""))
+        screen.say("filter cleared")
+    elif isinstance(screen.run, SeveralRuns):
         await leave_view(screen)
     elif screen.entries and _same_place(screen.entries[-1][0], screen.view):
         await screen.go(screen.entries.pop()[1])
@@ -148,6 +157,14 @@ async def up(screen: Explorer, _: str) -> None:
         await leave_run(screen)
     else:
         raise UsageError("this is the whole run; q quits")
+
+
+def _has_own_filter(screen: Explorer) -> bool:
+    """Whether the view has a filter that it wasn't opened with, as the evidence of a finding is."""
+    view = screen.view
+    opened = screen.entries[-1][0] if screen.entries else None
+    is_as_opened = opened is not None and _same_place(opened, view) and opened.filter == view.filter
+    return bool(view.filter) and view.filter != runs_filter(view) and not is_as_opened
 
 
 @action(WALK, title="Up to a step of the path", takes="DEPTH")

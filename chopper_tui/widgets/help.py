@@ -19,9 +19,9 @@ from chopper_tui.widgets.reader import PERFORMS
 _FILTER = (
     ("gemm", "names that match a regular expression, ignoring case"),
     ("!copy", "names that don't"),
-    ("time>1ms", "a comparison with a column, by its title or name: > >= < <= = !="),
+    ("time>1ms", "a comparison with a column, by name, title or heading: > >= < <= = !="),
     ("gpu:0-3,7", "labels of the rows' level, numbers in ranges"),
-    ("class:gemm,copy", "values of a text column"),
+    ("class=gemm,copy", "values of a text column, ignoring case"),
 )
 _HEAD_CELLS = 19
 """Cells for keys, or for the title of a column."""

@@ -32,6 +32,14 @@ def labels(text: str) -> set[str]:
         ("^(attn|mlp)_", {"attn_fa", "mlp_up"}),
         ("!mlp", {"attn_fa", "dl"}),
         ("time>1ms", {"mlp_up"}),
+        ("time ms>1", {"mlp_up"}),
+        ("Time  ms > 1", {"mlp_up"}),
+        ("time µs>=1 !mlp", {"attn_fa"}),
+        ("mlp time ms>1", {"mlp_up"}),
+        ("attn time ms>1", set()),
+        ("% > 50", {"mlp_up"}),
+        ("OPERATION=MLP_UP", {"mlp_up"}),
+        ("operation!=mlp_up", {"attn_fa", "dl"}),
         ("elapsed_ns<=1us", {"attn_fa", "dl"}),
         ("kernels=0", {"dl"}),
         ("time>0.5us !mlp", {"attn_fa"}),
@@ -89,3 +97,36 @@ def test_hidden_rows_are_counted_and_the_total_stays() -> None:
     assert (len(frame), frame.hidden) == (0, 1)
     assert frame.total["elapsed_ns"] == 2_001_030
     assert any("1 of 1 rows filtered out" in note for note in frame.notes)
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("operation=mlp_u", "operation is mlp_up, "),
+        ("class=gemm", "no column or level is called class; names are "),
+        ("mlp_dwn", "names are mlp_up, "),
+        ("time>1s", "elapsed_ns is 30 ns to 2.000 ms"),
+        ("attn time>1ms", "each one matches some"),
+    ],
+)
+def test_a_filter_that_leaves_no_row_says_what_there_is(text: str, hint: str) -> None:
+    view = View("r", order=complete_order(("operation",)), filter=text)
+    frame = query(RUN, view)
+    assert not frame.labels and any(hint in note for note in frame.notes), frame.notes
+
+
+@pytest.mark.parametrize(
+    "filter_text", ["class=GEMM", "class:gemm", "Class = gemm", "class!=other,copy"]
+)
+def test_words_of_a_column_are_compared_without_case(filter_text: str) -> None:
+    run = run_of([Row(0, 10, kernel="Cijk_A"), Row(10, 9, Kind.COPY, kernel="Memcpy HtoD")])
+    frame = query(run, View("r", name="kernels", filter=filter_text))
+    assert frame.labels == ["Cijk_A"]
+    none = query(run, View("r", name="kernels", filter="class=gem"))
+    assert any("class is gemm, " in note for note in none.notes)
+
+
+def test_columns_are_named_as_tables_show_them() -> None:
+    frame = query(RUN, View("r", columns=("time ms", "Kernels", "busy %"), sort="-exp.comm µs"))
+    assert [each.name for each in frame.columns[:3]] == ["elapsed_ns", "kernels", "busy_pct"]
+    assert frame.sort == "-exposed_comm_ns"

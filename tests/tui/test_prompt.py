@@ -146,3 +146,34 @@ async def test_any_text_can_be_pasted_into_any_prompt(opener: str) -> None:
             assert at.text().replace("\n", "").isprintable()
             if isinstance(at.app.focused, Input):
                 assert at.app.focused.value.isprintable()
+
+
+@pytest.mark.parametrize("keys", ["0", "?", "i", "o", "C", "p", "!", "m", "W", "0j/", ":tour\n"])
+async def test_a_command_can_be_typed_over_any_dialog(keys: str) -> None:
+    async with explorer((80, 24), sample_run(), View("sample.json")) as at:
+        await at.press(*("enter" if key == "\n" else key for key in keys))
+        if keys.endswith("/"):
+            await at.press("escape")
+        await at.command("filter gpu:1")
+        assert at.app.screen is at.explore and at.frame.view.filter == "gpu:1"
+
+
+@pytest.mark.parametrize(("key", "depth"), [("escape", 1), ("h", 0)])
+async def test_the_first_escape_clears_the_filter(key: str, depth: int) -> None:
+    async with explorer((80, 24), sample_run(), View("sample.json")) as at:
+        await at.press("enter", "/", "1", "enter")
+        assert at.frame.view.filter == "1"
+        await at.press(key)
+        assert (len(at.path), at.frame.view.filter) == (depth, "")
+        await at.press("1", "3", "/", "g", "enter", "escape")
+        assert (at.frame.view.name, at.frame.view.filter) == ("kernels", "")
+        await at.press("escape")
+        assert at.frame.view.name == ""
+
+
+async def test_a_filter_that_leaves_no_row_is_explained_while_it_is_typed() -> None:
+    async with explorer((80, 24), sample_run(), View("sample.json", name="kernels")) as at:
+        await at.press("/", *"class=gem")
+        assert not len(at.frame) and "class is gemm" in at.status
+        await at.press("m")
+        assert len(at.frame) and not at.status

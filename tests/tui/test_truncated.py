@@ -51,3 +51,11 @@ def test_one_that_is_left_out_is_no_outlier() -> None:
     times = numbered([1.0, 10.0, 11.0, 12.0, 13.0, 10.5])
     assert outliers(times).rows == (0,)
     assert outliers(times, np.array([False, *[True] * 5])).rows == ()
+
+
+@pytest.mark.parametrize("sort", ["", "-elapsed_ns", "elapsed_ns", "elapsed_ns_delta"])
+async def test_they_come_last_whatever_rows_are_sorted_by(sort: str) -> None:
+    async with explorer((120, 40), run=cut_run(10, 12), view=View("sample.json")) as at:
+        await at.press("space", "j", "space", "=")
+        await at.command(f"sort {sort or '-elapsed_ns_delta'}")
+        assert set(at.frame.labels[-2:]) == {"10", "12"} and at.explore.table.cursor < 6
