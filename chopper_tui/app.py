@@ -8,8 +8,7 @@ import os
 import signal
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from itertools import chain
 from pathlib import Path
 from threading import Event
@@ -17,13 +16,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from rich.console import RenderableType
 from textual import events, on, work
-from textual.app import App, SystemCommand
+from textual.app import App
 from textual.await_complete import AwaitComplete
 from textual.binding import Binding, BindingType
 from textual.driver import Driver
 from textual.filter import LineFilter
 from textual.geometry import Size
 from textual.screen import Screen
+from textual.timer import Timer
 from textual.widgets import Input
 from textual.worker import WorkerFailed
 
@@ -36,18 +36,17 @@ from chopper_core.util.errors import ChopperError
 from chopper_core.util.memory import is_out_of_memory, out_of_memory
 from chopper_core.util.progress import Cancelled, Progress
 from chopper_tui.actions import ACTIONS
-from chopper_tui.actions.program import offers
 from chopper_tui.config import DEFAULTS, Config
 from chopper_tui.crash import Journal, write_log
 from chopper_tui.draw.theme import THEMES, AsciiFilter, Inks, inks, textual_theme
 from chopper_tui.history import Columns
-from chopper_tui.keymap import PALETTE_KEY, Action
+from chopper_tui.keymap import Action
 from chopper_tui.opening import Opening, prefetch
 from chopper_tui.screen import Explorer
 from chopper_tui.screen_data import ScreenData
 from chopper_tui.steps import run_in_thread
 from chopper_tui.terminal import glyphs_of
-from chopper_tui.textual_internals import ShownCells, perform_key, without_toasts
+from chopper_tui.textual_internals import ShownCells, fire, perform_key, without_toasts
 from chopper_tui.widgets.prompt import PromptLine
 
 if TYPE_CHECKING:
@@ -69,7 +68,7 @@ class ChopperApp(App[None], inherit_bindings=False):
 
     TITLE = "Chopper"
     CSS_PATH = "chopper.tcss"
-    COMMAND_PALETTE_BINDING = PALETTE_KEY
+    ENABLE_COMMAND_PALETTE = False
     ALLOW_SELECT = False
     SETTLING: ClassVar[float] = 0.03
     """Seconds in which nothing is drawn while a screen that opens over another finds its layout: it
@@ -249,22 +248,9 @@ class ChopperApp(App[None], inherit_bindings=False):
         """Without UTF-8 only ASCII may reach the terminal."""
         return [*super().get_line_filters(), *[AsciiFilter()] * self.glyphs.is_ascii]
 
-    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """The palette: every action of the registry."""
-        if isinstance(screen, Explorer):
-            for action in self.actions:
-                perform = partial(screen.action_perform, action.id)
-                yield SystemCommand(action.title, action.help, perform)
-            for title, text, action_id, argument in offers(screen):
-                perform = partial(screen.action_perform, action_id, argument)
-                yield SystemCommand(title, text, perform)
-
-    def action_command_palette(self) -> None:
-        """Open the palette over the explorer, and over nothing else."""
-        if isinstance(self.screen, Explorer):
-            from chopper_tui.widgets.dialogs import ActionPalette
-
-            self.push_screen(ActionPalette())
+    def set_timer(self, *args: Any, **options: Any) -> Timer:
+        """Set a timer that fires, however late it starts: one ends a pause in drawing."""
+        return fire(super().set_timer(*args, **options))
 
     def get_default_screen(self) -> Screen[None]:
         """The explorer where the run opens soon, else the progress of loading."""

@@ -5,9 +5,9 @@ Textual has no public way to read a screen as text, only as a picture (`export_s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from rich.cells import get_character_cell_size
 from rich.color import ColorSystem
@@ -16,12 +16,8 @@ from rich.segment import Segment
 from rich.style import Style
 from textual import events
 from textual._compositor import ChopsUpdate, CompositorUpdate, LayoutUpdate
-from textual._styles_cache import StylesCache
 from textual.app import App
 from textual.color import TRANSPARENT
-from textual.command import CommandPalette
-from textual.content import Content
-from textual.fuzzy import FuzzySearch
 from textual.geometry import Size
 from textual.keys import _character_to_key
 from textual.renderables.background_screen import BackgroundScreen
@@ -37,6 +33,7 @@ from chopper_core.util.patterns import late
 if TYPE_CHECKING:
     from textual.pilot import Pilot
 
+T = TypeVar("T")
 key_of_character = _character_to_key
 """A character's key as bindings name it: `[` is `left_square_bracket`."""
 
@@ -219,137 +216,46 @@ async def perform_key(app: App[Any], event: events.Key) -> None:
         await app._check_bindings(event.key)
 
 
-_click_option = OptionList._on_click
+class ClickableOptions(OptionList):
+    """A list that ignores a click on an option that is gone: a search replaces what it offers."""
+
+    async def _on_click(self, event: events.Click) -> None:
+        number = event.style.meta.get("option")
+        if number is not None and number >= self.option_count:
+            event.prevent_default()
 
 
-async def _click_option_if_there(options: OptionList, event: events.Click) -> None:
-    """Ignore a click on an option that is gone: the palette replaces its list as it searches."""
-    number = event.style.meta.get("option")
-    if number is None or number < options.option_count:
-        await _click_option(options, event)
+class SteadyScreen(Screen[T]):
+    """A screen that is laid out at the terminal's size, and draws all that asked for it."""
+
+    def _screen_resized(self, size: Size) -> None:
+        """Ignore a size that the terminal no longer has.
+
+        Each layout posts its size to the screen as another message: two sizes under way would
+        answer each other endlessly.
+        """
+        if size == self.app.size:
+            super()._screen_resized(size)
+
+    def _refresh_layout(self, size: Size | None = None, scroll: bool = False) -> None:
+        """Draw what else asked for it: a layout pauses the timer that draws.
+
+        A resize and a new theme lay out a screen from the app's messages, which leave the screen's
+        own loop asleep: what it had to draw would wait for the next key.
+        """
+        super()._refresh_layout(size, scroll)
+        if size is not None:
+            self.check_idle()
 
 
-_match_all_ways = FuzzySearch._match
-_MAX_TRIED_LETTERS: Final = 4
-
-
-def _match_letters(search: FuzzySearch, query: str, candidate: str) -> Iterable[Any]:
-    """Match a longer query at the first places of its letters.
-
-    Textual tries all combinations of places: minutes and gigabytes for `eeeeeeee`.
-    """
-    text, letters = candidate.lower(), query.lower()
-    if len(letters) <= _MAX_TRIED_LETTERS or letters in text:
-        yield from _match_all_ways(search, query, candidate)
-        return
-    places = [-1]
-    for letter in letters:
-        places.append(text.find(letter, places[-1] + 1))
-        if places[-1] < 0:
-            return
-    yield search.score(candidate, places[1:]), places[1:]
-
-
-FuzzySearch._match = _match_letters  # type: ignore[method-assign, assignment]
-
-
-_turn_page = OptionList._move_page
-
-
-def _turn_page_if_drawn(options: OptionList, direction: Any) -> None:
-    """Ignore a page that is turned before a new list has lines."""
-    if options.option_count and (options.highlighted or 0) in options._index_to_line:
-        _turn_page(options, direction)
-
-
-OptionList._move_page = _turn_page_if_drawn  # type: ignore[method-assign, assignment]
-OptionList._on_click = _click_option_if_there  # type: ignore[method-assign, assignment]
-
-
-_wrap_content = Content._wrap_and_format
-
-
-def _wrap_to_a_cell(content: Content, width: int, *given: Any, **options: Any) -> Any:
-    """Wrap to a cell at least: padding leaves a list on the narrowest terminals less than none."""
-    return _wrap_content(content, max(width, 1 + 2 * options.get("line_pad", 0)), *given, **options)
-
-
-Content._wrap_and_format = _wrap_to_a_cell  # type: ignore[method-assign, assignment]
-
-
-_list_commands = CommandPalette._refresh_command_list
-
-
-def _list_commands_if_there(palette: CommandPalette, into: Any, *commands: Any) -> None:
-    """Ignore commands that are found after the palette has gone."""
-    if into.is_attached:
-        _list_commands(palette, into, *commands)
-
-
-CommandPalette._refresh_command_list = _list_commands_if_there  # type: ignore[method-assign, assignment]
-
-
-_colours_around = lru_cache(1024)(partial(StylesCache.get_inner_outer.__wrapped__, None))
-
-
-def _cached_by_colours(_: StylesCache, outside: Any, inside: Any) -> Any:
-    """The same, cached without its owner: the drawn lines of a thousand closed dialogs."""
-    return _colours_around(outside, inside)
-
-
-StylesCache.get_inner_outer = _cached_by_colours  # type: ignore[method-assign, assignment]
-
-
-_lay_out = Screen._screen_resized
-
-
-def _lay_out_at_its_size(screen: Screen[Any], size: Size) -> None:
-    """Ignore a size that the terminal no longer has.
-
-    Each layout posts its size to the screen as another message: two sizes under way would answer
-    each other endlessly.
-    """
-    if size == screen.app.size:
-        _lay_out(screen, size)
-
-
-Screen._screen_resized = _lay_out_at_its_size  # type: ignore[method-assign, assignment]
-
-
-_make_timer = Timer.__init__
-
-
-def _make_timer_that_fires(
-    timer: Timer, *args: Any, repeat: int | None = None, skip: bool = True, **options: Any
-) -> None:
-    """Never skip the only tick of a timer.
+def fire(timer: Timer) -> Timer:
+    """A timer of one tick that never skips it.
 
     Textual skips ticks that are late when the timer starts: another thread, or a stop, between two
     of its lines left the screen without painting until the end.
     """
-    _make_timer(timer, *args, repeat=repeat, skip=skip and repeat != 0, **options)
-
-
-Timer.__init__ = _make_timer_that_fires  # type: ignore[method-assign, assignment]
-
-
-_refresh_layout = Screen._refresh_layout
-
-
-def _refresh_layout_and_go_on(
-    screen: Screen[Any], size: Size | None = None, scroll: bool = False
-) -> None:
-    """Draw what else asked for it: a layout pauses the timer that draws.
-
-    A resize and a new theme lay out a screen from the app's messages, which leave the screen's own
-    loop asleep: what it had to draw would wait for the next key.
-    """
-    _refresh_layout(screen, size, scroll)
-    if size is not None:
-        screen.check_idle()
-
-
-Screen._refresh_layout = _refresh_layout_and_go_on  # type: ignore[method-assign, assignment]
+    timer._skip = False
+    return timer
 
 
 def resume(screen: Screen[Any]) -> None:

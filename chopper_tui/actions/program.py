@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from chopper_core.model.view import View
 from chopper_core.util.errors import UsageError
 from chopper_tui.completions import address_completions, arguments_of, completions
-from chopper_tui.keymap import CHOPPER, action, find_command
+from chopper_tui.keymap import CHOPPER, PALETTE_KEY, action, find_command
 
 if TYPE_CHECKING:
     from chopper_tui.screen import Explorer
@@ -124,7 +124,23 @@ def quit_(screen: Explorer, _: str) -> None:
     screen.app.exit()
 
 
-def offers(screen: Explorer) -> Iterator[tuple[str, str, str, str]]:
+@action(CHOPPER, PALETTE_KEY, title="Search all of these")
+def palette(screen: Explorer, _: str) -> None:
+    """Search actions, views, columns, signals and recent places by name."""
+    from chopper_tui.widgets.dialogs import Palette
+
+    actions = [(each.title, each.help, each.id, "") for each in screen.actions.values()]
+    offered = [*actions, *_offers(screen)]
+    options = [(str(place), title, text) for place, (title, text, _, _) in enumerate(offered)]
+
+    def perform(key: str) -> None:
+        _, _, action_id, argument = offered[int(key)]
+        screen.action_perform(action_id, argument)
+
+    screen.open_dialog(Palette("Search", options), perform)
+
+
+def _offers(screen: Explorer) -> Iterator[tuple[str, str, str, str]]:
     """Entries of the palette beside actions: (title, explanation, action, its argument)."""
     from chopper_core.metrics import METRICS
     from chopper_core.model import address

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Final, TypeVar
 
 from msgspec import Struct
-from textual.screen import Screen
 
 from chopper_core.model.charts import Chart, Lanes
 from chopper_core.model.run import Run
@@ -18,6 +17,7 @@ from chopper_tui.draw.canvas import WHOLE, Cell, Lens
 from chopper_tui.draw.charts import drawer_of, seen
 from chopper_tui.draw.timeline import bins_of
 from chopper_tui.screen_data import ScreenData
+from chopper_tui.textual_internals import SteadyScreen
 from chopper_tui.widgets.chart_panes import PicturePane, SignalPane
 from chopper_tui.widgets.frame_table import FrameTable
 
@@ -26,7 +26,7 @@ _BINS_UNSEEN: Final = 100
 C = TypeVar("C", bound=Struct)
 
 
-class Charts(Screen[None]):
+class Charts(SteadyScreen[None]):
     """The charts of a view and of its signals; the parts of the screen say where they stand."""
 
     def __init__(self, run: Run, data: ScreenData) -> None:

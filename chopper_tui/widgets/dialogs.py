@@ -13,17 +13,16 @@ from textual import events
 from textual.app import ComposeResult
 from textual.await_complete import AwaitComplete
 from textual.binding import Binding, BindingType
-from textual.command import CommandPalette
 from textual.containers import Vertical
 from textual.content import Content
 from textual.screen import ModalScreen, Screen
-from textual.widgets import Input, Label, OptionList, Static
+from textual.widgets import Label, OptionList, Static
 from textual.widgets.option_list import Option
 
 from chopper_core.metrics import Metric
 from chopper_core.render.glyphs import Glyphs
 from chopper_tui.draw.theme import Inks
-from chopper_tui.textual_internals import dimmed
+from chopper_tui.textual_internals import ClickableOptions, SteadyScreen, dimmed
 
 T = TypeVar("T")
 Options = Sequence[tuple[str, str, str]]
@@ -33,9 +32,6 @@ _MIN_OPTION_CELLS: Final = 69
 """Cells of an option where the screen has them, so that boxes are alike."""
 _FRAME_CELLS: Final = 7
 """Cells of the box around an option: its border, its padding, the scrollbar."""
-_LOADING_WIDTH: Final = 60
-_MAX_SOUGHT: Final = 60
-"""Characters that are looked for in the palette."""
 
 
 def _is_on_top(screen: Screen[T]) -> bool:
@@ -50,24 +46,7 @@ def _shade(screen: Screen[Any]) -> Style:
     return inks.shade
 
 
-class ActionPalette(CommandPalette):
-    """The palette of all actions; it closes once."""
-
-    def on_mount(self) -> None:
-        """Take no text that takes seconds to look for: a pasted page, say."""
-        for each in self.query(Input):  # None, where the app ends meanwhile.
-            each.max_length = _MAX_SOUGHT
-
-    def render(self) -> RenderableType:
-        """The explorer, dimmed."""
-        return dimmed(super().render(), _shade(self))
-
-    def dismiss(self, result: None = None) -> AwaitComplete:
-        """Close, unless it is closed already."""
-        return super().dismiss(result) if _is_on_top(self) else AwaitComplete()
-
-
-class Dialog(ModalScreen[T]):
+class Dialog(SteadyScreen[T], ModalScreen[T]):
     """A box over the explorer, closed once; None is no answer."""
 
     def render(self) -> RenderableType:
@@ -178,7 +157,7 @@ class Listing(Sought[T]):
         with Vertical(id="box") as box:
             box.styles.width = self._cells + _FRAME_CELLS
             yield Label(Text(self._title), id="title")
-            yield OptionList(*map(self._made, range(len(self._texts))), compact=True)
+            yield ClickableOptions(*map(self._made, range(len(self._texts))), compact=True)
             whole = max(len(title) + len(why) for title, why in self._texts)
             if whole > self._cells and any(why for _, why in self._texts):
                 yield Label(id="about")
@@ -294,6 +273,12 @@ class Chooser(Listing[str]):
         """Answer with the highlighted option."""
         if self._highlighted is not None:
             self.dismiss(self.key)
+
+
+class Palette(Chooser):
+    """All that can be done; every letter is searched for."""
+
+    _MEANINGS: ClassVar[dict[str, str]] = {}
 
 
 def option_cells(width: int) -> int:

@@ -13,7 +13,7 @@ from chopper_core.query.frame import Frame
 from chopper_core.render.cells import level_title
 from chopper_core.views import VIEWS, view_spec, view_specs
 from chopper_core.views.spec import FIGURE, SUMS
-from chopper_tui.keymap import EXPLORE, GROUPS, INFO, PALETTE_KEY, Action
+from chopper_tui.keymap import EXPLORE, GROUPS, INFO, Action
 from chopper_tui.widgets.reader import PERFORMS
 
 _FILTER = (
@@ -53,7 +53,6 @@ def help_text(
         for action in actions:
             if action.group == group and action not in own:
                 help_.action(action)
-    help_.entry(PALETTE_KEY, "Search all of these by name.")
     help_.section("Filter: terms with spaces between; a row must match all of them")
     for term, meaning in _FILTER:
         help_.entry(term, meaning)

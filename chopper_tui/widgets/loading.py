@@ -7,12 +7,12 @@ from typing import ClassVar, Final
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.screen import Screen
 
 from chopper_core.render.cells import clean
 from chopper_core.render.glyphs import bar
 from chopper_core.util.progress import share_done, step_text
 from chopper_tui.draw.pieces import Pieces, fit
+from chopper_tui.textual_internals import SteadyScreen
 from chopper_tui.widgets.pane import Pane
 
 _LOADING_WIDTH: Final = 60
@@ -50,7 +50,7 @@ class LoadingPane(Pane):
         return [*([[]] * max((height - len(middle)) // 2, 0)), *middle]
 
 
-class LoadingScreen(Screen[None]):
+class LoadingScreen(SteadyScreen[None]):
     """Progress, until the run is loaded."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q", "cancel", show=False)]

@@ -21,6 +21,7 @@ from chopper_tui.history import mark_of
 from chopper_tui.keymap import GROUPS, Action, find_command, key_table
 from chopper_tui.screen import Explorer, bindings_of
 from chopper_tui.screen_data import same_on_gpu
+from chopper_tui.widgets.dialogs import Palette
 from tests.support import Row, run_of
 from tests.tui.explorer import explorer, sample_run
 from tests.tui.test_runs_screen import set_of_runs
@@ -73,7 +74,7 @@ def test_every_key_is_bound_once() -> None:
 
 def test_the_key_table_names_all() -> None:
     table = key_table(ACTIONS)
-    assert [row[1].split()[0] for row in table[:-1]] == [f":{action.verb}" for action in ACTIONS]
+    assert [row[1].split()[0] for row in table] == [f":{action.verb}" for action in ACTIONS]
     assert all(keys or verb for keys, verb, _ in table)
 
 
@@ -102,7 +103,9 @@ def test_a_wrong_command_is_an_error(text: str) -> None:
 
 async def test_the_palette_offers_all() -> None:
     async with explorer() as at:
-        offered = [command.title for command in at.app.get_system_commands(at.explore)]
+        await at.press("ctrl+p")
+        assert isinstance(at.app.screen, Palette)
+        offered = [title for title, _ in at.app.screen._texts]
         assert offered[: len(ACTIONS)] == [action.title for action in ACTIONS]
         for kind in ("View: Overview", "Theme: ", "Column: ", "Signal: "):
             assert any(title.startswith(kind) for title in offered[len(ACTIONS) :]), kind

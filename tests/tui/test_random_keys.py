@@ -8,16 +8,14 @@ from random import Random
 import pytest
 from rich.style import Style
 from textual import events
-from textual.command import CommandList
-from textual.fuzzy import FuzzySearch
-from textual.widgets import Input, OptionList
+from textual.widgets import OptionList
 
 from chopper_core.ingest.open import open_run
 from chopper_core.model.view import View
 from chopper_tui.actions import ACTIONS
 from chopper_tui.screen import Explorer
 from chopper_tui.screen_data import second_signal
-from chopper_tui.widgets.dialogs import ActionPalette, Chooser
+from chopper_tui.widgets.dialogs import Chooser, Palette
 from chopper_tui.widgets.reader import TextReader
 from tests.charllm import directory
 from tests.monkey.__main__ import play
@@ -111,29 +109,10 @@ async def test_the_palette_opens_once_and_over_the_explorer_alone() -> None:
     async with explorer() as at:
         at.send("ctrl+p", "ctrl+p")
         await at.settle()
-        assert [type(screen) for screen in at.app.screen_stack[1:]] == [ActionPalette]
+        assert [type(screen) for screen in at.app.screen_stack[1:]] == [Palette]
         at.send("escape", "ctrl+p", "escape", "?", "ctrl+p")
         await at.settle()
         assert isinstance(at.app.screen, TextReader) and len(at.app.screen_stack) == 2
-
-
-async def test_the_palette_looks_for_no_page_that_is_pasted() -> None:
-    """5,000 characters took 3.6 s of the processor."""
-    async with explorer() as at:
-        await at.press("ctrl+p")
-        at.paste("x" * 5000)
-        at.send(*"redraw")
-        await at.settle()
-        assert at.app.screen.query_one(Input).value == "redraw"
-
-
-def test_the_palette_does_not_try_all_combinations_of_letters() -> None:
-    """17 letters that a title has 40 times took minutes and 1.5 GB."""
-    search = FuzzySearch()
-    score, places = search.match("e" * 17 + "x", "e" * 40 + " x")
-    assert score > 0 and len(places) == 18
-    assert search.match("exe", "some text here")[0] > 0
-    assert search.match("e" * 17 + "q", "e" * 40 + " x")[0] == 0
 
 
 @pytest.mark.few(2)
@@ -145,17 +124,6 @@ async def test_help_searches_for_markup(typed: str) -> None:
         await at.type(typed)
         assert at.app.crash is None and isinstance(at.app.screen, TextReader)
         assert typed.rstrip() in at.text()
-
-
-async def test_commands_that_are_found_after_the_palette_has_gone_are_dropped() -> None:
-    async with explorer() as at:
-        await at.press("ctrl+p")
-        palette = at.app.screen
-        assert isinstance(palette, ActionPalette)
-        found = palette.query_one(CommandList)
-        await at.press("escape")
-        palette._refresh_command_list(found, [], True)
-        assert at.app.crash is None and isinstance(at.app.screen, Explorer)
 
 
 async def test_a_click_on_an_option_that_is_gone_does_nothing() -> None:

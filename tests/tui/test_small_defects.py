@@ -316,8 +316,6 @@ async def test_the_palette_finds_the_command_that_is_typed() -> None:
         await at.press("ctrl+p")
         await at.type("theme")
         listed = at.app.screen.query_one(OptionList)
-        while not listed.option_count or not at.app.screen.query("#--input, Input"):
-            await at.settle()
         assert "Theme" in str(listed.get_option_at_index(0).prompt)
         await at.press("enter")
         assert at.app.theme != "dark" and at.frame.view == View(at.frame.view.run)
