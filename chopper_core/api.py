@@ -58,7 +58,8 @@ class OpenRun:
         self.run = run
 
     def __repr__(self) -> str:
-        activities = f"{len(self.run.table):,} activities"
+        what = "sampling intervals" if self.run.is_sampled_only else "activities"
+        activities = f"{len(self.run.table):,} {what}"
         return f"<Run {self.name}: {len(self.gpus)} GPUs, {activities}>"
 
     @property

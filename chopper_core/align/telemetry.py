@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from chopper_core.align.telemetry_clock import REACH_PERIODS
 from chopper_core.model.accounting import cut
@@ -30,11 +31,18 @@ from chopper_core.model.signals import (
     time_within,
     union,
 )
-from chopper_core.model.table import KernelTable
+from chopper_core.model.table import (
+    COLUMNS,
+    NO_LABEL,
+    NO_TIME,
+    Category,
+    KernelTable,
+    empty_table,
+)
 from chopper_core.model.units import Unit
 from chopper_core.sources.registry import natural_key
 from chopper_core.sources.signals import COUNTED, SignalName, SignalSamples, Telemetry
-from chopper_core.util.arrays import Float64, Int64
+from chopper_core.util.arrays import Float64, Int64, column_types
 from chopper_core.util.grouping import distinct, median_of, quantile_of
 
 _TITLES: Final = {
@@ -170,6 +178,72 @@ def summaries(
                     name = part_of(signal.value, each.part)
                     found.setdefault(name, {}).setdefault(source.gpus[number], summary)
     return found, tuple(sorted(nodes, key=lambda node: (node.rank, node.signal, node.label)))
+
+
+def interval_table(
+    placed: Sequence[tuple[Telemetry, TelemetrySource]], signals: Mapping[str, Signal]
+) -> KernelTable:
+    """A row per GPU and interval between two of its samples, of whichever signal.
+
+    Its columns are those that telemetry adds to activities: a sample holds until the next one,
+    and the energy is the integral of the power by the trapezoidal rule. Of very many samples
+    several neighbouring intervals are one row. Nothing is charged to any state of a GPU.
+    """
+    stamps: dict[int, list[Int64]] = {}
+    held: dict[str, dict[int, IntegralCurve]] = {}
+    drawn: dict[int, IntegralCurve] = {}
+    is_timed = True
+    for telemetry, source in sorted(placed, key=lambda pair: pair[0].resolution_ns):
+        if source.offset_ns is None:
+            continue
+        is_timed &= bool(telemetry.resolution_ns)
+        for (number, signal), parts in telemetry.signals.items():
+            if (gpu := source.gpus.get(number)) is None:
+                continue
+            for each in parts:
+                known = np.isfinite(each.value)
+                times = each.time_ns[known] + source.offset_ns
+                if len(times) < _ENDS:
+                    continue
+                stamps.setdefault(gpu, []).append(times)
+                curves = held.setdefault(part_of(signal.value, each.part), {})
+                if gpu in curves:
+                    continue
+                values = each.value[known]
+                curves[gpu] = between(times[:-1], times[1:], values[:-1])
+                if signal is SignalName.POWER_W:
+                    drawn[gpu] = between(times[:-1], times[1:], (values[:-1] + values[1:]) / 2)
+    edges = {gpu: distinct(np.concatenate(own)) for gpu, own in sorted(stamps.items())}
+    several = -(-sum(map(len, edges.values())) // _MAX_INTERVALS)
+    edges = {gpu: np.append(own[:-1:several], own[-1]) for gpu, own in edges.items()}
+    if not edges:
+        return empty_table()
+    begins = np.concatenate([own[:-1] for own in edges.values()])
+    ends = np.concatenate([own[1:] for own in edges.values()])
+    types, count = column_types(KernelTable), len(begins)
+    columns: dict[str, Any] = {name: np.zeros(count, types[name]) for name in COLUMNS}
+    for name in ("iteration", "phase", "layer", "operation", "group", "bytes"):
+        columns[name][:] = NO_LABEL
+    columns["launch_ns"][:] = NO_TIME
+    columns["category"][:] = Category.INTERVAL
+    numbers = np.array(list(edges))
+    columns["gpu"][:] = np.repeat(numbers, [len(own) - 1 for own in edges.values()])
+    columns["start_ns"][:] = begins
+    columns["duration_ns"][:] = ends - begins
+    table = KernelTable((INTERVAL,), (), **columns)
+    own = {name: replace(each, curves=held.get(name, {})) for name, each in signals.items()}
+    found = telemetry_columns(table, own)
+    powers = [replace(each, curves=drawn) for name, each in signals.items() if name == "power_w"]
+    found.pop(ENERGY, None)
+    if powers and is_timed:
+        found[ENERGY] = _energy(table, powers)
+    return table.with_measured(found)
+
+
+INTERVAL: Final = "sampling interval"
+"""The name of the rows of a run without any trace."""
+_ENDS: Final = 2
+_MAX_INTERVALS: Final = 1 << 18
 
 
 def while_busy(curve: IntegralCurve, start_ns: Int64, duration_ns: Int64) -> IntegralCurve:

@@ -17,7 +17,7 @@ from chopper_core.align.identity import devices_of_telemetry, with_places
 from chopper_core.align.telemetry import signals, summaries, telemetry_columns
 from chopper_core.align.telemetry_clock import KnownClock, place, placed_cpu
 from chopper_core.align.telemetry_pairs import together
-from chopper_core.ingest.sampled import matches_of, status_of, with_ranks
+from chopper_core.ingest.untraced import matches_of, status_of, with_ranks
 from chopper_core.model.hardware import hardware_of_agent, is_file
 from chopper_core.model.inputs import Identity, TelemetrySource
 from chopper_core.model.run import Run

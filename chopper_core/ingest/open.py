@@ -257,7 +257,7 @@ def _scheduled(name: str, progress: Progress, overrides: Overrides) -> Run | Non
 
 def _sampled(name: str, progress: Progress, overrides: Overrides) -> Run | None:
     """The run of the telemetry at the paths; None without any."""
-    from chopper_core.ingest.sampled import telemetry_run
+    from chopper_core.ingest.untraced import telemetry_run
 
     run = telemetry_run(name, paths_of(name), progress, overrides)
     if run is None:

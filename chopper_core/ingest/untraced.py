@@ -1,17 +1,38 @@
-"""Runs without a trace: dispatches of counter runs."""
+"""Runs without a trace: dispatches of counter runs, or telemetry; GPUs that only telemetry has."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
-from chopper_core.align.dispatches import PlacedCounter, align_dispatches, counter_signals
-from chopper_core.model.hardware import hardware_of_agent
-from chopper_core.model.inputs import Gpu, Source
-from chopper_core.model.run import Run
-from chopper_core.sources.dispatches import DispatchRun
-from chopper_core.util.errors import DataError
+from msgspec.structs import replace
 
+from chopper_core.align.dispatches import PlacedCounter, align_dispatches, counter_signals
+from chopper_core.align.identity import (
+    Device,
+    DeviceMatch,
+    devices_of_telemetry,
+    gpus_of_telemetry,
+)
+from chopper_core.align.telemetry import interval_table, signals, summaries
+from chopper_core.model.hardware import hardware_of_agent
+from chopper_core.model.inputs import NO_DEVICE, Gpu, Identity, Source, TelemetrySource
+from chopper_core.model.overrides import Overrides
+from chopper_core.model.run import Run
+from chopper_core.model.signals import FEWEST_SAMPLES, SampleSummary
+from chopper_core.sources.dispatches import DispatchRun
+from chopper_core.sources.registry import Family, FoundFiles, discover
+from chopper_core.sources.signals import ClockDomain, SignalName, Telemetry
+from chopper_core.sources.telemetry.cells import SECOND_NS
+from chopper_core.sources.telemetry.charllm import named
+from chopper_core.util.errors import DataError
+from chopper_core.util.progress import Progress
+
+_NUMBERED: Final = "its samples have no timestamps, so they are numbered: one a second"
+_WHY_KNOWN: Final = "the run has no trace: its clock is that of the samples"
+_STOPPED: Final = "OOM or stopped"
 NO_CLOCK: Final = "none: dispatches have no times, only their order"
 
 
@@ -67,3 +88,205 @@ def run_of_dispatches(name: str, dispatch_runs: Sequence[DispatchRun], hardware:
         described_hardware=hardware_of_agent(chosen.agents[found.agents[0]], hardware),
         partial_iterations={gpu.index: found.aligned.partial_iterations for gpu in gpus},
     )
+
+
+def telemetry_run(
+    name: str, paths: Sequence[Path], progress: Progress, overrides: Overrides
+) -> Run | None:
+    """The run of the telemetry at the paths, without any trace; None without any telemetry.
+
+    Its time is that of the samples, on the clock that most files share. Files of another clock are
+    named in `Run.failed`, and so is what can't be read. Raises DataError if no file can be read.
+    """
+    found = discover([path for path in paths if path.exists()], Family.TELEMETRY)
+    if not found.files and not _stopped_files(found):
+        return None
+    read: list[Telemetry] = []
+    failed: list[tuple[str, str]] = []
+    for number, file in enumerate(found.files):
+        progress("read telemetry", number, len(found.files))
+        try:
+            read.append(file.read())
+        except DataError as error:
+            failed.append((str(file.path), str(error)))
+    timed = [each for each in read if each.resolution_ns]
+    if not read and not _stopped_files(found):
+        raise DataError(failed[0][1] if failed else "the telemetry has no samples")
+    is_timed = bool(timed) or not read
+    if not is_timed:
+        # Samples of equal distance: means are right, times and energy aren't known.
+        timed = read = [_numbered(each) for each in read]
+    clock = Counter(each.clock for each in timed).most_common(1)[0][0] if timed else None
+    gpus = _gpus_of(timed, found)
+    sources, identities = [], []
+    for each in read:
+        called = (each.path.name, each.format)
+        devices = devices_of_telemetry(each.gpus)
+        matches = matches_of(each, devices, gpus, overrides.devices(*called))
+        identities += [
+            Identity(str(each.path), each.format, device.names, device.text, who.gpu, who.by)
+            for device, who in zip(devices, matches, strict=True)
+        ]
+        own = {n: who.gpu for n, who in enumerate(matches) if who.gpu is not None}
+        sources.append(_source(each, own, clock, overrides.shift_ns(*called) or 0))
+        if not is_timed:
+            sources[-1] = replace(sources[-1], offset_ns=0, method=_NUMBERED)
+    placed = list(zip(read, sources, strict=True))
+    figures, of_nodes = summaries(placed)
+    if not is_timed:
+        figures = {
+            name: {gpu: replace(each, is_timed=False) for gpu, each in own.items()}
+            for name, own in figures.items()
+        }
+    spans = [each for by_gpu in figures.values() for each in by_gpu.values()]
+    span = (
+        min((each.first_ns for each in spans), default=0),
+        max((each.last_ns for each in spans), default=0),
+    )
+    measured = signals(placed, span)
+    skipped = [(str(file.path), file.reason) for file in found.skipped]
+    skipped += [(str(path), "") for path in found.unknown]
+    return Run(
+        name=name,
+        table=interval_table(placed, measured),
+        gpus=gpus,
+        sources=(),
+        skipped=tuple(skipped),
+        failed=tuple(failed),
+        telemetry=tuple(sources),
+        identities=tuple(identities),
+        measured=measured,
+        sampled=figures,
+        of_nodes=of_nodes,
+        status=status_of(gpus, figures.get(SignalName.POWER_W, {}), found, read),
+        overrides=overrides,
+    )
+
+
+def _numbered(telemetry: Telemetry) -> Telemetry:
+    """Telemetry without times, with the numbers of its samples as seconds."""
+    signals = {
+        key: [
+            replace(
+                each,
+                time_ns=each.time_ns * SECOND_NS,
+                begin_ns=None if each.begin_ns is None else each.begin_ns * SECOND_NS,
+            )
+            for each in parts
+        ]
+        for key, parts in telemetry.signals.items()
+    }
+    return replace(telemetry, signals=signals)
+
+
+def _gpus_of(read: Sequence[Telemetry], found: FoundFiles) -> tuple[Gpu, ...]:
+    """The GPUs of telemetry files: by their ranks or numbers, else by PCI address or order."""
+    if any(each.by_rank for each in read) or not read:
+        numbers = {name.index for each in read if not each.is_of_node for name in each.gpus}
+        numbers |= {rank for _, rank in _stopped_files(found)}
+        return tuple(Gpu(rank, rank, NO_DEVICE, "") for rank in sorted(numbers))
+    names = list(dict.fromkeys(name for each in read for name in each.gpus))
+    numbers = {name.index for name in names if name.index >= 0}
+    if numbers:
+        return tuple(Gpu(number, number, NO_DEVICE, "") for number in sorted(numbers))
+    places = sorted({name.pci for name in names if name.pci})
+    if places:
+        return tuple(Gpu(n, n, NO_DEVICE, "", pci=place) for n, place in enumerate(places))
+    most = max((len(each.gpus) for each in read), default=0)
+    return tuple(Gpu(number, number, NO_DEVICE, "") for number in range(most))
+
+
+def _source(
+    telemetry: Telemetry, gpus: dict[int, int], clock: ClockDomain | None, shift_ns: int
+) -> TelemetrySource:
+    offset_ns: int | None = shift_ns
+    method = _WHY_KNOWN
+    if not telemetry.resolution_ns:
+        offset_ns, method = None, "its samples have no timestamps"
+    elif telemetry.clock != clock and not shift_ns:
+        offset_ns, method = None, f"its clock is not that of the other files, {clock}"
+    return TelemetrySource(
+        path=str(telemetry.path),
+        format=telemetry.format,
+        clock=str(telemetry.clock),
+        offset_ns=offset_ns,
+        uncertainty_ns=0,
+        method=method,
+        gpus={} if telemetry.is_of_node else gpus,
+        samples=sum(len(samples) for parts in telemetry.signals.values() for samples in parts),
+        notes=(*telemetry.notes, *telemetry.losses.notes),
+    )
+
+
+def matches_of(
+    telemetry: Telemetry,
+    devices: Sequence[Device],
+    gpus: Sequence[Gpu],
+    overrides: Mapping[str, int | None],
+) -> list[DeviceMatch]:
+    """The GPU of each device of a telemetry file: of one that names ranks, that of the rank."""
+    if not telemetry.by_rank:
+        return gpus_of_telemetry(devices, gpus, overrides)
+    index_of = {gpu.rank: gpu.index for gpu in gpus}
+    ranks = [replace(gpu, index=gpu.rank) for gpu in gpus]
+    return [
+        replace(match, gpu=None if match.gpu is None else index_of[match.gpu])
+        for match in gpus_of_telemetry(devices, ranks, overrides)
+    ]
+
+
+def with_ranks(run: Run, read: Iterable[Telemetry]) -> Run:
+    """The run with a GPU for each rank that only telemetry has, which names it by rank."""
+    ranks = {
+        name.index for each in read if each.by_rank and not each.is_of_node for name in each.gpus
+    }
+    missing = sorted(ranks - {gpu.rank for gpu in run.gpus})
+    if not missing:
+        return run
+    by_rank = all(gpu.index == gpu.rank for gpu in run.gpus)
+    after = max((gpu.index for gpu in run.gpus), default=-1) + 1
+    more = [
+        Gpu(rank if by_rank else after + place, rank, NO_DEVICE, "")
+        for place, rank in enumerate(missing)
+    ]
+    return replace(run, gpus=tuple(sorted((*run.gpus, *more), key=lambda gpu: gpu.index)))
+
+
+def status_of(
+    gpus: Sequence[Gpu],
+    power: Mapping[int, SampleSummary],
+    found: FoundFiles,
+    read: Sequence[Telemetry],
+) -> str:
+    """Why a monitored run is incomplete: files without samples, or with too few; '' if it isn't.
+
+    The monitor writes its files when the process ends: an empty one means that it was killed.
+    """
+    if not any(each.by_rank for each in read) and not _stopped_files(found):
+        return ""
+    empty = sorted({rank for _, rank in _stopped_files(found)})
+    if empty:
+        files = f"{len(empty)} of {len(gpus)} ranks have" if len(gpus) > 1 else "the rank has"
+        return f"{_STOPPED}: {files} empty files"
+    short = [
+        (gpu.rank, power[gpu.index].samples)
+        for gpu in gpus
+        if gpu.index in power
+        and (power[gpu.index].samples < FEWEST_SAMPLES or power[gpu.index].span_ns <= 0)
+    ]
+    if short:
+        rank, samples = min(short, key=lambda each: each[1])
+        return f"{_STOPPED}: {samples} samples of power of rank {rank}, fewer than {FEWEST_SAMPLES}"
+    if power and all(each.area <= 0 for each in power.values()):
+        return f"{_STOPPED}: no GPU draws any power"
+    return ""
+
+
+def _stopped_files(found: FoundFiles) -> list[tuple[Path, int]]:
+    """Empty files that are named as a monitor's of GPUs are, and their ranks."""
+    empty = [(file.path, named(file.path)) for file in found.skipped if file.is_damaged]
+    return [
+        (path, series.rank)
+        for path, series in empty
+        if series is not None and not series.is_of_node and not path.stat().st_size
+    ]

@@ -57,6 +57,8 @@ _MAX_COUNTER_COLUMNS: Final = 8
 """The most default columns from counters in a run without times."""
 
 _NO_INFOS: Final[Mapping[str, CounterInfo]] = {}
+NO_TRACE: Final = "the run has telemetry alone: no activity of a GPU was traced"
+ENERGY_NAME: Final = "energy_j"
 NO_COUNTERS: Final = (
     "the run has no hardware counters (rocprofv3 --pmc …, in files beside the traces)"
 )
@@ -79,6 +81,8 @@ def metric_named(
     """
     if name in METRICS:
         known = METRICS[name]
+        if table is not None and table.is_sampled:
+            return _of_intervals(known)
         return _without_times(known) if table is not None and not table.has_times else known
     if table is not None and name in table.measured and is_counted(name):
         return counters.raw_counter(name, infos.get(name))
@@ -155,6 +159,15 @@ def nearest(name: str) -> str:
     return f"{hint} `chopper metrics` lists all"
 
 
+def _of_intervals(known: Metric) -> Metric:
+    """The metric of intervals between samples, which have telemetry and nothing else."""
+    if known.theme is Theme.TELEMETRY or known.name == "start_ns":
+        return known
+    return replace(
+        known, compute=lambda scope: absent(len(scope.nodes), 0), missing_because=NO_TRACE
+    )
+
+
 def _without_times(known: Metric) -> Metric:
     """The metric of a run without times, which lacks all but counts and counters."""
     if not known.needs_times:
@@ -168,6 +181,10 @@ def default_columns(
     level: str, table: KernelTable, hardware: Hardware | None = None
 ) -> tuple[str, ...]:
     """The columns of a level if none are given, with those that the run has measured."""
+    if table.is_sampled:
+        own = [name for name, each in METRICS.items() if each.theme is Theme.TELEMETRY]
+        start = ("start_ns",) if level == ACTIVITY else ()
+        return (*start, *(name for name in own if is_measured(name, table)), ENERGY_NAME)
     if not table.has_times:
         computable = [
             known.name
@@ -195,8 +212,8 @@ def heat_of(table: KernelTable) -> str:
 
 def why_missing(metric: Metric, table: KernelTable, hardware: Hardware | None) -> str:
     """Why a metric has no value somewhere in a run: first of all, what the run lacks."""
-    if metric.missing_because == NO_TIMES:
-        return NO_TIMES
+    if metric.missing_because in (NO_TIMES, NO_TRACE):
+        return metric.missing_because
     if lacking := counters.lacking(metric, table.measured):
         if not any(map(is_counted, table.measured)):
             return NO_COUNTERS
@@ -209,7 +226,7 @@ def why_missing(metric: Metric, table: KernelTable, hardware: Hardware | None) -
             return NO_SPECIFICATION
         return "no activity of the row has all counters that it needs, or its divisor is 0"
     if metric.theme == Theme.TELEMETRY and integral_of(metric.name) not in table.measured:
-        return metric.missing_because if metric.name == "energy_j" else _NO_TELEMETRY
+        return metric.missing_because if metric.name == ENERGY_NAME else _NO_TELEMETRY
     return metric.missing_because
 
 

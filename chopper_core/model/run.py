@@ -184,7 +184,7 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
     @cached_property
     def origin_ns(self) -> int:
         """The start of the run's first activity on the run's clock."""
-        if not len(self.table):
+        if self.is_sampled_only:
             return self.sampled_ns[0]
         return int(self.tree().node(()).min("start_ns")[0])
 
@@ -205,13 +205,16 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
 
     @property
     def is_sampled_only(self) -> bool:
-        """Whether it has telemetry alone: no activity of any GPU."""
-        return not len(self.table)
+        """Whether it has telemetry alone: no activity of any GPU.
+
+        The rows of its table are the intervals between the samples of a GPU.
+        """
+        return not len(self.table) or self.table.is_sampled
 
     @cached_property
     def traced(self) -> frozenset[int]:
         """The GPUs with activities."""
-        if not len(self.table):
+        if self.is_sampled_only:
             return frozenset()
         return frozenset(int(gpu) for gpu in self.tree().codes_of("gpu"))
 
@@ -369,7 +372,7 @@ def scope_of(run: Run, view: View) -> tuple[int, int]:
 
     Truncated iterations are part of the time, whether or not they count.
     """
-    if run.is_sampled_only:
+    if run.is_sampled_only and not (view.path and len(run.table)):
         return 0, run.sampled_ns[1] - run.sampled_ns[0]
     node = run.tree(view.order).node(view.path)
     start, end = int(node.min("start_ns")[0]), int(node.max("end_ns")[0])

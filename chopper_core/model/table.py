@@ -43,6 +43,8 @@ class Category(IntEnum):
     KERNEL = 0
     MEMCPY = 1
     MEMSET = 2
+    INTERVAL = 3
+    """Time between two samples of telemetry, in a run without any trace."""
 
 
 class Phase(IntEnum):
@@ -171,6 +173,11 @@ class KernelTable(Struct, frozen=True, eq=False):
             return self.coordinates[name][self.gpu].astype(np.int64)
         values: Int64 = getattr(self, name)
         return values
+
+    @property
+    def is_sampled(self) -> bool:
+        """Whether rows are intervals between samples, and not activities."""
+        return bool((self.category[:1] == Category.INTERVAL).any())
 
     @property
     def has_times(self) -> bool:

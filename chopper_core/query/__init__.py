@@ -15,7 +15,7 @@ __all__ = ["figures"]
 def figures(run: Run, view: View, names: Iterable[str]) -> dict[str, Values]:
     """Figures of a view's node itself, one value each; raises NoSuchNode for an unknown node."""
     known = [metric_named(name, run.table, run.counter_info) for name in names]
-    if run.is_sampled_only:
+    if not len(run.table):
         return {each.name: numbered([None]) for each in known}
     node = run.tree_of(view).node(view.path)
     scope = Scope(node, node, run.origin_ns, run.hardware, run.measured)

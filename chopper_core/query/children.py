@@ -74,7 +74,7 @@ def signal_chart(
         start, end = seen.from_ns, seen.to_ns
     there = (
         [gpu.index for gpu in run.gpus]
-        if run.is_sampled_only
+        if run.is_sampled_only and not (view.path and len(run.table))
         else run.tree(view.order).node(view.path).gpus(0)
     )
     gpus = [gpu for gpu in there if gpu in signal.curves]
@@ -218,7 +218,7 @@ def silent_levels(run: Run, view: View) -> tuple[str, ...]:
     They lead to the next level that splits; empty where the node's own children do, and where
     nothing below it does.
     """
-    if run.is_sampled_only:
+    if not len(run.table):
         return ()
     tree, path = run.tree(view.order), view.path
     while len(path) < len(view.order):
@@ -310,6 +310,8 @@ def cut_note(run: Run, view: View, where: str = "") -> list[str]:
 def run_notes(run: Run, view: View) -> list[str]:
     """Notes on everything that comes from a run."""
     notes = cut_note(run, view)
+    if run.is_sampled_only and not view.name:
+        notes.append("no trace: rows are intervals between samples, and no activity is known")
     if run.generated:
         notes.append(f"generated data, not measured (made by {run.generated})")
     if run.times_mark:

@@ -25,8 +25,7 @@ from chopper_core.query.marks import Coverage
 from chopper_core.util import debug
 from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.errors import NothingToShow, UsageError
-from chopper_core.views import plugin_of, view_module, view_spec, view_specs
-from chopper_core.views.sampled import sampled_frame, sampled_result
+from chopper_core.views import OVERVIEW, plugin_of, view_module, view_spec, view_specs
 from chopper_core.views.spec import Previewed, ViewResult, ViewSpec, splits_of
 
 _CACHED_RESULTS: Final = 32
@@ -39,8 +38,8 @@ _CACHED_LARGE_RESULTS: Final = 4
 def run_frame(run: Run, view: View) -> Frame:
     """The frame of a view of one run; raises NoSuchNode or UsageError where it doesn't fit."""
     with debug.timed(f"answer {view.name or 'tree'} of {'/'.join(view.path) or 'the run'}"):
-        if run.is_sampled_only:
-            return sampled_frame(run, view)
+        if not (len(run.table) or view.name):
+            return run_frame(run, replace(view, name=OVERVIEW))
         if view.name:
             plugin = plugin_of(view.name)
             return _named(run, view) if plugin is None else plugin.call(_named, run, view)
@@ -103,8 +102,6 @@ def without_rows(run: Run, view: View, reason: str) -> Frame:
 def answer(run: Run, view: View) -> ViewResult:
     """The rows of a named view, from the run's cache; raises NoSuchNode, or UsageError for wrong
     options."""
-    if run.is_sampled_only:
-        return sampled_result(run, view)
     module = view_module(view.name)
     spec = module.SPEC
     _check(run, view, spec)
@@ -120,7 +117,13 @@ def answer(run: Run, view: View) -> ViewResult:
 
 def _check(run: Run, view: View, spec: ViewSpec) -> None:
     """Raise UsageError where the run or the view's options don't fit."""
-    if not run.table.has_times:
+    if run.is_sampled_only and not spec.takes_samples:
+        able = ", ".join(each.name for each in view_specs() if each.takes_samples)
+        raise NothingToShow(
+            f"the view {spec.name} needs a trace, and this run has telemetry alone, which {able} "
+            "show"
+        )
+    if not (run.table.has_times or run.is_sampled_only):
         raise NothingToShow(f"the view {spec.name} needs times: {NO_TIMES}")
     if spec.needs_starts and run.is_reconstructed:
         raise NothingToShow(f"the view {spec.name} needs measured start times: {NO_STARTS}")
@@ -182,7 +185,7 @@ def _frame(run: Run, view: View, result: ViewResult) -> Frame:
     counting = replace(view, cut=view.cut or view_module(view.name).SPEC.along_time)
     own = {column.name: (column, values) for column, values in result.columns}
     nodes = result.nodes
-    whole = result.whole or run.tree_of(view).node(view.path)
+    whole = result.whole or _node_of(run, view)
     # Metrics of the registry are those of the rows' activities; other columns are the view's own.
     registered = frozenset(name for name, (each, _) in own.items() if METRICS.get(name) is each)
     registered = frozenset() if nodes is None else registered
@@ -278,6 +281,13 @@ def _frame(run: Run, view: View, result: ViewResult) -> Frame:
         truncated=run.truncated(view),
         left_out=run.left_out(counting),
     )
+
+
+def _node_of(run: Run, view: View) -> Groups:
+    """The rows of a view's node; of a run without any sample none."""
+    if len(run.table):
+        return run.tree_of(view).node(view.path)
+    return Groups.single(run.table, slice(0, 0))
 
 
 def _searched(result: ViewResult) -> list[str]:

@@ -28,8 +28,7 @@ from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import median_of
 from chopper_core.views.shared.places import Places, places_of
-from chopper_core.views.shared.sampled_gpus import columns_of, opened
-from chopper_core.views.shared.samples import gpus_of
+from chopper_core.views.shared.samples import columns_of, gpus_of, opened, result_of_samples
 from chopper_core.views.shared.table_view import child_of
 from chopper_core.views.spec import FIGURE, ViewResult, ViewSpec
 
@@ -40,6 +39,7 @@ SPEC: Final = ViewSpec(
     of=FIGURE,
     by_of_runs="gpu",
     no_statistic="shows each GPU's figure over its whole time",
+    takes_samples=True,
 )
 
 _USUAL: Final = (*HEAT, "gfx_mhz", "power_w")
@@ -71,6 +71,8 @@ COORDINATES: Final = {
 
 def answer(run: Run, view: View) -> ViewResult:
     """A row per GPU: its figure, coordinates, node and slot; the grid as a heat map."""
+    if run.is_sampled_only:
+        return result_of_samples(run, view, _of_samples(run, view))
     name = view.of or next((n for n in _USUAL if is_measured(n, run.table)), _OTHERWISE)
     if _AND in name:
         return _several(run, view, answer)
@@ -134,10 +136,10 @@ def _several(run: Run, view: View, one: Callable[[Run, View], ViewResult]) -> Vi
     )
 
 
-def of_samples(run: Run, view: View) -> ViewResult:
+def _of_samples(run: Run, view: View) -> ViewResult:
     """The grid of a run of telemetry alone."""
     if _AND in view.of:
-        return _several(run, view, of_samples)
+        return _several(run, view, _of_samples)
     own = {metric.name: (metric, values) for metric, values in columns_of(run)}
     name = view.of or next((each for each in _USUAL_SAMPLED if each in own), "")
     if name not in own:

@@ -39,8 +39,14 @@ from chopper_core.util.grouping import (
 )
 from chopper_core.views.ranks.rank_columns import node_names
 from chopper_core.views.shared.leads import of_all_gpus
-from chopper_core.views.shared.sampled_gpus import opened, sampled_notes
-from chopper_core.views.shared.samples import gpus_of, sampled, spans_of_samples
+from chopper_core.views.shared.samples import (
+    gpus_of,
+    opened,
+    result_of_samples,
+    sampled,
+    sampled_notes,
+    spans_of_samples,
+)
 from chopper_core.views.shared.table_view import child_of
 from chopper_core.views.spec import FIGURE, ViewResult, ViewSpec, any_level
 
@@ -50,6 +56,7 @@ SPEC: Final = ViewSpec(
     question="Where does a figure of one GPU differ from that of the others?",
     by=any_level("layer", "iteration", "operation", "phase", but=("gpu",)),
     of=FIGURE,
+    takes_samples=True,
 )
 
 
@@ -77,6 +84,8 @@ _LARGEST_FIRST: Final = ("operation", "kernel")
 
 def answer(run: Run, view: View) -> ViewResult:
     """A row per GPU: its figure, the spread over the labels, and where it differs from others."""
+    if run.is_sampled_only:
+        return result_of_samples(run, view, _of_samples(run, view))
     figure = metric_named(view.of or USUAL, run.table)
     view = of_all_gpus(view)
     tree = run.tree_of(view)
@@ -124,7 +133,7 @@ def answer(run: Run, view: View) -> ViewResult:
     )
 
 
-def of_samples(run: Run, view: View) -> ViewResult:
+def _of_samples(run: Run, view: View) -> ViewResult:
     """A row per GPU of a run of telemetry alone: a signal along the time of its samples."""
     names = [name for name in run.measured if "." not in name]
     name = view.of or next((each for each in _SAMPLED if each in names), "")

@@ -52,6 +52,8 @@ class ViewSpec(Struct, frozen=True, kw_only=True):
     """Why it shows no several runs side by side."""
     by_of_runs: str = ""
     """The rows of several runs, where they are always the same; or `SETTINGS`."""
+    takes_samples: bool = False
+    """Whether it answers for a run of telemetry alone."""
     parts: tuple[str, ...] = ()
     """The columns that are parts of one whole: bars by run stack them."""
     no_statistic: str = "computes its figures for each row as a whole"

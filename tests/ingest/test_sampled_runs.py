@@ -6,11 +6,11 @@ import hashlib
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
+from chopper_core.api import OpenRun
 from chopper_core.extensions.runs.figures import figures_of_run, with_settings
 from chopper_core.ingest.cache import open_cached
 from chopper_core.ingest.open import open_run
@@ -18,8 +18,9 @@ from chopper_core.model.run import Run
 from chopper_core.model.view import Baseline, View
 from chopper_core.query.frame import Frame
 from chopper_core.render import as_json, as_text
+from chopper_core.render.exports import export
 from chopper_core.render.info import as_text as info_text
-from chopper_core.util.errors import NoSuchNode, UsageError
+from chopper_core.util.errors import DataError, NoSuchNode, UsageError
 from chopper_core.views.query import frame_of
 from tests.align.traces import GEMM, TinyTrace
 from tests.charllm import START_S, STEPS, WRAP, directory, write
@@ -53,7 +54,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return open_run(str(folder), jobs=1)
 
 
-def frame(run: Run, name: str, **given: str) -> Frame:
+def frame(run: Run, name: str, **given: object) -> Frame:
     return frame_of(run, View(run.name, name=name, **given))  # type: ignore[arg-type]
 
 
@@ -111,15 +112,51 @@ def test_every_view_of_samples_prints(reference: Run) -> None:
     assert "32 GPUs" in frame(reference, "overview").headline[0]
     assert frame(reference, "comms").notes[0].startswith("the view comms needs a trace")
     assert info_text(reference).startswith("run ")
-    with pytest.raises(NoSuchNode, match="telemetry alone"):
-        frame(reference, "power", path=("3",))
+    assert frame(reference, "power", path=("3",)).notes[0].startswith("without a trace this view")
+    with pytest.raises(NoSuchNode):
+        frame(reference, "", path=("99",))
 
 
-@pytest.mark.parametrize("asked", [{"sort": "-elapsed_ns"}, {"columns": ("kernels",)}])
-def test_a_column_of_traces_is_refused(reference: Run, asked: dict[str, Any]) -> None:
-    for name in ("", *VIEWS):
-        with pytest.raises(UsageError, match="without a trace; there are"):
-            frame(reference, name, **asked)
+def test_figures_of_activities_are_missing_never_0(reference: Run) -> None:
+    asked = ("elapsed_ns", "kernels", "busy_pct", "idle_ns", "compute_ns")
+    for name in ("", "overview", "power", "heatmap"):
+        found = frame(reference, name, columns=asked)
+        assert len(found) == 32
+        for column in asked:
+            assert not found.values[column].present().any(), (name, column)
+            assert found.total[column] is None
+        assert all("telemetry alone" in each.missing_because for each in found.columns)
+    with pytest.raises(UsageError, match="has no column"):
+        frame(reference, "findings", columns=("kernels",))
+
+
+def test_rows_are_the_intervals_between_samples(tmp_path: Path) -> None:
+    directory(tmp_path, 2, 5, ("gpu_power", "gpu_thermal"))
+    write(tmp_path, "gpu_power", 1, [100.0, 200.0, 400.0, 400.0, 600.0])
+    run = open_run(str(tmp_path), jobs=1)
+    assert len(run.table) == 2 * 4 and run.is_sampled_only and not run.traced
+    times = np.array([1000 * (50_000 * i + 137 * ((i * 7) % 5)) for i in range(5)])
+    own = run.table.gpu == 0
+    begins = run.table.start_ns[own] - START_S * 10**9
+    assert begins == pytest.approx(times[:-1], abs=1000)
+    assert run.table.duration_ns[own] == pytest.approx(np.diff(times), abs=1000)
+    # Each sample holds until the next; the energy is the integral by the trapezoidal rule.
+    lengths = np.diff(times) * 1e-9
+    found = frame(run, "", columns=("power_w", "energy_j"))
+    values = np.array([100.0, 200.0, 400.0, 400.0, 600.0])
+    assert found.row(1)["power_w"] == pytest.approx(
+        (values[:-1] * lengths).sum() / lengths.sum(), 1e-5
+    )
+    joules = ((values[1:] + values[:-1]) / 2 * lengths).sum()
+    assert found.row(1)["energy_j"] == pytest.approx(joules, rel=1e-5)
+    assert frame(run, "overview").row(1)["sampled_energy_j"] == pytest.approx(joules, rel=1e-5)
+    # What only an activity has is null in Python, and nothing is exported.
+    rows = OpenRun(run).kernels(signals=True)
+    assert set(rows["category"].to_pylist()) == {"interval"}
+    assert rows["power_w"].null_count == 0 and rows["kind"].null_count == len(rows)
+    assert rows["compute_ns"].null_count == rows["idle_ns"].null_count == len(rows)
+    with pytest.raises(DataError, match="no activities"):
+        export(run, "parquet", tmp_path / "out.parquet")
 
 
 def test_low_clocks_under_load_are_throttling_without_limiters(reference: Run) -> None:

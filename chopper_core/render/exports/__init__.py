@@ -87,7 +87,7 @@ def export(
     for field in ExportOptions.__struct_fields__:
         if field not in module.TAKES and getattr(asked, field) != getattr(plain, field):
             raise UsageError(f"an export to {name} takes no --{field}")
-    if not len(run.table):
+    if run.is_sampled_only:
         raise DataError(f"{run.name} has no activities to export")
     if name not in EXPORTS:
         return plugins("exports")[name].call(module.write, run, path, asked, progress)

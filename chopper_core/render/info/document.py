@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 from msgspec import to_builtins
+from msgspec.structs import replace
 
 from chopper_core.model.column_names import FLOPS, FLOPS_TYPE, NO_TIMES, is_counted
 from chopper_core.model.hardware import ElementType, counter_info, own_file
@@ -27,6 +28,9 @@ def describe(run: Run) -> dict[str, Any]:
 
     Coverage is in % of the GPU time (sum of the durations) and per rule. Unknown numbers are None.
     """
+    if run.table.is_sampled:
+        # Intervals between samples are no activities.
+        run = replace(run, table=run.table.take(slice(0, 0)), cubes=None)
     table = run.table
     document = {
         "schema": INFO_SCHEMA,

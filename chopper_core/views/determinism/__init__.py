@@ -38,6 +38,7 @@ SPEC: Final = ViewSpec(
     by=("gpu", "figure"),
     compares=True,
     no_statistic="shows statistics over iterations already: how steady they are",
+    takes_samples=True,
 )
 
 
@@ -113,6 +114,8 @@ class Compared(Struct, frozen=True):
 
 def answer(run: Run, view: View) -> ViewResult:
     """The GPUs with those of the baseline, or the figures with the results of their tests."""
+    if run.is_sampled_only:
+        return _of_samples(run, view)
     plain, base = replace(view, baseline=None), None
     if view.baseline is None:
         ours = steadiness(run, plain, False)
@@ -152,7 +155,7 @@ def _result(
     )
 
 
-def of_samples(run: Run, view: View) -> ViewResult:
+def _of_samples(run: Run, view: View) -> ViewResult:
     """The GPUs of a run of telemetry alone: how steady clocks and power are in its window."""
     ours, base = sampled_steadiness(run), None
     if view.baseline is not None:

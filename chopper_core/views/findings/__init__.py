@@ -41,6 +41,7 @@ SPEC: Final = ViewSpec(
     question="What stands out, how much time would fixing it save, and where is the evidence?",
     by_of_runs=SETTINGS,
     no_statistic="has a row per finding, which is one thing",
+    takes_samples=True,
 )
 
 
@@ -65,6 +66,7 @@ MODULES: Final = (
     "products",
     "imbalance",
     "missing",
+    "telemetry",
 )
 RULES: Final[tuple[FindingRule, ...]] = tuple(
     each
@@ -112,11 +114,12 @@ def answer(run: Run, view: View) -> ViewResult:
     ]
     ranges = [_range(*each, context.step_ns) for each in found]
     shares = [None if saving is None else 100 * context.share(saving) for saving in savings]
+    unknown = replace(SAVING, missing_because="without a trace no time can be attributed to it")
     return ViewResult(
         level="finding",
         labels=[finding.sentence for finding in findings],
         columns=(
-            (SAVING, _rounded(savings)),
+            (unknown if run.is_sampled_only else SAVING, _rounded(savings)),
             (LOW, _rounded([low for low, _ in ranges])),
             (HIGH, _rounded([high for _, high in ranges])),
             (SHARE, numbered(shares)),
@@ -124,6 +127,7 @@ def answer(run: Run, view: View) -> ViewResult:
             (RULE, worded([rule.name for rule, _ in found])),
             (TOTAL, _rounded([finding.total_ns for finding in findings])),
         ),
+        shown=(SAVING.name, CONFIDENCE.name, RULE.name) if run.is_sampled_only else (),
         opens=lambda row: _with_baseline(findings[row].evidence, view),
         headline=(_headline(context, len(findings)),),
         notes=_notes(context),
@@ -133,6 +137,7 @@ def answer(run: Run, view: View) -> ViewResult:
 def rules_of(run: Run) -> tuple[FindingRule, ...]:
     """The rules that a run can be checked by: where times are reconstructed, those of durations."""
     rules = (*RULES, *_plugin_rules())
+    rules = tuple(rule for rule in rules if rule.of_samples == run.is_sampled_only)
     return tuple(rule for rule in rules if rule.of_durations or not run.is_reconstructed)
 
 
@@ -150,24 +155,6 @@ def _plugin_rules() -> tuple[FindingRule, ...]:
     return tuple(guarded(plugin, rule) for plugin, rule in found)
 
 
-def of_samples(run: Run, view: View) -> ViewResult:
-    """The findings of a run of telemetry alone, the surest first."""
-    from chopper_core.views.findings.sampled import findings_of_samples, headline_of
-
-    findings = findings_of_samples(run, view)
-    unknown = replace(SAVING, missing_because="without a trace no time can be attributed to it")
-    return ViewResult(
-        level="finding",
-        labels=[finding.sentence for finding in findings],
-        columns=(
-            (unknown, numbered([None] * len(findings))),
-            (CONFIDENCE, worded([finding.confidence.text for finding in findings])),
-        ),
-        opens=lambda row: findings[row].evidence,
-        headline=(headline_of(run, len(findings)),),
-    )
-
-
 def _find(context: FindingsContext) -> list[tuple[FindingRule, Finding]]:
     """The findings of all rules, the largest saving first; those of unknown saving come last."""
     found = [
@@ -176,9 +163,11 @@ def _find(context: FindingsContext) -> list[tuple[FindingRule, Finding]]:
         for finding in rule.find(context)
         if finding.saving_ns is None or context.share(finding.saving_ns) >= SMALLEST_SAVING.share
     ]
+    if context.run.is_sampled_only:
+        return sorted(found, key=lambda each: -each[1].confidence)
     # Causes first: only a finding that stays replaces another.
     kept: list[tuple[FindingRule, Finding]] = []
-    for name in _CAUSES_FIRST:
+    for name in dict.fromkeys((*_CAUSES_FIRST, *(each.name for each, _ in found))):
         own = [each for each in found if each[0].name == name]
         kept += [each for each in own if not any(_explains(other, each) for other in kept)]
     return sorted(kept, key=lambda each: -1.0 if (s := each[1].saving_ns) is None else s)[::-1]
@@ -221,6 +210,9 @@ def _rounded(times_ns: list[float | None]) -> Values:
 
 def _headline(context: FindingsContext, findings: int) -> str:
     result = count(findings, "finding") if findings else "nothing stands out"
+    if context.run.is_sampled_only:
+        gpus = count(len(context.run.gpus), "GPU")
+        return f"{result} in the telemetry of {gpus}; without a trace, no savings"
     activities = int(context.node.sizes()[0])
     return (
         f"{result}: {len(rules_of(context.run))} rules checked {activities:,} activities, "

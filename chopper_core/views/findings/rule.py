@@ -206,7 +206,9 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def step_ns(self) -> float:
-        """The step time: the mean over the complete iterations and GPUs of the scope."""
+        """The step time: the mean over the complete iterations and GPUs; NaN without a trace."""
+        if self.run.is_sampled_only:
+            return float("nan")
         return step_times(self.run, self.view).mean_ns
 
     def share(self, time_ns: float) -> float:
@@ -294,6 +296,8 @@ def context_of(run: Run, view: View) -> FindingsContext:
         overrides=view.overrides,
         cut=view.cut,
     )
+    if run.is_sampled_only:
+        return _without_activities(run, view)
     tree, table = run.tree(view.order), run.table
     found = tree.split(view.path, ("iteration",))
     numbers = found.codes("iteration").astype(np.int64)
@@ -329,6 +333,26 @@ def context_of(run: Run, view: View) -> FindingsContext:
         excluded={"iteration": excluded},
         sampled_from=len(counted) if len(analysed) < len(counted) else None,
         moved=moved,
+    )
+
+
+def _without_activities(run: Run, view: View) -> FindingsContext:
+    """The context of a run of telemetry alone: its rules look at its samples."""
+    nothing, none = Groups.single(run.table, slice(0, 0)), np.empty(0, np.int64)
+    return FindingsContext(
+        run=run,
+        view=view,
+        node=nothing,
+        gpus=(),
+        iterations=(),
+        truncated=(),
+        by_iteration=nothing,
+        all_iterations=none,
+        took_ns=none.astype(np.float64),
+        moved=MovedIdle(none, none, none, none),
+        irregular=(),
+        excluded={},
+        sampled_from=None,
     )
 
 
@@ -459,6 +483,8 @@ class FindingRule(Struct, frozen=True):
     find: Find
     of_durations: bool = False
     """Whether durations alone show it, also where times are reconstructed."""
+    of_samples: bool = False
+    """Whether it is of telemetry without a trace, and only of that."""
 
 
 def rule(
@@ -470,6 +496,7 @@ def rule(
     thresholds: tuple[Threshold, ...] = (),
     explains: tuple[str, ...] = (),
     of_durations: bool = False,
+    of_samples: bool = False,
 ) -> Callable[[Find], FindingRule]:
     """Turn a function into a rule; the first paragraph of its docstring says what it looks for."""
 
@@ -477,7 +504,16 @@ def rule(
         paragraph = cleandoc(find.__doc__ or "").partition("\n\n")[0]
         looks_for = " ".join(paragraph.split())
         return FindingRule(
-            name, looks_for, saving, holds, needs, thresholds, explains, find, of_durations
+            name,
+            looks_for,
+            saving,
+            holds,
+            needs,
+            thresholds,
+            explains,
+            find,
+            of_durations,
+            of_samples,
         )
 
     return decorate

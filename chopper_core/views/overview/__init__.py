@@ -18,7 +18,7 @@ from chopper_core.model.charts import Cards, Chart, Composition, Series
 from chopper_core.model.column_names import HEAT, HOTSPOT
 from chopper_core.model.run import Run
 from chopper_core.model.table import Kind
-from chopper_core.model.units import LONG_TIMES
+from chopper_core.model.units import LONG_TIMES, Unit
 from chopper_core.model.view import View, baseline_view, with_view
 from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.errors import ChopperError, UsageError
@@ -32,7 +32,21 @@ from chopper_core.views.overview.step import (
     titles_of,
     without_counted,
 )
-from chopper_core.views.shared.phrases import by_number
+from chopper_core.views.shared.phrases import by_number, count, time
+from chopper_core.views.shared.samples import (
+    CLOCK,
+    ENERGY,
+    HEAT_FIGURE,
+    POWER,
+    WINDOW,
+    columns_of,
+    figure,
+    gpus_of,
+    opened,
+    result_of_samples,
+    sampled_notes,
+    totals_of,
+)
 from chopper_core.views.shared.table_view import child_of
 from chopper_core.views.spec import ViewResult, ViewSpec
 
@@ -44,6 +58,7 @@ SPEC: Final = ViewSpec(
     compares=True,
     has_preview=True,
     no_statistic="shows the mean over the complete iterations",
+    takes_samples=True,
 )
 
 _MAX_GPUS: Final = 64
@@ -103,14 +118,9 @@ class _TableRows(Struct, frozen=True, eq=False):
 
 def answer(run: Run, view: View) -> ViewResult:
     """A row per GPU, or per node of very many: its step, its lag, its telemetry."""
+    if run.is_sampled_only:
+        return result_of_samples(run, view, _of_samples(run, view))
     return _result(step_of(run, view), _slow_part(run, view))
-
-
-def of_samples(run: Run, view: View) -> ViewResult:
-    """A row per GPU of a run of telemetry alone."""
-    from chopper_core.views.overview.sampled import overview_of_samples
-
-    return overview_of_samples(run, view)
 
 
 def preview(run: Run, view: View) -> ViewResult | None:
@@ -376,3 +386,55 @@ def _notes(step: Step) -> tuple[str, ...]:
         verb = "is" if len(lacking) == 1 else "are"
         notes.append(f"{by_number('iteration', lacking)} {verb} missing on a GPU: left out")
     return tuple(notes)
+
+
+_SHOWN_OF_SAMPLES: Final = (
+    *("mean_power_w", "peak_power_w", "sampled_energy_j", "mean_gfx_mhz", "lowest_gfx_mhz"),
+    *("mean_hot_c", "hottest_c", "mean_throttle_pct", "low_clock_pct", "mean_gfx_util_pct"),
+    "window_ns",
+)
+
+
+def _of_samples(run: Run, view: View) -> ViewResult:
+    """A row per GPU with telemetry: its power, clock, temperature; and the findings."""
+    from chopper_core.views.overview.evidence import findings
+    from chopper_core.views.power import WINDOW_NS
+    from chopper_core.views.power.charts import charts, samples_of
+
+    own = columns_of(run)
+    labels = [str(gpu) for gpu in gpus_of(run)]
+    known = {metric.name for metric, _ in own}
+    found = samples_of(run, view, WINDOW_NS) if own else []
+    return ViewResult(
+        level="gpu",
+        labels=labels,
+        columns=tuple(own),
+        opens=lambda row: opened(view, labels[row]),
+        total=totals_of(own),
+        shown=tuple(name for name in _SHOWN_OF_SAMPLES if name in known),
+        headline=(_headline_of_samples(run), *([run.status] if run.status else [])),
+        notes=sampled_notes(run),
+        charts=(
+            *charts(found, run.origin_ns)[:2],
+            Cards("findings", findings(run, view, _MAX_CARDS)),
+        ),
+    )
+
+
+def _headline_of_samples(run: Run) -> str:
+    """Power, energy, clock and heat of all GPUs, as far as all have them."""
+    power, energy, clock, heat = (figure(run, each) for each in (POWER, ENERGY, CLOCK, HEAT_FIGURE))
+    window = figure(run, WINDOW)
+    parts = [f"telemetry alone of {count(len(run.gpus), 'GPU')}"]
+    if np.isfinite(window).any() and not run.status:
+        parts.append(f"window {time(float(np.nanmax(window)))}")
+    if np.isfinite(power).all():
+        parts.append(f"mean power {power.mean():,.1f} W")
+    if np.isfinite(energy).all() and not run.status:
+        scale = Unit.JOULES.scale(float(energy.sum()), is_whole=False)
+        parts.append(f"energy {scale.number(float(energy.sum()))} {scale.text}")
+    if np.isfinite(clock).all():
+        parts.append(f"clock {clock.mean():,.0f} MHz")
+    if np.isfinite(heat).all():
+        parts.append(f"{heat.mean():.1f} °C")
+    return " · ".join(parts)

@@ -39,7 +39,9 @@ def findings(run: Run, view: View, limit: int) -> tuple[Card, ...]:
     for row, sentence in enumerate(found.labels[:limit]):
         saving, share = columns["stake_ns"].at(row), columns["stake_pct"].at(row)
         figures = () if saving is None or share is None else (f"{share:.1f} %", time(saving))
-        cards.append(Card(figures, sentence, address.render(found.opens(row))))
+        # Without a trace there are no savings: how sure each is takes their place.
+        sure = str(columns["confidence"].cell(row)) if run.is_sampled_only else ""
+        cards.append(Card(figures, sentence, address.render(found.opens(row)), sure))
     return tuple(cards)
 
 

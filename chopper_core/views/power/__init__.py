@@ -30,15 +30,18 @@ from chopper_core.views.power.charts import (
     samples_of,
 )
 from chopper_core.views.power.power_columns import step_energy, token_energy
-from chopper_core.views.shared.sampled_gpus import (
+from chopper_core.views.shared.samples import (
     ENERGY,
     WINDOW,
+    Sampled,
+    TimeSpans,
     columns_of,
     figure,
+    gpus_of,
+    result_of_samples,
     sampled_notes,
     totals_of,
 )
-from chopper_core.views.shared.samples import Sampled, TimeSpans, gpus_of
 from chopper_core.views.shared.table_view import LabelledRows, Partition, child_of, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec, any_level
 
@@ -49,6 +52,7 @@ SPEC: Final = ViewSpec(
     by=any_level("gpu"),
     of="window:MS, burst:W, tokens:N or samples:N",
     no_statistic="shows means over time, each moment of which counts alike",
+    takes_samples=True,
 )
 
 
@@ -87,6 +91,8 @@ class Options(Struct, frozen=True):
 
 def answer(run: Run, view: View) -> ViewResult:
     """The GPUs side by side, or the energy of iterations, phases, layers or operations."""
+    if run.is_sampled_only:
+        return result_of_samples(run, view, _of_samples(run, view))
     if not any(name in run.measured for name in SIGNALS):
         raise NothingToShow(_NO_TELEMETRY)
     options = options_of(view.of)
@@ -99,7 +105,7 @@ def answer(run: Run, view: View) -> ViewResult:
     return _by_label(run, view, found, options, by)
 
 
-def of_samples(run: Run, view: View) -> ViewResult:
+def _of_samples(run: Run, view: View) -> ViewResult:
     """The GPUs of a run of telemetry alone: a step's energy isn't known, that of the window is."""
     options = options_of(view.of)
     found = samples_of(run, view, options.window_ns)

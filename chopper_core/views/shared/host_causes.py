@@ -314,7 +314,8 @@ def moved_idle(run: Run, view: View) -> MovedIdle:
         if level == "iteration":
             continue
         codes = values_of(table, level, everything.row) if level != ACTIVITY else everything.row
-        chosen &= [table.text_of(level, code) == label for code in codes.tolist()]
+        texts = [table.text_of(level, code) for code in codes.tolist()]
+        chosen &= np.array([text == label for text in texts], np.bool_)
     return everything.take(chosen)
 
 

@@ -1,4 +1,4 @@
-"""Findings of a run of telemetry alone: low clocks, throttling, heat, energy apart from peers."""
+"""Findings of telemetry without a trace: GPUs that are throttled, hotter, slower or weaker."""
 
 from __future__ import annotations
 
@@ -11,23 +11,31 @@ from msgspec.structs import replace
 from chopper_core.model.run import Run
 from chopper_core.model.view import View, with_view
 from chopper_core.query.marks import MAD_TO_SIGMA
-from chopper_core.util.arrays import Float64, Index
+from chopper_core.util.arrays import Index
 from chopper_core.util.grouping import median_of
-from chopper_core.views.findings.rule import Confidence, Finding, Threshold
+from chopper_core.views.findings.rule import (
+    Confidence,
+    Finding,
+    FindingsContext,
+    Threshold,
+    rule,
+)
 from chopper_core.views.findings.throttled import THROTTLED as THROTTLED_SHARE
-from chopper_core.views.shared.phrases import by_number, count, percent
-from chopper_core.views.shared.sampled_gpus import (
+from chopper_core.views.shared.phrases import by_number, percent
+from chopper_core.views.shared.samples import (
     CLOCK,
-    HEAT,
+    HEAT_FIGURE,
     LOW_CLOCK,
     POWER,
     THROTTLED,
+    SampledFigure,
     figure,
+    gpus_of,
     low_clock_pct,
 )
-from chopper_core.views.shared.samples import gpus_of
 
 APART_Z: Final = 6.0
+_UNKNOWN: Final = "unknown without a trace"
 LOWER_CLOCK: Final = Threshold(
     "clock below that of the other GPUs", 2.0, "%", "GPUs of one model vary by about a percent"
 )
@@ -40,24 +48,18 @@ HOTTER: Final = Threshold(
 MORE_POWER: Final = Threshold("power below that of the other GPUs", 10.0, "%", "idle, or capped")
 
 
-def findings_of_samples(run: Run, view: View) -> list[Finding]:
-    """Differences of GPUs in their telemetry, the surest first; nothing of their cost is known."""
-    found = [
-        *([_stopped(run, view)] if run.status else []),
-        *_throttled(run, view),
-        *_apart(run, view, "-mean_hot_c", figure(run, HEAT), _hotter),
-        *_apart(run, view, "mean_gfx_mhz", figure(run, CLOCK), _slower),
-        *_apart(run, view, "mean_power_w", figure(run, POWER), _weaker),
-    ]
-    return sorted(found, key=lambda each: -each.confidence)
+@rule("stopped", saving=_UNKNOWN, of_samples=True)
+def stopped(context: FindingsContext) -> Iterator[Finding]:
+    """A run without a trace whose samples end early: out of memory, or stopped."""
+    if context.run.status:
+        evidence = with_view(context.view, "overview")
+        yield Finding(context.run.status, evidence, Confidence.HIGH)
 
 
-def _stopped(run: Run, view: View) -> Finding:
-    return Finding(run.status, with_view(view, "overview"), Confidence.HIGH)
-
-
-def _throttled(run: Run, view: View) -> Iterator[Finding]:
+@rule("sampled_throttling", saving=_UNKNOWN, thresholds=(THROTTLED_SHARE,), of_samples=True)
+def sampled_throttling(context: FindingsContext) -> Iterator[Finding]:
     """GPUs that are throttled by their driver's word, else whose clock is low under load."""
+    run = context.run
     if "throttle_pct" in run.sampled:
         own = run.sampled["throttle_pct"]
         share = np.array([own[gpu].mean if gpu in own else np.nan for gpu in gpus_of(run)])
@@ -74,19 +76,37 @@ def _throttled(run: Run, view: View) -> Iterator[Finding]:
     verb, whose = ("is", "its") if len(gpus) == 1 else ("are", "their")
     yield Finding(
         f"{_named(run, gpus)} {verb} {how.format(whose)} {size} of the time",
-        _evidence(view, column),
+        _evidence(context.view, column),
         Confidence.MEDIUM,
     )
 
 
+@rule("sampled_heat", saving=_UNKNOWN, thresholds=(HOTTER,), of_samples=True)
+def sampled_heat(context: FindingsContext) -> Iterator[Finding]:
+    """GPUs that are hotter than the others by far more than these differ."""
+    yield from _apart(context, "-mean_hot_c", HEAT_FIGURE, _hotter)
+
+
+@rule("sampled_clock", saving=_UNKNOWN, thresholds=(LOWER_CLOCK,), of_samples=True)
+def sampled_clock(context: FindingsContext) -> Iterator[Finding]:
+    """GPUs whose clocks are lower than those of the others by far more than these differ."""
+    yield from _apart(context, "mean_gfx_mhz", CLOCK, _slower)
+
+
+@rule("sampled_power", saving=_UNKNOWN, thresholds=(MORE_POWER,), of_samples=True)
+def sampled_power(context: FindingsContext) -> Iterator[Finding]:
+    """GPUs that draw less power than the others by far more than these differ."""
+    yield from _apart(context, "mean_power_w", POWER, _weaker)
+
+
 def _apart(
-    run: Run,
-    view: View,
+    context: FindingsContext,
     sort: str,
-    values: Float64,
+    wanted: SampledFigure,
     sentence: Callable[[str, float, float, int], str | None],
 ) -> Iterator[Finding]:
     """The GPUs that lie far from the others in a figure, on the side that `sort` puts first."""
+    run, values = context.run, figure(context.run, wanted)
     known = np.flatnonzero(np.isfinite(values))
     if len(known) < 3:
         return
@@ -100,7 +120,7 @@ def _apart(
     most = float(values[far].min() if sign > 0 else values[far].max())
     text = sentence(_named(run, gpus), most, median, len(gpus))
     if text is not None:
-        yield Finding(text, _evidence(view, sort), Confidence.MEDIUM)
+        yield Finding(text, _evidence(context.view, sort), Confidence.MEDIUM)
 
 
 def _hotter(gpus: str, most: float, median: float, number: int) -> str | None:
@@ -133,9 +153,3 @@ def _named(run: Run, gpus: list[int]) -> str:
 
 def _evidence(view: View, sort: str) -> View:
     return replace(with_view(view, "overview"), sort=sort)
-
-
-def headline_of(run: Run, findings: int) -> str:
-    """The number of findings, and the activities that were checked."""
-    found = count(findings, "finding") if findings else "nothing stands out"
-    return f"{found} in the telemetry of {count(len(run.gpus), 'GPU')}; without a trace, no savings"
