@@ -152,7 +152,10 @@ class BoxChart(Struct, frozen=True, eq=False):
 
 
 class Composition(Struct, frozen=True, eq=False, tag=True):
-    """A bar over the whole width for each of one or two wholes, with the figure of every part."""
+    """A bar over the whole width for each of one or two wholes, with the figure of every part.
+
+    A part that only some GPUs can supply is NaN in the whole of all; the second whole has it.
+    """
 
     title: str
     unit: str
@@ -162,6 +165,8 @@ class Composition(Struct, frozen=True, eq=False, tag=True):
     """The parts, which add up to their whole."""
     reduction: str = ""
     """How the wholes were made, such as `mean`: shown beside them where the title has no room."""
+    some: str = ""
+    """The GPUs of the second whole, where it is a part of those of the first: `2/8`."""
 
 
 class Card(Struct, frozen=True):

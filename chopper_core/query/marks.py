@@ -15,7 +15,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.metrics import Metric, Reduces, Values
+from chopper_core.metrics import Metric, Reduces, Scope, Values
 from chopper_core.metrics.metric import Theme
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
@@ -228,10 +228,19 @@ class Coverage(Struct, frozen=True, dict=True):
             found = {source.gpu for source in run.counters}
         elif metric.theme is Theme.TELEMETRY and metric.name in run.measured:
             found = run.measured[metric.name].curves
-        if found is None or "gpu" in dict(self.view.scope):
+        elif metric.theme is Theme.BREAKDOWN and len(self._scope) > 1:
+            found = self._gpus_with(metric)
+        if not found or "gpu" in dict(self.view.scope):
             return None
         covered = frozenset(found)
         return None if self._scope <= covered else covered
+
+    def _gpus_with(self, metric: Metric) -> list[int]:
+        """The GPUs of the scope that have any value of a part of the time."""
+        run, view = self.run, self.view
+        by_gpu = run.tree_of(view).split(view.path, ("gpu",))
+        scope = Scope(by_gpu, self.whole, run.origin_ns, run.hardware, run.measured)
+        return [int(gpu) for gpu in by_gpu.codes("gpu")[metric.compute(scope).present()]]
 
     def marked(self, metric: Metric, values: Values) -> Values:
         """The values, marked where they cover only some GPUs of their row."""
@@ -244,6 +253,11 @@ class Coverage(Struct, frozen=True, dict=True):
     def partial_totals(self, columns: Sequence[Metric]) -> frozenset[str]:
         """The columns whose total covers only some GPUs of the scope."""
         return frozenset(each.name for each in columns if self.covered(each) is not None)
+
+    @property
+    def gpus(self) -> int:
+        """The number of GPUs of the scope."""
+        return len(self._scope)
 
     def notes(self, columns: Sequence[Metric]) -> tuple[str, ...]:
         """A note per source that covers only some GPUs, as `*` marks its figures."""

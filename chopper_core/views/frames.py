@@ -201,17 +201,16 @@ def _frame(run: Run, view: View, result: ViewResult) -> Frame:
     if statistic and not view.columns:
         rest = (name for name in names[2:] if name != INSTANCES)
         names = (*names[:2], INSTANCES, *rest)
+    coverage = Coverage(run, view, result.level, whole if nodes is None else nodes, whole)
     computed = {
-        name: values
-        for name, (_, values) in own.items()
+        name: values if nodes is None else coverage.marked(each, values)
+        for name, (each, values) in own.items()
         if statistic is None or name not in registered
     }
     totals = {name: result.total.get(name) for name in computed}
 
     def scope_of(groups: Groups) -> Scope:
         return Scope(groups, whole, run.origin_ns, run.hardware, run.measured)
-
-    coverage = Coverage(run, view, result.level, whole if nodes is None else nodes, whole)
 
     def column(name: str) -> Metric:
         if name in own:
@@ -260,7 +259,7 @@ def _frame(run: Run, view: View, result: ViewResult) -> Frame:
         notes=(
             *_statistic_note(view, over),
             *result.notes,
-            *(coverage.notes([each for each in columns if each.name not in totals])),
+            *coverage.notes(columns),
             *run_notes(run, counting),
             *filter_hint(rows, view.filter, mask),
             *filter_note(len(result.labels), len(shown)),
@@ -276,7 +275,7 @@ def _frame(run: Run, view: View, result: ViewResult) -> Frame:
         over=over,
         by=result.by,
         partial_total=coverage.partial_totals(
-            [each for each in columns if each.name not in totals]
+            [each for each in columns if total[each.name] is not None]
         ),
         truncated=run.truncated(view),
         left_out=run.left_out(counting),

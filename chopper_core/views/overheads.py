@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from math import nan
 from typing import Final
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from chopper_core.align.breakdown import breakdown_columns
@@ -26,8 +27,10 @@ from chopper_core.model.column_names import AT_PEAK, BREAKDOWN, CYCLES, FLOPS, F
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.table import KernelTable, Selection
+from chopper_core.model.tree import Tree
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View
+from chopper_core.query.marks import Coverage
 from chopper_core.util.arrays import Codes, Index, Int64, Mask
 from chopper_core.util.grouping import counts_of
 from chopper_core.views.shared.table_view import Partition, table_view
@@ -66,14 +69,17 @@ LARGEST: Final = column("""largest_loss | | largest loss
 
 def _share_of(name: str) -> Metric:
     term = METRICS[name]
-    return computed_column(
+    share = computed_column(
         f"{name.removesuffix('_ns')}_pct",
         "%",
         f"{term.title} %",
-        f"{name} in % of the row's elapsed_ns. The shares add up to 100.",
+        f"{name} in % of the row's elapsed_ns, on the GPUs that have it. The shares add up to 100 "
+        "where all GPUs have all parts.",
         source=term.source,
         missing_because=term.missing_because or "the row has no time",
     )
+    # The GPUs that have the share are those that have the part.
+    return replace(share, theme=term.theme, compute=term.compute)
 
 
 SHARES: Final = {name: _share_of(name) for name in _TERMS}
@@ -86,11 +92,24 @@ SPEC: Final = ViewSpec(
 )
 
 
+_Covered = Mapping[str, frozenset[int]]
+"""Part → the GPUs that have it, of those that only some have."""
+
+
 class TimeParts(Struct, frozen=True):
     """The parts of each node's time, in ns."""
 
     values: dict[str, Values]
     elapsed_ns: Int64
+    covered_ns: Mapping[str, Int64] = field(default_factory=dict)
+    """Part → the elapsed time on the GPUs that have it, where only some do."""
+
+    def share(self, name: str) -> Values:
+        """A part in % of the time of the GPUs that have it."""
+        values, whole = self.values[name], self.covered_ns.get(name, self.elapsed_ns)
+        known = values.present() & (whole > 0)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return numbered(np.where(known, 100.0 * values.numbers / whole, np.nan))
 
     def numbers(self, name: str) -> Int64:
         """A part of every node, 0 where it is unknown: its time is in another part."""
@@ -103,6 +122,30 @@ def parts_of(run: Run, nodes: Groups) -> TimeParts:
     scope = Scope(nodes, nodes, run.origin_ns, run.hardware)
     values = {name: METRICS[name].compute(scope) for name in _TERMS}
     return TimeParts(values, METRICS["elapsed_ns"].compute(scope).numbers.astype(np.int64))
+
+
+def covered_parts(coverage: Coverage) -> dict[str, frozenset[int]]:
+    """The GPUs that have each part, of the parts that only some GPUs of the scope have."""
+    found = {name: coverage.covered(METRICS[name]) for name in _TERMS}
+    return {name: gpus for name, gpus in found.items() if gpus is not None}
+
+
+def without_gpus(tree: Tree, gpus: Collection[int]) -> Mapping[str, list[int]]:
+    """The codes that `Tree.split` leaves out so that only some GPUs remain."""
+    return {"gpu": [code for code in tree.codes_of("gpu").tolist() if code not in gpus]}
+
+
+def _on_covered(
+    parts: TimeParts, tree: Tree, view: View, rows: Groups, by: str, covered: _Covered
+) -> TimeParts:
+    """The parts of rows with the time of the GPUs that have them, 0 where a row has none there."""
+    known: dict[frozenset[int], Int64] = {}
+    for gpus in set(covered.values()):
+        some = tree.split(view.path, (by,) if by else (), without_gpus(tree, gpus))
+        place = np.searchsorted(rows.codes(by), some.codes(by)) if by else np.zeros(1, np.intp)
+        known[gpus] = np.zeros(len(rows), np.int64)
+        known[gpus][place] = some.elapsed_ns
+    return replace(parts, covered_ns={name: known[gpus] for name, gpus in covered.items()})
 
 
 def _lost(parts: TimeParts, nodes: Groups, has_matrix: Mask | None) -> Values:
@@ -137,6 +180,14 @@ def answer(run: Run, view: View) -> ViewResult:
     kernels = tree.split(view.path, (by, "kernel"))
     has_matrix = _with_matrix(kernels, rows.nodes.codes(by), by)
     parts, whole = parts_of(run, rows.nodes), parts_of(run, rows.whole)
+    coverage = Coverage(run, view, by, rows.nodes, rows.whole)
+    covered = covered_parts(coverage)
+    parts = _on_covered(parts, tree, view, rows.nodes, by, covered)
+    whole = _on_covered(whole, tree, view, rows.whole, "", covered)
+    words = {
+        name: f"{title} {len(covered[name])}/{coverage.gpus}" if name in covered else title
+        for name, title in {THEORY: "theoretical", **LOSSES}.items()
+    }
     lost = _lost(parts, rows.nodes, has_matrix)
     any_matrix = None if has_matrix is None else np.array([has_matrix.any()])
     lost_in_all = _lost(whole, rows.whole, any_matrix)
@@ -158,17 +209,18 @@ def answer(run: Run, view: View) -> ViewResult:
             *(SHARES[name].name for name in used),
             *used,
         ),
-        headline=(_headline(whole),),
+        headline=(_headline(whole, words),),
         notes=_notes(run, tree.split(view.path, ("operation", "kernel")), whole),
         charts=(
-            _waterfall(whole, used),
+            _waterfall(whole, used, words),
             _stacked(parts, rows.labels, order[:_MAX_BARS], used, by),
         ),
     )
 
 
 def _figures(parts: TimeParts, lost: Values) -> list[tuple[Metric, Values]]:
-    losses = np.stack([parts.numbers(name) for name in LOSSES], axis=1)
+    shares = [parts.share(name) for name in LOSSES]
+    losses = np.stack([np.where(own.present(), own.numbers, 0.0) for own in shares], axis=1)
     titles = tuple(LOSSES.values())
     largest = [titles[row.argmax()] if row.max(initial=0) > 0 else None for row in losses]
     return [
@@ -176,15 +228,8 @@ def _figures(parts: TimeParts, lost: Values) -> list[tuple[Metric, Values]]:
         (LOST, lost),
         (LARGEST, worded(largest)),
         *((METRICS[name], parts.values[name]) for name in _TERMS),
-        *((SHARES[name], _in_percent(parts, name)) for name in _TERMS),
+        *((SHARES[name], parts.share(name)) for name in _TERMS),
     ]
-
-
-def _in_percent(parts: TimeParts, name: str) -> Values:
-    values = parts.values[name]
-    known = values.present() & (parts.elapsed_ns > 0)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return numbered(np.where(known, 100.0 * values.numbers / parts.elapsed_ns, np.nan))
 
 
 def _with_matrix(kernels: Groups, codes: Codes, level: str) -> Mask | None:
@@ -206,15 +251,16 @@ def _is_matrix(table: KernelTable, rows: Selection) -> Mask:
     return matrix[table.kernel[rows]] & (charged > 0)
 
 
-def _headline(whole: TimeParts) -> str:
+def _headline(whole: TimeParts, words: Mapping[str, str]) -> str:
     elapsed = int(whole.elapsed_ns[0])
-    sizes = {name: int(whole.numbers(name)[0]) for name in LOSSES if name != _UNKNOWN}
-    name = max(sizes, key=lambda each: sizes[each])
+    shares = {name: whole.share(name).at(0) or 0.0 for name in LOSSES}
+    name = max((name for name in LOSSES if name != _UNKNOWN), key=lambda each: shares[each])
     unknown = int(whole.numbers(_UNKNOWN)[0])
     clauses = ["no known loss"]
-    if sizes[name] > 0:
-        kind = "largest known loss" if unknown > sizes[name] else "largest loss"
-        clauses = [f"the {kind} is {LOSSES[name]}: {_amount(sizes[name], elapsed)}"]
+    if shares[name] > 0:
+        kind = "largest known loss" if shares[_UNKNOWN] > shares[name] else "largest loss"
+        size = f"{time_text(int(whole.numbers(name)[0]))}, {shares[name]:.1f} %"
+        clauses = [f"the {kind} is {words[name]}: {size}"]
     if unknown > 0:
         clauses.append(f"unattributed compute is {_amount(unknown, elapsed)}")
     theory = whole.values[THEORY].at(0)
@@ -290,9 +336,9 @@ def _stacked(
     )
 
 
-def _waterfall(whole: TimeParts, used: list[str]) -> BarChart:
+def _waterfall(whole: TimeParts, used: list[str], words: Mapping[str, str]) -> BarChart:
     """From theoretical to elapsed time: each step and the level before it."""
-    steps = [(LOSSES[name], int(whole.numbers(name)[0])) for name in used if name != THEORY]
+    steps = [(words[name], int(whole.numbers(name)[0])) for name in used if name != THEORY]
     theory = int(whole.numbers(THEORY)[0])
     known = bool(whole.values[THEORY].present()[0])
     reached: list[float]

@@ -44,7 +44,8 @@ class CompositionDrawer(Drawer[Composition]):
 
     def body(self, chart: Composition, on: Canvas) -> None:
         """The bars and the legend; of parts that don't fit, the smallest go."""
-        numbers = np.nan_to_num(np.stack([each.numbers for each in chart.series], axis=1))
+        known = np.stack([each.numbers for each in chart.series], axis=1)
+        numbers = np.nan_to_num(known)
         wholes = numbers.sum(axis=1)
         # Parts below zero make a whole shorter than the bar of its other parts.
         longest = float(np.maximum(numbers, 0.0).sum(axis=1).max(initial=0.0)) or 1.0
@@ -61,12 +62,13 @@ class CompositionDrawer(Drawer[Composition]):
         inks = [hues.get(place, "dim") for place in range(len(chart.series))]
         fills = series_fills(inks, on.glyphs)
         # A baseline is above that which is compared with it, as in a sentence.
-        for row in reversed(range(len(names))):
+        order = range(len(names)) if chart.some else reversed(range(len(names)))
+        for row in order:
             bar = stack(numbers[row] / longest * room, fills, inks)
             value = values[row].rjust(digits + room - width_of(bar))
             on.add([(names[row], "text"), *bar, (value, "strong")])
         entries = {
-            place: _entry(chart, numbers, shares, place, fills[place], inks[place], on.width)
+            place: _entry(chart, known, shares, place, fills[place], inks[place], on.width)
             for place in listed
         }
         by_size = sorted(listed, key=lambda place: float(np.abs(numbers[:, place]).max()))
@@ -80,11 +82,15 @@ def _entry(
     width: int,
 ) -> Line:  # fmt: skip
     """A part in the legend: its mark, name and figure."""
-    figure = f"{100 * shares[0, place]:.1f} %"
-    if len(numbers) > 1:
+    only_some = bool(chart.some) and np.isnan(numbers[0, place])
+    whole = int(only_some)
+    figure = f"{100 * shares[whole, place]:.1f} %"
+    if len(numbers) > 1 and not chart.some:
         figure = f"{numbers[0, place] - numbers[1, place]:+z.1f} {chart.unit}"
     elif width >= _WITH_TIMES_FROM:
-        figure = f"{_number(numbers[0, place], chart.unit)} {figure}"
+        figure = f"{_number(numbers[whole, place], chart.unit)} {figure}"
+    if only_some:
+        figure = f"{figure} {chart.some}"
     return [(mark, ink), (f" {clean(chart.series[place].name)} ", "dim"), (figure, "strong")]
 
 

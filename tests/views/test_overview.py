@@ -12,16 +12,19 @@ from msgspec.structs import replace
 from chopper_core.extensions.runs.figures import figures_of_run
 from chopper_core.model import address
 from chopper_core.model.charts import Cards, Composition, Lanes
+from chopper_core.model.column_names import AT_PEAK, BREAKDOWN
 from chopper_core.model.inputs import Source
 from chopper_core.model.run import Run
 from chopper_core.model.table import STATES
 from chopper_core.model.view import Baseline, View
 from chopper_core.query.frame import Frame
+from chopper_core.render.glyphs import UNICODE
 from chopper_core.views.overview.step import step_of
 from chopper_core.views.query import preview, query
 from chopper_core.views.shared.leads import RankLeads
 from chopper_core.views.shared.phrases import time
-from tests.support import sample_run
+from chopper_tui.draw.charts import draw
+from tests.support import Row, run_of, sample_run
 from tests.tui.explorer import measured_run
 
 OVERVIEW = View("R", name="overview")
@@ -72,11 +75,51 @@ def test_the_parts_are_those_of_the_complete_iterations_and_add_up(run: Run) -> 
     cells = len(set(zip(table.gpu[kept].tolist(), table.iteration[kept].tolist(), strict=True)))
     states = ("compute_ns", "overlap_ns", "exposed_comm_ns", "exposed_copy_ns", "idle_ns")
     sums = {name: int(table.column(name)[kept].sum()) / cells / 1e6 for name in states}
-    parts = {each.name: float(each.numbers[0]) for each in whole.series}
+    every = {each.name: float(each.numbers[0]) for each in whole.series}
+    parts = {name: number for name, number in every.items() if np.isfinite(number)}
     assert sum(parts.values()) == pytest.approx(sum(sums.values()), rel=1e-9)
     assert parts["exposed communication"] == pytest.approx(sums["exposed_comm_ns"], rel=1e-9)
     assert parts["idle"] == pytest.approx(sums["idle_ns"], rel=1e-9)
-    assert len(parts) >= 9
+    assert len(every) >= 9 and len(parts) >= 5
+
+
+def test_parts_of_some_gpus_are_parts_of_those_gpus() -> None:
+    """Two of four GPUs have counters: 200 of 1,000 µs are lost in their matrix units."""
+    rows = [
+        Row(1_000_000 * step, 1_000_000, gpu=gpu, iteration=step, operation="mlp_up")
+        for gpu in range(4)
+        for step in range(2)
+    ]
+    run = run_of(rows)
+    table, nothing = run.table, np.full(len(run.table), np.nan)
+    counted = np.isin(table.gpu, (1, 2))
+    split = {
+        "theoretical_ns": np.full(len(table), 300_000.0),
+        "mfma_loss_ns": np.where(counted, 200_000.0, np.nan),
+        "unmodelled_ns": np.where(counted, 500_000.0, 700_000.0),
+    }
+    columns = {name: split.get(name, nothing) for name in (*BREAKDOWN, AT_PEAK)}
+    run = replace(run, table=table.with_measured(columns))
+    chart = composition(query(run, OVERVIEW))
+    assert chart.labels == ("4 GPUs", "2 of 4") and chart.some == "2/4"
+    parts = {each.name: each.numbers.tolist() for each in chart.series}
+    assert parts["theoretical"] == pytest.approx([0.3, 0.3])
+    assert parts["other compute"] == pytest.approx([0.7, 0.5])
+    assert np.isnan(parts["MFMA utilisation"][0]) and parts["MFMA utilisation"][1] == 0.2
+    text = "\n".join("".join(text for text, _ in line) for line in draw(chart, 120, 12, UNICODE))
+    assert "MFMA utilisation 0.20 ms 20.0 % 2/4" in text and "compute 0.70 ms 70.0 %" in text
+    for by in ("operation", "gpu"):
+        losses = query(run, View("R", name="overheads", by=by))
+        assert losses.total["mfma_loss_pct"] == pytest.approx(20)
+        assert losses.total["theoretical_pct"] == pytest.approx(30)
+        assert "mfma_loss_pct" in losses.partial_total
+    row = query(run, View("R", name="overheads", by="operation")).values["mfma_loss_pct"]
+    assert row.at(0) == pytest.approx(20) and row.is_partial(0)
+    # A scope without such a GPU has no such part, one of them has it whole.
+    alone = query(run, View("R", ("1",), name="overheads", by="operation"))
+    assert alone.total["mfma_loss_pct"] == pytest.approx(20) and not alone.partial_total
+    none = query(run, View("R", ("0",), name="overheads", by="operation"))
+    assert "mfma_loss_pct" not in none.total
 
 
 def test_the_straggler_lags_and_the_others_hardly_do(run: Run) -> None:

@@ -24,13 +24,13 @@ from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.errors import ChopperError, UsageError
 from chopper_core.util.grouping import distinct, sums_of
 from chopper_core.views.overview.step import (
+    COUNTED,
+    TITLES,
     Step,
     facts_of,
-    has_counted,
     headline_of,
     step_of,
-    titles_of,
-    without_counted,
+    without,
 )
 from chopper_core.views.shared.phrases import by_number, count, time
 from chopper_core.views.shared.samples import (
@@ -73,6 +73,7 @@ _KINDS: Final = {
     Kind.COMM: "communication",
     Kind.COPY: "copies",
 }
+_NONE: Final = np.zeros(1, np.int64)
 _COMPUTING: Final = "it is being computed"
 
 STEP: Final = column("""step_ns | ns | step
@@ -295,7 +296,7 @@ def _lanes(step: Step, gpus: list[int], rows: _TableRows) -> Chart:
 
 
 def _composition(step: Step, base: Step | None) -> Composition:
-    """The parts of the mean step; a baseline's beside them."""
+    """The parts of the mean step; next to it a baseline's, or those that only some GPUs have."""
     known = [each for each in (step, base) if each is not None]
     if any(each.run.is_reconstructed for each in known):
         return _durations(known)
@@ -303,16 +304,30 @@ def _composition(step: Step, base: Step | None) -> Composition:
     # Parts that only one side can tell apart can't be compared.
     if len({tuple(each) for each in parts}) > 1:
         parts = [each.states for each in known]
-    elif len({has_counted(each) for each in parts}) > 1:
-        parts = [without_counted(each) for each in parts]
-    scale, unit = next((ns, name) for least, ns, name in _UNITS if step.times.mean_ns >= least)
+    else:
+        lacking = {name for each in known for name in each.covered if name in parts[0]}
+        lacking |= {
+            name for name in COUNTED if len({bool(own.get(name, _NONE)[0]) for own in parts}) > 1
+        }
+        if lacking:
+            parts = [without(own, lacking) for own in parts]
     sides = [(own, each.times.cells) for own, each in zip(parts, known, strict=True)]
+    labels, some = _sides(step, base), ""
+    if base is None and step.some:
+        own, cells = step.parts_on(step.some)
+        sides.append((without(own, ()), cells))
+        some = f"{len(step.some)}/{len(step.gpus)}"
+        labels = (f"{len(step.gpus)} GPUs", f"{len(step.some)} of {len(step.gpus)}")
+    scale, unit = next((ns, name) for least, ns, name in _UNITS if step.times.mean_ns >= least)
+    names = [name for name in TITLES if any(own.get(name, _NONE)[0] for own, _ in sides)]
     series = tuple(
-        Series(title, np.array([own[name][0] / cells / scale for own, cells in sides]))
-        for name, title in titles_of(parts[0]).items()
-        if any(own[name][0] for own in parts)
+        Series(
+            TITLES[name],
+            np.array([own[name][0] / n / scale if name in own else np.nan for own, n in sides]),
+        )
+        for name in names
     )
-    return Composition(f"mean {step.word} of a GPU", unit, _sides(step, base), series, "mean")
+    return Composition(f"mean {step.word} of a GPU", unit, labels, series, "mean", some)
 
 
 def _sides(step: Step, base: Step | None) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import cached_property
 from typing import Final
 
@@ -18,23 +18,38 @@ from chopper_core.model.run import Run
 from chopper_core.model.table import Phase
 from chopper_core.model.tree import Tree
 from chopper_core.model.view import View
-from chopper_core.util.arrays import Int64
-from chopper_core.views.overheads import LOSSES, THEORY, parts_of, with_parts, without_flops
+from chopper_core.query.marks import Coverage
+from chopper_core.util.arrays import Int64, Mask
+from chopper_core.views.overheads import (
+    LOSSES,
+    THEORY,
+    covered_parts,
+    parts_of,
+    with_parts,
+    without_flops,
+    without_gpus,
+)
 from chopper_core.views.shared.phrases import count, time
 from chopper_core.views.shared.step_times import StepTimes, step_times
 from chopper_core.views.shared.tokens import replicas_of, tokens_in
 
-PARTS: Final = {THEORY: "theoretical", **LOSSES}
+OTHER: Final = "other_compute_ns"
+"""Unattributed compute together with parts that aren't told apart."""
+_OUTSIDE: Final = ("exposed_comm_ns", "exposed_copy_ns", "idle_ns")
+_COMPUTE: Final = {"compute_ns": "compute", "overlap_ns": "compute beside communication"}
+PARTS: Final = (THEORY, *LOSSES)
 """The parts of a step's time where the FLOPs of the model are known."""
-STATES: Final = {
-    "compute_ns": "compute",
-    "overlap_ns": "compute beside communication",
-    **{name: LOSSES[name] for name in ("exposed_comm_ns", "exposed_copy_ns", "idle_ns")},
-}
+STATES: Final = (*_COMPUTE, *_OUTSIDE)
 """The parts where they are not: all compute would be unattributed."""
-
-
-_COUNTED: Final = (
+TITLES: Final = {
+    THEORY: "theoretical",
+    **_COMPUTE,
+    **{name: title for name, title in LOSSES.items() if name not in _OUTSIDE},
+    OTHER: "other compute",
+    **{name: LOSSES[name] for name in _OUTSIDE},
+}
+"""The titles of all parts, in the order of a bar."""
+COUNTED: Final = (
     "extra_inst_ns",
     "mfma_loss_ns",
     "vector_ns",
@@ -105,6 +120,33 @@ class Step(Struct, frozen=True, eq=False, dict=True):
             return self._with_moved({name: parts.numbers(name) for name in PARTS})
         return self.states
 
+    @cached_property
+    def covered(self) -> Mapping[str, frozenset[int]]:
+        """The GPUs that have each part, of the parts that only some GPUs have."""
+        run = with_parts(self.run)
+        return covered_parts(Coverage(run, self.view, "", self.whole, self.whole))
+
+    @cached_property
+    def some(self) -> frozenset[int]:
+        """The GPUs whose bar has the parts that others lack; empty where all have all."""
+        each = [self.covered[name] for name in self.parts if name in self.covered]
+        each = [gpus for gpus in each if gpus]
+        return frozenset.intersection(*each) or max(each, key=len) if each else frozenset()
+
+    def parts_on(self, gpus: Collection[int]) -> tuple[Mapping[str, Int64], int]:
+        """The parts of the time of some GPUs, and the number of their iterations."""
+        without = {**self.times.excluded, **without_gpus(self.tree, gpus)}
+        parts = parts_of(self.run, self.tree.split(self.view.path, (), without))
+        own = np.isin(self.times.gpus, list(gpus))
+        found = self._with_moved({name: parts.numbers(name) for name in PARTS}, own)
+        return found, int((self.times.times_ns[own] > 0).sum())
+
+    @property
+    def of_peak_pct(self) -> float:
+        """The theoretical time in % of the time, on the GPUs where it is known."""
+        own, _ = self.parts_on(self.covered.get(THEORY, self.gpus))
+        return 100.0 * float(own[THEORY][0]) / max(sum(int(each[0]) for each in own.values()), 1)
+
     @property
     def without_flops_pct(self) -> float:
         """How much of the matrix kernels' time has unknown FLOPs, in %."""
@@ -115,29 +157,19 @@ class Step(Struct, frozen=True, eq=False, dict=True):
         """The states of the GPUs in the time of all activities, in ns."""
         return self._with_moved({name: self.whole.sum(name) for name in STATES})
 
-    def _with_moved(self, parts: Mapping[str, Int64]) -> Mapping[str, Int64]:
-        return {**parts, "idle_ns": parts["idle_ns"] + self.times.moved_ns}
+    def _with_moved(
+        self, parts: Mapping[str, Int64], gpus: Mask | slice = slice(None)
+    ) -> Mapping[str, Int64]:
+        return {**parts, "idle_ns": parts["idle_ns"] + self.times.moved_ns[gpus].sum()}
 
 
-def has_counted(parts: Mapping[str, Int64]) -> bool:
-    """Whether any part is known from counters."""
-    return any(parts[name][0] for name in _COUNTED if name in parts)
-
-
-def without_counted(parts: Mapping[str, Int64]) -> Mapping[str, Int64]:
-    """The parts with those that counters tell apart in unattributed compute."""
-    added = np.sum([parts[name] for name in _COUNTED if name in parts], axis=0, dtype=np.int64)
-    return {
-        name: values + added if name == _UNATTRIBUTED else values
-        for name, values in parts.items()
-        if name not in _COUNTED
-    }
-
-
-def titles_of(parts: Mapping[str, Int64]) -> Mapping[str, str]:
-    """The titles of the parts of a step."""
-    titles = PARTS | STATES
-    return {name: titles[name] for name in parts}
+def without(parts: Mapping[str, Int64], names: Collection[str]) -> Mapping[str, Int64]:
+    """The parts with some of them and unattributed compute together as other compute."""
+    merged = [_UNATTRIBUTED, *(name for name in names if name in parts)]
+    if _UNATTRIBUTED not in parts:
+        return parts
+    other: Int64 = np.sum([parts[each] for each in merged], axis=0, dtype=np.int64)
+    return {**{name: values for name, values in parts.items() if name not in merged}, OTHER: other}
 
 
 def step_of(run: Run, view: View) -> Step:
@@ -194,13 +226,15 @@ def _figures(step: Step) -> tuple[_Fact, ...]:
     whole = step.parts
     knows_flops = THEORY in whole and step.without_flops_pct <= _MAX_UNKNOWN_FLOPS_PCT
     elapsed = max(int(step.times.times_ns.sum()), 1)
-    theory = 100.0 * int(whole[THEORY][0]) / elapsed if knows_flops else None
+    theory = step.of_peak_pct if knows_flops else None
+    some = step.covered.get(THEORY, ())
+    on_some = f" of peak ({len(some)}/{len(step.gpus)} GPUs)" if some else " of peak"
     communicates = int(step.whole.sum("collectives")[0]) > 0 and not step.run.is_reconstructed
     exposed = 100.0 * int(whole["exposed_comm_ns"][0]) / elapsed if communicates else None
     return (
         _Fact(step.times.mean_ns, time, before=f"{step.word} ", after=_range(step.times)),
         _Fact(step.tokens_per_s(), _thousands, after=" tok/s"),
-        _Fact(theory, _percent, after=" of peak", is_share=True),
+        _Fact(theory, _percent, after=on_some, is_share=True),
         _Fact(exposed, _percent, before="exposed ", is_share=True),
         _Fact(_power_w(step), _power),
     )

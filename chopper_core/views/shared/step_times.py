@@ -35,8 +35,8 @@ class StepTimes(Struct, frozen=True, eq=False):
     """The codes of all iterations that take no part, as `Tree.split` excludes them."""
     times_ns: Int64
     """GPUs x iterations; 0 where a GPU lacks one."""
-    moved_ns: int
-    """What their idle time has of other iterations' activities, less what those have of theirs."""
+    moved_ns: Int64
+    """What each GPU's idle time has of other iterations' activities, less what those have of theirs."""
     cells: int
     """The number of pairs of a GPU and an iteration."""
 
@@ -99,6 +99,6 @@ def _step_times(run: Run, view: View) -> StepTimes:
         left_out=tuple(code for code in found.tolist() if code not in kept),
         excluded={"iteration": others} if others else {},
         times_ns=times,
-        moved_ns=int(moved_ns.sum()),
+        moved_ns=np.asarray(moved_ns.sum(axis=1), np.int64),
         cells=int(own.sum()),
     )
