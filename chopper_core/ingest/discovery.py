@@ -18,6 +18,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from chopper_core.model.address import nothing_at
 from chopper_core.model.settings import in_name
 from chopper_core.sources.ranks import rank_in_name
 from chopper_core.sources.registry import Family, family_of, natural_key
@@ -82,7 +83,7 @@ def find_runs(names: Sequence[str]) -> list[FoundRun]:
         paths = paths_of(name)
         for path in paths:
             if not path.exists():
-                raise DataError(f"{path} does not exist.")
+                raise nothing_at(path)
         parts = _named_together(paths)
         if len(paths) > 1 and len(parts) < 2:
             found.append(FoundRun(name, name))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import partial
+from pathlib import PurePath
 from urllib.parse import quote as plain_quote
 from urllib.parse import unquote as plain_unquote
 
@@ -13,7 +14,7 @@ from chopper_core.model.overrides import joined, parse_overrides
 from chopper_core.model.parallel import DIMENSIONS
 from chopper_core.model.table import ACTIVITY, LEVELS
 from chopper_core.model.view import Baseline, View, Window, as_statistic, complete_order, parse_time
-from chopper_core.util.errors import UsageError
+from chopper_core.util.errors import ChopperError, DataError, UsageError
 from chopper_core.util.patterns import late
 
 # A path may have bytes that are no UTF-8.
@@ -27,6 +28,7 @@ _LEVEL_OF = {
 """The levels by their names and abbreviations: `it` is iteration."""
 _LEVEL = "|".join(sorted(_LEVEL_OF, key=len, reverse=True))
 _PATH_START = late(rf":(?=(?:{_LEVEL})=)")
+_ANY_STEP = late(r":([A-Za-z_]+)=")
 _FIRST_STEP = late(rf"(?:{_LEVEL})=")
 _STEP = late(rf"/(?=(?:{_LEVEL})=)")
 KEYS = (
@@ -71,6 +73,14 @@ def parse(address: str) -> View:
         cut=_parse_switch("cut", options.get("cut", "")),
     )
     return as_statistic(view, options["stat"], over) if options.get("stat") else view
+
+
+def nothing_at(path: PurePath | str) -> ChopperError:
+    """The error of a run that doesn't exist: its name may be an address with an unknown level."""
+    if unknown := _ANY_STEP.search(str(path)):
+        there = ", ".join((*LEVELS, *DIMENSIONS))
+        return UsageError(f"unknown level {unknown[1]!r} in {str(path)!r}; the levels are {there}")
+    return DataError(f"{path} does not exist.")
 
 
 def render(view: View) -> str:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from chopper_core.model.overrides import NO_OVERRIDES, Overrides
 from chopper_core.model.parallel import DIMENSIONS
 from chopper_core.model.table import ACTIVITY, LEVELS
+from chopper_core.model.units import time_text
 from chopper_core.util.errors import UsageError
 from chopper_core.util.patterns import late
 
@@ -91,6 +92,12 @@ def parse_time(key: str, text: str) -> int:
     return int(number) * scale + int(digits[:9]) * scale // 10**9
 
 
+def _typed(ns: int) -> str:
+    """A time as people type it in an address: `9s`, `12.25ms`."""
+    unit = next((unit for unit in ("s", "ms", "us") if abs(ns) >= _UNITS[unit]), "ns")
+    return f"{ns / _UNITS[unit]:.10g}{unit}"
+
+
 def resolved(window: Window, scope: tuple[int, int], end_ns: int) -> Interval:
     """Resolve a window within a run that ends at `end_ns`; defaults come from the scope.
 
@@ -102,9 +109,9 @@ def resolved(window: Window, scope: tuple[int, int], end_ns: int) -> Interval:
     if end is None:
         end = scope[1] if scope[1] > begin else end_ns
     if begin >= end_ns:
-        raise UsageError(f"from={begin}ns lies after the end of the run, at {end_ns} ns")
+        raise UsageError(f"from={_typed(begin)} is after the end of the run ({time_text(end_ns)})")
     if begin > end or (begin == end and window.to_ns is not None):
-        raise UsageError(f"from={begin}ns is not before to={end}ns")
+        raise UsageError(f"from={_typed(begin)} is not before to={_typed(end)}")
     begin, end = _within(begin, max(min(end, end_ns) - begin, SHORTEST_NS), end_ns)
     at = begin + (end - begin) // 2 if window.at_ns is None else window.at_ns
     return Interval(begin, end, min(at, end_ns), window.mark_ns, end_ns)

@@ -210,7 +210,8 @@ def _pattern(word: str) -> Term:
 def _comparison(rows: Rows, heading: str, operator: str, value: str) -> Term | None:
     """The term that compares a column or the level of the rows; None if the heading is neither."""
     text, is_negated = f"{heading}{operator}{value}", operator == "!="
-    if operator == ":" and heading in _FILTERED_LEVELS and heading not in rows.names:
+    levels = (*_FILTERED_LEVELS, rows.level)
+    if operator == ":" and heading in levels and heading not in rows.names:
         return Term(text, level=heading, value=value)
     column, divisor = _column(rows, heading)
     if column and (operator != ":" or rows.values(column).words is not None):

@@ -10,7 +10,7 @@ from typing import Final, NewType
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.metrics import Metric, Reduces, Values
+from chopper_core.metrics import Metric, Values
 from chopper_core.model.parallel import DIMENSIONS
 from chopper_core.model.signals import Signal
 from chopper_core.model.table import LEVELS, NO_LABEL_TEXT
@@ -115,22 +115,18 @@ class ColumnText(Struct, frozen=True):
 
 
 def column_texts(frame: Frame) -> tuple[ColumnText, ...]:
-    """How each column of a frame is written; sums of time share one unit, to compare by eye."""
-    common = max(
-        (_largest(frame, column) for column in frame.columns if _is_time(column)), default=0
-    )
-    times = max(
-        (_largest(frame, each) for each in frame.columns if each.unit is Unit.NS), default=0
-    )
+    """How each column of a frame is written, in the unit that suits its own figures.
+
+    A time that is not known yet is titled in the unit that it will likely have.
+    """
+    times = [_largest(frame, each) for each in frame.columns if each.unit is Unit.NS]
     return tuple(
         ColumnText(
             column,
             scale_of(
                 column,
-                # A time that is not known yet is titled in the unit that it will likely have.
-                (common if _is_time(column) else _largest(frame, column))
-                or (times if column.unit is Unit.NS else 0),
-                _is_whole(column, frame.values[column.name]),
+                _largest(frame, column) or (max(times) if column.unit is Unit.NS else 0),
+                _is_whole(frame, column),
             ),
             frame.values[column.name].words is not None,
         )
@@ -138,16 +134,11 @@ def column_texts(frame: Frame) -> tuple[ColumnText, ...]:
     )
 
 
-def _is_whole(metric: Metric, values: Values) -> bool:
-    """Whether all figures are integers: counts, and sums of what a profiler counted."""
-    if values.numbers.dtype.kind in "iub":
-        return True
-    present = values.numbers[values.present()]
-    return metric.reduces == Reduces.SUM and bool((present == np.round(present)).all())
-
-
-def _is_time(metric: Metric) -> bool:
-    return metric.unit is Unit.NS and metric.reduces in (Reduces.SUM, Reduces.OF_SUMS)
+def _is_whole(frame: Frame, metric: Metric) -> bool:
+    """Whether all figures are integers, as counts and what a profiler counted are."""
+    values = frame.values[metric.name]
+    known = values.numbers[values.present()]
+    return bool((known == np.round(known)).all()) and not (frame.total.get(metric.name) or 0) % 1
 
 
 def _largest(frame: Frame, metric: Metric) -> float:

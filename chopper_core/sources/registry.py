@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from msgspec import Struct
 
+from chopper_core.model.address import nothing_at
 from chopper_core.sources.foreign import what_is
 from chopper_core.tables.text import FileHead
 from chopper_core.util import plugins
@@ -288,7 +289,7 @@ def files_at(paths: Sequence[Path]) -> Iterator[tuple[Path, Path]]:
     seen: set[str] = set()
     for root in paths:
         if not root.exists():
-            raise DataError(f"{root} does not exist.")
+            raise nothing_at(root)
         for file in _files_below(root) if root.is_dir() else [root]:
             if (resolved := os.path.realpath(file)) not in seen:
                 seen.add(resolved)

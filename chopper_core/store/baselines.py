@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Final
 
+from chopper_core.model.address import nothing_at
 from chopper_core.util.atomic import make_private, publish, read_small, user_folder
 from chopper_core.util.errors import DataError, UsageError
 
@@ -48,7 +49,7 @@ def set_baseline(name: str, *runs: str) -> tuple[str, ...]:
     paths = [Path(os.path.expanduser(each)) for run in runs for each in named_runs(run)]
     for path in paths:
         if not path.exists():
-            raise DataError(f"{path} does not exist.")
+            raise nothing_at(path)
     found = tuple(dict.fromkeys(str(path.absolute()) for path in paths))
     _write({**baselines(), name: found})
     return found

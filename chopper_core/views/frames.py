@@ -19,7 +19,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.query.children import children, filter_note, means_of, ordered, run_notes
 from chopper_core.query.derived import instance_levels, statistic_of
-from chopper_core.query.filter import Rows, filter_hint, matching
+from chopper_core.query.filter import Rows, filter_hint, matching, only
 from chopper_core.query.frame import Frame
 from chopper_core.query.marks import Coverage
 from chopper_core.util import debug
@@ -166,7 +166,10 @@ def cached(run: Run, view: View, ask: Callable[[View], ViewResult]) -> ViewResul
 
     def opens(row: int) -> View:
         opened = known.opens(row)
-        return view if opened == plain else opened
+        if opened != plain:
+            return opened
+        # A row that is no part of the tree is shown alone.
+        return replace(view, filter=view.filter or only(known.level, [known.labels[row]]))
 
     return replace(known, opens=opens)
 

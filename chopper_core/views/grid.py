@@ -27,6 +27,7 @@ from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import median_of
+from chopper_core.views.shared.phrases import count, differs
 from chopper_core.views.shared.places import Places, places_of
 from chopper_core.views.shared.samples import columns_of, gpus_of, opened, result_of_samples
 from chopper_core.views.shared.table_view import child_of
@@ -260,6 +261,9 @@ def _chart(
     )
 
 
+_LEAST_APART: Final = 0.001
+
+
 def _headline(figure: Metric, gpus: list[int], numbers: Float64, places: Places) -> tuple[str, ...]:
     high, low = int(np.nanargmax(numbers)), int(np.nanargmin(numbers))
     unit = f" {figure.unit}" if figure.unit else ""
@@ -272,7 +276,11 @@ def _headline(figure: Metric, gpus: list[int], numbers: Float64, places: Places)
     def end(place: int) -> str:
         return f"{named(place)}, {numbers[place] / scale:.4g}{text}"
 
-    ends = f"largest on {end(high)}; smallest on {end(low)}" if high != low else end(high)
+    ends = end(high)
+    if differs(numbers[high], numbers[low], _LEAST_APART):
+        ends = f"largest on {end(high)}; smallest on {end(low)}"
+    elif high != low or len(gpus) > 1:
+        ends = f"{numbers[high] / scale:.4g}{text} on each of {count(len(gpus), 'GPU')}"
     lines = [f"{figure.title}: {ends}"]
     slots = list(dict.fromkeys(slot for slot in places.slots if slot))
     if len(slots) > 1:

@@ -39,6 +39,7 @@ from chopper_core.util.grouping import (
 )
 from chopper_core.views.ranks.rank_columns import node_names
 from chopper_core.views.shared.leads import of_all_gpus
+from chopper_core.views.shared.phrases import differs
 from chopper_core.views.shared.samples import (
     gpus_of,
     opened,
@@ -270,6 +271,9 @@ def _apart(numbers: Float64) -> tuple[Float64, Index]:
     return beyond[np.arange(len(beyond)), at], at
 
 
+_LEAST_APART: Final = 0.001
+
+
 def _headline(
     figure: Metric, by: str, numbers: Float64, labels: list[str], names: list[str]
 ) -> tuple[str, ...]:
@@ -280,6 +284,8 @@ def _headline(
     usual = others_median(numbers)[row, at[row]]
     share = f" ({100 * apart[row] / usual:+z.1f} %)" if usual > 0 else ""
     number = numbers[row, at[row]]
+    if not differs(number, usual, _LEAST_APART):
+        return (f"no GPU differs from the others' median {figure.title} by more than 0.1 %",)
     if figure.unit == "ns":
         values = f"{time_text(number)} vs a median of {time_text(usual)}"
     else:

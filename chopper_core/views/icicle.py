@@ -150,6 +150,8 @@ def _headline(rows: list[IcicleRow], whole: Groups) -> str:
     label = max(times, key=lambda each: times[each])
     share = 100.0 * times[label] / total
     name = "unlabelled" if label == NO_LABEL_TEXT else label
+    if len(times) == 1:
+        return f"{time_text(total)}, all of it in {row.level} {name}"
     return (
         f"{time_text(total)} in {len(times):,} different {row.level}s; most time is in "
         f"{row.level} {name}: {time_text(times[label])}, {share:.1f} %"

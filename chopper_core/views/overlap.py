@@ -242,6 +242,8 @@ def _one_by_one(run: Run, view: View, found: Overlaps) -> ViewResult:
 
 def _overall(found: Overlaps, whole: Own) -> str:
     share, with_copies = (values.at(0) or 0.0 for _, values in whole[1:3])
+    if not found.comm_ns.any():
+        return "no communication overlaps with the operations"
     text = f"communication overlaps with {share:.1f} % of the operations' time"
     if (found.masked_ns != found.comm_ns).any():
         text += f", with FSDP's copies {with_copies:.1f} %"

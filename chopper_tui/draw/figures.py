@@ -42,6 +42,9 @@ _KINDS: Final = {
 _DIGITS: Final = 4
 """Of a short figure, as far as they are not before the point."""
 
+_COUNTED: Final = (Reduces.SUM, Reduces.MIN, Reduces.MAX, Reduces.COMMON, Reduces.DISTINCT)
+"""How figures that are counts reduce: an integer among them is written as one."""
+
 
 class Figure(Struct, frozen=True):
     """One figure of a node."""
@@ -65,7 +68,7 @@ class Figure(Struct, frozen=True):
         """Whether it is a count, or a sum of what was counted."""
         if not isinstance(self.number, float):
             return True
-        return self.metric.reduces == Reduces.SUM and self.number.is_integer()
+        return self.metric.reduces in _COUNTED and self.number.is_integer()
 
     def text(self, glyphs: Glyphs, *, short: bool = False, beside_title: bool = False) -> str:
         """The figure with its unit, in the scale that suits it alone; short: with few digits.

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chopper_core.metrics import METRICS
-from chopper_core.model.address import parse, render
+from chopper_core.model.address import nothing_at, parse, render
 from chopper_core.model.overrides import (
     Overrides,
     overrides_of,
@@ -19,14 +19,16 @@ from chopper_core.model.table import LEVELS
 from chopper_core.model.view import (
     STATISTICS,
     View,
+    Window,
     as_statistic,
     complete_order,
     enter,
     pivot,
+    resolved,
     sibling,
     up,
 )
-from chopper_core.util.errors import UsageError
+from chopper_core.util.errors import DataError, UsageError
 
 labels = st.text(min_size=1, max_size=30) | st.sampled_from(
     ("none", "void at::native::f<4, g(int)::{lambda()#1}>(int, char*)", "a/layer=3", "x?sort=y")
@@ -187,3 +189,19 @@ def test_what_is_no_device_says_what_one_is(text: str) -> None:
 
 def test_an_order_may_name_a_part() -> None:
     assert complete_order(("layer",))[:3] == ("layer", "gpu", "iteration")
+
+
+def test_an_unknown_level_is_named() -> None:
+    with pytest.raises(UsageError, match="unknown level 'colour' in 'run:colour=1'; the"):
+        raise nothing_at("run:colour=1")
+    with pytest.raises(DataError, match=r"^run does not exist\.$"):
+        raise nothing_at("run")
+
+
+def test_times_are_answered_as_they_are_typed() -> None:
+    window = Window(9_000_000_000, None, None, None)
+    with pytest.raises(UsageError, match=r"^from=9s is after the end of the run \(250\.0 µs\)$"):
+        resolved(window, (0, 250_000), 250_000)
+    window = Window(1_500_000_000, 200_000_000, None, None)
+    with pytest.raises(UsageError, match=r"^from=1\.5s is not before to=200ms$"):
+        resolved(window, (0, 10**10), 10**10)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 from support import Row, run_of, sample_run
 
+from chopper_core.model.address import parse
 from chopper_core.model.table import Kind
 from chopper_core.model.view import View, complete_order
 from chopper_core.util.errors import UsageError
 from chopper_core.views.query import query
+from tests.tui.explorer import measured_run
 
 RUN = run_of(
     [
@@ -130,3 +132,12 @@ def test_columns_are_named_as_tables_show_them() -> None:
     frame = query(RUN, View("r", columns=("time ms", "Kernels", "busy %"), sort="-exp.comm µs"))
     assert [each.name for each in frame.columns[:3]] == ["elapsed_ns", "kernels", "busy_pct"]
     assert frame.sort == "-exposed_comm_ns"
+
+
+def test_a_row_that_is_no_part_of_the_tree_is_shown_alone() -> None:
+    run = measured_run()
+    for address in ("R?view=determinism&by=figure", "R?view=cpu&by=cpu"):
+        frame = query(run, parse(address))
+        alone = query(run, frame.target(1))
+        assert list(alone.labels) == [frame.labels[1]]
+        assert alone.target(0) == alone.view

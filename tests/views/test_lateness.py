@@ -200,7 +200,7 @@ def test_who_waits_for_whom_needs_all_ranks() -> None:
     run = job([[range(2)], [range(2)]], work=lambda gpu, iteration, step: 3 * MS * (gpu == 1))
     table = replace(run.table, group=np.full(len(run.table), -1, np.int32))
     source = Source("t", 1, 0, "", {}, {}, {}, (), "", {"world size": "128"})
-    run = replace(run, table=table, sources=(source,))
+    run = replace(run, table=table, sources=(source,), world=128)
     found = collectives_of(run)
     assert found is not None and not found.complete.any()
     rows = query(run, parse("R?view=ranks&columns=wait_ns,caused_ns,delay_ns"))

@@ -254,6 +254,15 @@ def _queue_chart(run: Run, gpus: list[int], edges: Int64, depths: Float64) -> Li
     )
 
 
+_OVERHEAD_WORDS: Final = {
+    "prep_overhead_ns": "preparation",
+    "call_overhead_ns": "launch calls",
+    "comm_wait_ns": "of these during communication",
+}
+_LEAST_QUEUED: Final = 0.05
+"""Fewer activities in the host's queue would be written as 0.0."""
+
+
 def _headline(
     whole: dict[str, int | float | None], gpus: list[int], depths: Float64
 ) -> tuple[str, ...]:
@@ -272,11 +281,16 @@ def _headline(
     queue = f"{mean[most]:.1f} launched activities are in the host queue on average"
     if len(gpus) > 1:
         queue += f" of GPU {gpus[most]}, {mean[least]:.1f} on GPU {gpus[least]}"
+    parts = [
+        f"{time_text(size)} {words}"
+        for name, words in _OVERHEAD_WORDS.items()
+        if (size := whole[name] or 0)
+    ]
+    waits = f"compute starts {ms('launch_overhead_ns')} late: {', '.join(parts)}"
     return (
-        f"compute waits {ms('launch_overhead_ns')} to start: prep {ms('prep_overhead_ns')}, "
-        f"call {ms('call_overhead_ns')}, of which {ms('comm_wait_ns')} during communication",
-        f"idle {ms('idle_ns')}{': ' if idle else ''}{idle}",
-        queue,
+        waits if whole["launch_overhead_ns"] else "compute starts at once",
+        f"idle {ms('idle_ns')}{': ' if idle else ''}{idle}" if whole["idle_ns"] else "never idle",
+        *((queue,) if mean[most] >= _LEAST_QUEUED else ()),
     )
 
 

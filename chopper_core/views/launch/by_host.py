@@ -215,10 +215,17 @@ def _opens(run: Run, view: View, piece: int) -> View:
 
 def _headline(causes: _Causes, idle_ns: int, operator_ns: int) -> tuple[str, ...]:
     call_ns = int(causes.place_ns[:, HostPlace.CALL].sum())
+    where = [
+        f"{time_text(size)} {words}"
+        for size, words in (
+            (operator_ns, "while their hosts are in operators"),
+            (idle_ns - operator_ns, "outside"),
+        )
+        if size
+    ]
+    calls = f"; {time_text(call_ns)} of it in runtime calls" if call_ns else ""
     return (
-        f"the GPUs are idle for {time_text(idle_ns)}: {time_text(operator_ns)} while their hosts "
-        f"are in operators, {time_text(idle_ns - operator_ns)} outside; "
-        f"{time_text(call_ns)} of it in runtime calls",
+        f"the GPUs are idle for {time_text(idle_ns)}: {', '.join(where)}{calls}",
         f"largest cause: {causes.labels[0]}, {time_text(causes.total_ns[0])}",
     )
 

@@ -30,6 +30,7 @@ from chopper_core.views.power.charts import (
     samples_of,
 )
 from chopper_core.views.power.power_columns import step_energy, token_energy
+from chopper_core.views.shared.phrases import differs
 from chopper_core.views.shared.samples import (
     ENERGY,
     WINDOW,
@@ -394,7 +395,7 @@ def _headline(found: list[GpuSamples], energy_j: Float64, token_mj: Float64) -> 
     if np.isfinite(power).all():
         most = int(power.argmax())
         text = f"{len(found)} GPU{'s' if len(found) > 1 else ''} draw {power.sum():,.0f} W"
-        if len(found) > 1:
+        if len(found) > 1 and differs(power[most], median_of(power)):
             text += f", GPU {found[most].gpu} most, {power[most]:.0f} W"
         if np.isfinite(energy_j).all():
             text += f"; an iteration takes {energy_j.sum():,.0f} J"
@@ -402,13 +403,13 @@ def _headline(found: list[GpuSamples], energy_j: Float64, token_mj: Float64) -> 
             text += f", a token {token_mj.mean():.1f} mJ"
         lines.append(text)
     gfx = np.array([gpu.signals["gfx_mhz"].mean() for gpu in found])
-    if np.isfinite(gfx).all() and len(found) > 1:
-        low = int(gfx.argmin())
+    low = int(gfx.argmin())
+    if np.isfinite(gfx).all() and len(found) > 1 and differs(gfx[low], median_of(gfx)):
         text = f"GPU {found[low].gpu} has the lowest clock, {gfx[low]:.0f} MHz against a median of "
         text += f"{median_of(gfx):.0f}"
         for name in HEAT:
             hot = np.array([gpu.signals[name].mean() for gpu in found])
-            if np.isfinite(hot).all():
+            if np.isfinite(hot).all() and differs(hot[low], median_of(hot)):
                 where = " at the edge" if name == EDGE else ""
                 text += f"; at {hot[low]:.0f} °C{where} against {median_of(hot):.0f}"
                 break

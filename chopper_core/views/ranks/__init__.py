@@ -31,6 +31,7 @@ from chopper_core.views.ranks.rank_columns import NODE, by_part, delays, waits, 
 from chopper_core.views.shared.collective_figures import gpu_words
 from chopper_core.views.shared.lateness import recurrence
 from chopper_core.views.shared.leads import (
+    MIN_CAUSE_SHARE,
     RankLeads,
     lead_changes,
     leads,
@@ -209,22 +210,26 @@ def headline(stand: RankLeads, waited: Sequence[tuple[Metric, Values]]) -> tuple
     """The straggler, the onset of its lag, the waiting it causes and the cause."""
     found, behind = stand.found, stand.behind
     gpu = f"GPU {stand.gpus[behind]}"
+    ahead = stand.ahead_ns
     if not stand.is_straggler:
+        if ahead <= 0:
+            return ("no straggler: no GPU starts its kernels after the others on average",)
         return (
-            f"no straggler: the largest lag, of {gpu}, is {stand.ahead_ns / 1e3:.1f} µs per kernel "
-            "on average",
+            f"no straggler: the largest lag, of {gpu}, is {time_text(ahead)} per kernel on average",
         )
     late = stand.stragglers[0]
-    share = 100.0 * (found.lead_ns[:, stand.late_column] == 0).mean()
+    share = float((found.lead_ns[:, stand.late_column] == 0).mean())
     others = "the others" if len(found.gpus) == len(stand.gpus) else "its peers"
-    lines = [
-        f"{gpu} is the straggler{recurrence(late.when, stand.iterations)}: it starts {share:.0f} % "
-        f"of {len(found)} kernels last, {time_text(stand.ahead_ns)} after {others} on "
-        f"average{_since(stand)}"
-    ]
+    what = f"it delays {others} by {time_text(late.delay_ns)} per iteration"
+    if ahead > 0 and share * len(found.gpus) >= 1:
+        what = (
+            f"it starts {100 * share:.0f} % of {len(found)} kernels last, {time_text(ahead)} after "
+            f"{others} on average{_since(stand)}"
+        )
+    lines = [f"{gpu} is the straggler{recurrence(late.when, stand.iterations)}: {what}"]
     figures = {metric.name: values.at(behind) for metric, values in waited}
     caused, exposed = figures["caused_ns"], figures["caused_exposed_ns"]
-    if caused and exposed is not None:
+    if caused and caused > 0 and exposed is not None:
         each = (len(stand.gpus) - 1) * len(stand.iterations)
         lines.append(
             f"each other GPU waits {time_text(caused / each)} per iteration for it in collectives, "
@@ -260,23 +265,27 @@ def _cause_sentence(stand: RankLeads) -> str:
         f"({time_text(work, '+')} per iteration)"
     )
     late = f"idle before launch calls differs by {time_text(host, '+')} per iteration"
+    least = MIN_CAUSE_SHARE * stand.typical_ns
+    # What differs by less than a cause does tells nothing.
+    also_late = f"; {late}" if abs(host) > least else ""
+    also_kernels = f"; {kernels}" if abs(work) > least else ""
     match stand.causes()[behind]:
         case "clock":
             usual = stand.peers_median(stand.mhz)[behind]
             clock = f"at {stand.mhz[behind]:.0f} against {usual:.0f} MHz"
-            return f"hardware-bound: {kernels} {clock}{_hotter(stand)}; {late}"
+            return f"hardware-bound: {kernels} {clock}{_hotter(stand)}{also_late}"
         case "kernels":
             known = " at the others' clock" if np.isfinite(stand.mhz[behind]) else ""
-            return f"kernel-bound: {kernels}{known}; {late}"
+            return f"kernel-bound: {kernels}{known}{also_late}"
         case "host":
-            return f"host-bound: {late} from the others' median; {kernels}"
+            return f"host-bound: {late} from the others' median{also_kernels}"
         case "launch":
             return (
                 f"{_idle_kind(stand)} is {time_text(launch, '+')} per iteration "
-                f"beyond the others' median; {kernels}"
+                f"beyond the others' median{also_kernels}"
             )
         case _:
-            return f"no cause exceeds 1 % of the iteration: {kernels}; {late}"
+            return "no cause exceeds 1 % of the iteration"
 
 
 def _idle_kind(stand: RankLeads) -> str:

@@ -35,6 +35,11 @@ def time(ns: float) -> str:
     return f"{ns / 1e3:.0f} µs" if size >= 1e4 else f"{ns / 1e3:.1f} µs"
 
 
+def differs(one: float, other: float, least: float = 0.01) -> bool:
+    """Whether two figures are far enough apart for a sentence: 1 % of the larger."""
+    return abs(one - other) > least * max(abs(one), abs(other))
+
+
 def percent(share: float) -> str:
     """A share from 0 to 1: `6.2 %`."""
     return f"{100 * share:.1f} %"

@@ -36,7 +36,7 @@ class StepTimes(Struct, frozen=True, eq=False):
     times_ns: Int64
     """GPUs x iterations; 0 where a GPU lacks one."""
     moved_ns: Int64
-    """What each GPU's idle time has of other iterations' activities, less what those have of theirs."""
+    """What idle time of each GPU belongs to these iterations beyond that of their activities."""
     cells: int
     """The number of pairs of a GPU and an iteration."""
 

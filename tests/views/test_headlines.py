@@ -1,0 +1,64 @@
+"""Headlines end where a value would say nothing: no negative delays, no extremes among equals."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from chopper_core.model.address import parse
+from chopper_core.util.errors import NothingToShow
+from chopper_core.views.query import query
+from chopper_core.views.ranks import headline, waits
+from chopper_core.views.shared.leads import RankLeads, Straggler, leads
+from tests.support import Row, run_of, sample_run
+from tests.tui.explorer import measured_run
+
+
+def test_a_straggler_that_starts_its_kernels_early_is_not_said_to_start_them_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The others wait for a GPU in collectives though it leads in all matched kernels."""
+    stand, _ = leads(sample_run(gpus=4), parse("R?view=ranks"))
+    first = int(np.nanargmax(stand.mean_lead_ns))
+    late = Straggler(first, 2e6, (0, 1), 2e6, (0, 1), None)
+    monkeypatch.setattr(RankLeads, "stragglers", (late,))
+    monkeypatch.setattr(RankLeads, "behind", first)
+    lines = headline(stand, waits(stand))
+    assert lines[0].startswith(f"GPU {stand.gpus[first]} is the straggler")
+    assert "it delays the others by 2.000 ms per iteration" in lines[0]
+    assert not any("-" in line or "last" in line for line in lines)
+
+
+def test_equal_gpus_have_no_extremes() -> None:
+    run = measured_run()
+    level = {name: np.full_like(own, 1500.0) for name, own in run.table.measured.items()}
+    even = replace(run, table=run.table.with_measured(level))
+    rows = [
+        Row(1_000_000 * step, 500_000, gpu=gpu, iteration=step)
+        for gpu in range(4)
+        for step in range(3)
+    ]
+    for name, made in (("grid&of=elapsed_ns", run_of(rows)), ("heatmap", run_of(rows))):
+        (line, *_) = query(made, parse(f"R?view={name}")).headline
+        assert not any(word in line for word in ("largest", "smallest", "most")), line
+    for line in query(even, parse("R?view=grid&of=gfx_mhz")).headline:
+        assert "smallest" not in line
+
+
+def test_what_is_nothing_is_left_out() -> None:
+    one = run_of([Row(0, 1_760, iteration=0, operation="a", launch=0)])
+    texts = [
+        line
+        for name in ("launch", "launch&by=host", "overlap", "icicle", "icicle&by=gpu")
+        for line in _headline(one, name)
+    ]
+    assert texts and not any(" 0 ms" in f" {text}" or "0.0 " in text for text in texts), texts
+    assert "1 different" not in " ".join(texts)
+
+
+def _headline(run: object, name: str) -> tuple[str, ...]:
+    try:
+        return query(run, parse(f"R?view={name}")).headline  # type: ignore[arg-type]
+    except NothingToShow:
+        return ()
