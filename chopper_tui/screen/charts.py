@@ -77,7 +77,7 @@ class Charts(SteadyScreen[None]):
     @property
     def shows_signal(self) -> bool:
         """Whether a chart of a signal is on the screen."""
-        return any(chart.display for chart in self.query(SignalPane))
+        return any(chart.is_shown for chart in self.query(SignalPane))
 
     def next_picture(self) -> None:
         """Show the next chart of the view."""
@@ -92,7 +92,7 @@ class Charts(SteadyScreen[None]):
         self._show_pictures()
         names = [signal.signal.name for signal in self.data.signals]
         for chart in self.query(SignalPane):
-            if chart.display and not isinstance(self.run, SeveralRuns):
+            if chart.is_shown and not isinstance(self.run, SeveralRuns):
                 chart.show(self.run, with_signal(self.view, names[chart.number]))
 
     def _show_pictures(self) -> None:

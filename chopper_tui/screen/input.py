@@ -165,7 +165,7 @@ class Asking(ScreenParts):
             self._edit_address("")
         elif prompt.is_open:
             prompt.close()
-            self.query_one(KeyLine).display = self._arranged is None or self._arranged.lines
+            self.query_one(KeyLine).display = self.has_lines
         self.status.point("")
         self.follow_cursor()
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar, Final
 
-from msgspec.structs import replace
 from textual import events, work
 from textual.app import ComposeResult
 from textual.geometry import Size
@@ -27,15 +26,28 @@ from chopper_tui.screen.charts import Charts
 from chopper_tui.screen_data import ScreenData
 from chopper_tui.steps import LOADING, StepQueue, run_in_thread
 from chopper_tui.widgets.cards import CardsPane
-from chopper_tui.widgets.chart_panes import PicturePane, SignalPane
+from chopper_tui.widgets.chart_panes import Curves, PicturePane, SignalPane
 from chopper_tui.widgets.detail import DetailPane, GpuPane
 from chopper_tui.widgets.evidence import EvidencePane
 from chopper_tui.widgets.footer import KeyLine, Status, TooSmall, pointed_text
 from chopper_tui.widgets.frame_table import FrameTable
 from chopper_tui.widgets.header import Crumbs, KeyFigures, Position
-from chopper_tui.widgets.layout import Arrangement, arrange
+from chopper_tui.widgets.layout import lines_above, size_classes
 from chopper_tui.widgets.pane import PaneColumn, PaneRow
 from chopper_tui.widgets.prompt import AddressBar, Prompt
+
+_MAX_HEADLINE: Final = (4, 6)
+"""Lines of a view's headline, on a low terminal and on a high one."""
+_DETAIL: Final = 16
+"""Lines that the detail beside a table needs."""
+_MAX_CURVES: Final = 20
+"""Lines of curves, beyond which they only get higher."""
+_MIN_TABLE: Final = 6
+"""Lines of a table below a whole picture."""
+_MIN_SPARE: Final = 7
+"""Lines below cards from which curves, or the evidence of one, are shown."""
+_SHARES: Final = {"small": 2 / 5, "full": 3 / 5, "off": 0.0}
+"""Parts of the lines that pictures have at least."""
 
 
 class ScreenParts(Charts):
@@ -62,7 +74,10 @@ class ScreenParts(Charts):
         self.splits = dict(config.splits)
         """Lines by which a person moved the line between pictures and table, by view."""
         self.steps = StepQueue(self.say, self._loaded, partial(self.run_worker, group="steps"))
-        self._arranged: Arrangement | None = None
+        self._sizes: dict[str, bool] = {}
+        """The classes of the terminal's size."""
+        self._arranged: tuple[dict[str, bool], int, int, int, int] | None = None
+        """Which parts are shown, and the lines of some."""
         self._fitted_to = Size(0, 0)
         """The size of the terminal that the parts have their room in."""
         self._status_lines = 1
@@ -79,23 +94,17 @@ class ScreenParts(Charts):
             yield Crumbs()
             yield Position()
         yield KeyFigures()
-        yield SignalPane()
-        yield SignalPane(1)
+        yield Curves(SignalPane(), SignalPane(1), id="curves")
         yield PicturePane()
         with PaneRow(id="middle"):
             yield FrameTable()
             with PaneColumn(id="side"):
-                yield PicturePane(id="side_picture")
-                yield SignalPane(time_axis=False)
-                yield SignalPane(1)
+                yield Curves(SignalPane(), SignalPane(1))
                 yield GpuPane()
                 yield DetailPane()
-        with PaneRow(id="below"):
-            yield CardsPane()
-            with PaneColumn(id="cards_side"):
-                yield SignalPane(time_axis=False)
-                yield SignalPane(1)
-            yield EvidencePane()
+        yield CardsPane()
+        yield Curves(SignalPane(), SignalPane(1), id="last")
+        yield EvidencePane()
         yield Status()
         yield KeyLine(tuple(self.actions.values()))
         yield Prompt()
@@ -169,7 +178,7 @@ class ScreenParts(Charts):
 
     def next_pane(self) -> None:
         """Give the keys to the next part: from the table to the cards, to the detail, and back."""
-        has_side = bool(self._arranged and self._arranged.side)
+        has_side = self.query_one("#side").display
         if self.side.has_keys:
             self.side.give_keys(False)
             self.table.show_cursor(not self.cards.has_keys)
@@ -194,9 +203,7 @@ class ScreenParts(Charts):
         """Show a message until the next action, over the last line where none is free for it."""
         self.status.say(message, error)
         if self._arranged is not None:
-            self.status.display = not self._arranged.too_small and (
-                self._arranged.lines or bool(message)
-            )
+            self.status.display = self.has_class("-fits") and (self.has_lines or bool(message))
             self._fit_status()
 
     def _fit_status(self) -> None:
@@ -215,73 +222,122 @@ class ScreenParts(Charts):
         """Give each part its room."""
         self._fitted_to = self.app.size
         width, height = self._fitted_to
-        gpus = len(self.run.gpus) if "gpu" in dict(self.view.scope) else 0
-        charts, glyphs = self._pictures, self.table.glyphs
-        headline = self.query_one(KeyFigures).headline(width) if self.view.name else []
-        now = arrange(
-            width,
-            height,
-            chart=self.chart if charts or self.data.has_signals else "off",
-            zoom=self.zoom,
-            gpus=0 if self.view.name else gpus,
-            picture=lines_below(charts[:1], width, glyphs),
-            pictures=most_lines_below(charts, width, glyphs),
-            rows=len(self.frame),
-            headline=len(headline),
-            along_time=self.lanes is not None,
-            cards=self.cards.cards is not None and not self.shows_sentences,
-            card_lines=self.cards.lines_wanted(width),
-            card_gaps=self.cards.rows,
-            only_cards=self.shows_sentences,
-            split=self.splits.get(self.view.name, 0),
-            signals=self.data.has_signals,
-        )
-        if charts and now.pictures[0] and not now.table:
-            # A table is right below its pictures.
-            used = lines_filled(charts, width - 2, now.pictures[0], glyphs)
-            now = replace(now, pictures=(used, now.pictures[1]))
+        sizes = size_classes(width, height)
+        if sizes != self._sizes:
+            self._sizes = sizes
+            self.update_classes(sizes, animate=False)
+            self.app.stylesheet.update(self)  # now: the first paint is in the new layout
+        has_lines, is_wide = sizes["-lines"], sizes["-wide"]
+        figures, is_open = self.query_one(KeyFigures), not self.zoom
+        sentences, time = self.shows_sentences, self.lanes is not None
+        has_cards = self.cards.cards is not None and not sentences
+        headline = len(figures.headline(width)) if self.view.name else 1
+        headline = min(max(headline, 1), _MAX_HEADLINE[sizes["-tall"]]) * has_lines
+        body = height - 3 - headline if has_lines else height
+        rows, cards = len(self.frame) + 1, self.cards.lines_wanted(width)
+        curves = self.data.has_signals and self.chart != "off" and is_open and has_lines
+        is_tree = not (self._pictures or has_cards or sentences)
+        picture = divided = 0
+        if sentences:
+            cards = self._card_lines(body)
+            divided = cards if cards and body - cards >= _MIN_SPARE else body
+        elif has_cards:
+            wanted = lines_below(self._pictures[:1], width, self.table.glyphs)
+            picture = min(wanted, body // 3) * (is_open and has_lines)
+            divided = self._divided(body - picture, rows, cards or _MIN_SPARE, 1 / 2)
+            cards = self._card_lines(body - picture - divided)
+        elif is_tree:
+            share = {"small": 2 / 5 if is_wide else 1 / 5, "full": 1 / 2}.get(self.chart, 0)
+            divided = self._divided(body, _MAX_CURVES, max(rows, _DETAIL * is_wide), share)
+        elif has_lines:
+            picture = self._above_table(body, rows, is_wide)
+        spare = body - picture - divided - cards * has_cards >= _MIN_SPARE and has_lines
+        shown = {
+            "TooSmall": not sizes["-fits"],
+            "KeyFigures": has_lines and (is_open or time),
+            "#curves": curves and is_tree,
+            "PicturePane": picture > 0,
+            "#middle": sizes["-fits"] and not sentences and (is_open or not time),
+            "#side": is_wide and is_open and not has_cards,
+            "#side Curves": curves and sizes["-large"] and not (is_tree or time),
+            "GpuPane": not self.view.name and "gpu" in dict(self.view.scope),
+            "CardsPane": sizes["-fits"] and (sentences or (has_cards and is_open)),
+            "#last": curves and has_cards and cards > 0 and spare,
+            "EvidencePane": sentences and is_open and spare,
+        }
+        now = shown, headline, picture, divided, cards
         if now == self._arranged:
             return
         self._arranged = now
-        self.query_one(TooSmall).display = now.too_small
-        self.query_one("#middle").display = not (now.too_small or now.only_cards)
+        for part, is_shown in shown.items():
+            self.query_one(part).display = is_shown
+        figures.styles.height = headline
+        self.query_one(PicturePane).styles.height = picture
+        self.query_one("#curves").styles.height = divided
+        self.query_one("#middle").styles.height = divided if has_cards and is_open else "1fr"
+        self.cards.styles.height = divided if sentences else "1fr"
+        self.cards.styles.max_height = cards if shown["#last"] else None
+        self.query_one(GpuPane).styles.height = len(self.run.gpus) + 3
         self._show_top()
-        self.query_one(Position).styles.width = 18 if now.lines else 12
-        self.status.display = now.lines or bool(self.status.message and not now.too_small)
-        self.query_one(KeyLine).display = now.lines and not self.query_one(Prompt).is_open
-        _set_height(self.query_one(KeyFigures), now.figures)
-        self.query_one("#middle").styles.height = now.table or "1fr"
-        below = now.only_cards or (bool(now.table) and self.cards.cards is not None)
-        self.query_one("#below").display = below and not now.too_small
-        if self.cards.has_keys and not below:
+        self.query_one(Position).styles.width = 18 if has_lines else 12
+        self.status.display = sizes["-fits"] and (has_lines or bool(self.status.message))
+        self.query_one(KeyLine).display = has_lines and not self.query_one(Prompt).is_open
+        if self.cards.has_keys and not self.cards.display:
             self.activate_cards(False)  # Keys are never for what isn't shown.
-        side = self.query_one("#cards_side")
-        is_stacked = bool(now.cards_below or now.evidence)
-        self.query_one("#below").styles.layout = "vertical" if is_stacked else "horizontal"
-        self.cards.styles.height = "1fr" if is_stacked else "100%"
-        _set_height(self.query_one(EvidencePane), now.evidence)
-        side.styles.width = now.cards_side or "100%"
-        side.styles.height = now.cards_below or "100%"
-        side.display = bool(now.cards_side or now.cards_below)
-        self.query_one("#side").styles.width = now.side
-        self.query_one("#side").display = bool(now.side)
-        self.table.spark_columns = now.sparks if self.data.has_signals else 0
-        self.table.has_chart = sum(map(bool, now.charts)) == 1
-        for chart, lines in zip(self.query(SignalPane), now.charts, strict=True):
-            _set_height(chart, lines)
-        # Of two charts above the table the lower one has the time axis of both.
-        self.query(SignalPane).first().time_axis = not now.charts[1]
-        for pane, lines in zip(self.query(PicturePane), now.pictures, strict=True):
-            _set_height(pane, lines)
+        charts = len(self.signal_panes)
+        # What has no chart has sparklines.
+        columns = 1 if charts > 1 and not sizes["-large"] else 2
+        self.table.spark_columns = columns * self.data.has_signals
+        self.table.has_chart = charts == 1
+        # Of two charts below each other the lower one has the time axis of both.
+        for pane in self.query(SignalPane):
+            pane.time_axis = bool(pane.number) or charts < 2 or (is_tree and sizes["-large"])
         self.show_charts()
-        self.query_one(GpuPane).styles.height = now.gpus
         self.describe_soon()
 
+    def _card_lines(self, room: int) -> int:
+        """The lines of all cards; more to see below them is worth more than blank lines."""
+        wanted = self.cards.lines_wanted(self.app.size.width)
+        close = wanted - self.cards.rows
+        return close if room - wanted < _MIN_SPARE <= room - close else wanted
+
+    def _above_table(self, body: int, rows: int, is_wide: bool) -> int:
+        """The lines of the pictures above a table."""
+        charts, glyphs, width = self._pictures, self.table.glyphs, self.app.size.width
+        if self.chart == "off" and self.lanes is None:
+            return 0
+        wanted = lines_below(charts[:1], width, glyphs)
+        if self.zoom:
+            return body if self.lanes is not None else 0
+        if self.lanes is not None:
+            most, share = wanted, 2 / 3
+        else:
+            most, share = most_lines_below(charts, width, glyphs), _SHARES[self.chart]
+            if wanted <= body - _MIN_TABLE:
+                # A table scrolls; of a picture that is cut the rows below are not seen.
+                share = max(share, wanted / body)
+        lines = self._divided(body, most, max(rows, _DETAIL * is_wide), share)
+        # A table is right below its pictures.
+        return lines_filled(charts, width - 2, lines, glyphs)
+
+    def _divided(self, body: int, upper: int, lower: int, share: float) -> int:
+        moved = self.splits.get(self.view.name, 0)
+        return lines_above(body, upper=upper, lower=lower, share=share, moved=moved)
+
+    @property
+    def signal_panes(self) -> list[SignalPane]:
+        """The charts of signals that are on the screen."""
+        return [pane for pane in self.query(SignalPane) if pane.is_shown]
+
     def _show_top(self) -> None:
-        now = self._arranged
-        marked = bool(self.run.marks) and not (now is not None and now.too_small)
         is_open = self.query_one(AddressBar).is_open
-        self.query_one("#top").display = now is None or now.lines or marked or is_open
+        marked = bool(self.run.marks) and self.has_class("-fits")
+        self.query_one("#top").display = is_open or marked or self.has_lines
+
+    @property
+    def has_lines(self) -> bool:
+        """Whether the breadcrumb, the status and the keys are shown."""
+        return self.has_class("-lines")
 
     def on_frame_table_moved(self, event: FrameTable.Moved) -> None:
         """Follow the cursor."""
@@ -304,7 +360,7 @@ class ScreenParts(Charts):
 
     def describe_soon(self, delay_s: float = 0.0) -> None:
         """Compute the detail of the cursor's row once the cursor rests and no step waits."""
-        if self._arranged is not None and (self._arranged.side or self._arranged.evidence):
+        if self.query_one("#side").display or self.query_one(EvidencePane).display:
             self._describe(self.DETAIL_DELAY if self.steps.has_waiting else delay_s)
 
     @work(exclusive=True, group="detail", description="detail")
@@ -340,8 +396,3 @@ class ScreenParts(Charts):
     def _loaded(self) -> None:
         if self.status.message.startswith(LOADING):
             self.say("")
-
-
-def _set_height(part: Any, lines: int) -> None:
-    part.styles.height = lines
-    part.display = bool(lines)

@@ -20,7 +20,7 @@ from chopper_tui.draw import signal_plot as plot
 from chopper_tui.draw.canvas import wanted
 from chopper_tui.draw.pieces import Pieces, marked
 from chopper_tui.steps import run_in_thread
-from chopper_tui.widgets.pane import Dragging, Pane
+from chopper_tui.widgets.pane import Dragging, Pane, PaneColumn
 
 _CACHED_SIGNALS: Final = 8
 _KEPT_PICTURES: Final = 8
@@ -110,12 +110,18 @@ class SignalPane(DrawnPane, Dragging):
     _measured: tuple[int, int] | None = None
     """The cells that were dragged over."""
 
-    def __init__(self, number: int = 0, *, time_axis: bool = True) -> None:
+    time_axis = True
+
+    def __init__(self, number: int = 0) -> None:
         """Make a chart of the chosen signal (0) or of the one beside it (1)."""
-        super().__init__()
+        super().__init__(classes="-second" if number else "")
         self.number = number
-        self.time_axis = time_axis
         self._kept: OrderedDict[tuple[View, int], tuple[Run, SignalChart]] = OrderedDict()
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether it and the parts that it is in are displayed."""
+        return all(part.display for part in self.ancestors_with_self)
 
     def show(self, run: Run, view: View) -> None:
         """Show the signal of a view over its scope, or over its window in the tree."""
@@ -181,6 +187,10 @@ class SignalPane(DrawnPane, Dragging):
         if self._measured is None or not self.drawn:
             return self.drawn
         return [self.drawn[0], *(marked(line, *self._measured) for line in self.drawn[1:])]
+
+
+class Curves(PaneColumn):
+    """Charts of two signals."""
 
 
 class PicturePane(DrawnPane, Dragging):

@@ -31,7 +31,7 @@ def window(at: Driven) -> tuple[int, int]:
 
 
 def title(at: Driven) -> str:
-    shown = next(each for each in at.explore.query(SignalPane) if each.display)
+    shown = next(each for each in at.explore.query(SignalPane) if each.is_shown)
     return "".join(text for text, _ in next(iter(shown.drawn)))
 
 

@@ -105,7 +105,7 @@ async def test_a_drag_measures_in_a_chart() -> None:
         edges = np.array([low, high]) * 1e6 + at.explore.run.origin_ns
         mean = float(re.findall(r"mean (\d+)", at.status)[0])
         assert signal.means(edges)[0] == pytest.approx(mean, rel=0.02)
-        pane = next(each for each in at.explore.query(SignalPane) if each.display)
+        pane = next(each for each in at.explore.query(SignalPane) if each.is_shown)
         marked = sum(len(text) for text, ink in [*pane.lines(*pane.size)][1] if ink == "cursor")
         assert marked == 31
         await at.pilot.click(offset=(30, y))

@@ -486,8 +486,8 @@ async def test_a_low_terminal_shows_gpus_and_a_finding() -> None:
 async def test_charts_take_the_lines_that_the_findings_leave() -> None:
     run = measured_run(1, 3, 4)
     async with explorer((100, 40), run, View(run.name, name="overview")) as at:
-        shown = [pane for pane in at.explore.query(SignalPane) if pane.display]
-        assert len(shown) == 2 and "gfx MHz" in at.text()
+        shown = [pane for pane in at.explore.query(SignalPane) if pane.is_shown]
+        assert len(shown) == 1 and "gfx MHz" in at.text()
         assert not at.lines()[-3].isspace()
 
 

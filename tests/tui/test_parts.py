@@ -28,7 +28,7 @@ from chopper_tui.draw.table import plan
 from chopper_tui.draw.theme import THEMES, Inks, inks, to_ascii
 from chopper_tui.history import child_of, moved, parent_of, to_sibling, trail_to
 from chopper_tui.widgets.header import path_pieces
-from chopper_tui.widgets.layout import arrange
+from chopper_tui.widgets.layout import lines_above, size_classes
 from tests.tui.explorer import explorer, measured_run, sample_run
 
 INK_NAMES = [
@@ -115,110 +115,25 @@ def test_a_plot_has_its_size(gpus: int, glyphs: object) -> None:
             assert all(text.isascii() for line in lines for text, _ in line)
 
 
-def test_what_has_room() -> None:
-    assert arrange(39, 24).too_small and arrange(80, 9).too_small
-    assert not arrange(59, 24).lines and not arrange(80, 15).lines
-    assert arrange(80, 24).charts == (4, 0, 0, 0, 0, 0)
-    assert not any(arrange(80, 24, chart="off").charts)
-    assert arrange(119, 40).side == 0 and arrange(120, 40).side >= 40
-    assert all(arrange(120, 40).charts[2:4]) and arrange(120, 20).charts[3] == 0
-    assert arrange(159, 40).sparks == 1 and arrange(160, 40).sparks == 2
-    assert arrange(200, 60, gpus=1000).gpus < 30
-    assert not any(arrange(80, 24, zoom=True).charts)
+def test_the_size_of_a_terminal_says_which_parts_it_has() -> None:
+    def classes(width: int, height: int) -> set[str]:
+        return {name for name, holds in size_classes(width, height).items() if holds}
+
+    assert not classes(39, 24) and not classes(80, 9)
+    assert classes(59, 24) == classes(80, 15) == {"-fits"}
+    assert classes(80, 24) == {"-fits", "-lines"}
+    assert classes(120, 36) == {"-fits", "-lines", "-tall", "-wide"}
+    assert classes(200, 60) == {*classes(120, 36), "-large"}
 
 
-def test_a_picture_has_the_lines_that_the_table_does_not_need() -> None:
-    assert arrange(80, 24, picture=40, rows=100).pictures == (8, 0)
-    assert arrange(80, 24, picture=40, rows=3).pictures == (16, 0)
-    # The pictures below the first one take what the table leaves, and no more.
-    assert arrange(80, 24, picture=4, pictures=12, rows=3).pictures == (12, 0)
-    assert arrange(80, 24, picture=4, pictures=40, rows=3).pictures == (16, 0)
-    assert arrange(80, 24, picture=4, pictures=40, rows=100).pictures == (4, 0)
-    assert arrange(80, 24, picture=4, pictures=40, chart="off").pictures == (0, 0)
-    assert arrange(80, 24, headline=9).figures == 4 and arrange(80, 40, headline=9).figures == 6
-    assert arrange(80, 24, picture=12, rows=3).pictures == (12, 0)
-    # Whole where it leaves the table two fifths: a table scrolls.
-    assert arrange(80, 24, picture=11, rows=100).pictures == (11, 0)
-    assert arrange(80, 24, picture=40, rows=3, chart="off").pictures == (0, 0)
-    assert arrange(80, 24, picture=5, rows=100).pictures == (5, 0)
-    # On a wide terminal at full width where it fits, else beside the table.
-    above = arrange(120, 40, picture=12, pictures=30, rows=3)
-    assert above.pictures == (20, 0) and above.side
-    assert arrange(120, 40, picture=12, pictures=12, rows=100).pictures == (12, 0)
-    assert arrange(120, 40, picture=3, pictures=40, rows=100).pictures[0] > 12
-    beside = arrange(120, 40, picture=40, pictures=40, rows=100)
-    assert beside.pictures[0] == 0 and beside.pictures[1] and beside.side
-
-
-def test_curves_have_the_lines_that_the_detail_beside_a_table_leaves() -> None:
-    high = arrange(200, 60, picture=13, pictures=13, rows=40, signals=True)
-    left = 60 - 3 - high.figures - high.pictures[0] - sum(high.charts)
-    assert min(high.charts[2:4]) >= 7 and left == 16
-    for without in (
-        arrange(200, 60, picture=13, pictures=13, rows=40),
-        arrange(120, 40, picture=13, pictures=13, rows=40, signals=True),
-        arrange(200, 60, picture=13, pictures=40, rows=3, signals=True),
-        arrange(200, 60, picture=13, pictures=13, rows=40, signals=True, chart="off"),
-    ):
-        assert not any(without.charts)
-
-
-def test_a_table_has_the_lines_of_its_rows_and_charts_the_rest() -> None:
-    assert arrange(80, 24, rows=8).charts == (11, 0, 0, 0, 0, 0)
-    assert arrange(80, 24, rows=100).charts == (4, 0, 0, 0, 0, 0)
-    high = arrange(200, 60, rows=8)
-    assert sum(high.charts[:2]) == 28 and not any(high.charts[2:]) and high.side
-    assert not any(arrange(200, 60, rows=100).charts[:2])
-
-
-def test_a_person_moves_the_line_between_pictures_and_table() -> None:
-    assert arrange(80, 24, rows=8, split=2).charts[0] == 13
-    assert arrange(80, 24, rows=8, split=-100).charts[0] == 0
-    assert arrange(80, 24, rows=8, split=100).charts[0] == 18
-    assert arrange(80, 24, picture=4, rows=100, split=3).pictures == (7, 0)
-    before = arrange(80, 24, picture=4, rows=8, headline=2, cards=True)
-    after = arrange(80, 24, picture=4, rows=8, headline=2, cards=True, split=-2)
-    assert after.table == before.table - 2
-
-
-@pytest.mark.parametrize("size", [(60, 16), (80, 24), (120, 40), (200, 60)])
-@pytest.mark.parametrize("rows", [1, 8, 1000])
-def test_cards_have_what_the_table_leaves(size: tuple[int, int], rows: int) -> None:
-    now = arrange(*size, picture=4, rows=rows, headline=2, cards=True)
-    below = size[1] - 3 - now.figures - now.pictures[0] - now.table
-    assert below >= 3 and now.table <= rows + 2
-    assert sum(now.charts) in (0, below)
-    # A table that scrolls has no more than its half.
-    assert rows < 1000 or abs(now.table - below) <= 2
-    # Nothing is cut above lines that the cards leave blank.
-    if rows == 8 and size[1] >= 24:
-        assert arrange(*size, picture=5, rows=8, headline=2, cards=True, card_lines=3).table >= 9
-    # Charts stand beside many cards, and at full width below few.
-    many, few = (
-        arrange(200, 60, picture=4, rows=8, headline=2, cards=True, card_lines=lines)
-        for lines in (30, 4)
-    )
-    assert many.cards_side and not many.cards_below and few.cards_below and not few.cards_side
-
-
-@pytest.mark.parametrize("wanted", range(1, 40, 3))
-def test_charts_are_beside_cards_or_below_them(wanted: int) -> None:
-    for size in ((80, 24), (120, 40), (140, 40), (200, 60)):
-        now = arrange(
-            *size, picture=5, rows=8, cards=True, card_lines=wanted, card_gaps=wanted // 2
-        )
-        assert not (now.cards_side and now.cards_below)
-        lines = sum(now.charts[4:])
-        assert not now.cards_below or lines == now.cards_below
-        assert bool(lines) == bool(now.cards_side or now.cards_below)
-
-
-def test_a_chart_is_worth_more_than_blank_lines_between_cards() -> None:
-    spaced, close = (
-        arrange(80, 24, picture=2, rows=1, headline=2, cards=True, card_lines=10, card_gaps=gaps)
-        for gaps in (0, 2)
-    )
-    assert spaced.cards_below == 0 and close.cards_below == 7
+def test_a_table_has_the_lines_of_its_rows_and_what_is_above_it_the_rest() -> None:
+    assert lines_above(20, upper=99, lower=9, share=0.2) == 11
+    # A long table scrolls; what is above it has its share, and no more than it can use.
+    assert lines_above(20, upper=99, lower=100, share=0.4) == 8
+    assert lines_above(20, upper=5, lower=3, share=0.4) == 5
+    assert lines_above(20, upper=99, lower=9, share=0.2, moved=2) == 13
+    assert lines_above(20, upper=99, lower=9, share=0.2, moved=-100) == 0
+    assert lines_above(20, upper=99, lower=9, share=0.2, moved=100) == 18
 
 
 @pytest.mark.parametrize("theme", THEMES)
@@ -321,11 +236,6 @@ def _contrast(one: float, other: float) -> float:
 def test_high_contrast_dims_nothing() -> None:
     drawn = inks("contrast", "truecolor", no_color=False)
     assert not any(getattr(drawn, name).dim for name in INK_NAMES)
-
-
-@pytest.mark.parametrize("size", [(40, 10), (60, 16), (80, 24), (200, 60)])
-def test_sentences_are_cards_in_place_of_the_table(size: tuple[int, int]) -> None:
-    assert arrange(*size, rows=8, only_cards=True).only_cards
 
 
 def test_the_sorted_and_the_added_column_are_always_in_sight() -> None:

@@ -37,7 +37,7 @@ def charts(at: Driven) -> list[str]:
     return [
         chart.view.signal
         for chart in at.explore.query(SignalPane)
-        if chart.display and chart.view is not None
+        if chart.is_shown and chart.view is not None
     ]
 
 
