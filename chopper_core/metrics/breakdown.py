@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from chopper_core.metrics.instances import instances
+from chopper_core.metrics.instances import instances, running_ns
 from chopper_core.metrics.metric import (
     Compute,
     Reduces,
@@ -34,6 +34,7 @@ from chopper_core.model.column_names import (
 )
 from chopper_core.model.groups import Groups
 from chopper_core.model.hardware import ElementType
+from chopper_core.model.table import Kind
 from chopper_core.model.units import Unit
 from chopper_core.util.arrays import Float64, Int64, Mask
 from chopper_core.util.grouping import counts_of
@@ -282,9 +283,12 @@ def overlap(scope: Scope) -> Values:
     one has no overlap."""
     nodes = scope.nodes
     ratio = np.full(len(nodes), np.nan)
-    found = instances(nodes)
-    order = np.lexsort((found.start_ns, found.overlap, found.node))
-    elapsed_ns, overlaps = found.elapsed_ns[order], found.overlap[order]
+    table, found = nodes.table, instances(nodes)
+    end_ns, comm = found.start_ns + found.elapsed_ns, np.flatnonzero(table.kind == Kind.COMM)
+    beside = running_ns(table, comm, table.gpu[found.row], found.start_ns, end_ns)
+    shares = beside / np.maximum(found.elapsed_ns, 1)
+    order = np.lexsort((found.start_ns, shares, found.node))
+    elapsed_ns, overlaps = found.elapsed_ns[order], shares[order]
     counts = counts_of(found.node, len(nodes))
     has = np.flatnonzero(counts)
     first = (np.cumsum(counts) - counts)[has]

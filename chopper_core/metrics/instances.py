@@ -1,9 +1,9 @@
 """Instances of operations, and how much communication overlaps them.
 
-An instance is an operation of one layer, phase and iteration on one GPU; it lasts from the start
-of its first compute activity to the end of its last one, with the gaps between them. Its overlap
-is the share of that in which communication runs on the GPU. Where a stream comes back to a layer,
-as in the micro-steps of gradient accumulation, each visit is an instance of its own.
+An instance is an operation of one layer, phase and iteration on one GPU. Its time is that of its
+own kernels, and its overlap the share of that in which communication runs on the GPU: a collective
+between two of its kernels overlaps neither. Where a stream comes back to a layer, as in the
+micro-steps of gradient accumulation, each visit is an instance of its own.
 """
 
 from __future__ import annotations
@@ -15,22 +15,20 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.model.groups import Groups, gpu_by_gpu
+from chopper_core.model.same_work import work_of
 from chopper_core.model.signals import time_within, union
 from chopper_core.model.table import LEVELS, NO_LABEL, KernelTable, Kind, Selection
-from chopper_core.util.arrays import AnyArray, Float64, Index, Int32, Int64, Mask
+from chopper_core.util.arrays import AnyArray, Index, Int32, Int64, Mask
 from chopper_core.util.grouping import (
     distinct,
-    hashes,
     run_mask,
     run_maxima,
     run_minima,
-    run_sums,
     sorted_run_mask,
 )
 from chopper_core.util.workers import in_threads
 
 _KEYS: Final = LEVELS[:-1]
-_NEVER: Final = np.iinfo(np.int64).max
 
 
 class OperationInstances(Struct, frozen=True):
@@ -41,16 +39,15 @@ class OperationInstances(Struct, frozen=True):
     """A row of each, for its labels."""
     start_ns: Int64
     elapsed_ns: Int64
+    """From the start of its first kernel to the end of its last, with what lies between."""
+    busy_ns: Int64
+    """The durations of its kernels."""
     beside_ns: Int64
-    """The part of it in which communication runs."""
+    """The part of that in which communication runs."""
+    masked_ns: Int64
+    """The part in which communication or any of the other given activities run."""
     work: Int64
-    """Equal for instances that run the same kernels, as far as names tell."""
-
-    @property
-    def overlap(self) -> Float64:
-        """Share of the elapsed time in which communication runs."""
-        with np.errstate(invalid="ignore", divide="ignore"):
-            return np.where(self.elapsed_ns > 0, self.beside_ns / self.elapsed_ns, 0.0)
+    """Equal for instances that run the same kernels: of one name, shape and FLOPs."""
 
 
 def visits(whole: OperationInstances, table: KernelTable, left_out: Mask) -> Int64 | None:
@@ -97,109 +94,93 @@ def _place_keys(table: KernelTable, rows: Index) -> list[AnyArray]:
     return [table.gpu[rows], table.iteration[rows], table.phase[rows], layer, operation]
 
 
-def instances(nodes: Groups, visit: Int64 | None = None) -> OperationInstances:
-    """The instances of the operations of nodes, split by the visits of `visits` where given."""
+def instances(
+    nodes: Groups, visit: Int64 | None = None, copying: Mask | None = None
+) -> OperationInstances:
+    """The instances of the operations of nodes, split by the visits of `visits` where given.
+
+    `copying` are the activities that mask an instance as communication does.
+    """
     table, rows = nodes.table, nodes.selection
-    if visit is not None:
-        node, row, start, end, work = _spans(table, rows, visit=visit)
-    elif len(nodes) > 1:
-        node, row, start, end, work = _spans(table, rows, nodes.first)
-    else:
+    if visit is None and len(nodes) == 1:
         # GPU by GPU the columns stay in the processor's cache.
-        parts = in_threads(partial(_spans_in_order, table), gpu_by_gpu(table, rows), len(table))
-        row, start, end, work = (
-            np.concatenate(each) for each in list(zip(*parts, strict=True))[1:]
-        )
-        node = np.zeros(len(row), np.intp)
-    beside = running_ns(table, table.kind == Kind.COMM, table.gpu[row], start, end)
-    return OperationInstances(node, row, start, np.subtract(end, start, out=end), beside, work)
-
-
-Spans = tuple[Index, Index, Int64, Int64, Int64]
-"""Node, row, start, end and work of instances."""
-
-
-def _hashes(table: KernelTable) -> Int64:
-    """A number for each kernel name, whose sums differ where the names do."""
-    return hashes(len(table.names)) >> 15
-
-
-def _spans_in_order(table: KernelTable, rows: Selection) -> Spans:
-    """As `_spans` of one node, without a copy of the compute rows where rows are in order."""
-    is_new = sorted_run_mask(*(table.column(name)[rows] for name in _KEYS))
-    computes = table.kind[rows] == Kind.COMPUTE
-    if is_new is None or not computes.any():
-        return _spans(table, rows)
-    first = np.flatnonzero(is_new)
-    start_ns = table.start_ns[rows]
-    end_ns = start_ns + table.duration_ns[rows]
-    begin = run_minima(np.where(computes, start_ns, _NEVER), first)
-    end = run_maxima(np.where(computes, end_ns, -_NEVER), first)
-    there = np.flatnonzero(begin != _NEVER)
-    at = first[there]
-    row = at + rows.start if isinstance(rows, slice) else rows[at]
-    kernels = np.where(computes, _hashes(table)[table.kernel[rows]], 0)
-    work = run_sums(kernels, first)[there]
-    return np.zeros(len(at), np.intp), row, begin[there], end[there], work
+        spans = partial(_spans, table, nodes=None, visit=None, copying=copying)
+        parts = in_threads(spans, gpu_by_gpu(table, rows), len(table))
+        return OperationInstances(*(np.concatenate(each) for each in zip(*parts, strict=True)))
+    first = nodes.first if len(nodes) > 1 else None
+    return OperationInstances(*_spans(table, rows, first, visit, copying))
 
 
 def _spans(
     table: KernelTable,
     rows: Selection,
-    nodes: Index | None = None,
-    visit: Int64 | None = None,
-) -> Spans:
-    """The instances of rows; `nodes` are the first rows of nodes."""
-    computes = table.kind[rows] == Kind.COMPUTE
-    place = np.flatnonzero(computes)
-    if not len(place):
-        nothing = np.zeros(0, np.int64)
-        return place, place, nothing, nothing, nothing
-    keys = [table.column(name)[rows][computes] for name in _KEYS]
+    nodes: Index | None,
+    visit: Int64 | None,
+    copying: Mask | None,
+) -> tuple[Index, Index, Int64, Int64, Int64, Int64, Int64, Int64]:
+    """The columns of the instances of rows; `nodes` are the first rows of nodes."""
+    place = np.flatnonzero(table.kind[rows] == Kind.COMPUTE)
+    own = place + rows.start if isinstance(rows, slice) else rows[place]
+    keys = [table.column(name)[own] for name in _KEYS]
     if visit is not None:
-        keys.append(visit[rows][computes])
+        keys.append(visit[own])
     if nodes is not None:
         keys.insert(0, np.searchsorted(nodes, place, "right") - 1)
-    start_ns = table.start_ns[rows][computes]
-    end_ns = start_ns + table.duration_ns[rows][computes]
-    kernels = _hashes(table)[table.kernel[rows][computes]]
     is_new = sorted_run_mask(*keys)
     if is_new is None:
         order = np.lexsort(keys[::-1])
-        place, kernels = place[order], kernels[order]
-        start_ns, end_ns = start_ns[order], end_ns[order]
-        keys = [key[order] for key in keys]
-        is_new = sorted_run_mask(*keys)
-        assert is_new is not None
+        own, keys = own[order], [key[order] for key in keys]
+        is_new = run_mask(*keys)
     first = np.flatnonzero(is_new)
-    at = place[first]
-    return (
-        np.zeros(len(at), np.intp) if nodes is None else keys[0][first],
-        at + rows.start if isinstance(rows, slice) else rows[at],
-        run_minima(start_ns, first),
-        run_maxima(end_ns, first),
-        run_sums(kernels, first),
-    )
+    node = keys[0][first] if nodes is not None else np.zeros(len(first), np.intp)
+    start, took = table.start_ns[own], table.duration_ns[own]
+    beside = _beside_comm(table, own)
+    masked = beside
+    if copying is not None:
+        running = np.flatnonzero(copying | (table.kind == Kind.COMM))
+        masked = running_ns(table, running, table.gpu[own], start, start + took)
+
+    def summed(values: Int64) -> Int64:
+        total: Int64 = np.add.reduceat(values, first) if len(first) else values[:0]
+        return total
+
+    begin = np.minimum.reduceat(start, first) if len(first) else start[:0]
+    end = np.maximum.reduceat(start + took, first) if len(first) else start[:0]
+    work = summed(work_of(table, own))
+    row = own[first]
+    return node, row, begin, end - begin, summed(took), summed(beside), summed(masked), work
+
+
+def _beside_comm(table: KernelTable, rows: Index) -> Int64:
+    """The time of each of some compute activities in which communication runs on the GPU."""
+    found = table.overlap_ns[rows].astype(np.int64)
+    # The accounts charge a moment to one activity: where several compute, they don't tell.
+    shared = np.flatnonzero(table.compute_ns[rows] + found != table.duration_ns[rows])
+    if len(shared):
+        own, comm = rows[shared], np.flatnonzero(table.kind == Kind.COMM)
+        start = table.start_ns[own]
+        end = start + table.duration_ns[own]
+        found[shared] = running_ns(table, comm, table.gpu[own], start, end)
+    return found
 
 
 def running_ns(
     table: KernelTable,
-    running: Mask,
+    running: Index,
     gpu: Int32,
     start: Int64,
     end: Int64,
 ) -> Int64:
-    """The time in which any of the activities in `running` (a mask of the table) runs.
+    """The time in which any of the activities in `running` (rows of the table) runs.
 
     One value per span, from `start` to `end` on `gpu`, in ns.
     """
     beside = np.zeros(len(start), np.int64)
-    where = np.flatnonzero(running)
-    whose = table.gpu[where]
+    whose = table.gpu[running]
     rises = bool((gpu[1:] >= gpu[:-1]).all())
 
     def fill_in(number: int) -> None:
-        of_gpu = where[whose == number]
+        of_gpu = running[whose == number]
         stretches = union(table.start_ns[of_gpu], table.duration_ns[of_gpu])
         at = np.flatnonzero(gpu == number)
         here = slice(int(at[0]), int(at[-1]) + 1) if rises else at

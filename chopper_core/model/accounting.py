@@ -130,12 +130,13 @@ def launch_overheads(
 ) -> dict[str, Int64]:
     """Chopper's launch, prep and call overheads of one GPU: columns in ns.
 
-    Per iteration, over its compute activities by start, with `gap` = start - end of the one
+    Per iteration, over its compute activities by start, with `gap` = start - latest end of those
     before: launch = max(0, gap); prep = the part of it before the launch call; call = the part
     from the launch call on. For the first of an iteration the gap counts from the iteration's
     first activity of any kind. Prep and call are 0 where no launch record exists or where the
     launch call is stamped after the start (two clocks). Source: UnaryLab/chopper,
-    `trace_metrics.py`; the gap holds exposed communication too, unlike `idle_ns`.
+    `trace_metrics.py`, where a short activity of another stream splits a long one that still runs;
+    the gap holds exposed communication too, unlike `idle_ns`.
     """
     launch = np.zeros(len(start_ns), np.int64)
     prep = np.zeros(len(start_ns), np.int64)
@@ -145,8 +146,11 @@ def launch_overheads(
     if len(rows):
         begin = start_ns[order[np.searchsorted(iteration[order], iteration[rows])]]
         previous_end = np.empty(len(rows), np.int64)
-        previous_end[1:] = (start_ns + duration_ns)[rows[:-1]]
         first = run_mask(iteration[rows])
+        # Iteration after iteration on one axis: no end of one is beyond those of the next.
+        ends = (start_ns + duration_ns)[rows]
+        base = (np.cumsum(first) - 1) * (int(ends.max()) - int(ends.min()) + 1)
+        previous_end[1:] = (np.maximum.accumulate(ends + base) - base)[:-1]
         previous_end[first] = begin[first]
         gap = np.maximum(0, start_ns[rows] - previous_end)
         known = (launch_ns[rows] != NO_TIME) & (launch_ns[rows] <= start_ns[rows])

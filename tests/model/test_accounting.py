@@ -270,3 +270,12 @@ def test_rows_sort_by_name_as_people_count() -> None:
     view = View(run.name, ("0", "none", "forward"))
     assert query(run, replace(view, sort="name")).labels == [str(n) for n in range(12)]
     assert query(run, replace(view, sort="-name")).labels == [str(n) for n in range(11, -1, -1)]
+
+
+def test_a_short_activity_of_another_stream_splits_no_long_one() -> None:
+    """The third starts when the first, which still runs, ends: nothing waits to start."""
+    start, took = np.array([0, 300, 1000]), np.array([1000, 50, 200])
+    kind = np.full(3, Kind.COMPUTE, np.int8)
+    launch = np.array([-5, 290, 600])
+    found = launch_overheads(start, took, kind, launch, np.zeros(3, np.int32))
+    assert found["launch_overhead_ns"].tolist() == [0, 0, 0]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from chopper_core.model.address import parse, render
 from chopper_core.model.charts import LineChart
@@ -33,7 +34,7 @@ class Instance:
     elapsed: int
     comm: int
     masked: int
-    kernels: tuple[int, ...]
+    kernels: tuple[tuple[float, ...], ...]
 
     @property
     def share(self) -> float:
@@ -70,11 +71,18 @@ def visits_of(run: Run) -> dict[int, int]:
     return found
 
 
+def sizes(run: Run, row: int) -> tuple[float, ...]:
+    """The shape and the FLOPs of an activity, -1 where unknown."""
+    values = [run.table.measured[name][row] for name in ("call_shape", "model_flops")
+              if name in run.table.measured]  # fmt: skip
+    return tuple(-1.0 if math.isnan(value) else float(value) for value in values)
+
+
 def plain(run: Run, scope: str) -> list[Instance]:
     table = run.table
     rows: dict[tuple[str, ...], list[tuple[int, int]]] = defaultdict(list)
     visit = visits_of(run)
-    kernels: dict[tuple[str, ...], list[int]] = defaultdict(list)
+    kernels: dict[tuple[str, ...], list[tuple[float, ...]]] = defaultdict(list)
     comm: dict[str, list[tuple[int, int]]] = defaultdict(list)
     masked: dict[str, list[tuple[int, int]]] = defaultdict(list)
     wanted = set(run.tree().node(parse(f"R{scope}").path).rows.tolist())
@@ -92,7 +100,7 @@ def plain(run: Run, scope: str) -> list[Instance]:
             key = tuple(table.text_of(level, int(table.column(level)[row])) for level in LEVELS)
             key += (str(visit[row]),)
             rows[key].append(span)
-            kernels[key].append(int(table.kernel[row]))
+            kernels[key].append((int(table.kernel[row]), *sizes(run, row)))
     found = []
     for key, spans in rows.items():
         begin, end = min(low for low, _ in spans), max(high for _, high in spans)
@@ -100,8 +108,9 @@ def plain(run: Run, scope: str) -> list[Instance]:
             [one for one in of[key[0]] if one[1] > begin and one[0] < end] for of in (comm, masked)
         ]
         labels = dict(zip(LEVELS, key[:-1], strict=True))
-        beside = (covered(begin, end, own) for own in near)
-        found.append(Instance(labels, end - begin, *beside, tuple(sorted(kernels[key]))))
+        beside = (sum(covered(*span, own) for span in spans) for own in near)
+        took = sum(high - low for low, high in spans)
+        found.append(Instance(labels, took, *beside, tuple(sorted(kernels[key]))))
     return found
 
 
@@ -348,3 +357,34 @@ def test_micro_steps_are_instances_of_their_own() -> None:
     whole = query(run_of(rows), parse(f"R?view=overlap&by=operation&columns={COLUMNS}")).row(0)
     assert whole["slowdown_x"] == 1.5 and whole["overlap_cost_ns"] == 100
     assert whole["overlap_pct"] == pytest.approx(100 * 300 / 905)
+
+
+def test_a_collective_between_two_kernels_overlaps_neither() -> None:
+    """As under tensor parallelism: a reduction between two kernels of an operation."""
+    rows = []
+    for step in range(6):
+        at = 10_000 * step
+        rows += [
+            Row(at, 1000, iteration=step, layer=0, operation="q_ip"),
+            Row(at + 1000, 800, Kind.COMM, 9, iteration=step, layer=0, operation="all_reduce"),
+            Row(at + 1800, 500, iteration=step, layer=0, operation="q_ip"),
+        ]
+    frame = query(run_of(rows), parse("R?view=overlap"))
+    row = frame.row(0)
+    assert (row["overlap_pct"], row["instance_ns"], row["beside_comm_ns"]) == (0, 6 * 1500, 0)
+    assert not [f for f in query(run_of(rows), parse("R?view=findings")).labels if "slow" in f]
+
+
+def test_like_instances_have_equal_shapes() -> None:
+    """One of twice the FLOPs, beside communication, isn't slowed by that."""
+    rows = []
+    for step in range(8):
+        at, took = 10_000 * step, 1000 * (1 + step % 2)
+        rows.append(Row(at, took, iteration=step, layer=0, operation="q_ip"))
+        if step % 2:
+            rows.append(Row(at, took, Kind.COMM, 9, iteration=step, layer=0, operation="ag"))
+    run = run_of(rows)
+    flops = np.where(run.table.kind == Kind.COMPUTE, run.table.duration_ns * 1e6, np.nan)
+    sized = replace(run, table=run.table.with_measured({"model_flops": flops}))
+    for each, slowed in ((run, 2.0), (sized, None)):
+        assert query(each, parse("R?view=overlap")).row(0).get("slowdown_x") == slowed

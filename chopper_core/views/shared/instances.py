@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.metrics.instances import instances, running_ns, visits
+from chopper_core.metrics.instances import instances, visits
 from chopper_core.model.run import Run
 from chopper_core.model.table import ACTIVITY, KernelTable, Kind
 from chopper_core.model.view import View
@@ -50,7 +50,7 @@ class Overlaps(Struct, frozen=True, eq=False, dict=True):
     """A row of each, which has its labels."""
     start_ns: Int64
     elapsed_ns: Int64
-    """From the start of the first compute activity to the end of the last."""
+    """The durations of its kernels."""
     comm_ns: Int64
     """The time of that in which collectives run on the GPU."""
     masked_ns: Int64
@@ -138,18 +138,13 @@ def _found(run: Run, view: View) -> Overlaps:
 
     visit = run.memo(("visits",), visits_of_all)
     is_done = whole and visit is None and int(node.sizes()[0]) == len(table)
-    found = whole[0] if is_done else instances(node, visit)
-    masked = found.beside_ns
-    columns = (found.row, found.start_ns, found.elapsed_ns, found.beside_ns)
-    if not copies.any():
-        return Overlaps(table, *columns, masked, found.work)
-    copying = copies[table.operation] & (table.kind != Kind.COMM)
-    if copying.any():
-        running = copying | (table.kind == Kind.COMM)
-        end_ns = found.start_ns + found.elapsed_ns
-        masked = running_ns(table, running, table.gpu[found.row], found.start_ns, end_ns)
+    copying = copies[table.operation] & (table.kind != Kind.COMM) if copies.any() else None
+    found = instances(node, visit, copying) if copying is not None or not is_done else whole[0]
+    columns = (found.row, found.start_ns, found.busy_ns, found.beside_ns, found.masked_ns)
+    if copying is None:
+        return Overlaps(table, *columns, found.work)
     kept = ~copies[table.operation[found.row]]
-    return Overlaps(table, *(values[kept] for values in (*columns, masked, found.work)))
+    return Overlaps(table, *(values[kept] for values in (*columns, found.work)))
 
 
 class Effect(Struct, frozen=True, eq=False):
