@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from msgspec import Struct
@@ -15,7 +14,6 @@ from chopper_core.sources.registry import Recognised
 from chopper_core.sources.signals import ClockDomain
 from chopper_core.sources.telemetry.cells import LATEST_NS, clock_named, declared_clock
 from chopper_core.tables.bytes import opened_parquet, parquet_names
-from chopper_core.tables.column import TableColumn
 from chopper_core.tables.columns import GrowingColumn
 from chopper_core.tables.losses import Repeats
 from chopper_core.tables.text import (
@@ -29,6 +27,10 @@ from chopper_core.util.arrays import Float64, Int32, Int64
 from chopper_core.util.errors import DataError
 from chopper_core.util.grouping import distinct, ranked, run_mask
 from chopper_core.util.progress import Progress, silent
+
+if TYPE_CHECKING:
+    from chopper_core.tables.column import TableColumn
+
 
 NAME: Final = "your own sampler"
 FILES: Final = "[CSV or Parquet](telemetry.md#cpu-samples)"
@@ -191,19 +193,13 @@ def _headings(lines: Sequence[str]) -> tuple[int, list[str]] | None:
 
 
 def _read_csv(path: Path, samples: _Samples, notes: list[str]) -> tuple[str, str]:
-    from pyarrow import csv, string
-    from pyarrow.lib import ArrowException
+    from chopper_core.tables.rows import TableRows
 
     text = FileText(path)
     names: list[str] = []
     comments: list[str] = []
     time = ""
     skipped = 0
-
-    def skip(_row: object) -> str:
-        nonlocal skipped
-        skipped += 1
-        return "skip"
 
     for block in text.blocks():
         if not names:
@@ -216,19 +212,9 @@ def _read_csv(path: Path, samples: _Samples, notes: list[str]) -> tuple[str, str
             comments, block = lines[:place], "\n".join(lines[place + 1 :])
         if not block.strip():
             continue
-        try:
-            table = csv.read_csv(
-                io.BytesIO(block.encode()),
-                read_options=csv.ReadOptions(column_names=names, use_threads=False),
-                parse_options=csv.ParseOptions(invalid_row_handler=skip),
-                convert_options=csv.ConvertOptions(
-                    column_types=dict.fromkeys(names, string()),
-                    include_columns=[name for name in names if name in _WANTED],
-                ),
-            )
-        except ArrowException as error:
-            raise DataError(f"{path} can't be read: {first_line(error)}.") from error
-        time = samples.add({name: TableColumn(table.column(name)) for name in table.column_names})
+        rows, wrong = TableRows.of_quoted_csv(block, len(names))
+        skipped += wrong
+        time = samples.add({name: rows.column(at) for at, name in enumerate(names)})
     if not names:
         raise DataError(f"{path} has no columns time_ns, cpu and percent.")
     notes += text.losses.notes
@@ -240,6 +226,8 @@ def _read_csv(path: Path, samples: _Samples, notes: list[str]) -> tuple[str, str
 def _read_parquet(path: Path, samples: _Samples) -> tuple[str, str]:
     from pyarrow.lib import ArrowException
     from pyarrow.parquet import read_table
+
+    from chopper_core.tables.column import TableColumn
 
     try:
         with opened_parquet(path) as file:

@@ -61,14 +61,27 @@ class TableColumn:
 
     def mapped(self, of: Callable[[str], object]) -> TableColumn:
         """What a function makes of each text, which it is given once."""
-        texts, codes = self.coded
-        return TableColumn(texts_of([_text(of(text)) for text in texts]).take(array_of(codes)))
+        return self.spread([of(text) for text in self.distinct])
+
+    def spread(self, values: Sequence[object]) -> TableColumn:
+        """Values for the distinct texts, in their rows."""
+        return TableColumn(texts_of(list(map(_text, values))).take(array_of(self.codes)))
 
     @cached_property
     def coded(self) -> tuple[Sequence[str], Int32]:
         """The distinct texts in the order of their first row, and each row's place among them."""
         coded = self._texts.dictionary_encode()
         return list(map(str.strip, coded.dictionary.to_pylist())), numbers_of(coded.indices)
+
+    @property
+    def distinct(self) -> Sequence[str]:
+        """The distinct texts in the order of their first row."""
+        return self.coded[0]
+
+    @property
+    def codes(self) -> Int32:
+        """The place among the distinct texts of each row's."""
+        return self.coded[1]
 
     @property
     def texts(self) -> Sequence[str]:
@@ -132,7 +145,7 @@ class TableColumn:
         except pa.ArrowInvalid:
             return None
 
-    def quantities(self) -> tuple[Float64, str] | None:
+    def numbers(self) -> tuple[Float64, str] | None:
         """The cells, where all are numbers in the same unit, and that unit."""
         if not len(self._cells):
             return None
@@ -234,9 +247,8 @@ def _text(cell: object) -> str:
     if isinstance(cell, bytes):
         return cell.decode("utf-8", "replace")
     if isinstance(cell, dict):
-        value, unit = cell.get("value"), cell.get("unit")
-        if isinstance(value, str | int | float):
-            return f"{value} {unit}".strip() if unit else str(value)
+        value, unit = _text(cell.get("value")), cell.get("unit")
+        return f"{value} {unit}" if unit and value[-1:].isdigit() else value
     try:
         return str(cell)
     except ValueError:

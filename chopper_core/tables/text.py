@@ -227,6 +227,15 @@ def csv_cells(line: str) -> list[str]:
     return [cell.strip() for cell in cells]
 
 
+def collapsed(text: str) -> str:
+    """CSV from lines of cells with spaces between them."""
+    text = text.replace(",", " ").replace("\t", " ").replace("\r", "")
+    while "  " in text:
+        text = text.replace("  ", " ")
+    text = text.replace("\n ", "\n").replace(" \n", "\n").strip(" ")
+    return text.replace(" ", ",")
+
+
 def _whole_lines(text: str) -> tuple[list[str], bool]:
     """Return the lines without a truncated last one, and whether there was one."""
     lines = text.splitlines()

@@ -28,6 +28,7 @@ _MIN_DENSE: Final = 1 << 16
 """Fewer values than this are sorted."""
 _MAX_SORTED_ONE_BY_ONE: Final = 4_096
 """Up to so many groups are sorted one by one, which is fastest where they are large."""
+_FEW_CODES: Final = 1 << 16
 _MIN_HASHED: Final = 1 << 16
 _HASH_BITS: Final = 18
 _MIXER: Final = np.uint64(0x9E3779B97F4A7C15)
@@ -341,3 +342,20 @@ def others_median(values: Numbers) -> Float64:
 def beyond_others(values: Numbers) -> Float64:
     """Each value less the median of the others."""
     return np.asarray(values, np.float64) - others_median(values)
+
+
+def distinct_codes(codes: Codes) -> tuple[Int64, Int64]:
+    """The first row of each distinct code, in ascending order, and the place among these of each
+    row's."""
+    if not len(codes):
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    if int(codes.max()) > max(_FEW_CODES, len(codes)):
+        codes = ranked(codes)[1]
+    first = np.full(int(codes.max()) + 1, -1)
+    # Of several rows the last one that is written stays.
+    first[codes[::-1]] = np.arange(len(codes))[::-1]
+    order = stable_order(first)
+    order = order[first[order] >= 0]
+    places = np.empty(len(first), np.int64)
+    places[order] = np.arange(len(order))
+    return first[order], places[codes]

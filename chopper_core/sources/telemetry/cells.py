@@ -10,14 +10,17 @@ from decimal import Decimal, InvalidOperation
 from enum import Enum
 from functools import lru_cache
 from math import inf, nan
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from msgspec import Struct
 
 from chopper_core.sources.signals import ClockDomain, SignalName
-from chopper_core.sources.telemetry.row_blocks import CellColumn, Decimals
 from chopper_core.util.arrays import Float64, Int8, Int64
+
+if TYPE_CHECKING:
+    from chopper_core.tables.column import Decimals, TableColumn
+    from chopper_core.tables.rows import Coded
 
 
 class Flaw(Enum):
@@ -89,13 +92,8 @@ _MAX_DIGITS: Final = 64
 def quantity(cell: object) -> tuple[int | float, str] | Flaw:
     """Return the number in a cell and its unit, '' without one.
 
-    A cell is text (`131.17 W`, `(2100Mhz)`), a number or amd-smi's `{"value": …, "unit": …}`.
+    A cell is text (`131.17 W`, `(2100Mhz)`) or a number.
     """
-    if isinstance(cell, dict):
-        found = quantity(cell.get("value"))
-        if isinstance(found, Flaw) or found[1]:
-            return found
-        return found[0], str(cell.get("unit") or "").strip().casefold()
     return Flaw.MISSING if cell is None else _in_text(str(cell))
 
 
@@ -126,7 +124,7 @@ def in_unit(signal: SignalName, cell: object, default_unit: str) -> float | Flaw
     return value if dimension.lowest <= value <= dimension.highest else Flaw.OUT_OF_RANGE
 
 
-def in_units(signal: SignalName, cells: CellColumn, default_unit: str) -> tuple[Float64, Int8]:
+def in_units(signal: SignalName, cells: TableColumn, default_unit: str) -> tuple[Float64, Int8]:
     """Return `in_unit` of each row: values, NaN where there is none, and why, as in `FLAWS`."""
     dimension = DIMENSIONS[signal]
     known = cells.numbers()
@@ -229,7 +227,7 @@ class Stamps:
         parsed = _parsed(str(cell).strip())
         return None if parsed is None else self._accepted(*parsed)
 
-    def read_column(self, cells: CellColumn) -> Int64:
+    def read_column(self, cells: TableColumn) -> Int64:
         """Return `read` of each row; -1 for unusable stamps."""
         decimals = cells.decimals()
         times_ns = None if decimals is None else self._read_decimals(decimals)
@@ -258,7 +256,7 @@ class Stamps:
         self._finest_ns = min(self._finest_ns, int(resolutions_ns.min(initial=SECOND_NS)))
         return np.where(is_usable, whole * unit_ns + fraction_ns, -1)
 
-    def read_nanoseconds(self, cells: CellColumn, clocks: CellColumn) -> Int64:
+    def read_nanoseconds(self, cells: TableColumn, clocks: Coded) -> Int64:
         """Return stamps in ns, each on the clock that its row gives; -1 for unusable ones."""
         decimals = cells.decimals()
         if decimals is not None and not np.any(decimals.digits):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from msgspec import Struct
@@ -18,15 +18,17 @@ from msgspec.structs import replace
 from chopper_core.sources.registry import Recognised, Unusable
 from chopper_core.sources.signals import GpuName, SignalName, Telemetry
 from chopper_core.sources.telemetry.cells import LATEST_NS, SECOND_NS, Stamps
-from chopper_core.sources.telemetry.row_blocks import CellColumn, split_csv
 from chopper_core.sources.telemetry.rows import Field, RowCollector
 from chopper_core.sources.telemetry.series import telemetry_of
 from chopper_core.sources.telemetry.table import ColumnPositions, TableLines
-from chopper_core.tables.columns import float_column
-from chopper_core.tables.text import FileHead, FileText
+from chopper_core.tables.text import FileHead, FileText, csv_cells
 from chopper_core.util.arrays import Int64
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
+
+if TYPE_CHECKING:
+    from chopper_core.tables.column import TableColumn
+
 
 NAME: Final = "CharLLM-PPT"
 FILES: Final = (
@@ -108,7 +110,7 @@ def read(path: Path, _progress: Progress = silent) -> Telemetry:
         raise DataError(f"{path} {reason}.")
     text = FileText(path)
     stamps, rows = Stamps(), RowCollector(path)
-    table = TableLines(rows, split_csv)
+    table = TableLines(rows, csv_cells)
     table.use(
         ColumnPositions(
             format=_FORMAT,
@@ -142,11 +144,10 @@ def named(path: Path) -> Named | None:
     return None
 
 
-def _times_ns(stamps: Stamps, cells: CellColumn) -> Int64:
+def _times_ns(stamps: Stamps, cells: TableColumn) -> Int64:
     """Stamps as the doubles that the monitor wrote, to the nanosecond; -1 for unusable ones."""
     found_ns = stamps.read_column(cells)
-    known = cells.numbers()
-    seconds = known[0] if known else float_column(cells.distinct)[cells.codes]
+    seconds = cells.floats()
     whole = np.trunc(np.where(seconds < LATEST_NS / SECOND_NS, seconds, 0.0))
     exact_ns = whole.astype(np.int64) * SECOND_NS
     exact_ns += np.rint(

@@ -11,13 +11,12 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from chopper_core.sources.registry import Recognised
 from chopper_core.sources.signals import GpuName, SignalName, Telemetry
 from chopper_core.sources.telemetry.cells import Stamps, quantity, whole_number
 from chopper_core.sources.telemetry.nvidia_smi import limited_pct, notes_of
-from chopper_core.sources.telemetry.row_blocks import Cells, RowBlock
 from chopper_core.sources.telemetry.rows import Field, RowCollector, RowLoss
 from chopper_core.sources.telemetry.series import telemetry_of
 from chopper_core.sources.telemetry.table import (
@@ -31,6 +30,10 @@ from chopper_core.tables.text import HEADING_LINES, TEXT_SUFFIXES, FileHead, Fil
 from chopper_core.util.arrays import Int64
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
+
+if TYPE_CHECKING:
+    from chopper_core.tables.rows import Cells, TableRows
+
 
 NAME: Final = "DCGM"
 FILES: Final = (
@@ -179,7 +182,7 @@ def _dmon_layout(line: str, stamps: Stamps) -> ColumnPositions | None:
     fields = [(2 + column, field) for column, field in Headings(headings).fields(_SHORT)]
     if not fields:
         return None
-    times_of: Callable[[RowBlock], Int64] | None = None
+    times_of: Callable[[TableRows], Int64] | None = None
     if match["before"].strip():
         times_of = lambda rows: stamps.read_column(rows.column(0))  # noqa: E731
     return ColumnPositions(

@@ -6,14 +6,13 @@ import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
 from chopper_core.sources.registry import Recognised
 from chopper_core.sources.signals import GpuName, SignalName, Telemetry
 from chopper_core.sources.telemetry.cells import Stamps, whole_number
-from chopper_core.sources.telemetry.row_blocks import Cells, RowBlock, collapsed
 from chopper_core.sources.telemetry.rows import Field, RowCollector
 from chopper_core.sources.telemetry.series import telemetry_of
 from chopper_core.sources.telemetry.table import (
@@ -28,10 +27,15 @@ from chopper_core.tables.text import (
     TEXT_SUFFIXES,
     FileHead,
     FileText,
+    collapsed,
 )
 from chopper_core.util.arrays import Int64
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
+
+if TYPE_CHECKING:
+    from chopper_core.tables.rows import Cells, TableRows
+
 
 NAME: Final = "nvidia-smi"
 FILES: Final = "`--query-gpu=… --format=csv`, with or without units, and `dmon`"
@@ -220,14 +224,17 @@ def _gpu(table: Headings, cells: Cells) -> GpuName | None:
     return GpuName(index=-1 if number is None else number, pci=pci)
 
 
-def _dmon_stamp_reader(table: Headings, stamps: Stamps) -> Callable[[RowBlock], Int64] | None:
+def _dmon_stamp_reader(table: Headings, stamps: Stamps) -> Callable[[TableRows], Int64] | None:
     if "time" not in table.columns:
         return None
+    from chopper_core.tables.column import TableColumn
+
     columns = table.positions("date", "time")
 
-    def times_of(rows: RowBlock) -> Int64:
-        stamp = lambda cells: " ".join(str(cells[column]) for column in columns).strip()  # noqa: E731
-        return stamps.read_column(rows.values_of(columns, stamp))
+    def times_of(rows: TableRows) -> Int64:
+        stamp = lambda cells: " ".join(cells[column] for column in columns).strip()  # noqa: E731
+        found = rows.values_of(columns, stamp)
+        return stamps.read_column(TableColumn.of(found.distinct))[found.codes]
 
     return times_of
 

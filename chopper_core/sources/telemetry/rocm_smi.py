@@ -6,12 +6,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from chopper_core.sources.registry import Recognised, Unusable
 from chopper_core.sources.signals import GpuName, SignalName, Telemetry
 from chopper_core.sources.telemetry.cells import Stamps, whole_number
-from chopper_core.sources.telemetry.row_blocks import Cells
 from chopper_core.sources.telemetry.rows import Field, RowCollector, RowLoss
 from chopper_core.sources.telemetry.series import telemetry_of
 from chopper_core.sources.telemetry.table import (
@@ -22,6 +21,10 @@ from chopper_core.sources.telemetry.table import (
 )
 from chopper_core.tables.text import TEXT_SUFFIXES, FileHead, FileText
 from chopper_core.util.progress import Progress, silent
+
+if TYPE_CHECKING:
+    from chopper_core.tables.rows import Cells
+
 
 NAME: Final = "rocm-smi"
 FILES: Final = (

@@ -6,9 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from functools import lru_cache
-from itertools import islice
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from msgspec import Struct
@@ -23,11 +22,13 @@ from chopper_core.sources.telemetry.cells import (
     in_units,
     quantity,
 )
-from chopper_core.sources.telemetry.row_blocks import CellColumn, distinct_codes
 from chopper_core.tables.columns import GrowingColumn, Interner
 from chopper_core.tables.losses import Repeats
 from chopper_core.util.arrays import AnyArray, Float64, Int8, Int32, Int64, Mask
-from chopper_core.util.grouping import distinct, stable_order
+from chopper_core.util.grouping import distinct, distinct_codes, stable_order
+
+if TYPE_CHECKING:
+    from chopper_core.tables.column import TableColumn
 
 
 class FieldKind(Enum):
@@ -215,6 +216,8 @@ class RowCollector:
 
     def _flush(self) -> None:
         """Read the rows that wait for it."""
+        from chopper_core.tables.column import TableColumn
+
         rows, cells = self._waiting, self._cells
         if not rows:
             return
@@ -223,7 +226,7 @@ class RowCollector:
         which = np.fromiter((codes[gpu] for gpu, _ in rows), np.int64, len(rows))
         times_ns = np.fromiter((time_ns for _, time_ns in rows), np.int64, len(rows))
         columns = (
-            (column, CellColumn.of([*held, *[None] * (len(rows) - len(held))]))
+            (column, TableColumn.of([*held, *[None] * (len(rows) - len(held))]))
             for column, held in cells.items()
         )
         self._place(list(codes), which, block_of(len(rows), times_ns, columns))
@@ -308,17 +311,17 @@ class RowCollector:
 
 
 def block_of(
-    rows: int, times_ns: Int64 | None, columns: Iterable[tuple[Field, CellColumn]]
+    rows: int, times_ns: Int64 | None, columns: Iterable[tuple[Field, TableColumn]]
 ) -> Block:
     """Read the cells of some rows."""
     members = (member for column, cells in columns for member in _members(column, cells))
     return Block(rows, times_ns, [_read(column, cells) for column, cells in members])
 
 
-def _read(column: Field, cells: CellColumn) -> BlockColumn:
+def _read(column: Field, cells: TableColumn) -> BlockColumn:
     if not column.is_accumulated:
         if column.convert:
-            cells = CellColumn([column.convert(cell) for cell in cells.distinct], cells.codes)
+            cells = cells.mapped(column.convert)
         return BlockColumn(column, *in_units(column.signal, cells, column.unit), None)
     if (counted := _counts(column, cells)) is not None:
         return counted
@@ -336,7 +339,7 @@ def _read(column: Field, cells: CellColumn) -> BlockColumn:
     return BlockColumn(column, np.array(numbers, kind)[codes], flaws[codes], factors[codes])
 
 
-def _counts(column: Field, cells: CellColumn) -> BlockColumn | None:
+def _counts(column: Field, cells: TableColumn) -> BlockColumn | None:
     """The readings of an accumulator whose cells are all plain integers; None for any others."""
     is_value = column.kind is FieldKind.VALUE
     factor = DIMENSIONS[column.signal].factors.get(column.unit) if is_value else 1.0
@@ -363,15 +366,15 @@ def _reading(column: Field, cell: object) -> tuple[int | float | Flaw, float]:
     return (Flaw.WRONG_UNIT, 1.0) if factor is None else (number, factor)
 
 
-def _members(column: Field, cells: CellColumn) -> Iterator[tuple[Field, CellColumn]]:
+def _members(column: Field, cells: TableColumn) -> Iterator[tuple[Field, TableColumn]]:
     """A column, or one for each place in its lists."""
     if not column.is_list:
         yield column, cells
         return
-    lists = [list(islice(_list_members(cell), _MAX_MEMBERS)) for cell in cells.distinct]
+    lists = [_list_members(cell)[:_MAX_MEMBERS] for cell in cells.distinct]
     for number in range(max(map(len, lists), default=0)):
-        members = [each[number] if number < len(each) else None for each in lists]
-        yield _member(column, number), CellColumn(members, cells.codes)
+        members = [each[number] if number < len(each) else "" for each in lists]
+        yield _member(column, number), cells.spread(members)
 
 
 @lru_cache
@@ -379,12 +382,7 @@ def _member(column: Field, number: int) -> Field:
     return replace(column, part=f"{column.part}{number}", is_list=False)
 
 
-def _list_members(cell: object) -> Iterable[object]:
-    if isinstance(cell, str):
-        text = cell.strip()
-        if not (text.startswith("[") and text.endswith("]")):
-            return [cell]
-        return [member.strip(" '\"") for member in text[1:-1].replace(",", " ").split()]
-    if isinstance(cell, Mapping) or cell is None or not isinstance(cell, Iterable):
+def _list_members(cell: str) -> Sequence[str]:
+    if not (cell.startswith("[") and cell.endswith("]")):
         return [cell]
-    return cell
+    return [member.strip(" '\"") for member in cell[1:-1].replace(",", " ").split()]

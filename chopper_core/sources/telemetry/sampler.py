@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from msgspec import Struct, field
@@ -20,7 +20,6 @@ from chopper_core.sources.telemetry.cells import (
     declared_clock,
     whole_number,
 )
-from chopper_core.sources.telemetry.row_blocks import CellColumn, Cells, RowBlock
 from chopper_core.sources.telemetry.rows import Field, FieldKind, RowCollector
 from chopper_core.sources.telemetry.series import STATUS, telemetry_of, throttled_pct
 from chopper_core.sources.telemetry.table import (
@@ -32,7 +31,6 @@ from chopper_core.sources.telemetry.table import (
     recognised_table,
 )
 from chopper_core.tables.bytes import opened_parquet, parquet_names
-from chopper_core.tables.columns import int_column
 from chopper_core.tables.losses import Losses
 from chopper_core.tables.text import (
     HEADING_LINES,
@@ -45,6 +43,10 @@ from chopper_core.tables.text import (
 from chopper_core.util.arrays import Int64
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
+
+if TYPE_CHECKING:
+    from chopper_core.tables.rows import Cells, TableRows
+
 
 NAME: Final = "your own sampler"
 FILES: Final = "[Chopper's own format](telemetry.md#choppers-own-format) in CSV or Parquet"
@@ -145,6 +147,9 @@ def _read_parquet(path: Path) -> Telemetry:
     from pyarrow.lib import ArrowException
     from pyarrow.parquet import ParquetFile
 
+    from chopper_core.tables.column import TableColumn
+    from chopper_core.tables.rows import TableRows
+
     stamps, rows = Stamps(), RowCollector(path)
     try:
         with opened_parquet(path) as opened, ParquetFile(opened) as file:
@@ -154,8 +159,7 @@ def _read_parquet(path: Path) -> Telemetry:
             if layout is None:
                 raise DataError(f"{path} is a Parquet file without time_ns and signals.")
             for batch in file.iter_batches():
-                columns = [CellColumn.of(column.to_pylist()) for column in batch.columns]
-                add_rows(rows, layout, RowBlock.of_columns(columns, len(batch)))
+                add_rows(rows, layout, TableRows([*map(TableColumn, batch.columns)], len(batch)))
     except (ArrowException, OSError, ValueError) as error:
         raise DataError(f"{path} can't be read: {first_line(error)}.") from error
     notes = [*layout.notes, *named_by_rounds(rows, path)]
@@ -194,7 +198,7 @@ def _layout(
 
 def _time_reader(
     table: Headings, time: str, stamps: Stamps, clocks: _Clocks
-) -> Callable[[RowBlock], Int64]:
+) -> Callable[[TableRows], Int64]:
     """Return a reader of the times of rows, which also records offsets to the monotonic time."""
     clock = clock_named(clocks.declared)
     if time != "time_ns":
@@ -202,13 +206,11 @@ def _time_reader(
     elif not clocks.declared and "monotonic_ns" in table.columns:
         clock = ClockDomain.EPOCH
 
-    def times_of(rows: RowBlock) -> Int64:
+    def times_of(rows: TableRows) -> Int64:
         clocks_of = rows.values_of(table.positions("clock"), partial(_clock_of, table, clock))
         times_ns = stamps.read_nanoseconds(rows.column(table.columns[time]), clocks_of)
         if time == "time_ns" and "monotonic_ns" in table.columns:
-            of_rows = rows.column(table.columns["monotonic_ns"])
-            numbers = (whole_number(cell) for cell in of_rows.distinct)
-            monotonic_ns = int_column([*numbers])[of_rows.codes]
+            monotonic_ns = rows.column(table.columns["monotonic_ns"]).integers()
             has_both = (times_ns >= 0) & (monotonic_ns >= 0)
             clocks.offsets_ns.append(times_ns[has_both] - monotonic_ns[has_both])
         return times_ns

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from msgspec import Struct
@@ -15,20 +15,17 @@ from msgspec.structs import replace
 from chopper_core.sources.registry import Recognised
 from chopper_core.sources.signals import GpuName, Telemetry
 from chopper_core.sources.telemetry.cells import Stamps, whole_number
-from chopper_core.sources.telemetry.row_blocks import (
-    CellColumn,
-    Cells,
-    RowBlock,
-    Split,
-    split_csv,
-)
 from chopper_core.sources.telemetry.rows import Field, RowCollector, RowLoss, block_of
 from chopper_core.sources.telemetry.series import telemetry_of
-from chopper_core.tables.columns import float_column
 from chopper_core.tables.text import FileHead, FileText, csv_cells
 from chopper_core.util.arrays import Int32, Int64, Mask
 from chopper_core.util.errors import DataError
 from chopper_core.util.grouping import counted, first_equal
+
+if TYPE_CHECKING:
+    from chopper_core.tables.column import TableColumn
+    from chopper_core.tables.rows import Cells, Split, TableRows
+
 
 _ROUNDS: Final = "Rows don't name their GPU; they come in rounds of {}, one row per GPU in order."
 _ONE_GPU: Final = "Rows don't name their GPU; their times are those of one."
@@ -61,8 +58,8 @@ class Headings:
     def cell(self, cells: Cells, *headings: str) -> str:
         """Return the cell below the first of the headings that there is; '' without any."""
         column = next((self.columns[name] for name in headings if name in self.columns), len(cells))
-        cell = cells[column] if column < len(cells) else None
-        return "" if cell is None else str(cell).strip()
+        cell = cells[column] if column < len(cells) else ""
+        return str(cell).strip()
 
     def numbered_gpu(self, cells: Cells) -> GpuName | None:
         """Return the GPU whose number is below `gpu`."""
@@ -73,7 +70,7 @@ class Headings:
         """Return the columns of those of the headings that there are."""
         return [self.columns[name] for name in headings if name in self.columns]
 
-    def stamp_reader(self, stamps: Stamps, *headings: str) -> Callable[[RowBlock], Int64] | None:
+    def stamp_reader(self, stamps: Stamps, *headings: str) -> Callable[[TableRows], Int64] | None:
         """Return a reader of the stamps of rows; None for a table without such a heading."""
         columns = self.positions(*headings)
         if not columns:
@@ -102,7 +99,7 @@ class ColumnPositions(Struct, frozen=True):
     """None for a table whose rows don't name their GPU."""
     named_by: Sequence[int]
     """The columns in which `gpu_of` finds the name."""
-    times_of: Callable[[RowBlock], Int64] | None
+    times_of: Callable[[TableRows], Int64] | None
     """The times of rows, -1 for unusable ones; None for a table without timestamps."""
     fields: Sequence[tuple[int, Field]]
     notes: Sequence[str] = ()
@@ -161,11 +158,15 @@ class TableLines:
         """Read the rows that wait for it."""
         if self.layout is None or not self.waiting:
             return
+        from chopper_core.tables.rows import TableRows
+
         width, block = self.layout.width, None
         if self._as_csv is not None:
             text = self._as_csv("\n".join(self.waiting) + "\n", len(self.waiting))
-            block = None if text is None else RowBlock.of_csv(text, width)
-        add_rows(self._rows, self.layout, block or RowBlock(self.waiting, width, self._split))
+            block = None if text is None else TableRows.of_csv(text, width)
+        add_rows(
+            self._rows, self.layout, block or TableRows.of_lines(self.waiting, width, self._split)
+        )
         self.waiting.clear()
 
     def add_csv(self, text: str, heading: str | None) -> bool:
@@ -178,7 +179,9 @@ class TableLines:
             start = re.compile(rf'^[\s"]*{re.escape(heading)}', re.IGNORECASE | re.MULTILINE)
             if start.search(text):
                 return False
-        block = RowBlock.of_csv(text, self.layout.width)
+        from chopper_core.tables.rows import TableRows
+
+        block = TableRows.of_csv(text, self.layout.width)
         if block is None:
             return False
         add_rows(self._rows, self.layout, block)
@@ -191,7 +194,7 @@ def read_table(text: FileText, layout_of: LayoutOf) -> Telemetry:
     Raises DataError if it holds no usable sample.
     """
     stamps, rows = Stamps(), RowCollector(text.path)
-    table, headings = TableLines(rows, split_csv), [""]
+    table, headings = TableLines(rows, csv_cells), [""]
     row_starts: frozenset[str] = frozenset()
     for block in text.blocks():
         if table.add_csv(block, headings[0]):
@@ -251,7 +254,7 @@ def named_by_rounds(rows: RowCollector, path: Path) -> list[str]:
     return [_ROUNDS.format(size) if size > 1 else _ONE_GPU]
 
 
-def add_rows(rows: RowCollector, layout: ColumnPositions, block: RowBlock) -> None:
+def add_rows(rows: RowCollector, layout: ColumnPositions, block: TableRows) -> None:
     """Add rows of a table, and count why some are unusable."""
     rows.row_losses[RowLoss.LONG] += int(block.is_long.sum())
     block = block.take(~block.is_long)
@@ -293,18 +296,15 @@ def add_rows(rows: RowCollector, layout: ColumnPositions, block: RowBlock) -> No
         rows.add_rows(names, which, block_of(len(block), times_ns, columns))
 
 
-def _has_reading(cells: CellColumn, failed: float | None) -> Mask:
+def _has_reading(cells: TableColumn, failed: float | None) -> Mask:
     """Which rows have a cell that isn't empty, nor the number of a failed reading."""
     if failed is None:
         return cells.is_filled
-    known = cells.numbers()
-    if known is not None and not known[1]:
-        return np.not_equal(known[0], failed)
-    return cells.is_filled & np.not_equal(float_column(cells.distinct)[cells.codes], failed)
+    return cells.is_filled & np.not_equal(cells.floats(), failed)
 
 
 def _first_cell(line: str) -> str:
-    return next(iter(split_csv(line)), "").strip().casefold()
+    return next(iter(csv_cells(line)), "").strip().casefold()
 
 
 def _has_number(cells: Sequence[str]) -> bool:

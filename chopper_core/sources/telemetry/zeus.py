@@ -9,11 +9,10 @@ from typing import Final
 from chopper_core.sources.registry import Recognised, Unusable
 from chopper_core.sources.signals import GpuName, SignalName, Telemetry
 from chopper_core.sources.telemetry.cells import Stamps
-from chopper_core.sources.telemetry.row_blocks import split_csv
 from chopper_core.sources.telemetry.rows import Field, RowCollector
 from chopper_core.sources.telemetry.series import telemetry_of
 from chopper_core.sources.telemetry.table import ColumnPositions, TableLines
-from chopper_core.tables.text import TEXT_SUFFIXES, FileHead, FileText
+from chopper_core.tables.text import TEXT_SUFFIXES, FileHead, FileText, csv_cells
 from chopper_core.util.progress import Progress, silent
 
 NAME: Final = "Zeus"
@@ -45,7 +44,7 @@ def read(path: Path, _progress: Progress = silent) -> Telemetry:
     """
     text = FileText(path)
     stamps, rows = Stamps(), RowCollector(path)
-    table, headings = TableLines(rows, split_csv), ""
+    table, headings = TableLines(rows, csv_cells), ""
     for block in text.blocks():
         if table.add_csv(block, "time"):
             continue

@@ -29,7 +29,7 @@ from telemetry_texts import (
 )
 
 from chopper_core.sources.signals import SignalName
-from chopper_core.sources.telemetry import row_blocks
+from chopper_core.tables.rows import TableRows
 from chopper_core.util.errors import DataError
 
 TEXTS = {
@@ -209,11 +209,12 @@ def test_a_cut_gzip_stream_keeps_what_lies_before(tmp_path: Path) -> None:
         ("1754585900.1234567891", START_S * SECOND_NS + 123_456_789),
     ],
 )
-@pytest.mark.parametrize("least_text", [0, 1 << 30])
+@pytest.mark.parametrize("by_arrow", [True, False])
 def test_stamps_of_all_kinds(
-    tmp_path: Path, stamp: str, time_ns: int, least_text: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, stamp: str, time_ns: int, by_arrow: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(row_blocks, "_LEAST_TEXT", least_text)
+    if not by_arrow:
+        monkeypatch.setattr(TableRows, "of_csv", lambda *_: None)
     telemetry = read(tmp_path, power(f"{stamp},card0,152.0,750"))
     assert samples(telemetry, SignalName.POWER_W).time_ns.tolist() == [time_ns]
 
@@ -248,10 +249,11 @@ def test_text_split_by_arrow_and_line_by_line_reads_the_same(
             rows[row] = ",".join(cells) + chance.choice(("", "", "", ",", ",7"))
         path = put(tmp_path / name, "\n".join([heading, *rows, ""]))
         found = []
-        for least in (0, 1 << 30):
-            monkeypatch.setattr(row_blocks, "_LEAST_TEXT", least)
+        for of_csv in (TableRows.of_csv, lambda *_: None):
             try:
-                telemetry = read_telemetry(path)
+                with monkeypatch.context() as patch:
+                    patch.setattr(TableRows, "of_csv", of_csv)
+                    telemetry = read_telemetry(path)
             except DataError as error:
                 found.append(str(error))
                 continue

@@ -1,0 +1,152 @@
+"""Rows of a table by column: pyarrow splits blocks of CSV; what it can't is split line by line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from copy import copy
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec import Struct
+from pyarrow import csv as pa_csv
+
+from chopper_core.tables.column import TableColumn
+from chopper_core.tables.columns import Interner
+from chopper_core.util.arrays import Int32, Int64, Mask
+from chopper_core.util.arrow_files import texts_of
+from chopper_core.util.grouping import distinct_codes
+
+Cells = Sequence[str]
+Split = Callable[[str], list[str]]
+_EMPTY_CELLS: Final = ',"\r\n'
+_SPACES: Final = (" ,", " \n", " \r", "\n ", "\t", ", ")
+_ODD_ENDS: Final = ("\x00", "\x0b", "\x0c", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029")
+"""Ends of lines to Python, and not to pyarrow."""
+
+
+class Coded(Struct, frozen=True):
+    """A value of each row, each distinct one once."""
+
+    distinct: Sequence[Any]
+    codes: Int32 | Int64
+
+
+class TableRows:
+    """Some rows of a table."""
+
+    def __init__(self, columns: Sequence[TableColumn], rows: int) -> None:
+        self.width = len(columns)
+        self.is_long = np.zeros(rows, np.bool_)
+        """Which rows have more cells than headings."""
+        self.is_short = np.zeros(rows, np.bool_)
+        self._columns: list[TableColumn | None] = list(columns)
+        self._cells: list[list[str]] = []
+        """Of rows that were split one by one, and aren't columns yet."""
+
+    @classmethod
+    def of_lines(cls, lines: Sequence[str], width: int, split: Split) -> TableRows:
+        """Rows of lines, split one by one; equal lines are split once."""
+        known = {line: split(line) for line in dict.fromkeys(lines)}
+        cells = [known[line] for line in lines]
+        counts = np.fromiter(map(len, cells), np.int64, len(cells))
+        block = cls([], len(lines))
+        block.width, block._columns, block._cells = width, [None] * width, cells
+        block.is_short = counts < width
+        for row in np.flatnonzero(counts > width).tolist():
+            block.is_long[row] = any(map(str.strip, cells[row][width:]))
+        return block
+
+    @classmethod
+    def of_csv(cls, text: str, width: int) -> TableRows | None:
+        """Rows of whole lines of CSV, fast; None for text that has to be split line by line."""
+        if any(end in text for end in _ODD_ENDS) or text.count("\r") != text.count("\r\n"):
+            return None
+        is_quoted = '"' in text
+        if is_quoted and not _is_quoted_well(text):
+            return None
+        if not is_quoted:
+            text = text.replace(", ", ",")
+        is_spaced = any(space in text for space in _SPACES)
+        try:
+            table = _parsed(text, width)
+        except pa.ArrowInvalid:
+            return None
+        if is_quoted and len(table) != sum(map(bool, text.splitlines())):
+            return None
+        columns = table.columns
+        if is_spaced:
+            columns = list(map(pc.utf8_trim_whitespace, columns))
+        return cls(list(map(TableColumn, columns)), len(table))
+
+    @classmethod
+    def of_quoted_csv(cls, text: str, width: int) -> tuple[TableRows, int]:
+        """Rows of CSV whose quoted cells hold anything, and how many others were skipped."""
+        skipped = 0
+
+        def skip(row: Any) -> str:
+            nonlocal skipped
+            skipped += bool(row.text.strip(_EMPTY_CELLS))
+            return "skip"
+
+        options = pa_csv.ParseOptions(newlines_in_values=True, invalid_row_handler=skip)
+        try:
+            table = _parsed(text, width, options)
+        except pa.ArrowInvalid:
+            return cls([TableColumn.of([])] * width, 0), 1
+        return cls(list(map(TableColumn, table.columns)), len(table)), skipped
+
+    def __len__(self) -> int:
+        return len(self.is_long)
+
+    def column(self, index: int) -> TableColumn:
+        """The cells of a column, without the space around them."""
+        column = self._columns[index]
+        if column is None:
+            texts = [row[index].strip() if index < len(row) else "" for row in self._cells]
+            column = self._columns[index] = TableColumn(texts_of(texts))
+        return column
+
+    def take(self, rows: Mask) -> TableRows:
+        """Some of the rows."""
+        if rows.all():
+            return self
+        block = copy(self)
+        block.is_long, block.is_short = self.is_long[rows], self.is_short[rows]
+        block._columns = [column and column.take(rows) for column in self._columns]
+        block._cells = [self._cells[row] for row in np.flatnonzero(rows)] if self._cells else []
+        return block
+
+    def values_of(self, columns: Sequence[int], of: Callable[[Cells], Any]) -> Coded:
+        """A function's result for each row that had these columns alone."""
+        found = [self.column(index).coded for index in columns]
+        codes = np.zeros(len(self), np.int64)
+        for texts, of_rows in found:
+            _, codes = distinct_codes(codes * len(texts) + of_rows)
+        first, codes = distinct_codes(codes)
+        answers, cells = Interner(), [""] * self.width
+        which = np.empty(len(first), np.int64)
+        for at, row in enumerate(first.tolist()):
+            for index, (texts, of_rows) in zip(columns, found, strict=True):
+                cells[index] = texts[of_rows[row]]
+            which[at] = answers[of(cells)]
+        return Coded(list(answers), which[codes])
+
+
+def _parsed(text: str, width: int, options: pa_csv.ParseOptions | None = None) -> pa.Table:
+    names, data = [str(index) for index in range(width)], text.encode("utf-8", "replace")
+    return pa_csv.read_csv(
+        pa.BufferReader(data),
+        pa_csv.ReadOptions(use_threads=False, block_size=len(data) + 1, column_names=names),
+        options,
+        pa_csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string())),
+    )
+
+
+def _is_quoted_well(text: str) -> bool:
+    """Whether each quote opens or closes a cell."""
+    text = text.replace("\r", "")
+    opened = text.count(',"') + text.count('\n"') + text.startswith('"')
+    closed = text.count('",') + text.count('"\n') + text.endswith('"')
+    return opened == closed and text.count('"') == opened + closed
