@@ -43,6 +43,16 @@ class ResultFrame(Frame, frozen=True, eq=False):
 
         return as_html(self)
 
+    def groupby(self, by: str | Sequence[str], **options: Any) -> Any:
+        """The rows grouped, as `to_pandas().groupby`: by levels, or any column."""
+        keys = by if isinstance(by, str) else list(by)
+        return self.to_pandas().groupby(keys, observed=True, **options)
+
+    @property
+    def plot(self) -> Any:
+        """`to_pandas().plot`; a plot needs matplotlib, which Chopper doesn't install."""
+        return self.to_pandas().set_index("name").plot
+
     def to_json(self) -> str:
         """The frame as JSON of the schema `chopper.frame/1`."""
         from chopper_core.render import as_json
@@ -268,14 +278,20 @@ def _result(frame: Frame) -> ResultFrame:
 
 
 def diff(
-    a: str | PathLike[str] | OpenRun, b: str | PathLike[str] | OpenRun, path: str = ""
+    a: str | PathLike[str] | OpenRun,
+    b: str | PathLike[str] | OpenRun,
+    path: str = "",
+    *,
+    by: str = "",
 ) -> ResultFrame:
     """The changes from run `a`, the baseline, to run `b`, largest first: the view `compare`.
 
-    `path` compares a part of both, such as `gpu=0/iteration=11`.
+    `path` compares a part of both, such as `gpu=0/iteration=11`. `by` is what a row is: an
+    operation, another level, or with `place` an operation of a layer in a phase, so that
+    `groupby("phase")` and the like have levels to group by.
     """
     before, after = (each if isinstance(each, OpenRun) else open(each) for each in (a, b))
-    view = replace(after.view(path), name="compare", baseline=Baseline(before.name))
+    view = replace(after.view(path), name="compare", by=by, baseline=Baseline(before.name))
     run = replace(after.run, others={**after.run.others, before.name: before.run})
     return OpenRun(run).frame(view)
 

@@ -34,7 +34,7 @@ def run() -> chopper.OpenRun:
 def test_kernels_are_a_table_with_labels_and_add_up_to_the_frame(run: chopper.OpenRun) -> None:
     table = run.kernels()
     assert len(table) == len(run.run.table)
-    assert table.schema.metadata == {b"chopper": b"chopper.kernels/1"}
+    assert table.schema.metadata[b"chopper"] == b"chopper.kernels/1"
     assert pa.types.is_dictionary(table.schema.field("operation").type)
     frame = table.to_pandas()
     assert frame["start_ns"].min() == 0
@@ -88,6 +88,36 @@ def test_two_runs_are_compared_as_the_command_line_does(run: chopper.OpenRun) ->
     assert found.view.name == "compare" and found.view.baseline is not None
     same = run.frame(f"gpu=0?view=compare&base={other.name}")
     assert same.to_json() == found.to_json()
+
+
+def test_tables_of_pandas_agree_on_types_and_have_units(run: chopper.OpenRun) -> None:
+    kernels = run.kernels(signals=["gfx_mhz"]).to_pandas()
+    frame = run.frame("gpu=5/iteration=11/phase=backward").to_pandas()
+    for table in (kernels, frame):
+        assert {name: str(table[name].dtype) for name in ("gpu", "iteration", "layer")} == {
+            "gpu": "Int64", "iteration": "Int64", "layer": "Int64"
+        }  # fmt: skip
+        assert str(table["phase"].dtype) == "category"
+        assert table.attrs["units"]["idle_ns"] == "ns"
+    assert str(kernels["gfx_mhz"].dtype) == str(frame["busy_pct"].dtype) == "Float64"
+    assert kernels["launch_ns"].isna().sum() == run.kernels()["launch_ns"].null_count
+    # The same rows, grouped in pandas, are those of the frame.
+    own = kernels[(kernels.gpu == 5) & (kernels.iteration == 11) & (kernels.phase == "backward")]
+    sums = own.groupby("layer", dropna=False)["idle_ns"].sum()
+    assert sums.to_dict() == frame.set_index("layer")["idle_ns"].to_dict()
+
+
+@pytest.mark.usefixtures("demo_kept")
+def test_a_difference_is_grouped_by_levels(run: chopper.OpenRun) -> None:
+    found = chopper.diff(chopper.open(demo_run("fsdp1").name), run, "gpu=0", by="place")
+    table = found.to_pandas()
+    assert {"phase", "layer", "operation"} <= set(table.columns)
+    by_phase = found.groupby("phase")["elapsed_ns_delta"].sum()
+    assert by_phase.sum() == table["elapsed_ns_delta"].sum()
+    coarse = run.frame(f"gpu=0?view=compare&by=phase&base={found.view.baseline.run}")  # type: ignore[union-attr]
+    known = dict(zip(coarse.labels, coarse.values["elapsed_ns_delta"].numbers, strict=True))
+    assert by_phase.to_dict() == pytest.approx({name: known[name] for name in by_phase.index})
+    assert table.attrs["units"]["elapsed_ns_delta"] == "ns"
 
 
 @pytest.mark.usefixtures("demo_kept")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from msgspec import Struct
@@ -13,12 +13,17 @@ from chopper_core.model import address
 from chopper_core.model.attributes import TypedValue
 from chopper_core.model.charts import Chart
 from chopper_core.model.signals import Signal
+from chopper_core.model.table import LEVELS, NO_LABEL_TEXT
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Index, Int64, Mask
 
 if TYPE_CHECKING:
     import pandas as pd
 
+NUMBERED: Final = ("gpu", "iteration", "layer")
+"""Levels whose labels are numbers."""
+PLACE_LEVELS: Final = ("place",)
+"""Levels of rows that are several levels at once."""
 Number = int | float
 Cell = int | float | str
 
@@ -118,15 +123,46 @@ class Frame(Struct, frozen=True, eq=False):
         return {column.name: self.values[column.name].cell(number) for column in self.columns}
 
     def to_pandas(self) -> pd.DataFrame:
-        """The rows as a pandas table, with the labels in the column `name`."""
+        """The rows as a pandas table, to group, join and plot.
+
+        The labels are in the column `name`, those of the tree's levels in columns as in
+        `OpenRun.kernels`. Figures are nullable (`Int64`, `Float64`); `attrs` has their units and
+        the address.
+        """
         import pandas as pd
 
-        data: dict[str, Any] = {"name": list(self.labels)}
+        data: dict[str, Any] = {"name": pd.array(list(self.labels), dtype="string")}
+        data |= self._levels()
         for column in self.columns:
             values = self.values[column.name]
             if values.words is not None:
-                data[column.name] = [values.cell(row) for row in range(len(self))]
+                cells = [values.cell(row) for row in range(len(self))]
+                data[column.name] = pd.Series(cells, dtype="string")
                 continue
-            nullable = pd.Series(values.numbers).convert_dtypes()
-            data[column.name] = nullable.mask(~values.present())
-        return pd.DataFrame(data)
+            known, numbers = values.present(), values.numbers
+            kind: Any = "Int64" if numbers.dtype.kind in "iub" else "Float64"
+            nullable = pd.Series(np.where(known, numbers, 0)).astype(kind)
+            data[column.name] = nullable.mask(~known)
+        table = pd.DataFrame(data)
+        units = {column.name: str(column.unit) for column in self.columns if str(column.unit)}
+        table.attrs = {"units": units, "address": self.address}
+        return table
+
+    def _levels(self) -> dict[str, Any]:
+        """The place of each row in the tree, by level; empty where rows are no parts of it."""
+        import pandas as pd
+
+        if self.level not in (*LEVELS, *PLACE_LEVELS):
+            return {}
+        scopes = [dict(self.target(row).scope) for row in range(len(self))]
+        found: dict[str, Any] = {}
+        for level in dict.fromkeys(name for scope in scopes for name in scope):
+            labels = [scope.get(level) for scope in scopes]
+            known = [None if label in (None, NO_LABEL_TEXT) else label for label in labels]
+            if level in NUMBERED and all(each is None or each.isdecimal() for each in known):
+                numbers = [None if each is None else int(each) for each in known]
+                found[level] = pd.array(numbers, dtype="Int64")
+            else:
+                found[level] = pd.Categorical(known)
+        names = {column.name for column in self.columns}
+        return {level: labels for level, labels in found.items() if level not in names}

@@ -6,7 +6,7 @@ Labels are dictionaries, times count from the first activity; the file has all c
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -101,7 +101,36 @@ def kernel_rows(
         columns["attributes"] = pa.array(texts, pa.string())
     made = pa.Table.from_arrays(list(columns.values()), names=list(columns))
     times = {"times": run.times_mark} if run.times_mark else {}
-    return made.replace_schema_metadata({"chopper": KERNELS_SCHEMA, **times})
+    units = {name: "ns" for name in columns if name.endswith("_ns")} | {"bytes": "B"}
+    units |= {name: str(run.measured[name].unit) for name in signals if name in run.measured}
+    infos = {name: run.counter_info[name] for name in counters if name in run.counter_info}
+    units |= {name: str(info.unit) for name, info in infos.items() if str(info.unit)}
+    known = {name: unit for name, unit in units.items() if name in columns}
+    pandas = _for_pandas(made.schema, known)
+    return made.replace_schema_metadata({"chopper": KERNELS_SCHEMA, **times, "pandas": pandas})
+
+
+def _for_pandas(schema: pa.Schema, units: Mapping[str, str]) -> str:
+    """What `to_pandas` and `pandas.read_parquet` go by: nullable types, and units in `attrs`."""
+    import pyarrow as pa
+
+    columns = []
+    for field in schema:
+        is_number = pa.types.is_integer(field.type) or pa.types.is_floating(field.type)
+        nullable = "Float64" if pa.types.is_floating(field.type) else "Int64"
+        is_text = pa.types.is_string(field.type)
+        columns.append(
+            {
+                "name": field.name,
+                "field_name": field.name,
+                "pandas_type": "categorical" if pa.types.is_dictionary(field.type) else "unicode",
+                "numpy_type": nullable if is_number else "string" if is_text else "int32",
+                "metadata": None,
+            }
+        )
+    made = {"index_columns": [], "column_indexes": [], "columns": columns}
+    about = {"attributes": {"units": units}, "creator": {"library": "chopper"}}
+    return json.dumps({**made, **about, "pandas_version": "2.1.0"})
 
 
 def write(run: Run, path: Path, options: ExportOptions, progress: Progress) -> list[str]:
