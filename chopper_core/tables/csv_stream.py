@@ -7,23 +7,24 @@ own thread for each block, wait for the interpreter lock there, and read 32 bloc
 from __future__ import annotations
 
 import csv
-import re
-from collections.abc import Iterator, Sequence
-from decimal import Decimal, InvalidOperation
+from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
+from msgspec import Struct
 
 from chopper_core.tables.bytes import ByteSource
-from chopper_core.tables.columns import float_column
-from chopper_core.tables.losses import ABSENT, Losses
+from chopper_core.tables.columns import Columns
+from chopper_core.tables.losses import Losses
 from chopper_core.tables.text import FileHead
-from chopper_core.util.arrays import Float64, Int64
+from chopper_core.util.arrays import AnyArray
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from chopper_core.tables.column import TableColumn
 
 _MAX_ROW_BYTES: Final = 1 << 21
 """A longer row has lost its closing quote."""
@@ -32,8 +33,6 @@ _MAX_COLUMNS: Final = 10_000
 _MIN_BYTES_PER_COLUMN: Final = 1 << 10
 """Of a piece that is parsed: a column costs as much as some hundred of its fields."""
 _MARK: Final = b"\x00\x01"
-_INT64_LIMIT: Final = 2**63
-_PLAIN_DECIMAL: Final = re.compile(r"\s*\d+\.\d*\s*")
 _EMPTY_FIELDS: Final = ',"\r\n'
 
 
@@ -48,10 +47,33 @@ def header_of(head: FileHead) -> set[str]:
     return set(map(normalised, first)) if len(first) > 1 else set()
 
 
+class CellKind(Enum):
+    """What the cells of a column are."""
+
+    INTEGER = "integer"
+    TIME_NS = "time in ns"
+    NUMBER = "number"
+
+
+class Declared(Struct, frozen=True):
+    """A column that a format declares."""
+
+    names: tuple[str, ...]
+    """As `normalised`; the first that a file has counts."""
+    kind: CellKind = CellKind.INTEGER
+    below: int = 2**63
+    """A larger integer is missing."""
+
+
+def declared(*names: str, kind: CellKind = CellKind.INTEGER) -> Declared:
+    """Declare a column by its names, the usual one first."""
+    return Declared(names, kind)
+
+
 class CsvBatch:
     """Some rows, each with as many fields as the header."""
 
-    def __init__(self, header: dict[str, int], columns: Sequence[pa.StringArray]) -> None:
+    def __init__(self, header: Mapping[str, int], columns: Sequence[TableColumn]) -> None:
         self._header = header
         self._columns = columns
 
@@ -60,53 +82,30 @@ class CsvBatch:
 
     def has(self, *names: str) -> bool:
         """Return whether the file has one of the named columns."""
-        return self._named(*names) is not None
+        return any(name in self._header for name in names)
 
-    def text(self, *names: str) -> Sequence[str] | None:
-        """Return the first of the named columns that exists; None if none does."""
-        column = self._named(*names)
-        return None if column is None else column.to_pylist()
+    def column(self, *names: str, missing: str = "") -> TableColumn:
+        """Return the first of the named columns that exists; if none does, one of missing cells."""
+        for name in names:
+            if name in self._header:
+                return self._columns[self._header[name]]
+        return self._columns[0].mapped(lambda _: missing)
 
-    def at(self, index: int) -> Sequence[str]:
+    def at(self, index: int) -> TableColumn:
         """Return the column at an index."""
-        return self._columns[index].to_pylist()  # type: ignore[no-any-return]
+        return self._columns[index]
 
-    def coded(self, *names: str, missing: str = "") -> tuple[Sequence[str], Int64]:
-        """Return the distinct texts of a column, and the index among them of each row."""
-        column = self._named(*names)
-        return ([missing], np.zeros(len(self), np.int64)) if column is None else _coded(column)
+    def read(self, columns: Mapping[str, Declared]) -> Columns:
+        """Return declared columns: ABSENT or NaN where a cell is of another kind, or missing."""
+        return {name: self._read(column) for name, column in columns.items()}
 
-    def integers(self, *names: str) -> Int64:
-        """Return the first of the named columns that exists; ABSENT where it has no integer."""
-        column = self._named(*names)
-        if column is None:
-            return np.full(len(self), ABSENT, np.int64)
-        numbers = _plain_integers(column)
-        if numbers is None:
-            texts, codes = _coded(column)
-            numbers = integers(texts)[codes]
-        return numbers
-
-    def times_ns(self, *names: str) -> Int64:
-        """Return a column of times; ABSENT where it has no time exact to the nanosecond."""
-        column = self._named(*names)
-        if column is None:
-            return np.full(len(self), ABSENT, np.int64)
-        numbers = _plain_integers(column)
-        return times_ns(column.to_pylist()) if numbers is None else numbers
-
-    def floats(self, *names: str) -> Float64:
-        """Return a column of numbers; NaN where it has none."""
-        column = self._named(*names)
-        return np.full(len(self), np.nan) if column is None else _floats(column)
-
-    def floats_at(self, index: int) -> Float64:
-        """Return the numbers of the column at an index; NaN where it has none."""
-        return _floats(self._columns[index])
-
-    def _named(self, *names: str) -> pa.StringArray | None:
-        found = next((name for name in names if name in self._header), None)
-        return None if found is None else self._columns[self._header[found]]
+    def _read(self, declared: Declared) -> AnyArray:
+        cells = self.column(*declared.names)
+        if declared.kind is CellKind.NUMBER:
+            return cells.floats()
+        if declared.kind is CellKind.TIME_NS:
+            return cells.times_ns()
+        return cells.integers(declared.below)
 
 
 class CsvFile:
@@ -140,6 +139,8 @@ class CsvFile:
 
     def batches(self, progress: Progress = silent) -> Iterator[CsvBatch]:
         """Yield the rows in batches."""
+        from chopper_core.tables.column import TableColumn
+
         step = f"read {self._source.path.name}"
         lines, longest = b"", max(_MAX_ROW_BYTES, 2 * self._source.piece_bytes)
         while (more := self._whole_lines()) or lines:
@@ -149,7 +150,7 @@ class CsvFile:
                 continue
             lines = b""
             if len(columns[0]):
-                yield CsvBatch(self.header, columns)
+                yield CsvBatch(self.header, [TableColumn(column) for column in columns])
             progress(step, self._source.file_position, self._source.size_bytes)
         if self._source.problem:
             self._losses.truncated = True
@@ -232,76 +233,3 @@ def _cells(line: bytes) -> list[str]:
         return next(csv.reader([line.decode("utf-8", "replace").strip("\r\n")]), [])
     except csv.Error:
         return []
-
-
-def _numbers(column: pa.StringArray, kind: str) -> Any:
-    """Return a column of numbers; None if it has other values."""
-    from chopper_core.util.arrow_files import numbers_of
-
-    try:
-        return numbers_of(column.cast(kind))
-    except ValueError:
-        return None
-
-
-def _coded(column: pa.StringArray) -> tuple[Sequence[str], Int64]:
-    from chopper_core.util.arrow_files import numbers_of
-
-    coded = column.dictionary_encode()
-    return coded.dictionary.to_pylist(), numbers_of(coded.indices).astype(np.int64)
-
-
-def _plain_integers(column: pa.StringArray) -> Int64 | None:
-    """Return a column of integers >= 0, also written 0x7; None if it has other values."""
-    found: Int64 | None = _numbers(column, "int64")
-    return found if found is not None and (found >= 0).all() else None
-
-
-def _floats(column: pa.StringArray) -> Float64:
-    found: Float64 | None = _numbers(column, "float64")
-    if found is None:
-        return float_column(column.to_pylist())
-    return found if np.isfinite(found).all() else np.where(np.isfinite(found), found, np.nan)
-
-
-def integers(values: Sequence[str], max_exponent: int = 99) -> Int64:
-    """Return the values as int64, also those written like `7.0` or `0x7`; ABSENT for others."""
-    try:
-        return np.fromiter(map(int, values), np.int64, len(values))
-    except (ValueError, OverflowError):
-        return np.fromiter((_integer(each, max_exponent) for each in values), np.int64, len(values))
-
-
-def times_ns(values: Sequence[str]) -> Int64:
-    """Return times in ns as int64, fractions rounded; ABSENT for others.
-
-    Times without all their digits, like `8.1097E+14`, are ABSENT too.
-    """
-    return np.maximum(
-        integers([_without_fraction(text) for text in values], max_exponent=0), ABSENT
-    )
-
-
-def _without_fraction(text: str) -> str:
-    """Return a plain decimal rounded to an integer, any other text as it is."""
-    if "." not in text or not _PLAIN_DECIMAL.fullmatch(text):
-        return text
-    return str(Decimal(text.strip()).to_integral_value())
-
-
-def _integer(text: str, max_exponent: int) -> int:
-    try:
-        exact = Decimal(text.strip())
-    except InvalidOperation:
-        try:
-            number = int(text.strip(), 0)
-        except ValueError:
-            return ABSENT
-        return number if abs(number) < _INT64_LIMIT else ABSENT
-    exponent = exact.as_tuple().exponent
-    if not isinstance(exponent, int) or not -99 <= exponent <= max_exponent:
-        return ABSENT
-    if exact.adjusted() > 18 or exact != exact.to_integral_value():
-        return ABSENT
-    number = int(exact)
-    return number if abs(number) < _INT64_LIMIT else ABSENT

@@ -12,9 +12,10 @@ import pyarrow as pa
 import pytest
 
 from chopper_core.tables.bytes import ByteSource
+from chopper_core.tables.column import TableColumn, integer_in
 from chopper_core.tables.columns import float_column
-from chopper_core.tables.csv_stream import CsvBatch, CsvFile, integers, times_ns
-from chopper_core.tables.losses import Losses
+from chopper_core.tables.csv_stream import CsvFile
+from chopper_core.tables.losses import ABSENT, Losses
 
 FIELDS = ["", "1", "907", "0x1f", "a b", "k<int, 4>", "x,y", 'say "hi"', "é", " 7 ", "two\nlines"]
 ODD = [b'"', b",", b"\n", b"\r", b"\r\n", b"\xff", b"\x00", b'""', b' "', b'"x', b"id,name,value\n"]
@@ -63,7 +64,7 @@ def test_pieces_and_oddities_change_nothing(tmp_path: Path, seed: int) -> None:
     rows: list[list[str]] = []
     with ByteSource(path, chosen.choice([7, 40, 300, 1 << 20])) as source:
         for batch in CsvFile(source, losses).batches():
-            columns = [batch.at(index) for index in range(3)]
+            columns = [batch.at(index).texts for index in range(3)]
             rows += [list(row) for row in zip(*columns, strict=True)]
     wanted, lost = as_python_reads(content)
     assert rows == wanted
@@ -95,9 +96,8 @@ def test_a_quote_without_its_end_costs_the_rows_around_it(tmp_path: Path) -> Non
     ],
 )
 def test_a_column_is_as_its_texts(texts: list[str]) -> None:
-    batch = CsvBatch({"a": 0}, [pa.array(texts)])
-    np.testing.assert_array_equal(batch.integers("a"), integers(texts))
-    np.testing.assert_array_equal(batch.times_ns("a"), times_ns(texts))
-    np.testing.assert_array_equal(batch.floats("a"), float_column(texts))
-    values, codes = batch.coded("a")
-    assert [values[code] for code in codes.tolist()] == texts
+    column = TableColumn(pa.array(texts))
+    whole = [max(integer_in(text.strip()), ABSENT) for text in texts]
+    np.testing.assert_array_equal(column.integers(), whole)
+    np.testing.assert_array_equal(column.floats(), float_column(texts))
+    assert [column.distinct[code] for code in column.codes.tolist()] == [*map(str.strip, texts)]

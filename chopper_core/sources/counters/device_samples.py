@@ -29,8 +29,8 @@ from chopper_core.sources.ranks import rank_in_name
 from chopper_core.sources.registry import Recognised
 from chopper_core.tables.accumulators import steps
 from chopper_core.tables.bytes import ByteSource
-from chopper_core.tables.columns import Columns, GrowingColumns, Interner, float_column
-from chopper_core.tables.csv_stream import CsvFile, header_of, integers
+from chopper_core.tables.columns import Columns, GrowingColumns, Interner
+from chopper_core.tables.csv_stream import CellKind, CsvFile, Declared, declared, header_of
 from chopper_core.tables.losses import ABSENT, Losses, merged_losses
 from chopper_core.tables.text import FileHead
 from chopper_core.util.arrays import Float64, Int32, Int64
@@ -55,6 +55,13 @@ SAMPLES: Final = "samples"
 KERNELS: Final = "kernels"
 _MOST_NODES: Final = 4096
 """Larger agent ids are handles, not nodes."""
+_KERNEL_COLUMNS: Final[Mapping[str, Declared]] = {
+    "agent": declared("agent_id"),
+    "queue": declared("queue_id"),
+    "correlation": declared("correlation_id"),
+    "start_ns": declared("start_ns", kind=CellKind.TIME_NS),
+    "end_ns": declared("end_ns", kind=CellKind.TIME_NS),
+}
 _SAMPLE_COLUMNS: Final = frozenset(("timestamp_ns", "counter_name", "counter_value", "agent_id"))
 
 
@@ -187,19 +194,18 @@ def read_samples(path: Path, progress: Progress = silent) -> DeviceSamples:
         file = CsvFile(source, losses)
         dimensions = [index for name, index in file.header.items() if name not in _SAMPLE_COLUMNS]
         for batch in file.batches(progress):
-            names = batch.text("counter_name") or [""] * len(batch)
-            text = batch.text("counter_value") or [""] * len(batch)
-            positions = [batch.at(index) for index in dimensions]
+            names = batch.column("counter_name")
+            counted = batch.column("counter_value")
+            positions = [batch.at(index).texts for index in dimensions]
             keys = zip(*positions, strict=True) if positions else [()] * len(batch)
             columns: Columns = {
-                "time_ns": batch.times_ns("timestamp_ns"),
-                "counter": np.array([counters[name] for name in names], np.int32),
-                "agent": batch.integers("agent_id"),
+                "time_ns": batch.column("timestamp_ns").times_ns(),
+                "counter": names.mapped_codes(counters.__getitem__),
+                "agent": batch.column("agent_id").integers(),
                 "instance": np.array([instances[key] for key in keys], np.int32),
             }
-            numbers: Columns = {"value": float_column(text), "exact": integers(text)}
-            usable = (columns["time_ns"] >= 0) & ~np.isnan(numbers["value"])
-            usable &= np.array([bool(name) for name in names], np.bool_)
+            numbers: Columns = {"value": counted.floats(), "exact": counted.integers()}
+            usable = (columns["time_ns"] >= 0) & ~np.isnan(numbers["value"]) & names.is_filled
             losses.unreadable_events += int((~usable).sum())
             rows.add({name: column[usable] for name, column in columns.items()})
             values.add({name: column[usable] for name, column in numbers.items()})
@@ -222,15 +228,10 @@ def read_kernel_spans(path: Path, progress: Progress = silent) -> KernelSpans:
     rows = GrowingColumns(kinds)
     with ByteSource(path) as source:
         for batch in CsvFile(source, losses).batches(progress):
-            kernels = batch.text("kernel_name") or [""] * len(batch)
-            columns: Columns = {
-                "name": np.array([names[clean_kernel_name(name)] for name in kernels], np.int64),
-                "agent": batch.integers("agent_id"),
-                "queue": batch.integers("queue_id"),
-                "correlation": batch.integers("correlation_id"),
-                "start_ns": batch.times_ns("start_ns"),
-                "end_ns": batch.times_ns("end_ns"),
-            }
+            columns = batch.read(_KERNEL_COLUMNS)
+            columns["name"] = batch.column("kernel_name").mapped_codes(
+                lambda name: names[clean_kernel_name(name)]
+            )
             usable = (columns["start_ns"] >= 0) & (columns["end_ns"] >= columns["start_ns"])
             losses.bad_times += int((~usable).sum())
             rows.add({name: column[usable] for name, column in columns.items()})

@@ -20,7 +20,15 @@ from chopper_core.sources.dispatches import DispatchRun
 from chopper_core.sources.registry import Recognised, Unusable
 from chopper_core.tables.bytes import ByteSource
 from chopper_core.tables.columns import Columns
-from chopper_core.tables.csv_stream import CsvBatch, CsvFile, header_of, normalised
+from chopper_core.tables.csv_stream import (
+    CellKind,
+    CsvBatch,
+    CsvFile,
+    Declared,
+    declared,
+    header_of,
+    normalised,
+)
 from chopper_core.tables.losses import ABSENT, Losses
 from chopper_core.tables.text import FileHead
 from chopper_core.util.errors import DataError
@@ -37,22 +45,23 @@ COMPUTE: Final = "rocprof-compute CSV"
 ROCPROF_V1: Final = "rocprof v1 CSV"
 ROCPROF_V2: Final = "rocprof v2 CSV"
 
-_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
-    "process": ("pid", "process_id"),
-    "thread": ("tid", "thread_id"),
-    "queue": ("queue_id",),
-    "dispatch_id": ("dispatch_id", "index"),
-    "correlation": ("correlation_id",),
-    "grid_x": ("grid_size", "grd"),
-    "workgroup_x": ("workgroup_size", "wgr"),
-}
 _STARTS: Final = ("start_timestamp", "beginns")
-_ENDS: Final = ("end_timestamp", "endns")
+_COLUMNS: Final[Mapping[str, Declared]] = {
+    "process": declared("pid", "process_id"),
+    "thread": declared("tid", "thread_id"),
+    "queue": declared("queue_id"),
+    "dispatch_id": declared("dispatch_id", "index"),
+    "correlation": declared("correlation_id"),
+    "grid_x": declared("grid_size", "grd"),
+    "workgroup_x": declared("workgroup_size", "wgr"),
+    "start_ns": declared(*_STARTS, kind=CellKind.TIME_NS),
+    "end_ns": declared("end_timestamp", "endns", kind=CellKind.TIME_NS),
+}
 _KERNEL: Final = ("kernel_name", "kernelname")
 _NO_COUNTERS: Final = frozenset(
     (
-        *(name for names in _FIELDS.values() for name in names),
-        *(*_STARTS, *_ENDS, *_KERNEL),
+        *(name for column in _COLUMNS.values() for name in column.names),
+        *_KERNEL,
         *("gpu_id", "node_id", "queue_index", "lds", "scr", "vgpr", "arch_vgpr", "accum_vgpr"),
         *("sgpr", "wave_size", "sig", "obj", "dispatchns", "completens", "xcc_index", "kernel_id"),
         *("lds_per_workgroup", "scratch_per_workitem", "arch_vgpr_count", "accum_vgpr_count"),
@@ -141,15 +150,13 @@ def _format(header: Collection[str]) -> str:
 def _add_long(batch: CsvBatch, table: DispatchTable) -> set[tuple[int, int, int]]:
     """Add rows and return their (GPU, dispatch, start); each pass has other starts."""
     columns = _dispatch_columns(batch, table)
-    names = batch.text("counter_name") or ()
-    values = batch.floats("counter_value")
-    usable = columns["name"] >= 0
-    usable &= ~np.isnan(values) & np.array([bool(name) for name in names], np.bool_)
-    codes = table.counter_names
+    names = batch.column("counter_name")
+    values = batch.column("counter_value").floats()
+    usable = (columns["name"] >= 0) & ~np.isnan(values) & names.is_filled
     table.losses.unreadable_events += int((~usable & (columns["name"] >= 0)).sum())
-    counter = [codes[names[index].strip()] for index in np.flatnonzero(usable).tolist()]
+    counter = names.take(usable).mapped_codes(table.counter_names.__getitem__)
     rows = table.add_dispatches({name: column[usable] for name, column in columns.items()})
-    table.add_values(rows, np.array(counter, np.int64), values[usable])
+    table.add_values(rows, counter, values[usable])
     keys = [columns[name][usable].tolist() for name in ("gpu", "dispatch_id", "start_ns")]
     return set(zip(*keys, strict=True))
 
@@ -160,27 +167,22 @@ def _add_wide(batch: CsvBatch, counters: Mapping[str, int], table: DispatchTable
     rows = table.add_dispatches({name: column[usable] for name, column in columns.items()})
     for name, index in counters.items():
         code = table.counter_names[name]
-        table.add_values(rows, np.full(len(rows), code), batch.floats_at(index)[usable])
+        table.add_values(rows, np.full(len(rows), code), batch.at(index).floats()[usable])
 
 
 def _dispatch_columns(batch: CsvBatch, table: DispatchTable) -> Columns:
     """Return the columns of dispatches; the name is ABSENT in other rows."""
-    kernels = batch.text(*_KERNEL) or [""] * len(batch)
-    gpus = batch.text("gpu_id", "node_id") or ["0"] * len(batch)
+    columns = batch.read(_COLUMNS)
     codes = table.kernel_codes
-    columns = {name: batch.integers(*names) for name, names in _FIELDS.items()}
-    columns["name"] = np.array(
-        [codes[name] if name.strip() else ABSENT for name in kernels], np.int64
+    columns["name"] = batch.column(*_KERNEL).mapped_codes(
+        lambda name: codes[name] if name else ABSENT
     )
-    columns["gpu"] = np.array([table.agents.number(gpu) for gpu in gpus], np.int64)
-    columns["start_ns"] = batch.times_ns(*_STARTS)
-    columns["end_ns"] = batch.times_ns(*_ENDS)
+    gpus = batch.column("gpu_id", "node_id", missing="0")
+    columns["gpu"] = gpus.mapped_codes(table.agents.number)
     columns["name"][columns["dispatch_id"] < 0] = ABSENT
     table.losses.unreadable_events += int((columns["name"] < 0).sum())
-    starts = batch.text(*_STARTS)
-    if starts is not None:
-        unusable = (columns["start_ns"] < 0) & np.array([bool(text) for text in starts], np.bool_)
-        columns["end_ns"][unusable] = 0  # counts as an invalid time, not as a missing one
+    unusable = (columns["start_ns"] < 0) & batch.column(*_STARTS).is_filled
+    columns["end_ns"][unusable] = 0  # counts as an invalid time, not as a missing one
     return columns
 
 
@@ -193,12 +195,10 @@ def _described(run: DispatchRun, sysinfo: Path) -> DispatchRun:
         return run
 
     def text(*names: str) -> str:
-        column = batch.text(*names)
-        return column[0].strip() if column else ""
+        return batch.column(*names).distinct[0]
 
     def number(*names: str) -> int:
-        column = batch.integers(*names)
-        return max(0, int(column[0]))
+        return max(0, int(batch.column(*names).integers()[0]))
 
     agents = [
         replace(

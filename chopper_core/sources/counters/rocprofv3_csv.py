@@ -6,7 +6,7 @@ first. Counter values are sums over all instances of a counter.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -21,12 +21,20 @@ from chopper_core.sources.dispatches import DispatchRun
 from chopper_core.sources.registry import Recognised, Unusable
 from chopper_core.tables.bytes import ByteSource
 from chopper_core.tables.columns import Columns
-from chopper_core.tables.csv_stream import CsvBatch, CsvFile, header_of, normalised
+from chopper_core.tables.csv_stream import (
+    CellKind,
+    CsvBatch,
+    CsvFile,
+    Declared,
+    declared,
+    header_of,
+    normalised,
+)
 from chopper_core.tables.losses import ABSENT, Losses
 from chopper_core.tables.text import FileHead
 from chopper_core.util.arrays import Int64, Mask
 from chopper_core.util.errors import DataError
-from chopper_core.util.grouping import distinct, run_mask
+from chopper_core.util.grouping import run_mask
 from chopper_core.util.progress import Progress, silent
 
 NAME: Final = "rocprofv3 (CSV)"
@@ -41,6 +49,26 @@ AGENTS: Final = "agents"
 API_TRACE: Final = "API trace"
 
 _ONE_PROCESS: Final = "0"
+_TIMES: Final = {
+    "start_ns": declared("start_timestamp", kind=CellKind.TIME_NS),
+    "end_ns": declared("end_timestamp", kind=CellKind.TIME_NS),
+}
+_COLUMNS: Final[Mapping[str, Declared]] = {
+    **{name: declared(f"{name}_id") for name in ("process", "thread", "queue", "correlation")},
+    "dispatch_id": declared("dispatch_id"),
+    **_TIMES,
+    "grid_x": declared("grid_size_x", "grid_size"),
+    "grid_y": declared("grid_size_y"),
+    "grid_z": declared("grid_size_z"),
+    "workgroup_x": declared("workgroup_size_x", "workgroup_size"),
+    "workgroup_y": declared("workgroup_size_y"),
+    "workgroup_z": declared("workgroup_size_z"),
+}
+_CALL_COLUMNS: Final[Mapping[str, Declared]] = {
+    "thread": declared("thread_id"),
+    **_TIMES,
+    "correlation": declared("correlation_id"),
+}
 _MARKER: Final = "MARKER"
 _LAUNCHES: Final = "HIP"
 _NOT_USED: Final = (
@@ -125,7 +153,7 @@ def read_agents(path: Path) -> list[Agent]:
     with ByteSource(path) as source:
         file = CsvFile(source, Losses())
         for batch in file.batches():
-            columns = {name: batch.at(index) for name, index in file.header.items()}
+            columns = {name: batch.at(index).texts for name, index in file.header.items()}
             rows += [
                 {name: column[index] for name, column in columns.items()}
                 for index in range(len(batch))
@@ -158,17 +186,15 @@ def _read_counter_rows(batch: CsvBatch, table: DispatchTable) -> None:
     columns = _dispatch_columns(batch, table)
     if not batch.has("dispatch_id"):
         columns["dispatch_id"] = columns["correlation"]
-    counters, counter = batch.coded("counter_name")
-    values = batch.floats("counter_value")
-    named = np.array([bool(name) for name in counters])[counter]
-    usable = (columns["name"] >= 0) & (columns["dispatch_id"] >= 0) & ~np.isnan(values) & named
+    counters = batch.column("counter_name")
+    values = batch.column("counter_value").floats()
+    usable = (columns["name"] >= 0) & (columns["dispatch_id"] >= 0) & ~np.isnan(values)
+    usable &= counters.is_filled
     table.losses.unreadable_events += int((~usable & (columns["name"] >= 0)).sum())
-    codes = np.full(len(counters), ABSENT, np.int64)
-    for one in distinct(counter[usable]).tolist():
-        codes[one] = table.counter_names[counters[one].strip()]
+    counter = counters.take(usable).mapped_codes(table.counter_names.__getitem__)
     first, row = _first_rows(columns, usable)
     numbers = table.add_dispatches({name: column[first] for name, column in columns.items()})
-    table.add_values(numbers[row], codes[counter[usable]], values[usable])
+    table.add_values(numbers[row], counter, values[usable])
 
 
 def _first_rows(columns: Columns, usable: Mask) -> tuple[Int64, Int64]:
@@ -180,27 +206,12 @@ def _first_rows(columns: Columns, usable: Mask) -> tuple[Int64, Int64]:
 
 def _dispatch_columns(batch: CsvBatch, table: DispatchTable) -> Columns:
     """Return the columns of dispatches; the name is ABSENT in other rows."""
-    kernels, kernel = batch.coded("kernel_name")
-    agents, agent = batch.coded("agent_id", missing=_ONE_PROCESS)
-    codes = [table.kernel_codes[name] if name else ABSENT for name in kernels]
-    numbers = [table.agents.number(one) for one in agents]
-    columns: Columns = {
-        "name": np.array(codes, np.int64)[kernel],
-        "gpu": np.array(numbers, np.int64)[agent],
-        "process": batch.integers("process_id"),
-        "thread": batch.integers("thread_id"),
-        "queue": batch.integers("queue_id"),
-        "dispatch_id": batch.integers("dispatch_id"),
-        "correlation": batch.integers("correlation_id"),
-        "start_ns": batch.times_ns("start_timestamp"),
-        "end_ns": batch.times_ns("end_timestamp"),
-        "grid_x": batch.integers("grid_size_x", "grid_size"),
-        "grid_y": batch.integers("grid_size_y"),
-        "grid_z": batch.integers("grid_size_z"),
-        "workgroup_x": batch.integers("workgroup_size_x", "workgroup_size"),
-        "workgroup_y": batch.integers("workgroup_size_y"),
-        "workgroup_z": batch.integers("workgroup_size_z"),
-    }
+    codes = table.kernel_codes
+    kernels = batch.column("kernel_name")
+    agents = batch.column("agent_id", missing=_ONE_PROCESS)
+    columns = batch.read(_COLUMNS)
+    columns["name"] = kernels.mapped_codes(lambda name: codes[name] if name else ABSENT)
+    columns["gpu"] = agents.mapped_codes(table.agents.number)
     table.losses.unreadable_events += int((columns["name"] < 0).sum())
     return columns
 
@@ -225,20 +236,12 @@ def _read_host_side(path: Path, table: DispatchTable) -> None:
     losses = Losses()
     with ByteSource(path) as source:
         for batch in CsvFile(source, losses).batches():
-            domains, domain = batch.coded("domain", "kind")
-            is_marker = np.array([one.upper().startswith(_MARKER) for one in domains])[domain]
-            functions, function = batch.coded("function", "operation", "name")
-            columns: Columns = {
-                "thread": batch.integers("thread_id"),
-                "start_ns": batch.times_ns("start_timestamp"),
-                "end_ns": batch.times_ns("end_timestamp"),
-                "correlation": batch.integers("correlation_id"),
-            }
+            domains = batch.column("domain", "kind")
+            is_marker = domains.mapped_codes(lambda one: one.upper().startswith(_MARKER)) > 0
+            functions = batch.column("function", "operation", "name").take(is_marker)
+            columns = batch.read(_CALL_COLUMNS)
             marks = {name: column[is_marker] for name, column in columns.items()}
-            codes = np.full(len(functions), ABSENT, np.int64)
-            for one in distinct(function[is_marker]).tolist():
-                codes[one] = table.names[functions[one].strip()]
-            marks["name"] = codes[function[is_marker]]
+            marks["name"] = functions.mapped_codes(table.names.__getitem__)
             table.host.add_ranges(marks)
             table.host.add_calls({name: column[~is_marker] for name, column in columns.items()})
     lost = losses.unreadable_events

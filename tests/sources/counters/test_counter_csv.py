@@ -12,7 +12,7 @@ from chopper_core.model.hardware import DERIVED, SUM, counter_info
 from chopper_core.sources.counters.pmc_csv import read as read_pmc_csv
 from chopper_core.sources.counters.rocprofv3_csv import CsvProcess, read_process
 from chopper_core.sources.counters.tables import clean_kernel_name
-from chopper_core.tables.csv_stream import integers, times_ns
+from chopper_core.tables.column import TableColumn
 from tests.sources.counters.counter_writers import KERNELS, counter_rows, write_csv
 
 VALUES = {"SQ_WAVES": [1.0, 2.0, 3.0], "GRBM_COUNT": [10.0, 0.0, 30.0]}
@@ -171,10 +171,19 @@ def test_kernel_names(written: str, clean: str) -> None:
 
 def test_numbers() -> None:
     texts = ["66345.000000", "0x10", "", "7.5", "1e3", "9" * 30, " 12 ", "nan", "-4"]
-    assert integers(texts).tolist() == [66345, 16, -1, -1, 1000, -1, 12, -1, -4]
+    assert TableColumn.of(texts).integers().tolist() == [66345, 16, -1, -1, 1000, -1, 12, -1, -1]
     times = ["13386742234691895.0", "8.1097E+14", "12", "-4", "", "8.0e-1", " 7.75", "1.2.3"]
-    assert times_ns(times).tolist() == [13386742234691895, -1, 12, -1, -1, -1, 8, -1]
-    assert times_ns(["1248227792617386.5"]).tolist() == [1248227792617386]
+    assert TableColumn.of(times).times_ns().tolist() == [
+        13386742234691895,
+        -1,
+        12,
+        -1,
+        -1,
+        -1,
+        8,
+        -1,
+    ]
+    assert TableColumn.of(["1248227792617386.5"]).times_ns().tolist() == [1248227792617386]
 
 
 def test_counters_described_by_their_names() -> None:
