@@ -339,6 +339,32 @@ def others_median(values: Numbers) -> Float64:
     return np.where(count > known, middle, np.nan)
 
 
+def others_median_of(values: Float64, owner: Index) -> tuple[Float64, Int64]:
+    """For each value the median of its owner's others, NaNs aside, and how many these are."""
+    known = np.isfinite(values)
+    order = np.lexsort((values, ~known, owner))
+    first = run_starts(owner[order])
+    group = np.repeat(np.arange(len(first)), run_sizes(first, len(order)))
+    own = known[order]
+    size = np.bincount(group[own], minlength=len(first))[group]
+    rank = np.arange(len(order)) - first[group]
+    # The place of the cell itself is skipped; one that is unknown is at the end of them.
+    others = size - own
+    ordered = values[order]
+
+    def pick(place: Index) -> Float64:
+        at = first[group] + np.maximum(place, 0) + (place >= rank)
+        found: Float64 = ordered[np.minimum(at, len(order) - 1)]
+        return found
+
+    middle = (pick((others - 1) // 2) + pick(others // 2)) / 2
+    found = np.empty(len(values))
+    found[order] = np.where(others > 0, middle, np.nan)
+    count = np.empty(len(values), np.int64)
+    count[order] = others
+    return found, count
+
+
 def beyond_others(values: Numbers) -> Float64:
     """Each value less the median of the others."""
     return np.asarray(values, np.float64) - others_median(values)
