@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from chopper_tui import endings
+from chopper_tui import terminal
 
 
 def main() -> int:
@@ -22,7 +22,7 @@ def main() -> int:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
-    endings.take(endings.end_at_once)
+    terminal.take(terminal.end_at_once)
     from chopper_tui import cli
 
     try:

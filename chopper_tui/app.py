@@ -27,6 +27,7 @@ from textual.timer import Timer
 from textual.widgets import Input
 from textual.worker import WorkerFailed
 
+from chopper_core.model import address
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.render.cells import printable
@@ -37,15 +38,15 @@ from chopper_core.util.memory import is_out_of_memory, out_of_memory
 from chopper_core.util.progress import Cancelled, Progress
 from chopper_tui.actions import ACTIONS
 from chopper_tui.config import DEFAULTS, Config
-from chopper_tui.crash import Journal, write_log
+from chopper_tui.crash import typed, write_crash
 from chopper_tui.draw.theme import THEMES, AsciiFilter, Inks, inks, textual_theme
 from chopper_tui.history import Columns
-from chopper_tui.keymap import Action
+from chopper_tui.keymap import Action, is_key
 from chopper_tui.opening import Opening, prefetch
 from chopper_tui.screen import Explorer
 from chopper_tui.screen_data import ScreenData
 from chopper_tui.steps import run_in_thread
-from chopper_tui.terminal import glyphs_of
+from chopper_tui.terminal import SafeTerminal, glyphs_of
 from chopper_tui.textual_internals import ShownCells, fire, perform_key, without_toasts
 from chopper_tui.widgets.prompt import PromptLine
 
@@ -53,6 +54,8 @@ if TYPE_CHECKING:
     from chopper_tui.widgets.loading import LoadingScreen
 
 INTERRUPTED = 130
+_MAX_TYPED = 1000
+"""Keys in the file of a crash."""
 _KEY_CHECK_S = 0.002
 """Seconds between looks whether the next key can be performed."""
 
@@ -124,9 +127,9 @@ class ChopperApp(App[None], inherit_bindings=False):
         self._performs_keys = False
         self._is_ending = False
         """Whether a signal ends it: keys that wait are not performed."""
-        self.journal = Journal()
-        """All inputs, for the log of a crash."""
-        self._crashed_at: View | None = None
+        self._typed: deque[str] = deque(maxlen=_MAX_TYPED)
+        """The last keys, for the file of a crash."""
+        self._crashed_at = start
 
     @property
     def inks(self) -> Inks:
@@ -154,9 +157,7 @@ class ChopperApp(App[None], inherit_bindings=False):
         plain = super().get_driver_class()
         if plain.__name__ != "LinuxDriver":
             return plain
-        from chopper_tui.driver import TerminalDriver
-
-        return TerminalDriver
+        return type("TerminalDriver", (SafeTerminal, plain), {})
 
     async def on_event(self, event: events.Event) -> None:
         """Take keys one after another: each is performed on the screen that those before it left.
@@ -164,8 +165,6 @@ class ChopperApp(App[None], inherit_bindings=False):
         So it doesn't matter how fast they come: a key that follows one which opens a dialog is
         for that dialog.
         """
-        if not event.is_forwarded:
-            self.journal.take(event)
         if isinstance(event, events.InputEvent) and (self._is_ending or not self.screen_stack):
             return
         if isinstance(event, events.Resize):
@@ -175,12 +174,21 @@ class ChopperApp(App[None], inherit_bindings=False):
                 self.screen.clear_message()
             await super().on_event(event)
             return
+        self._note(event)
         if self._loading is not None and self.screen is self._loading:
             await self._take_early(event)
             return
         self._keys.append(event)
         if not self._performs_keys:
             await self._perform_keys()
+
+    def _note(self, event: events.Key | events.Paste) -> None:
+        if isinstance(event, events.Paste):
+            self._typed.append(typed(event.text))
+        elif event.is_printable and event.character:
+            self._typed.append(typed(event.character))
+        else:
+            self._typed.append(event.key if is_key(event.key) else f"# {event.key}")
 
     async def _take_early(self, event: events.Key | events.Paste) -> None:
         """Keep a key until the run is open; the first one may cancel loading."""
@@ -390,7 +398,7 @@ class ChopperApp(App[None], inherit_bindings=False):
         An error that the user can act on is shown on the screen instead."""
         cause = error.error if isinstance(error, WorkerFailed) else None
         place = next((each for each in self.screen_stack if isinstance(each, Explorer)), None)
-        self._crashed_at = place.view if place is not None else None
+        self._crashed_at = place.view if place is not None else self._start
         if self._exit:
             self._fatal_error()
         elif place is not None and is_out_of_memory(cause):
@@ -402,9 +410,8 @@ class ChopperApp(App[None], inherit_bindings=False):
             super()._handle_exception(error)
 
     def write_crash(self, crash: BaseException) -> Path | None:
-        """Log a crash with all that was typed, so that it can be repeated."""
-        is_ascii = self._glyphs.is_ascii
-        return write_log(crash, self.journal, self._start, self._crashed_at, is_ascii=is_ascii)
+        """Write the file of a crash, with the address and what was typed."""
+        return write_crash(crash, address.render(self._crashed_at), self._typed)
 
     def _fatal_error(self) -> None:
         """Leave without the traceback on the terminal: `run_app` writes it to a file."""

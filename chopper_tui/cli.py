@@ -20,7 +20,7 @@ from chopper_core.util import debug, memory
 from chopper_core.util.errors import ChopperError, UsageError
 from chopper_core.util.plugins import problems
 from chopper_core.util.progress import Cancelled
-from chopper_tui import endings
+from chopper_tui import terminal
 from chopper_tui.commands import COMMANDS, PROGRAM, command_module
 from chopper_tui.commands.output import keep_input, tell
 from chopper_tui.terminal import remark
@@ -71,20 +71,20 @@ class Command(Protocol):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
-    before = endings.handlers()
+    before = terminal.handlers()
     try:
         try:
-            endings.take(endings.end)
+            terminal.take(terminal.end)
             return _main(list(sys.argv[1:] if arguments is None else arguments))
         finally:
             # A signal may be raised at the call itself.
-            endings.give_back(before)
-    except (KeyboardInterrupt, endings.Ended) as ended:
-        endings.give_back(before)
+            terminal.give_back(before)
+    except (KeyboardInterrupt, terminal.Ended) as ended:
+        terminal.give_back(before)
         number = getattr(ended, "signal", signal.SIGINT)
         with suppress(OSError):
             notes = getattr(ended, "__notes__", ())
-            remark("; ".join([endings.sentence(number), *notes]))
+            remark("; ".join([terminal.sentence(number), *notes]))
         return 128 + number
 
 
@@ -100,7 +100,7 @@ def _main(given: list[str]) -> int:
         with debug.timed("the command"):
             return _dispatch(given)
     except Exception as error:
-        endings.raise_taken()
+        terminal.raise_taken()
         return _failed(error)
     finally:
         for problem in problems():
@@ -173,11 +173,11 @@ def _crashed(error: Exception) -> int:
     """Log an error of Chopper's own, and say so in a sentence."""
     debug.note_error(error)
     try:
-        from chopper_tui.crash import summary, write_log
+        from chopper_tui.crash import summary, write_crash
     except MemoryError:
         tell(str(memory.out_of_memory("this")))
         return ChopperError.exit_code
-    path = write_log(error)
+    path = write_crash(error)
     where = f"the traceback is in {path}" if path else f"{_DEBUG} prints the traceback"
     tell(f"internal error ({summary(error)}); {where}")
     return ChopperError.exit_code
@@ -199,10 +199,6 @@ def _dispatch(given: list[str]) -> int:
 
     options = _parser().parse_args(given)
     _limit_memory(options)
-    if options.replay is not None:
-        from chopper_tui.commands.explore import replay
-
-        return replay(options)
     if not options.run and _list_recent():
         return 0
     if not options.run:
@@ -259,14 +255,6 @@ def _parser() -> argparse.ArgumentParser:
         nargs="*",
         metavar="RUN",
         help="traces, a directory, or an address",
-    )
-    parser.add_argument(
-        "--replay",
-        metavar="LOG",
-        nargs="?",
-        const="",
-        help="repeat the keys of a crash without a terminal, from its log, by default the last "
-        "one; RUN takes the place of the log's",
     )
     parser.add_argument("--version", action=_PrintVersion, nargs=0, help="print the version")
     add_explorer_options(parser)

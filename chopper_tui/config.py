@@ -46,8 +46,6 @@ class Config(Struct, frozen=True):
     """Whether chosen columns are saved for the next session."""
     is_first: bool = False
     """Whether the person starts the explorer for the first time."""
-    crashed: Path | None = None
-    """The log of a crash that is to be offered."""
 
 
 DEFAULTS: Final = Config()

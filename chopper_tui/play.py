@@ -1,7 +1,4 @@
-"""Running the app: in a terminal until it is left, or without one on inputs from a file.
-
-The last screen of a replay is printed as text.
-"""
+"""Running the app: in a terminal until it is left, or without one on keys from a file."""
 
 from __future__ import annotations
 
@@ -13,18 +10,14 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from msgspec import Struct
-from textual import events
-from textual.geometry import Size
 from textual.worker import WorkerCancelled
 
 from chopper_core.util import debug
 from chopper_core.util.atomic import read_small
 from chopper_core.util.errors import DataError, UsageError
-from chopper_tui.crash import WAIT, summary
-from chopper_tui.endings import FATAL_SIGNALS, give_back
+from chopper_tui.crash import summary
 from chopper_tui.keymap import is_key
-from chopper_tui.terminal import remark
+from chopper_tui.terminal import FATAL_SIGNALS, give_back, remark
 from chopper_tui.textual_internals import is_holding_back, messages_done, press, screen_text
 
 if TYPE_CHECKING:
@@ -37,16 +30,6 @@ _SWITCH_INTERVAL_S: Final = 0.001
 """After which a thread gives the screen the interpreter, instead of after 5 ms."""
 _ROUNDS: Final = 200
 _MAX_SHOWN: Final = 60
-_MOUSE: Final = re.compile(r"mouse (\w+) (-?\d{1,4}),(-?\d{1,4}) (\d)((?: (?:shift|meta|ctrl))*)")
-_RESIZE: Final = re.compile(r"resize (\d{1,4})x(\d{1,4})")
-_PASTE: Final = re.compile(r'paste (".*")')
-_MOUSE_EVENTS: Final = {
-    "down": events.MouseDown,
-    "up": events.MouseUp,
-    "move": events.MouseMove,
-    "scroll_down": events.MouseScrollDown,
-    "scroll_up": events.MouseScrollUp,
-}
 
 
 def run_app(app: ChopperApp, *, mouse: bool = True) -> int:
@@ -59,7 +42,7 @@ def run_app(app: ChopperApp, *, mouse: bool = True) -> int:
         crash = error
     if crash is not None:
         path = app.write_crash(crash)
-        where = f"repeat it with: chopper --replay {path}" if path else "no log could be written"
+        where = f"{path} has the traceback and the keys" if path else "no file could be written"
         remark(f"chopper: internal error ({summary(crash)}); {where}")
         debug.note_error(crash)
         return _CRASHED
@@ -93,22 +76,8 @@ async def _run(app: ChopperApp, mouse: bool) -> None:
         give_back({number: before[number] for number in caught})
 
 
-class Played(Struct):
-    """The outcome of a replay."""
-
-    screen: str = ""
-    """The last screen, as text without colours."""
-    inputs: int = 0
-    """How many were given."""
-    crash: BaseException | None = None
-
-
 def keys_of(path: str) -> list[str]:
-    """The inputs of a replay: per line a key, `text "..."` or `:command`; `#` begins a comment.
-
-    Logs of crashes have `paste "..."`, `mouse ...` and `resize WxH` too, and `wait` where a person
-    did; these lines stay as they are.
-    """
+    """The keys in a file: per line a key, `text "..."` or `:command`; `#` begins a comment."""
     try:
         lines = read_small(path).decode("utf-8").splitlines()
     except OSError as error:
@@ -124,7 +93,7 @@ def keys_of(path: str) -> list[str]:
                 raise UsageError(f"{path}:{number}: {_short(line)} lacks a quoted text") from error
         elif line.startswith(":") and len(line) > 1:
             keys += [*line, "enter"]
-        elif (is_key(line) and line != "#") or line == WAIT or _is_input(line):
+        elif is_key(line) and line != "#":
             keys.append(line)
         elif line and not line.startswith("#"):
             raise UsageError(
@@ -137,71 +106,26 @@ def _short(line: str) -> str:
     return line if len(line) <= _MAX_SHOWN else f"{line[:_MAX_SHOWN]}…"
 
 
-def _is_input(line: str) -> bool:
-    """Whether a line of a log is an input other than a key."""
-    if mouse := _MOUSE.fullmatch(line):
-        return mouse[1] in _MOUSE_EVENTS
-    if paste := _PASTE.fullmatch(line):
-        with suppress(ValueError):
-            return isinstance(json.loads(paste[1]), str)
-    return _RESIZE.fullmatch(line) is not None
-
-
 def play(app: ChopperApp, keys: list[str], size: tuple[int, int]) -> str:
     """The screen after the keys, as text without colours; raises what ends the app."""
-    done = played(app, keys, size)
-    if done.crash is not None:
-        raise done.crash
-    return done.screen
-
-
-def played(app: ChopperApp, keys: list[str], size: tuple[int, int]) -> Played:
-    """Give inputs to an app; raises the error that it couldn't open its run with.
-
-    It waits until the screen is quiet after each, or where a log has pauses, there alone.
-    """
-    done = Played()
     try:
-        asyncio.run(_play(app, keys, size, done))
+        screen = asyncio.run(played(app, keys, size))
     except Exception as error:
-        done.crash = app.crash or error
+        raise (app.crash or error) from None
     if app.failure is not None:
         raise app.failure
-    return done
+    return screen
 
 
-async def _play(app: ChopperApp, keys: list[str], size: tuple[int, int], done: Played) -> None:
-    has_pauses = WAIT in keys
+async def played(app: ChopperApp, keys: list[str], size: tuple[int, int]) -> str:
+    """The screen after the keys, each of them pressed once the screen is quiet."""
     async with app.run_test(size=size) as pilot:
-        done.screen = await _settled(app, pilot)
+        screen = await _settled(app, pilot)
         for key in keys:
-            if not app.is_running:
-                break
-            if key != WAIT:
-                _give(app, key)
-                done.inputs += 1
-            if key == WAIT or not has_pauses:
-                done.screen = await _settled(app, pilot) or done.screen
-        done.screen = await _settled(app, pilot) or done.screen
-
-
-def _give(app: ChopperApp, line: str) -> None:
-    """Put an input into the app's queue, as the terminal does."""
-    event: events.Event
-    if mouse := _MOUSE.fullmatch(line):
-        x, y, button = int(mouse[2]), int(mouse[3]), int(mouse[4])
-        shift, meta, ctrl = (name in mouse[5].split() for name in ("shift", "meta", "ctrl"))
-        event = _MOUSE_EVENTS[mouse[1]](None, x, y, 0, 0, button, shift, meta, ctrl, x, y)
-    elif paste := _PASTE.fullmatch(line):
-        event = events.Paste(json.loads(paste[1]))
-    elif resize := _RESIZE.fullmatch(line):
-        size = Size(int(resize[1]), int(resize[2]))
-        event = events.Resize(size, size)
-    else:
-        press(app, line)
-        return
-    event.set_sender(app)
-    app.post_message(event)
+            if app.is_running:
+                press(app, key)
+                screen = await _settled(app, pilot) or screen
+    return screen
 
 
 async def _settled(app: ChopperApp, pilot: Pilot[None]) -> str:

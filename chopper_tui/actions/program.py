@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Iterator, Sequence
 from typing import TYPE_CHECKING, cast
 
-from msgspec.structs import replace
-
-from chopper_core.model.view import View
 from chopper_core.util.errors import UsageError
 from chopper_tui.completions import address_completions, arguments_of, completions
 from chopper_tui.keymap import CHOPPER, PALETTE_KEY, action, find_command
@@ -94,22 +91,6 @@ def redraw(screen: Explorer, _: str) -> None:
     """Draw the whole screen again."""
     screen.app.clear_notifications()
     cast("DrawingApp", screen.app).redraw()
-
-
-@action(CHOPPER, title="Return to a crash")
-def replay(screen: Explorer, _: str) -> Awaitable[None] | None:
-    """Go to where the last crash happened; `chopper --replay` in a shell repeats its keys."""
-    from chopper_core.model import address
-    from chopper_tui.crash import absolute, latest, read_log
-
-    path = latest()
-    at = address.parse(read_log(path).at)
-    names = [screen.home.name, *screen.home.others]
-    own = next((name for name in names if absolute(View(name)).run == at.run), None)
-    if own is None:
-        raise UsageError(f"it was in another run; open it with: chopper '{address.render(at)}'")
-    view = replace(at, run=own, overrides=screen.view.overrides)
-    return screen.go(screen.trail_to(view), f"to repeat the crash: chopper --replay {path}")
 
 
 @action(CHOPPER, "ctrl+z", title="To the shell", while_busy=True)

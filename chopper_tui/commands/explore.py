@@ -7,7 +7,6 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from chopper_core.model.view import View
@@ -84,55 +83,6 @@ def _play(view: View, options: Namespace) -> int:
     return 0
 
 
-def replay(options: Namespace) -> int:
-    """Repeat the keys of a crash's log, print the last screen, and say whether it crashes again.
-
-    Files that the keys write go into a folder that is removed.
-    """
-    from tempfile import TemporaryDirectory
-
-    from msgspec.structs import replace
-
-    from chopper_core.render.glyphs import ASCII, UNICODE
-    from chopper_tui.crash import absolute, latest, read_log, summary
-    from chopper_tui.terminal import prepare_environment
-
-    path = Path(options.replay) if options.replay else latest()
-    log = read_log(path)
-    start = log.start
-    if options.run:
-        start = replace(start, run=absolute(View(address_of(options.run))).run)
-    prepare_environment()
-    from chopper_tui.app import ChopperApp
-    from chopper_tui.play import keys_of, played
-
-    keys = keys_of(str(path))
-    run = open_with_progress(start, options)
-    app = ChopperApp(
-        lambda _: run, start, glyphs=ASCII if log.is_ascii else UNICODE, config=_config()
-    )
-    here, state = os.getcwd(), os.environ.get("XDG_STATE_HOME")
-    with TemporaryDirectory(prefix="chopper-replay-") as folder:
-        os.chdir(folder)
-        os.environ["XDG_STATE_HOME"] = folder
-        try:
-            done = played(app, keys, log.size)
-        finally:
-            os.chdir(here)
-            os.environ.pop("XDG_STATE_HOME")
-            if state is not None:
-                os.environ["XDG_STATE_HOME"] = state
-    write(escape_lines(done.screen))
-    if done.crash is None:
-        tell(f"{done.inputs} inputs of {path} were replayed without a crash")
-        return 0
-    debug.note_error(done.crash)
-    tell(f"it crashes again, after {done.inputs} inputs: {summary(done.crash)}")
-    if not debug.target:
-        tell("--debug prints the traceback")
-    return 1
-
-
 def _show(view: View, options: Namespace) -> int:
     """Show a view in the explorer."""
     load = partial(open_view, view, options, is_verified=options.no_cache)
@@ -192,7 +142,6 @@ def _config() -> Config:
 
     from chopper_tui.commands.output import settings
     from chopper_tui.config import is_first_start, saved_columns, saved_splits
-    from chopper_tui.crash import new_crash_log
 
     config = settings()
     return replace(
@@ -201,7 +150,6 @@ def _config() -> Config:
         splits=saved_splits(),
         remember=True,
         is_first=is_first_start(),
-        crashed=new_crash_log(),
     )
 
 

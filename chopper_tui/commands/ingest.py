@@ -15,8 +15,7 @@ from chopper_core.util.memory import is_out_of_memory
 from chopper_tui.commands.named import ProgressLine
 from chopper_tui.commands.options import add_reading_options
 from chopper_tui.commands.output import tell
-from chopper_tui.endings import Ended, guard_mapped_files
-from chopper_tui.terminal import remark
+from chopper_tui.terminal import Ended, guard_mapped_files, remark
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor

@@ -20,7 +20,7 @@ from chopper_core.util.plugins import extension_part
 from chopper_core.util.progress import Progress, share_done, step_text
 from chopper_core.views import OVERVIEW
 from chopper_core.views.spec import SeveralRuns
-from chopper_tui.endings import guard_mapped_files
+from chopper_tui.terminal import guard_mapped_files
 
 if TYPE_CHECKING:
     from chopper_core.model.run import Run

@@ -98,8 +98,6 @@ class Explorer(Pointing, Asking):
             self.say(self.config.warnings[0], error=True)
         elif self.notice:
             self.say(self.notice, error=True)
-        elif self.config.crashed is not None:
-            self.say("the last session crashed; :replay returns to where it was")
         elif self.config.is_first:
             self.say("new here? :tour shows around in a minute, ? helps")
 

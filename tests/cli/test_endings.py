@@ -22,7 +22,7 @@ import pytest
 from chopper_core.model.run import Run
 from chopper_core.store.reader import read_store
 from chopper_core.store.writer import write_store
-from chopper_tui import __main__, cli, endings
+from chopper_tui import __main__, cli, terminal
 from chopper_tui.commands import named
 from tests.fuzz.seeds import small_trace
 from tests.support import sample_run
@@ -39,7 +39,7 @@ COMMANDS = {
     "diff": ("diff", "{store}", "{run}"),
 }
 MOST_EVENTS = {"ingest with workers": 400, "export parquet": 60}
-SIGNALS = [each for each in endings.FATAL_SIGNALS if each not in (signal.SIGTRAP, signal.SIGSYS)]
+SIGNALS = [each for each in terminal.FATAL_SIGNALS if each not in (signal.SIGTRAP, signal.SIGSYS)]
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +90,7 @@ def test_a_signal_at_any_call_of_the_system_ends_a_command(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     # A signal that comes much later is one of an impatient user: none is, however slow the machine.
-    monkeypatch.setattr(endings, "_PATIENCE_S", float("inf"))
+    monkeypatch.setattr(terminal, "_PATIENCE_S", float("inf"))
     random = Random(seed)
     name = [*COMMANDS][seed % len(COMMANDS)]
     run, store = run_and_store
@@ -116,7 +116,7 @@ def test_a_signal_at_any_call_of_the_system_ends_a_command(
     assert "Traceback" not in text and "internal error" not in text, text
     assert code in (0, 128 + number), text
     if code:
-        assert text.count(endings.sentence(number)) == text.count("\n") == 1, text
+        assert text.count(terminal.sentence(number)) == text.count("\n") == 1, text
     left = {path.name for path in out.iterdir()}
     assert left <= {"a", ".a.parts"} and not list(tmp_path.rglob("*.new")), left
     if "a" in left and name.startswith("ingest"):
@@ -130,16 +130,16 @@ def test_a_signal_that_no_code_can_raise_comes_again(
 ) -> None:
     """In a finaliser an exception is printed and lost; C code makes errors of its own of one."""
     monkeypatch.setattr(sys, "unraisablehook", sys.__unraisablehook__)
-    before = endings.take(endings.end)
+    before = terminal.take(terminal.end)
     try:
-        with pytest.raises(endings.Ended):
+        with pytest.raises(terminal.Ended):
             _finalise(signal.SIGTERM)
             for _ in range(1000):
                 time.sleep(0.01)
-        with pytest.raises(endings.Ended):
-            endings.raise_taken()
+        with pytest.raises(terminal.Ended):
+            terminal.raise_taken()
     finally:
-        endings.give_back(before)
+        terminal.give_back(before)
 
 
 @pytest.mark.parametrize("name", ["take", "give_back"])
@@ -147,17 +147,17 @@ def test_a_signal_between_handlers_ends_in_a_sentence(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It is raised at the next call, which may be the one that sets or gives back handlers."""
-    real, before = getattr(endings, name), endings.handlers()
+    real, before = getattr(terminal, name), terminal.handlers()
 
     def with_a_signal(*arguments: Any) -> Any:
         found = real(*arguments) if name == "take" else None
-        endings.end(signal.SIGTERM)
+        terminal.end(signal.SIGTERM)
         return found or real(*arguments)
 
-    monkeypatch.setattr(endings, name, with_a_signal)
+    monkeypatch.setattr(terminal, name, with_a_signal)
     assert cli.main(["--version"]) == 128 + signal.SIGTERM
-    assert capsys.readouterr().err == f"{endings.sentence(signal.SIGTERM)}\n"
-    assert endings.handlers() == before
+    assert capsys.readouterr().err == f"{terminal.sentence(signal.SIGTERM)}\n"
+    assert terminal.handlers() == before
 
 
 def _finalise(number: int) -> None:
@@ -245,9 +245,9 @@ def test_a_mapped_file_that_is_cut_short_ends_in_a_sentence(
 def test_a_signal_that_is_ignored_stays_so() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        taken = endings.take(endings.end)
+        taken = terminal.take(terminal.end)
         assert signal.SIGHUP not in taken and signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
-        endings.give_back(taken)
+        terminal.give_back(taken)
     finally:
         with suppress(TypeError):
             signal.signal(signal.SIGHUP, before)

@@ -26,7 +26,7 @@ from tests.sources.telemetry.telemetry_texts import NVIDIA_CSV
 PAGE: Final = ROOT / "docs" / "errors.md"
 CASES: Final = {
     "": [
-        "nowhere", "shwo", "--replay nowhere.log", "--replay rank0.json", "--replay",
+        "nowhere", "shwo",
         "run --play nowhere.keys", "run --play odd.keys", "run --play bin.keys", "run --play text.keys", "run --size big", "--debug=text.json/x keys",
     ],
     "show": [

@@ -11,7 +11,7 @@ from chopper_core.render.glyphs import UNICODE
 from chopper_core.util.errors import ChopperError
 from chopper_tui.app import ChopperApp
 from chopper_tui.cli import main
-from chopper_tui.play import Played, _play, keys_of, play
+from chopper_tui.play import keys_of, play, played
 from tests.tui.explorer import explorer, sample_run
 
 SCRIPT = '# a comment\n\ndown\nenter\n:sort -time\n/\ntext "1[01]"\nenter\n'
@@ -47,9 +47,7 @@ async def test_it_is_the_screen_that_a_person_sees() -> None:
         await at.press("enter", "j")
         expected = at.text()
     app = ChopperApp(lambda progress: sample_run(), View("sample.json"), glyphs=UNICODE)
-    done = Played()
-    await _play(app, ["enter", "j"], (100, 20), done)
-    assert done.screen == expected
+    assert await played(app, ["enter", "j"], (100, 20)) == expected
 
 
 def test_a_wrong_file_is_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

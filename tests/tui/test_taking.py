@@ -18,7 +18,7 @@ from chopper_core.views import view_specs
 from chopper_core.views.query import query
 from chopper_tui.app import ChopperApp
 from chopper_tui.export import printed
-from chopper_tui.play import Played, _play
+from chopper_tui.play import played
 from chopper_tui.textual_internals import is_holding_back, key_of_character, screen_text
 from tests.tui.explorer import Driven, explorer, measured_run
 
@@ -121,9 +121,7 @@ async def test_a_replay_ends_on_the_screen_that_a_person_sees(
         await at.press("j")
         expected = at.text()
     app = ChopperApp(lambda _: measured_run(), view, glyphs=UNICODE)
-    done = Played()
-    await _play(app, ["j"], size, done)
-    assert done.screen == expected
+    assert await played(app, ["j"], size) == expected
 
 
 async def test_the_screen_as_text_is_that_of_textuals_own_picture() -> None:
