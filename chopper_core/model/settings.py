@@ -57,9 +57,16 @@ _ALIASES: Final = {
 }
 _NAMES: Final = {alias: name for name, aliases in _ALIASES.items() for alias in aliases.split()}
 _IN_NAME: Final = late(
-    r"(?<![a-z])(?P<name>tp|pp|dp|ep|cp|mbs|mb|gbs|seq)(?P<sep>[-_=]?)(?P<number>\d+)(?![a-z0-9])",
+    r"(?<![a-z])(?P<name>tp|pp|dp|ep|cp|mbs|mb|gbs|seq)(?P<sep>[-_=]?)(?P<number>\d+)"
+    r"(?=$|[^a-z0-9]|(?:tp|pp|dp|ep|cp|mbs|mb|gbs|seq)\d|fsdp)",
     re.IGNORECASE,
 )
+_MODEL_IN_NAME: Final = late(
+    r"(?<![a-z0-9])(?P<model>(?:(?:gpt|code|meta|tiny|open)[-_])?[a-z][a-z0-9]*(?:[-_.]?v?\d+(?:\.\d+)*)?[-_]?(?:\d+x)?\d+(?:\.\d+)?b"
+    r"(?:[-_](?:instruct|chat|base|moe|a\d+b))*)(?![a-z0-9])",
+    re.IGNORECASE,
+)
+"""A model is named with its billions of parameters: `llama3-70b`, `mixtral-8x7b`."""
 _FSDP_IN_NAME: Final = late(r"(?<![a-z])fsdp(?P<version>[12]?)(?![a-z0-9])", re.IGNORECASE)
 _CHARLLM_NAME: Final = late(r"(?P<model>[^/]+)_\d+_(?:(?P<bits>[01]{5})|mbs\d+)")
 _CHARLLM_BITS: Final = {0: "cc", 1: "act", 4: "sync"}
@@ -104,10 +111,12 @@ def _may_be_text(name: str, value: str) -> bool:
 
 
 def in_name(name: str) -> dict[str, Setting]:
-    """The settings in the name of a directory: `llama3-70b_tp8-pp2_mbs4`, `fsdp2`."""
+    """The settings in the name of a directory: `llama3-70b_TP8-PP2_mbs4`, `fsdp2`."""
     found: dict[str, Setting] = {
         setting_name(match["name"]): int(match["number"]) for match in _IN_NAME.finditer(name)
     }
+    if match := _MODEL_IN_NAME.search(name):
+        found["model"] = match["model"]
     if match := _FSDP_IN_NAME.search(name):
         found["fsdp"] = int(match["version"]) if match["version"] else "yes"
     if match := _CHARLLM_NAME.fullmatch(name):

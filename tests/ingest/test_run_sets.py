@@ -215,6 +215,40 @@ def test_the_gate_has_the_same_change(demos: RunSet) -> None:
     assert found.verdict == INCONCLUSIVE
 
 
+def test_a_run_that_lacks_a_column_has_no_figure_there(
+    sweep: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    demo_run("fsdp2")
+    (sweep / "full").symlink_to(Path("demo_data/fsdp2").absolute())
+    trace(sweep / "bare")
+    for columns in ("gfx_mhz", "gfx_mhz,kernel_ns", "model_tflops"):
+        found = shown(capsys, "show", f"{sweep}?view=kernels&columns={columns}", "--jobs", "1")
+        rows = {row["name"]: row for row in found["rows"]}  # type: ignore[attr-defined]
+        first = columns.partition(",")[0]
+        assert rows["bare"][first] is None and rows["full"][first] > 0
+    # As a matrix too, also where the first run is the one without.
+    for view, column in (("overheads&by=gpu", "frequency_ns"), ("launch&by=gpu", "gfx_mhz")):
+        found = shown(capsys, "show", f"{sweep}?view={view}&columns={column}", "--jobs", "1")
+        row = found["rows"][0]  # type: ignore[index]
+        assert row["bare"] is None and row["full"] > 0
+    assert main(["show", f"{sweep}?view=kernels&columns=none_such", "--jobs", "1"]) == 2
+    assert "none_such" in capsys.readouterr().err
+
+
+def test_a_figure_divided_by_the_baseline_s_can_be_named(
+    demos: RunSet, capsys: pytest.CaptureFixture[str]
+) -> None:
+    both = ["step_time_ns", "step_time_ns_x"]
+    frame = chopper.runs("demo_data", base="fsdp1", columns=both, jobs=1)
+    rows = [frame.row(at) for at in (0, 1)]
+    assert rows[1]["step_time_ns_x"] == rows[1]["step_time_ns"] / rows[0]["step_time_ns"]
+    frame = chopper.runs("demo_data", base="best", columns=["mfu_pct_x"], sort="-step_time_ns_x")
+    assert [each.name for each in frame.columns] == ["mfu_pct_x"]
+    assert frame.labels == list(RUNS)
+    with pytest.raises(UsageError, match="divided by that of a baseline: base=RUN"):
+        chopper.runs("demo_data", columns=["step_time_ns_x"])
+
+
 def test_best_of_a_group(demos: RunSet) -> None:
     whole = chopper.runs("demo_data", base="best", jobs=1).to_pandas()
     assert whole["step_time_ns_x"].min() == 1 and whole["step_time_ns_x"].max() > 1

@@ -11,7 +11,18 @@ from chopper_core.util.errors import UsageError
 @pytest.mark.parametrize(
     ("name", "settings"),
     [
-        ("llama3-70b_TP8-PP2_mbs4", {"tp": 8, "pp": 2, "microbatch": 4}),
+        (
+            "llama3-70b_TP8-PP2_mbs4",
+            {"model": "llama3-70b", "tp": 8, "pp": 2, "microbatch": 4},
+        ),
+        ("Llama-3.1-8B_tp2", {"model": "Llama-3.1-8B", "tp": 2}),
+        ("2024-05-01_mixtral_8x22b-instruct_fsdp2", {"model": "mixtral_8x22b-instruct", "fsdp": 2}),
+        ("qwen2.5-0.5b_run3", {"model": "qwen2.5-0.5b"}),
+        ("tp4pp2_deepseek-v3-671b", {"model": "deepseek-v3-671b", "tp": 4, "pp": 2}),
+        (
+            "gpt_oss_20b-TP8PP2MBS1-GBS64",
+            {"model": "gpt_oss_20b", "tp": 8, "pp": 2, "microbatch": 1, "global_batch": 64},
+        ),
         ("fsdp2", {"fsdp": 2}),
         ("gpt_tp8-fsdp", {"tp": 8, "fsdp": "yes"}),
         ("gpt3-175b_2_11000", {"model": "gpt3-175b", "options": "cc+act"}),
@@ -19,6 +30,7 @@ from chopper_core.util.errors import UsageError
         ("mixtral-8x7b_1_mbs4", {"model": "mixtral-8x7b", "microbatch": 4}),
         # No settings: an http2 server, a step, a temperature.
         ("http2_step10_c4", {}),
+        ("bucket_64mb_run_16bit_5m", {}),
     ],
 )
 def test_settings_in_names(name: str, settings: dict[str, object]) -> None:

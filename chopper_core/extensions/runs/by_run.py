@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from typing import Final
@@ -15,6 +15,7 @@ from chopper_core.extensions.runs.run_set import FAILED, RunRow, RunSet
 from chopper_core.extensions.runs.table import frame_of_set, shown_rows
 from chopper_core.metrics import Metric, Reduces, Values, numbered
 from chopper_core.model.charts import BarChart, Chart, HeatMap, Series
+from chopper_core.model.run import Run
 from chopper_core.model.units import Unit
 from chopper_core.model.view import RUN_LEVEL, View
 from chopper_core.query.children import ordered
@@ -57,7 +58,7 @@ def set_frame(run: RunSet, view: View, *, wait: bool = False) -> Frame:
 
 
 def _frame_by_run(run: RunSet, view: View, spec: ViewSpec, *, wait: bool) -> Frame:
-    """A view of every run of a set that is shown; raises UsageError where it doesn't fit."""
+    """A view of every run of a set that is shown; raises UsageError where it fits none."""
     if spec.of_one_run:
         raise NothingToShow(f"the view {view.name} {spec.of_one_run}")
     by = spec.by_of_runs or view.by or RUN_LEVEL
@@ -65,6 +66,7 @@ def _frame_by_run(run: RunSet, view: View, spec: ViewSpec, *, wait: bool) -> Fra
     split = "" if by == RUN_LEVEL or spec.by_of_runs else by
     seen: list[_Seen] = []
     notes: list[str] = []
+    misfit: UsageError | None = None
     for row in rows:
         asked = View(row.path, name=view.name, by=split, of=view.of, cut=view.cut)
         if row.status == FAILED:
@@ -77,12 +79,16 @@ def _frame_by_run(run: RunSet, view: View, spec: ViewSpec, *, wait: bool) -> Fra
                     f"the view {spec.name} of several runs takes by="
                     f"{', '.join((RUN_LEVEL, *splits))}, not {view.by!r}"
                 )
-            if split and view.columns:
-                asked = replace(asked, columns=view.columns[:1])
-            seen.append(_Seen(row, run_frame(own, asked), _steps(run, row)))
+            columns = view.columns[:1] if split else view.columns
+            seen.append(_Seen(row, _with_columns(own, asked, columns), _steps(run, row)))
+        except UsageError as error:
+            misfit = misfit or error
+            notes.append(f"{row.name} is left out: {error}")
         except (NothingToShow, NoSuchNode, DataError) as error:
             notes.append(f"{row.name} is left out: {error}")
     if not seen:
+        if misfit is not None:
+            raise misfit
         raise NothingToShow(notes[0] if notes else f"no run to show in the view {spec.name}")
     if reading.waiting:
         notes.append(f"{reading.waiting} runs are still being read")
@@ -91,6 +97,27 @@ def _frame_by_run(run: RunSet, view: View, spec: ViewSpec, *, wait: bool) -> Fra
         notes.append("sums are per GPU and iteration: the runs differ in their number")
     make = _rows if by == RUN_LEVEL else _matrix
     return make(run, view, seen, notes, per_step=per_step, pending=bool(reading.waiting))
+
+
+def _with_columns(run: Run, asked: View, columns: Sequence[str]) -> Frame:
+    """The frame of one run's view with those of the columns that the run has."""
+
+    def frame(names: Sequence[str]) -> Frame:
+        return run_frame(run, replace(asked, columns=tuple(names)))
+
+    def has(name: str) -> bool:
+        try:
+            return bool(frame((name,)).columns)
+        except UsageError:
+            return False
+
+    try:
+        return frame(columns)
+    except UsageError:
+        kept = [name for name in columns if has(name)]
+        if len(kept) == len(columns):
+            raise
+        return frame(kept)
 
 
 def _steps(run: RunSet, row: RunRow) -> int:
@@ -118,6 +145,7 @@ def _rows(
                 found = ", ".join(metrics)
                 raise UsageError(f"the view {view.name} has no column {name!r}; it has {found}")
         metrics = {name: metrics[name] for name in chosen}
+        notes = [*notes, *_lacking(metrics.values(), seen)]
     columns: list[tuple[Metric, Values]] = []
     by_mean, left_out = False, []
     for metric in metrics.values():
@@ -212,7 +240,8 @@ def _matrix(
     pending: bool,
 ) -> Frame:
     """The rows of the view, with one figure of every run beside each other."""
-    figure = _figure(view, seen[0].frame)
+    figure = _figure(view, [own.frame for own in seen])
+    notes = [*notes, *_lacking([figure], seen)]
     places = [dict(zip(own.frame.labels, range(len(own.frame)), strict=True)) for own in seen]
     labels = list(dict.fromkeys(label for own in places for label in own))
     columns: list[tuple[Metric, Values]] = []
@@ -312,11 +341,20 @@ def _own_filter(view: View) -> str:
     return " ".join(term for term in view.filter.split() if not term.startswith(f"{RUN_LEVEL}:"))
 
 
-def _figure(view: View, frame: Frame) -> Metric:
+def _lacking(metrics: Iterable[Metric], seen: Sequence[_Seen]) -> Iterator[str]:
+    """A sentence for each column that some of the runs don't have."""
+    for metric in metrics:
+        names = [own.row.name for own in seen if metric.name not in own.frame.values]
+        if names:
+            yield f"{', '.join(names)} {'has' if len(names) == 1 else 'have'} no {metric.name}"
+
+
+def _figure(view: View, frames: Sequence[Frame]) -> Metric:
     """The figure of a matrix: the column that is asked for, sorted by, or the first."""
-    named = {each.name: each for each in frame.columns}
-    numeric = [each for each in frame.columns if frame.values[each.name].words is None]
-    wanted = view.columns[0] if view.columns else frame.sort.removeprefix("-")
+    first = frames[0]
+    named = {each.name: each for frame in frames for each in frame.columns}
+    numeric = [each for each in first.columns if first.values[each.name].words is None]
+    wanted = view.columns[0] if view.columns else first.sort.removeprefix("-")
     if view.columns and wanted not in named:
         raise UsageError(
             f"the view {view.name} has no column {wanted!r}; it has {', '.join(named)}"

@@ -31,7 +31,7 @@ from chopper_core.extensions.runs.run_set import (
     RunSet,
     settings_of,
 )
-from chopper_core.metrics import Metric, Values, nearest, numbered, worded
+from chopper_core.metrics import METRICS, Metric, Values, nearest, numbered, worded
 from chopper_core.model import address
 from chopper_core.model.charts import BarChart, Series
 from chopper_core.model.settings import KNOWN
@@ -68,26 +68,33 @@ def runs_frame(run: RunSet, view: View, *, wait: bool = False) -> Frame:
         raise UsageError(f"no run has the setting {group!r}; the runs have {', '.join(settings)}")
     known: dict[str, Values] = {}
 
-    def values(name: str) -> Values:
-        if name not in known:
-            known[name] = _values(run, rows, name, settings)
-        return known[name]
-
     chosen = view.columns or _shown(rows, settings)
     base = _baseline(view, rows)
     names: list[str] = [group] * bool(group and group not in chosen) + list(chosen)
-    columns = [_column(name, settings) for name in names]
-    shown_of = {each.name: each.name for each in columns}
-    if base:
-        compared = {
-            each.name: _ratio(each, values(each.name), rows, group, base)
-            for each in columns
-            if _is_figure(each.name, settings)
-        }
-        columns = [compared[each.name][0] if each.name in compared else each for each in columns]
-        for metric, numbers in compared.values():
-            known[metric.name] = numbers
-            shown_of[metric.name] = metric.name
+
+    def values(name: str) -> Values:
+        if name not in known:
+            stem = _divided(name, settings)
+            known[name] = (
+                _ratio(_column(stem, settings), values(stem), rows, group, base)[1]
+                if base and stem
+                else _values(run, rows, name, settings)
+            )
+        return known[name]
+
+    def column(name: str) -> Metric:
+        """The column of a name; with a baseline figures are ratios, unless both are named."""
+        stem = _divided(name, settings)
+        if stem and not base:
+            raise UsageError(
+                f"{name} is {stem} divided by that of a baseline: base=RUN, or base={BEST}"
+            )
+        if base and not stem and _is_figure(name, settings) and f"{name}{RATIO}" not in names:
+            stem = name
+        metric = _column(stem or name, settings)
+        return _ratio(metric, values(stem), rows, group, base)[0] if stem else metric
+
+    columns = [column(name) for name in names]
     own = (*(each.name for each in columns), *RUN_COLUMNS, *settings, *_OWN)
     mask = matching(Rows(RUN_LEVEL, labels, values, own), view.filter)
     shown = np.flatnonzero(mask)
@@ -249,6 +256,13 @@ def _setting_values(found: Sequence[object]) -> Values:
     if all(isinstance(each, int | float) for each in given):
         return numbered([each if isinstance(each, int | float) else None for each in found])
     return worded([None if each is None else str(each) for each in found])
+
+
+def _divided(name: str, settings: Sequence[str]) -> str:
+    """The figure that a column divides by the baseline's; empty for a column of its own."""
+    stem = name.removesuffix(RATIO)
+    is_own = stem == name or name in (*settings, *_OWN, *RUN_COLUMNS, *METRICS)
+    return "" if is_own or not _is_figure(stem, settings) else stem
 
 
 def _is_figure(name: str, settings: Sequence[str]) -> bool:
