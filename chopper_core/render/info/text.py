@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import isnan, nan
 from pathlib import PurePath
 from textwrap import wrap
@@ -13,7 +13,14 @@ from msgspec.structs import replace
 
 from chopper_core.metrics import METRICS
 from chopper_core.model.hardware import ElementType
-from chopper_core.model.inputs import BY_HAND, TIMES_NOTES, CounterSource, Identity, TelemetrySource
+from chopper_core.model.inputs import (
+    BY_HAND,
+    TIMES_NOTES,
+    CounterSource,
+    HostClock,
+    Identity,
+    TelemetrySource,
+)
 from chopper_core.model.overrides import seconds_text
 from chopper_core.model.run import Run
 from chopper_core.model.signals import CpuSamples
@@ -35,6 +42,48 @@ _MAX_FILES: Final = 8
 def as_text(run: Run, width: int = 0) -> Escaped:
     """The description as text, its tables in blocks of at most `width` cells; 0: of any width."""
     found = describe(run)
+    names = [counter["name"] for counter in found["counter_columns"]]
+    example = clean(names[0]) if names else ""
+    counters = f"{len(names)} counters, available as columns (--columns {example})"
+    lines = [
+        *_head_lines(run, found),
+        *["", *_gpu_lines(found, width)],
+        *_section(
+            "rank clocks (corrected)", map(_clock_line, run.hosts if len(run.hosts) > 1 else ())
+        ),
+        *_identity_lines(run, width),
+        *_source_lines(found["sources"], width),
+        *_section(
+            "files that could not be used", (clean(item["reason"]) for item in found["failed"])
+        ),
+        *_section("collectives, over all GPUs", map(_collective_line, found["collectives"])),
+        *_section(
+            "model FLOPs by data type, over all GPUs", _flops_lines(run, found["model_flops"])
+        ),
+        *_section(
+            "files not read",
+            (f"{clean(item['path'])}: {clean(item['reason'])}" for item in found["skipped"]),
+        ),
+        *_coverage_lines(run, found["coverage"]),
+        *(line for source in run.counters for line in _counter_lines(source)),
+        *_section(counters, map(clean, _listed(names))),
+        *_telemetry_lines(run),
+        *(line for samples in run.cpu for line in _processor_lines(samples)),
+    ]
+    if found["partial_iterations"]:
+        numbers = ", ".join(map(str, found["partial_iterations"]))
+        lines += ["", f"iterations truncated by the profiling window: {numbers}"]
+    return escape_each([*lines, *_section("missing", found["missing"])])
+
+
+def _section(title: str, lines: Iterable[str]) -> list[str]:
+    """Lines below a title, indented; nothing without any."""
+    texts = [f"  {line}" for line in lines]
+    return ["", title, *texts] if texts else []
+
+
+def _head_lines(run: Run, found: _Document) -> list[str]:
+    """What the run is, and how it was read."""
     lines = [f"run        {clean(run.name)}"]
     if run.generated:
         lines.append(f"           GENERATED data, not measured (made by {clean(run.generated)})")
@@ -51,46 +100,17 @@ def as_text(run: Run, width: int = 0) -> Escaped:
     if run.parallel is not None:
         lines.append(f"parallel   {run.parallel.text}, from {run.parallel.origin}")
         lines += [f"           {note}" for note in run.parallel.notes]
-    lines += ["", *_gpu_lines(found, width)]
-    lines += _clock_lines(run)
-    lines += _identity_lines(run, width)
-    lines += _source_lines(found["sources"], width)
-    if found["failed"]:
-        lines += ["", "files that could not be used"]
-        lines += [f"  {clean(item['reason'])}" for item in found["failed"]]
-    if found["collectives"]:
-        lines += ["", "collectives, over all GPUs"]
-        lines += [_collective_line(item) for item in found["collectives"]]
-    if found["model_flops"]:
-        lines += ["", "model FLOPs by data type, over all GPUs"]
-        lines += _flops_lines(run, found["model_flops"])
-    if found["skipped"]:
-        lines += ["", "files not read"]
-        lines += [f"  {clean(item['path'])}: {clean(item['reason'])}" for item in found["skipped"]]
+    return lines
+
+
+def _coverage_lines(run: Run, coverage: _Document) -> list[str]:
     what = "GPU time (sum of durations)" if run.table.has_times else "the dispatches"
-    lines += ["", f"label coverage in % of {what}, by rule"]
+    lines = ["", f"label coverage in % of {what}, by rule"]
     for level in LABELLED:
-        cover = found["coverage"][level]
-        lines.append(f"  {level:<10} {cover['labelled_pct']:6.2f} % labelled")
-        lines += [f"             {share:6.2f} % {rule}" for rule, share in cover["rules"].items()]
-    lines += [line for source in run.counters for line in _counter_lines(source)]
-    if names := [counter["name"] for counter in found["counter_columns"]]:
-        lines += ["", f"{len(names)} counters, available as columns (--columns {clean(names[0])})"]
-        lines += [f"  {clean(line)}" for line in _listed(names)]
-    several = Counter(source.format for source in run.telemetry)
-    for form, files in several.items():
-        own = [source for source in run.telemetry if source.format == form]
-        for telemetry in own[:1] if files > _MAX_FILES else own:
-            lines += _telemetry_lines(telemetry)
-        if files > _MAX_FILES:
-            lines.append(f"  and {files - 1} more files of {form}")
-    lines += [line for samples in run.cpu for line in _processor_lines(samples)]
-    if found["partial_iterations"]:
-        numbers = ", ".join(map(str, found["partial_iterations"]))
-        lines += ["", f"iterations truncated by the profiling window: {numbers}"]
-    if found["missing"]:
-        lines += ["", "missing", *(f"  {text}" for text in found["missing"])]
-    return escape_each(lines)
+        lines.append(f"  {level:<10} {coverage[level]['labelled_pct']:6.2f} % labelled")
+        shares = coverage[level]["rules"].items()
+        lines += [f"             {share:6.2f} % {rule}" for rule, share in shares]
+    return lines
 
 
 def _listed(names: Sequence[str]) -> list[str]:
@@ -121,18 +141,11 @@ def _gpu_lines(found: dict[str, Any], width: int) -> list[str]:
     return _aligned((titles, *rows), width)
 
 
-def _clock_lines(run: Run) -> list[str]:
-    """The clock of each host, where there are several."""
-    if len(run.hosts) < 2:
-        return []
-    lines = ["", "rank clocks (corrected)"]
-    for clock in run.hosts:
-        ranks = numbers_text(clock.ranks)
-        line = f"  {clock.name}, rank {ranks}: {seconds_text(clock.correction_ns)} s to the run's"
-        if clock.uncertainty_ns:
-            line += f", +/- {clock.uncertainty_ns / 1e6:.3f} ms"
-        lines.append(clean(f"{line}: {clock.method}"))
-    return lines
+def _clock_line(clock: HostClock) -> str:
+    """The clock of a host."""
+    ranks, shift = numbers_text(clock.ranks), seconds_text(clock.correction_ns)
+    doubt = f", +/- {clock.uncertainty_ns / 1e6:.3f} ms" if clock.uncertainty_ns else ""
+    return clean(f"{clock.name}, rank {ranks}: {shift} s to the run's{doubt}: {clock.method}")
 
 
 def _identity_lines(run: Run, width: int) -> list[str]:
@@ -186,7 +199,7 @@ def _collective_line(item: dict[str, Any]) -> str:
         scale = scale_of(METRICS["bytes"], item["bytes"])
         size = f"{scale.cell(item['bytes'])} {scale.unit}"
     group = f"group {clean(item['group'])}" if item["group"] else "unknown group"
-    return f"  {item['count']:>6} {clean(item['operation'])}, {group}, {size}"
+    return f"{item['count']:>6} {clean(item['operation'])}, {group}, {size}"
 
 
 def _flops_lines(run: Run, amounts: dict[str, float]) -> list[str]:
@@ -196,7 +209,7 @@ def _flops_lines(run: Run, amounts: dict[str, float]) -> list[str]:
         share = 100.0 * amount / sum(amounts.values())
         peak = run.hardware.flop_per_ns(ElementType[name.upper()]) if run.hardware else nan
         at = "unknown peak" if isnan(peak) else f"peak {peak * 1e-3:.1f} TFLOP/s"
-        lines.append(f"  {scale.cell(amount):>8} {scale.unit}  {share:5.1f} % {name}, {at}")
+        lines.append(f"{scale.cell(amount):>8} {scale.unit}  {share:5.1f} % {name}, {at}")
     return lines
 
 
@@ -221,34 +234,33 @@ def _counter_lines(source: CounterSource) -> list[str]:
 
 
 def _processor_lines(samples: CpuSamples) -> list[str]:
-    cores = ""
-    if samples.has_cores:
-        cores = f" on {len(distinct(samples.cores))} cores"
-    lines = [
-        "",
-        f"CPU usage {clean(samples.path)}: {samples.format}, {samples.samples} samples of "
-        f"{len(samples.cpus)} logical processors{cores}",
-    ]
-    if samples.offset_ns is None:
-        lines.append(f"  NOT PLACED: {samples.method}")
-    else:
-        lines.append(
-            f"  clock {samples.clock}, {samples.offset_ns / 1e9:+.6f} s to the run's, "
-            f"+/- {samples.uncertainty_ns / 1e6:.3f} ms: {clean(samples.method)}"
-        )
-    return [*lines, *(f"  {clean(note)}" for note in samples.notes)]
+    cores = f" on {len(distinct(samples.cores))} cores" if samples.has_cores else ""
+    what = f"samples of {len(samples.cpus)} logical processors{cores}"
+    return _placed_lines("CPU usage", samples, what)
 
 
-def _telemetry_lines(source: TelemetrySource) -> list[str]:
-    lines = ["", f"telemetry {clean(source.path)}: {source.format}, {source.samples} samples"]
-    if source.offset_ns is None:
-        lines.append(f"  NOT PLACED: {source.method}")
-    else:
-        lines.append(
-            f"  clock {source.clock}, {source.offset_ns / 1e9:+.6f} s to the run's, "
+def _telemetry_lines(run: Run) -> list[str]:
+    """Each file of telemetry; of many of one format the first one."""
+    lines: list[str] = []
+    for form, files in Counter(source.format for source in run.telemetry).items():
+        own = [source for source in run.telemetry if source.format == form]
+        for telemetry in own[:1] if files > _MAX_FILES else own:
+            lines += _placed_lines("telemetry", telemetry, "samples")
+        if files > _MAX_FILES:
+            lines.append(f"  and {files - 1} more files of {form}")
+    return lines
+
+
+def _placed_lines(kind: str, source: CpuSamples | TelemetrySource, what: str) -> list[str]:
+    """A file of samples: what it has, where it lies on the run's clock, notes."""
+    place = f"NOT PLACED: {source.method}"
+    if source.offset_ns is not None:
+        place = (
+            f"clock {source.clock}, {source.offset_ns / 1e9:+.6f} s to the run's, "
             f"+/- {source.uncertainty_ns / 1e6:.3f} ms: {source.method}"
         )
-    return [*lines, *(f"  {clean(note)}" for note in source.notes)]
+    title = f"{kind} {clean(source.path)}: {source.format}, {source.samples} {what}"
+    return _section(title, map(clean, (place, *source.notes)))
 
 
 def _source_lines(sources: Sequence[_Document], width: int) -> list[str]:
