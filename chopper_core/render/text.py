@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from textwrap import wrap
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from chopper_core.model.attributes import attribute_text
 from chopper_core.query.frame import Frame
@@ -35,6 +36,8 @@ from chopper_core.render.palette import Paint, plain
 BAR_WIDTH: Final = 10
 SPARK_BINS: Final = 24
 _MIN_NAME: Final = 16
+_MIN_WITH_SPARKS: Final = 3
+"""Sparklines are left out where fewer columns fit next to them."""
 _MAX_NAME: Final = 100
 _HTML_ROWS: Final = 60
 _MAX_ATTRIBUTE: Final = 240
@@ -61,61 +64,94 @@ def as_text(
     columns = column_texts(frame)
     cells = {column.metric.name: _column(frame, column, count, glyphs) for column in columns}
     names = row_names(frame, glyphs)[:count]
-    title = level_title(frame.level)
-    is_prose = frame.level in SENTENCES
-    longest = max(map(cell_width, (*names, title, _total_title(frame))))
-    widths = {name: max(map(cell_width, texts)) for name, texts in cells.items()}
+    layout = _Layout.of(frame, columns, cells, names, width)
+    means = frame.means(np.arange(count), SPARK_BINS) if layout.sparks else None
+    scale = SparkScale.of(means) if means is not None else None
 
-    spark = count > 0 and frame.sparks
-    shown = columns
-    if width:
-        reserved = min(longest, max(_MIN_NAME, width // (2 if is_prose else 3)))
-        room = width - reserved - (SPARK_BINS + 2)
-        if frame.view.columns:
-            spark = spark and sum(w + 2 for w in widths.values()) <= room
-        else:
-            # As in the explorer, the column that the rows are sorted by is always visible.
-            by = frame.sort.removeprefix("-")
-            ranked = sorted(columns, key=lambda column: column.metric.name != by)
-            fit = fitting((widths[c.metric.name] for c in ranked), room, gap=2)
-            spark = spark and fit >= 3
-            if not spark:
-                fit = fitting((widths[c.metric.name] for c in ranked), width - reserved, gap=2)
-            shown = tuple(column for column in columns if column in ranked[: max(fit, 1)])
-    used = sum(widths[column.metric.name] + 2 for column in shown)
-    used += SPARK_BINS + 2 if spark else 0
-    name_width = min(longest, max(width - used, _MIN_NAME) if width else _MAX_NAME)
-
-    short = names if is_prose else fitting_names(names, name_width, glyphs)
+    def line(name: str, row: int, inks: Sequence[str] = (), *more: str) -> str:
+        """A line of the table; the cells of a column begin with its header and total."""
+        texts = [
+            column.aligned(cells[column.metric.name][row], layout.widths[column.metric.name])
+            for column in layout.shown
+        ]
+        inked = map(paint, texts, inks) if inks else texts
+        return "  ".join([pad(name, layout.name_width), *inked, *more]).rstrip()
 
     lines = [paint(_breadcrumb(frame, glyphs), "strong"), *_headline(frame, width), *drawn]
-    header = [title.ljust(name_width)]
-    header += [c.aligned(cells[c.metric.name][0], widths[c.metric.name]) for c in shown]
-    means = frame.means(np.arange(count), SPARK_BINS) if spark else None
-    scale = SparkScale.of(means) if means is not None else None
-    header += [scale.title(frame.signal)] if scale is not None else []
-    lines.append(paint("  ".join(header).rstrip(), "header"))
-    tinted = {c.metric.name: tints(frame, c.metric) for c in shown} if paint is not plain else {}
+    signal = [scale.title(frame.signal)] if scale is not None else []
+    lines.append(paint(line(level_title(frame.level), 0, (), *signal), "header"))
+    is_prose = frame.level in SENTENCES
+    short = names if is_prose else fitting_names(names, layout.name_width, glyphs)
+    inks = _inks(frame, layout.shown, count) if paint is not plain else [()] * count
     for row in range(count):
-        name = wrap(names[row], name_width) if is_prose else [short[row]]
-        line = [pad(name[0], name_width)]
-        for c in shown:
-            text = c.aligned(cells[c.metric.name][row + 2], widths[c.metric.name])
-            tint = int(tinted[c.metric.name][row]) if tinted else 0
-            line.append(paint(text, INKS[tint] if c.metric.name != "share_pct" else "accent"))
+        name = wrap(names[row], layout.name_width) if is_prose else [short[row]]
+        spark = []
         if means is not None and scale is not None:
-            line.append(paint(scale.line(means[row], frame.signal.unit, glyphs), "spark"))
-        lines += ["  ".join(line).rstrip(), *name[1:]]
+            spark = [paint(scale.line(means[row], frame.signal.unit, glyphs), "spark")]
+        lines += [line(name[0], row + 2, inks[row], *spark), *name[1:]]
         if is_prose:
             lines += [paint(f"  {clean(frame.addresses(row))}", "dim"), ""]
     if _has_total(frame):
-        total = [_total_title(frame).ljust(name_width)]
-        total += [c.aligned(cells[c.metric.name][1], widths[c.metric.name]) for c in shown]
-        lines.append(paint("  ".join(total).rstrip(), "strong"))
+        lines.append(paint(line(_total_title(frame), 1), "strong"))
     if lines[-1]:
         lines.append("")
-    footer = [paint(line, "dim") for line in _footer(frame, count, drawn)]
+    footer = [paint(text, "dim") for text in _footer(frame, count, drawn)]
     return glyphs.spelled("\n".join([*lines, *footer]) + "\n")
+
+
+def _inks(frame: Frame, columns: Sequence[ColumnText], count: int) -> list[tuple[str, ...]]:
+    """The ink of each cell, row by row."""
+    tinted = {column.metric.name: tints(frame, column.metric) for column in columns}
+    return [
+        tuple(
+            "accent" if name == "share_pct" else INKS[int(tint[row])]
+            for name, tint in tinted.items()
+        )
+        for row in range(count)
+    ]
+
+
+class _Layout(Struct, frozen=True):
+    """The columns of a text table that are shown, and widths in cells."""
+
+    shown: Sequence[ColumnText]
+    widths: Mapping[str, int]
+    name_width: int
+    sparks: bool
+
+    @classmethod
+    def of(
+        cls,
+        frame: Frame,
+        columns: Sequence[ColumnText],
+        cells: Mapping[str, Sequence[str]],
+        names: Sequence[str],
+        width: int,
+    ) -> _Layout:
+        """The layout of a table of at most `width` cells."""
+        longest = max(map(cell_width, (*names, level_title(frame.level), _total_title(frame))))
+        widths = {name: max(map(cell_width, texts)) for name, texts in cells.items()}
+        sparks = bool(names) and frame.sparks
+        shown = columns
+        if width:
+            parts = 2 if frame.level in SENTENCES else 3
+            reserved = min(longest, max(_MIN_NAME, width // parts))
+            room = width - reserved - (SPARK_BINS + 2)
+            if frame.view.columns:
+                sparks = sparks and sum(each + 2 for each in widths.values()) <= room
+            else:
+                # As in the explorer, the column that the rows are sorted by is always visible.
+                by = frame.sort.removeprefix("-")
+                ranked = sorted(columns, key=lambda column: column.metric.name != by)
+                fit = fitting((widths[c.metric.name] for c in ranked), room, gap=2)
+                sparks = sparks and fit >= _MIN_WITH_SPARKS
+                if not sparks:
+                    fit = fitting((widths[c.metric.name] for c in ranked), width - reserved, gap=2)
+                shown = tuple(column for column in columns if column in ranked[: max(fit, 1)])
+        used = sum(widths[column.metric.name] + 2 for column in shown)
+        used += SPARK_BINS + 2 if sparks else 0
+        name_width = min(longest, max(width - used, _MIN_NAME) if width else _MAX_NAME)
+        return cls(shown, widths, name_width, sparks)
 
 
 def as_markdown(frame: Frame, *, limit: int | None = None, drawn: Sequence[str] = ()) -> str:

@@ -180,89 +180,127 @@ def _is_large(result: ViewResult | NothingToShow) -> bool:
     return result.nodes is None or result.nodes.holds_rows
 
 
+class _Columns:
+    """The columns of a result, each computed when it is first asked for.
+
+    Metrics of the registry are those of the rows' activities; other columns are the view's own.
+    """
+
+    def __init__(self, run: Run, view: View, result: ViewResult) -> None:
+        self._run = run
+        self._view = view
+        self._nodes = result.nodes
+        self._whole = result.whole or _node_of(run, view)
+        self.own = {column.name: (column, values) for column, values in result.columns}
+        names = self._sorted_by(view.columns or result.shown or tuple(self.own), view.sort)
+        over = self._instance_levels(result, names)
+        self._statistic = statistic_of(view, result.level) if over else None
+        self.over = result.over or over
+        if self._statistic and not view.columns:
+            rest = (name for name in names[2:] if name != INSTANCES)
+            names = (*names[:2], INSTANCES, *rest)
+        self._values = {
+            name: values
+            for name, (_, values) in self.own.items()
+            if self._statistic is None or not self._is_registered(name)
+        }
+        self._totals = {name: result.total.get(name) for name in self._values}
+        nodes = self._whole if self._nodes is None else self._nodes
+        self._coverage = Coverage(run, view, result.level, nodes, self._whole)
+        self.metrics = tuple(map(self.metric, names))
+        self._covered = [each for each in self.metrics if each.name not in self._totals]
+
+    def _is_registered(self, name: str) -> bool:
+        return self._nodes is not None and METRICS.get(name) is self.own[name][0]
+
+    def _sorted_by(self, names: tuple[str, ...], sort: str) -> tuple[str, ...]:
+        """The names, with the one that rows are sorted by: it is in sight."""
+        by = sort.removeprefix("-")
+        is_known = by in self.own or (self._nodes is not None and by in METRICS)
+        return (*names, by) if by not in names and is_known else names
+
+    def _instance_levels(self, result: ViewResult, names: Sequence[str]) -> tuple[str, ...]:
+        """The levels of the instances that a statistic of the columns is over."""
+        of_rows = (name not in self.own or self._is_registered(name) for name in names)
+        if self._nodes is None or not any(of_rows):
+            return ()
+        return instance_levels(self._view, result.level)
+
+    def _scope(self, groups: Groups) -> Scope:
+        run = self._run
+        return Scope(groups, self._whole, run.origin_ns, run.hardware, run.measured)
+
+    def metric(self, name: str) -> Metric:
+        """The column of a name; raises UsageError for an unknown one."""
+        if name in self.own:
+            found = self.own[name][0]
+        elif self._nodes is None:
+            raise UsageError(
+                f"the view {self._view.name} has no column {name!r}; it has {', '.join(self.own)}"
+            )
+        else:
+            found = metric_named(name, self._run.table, self._run.counter_info)
+        is_plain = self._statistic is None or name in self._totals
+        return found if is_plain or self._statistic is None else self._statistic.metric(found)
+
+    def values(self, name: str) -> Values:
+        """A column's values, of all rows."""
+        if name not in self._values:
+            found = self.metric(name)
+            assert self._nodes is not None
+            computed = found.compute(self._scope(self._nodes))
+            self._values[name] = self._coverage.marked(found, computed)
+        return self._values[name]
+
+    def total(self, metric: Metric) -> int | float | None:
+        """A column's total: the view's own, else that of the whole."""
+        if metric.name in self._totals:
+            return self._totals[metric.name]
+        return metric.compute(self._scope(self._whole)).at(0)
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """Which figures cover only a part."""
+        return self._coverage.notes(self._covered)
+
+    @property
+    def partial_totals(self) -> frozenset[str]:
+        """The columns whose total covers only a part."""
+        return self._coverage.partial_totals(self._covered)
+
+
 def _frame(run: Run, view: View, result: ViewResult) -> Frame:
     """The rows of a result, sorted, filtered, with the columns asked for and the total row."""
     titled = tuple(column for column, _ in result.columns)
     view = _with_names(view, titled)
     # Along time, all of it is shown.
     counting = replace(view, cut=view.cut or view_module(view.name).SPEC.along_time)
-    own = {column.name: (column, values) for column, values in result.columns}
-    nodes = result.nodes
-    whole = result.whole or _node_of(run, view)
-    # Metrics of the registry are those of the rows' activities; other columns are the view's own.
-    registered = frozenset(name for name, (each, _) in own.items() if METRICS.get(name) is each)
-    registered = frozenset() if nodes is None else registered
-    names = view.columns or result.shown or tuple(own)
-    sort = view.sort.removeprefix("-")
-    if sort not in names and (sort in own or (nodes is not None and sort in METRICS)):
-        names = (*names, sort)  # what rows are sorted by is in sight
-    over = instance_levels(view, result.level)
-    if nodes is None or not any(name in registered or name not in own for name in names):
-        over = ()
-    statistic = statistic_of(view, result.level) if over else None
-    over = result.over or over
-    if statistic and not view.columns:
-        rest = (name for name in names[2:] if name != INSTANCES)
-        names = (*names[:2], INSTANCES, *rest)
-    coverage = Coverage(run, view, result.level, whole if nodes is None else nodes, whole)
-    computed = {
-        name: values if nodes is None else coverage.marked(each, values)
-        for name, (each, values) in own.items()
-        if statistic is None or name not in registered
-    }
-    totals = {name: result.total.get(name) for name in computed}
-
-    def scope_of(groups: Groups) -> Scope:
-        return Scope(groups, whole, run.origin_ns, run.hardware, run.measured)
-
-    def column(name: str) -> Metric:
-        if name in own:
-            found = own[name][0]
-        elif nodes is None:
-            raise UsageError(
-                f"the view {view.name} has no column {name!r}; it has {', '.join(own)}"
-            )
-        else:
-            found = metric_named(name, run.table, run.counter_info)
-        return found if statistic is None or name in totals else statistic.metric(found)
-
-    def values(name: str) -> Values:
-        if name not in computed:
-            found = column(name)
-            assert nodes is not None
-            computed[name] = coverage.marked(found, found.compute(scope_of(nodes)))
-        return computed[name]
-
-    columns = tuple(map(column, names))
-    total = {
-        each.name: totals[each.name] if each.name in totals else each.compute(scope_of(whole)).at(0)
-        for each in columns
-    }
+    columns = _Columns(run, view, result)
     texts = _searched(result) if view.filter else result.labels
-    coordinates = run.table.coordinates
-    rows = Rows(result.level, result.labels, values, tuple(own), titled, texts, coordinates)
+    own, coordinates = tuple(columns.own), run.table.coordinates
+    rows = Rows(result.level, result.labels, columns.values, own, titled, texts, coordinates)
     mask = matching(rows, view.filter)
     shown = np.flatnonzero(mask)
     sort = view.sort or result.sort
-    shown = shown[ordered(shown, result.level, list(result.labels), sort, values)]
-    signal = run.signal(view.signal)
+    shown = shown[ordered(shown, result.level, list(result.labels), sort, columns.values)]
+    nodes, signal = result.nodes, run.signal(view.signal)
     return Frame(
         view=view,
         address=address.render(view),
         level=result.level,
-        columns=columns,
+        columns=columns.metrics,
         labels=[result.labels[row] for row in shown.tolist()],
-        values={each.name: values(each.name).take(shown) for each in columns},
-        total=total,
+        values={each.name: columns.values(each.name).take(shown) for each in columns.metrics},
+        total={each.name: columns.total(each) for each in columns.metrics},
         sort=sort,
         hidden=len(result.labels) - len(shown),
         hidden_ns=0,
         parent_ns=0,
         elapsed_ns=np.zeros(len(shown), np.int64),
         notes=(
-            *_statistic_note(view, over),
+            *_statistic_note(view, columns.over),
             *result.notes,
-            *coverage.notes(columns),
+            *columns.notes,
             *run_notes(run, counting),
             *filter_hint(rows, view.filter, mask),
             *filter_note(len(result.labels), len(shown)),
@@ -272,14 +310,12 @@ def _frame(run: Run, view: View, result: ViewResult) -> Frame:
         signal=signal,
         means=_no_means if nodes is None else means_of(signal, nodes, shown),
         sparks=nodes is not None,
-        more=tuple(each for each, _ in result.columns if each not in columns),
+        more=tuple(each for each, _ in result.columns if each not in columns.metrics),
         headline=result.headline,
         charts=tuple(picked(each, shown.tolist()) for each in result.charts),
-        over=over,
+        over=columns.over,
         by=result.by,
-        partial_total=coverage.partial_totals(
-            [each for each in columns if total[each.name] is not None]
-        ),
+        partial_total=columns.partial_totals,
         truncated=run.truncated(view),
         left_out=run.left_out(counting),
     )
