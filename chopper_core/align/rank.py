@@ -155,6 +155,7 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
             CORRELATION: np.where(activities.correlation > 0, activities.correlation, np.nan),
             TOKENS: tokens,
             **({REQUESTS: requests} if np.isfinite(requests).any() else {}),
+            **trace.figures,
             **memory.columns,
             **attributes.columns,
             LAUNCH_SHAPE: packed_shapes(trace.launch_shapes, activities.launch_shape),

@@ -19,6 +19,7 @@ from chopper_core.model.hardware import Hardware
 from chopper_core.model.signals import Signal
 from chopper_core.model.units import AnyUnit, Unit
 from chopper_core.util.arrays import Float64, Index, Int64, Mask, Numbers
+from chopper_core.util.grouping import sums_of
 
 
 class Reduces(StrEnum):
@@ -120,6 +121,18 @@ def numbered(numbers: Sequence[float | None] | Numbers) -> Values:
         return Values(array.astype(np.int64))
     known = np.array([np.nan if number is None else number for number in numbers], np.float64)
     return Values(known)
+
+
+def time_weighted(scope: Scope, column: str) -> Values:
+    """The mean of a measured column over the durations of the activities that have it."""
+    table, count = scope.nodes.table, len(scope.nodes)
+    weighted, duration = np.zeros(count), np.zeros(count)
+    for rows, group in scope.nodes.pieces() if column in table.measured else ():
+        values = table.measured[column][rows]
+        known = np.where(np.isfinite(values), table.duration_ns[rows], 0)
+        weighted += sums_of(np.nan_to_num(values) * known, group, count)
+        duration += sums_of(known, group, count)
+    return quotient(weighted, duration)
 
 
 def quotient(part: Int64 | Float64, whole: Int64 | Float64, factor: float = 1.0) -> Values:

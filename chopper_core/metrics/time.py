@@ -13,6 +13,7 @@ from chopper_core.metrics.metric import (
     Values,
     metric,
     quotient,
+    time_weighted,
     total,
 )
 from chopper_core.model.table import NO_TIME, STATES
@@ -242,6 +243,18 @@ def moved_bytes(scope: Scope) -> Values:
     """Bytes moved by copies and collectives, where the trace records them; for a collective the
     larger of its input and output."""
     return Values(scope.nodes.sum("known_bytes"), scope.nodes.max("bytes") < 0)
+
+
+@metric(
+    "est_occupancy_pct",
+    Unit.PERCENT,
+    "est. occup. %",
+    reduces=Reduces.MEAN,
+    missing="the profiler doesn't estimate it: Kineto does for kernels of NVIDIA GPUs",
+)
+def estimated_occupancy(scope: Scope) -> Values:
+    """Achieved occupancy as the profiler estimates it of a kernel's launch, mean over durations."""
+    return time_weighted(scope, "est_occupancy_pct")
 
 
 @metric("start_ns", Unit.NS, "start", reduces=Reduces.MIN)

@@ -18,7 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.tables.losses import ABSENT, Losses
-from chopper_core.util.arrays import Int8, Int32, Int64, Mask
+from chopper_core.util.arrays import Float64, Int8, Int32, Int64, Mask
 from chopper_core.util.grouping import distinct
 
 
@@ -221,6 +221,8 @@ class Trace(Struct, frozen=True):
     losses: Losses
     inputs: Sequence[InputTexts] = ()
     allocations: Allocations = NO_ALLOCATIONS
+    figures: Mapping[str, Float64] = {}
+    """Measured column of the kernel table → its value for each activity; NaN without one."""
     operators: Mapping[int, OperatorTexts] = {}
     """Row of `ranges` → its inputs and outputs, of a trace that a host trace completes."""
 
@@ -256,6 +258,10 @@ def by_rank(trace: Trace) -> list[Trace]:
             trace,
             rank=None if rank == ABSENT else rank,
             activities=_taken(trace.activities, trace.activities.rank == rank),
+            figures={
+                name: figures[trace.activities.rank == rank]
+                for name, figures in trace.figures.items()
+            },
             launches=_taken(trace.launches, launches == rank),
             ranges=_taken(trace.ranges, ranges == rank),
             flows=_taken(trace.flows, flows == rank),

@@ -15,6 +15,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from enum import IntEnum, StrEnum
+from math import nan
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import msgspec
@@ -206,6 +207,12 @@ class Args(msgspec.Struct, gc=False):
     record_function: Number = msgspec.field(name="Record function id", default=ABSENT)
     rank: Number = ABSENT
     """In a file that merges the traces of several ranks."""
+    occupancy: Any = msgspec.field(name="est. achieved occupancy %", default=nan)
+
+
+FIGURES: Final[Mapping[str, str]] = {"est_occupancy_pct": "occupancy"}
+"""Column of the kernel table → the field of `Args` that has it. Any number of an activity can be
+one: nothing else between the file and the metric needs to know it."""
 
 
 class Event(msgspec.Struct, gc=False):

@@ -17,6 +17,7 @@ from chopper_core.sources.kineto.events import (
     ACTIVITY_CATEGORIES,
     COMPLETE,
     CPU,
+    FIGURES,
     FLOW_CATEGORIES,
     FORWARD_BACKWARD,
     FRAME_CATEGORY,
@@ -56,6 +57,7 @@ from chopper_core.tables.columns import (
     Interner,
     NameInterner,
     bounded,
+    float_column,
     int_column,
     integer,
     nanoseconds,
@@ -146,6 +148,7 @@ class TraceTables:
         self._unused_counts: Counter[str] = Counter()
         self.bad_times = 0
         self._activities = GrowingColumns(column_types(Activities))
+        self._figures = GrowingColumns(dict.fromkeys(FIGURES, np.float64))
         self._launches = GrowingColumns(column_types(Launches))
         self._ranges = GrowingColumns(column_types(HostRanges))
         self._frames = GrowingColumns(column_types(HostRanges))
@@ -204,6 +207,11 @@ class TraceTables:
                 for process, thread, rank in self.threads
             ],
             "activities": activities,
+            "figures": {
+                name: figures
+                for name, figures in self._figures.joined().items()
+                if np.isfinite(figures).any()
+            },
             "launches": launches,
             "ranges": ranges,
             "flows": flows,
@@ -263,6 +271,9 @@ class TraceTables:
         columns["launch_shape"] = _codes(self._launch_shapes, shapes)
         columns["rank"] = self._ranks(events)
         self._activities.add(columns)
+        self._figures.add(
+            {name: float_column([getattr(arg, of) for arg in args]) for name, of in FIGURES.items()}
+        )
 
     def _add_launches(self, events: Sequence[Event]) -> None:
         events, columns = self._timed(events)
