@@ -17,10 +17,11 @@ from support import Row, rows_of, run_of, sample_run
 from chopper_core.model.address import parse, render
 from chopper_core.model.charts import BoxChart
 from chopper_core.model.run import Run
-from chopper_core.model.table import STATES, Kind
+from chopper_core.model.table import LEVELS, STATES, Kind
 from chopper_core.views.determinism.noise import adjusted, paired, ranks, unpaired
-from chopper_core.views.determinism.steadiness import same_places, steadiness
+from chopper_core.views.determinism.steadiness import steadiness
 from chopper_core.views.query import query
+from chopper_core.views.shared.matched_kernels import same_kernels
 from tests.demo import demo_run, generated_run
 
 DEMO = Path(__file__).resolve().parents[2] / "demo_data"
@@ -146,12 +147,12 @@ def test_kernels_of_which_iterations_have_other_numbers_have_no_partners() -> No
     run = run_of(rows)
     table = run.table
     parts = [run.tree().node(("0", str(number))).rows for number in (1, 2, 3)]
-    places = same_places(table, parts)
+    places = np.stack(same_kernels(table, parts, LEVELS[2:]))
     assert places.shape == (3, 2)
     names = {table.text_of("kernel", int(code)) for code in table.kernel[places].ravel()}
     assert names == {"b"}
     assert sorted(table.duration_ns[places].T.tolist()) == [[7, 7, 7], [8, 9, 10]]
-    assert same_places(table, [parts[0], parts[2]]).shape == (2, 4)
+    assert np.stack(same_kernels(table, [parts[0], parts[2]], LEVELS[2:])).shape == (2, 4)
 
 
 def test_the_figures_are_the_truth_s(both: Run, flat: Run) -> None:

@@ -137,29 +137,21 @@ def _rows(
     pending: bool,
 ) -> Frame:
     """A row per run: the totals of the view."""
-    metrics = {each.name: each for own in seen for each in own.frame.columns}
-    if view.columns:
-        chosen = view.columns
-        for name in chosen:
-            if name not in metrics:
-                found = ", ".join(metrics)
-                raise UsageError(f"the view {view.name} has no column {name!r}; it has {found}")
-        metrics = {name: metrics[name] for name in chosen}
-        notes = [*notes, *_lacking(metrics.values(), seen)]
+    metrics = _asked(view, seen)
+    notes = [*notes, *(_lacking(metrics, seen) if view.columns else ())]
     columns: list[tuple[Metric, Values]] = []
     by_mean, left_out = False, []
-    for metric in metrics.values():
+    for metric in metrics:
         wholes = [_whole(own.frame, metric) for own in seen]
-        numbers = [number for number, _ in wholes]
         is_mean = any(is_mean for _, is_mean in wholes)
-        if per_step and not is_mean and metric.reduces == Reduces.SUM:
-            numbers = [
-                None if number is None else number / own.steps
-                for number, own in zip(numbers, seen, strict=True)
-            ]
-        elif per_step and not is_mean and not metric.reduces and metric.unit in _SCALED:
+        if per_step and not is_mean and not metric.reduces and metric.unit in _SCALED:
             left_out.append(metric.name)
             continue
+        divides = per_step and not is_mean and metric.reduces == Reduces.SUM
+        numbers = [
+            None if number is None else number / (own.steps if divides else 1)
+            for (number, _), own in zip(wholes, seen, strict=True)
+        ]
         if view.columns or any(number is not None for number in numbers):
             by_mean |= is_mean
             columns.append((metric, numbered(numbers)))
@@ -195,6 +187,16 @@ def _rows(
         charts=_charts(view, columns, labels),
         is_pending=pending,
     )
+
+
+def _asked(view: View, seen: Sequence[_Seen]) -> list[Metric]:
+    """The columns that the view names, else those of all runs; raises UsageError."""
+    metrics = {each.name: each for own in seen for each in own.frame.columns}
+    for name in view.columns:
+        if name not in metrics:
+            found = ", ".join(metrics)
+            raise UsageError(f"the view {view.name} has no column {name!r}; it has {found}")
+    return [metrics[name] for name in view.columns or metrics]
 
 
 def _named(view: View, values: Mapping[str, Values], name: str) -> Values:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -19,10 +20,9 @@ from chopper_core.util.grouping import (
     distinct,
     median_of,
     quantile_of,
-    run_sizes,
     run_starts,
-    stable_order,
 )
+from chopper_core.views.shared.matched_kernels import same_kernels
 from chopper_core.views.shared.samples import TimeSpans, sampled, spans_of_samples
 
 MAX_COMPARED_ROWS: Final = 1 << 18
@@ -197,52 +197,23 @@ def _steadiness(run: Run, view: View, with_cells: bool) -> Steadiness:
     steps_of = [np.flatnonzero(is_complete & (gpu_of == gpu)) for gpu in gpus]
     values = {each.metric.name: np.full(len(gpus), np.nan) for each in FIGURES}
     elapsed = np.sum([steps.sum(state) for state in STATES], axis=0).astype(np.float64)
-    for place, own in enumerate(steps_of):
-        if len(own):
-            values["iteration_time_ns"][place] = median_of(elapsed[own])
-        if len(own) > 1 and elapsed[own].min() > 0:
-            spread = elapsed[own].max() / elapsed[own].min() - 1
-            values["iteration_spread_pct"][place] = 100.0 * spread
-    slowest = [float(elapsed[number_of == number].max()) for number in complete]
-    cells = {"iteration_time_ns": slowest}
+    _add_iterations(values, elapsed, steps_of)
+    cells = {"iteration_time_ns": [float(elapsed[number_of == one].max()) for one in complete]}
     clocks = np.full((len(gpus), len(_QUARTILES)), np.nan)
     spans = np.stack([steps.min("start_ns"), steps.max("end_ns")], axis=1).astype(np.int64)
     for place, (gpu, own) in enumerate(zip(gpus, steps_of, strict=True)):
-        for signal in _SIGNALS if len(own) else ():
-            curve = run.measured[signal].curves.get(gpu) if signal in run.measured else None
-            if curve is None:
-                continue
-            if signal in _CLOCKS:
-                # The clock of an idle GPU doesn't count as unsteadiness.
-                busy = run.tree().node((str(gpu),)).selection
-                curve = while_busy(curve, table.start_ns[busy], table.duration_ns[busy])
-            samples = sampled(curve, _apart(spans[own]))
-            values[f"steady_{signal}"][place] = samples.mean()
-            if signal in _CLOCKS:
-                values[f"sd_{signal}"][place] = samples.deviation()
-            if signal == "gfx_mhz" and len(samples):
-                clocks[place] = samples.quantiles(_QUARTILES)
-            for step in own if with_cells else ():
-                part = sampled(curve, _apart(spans[[step]]))
-                cells.setdefault(f"steady_{signal}", []).append(part.mean())
-                if signal in _CLOCKS:
-                    cells.setdefault(f"sd_{signal}", []).append(part.deviation())
+        if len(own):
+            of_cells = cells if with_cells else None
+            _add_signals(run, gpu, spans[own], values, place, clocks, of_cells)
     compared = _chosen(node, complete)
     places, kernels = 0, np.full((len(gpus), len(_QUARTILES)), np.nan)
     selected = _by_step(table, node, compared) if len(compared) > 1 else {}
     for place, gpu in enumerate(gpus):
         parts = [selected.get((gpu, number), np.empty(0, np.intp)) for number in compared]
-        if len(parts) < 2 or not all(map(len, parts)):
-            continue
-        rows = same_places(table, parts)
-        places += rows.shape[1]
-        if rows.shape[1]:
-            durations = _spread(table.duration_ns[rows].astype(np.float64))
-            values["kernel_spread_pct"][place] = median_of(durations)
-            kernels[place] = quantile_of(durations, (*_QUARTILES[:-1], 0.95))
-            for signal, name in zip(_SIGNALS, ("gfx", "mem", "power"), strict=True):
-                found = _spread(_signal_at(table, signal, rows))
-                values[f"{name}_spread_pct"][place] = median_of(found[np.isfinite(found)])
+        if len(parts) > 1 and all(map(len, parts)):
+            rows = np.stack(same_kernels(table, parts, _PLACE))
+            places += rows.shape[1]
+            _add_kernels(table, rows, values, place, kernels)
     return Steadiness(
         gpus=tuple(gpus),
         iterations=complete,
@@ -253,6 +224,65 @@ def _steadiness(run: Run, view: View, with_cells: bool) -> Steadiness:
         clock_quartiles=clocks,
         kernel_quartiles=kernels,
     )
+
+
+def _add_iterations(
+    values: dict[str, Float64], elapsed: Float64, steps_of: Sequence[Index]
+) -> None:
+    """The time of the iterations of each GPU, and their spread."""
+    for place, own in enumerate(steps_of):
+        if len(own):
+            values["iteration_time_ns"][place] = median_of(elapsed[own])
+        if len(own) > 1 and elapsed[own].min() > 0:
+            spread = elapsed[own].max() / elapsed[own].min() - 1
+            values["iteration_spread_pct"][place] = 100.0 * spread
+
+
+def _add_signals(
+    run: Run,
+    gpu: int,
+    spans: Int64,
+    values: dict[str, Float64],
+    place: int,
+    clocks: Float64,
+    cells: dict[str, list[float]] | None,
+) -> None:
+    """The level and deviation of a GPU's signals over spans; in `cells` those of single ones."""
+    table = run.table
+    for signal in _SIGNALS:
+        curve = run.measured[signal].curves.get(gpu) if signal in run.measured else None
+        if curve is None:
+            continue
+        if signal in _CLOCKS:
+            # The clock of an idle GPU doesn't count as unsteadiness.
+            busy = run.tree().node((str(gpu),)).selection
+            curve = while_busy(curve, table.start_ns[busy], table.duration_ns[busy])
+        samples = sampled(curve, _apart(spans))
+        values[f"steady_{signal}"][place] = samples.mean()
+        if signal in _CLOCKS:
+            values[f"sd_{signal}"][place] = samples.deviation()
+        if signal == "gfx_mhz" and len(samples):
+            clocks[place] = samples.quantiles(_QUARTILES)
+        for span in spans if cells is not None else ():
+            part = sampled(curve, _apart(span[None]))
+            assert cells is not None
+            cells.setdefault(f"steady_{signal}", []).append(part.mean())
+            if signal in _CLOCKS:
+                cells.setdefault(f"sd_{signal}", []).append(part.deviation())
+
+
+def _add_kernels(
+    table: KernelTable, rows: Index, values: dict[str, Float64], place: int, kernels: Float64
+) -> None:
+    """The spreads over iterations of a GPU's matched kernels, iterations x kernels."""
+    if not rows.shape[1]:
+        return
+    durations = _spread(table.duration_ns[rows].astype(np.float64))
+    values["kernel_spread_pct"][place] = median_of(durations)
+    kernels[place] = quantile_of(durations, (*_QUARTILES[:-1], 0.95))
+    for signal, name in zip(_SIGNALS, ("gfx", "mem", "power"), strict=True):
+        found = _spread(_signal_at(table, signal, rows))
+        values[f"{name}_spread_pct"][place] = median_of(found[np.isfinite(found)])
 
 
 def _apart(spans: Int64) -> TimeSpans:
@@ -290,54 +320,6 @@ def _by_step(
         (int(gpu[begin]), int(iteration[begin])): own
         for begin, own in zip(edges.tolist(), np.split(rows, edges[1:]), strict=True)
     }
-
-
-def same_places(table: KernelTable, parts: list[Index]) -> Index:
-    """The rows of matched kernels of several iterations, as iterations x kernels.
-
-    A kernel is the n-th of its phase, layer, operation and name; a name whose number
-    differs between iterations has no matches. Rows are in the order of the levels.
-    """
-    labels = [[table.column(level)[own] for level in _PLACE] for own in parts]
-    if all(
-        len(own) == len(parts[0]) and all(map(np.array_equal, labels[0], columns))
-        for own, columns in zip(parts[1:], labels[1:], strict=True)
-    ):
-        return np.stack(parts)
-    widths = [
-        max(int(columns[at].max(initial=NO_LABEL)) for columns in labels) + 2
-        for at in range(len(_PLACE))
-    ]
-    lanes = []
-    for own, columns in zip(parts, labels, strict=True):
-        code = np.zeros(len(own), np.int64)
-        for values, width in zip(columns, widths, strict=True):
-            code = code * width + (values.astype(np.int64) + 1)
-        first = run_starts(code)
-        lanes.append((code[first], first, run_sizes(first, len(own))))
-    common = lanes[0][0]
-    rises = all((code[1:] > code[:-1]).all() for code, _, _ in lanes)
-    for code, _, _ in lanes[1:]:
-        common = np.intersect1d(common, code, assume_unique=rises)
-    found = [
-        [each[np.searchsorted(code, common)] for each in rest]
-        for code, *rest in map(_sorted, lanes)
-    ]
-    sizes = np.stack([size for _, size in found])
-    alike = (sizes == sizes[0]).all(axis=0)
-    size = sizes[0][alike]
-    within = np.arange(int(size.sum())) - np.repeat(np.cumsum(size) - size, size)
-    return np.stack(
-        [
-            own[np.repeat(first[alike], size) + within]
-            for own, (first, _) in zip(parts, found, strict=True)
-        ]
-    )
-
-
-def _sorted(lane: tuple[Int64, Index, Int64]) -> tuple[Int64, Index, Int64]:
-    order = stable_order(lane[0])
-    return lane[0][order], lane[1][order], lane[2][order]
 
 
 def _signal_at(table: KernelTable, signal: str, rows: Index) -> Float64:

@@ -232,7 +232,7 @@ def _common(run: Run, parts: list[Index]) -> list[Index]:
         for own, span, kept in zip(parts, spans, into, strict=True):
             kept.append(own[span])
     rest = [np.concatenate([own[:0], *left]) for own, left in zip(parts, others, strict=True)]
-    by_name = _by_code(run, rest, LEVELS)
+    by_name = _by_code(table, rest, LEVELS)
     unnamed = [
         own[~np.isin(own, named) & (table.operation[own] != NO_LABEL)]
         for own, named in zip(rest, by_name, strict=True)
@@ -240,7 +240,7 @@ def _common(run: Run, parts: list[Index]) -> list[Index]:
     unnamed = [own[stable_order(table.start_ns[own])] for own in unnamed]
     for level in reversed(LEVELS[1:-1]):
         unnamed = [own[stable_order(table.column(level)[own])] for own in unnamed]
-    by_operation = _by_code(run, unnamed, LEVELS[:-1])
+    by_operation = _by_code(table, unnamed, LEVELS[:-1])
     return [
         np.concatenate([*kept, named, like])
         for kept, named, like in zip(same, by_name, by_operation, strict=True)
@@ -256,10 +256,22 @@ def _are_alike(columns: list[list[AnyArray]], spans: list[slice]) -> bool:
     )
 
 
-def _by_code(run: Run, parts: list[Index], levels: Sequence[str]) -> list[Index]:
-    """The rows that all GPUs have: of the same labels at some levels, and the n-th of those."""
+def same_kernels(table: KernelTable, parts: list[Index], levels: Sequence[str]) -> list[Index]:
+    """Of the rows of GPUs, or of iterations of one, those that all have: the n-th of their labels.
+
+    A label of which one has more than another has no matches. Rows are in the order of the levels.
+    """
+    labels = [[table.column(level)[own] for level in levels] for own in parts]
+    if _are_alike(labels, [slice(0, len(own)) for own in parts]):
+        return parts
+    return _by_code(table, parts, ("iteration", *levels))
+
+
+def _by_code(table: KernelTable, parts: list[Index], levels: Sequence[str]) -> list[Index]:
+    """The rows that all parts have: of the same labels at all levels but the first, and the n-th
+    of those."""
     rows = np.concatenate(parts)
-    keys = [run.table.column(level)[rows] for level in levels]
+    keys = [table.column(level)[rows] for level in levels]
     changes = run_mask(*keys)
     first = np.flatnonzero(changes)
     lane = np.cumsum(changes) - 1
