@@ -6,7 +6,6 @@ so its kernels end at about the same time on all GPUs, whatever the profiler los
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
@@ -21,6 +20,7 @@ from chopper_core.align.operations import RECOMPUTE_SUFFIX
 from chopper_core.model.table import KernelTable, Kind
 from chopper_core.util.arrays import Index, Int64, Mask, Numbers
 from chopper_core.util.grouping import distinct, median_of, ranked, run_starts, stable_order
+from chopper_core.util.patterns import late
 
 SYNCHRONOUS: Final = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all"})
 """Kinds that no rank can leave before the last one has arrived."""
@@ -33,7 +33,7 @@ _ROOTED: Final = frozenset({"broadcast", "reduce", "gather", "scatter"})
 UNKNOWN: Final = -1
 _PAIR: Final = 2
 _FAR: Final = np.iinfo(np.int64).max
-_GROUP_SIZE: Final = re.compile(r" of (\d+)$")
+_GROUP_SIZE: Final = late(r" of (\d+)$")
 
 _CLOSE: Final = 0.1
 """Ends are compared directly where they are apart by at most this share of their distance."""

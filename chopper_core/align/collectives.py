@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 import numpy as np
@@ -17,8 +16,9 @@ from chopper_core.sources.trace import Collective
 from chopper_core.tables.losses import ABSENT
 from chopper_core.util.arrays import Int8, Int32, Int64
 from chopper_core.util.grouping import first_equal, ranked
+from chopper_core.util.patterns import late
 
-_RANGES: Final = re.compile(
+_RANGES: Final = late(
     r"^nccl:|^c10d::|^record_param_comms|^FSDP::(?:all_gather|post_backward_reduce)\b"
     r"|^## all(?:2all|toall)"
 )

@@ -22,14 +22,15 @@ from chopper_core.sources.trace import HostCategory, Trace
 from chopper_core.tables.losses import ABSENT
 from chopper_core.util.arrays import Index, Int32, Int64, Mask
 from chopper_core.util.grouping import distinct, last_equal, ranked
+from chopper_core.util.patterns import late
 
-BACKWARD_NODE: Final = re.compile(r"^autograd::engine::evaluate_function")
+BACKWARD_NODE: Final = late(r"^autograd::engine::evaluate_function")
 """The operator in which autograd runs a node of the backward graph."""
-_STARTS_WORK: Final = re.compile(r"Launch(?:Cooperative)?Kernel|ModuleLaunch|GraphLaunch")
-_REENTRANT_FRAME = re.compile(r": backward$")
-_CAPTURE_BEGINS: Final = re.compile(r"StreamBeginCapture")
-_CAPTURE_ENDS: Final = re.compile(r"StreamEndCapture")
-_REPLAYS_GRAPH: Final = re.compile(r"GraphLaunch")
+_STARTS_WORK: Final = late(r"Launch(?:Cooperative)?Kernel|ModuleLaunch|GraphLaunch")
+_REENTRANT_FRAME = late(r": backward$")
+_CAPTURE_BEGINS: Final = late(r"StreamBeginCapture")
+_CAPTURE_ENDS: Final = late(r"StreamEndCapture")
+_REPLAYS_GRAPH: Final = late(r"GraphLaunch")
 
 
 class Links(Struct, frozen=True):

@@ -18,8 +18,9 @@ from chopper_core.model.table import NO_TIME
 from chopper_core.sources.trace import HostCategory, Launches, Trace
 from chopper_core.util.arrays import Index, Int8, Int32, Int64
 from chopper_core.util.grouping import distinct, first_equal, run_starts, stable_order
+from chopper_core.util.patterns import late
 
-_NO_CAUSE: Final = re.compile(
+_NO_CAUSE: Final = late(
     r"^(?:ProfilerStep#|Iteration\s?_?#?\d|PyTorch Profiler)"
     r"|^<built-in (?:method|function) (?:poll|acquire|wait|sleep)\b",
     re.I,
@@ -29,7 +30,7 @@ _IGNORED: Final = -1
 _KIND_OF: Final = np.full(len(HostCategory), _IGNORED, np.int8)
 """The field of `HostStack` of each category of ranges."""
 _KIND_OF[[HostCategory.OPERATOR, HostCategory.ANNOTATION, HostCategory.FRAME]] = (1, 2, 3)
-_LAUNCHES: Final = re.compile(r"Launch")
+_LAUNCHES: Final = late(r"Launch")
 _SHORTEST_CALL_NS: Final = 1_000
 """Shorter calls read a property or record an event; a cell of the timeline doesn't show them."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -13,8 +12,9 @@ from msgspec.structs import replace
 from chopper_core.model.hardware import Agent
 from chopper_core.model.inputs import BY_HAND, Gpu
 from chopper_core.sources.signals import GpuName
+from chopper_core.util.patterns import late
 
-_PCI: Final = re.compile(r"([0-9a-fA-F]{4,8}):([0-9a-fA-F]{2}):([0-9a-fA-F]{2})\.([0-7])")
+_PCI: Final = late(r"([0-9a-fA-F]{4,8}):([0-9a-fA-F]{2}):([0-9a-fA-F]{2})\.([0-7])")
 
 _UNNAMED: Final = "unnamed"
 """The name for overrides of a device that its source doesn't name."""

@@ -18,6 +18,7 @@ from chopper_core.sources.dispatches import DispatchRun
 from chopper_core.sources.trace import LaunchShape
 from chopper_core.util.arrays import Float64, Index, Int32, Int64, Mask
 from chopper_core.util.grouping import distinct, ranked
+from chopper_core.util.patterns import late
 
 _BLOCKS: Final = 2048
 """An upper bound of the work-items in a workgroup."""
@@ -30,8 +31,8 @@ _ENOUGH_NAMES: Final = 0.9
 """Share of dispatches with names in the trace at which a comparison is accepted."""
 _MIN_PREFIX: Final = 6
 """Shorter names are prefixes of too many others."""
-_CLONE: Final = re.compile(r"(?:\s{0,9}\[clone[^\]]{0,999}\]|\s{0,9}\(\.kd\)|\.kd)+$")
-_QUALIFIERS: Final = re.compile(r"^(?:void|static|__global__)\s+")
+_CLONE: Final = late(r"(?:\s{0,9}\[clone[^\]]{0,999}\]|\s{0,9}\(\.kd\)|\.kd)+$")
+_QUALIFIERS: Final = late(r"^(?:void|static|__global__)\s+")
 
 
 def packed_shapes(shapes: Sequence[LaunchShape], codes: Int32) -> Float64:

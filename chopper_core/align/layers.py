@@ -18,21 +18,20 @@ from chopper_core.align.modules import Modules
 from chopper_core.model.table import MODEL_PHASES, NO_LABEL, Phase, Rule
 from chopper_core.util.arrays import Index
 from chopper_core.util.grouping import distinct
+from chopper_core.util.patterns import late
 
-_LAYER: Final = re.compile(r"^Layer[ _]?(\d{1,9})$")
-_FSDP: Final = re.compile(
-    r"^FSDP::(?P<step>\w+)(?: for (?P<target>\S+))?(?: \((?P<owner>[^)]*)\))?"
-)
-_NUMBER: Final = re.compile(r"(?:^|\.)(?:layers|blocks|h|block|layer)\.(\d{1,9})(?:\.|$)")
-_SERVES: Final = re.compile(
+_LAYER: Final = late(r"^Layer[ _]?(\d{1,9})$")
+_FSDP: Final = late(r"^FSDP::(?P<step>\w+)(?: for (?P<target>\S+))?(?: \((?P<owner>[^)]*)\))?")
+_NUMBER: Final = late(r"(?:^|\.)(?:layers|blocks|h|block|layer)\.(\d{1,9})(?:\.|$)")
+_SERVES: Final = late(
     r"^FSDP::(?:all_gather|all_gather_copy_in|all_gather_copy_out|post_backward_reduce"
     r"|post_backward_reshard|post_backward_accumulate|post_backward_rs_wait"
     r"|(?:forward|backward)_prefetch)\b"
 )
 _ROOT_GROUP: Final = -2
-_OUTSIDE_LAYERS: Final = re.compile(r"^(?:ie|ln|lp|lnp|cel)(?: \(recompute\))?$")
+_OUTSIDE_LAYERS: Final = late(r"^(?:ie|ln|lp|lnp|cel)(?: \(recompute\))?$")
 """Operations of a model that belong to no layer: embedding, last norm, head, loss."""
-_HOOKS: Final = re.compile(
+_HOOKS: Final = late(
     r"^FSDP::(?P<step>pre_forward|post_forward|pre_backward|post_backward_reduce)\b"
 )
 _PAIRS: Final = {
@@ -42,11 +41,11 @@ _PAIRS: Final = {
     "post_backward_reduce": -2,
 }
 """Codes of hooks: those that open and close the same window differ in sign only."""
-_PRODUCTS: Final = re.compile(r"^aten::(?:mm|addmm|_scaled_mm)$")
-_ATTENTION: Final = re.compile(r"attention|flash|sdpa|fmha", re.IGNORECASE)
-_ACTIVATION: Final = re.compile(r"silu|gelu|relu|swish|sigmoid", re.IGNORECASE)
-_RESIDUAL: Final = re.compile(r"^aten::add_?$")
-_MOVES: Final = re.compile(
+_PRODUCTS: Final = late(r"^aten::(?:mm|addmm|_scaled_mm)$")
+_ATTENTION: Final = late(r"attention|flash|sdpa|fmha", re.IGNORECASE)
+_ACTIVATION: Final = late(r"silu|gelu|relu|swish|sigmoid", re.IGNORECASE)
+_RESIDUAL: Final = late(r"^aten::add_?$")
+_MOVES: Final = late(
     r"^aten::(?:_?(?:unsafe_)?view|reshape|contiguous|clone|copy_|repeat|repeat_interleave|expand\w*"
     r"|transpose|permute|t|movedim|unsqueeze|squeeze|flatten|unflatten|slice|select|narrow)$"
 )

@@ -23,12 +23,13 @@ from chopper_core.model.table import NO_TIME
 from chopper_core.tables.losses import ABSENT
 from chopper_core.util.arrays import Codes, Float64, Index, Int32, Int64, Mask
 from chopper_core.util.grouping import counted, distinct, ranked, run_starts, stable_order
+from chopper_core.util.patterns import late
 
 _STAND_IN: Final = 10
 """A kernel with the same FLOPs this many times less often than another is a stand-in."""
 _MATRIX_CLASSES: Final = ("gemm", ATTENTION_CLASS, "convolution")
-_OF_WEIGHT: Final = re.compile(r"wrw|w_?grad|bwd_?weight|grad_weight", re.IGNORECASE)
-_OF_INPUT: Final = re.compile(r"igemm_bwd|d_?grad|bwd_?data|grad_input", re.IGNORECASE)
+_OF_WEIGHT: Final = late(r"wrw|w_?grad|bwd_?weight|grad_weight", re.IGNORECASE)
+_OF_INPUT: Final = late(r"igemm_bwd|d_?grad|bwd_?data|grad_input", re.IGNORECASE)
 
 
 class ModelWork(Struct, frozen=True):
@@ -168,11 +169,11 @@ def _used(shape: Float64, found: Sequence[CallShape]) -> tuple[Float64, tuple[Ca
     return numbers, tuple(found[code] for code in codes.tolist())
 
 
-_CAUSAL_KERNEL: Final = re.compile(r"causal|GenericAttentionMask(?:<true|ILb1E)", re.IGNORECASE)
-_FULL_KERNEL: Final = re.compile(
+_CAUSAL_KERNEL: Final = late(r"causal|GenericAttentionMask(?:<true|ILb1E)", re.IGNORECASE)
+_FULL_KERNEL: Final = late(
     r"fmha_(?:fwd|bwd)_hd\d+_(?:bf16|fp16)(?!\w{0,99}causal)|GenericAttentionMask(?:<false|ILb0E)"
 )
-_FLASH_KERNEL: Final = re.compile(
+_FLASH_KERNEL: Final = late(
     r"flash_(?:fwd|bwd)\w{0,99}_kernel<.{0,999}_kernel_traits<.{0,999}>"
     r", (?:true|false), (?P<causal>true|false)\b"
 )

@@ -17,19 +17,20 @@ from chopper_core.align.steps import ANNOTATIONS
 from chopper_core.model.table import NO_LABEL
 from chopper_core.util.arrays import Index, Int64, Mask
 from chopper_core.util.grouping import distinct
+from chopper_core.util.patterns import late
 
-_FRAME: Final = re.compile(r"^nn\.Module: (?P<class>.+)_(?P<number>\d{1,9})$")
-_BLOCK: Final = re.compile(r"(?:DecoderLayer|TransformerBlock|Block|EncoderLayer|Layer)$")
-_ATTENTION: Final = re.compile(r"attn|attention", re.IGNORECASE)
-_FEED_FORWARD: Final = re.compile(r"mlp|ffn|feed_?forward", re.IGNORECASE)
-_LINEAR: Final = re.compile(r"linear|conv1d", re.IGNORECASE)
-_NORM: Final = re.compile(r"norm", re.IGNORECASE)
-_EMBEDDING: Final = re.compile(r"^(?:\w*Token|VocabParallel|Parallel)?Embedding$")
-_HEAD: Final = re.compile(r"linear|lm_?head", re.IGNORECASE)
-_TELLING: Final = re.compile(r"QKV\w{0,99}Linear|Merged\w{0,99}Linear")
+_FRAME: Final = late(r"^nn\.Module: (?P<class>.+)_(?P<number>\d{1,9})$")
+_BLOCK: Final = late(r"(?:DecoderLayer|TransformerBlock|Block|EncoderLayer|Layer)$")
+_ATTENTION: Final = late(r"attn|attention", re.IGNORECASE)
+_FEED_FORWARD: Final = late(r"mlp|ffn|feed_?forward", re.IGNORECASE)
+_LINEAR: Final = late(r"linear|conv1d", re.IGNORECASE)
+_NORM: Final = late(r"norm", re.IGNORECASE)
+_EMBEDDING: Final = late(r"^(?:\w*Token|VocabParallel|Parallel)?Embedding$")
+_HEAD: Final = late(r"linear|lm_?head", re.IGNORECASE)
+_TELLING: Final = late(r"QKV\w{0,99}Linear|Merged\w{0,99}Linear")
 """Classes of projections that name what they project."""
-_LOSS: Final = re.compile(r"CrossEntropy|(?:^|Chunked|Fused)\w{0,99}Loss$")
-_ACTIVATION: Final = re.compile(r"silu|gelu|relu|swish", re.IGNORECASE)
+_LOSS: Final = late(r"CrossEntropy|(?:^|Chunked|Fused)\w{0,99}Loss$")
+_ACTIVATION: Final = late(r"silu|gelu|relu|swish", re.IGNORECASE)
 _ATTENTION_LINEARS: Final = {
     4: ("q_ip", "k_ip", "v_ip", "attn_op"),
     3: ("q_ip", "kv_ip", "attn_op"),
@@ -44,7 +45,7 @@ _OUTSIDE: Final = (
 )
 """Operators of a language model that no module of their own runs, outside its layers."""
 
-_SUM: Final = re.compile(r"^aten::add_?$")
+_SUM: Final = late(r"^aten::add_?$")
 _RESIDUALS: Final = ("attn_ra", "mlp_ra")
 
 

@@ -21,34 +21,35 @@ from chopper_core.align.steps import batch_of
 from chopper_core.model.table import NO_LABEL, Kind, Phase, Rule
 from chopper_core.util.arrays import Index, Int8, Int32, Mask
 from chopper_core.util.grouping import distinct, ranked
+from chopper_core.util.patterns import late
 
 RECOMPUTE_SUFFIX: Final = " (recompute)"
 
-VOCABULARY: Final = re.compile(
+VOCABULARY: Final = late(
     r"^(?:[fb]_)?(?:ie|ln|lp|lnp|cel|l|ra|dl|GetInputLabels|(?:attn|mlp|ffn|fc|qkv|q|k|v)_[a-z]{1,4})$"
     r"|^opt_(?:zg|gc|step|lr)$|^b_ga$"
 )
 """Chopper's own names of operations."""
-_MARKERS: Final = re.compile(
+_MARKERS: Final = late(
     r"^(?:Iteration\s?_?#?\d+|Layer[ _]?\d+|Token\d+|ProfilerStep#\d+|(?:train_)?step[ _#]\d+)$"
 )
-_INFRASTRUCTURE: Final = re.compile(
+_INFRASTRUCTURE: Final = late(
     r"^nccl:|^FSDP::|^FullyShardedDataParallel\.|^DistributedDataParallel\.|^Torch-Compiled|^\[pl\]"
     r"|CompiledFxGraph|^TorchDynamo|^AOTDispatcher"
     r"|^## (?:forward|backward|optimizer) ##|^(?:forward|backward|train|training|model|loss)\b"
     r"|\.forward$|^PP:"
 )
-_FSDP: Final = re.compile(r"^(?P<name>FSDP::\w+|FullyShardedDataParallel\.(?!forward\b)\w+)")
-_OPTIMIZER: Final = re.compile(r"^Optimizer\.(?P<method>\w+)#")
+_FSDP: Final = late(r"^(?P<name>FSDP::\w+|FullyShardedDataParallel\.(?!forward\b)\w+)")
+_OPTIMIZER: Final = late(r"^Optimizer\.(?P<method>\w+)#")
 _OPTIMIZER_NAMES: Final = {"step": "opt_step", "zero_grad": "opt_zg"}
-_DATA: Final = re.compile(r"^enumerate\(DataLoader\)")
-_WRAPPERS: Final = re.compile(
+_DATA: Final = late(r"^enumerate\(DataLoader\)")
+_WRAPPERS: Final = late(
     r"^autograd::engine::evaluate_function|Backward\d*$|^CheckpointFunction|^CompiledFunction"
     r"|^Torch-Compiled|^## Call CompiledFxGraph|^DistributedDataParallel|^record_param_comms"
     r"|^TorchDynamo|^AOTDispatcher|^_NoopSaveInputs|^<(?:forward|backward) op>$|^forward$"
 )
 """Operators that run others: they don't tell their kernels apart."""
-_COMPILED: Final = re.compile(r"CompiledFunction(?:Backward)?$")
+_COMPILED: Final = late(r"CompiledFunction(?:Backward)?$")
 _SCOPE_SHARE: Final = 0.5
 """An annotation around more of the launches of its steps is a scope, not an operation …"""
 _SCOPE_KERNELS: Final = 8
@@ -60,9 +61,7 @@ _CONTEXT_RULES: Final = (
     Rule.AUTOGRAD,
     Rule.SHAPE,
 )
-_NODE: Final = re.compile(
-    r"^(?:autograd::engine::evaluate_function: )?(?:torch::autograd::)?(\w+)$"
-)
+_NODE: Final = late(r"^(?:autograd::engine::evaluate_function: )?(?:torch::autograd::)?(\w+)$")
 
 
 class OperationNames(Struct):

@@ -24,18 +24,19 @@ from msgspec.structs import replace
 from chopper_core.align.operator_inputs import Inputs, Shape, plain_shape, type_text
 from chopper_core.model.hardware import ElementType, type_bytes
 from chopper_core.model.shapes import Attention, CallShape, Convolution, Fused, Product
+from chopper_core.util.patterns import late
 
-ATTENTION: Final = re.compile(
+ATTENTION: Final = late(
     r"scaled_dot_product\w{0,99}attention|^flash_attn::_flash_attn"
     r"|^aiter::_?(?:wrapper_)?(?:flash_attn|fmha_v3|mha)_(?:fwd|bwd|forward|backward)$"
 )
-FUSED: Final = re.compile(r"^triton_(?P<kind>[a-z]+)_fused(?P<operators>(?:_\w+?)??)(?:_\d+)?$")
+FUSED: Final = late(r"^triton_(?P<kind>[a-z]+)_fused(?P<operators>(?:_\w+?)??)(?:_\d+)?$")
 """A kernel of torch.compile: the way it loops, and the operators that it fuses."""
 BACKWARD_PER_FORWARD: Final = 2.5
 """Attention: five products instead of two."""
-_BACKWARD: Final = re.compile(r"backward|bwd", re.IGNORECASE)
-HEADS_AFTER_SEQUENCE: Final = re.compile(r"^(?:flash_attn|aiter)::")
-_NUMBER_WITH_POINT: Final = re.compile(r"-?\d{1,99}\.\d{0,99}(?:e[+-]?\d+)?")
+_BACKWARD: Final = late(r"backward|bwd", re.IGNORECASE)
+HEADS_AFTER_SEQUENCE: Final = late(r"^(?:flash_attn|aiter)::")
+_NUMBER_WITH_POINT: Final = late(r"-?\d{1,99}\.\d{0,99}(?:e[+-]?\d+)?")
 _SHARE: Final = {False: 1.0, True: 0.5}
 """The part of the scores that attention computes, by whether it is causal."""
 _LETTERS: Final = {False: "N", True: "T"}

@@ -16,47 +16,48 @@ from chopper_core.align.steps import InferenceSteps
 from chopper_core.model.table import NO_LABEL, Kind, Phase, Rule
 from chopper_core.util.arrays import Int8, Int32, Int64, Mask
 from chopper_core.util.grouping import distinct, ranked
+from chopper_core.util.patterns import late
 
-_OPTIMIZER: Final = re.compile(
+_OPTIMIZER: Final = late(
     r"^(?:opt_(?:zg|gc|step|lr)$|b_ga$|Optimizer\.(?:step|zero_grad)|clip_grad"
     r"|(?:aten::)?_foreach_norm|torch::optim|## (?:optimizer|zero_grad) ##"
     r"|(?:optimi[sz]er|optim)[ _.]?(?:step|update)?$)",
     re.IGNORECASE,
 )
-_BACKWARD: Final = re.compile(
+_BACKWARD: Final = late(
     r"^autograd::engine::evaluate_function:|Backwards?\d*$|^CompiledFunctionBackward"
     r"|^torch::autograd::(?:AccumulateGrad|GraphRoot|CopySlices|PyNode)"
     r"|^FSDP::(?:pre_backward|post_backward|backward_prefetch|root_post_backward)"
     r"|^FullyShardedDataParallel\._(?:pre|post)_backward|^b_|^l$"
 )
-_BACKWARD_OPERATOR: Final = re.compile(r"^\w+::(?:\w+_|_*)(?:backward|bwd)(?:_\w+)?(?:\.\w+)?$")
+_BACKWARD_OPERATOR: Final = late(r"^\w+::(?:\w+_|_*)(?:backward|bwd)(?:_\w+)?(?:\.\w+)?$")
 """An operator that computes gradients; autograd's own ranges around it may be missing."""
-_DATA: Final = re.compile(
+_DATA: Final = late(
     r"^enumerate\(DataLoader\)|^dl$|^GetInputLabels$"
     r"|^(?:## )?(?:copy_batch_to_gpu|wait_for_batch|data_?load(?:er|ing)?"
     r"|(?:get|load|next|fetch)_batch)(?: ##)?$",
     re.IGNORECASE,
 )
-SCHEDULED: Final = re.compile(
+SCHEDULED: Final = late(
     r"\((?P<short>F|B|W|I|BW|FWD|BWD)\)|^PP:\d+(?:(?:SEND|RECV)_)?(?P<action>F|B|W|I)\d*$"
 )
 """A range of a pipeline's schedule; B, I and W are backward: both gradients, input, weight."""
-_WORD: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+_WORD: Final = late(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _FORWARD_WORDS: Final = frozenset(("forward", "fwd", "fprop"))
 _BACKWARD_WORDS: Final = frozenset(("backward", "bwd", "backprop", "wgrad", "dgrad", "bw"))
-_UPLOAD: Final = re.compile(r"^(?:Memcpy HtoD|CopyHostToDevice)")
-_GRAPH: Final = re.compile(r"GraphLaunch")
+_UPLOAD: Final = late(r"^(?:Memcpy HtoD|CopyHostToDevice)")
+_GRAPH: Final = late(r"GraphLaunch")
 
-_BACKWARD_KERNEL: Final = re.compile(
+_BACKWARD_KERNEL: Final = late(
     r"backward|(?<![a-z])bwd|bwd(?![a-z])|wrw|wgrad|dgrad|bprop|compute_grad|(?<=compute)\w{0,99}grad",
     re.IGNORECASE,
 )
-_INPUT_GRADIENT: Final = re.compile(r"dgrad|bwd|bprop", re.IGNORECASE)
-_FORWARD_KERNEL: Final = re.compile(
+_INPUT_GRADIENT: Final = late(r"dgrad|bwd|bprop", re.IGNORECASE)
+_FORWARD_KERNEL: Final = late(
     r"(?<!std::)forward|(?<![a-z])fwd|fwd(?![a-z])|fprop|nll_loss(?!\w{0,99}backward)|cross_?entropy",
     re.IGNORECASE,
 )
-_OPTIMIZER_KERNEL: Final = re.compile(
+_OPTIMIZER_KERNEL: Final = late(
     r"adam(?:w|_|math|functor|kernel|\b)|adagrad|adafactor|rmsprop|lamb_|(?<![a-z])sgd",
     re.IGNORECASE,
 )
@@ -64,7 +65,7 @@ _PHASE_WORDS: Final = (
     "ward", "wd", "wrw", "grad", "prop", "adam", "adaf", "lamb", "sgd", "loss", "entropy"
 )  # fmt: skip
 """Parts of all words above: most names, which can be kilobytes long, have none."""
-_TRANSPOSED: Final = re.compile(r"conv\w{0,99}_transpose")
+_TRANSPOSED: Final = late(r"conv\w{0,99}_transpose")
 
 
 @lru_cache(maxsize=1 << 14)

@@ -21,18 +21,19 @@ from chopper_core.model.side_table import empty
 from chopper_core.model.table import NO_LABEL, Phase, Rule
 from chopper_core.util.arrays import Float64, Index, Int32
 from chopper_core.util.grouping import distinct, run_starts
+from chopper_core.util.patterns import late
 
-_VLLM: Final = re.compile(
+_VLLM: Final = late(
     r"^execute_(?:(?P<tokens>\d+)_)?context_(?P<prefill>\d+)(?:\((?P<new>[^)]*)\))?"
     r"_generation_(?P<decode>\d+)(?:\((?P<old>[^)]*)\))?$"
 )
 """vLLM: requests that are prefilled and requests that generate, with their tokens."""
-_VLLM_SHORT: Final = re.compile(r"^execute_new_(?P<prefill>\d+)_cached_(?P<decode>\d+)$")
+_VLLM_SHORT: Final = late(r"^execute_new_(?P<prefill>\d+)_cached_(?P<decode>\d+)$")
 """vLLM: new and running requests; running ones may still be prefilled, so no phase is certain."""
-_SGLANG: Final = re.compile(
+_SGLANG: Final = late(
     r"^step\[(?P<mode>\w+)(?: bs=(?P<requests>\d+))?(?: toks=(?P<tokens>\d+))?[^\]]*\]$"
 )
-_TENSORRT: Final = re.compile(
+_TENSORRT: Final = late(
     r"^\[Executor\] _forward_step \d+: (?P<prefill>\d+) ctx reqs, (?P<tokens>\d+) ctx tokens, "
     r"(?P<decode>\d+) gen reqs"
 )
@@ -43,7 +44,7 @@ _SGLANG_PHASES: Final = {
     "TARGET_VERIFY": Phase.DECODE,
 }
 """Batches of one phase; MIXED ones hold both, DRAFT_EXTEND and IDLE neither."""
-_NAMED: Final = re.compile(r"^(?P<phase>prefill|decode)(?:[ _#-]?(?:step|batch))?[ _#-]?\d*$", re.I)
+_NAMED: Final = late(r"^(?P<phase>prefill|decode)(?:[ _#-]?(?:step|batch))?[ _#-]?\d*$", re.I)
 """Ranges that name a phase and nothing else, as users write them."""
 ANNOTATIONS: Final = (
     re.compile(r"^Iteration\s?_?#?(\d{1,9})$"),
@@ -51,7 +52,7 @@ ANNOTATIONS: Final = (
     re.compile(r"^(?:train_)?step[ _#](\d{1,9})$"),
 )
 """Step annotations; the first pattern that occurs in a trace counts."""
-_OPTIMIZER_STEP: Final = re.compile(r"^Optimizer\.step#|^opt_step$")
+_OPTIMIZER_STEP: Final = late(r"^Optimizer\.step#|^opt_step$")
 _BURST_GAP: Final = 200
 """Other kernels between two optimizer kernels that separate two steps."""
 

@@ -18,6 +18,7 @@ from chopper_core.align.operator_work import ATTENTION, HEADS_AFTER_SEQUENCE
 from chopper_core.model.table import INFERENCE_PHASES, NO_LABEL, NO_TIME, Phase
 from chopper_core.tables.losses import ABSENT
 from chopper_core.util.arrays import Codes, Float64, Int32, Mask
+from chopper_core.util.patterns import late
 
 
 def at_steps(host: Host, links: Links, steps: Intervals, values: Float64) -> Float64:
@@ -29,13 +30,13 @@ def at_steps(host: Host, links: Links, steps: Intervals, values: Float64) -> Flo
     return found
 
 
-_EMBEDDING: Final = re.compile(r"^aten::embedding$")
-_PACKED: Final = re.compile(r"varlen")
-_PRODUCT: Final = re.compile(r"^aten::(?:linear|mm|addmm|matmul|_scaled_mm)$")
-_IMAGE: Final = re.compile(r"^aten::conv(?:_transpose)?[23]d$")
-_CONVOLUTION: Final = re.compile(r"^aten::convolution$")
-_BATCHED_PRODUCT: Final = re.compile(r"^aten::(?:bmm|baddbmm)$")
-_SOFTMAX: Final = re.compile(r"^aten::_softmax$")
+_EMBEDDING: Final = late(r"^aten::embedding$")
+_PACKED: Final = late(r"varlen")
+_PRODUCT: Final = late(r"^aten::(?:linear|mm|addmm|matmul|_scaled_mm)$")
+_IMAGE: Final = late(r"^aten::conv(?:_transpose)?[23]d$")
+_CONVOLUTION: Final = late(r"^aten::convolution$")
+_BATCHED_PRODUCT: Final = late(r"^aten::(?:bmm|baddbmm)$")
+_SOFTMAX: Final = late(r"^aten::_softmax$")
 
 
 def activity_tokens(

@@ -9,6 +9,7 @@ from typing import Final
 from chopper_core.tables.json_stream import members, skip_space
 from chopper_core.tables.text import HEADING_LINES, FileHead
 from chopper_core.util.errors import DataError
+from chopper_core.util.patterns import late
 
 CUPTI_RANGE: Final = "cuda_profiler_range"
 """The category of events of CUPTI's range profiler, which records no kernels beside them."""
@@ -77,7 +78,7 @@ _JSON: Final[Sequence[tuple[frozenset[str], str]]] = (
 )
 _DELIMITERS: Final[Mapping[str, str]] = {";": "semicolons", "\t": "tabs", "|": "bars"}
 _WIDE_BYTES: Final = 32
-_NUMBERS: Final = re.compile(r"[-+\d.,;eE\s]+")
+_NUMBERS: Final = late(r"[-+\d.,;eE\s]+")
 _OTHER_DEVICES: Final[Mapping[str, str]] = {
     "mtia": "of Meta's MTIA accelerator",
     "xpu": "of an Intel GPU (XPU)",

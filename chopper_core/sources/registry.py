@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import cache
@@ -21,6 +20,7 @@ from chopper_core.util import plugins
 from chopper_core.util.atomic import MOST_FOLDERS_DEEP
 from chopper_core.util.errors import DataError
 from chopper_core.util.memory import internal_error, is_out_of_memory, reading
+from chopper_core.util.patterns import late
 from chopper_core.util.plugins import Plugin
 from chopper_core.util.progress import Progress, silent
 
@@ -329,7 +329,7 @@ def _files_below(directory: Path) -> Iterator[Path]:
     yield from sorted(found, key=natural_key)
 
 
-_DIGITS: Final = re.compile(r"(\d+)")
+_DIGITS: Final = late(r"(\d+)")
 
 
 def natural_key(name: Path | str) -> list[tuple[int, str]]:

@@ -34,6 +34,7 @@ from chopper_core.tables.losses import ABSENT, Losses
 from chopper_core.tables.text import FileHead
 from chopper_core.util.arrays import Int64, Mask
 from chopper_core.util.errors import DataError
+from chopper_core.util.patterns import late
 from chopper_core.util.progress import Progress, silent
 
 if TYPE_CHECKING:
@@ -62,9 +63,9 @@ _MAX_UNPACKED_BYTES: Final = 1 << 36
 _MAX_COUNTED: Final = 1 << 40
 _NOT_READ: Final = ("rocpd_monitor", "rocpd_counter", "rocpd_stackframe")
 _MARKER: Final = "UserMarker"
-_KERNEL: Final = re.compile(r"kernel|task|dispatch", re.IGNORECASE)
-_COPY: Final = re.compile(r"copy", re.IGNORECASE)
-_FILL: Final = re.compile(r"fill|memset", re.IGNORECASE)
+_KERNEL: Final = late(r"kernel|task|dispatch", re.IGNORECASE)
+_COPY: Final = late(r"copy", re.IGNORECASE)
+_FILL: Final = late(r"fill|memset", re.IGNORECASE)
 _OPS: Final = """
     SELECT o.id, o.gpuId, o.queueId, o.start, o.end, o.description_id, o.opType_id, l.api_id
     FROM rocpd_op o LEFT JOIN (SELECT op_id, min(api_id) api_id FROM rocpd_api_ops GROUP BY op_id) l

@@ -8,7 +8,6 @@ the keys that name a known setting count. References such as `${trainer.devices}
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -16,6 +15,7 @@ from typing import Final
 from chopper_core.model.settings import Setting, known_settings, setting_name, value_of
 from chopper_core.tables.bytes import ByteSource
 from chopper_core.util.errors import DataError
+from chopper_core.util.patterns import late
 
 MANIFESTS: Final = ("chopper.json", "chopper.yaml", "manifest.json", "manifest.yaml")
 """The names of manifests, the one that counts first."""
@@ -24,10 +24,10 @@ _MAX_BYTES: Final = 1 << 20
 """A longer file is no configuration."""
 _MAX_LINE: Final = 1 << 12
 _MAX_FILES: Final = 20
-_LINE: Final = re.compile(
+_LINE: Final = late(
     r"(?P<indent> *)(?:- +)?['\"]?(?P<key>[\w.\-/]+)['\"]?\s*:(?:\s+(?P<value>.*))?$"
 )
-_COMMENT: Final = re.compile(r"(?<!\s)\s+#.*$")
+_COMMENT: Final = late(r"(?<!\s)\s+#.*$")
 
 
 def read_settings(directory: Path) -> dict[str, Setting]:

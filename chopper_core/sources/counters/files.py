@@ -37,21 +37,22 @@ from chopper_core.sources.registry import (
 )
 from chopper_core.util.errors import DataError
 from chopper_core.util.memory import reading
+from chopper_core.util.patterns import late
 from chopper_core.util.progress import Progress, silent
 
-_PASS_FOLDER: Final = re.compile(r"(?:pass|pmc)[_-]?(\d+)", re.IGNORECASE)
-_PART_FOLDER: Final = re.compile(
+_PASS_FOLDER: Final = late(r"(?:pass|pmc)[_-]?(\d+)", re.IGNORECASE)
+_PART_FOLDER: Final = late(
     r"(?:rank|gpu|device|node|worker|process|pid|proc)[_-]?\d+|\d+|out", re.IGNORECASE
 )
-_PROCESS_FILE: Final = re.compile(r"\d+_\w+")
-_DOMAIN: Final = re.compile(
+_PROCESS_FILE: Final = late(r"\d+_\w+")
+_DOMAIN: Final = late(
     r"[_-]?(?:counter_collection|kernel_trace|agent_info|results|"
     r"(?:marker|hip|hsa|rccl)(?:_(?:api|core|runtime|compiler|amd|ext|image|finalize|control))*_trace)$"
 )
-_SUFFIXES: Final = re.compile(r"(?:\.(?:csv|json|db|gz))+$", re.IGNORECASE)
-_COMPUTE_PART: Final = re.compile(r"(?:results_)?pmc_perf_\d+|pmc_dispatch_info|timestamps")
+_SUFFIXES: Final = late(r"(?:\.(?:csv|json|db|gz))+$", re.IGNORECASE)
+_COMPUTE_PART: Final = late(r"(?:results_)?pmc_perf_\d+|pmc_dispatch_info|timestamps")
 """Files that rocprof-compute joins in `pmc_perf.csv`."""
-_COMPUTE_LEVEL: Final = re.compile(r"SQC?_\w*LEVEL\w*")
+_COMPUTE_LEVEL: Final = late(r"SQC?_\w*LEVEL\w*")
 """Files of its passes that accumulate a level; the tool keeps them apart."""
 _BY_CHOICE: Final = (rocpd.NAME, rocprofv3_json.NAME, rocprofv3_csv.NAME)
 """Formats of rocprofv3 by preference: a process is read from the first that it has."""

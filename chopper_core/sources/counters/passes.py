@@ -6,7 +6,6 @@ is not a pass but a kernel trace, the execution whose times are shown.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,13 +18,14 @@ from chopper_core.sources.dispatches import DispatchRun
 from chopper_core.sources.registry import natural_key
 from chopper_core.tables.losses import ABSENT
 from chopper_core.util.grouping import distinct
+from chopper_core.util.patterns import late
 
 SAME_PROGRAM: Final = 0.8
 """Sibling folders are passes of one program if they share this part of their kernels."""
 RELATED: Final = 0.5
 """A pass belongs to a program that has this part of its dispatches, by kernel name."""
 
-_WORDS: Final = re.compile(r"[^\W_]+")
+_WORDS: Final = late(r"[^\W_]+")
 
 
 class ProcessRun(Struct, frozen=True):

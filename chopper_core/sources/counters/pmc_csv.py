@@ -6,7 +6,6 @@ of rocprof-compute repeats the columns that describe a dispatch once per pass (`
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -32,6 +31,7 @@ from chopper_core.tables.csv_stream import (
 from chopper_core.tables.losses import ABSENT, Losses
 from chopper_core.tables.text import FileHead
 from chopper_core.util.errors import DataError
+from chopper_core.util.patterns import late
 from chopper_core.util.progress import Progress, silent
 
 NAME: Final = "rocprof-compute, rocprof v1 and v2"
@@ -71,8 +71,8 @@ _NO_COUNTERS: Final = frozenset(
 )
 _ACCUMULATOR: Final = "SQ_ACCUM_PREV_HIRES"
 """Adds up, each cycle, the level counter collected before it."""
-_LEVEL: Final = re.compile(r"SQC?_(?:\w+_)?LEVEL(?:_\w+)?")
-_PASS_NUMBER: Final = re.compile(r"(?:_\d+|\.\d+)$")
+_LEVEL: Final = late(r"SQC?_(?:\w+_)?LEVEL(?:_\w+)?")
+_PASS_NUMBER: Final = late(r"(?:_\d+|\.\d+)$")
 
 
 def recognise(head: FileHead) -> Recognised | Unusable | None:

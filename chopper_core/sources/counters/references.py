@@ -14,8 +14,9 @@ from chopper_core.tables.columns import Columns, GrowingColumns
 from chopper_core.tables.losses import ABSENT
 from chopper_core.util.arrays import Int32, Int64
 from chopper_core.util.grouping import distinct, first_equal, stable_order
+from chopper_core.util.patterns import late
 
-_REFERENCE: Final = re.compile(
+_REFERENCE: Final = late(
     r"\s{0,9}(agent|gpu|cpu)?[\s_:-]{0,9}(\d{1,9})(?:\.0{0,9})?\s*", re.IGNORECASE
 )
 

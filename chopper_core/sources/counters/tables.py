@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -23,6 +22,7 @@ from chopper_core.tables.columns import (
 from chopper_core.tables.losses import ABSENT, Losses
 from chopper_core.util.arrays import Float64, Int32, Int64
 from chopper_core.util.grouping import ranked, run_mask, run_starts, stable_order
+from chopper_core.util.patterns import late
 
 GRID: Final = ("grid_x", "grid_y", "grid_z")
 WORKGROUP: Final = ("workgroup_x", "workgroup_y", "workgroup_z")
@@ -35,7 +35,7 @@ _DISPATCH_COLUMNS: Final[Mapping[str, DTypeLike]] = {
     **dict.fromkeys((*_CODES, *GRID, *WORKGROUP), np.int32),
 }
 _INT32_LIMIT: Final = 2**31
-_NAME_SUFFIX: Final = re.compile(r"(?:\s*+(?:\[clone [^\]]*+\]|\(\.kd\)|\.kd))++$")
+_NAME_SUFFIX: Final = late(r"(?:\s*+(?:\[clone [^\]]*+\]|\(\.kd\)|\.kd))++$")
 _SUFFIX_ENDS: Final = (".kd", "(.kd)", "]")
 _MAX_SUFFIX: Final = 1 << 10
 _MAX_UNSUMMED: Final = 1 << 20

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +19,7 @@ from chopper_core.sources.telemetry.table import (
 )
 from chopper_core.tables.text import TEXT_SUFFIXES, FileHead, FileText
 from chopper_core.util.errors import DataError
+from chopper_core.util.patterns import late
 from chopper_core.util.progress import Progress, silent
 
 NAME: Final = "amd-smi"
@@ -29,7 +29,7 @@ SUFFIXES: Final = TEXT_SUFFIXES
 JSON_FORMAT: Final = "amd-smi JSON"
 
 _MAX_XCDS: Final = 16
-_ONE_DECIMAL: Final = re.compile(r"\d+\.\d+")
+_ONE_DECIMAL: Final = late(r"\d+\.\d+")
 _LIMITERS: Final = ("prochot", "ppt", "socket_thermal", "vr_thermal", "hbm_thermal")
 
 
@@ -86,8 +86,8 @@ _MONITOR: Final[Sequence[tuple[str, Field]]] = (
 )
 _MONITOR_ONLY: Final = frozenset(heading for heading, _ in _MONITOR) - {"mem"}
 
-_ROW_START: Final = re.compile(r'\{\s*"(?:timestamp|gpu|gpu_data)"\s*:')
-_JSON_KEYS: Final = re.compile(
+_ROW_START: Final = late(r'\{\s*"(?:timestamp|gpu|gpu_data)"\s*:')
+_JSON_KEYS: Final = late(
     '"(?:'
     + "|".join(("gpu_data", "temperature", "clock", *_METRIC_ONLY, *_MONITOR_ONLY))
     + r')"\s*:'

@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from chopper_core.sources.signals import ClockDomain, SignalName
 from chopper_core.util.arrays import Float64, Int8, Int64
+from chopper_core.util.patterns import late
 
 if TYPE_CHECKING:
     from chopper_core.tables.column import Decimals, TableColumn
@@ -82,10 +83,10 @@ _UNSUPPORTED: Final = frozenset((2**16 - 1, 2**32 - 1, 2**64 - 1))
 """The C structures hold these where a GPU lacks a sensor."""
 UNSUPPORTED: Final = np.array([*_UNSUPPORTED], np.float64)
 
-_QUANTITY: Final = re.compile(
+_QUANTITY: Final = late(
     r"\(?\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d{1,3})?)\s*([^\d\s()][^()]*?)?\s*\)?"
 )
-_INTEGER: Final = re.compile(r"[-+]?\d+")
+_INTEGER: Final = late(r"[-+]?\d+")
 _MAX_DIGITS: Final = 64
 
 
@@ -182,16 +183,16 @@ CLOCKS: Final = {
 }
 """Names of clocks that files may give."""
 
-_CLOCK_COMMENT: Final = re.compile(r"#\s*clock\s*[:=]\s*(\S.*)", re.IGNORECASE)
-_DATE_TIME: Final = re.compile(
+_CLOCK_COMMENT: Final = late(r"#\s*clock\s*[:=]\s*(\S.*)", re.IGNORECASE)
+_DATE_TIME: Final = late(
     r"(\d{4})[-/]?(\d\d)[-/]?(\d\d)[T ]\s*(\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?\s*"
     r"(Z|UTC|[-+]\d\d:?\d\d)?",
     re.ASCII,
 )
-_FRACTION: Final = re.compile(
+_FRACTION: Final = late(
     r"(\d+|.*\d\d:\d\d:\d\d)\.(\d{1,9})(\s*(?:Z|UTC|[-+]\d\d:?\d\d)?)", re.ASCII
 )
-_TIME_OF_DAY: Final = re.compile(r"(\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?", re.ASCII)
+_TIME_OF_DAY: Final = late(r"(\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?", re.ASCII)
 _EPOCH_UNITS: Final = ((10**8, 10**11, SECOND_NS), (10**11, 10**14, 10**6), (10**14, 10**17, 10**3))
 """(from, below, ns): seconds, milliseconds and microseconds of the years 1973 to 5138."""
 

@@ -24,6 +24,7 @@ from chopper_core.sources.telemetry.table import ColumnPositions, TableLines
 from chopper_core.tables.text import FileHead, FileText, csv_cells
 from chopper_core.util.arrays import Int64
 from chopper_core.util.errors import DataError
+from chopper_core.util.patterns import late
 from chopper_core.util.progress import Progress, silent
 
 if TYPE_CHECKING:
@@ -39,16 +40,14 @@ EXAMPLE: Final = ""
 SUFFIXES: Final = (".csv", ".csv.gz")
 
 _FORMAT: Final = "CharLLM-PPT CSV"
-_NAME: Final = re.compile(
+_NAME: Final = late(
     r"(?P<metric>[a-z_]+?)_(?P<rank>\d{1,6})(?P<label>)\.csv(?:\.gz)?", re.IGNORECASE
 )
-_LABELLED: Final = re.compile(
+_LABELLED: Final = late(
     r"(?P<metric>system_[a-z_]+?)_rank_(?P<rank>\d{1,6})_id_(?P<label>.+?)\.csv(?:\.gz)?",
     re.IGNORECASE,
 )
-_FIRST_LINE: Final = re.compile(
-    r"\s*[1-9]\d{9}(?:\.\d*)?\s*,\s*-?\d+(?:\.\d*)?(?:e[-+]?\d+)?\s*", re.I
-)
+_FIRST_LINE: Final = late(r"\s*[1-9]\d{9}(?:\.\d*)?\s*,\s*-?\d+(?:\.\d*)?(?:e[-+]?\d+)?\s*", re.I)
 _BITS: Final = 32
 _METRICS: Final[Mapping[str, Field]] = {
     "power": Field(SignalName.POWER_W, "w"),

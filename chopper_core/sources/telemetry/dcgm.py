@@ -29,6 +29,7 @@ from chopper_core.sources.telemetry.table import (
 from chopper_core.tables.text import HEADING_LINES, TEXT_SUFFIXES, FileHead, FileText
 from chopper_core.util.arrays import Int64
 from chopper_core.util.errors import DataError
+from chopper_core.util.patterns import late
 from chopper_core.util.progress import Progress, silent
 
 if TYPE_CHECKING:
@@ -91,20 +92,20 @@ _LONG: Final = tuple(
 _GPU: Final = ("gpu", "gpu_id", "gpuid", "gpu-id", "entity", "#entity", "gpu_index", "index")
 _HOST: Final = ("hostname", "host", "node")
 _TIME: Final = ("timestamp", "time", "ts", "time_s", "time_ns", "datetime", "date")
-_HEADINGS: Final = re.compile(r"(?P<before>.*?)#\s*Entity\s+(?P<names>\S.*)", re.IGNORECASE)
-_UNITS: Final = re.compile(r"(?:.*\s)?Id(?:\s.*)?", re.IGNORECASE)
-_ENTITY: Final = re.compile(
+_HEADINGS: Final = late(r"(?P<before>.*?)#\s*Entity\s+(?P<names>\S.*)", re.IGNORECASE)
+_UNITS: Final = late(r"(?:.*\s)?Id(?:\s.*)?", re.IGNORECASE)
+_ENTITY: Final = late(
     r"(?P<before>.*?)\b(?P<kind>v?GPU|GPU-C?I|Switch|CPU|Core|Link)\s+(?P<number>\d+)\s+(?P<rest>.*)"
 )
-_PLAIN_ROW: Final = re.compile(r"^[^ ]+ GPU \d+ (?=.)", re.MULTILINE)
+_PLAIN_ROW: Final = late(r"^[^ ]+ GPU \d+ (?=.)", re.MULTILINE)
 _ODD_MARKS: Final = (",", '"', "#", "\t", "\r", "\v", "\f")
-_GPU_ROW: Final = re.compile(r"[^#]*?\bGPU\s+\d+\s")
+_GPU_ROW: Final = late(r"[^#]*?\bGPU\s+\d+\s")
 _STOPPED: Final = "dmon was stopped"
-_SAMPLE: Final = re.compile(
+_SAMPLE: Final = late(
     r"(?P<name>DCGM_FI_\w+?)(?:_total)?\{(?P<labels>.*)\}\s+(?P<value>\S+)(?:\s+(?P<time>\d+))?",
 )
-_LABEL: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
-_COMMENT: Final = re.compile(r"#\s*(?:HELP|TYPE|EOF|UNIT)\b")
+_LABEL: Final = late(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_COMMENT: Final = late(r"#\s*(?:HELP|TYPE|EOF|UNIT)\b")
 
 
 def recognise(head: FileHead) -> Recognised | None:

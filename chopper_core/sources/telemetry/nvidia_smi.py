@@ -31,6 +31,7 @@ from chopper_core.tables.text import (
 )
 from chopper_core.util.arrays import Int64
 from chopper_core.util.errors import DataError
+from chopper_core.util.patterns import late
 from chopper_core.util.progress import Progress, silent
 
 if TYPE_CHECKING:
@@ -119,11 +120,11 @@ _DMON: Final[Sequence[tuple[str, Field]]] = (
     ("pviol", Field(SignalName.THROTTLE_PCT, "%", "power")),
 )
 
-_COMMENT: Final = re.compile("^#.*$", re.M)
+_COMMENT: Final = late("^#.*$", re.M)
 _INDEX: Final = ("index",)
 _BUS: Final = ("pci.bus_id", "gpu_bus_id")
 _IDENTIFIER: Final = ("uuid", "gpu_uuid", "serial", "gpu_serial")
-_HEADING: Final = re.compile(r"(\S+)\s*(?:\[(.+)\])?")
+_HEADING: Final = late(r"(\S+)\s*(?:\[(.+)\])?")
 
 
 def recognise(head: FileHead) -> Recognised | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
@@ -20,6 +19,7 @@ from chopper_core.sources.telemetry.table import (
     recognised_table,
 )
 from chopper_core.tables.text import TEXT_SUFFIXES, FileHead, FileText
+from chopper_core.util.patterns import late
 from chopper_core.util.progress import Progress, silent
 
 if TYPE_CHECKING:
@@ -66,9 +66,9 @@ _ACCUMULATORS: Final = ("gfx_activity", "gfx activity", "memory activity")
 
 
 _JSON_FORMAT: Final = "rocm-smi JSON"
-_DOCUMENT: Final = re.compile(r'\{\s*"(?:card\d+|timestamp|time|timestamp_ns|system)"\s*:')
-_JSON_CARD: Final = re.compile(r'"card\d+"\s*:\s*\{')
-_CARD: Final = re.compile(r"card\d+")
+_DOCUMENT: Final = late(r'\{\s*"(?:card\d+|timestamp|time|timestamp_ns|system)"\s*:')
+_JSON_CARD: Final = late(r'"card\d+"\s*:\s*\{')
+_CARD: Final = late(r"card\d+")
 
 
 def recognise(head: FileHead) -> Recognised | Unusable | None:
