@@ -126,7 +126,7 @@ class LaneLines(Struct, frozen=True):
         if _TITLE not in self.drawn and self.lanes.lanes:
             used = Counter[str]()
             for text, ink in chain.from_iterable(self.drawn.values()):
-                used[ink.removeprefix("text/")] += len(text)
+                used.update({part: len(text) for part in ink.split("/")})
             self.drawn[_TITLE] = phases_line(self.lanes, 0, self.bins, self.glyphs, used)
 
     @property

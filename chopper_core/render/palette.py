@@ -53,6 +53,9 @@ _CODES: Final = {
 }
 
 
+_HUES: Final = {name for name, code in _CODES.items() if code.isdigit() and len(code) > 1}
+
+
 def mixed(first: str, second: str, share: float) -> str:
     """A colour between two, by the share of the second one, mixed in linear light."""
     parts = zip(_channels(first), _channels(second), strict=True)
@@ -122,7 +125,10 @@ def _code(ink: str) -> str:
         return _CODES.get(ink, "") if level is None else f"38;5;{level};48;5;{level}"
     ground = _level(back)
     if ground is None:
-        return f"7;{_CODES[back]}" if back in _CODES else ""
+        hue = _CODES.get(back, "")
+        if len(hue) < 2:  # not a hue: the front alone keeps its shape
+            return _CODES.get(front, "")
+        return f"{_CODES[front]};{int(hue) + 10}" if front in _HUES else f"7;{hue}"
     over = _level(front)
     return f"38;5;{_text_on(ground) if over is None else over};48;5;{ground}"
 

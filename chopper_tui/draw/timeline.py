@@ -13,7 +13,7 @@ from chopper_core.model.charts import QUEUE, Band, LaneCells, Lanes, Span, Strip
 from chopper_core.model.units import is_on_a_clock, moment_text, time_text
 from chopper_core.model.view import Interval
 from chopper_core.render.cells import cell_width, clean, display_name, elide, pad
-from chopper_core.render.glyphs import Glyphs, columns
+from chopper_core.render.glyphs import Glyphs, columns, sparkline
 from chopper_tui.draw import axes
 from chopper_tui.draw.canvas import MAX_ZOOM, Canvas, Lens
 from chopper_tui.draw.drawer import Drawer
@@ -33,13 +33,10 @@ from chopper_tui.draw.pieces import (
 from chopper_tui.draw.scaled import drawable
 
 KIND_INKS: Final = (COMPUTE, COMM, COPY)
-_FILLS: Final = {
-    "unicode": ("▁▂▃▄▅▆▇█", "░▒▓", "⠄⠤⠶⠿"),
-    "ascii": (".=#", "xX", "oO"),
-}
-"""Levels of compute, communication and copies: the busier a cell, the fuller."""
-_BOTH: Final = {"unicode": "▚", "ascii": "%"}
-"""For cells in which kinds run at once for most of the busy time."""
+_HALVES: Final = {"unicode": " ▀▄█", "ascii": ' "_#'}
+"""A cell with nothing, with compute or copies above, communication below, or both."""
+_SOME: Final = {"unicode": "·", "ascii": "."}
+"""A cell in which something runs, for less than a quarter of it."""
 _MIN_LABEL: Final = 9
 _MAX_LABEL: Final = 16
 _HEAD: Final = 3
@@ -76,13 +73,12 @@ class Marks(Struct, frozen=True):
     upright: str
     dense: str
     edge: str
-    begin: str
     at_mark: str
 
 
 _MARKS: Final = {
-    "unicode": Marks("─", "┬", "▼", "◆", "═", "│", "┄", "▏", "▐", "┊"),
-    "ascii": Marks("-", "+", "v", "M", "=", "|", "~", "|", "|", ":"),
+    "unicode": Marks("─", "┬", "▼", "◆", "═", "│", "┄", "▏", "┊"),
+    "ascii": Marks("-", "+", "v", "M", "=", "|", "~", "|", ":"),
 }
 
 
@@ -129,7 +125,7 @@ class LanesDrawer(Drawer[Lanes]):
             own = at if row == selected else (None, at[1])
             drawn.append(_lane(chart.cells(row, bins), bins, glyphs, own))
         scaled = strips if strip_lines == 1 else ()
-        used = {ink.removeprefix("text/") for line in drawn for _, ink in line}
+        used = {part for line in drawn for _, ink in line for part in ink.split("/")}
         lines = [_legend(chart, places, scaled, used, on.width, glyphs)]
         lines += _axis(chart.seen, bins, room, glyphs)
         many = len(set(chart.owners)) > 1
@@ -214,7 +210,7 @@ def _named_inks(picture: Lanes, used: Container[str], glyphs: Glyphs) -> dict[st
     names = names or {KIND_INKS[0]: picture.kinds[0]}
     names |= dict(zip(KIND_INKS[1:], picture.kinds[1:], strict=True))
     names |= {BOTH: "compute + comm" if "comm" in picture.kinds else "both"}
-    fill = _FILLS[glyphs.name][0][-1]
+    fill = glyphs.spark[-1]
     return {ink: [(fill, ink), (f" {name}  ", "dim")] for ink, name in names.items() if ink in used}
 
 
@@ -234,12 +230,11 @@ def _ghost(picture: Lanes, row: int, bins: int, room: int, glyphs: Glyphs) -> Li
     if found is None:
         return [_label("", room, glyphs), ("nothing of the baseline matches here", "dim")]
     label = _label(f" {glyphs.bar[0]} {found.title}", room, glyphs)
-    fills = _FILLS[glyphs.name][0]
-    share = found.cells.busy_ns / np.maximum(found.cells.width_ns, 1)
-    chars = [fills[_level(each, len(fills))] if each > 0 else " " for each in share.tolist()]
+    busy = found.cells.busy_ns
+    share = np.where(busy > 0, busy / np.maximum(found.cells.width_ns, 1), np.nan)
     drift = f" {found.drift_ns / 1e6:+.3f} ms" if found.drift_ns else " 0 ms"
     end = max(bins - len(drift), 0)
-    return [label, ("".join(chars[:end]), "shade"), (drift[: bins - end], "alert")]
+    return [label, (sparkline(share, glyphs)[:end], "shade"), (drift[: bins - end], "alert")]
 
 
 def _allotted(height: int, lanes: int, bands: int, strips: int) -> tuple[int, int, int, int]:
@@ -270,18 +265,12 @@ def _legend(
     for entry in _named_inks(picture, used, glyphs).values():
         line += entry
     if not glyphs.in_colour:
-        for number, kind in enumerate(picture.kinds):
-            fill = _FILLS[glyphs.name][number]
-            line += [(fill[-1], KIND_INKS[number]), (f" {kind} ", "dim")]
-        if BOTH in used:
-            line += [(_BOTH[glyphs.name], BOTH), (" both ", "dim")]
-    texts = [
-        meaning + "".join(f"  {_scale(strip, units)}" for strip in scaled)
-        for meaning in ("main kind, full=busy", "full=busy")
-        for units in (True, False)
-    ]
+        _, upper, lower, both = list(_HALVES[glyphs.name])
+        words = f"{upper} {picture.kinds[0]}  {lower} {picture.kinds[1]}  {both} both"
+        line.append((words, "dim"))
+    texts = ["".join(f"  {_scale(strip, units)}" for strip in scaled) for units in (True, False)]
     room = width - width_of(line)
-    return [*line, *[(text, "dim") for text in (*texts, "full=busy") if len(text) <= room][:1]]
+    return [*line, *[(text, "dim") for text in texts if text and len(text) <= room][:1]]
 
 
 def _label(text: str, width: int, glyphs: Glyphs) -> tuple[str, str]:
@@ -369,34 +358,36 @@ def _within(span: Span, width: int, marks: Marks, glyphs: Glyphs) -> str:
 
 
 def _lane(cells: LaneCells, bins: int, glyphs: Glyphs, columns: _Columns) -> Line:
-    """In each cell the kind with most time, as full as the share of time in which anything runs.
+    """Each cell in two halves: compute or copies above, communication below.
 
-    In colours compute has those of its classes, and names stand on the colour of their lane.
+    A half is drawn where its kind runs for more than a quarter of the cell. In colours compute has
+    those of its classes, and names stand on the colour of their lane.
     """
-    fills, marks = _FILLS[glyphs.name], _MARKS[glyphs.name]
-    kinds = cells.kind_ns.argmax(axis=0)
-    busy = cells.busy_ns > 0
-    share = cells.busy_ns / np.maximum(cells.width_ns, 1)
-    chars, inks = [" "] * bins, ["text"] * bins
+    halves, marks = _HALVES[glyphs.name], _MARKS[glyphs.name]
+    compute, comm, *rest = cells.kind_ns
+    copies = rest[0] if rest else np.zeros_like(compute)
+    quarter = cells.width_ns / 4
+    is_upper, is_lower = np.maximum(compute, copies) > quarter, comm > quarter
     by_class = cells.class_ns is not None and glyphs.in_colour
-    classes = cells.class_ns.argmax(axis=0) if cells.class_ns is not None else kinds
-    for place in np.flatnonzero(busy).tolist():
-        fill = fills[0 if glyphs.in_colour else kinds[place]]
-        chars[place] = fill[_level(float(share[place]), len(fill))]
-        is_class = by_class and kinds[place] == 0
-        inks[place] = CLASS_INKS[classes[place]] if is_class else KIND_INKS[kinds[place]]
-    # Between two that run in parallel, a small difference in time means nothing.
-    at_once = 2 * (cells.kind_ns.sum(axis=0) - cells.busy_ns) > cells.busy_ns
-    for place in np.flatnonzero(at_once).tolist():
-        inks[place] = BOTH
-        if not glyphs.in_colour:
-            chars[place] = _BOTH[glyphs.name]
+    classes = cells.class_ns.argmax(axis=0) if cells.class_ns is not None else comm
+    chars, inks = [" "] * bins, ["text"] * bins
+    for place in np.flatnonzero(cells.busy_ns).tolist():
+        upper, lower = bool(is_upper[place]), bool(is_lower[place])
+        ink = CLASS_INKS[classes[place]] if by_class else COMPUTE
+        ink = COPY if copies[place] > compute[place] else ink
+        chars[place] = halves[upper + 2 * lower]
+        inks[place] = ink if upper else COMM
+        if upper and lower and glyphs.in_colour and not glyphs.is_ascii:
+            chars[place], inks[place] = halves[1], f"{ink}/{BOTH}"
+        elif not (upper or lower):
+            chars[place], inks[place] = _SOME[glyphs.name], "dim"
     for span in cells.spans:
-        if at_once[span.begin : span.end].any():
+        own = slice(span.begin, span.end)
+        if (is_upper & is_lower)[own].any() or "dim" in inks[own]:
             continue
         is_named = span.end - span.begin >= _MIN_NAMED_WIDTH
         if span.begins:
-            chars[span.begin] = marks.edge if glyphs.in_colour else marks.begin
+            chars[span.begin] = marks.edge
         if glyphs.in_colour:
             first = span.begin + (not span.begins)
             for place in range(first, span.end if is_named else span.begin + 1):
@@ -411,16 +402,11 @@ def _lane(cells: LaneCells, bins: int, glyphs: Glyphs, columns: _Columns) -> Lin
         if len(name) == cell_width(name):
             chars[span.begin + 2 : span.begin + 2 + len(name)] = name
     for column, char in zip(columns, (marks.upright, marks.at_mark), strict=True):
-        if column is not None and not busy[column]:
+        if column is not None and not cells.busy_ns[column]:
             chars[column], inks[column] = char, "dim"
     if columns[0] is not None:
         inks[columns[0]] = "cursor"
     return inked(chars, inks)
-
-
-def _level(share: float, levels: int) -> int:
-    """The level of a share; only an almost full cell has the last one."""
-    return min(int(share * (levels - 1) + 0.5), levels - 1)
 
 
 def _scale(strip: Strip, with_unit: bool) -> str:

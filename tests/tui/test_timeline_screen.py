@@ -247,7 +247,7 @@ def test_a_picture_fits_and_shows_the_selected_lane(height: int, glyphs: Glyphs)
             assert any(text.startswith(glyphs.cursor + picture.lanes[selected]) for text in texts)
 
 
-def test_kinds_and_shares_are_told_apart_without_colours() -> None:
+def test_kinds_are_in_the_halves_of_a_lane_without_colours() -> None:
     kinds = np.array([[10, 60, 100, 0, 90, 0, 30], [0, 0, 0, 100, 80, 0, 40], [0] * 7])
     busy = np.array([10, 60, 100, 100, 95, 0, 70])
     cells = LaneCells(kinds, busy, np.full(7, 100), (Span(2, 3, "k"),))
@@ -264,7 +264,7 @@ def test_kinds_and_shares_are_told_apart_without_colours() -> None:
         strips=lambda row, bins: (),
         missing="nothing",
     )
-    for glyphs, wanted in ((UNICODE, "▂▅▐▓▚│▒"), (ASCII, ".=|X%|X")):
+    for glyphs, wanted in ((UNICODE, "·▀▏▄█│█"), (ASCII, '."|_#|#')):
         width = 17
         assert bins_of(picture, width) == 7
         texts = ["".join(t for t, _ in line) for line in draw_lanes(picture, width, 6, glyphs)]
@@ -376,7 +376,7 @@ def test_in_colours_kinds_and_classes_have_hues_and_names_stand_on_them() -> Non
     lines = draw_lanes(picture, 25, 6, glyphs)
     _, *lane = lines[3]
     assert lane[0] == ("▏ attn_fwd  ", "text/seventh")
-    assert [ink for _, ink in lane[1:]] == ["fourth", "text/second", "cursor"]
+    assert [ink for _, ink in lane[1:]] == ["accent/fourth", "text/second", "cursor"]
     assert ("█", "seventh") in lines[0] and "accent" not in [ink for _, ink in lines[0]]
     assert "attention" in "".join(text for text, _ in lines[0])
 

@@ -440,7 +440,7 @@ def test_every_format_has_the_lanes(run: Run, scope: str) -> None:
     assert len(strips[0]["numbers"]) == 100
     for form in ("text", "markdown"):
         text = printed(found, form, width=100)
-        assert "█ compute ▓ comm" in text and "▼" in text
+        assert "▀ compute  ▄ comm" in text and "▼" in text
     assert as_csv(found).count("\n") == len(found) + 1
 
 
