@@ -377,7 +377,7 @@ def test_in_colours_kinds_and_classes_have_hues_and_names_stand_on_them() -> Non
     _, *lane = lines[3]
     assert lane[0] == ("▏ attn_fwd  ", "text/seventh")
     assert [ink for _, ink in lane[1:]] == ["accent/fourth", "text/second", "cursor"]
-    assert ("█", "seventh") in lines[0] and "accent" not in [ink for _, ink in lines[0]]
+    assert ("█", "seventh") in lines[0] and "fifth" not in [ink for _, ink in lines[0]]
     assert "attention" in "".join(text for text, _ in lines[0])
 
 
