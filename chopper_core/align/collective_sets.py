@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from chopper_core.align.collective_ends import UNKNOWN, CommKernels, EndOffsets, end_offsets
 from chopper_core.align.kernel_classes import UNKNOWN_COLLECTIVE
+from chopper_core.align.labels import numbered
 from chopper_core.model.table import KernelTable, Rule
 from chopper_core.model.tree import level_order
 from chopper_core.util.arrays import Index, Int64, Mask
@@ -63,7 +64,7 @@ def collective_sets(kernels: CommKernels, offsets: EndOffsets) -> Int64:
     count = _assign(kernels, end, together, universe, limits, sets)
     rest = together[(sets[together] == UNKNOWN) & (kernels.kind[together] != UNKNOWN)]
     if len(rest):
-        labels = _codes(part[rest], kernels.group[rest], kernels.kind[rest], kernels.size[rest])
+        labels = numbered((part[rest], kernels.group[rest], kernels.kind[rest], kernels.size[rest]))
         count = _assign(kernels, end, rest, labels, limits, sets, count)
     rooted = np.flatnonzero(usable & kernels.is_rooted)
     if len(rooted):
@@ -80,14 +81,14 @@ def ordered_sets(kernels: CommKernels, operations: Sequence[str]) -> Int64:
     """
     sent = [name.replace("recv", "send") for name in operations]
     kind = np.array([*map(sent.index, sent), UNKNOWN], np.int64)[kernels.kind]
-    part = _codes(kernels.iteration, kernels.group, kind)
+    part = numbered((kernels.iteration, kernels.group, kind))
     order = stable_order(kernels.end_ns)
     order = order[stable_order(part[order])]
     place, even = _places(part[order], kernels.gpu[order])
     number = np.arange(len(kernels)) + len(kernels)
     known = even[part[order]] & (kernels.group[order] != UNKNOWN)
     number[order[known]] = place[known]
-    return _codes(part, number)
+    return numbered((part, number))
 
 
 class _Limits(Struct, frozen=True):
@@ -115,15 +116,6 @@ def labelled_by_partners(table: KernelTable) -> KernelTable:
     rule[kernels.rows[named]] = Rule.PARTNER
     table = replace(table, operation=operation, operation_rule=rule)
     return table.take(level_order(table))
-
-
-def _codes(*columns: Int64) -> Int64:
-    """One number per row, equal for rows that are equal in all columns."""
-    code = np.zeros(len(columns[0]), np.int64)
-    for column in columns:
-        values, place = ranked(column)
-        code = ranked(code * max(len(values), 1) + place)[1].astype(np.int64)
-    return code
 
 
 def _universes(kernels: CommKernels, end: Int64, order: Index, tolerance: int) -> Int64:
@@ -258,7 +250,7 @@ def _assign_rooted(kernels: CommKernels, end: Int64, rows: Index, sets: Int64, c
     before = _anchors(kernels, end, rows, sets)
     order = np.lexsort((end[rows], kernels.kind[rows], kernels.group[rows], before))
     rows, before = rows[order], before[order]
-    part = _codes(before, kernels.group[rows], kernels.kind[rows])
+    part = numbered((before, kernels.group[rows], kernels.kind[rows]))
     by_part = stable_order(part)
     rows, part = rows[by_part], part[by_part]
     place, even = _places(part, kernels.gpu[rows])

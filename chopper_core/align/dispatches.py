@@ -15,15 +15,7 @@ from chopper_core.model.signals import IntegralCurve, Signal, between
 from chopper_core.model.table import KernelTable, Rule
 from chopper_core.model.units import Unit
 from chopper_core.sources.dispatches import DispatchRun, SampledCounter
-from chopper_core.sources.trace import (
-    Activities,
-    ActivityCategory,
-    Flows,
-    HostRanges,
-    Launches,
-    LaunchShape,
-    Trace,
-)
+from chopper_core.sources.trace import Activities, ActivityCategory, LaunchShape, Trace, blank
 from chopper_core.tables.losses import ABSENT, Losses
 from chopper_core.util.arrays import Float64, Index, Int32, Int64
 from chopper_core.util.grouping import distinct, median_of
@@ -113,55 +105,23 @@ def _order_of(aligned: AlignedRank, run: DispatchRun, timed: Index) -> Index:
 
 def _trace(run: DispatchRun, rows: Index) -> Trace:
     dispatches, count = run.dispatches, len(rows)
-    absent = np.full(count, ABSENT, np.int64)
-    none32, none64 = np.empty(0, np.int32), np.empty(0, np.int64)
     return Trace(
         path=run.paths[0],
         size_bytes=sum(path.stat().st_size for path in run.paths),
-        metadata={},
-        rank=None,
-        base_time_ns=None,
         names=run.names,
-        threads=(),
-        activities=Activities(
+        activities=replace(
+            blank(Activities, count),
             name=dispatches.name[rows],
             category=np.full(count, ActivityCategory.KERNEL, np.int8),
             device=dispatches.gpu[rows],
             stream=dispatches.queue[rows],
             start_ns=dispatches.start_ns[rows],
             duration_ns=(dispatches.end_ns - dispatches.start_ns)[rows],
-            correlation=absent,
-            external_id=absent,
-            bytes=absent,
-            collective=absent.astype(np.int32),
             launch_shape=np.zeros(count, np.int32),
-            rank=absent.astype(np.int32),
         ),
-        launches=Launches(none32, none32, none64, none64, none64),
-        ranges=_no_ranges(),
-        flows=Flows(none64, np.empty(0, np.bool_), none32, none64),
-        collectives=(),
         launch_shapes=(LaunchShape(ABSENT, ABSENT),),
         event_counts={"dispatch": len(dispatches)},
-        unused_events={},
-        one_ended_flows={},
         losses=Losses(),
-    )
-
-
-def _no_ranges() -> HostRanges:
-    none32, none64 = np.empty(0, np.int32), np.empty(0, np.int64)
-    return HostRanges(
-        name=none32,
-        category=np.empty(0, np.int8),
-        thread=none32,
-        start_ns=none64,
-        duration_ns=none64,
-        external_id=none64,
-        sequence=none64,
-        forward_thread=none64,
-        inputs=none32,
-        collective=none32,
     )
 
 

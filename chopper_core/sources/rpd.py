@@ -16,17 +16,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from chopper_core.sources.registry import Recognised, Unusable
 from chopper_core.sources.trace import (
     Activities,
     ActivityCategory,
-    Flows,
     HostCategory,
     HostRanges,
     Launches,
     LaunchShape,
     Trace,
+    blank,
 )
 from chopper_core.tables.bytes import ByteSource, open_read_only, unwritten
 from chopper_core.tables.columns import Interner, NameInterner, cut_name, int_column
@@ -138,28 +139,22 @@ class _RpdReader:
         self._losses.bad_times += bad
         if bad:
             self._losses.notes.append(f"{bad:,} events without a valid time left out.")
-        nothing = np.empty(0, np.int64)
         counts = {"op": len(ops[0]), "api": int(len(pid) - is_marker.sum())}
         return Trace(
             path=self._path,
             size_bytes=self._path.stat().st_size,
             metadata=self._metadata(),
-            rank=None,
-            base_time_ns=None,
             names=list(self._names),
             threads=[(process, number, ABSENT) for process, number in self._threads],
             activities=activities,
             launches=launches,
             ranges=ranges,
-            flows=Flows(nothing, np.empty(0, np.bool_), np.empty(0, np.int32), nothing),
-            collectives=(),
             launch_shapes=shapes,
             event_counts=counts | {_MARKER: int(is_marker.sum())},
             unused_events={
                 **{f"op {kind}": count for kind, count in unused.items() if count},
                 **{table: self._count(table) for table in _NOT_READ if self._has(table)},
             },
-            one_ended_flows={},
             losses=self._losses,
         )
 
@@ -179,8 +174,8 @@ class _RpdReader:
         cleaned = {code: clean_kernel_name(texts.get(code, "")) for code in set(named.tolist())}
         count = int(kept.sum())
         shapes, shape = self._shapes(identity[kept], api[kept])
-        absent = np.full(count, ABSENT, np.int64)
-        activities = Activities(
+        activities = replace(
+            blank(Activities, count),
             name=self._coded(named, cleaned),
             category=category[kept],
             device=gpu[kept].astype(np.int32),
@@ -188,30 +183,21 @@ class _RpdReader:
             start_ns=start[kept],
             duration_ns=(end - start)[kept],
             correlation=api[kept],
-            external_id=absent,
             bytes=self._bytes(identity[kept], api[kept], category[kept]),
-            collective=absent.astype(np.int32),
             launch_shape=shape,
-            rank=absent.astype(np.int32),
         )
         return activities, shapes, unused
 
     def _ranges(self, args: Int64, thread: Any, start: Int64, end: Int64) -> HostRanges:
         texts = self._texts("rocpd_ustring") if self._has("rocpd_ustring") else self._texts()
         count = len(args)
-        absent = np.full(count, ABSENT, np.int64)
-        none = absent.astype(np.int32)
-        return HostRanges(
+        return replace(
+            blank(HostRanges, count),
             name=self._coded(args, texts),
             category=np.full(count, HostCategory.ANNOTATION, np.int8),
             thread=thread,
             start_ns=start,
             duration_ns=end - start,
-            external_id=absent,
-            sequence=absent,
-            forward_thread=absent,
-            inputs=none,
-            collective=none,
         )
 
     def _shapes(self, op: Int64, api: Int64) -> tuple[Sequence[LaunchShape], Any]:

@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.tables.losses import ABSENT, Losses
-from chopper_core.util.arrays import Float64, Int8, Int32, Int64, Mask
+from chopper_core.util.arrays import Float64, Int8, Int32, Int64, Mask, column_types
 from chopper_core.util.grouping import distinct
 
 
@@ -85,12 +85,6 @@ class Allocations(Struct, frozen=True):
 
     def __len__(self) -> int:
         return len(self.device)
-
-
-_NONE: Final = np.empty(0, np.int64)
-NO_ALLOCATIONS: Final = Allocations(
-    _NONE.astype(np.int32), _NONE.astype(np.int32), _NONE, _NONE, _NONE, _NONE, _NONE
-)
 
 
 class LaunchShape(Struct, frozen=True):
@@ -193,34 +187,43 @@ class InputTexts(Struct, frozen=True):
     strides: str = ""
 
 
+_Table = TypeVar("_Table", Activities, Launches, HostRanges, Flows, Allocations)
+
+
+def blank(table: type[_Table], count: int = 0) -> _Table:
+    """A table of rows of which nothing is known."""
+    types = column_types(table).items()
+    return table(**{name: np.full(count, ABSENT, kind) for name, kind in types})
+
+
 class Trace(Struct, frozen=True):
     """The events of one file: of one rank, or of several that were merged into it."""
 
     path: Path
     size_bytes: int
-    metadata: Mapping[str, Any]
-    """The top-level keys of the file without the events."""
-    rank: int | None
-    """The rank in the file's `distributedInfo`."""
-    base_time_ns: int | None
     names: Sequence[str]
-    threads: Sequence[tuple[int | str, int | str, int]]
-    """(process id, thread id, rank in a file that merges several, else ABSENT) of a thread code."""
     activities: Activities
-    launches: Launches
-    ranges: HostRanges
-    flows: Flows
-    collectives: Sequence[Collective]
     launch_shapes: Sequence[LaunchShape]
     event_counts: Mapping[str, int]
     """Events by category as the file has them; '' for events without one."""
-    unused_events: Mapping[str, int]
-    """The part of `event_counts` that is in no table above."""
-    one_ended_flows: Mapping[str, int]
-    """Flow ids with one end only, by category (`ac2g`, `fwdbwd`)."""
     losses: Losses
+    metadata: Mapping[str, Any] = {}
+    """The top-level keys of the file without the events."""
+    rank: int | None = None
+    """The rank in the file's `distributedInfo`."""
+    base_time_ns: int | None = None
+    threads: Sequence[tuple[int | str, int | str, int]] = ()
+    """(process id, thread id, rank in a file that merges several, else ABSENT) of a thread code."""
+    launches: Launches = blank(Launches)
+    ranges: HostRanges = blank(HostRanges)
+    flows: Flows = blank(Flows)
+    allocations: Allocations = blank(Allocations)
+    collectives: Sequence[Collective] = ()
     inputs: Sequence[InputTexts] = ()
-    allocations: Allocations = NO_ALLOCATIONS
+    unused_events: Mapping[str, int] = {}
+    """The part of `event_counts` that is in no table above."""
+    one_ended_flows: Mapping[str, int] = {}
+    """Flow ids with one end only, by category (`ac2g`, `fwdbwd`)."""
     figures: Mapping[str, Float64] = {}
     """Measured column of the kernel table → its value for each activity; NaN without one."""
     operators: Mapping[int, OperatorTexts] = {}
@@ -235,9 +238,6 @@ class Trace(Struct, frozen=True):
         if isinstance(made_by, Mapping):
             return str(made_by.get("generator", "a generator"))
         return str(made_by)
-
-
-_Table = TypeVar("_Table", Activities, Launches, HostRanges, Flows, Allocations)
 
 
 def by_rank(trace: Trace) -> list[Trace]:
