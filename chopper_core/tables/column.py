@@ -51,11 +51,18 @@ class TableColumn:
         """The column of texts, or of values of JSON; an object of a value and a unit is text."""
         return TableColumn(texts_of([_text(cell) for cell in cells]))
 
+    @staticmethod
+    def repeated(text: str, rows: int) -> TableColumn:
+        """A column of one text."""
+        return TableColumn(texts_of([text]).take(array_of(np.zeros(rows, np.int64))))
+
     def __len__(self) -> int:
         return len(self._cells)
 
     def take(self, rows: Mask | Int32 | Int64) -> TableColumn:
         """Some of the rows."""
+        if rows.dtype == np.bool_ and rows.all():
+            return self
         at = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
         return TableColumn(self._cells.take(array_of(at)))
 
@@ -119,9 +126,9 @@ class TableColumn:
 
     def floats(self) -> Float64:
         """Numbers; NaN for others."""
-        try:
-            found: Float64 = numbers_or(self._cells.cast(pa.float64(), safe=False), np.nan)
-        except pa.ArrowInvalid:
+        if not self._is_text:
+            found = numbers_or(self._cells.cast(pa.float64(), safe=False), np.nan)
+        elif (found := self._cast(pa.float64())) is None:
             texts, codes = self.coded
             found = float_column(texts)[codes]
         return np.where(np.isfinite(found), found, np.nan)
@@ -179,6 +186,16 @@ class TableColumn:
     def _lengths(self) -> Int32:
         return numbers_of(pc.binary_length(self._cells))
 
+    def _cast(self, kind: pa.DataType) -> Any:
+        """Text as numbers; None where any isn't one."""
+        # Arrow words an error for each text that is no number.
+        if len(self._cells) and integer_in(self._cells[0].as_py().partition(".")[0]) == ABSENT:
+            return None
+        try:
+            return numbers_of(self._cells.cast(kind))
+        except pa.ArrowInvalid:
+            return None
+
     def _integers(self, max_exponent: int, prepared: Any = str.strip) -> Int64:
         """Whole numbers of either sign; ABSENT for others."""
         if self._cells.type == pa.int64():
@@ -187,12 +204,9 @@ class TableColumn:
             numbers = numbers_or(self._cells, np.nan)
             is_whole = (np.abs(numbers) < _INT64_LIMIT) & (numbers == np.rint(numbers))
             return np.where(is_whole, numbers, ABSENT).astype(np.int64)
-        try:
-            found = numbers_of(self._cells.cast(pa.int64()))
-            if (found >= 0).all():
-                return found
-        except pa.ArrowInvalid:
-            pass
+        found: Int64 | None = self._cast(pa.int64())
+        if found is not None and (found >= 0).all():
+            return found
         texts, codes = self.coded
         whole = [integer_in(prepared(text), max_exponent) for text in texts]
         return np.array(whole, np.int64)[codes]

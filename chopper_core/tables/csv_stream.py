@@ -89,7 +89,7 @@ class CsvBatch:
         for name in names:
             if name in self._header:
                 return self._columns[self._header[name]]
-        return self._columns[0].mapped(lambda _: missing)
+        return self._columns[0].repeated(missing, len(self))
 
     def at(self, index: int) -> TableColumn:
         """Return the column at an index."""

@@ -12,8 +12,8 @@ from chopper_core.sources.telemetry.cells import Stamps, whole_number
 from chopper_core.sources.telemetry.rows import Field, FieldKind, RowCollector, RowLoss
 from chopper_core.sources.telemetry.series import STATUS, telemetry_of, throttled_pct
 from chopper_core.sources.telemetry.table import (
-    ColumnPositions,
-    Headings,
+    TelemetryTable,
+    first_layout,
     read_table,
     recognised_table,
 )
@@ -94,25 +94,10 @@ _JSON_KEYS: Final = late(
 )
 
 
-def csv_layout(headings: Sequence[str], stamps: Stamps) -> ColumnPositions | None:
-    """Return the layout of a table of amd-smi."""
-    table = Headings(headings)
-    if "gpu" not in table.columns:
-        return None
-    if _MONITOR_ONLY & table.columns.keys():
-        command, known = "monitor", _MONITOR
-    elif _METRIC_ONLY & table.columns.keys():
-        command, known = "metric", _METRIC
-    else:
-        return None
-    return ColumnPositions(
-        format=f"amd-smi {command} CSV",
-        width=len(headings),
-        gpu_of=table.numbered_gpu,
-        named_by=table.positions("gpu"),
-        times_of=table.stamp_reader(stamps, "timestamp"),
-        fields=table.fields(known),
-    )
+_CSV: Final = first_layout(
+    TelemetryTable("amd-smi monitor CSV", _MONITOR, marks=_MONITOR_ONLY),
+    TelemetryTable("amd-smi metric CSV", _METRIC, marks=_METRIC_ONLY),
+)
 
 
 def recognise(head: FileHead) -> Recognised | None:
@@ -121,13 +106,13 @@ def recognise(head: FileHead) -> Recognised | None:
         if '"traceEvents"' not in head.text and _is_amd_smi_json(head.text):
             return Recognised(JSON_FORMAT)
         return None
-    return recognised_table(head, csv_layout)
+    return recognised_table(head, _CSV)
 
 
 def read(path: Path, _progress: Progress = silent) -> Telemetry:
     """Read output of amd-smi; raises DataError without any usable sample."""
     text = FileText(path)
-    return _read_json(text) if FileHead(path).is_json else read_table(text, csv_layout)
+    return _read_json(text) if FileHead(path).is_json else read_table(text, _CSV)
 
 
 def _is_amd_smi_json(text: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,8 +13,9 @@ from chopper_core.sources.telemetry.cells import Stamps, whole_number
 from chopper_core.sources.telemetry.rows import Field, RowCollector, RowLoss
 from chopper_core.sources.telemetry.series import telemetry_of
 from chopper_core.sources.telemetry.table import (
-    ColumnPositions,
     Headings,
+    TelemetryTable,
+    first_layout,
     read_table,
     recognised_table,
 )
@@ -74,7 +75,7 @@ _CARD: Final = late(r"card\d+")
 def recognise(head: FileHead) -> Recognised | Unusable | None:
     """Recognise output of rocm-smi by its headings or keys."""
     if not head.is_json:
-        return recognised_table(head, csv_layout)
+        return recognised_table(head, _LAYOUT)
     if not (_DOCUMENT.search(head.text) and _JSON_CARD.search(head.text)):
         return None
     text = head.text.casefold()
@@ -86,7 +87,7 @@ def recognise(head: FileHead) -> Recognised | Unusable | None:
 def read(path: Path, _progress: Progress = silent) -> Telemetry:
     """Read output of rocm-smi; raises DataError without any usable sample."""
     text = FileText(path)
-    return _read_json(text) if FileHead(path).is_json else read_table(text, csv_layout)
+    return _read_json(text) if FileHead(path).is_json else read_table(text, _LAYOUT)
 
 
 def _read_json(text: FileText) -> Telemetry:
@@ -127,31 +128,6 @@ def _documents(text: FileText, rows: RowCollector) -> Iterator[Mapping[str, Any]
             yield document
 
 
-def csv_layout(headings: Sequence[str], stamps: Stamps) -> ColumnPositions | None:
-    """Return the layout of a table of rocm-smi, or one derived from it."""
-    table = Headings(headings)
-    fields = table.fields(_FIELDS)
-    name = "rocm-smi CSV"
-    if not fields:
-        fields = table.fields(_DERIVED_FIELDS)
-        name = "CSV derived from rocm-smi"
-    if "device" not in table.columns or not fields:
-        return None
-    return ColumnPositions(
-        format=name,
-        width=len(headings),
-        gpu_of=partial(_card, table),
-        named_by=table.positions(*_NAMES),
-        times_of=table.stamp_reader(stamps, *_STAMPS),
-        fields=fields,
-        notes=[
-            f"{heading} is ignored: its unit is unknown."
-            for heading in headings
-            if heading.casefold() in _ACCUMULATORS
-        ],
-    )
-
-
 def _card(table: Headings, cells: Cells, card: str = "") -> GpuName | None:
     named, node, bus = (
         "" if cell.casefold() == "n/a" else cell
@@ -162,3 +138,14 @@ def _card(table: Headings, cells: Cells, card: str = "") -> GpuName | None:
         return None
     number = whole_number(node)
     return GpuName(kfd_node=-1 if number is None else number, card=card, pci=bus)
+
+
+_LAYOUT: Final = first_layout(
+    *(
+        TelemetryTable(name, columns, gpu=_NAMES, time=_STAMPS, gpu_of=_card, ignored=_ACCUMULATORS)
+        for name, columns in (
+            ("rocm-smi CSV", _FIELDS),
+            ("CSV derived from rocm-smi", _DERIVED_FIELDS),
+        )
+    )
+)

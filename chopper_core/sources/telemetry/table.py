@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -21,6 +22,7 @@ from chopper_core.tables.text import FileHead, FileText, csv_cells
 from chopper_core.util.arrays import Int32, Int64, Mask
 from chopper_core.util.errors import DataError
 from chopper_core.util.grouping import counted, first_equal
+from chopper_core.util.progress import Progress, silent
 
 if TYPE_CHECKING:
     from chopper_core.tables.column import TableColumn
@@ -113,6 +115,65 @@ _MAX_HEADINGS: Final = 1000
 _DIGITS: Final = frozenset("0123456789")
 LayoutOf = Callable[[Sequence[str], Stamps], ColumnPositions | None]
 """Headings → layout, or None for another format."""
+
+
+class TelemetryTable(Struct, frozen=True):
+    """A format of telemetry in CSV, by its columns: recognises and reads its files."""
+
+    name: str
+    """For people: `amd-smi metric CSV`."""
+    columns: Sequence[tuple[str, Field]]
+    """Headings in lower case, and what they mean; among those of one meaning the first leads."""
+    gpu: Sequence[str] = ("gpu",)
+    """Headings of what names the GPU of a row; the first is needed."""
+    time: Sequence[str] = ("timestamp",)
+    """Headings of the time; the first that there is."""
+    marks: frozenset[str] = frozenset()
+    """Headings that only this format has; one of them is needed. () for any of its columns."""
+    gpu_of: Callable[[Headings, Cells], GpuName | None] | None = None
+    """The GPU of a row; None: by its number below `gpu`."""
+    ignored: Sequence[str] = ()
+    """Headings of columns in an unknown unit."""
+
+    def layout(self, headings: Sequence[str], stamps: Stamps) -> ColumnPositions | None:
+        """The columns below some headings; None for those of another format."""
+        table = Headings(headings)
+        fields = table.fields(self.columns)
+        if not fields or (self.marks and self.marks.isdisjoint(table.columns)):
+            return None
+        if self.gpu[0] not in table.columns:
+            return None
+        return ColumnPositions(
+            format=self.name,
+            width=len(headings),
+            gpu_of=partial(self.gpu_of or Headings.numbered_gpu, table),
+            named_by=table.positions(*self.gpu),
+            times_of=table.stamp_reader(stamps, *self.time),
+            fields=fields,
+            notes=[
+                f"{heading} is ignored: its unit is unknown."
+                for heading in headings
+                if heading.casefold() in self.ignored
+            ],
+        )
+
+    def recognise(self, head: FileHead) -> Recognised | None:
+        """Recognise a file by its headings."""
+        return recognised_table(head, self.layout)
+
+    def read(self, path: Path, _progress: Progress = silent) -> Telemetry:
+        """Read a file; raises DataError without any usable sample."""
+        return read_table(FileText(path), self.layout)
+
+
+def first_layout(*formats: TelemetryTable) -> LayoutOf:
+    """The layout of the first of several formats that headings have."""
+
+    def layout_of(headings: Sequence[str], stamps: Stamps) -> ColumnPositions | None:
+        found = (each.layout(headings, stamps) for each in formats)
+        return next((layout for layout in found if layout is not None), None)
+
+    return layout_of
 
 
 def recognised_table(head: FileHead, layout_of: LayoutOf) -> Recognised | None:
