@@ -18,7 +18,7 @@ from tests.fuzz.types import changes
 _SEEDS = (
     "rocprofv3 json", "rocprofv3 csv", "device samples", "amd-smi csv", "amd-smi json",
     "rocm-smi csv", "nvidia-smi csv", "dcgm csv", "zeus", "own sampler", "own sampler parquet",
-    "cpu csv", "cpu parquet", "straggler analysis", "trace",
+    "cpu csv", "cpu parquet", "straggler analysis", "trace", "rocpd", "rpd",
 )  # fmt: skip
 _STEP = 37
 """Of the changes of a file this many are passed over after each that is tried."""

@@ -5,9 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import json
+import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -48,7 +51,7 @@ def changes(path: Path) -> Iterator[Change]:
     """Each change of a file, which is written back before the next."""
     original = path.read_bytes()
     kind = path.suffix
-    each = _of_parquet if kind == ".parquet" else _of_json if kind == ".json" else _of_csv
+    each = _BY_ENDING.get(kind, _of_csv)
     for what, write in each(path):
         yield what, write
         path.write_bytes(original)
@@ -119,3 +122,31 @@ def _of_csv(path: Path) -> Iterator[Change]:
                     f"{name}: {str(value)[:40]!r} in {count}",
                     lambda new=new: path.write_text(new),
                 )
+
+
+def _of_database(path: Path) -> Iterator[Change]:
+    with closing(sqlite3.connect(path)) as database:
+        tables = [
+            row[0] for row in database.execute("SELECT name FROM sqlite_master WHERE type='table'")
+        ]
+        columns = [
+            (table, row[1])
+            for table in tables
+            for row in database.execute(f"PRAGMA table_info({table})")
+        ]
+    for table, column in columns:
+        for value in (None, -1, 10**9, 2**62, 1.5, 1e308, "text", "", b"\xff\x00"):
+            for rows in ("", f" WHERE rowid = (SELECT min(rowid) FROM {table})"):
+                query = f"UPDATE OR IGNORE {table} SET {column} = ?{rows}"
+                yield f"{query} {value!r}", partial(_updated, path, query, value)
+
+
+def _updated(path: Path, query: str, value: object) -> None:
+    with closing(sqlite3.connect(path)) as database, suppress(sqlite3.Error):
+        database.execute(query, (value,))
+        database.commit()
+
+
+_BY_ENDING: Final = {
+    ".parquet": _of_parquet, ".json": _of_json, ".db": _of_database, ".rpd": _of_database,
+}  # fmt: skip
