@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal, get_args, get_type_hints
 
 import msgspec
 from msgspec import Struct, field
-from msgspec.structs import replace
 
 from chopper_core.metrics import metric_named
 from chopper_core.model.table import ACTIVITY, LEVELS, KernelTable
@@ -18,11 +17,8 @@ from chopper_core.util.errors import ChopperError, DataError, UsageError
 from chopper_tui.keymap import FIXED_KEYS, Action, is_key
 
 CHART_SIZES: Final = ("small", "full", "off")
-_GLYPHS: Final = ("auto", "unicode", "ascii")
 _COLUMNS_SCHEMA: Final = "chopper.columns/1"
 _LAYOUT_SCHEMA: Final = "chopper.layout/1"
-_SWITCHES: Final = ("mouse", "full_names")
-_SECTIONS: Final = ("explorer", "columns", "keys")
 _COLUMN_LEVELS: Final = (*LEVELS, ACTIVITY)
 
 
@@ -83,119 +79,101 @@ def read_config(actions: Callable[[], Sequence[Action]], path: Path | None = Non
         document = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise UsageError(f"{path} is invalid TOML: {error}") from error
-    return _ConfigReader(path, actions).config(document)
+    try:
+        found = msgspec.convert(document, _File)
+    except msgspec.ValidationError as error:
+        what, _, where = str(error).replace("`object`", "a section").partition(" - at `$.")
+        where = where.removesuffix("`")
+        allowed = _CHOICES.get(where.removeprefix("explorer."), ())
+        hint = f"; choose from {', '.join(allowed)}" if allowed else ""
+        raise UsageError(f"{path}: {where}: {what[0].lower()}{what[1:]}{hint}") from error
+    explorer = document.get("explorer", {})
+    warnings = list(_unknown("", document, _SECTIONS, "section"))
+    warnings += _unknown("explorer.", explorer, _Explorer.__struct_fields__, "setting")
+    warnings += _unknown("columns.", found.columns, _COLUMN_LEVELS, "level")
+    own = actions() if found.keys else ()
+    warnings += _unknown("keys.", found.keys, [each.verb for each in own], "command")
+    try:
+        return Config(
+            **msgspec.structs.asdict(found.explorer),
+            columns=_checked_columns(found.columns),
+            actions=_with_keys(own, found.keys),
+            warnings=tuple(f"{path}: {warning}" for warning in warnings),
+        )
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from error
 
 
-class _ConfigReader(Struct):
-    """Reads one document and collects warnings about unknown entries."""
+class _Explorer(Struct, frozen=True):
+    """The section of defaults."""
 
-    path: Path
-    actions: Callable[[], Sequence[Action]]
-    warnings: list[str] = field(default_factory=list)
-
-    def config(self, document: Mapping[str, object]) -> Config:
-        for name in document:
-            if name not in _SECTIONS:
-                self._unknown(name, "section", _SECTIONS)
-        sections = {name: self._table(document, name) for name in _SECTIONS}
-        found = self._explorer(sections["explorer"])
-        columns = self._columns(sections["columns"])
-        actions = self._keys(sections["keys"])
-        return replace(found, columns=columns, actions=actions, warnings=tuple(self.warnings))
-
-    def _explorer(self, table: Mapping[str, object]) -> Config:
-        choices: dict[str, tuple[str, ...]]
-        choices = {"theme": _themes() if "theme" in table else (), "glyphs": _GLYPHS}
-        choices["chart"] = CHART_SIZES
-        words: dict[str, str] = {}
-        switches: dict[str, bool] = {}
-        for name, value in table.items():
-            where = f"explorer.{name}"
-            if name in _SWITCHES:
-                if not isinstance(value, bool):
-                    raise self._wrong(where, value, ("true", "false"))
-                switches[name] = value
-            elif name in choices:
-                allowed = choices[name]
-                if not isinstance(value, str) or value not in allowed:
-                    raise self._wrong(where, value, allowed)
-                words[name] = value
-            else:
-                self._unknown(where, "setting", (*choices, *_SWITCHES))
-        return Config(**words, **switches)  # type: ignore[arg-type]
-
-    def _columns(self, table: Mapping[str, object]) -> dict[str, tuple[str, ...]]:
-        from chopper_core.metrics import METRICS
-        from chopper_core.model.column_names import is_counter
-
-        columns: dict[str, tuple[str, ...]] = {}
-        for level, value in table.items():
-            where = f"columns.{level}"
-            if level not in _COLUMN_LEVELS:
-                self._unknown(where, "level", _COLUMN_LEVELS)
-                continue
-            names = self._texts(where, value)
-            for name in names:
-                if name not in METRICS and not is_counter(name):
-                    raise UsageError(
-                        f"{self.path}: {where} has the unknown column {name!r}; "
-                        "`chopper metrics` lists all"
-                    )
-            columns[level] = tuple(names)
-        return columns
-
-    def _keys(self, table: Mapping[str, object]) -> tuple[Action, ...]:
-        chosen: dict[str, tuple[str, ...]] = {}
-        owners: dict[str, str] = {}
-        if not table:
-            return ()
-        actions = self.actions()
-        verbs = [action.verb for action in actions]
-        for verb, value in table.items():
-            where = f"keys.{verb}"
-            if verb not in verbs:
-                self._unknown(where, "command", ("those of `chopper keys`",))
-                continue
-            chosen[verb] = tuple(self._texts(where, value))
-            for key in chosen[verb]:
-                if not is_key(key):
-                    raise UsageError(f"{self.path}: {where} has the invalid key {key!r}")
-                if key in FIXED_KEYS:
-                    raise UsageError(f"{self.path}: {where} has {key}, which can't be reassigned")
-                if key in owners:
-                    raise UsageError(
-                        f"{self.path}: {where} has {key!r}, which keys.{owners[key]} has too"
-                    )
-                owners[key] = verb
-        if not chosen:
-            return ()
-        return tuple(action.with_keys(chosen.get(action.verb), owners) for action in actions)
-
-    def _table(self, document: Mapping[str, object], name: str) -> Mapping[str, object]:
-        value = document.get(name, {})
-        if not isinstance(value, dict):
-            raise UsageError(f"{self.path}: {name} must be a section: [{name}]")
-        return value
-
-    def _texts(self, where: str, value: object) -> list[str]:
-        values = [value] if isinstance(value, str) else value
-        if isinstance(values, list):
-            texts = [text for text in values if isinstance(text, str)]
-            if len(texts) == len(values):
-                return texts
-        raise UsageError(f"{self.path}: {where} must be a string or a list of strings")
-
-    def _wrong(self, where: str, value: object, allowed: tuple[str, ...]) -> UsageError:
-        return UsageError(f"{self.path}: {where} is {value!r}; expected {', '.join(allowed)}")
-
-    def _unknown(self, where: str, what: str, known: tuple[str, ...]) -> None:
-        self.warnings.append(f"{self.path}: unknown {what} {where!r}; expected {', '.join(known)}")
+    theme: Literal["", "dark", "light", "contrast", "ansi"] = ""
+    glyphs: Literal["auto", "unicode", "ascii"] = "auto"
+    chart: Literal["", "small", "full", "off"] = ""
+    mouse: bool = True
+    full_names: bool = False
 
 
-def _themes() -> tuple[str, ...]:
-    from chopper_tui.draw.theme import THEMES
+class _File(Struct, frozen=True):
+    """The sections of the file."""
 
-    return THEMES
+    explorer: _Explorer = _Explorer()
+    columns: dict[str, str | list[str]] = {}
+    keys: dict[str, str | list[str]] = {}
+
+
+_SECTIONS: Final = _File.__struct_fields__
+_CHOICES: Final = {
+    name: tuple(filter(None, get_args(kind))) for name, kind in get_type_hints(_Explorer).items()
+}
+
+
+def _unknown(where: str, given: Iterable[str], known: Sequence[str], what: str) -> Iterator[str]:
+    """A sentence about each entry that isn't known, which is left out."""
+    for name in given:
+        if name not in known:
+            shown = known if what != "command" else ("those of `chopper keys`",)
+            yield f"unknown {what} {where + name!r}; expected {', '.join(shown)}"
+
+
+def _texts(value: str | list[str]) -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) else tuple(value)
+
+
+def _checked_columns(given: Mapping[str, str | list[str]]) -> dict[str, tuple[str, ...]]:
+    """The columns of each level; raises UsageError for an unknown one."""
+    from chopper_core.metrics import METRICS
+    from chopper_core.model.column_names import is_counter
+
+    columns = {level: _texts(each) for level, each in given.items() if level in _COLUMN_LEVELS}
+    for level, names in columns.items():
+        for name in names:
+            if name not in METRICS and not is_counter(name):
+                raise UsageError(
+                    f"columns.{level} has the unknown column {name!r}; `chopper metrics` lists all"
+                )
+    return columns
+
+
+def _with_keys(
+    actions: Sequence[Action], given: Mapping[str, str | list[str]]
+) -> tuple[Action, ...]:
+    """The actions with the person's keys; raises UsageError for a key that can't be used."""
+    verbs = {action.verb for action in actions}
+    chosen = {verb: _texts(each) for verb, each in given.items() if verb in verbs}
+    owners: dict[str, str] = {}
+    for verb, keys in chosen.items():
+        for key in keys:
+            if not is_key(key):
+                raise UsageError(f"keys.{verb} has the invalid key {key!r}")
+            if key in FIXED_KEYS:
+                raise UsageError(f"keys.{verb} has {key}, which can't be reassigned")
+            if key in owners:
+                raise UsageError(f"keys.{verb} has {key!r}, which keys.{owners[key]} has too")
+            owners[key] = verb
+    if not chosen:
+        return ()
+    return tuple(action.with_keys(chosen.get(action.verb), owners) for action in actions)
 
 
 class _Saved(Struct, frozen=True):
