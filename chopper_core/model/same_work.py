@@ -2,19 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 
 from chopper_core.model.column_names import CALL_SHAPE, FLOPS
 from chopper_core.model.table import KernelTable, Selection
-from chopper_core.util.arrays import Int64
+from chopper_core.util.arrays import Index, Int64, Mask
 from chopper_core.util.grouping import hashes
 
 _SIZES: Final = (CALL_SHAPE, FLOPS)
 _MIXERS: Final = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9))
 _SPARE_BITS: Final = 15
 """Of 63, so that 32 thousand of them can be added."""
+
+
+def knows_sizes(table: KernelTable) -> bool:
+    """Whether the trace tells shapes or FLOPs, so that more than names can be compared."""
+    return any(name in table.measured for name in _SIZES)
+
+
+def is_same_work(table: KernelTable, parts: Sequence[Index]) -> Mask:
+    """Whether rows side by side do the same: equal sizes, and equal names where some are unknown.
+
+    An autotuner may choose kernels of other names for the same product.
+    """
+    first = parts[0]
+    same, known = np.ones(len(first), np.bool_), np.zeros(len(first), np.bool_)
+    for name in _SIZES:
+        if name in table.measured:
+            sizes = [np.nan_to_num(table.measured[name][rows], nan=-1.0) for rows in parts]
+            usual = np.maximum.reduce(sizes)
+            for own in sizes:
+                same &= (own == usual) | (own < 0)
+            known |= np.minimum.reduce(sizes) >= 0
+    for rows in parts[1:]:
+        same &= known | (table.kernel[rows] == table.kernel[first])
+    return same
 
 
 def work_of(table: KernelTable, rows: Selection) -> Int64:

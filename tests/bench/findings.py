@@ -101,7 +101,7 @@ EXPECTED: Final[Mapping[str, Expected]] = {
     "parameters not gathered ahead": Expected("exposed communication"),
     "one slow iteration": Expected("longer", _iterations),
     "hosts that can't keep up": Expected("host-bound|launch-bound"),
-    "more tokens on one GPU": Expected("more (FLOPs|work|tokens|kernels)"),
+    "more tokens on one GPU": Expected("more (FLOPs|work|tokens|kernels)|× the tokens"),
     "an operation slowed by communication": Expected("communication", _operation),
     "a host late in one layer, once": Expected(_HOST, _iterations),
     "copies from pageable memory": Expected(r"\bcop(y|ies)\b"),

@@ -574,8 +574,8 @@ def test_a_gpu_with_more_work() -> None:
     for number in range(20):
         more.append(replace(more[-1], gpu=2, start=last + (number + 1) * MS, launch=last))
     row = only(run_of(more), "imbalance")
-    assert row["said"].startswith("GPU 2 computes for 42.7 ms per iteration")
-    assert "18.5 % more kernels" in row["said"]
+    assert row["said"].startswith("GPU 2 has more work, 55.6 % more kernels in iteration 2: it ")
+    assert "computes for 42.7 ms per iteration, 18.5 % more" in row["said"]
     # The others have 20 kernels less in three iterations.
     assert row["stake_ns"] == pytest.approx(20 / 3 * MS, abs=1)
 

@@ -19,8 +19,10 @@ from chopper_core.views.findings.rule import (
     confidence,
     rule,
 )
+from chopper_core.views.shared.lateness import recurrence
 from chopper_core.views.shared.matched_kernels import compared_iterations, occurrences_of
 from chopper_core.views.shared.phrases import percent, time
+from chopper_core.views.shared.work import more_work
 
 IMBALANCE: Final = Threshold(
     "compute beyond that of the others",
@@ -34,6 +36,8 @@ IMBALANCE_COST: Final = Threshold(
 )
 
 _MIN_MORE_WORK: Final = 0.01
+_SAME_SHARE: Final = 0.4
+"""Of the longest compute beyond the peers'; iterations with as much are named."""
 _COMPARED: Final = ("compute_busy_ns", "kernels", "model_flops")
 """The columns of the evidence."""
 _MIN_EXPLAINED: Final = 0.5
@@ -54,27 +58,36 @@ def imbalance(context: FindingsContext) -> Iterator[Finding]:
     if len(context.gpus) < 2:
         return
     busy, kernels, flops = _work(context)
-    more = [beyond_peers(context, each) for each in (busy, kernels, flops)]
-    usual = np.maximum(busy - more[0], 1.0)
+    more = [beyond_peers(context, each.mean(axis=1)) for each in (busy, kernels, flops)]
+    took = busy.mean(axis=1)
+    usual = np.maximum(took - more[0], 1.0)
     most = int(np.nan_to_num(more[0]).argmax())
     saving = float(np.nan_to_num(more[0])[most])
     longer = saving / usual[most]
     if longer < IMBALANCE.share or context.share(saving) < IMBALANCE_COST.share:
         return
-    more_kernels, more_flops = (
-        float(np.nan_to_num(more[at][most] / max(each[most] - more[at][most], 1.0)))
+    shares = [
+        float(np.nan_to_num(more[at][most] / max(each[most].mean() - more[at][most], 1.0)))
         for at, each in ((1, kernels), (2, flops))
-    )
-    if max(more_kernels, more_flops) < max(_MIN_MORE_WORK, _MIN_EXPLAINED * longer):
+    ]
+    if max(shares) < max(_MIN_MORE_WORK, _MIN_EXPLAINED * longer):
         return
-    text = f"{percent(more_kernels)} more kernels"
-    if more_flops >= more_kernels:
-        text = f"{percent(more_flops)} more FLOPs"
+    extra = np.nan_to_num(beyond_peers(context, busy)[most])
+    when = np.flatnonzero(extra > _SAME_SHARE * extra.max())
+
+    def ratio(values: Float64) -> float:
+        means = values[:, when].mean(axis=1)
+        beyond = float(beyond_peers(context, means)[most])
+        usual = float(means[most]) - beyond
+        return float(means[most]) / usual if usual > 0 else np.nan
+
+    what = more_work(context.run, context.gpus, context.iterations, ratio)
     count = len(context.iterations)
     yield Finding(
         sentence=(
-            f"GPU {context.gpus[most]} computes for {time(busy[most])}{context.each}, "
-            f"{percent(longer)} more than the other GPUs, and has {text}"
+            f"GPU {context.gpus[most]} has more work{what and f', {what}'}"
+            f"{recurrence(when.tolist(), context.iterations)}: it computes for "
+            f"{time(took[most])}{context.each}, {percent(longer)} more than the other GPUs"
         ),
         evidence=replace(pivot(context.at(), "gpu"), columns=_COMPARED, sort=f"-{_COMPARED[0]}"),
         confidence=confidence(measured=True, repeated=count > 1),
@@ -86,20 +99,20 @@ def imbalance(context: FindingsContext) -> Iterator[Finding]:
 
 
 def _work(context: FindingsContext) -> tuple[Float64, Float64, Float64]:
-    """Compute time, compute kernels and FLOPs of each GPU, per iteration."""
+    """Compute time, compute kernels and FLOPs, as GPUs x iterations."""
     figures = (
         lambda nodes: nodes.sum("compute_ns") + nodes.sum("overlap_ns"),
         lambda nodes: nodes.sizes() - nodes.sum("collectives") - nodes.sum("copies"),
         lambda nodes: nodes.known("model_flops")[0],
     )
-    busy, kernels, flops = (context.by_gpu_and_iteration(each).mean(axis=1) for each in figures)
+    busy, kernels, flops = (context.by_gpu_and_iteration(each) for each in figures)
     return busy, kernels, flops
 
 
 def beyond_peers(context: FindingsContext, values: Float64) -> Float64:
     """Each GPU's value less the median of its peers'; NaN without peers."""
     peers = occurrences_of(context.run, compared_iterations(context.run, context.view))
-    found = np.full(len(context.gpus), np.nan)
+    found = np.full(values.shape, np.nan)
     for own in peers:
         places = np.flatnonzero(np.isin(context.gpus, own.gpus))
         found[places] = beyond_others(values[places])

@@ -24,6 +24,7 @@ from chopper_core.views.findings.rule import (
 from chopper_core.views.shared.host_causes import host_charges
 from chopper_core.views.shared.phrases import by_number, listed, time
 from chopper_core.views.shared.step_times import step_times
+from chopper_core.views.shared.work import more_work
 
 LONGER: Final = Threshold(
     "longer iteration",
@@ -76,7 +77,7 @@ def differing_iterations(context: FindingsContext) -> Iterator[Finding]:
             f"than the median of {time(usual)}: iteration{'' if is_one else 's'} {named}; "
             f"mostly {_PARTS[part][0]}{_doing(context, slow) * (part == Cost.HOST)}, "
             f"{time(grown)} more per GPU"
-            f"{'' if is_one else ' and slow iteration'}"
+            f"{'' if is_one else ' and slow iteration'}{_more(context, slow, part)}"
         ),
         evidence=context.with_view("throughput", "iteration", sort="-iteration_ns"),
         confidence=confidence(measured=True, repeated=not is_one),
@@ -123,7 +124,7 @@ def uneven_steps(context: FindingsContext) -> Iterator[Finding]:
             f"{'takes' if len(long) == 1 else 'take'} {each[is_long].mean() / usual:.1f} times as "
             f"long as the other{'s' if len(each) > len(long) + 1 else ''}; mostly "
             f"{_PARTS[part][0]}{_doing(context, at) * (part == Cost.HOST)}, "
-            f"{time(grown)} more per GPU and long step"
+            f"{time(grown)} more per GPU and long step{_more(context, at, part)}"
         ),
         evidence=context.with_view("throughput", "iteration", sort="-iteration_ns"),
         confidence=confidence(measured=True, repeated=len(long) > 1),
@@ -186,3 +187,17 @@ def _doing(context: FindingsContext, slow: Index) -> str:
     sums = charges.sums(np.where(inside, first_equal(numbers, charges.iteration), -1), len(numbers))
     cause = charges.main((sums[slow] - medians_along(sums, axis=0)).mean(axis=0))
     return "" if cause is None else f" in {cause.text}"
+
+
+def _more(context: FindingsContext, slow: Index, part: Cost) -> str:
+    """What slow iterations have more of, if they compute longer, as the end of a phrase."""
+    if part != Cost.COMPUTE:
+        return ""
+
+    def ratio(values: Float64) -> float:
+        means = values.mean(axis=0)
+        usual = median_of(np.delete(means, slow)) if len(slow) < len(means) else np.nan
+        return float(means[slow].mean()) / usual if usual > 0 else np.nan
+
+    more = more_work(context.run, context.gpus, context.all_iterations.tolist(), ratio)
+    return f": they have {more}" if more else ""

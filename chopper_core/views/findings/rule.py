@@ -22,6 +22,7 @@ from chopper_core.model.groups import Groups
 from chopper_core.model.memo import Memo
 from chopper_core.model.parallel import DIMENSIONS
 from chopper_core.model.run import Run
+from chopper_core.model.same_work import work_of
 from chopper_core.model.table import LEVELS, NO_LABEL, NO_LABEL_TEXT, KernelTable, Kind
 from chopper_core.model.view import View, complete_order
 from chopper_core.query.marks import MAD_TO_SIGMA
@@ -94,6 +95,7 @@ EXPLAINED: Final = Threshold(
 )
 GENERAL: Final = (SMALLEST_SAVING, EXPLAINED, IRREGULAR, FEWEST, ROBUST_Z, LEAST_SPREAD)
 """Thresholds that several rules share."""
+_WORK_BITS: Final = (1 << 40) - 1
 CELL: Final = LEVELS[:5]
 """The levels of a cell: the kernels of one operation, layer, phase, iteration and GPU."""
 
@@ -158,6 +160,12 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
         """Whether each cell has any compute."""
         kinds = self.table.kind[self.cells.selection]
         return np.asarray(run_minima(kinds, self.cells.first) == Kind.COMPUTE)
+
+    @cached_property
+    def cell_work(self) -> Float64:
+        """A number of each cell, equal for cells that run the same kernels: exact as a float."""
+        work = np.add.reduceat(work_of(self.table, self.cells.selection), self.cells.first)
+        return (work & _WORK_BITS).astype(np.float64)
 
     def codes(self, level: str) -> Int64:
         """The code of each cell at a level."""

@@ -14,7 +14,7 @@ from chopper_core.metrics import is_measured
 from chopper_core.model.table import LABELLED, Phase
 from chopper_core.model.view import Baseline, View
 from chopper_core.query.marks import MAD_TO_SIGMA
-from chopper_core.util.arrays import Float64, Index, Int64, Mask
+from chopper_core.util.arrays import Float64, Index, Int64, Mask, Numbers
 from chopper_core.util.grouping import median_of, others_median, ranked
 from chopper_core.views.findings.rule import (
     ROBUST_Z,
@@ -74,7 +74,8 @@ class Peers(Struct, frozen=True):
     """Sums of the compute of GPUs (columns) by phase and operation (rows), with their peers'.
 
     Of each operation in a layer and iteration a GPU's peers are the GPUs that run as many
-    kernels of it: another stage of a pipeline, or a micro-step more, is compared with no one.
+    kernels of it, of the same shapes: another stage of a pipeline, a micro-step more, or an expert
+    with more tokens is compared with no one.
     Work beside communication is compared only on request: a collective that
     transfers slows kernels more than one that waits, and GPUs that lag wait less.
     """
@@ -132,7 +133,7 @@ def peers_of(context: FindingsContext) -> tuple[Peers, Peers] | None:
     cell = place[chosen] * gpus + context.gpu_place[chosen]
     size = len(names) * gpus
 
-    def dense(values: Int64) -> Float64:
+    def dense(values: Numbers) -> Float64:
         return summed(cell, values[chosen], size).reshape(len(names), gpus)
 
     took = dense(context.cells.sum("duration_ns"))
@@ -141,6 +142,8 @@ def peers_of(context: FindingsContext) -> tuple[Peers, Peers] | None:
     there = kernels > 0
     count = np.where(there, kernels, np.nan)
     alike = there & (count == others_median(count.T).T)
+    work = dense(context.cell_work)
+    alike &= work == others_median(work.T).T
     alone = alike & (beside <= _MAX_OVERLAP * took)
     return _compared(context, took, alike, alone), _compared(context, took, alike, alike)
 

@@ -213,6 +213,7 @@ def _slow_parts(context: FindingsContext, level: str) -> Iterator[SlowPart]:
     owner, codes = every[chosen], codes[chosen]
     duration = context.cells.sum("duration_ns")[chosen].astype(np.float64)
     kernels = context.cells.sizes()[chosen]
+    work = context.cell_work[chosen]
     direct = _directly_labelled(context)[chosen]
     spot = context.gpu_place[chosen]
     spots = len(context.gpus)
@@ -241,6 +242,10 @@ def _slow_parts(context: FindingsContext, level: str) -> Iterator[SlowPart]:
             if more and (level == "iteration" or (at_border and not sure)):
                 # Other kernels under the same general name don't make a slow operation.
                 continue
+            works = summed(cell, work[own], spots * len(columns)).reshape(spots, -1)[whole]
+            is_same = works[:, place] == _middle(np.delete(works, place, axis=1))
+            if level == "iteration" and is_same.mean() < CONSISTENT.share:
+                continue  # Longer sequences take longer everywhere.
             usual = _middle(np.delete(times, place, axis=1))
             yield SlowPart(
                 phase=int(pairs[pair][0]),

@@ -9,6 +9,7 @@ import numpy as np
 
 from chopper_core.metrics import is_measured
 from chopper_core.model.host_tables import HostState
+from chopper_core.model.same_work import work_of
 from chopper_core.model.table import Kind
 from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.grouping import beyond_others, others_median, ranked
@@ -114,16 +115,14 @@ def _doing(context: FindingsContext, alone: list[int], gpu: int) -> str:
 def kernel_factors(context: FindingsContext, gpus: list[int]) -> Float64:
     """By which factor most compute of each GPU takes longer than the others'.
 
-    Compared are means of kernels of one name, phase and operation, whatever the layer.
+    Compared are means of the same kernels of a phase and operation, whatever the layer.
     """
     table, rows = context.table, context.node.rows
     chosen = (table.kind[rows] == Kind.COMPUTE) & np.isin(table.gpu[rows], gpus)
     chosen &= table.overlap_ns[rows] <= _MAX_OVERLAP * table.duration_ns[rows]
     rows = rows[chosen]
-    keys = [
-        table.column(level)[rows].astype(np.int64) for level in ("phase", "operation", "kernel")
-    ]
-    names, kernel = combined(keys)
+    keys = [table.column(level)[rows].astype(np.int64) for level in ("phase", "operation")]
+    names, kernel = combined([*keys, work_of(table, rows)])
     gpu: Index = ranked(table.gpu[rows])[1]
     shape = (len(names), len(gpus))
     cell = kernel * len(gpus) + gpu

@@ -10,6 +10,7 @@ import numpy as np
 from chopper_core.metrics import METRICS, Scope, heat_of, is_measured
 from chopper_core.model.column_names import EDGE
 from chopper_core.model.host_tables import HostState
+from chopper_core.model.same_work import knows_sizes
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64
 from chopper_core.util.grouping import medians_along
@@ -30,6 +31,7 @@ from chopper_core.views.shared.leads import (
     MIN_ONCE_SHARE,
     RankLeads,
     Straggler,
+    more_of,
 )
 from chopper_core.views.shared.matched_kernels import sums_by
 from chopper_core.views.shared.phrases import others, percent, time
@@ -58,6 +60,7 @@ ONE_PLACE: Final = Threshold(
 _COSTS: Final = {
     "clock": Cost.COMPUTE,
     "kernels": Cost.COMPUTE,
+    "work": Cost.COMPUTE,
     "host": Cost.HOST,
     "launch": Cost.LAUNCH,
     "copies": Cost.COPIES,
@@ -66,6 +69,7 @@ _COSTS: Final = {
 _SORTS: Final = {
     "clock": "-slower_pct",
     "kernels": "-slower_pct",
+    "work": "-work_ns",
     "host": "-extra_host_ns",
     "launch": "-extra_launch_ns",
 }
@@ -141,7 +145,7 @@ def _why(context: FindingsContext, leads: RankLeads, late: Straggler) -> tuple[s
     """Why a GPU lags, and its time beyond its peers' in each iteration with the cause."""
     at, place = list(late.when), late.place
     extra = {word: float(np.nan_to_num(v[place])) for word, v in leads.extra(at).items()}
-    total = extra.pop("work") + sum(max(own, 0.0) for own in extra.values())
+    total = extra.pop("kernels") + sum(max(own, 0.0) for own in extra.values())
     each = _each(context, late, leads)
     more = f"{time(extra.get(late.cause or '', 0.0))} more than the others"
 
@@ -151,6 +155,12 @@ def _why(context: FindingsContext, leads: RankLeads, late: Straggler) -> tuple[s
     match late.cause:
         case "clock" | "kernels":
             text = f"{_slower(context, leads, late)}{_where_slower(leads, late)}"
+        case "work":
+            own = float(leads.beyond_peers(leads.each_other_ns[:, at].mean(axis=1))[place])
+            what = more_of(leads, place, at)
+            text = (
+                f"has more work{what and f', {what}'}: its compute takes {time(own)}{each} longer"
+            )
         case "host":
             text = (
                 f"is held back by its host{_doing(leads, late, HostState.LATE)}: it is idle for "
@@ -174,7 +184,8 @@ def _slower(context: FindingsContext, leads: RankLeads, late: Straggler) -> str:
     work = leads.each_work_ns[:, at].mean(axis=1)
     longer = float(np.nan_to_num(leads.beyond_peers(work)[place]))
     share = longer / max(float(work[place]) - longer, 1.0)
-    same = f"the same kernels take {percent(share)} longer, {time(longer)}"
+    which = "the same kernels" if knows_sizes(leads.table) else "kernels of the same names"
+    same = f"{which} take {percent(share)} longer, {time(longer)}"
     same += _each(context, late, leads)
     if late.cause == "clock":
         usual = float(leads.peers_median(leads.mhz)[place])
@@ -183,10 +194,6 @@ def _slower(context: FindingsContext, leads: RankLeads, late: Straggler) -> str:
             f"runs at a {percent(lower)} lower clock ({leads.mhz[place]:,.0f} vs {usual:,.0f} MHz)"
             f"{_hotter(context, leads, place)}: {same}"
         )
-    flops = _by_gpu(leads, "model_flops")
-    beyond = np.nan_to_num(leads.beyond_peers(flops)[place] / leads.peers_median(flops)[place])
-    if 2 * beyond > share > 0:
-        return f"has more work: {percent(float(beyond))} more FLOPs, and {same}"
     memory = _metric(leads, "mem_mhz")
     usual = float(leads.peers_median(memory)[place])
     if memory[place] < LOW_CLOCK_RATIO * usual:
@@ -204,7 +211,7 @@ def _where_slower(leads: RankLeads, late: Straggler) -> str:
     column = found.gpus.index(leads.gpus[late.place])
     table, first = leads.table, found.rows[:, 0]
     iterations = [leads.iterations[at] for at in late.when]
-    chosen = found.take(np.isin(table.iteration[first], iterations))
+    chosen = found.take(np.isin(table.iteration[first], iterations) & found.is_same)
     first = chosen.rows[:, 0]
     phase = table.phase[first].astype(np.int64) + 1
     operations = len(table.operations) + 1
@@ -239,15 +246,6 @@ def _doing(leads: RankLeads, late: Straggler, *states: HostState) -> str:
     column = peers.index(leads.gpus[late.place])
     cause = charges.main(sums[column] - medians_along(np.delete(sums, column, axis=0), axis=0))
     return "" if cause is None else f" in {cause.text}"
-
-
-def _by_gpu(leads: RankLeads, name: str) -> Float64:
-    """The sum of a measured column by GPU; NaN where it isn't known."""
-    nodes = leads.split("gpu")
-    sums, known = nodes.known(name)[:2]
-    values = np.full(len(leads.gpus), np.nan)
-    values[np.searchsorted(leads.gpus, nodes.codes("gpu"))] = np.where(known > 0, sums, np.nan)
-    return values
 
 
 def _metric(leads: RankLeads, name: str) -> Float64:

@@ -9,6 +9,7 @@ import numpy as np
 
 from chopper_core.metrics import is_measured
 from chopper_core.model.column_names import integral_of, known_of
+from chopper_core.model.same_work import work_of
 from chopper_core.model.table import Kind
 from chopper_core.util.arrays import Float64
 from chopper_core.util.grouping import counts_of, median_of, ranked, sums_of
@@ -110,7 +111,7 @@ def _beyond_unthrottled(context: FindingsContext, gpus: list[int]) -> float | No
     with np.errstate(invalid="ignore", divide="ignore"):
         share = np.where(sums[1] > 0, sums[0] / sums[1], np.nan)
     took = table.duration_ns[rows].astype(np.float64)
-    codes, kernel = ranked(table.kernel[rows])
+    codes, kernel = ranked(work_of(table, rows))
     free = share < _FREE_PCT
     slowed = (share >= _LIMITED_PCT) & np.isin(table.gpu[rows], gpus)
     number = counts_of(kernel[free], len(codes))

@@ -21,6 +21,7 @@ from chopper_core.metrics import (
 from chopper_core.model.charts import LineChart, Series
 from chopper_core.model.column_names import EDGE, HEAT
 from chopper_core.model.run import Run
+from chopper_core.model.same_work import knows_sizes
 from chopper_core.model.table import NO_LABEL_TEXT
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View
@@ -35,6 +36,7 @@ from chopper_core.views.shared.leads import (
     RankLeads,
     lead_changes,
     leads,
+    more_of,
     unmatched_compute,
 )
 from chopper_core.views.shared.matched_kernels import leads_by, sums_by
@@ -56,6 +58,8 @@ Own = list[tuple[Metric, Values]]
 _SIGNALS: Final = ("gfx_mhz", *HEAT, "power_w")
 _ALWAYS: Final = ("idle_host_ns", "exposed_comm_ns")
 """Metrics of the scope shown beside the leads."""
+_OFTEN_LAST: Final = 50.0
+"""In %: a GPU that starts fewer kernels last delays the others elsewhere."""
 _BINS: Final = 60
 _LINES: Final = 12
 
@@ -218,15 +222,15 @@ def headline(stand: RankLeads, waited: Sequence[tuple[Metric, Values]]) -> tuple
             f"no straggler: the largest lag, of {gpu}, is {time_text(ahead)} per kernel on average",
         )
     late = stand.stragglers[0]
-    share = float((found.lead_ns[:, stand.late_column] == 0).mean())
+    share = 100.0 * (found.lead_ns[:, stand.late_column] == 0).mean()
     others = "the others" if len(found.gpus) == len(stand.gpus) else "its peers"
-    what = f"it delays {others} by {time_text(late.delay_ns)} per iteration"
-    if ahead > 0 and share * len(found.gpus) >= 1:
-        what = (
-            f"it starts {100 * share:.0f} % of {len(found)} kernels last, {time_text(ahead)} after "
-            f"{others} on average{_since(stand)}"
+    text = f"it delays {others} by {time_text(late.delay_ns)} per iteration"
+    if stand.delays_ns is None or (share >= _OFTEN_LAST and stand.ahead_ns > 0):
+        text = (
+            f"it starts {share:.0f} % of {len(found)} kernels last, {time_text(stand.ahead_ns)} "
+            f"after {others} on average{_since(stand)}"
         )
-    lines = [f"{gpu} is the straggler{recurrence(late.when, stand.iterations)}: {what}"]
+    lines = [f"{gpu} is the straggler{recurrence(late.when, stand.iterations)}: {text}"]
     figures = {metric.name: values.at(behind) for metric, values in waited}
     caused, exposed = figures["caused_ns"], figures["caused_exposed_ns"]
     if caused and caused > 0 and exposed is not None:
@@ -254,38 +258,48 @@ def _since(stand: RankLeads) -> str:
 
 
 def _cause_sentence(stand: RankLeads) -> str:
+    """Why the straggler is late; other times only where they differ as much."""
     behind = stand.behind
-    work, host, launch = (
-        np.nan_to_num(stand.beyond_peers(values)[behind])
-        for values in (stand.work_ns, stand.host_ns, stand.launch_ns)
-    )
-    percent = 100.0 * work / max(stand.work_ns[behind] - work, 1)
-    kernels = (
-        f"the same kernels take {abs(percent):.1f} % {'longer' if percent >= 0 else 'less'} "
-        f"({time_text(work, '+')} per iteration)"
-    )
-    late = f"idle before launch calls differs by {time_text(host, '+')} per iteration"
     least = MIN_CAUSE_SHARE * stand.typical_ns
-    # What differs by less than a cause does tells nothing.
-    also_late = f"; {late}" if abs(host) > least else ""
-    also_kernels = f"; {kernels}" if abs(work) > least else ""
+    same, other, host, launch = (
+        float(np.nan_to_num(stand.beyond_peers(each.mean(axis=1))[behind]))
+        for each in (
+            stand.each_work_ns, stand.each_other_ns, stand.each_host_ns, stand.each_launch_ns,
+        )
+    )  # fmt: skip
+    share = 100.0 * same / max(float(stand.work_ns[behind]) - same, 1)
+    which = "the same kernels" if knows_sizes(stand.table) else "kernels of the same names"
+    kernels = (
+        f"{which} take {abs(share):.1f} % {'longer' if share >= 0 else 'less'} "
+        f"({time_text(same, '+')} per iteration)"
+    )
+    late = f"idle before launch calls is {time_text(host, '+')} per iteration"
+    more_kernels = f"; {kernels}" if abs(same) >= least else ""
+    more_late = f"; {late} from the others' median" if abs(host) >= least else ""
     match stand.causes()[behind]:
         case "clock":
             usual = stand.peers_median(stand.mhz)[behind]
             clock = f"at {stand.mhz[behind]:.0f} against {usual:.0f} MHz"
-            return f"hardware-bound: {kernels} {clock}{_hotter(stand)}{also_late}"
+            return f"hardware-bound: {kernels} {clock}{_hotter(stand)}{more_late}"
         case "kernels":
             known = " at the others' clock" if np.isfinite(stand.mhz[behind]) else ""
-            return f"kernel-bound: {kernels}{known}{also_late}"
+            return f"kernel-bound: {kernels}{known}{more_late}"
+        case "work":
+            when = stand.stragglers[0].when if stand.stragglers else ()
+            more = more_of(stand, behind, when or range(len(stand.iterations)))
+            return (
+                f"it has more work{more and f', {more}'}{recurrence(when, stand.iterations)}, "
+                f"{time_text(other, '+')} of compute per iteration{more_kernels}"
+            )
         case "host":
-            return f"host-bound: {late} from the others' median{also_kernels}"
+            return f"host-bound: {late} from the others' median{more_kernels}"
         case "launch":
             return (
                 f"{_idle_kind(stand)} is {time_text(launch, '+')} per iteration "
-                f"beyond the others' median{also_kernels}"
+                f"beyond the others' median{more_kernels}"
             )
         case _:
-            return "no cause exceeds 1 % of the iteration"
+            return f"no cause exceeds 1 % of the iteration: {kernels}; {late}"
 
 
 def _idle_kind(stand: RankLeads) -> str:

@@ -41,7 +41,8 @@ ITERATION_TIME: Final = column("""iteration_ns | ns | iteration
     From the first start to the last end of the scope's activities of an iteration: of a GPU
     the median over the iterations, of an iteration the largest over the GPUs.""")
 WORK: Final = column(f"""work_ns | ns | work/it
-    Durations of the matched compute, per iteration: the same kernels on every GPU. Of an
+    Durations of the matched compute, per iteration: the same kernels on every GPU, of equal
+    shapes and FLOPs. Of an
     iteration the largest of the GPUs.
     missing: {_UNMATCHED}""")
 THROUGHPUT: Final = column(f"""throughput_x | x | throughput
@@ -70,8 +71,9 @@ EXTRA_LAUNCH: Final = column("""extra_launch_ns | ns | extra launch | signed
     record, per iteration, minus the median over the other GPUs.""")
 APART: Final = column("""apart_by | | cause
     Why the GPU lags: the largest of extra_work_ns (`clock` where the GPU's clock is more than
-    1 % below the others' median, else `kernels`), extra_host_ns (`host`) and extra_launch_ns
-    (`launch`), where it is over 1 % of the iteration.
+    1 % below the others' median, else `kernels`), compute that the others don't have (`work`),
+    extra_host_ns (`host`) and extra_launch_ns (`launch`), where it is over 1 % of the
+    iteration.
     missing: none is over 1 % of the iteration""")
 COUNT: Final = column("""occurrences | | matched
     Kernels that were matched across all GPUs, each counted once.""")

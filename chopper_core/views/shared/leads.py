@@ -32,6 +32,7 @@ from chopper_core.views.shared.matched_kernels import (
     within,
 )
 from chopper_core.views.shared.rank_times import RankTimes
+from chopper_core.views.shared.work import more_work
 
 MIN_CAUSE_SHARE: Final = 0.01
 """A smaller share of the iteration's time is no cause."""
@@ -73,7 +74,7 @@ class Straggler(Struct, frozen=True):
     when: tuple[int, ...]
     """The places of those with its cause; the end of one delays the next one."""
     cause: str | None
-    """`clock`, `kernels`, `host`, `launch` or `copies`; None without a cause."""
+    """`clock`, `kernels`, `work`, `host`, `launch` or `copies`; None without a cause."""
 
 
 def stragglers_of(times: RankTimes) -> tuple[Straggler, ...]:
@@ -126,7 +127,7 @@ def _explained(
     cause = cause or cause_of(times, place, delayed, MIN_CAUSE_SHARE * times.typical_ns)
     if cause is None:
         return delayed, None
-    word = "work" if cause in ("clock", "kernels") else cause
+    word = "kernels" if cause == "clock" else cause
     extra = times.beyond_peers(times.each[word])[place]
     when = np.flatnonzero(extra > _SAME_DELAY * extra.max())
     # Before the first activity of a trace no time can be idle.
@@ -156,7 +157,7 @@ def cause_of(times: RankTimes, place: int, when: Sequence[int] | Index, least: f
     word = max(extra, key=lambda name: extra[name])
     if extra[word] <= least:
         return None
-    if word != "work":
+    if word != "kernels":
         return word
     return "clock" if _is_slow(times, place) else "kernels"
 
@@ -168,6 +169,17 @@ def _is_slow(times: RankTimes, place: int) -> bool:
 def _least(values: Float64) -> float:
     """The lower median: half of the GPUs, or more, are at most as late."""
     return float(np.sort(values)[(len(values) - 1) // 2])
+
+
+def more_of(times: RankTimes, place: int, when: Sequence[int]) -> str:
+    """What a GPU has more of than its peers in some iterations; empty where that is unknown."""
+
+    def ratio(values: Float64) -> float:
+        means = values[:, list(when)].mean(axis=1)
+        usual = float(times.peers_median(means)[place])
+        return float(means[place]) / usual if usual > 0 else np.nan
+
+    return more_work(times.run, times.gpus, times.iterations, ratio)
 
 
 class RankLeads(RankTimes, frozen=True, eq=False, dict=True):

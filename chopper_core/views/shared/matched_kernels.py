@@ -3,8 +3,9 @@
 Compared are peers: GPUs that run the same operations, such as those of one stage of a pipeline.
 An occurrence is one kernel of an iteration, phase, layer and operation, the n-th of its name
 there, where all peers have as many; kernels that go by other names on a GPU are matched by their
-operation alone. Its lead on a GPU is how much earlier it starts there than on the peer that starts
-it last (Lit Silicon, algorithm 1, over every occurrence).
+operation alone. Durations are compared where all do the same work, of equal shapes and FLOPs. Its
+lead on a GPU is how much earlier it starts there than on the peer that starts it last (Lit Silicon,
+algorithm 1, over every occurrence).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from msgspec.structs import replace
 
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
+from chopper_core.model.same_work import is_same_work
 from chopper_core.model.table import LEVELS, NO_LABEL, KernelTable, Kind
 from chopper_core.model.view import View
 from chopper_core.util.arrays import AnyArray, Float64, Index, Int64, Mask, Numbers
@@ -48,6 +50,8 @@ class Occurrences(Struct, frozen=True, eq=False):
     """How much earlier than on the last GPU each starts, as the rows."""
     last_start_ns: Int64
     """When the last GPU starts each occurrence."""
+    is_same: Mask
+    """Whether all GPUs do the same work there, so that durations can be compared."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -65,6 +69,7 @@ class Occurrences(Struct, frozen=True, eq=False):
             rows=self.rows.T[:, chosen].T,
             lead_ns=self.lead_ns.T[:, chosen].T,
             last_start_ns=self.last_start_ns[chosen],
+            is_same=self.is_same[chosen],
         )
 
 
@@ -148,7 +153,7 @@ def _compared(run: Run, gpus: tuple[int, ...], matched: list[Index]) -> Occurren
         np.take(own, order, out=places[at], mode="clip")
         np.take(table.start_ns[own], order, out=lead[at], mode="clip")
         np.subtract(last, lead[at], out=lead[at])
-    return Occurrences(table, gpus, places.T, lead.T, last)
+    return Occurrences(table, gpus, places.T, lead.T, last, is_same_work(table, list(places)))
 
 
 def _peers(run: Run, parts: list[Index], gpus: list[int]) -> list[list[int]]:

@@ -58,7 +58,9 @@ class RankTimes(Struct, frozen=True, eq=False, dict=True):
     delays_ns: Float64 | None
     """By how much each GPU delays the others, as above; None without complete collectives."""
     each_work_ns: Float64
-    """Durations of the matched compute, as above."""
+    """Durations of the matched compute that is the same on all peers, as above."""
+    each_other_ns: Float64
+    """The time of all other compute, as above: of other shapes, or that only some GPUs have."""
     each_unhindered_ns: Float64
     """The same as it would be if no collective waited for later GPUs beside it."""
     each_host_ns: Float64
@@ -135,6 +137,7 @@ class RankTimes(Struct, frozen=True, eq=False, dict=True):
             iteration_ns=elapsed,
             delays_ns=delays,
             each_work_ns=plain,
+            each_other_ns=summed("compute_ns", "overlap_ns") - plain,
             each_unhindered_ns=unhindered,
             each_host_ns=summed("idle_host_ns")
             + moved_idle(run, view).by_step(run, numbers, iterations),
@@ -178,7 +181,7 @@ class RankTimes(Struct, frozen=True, eq=False, dict=True):
 
     @property
     def work_ns(self) -> Float64:
-        """Durations of the matched compute, per iteration."""
+        """Durations of the matched compute that is the same on all peers, per iteration."""
         return _mean(self.each_work_ns)
 
     @property
@@ -213,7 +216,8 @@ class RankTimes(Struct, frozen=True, eq=False, dict=True):
     def each(self) -> dict[str, Float64]:
         """The times that can make a GPU late, as GPUs x iterations."""
         return {
-            "work": self.each_unhindered_ns,
+            "kernels": self.each_unhindered_ns,
+            "work": self.each_other_ns,
             "host": self.each_host_ns,
             "launch": self.each_launch_ns,
             "copies": self.each_copy_ns,
@@ -239,10 +243,10 @@ def _work(
     iterations: Int64,
     collectives: Collectives | None,
 ) -> tuple[Float64, Float64]:
-    """Durations of matched compute, GPUs x iterations; and without collectives that wait beside."""
+    """Durations of the same compute, GPUs x iterations; and without waiting collectives beside."""
     plain = np.zeros((len(gpus), len(iterations)))
     unhindered = np.zeros(plain.shape)
-    for own in peers:
+    for own in (each.take(each.is_same) for each in peers):
         if not len(own):
             continue
         when = np.searchsorted(iterations, own.table.iteration[own.rows[:, 0]])
