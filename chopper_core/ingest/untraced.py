@@ -101,17 +101,8 @@ def telemetry_run(
     found = discover([path for path in paths if path.exists()], Family.TELEMETRY)
     if not found.files and not _stopped_files(found):
         return None
-    read: list[Telemetry] = []
-    failed: list[tuple[str, str]] = []
-    for number, file in enumerate(found.files):
-        progress("read telemetry", number, len(found.files))
-        try:
-            read.append(file.read())
-        except DataError as error:
-            failed.append((str(file.path), str(error)))
+    read, failed = _read(found, progress)
     timed = [each for each in read if each.resolution_ns]
-    if not read and not _stopped_files(found):
-        raise DataError(failed[0][1] if failed else "the telemetry has no samples")
     is_timed = bool(timed) or not read
     if not is_timed:
         # Samples of equal distance: means are right, times and energy aren't known.
@@ -128,9 +119,8 @@ def telemetry_run(
             for device, who in zip(devices, matches, strict=True)
         ]
         own = {n: who.gpu for n, who in enumerate(matches) if who.gpu is not None}
-        sources.append(_source(each, own, clock, overrides.shift_ns(*called) or 0))
-        if not is_timed:
-            sources[-1] = replace(sources[-1], offset_ns=0, method=_NUMBERED)
+        source = _source(each, own, clock, overrides.shift_ns(*called) or 0)
+        sources.append(source if is_timed else replace(source, offset_ns=0, method=_NUMBERED))
     placed = list(zip(read, sources, strict=True))
     figures, of_nodes = summaries(placed)
     if not is_timed:
@@ -145,13 +135,12 @@ def telemetry_run(
     )
     measured = signals(placed, span)
     skipped = [(str(file.path), file.reason) for file in found.skipped]
-    skipped += [(str(path), "") for path in found.unknown]
     return Run(
         name=name,
         table=interval_table(placed, measured),
         gpus=gpus,
         sources=(),
-        skipped=tuple(skipped),
+        skipped=(*skipped, *((str(path), "") for path in found.unknown)),
         failed=tuple(failed),
         telemetry=tuple(sources),
         identities=tuple(identities),
@@ -161,6 +150,21 @@ def telemetry_run(
         status=status_of(gpus, figures.get(SignalName.POWER_W, {}), found, read),
         overrides=overrides,
     )
+
+
+def _read(found: FoundFiles, progress: Progress) -> tuple[list[Telemetry], list[tuple[str, str]]]:
+    """The files that can be read, and why others can't; raises DataError where none can."""
+    read: list[Telemetry] = []
+    failed: list[tuple[str, str]] = []
+    for number, file in enumerate(found.files):
+        progress("read telemetry", number, len(found.files))
+        try:
+            read.append(file.read())
+        except DataError as error:
+            failed.append((str(file.path), str(error)))
+    if not read and not _stopped_files(found):
+        raise DataError(failed[0][1] if failed else "the telemetry has no samples")
+    return read, failed
 
 
 def _numbered(telemetry: Telemetry) -> Telemetry:
