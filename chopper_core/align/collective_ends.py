@@ -19,7 +19,7 @@ from chopper_core.align.labels import numbered
 from chopper_core.align.operations import RECOMPUTE_SUFFIX
 from chopper_core.model.table import KernelTable, Kind
 from chopper_core.util.arrays import Index, Int64, Mask, Numbers
-from chopper_core.util.grouping import distinct, median_of, ranked, run_starts, stable_order
+from chopper_core.util.grouping import distinct, median_of, ranked, run_starts, stable_order, united
 from chopper_core.util.patterns import late
 
 SYNCHRONOUS: Final = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all"})
@@ -220,20 +220,12 @@ def end_offsets(kernels: CommKernels) -> EndOffsets:
 
 def _parts(groups: Mapping[int, Counter[int]]) -> list[list[int]]:
     """The GPUs that known process groups connect; those without any are with the first ones."""
-    found: list[tuple[set[int], set[int]]] = []
-    for gpu, own in groups.items():
-        known = {code for code in own if code != UNKNOWN}
-        gpus = {gpu}
-        apart = []
-        for each in found:
-            if known.isdisjoint(each[1]):
-                apart.append(each)
-            else:
-                gpus |= each[0]
-                known |= each[1]
-        found = [*apart, (gpus, known)]
-    named = sorted((sorted(gpus) for gpus, known in found if known), key=len, reverse=True)
-    bare = [gpu for gpus, known in found if not known for gpu in gpus]
+    known = {gpu: {code for code in own if code != UNKNOWN} for gpu, own in groups.items()}
+    # A GPU is -1 minus its number: codes of groups aren't negative.
+    found = united({-1 - gpu, *codes} for gpu, codes in known.items() if codes)
+    named = [sorted(-1 - each for each in part if each < 0) for part in found]
+    named.sort(key=len, reverse=True)
+    bare = [gpu for gpu, codes in known.items() if not codes]
     if not named:
         return [sorted(bare)] if bare else []
     return [sorted([*named[0], *bare]), *named[1:]]

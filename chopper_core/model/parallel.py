@@ -16,6 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.util.errors import UsageError
+from chopper_core.util.grouping import united
 from chopper_core.util.patterns import late
 
 DIMENSIONS: Final[tuple[str, ...]] = ("pp", "dp", "ep", "cp", "tp")
@@ -236,7 +237,8 @@ def parallel_of_groups(
         if group.kind and _is_coordinate(group) and len(group.ranks) > 1:
             kinds.setdefault(group.kind, []).append(group.ranks)
     if any(_REPLICATED.search(group.description) for group in groups):
-        kinds["dp"] = _united(kinds["dp"])
+        # Replicas and shards are both data-parallel.
+        kinds["dp"] = [tuple(sorted(each)) for each in united(kinds["dp"])]
     sizes = {}
     for kind, members in list(kinds.items()):
         if len({len(each) for each in members}) == 1:
@@ -263,16 +265,6 @@ def parallel_of_groups(
 def _is_coordinate(group: ProcessGroup) -> bool:
     """Whether a group has all ranks along one dimension: data-parallel ones with cp have two."""
     return not _PARTIAL.search(f"{group.description} {group.name}".casefold())
-
-
-def _united(groups: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """Groups that share ranks as one: replicas and shards are both data-parallel."""
-    found: list[set[int]] = []
-    for group in groups:
-        touching = [each for each in found if not each.isdisjoint(group)]
-        found = [each for each in found if each.isdisjoint(group)]
-        found.append(set(group).union(*touching))
-    return [tuple(sorted(each)) for each in found]
 
 
 def _fitting(

@@ -7,7 +7,7 @@ opening a store.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final, TypeVar, cast, overload
 
 import numpy as np
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from chopper_core.util.arrays import AnyArray, Codes, Float64, Index, Int64, Mask, Numbers
 
 Array = TypeVar("Array", bound=NDArray[Any])
+Member = TypeVar("Member")
 _EXACT: Final = 2.0**53
 """Integers below this are exact as doubles."""
 _DIGIT: Final = 16
@@ -237,6 +238,16 @@ def distinct(values: AnyArray) -> AnyArray:
         return (np.flatnonzero(there) + low).astype(values.dtype)
     ordered = np.sort(values)
     return ordered[run_mask(ordered)]
+
+
+def united(groups: Iterable[Collection[Member]]) -> list[set[Member]]:
+    """Groups that share members as one, in the order in which they became what they are."""
+    found: list[set[Member]] = []
+    for group in groups:
+        touching = [each for each in found if not each.isdisjoint(group)]
+        found = [each for each in found if each.isdisjoint(group)]
+        found.append(set(group).union(*touching))
+    return found
 
 
 def median_of(values: Numbers) -> float:

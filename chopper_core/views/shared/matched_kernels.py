@@ -34,6 +34,7 @@ from chopper_core.util.grouping import (
     run_sums,
     stable_order,
     sums_of,
+    united,
 )
 from chopper_core.views.shared.collectives import PAIRWISE
 from chopper_core.views.shared.process_groups import known_group_sizes, split_groups
@@ -193,14 +194,9 @@ def _stages(run: Run) -> frozenset[frozenset[int]]:
     rows = np.flatnonzero(sends)
     sizes, _ = known_group_sizes(run, table.group[rows], table.gpu[rows])
     everyone = len(distinct(table.gpu))
-    pipelines: list[set[int]] = []
-    for code in sizes:
-        members = distinct(table.gpu[rows[table.group[rows] == code]]).tolist()
-        # A group of everyone doesn't tell stages from replicas, unless it is a pair.
-        if len(members) < everyone or everyone == _PAIR:
-            linked = [each for each in pipelines if not each.isdisjoint(members)]
-            pipelines = [each for each in pipelines if each not in linked]
-            pipelines.append(set(members).union(*linked))
+    groups = (distinct(table.gpu[rows[table.group[rows] == code]]).tolist() for code in sizes)
+    # A group of everyone doesn't tell stages from replicas, unless it is a pair.
+    pipelines = united(own for own in groups if len(own) < everyone or everyone == _PAIR)
     return frozenset(frozenset(pair) for own in pipelines for pair in combinations(sorted(own), 2))
 
 
