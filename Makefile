@@ -56,7 +56,7 @@ types: $(VENV)/dev
 
 # BENCH takes parts, to measure only these again, and options: make bench BENCH="reading ranks --rounds 5"
 bench: $(VENV)/dev
-	$(BIN)/python -m tests.bench -o docs/benchmarks.md $(BENCH)
+	$(BIN)/python -m tests.bench -o docs/internals/benchmarks.md $(BENCH)
 
 # The same beside JSON decoders and another trace analyser. The original Chopper and TraceLens run from
 # a checkout: see CHOPPER_MERGE and TRACELENS in tests/bench/reading.py.

@@ -18,7 +18,6 @@ from chopper_core.views.query import query
 from tests.demo import demo_run
 
 ROOT = Path(__file__).resolve().parent.parent
-README = ROOT / "README.md"
 PAGE = ROOT / "docs" / "figures.md"
 MODULES = (
     "end_to_end",
@@ -49,10 +48,10 @@ MODULES = (
 """The plot modules of UnaryLab/chopper."""
 
 
-def rows(page: Path = PAGE) -> list[tuple[str, tuple[str, ...]]]:
-    """Address and columns of every row of a page."""
+def rows() -> list[tuple[str, tuple[str, ...]]]:
+    """Address and columns of every row of the page."""
     found = []
-    for line in page.read_text(encoding="utf-8").splitlines():
+    for line in PAGE.read_text(encoding="utf-8").splitlines():
         cells = [cell.replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", line)]
         if len(cells) == 6 and "demo_data" in cells[3]:
             address = cells[3].strip().strip("`")
@@ -83,19 +82,10 @@ def demo_runs(opened: dict[str, Run]) -> RunSet:
 def test_every_module_of_the_original_is_there() -> None:
     text = PAGE.read_text(encoding="utf-8")
     assert [module for module in MODULES if module not in text] == []
-    assert len(rows()) > 30 and len(rows(README)) > 15
+    assert len(rows()) > 30
 
 
-def test_the_readme_has_the_figures_that_put_runs_side_by_side() -> None:
-    text = README.read_text(encoding="utf-8")
-    assert [number for number in ("4", "5, 17", "8", "10, 15", "13")
-            if f"CharLLM-PPT {number} |" not in text] == []  # fmt: skip
-    assert {address for address, _ in rows(README)} - {address for address, _ in rows()} == {
-        "demo_data?view=runs&columns=gpu_hotspot_c,peak_power_w,gpu_mhz,tokens_per_j"
-    }
-
-
-@pytest.mark.parametrize(("address", "columns"), dict.fromkeys([*rows(), *rows(README)]))
+@pytest.mark.parametrize(("address", "columns"), dict.fromkeys(rows()))
 def test_every_address_answers(
     runs: dict[str, Run], address: str, columns: tuple[str, ...]
 ) -> None:

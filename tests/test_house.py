@@ -83,9 +83,10 @@ _BANNED = re.compile(
 
 def test_no_sentence_reads_as_translated(modules: dict[Path, ast.Module]) -> None:
     root = ROOMS[0].parent
-    pages = [*root.glob("*.md"), *(root / "docs").glob("*.md")]
+    pages = [*root.glob("*.md"), *(root / "docs").rglob("*.md")]
     texts = {path: path.read_text("utf-8") for path in [*modules, *pages]}
-    texts.pop(root / "docs" / "errors.md", None)  # its commands have names of their own
+    # Its commands have names of their own.
+    texts.pop(root / "docs" / "internals" / "errors.md", None)
     found = {
         f"{path.name}: {line.strip()}"
         for path, text in texts.items()
@@ -99,7 +100,7 @@ def test_pages_name_tests_that_exist() -> None:
     """Security, reliability and errors promise what a test shows."""
     root = ROOMS[0].parent
     tests = {path.name for path in (root / "tests").rglob("*.py")}
-    for page in ("security", "reliability", "errors"):
+    for page in ("security", "internals/reliability", "internals/errors"):
         text = (root / "docs" / f"{page}.md").read_text("utf-8")
         named = re.findall(r"`([\w/.]*\.py)`", text)
         lost = {name for name in named if name.rpartition("/")[2] not in tests}

@@ -225,7 +225,7 @@ def test_the_settings_are_ones(tmp_path: Path) -> None:
 
 
 def test_every_link_leads_somewhere_and_every_page_is_linked() -> None:
-    pages = {README, *(ROOT / "docs").glob("*.md")}
+    pages = {README, *(ROOT / "docs").rglob("*.md")}
     linked = {README}
     for page in pages:
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):

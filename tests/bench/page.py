@@ -18,11 +18,10 @@ from tests.bench.budgets import HEAD, Budget, row
 _HEAD = """\
 # Benchmarks
 
-`make bench` rewrites this page, part by part (`make bench BENCH="reading ranks"` or
-`python -m tests.bench -o docs/benchmarks.md reading ranks` writes those parts and leaves the
-others), and `make bench-peers` with the peers that PyPI has. Nothing else should run at the time;
-each part says when it was measured, and under which load. The data is generated; processes run in
-turn; memory is the largest resident set of the whole process.
+`make bench` rewrites this page; `make bench BENCH="reading ranks"` rewrites these parts only, and
+`make bench-peers` adds the tools that PyPI has. Run nothing else at the same time: each part says
+when it was measured, and under which load. The data is synthetic; processes run one at a time;
+memory is the largest resident set of the whole process.
 """
 _BUDGETS = "Budgets"
 _PACKAGES = (

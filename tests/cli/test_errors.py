@@ -1,7 +1,7 @@
 # ruff: noqa: E501
 """Every error that a user can cause: its sentence, its exit code, and no traceback.
 
-The table in docs/errors.md is what these say; `make docs` rewrites it.
+The table in docs/internals/errors.md is what these say; `make docs` rewrites it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.ingest.test_run_sets import trace
 from tests.limited import NEEDS_LINUX
 from tests.sources.telemetry.telemetry_texts import NVIDIA_CSV
 
-PAGE: Final = ROOT / "docs" / "errors.md"
+PAGE: Final = ROOT / "docs" / "internals" / "errors.md"
 CASES: Final = {
     "": [
         "nowhere", "shwo",

@@ -1,4 +1,4 @@
-"""Errors of rare files: each in the sentence that docs/errors.md lists."""
+"""Errors of rare files: each in the sentence that docs/internals/errors.md lists."""
 
 from __future__ import annotations
 

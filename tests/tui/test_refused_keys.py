@@ -1,4 +1,4 @@
-"""Keys that have nothing to do: each says why, as docs/errors.md lists it."""
+"""Keys that have nothing to do: each says why, as docs/internals/errors.md lists it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scopes in which a view has nothing to show: each says why, as docs/errors.md lists it."""
+"""Scopes in which a view has nothing to show: each says why (docs/internals/errors.md)."""
 
 from __future__ import annotations
 
