@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.metrics import Metric, Scope, Values, default_columns, metric_named
+from chopper_core.metrics import (
+    Metric,
+    Scope,
+    Values,
+    column_names,
+    default_columns,
+    metric_named,
+)
 from chopper_core.metrics.lookup import reason_notes
 from chopper_core.metrics.time import INSTANCES, SHARE
 from chopper_core.model import address
@@ -227,6 +234,17 @@ def silent_levels(run: Run, view: View) -> tuple[str, ...]:
             return path[len(view.path) :]
         path = (*path, labels[0])
     return ()
+
+
+def with_column_names(
+    view: View, known: Sequence[Metric] = (), settings: Collection[str] = ()
+) -> View:
+    """The view with its columns by name, however they are written; settings name themselves."""
+
+    def named(text: str) -> str:
+        return text if text.removeprefix("-") in settings else column_names([text], known)[0]
+
+    return replace(view, columns=tuple(map(named, view.columns)), sort=named(view.sort))
 
 
 def names_of(run: Run, view: View) -> tuple[str, ...]:

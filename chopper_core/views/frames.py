@@ -8,7 +8,7 @@ from typing import Final, cast
 import numpy as np
 from msgspec.structs import replace
 
-from chopper_core.metrics import METRICS, Metric, Scope, Values, column_names, metric_named
+from chopper_core.metrics import METRICS, Metric, Scope, Values, metric_named
 from chopper_core.metrics.time import INSTANCES
 from chopper_core.model import address
 from chopper_core.model.attributes import attributes_at
@@ -17,7 +17,14 @@ from chopper_core.model.column_names import NO_STARTS, NO_TIMES
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
-from chopper_core.query.children import children, filter_note, means_of, ordered, run_notes
+from chopper_core.query.children import (
+    children,
+    filter_note,
+    means_of,
+    ordered,
+    run_notes,
+    with_column_names,
+)
 from chopper_core.query.derived import instance_levels, statistic_of
 from chopper_core.query.filter import Rows, filter_hint, matching, only
 from chopper_core.query.frame import Frame
@@ -43,7 +50,7 @@ def run_frame(run: Run, view: View) -> Frame:
         if view.name:
             plugin = plugin_of(view.name)
             return _named(run, view) if plugin is None else plugin.call(_named, run, view)
-        view = _with_names(view)
+        view = with_column_names(view)
         if view.baseline is not None:
             from chopper_core.query.compared import compared  # most views have no baseline
 
@@ -53,12 +60,6 @@ def run_frame(run: Run, view: View) -> Frame:
 
 def _named(run: Run, view: View) -> Frame:
     return _frame(run, view, answer(run, view))
-
-
-def _with_names(view: View, known: Sequence[Metric] = ()) -> View:
-    """The view with its columns by name, however they are written."""
-    columns = column_names(view.columns, known)
-    return replace(view, columns=columns, sort="".join(column_names([view.sort], known)))
 
 
 def run_preview(run: Run, view: View) -> Frame:
@@ -272,7 +273,7 @@ class _Columns:
 def _frame(run: Run, view: View, result: ViewResult) -> Frame:
     """The rows of a result, sorted, filtered, with the columns asked for and the total row."""
     titled = tuple(column for column, _ in result.columns)
-    view = _with_names(view, titled)
+    view = with_column_names(view, titled)
     # Along time, all of it is shown.
     counting = replace(view, cut=view.cut or view_module(view.name).SPEC.along_time)
     columns = _Columns(run, view, result)

@@ -573,3 +573,18 @@ def test_schedules_of_two_jobs_are_two_runs(tmp_path: Path) -> None:
     assert [each.name for each in find_runs([str(tmp_path)])] == names
     (tmp_path / "trace-B.parquet").unlink()
     assert not holds_runs(str(tmp_path))
+
+
+def test_a_table_of_runs_is_filtered_by_its_headings(sweep: Path) -> None:
+    trace(sweep / "mbs1")
+    trace(sweep / "mbs2", step_us=300)
+    runs = open_runs(str(sweep), [str(sweep)], jobs=1)
+    all_rows(runs)
+
+    def named(text: str) -> list[str]:
+        return list(query(runs, View(str(sweep), name="runs", filter=text)).labels)
+
+    assert named("step µs > 200") == named("microbatch=2") == ["mbs2"]
+    assert named("Status=OK") == ["mbs1", "mbs2"]
+    frame = query(runs, View(str(sweep), name="runs", filter="status=fine", columns=("Step µs",)))
+    assert frame.columns[0].name == "step_time_ns" and "status is ok" in frame.notes[0]

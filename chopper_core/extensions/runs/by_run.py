@@ -19,7 +19,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.units import Unit
 from chopper_core.model.view import RUN_LEVEL, View
 from chopper_core.query.children import ordered
-from chopper_core.query.filter import Rows, matching
+from chopper_core.query.filter import Rows, filter_hint, matching
 from chopper_core.query.frame import Frame
 from chopper_core.util.errors import DataError, NoSuchNode, NothingToShow, UsageError
 from chopper_core.views import OVERVIEW, RUNS, SET_VIEWS, view_spec
@@ -162,7 +162,11 @@ def _rows(
     labels = [own.row.name for own in seen]
     values = {metric.name: numbers for metric, numbers in columns}
     column = partial(_named, view, values)
-    shown = np.flatnonzero(matching(Rows(RUN_LEVEL, labels, column, tuple(values)), view.filter))
+    own = tuple(metric for metric, _ in columns)
+    rows = Rows(RUN_LEVEL, labels, column, tuple(values), own)
+    mask = matching(rows, view.filter)
+    notes = [*filter_hint(rows, view.filter, mask), *notes]
+    shown = np.flatnonzero(mask)
     shown = shown[ordered(shown, RUN_LEVEL, labels, view.sort, column)]
     if by_mean:
         alike = "GPUs" if seen[0].frame.level == "gpu" else "iterations"
@@ -266,8 +270,10 @@ def _matrix(
     named = {metric.name: values for metric, values in columns}
     level = seen[0].frame.level
     of_run = partial(_named, view, named)
-    rows = Rows(level, labels, of_run, tuple(named))
-    shown = np.flatnonzero(matching(rows, _own_filter(view)))
+    rows = Rows(level, labels, of_run, tuple(named), tuple(metric for metric, _ in columns))
+    mask = matching(rows, _own_filter(view))
+    notes = [*filter_hint(rows, _own_filter(view), mask), *notes]
+    shown = np.flatnonzero(mask)
     sort = view.sort or f"-{columns[0][0].name}"
     shown = shown[ordered(shown, level, labels, sort, of_run)]
 

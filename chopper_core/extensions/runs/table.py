@@ -37,8 +37,8 @@ from chopper_core.model.charts import BarChart, Series
 from chopper_core.model.settings import KNOWN
 from chopper_core.model.units import Unit, time_text
 from chopper_core.model.view import RUN_LEVEL, View
-from chopper_core.query.children import ordered
-from chopper_core.query.filter import Rows, matching
+from chopper_core.query.children import ordered, with_column_names
+from chopper_core.query.filter import Rows, filter_hint, matching
 from chopper_core.query.frame import Frame
 from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.errors import ChopperError, UsageError
@@ -67,7 +67,8 @@ def runs_frame(run: RunSet, view: View, *, wait: bool = False) -> Frame:
     if group and group not in settings and rows and not reading.waiting:
         raise UsageError(f"no run has the setting {group!r}; the runs have {', '.join(settings)}")
     known: dict[str, Values] = {}
-
+    titled = (*_OWN.values(), *(each.metric for each in RUN_COLUMNS.values()))
+    view = with_column_names(view, titled, settings)
     chosen = view.columns or _shown(rows, settings)
     base = _baseline(view, rows)
     names: list[str] = [group] * bool(group and group not in chosen) + list(chosen)
@@ -96,7 +97,8 @@ def runs_frame(run: RunSet, view: View, *, wait: bool = False) -> Frame:
 
     columns = [column(name) for name in names]
     own = (*(each.name for each in columns), *RUN_COLUMNS, *settings, *_OWN)
-    mask = matching(Rows(RUN_LEVEL, labels, values, own), view.filter)
+    table_rows = Rows(RUN_LEVEL, labels, values, own, (*columns, *titled))
+    mask = matching(table_rows, view.filter)
     shown = np.flatnonzero(mask)
     shown = shown[ordered(shown, RUN_LEVEL, labels, view.sort, values)]
     if group:
@@ -109,15 +111,18 @@ def runs_frame(run: RunSet, view: View, *, wait: bool = False) -> Frame:
         [(each, values(each.name).take(shown)) for each in columns],
         lambda row: opened(view, rows[int(shown[row])]),
         hidden=len(labels) - len(shown),
-        notes=_notes(
-            rows,
-            columns,
-            values,
-            base,
-            reading.waiting,
-            len(labels) - len(shown),
-            is_asked=bool(view.columns),
-        ),
+        notes=[
+            *filter_hint(table_rows, view.filter, mask),
+            *_notes(
+                rows,
+                columns,
+                values,
+                base,
+                reading.waiting,
+                len(labels) - len(shown),
+                is_asked=bool(view.columns),
+            ),
+        ],
         more=tuple(each.metric for name, each in RUN_COLUMNS.items() if name not in names),
         headline=_headline(rows, len(rows) + reading.waiting),
         charts=_charts(view, [labels[row] for row in shown], columns, known, shown),
