@@ -22,7 +22,7 @@ from chopper_tui.draw.pieces import Pieces, marked
 from chopper_tui.steps import run_in_thread
 from chopper_tui.widgets.pane import Dragging, Pane, PaneColumn
 
-_CACHED_SIGNALS: Final = 8
+_CACHED_SIGNALS: Final = 16
 _KEPT_PICTURES: Final = 8
 _MIN_SIZE: Final = 8, 1
 """Cells and lines up to which nothing is drawn."""
@@ -116,7 +116,6 @@ class SignalPane(DrawnPane, Dragging):
         """Make a chart of the chosen signal (0) or of the one beside it (1)."""
         super().__init__(classes="-second" if number else "")
         self.number = number
-        self._kept: OrderedDict[tuple[View, int], tuple[Run, SignalChart]] = OrderedDict()
 
     @property
     def is_shown(self) -> bool:
@@ -166,21 +165,13 @@ class SignalPane(DrawnPane, Dragging):
     ) -> list[Pieces]:
         room = width - 2
         bins = plot.bins_for(run.signal(view.signal), room)
-        self._shown = seen = self._seen(run, view, bins, check)
+        # With very many GPUs it takes long.
+        make = partial(signal_chart, run, view, bins, check)
+        self._shown = seen = run.memo(("signal chart", view, bins), make, _CACHED_SIGNALS)
         axis = self.time_axis
         lines = plot.draw(seen, room, height - 1, self.glyphs, time_axis=axis, check=check)
         title = [(" ", "text"), (plot.headline(seen, room, self.glyphs), "dim")]
         return [self.titled(title, width), *([(" ", "text"), *line] for line in lines)]
-
-    def _seen(self, run: Run, view: View, bins: int, check: Callable[[], None]) -> SignalChart:
-        """The signal; with very many GPUs it takes long, so the last ones are cached."""
-        found = self._kept.pop((view, bins), None)
-        if found is None or found[0] is not run:
-            found = run, signal_chart(run, view, bins, check)
-        self._kept[view, bins] = found
-        while len(self._kept) > _CACHED_SIGNALS:
-            self._kept.popitem(last=False)
-        return found[1]
 
     def lines(self, width: int, height: int) -> Iterable[Pieces]:
         """The lines that were drawn last, with the cells that were dragged over marked."""
