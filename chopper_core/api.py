@@ -74,7 +74,6 @@ class OpenRun:
 
     @property
     def name(self) -> str:
-        """The run as opened."""
         return self.run.name
 
     @property

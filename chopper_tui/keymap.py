@@ -86,7 +86,6 @@ class Action(Struct, frozen=True):
 
     @property
     def key_names(self) -> str:
-        """Its keys as the screen shows them."""
         return " ".join(map(key_name, self.keys))
 
     @property

@@ -28,7 +28,6 @@ class Points(Struct, frozen=True, dict=True):
         return len(self.thread)
 
     def known(self) -> Mask:
-        """Which of the points are known."""
         return np.not_equal(self.thread, NOWHERE)
 
     def take(self, rows: Index) -> Points:

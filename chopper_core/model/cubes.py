@@ -107,7 +107,6 @@ class Cells(Struct, frozen=True, eq=False):
         return None if known is None else known[self.at]
 
     def codes(self, level: str, group: int) -> Int32:
-        """The codes of a level in one group."""
         end = self.first[group + 1] if group + 1 < len(self.first) else len(self.at)
         return self.cube.codes[level][self.at[self.first[group] : end]]
 

@@ -244,7 +244,6 @@ class Groups:
         return [int(gpu) for gpu in distinct(codes)]
 
     def rows_of(self, group: int) -> Index:
-        """The rows of one group."""
         part = self.part(group)
         return np.arange(part.start, part.stop) if isinstance(part, slice) else part
 

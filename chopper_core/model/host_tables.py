@@ -177,7 +177,6 @@ class MemoryEvents(SideTable, frozen=True, eq=False):
     """Code of a name, or -1."""
 
     def of_gpu(self, gpu: int) -> slice:
-        """The events of one GPU."""
         begin, end = np.searchsorted(self.gpu, [gpu, gpu + 1]).tolist()
         return slice(begin, end)
 

@@ -42,7 +42,6 @@ class SideTable(Struct, frozen=True, eq=False):
 
     @classmethod
     def column_names(cls) -> tuple[str, ...]:
-        """The names of its columns."""
         return cls.__struct_fields__[1:]
 
     def columns(self) -> dict[str, AnyArray]:

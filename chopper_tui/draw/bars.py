@@ -33,7 +33,6 @@ class BarDrawer(RowsDrawer[BarChart]):
     tallest = _MAX_THICK
 
     def title(self, chart: BarChart, width: int, glyphs: Glyphs) -> list[Line]:
-        """With the fills of stacked series."""
         several = len(chart.series) > 1
         names = [chart.series[place].name for place in _visible(chart)] if several else []
         inks = _inks_of(chart)
@@ -41,11 +40,9 @@ class BarDrawer(RowsDrawer[BarChart]):
         return title_lines(chart.title, "" if chart.unit == "ns" else chart.unit, width, legend)
 
     def body_lines(self, chart: BarChart) -> int:
-        """One per label."""
         return len(chart.labels)
 
     def rows(self, chart: BarChart) -> int:
-        """Its bars."""
         return len(chart.labels)
 
     def body(self, chart: BarChart, on: Canvas) -> None:
@@ -90,11 +87,9 @@ class BarDrawer(RowsDrawer[BarChart]):
         on.add_rest(count, shown)
 
     def max_zoom(self, chart: BarChart) -> float:
-        """Any."""
         return MAX_ZOOM
 
     def seen(self, chart: BarChart, lens: Lens) -> BarChart:
-        """The low end of its bars."""
         sums = np.nansum([np.abs(each.numbers) for each in chart.series], axis=0)
         return replace(chart, longest=float(sums.max(initial=0.0)) / lens.factor)
 
@@ -106,15 +101,12 @@ class BoxDrawer(RowsDrawer[BoxChart]):
     tallest = 2
 
     def title(self, chart: BoxChart, width: int, glyphs: Glyphs) -> list[Line]:
-        """Without a legend."""
         return title_lines(chart.title, chart.unit, width)
 
     def body_lines(self, chart: BoxChart) -> int:
-        """One per label, and the axis."""
         return len(chart.labels) + 1
 
     def rows(self, chart: BoxChart) -> int:
-        """Its boxes."""
         return len(chart.labels)
 
     def body(self, chart: BoxChart, on: Canvas) -> None:
@@ -149,7 +141,6 @@ class BoxDrawer(RowsDrawer[BoxChart]):
         on.add([(" " * before + line, "dim")])
 
     def max_zoom(self, chart: BoxChart) -> float:
-        """Any."""
         return MAX_ZOOM
 
     def seen(self, chart: BoxChart, lens: Lens) -> BoxChart:

@@ -25,11 +25,9 @@ class CardsDrawer(Drawer[Cards]):
     is_prose = True
 
     def lines(self, chart: Cards, width: int, glyphs: Glyphs, *, is_below: bool = False) -> int:
-        """All."""
         return sum(map(len, card_lines(chart.cards, width, glyphs))) + len(chart.cards)
 
     def body_lines(self, chart: Cards) -> int:
-        """Any number."""
         return UNLIMITED
 
     def body(self, chart: Cards, on: Canvas) -> None:

@@ -27,19 +27,16 @@ class CompositionDrawer(Drawer[Composition]):
     is_quick = True
 
     def title(self, chart: Composition, width: int, glyphs: Glyphs) -> list[Line]:
-        """Where there is room."""
         return [[(clean(chart.title), "strong")]] if width >= _WITH_TIMES_FROM else []
 
     def lines(
         self, chart: Composition, width: int, glyphs: Glyphs, *, is_below: bool = False
     ) -> int:
-        """All."""
         on = Canvas(width, UNLIMITED, glyphs)
         self.draw(chart, on)
         return len(on.lines)
 
     def body_lines(self, chart: Composition) -> int:
-        """The bars, at least."""
         return len(chart.labels)
 
     def body(self, chart: Composition, on: Canvas) -> None:

@@ -61,7 +61,6 @@ class LineDrawer(Drawer[LineChart]):
         return lines if bars is None else self._bars.fitted(bars, width, glyphs, lines)
 
     def body(self, chart: LineChart, on: Canvas) -> None:
-        """The curves and their axes, or bars."""
         bars = _as_bars(chart)
         if bars is not None:
             self._bars.body(bars, on)
@@ -81,11 +80,9 @@ class LineDrawer(Drawer[LineChart]):
         on.lines += plotted(curves, size, x_axis, y_axis, on.glyphs, on.check)
 
     def max_zoom(self, chart: LineChart) -> float:
-        """Any."""
         return MAX_ZOOM
 
     def seen(self, chart: LineChart, lens: Lens) -> LineChart:
-        """The points in a part of its x axis."""
         known = np.concatenate([x[np.isfinite(x)] for x in chart.x]) if chart.x else np.zeros(0)
         if not len(known):
             return chart

@@ -109,7 +109,6 @@ class RowsDrawer(Drawer[C], Protocol[C]):
         raise NotImplementedError
 
     def fitted(self, chart: C, width: int, glyphs: Glyphs, lines: int) -> int:
-        """As many more for each row."""
         own, rows = self.lines(chart, width, glyphs), max(self.rows(chart), 1)
         return own + min((lines - own) // rows, self.tallest - self.shortest) * rows
 
@@ -120,9 +119,7 @@ class NothingDrawer(Drawer[Struct]):
     is_quick = True
 
     def body_lines(self, chart: Struct) -> int:
-        """One."""
         return 1
 
     def body(self, chart: Struct, on: Canvas) -> None:
-        """A sentence."""
         on.add([("no values to draw", "dim")])

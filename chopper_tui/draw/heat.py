@@ -38,15 +38,12 @@ class HeatDrawer(RowsDrawer[HeatMap]):
     tallest = 3
 
     def title(self, chart: HeatMap, width: int, glyphs: Glyphs) -> list[Line]:
-        """Its scale is below it."""
         return title_lines(chart.title, chart.unit, width)
 
     def body_lines(self, chart: HeatMap) -> int:
-        """The fewest: with more its rows are taller."""
         return len(chart.rows) + _around(chart)
 
     def rows(self, chart: HeatMap) -> int:
-        """Those of the map."""
         return len(chart.rows)
 
     def body(self, chart: HeatMap, on: Canvas) -> None:
@@ -54,11 +51,9 @@ class HeatDrawer(RowsDrawer[HeatMap]):
         _draw(chart, on)
 
     def max_zoom(self, chart: HeatMap) -> float:
-        """Until few columns are left."""
         return max(len(chart.columns) / MIN_COLUMNS, 1.0)
 
     def seen(self, chart: HeatMap, lens: Lens) -> HeatMap:
-        """Some of its columns."""
         first, end = lens.columns(len(chart.columns))
         opens = chart.opens
         return replace(
@@ -69,13 +64,11 @@ class HeatDrawer(RowsDrawer[HeatMap]):
         )
 
     def centred(self, chart: HeatMap, lens: Lens, cell: Cell) -> Lens:
-        """Over the column of the cursor."""
         first, end = lens.columns(len(chart.columns))
         at = first + min(cell[1], end - first - 1)
         return replace(lens, centre=(at + 0.5) / len(chart.columns))
 
     def cell_through(self, chart: HeatMap, cell: Cell, before: Lens, after: Lens) -> Cell:
-        """The same column."""
         row, column = cell
         column += before.columns(len(chart.columns))[0]
         first, end = after.columns(len(chart.columns))
@@ -84,7 +77,6 @@ class HeatDrawer(RowsDrawer[HeatMap]):
     def cursor(
         self, chart: HeatMap, cell: Cell, row: int, label: str | None
     ) -> tuple[int, int | None]:
-        """The row of a label, and the screen's column."""
         if chart.opens is None or label is None:
             return row, None
         own = chart.labels.index(label) if label in chart.labels else -1

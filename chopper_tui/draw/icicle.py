@@ -35,15 +35,12 @@ class IcicleDrawer(RowsDrawer[Icicle]):
     tallest = 10
 
     def title(self, chart: Icicle, width: int, glyphs: Glyphs) -> list[Line]:
-        """Its unit is at its scale."""
         return title_lines(chart.title, "", width)
 
     def body_lines(self, chart: Icicle) -> int:
-        """Of levels tall enough to read."""
         return self.shortest * len(chart.rows) + _AROUND
 
     def rows(self, chart: Icicle) -> int:
-        """Its levels."""
         return len(chart.rows)
 
     def body(self, chart: Icicle, on: Canvas) -> None:
@@ -72,7 +69,6 @@ class IcicleDrawer(RowsDrawer[Icicle]):
             on.add(_block_line(chart, depth, block, on))
 
     def max_zoom(self, chart: Icicle) -> float:
-        """Any."""
         return MAX_ZOOM
 
     def seen(self, chart: Icicle, lens: Lens) -> Icicle:
@@ -80,7 +76,6 @@ class IcicleDrawer(RowsDrawer[Icicle]):
         return replace(chart, seen=lens.range)
 
     def centred(self, chart: Icicle, lens: Lens, cell: Cell) -> Lens:
-        """Over the block of the cursor."""
         depth, block = _within(chart, cell)
         row, total = chart.rows[depth], max(int(chart.rows[0].ends_ns[-1]), 1)
         return replace(lens, centre=float(row.begins_ns[block] + row.ends_ns[block]) / 2 / total)
@@ -88,7 +83,6 @@ class IcicleDrawer(RowsDrawer[Icicle]):
     def cursor(
         self, chart: Icicle, cell: Cell, row: int, label: str | None
     ) -> tuple[int, int | None]:
-        """That of the screen."""
         return cell
 
     def label_of(self, chart: Icicle, cell: Cell) -> str:

@@ -51,7 +51,6 @@ class RooflineDrawer(Drawer[Roofline]):
         return [[(clean(chart.title), "strong"), (f", TFLOP/s by FLOP/B{legend}", "dim")]]
 
     def body_lines(self, chart: Roofline) -> int:
-        """Enough to tell the roofs apart."""
         return _LINES if _has_points(chart) else 1
 
     def fitted(self, chart: Roofline, width: int, glyphs: Glyphs, lines: int) -> int:
@@ -59,7 +58,6 @@ class RooflineDrawer(Drawer[Roofline]):
         return lines if _has_points(chart) else 2
 
     def max_zoom(self, chart: Roofline) -> float | None:
-        """Until points of the same kernel lie apart."""
         return _MAX_ZOOM if _has_points(chart) else None
 
     def seen(self, chart: Roofline, lens: Lens) -> Roofline:
@@ -67,7 +65,6 @@ class RooflineDrawer(Drawer[Roofline]):
         return replace(chart, seen=lens.range)
 
     def body(self, chart: Roofline, on: Canvas) -> None:
-        """All of it, in the room there is."""
         if not _has_points(chart):
             on.add([("no row has FLOPs and bytes", "dim")])
             return

@@ -44,7 +44,6 @@ class SignalRowsDrawer(Drawer[SignalRows]):
         return [title]
 
     def body_lines(self, chart: SignalRows) -> int:
-        """The rows."""
         return len(chart.labels)
 
     def fitted(self, chart: SignalRows, width: int, glyphs: Glyphs, lines: int) -> int:
@@ -53,18 +52,15 @@ class SignalRowsDrawer(Drawer[SignalRows]):
         return lines if lines - own >= _ENVELOPE else own
 
     def body(self, chart: SignalRows, on: Canvas) -> None:
-        """The rows, then their range."""
         above = on.left - len(chart.labels)
         _add_rows(chart, on)
         if above >= _ENVELOPE and np.isfinite(chart.numbers).any():
             _add_range(chart, on)
 
     def max_zoom(self, chart: SignalRows) -> float:
-        """Any."""
         return MAX_ZOOM
 
     def seen(self, chart: SignalRows, lens: Lens) -> SignalRows:
-        """A part of the time."""
         bins = chart.numbers.shape[1]
         first, end = lens.columns(bins)
         low, high = chart.x

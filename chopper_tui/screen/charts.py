@@ -58,7 +58,6 @@ class Charts(SteadyScreen[None]):
 
     @property
     def table(self) -> FrameTable:
-        """The table."""
         return self.query_one(FrameTable)
 
     @property

@@ -54,7 +54,6 @@ class Pointing(ScreenParts):
             self.action_perform("sort", event.name if event.name == "name" else f"-{event.name}")
 
     def on_frame_table_opened(self) -> None:
-        """A click on the cursor's row enters it."""
         self.action_perform("enter")
 
     def on_picture_pane_clicked(self, event: PicturePane.Clicked) -> None:
@@ -88,11 +87,9 @@ class Pointing(ScreenParts):
         return seen.from_ns + (2 * cell + 1) * seen.length_ns // (2 * self.time_cells)
 
     def on_key_line_pressed(self, event: KeyLine.Pressed) -> None:
-        """A click on a key of the last line presses it."""
         self.action_perform(event.action_id)
 
     def on_position_help_clicked(self) -> None:
-        """A click on the hint shows the help."""
         self.action_perform("help")
 
     def on_picture_pane_dragged(self, event: PicturePane.Dragged) -> None:
@@ -176,7 +173,6 @@ class Asking(ScreenParts):
         self.query_one(KeyLine).explain(keys)
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """Pass text on while it is typed."""
         prompt = self.query_one(Prompt)
         if prompt.is_open:
             prompt.handler.prompt_changed(event.value)

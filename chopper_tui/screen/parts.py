@@ -219,7 +219,6 @@ class ScreenParts(Charts):
             self.say("")
 
     def fit_parts(self) -> None:
-        """Give each part its room."""
         self._fitted_to = self.app.size
         width, height = self._fitted_to
         sizes = size_classes(width, height)
@@ -340,7 +339,6 @@ class ScreenParts(Charts):
         return self.has_class("-lines")
 
     def on_frame_table_moved(self, event: FrameTable.Moved) -> None:
-        """Follow the cursor."""
         self.query_one(Position).show(event.row, self.table.rows)
         if self.shows_sentences:
             self.cards.move_to(event.row)

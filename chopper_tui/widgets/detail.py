@@ -92,12 +92,10 @@ class DetailPane(Pane):
         return len(self._lines)
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        """The wheel scrolls."""
         event.stop()
         self.move(3)
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        """The wheel scrolls."""
         event.stop()
         self.move(-3)
 
@@ -291,7 +289,6 @@ class GpuPane(Pane):
         return min(room, _SPARK) if room >= _LEAST_SPARK else 0
 
     def show(self, name: str, times: RowOnGpus | None) -> None:
-        """Show the times of a row."""
         self.name_of_row, self.times = name, times
         self.redraw()
 

@@ -50,7 +50,6 @@ class Dialog(SteadyScreen[T], ModalScreen[T]):
     """A box over the explorer, closed once; None is no answer."""
 
     def render(self) -> RenderableType:
-        """The explorer, dimmed."""
         return dimmed(super().render(), _shade(self))
 
     VERTICAL_BREAKPOINTS = [(0, "-low"), (16, "-high")]  # noqa: RUF012 (as Textual declares it)
@@ -153,7 +152,6 @@ class Listing(Sought[T]):
     """Title and explanation of each option, which are searched."""
 
     def compose(self) -> ComposeResult:
-        """The title over the list."""
         with Vertical(id="box") as box:
             box.styles.width = self._cells + _FRAME_CELLS
             yield Label(Text(self._title), id="title")
@@ -182,7 +180,6 @@ class Listing(Sought[T]):
         raise NotImplementedError
 
     def on_option_list_option_selected(self) -> None:
-        """A click on an option picks it."""
         self._pick()
 
     def _pick(self) -> None:
@@ -258,7 +255,6 @@ class Chooser(Listing[str]):
         return Option(_option(head, why, self._cells - self._widest - 2), id=str(place))
 
     def on_mount(self) -> None:
-        """Put the cursor on the current choice."""
         keys = [key for key, _, _ in self._options]
         self.query_one(OptionList).highlighted = (
             keys.index(self._chosen) if self._chosen in keys else 0
@@ -270,7 +266,6 @@ class Chooser(Listing[str]):
         return None if self._highlighted is None else self._options[self._highlighted][0]
 
     def action_take(self) -> None:
-        """Answer with the highlighted option."""
         if self._highlighted is not None:
             self.dismiss(self.key)
 
@@ -309,7 +304,6 @@ class ColumnChooser(Listing[tuple[str, ...]]):
         return await super().take_key(event)
 
     def action_take(self) -> None:
-        """Answer with the chosen columns."""
         self.dismiss(tuple(self._order) or None)
 
     def _pick(self) -> None:
@@ -369,7 +363,6 @@ class TourBox(Dialog[int]):
         self._text = text
 
     def compose(self) -> ComposeResult:
-        """The text in a frame."""
         with Vertical(id="box") as box:
             box.border_title = Content(self._title)
             box.border_subtitle = "⏎ next, ← back, esc ends" if self._is_wide else "⏎ ← esc"
@@ -380,7 +373,6 @@ class TourBox(Dialog[int]):
         return self.app.size.width >= 60
 
     def render(self) -> RenderableType:
-        """The explorer as it is: the text is about it."""
         return ModalScreen.render(self)
 
     def action_go(self, step: int) -> None:
@@ -388,6 +380,5 @@ class TourBox(Dialog[int]):
         self.dismiss(step)
 
     def on_click(self, event: events.Click) -> None:
-        """A click goes forward."""
         event.stop()
         self.dismiss(1)

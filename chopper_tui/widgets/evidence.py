@@ -38,23 +38,19 @@ class EvidencePane(DrawnPane):
             self.draw_soon()
 
     def on_click(self) -> None:
-        """A click opens the view."""
         self.post_message(self.Opened())
 
     def drawing(
         self, width: int, height: int, check: Callable[[], None]
     ) -> Callable[[], Sequence[Pieces]] | None:
-        """The view in a size."""
         if self.run is None or self.view is None:
             return None
         return partial(self._draw_view, self.run, self.view, width, height, check)
 
     def forget(self) -> None:
-        """Whatever is shown next is another."""
         self.view = None
 
     def lines(self, width: int, height: int) -> Sequence[Pieces]:
-        """The lines that were drawn last."""
         return self.drawn
 
     def _draw_view(

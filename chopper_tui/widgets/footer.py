@@ -201,7 +201,6 @@ class KeyLine(Pane):
             self.redraw()
 
     def on_click(self, event: events.Click) -> None:
-        """Press the key under the pointer."""
         for begin, end, action_id in self._buttons:
             if begin <= event.x < end and not self.instead:
                 self.post_message(self.Pressed(action_id))
@@ -254,7 +253,6 @@ class TooSmall(Pane):
     """One line in place of all other parts."""
 
     def lines(self, width: int, height: int) -> Iterable[Pieces]:
-        """The smallest size."""
         texts = ("too small: 40x10 needed", "40x10 needed", "40x10")
         text = next((each for each in texts if len(each) <= width), texts[-1])
         return [[(fit(text, width, self.glyphs), "text")]]

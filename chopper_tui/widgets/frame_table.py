@@ -149,7 +149,6 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
         self.post_message(self.Moved(row))
 
     def render_line(self, y: int) -> Strip:
-        """The header or a row."""
         width = self.size.width
         if self.frame is not None and width != self._planned_width:
             # The first paint comes before the resize that lays out: it must be whole.
@@ -182,12 +181,10 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
             self._fill_sparks()
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        """The wheel moves the cursor."""
         event.stop()
         self.move(3)
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        """The wheel moves the cursor."""
         event.stop()
         self.move(-3)
 

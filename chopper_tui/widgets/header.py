@@ -64,7 +64,6 @@ class Crumbs(Pane):
             self.digit = digit
 
     def on_click(self, event: events.Click) -> None:
-        """Post the step or the view that was clicked."""
         x = self._strip_at
         for text, _ in self._strip:
             if x <= event.x < x + cell_width(text) and text.strip():
@@ -210,7 +209,6 @@ class Position(Pane):
         """The hint of the help was clicked."""
 
     def on_click(self, event: events.Click) -> None:
-        """The hint is a button."""
         if event.x >= self.size.width - len(_HELP_HINT):
             self.post_message(self.HelpClicked())
 
@@ -220,7 +218,6 @@ class Position(Pane):
         self.redraw()
 
     def lines(self, width: int, height: int) -> Iterable[Pieces]:
-        """The row at the right, and how to get help."""
         position = f"{min(self.row + 1, self.rows)}/{self.rows}"
         hint = _HELP_HINT if width >= len(position) + len(_HELP_HINT) + 1 else " "
         return [[(f"{position:>{max(width - len(hint), 0)}}", "dim"), (hint, "dim")]]

@@ -32,7 +32,6 @@ class LoadingPane(Pane):
         self.redraw()
 
     def lines(self, width: int, height: int) -> Iterable[Pieces]:
-        """A few lines in the middle."""
         room = min(_LOADING_WIDTH, max(width - 4, 1))
         margin = (" " * ((width - room) // 2), "text")
         step = step_text(self.step, self.done, self.total)
@@ -60,7 +59,6 @@ class LoadingScreen(SteadyScreen[None]):
         self._run_name = run_name
 
     def compose(self) -> ComposeResult:
-        """One pane."""
         pane = LoadingPane()
         pane.run_name = self._run_name
         yield pane

@@ -92,7 +92,6 @@ class Pane(ChopperWidget):
                 self.refresh(*_differences(before, after, y))
 
     def render_line(self, y: int) -> Strip:
-        """One line, as the compositor asks for it."""
         if len(self._strips) != self.size.height or (
             self._strips and self._strips[0].cell_length != self.size.width
         ):
@@ -133,7 +132,6 @@ class Dragging(Pane):
         raise NotImplementedError
 
     def on_mouse_down(self, event: events.MouseDown) -> None:
-        """Begin a drag."""
         if event.button == 1:
             self._from = self._to = event.x
             self.was_dragged = False
@@ -147,7 +145,6 @@ class Dragging(Pane):
             self.dragged(self._from, event.x)
 
     def on_mouse_up(self) -> None:
-        """End a drag."""
         if self._from is not None:
             self.release_mouse()
             if self._to not in (None, self._from):

@@ -28,12 +28,10 @@ class _Sign(Pane):
     sign = "/"
 
     def show(self, sign: str) -> None:
-        """Show a sign."""
         self.sign = sign
         self.redraw()
 
     def lines(self, width: int, height: int) -> list[Pieces]:
-        """The sign alone."""
         return [[(f" {self.sign}", "strong")]]
 
 
@@ -143,7 +141,6 @@ class PromptLine(Input):
         self.handler.prompt_entered(self.value)
 
     def action_cancel(self) -> None:
-        """Cancel."""
         self.handler.prompt_cancelled()
 
 
@@ -155,7 +152,6 @@ class Prompt(Horizontal):
         self._entered: dict[str, list[str]] = {}
 
     def compose(self) -> ComposeResult:
-        """The sign and the text."""
         yield _Sign()
         line = PromptLine(compact=True, select_on_focus=False)
         line.cursor_blink = False
@@ -173,7 +169,6 @@ class Prompt(Horizontal):
 
     @property
     def is_open(self) -> bool:
-        """Whether it is open."""
         return bool(self.display)
 
     def open(
@@ -210,7 +205,6 @@ class AddressBar(PromptLine):
 
     @property
     def is_open(self) -> bool:
-        """Whether it is open."""
         return bool(self.display)
 
     def open(self, handler: PromptHandler, text: str, cursor: int, complete: Complete) -> None:

@@ -93,7 +93,6 @@ class TextReader(Sought[None]):
             self._perform(*performs)
 
     def compose(self) -> ComposeResult:
-        """The text in a frame."""
         with VerticalScroll(id="box", can_focus=False) as box:
             box.border_title = Content(self._title)
             box.border_subtitle = "/ searches, esc closes"
@@ -109,7 +108,6 @@ class TextReader(Sought[None]):
         return self.query_one(VerticalScroll)
 
     def action_scroll_by(self, lines: int) -> None:
-        """Scroll by lines."""
         self._box.scroll_relative(y=lines, animate=False)
 
     def action_page(self, pages: int) -> None:

@@ -48,7 +48,6 @@ class _JsonNode(msgspec.Struct):
     start_us: int = 0
 
     def node(self, attributes: dict[str, Attribute]) -> Node:
-        """The node with its attributes."""
         return Node(
             id=self.id,
             name=self.name,

@@ -40,7 +40,6 @@ class AttributeColumn(Struct, frozen=True):
     """The type of each, where they differ."""
 
     def type_of(self, at: int) -> str:
-        """The type of one of the values."""
         return self.types[at] if self.types else self.type
 
 

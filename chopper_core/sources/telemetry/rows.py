@@ -191,7 +191,6 @@ class RowCollector:
 
     @property
     def gpus(self) -> Mapping[GpuName, GpuRows]:
-        """The rows of each GPU."""
         self._flush()
         return self._gpus
 

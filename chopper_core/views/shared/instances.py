@@ -77,7 +77,6 @@ class Overlaps(Struct, frozen=True, eq=False, dict=True):
         return self.masked_ns / np.maximum(self.elapsed_ns, 1)
 
     def codes(self, level: str) -> Int64:
-        """The code of each at a level."""
         if level not in self._codes:
             self._codes[level] = self.table.column(level)[self.row].astype(np.int64)
         return self._codes[level]
