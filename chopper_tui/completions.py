@@ -10,6 +10,7 @@ from urllib.parse import unquote
 from chopper_core.metrics import METRICS
 from chopper_core.model.address import KEYS, TIMES, parse, path_text, step_text
 from chopper_core.model.run import Run
+from chopper_core.model.splits import SPLITS
 from chopper_core.model.table import ACTIVITY, LEVELS
 from chopper_core.model.view import STATISTICS, SUM, at_level, enter
 from chopper_core.query.frame import Frame
@@ -220,7 +221,7 @@ def _option_values(run: Run, frame: Frame, key: str, asked: ViewSpec | None) -> 
         "view": tuple(VIEWS),
         "by": splits_of(run, asked) if asked is not None else (),
         "of": asked.figures if asked is not None else (),
-        "order": (*LEVELS, *run.table.coordinates),
+        "order": (*LEVELS, *run.table.coordinates, *SPLITS),
         "over": LEVELS,
         "columns": names,
         "sort": ("name", *(f"-{name}" for name in names), *names),

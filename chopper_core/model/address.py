@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from chopper_core.model.overrides import joined, parse_overrides
 from chopper_core.model.parallel import DIMENSIONS
+from chopper_core.model.splits import PATTERN, quoted_cycles
 from chopper_core.model.table import ACTIVITY, LEVELS
 from chopper_core.model.view import Baseline, View, Window, as_statistic, complete_order, parse_time
 from chopper_core.util.errors import ChopperError, DataError, UsageError
@@ -26,7 +27,7 @@ _LEVEL_OF = {
     for length in range(2, len(level) + 1)
 }
 """The levels by their names and abbreviations: `it` is iteration."""
-_LEVEL = "|".join(sorted(_LEVEL_OF, key=len, reverse=True))
+_LEVEL = "|".join((PATTERN, *sorted(_LEVEL_OF, key=len, reverse=True)))
 _PATH_START = late(rf":(?=(?:{_LEVEL})=)")
 _ANY_STEP = late(r":([A-Za-z_]+)=")
 _FIRST_STEP = late(rf"(?:{_LEVEL})=")
@@ -47,7 +48,7 @@ _PLAIN = "(),<>:*+[]{}@~!;|"
 
 def parse(address: str) -> View:
     """The view of an address; raises UsageError for an invalid one."""
-    rest, options = _split_options(address)
+    rest, options = _split_options(quoted_cycles(address))
     run, path_text = _split_path(rest)
     if not run:
         raise UsageError(f"the address {address!r} names no run before the ':'")
@@ -203,6 +204,7 @@ def _parse_path(text: str, order: tuple[str, ...]) -> tuple[str, ...]:
     expected = (*order, ACTIVITY)
     for depth, step in enumerate(_STEP.split(text.strip("/")) if text else ()):
         name, _, label = step.partition("=")
+        name = unquote(name)
         level = _LEVEL_OF.get(name, name)
         if depth >= len(expected) or level != expected[depth]:
             wanted = expected[depth] if depth < len(expected) else "the end"

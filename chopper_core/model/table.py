@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
+from functools import cached_property
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -12,6 +13,7 @@ from msgspec.structs import replace
 
 from chopper_core.model.column_names import CALL_SHAPE
 from chopper_core.model.shapes import CallShape
+from chopper_core.model.splits import is_made, split_codes
 from chopper_core.util.arrays import AnyArray, Float64, Index, Int8, Int32, Int64, column_types
 
 _Entry = TypeVar("_Entry")
@@ -35,6 +37,9 @@ class Kind(IntEnum):
     COMPUTE = 0
     COMM = 1
     COPY = 2
+
+
+_KINDS: Final = ("compute", "communication", "copy")
 
 
 class Category(IntEnum):
@@ -109,7 +114,7 @@ MODEL_PHASES: Final = (Phase.FORWARD, Phase.BACKWARD, Phase.PREFILL, Phase.DECOD
 INFERENCE_PHASES: Final = (Phase.PREFILL, Phase.DECODE)
 
 
-class KernelTable(Struct, frozen=True, eq=False):
+class KernelTable(Struct, frozen=True, eq=False, dict=True):
     """One row per activity; every column is a numpy array of the same length.
 
     Labels are codes: numbers stand for themselves, phases are `Phase`, operations and kernel
@@ -171,8 +176,15 @@ class KernelTable(Struct, frozen=True, eq=False):
         """One column of labels, times or counts by its name; coordinates follow from the GPU."""
         if name in self.coordinates:
             return self.coordinates[name][self.gpu].astype(np.int64)
+        if is_made(name):
+            return split_codes(self, name)[0]
         values: Int64 = getattr(self, name)
         return values
+
+    @cached_property
+    def split_cache(self) -> dict[str, tuple[Int64, Sequence[str]]]:
+        """The codes and labels of each activity along the splits that were asked for."""
+        return {}
 
     @property
     def is_sampled(self) -> bool:
@@ -204,13 +216,17 @@ class KernelTable(Struct, frozen=True, eq=False):
             return NO_LABEL
         if text.lstrip("\\") == NO_LABEL_TEXT:
             text = text[1:]
+        if is_made(level):
+            return _index(split_codes(self, level)[1], text)
         match level:
-            case "gpu" | "iteration" | "layer" | "pp" | "dp" | "ep" | "cp" | "tp":
+            case "gpu" | "iteration" | "layer" | "pp" | "dp" | "ep" | "cp" | "tp" | "stream":
                 # One spelling each: paths and labels are compared as texts.
                 is_plain = text.isascii() and text.isdigit() and len(text) < 20
                 return int(text) if is_plain and str(int(text)) == text else None
             case "phase":
                 return PHASES.index(text) if text in PHASES else None
+            case "kind":
+                return _index(_KINDS, text)
             case "operation":
                 return _index(self.operations, text)
             case "kernel":
@@ -222,9 +238,13 @@ class KernelTable(Struct, frozen=True, eq=False):
         """The text of a label's code at a level, as a path spells it."""
         if code == NO_LABEL:
             return NO_LABEL_TEXT
+        if is_made(level):
+            return _escaped(split_codes(self, level)[1][code])
         match level:
             case "phase":
                 return PHASES[code]
+            case "kind":
+                return _KINDS[code]
             case "operation":
                 return _escaped(self.operations[code])
             case "kernel":

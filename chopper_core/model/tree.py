@@ -342,7 +342,7 @@ class Tree:
     def _places_of(self, path: tuple[str, ...]) -> Selection:
         """The places of a node's rows; raises NoSuchNode where there are none."""
         wanted = self._codes(path)
-        if any(level in self.table.coordinates for level in wanted):
+        if not wanted.keys() <= set(LEVELS):
             places = self._memo(("places", path), lambda: self._located(wanted), _CACHED_NODES)
             if not len(places):
                 raise self._missing(path)
@@ -362,7 +362,7 @@ class Tree:
         return places
 
     def _located(self, wanted: dict[str, int]) -> Index:
-        """Places with the wanted codes, some of which are coordinates of GPUs."""
+        """Places with the wanted codes, some of which are coordinates of GPUs, or splits."""
         coordinates = self.table.coordinates
         rest = {level: code for level, code in wanted.items() if level not in coordinates}
         chain = list(takewhile(lambda level: level in rest, LEVELS[1:]))

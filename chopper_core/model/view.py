@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from chopper_core.model.overrides import NO_OVERRIDES, Overrides
 from chopper_core.model.parallel import DIMENSIONS
+from chopper_core.model.splits import SPLITS, is_split
 from chopper_core.model.table import ACTIVITY, LEVELS
 from chopper_core.model.units import time_text
 from chopper_core.util.errors import UsageError
@@ -303,7 +304,7 @@ def pivot(view: View, level: str) -> View:
     """The same node, split by another level next; the levels of the path keep their order."""
     depth = len(view.path)
     rest = view.order[depth:]
-    if level not in (*rest, *DIMENSIONS) or level in view.order[:depth]:
+    if not (level in (*rest, *DIMENSIONS) or is_split(level)) or level in view.order[:depth]:
         return view
     order = (*view.order[:depth], level, *(name for name in rest if name != level))
     return replace(view, order=order, sort="", filter="")
@@ -356,8 +357,8 @@ def with_signal(view: View, signal: str) -> View:
 def complete_order(levels: Sequence[str]) -> tuple[str, ...]:
     """A full order that begins with the given levels; the others follow in default order."""
     for level in levels:
-        if level not in (*LEVELS, *DIMENSIONS):
-            there = ", ".join((*LEVELS, *DIMENSIONS))
+        if level not in (*LEVELS, *DIMENSIONS) and not is_split(level):
+            there = ", ".join((*LEVELS, *DIMENSIONS, *SPLITS, "iteration%N"))
             raise UsageError(f"unknown level {level!r}; the levels are {there}")
     if len(set(levels)) != len(levels):
         raise UsageError(f"the order {','.join(levels)} repeats a level")

@@ -39,7 +39,7 @@ MAX_SPARKLINE_ACTIVITIES: Final = 1 << 24
 """The most activities that are gathered to find the GPUs of the rows."""
 NAME: Final = "name"
 """The column of the labels, for sorting."""
-LONGEST_FIRST: Final = ("operation", "kernel")
+LONGEST_FIRST: Final = ("operation", "kernel", "class", "shape")
 """Levels without a default order: their longest rows come first."""
 
 

@@ -68,6 +68,7 @@ SPEC: Final = ViewSpec(
         *SPLITS,
     ),
     of="collective",
+    any_split=True,
 )
 
 

@@ -16,7 +16,8 @@ from chopper_core.model.charts import picked
 from chopper_core.model.column_names import NO_STARTS, NO_TIMES
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
-from chopper_core.model.view import View
+from chopper_core.model.splits import is_split
+from chopper_core.model.view import View, pivot
 from chopper_core.query.children import (
     children,
     filter_note,
@@ -33,6 +34,7 @@ from chopper_core.util import debug
 from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.views import OVERVIEW, plugin_of, view_module, view_spec, view_specs
+from chopper_core.views.shared import splits as _splits  # noqa: F401 (adds splits)
 from chopper_core.views.spec import Previewed, ViewResult, ViewSpec, splits_of
 
 _CACHED_RESULTS: Final = 32
@@ -50,7 +52,7 @@ def run_frame(run: Run, view: View) -> Frame:
         if view.name:
             plugin = plugin_of(view.name)
             return _named(run, view) if plugin is None else plugin.call(_named, run, view)
-        view = with_column_names(view)
+        view = with_column_names(split_tree(view))
         if view.baseline is not None:
             from chopper_core.query.compared import compared  # most views have no baseline
 
@@ -60,6 +62,16 @@ def run_frame(run: Run, view: View) -> Frame:
 
 def _named(run: Run, view: View) -> Frame:
     return _frame(run, view, answer(run, view))
+
+
+def split_tree(view: View) -> View:
+    """A view of the tree whose `by=` is the next level of its order."""
+    if not view.by:
+        return view
+    split = pivot(view, view.by)
+    if split.level != view.by:
+        raise UsageError(f"the tree can't be split by {view.by!r}")
+    return replace(split, by="", sort=view.sort, filter=view.filter)
 
 
 def run_preview(run: Run, view: View) -> Frame:
@@ -129,7 +141,7 @@ def _check(run: Run, view: View, spec: ViewSpec) -> None:
     if spec.needs_starts and run.is_reconstructed:
         raise NothingToShow(f"the view {spec.name} needs measured start times: {NO_STARTS}")
     splits = splits_of(run, spec)
-    if view.by and view.by not in splits:
+    if view.by and view.by not in splits and not (spec.any_split and is_split(view.by)):
         choices = f"takes by={', '.join(splits)}" if splits else "takes no by="
         raise UsageError(f"the view {spec.name} {choices}, not {view.by!r}")
     if view.of and not spec.of:

@@ -58,6 +58,7 @@ SPEC: Final = ViewSpec(
     by=any_level("layer", "iteration", "operation", "phase", but=("gpu",)),
     of=FIGURE,
     takes_samples=True,
+    any_split=True,
 )
 
 

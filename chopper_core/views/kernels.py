@@ -46,6 +46,7 @@ SPEC: Final = ViewSpec(
     question="Which kernels take the scope's time, wherever they run?",
     by=("name", "class", "operation", "shape"),
     of="a shape of by=shape, of which to show the kernels",
+    any_split=True,
 )
 
 
@@ -140,7 +141,7 @@ def answer(run: Run, view: View) -> ViewResult:
 
 def _partition(run: Run, view: View, by: str) -> Partition:
     """The scope's activities by a level or by shape; those of one shape with `of=`."""
-    tree, level = run.tree_of(view), "operation" if by == "operation" else "kernel"
+    tree, level = run.tree_of(view), "kernel" if by in ("name", "class") else by
     if not view.of:
         return by_shape(run, view) if by == "shape" else Partition.of(tree, view, level)
     whole = of_shape(run, tree.node(view.path), view.of)
@@ -178,12 +179,8 @@ def _kernels_of(view: View, label: str) -> View:
 def _headline(labels: list[str], kernel_ns: Int64, order: Index, total: int, by: str) -> str:
     top = order[:5]
     share = 100.0 * kernel_ns[top].sum() / total
-    one, what = {
-        "name": ("kernel", "kernels"),
-        "class": ("class", "classes"),
-        "operation": ("operation", "operations"),
-        "shape": ("shape", "shapes"),
-    }[by]
+    one = {"name": "kernel"}.get(by, by)
+    what = f"{one}{'es' if one.endswith('s') else 's'}"
     if len(labels) == 1:
         return f"one {one} takes all kernel time, {time_text(total)}"
     return (

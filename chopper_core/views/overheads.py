@@ -89,6 +89,7 @@ SPEC: Final = ViewSpec(
     question="Where is time lost between theoretical peak and measured?",
     by=any_level("operation", "phase", "layer", "gpu"),
     parts=tuple(each.name for each in SHARES.values()),
+    any_split=True,
 )
 
 

@@ -34,6 +34,7 @@ SPEC: Final = ViewSpec(
     question="How much communication overlaps with the operations, and how much does it slow them?",
     by=any_level("operation", "instance", "phase", "layer", "iteration"),
     needs_starts=True,
+    any_split=True,
 )
 
 

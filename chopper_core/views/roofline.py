@@ -40,6 +40,7 @@ SPEC: Final = ViewSpec(
     title="Roofline",
     question="How close does each shape come to its roof, of compute or memory?",
     by=any_level("shape", "operation", "phase", "layer", but=("iteration", "kernel")),
+    any_split=True,
 )
 SHARE: Final = column("""kernel_pct | % | of kernels
     Share of the scope's kernel time (sum of durations).""")

@@ -12,6 +12,7 @@ from chopper_core.metrics import METRICS, Metric, Values
 from chopper_core.model.charts import Chart
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
+from chopper_core.model.splits import SPLITS
 from chopper_core.model.table import LEVELS
 from chopper_core.model.view import View
 from chopper_core.query.frame import Frame
@@ -54,6 +55,8 @@ class ViewSpec(Struct, frozen=True, kw_only=True):
     """The rows of several runs, where they are always the same; or `SETTINGS`."""
     takes_samples: bool = False
     """Whether it answers for a run of telemetry alone."""
+    any_split: bool = False
+    """Whether rows can be the values of any column of the activities, such as `class`."""
     parts: tuple[str, ...] = ()
     """The columns that are parts of one whole: bars by run stack them."""
     no_statistic: str = "computes its figures for each row as a whole"
@@ -106,9 +109,12 @@ def splits_of(run: Run, spec: ViewSpec) -> tuple[str, ...]:
     """
     if isinstance(run, SeveralRuns):
         return run.splits(spec)
-    if not {"gpu", "rank"} & set(spec.by):
-        return spec.by
-    return (*spec.by, *run.table.coordinates)
+    more: tuple[str, ...] = ()
+    if spec.any_split:
+        more = tuple(name for name in (*LEVELS, *SPLITS) if name not in spec.by)
+    if {"gpu", "rank"} & set(spec.by):
+        more = (*run.table.coordinates, *more)
+    return (*spec.by, *more)
 
 
 class ViewResult(Struct, frozen=True, eq=False):

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from chopper_core.metrics import metric_named
 from chopper_core.model.run import Run
 from chopper_core.model.signals import Signal
+from chopper_core.model.splits import SPLITS, is_split
 from chopper_core.model.units import Unit
 from chopper_core.model.view import STATISTICS, SUM, as_statistic, filtered, sorted_by
 from chopper_core.model.view import pivot as pivoted
@@ -196,9 +197,10 @@ async def pivot(screen: Explorer, argument: str) -> None:
         return
     depth = len(screen.view.path)
     above, rest = screen.view.order[:depth], screen.view.order[depth:]
-    rest = (*rest, *(n for n in screen.run.table.coordinates if n not in (*above, *rest)))
+    others = (*screen.run.table.coordinates, *SPLITS)
+    rest = (*rest, *(n for n in others if n not in (*above, *rest)))
     if argument:
-        if argument not in rest:
+        if argument not in rest and (argument in above or not is_split(argument)):
             raise UsageError(f"the levels below this scope are {', '.join(rest) or 'none'}")
         view = pivoted(screen.view, argument)
         columns = columns_for(argument, screen.view, screen.columns)

@@ -145,7 +145,7 @@ def test_names_of_kernels_need_no_escapes_by_hand() -> None:
         ("r:gpu=1/phase=backward", "expected iteration, got 'phase'"),
         ("r:gpu=", "no value"),
         ("r?order=gpu,gpu", "repeats a level"),
-        ("r?order=stream", "unknown level 'stream'"),
+        ("r?order=colour", "unknown level 'colour'"),
         ("r?colour=red", "unknown option 'colour'"),
         ("r?sort=name&colour=red", "unknown option 'colour'"),
     ],

@@ -46,6 +46,7 @@ SPEC: Final = ViewSpec(
     compares=True,
     of_one_run="compares two runs: mark them and press =, or `chopper diff A B`",
     no_statistic="shows parts of a difference that add up to it, which those of a statistic don't",
+    any_split=True,
 )
 
 

@@ -15,6 +15,7 @@ from chopper_core.model.charts import Chart, Composition, LineChart, Series
 from chopper_core.model.column_names import NO_TIMES
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
+from chopper_core.model.splits import is_split
 from chopper_core.model.table import LEVELS, NO_LABEL, Category, KernelTable, Kind
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View
@@ -45,6 +46,7 @@ SPEC: Final = ViewSpec(
         "node",
     ),
     of_one_run="shows one run; enter a run first",
+    any_split=True,
 )
 
 NODE: Final = "node"
@@ -207,7 +209,7 @@ def _codes(table: KernelTable, rows: Index, on_path: Index, by: str) -> tuple[In
     """A number for the label of each row, and of each row of the path."""
     if by == "type":
         return node_types(table, rows), node_types(table, on_path)
-    if by in LEVELS or by in table.coordinates:
+    if by in LEVELS or by in table.coordinates or is_split(by):
         return table.column(by)[rows].astype(np.int64), table.column(by)[on_path].astype(np.int64)
     every = np.concatenate([rows, on_path])
     codes = combined((table.operation[every], table.group[every], table.bytes[every]))
@@ -218,7 +220,7 @@ def _labels(table: KernelTable, rows: Index, codes: Int64, by: str) -> list[str]
     """The label of each group, of which `rows` has the first activity."""
     if by == "type":
         return [TYPES[code] for code in codes.tolist()]
-    if by in LEVELS or by in table.coordinates:
+    if by in LEVELS or by in table.coordinates or is_split(by):
         return [table.text_of(by, code) for code in codes.tolist()]
     return [_message(table, row) for row in rows.tolist()]
 

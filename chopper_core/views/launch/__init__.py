@@ -43,6 +43,7 @@ SPEC: Final = ViewSpec(
     question="What does compute wait for before it starts, and why is the GPU idle?",
     by=(*any_level("operation", "phase", "layer", "gpu"), "host"),
     needs_starts=True,
+    any_split=True,
 )
 
 

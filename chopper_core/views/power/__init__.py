@@ -54,6 +54,7 @@ SPEC: Final = ViewSpec(
     of="window:MS, burst:W, tokens:N or samples:N",
     no_statistic="shows means over time, each moment of which counts alike",
     takes_samples=True,
+    any_split=True,
 )
 
 

@@ -50,6 +50,7 @@ SPEC: Final = ViewSpec(
     by=any_level("gpu", "node"),
     needs_starts=True,
     no_statistic="compares GPUs kernel by kernel: its leads are means over all of them",
+    any_split=True,
 )
 
 

@@ -111,10 +111,11 @@ class ShapeLabels(Struct, frozen=True, eq=False):
     @classmethod
     def of(cls, run: Run) -> ShapeLabels:
         """The labels of a run, made once."""
-        return run.memo(("shape labels",), lambda: cls._made(run.table))
+        return run.memo(("shape labels",), lambda: cls.of_table(run.table))
 
     @classmethod
-    def _made(cls, table: KernelTable) -> ShapeLabels:
+    def of_table(cls, table: KernelTable) -> ShapeLabels:
+        """The labels of a table's activities."""
         places: dict[str, int] = {}
         shapes: list[CallShape | None] = []
 
