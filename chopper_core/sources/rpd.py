@@ -30,7 +30,15 @@ from chopper_core.sources.trace import (
     blank,
 )
 from chopper_core.tables.bytes import ByteSource, open_read_only, unwritten
-from chopper_core.tables.columns import Interner, NameInterner, cut_name, int_column
+from chopper_core.tables.columns import (
+    MAX_BYTES,
+    MAX_DURATION_NS,
+    Interner,
+    NameInterner,
+    bounded,
+    cut_name,
+    int_column,
+)
 from chopper_core.tables.losses import ABSENT, Losses
 from chopper_core.tables.text import FileHead
 from chopper_core.util.arrays import Int64, Mask
@@ -61,6 +69,10 @@ _CHUNK_ROWS: Final = 50_000
 _CHUNK_TEXTS: Final = 64
 """Rows with texts, of which one takes up to a MiB."""
 _MAX_UNPACKED_BYTES: Final = 1 << 36
+_MAX_GPUS: Final = 1 << 31
+_MAX_SIZE: Final = 1 << 31
+"""Of a launch in one direction."""
+_MAX_THREADS: Final = 1 << 62
 _MAX_COUNTED: Final = 1 << 40
 _NOT_READ: Final = ("rocpd_monitor", "rocpd_counter", "rocpd_stackframe")
 _MARKER: Final = "UserMarker"
@@ -120,7 +132,7 @@ class _RpdReader:
         calls = self._columns(_CALLS, 7)
         ops = self._columns(_OPS, 8)
         identity, pid, tid, start, end, name, args = calls
-        timed = (start >= 0) & (end >= start)
+        timed = _timed(start, end)
         is_marker = self._is_marker(name, texts)
         threads = zip(pid.tolist(), tid.tolist(), strict=True)
         thread = np.fromiter((self._threads[key] for key in threads), np.int32, len(pid))
@@ -166,7 +178,7 @@ class _RpdReader:
         identity, gpu, queue, start, end, description, kind, api = ops
         kinds = {code: _category(texts.get(code, "")) for code in set(kind.tolist())}
         category = np.fromiter((kinds[code] for code in kind.tolist()), np.int8, len(kind))
-        timed = (start >= 0) & (end >= start)
+        timed = _timed(start, end)
         unused = Counter(texts.get(code, "") or "?" for code in kind[category < 0].tolist())
         unused[""] = int(((category >= 0) & ~timed).sum())
         kept = (category >= 0) & timed
@@ -178,7 +190,7 @@ class _RpdReader:
             blank(Activities, count),
             name=self._coded(named, cleaned),
             category=category[kept],
-            device=gpu[kept].astype(np.int32),
+            device=bounded(gpu[kept], _MAX_GPUS).astype(np.int32),
             stream=queue[kept],
             start_ns=start[kept],
             duration_ns=(end - start)[kept],
@@ -214,9 +226,11 @@ class _RpdReader:
             sizes = "gridX, gridY, gridZ, workgroupX, workgroupY, workgroupZ"
             for row in self._rows(f"SELECT {key}, {sizes} FROM {table}"):
                 number, *size = row
-                if all(isinstance(each, int) and each > 0 for each in size):
+                if all(isinstance(each, int) and 0 < each < _MAX_SIZE for each in size):
                     x, y, z, a, b, c = size
-                    found[number] = shapes[LaunchShape(x * y * z, a * b * c)]
+                    grid, block = x * y * z, a * b * c
+                    if grid < _MAX_THREADS and block < _MAX_SIZE:
+                        found[number] = shapes[LaunchShape(grid, block)]
         codes = np.fromiter((found.get(each, 0) for each in keys.tolist()), np.int32, len(keys))
         return list(shapes), codes
 
@@ -230,7 +244,8 @@ class _RpdReader:
         if self._has(table):
             found = dict(self._rows(f"SELECT {key}, size FROM {table} WHERE size > 0"))
         sizes = int_column([found.get(each, ABSENT) for each in keys.tolist()])
-        return np.where(category == ActivityCategory.MEMCPY, sizes, ABSENT)
+        is_copy = category == ActivityCategory.MEMCPY
+        return np.where(is_copy, bounded(sizes, MAX_BYTES), ABSENT)
 
     def _texts(self, table: str = "rocpd_string") -> dict[int, str]:
         """Return the texts that names refer to, by id; of markers only their arguments."""
@@ -294,6 +309,12 @@ class _RpdReader:
         # SQLite counts a whole table in one step, which can't be interrupted.
         rows = f"SELECT count(*) FROM (SELECT 1 FROM {table} LIMIT {_MAX_COUNTED})"
         return int(next(self._rows(rows), (0,))[0])
+
+
+def _timed(start_ns: Int64, end_ns: Int64) -> Mask:
+    """Which rows have valid times."""
+    took_ns = end_ns - start_ns
+    return (start_ns >= 0) & (took_ns >= 0) & (took_ns < MAX_DURATION_NS)
 
 
 def _has_text(ids: Int64, texts: Mapping[int, str]) -> Mask:

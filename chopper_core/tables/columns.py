@@ -28,6 +28,8 @@ _MAPPED_BYTES: Final = 1 << 18
 _INT64_LIMIT: Final = 2**63
 MAX_BYTES: Final = 1 << 42
 """No GPU has more memory, so none moves more at once."""
+MAX_DURATION_NS: Final = 1 << 53
+"""Nothing on a GPU takes 104 days."""
 MAX_RANKS: Final = 1 << 20
 """No job has more GPUs; a larger number is damaged, or the date in a name."""
 FLOAT_EXACT_BELOW_US: Final = float(2**43)

@@ -20,7 +20,7 @@ _SEEDS = (
     "rocm-smi csv", "nvidia-smi csv", "dcgm csv", "zeus", "own sampler", "own sampler parquet",
     "cpu csv", "cpu parquet", "straggler analysis", "trace", "rocpd", "rpd",
 )  # fmt: skip
-_STEP = 37
+_STEP = 97
 """Of the changes of a file this many are passed over after each that is tried."""
 _MOST_BYTES = 1 << 28
 

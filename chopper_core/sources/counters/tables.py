@@ -13,6 +13,7 @@ from chopper_core.model.hardware import CounterInfo, counter_infos
 from chopper_core.sources.counters.references import BY_GPU_TIME, AgentTable, HostSide
 from chopper_core.sources.dispatches import CLOCK_BOOTTIME, Dispatches, DispatchRun
 from chopper_core.tables.columns import (
+    MAX_DURATION_NS,
     Columns,
     GrowingColumn,
     GrowingColumns,
@@ -293,6 +294,7 @@ def _note_losses(losses: Losses, path: Path) -> None:
 def _drop_bad_times(rows: Columns, losses: Losses) -> None:
     start_ns, end_ns = rows["start_ns"], rows["end_ns"]
     bad = (start_ns < 0) | (end_ns < start_ns) | (end_ns <= 0)
+    bad |= end_ns - start_ns >= MAX_DURATION_NS
     given = (start_ns >= 0) | (end_ns >= 0)
     losses.bad_times += int((bad & given).sum())
     start_ns[bad] = end_ns[bad] = ABSENT

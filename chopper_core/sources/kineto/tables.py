@@ -51,6 +51,7 @@ from chopper_core.sources.trace import (
 )
 from chopper_core.tables.columns import (
     MAX_BYTES,
+    MAX_DURATION_NS,
     MAX_RANKS,
     Columns,
     GrowingColumns,
@@ -359,7 +360,7 @@ class TraceTables:
             self._count_unused(event for event in events if event.ph != COMPLETE)
         start_ns, has_start = nanoseconds([event.ts for event in complete])
         duration_ns, has_duration = nanoseconds([event.dur for event in complete])
-        usable = has_start & has_duration & (duration_ns >= 0)
+        usable = has_start & has_duration & (duration_ns >= 0) & (duration_ns < MAX_DURATION_NS)
         if not usable.all():
             complete = self._without(complete, usable)
             start_ns, duration_ns = start_ns[usable], duration_ns[usable]

@@ -23,6 +23,8 @@ from chopper_core.sources.telemetry.table import (
     ColumnPositions,
     Headings,
     TableLines,
+    TelemetryTable,
+    first_layout,
     read_table,
     recognised_table,
 )
@@ -117,7 +119,7 @@ def recognise(head: FileHead) -> Recognised | None:
         return Recognised(DMON)
     if any(_SAMPLE.fullmatch(line.strip()) for line in lines):
         return Recognised(EXPORTER)
-    return recognised_table(head, csv_layout)
+    return recognised_table(head, _LAYOUT)
 
 
 def read(path: Path, _progress: Progress = silent) -> Telemetry:
@@ -127,27 +129,7 @@ def read(path: Path, _progress: Progress = silent) -> Telemetry:
         return _read_dmon(text)
     if found is not None and found.format == EXPORTER:
         return _read_scrapes(text)
-    return read_table(text, csv_layout)
-
-
-def csv_layout(headings: Sequence[str], stamps: Stamps) -> ColumnPositions | None:
-    """The layout of a table whose columns are named as fields of DCGM, with one row per GPU."""
-    table = Headings(headings)
-    fields = table.fields(_LONG)
-    if not fields and {"tmptr", "smclk", "gputl", "fbusd"} & table.columns.keys():
-        fields = table.fields(_SHORT)
-    if not fields:
-        return None
-    is_named = not table.columns.keys().isdisjoint(_GPU)
-    return ColumnPositions(
-        format=TABLE,
-        width=len(headings),
-        gpu_of=_OneHost(table).gpu_of if is_named else None,
-        named_by=table.positions(*_HOST, *_GPU),
-        times_of=table.stamp_reader(stamps, *_TIME),
-        fields=fields,
-        notes=notes_of(fields),
-    )
+    return read_table(text, _LAYOUT)
 
 
 class _OneHost:
@@ -309,3 +291,22 @@ def _read_scrapes(text: FileText) -> Telemetry:
     rows.row_losses = +rows.row_losses
     notes = notes_of(list(enumerate(used.values())))
     return telemetry_of(text.path, EXPORTER, rows, stamps, text.losses, notes)
+
+
+_LAYOUT: Final = first_layout(
+    *(
+        TelemetryTable(
+            TABLE,
+            columns,
+            gpu=_GPU,
+            also_named_by=_HOST,
+            may_be_nameless=True,
+            gpu_of=lambda table: _OneHost(table).gpu_of,
+            time=_TIME,
+            marks=frozenset(marks),
+            notes_of=notes_of,
+        )
+        for columns, marks in ((_LONG, ()), (_SHORT, ("tmptr", "smclk", "gputl", "fbusd")))
+    )
+)
+"""Columns named as fields of DCGM, with one row per GPU."""

@@ -8,8 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from msgspec.structs import replace
-
 from chopper_core.sources.registry import Recognised
 from chopper_core.sources.signals import GpuName, SignalName, Telemetry
 from chopper_core.sources.telemetry.cells import Stamps, whole_number
@@ -19,8 +17,7 @@ from chopper_core.sources.telemetry.table import (
     ColumnPositions,
     Headings,
     TableLines,
-    read_table,
-    recognised_table,
+    TelemetryTable,
 )
 from chopper_core.tables.text import (
     HEADING_LINES,
@@ -129,7 +126,7 @@ _HEADING: Final = late(r"(\S+)\s*(?:\[(.+)\])?")
 
 def recognise(head: FileHead) -> Recognised | None:
     """Recognise output of nvidia-smi by its headings."""
-    return Recognised(DMON_FORMAT) if _is_dmon(head) else recognised_table(head, csv_layout)
+    return Recognised(DMON_FORMAT) if _is_dmon(head) else _CSV.recognise(head)
 
 
 def read(path: Path, _progress: Progress = silent) -> Telemetry:
@@ -137,30 +134,7 @@ def read(path: Path, _progress: Progress = silent) -> Telemetry:
     text = FileText(path)
     if _is_dmon(FileHead(path)):
         return _read_dmon(text)
-    return read_table(text, csv_layout)
-
-
-def csv_layout(headings: Sequence[str], stamps: Stamps) -> ColumnPositions | None:
-    """Return the layout of a table of `--query-gpu`."""
-    parts = [_HEADING.fullmatch(heading) for heading in headings]
-    table = Headings(match[1] if match else "" for match in parts)
-    units = [match[2] if match else None for match in parts]
-    fields = [
-        (column, replace(field, unit=(units[column] or field.unit).casefold()))
-        for column, field in table.fields(_QUERY)
-    ]
-    if not fields:
-        return None
-    is_named = not table.columns.keys().isdisjoint((*_INDEX, *_BUS, *_IDENTIFIER))
-    return ColumnPositions(
-        format="nvidia-smi CSV",
-        width=len(headings),
-        gpu_of=partial(_gpu, table) if is_named else None,
-        named_by=table.positions(*_INDEX, *_BUS, *_IDENTIFIER),
-        times_of=table.stamp_reader(stamps, "timestamp"),
-        fields=fields,
-        notes=notes_of(fields),
-    )
+    return _CSV.read(path)
 
 
 def dmon_layout(line: str, stamps: Stamps) -> ColumnPositions | None:
@@ -244,3 +218,14 @@ def notes_of(fields: Sequence[tuple[int, Field]]) -> list[str]:
     """The sentences on signals of NVIDIA's tools that need one."""
     signals = {field.signal for _, field in fields}
     return [note for signal, note in _NOTES.items() if signal in signals]
+
+
+_CSV: Final = TelemetryTable(
+    "nvidia-smi CSV",
+    _QUERY,
+    gpu=(*_INDEX, *_BUS, *_IDENTIFIER),
+    gpu_of=lambda table: partial(_gpu, table),
+    may_be_nameless=True,
+    has_units=True,
+    notes_of=notes_of,
+)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -142,7 +142,15 @@ def _card(table: Headings, cells: Cells, card: str = "") -> GpuName | None:
 
 _LAYOUT: Final = first_layout(
     *(
-        TelemetryTable(name, columns, gpu=_NAMES, time=_STAMPS, gpu_of=_card, ignored=_ACCUMULATORS)
+        TelemetryTable(
+            name,
+            columns,
+            gpu=_NAMES[:1],
+            also_named_by=_NAMES[1:],
+            time=_STAMPS,
+            gpu_of=lambda table: partial(_card, table),
+            ignored=_ACCUMULATORS,
+        )
         for name, columns in (
             ("rocm-smi CSV", _FIELDS),
             ("CSV derived from rocm-smi", _DERIVED_FIELDS),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -37,6 +36,8 @@ _NO_ROUNDS: Final = (
 )
 
 
+_UNKNOWN: Final = "is ignored: its unit is unknown."
+_HEADING: Final = re.compile(r"(\S+)\s*(?:\[(.+)\])?")
 _CLEAR_STEP: Final = 2.0
 """Between rounds is at least this many times the usual time between the rows of a round."""
 _PAUSE_SHARE: Final = 0.75
@@ -113,6 +114,7 @@ class ColumnPositions(Struct, frozen=True):
 
 _MAX_HEADINGS: Final = 1000
 _DIGITS: Final = frozenset("0123456789")
+GpuOf = Callable[["Cells"], GpuName | None]
 LayoutOf = Callable[[Sequence[str], Stamps], ColumnPositions | None]
 """Headings → layout, or None for another format."""
 
@@ -125,35 +127,50 @@ class TelemetryTable(Struct, frozen=True):
     columns: Sequence[tuple[str, Field]]
     """Headings in lower case, and what they mean; among those of one meaning the first leads."""
     gpu: Sequence[str] = ("gpu",)
-    """Headings of what names the GPU of a row; the first is needed."""
+    """Headings of what names the GPU of a row; one of them is needed."""
+    also_named_by: Sequence[str] = ()
+    """Headings of what else `gpu_of` looks at."""
+    may_be_nameless: bool = False
+    """Whether rows without the name of a GPU come in rounds."""
+    has_units: bool = False
+    """Whether headings have their unit in brackets: `power.draw [W]`."""
     time: Sequence[str] = ("timestamp",)
     """Headings of the time; the first that there is."""
     marks: frozenset[str] = frozenset()
     """Headings that only this format has; one of them is needed. () for any of its columns."""
-    gpu_of: Callable[[Headings, Cells], GpuName | None] | None = None
-    """The GPU of a row; None: by its number below `gpu`."""
+    gpu_of: Callable[[Headings], GpuOf] = lambda table: table.numbered_gpu
+    """Makes what finds the GPU of a row; by default its number below `gpu`."""
     ignored: Sequence[str] = ()
     """Headings of columns in an unknown unit."""
+    notes_of: Callable[[Sequence[tuple[int, Field]]], Sequence[str]] = lambda _: ()
+    """Sentences on the columns that a file has."""
 
     def layout(self, headings: Sequence[str], stamps: Stamps) -> ColumnPositions | None:
         """The columns below some headings; None for those of another format."""
-        table = Headings(headings)
-        fields = table.fields(self.columns)
+        parts = [_HEADING.fullmatch(heading) for heading in headings] if self.has_units else []
+        table = (
+            Headings(match[1] if match else "" for match in parts) if parts else Headings(headings)
+        )
+        fields = [
+            (at, replace(field, unit=match[2].casefold()) if match and match[2] else field)
+            for at, field in table.fields(self.columns)
+            for match in [parts[at] if parts else None]
+        ]
         if not fields or (self.marks and self.marks.isdisjoint(table.columns)):
             return None
-        if self.gpu[0] not in table.columns:
+        is_named = not table.columns.keys().isdisjoint(self.gpu)
+        if not is_named and not self.may_be_nameless:
             return None
         return ColumnPositions(
             format=self.name,
             width=len(headings),
-            gpu_of=partial(self.gpu_of or Headings.numbered_gpu, table),
-            named_by=table.positions(*self.gpu),
+            gpu_of=self.gpu_of(table) if is_named else None,
+            named_by=table.positions(*self.gpu, *self.also_named_by),
             times_of=table.stamp_reader(stamps, *self.time),
             fields=fields,
             notes=[
-                f"{heading} is ignored: its unit is unknown."
-                for heading in headings
-                if heading.casefold() in self.ignored
+                *(f"{name} {_UNKNOWN}" for name in headings if name.casefold() in self.ignored),
+                *self.notes_of(fields),
             ],
         )
 

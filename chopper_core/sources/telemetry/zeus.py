@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from chopper_core.sources.registry import Recognised, Unusable
 from chopper_core.sources.signals import GpuName, SignalName, Telemetry
 from chopper_core.sources.telemetry.cells import Stamps
-from chopper_core.sources.telemetry.rows import Field, RowCollector
-from chopper_core.sources.telemetry.series import telemetry_of
-from chopper_core.sources.telemetry.table import ColumnPositions, TableLines
-from chopper_core.tables.text import TEXT_SUFFIXES, FileHead, FileText, csv_cells
+from chopper_core.sources.telemetry.rows import Field
+from chopper_core.sources.telemetry.table import ColumnPositions, read_table
+from chopper_core.tables.text import TEXT_SUFFIXES, FileHead, FileText
 from chopper_core.util.progress import Progress, silent
 
 NAME: Final = "Zeus"
@@ -42,25 +42,13 @@ def read(path: Path, _progress: Progress = silent) -> Telemetry:
 
     Raises DataError without any usable sample.
     """
-    text = FileText(path)
-    stamps, rows = Stamps(), RowCollector(path)
-    table, headings = TableLines(rows, csv_cells), ""
-    for block in text.blocks():
-        if table.add_csv(block, "time"):
-            continue
-        for line in block.splitlines():
-            if not _HEADING.fullmatch(line.strip()):
-                if line.strip():
-                    table.add(line)
-            elif line != headings:
-                table.use(_layout(line, stamps))
-                headings = line
-        table.flush()
-    return telemetry_of(path, _FORMAT, rows, stamps, text.losses)
+    return read_table(FileText(path), _layout)
 
 
-def _layout(line: str, stamps: Stamps) -> ColumnPositions:
-    gpus = [GpuName(index=int(number)) for number in _NUMBER.findall(line)]
+def _layout(headings: Sequence[str], stamps: Stamps) -> ColumnPositions | None:
+    if not _HEADING.fullmatch(",".join(headings)):
+        return None
+    gpus = [GpuName(index=int(number)) for number in _NUMBER.findall(",".join(headings))]
     return ColumnPositions(
         format=_FORMAT,
         width=1 + len(gpus),
