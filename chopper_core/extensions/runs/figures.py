@@ -15,7 +15,6 @@ from chopper_core.extensions.runs.run_columns import (
     MEAN,
     NO_SIGNAL,
     RUN_COLUMNS,
-    STRAGGLER_DELAY,
     TOTAL,
     TREE,
     WORLD,
@@ -173,7 +172,7 @@ def _take_straggler(run: Run, figures: dict[str, float | str], missing: dict[str
     frame = run_frame(run, View(run.name, name="ranks", columns=("delay_ns",)))
     delay = frame.values["delay_ns"].at(list(frame.labels).index(late))
     if delay is None:
-        missing["straggler_delay_ns"] = STRAGGLER_DELAY.metric.missing_because
+        missing[names[1]] = RUN_COLUMNS[names[1]].metric.missing_because
     else:
         figures["straggler_delay_ns"] = float(delay)
 

@@ -68,7 +68,13 @@ def set_frame(run: RunSet, view: View, *, wait: bool = False) -> Frame:
     found = {FRONT.name: worded(words), **dict(zip(names, values, strict=True))}
     shown = np.arange(len(rows))
     if view.sort:
-        shown = ordered(shown, RUN_LEVEL, labels, view.sort, found.__getitem__)
+        shown = ordered(
+            shown,
+            RUN_LEVEL,
+            labels,
+            view.sort,
+            lambda name: found[name] if name in found else figure_values(run, rows, name),
+        )
     else:
         shown = shown[np.lexsort((-numbers[0], ~is_front, ~known))]
     columns = [*zip(metrics, values, strict=True), (FRONT, found[FRONT.name])]

@@ -45,12 +45,10 @@ class RunColumn(Struct, frozen=True):
     """Its name there."""
     how: str = TOTAL
     """How the view's figure becomes one of the run."""
-    settings: tuple[str, ...] = ()
-    """The settings that it is computed from, besides."""
 
 
 def _of_view(
-    name: str, unit: str, title: str, view: str, figure: str, how: str, better: int, text: str = ""
+    name: str, unit: str, title: str, better: int, view: str, figure: str, how: str, text: str = ""
 ) -> RunColumn:
     source = f"`{figure}` of the view {view}" if view != TREE else f"`{figure}` of the tree"
     definition = f"{text} {_WORDS[how].format(source)}".strip()
@@ -59,11 +57,8 @@ def _of_view(
     return RunColumn(metric, better, view, figure, how)
 
 
-def _derived(
-    name: str, unit: str, title: str, better: int, text: str, missing: str, *settings: str
-) -> RunColumn:
-    metric = computed_column(name, unit, title, text, missing_because=missing)
-    return RunColumn(metric, better, settings=settings)
+def _derived(name: str, unit: str, title: str, better: int, text: str, missing: str) -> RunColumn:
+    return RunColumn(computed_column(name, unit, title, text, missing_because=missing), better)
 
 
 _NO_BATCH: Final = "the settings name no global batch (--set global_batch=128)"
@@ -71,219 +66,72 @@ _NO_TOKENS: Final = (
     "neither the shapes in the trace nor the settings (global_batch and sequence) give the tokens"
 )
 NO_SIGNAL: Final = "the telemetry of some of the GPUs lacks it"
+_OR_ENERGY: Final = "or j_per_step is unknown"
+# fmt: off
 _OWN: Final = (
-    _of_view(
-        "step_time_ns",
-        "ns",
-        "step",
-        "throughput",
-        "iteration_ns",
-        TOTAL,
-        LOWER,
-        "Step time: the mean over the complete iterations and GPUs.",
-    ),
-    _derived(
-        "samples_per_s",
-        "1/s",
-        "samples",
-        HIGHER,
-        "global_batch of the settings / step_time_ns.",
-        _NO_BATCH,
-        "global_batch",
-    ),
-    _derived(
-        "run_tokens_per_s",
-        "tok/s",
-        "run tok/s",
-        HIGHER,
-        "Tokens per second of the whole run: tokens of a step / step_time_ns. The tokens of a step "
-        "are global_batch x sequence of the settings; else tokens_per_s of a GPU x all ranks.",
-        _NO_TOKENS,
-    ),
-    _of_view(
-        "tokens_per_s",
-        "tok/s",
-        "tok/s/GPU",
-        "throughput",
-        "tokens_per_s",
-        TOTAL,
-        HIGHER,
-        "Tokens per second and GPU.",
-    ),
-    _derived(
-        "j_per_step",
-        "J",
-        "step energy",
-        LOWER,
-        "Energy of a step: the total of `iteration_energy_j` of the view power.",
-        "telemetry of power or energy doesn't cover an iteration on all GPUs",
-    ),
-    _derived(
-        "j_per_token",
-        "J",
-        "token energy",
-        LOWER,
-        "j_per_step / tokens of a step (see run_tokens_per_s).",
-        f"{_NO_TOKENS}, or j_per_step is unknown",
-    ),
-    _derived(
-        "tokens_per_j",
-        "tok/J",
-        "tok/J",
-        HIGHER,
-        "Tokens of a step / j_per_step.",
-        f"{_NO_TOKENS}, or j_per_step is unknown",
-    ),
-    _derived(
-        "j_per_sample",
-        "J",
-        "sample energy",
-        LOWER,
-        "j_per_step / global_batch of the settings.",
-        f"{_NO_BATCH}, or j_per_step is unknown",
-        "global_batch",
-    ),
-    _derived(
-        "samples_per_s_mj",
-        "1/(s·MJ)",
-        "samples",
-        HIGHER,
-        "samples_per_s / j_per_step in MJ: CharLLM-PPT's efficiency.",
-        f"{_NO_BATCH}, or j_per_step is unknown",
-        "global_batch",
-    ),
-    _of_view(
-        "gpu_power_w", "W", "W", "power", "mean_power_w", MEAN, LOWER, "Power of a GPU over time."
-    ),
-    _of_view("peak_power_w", "W", "peak W", "power", "peak_power_w", LARGEST, LOWER),
-    _of_view(
-        "gpu_hotspot_c",
-        "°C",
-        "°C",
-        "power",
-        "mean_hot_c",
-        MEAN,
-        LOWER,
-        "Temperature of a GPU over time: of its hottest spot, else of the edge.",
-    ),
-    _of_view("peak_hotspot_c", "°C", "peak °C", "power", "hottest_c", LARGEST, LOWER),
-    _of_view(
-        "gpu_mhz",
-        "MHz",
-        "gfx MHz",
-        "power",
-        "mean_gfx_mhz",
-        MEAN,
-        HIGHER,
-        "Clock of the compute units of a GPU over time.",
-    ),
-    _of_view(
-        "low_mhz",
-        "MHz",
-        "low MHz",
-        "power",
-        "p05_gfx_mhz",
-        LEAST,
-        HIGHER,
-        "5th percentile over time of the slowest GPU's clock.",
-    ),
-    _of_view("lowest_mhz", "MHz", "lowest MHz", "power", "lowest_gfx_mhz", LEAST, HIGHER),
-    _of_view("gpu_throttled_pct", "%", "throttled", "power", "throttled_pct", MEAN, LOWER),
-    _of_view(
-        "gpu_low_clock_pct",
-        "%",
-        "low clock",
-        "power",
-        "low_clock_pct",
-        MEAN,
-        LOWER,
-        "Throttling of a run of telemetry without limiters.",
-    ),
-    _of_view(
-        "peak_bytes",
-        "B",
-        "peak mem",
-        TREE,
-        "peak_bytes",
-        TOTAL,
-        LOWER,
-        "The most that the framework allocated on a GPU.",
-    ),
-    _of_view(
-        "peak_vram_bytes",
-        "B",
-        "peak VRAM",
-        "power",
-        "peak_vram_bytes",
-        LARGEST,
-        LOWER,
-        "The most memory in use on a GPU, by telemetry.",
-    ),
-    _of_view(
-        "exposed_comm_pct",
-        "%",
-        "exposed",
-        "overheads",
-        "exposed_comm_pct",
-        TOTAL,
-        LOWER,
-        "Exposed communication in % of the GPUs' time.",
-    ),
-    _of_view("idle_pct", "%", "idle", "overheads", "idle_pct", TOTAL, LOWER),
-    _of_view("bubble_pct", "%", "bubble", "pipeline", "bubble_pct", TOTAL, LOWER),
-    _of_view(
-        "mfu_pct",
-        "%",
-        "MFU",
-        "overheads",
-        "theoretical_pct",
-        TOTAL,
-        HIGHER,
-        "Model FLOPs utilisation: the time that the model's FLOPs take at peak, in % of the time.",
-    ),
+    _of_view("step_time_ns", "ns", "step", LOWER, "throughput", "iteration_ns", TOTAL,
+             "Step time: the mean over the complete iterations and GPUs."),
+    _derived("samples_per_s", "1/s", "samples", HIGHER,
+             "global_batch of the settings / step_time_ns.", _NO_BATCH),
+    _derived("run_tokens_per_s", "tok/s", "run tok/s", HIGHER,
+             "Tokens per second of the whole run: tokens of a step / step_time_ns. The tokens of"
+             " a step are global_batch x sequence of the settings; else tokens_per_s of a GPU x "
+             "all ranks.", _NO_TOKENS),
+    _of_view("tokens_per_s", "tok/s", "tok/s/GPU", HIGHER, "throughput", "tokens_per_s", TOTAL,
+             "Tokens per second and GPU."),
+    _derived("j_per_step", "J", "step energy", LOWER,
+             "Energy of a step: the total of `iteration_energy_j` of the view power.",
+             "telemetry of power or energy doesn't cover an iteration on all GPUs"),
+    _derived("j_per_token", "J", "token energy", LOWER,
+             "j_per_step / tokens of a step (see run_tokens_per_s).",
+             f"{_NO_TOKENS}, {_OR_ENERGY}"),
+    _derived("tokens_per_j", "tok/J", "tok/J", HIGHER, "Tokens of a step / j_per_step.",
+             f"{_NO_TOKENS}, {_OR_ENERGY}"),
+    _derived("j_per_sample", "J", "sample energy", LOWER,
+             "j_per_step / global_batch of the settings.", f"{_NO_BATCH}, {_OR_ENERGY}"),
+    _derived("samples_per_s_mj", "1/(s·MJ)", "samples", HIGHER,
+             "samples_per_s / j_per_step in MJ: CharLLM-PPT's efficiency.",
+             f"{_NO_BATCH}, {_OR_ENERGY}"),
+    _of_view("gpu_power_w", "W", "W", LOWER, "power", "mean_power_w", MEAN,
+             "Power of a GPU over time."),
+    _of_view("peak_power_w", "W", "peak W", LOWER, "power", "peak_power_w", LARGEST),
+    _of_view("gpu_hotspot_c", "°C", "°C", LOWER, "power", "mean_hot_c", MEAN,
+             "Temperature of a GPU over time: of its hottest spot, else of the edge."),
+    _of_view("peak_hotspot_c", "°C", "peak °C", LOWER, "power", "hottest_c", LARGEST),
+    _of_view("gpu_mhz", "MHz", "gfx MHz", HIGHER, "power", "mean_gfx_mhz", MEAN,
+             "Clock of the compute units of a GPU over time."),
+    _of_view("low_mhz", "MHz", "low MHz", HIGHER, "power", "p05_gfx_mhz", LEAST,
+             "5th percentile over time of the slowest GPU's clock."),
+    _of_view("lowest_mhz", "MHz", "lowest MHz", HIGHER, "power", "lowest_gfx_mhz", LEAST),
+    _of_view("gpu_throttled_pct", "%", "throttled", LOWER, "power", "throttled_pct", MEAN),
+    _of_view("gpu_low_clock_pct", "%", "low clock", LOWER, "power", "low_clock_pct", MEAN,
+             "Throttling of a run of telemetry without limiters."),
+    _of_view("peak_bytes", "B", "peak mem", LOWER, TREE, "peak_bytes", TOTAL,
+             "The most that the framework allocated on a GPU."),
+    _of_view("peak_vram_bytes", "B", "peak VRAM", LOWER, "power", "peak_vram_bytes", LARGEST,
+             "The most memory in use on a GPU, by telemetry."),
+    _of_view("exposed_comm_pct", "%", "exposed", LOWER, "overheads", "exposed_comm_pct", TOTAL,
+             "Exposed communication in % of the GPUs' time."),
+    _of_view("idle_pct", "%", "idle", LOWER, "overheads", "idle_pct", TOTAL),
+    _of_view("bubble_pct", "%", "bubble", LOWER, "pipeline", "bubble_pct", TOTAL),
+    _of_view("mfu_pct", "%", "MFU", HIGHER, "overheads", "theoretical_pct", TOTAL,
+             "Model FLOPs utilisation: the time that the model's FLOPs take at peak, in % of the"
+             " time."),
+    _derived("window_ns", "ns", "window", 0,
+             "The time of the samples of a run of telemetry alone: the total of `window_ns` of "
+             "the overview.", "the run has a trace"),
+    _derived("window_energy_j", "J", "energy", LOWER,
+             "The energy of all GPUs in the window: the total of `sampled_energy_j` of the "
+             "overview.", "the run has a trace, or no power of some GPU"),
+    _derived("straggler", "", "straggler", 0,
+             "The GPU that the others wait for (see the view ranks).",
+             "no GPU delays the others"),
+    _derived("straggler_delay_ns", "ns", "delay", LOWER,
+             "How long the straggler delays an iteration: its `delay_ns` of the view ranks.",
+             "no GPU delays the others, or no collective is complete"),
 )
-STRAGGLER: Final = RunColumn(
-    computed_column(
-        "straggler",
-        "",
-        "straggler",
-        "The GPU that the others wait for (see the view ranks).",
-        missing_because="no GPU delays the others",
-    )
-)
-STRAGGLER_DELAY: Final = RunColumn(
-    computed_column(
-        "straggler_delay_ns",
-        "ns",
-        "delay",
-        "How long the straggler delays an iteration: its `delay_ns` of the view ranks.",
-        missing_because="no GPU delays the others, or no collective is complete",
-    ),
-    LOWER,
-)
-WINDOW: Final = RunColumn(
-    computed_column(
-        "window_ns",
-        "ns",
-        "window",
-        "The time of the samples of a run of telemetry alone: the total of `window_ns` of the "
-        "overview.",
-        missing_because="the run has a trace",
-    )
-)
-WINDOW_ENERGY: Final = RunColumn(
-    computed_column(
-        "window_energy_j",
-        "J",
-        "energy",
-        "The energy of all GPUs in the window: the total of `sampled_energy_j` of the overview.",
-        missing_because="the run has a trace, or no power of some GPU",
-    ),
-    LOWER,
-)
-RUN_COLUMNS: Final = {
-    each.metric.name: each for each in (*_OWN, WINDOW, WINDOW_ENERGY, STRAGGLER, STRAGGLER_DELAY)
-}
+# fmt: on
+RUN_COLUMNS: Final = {each.metric.name: each for each in _OWN}
 """The figures of a run by name, the most important first."""
 GPUS: Final = column("""gpus | | GPUs
     The number of GPUs with data.""")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
+import pandas as pd
 from msgspec.structs import replace
 
 from chopper_core.extensions.runs.run_columns import HIGHER, WORLD, is_better, known_column
@@ -19,7 +20,6 @@ from chopper_core.model.view import View, with_view
 from chopper_core.query.frame import Frame
 from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import NothingToShow, UsageError
-from chopper_core.util.grouping import median_of
 from chopper_core.views import RUNS
 from chopper_core.views.spec import RUN_FIGURE, SETTINGS, ViewResult, ViewSpec
 
@@ -53,32 +53,29 @@ def set_frame(run: RunSet, view: View, *, wait: bool = False) -> Frame:
         raise UsageError(f"no run has the setting {x!r}; the runs have {', '.join(settings)}")
     name = view.of or FIGURE
     metric = known_column(name)
-    figures = figure_values(run, rows, name)
     along = _values(rows, x)
     lines = [each for each in varied if each != x]
-    groups = list(dict.fromkeys(_line(row, lines) for row in rows if x in row.settings))
-    cells: dict[tuple[str, Setting], list[float]] = {}
-    failed: dict[tuple[str, Setting], str] = {}
-    for place, row in enumerate(rows):
-        if x not in row.settings:
-            continue
-        cell = _line(row, lines), row.settings[x]
-        number = figures.at(place)
-        if number is not None:
-            cells.setdefault(cell, []).append(float(number))
-        elif row.status == FAILED:
-            failed[cell] = f"{row.name} failed: {row.reason}"
-    columns = []
-    for group in groups:
-        numbers = [_median(cells.get((group, value))) for value in along]
-        columns.append((_column(metric, group, x), numbered(numbers)))
-    several = sum(len(each) > 1 for each in cells.values())
+    known = figure_values(run, rows, name)
+    table = pd.DataFrame({
+        "x": pd.Series([row.settings.get(x) for row in rows], dtype=object),
+        "line": [_line(row, lines) for row in rows],
+        "figure": np.where(known.present(), known.numbers, np.nan).astype(np.float64),
+        "failed": [f"{r.name} failed: {r.reason}" if r.status == FAILED else None for r in rows],
+    })  # fmt: skip
+    swept = table.dropna(subset="x")
+    cells = swept.groupby(["line", "x"], sort=False)["figure"]
+    groups = swept["line"].unique().tolist()
+    medians = cells.median().unstack("x").reindex(index=groups, columns=along)
+    columns = [(_column(metric, group, x), numbered(medians.loc[group].array)) for group in groups]
+    failed = swept.dropna(subset="failed")
+    failed = failed[failed["figure"].isna()].drop_duplicates(["line", "x"], keep="last")
+    several = int((cells.count() > 1).sum())
     notes = [f"rows are values of {x}, columns the runs with: {', '.join(lines) or 'any setting'}"]
-    notes += list(failed.values())[:_MAX_LINES]
+    notes += failed["failed"].tolist()[:_MAX_LINES]
     if several:
         notes.append(f"cells with several runs show their median: {several}")
-    if any(x not in row.settings for row in rows):
-        notes.append(f"{sum(x not in row.settings for row in rows)} runs have no {x}: left out")
+    if len(swept) < len(rows):
+        notes.append(f"{len(rows) - len(swept)} runs have no {x}: left out")
     return frame_of_set(
         run,
         replace(view, by=x, of=name),
@@ -119,10 +116,6 @@ def _column(metric: Metric, group: str, x: str) -> Metric:
         definition=f"{metric.name} of the runs {group}".rstrip() + ".",
         missing_because=f"no run {group} with this {x}, or it failed",
     )
-
-
-def _median(numbers: Sequence[float] | None) -> float | None:
-    return median_of(np.array(numbers)) if numbers else None
 
 
 def _only(x: str, value: Setting) -> str:

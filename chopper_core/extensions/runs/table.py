@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+import pandas as pd
 from msgspec.structs import replace
 
 from chopper_core.extensions.runs.figures import root_figure
@@ -15,6 +16,7 @@ from chopper_core.extensions.runs.run_columns import (
     DEFAULT,
     GPUS,
     HIGHER,
+    LOWER,
     REASON,
     RUN_COLUMNS,
     STATUS,
@@ -67,20 +69,23 @@ def runs_frame(run: RunSet, view: View, *, wait: bool = False) -> Frame:
     if group and group not in settings and rows and not reading.waiting:
         raise UsageError(f"no run has the setting {group!r}; the runs have {', '.join(settings)}")
     known: dict[str, Values] = {}
+    table, nothing = table_of(rows), pd.Series([None] * len(rows), dtype=object)
     titled = (*_OWN.values(), *(each.metric for each in RUN_COLUMNS.values()))
     view = with_column_names(view, titled, settings)
-    chosen = view.columns or _shown(rows, settings)
-    base = _baseline(view, rows)
+    chosen = view.columns or _shown(rows, settings, table)
+    base, groups = _baseline(view, rows), table.get(group, nothing)
     names: list[str] = [group] * bool(group and group not in chosen) + list(chosen)
 
     def values(name: str) -> Values:
         if name not in known:
             stem = _divided(name, settings)
-            known[name] = (
-                _ratio(_column(stem, settings), values(stem), rows, group, base)[1]
-                if base and stem
-                else _values(run, rows, name, settings)
-            )
+            as_it_is = name in _OWN or name == "straggler" or name in settings
+            if base and stem:
+                known[name] = _ratio(_column(stem, settings), values(stem), groups, base, labels)[1]
+            elif as_it_is and (name not in RUN_COLUMNS or name == "straggler"):
+                known[name] = values_of(table.get(name, nothing))
+            else:
+                known[name] = figure_values(run, rows, name)
         return known[name]
 
     def column(name: str) -> Metric:
@@ -93,7 +98,7 @@ def runs_frame(run: RunSet, view: View, *, wait: bool = False) -> Frame:
         if base and not stem and _is_figure(name, settings) and f"{name}{RATIO}" not in names:
             stem = name
         metric = _column(stem or name, settings)
-        return _ratio(metric, values(stem), rows, group, base)[0] if stem else metric
+        return _ratio(metric, values(stem), groups, base, labels)[0] if stem else metric
 
     columns = [column(name) for name in names]
     own = (*(each.name for each in columns), *RUN_COLUMNS, *settings, *_OWN)
@@ -102,7 +107,7 @@ def runs_frame(run: RunSet, view: View, *, wait: bool = False) -> Frame:
     shown = np.flatnonzero(mask)
     shown = shown[ordered(shown, RUN_LEVEL, labels, view.sort, values)]
     if group:
-        shown = shown[np.argsort(_group_order(rows, group)[shown], kind="stable")]
+        shown = shown[np.argsort(_group_order(groups)[shown], kind="stable")]
     return frame_of_set(
         run,
         view,
@@ -210,20 +215,45 @@ def _no_means(rows: Index, bins: int) -> Float64:
     return np.full((len(rows), bins), np.nan)
 
 
+def table_of(rows: Sequence[RunRow]) -> pd.DataFrame:
+    """The runs as a table: the settings, figures, status and reason of each, as they are."""
+    made = [
+        {**row.settings, **row.figures, STATUS.name: row.status, REASON.name: row.reason or None}
+        for row in rows
+    ]
+    table = pd.DataFrame(made, dtype=object)
+    if GPUS.name in table:
+        table[GPUS.name] = table[GPUS.name].map(int, na_action="ignore")
+    return table
+
+
+def values_of(found: pd.Series[Any]) -> Values:
+    """A column of a table of runs: of whole numbers, of numbers, else of words."""
+    known = found.notna().to_numpy()
+    given = found[known]
+    if not given.map(lambda each: isinstance(each, int | float)).all():
+        texts = zip(found.tolist(), known.tolist(), strict=True)
+        return worded([str(each) if is_known else None for each, is_known in texts])
+    numbers = pd.to_numeric(found).to_numpy(np.float64)
+    if given.map(lambda each: isinstance(each, int)).all():
+        return Values(np.where(known, numbers, 0).astype(np.int64), ~known)
+    return numbered(numbers)
+
+
 def figure_values(run: RunSet, rows: Sequence[RunRow], name: str) -> Values:
     """A figure of each run; NaN where it has none."""
     metric = known_column(name)
-    numbers: list[float | None] = []
-    for row in rows:
-        number = row.figures.get(name)
-        if number is None and name not in RUN_COLUMNS and row.status != FAILED:
-            number = run.memo(("figure", name, row.path), partial(_root_figure, run, row, name))
-        numbers.append(number if isinstance(number, int | float) else None)
-    known = [number for number in numbers if number is not None]
-    if metric.unit is Unit.NONE and all(float(number).is_integer() for number in known):
-        missing = np.array([number is None for number in numbers], np.bool_)
-        return Values(np.array([int(number or 0) for number in numbers], np.int64), missing)
-    return numbered(numbers)
+    found = [row.figures.get(name) for row in rows]
+    if name not in RUN_COLUMNS:
+        for place, row in enumerate(rows):
+            if found[place] is None and row.status != FAILED:
+                key = ("figure", name, row.path)
+                found[place] = run.memo(key, partial(_root_figure, run, row, name))
+    numbers = pd.to_numeric(pd.Series(found, dtype=object), errors="coerce").astype(np.float64)
+    if metric.unit is Unit.NONE and (numbers.dropna() % 1 == 0).all():
+        missing = numbers.isna().to_numpy()
+        return Values(numbers.fillna(0).to_numpy().astype(np.int64), missing)
+    return numbered(numbers.to_numpy(np.float64))
 
 
 def _root_figure(run: RunSet, row: RunRow, name: str) -> float | None:
@@ -231,36 +261,6 @@ def _root_figure(run: RunSet, row: RunRow, name: str) -> float | None:
         return root_figure(run.others[row.path], name)
     except ChopperError:
         return None
-
-
-def _values(run: RunSet, rows: Sequence[RunRow], name: str, settings: Sequence[str]) -> Values:
-    if name == STATUS.name:
-        return worded([row.status for row in rows])
-    if name == REASON.name:
-        return worded([row.reason or None for row in rows])
-    if name == GPUS.name:
-        return _integers([row.figures.get(name) for row in rows])
-    if name in settings and name not in RUN_COLUMNS:
-        return _setting_values([row.settings.get(name) for row in rows])
-    if name == "straggler":
-        found = [row.figures.get(name) for row in rows]
-        return worded([str(each) if each is not None else None for each in found])
-    return figure_values(run, rows, name)
-
-
-def _integers(found: Sequence[object]) -> Values:
-    missing = np.array([not isinstance(each, int | float) for each in found], np.bool_)
-    numbers = [int(each) if isinstance(each, int | float) else 0 for each in found]
-    return Values(np.array(numbers, np.int64), missing)
-
-
-def _setting_values(found: Sequence[object]) -> Values:
-    given = [each for each in found if each is not None]
-    if all(isinstance(each, int) for each in given):
-        return _integers(found)
-    if all(isinstance(each, int | float) for each in given):
-        return numbered([each if isinstance(each, int | float) else None for each in found])
-    return worded([None if each is None else str(each) for each in found])
 
 
 def _divided(name: str, settings: Sequence[str]) -> str:
@@ -291,15 +291,17 @@ def _column(name: str, settings: Sequence[str]) -> Metric:
         ) from None
 
 
-def _shown(rows: Sequence[RunRow], settings: Sequence[str]) -> tuple[str, ...]:
+def _shown(rows: Sequence[RunRow], settings: Sequence[str], table: pd.DataFrame) -> tuple[str, ...]:
     """The default columns: of the settings those that differ or say what the run is."""
-    figures = [name for name in DEFAULT if any(name in row.figures for row in rows)]
+    figures = [name for name in DEFAULT if name in table]
     problems = any(row.status != OK for row in rows)
-    partly = any(_is_partly_traced(row) for row in rows)
+    partly = (
+        WORLD in table and (table[WORLD].notna() & (table[WORLD] != table.get(GPUS.name))).any()
+    )
     kept = [
         name
         for name in settings
-        if name in KNOWN or (partly if name == WORLD else _differs(rows, name))
+        if name in KNOWN or (partly if name == WORLD else table[name].nunique(dropna=False) > 1)
     ]
     return (
         *kept,
@@ -310,25 +312,11 @@ def _shown(rows: Sequence[RunRow], settings: Sequence[str]) -> tuple[str, ...]:
     )
 
 
-def _is_partly_traced(row: RunRow) -> bool:
-    return WORLD in row.settings and row.settings[WORLD] != row.figures.get(GPUS.name)
-
-
-def _differs(rows: Sequence[RunRow], name: str) -> bool:
-    return len({row.settings.get(name) for row in rows}) > 1
-
-
-def _group_order(rows: Sequence[RunRow], group: str) -> Index:
+def _group_order(found: pd.Series[Any]) -> Index:
     """The place of each row's group: numbers by value, then words, then rows without it."""
-
-    def key(value: object) -> tuple[int, float, str]:
-        if isinstance(value, int | float):
-            return (0, float(value), "")
-        return (2, 0.0, "") if value is None else (1, 0.0, str(value))
-
-    found = [row.settings.get(group) for row in rows]
-    order = {value: place for place, value in enumerate(sorted(set(found), key=key))}
-    return np.array([order[value] for value in found], np.intp)
+    numbers = pd.to_numeric(found, errors="coerce")
+    keys = [found.isna(), numbers.isna(), numbers, found.where(numbers.isna()).astype("string")]
+    return np.asarray(found.groupby(keys, dropna=False).ngroup(), np.intp)
 
 
 def _baseline(view: View, rows: Sequence[RunRow]) -> str:
@@ -347,22 +335,18 @@ def _baseline(view: View, rows: Sequence[RunRow]) -> str:
     )
 
 
-def _ratio(metric: Metric, values: Values, rows: Sequence[RunRow], group: str, base: str) -> Column:
+def _ratio(
+    metric: Metric, values: Values, groups: pd.Series[Any], base: str, labels: Sequence[str]
+) -> Column:
     """A figure divided by that of the baseline, or by the best of its group."""
-    numbers = np.where(values.present(), values.numbers, np.nan).astype(np.float64)
-    whole = np.full(len(rows), np.nan)
-    if base == BEST:
-        groups = [row.settings.get(group) if group else None for row in rows]
-        better = is_better(metric.name)
-        for each in set(groups):
-            own = np.array([other == each for other in groups], np.bool_)
-            known = numbers[own & np.isfinite(numbers)]
-            if len(known) and better:
-                whole[own] = known.max() if better == HIGHER else known.min()
+    numbers = pd.Series(np.where(values.present(), values.numbers, np.nan), dtype=np.float64)
+    if base != BEST:
+        whole = pd.Series(numbers[labels.index(base)], index=numbers.index)
     else:
-        whole[:] = numbers[[row.name for row in rows].index(base)]
-    with np.errstate(invalid="ignore", divide="ignore"):
-        found = np.where(whole != 0, numbers / whole, np.nan)
+        better: Any = {HIGHER: "max", LOWER: "min"}.get(is_better(metric.name))
+        group = numbers.groupby(groups, dropna=False, sort=False)
+        whole = group.transform(better) if better else numbers * np.nan
+    found = (numbers / whole.where(whole != 0)).to_numpy()
     what = "the best of its group" if base == BEST else f"that of {base}"
     named = replace(
         metric,
