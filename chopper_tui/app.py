@@ -96,7 +96,7 @@ class ChopperApp(App[None], inherit_bindings=False):
     ) -> None:
         """Load a run in a thread, unless its opening has begun, and show the view `start` of it.
 
-        With `as_text` the screen is read as text: patterns tell apart what colours do else.
+        With `as_text` the screen is read as text: patterns distinguish what colours do else.
         Without `glyphs` the locale and standard error, where Textual draws, decide on them.
         """
         super().__init__(ansi_color=True)
@@ -371,7 +371,7 @@ class ChopperApp(App[None], inherit_bindings=False):
         run_in_thread(prefetch, run, data.frame.view, self._left)
 
     def on_explorer_complete(self) -> None:
-        """Verify what was read, beside the first keys."""
+        """Verify what was read, next to the first keys."""
         run_in_thread(self._verify)
 
     def _verify(self) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 PREFETCH_FROM: Final = 1 << 17
 """Activities above which a view may take noticeably long."""
 PREFETCH_UP_TO: Final = 1 << 22
-"""Activities up to which cached views take little memory beside the run."""
+"""Activities up to which cached views take little memory next to the run."""
 _PREFETCH_AFTER_S: Final = 0.5
 """Delay that leaves the first paint undisturbed."""
 _PREFETCH_PAUSE_S: Final = 0.05
@@ -80,7 +80,7 @@ class Opening:
 
     def _open(self) -> Opened:
         run = self._load(self._report)
-        # Imported in this thread, beside the import of Textual.
+        # Imported in this thread, next to the import of Textual.
         from chopper_core.model.view import with_view
         from chopper_core.util.errors import NothingToShow, UsageError
         from chopper_core.views import OVERVIEW

@@ -144,7 +144,7 @@ def take(handler: Callable[[int, Any], object]) -> dict[int, Any]:
 
 
 def give_back(before: dict[int, Any]) -> None:
-    """Set earlier handlers again; the program is about to end, and isn't interrupted meanwhile."""
+    """Set earlier handlers again; the program is about to end, and isn't interrupted again."""
     global _begun_s
     _begun_s = _begun_s or time.monotonic()
     for number, handler in before.items():

@@ -3,7 +3,7 @@
 How a kernel's time follows the clock of the compute units, as far as a run shows it: one bound by
 arithmetic takes as much longer as the clock is lower; one bound by memory hardly does. A run shows
 which: the same kernel ran at different clocks on different GPUs, in other iterations and in the
-counter run, beside communication and without. Where the run shows nothing, either is possible, and
+counter run, during communication and without. Where the run shows nothing, either is possible, and
 only bounds are known.
 """
 
@@ -37,7 +37,7 @@ _MAX_ROWS: Final = 1 << 20
 _MIN_DURATION_NS: Final = 2_000
 """The time of a shorter kernel is its launch's."""
 _BESIDE: Final = 0.01
-"""From this share of its time beside communication on a kernel counts as overlapped."""
+"""From this share of its time during communication on a kernel counts as overlapped."""
 _MIN_OVERLAP_VARIANCE: Final = 0.0025
 _SMALLEST_SPREAD: Final = 0.005
 """Of means of like kernels: half a percent, where less is seen by chance."""
@@ -72,8 +72,8 @@ def clock_response(table: KernelTable, hardware: Hardware) -> ClockResponse:
     """How the run's kernels follow the clock.
 
     Least squares of the logarithm of the mean durations of like kernels (name, operation, phase)
-    over that of the clock and over the share beside communication. Means are by GPU and iteration,
-    apart by whether communication ran beside them, and by GPU in the counter run, where nothing
+    over that of the clock and over the share during communication. Means are by GPU and iteration,
+    apart by whether communication ran next to them, and by GPU in the counter run, where nothing
     does. A group that shows too little takes the range of its class of kernels.
     """
     nothing = ClockResponse(np.zeros(0, np.int64), np.zeros(0), np.zeros(0))
@@ -136,7 +136,7 @@ class _Means(Struct, frozen=True):
 
     @classmethod
     def of_trace(cls, table: KernelTable, group: Index, clock: Float64, used: Mask) -> _Means:
-        """By GPU and iteration, separately for work with and without communication beside it."""
+        """By GPU and iteration, separately for work with and without communication next to it."""
         rows = np.flatnonzero(used)
         share = np.minimum(table.overlap_ns[rows] / table.duration_ns[rows], 1.0)
         _, iteration = ranked(table.iteration[rows])

@@ -90,7 +90,7 @@ class Dispatched(Struct, frozen=True):
 
 
 class Comparison(Struct, frozen=True):
-    """The launches of a trace beside the dispatches of a counter run."""
+    """The launches of a trace next to the dispatches of a counter run."""
 
     table: KernelTable
     sequence: Index

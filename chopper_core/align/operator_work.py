@@ -243,7 +243,7 @@ def _attention(name: str, inputs: Inputs) -> Work | None:
 
 
 def _has_mask(name: str, shapes: Sequence[Shape]) -> bool:
-    """Whether the inputs contain a mask of their own: PyTorch allows none beside a causal one.
+    """Whether the inputs contain a mask of their own: PyTorch allows none next to a causal one.
 
     It follows the value in PyTorch's forward operators, and has the scores' last two sizes.
     """

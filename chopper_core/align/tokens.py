@@ -88,7 +88,7 @@ def _reads_tokens(host: Host, table: Sequence[int], is_sequence: bool) -> bool:
 
 
 def _is_text(host: Host) -> bool:
-    """Whether attention is over text: causal, or beside an embedding, and without images."""
+    """Whether attention is over text: causal, or next to an embedding, and without images."""
     if _has_images(host):
         return False
     is_causal = host.by_kernel(lambda name: causal_in(name) is True) > 0

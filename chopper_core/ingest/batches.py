@@ -1,6 +1,6 @@
 """From files to a store, rank by rank: in one go, or from many processes and machines at once.
 
-Each trace that was read is kept in the parts folder beside the store until the store is finished,
+Each trace that was read is kept in the parts folder next to the store until the store is finished,
 as a store of its own, so that an interrupted ingest resumes. A trace that can't be read has a part
 without rows that says why; the finished store names it in `Run.failed`.
 """
@@ -98,7 +98,7 @@ def _only_writer(store: Path) -> Iterator[None]:
 
 @contextmanager
 def _locked(store: Path, path: Path, flags: int) -> Iterator[bool]:
-    """Hold the lock of a store's parts folder, or of a file beside it; whether it can be locked."""
+    """Hold the lock of a store's parts folder, or of a file next to it; whether that works."""
     import fcntl
 
     while True:
@@ -144,7 +144,7 @@ def ingest_into(
 def finish(
     store: Path, name: str = "", progress: Progress = silent, *, overrides: Overrides = NO_OVERRIDES
 ) -> Failures:
-    """Write a store from the traces that were read for it and the files beside them.
+    """Write a store from the traces that were read for it and the files next to them.
 
     Without a name the run is the directory that holds all these traces. Traces of the run that
     were not read are named in `Run.failed`. Raises DataError if no trace was read.
@@ -316,7 +316,7 @@ class PartOrigin(Struct, frozen=True):
 
 
 def parts_folder(store: Path) -> Path:
-    """The hidden folder beside a store that holds its parts until it is finished."""
+    """The hidden folder next to a store that holds its parts until it is finished."""
     return store.with_name(f".{store.name}.parts")
 
 

@@ -200,7 +200,7 @@ def entries() -> list[CacheEntry]:
 
 
 class Kept(Struct, frozen=True):
-    """Figures of a run in one state of its files, kept beside the cached runs."""
+    """Figures of a run in one state of its files, kept next to the cached runs."""
 
     file: Path
     """The same for every state of the run: later figures replace older ones."""
@@ -293,7 +293,7 @@ def _remove_older(cached: Path, origin: str) -> None:
 
 
 def _origin(name: str, paths: Sequence[Path], overrides: Overrides) -> str:
-    """The name, paths and overrides of a run: runs that differ in one of them are cached apart."""
+    """The name, paths and overrides of a run: what identifies it in the cache."""
     options = [text for text in (overrides.clocks_text(), overrides.gpus_text()) if text]
     options += [f"hardware {overrides.hardware}"] if overrides.hardware else []
     return "\n".join([name, *(str(os.path.realpath(path)) for path in paths), *options])

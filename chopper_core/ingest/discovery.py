@@ -153,7 +153,7 @@ def _named_together(paths: Sequence[Path]) -> list[_Part]:
 def _below(
     folder: Path, seen: set[tuple[int, int]], *, is_root: bool = False
 ) -> tuple[list[_Part], list[Path]]:
-    """The runs at or below a directory, and directories without data beside them.
+    """The runs at or below a directory, and directories without data next to them.
 
     A directory that links lead to again is passed over: `seen` has those that were entered.
     """

@@ -43,10 +43,10 @@ from chopper_core.util.progress import Progress, silent
 from chopper_core.util.workers import read_all
 
 _MAX_ATTEMPTS: Final = 3
-"""Attempts to read a run whose files are replaced meanwhile."""
+"""Attempts to read a run whose files are replaced during that time."""
 
 ReadRanks = Callable[[Sequence[Path], Sequence[HostFile], Progress], Sequence[Run | ChopperError]]
-"""Reads traces, with the host traces beside them, as runs of one rank each; returns an error for a
+"""Reads traces, with the host traces next to them, as runs of one rank each; returns an error for a
 trace that can't be used."""
 GatherTables = Callable[[Sequence[Run]], KernelTable]
 """Makes one table of runs of one rank each, whose `gpus` are numbered as in the whole run."""

@@ -35,7 +35,7 @@ HOST_TRACE: Final = "host trace"
 MERGED: Final = "args.rank of the events: the file merges several ranks"
 """The origin of the ranks of one file."""
 _MAX_ATTEMPTS: Final = 3
-"""Attempts to read a file that is replaced or written meanwhile."""
+"""Attempts to read a file that is replaced or written during that time."""
 _EPOCH_US: Final = 10**15
 _MAX_WORLD: Final = 1 << 20
 _HOST_KEYS: Final = ("hostname", "host_name", "host")
@@ -60,7 +60,7 @@ class RankReader(Struct, frozen=True):
 
 
 def read_unchanged(path: Path, read: Callable[[], Run]) -> Run:
-    """Read a file, again if it changed meanwhile; raises DataError."""
+    """Read a file, again if it changed during that time; raises DataError."""
     for _ in range(_MAX_ATTEMPTS):
         before = state_of(path)
         try:

@@ -181,7 +181,7 @@ class Metric(Struct, frozen=True):
     counters: tuple[str, ...] = ()
     """The hardware counters that it is computed from, as they are called on gfx942."""
     needs_hardware: bool = False
-    """Whether the counters need the specification of the GPU beside them."""
+    """Whether the counters need the specification of the GPU next to them."""
 
 
 METRICS: Final[dict[str, Metric]] = {}

@@ -1,4 +1,4 @@
-"""Attributes and dependencies of single activities, beside the kernel table.
+"""Attributes and dependencies of single activities, next to the kernel table.
 
 An activity with either has a number, its node, in the measured column `NODE`; rows here refer to
 GPU and node, so that they hold in any order of the table.

@@ -1,4 +1,4 @@
-"""Charts as data: drawn beside a frame's table by any renderer."""
+"""Charts as data: drawn next to a frame's table by any renderer."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ class Composition(Struct, frozen=True, eq=False, tag=True):
     series: tuple[Series, ...]
     """The parts, which add up to their whole."""
     reduction: str = ""
-    """How the wholes were made, such as `mean`: shown beside them where the title has no room."""
+    """How the wholes were made, such as `mean`: shown next to them where the title has no room."""
     some: str = ""
     """The GPUs of the second whole, where it is a part of those of the first: `2/8`."""
 

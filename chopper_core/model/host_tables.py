@@ -1,4 +1,4 @@
-"""Host activity beside the kernel table: time of launching threads, and allocations of memory.
+"""Host activity next to the kernel table: time of launching threads, and allocations of memory.
 
 Host time is the idle time of each GPU, cut wherever the thread that launches next enters or leaves
 a runtime call, an operator, an annotation or a Python frame. The pieces of a gap lie in the idle
@@ -34,7 +34,7 @@ NEVER: Final = -1
 
 
 class HostState(IntEnum):
-    """The state of the GPU meanwhile."""
+    """The state of the GPU during that time."""
 
     LATE = 0
     """Idle, before the launch call of the activity that ends it: `idle_host_ns`."""

@@ -104,7 +104,7 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
     cpu: tuple[CpuSamples, ...] = ()
     """Samples of the hosts' processors."""
     side_tables: SideTables = field(default_factory=dict)
-    """Rows beside the kernels, such as allocations, by their kind; `side` gives one."""
+    """Rows next to the kernels, such as allocations, by their kind; `side` gives one."""
     others: Mapping[str, Run] = field(default_factory=dict)
     """Runs to compare with, by name; opened together with this one."""
     cubes: Cubes | None = None
@@ -118,7 +118,7 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
     slots: Mapping[int, str] = field(default_factory=dict)
     """Number of a GPU in its node → its slot, such as `front`, from slots.csv."""
     layout: str = ""
-    """The layout of the ranks by the manifest or the job's configuration beside the files."""
+    """The layout of the ranks by the manifest or the job's configuration next to the files."""
     groups: tuple[ProcessGroup, ...] = ()
     """The process groups that the traces name, but for those of one rank or of all."""
     world: int = 0
@@ -133,7 +133,7 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
     def parallel(self) -> Parallel | None:
         """The coordinates of the ranks, None where unknown.
 
-        The user's layout wins over process groups, these over the settings beside the files.
+        The user's layout wins over process groups, these over the settings next to the files.
         Raises UsageError if the user's doesn't fit the ranks.
         """
         world = max(self.world, max(self.ranks, default=-1) + 1)
@@ -171,7 +171,7 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
 
     @property
     def marks(self) -> tuple[str, ...]:
-        """The marks that set the run's figures apart from measured ones, for every screen."""
+        """The marks that distinguish the run's figures from measured ones, for every screen."""
         generated = ("generated",) if self.generated is not None else ()
         return (*generated, *((self.times_mark,) if self.times_mark else ()))
 

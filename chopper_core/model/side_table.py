@@ -1,4 +1,4 @@
-"""Side tables: what a run knows beside its kernels, such as allocations, row by row of a GPU.
+"""Side tables: what a run knows next to its kernels, such as allocations, row by row of a GPU.
 
 A side table is one struct: its columns, which of them are codes, times and rows, and its file in a
 store. From these declarations follow how the tables of several ranks become one, how times move

@@ -125,7 +125,7 @@ _ON_A_CLOCK_NS: Final = 100_000_000_000
 def moment_text(ns: int, decimals: int, end_ns: int = 0) -> str:
     """A moment since the run's start: `12.345 ms`, in a run of minutes `1:23:04.567`.
 
-    `decimals` are those of ms; `end_ns` is the latest moment that is written beside it.
+    `decimals` are those of ms; `end_ns` is the latest moment that is written next to it.
     """
     if max(ns, end_ns) < _ON_A_CLOCK_NS:
         return f"{ns / 1e6:.{max(decimals, 0)}f}"

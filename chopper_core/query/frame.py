@@ -83,7 +83,7 @@ class Frame(Struct, frozen=True, eq=False):
     """Those of them that take no part in the figures of other rows and in the total."""
 
     attributes: Callable[[int], Mapping[str, TypedValue]] = _no_attributes
-    """Attributes of a row's activity beside its figures; none for rows of several."""
+    """Attributes of a row's activity next to its figures; none for rows of several."""
     partial_total: frozenset[str] = frozenset()
     """The columns whose total covers only some GPUs of the node."""
 

@@ -162,7 +162,7 @@ _INVISIBLE: Final = late(
 """What is printable by Unicode, and not seen: joiners, fillers, selectors of variants."""
 _LIKE_AN_ESCAPE: Final = late(r"\\(?=x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})")
 _MAX_MARKS: Final = 2
-"""Of marks over or under one character, which would cover the lines beside it."""
+"""Of marks over or under one character, which would cover the lines next to it."""
 
 
 def is_seen(character: str) -> bool:

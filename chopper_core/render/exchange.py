@@ -30,7 +30,7 @@ def as_json(frame: Frame, *, limit: int | None = None) -> Escaped:
     `left_out` has the truncated iterations that the figures leave out, `truncated` marks their
     rows, `held` names the columns of a row whose value is that of the nearest sample outside of it,
     `partial` those whose value covers only some of the row's GPUs, as `partial_total` of the total.
-    `attributes` has what the trace gives of a row's activity beside its figures.
+    `attributes` has what the trace gives of a row's activity next to its figures.
     """
     count = len(frame) if limit is None else min(limit, len(frame))
     document: dict[str, Any] = {

@@ -88,7 +88,7 @@ class Glyphs(Struct, frozen=True):
         return self.name == "ascii"
 
     def order(self, sort: str) -> str:
-        """The mark behind the heading of a sorted column; in ASCII it stands apart from letters."""
+        """The mark behind the heading of a sorted column; in ASCII with a gap after letters."""
         mark = self.down if sort.startswith("-") else self.up
         return f" {mark}" if self.is_ascii else mark
 

@@ -12,7 +12,7 @@ from chopper_core.util.errors import DataError
 from chopper_core.util.patterns import late
 
 CUPTI_RANGE: Final = "cuda_profiler_range"
-"""The category of events of CUPTI's range profiler, which records no kernels beside them."""
+"""The category of events of CUPTI's range profiler, which records no kernels next to them."""
 _MAX_SHOWN: Final = 60
 _MAX_KEYS: Final = 6
 _TAR_MAGIC: Final = (257, b"ustar")

@@ -1,4 +1,4 @@
-"""The settings beside a run's files: a manifest, and the configuration of its job.
+"""The settings next to a run's files: a manifest, and the configuration of its job.
 
 A manifest (`chopper.json`, `chopper.yaml`, `manifest.json`, `manifest.yaml`) is written for readers
 like this one: each of its values is a setting. Of a job's configuration (any other `.yaml`) only

@@ -65,7 +65,7 @@ _UNREADABLE: Final = (
 )
 """Errors that hostile metadata raises."""
 _MAX_ATTEMPTS: Final = 5
-"""Attempts to read a store that other processes replace meanwhile."""
+"""Attempts to read a store that other processes replace during that time."""
 
 
 class StoredColumns(Mapping[str, Float64]):

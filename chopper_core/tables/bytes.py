@@ -341,7 +341,7 @@ class ByteSource:
 
 
 def open_read_only(path: Path) -> sqlite3.Connection:
-    """Open a database without creating files beside it; raises sqlite3.Error.
+    """Open a database without creating files next to it; raises sqlite3.Error.
 
     Views of a foreign file may call no function that does more than compute, values are as long as
     in true files, and a statement takes a number of steps that fits the size of the file.
@@ -374,9 +374,9 @@ def open_read_only(path: Path) -> sqlite3.Connection:
 
 
 def unwritten(path: Path) -> str:
-    """Advice about rows in a write-ahead log beside a database; '' without a log.
+    """Advice about rows in a write-ahead log next to a database; '' without a log.
 
-    SQLite could read them only by writing beside the file; whether the database has them already,
+    SQLite could read them only by writing next to the file; whether the database has them already,
     the log's size doesn't tell.
     """
     log = path.with_name(f"{path.name}-wal")

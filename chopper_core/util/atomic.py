@@ -71,7 +71,7 @@ def walk_once(path: str | Path) -> Iterator[tuple[str, list[str], list[str]]]:
 
 
 def temporary_path(folder: Path, suffix: str) -> Path:
-    """A hidden name beside a folder that no other process uses, on any machine.
+    """A hidden name next to a folder that no other process uses, on any machine.
 
     Those that processes left which were killed are removed first.
     """

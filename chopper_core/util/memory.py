@@ -138,7 +138,7 @@ def bytes_of(value: object, outside: tuple[type, ...] = ()) -> int:
 def worker_limit(workers: int, largest_bytes: int) -> tuple[int, int]:
     """(how many of the workers fit, the bytes of each; 0: no limit).
 
-    `largest_bytes` is the unpacked size of the largest file. The parent waits meanwhile and keeps
+    `largest_bytes` is the unpacked size of the largest file. The parent waits and keeps
     its least; fewer than two workers are none: the parent reads with the whole limit.
     """
     if not _limit:
@@ -231,7 +231,7 @@ def internal_error(error: Exception) -> str:
 
 
 def shortages() -> int:
-    """How often memory ran out: what was read meanwhile may be less than there is."""
+    """How often memory ran out: what was read during that time may be less than there is."""
     return _shortages
 
 

@@ -122,7 +122,7 @@ def palette(screen: Explorer, _: str) -> None:
 
 
 def _offers(screen: Explorer) -> Iterator[tuple[str, str, str, str]]:
-    """Entries of the palette beside actions: (title, explanation, action, its argument)."""
+    """Entries of the palette next to actions: (title, explanation, action, its argument)."""
     from chopper_core.metrics import METRICS
     from chopper_core.model import address
     from chopper_core.views import view_specs

@@ -22,7 +22,7 @@ def run(options: Namespace) -> int:
 
 
 def demo_path() -> Path:
-    """The path of the demo run: in a checkout beside the packages, else inside the package."""
+    """The path of the demo run: in a checkout next to the packages, else inside the package."""
     package = Path(__file__).resolve().parents[1]
     for path in (package.parent / _DEMO, package / _DEMO):
         if path.is_dir():

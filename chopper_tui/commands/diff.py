@@ -134,7 +134,7 @@ def _printed(frame: Frame, judged: list[Judged], options: Namespace) -> Escaped:
         return Escaped(escape_each([*sentences, ""]) + text)
     if format_name == "markdown":
         return escape_lines(f"{limits_table(judged)}\n{text}")
-    # In files for programs, people find the sentences beside the data.
+    # In files for programs, people find the sentences next to the data.
     remark("\n".join(sentences))
     if format_name == "csv":
         return text

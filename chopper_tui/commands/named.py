@@ -107,7 +107,7 @@ def _may_hold_runs(paths: Sequence[Path]) -> bool:
         from chopper_core.sources.ranks import rank_in_name
         from chopper_core.tables.text import FileHead
 
-        # Recognising formats takes longer than opening a cached run: notes beside traces, such
+        # Recognising formats takes longer than opening a cached run: notes next to traces, such
         # as a configuration, have none of a trace's keys at their start.
         ranks = [
             rank

@@ -101,7 +101,7 @@ class Canvas(Struct):
         return replace(self, height=height, lines=[], cells={})
 
     def cell_at(self, x: int, y: int) -> Cell | None:
-        """The cell that was drawn at a place; None beside them."""
+        """The cell that was drawn at a place; None next to them."""
         row, begin, columns = self.cells.get(y, (0, 0, np.zeros(0, np.intp)))
         return (row, int(columns[x - begin])) if 0 <= x - begin < len(columns) else None
 

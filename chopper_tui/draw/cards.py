@@ -13,7 +13,7 @@ from chopper_tui.draw.drawer import Drawer
 from chopper_tui.draw.pieces import Line
 
 _BESIDE_FROM: Final = 100
-"""Width from which the figures of a card stand beside each other."""
+"""Width from which the figures of a card stand side by side."""
 _GAP: Final = 2
 _SIGNS: Final = {"+": "above", "-": "below"}
 """The inks of differences, as in tables."""
@@ -39,7 +39,7 @@ class CardsDrawer(Drawer[Cards]):
 
 
 def card_lines(cards: Sequence[Card], width: int, glyphs: Glyphs) -> list[list[Line]]:
-    """The lines of each card: its figures at the left, its sentence beside them, its note below."""
+    """The lines of each card: figures at the left, the sentence next to them, the note below."""
     beside = width >= _BESIDE_FROM
     count = max((len(card.figures) for card in cards), default=0)
     widths = [

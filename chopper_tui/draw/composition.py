@@ -18,7 +18,7 @@ _LEAST_SHARE: Final = 0.0005
 """Smaller parts are not listed: their figure would be 0.0 %."""
 _GAP: Final = 2
 _WITH_TIMES_FROM: Final = 100
-"""Width from which parts have their time beside their share, and the bar has a title."""
+"""Width from which parts have their time next to their share, and the bar has a title."""
 
 
 class CompositionDrawer(Drawer[Composition]):

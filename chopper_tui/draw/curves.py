@@ -34,7 +34,7 @@ class LineDrawer(Drawer[LineChart]):
     _bars: Final = BarDrawer()
 
     def title(self, chart: LineChart, width: int, glyphs: Glyphs) -> list[Line]:
-        """With the markers of the series, unless they are too many to tell apart."""
+        """With the markers of the series, unless they are too many to distinguish."""
         if bars := _as_bars(chart):
             return self._bars.title(bars, width, glyphs)
         markers = _MARKERS[glyphs.name]

@@ -73,7 +73,7 @@ class Figure(Struct, frozen=True):
     def text(self, glyphs: Glyphs, *, short: bool = False, beside_title: bool = False) -> str:
         """The figure with its unit, in the scale that suits it alone; short: with few digits.
 
-        Beside its title it has no unit where the title ends with it.
+        Next to its title it has no unit where the title ends with it.
         """
         if self.word:
             return clean(self.word)
@@ -126,7 +126,7 @@ class Detail(Struct, frozen=True):
     lacking: Mapping[tuple[str, ...], Sequence[Metric]]
     """Counters that the run has not → what they would give."""
     attributes: Mapping[str, str]
-    """Attributes of the activity beside its figures."""
+    """Attributes of the activity next to its figures."""
 
 
 def detail(run: Run, frame: Frame, row: int) -> Detail:

@@ -60,7 +60,7 @@ class IcicleDrawer(RowsDrawer[Icicle]):
                 on.add(scale.halves(row.numbers[owners], below, on), number, 0, owners)
             lines = tall + (number < more) * bool(tall)
             for y in range(lines):
-                # The cursor is beside the names: along tall levels it took many bytes.
+                # The cursor is next to the names: along tall levels it took many bytes.
                 off = abs(y - (lines - 1) // 2)
                 near = here if off < 2 else None
                 on.add(_row_line(row, owners, scale, on, near, named=not off), number, 0, owners)

@@ -1,7 +1,7 @@
 """Colours: the inks that text is drawn in, on the terminal's own background; and ASCII.
 
 The accents of `dark` and `light` start from the Okabe-Ito palette; all ten, and the shade of idle
-time, can be told apart with any colour blindness. `contrast` dims and tints nothing; `ansi` takes
+time, are distinct with any color blindness. `contrast` dims and tints nothing; `ansi` takes
 the terminal's own 16 colours, and so does every other theme where there are no more. Without
 colours the cursor is reversed, titles are bold and asides are dim. Without UTF-8 all that is drawn
 has stand-ins in ASCII.

@@ -138,7 +138,7 @@ class Explorer(Pointing, Asking):
 
         def step() -> Awaitable[None] | None:
             if self.app.screen is not self:
-                return None  # A dialog was opened meanwhile.
+                return None  # A dialog was opened during that time.
             self.say("")
             return action.handler(self, argument)
 

@@ -152,6 +152,6 @@ class Charts(SteadyScreen[None]):
         self.show_lanes()
 
     def show_lanes(self) -> None:
-        """Show the part of the lanes beside the rows of the table that is seen."""
+        """Show the part of the lanes next to the rows of the table that is seen."""
         lanes = (each for each in self._charts_seen[1:] if isinstance(each, Lanes))
         self.table.show_lanes(next(lanes, None))

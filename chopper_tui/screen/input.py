@@ -26,7 +26,7 @@ class Pointing(ScreenParts):
     """A screen whose parts take clicks, the wheel and drags."""
 
     def on_crumbs_clicked(self, event: Crumbs.Clicked) -> None:
-        """A click on a step goes there, one on a view opens it; beside them the path is edited."""
+        """A click on a step goes there, one on a view opens it; next to them the path is edited."""
         if event.digit:
             self.action_perform("view", event.digit)
         elif event.depth is None or event.depth >= len(self.view.path):

@@ -119,7 +119,7 @@ class CardsPane(Pane):
         return max(len({owner for owner in self._owners if owner >= 0}), 1)
 
     def lines_wanted(self, width: int) -> int:
-        """The lines of all cards, set apart; 0 while they are unknown."""
+        """The lines of all cards, separated; 0 while they are unknown."""
         if self.cards is None or self.cards.is_pending:
             return 0
         drawn = card_lines(self.cards.cards, width - 4, self.glyphs)

@@ -194,7 +194,7 @@ def _groups(detail: Detail, width: int, glyphs: Glyphs, *, short: bool = False) 
 def _line(
     figures: Sequence[Figure], rooms: Sequence[int], glyphs: Glyphs, *, short: bool
 ) -> Pieces:
-    """Figures beside each other with their titles."""
+    """Figures side by side with their titles."""
     pieces: list[tuple[str, str]] = []
     for figure, room in zip(figures, rooms, strict=False):
         title = figure.metric.title
@@ -234,7 +234,7 @@ def _fit_beside(groups: Iterable[Sequence[Figure]], width: int, across: int) -> 
 
 
 def _rooms(lines: Sequence[Sequence[Figure]], width: int, across: int) -> list[int]:
-    """The widths of columns: alike, unless longer titles of one fit beside another's."""
+    """The widths of columns: alike, unless longer titles of one fit next to another's."""
     room = (width - _GAP * (across - 1)) // across
     needed = _needed(lines, across)
     spare = width - _GAP * (across - 1) - sum(needed)

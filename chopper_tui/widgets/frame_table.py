@@ -47,7 +47,7 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
     signals: Sequence[ScreenSignal] = ()
     sparks: Sequence[Sparks | LaneLines] = ()
     has_chart = False
-    """Whether the first signal alone has a chart beside the table."""
+    """Whether the first signal alone has a chart next to the table."""
     spark_columns = 1
     """How many of the signals may have a column of sparklines."""
     _has_unpainted = False
@@ -59,7 +59,7 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
     shows_cursor = True
     """Whether the cursor's row is marked: another part of the screen may have the keys."""
     first_column = 0
-    """The first column beside the name: those before it are scrolled out."""
+    """The first column next to the name: those before it are scrolled out."""
     added = ""
     """The column that was added last, which is always visible."""
     _planned_width = 0
@@ -111,7 +111,7 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
         self._fill_sparks()
 
     def show_lanes(self, lanes: Lanes | None) -> None:
-        """Show other lanes beside the same rows."""
+        """Show other lanes next to the same rows."""
         if lanes is not None and self._lanes is not None and lanes.seen != self._lanes.seen:
             self._lanes = lanes
             if self.frame is not None:

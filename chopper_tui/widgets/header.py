@@ -44,7 +44,7 @@ class Crumbs(Pane):
 
     frame: Frame | None = None
     marks: tuple[str, ...] = ()
-    """Marks that set the run's figures apart from measured ones: keys of `_LONG_MARKS`."""
+    """Marks that set the run's figures except for measured ones: keys of `_LONG_MARKS`."""
     screens: Screens = SCREENS
     """Digit → the views that it opens."""
     is_edited = False
@@ -154,7 +154,7 @@ def strip_of_views(current: str, room: int, screens: Screens = SCREENS) -> Piece
 
     All have their digit, those nearest to the current one their name, and the current digit all
     that it opens in turn; with less room the current view has its place among these, as `2/3`.
-    Where not even that has room beside the digits, it is alone, or there is none.
+    Where not even that has room next to the digits, it is alone, or there is none.
     """
     digits, digit = sorted(screens), digit_of(current, screens)
     if not digit:

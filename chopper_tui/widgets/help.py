@@ -88,7 +88,7 @@ class _Help:
     def entry(
         self, head: str, body: str, command: str = "", performs: tuple[str, str] | None = None
     ) -> None:
-        """Write a head with the text beside it, or under it on a narrow screen."""
+        """Write a head with the text next to it, or under it on a narrow screen."""
         text, begin = self.text, len(self.text)
         is_stacked = self._room < _STACKED_BELOW
         indent = 6 if is_stacked else _HEAD_CELLS + 2

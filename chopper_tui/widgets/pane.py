@@ -65,7 +65,7 @@ class ChopperWidget(Widget):
 
 
 class PaneRow(Horizontal, ChopperWidget):
-    """Parts beside one another."""
+    """Parts side by side."""
 
 
 class PaneColumn(Vertical, ChopperWidget):

@@ -2,7 +2,7 @@
 
 A line `issue,…` and a line `callback,…` with the same system and node id are an activity. The log
 gives a node no more than its name and type; labels, sizes and streams come from the `.et` files of
-the simulated ranks, where these lie beside the log or in the folder above it.
+the simulated ranks, where these lie next to the log or in the folder above it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _HOST_GAP: Final = "host_gap"
 """Idle time in a trace of Chopper's own, as a node of the CPU."""
 _MAX_LINE: Final = 1 << 16
 _COMM_STREAM: Final = 1
-"""Simulators run communication beside compute: without a trace each has a stream."""
+"""Simulators run communication during compute: without a trace each has a stream."""
 _NS_PER_US: Final = 1_000
 _TIMES: Final = ("ts_ns", "dur_ns", "launch_ns")
 

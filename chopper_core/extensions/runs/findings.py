@@ -269,7 +269,7 @@ def _failed(rows: Sequence[RunRow], view: View) -> Iterator[Finding]:
 
 
 def _evidence(view: View, figure: str, where: str, *more: str) -> View:
-    """The table of the group's runs, sorted by a figure, with those beside it."""
+    """The table of the group's runs, sorted by a figure, with those next to it."""
     own = figure.removeprefix("-")
     if not figure.startswith("-") and is_better(own) == HIGHER:
         figure = f"-{figure}"

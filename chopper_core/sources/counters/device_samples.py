@@ -1,4 +1,4 @@
-"""Chopper's own device sampling: counters of a whole GPU over time, and the kernels beside them.
+"""Chopper's own device sampling: counters of a whole GPU over time, and the kernels next to them.
 
 `counter_samples_rank<N>.csv` has one row per time, counter and instance
 (`timestamp_ns,counter_name,counter_value,agent_id,<dimensions>`), accumulated since the start;
@@ -135,7 +135,7 @@ def read_sampled(
 
     Counters are those of the whole GPU. Increments are spread evenly over the time between two
     samples; at each moment they belong to the running kernel that started first. Raises DataError
-    if a file can't be read, or samples have no kernels beside them.
+    if a file can't be read, or samples have no kernels next to them.
     """
     if kernels is None:
         raise DataError(

@@ -76,7 +76,7 @@ class Relations:
 
     @classmethod
     def opened(cls, path: Path) -> Relations:
-        """Open a database read-only, without creating files beside it.
+        """Open a database read-only, without creating files next to it.
 
         Raises DataError if the file can't be read or isn't a rocpd database of schema 3.
         """

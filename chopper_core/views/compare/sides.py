@@ -166,7 +166,7 @@ class Candidate(Struct, frozen=True):
 
 def candidates(run: Run, view: View) -> ViewResult:
     """The other runs that are open, the same scope on other GPUs and in other iterations, and
-    the scope's own GPUs or iterations beside one another."""
+    the scope's own GPUs or iterations side by side."""
     found = [*_others(run, view), *_same_elsewhere(run, view), *_children(run, view)]
     return ViewResult(
         level="baseline",
@@ -207,7 +207,7 @@ def _same_elsewhere(run: Run, view: View) -> list[Candidate]:
 
 
 def _children(run: Run, view: View) -> list[Candidate]:
-    """Each GPU beside the one in the middle, each iteration beside the one before."""
+    """Each GPU next to the one in the middle, each iteration next to the one before."""
     level = view.level
     if level not in _STEP:
         return []

@@ -1,4 +1,4 @@
-"""Operations that are much slower beside communication."""
+"""Operations that are much slower during communication."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ SLOWED_COST: Final = Threshold(
     "it results from comparing kernels of different layers, where small differences mean nothing",
 )
 _ALONE: Final = 0.1
-"""Up to this share of its time beside communication a kernel runs alone."""
+"""Up to this share of its time during communication a kernel runs alone."""
 _BESIDE: Final = 0.5
-"""From this share on it runs beside it."""
+"""From this share on it runs next to it."""
 _MIN_ALONE: Final = 4
 """Kernels that a usual time needs."""
 _OFTEN: Final = 0.75
@@ -60,10 +60,10 @@ _OFTEN: Final = 0.75
     thresholds=(SLOWED, CORRELATION, SLOWED_COST),
 )
 def contention(context: FindingsContext) -> Iterator[Finding]:
-    """Operations of layers that take longer the more communication runs beside them.
+    """Operations of layers that take longer the more communication runs next to them.
 
     Without layers an operation has one instance per phase and iteration, and none to compare with.
-    One that always has communication beside it is compared with other operations.
+    One that always has communication next to it is compared with other operations.
     """
     if context.sampled_from is not None:
         return
@@ -102,7 +102,7 @@ def contention(context: FindingsContext) -> Iterator[Finding]:
 
 
 def _always_beside(context: FindingsContext) -> Iterator[Finding]:
-    """Products that run beside communication wherever they do, next to like ones that don't.
+    """Products that run during communication wherever they do, next to like ones that don't.
 
     Alike are kernels of one name with as many FLOPs on one GPU, such as those of the queries and
     of the attention's output, or of gate and up.

@@ -175,7 +175,7 @@ def _layers(context: FindingsContext, place: LatePlace) -> str:
 
 
 def _doing(context: FindingsContext, places: list[LatePlace]) -> str:
-    """Where the hosts are meanwhile, as a part of a phrase."""
+    """Where the hosts are during that time, as a part of a phrase."""
     charges, table = host_charges(context.run), context.table
     inside = np.zeros(len(charges.row), np.bool_)
     is_moved = charges.iteration != table.iteration[charges.row]

@@ -1,4 +1,4 @@
-"""Idle time by what the launching thread did meanwhile: causes, the largest first."""
+"""Idle time by what the launching thread did during that time: causes, the largest first."""
 
 from __future__ import annotations
 

@@ -227,7 +227,7 @@ def _under_comm(run: Run, rows: Selection) -> tuple[Index, Int64]:
 def _beside_comm(run: Run, rows: Selection) -> tuple[Index, Int64]:
     table = run.table
     call = table.call_overhead_ns[rows]
-    # Where the GPU stood idle for as long before the start, nothing ran beside the call.
+    # Where the GPU stood idle for as long before the start, nothing ran next to the call.
     waiting = np.flatnonzero(call > table.idle_ns[rows])
     gpu, start, call = table.gpu[rows][waiting], table.start_ns[rows][waiting], call[waiting]
     wait = np.zeros(len(waiting), np.int64)

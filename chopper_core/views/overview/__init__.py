@@ -301,7 +301,7 @@ def _composition(step: Step, base: Step | None) -> Composition:
     if any(each.run.is_reconstructed for each in known):
         return _durations(known)
     parts = [each.parts for each in known]
-    # Parts that only one side can tell apart can't be compared.
+    # Parts that only one side can distinguish can't be compared.
     if len({tuple(each) for each in parts}) > 1:
         parts = [each.states for each in known]
     else:

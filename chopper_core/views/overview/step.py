@@ -34,7 +34,7 @@ from chopper_core.views.shared.step_times import StepTimes, step_times
 from chopper_core.views.shared.tokens import replicas_of, tokens_in
 
 OTHER: Final = "other_compute_ns"
-"""Unattributed compute together with parts that aren't told apart."""
+"""Unattributed compute together with parts that aren't distinguished."""
 _OUTSIDE: Final = ("exposed_comm_ns", "exposed_copy_ns", "idle_ns")
 _COMPUTE: Final = {"compute_ns": "compute", "overlap_ns": "compute beside communication"}
 PARTS: Final = (THEORY, *LOSSES)

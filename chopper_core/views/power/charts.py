@@ -54,7 +54,7 @@ _FEWEST: Final = 4
 _MAX_KERNELS: Final = 1 << 18
 """Of a GPU with more, evenly chosen ones are compared."""
 _MAX_OVERLAP: Final = 0.1
-"""Of a kernel's time; communication beside it slows it too."""
+"""Of a kernel's time; communication next to it slows it too."""
 
 
 def charts(found: Sequence[GpuSamples], origin_ns: int) -> tuple[LineChart | SignalRows, ...]:

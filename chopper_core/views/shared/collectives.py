@@ -217,7 +217,7 @@ def _exposed(run: Run, rows: Index, wait: Int64) -> Int64:
     begins = run_starts(whose)
     for gpu, own in zip(whose[begins].tolist(), np.split(waiting, begins[1:]), strict=True):
         selection = run.tree().node((str(gpu),)).selection
-        # Of all compute that runs beside a collective, one activity is charged with the overlap.
+        # Of all compute that runs during a collective, one activity is charged with the overlap.
         computes = np.flatnonzero(table.overlap_ns[selection] > 0)
         stretches = union(
             table.start_ns[selection][computes], table.duration_ns[selection][computes]

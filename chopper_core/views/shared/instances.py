@@ -1,4 +1,4 @@
-"""Instances of operations, with how long communication runs beside each."""
+"""Instances of operations, with how long communication runs next to each."""
 
 from __future__ import annotations
 

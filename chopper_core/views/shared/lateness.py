@@ -1,7 +1,7 @@
 """Lateness: how long each GPU delays the others on the way to an iteration's end. GPUs leave a
 collective together, so lateness starts from zero until the next one of the same GPUs. A GPU's
 lateness there is how much later than the usual one of its peers (the lower median) it arrives,
-minus the exposed communication that it had with other GPUs meanwhile: the GPU it waited for is
+minus the exposed communication that it had with other GPUs then: the GPU it waited for is
 late, not it. A GPU without peers there, such as a stage of a pipeline, is late by design. Only the
 part for which the others wait without compute counts. A GPU's delay of an iteration is the sum
 over the collectives of the same GPUs, minus the usual sum among those GPUs, since every GPU is

@@ -249,7 +249,7 @@ CLASS_NAMES: Final = (
     "optimizer",
     "other",
 )
-"""The classes that the timeline tells apart; every other class of compute is in the last."""
+"""The classes that the timeline distinguishes; every other class of compute is in the last."""
 _GROUPS: Final = {
     **dict.fromkeys(("gemm", "convolution"), 0),
     ATTENTION_CLASS: 1,
