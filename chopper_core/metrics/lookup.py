@@ -81,9 +81,14 @@ def metric_named(
     """
     if name in METRICS:
         known = METRICS[name]
-        if table is not None and table.is_sampled:
-            return _of_intervals(known)
-        return _without_times(known) if table is not None and not table.has_times else known
+        if table is None:
+            return known
+        if table.is_sampled:
+            # Intervals between samples have telemetry and nothing else.
+            is_there = known.theme is Theme.TELEMETRY or name == "start_ns"
+            return known if is_there else _missing(known, NO_TRACE)
+        # Without times there are counts and counters.
+        return known if table.has_times or not known.needs_times else _missing(known, NO_TIMES)
     if table is not None and name in table.measured and is_counted(name):
         return counters.raw_counter(name, infos.get(name))
     if is_counter(name):
@@ -159,22 +164,9 @@ def nearest(name: str) -> str:
     return f"{hint} `chopper metrics` lists all"
 
 
-def _of_intervals(known: Metric) -> Metric:
-    """The metric of intervals between samples, which have telemetry and nothing else."""
-    if known.theme is Theme.TELEMETRY or known.name == "start_ns":
-        return known
-    return replace(
-        known, compute=lambda scope: absent(len(scope.nodes), 0), missing_because=NO_TRACE
-    )
-
-
-def _without_times(known: Metric) -> Metric:
-    """The metric of a run without times, which lacks all but counts and counters."""
-    if not known.needs_times:
-        return known
-    return replace(
-        known, compute=lambda scope: absent(len(scope.nodes), 0), missing_because=NO_TIMES
-    )
+def _missing(known: Metric, reason: str) -> Metric:
+    """The metric in a run that can't have it."""
+    return replace(known, compute=lambda scope: absent(len(scope.nodes), 0), missing_because=reason)
 
 
 def default_columns(

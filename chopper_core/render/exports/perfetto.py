@@ -257,27 +257,23 @@ def _arguments(
     group: int,
 ) -> dict[str, object]:
     """The labels of an activity, as far as they are known."""
-    args: dict[str, object] = {
+    name = table.operations[operation] if operation != NO_LABEL else None
+    known = {
+        "iteration": iteration if iteration != NO_LABEL else None,
+        "layer": layer if layer != NO_LABEL else None,
+        "phase": PHASES[phase] if phase != NO_LABEL else None,
+        "operation": name,
+        "Collective name": name if kind == Kind.COMM else None,
+        "bytes": size if size >= 0 else None,
+        "Process Group Description": table.names[group] if group >= 0 else None,
+    }
+    return {
         "rank": gpu.rank,
         "device": gpu.index,
         "stream": stream,
         "kind": _KINDS[kind],
+        **{key: value for key, value in known.items() if value is not None},
     }
-    if iteration != NO_LABEL:
-        args["iteration"] = iteration
-    if layer != NO_LABEL:
-        args["layer"] = layer
-    if phase != NO_LABEL:
-        args["phase"] = PHASES[phase]
-    if operation != NO_LABEL:
-        args["operation"] = table.operations[operation]
-        if kind == Kind.COMM:
-            args["Collective name"] = table.operations[operation]
-    if size >= 0:
-        args["bytes"] = size
-    if group >= 0:
-        args["Process Group Description"] = table.names[group]
-    return args
 
 
 class _CollectiveFlows(Struct, frozen=True, eq=False):

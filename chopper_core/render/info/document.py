@@ -21,6 +21,12 @@ from chopper_core.util.arrays import Mask
 from chopper_core.util.grouping import counts_of, distinct, ranked, sums_of
 
 INFO_SCHEMA: Final = "chopper.info/1"
+_OF_SOURCE: Final = (
+    *("path", "size_bytes", "rank", "rank_from", "clock", "facts", "events", "unused"),
+    *("findings", "losses", "notes"),
+)
+_RENAMED: Final = {"unused": "unused_events"}
+"""Fields of a source that the schema calls by another name."""
 
 
 def describe(run: Run) -> dict[str, Any]:
@@ -61,19 +67,7 @@ def describe(run: Run) -> dict[str, Any]:
             "parallel": run.overrides.parallel,
         },
         "sources": [
-            {
-                "path": source.path,
-                "size_bytes": source.size_bytes,
-                "rank": source.rank,
-                "rank_from": source.rank_from,
-                "clock": source.clock,
-                "facts": source.facts,
-                "events": source.events,
-                "unused_events": source.unused,
-                "findings": source.findings,
-                "losses": source.losses,
-                "notes": source.notes,
-            }
+            {_RENAMED.get(name, name): getattr(source, name) for name in _OF_SOURCE}
             for source in run.sources
         ],
         "failed": [{"path": path, "reason": reason} for path, reason in run.failed],

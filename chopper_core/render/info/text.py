@@ -124,19 +124,15 @@ def _listed(names: Sequence[str]) -> list[str]:
 def _gpu_lines(found: dict[str, Any], width: int) -> list[str]:
     titles = ("GPU", "rank", "device", "span ms", "kernels", "collectives", "copies", "memsets",
               "unlinked kernels")  # fmt: skip
+    keys = ("kernels", "collectives", "copies", "memsets", "kernels_without_launch")
+    spans = (gpu["span_ns"] for gpu in found["gpus"])
     rows = [
         (
-            str(gpu["gpu"]),
-            str(gpu["rank"]),
-            str(gpu["device"]),
-            f"{gpu['span_ns'] / 1e6:.3f}" if gpu["span_ns"] is not None else "-",
-            str(gpu["kernels"]),
-            str(gpu["collectives"]),
-            str(gpu["copies"]),
-            str(gpu["memsets"]),
-            str(gpu["kernels_without_launch"]),
+            *(str(gpu[key]) for key in ("gpu", "rank", "device")),
+            f"{span / 1e6:.3f}" if span is not None else "-",
+            *(str(gpu[key]) for key in keys),
         )
-        for gpu in found["gpus"]
+        for gpu, span in zip(found["gpus"], spans, strict=True)
     ]
     return _aligned((titles, *rows), width)
 
