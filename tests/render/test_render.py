@@ -193,7 +193,8 @@ def test_every_unit_has_digits_for_every_size() -> None:
             sorted(unit.scales, key=lambda scale: -scale.least)
         )
     with pytest.raises(ValueError, match="parsec"):
-        metrics.column("far", "parsec", "far", "How far.")
+        metrics.column("""far | parsec | far
+            How far.""")
 
 
 @pytest.mark.parametrize(

@@ -213,6 +213,7 @@ class _Charges(Struct, frozen=True, eq=False):
         phases = [phase.code for phase in late]
         inside = np.isin(table.phase[charges.row], phases)
         inside &= np.isin(charges.iteration, context.iterations)
+        inside &= np.isin(table.gpu[charges.row], context.gpus)
         inside &= (charges.state == state) & (table.launch_ns[charges.row] != NO_TIME)
         launches = int(context.cells.sizes()[np.isin(context.codes("phase"), phases)].sum())
         ns = charges.ns[inside]
