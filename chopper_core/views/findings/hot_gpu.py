@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from chopper_core.metrics import heat_of, is_measured
 from chopper_core.query.marks import MAD_TO_SIGMA
-from chopper_core.util.arrays import Float64
 from chopper_core.util.grouping import median_of
 from chopper_core.views.findings.rule import (
     ROBUST_Z,
@@ -23,7 +22,6 @@ from chopper_core.views.findings.rule import (
 )
 from chopper_core.views.shared.phrases import percent, time
 from chopper_core.views.shared.places import places_of
-from chopper_core.views.shared.table_view import by_level
 
 HOTTER: Final = Threshold(
     "temperature above the median of the GPUs", 5.0, "°C", "slots of a node differ by less"
@@ -46,7 +44,7 @@ def hot_gpus(context: FindingsContext) -> Iterator[Finding]:
     name = heat_of(context.table)
     if not name or not is_measured("gfx_mhz", context.table) or len(context.gpus) < _FEWEST:
         return
-    heat, clock = (_of_gpus(context, each) for each in (name, "gfx_mhz"))
+    heat, clock = (context.by_gpu(each) for each in (name, "gfx_mhz"))
     if not (np.isfinite(heat).all() and np.isfinite(clock).all()):
         return
     usual, usual_mhz = median_of(heat), median_of(clock)
@@ -73,10 +71,3 @@ def hot_gpus(context: FindingsContext) -> Iterator[Finding]:
             cost=Cost.COMPUTE,
             total_ns=saving * len(context.iterations),
         )
-
-
-def _of_gpus(context: FindingsContext, name: str) -> Float64:
-    """The mean of a signal on each GPU during its work; NaN where unknown."""
-    _, by_gpu = by_level(context.node, "gpu")
-    values = context.figure(name, by_gpu)
-    return np.where(values.present(), values.numbers, np.nan).astype(np.float64)

@@ -40,6 +40,7 @@ from chopper_core.views.shared.host_causes import MovedIdle, moved_idle
 from chopper_core.views.shared.leads import RankLeads, leads
 from chopper_core.views.shared.matched_kernels import compared_iterations
 from chopper_core.views.shared.step_times import step_times
+from chopper_core.views.shared.table_view import by_level
 
 
 class Threshold(Struct, frozen=True):
@@ -263,6 +264,11 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
         """A metric of some groups of the analysed activities."""
         scope = Scope(nodes, self.node, self.run.origin_ns, self.run.hardware)
         return METRICS[name].compute(scope)
+
+    def by_gpu(self, name: str) -> Float64:
+        """A metric of each GPU of the scope; NaN where it isn't known."""
+        values = self.figure(name, by_level(self.node, "gpu")[1])
+        return np.where(values.present(), values.numbers, np.nan).astype(np.float64)
 
     def at(self, **labels: str) -> View:
         """The scope in the tree, with more labels on its path."""

@@ -10,7 +10,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.align.kernel_classes import ATTENTION_CLASS, kernel_class
-from chopper_core.metrics import is_measured
 from chopper_core.model.table import LABELLED, Phase
 from chopper_core.model.view import Baseline, View
 from chopper_core.query.marks import MAD_TO_SIGMA
@@ -30,7 +29,6 @@ from chopper_core.views.findings.rule import (
 )
 from chopper_core.views.findings.slow_operations import tree_by
 from chopper_core.views.shared.phrases import listed, percent, time
-from chopper_core.views.shared.table_view import by_level
 
 MATRIX_CLASSES: Final = frozenset({"gemm", "conv", ATTENTION_CLASS})
 """Classes of kernels that the matrix units bound; memory bounds most of the others."""
@@ -269,24 +267,11 @@ def _memory(context: FindingsContext, own: Float64, excess: Float64, place: int)
 
 def _memory_clock(context: FindingsContext, place: int) -> str:
     """The memory clock of a GPU, if it is lower than the others'."""
-    mhz = _by_gpu(context, "mem_mhz")
-    if mhz is None:
-        return ""
+    mhz = context.by_gpu("mem_mhz")
     usual = float(others_median(mhz)[place])
     if not mhz[place] < _LOWER_MEMORY_CLOCK * usual:
         return ""
     return f" (memory clock {mhz[place]:,.0f} vs {usual:,.0f} MHz)"
-
-
-def _by_gpu(context: FindingsContext, name: str) -> Float64 | None:
-    """A signal's mean on each GPU; None where it isn't known of all."""
-    if not is_measured(name, context.table):
-        return None
-    labels, nodes = by_level(context.node, "gpu")
-    values = context.figure(name, nodes)
-    if labels != [str(gpu) for gpu in context.gpus] or not values.present().all():
-        return None
-    return values.numbers.astype(np.float64)
 
 
 def _operations(

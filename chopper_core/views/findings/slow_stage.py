@@ -7,7 +7,6 @@ from typing import Final
 
 import numpy as np
 
-from chopper_core.metrics import is_measured
 from chopper_core.model.host_tables import HostState
 from chopper_core.model.same_work import work_of
 from chopper_core.model.table import Kind
@@ -143,10 +142,7 @@ def kernel_factors(context: FindingsContext, gpus: list[int]) -> Float64:
 
 def _clock(context: FindingsContext, alone: list[int], gpu: int) -> str:
     """By how much its clock is lower than the other stages', if it is."""
-    if not is_measured("gfx_mhz", context.table):
-        return ""
-    mhz = context.figure("gfx_mhz", context.split("gpu")).numbers
-    own = np.asarray(mhz, np.float64)[np.searchsorted(context.gpus, alone)]
+    own = context.by_gpu("gfx_mhz")[np.searchsorted(context.gpus, alone)]
     place = alone.index(gpu)
     usual = float(others_median(own)[place])
     if not own[place] < LOW_CLOCK_RATIO * usual:

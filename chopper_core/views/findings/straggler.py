@@ -7,8 +7,6 @@ from typing import Final
 
 import numpy as np
 
-from chopper_core.metrics import METRICS, Scope, heat_of, is_measured
-from chopper_core.model.column_names import EDGE
 from chopper_core.model.host_tables import HostState
 from chopper_core.model.same_work import knows_sizes
 from chopper_core.model.view import View
@@ -36,7 +34,6 @@ from chopper_core.views.shared.leads import (
 from chopper_core.views.shared.matched_kernels import sums_by
 from chopper_core.views.shared.phrases import others, percent, time
 from chopper_core.views.shared.places import places_of
-from chopper_core.views.shared.table_view import by_level
 
 STRAGGLER: Final = Threshold(
     "straggler",
@@ -190,11 +187,13 @@ def _slower(context: FindingsContext, leads: RankLeads, late: Straggler) -> str:
     if late.cause == "clock":
         usual = float(leads.peers_median(leads.mhz)[place])
         lower = (usual - leads.mhz[place]) / usual
+        beyond, where = leads.hotter(place)
+        warmer = f" and is {beyond:.0f} °C hotter{where}" if beyond >= 1 else ""
         return (
             f"runs at a {percent(lower)} lower clock ({leads.mhz[place]:,.0f} vs {usual:,.0f} MHz)"
-            f"{_hotter(context, leads, place)}: {same}"
+            f"{warmer}: {same}"
         )
-    memory = _metric(leads, "mem_mhz")
+    memory = leads.metric("mem_mhz")
     usual = float(leads.peers_median(memory)[place])
     if memory[place] < LOW_CLOCK_RATIO * usual:
         return (
@@ -246,28 +245,3 @@ def _doing(leads: RankLeads, late: Straggler, *states: HostState) -> str:
     column = peers.index(leads.gpus[late.place])
     cause = charges.main(sums[column] - medians_along(np.delete(sums, column, axis=0), axis=0))
     return "" if cause is None else f" in {cause.text}"
-
-
-def _metric(leads: RankLeads, name: str) -> Float64:
-    """A metric by GPU; NaN where it isn't known."""
-    values = np.full(len(leads.gpus), np.nan)
-    if is_measured(name, leads.table):
-        nodes = leads.split("gpu")
-        scope = Scope(nodes, leads.node, leads.run.origin_ns, leads.run.hardware)
-        found = METRICS[name].compute(scope)
-        places = np.searchsorted(leads.gpus, nodes.codes("gpu"))
-        values[places] = np.where(found.present(), found.numbers, np.nan)
-    return values
-
-
-def _hotter(context: FindingsContext, leads: RankLeads, place: int) -> str:
-    name = heat_of(leads.table)
-    if not name:
-        return ""
-    labels, nodes = by_level(leads.node, "gpu")
-    heat = context.figure(name, nodes)
-    if labels != [str(gpu) for gpu in leads.gpus] or not heat.present().all():
-        return ""
-    beyond = float(leads.beyond_peers(heat.numbers)[place])
-    where = " at the edge" if name == EDGE else ""
-    return f" and is {beyond:.0f} °C hotter{where}" if beyond >= 1 else ""

@@ -19,7 +19,7 @@ from chopper_core.metrics import (
     worded,
 )
 from chopper_core.model.charts import LineChart, Series
-from chopper_core.model.column_names import EDGE, HEAT
+from chopper_core.model.column_names import HEAT
 from chopper_core.model.run import Run
 from chopper_core.model.same_work import knows_sizes
 from chopper_core.model.table import NO_LABEL_TEXT
@@ -320,15 +320,8 @@ def _idle_kind(stand: RankLeads) -> str:
 
 
 def _hotter(stand: RankLeads) -> str:
-    name = heat_of(stand.table)
-    if not name:
-        return ""
-    scope = Scope(stand.split("gpu"), stand.node, stand.run.origin_ns, stand.run.hardware)
-    heat = METRICS[name].compute(scope)
-    if len(heat) != len(stand.gpus) or not heat.present().all():
-        return ""
-    where = " at the edge" if name == EDGE else ""
-    return f", {stand.beyond_peers(heat.numbers)[stand.behind]:+z.1f} °C{where}"
+    beyond, where = stand.hotter(stand.behind)
+    return f", {beyond:+z.1f} °C{where}" if np.isfinite(beyond) else ""
 
 
 def notes(stand: RankLeads) -> tuple[str, ...]:

@@ -9,7 +9,8 @@ from typing import Final, Self
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.metrics import METRICS, Scope
+from chopper_core.metrics import METRICS, Scope, heat_of
+from chopper_core.model.column_names import EDGE
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.signals import time_within, union
@@ -69,8 +70,6 @@ class RankTimes(Struct, frozen=True, eq=False, dict=True):
     """The rest of the idle time, as above."""
     each_copy_ns: Float64
     """Exposed copies, as above."""
-    mhz: Float64
-    """NaN where it isn't known."""
 
     @classmethod
     def of(
@@ -109,12 +108,6 @@ class RankTimes(Struct, frozen=True, eq=False, dict=True):
 
         known = collectives_of(run)
         whole = tree.split(view.path, (), without)
-        by_gpu = tree.split(view.path, ("gpu",), without)
-        clock = METRICS["gfx_mhz"].compute(Scope(by_gpu, whole, run.origin_ns, run.hardware))
-        mhz = np.full(len(gpus), np.nan)
-        mhz[np.searchsorted(gpus, by_gpu.codes("gpu"))] = np.where(
-            clock.present(), clock.numbers, np.nan
-        )
         numbers, iterations = tuple(gpus.tolist()), tuple(seen.tolist())
         plain, unhindered = _work(peers, gpus, seen, known)
         collectives = (
@@ -143,7 +136,6 @@ class RankTimes(Struct, frozen=True, eq=False, dict=True):
             + moved_idle(run, view).by_step(run, numbers, iterations),
             each_launch_ns=summed("idle_launch_ns", "idle_unknown_ns"),
             each_copy_ns=summed("exposed_copy_ns"),
-            mhz=mhz,
         )
 
     @property
@@ -154,6 +146,29 @@ class RankTimes(Struct, frozen=True, eq=False, dict=True):
     def split(self, level: str) -> Groups:
         """The scope by the labels of a level."""
         return self.run.tree_of(self.view).split(self.view.path, (level,), self.without)
+
+    def metric(self, name: str) -> Float64:
+        """A metric of each GPU; NaN where it isn't known."""
+        nodes = self.split("gpu")
+        found = METRICS[name].compute(
+            Scope(nodes, self.node, self.run.origin_ns, self.run.hardware)
+        )
+        values = np.full(len(self.gpus), np.nan)
+        places = np.searchsorted(self.gpus, nodes.codes("gpu"))
+        values[places] = np.where(found.present(), found.numbers, np.nan)
+        return values
+
+    @cached_property
+    def mhz(self) -> Float64:
+        """The clock of each GPU; NaN where it isn't known."""
+        return self.metric("gfx_mhz")
+
+    def hotter(self, place: int) -> tuple[float, str]:
+        """How much hotter than its peers a GPU is, NaN unless all are known; and where."""
+        name = heat_of(self.table)
+        heat = self.metric(name) if name else np.full(len(self.gpus), np.nan)
+        beyond = float(self.beyond_peers(heat)[place]) if np.isfinite(heat).all() else np.nan
+        return beyond, " at the edge" if name == EDGE else ""
 
     @cached_property
     def set_of(self) -> tuple[int, ...]:
