@@ -132,6 +132,8 @@ class Term(Struct, frozen=True):
         if self.level:
             mask = _labelled(rows, self.level, self.value)
         elif self.column and rows.values(self.column).words is not None:
+            if self.operator not in ("=", "!=", ":"):
+                raise UsageError(f"{self.column} is a word; write {self.column}:WORD")
             mask = _worded(rows.values(self.column), self.value)
             return rows.values(self.column).present() & ~mask if self.is_negated else mask
         elif self.column:

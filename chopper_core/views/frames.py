@@ -212,16 +212,15 @@ class _Columns:
         if self._statistic and not view.columns:
             rest = (name for name in names[2:] if name != INSTANCES)
             names = (*names[:2], INSTANCES, *rest)
+        nodes = self._whole if self._nodes is None else self._nodes
+        self._coverage = Coverage(run, view, result.level, nodes, self._whole)
         self._values = {
-            name: values
-            for name, (_, values) in self.own.items()
+            name: values if self._nodes is None else self._coverage.marked(each, values)
+            for name, (each, values) in self.own.items()
             if self._statistic is None or not self._is_registered(name)
         }
         self._totals = {name: result.total.get(name) for name in self._values}
-        nodes = self._whole if self._nodes is None else self._nodes
-        self._coverage = Coverage(run, view, result.level, nodes, self._whole)
         self.metrics = tuple(map(self.metric, names))
-        self._covered = [each for each in self.metrics if each.name not in self._totals]
 
     def _is_registered(self, name: str) -> bool:
         return self._nodes is not None and METRICS.get(name) is self.own[name][0]
@@ -274,12 +273,13 @@ class _Columns:
     @property
     def notes(self) -> Sequence[str]:
         """Which figures cover only a part."""
-        return self._coverage.notes(self._covered)
+        return self._coverage.notes(self.metrics)
 
     @property
     def partial_totals(self) -> frozenset[str]:
         """The columns whose total covers only a part."""
-        return self._coverage.partial_totals(self._covered)
+        known = [each for each in self.metrics if self.total(each) is not None]
+        return self._coverage.partial_totals(known)
 
 
 def _frame(run: Run, view: View, result: ViewResult) -> Frame:

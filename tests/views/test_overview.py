@@ -198,6 +198,7 @@ def test_many_gpus_are_nodes_where_hosts_are_known() -> None:
     steps = by_gpu.values["step_ns"].numbers.reshape(9, 8)
     assert frame.values["step_ns"].numbers == pytest.approx(steps.max(axis=1))
     assert frame.target(2).filter == "gpu:16,17,18,19,20,21,22,23"
+    assert not any(frame.values["step_ns"].is_partial(row) for row in range(9))
     assert len(query(run, frame.target(2))) == 8
 
 

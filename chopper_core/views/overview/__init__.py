@@ -106,15 +106,16 @@ class _TableRows(Struct, frozen=True, eq=False):
     members: list[Index]
     """The places of each row's GPUs."""
 
-    def reduced(self, numbers: Float64, how: str) -> Float64:
-        """A figure of the GPUs as one of the rows, NaNs aside."""
+    def reduced(self, numbers: Float64, how: str) -> Values:
+        """A figure of the GPUs as one of the rows; marked where it is known on some GPUs only."""
+        lacks = np.array([bool(np.isnan(numbers[own]).any()) for own in self.members], np.bool_)
         found = np.full(len(self.labels), np.nan)
         for row, own in enumerate(self.members):
             known = numbers[own][np.isfinite(numbers[own])]
             if len(known):
                 sizes = {"max": known.max(), "mean": known.mean(), "sum": known.sum()}
                 found[row] = sizes[how]
-        return found
+        return replace(numbered(found), partial=lacks & np.isfinite(found))
 
 
 def answer(run: Run, view: View) -> ViewResult:
@@ -233,10 +234,10 @@ def _columns(
         pending = replace(LAG, missing_because=_COMPUTING)
         own.append((pending, numbered(np.full(len(rows.labels), np.nan))))
     elif len(step.gpus) > 1:
-        own.append((LAG, numbered(rows.reduced(lag_ns, "max"))))
+        own.append((LAG, rows.reduced(lag_ns, "max")))
     for name in (*_measured(step.run), STEP.name, _UTILISATION):
         if name == STEP.name:
-            own.append((STEP, numbered(rows.reduced(steps, "max"))))
+            own.append((STEP, rows.reduced(steps, "max")))
         elif is_measured(name, step.run.table):
             values = step.figure(name)
             if rows.level == "gpu":
@@ -244,7 +245,7 @@ def _columns(
                 continue
             numbers = np.where(values.present(), values.numbers, np.nan).astype(np.float64)
             how = {**dict.fromkeys(HEAT, "max"), "power_w": "sum"}.get(name, "mean")
-            own.append((_of_node(METRICS[name], how), numbered(rows.reduced(numbers, how))))
+            own.append((_of_node(METRICS[name], how), rows.reduced(numbers, how)))
     return own
 
 
