@@ -24,6 +24,7 @@ from chopper_tui.draw.scaled import drawable
 _LEAST_PERCENT: Final = 1.0
 """Span of an axis of shares, at least."""
 _LINES_PER_TICK: Final = 2
+_MAX_TICKS: Final = 8
 _TICK_GAP: Final = 6
 """Cells between labels of the time axis."""
 _LABEL: Final = 4
@@ -151,7 +152,9 @@ def _scope_cells(chart: SignalChart, cells: int) -> tuple[int, int]:
 def _value_axis(chart: SignalChart, lines: int) -> axes.Axis:
     """The value axis, in the scale of the signal."""
     low, high = value_range(chart)
-    axis = axes.Axis.over(low, high, lines // _LINES_PER_TICK)
+    most = min(lines // _LINES_PER_TICK, _MAX_TICKS)
+    # Labels have no room for decimals of a percentage.
+    axis = axes.Axis.over(low, high, most, whole=chart.signal.unit is Unit.PERCENT)
     divisor = chart.signal.scale.divisor
     return replace(axis, texts=axes.labels([place / divisor for place in axis.places]))
 

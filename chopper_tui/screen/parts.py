@@ -290,7 +290,8 @@ class ScreenParts(Charts):
         self.table.has_chart = charts == 1
         # Of two charts below each other the lower one has the time axis of both.
         for pane in self.query(SignalPane):
-            pane.time_axis = bool(pane.number) or charts < 2 or (is_tree and sizes["-large"])
+            is_level = sizes["-large"] and (is_tree or has_cards)
+            pane.time_axis = bool(pane.number) or charts < 2 or is_level
         self.show_charts()
         self.describe_soon()
 
