@@ -25,11 +25,11 @@ from chopper_core.model.units import Unit, moment_text
 from chopper_core.model.view import View
 from chopper_core.render.cells import cell_width
 from chopper_core.render.glyphs import ASCII, UNICODE, Glyphs, SparkScale
-from chopper_core.views.overview.step import PARTS, STATES
+from chopper_core.views.overview.step import PARTS, STATES, TITLES
 from chopper_core.views.query import query
 from chopper_core.views.throughput.parts import PARTS as STEP_PARTS
 from chopper_tui.draw.axes import time_step
-from chopper_tui.draw.canvas import WHOLE, Canvas, Lens
+from chopper_tui.draw.canvas import WHOLE, Canvas, Lens, area
 from chopper_tui.draw.charts import (
     DRAWERS,
     _drawer,
@@ -100,6 +100,33 @@ def test_axes_have_even_ticks() -> None:
     assert ticks == ["1720", "1700", "1680"]
     numbers = re.findall(r"\d+", lines[-1])
     assert numbers == [str(time) for time in range(0, 1601, 200)] and "1600 ms" in lines[-1]
+
+
+def test_curves_have_the_inks_of_their_legend() -> None:
+    x = np.arange(20.0)
+    series = (Series("up", x), Series("down", 20 - x))
+    chart = LineChart("c", "ms", "step", "", (x, x), series)
+    title, *lines = draw(chart, 80, 12, COLOURED)
+    legend = {after.strip(): ink for (_, ink), (after, _) in pairwise(title)}
+    assert (legend["up"], legend["down"]) == ("accent", "second")
+    assert {ink for line in lines for _, ink in line} == {"dim", "accent", "second"}
+    # The second falls: it is above the first at the left.
+    inks = [ink for line in lines for text, ink in line if ink != "dim" and text.strip()]
+    assert inks[0] in ("accent", "second") and lines[-1][0][0].split()[0] == "0"
+
+
+def test_a_band_is_above_the_least_and_below_the_most_with_its_median() -> None:
+    shares = np.array([[0.2, 0.5], [0.6, 0.5], [1.0, 0.5]])
+    lines = area(shares, 4, ["clock1", "use1"], COLOURED)
+    left = [line[0] for line in lines]
+    assert [ink for _, ink in left] == ["shade", "strong/shade", "shade", "clock1/shade"]
+    assert [text[0] for text, _ in left] == ["█", "─", "█", "▇"]
+    # Where all agree there is no band.
+    assert [line[1][1] for line in lines[2:]] == ["use1", "use1"]
+    plain = area(shares, 4, ["clock1", "use1"], UNICODE)
+    assert plain[0][0] == ("░ ", "shade")
+    unknown = area(np.full((1, 2), NAN), 3, ["clock1"] * 2, UNICODE)
+    assert all(not "".join(text for text, _ in line).strip() for line in unknown)
 
 
 def test_a_bar_beyond_the_end_of_a_zoomed_axis_is_cut_and_marked() -> None:
@@ -399,10 +426,11 @@ def test_series_that_are_too_small_to_be_seen_take_no_hue() -> None:
 
 
 def test_a_kind_of_time_has_one_hue_in_every_bar_and_in_lanes() -> None:
-    parts, states = series_inks([*PARTS.values()]), series_inks([*STATES.values()])
-    of = dict(zip(PARTS.values(), parts, strict=True))
+    names, state_names = ([TITLES[each] for each in kinds] for kinds in (PARTS, STATES))
+    parts, states = series_inks(names), series_inks(state_names)
+    of = dict(zip(names, parts, strict=True))
     assert len(set(parts)) == len(parts) and len(set(states)) == len(states)
-    for name, ink in zip(STATES.values(), states, strict=True):
+    for name, ink in zip(state_names, states, strict=True):
         assert of.get(name, ink) == ink
     assert (states[0], of["exposed communication"], of["exposed copies"]) == KIND_INKS
     steps = series_inks([*STEP_PARTS[:3], *STEP_PARTS[-6:]])

@@ -11,6 +11,7 @@ from textual.strip import Strip
 
 from chopper_core.model.view import View
 from chopper_tui.app import ChopperApp
+from chopper_tui.widgets.chart_panes import SignalPane
 from tests.tui.explorer import explorer, measured_run
 
 RUN = "sample.json"
@@ -45,6 +46,20 @@ async def test_panels_have_titles_with_rules_where_there_is_room(
     async with explorer(size, measured_run(), view) as at:
         title = next(line for line in at.lines() if line.startswith("  findings"))
         assert ("─" * 20 in title) is has_panels
+
+
+@pytest.mark.parametrize(
+    ("size", "is_beside"), [((80, 24), False), ((120, 36), False), ((200, 60), True)]
+)
+async def test_curves_stand_above_the_table_and_on_a_large_screen_beside_each_other(
+    size: tuple[int, int], is_beside: bool
+) -> None:
+    async with explorer(size, measured_run(), View(RUN)) as at:
+        panes = [pane.region for pane in at.explore.query(SignalPane) if pane.is_shown]
+        table = at.explore.table.region
+        assert all(pane.bottom <= table.y for pane in panes) and table.height > 4
+        assert len(panes) == 1 + (size[0] >= 120)
+        assert (len({pane.y for pane in panes}) < len(panes)) is is_beside
 
 
 async def test_what_lies_under_a_dialog_is_dim() -> None:
