@@ -56,7 +56,7 @@ def stopped(context: FindingsContext) -> Iterator[Finding]:
         yield Finding(context.run.status, evidence, Confidence.HIGH)
 
 
-@rule("sampled_throttling", saving=_UNKNOWN, thresholds=(THROTTLED_SHARE,), of_samples=True)
+@rule("sampled-throttling", saving=_UNKNOWN, thresholds=(THROTTLED_SHARE,), of_samples=True)
 def sampled_throttling(context: FindingsContext) -> Iterator[Finding]:
     """GPUs that are throttled by their driver's word, else whose clock is low under load."""
     run = context.run
@@ -81,19 +81,19 @@ def sampled_throttling(context: FindingsContext) -> Iterator[Finding]:
     )
 
 
-@rule("sampled_heat", saving=_UNKNOWN, thresholds=(HOTTER,), of_samples=True)
+@rule("sampled-heat", saving=_UNKNOWN, thresholds=(HOTTER,), of_samples=True)
 def sampled_heat(context: FindingsContext) -> Iterator[Finding]:
     """GPUs that are hotter than the others by far more than these differ."""
     yield from _apart(context, "-mean_hot_c", HEAT_FIGURE, _hotter)
 
 
-@rule("sampled_clock", saving=_UNKNOWN, thresholds=(LOWER_CLOCK,), of_samples=True)
+@rule("sampled-clock", saving=_UNKNOWN, thresholds=(LOWER_CLOCK,), of_samples=True)
 def sampled_clock(context: FindingsContext) -> Iterator[Finding]:
     """GPUs whose clocks are lower than those of the others by far more than these differ."""
     yield from _apart(context, "mean_gfx_mhz", CLOCK, _slower)
 
 
-@rule("sampled_power", saving=_UNKNOWN, thresholds=(MORE_POWER,), of_samples=True)
+@rule("sampled-power", saving=_UNKNOWN, thresholds=(MORE_POWER,), of_samples=True)
 def sampled_power(context: FindingsContext) -> Iterator[Finding]:
     """GPUs that draw less power than the others by far more than these differ."""
     yield from _apart(context, "mean_power_w", POWER, _weaker)
