@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from chopper_core.align import telemetry
 from chopper_core.api import OpenRun
 from chopper_core.extensions.runs.figures import figures_of_run, with_settings
 from chopper_core.ingest.cache import open_cached
@@ -394,3 +395,17 @@ def test_real_logs_are_runs(name: str, gpus: int) -> None:
     assert len(run.gpus) == gpus
     for view in VIEWS:
         assert as_text(frame(run, view))
+
+
+def test_very_many_samples_share_rows_with_the_same_means(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = str(directory(tmp_path, 2, 100, ("gpu_power", "gpu_thermal")))
+    whole = open_run(folder, jobs=1)
+    monkeypatch.setattr(telemetry, "_MAX_INTERVALS", 50)
+    fewer = open_run(folder, jobs=1)
+    assert len(whole.table) == 2 * 99 and len(fewer.table) <= 50
+    asked = ("power_w", "energy_j")
+    rows = [frame(run, "", columns=asked) for run in (whole, fewer)]
+    for place in range(2):
+        assert rows[1].row(place) == pytest.approx(rows[0].row(place), rel=1e-9)
