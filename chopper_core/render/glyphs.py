@@ -78,9 +78,14 @@ class Glyphs(Struct, frozen=True):
     """Whether colours tell kinds and magnitudes apart; without them patterns and levels do."""
 
     @property
+    def has_halves(self) -> bool:
+        """Whether the two halves of a cell, or its front and its back, can differ in colour."""
+        return self.in_colour and not self.is_ascii
+
+    @property
     def band(self) -> str:
         """A cell of a band."""
-        return self.spark[-1] if self.in_colour else self.shaded
+        return self.spark[-1] if self.has_halves else self.shaded
 
     @property
     def is_ascii(self) -> bool:

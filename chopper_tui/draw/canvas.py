@@ -169,13 +169,13 @@ def area(shares: Float64, height: int, inks: Sequence[str], glyphs: Glyphs) -> l
         for x, (below, above) in enumerate(zip(base, top, strict=True)):
             if below == blank:
                 chars[x], own[x] = glyphs.band if above == full else above, "shade"
-            elif below != above == full and glyphs.in_colour:
+            elif below != above == full and glyphs.has_halves:
                 own[x] = f"{inks[x]}/shade"
         if len(shares) > 2:
             places = (1 - shares[1]) * height - y
             for x in np.flatnonzero((places >= 0) & (places < 1)).tolist():
                 if base[x] == blank:
                     chars[x] = glyphs.steps[int(places[x] * len(glyphs.steps))]
-                    own[x] = "strong/shade" if top[x] == full else "strong"
+                    own[x] = "strong/shade" if top[x] == full and glyphs.has_halves else "strong"
         lines.append(inked(chars, own))
     return lines

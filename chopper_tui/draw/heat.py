@@ -127,7 +127,7 @@ class ColourScale(Struct, frozen=True):
                     np.nan_to_num(lower, nan=np.inf).tolist(), strict=True)  # fmt: skip
         for (up, down), cells in groupby(pairs):
             wide = len(list(cells))
-            if on.glyphs.in_colour and not on.glyphs.is_ascii:
+            if on.glyphs.has_halves:
                 half, front, back = ("▄", down, up) if np.isinf(up) else ("▀", up, down)
                 half = " " if np.isinf(front) else half
                 line.append((half * wide, f"{self.ink_of(front)}/{self.ink_of(back)}"))
@@ -167,7 +167,7 @@ def _draw(chart: HeatMap, on: Canvas) -> None:
     lines = max(on.left - _around(chart), 0)
     # Without colours a glyph has a meaning in one line only.
     tall, shown = min(lines // max(count, 1), 3 if glyphs.in_colour else 1), count
-    if not tall and not (glyphs.in_colour and not glyphs.is_ascii and count <= 2 * lines):
+    if not tall and not (glyphs.has_halves and count <= 2 * lines):
         tall, shown = 1, max(lines - 1, 0)
     scale = ColourScale.over(chart.numbers, chart.unit, chart.signed)
     row, column = on.cell or (-1, -1)

@@ -113,7 +113,7 @@ class Inks(Struct, frozen=True, kw_only=True):
     def _on(self, front: str, ground: Color | None) -> Style:
         """A front on a colour: a scale's level or a series in its own, text in black or white."""
         if ground is None:
-            return Style() if self._is_filled(front) else self.of(front)
+            return self.of(front)
         if self._is_filled(front):
             return Style(color=self._colour(front), bgcolor=ground)
         black, white = _TEXTS[ground.type is ColorType.STANDARD]

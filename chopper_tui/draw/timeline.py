@@ -377,7 +377,7 @@ def _lane(cells: LaneCells, bins: int, glyphs: Glyphs, columns: _Columns) -> Lin
         ink = COPY if copies[place] > compute[place] else ink
         chars[place] = halves[upper + 2 * lower]
         inks[place] = ink if upper else COMM
-        if upper and lower and glyphs.in_colour and not glyphs.is_ascii:
+        if upper and lower and glyphs.has_halves:
             chars[place], inks[place] = halves[1], f"{ink}/{BOTH}"
         elif not (upper or lower):
             chars[place], inks[place] = _SOME[glyphs.name], "dim"
