@@ -80,7 +80,7 @@ def read_config(actions: Callable[[], Sequence[Action]], path: Path | None = Non
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise UsageError(f"{path} is invalid TOML: {error}") from error
     try:
-        found = msgspec.convert(document, _File)
+        found = msgspec.convert(document, ConfigFile)
     except msgspec.ValidationError as error:
         what, _, where = str(error).replace("`object`", "a section").partition(" - at `$.")
         where = where.removesuffix("`")
@@ -89,7 +89,7 @@ def read_config(actions: Callable[[], Sequence[Action]], path: Path | None = Non
         raise UsageError(f"{path}: {where}: {what[0].lower()}{what[1:]}{hint}") from error
     explorer = document.get("explorer", {})
     warnings = list(_unknown("", document, _SECTIONS, "section"))
-    warnings += _unknown("explorer.", explorer, _Explorer.__struct_fields__, "setting")
+    warnings += _unknown("explorer.", explorer, ExplorerSection.__struct_fields__, "setting")
     warnings += _unknown("columns.", found.columns, _COLUMN_LEVELS, "level")
     own = actions() if found.keys else ()
     warnings += _unknown("keys.", found.keys, [each.verb for each in own], "command")
@@ -104,7 +104,7 @@ def read_config(actions: Callable[[], Sequence[Action]], path: Path | None = Non
         raise UsageError(f"{path}: {error}") from error
 
 
-class _Explorer(Struct, frozen=True):
+class ExplorerSection(Struct, frozen=True):
     """The section of defaults."""
 
     theme: Literal["", "dark", "light", "contrast", "ansi"] = ""
@@ -114,17 +114,18 @@ class _Explorer(Struct, frozen=True):
     full_names: bool = False
 
 
-class _File(Struct, frozen=True):
+class ConfigFile(Struct, frozen=True):
     """The sections of the file."""
 
-    explorer: _Explorer = _Explorer()
+    explorer: ExplorerSection = ExplorerSection()
     columns: dict[str, str | list[str]] = {}
     keys: dict[str, str | list[str]] = {}
 
 
-_SECTIONS: Final = _File.__struct_fields__
+_SECTIONS: Final = ConfigFile.__struct_fields__
 _CHOICES: Final = {
-    name: tuple(filter(None, get_args(kind))) for name, kind in get_type_hints(_Explorer).items()
+    name: tuple(filter(None, get_args(kind)))
+    for name, kind in get_type_hints(ExplorerSection).items()
 }
 
 

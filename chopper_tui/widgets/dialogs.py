@@ -22,7 +22,7 @@ from textual.widgets.option_list import Option
 from chopper_core.metrics import Metric
 from chopper_core.render.glyphs import Glyphs
 from chopper_tui.draw.theme import Inks
-from chopper_tui.textual_internals import ClickableOptions, SteadyScreen, dimmed
+from chopper_tui.textual_internals import ClickableOptions, SteadyScreen, dimmed, forget_styles
 
 T = TypeVar("T")
 Options = Sequence[tuple[str, str, str]]
@@ -64,6 +64,10 @@ class Dialog(SteadyScreen[T], ModalScreen[T]):
         if result is not None and self.answered is not None:
             self.answered(result)
         return closed
+
+    def on_unmount(self) -> None:
+        """Leave nothing behind."""
+        forget_styles()
 
     def action_cancel(self) -> None:
         """Close without an answer."""

@@ -103,7 +103,7 @@ async def test_keys_typed_ahead_of_a_filter_are_its_text() -> None:
         await at.settle()
         assert at.path == ("0",) and at.frame.view.filter == "!10"
         assert at.label == at.frame.labels[-1]
-        at.send("escape", *":sort name", "enter", *"/3", "escape", "3")
+        at.send("escape", "escape", *":sort name", "enter", *"/3", "escape", "3")
         await at.settle()
         assert at.path == () and at.frame.view.name == "kernels"
 
