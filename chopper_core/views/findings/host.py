@@ -28,6 +28,7 @@ from chopper_core.views.shared.host_causes import (
     HostCause,
     HostPlace,
     host_charges,
+    within_scope,
 )
 from chopper_core.views.shared.lateness import recurrence
 from chopper_core.views.shared.phrases import listed, percent, time
@@ -213,7 +214,7 @@ class _Charges(Struct, frozen=True, eq=False):
         phases = [phase.code for phase in late]
         inside = np.isin(table.phase[charges.row], phases)
         inside &= np.isin(charges.iteration, context.iterations)
-        inside &= np.isin(table.gpu[charges.row], context.gpus)
+        inside &= within_scope(context.run, context.view, charges.row)
         inside &= (charges.state == state) & (table.launch_ns[charges.row] != NO_TIME)
         launches = int(context.cells.sizes()[np.isin(context.codes("phase"), phases)].sum())
         ns = charges.ns[inside]

@@ -309,14 +309,19 @@ class MovedIdle(Struct, frozen=True, eq=False):
 def moved_idle(run: Run, view: View) -> MovedIdle:
     """The idle time of a view's scope that belongs to other iterations than its activities do."""
     everything = run.memo(("moved idle",), lambda: _moved(run))
-    table, chosen = run.table, np.ones(len(everything.row), np.bool_)
+    return everything.take(within_scope(run, view, everything.row))
+
+
+def within_scope(run: Run, view: View, rows: Index) -> Mask:
+    """Which activities have the labels of a view's path, whatever their iteration."""
+    table, found = run.table, np.ones(len(rows), np.bool_)
     for level, label in view.scope:
         if level == "iteration":
             continue
-        codes = values_of(table, level, everything.row) if level != ACTIVITY else everything.row
-        texts = [table.text_of(level, code) for code in codes.tolist()]
-        chosen &= np.array([text == label for text in texts], np.bool_)
-    return everything.take(chosen)
+        codes = values_of(table, level, rows) if level != ACTIVITY else rows
+        wanted = [code for code in distinct(codes).tolist() if table.text_of(level, code) == label]
+        found &= np.isin(codes, wanted)
+    return found
 
 
 def _moved(run: Run) -> MovedIdle:
