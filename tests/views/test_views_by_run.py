@@ -102,7 +102,7 @@ def test_a_column_per_run(runs: RunSet) -> None:
     assert frame.total == {"a": 30_000, "b": 48_000}
     only = query(runs, parse("all?view=kernels&by=name&filter=run:a,b norm"))
     assert only.labels == ["norm"] and only.hidden == 2
-    with pytest.raises(UsageError, match="unknown column 'weight'"):
+    with pytest.raises(UsageError, match="no column 'weight'"):
         query(runs, parse("all?view=kernels&by=name&columns=weight"))
     with pytest.raises(UsageError, match="takes by=run, name"):
         query(runs, parse("all?view=kernels&by=tp"))
