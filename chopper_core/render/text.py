@@ -64,7 +64,7 @@ def as_text(
     columns = column_texts(frame)
     cells = {column.metric.name: _column(frame, column, count, glyphs) for column in columns}
     names = row_names(frame, glyphs)[:count]
-    layout = _Layout.of(frame, columns, cells, names, width)
+    layout = _TextLayout.of(frame, columns, cells, names, width)
     means = frame.means(np.arange(count), SPARK_BINS) if layout.sparks else None
     scale = SparkScale.of(means) if means is not None else None
 
@@ -111,7 +111,7 @@ def _inks(frame: Frame, columns: Sequence[ColumnText], count: int) -> list[tuple
     ]
 
 
-class _Layout(Struct, frozen=True):
+class _TextLayout(Struct, frozen=True):
     """The columns of a text table that are shown, and widths in cells."""
 
     shown: Sequence[ColumnText]
@@ -127,7 +127,7 @@ class _Layout(Struct, frozen=True):
         cells: Mapping[str, Sequence[str]],
         names: Sequence[str],
         width: int,
-    ) -> _Layout:
+    ) -> _TextLayout:
         """The layout of a table of at most `width` cells."""
         longest = max(map(cell_width, (*names, level_title(frame.level), _total_title(frame))))
         widths = {name: max(map(cell_width, texts)) for name, texts in cells.items()}
