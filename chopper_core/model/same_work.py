@@ -13,7 +13,8 @@ from chopper_core.util.arrays import Index, Int64, Mask
 from chopper_core.util.grouping import hashes
 
 _SIZES: Final = (CALL_SHAPE, FLOPS)
-_MIXERS: Final = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9))
+_MIXER: Final = np.uint64(0x9E3779B97F4A7C15)
+_SHAPE_FACTOR: Final = 0x2545F4914F6CDD1D
 _SPARE_BITS: Final = 15
 """Of 63, so that 32 thousand of them can be added."""
 
@@ -45,9 +46,16 @@ def is_same_work(table: KernelTable, parts: Sequence[Index]) -> Mask:
 def work_of(table: KernelTable, rows: Selection) -> Int64:
     """A number per activity, equal for the same kernel; sums differ where the kernels do."""
     found = hashes(len(table.names))[table.kernel[rows]]
-    for name, mixer in zip(_SIZES, _MIXERS, strict=True):
-        if name in table.measured:
-            size = np.nan_to_num(table.measured[name][rows], nan=-1.0).view(np.uint64)
-            mixed = (found.astype(np.uint64) ^ (size * mixer)) * _MIXERS[0]
-            found = ((mixed ^ (mixed >> np.uint64(29))) >> np.uint64(1)).astype(np.int64)
-    return found >> _SPARE_BITS
+    if CALL_SHAPE in table.measured:
+        # FLOPs follow from the shape of a call and the kernel.
+        shape = np.nan_to_num(table.measured[CALL_SHAPE][rows], nan=-1.0).astype(np.int64) + 1
+        found = found + _shape_hashes(int(shape.max(initial=0)))[shape]
+    elif FLOPS in table.measured:
+        flops = np.nan_to_num(table.measured[FLOPS][rows], nan=-1.0).view(np.uint64)
+        found = found + ((flops * _MIXER) >> np.uint64(1)).astype(np.int64)
+    return (found & np.iinfo(np.int64).max) >> _SPARE_BITS
+
+
+def _shape_hashes(most: int) -> Int64:
+    """Numbers for shapes, other than those of names."""
+    return hashes(most + 1) * _SHAPE_FACTOR

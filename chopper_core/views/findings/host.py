@@ -255,7 +255,7 @@ class _Charges(Struct, frozen=True, eq=False):
             for at in large
             if self.causes[at] != main
         ]
-        hosts = f"; meanwhile the hosts are in {', '.join(named)}" if named else ""
+        hosts = f"; the hosts are in {', '.join(named)} during that time" if named else ""
         if 2 * self.ns[large].sum() >= whole:
             return hosts
         calls, operators = self.place_ns[[HostPlace.CALL, HostPlace.OPERATOR]] / whole
