@@ -21,7 +21,7 @@ from chopper_core.model.run import Run, located
 from chopper_core.store.format import FILES, is_store, paths_of, read_index, read_label
 from chopper_core.store.reader import large_files, read_store, verify
 from chopper_core.util import debug
-from chopper_core.util.arrays import from_list, json_of, to_list
+from chopper_core.util.arrays import json_of
 from chopper_core.util.atomic import (
     is_own,
     is_private,
@@ -214,7 +214,7 @@ class Kept(Struct, frozen=True):
             known, _, text = self.file.read_bytes().partition(b"\n")
             if known != self._digest(text):
                 return None
-            return msgspec.json.decode(text, type=kind, dec_hook=from_list)
+            return msgspec.json.decode(text, type=kind)
         except (OSError, ValueError, TypeError, RecursionError, msgspec.MsgspecError):
             return None
 
@@ -223,7 +223,7 @@ class Kept(Struct, frozen=True):
         alone.
         """
         fresh = temporary_path(self.file, "new")
-        text = json_of(figures, to_list)
+        text = json_of(figures)
         try:
             make_private(self.file.parent)
             handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -58,16 +58,3 @@ def _encodable(value: Any) -> Any:
 def encodable(text: str) -> str:
     """A text in which bytes of a path that are no UTF-8 are escapes: `\\udcff`."""
     return text.encode("utf-8", "backslashreplace").decode()
-
-
-def to_list(value: object) -> list[Any]:
-    """An array as a list that JSON can hold, where NaN becomes null: msgspec's `enc_hook`."""
-    if isinstance(value, np.ndarray):
-        numbers: list[Any] = value.tolist()
-        return numbers
-    raise NotImplementedError(f"{type(value).__name__} is not an array")
-
-
-def from_list(kind: Any, numbers: list[Any]) -> AnyArray:
-    """The array of a list, with the type of an annotation such as `Float64`: a `dec_hook`."""
-    return np.array(numbers, get_args(get_args(kind)[1])[0])
