@@ -335,7 +335,10 @@ _DIGITS: Final = late(r"(\d+)")
 def natural_key(name: Path | str) -> list[tuple[int, str]]:
     """Return a sort key that orders numbers within names by value."""
     parts = _DIGITS.split(str(name))
-    return [(int(part), "") if index % 2 else (0, part) for index, part in enumerate(parts)]
+    # Of two numbers the one with more digits is larger; some have more than int() takes.
+    digits = [part.lstrip("0") for part in parts[1::2]]
+    parts[1::2] = digits
+    return [(len(part) if index % 2 else 0, part) for index, part in enumerate(parts)]
 
 
 def formats_table(*families: Family) -> str:

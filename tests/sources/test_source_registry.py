@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from chopper_core.sources import registry
-from chopper_core.sources.registry import FORMATS, Family, SourceFormat, formats
+from chopper_core.sources.registry import FORMATS, Family, SourceFormat, formats, natural_key
 
 SOURCES = Path(registry.__file__).parent
 MEMBERS = ("recognise", "read")
@@ -35,3 +35,9 @@ def test_every_module_that_offers_a_format_is_registered() -> None:
         offers = "\nEXAMPLE: Final" in path.read_text(encoding="utf-8")
         assert offers == (name in registered), name
         assert not offers or hasattr(import_module(name), "recognise")
+
+
+def test_names_sort_by_their_numbers_of_any_length() -> None:
+    names = ["rank10", "rank9", "rank007", "rank8b", "rank8a", f"rank{'9' * 5000}"]
+    expected = ["rank007", "rank8a", "rank8b", "rank9", "rank10", f"rank{'9' * 5000}"]
+    assert sorted(names, key=natural_key) == expected

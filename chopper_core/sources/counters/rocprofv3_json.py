@@ -290,8 +290,9 @@ class _JsonProcess:
         if name == "agents":
             for record in records:
                 number = record.get("id")
-                if isinstance(number, dict):
-                    self._agents[number.get("handle", ABSENT)] = record
+                handle = number.get("handle", ABSENT) if isinstance(number, dict) else None
+                if isinstance(handle, int):
+                    self._agents[handle] = record
         elif name == "counters":
             self._descriptions.update((record.id.handle, record) for record in records)
         elif name == "kernel_symbols":

@@ -132,7 +132,8 @@ def in_units(signal: SignalName, cells: TableColumn, default_unit: str) -> tuple
     factor = dimension.factors.get(known[1] or default_unit.casefold()) if known else None
     if known and factor is not None:
         is_supported = ~np.isin(known[0], UNSUPPORTED)
-        values = known[0] * factor
+        with np.errstate(over="ignore"):
+            values = known[0] * factor
         is_inside = (dimension.lowest <= values) & (values <= dimension.highest)
         flaws = np.where(is_inside, 0, FLAWS.index(Flaw.OUT_OF_RANGE)).astype(np.int8)
         flaws[~is_supported] = FLAWS.index(Flaw.MISSING)

@@ -199,3 +199,13 @@ def test_other_json_is_refused(tmp_path: Path, text: str) -> None:
     path.write_text(text)
     with pytest.raises(DataError, match=r"a\.json"):
         read_json(path)
+
+
+@pytest.mark.parametrize("handle", [{"a": [1]}, [1], "text", 1.5, None])
+def test_an_agent_whose_id_is_no_number_is_unknown(tmp_path: Path, handle: object) -> None:
+    written = process()
+    written["agents"][0]["id"] = {"handle": handle}
+    path = tmp_path / "a_results.json"
+    path.write_text(json.dumps({"rocprofiler-sdk-tool": [written]}))
+    (run,) = read_json(path)
+    assert len(run.dispatches)
