@@ -244,7 +244,8 @@ class RowOnGpus(Struct, frozen=True):
     @property
     def slowest(self) -> int | None:
         """The position of the GPU that takes longest; None where all take the same."""
-        if np.nanmax(self.elapsed_ns) == np.nanmin(self.elapsed_ns):
+        known = self.elapsed_ns[np.isfinite(self.elapsed_ns)]
+        if not len(known) or known.max() == known.min():
             return None
         return int(np.nanargmax(self.elapsed_ns))
 
@@ -258,8 +259,8 @@ def row_on_gpus(run: Run, frame: Frame, row: int, bins: int = 1) -> RowOnGpus | 
     gpus = tuple(gpu.index for gpu in run.gpus)
     there = [at_level(target, "gpu", str(gpu)) for gpu in gpus]
     found = [_on_gpu(run, each) for each in there]
-    elapsed = [figures["elapsed_ns"].number if figures else np.nan for figures in found]
-    if not any(found):
+    elapsed = np.array([each["elapsed_ns"].number if each else None for each in found], np.float64)
+    if not np.isfinite(elapsed).any():
         return None  # A row that only the baseline has.
     signal = frame.signal
     means = np.full((len(gpus), bins), np.nan)

@@ -392,7 +392,8 @@ def _trace(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["show"], ["info"], ["check"], ["diff", "x"], ["export", "--to"]]
+    "arguments",
+    [["show"], ["info"], ["check"], ["diff", "x"], ["export", "--to", "parquet", "-o", "x"]],
 )
 def test_names_in_errors_are_inert(
     arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]

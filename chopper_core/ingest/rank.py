@@ -28,6 +28,7 @@ from chopper_core.tables.text import FileHead
 from chopper_core.util.atomic import state_of
 from chopper_core.util.errors import DataError
 from chopper_core.util.grouping import counts_of
+from chopper_core.util.memory import reading
 from chopper_core.util.progress import Progress, silent
 
 HOST_TRACE: Final = "host trace"
@@ -168,7 +169,8 @@ def _with_host(trace: Trace, hosts: Sequence[HostFile]) -> tuple[Trace, tuple[st
     if host is None:
         return trace, ()
     try:
-        trace, join = read_source(host.path, Family.HOST).joined(trace)
+        with reading(host.path):
+            trace, join = read_source(host.path, Family.HOST).joined(trace)
     except DataError as error:
         return trace, (f"{HOST_TRACE} {host.path} is not used: {error}",)
     return trace, (f"{HOST_TRACE} {host.path} {join}",)

@@ -188,7 +188,7 @@ class TableColumn:
 
     def _cast(self, kind: pa.DataType) -> Any:
         """Text as numbers; None where any isn't one."""
-        # Arrow words an error for each text that is no number.
+        # Arrow formats an error for each text that it can't parse.
         if len(self._cells) and integer_in(self._cells[0].as_py().partition(".")[0]) == ABSENT:
             return None
         try:

@@ -35,7 +35,7 @@ _COMPANIONS = {
     "dcgm csv": ("telemetry.dcgm", "read"),
     "own sampler parquet": ("telemetry.sampler", "read"),
     "cpu parquet": ("cpu", "read"),
-    "host trace 1.0.1": ("chakra.host_trace", "read"),
+    "host trace 1.0.1": ("chopper_core.extensions.chakra.host_trace", "read"),
 }
 
 
@@ -49,7 +49,8 @@ def test_an_error_that_no_reader_expects_costs_the_file(
         raise error
 
     module, function = _COMPANIONS[seed]
-    monkeypatch.setattr(f"chopper_core.sources.{module}.{function}", fail)
+    place = module if module.startswith("chopper_core") else f"chopper_core.sources.{module}"
+    monkeypatch.setattr(f"{place}.{function}", fail)
     run = open_run(str(tmp_path), jobs=1)
     assert len(run.table)
     notes = [

@@ -17,13 +17,6 @@ async def test_a_table_without_notes() -> None:
         assert "there are no notes on this table" in at.status
 
 
-async def test_the_last_level_has_no_other() -> None:
-    async with explorer() as at:
-        await at.press(*["enter"] * 5, "p")
-        assert len(at.path) == 5
-        assert "there is no other level to split this scope by" in at.status
-
-
 async def test_evidence_in_a_run_that_is_not_open(monkeypatch: pytest.MonkeyPatch) -> None:
     async with explorer(view=View("sample.json", name="findings")) as at:
         monkeypatch.setattr(Explorer, "target", View("elsewhere"))

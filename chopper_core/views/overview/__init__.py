@@ -98,7 +98,7 @@ class _Slow(Struct, frozen=True):
     cards: Cards
 
 
-class _TableRows(Struct, frozen=True, eq=False):
+class _OverviewRows(Struct, frozen=True, eq=False):
     """The rows of the table: GPUs, or nodes of several."""
 
     level: str
@@ -173,7 +173,7 @@ def _result(step: Step, slow: _Slow | None) -> ViewResult:
     )
 
 
-def _rows_of(step: Step) -> _TableRows:
+def _rows_of(step: Step) -> _OverviewRows:
     """GPUs, or nodes where there are too many GPUs to see at once and their hosts are known."""
     gpus, view = step.gpus, step.view
     if view.by == "node" or (not view.by and len(gpus) > _MAX_GPUS):
@@ -187,24 +187,24 @@ def _rows_of(step: Step) -> _TableRows:
         else:
             labels = list(dict.fromkeys(names))
             members = [np.flatnonzero(np.array(names) == label) for label in labels]
-            return _TableRows("node", labels, members)
+            return _OverviewRows("node", labels, members)
     if view.by in (along := step.run.table.coordinates):
         codes = along[view.by][gpus]
         parts = distinct(codes).tolist()
         labels = [step.run.table.text_of(view.by, code) for code in parts]
-        return _TableRows(view.by, labels, [np.flatnonzero(codes == code) for code in parts])
-    return _TableRows(
+        return _OverviewRows(view.by, labels, [np.flatnonzero(codes == code) for code in parts])
+    return _OverviewRows(
         "gpu", [str(gpu) for gpu in gpus], [np.array([at]) for at in range(len(gpus))]
     )
 
 
-def _sort(rows: _TableRows, lag_ns: Float64 | None) -> str:
+def _sort(rows: _OverviewRows, lag_ns: Float64 | None) -> str:
     """Of more rows than a screen has lines, those that lag most come first."""
     has_lags = lag_ns is not None and bool(np.isfinite(lag_ns).any())
     return f"-{LAG.name}" if has_lags and len(rows.labels) > _MAX_GPUS else ""
 
 
-def _opens(step: Step, rows: _TableRows, row: int) -> View:
+def _opens(step: Step, rows: _OverviewRows, row: int) -> View:
     plain = replace(step.view, by="", of="", columns=(), sort="", filter="")
     if rows.level != "node":
         return child_of(plain, rows.level, rows.labels[row])
@@ -221,7 +221,7 @@ def _baseline_step(run: Run, view: View) -> Step | None:
 
 
 def _columns(
-    step: Step, rows: _TableRows, lag_ns: Float64 | None, base: Step | None
+    step: Step, rows: _OverviewRows, lag_ns: Float64 | None, base: Step | None
 ) -> list[tuple[Metric, Values]]:
     steps = step.times.by_gpu_ns
     own: list[tuple[Metric, Values]] = []
@@ -278,13 +278,13 @@ def _totals(
     return total
 
 
-def _slowest_of(step: Step, rows: _TableRows) -> list[int]:
+def _slowest_of(step: Step, rows: _OverviewRows) -> list[int]:
     """The GPU of each row whose lane is drawn: the one that takes longest."""
     steps = step.times.by_gpu_ns
     return [step.gpus[int(own[steps[own].argmax()])] for own in rows.members]
 
 
-def _lanes(step: Step, gpus: list[int], rows: _TableRows) -> Chart:
+def _lanes(step: Step, gpus: list[int], rows: _OverviewRows) -> Chart:
     from chopper_core.views.overview.lanes import lanes_chart
 
     labels = [

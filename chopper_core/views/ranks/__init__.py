@@ -226,7 +226,7 @@ def headline(stand: RankLeads, waited: Sequence[tuple[Metric, Values]]) -> tuple
     share = 100.0 * (found.lead_ns[:, stand.late_column] == 0).mean()
     others = "the others" if len(found.gpus) == len(stand.gpus) else "its peers"
     text = f"it delays {others} by {time_text(late.delay_ns)} per iteration"
-    if stand.delays_ns is None or (share >= _OFTEN_LAST and stand.ahead_ns > 0):
+    if ahead > 0 and (stand.delays_ns is None or share >= _OFTEN_LAST):
         text = (
             f"it starts {share:.0f} % of {len(found)} kernels last, {time_text(stand.ahead_ns)} "
             f"after {others} on average{_since(stand)}"
@@ -300,7 +300,9 @@ def _cause_sentence(stand: RankLeads) -> str:
                 f"beyond the others' median{more_kernels}"
             )
         case _:
-            return f"no cause exceeds 1 % of the iteration: {kernels}; {late}"
+            parts = [text for text, ns in ((kernels, same), (late, host)) if ns > 0]
+            shown = f": {'; '.join(parts)}" if parts else ""
+            return f"no cause exceeds 1 % of the iteration{shown}"
 
 
 def _idle_kind(stand: RankLeads) -> str:
