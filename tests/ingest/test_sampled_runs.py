@@ -409,3 +409,9 @@ def test_very_many_samples_share_rows_with_the_same_means(
     rows = [frame(run, "", columns=asked) for run in (whole, fewer)]
     for place in range(2):
         assert rows[1].row(place) == pytest.approx(rows[0].row(place), rel=1e-9)
+
+
+def test_a_view_of_telemetry_alone_has_no_parts_of_the_run(tmp_path: Path) -> None:
+    run = open_run(str(directory(tmp_path, 2, 10)), jobs=1)
+    notes = frame_of(run, View(run.name, ("0",), name="power")).notes
+    assert any("explore has its parts" in note for note in notes)
