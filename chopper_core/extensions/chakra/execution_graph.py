@@ -58,6 +58,7 @@ SCHEMA: Final = "chopper.et/"
 RULES: Final = tuple(f"{level}_rule" for level in LABELLED)
 """The columns behind the attribute `rules`."""
 _NS_PER_US: Final = 1_000
+_UNREADABLE: Final = (msgspec.MsgspecError, ValueError, SyntaxError, LookupError, TypeError)
 _LATEST_NS: Final = 2**62
 _PIECE: Final = re.compile(r"\(\d+\)$")
 """Upstream's converter cuts an operator at its launches and numbers the pieces."""
@@ -423,7 +424,7 @@ def _described_groups(graph: ExecutionGraph) -> dict[str, str]:
     for text in graph.process_groups:
         try:
             listed = msgspec.json.decode(ast.literal_eval(text)[0])
-        except (ValueError, SyntaxError, LookupError, TypeError, RecursionError, MemoryError):
+        except (*_UNREADABLE, RecursionError, MemoryError):
             continue
         for each in listed if isinstance(listed, list) else ():
             if isinstance(each, dict) and "pg_name" in each:

@@ -77,7 +77,7 @@ def read(path: Path, progress: Progress = silent) -> ExecutionGraph:
         problem = source.problem
     try:
         document = msgspec.json.decode(data)
-    except (ValueError, RecursionError) as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise DataError(f"{path} can't be read as Chakra JSON: {problem or error}.") from error
     nodes = document.pop(_KEY, None) if isinstance(document, dict) else None
     if not isinstance(nodes, list):

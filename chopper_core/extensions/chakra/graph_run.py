@@ -99,7 +99,7 @@ def _groups(graph: ExecutionGraph) -> tuple[ProcessGroup, ...]:
     text = graph.metadata.get("process_groups")
     try:
         return msgspec.json.decode(str(text), type=tuple[ProcessGroup, ...]) if text else ()
-    except (ValueError, RecursionError):
+    except (msgspec.MsgspecError, ValueError, RecursionError):
         return ()
 
 

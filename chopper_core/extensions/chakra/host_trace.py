@@ -169,7 +169,7 @@ def read(path: Path, progress: Progress = silent) -> HostTrace:
                 f"those read are {', '.join(SCHEMAS)}."
             )
         nodes = [_node(each) for each in msgspec.json.decode(document.nodes, type=list[_AnyNode])]
-    except (ValueError, RecursionError) as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise DataError(f"{path} can't be read as a host trace: {problem or error}.") from error
     progress(f"read {path.name}", 1, 1)
     groups = [
@@ -216,7 +216,7 @@ def _groups(node: HostNode) -> list[Mapping[str, Any]]:
 def _json(text: bytes) -> list[Any]:
     try:
         found = msgspec.json.decode(text)
-    except (ValueError, RecursionError):
+    except (msgspec.MsgspecError, ValueError, RecursionError):
         return []
     return found if isinstance(found, list) else []
 

@@ -280,7 +280,7 @@ class _JsonProcess:
         try:
             fields = json.loads(element.decode("utf-8", "replace"), strict=False)
             record = msgspec.convert(fields, _RECORD_TYPES[name], strict=False)
-        except (ValueError, RecursionError):
+        except (msgspec.MsgspecError, ValueError, RecursionError):
             self.losses.unreadable_events += 1
             return []
         self.losses.repaired_pieces += 1
