@@ -61,8 +61,9 @@ def codes(sent: str) -> set[int]:
 
 
 def words(text: str) -> list[str]:
-    text = re.sub("|".join(rf"█ {name}" for name in CLASS_NAMES), "", text)
-    text = "\n".join(line for line in text.splitlines() if "full=busy" not in line)
+    # The legend has classes behind blocks of their colours, or kinds behind patterns.
+    names = (*CLASS_NAMES, "compute", "both")
+    text = re.sub("|".join(rf"[^\w\s] {name}" for name in names), "", text)
     return sorted(re.findall(r"[A-Za-z]{2,}|\d+(?:\.\d+)?", text))
 
 
