@@ -218,11 +218,10 @@ class _Charges(Struct, frozen=True, eq=False):
         inside &= (charges.state == state) & (table.launch_ns[charges.row] != NO_TIME)
         launches = int(context.cells.sizes()[np.isin(context.codes("phase"), phases)].sum())
         ns = charges.ns[inside]
-        steps = np.zeros((len(context.gpus), len(context.iterations)))
+        shape = len(context.gpus), len(context.iterations)
         whose = np.searchsorted(context.gpus, table.gpu[charges.row[inside]])
-        np.add.at(
-            steps, (whose, np.searchsorted(context.iterations, charges.iteration[inside])), ns
-        )
+        when = np.searchsorted(context.iterations, charges.iteration[inside])
+        steps = summed(whose * shape[1] + when, ns, shape[0] * shape[1]).reshape(shape)
         most = int(steps.sum(axis=1).argmax())
         is_one = steps[most].sum() >= EXPLAINED.share * steps.sum() > 0
         return cls(
