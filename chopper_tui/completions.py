@@ -42,7 +42,6 @@ _MAX_OFFERED: Final = 500
 
 
 def arguments_of(run: Run, frame: Frame) -> dict[str, tuple[str, ...]]:
-    """The arguments of commands where a frame of a run is shown."""
     from chopper_tui.draw.theme import THEMES  # It imports Textual, and `chopper keys` must not.
 
     view = frame.view

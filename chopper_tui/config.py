@@ -195,12 +195,10 @@ def _saved(path: Path, schema: str) -> _Saved:
 
 
 def columns_path() -> Path:
-    """The path of the saved columns."""
     return state_directory() / "columns.json"
 
 
 def saved_columns() -> dict[str, tuple[str, ...]]:
-    """The saved columns."""
     known = _saved(columns_path(), _COLUMNS_SCHEMA).columns
     return {level: names for level, names in known.items() if level in _COLUMN_LEVELS}
 

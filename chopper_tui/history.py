@@ -166,7 +166,6 @@ class Mark(Struct, frozen=True):
 
     @property
     def levels(self) -> tuple[str, ...]:
-        """The levels of the path."""
         return (*self.order, ACTIVITY)[: len(self.path)]
 
     @property

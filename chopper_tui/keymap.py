@@ -174,7 +174,6 @@ _SPECIAL: Final = frozenset(_NAMED) | {
 
 
 def key_name(key: str) -> str:
-    """A key as the screen names it."""
     return _NAMED.get(key, key)
 
 

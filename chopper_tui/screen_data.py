@@ -74,7 +74,6 @@ class Sparks(Struct, frozen=True):
         return [row for row in rows if row not in self.drawn]
 
     def draw(self, rows: Sequence[int]) -> None:
-        """Draw the sparklines of rows."""
         wanted = self.missing(rows)
         if not wanted:
             return
@@ -93,7 +92,6 @@ class Sparks(Struct, frozen=True):
 
     @property
     def hue(self) -> str:
-        """The hue of the signal."""
         return hue_of(self.signal.signal.unit)
 
     @property
@@ -238,7 +236,6 @@ class RowOnGpus(Struct, frozen=True):
 
     @property
     def median_ns(self) -> float:
-        """The median over the GPUs that have the row."""
         return median_of(self.elapsed_ns[np.isfinite(self.elapsed_ns)])
 
     @property

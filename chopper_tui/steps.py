@@ -74,7 +74,6 @@ class StepQueue:
 
     @property
     def has_waiting(self) -> bool:
-        """Whether steps wait for the one that runs."""
         return bool(self._waiting)
 
     def add(self, step: Step) -> None:

@@ -42,7 +42,6 @@ class Activity(Struct, frozen=True):
     def of(
         cls, start_ns: Int64, duration_ns: Int64, computes: Mask, span: tuple[int, int]
     ) -> Activity:
-        """The shares over a span."""
         whole = share_running(start_ns, duration_ns, span)
         if not computes.any():
             return cls(whole, whole)
@@ -145,7 +144,6 @@ def averages_at(
 
 
 def _between(samples: SignalSamples, first_ns: int, last_ns: int) -> SignalSamples:
-    """The samples from one time to another."""
     low, high = np.searchsorted(samples.time_ns, [first_ns, last_ns])
     return SignalSamples(samples.time_ns[low:high], samples.value[low:high])
 

@@ -173,7 +173,6 @@ class _Means(Struct, frozen=True):
         return cls(cells // width, clock, duration, overlapped)
 
     def joined(self, others: _Means) -> _Means:
-        """These and others."""
         return _Means(*(
             np.concatenate([getattr(self, name), getattr(others, name)])
             for name in self.__struct_fields__

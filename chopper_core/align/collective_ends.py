@@ -80,7 +80,6 @@ class CommKernels(Struct, frozen=True, eq=False):
         return len(self.rows)
 
     def take(self, places: Index | Mask | slice) -> CommKernels:
-        """The kernels at the places."""
         return CommKernels(*(getattr(self, name)[places] for name in self.__struct_fields__))
 
     @property
@@ -102,7 +101,6 @@ class CommKernels(Struct, frozen=True, eq=False):
         }
 
     def lanes(self) -> dict[int, slice]:
-        """GPU → its kernels."""
         first = run_starts(self.gpu)
         bounds = np.append(first, len(self)).tolist()
         return {int(self.gpu[begin]): slice(begin, end) for begin, end in pairwise(bounds)}
@@ -300,7 +298,6 @@ def _closest(gpu: int, placed: Sequence[int], groups: Mapping[int, Counter[int]]
 def _common(
     kernels: CommKernels, codes: Int64, groups: Mapping[int, int]
 ) -> tuple[CommKernels, Int64]:
-    """The kernels that may be of some groups, and their codes."""
     shared = np.isin(kernels.group, [code for code in groups if code != UNKNOWN])
     chosen = shared | (kernels.group == UNKNOWN)
     if not shared.any():

@@ -341,7 +341,6 @@ def _source(
 
 
 def _identities(run: DispatchRun, gpus: Sequence[Gpu], overrides: Overrides) -> dict[int, Identity]:
-    """Agent with dispatches → its GPU in the run."""
     paths = tuple(map(str, run.paths))
     used = [int(agent) for agent in distinct(run.dispatches.gpu)]
     agents = [run.agents[agent] for agent in used]

@@ -130,7 +130,6 @@ class Host:
         self._masks: dict[str, Mask] = {}
 
     def intervals(self, rows: Index, values: Index | None = None) -> Intervals:
-        """Ranges as intervals, valued with their rows or the given values."""
         return Intervals(
             self.ranges.thread[rows],
             self.ranges.start_ns[rows],
@@ -151,7 +150,6 @@ class Host:
 
     @cached_property
     def _names(self) -> Index:
-        """Codes of the names that ranges have."""
         return np.flatnonzero(np.bincount(self.ranges.name, minlength=len(self.trace.names)))
 
     def by_name(self, value: Callable[[str], int], rows: Index | None = None) -> Index:

@@ -108,7 +108,6 @@ class _HostEvents(Struct, frozen=True):
     name: Int32
 
     def take(self, rows: Index) -> _HostEvents:
-        """Some of the events."""
         return _HostEvents(*(getattr(self, name)[rows] for name in self.__struct_fields__))
 
 
@@ -140,7 +139,6 @@ class _GapPieces(Struct, frozen=True):
     """Codes of names, as fields of `HostStack` x pieces; NOWHERE without one."""
 
     def take(self, rows: Index) -> _GapPieces:
-        """Some of the pieces."""
         return _GapPieces(
             self.gap[rows], self.start_ns[rows], self.end_ns[rows], self.codes[:, rows]
         )
@@ -156,7 +154,6 @@ def _joined(one: _GapPieces, other: _GapPieces) -> _GapPieces:
 
 
 def _merged(pieces: _GapPieces) -> _GapPieces:
-    """One piece for each run of those of a gap in which the thread does the same."""
     first = run_starts(pieces.gap, *pieces.codes)
     if len(first) == len(pieces.gap):
         return pieces

@@ -62,7 +62,6 @@ class DeviceMatch(Struct, frozen=True):
 
 
 def devices_of_telemetry(names: Sequence[GpuName]) -> list[Device]:
-    """The GPUs of a telemetry file."""
     return [Device(name.index, name.kfd_node, name.card, name.pci) for name in names]
 
 

@@ -45,7 +45,6 @@ class Points(Struct, frozen=True, dict=True):
 
 
 def nowhere(count: int) -> Points:
-    """Unknown points."""
     return Points(np.full(count, NOWHERE, np.int32), np.zeros(count, np.int64))
 
 
@@ -62,7 +61,6 @@ class NumberLine(Struct, frozen=True):
 
     @classmethod
     def of(cls, points: Points, any_thread: bool) -> NumberLine:
-        """The line of all known points."""
         rows = np.flatnonzero(points.known())
         time_ns = points.time_ns[rows]
         earliest, latest = (int(time_ns.min()), int(time_ns.max())) if len(rows) else (0, 0)

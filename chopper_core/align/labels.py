@@ -22,11 +22,9 @@ class Labels(Struct, frozen=True):
 
     @classmethod
     def none(cls, count: int) -> Labels:
-        """No labels yet."""
         return cls(np.full(count, NO_LABEL, np.int32), np.full(count, Rule.NONE, np.int8))
 
     def missing(self) -> Mask:
-        """Which activities have no label."""
         return np.equal(self.codes, NO_LABEL)
 
     def fill(self, codes: Numbers, rule: Rule, where: Mask | None = None) -> None:
@@ -48,7 +46,6 @@ class Order(Struct, frozen=True):
 
     @classmethod
     def of(cls, stream: Int64, start_ns: Int64) -> Order:
-        """The order of activities with these streams and starts."""
         rows = np.lexsort((start_ns, stream))
         return cls(rows, run_mask(stream[rows]))
 

@@ -70,7 +70,6 @@ def label_layers(
     phases: Labels,
     order: Order,
 ) -> Labels:
-    """Layers of the activities."""
     labels = Labels.none(len(links.points))
     points = links.points
     explicit = annotated_layers(host)

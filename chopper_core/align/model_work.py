@@ -131,7 +131,6 @@ def model_work(
 def _share_time(
     call_ns: Float64, flops: Float64, duration_ns: Int64, call: Index, replay: Index
 ) -> None:
-    """Set the time of the call of each activity with FLOPs: of all that the call launched."""
     rows = np.flatnonzero(call != NOWHERE)
     number = numbered((call[rows], replay[rows]))
     own = np.nan_to_num(flops[rows])
@@ -161,7 +160,6 @@ def _shapes(call: Index, works: Works, is_matrix: Mask, is_fused: Mask) -> Float
 
 
 def _used(shape: Float64, found: Sequence[CallShape]) -> tuple[Float64, tuple[CallShape, ...]]:
-    """The shapes that activities have, and their codes."""
     has = np.flatnonzero(np.isfinite(shape))
     codes, number = ranked(shape[has].astype(np.int64))
     numbers = shape.copy()
@@ -207,7 +205,6 @@ def _with_masks(host: Host, works: Works, rows: Index, call: Index) -> Works:
 
 
 def _works(host: Host) -> Works:
-    """The operators that have work."""
     ranges, names = host.ranges, host.trace.names
     shaped = np.flatnonzero(host.is_operator & (ranges.inputs != ABSENT))
     number = numbered((ranges.name[shaped], ranges.inputs[shaped]))

@@ -304,7 +304,6 @@ def _outside_blocks(calls: _Calls) -> dict[str, str]:
 
 
 def _inside(calls: _Calls, at: int) -> bool:
-    """Whether a call lies in a block."""
     while at != NOWHERE:
         if calls.is_block[at]:
             return True

@@ -157,7 +157,6 @@ def label_operations(
 def _fill(
     labels: Labels, intervals: Intervals, points: Points, forward: Points, rule: Rule
 ) -> None:
-    """Label by the interval over the launch, else over its forward."""
     labels.fill(intervals.innermost(points), rule)
     labels.fill(intervals.innermost(forward), Rule.AUTOGRAD)
 
@@ -165,7 +164,6 @@ def _fill(
 def _fill_innermost(
     labels: Labels, annotated: Intervals, modules: Intervals, points: Points, forward: Points
 ) -> None:
-    """Label by the innermost annotation or module over the launch, else over its forward."""
     both = union(annotated, modules)
     places = replace(both, value=np.arange(len(both)))
     # Position -1 holds NO_LABEL, for points outside all intervals.

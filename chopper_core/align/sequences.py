@@ -44,7 +44,6 @@ class Launched(Struct, frozen=True):
         return len(self.code)
 
     def take(self, rows: Index | slice | Mask) -> Launched:
-        """The kernels at the rows."""
         return Launched(self.code[rows], tuple(trait[rows] for trait in self.traits))
 
     def alike(self, other: Launched, position: int) -> Mask:

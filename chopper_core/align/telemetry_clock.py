@@ -277,7 +277,6 @@ class _Recorded(Struct, frozen=True):
         return cls(every, rows_of, period, (begin, end))
 
     def work(self, table: KernelTable) -> list[Activity]:
-        """The activity of each GPU."""
         computes = np.equal(table.kind, Kind.COMPUTE)
         return [
             Activity.of(table.start_ns[rows], table.duration_ns[rows], computes[rows], self.span)

@@ -234,7 +234,6 @@ def attach_cpu(run: Run, paths: Sequence[Path], progress: Progress) -> Run:
 def _known_clocks(
     run: Run, telemetry: Telemetry, gpus: Mapping[int, int]
 ) -> dict[ClockDomain, KnownClock]:
-    """The clocks of a telemetry file whose offset to the run's clock is known."""
     if all(source.clock.startswith(_EPOCH) for source in run.sources):
         epoch_ns = _epoch_correction(run, gpus)
         whose = "the run's" if not epoch_ns else "that of its ranks' host"

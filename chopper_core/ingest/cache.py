@@ -235,7 +235,6 @@ class Kept(Struct, frozen=True):
                 fresh.unlink()
 
     def _digest(self, text: bytes) -> bytes:
-        """A digest of figures and of all that they depend on."""
         return (
             hashlib.sha256(self.state.encode("utf-8", "surrogateescape") + b"\n" + text)
             .hexdigest()

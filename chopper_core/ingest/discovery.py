@@ -71,7 +71,6 @@ class _Part(Struct, frozen=True):
 
     @property
     def run(self) -> str:
-        """The run as opened."""
         return ",".join(str(self.path / name) for name in self.files) or str(self.path)
 
 
@@ -206,7 +205,6 @@ def _below(
 
 
 def _families(folder: Path, files: Sequence[str]) -> frozenset[Family]:
-    """The families of the files that lie in a directory itself."""
     found: set[Family] = set()
     candidates = [name for name in files if _DATA.search(name)]
     candidates.sort(key=lambda name: _TRACE.search(name) is None)
@@ -224,7 +222,6 @@ def _families(folder: Path, files: Sequence[str]) -> frozenset[Family]:
 def _part(
     folder: Path, families: frozenset[Family], names: Sequence[str], files: Sequence[str] = ()
 ) -> _Part:
-    """The part of these names in a directory."""
     ranks = {name: rank_in_name(name) for name in names if _TRACE.search(name)}
     known = {name: rank for name, rank in ranks.items() if rank is not None}
     trace = next((folder / name for name in known), None)

@@ -53,7 +53,6 @@ GatherTables = Callable[[Sequence[Run]], KernelTable]
 
 
 def concatenate_tables(ranks: Sequence[Run]) -> KernelTable:
-    """The tables of all ranks as one, in memory."""
     return concatenate([table_of(rank, rank.gpus[0].index) for rank in ranks])
 
 
@@ -105,14 +104,12 @@ def open_run(
 
 
 def _files_below(paths: Sequence[Path]) -> Iterator[str]:
-    """The files at and below the paths."""
     for path in paths:
         walked = walk_once(path) if path.is_dir() else [("", (), (str(path),))]
         yield from (os.path.join(folder, name) for folder, _, names in walked for name in names)
 
 
 def _used_files(run: Run) -> Iterator[str]:
-    """The files that a run's figures come from."""
     paths = [each.path for each in run.sources]
     paths += [each.path for each in run.telemetry]
     paths += [each.path for each in run.cpu]
@@ -418,5 +415,4 @@ def _check_overrides(run: Run) -> Run:
 
 
 def _names(paths: str) -> str:
-    """The file names of a source."""
     return ", ".join(Path(path).name for path in paths.split(", "))

@@ -56,7 +56,6 @@ class RankReader(Struct, frozen=True):
     hosts: tuple[HostFile, ...] = ()
 
     def __call__(self, path: Path, progress: Progress) -> Run:
-        """Read and align one trace."""
         return read_unchanged(path, lambda: read_rank(path, progress, self.hosts))
 
 

@@ -104,7 +104,6 @@ class Chip(Struct, frozen=True):
 
     @property
     def shader_engines(self) -> float:
-        """Shader engines of the GPU."""
         return self.architecture.engines_per_xcc * self.xccs
 
     @property
@@ -154,7 +153,6 @@ class Formula(Struct, frozen=True):
         return tuple({**self._part(_ANY_CHIP), **weights(self.whole)})
 
     def __call__(self, scope: Scope) -> Values:
-        """The values of the nodes of a scope."""
         chip = Chip.of(scope.hardware)
         measured = scope.nodes.table.measured
         part = _renamed(self._part(chip), measured)

@@ -165,7 +165,6 @@ def nearest(name: str) -> str:
 
 
 def _missing(known: Metric, reason: str) -> Metric:
-    """The metric in a run that can't have it."""
     return replace(known, compute=lambda scope: absent(len(scope.nodes), 0), missing_because=reason)
 
 
@@ -235,7 +234,6 @@ def reasons(
 def reason_notes(
     metrics: Sequence[Metric], table: KernelTable, hardware: Hardware | None
 ) -> list[str]:
-    """A note per reason, with the metrics that have no value for it."""
     return [
         f"{', '.join(each.name for each in group)} unavailable: {reason}"
         for reason, group in reasons(metrics, table, hardware).items()

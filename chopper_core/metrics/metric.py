@@ -80,7 +80,6 @@ class Values(Struct, frozen=True):
         return Values(self.numbers[rows], missing, extrapolated, self.words, partial)
 
     def present(self) -> Mask:
-        """Where there is a value."""
         if self.missing is None:
             return np.ones(len(self.numbers), np.bool_)
         return ~self.missing

@@ -80,7 +80,6 @@ class StatedEdges(SideTable, frozen=True, eq=False):
 
 
 def nodes_at(table: KernelTable, rows: Selection) -> Int64:
-    """The node of each activity, or NO_NODE."""
     values = table.measured.get(NODE)
     if values is None:
         return np.full(len(table.gpu[rows]), NO_NODE, np.int64)
@@ -112,7 +111,6 @@ def attribute_table(values: Iterable[tuple[int, int, Mapping[str, TypedValue]]])
 
 
 def attribute_names(attributes: Attributes) -> list[str]:
-    """The names of the attributes that activities have."""
     codes = distinct(attributes.name).tolist()
     return list(dict.fromkeys(attributes.names[code].partition(" ")[2] for code in codes))
 
@@ -149,7 +147,6 @@ def as_json(attributes: Mapping[str, TypedValue]) -> str | None:
 
 
 def attribute_text(attribute: TypedValue) -> str:
-    """A value as text for people."""
     value = plain(attribute)
     return value if isinstance(value, str) else _json(value)
 

@@ -59,7 +59,6 @@ class Cells(Struct, frozen=True, eq=False):
     first: Index
 
     def sum(self, column: str) -> Int64:
-        """Sum of a column over each group."""
         return self.reduced(f"sum {column}", np.add.reduceat)
 
     def reduced(self, key: str, reduceat: Callable[[AnyArray, Index], AnyArray]) -> AnyArray:
@@ -247,7 +246,6 @@ def _of_rows(
     sizes: tuple[int, ...],
     patterns: Mapping[str, int],
 ) -> Cube:
-    """A cube computed from the rows, chunk by chunk."""
     count = len(keys)
     integers = {f"sum {name}": np.zeros(count, np.int64) for name in ("activities", *SUMMED)}
     lowest = {f"min {name}": np.full(count, np.iinfo(np.int64).max) for name in LOWEST}

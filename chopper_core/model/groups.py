@@ -115,7 +115,6 @@ class Groups:
         return run_sizes(self.first, count).astype(np.int64)
 
     def sum(self, column: str) -> Int64:
-        """Sum of a column over each group."""
         return self._reduced("sum", column, np.add.reduceat)
 
     def min(self, column: str) -> Int64:
@@ -234,7 +233,6 @@ class Groups:
         return self.cells is not None and "gpu" in self.cells.cube.levels
 
     def gpus(self, group: int) -> list[int]:
-        """The GPUs of the rows of one group."""
         if self.cells is not None and self.has_gpus:
             codes = self.cells.codes("gpu", group)
         else:

@@ -73,7 +73,6 @@ class HostTime(SideTable, frozen=True, eq=False):
 
     @property
     def stacks(self) -> Sequence[HostStack]:
-        """The stacks of the codes."""
         return self.names
 
     def owners(self, table: KernelTable, rows: Index) -> Index:

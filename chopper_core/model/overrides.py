@@ -46,12 +46,10 @@ class Overrides(Struct, frozen=True):
 
     @property
     def of_base(self) -> Overrides:
-        """Those of the baseline."""
         return replace(self.of_run, parallel=self.base_parallel or self.parallel)
 
     @property
     def of_run(self) -> Overrides:
-        """Those of one run of a set, or of one of two."""
         return replace(self, base_parallel="", settings=(), names=())
 
     def shift_ns(self, *called: str) -> int | None:

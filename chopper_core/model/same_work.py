@@ -57,5 +57,4 @@ def work_of(table: KernelTable, rows: Selection) -> Int64:
 
 
 def _shape_hashes(most: int) -> Int64:
-    """Numbers for shapes, other than those of names."""
     return hashes(most + 1) * _SHAPE_FACTOR

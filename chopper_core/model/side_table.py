@@ -45,7 +45,6 @@ class SideTable(Struct, frozen=True, eq=False):
         return cls.__struct_fields__[1:]
 
     def columns(self) -> dict[str, AnyArray]:
-        """The arrays by name."""
         return {name: getattr(self, name) for name in self.column_names()}
 
     def in_memory(self) -> Self:
@@ -53,7 +52,6 @@ class SideTable(Struct, frozen=True, eq=False):
         return replace(self, **{name: values.copy() for name, values in self.columns().items()})
 
     def moved(self, by_gpu: Int64) -> Self:
-        """The same with the times of each GPU moved."""
         by = by_gpu[self.gpu]
         return replace(self, **{name: getattr(self, name) + by for name in self.TIMES})
 

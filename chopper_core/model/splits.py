@@ -32,7 +32,6 @@ _CODES: Final[dict[str, Callable[[KernelTable], Codes]]] = {}
 
 
 def add_split(name: str) -> Callable[[Callable[[KernelTable], Codes]], None]:
-    """Make a function the codes of a split that is made."""
     return lambda codes: _CODES.__setitem__(name, codes)
 
 

@@ -197,7 +197,6 @@ class KernelTable(Struct, frozen=True, eq=False, dict=True):
         return bool(self.duration_ns[:1000].any() or self.duration_ns.any())
 
     def with_measured(self, columns: Mapping[str, Float64]) -> KernelTable:
-        """The table with more measured columns."""
         return replace(self, measured={**self.measured, **columns})
 
     def without_measured(self, *names: str) -> KernelTable:

@@ -216,7 +216,6 @@ class Tree:
         return at, np.add.reduceat(times, first), codes[level][first]
 
     def _groups(self, path: tuple[str, ...], level: str | None) -> Groups:
-        """A node's rows as one group, or grouped by a level."""
         wanted = self._codes(path)
         cells = None
         if self._cubes is not None and not self._is_small(wanted):
@@ -248,7 +247,6 @@ class Tree:
         return places if self._places is None else self._places[places]
 
     def _key(self, level: str) -> AnyArray:
-        """A column in the order of the levels."""
         if self._places is None:
             return self.table.column(level)
         places = self._places

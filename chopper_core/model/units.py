@@ -104,7 +104,6 @@ COUNT: Final = UnitScale(0.0, "")
 
 
 def unit_of_file(text: str) -> AnyUnit:
-    """The unit of a counter by the text of its file."""
     try:
         return Unit(text)
     except ValueError:

@@ -48,7 +48,6 @@ class Window(Struct, frozen=True):
     """The other end of a measurement from the cursor."""
 
     def __bool__(self) -> bool:
-        """Whether any time is set."""
         return self != ALL_TIME
 
 
@@ -67,11 +66,9 @@ class Interval(Struct, frozen=True):
 
     @property
     def length_ns(self) -> int:
-        """Its duration."""
         return self.to_ns - self.from_ns
 
     def window(self) -> Window:
-        """The window as an address holds it."""
         return Window(self.from_ns, self.to_ns, self.at_ns, self.mark_ns)
 
 
@@ -295,7 +292,6 @@ def sibling(view: View, labels: Sequence[str], step: int) -> View:
 
 
 def at_level(view: View, level: str, label: str) -> View:
-    """The same path with another label at one of its levels."""
     path = tuple(label if name == level else old for name, old in view.scope)
     return replace(view, path=path)
 

@@ -84,12 +84,10 @@ class Glyphs(Struct, frozen=True):
 
     @property
     def band(self) -> str:
-        """A cell of a band."""
         return self.spark[-1] if self.has_halves else self.shaded
 
     @property
     def is_ascii(self) -> bool:
-        """Whether every character is ASCII."""
         return self.name == "ascii"
 
     def order(self, sort: str) -> str:

@@ -100,7 +100,6 @@ def _without_ends(names: Sequence[str], width: int, glyphs: Glyphs) -> dict[str,
 
 
 def _template(name: str) -> str:
-    """The template that a kernel instantiates, or its name."""
     template, mark, _ = name.partition("<")
     return template if mark else name
 

@@ -101,7 +101,6 @@ _SCALES: Final = {
 
 
 def plain(text: str, ink: str) -> str:
-    """Text as it is."""
     return text
 
 

@@ -100,7 +100,6 @@ def as_text(
 
 
 def _inks(frame: Frame, columns: Sequence[ColumnText], count: int) -> list[tuple[str, ...]]:
-    """The ink of each cell, row by row."""
     tinted = {column.metric.name: tints(frame, column.metric) for column in columns}
     return [
         tuple(
@@ -238,7 +237,6 @@ def _in_bytes(text: str) -> str:
 
 
 def _is_charted(frame: Frame, drawn: Sequence[str]) -> bool:
-    """Whether the drawn lines are the signal's chart, not charts of the frame."""
     return bool(drawn) and not frame.view.name
 
 

@@ -142,7 +142,6 @@ class _Samples:
         return len(self._columns["time"])
 
     def column(self, name: str) -> Any:
-        """A column of the rows."""
         return self._columns[name].whole()
 
     def add(self, columns: Mapping[str, TableColumn]) -> str:

@@ -118,7 +118,6 @@ def find_traces(paths: Sequence[Path]) -> FoundTraces:
 
 
 def _hosts(paths: Sequence[Path]) -> list[HostFile]:
-    """The host traces among files that are not traces."""
     heads: list[HostFile | None] = []
     for source in formats(Family.HOST) if paths else ():
         named = (path for path in paths if path.name.casefold().endswith(source.SUFFIXES))

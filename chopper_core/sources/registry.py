@@ -165,7 +165,6 @@ class FoundFiles(Struct, frozen=True):
 
 
 def formats(family: Family) -> list[SourceFormat]:
-    """Return the modules of a family's formats."""
     return [*_each_format(family)]
 
 

@@ -127,7 +127,6 @@ class _RpdReader:
         self._tables = _names(connection)
 
     def trace(self) -> Trace:
-        """Return the tables."""
         texts = self._texts()
         calls = self._columns(_CALLS, 7)
         ops = self._columns(_OPS, 8)
@@ -312,7 +311,6 @@ class _RpdReader:
 
 
 def _timed(start_ns: Int64, end_ns: Int64) -> Mask:
-    """Which rows have valid times."""
     took_ns = end_ns - start_ns
     return (start_ns >= 0) & (took_ns >= 0) & (took_ns < MAX_DURATION_NS)
 

@@ -133,7 +133,6 @@ def paths_of(name: str) -> list[Path]:
 
 
 def _looked_up(name: str) -> tuple[Path, bool]:
-    """A path, and whether it exists."""
     try:
         path = Path(name).expanduser()
         return path, path.exists()
@@ -143,7 +142,6 @@ def _looked_up(name: str) -> tuple[Path, bool]:
 
 
 def is_store(path: Path) -> bool:
-    """Whether the path is a store's directory."""
     return os.path.isfile(path / STORE_INDEX)
 
 

@@ -144,7 +144,6 @@ def _plain(value: Any) -> Any:
 
 
 def _cells(cubes: Sequence[Cube]) -> dict[str, AnyArray]:
-    """The cells of all cubes, one cube after the other."""
     if not cubes:
         return {}
     columns: dict[str, list[AnyArray]] = {

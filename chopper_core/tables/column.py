@@ -53,14 +53,12 @@ class TableColumn:
 
     @staticmethod
     def repeated(text: str, rows: int) -> TableColumn:
-        """A column of one text."""
         return TableColumn(texts_of([text]).take(array_of(np.zeros(rows, np.int64))))
 
     def __len__(self) -> int:
         return len(self._cells)
 
     def take(self, rows: Mask | Int32 | Int64) -> TableColumn:
-        """Some of the rows."""
         if rows.dtype == np.bool_ and rows.all():
             return self
         at = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
@@ -97,7 +95,6 @@ class TableColumn:
 
     @property
     def texts(self) -> Sequence[str]:
-        """The text of each row."""
         return self._texts.to_pylist()  # type: ignore[no-any-return]
 
     @property

@@ -52,7 +52,6 @@ class GrowingColumn:
         return self._count
 
     def append(self, values: AnyArray) -> None:
-        """Append numbers."""
         end = self._count + len(values)
         if end > len(self._array):
             self._grow(max(len(self._array) * 3 // 2, end, self._first_rows))
@@ -108,11 +107,9 @@ class GrowingColumns:
         self.add(other.joined())
 
     def last(self) -> Mapping[str, Any]:
-        """Return the last row."""
         return {name: column.whole()[-1] for name, column in self._columns.items()}
 
     def joined(self) -> Columns:
-        """Return the columns and release them."""
         return {name: self._columns.pop(name).whole() for name in list(self._columns)}
 
 

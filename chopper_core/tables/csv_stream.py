@@ -92,7 +92,6 @@ class CsvBatch:
         return self._columns[0].repeated(missing, len(self))
 
     def at(self, index: int) -> TableColumn:
-        """Return the column at an index."""
         return self._columns[index]
 
     def read(self, columns: Mapping[str, Declared]) -> Columns:

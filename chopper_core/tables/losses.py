@@ -38,7 +38,6 @@ class Repeats:
     _PER_TIME: Final = 1 << 10
 
     def __init__(self, path: Path) -> None:
-        """Count those of a file."""
         self._path = path
         self._rows = 0
 
@@ -54,7 +53,6 @@ class Repeats:
 
 
 def merged_losses(one: Losses, other: Losses) -> Losses:
-    """Return the losses of both."""
     return Losses(
         truncated=one.truncated or other.truncated,
         repaired_pieces=one.repaired_pieces + other.repaired_pieces,

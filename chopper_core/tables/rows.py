@@ -109,7 +109,6 @@ class TableRows:
         return column
 
     def take(self, rows: Mask) -> TableRows:
-        """Some of the rows."""
         if rows.all():
             return self
         block = copy(self)

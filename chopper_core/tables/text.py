@@ -180,7 +180,6 @@ class FileText:
         self.losses.notes.append("The file ends within a row, which is skipped.")
 
     def _pieces(self, piece_bytes: int) -> Iterator[str]:
-        """Yield the text in pieces of about so many bytes."""
         with ByteSource(self.path, piece_bytes) as source:
             decode = getincrementaldecoder("utf-8-sig")("replace").decode
             while piece := source.read():

@@ -72,7 +72,6 @@ def array_of(numbers: AnyArray, known: Mask | None = None) -> pa.Array:
 
 
 def texts_of(texts: Sequence[str]) -> pa.StringArray:
-    """Texts as an Arrow array."""
     contents = [text.encode("utf-8", "replace") for text in texts]
     ends = np.cumsum([0, *map(len, contents)], dtype=np.int32)
     buffers = [None, pa.py_buffer(ends), pa.py_buffer(b"".join(contents))]

@@ -177,21 +177,18 @@ def minima_of(values: AnyArray, owner: Codes, count: int, most: int) -> Int64:
 
 
 def run_sums(values: Array, first: Index) -> Array:
-    """The sum of the values of each run, by where the runs begin."""
     if not len(first):
         return values
     return cast("Array", np.add.reduceat(values, first))
 
 
 def run_maxima(values: Array, first: Index) -> Array:
-    """The largest value of each run."""
     if not len(first):
         return values
     return cast("Array", np.maximum.reduceat(values, first))
 
 
 def run_minima(values: Array, first: Index) -> Array:
-    """The smallest value of each run."""
     if not len(first):
         return values
     return cast("Array", np.minimum.reduceat(values, first))

@@ -44,7 +44,6 @@ def tables(name: str) -> list[dict[str, Any]]:
 
 
 def declared(name: str) -> dict[str, Any]:
-    """The tables of a name as one."""
     return {key: value for table in tables(name) for key, value in table.items()}
 
 

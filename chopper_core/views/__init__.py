@@ -77,5 +77,4 @@ def view_spec(name: str) -> ViewSpec:
 
 
 def view_specs() -> tuple[ViewSpec, ...]:
-    """The specifications of all views."""
     return tuple(map(view_spec, VIEWS))

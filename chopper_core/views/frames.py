@@ -226,13 +226,11 @@ class _Columns:
         return self._nodes is not None and METRICS.get(name) is self.own[name][0]
 
     def _sorted_by(self, names: tuple[str, ...], sort: str) -> tuple[str, ...]:
-        """The names, with the one that rows are sorted by: it is in sight."""
         by = sort.removeprefix("-")
         is_known = by in self.own or (self._nodes is not None and by in METRICS)
         return (*names, by) if by not in names and is_known else names
 
     def _instance_levels(self, result: ViewResult, names: Sequence[str]) -> tuple[str, ...]:
-        """The levels of the instances that a statistic of the columns is over."""
         of_rows = (name not in self.own or self._is_registered(name) for name in names)
         if self._nodes is None or not any(of_rows):
             return ()
@@ -256,7 +254,6 @@ class _Columns:
         return found if is_plain or self._statistic is None else self._statistic.metric(found)
 
     def values(self, name: str) -> Values:
-        """A column's values, of all rows."""
         if name not in self._values:
             found = self.metric(name)
             assert self._nodes is not None

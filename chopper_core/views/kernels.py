@@ -172,7 +172,6 @@ def _classes(run: Run) -> tuple[list[str], Int64]:
 
 
 def _kernels_of(view: View, label: str) -> View:
-    """The kernels of a class."""
     return replace(view, by="name", filter=f"class:{label}", sort="", columns=())
 
 

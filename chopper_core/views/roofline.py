@@ -99,7 +99,6 @@ def answer(run: Run, view: View) -> ViewResult:
 
 
 def _measured(run: Run, scope: Scope) -> list[tuple[Metric, Values]]:
-    """The columns from counters."""
     matrix, vector = (METRICS[name].compute(scope) for name in ("mfma_tflops", "valu_tflops"))
     rate = _or_zero(matrix) + _or_zero(vector)
     is_known = matrix.present() & (vector.present() | (_or_zero(matrix) > 0))

@@ -177,5 +177,4 @@ async def _show_info(screen: Explorer) -> None:
 
 
 def _key_of(view: View) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
-    """The key under which the state of a view is kept."""
     return view.name, view.order, view.path

@@ -132,7 +132,6 @@ async def _step_iteration(screen: Explorer, step: int) -> None:
 
 
 def _in_iteration(view: View, label: str) -> View:
-    """The same view of one iteration."""
     if "iteration" in dict(view.scope):
         return at_level(view, "iteration", label)
     split = pivot(view, "iteration")

@@ -21,7 +21,6 @@ def command(screen: Explorer, _: str) -> None:
 
 
 def open_command(screen: Explorer, text: str = "") -> None:
-    """Open the command line with a text."""
     handler = CommandHandler(screen)
     screen.open_prompt(handler, ":", text, handler.complete)
 
@@ -35,8 +34,6 @@ class CommandHandler:
         self._arguments = arguments_of(screen.run, screen.frame)
 
     def complete(self, text: str, _: str) -> Sequence[str]:
-        """The completions of the command."""
-
         def addresses(text: str) -> Sequence[str]:
             return address_completions(self._screen.run, self._screen.frame, text)
 
@@ -46,7 +43,6 @@ class CommandHandler:
         """Nothing follows the text while it is typed."""
 
     def prompt_entered(self, text: str) -> None:
-        """Perform the command."""
         self._screen.close_prompt()
         if text.strip():
             self._screen.steps.add(lambda: self._perform(text))

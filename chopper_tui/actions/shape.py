@@ -73,12 +73,10 @@ class FilterHandler:
         screen.steps.add(self._begin)
 
     def prompt_changed(self, text: str) -> None:
-        """Filter by the text."""
         self._text = text
         self._screen.steps.add(self._filter)
 
     def prompt_entered(self, text: str) -> None:
-        """Keep the filter."""
         self._screen.close_prompt()
         self._screen.searched = text if text.strip() else self._screen.searched
         self._text = text
@@ -335,7 +333,6 @@ async def next_metric(screen: Explorer, _: str) -> None:
 
 
 def _range_of(signal: Signal) -> str:
-    """The range of a signal, in the unit that suits it."""
     scale = Unit(signal.unit).scale(signal.high, True)
     low, high = signal.low / scale.divisor, signal.high / scale.divisor
     decimals = scale.decimals if scale.divisor > 1 else 0

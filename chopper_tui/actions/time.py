@@ -290,7 +290,6 @@ async def _show(screen: Explorer, seen: Interval) -> None:
 
 
 def _lane(screen: Explorer) -> str:
-    """The lane under the cursor."""
     if screen.table.label is None:
         raise UsageError("there is no lane")
     return screen.table.label

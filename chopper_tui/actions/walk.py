@@ -277,7 +277,6 @@ class AddressHandler:
         """Nothing follows the text while it is typed."""
 
     def prompt_entered(self, text: str) -> None:
-        """Go to the address."""
         self.prompt_cancelled()
         if text.strip():
             self._screen.steps.add(lambda: self._go(text.strip()))

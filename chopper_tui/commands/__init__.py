@@ -32,6 +32,5 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
 
 
 def command_module(name: str) -> ModuleType:
-    """The module of a command."""
     own = _EXTENSIONS.get(name)
     return import_module(own[2] if own else f"{__name__}.{name}")

@@ -89,7 +89,6 @@ def _settings() -> str:
 
 
 def _colours() -> str:
-    """As Textual decides on them."""
     if os.environ.get("NO_COLOR"):
         return "none, by NO_COLOR"
     from rich.console import Console
@@ -135,7 +134,6 @@ def _tty(stream: object) -> str:
 
 
 def version_of(package: str) -> str:
-    """The version of an installed package."""
     try:
         return version(package)
     except PackageNotFoundError:

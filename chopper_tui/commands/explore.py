@@ -46,7 +46,6 @@ def address_of(runs: list[str]) -> str:
 
 
 def explore(address: str, options: Namespace) -> int:
-    """Open the explorer at an address."""
     view = view_of(address, options)
     if options.play or can_draw() is None:
         view = home_of(view)
@@ -84,7 +83,6 @@ def _play(view: View, options: Namespace) -> int:
 
 
 def _show(view: View, options: Namespace) -> int:
-    """Show a view in the explorer."""
     load = partial(open_view, view, options, is_verified=options.no_cache)
     return show_run(
         load,

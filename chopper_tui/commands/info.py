@@ -17,7 +17,6 @@ DESCRIPTION: Final = "Describe a run: sources, alignment, labels, and files left
 
 
 def add_options(parser: ArgumentParser) -> None:
-    """The run."""
     parser.add_argument(
         "run", metavar="RUN", help="comma-separated trace files, a directory, or a store"
     )

@@ -13,7 +13,6 @@ DESCRIPTION: Final = "The keys of the explorer."
 
 
 def add_options(parser: ArgumentParser) -> None:
-    """The format."""
     parser.add_argument(
         "--format", choices=("text", "markdown"), default="text", help="default: text"
     )

@@ -13,7 +13,6 @@ DESCRIPTION: Final = "All metrics: name, unit, reduction, definition, source."
 
 
 def add_options(parser: ArgumentParser) -> None:
-    """The format."""
     parser.add_argument(
         "--format", choices=("text", "markdown", "json"), default="text", help="default: text"
     )

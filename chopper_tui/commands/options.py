@@ -26,7 +26,6 @@ several runs set (tp=2;gpt*:pp=4) and name ({model}_{tp}).
 
 
 def add_explorer_options(parser: ArgumentParser) -> None:
-    """Options of the explorer."""
     parser.add_argument("--no-mouse", action="store_true", help="leave the mouse to the terminal")
     parser.add_argument(
         "--play", metavar="FILE", help='replay keys (a key, text "..." or :command per line)'
@@ -39,7 +38,6 @@ def add_explorer_options(parser: ArgumentParser) -> None:
 
 
 def add_reading_options(parser: ArgumentParser) -> None:
-    """Options of reading a run."""
     parser.add_argument(
         "--clock",
         type=_usage(parse_clock),
@@ -119,13 +117,11 @@ def add_run_set_options(parser: ArgumentParser) -> None:
 
 
 def add_printing_options(parser: ArgumentParser) -> None:
-    """Options of printing a view."""
     add_table_options(parser)
     add_reading_options(parser)
 
 
 def add_table_options(parser: ArgumentParser) -> None:
-    """Options of printing a table."""
     parser.add_argument(
         "--columns", default="", metavar="A,B", help="columns to show; `chopper metrics` lists them"
     )

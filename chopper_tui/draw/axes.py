@@ -69,7 +69,6 @@ class Axis(Struct, frozen=True):
         return line[:cells]
 
     def ruler(self, cells: int, is_ascii: bool) -> str:
-        """The axis itself, with its ticks."""
         line = ["─"] * cells
         for place in self.places:
             line[min(max(round(self.share(place) * (cells - 1)), 0), cells - 1)] = "┬"
@@ -96,7 +95,6 @@ def shares(numbers: Float64, axis: Axis) -> Float64:
 
 
 def framed(lines: Sequence[Line], axis: Axis, width: int, is_ascii: bool) -> list[Line]:
-    """Lines with the axis at their left."""
     uprights = axis.upright(len(lines), width, is_ascii)
     return [[(left, "dim"), *line] for left, line in zip(uprights, lines, strict=True)]
 

@@ -74,7 +74,6 @@ class Canvas(Struct):
 
     @property
     def left(self) -> int:
-        """Lines that are left."""
         return max(self.height - len(self.lines), 0)
 
     @property

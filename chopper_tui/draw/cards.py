@@ -65,7 +65,6 @@ def card_lines(cards: Sequence[Card], width: int, glyphs: Glyphs) -> list[list[L
 
 
 def _figures(card: Card, widths: list[int], cells: int, beside: bool, glyphs: Glyphs) -> list[str]:
-    """The figures of a card, line by line."""
     if not card.figures:
         return [glyphs.missing.rjust(cells)]
     if beside:

@@ -53,7 +53,6 @@ _MAX_TEXT_LINES: Final = 40
 
 
 def drawer_of(chart: Chart) -> Drawer[Any]:
-    """The drawer of a chart."""
     if isinstance(chart, BarChart | Composition) and not (chart.series and chart.labels):
         return _NOTHING
     return _drawer(type(chart))

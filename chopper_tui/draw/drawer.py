@@ -105,7 +105,6 @@ class RowsDrawer(Drawer[C], Protocol[C]):
     """Lines of a row that it wants."""
 
     def rows(self, chart: C) -> int:
-        """How many rows it has."""
         raise NotImplementedError
 
     def fitted(self, chart: C, width: int, glyphs: Glyphs, lines: int) -> int:

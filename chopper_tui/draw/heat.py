@@ -244,7 +244,6 @@ def _cells(
 
 
 def _mark(level: str, wide: int) -> str:
-    """The cell of the cursor."""
     return "X" if wide == 1 else f"[{level * (wide - 2)}]"
 
 

@@ -134,7 +134,6 @@ def painted_line(pieces: Pieces, paint: Paint) -> str:
 
 
 def cut(line: Line, width: int, glyphs: Glyphs) -> Line:
-    """A line cut to a width."""
     used, kept = 0, []
     for text, ink in line:
         room = width - used

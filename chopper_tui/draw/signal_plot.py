@@ -142,7 +142,6 @@ def draw(
 
 
 def _scope_cells(chart: SignalChart, cells: int) -> tuple[int, int]:
-    """The cells of the scope's part of the time that is shown."""
     length = max(chart.end_ns - chart.start_ns, 1)
     begin, end = ((edge - chart.start_ns) * cells / length for edge in chart.scope_ns)
     begin = min(max(floor(begin), 0), cells - 1)
@@ -150,7 +149,6 @@ def _scope_cells(chart: SignalChart, cells: int) -> tuple[int, int]:
 
 
 def _value_axis(chart: SignalChart, lines: int) -> axes.Axis:
-    """The value axis, in the scale of the signal."""
     low, high = value_range(chart)
     most = min(lines // _LINES_PER_TICK, _MAX_TICKS)
     # Labels have no room for decimals of a percentage.

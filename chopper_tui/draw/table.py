@@ -67,7 +67,6 @@ class DrawnColumn(Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """The name of the metric."""
         return self.text.metric.name
 
     @property
@@ -127,7 +126,6 @@ class TableLayout(Struct, frozen=True):
         return ""
 
     def name(self, row: int) -> str:
-        """The name of a row as shown."""
         if self.names is not None:
             return self.names[row]
         label, partner = self.frame.labels[row], self.frame.partner(row)

@@ -124,7 +124,6 @@ class Inks(Struct, frozen=True, kw_only=True):
         return name in _FILLED or name[-1].isdigit()
 
     def _colour(self, name: str) -> Color | None:
-        """The colour that an ink fills cells with."""
         is_own = name in _FILLED or name.rstrip("0123456789") in self.tones
         return self.of(name).color if is_own else self._level(name)
 
@@ -316,7 +315,6 @@ class AsciiFilter(LineFilter):
     """Replaces non-ASCII characters, as the last filter."""
 
     def apply(self, segments: list[Segment], background: TextualColor) -> list[Segment]:
-        """The same segments in ASCII."""
         return [
             segment if segment.control else Segment(to_ascii(segment.text), segment.style)
             for segment in segments

@@ -158,12 +158,10 @@ class LanesDrawer(Drawer[Lanes]):
         return chart if chart.part is None else chart.part(*lens.range)
 
     def time_cell(self, chart: Lanes, x: int) -> int:
-        """The cell of its time axis."""
         return x - label_width(chart) - 1
 
 
 def label_width(picture: Lanes) -> int:
-    """Width of the labels."""
     longest = max((cell_width(clean(name)) for name in picture.lanes), default=0) + 1
     return min(max(longest, _MIN_LABEL), _MAX_LABEL)
 
@@ -174,7 +172,6 @@ def bins_of(picture: Lanes, width: int) -> int:
 
 
 def lane_line(picture: Lanes, row: int, bins: int, glyphs: Glyphs) -> Line:
-    """A lane alone."""
     return _lane(picture.cells(row, bins), bins, glyphs, (None, None))
 
 
@@ -257,7 +254,6 @@ def _legend(
     width: int,
     glyphs: Glyphs,
 ) -> Line:
-    """The legend, with the scale of one-line strips, in a wording that fits."""
     line: Line = []
     if len(places) < len(picture.lanes):
         whole = f"{places.start + 1}-{places.stop} of {len(picture.lanes)} {picture.title}  "

@@ -30,7 +30,6 @@ class Charts(SteadyScreen[None]):
     """The charts of a view and of its signals; the parts of the screen say where they stand."""
 
     def __init__(self, run: Run, data: ScreenData) -> None:
-        """Show the charts of a run's view."""
         super().__init__()
         self.run = run
         self.data = data
@@ -48,12 +47,10 @@ class Charts(SteadyScreen[None]):
 
     @property
     def frame(self) -> Frame:
-        """The frame on the screen."""
         return self.data.frame
 
     @property
     def view(self) -> View:
-        """The view on the screen."""
         return self.frame.view
 
     @property
@@ -75,7 +72,6 @@ class Charts(SteadyScreen[None]):
 
     @property
     def shows_signal(self) -> bool:
-        """Whether a chart of a signal is on the screen."""
         return any(chart.is_shown for chart in self.query(SignalPane))
 
     def next_picture(self) -> None:

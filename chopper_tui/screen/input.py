@@ -81,7 +81,6 @@ class Pointing(ScreenParts):
             self.action_perform(action_id, f"{self._time_of(cell)}ns")
 
     def _time_of(self, cell: int) -> int:
-        """The time in the middle of a cell of the timeline."""
         assert self.lanes is not None
         seen = self.lanes.seen
         return seen.from_ns + (2 * cell + 1) * seen.length_ns // (2 * self.time_cells)

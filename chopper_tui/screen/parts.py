@@ -83,7 +83,6 @@ class ScreenParts(Charts):
         self._status_lines = 1
 
     def action_perform(self, action_id: str, argument: str = "") -> None:
-        """Perform an action of the registry."""
         raise NotImplementedError
 
     def compose(self) -> ComposeResult:
@@ -302,7 +301,6 @@ class ScreenParts(Charts):
         return close if room - wanted < _MIN_SPARE <= room - close else wanted
 
     def _above_table(self, body: int, rows: int, is_wide: bool) -> int:
-        """The lines of the pictures above a table."""
         charts, glyphs, width = self._pictures, self.table.glyphs, self.app.size.width
         if self.chart == "off" and self.lanes is None:
             return 0
@@ -326,7 +324,6 @@ class ScreenParts(Charts):
 
     @property
     def signal_panes(self) -> list[SignalPane]:
-        """The charts of signals that are on the screen."""
         return [pane for pane in self.query(SignalPane) if pane.is_shown]
 
     def _show_top(self) -> None:

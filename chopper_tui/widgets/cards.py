@@ -99,7 +99,6 @@ class CardsPane(Pane):
 
     @property
     def has_keys(self) -> bool:
-        """Whether the keys that move are for it."""
         return self.is_active and self.cards is not None
 
     def activate(self, is_active: bool) -> None:
@@ -110,7 +109,6 @@ class CardsPane(Pane):
 
     @property
     def rows(self) -> int:
-        """How many cards there are."""
         return len(self.cards.cards) if self.cards is not None else 0
 
     @property
@@ -127,7 +125,6 @@ class CardsPane(Pane):
 
     @property
     def card(self) -> Card | None:
-        """The card under the cursor."""
         if self.cards is None or self.cursor >= len(self.cards.cards):
             return None
         return self.cards.cards[self.cursor]

@@ -88,7 +88,6 @@ class DetailPane(Pane):
 
     @property
     def rows(self) -> int:
-        """Its lines."""
         return len(self._lines)
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
@@ -194,7 +193,6 @@ def _groups(detail: Detail, width: int, glyphs: Glyphs, *, short: bool = False) 
 def _line(
     figures: Sequence[Figure], rooms: Sequence[int], glyphs: Glyphs, *, short: bool
 ) -> Pieces:
-    """Figures side by side with their titles."""
     pieces: list[tuple[str, str]] = []
     for figure, room in zip(figures, rooms, strict=False):
         title = figure.metric.title
@@ -214,7 +212,6 @@ def _cells(figure: Figure) -> int:
 
 
 def _needed(lines: Iterable[Sequence[Figure]], across: int) -> list[int]:
-    """The cells that each column of figures needs."""
     needed = [_FIGURE_CELLS] * across
     for line in lines:
         for at, figure in enumerate(line):
@@ -357,7 +354,6 @@ class _Lines(Struct, frozen=True):
         return text
 
     def line(self, position: int) -> Pieces:
-        """One GPU."""
         times, glyphs = self.times, self.glyphs
         elapsed = float(times.elapsed_ns[position])
         here = times.gpus[position] == times.here

@@ -41,7 +41,6 @@ def _is_on_top(screen: Screen[T]) -> bool:
 
 
 def _shade(screen: Screen[Any]) -> Style:
-    """The style of the screen below a dialog."""
     inks: Inks = screen.app.inks  # type: ignore[attr-defined]
     return inks.shade
 
@@ -172,7 +171,6 @@ class Listing(Sought[T]):
 
     @property
     def _cells(self) -> int:
-        """The cells of an option."""
         return min(_MIN_OPTION_CELLS, option_cells(self.app.size.width))
 
     def _made(self, place: int) -> Option:
@@ -180,7 +178,6 @@ class Listing(Sought[T]):
         raise NotImplementedError
 
     def action_take(self) -> None:
-        """Answer."""
         raise NotImplementedError
 
     def on_option_list_option_selected(self) -> None:
@@ -226,7 +223,6 @@ class Listing(Sought[T]):
 
     @property
     def _highlighted(self) -> int | None:
-        """The place of the highlighted option."""
         option = self.query_one(OptionList).highlighted_option
         return None if option is None or option.id is None else int(option.id)
 

@@ -56,7 +56,6 @@ class EvidencePane(DrawnPane):
     def _draw_view(
         self, run: Run, view: View, width: int, height: int, check: Callable[[], None]
     ) -> list[Pieces]:
-        """A title and the table."""
         from chopper_core.views.query import query
 
         glyphs = self.glyphs

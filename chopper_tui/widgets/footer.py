@@ -42,7 +42,6 @@ class Status(Pane):
     is_error = False
 
     def show(self, frame: Frame) -> None:
-        """Show the state of a frame."""
         self.frame, self.pointed = frame, ""
         self.redraw()
 
@@ -195,7 +194,6 @@ class KeyLine(Pane):
             self.redraw()
 
     def show(self, view: str) -> None:
-        """Show the keys of a view."""
         if view != self.view:
             self.view = view
             self.redraw()
@@ -244,7 +242,6 @@ class KeyLine(Pane):
         )
 
     def _counterpart(self, key: str, action: Action) -> str:
-        """The action of the other key of a pair, which holds where this one does."""
         names = (name for name in self._all if name.view == action.view and name is not action)
         return next((each.id for each in names if key in map(key_name, each.keys)), "")
 
@@ -278,7 +275,6 @@ def pointed_text(frame: Frame, lanes: Lanes, row: int, width: int, glyphs: Glyph
 
 
 def _time(ns: int) -> str:
-    """A time in the unit that suits it."""
     if is_on_a_clock(ns):
         return moment_text(ns, 3)
     return f"{ns / 1e6:.3f} ms" if ns >= 1_000_000 else f"{ns / 1e3:.3f} µs"

@@ -71,12 +71,10 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
 
     @property
     def frame(self) -> Frame | None:
-        """The frame that is shown."""
         return self.layout_plan.frame if self.layout_plan else None
 
     @property
     def rows(self) -> int:
-        """How many rows there are."""
         return len(self.frame) if self.frame is not None else 0
 
     @property

@@ -213,7 +213,6 @@ class Position(Pane):
             self.post_message(self.HelpClicked())
 
     def show(self, row: int, rows: int) -> None:
-        """Show the cursor's row."""
         self.row, self.rows = row, rows
         self.redraw()
 

@@ -78,7 +78,6 @@ class _Help:
         self._key_style = key_style
 
     def section(self, title: str) -> None:
-        """Begin a section."""
         self.text.append(("\n" if self.text else "") + title + "\n", "bold")
 
     def action(self, action: Action) -> None:

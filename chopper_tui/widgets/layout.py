@@ -18,7 +18,6 @@ _BREAKPOINTS: Final = {
 
 
 def size_classes(width: int, height: int) -> dict[str, bool]:
-    """The classes of a terminal's size."""
     return {
         name: width >= columns and height >= lines
         for name, (columns, lines) in _BREAKPOINTS.items()

@@ -69,5 +69,4 @@ class LoadingScreen(SteadyScreen[None]):
             pane.report(step, done, total)
 
     async def action_cancel(self) -> None:
-        """Cancel loading, and leave."""
         await self.app.run_action("leave")

@@ -111,7 +111,6 @@ class TextReader(Sought[None]):
         self._box.scroll_relative(y=lines, animate=False)
 
     def action_page(self, pages: int) -> None:
-        """Scroll by pages."""
         self._box.scroll_relative(y=pages * max(self._box.size.height - 1, 1), animate=False)
 
     def action_edge(self, end: int) -> None:

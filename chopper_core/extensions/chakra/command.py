@@ -14,7 +14,6 @@ VIOLATED: Final = 1
 
 
 def add_options(parser: ArgumentParser) -> None:
-    """The files."""
     parser.add_argument(
         "paths", nargs="+", metavar="DIR", help="the .et files of one trace, or their directory"
     )

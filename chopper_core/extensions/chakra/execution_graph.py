@@ -374,7 +374,6 @@ def _is_operator(name: str) -> bool:
 def _collective(
     node_type: int, comm_type: int, kernel: str, callers: Sequence[str]
 ) -> tuple[str, Rule]:
-    """The name of a collective and where it comes from."""
     if node_type in (NodeType.COMM_SEND, NodeType.COMM_RECV):
         return "send_recv", Rule.COLLECTIVE
     if 0 <= comm_type <= max(CommType):

@@ -55,7 +55,6 @@ class HostJoin(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """The join in a sentence."""
         return (
             f"{self.joined:,} of {self.operators:,} operators joined by {self.by} with its "
             f"{self.nodes:,} nodes ({self.tensors:,} tensors in {self.storages:,} storages); "

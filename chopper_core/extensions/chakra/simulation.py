@@ -156,7 +156,6 @@ def _lines(source: ByteSource) -> Iterator[bytes]:
 
 
 def _take(systems: dict[int, _SystemEvents], found: re.Match[bytes]) -> None:
-    """Add an event to its system."""
     system = systems.setdefault(int(found[2]), _SystemEvents({}, {}))
     tick, node = int(found[3]), int(found[4])
     if found[1] == b"issue":
@@ -232,7 +231,6 @@ def _checked(graph: ExecutionGraph, system: _SystemEvents) -> ExecutionGraph:
 
 
 def _type_of(name: str, stated: int | None) -> int:
-    """The type of a node: as the log states it, else by its name."""
     if stated is not None and NodeType.METADATA < stated <= NodeType.COMM_COLL:
         return stated
     prefix = _TYPE_PREFIX.match(name)

@@ -100,8 +100,6 @@ def _frame_by_run(run: RunSet, view: View, spec: ViewSpec, *, wait: bool) -> Fra
 
 
 def _with_columns(run: Run, asked: View, columns: Sequence[str]) -> Frame:
-    """The frame of one run's view with those of the columns that the run has."""
-
     def frame(names: Sequence[str]) -> Frame:
         return run_frame(run, replace(asked, columns=tuple(names)))
 
@@ -136,7 +134,6 @@ def _rows(
     per_step: bool,
     pending: bool,
 ) -> Frame:
-    """A row per run: the totals of the view."""
     metrics = _asked(view, seen)
     notes = [*notes, *(_lacking(metrics, seen) if view.columns else ())]
     columns: list[tuple[Metric, Values]] = []

@@ -146,7 +146,6 @@ def _common(rows: Sequence[RunRow], figures: Sequence[str]) -> str | None:
 
 
 def _of_iterations(row: RunRow, value: float) -> Float64:
-    """A run's speed in each of its iterations."""
     steps = np.array(row.steps_ns, np.float64)
     return value * median_of(steps) / steps if len(steps) else steps
 
@@ -304,6 +303,5 @@ def _degrees(row: RunRow) -> str:
 
 
 def _on_gpus(rows: Sequence[RunRow], row: RunRow) -> str:
-    """The number of GPUs, where the runs differ in it."""
     counts = {each.figures.get("gpus") for each in rows}
     return f" on {_number(row, 'gpus'):.0f} GPUs" if len(counts) > 1 else ""

@@ -171,7 +171,6 @@ DEFAULT: Final = (
 
 
 def setting_column(name: str) -> Metric:
-    """The column of a setting."""
     if name == WORLD:
         text = "The number of ranks of the job, according to its traces."
         return computed_column(name, "", "ranks", text, missing_because="no trace gives it")

@@ -171,7 +171,6 @@ def shown_rows(run: RunSet, view: View, *, wait: bool = False) -> tuple[list[Run
 
 
 def opened(view: View, row: RunRow) -> View:
-    """The run of a row, as opened."""
     return View(row.path, overrides=view.overrides.of_run)
 
 

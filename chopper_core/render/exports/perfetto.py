@@ -309,7 +309,6 @@ class _CollectiveFlows(Struct, frozen=True, eq=False):
     def events(
         self, table: KernelTable, gpu: Gpu, rows: Index, origin_ns: int, track: Int64
     ) -> Iterator[Event]:
-        """The flow events of one GPU."""
         if not len(self.rows):
             return
         at = np.minimum(np.searchsorted(self.rows, rows), len(self.rows) - 1)

@@ -160,13 +160,11 @@ def numbers_text(numbers: Sequence[int]) -> str:
 
 
 def sorted_labels(run: Run, level: str) -> list[str]:
-    """The labels of a level in the run, in order."""
     codes = distinct(run.table.column(level))
     return [run.table.text_of(level, int(code)) for code in codes]
 
 
 def as_json(run: Run) -> Escaped:
-    """The description as JSON."""
     return json_text(describe(run))
 
 

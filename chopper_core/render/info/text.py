@@ -83,7 +83,6 @@ def _section(title: str, lines: Iterable[str]) -> list[str]:
 
 
 def _head_lines(run: Run, found: _Document) -> list[str]:
-    """What the run is, and how it was read."""
     lines = [f"run        {clean(run.name)}"]
     if run.generated:
         lines.append(f"           GENERATED data, not measured (made by {clean(run.generated)})")
@@ -138,7 +137,6 @@ def _gpu_lines(found: dict[str, Any], width: int) -> list[str]:
 
 
 def _clock_line(clock: HostClock) -> str:
-    """The clock of a host."""
     ranks, shift = numbers_text(clock.ranks), seconds_text(clock.correction_ns)
     doubt = f", +/- {clock.uncertainty_ns / 1e6:.3f} ms" if clock.uncertainty_ns else ""
     return clean(f"{clock.name}, rank {ranks}: {shift} s to the run's{doubt}: {clock.method}")

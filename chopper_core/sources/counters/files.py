@@ -153,7 +153,6 @@ def _units(files: Sequence[SourceFile]) -> Iterator[_ProcessFiles]:
 
 
 def _of(files: Sequence[SourceFile], name: str, role: str | None = None) -> list[SourceFile]:
-    """Return the files of a format, or those of one role."""
     return [file for file in files if name == file.source.NAME and role in (None, file.role)]
 
 

@@ -152,11 +152,9 @@ class _Keys(Struct, frozen=True):
 
     @classmethod
     def of(cls, rows: Dispatches) -> _Keys:
-        """The keys of the dispatches of one pass."""
         return cls(occurrences(rows.gpu, rows.name), rows.dispatch_id.astype(np.int64))
 
     def with_new(self, other: _Keys, new: Mask, order: Int64) -> _Keys:
-        """These keys and those of new rows, in the order given."""
         return _Keys(
             np.concatenate((self.nth, other.nth[new]))[order],
             np.concatenate((self.ids, other.ids[new]))[order],
@@ -164,7 +162,6 @@ class _Keys(Struct, frozen=True):
 
 
 def _join_next(base: DispatchRun, keys: _Keys, other: DispatchRun) -> tuple[DispatchRun, _Keys]:
-    """Join one more pass."""
     there = _in_terms_of(base, other)
     theirs = _Keys.of(there.dispatches)
     match, nearest = _same_occurrence(base.dispatches, keys.nth, there.dispatches, theirs.nth)

@@ -76,7 +76,6 @@ _PASS_NUMBER: Final = late(r"(?:_\d+|\.\d+)$")
 
 
 def recognise(head: FileHead) -> Recognised | Unusable | None:
-    """Recognise the files by their columns."""
     columns = header_of(head)
     has = columns.issuperset
     if has(("kernel_name", "counter_name", "counter_value")):
@@ -133,7 +132,6 @@ def counter_columns(columns: list[str]) -> dict[str, int]:
 
 
 def _levels_named(counters: dict[str, int]) -> dict[str, int]:
-    """Return the counters with the accumulator named after the only level that it can be of."""
     levels = [name for name in counters if _LEVEL.fullmatch(name)]
     if _ACCUMULATOR not in counters or len(levels) != 1:
         return counters

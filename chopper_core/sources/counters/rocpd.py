@@ -126,7 +126,6 @@ class _Database:
         self._events = Events(relations, self._is_marker, self._losses)
 
     def runs(self) -> list[DispatchRun]:
-        """Return one run per process with dispatches."""
         self._read_dispatches()
         self._read_regions()
         self._events.stacks.clear()

@@ -304,7 +304,6 @@ def _is_in(ids: Int64, ordered: Int64) -> Mask:
 
 
 def _places(ids: Int64, ordered: Int64) -> tuple[Index, Mask]:
-    """Return the place of each id in an ordered column, and whether it is there."""
     if not len(ordered):
         return np.zeros(len(ids), np.intp), np.zeros(len(ids), np.bool_)
     place = np.minimum(np.searchsorted(ordered, ids), len(ordered) - 1)

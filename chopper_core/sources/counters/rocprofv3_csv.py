@@ -198,7 +198,6 @@ def _read_counter_rows(batch: CsvBatch, table: DispatchTable) -> None:
 
 
 def _first_rows(columns: Columns, usable: Mask) -> tuple[Int64, Int64]:
-    """Return the first row of each run of rows of one dispatch, and the run of each usable row."""
     rows = np.flatnonzero(usable)
     is_new = run_mask(*(columns[name][rows] for name in ("dispatch_id", "gpu", "process")))
     return rows[is_new], np.cumsum(is_new) - 1

@@ -368,7 +368,6 @@ class _JsonProcess:
         return self._table.counter_names[known.name if known else f"counter {handle}"]
 
     def _named(self, ranges: Columns) -> Columns:
-        """Return the ranges with a text, and its code."""
         names, known = self._table.names, self._messages
         texts = [known.get(number) for number in ranges["correlation"].tolist()]
         has_text = np.array([text is not None for text in texts], np.bool_)

@@ -90,7 +90,6 @@ class CounterValues:
             )
 
     def codes(self) -> list[int]:
-        """Return the codes of the counters with values."""
         return sorted(self._parts)
 
     def take(self, code: int) -> tuple[Int32, Float64]:
@@ -319,7 +318,6 @@ def _is_of_one_process(rows: Columns) -> bool:
 
 
 def _dispatch_groups(rows: Columns) -> tuple[Int64, Int64]:
-    """Return the first row of each dispatch, and the dispatch of each row."""
     identity = rows["dispatch_id"].copy()
     has_none = identity < 0
     identity[has_none] = -2 - np.arange(int(has_none.sum()))

@@ -137,7 +137,6 @@ class KeptInputs(IntEnum):
 
 
 def kept_inputs(name: str) -> int:
-    """Return which inputs are kept of operators of this name."""
     if not _SHAPED_OPERATOR.search(name):
         return int(KeptInputs.NOTHING)
     return int(KeptInputs.ALL if _TYPED_OPERATOR.search(name) else KeptInputs.SHAPES)

@@ -165,7 +165,6 @@ class TraceTables:
         self._input_codes = _InputCodes()
 
     def add(self, events: Sequence[Event]) -> None:
-        """Add these events to the tables."""
         self._is_merged = self._is_merged or any(map(_names_rank, events[:_RANK_SAMPLE]))
         groups = _PieceEvents(events)
         for category, count in groups.counts.items():
@@ -385,7 +384,6 @@ class TraceTables:
         return _codes(self.threads, list(zip(processes, threads, ranks, strict=True)))
 
     def _ranks(self, events: Sequence[Event]) -> Int32:
-        """Return the rank of each event, ABSENT in a file of one rank."""
         if not self._is_merged:
             return np.full(len(events), ABSENT, np.int32)
         ranks = [ABSENT if event.args is None else event.args.rank for event in events]
@@ -429,7 +427,6 @@ class TraceTables:
 
 
 def _codes(codes: Mapping[Any, int], keys: Sequence[Any]) -> Int32:
-    """Return the code of each key."""
     return np.fromiter(map(codes.__getitem__, keys), np.int32, len(keys))
 
 

@@ -120,7 +120,6 @@ class Block(Struct, frozen=True):
     columns: Sequence[BlockColumn]
 
     def take(self, rows: Mask) -> Block:
-        """Some of the rows."""
         times_ns = None if self.times_ns is None else self.times_ns[rows]
         return Block(int(rows.sum()), times_ns, [column.take(rows) for column in self.columns])
 
@@ -214,7 +213,6 @@ class RowCollector:
             self._flush()
 
     def _flush(self) -> None:
-        """Read the rows that wait for it."""
         from chopper_core.tables.column import TableColumn
 
         rows, cells = self._waiting, self._cells
@@ -231,7 +229,6 @@ class RowCollector:
         self._place(list(codes), which, block_of(len(rows), times_ns, columns))
 
     def add_rows(self, gpus: Sequence[GpuName], which: Int32 | Int64, block: Block) -> None:
-        """Add rows, each with the index of its GPU."""
         self._flush()
         self._place(gpus, which, block)
 
@@ -366,7 +363,6 @@ def _reading(column: Field, cell: object) -> tuple[int | float | Flaw, float]:
 
 
 def _members(column: Field, cells: TableColumn) -> Iterator[tuple[Field, TableColumn]]:
-    """A column, or one for each place in its lists."""
     if not column.is_list:
         yield column, cells
         return

@@ -108,7 +108,6 @@ class _Tables:
         self._derived: set[SignalName] = set()
 
     def add_gpu(self, number: int, fields: Mapping[Field, Readings]) -> None:
-        """Add the signals of one GPU."""
         parts: dict[SignalName, dict[str, SignalSamples]] = defaultdict(dict)
         for column, series in sorted(fields.items(), key=lambda entry: entry[0].alternative):
             if column.kind is not FieldKind.VALUE or column.part in parts[column.signal]:
@@ -287,7 +286,6 @@ def _counted(rows: RowCollector, *, kept: bool) -> list[str]:
 
 
 def _loss_sentences(rows: RowCollector) -> list[str]:
-    """A sentence for each kind of row or value that is not used."""
     values = (
         f"{_number_of(count, 'value')} of {signal} {_FLAW_TEXTS[flaw]}: skipped."
         for (signal, flaw), count in rows.flaws.items()

@@ -70,7 +70,6 @@ class Headings:
         return None if number is None or number < 0 else GpuName(index=number)
 
     def positions(self, *headings: str) -> list[int]:
-        """Return the columns of those of the headings that there are."""
         return [self.columns[name] for name in headings if name in self.columns]
 
     def stamp_reader(self, stamps: Stamps, *headings: str) -> Callable[[TableRows], Int64] | None:
@@ -175,7 +174,6 @@ class TelemetryTable(Struct, frozen=True):
         )
 
     def recognise(self, head: FileHead) -> Recognised | None:
-        """Recognise a file by its headings."""
         return recognised_table(head, self.layout)
 
     def read(self, path: Path, _progress: Progress = silent) -> Telemetry:

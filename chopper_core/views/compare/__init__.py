@@ -194,7 +194,6 @@ def _totals(both: Sides, figure: Metric, columns: Columns) -> Mapping[str, int |
 
 
 def _written(figure: Metric, number: float, *, signed: bool = False) -> str:
-    """A figure in a sentence."""
     sign = "+" if signed else ""
     if figure.unit == "ns":
         return time_text(number, sign)

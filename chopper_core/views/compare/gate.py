@@ -101,7 +101,6 @@ class Judged(Struct, frozen=True):
 
     @property
     def sentence(self) -> str:
-        """The result in a sentence."""
         limit = self.limit
         what = f"{self.verdict}: {limit.text}"
         if self.reason:

@@ -49,7 +49,6 @@ class ComparedNode(Struct, frozen=True):
         return known.compute(Scope(self.groups, self.node, self.run.origin_ns, self.run.hardware))
 
     def whole(self, known: Metric) -> float | None:
-        """A figure of the node."""
         of_node = Scope(self.node, self.node, self.run.origin_ns, self.run.hardware)
         return known.compute(of_node).at(0)
 

@@ -149,7 +149,6 @@ class Steadiness(Struct, frozen=True, eq=False):
     """Whether it covers iterations; else the window of telemetry alone."""
 
     def medians(self) -> list[tuple[SteadinessFigure, float]]:
-        """The figures that any GPU has, with their medians over the GPUs."""
         return [
             (figure, median_of(values[known]))
             for figure in FIGURES
@@ -158,7 +157,6 @@ class Steadiness(Struct, frozen=True, eq=False):
 
 
 def gpus_of(run: Run, view: View) -> tuple[int, ...]:
-    """The GPUs of a view's scope."""
     codes = run.tree_of(view).split(view.path, ("gpu",)).codes("gpu")
     return tuple(int(gpu) for gpu in codes)
 

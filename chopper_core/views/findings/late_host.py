@@ -166,7 +166,6 @@ def _where(context: FindingsContext, phase: int) -> str:
 
 
 def _layers(context: FindingsContext, place: LatePlace) -> str:
-    """The layers of a place, as the end of a phrase."""
     if place.phase == AT_END:
         return ""
     if place.layers:

@@ -130,7 +130,6 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
 
     @property
     def table(self) -> KernelTable:
-        """The run's kernel table."""
         return self.node.table
 
     @cached_property
@@ -158,7 +157,6 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def computes(self) -> Mask:
-        """Whether each cell has any compute."""
         kinds = self.table.kind[self.cells.selection]
         return np.asarray(run_minima(kinds, self.cells.first) == Kind.COMPUTE)
 
@@ -169,7 +167,6 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
         return (work & _WORK_BITS).astype(np.float64)
 
     def codes(self, level: str) -> Int64:
-        """The code of each cell at a level."""
         return self._memo(("codes", level), lambda: self.cells.codes(level).astype(np.int64))
 
     def together(self, *levels: str) -> tuple[Int64, Index]:
@@ -295,7 +292,6 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
         return self.table.text_of(level, int(code))
 
     def phase(self, code: int) -> str:
-        """A phase in a sentence."""
         text = self.text("phase", code)
         return "the unlabelled part" if text == NO_LABEL_TEXT else text
 
@@ -394,7 +390,6 @@ def outlier_limit(
 
 
 def summed(position: Index, values: Numbers, count: int = 0) -> Float64:
-    """The sums of values by their positions."""
     return np.asarray(sums_of(np.asarray(values, np.float64), position, count), np.float64)
 
 
@@ -435,7 +430,6 @@ class Confidence(IntEnum):
 
     @property
     def text(self) -> str:
-        """The confidence as a word."""
         return self.name.lower()
 
 

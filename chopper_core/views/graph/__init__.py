@@ -110,7 +110,6 @@ class _ScopeGraph(Struct, frozen=True, eq=False):
 
     @property
     def on_path(self) -> Index:
-        """The rows of the path."""
         found: Index = self.graph.rows[self.path.places]
         return found
 
@@ -206,7 +205,6 @@ def _together(run: Run, view: View, scope: _ScopeGraph, by: str) -> ViewResult:
 
 
 def _codes(table: KernelTable, rows: Index, on_path: Index, by: str) -> tuple[Int64, Int64]:
-    """A number for the label of each row, and of each row of the path."""
     if by == "type":
         return node_types(table, rows), node_types(table, on_path)
     if by in LEVELS or by in table.coordinates or is_split(by):

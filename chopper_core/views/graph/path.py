@@ -83,7 +83,6 @@ def graph_of(run: Run, rows: Index) -> Graph:
 
 
 def _together(run: Run, rows: Index, start: Int64, end: Int64) -> tuple[Int64, Index]:
-    """When the work of each row begins, and which begin together."""
     begin, task = start.copy(), np.arange(len(rows))
     found = collectives_of(run)
     if found is None:

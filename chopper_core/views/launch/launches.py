@@ -42,7 +42,6 @@ class LaunchInstances(Struct, frozen=True, eq=False):
     """Whether any activity has a launch record."""
 
     def together(self) -> LaunchInstances:
-        """The same instances with all labels as one."""
         if not len(self.label):
             return self
         numbers, place = ranked(self.instance)
@@ -83,7 +82,6 @@ class LaunchSums(Struct, frozen=True, eq=False):
     each: LaunchInstances
 
     def together(self) -> LaunchSums:
-        """The same with all labels as one."""
         return LaunchSums(
             self.comm_wait_ns.sum(keepdims=True),
             self.least_ns.min(keepdims=True),
@@ -187,7 +185,6 @@ def _summed(table: KernelTable, rows: Selection, code: AnyArray, waited: Int64) 
 def _instances(
     parts: Sequence[Part], count: int, spans: Sequence[tuple[int, int]]
 ) -> LaunchInstances:
-    """The instances of all parts, label after label."""
     (_, gpus), (_, iterations), *others = spans
     within = int(np.prod([width for _, width in others], dtype=np.int64))
     of_gpu = within * iterations

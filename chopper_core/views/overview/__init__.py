@@ -265,7 +265,6 @@ def _of_node(metric: Metric, how: str) -> Metric:
 def _totals(
     step: Step, base: Step | None, own: Sequence[tuple[Metric, Values]]
 ) -> dict[str, int | float]:
-    """The mean over all GPUs."""
     names = {metric.name for metric, _ in own}
     total: dict[str, int | float] = {STEP.name: step.times.mean_ns}
     if CHANGE.name in names and base is not None and base.times.mean_ns:

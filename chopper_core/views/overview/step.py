@@ -83,7 +83,6 @@ class Step(Struct, frozen=True, eq=False, dict=True):
 
     @property
     def gpus(self) -> list[int]:
-        """The GPUs of the scope."""
         return [int(gpu) for gpu in self.times.gpus]
 
     @property

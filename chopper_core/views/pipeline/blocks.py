@@ -60,7 +60,6 @@ class Blocks(Struct, frozen=True, eq=False):
 
     @property
     def took_ns(self) -> Int64:
-        """How long each took."""
         return self.end_ns - self.start_ns
 
 
@@ -107,7 +106,6 @@ def blocks_of(run: Run, view: View) -> Blocks:
 
 
 def _blocks(run: Run) -> Blocks:
-    """The microbatches of a run."""
     table = run.table
     given = table.measured.get(MICROBATCH)
     numbers = _numbers_of_operations(run, _NUMBERED)

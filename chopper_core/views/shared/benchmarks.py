@@ -92,7 +92,6 @@ def torch_line(call: CallShape) -> str | None:
 
 
 def _prepared(call: CallShape, element: str) -> tuple[str, str] | None:
-    """The operands of a call, and the call, as Python."""
     match call.sizes:
         case Product(groups=0) if call.operands == "fp8":
             return _scaled(call.sizes)

@@ -110,12 +110,10 @@ class ShapeLabels(Struct, frozen=True, eq=False):
 
     @classmethod
     def of(cls, run: Run) -> ShapeLabels:
-        """The labels of a run, made once."""
         return run.memo(("shape labels",), lambda: cls.of_table(run.table))
 
     @classmethod
     def of_table(cls, table: KernelTable) -> ShapeLabels:
-        """The labels of a table's activities."""
         places: dict[str, int] = {}
         shapes: list[CallShape | None] = []
 
@@ -180,7 +178,6 @@ class CallSums(Struct, frozen=True, eq=False):
     achievable_of_ns: Float64
 
     def together(self) -> CallSums:
-        """The sums over all groups, as one."""
         return CallSums(*(np.array([getattr(self, name).sum()]) for name in self.__struct_fields__))
 
 

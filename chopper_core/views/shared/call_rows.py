@@ -132,7 +132,6 @@ def of_shape(run: Run, whole: Groups, label: str) -> Groups:
 
 
 def kernels_of_shape(view: View, label: str) -> View:
-    """The kernels that served a shape."""
     return replace(view, name="kernels", by="name", of=label, sort="", filter="", columns=())
 
 

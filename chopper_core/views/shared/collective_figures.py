@@ -59,7 +59,6 @@ class Chosen(Struct, frozen=True, eq=False):
 
     @property
     def table(self) -> KernelTable:
-        """The run's kernel table."""
         return self.run.table
 
     @property
@@ -77,12 +76,10 @@ class Chosen(Struct, frozen=True, eq=False):
         return Values(np.asarray(per_set[self.sets]), ~self.complete)
 
     def kinds(self) -> list[str]:
-        """The kind of each collective."""
         names = (*self.table.operations, UNKNOWN_COLLECTIVE)
         return [names[code] for code in self.all.kind[self.sets].tolist()]
 
     def of_kind(self, kind: str) -> Mask:
-        """Which of the collectives are of a kind."""
         codes = [code for code, name in enumerate(self.table.operations) if name == kind]
         codes += [NO_LABEL] * (kind == UNKNOWN_COLLECTIVE)
         return np.isin(self.all.kind[self.sets], codes)

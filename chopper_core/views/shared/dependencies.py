@@ -223,7 +223,6 @@ class _Times(Struct, frozen=True, eq=False):
 
 
 def _lanes(stream: Int64) -> list[Index]:
-    """The places of each stream."""
     order = stable_order(stream)
     return np.split(order, run_starts(stream[order])[1:])
 
@@ -252,7 +251,6 @@ def _last_ended(times: _Times, lane: Index, waiting: Index) -> tuple[Index, Mask
 
 
 def _across(times: _Times, lanes: list[Index], own_end: Int64) -> list[_Edges]:
-    """The edges between streams."""
     ends = times.end[stable_order(times.end)]
     ended = np.searchsorted(ends, times.start, "right") > np.searchsorted(ends, own_end, "right")
     waiting = np.flatnonzero(ended)

@@ -143,7 +143,6 @@ class HostCharges(Struct, frozen=True, eq=False):
 
 
 def place_of(stack: HostStack) -> HostPlace:
-    """The innermost place of a stack."""
     texts = (stack.call, stack.operator, stack.annotation, stack.frame)
     return next((HostPlace(at) for at, text in enumerate(texts) if text), HostPlace.NOTHING)
 
@@ -292,7 +291,6 @@ class MovedIdle(Struct, frozen=True, eq=False):
         return self.take(~np.isin(self.before, numbers) & ~np.isin(self.iteration, numbers))
 
     def take(self, chosen: Mask) -> MovedIdle:
-        """Some of it."""
         return MovedIdle(*(getattr(self, name)[chosen] for name in self.__struct_fields__))
 
     def by_step(self, run: Run, gpus: Steps, iterations: Steps) -> Float64:

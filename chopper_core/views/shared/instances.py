@@ -209,7 +209,6 @@ def slowdown(found: Overlaps, owner: Codes, count: int) -> tuple[Float64, Float6
 
 
 def _like(found: Overlaps, owner: Codes, count: int) -> Int64:
-    """A code of the like instances of each row."""
     code, width = np.array(owner, np.int64), count
     for codes in (*(found.codes(level) for level in _LIKE), ranked(found.work)[1]):
         low = int(codes.min(initial=0))

@@ -106,7 +106,6 @@ def _lateness(found: Collectives, peers: tuple[tuple[int, ...], ...]) -> Latenes
 
 
 def _teams(found: Collectives) -> Index:
-    """A number for each collective's set of GPUs."""
     table, rows = found.members.table, found.members.rows
     label = hashes(int(table.gpu.max()) + 1)
     return ranked(run_sums(label[table.gpu[rows]], run_starts(found.member_set)))[1]
@@ -134,7 +133,6 @@ def _exposed_elsewhere(table: KernelTable, rows: Index, team: Index) -> Int64:
 
 
 def _before(lane: Int64, values: Int64, order: Index) -> Int64:
-    """The sum of the values that come before each in its lane, by an order."""
     order = order[stable_order(lane[order])]
     sums = np.cumsum(values[order]) - values[order]
     first = run_starts(lane[order])

@@ -62,7 +62,6 @@ class Occurrences(Struct, frozen=True, eq=False):
         return (self.table.duration_ns[own] for own in self.rows.T)
 
     def take(self, chosen: Numbers) -> Occurrences:
-        """Some of the occurrences."""
         if chosen.dtype == np.bool_ and chosen.all():
             return self
         return replace(
@@ -158,7 +157,6 @@ def _compared(run: Run, gpus: tuple[int, ...], matched: list[Index]) -> Occurren
 
 
 def _peers(run: Run, parts: list[Index], gpus: list[int]) -> list[list[int]]:
-    """The places of GPUs that run the same operations, set by set."""
     table = run.table
     levels = ("phase", "layer", "operation")
     labels = [[table.column(level)[own] for level in levels] for own in parts]
@@ -249,7 +247,6 @@ def _common(run: Run, parts: list[Index]) -> list[Index]:
 
 
 def _are_alike(columns: list[list[AnyArray]], spans: list[slice]) -> bool:
-    """Whether all GPUs have the same labels in their spans."""
     return all(
         np.array_equal(first[spans[0]], own[span])
         for others, span in zip(columns[1:], spans[1:], strict=True)

@@ -46,7 +46,6 @@ class Places(Struct, frozen=True, eq=False):
 
 
 def places_of(run: Run, gpus: Sequence[int]) -> Places:
-    """The places of GPUs of a run."""
     rank_of = {gpu.index: gpu.rank for gpu in run.gpus}
     ranks = [rank_of[gpu] for gpu in gpus]
     known = run.table.coordinates

@@ -140,7 +140,6 @@ class RankTimes(Struct, frozen=True, eq=False, dict=True):
 
     @property
     def table(self) -> KernelTable:
-        """The run's kernel table."""
         return self.run.table
 
     def split(self, level: str) -> Groups:
@@ -191,7 +190,6 @@ class RankTimes(Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def mean_lead_ns(self) -> Float64:
-        """The mean of them."""
         return self.by_gpu(lambda own: own.lead_ns.mean(axis=0))
 
     @property

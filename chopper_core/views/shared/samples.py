@@ -77,11 +77,9 @@ class Sampled(Struct, frozen=True, eq=False):
 
     @property
     def middles_ns(self) -> Int64:
-        """The middle of each sample's time."""
         return self.begins_ns + (self.ends_ns - self.begins_ns) // 2
 
     def at(self, places: Index) -> Sampled:
-        """Some of the samples."""
         return Sampled(
             self.begins_ns[places],
             self.ends_ns[places],
@@ -147,7 +145,6 @@ class Sampled(Struct, frozen=True, eq=False):
 
 
 def gpus_of(run: Run) -> list[int]:
-    """The numbers of the run's GPUs."""
     return [gpu.index for gpu in run.gpus]
 
 

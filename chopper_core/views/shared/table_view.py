@@ -37,7 +37,6 @@ class LabelledRows(Struct, frozen=True, eq=False):
 
     @property
     def groups(self) -> tuple[Groups | None, Groups | None]:
-        """The activities of each row, and those of all rows as one group."""
         return None, None
 
 

@@ -172,7 +172,6 @@ class _Instances(Struct, frozen=True, eq=False):
     """The step time of each row."""
 
     def together(self, rows: Mask, step_ns: float) -> _Instances:
-        """Those of some rows as one row."""
         return _Instances(
             self.times_ns[rows].reshape(1, -1),
             self.tokens[rows].reshape(1, -1),

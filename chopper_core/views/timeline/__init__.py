@@ -174,7 +174,6 @@ def _chart(
     labels: Sequence[str],
     pointed: tuple[Pointed, ...],
 ) -> Lanes:
-    """The lanes, above those of the baseline."""
     chart = lanes_chart(run, view, seen, lanes, labels, pointed)
     ghosts = Ghosts.of(run, view)
     if ghosts is None:
@@ -193,7 +192,6 @@ def lanes_in(run: Run, view: View) -> tuple[list[Lane], int]:
 
 
 def _of_coordinates(run: Run, dimension: str, gpus: Sequence[int]) -> list[Lane]:
-    """The lane of the first GPU of each coordinate along a dimension."""
     first: dict[int, int] = {}
     for gpu in gpus:
         first.setdefault(int(run.table.coordinates[dimension][gpu]), gpu)
@@ -210,7 +208,6 @@ def split_of(run: Run, view: View) -> str:
 
 
 def label_of(lane: Lane) -> str:
-    """The name of a lane."""
     if lane.coordinate:
         return lane.coordinate
     if lane.stream is EVERY_STREAM:
@@ -239,7 +236,6 @@ def next_start(
 
 
 def _named(lanes: Sequence[Lane], name: str) -> Lane:
-    """The lane of a label."""
     return next(lane for lane in lanes if label_of(lane) == name)
 
 
@@ -291,12 +287,10 @@ def under_cursor(run: Run, view: View, name: str) -> tuple[int, int] | None:
 
 
 def _within(lanes: Sequence[BusyTime], whole: Int64) -> Int64:
-    """The time of each lane within two moments."""
     return np.array([int(each.between(whole)[0]) for each in lanes], np.int64)
 
 
 def _pointed(run: Run, lane: Lane, at: int) -> Pointed:
-    """The activity at the cursor on a lane."""
     table, place, following = run.table, lane.running(at), lane.after(at)
     next_ns = None if following is None else int(lane.starts_ns[following]) - at
     if place is None:
@@ -328,7 +322,6 @@ def _pointed(run: Run, lane: Lane, at: int) -> Pointed:
 
 
 def _cursor_columns(pointed: Sequence[Pointed]) -> list[tuple[Metric, Values]]:
-    """The activities at the cursor as columns."""
     return [
         (AT_KERNEL, worded([each.kernel for each in pointed])),
         (AT_LABELS["operation"], worded([each.operation for each in pointed])),

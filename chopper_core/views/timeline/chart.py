@@ -53,7 +53,6 @@ def lanes_chart(
     labels: Sequence[str],
     pointed: tuple[Pointed, ...],
 ) -> Lanes:
-    """The chart of lanes over an interval of the run."""
     begin, end = run.origin_ns + seen.from_ns, run.origin_ns + seen.to_ns
     names = tuple(
         dict.fromkeys(name for name in (view.signal, *STRIPS) if name in run.signal_names)

@@ -36,7 +36,6 @@ _S: Final = 1e9
 
 
 def recognise(head: FileHead) -> Recognised | Unusable | None:
-    """Recognise a file by its columns."""
     if not head.magic.startswith(_MAGIC):
         return None
     try:
