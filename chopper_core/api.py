@@ -18,9 +18,9 @@ from chopper_core.model.run import Run
 from chopper_core.model.settings import given_settings
 from chopper_core.model.signals import BusyCurve, share_running
 from chopper_core.model.view import Baseline, View
-from chopper_core.query.frame import Frame
 from chopper_core.util.errors import UsageError
 from chopper_core.util.plugins import extension_part
+from chopper_core.views.frame import Frame
 from chopper_core.views.spec import SeveralRuns
 
 if TYPE_CHECKING:

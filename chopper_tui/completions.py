@@ -13,10 +13,10 @@ from chopper_core.model.run import Run
 from chopper_core.model.splits import SPLITS
 from chopper_core.model.table import ACTIVITY, LEVELS
 from chopper_core.model.view import STATISTICS, SUM, at_level, enter
-from chopper_core.query.frame import Frame
 from chopper_core.util.errors import ChopperError, UsageError
 from chopper_core.util.patterns import late
 from chopper_core.views import SET_VIEWS, VIEWS, view_spec
+from chopper_core.views.frame import Frame
 from chopper_core.views.spec import SeveralRuns, ViewSpec, splits_of
 from chopper_tui.export import BENCHMARKS, SNAPSHOTS
 from chopper_tui.keymap import ALL, EXPLORE, INFO, Action, find_command

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
-from chopper_core.query.frame import Frame
 from chopper_core.render import FORMATS, render
 from chopper_core.render.cells import Escaped, clean, column_texts, escape_lines, level_title
 from chopper_core.render.glyphs import UNICODE, Glyphs
@@ -20,6 +19,7 @@ from chopper_core.util.atomic import publish
 from chopper_core.util.errors import DataError, UsageError
 from chopper_core.util.patterns import late
 from chopper_core.views import OVERVIEW
+from chopper_core.views.frame import Frame
 
 _TEXT_WIDTH: Final = 120
 _CHART_LINES: Final = 12
@@ -42,7 +42,7 @@ def scope_lines(
     run: Run, view: View, width: int, glyphs: Glyphs, paint: Paint = plain
 ) -> list[str]:
     """The key figures of a node and the chart of its signal, as lines of text."""
-    from chopper_core.query.children import signal_chart
+    from chopper_core.views.shared.children import signal_chart
     from chopper_tui.draw import signal_plot as plot
     from chopper_tui.draw.figures import figures_of
     from chopper_tui.draw.pieces import painted_line

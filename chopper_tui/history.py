@@ -18,9 +18,9 @@ from chopper_core.model.view import (
     with_signal,
     with_view,
 )
-from chopper_core.query.derived import is_difference
-from chopper_core.query.filter import only
 from chopper_core.util.errors import UsageError
+from chopper_core.views.shared.derived import is_difference
+from chopper_core.views.shared.filter import only
 
 
 class Visit(Struct, frozen=True):

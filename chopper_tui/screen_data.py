@@ -17,11 +17,11 @@ from chopper_core.model.column_names import is_part
 from chopper_core.model.run import Run
 from chopper_core.model.signals import Signal
 from chopper_core.model.view import View, at_level, enter, with_signal, with_view
-from chopper_core.query.frame import Frame
 from chopper_core.render.glyphs import Glyphs, SparkScale, sampled
 from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.errors import ChopperError, NoSuchNode, UsageError
 from chopper_core.util.grouping import median_of
+from chopper_core.views.frame import Frame
 from chopper_core.views.spec import SeveralRuns
 from chopper_tui.draw.figures import Figure, figures_of
 from chopper_tui.draw.pieces import Pieces, hue_of

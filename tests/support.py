@@ -16,7 +16,7 @@ from chopper_core.model.host_tables import HostState, HostSteps, HostTime
 from chopper_core.model.inputs import Gpu
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, NO_TIME, Category, KernelTable, Kind, Phase, Rule
-from chopper_core.query.frame import Frame
+from chopper_core.views.frame import Frame
 
 
 class Row(Struct, frozen=True):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from chopper_core.query.frame import Frame
 from chopper_core.render.exchange import as_csv, as_json
 from chopper_core.render.glyphs import UNICODE, Glyphs
 from chopper_core.render.palette import Paint, plain
 from chopper_core.render.text import as_html, as_markdown, as_text
+from chopper_core.views.frame import Frame
 
 __all__ = ["FORMATS", "as_csv", "as_html", "as_json", "as_markdown", "as_text", "render"]
 

@@ -16,9 +16,9 @@ from chopper_core.model.signals import Signal
 from chopper_core.model.table import LEVELS, NO_LABEL_TEXT
 from chopper_core.model.units import Unit
 from chopper_core.model.view import View
-from chopper_core.query.frame import Frame, Number
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.util.patterns import late
+from chopper_core.views.frame import Frame, Number
 
 SENTENCES: Final = ("finding",)
 """Levels whose names are sentences."""

@@ -13,8 +13,8 @@ from msgspec import Struct
 from chopper_core.model.attributes import plain
 from chopper_core.model.charts import Lanes
 from chopper_core.model.inputs import TIMES_NOTES
-from chopper_core.query.frame import Frame
 from chopper_core.render.cells import Escaped, clean, is_seen
+from chopper_core.views.frame import Frame
 
 FRAME_SCHEMA: Final = "chopper.frame/1"
 _KINDS: Final = {"SignalRows": "Rows", "Interval": "Stretch"}

@@ -9,10 +9,10 @@ from os.path import commonprefix
 from string import ascii_letters, digits
 from typing import Final
 
-from chopper_core.query.frame import Frame
 from chopper_core.render.cells import beginning, cell_width, clean, display_name, elide, first_cells
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.util.patterns import late
+from chopper_core.views.frame import Frame
 
 FOLDED: Final = "…"
 _TENSILE: Final = late(r"^(?:Custom_)?Cijk_")

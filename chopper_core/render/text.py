@@ -11,8 +11,6 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.model.attributes import attribute_text
-from chopper_core.query.frame import Frame
-from chopper_core.query.marks import INKS, tints
 from chopper_core.render.cells import (
     SENTENCES,
     ColumnText,
@@ -32,6 +30,8 @@ from chopper_core.render.exchange import limit_notes
 from chopper_core.render.glyphs import UNICODE, Glyphs, SparkScale, bar
 from chopper_core.render.names import fitting_names, row_names
 from chopper_core.render.palette import Paint, plain
+from chopper_core.views.frame import Frame
+from chopper_core.views.shared.marks import INKS, tints
 
 BAR_WIDTH: Final = 10
 SPARK_BINS: Final = 24

@@ -12,11 +12,11 @@ from msgspec.structs import replace
 from chopper_core.metrics import Values
 from chopper_core.model.run import Run
 from chopper_core.model.view import Interval, View
-from chopper_core.query.filter import Rows, matching
-from chopper_core.query.frame import Frame
 from chopper_core.util.arrays import Index, Int64, Mask
 from chopper_core.util.errors import UsageError
 from chopper_core.views import timeline
+from chopper_core.views.frame import Frame
+from chopper_core.views.shared.filter import Rows, matching
 
 NAMED: Final = (("operation", "operations"), ("kernel", "names"))
 """The levels with names, and their dictionaries in the kernel table."""

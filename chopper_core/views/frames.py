@@ -18,7 +18,13 @@ from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.splits import is_split
 from chopper_core.model.view import View, pivot
-from chopper_core.query.children import (
+from chopper_core.util import debug
+from chopper_core.util.arrays import Float64, Index
+from chopper_core.util.errors import NothingToShow, UsageError
+from chopper_core.views import OVERVIEW, plugin_of, view_module, view_spec, view_specs
+from chopper_core.views.frame import Frame
+from chopper_core.views.shared import splits as _splits  # noqa: F401 (adds splits)
+from chopper_core.views.shared.children import (
     children,
     filter_note,
     means_of,
@@ -26,15 +32,9 @@ from chopper_core.query.children import (
     run_notes,
     with_column_names,
 )
-from chopper_core.query.derived import instance_levels, statistic_of
-from chopper_core.query.filter import Rows, filter_hint, matching, only
-from chopper_core.query.frame import Frame
-from chopper_core.query.marks import Coverage
-from chopper_core.util import debug
-from chopper_core.util.arrays import Float64, Index
-from chopper_core.util.errors import NothingToShow, UsageError
-from chopper_core.views import OVERVIEW, plugin_of, view_module, view_spec, view_specs
-from chopper_core.views.shared import splits as _splits  # noqa: F401 (adds splits)
+from chopper_core.views.shared.derived import instance_levels, statistic_of
+from chopper_core.views.shared.filter import Rows, filter_hint, matching, only
+from chopper_core.views.shared.marks import Coverage
 from chopper_core.views.spec import Previewed, ViewResult, ViewSpec, splits_of
 
 _CACHED_RESULTS: Final = 32
@@ -54,7 +54,7 @@ def run_frame(run: Run, view: View) -> Frame:
             return _named(run, view) if plugin is None else plugin.call(_named, run, view)
         view = with_column_names(split_tree(view))
         if view.baseline is not None:
-            from chopper_core.query.compared import compared  # most views have no baseline
+            from chopper_core.views.shared.compared import compared  # most views have no baseline
 
             return compared(run, view)
         return children(run, view)

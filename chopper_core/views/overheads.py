@@ -30,9 +30,9 @@ from chopper_core.model.table import KernelTable, Selection
 from chopper_core.model.tree import Tree
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View
-from chopper_core.query.marks import Coverage
 from chopper_core.util.arrays import Codes, Index, Int64, Mask
 from chopper_core.util.grouping import counts_of
+from chopper_core.views.shared.marks import Coverage
 from chopper_core.views.shared.table_view import Partition, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec, any_level
 

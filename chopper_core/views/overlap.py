@@ -14,7 +14,6 @@ from chopper_core.model.run import Run
 from chopper_core.model.table import LEVELS, NO_LABEL
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View, complete_order
-from chopper_core.query.derived import named, reduced
 from chopper_core.util.arrays import Index
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import (
@@ -24,6 +23,7 @@ from chopper_core.util.grouping import (
     stable_order,
     sums_of,
 )
+from chopper_core.views.shared.derived import named, reduced
 from chopper_core.views.shared.instances import Effect, Overlaps, effect, overlaps_in
 from chopper_core.views.shared.table_view import LabelledRows, child_of, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec, any_level

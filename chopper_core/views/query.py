@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
-from chopper_core.query.frame import Frame
 from chopper_core.util.errors import NothingToShow
+from chopper_core.views.frame import Frame
 from chopper_core.views.frames import run_frame, run_preview, without_rows
 from chopper_core.views.spec import SeveralRuns
 

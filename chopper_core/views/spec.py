@@ -15,7 +15,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.splits import SPLITS
 from chopper_core.model.table import LEVELS
 from chopper_core.model.view import View
-from chopper_core.query.frame import Frame
+from chopper_core.views.frame import Frame
 
 FIGURE: Final = "figure"
 """`ViewSpec.of` of a view that takes any column of a table."""

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from chopper_core.metrics import METRICS, metric_named
-from chopper_core.query.derived import underlying
-from chopper_core.query.frame import Frame
 from chopper_core.render.cells import level_title
 from chopper_core.util.errors import UsageError
+from chopper_core.views.frame import Frame
+from chopper_core.views.shared.derived import underlying
 from chopper_tui.config import save_columns
 from chopper_tui.history import changed
 from chopper_tui.keymap import TABLE, action

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from chopper_core.metrics import METRICS
-from chopper_core.query.marks import FACTOR, MAD_TO_SIGMA, outliers
 from chopper_core.render.cells import cell_width, crumb, display_name, elide, scale_of
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.render.names import fitting_names
 from chopper_core.util.errors import UsageError
+from chopper_core.views.shared.marks import FACTOR, MAD_TO_SIGMA, outliers
 from chopper_tui.actions.program import open_command
 from chopper_tui.actions.sets import refuse_of_set
 from chopper_tui.actions.time import find_along_time

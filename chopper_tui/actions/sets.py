@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from chopper_core.model.view import RUN_LEVEL, Baseline, View, with_view
-from chopper_core.query.filter import only
 from chopper_core.render.cells import clean
 from chopper_core.util.errors import UsageError
 from chopper_core.views import OVERVIEW, RUNS, SET_VIEWS, VIEWS, view_spec
+from chopper_core.views.shared.filter import only
 from chopper_core.views.spec import BEST, RUN_FIGURE, SeveralRuns
 from chopper_tui.history import Mark, Visit, changed, toggled
 from chopper_tui.keymap import EXPLORE, INFO, SET_SCREENS

@@ -15,9 +15,6 @@ from chopper_core.model.splits import SPLITS, is_split
 from chopper_core.model.units import Unit
 from chopper_core.model.view import STATISTICS, SUM, as_statistic, filtered, sorted_by
 from chopper_core.model.view import pivot as pivoted
-from chopper_core.query.children import cut_note
-from chopper_core.query.derived import instance_levels
-from chopper_core.query.filter import NO_ROW
 from chopper_core.render.cells import (
     display_name,
     level_title,
@@ -28,6 +25,9 @@ from chopper_core.render.cells import (
 from chopper_core.util.errors import UsageError
 from chopper_core.util.patterns import late
 from chopper_core.views import view_spec
+from chopper_core.views.shared.children import cut_note
+from chopper_core.views.shared.derived import instance_levels
+from chopper_core.views.shared.filter import NO_ROW
 from chopper_tui.actions.ask import by, of
 from chopper_tui.actions.columns import column_named
 from chopper_tui.actions.sets import has_figure_of_set

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from chopper_core.model import address
 from chopper_core.model.view import View, filtered, sibling, with_view
-from chopper_core.query.children import silent_levels
 from chopper_core.util.errors import ChopperError, UsageError
+from chopper_core.views.shared.children import silent_levels
 from chopper_core.views.spec import SeveralRuns
 from chopper_tui import screen_data
 from chopper_tui.actions.sets import enter_run, leave_run, leave_view, runs_filter

@@ -25,8 +25,8 @@ from chopper_tui.commands.output import frame_text, write_text
 from chopper_tui.terminal import remark
 
 if TYPE_CHECKING:
-    from chopper_core.query.frame import Frame
     from chopper_core.views.compare.gate import Judged
+    from chopper_core.views.frame import Frame
 
 DESCRIPTION: Final = "Compare B with A, its baseline: what changed, largest first."
 EXCEEDED: Final = 4

@@ -17,7 +17,7 @@ from chopper_tui.commands.output import print_frame
 if TYPE_CHECKING:
     from chopper_core.model.run import Run
     from chopper_core.model.view import View
-    from chopper_core.query.frame import Frame
+    from chopper_core.views.frame import Frame
 
 INFO: Final = "info"
 """The screen of the explorer that is no table."""

@@ -18,11 +18,11 @@ from chopper_core.model.column_names import is_counted
 from chopper_core.model.run import Run
 from chopper_core.model.table import STATES
 from chopper_core.model.view import View, enter
-from chopper_core.query import figures
-from chopper_core.query.frame import Frame, Number
 from chopper_core.render.cells import clean, scale_of
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.util.errors import NoSuchNode
+from chopper_core.views.frame import Frame, Number
+from chopper_core.views.shared.children import figures
 
 _REST: Final = "more of the trace"
 

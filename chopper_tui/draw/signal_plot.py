@@ -12,10 +12,10 @@ from msgspec.structs import replace
 from chopper_core.metrics import METRICS
 from chopper_core.model.signals import Signal
 from chopper_core.model.units import Unit
-from chopper_core.query.children import SignalChart
 from chopper_core.render.cells import ColumnScale, scale_of
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.util.grouping import quantiles_along
+from chopper_core.views.shared.children import SignalChart
 from chopper_tui.draw import axes
 from chopper_tui.draw.canvas import area, wanted
 from chopper_tui.draw.pieces import Line, cut, hue_of

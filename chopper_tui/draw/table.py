@@ -9,8 +9,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.model.signals import Signal
-from chopper_core.query.frame import Frame
-from chopper_core.query.marks import INKS, Tint, tints
 from chopper_core.render.cells import (
     SENTENCES,
     ColumnText,
@@ -27,6 +25,8 @@ from chopper_core.render.cells import (
 from chopper_core.render.glyphs import Glyphs, SparkScale, bar
 from chopper_core.render.names import fitting_names, row_names
 from chopper_core.util.arrays import Int8
+from chopper_core.views.frame import Frame
+from chopper_core.views.shared.marks import INKS, Tint, tints
 from chopper_tui.draw.pieces import Pieces, fit
 
 PREFIX: Final = 3

@@ -15,9 +15,9 @@ from textual.message import Message
 from chopper_core.model import address
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
-from chopper_core.query.frame import Frame
 from chopper_core.util.errors import ChopperError, UsageError
 from chopper_core.util.memory import give_back
+from chopper_core.views.frame import Frame
 from chopper_core.views.spec import SeveralRuns
 from chopper_tui import screen_data
 from chopper_tui.config import Config

@@ -10,8 +10,8 @@ from msgspec import Struct
 from chopper_core.model.charts import Chart, Lanes
 from chopper_core.model.run import Run
 from chopper_core.model.view import View, with_signal
-from chopper_core.query.frame import Frame
 from chopper_core.util.errors import UsageError
+from chopper_core.views.frame import Frame
 from chopper_core.views.spec import SeveralRuns
 from chopper_tui.draw.canvas import WHOLE, Cell, Lens
 from chopper_tui.draw.charts import drawer_of, seen

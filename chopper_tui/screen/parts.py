@@ -14,9 +14,9 @@ from textual.reactive import Reactive
 from textual.widget import Widget
 
 from chopper_core.model.run import Run
-from chopper_core.query.frame import Frame
 from chopper_core.render.cells import SENTENCES, crumb
 from chopper_core.util.errors import ChopperError, UsageError
+from chopper_core.views.frame import Frame
 from chopper_tui import screen_data
 from chopper_tui.config import CHART_SIZES, Config, save_splits
 from chopper_tui.draw.charts import drawer_of, lines_below, lines_filled, most_lines_below

@@ -10,8 +10,8 @@ from textual.message import Message
 from chopper_core.metrics import Metric
 from chopper_core.model.charts import Card, Cards
 from chopper_core.model.units import Unit, time_text
-from chopper_core.query.frame import Frame
 from chopper_core.render.cells import SENTENCES, column_texts, level_title, scale_of
+from chopper_core.views.frame import Frame
 from chopper_tui.draw.cards import card_lines
 from chopper_tui.draw.pieces import Pieces
 from chopper_tui.widgets.pane import Pane

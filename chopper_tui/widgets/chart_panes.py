@@ -13,8 +13,8 @@ from textual.message import Message
 from chopper_core.model.charts import Chart
 from chopper_core.model.run import Run
 from chopper_core.model.view import ALL_TIME, View
-from chopper_core.query.children import SignalChart, signal_chart
 from chopper_core.util.progress import Cancelled
+from chopper_core.views.shared.children import SignalChart, signal_chart
 from chopper_tui.draw import charts as drawing
 from chopper_tui.draw import signal_plot as plot
 from chopper_tui.draw.canvas import wanted

@@ -11,7 +11,6 @@ from textual.message import Message
 from chopper_core.metrics import METRICS
 from chopper_core.model.charts import Lanes
 from chopper_core.model.units import is_on_a_clock, moment_text
-from chopper_core.query.frame import Frame
 from chopper_core.render.cells import (
     beginning,
     cell_width,
@@ -23,6 +22,7 @@ from chopper_core.render.cells import (
 )
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.util.patterns import late
+from chopper_core.views.frame import Frame
 from chopper_tui.draw.pieces import Pieces, fit, width_of
 from chopper_tui.keymap import Action, key_name
 from chopper_tui.widgets.pane import Pane

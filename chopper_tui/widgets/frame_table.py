@@ -11,8 +11,8 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from chopper_core.model.charts import Lanes
-from chopper_core.query.frame import Frame
 from chopper_core.util.errors import UsageError
+from chopper_core.views.frame import Frame
 from chopper_tui.draw.table import TableLayout, plan
 from chopper_tui.screen_data import LaneLines, ScreenData, ScreenSignal, Sparks
 from chopper_tui.steps import run_in_thread

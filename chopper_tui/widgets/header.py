@@ -9,7 +9,6 @@ from typing import Final
 from textual import events
 from textual.message import Message
 
-from chopper_core.query.frame import Frame
 from chopper_core.render.cells import (
     baseline_title,
     cell_width,
@@ -22,6 +21,7 @@ from chopper_core.render.cells import (
     wrapped,
 )
 from chopper_core.render.glyphs import Glyphs
+from chopper_core.views.frame import Frame
 from chopper_tui.draw.pieces import Pieces, fit, width_of
 from chopper_tui.keymap import EXPLORE, SCREENS
 from chopper_tui.screen_data import ScreenData, key_line

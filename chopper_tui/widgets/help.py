@@ -9,9 +9,9 @@ from rich.style import Style
 from rich.text import Text
 
 from chopper_core.model.glossary import OPERATIONS, TERMS
-from chopper_core.query.frame import Frame
 from chopper_core.render.cells import level_title
 from chopper_core.views import VIEWS, view_spec, view_specs
+from chopper_core.views.frame import Frame
 from chopper_core.views.spec import FIGURE, SUMS
 from chopper_tui.keymap import EXPLORE, GROUPS, INFO, Action
 from chopper_tui.widgets.reader import PERFORMS

@@ -18,9 +18,9 @@ from chopper_core.ingest.cache import open_cached
 from chopper_core.model.run import interval_of
 from chopper_core.model.table import LEVELS
 from chopper_core.model.view import View, enter, filtered, pivot, sorted_by, with_view, zoomed
-from chopper_core.query.children import signal_chart
 from chopper_core.views.find import find
 from chopper_core.views.query import query
+from chopper_core.views.shared.children import signal_chart
 from tests.bench.processes import ROOT
 from tests.bench.runs import LARGE, store_of
 

@@ -18,13 +18,13 @@ from chopper_core.model.inputs import TelemetrySource
 from chopper_core.model.overrides import overrides_of
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
-from chopper_core.query import figures
 from chopper_core.render import render
 from chopper_core.render.info import as_json as info_json
 from chopper_core.render.info import as_text as info_text
 from chopper_core.render.info import describe
 from chopper_core.util.errors import DataError, UsageError
 from chopper_core.views.query import query
+from chopper_core.views.shared.children import figures
 from tests.ingest.simulated import Simulated
 
 NS_PER_DAY = 86_400 * 10**9

@@ -17,11 +17,11 @@ from chopper_core.ingest.cache import open_cached
 from chopper_core.ingest.open import open_run
 from chopper_core.model.run import Run
 from chopper_core.model.view import Baseline, View
-from chopper_core.query.frame import Frame
 from chopper_core.render import as_json, as_text
 from chopper_core.render.exports import export
 from chopper_core.render.info import as_text as info_text
 from chopper_core.util.errors import DataError, NoSuchNode, UsageError
+from chopper_core.views.frame import Frame
 from chopper_core.views.query import frame_of
 from tests.align.traces import GEMM, TinyTrace
 from tests.charllm import START_S, STEPS, WRAP, directory, write

@@ -17,10 +17,9 @@ from chopper_core.model.signals import nearest, share_running
 from chopper_core.model.table import ADDITIVE, LEVELS, NO_TIME, STATES, Kind, Phase
 from chopper_core.model.tree import Tree
 from chopper_core.model.view import View
-from chopper_core.query import figures
-from chopper_core.query.children import signal_chart
 from chopper_core.util.errors import NoSuchNode
 from chopper_core.views.query import query
+from chopper_core.views.shared.children import figures, signal_chart
 
 times = st.integers(0, 60)
 rows = st.builds(

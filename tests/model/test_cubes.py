@@ -20,13 +20,12 @@ from chopper_core.model.signals import IntegralCurve, LazyCurves, share_running
 from chopper_core.model.table import LEVELS, KernelTable
 from chopper_core.model.tree import Tree, in_order, level_order
 from chopper_core.model.view import View
-from chopper_core.query import children as charts_module
-from chopper_core.query import figures
-from chopper_core.query.children import signal_chart
 from chopper_core.util.errors import NoSuchNode
 from chopper_core.util.grouping import distinct
 from chopper_core.views.find import find
 from chopper_core.views.query import query
+from chopper_core.views.shared import children as charts_module
+from chopper_core.views.shared.children import figures, signal_chart
 from tests.support import Row, run_of, sample_run
 
 COLUMNS = [

@@ -13,9 +13,9 @@ import pytest
 from chopper_core.model.address import parse
 from chopper_core.model.run import Run
 from chopper_core.model.table import ACTIVITY, LEVELS
-from chopper_core.query.frame import Frame
 from chopper_core.render import as_json
 from chopper_core.render.info import describe
+from chopper_core.views.frame import Frame
 from chopper_core.views.query import query
 from tests.oracles.accounting import (
     IDLE_PARTS,

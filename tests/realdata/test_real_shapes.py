@@ -17,7 +17,7 @@ import pytest
 from chopper_core.model.address import parse
 from chopper_core.model.column_names import CALL_SHAPE, FLOPS
 from chopper_core.model.run import Run
-from chopper_core.query.frame import Frame
+from chopper_core.views.frame import Frame
 from chopper_core.views.query import query
 
 Open = Callable[[str], Run]

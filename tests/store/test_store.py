@@ -27,7 +27,6 @@ from chopper_core.model.run import Run
 from chopper_core.model.shapes import Fused
 from chopper_core.model.signals import CpuSamples, CpuSource, IntegralCurve
 from chopper_core.model.table import COLUMNS
-from chopper_core.query.children import signal_chart
 from chopper_core.render import info, render
 from chopper_core.store import format as store_format
 from chopper_core.store import reader as store
@@ -37,6 +36,7 @@ from chopper_core.util import atomic as folders
 from chopper_core.util.errors import DataError, UsageError
 from chopper_core.util.mmap_columns import ColumnPlace
 from chopper_core.views.query import query
+from chopper_core.views.shared.children import signal_chart
 from tests.conftest import ROOT
 from tests.demo import generated_files
 from tests.support import sample_run

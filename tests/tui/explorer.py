@@ -20,8 +20,8 @@ from chopper_core.model.run import Run
 from chopper_core.model.signals import CpuSamples, Signal, nearest
 from chopper_core.model.units import Unit
 from chopper_core.model.view import View
-from chopper_core.query.frame import Frame
 from chopper_core.render.glyphs import UNICODE, Glyphs
+from chopper_core.views.frame import Frame
 from chopper_tui.app import ChopperApp
 from chopper_tui.screen import Explorer
 from chopper_tui.widgets.footer import Status

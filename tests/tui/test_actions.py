@@ -13,8 +13,8 @@ from textual import events
 
 from chopper_core.model.address import parse
 from chopper_core.model.view import View
-from chopper_core.query.marks import RULE
 from chopper_core.util.errors import DataError, UsageError
+from chopper_core.views.shared.marks import RULE
 from chopper_tui.actions import ACTIONS
 from chopper_tui.commands import demo
 from chopper_tui.history import mark_of

@@ -10,10 +10,10 @@ from chopper_core.model.address import parse, render
 from chopper_core.model.charts import HeatMap
 from chopper_core.model.run import scope_of
 from chopper_core.model.view import ALL_TIME, View, Window, enter, up
-from chopper_core.query.children import signal_chart
 from chopper_core.render.glyphs import ASCII, UNICODE, Glyphs
 from chopper_core.util.errors import UsageError
 from chopper_core.views.query import query
+from chopper_core.views.shared.children import signal_chart
 from chopper_tui.draw import signal_plot as plot
 from chopper_tui.screen import Explorer
 from chopper_tui.widgets.chart_panes import SignalPane

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from chopper_core.model.address import parse, render
 from chopper_core.model.table import LEVELS
 from chopper_core.model.view import Baseline, View
-from chopper_core.query.filter import Rows, matching, only
 from chopper_core.util.errors import UsageError
 from chopper_core.views.query import query
+from chopper_core.views.shared.filter import Rows, matching, only
 from chopper_tui.history import comparison, mark_of, marked_in, toggled
 from chopper_tui.widgets.footer import Status
 from tests.tui.explorer import explorer, sample_run

@@ -18,10 +18,10 @@ from chopper_core.model.address import parse
 from chopper_core.model.signals import Signal
 from chopper_core.model.units import Unit
 from chopper_core.model.view import View
-from chopper_core.query import marks
-from chopper_core.query.children import SignalChart
 from chopper_core.render.glyphs import ASCII, UNICODE
 from chopper_core.views.query import query
+from chopper_core.views.shared import marks
+from chopper_core.views.shared.children import SignalChart
 from chopper_tui.draw import signal_plot as plot
 from chopper_tui.draw.pieces import IDLE, SERIES_INKS, fit, width_of
 from chopper_tui.draw.table import plan

@@ -15,10 +15,10 @@ from chopper_core.metrics import METRICS
 from chopper_core.model.run import Run
 from chopper_core.model.table import LEVELS, Phase
 from chopper_core.model.view import View, with_signal
-from chopper_core.query.children import SignalChart
 from chopper_core.render.glyphs import UNICODE, sparkline
 from chopper_core.util.progress import Cancelled
 from chopper_core.views.query import query
+from chopper_core.views.shared.children import SignalChart
 from chopper_tui import screen_data as looks
 from chopper_tui.draw.figures import Figure, detail, figures_of
 from chopper_tui.draw.pieces import Pieces

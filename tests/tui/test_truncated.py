@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from chopper_core.metrics import numbered
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
-from chopper_core.query.marks import outliers
+from chopper_core.views.shared.marks import outliers
 from tests.support import sample_run
 from tests.tui.explorer import explorer
 

@@ -13,15 +13,15 @@ from chopper_core.model.address import parse
 from chopper_core.model.run import Run
 from chopper_core.model.table import STATES
 from chopper_core.model.view import Baseline, View
-from chopper_core.query.frame import Frame
 from chopper_core.render import render as rendered
 from chopper_core.util.errors import UsageError
 from chopper_core.views import view_spec
+from chopper_core.views.frame import Frame
 from chopper_core.views.query import query
 from tests.demo import demo_run
-from tests.query.test_renamed_kernels import AFTER, BEFORE, RENAMED, run_with
 from tests.support import rows_of, sample_run
 from tests.tui.explorer import explorer
+from tests.views.test_renamed_kernels import AFTER, BEFORE, RENAMED, run_with
 
 SPLITS = view_spec("compare").by
 RUN = sample_run(gpus=3, iterations=2, layers=4)

@@ -20,10 +20,10 @@ from chopper_core.model.run import Run
 from chopper_core.model.signals import Signal, nearest
 from chopper_core.model.table import Kind, Phase, Rule
 from chopper_core.model.units import Unit
-from chopper_core.query.frame import Frame
 from chopper_core.render.glyphs import UNICODE
 from chopper_core.render.text import as_markdown, as_text
 from chopper_core.views.findings import MODULES, RULES, tables
+from chopper_core.views.frame import Frame
 from chopper_core.views.overheads import LOSSES
 from chopper_core.views.query import query
 from chopper_tui.draw.table import plan

@@ -13,9 +13,9 @@ from chopper_core.model import address
 from chopper_core.model.charts import HeatMap
 from chopper_core.model.overrides import overrides_of
 from chopper_core.model.run import Run
-from chopper_core.query.frame import Frame
 from chopper_core.render import as_text
 from chopper_core.util.errors import NothingToShow, UsageError
+from chopper_core.views.frame import Frame
 from chopper_core.views.query import frame_of, query
 from tests.charllm import directory
 from tests.pipelines import pipeline_run

@@ -22,7 +22,7 @@ from chopper_core.model.host_tables import HostTime
 from chopper_core.model.run import Run
 from chopper_core.model.table import LEVELS
 from chopper_core.model.view import View, complete_order
-from chopper_core.query.frame import Frame
+from chopper_core.views.frame import Frame
 from chopper_core.views.frames import answer
 from chopper_core.views.query import query
 from chopper_core.views.shared.table_view import Partition

@@ -17,8 +17,8 @@ from chopper_core.model.inputs import Source
 from chopper_core.model.run import Run
 from chopper_core.model.table import STATES
 from chopper_core.model.view import Baseline, View
-from chopper_core.query.frame import Frame
 from chopper_core.render.glyphs import UNICODE
+from chopper_core.views.frame import Frame
 from chopper_core.views.overview.step import step_of
 from chopper_core.views.query import preview, query
 from chopper_core.views.shared.leads import RankLeads

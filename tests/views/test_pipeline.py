@@ -18,9 +18,9 @@ from chopper_core.model import address
 from chopper_core.model.charts import HeatMap
 from chopper_core.model.overrides import overrides_of
 from chopper_core.model.run import Run
-from chopper_core.query.frame import Frame
 from chopper_core.render import as_json, as_text
 from chopper_core.util.errors import DataError
+from chopper_core.views.frame import Frame
 from chopper_core.views.query import frame_of
 from chopper_core.views.shared.collectives import collectives_of
 from tests.align.generated import load_generator

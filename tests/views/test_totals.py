@@ -13,10 +13,10 @@ from msgspec.structs import replace
 from chopper_core.model.run import Run
 from chopper_core.model.table import STATES
 from chopper_core.model.view import View, complete_order
-from chopper_core.query.frame import Frame
 from chopper_core.render import render as rendered
 from chopper_core.util.errors import ChopperError
 from chopper_core.views import VIEWS, view_spec
+from chopper_core.views.frame import Frame
 from chopper_core.views.frames import answer
 from chopper_core.views.query import query
 from tests.support import sample_run

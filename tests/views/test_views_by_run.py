@@ -15,9 +15,9 @@ from chopper_core.model.run import Run
 from chopper_core.model.settings import Setting
 from chopper_core.model.table import Kind, empty_table
 from chopper_core.model.view import View
-from chopper_core.query.frame import Frame
 from chopper_core.util.errors import UsageError
 from chopper_core.views import SET_VIEWS, VIEWS, view_module, view_spec
+from chopper_core.views.frame import Frame
 from chopper_core.views.query import frame_of, query
 from chopper_core.views.spec import FIGURE
 from tests.support import Row, rows_of, run_of

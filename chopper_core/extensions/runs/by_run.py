@@ -18,12 +18,12 @@ from chopper_core.model.charts import BarChart, Chart, HeatMap, Series
 from chopper_core.model.run import Run
 from chopper_core.model.units import Unit
 from chopper_core.model.view import RUN_LEVEL, View
-from chopper_core.query.children import ordered
-from chopper_core.query.filter import Rows, filter_hint, matching
-from chopper_core.query.frame import Frame
 from chopper_core.util.errors import DataError, NoSuchNode, NothingToShow, UsageError
 from chopper_core.views import OVERVIEW, RUNS, SET_VIEWS, view_spec
+from chopper_core.views.frame import Frame
 from chopper_core.views.frames import run_frame
+from chopper_core.views.shared.children import ordered
+from chopper_core.views.shared.filter import Rows, filter_hint, matching
 from chopper_core.views.shared.places import nodes_of
 from chopper_core.views.spec import ViewSpec, splits_of
 

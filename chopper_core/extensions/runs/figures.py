@@ -23,10 +23,10 @@ from chopper_core.extensions.runs.run_set import RunFigures
 from chopper_core.model.run import Run
 from chopper_core.model.settings import Setting, Settings
 from chopper_core.model.view import View
-from chopper_core.query import figures as root_figures
 from chopper_core.util.arrays import Numbers
 from chopper_core.util.errors import ChopperError, NothingToShow, UsageError
 from chopper_core.views.frames import run_frame
+from chopper_core.views.shared.children import figures as root_figures
 from chopper_core.views.shared.tokens import replicas
 from chopper_core.views.throughput.parts import steps_of
 

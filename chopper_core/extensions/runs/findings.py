@@ -17,13 +17,13 @@ from chopper_core.extensions.runs.run_set import FAILED, OK, RunRow, RunSet
 from chopper_core.extensions.runs.table import frame_of_set, shown_rows
 from chopper_core.metrics import worded
 from chopper_core.model.view import View
-from chopper_core.query.frame import Frame
 from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import median_of
 from chopper_core.views import RUNS
 from chopper_core.views.determinism.noise import LEVEL, adjusted, unpaired
 from chopper_core.views.findings.rule import CONFIDENCE, Confidence, Finding, Threshold
+from chopper_core.views.frame import Frame
 from chopper_core.views.shared.phrases import count, listed, percent
 
 COOLER: Final = Threshold(

@@ -13,10 +13,10 @@ from chopper_core.metrics import Metric, Values, column, worded
 from chopper_core.model.charts import LineChart, Series
 from chopper_core.model.run import Run
 from chopper_core.model.view import RUN_LEVEL, View
-from chopper_core.query.children import ordered
-from chopper_core.query.frame import Frame
 from chopper_core.util.arrays import Float64, Mask
 from chopper_core.util.errors import NothingToShow, UsageError
+from chopper_core.views.frame import Frame
+from chopper_core.views.shared.children import ordered
 from chopper_core.views.spec import ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(

@@ -9,7 +9,7 @@ from msgspec import Struct, field
 
 from chopper_core.model.settings import KNOWN, Setting
 from chopper_core.model.view import RUN_LEVEL, View
-from chopper_core.query.frame import Frame
+from chopper_core.views.frame import Frame
 from chopper_core.views.spec import SETTINGS, SeveralRuns, ViewSpec
 
 OK: Final = "ok"

@@ -7,9 +7,9 @@ from typing import Final
 from chopper_core.extensions.runs.run_set import RunSet
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
-from chopper_core.query.frame import Frame
 from chopper_core.util.errors import NothingToShow
 from chopper_core.views import RUNS
+from chopper_core.views.frame import Frame
 from chopper_core.views.spec import SETTINGS, ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(

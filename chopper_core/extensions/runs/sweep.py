@@ -17,10 +17,10 @@ from chopper_core.model.charts import LineChart, Series
 from chopper_core.model.run import Run
 from chopper_core.model.settings import KNOWN, Setting
 from chopper_core.model.view import View, with_view
-from chopper_core.query.frame import Frame
 from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.views import RUNS
+from chopper_core.views.frame import Frame
 from chopper_core.views.spec import RUN_FIGURE, SETTINGS, ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(

@@ -39,11 +39,11 @@ from chopper_core.model.charts import BarChart, Series
 from chopper_core.model.settings import KNOWN
 from chopper_core.model.units import Unit, time_text
 from chopper_core.model.view import RUN_LEVEL, View
-from chopper_core.query.children import ordered, with_column_names
-from chopper_core.query.filter import Rows, filter_hint, matching
-from chopper_core.query.frame import Frame
 from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.errors import ChopperError, UsageError
+from chopper_core.views.frame import Frame
+from chopper_core.views.shared.children import ordered, with_column_names
+from chopper_core.views.shared.filter import Rows, filter_hint, matching
 from chopper_core.views.spec import BEST
 
 RATIO: Final = "_x"

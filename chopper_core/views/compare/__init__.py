@@ -23,17 +23,17 @@ from chopper_core.model.run import Run
 from chopper_core.model.table import STATES
 from chopper_core.model.units import time_text
 from chopper_core.model.view import Baseline, View
-from chopper_core.query.children import cut_note
-from chopper_core.query.derived import (
+from chopper_core.util.arrays import Float64, Numbers
+from chopper_core.util.errors import UsageError
+from chopper_core.views.compare.sides import ComparedNode, Sides, candidates, sides_of
+from chopper_core.views.shared.children import cut_note
+from chopper_core.views.shared.derived import (
     DELTA,
     delta_of,
     difference,
     relative,
     relative_of,
 )
-from chopper_core.util.arrays import Float64, Numbers
-from chopper_core.util.errors import UsageError
-from chopper_core.views.compare.sides import ComparedNode, Sides, candidates, sides_of
 from chopper_core.views.shared.table_view import child_of
 from chopper_core.views.spec import SUMS, ViewResult, ViewSpec, any_level
 

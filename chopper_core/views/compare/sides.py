@@ -16,9 +16,9 @@ from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL_TEXT
 from chopper_core.model.view import Baseline, View, baseline_view
-from chopper_core.query.compared import Pairs, aligned, matched
-from chopper_core.query.renamed_kernels import Side, renamed_kernels
 from chopper_core.util.errors import NoSuchNode
+from chopper_core.views.shared.compared import Pairs, aligned, matched
+from chopper_core.views.shared.renamed_kernels import Side, renamed_kernels
 from chopper_core.views.spec import ViewResult
 
 PLACE: Final = "place"

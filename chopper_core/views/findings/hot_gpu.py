@@ -9,7 +9,6 @@ import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.metrics import heat_of, is_measured
-from chopper_core.query.marks import MAD_TO_SIGMA
 from chopper_core.util.grouping import median_of
 from chopper_core.views.findings.rule import (
     ROBUST_Z,
@@ -20,6 +19,7 @@ from chopper_core.views.findings.rule import (
     confidence,
     rule,
 )
+from chopper_core.views.shared.marks import MAD_TO_SIGMA
 from chopper_core.views.shared.phrases import percent, time
 from chopper_core.views.shared.places import places_of
 

@@ -12,7 +12,6 @@ from chopper_core.metrics import is_measured
 from chopper_core.model.column_names import CYCLES
 from chopper_core.model.hardware import Hardware
 from chopper_core.model.table import KernelTable, Kind, Selection
-from chopper_core.query.marks import MAD_TO_SIGMA
 from chopper_core.util.arrays import Float64, Int64
 from chopper_core.util.grouping import median_of, ranked
 from chopper_core.views.findings.rule import (
@@ -26,6 +25,7 @@ from chopper_core.views.findings.rule import (
     summed,
 )
 from chopper_core.views.findings.slow_on_a_gpu import MATRIX_CLASSES
+from chopper_core.views.shared.marks import MAD_TO_SIGMA
 from chopper_core.views.shared.phrases import percent, time
 
 BELOW_NOMINAL: Final = Threshold(

@@ -25,7 +25,6 @@ from chopper_core.model.run import Run
 from chopper_core.model.same_work import work_of
 from chopper_core.model.table import LEVELS, NO_LABEL, NO_LABEL_TEXT, KernelTable, Kind
 from chopper_core.model.view import View, complete_order
-from chopper_core.query.marks import MAD_TO_SIGMA
 from chopper_core.util.arrays import Float64, Index, Int64, Mask, Numbers
 from chopper_core.util.errors import UsageError
 from chopper_core.util.grouping import (
@@ -38,6 +37,7 @@ from chopper_core.util.grouping import (
 )
 from chopper_core.views.shared.host_causes import MovedIdle, moved_idle
 from chopper_core.views.shared.leads import RankLeads, leads
+from chopper_core.views.shared.marks import MAD_TO_SIGMA
 from chopper_core.views.shared.matched_kernels import compared_iterations
 from chopper_core.views.shared.step_times import step_times
 from chopper_core.views.shared.table_view import by_level

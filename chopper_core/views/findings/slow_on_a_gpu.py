@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from chopper_core.align.kernel_classes import ATTENTION_CLASS, kernel_class
 from chopper_core.model.table import LABELLED, Phase
 from chopper_core.model.view import Baseline, View
-from chopper_core.query.marks import MAD_TO_SIGMA
 from chopper_core.util.arrays import Float64, Index, Int64, Mask, Numbers
 from chopper_core.util.grouping import median_of, others_median, ranked
 from chopper_core.views.findings.rule import (
@@ -28,6 +27,7 @@ from chopper_core.views.findings.rule import (
     summed,
 )
 from chopper_core.views.findings.slow_operations import tree_by
+from chopper_core.views.shared.marks import MAD_TO_SIGMA
 from chopper_core.views.shared.phrases import listed, percent, time
 
 MATRIX_CLASSES: Final = frozenset({"gemm", "conv", ATTENTION_CLASS})

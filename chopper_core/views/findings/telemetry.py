@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from chopper_core.model.run import Run
 from chopper_core.model.view import View, with_view
-from chopper_core.query.marks import MAD_TO_SIGMA
 from chopper_core.util.arrays import Index
 from chopper_core.util.grouping import median_of
 from chopper_core.views.findings.rule import (
@@ -21,6 +20,7 @@ from chopper_core.views.findings.rule import (
     rule,
 )
 from chopper_core.views.findings.throttled import THROTTLED as THROTTLED_SHARE
+from chopper_core.views.shared.marks import MAD_TO_SIGMA
 from chopper_core.views.shared.phrases import by_number, percent
 from chopper_core.views.shared.samples import (
     CLOCK,

@@ -18,7 +18,6 @@ from chopper_core.model.run import Run
 from chopper_core.model.table import Phase
 from chopper_core.model.tree import Tree
 from chopper_core.model.view import View
-from chopper_core.query.marks import Coverage
 from chopper_core.util.arrays import Int64, Mask
 from chopper_core.views.overheads import (
     LOSSES,
@@ -29,6 +28,7 @@ from chopper_core.views.overheads import (
     without_flops,
     without_gpus,
 )
+from chopper_core.views.shared.marks import Coverage
 from chopper_core.views.shared.phrases import count, time
 from chopper_core.views.shared.step_times import StepTimes, step_times
 from chopper_core.views.shared.tokens import replicas_of, tokens_in

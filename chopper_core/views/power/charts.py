@@ -17,11 +17,11 @@ from chopper_core.model.signals import IntegralCurve
 from chopper_core.model.table import Kind
 from chopper_core.model.units import Unit, UnitScale
 from chopper_core.model.view import View
-from chopper_core.query.marks import outliers
 from chopper_core.util.arrays import Float64, Index, Int64
 from chopper_core.util.errors import UsageError
 from chopper_core.util.grouping import counts_of, distinct, means_of, ranked, sums_of
 from chopper_core.views.power import power_columns as c
+from chopper_core.views.shared.marks import outliers
 from chopper_core.views.shared.samples import (
     Sampled,
     TimeSpans,

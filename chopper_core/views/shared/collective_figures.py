@@ -16,7 +16,6 @@ from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, KernelTable
 from chopper_core.model.units import time_text
-from chopper_core.query.marks import outliers
 from chopper_core.util.arrays import AnyArray, Float64, Index, Int64, Mask, Numbers
 from chopper_core.util.errors import UsageError
 from chopper_core.util.grouping import (
@@ -30,6 +29,7 @@ from chopper_core.util.grouping import (
 )
 from chopper_core.views.shared import collective_columns as columns
 from chopper_core.views.shared.collectives import PAIRWISE, Collectives
+from chopper_core.views.shared.marks import outliers
 
 Own = list[tuple[Metric, Values]]
 

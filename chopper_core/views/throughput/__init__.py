@@ -15,10 +15,10 @@ from chopper_core.model.run import Run
 from chopper_core.model.table import PHASES
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View, pivot, with_view
-from chopper_core.query.derived import named, reduced_along
 from chopper_core.util.arrays import Float64, Mask
 from chopper_core.util.errors import UsageError
 from chopper_core.util.grouping import distinct
+from chopper_core.views.shared.derived import named, reduced_along
 from chopper_core.views.shared.phrases import count
 from chopper_core.views.shared.table_view import LabelledRows, child_of, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec

@@ -14,12 +14,12 @@ from chopper_core.model.address import parse
 from chopper_core.model.run import Run
 from chopper_core.model.table import Phase
 from chopper_core.model.view import View
-from chopper_core.query.frame import Frame
-from chopper_core.query.renamed_kernels import _counted
 from chopper_core.render import render as rendered
 from chopper_core.render.cells import elide
 from chopper_core.render.glyphs import ASCII, UNICODE
+from chopper_core.views.frame import Frame
 from chopper_core.views.query import query
+from chopper_core.views.shared.renamed_kernels import _counted
 from tests.support import Row, rows_of, run_of
 from tests.tui.explorer import explorer, sample_run
 
@@ -175,7 +175,7 @@ async def test_into_a_pair_and_back() -> None:
 def test_of_very_many_kernels_some_iterations_tell_the_pairs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("chopper_core.query.renamed_kernels._MAX_ROWS", 20)
+    monkeypatch.setattr("chopper_core.views.shared.renamed_kernels._MAX_ROWS", 20)
     assert pairs(compared("after?order=kernel&base=before")) == RENAMED
 
 

@@ -22,11 +22,11 @@ from chopper_core.model.parallel import DIMENSIONS
 from chopper_core.model.table import ACTIVITY, LEVELS
 from chopper_core.model.units import AnyUnit, Unit
 from chopper_core.model.view import RUN_LEVEL
-from chopper_core.query.derived import underlying
 from chopper_core.util.arrays import Int32, Mask, Numbers
 from chopper_core.util.errors import UsageError
 from chopper_core.util.grouping import distinct
 from chopper_core.util.patterns import late
+from chopper_core.views.shared.derived import underlying
 
 if TYPE_CHECKING:
     pass

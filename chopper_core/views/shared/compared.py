@@ -15,7 +15,10 @@ from chopper_core.model.attributes import TypedValue
 from chopper_core.model.run import Run
 from chopper_core.model.table import ACTIVITY
 from chopper_core.model.view import View, baseline_view, enter
-from chopper_core.query.children import (
+from chopper_core.util.arrays import Float64, Index
+from chopper_core.util.errors import NoSuchNode
+from chopper_core.views.frame import Frame
+from chopper_core.views.shared.children import (
     NAME,
     children,
     column_of,
@@ -24,7 +27,7 @@ from chopper_core.query.children import (
     notes_of,
     ordered,
 )
-from chopper_core.query.derived import (
+from chopper_core.views.shared.derived import (
     DELTA,
     RELATIVE,
     Statistic,
@@ -36,11 +39,8 @@ from chopper_core.query.derived import (
     statistic_of,
     underlying,
 )
-from chopper_core.query.filter import Rows, filter_hint, matching
-from chopper_core.query.frame import Frame
-from chopper_core.query.renamed_kernels import Side, renamed_kernels
-from chopper_core.util.arrays import Float64, Index
-from chopper_core.util.errors import NoSuchNode
+from chopper_core.views.shared.filter import Rows, filter_hint, matching
+from chopper_core.views.shared.renamed_kernels import Side, renamed_kernels
 
 _KERNEL: Final = "kernel"
 _WITH_DELTA: Final = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final
 
 import numpy as np
@@ -16,6 +16,7 @@ from chopper_core.metrics import (
     column_names,
     default_columns,
     metric_named,
+    numbered,
 )
 from chopper_core.metrics.lookup import reason_notes
 from chopper_core.metrics.time import INSTANCES, SHARE
@@ -27,11 +28,16 @@ from chopper_core.model.run import Run, interval_of, scope_of
 from chopper_core.model.signals import Signal, bounds_of
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View, enter
-from chopper_core.query.derived import Statistic, instance_levels, is_difference, statistic_of
-from chopper_core.query.filter import Rows, filter_hint, matching
-from chopper_core.query.frame import Frame
-from chopper_core.query.marks import Coverage
 from chopper_core.util.arrays import Float64, Index, Mask
+from chopper_core.views.frame import Frame
+from chopper_core.views.shared.derived import (
+    Statistic,
+    instance_levels,
+    is_difference,
+    statistic_of,
+)
+from chopper_core.views.shared.filter import Rows, filter_hint, matching
+from chopper_core.views.shared.marks import Coverage
 
 MAX_SPARKLINE_GPUS: Final = 128
 """The most GPUs of a row for which its sparkline is computed."""
@@ -346,3 +352,14 @@ def run_notes(run: Run, view: View) -> list[str]:
 def filter_note(rows: int, shown: int) -> tuple[str, ...]:
     """How many rows of a result the filter hides."""
     return (f"{rows - shown} of {rows} rows filtered out",) if shown < rows else ()
+
+
+def figures(run: Run, view: View, names: Iterable[str]) -> dict[str, Values]:
+    """Figures of a view's node itself, one value each; raises NoSuchNode for an unknown node."""
+    known = [metric_named(name, run.table, run.counter_info) for name in names]
+    if not len(run.table):
+        return {each.name: numbered([None]) for each in known}
+    node = run.tree_of(view).node(view.path)
+    scope = Scope(node, node, run.origin_ns, run.hardware, run.measured)
+    coverage = Coverage(run, view, "", node, node)
+    return {each.name: coverage.marked(each, each.compute(scope)) for each in known}

@@ -22,10 +22,10 @@ from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL_TEXT
 from chopper_core.model.units import Unit
 from chopper_core.model.view import View
-from chopper_core.query.frame import Frame
 from chopper_core.util.arrays import Float64, Int8, Mask
 from chopper_core.util.errors import UsageError
 from chopper_core.util.grouping import median_of
+from chopper_core.views.frame import Frame
 
 FACTOR: Final = 3.5
 MAD_TO_SIGMA: Final = 1.4826

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from chopper_core.metrics import METRICS, Metric, Values, computed_column
 from chopper_core.model.table import NO_LABEL_TEXT
 from chopper_core.model.view import View
-from chopper_core.query.frame import Frame
-from chopper_core.query.marks import Tint, tints
+from chopper_core.views.frame import Frame
 from chopper_core.views.query import query
+from chopper_core.views.shared.marks import Tint, tints
 from tests.tui.explorer import sample_run
 
 FRAME = query(sample_run(), View("sample.json"))
