@@ -267,7 +267,15 @@ def publish(path: Path, content: bytes, *, mode: int = 0o666, is_new: bool = Fal
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from None
             os.rename(fresh, path)
     finally:
-        fresh.unlink(missing_ok=True)
+        _discard(fresh)
+
+
+def _discard(path: Path) -> None:
+    """Remove a temporary file, even where a signal raises out of the first attempt."""
+    try:
+        path.unlink(missing_ok=True)
+    finally:
+        path.unlink(missing_ok=True)
 
 
 def stamp_of(path: Path, report: Callable[[int], object] = int) -> tuple[int, int]:
