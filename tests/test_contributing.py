@@ -95,9 +95,9 @@ def test_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
         labels = query(demo_run("fsdp1"), view).labels
         return [text for text in labels if text.startswith("GPUs are idle for")]
 
-    monkeypatch.setattr(made, "IDLE", made.Threshold("idle part", 0.0, "%", ""))
+    monkeypatch.setattr(made, "IDLE", made.threshold("idle part | 0 | %"))
     assert len(found()) == 1
-    monkeypatch.setattr(made, "IDLE", made.Threshold("idle part", 99.0, "%", ""))
+    monkeypatch.setattr(made, "IDLE", made.threshold("idle part | 99 | %"))
     assert found() == []
 
 

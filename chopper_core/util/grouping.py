@@ -110,6 +110,21 @@ def ranked(codes: Codes) -> tuple[Index, Index]:
     return ordered[is_new], place
 
 
+def combined(columns: Sequence[Codes]) -> tuple[Int64, Index]:
+    """The distinct rows of columns of codes, in order, and the position of each row's."""
+    code = np.zeros(len(columns[0]), np.int64)
+    for each in columns:
+        low = int(each.min(initial=0))
+        width = int(each.max(initial=0)) - low + 1
+        if int(code.max(initial=0)) + 1 > np.iinfo(np.int64).max // width:
+            code = ranked(code)[1].astype(np.int64)
+        code = code * width + each - low
+    codes, owner = ranked(code)
+    first = np.empty(len(codes), np.intp)
+    first[owner] = np.arange(len(owner))
+    return np.stack([each[first] for each in columns], axis=1).astype(np.int64), owner
+
+
 def _ranked_few(codes: Codes) -> tuple[Index, Index] | None:
     """As `ranked` of codes far apart, if they are few: by a hash that tells them all apart."""
     if len(codes) < _MIN_HASHED:

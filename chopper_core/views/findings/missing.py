@@ -19,21 +19,13 @@ from chopper_core.model.table import (
 )
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Int64
-from chopper_core.views.findings.rule import Confidence, Finding, FindingsContext, Threshold, rule
+from chopper_core.views.findings.rule import Confidence, Finding, FindingsContext, rule, threshold
 from chopper_core.views.shared.phrases import by_number, count, percent
 
-COVERAGE: Final = Threshold(
-    "labelled time",
-    90.0,
-    "% of the GPUs' time",
-    "statements about phases and layers need labels for most of it",
-)
-UNLINKED: Final = Threshold(
-    "activities without a launch record",
-    5.0,
-    "%",
-    "activities launched before the profiler started, and a few lost ones, never have a record",
-)
+COVERAGE: Final = threshold("""labelled time | 90 | % of the GPUs' time
+    statements about phases and layers need labels for most of it""")
+UNLINKED: Final = threshold("""activities without a launch record | 5 | %
+    activities launched before the profiler started, and a few lost ones, never have a record""")
 
 _HIDDEN: Final = {
     "iteration": "differences between iterations are hidden there",

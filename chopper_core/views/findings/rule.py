@@ -1,7 +1,7 @@
 """A rule of the findings: its input, its thresholds, and the findings that it yields.
 
-A rule module defines `Threshold`s and functions decorated with `@rule`, whose docstrings describe
-what they look for. It is registered by its name in `findings.MODULES`.
+A rule is a function decorated with `@rule`, whose docstring describes what it looks for;
+`threshold` declares its limits. Rules are in modules by theme, which `findings.MODULES` registers.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from chopper_core.metrics import METRICS, Scope, Values, computed_column
 from chopper_core.model.column_names import integral_of, known_of
 from chopper_core.model.groups import Groups
+from chopper_core.model.host_tables import HostState
 from chopper_core.model.memo import Memo
 from chopper_core.model.parallel import DIMENSIONS
 from chopper_core.model.run import Run
@@ -28,19 +29,20 @@ from chopper_core.model.view import View, complete_order
 from chopper_core.util.arrays import Float64, Index, Int64, Mask, Numbers
 from chopper_core.util.errors import UsageError
 from chopper_core.util.grouping import (
+    beyond_others,
+    combined,
     distinct,
+    first_equal,
     median_of,
     ranked,
     run_minima,
     sorted_run_mask,
-    sums_of,
 )
-from chopper_core.views.shared.host_causes import MovedIdle, moved_idle
+from chopper_core.views.shared.host_causes import MovedIdle, host_charges, moved_idle
 from chopper_core.views.shared.leads import RankLeads, leads
 from chopper_core.views.shared.marks import MAD_TO_SIGMA
 from chopper_core.views.shared.matched_kernels import compared_iterations
 from chopper_core.views.shared.step_times import step_times
-from chopper_core.views.shared.table_view import by_level
 
 
 class Threshold(Struct, frozen=True):
@@ -57,43 +59,26 @@ class Threshold(Struct, frozen=True):
         return self.value / 100
 
 
-FEWEST: Final = Threshold(
-    "layers or iterations needed to tell one that differs",
-    4,
-    "at least",
-    "the median of fewer means little",
-)
-IRREGULAR: Final = Threshold(
-    "irregular iteration",
-    2.0,
-    "times the median",
-    "warm-up, compilation, evaluation or a checkpoint: not a regular step. A note names them, and "
-    "no other rule looks at them",
-)
-SMALLEST_SAVING: Final = Threshold(
-    "smallest potential saving",
-    0.1,
-    "% of the iteration",
-    "iteration times of a steady run vary by about as much; a smaller saving is not worth a look",
-)
-ROBUST_Z: Final = Threshold(
-    "distance from the median",
-    6.0,
-    "x 1.4826 x MAD",
-    "the usual 3.5 (Iglewicz and Hoaglin) is for a single test; here every operation is tested",
-)
-LEAST_SPREAD: Final = Threshold(
-    "smallest spread assumed",
-    1.0,
-    "% of the median",
-    "a MAD near zero would make everything an outlier",
-)
-EXPLAINED: Final = Threshold(
-    "cause of another finding",
-    60.0,
-    "% of its saving",
-    "a GPU whose lag is mostly one operation's is reported once, with the operation",
-)
+def threshold(text: str) -> Threshold:
+    """Declare a threshold: `name | value | unit`, and in the lines below it why."""
+    heading, *why = text.splitlines()
+    name, value, unit = (part.strip() for part in heading.split("|"))
+    return Threshold(name, float(value), unit, " ".join(map(str.strip, why)))
+
+
+FEWEST: Final = threshold("""layers or iterations needed to tell one that differs | 4 | at least
+    the median of fewer means little""")
+IRREGULAR: Final = threshold("""irregular iteration | 2 | times the median
+    warm-up, compilation, evaluation or a checkpoint: not a regular step. A note names them, and
+    no other rule looks at them""")
+SMALLEST_SAVING: Final = threshold("""smallest potential saving | 0.1 | % of the iteration
+    iteration times of a steady run vary by about as much; a smaller saving is not worth a look""")
+ROBUST_Z: Final = threshold("""distance from the median | 6 | x 1.4826 x MAD
+    the usual 3.5 (Iglewicz and Hoaglin) is for a single test; here every operation is tested""")
+LEAST_SPREAD: Final = threshold("""smallest spread assumed | 1 | % of the median
+    a MAD near zero would make everything an outlier""")
+EXPLAINED: Final = threshold("""cause of another finding | 60 | % of its saving
+    a GPU whose lag is mostly one operation's is reported once, with the operation""")
 GENERAL: Final = (SMALLEST_SAVING, EXPLAINED, IRREGULAR, FEWEST, ROBUST_Z, LEAST_SPREAD)
 """Thresholds that several rules share."""
 _WORK_BITS: Final = (1 << 40) - 1
@@ -108,25 +93,23 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
     view: View
     node: Groups
     """The analysed activities of the scope, as one group."""
-    gpus: tuple[int, ...]
-    iterations: tuple[int, ...]
-    """The analysed ones; (-1,) where the trace has none."""
-    truncated: tuple[int, ...]
-    """Iterations that the profiling window cuts; not analysed."""
     by_iteration: Groups
     """The activities of all complete iterations by GPU and iteration."""
     all_iterations: Int64
     """All complete iterations."""
     took_ns: Float64
     """Duration of each of `all_iterations` on the GPU that takes longest."""
-    irregular: tuple[int, ...]
-    """Complete iterations that take far longer than the others; not analysed."""
-    excluded: Mapping[str, Sequence[int]]
-    """The codes of the iterations that are not analysed."""
-    sampled_from: int | None
-    """How many iterations `iterations` were evenly chosen from; None: they are all."""
     moved: MovedIdle
     """Idle time of the scope that belongs to other iterations than its activities do."""
+    gpus: tuple[int, ...] = ()
+    iterations: tuple[int, ...] = ()
+    """The analysed ones; (-1,) where the trace has none."""
+    irregular: tuple[int, ...] = ()
+    """Complete iterations that take far longer than the others; not analysed."""
+    excluded: Mapping[str, Sequence[int]] = {}
+    """The codes of the iterations that are not analysed."""
+    sampled_from: int | None = None
+    """How many iterations `iterations` were evenly chosen from; None: they are all."""
 
     @property
     def table(self) -> KernelTable:
@@ -161,10 +144,10 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
         return np.asarray(run_minima(kinds, self.cells.first) == Kind.COMPUTE)
 
     @cached_property
-    def cell_work(self) -> Float64:
+    def cell_work(self) -> Int64:
         """A number of each cell, equal for cells that run the same kernels: exact as a float."""
         work = np.add.reduceat(work_of(self.table, self.cells.selection), self.cells.first)
-        return (work & _WORK_BITS).astype(np.float64)
+        return np.asarray(work & _WORK_BITS, np.int64)
 
     def codes(self, level: str) -> Int64:
         return self._memo(("codes", level), lambda: self.cells.codes(level).astype(np.int64))
@@ -188,6 +171,11 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
         """The position of each cell's iteration in `iterations`."""
         return ranked(self.codes("iteration"))[1]
 
+    @property
+    def spots(self) -> int:
+        """The number of pairs of a GPU and an iteration."""
+        return len(self.gpus) * len(self.iterations)
+
     def by_gpu_and_iteration(self, figure: Callable[[Groups], Numbers]) -> Float64:
         """A figure of the activities, as GPUs x iterations."""
         nodes = self._steps
@@ -202,13 +190,22 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
         return self.split("gpu", "iteration")
 
     @cached_property
+    def busy_ns(self) -> Float64:
+        """The time with compute, as GPUs x iterations."""
+        return self.by_gpu_and_iteration(
+            lambda nodes: nodes.sum("compute_ns") + nodes.sum("overlap_ns")
+        )
+
+    @cached_property
     def moved_ns(self) -> Float64:
         """What idle time of other iterations' activities adds, as GPUs x iterations."""
         return self.moved.by_step(self.run, self.gpus, self.iterations)
 
-    def idle_host_ns(self) -> Float64:
-        """Idle time before launch calls while the host is in each iteration, as above."""
-        return self.by_gpu_and_iteration(lambda nodes: nodes.sum("idle_host_ns")) + self.moved_ns
+    def kernels(self) -> Float64:
+        """The number of activities that compute, as GPUs x iterations."""
+        return self.by_gpu_and_iteration(
+            lambda nodes: nodes.sizes() - nodes.sum("collectives") - nodes.sum("copies")
+        )
 
     @cached_property
     def step_ns(self) -> float:
@@ -223,7 +220,7 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
 
     def per_iteration(self, total_ns: float) -> float:
         """A sum over GPUs and iterations, per GPU and iteration."""
-        return total_ns / (len(self.gpus) * len(self.iterations))
+        return total_ns / self.spots
 
     @property
     def has_iterations(self) -> bool:
@@ -245,7 +242,7 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
     @property
     def repeats(self) -> bool:
         """Whether a thing can be seen in several iterations or on several GPUs."""
-        return len(self.iterations) * len(self.gpus) > 1
+        return self.spots > 1
 
     @cached_property
     def leads(self) -> RankLeads | None:
@@ -264,8 +261,58 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
 
     def by_gpu(self, name: str) -> Float64:
         """A metric of each GPU of the scope; NaN where it isn't known."""
-        values = self.figure(name, by_level(self.node, "gpu")[1])
+        values = self.figure(name, self.split("gpu"))
         return np.where(values.present(), values.numbers, np.nan).astype(np.float64)
+
+    def finding(
+        self,
+        sentence: str,
+        evidence: View,
+        cost: Cost,
+        saving_ns: float,
+        *,
+        is_measured: bool = True,
+        is_repeated: bool | None = None,
+        gpu: int | None = None,
+        total_ns: float | None = None,
+        high_ns: float | None = None,
+    ) -> Finding:
+        """A finding that costs as much in each iteration, on one GPU or on all.
+
+        Repeated, unless stated, is what several iterations or GPUs may show.
+        """
+        if is_repeated is None:
+            is_repeated = self.repeats
+        if total_ns is None:
+            total_ns = saving_ns * (len(self.iterations) if gpu is not None else self.spots)
+        sure = confidence(measured=is_measured, repeated=is_repeated)
+        return Finding(
+            sentence,
+            evidence,
+            sure,
+            saving_ns,
+            high_ns=high_ns,
+            gpu=gpu,
+            cost=cost,
+            total_ns=total_ns,
+        )
+
+    def host_cause(
+        self,
+        gpu: int,
+        gpus: Sequence[int],
+        iterations: Sequence[int],
+        states: tuple[HostState, ...] = (HostState.LATE,),
+    ) -> str:
+        """Where a GPU's host spends most of the time beyond other GPUs' hosts: ` in logging`."""
+        charges = host_charges(self.run)
+        if not charges.causes:
+            return ""
+        place = first_equal(np.array(gpus, np.int64), self.table.gpu[charges.row])
+        inside = np.isin(charges.iteration, iterations)
+        sums = charges.sums(np.where(inside, place, -1), len(gpus), states)
+        cause = charges.main(beyond_others(sums)[list(gpus).index(gpu)])
+        return "" if cause is None else f" in {cause.text}"
 
     def at(self, **labels: str) -> View:
         """The scope in the tree, with more labels on its path."""
@@ -307,16 +354,16 @@ def context_of(run: Run, view: View) -> FindingsContext:
         cut=view.cut,
     )
     if run.is_sampled_only:
-        return _without_activities(run, view)
+        # Its rules look at its samples.
+        nothing, none = Groups.single(run.table, slice(0, 0)), np.empty(0, np.int64)
+        moved = MovedIdle(none, none, none, none)
+        return FindingsContext(run, view, nothing, nothing, none, np.empty(0), moved)
     tree, table = run.tree(view.order), run.table
-    found = tree.split(view.path, ("iteration",))
-    numbers = found.codes("iteration").astype(np.int64)
-    truncated = np.isin(numbers, np.array(run.left_out(view), np.int64))
-    whole = (numbers != NO_LABEL) & ~truncated
+    numbers = tree.split(view.path, ("iteration",)).codes("iteration").astype(np.int64)
+    whole = (numbers != NO_LABEL) & ~np.isin(numbers, np.array(run.left_out(view), np.int64))
     if not whole.any():
-        whole, truncated = np.ones(len(numbers), np.bool_), np.zeros(len(numbers), np.bool_)
-    without = {"iteration": numbers[~whole].tolist()}
-    each = tree.split(view.path, ("gpu", "iteration"), without)
+        whole = np.ones(len(numbers), np.bool_)
+    each = tree.split(view.path, ("gpu", "iteration"), {"iteration": numbers[~whole].tolist()})
     moved = moved_idle(run, view)
     iterations, took = _iteration_times(run, each, moved)
     irregular: tuple[int, ...] = ()
@@ -330,39 +377,18 @@ def context_of(run: Run, view: View) -> FindingsContext:
     excluded = numbers[~np.isin(numbers, analysed)].tolist()
     node = Groups.single(table, tree.rows_without(view.path, excluded))
     return FindingsContext(
-        run=run,
-        view=view,
-        node=node,
+        run,
+        view,
+        node,
+        each,
+        iterations,
+        took,
+        moved,
         gpus=tuple(distinct(table.gpu[node.selection]).tolist()),
         iterations=tuple(analysed.tolist()),
-        truncated=tuple(numbers[truncated].tolist()),
-        by_iteration=each,
-        all_iterations=iterations,
-        took_ns=took,
         irregular=irregular,
         excluded={"iteration": excluded},
         sampled_from=len(counted) if len(analysed) < len(counted) else None,
-        moved=moved,
-    )
-
-
-def _without_activities(run: Run, view: View) -> FindingsContext:
-    """The context of a run of telemetry alone: its rules look at its samples."""
-    nothing, none = Groups.single(run.table, slice(0, 0)), np.empty(0, np.int64)
-    return FindingsContext(
-        run=run,
-        view=view,
-        node=nothing,
-        gpus=(),
-        iterations=(),
-        truncated=(),
-        by_iteration=nothing,
-        all_iterations=none,
-        took_ns=none.astype(np.float64),
-        moved=MovedIdle(none, none, none, none),
-        irregular=(),
-        excluded={},
-        sampled_from=None,
     )
 
 
@@ -376,6 +402,11 @@ def _iteration_times(run: Run, cells: Groups, moved: MovedIdle) -> tuple[Int64, 
     return iterations.astype(np.int64), took.max(axis=0)
 
 
+def spread_of(values: Float64) -> float:
+    """The standard deviation of most values, by the median of their distances from the median."""
+    return MAD_TO_SIGMA * median_of(np.abs(values - median_of(values)))
+
+
 def outlier_limit(
     values: Float64, least: Threshold, least_spread: float = LEAST_SPREAD.share
 ) -> float:
@@ -384,28 +415,20 @@ def outlier_limit(
     `least_spread` is the smallest spread assumed, as a share of the median.
     """
     middle = median_of(values)
-    spread = MAD_TO_SIGMA * median_of(np.abs(values - middle))
-    spread = max(spread, least_spread * middle)
+    spread = max(spread_of(values), least_spread * middle)
     return middle + max(ROBUST_Z.value * spread, least.share * middle)
 
 
-def summed(position: Index, values: Numbers, count: int = 0) -> Float64:
-    return np.asarray(sums_of(np.asarray(values, np.float64), position, count), np.float64)
-
-
-def combined(columns: Sequence[Int64]) -> tuple[Int64, Index]:
-    """The distinct rows of columns of codes, in order, and the position of each row's."""
-    code = np.zeros(len(columns[0]), np.int64)
-    for each in columns:
-        low = int(each.min(initial=0))
-        width = int(each.max(initial=0)) - low + 1
-        if int(code.max(initial=0)) + 1 > np.iinfo(np.int64).max // width:
-            code = ranked(code)[1].astype(np.int64)
-        code = code * width + (each - low)
-    codes, owner = ranked(code)
-    first = np.empty(len(codes), np.intp)
-    first[owner] = np.arange(len(owner))
-    return np.stack([each[first] for each in columns], axis=1), owner
+def weighted_medians(values: Float64, weights: Float64) -> Float64:
+    """The median of each column by weight, of its known values; 1 without any."""
+    found = np.ones(values.shape[1])
+    for column, (own, weight) in enumerate(zip(values.T, weights.T, strict=True)):
+        order = np.argsort(own, kind="stable")
+        order = order[np.isfinite(own[order])]
+        sums = np.cumsum(weight[order])
+        if len(order) and sums[-1] > 0:
+            found[column] = own[order[np.searchsorted(sums, sums[-1] / 2)]]
+    return found
 
 
 class Cost(Enum):
@@ -509,19 +532,8 @@ def rule(
     """Turn a function into a rule; the first paragraph of its docstring says what it looks for."""
 
     def decorate(find: Find) -> FindingRule:
-        paragraph = cleandoc(find.__doc__ or "").partition("\n\n")[0]
-        looks_for = " ".join(paragraph.split())
-        return FindingRule(
-            name,
-            looks_for,
-            saving,
-            holds,
-            needs,
-            thresholds,
-            explains,
-            find,
-            of_durations,
-            of_samples,
-        )
+        looks_for = " ".join(cleandoc(find.__doc__ or "").partition("\n\n")[0].split())
+        described = (looks_for, saving, holds, needs, thresholds, explains)
+        return FindingRule(name, *described, find, of_durations, of_samples)
 
     return decorate

@@ -12,15 +12,17 @@ from chopper_core.model.run import Run
 from chopper_core.model.view import View, with_view
 from chopper_core.util.arrays import Index
 from chopper_core.util.grouping import median_of
+from chopper_core.views.findings.clocks import THROTTLED as THROTTLED_SHARE
+from chopper_core.views.findings.clocks import range_of
 from chopper_core.views.findings.rule import (
+    ROBUST_Z,
     Confidence,
     Finding,
     FindingsContext,
-    Threshold,
     rule,
+    spread_of,
+    threshold,
 )
-from chopper_core.views.findings.throttled import THROTTLED as THROTTLED_SHARE
-from chopper_core.views.shared.marks import MAD_TO_SIGMA
 from chopper_core.views.shared.phrases import by_number, percent
 from chopper_core.views.shared.samples import (
     CLOCK,
@@ -34,18 +36,13 @@ from chopper_core.views.shared.samples import (
     low_clock_pct,
 )
 
-APART_Z: Final = 6.0
 _UNKNOWN: Final = "unknown without a trace"
-LOWER_CLOCK: Final = Threshold(
-    "clock below that of the other GPUs", 2.0, "%", "GPUs of one model vary by about a percent"
-)
-HOTTER: Final = Threshold(
-    "temperature above that of the other GPUs",
-    5.0,
-    "°C",
-    "neighbouring slots of a node differ by a few degrees",
-)
-MORE_POWER: Final = Threshold("power below that of the other GPUs", 10.0, "%", "idle, or capped")
+LOWER_CLOCK: Final = threshold("""clock below that of the other GPUs | 2 | %
+    GPUs of one model vary by about a percent""")
+HOTTER: Final = threshold("""temperature above that of the other GPUs | 5 | °C
+    neighbouring slots of a node differ by a few degrees""")
+MORE_POWER: Final = threshold("""power below that of the other GPUs | 10 | %
+    idle, or capped""")
 
 
 @rule("stopped", saving=_UNKNOWN, of_samples=True)
@@ -71,78 +68,75 @@ def sampled_throttling(context: FindingsContext) -> Iterator[Finding]:
     if not len(slowed):
         return
     gpus = [gpus_of(run)[place] for place in slowed.tolist()]
-    least, most = float(share[slowed].min()), float(share[slowed].max())
-    size = f"{most:.0f} %" if most - least < 1 else f"{least:.0f} to {most:.0f} %"
     verb, whose = ("is", "its") if len(gpus) == 1 else ("are", "their")
-    yield Finding(
-        f"{_named(run, gpus)} {verb} {how.format(whose)} {size} of the time",
-        _evidence(context.view, column),
-        Confidence.MEDIUM,
+    yield _finding(
+        context.view,
+        f"{_named(run, gpus)} {verb} {how.format(whose)} {range_of(share[slowed])} of the time",
+        column,
     )
 
 
 @rule("sampled-heat", saving=_UNKNOWN, thresholds=(HOTTER,), of_samples=True)
 def sampled_heat(context: FindingsContext) -> Iterator[Finding]:
     """GPUs that are hotter than the others by far more than these differ."""
-    yield from _apart(context, "-mean_hot_c", HEAT_FIGURE, _hotter)
+
+    def text(gpus: str, most: float, median: float, number: int) -> str:
+        verb = "is" if number == 1 else "are"
+        return (
+            f"{gpus} {verb} hotter than the others: up to {most:.1f} vs a median of {median:.1f} °C"
+        )
+
+    yield from _apart(context, "-mean_hot_c", HEAT_FIGURE, lambda _: HOTTER.value, text)
 
 
 @rule("sampled-clock", saving=_UNKNOWN, thresholds=(LOWER_CLOCK,), of_samples=True)
 def sampled_clock(context: FindingsContext) -> Iterator[Finding]:
     """GPUs whose clocks are lower than those of the others by far more than these differ."""
-    yield from _apart(context, "mean_gfx_mhz", CLOCK, _slower)
+
+    def text(gpus: str, least: float, median: float, number: int) -> str:
+        return (
+            f"{gpus} run{'s' * (number == 1)} at up to {percent(1 - least / median)} lower clocks "
+            f"than the median GPU ({least:,.0f} vs {median:,.0f} MHz)"
+        )
+
+    yield from _apart(context, "mean_gfx_mhz", CLOCK, lambda usual: LOWER_CLOCK.share * usual, text)
 
 
 @rule("sampled-power", saving=_UNKNOWN, thresholds=(MORE_POWER,), of_samples=True)
 def sampled_power(context: FindingsContext) -> Iterator[Finding]:
     """GPUs that draw less power than the others by far more than these differ."""
-    yield from _apart(context, "mean_power_w", POWER, _weaker)
+
+    def text(gpus: str, least: float, median: float, number: int) -> str:
+        verb = "draws" if number == 1 else "draw"
+        return f"{gpus} {verb} as little as {least:,.0f} W (median {median:,.0f} W)"
+
+    yield from _apart(context, "mean_power_w", POWER, lambda usual: MORE_POWER.share * usual, text)
 
 
 def _apart(
     context: FindingsContext,
     sort: str,
     wanted: SampledFigure,
-    sentence: Callable[[str, float, float, int], str | None],
+    least: Callable[[float], float],
+    text: Callable[[str, float, float, int], str],
 ) -> Iterator[Finding]:
-    """The GPUs that lie far from the others in a figure, on the side that `sort` puts first."""
+    """The GPUs that lie far from the others in a figure, on the side that `sort` puts first.
+
+    The farthest is at least as far as `least` says of the median.
+    """
     run, values = context.run, figure(context.run, wanted)
     known = np.flatnonzero(np.isfinite(values))
     if len(known) < 3:
         return
     sign = -1.0 if sort.startswith("-") else 1.0
     median = median_of(values[known])
-    spread = MAD_TO_SIGMA * median_of(np.abs(values[known] - median))
-    far: Index = known[sign * (median - values[known]) > APART_Z * spread]
+    below = sign * (median - values[known])
+    far: Index = known[below > ROBUST_Z.value * spread_of(values[known])]
     gpus = [gpus_of(run)[place] for place in far.tolist()]
-    if not gpus or len(gpus) > len(known) // 2:
+    if not gpus or len(gpus) > len(known) // 2 or below.max() < least(median):
         return
-    most = float(values[far].min() if sign > 0 else values[far].max())
-    text = sentence(_named(run, gpus), most, median, len(gpus))
-    if text is not None:
-        yield Finding(text, _evidence(context.view, sort), Confidence.MEDIUM)
-
-
-def _hotter(gpus: str, most: float, median: float, number: int) -> str | None:
-    if most - median < HOTTER.value:
-        return None
-    verb = "is" if number == 1 else "are"
-    return f"{gpus} {verb} hotter than the others: up to {most:.1f} vs a median of {median:.1f} °C"
-
-
-def _slower(gpus: str, least: float, median: float, number: int) -> str | None:
-    if median - least < LOWER_CLOCK.share * median:
-        return None
-    lower = percent(1 - least / median)
-    return f"{gpus} run{'s' * (number == 1)} at up to {lower} lower clocks than the median GPU " + (
-        f"({least:,.0f} vs {median:,.0f} MHz)"
-    )
-
-
-def _weaker(gpus: str, least: float, median: float, number: int) -> str | None:
-    if median - least < MORE_POWER.share * median:
-        return None
-    return f"{gpus} draw{'s' * (number == 1)} as little as {least:,.0f} W (median {median:,.0f} W)"
+    most = float(values[known[below.argmax()]])
+    yield _finding(context.view, text(_named(run, gpus), most, median, len(gpus)), sort)
 
 
 def _named(run: Run, gpus: list[int]) -> str:
@@ -151,5 +145,5 @@ def _named(run: Run, gpus: list[int]) -> str:
     return by_number("GPU", gpus)
 
 
-def _evidence(view: View, sort: str) -> View:
-    return replace(with_view(view, "overview"), sort=sort)
+def _finding(view: View, sentence: str, sort: str) -> Finding:
+    return Finding(sentence, replace(with_view(view, "overview"), sort=sort), Confidence.MEDIUM)

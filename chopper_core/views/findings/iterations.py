@@ -9,35 +9,33 @@ import numpy as np
 
 from chopper_core.model.table import NO_LABEL
 from chopper_core.util.arrays import Float64, Index, Int64
-from chopper_core.util.grouping import distinct, first_equal, median_of, medians_along, ranked
+from chopper_core.util.grouping import (
+    distinct,
+    first_equal,
+    median_of,
+    medians_along,
+    ranked,
+    sums_of,
+)
 from chopper_core.views.findings.rule import (
     FEWEST,
     Cost,
     Finding,
     FindingsContext,
-    Threshold,
     confidence,
     outlier_limit,
     rule,
-    summed,
+    threshold,
 )
 from chopper_core.views.shared.host_causes import host_charges
 from chopper_core.views.shared.phrases import by_number, listed, time
 from chopper_core.views.shared.step_times import step_times
 from chopper_core.views.shared.work import more_work
 
-LONGER: Final = Threshold(
-    "longer iteration",
-    3.0,
-    "% of the median",
-    "iterations of a steady run vary by 1 to 2 %, which the deviation from the median allows for",
-)
-UNEVEN: Final = Threshold(
-    "uneven steps",
-    10.0,
-    "% of the shortest",
-    "with steps this far apart their mean is the time of none of them",
-)
+LONGER: Final = threshold("""longer iteration | 3 | % of the median
+    iterations of a steady run vary by 1 to 2 %, which the deviation from the median allows for""")
+UNEVEN: Final = threshold("""uneven steps | 10 | % of the shortest
+    with steps this far apart their mean is the time of none of them""")
 STEADY: Final = 0.005
 """The least spread of iterations assumed, as a share of the median."""
 
@@ -61,29 +59,26 @@ _PARTS: Final = {
 )
 def differing_iterations(context: FindingsContext) -> Iterator[Finding]:
     """Iterations that take longer than the others."""
-    iterations, took, slow = slow_iterations(context)
+    iterations, took = context.all_iterations, context.took_ns
+    slow = slow_iterations(context)
     slow = slow[~np.isin(iterations[slow], np.array(_delayed(context), np.int64))]
     if not len(slow):
         return
     usual = median_of(took)
     slow = slow[np.argsort(-took[slow], kind="stable")]
     lost = float((took[slow] - usual).sum())
-    part, grown = _grown(context, slow, lambda each: median_of(each))
+    cost, mostly = _grown(context, slow, median_of)
     is_one = len(slow) == 1
     named = listed((f"{iterations[place]} ({time(took[place])})" for place in slow), 3)
-    yield Finding(
-        sentence=(
-            f"{len(slow)} of {len(iterations)} iterations {'takes' if is_one else 'take'} longer "
-            f"than the median of {time(usual)}: iteration{'' if is_one else 's'} {named}; "
-            f"mostly {_PARTS[part][0]}{_doing(context, slow) * (part == Cost.HOST)}, "
-            f"{time(grown)} more per GPU"
-            f"{'' if is_one else ' and slow iteration'}{_more(context, slow, part)}"
-        ),
-        evidence=context.with_view("throughput", "iteration", sort="-iteration_ns"),
-        confidence=confidence(measured=True, repeated=not is_one),
-        saving_ns=lost / len(iterations),
+    yield context.finding(
+        f"{len(slow)} of {len(iterations)} iterations {'takes' if is_one else 'take'} longer "
+        f"than the median of {time(usual)}: iteration{'' if is_one else 's'} {named}; "
+        f"{mostly}{'' if is_one else ' and slow iteration'}{_more(context, slow, cost)}",
+        context.with_view("throughput", "iteration", sort="-iteration_ns"),
+        cost,
+        lost / len(iterations),
+        is_repeated=not is_one,
         total_ns=lost * len(context.gpus),
-        cost=part,
     )
 
 
@@ -102,35 +97,30 @@ def uneven_steps(context: FindingsContext) -> Iterator[Finding]:
         return
     iterations, each = np.array(times.iterations), times.each_ns
     is_long = each > (1 + UNEVEN.share) * each.min()
-    others, _, slow = slow_iterations(context)
-    known = [*others[slow].tolist(), *_delayed(context)]
+    others = context.all_iterations
+    known = [*others[slow_iterations(context)].tolist(), *_delayed(context)]
     if not is_long[~np.isin(iterations, np.array(known, np.int64))].any():
         return
     usual = float(each[~is_long].mean())
     if not usual:
         return
     long = iterations[is_long].tolist()
-    at = np.flatnonzero(np.isin(others, long))
-    part, grown = _grown(
-        context,
-        at,
-        lambda sums: float(sums[~np.isin(others, long)].mean()),
-    )
-    numbers = context.run.table.iteration
-    is_first = long == [numbers.min(where=numbers != NO_LABEL, initial=max(long))]
+    is_other = ~np.isin(others, long)
+    at = np.flatnonzero(~is_other)
+    cost, mostly = _grown(context, at, lambda sums: float(sums[is_other].mean()))
+    is_first = long == [_first_of_run(context, max(long))]
     yield Finding(
         sentence=(
             f"steps take {time(each.min())} to {time(each.max())}: {by_number('iteration', long)} "
             f"{'takes' if len(long) == 1 else 'take'} {each[is_long].mean() / usual:.1f} times as "
-            f"long as the other{'s' if len(each) > len(long) + 1 else ''}; mostly "
-            f"{_PARTS[part][0]}{_doing(context, at) * (part == Cost.HOST)}, "
-            f"{time(grown)} more per GPU and long step{_more(context, at, part)}"
+            f"long as the other{'s' if len(each) > len(long) + 1 else ''}; {mostly} and long step"
+            f"{_more(context, at, cost)}"
         ),
         evidence=context.with_view("throughput", "iteration", sort="-iteration_ns"),
         confidence=confidence(measured=True, repeated=len(long) > 1),
         saving_ns=None if is_first else times.mean_ns - usual,
         total_ns=float((each[is_long] - usual).sum()) * len(context.gpus),
-        cost=part,
+        cost=cost,
     )
 
 
@@ -147,35 +137,40 @@ def _delayed(context: FindingsContext) -> list[int]:
     ]
 
 
-def slow_iterations(context: FindingsContext) -> tuple[Int64, Float64, Index]:
-    """All complete iterations, their durations, and the positions of those that take longer.
+def slow_iterations(context: FindingsContext) -> Index:
+    """The positions of the complete iterations that take longer.
 
     The run's first iteration warms up and may take longer.
     """
     iterations, took = context.all_iterations, context.took_ns
     if len(iterations) < FEWEST.value:
-        return iterations, took, np.zeros(0, np.intp)
-    numbers = context.run.table.iteration
-    first = numbers.min(where=numbers != NO_LABEL, initial=np.iinfo(numbers.dtype).max)
-    slow = (took > outlier_limit(took, LONGER, STEADY)) & (iterations != first)
-    return iterations, took, np.flatnonzero(slow)
+        return np.zeros(0, np.intp)
+    first = _first_of_run(context, np.iinfo(np.int64).max)
+    return np.flatnonzero((took > outlier_limit(took, LONGER, STEADY)) & (iterations != first))
+
+
+def _first_of_run(context: FindingsContext, without: int) -> int:
+    """The first iteration of the run, labelled as one."""
+    numbers: Int64 = context.run.table.iteration.astype(np.int64)
+    return int(numbers.min(where=numbers != NO_LABEL, initial=without))
 
 
 def _grown(
     context: FindingsContext, slow: Index, usual: Callable[[Float64], float]
-) -> tuple[Cost, float]:
-    """The kind of time that slow iterations have more of, and how much, mean over GPUs and them."""
+) -> tuple[Cost, str]:
+    """The kind of time that slow iterations have most more of, and how much, mean over GPUs."""
     cells = context.by_iteration
     iterations, place = ranked(cells.codes("iteration"))
     gpus = distinct(cells.codes("gpu")).tolist()
     moved = context.moved.by_step(context.run, gpus, iterations.tolist()).sum(axis=0)
     grown = {}
     for part, (_, *names) in _PARTS.items():
-        each = np.sum([summed(place, cells.sum(name)) for name in names], axis=0)
+        each = np.sum([sums_of(cells.sum(name), place) for name in names], axis=0)
         each = (each + moved * ("idle_host_ns" in names)) / len(gpus)
         grown[part] = float((each[slow] - usual(each)).mean())
-    largest = max(grown, key=lambda part: grown[part])
-    return largest, grown[largest]
+    cost = max(grown, key=lambda part: grown[part])
+    doing = _doing(context, slow) if cost == Cost.HOST else ""
+    return cost, f"mostly {_PARTS[cost][0]}{doing}, {time(grown[cost])} more per GPU"
 
 
 def _doing(context: FindingsContext, slow: Index) -> str:
@@ -189,9 +184,9 @@ def _doing(context: FindingsContext, slow: Index) -> str:
     return "" if cause is None else f" in {cause.text}"
 
 
-def _more(context: FindingsContext, slow: Index, part: Cost) -> str:
+def _more(context: FindingsContext, slow: Index, cost: Cost) -> str:
     """What slow iterations have more of, if they compute longer, as the end of a phrase."""
-    if part != Cost.COMPUTE:
+    if cost != Cost.COMPUTE:
         return ""
 
     def ratio(values: Float64) -> float:

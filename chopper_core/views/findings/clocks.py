@@ -1,0 +1,446 @@
+"""Clocks: unsteady ones, low and dropping ones, and GPUs that a limiter or their heat slows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+from msgspec.structs import replace
+
+from chopper_core.align.kernel_classes import kernel_class
+from chopper_core.metrics import heat_of, is_measured
+from chopper_core.model.column_names import CYCLES, integral_of, known_of, samples_in
+from chopper_core.model.hardware import Hardware
+from chopper_core.model.same_work import work_of
+from chopper_core.model.table import KernelTable, Kind, Selection
+from chopper_core.util.arrays import Float64, Index, Int64
+from chopper_core.util.grouping import distinct, means_of, median_of, ranked, sums_of
+from chopper_core.views.findings.operations import MATRIX_CLASSES
+from chopper_core.views.findings.rule import (
+    ROBUST_Z,
+    Cost,
+    Finding,
+    FindingsContext,
+    confidence,
+    rule,
+    spread_of,
+    threshold,
+)
+from chopper_core.views.power.charts import LIMITER, samples_of
+from chopper_core.views.shared.marks import MAD_TO_SIGMA
+from chopper_core.views.shared.phrases import by_number, percent, time
+from chopper_core.views.shared.places import places_of
+from chopper_core.views.shared.samples import TimeSpans, sampled
+
+UNSTEADY: Final = threshold("""deviation of a clock | 0.6 | % of its mean
+    within an operation, where the load is the same. In the generated runs a steady clock
+    deviates by up to 0.5 %, an unsteady one by 0.7 to 1.5 %; no measured run was available""")
+SAMPLES: Final = threshold("""samples per GPU | 20 | at least
+    with fewer, a deviation may be a coincidence""")
+_MAX_SHOWN: Final = 16
+"""Of more iterations, evenly chosen ones are analysed."""
+_CLOCKS: Final = {"gfx_mhz": "compute units", "mem_mhz": "memory"}
+
+
+@rule(
+    "clock",
+    saving="compute time lost while the clock is below its mean in the same operation and phase; "
+    "unknown for the memory clock",
+    needs="telemetry of clocks",
+    thresholds=(UNSTEADY, SAMPLES),
+)
+def unsteady_clocks(context: FindingsContext) -> Iterator[Finding]:
+    """Clocks that vary under the same load."""
+    for name, unit in _CLOCKS.items():
+        if not is_measured(name, context.table):
+            continue
+        deviation, mean, lost_ns = _deviations(context, name)
+        unsteady = np.flatnonzero(deviation > UNSTEADY.share * mean)
+        if not len(unsteady):
+            continue
+        most = int(unsteady[np.argmax(deviation[unsteady] / mean[unsteady])])
+        gpu = context.gpus[most]
+        sentence = (
+            f"the clock of the {unit} is unsteady on "
+            f"{by_number('GPU', [context.gpus[place] for place in unsteady.tolist()])}: on GPU "
+            f"{gpu} it deviates by {deviation[most]:.0f} MHz "
+            f"({percent(deviation[most] / mean[most])}) from {mean[most]:,.0f} MHz within the same "
+            f"operation{_over_time(context, name, gpu)}"
+        )
+        saving = total = None
+        if name == "gfx_mhz":
+            total = float(lost_ns[unsteady].sum())
+            saving = float(lost_ns[unsteady].mean()) / len(context.iterations)
+            sentence += f"; time below its mean costs {time(saving)}{context.each}"
+        yield Finding(
+            sentence=sentence,
+            evidence=context.with_signal(name, f"-sd_{name}"),
+            confidence=confidence(measured=False, repeated=context.repeats),
+            saving_ns=saving,
+            total_ns=total,
+            cost=Cost.COMPUTE,
+        )
+
+
+def _over_time(context: FindingsContext, name: str, gpu: int) -> str:
+    """The deviation over the time of an iteration, as the end of a phrase."""
+    signal = context.run.measured.get(name)
+    if signal is None or gpu not in signal.curves:
+        return ""
+    own = context.codes("gpu") == gpu
+    starts, ends = context.cells.min("start_ns"), context.cells.max("end_ns")
+    deviations = []
+    for place in distinct(np.linspace(0, len(context.iterations) - 1, _MAX_SHOWN).astype(np.intp)):
+        there = own & (context.iteration_place == place)
+        if there.any():
+            span = TimeSpans(starts[there].min(keepdims=True), ends[there].max(keepdims=True))
+            deviations.append(sampled(signal.curves[gpu], span).deviation())
+    if not deviations or not np.isfinite(deviations).all():
+        return ""
+    return f", by {np.mean(deviations):.0f} MHz over an iteration"
+
+
+def _deviations(context: FindingsContext, name: str) -> tuple[Float64, Float64, Float64]:
+    """Per GPU: standard deviation within operations, mean, and time lost below the mean.
+
+    Each instance of an operation, in a layer and iteration, counts with its mean clock.
+    """
+    area, known = context.signal_sums(name)
+    weight = np.where(context.computes, known, 0.0)
+    clock = area / np.maximum(known, 1e-9)
+
+    def means(owner: Index, values: Float64) -> Float64:
+        return sums_of(values * weight, owner) / np.maximum(sums_of(weight, owner), 1e-9)
+
+    same, gpu = context.together("gpu", "phase", "operation")[1], context.gpu_place
+    usual = means(same, clock)[same]
+    deviation = np.sqrt(means(gpu, (clock - usual) ** 2))
+    lost = weight * np.maximum(1 - clock / np.maximum(usual, 1e-9), 0.0)
+    samples, _ = context.split("gpu").known(samples_in(name))
+    deviation[samples < SAMPLES.value] = 0.0
+    return deviation, means(gpu, clock), sums_of(lost, gpu)
+
+
+BELOW_NOMINAL: Final = threshold("""clock of the compute units below the nominal one | 21 | %
+    power management under full load costs about a fifth (the paper); more is another limit""")
+USUAL: Final = threshold("""usual clock under full load | 80 | % of the nominal one
+    the same; the saving is up to it""")
+SPARE_POWER: Final = threshold(
+    """power below the limit | 15 | % of the power cap, or of the specified power
+    power management lowers the clock only near the cap"""
+)
+BELOW_WITH_POWER: Final = threshold(
+    """clock of the compute units below the nominal one, with power to spare | 8 | %
+    then power management is not the reason; products of one kind differ by a few percent"""
+)
+MEMORY_BELOW: Final = threshold("""memory clock below the nominal one | 4 | %
+    under load it doesn't vary""")
+
+
+@rule(
+    "low-clock",
+    saving="compute time lost to it: of matrix kernels up to the usual clock, of others for the "
+    "memory's; at most that of all compute up to the nominal clock",
+    holds=(0.5, 1.5),
+    needs="telemetry of clocks, a GPU with known specifications",
+    thresholds=(BELOW_NOMINAL, USUAL, SPARE_POWER, BELOW_WITH_POWER, MEMORY_BELOW),
+)
+def low_clocks(context: FindingsContext) -> Iterator[Finding]:
+    """Clocks far below the nominal ones on most GPUs."""
+    chip = context.run.hardware
+    if chip is None:
+        return
+    matrix, others = _compute_ns(context)
+
+    def low(signal: str, mhz: float, nominal: float, saving: float, why: str) -> Finding:
+        gpus = "the GPUs" if len(context.gpus) > 1 else "the GPU"
+        lower = 1 - mhz / nominal
+        return context.finding(
+            f"the clock of the {_CLOCKS[signal]} is {percent(lower)} below nominal on "
+            f"{gpus} ({mhz:,.0f} vs {nominal:,.0f} MHz), {why}; {time(saving)}{context.each}",
+            context.with_signal(signal, f"mean_{signal}"),
+            Cost.COMPUTE,
+            saving,
+            is_measured=False,
+            high_ns=max((matrix + others) * lower, saving),
+        )
+
+    if is_measured("gfx_mhz", context.table) and CYCLES not in context.table.measured:
+        mhz = _mean(context, "gfx_mhz")
+        power = _share_of_cap(context, chip)
+        spares = power <= 1 - SPARE_POWER.share
+        if 1 - mhz / chip.clock_mhz > (BELOW_WITH_POWER if spares else BELOW_NOMINAL).share:
+            usual = 1.0 if spares else USUAL.share
+            why = f"about {percent(1 - USUAL.share)} is usual under full load"
+            if spares:
+                why = f"though compute draws {percent(power)} of the power limit"
+            saving = matrix * max(1 - mhz / (usual * chip.clock_mhz), 0.0)
+            yield low("gfx_mhz", mhz, chip.clock_mhz, saving, why)
+    if is_measured("mem_mhz", context.table) and np.isfinite(chip.memory_mhz):
+        mhz = _mean(context, "mem_mhz")
+        lower = 1 - mhz / chip.memory_mhz
+        if lower > MEMORY_BELOW.share:
+            why = "work without matrix products depends on it"
+            yield low("mem_mhz", mhz, chip.memory_mhz, others * lower, why)
+
+
+def _mean(context: FindingsContext, name: str) -> float:
+    """A signal during compute: the median of the GPUs' means; NaN where it isn't known."""
+    of_gpu, covered = (sums_of(each, context.gpu_place) for each in _sums(context, name))
+    there = covered > 0
+    return median_of(of_gpu[there] / covered[there]) if there.any() else np.nan
+
+
+def _share_of_cap(context: FindingsContext, chip: Hardware) -> float:
+    """The power during compute as a share of the cap, else of the specified power; NaN unknown."""
+    if not is_measured("power_w", context.table):
+        return np.nan
+    has_cap = is_measured("power_cap_w", context.table)
+    cap = _mean(context, "power_cap_w") if has_cap else chip.tdp_w
+    return _mean(context, "power_w") / cap if cap > 0 else np.nan
+
+
+def _sums(context: FindingsContext, name: str) -> tuple[Float64, Float64]:
+    """Integral and covered time of a signal in the compute cells; others have none."""
+    area, known = (np.where(context.computes, each, 0.0) for each in context.signal_sums(name))
+    return area, known
+
+
+def _compute_ns(context: FindingsContext) -> tuple[float, float]:
+    """Time of matrix kernels and of other compute, per GPU and iteration."""
+    names, nodes = context.table.names, context.split("kernel")
+    others = nodes.sum("collectives") + nodes.sum("copies")
+    took = np.where(others == 0, nodes.sum("duration_ns"), 0)
+    if ((others > 0) & (others < nodes.sizes())).any():
+        took = nodes.sum_of(_compute_durations)
+    matrix = np.array(
+        [kernel_class(names[code]) in MATRIX_CLASSES for code in nodes.codes("kernel").tolist()]
+    )
+    return (
+        context.per_iteration(float(took[matrix].sum())),
+        context.per_iteration(float(took[~matrix].sum())),
+    )
+
+
+def _compute_durations(table: KernelTable, rows: Selection) -> Int64:
+    return np.where(table.kind[rows] == Kind.COMPUTE, table.duration_ns[rows], 0)
+
+
+DROP: Final = threshold("""drop of a clock | 2 | % of its usual
+    within the same operations and phases, where the load is the same; steady clocks vary by half
+    a percent""")
+_MAX_COMPARED: Final = 64
+"""Iterations."""
+
+
+@rule(
+    "clock-drop",
+    saving="compute time that the lower clock costs the GPU while it lasts, over all iterations",
+    holds=(0.6, 1.25),
+    needs="telemetry of clocks, four iterations or more",
+    thresholds=(DROP,),
+    explains=("straggler",),
+)
+def clock_drops(context: FindingsContext) -> Iterator[Finding]:
+    """A GPU's clock that drops in some neighbouring iterations, or from one on."""
+    count = len(context.iterations)
+    if not is_measured("gfx_mhz", context.table) or not 4 <= count <= _MAX_COMPARED:
+        return
+    for place, gpu in enumerate(context.gpus):
+        relative = _by_iteration(context, place)
+        if not np.isfinite(relative).all():
+            continue
+        first, end, drop = _interval(relative)
+        spread = MAD_TO_SIGMA * median_of(np.abs(np.diff(relative)))
+        if drop < max(DROP.share, ROBUST_Z.value * spread):
+            continue
+        numbers = context.iterations[first:end]
+        saving = float((context.busy_ns[place, first:end] * drop).sum()) / count
+        when = f"in iteration {numbers[0]}"
+        if len(numbers) > 1:
+            when = f"from iteration {numbers[0]} " + ("on" if end == count else f"to {numbers[-1]}")
+        yield context.finding(
+            f"GPU {gpu}'s clock drops by {percent(drop)} {when}, in the same operations; "
+            f"{time(saving)}{context.each}",
+            context.with_signal("gfx_mhz", "mean_gfx_mhz"),
+            Cost.COMPUTE,
+            saving,
+            is_repeated=len(numbers) > 1,
+            gpu=gpu,
+        )
+
+
+def _by_iteration(context: FindingsContext, place: int) -> Float64:
+    """A GPU's clock in each iteration, relative to its highest usual one in the same operations."""
+    own = context.gpu_place == place
+    count = len(context.iterations)
+    _, same = ranked(context.together("phase", "operation")[1][own])
+    cell = same * count + context.iteration_place[own]
+    size = (int(same.max(initial=-1)) + 1) * count
+    areas, covered = (
+        sums_of(each[own], cell, size).reshape(-1, count) for each in _sums(context, "gfx_mhz")
+    )
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mhz = np.where(covered > 0, areas / covered, np.nan)
+        whole = np.isfinite(mhz).all(axis=1)
+        if not whole.any():
+            return np.full(count, np.nan)
+        relative = mhz[whole] / mhz[whole].max(axis=1, keepdims=True)
+        weight = covered[whole]
+        found: Float64 = (relative * weight).sum(axis=0) / weight.sum(axis=0)
+    return found
+
+
+def _interval(relative: Float64) -> tuple[int, int, float]:
+    """The neighbouring iterations whose mean is furthest below that of the others, and by how much.
+
+    By the largest difference in standard errors, so that all that are low are taken.
+    """
+    count, total = len(relative), float(relative.sum())
+    best, found = 0.0, (0, 0, 0.0)
+    for first in range(count):
+        for end in range(first + 1, count + (first > 0)):
+            inside = float(relative[first:end].sum())
+            size = end - first
+            usual = (total - inside) / (count - size)
+            drop = 1 - inside / size / usual
+            weight = drop * np.sqrt(size * (count - size) / count)
+            if weight > best:
+                best, found = weight, (first, end, drop)
+    return found
+
+
+_SHARE: Final = "throttle_pct"
+_FREE_PCT: Final = 1.0
+_LIMITED_PCT: Final = 50.0
+"""Of a kernel's time under a limiter: with less it is unthrottled, with more throttled."""
+THROTTLED: Final = threshold("""throttled | 10 | % of the time
+    single samples under a limiter are normal at full load""")
+
+
+@rule(
+    "throttled",
+    saving="time that the clock below the nominal one costs them, beyond GPUs not throttled; "
+    "without counters, that of their kernels beyond the same kernels while nothing limits them",
+    needs="telemetry of limiters; for the saving hardware counters, or samples of both kinds",
+    thresholds=(THROTTLED,),
+)
+def throttled(context: FindingsContext) -> Iterator[Finding]:
+    """GPUs that a limiter slows down, as their driver reports."""
+    if not is_measured(_SHARE, context.table):
+        return
+    share = context.by_gpu(_SHARE)
+    slowed = np.flatnonzero(np.nan_to_num(share) >= THROTTLED.value)
+    if not len(slowed):
+        return
+    gpus = [context.gpus[place] for place in slowed.tolist()]
+    free = np.delete(np.arange(len(context.gpus)), slowed)
+    sentence = (
+        f"{by_number('GPU', gpus)} {'is' if len(gpus) == 1 else 'are'} throttled "
+        f"{range_of(share[slowed])} of the time{_limiter(context, gpus)}"
+    )
+    saving = total = None
+    # The time that each GPU loses to a clock below the nominal one.
+    lost = context.by_gpu("frequency_ns") / len(context.iterations)
+    if np.isfinite(lost).all():
+        usual = median_of(lost[free]) if len(free) else 0.0
+        saving = max(float(lost[slowed].max()) - usual, 0.0)
+        total = saving * len(gpus) * len(context.iterations)
+        sentence += f"; the lower clock costs {time(saving)}{context.each}"
+        sentence += " more than that of the others" if len(free) else ""
+    elif (total := _beyond_unthrottled(context, gpus)) is not None:
+        saving = total / len(context.iterations) / len(gpus)
+        sentence += (
+            f"; their kernels take {time(saving)}{context.each} longer than the same kernels "
+            "while nothing limits them"
+        )
+    yield Finding(
+        sentence=sentence,
+        evidence=context.with_signal(_SHARE, "-throttled_pct"),
+        confidence=confidence(measured=False, repeated=context.repeats),
+        saving_ns=saving,
+        total_ns=total,
+        cost=Cost.COMPUTE,
+    )
+
+
+def range_of(percents: Float64) -> str:
+    """The least and the most of some shares: `12 to 34 %`."""
+    least, most = float(percents.min()), float(percents.max())
+    return f"{most:.0f} %" if most - least < 1 else f"{least:.0f} to {most:.0f} %"
+
+
+def _limiter(context: FindingsContext, gpus: list[int]) -> str:
+    """The limiter with the largest share, where telemetry distinguishes limiters."""
+    if not any(name.startswith(LIMITER) for name in context.run.measured):
+        return ""
+    means: dict[str, float] = {}
+    for own in samples_of(context.run, context.view):
+        for name, values in own.signals.items():
+            if own.gpu in gpus and name.startswith(LIMITER) and len(values):
+                means[name] = max(means.get(name, 0.0), values.mean())
+    if not means:
+        return ""
+    most = max(means, key=lambda name: means[name])
+    return f", mostly by {most.removeprefix(LIMITER)} ({means[most]:.0f} %)"
+
+
+def _beyond_unthrottled(context: FindingsContext, gpus: list[int]) -> float | None:
+    """Time of throttled compute kernels beyond the mean of the same kernels unthrottled, in ns.
+
+    None where no kernel ran in both states.
+    """
+    table, rows = context.table, context.node.rows
+    rows = rows[table.kind[rows] == Kind.COMPUTE]
+    sums = [table.measured[name][rows] for name in (integral_of(_SHARE), known_of(_SHARE))]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        share = np.where(sums[1] > 0, sums[0] / sums[1], np.nan)
+    took = table.duration_ns[rows].astype(np.float64)
+    codes, kernel = ranked(work_of(table, rows))
+    free = share < _FREE_PCT
+    usual = means_of(took[free], kernel[free], len(codes))[kernel]
+    both = (share >= _LIMITED_PCT) & np.isin(table.gpu[rows], gpus) & np.isfinite(usual)
+    return max(float((took - usual)[both].sum()), 0.0) if both.any() else None
+
+
+HOTTER: Final = threshold("""temperature above the median of the GPUs | 5 | °C
+    slots of a node differ by less""")
+SLOWER: Final = threshold("""clock below the median of the GPUs | 1.5 | %
+    GPUs of one model vary by about one percent""")
+_FEWEST_GPUS: Final = 3
+
+
+@rule(
+    "hot-gpu",
+    saving="its compute time beyond what it would take at the median clock",
+    holds=(0.3, 1.3),
+    needs="telemetry of clocks and temperatures, three GPUs",
+    thresholds=(HOTTER, SLOWER),
+)
+def hot_gpus(context: FindingsContext) -> Iterator[Finding]:
+    """A GPU that is hotter than the others and runs at a lower clock."""
+    name = heat_of(context.table)
+    if not name or not is_measured("gfx_mhz", context.table) or len(context.gpus) < _FEWEST_GPUS:
+        return
+    heat, clock = (context.by_gpu(each) for each in (name, "gfx_mhz"))
+    if not (np.isfinite(heat).all() and np.isfinite(clock).all()):
+        return
+    usual, usual_mhz = median_of(heat), median_of(clock)
+    busy, spread = context.busy_ns.mean(axis=1), spread_of(clock)
+    for place, gpu in enumerate(context.gpus):
+        lower = 1 - float(clock[place]) / usual_mhz
+        is_low = lower >= SLOWER.share and usual_mhz - clock[place] >= ROBUST_Z.value * spread
+        if heat[place] - usual < HOTTER.value or not is_low:
+            continue
+        where = places_of(context.run, [gpu]).text(0)
+        saving = float(busy[place]) * lower
+        yield context.finding(
+            f"GPU {gpu}{f' ({where})' if where else ''} is {heat[place] - usual:.0f} °C hotter "
+            f"than the median GPU and its clock is {percent(lower)} lower ({clock[place]:,.0f} "
+            f"vs {usual_mhz:,.0f} MHz); {time(saving)}{context.each} of its compute",
+            replace(context.with_view("grid", sort=f"-{name}"), of=name),
+            Cost.COMPUTE,
+            saving,
+            gpu=gpu,
+        )

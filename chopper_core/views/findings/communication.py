@@ -1,0 +1,318 @@
+"""Communication: groups with slow links, time that nothing hides, and what it slows beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+
+from chopper_core.model.column_names import FLOPS
+from chopper_core.model.table import NO_LABEL, Kind, Phase
+from chopper_core.util.arrays import Int64
+from chopper_core.util.grouping import (
+    combined,
+    counts_of,
+    distinct,
+    first_equal,
+    median_of,
+    quantiles_of,
+    run_starts,
+    sums_of,
+)
+from chopper_core.views.findings.rule import Cost, Finding, FindingsContext, rule, threshold
+from chopper_core.views.shared.collective_figures import Chosen, chosen_in
+from chopper_core.views.shared.collectives import PAIRWISE, collectives_of
+from chopper_core.views.shared.instances import effect, overlaps_in, slowdown
+from chopper_core.views.shared.phrases import by_number, listed, percent, time
+
+SLOWER: Final = threshold("""slower transfer | 15 | % longer than in like groups
+    links of one kind differ by a few percent""")
+COST: Final = threshold("""cost of a slow link | 1 | % of the iteration
+    the same as for a straggler""")
+
+
+class SlowLink(Struct, frozen=True):
+    """A process group whose collectives transfer slower."""
+
+    gpus: tuple[int, ...]
+    kind: str
+    """Its operation with the largest loss."""
+    slower: float
+    """How much longer its transfers take, as a share."""
+    exposed_ns: float
+    """Exposed communication that it adds on each of its GPUs, per iteration."""
+    transfer_ns: float
+    """Longer transfers, per iteration."""
+
+
+@rule(
+    "slow-link",
+    saving="the exposed part of the longer transfers of the group",
+    holds=(0.5, 1.5),
+    needs="several process groups with like collectives",
+    thresholds=(SLOWER, COST),
+)
+def slow_link(context: FindingsContext) -> Iterator[Finding]:
+    """A process group whose collectives transfer slower than like ones of other groups."""
+    for link in slow_links(context):
+        if context.share(link.transfer_ns) < COST.share:
+            continue
+        yield context.finding(
+            f"the link of {by_number('GPU', link.gpus)} is slow: {link.kind} takes "
+            f"{percent(link.slower)} longer to transfer there than in like groups, "
+            f"{time(link.transfer_ns)}{context.each}, {time(link.exposed_ns)} of that exposed",
+            context.with_view("comms", "group", sort="bus_gbps"),
+            Cost.COMMUNICATION,
+            link.exposed_ns,
+            is_repeated=len(context.iterations) > 1,
+            high_ns=1.5 * link.transfer_ns,
+            total_ns=link.exposed_ns * len(link.gpus) * len(context.iterations),
+        )
+
+
+def slow_links(context: FindingsContext) -> list[SlowLink]:
+    """The slow groups of the scope, worked out once."""
+    key = ("slow links", context.view.path, context.view.order)
+    return context.run.memo(key, lambda: _slow_links(context), keep=1)
+
+
+def _chosen(context: FindingsContext) -> Chosen | None:
+    collectives = collectives_of(context.run)
+    return None if collectives is None else chosen_in(context.run, collectives, context.node)
+
+
+def _slow_links(context: FindingsContext) -> list[SlowLink]:
+    chosen = _chosen(context)
+    if chosen is None:
+        return []
+    table, everything = context.table, chosen.all
+    of_set = np.flatnonzero(chosen.complete & ~chosen.of_kind(PAIRWISE))
+    sets = chosen.sets[of_set]
+    group, transfer = everything.group[sets], everything.transfer_ns[sets].astype(np.float64)
+    if len(distinct(group)) < 2:
+        return []
+    like = combined([everything.kind[sets], everything.bytes[sets], everything.size[sets]])[1]
+    waiting = sums_of(chosen.exposed_ns, chosen.owner, len(chosen.sets))
+    exposed = sums_of(table.exposed_comm_ns[chosen.rows], chosen.owner, len(chosen.sets))
+    per_gpu = (exposed - waiting)[of_set] / np.maximum(everything.size[sets], 1)
+    found = []
+    for code in distinct(group[group >= 0]).tolist():
+        own = group == code
+        usual, usual_exposed = np.full(len(sets), np.nan), np.full(len(sets), np.nan)
+        for one in distinct(like[own]).tolist():
+            others = (like == one) & ~own
+            if others.any():
+                here = own & (like == one)
+                usual[here] = median_of(transfer[others])
+                usual_exposed[here] = per_gpu[others].mean()
+        slower = own & (transfer > (1 + SLOWER.share) * usual)
+        compared = own & np.isfinite(usual)
+        # Most of its collectives are slow, not one by chance.
+        if 2 * slower.sum() <= max(int(compared.sum()), 1):
+            continue
+        lost = np.where(compared, transfer - usual, 0.0)
+        beyond = np.where(compared, per_gpu - usual_exposed, 0.0)
+        count = len(context.iterations)
+        rows = everything.members.rows[np.isin(everything.member_set, sets[own])]
+        found.append(
+            SlowLink(
+                tuple(distinct(table.gpu[rows]).tolist()),
+                table.operations[int(sums_of(lost, everything.kind[sets]).argmax())],
+                float(transfer[compared].sum() / usual[compared].sum() - 1),
+                max(float(beyond.sum()), 0.0) / count,
+                float(lost.sum()) / count,
+            )
+        )
+    return found
+
+
+EXPOSED: Final = threshold("""exposed communication | 2 | % of the iteration
+    without waiting for later GPUs, and without its ends: the same as for other causes""")
+ENDS: Final = threshold("""ends of the step | 5 | % of the iteration, at most
+    nothing can hide the first two gathers of a sharded step and the last two reductions; larger
+    ones can be split""")
+_MAX_LISTED: Final = 3
+
+
+@rule(
+    "exposed",
+    saving="exposed communication minus the part that is waiting for later GPUs or due to a "
+    "slow link, and minus its first and last collectives, mean over GPUs",
+    holds=(0.3, 1.5),
+    needs="collectives",
+    thresholds=(EXPOSED, ENDS),
+)
+def exposed(context: FindingsContext) -> Iterator[Finding]:
+    """Communication that no compute hides."""
+    per_cell = context.cells.sum("exposed_comm_ns")
+    total = float(per_cell.sum())
+    chosen = _chosen(context)
+    if chosen is None or not total:
+        return
+    waiting = context.per_iteration(float(chosen.exposed_ns.sum()))
+    each = context.per_iteration(total)
+    ends = min(_ends_ns(context, chosen), ENDS.share * context.step_ns)
+    links = sum(link.exposed_ns * len(link.gpus) for link in slow_links(context))
+    saving = each - waiting - ends - links / len(context.gpus)
+    if context.share(saving) < EXPOSED.share:
+        return
+    is_complete = bool(chosen.complete.all())
+    wait = f"; {time(waiting)} of it is waiting for later GPUs" if waiting else ""
+    if not is_complete:
+        wait += "; the waiting part is unknown for collectives with missing ranks"
+    yield context.finding(
+        f"exposed communication takes {time(each)}{context.per_gpu} "
+        f"({percent(context.share(each))}): {_largest(context, per_cell)}{wait}",
+        context.with_view("comms", "phase", sort="-exposed_comm_ns"),
+        Cost.COMMUNICATION,
+        saving,
+        is_measured=is_complete,
+        high_ns=each - waiting,
+        total_ns=total,
+    )
+
+
+def _ends_ns(context: FindingsContext, chosen: Chosen) -> float:
+    """Exposed time of the first two and last two collectives of forward and backward, but waiting.
+
+    Per GPU and iteration.
+    """
+    table, rows = context.table, context.node.rows
+    own = rows[table.kind[rows] == Kind.COMM]
+    own = own[~np.isin(table.phase[own], (Phase.OPTIMIZER, Phase.DATA))]
+    if not len(own):
+        return 0.0
+    own = own[np.lexsort((table.start_ns[own], table.iteration[own], table.gpu[own]))]
+    first = run_starts(table.gpu[own], table.iteration[own])
+    last = np.append(first[1:], len(own)) - 1
+    nearest = (first, np.minimum(first + 1, last), last, np.maximum(last - 1, first))
+    ends = own[distinct(np.concatenate(nearest))]
+    member = first_equal(chosen.rows, ends)
+    waits = np.where(member >= 0, chosen.exposed_ns[member], 0)
+    return context.per_iteration(float((table.exposed_comm_ns[ends] - waits).sum()))
+
+
+def _largest(context: FindingsContext, per_cell: Int64) -> str:
+    """The collectives by phase that have most of it."""
+    names, owner = context.together("operation", "phase")
+    sums = sums_of(per_cell, owner)
+    order = [place for place in np.argsort(-sums, kind="stable").tolist() if sums[place] > 0]
+    return listed(
+        f"{context.text('operation', names[place][0])} in {context.phase(names[place][1])} "
+        f"{time(context.per_iteration(sums[place]))}"
+        for place in order[:_MAX_LISTED]
+    )
+
+
+SLOWED: Final = threshold("""slower beside communication | 20 | %
+    the copies of a collective always cost the kernels beside them a few percent""")
+CORRELATION: Final = threshold("""correlation of overlap and duration | 0.5 | Pearson's r, at least
+    Lit Silicon finds them highly correlated; kernels that differ for other reasons scatter""")
+SLOWED_COST: Final = threshold("""cost of slowness beside communication | 0.25 | % of the iteration
+    it results from comparing kernels of different layers, where small differences mean nothing""")
+_ALONE: Final = 0.1
+"""Up to this share of its time during communication a kernel runs alone."""
+_BESIDE: Final = 0.5
+"""From this share on it runs next to it."""
+_MIN_ALONE: Final = 4
+"""Kernels that a usual time needs."""
+_OFTEN: Final = 0.75
+"""The share of an operation's kernels that must take longer."""
+
+
+@rule(
+    "contention",
+    saving="time of instances with much overlap beyond that of instances with little, mean over "
+    "GPUs",
+    holds=(0.2, 2.5),
+    needs="communication and labelled layers",
+    thresholds=(SLOWED, CORRELATION, SLOWED_COST),
+)
+def contention(context: FindingsContext) -> Iterator[Finding]:
+    """Operations of layers that take longer the more communication runs next to them.
+
+    Without layers an operation has one instance per phase and iteration, and none to compare with.
+    One that always has communication next to it is compared with other operations.
+    """
+    if context.sampled_from is not None:
+        return
+    yield from _always_beside(context)
+    found = overlaps_in(context.run, context.view)
+    analysed = np.isin(found.codes("iteration"), context.iterations)
+    found = found.take(analysed & (found.codes("layer") != NO_LABEL))
+    if not len(found) or not found.comm_ns.any():
+        return
+    pairs, owner = combined([found.codes("phase"), found.codes("operation")])
+    ratio, cost = (np.nan_to_num(values) for values in slowdown(found, owner, len(pairs)))
+    least = SLOWED_COST.share * context.step_ns * context.spots
+    chosen = (ratio >= 1 + SLOWED.share) & (cost >= least)
+    if not chosen.any():
+        return
+    known = effect(found, owner, len(pairs))
+    chosen &= np.nan_to_num(known.pearson) >= CORRELATION.value
+    for place in np.flatnonzero(chosen).tolist():
+        yield _contended(
+            context,
+            pairs[place],
+            f"takes {percent(float(known.slowdown[place]) - 1)} longer beside much communication "
+            f"than beside little on the same GPU (r = {known.pearson[place]:.2f})",
+            float(cost[place]),
+        )
+
+
+def _contended(context: FindingsContext, pair: Int64, text: str, total_ns: float) -> Finding:
+    phase, operation = context.text("phase", pair[0]), context.text("operation", pair[1])
+    saving = context.per_iteration(total_ns)
+    labels = {"phase": phase, "operation": operation}
+    return context.finding(
+        f"{operation} in {phase} {text}: {time(saving)}{context.per_gpu}",
+        context.with_view("overlap", "instance", sort="-instance_ns", **labels),
+        Cost.COMPUTE,
+        saving,
+        is_measured=False,
+    )
+
+
+def _always_beside(context: FindingsContext) -> Iterator[Finding]:
+    """Products that run during communication wherever they do, next to like ones that don't.
+
+    Alike are kernels of one name with as many FLOPs on one GPU, such as those of the queries and
+    of the attention's output, or of gate and up.
+    """
+    table, rows = context.table, context.node.rows
+    if FLOPS not in table.measured:
+        return
+    rows = rows[(table.measured[FLOPS][rows] > 0) & (table.duration_ns[rows] > 0)]
+    took = table.duration_ns[rows].astype(np.float64)
+    labels = (table.column(level)[rows] for level in ("gpu", "kernel", "phase", "operation"))
+    gpu, kernel, phase, operation = labels
+    names, like = combined([gpu, kernel, table.measured[FLOPS][rows].astype(np.int64)])
+    pairs, place = combined([phase, operation])
+    share = table.overlap_ns[rows] / took
+    alone = share <= _ALONE
+    usual = quantiles_of(took[alone], like[alone], len(names), (0.5,))[:, 0]
+    usual[counts_of(like[alone], len(names)) < _MIN_ALONE] = np.nan
+    usual = usual[like]
+    beside = (share >= _BESIDE) & np.isfinite(usual)
+    longer = np.where(beside, took - usual, 0.0)
+    excess, least = (
+        sums_of(np.where(beside, values, 0.0), place, len(pairs)) for values in (longer, usual)
+    )
+    factor = 1 + excess / np.maximum(least, 1.0)
+    slower, there, by_itself = (
+        sums_of(where, place, len(pairs))
+        for where in (longer > SLOWED.share / 2 * usual, beside, alone)
+    )
+    # Where it also runs alone, its own instances are better evidence.
+    always = (slower >= _OFTEN * there) & (by_itself == 0)
+    enough = excess >= SLOWED_COST.share * context.step_ns * context.spots
+    for at in np.flatnonzero(always & (factor >= 1 + SLOWED.share) & enough).tolist():
+        yield _contended(
+            context,
+            pairs[at],
+            f"always runs beside communication and takes {percent(float(factor[at]) - 1)} longer "
+            "than the same kernels of other operations without",
+            float(excess[at]),
+        )

@@ -1,0 +1,489 @@
+"""Operations that take longer on one GPU, in one layer or in one iteration than elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from chopper_core.align.kernel_classes import ATTENTION_CLASS, kernel_class
+from chopper_core.model.table import LABELLED, NO_LABEL, Phase, Rule
+from chopper_core.model.view import Baseline, View, complete_order
+from chopper_core.util.arrays import Float64, Index, Int64, Mask, Numbers
+from chopper_core.util.grouping import (
+    combined,
+    counts_of,
+    distinct,
+    median_of,
+    medians_along,
+    others_median,
+    others_median_of,
+    ranked,
+    run_maxima,
+    stable_order,
+    sums_of,
+)
+from chopper_core.views.findings.iterations import slow_iterations
+from chopper_core.views.findings.rule import (
+    FEWEST,
+    ROBUST_Z,
+    SMALLEST_SAVING,
+    Cost,
+    Finding,
+    FindingsContext,
+    Threshold,
+    outlier_limit,
+    rule,
+    threshold,
+    weighted_medians,
+)
+from chopper_core.views.shared.marks import MAD_TO_SIGMA
+from chopper_core.views.shared.phrases import count, listed, percent, time
+
+MATRIX_CLASSES: Final = frozenset({"gemm", "conv", ATTENTION_CLASS})
+"""Classes of kernels that the matrix units bound; memory bounds most of the others."""
+_MAX_OVERLAP: Final = 0.1
+"""Of the compute time of an operation in a layer, beside communication."""
+SLOWER_HERE: Final = threshold("""operation slower on one GPU | 6 | %
+    beyond all of that GPU's compute; work that happens to run beside a kernel can slow it by as
+    much""")
+SLOWER_BESIDE: Final = threshold(
+    """operation slower on one GPU, where communication always runs beside it | 20 | %
+    as for contention: a collective that transfers costs less"""
+)
+EVERYWHERE: Final = threshold("""iterations in which it is slower | 75 | %
+    occasional slowness depends on what happened to run beside it""")
+MEMORY_BOUND: Final = Threshold(
+    "slow memory: operations without matrix products that are slower",
+    60.0,
+    "% of their time, and less than half as much of the others",
+    "one slow operation points to that operation, all memory-bound ones to the memory",
+)
+_MIN_OPERATION: Final = 0.002
+"""Of the iteration; shorter operations vary too much to tell what is usual."""
+_MIN_COMPARED: Final = 0.1
+"""Of an operation's time, without communication beside it."""
+_LOWER_MEMORY_CLOCK: Final = 0.98
+_MAX_LISTED: Final = 3
+
+
+class Peers(Struct, frozen=True):
+    """Sums of the compute of GPUs (columns) by phase and operation (rows), with their peers'.
+
+    Of each operation in a layer and iteration a GPU's peers are the GPUs that run the same
+    kernels of it, of the same shapes: another stage of a pipeline, a micro-step more, or an expert
+    with more tokens is compared with no one.
+    Work beside communication is compared only on request: a collective that
+    transfers slows kernels more than one that waits, and GPUs that lag wait less.
+    """
+
+    usual_ns: Float64
+    """The median of the others at the same places, summed over iterations."""
+    excess_ns: Float64
+    """Each GPU's own time beyond that."""
+    took_ns: Float64
+    """Its own time, also beside communication."""
+    by_iteration: Float64
+    """Own time over the usual, as rows x GPUs x iterations; NaN without peers."""
+
+    @property
+    def _whole(self) -> Float64:
+        return 1 + self.excess_ns / np.maximum(self.usual_ns, 1.0)
+
+    @property
+    def _general(self) -> Float64:
+        """By which factor most of each GPU's compute takes longer."""
+        return np.maximum(weighted_medians(self._whole, self.usual_ns), 1.0)
+
+    @property
+    def ratio(self) -> Float64:
+        """By which factor each operation takes longer than usual, beyond all that the GPU runs."""
+        return self._whole / self._general
+
+    def often(self, limit: float) -> Mask:
+        """Whether it takes longer by more than a share in most iterations."""
+        with np.errstate(invalid="ignore"):
+            longer = self.by_iteration / self._general[:, None] > 1 + limit
+        known: Int64 = np.isfinite(self.by_iteration).sum(axis=2)
+        found: Mask = longer.sum(axis=2) / np.maximum(known, 1) >= EVERYWHERE.share
+        return found
+
+
+def _peers(context: FindingsContext, pair: Index, pairs: int) -> tuple[Peers, Peers]:
+    """The compute of the analysed activities without work beside communication, and with it.
+
+    `pair` is the phase and operation of each cell that computes.
+    """
+    cells = np.flatnonzero(context.computes)
+    took = context.cells.sum("duration_ns")[cells].astype(np.float64)
+    beside = context.cells.sum("overlap_ns")[cells]
+    place = context.together(*LABELLED)[1][cells]
+    like = combined([place, context.cell_work[cells]])[1]
+    gpu, iteration = context.gpu_place[cells], context.iteration_place[cells]
+    gpus, iterations = len(context.gpus), len(context.iterations)
+    has_peers = others_median_of(took, like)[1] > 0
+
+    def summed(values: Float64) -> Float64:
+        return sums_of(values, pair * gpus + gpu, pairs * gpus).reshape(pairs, gpus)
+
+    def each(values: Float64) -> Float64:
+        place = (pair * gpus + gpu) * iterations + iteration
+        return sums_of(values, place, pairs * gpus * iterations).reshape(pairs, gpus, iterations)
+
+    def compared(chosen: Mask) -> Peers:
+        usual = others_median_of(np.where(chosen, took, np.nan), like)[0]
+        usual = np.where(chosen & np.isfinite(usual), usual, 0.0)
+        own = np.where(usual > 0, took, 0.0)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            ratio = each(own) / each(usual)
+        took_all = summed(np.where(has_peers, took, 0.0))
+        return Peers(summed(usual), summed(own - usual), took_all, ratio)
+
+    return compared(has_peers & (beside <= _MAX_OVERLAP * took)), compared(has_peers)
+
+
+def _matrix_operations(context: FindingsContext, operations: Int64) -> Mask:
+    """Whether most of the kernel time of some operations is in matrix kernels."""
+    names, nodes = context.table.names, context.split("operation", "kernel")
+    is_matrix = np.array(
+        [kernel_class(names[code]) in MATRIX_CLASSES for code in nodes.codes("kernel").tolist()]
+    )
+    operation = nodes.codes("operation").astype(np.int64) + 1
+    duration = nodes.sum("duration_ns")
+    number = len(context.table.operations) + 1
+    whole = np.maximum(sums_of(duration, operation, number), 1)
+    found: Mask = (sums_of(duration * is_matrix, operation, number) / whole)[operations + 1] >= 0.5
+    return found
+
+
+@rule(
+    "gpu-operation",
+    saving="kernel time there beyond the median of the GPU's peers, minus what all of its "
+    "compute takes longer",
+    holds=(0.6, 1.25),
+    needs="two GPUs or more",
+    thresholds=(SLOWER_HERE, SLOWER_BESIDE, EVERYWHERE, MEMORY_BOUND),
+    explains=("straggler",),
+)
+def slow_on_a_gpu(context: FindingsContext) -> Iterator[Finding]:
+    """Operations that take longer on one GPU than on its peers, one by one or all that memory
+    bounds."""
+    if len(context.gpus) < 2:
+        return
+    pairs, pair = context.together("phase", "operation")
+    peers, beside = _peers(context, pair[context.computes], len(pairs))
+    counts = peers.took_ns >= _MIN_OPERATION * context.step_ns * len(context.iterations)
+    alone = counts & (peers.usual_ns >= _MIN_COMPARED * peers.took_ns)
+    if not alone.any():
+        return
+    own = np.where(alone, peers.ratio, beside.ratio)
+    spread = MAD_TO_SIGMA * median_of(np.abs(own[alone] - 1))
+    limit = max(SLOWER_HERE.share, ROBUST_Z.value * spread)
+    slow = alone & (own > 1 + limit) & peers.often(limit / 2)
+    # Work only beside communication: less than it may cost counts where the same operation
+    # is slow without it.
+    operation = ranked(pairs[:, 1])[1]
+    same = np.zeros((int(operation.max()) + 1, len(context.gpus)), np.bool_)
+    np.logical_or.at(same, operation, slow)
+    least = np.where(same[operation], limit, max(SLOWER_BESIDE.share, limit))
+    slow |= counts & ~alone & (own > 1 + least) & beside.often(limit / 2)
+    excess = np.where(slow, peers.took_ns * (1 - 1 / np.maximum(own, 1.0)), 0.0)
+    excess /= len(context.iterations)
+    matrix = _matrix_operations(context, pairs[:, 1])
+    for place in np.flatnonzero(slow.any(axis=0)).tolist():
+        saving = float(excess[:, place].sum())
+        if context.share(saving) < SMALLEST_SAVING.share:
+            continue
+        chosen = np.flatnonzero(slow[:, place])
+        took = peers.took_ns[:, place] * counts[:, place]
+        if _is_memory(took, pairs[:, 0], slow[:, place], matrix):
+            gained = excess[chosen, place] / (own[chosen, place] - 1)
+            text = (
+                f"GPU {context.gpus[place]} has slower memory{_memory_clock(context, place)}: "
+                "operations without matrix products take "
+                f"{percent(saving / float(gained.sum()))} longer than on the other GPUs"
+            )
+        else:
+            chosen = chosen[np.argsort(-excess[chosen, place], kind="stable")]
+            took_there = float(peers.took_ns[chosen, place].sum()) / len(context.iterations)
+            text = _operations(
+                context, context.gpus[place], pairs[chosen], own[chosen, place], saving, took_there
+            )
+        yield context.finding(
+            f"{text}; {time(saving)}{context.each}",
+            _evidence(context, place, pairs[chosen], peers.took_ns[chosen]),
+            Cost.COMPUTE,
+            saving,
+            is_repeated=len(context.iterations) > 1,
+            gpu=context.gpus[place],
+        )
+
+
+def _is_memory(took: Float64, phase: Int64, slow: Mask, matrix: Mask) -> bool:
+    """Whether memory-bound work is slow on a GPU, and hardly anything else is."""
+
+    def share(where: Mask) -> float:
+        return float(took[where & slow].sum()) / max(float(took[where].sum()), 1.0)
+
+    # The optimizer alone would be most of it where parameters aren't sharded.
+    of_memory = min(share(~matrix), share(~matrix & (phase != Phase.OPTIMIZER)))
+    return of_memory >= MEMORY_BOUND.share and share(matrix) < of_memory / 2
+
+
+def _memory_clock(context: FindingsContext, place: int) -> str:
+    """The memory clock of a GPU, if it is lower than the others'."""
+    mhz = context.by_gpu("mem_mhz")
+    usual = float(others_median(mhz)[place])
+    if not mhz[place] < _LOWER_MEMORY_CLOCK * usual:
+        return ""
+    return f" (memory clock {mhz[place]:,.0f} vs {usual:,.0f} MHz)"
+
+
+def _operations(
+    context: FindingsContext, gpu: int, pairs: Int64, own: Float64, saving: float, took: float
+) -> str:
+    """What takes longer on a GPU, from phases and operations with the longest loss first."""
+    names = list(dict.fromkeys(pairs[:, 1].tolist()))
+    if (pairs[:, 0] == Phase.OPTIMIZER).all() and len(names) > 1:
+        return (
+            f"GPU {gpu} takes longer in the optimizer than the other GPUs: its kernels there take "
+            f"{percent(saving / max(took - saving, 1.0))} longer"
+        )
+    is_one = len(names) == 1
+    what = context.text("operation", names[0]) if is_one else f"{len(names)} operations"
+    sizes = listed(
+        (
+            f"{'' if is_one else context.text('operation', operation) + ' '}"
+            f"{percent(ratio - 1)} longer in {context.phase(phase)}"
+            for (phase, operation), ratio in zip(pairs.tolist(), own.tolist(), strict=True)
+        ),
+        _MAX_LISTED,
+    )
+    verb = "takes" if is_one else "take"
+    return f"{what} {verb} longer on GPU {gpu} than on the other GPUs: {sizes}"
+
+
+def _evidence(context: FindingsContext, place: int, pairs: Int64, took: Float64) -> View:
+    """The operation by GPU; of several the GPU beside one that takes a usual time for them."""
+    if (pairs[:, 1] == pairs[0, 1]).all():
+        return _tree_by(context, int(pairs[0, 1]), "gpu")
+    apart = np.abs(took.sum(axis=0) - median_of(took.sum(axis=0)))
+    apart[place] = np.inf
+    gpus = (context.gpus[place], context.gpus[int(apart.argmin())])
+    own, other = (context.at(gpu=str(each)) for each in gpus)
+    baseline = Baseline("", other.path)
+    return replace(own, name="compare", by="operation", of="compute_busy_ns", baseline=baseline)
+
+
+SLOWER: Final = threshold("""slower than elsewhere | 10 | %
+    clocks vary by a few percent within an iteration, and kernels with them""")
+CONSISTENT: Final = threshold("""where it is slower | 75 | % of GPUs and iterations
+    what a layer or an operation causes shows on every GPU and in every iteration""")
+
+
+class SlowPart(Struct, frozen=True):
+    """An operation of a phase that takes longer in one layer, or iteration, than in the others."""
+
+    phase: int
+    operation: int
+    where: int
+    """The layer or the iteration."""
+    ratio: float
+    excess_ns: float
+    """Summed over GPUs and iterations."""
+    more: int = 0
+    """How many kernels more it runs there, per GPU and iteration."""
+
+    @property
+    def how(self) -> str:
+        if np.isinf(self.ratio):
+            return f"{count(self.more, 'kernel')} only there"
+        longer = f"{percent(self.ratio - 1)} longer"
+        return f"{longer}, with {count(self.more, 'more kernel')}" if self.more > 0 else longer
+
+
+@rule(
+    "layer",
+    of_durations=True,
+    saving="kernel time there beyond the median of the other layers, mean over GPUs",
+    holds=(0.7, 1.25),
+    needs="labelled layers",
+    thresholds=(SLOWER, CONSISTENT),
+)
+def slow_in_a_layer(context: FindingsContext) -> Iterator[Finding]:
+    """Operations that take longer in one layer than in the others, wherever they run, or that
+    only one layer has."""
+    parts = (*_slow_parts(context, "layer"), *_only_there(context))
+    yield from _slower(context, parts, "layer")
+
+
+@rule(
+    "operation",
+    of_durations=True,
+    saving="kernel time there beyond the median of the other iterations, mean over GPUs, spread "
+    "over all iterations",
+    needs="labelled iterations",
+    thresholds=(SLOWER, CONSISTENT),
+    explains=("iteration",),
+)
+def slow_in_an_iteration(context: FindingsContext) -> Iterator[Finding]:
+    """Operations that take longer in one iteration than in the others, on every GPU.
+
+    An iteration that is slow as a whole is another finding.
+    """
+    slow = context.all_iterations[slow_iterations(context)].tolist()
+    yield from _slower(context, _slow_parts(context, "iteration"), "iteration", slow)
+
+
+def _slower(
+    context: FindingsContext, parts: Iterable[SlowPart], level: str, slow: list[int] | None = None
+) -> Iterator[Finding]:
+    """A finding of each label of a level; of `slow` ones only where one operation is slower."""
+    found: dict[int, list[SlowPart]] = {}
+    for part in parts:
+        found.setdefault(part.where, []).append(part)
+    for where, own in found.items():
+        names = {part.operation: context.text("operation", part.operation) for part in own}
+        is_one = len(names) == 1
+        total = sum(part.excess_ns for part in own)
+        saving = context.per_iteration(total)
+        is_known = where in (slow or ()) and not is_one
+        if is_known or context.share(saving) < SMALLEST_SAVING.share:
+            continue
+        evidence = _tree_by(context, own[0].operation, level)
+        if not is_one:
+            view = context.at(**{level: str(where)})
+            evidence = replace(view, order=_split(view, "operation"), sort="-kernel_ns")
+        subject = (
+            f"{next(iter(names.values()))} takes" if is_one else f"{len(names)} operations take"
+        )
+        sizes = listed(
+            (
+                f"{'' if is_one else f'{names[part.operation]} '}{part.how} in "
+                f"{context.phase(part.phase)}"
+                for part in sorted(own, key=lambda part: -part.excess_ns)
+            ),
+            _MAX_LISTED,
+        )
+        yield context.finding(
+            f"{subject} longer in {level} {where} than in the other {level}s: {sizes}; "
+            f"{time(saving)}{context.per_gpu}",
+            evidence,
+            Cost.COMPUTE,
+            saving,
+            total_ns=total,
+        )
+
+
+def _tree_by(context: FindingsContext, operation: int, level: str) -> View:
+    """The layers, iterations or GPUs of an operation by the mean of their kernels."""
+    view = context.at(operation=context.text("operation", operation))
+    columns = ("mean_ns", "max_ns", "kernels", "kernel_ns")
+    return replace(view, order=_split(view, level), columns=columns, sort="-mean_ns")
+
+
+def _split(view: View, level: str) -> tuple[str, ...]:
+    """The order that splits a view's node by a level, if the level is not above it."""
+    levels = [name for name, _ in view.scope]
+    return view.order if level in levels else complete_order([*levels, level])
+
+
+def _only_there(context: FindingsContext) -> Iterator[SlowPart]:
+    """Operations that one layer has and no other.
+
+    Work before the first layer and after the last may be taken for theirs, unless the host
+    was in them.
+    """
+    codes = context.codes("layer")
+    chosen = np.flatnonzero(context.computes & (codes != NO_LABEL))
+    layers = distinct(codes[chosen])
+    if len(layers) < FEWEST.value:
+        return
+    names, place = context.together("phase", "operation", "layer")
+    owner = combined([names[:, 0], names[:, 1]])[1]
+
+    def summed(values: Numbers | Mask) -> Int64:
+        return sums_of(values[chosen], place[chosen], len(names))
+
+    cells, sums = counts_of(place[chosen], len(names)), summed(context.cells.sum("duration_ns"))
+    kernels, direct = summed(context.cells.sizes()), summed(_directly_labelled(context))
+    inner = np.isin(names[:, 2], layers[1:-1]) | (direct >= CONSISTENT.share * cells)
+    alone = (sums_of(names[:, 2] != NO_LABEL, owner)[owner] == 1) & inner
+    alone &= cells >= CONSISTENT.share * context.spots
+    alone &= sums >= SMALLEST_SAVING.share * context.step_ns * context.spots
+    for row in np.flatnonzero(alone).tolist():
+        phase, operation, layer = names[row].tolist()
+        more = round(float(kernels[row]) / int(cells[row]))
+        yield SlowPart(phase, operation, layer, np.inf, float(sums[row]), more)
+
+
+def _slow_parts(context: FindingsContext, level: str) -> Iterator[SlowPart]:
+    """The operations and phases with a layer, or iteration, that stands out from the others."""
+    codes = context.codes(level)
+    chosen = np.flatnonzero(context.computes & (codes != NO_LABEL))
+    if not len(chosen):
+        return
+    pairs, every = context.together("phase", "operation")
+    owner, codes = every[chosen], codes[chosen]
+    duration = context.cells.sum("duration_ns")[chosen].astype(np.float64)
+    kernels = context.cells.sizes()[chosen]
+    work = context.cell_work[chosen]
+    direct = _directly_labelled(context)[chosen]
+    spot, spots = context.gpu_place[chosen], len(context.gpus)
+    if level == "layer":
+        spot = spot * len(context.iterations) + context.iteration_place[chosen]
+        spots = context.spots
+    totals = sums_of(duration, owner, len(pairs)) / context.spots
+    order = stable_order(owner)
+    ends = np.cumsum(counts_of(owner, len(pairs)))
+    for pair in np.flatnonzero(totals > context.step_ns * SMALLEST_SAVING.share).tolist():
+        own = order[ends[pair - 1] if pair else 0 : ends[pair]]
+        columns, column = ranked(codes[own])
+        if len(columns) < FEWEST.value:
+            continue
+        cell = spot[own] * len(columns) + column
+        times, sizes, works = (
+            sums_of(values[own].astype(np.float64), cell, spots * len(columns)).reshape(spots, -1)
+            for values in (duration, kernels, work)
+        )
+        # Where a GPU or an iteration lacks one of them, there is nothing to compare.
+        whole = (times > 0).all(axis=1)
+        times, sizes, works = times[whole], sizes[whole], works[whole]
+        for place in np.flatnonzero(_outlying(times)).tolist() if len(times) else ():
+            usual, usual_size, usual_work = (
+                medians_along(np.delete(each, place, axis=1), 1) for each in (times, sizes, works)
+            )
+            more = round(median_of(sizes[:, place] - usual_size))
+            at_border = place in (0, len(columns) - 1)
+            sure = direct[own[column == place]].mean() >= CONSISTENT.share
+            if more and (level == "iteration" or (at_border and not sure)):
+                # Other kernels under the same general name don't make a slow operation.
+                continue
+            if level == "iteration" and (works[:, place] == usual_work).mean() < CONSISTENT.share:
+                continue  # Longer sequences take longer everywhere.
+            yield SlowPart(
+                phase=int(pairs[pair][0]),
+                operation=int(pairs[pair][1]),
+                where=int(columns[place]),
+                ratio=float(times[:, place].sum() / usual.sum()),
+                excess_ns=float((times[:, place] - usual).sum() * spots / len(times)),
+                more=more,
+            )
+
+
+def _directly_labelled(context: FindingsContext) -> Mask:
+    """Whether what the host was in gives the layer of all activities of each cell."""
+    rules = context.table.layer_rule[context.cells.selection]
+    return np.asarray(run_maxima(rules, context.cells.first) <= Rule.AUTOGRAD)
+
+
+def _outlying(times: Float64) -> Mask:
+    """Which columns stand out in most rows, by their distance from the columns' median."""
+    relative = times / medians_along(times, 1, keepdims=True)
+    typical = medians_along(relative, 0)
+    limit = outlier_limit(typical, SLOWER)
+    there: Mask = (relative > limit).mean(axis=0) >= CONSISTENT.share
+    return there & (typical > limit)
