@@ -28,8 +28,12 @@ Number = int | float
 Cell = int | float | str
 
 
-def _no_attributes(row: int) -> Mapping[str, TypedValue]:
+def no_attributes(row: int) -> Mapping[str, TypedValue]:
     return {}
+
+
+def no_means(rows: Index, bins: int) -> Float64:
+    return np.full((len(rows), bins), np.nan)
 
 
 class Frame(Struct, frozen=True, eq=False):
@@ -41,31 +45,29 @@ class Frame(Struct, frozen=True, eq=False):
     """
 
     view: View
-    address: str
     level: str
     columns: tuple[Metric, ...]
     labels: Sequence[str]
     values: Mapping[str, Values]
     total: Mapping[str, Number | None]
-    sort: str
-    """The order of the rows: a column, `-column`, or empty for the level's own."""
-    hidden: int
-    hidden_ns: int
-    """The elapsed_ns of the hidden rows."""
-    parent_ns: int
-    """The elapsed_ns of the node, hidden rows included."""
-    elapsed_ns: Int64
-    """The elapsed_ns of each row, also where a column of that name is a statistic."""
     notes: tuple[str, ...]
     target: Callable[[int], View]
     """The view that a row opens."""
     signal: Signal
     """The signal of the sparklines."""
-    means: Callable[[Index, int], Float64]
+    means: Callable[[Index, int], Float64] = no_means
+    sort: str = ""
+    """The order of the rows: a column, `-column`, or empty for the level's own."""
+    hidden: int = 0
+    hidden_ns: int = 0
+    """The elapsed_ns of the hidden rows."""
+    parent_ns: int = 0
+    """The elapsed_ns of the node, hidden rows included; 0 where rows are no parts of it."""
+    elapsed_ns: Int64 = np.zeros(0, np.int64)
+    """The elapsed_ns of each row, also where a column of that name is a statistic; empty where
+    rows are no parts of the node."""
     partners: Sequence[str] = ()
     """The name of each row in the baseline, where it differs; else empty."""
-    sparks: bool = True
-    """Whether each row has a time span over which its signal can be drawn."""
     more: tuple[Metric, ...] = ()
     """Columns that only such a frame has and that are not shown."""
     headline: tuple[str, ...] = ()
@@ -81,14 +83,22 @@ class Frame(Struct, frozen=True, eq=False):
     """The iterations of the node that the profiling window cuts."""
     left_out: tuple[int, ...] = ()
     """Those of them that take no part in the figures of other rows and in the total."""
-
-    attributes: Callable[[int], Mapping[str, TypedValue]] = _no_attributes
+    attributes: Callable[[int], Mapping[str, TypedValue]] = no_attributes
     """Attributes of a row's activity next to its figures; none for rows of several."""
     partial_total: frozenset[str] = frozenset()
     """The columns whose total covers only some GPUs of the node."""
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @property
+    def address(self) -> str:
+        return address.render(self.view)
+
+    @property
+    def sparks(self) -> bool:
+        """Whether each row has a time span over which its signal can be drawn."""
+        return self.means is not no_means
 
     @property
     def hidden_text(self) -> str:

@@ -22,8 +22,7 @@ from chopper_core.util.errors import DataError, NoSuchNode, NothingToShow, Usage
 from chopper_core.views import OVERVIEW, RUNS, SET_VIEWS, view_spec
 from chopper_core.views.frame import Frame
 from chopper_core.views.frames import run_frame
-from chopper_core.views.shared.children import ordered
-from chopper_core.views.shared.filter import Rows, filter_hint, matching
+from chopper_core.views.shared.filter import Rows, shown_of
 from chopper_core.views.shared.places import nodes_of
 from chopper_core.views.spec import ViewSpec, splits_of
 
@@ -161,10 +160,8 @@ def _rows(
     column = partial(_named, view, values)
     own = tuple(metric for metric, _ in columns)
     rows = Rows(RUN_LEVEL, labels, column, tuple(values), own)
-    mask = matching(rows, view.filter)
-    notes = [*filter_hint(rows, view.filter, mask), *notes]
-    shown = np.flatnonzero(mask)
-    shown = shown[ordered(shown, RUN_LEVEL, labels, view.sort, column)]
+    shown = shown_of(rows, view.filter, view.sort)
+    notes = [*shown.hint, *notes]
     if by_mean:
         alike = "GPUs" if seen[0].frame.level == "gpu" else "iterations"
         notes = [
@@ -175,10 +172,10 @@ def _rows(
         run,
         view,
         RUN_LEVEL,
-        [labels[row] for row in shown],
-        [(metric, numbers.take(shown)) for metric, numbers in columns],
-        lambda row: _plain(view, seen[int(shown[row])].row),
-        hidden=len(labels) - len(shown),
+        shown.labels,
+        [(metric, numbers.take(shown.at)) for metric, numbers in columns],
+        lambda row: _plain(view, seen[int(shown.at[row])].row),
+        hidden=shown.hidden,
         notes=notes,
         headline=tuple(
             f"{own.row.name}: {own.frame.headline[0]}"
@@ -268,14 +265,12 @@ def _matrix(
     level = seen[0].frame.level
     of_run = partial(_named, view, named)
     rows = Rows(level, labels, of_run, tuple(named), tuple(metric for metric, _ in columns))
-    mask = matching(rows, _own_filter(view))
-    notes = [*filter_hint(rows, _own_filter(view), mask), *notes]
-    shown = np.flatnonzero(mask)
     sort = view.sort or f"-{columns[0][0].name}"
-    shown = shown[ordered(shown, level, labels, sort, of_run)]
+    shown = shown_of(rows, _own_filter(view), sort)
+    notes = [*shown.hint, *notes]
 
     def target(row: int) -> View:
-        label = labels[int(shown[row])]
+        label = labels[int(shown.at[row])]
         own, at = next((o, p) for o, p in zip(seen, places, strict=True) if label in p)
         return own.frame.target(at[label])
 
@@ -284,14 +279,14 @@ def _matrix(
         run,
         view,
         level,
-        [labels[row] for row in shown],
-        [(metric, values.take(shown)) for metric, values in columns],
+        shown.labels,
+        [(metric, values.take(shown.at)) for metric, values in columns],
         target,
         total={
             metric.name: _total(own, figure, per_step)
             for (metric, _), own in zip(columns, seen, strict=True)
         },
-        hidden=len(labels) - len(shown),
+        hidden=shown.hidden,
         notes=[f"columns are runs: {figure.name} of each", *notes],
         charts=() if chart is None else (chart,),
         is_pending=pending,

@@ -16,7 +16,7 @@ from chopper_core.model.view import RUN_LEVEL, View
 from chopper_core.util.arrays import Float64, Mask
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.views.frame import Frame
-from chopper_core.views.shared.children import ordered
+from chopper_core.views.shared.filter import Rows, shown_of
 from chopper_core.views.spec import ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(
@@ -68,13 +68,12 @@ def set_frame(run: RunSet, view: View, *, wait: bool = False) -> Frame:
     found = {FRONT.name: worded(words), **dict(zip(names, values, strict=True))}
     shown = np.arange(len(rows))
     if view.sort:
-        shown = ordered(
-            shown,
+        by_name = Rows(
             RUN_LEVEL,
             labels,
-            view.sort,
             lambda name: found[name] if name in found else figure_values(run, rows, name),
         )
+        shown = shown_of(by_name, "", view.sort).at
     else:
         shown = shown[np.lexsort((-numbers[0], ~is_front, ~known))]
     columns = [*zip(metrics, values, strict=True), (FRONT, found[FRONT.name])]

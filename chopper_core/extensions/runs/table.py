@@ -34,16 +34,15 @@ from chopper_core.extensions.runs.run_set import (
     settings_of,
 )
 from chopper_core.metrics import METRICS, Metric, Values, nearest, numbered, worded
-from chopper_core.model import address
 from chopper_core.model.charts import BarChart, Series
 from chopper_core.model.settings import KNOWN
 from chopper_core.model.units import Unit, time_text
 from chopper_core.model.view import RUN_LEVEL, View
-from chopper_core.util.arrays import Float64, Index
+from chopper_core.util.arrays import Index
 from chopper_core.util.errors import ChopperError, UsageError
 from chopper_core.views.frame import Frame
-from chopper_core.views.shared.children import ordered, with_column_names
-from chopper_core.views.shared.filter import Rows, filter_hint, matching
+from chopper_core.views.shared.children import with_column_names
+from chopper_core.views.shared.filter import Rows, matching, shown_of
 from chopper_core.views.spec import BEST
 
 RATIO: Final = "_x"
@@ -103,34 +102,33 @@ def runs_frame(run: RunSet, view: View, *, wait: bool = False) -> Frame:
     columns = [column(name) for name in names]
     own = (*(each.name for each in columns), *RUN_COLUMNS, *settings, *_OWN)
     table_rows = Rows(RUN_LEVEL, labels, values, own, (*columns, *titled))
-    mask = matching(table_rows, view.filter)
-    shown = np.flatnonzero(mask)
-    shown = shown[ordered(shown, RUN_LEVEL, labels, view.sort, values)]
+    shown = shown_of(table_rows, view.filter, view.sort)
     if group:
-        shown = shown[np.argsort(_group_order(groups)[shown], kind="stable")]
+        order = np.argsort(_group_order(groups)[shown.at], kind="stable")
+        shown = replace(shown, at=shown.at[order])
     return frame_of_set(
         run,
         view,
         RUN_LEVEL,
-        [labels[row] for row in shown],
-        [(each, values(each.name).take(shown)) for each in columns],
-        lambda row: opened(view, rows[int(shown[row])]),
-        hidden=len(labels) - len(shown),
+        shown.labels,
+        [(each, values(each.name).take(shown.at)) for each in columns],
+        lambda row: opened(view, rows[int(shown.at[row])]),
+        hidden=shown.hidden,
         notes=[
-            *filter_hint(table_rows, view.filter, mask),
+            *shown.hint,
             *_notes(
                 rows,
                 columns,
                 values,
                 base,
                 reading.waiting,
-                len(labels) - len(shown),
+                shown.hidden,
                 is_asked=bool(view.columns),
             ),
         ],
         more=tuple(each.metric for name, each in RUN_COLUMNS.items() if name not in names),
         headline=_headline(rows, len(rows) + reading.waiting),
-        charts=_charts(view, [labels[row] for row in shown], columns, known, shown),
+        charts=_charts(view, shown.labels, columns, known, shown.at),
         is_pending=bool(reading.waiting),
     )
 
@@ -190,7 +188,6 @@ def frame_of_set(
     """A frame whose rows are not activities of one run."""
     found = Frame(
         view=view,
-        address=address.render(view),
         level=level,
         columns=tuple(metric for metric, _ in columns),
         labels=list(labels),
@@ -198,20 +195,11 @@ def frame_of_set(
         total={metric.name: None for metric, _ in columns} | dict(total or {}),
         sort=view.sort,
         hidden=hidden,
-        hidden_ns=0,
-        parent_ns=0,
-        elapsed_ns=np.zeros(len(labels), np.int64),
         notes=tuple(notes),
         target=target,
         signal=run.signal(),
-        means=_no_means,
-        sparks=False,
     )
     return replace(found, **options)
-
-
-def _no_means(rows: Index, bins: int) -> Float64:
-    return np.full((len(rows), bins), np.nan)
 
 
 def table_of(rows: Sequence[RunRow]) -> pd.DataFrame:

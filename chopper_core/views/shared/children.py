@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -10,6 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.metrics import (
+    METRICS,
     Metric,
     Scope,
     Values,
@@ -20,7 +21,6 @@ from chopper_core.metrics import (
 )
 from chopper_core.metrics.lookup import reason_notes
 from chopper_core.metrics.time import INSTANCES, SHARE
-from chopper_core.model import address
 from chopper_core.model.attributes import attributes_at
 from chopper_core.model.groups import Groups
 from chopper_core.model.inputs import TIMES_NOTES
@@ -29,24 +29,20 @@ from chopper_core.model.signals import Signal, bounds_of
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View, enter
 from chopper_core.util.arrays import Float64, Index, Mask
-from chopper_core.views.frame import Frame
+from chopper_core.util.errors import UsageError
+from chopper_core.views.frame import Frame, Number
 from chopper_core.views.shared.derived import (
-    Statistic,
     instance_levels,
     is_difference,
     statistic_of,
 )
-from chopper_core.views.shared.filter import Rows, filter_hint, matching
+from chopper_core.views.shared.filter import LONGEST_FIRST, NAME, Rows, shown_of
 from chopper_core.views.shared.marks import Coverage
 
 MAX_SPARKLINE_GPUS: Final = 128
 """The most GPUs of a row for which its sparkline is computed."""
 MAX_SPARKLINE_ACTIVITIES: Final = 1 << 24
 """The most activities that are gathered to find the GPUs of the rows."""
-NAME: Final = "name"
-"""The column of the labels, for sorting."""
-LONGEST_FIRST: Final = ("operation", "kernel", "class", "shape")
-"""Levels without a default order: their longest rows come first."""
 
 
 class SignalChart(Struct, frozen=True):
@@ -144,82 +140,169 @@ def _means(signal: Signal, nodes: Groups, chosen: Sequence[int], bins: int) -> F
     return result
 
 
+class Columns:
+    """The columns of rows, each computed when it is first asked for.
+
+    `own` are columns of the rows alone, with their totals; all others are metrics of the rows'
+    activities, `nodes`, of which `whole` is the total row.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        view: View,
+        level: str,
+        names: Sequence[str],
+        nodes: Groups | None,
+        whole: Groups,
+        own: Sequence[tuple[Metric, Values]] = (),
+        totals: Mapping[str, Number | None] | None = None,
+        counted: Mask | None = None,
+    ) -> None:
+        """Columns of these names, by default; those that aren't `counted` have no share."""
+        self._run, self._view, self._nodes, self._whole = run, view, nodes, whole
+        self._counted = counted
+        self.own = {column.name: (column, values) for column, values in own}
+        names = names_of(view, names, self.own, has_nodes=nodes is not None)
+        of_nodes = (name not in self.own or self._is_registered(name) for name in names)
+        self.over = instance_levels(view, level) if nodes is not None and any(of_nodes) else ()
+        self._statistic = statistic_of(view, level) if self.over else None
+        if self._statistic and not view.columns:
+            names = with_instances(names)
+        self._coverage = Coverage(run, view, level, whole if nodes is None else nodes, whole)
+        self._values = {
+            name: values if nodes is None else self._coverage.marked(each, values)
+            for name, (each, values) in self.own.items()
+            if self._statistic is None or not self._is_registered(name)
+        }
+        self._totals = {name: (totals or {}).get(name) for name in self._values}
+        self.metrics = tuple(map(self.metric, names))
+        self.totals = {each.name: self._total(each) for each in self.metrics}
+
+    def _is_registered(self, name: str) -> bool:
+        return self._nodes is not None and METRICS.get(name) is self.own[name][0]
+
+    def _scope(self, groups: Groups) -> Scope:
+        run = self._run
+        return Scope(groups, self._whole, run.origin_ns, run.hardware, run.measured)
+
+    def metric(self, name: str) -> Metric:
+        """The column of a name; raises UsageError for an unknown one."""
+        if name in self.own:
+            found = self.own[name][0]
+        elif self._nodes is None:
+            raise UsageError(
+                f"the view {self._view.name} has no column {name!r}; it has {', '.join(self.own)}"
+            )
+        else:
+            found = metric_named(name, self._run.table, self._run.counter_info)
+        is_plain = self._statistic is None or name in self._totals
+        return found if is_plain or self._statistic is None else self._statistic.metric(found)
+
+    def values(self, name: str) -> Values:
+        if name not in self._values:
+            metric = self.metric(name)
+            assert self._nodes is not None
+            found = metric.compute(self._scope(self._nodes))
+            if name == SHARE and self._counted is not None:
+                found = replace(found, missing=~(found.present() & self._counted))
+            self._values[name] = self._coverage.marked(metric, found)
+        return self._values[name]
+
+    def _total(self, metric: Metric) -> Number | None:
+        """A column's total: the view's own, else that of the whole."""
+        if metric.name in self._totals:
+            return self._totals[metric.name]
+        return metric.compute(self._scope(self._whole)).at(0)
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """Which figures cover only a part."""
+        return self._coverage.notes(self.metrics)
+
+    @property
+    def partial_totals(self) -> frozenset[str]:
+        """The columns whose total covers only a part."""
+        known = [each for each in self.metrics if self.totals[each.name] is not None]
+        return self._coverage.partial_totals(known)
+
+
+def names_of(
+    view: View, default: Sequence[str], own: Collection[str] = (), *, has_nodes: bool = True
+) -> tuple[str, ...]:
+    """The columns of a view, and the one that its rows are sorted by, where it is one of them."""
+    names, sort = view.columns or tuple(default), view.sort.removeprefix("-")
+    is_known = sort in own or (has_nodes and not is_difference(sort))
+    return (*names, sort) if is_known and sort not in ("", NAME, *names) else names
+
+
+def with_instances(names: Sequence[str]) -> tuple[str, ...]:
+    """Default columns of a statistic: with the number of instances, behind the first two."""
+    return (*names[:2], INSTANCES, *(name for name in names[2:] if name != INSTANCES))
+
+
 def children(run: Run, view: View) -> Frame:
     """The children of a view's node and their figures; view modules and baselines play no part."""
     if view.window:
         interval_of(run, view)
-    tree = run.tree_of(view)
-    parent = tree.node(view.path)
-    signal = run.signal(view.signal)
+    tree, level = run.tree_of(view), view.level
+    whole = tree.node(view.path)
     if view.is_leaf:
-        labels: list[str] = [view.path[-1]]
-        nodes = parent
+        labels, nodes = [view.path[-1]], whole
     else:
-        children = tree.children(view.path)
-        labels, nodes = list(children.labels), children.groups
-    scope = Scope(nodes, parent, run.origin_ns, run.hardware, run.measured)
-    computed: dict[str, Values] = {}
+        found = tree.children(view.path)
+        labels, nodes = list(found.labels), found.groups
     left_out = run.left_out(view)
-    skipped = set(map(str, left_out)) if view.level == "iteration" else set()
+    skipped = set(map(str, left_out)) if level == "iteration" else set()
     counted = np.array([label not in skipped for label in labels], np.bool_)
-    statistic = statistic_of(view)
-    coverage = Coverage(run, view, view.level, nodes, parent)
-
-    def values(name: str) -> Values:
-        if name not in computed:
-            found = column_of(name, run, statistic).compute(scope)
-            if name == SHARE:
-                found = replace(found, missing=~(found.present() & counted))
-            computed[name] = coverage.marked(column_of(name, run, statistic), found)
-        return computed[name]
-
-    columns = tuple(column_of(name, run, statistic) for name in names_of(run, view))
-    rows = Rows(view.level, labels, values, columns=columns, coordinates=run.table.coordinates)
-    mask = matching(rows, view.filter)
-    shown = np.flatnonzero(mask)
-    elapsed = metric_named("elapsed_ns", run.table).compute(scope).numbers.astype(np.int64)
-    hidden_ns = int(elapsed[~mask & counted].sum())
-    sort = view.sort or ("-elapsed_ns" if view.level in LONGEST_FIRST else "")
-    shown = shown[ordered(shown, view.level, labels, sort, values, counted)]
-    totals = Scope(parent, parent, run.origin_ns, run.hardware, run.measured)
-    total = {column.name: column.compute(totals).at(0) for column in columns}
+    default = default_columns(level, run.table, run.hardware)
+    columns = Columns(run, view, level, default, nodes, whole, counted=counted)
+    along = run.table.coordinates
+    rows = Rows(level, labels, columns.values, columns=columns.metrics, coordinates=along)
+    sort = view.sort or ("-elapsed_ns" if level in LONGEST_FIRST else "")
+    shown = shown_of(rows, view.filter, sort, counted)
+    time = metric_named("elapsed_ns", run.table)
+    elapsed, in_all = (
+        time.compute(Scope(each, whole, run.origin_ns)).numbers.astype(np.int64)
+        for each in (nodes, whole)
+    )
+    hidden_ns = int(elapsed[~shown.mask & counted].sum())
     nowhere = [
         column
-        for column in columns
+        for column in columns.metrics
         if column.name in view.columns
-        and total[column.name] is None
-        and not values(column.name).present().any()
+        and columns.totals[column.name] is None
+        and not columns.values(column.name).present().any()
     ]
-    shown_labels = [labels[row] for row in shown]
+    shown_labels = shown.labels
 
     def target(row: int) -> View:
         return view if view.is_leaf else enter(view, shown_labels[row])
 
     return Frame(
         view=view,
-        address=address.render(view),
-        level=view.level,
-        columns=columns,
+        level=level,
+        columns=columns.metrics,
         labels=shown_labels,
-        values={column.name: values(column.name).take(shown) for column in columns},
-        total=total,
+        values=shown.values(columns.metrics),
+        total=columns.totals,
         sort=sort,
-        hidden=len(labels) - len(shown),
+        hidden=shown.hidden,
         hidden_ns=hidden_ns,
-        parent_ns=int(metric_named("elapsed_ns", run.table).compute(totals).numbers[0]),
-        elapsed_ns=elapsed[shown],
+        parent_ns=int(in_all[0]),
+        elapsed_ns=elapsed[shown.at],
         notes=(
-            *filter_hint(rows, view.filter, mask),
-            *notes_of(run, view, labels, len(shown), hidden_ns),
-            *coverage.notes(columns),
+            *shown.hint,
+            *notes_of(run, view, len(labels), shown.hidden, hidden_ns),
+            *columns.notes,
             *reason_notes(nowhere, run.table, run.hardware),
         ),
-        partial_total=coverage.partial_totals(columns),
+        partial_total=columns.partial_totals,
         attributes=lambda row: attributes_at(run, target(row)),
         target=target,
-        signal=signal,
-        means=means_of(signal, nodes, shown),
-        over=instance_levels(view),
+        signal=run.signal(view.signal),
+        means=means_of(run.signal(view.signal), nodes, shown.at),
+        over=columns.over,
         truncated=run.truncated(view),
         left_out=left_out,
     )
@@ -253,67 +336,16 @@ def with_column_names(
     return replace(view, columns=tuple(map(named, view.columns)), sort=named(view.sort))
 
 
-def names_of(run: Run, view: View) -> tuple[str, ...]:
-    """The columns of a view, by default those of its level, with a statistic the instances too.
-
-    The one that its rows are sorted by is always among them.
-    """
-    names = view.columns or default_columns(view.level, run.table, run.hardware)
-    if view.stat and not view.columns:
-        names = (*names[:2], INSTANCES, *names[2:])
-    sort = view.sort.removeprefix("-")
-    return names if sort in ("", NAME, *names) or is_difference(sort) else (*names, sort)
-
-
-def column_of(name: str, run: Run, statistic: Statistic | None) -> Metric:
-    """The metric of a column; raises UsageError for an unknown name."""
-    known = metric_named(name, run.table, run.counter_info)
-    return statistic.metric(known) if statistic else known
-
-
-def ordered(
-    shown: Index,
-    level: str,
-    labels: list[str],
-    sort: str,
-    values: Callable[[str], Values],
-    counted: Mask | None = None,
-) -> Index:
-    """The order of the rows; by name it is the level's default order, or alphabetical.
-
-    Operations and kernels have no default order.
-    """
-    if not sort:
-        return np.arange(len(shown))
-    descending, name = sort.startswith("-"), sort.removeprefix("-")
-    if name == NAME:
-        order = np.arange(len(shown))
-        if level in LONGEST_FIRST:
-            order = np.array(sorted(order, key=lambda row: labels[int(shown[row])]), np.intp)
-        return order[::-1] if descending else order
-    column = values(name).take(shown)
-    # Differences sort by size, in either direction.
-    size = np.abs(column.numbers) if is_difference(name) else column.numbers
-    numbers = -size if descending else size
-    # Rows without a value come last in both directions, and after them those left out of sums.
-    skipped = np.zeros(len(shown), np.bool_) if counted is None else ~counted[shown]
-    return np.lexsort((numbers, ~column.present(), skipped))
-
-
-def notes_of(
-    run: Run, view: View, labels: Sequence[str], shown: int, hidden_ns: int
-) -> tuple[str, ...]:
-    """Notes on the rows of a node: `shown` are shown, the others have `hidden_ns` in total."""
+def notes_of(run: Run, view: View, count: int, hidden: int, hidden_ns: int) -> tuple[str, ...]:
+    """Notes on the rows of a node: `hidden` of them are filtered out, with a time in total."""
     notes = run_notes(run, view)
     if view.stat:
         over = instance_levels(view)
         instances = f"a row's instances (one per {', '.join(over)})"
         notes.insert(0, f"figures are the {view.stat} over {instances}; % is the share of the sum")
-    if shown < len(labels):
-        notes.append(
-            f"{len(labels) - shown} of {len(labels)} rows filtered out ({time_text(hidden_ns)}); "
-            "totals and shares include them"
-        )
+    if hidden:
+        time = f" ({time_text(hidden_ns)}); totals and shares include them"
+        notes += [f"{note}{time}" for note in filter_note(count, hidden)]
     return tuple(notes)
 
 
@@ -349,9 +381,9 @@ def run_notes(run: Run, view: View) -> list[str]:
     return notes
 
 
-def filter_note(rows: int, shown: int) -> tuple[str, ...]:
+def filter_note(count: int, hidden: int) -> tuple[str, ...]:
     """How many rows of a result the filter hides."""
-    return (f"{rows - shown} of {rows} rows filtered out",) if shown < rows else ()
+    return (f"{hidden} of {count} rows filtered out",) if hidden else ()
 
 
 def figures(run: Run, view: View, names: Iterable[str]) -> dict[str, Values]:

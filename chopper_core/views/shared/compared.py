@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Final
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.metrics import Metric, Reduces, Values
+from chopper_core.metrics import Metric, Reduces, Values, default_columns
 from chopper_core.model import address
 from chopper_core.model.attributes import TypedValue
 from chopper_core.model.run import Run
@@ -19,27 +20,23 @@ from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.errors import NoSuchNode
 from chopper_core.views.frame import Frame
 from chopper_core.views.shared.children import (
-    NAME,
     children,
-    column_of,
     cut_note,
     names_of,
     notes_of,
-    ordered,
+    with_instances,
 )
 from chopper_core.views.shared.derived import (
     DELTA,
     RELATIVE,
-    Statistic,
     delta_of,
     difference,
     is_difference,
     relative,
     relative_of,
-    statistic_of,
     underlying,
 )
-from chopper_core.views.shared.filter import Rows, filter_hint, matching
+from chopper_core.views.shared.filter import NAME, Rows, shown_of
 from chopper_core.views.shared.renamed_kernels import Side, renamed_kernels
 
 _KERNEL: Final = "kernel"
@@ -96,59 +93,54 @@ def aligned(values: Values, places: Index) -> Values:
 
 def compared(run: Run, view: View) -> Frame:
     """The frame of a view with a baseline: the rows of both, and their differences."""
-    names = each_with_difference(view.columns) or with_differences(names_of(run, view), view.level)
-    sorted_by = view.sort.removeprefix("-")
-    names = names if sorted_by in ("", NAME, *names) else (*names, sorted_by)
-    statistic = statistic_of(view)
+    names = _names(run, view)
     wanted = tuple(dict.fromkeys(underlying(name) for name in names))
-    plain = replace(view, baseline=None, sort="", filter="", columns=wanted)
-    ours = children(run, plain)
+    ours = children(run, replace(view, baseline=None, sort="", filter="", columns=wanted))
     base_view = baseline_view(view)
     other = run.baseline_run(base_view.run) if base_view.run != view.run else run
-    plain_base = replace(base_view, columns=wanted)
     lacking = ""
+
+    def of_base(ours: Frame) -> Frame:
+        asked = replace(base_view, columns=ours.view.columns)
+        return _without_rows(ours, asked) if lacking else children(other, asked)
+
     try:
-        base = children(other, plain_base)
+        base = of_base(ours)
     except NoSuchNode as error:
-        base, lacking = _without_rows(ours, plain_base), str(error)
+        lacking = str(error)
+        base = of_base(ours)
     # Two single activities are compared whatever their positions.
     leaves = view.is_leaf and base.view.is_leaf
     renamed = {} if leaves else _renamed((run, ours), (other, base))
     pairs = matched(ours.labels, ours.labels if leaves else base.labels, renamed)
-    computed: dict[str, Values] = {}
+
+    @cache
+    def sides(name: str) -> tuple[Metric, Values, Values]:
+        here, there = ours, base
+        if name not in ours.values:
+            here = children(run, replace(ours.view, columns=(name,)))
+            there = of_base(here)
+        metric = next(each for each in here.columns if each.name == name)
+        left, right = here.values[name], there.values[name]
+        return metric, aligned(left, pairs.ours), aligned(right, pairs.base)
 
     def values(name: str) -> Values:
-        if name not in computed:
-            known = column_of(underlying(name), run, statistic)
-            if known.name not in wanted:
-                here = children(run, replace(ours.view, columns=(known.name,)))
-                view_there = replace(base.view, columns=(known.name,))
-                there = _without_rows(here, view_there) if lacking else children(other, view_there)
-            else:
-                here, there = ours, base
-            left = aligned(here.values[known.name], pairs.ours)
-            right = aligned(there.values[known.name], pairs.base)
-            if name == known.name:
-                computed[name] = left
-            elif name.endswith(RELATIVE):
-                computed[name] = relative(left, right)
-            else:
-                computed[name] = difference(known, left, right)
-        return computed[name]
+        metric, left, right = sides(underlying(name))
+        if name.endswith(RELATIVE):
+            return relative(left, right)
+        return difference(metric, left, right) if name.endswith(DELTA) else left
 
-    columns = tuple(_compared_column(name, run, statistic) for name in names)
+    columns = tuple(_compared_column(name, sides(underlying(name))[0]) for name in names)
     along = run.table.coordinates
     rows = Rows(view.level, pairs.labels, values, columns=columns, coordinates=along)
-    mask = matching(rows, view.filter)
-    shown = np.flatnonzero(mask)
     elapsed = np.where(pairs.ours >= 0, ours.elapsed_ns[np.maximum(pairs.ours, 0)], 0)
     counted = replace(ours, labels=pairs.labels).counted()
-    hidden_ns = int(elapsed[~mask & counted].sum())
     time = names[0]
     sort = view.sort or (f"-{time}{DELTA}" if f"{time}{DELTA}" in names else "")
-    shown = shown[ordered(shown, view.level, list(pairs.labels), sort, values, counted)]
-    labels = [pairs.labels[row] for row in shown]
-    partners = [pairs.partners[row] for row in shown]
+    shown = shown_of(rows, view.filter, sort, counted)
+    hidden_ns = int(elapsed[~shown.mask & counted].sum())
+    labels, at_ours, at_base = shown.labels, pairs.ours[shown.at], pairs.base[shown.at]
+    partners = [pairs.partners[row] for row in shown.at]
     if lacking:
         notes = [f"the baseline lacks this node: {lacking}"]
     else:
@@ -158,44 +150,54 @@ def compared(run: Run, view: View) -> Frame:
         notes += cut_note(other, base_view, "of the baseline")
 
     def target(row: int) -> View:
-        if pairs.ours[shown[row]] < 0:
-            return base.target(int(pairs.base[shown[row]]))
+        if at_ours[row] < 0:
+            return base.target(int(at_base[row]))
         return view if view.is_leaf else enter(view, labels[row], partners[row])
 
     def attributes(row: int) -> Mapping[str, TypedValue]:
-        place = int(pairs.ours[shown[row]])
-        return (
-            ours.attributes(place) if place >= 0 else base.attributes(int(pairs.base[shown[row]]))
-        )
+        of, places = (ours, at_ours) if at_ours[row] >= 0 else (base, at_base)
+        return of.attributes(int(places[row]))
 
     def means(rows: Index, bins: int) -> Float64:
         result = np.full((len(rows), bins), np.nan)
-        places = pairs.ours[shown[rows]]
+        places = at_ours[rows]
         result[places >= 0] = ours.means(places[places >= 0], bins)
         return result
 
     return replace(
         ours,
         view=view,
-        address=address.render(view),
         columns=columns,
         labels=labels,
-        values={name: values(name).take(shown) for name in names},
+        values=shown.values(columns),
         total={name: _total_difference(name, ours, base) for name in names},
         sort=sort,
-        hidden=len(pairs.labels) - len(shown),
+        hidden=shown.hidden,
         hidden_ns=hidden_ns,
-        elapsed_ns=elapsed[shown],
+        elapsed_ns=elapsed[shown.at],
         notes=(
-            *filter_hint(rows, view.filter, mask),
+            *shown.hint,
             *notes,
-            *notes_of(run, view, pairs.labels, len(shown), hidden_ns),
+            *notes_of(run, view, len(pairs.labels), shown.hidden, hidden_ns),
         ),
         attributes=attributes,
         target=target,
         means=means,
         partners=partners if renamed else (),
     )
+
+
+def _names(run: Run, view: View) -> tuple[str, ...]:
+    """The chosen columns, each followed by its difference unless one is chosen, or the default."""
+    if any(map(is_difference, view.columns)):
+        names = view.columns
+    elif view.columns:
+        names = tuple(part for name in view.columns for part in (name, f"{name}{DELTA}"))
+    else:
+        default = names_of(view, default_columns(view.level, run.table, run.hardware))
+        names = _with_differences(with_instances(default) if view.stat else default, view.level)
+    sort = view.sort.removeprefix("-")
+    return names if sort in ("", NAME, *names) else (*names, sort)
 
 
 def _without_rows(frame: Frame, view: View) -> Frame:
@@ -255,8 +257,7 @@ def _renamed(ours: tuple[Run, Frame], base: tuple[Run, Frame]) -> dict[str, str]
     return renamed_kernels(sides[0], sides[1], common)
 
 
-def _compared_column(name: str, run: Run, statistic: Statistic | None) -> Metric:
-    known = column_of(underlying(name), run, statistic)
+def _compared_column(name: str, known: Metric) -> Metric:
     if not is_difference(name):
         return known
     return relative_of(known) if name.endswith(RELATIVE) else delta_of(known)
@@ -274,7 +275,7 @@ def _total_difference(name: str, ours: Frame, base: Frame) -> int | float | None
     return left - right
 
 
-def with_differences(names: Sequence[str], level: str) -> tuple[str, ...]:
+def _with_differences(names: Sequence[str], level: str) -> tuple[str, ...]:
     """Default columns with differences: of the time, also in %, and of a few others."""
     first = "kernel_ns" if level == ACTIVITY else "elapsed_ns"
     rest = [name for name in names if name != first]
@@ -282,10 +283,3 @@ def with_differences(names: Sequence[str], level: str) -> tuple[str, ...]:
     others = [name for name in rest if name not in _WITH_DELTA]
     pairs = [part for name in compared for part in (name, f"{name}{DELTA}")]
     return (first, f"{first}{DELTA}", f"{first}{RELATIVE}", *pairs, *others)
-
-
-def each_with_difference(names: Sequence[str]) -> tuple[str, ...]:
-    """Chosen columns, each followed by its difference; unchanged where one is a difference."""
-    if any(map(is_difference, names)):
-        return tuple(names)
-    return tuple(part for name in names for part in (name, f"{name}{DELTA}"))

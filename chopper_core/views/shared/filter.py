@@ -1,4 +1,4 @@
-"""The filter language: which rows of a frame to show.
+"""Which rows of a frame to show, and in which order; the filter language.
 
 Terms are separated by spaces; a row must match all of them; case is ignored:
 `gemm` a regular expression (RE2) on the name, case ignored · `!copy` names that don't match ·
@@ -10,8 +10,8 @@ stands for a comma in a label, `%20` for a space, `%25` for a percent sign · `c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
 from urllib.parse import quote, unquote
 
 import numpy as np
@@ -22,14 +22,11 @@ from chopper_core.model.parallel import DIMENSIONS
 from chopper_core.model.table import ACTIVITY, LEVELS
 from chopper_core.model.units import AnyUnit, Unit
 from chopper_core.model.view import RUN_LEVEL
-from chopper_core.util.arrays import Int32, Mask, Numbers
+from chopper_core.util.arrays import Index, Int32, Mask, Numbers
 from chopper_core.util.errors import UsageError
 from chopper_core.util.grouping import distinct
 from chopper_core.util.patterns import late
-from chopper_core.views.shared.derived import underlying
-
-if TYPE_CHECKING:
-    pass
+from chopper_core.views.shared.derived import is_difference, underlying
 
 _SPACED: Final = late(r"\s*(>=|<=|!=|[<>=])\s+(?=\S)|\s+(>=|<=|!=|[<>=])(?=-?\d)")
 """An operator with spaces around it."""
@@ -37,6 +34,10 @@ _COMPARISON: Final = late(r"(?P<column>[^<>=!:]+)(?P<operator>>=|<=|!=|[<>=:])(?
 _NUMBER: Final = late(r"(?P<number>-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?P<unit>[A-Za-zµ%]*)")
 _FILTERED_LEVELS: Final = frozenset((*LEVELS, ACTIVITY, RUN_LEVEL, *DIMENSIONS))
 _NAME: Final = late(r"[A-Za-z_.%]+")
+NAME: Final = "name"
+"""The column of the labels, for sorting."""
+LONGEST_FIRST: Final = ("operation", "kernel", "class", "shape")
+"""Levels without a default order: their longest rows come first."""
 NO_ROW: Final = "no row matches"
 """How a hint about a filter begins."""
 _MAX_HEADING_WORDS: Final = 5
@@ -98,7 +99,58 @@ def matching(rows: Rows, text: str) -> Mask:
     return mask
 
 
-def filter_hint(rows: Rows, text: str, mask: Mask) -> tuple[str, ...]:
+class Shown(Struct, frozen=True, eq=False):
+    """The rows that a filter leaves, in the order of a sort."""
+
+    rows: Rows
+    mask: Mask
+    at: Index
+    hint: tuple[str, ...]
+    """Why there are none."""
+
+    @property
+    def labels(self) -> list[str]:
+        return [self.rows.labels[row] for row in self.at.tolist()]
+
+    @property
+    def hidden(self) -> int:
+        return len(self.mask) - len(self.at)
+
+    def values(self, columns: Iterable[Metric]) -> dict[str, Values]:
+        return {each.name: self.rows.values(each.name).take(self.at) for each in columns}
+
+
+def shown_of(rows: Rows, text: str, sort: str, counted: Mask | None = None) -> Shown:
+    """The rows that match a filter, sorted; those that aren't `counted` come last.
+
+    Raises UsageError for an invalid filter, or a column that the rows lack.
+    """
+    mask = matching(rows, text)
+    at = np.flatnonzero(mask)
+    order = _order(rows, at, sort, counted)
+    return Shown(rows, mask, at[order], _hint(rows, text, mask))
+
+
+def _order(rows: Rows, at: Index, sort: str, counted: Mask | None) -> Index:
+    """By name it is the level's default order, or alphabetical without one."""
+    order = np.arange(len(at))
+    if not sort:
+        return order
+    descending, name = sort.startswith("-"), sort.removeprefix("-")
+    if name == NAME:
+        if rows.level in LONGEST_FIRST:
+            order = np.array(sorted(order, key=lambda row: rows.labels[int(at[row])]), np.intp)
+        return order[::-1] if descending else order
+    column = rows.values(name).take(at)
+    # Differences sort by size, in either direction.
+    size = np.abs(column.numbers) if is_difference(name) else column.numbers
+    numbers = -size if descending else size
+    # Rows without a value come last in both directions, and after them those left out of sums.
+    skipped = np.zeros(len(at), np.bool_) if counted is None else ~counted[at]
+    return np.lexsort((numbers, ~column.present(), skipped))
+
+
+def _hint(rows: Rows, text: str, mask: Mask) -> tuple[str, ...]:
     """Why a filter leaves no row: which term matches none, and what there is in its place."""
     if mask.any() or not len(mask) or not text.strip():
         return ()
