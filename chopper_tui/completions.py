@@ -10,8 +10,7 @@ from urllib.parse import unquote
 from chopper_core.metrics import METRICS
 from chopper_core.model.address import KEYS, TIMES, parse, path_text, step_text
 from chopper_core.model.run import Run
-from chopper_core.model.splits import SPLITS
-from chopper_core.model.table import ACTIVITY, LEVELS
+from chopper_core.model.table import ACTIVITY, LEVELS, SPLITS
 from chopper_core.model.view import STATISTICS, SUM, at_level, enter
 from chopper_core.util.errors import ChopperError, UsageError
 from chopper_core.util.patterns import late

@@ -15,7 +15,7 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.model.groups import Groups, gpu_by_gpu
-from chopper_core.model.same_work import work_of
+from chopper_core.model.peers import work_of
 from chopper_core.model.signals import time_within, union
 from chopper_core.model.table import LEVELS, NO_LABEL, KernelTable, Kind, Selection
 from chopper_core.util.arrays import AnyArray, Index, Int32, Int64, Mask

@@ -12,8 +12,7 @@ from msgspec.structs import replace
 
 from chopper_core.model.overrides import joined, parse_overrides
 from chopper_core.model.parallel import DIMENSIONS
-from chopper_core.model.splits import PATTERN, quoted_cycles
-from chopper_core.model.table import ACTIVITY, LEVELS
+from chopper_core.model.table import ACTIVITY, LEVELS, SPLIT_PATTERN, quoted_cycles
 from chopper_core.model.view import Baseline, View, Window, as_statistic, complete_order, parse_time
 from chopper_core.util.errors import ChopperError, DataError, UsageError
 from chopper_core.util.patterns import late
@@ -27,7 +26,7 @@ _LEVEL_OF = {
     for length in range(2, len(level) + 1)
 }
 """The levels by their names and abbreviations: `it` is iteration."""
-_LEVEL = "|".join((PATTERN, *sorted(_LEVEL_OF, key=len, reverse=True)))
+_LEVEL = "|".join((SPLIT_PATTERN, *sorted(_LEVEL_OF, key=len, reverse=True)))
 _PATH_START = late(rf":(?=(?:{_LEVEL})=)")
 _ANY_STEP = late(r":([A-Za-z_]+)=")
 _FIRST_STEP = late(rf"(?:{_LEVEL})=")

@@ -45,10 +45,7 @@ class Groups:
     @classmethod
     def single(cls, table: KernelTable, rows: Selection) -> Groups:
         """Rows in their order as one group; contiguous rows become a slice, never copied."""
-        if not isinstance(rows, slice) and len(rows):
-            begin, end = int(rows[0]), int(rows[-1]) + 1
-            if end - begin == len(rows) and (rows[1:] > rows[:-1]).all():
-                rows = slice(begin, end)
+        rows = rows if isinstance(rows, slice) else contiguous(rows)
         return cls(table, rows, np.zeros(1, np.intp))
 
     def __len__(self) -> int:
@@ -267,6 +264,13 @@ class Groups:
                 values = values_of(self.table, column, self.selection)
                 self._cache[key] = reduceat(values.astype(np.int64, copy=False), self.first)
         return self._cache[key]
+
+
+def contiguous(rows: Index) -> Selection:
+    """Rows as a slice where each follows the one before."""
+    if len(rows) and rows[-1] - rows[0] + 1 == len(rows) and (rows[1:] > rows[:-1]).all():
+        return slice(int(rows[0]), int(rows[-1]) + 1)
+    return rows
 
 
 def elapsed_of_rows(table: KernelTable, rows: Selection) -> Int64:

@@ -1,7 +1,13 @@
-"""The kernel table: one row per activity of a GPU, with its levels and labels."""
+"""The kernel table: one row per activity of a GPU, with its levels and labels.
+
+Beyond the levels of the tree, any column of the activities splits a table and scopes a path:
+`class=gemm`, `stream=7` and `iteration%2=0` are steps of a path as `layer=3` is. What needs more
+than the model is added where it is known, with `add_split`.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from functools import cached_property
@@ -13,8 +19,8 @@ from msgspec.structs import replace
 
 from chopper_core.model.column_names import CALL_SHAPE
 from chopper_core.model.shapes import CallShape
-from chopper_core.model.splits import is_made, split_codes
 from chopper_core.util.arrays import AnyArray, Float64, Index, Int8, Int32, Int64, column_types
+from chopper_core.util.patterns import late
 
 _Entry = TypeVar("_Entry")
 LEVELS: Final = ("gpu", "iteration", "phase", "layer", "operation", "kernel")
@@ -113,6 +119,37 @@ MODEL_PHASES: Final = (Phase.FORWARD, Phase.BACKWARD, Phase.PREFILL, Phase.DECOD
 """The phases in which the model's layers run."""
 INFERENCE_PHASES: Final = (Phase.PREFILL, Phase.DECODE)
 
+_MADE: Final = ("class", "shape")
+SPLITS: Final = (*_MADE, "stream", "kind")
+"""The columns that split, the most useful first; besides, `iteration%N` of every N iterations."""
+SPLIT_PATTERN: Final = rf"{'|'.join(SPLITS)}|iteration%[1-9]\d{{0,5}}"
+"""Any of them, as a regular expression."""
+_CYCLE: Final = late(r"iteration%([1-9]\d{0,5})")
+_SPLIT: Final = late(SPLIT_PATTERN)
+
+SplitCodes = tuple[Int64, Sequence[str]]
+"""The code of each activity, -1 where it has none, and the text of each code."""
+_SPLIT_CODES: Final[dict[str, Callable[[KernelTable], SplitCodes]]] = {}
+
+
+def add_split(name: str) -> Callable[[Callable[[KernelTable], SplitCodes]], None]:
+    return lambda codes: _SPLIT_CODES.__setitem__(name, codes)
+
+
+def is_split(level: str) -> bool:
+    """Whether a level is a column of the activities."""
+    return _SPLIT.fullmatch(level) is not None
+
+
+def quoted_cycles(text: str) -> str:
+    """An address whose `iteration%12` is no escape of a character."""
+    return re.sub(r"\biteration%(?!25\d)(?=\d)", "iteration%25", text)
+
+
+def _is_made(level: str) -> bool:
+    """Whether a split is no column of a table: its codes are made where it is asked for."""
+    return level in _MADE or "%" in level
+
 
 class KernelTable(Struct, frozen=True, eq=False, dict=True):
     """One row per activity; every column is a numpy array of the same length.
@@ -176,15 +213,25 @@ class KernelTable(Struct, frozen=True, eq=False, dict=True):
         """One column of labels, times or counts by its name; coordinates follow from the GPU."""
         if name in self.coordinates:
             return self.coordinates[name][self.gpu].astype(np.int64)
-        if is_made(name):
-            return split_codes(self, name)[0]
+        if _is_made(name):
+            return self._split(name)[0]
         values: Int64 = getattr(self, name)
         return values
 
     @cached_property
-    def split_cache(self) -> dict[str, tuple[Int64, Sequence[str]]]:
-        """The codes and labels of each activity along the splits that were asked for."""
+    def _splits(self) -> dict[str, SplitCodes]:
         return {}
+
+    def _split(self, level: str) -> SplitCodes:
+        """The codes of the activities along a split, computed once."""
+        if level not in self._splits:
+            if cycle := _CYCLE.fullmatch(level):
+                length = int(cycle[1])
+                codes = np.where(self.iteration < 0, -1, self.iteration % length).astype(np.int64)
+                self._splits[level] = codes, [str(code) for code in range(length)]
+            else:
+                self._splits[level] = _SPLIT_CODES[level](self)
+        return self._splits[level]
 
     @property
     def is_sampled(self) -> bool:
@@ -215,53 +262,33 @@ class KernelTable(Struct, frozen=True, eq=False, dict=True):
             return NO_LABEL
         if text.lstrip("\\") == NO_LABEL_TEXT:
             text = text[1:]
-        if is_made(level):
-            return _index(split_codes(self, level)[1], text)
-        match level:
-            case "gpu" | "iteration" | "layer" | "pp" | "dp" | "ep" | "cp" | "tp" | "stream":
-                # One spelling each: paths and labels are compared as texts.
-                is_plain = text.isascii() and text.isdigit() and len(text) < 20
-                return int(text) if is_plain and str(int(text)) == text else None
-            case "phase":
-                return PHASES.index(text) if text in PHASES else None
-            case "kind":
-                return _index(_KINDS, text)
-            case "operation":
-                return _index(self.operations, text)
-            case "kernel":
-                return _index(self.names, text)
-            case _:
-                raise ValueError(level)
+        texts = self._texts(level)
+        if texts is not None:
+            try:
+                return texts.index(text)
+            except ValueError:
+                return None
+        # One spelling each: paths and labels are compared as texts.
+        is_plain = text.isascii() and text.isdigit() and len(text) < 20
+        return int(text) if is_plain and str(int(text)) == text else None
 
     def text_of(self, level: str, code: int) -> str:
         """The text of a label's code at a level, as a path spells it."""
         if code == NO_LABEL:
             return NO_LABEL_TEXT
-        if is_made(level):
-            return _escaped(split_codes(self, level)[1][code])
-        match level:
-            case "phase":
-                return PHASES[code]
-            case "kind":
-                return _KINDS[code]
-            case "operation":
-                return _escaped(self.operations[code])
-            case "kernel":
-                return _escaped(self.names[code])
-            case _:
-                return str(code)
+        texts = self._texts(level)
+        if texts is None:
+            return str(code)
+        # A label that reads like a missing one begins with a backslash.
+        text = texts[code]
+        return f"\\{text}" if text.lstrip("\\") == NO_LABEL_TEXT else text
 
-
-def _escaped(text: str) -> str:
-    """Prefix a backslash to a label that reads like a missing one."""
-    return f"\\{text}" if text.lstrip("\\") == NO_LABEL_TEXT else text
-
-
-def _index(texts: Sequence[str], text: str) -> int | None:
-    try:
-        return texts.index(text)
-    except ValueError:
-        return None
+    def _texts(self, level: str) -> Sequence[str] | None:
+        """The texts of a level's codes; None where they are numbers."""
+        if _is_made(level):
+            return self._split(level)[1]
+        of = {"phase": PHASES, "kind": _KINDS, "operation": self.operations, "kernel": self.names}
+        return of.get(level)
 
 
 Selection = slice | Index
@@ -328,56 +355,41 @@ def concatenate(tables: Sequence[KernelTable]) -> KernelTable:
     names: dict[str, int] = {}
     operations: dict[str, int] = {}
     shapes: dict[CallShape, int] = {}
-    recoded: list[dict[str, Int64]] = []
+    recoded: list[dict[str, AnyArray]] = []
     measured: list[Mapping[str, Float64]] = []
     for table in tables:
         name_codes = _merge(table.names, names)
-        operation_codes = _merge(table.operations, operations)
         columns = {column: getattr(table, column) for column in COLUMNS}
         columns["kernel"] = _recode(table.kernel, name_codes)
         columns["group"] = _recode(table.group, name_codes)
-        columns["operation"] = _recode(table.operation, operation_codes)
+        columns["operation"] = _recode(table.operation, _merge(table.operations, operations))
         recoded.append(columns)
         own = table.measured
         if table.shapes and CALL_SHAPE in own:
-            own = {**own, CALL_SHAPE: _recode_known(own[CALL_SHAPE], _merge(table.shapes, shapes))}
+            shape = np.nan_to_num(own[CALL_SHAPE], nan=NO_LABEL).astype(np.int32)
+            codes = _recode(shape, _merge(table.shapes, shapes))
+            own = {**own, CALL_SHAPE: np.where(shape == NO_LABEL, np.nan, codes)}
         measured.append(own)
+    nothing = [np.full(len(table), np.nan) for table in tables]
     columns_of_all: dict[str, Any] = {
-        column: np.concatenate([columns[column] for columns in recoded]) for column in COLUMNS
+        name: np.concatenate([columns[name] for columns in recoded]) for name in COLUMNS
     }
     return KernelTable(
         names=tuple(names),
         operations=tuple(operations),
-        measured=_concatenated(measured, list(map(len, tables))),
+        measured={
+            name: np.concatenate(
+                [own.get(name, no) for own, no in zip(measured, nothing, strict=True)]
+            )
+            for name in dict.fromkeys(name for own in measured for name in own)
+        },
         shapes=tuple(shapes),
         **columns_of_all,
     )
 
 
-def _concatenated(
-    measured: Sequence[Mapping[str, Float64]], lengths: Sequence[int]
-) -> dict[str, Float64]:
-    names = dict.fromkeys(name for columns in measured for name in columns)
-    return {
-        name: np.concatenate(
-            [
-                columns.get(name, np.full(length, np.nan))
-                for columns, length in zip(measured, lengths, strict=True)
-            ]
-        )
-        for name in names
-    }
-
-
 def _merge(texts: Sequence[_Entry], into: dict[_Entry, int]) -> Int32:
     return np.array([into.setdefault(text, len(into)) for text in texts], np.int32)
-
-
-def _recode_known(codes: Float64, new_codes: Int32) -> Float64:
-    recoded = codes.copy()
-    known = np.isfinite(codes)
-    recoded[known] = new_codes[codes[known].astype(np.intp)]
-    return recoded
 
 
 def _recode(codes: Int32, new_codes: Int32) -> Int32:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from itertools import pairwise, takewhile
+from itertools import takewhile
 from typing import Final
 
 import numpy as np
 from msgspec import Struct
 
 from chopper_core.model.cubes import Cubes
-from chopper_core.model.groups import Groups, elapsed_of_rows
+from chopper_core.model.groups import Groups, contiguous, elapsed_of_rows
 from chopper_core.model.memo import Memo
 from chopper_core.model.table import ACTIVITY, LEVELS, NO_LABEL_TEXT, STATES, KernelTable, Selection
 from chopper_core.util.arrays import AnyArray, Index, Int64, Mask
@@ -138,15 +138,12 @@ class Tree:
         without = self._excluded(wanted, without)
 
         def found() -> tuple[Selection, Index]:
-            node = self.node(path)
-            kept = np.ones(int(node.sizes()[0]), np.bool_)
+            rows = self.node(path).selection
             for level, codes in without.items():
-                kept &= ~np.isin(self.table.column(level)[node.selection], codes)
-            if not kept.all():
-                node = Groups.single(self.table, node.rows[kept])
-            if not kept.any():
+                rows = _without(rows, self.table.column(level), codes)
+            if not _size(rows):
                 raise self._missing(path)
-            parts, _ = node.split(levels)
+            parts, _ = Groups.single(self.table, rows).split(levels)
             return parts.selection, parts.first
 
         cells = None
@@ -159,12 +156,9 @@ class Tree:
 
     def rows_without(self, path: Sequence[str], iterations: Sequence[int]) -> Selection:
         """The rows of a node, in the order of the table, without some iterations."""
-        path = tuple(path)
-        node = self.node(path)
-        if isinstance(node.selection, slice) and self._places is None:
-            return self._remaining(node.selection, self._codes(path), iterations)
-        rows = np.sort(node.rows)
-        return rows[~np.isin(self.table.iteration[rows], iterations)]
+        rows = self.node(path).selection
+        rows = rows if isinstance(rows, slice) else np.sort(rows)
+        return _without(rows, self.table.iteration, iterations)
 
     def codes_of(self, level: str) -> AnyArray:
         """The codes of a level that occur in the table."""
@@ -278,7 +272,11 @@ class Tree:
         return high - low <= _MAX_ADDED_ROWS
 
     def _narrowed(
-        self, wanted: dict[str, int], levels: Sequence[str], low: int = 0, high: int | None = None
+        self,
+        wanted: Mapping[str, int],
+        levels: Sequence[str],
+        low: int = 0,
+        high: int | None = None,
     ) -> tuple[int, int]:
         """The slice with the codes of consecutive levels of the default order."""
         high = len(self.table) if high is None else high
@@ -306,93 +304,48 @@ class Tree:
 
     def _kept_places(self, path: tuple[str, ...]) -> Selection:
         """The places of a node's rows without the iterations that take no part in it."""
-        wanted, places = self._codes(path), self._places_of(path)
-        if not self._excluded(wanted):
+        places, left_out = self._places_of(path), self._left_out
+        if not left_out or _ITERATION in self.order[: len(path)]:
             return places
-
-        def kept() -> Selection:
-            if isinstance(places, slice):
-                return self._remaining(places, wanted, self._left_out)
-            return places[~np.isin(self._key(_ITERATION)[places], self._left_out)]
-
-        found = self._kept(("kept", path), kept, keep=_CACHED_NODES)
-        if not isinstance(found, slice) and not len(found):
+        kept = self._kept(
+            ("kept", path), lambda: _without(places, self._key(_ITERATION), left_out), _CACHED_NODES
+        )
+        if not _size(kept):
             raise self._missing(path)
-        return found
-
-    def _remaining(
-        self, places: slice, wanted: Mapping[str, int], iterations: Sequence[int]
-    ) -> Selection:
-        """The places of a slice that remain without some iterations.
-
-        An iteration is contiguous in each GPU.
-        """
-        slices = [(places.start, places.stop)] if "gpu" in wanted else self._gpu_slices()
-        codes = np.sort(np.asarray(iterations, np.int32))
-        parts: list[tuple[int, int]] = []
-        for low, high in slices:
-            own = self._key(_ITERATION)[low:high]
-            begins, ends = (low + np.searchsorted(own, codes, side) for side in ("left", "right"))
-            kept = zip([low, *ends.tolist()], [*begins.tolist(), high], strict=True)
-            parts += [(begin, end) for begin, end in kept if begin < end]
-        return _joined(parts)
+        return kept
 
     def _places_of(self, path: tuple[str, ...]) -> Selection:
         """The places of a node's rows; raises NoSuchNode where there are none."""
         wanted = self._codes(path)
-        if not wanted.keys() <= set(LEVELS):
+        places: Selection
+        if self._is_default(tuple(wanted)):
+            places = slice(*self._narrowed(wanted, tuple(wanted)))
+        else:
             places = self._memo(("places", path), lambda: self._located(wanted), _CACHED_NODES)
-            if not len(places):
-                raise self._missing(path)
-            return places
-        prefix = list(takewhile(lambda level: level in wanted, LEVELS))
-        low, high = self._narrowed(wanted, prefix)
-        rest = [level for level in LEVELS[len(prefix) :] if level in wanted]
-        if not rest:
-            if low == high:
-                raise self._missing(path)
-            return slice(low, high)
-        places = self._memo(
-            ("places", path), lambda: self._matching(wanted, rest, low, high), keep=_CACHED_NODES
-        )
-        if not len(places):
+        if not _size(places):
             raise self._missing(path)
         return places
 
-    def _located(self, wanted: dict[str, int]) -> Index:
-        """Places with the wanted codes, some of which are coordinates of GPUs, or splits."""
-        coordinates = self.table.coordinates
-        rest = {level: code for level, code in wanted.items() if level not in coordinates}
-        chain = list(takewhile(lambda level: level in rest, LEVELS[1:]))
+    def _located(self, wanted: Mapping[str, int]) -> Index:
+        """Places with the wanted codes of levels, coordinates of GPUs, and splits.
+
+        Within a GPU the rows of the following levels are contiguous.
+        """
+        of_gpu = {level: self.table.coordinates.get(level) for level in wanted}
+        chain = list(takewhile(lambda level: level in wanted, LEVELS[1:]))
+        rest = [level for level in wanted if of_gpu[level] is None and level not in ("gpu", *chain)]
         found = [np.empty(0, np.intp)]
         for low, high in self._gpu_slices():
             gpu = int(self._key("gpu")[low])
-            is_there = all(
-                coordinates[level][gpu] == code
-                for level, code in wanted.items()
-                if level in coordinates
-            )
-            if is_there and rest.get("gpu", gpu) == gpu:
-                found.append(np.arange(*self._narrowed(rest, chain, low, high)))
-        places = np.concatenate(found)
-        for level in rest.keys() - {"gpu", *chain}:
-            places = places[self._key(level)[places] == np.int32(rest[level])]
-        return places
-
-    def _matching(self, wanted: dict[str, int], rest: Sequence[str], low: int, high: int) -> Index:
-        """Places from `low` to `high` with the wanted codes at the other levels."""
-        chain = list(takewhile(lambda level: level in rest, LEVELS[1:]))
-        if "gpu" not in wanted and chain:
-            # Within a GPU the rows are contiguous again.
-            slices = [self._narrowed(wanted, chain, *each) for each in self._gpu_slices()]
-            places = np.concatenate([np.arange(*each) for each in slices])
-            rest = [level for level in rest if level not in chain]
-        else:
-            places = low + np.flatnonzero(self._key(rest[0])[low:high] == np.int32(wanted[rest[0]]))
-            rest = rest[1:]
-        for level in rest:
-            places = places[self._key(level)[places] == np.int32(wanted[level])]
-        return places
+            own = {level: gpu if of is None else of[gpu] for level, of in of_gpu.items()}
+            if any(own[level] != wanted[level] for level in wanted if level not in (*rest, *chain)):
+                continue
+            low, high = self._narrowed(wanted, chain, low, high)
+            kept = np.ones(high - low, np.bool_)
+            for level in rest:
+                kept &= self._key(level)[low:high] == np.int32(wanted[level])
+            found.append(low + np.flatnonzero(kept))
+        return np.concatenate(found)
 
     def _gpu_slices(self) -> list[tuple[int, int]]:
         codes, slices, low = self._key("gpu"), [], 0
@@ -436,8 +389,13 @@ class Tree:
         return NoSuchNode(f"no {level} {wanted} here; available: {shown}{more}")
 
 
-def _joined(parts: Sequence[tuple[int, int]]) -> Selection:
-    """Slices in rising order as one selection: a slice where they are adjacent."""
-    if parts and all(end == begin for (_, end), (begin, _) in pairwise(parts)):
-        return slice(parts[0][0], parts[-1][1])
-    return np.concatenate([np.arange(*each) for each in parts] or [np.empty(0, np.intp)])
+def _size(places: Selection) -> int:
+    return places.stop - places.start if isinstance(places, slice) else len(places)
+
+
+def _without(places: Selection, codes: AnyArray, left_out: Sequence[int]) -> Selection:
+    """Places without those of some codes."""
+    kept = ~np.isin(codes[places], left_out)
+    if isinstance(places, slice):
+        return contiguous(places.start + np.flatnonzero(kept))
+    return contiguous(places[kept])

@@ -10,8 +10,7 @@ from msgspec.structs import replace
 
 from chopper_core.model.overrides import NO_OVERRIDES, Overrides
 from chopper_core.model.parallel import DIMENSIONS
-from chopper_core.model.splits import SPLITS, is_split
-from chopper_core.model.table import ACTIVITY, LEVELS
+from chopper_core.model.table import ACTIVITY, LEVELS, SPLITS, is_split
 from chopper_core.model.units import time_text
 from chopper_core.util.errors import UsageError
 from chopper_core.util.patterns import late

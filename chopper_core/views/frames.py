@@ -12,7 +12,7 @@ from chopper_core.model.charts import picked
 from chopper_core.model.column_names import NO_STARTS, NO_TIMES
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
-from chopper_core.model.splits import is_split
+from chopper_core.model.table import is_split
 from chopper_core.model.view import View, pivot
 from chopper_core.util import debug
 from chopper_core.util.errors import NothingToShow, UsageError

@@ -12,8 +12,7 @@ from chopper_core.metrics import METRICS, Metric, Values
 from chopper_core.model.charts import Chart
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
-from chopper_core.model.splits import SPLITS
-from chopper_core.model.table import LEVELS
+from chopper_core.model.table import LEVELS, SPLITS
 from chopper_core.model.view import View
 from chopper_core.views.frame import Frame
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from chopper_core.metrics import metric_named
 from chopper_core.model.run import Run
 from chopper_core.model.signals import Signal
-from chopper_core.model.splits import SPLITS, is_split
+from chopper_core.model.table import SPLITS, is_split
 from chopper_core.model.units import Unit
 from chopper_core.model.view import STATISTICS, SUM, as_statistic, filtered, sorted_by
 from chopper_core.model.view import pivot as pivoted

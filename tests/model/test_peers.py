@@ -10,9 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from chopper_core.model.groups import Groups
-from chopper_core.model.peers import peers
+from chopper_core.model.peers import peers, work_of
 from chopper_core.model.run import Run
-from chopper_core.model.same_work import work_of
 from chopper_core.model.table import Kind
 from chopper_core.util.grouping import others_median_of
 from tests.support import Row, run_of, sample_run

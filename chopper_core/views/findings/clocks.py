@@ -12,7 +12,7 @@ from chopper_core.align.kernel_classes import kernel_class
 from chopper_core.metrics import heat_of, is_measured
 from chopper_core.model.column_names import CYCLES, integral_of, known_of, samples_in
 from chopper_core.model.hardware import Hardware
-from chopper_core.model.same_work import work_of
+from chopper_core.model.peers import work_of
 from chopper_core.model.table import KernelTable, Kind, Selection
 from chopper_core.util.arrays import Float64, Index, Int64
 from chopper_core.util.grouping import distinct, means_of, median_of, ranked, sums_of

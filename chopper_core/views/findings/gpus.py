@@ -9,7 +9,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.model.host_tables import HostState
-from chopper_core.model.same_work import knows_sizes
+from chopper_core.model.peers import knows_sizes
 from chopper_core.model.view import pivot
 from chopper_core.util.arrays import Float64
 from chopper_core.util.grouping import beyond_others, medians_along

@@ -22,8 +22,8 @@ from chopper_core.model.groups import Groups
 from chopper_core.model.host_tables import HostState
 from chopper_core.model.memo import Memo
 from chopper_core.model.parallel import DIMENSIONS
+from chopper_core.model.peers import work_of
 from chopper_core.model.run import Run
-from chopper_core.model.same_work import work_of
 from chopper_core.model.table import LEVELS, NO_LABEL, NO_LABEL_TEXT, KernelTable, Kind
 from chopper_core.model.view import View, complete_order
 from chopper_core.util.arrays import Float64, Index, Int64, Mask, Numbers

@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from chopper_core.model.same_work import work_of
+from chopper_core.model.peers import work_of
 from chopper_core.model.table import Kind
 from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import ChopperError

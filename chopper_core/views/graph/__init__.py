@@ -15,8 +15,7 @@ from chopper_core.model.charts import Chart, Composition, LineChart, Series
 from chopper_core.model.column_names import NO_TIMES
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
-from chopper_core.model.splits import is_split
-from chopper_core.model.table import LEVELS, NO_LABEL, Category, KernelTable, Kind
+from chopper_core.model.table import LEVELS, NO_LABEL, Category, KernelTable, Kind, is_split
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Index, Int64

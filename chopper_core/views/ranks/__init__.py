@@ -20,8 +20,8 @@ from chopper_core.metrics import (
 )
 from chopper_core.model.charts import LineChart, Series
 from chopper_core.model.column_names import HEAT
+from chopper_core.model.peers import knows_sizes
 from chopper_core.model.run import Run
-from chopper_core.model.same_work import knows_sizes
 from chopper_core.model.table import NO_LABEL_TEXT
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View

@@ -19,8 +19,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.model.groups import Groups
+from chopper_core.model.peers import is_same_work
 from chopper_core.model.run import Run
-from chopper_core.model.same_work import is_same_work
 from chopper_core.model.table import LEVELS, NO_LABEL, KernelTable, Kind
 from chopper_core.model.view import View
 from chopper_core.util.arrays import AnyArray, Float64, Index, Int64, Mask, Numbers
