@@ -1,21 +1,14 @@
-"""Reading many files, in worker processes where that pays, with one progress for all.
-
-Workers are plain interpreters that are sent a reader and a path. `multiprocessing` isn't used: its
-workers import the main script again, and so repeat all that a script without a `__main__` guard
-does.
-"""
+"""Reading many files, in worker processes where that pays, with one progress for all."""
 
 from __future__ import annotations
 
 import os
-import pickle
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stderr, suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final, TypeVar, cast
-
-from msgspec import Struct
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from chopper_core.util import debug, memory
 from chopper_core.util.errors import ChopperError, DataError, UsageError
@@ -53,25 +46,62 @@ def read_all(
     """
     sizes = [path.stat().st_size for path in paths]
     if executor is not None:
-        futures: list[Future[Read | ChopperError]] = [
-            executor.submit(reader, path, silent) for path in paths
-        ]
-        _wait(futures, sizes, [0] * len(paths), progress)
-        return _complete(
-            [_outcome(future, path) for future, path in zip(futures, paths, strict=True)]
-        )
-    workers = min(jobs or os.cpu_count() or 1, len(paths))
+        sent = [executor.submit(reader, path, silent) for path in paths]
+        _wait(sent, sizes, [0] * len(paths), progress)
+        return _complete(map(_outcome, sent, paths))
     packed = [
         size if path.suffix == ".gz" else size // _GZIP_FACTOR
         for path, size in zip(paths, sizes, strict=True)
     ]
-    workers, limit = memory.worker_limit(workers, max(packed, default=0) * _GZIP_FACTOR)
-    if workers > 1 and (jobs is not None or sum(packed) >= PARALLEL_FROM_BYTES):
-        return _complete(_read_in_processes(paths, sizes, reader, progress, workers, limit))
-    return _complete(
-        _read(path, reader, _FileProgress(progress, number, sizes))
-        for number, path in enumerate(paths)
+    workers, limit = memory.worker_limit(
+        min(jobs or os.cpu_count() or 1, len(paths)), max(packed, default=0) * _GZIP_FACTOR
     )
+    parts = [_part(progress, number, sizes) for number in range(len(paths))]
+    if workers < 2 or (jobs is None and sum(packed) < PARALLEL_FROM_BYTES):
+        return _complete(_read(path, reader, part) for path, part in zip(paths, parts, strict=True))
+    with _in_processes(paths, reader, workers, limit) as (futures, bytes_read):
+        _wait(futures, sizes, bytes_read, progress)
+    return _complete(
+        _outcome_or_read(future, path, reader, part)
+        for future, path, part in zip(futures, paths, parts, strict=True)
+    )
+
+
+def read_as_done(
+    paths: Sequence[Path], reader: Reader[Read], jobs: int | None = None
+) -> Iterator[tuple[int, Read | ChopperError]]:
+    """Call the reader for each path, and yield its place and result, or the error, once it is done.
+
+    `jobs` processes share the paths; None: one per processor. The reader is as of `read_all`.
+    """
+    workers = min(jobs or os.cpu_count() or 1, len(paths))
+    if workers < 2:
+        for number, path in enumerate(paths):
+            yield number, _read(path, reader, silent)
+        return
+    from concurrent.futures import as_completed
+
+    with _in_processes(paths, reader, workers) as (futures, _):
+        numbers = {future: number for number, future in enumerate(futures)}
+        for future in as_completed(futures):
+            number = numbers[future]
+            yield number, _outcome_or_read(future, paths[number], reader, silent)
+
+
+def in_threads(
+    work: Callable[[Item], Done], items: Sequence[Item], rows: int = THREADS_FROM_ROWS
+) -> list[Done]:
+    """Call a function for each item and return its results in order, on all processors.
+
+    That pays where its time goes to numpy's loops over as many rows, which lie in all items.
+    """
+    workers = min(os.cpu_count() or 1, len(items))
+    if workers < 2 or rows < THREADS_FROM_ROWS:
+        return [work(item) for item in items]
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(workers) as threads:
+        return list(threads.map(work, items))
 
 
 def _complete(outcomes: Iterable[Read | ChopperError]) -> list[Read | ChopperError]:
@@ -97,32 +127,31 @@ def _read(path: Path, reader: Reader[Read], progress: Progress) -> Read | Choppe
         raise
 
 
-class _FileProgress(Struct, frozen=True):
+def _part(whole: Progress, number: int, sizes: Sequence[int]) -> Progress:
     """The progress of one file within that of all files."""
 
-    whole: Progress
-    number: int
-    sizes: Sequence[int]
+    def report(step: str, done: int, total: int) -> None:
+        whole(step, sum(sizes[:number]) + done, sum(sizes))
 
-    def __call__(self, step: str, done: int, total: int) -> None:
-        self.whole(step, sum(self.sizes[: self.number]) + done, sum(self.sizes))
+    return report
 
 
 def _wait(
-    futures: Sequence[Future[Any]], sizes: Sequence[int], done: list[int], progress: Progress
+    futures: Sequence[Future[Any]], sizes: Sequence[int], done: Any, progress: Progress
 ) -> None:
     """Wait for all futures while reporting progress in bytes; cancel them if it raises."""
     from concurrent.futures import FIRST_COMPLETED, wait
 
-    numbers = {future: number for number, future in enumerate(futures)}
     waiting = set(futures)
     try:
         while waiting:
-            finished, waiting = wait(waiting, _POLL_SECONDS, FIRST_COMPLETED)
-            for future in finished:
-                done[numbers[future]] = sizes[numbers[future]]
+            _, waiting = wait(waiting, _POLL_SECONDS, FIRST_COMPLETED)
+            read = (
+                size if future not in waiting else done[number]
+                for number, (future, size) in enumerate(zip(futures, sizes, strict=True))
+            )
             step = f"read and align {len(futures) - len(waiting)} of {len(futures)} ranks"
-            progress(step, sum(done), sum(sizes))
+            progress(step, sum(read), sum(sizes))
     finally:
         for future in waiting:
             future.cancel()
@@ -137,206 +166,106 @@ def _outcome(future: Future[Read | ChopperError], path: Path) -> Read | ChopperE
     return DataError(f"{path} was not read: {str(error) or type(error).__name__}")
 
 
-def read_as_done(
-    paths: Sequence[Path], reader: Reader[Read], jobs: int | None = None
-) -> Iterator[tuple[int, Read | ChopperError]]:
-    """Call the reader for each path, and yield its place and result, or the error, once it is done.
-
-    `jobs` processes share the paths; None: one per processor. The reader is as of `read_all`.
-    """
-    workers = min(jobs or os.cpu_count() or 1, len(paths))
-    if workers < 2:
-        for number, path in enumerate(paths):
-            yield number, _read(path, reader, silent)
-        return
-    from concurrent.futures import as_completed
-
-    with _process_futures(paths, reader, workers, [0] * len(paths)) as futures:
-        numbers = {future: number for number, future in enumerate(futures)}
-        for future in as_completed(futures):
-            number = numbers[future]
-            yield number, _read_again_if_died(future, paths[number], reader, silent)
-
-
-def _read_in_processes(
-    paths: Sequence[Path],
-    sizes: Sequence[int],
-    reader: Reader[Read],
-    progress: Progress,
-    workers: int,
-    limit: int,
-) -> list[Read | ChopperError]:
-    bytes_done = [0] * len(paths)
-    with _process_futures(paths, reader, workers, bytes_done, limit) as futures:
-        _wait(futures, sizes, bytes_done, progress)
-    return [
-        _read_again_if_died(future, paths[number], reader, _FileProgress(progress, number, sizes))
-        for number, future in enumerate(futures)
-    ]
-
-
-def _read_again_if_died(
+def _outcome_or_read(
     future: Future[Read | ChopperError], path: Path, reader: Reader[Read], progress: Progress
 ) -> Read | ChopperError:
     """A worker that died (killed for its memory, say), or whose share of the memory was too small,
     leaves its file to this process, which has all of it by now."""
-    if isinstance(future.exception(), _WorkerDied):
+    from concurrent.futures import BrokenExecutor
+
+    error = future.exception()
+    if isinstance(error, BrokenExecutor) or memory.is_out_of_memory(error):
         return _read(path, reader, progress)
     outcome = future.result()
     return _read(path, reader, progress) if isinstance(outcome, memory.OutOfMemory) else outcome
 
 
-def in_threads(
-    work: Callable[[Item], Done], items: Sequence[Item], rows: int = THREADS_FROM_ROWS
-) -> list[Done]:
-    """Call a function for each item and return its results in order, on all processors.
+@contextmanager
+def _in_processes(
+    paths: Sequence[Path], reader: Reader[Read], workers: int, limit: int = 0
+) -> Iterator[tuple[list[Future[Read | ChopperError]], Any]]:
+    """The outcomes of worker processes to come, and the bytes that they have read of each file.
 
-    That pays where its time goes to numpy's loops over as many rows, which lie in all items.
+    On leaving, files that no worker has begun are cancelled, and others at their next report.
     """
-    workers = min(os.cpu_count() or 1, len(items))
-    if workers < 2 or rows < THREADS_FROM_ROWS:
-        return [work(item) for item in items]
-    from concurrent.futures import ThreadPoolExecutor
+    # Importing them is slow compared with a small trace.
+    from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
+    from multiprocessing import get_context
 
-    with ThreadPoolExecutor(workers) as threads:
-        return list(threads.map(work, items))
+    context = get_context("spawn")
+    bytes_read = context.RawArray("q", len(paths))
+    stop = context.RawValue("b")
+    futures: list[Future[Read | ChopperError]] = []
+    try:
+        with _inherited():
+            pool = ProcessPoolExecutor(
+                workers, context, _start_worker, (bytes_read, stop, limit, debug.target)
+            )
+            futures += [
+                pool.submit(_read_in_worker, reader, path, number)
+                for number, path in enumerate(paths)
+            ]
+    except (OSError, ImportError, BrokenExecutor) as error:
+        # No process can be started here, or no memory shared.
+        debug.note_error(error)
+        futures = [Future() for _ in paths]
+        for future in futures:
+            future.set_exception(BrokenExecutor())
+        yield futures, bytes_read
+        return
+    try:
+        yield futures, bytes_read
+    finally:
+        stop.value = True
+        pool.shutdown(cancel_futures=True)
 
 
 @contextmanager
-def _process_futures(
-    paths: Sequence[Path],
-    reader: Reader[Read],
-    workers: int,
-    bytes_done: list[int],
-    limit: int = 0,
-) -> Iterator[list[Future[Read | ChopperError]]]:
-    """The results of worker processes to come; on leaving, those that have none are cancelled."""
-    # Importing them is slow compared with a small trace.
-    from concurrent.futures import ThreadPoolExecutor
-    from threading import Event
+def _inherited() -> Iterator[None]:
+    """What worker processes take over from this one when they are started.
 
-    idle: list[_Worker] = []
-    stop = Event()
-
-    def read(number: int) -> Read | ChopperError:
-        def report(step: str, done: int, total: int) -> None:
-            if stop.is_set():
-                raise Cancelled
-            bytes_done[number] = done
-
-        try:
-            worker = idle.pop()
-        except IndexError:
-            worker = _Worker(limit)
-        try:
-            outcome: Read | ChopperError = worker.read(reader, paths[number], report)
-        except BaseException:
-            worker.end(kill=True)
-            raise
-        idle.append(worker)
-        return outcome
-
-    threads = ThreadPoolExecutor(workers)
-    try:
-        yield [threads.submit(read, number) for number in range(len(paths))]
-    finally:
-        stop.set()
-        threads.shutdown(wait=True, cancel_futures=True)
-        for worker in idle:
-            worker.end()
-
-
-class _WorkerDied(Exception):
-    """A worker process ended, or couldn't be started, before it answered."""
-
-
-class _Worker:
-    """A process that reads one file at a time."""
-
-    def __init__(self, limit: int = 0) -> None:
-        # Their import takes several ms, and most runs need no workers.
-        import signal
-        import subprocess
-
-        code = (
-            f"import sys; sys.path[:] = {[str(path) for path in sys.path]!r}; "
-            f"from {__name__} import serve; serve({debug.target!r}, {limit})"
-        )
-        # The parent handles Ctrl-C; a worker has it blocked from its first instruction.
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-            )
-        except OSError as error:
-            raise _WorkerDied from error
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        self._requests = cast(IO[bytes], self._process.stdin)
-        self._answers = cast(IO[bytes], self._process.stdout)
-
-    def read(self, reader: Reader[Read], path: Path, progress: Progress) -> Read | ChopperError:
-        """Read a file; what `progress` raises comes out of here, and leaves the worker busy."""
-        self._send((reader, path))
-        while True:
-            report, outcome = self._receive()
-            if report is None:
-                return cast("Read | ChopperError", outcome)
-            progress(*report)
-
-    def end(self, *, kill: bool = False) -> None:
-        """End the process, which waits for its next request, or kill it."""
-        if kill:
-            self._process.kill()
-        with suppress(OSError):
-            self._requests.close()
-        self._answers.close()
-        self._process.wait()
-
-    def _send(self, request: Any) -> None:
-        try:
-            _dump(request, self._requests)
-        except OSError as error:
-            raise _WorkerDied from error
-
-    def _receive(self) -> Any:
-        try:
-            return pickle.load(self._answers)
-        except (OSError, EOFError, pickle.UnpicklingError) as error:
-            raise _WorkerDied from error
-
-
-def serve(debug_target: str = "", limit: int = 0) -> None:
-    """Answer the requests of a `_Worker` until it closes them; the main loop of its process.
-
-    An error that no reader should have ends it: the parent reads the file again, and says it.
+    They must not import the main script, which would repeat all that one without a `__main__` guard
+    does; they need a standard error that is a file, not that of an app; and this process handles
+    Ctrl-C, which they have blocked from their first instruction.
     """
+    import signal
+
+    main = sys.modules["__main__"]
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        with redirect_stderr(sys.__stderr__):
+            yield
+    finally:
+        sys.modules["__main__"] = main
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+_shared: tuple[Any, Any] = (), None
+"""In a worker: the bytes read of each file, and whether to stop."""
+
+
+def _start_worker(bytes_read: Any, stop: Any, limit: int, debug_target: str) -> None:
+    global _shared
+    _shared = bytes_read, stop
     if limit:
         memory.limit_memory(limit)
     if debug_target:
         with suppress(OSError):
             debug.start(debug_target)
-    # A library's prints must not mix with the answers.
-    answers = os.fdopen(os.dup(1), "wb")
+    # A library's prints must not mix with the answers of a command.
     os.dup2(2, 1)
 
+
+def _read_in_worker(reader: Reader[Read], path: Path, number: int) -> Read | ChopperError:
+    bytes_read, stop = _shared
+
     def report(step: str, done: int, total: int) -> None:
-        _dump(((step, done, total), None), answers)
+        if stop.value:
+            raise Cancelled
+        bytes_read[number] = done
 
-    with suppress(EOFError, BrokenPipeError):
-        while True:
-            reader, path = pickle.load(sys.stdin.buffer)
-            try:
-                outcome = _read(path, reader, report)
-            except Exception as error:
-                debug.note_error(error)
-                os._exit(1)
-            _dump((None, outcome), answers)
-
-
-def _dump(message: Any, file: IO[bytes]) -> None:
-    pickle.dump(message, file, pickle.HIGHEST_PROTOCOL)
-    file.flush()
+    return _read(path, reader, report)
 
 
 @contextmanager
