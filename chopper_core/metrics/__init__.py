@@ -8,8 +8,7 @@ from chopper_core.metrics import (
     breakdown as breakdown,
     memory as memory,
     counters as counters,
-    counters_compute as counters_compute,
-    counters_memory as counters_memory,
+    counters_formulas as counters_formulas,
 )
 
 # isort: on

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping
 from functools import cache
-from math import nan
+from math import nan, prod
 from typing import Final
 
 import numpy as np
@@ -25,7 +25,7 @@ from chopper_core.metrics.metric import (
     metric,
     register,
 )
-from chopper_core.model.column_names import COUNTER_MATCH, MATRIX_COUNTERS, Match
+from chopper_core.model.column_names import COUNTER_MATCH, MATRIX_COUNTERS, OPS_PER_COUNT, Match
 from chopper_core.model.hardware import ONE_INSTANCE, SUM, CounterInfo, Hardware, counter_info
 from chopper_core.model.table import Category, KernelTable, Kind, Selection
 from chopper_core.model.units import Unit, unit_of_file
@@ -35,9 +35,12 @@ from chopper_core.util.patterns import late
 
 TIME: Final = "counter_duration_ns"
 """Duration of the dispatch in the counter run, which runs dispatches one by one."""
-CYCLES: Final = "GRBM_GUI_ACTIVE"
-WAVES_PER_SIMD: Final = 8
-MOPS: Final = "SQ_INSTS_VALU_MFMA_MOPS_"
+_WAVES_PER_SIMD: Final = 8
+_CLOCK_LIMIT: Final = 1.1
+_MOPS: Final = "SQ_INSTS_VALU_MFMA_MOPS_"
+_PEAK_OF_TYPE: Final = "_flop_per_clk"
+"""Ends the name of a chip's peak for a type: `BF16_flop_per_clk`."""
+_PANELS: Final = "rocprof-compute gfx942"
 
 _ELEMENTS: Final = {counter: element for element, counter in MATRIX_COUNTERS.items()}
 _TERM: Final = late(r"([+-]?)\s*([\d.]*)\s*([A-Za-z_]\w*)")
@@ -118,9 +121,21 @@ class Chip(Struct, frozen=True):
 
     def flop_per_clk(self, dtype: str) -> float:
         """Peak of all matrix units for a type of their counters, NaN where unknown."""
-        element = _ELEMENTS[f"{MOPS}{dtype}"] if dtype in self.architecture.mfma_types else None
+        element = _ELEMENTS[f"{_MOPS}{dtype}"] if dtype in self.architecture.mfma_types else None
         peak = nan if element is None else self.flop_per_clk_cu.get(element.text, nan)
         return peak * self.compute_units
+
+    def number(self, text: str) -> float:
+        """A number of a formula, or that of the chip which its name stands for."""
+        if not text[0].isalpha():
+            return float(text)
+        of_type = text.removesuffix(_PEAK_OF_TYPE)
+        found: float = self.flop_per_clk(of_type) if of_type != text else getattr(self, text)
+        return found
+
+    @property
+    def l1_line_bytes(self) -> float:
+        return self.architecture.l1_line_bytes
 
     def float_types(self) -> tuple[str, ...]:
         """The floating-point types of the matrix units; empty for an unknown architecture."""
@@ -141,21 +156,27 @@ def weights(text: str) -> Weights:
 
 
 class Formula(Struct, frozen=True):
-    """The computation of `scale x part / whole`; without a whole it is a sum."""
+    """The computation of `scale * part / whole`; without a whole it is a sum."""
 
-    part: str | Callable[[Chip], Weights]
+    part: str
+    """A weighted sum of counters, or the name of one that depends on the chip."""
     whole: str
-    scale: float | Callable[[Chip], float]
+    scale: str
+    """Numbers, and the names of a chip's: `100 xccs / compute_units`."""
     then: Callable[[Float64, Chip], Float64] | None
 
     def counters(self) -> tuple[str, ...]:
         """The counters without which there is no value, as they are called on gfx942."""
-        return tuple({**self._part(_ANY_CHIP), **weights(self.whole)})
+        return tuple({**self.parts(_ANY_CHIP), **weights(self.whole)})
+
+    @property
+    def needs_hardware(self) -> bool:
+        return self.part in _PARTS_OF_CHIP or any(map(str.isidentifier, self.scale.split()))
 
     def __call__(self, scope: Scope) -> Values:
         chip = Chip.of(scope.hardware)
         measured = scope.nodes.table.measured
-        part = _renamed(self._part(chip), measured)
+        part = _renamed(self.parts(chip), measured)
         whole = _renamed(weights(self.whole), measured)
         if not part:
             return absent(len(scope.nodes))
@@ -164,7 +185,7 @@ class Formula(Struct, frozen=True):
             numbers = _weighted(part, sums)
             if whole:
                 numbers = numbers / _weighted(whole, sums)
-            numbers = numbers * (self.scale(chip) if callable(self.scale) else self.scale)
+            numbers = numbers * self.factor(chip)
             if self.then:
                 numbers = self.then(numbers, chip)
         missing = (known == 0) | ~np.isfinite(numbers)
@@ -172,65 +193,86 @@ class Formula(Struct, frozen=True):
             np.where(missing, nan, numbers), missing, _partial(scope, known, is_ratio=bool(whole))
         )
 
-    def _part(self, chip: Chip) -> Weights:
-        return self.part(chip) if callable(self.part) else weights(self.part)
+    def parts(self, chip: Chip) -> Weights:
+        made = _PARTS_OF_CHIP.get(self.part)
+        return made(chip) if made else weights(self.part)
+
+    def factor(self, chip: Chip) -> float:
+        above, _, below = self.scale.partition("/")
+        return prod(map(chip.number, above.split())) / prod(map(chip.number, below.split()))
 
 
-def formula(
-    name: str,
-    unit: Unit,
-    title: str,
-    definition: str,
-    source: str,
-    part: str | Callable[[Chip], Weights],
-    whole: str = "",
-    scale: float | Callable[[Chip], float] = 1.0,
-    then: Callable[[Float64, Chip], Float64] | None = None,
-) -> None:
-    """Register `scale x part / whole`, or a sum where there is no whole, as a metric.
+def formulas(text: str) -> None:
+    """Register the metrics that the blocks of a text declare.
 
-    Parts and wholes are weighted sums of counters (`64 A - B`), or made for a chip; `then` is
-    applied to the result.
+    The first line of a block is `name | unit | title | source`, then comes the definition, then
+    `= scale * part / whole`. Part and whole are weighted sums of counters (`64 A - B`); without a
+    whole the metric is a sum. `_THEN` is applied to the result.
     """
-    compute = Formula(part, whole, scale, then)
-    counters = compute.counters()
-    needs_hardware = callable(part) or callable(scale)
-    needed = list(counters)
-    if any(counter.startswith(FABRIC[0]) for counter in needed):
-        needed[-1] += f" ({FABRIC[1]}… on gfx90a)"
-    if needs_hardware:
-        needed.append("the GPU's specification")
-    register(
-        Metric(
-            name,
-            unit,
-            title,
-            Reduces.RATIO if whole else Reduces.SUM,
-            definition,
-            compute,
-            source,
-            f"needs {_listed(needed)}",
-            theme=Theme.COUNTERS,
-            needs_times=False,
-            counters=counters,
-            needs_hardware=needs_hardware,
+    for block in text.split("\n\n"):
+        heading, *lines = map(str.strip, block.strip().split("\n"))
+        definition, _, computed = " ".join(lines).rpartition(" = ")
+        name, unit, title, source = (part.strip() for part in heading.split("|"))
+        scale, _, ratio = computed.rpartition(" * ")
+        part, _, whole = ratio.partition(" / ")
+        compute = Formula(part, whole, scale, _THEN.get(name))
+        counters = compute.counters()
+        needed = list(counters)
+        if any(counter.startswith(FABRIC[0]) for counter in needed):
+            needed[-1] += f" ({FABRIC[1]}… on gfx90a)"
+        if compute.needs_hardware:
+            needed.append("the GPU's specification")
+        register(
+            Metric(
+                name,
+                Unit(unit),
+                title,
+                Reduces.RATIO if whole else Reduces.SUM,
+                definition,
+                compute,
+                f"{_PANELS} {source}" if source.startswith("panel") else source,
+                f"needs {_listed(needed)}",
+                theme=Theme.COUNTERS,
+                needs_times=False,
+                counters=counters,
+                needs_hardware=compute.needs_hardware,
+            )
         )
-    )
 
 
-def per_cycle(factor: float) -> Callable[[Chip], float]:
-    """Scale of a ratio to CYCLES: per cycle of the GPU."""
-    return lambda chip: factor * chip.xccs
+def _active_cus(slots: Float64, chip: Chip) -> Float64:
+    """AMD's count of active compute units from 4 x the mean number of busy ones."""
+    waves_per_cu = _WAVES_PER_SIMD * chip.simds_per_cu
+    busy = np.rint(slots)
+    active = busy / waves_per_cu * 8 + np.minimum(busy % waves_per_cu, 8)
+    return np.floor(np.minimum(active, chip.compute_units))
 
 
-def per_cu_cycle(factor: float) -> Callable[[Chip], float]:
-    """Scale of a ratio to CYCLES: per cycle of every compute unit."""
-    return lambda chip: factor * chip.xccs / chip.compute_units
+def _possible_clock(mhz: Float64, chip: Chip) -> Float64:
+    """The clocks that are possible for the GPU; NaN elsewhere."""
+    return np.where(mhz > _CLOCK_LIMIT * chip.clock_mhz, nan, mhz)
 
 
-def per_engine_cycle(factor: float) -> Callable[[Chip], float]:
-    """Scale of a ratio to cycles summed over the XCCs: per cycle of a shader engine."""
-    return lambda chip: factor * chip.xccs / chip.shader_engines
+_THEN: Final[Mapping[str, Callable[[Float64, Chip], Float64]]] = {
+    "counter_mhz": _possible_clock,
+    "active_cus": _active_cus,
+    "remote_read_pct": lambda share, _: np.maximum(share, 0.0),
+}
+"""What is applied to the result of a formula."""
+_PARTS_OF_CHIP: Final[Mapping[str, Callable[[Chip], Weights]]] = {
+    "MATRIX_FLOP": lambda chip: {f"{_MOPS}{dtype}": OPS_PER_COUNT for dtype in chip.float_types()},
+    # The cycles of the counted operations at the peak of their types.
+    "MATRIX_CYCLES": lambda chip: {
+        f"{_MOPS}{dtype}": OPS_PER_COUNT / chip.flop_per_clk(dtype) for dtype in chip.float_types()
+    },
+    "L1_L2_BYTES": lambda chip: {
+        "TCP_TCC_READ_REQ_sum": chip.architecture.l1_line_bytes,
+        "TCP_TCC_WRITE_REQ_sum": 64.0,
+        "TCP_TCC_ATOMIC_WITH_RET_REQ_sum": 64.0,
+        "TCP_TCC_ATOMIC_WITHOUT_RET_REQ_sum": 64.0,
+    },
+}
+"""Parts of formulas that depend on the chip."""
 
 
 def _weighted(terms: Weights, sums: Mapping[str, Float64]) -> Float64:
