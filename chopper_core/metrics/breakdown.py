@@ -17,6 +17,7 @@ from chopper_core.metrics.metric import (
     Theme,
     Values,
     absent,
+    blocks,
     metric,
     quotient,
 )
@@ -58,23 +59,6 @@ _original = partial(metric, source=_SOURCE, theme=Theme.ORIGINAL)
 _ratio = partial(_original, reduces=Reduces.RATIO, missing=_UNKNOWN)
 
 
-def _part(name: str, title: str, definition: str) -> None:
-    """Register a part of the compute time."""
-
-    @metric(
-        name,
-        Unit.NS,
-        title,
-        f"{definition} The parts add up to compute_ns + overlap_ns.",
-        source="overhead breakdown (after UnaryLab/chopper overhead_breakdown.py)",
-        missing="the run lacks counters or telemetry; `chopper info` lists what it has",
-        theme=Theme.BREAKDOWN,
-    )
-    def compute(scope: Scope) -> Values:
-        nanoseconds, count = scope.nodes.known(name)
-        return Values(np.rint(nanoseconds).astype(np.int64), count == 0)
-
-
 def _per_call_time(scope: Scope, name: str, factor: float) -> Values:
     """A column over the time of the calls of the activities that have it; missing without any."""
     amount, _ = scope.nodes.known(name)
@@ -89,57 +73,60 @@ def _call_time(scope: Scope, name: str) -> Int64 | Float64:
     return nodes.known_together((name, CALL_NS))[0][CALL_NS]
 
 
-_part(
-    "theoretical_ns",
-    "theory",
-    "Time of the model's FLOPs at the nominal clock and the matrix units' peak for the type of "
-    "their operands. Missing where the trace doesn't record the type.",
-)
-_part(
-    "extra_inst_ns",
-    "extra inst",
-    "Time of the matrix instructions executed beyond the model's FLOPs, each at the peak of its "
-    "type.",
-)
-_part(
-    "mfma_loss_ns",
-    "MFMA loss",
-    "Time at the nominal clock in which matrix kernels, run alone, did not use the matrix units: "
-    "cycles of the counter run minus those of the executed FLOPs.",
-)
-_part(
-    "vector_ns",
-    "vector",
-    "Time at the nominal clock of kernels without matrix instructions of the counted types, run "
-    "alone.",
-)
-_part(
-    "contention_ns",
-    "contention",
-    "Time in the trace beyond that of the counter run, both at the nominal clock: the cost of "
-    "running beside other work, mainly communication. Below 0: the trace needed less.",
-)
-_part(
-    "frequency_ns",
-    "frequency",
-    "Time lost to a clock below the nominal one (DVFS), by the telemetry's clock and by how the "
-    "time of like kernels changes with it: on GPUs of other clocks, in other iterations, in the "
-    "counter run.",
-)
-_part(
-    "unseparated_ns",
-    "unsep.",
-    "Time that is frequency or else contention and the kernels' own: up to so much more is "
-    "frequency. Without telemetry of the clock, or where the run doesn't show how a kernel's time "
-    "changes with it.",
-)
-_part(
-    "unmodelled_ns",
-    "unattrib.",
-    "Unattributed compute, which no other part explains: without counters of the work's type, all "
-    "but theory and frequency; with them, executed matrix instructions whose model FLOPs, type or "
-    "peak isn't known; everything for a GPU that is not in hardware.toml.",
-)
+_PARTS = """
+    theoretical_ns | ns | theory
+        Time of the model's FLOPs at the nominal clock and the matrix units' peak for the type of
+        their operands. Missing where the trace doesn't record the type.
+
+    extra_inst_ns | ns | extra inst
+        Time of the matrix instructions executed beyond the model's FLOPs, each at the peak of its
+        type.
+
+    mfma_loss_ns | ns | MFMA loss
+        Time at the nominal clock in which matrix kernels, run alone, did not use the matrix
+        units: cycles of the counter run minus those of the executed FLOPs.
+
+    vector_ns | ns | vector
+        Time at the nominal clock of kernels without matrix instructions of the counted types, run
+        alone.
+
+    contention_ns | ns | contention
+        Time in the trace beyond that of the counter run, both at the nominal clock: the cost of
+        running beside other work, mainly communication. Below 0: the trace needed less.
+
+    frequency_ns | ns | frequency
+        Time lost to a clock below the nominal one (DVFS), by the telemetry's clock and by how the
+        time of like kernels changes with it: on GPUs of other clocks, in other iterations, in the
+        counter run.
+
+    unseparated_ns | ns | unsep.
+        Time that is frequency or else contention and the kernels' own: up to so much more is
+        frequency. Without telemetry of the clock, or where the run doesn't show how a kernel's
+        time changes with it.
+
+    unmodelled_ns | ns | unattrib.
+        Unattributed compute, which no other part explains: without counters of the work's type,
+        all but theory and frequency; with them, executed matrix instructions whose model FLOPs,
+        type or peak isn't known; everything for a GPU that is not in hardware.toml.
+"""
+"""The parts of the compute time."""
+
+
+def _part_of(name: str, scope: Scope) -> Values:
+    nanoseconds, count = scope.nodes.known(name)
+    return Values(np.rint(nanoseconds).astype(np.int64), count == 0)
+
+
+for (_name, _unit, _title), _definition in blocks(_PARTS):
+    metric(
+        _name,
+        Unit(_unit),
+        _title,
+        f"{_definition} The parts add up to compute_ns + overlap_ns.",
+        source="overhead breakdown (after UnaryLab/chopper overhead_breakdown.py)",
+        missing="the run lacks counters or telemetry; `chopper info` lists what it has",
+        theme=Theme.BREAKDOWN,
+    )(partial(_part_of, _name))
 
 
 @_flops("model_flops", Unit.FLOP, "FLOPs")

@@ -22,6 +22,7 @@ from chopper_core.metrics.metric import (
     Theme,
     Values,
     absent,
+    blocks,
     metric,
     register,
 )
@@ -209,10 +210,8 @@ def formulas(text: str) -> None:
     `= scale * part / whole`. Part and whole are weighted sums of counters (`64 A - B`); without a
     whole the metric is a sum. `_THEN` is applied to the result.
     """
-    for block in text.split("\n\n"):
-        heading, *lines = map(str.strip, block.strip().split("\n"))
-        definition, _, computed = " ".join(lines).rpartition(" = ")
-        name, unit, title, source = (part.strip() for part in heading.split("|"))
+    for (name, unit, title, source), described in blocks(text):
+        definition, _, computed = described.rpartition(" = ")
         scale, _, ratio = computed.rpartition(" * ")
         part, _, whole = ratio.partition(" / ")
         compute = Formula(part, whole, scale, _THEN.get(name))

@@ -6,8 +6,9 @@ people read; sums of a column, means of telemetry and formulas over counters are
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -220,21 +221,27 @@ def metric(
     return registered
 
 
-def total(
-    name: str,
-    title: str,
-    definition: str,
-    *,
-    unit: Unit = Unit.NS,
-    source: str = "trace",
-    of: str = "",
-    needs_times: bool = True,
-) -> None:
-    """Register the sum of a column of the kernel table: that of its name, or `of`."""
-    column = of or name
-    metric(name, unit, title, definition, source=source, needs_times=needs_times)(
-        lambda scope: Values(scope.nodes.sum(column))
-    )
+def totals(text: str) -> None:
+    """Register sums of columns of the kernel table: `name | unit | title | source`, the definition.
+
+    A fifth part of the first line is the column, where it has another name. Sums without a unit are
+    counts, which a run without times has too.
+    """
+    for (name, unit, title, source, *of), definition in blocks(text):
+        metric(name, Unit(unit), title, definition, source=source, needs_times=bool(unit))(
+            partial(_total, of[0] if of else name)
+        )
+
+
+def _total(column: str, scope: Scope) -> Values:
+    return Values(scope.nodes.sum(column))
+
+
+def blocks(text: str) -> Iterator[tuple[list[str], str]]:
+    """The parts of the first line, and the text of the others, of blocks between empty lines."""
+    for block in text.strip().split("\n\n"):
+        heading, *lines = map(str.strip, block.split("\n"))
+        yield [part.strip() for part in heading.split("|")], " ".join(lines)
 
 
 def column(text: str) -> Metric:

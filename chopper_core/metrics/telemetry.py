@@ -24,20 +24,6 @@ from chopper_core.util.arrays import Float64
 _telemetry = partial(metric, source="telemetry", theme=Theme.TELEMETRY)
 
 
-def _mean(name: str, unit: Unit, title: str, subject: str) -> None:
-    """Register the mean of a signal over the durations of the activities."""
-    columns = (integral_of(name), known_of(name), samples_in(name))
-    definition = (
-        f"{subject}, mean over the durations of the activities, so idle time doesn't count; ~ "
-        "marks the value of the nearest sample where none lies within the row."
-    )
-    missing = "the run has no telemetry of it at the times of the row"
-
-    @_telemetry(name, unit, title, definition, reduces=Reduces.MEAN, missing=missing)
-    def compute(scope: Scope) -> Values:
-        return _means(*(scope.nodes.known(column)[0] for column in columns))
-
-
 def _means(integral: Float64, known: Float64, samples: Float64) -> Values:
     missing = known <= 0
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -96,38 +82,45 @@ def _part_mean(scope: Scope, name: str) -> Values:
     return _means(*np.add.reduceat(sums, nodes.first, axis=1))
 
 
-_mean("gfx_mhz", Unit.MHZ, "gfx MHz", "Clock of the compute units")
-_mean(
-    "gfx_util_pct",
-    Unit.PERCENT,
-    "util %",
-    "Utilization of the compute units, as reported by the driver",
-)
-_mean("power_w", Unit.WATTS, "power W", "Power of the socket")
-_mean("hotspot_c", Unit.CELSIUS, "hot °C", "Temperature of the hottest spot")
-_mean("mem_mhz", Unit.MHZ, "mem MHz", "Clock of the memory")
-_mean("mem_c", Unit.CELSIUS, "mem °C", "Temperature of the memory")
-_mean("edge_c", Unit.CELSIUS, "edge °C", "Temperature at the edge of the die")
-_mean(
-    "mem_util_pct", Unit.PERCENT, "mem util", "Utilization of the memory, as reported by the driver"
-)
-_mean(
-    "throttle_pct", Unit.PERCENT, "throttle", "Share of time under the driver's strongest limiter"
-)
-_mean("power_cap_w", Unit.WATTS, "cap W", "Power cap of the socket")
-_mean(
-    "energy_rate_w",
-    Unit.WATTS,
-    "power (energy)",
-    "Power derived from the increments of the energy counter",
-)
-_mean("pcie_gbps", Unit.GBPS, "PCIe GB/s", "PCIe traffic, both directions")
-_mean("xgmi_read_gbps", Unit.GBPS, "xGMI in", "Data read over the links to other GPUs")
-_mean("xgmi_write_gbps", Unit.GBPS, "xGMI out", "Data written over the links to other GPUs")
-_mean("nvlink_read_gbps", Unit.GBPS, "NVLink in", "Data received over NVLink")
-_mean("nvlink_write_gbps", Unit.GBPS, "NVLink out", "Data sent over NVLink")
-_mean("mem_power_w", Unit.WATTS, "mem W", "Power of the memory, a part of the socket's")
-_mean("vram_bytes", Unit.BYTES, "VRAM", "Memory in use on the GPU")
+_SIGNALS = """
+    gfx_mhz | MHz | gfx MHz | Clock of the compute units
+    gfx_util_pct | % | util % | Utilization of the compute units, as reported by the driver
+    power_w | W | power W | Power of the socket
+    hotspot_c | °C | hot °C | Temperature of the hottest spot
+    mem_mhz | MHz | mem MHz | Clock of the memory
+    mem_c | °C | mem °C | Temperature of the memory
+    edge_c | °C | edge °C | Temperature at the edge of the die
+    mem_util_pct | % | mem util | Utilization of the memory, as reported by the driver
+    throttle_pct | % | throttle | Share of time under the driver's strongest limiter
+    power_cap_w | W | cap W | Power cap of the socket
+    energy_rate_w | W | power (energy) | Power derived from the increments of the energy counter
+    pcie_gbps | GB/s | PCIe GB/s | PCIe traffic, both directions
+    xgmi_read_gbps | GB/s | xGMI in | Data read over the links to other GPUs
+    xgmi_write_gbps | GB/s | xGMI out | Data written over the links to other GPUs
+    nvlink_read_gbps | GB/s | NVLink in | Data received over NVLink
+    nvlink_write_gbps | GB/s | NVLink out | Data sent over NVLink
+    mem_power_w | W | mem W | Power of the memory, a part of the socket's
+    vram_bytes | B | VRAM | Memory in use on the GPU
+"""
+"""Signals of which an activity has the mean over its duration."""
+
+
+def _mean_of(name: str, scope: Scope) -> Values:
+    columns = (integral_of(name), known_of(name), samples_in(name))
+    return _means(*(scope.nodes.known(column)[0] for column in columns))
+
+
+for _line in _SIGNALS.strip().split("\n"):
+    _name, _unit, _title, _subject = map(str.strip, _line.split("|"))
+    _telemetry(
+        _name,
+        Unit(_unit),
+        _title,
+        f"{_subject}, mean over the durations of the activities, so idle time doesn't count; ~ "
+        "marks the value of the nearest sample where none lies within the row.",
+        reduces=Reduces.MEAN,
+        missing="the run has no telemetry of it at the times of the row",
+    )(partial(_mean_of, _name))
 
 
 _POWERS = ("power_w", "energy_rate_w")

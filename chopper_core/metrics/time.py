@@ -14,7 +14,7 @@ from chopper_core.metrics.metric import (
     metric,
     quotient,
     time_weighted,
-    total,
+    totals,
 )
 from chopper_core.model.table import NO_TIME, STATES
 from chopper_core.model.units import Unit
@@ -48,8 +48,6 @@ def _launch_total(name: str, title: str, definition: str, source: str) -> None:
 
 _ratio = partial(metric, reduces=Reduces.RATIO, source=_ACCOUNTING)
 _common = partial(metric, reduces=Reduces.COMMON, missing=_NOT_COMMON)
-_count = partial(total, unit=Unit.NONE, needs_times=False)
-_charged = partial(total, source=_ACCOUNTING)
 
 
 @metric("elapsed_ns", Unit.NS, "time", source=_ACCOUNTING)
@@ -66,11 +64,10 @@ def share(scope: Scope) -> Values:
     return quotient(_elapsed_ns(scope), np.full(len(scope.nodes), whole, np.int64), 100.0)
 
 
-_count(
-    "kernels",
-    "kernels",
-    "Number of kernels, collectives included; copies and memsets are not kernels.",
-)
+totals("""
+kernels | | kernels | trace
+    Number of kernels, collectives included; copies and memsets are not kernels.
+""")
 
 
 @_ratio("busy_pct", Unit.PERCENT, "busy %", missing="no time is charged to the row")
@@ -80,42 +77,28 @@ def busy(scope: Scope) -> Values:
     return quotient(whole - scope.nodes.sum("idle_ns"), whole, 100.0)
 
 
-_charged(
-    "compute_ns",
-    "compute",
-    "Time of compute without communication, charged to the compute that started first.",
-)
-_charged(
-    "overlap_ns",
-    "overlap",
-    "Time in which compute and communication ran, charged to the compute.",
-)
-_charged(
-    "exposed_comm_ns",
-    "exp.comm",
-    "Time of communication without compute, charged to the communication.",
-)
-_charged(
-    "exposed_copy_ns",
-    "exp.copy",
-    "Time of copies without compute or communication, charged to the copy.",
-)
-_charged(
-    "idle_ns",
-    "idle",
-    "Time in which nothing ran, charged to the activity that started next.",
-)
-_charged(
-    "hidden_ns",
-    "hidden",
-    "Time of communication that compute hides; it is not part of elapsed_ns.",
-)
-total(
-    "kernel_ns",
-    "kernel time",
-    "Sum of the durations of the activities; simultaneous ones count twice.",
-    of="duration_ns",
-)
+totals("""
+compute_ns | ns | compute | time accounting (docs/accounting.md)
+    Time of compute without communication, charged to the compute that started first.
+
+overlap_ns | ns | overlap | time accounting (docs/accounting.md)
+    Time in which compute and communication ran, charged to the compute.
+
+exposed_comm_ns | ns | exp.comm | time accounting (docs/accounting.md)
+    Time of communication without compute, charged to the communication.
+
+exposed_copy_ns | ns | exp.copy | time accounting (docs/accounting.md)
+    Time of copies without compute or communication, charged to the copy.
+
+idle_ns | ns | idle | time accounting (docs/accounting.md)
+    Time in which nothing ran, charged to the activity that started next.
+
+hidden_ns | ns | hidden | time accounting (docs/accounting.md)
+    Time of communication that compute hides; it is not part of elapsed_ns.
+
+kernel_ns | ns | kernel time | trace | duration_ns
+    Sum of the durations of the activities; simultaneous ones count twice.
+""")
 
 
 @metric("compute_busy_ns", Unit.NS, "compute busy", source=_ACCOUNTING)
@@ -162,17 +145,13 @@ def queued(scope: Scope) -> Values:
     return Values(waits, nodes.sum("unlinked") == nodes.sizes())
 
 
-_charged(
-    "idle_unknown_ns",
-    "idle unkn.",
-    "Idle time before an activity that has no launch record in the trace.",
-)
-total(
-    "launch_overhead_ns",
-    "launch ovh",
-    "Chopper's launch overhead: gaps between neighbouring compute activities of an iteration.",
-    source=_ORIGINAL,
-)
+totals("""
+idle_unknown_ns | ns | idle unkn. | time accounting (docs/accounting.md)
+    Idle time before an activity that has no launch record in the trace.
+
+launch_overhead_ns | ns | launch ovh | UnaryLab/chopper trace_metrics.py
+    Chopper's launch overhead: gaps between neighbouring compute activities of an iteration.
+""")
 _launch_total(
     "prep_overhead_ns",
     "prep ovh",
@@ -193,17 +172,16 @@ def activities(scope: Scope) -> Values:
     return Values(scope.nodes.sizes())
 
 
-_count(
-    "collectives",
-    "collectives",
-    "Number of communication kernels.",
-)
-_count("copies", "copies", "Number of copies.")
-_count(
-    "unlinked",
-    "unlinked",
-    "Number of activities without a launch record.",
-)
+totals("""
+collectives | | collectives | trace
+    Number of communication kernels.
+
+copies | | copies | trace
+    Number of copies.
+
+unlinked | | unlinked | trace
+    Number of activities without a launch record.
+""")
 
 
 @metric(INSTANCES, Unit.NONE, "instances", reduces=Reduces.DISTINCT)
