@@ -8,7 +8,7 @@ and RCCL (with symmetric memory), MSCCL++, NVSHMEM, rocSHMEM, UCC, DeepEP, MORI.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -56,113 +56,92 @@ _INDUCTOR_KINDS: Final = {
     "mm": "gemm",
     "bmm": "gemm",
 }
-_INDUCTOR_OPS: Final = (
-    (ATTENTION_CLASS, late(r"flex_attention|scaled_dot_product")),
-    ("norm", late(r"(?:rms|layer|batch|group)_norm")),
-    ("softmax", late(r"softmax|nll_loss|cross_entropy")),
-)
 _MOVES: Final = late(
     r"_?(?:to_copy|unsafe_view|clone|copy|cat|stack|transpose|permute|view|slice|expand|unsqueeze"
     r"|constant_pad_nd|split_with_sizes|split|t)_?(?=_|\d|$)|_|\d"
 )
 """Parts of the operators that only move data, and the separators between them."""
-_CLASSES: Final = tuple(
-    (name, late(pattern, re.IGNORECASE))
-    for name, pattern in (
-        (
-            "kv_cache",
-            r"reshape_and_cache|concat_and_cache|store_kv_?cache|set_(?:mla_)?kv_buffer|kv_indices"
-            r"|(?:copy|swap)_blocks|kv_?cache_(?:copy|append|scatter)",
-        ),
-        (
-            "moe",
-            r"_combined_routing|bitmatrix|finalize_matmul_scatter|moe_(?:align|sum|permute|sort)"
-            r"|MoeSorting|topk_?gating|grouped_topk|_topk_forward|biased_grouped|expert_(?:count|map)"
-            r"|token_permut|(?:un)?permute_kernel",
-        ),
-        (
-            ATTENTION_CLASS,
-            r"fmha|attn_fwd|attn_bwd|bwd_kernel_(?:d[kq]|fuse)|mha_(?:fwd|bwd)|flash_|flash(?:attn|mla)"
-            r"|unified_attention|reduce_segments|sage_?(?:fwd|bwd|attn)|bwd_preprocess|_attention"
-            r"|attention_|scaled_dot_product|^_fwd_kernel|mla_(?:decode|prefill|fwd|reduce)|\bpa_(?:fwd|dec)"
-            r"|BatchPrefill|BatchDecode|SinglePrefill|SingleDecode|gated_delta|linear_attn|_attn_"
-            r"|attn_kernel|selective_scan|chunk_scan",
-        ),
-        ("rope", r"\brope\b|rope_|_rope|rotary"),
-        ("embedding", r"embedding|EmbeddingBag|linearize_index|index_?select|get_rows|set_rows"),
-        ("copy", r"multi_tensor_apply.{0,999}copy"),
-        (
-            "convolution",
-            r"conv(?!er)|implicit_?(?:gemm|con)|igemm_|winograd|im\d?d?2col|col2im|_[fdw](?:prop|grad)_"
-            r"|gtcx|(?<=[a-z\d])cudnn_|cudnn::cnn::|cudnn.{0,200}[fdw](?:prop|grad)"
-            r"|(?<![a-z])[dw]grad(?:\dd|_engine|_alg)|fft\dd_[rc]2[rc]|flip_filter",
-        ),
-        (
-            "norm",
-            r"rms_?norm|layer_?norm|batch_?norm|group_?norm|instance_?norm|l2_?norm|bnorm"
-            r"|(?<![a-z])[blr]n_?(?:fw|bw)|(?<!de)normali[sz]ation|RowwiseMoments|GammaBeta",
-        ),
-        (
-            "gemm",
-            r"^Cijk_|gemm|nvjet|cutlass|hipblaslt|xmma|scaled_mm|matmul|matrix_multiply"
-            r"|gemv|^wvSplitK|mul_mat|(?:^|_)b?mm(?:_|\d|$)|\bbmm|fused_moe|moe_(?:ck|mm)"
-            r"|dot_kernel",
-        ),
-        ("quantize", r"quant(?!ile)|per_token_group|(?:to|cast)_?(?:fp8|mxfp)"),
-        (
-            OPTIMIZER_CLASS,
-            r"multi_tensor_apply|adam|adagrad|adafactor|rmsprop|\blamb\b|_sgd|sgd_",
-        ),
-        ("softmax", r"softmax|nll|cross_?entropy"),
-        (
-            "embedding",
-            r"index_?put|indexing_backward|gather|scatter|partials?_(?:per_)?segment|grad_weight",
-        ),
-        ("pooling", r"pool"),
-        (
-            "copy",
-            r"^copy(?!right)|memory_?copy|copyBuffer|fillBuffer|n(?:chw|hwc)\w{0,9}to_?n(?:chw|hwc)|memcpy|memset|CatArray|concat_|split_with_sizes|chunk_cat"
-            r"|copy_kernel|direct_copy|veccopy|\bcpy_|transpose(?!Params)|permute|StackArray|repeat_interleave",
-        ),
-        ("reduction", r"reduce_kernel|reduction|lpnorm|row_?sum|arg_?max"),
-        ("random", r"distribution_|philox|dropout|random"),
-        ("sort", r"sort|topk|radix|scan|cub::|rocprim|thrust|sampling|bincount|unique"),
-        (
-            "elementwise",
-            r"elementwise|pointwise|tensor_apply|foreach|\bfill|vector_add|act_and_mul|silu|gelu|swiglu"
-            r"|SubTensorOp|epilogue::|unary_|bin_bcast|scale_f32|scal_kernel|amp_update|arange|tensorOp"
-            r"|compute_position|resolve_future|softplus|sigmoid",
-        ),
-    )
-)
-_COLLECTIVES: Final = tuple(
-    (name, late(pattern, re.IGNORECASE))
-    for name, pattern in (
-        ("all_gather", r"all_?gather"),
-        ("reduce_scatter", r"reduce_?scatter|post_backward_reduce"),
-        (
-            "all_reduce",
-            r"all_?reduce|cross_device_reduce|(?:custom|quick)_?reduce|multimem_\w{0,99}reduce",
-        ),
-        ("all_to_all", r"all_?to_?all|all2all"),
-        ("broadcast", r"broadcast"),
-        ("send_recv", r"send_?recv|\b(?:i?send|i?recv|batch_isend_irecv|coalesced)\b|:send|:recv"),
-        ("barrier", r"barrier"),
-        ("dispatch", r"dispatch"),
-        ("combine", r"combine"),
-        ("gather", r"\bgather"),
-        ("scatter", r"\bscatter"),
-        ("reduce", r"reduce"),
-    )
-)
+
+
+def _table(text: str) -> tuple[tuple[str, re.Pattern[str]], ...]:
+    """Names and their patterns, a line each; an indented line goes on with the one before."""
+    joined = re.sub(r"\n +", "", text.strip())
+    pairs = (line.split(maxsplit=1) for line in joined.splitlines())
+    return tuple((name, late(pattern, re.IGNORECASE)) for name, pattern in pairs)
+
+
+def _first(table: Iterable[tuple[str, re.Pattern[str]]], text: str) -> str | None:
+    """The name of the first pattern that occurs in a text's beginning."""
+    found = (name for name, pattern in table if pattern.search(text, 0, _READ_CHARACTERS))
+    return next(found, None)
+
+
+_INDUCTOR_OPS: Final = _table(r"""
+attention      flex_attention|scaled_dot_product
+norm           (?:rms|layer|batch|group)_norm
+softmax        softmax|nll_loss|cross_entropy
+""")
+_CLASSES: Final = _table(r"""
+kv_cache       reshape_and_cache|concat_and_cache|store_kv_?cache|set_(?:mla_)?kv_buffer
+               |kv_indices|(?:copy|swap)_blocks|kv_?cache_(?:copy|append|scatter)
+moe            _combined_routing|bitmatrix|finalize_matmul_scatter
+               |moe_(?:align|sum|permute|sort)|MoeSorting|topk_?gating|grouped_topk
+               |_topk_forward|biased_grouped|expert_(?:count|map)|token_permut
+               |(?:un)?permute_kernel
+attention      fmha|attn_fwd|attn_bwd|bwd_kernel_(?:d[kq]|fuse)|mha_(?:fwd|bwd)|flash_
+               |flash(?:attn|mla)|unified_attention|reduce_segments|sage_?(?:fwd|bwd|attn)
+               |bwd_preprocess|_attention|attention_|scaled_dot_product|^_fwd_kernel
+               |mla_(?:decode|prefill|fwd|reduce)|\bpa_(?:fwd|dec)|BatchPrefill|BatchDecode
+               |SinglePrefill|SingleDecode|gated_delta|linear_attn|_attn_|attn_kernel
+               |selective_scan|chunk_scan
+rope           \brope\b|rope_|_rope|rotary
+embedding      embedding|EmbeddingBag|linearize_index|index_?select|get_rows|set_rows
+copy           multi_tensor_apply.{0,999}copy
+convolution    conv(?!er)|implicit_?(?:gemm|con)|igemm_|winograd|im\d?d?2col|col2im
+               |_[fdw](?:prop|grad)_|gtcx|(?<=[a-z\d])cudnn_|cudnn::cnn::
+               |cudnn.{0,200}[fdw](?:prop|grad)|(?<![a-z])[dw]grad(?:\dd|_engine|_alg)
+               |fft\dd_[rc]2[rc]|flip_filter
+norm           rms_?norm|layer_?norm|batch_?norm|group_?norm|instance_?norm|l2_?norm|bnorm
+               |(?<![a-z])[blr]n_?(?:fw|bw)|(?<!de)normali[sz]ation|RowwiseMoments|GammaBeta
+gemm           ^Cijk_|gemm|nvjet|cutlass|hipblaslt|xmma|scaled_mm|matmul|matrix_multiply|gemv
+               |^wvSplitK|mul_mat|(?:^|_)b?mm(?:_|\d|$)|\bbmm|fused_moe|moe_(?:ck|mm)
+               |dot_kernel
+quantize       quant(?!ile)|per_token_group|(?:to|cast)_?(?:fp8|mxfp)
+optimizer      multi_tensor_apply|adam|adagrad|adafactor|rmsprop|\blamb\b|_sgd|sgd_
+softmax        softmax|nll|cross_?entropy
+embedding      index_?put|indexing_backward|gather|scatter|partials?_(?:per_)?segment
+               |grad_weight
+pooling        pool
+copy           ^copy(?!right)|memory_?copy|copyBuffer|fillBuffer
+               |n(?:chw|hwc)\w{0,9}to_?n(?:chw|hwc)|memcpy|memset|CatArray|concat_
+               |split_with_sizes|chunk_cat|copy_kernel|direct_copy|veccopy|\bcpy_
+               |transpose(?!Params)|permute|StackArray|repeat_interleave
+reduction      reduce_kernel|reduction|lpnorm|row_?sum|arg_?max
+random         distribution_|philox|dropout|random
+sort           sort|topk|radix|scan|cub::|rocprim|thrust|sampling|bincount|unique
+elementwise    elementwise|pointwise|tensor_apply|foreach|\bfill|vector_add|act_and_mul|silu
+               |gelu|swiglu|SubTensorOp|epilogue::|unary_|bin_bcast|scale_f32|scal_kernel
+               |amp_update|arange|tensorOp|compute_position|resolve_future|softplus|sigmoid
+""")
+_COLLECTIVES: Final = _table(r"""
+all_gather     all_?gather
+reduce_scatter reduce_?scatter|post_backward_reduce
+all_reduce     all_?reduce|cross_device_reduce|(?:custom|quick)_?reduce|multimem_\w{0,99}reduce
+all_to_all     all_?to_?all|all2all
+broadcast      broadcast
+send_recv      send_?recv|\b(?:i?send|i?recv|batch_isend_irecv|coalesced)\b|:send|:recv
+barrier        barrier
+dispatch       dispatch
+combine        combine
+gather         \bgather
+scatter        \bscatter
+reduce         reduce
+""")
 
 
 def collective_name(text: str) -> str | None:
     """The standard name of the collective in a text (argument, range, kernel)."""
-    for name, pattern in _COLLECTIVES:
-        if pattern.search(text):
-            return name
-    return None
+    return _first(_COLLECTIVES, text)
 
 
 def is_communication(name: str) -> bool:
@@ -180,17 +159,13 @@ def kernel_class(name: str) -> str:
         return collective_name(name) or UNKNOWN_COLLECTIVE
     if fused := _INDUCTOR.match(name):
         return _of_fused(fused["kind"], fused["ops"])
-    for kind, pattern in _CLASSES:
-        if pattern.search(name, 0, _READ_CHARACTERS):
-            return kind
-    return OTHER_CLASS
+    return _first(_CLASSES, name) or OTHER_CLASS
 
 
 def _of_fused(kind: str, operators: str) -> str:
     """The class of a kernel that torch.compile fused from several operators."""
-    for name, pattern in _INDUCTOR_OPS:
-        if pattern.search(operators):
-            return name
+    if known := _first(_INDUCTOR_OPS, operators):
+        return known
     usual = _INDUCTOR_KINDS[kind]
     has_names = any(map(str.isalpha, operators))
     if usual != "elementwise" or not has_names:

@@ -46,7 +46,9 @@ def read_all(
     """
     sizes = [path.stat().st_size for path in paths]
     if executor is not None:
-        sent = [executor.submit(reader, path, silent) for path in paths]
+        sent: list[Future[Read | ChopperError]] = [
+            executor.submit(reader, path, silent) for path in paths
+        ]
         _wait(sent, sizes, [0] * len(paths), progress)
         return _complete(map(_outcome, sent, paths))
     packed = [
