@@ -29,7 +29,7 @@ from chopper_core.model.column_names import (
 )
 from chopper_core.model.hardware import ElementType, Hardware
 from chopper_core.model.table import KernelTable, Kind
-from chopper_core.util.arrays import Codes, Float64, Index, Int64, Mask, Numbers
+from chopper_core.util.arrays import Codes, Float64, Index, Int64, Mask, Numbers, Rows
 from chopper_core.util.grouping import first_equal, quantiles_of, ranked
 
 _MAX_ROWS: Final = 1 << 20
@@ -126,7 +126,7 @@ def _by_class(owner: Index, exponent: Float64, fits: Mask) -> tuple[Float64, Flo
     )
 
 
-class _Means(Struct, frozen=True):
+class _Means(Rows, frozen=True):
     """Means of like kernels: their group, logarithms of clock and duration, share overlapped."""
 
     group: Index
@@ -171,12 +171,6 @@ class _Means(Struct, frozen=True):
             for values in (np.log(clock), np.log(duration), overlapped)
         )
         return cls(cells // width, clock, duration, overlapped)
-
-    def joined(self, others: _Means) -> _Means:
-        return _Means(*(
-            np.concatenate([getattr(self, name), getattr(others, name)])
-            for name in self.__struct_fields__
-        ))  # fmt: skip
 
     def exponents(self, count: int) -> tuple[Float64, Float64, Mask]:
         """The exponent of each group, its standard error, and whether it is a possible one."""

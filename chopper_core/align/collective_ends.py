@@ -18,7 +18,7 @@ from chopper_core.align.kernel_classes import UNKNOWN_COLLECTIVE, UNNAMED
 from chopper_core.align.labels import numbered
 from chopper_core.align.operations import RECOMPUTE_SUFFIX
 from chopper_core.model.table import KernelTable, Kind
-from chopper_core.util.arrays import Index, Int64, Mask, Numbers
+from chopper_core.util.arrays import Index, Int64, Mask, Numbers, Rows
 from chopper_core.util.grouping import distinct, median_of, ranked, run_starts, stable_order, united
 from chopper_core.util.patterns import late
 
@@ -56,7 +56,7 @@ _MAX_FAILURES: Final = 16
 """Where the ends of so many GPUs agree with no others, those of the rest aren't compared."""
 
 
-class CommKernels(Struct, frozen=True, eq=False):
+class CommKernels(Rows, frozen=True, eq=False):
     """The communication kernels of a run by GPU and end, with the labels that they have."""
 
     rows: Index
@@ -75,12 +75,6 @@ class CommKernels(Struct, frozen=True, eq=False):
     """Whether it is pairwise in a group of more than two, or its group has more GPUs than ranks."""
     is_rooted: Mask
     """Whether ranks may leave it before the others."""
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def take(self, places: Index | Mask | slice) -> CommKernels:
-        return CommKernels(*(getattr(self, name)[places] for name in self.__struct_fields__))
 
     @property
     def labels(self) -> tuple[Int64, Int64, Int64]:

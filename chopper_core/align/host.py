@@ -15,7 +15,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.align.intervals import NOWHERE, Intervals, Points, union
+from chopper_core.align.intervals import NOWHERE, Intervals, Points
 from chopper_core.align.kernel_classes import kernel_class
 from chopper_core.model.table import NO_TIME, Category
 from chopper_core.sources.trace import HostCategory, Trace
@@ -30,7 +30,7 @@ _STARTS_WORK: Final = late(r"Launch(?:Cooperative)?Kernel|ModuleLaunch|GraphLaun
 _REENTRANT_FRAME = late(r": backward$")
 _CAPTURE_BEGINS: Final = late(r"StreamBeginCapture")
 _CAPTURE_ENDS: Final = late(r"StreamEndCapture")
-_REPLAYS_GRAPH: Final = late(r"GraphLaunch")
+REPLAYS_GRAPH: Final = late(r"GraphLaunch")
 
 
 class Links(Struct, frozen=True):
@@ -93,10 +93,8 @@ def link(trace: Trace) -> Links:
 
 def _orphans(trace: Trace, launch: Index) -> Index:
     launches = trace.launches
-    starts_work = _by_code(
-        trace.names, launches.name, lambda name: _STARTS_WORK.search(name) is not None
-    )
-    starts_work[launch[launch >= 0]] = 0
+    starts_work = matching(trace.names, launches.name, _STARTS_WORK)
+    starts_work[launch[launch >= 0]] = False
     return np.flatnonzero(starts_work)
 
 
@@ -114,10 +112,24 @@ def _by_external_id(wanted: Int64, external_id: Int64) -> Index:
 
 
 def _by_code(names: Sequence[str], codes: Int32, value: Callable[[str], int]) -> Index:
-    used = np.flatnonzero(np.bincount(codes, minlength=len(names)))
+    used = _used(names, codes)
     numbers = np.zeros(len(names), np.intp)
     numbers[used] = [value(names[code]) for code in used.tolist()]
     return numbers[codes]
+
+
+def matching(
+    names: Sequence[str], codes: Int32, pattern: re.Pattern[str], used: Index | None = None
+) -> Mask:
+    """Which of the codes stand for a name that the pattern occurs in; `used` are those there."""
+    used = _used(names, codes) if used is None else used
+    found = np.zeros(len(names), np.bool_)
+    found[used] = [pattern.search(names[code]) is not None for code in used.tolist()]
+    return found[codes]
+
+
+def _used(names: Sequence[str], codes: Int32) -> Index:
+    return np.flatnonzero(np.bincount(codes, minlength=len(names)))
 
 
 class Host:
@@ -140,17 +152,14 @@ class Host:
     def named(self, pattern: re.Pattern[str]) -> Mask:
         """Which ranges have a name that matches the pattern."""
         if pattern.pattern not in self._masks:
-            names = self.trace.names
-            found = np.zeros(len(names), np.bool_)
-            used = self._names
-            found[used] = [pattern.search(names[code]) is not None for code in used.tolist()]
             labels = self.ranges.category != HostCategory.FRAME
-            self._masks[pattern.pattern] = found[self.ranges.name] & labels
+            found = matching(self.trace.names, self.ranges.name, pattern, self._names)
+            self._masks[pattern.pattern] = found & labels
         return self._masks[pattern.pattern]
 
     @cached_property
     def _names(self) -> Index:
-        return np.flatnonzero(np.bincount(self.ranges.name, minlength=len(self.trace.names)))
+        return _used(self.trace.names, self.ranges.name)
 
     def by_name(self, value: Callable[[str], int], rows: Index | None = None) -> Index:
         """A number for each of the ranges, computed once per distinct name."""
@@ -161,9 +170,9 @@ class Host:
         """A number for each activity, computed once per distinct kernel name."""
         return _by_code(self.trace.names, self.trace.activities.name, value)
 
-    def by_launch(self, value: Callable[[str], int]) -> Index:
-        """A number for each launch call, computed once per distinct name."""
-        return _by_code(self.trace.names, self.trace.launches.name, value)
+    def calls(self, pattern: re.Pattern[str]) -> Mask:
+        """Which launch calls have a name that the pattern occurs in."""
+        return matching(self.trace.names, self.trace.launches.name, pattern)
 
     def of_class(self, *classes: str) -> Mask:
         """Which activities are kernels of one of the classes, by their names."""
@@ -232,7 +241,7 @@ class Backward(Struct, frozen=True):
         Work recomputed inside a backward operator does not belong to that operator.
         """
         again = replace(self.recompute, value=np.full(len(self.recompute), NOWHERE, np.intp))
-        return self.forward.take(union(self.linked, again).innermost(points))
+        return self.forward.take(self.linked.joined(again).innermost(points))
 
 
 def link_backward(host: Host) -> Backward:
@@ -342,10 +351,8 @@ def captured_points(host: Host, links: Links) -> Points:
 def _captures(host: Host, links: Links) -> list[Index]:
     """The launch calls of each capture, in order: they started nothing themselves."""
     launches = host.trace.launches
-    begins = np.flatnonzero(host.by_launch(lambda name: _CAPTURE_BEGINS.search(name) is not None))
-    ends = np.flatnonzero(host.by_launch(lambda name: _CAPTURE_ENDS.search(name) is not None))
-    is_replay = host.by_launch(lambda name: _REPLAYS_GRAPH.search(name) is not None) > 0
-    orphans = links.orphans[~is_replay[links.orphans]]
+    begins, ends = (np.flatnonzero(host.calls(each)) for each in (_CAPTURE_BEGINS, _CAPTURE_ENDS))
+    orphans = links.orphans[~host.calls(REPLAYS_GRAPH)[links.orphans]]
     found = []
     for begin in begins[np.argsort(launches.start_ns[begins])].tolist():
         thread, start = launches.thread[begin], launches.start_ns[begin]
@@ -363,10 +370,9 @@ def _captures(host: Host, links: Links) -> list[Index]:
 def _replays(host: Host, links: Links) -> dict[int, Index]:
     """The kernels of each launch of a graph, in order of their start."""
     activities = host.trace.activities
-    is_replay = host.by_launch(lambda name: _REPLAYS_GRAPH.search(name) is not None) > 0
     of_graph = (links.launch >= 0) & (activities.category == Category.KERNEL)
     rows = np.flatnonzero(of_graph)
-    rows = rows[is_replay[links.launch[rows]]]
+    rows = rows[host.calls(REPLAYS_GRAPH)[links.launch[rows]]]
     rows = rows[np.argsort(activities.start_ns[rows], kind="stable")]
     found: dict[int, list[int]] = defaultdict(list)
     for row, launch in zip(rows.tolist(), links.launch[rows].tolist(), strict=True):

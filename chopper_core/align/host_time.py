@@ -6,17 +6,16 @@ import re
 from typing import Final
 
 import numpy as np
-from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.align.host import Links
+from chopper_core.align.host import Links, matching
 from chopper_core.align.intervals import NOWHERE, Intervals, Points
 from chopper_core.align.labels import numbered
 from chopper_core.model.host_tables import HostKind, HostLane, HostStack, HostState, HostTime
 from chopper_core.model.side_table import empty
 from chopper_core.model.table import NO_TIME
-from chopper_core.sources.trace import HostCategory, Launches, Trace
-from chopper_core.util.arrays import Index, Int8, Int32, Int64
+from chopper_core.sources.trace import HostCategory, Trace
+from chopper_core.util.arrays import Index, Int8, Int32, Int64, Rows
 from chopper_core.util.grouping import distinct, first_equal, run_starts, stable_order
 from chopper_core.util.patterns import late
 
@@ -65,11 +64,11 @@ def host_time(
     events = _events(trace)
     pieces = _pieces(events, own, begin, end)
     is_alone = (pieces.codes == NOWHERE).all(axis=0) & (own != last)[pieces.gap]
-    alone = pieces.take(np.flatnonzero(is_alone))
+    alone = pieces.take(is_alone)
     others = _pieces(events, last[alone.gap], alone.start_ns, alone.end_ns)
     del events
     others = replace(others, gap=alone.gap[others.gap])
-    pieces = _joined(pieces.take(np.flatnonzero(~is_alone)), others)
+    pieces = pieces.take(~is_alone).joined(others)
     order = stable_order(pieces.start_ns)
     order = order[stable_order(gpu[whose[pieces.gap[order]]])]
     pieces = _merged(pieces.take(order))
@@ -97,7 +96,7 @@ def _last_launching(links: Links, thread: Int32, at_ns: Int64) -> Int32:
     return np.where(place >= 0, found, np.int32(-1)).astype(np.int32)
 
 
-class _HostEvents(Struct, frozen=True):
+class _HostEvents(Rows, frozen=True):
     """Host events that may be causes."""
 
     thread: Int32
@@ -107,17 +106,11 @@ class _HostEvents(Struct, frozen=True):
     """The field of `HostStack`."""
     name: Int32
 
-    def take(self, rows: Index) -> _HostEvents:
-        return _HostEvents(*(getattr(self, name)[rows] for name in self.__struct_fields__))
-
 
 def _events(trace: Trace) -> _HostEvents:
     launches, ranges = trace.launches, trace.ranges
-    used = np.flatnonzero(np.bincount(ranges.name, minlength=len(trace.names)))
-    says = np.zeros(len(trace.names), np.bool_)
-    says[used] = [_NO_CAUSE.search(trace.names[code]) is None for code in used.tolist()]
     kind = _KIND_OF[ranges.category]
-    rows = np.flatnonzero((kind != _IGNORED) & says[ranges.name])
+    rows = np.flatnonzero((kind != _IGNORED) & ~matching(trace.names, ranges.name, _NO_CAUSE))
     start = np.concatenate([launches.start_ns, ranges.start_ns[rows]])
     duration = np.concatenate([launches.duration_ns, ranges.duration_ns[rows]])
     return _HostEvents(
@@ -129,7 +122,7 @@ def _events(trace: Trace) -> _HostEvents:
     )
 
 
-class _GapPieces(Struct, frozen=True):
+class _GapPieces(Rows, frozen=True):
     """Pieces of gaps, and what a thread does in each."""
 
     gap: Index
@@ -137,20 +130,6 @@ class _GapPieces(Struct, frozen=True):
     end_ns: Int64
     codes: Int32
     """Codes of names, as fields of `HostStack` x pieces; NOWHERE without one."""
-
-    def take(self, rows: Index) -> _GapPieces:
-        return _GapPieces(
-            self.gap[rows], self.start_ns[rows], self.end_ns[rows], self.codes[:, rows]
-        )
-
-
-def _joined(one: _GapPieces, other: _GapPieces) -> _GapPieces:
-    return _GapPieces(
-        np.concatenate([one.gap, other.gap]),
-        np.concatenate([one.start_ns, other.start_ns]),
-        np.concatenate([one.end_ns, other.end_ns]),
-        np.concatenate([one.codes, other.codes], axis=1),
-    )
 
 
 def _merged(pieces: _GapPieces) -> _GapPieces:
@@ -261,8 +240,6 @@ def _outermost(trace: Trace, threads: Int64) -> Index:
 
 def _calls(trace: Trace) -> Index:
     """The rows of runtime calls that don't launch and take long enough to be seen."""
-    launches: Launches = trace.launches
-    used = np.flatnonzero(np.bincount(launches.name, minlength=len(trace.names)))
-    starts = np.zeros(len(trace.names), np.bool_)
-    starts[used] = [_LAUNCHES.search(trace.names[code]) is not None for code in used.tolist()]
-    return np.flatnonzero(~starts[launches.name] & (launches.duration_ns >= _SHORTEST_CALL_NS))
+    launches = trace.launches
+    starts = matching(trace.names, launches.name, _LAUNCHES)
+    return np.flatnonzero(~starts & (launches.duration_ns >= _SHORTEST_CALL_NS))

@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.util.arrays import Index, Int32, Int64, Mask
+from chopper_core.util.arrays import Index, Int32, Int64, Mask, Rows
 from chopper_core.util.grouping import stable_order
 
 NOWHERE = -1
@@ -75,16 +75,13 @@ class NumberLine(Struct, frozen=True):
         return thread.astype(np.int64) * self.section + (time_ns - self.earliest_ns)
 
 
-class Intervals(Struct, frozen=True):
+class Intervals(Rows, frozen=True):
     """Closed intervals on host threads, each with a value."""
 
     thread: Int32
     start_ns: Int64
     end_ns: Int64
     value: Index
-
-    def __len__(self) -> int:
-        return len(self.thread)
 
     def innermost(self, points: Points, *, any_thread: bool = False) -> Index:
         """The value of the shortest interval over each point, -1 where there is none.
@@ -130,16 +127,6 @@ def last_over(low: Index, high: Index, count: int) -> Index:
             shifted = last[:-half].copy()
             np.maximum(last[half:], shifted, out=last[half:])
     return last
-
-
-def union(first: Intervals, second: Intervals) -> Intervals:
-    """The intervals of both; of equally long ones those of the second are inner."""
-    return Intervals(
-        np.concatenate([first.thread, second.thread]),
-        np.concatenate([first.start_ns, second.start_ns]),
-        np.concatenate([first.end_ns, second.end_ns]),
-        np.concatenate([first.value, second.value]),
-    )
 
 
 def parents(intervals: Intervals) -> Index:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from chopper_core.align.collectives import CollectiveLabels
 from chopper_core.align.host import Backward, Host, Links
-from chopper_core.align.intervals import NOWHERE, Intervals, Points, parents, union
+from chopper_core.align.intervals import NOWHERE, Intervals, Points, parents
 from chopper_core.align.kernel_classes import ATTENTION_CLASS, kernel_class
 from chopper_core.align.labels import REACH, Labels, Order, contexts, like_context
 from chopper_core.align.layers import annotated_layers, layer_windows, read_shapes
@@ -115,7 +115,7 @@ def label_operations(
 
     annotated = _annotations(host, names)
     unnamed = replace(annotated, value=np.full(len(annotated), NO_LABEL, np.intp))
-    labels.fill(union(_fsdp(host, names), unnamed).innermost(points), Rule.FSDP)
+    labels.fill(_fsdp(host, names).joined(unnamed).innermost(points), Rule.FSDP)
     by_module = _modules(modules, names)
     own = modules.own_operators(host, names.code) if modules.has_roles else None
     if host.named(VOCABULARY)[host.annotations].any():
@@ -129,7 +129,7 @@ def label_operations(
     if modules.has_roles:
         _attention_kernels(labels, host, names)
     if not host.named(VOCABULARY).any():
-        layer_ranges = union(annotated_layers(host), layer_windows(host))
+        layer_ranges = annotated_layers(host).joined(layer_windows(host))
         shapes = read_shapes(host, layer_ranges, names.code)
         _fill(labels, shapes, points, forward, Rule.SHAPE)
 
@@ -164,7 +164,7 @@ def _fill(
 def _fill_innermost(
     labels: Labels, annotated: Intervals, modules: Intervals, points: Points, forward: Points
 ) -> None:
-    both = union(annotated, modules)
+    both = annotated.joined(modules)
     places = replace(both, value=np.arange(len(both)))
     # Position -1 holds NO_LABEL, for points outside all intervals.
     codes = np.append(both.value, NO_LABEL)
@@ -197,13 +197,7 @@ def _without_scopes(
         ]
         if not scopes:
             break
-        keep = ~np.isin(annotated.value, scopes)
-        annotated = Intervals(
-            annotated.thread[keep],
-            annotated.start_ns[keep],
-            annotated.end_ns[keep],
-            annotated.value[keep],
-        )
+        annotated = annotated.take(~np.isin(annotated.value, scopes))
     return annotated
 
 

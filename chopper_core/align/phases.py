@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.align.host import Backward, Host, Links
+from chopper_core.align.host import REPLAYS_GRAPH, Backward, Host, Links
 from chopper_core.align.kernel_classes import OPTIMIZER_CLASS, kernel_class
 from chopper_core.align.labels import Labels, Order, contexts, like_context
 from chopper_core.align.steps import InferenceSteps
@@ -46,7 +46,6 @@ _WORD: Final = late(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _FORWARD_WORDS: Final = frozenset(("forward", "fwd", "fprop"))
 _BACKWARD_WORDS: Final = frozenset(("backward", "bwd", "backprop", "wgrad", "dgrad", "bw"))
 _UPLOAD: Final = late(r"^(?:Memcpy HtoD|CopyHostToDevice)")
-_GRAPH: Final = late(r"GraphLaunch")
 
 _BACKWARD_KERNEL: Final = late(
     r"backward|(?<![a-z])bwd|bwd(?![a-z])|wrw|wgrad|dgrad|bprop|compute_grad|(?<=compute)\w{0,99}grad",
@@ -198,8 +197,7 @@ class _Sequence(Struct, frozen=True):
         called = links.launch >= 0
         graphs = np.zeros(len(step), np.bool_)
         if called.any():
-            is_graph = host.by_launch(lambda name: _GRAPH.search(name) is not None) > 0
-            graphs[called] = is_graph[links.launch[called]]
+            graphs[called] = host.calls(REPLAYS_GRAPH)[links.launch[called]]
         recorded = usable & np.isin(links.points.thread, distinct(host.ranges.thread))
         return cls(step, time_ns, usable & ~graphs, recorded)
 

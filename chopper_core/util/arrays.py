@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import msgspec
 import numpy as np
@@ -30,6 +30,24 @@ _ELEMENTS: Final[dict[Any, DTypeLike]] = {
     Mask: np.bool_,
 }
 """numpy changes what is inside an `NDArray`: an alias is only compared."""
+
+
+class Rows(msgspec.Struct, frozen=True, eq=False):
+    """A record of columns, whose last axis has a row each; the first one has nothing else."""
+
+    def __len__(self) -> int:
+        return len(getattr(self, self.__struct_fields__[0]))
+
+    def take(self, rows: Index | Mask | slice) -> Self:
+        """The given rows, in their order."""
+        return type(self)(*(getattr(self, name)[..., rows] for name in self.__struct_fields__))
+
+    def joined(self, other: Self) -> Self:
+        """The rows of both."""
+        return type(self)(*(
+            np.concatenate([getattr(self, name), getattr(other, name)], axis=-1)
+            for name in self.__struct_fields__
+        ))  # fmt: skip
 
 
 def column_types(table: type[msgspec.Struct]) -> dict[str, DTypeLike]:
