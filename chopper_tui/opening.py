@@ -118,7 +118,7 @@ def prefetch(run: Run, view: View, stopped: Event) -> None:
     """
     from chopper_core.model.view import with_view
     from chopper_core.views import VIEWS
-    from chopper_core.views.frames import answer
+    from chopper_core.views.query import answer
 
     if not PREFETCH_FROM <= len(run.table) <= PREFETCH_UP_TO:
         return

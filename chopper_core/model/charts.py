@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from msgspec import Struct
@@ -296,41 +296,39 @@ class Lanes(Struct, frozen=True, eq=False):
 def picked(chart: Chart, rows: Sequence[int]) -> Chart:
     """The chart of some rows of the table, in their order, where it shows them one by one."""
     if isinstance(chart, Roofline):
-        chosen = np.array(rows, np.intp)
-        return replace(
-            chart,
-            labels=tuple(chart.labels[row] for row in rows),
-            sentences=tuple(chart.sentences[row] for row in rows),
-            intensity=chart.intensity[chosen],
-            tflops=chart.tflops[chosen],
-            share=chart.share[chosen],
-            measured_intensity=chart.measured_intensity[chosen],
-            measured_tflops=chart.measured_tflops[chosen],
-        )
+        return replace(chart, **_picked(chart, rows, _ROOFLINE_ROWS))
     return _picked_lanes(chart, rows) if isinstance(chart, Lanes) else chart
 
 
-def _picked_lanes(chart: Lanes, rows: Sequence[int]) -> Lanes:
-    def ghost(row: int, bins: int) -> Ghost | None:
-        return chart.ghosts(rows[row], bins) if chart.ghosts is not None else None
+_ROOFLINE_ROWS: Final = (
+    *("labels", "sentences", "intensity", "tflops", "share"),
+    *("measured_intensity", "measured_tflops"),
+)
 
-    def host(row: int, bins: int) -> LaneCells | None:
-        return chart.hosts(rows[row], bins) if chart.hosts is not None else None
+
+def _picked(chart: Struct, rows: Sequence[int], fields: Sequence[str]) -> dict[str, Any]:
+    found = {name: getattr(chart, name) for name in fields}
+    return {
+        name: values[list(rows)]
+        if isinstance(values, np.ndarray)
+        else tuple(values[r] for r in rows)
+        for name, values in found.items()
+    }
+
+
+def _picked_lanes(chart: Lanes, rows: Sequence[int]) -> Lanes:
+    def of_row(found: Callable[[int, int], Any] | None) -> Callable[[int, int], Any] | None:
+        return None if found is None else lambda row, bins: found(rows[row], bins)
 
     def part(begin: float, end: float) -> Lanes:
         return _picked_lanes(chart if chart.part is None else chart.part(begin, end), rows)
 
+    by_row = ("cells", "bands", "strips", "hosts", "ghosts")
     return replace(
         chart,
-        lanes=tuple(chart.lanes[row] for row in rows),
-        owners=tuple(chart.owners[row] for row in rows),
-        pointed=tuple(chart.pointed[row] for row in rows),
-        cells=lambda row, bins: chart.cells(rows[row], bins),
-        bands=lambda row, bins: chart.bands(rows[row], bins),
-        strips=lambda row, bins: chart.strips(rows[row], bins),
-        hosts=host if chart.hosts is not None else None,
-        ghosts=ghost if chart.ghosts is not None else None,
-        part=part if chart.part is not None else None,
+        **_picked(chart, rows, ("lanes", "owners", "pointed")),
+        **{name: of_row(getattr(chart, name)) for name in by_row},
+        part=None if chart.part is None else part,
     )
 
 

@@ -33,6 +33,12 @@ _SUMS: Final = ("kernels", "collectives", "copies", "unlinked", "known_bytes", "
 SUMMED: Final = (*ADDITIVE, "duration_ns", *_SUMS)
 LOWEST: Final = ("start_ns", "duration_ns", "stream", "launch_ns")
 HIGHEST: Final = ("end_ns", "duration_ns", "stream", "launch_ns", "bytes")
+_REDUCED: Final = (
+    *(("sum", np.add, 0, name) for name in SUMMED),
+    *(("min", np.minimum, np.iinfo(np.int64).max, name) for name in LOWEST),
+    *(("max", np.maximum, np.iinfo(np.int64).min, name) for name in HIGHEST),
+)
+"""How columns are reduced: as what, by what, from what on."""
 
 
 class Cube(Struct, frozen=True, eq=False):
@@ -247,13 +253,10 @@ def _of_rows(
     patterns: Mapping[str, int],
 ) -> Cube:
     count = len(keys)
-    integers = {f"sum {name}": np.zeros(count, np.int64) for name in ("activities", *SUMMED)}
-    lowest = {f"min {name}": np.full(count, np.iinfo(np.int64).max) for name in LOWEST}
-    highest = {f"max {name}": np.full(count, np.iinfo(np.int64).min) for name in HIGHEST}
     firsts = {number: name for name, number in reversed(list(patterns.items()))}
-    for number in firsts:
-        integers[f"count {number}"] = np.zeros(count, np.int64)
-        integers[f"time {number}"] = np.zeros(count, np.int64)
+    counts = [f"{what} {number}" for number in firsts for what in ("count", "time")]
+    integers = {key: np.zeros(count, np.int64) for key in ("sum activities", *counts)}
+    integers |= {f"{how} {name}": np.full(count, least) for how, _, least, name in _REDUCED}
     floats = {name: np.zeros(count) for name in patterns}
     for rows in _pieces(table):
         cell = np.searchsorted(keys, _keys(table, levels, sizes, rows))
@@ -267,14 +270,9 @@ def _of_rows(
             return values_of(table, name, rows)[order].astype(np.int64)
 
         integers["sum activities"][at] += run_sizes(first, len(cell))
-        for name in SUMMED:
-            integers[f"sum {name}"][at] += np.add.reduceat(column(name), first)
-        for name in LOWEST:
-            low = lowest[f"min {name}"]
-            low[at] = np.minimum(low[at], np.minimum.reduceat(column(name), first))
-        for name in HIGHEST:
-            high = highest[f"max {name}"]
-            high[at] = np.maximum(high[at], np.maximum.reduceat(column(name), first))
+        for how, reduce, _, name in _REDUCED:
+            own = integers[f"{how} {name}"]
+            own[at] = reduce(own[at], reduce.reduceat(column(name), first))
         there = {
             number: np.isfinite(table.measured[name][rows])[order]
             for number, name in firsts.items()
@@ -290,7 +288,7 @@ def _of_rows(
     for level, size in zip(reversed(levels), reversed(sizes), strict=True):
         codes[level] = (left % size - 1).astype(np.int32)
         left = left // size
-    return Cube(levels, codes, {**integers, **lowest, **highest}, floats, patterns)
+    return Cube(levels, codes, integers, floats, patterns)
 
 
 def _patterns(table: KernelTable) -> dict[str, int]:

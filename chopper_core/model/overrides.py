@@ -92,19 +92,16 @@ def overrides_of(
     base_parallel: str = "",
 ) -> Overrides:
     """Overrides in canonical order; of two for the same source the last one wins."""
-    shifts = dict(before.clocks if before is not None else ()) | dict(clocks)
-    devices = {
-        (part, device): gpu for part, device, gpu in (before.gpus if before is not None else ())
-    }
-    devices |= {(part, device): gpu for part, device, gpu in gpus}
-    return Overrides(
-        tuple(sorted(shifts.items())),
-        tuple((part, device, gpu) for (part, device), gpu in sorted(devices.items())),
-        hardware or (before.hardware if before is not None else ""),
-        layout_text(parallel) or (before.parallel if before is not None else ""),
-        layout_text(base_parallel) or (before.base_parallel if before is not None else ""),
-        before.settings if before is not None else (),
-        before.names if before is not None else (),
+    old = NO_OVERRIDES if before is None else before
+    shifts = dict((*old.clocks, *clocks))
+    devices = {(part, device): gpu for part, device, gpu in (*old.gpus, *gpus)}
+    return replace(
+        old,
+        clocks=tuple(sorted(shifts.items())),
+        gpus=tuple((*device, gpu) for device, gpu in sorted(devices.items())),
+        hardware=hardware or old.hardware,
+        parallel=layout_text(parallel) or old.parallel,
+        base_parallel=layout_text(base_parallel) or old.base_parallel,
     )
 
 

@@ -19,10 +19,20 @@ class UnitScale(Struct, frozen=True):
     text: str
     divisor: float = 1.0
     decimals: int = 0
+    signed: bool = False
 
     def number(self, figure: float) -> str:
         """A figure in this scale, without its unit."""
         return f"{figure / self.divisor:.{self.decimals}f}"
+
+    def cell(self, figure: float | None, missing: str = "–") -> str:
+        """As `number`, with the sign of a signed figure and without that of a zero."""
+        if figure is None:
+            return missing
+        text = self.number(figure)
+        if float(text) == 0:
+            return text.removeprefix("-")
+        return f"+{text}" if self.signed and figure > 0 else text
 
 
 class Unit(StrEnum):

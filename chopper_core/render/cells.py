@@ -9,16 +9,17 @@ from typing import Final, NewType
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from chopper_core.metrics import Metric, Values
 from chopper_core.model.parallel import DIMENSIONS
 from chopper_core.model.signals import Signal
 from chopper_core.model.table import LEVELS, NO_LABEL_TEXT
-from chopper_core.model.units import Unit
+from chopper_core.model.units import Unit, UnitScale
 from chopper_core.model.view import View
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.util.patterns import late
-from chopper_core.views.frame import Frame, Number
+from chopper_core.views.frame import Frame
 
 SENTENCES: Final = ("finding",)
 """Levels whose names are sentences."""
@@ -53,38 +54,19 @@ _MAX_CUT: Final = 2
 """Cells from which on two names with an arrow between them are both shown."""
 
 
-class ColumnScale(Struct, frozen=True):
-    """One unit for a whole column, so that its figures can be compared by eye."""
-
-    unit: str
-    divisor: float
-    decimals: int
-    signed: bool = False
-
-    def cell(self, number: Number | None, missing: str = "–") -> str:
-        """One figure as text, without its unit."""
-        if number is None:
-            return missing
-        text = f"{number / self.divisor:.{self.decimals}f}"
-        if float(text) == 0:
-            return text.removeprefix("-")
-        return f"+{text}" if self.signed and number > 0 else text
-
-
-def scale_of(metric: Metric, largest: float, is_whole: bool = True) -> ColumnScale:
+def scale_of(metric: Metric, largest: float, is_whole: bool = True) -> UnitScale:
     """The scale in which a column with this largest absolute figure reads best.
 
     Figures without a unit are counts, unless they are not whole numbers.
     """
-    scale = metric.unit.scale(largest, is_whole)
-    return ColumnScale(scale.text, scale.divisor, scale.decimals, metric.signed)
+    return replace(metric.unit.scale(largest, is_whole), signed=metric.signed)
 
 
 class ColumnText(Struct, frozen=True):
     """How a column of a frame is written: its header and its scale."""
 
     metric: Metric
-    scale: ColumnScale
+    scale: UnitScale
     is_word: bool = False
 
     def cell(self, values: Values, row: int, glyphs: Glyphs) -> str:
@@ -110,7 +92,7 @@ class ColumnText(Struct, frozen=True):
     @property
     def header(self) -> str:
         """Title and unit; the unit once."""
-        title, unit = self.metric.title, self.scale.unit
+        title, unit = self.metric.title, self.scale.text
         return title if not unit or title.endswith(unit) else f"{title} {unit}"
 
 

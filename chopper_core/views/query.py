@@ -1,13 +1,40 @@
-"""From a run, or a set of runs, and a view to its frame."""
+"""From a run, or a set of runs, and a view to its frame: rows sorted, filtered, with a total."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Final, cast
+
+from msgspec.structs import replace
+
+from chopper_core.model.attributes import attributes_at
+from chopper_core.model.charts import picked
+from chopper_core.model.column_names import NO_STARTS, NO_TIMES
+from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
-from chopper_core.model.view import View
-from chopper_core.util.errors import NothingToShow
-from chopper_core.views.frame import Frame
-from chopper_core.views.frames import run_frame, run_preview, without_rows
-from chopper_core.views.spec import SeveralRuns
+from chopper_core.model.table import is_split
+from chopper_core.model.view import View, pivot
+from chopper_core.util import debug
+from chopper_core.util.errors import NothingToShow, UsageError
+from chopper_core.views import OVERVIEW, plugin_of, view_module, view_spec, view_specs
+from chopper_core.views.frame import Frame, no_means
+from chopper_core.views.shared import call_figures as _splits  # noqa: F401 (adds splits)
+from chopper_core.views.shared.children import (
+    Columns,
+    children,
+    filter_note,
+    means_of,
+    run_notes,
+    with_column_names,
+)
+from chopper_core.views.shared.filter import Rows, only, shown_of
+from chopper_core.views.spec import Previewed, SeveralRuns, ViewResult, ViewSpec, splits_of
+
+_CACHED_RESULTS: Final = 32
+_CACHED_ROWS: Final = 1 << 25
+"""Results that hold rows times activities of the run that are cached: fewer of a larger run."""
+_CACHED_LARGE_RESULTS: Final = 4
+"""Results that hold rows that are cached of a run of any size."""
 
 
 def query(run: Run, view: View) -> Frame:
@@ -26,3 +53,224 @@ def frame_of(run: Run, view: View) -> Frame:
         return query(run, view)
     except NothingToShow as reason:
         return without_rows(run, view, str(reason))
+
+
+def run_frame(run: Run, view: View) -> Frame:
+    """The frame of a view of one run; raises NoSuchNode or UsageError where it doesn't fit."""
+    with debug.timed(f"answer {view.name or 'tree'} of {'/'.join(view.path) or 'the run'}"):
+        if not (len(run.table) or view.name):
+            return run_frame(run, replace(view, name=OVERVIEW))
+        if view.name:
+            plugin = plugin_of(view.name)
+            return _named(run, view) if plugin is None else plugin.call(_named, run, view)
+        view = with_column_names(split_tree(view))
+        if view.baseline is not None:
+            from chopper_core.views.shared.compared import compared  # most views have no baseline
+
+            return compared(run, view)
+        return children(run, view)
+
+
+def _named(run: Run, view: View) -> Frame:
+    return _frame(run, view, answer(run, view))
+
+
+def split_tree(view: View) -> View:
+    """A view of the tree whose `by=` is the next level of its order."""
+    if not view.by:
+        return view
+    split = pivot(view, view.by)
+    if split.level != view.by:
+        raise UsageError(f"the tree can't be split by {view.by!r}")
+    return replace(split, by="", sort=view.sort, filter=view.filter)
+
+
+def run_preview(run: Run, view: View) -> Frame:
+    """The frame of a view, pending where a part of it takes long; raises as `run_frame`."""
+    if run.is_sampled_only or not view.name or not view_spec(view.name).has_preview:
+        return run_frame(run, view)
+    if run.memo.has(("view", _plain(view))):
+        return run_frame(run, view)
+    module = cast(Previewed, view_module(view.name))
+    _check(run, view, module.SPEC)
+    found = module.preview(run, view)
+    if found is None:
+        return run_frame(run, view)
+    return replace(_frame(run, view, found), is_pending=True)
+
+
+def without_rows(run: Run, view: View, reason: str) -> Frame:
+    """The frame of a view that has nothing to show, with the reason."""
+    by = view_module(view.name).SPEC.by
+    return Frame(
+        view=view,
+        level=view.by or (by[0] if by else "row"),
+        columns=(),
+        labels=(),
+        values={},
+        total={},
+        notes=(reason, *run_notes(run, view)),
+        target=lambda row: view,
+        signal=run.signal(view.signal),
+    )
+
+
+def answer(run: Run, view: View) -> ViewResult:
+    """The rows of a named view, from the run's cache; raises NoSuchNode, or UsageError for wrong
+    options."""
+    module = view_module(view.name)
+    spec = module.SPEC
+    _check(run, view, spec)
+    if view.path:
+        run.tree(view.order).node(view.path)  # A view with nothing to show doesn't look for it.
+    found = cached(run, view, lambda plain: module.answer(run, plain))
+    if view.baseline is not None and not spec.compares:
+        able = " and ".join(each.name for each in view_specs() if each.compares)
+        note = f"this view ignores the baseline; use {able}"
+        found = replace(found, notes=(note, *found.notes))
+    return found
+
+
+def _check(run: Run, view: View, spec: ViewSpec) -> None:
+    """Raise UsageError where the run or the view's options don't fit."""
+    if run.is_sampled_only and not spec.takes_samples:
+        able = ", ".join(each.name for each in view_specs() if each.takes_samples)
+        raise NothingToShow(
+            f"the view {spec.name} needs a trace, and this run has telemetry alone, which {able} "
+            "show"
+        )
+    if not (run.table.has_times or run.is_sampled_only):
+        raise NothingToShow(f"the view {spec.name} needs times: {NO_TIMES}")
+    if spec.needs_starts and run.is_reconstructed:
+        raise NothingToShow(f"the view {spec.name} needs measured start times: {NO_STARTS}")
+    splits = splits_of(run, spec)
+    if view.by and view.by not in splits and not (spec.any_split and is_split(view.by)):
+        choices = f"takes by={', '.join(splits)}" if splits else "takes no by="
+        raise UsageError(f"the view {spec.name} {choices}, not {view.by!r}")
+    if view.of and not spec.of:
+        raise UsageError(f"the view {spec.name} takes no of=")
+    if view.window and not spec.along_time:
+        raise UsageError(f"the view {spec.name} takes no from=, to=, at= and mark=")
+
+
+def _plain(view: View) -> View:
+    """The view without what doesn't change its result."""
+    return replace(view, sort="", filter="", columns=())
+
+
+def cached(run: Run, view: View, ask: Callable[[View], ViewResult]) -> ViewResult:
+    """The result of a view, asked once: sort, filter and columns don't change it."""
+    plain = _plain(view)
+    large = _CACHED_ROWS // max(len(run.table), 1)
+
+    def asked() -> ViewResult | NothingToShow:
+        try:
+            return ask(plain)
+        except NothingToShow as reason:
+            # Finding it out may have taken long, too; its traceback holds all that was looked at.
+            return NothingToShow(*reason.args)
+
+    known = run.memo(
+        ("view", plain),
+        asked,
+        keep=_CACHED_RESULTS,
+        keep_large=max(_CACHED_LARGE_RESULTS, min(_CACHED_RESULTS, large)),
+        is_large=_is_large,
+    )
+    if isinstance(known, NothingToShow):
+        raise NothingToShow(*known.args)
+
+    def opens(row: int) -> View:
+        opened = known.opens(row)
+        if opened != plain:
+            return opened
+        # A row that is no part of the tree is shown alone.
+        return replace(view, filter=view.filter or only(known.level, [known.labels[row]]))
+
+    return replace(known, opens=opens)
+
+
+def _is_large(result: ViewResult | NothingToShow) -> bool:
+    if isinstance(result, NothingToShow):
+        return False
+    return result.nodes is None or result.nodes.holds_rows
+
+
+def _frame(run: Run, view: View, result: ViewResult) -> Frame:
+    """The rows of a result, sorted, filtered, with the columns asked for and the total row."""
+    titled = tuple(column for column, _ in result.columns)
+    view = with_column_names(view, titled)
+    # Along time, all of it is shown.
+    counting = replace(view, cut=view.cut or view_module(view.name).SPEC.along_time)
+    whole, nodes, signal = (
+        result.whole or _node_of(run, view),
+        result.nodes,
+        run.signal(view.signal),
+    )
+    names = result.shown or tuple(each.name for each in titled)
+    columns = Columns(run, view, result.level, names, nodes, whole, result.columns, result.total)
+    texts = _searched(result) if view.filter else result.labels
+    own, coordinates = tuple(columns.own), run.table.coordinates
+    rows = Rows(result.level, result.labels, columns.values, own, titled, texts, coordinates)
+    sort = view.sort or result.sort
+    shown = shown_of(rows, view.filter, sort)
+    places = shown.at.tolist()
+    return Frame(
+        view=view,
+        level=result.level,
+        columns=columns.metrics,
+        labels=shown.labels,
+        values=shown.values(columns.metrics),
+        total=columns.totals,
+        sort=sort,
+        hidden=shown.hidden,
+        notes=(
+            *_statistic_note(view, result.over or columns.over),
+            *result.notes,
+            *columns.notes,
+            *run_notes(run, counting),
+            *shown.hint,
+            *filter_note(len(result.labels), shown.hidden),
+        ),
+        target=lambda row: result.opens(places[row]),
+        attributes=lambda row: attributes_at(run, result.opens(places[row])),
+        signal=signal,
+        means=no_means if nodes is None else means_of(signal, nodes, shown.at),
+        more=tuple(each for each in titled if each not in columns.metrics),
+        headline=result.headline,
+        charts=tuple(picked(each, places) for each in result.charts),
+        over=result.over or columns.over,
+        by=result.by,
+        partial_total=columns.partial_totals,
+        truncated=run.truncated(view),
+        left_out=run.left_out(counting),
+    )
+
+
+def _node_of(run: Run, view: View) -> Groups:
+    """The rows of a view's node; of a run without any sample none."""
+    if len(run.table):
+        return run.tree_of(view).node(view.path)
+    return Groups.single(run.table, slice(0, 0))
+
+
+def _searched(result: ViewResult) -> list[str]:
+    """The text of each row in which a filter looks for names: its label and its words."""
+    texts = list(result.labels)
+    for _, values in result.columns:
+        if values.words is not None:
+            texts = [f"{text}\n{values.cell(row) or ''}" for row, text in enumerate(texts)]
+    return texts
+
+
+def _statistic_note(view: View, over: Sequence[str]) -> tuple[str, ...]:
+    """Which figures are the statistic, or why none is."""
+    if not view.stat:
+        return ()
+    if not over:
+        spec = view_module(view.name).SPEC
+        return (f"no {view.stat} here: the view {spec.name} {spec.no_statistic}",)
+    return (
+        f"columns whose titles begin with {view.stat} are over a row's instances, one per "
+        f"{', '.join(over)}; other columns and the headline cover the whole row",
+    )

@@ -146,7 +146,7 @@ def _hit_options(
 ) -> list[tuple[str, str, str]]:
     """The hits in `room` cells: time, name and path, the name shortened first."""
     scale = scale_of(METRICS["elapsed_ns"], found.hits[0].elapsed_ns)
-    times = [f"{scale.cell(hit.elapsed_ns):>8} {scale.unit}  " for hit in found.hits]
+    times = [f"{scale.cell(hit.elapsed_ns):>8} {scale.text}  " for hit in found.hits]
     room -= max(map(len, times)) + 2
     paths = [
         f" {glyphs.crumb} ".join(

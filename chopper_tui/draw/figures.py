@@ -84,9 +84,9 @@ class Figure(Struct, frozen=True):
             before = len(f"{abs(self.number) / scale.divisor:.0f}")
             scale = replace(scale, decimals=min(max(_DIGITS - before, 0), scale.decimals))
         text = f"{'*' if self.partial else '~' if self.held else ''}{scale.cell(self.number)}"
-        if not scale.unit or (beside_title and self.metric.title.endswith(scale.unit)):
+        if not scale.text or (beside_title and self.metric.title.endswith(scale.text)):
             return text
-        return f"{text}{'' if scale.unit == '%' else ' '}{scale.unit}"
+        return f"{text}{'' if scale.text == '%' else ' '}{scale.text}"
 
 
 def figures_of(run: Run, view: View, names: Iterable[str]) -> dict[str, Figure]:

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from chopper_core.metrics import METRICS
 from chopper_core.model.signals import Signal
-from chopper_core.model.units import Unit
-from chopper_core.render.cells import ColumnScale, scale_of
+from chopper_core.model.units import Unit, UnitScale
+from chopper_core.render.cells import scale_of
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.util.grouping import quantiles_along
 from chopper_core.views.shared.children import SignalChart
@@ -55,11 +55,11 @@ def headline(chart: SignalChart, width: int, glyphs: Glyphs) -> str:
     )
     parts = [
         f"{signal.title} {signal.scale.text}",
-        f"{shown} {scale.unit}",
+        f"{shown} {scale.text}",
     ]
     if chart.is_zoomed:
         is_part = chart.scope_ns[0] <= chart.start_ns and chart.end_ns <= chart.scope_ns[1]
-        parts[1] = f"{shown} of {scope} {scale.unit}" if is_part else f"{parts[1]} (scope {scope})"
+        parts[1] = f"{shown} of {scope} {scale.text}" if is_part else f"{parts[1]} (scope {scope})"
     if len(chart.gpus) > 1:
         parts[0] += f" of {len(chart.gpus)} GPUs"
     known = chart.values[np.isfinite(chart.values)]
@@ -85,8 +85,8 @@ def measured(chart: SignalChart, begin: float, end: float) -> str:
     known = values[np.isfinite(values)]
     scale = _time_scale(chart)
     low, high = (chart.start_ns + share * span for share in (begin, end))
-    text = f"{scale.cell(low)} to {scale.cell(high)} {scale.unit}: {scale.cell(high - low)}"
-    text += f" {scale.unit}, {chart.signal.title} "
+    text = f"{scale.cell(low)} to {scale.cell(high)} {scale.text}: {scale.cell(high - low)}"
+    text += f" {scale.text}, {chart.signal.title} "
     if not len(known):
         return text + "unknown there"
     ends = {"mean": known.mean(), "min": known.min(), "max": known.max()}
@@ -94,7 +94,7 @@ def measured(chart: SignalChart, begin: float, end: float) -> str:
     return f"{text}{', '.join(figures)} {chart.signal.scale.text}"
 
 
-def _time_scale(chart: SignalChart) -> ColumnScale:
+def _time_scale(chart: SignalChart) -> UnitScale:
     """The unit of the chart's end, with as many decimals as its span deserves."""
     scale = scale_of(METRICS["start_ns"], chart.end_ns)
     span = max((chart.end_ns - chart.start_ns) / scale.divisor, 1e-3)
@@ -174,5 +174,5 @@ def value_range(chart: SignalChart) -> tuple[float, float]:
 def _time_axis(chart: SignalChart, cells: int) -> axes.Axis:
     scale = _time_scale(chart)
     begin, end = chart.start_ns / scale.divisor, chart.end_ns / scale.divisor
-    longest = len(f"{end:.0f}") + len(scale.unit) + _TICK_GAP
-    return axes.Axis.over(begin, end, cells // longest, scale.unit)
+    longest = len(f"{end:.0f}") + len(scale.text) + _TICK_GAP
+    return axes.Axis.over(begin, end, cells // longest, scale.text)

@@ -24,8 +24,8 @@ def cards_of(frame: Frame) -> Cards | None:
     columns = column_texts(frame)
     numbers = [each for each in columns if not each.is_word]
     # A share and a time, as in the overview; other figures have their title in the note.
-    numbers.sort(key=lambda each: each.scale.unit != "%")
-    first = numbers[: 1 + (numbers[0].scale.unit == "%")] if numbers else []
+    numbers.sort(key=lambda each: each.scale.text != "%")
+    first = numbers[: 1 + (numbers[0].scale.text == "%")] if numbers else []
     rest = [each for each in columns if each not in first]
     title = "  ".join(each.metric.title for each in first if each.metric.unit is not Unit.PERCENT)
     return Cards(
@@ -58,7 +58,7 @@ def _figure(frame: Frame, metric: Metric, row: int) -> str:
     if metric.unit is Unit.NS:
         return time_text(number)
     scale = scale_of(metric, abs(number))
-    return f"{scale.cell(number)} {scale.unit}".rstrip()
+    return f"{scale.cell(number)} {scale.text}".rstrip()
 
 
 class CardsPane(Pane):

@@ -13,8 +13,8 @@ from textual import events
 from chopper_core.metrics import METRICS, Metric
 from chopper_core.model.glossary import long_name
 from chopper_core.model.table import NO_LABEL_TEXT
+from chopper_core.model.units import UnitScale
 from chopper_core.render.cells import (
-    ColumnScale,
     clean,
     display_name,
     level_title,
@@ -311,7 +311,7 @@ class _Lines(Struct, frozen=True):
     """The lines of GPUs under their header."""
 
     times: RowOnGpus
-    scale: ColumnScale
+    scale: UnitScale
     width: int
     glyphs: Glyphs
 
@@ -330,7 +330,7 @@ class _Lines(Struct, frozen=True):
 
     @property
     def _time_title(self) -> str:
-        return self.glyphs.spelled(f"{_TIME} {self.scale.unit}")
+        return self.glyphs.spelled(f"{_TIME} {self.scale.text}")
 
     @property
     def _spark(self) -> int:

@@ -19,8 +19,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.view import Baseline, View
 from chopper_core.util.errors import ChopperError
 from chopper_core.views import view_spec, view_specs
-from chopper_core.views.frames import answer
-from chopper_core.views.query import query
+from chopper_core.views.query import answer, query
 from tests.bench.processes import ROOT
 from tests.bench.runs import store_of
 

@@ -206,7 +206,7 @@ def test_counters_of_files_keep_their_digits(unit: str, figures: list[float], ce
     info = CounterInfo("DerivedThing", unit)
     scale = scale_of(raw_counter(info.name, info), max(figures), figures[0].is_integer())
     assert scale.cell(figures[0]) == cell
-    assert scale.unit == unit
+    assert scale.text == unit
 
 
 def test_json_escapes_what_is_not_seen() -> None:

@@ -12,8 +12,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.view import View, with_view
 from chopper_core.util.errors import ChopperError
 from chopper_core.views import VIEWS
-from chopper_core.views.frames import answer, cached
-from chopper_core.views.query import query
+from chopper_core.views.query import answer, cached, query
 from chopper_tui import opening
 from chopper_tui.app import ChopperApp
 from tests.support import sample_run

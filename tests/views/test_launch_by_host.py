@@ -23,8 +23,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.table import LEVELS
 from chopper_core.model.view import View, complete_order
 from chopper_core.views.frame import Frame
-from chopper_core.views.frames import answer
-from chopper_core.views.query import query
+from chopper_core.views.query import answer, query
 from chopper_core.views.shared.table_view import Partition
 from tests.support import opened_events, sample_run
 from tests.views.conftest import DEMO

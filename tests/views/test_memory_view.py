@@ -16,8 +16,7 @@ from chopper_core.model.view import View
 from chopper_core.render import render
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.views import memory, view_spec
-from chopper_core.views.frames import answer
-from chopper_core.views.query import query
+from chopper_core.views.query import answer, query
 from tests.allocating import WEIGHTS, allocating_run, events_of
 from tests.support import rows_of, sample_run
 

@@ -16,8 +16,7 @@ from chopper_core.model.view import Baseline, View
 from chopper_core.render.exchange import as_json
 from chopper_core.util.errors import ChopperError, UsageError
 from chopper_core.views import VIEWS, frames
-from chopper_core.views.frames import cached
-from chopper_core.views.query import query
+from chopper_core.views.query import cached, query
 from chopper_core.views.spec import ViewResult
 from tests.support import sample_run
 

@@ -19,8 +19,7 @@ from chopper_core.model.view import STATISTICS, View, as_statistic, enter, up
 from chopper_core.render import render as rendered
 from chopper_core.util.errors import UsageError
 from chopper_core.views import view_specs
-from chopper_core.views.frames import answer
-from chopper_core.views.query import query
+from chopper_core.views.query import answer, query
 from chopper_core.views.shared.derived import reduced
 from chopper_core.views.spec import ViewSpec
 from tests.support import rows_of

@@ -17,8 +17,7 @@ from chopper_core.render import render as rendered
 from chopper_core.util.errors import ChopperError
 from chopper_core.views import VIEWS, view_spec
 from chopper_core.views.frame import Frame
-from chopper_core.views.frames import answer
-from chopper_core.views.query import query
+from chopper_core.views.query import answer, query
 from tests.support import sample_run
 from tests.tui.explorer import measured_run
 

@@ -21,7 +21,7 @@ from chopper_core.model.view import RUN_LEVEL, View
 from chopper_core.util.errors import DataError, NoSuchNode, NothingToShow, UsageError
 from chopper_core.views import OVERVIEW, RUNS, SET_VIEWS, view_spec
 from chopper_core.views.frame import Frame
-from chopper_core.views.frames import run_frame
+from chopper_core.views.query import run_frame
 from chopper_core.views.shared.filter import Rows, shown_of
 from chopper_core.views.shared.places import nodes_of
 from chopper_core.views.spec import ViewSpec, splits_of

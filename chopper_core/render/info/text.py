@@ -25,7 +25,7 @@ from chopper_core.model.overrides import seconds_text
 from chopper_core.model.run import Run
 from chopper_core.model.signals import CpuSamples
 from chopper_core.model.table import LABELLED
-from chopper_core.render.cells import Escaped, clean, escape_each, scale_of
+from chopper_core.render.cells import Escaped, clean, escape_each, fitting, scale_of
 from chopper_core.render.info.document import describe, numbers_text
 from chopper_core.util.grouping import distinct
 
@@ -191,7 +191,7 @@ def _collective_line(item: dict[str, Any]) -> str:
     size = "some sizes unknown"
     if item["bytes"] is not None:
         scale = scale_of(METRICS["bytes"], item["bytes"])
-        size = f"{scale.cell(item['bytes'])} {scale.unit}"
+        size = f"{scale.cell(item['bytes'])} {scale.text}"
     group = f"group {clean(item['group'])}" if item["group"] else "unknown group"
     return f"{item['count']:>6} {clean(item['operation'])}, {group}, {size}"
 
@@ -203,7 +203,7 @@ def _flops_lines(run: Run, amounts: dict[str, float]) -> list[str]:
         share = 100.0 * amount / sum(amounts.values())
         peak = run.hardware.flop_per_ns(ElementType[name.upper()]) if run.hardware else nan
         at = "unknown peak" if isnan(peak) else f"peak {peak * 1e-3:.1f} TFLOP/s"
-        lines.append(f"{scale.cell(amount):>8} {scale.unit}  {share:5.1f} % {name}, {at}")
+        lines.append(f"{scale.cell(amount):>8} {scale.text}  {share:5.1f} % {name}, {at}")
     return lines
 
 
@@ -340,12 +340,11 @@ def _aligned(rows: Sequence[Sequence[str]], width: int, words: int = 0) -> list[
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     figures = len(widths) - words
+    room = (width or _UNLIMITED) - widths[0] - 2
     lines: list[str] = []
     begin = 1
     while begin < len(widths):
-        end = begin + 1
-        while end < len(widths) and _table_width(widths, begin, end + 1) <= (width or _UNLIMITED):
-            end += 1
+        end = begin + max(fitting(widths[begin:], room, gap=2), 1)
         places = (0, *range(begin, end))
         lines += [
             "  "
@@ -357,8 +356,3 @@ def _aligned(rows: Sequence[Sequence[str]], width: int, words: int = 0) -> list[
         ]
         begin = end
     return lines
-
-
-def _table_width(widths: Sequence[int], begin: int, end: int) -> int:
-    """The cells of the first column and of those from `begin` to `end`, with gaps before them."""
-    return widths[0] + sum(widths[begin:end]) + 2 * (end - begin + 1)

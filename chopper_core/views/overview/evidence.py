@@ -31,7 +31,7 @@ _LEAST_THROTTLED_PCT: Final = 10.0
 
 def findings(run: Run, view: View, limit: int) -> tuple[Card, ...]:
     """The first findings of a scope: potential saving, share of the step, sentence."""
-    from chopper_core.views.frames import answer
+    from chopper_core.views.query import answer
 
     found = answer(run, with_view(view, "findings"))
     columns = {metric.name: values for metric, values in found.columns}

@@ -21,7 +21,7 @@ from chopper_core.model.groups import Groups
 from chopper_core.model.hardware import Hardware
 from chopper_core.model.run import Run
 from chopper_core.model.shapes import CallShape, Fused
-from chopper_core.model.table import KernelTable, Selection
+from chopper_core.model.table import KernelTable, Selection, SplitCodes, add_split
 from chopper_core.util.arrays import Float64, Int64
 from chopper_core.util.grouping import sums_of
 from chopper_core.views.shared.benchmarks import hipblaslt_line, torch_line
@@ -283,3 +283,16 @@ def shape_figures(shapes: Sequence[CallShape | None]) -> list[tuple[Metric, Valu
         (HIPBLASLT, worded([hipblaslt_line(shape) if shape else None for shape in shapes])),
         (TORCH, worded([torch_line(shape) if shape else None for shape in shapes])),
     ]
+
+
+@add_split("class")
+def _classes(table: KernelTable) -> SplitCodes:
+    words: dict[str, int] = {}
+    of_name = [words.setdefault(kernel_class(name), len(words)) for name in table.names]
+    return np.array(of_name, np.int64)[table.kernel], tuple(words)
+
+
+@add_split("shape")
+def _shapes(table: KernelTable) -> SplitCodes:
+    labels = ShapeLabels.of_table(table)
+    return labels.codes(table, slice(None)), labels.texts

@@ -8,7 +8,6 @@ each name once. Phase, layer and operation count only where the compared nodes d
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
@@ -19,7 +18,7 @@ from msgspec import Struct
 from chopper_core.model.groups import Groups
 from chopper_core.model.table import NO_LABEL
 from chopper_core.util.arrays import AnyArray, Index, Int64, Mask
-from chopper_core.util.grouping import counted, distinct, ranked, run_mask
+from chopper_core.util.grouping import counts_of, distinct, distinct_codes, ranked, run_mask
 
 MIN_SHARED: Final = 0.5
 _MAX_ROWS: Final = 1 << 20
@@ -106,28 +105,15 @@ def _sampled(node: Groups) -> Index:
     return rows[number % every == every // 2] if number.max() >= every else rows
 
 
-def _counted(
-    columns: Sequence[Int64],
-) -> tuple[Int64, Int64]:
+def _counted(columns: Sequence[Int64]) -> tuple[Int64, Int64]:
     """The distinct combinations, as columns x combinations, and the count of each."""
-    low = [int(column.min(initial=0)) for column in columns]
-    sizes = [
-        int(column.max(initial=0)) - least + 1 for column, least in zip(columns, low, strict=True)
-    ]
-    if math.prod(sizes) >= 2**62:
-        return np.unique(  # noqa: TID251 (rows that no integer holds)
-            np.stack(columns), axis=1, return_counts=True
-        )
-    # Packed into one integer they are found many times faster than as rows.
-    packed = np.zeros(len(columns[0]), np.int64)
-    for column, least, size in zip(columns, low, sizes, strict=True):
-        packed = packed * size + (column - least)
-    found, counts = counted(packed)
-    unpacked = []
-    for least, size in zip(reversed(low), reversed(sizes), strict=True):
-        unpacked.append(found % size + least)
-        found = found // size
-    return np.stack(unpacked[::-1]), counts
+    key = np.zeros(len(columns[0]), np.intp)
+    for column in columns:
+        # Ranks stay below the number of rows, so that no combination overflows.
+        known, place = ranked(column)
+        _, key = ranked(key * len(known) + place)
+    first, counts = distinct_codes(key)[0], counts_of(key)
+    return np.stack([column[first] for column in columns]), counts
 
 
 def _from_anchors(changed: Mask, is_common: Mask) -> tuple[Int64, Int64]:
