@@ -47,10 +47,9 @@ class Attributes(SideTable, frozen=True, eq=False):
 
     def of(self, gpu: int, node: int) -> dict[str, TypedValue]:
         """The attributes of an activity by name."""
-        begin, end = np.searchsorted(self.gpu, [gpu, gpu + 1]).tolist()
-        low, high = np.searchsorted(self.node[begin:end], [node, node + 1]).tolist()
         found = {}
-        for row in range(begin + low, begin + high):
+        own = self.of_gpu(gpu, "node", node)
+        for row in range(own.start, own.stop):
             kind, _, name = self.names[self.name[row]].partition(" ")
             text = int(self.text[row])
             if text < 0:

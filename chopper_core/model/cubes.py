@@ -56,6 +56,12 @@ class Cube(Struct, frozen=True, eq=False):
     def __len__(self) -> int:
         return len(self.integers["sum activities"])
 
+    def at_level(self, level: str, table: KernelTable) -> AnyArray | None:
+        """The codes at a level or along a parallel dimension; None if unknown."""
+        if level in table.coordinates and "gpu" in self.codes:
+            return table.coordinates[level][self.codes["gpu"]]
+        return self.codes.get(level)
+
 
 class Cells(Struct, frozen=True, eq=False):
     """Cells of a cube, group after group."""
@@ -106,23 +112,9 @@ class Cells(Struct, frozen=True, eq=False):
         looked_up[keys] = number
         return lambda rows: looked_up[_keys(table, levels, sizes, rows)]
 
-    def codes_of(self, level: str, table: KernelTable) -> AnyArray | None:
-        """The code of each cell at a level; None where the cube doesn't tell."""
-        known = codes_of(self.cube, level, table)
-        return None if known is None else known[self.at]
-
     def codes(self, level: str, group: int) -> Int32:
         end = self.first[group + 1] if group + 1 < len(self.first) else len(self.at)
         return self.cube.codes[level][self.at[self.first[group] : end]]
-
-
-def codes_of(cube: Cube, level: str, table: KernelTable) -> AnyArray | None:
-    """The codes of a cube's cells at a level or along a parallel dimension; None if unknown."""
-    if level in cube.codes:
-        return cube.codes[level]
-    if level in table.coordinates and "gpu" in cube.codes:
-        return table.coordinates[level][cube.codes["gpu"]]
-    return None
 
 
 class Cubes(Struct, frozen=True, eq=False):
@@ -152,20 +144,16 @@ class Cubes(Struct, frozen=True, eq=False):
         cube = min(by_gpu or fitting, key=len)
         mask = np.ones(len(cube), np.bool_)
         for name, code in wanted.items():
-            mask &= self._codes(cube, name) == code
+            mask &= cube.at_level(name, self.table) == code
         for name, codes in without.items():
             mask &= ~np.isin(cube.codes[name], codes)
         at = np.flatnonzero(mask)
         if not grouped or not len(at):
             return Cells(cube, at, np.zeros(min(len(at), 1), np.intp))
-        keys = [self._codes(cube, level)[at] for level in grouped]
+        codes_at = [cube.at_level(level, self.table) for level in grouped]
+        keys = [codes[at] for codes in codes_at if codes is not None]
         order = np.lexsort(keys[::-1])
         return Cells(cube, at[order], run_starts(*(key[order] for key in keys)))
-
-    def _codes(self, cube: Cube, level: str) -> AnyArray:
-        codes = codes_of(cube, level, self.table)
-        assert codes is not None
-        return codes
 
 
 def summarise(

@@ -213,8 +213,9 @@ class Groups:
 
     def codes(self, level: str) -> AnyArray:
         """The code at a level of the first activity of each group."""
-        if self.cells is not None and (known := self.cells.codes_of(level, self.table)) is not None:
-            return known[self.cells.first]
+        cells = self.cells
+        if cells is not None and (known := cells.cube.at_level(level, self.table)) is not None:
+            return known[cells.at[cells.first]]
         rows = self.selection
         at = self.first + rows.start if isinstance(rows, slice) else rows[self.first]
         return values_of(self.table, level, at)

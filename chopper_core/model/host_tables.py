@@ -142,12 +142,6 @@ class HostLane(SideTable, frozen=True, eq=False):
     start_ns: Int64
     duration_ns: Int64
 
-    def of(self, gpu: int, kind: HostKind) -> slice:
-        """The events of one GPU and kind, in the order of start."""
-        begin, end = np.searchsorted(self.gpu, [gpu, gpu + 1]).tolist()
-        low, high = np.searchsorted(self.kind[begin:end], [kind, kind + 1]).tolist()
-        return slice(begin + low, begin + high)
-
 
 class MemoryEvents(SideTable, frozen=True, eq=False):
     """Allocations and releases on the GPUs of a run, in order of GPU and time."""
@@ -174,10 +168,6 @@ class MemoryEvents(SideTable, frozen=True, eq=False):
     layer: Int32
     operation: Int32
     """Code of a name, or -1."""
-
-    def of_gpu(self, gpu: int) -> slice:
-        begin, end = np.searchsorted(self.gpu, [gpu, gpu + 1]).tolist()
-        return slice(begin, end)
 
     def alive(self, at: int) -> Index:
         """The allocations whose memory is still allocated right after an event of their GPU."""

@@ -21,8 +21,6 @@ Setting = int | float | str
 Settings = Mapping[str, Setting]
 """Name of a setting → its value."""
 
-PARALLEL: Final = ("tp", "pp", "dp", "ep", "cp")
-"""The degrees of parallelism: tensor, pipeline, data, expert, context."""
 KNOWN: Final = {
     "model": "model",
     "tp": "TP",

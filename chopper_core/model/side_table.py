@@ -47,6 +47,14 @@ class SideTable(Struct, frozen=True, eq=False):
     def columns(self) -> dict[str, AnyArray]:
         return {name: getattr(self, name) for name in self.column_names()}
 
+    def of_gpu(self, gpu: int, column: str = "", value: int = 0) -> slice:
+        """The rows of a GPU; with one value of the column that they are in order of."""
+        begin, end = np.searchsorted(self.gpu, [gpu, gpu + 1]).tolist()
+        if not column:
+            return slice(begin, end)
+        low, high = np.searchsorted(getattr(self, column)[begin:end], [value, value + 1]).tolist()
+        return slice(begin + low, begin + high)
+
     def in_memory(self) -> Self:
         """The same without the file that it may be mapped from."""
         return replace(self, **{name: values.copy() for name, values in self.columns().items()})

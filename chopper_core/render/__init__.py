@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from chopper_core.render.exchange import as_csv, as_json
@@ -31,12 +31,11 @@ def render(
     `limit` cuts the rows (and the output says so); `width` is the terminal's for `text`, 0 is
     unlimited; `glyphs` and `paint` are what `text` draws with.
     """
-    renderers: dict[str, Callable[[], str]] = {
-        "text": lambda: as_text(
-            frame, limit=limit, width=width, glyphs=glyphs, drawn=drawn, paint=paint
-        ),
-        "markdown": lambda: as_markdown(frame, limit=limit, drawn=drawn),
-        "csv": lambda: as_csv(frame, limit=limit),
-        "json": lambda: as_json(frame, limit=limit),
-    }
-    return renderers[format_name]()
+    match format_name:
+        case "csv":
+            return as_csv(frame, limit=limit)
+        case "json":
+            return as_json(frame, limit=limit)
+        case "markdown":
+            return as_markdown(frame, limit=limit, drawn=drawn)
+    return as_text(frame, limit=limit, width=width, glyphs=glyphs, drawn=drawn, paint=paint)

@@ -355,7 +355,7 @@ def _host_times(run: Run, gpu: int) -> _HostTimes | None:
 
 def _union(run: Run, gpu: int, kinds: tuple[HostKind, ...]) -> BusyTime:
     lane = run.side(HostLane)
-    parts = [lane.of(gpu, kind) for kind in kinds]
+    parts = [lane.of_gpu(gpu, "kind", kind) for kind in kinds]
     starts = np.concatenate([lane.start_ns[part] for part in parts])
     ends = starts + np.concatenate([lane.duration_ns[part] for part in parts])
     order = np.argsort(starts, kind="stable")
@@ -364,7 +364,7 @@ def _union(run: Run, gpu: int, kinds: tuple[HostKind, ...]) -> BusyTime:
 
 def _named(run: Run, gpu: int, begin: int, end: int, bins: int) -> tuple[Span, ...]:
     """The names of operators that fill some cells, unless there are too many."""
-    lane, own = run.side(HostLane), run.side(HostLane).of(gpu, HostKind.OPERATOR)
+    lane, own = run.side(HostLane), run.side(HostLane).of_gpu(gpu, "kind", HostKind.OPERATOR)
     starts = lane.start_ns[own]
     ends = starts + lane.duration_ns[own]
     first, last = np.searchsorted(starts, [begin, end]).tolist()
