@@ -1,10 +1,8 @@
-"""Files opened read-only, as a stream of bytes or as an SQLite database.
-
-gzip is decompressed on the way, as far as it is intact."""
+"""Files opened read-only, as a stream of bytes; gzip is decompressed on the way, as far as it is
+intact."""
 
 from __future__ import annotations
 
-import os
 import zlib
 from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterator, Sequence
@@ -12,13 +10,9 @@ from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from stat import S_ISBLK, S_ISCHR, S_ISDIR, S_ISFIFO, S_ISSOCK
-from typing import IO, TYPE_CHECKING, Any, Final
-from urllib.parse import quote
+from typing import IO, Any, Final
 
 from chopper_core.util.errors import DataError
-
-if TYPE_CHECKING:
-    import sqlite3
 
 BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _WIDE: Final = {
@@ -31,15 +25,6 @@ _WIDE: Final = {
 PIECE_BYTES: Final = 1 << 20
 _BLOCK_BYTES: Final = 1 << 16
 _RESCUE_BLOCK_BYTES: Final = 256
-_MAX_VALUE_BYTES: Final = 1 << 20
-_STEPS: Final = 1_000_000
-"""Instructions of SQLite's machine between two looks at the limit."""
-_STEPS_OF_ANY: Final = 200 * _STEPS
-_MAX_TABLES: Final = 20_000
-"""Reading a schema takes a time that grows with the square of their number."""
-_STEPS_PER_TABLE: Final = 7
-_STEPS_PER_BYTE: Final = 100
-"""A row takes 50 bytes or more, and some hundred steps in the longest statement."""
 
 
 def _fastest_zlib() -> Any:
@@ -338,56 +323,3 @@ class ByteSource:
                 rescued += piece[skip:]
                 skip = max(0, skip - len(piece))
         return bytes(rescued)
-
-
-def open_read_only(path: Path) -> sqlite3.Connection:
-    """Open a database without creating files next to it; raises sqlite3.Error.
-
-    Views of a foreign file may call no function that does more than compute, values are as long as
-    in true files, and a statement takes a number of steps that fits the size of the file.
-    """
-    # Reading traces in JSON imports this module too.
-    import sqlite3
-
-    connection = sqlite3.connect(
-        f"file:{quote(os.fsencode(path.absolute()))}?mode=ro&immutable=1", uri=True
-    )
-    connection.execute("PRAGMA trusted_schema = OFF")
-    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_VALUE_BYTES)
-    connection.set_progress_handler(lambda: True, _MAX_TABLES * _STEPS_PER_TABLE)
-    try:
-        connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").close()
-    except sqlite3.Error as error:
-        connection.close()
-        if "interrupted" in str(error):
-            raise sqlite3.DataError(f"it has more than {_MAX_TABLES:,} tables") from error
-        raise
-    left = _STEPS_OF_ANY + _STEPS_PER_BYTE * path.stat().st_size
-
-    def take_steps() -> bool:
-        nonlocal left
-        left -= _STEPS
-        return left < 0
-
-    connection.set_progress_handler(take_steps, _STEPS)
-    return connection
-
-
-def unwritten(path: Path) -> str:
-    """Advice about rows in a write-ahead log next to a database; '' without a log.
-
-    SQLite could read them only by writing next to the file; whether the database has them already,
-    the log's size doesn't tell.
-    """
-    log = path.with_name(f"{path.name}-wal")
-    try:
-        size = log.stat().st_size
-    except OSError:
-        return ""
-    if not size:
-        return ""
-    return (
-        f"{log.name} ({size:,} bytes) may hold rows that the database lacks; they are missing "
-        "here. End the program that writes it, or run: "
-        f"sqlite3 {path.name} 'PRAGMA wal_checkpoint'."
-    )

@@ -97,6 +97,9 @@ class GrowingColumns:
     def __init__(self, types: Mapping[str, DTypeLike]) -> None:
         self._columns = {name: GrowingColumn(kind) for name, kind in types.items()}
 
+    def __len__(self) -> int:
+        return max(map(len, self._columns.values()), default=0)
+
     def add(self, columns: Columns) -> None:
         """Append rows to every column."""
         for name, column in self._columns.items():

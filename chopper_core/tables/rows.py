@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from typing import Any, Final
 
@@ -18,7 +19,8 @@ from chopper_core.util.arrays import Int32, Int64, Mask
 from chopper_core.util.arrow_files import texts_of
 from chopper_core.util.grouping import distinct_codes
 
-Cells = Sequence[str]
+Cells = Mapping[str, str]
+"""The cells of a row by their headings; '' for others."""
 Split = Callable[[str], list[str]]
 _EMPTY_CELLS: Final = ',"\r\n'
 _SPACES: Final = (" ,", " \n", " \r", "\n ", "\t", ", ")
@@ -117,20 +119,18 @@ class TableRows:
         block._cells = [self._cells[row] for row in np.flatnonzero(rows)] if self._cells else []
         return block
 
-    def values_of(self, columns: Sequence[int], of: Callable[[Cells], Any]) -> Coded:
+    def values_of(self, columns: Mapping[str, int], of: Callable[[Cells], Any]) -> Coded:
         """A function's result for each row that had these columns alone."""
-        found = [self.column(index).coded for index in columns]
+        found = {name: self.column(index).coded for name, index in columns.items()}
         codes = np.zeros(len(self), np.int64)
-        for texts, of_rows in found:
+        for texts, of_rows in found.values():
             _, codes = distinct_codes(codes * len(texts) + of_rows)
         first, codes = distinct_codes(codes)
-        answers, cells = Interner(), [""] * self.width
-        which = np.empty(len(first), np.int64)
-        for at, row in enumerate(first.tolist()):
-            for index, (texts, of_rows) in zip(columns, found, strict=True):
-                cells[index] = texts[of_rows[row]]
-            which[at] = answers[of(cells)]
-        return Coded(list(answers), which[codes])
+        answers, which = Interner(), []
+        for row in first.tolist():
+            cells = {name: texts[of_rows[row]] for name, (texts, of_rows) in found.items()}
+            which.append(answers[of(defaultdict(str, cells))])
+        return Coded(list(answers), np.array(which, np.int64)[codes])
 
 
 def _parsed(text: str, width: int, options: pa_csv.ParseOptions | None = None) -> pa.Table:

@@ -144,6 +144,15 @@ def _ranked_few(codes: Codes) -> tuple[Index, Index] | None:
     return values[used].astype(np.intp), rank[place]
 
 
+def nth_of(*columns: Codes) -> Int64:
+    """For each row the number of rows before it that are equal in all columns."""
+    order = np.lexsort(columns)
+    first = run_starts(*(column[order] for column in columns))
+    found = np.empty(len(order), np.int64)
+    found[order] = np.arange(len(order)) - np.repeat(first, run_sizes(first, len(order)))
+    return found
+
+
 def counted(codes: Codes) -> tuple[Index, Index]:
     """The different codes, in order, and how often each occurs."""
     found, place = ranked(codes)

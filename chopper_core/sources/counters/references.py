@@ -50,22 +50,23 @@ class AgentTable:
     def _look_up(self, reference: str) -> int:
         match = _REFERENCE.fullmatch(reference)
         if match is None:
-            return self._added(Agent(UNKNOWN_NODE, product=reference.strip()))
+            return self.added(Agent(UNKNOWN_NODE, product=reference.strip()))
         number = int(match.group(2))
         if (match.group(1) or "").lower() == "gpu":
             for index, agent in enumerate(self.agents):
                 if agent.type_index == number:
                     return index
-            return self._added(Agent(UNKNOWN_NODE, type_index=number))
+            return self.added(Agent(UNKNOWN_NODE, type_index=number))
         for index, agent in enumerate(self.agents):
             if agent.node_id == number:
                 return index
         for index, agent in enumerate(self.agents):
             if agent.logical_id == number:
                 return index
-        return self._added(Agent(number))
+        return self.added(Agent(number))
 
-    def _added(self, agent: Agent) -> int:
+    def added(self, agent: Agent) -> int:
+        """Return the index of an agent, which is appended if it is new."""
         if agent in self.agents:
             return self.agents.index(agent)
         self.agents.append(agent)

@@ -8,7 +8,9 @@ or thread. Values are sums over the instances of a counter.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,21 +19,12 @@ import numpy as np
 from chopper_core.model.hardware import Agent, CounterInfo, counter_info, counter_infos
 from chopper_core.sources import rpd
 from chopper_core.sources.counters.references import UNKNOWN_NODE, AgentTable, gpus_by_id
-from chopper_core.sources.counters.rocpd_tables import (
-    DISPATCHES,
-    SQLITE_ERRORS,
-    SQLITE_MAGIC,
-    Events,
-    Lookup,
-    Relations,
-    integers,
-    why_no_rocpd,
-)
+from chopper_core.sources.counters.rocpd_tables import DISPATCHES, Lookup, Relations, integers
 from chopper_core.sources.counters.tables import DispatchTable
 from chopper_core.sources.dispatches import DispatchRun
 from chopper_core.sources.registry import Recognised, Unusable
-from chopper_core.tables.bytes import unwritten
 from chopper_core.tables.columns import Columns, float_column, int_column
+from chopper_core.tables.database import SQLITE_ERRORS, SQLITE_MAGIC, unwritten
 from chopper_core.tables.losses import ABSENT, Losses
 from chopper_core.tables.text import FileHead
 from chopper_core.util.arrays import Int64
@@ -58,22 +51,32 @@ _DISPATCH_COLUMNS: Final = {
     "workgroup_y": "workgroup_size_y",
     "workgroup_z": "workgroup_size_z",
 }
-_LOOKED_UP: Final = ("agent_id", "kernel_id", "pid", "tid", "region_name_id")
+_OTHER_COLUMNS: Final = ("agent_id", "kernel_id", "pid", "tid", "region_name_id")
 _AGENT_COLUMNS: Final = (
-    "guid", "id", "type", "absolute_index", "logical_index", "type_index", "name", "product_name",
+    "id", "type", "absolute_index", "logical_index", "type_index", "name", "product_name",
     "model_name", "extdata",
 )  # fmt: skip
 _MARKER: Final = "MARKER"
-_Ids = dict[str, dict[int, Any]]
-"""guid → id → value."""
+_LOOKED_UP: Final[Mapping[str, tuple[str, ...]]] = {
+    "strings": ("rocpd_string", "string"),
+    "kernels": ("rocpd_info_kernel_symbol", "display_name", "kernel_name"),
+    "pids": ("rocpd_info_process", "pid"),
+    "threads": ("rocpd_info_thread", "tid"),
+    "counters": ("rocpd_info_pmc", "name", "units", "description"),
+    "agents": ("rocpd_info_agent", *_AGENT_COLUMNS),
+}
+"""What ids refer to: the relation and its columns."""
 
 
 def recognise(head: FileHead) -> Recognised | Unusable | None:
     """Recognise SQLite by its first bytes, and rocprofv3 by its tables."""
     if head.magic != SQLITE_MAGIC or rpd.recognise(head):
         return None
-    reason = why_no_rocpd(head.path)
-    return Recognised(FORMAT) if reason is None else Unusable(reason)
+    try:
+        Relations.opened(head.path).close()
+    except DataError as error:
+        return Unusable(str(error).removeprefix(f"{head.path} ").rstrip("."))
+    return Recognised(FORMAT)
 
 
 def read(path: Path, progress: Progress = silent) -> list[DispatchRun]:
@@ -81,9 +84,9 @@ def read(path: Path, progress: Progress = silent) -> list[DispatchRun]:
 
     Raises DataError if the file isn't a rocpd database, can't be read or has no dispatches.
     """
-    with Relations.opened(path) as relations:
+    with closing(Relations.opened(path)) as relations:
         try:
-            runs = _Database(path, relations, progress).runs()
+            runs = _Reader(relations, progress).runs()
         except SQLITE_ERRORS as error:
             raise DataError(f"{path} can't be read as a rocpd database: {error}.") from error
     if not runs:
@@ -94,195 +97,203 @@ def read(path: Path, progress: Progress = silent) -> list[DispatchRun]:
 
 
 class _RocpdProcess:
-    """The dispatches of one guid."""
+    """What a database has of one guid."""
 
-    def __init__(self, agents: Iterable[Agent]) -> None:
-        self.table = DispatchTable(Losses(), AgentTable(agents), sums_repeated_values=True)
+    def __init__(self) -> None:
+        self.known: dict[str, dict[Any, Sequence[Any]]] = {name: {} for name in _LOOKED_UP}
+        """Values by their ids, of each of `_LOOKED_UP`."""
+        self.table: DispatchTable | None = None
+        """None without dispatches."""
         self.infos: dict[str, CounterInfo] = {}
         self.rows = Lookup()
         """The row of the dispatch of each event."""
+        self.dispatched = Lookup()
+        """The events of dispatches."""
+        self.marks: dict[int, str] = {}
+        """The events of roctx and their texts; '' where only the region has a name."""
+        self.stacks = Lookup()
+        """What an event shares with the launch of its dispatch."""
 
-    def add_dispatches(self, columns: Columns) -> None:
-        self.rows.add(columns["event"], self.table.add_dispatches(columns))
+    def of(self, name: str, number: Any) -> Any:
+        """The first value that an id refers to, None without one."""
+        return self.known[name].get(number, (None,))[0]
 
+    def gpus(self) -> dict[Any, Agent]:
+        agents = {}
+        for number, values in self.known["agents"].items():
+            fields = dict(zip(_AGENT_COLUMNS, values, strict=True))
+            given = {name: value for name, value in fields.items() if value is not None}
+            fields = {**_object(fields["extdata"]), **given}
+            if "node_id" not in fields and "absolute_index" not in fields:
+                fields["node_id"] = number
+            if number is not None:
+                agents[number] = fields
+        return gpus_by_id(agents)
 
-class _Database:
-    """One pass over the relations that are needed."""
-
-    def __init__(self, path: Path, relations: Relations, progress: Progress) -> None:
-        self._path = path
-        self._relations = relations
-        self._progress = progress
-        self._losses = Losses()
-        if missing := unwritten(path):
-            self._losses.notes.append(missing)
-        self._processes: dict[str, _RocpdProcess] = {}
-        self._strings = self._looked_up("rocpd_string", "string")
-        self._kernels = self._looked_up("rocpd_info_kernel_symbol", "display_name", "kernel_name")
-        self._pids = self._looked_up("rocpd_info_process", "pid")
-        self._threads = self._looked_up("rocpd_info_thread", "tid")
-        self._counters = self._looked_up("rocpd_info_pmc", "name", "units", "description")
-        self._agents = self._read_agents()
-        self._events = Events(relations, self._is_marker, self._losses)
-
-    def runs(self) -> list[DispatchRun]:
-        self._read_dispatches()
-        self._read_regions()
-        self._events.stacks.clear()
-        self._read_values()
-        runs: list[DispatchRun] = []
-        for process in self._processes.values():
-            process.rows = Lookup()
-            infos = {**counter_infos(process.table.counter_names), **process.infos}
-            runs.append(process.table.finish([self._path], FORMAT, infos))
-        if runs:
-            _add_losses(runs[0].losses, self._losses, self._path)
-        return runs
-
-    def _looked_up(self, relation: str, *columns: str) -> _Ids:
-        """Return the value of each id; a list of several values."""
-        found: _Ids = {}
-        for rows in self._relations.rows(relation, ("guid", "id", *columns), self._losses):
-            for guid, number, *values in rows:
-                found.setdefault(guid or "", {})[number] = values[0] if len(values) == 1 else values
-        return found
-
-    def _read_agents(self) -> dict[str, dict[int, Agent]]:
-        found: dict[str, dict[int, dict[str, Any]]] = {}
-        for rows in self._relations.rows("rocpd_info_agent", _AGENT_COLUMNS, self._losses):
-            for row in rows:
-                fields = dict(zip(_AGENT_COLUMNS, row, strict=True))
-                fields = {**_object(fields["extdata"]), **_given(fields)}
-                if "node_id" not in fields and "absolute_index" not in fields:
-                    fields["node_id"] = fields.get("id")
-                if "id" in fields:
-                    found.setdefault(fields.get("guid", ""), {})[fields["id"]] = fields
-        return {guid: gpus_by_id(agents) for guid, agents in found.items()}
-
-    def _read_dispatches(self) -> None:
-        columns = (*_DISPATCH_COLUMNS.values(), *_LOOKED_UP)
-        total = self._relations.count(DISPATCHES)
-        done = 0
-        for guid, given in self._relations.by_guid(DISPATCHES, columns, self._losses):
-            self._add_dispatches(guid, dict(zip(columns, given, strict=True)))
-            done += len(given[0])
-            self._progress(f"read {self._path.name}", done, total)
-
-    def _add_dispatches(self, guid: str, given: dict[str, Sequence[Any]]) -> None:
-        agents, kernels = self._agents.get(guid, {}), self._kernels.get(guid, {})
-        process = self._processes.setdefault(guid, _RocpdProcess(agents.values()))
-        table = process.table
-        strings, stacks = self._strings.get(guid, {}), self._events.stacks.get(guid, Lookup())
-        pids, threads = self._pids.get(guid, {}), self._threads.get(guid, {})
+    def add_dispatches(self, given: Mapping[str, Sequence[Any]]) -> None:
+        gpus = self.gpus()
+        if self.table is None:
+            agents = AgentTable(gpus.values())
+            self.table = DispatchTable(Losses(), agents, sums_repeated_values=True)
+        table = self.table
 
         def gpu(agent_id: Any) -> int:
-            agent = agents.get(agent_id) or Agent(UNKNOWN_NODE, product=f"agent {agent_id}")
-            if agent not in table.agents.agents:
-                table.agents.agents.append(agent)
-            return table.agents.agents.index(agent)
+            agent = gpus.get(agent_id) or Agent(UNKNOWN_NODE, product=f"agent {agent_id}")
+            return table.agents.added(agent)
 
         def kernel(kernel_id: Any) -> int:
-            names = kernels.get(kernel_id, ())
+            names = self.known["kernels"].get(kernel_id, ())
             return table.kernel_codes[str(next(filter(None, names), f"kernel {kernel_id}"))]
 
         def region(name_id: Any) -> int:
-            return table.names[str(strings[name_id])] if strings.get(name_id) else ABSENT
+            text = self.of("strings", name_id)
+            return table.names[str(text)] if text else ABSENT
 
         columns = {name: integers(given[column]) for name, column in _DISPATCH_COLUMNS.items()}
         columns["gpu"] = _coded(given["agent_id"], gpu)
         columns["name"] = _coded(given["kernel_id"], kernel)
-        columns["process"] = integers([pids.get(one) for one in given["pid"]])
-        columns["thread"] = integers([threads.get(one) for one in given["tid"]])
-        columns["correlation"] = stacks.of(columns["event"])
+        columns["process"] = integers([self.of("pids", one) for one in given["pid"]])
+        columns["thread"] = integers([self.of("threads", one) for one in given["tid"]])
+        columns["correlation"] = self.stacks.of(columns["event"])
         columns["region"] = _coded(given["region_name_id"], region)
         columns["region"][columns["region"] == columns["name"]] = ABSENT
-        process.add_dispatches(columns)
+        self.rows.add(columns["event"], table.add_dispatches(columns))
 
-    def _read_regions(self) -> None:
-        if not any(self._events.marks.values()):
-            return
-        columns = ("tid", "start", "end", "name_id", "event_id")
-        messages = self._messages()
-        for guid, given in self._relations.by_guid("rocpd_region", columns, self._losses):
-            process = self._processes.get(guid)
-            if process is not None:
-                self._add_regions(guid, process.table, given, messages.get(guid, {}))
-
-    def _add_regions(
-        self,
-        guid: str,
-        table: DispatchTable,
-        given: Sequence[Sequence[Any]],
-        messages: dict[int, str],
-    ) -> None:
+    def add_regions(self, table: DispatchTable, given: Sequence[Sequence[Any]]) -> None:
         tids, starts, ends, name_ids, event_ids = given
-        threads = self._threads.get(guid, {})
-        stacks = self._events.stacks.get(guid, Lookup())
-        strings = self._strings.get(guid, {})
         columns: Columns = {
-            "thread": integers([threads.get(one) for one in tids]),
+            "thread": integers([self.of("threads", one) for one in tids]),
             "start_ns": integers(starts),
             "end_ns": integers(ends),
-            "correlation": stacks.of(integers(event_ids)),
+            "correlation": self.stacks.of(integers(event_ids)),
         }
-        is_marker = np.array([event in messages for event in event_ids], np.bool_)
+        is_marker = np.array([event in self.marks for event in event_ids], np.bool_)
         marks = {name: column[is_marker] for name, column in columns.items()}
         marks["name"] = int_column(
             [
-                table.names[messages[event] or str(strings.get(name) or "")]
+                table.names[self.marks[event] or str(self.of("strings", name) or "")]
                 for event, name in zip(event_ids, name_ids, strict=True)
-                if event in messages
+                if event in self.marks
             ]
         )
         table.host.add_ranges(marks)
         table.host.add_calls({name: column[~is_marker] for name, column in columns.items()})
 
-    def _messages(self) -> dict[str, dict[int, str]]:
-        """Return the text of roctx events; '' where only the region has a name."""
-        found: dict[str, dict[int, str]] = {}
-        marked = self._events.marks
-        if any(marked.values()):
-            columns = ("guid", "id", "extdata")
-            for rows in self._relations.rows("rocpd_event", columns, self._losses):
-                for guid, event, extdata in rows:
-                    if event in marked.get(guid or "", ()):
-                        message = _object(extdata).get("message")
-                        found.setdefault(guid or "", {})[event] = str(message or "")
-        return found
+    def counter(self, table: DispatchTable, counter_id: Any) -> int:
+        """The code of a counter."""
+        name, units, description = self.known["counters"].get(counter_id, (None, None, None))
+        name = str(name or f"counter {counter_id}")
+        self.infos[name] = counter_info(
+            name, unit=str(units or ""), description=str(description or "")
+        )
+        return table.counter_names[name]
 
-    def _is_marker(self, guid: str, category: Any) -> bool:
-        return str(self._strings.get(guid, {}).get(category, "")).startswith(_MARKER)
+
+class _Reader:
+    """One pass over the relations that are needed.
+
+    Only events of dispatches, of their launches and of roctx are kept, as numbers; a database has
+    millions of others.
+    """
+
+    def __init__(self, relations: Relations, progress: Progress) -> None:
+        self._relations = relations
+        self._progress = progress
+        self._losses = Losses()
+        if missing := unwritten(relations.path):
+            self._losses.notes.append(missing)
+        self._processes: dict[str, _RocpdProcess] = {}
+
+    def runs(self) -> list[DispatchRun]:
+        for name, (relation, *columns) in _LOOKED_UP.items():
+            for process, (ids, *values) in self._rows(relation, ("id", *columns)):
+                process.known[name].update(zip(ids, zip(*values, strict=True), strict=True))
+        self._read_events()
+        self._read_dispatches()
+        if any(process.marks for process in self._processes.values()):
+            columns = ("tid", "start", "end", "name_id", "event_id")
+            for process, given in self._rows("rocpd_region", columns):
+                if process.table is not None:
+                    process.add_regions(process.table, given)
+        for process in self._processes.values():
+            process.stacks = Lookup()
+        self._read_values()
+        path = self._relations.path
+        runs: list[DispatchRun] = []
+        for process in self._processes.values():
+            process.rows = Lookup()
+            if process.table is not None:
+                infos = {**counter_infos(process.table.counter_names), **process.infos}
+                runs.append(process.table.finish([path], FORMAT, infos))
+        if runs:
+            losses, folder = runs[0].losses, "/".join(path.parts[-2:])
+            losses.truncated |= self._losses.truncated
+            losses.notes += [f"{folder}: {note}" for note in self._losses.notes]
+        return runs
+
+    def _rows(
+        self, relation: str, columns: Sequence[str], *, is_again: bool = False
+    ) -> Iterator[tuple[_RocpdProcess, Sequence[Sequence[Any]]]]:
+        """Yield chunks as a process and its columns; losses of a relation are noted once."""
+        losses = Losses() if is_again else self._losses
+        for guid, given in self._relations.by_guid(relation, columns, losses):
+            yield self._processes.setdefault(guid, _RocpdProcess()), given
+
+    def _read_events(self) -> None:
+        for process, (ids,) in self._rows(DISPATCHES, ("event_id",), is_again=True):
+            events = integers(ids)
+            process.dispatched.add(events, events)
+        columns = ("id", "category_id", "stack_id", "correlation_id")
+        for process, (ids, categories, *numbers) in self._rows("rocpd_event", columns):
+            events = integers(ids)
+            marks = _coded(categories, lambda one, process=process: _is_marker(process, one)) > 0
+            process.marks |= dict.fromkeys(events[marks].tolist(), "")
+            matters = marks | (process.dispatched.of(events) >= 0)
+            process.stacks.add(events[matters], _first(*numbers)[matters])
+        if not any(process.marks for process in self._processes.values()):
+            return  # Launches are needed only to find the roctx range of a dispatch.
+        for process, (ids, texts) in self._rows("rocpd_event", ("id", "extdata"), is_again=True):
+            for event, extdata in zip(ids, texts, strict=True):
+                if event in process.marks:
+                    process.marks[event] = str(_object(extdata).get("message") or "")
+        # Launches share the stack ids of their dispatches.
+        wanted = {id(process): process.stacks.values() for process in self._processes.values()}
+        for process, (ids, _, *numbers) in self._rows("rocpd_event", columns, is_again=True):
+            events, stacks = integers(ids), _first(*numbers)
+            is_launch = wanted[id(process)].of(stacks) >= 0
+            is_launch &= process.dispatched.of(events) < 0
+            process.stacks.add(events[is_launch], stacks[is_launch])
+
+    def _read_dispatches(self) -> None:
+        columns = (*_DISPATCH_COLUMNS.values(), *_OTHER_COLUMNS)
+        total, done = self._relations.count(DISPATCHES), 0
+        for process, given in self._rows(DISPATCHES, columns):
+            process.add_dispatches(dict(zip(columns, given, strict=True)))
+            done += len(given[0])
+            self._progress(f"read {self._relations.path.name}", done, total)
 
     def _read_values(self) -> None:
         stray = 0
         columns = ("event_id", "pmc_id", "value")
-        for guid, (events, counters, values) in self._relations.by_guid(
-            "rocpd_pmc_event", columns, self._losses
-        ):
-            process = self._processes.get(guid)
-            if process is None:
-                stray += len(events)
-                continue
+        for process, (events, counters, values) in self._rows("rocpd_pmc_event", columns):
+            table = process.table
             row = process.rows.of(integers(events))
             known = row >= 0
             stray += int((~known).sum())
-            codes = _coded(counters, self._counter_coder(guid, process))
-            process.table.add_values(row[known], codes[known], float_column(values)[known])
+            if table is not None:
+                codes = _coded(counters, partial(process.counter, table))
+                table.add_values(row[known], codes[known], float_column(values)[known])
         if stray:
             self._losses.notes.append(f"{stray:,} counter values belong to no dispatch.")
 
-    def _counter_coder(self, guid: str, process: _RocpdProcess) -> Callable[[Any], int]:
-        counters = self._counters.get(guid, {})
 
-        def code(counter_id: Any) -> int:
-            name, units, description = counters.get(counter_id) or (None, None, None)
-            name = str(name or f"counter {counter_id}")
-            process.infos[name] = counter_info(
-                name, unit=str(units or ""), description=str(description or "")
-            )
-            return process.table.counter_names[name]
+def _is_marker(process: _RocpdProcess, category: Any) -> bool:
+    return str(process.of("strings", category) or "").startswith(_MARKER)
 
-        return code
+
+def _first(stacks: Sequence[Any], correlations: Sequence[Any]) -> Int64:
+    found, other = integers(stacks), integers(correlations)
+    return np.where(found > 0, found, other)
 
 
 def _coded(ids: Sequence[Any], code: Callable[[Any], int]) -> Int64:
@@ -298,12 +309,3 @@ def _object(text: Any) -> dict[str, Any]:
     except (TypeError, ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
-
-
-def _given(fields: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if value is not None}
-
-
-def _add_losses(losses: Losses, more: Losses, path: Path) -> None:
-    losses.truncated |= more.truncated
-    losses.notes += [f"{'/'.join(path.parts[-2:])}: {note}" for note in more.notes]

@@ -1,35 +1,24 @@
-"""The relations of a rocpd database, whether it has views or only suffixed tables, and its events.
-
-Only events of dispatches, of their launches and of roctx are kept, as numbers; a database has
-millions of others.
-"""
+"""The relations of a rocpd database, whether it has views or only suffixed tables."""
 
 from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from chopper_core.tables.bytes import open_read_only, unwritten
 from chopper_core.tables.columns import GrowingColumn, int_column
+from chopper_core.tables.database import SQLITE_ERRORS, SQLITE_MAGIC, open_read_only, unwritten
 from chopper_core.tables.losses import ABSENT, Losses
-from chopper_core.util.arrays import Index, Int64, Mask
+from chopper_core.util.arrays import Int64
 from chopper_core.util.errors import DataError
-from chopper_core.util.grouping import distinct, stable_order
+from chopper_core.util.grouping import stable_order
 
-SQLITE_MAGIC: Final = b"SQLite format 3\x00"
 DISPATCHES: Final = "rocpd_kernel_dispatch"
-
-_NOTHING: Final = np.empty(0, np.int64)
-
-SQLITE_ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)
-"""Errors from a damaged database, whose error messages may be invalid UTF-8."""
-
 _PROCESSES: Final = "rocpd_info_process"
 _CHUNK_ROWS: Final = 20_000
 _STEPS: Final = 1_000_000
@@ -91,7 +80,7 @@ class Relations:
             connection = open_read_only(path)
         except SQLITE_ERRORS as error:
             raise DataError(f"{path} can't be opened: {error}.") from error
-        connection.text_factory = _text
+        connection.text_factory = lambda value: value.decode("utf-8", "replace")
         try:
             return cls(path, connection)
         except DataError as error:
@@ -101,10 +90,7 @@ class Relations:
             connection.close()
             raise
 
-    def __enter__(self) -> Relations:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
+    def close(self) -> None:
         self._connection.close()
 
     def count(self, relation: str) -> int:
@@ -177,15 +163,6 @@ class Relations:
         return [name for name in self._names if pattern.fullmatch(name)]
 
 
-def why_no_rocpd(path: Path) -> str | None:
-    """Return why an SQLite file isn't a rocpd database, as the rest of a sentence; or None."""
-    try:
-        with Relations.opened(path):
-            return None
-    except DataError as error:
-        return str(error).removeprefix(f"{path} ").rstrip(".")
-
-
 def _relation_names(path: Path, connection: sqlite3.Connection) -> list[str]:
     try:
         rows = connection.execute(
@@ -201,10 +178,6 @@ def _relation_names(path: Path, connection: sqlite3.Connection) -> list[str]:
         if tables <= set(names):
             raise DataError(f"{path} {meaning}.")
     raise DataError(f"{path} is an SQLite database, but not of rocprofv3: it has no {DISPATCHES}.")
-
-
-def _text(value: bytes) -> str:
-    return value.decode("utf-8", "replace")
 
 
 def integers(values: Sequence[Any]) -> Int64:
@@ -237,74 +210,13 @@ class Lookup:
                 known, values = known[order], values[order]
             self._ordered = known, values
         known, values = self._ordered
-        place, found = _places(ids, known)
-        return np.where(found, values[place], ABSENT) if len(known) else np.full_like(ids, ABSENT)
+        if not len(known):
+            return np.full(len(ids), ABSENT)
+        place = np.minimum(np.searchsorted(known, ids), len(known) - 1)
+        return np.where((known[place] == ids) & (ids >= 0), values[place], ABSENT)
 
-    def distinct_values(self) -> Int64:
-        """Return the numbers above 0, in order, each once."""
-        values = distinct(self._values.whole())
-        return values[values > 0]
-
-
-class Events:
-    """The events that are needed, by guid."""
-
-    def __init__(
-        self, relations: Relations, is_marker: Callable[[str, Any], bool], losses: Losses
-    ) -> None:
-        """Find them; `is_marker` returns whether a guid's category belongs to roctx."""
-        self.stacks: dict[str, Lookup] = {}
-        self.marks: dict[str, set[int]] = {}
-        """The events of roctx."""
-        self._is_marker = is_marker
-        dispatched = _dispatched(relations)
-        columns = ("id", "category_id", "stack_id", "correlation_id")
-        for guid, (ids, categories, stacks, correlations) in relations.by_guid(
-            "rocpd_event", columns, losses
-        ):
-            events = integers(ids)
-            marks = self._marks(guid, categories)
-            self.marks.setdefault(guid, set()).update(events[marks].tolist())
-            matters = marks | _is_in(events, dispatched.get(guid, _NOTHING))
-            self._add(guid, events, _first(stacks, correlations), matters)
-        if not any(self.marks.values()):
-            return  # Launches are needed only to find the roctx range of a dispatch.
-        wanted = {guid: stacks.distinct_values() for guid, stacks in self.stacks.items()}
-        # Losses are noted already. Launches share the stack ids of their dispatches.
-        for guid, (ids, _, stacks, correlations) in relations.by_guid(
-            "rocpd_event", columns, Losses()
-        ):
-            events, numbers = integers(ids), _first(stacks, correlations)
-            known = _is_in(events, dispatched.get(guid, _NOTHING))
-            self._add(guid, events, numbers, _is_in(numbers, wanted.get(guid, _NOTHING)) & ~known)
-
-    def _marks(self, guid: str, categories: Sequence[Any]) -> Mask:
-        is_marker = {one: self._is_marker(guid, one) for one in set(categories)}
-        return np.array([is_marker[one] for one in categories], np.bool_)
-
-    def _add(self, guid: str, events: Int64, stacks: Int64, which: Mask) -> None:
-        self.stacks.setdefault(guid, Lookup()).add(events[which], stacks[which])
-
-
-def _dispatched(relations: Relations) -> Mapping[str, Int64]:
-    """Return the events of dispatches of each guid, in order."""
-    found: dict[str, list[Int64]] = {}
-    for guid, (events,) in relations.by_guid(DISPATCHES, ("event_id",), Losses()):
-        found.setdefault(guid, []).append(integers(events))
-    return {guid: distinct(np.concatenate(parts)) for guid, parts in found.items()}
-
-
-def _first(stacks: Sequence[Any], correlations: Sequence[Any]) -> Int64:
-    found, other = integers(stacks), integers(correlations)
-    return np.where(found > 0, found, other)
-
-
-def _is_in(ids: Int64, ordered: Int64) -> Mask:
-    return _places(ids, ordered)[1]
-
-
-def _places(ids: Int64, ordered: Int64) -> tuple[Index, Mask]:
-    if not len(ordered):
-        return np.zeros(len(ids), np.intp), np.zeros(len(ids), np.bool_)
-    place = np.minimum(np.searchsorted(ordered, ids), len(ordered) - 1)
-    return place, (ordered[place] == ids) & (ids >= 0)
+    def values(self) -> Lookup:
+        """The numbers above 0, by themselves."""
+        found, values = Lookup(), self._values.whole()
+        found.add(values[values > 0], values[values > 0])
+        return found

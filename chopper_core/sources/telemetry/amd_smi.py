@@ -142,7 +142,7 @@ def _read_json(text: FileText) -> Telemetry:
     name = " and ".join(sorted(commands))
     if not name:
         raise DataError(f"{text.path} is {JSON_FORMAT}, but holds no usable sample.")
-    return telemetry_of(text.path, f"amd-smi {name} JSON", rows, stamps, text.losses)
+    return telemetry_of(f"amd-smi {name} JSON", rows, stamps, text.losses)
 
 
 def _json_rows(text: FileText, rows: RowCollector) -> Iterator[Mapping[str, Any]]:

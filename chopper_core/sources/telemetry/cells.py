@@ -214,6 +214,10 @@ class Stamps:
 
     def __init__(self) -> None:
         self.clock: ClockDomain | None = None
+        self.declared = ""
+        """The clock that the file names."""
+        self.offsets_ns: list[Int64] = []
+        """Of its two clocks, where it has both."""
         self._finest_ns = SECOND_NS
 
     @property

@@ -18,17 +18,16 @@ from msgspec.structs import replace
 from chopper_core.sources.registry import Recognised, Unusable
 from chopper_core.sources.signals import GpuName, SignalName, Telemetry
 from chopper_core.sources.telemetry.cells import LATEST_NS, SECOND_NS, Stamps
-from chopper_core.sources.telemetry.rows import Field, RowCollector
-from chopper_core.sources.telemetry.series import telemetry_of
+from chopper_core.sources.telemetry.rows import Field
 from chopper_core.sources.telemetry.table import ColumnPositions, TableLines
-from chopper_core.tables.text import FileHead, FileText, csv_cells
+from chopper_core.tables.text import FileHead, FileText
 from chopper_core.util.arrays import Int64
 from chopper_core.util.errors import DataError
 from chopper_core.util.patterns import late
 from chopper_core.util.progress import Progress, silent
 
 if TYPE_CHECKING:
-    from chopper_core.tables.column import TableColumn
+    from chopper_core.tables.rows import TableRows
 
 
 NAME: Final = "CharLLM-PPT"
@@ -108,25 +107,23 @@ def read(path: Path, _progress: Progress = silent) -> Telemetry:
     if reason or file_series is None:
         raise DataError(f"{path} {reason}.")
     text = FileText(path)
-    stamps, rows = Stamps(), RowCollector(path)
-    table = TableLines(rows, csv_cells)
+    table = TableLines(text)
     table.use(
         ColumnPositions(
             format=_FORMAT,
             width=2,
             gpu_of=lambda _: GpuName(index=file_series.rank),
-            named_by=(),
-            times_of=lambda block: _times_ns(stamps, block.column(0)),
+            times_of=_times_ns,
             fields=[(1, file_series.field)],
             failed=_FAILED_READ,
         )
     )
     for block in text.blocks():
-        if not table.add_csv(block, None):
+        if "#" in block or not table.add_csv(block):
             for line in filter(str.strip, block.splitlines()):
                 table.add(line)
             table.flush()
-    found = telemetry_of(path, _FORMAT, rows, stamps, text.losses)
+    found = table.finish(_FORMAT)
     return replace(found, is_held=True, by_rank=True, is_of_node=file_series.is_of_node)
 
 
@@ -143,8 +140,9 @@ def named(path: Path) -> Named | None:
     return None
 
 
-def _times_ns(stamps: Stamps, cells: TableColumn) -> Int64:
+def _times_ns(stamps: Stamps, rows: TableRows) -> Int64:
     """Stamps as the doubles that the monitor wrote, to the nanosecond; -1 for unusable ones."""
+    cells = rows.column(0)
     found_ns = stamps.read_column(cells)
     seconds = cells.floats()
     whole = np.trunc(np.where(seconds < LATEST_NS / SECOND_NS, seconds, 0.0))

@@ -8,7 +8,7 @@ another, with a time after each value, or on a line of its own before each scrap
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -21,21 +21,22 @@ from chopper_core.sources.telemetry.rows import Field, RowCollector, RowLoss
 from chopper_core.sources.telemetry.series import telemetry_of
 from chopper_core.sources.telemetry.table import (
     ColumnPositions,
-    Headings,
     TableLines,
     TelemetryTable,
+    fields_in,
     first_layout,
+    numbered_gpu,
+    positions,
     read_table,
     recognised_table,
+    stamps_at,
 )
 from chopper_core.tables.text import HEADING_LINES, TEXT_SUFFIXES, FileHead, FileText
-from chopper_core.util.arrays import Int64
-from chopper_core.util.errors import DataError
 from chopper_core.util.patterns import late
 from chopper_core.util.progress import Progress, silent
 
 if TYPE_CHECKING:
-    from chopper_core.tables.rows import Cells, TableRows
+    from chopper_core.tables.rows import Cells
 
 
 NAME: Final = "DCGM"
@@ -115,7 +116,7 @@ def recognise(head: FileHead) -> Recognised | None:
     if head.is_json:
         return None
     lines = head.lines[:HEADING_LINES]
-    if any(_dmon_layout(line, Stamps()) is not None for line in lines):
+    if any(map(_dmon_layout, lines)):
         return Recognised(DMON)
     if any(_SAMPLE.fullmatch(line.strip()) for line in lines):
         return Recognised(EXPORTER)
@@ -132,87 +133,57 @@ def read(path: Path, _progress: Progress = silent) -> Telemetry:
     return read_table(text, _LAYOUT)
 
 
-class _OneHost:
-    """The GPUs of a table: `3`, `GPU 3` or `gpu3`, whose numbers hold on one host alone."""
-
-    def __init__(self, table: Headings) -> None:
-        self._table = table
-        self._hosts = dict[str, None]()
-
-    def gpu_of(self, cells: Cells) -> GpuName | None:
-        """The GPU of a row; raises DataError where its host isn't the first row's."""
-        if host := self._table.cell(cells, *_HOST):
-            _one_host(self._hosts, host)
-        number = whole_number(re.sub(r"(?i)^gpu\s*", "", self._table.cell(cells, *_GPU)))
-        return None if number is None or number < 0 else GpuName(index=number)
+def _gpu(cells: Cells) -> GpuName | None:
+    """The GPU of a row: `3`, `GPU 3` or `gpu3`."""
+    name = next((cells[heading] for heading in _GPU if heading in cells), "")
+    number = whole_number(re.sub(r"(?i)^gpu\s*", "", name))
+    return None if number is None or number < 0 else GpuName(index=number)
 
 
-def _one_host(hosts: dict[str, None], host: str) -> None:
-    hosts[host] = None
-    if len(hosts) > 1:
-        raise DataError(
-            f"The file has GPUs of several hosts ({', '.join(hosts)}), whose numbers repeat; write "
-            "a file for each."
-        )
-
-
-def _dmon_layout(line: str, stamps: Stamps) -> ColumnPositions | None:
+def _dmon_layout(line: str) -> ColumnPositions | None:
     """The layout below a line of headings of `dmon`: a time if one precedes it, the GPU."""
     match = _HEADINGS.fullmatch(line.rstrip())
     if match is None:
         return None
     headings = match["names"].split()
-    fields = [(2 + column, field) for column, field in Headings(headings).fields(_SHORT)]
-    if not fields:
+    found = fields_in(positions(headings), _SHORT)
+    if not found:
         return None
-    times_of: Callable[[TableRows], Int64] | None = None
-    if match["before"].strip():
-        times_of = lambda rows: stamps.read_column(rows.column(0))  # noqa: E731
     return ColumnPositions(
         format=DMON,
         width=2 + len(headings),
-        gpu_of=lambda cells: GpuName(index=int(str(cells[1]))),
-        named_by=[1],
-        times_of=times_of,
-        fields=fields,
-        notes=notes_of(fields),
+        fields=[(2 + column, field) for column, field in found],
+        gpu_of=numbered_gpu,
+        named_by={"gpu": 1},
+        times_of=stamps_at(0) if match["before"].strip() else None,
+        notes=notes_of(field for _, field in found),
     )
 
 
 def _read_dmon(text: FileText) -> Telemetry:
     """Read `dmon`, which repeats its headings; rows of other entities than GPUs are counted."""
-    stamps, rows = Stamps(), RowCollector(text.path)
-    table, headings = TableLines(rows, _dmon_cells, _dmon_csv), ("", False)
+    table, headings = TableLines(text, _dmon_cells, _dmon_csv), ("", False)
+    losses = table.rows.row_losses
     for block in text.blocks():
         for line in block.splitlines():
             if _GPU_ROW.match(line):
                 table.add(line)
             elif line.strip() and _STOPPED not in line:
-                if (named := _dmon_headings(line)) == headings:
+                match, entity = _HEADINGS.fullmatch(line.rstrip()), _ENTITY.fullmatch(line)
+                named = (match["names"], bool(match["before"].strip())) if match else ("", False)
+                if match and named == headings:
                     continue
-                found = None if named is None else _dmon_layout(line, stamps)
-                entity = _ENTITY.fullmatch(line)
-                if found is not None and named is not None:
+                if found := _dmon_layout(line):
                     table.use(found)
                     headings = named
                 elif entity is None:
-                    is_foreign = table.layout is None or not _UNITS.fullmatch(line)
-                    rows.row_losses[RowLoss.FOREIGN] += is_foreign
+                    losses[RowLoss.FOREIGN] += table.layout is None or not _UNITS.fullmatch(line)
                 elif entity["kind"] == "GPU" or table.layout is None:
                     table.add(line)
                 else:
-                    rows.row_losses[RowLoss.NO_DATA] += 1
+                    losses[RowLoss.NO_DATA] += 1
         table.flush()
-    if table.layout is None:
-        raise DataError(f"{text.path} has no headings of dcgmi dmon.")
-    rows.row_losses = +rows.row_losses
-    return telemetry_of(text.path, DMON, rows, stamps, text.losses, table.layout.notes)
-
-
-def _dmon_headings(line: str) -> tuple[str, bool] | None:
-    """The headings in a line, and whether a time precedes them; None for other lines."""
-    match = _HEADINGS.fullmatch(line.rstrip())
-    return None if match is None else (match["names"], bool(match["before"].strip()))
+    return table.finish(DMON)
 
 
 def _dmon_csv(text: str, lines: int) -> str | None:
@@ -238,9 +209,9 @@ def _dmon_cells(line: str) -> list[str]:
 
 
 @lru_cache
-def _fields(names: tuple[str, ...]) -> list[tuple[int, Field]]:
+def _fields(*names: str) -> list[tuple[int, Field]]:
     """The meaning of the metrics of a GPU, which are the same in most scrapes."""
-    return Headings(names).fields(_LONG)
+    return fields_in(positions(names), _LONG)
 
 
 @lru_cache(maxsize=1 << 12)
@@ -251,16 +222,15 @@ def _labels(text: str) -> Mapping[str, str]:
 def _read_scrapes(text: FileText) -> Telemetry:
     """Read scrapes of the exporter: each begins where a GPU's metric comes again, or at a time."""
     stamps, rows = Stamps(), RowCollector(text.path)
-    known, hosts = dict(_LONG), dict[str, None]()
+    known = dict(_LONG)
     scrape: dict[tuple[GpuName, int | None], dict[str, str]] = {}
     at_ns: int | None = None
     used = dict[str, Field]()
 
     def flush() -> None:
         for (gpu, time_ns), cells in scrape.items():
-            fields = _fields(tuple(cells))
             given = list(cells.values())
-            rows.add(gpu, time_ns, [(field, given[column]) for column, field in fields])
+            rows.add(gpu, time_ns, [(field, given[column]) for column, field in _fields(*cells)])
         scrape.clear()
 
     for line in text.lines():
@@ -280,7 +250,7 @@ def _read_scrapes(text: FileText) -> Telemetry:
         if number is None or number < 0 or labels.get("GPU_I_ID"):
             rows.row_losses[RowLoss.NO_DATA] += 1
             continue
-        _one_host(hosts, labels.get("Hostname") or labels.get("hostname") or "")
+        rows.saw_host(labels.get("Hostname") or labels.get("hostname") or "")
         used[name] = known[name]
         time_ns = stamps.read(sample["time"]) if sample["time"] else at_ns
         key = GpuName(index=number, pci=labels.get("pci_bus_id", "")), time_ns
@@ -288,9 +258,7 @@ def _read_scrapes(text: FileText) -> Telemetry:
             flush()
         scrape.setdefault(key, {})[name] = sample["value"]
     flush()
-    rows.row_losses = +rows.row_losses
-    notes = notes_of(list(enumerate(used.values())))
-    return telemetry_of(text.path, EXPORTER, rows, stamps, text.losses, notes)
+    return telemetry_of(EXPORTER, rows, stamps, text.losses, notes_of(used.values()))
 
 
 _LAYOUT: Final = first_layout(
@@ -299,10 +267,10 @@ _LAYOUT: Final = first_layout(
             TABLE,
             columns,
             gpu=_GPU,
-            also_named_by=_HOST,
             may_be_nameless=True,
-            gpu_of=lambda table: _OneHost(table).gpu_of,
+            gpu_of=_gpu,
             time=_TIME,
+            host=_HOST,
             marks=frozenset(marks),
             notes_of=notes_of,
         )

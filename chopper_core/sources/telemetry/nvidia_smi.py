@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from chopper_core.sources.registry import Recognised
 from chopper_core.sources.signals import GpuName, SignalName, Telemetry
 from chopper_core.sources.telemetry.cells import Stamps, whole_number
-from chopper_core.sources.telemetry.rows import Field, RowCollector
-from chopper_core.sources.telemetry.series import telemetry_of
+from chopper_core.sources.telemetry.rows import Field
 from chopper_core.sources.telemetry.table import (
     ColumnPositions,
-    Headings,
     TableLines,
     TelemetryTable,
+    fields_in,
+    named,
+    numbered_gpu,
+    positions,
 )
 from chopper_core.tables.text import (
     HEADING_LINES,
@@ -27,7 +28,6 @@ from chopper_core.tables.text import (
     collapsed,
 )
 from chopper_core.util.arrays import Int64
-from chopper_core.util.errors import DataError
 from chopper_core.util.patterns import late
 from chopper_core.util.progress import Progress, silent
 
@@ -121,7 +121,6 @@ _COMMENT: Final = late("^#.*$", re.M)
 _INDEX: Final = ("index",)
 _BUS: Final = ("pci.bus_id", "gpu_bus_id")
 _IDENTIFIER: Final = ("uuid", "gpu_uuid", "serial", "gpu_serial")
-_HEADING: Final = late(r"(\S+)\s*(?:\[(.+)\])?")
 
 
 def recognise(head: FileHead) -> Recognised | None:
@@ -137,86 +136,74 @@ def read(path: Path, _progress: Progress = silent) -> Telemetry:
     return _CSV.read(path)
 
 
-def dmon_layout(line: str, stamps: Stamps) -> ColumnPositions | None:
+def _dmon_layout(line: str) -> ColumnPositions | None:
     """Return the layout of a line of headings of `dmon`."""
-    if not line.startswith("#"):
+    headings = _dmon_cells(line.lstrip("#"))
+    columns = positions(headings)
+    fields = fields_in(columns, _DMON)
+    if not line.startswith("#") or "gpu" not in columns or not fields:
         return None
-    headings = dmon_cells(line.lstrip("#"))
-    table = Headings(headings)
-    fields = table.fields(_DMON)
-    if "gpu" not in table.columns or not fields:
-        return None
+    stamp = named(columns, ("date", "time"))
+
+    def times_of(stamps: Stamps, rows: TableRows) -> Int64:
+        from chopper_core.tables.column import TableColumn
+
+        found = rows.values_of(stamp, lambda cells: " ".join(cells.values()).strip())
+        return stamps.read_column(TableColumn.of(found.distinct))[found.codes]
+
     return ColumnPositions(
         format=DMON_FORMAT,
         width=len(headings),
-        gpu_of=table.numbered_gpu,
-        named_by=table.positions("gpu"),
-        times_of=_dmon_stamp_reader(table, stamps),
         fields=fields,
-        notes=notes_of(fields),
+        gpu_of=numbered_gpu,
+        named_by=named(columns, ["gpu"]),
+        times_of=times_of if "time" in stamp else None,
+        notes=notes_of(field for _, field in fields),
     )
 
 
 def _read_dmon(text: FileText) -> Telemetry:
     """Read output of `nvidia-smi dmon`, which repeats its headings."""
-    stamps, rows = Stamps(), RowCollector(text.path)
-    table, headings = TableLines(rows, dmon_cells), ""
+    table, headings = TableLines(text, _dmon_cells), ""
     for block in text.blocks():
         comments = set(_COMMENT.findall(block))
-        if all(line == headings or dmon_layout(line, stamps) is None for line in comments):
+        if all(line == headings or _dmon_layout(line) is None for line in comments):
             block = _COMMENT.sub("", block)
-            if table.add_csv(collapsed(block), None):
+            if "#" not in block and table.add_csv(collapsed(block)):
                 continue
         for line in block.splitlines():
             if line and line[0] != "#" and not line.isspace():
                 table.add(line)
-            elif line != headings and (found := dmon_layout(line, stamps)):
+            elif line != headings and (found := _dmon_layout(line)):
                 table.use(found)
                 headings = line
         table.flush()
-    if table.layout is None:
-        raise DataError(f"{text.path} has no headings of nvidia-smi dmon.")
-    rows.row_losses = +rows.row_losses
-    layout = table.layout
-    return telemetry_of(text.path, layout.format, rows, stamps, text.losses, layout.notes)
+    return table.finish(DMON_FORMAT)
 
 
 def _is_dmon(head: FileHead) -> bool:
-    return any(dmon_layout(line, Stamps()) is not None for line in head.lines[:HEADING_LINES])
+    return any(map(_dmon_layout, head.lines[:HEADING_LINES]))
 
 
-def dmon_cells(line: str) -> list[str]:
+def _dmon_cells(line: str) -> list[str]:
     """Return the cells of a line of `dmon`, plain or with `--format csv`."""
     return line.replace(",", " ").split()
 
 
-def _gpu(table: Headings, cells: Cells) -> GpuName | None:
-    number = whole_number(table.cell(cells, *_INDEX))
-    pci = table.cell(cells, *_BUS)
+def _gpu(cells: Cells) -> GpuName | None:
+    index, pci, name = (
+        next((cells[heading] for heading in headings if heading in cells), "")
+        for headings in (_INDEX, _BUS, _IDENTIFIER)
+    )
+    number = whole_number(index)
     if number is None and not pci:
-        name = table.cell(cells, *_IDENTIFIER)
         return GpuName(card=name) if name else None
     return GpuName(index=-1 if number is None else number, pci=pci)
 
 
-def _dmon_stamp_reader(table: Headings, stamps: Stamps) -> Callable[[TableRows], Int64] | None:
-    if "time" not in table.columns:
-        return None
-    from chopper_core.tables.column import TableColumn
-
-    columns = table.positions("date", "time")
-
-    def times_of(rows: TableRows) -> Int64:
-        stamp = lambda cells: " ".join(cells[column] for column in columns).strip()  # noqa: E731
-        found = rows.values_of(columns, stamp)
-        return stamps.read_column(TableColumn.of(found.distinct))[found.codes]
-
-    return times_of
-
-
-def notes_of(fields: Sequence[tuple[int, Field]]) -> list[str]:
+def notes_of(fields: Iterable[Field]) -> list[str]:
     """The sentences on signals of NVIDIA's tools that need one."""
-    signals = {field.signal for _, field in fields}
+    signals = {field.signal for field in fields}
     return [note for signal, note in _NOTES.items() if signal in signals]
 
 
@@ -224,7 +211,7 @@ _CSV: Final = TelemetryTable(
     "nvidia-smi CSV",
     _QUERY,
     gpu=(*_INDEX, *_BUS, *_IDENTIFIER),
-    gpu_of=lambda table: partial(_gpu, table),
+    gpu_of=_gpu,
     may_be_nameless=True,
     has_units=True,
     notes_of=notes_of,

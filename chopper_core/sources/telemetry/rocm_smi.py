@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,9 +13,11 @@ from chopper_core.sources.telemetry.cells import Stamps, whole_number
 from chopper_core.sources.telemetry.rows import Field, RowCollector, RowLoss
 from chopper_core.sources.telemetry.series import telemetry_of
 from chopper_core.sources.telemetry.table import (
-    Headings,
     TelemetryTable,
+    fields_in,
     first_layout,
+    named,
+    positions,
     read_table,
     recognised_table,
 )
@@ -99,24 +101,24 @@ def _read_json(text: FileText) -> Telemetry:
         for card, values in document.items():
             if not (_CARD.fullmatch(card) and isinstance(values, dict)):
                 continue
-            table, fields = _headings(tuple(values))
             cells = list(values.values())
+            columns, fields = _headings(tuple(values))
             given = [(field, cells[column]) for column, field in fields]
-            gpu = _card(table, cells, card)
+            gpu = _card({name: str(cells[at]).strip() for name, at in columns.items()}, card)
             if time_ns is None and (stamp is not None or stamps.clock is not None):
                 rows.row_losses[RowLoss.BAD_STAMP] += 1
             elif gpu is None or not given:
                 rows.row_losses[RowLoss.NO_DATA] += 1
             else:
                 rows.add(gpu, time_ns, given)
-    return telemetry_of(text.path, _JSON_FORMAT, rows, stamps, text.losses)
+    return telemetry_of(_JSON_FORMAT, rows, stamps, text.losses)
 
 
 @lru_cache
-def _headings(names: tuple[str, ...]) -> tuple[Headings, list[tuple[int, Field]]]:
-    """The keys of a card, which are the same in most documents."""
-    table = Headings(names)
-    return table, table.fields(_FIELDS)
+def _headings(names: tuple[str, ...]) -> tuple[dict[str, int], list[tuple[int, Field]]]:
+    """The keys of a card that name it and that are known, the same in most documents."""
+    columns = positions(names)
+    return named(columns, _NAMES), fields_in(columns, _FIELDS)
 
 
 def _documents(text: FileText, rows: RowCollector) -> Iterator[Mapping[str, Any]]:
@@ -128,12 +130,12 @@ def _documents(text: FileText, rows: RowCollector) -> Iterator[Mapping[str, Any]
             yield document
 
 
-def _card(table: Headings, cells: Cells, card: str = "") -> GpuName | None:
-    named, node, bus = (
+def _card(cells: Cells, card: str = "") -> GpuName | None:
+    device, node, bus = (
         "" if cell.casefold() == "n/a" else cell
-        for cell in (table.cell(cells, heading) for heading in _NAMES)
+        for cell in (cells.get(heading, "") for heading in _NAMES)
     )
-    card = card or named
+    card = card or device
     if not card:
         return None
     number = whole_number(node)
@@ -148,7 +150,7 @@ _LAYOUT: Final = first_layout(
             gpu=_NAMES[:1],
             also_named_by=_NAMES[1:],
             time=_STAMPS,
-            gpu_of=lambda table: partial(_card, table),
+            gpu_of=_card,
             ignored=_ACCUMULATORS,
         )
         for name, columns in (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 from functools import lru_cache
 from pathlib import Path
@@ -22,10 +22,18 @@ from chopper_core.sources.telemetry.cells import (
     in_units,
     quantity,
 )
-from chopper_core.tables.columns import GrowingColumn, Interner
+from chopper_core.sources.telemetry.rounds import BROKEN, places_in_rounds
+from chopper_core.tables.columns import GrowingColumn, GrowingColumns, Interner
 from chopper_core.tables.losses import Repeats
-from chopper_core.util.arrays import AnyArray, Float64, Int8, Int32, Int64, Mask
-from chopper_core.util.grouping import distinct, distinct_codes, stable_order
+from chopper_core.util.arrays import AnyArray, Codes, Float64, Index, Int8, Int32, Int64, Mask
+from chopper_core.util.errors import DataError
+from chopper_core.util.grouping import (
+    distinct,
+    distinct_codes,
+    nth_of,
+    run_starts,
+    stable_order,
+)
 
 if TYPE_CHECKING:
     from chopper_core.tables.column import TableColumn
@@ -65,33 +73,36 @@ class Field(Struct, frozen=True, cache_hash=True):
         return self.kind is not FieldKind.VALUE or self.signal in COUNTED
 
 
-class Readings:
+class Readings(Struct, frozen=True):
     """The readings of one field of one GPU, in the order of the file."""
 
-    def __init__(self, factor: float) -> None:
-        self.factor = factor
-        """`values` times this are in the signal's unit."""
-        self._times_ns = GrowingColumn(np.int64, _FIRST_ROWS)
-        self._values = GrowingColumn(np.int64, _FIRST_ROWS)
+    times_ns: Int64
+    values: AnyArray
+    """The numbers: int64, float64, or objects where neither holds them."""
+    factor: float
+    """`values` times this are in the signal's unit."""
 
-    def append(self, times_ns: Int64, values: AnyArray) -> None:
+
+class _Cells:
+    """The readings of one field: the number of the row, the value, its factor."""
+
+    def __init__(self) -> None:
+        self.rows = GrowingColumn(np.int32)
+        self.values = GrowingColumn(np.int64)
+        self.factors = GrowingColumn(np.float64)
+        """Empty where all are 1."""
+
+    def add(self, rows: Int32, values: AnyArray, factors: Float64 | None) -> None:
         """Add readings; integers stay exact."""
-        kind = _exact_kind(self.values, values)
-        if kind != self.values.dtype:
-            before, self._values = self.values, GrowingColumn(kind, _FIRST_ROWS)
-            self._values.append(before.astype(kind))
-        self._times_ns.append(times_ns)
-        self._values.append(values)
-
-    @property
-    def times_ns(self) -> Int64:
-        """When each was taken."""
-        return self._times_ns.whole()
-
-    @property
-    def values(self) -> AnyArray:
-        """The numbers: int64, float64, or objects where neither holds them."""
-        return self._values.whole()
+        held = self.values.whole()
+        kind = _exact_kind(held, values)
+        if kind != held.dtype:
+            self.values = GrowingColumn(kind)
+            self.values.append(held.astype(kind))
+        self.rows.append(rows)
+        self.values.append(values)
+        if factors is not None:
+            self.factors.append(factors)
 
 
 def _exact_kind(held: AnyArray, more: AnyArray) -> np.dtype[Any]:
@@ -102,42 +113,6 @@ def _exact_kind(held: AnyArray, more: AnyArray) -> np.dtype[Any]:
     if any(each.dtype == object or np.abs(each).max(initial=0) > _EXACT_FLOATS for each in both):
         return np.dtype(object)
     return np.dtype(np.float64)
-
-
-class GpuRows(Struct):
-    """The rows of a GPU."""
-
-    times_ns: GrowingColumn
-    fields: dict[Field, Readings]
-
-
-class Block(Struct, frozen=True):
-    """Some rows of a file, their cells read: a value or a flaw in each."""
-
-    rows: int
-    times_ns: Int64 | None
-    """None without stamps; -1 for a row without."""
-    columns: Sequence[BlockColumn]
-
-    def take(self, rows: Mask) -> Block:
-        times_ns = None if self.times_ns is None else self.times_ns[rows]
-        return Block(int(rows.sum()), times_ns, [column.take(rows) for column in self.columns])
-
-
-class BlockColumn(Struct, frozen=True):
-    """The readings of a field in some rows."""
-
-    field: Field
-    values: AnyArray
-    flaws: Int8
-    """As in `FLAWS`."""
-    factors: Float64 | None
-    """The factor of each value; None: 1."""
-
-    def take(self, rows: Mask) -> BlockColumn:
-        """The readings in some of the rows."""
-        factors = None if self.factors is None else self.factors[rows]
-        return BlockColumn(self.field, self.values[rows], self.flaws[rows], factors)
 
 
 class RowLoss(Enum):
@@ -154,23 +129,24 @@ class RowLoss(Enum):
     BROKEN_ROUND = "of rounds without a row for each GPU: skipped"
 
 
+KEPT: Final = frozenset((RowLoss.SHORT, RowLoss.REPEATED_HEADER))
+"""Oddities of rows of which everything is used that they hold."""
 _MAX_GPUS: Final = 1 << 17
 _MAX_MEMBERS: Final = 1 << 10
 """Of a list in a cell; GPUs have some 8 partitions and links."""
 _BLOCK_ROWS: Final = 1 << 14
-_FIRST_ROWS: Final = 4
 _EXACT_FLOATS: Final = 2**53
 _INT64_LIMIT: Final = 2**63
 _COUNTER_LIMIT: Final = 2**64
-KEPT: Final = frozenset((RowLoss.SHORT, RowLoss.REPEATED_HEADER))
-"""Oddities of rows of which everything is used that they hold."""
-_UNUSED: Final = (
-    RowLoss.NO_DATA,
-    RowLoss.LONG,
-    RowLoss.FOREIGN,
-    RowLoss.UNREADABLE,
-    RowLoss.ODD_GPU,
-    RowLoss.BROKEN_ROUND,
+_NAMELESS: Final = -1
+_ODD: Final = -2
+"""In place of the number of a GPU."""
+
+_ROUNDS: Final = "Rows don't name their GPU; they come in rounds of {}, one row per GPU in order."
+_ONE_GPU: Final = "Rows don't name their GPU; their times are those of one."
+_NO_ROUNDS: Final = (
+    "doesn't name the GPU of its rows, and their times don't show rounds of one row per GPU; log "
+    "the GPU too (nvidia-smi --query-gpu=timestamp,index,power.draw)"
 )
 
 
@@ -178,149 +154,178 @@ class RowCollector:
     """Collects the rows of a file, and counts losses."""
 
     def __init__(self, path: Path) -> None:
-        self._repeats = Repeats(path)
+        self.path = path
         self.row_losses: Counter[RowLoss] = Counter()
         self.flaws: Counter[tuple[SignalName, Flaw]] = Counter()
+        self.gpus: dict[GpuName, int] = Interner()
         self.unstamped_rows = 0
-        self.nameless: list[Block] = []
-        """Rows that don't name their GPU."""
-        self._gpus: dict[GpuName, GpuRows] = {}
-        self._waiting: list[tuple[GpuName, int]] = []
-        self._cells: dict[Field, list[object]] = {}
-
-    @property
-    def gpus(self) -> Mapping[GpuName, GpuRows]:
-        self._flush()
-        return self._gpus
+        self._repeats = Repeats(path)
+        self._rows = GrowingColumns({"gpu": np.int32, "time_ns": np.int64})
+        self._cells: dict[Field, _Cells] = {}
+        self._waiting: list[tuple[GpuName, int, dict[Field, object]]] = []
+        self._hosts: dict[str, None] = {}
 
     @property
     def unused_rows(self) -> int:
         """Rows and lines without any usable value, except those with an unusable stamp."""
-        return sum(self.row_losses[loss] for loss in _UNUSED)
+        losses = self.row_losses.items()
+        return sum(count for loss, count in losses if loss not in (*KEPT, RowLoss.BAD_STAMP))
+
+    def saw_host(self, name: str) -> None:
+        """Raise DataError for a second host: the numbers of GPUs hold on one alone."""
+        self._hosts[name] = None
+        if len(self._hosts) > 1:
+            raise DataError(
+                f"The file has GPUs of several hosts ({', '.join(self._hosts)}), whose numbers "
+                "repeat; write a file for each."
+            )
 
     def add(self, gpu: GpuName, time_ns: int | None, cells: Iterable[tuple[Field, object]]) -> None:
         """Add a row; without a stamp its time is the number of the GPU's row."""
-        row = len(self._waiting)
-        self._waiting.append((gpu, -1 if time_ns is None else time_ns))
-        for column, cell in cells:
-            held = self._cells.get(column)
-            if held is None:
-                held = self._cells[column] = []
-            if len(held) < row:
-                held.extend([None] * (row - len(held)))
-            held.append(cell)
-        if row + 1 == _BLOCK_ROWS:
+        self._waiting.append((gpu, -1 if time_ns is None else time_ns, dict(cells)))
+        if len(self._waiting) == _BLOCK_ROWS:
             self._flush()
 
     def _flush(self) -> None:
         from chopper_core.tables.column import TableColumn
 
-        rows, cells = self._waiting, self._cells
-        if not rows:
-            return
-        self._waiting, self._cells = [], {}
+        rows, self._waiting = self._waiting, []
         codes = Interner()
-        which = np.fromiter((codes[gpu] for gpu, _ in rows), np.int64, len(rows))
-        times_ns = np.fromiter((time_ns for _, time_ns in rows), np.int64, len(rows))
+        which = np.array([codes[gpu] for gpu, _, _ in rows], np.int64)
+        times_ns = np.array([time_ns for _, time_ns, _ in rows], np.int64)
+        fields = dict.fromkeys(field for _, _, cells in rows for field in cells)
         columns = (
-            (column, TableColumn.of([*held, *[None] * (len(rows) - len(held))]))
-            for column, held in cells.items()
+            (field, TableColumn.of([cells.get(field) for _, _, cells in rows])) for field in fields
         )
-        self._place(list(codes), which, block_of(len(rows), times_ns, columns))
+        self.add_rows(list(codes), which, times_ns, columns)
 
-    def add_rows(self, gpus: Sequence[GpuName], which: Int32 | Int64, block: Block) -> None:
-        self._flush()
-        self._place(gpus, which, block)
-
-    def _place(self, gpus: Sequence[GpuName], which: Int32 | Int64, block: Block) -> None:
-        first, codes = distinct_codes(which)
-        is_odd = np.zeros(len(first), np.bool_)
-        for place, row in enumerate(first.tolist()):
-            gpu = gpus[which[row]]
-            if gpu in self._gpus:
-                continue
-            is_odd[place] = gpu.index >= _MAX_GPUS or len(self._gpus) >= _MAX_GPUS
-            if not is_odd[place]:
-                self._gpus[gpu] = GpuRows(GrowingColumn(np.int64, _FIRST_ROWS), {})
-        order = stable_order(codes)
-        if is_odd.any():
-            order = order[~is_odd[codes[order]]]
-            self.row_losses[RowLoss.ODD_GPU] += len(codes) - len(order)
-        ends = np.flatnonzero(np.diff(codes[order], append=-1)) + 1
-        slices = list(zip([0, *ends.tolist()], ends.tolist(), strict=False))
-        held = [self._gpus[gpus[which[order[begin]]]] for begin, _ in slices]
-        times_ns = np.full(len(order), -1) if block.times_ns is None else block.times_ns[order]
-        self._number_unstamped(times_ns, slices, held)
-        for rows, (begin, end) in zip(held, slices, strict=True):
-            own = times_ns[begin:end]
-            self._repeats.add(len(own), len(distinct(own)))
-            rows.times_ns.append(own)
-        for column in block.columns:
-            self._place_column(column, order, times_ns, slices, held)
-
-    def _number_unstamped(
-        self, times_ns: Int64, slices: Sequence[tuple[int, int]], held: Sequence[GpuRows]
-    ) -> None:
-        is_unstamped = times_ns < 0
-        count = int(is_unstamped.sum())
-        self.unstamped_rows += count
-        if count:
-            for rows, (begin, end) in zip(held, slices, strict=True):
-                numbers = len(rows.times_ns) + np.arange(end - begin)
-                np.copyto(times_ns[begin:end], numbers, where=is_unstamped[begin:end])
-
-    def _place_column(
+    def add_rows(
         self,
-        column: BlockColumn,
-        order: Int64,
-        times_ns: Int64,
-        slices: Sequence[tuple[int, int]],
-        held: Sequence[GpuRows],
+        gpus: Sequence[GpuName | None],
+        which: Codes,
+        times_ns: Int64 | None,
+        columns: Iterable[tuple[Field, TableColumn]],
     ) -> None:
-        signal = column.field.signal
-        flaws, values = column.flaws[order], column.values[order]
-        factors = None if column.factors is None else column.factors[order]
-        counts = np.bincount(flaws, minlength=len(FLAWS)).tolist()
+        """Add rows of these GPUs, None where rows don't name theirs; times of -1 are missing."""
+        first, place = distinct_codes(which)
+        gpu = np.array([self._code(gpus[each]) for each in which[first].tolist()], np.int64)[place]
+        times_ns = np.full(len(gpu), -1) if times_ns is None else times_ns
+        is_used = gpu != _ODD
+        self.row_losses[RowLoss.ODD_GPU] += int((~is_used).sum())
+        stamped_ns = times_ns[is_used & (times_ns >= 0)]
+        self._repeats.add(len(stamped_ns), max(len(distinct(stamped_ns)) * len(first), 1))
+        number = (len(self._rows) + np.cumsum(is_used) - 1).astype(np.int32)
+        self._rows.add({"gpu": gpu[is_used], "time_ns": times_ns[is_used]})
+        for column, cells in columns:
+            for field, own in _members(column, cells):
+                self._add_cells(field, own, number, is_used)
+
+    def _code(self, gpu: GpuName | None) -> int:
+        if gpu is None or gpu in self.gpus:
+            return _NAMELESS if gpu is None else self.gpus[gpu]
+        return _ODD if gpu.index >= _MAX_GPUS or len(self.gpus) >= _MAX_GPUS else self.gpus[gpu]
+
+    def _add_cells(self, field: Field, cells: TableColumn, number: Int32, is_used: Mask) -> None:
+        values, flaws, factors = _read(field, cells)
+        counts = np.bincount(flaws[is_used], minlength=len(FLAWS)).tolist()
         for flaw, count in zip(FLAWS, counts, strict=True):
             if flaw not in (None, Flaw.MISSING) and count:
-                self.flaws[signal, flaw] += count
-        is_value = flaws == 0
-        if not is_value.any():
-            return
-        are_all = bool(is_value.all())
-        for rows, (begin, end) in zip(held, slices, strict=True):
-            chosen = None if are_all else begin + np.flatnonzero(is_value[begin:end])
-            if chosen is not None and not len(chosen):
-                continue
-            own = slice(begin, end) if chosen is None else chosen
-            readings = rows.fields.get(column.field)
-            if readings is None:
-                factor = 1.0 if factors is None else float(factors[own][0])
-                readings = rows.fields[column.field] = Readings(factor)
-            own_times, own_values = times_ns[own], values[own]
-            if factors is not None:
-                is_same = factors[own] == readings.factor
-                if not is_same.all():
-                    self.flaws[signal, Flaw.WRONG_UNIT] += int((~is_same).sum())
-                    own_times, own_values = own_times[is_same], own_values[is_same]
-            readings.append(own_times, own_values)
+                self.flaws[field.signal, flaw] += count
+        known = is_used & (flaws == 0)
+        held = self._cells.setdefault(field, _Cells()) if known.any() else None
+        if held is not None and known.all():
+            held.add(number, values, factors)
+        elif held is not None:
+            held.add(number[known], values[known], None if factors is None else factors[known])
+
+    def finish(self) -> tuple[dict[GpuName, dict[Field, Readings]], list[str]]:
+        """The readings of each GPU, and sentences on what is odd about rows but costs nothing.
+
+        Raises DataError if rows name no GPU and don't show rounds.
+        """
+        if self._waiting:
+            self._flush()
+        rows = self._rows.joined()
+        gpu, times_ns = rows["gpu"], rows["time_ns"]
+        notes = self._name_by_rounds(gpu, times_ns)
+        is_unstamped = (times_ns < 0) & (gpu >= 0)
+        self.unstamped_rows = int(is_unstamped.sum())
+        if self.unstamped_rows:
+            times_ns[is_unstamped] = nth_of(gpu)[is_unstamped]
+        found: dict[GpuName, dict[Field, Readings]] = {name: {} for name in self.gpus}
+        names, by_gpu = list(self.gpus), stable_order(gpu)
+        for field in list(self._cells):
+            cells = self._cells.pop(field)
+            at, values, factors = cells.rows.whole(), cells.values.whole(), cells.factors.whole()
+            owner = gpu[at]
+            order = by_gpu if len(at) == len(gpu) else stable_order(owner)
+            for own in np.split(order, run_starts(owner[order])[1:]):
+                if owner[own[0]] < 0:
+                    continue
+                factor = 1.0
+                if len(factors):
+                    factor = float(factors[own[0]])
+                    is_same = factors[own] == factor
+                    if not is_same.all():
+                        self.flaws[field.signal, Flaw.WRONG_UNIT] += int((~is_same).sum())
+                        own = own[is_same]
+                readings = Readings(times_ns[at[own]], values[own], factor)
+                found[names[owner[own[0]]]][field] = readings
+        return found, notes + self._oddities(gpu, times_ns, by_gpu)
+
+    def _oddities(self, gpu: Int32, times_ns: Int64, order: Index) -> list[str]:
+        sentences = self.counted(kept=True)
+        owner, own_ns = gpu[order], times_ns[order]
+        is_same = (owner[1:] == owner[:-1]) & (owner[1:] >= 0)
+        unsorted = int((is_same & (own_ns[1:] < own_ns[:-1])).sum())
+        if unsorted:
+            sentences.append(f"{number_of(unsorted, 'row')} out of order: sorted.")
+            own_ns = own_ns[np.lexsort((own_ns, owner))]
+        if tied := int((is_same & (own_ns[1:] == own_ns[:-1])).sum()):
+            sentences.append(
+                f"{number_of(tied, 'row')} with the timestamp of another row of that GPU: "
+                "averaged, of accumulated signals the last one counts."
+            )
+        return sentences
+
+    def counted(self, *, kept: bool) -> list[str]:
+        """A sentence for each loss of rows, or for each oddity of rows that are kept."""
+        return [
+            f"{number_of(count, 'row')} {loss.value}."
+            for loss, count in self.row_losses.items()
+            if count and (loss in KEPT) is kept
+        ]
+
+    def _name_by_rounds(self, gpu: Int32, times_ns: Int64) -> list[str]:
+        """Set the GPU of the rows without one by their place in rounds; say so in a note."""
+        nameless = np.flatnonzero(gpu == _NAMELESS)
+        if not len(nameless):
+            return []
+        places = np.zeros(1, np.int64) if len(nameless) == 1 else None
+        if places is None and (times_ns[nameless] >= 0).all():
+            places = places_in_rounds(times_ns[nameless])
+        if places is None:
+            raise DataError(f"{self.path} {_NO_ROUNDS}.")
+        size = int(places.max()) + 1
+        gpus = [GpuName(index=place) for place in range(size)] if size > 1 else [GpuName()]
+        codes = np.array([*(self.gpus[each] for each in gpus), _ODD])
+        gpu[nameless] = codes[places]
+        self.row_losses[RowLoss.BROKEN_ROUND] += int((places == BROKEN).sum())
+        return [_ROUNDS.format(size) if size > 1 else _ONE_GPU]
 
 
-def block_of(
-    rows: int, times_ns: Int64 | None, columns: Iterable[tuple[Field, TableColumn]]
-) -> Block:
-    """Read the cells of some rows."""
-    members = (member for column, cells in columns for member in _members(column, cells))
-    return Block(rows, times_ns, [_read(column, cells) for column, cells in members])
+def number_of(count: int, what: str) -> str:
+    return f"{count:,} {what}{'s' * (count != 1)}"
 
 
-def _read(column: Field, cells: TableColumn) -> BlockColumn:
+def _read(column: Field, cells: TableColumn) -> tuple[AnyArray, Int8, Float64 | None]:
+    """The numbers of some cells, why others have none, as in `FLAWS`, and the factors if not 1."""
     if not column.is_accumulated:
         if column.convert:
             cells = cells.mapped(column.convert)
-        return BlockColumn(column, *in_units(column.signal, cells, column.unit), None)
-    if (counted := _counts(column, cells)) is not None:
-        return counted
+        return *in_units(column.signal, cells, column.unit), None
+    if (plain := _counts(column, cells)) is not None:
+        return plain
     found = [_reading(column, cell) for cell in cells.distinct]
     numbers = [0 if isinstance(number, Flaw) else number for number, _ in found]
     whole = all(isinstance(number, int) for number in numbers)
@@ -332,10 +337,10 @@ def _read(column: Field, cells: TableColumn) -> BlockColumn:
     )
     factors = np.array([factor for _, factor in found], np.float64)
     codes = cells.codes
-    return BlockColumn(column, np.array(numbers, kind)[codes], flaws[codes], factors[codes])
+    return np.array(numbers, kind)[codes], flaws[codes], factors[codes]
 
 
-def _counts(column: Field, cells: TableColumn) -> BlockColumn | None:
+def _counts(column: Field, cells: TableColumn) -> tuple[AnyArray, Int8, Float64] | None:
     """The readings of an accumulator whose cells are all plain integers; None for any others."""
     is_value = column.kind is FieldKind.VALUE
     factor = DIMENSIONS[column.signal].factors.get(column.unit) if is_value else 1.0
@@ -344,8 +349,7 @@ def _counts(column: Field, cells: TableColumn) -> BlockColumn | None:
         return None
     is_missing = np.isin(known.whole, UNSUPPORTED)
     flaws = np.where(is_missing, FLAWS.index(Flaw.MISSING), 0).astype(np.int8)
-    factors = np.full(len(flaws), factor)
-    return BlockColumn(column, np.where(is_missing, 0, known.whole), flaws, factors)
+    return np.where(is_missing, 0, known.whole), flaws, np.full(len(flaws), factor)
 
 
 def _reading(column: Field, cell: object) -> tuple[int | float | Flaw, float]:

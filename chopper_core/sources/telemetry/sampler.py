@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from msgspec import Struct, field
 from msgspec.structs import replace
 
 from chopper_core.sources.registry import Recognised, Unusable
@@ -24,9 +23,10 @@ from chopper_core.sources.telemetry.rows import Field, FieldKind, RowCollector
 from chopper_core.sources.telemetry.series import STATUS, telemetry_of, throttled_pct
 from chopper_core.sources.telemetry.table import (
     ColumnPositions,
-    Headings,
     add_rows,
-    named_by_rounds,
+    fields_in,
+    named,
+    positions,
     read_table,
     recognised_table,
 )
@@ -96,158 +96,124 @@ _TIMES: Final = ("time_ns", "monotonic_ns", _METRICS_TIME)
 _NAMES: Final = ("gpu", "kfd_node", "card", "pci")
 _PCIE_ACCUMULATOR: Final = "pcie_bandwidth_acc"
 _PCIE_NOTE: Final = "pcie_bandwidth_acc is ignored: AMD's headers disagree about its unit."
+_NOT_OURS: Final = "is a Parquet file without time_ns and signals"
 _NO_CLOCK: Final = (
     "The file doesn't name the clock of time_ns; name it in a comment (`# clock: monotonic`), a "
     "column clock or the Parquet metadata."
 )
 
 
-class _Clocks(Struct):
-    """The clock that a file names, and the offset between its two clocks."""
-
-    declared: str = ""
-    offsets_ns: list[Int64] = field(default_factory=list)
-
-
 def recognise(head: FileHead) -> Recognised | Unusable | None:
     """Recognise Chopper's own format by its headings."""
-    if head.magic.startswith(PARQUET_MAGIC):
-        reason = _why_no_parquet(head.path)
-        return Unusable(reason) if reason else Recognised(_PARQUET_FORMAT)
-    return recognised_table(head, _csv_layout)
+    if not head.magic.startswith(PARQUET_MAGIC):
+        return recognised_table(head, _layout)
+    try:
+        is_ours = _layout(parquet_names(head.path)) is not None
+    except (ValueError, OSError) as error:
+        return Unusable(f"is Parquet that can't be read ({first_line(error)})")
+    return Recognised(_PARQUET_FORMAT) if is_ours else Unusable(_NOT_OURS)
 
 
 def read(path: Path, _progress: Progress = silent) -> Telemetry:
     """Read Chopper's own format; raises DataError without any usable sample."""
-    head = FileHead(path)
-    return _read_parquet(path) if head.magic.startswith(PARQUET_MAGIC) else _read_csv(head)
-
-
-def _csv_layout(headings: Sequence[str], stamps: Stamps) -> ColumnPositions | None:
-    return _layout(headings, stamps, clocks=_Clocks(), format_name=_CSV_FORMAT)
-
-
-def _read_csv(head: FileHead) -> Telemetry:
-    clocks = _Clocks(declared_clock(head.lines[:HEADING_LINES]))
-    layout_of = partial(_layout, clocks=clocks, format_name=_CSV_FORMAT)
-    return _with_clock_notes(read_table(FileText(head.path), layout_of), clocks)
-
-
-def _why_no_parquet(path: Path) -> str | None:
-    """Return why a Parquet file isn't in Chopper's own format; None if it is."""
-    try:
-        names = parquet_names(path)
-    except (ValueError, OSError) as error:
-        return f"is Parquet that can't be read ({first_line(error)})"
-    is_ours = _csv_layout(names, Stamps()) is not None
-    return None if is_ours else "is a Parquet file without time_ns and signals"
-
-
-def _read_parquet(path: Path) -> Telemetry:
-    from pyarrow.lib import ArrowException
-    from pyarrow.parquet import ParquetFile
-
-    from chopper_core.tables.column import TableColumn
-    from chopper_core.tables.rows import TableRows
-
-    stamps, rows = Stamps(), RowCollector(path)
-    try:
-        with opened_parquet(path) as opened, ParquetFile(opened) as file:
-            schema = file.schema_arrow
-            clocks = _Clocks((schema.metadata or {}).get(b"clock", b"").decode("utf-8", "replace"))
-            layout = _layout(schema.names, stamps, clocks, _PARQUET_FORMAT)
-            if layout is None:
-                raise DataError(f"{path} is a Parquet file without time_ns and signals.")
-            for batch in file.iter_batches():
-                add_rows(rows, layout, TableRows([*map(TableColumn, batch.columns)], len(batch)))
-    except (ArrowException, OSError, ValueError) as error:
-        raise DataError(f"{path} can't be read: {first_line(error)}.") from error
-    notes = [*layout.notes, *named_by_rounds(rows, path)]
-    telemetry = telemetry_of(path, layout.format, rows, stamps, Losses(), notes)
-    return _with_clock_notes(telemetry, clocks)
-
-
-def _layout(
-    headings: Sequence[str], stamps: Stamps, clocks: _Clocks, format_name: str
-) -> ColumnPositions | None:
-    table = Headings(headings)
-    own = [
-        (column, Field(SignalName(name), next(iter(DIMENSIONS[SignalName(name)].factors)), part))
-        for heading, column in table.columns.items()
-        for name, _, part in [heading.partition(".")]
-        if name in _SIGNALS
-    ]
-    metrics = [
-        (column, replace(metric, alternative=metric.alternative + 1))
-        for column, metric in table.fields(_METRICS)
-    ]
-    time = next((heading for heading in _TIMES if heading in table.columns), "")
-    if not time or not (own or metrics):
-        return None
-    is_named = not table.columns.keys().isdisjoint(_NAMES)
-    return ColumnPositions(
-        format=format_name,
-        width=len(headings),
-        gpu_of=partial(_gpu_of, table, time == _METRICS_TIME) if is_named else None,
-        named_by=table.positions(*_NAMES),
-        times_of=_time_reader(table, time, stamps, clocks),
-        fields=[*own, *metrics],
-        notes=[_PCIE_NOTE] if _PCIE_ACCUMULATOR in table.columns else [],
-    )
-
-
-def _time_reader(
-    table: Headings, time: str, stamps: Stamps, clocks: _Clocks
-) -> Callable[[TableRows], Int64]:
-    """Return a reader of the times of rows, which also records offsets to the monotonic time."""
-    clock = clock_named(clocks.declared)
-    if time != "time_ns":
-        clock = ClockDomain.MONOTONIC
-    elif not clocks.declared and "monotonic_ns" in table.columns:
-        clock = ClockDomain.EPOCH
-
-    def times_of(rows: TableRows) -> Int64:
-        clocks_of = rows.values_of(table.positions("clock"), partial(_clock_of, table, clock))
-        times_ns = stamps.read_nanoseconds(rows.column(table.columns[time]), clocks_of)
-        if time == "time_ns" and "monotonic_ns" in table.columns:
-            monotonic_ns = rows.column(table.columns["monotonic_ns"]).integers()
-            has_both = (times_ns >= 0) & (monotonic_ns >= 0)
-            clocks.offsets_ns.append(times_ns[has_both] - monotonic_ns[has_both])
-        return times_ns
-
-    return times_of
-
-
-def _clock_of(table: Headings, default: ClockDomain, cells: Cells) -> ClockDomain:
-    name = table.cell(cells, "clock")
-    return clock_named(name) if name else default
-
-
-def _gpu_of(table: Headings, is_node: bool, cells: Cells) -> GpuName | None:
-    name = table.cell(cells, "gpu")
-    number = whole_number(name)
-    node = whole_number(table.cell(cells, "kfd_node"))
-    if is_node and node is None:
-        number, node = None, number
-    card = table.cell(cells, "card")
-    gpu = GpuName(
-        index=-1 if number is None else number,
-        kfd_node=-1 if node is None else node,
-        card=card or (name if number is None and not is_node else ""),
-        pci=table.cell(cells, "pci"),
-    )
-    return None if gpu == GpuName() else gpu
-
-
-def _with_clock_notes(telemetry: Telemetry, clocks: _Clocks) -> Telemetry:
+    head, stamps = FileHead(path), Stamps()
+    if head.magic.startswith(PARQUET_MAGIC):
+        telemetry = _read_parquet(path, stamps)
+    else:
+        stamps.declared = declared_clock(head.lines[:HEADING_LINES])
+        telemetry = read_table(FileText(path), _layout, stamps)
     notes = []
     to_monotonic_ns = None
     if telemetry.clock is ClockDomain.UNKNOWN:
         notes.append(_NO_CLOCK)
-    offsets_ns = np.sort(np.concatenate([np.empty(0, np.int64), *clocks.offsets_ns]))
+    offsets_ns = np.sort(np.concatenate([np.empty(0, np.int64), *stamps.offsets_ns]))
     if len(offsets_ns):
         middle_ns = int(offsets_ns[len(offsets_ns) // 2])
         to_monotonic_ns = -middle_ns
         spread_ns = int(offsets_ns[-1]) - int(offsets_ns[0])
         notes.append(f"time_ns minus monotonic_ns: median {middle_ns} ns, spread {spread_ns} ns.")
     return replace(telemetry, notes=[*telemetry.notes, *notes], to_monotonic_ns=to_monotonic_ns)
+
+
+def _read_parquet(path: Path, stamps: Stamps) -> Telemetry:
+    from pyarrow.lib import ArrowException
+    from pyarrow.parquet import ParquetFile
+
+    from chopper_core.tables.column import TableColumn
+    from chopper_core.tables.rows import TableRows
+
+    rows = RowCollector(path)
+    try:
+        with opened_parquet(path) as opened, ParquetFile(opened) as file:
+            schema = file.schema_arrow
+            stamps.declared = (schema.metadata or {}).get(b"clock", b"").decode("utf-8", "replace")
+            layout = _layout(schema.names)
+            if layout is None:
+                raise DataError(f"{path} {_NOT_OURS}.")
+            for batch in file.iter_batches():
+                block = TableRows([*map(TableColumn, batch.columns)], len(batch))
+                add_rows(rows, stamps, layout, block)
+    except (ArrowException, OSError, ValueError) as error:
+        raise DataError(f"{path} can't be read: {first_line(error)}.") from error
+    return telemetry_of(_PARQUET_FORMAT, rows, stamps, Losses(), layout.notes)
+
+
+def _layout(headings: Sequence[str]) -> ColumnPositions | None:
+    columns = positions(headings)
+    own = [
+        (column, Field(SignalName(name), next(iter(DIMENSIONS[SignalName(name)].factors)), part))
+        for heading, column in columns.items()
+        for name, _, part in [heading.partition(".")]
+        if name in _SIGNALS
+    ]
+    metrics = [
+        (column, replace(metric, alternative=metric.alternative + 1))
+        for column, metric in fields_in(columns, _METRICS)
+    ]
+    time = next((heading for heading in _TIMES if heading in columns), "")
+    if not time or not (own or metrics):
+        return None
+    named_by = named(columns, _NAMES)
+    return ColumnPositions(
+        format=_CSV_FORMAT,
+        width=len(headings),
+        fields=[*own, *metrics],
+        gpu_of=partial(_gpu_of, is_node=time == _METRICS_TIME) if named_by else None,
+        named_by=named_by,
+        times_of=partial(_times_ns, columns, time),
+        notes=[_PCIE_NOTE] if _PCIE_ACCUMULATOR in columns else [],
+    )
+
+
+def _times_ns(columns: Mapping[str, int], time: str, stamps: Stamps, rows: TableRows) -> Int64:
+    """The times of rows; notes their offsets to the monotonic time."""
+    has_both = time == "time_ns" and "monotonic_ns" in columns
+    clock = clock_named(stamps.declared)
+    if time != "time_ns":
+        clock = ClockDomain.MONOTONIC
+    elif has_both and not stamps.declared:
+        clock = ClockDomain.EPOCH
+    clocks = rows.values_of(
+        named(columns, ["clock"]),
+        lambda cells: clock_named(cells["clock"]) if cells["clock"] else clock,
+    )
+    times_ns = stamps.read_nanoseconds(rows.column(columns[time]), clocks)
+    if has_both:
+        monotonic_ns = rows.column(columns["monotonic_ns"]).integers()
+        usable = (times_ns >= 0) & (monotonic_ns >= 0)
+        stamps.offsets_ns.append(times_ns[usable] - monotonic_ns[usable])
+    return times_ns
+
+
+def _gpu_of(cells: Cells, is_node: bool) -> GpuName | None:
+    name = cells["gpu"]
+    number, node = whole_number(name), whole_number(cells["kfd_node"])
+    if is_node and node is None:
+        number, node = None, number
+    gpu = GpuName(
+        index=-1 if number is None else number,
+        kfd_node=-1 if node is None else node,
+        card=cells["card"] or (name if number is None and not is_node else ""),
+        pci=cells["pci"],
+    )
+    return None if gpu == GpuName() else gpu

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -21,16 +20,16 @@ from chopper_core.sources.signals import (
 )
 from chopper_core.sources.telemetry.cells import Flaw, Stamps
 from chopper_core.sources.telemetry.rows import (
-    KEPT,
     Field,
     FieldKind,
     Readings,
     RowCollector,
     RowLoss,
+    number_of,
 )
 from chopper_core.tables.accumulators import array_steps, array_unwrapped
 from chopper_core.tables.losses import Losses
-from chopper_core.util.arrays import AnyArray, Float64, Index, Int64
+from chopper_core.util.arrays import AnyArray, Float64, Int64
 from chopper_core.util.errors import DataError
 from chopper_core.util.grouping import distinct, run_mask, run_starts
 
@@ -60,7 +59,6 @@ _COMBINED: Final[Mapping[SignalName, Callable[..., Float64]]] = {
 
 
 def telemetry_of(
-    path: Path,
     format_name: str,
     rows: RowCollector,
     stamps: Stamps,
@@ -69,31 +67,31 @@ def telemetry_of(
 ) -> Telemetry:
     """Return the signals of a file from its collected rows.
 
-    Raises DataError if they hold no usable sample.
+    Raises DataError if they hold no usable sample, or name no GPU and don't show rounds.
     """
-    gpus = sorted(rows.gpus, key=_gpu_order)
+    readings, oddities = rows.finish()
+    gpus = sorted(readings, key=_gpu_order)
     tables = _Tables()
-    oddities = _oddities(rows)
     for number, gpu in enumerate(gpus):
-        tables.add_gpu(number, rows.gpus[gpu].fields)
+        tables.add_gpu(number, readings[gpu])
     if not tables.signals:
-        raise DataError(f"{path} is {format_name}, but holds no usable sample.")
+        raise DataError(f"{rows.path} is {format_name}, but holds no usable sample.")
     losses.unreadable_events += rows.unused_rows
     losses.bad_times += rows.row_losses[RowLoss.BAD_STAMP]
-    losses.notes += [*_loss_sentences(rows), *tables.loss_sentences()]
+    flaws = (
+        f"{number_of(count, 'value')} of {signal} {_FLAW_TEXTS[flaw]}: skipped."
+        for (signal, flaw), count in rows.flaws.items()
+    )
+    losses.notes += [*rows.counted(kept=False), *flaws, *tables.loss_sentences()]
+    unstamped = [NOT_STAMPED] if rows.unstamped_rows else []
     return Telemetry(
-        path=path,
+        path=rows.path,
         format=format_name,
         clock=stamps.clock or ClockDomain.UNKNOWN,
         resolution_ns=stamps.resolution_ns,
         gpus=gpus,
         signals=tables.signals,
-        notes=[
-            *([NOT_STAMPED] if rows.unstamped_rows else []),
-            *notes,
-            *oddities,
-            *tables.notes(),
-        ],
+        notes=[*unstamped, *notes, *oddities, *tables.notes()],
         losses=losses,
     )
 
@@ -137,7 +135,7 @@ class _Tables:
                 "share under any limiter."
             )
         if self._cooler_hotspots:
-            gpus = _number_of(self._cooler_hotspots, "GPU")
+            gpus = number_of(self._cooler_hotspots, "GPU")
             notes.append(
                 f"The hotspot of {gpus} is mostly cooler than the edge, which is impossible: the "
                 "temperature headings seem to be shifted. The values are used as labelled."
@@ -147,7 +145,7 @@ class _Tables:
     def loss_sentences(self) -> list[str]:
         """Return a sentence per accumulated signal that was reset."""
         return [
-            f"{signal} was reset {_number_of(count, 'time')}: the amount counted meanwhile is "
+            f"{signal} was reset {number_of(count, 'time')}: the amount counted meanwhile is "
             "unknown and not added."
             for signal, count in self._resets.items()
         ]
@@ -156,8 +154,7 @@ class _Tables:
         self, parts: dict[SignalName, dict[str, SignalSamples]], column: Field, series: Readings
     ) -> None:
         """Add the amounts since the first sample, and the rates between samples where known."""
-        last = _last_of_ties(series.times_ns)
-        times_ns, values = series.times_ns[last], series.values[last]
+        times_ns, values = _last_of_ties(series)
         totals, resets = array_unwrapped(values, column.bits)
         if resets:
             self._resets[column.signal] += resets
@@ -208,10 +205,11 @@ def _mean_of_ties(part: str, series: Readings) -> SignalSamples:
     return SignalSamples(times_ns, values, part)
 
 
-def _last_of_ties(times_ns: Int64) -> Index:
-    """Return the positions in ascending order of time, keeping the last of equal times."""
-    order = np.argsort(times_ns, kind="stable")
-    return order[run_mask(times_ns[order][::-1])[::-1]]
+def _last_of_ties(series: Readings) -> tuple[Int64, AnyArray]:
+    """Return times and values in ascending order of time, the last one of equal times."""
+    order = np.argsort(series.times_ns, kind="stable")
+    order = order[run_mask(series.times_ns[order][::-1])[::-1]]
+    return series.times_ns[order], series.values[order]
 
 
 def _combined(signal: SignalName, parts: Sequence[SignalSamples]) -> SignalSamples:
@@ -237,12 +235,12 @@ def _residencies(fields: Mapping[Field, Readings]) -> dict[str, SignalSamples]:
     )
     if ticks is None:
         return {}
-    ticks_at_ns, all_ticks = _of_last_ties(ticks)
+    ticks_at_ns, all_ticks = _last_of_ties(ticks)
     shares = {}
     for column, series in fields.items():
         if column.kind is not FieldKind.RESIDENCY:
             continue
-        under_at_ns, under = _of_last_ties(series)
+        under_at_ns, under = _last_of_ties(series)
         times_ns, at_under, at_ticks = np.intersect1d(
             under_at_ns, ticks_at_ns, assume_unique=True, return_indices=True
         )
@@ -260,11 +258,6 @@ def _residencies(fields: Mapping[Field, Readings]) -> dict[str, SignalSamples]:
     return shares
 
 
-def _of_last_ties(series: Readings) -> tuple[Int64, AnyArray]:
-    last = _last_of_ties(series.times_ns)
-    return series.times_ns[last], series.values[last]
-
-
 def _hotspot_is_cooler(parts: Mapping[SignalName, Mapping[str, SignalSamples]]) -> bool:
     hotspot = parts.get(SignalName.HOTSPOT_C, {}).get("")
     edge = parts.get(SignalName.EDGE_C, {}).get("")
@@ -275,46 +268,6 @@ def _hotspot_is_cooler(parts: Mapping[SignalName, Mapping[str, SignalSamples]]) 
     )
     cooler = hotspot.value[at_hotspot] < edge.value[at_edge]
     return bool(cooler.size and cooler.mean() > 0.5)
-
-
-def _counted(rows: RowCollector, *, kept: bool) -> list[str]:
-    return [
-        f"{_number_of(count, 'row')} {loss.value}."
-        for loss, count in rows.row_losses.items()
-        if count and (loss in KEPT) is kept
-    ]
-
-
-def _loss_sentences(rows: RowCollector) -> list[str]:
-    values = (
-        f"{_number_of(count, 'value')} of {signal} {_FLAW_TEXTS[flaw]}: skipped."
-        for (signal, flaw), count in rows.flaws.items()
-    )
-    return [*_counted(rows, kept=False), *values]
-
-
-def _oddities(rows: RowCollector) -> list[str]:
-    """A sentence for each thing that is odd about rows, but costs nothing."""
-    sentences = _counted(rows, kept=True)
-    unsorted = tied = 0
-    for gpu in rows.gpus.values():
-        times_ns = gpu.times_ns.whole()
-        falls = int((times_ns[1:] < times_ns[:-1]).sum())
-        unsorted += falls
-        times_ns = np.sort(times_ns) if falls else times_ns
-        tied += int((times_ns[1:] == times_ns[:-1]).sum())
-    if unsorted:
-        sentences.append(f"{_number_of(unsorted, 'row')} out of order: sorted.")
-    if tied:
-        sentences.append(
-            f"{_number_of(tied, 'row')} with the timestamp of another row of that GPU: averaged, "
-            "of accumulated signals the last one counts."
-        )
-    return sentences
-
-
-def _number_of(count: int, what: str) -> str:
-    return f"{count:,} {what}{'s' * (count != 1)}"
 
 
 def throttled_pct(status: object) -> object:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -15,80 +15,25 @@ from msgspec.structs import replace
 from chopper_core.sources.registry import Recognised
 from chopper_core.sources.signals import GpuName, Telemetry
 from chopper_core.sources.telemetry.cells import Stamps, whole_number
-from chopper_core.sources.telemetry.rows import Field, RowCollector, RowLoss, block_of
+from chopper_core.sources.telemetry.rows import Field, RowCollector, RowLoss
 from chopper_core.sources.telemetry.series import telemetry_of
 from chopper_core.tables.text import FileHead, FileText, csv_cells
-from chopper_core.util.arrays import Int32, Int64, Mask
+from chopper_core.util.arrays import Codes, Int64
 from chopper_core.util.errors import DataError
-from chopper_core.util.grouping import counted, first_equal
 from chopper_core.util.progress import Progress, silent
 
 if TYPE_CHECKING:
-    from chopper_core.tables.column import TableColumn
     from chopper_core.tables.rows import Cells, Split, TableRows
-
-
-_ROUNDS: Final = "Rows don't name their GPU; they come in rounds of {}, one row per GPU in order."
-_ONE_GPU: Final = "Rows don't name their GPU; their times are those of one."
-_NO_ROUNDS: Final = (
-    "doesn't name the GPU of its rows, and their times don't show rounds of one row per GPU; log "
-    "the GPU too (nvidia-smi --query-gpu=timestamp,index,power.draw)"
-)
 
 
 _UNKNOWN: Final = "is ignored: its unit is unknown."
 _HEADING: Final = re.compile(r"(\S+)\s*(?:\[(.+)\])?")
-_CLEAR_STEP: Final = 2.0
-"""Between rounds is at least this many times the usual time between the rows of a round."""
-_PAUSE_SHARE: Final = 0.75
-"""A gap of this part of the usual one between rounds ends a round, or is a slow query."""
-_MAX_GPUS_OF_NODE: Final = 64
-_WHOLE_ROUNDS: Final = 0.8
-"""Rounds are certain if they take up this part of the rows."""
-_FEWEST_ROUNDS: Final = 3
-_BROKEN: Final = -1
-
-
-class Headings:
-    """The headings of a table, in lower case, and the cells below them."""
-
-    def __init__(self, headings: Iterable[str]) -> None:
-        self.columns: dict[str, int] = {}
-        """The column of each heading; the first one of equal headings."""
-        for column, heading in enumerate(headings):
-            self.columns.setdefault(heading.strip().casefold(), column)
-
-    def cell(self, cells: Cells, *headings: str) -> str:
-        """Return the cell below the first of the headings that there is; '' without any."""
-        column = next((self.columns[name] for name in headings if name in self.columns), len(cells))
-        cell = cells[column] if column < len(cells) else ""
-        return str(cell).strip()
-
-    def numbered_gpu(self, cells: Cells) -> GpuName | None:
-        """Return the GPU whose number is below `gpu`."""
-        number = whole_number(self.cell(cells, "gpu"))
-        return None if number is None or number < 0 else GpuName(index=number)
-
-    def positions(self, *headings: str) -> list[int]:
-        return [self.columns[name] for name in headings if name in self.columns]
-
-    def stamp_reader(self, stamps: Stamps, *headings: str) -> Callable[[TableRows], Int64] | None:
-        """Return a reader of the stamps of rows; None for a table without such a heading."""
-        columns = self.positions(*headings)
-        if not columns:
-            return None
-        return lambda rows: stamps.read_column(rows.column(columns[0]))
-
-    def fields(self, known: Sequence[tuple[str, Field]]) -> list[tuple[int, Field]]:
-        """Return the known columns; among those of the same meaning the first one leads."""
-        ranks: Counter[Field] = Counter()
-        chosen = []
-        for heading, field in known:
-            if heading in self.columns:
-                what = replace(field, unit="", convert=None)
-                chosen.append((self.columns[heading], replace(field, alternative=ranks[what])))
-                ranks[what] += 1
-        return chosen
+_MAX_HEADINGS: Final = 1000
+_DIGITS: Final = frozenset("0123456789")
+GpuOf = Callable[["Cells"], GpuName | None]
+"""The GPU of a row, by the cells below the headings that name it; '' below others."""
+TimesOf = Callable[[Stamps, "TableRows"], Int64]
+"""The times of rows, -1 for unusable ones."""
 
 
 class ColumnPositions(Struct, frozen=True):
@@ -97,13 +42,15 @@ class ColumnPositions(Struct, frozen=True):
     format: str
     """For people: `amd-smi metric CSV`."""
     width: int
-    gpu_of: Callable[[Cells], GpuName | None] | None
-    """None for a table whose rows don't name their GPU."""
-    named_by: Sequence[int]
-    """The columns in which `gpu_of` finds the name."""
-    times_of: Callable[[TableRows], Int64] | None
-    """The times of rows, -1 for unusable ones; None for a table without timestamps."""
     fields: Sequence[tuple[int, Field]]
+    gpu_of: GpuOf | None = None
+    """None for a table whose rows don't name their GPU."""
+    named_by: Mapping[str, int] = {}
+    """The columns by which `gpu_of` finds the name, by their headings."""
+    times_of: TimesOf | None = None
+    """None for a table without timestamps."""
+    host: int | None = None
+    """The column of the host."""
     notes: Sequence[str] = ()
     gpus: Sequence[GpuName] = ()
     """Of each field, where a row has several GPUs."""
@@ -111,11 +58,46 @@ class ColumnPositions(Struct, frozen=True):
     """The number in place of a failed reading."""
 
 
-_MAX_HEADINGS: Final = 1000
-_DIGITS: Final = frozenset("0123456789")
-GpuOf = Callable[["Cells"], GpuName | None]
-LayoutOf = Callable[[Sequence[str], Stamps], ColumnPositions | None]
+LayoutOf = Callable[[Sequence[str]], ColumnPositions | None]
 """Headings → layout, or None for another format."""
+
+
+def positions(headings: Iterable[str]) -> dict[str, int]:
+    """The column of each heading, in lower case; the first one of equal headings."""
+    found: dict[str, int] = {}
+    for column, heading in enumerate(headings):
+        found.setdefault(heading.strip().casefold(), column)
+    return found
+
+
+def named(columns: Mapping[str, int], headings: Iterable[str]) -> dict[str, int]:
+    """Those of the headings that a table has, and their columns."""
+    return {heading: columns[heading] for heading in headings if heading in columns}
+
+
+def fields_in(
+    columns: Mapping[str, int], known: Sequence[tuple[str, Field]]
+) -> list[tuple[int, Field]]:
+    """Return the known columns; among those of the same meaning the first one leads."""
+    ranks: Counter[Field] = Counter()
+    chosen = []
+    for heading, field in known:
+        if heading in columns:
+            what = replace(field, unit="", convert=None)
+            chosen.append((columns[heading], replace(field, alternative=ranks[what])))
+            ranks[what] += 1
+    return chosen
+
+
+def stamps_at(column: int) -> TimesOf:
+    """Reads the stamps in a column."""
+    return lambda stamps, rows: stamps.read_column(rows.column(column))
+
+
+def numbered_gpu(cells: Cells) -> GpuName | None:
+    """Return the GPU whose number is below `gpu`."""
+    number = whole_number(cells["gpu"])
+    return None if number is None or number < 0 else GpuName(index=number)
 
 
 class TelemetryTable(Struct, frozen=True):
@@ -135,41 +117,46 @@ class TelemetryTable(Struct, frozen=True):
     """Whether headings have their unit in brackets: `power.draw [W]`."""
     time: Sequence[str] = ("timestamp",)
     """Headings of the time; the first that there is."""
+    host: Sequence[str] = ()
+    """Headings of the host; the first that there is."""
     marks: frozenset[str] = frozenset()
     """Headings that only this format has; one of them is needed. () for any of its columns."""
-    gpu_of: Callable[[Headings], GpuOf] = lambda table: table.numbered_gpu
-    """Makes what finds the GPU of a row; by default its number below `gpu`."""
+    gpu_of: GpuOf = numbered_gpu
+    """Finds the GPU of a row; by default its number below `gpu`."""
     ignored: Sequence[str] = ()
     """Headings of columns in an unknown unit."""
-    notes_of: Callable[[Sequence[tuple[int, Field]]], Sequence[str]] = lambda _: ()
+    notes_of: Callable[[Iterable[Field]], Sequence[str]] = lambda _: ()
     """Sentences on the columns that a file has."""
 
-    def layout(self, headings: Sequence[str], stamps: Stamps) -> ColumnPositions | None:
+    def layout(self, headings: Sequence[str]) -> ColumnPositions | None:
         """The columns below some headings; None for those of another format."""
         parts = [_HEADING.fullmatch(heading) for heading in headings] if self.has_units else []
-        table = (
-            Headings(match[1] if match else "" for match in parts) if parts else Headings(headings)
-        )
+        names = [match[1] if match else "" for match in parts] if parts else headings
+        columns = positions(names)
         fields = [
             (at, replace(field, unit=match[2].casefold()) if match and match[2] else field)
-            for at, field in table.fields(self.columns)
+            for at, field in fields_in(columns, self.columns)
             for match in [parts[at] if parts else None]
         ]
-        if not fields or (self.marks and self.marks.isdisjoint(table.columns)):
+        if not fields or (self.marks and self.marks.isdisjoint(columns)):
             return None
-        is_named = not table.columns.keys().isdisjoint(self.gpu)
+        is_named = not columns.keys().isdisjoint(self.gpu)
         if not is_named and not self.may_be_nameless:
             return None
+        time, *_ = *named(columns, self.time).values(), None
+        host, *_ = *named(columns, self.host).values(), None
+        ignored = [name for name in headings if name.casefold() in self.ignored]
         return ColumnPositions(
             format=self.name,
             width=len(headings),
-            gpu_of=self.gpu_of(table) if is_named else None,
-            named_by=table.positions(*self.gpu, *self.also_named_by),
-            times_of=table.stamp_reader(stamps, *self.time),
             fields=fields,
+            gpu_of=self.gpu_of if is_named else None,
+            named_by=named(columns, (*self.gpu, *self.also_named_by)),
+            times_of=None if time is None else stamps_at(time),
+            host=host,
             notes=[
-                *(f"{name} {_UNKNOWN}" for name in headings if name.casefold() in self.ignored),
-                *self.notes_of(fields),
+                *(f"{name} {_UNKNOWN}" for name in ignored),
+                *self.notes_of(field for _, field in fields),
             ],
         )
 
@@ -183,17 +170,14 @@ class TelemetryTable(Struct, frozen=True):
 
 def first_layout(*formats: TelemetryTable) -> LayoutOf:
     """The layout of the first of several formats that headings have."""
-
-    def layout_of(headings: Sequence[str], stamps: Stamps) -> ColumnPositions | None:
-        found = (each.layout(headings, stamps) for each in formats)
-        return next((layout for layout in found if layout is not None), None)
-
-    return layout_of
+    return lambda headings: next(
+        (layout for each in formats if (layout := each.layout(headings))), None
+    )
 
 
 def recognised_table(head: FileHead, layout_of: LayoutOf) -> Recognised | None:
     """Return the format of a table, by the headings near its start."""
-    layouts = (layout_of(cells, Stamps()) for cells in head.rows)
+    layouts = map(layout_of, head.rows)
     return next((Recognised(layout.format) for layout in layouts if layout), None)
 
 
@@ -202,15 +186,18 @@ class TableLines:
 
     def __init__(
         self,
-        rows: RowCollector,
-        split: Split,
+        text: FileText,
+        split: Split = csv_cells,
         as_csv: Callable[[str, int], str | None] | None = None,
+        stamps: Stamps | None = None,
     ) -> None:
         """Start without headings; `as_csv` writes many lines, of so many, as CSV, if it can."""
         self.layout: ColumnPositions | None = None
-        self.waiting: list[str] = []
+        self.rows = RowCollector(text.path)
+        self.stamps = stamps or Stamps()
+        self._text = text
+        self._waiting: list[str] = []
         """Rows below these headings that aren't read yet."""
-        self._rows = rows
         self._split = split
         self._as_csv = as_csv
         self._headings = 0
@@ -226,67 +213,64 @@ class TableLines:
     def add(self, line: str) -> None:
         """Add a row; before any headings it is foreign."""
         if self.layout is None:
-            self._rows.row_losses[RowLoss.FOREIGN] += 1
+            self.rows.row_losses[RowLoss.FOREIGN] += 1
         else:
-            self.waiting.append(line)
+            self._waiting.append(line)
 
     def flush(self) -> None:
         """Read the rows that wait for it."""
-        if self.layout is None or not self.waiting:
+        if self.layout is None or not self._waiting:
             return
         from chopper_core.tables.rows import TableRows
 
-        width, block = self.layout.width, None
-        if self._as_csv is not None:
-            text = self._as_csv("\n".join(self.waiting) + "\n", len(self.waiting))
-            block = None if text is None else TableRows.of_csv(text, width)
-        add_rows(
-            self._rows, self.layout, block or TableRows.of_lines(self.waiting, width, self._split)
-        )
-        self.waiting.clear()
+        lines, self._waiting = self._waiting, []
+        text = self._as_csv("\n".join(lines) + "\n", len(lines)) if self._as_csv else None
+        if text is None or not self.add_csv(text):
+            block = TableRows.of_lines(lines, self.layout.width, self._split)
+            add_rows(self.rows, self.stamps, self.layout, block)
 
-    def add_csv(self, text: str, heading: str | None) -> bool:
-        """Add whole lines of CSV at once; False where lines that begin like headings, or comments,
-        may be among them, or a line that is split by itself."""
-        if self.layout is None or "#" in text:
-            return False
-        # Few texts have the heading anywhere, which is found faster than where it is.
-        if heading is not None and heading.casefold() in text.lower():
-            start = re.compile(rf'^[\s"]*{re.escape(heading)}', re.IGNORECASE | re.MULTILINE)
-            if start.search(text):
-                return False
+    def add_csv(self, text: str) -> bool:
+        """Add whole lines of CSV at once; False where a line has to be split by itself."""
         from chopper_core.tables.rows import TableRows
 
-        block = TableRows.of_csv(text, self.layout.width)
-        if block is None:
+        block = TableRows.of_csv(text, self.layout.width) if self.layout else None
+        if self.layout is None or block is None:
             return False
-        add_rows(self._rows, self.layout, block)
+        add_rows(self.rows, self.stamps, self.layout, block)
         return True
 
+    def finish(self, tool: str) -> Telemetry:
+        """The signals of all rows; raises DataError without headings, or any usable sample."""
+        if self.layout is None:
+            raise DataError(f"{self._text.path} has no headings of {tool}.")
+        layout, losses = self.layout, self._text.losses
+        return telemetry_of(layout.format, self.rows, self.stamps, losses, layout.notes)
 
-def read_table(text: FileText, layout_of: LayoutOf) -> Telemetry:
+
+def read_table(text: FileText, layout_of: LayoutOf, stamps: Stamps | None = None) -> Telemetry:
     """Read a CSV file whose headings have a layout.
 
     Raises DataError if it holds no usable sample.
     """
-    stamps, rows = Stamps(), RowCollector(text.path)
-    table, headings = TableLines(rows, csv_cells), [""]
+    table, headings = TableLines(text, stamps=stamps), [""]
+    losses = table.rows.row_losses
     row_starts: frozenset[str] = frozenset()
     for block in text.blocks():
-        if table.add_csv(block, headings[0]):
+        if not _may_have_headings(block, headings[0]) and table.add_csv(block):
             continue
         for line in block.splitlines():
             if line[:1] in row_starts:
-                table.waiting.append(line)
+                table.add(line)
                 continue
             if not line.strip() or line.startswith("#"):
                 continue
-            if table.layout is None or _first_cell(line) == headings[0].casefold():
-                cells = csv_cells(line)
+            cells = csv_cells(line)
+            if table.layout is None or "".join(cells[:1]).casefold() == headings[0].casefold():
                 is_same = cells == headings
-                is_row = is_same or (table.layout is not None and _has_number(cells))
-                found = None if is_row else layout_of(cells, stamps)
-                rows.row_losses[RowLoss.REPEATED_HEADER] += is_same or bool(found and table.layout)
+                # No tool has a number as a heading.
+                is_row = table.layout is not None and any(cell.isdigit() for cell in cells)
+                found = None if is_same or is_row else layout_of(cells)
+                losses[RowLoss.REPEATED_HEADER] += is_same or bool(found and table.layout)
                 if found is not None:
                     table.use(found)
                     headings = cells
@@ -295,161 +279,56 @@ def read_table(text: FileText, layout_of: LayoutOf) -> Telemetry:
                     continue
             table.add(line)
         table.flush()
-    if table.layout is None:
-        raise DataError(f"{text.path} has no headings of a known telemetry format.")
-    notes = [*table.layout.notes, *named_by_rounds(rows, text.path)]
-    rows.row_losses = +rows.row_losses
-    return telemetry_of(text.path, table.layout.format, rows, stamps, text.losses, notes)
+    return table.finish("a known telemetry format")
 
 
-def named_by_rounds(rows: RowCollector, path: Path) -> list[str]:
-    """Add the rows that don't name their GPU, by their place in rounds; say so in a note.
-
-    Raises DataError if their times don't show rounds.
-    """
-    if not rows.nameless:
-        return []
-    blocks, rows.nameless = rows.nameless, []
-    count = sum(block.rows for block in blocks)
-    times = [block.times_ns for block in blocks if block.times_ns is not None]
-    is_timed = len(times) == len(blocks)
-    places = np.zeros(1, np.int64) if count == 1 else None
-    if places is None and is_timed:
-        places = _places_in_rounds(np.concatenate(times))
-    if places is None:
-        raise DataError(f"{path} {_NO_ROUNDS}.")
-    size = int(places.max()) + 1
-    gpus = [GpuName(index=place) for place in range(size)] if size > 1 else [GpuName()]
-    begin = 0
-    for block in blocks:
-        own = places[begin : begin + block.rows]
-        begin += block.rows
-        is_whole = own != _BROKEN
-        rows.row_losses[RowLoss.BROKEN_ROUND] += int((~is_whole).sum())
-        rows.add_rows(gpus, own[is_whole], block.take(is_whole))
-    return [_ROUNDS.format(size) if size > 1 else _ONE_GPU]
+def _may_have_headings(text: str, heading: str) -> bool:
+    """Whether lines may be comments, or begin like the headings."""
+    # Few texts have the heading anywhere, which is found faster than where it is.
+    if "#" in text or heading.casefold() not in text.lower():
+        return "#" in text
+    start = re.compile(rf'^[\s"]*{re.escape(heading)}', re.IGNORECASE | re.MULTILINE)
+    return start.search(text) is not None
 
 
-def add_rows(rows: RowCollector, layout: ColumnPositions, block: TableRows) -> None:
+def add_rows(rows: RowCollector, stamps: Stamps, layout: ColumnPositions, block: TableRows) -> None:
     """Add rows of a table, and count why some are unusable."""
-    rows.row_losses[RowLoss.LONG] += int(block.is_long.sum())
+    losses = rows.row_losses
+    losses[RowLoss.LONG] += int(block.is_long.sum())
     block = block.take(~block.is_long)
-    gpus: Sequence[GpuName | None] = [GpuName()]
-    which: Int32 | Int64 = np.zeros(len(block), np.int64)
+    gpus: Sequence[GpuName | None] = [None]
+    which: Codes = np.zeros(len(block), np.int64)
+    is_used = np.full(len(block), bool(layout.gpus))
+    if layout.host is not None:
+        for host in filter(None, block.column(layout.host).distinct):
+            rows.saw_host(host)
+    for column, _ in layout.fields:
+        cells = block.column(column)
+        is_failed = False if layout.failed is None else cells.floats() == layout.failed
+        is_used |= cells.is_filled & ~np.asarray(is_failed)
     if layout.gpu_of is not None:
         named = block.values_of(layout.named_by, layout.gpu_of)
         gpus, which = named.distinct, named.codes
-    is_used = np.full(len(block), bool(layout.gpus))
-    for column, _ in layout.fields:
-        is_used |= _has_reading(block.column(column), layout.failed)
-    if None in gpus:
-        is_used &= which != gpus.index(None)
+        if None in gpus:
+            is_used &= which != gpus.index(None)
     if not is_used.all():
         # A time alone separates rounds; nothing is lost with it.
         unused = block.take(~is_used)
         filled = np.zeros(len(unused), np.int64)
         for index in range(layout.width):
             filled += unused.column(index).is_filled
-        rows.row_losses[RowLoss.NO_DATA] += int((filled > (layout.failed is None)).sum())
+        losses[RowLoss.NO_DATA] += int((filled > (layout.failed is None)).sum())
         block, which = block.take(is_used), which[is_used]
     times_ns = None
     if layout.times_of is not None:
-        times_ns = layout.times_of(block)
+        times_ns = layout.times_of(stamps, block)
         is_timed = times_ns >= 0
-        rows.row_losses[RowLoss.BAD_STAMP] += int((~is_timed).sum())
+        losses[RowLoss.BAD_STAMP] += int((~is_timed).sum())
         block, which, times_ns = block.take(is_timed), which[is_timed], times_ns[is_timed]
-    rows.row_losses[RowLoss.SHORT] += int(block.is_short.sum())
-    if not len(block):
-        return
+    losses[RowLoss.SHORT] += int(block.is_short.sum())
     columns = [(field, block.column(column)) for column, field in layout.fields]
     if layout.gpus:
         for gpu, given in zip(layout.gpus, columns, strict=True):
-            rows.add_rows([gpu], which, block_of(len(block), times_ns, [given]))
-    elif layout.gpu_of is None:
-        rows.nameless.append(block_of(len(block), times_ns, columns))
+            rows.add_rows([gpu], which, times_ns, [given])
     else:
-        names = [gpu or GpuName() for gpu in gpus]
-        rows.add_rows(names, which, block_of(len(block), times_ns, columns))
-
-
-def _has_reading(cells: TableColumn, failed: float | None) -> Mask:
-    """Which rows have a cell that isn't empty, nor the number of a failed reading."""
-    if failed is None:
-        return cells.is_filled
-    return cells.is_filled & np.not_equal(cells.floats(), failed)
-
-
-def _first_cell(line: str) -> str:
-    return next(iter(csv_cells(line)), "").strip().casefold()
-
-
-def _has_number(cells: Sequence[str]) -> bool:
-    """Whether cells are those of a row: no tool has a number as a heading."""
-    return any(cell.isdigit() for cell in cells)
-
-
-def _places_in_rounds(times_ns: Int64) -> Int64 | None:
-    """Return the place of each row in its round, _BROKEN in rounds with missing rows.
-
-    A round may pause, as a tool does when a query is slow: its parts then add up to a whole one.
-    None if the times don't show rounds, or too few.
-    """
-    gaps = np.diff(times_ns)
-    if len(gaps) < _FEWEST_ROUNDS - 1 or gaps.min() < 0:
-        return None
-    found: Int64 | None = None
-    most = _WHOLE_ROUNDS * len(times_ns)
-    for pause_ns in _pauses(gaps):
-        runs = np.diff(np.flatnonzero(gaps >= pause_ns), prepend=-1, append=len(gaps))
-        sizes, counts = counted(runs)
-        # Of sizes as common as each other the first one counts.
-        chosen = np.lexsort((first_equal(runs, sizes), -counts))[0]
-        size, count = int(sizes[chosen]), int(counts[chosen])
-        if size == 1 or count < _FEWEST_ROUNDS:
-            continue
-        places = _places(runs.tolist(), size)
-        whole = len(places) - int((places == _BROKEN).sum())
-        if size * count >= _WHOLE_ROUNDS * len(times_ns) and whole >= most:
-            found, most = places, whole
-    if found is None and _is_regular(gaps):
-        return np.zeros(len(times_ns), np.int64)
-    return found
-
-
-def _pauses(gaps: Int64) -> list[int]:
-    """Return where the gap between rounds may begin, for rounds of 2 rows and more.
-
-    Of rounds of n rows every n-th gap is a long one. A few queries within a round may take as long.
-    """
-    longest = np.sort(gaps)[::-1]
-    rows = len(gaps) + 1
-    found = []
-    for size in range(2, min(rows // _FEWEST_ROUNDS, _MAX_GPUS_OF_NODE) + 1):
-        rounds = rows // size
-        pause_ns = int(longest[(rounds - 1) // 2] * _PAUSE_SHARE)
-        within = longest[rounds:]
-        if pause_ns >= _CLEAR_STEP * max(int(within[len(within) // 2]), 1):
-            found.append(pause_ns)
-    return sorted(set(found))
-
-
-def _places(runs: Sequence[int], size: int) -> Int64:
-    places: list[int] = []
-    parts = 0
-    for run in runs:
-        parts += run
-        if parts < size:
-            continue
-        broken = 0 if parts == size else parts - run if run == size else parts
-        places += [_BROKEN] * broken
-        if parts > broken:
-            places += range(size)
-        parts = 0
-    return np.array(places + [_BROKEN] * parts, np.int64)
-
-
-def _is_regular(gaps: Int64) -> bool:
-    """Return whether rows follow each other like the samples of one GPU."""
-    middle = int(np.sort(gaps)[len(gaps) // 2])
-    near = int((middle <= _CLEAR_STEP * gaps).sum())
-    return middle > 0 and near >= _WHOLE_ROUNDS * len(gaps)
+        rows.add_rows(gpus, which, times_ns, columns)

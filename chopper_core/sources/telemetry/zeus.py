@@ -9,9 +9,8 @@ from typing import Final
 
 from chopper_core.sources.registry import Recognised, Unusable
 from chopper_core.sources.signals import GpuName, SignalName, Telemetry
-from chopper_core.sources.telemetry.cells import Stamps
 from chopper_core.sources.telemetry.rows import Field
-from chopper_core.sources.telemetry.table import ColumnPositions, read_table
+from chopper_core.sources.telemetry.table import ColumnPositions, read_table, stamps_at
 from chopper_core.tables.text import TEXT_SUFFIXES, FileHead, FileText
 from chopper_core.util.progress import Progress, silent
 
@@ -45,16 +44,14 @@ def read(path: Path, _progress: Progress = silent) -> Telemetry:
     return read_table(FileText(path), _layout)
 
 
-def _layout(headings: Sequence[str], stamps: Stamps) -> ColumnPositions | None:
+def _layout(headings: Sequence[str]) -> ColumnPositions | None:
     if not _HEADING.fullmatch(",".join(headings)):
         return None
     gpus = [GpuName(index=int(number)) for number in _NUMBER.findall(",".join(headings))]
     return ColumnPositions(
         format=_FORMAT,
         width=1 + len(gpus),
-        gpu_of=None,
-        named_by=(),
-        times_of=lambda rows: stamps.read_column(rows.column(0)),
+        times_of=stamps_at(0),
         fields=[(1 + at, _POWER) for at in range(len(gpus))],
         gpus=gpus,
     )
