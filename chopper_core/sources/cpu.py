@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,16 +13,11 @@ from msgspec import Struct
 from chopper_core.sources.registry import Recognised
 from chopper_core.sources.signals import ClockDomain
 from chopper_core.sources.telemetry.cells import LATEST_NS, clock_named, declared_clock
-from chopper_core.tables.bytes import opened_parquet, parquet_names
-from chopper_core.tables.columns import GrowingColumn
-from chopper_core.tables.losses import Repeats
-from chopper_core.tables.text import (
-    PARQUET_MAGIC,
-    FileHead,
-    FileText,
-    csv_cells,
-    first_line,
-)
+from chopper_core.tables.bytes import ByteSource, opened_parquet, parquet_names
+from chopper_core.tables.columns import GrowingColumns
+from chopper_core.tables.csv_stream import CsvFile, normalised
+from chopper_core.tables.losses import ABSENT, Losses, Repeats
+from chopper_core.tables.text import PARQUET_MAGIC, FileHead, csv_cells, first_line
 from chopper_core.util.arrays import Float64, Int32, Int64
 from chopper_core.util.errors import DataError
 from chopper_core.util.grouping import distinct, ranked, run_mask
@@ -44,7 +39,6 @@ _MAX_PCT: Final = 101.0
 _TIMES: Final = ("time_ns", "monotonic_ns", "ts")
 """`ts` is the original Chopper's name for time.monotonic_ns()."""
 _NEEDS: Final = ("cpu", "percent")
-_WANTED: Final = (*_TIMES, *_NEEDS, "core", "socket")
 _KINDS: Final = {
     "time": np.int64,
     "cpu": np.int32,
@@ -80,13 +74,23 @@ class CpuTable(Struct, frozen=True, eq=False):
 
 def recognise(head: FileHead) -> Recognised | None:
     """Recognise CPU samples by their headings."""
-    if not head.magic.startswith(PARQUET_MAGIC):
-        return Recognised(_CSV_FORMAT) if _headings(head.lines) else None
-    try:
-        is_ours = _is_ours(parquet_names(head.path))
-    except (ValueError, OSError):
-        return None
-    return Recognised(_PARQUET_FORMAT) if is_ours else None
+    names: Sequence[str] = ()
+    if head.magic.startswith(PARQUET_MAGIC):
+        try:
+            names = parquet_names(head.path)
+        except (ValueError, OSError):
+            return None
+    else:
+        lines = (line for line in head.lines if line.strip() and not line.startswith("#"))
+        names = csv_cells(next(lines, ""))
+    is_parquet = head.magic.startswith(PARQUET_MAGIC)
+    found = Recognised(_PARQUET_FORMAT if is_parquet else _CSV_FORMAT)
+    return found if _is_ours(map(normalised, names)) else None
+
+
+def _is_ours(names: Iterable[str]) -> bool:
+    found = set(names)
+    return found.issuperset(_NEEDS) and not found.isdisjoint(_TIMES)
 
 
 def read(path: Path, _progress: Progress = silent) -> CpuTable:
@@ -94,78 +98,86 @@ def read(path: Path, _progress: Progress = silent) -> CpuTable:
 
     Raises DataError if all are.
     """
+    is_parquet = FileHead(path).magic.startswith(PARQUET_MAGIC)
     notes: list[str] = []
     samples = _Samples(path)
-    if FileHead(path).magic.startswith(PARQUET_MAGIC):
-        (time, clock), format_name = _read_parquet(path, samples), _PARQUET_FORMAT
+    if is_parquet:
+        clock = _read_parquet(path, samples)
     else:
-        (time, clock), format_name = _read_csv(path, samples, notes), _CSV_FORMAT
-    domain = clock_named(clock) if time == "time_ns" else ClockDomain.MONOTONIC
+        losses = Losses()
+        with ByteSource(path) as source:
+            file = CsvFile(source, losses)
+            for batch in file.batches():
+                samples.add({name: batch.column(name) for name in file.header})
+        clock = declared_clock(file.comments)
+        notes += losses.notes
+        if wrong := losses.unreadable_events:
+            notes.append(f"{wrong} rows have the wrong number of cells and are skipped.")
+    domain = clock_named(clock) if samples.time == "time_ns" else ClockDomain.MONOTONIC
     if domain is ClockDomain.UNKNOWN:
         notes.append(_NO_CLOCK)
     if samples.lost:
-        rows = samples.lost + samples.repeated + len(samples)
+        rows = samples.lost + samples.repeated + len(samples.columns)
         notes.append(f"{samples.lost} of {rows} rows are unusable and skipped.")
-    if not len(samples):
+    count = len(samples.columns)
+    columns = samples.columns.joined()
+    if not count:
         raise DataError(f"{path} holds no usable CPU sample.")
-    instants, row = _distinct(samples.column("time"))
-    numbers, column = _distinct(samples.column("cpu"))
-    if len(instants) * len(numbers) > max(_MAX_SPARSE_CELLS, _MAX_CELLS_PER_ROW * len(samples)):
+    instants, row = _distinct(columns["time"])
+    numbers, column = _distinct(columns["cpu"])
+    if len(instants) * len(numbers) > max(_MAX_SPARSE_CELLS, _MAX_CELLS_PER_ROW * count):
         raise DataError(
-            f"{path} has {len(samples):,} samples of {len(numbers):,} CPUs at {len(instants):,} "
+            f"{path} has {count:,} samples of {len(numbers):,} CPUs at {len(instants):,} "
             "times: no sampler leaves out that many; give the samples of one moment one time."
         )
     table = np.full((len(instants), len(numbers)), np.nan)
-    table[row, column] = np.minimum(samples.column("percent"), 100.0)
-    twice = samples.repeated + len(samples) - int(np.isfinite(table).sum())
+    table[row, column] = np.minimum(columns["percent"], 100.0)
+    twice = samples.repeated + count - int(np.isfinite(table).sum())
     if twice:
         notes.append(f"{twice} rows repeat a CPU at the same time; the last one counts.")
     cores = np.full(len(numbers), -1, np.int64)
-    if samples.has_cores:
-        core = _cores(samples.column("core"), samples.column("socket"))
-        cores[column] = core
-        if (cores[column] != core).any():
-            notes.append("A CPU is listed with several cores; the last one counts.")
-    return CpuTable(path, format_name, domain, numbers, cores, instants, table, tuple(notes))
+    core = _cores(columns["core"], columns["socket"])
+    cores[column] = core
+    if (cores[column] != core).any():
+        notes.append("A CPU is listed with several cores; the last one counts.")
+    form = _PARQUET_FORMAT if is_parquet else _CSV_FORMAT
+    return CpuTable(path, form, domain, numbers, cores, instants, table, tuple(notes))
 
 
 class _Samples:
     """The usable rows of a file."""
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         self._repeats = Repeats(path)
         self.lost = self.repeated = 0
-        self.has_cores = False
-        self._columns = {name: GrowingColumn(kind) for name, kind in _KINDS.items()}
+        self.time = ""
+        """The name of the column of times."""
+        self.columns = GrowingColumns(_KINDS)
 
-    def __len__(self) -> int:
-        return len(self._columns["time"])
-
-    def column(self, name: str) -> Any:
-        return self._columns[name].whole()
-
-    def add(self, columns: Mapping[str, TableColumn]) -> str:
-        """Add rows; returns the name of the column of times."""
-        time = next(name for name in _TIMES if name in columns)
-        times, cpus = columns[time].integers(LATEST_NS), _numbered(columns["cpu"])
-        percent = columns["percent"].floats()
-        usable = (times >= 0) & (cpus >= 0) & (cpus < _MAX_CPUS)
+    def add(self, given: Mapping[str, TableColumn]) -> None:
+        """Add rows by column; raises DataError without those that are needed."""
+        if not _is_ours(given):
+            raise DataError(f"{self._path} has no columns time_ns, cpu and percent.")
+        self.time = next(name for name in _TIMES if name in given)
+        percent = given["percent"].floats()
+        found: dict[str, Any] = {
+            "time": given[self.time].integers(LATEST_NS),
+            "cpu": _numbered(given["cpu"]),
+            "percent": percent,
+            **dict.fromkeys(("core", "socket"), np.full(len(percent), ABSENT)),
+            **{name: _numbered(given[name]) for name in ("core", "socket") if name in given},
+        }
+        usable = (found["time"] >= 0) & (found["cpu"] >= 0) & (found["cpu"] < _MAX_CPUS)
         usable &= (percent >= 0) & (percent <= _MAX_PCT)
         self.lost += int((~usable).sum())
-        found: dict[str, Any] = {"time": times, "cpu": cpus, "percent": percent}
-        if "core" in columns:
-            self.has_cores = True
-            found["core"] = _numbered(columns["core"])
-            found["socket"] = _numbered(columns["socket"]) if "socket" in columns else None
-        given = {name: values[usable] for name, values in found.items() if values is not None}
+        found = {name: values[usable] for name, values in found.items()}
         # Of rows of one CPU at one time, which can be without number, the last one counts.
-        where = [values for name, values in given.items() if name != "percent"]
+        where = [values for name, values in found.items() if name != "percent"]
         is_last = np.append(run_mask(*where)[1:], True)[: len(where[0])]
         self._repeats.add(len(is_last), max(int(is_last.sum()), 1))
         self.repeated += len(is_last) - int(is_last.sum())
-        for name, values in given.items():
-            self._columns[name].append(values[is_last])
-        return time
+        self.columns.add({name: values[is_last] for name, values in found.items()})
 
 
 def _distinct(values: Int64) -> tuple[Int64, Int32 | Int64]:
@@ -177,52 +189,8 @@ def _distinct(values: Int64) -> tuple[Int64, Int32 | Int64]:
     return values[is_first].astype(np.int64), np.cumsum(is_first, dtype=np.int32) - 1
 
 
-def _is_ours(headings: Sequence[str]) -> bool:
-    names = {name.strip().casefold() for name in headings}
-    return names.issuperset(_NEEDS) and not names.isdisjoint(_TIMES)
-
-
-def _headings(lines: Sequence[str]) -> tuple[int, list[str]] | None:
-    """Return the line number of the headings of a CSV file, after comments, and the headings."""
-    for number, line in enumerate(lines):
-        if line.strip() and not line.startswith("#"):
-            cells = csv_cells(line)
-            return (number, cells) if _is_ours(cells) else None
-    return None
-
-
-def _read_csv(path: Path, samples: _Samples, notes: list[str]) -> tuple[str, str]:
-    from chopper_core.tables.rows import TableRows
-
-    text = FileText(path)
-    names: list[str] = []
-    comments: list[str] = []
-    time = ""
-    skipped = 0
-
-    for block in text.blocks():
-        if not names:
-            lines = block.splitlines()
-            found = _headings(lines)
-            if found is None:
-                break
-            place, headings = found
-            names = [name.strip().casefold() for name in headings]
-            comments, block = lines[:place], "\n".join(lines[place + 1 :])
-        if not block.strip():
-            continue
-        rows, wrong = TableRows.of_quoted_csv(block, len(names))
-        skipped += wrong
-        time = samples.add({name: rows.column(at) for at, name in enumerate(names)})
-    if not names:
-        raise DataError(f"{path} has no columns time_ns, cpu and percent.")
-    notes += text.losses.notes
-    if skipped:
-        notes.append(f"{skipped} rows have the wrong number of cells and are skipped.")
-    return time, declared_clock(comments)
-
-
-def _read_parquet(path: Path, samples: _Samples) -> tuple[str, str]:
+def _read_parquet(path: Path, samples: _Samples) -> str:
+    """Add the rows of a file, and return the clock that it names."""
     from pyarrow.lib import ArrowException
     from pyarrow.parquet import read_table
 
@@ -233,11 +201,9 @@ def _read_parquet(path: Path, samples: _Samples) -> tuple[str, str]:
             table = read_table(file)
     except (ArrowException, OSError, ValueError) as error:
         raise DataError(f"{path} can't be read: {first_line(error)}.") from error
-    metadata = table.schema.metadata or {}
-    clock = metadata.get(b"clock", b"").decode("utf-8", "replace")
     columns = zip(table.column_names, table.columns, strict=True)
-    time = samples.add({name.strip().casefold(): TableColumn(each) for name, each in columns})
-    return time, clock
+    samples.add({normalised(name): TableColumn(each) for name, each in columns})
+    return str((table.schema.metadata or {}).get(b"clock", b"").decode("utf-8", "replace"))
 
 
 def _numbered(column: TableColumn) -> Int64:
@@ -247,7 +213,7 @@ def _numbered(column: TableColumn) -> Int64:
 
 def _cores(core: Int64, socket: Int64) -> Int64:
     """Return the physical core of each row, numbered across sockets where these are given."""
-    if not len(socket):
+    if (socket < 0).all():
         return core
     _, socket_place = ranked(socket)
     cores, core_place = ranked(core)

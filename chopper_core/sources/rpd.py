@@ -11,7 +11,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,7 +30,7 @@ from chopper_core.sources.trace import (
     Trace,
     blank,
 )
-from chopper_core.tables.bytes import ByteSource, open_read_only, unwritten
+from chopper_core.tables.bytes import ByteSource
 from chopper_core.tables.columns import (
     MAX_BYTES,
     MAX_DURATION_NS,
@@ -40,7 +41,7 @@ from chopper_core.tables.columns import (
     int_column,
 )
 from chopper_core.tables.losses import ABSENT, Losses
-from chopper_core.tables.text import FileHead
+from chopper_core.tables.text import SQLITE_MAGIC, FileHead
 from chopper_core.util.arrays import Int64, Mask
 from chopper_core.util.errors import DataError
 from chopper_core.util.patterns import late
@@ -55,8 +56,7 @@ EXAMPLE: Final = "runTracer.sh -o trace.rpd python train.py"
 SUFFIXES: Final = (".rpd", ".rpd.gz", ".db", ".db.gz", ".sqlite", ".sqlite3")
 
 FORMAT: Final = "RPD"
-_SQLITE: Final = b"SQLite format 3\0"
-_TABLES: Final = frozenset(("rocpd_op", "rocpd_api"))
+_NEEDED_TABLES: Final = frozenset(("rocpd_op", "rocpd_api"))
 _COLUMNS: Final[Mapping[str, frozenset[str]]] = {
     "rocpd_op": frozenset(
         ("id", "gpuId", "queueId", "start", "end", "description_id", "opType_id")
@@ -88,17 +88,16 @@ _CALLS: Final = "SELECT id, pid, tid, start, end, apiName_id, args_id FROM rocpd
 
 def recognise(head: FileHead) -> Recognised | Unusable | None:
     """Recognise the database by its tables; of a compressed one, by the text of its schema."""
-    if head.magic.startswith(_SQLITE):
+    if head.magic.startswith(SQLITE_MAGIC):
         try:
             with _opened(head.path) as connection:
                 names = _names(connection)
         except DataError:
             return None
-    elif head.magic.startswith(b"\x1f\x8b") and head.data.startswith(_SQLITE):
-        names = {name for name in _TABLES if f'"{name}"'.encode() in head.data}
-    else:
-        return None
-    return Recognised(FORMAT) if names >= _TABLES else None
+        return Recognised(FORMAT) if names >= _NEEDED_TABLES else None
+    is_packed = head.magic.startswith(b"\x1f\x8b") and head.data.startswith(SQLITE_MAGIC)
+    named = (f'"{name}"'.encode() in head.data for name in _NEEDED_TABLES)
+    return Recognised(FORMAT) if is_packed and all(named) else None
 
 
 def read(path: Path, progress: Progress = silent) -> Trace:
@@ -108,7 +107,10 @@ def read(path: Path, progress: Progress = silent) -> Trace:
     """
     with _database(path) as plain, _opened(plain) as connection:
         connection.text_factory = lambda value: value.decode("utf-8", "replace")
-        _check(path, connection)
+        for table, wanted in _COLUMNS.items():
+            there = {row[1] for row in connection.execute(f"PRAGMA table_info({table})")}
+            if missing := sorted(wanted - there):
+                raise DataError(f"{path} is an RPD database, but its {table} lacks {missing[0]}.")
         return _RpdReader(path, connection, progress).trace()
 
 
@@ -116,6 +118,8 @@ class _RpdReader:
     """One pass over the tables."""
 
     def __init__(self, path: Path, connection: sqlite3.Connection, progress: Progress) -> None:
+        from chopper_core.tables.database import unwritten
+
         self._path = path
         self._connection = connection
         self._progress = progress
@@ -211,40 +215,39 @@ class _RpdReader:
             duration_ns=end - start,
         )
 
+    def _detail(
+        self, of: str, columns: str, op: Int64, api: Int64
+    ) -> tuple[dict[Any, Sequence[Any]], Int64]:
+        """Return the rows of a table of details by the ids that it has, and these ids of each
+        activity: those of its call in schema 2, its own in schema 1."""
+        table, key, keys = f"rocpd_{of}api", "api_ptr_id", api
+        if not self._has(table):
+            table, key, keys = f"rocpd_{of}op", "op_ptr_id", op
+        if not self._has(table):
+            return {}, keys
+        rows = self._rows(f"SELECT {key}, {columns} FROM {table}")
+        return {number: values for number, *values in rows}, keys
+
     def _shapes(self, op: Int64, api: Int64) -> tuple[Sequence[LaunchShape], Any]:
         """Return the launch sizes, and the code of each kernel's."""
-        table, key, keys = (
-            ("rocpd_kernelapi", "api_ptr_id", api)
-            if self._has("rocpd_kernelapi")
-            else ("rocpd_kernelop", "op_ptr_id", op)
-        )
+        sizes = "gridX, gridY, gridZ, workgroupX, workgroupY, workgroupZ"
+        rows, keys = self._detail("kernel", sizes, op, api)
         shapes: dict[LaunchShape, int] = Interner()
         shapes[LaunchShape(ABSENT, ABSENT)]
         found: dict[int, int] = {}
-        if self._has(table):
-            sizes = "gridX, gridY, gridZ, workgroupX, workgroupY, workgroupZ"
-            for row in self._rows(f"SELECT {key}, {sizes} FROM {table}"):
-                number, *size = row
-                if all(isinstance(each, int) and 0 < each < _MAX_SIZE for each in size):
-                    x, y, z, a, b, c = size
-                    grid, block = x * y * z, a * b * c
-                    if grid < _MAX_THREADS and block < _MAX_SIZE:
-                        found[number] = shapes[LaunchShape(grid, block)]
+        for number, size in rows.items():
+            if all(isinstance(each, int) and 0 < each < _MAX_SIZE for each in size):
+                grid, block = prod(size[:3]), prod(size[3:])
+                if grid < _MAX_THREADS and block < _MAX_SIZE:
+                    found[number] = shapes[LaunchShape(grid, block)]
         codes = np.fromiter((found.get(each, 0) for each in keys.tolist()), np.int32, len(keys))
         return list(shapes), codes
 
     def _bytes(self, op: Int64, api: Int64, category: Any) -> Int64:
-        table, key, keys = (
-            ("rocpd_copyapi", "api_ptr_id", api)
-            if self._has("rocpd_copyapi")
-            else ("rocpd_copyop", "op_ptr_id", op)
-        )
-        found = {}
-        if self._has(table):
-            found = dict(self._rows(f"SELECT {key}, size FROM {table} WHERE size > 0"))
-        sizes = int_column([found.get(each, ABSENT) for each in keys.tolist()])
-        is_copy = category == ActivityCategory.MEMCPY
-        return np.where(is_copy, bounded(sizes, MAX_BYTES), ABSENT)
+        rows, keys = self._detail("copy", "size", op, api)
+        sizes = int_column([rows.get(each, (ABSENT,))[0] for each in keys.tolist()])
+        sizes = np.where(sizes > 0, bounded(sizes, MAX_BYTES), ABSENT)
+        return np.where(category == ActivityCategory.MEMCPY, sizes, ABSENT)
 
     def _texts(self, table: str = "rocpd_string") -> dict[int, str]:
         """Return the texts that names refer to, by id; of markers only their arguments."""
@@ -284,13 +287,13 @@ class _RpdReader:
 
     def _chunks(self, query: str, count: int = _CHUNK_ROWS) -> Iterator[list[tuple[Any, ...]]]:
         """Yield the rows of a query; those after damage are lost."""
-        import sqlite3
+        from chopper_core.tables.database import SQLITE_ERRORS
 
         try:
             cursor = self._connection.execute(query)
             while rows := cursor.fetchmany(count):
                 yield rows
-        except (sqlite3.Error, UnicodeDecodeError) as error:
+        except SQLITE_ERRORS as error:
             self._losses.truncated = True
             self._losses.notes.append(f"The database is damaged ({error}); rows are lost.")
 
@@ -332,14 +335,6 @@ def _category(kind: str) -> int:
     return ABSENT
 
 
-def _check(path: Path, connection: sqlite3.Connection) -> None:
-    """Raise DataError if a column is missing, rather than read none of its rows."""
-    for table, wanted in _COLUMNS.items():
-        there = {row[1] for row in connection.execute(f"PRAGMA table_info({table})")}
-        if missing := sorted(wanted - there):
-            raise DataError(f"{path} is an RPD database, but its {table} lacks {missing[0]}.")
-
-
 def _names(connection: sqlite3.Connection) -> set[str]:
     rows = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
     return {str(name) for (name,) in rows}
@@ -348,15 +343,12 @@ def _names(connection: sqlite3.Connection) -> set[str]:
 @contextmanager
 def _opened(path: Path) -> Iterator[sqlite3.Connection]:
     """Open a database read-only, without creating files beside it; its errors are DataError."""
-    import sqlite3
+    from chopper_core.tables.database import SQLITE_ERRORS, open_read_only
 
     try:
-        connection = open_read_only(path)
-        try:
+        with closing(open_read_only(path)) as connection:
             yield connection
-        finally:
-            connection.close()
-    except (sqlite3.Error, UnicodeDecodeError) as error:
+    except SQLITE_ERRORS as error:
         raise DataError(f"{path} can't be read as an RPD database: {error}.") from error
 
 
@@ -366,7 +358,7 @@ def _database(path: Path) -> Iterator[Path]:
     from shutil import disk_usage
     from tempfile import TemporaryDirectory
 
-    if FileHead(path).magic.startswith(_SQLITE):
+    if FileHead(path).magic.startswith(SQLITE_MAGIC):
         yield path
         return
     with TemporaryDirectory(prefix="chopper") as folder:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 _MAX_ROW_BYTES: Final = 1 << 21
 """A longer row has lost its closing quote."""
+_MAX_COMMENTS: Final = 100
+"""Lines before the headings."""
 _MAX_COLUMNS: Final = 10_000
 """No profiler writes more: some 2,000 are the counters of each channel of a cache."""
 _MIN_BYTES_PER_COLUMN: Final = 1 << 10
@@ -118,12 +120,14 @@ class CsvFile:
         self._source = source
         self._losses = losses
         self._rest = b""
-        while b"\n" not in self._rest and (piece := source.read()):
-            self._rest += piece
-            if len(self._rest) > _MAX_ROW_BYTES:
-                most = f"{_MAX_ROW_BYTES >> 20} MiB"
-                raise DataError(f"{source.path} has headings of more than {most}.")
-        self._line, _, self._rest = self._rest.partition(b"\n")
+        self.comments: list[str] = []
+        """The lines before the headings that begin with `#`."""
+        self._line = self._next_line()
+        while len(self.comments) < _MAX_COMMENTS and (
+            self._line.startswith(b"#") or (not self._line.strip() and self._rest)
+        ):
+            self.comments.append(self._line.decode("utf-8", "replace"))
+            self._line = self._next_line()
         self._first = _cells(self._line)
         if not any(self._first):
             raise DataError(f"{source.path} is empty.")
@@ -156,6 +160,15 @@ class CsvFile:
             self._losses.notes.append(f"{self._source.problem}.")
         progress(step, self._source.size_bytes, self._source.size_bytes)
 
+    def _next_line(self) -> bytes:
+        while b"\n" not in self._rest and (piece := self._source.read()):
+            self._rest += piece
+            if len(self._rest) > _MAX_ROW_BYTES:
+                most = f"{_MAX_ROW_BYTES >> 20} MiB"
+                raise DataError(f"{self._source.path} has headings of more than {most}.")
+        line, _, self._rest = self._rest.partition(b"\n")
+        return line
+
     def _whole_lines(self) -> bytes:
         """Return the next lines in UTF-8, without a truncated last one; empty at the end."""
         parts = [self._rest]
@@ -187,10 +200,8 @@ class CsvFile:
     def _parsed(self, lines: bytes, *, is_last: bool) -> list[pa.StringArray] | None:
         """Return the columns of whole lines; None if a quoted field continues after them."""
         import pyarrow as pa
-        from pyarrow import csv as pa_csv
 
-        names = [str(index) for index in range(len(self._first))]
-        bad = 0
+        width, bad = len(self._first), 0
 
         def skip(row: Any) -> str:
             nonlocal bad
@@ -198,16 +209,12 @@ class CsvFile:
             return "skip"
 
         # The parser returns this row of marks only if no quote is open before it.
-        text = lines if is_last else b"%s%s\n" % (lines, b",".join([_MARK] * len(names)))
+        text = lines if is_last else b"%s%s\n" % (lines, b",".join([_MARK] * width))
         try:
-            table = pa_csv.read_csv(
-                pa.BufferReader(text),
-                pa_csv.ReadOptions(use_threads=False, block_size=len(text) + 1, column_names=names),
-                pa_csv.ParseOptions(newlines_in_values=True, invalid_row_handler=skip),
-                pa_csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string())),
-            )
+            table = csv_table(text, width, newlines_in_values=True, invalid_row_handler=skip)
         except pa.ArrowInvalid:
-            table, bad = pa.table({name: pa.array([], pa.string()) for name in names}), 1
+            names = map(str, range(width))
+            table, bad = pa.table(dict.fromkeys(names, pa.array([], pa.string()))), 1
         if not is_last:
             if not len(table) or table.column(0)[-1].as_py() != _MARK.decode():
                 return None
@@ -215,6 +222,20 @@ class CsvFile:
         self._losses.unreadable_events += bad
         columns = [column.combine_chunks() for column in table.columns]
         return _without(columns, self._first) if self._line in lines else columns
+
+
+def csv_table(text: bytes, width: int, **options: Any) -> pa.Table:
+    """The cells of CSV as text; `options` are those of pyarrow's parser."""
+    import pyarrow as pa
+    from pyarrow import csv as pa_csv
+
+    names = [str(index) for index in range(width)]
+    return pa_csv.read_csv(
+        pa.BufferReader(text),
+        pa_csv.ReadOptions(use_threads=False, block_size=len(text) + 1, column_names=names),
+        pa_csv.ParseOptions(**options),
+        pa_csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string())),
+    )
 
 
 def _without(columns: list[pa.StringArray], header: Sequence[str]) -> list[pa.StringArray]:

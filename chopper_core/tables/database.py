@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
-SQLITE_MAGIC: Final = b"SQLite format 3\x00"
 SQLITE_ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)
 """Errors from a damaged database, whose error messages may be invalid UTF-8."""
 _MAX_VALUE_BYTES: Final = 1 << 20

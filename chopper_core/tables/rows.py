@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
-from pyarrow import csv as pa_csv
 
 from chopper_core.tables.column import TableColumn
 from chopper_core.tables.columns import Interner
+from chopper_core.tables.csv_stream import csv_table
 from chopper_core.util.arrays import Int32, Int64, Mask
 from chopper_core.util.arrow_files import texts_of
 from chopper_core.util.grouping import distinct_codes
@@ -22,7 +22,6 @@ from chopper_core.util.grouping import distinct_codes
 Cells = Mapping[str, str]
 """The cells of a row by their headings; '' for others."""
 Split = Callable[[str], list[str]]
-_EMPTY_CELLS: Final = ',"\r\n'
 _SPACES: Final = (" ,", " \n", " \r", "\n ", "\t", ", ")
 _ODD_ENDS: Final = ("\x00", "\x0b", "\x0c", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029")
 """Ends of lines to Python, and not to pyarrow."""
@@ -72,7 +71,7 @@ class TableRows:
             text = text.replace(", ", ",")
         is_spaced = any(space in text for space in _SPACES)
         try:
-            table = _parsed(text, width)
+            table = csv_table(text.encode("utf-8", "replace"), width)
         except pa.ArrowInvalid:
             return None
         if is_quoted and len(table) != sum(map(bool, text.splitlines())):
@@ -81,23 +80,6 @@ class TableRows:
         if is_spaced:
             columns = list(map(pc.utf8_trim_whitespace, columns))
         return cls(list(map(TableColumn, columns)), len(table))
-
-    @classmethod
-    def of_quoted_csv(cls, text: str, width: int) -> tuple[TableRows, int]:
-        """Rows of CSV whose quoted cells hold anything, and how many others were skipped."""
-        skipped = 0
-
-        def skip(row: Any) -> str:
-            nonlocal skipped
-            skipped += bool(row.text.strip(_EMPTY_CELLS))
-            return "skip"
-
-        options = pa_csv.ParseOptions(newlines_in_values=True, invalid_row_handler=skip)
-        try:
-            table = _parsed(text, width, options)
-        except pa.ArrowInvalid:
-            return cls([TableColumn.of([])] * width, 0), 1
-        return cls(list(map(TableColumn, table.columns)), len(table)), skipped
 
     def __len__(self) -> int:
         return len(self.is_long)
@@ -131,16 +113,6 @@ class TableRows:
             cells = {name: texts[of_rows[row]] for name, (texts, of_rows) in found.items()}
             which.append(answers[of(defaultdict(str, cells))])
         return Coded(list(answers), np.array(which, np.int64)[codes])
-
-
-def _parsed(text: str, width: int, options: pa_csv.ParseOptions | None = None) -> pa.Table:
-    names, data = [str(index) for index in range(width)], text.encode("utf-8", "replace")
-    return pa_csv.read_csv(
-        pa.BufferReader(data),
-        pa_csv.ReadOptions(use_threads=False, block_size=len(data) + 1, column_names=names),
-        options,
-        pa_csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string())),
-    )
 
 
 def _is_quoted_well(text: str) -> bool:

@@ -22,6 +22,7 @@ HEADING_LINES: Final = 50
 TEXT_SUFFIXES: Final = (".csv", ".json", ".jsonl", ".txt", ".log", ".out", ".gz")
 """Common endings of text files written by tools."""
 PARQUET_MAGIC: Final = b"PAR1"
+SQLITE_MAGIC: Final = b"SQLite format 3\0"
 _MAGIC_BYTES: Final = 16
 _BLOCK_BYTES: Final = 1 << 20
 _PROBED_BYTES: Final = 1 << 9

@@ -12,7 +12,7 @@ import pytest
 
 from chopper_core.ingest.open import open_run
 from chopper_core.render.info import as_text
-from chopper_core.tables.bytes import open_read_only
+from chopper_core.tables.database import open_read_only
 from chopper_core.util.errors import DataError
 from tests.sources.counters.counter_writers import minimal_rocpd
 from tests.sources.test_rpd import write as write_rpd
@@ -68,7 +68,7 @@ def test_what_lies_in_the_log_is_said_to_be_missing(
 def test_statements_only_read_and_end(
     statement: str, refusal: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("chopper_core.tables.bytes._STEPS_OF_ANY", 10_000_000)
+    monkeypatch.setattr("chopper_core.tables.database._STEPS_OF_ANY", 10_000_000)
     path = tmp_path / "a.db"
     sqlite3.connect(path).execute("CREATE TABLE t (id)").connection.close()
     with closing(open_read_only(path)) as connection:

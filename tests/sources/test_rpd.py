@@ -152,7 +152,7 @@ def test_a_schema_that_takes_minutes_to_parse_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write(tmp_path / "trace.rpd")
-    monkeypatch.setattr("chopper_core.tables.bytes._MAX_TABLES", 20)
+    monkeypatch.setattr("chopper_core.tables.database._MAX_TABLES", 20)
     assert isinstance(read_source(path, Family.TRACE), Trace)
     with sqlite3.connect(path) as db:
         for number in range(60):

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.model.hardware import Agent, counter_infos
@@ -27,21 +26,19 @@ from chopper_core.sources.dispatches import (
 )
 from chopper_core.sources.ranks import rank_in_name
 from chopper_core.sources.registry import Recognised
-from chopper_core.tables.accumulators import steps
+from chopper_core.tables.accumulators import array_steps
 from chopper_core.tables.bytes import ByteSource
 from chopper_core.tables.columns import Columns, GrowingColumns, Interner
 from chopper_core.tables.csv_stream import CellKind, CsvFile, Declared, declared, header_of
 from chopper_core.tables.losses import ABSENT, Losses, merged_losses
 from chopper_core.tables.text import FileHead
-from chopper_core.util.arrays import Float64, Int32, Int64
+from chopper_core.util.arrays import Float64, Int64
 from chopper_core.util.errors import DataError
 from chopper_core.util.grouping import (
-    distinct,
+    maxima_of,
     median_of,
     ranked,
-    run_mask,
     run_starts,
-    stable_order,
 )
 from chopper_core.util.progress import Progress, silent
 
@@ -58,58 +55,10 @@ _MOST_NODES: Final = 4096
 _KERNEL_COLUMNS: Final[Mapping[str, Declared]] = {
     "agent": declared("agent_id"),
     "queue": declared("queue_id"),
-    "correlation": declared("correlation_id"),
     "start_ns": declared("start_ns", kind=CellKind.TIME_NS),
     "end_ns": declared("end_ns", kind=CellKind.TIME_NS),
 }
 _SAMPLE_COLUMNS: Final = frozenset(("timestamp_ns", "counter_name", "counter_value", "agent_id"))
-
-
-class DeviceCounter(Struct, frozen=True):
-    """The increments of one counter of one GPU between samples, summed over its instances."""
-
-    agent: int
-    """The agent id in the file, or ABSENT."""
-    time_ns: Int64
-    """Time of each sample, ascending."""
-    begin_ns: Int64
-    """Time of the sample before it."""
-    counted: Float64
-    """Increment since the sample before; NaN where an instance was reset."""
-
-    def __len__(self) -> int:
-        return len(self.time_ns)
-
-
-class DeviceSamples(Struct, frozen=True):
-    """One file of samples, without the first of each counter, which only gives its start."""
-
-    path: Path
-    rank: int | None
-    """The rank in the file name."""
-    clock: str
-    counters: Mapping[str, Sequence[DeviceCounter]]
-    """Per counter one entry per GPU."""
-    losses: Losses
-
-
-class KernelSpans(Struct, frozen=True):
-    """One file of kernels, in the order of their starts."""
-
-    path: Path
-    rank: int | None
-    clock: str
-    names: Sequence[str]
-    name: Int32
-    agent: Int64
-    queue: Int64
-    correlation: Int64
-    start_ns: Int64
-    end_ns: Int64
-    losses: Losses
-
-    def __len__(self) -> int:
-        return len(self.name)
 
 
 def recognise(head: FileHead) -> Recognised | None:
@@ -142,53 +91,56 @@ def read_sampled(
             f"{samples} has device samples but no kernels of the same process beside it "
             "(kernel_traces_rank….csv)."
         )
-    spans = read_kernel_spans(kernels, progress)
-    if not len(spans):
-        raise DataError(f"{kernels} has no kernels.")
-    sampled = None if samples is None else read_samples(samples, progress)
-    run = _run(spans)
-    if sampled is None:
+    run, agents = read_kernels(kernels, progress)
+    if samples is None:
         return run
-    start, end = run.dispatches.start_ns, run.dispatches.end_ns
-    agents = distinct(spans.agent)
+    sampled, losses = read_samples(samples, progress)
+    rows = run.dispatches
+    by_name: dict[str, list[SampledCounter]] = {}
+    for each in sampled:
+        by_name.setdefault(each.name, []).append(each)
     counters: dict[str, Float64] = {}
     over_time: list[SampledCounter] = []
-    for name, series in sampled.counters.items():
+    for name, series in by_name.items():
         if any((each.begin_ns[1:] < each.time_ns[:-1]).any() for each in series):
-            sampled.losses.notes.append(
+            losses.notes.append(
                 f"{name} is not used: its instances are sampled at different times."
             )
             continue
-        values = np.full(len(start), np.nan)
-        for number, agent in enumerate(agents.tolist()):
-            own = np.flatnonzero(run.dispatches.gpu == number)
-            counted = _of_agent(series, agent, alone=len(agents) == 1)
-            if counted is not None:
-                values[own] = _counted(start[own], end[own], counted)
-                times = (counted.begin_ns, counted.time_ns, counted.counted)
-                over_time.append(SampledCounter(name, number, *times))
+        values = np.full(len(rows), np.nan)
+        for number, agent in enumerate(agents):
+            own = np.flatnonzero(rows.gpu == number)
+            of_agent = [each for each in series if each.gpu == agent]
+            # The only series is that of the only GPU, whatever its name.
+            for each in series if len(series) == len(agents) == 1 else of_agent[:1]:
+                values[own] = _counted(rows.start_ns[own], rows.end_ns[own], each)
+                over_time.append(replace(each, gpu=number))
         counters[name] = values
     return replace(
         run,
-        paths=(kernels, sampled.path),
-        dispatches=replace(run.dispatches, counters=counters),
+        paths=(kernels, samples),
+        dispatches=replace(rows, counters=counters),
         counter_info=counter_infos(counters),
-        join_notes=[_how(sampled, start, end)],
-        losses=merged_losses(spans.losses, sampled.losses),
+        join_notes=[_how(samples, sampled, rows)],
+        losses=merged_losses(run.losses, losses),
         sampled=tuple(over_time),
     )
 
 
-def read_samples(path: Path, progress: Progress = silent) -> DeviceSamples:
-    """Read a file of counter samples.
+def read_samples(path: Path, progress: Progress = silent) -> tuple[list[SampledCounter], Losses]:
+    """Read a file of counter samples; the GPU of each counter is its agent id in the file.
 
-    Raises DataError if the file can't be read or holds no samples.
+    The first sample of each only gives its start. Raises DataError if the file can't be read or
+    holds no samples.
     """
     losses = Losses()
     rows = GrowingColumns(
-        {"time_ns": np.int64, "counter": np.int32, "agent": np.int64, "instance": np.int32}
+        {
+            **dict.fromkeys(("time_ns", "agent", "exact"), np.int64),
+            **dict.fromkeys(("counter", "instance"), np.int32),
+            "value": np.float64,
+        }
     )
-    values = GrowingColumns({"value": np.float64, "exact": np.int64})
     counters, instances = Interner(), Interner()
     with ByteSource(path) as source:
         file = CsvFile(source, losses)
@@ -203,29 +155,29 @@ def read_samples(path: Path, progress: Progress = silent) -> DeviceSamples:
                 "counter": names.mapped_codes(counters.__getitem__),
                 "agent": batch.column("agent_id").integers(),
                 "instance": np.array([instances[key] for key in keys], np.int32),
+                "value": counted.floats(),
+                "exact": counted.integers(),
             }
-            numbers: Columns = {"value": counted.floats(), "exact": counted.integers()}
-            usable = (columns["time_ns"] >= 0) & ~np.isnan(numbers["value"]) & names.is_filled
+            usable = (columns["time_ns"] >= 0) & ~np.isnan(columns["value"]) & names.is_filled
             losses.unreadable_events += int((~usable).sum())
             rows.add({name: column[usable] for name, column in columns.items()})
-            values.add({name: column[usable] for name, column in numbers.items()})
-    found = _counters(list(counters), rows.joined(), values.joined(), losses)
+    found = _increments(list(counters), rows.joined(), losses)
     if not found:
         raise DataError(f"{path} has no counter samples.")
     if losses.unreadable_events:
         losses.notes.append(f"{losses.unreadable_events:,} rows could not be read.")
-    return DeviceSamples(path, rank_in_name(path.name), CLOCK_BOOTTIME, found, losses)
+    return found, losses
 
 
-def read_kernel_spans(path: Path, progress: Progress = silent) -> KernelSpans:
-    """Read a file of kernels; those without valid times are left out and counted.
+def read_kernels(path: Path, progress: Progress = silent) -> tuple[DispatchRun, list[int]]:
+    """Read a file of kernels as dispatches without counters; also the agent id of each GPU.
 
-    Raises DataError if the file can't be read.
+    Kernels without valid times are left out and counted. Raises DataError if the file can't be
+    read or has no kernels.
     """
     losses = Losses()
     names = Interner()
-    kinds = dict.fromkeys(("name", "agent", "queue", "correlation", "start_ns", "end_ns"), np.int64)
-    rows = GrowingColumns(kinds)
+    rows = GrowingColumns(dict.fromkeys(("name", *_KERNEL_COLUMNS), np.int64))
     with ByteSource(path) as source:
         for batch in CsvFile(source, losses).batches(progress):
             columns = batch.read(_KERNEL_COLUMNS)
@@ -236,92 +188,36 @@ def read_kernel_spans(path: Path, progress: Progress = silent) -> KernelSpans:
             losses.bad_times += int((~usable).sum())
             rows.add({name: column[usable] for name, column in columns.items()})
     columns = rows.joined()
-    order = stable_order(columns["start_ns"])
-    columns = {name: column[order] for name, column in columns.items()}
-    for count, what in (
+    count = len(columns["name"])
+    if not count:
+        raise DataError(f"{path} has no kernels.")
+    for lost, what in (
         (losses.unreadable_events, "rows could not be read"),
         (losses.bad_times, "kernels without valid times left out"),
     ):
-        if count:
-            losses.notes.append(f"{count:,} {what}.")
-    return KernelSpans(
-        path=path,
-        rank=rank_in_name(path.name),
-        clock=CLOCK_BOOTTIME,
-        names=list(names),
-        name=columns["name"].astype(np.int32),
-        agent=columns["agent"],
-        queue=columns["queue"],
-        correlation=columns["correlation"],
-        start_ns=columns["start_ns"],
-        end_ns=columns["end_ns"],
-        losses=losses,
-    )
-
-
-def _counters(
-    names: Sequence[str], rows: Columns, values: Columns, losses: Losses
-) -> dict[str, list[DeviceCounter]]:
-    """Return the increments of each counter and GPU, summed over instances."""
-    order = np.lexsort((rows["time_ns"], rows["instance"], rows["agent"], rows["counter"]))
-    rows = {name: column[order] for name, column in (rows | values).items()}
-    is_new = run_mask(rows["counter"], rows["agent"], rows["instance"])
-    bounds = [*np.flatnonzero(is_new).tolist(), len(order)]
-    differences = np.full(len(order), np.nan)
-    set_back = 0
-    for start, end in pairwise(bounds):
-        exact = rows["exact"][start:end]
-        readings = exact if (exact >= 0).all() else rows["value"][start:end]
-        counted = steps(readings.tolist())
-        set_back += sum(step is None for step in counted)
-        differences[start + 1 : end] = [np.nan if step is None else step for step in counted]
-    if set_back:
-        losses.notes.append(
-            f"{set_back:,} times a counter was reset; its increment there is unknown."
-        )
-    found: dict[str, list[DeviceCounter]] = {}
-    kept = ~is_new
-    starts = run_starts(rows["counter"], rows["agent"])
-    for counter, agent in zip(
-        rows["counter"][starts].tolist(), rows["agent"][starts].tolist(), strict=True
-    ):
-        these = kept & (rows["counter"] == counter) & (rows["agent"] == agent)
-        if not these.any():
-            continue
-        time_ns, place = ranked(rows["time_ns"][these])
-        total = np.zeros(len(time_ns))
-        np.add.at(total, place, differences[these])
-        begin_ns = np.zeros(len(time_ns), np.int64)
-        np.maximum.at(begin_ns, place, rows["time_ns"][np.flatnonzero(these) - 1])
-        series = DeviceCounter(ABSENT if agent < 0 else agent, time_ns, begin_ns, total)
-        found.setdefault(names[counter], []).append(series)
-    return found
-
-
-def _run(spans: KernelSpans) -> DispatchRun:
-    """Return the dispatches without counters."""
-    agents, gpu = ranked(spans.agent)
-    order = np.lexsort((spans.start_ns, gpu))
-    count = len(order)
+        if lost:
+            losses.notes.append(f"{lost:,} {what}.")
+    agents, gpu = ranked(columns["agent"])
+    order = np.lexsort((columns["start_ns"], gpu))
     absent = np.full(count, ABSENT, np.int64)
-    first = 0 if spans.rank is None else spans.rank
-    return DispatchRun(
-        paths=(spans.path,),
+    first = rank_in_name(path.name) or 0
+    run = DispatchRun(
+        paths=(path,),
         format=FORMAT,
-        names=spans.names,
+        names=list(names),
         agents=tuple(
             Agent(agent if 0 <= agent < _MOST_NODES else ABSENT, type_index=first + number)
             for number, agent in enumerate(agents.tolist())
         ),
         dispatches=Dispatches(
-            name=spans.name[order],
+            name=columns["name"][order].astype(np.int32),
             gpu=gpu[order].astype(np.int32),
             process=absent,
-            queue=spans.queue[order],
+            queue=columns["queue"][order],
             dispatch_id=np.arange(count, dtype=np.int64),
             correlation=absent,
-            start_ns=spans.start_ns[order],
-            end_ns=spans.end_ns[order],
+            start_ns=columns["start_ns"][order],
+            end_ns=columns["end_ns"][order],
             grid=np.zeros((count, 3), np.int32),
             workgroup=np.zeros((count, 3), np.int32),
             region=np.full(count, ABSENT, np.int32),
@@ -329,20 +225,46 @@ def _run(spans: KernelSpans) -> DispatchRun:
         ),
         counter_info={},
         passes=1,
-        clock=spans.clock,
+        clock=CLOCK_BOOTTIME,
         join_notes=[],
-        losses=spans.losses,
+        losses=losses,
     )
+    return run, agents.tolist()
 
 
-def _of_agent(series: Sequence[DeviceCounter], agent: int, *, alone: bool) -> DeviceCounter | None:
-    """Return the series of a GPU: the only one if the process has one GPU, whatever its name."""
-    if alone and len(series) == 1:
-        return series[0]
-    return next((each for each in series if each.agent == agent), None)
+def _increments(names: Sequence[str], rows: Columns, losses: Losses) -> list[SampledCounter]:
+    """Return the increments of each counter and agent, summed over instances."""
+    order = np.lexsort((rows["time_ns"], rows["instance"], rows["agent"], rows["counter"]))
+    rows = {name: column[order] for name, column in rows.items()}
+    first = run_starts(rows["counter"], rows["agent"], rows["instance"])
+    differences = np.full(len(order), np.nan)
+    set_back = 0
+    for start, end in pairwise([*first.tolist(), len(order)]):
+        exact = rows["exact"][start:end]
+        readings = exact if (exact >= 0).all() else rows["value"][start:end]
+        amounts, is_reset = array_steps(readings)
+        set_back += int(is_reset.sum())
+        differences[start + 1 : end] = np.where(is_reset, np.nan, amounts)
+    if set_back:
+        losses.notes.append(
+            f"{set_back:,} times a counter was reset; its increment there is unknown."
+        )
+    is_later = np.ones(len(order), np.bool_)
+    is_later[first] = False
+    later = np.flatnonzero(is_later)
+    found: list[SampledCounter] = []
+    counter, agent = rows["counter"][later], rows["agent"][later]
+    for these in np.split(later, run_starts(counter, agent)[1:]) if len(later) else ():
+        time_ns, place = ranked(rows["time_ns"][these])
+        total = np.zeros(len(time_ns))
+        np.add.at(total, place, differences[these])
+        begin_ns = maxima_of(rows["time_ns"][these - 1], place, len(time_ns))
+        name, gpu = names[rows["counter"][these[0]]], int(rows["agent"][these[0]])
+        found.append(SampledCounter(name, gpu, begin_ns, time_ns, total))
+    return found
 
 
-def _counted(start_ns: Int64, end_ns: Int64, series: DeviceCounter) -> Float64:
+def _counted(start_ns: Int64, end_ns: Int64, series: SampledCounter) -> Float64:
     """Return the increments in each kernel's own time; NaN where samples don't cover it."""
     begins = start_ns.copy()
     begins[1:] = np.maximum(begins[1:], np.maximum.accumulate(end_ns)[:-1])
@@ -356,19 +278,17 @@ def _counted(start_ns: Int64, end_ns: Int64, series: DeviceCounter) -> Float64:
     return values
 
 
-def _how(sampled: DeviceSamples, start_ns: Int64, end_ns: Int64) -> str:
-    lengths = [
-        each.time_ns - each.begin_ns for series in sampled.counters.values() for each in series
-    ]
-    period_ns = float(median_of(np.concatenate(lengths)))
-    shorter = int((end_ns - start_ns < period_ns).sum())
+def _how(path: Path, sampled: Sequence[SampledCounter], rows: Dispatches) -> str:
+    lengths = np.concatenate([each.time_ns - each.begin_ns for each in sampled])
+    period_ns = float(median_of(lengths))
+    shorter = int((rows.end_ns - rows.start_ns < period_ns).sum())
     text = (
-        f"{sampled.path.name}: counters of the whole GPU, sampled every {period_ns / 1e6:.3f} ms "
-        "and spread evenly between samples"
+        f"{path.name}: counters of the whole GPU, sampled every {period_ns / 1e6:.3f} ms and "
+        "spread evenly between samples"
     )
     if not shorter:
         return f"{text}."
     return (
-        f"{text}; {shorter:,} of {len(start_ns):,} kernels are shorter than that and share counts "
+        f"{text}; {shorter:,} of {len(rows):,} kernels are shorter than that and share counts "
         "with their neighbours."
     )

@@ -29,7 +29,14 @@ from chopper_core.sources.dispatches import Dispatches, DispatchRun, SampledCoun
 from chopper_core.tables.columns import Interner
 from chopper_core.tables.losses import ABSENT, merged_losses
 from chopper_core.util.arrays import Int32, Int64, Mask
-from chopper_core.util.grouping import distinct, first_equal, run_mask, stable_order
+from chopper_core.util.grouping import (
+    distinct,
+    first_equal,
+    last_equal,
+    nth_of,
+    run_mask,
+    stable_order,
+)
 
 _MIN_ALIGNED: Final = 16
 """Fewer dispatches are joined by occurrence: they don't show an alignment."""
@@ -132,16 +139,6 @@ def _first_start(run: DispatchRun) -> int:
     return int(starts[starts >= 0].min(initial=np.iinfo(np.int64).max))
 
 
-def occurrences(gpu: Int32, name: Int32) -> Int64:
-    """Return for each row the number of rows before it with the same GPU and name."""
-    order = np.lexsort((name, gpu))
-    is_new = run_mask(gpu[order], name[order])
-    place = np.arange(len(order))
-    found = np.empty(len(order), np.int64)
-    found[order] = place - np.maximum.accumulate(np.where(is_new, place, 0))
-    return found
-
-
 class _Keys(Struct, frozen=True):
     """The place of each dispatch in its own pass."""
 
@@ -152,7 +149,7 @@ class _Keys(Struct, frozen=True):
 
     @classmethod
     def of(cls, rows: Dispatches) -> _Keys:
-        return cls(occurrences(rows.gpu, rows.name), rows.dispatch_id.astype(np.int64))
+        return cls(nth_of(rows.gpu, rows.name), rows.dispatch_id.astype(np.int64))
 
     def with_new(self, other: _Keys, new: Mask, order: Int64) -> _Keys:
         return _Keys(
@@ -167,9 +164,11 @@ def _join_next(base: DispatchRun, keys: _Keys, other: DispatchRun) -> tuple[Disp
     match, nearest = _same_occurrence(base.dispatches, keys.nth, there.dispatches, theirs.nth)
     theirs, sure = _aligned(base.dispatches, keys, there.dispatches, theirs, match, nearest)
     rows, order = _merged(base.dispatches, there.dispatches, match, nearest)
+    unmatched = (match < 0) & (nearest >= 0)
+    is_other_grid = base.dispatches.name[nearest[unmatched]] == there.dispatches.name[unmatched]
     notes = [
         *match_notes(base, there, match, by_occurrence=not sure),
-        *grid_notes(there, _other_grids(base.dispatches, there.dispatches, match, nearest)),
+        *grid_notes(there, int(is_other_grid.sum())),
         *repeat_notes(base.dispatches, there, match),
     ]
     if there.sampled:
@@ -216,13 +215,6 @@ def _aligned(
         unlike &= size[rows] != size_there[there]
         match[there] = np.where(unlike, ABSENT, rows)
     return _Keys(theirs.nth, ids), sure
-
-
-def _other_grids(base: Dispatches, other: Dispatches, match: Int64, nearest: Int64) -> int:
-    """How many dispatches match but for their grid."""
-    open_rows = (match < 0) & (nearest >= 0)
-    same = base.name[nearest[open_rows]] == other.name[open_rows]
-    return int(same.sum())
 
 
 def _in_terms_of(base: DispatchRun, other: DispatchRun) -> DispatchRun:
@@ -293,15 +285,10 @@ def _taken(rows: Dispatches, order: Int64) -> Dispatches:
 
 def _same_ids(base: Dispatches, other: Dispatches) -> Int64:
     """Return the row of `base` with the GPU and dispatch id of each row of `other`, or ABSENT."""
-    match = np.full(len(other), ABSENT, np.int64)
-    rows = {
-        key: row
-        for row, key in enumerate(zip(base.gpu.tolist(), base.dispatch_id.tolist(), strict=True))
-        if key[1] >= 0
-    }
-    for row, key in enumerate(zip(other.gpu.tolist(), other.dispatch_id.tolist(), strict=True)):
-        match[row] = rows.get(key, ABSENT)
-    return match
+    gpu = np.concatenate((base.gpu, other.gpu)).astype(np.int64)
+    key = _codes((gpu, np.concatenate((base.dispatch_id, other.dispatch_id))))
+    match = last_equal(key[: len(base)], key[len(base) :])
+    return np.where(other.dispatch_id >= 0, match, ABSENT)
 
 
 def _same_occurrence(

@@ -57,6 +57,7 @@ _COLUMNS: Final[Mapping[str, Declared]] = {
     "start_ns": declared(*_STARTS, kind=CellKind.TIME_NS),
     "end_ns": declared("end_timestamp", "endns", kind=CellKind.TIME_NS),
 }
+_EXECUTION: Final = ("gpu", "dispatch_id", "start_ns")
 _KERNEL: Final = ("kernel_name", "kernelname")
 _NO_COUNTERS: Final = frozenset(
     (
@@ -103,13 +104,21 @@ def read(
     with ByteSource(path) as source:
         file = CsvFile(source, losses)
         is_long = "counter_name" in file.header
-        counters = {} if is_long else _levels_named(counter_columns(file.columns))
+        counters = {} if is_long else _counter_columns(file.columns)
         executions: set[tuple[int, int, int]] = set()
         for batch in file.batches(progress):
+            columns = _columns_in(batch, table)
             if is_long:
-                executions |= _add_long(batch, table)
-            else:
-                _add_wide(batch, counters, table)
+                usable = table.add_csv_counters(batch, columns)
+                # Each pass has other starts.
+                keys = (columns[name][usable].tolist() for name in _EXECUTION)
+                executions.update(zip(*keys, strict=True))
+                continue
+            usable = columns["name"] >= 0
+            rows = table.add_dispatches({name: each[usable] for name, each in columns.items()})
+            for name, index in counters.items():
+                code = np.full(len(rows), table.counter_names[name])
+                table.add_values(rows, code, batch.at(index).floats()[usable])
     run = table.finish([path], _format(file.header))
     passes = Counter((gpu, dispatch_id) for gpu, dispatch_id, _ in executions)
     run = replace(run, passes=max(passes.values(), default=1))
@@ -118,7 +127,7 @@ def read(
     return [run if sysinfo is None else _described(run, sysinfo)]
 
 
-def counter_columns(columns: list[str]) -> dict[str, int]:
+def _counter_columns(columns: list[str]) -> dict[str, int]:
     """Return the index of each counter among the columns of a wide file.
 
     Of several columns of a counter, the first is used.
@@ -128,15 +137,11 @@ def counter_columns(columns: list[str]) -> dict[str, int]:
         name = normalised(column)
         if name not in _NO_COUNTERS and _PASS_NUMBER.sub("", name) not in _NO_COUNTERS:
             found.setdefault(column.strip(), index)
-    return found
-
-
-def _levels_named(counters: dict[str, int]) -> dict[str, int]:
-    levels = [name for name in counters if _LEVEL.fullmatch(name)]
-    if _ACCUMULATOR not in counters or len(levels) != 1:
-        return counters
+    levels = [name for name in found if _LEVEL.fullmatch(name)]
+    if _ACCUMULATOR not in found or len(levels) != 1:
+        return found
     named = f"{levels[0]}_ACCUM"
-    return {named if name == _ACCUMULATOR else name: at for name, at in counters.items()}
+    return {named if name == _ACCUMULATOR else name: at for name, at in found.items()}
 
 
 def _format(header: Collection[str]) -> str:
@@ -145,38 +150,9 @@ def _format(header: Collection[str]) -> str:
     return ROCPROF_V2 if "queue_id" in header and "counter_name" not in header else COMPUTE
 
 
-def _add_long(batch: CsvBatch, table: DispatchTable) -> set[tuple[int, int, int]]:
-    """Add rows and return their (GPU, dispatch, start); each pass has other starts."""
-    columns = _dispatch_columns(batch, table)
-    names = batch.column("counter_name")
-    values = batch.column("counter_value").floats()
-    usable = (columns["name"] >= 0) & ~np.isnan(values) & names.is_filled
-    table.losses.unreadable_events += int((~usable & (columns["name"] >= 0)).sum())
-    counter = names.take(usable).mapped_codes(table.counter_names.__getitem__)
-    rows = table.add_dispatches({name: column[usable] for name, column in columns.items()})
-    table.add_values(rows, counter, values[usable])
-    keys = [columns[name][usable].tolist() for name in ("gpu", "dispatch_id", "start_ns")]
-    return set(zip(*keys, strict=True))
-
-
-def _add_wide(batch: CsvBatch, counters: Mapping[str, int], table: DispatchTable) -> None:
-    columns = _dispatch_columns(batch, table)
-    usable = columns["name"] >= 0
-    rows = table.add_dispatches({name: column[usable] for name, column in columns.items()})
-    for name, index in counters.items():
-        code = table.counter_names[name]
-        table.add_values(rows, np.full(len(rows), code), batch.at(index).floats()[usable])
-
-
-def _dispatch_columns(batch: CsvBatch, table: DispatchTable) -> Columns:
+def _columns_in(batch: CsvBatch, table: DispatchTable) -> Columns:
     """Return the columns of dispatches; the name is ABSENT in other rows."""
-    columns = batch.read(_COLUMNS)
-    codes = table.kernel_codes
-    columns["name"] = batch.column(*_KERNEL).mapped_codes(
-        lambda name: codes[name] if name else ABSENT
-    )
-    gpus = batch.column("gpu_id", "node_id", missing="0")
-    columns["gpu"] = gpus.mapped_codes(table.agents.number)
+    columns = table.csv_columns(batch, _COLUMNS, _KERNEL, ("gpu_id", "node_id"))
     columns["name"][columns["dispatch_id"] < 0] = ABSENT
     table.losses.unreadable_events += int((columns["name"] < 0).sum())
     unusable = (columns["start_ns"] < 0) & batch.column(*_STARTS).is_filled

@@ -24,9 +24,9 @@ from chopper_core.sources.counters.tables import DispatchTable
 from chopper_core.sources.dispatches import DispatchRun
 from chopper_core.sources.registry import Recognised, Unusable
 from chopper_core.tables.columns import Columns, float_column, int_column
-from chopper_core.tables.database import SQLITE_ERRORS, SQLITE_MAGIC, unwritten
+from chopper_core.tables.database import SQLITE_ERRORS, unwritten
 from chopper_core.tables.losses import ABSENT, Losses
-from chopper_core.tables.text import FileHead
+from chopper_core.tables.text import SQLITE_MAGIC, FileHead
 from chopper_core.util.arrays import Int64
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
@@ -56,6 +56,7 @@ _AGENT_COLUMNS: Final = (
     "id", "type", "absolute_index", "logical_index", "type_index", "name", "product_name",
     "model_name", "extdata",
 )  # fmt: skip
+_REGION_COLUMNS: Final = ("tid", "start", "end", "name_id", "event_id")
 _MARKER: Final = "MARKER"
 _LOOKED_UP: Final[Mapping[str, tuple[str, ...]]] = {
     "strings": ("rocpd_string", "string"),
@@ -209,18 +210,17 @@ class _Reader:
             for process, (ids, *values) in self._rows(relation, ("id", *columns)):
                 process.known[name].update(zip(ids, zip(*values, strict=True), strict=True))
         self._read_events()
-        self._read_dispatches()
+        profiled = self._read_dispatches()
         if any(process.marks for process in self._processes.values()):
-            columns = ("tid", "start", "end", "name_id", "event_id")
-            for process, given in self._rows("rocpd_region", columns):
+            for process, given in self._rows("rocpd_region", _REGION_COLUMNS):
                 if process.table is not None:
                     process.add_regions(process.table, given)
         for process in self._processes.values():
-            process.stacks = Lookup()
+            process.stacks = process.dispatched = Lookup()
         self._read_values()
         path = self._relations.path
         runs: list[DispatchRun] = []
-        for process in self._processes.values():
+        for process in profiled:
             process.rows = Lookup()
             if process.table is not None:
                 infos = {**counter_infos(process.table.counter_names), **process.infos}
@@ -246,7 +246,7 @@ class _Reader:
         columns = ("id", "category_id", "stack_id", "correlation_id")
         for process, (ids, categories, *numbers) in self._rows("rocpd_event", columns):
             events = integers(ids)
-            marks = _coded(categories, lambda one, process=process: _is_marker(process, one)) > 0
+            marks = _coded(categories, partial(_is_marker, process)) > 0
             process.marks |= dict.fromkeys(events[marks].tolist(), "")
             matters = marks | (process.dispatched.of(events) >= 0)
             process.stacks.add(events[matters], _first(*numbers)[matters])
@@ -264,13 +264,18 @@ class _Reader:
             is_launch &= process.dispatched.of(events) < 0
             process.stacks.add(events[is_launch], stacks[is_launch])
 
-    def _read_dispatches(self) -> None:
+    def _read_dispatches(self) -> list[_RocpdProcess]:
+        """Return the processes in the order of their first dispatches."""
+        found: list[_RocpdProcess] = []
         columns = (*_DISPATCH_COLUMNS.values(), *_OTHER_COLUMNS)
         total, done = self._relations.count(DISPATCHES), 0
         for process, given in self._rows(DISPATCHES, columns):
+            if process.table is None:
+                found.append(process)
             process.add_dispatches(dict(zip(columns, given, strict=True)))
             done += len(given[0])
             self._progress(f"read {self._relations.path.name}", done, total)
+        return found
 
     def _read_values(self) -> None:
         stray = 0

@@ -12,8 +12,9 @@ from typing import Any, Final
 import numpy as np
 
 from chopper_core.tables.columns import GrowingColumn, int_column
-from chopper_core.tables.database import SQLITE_ERRORS, SQLITE_MAGIC, open_read_only, unwritten
+from chopper_core.tables.database import SQLITE_ERRORS, open_read_only, unwritten
 from chopper_core.tables.losses import ABSENT, Losses
+from chopper_core.tables.text import SQLITE_MAGIC
 from chopper_core.util.arrays import Int64
 from chopper_core.util.errors import DataError
 from chopper_core.util.grouping import stable_order

@@ -6,11 +6,10 @@ first. Counter values are sums over all instances of a counter.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-import numpy as np
 from msgspec import Struct
 
 from chopper_core.model.hardware import Agent
@@ -20,7 +19,6 @@ from chopper_core.sources.counters.tables import DispatchTable
 from chopper_core.sources.dispatches import DispatchRun
 from chopper_core.sources.registry import Recognised, Unusable
 from chopper_core.tables.bytes import ByteSource
-from chopper_core.tables.columns import Columns
 from chopper_core.tables.csv_stream import (
     CellKind,
     CsvBatch,
@@ -30,11 +28,9 @@ from chopper_core.tables.csv_stream import (
     header_of,
     normalised,
 )
-from chopper_core.tables.losses import ABSENT, Losses
+from chopper_core.tables.losses import Losses
 from chopper_core.tables.text import FileHead
-from chopper_core.util.arrays import Int64, Mask
 from chopper_core.util.errors import DataError
-from chopper_core.util.grouping import run_mask
 from chopper_core.util.progress import Progress, silent
 
 NAME: Final = "rocprofv3 (CSV)"
@@ -48,7 +44,6 @@ KERNEL_TRACE: Final = "kernel trace"
 AGENTS: Final = "agents"
 API_TRACE: Final = "API trace"
 
-_ONE_PROCESS: Final = "0"
 _TIMES: Final = {
     "start_ns": declared("start_timestamp", kind=CellKind.TIME_NS),
     "end_ns": declared("end_timestamp", kind=CellKind.TIME_NS),
@@ -105,12 +100,6 @@ class CsvProcess(Struct, frozen=True):
     agent_info: Path | None = None
     api_traces: Sequence[Path] = ()
 
-    @property
-    def paths(self) -> list[Path]:
-        """All files, those with dispatches first."""
-        found = (self.counters, self.kernel_trace, self.agent_info, *self.api_traces)
-        return [path for path in found if path is not None]
-
 
 def read(path: Path, progress: Progress = silent) -> list[DispatchRun]:
     """Read counters, or a kernel trace, without the other files of the process.
@@ -131,13 +120,14 @@ def read_process(process: CsvProcess, progress: Progress = silent) -> DispatchRu
     """
     agents = [] if process.agent_info is None else read_agents(process.agent_info)
     runs: list[DispatchRun] = []
-    for path, read in (
-        (process.kernel_trace, _read_trace_rows),
-        (process.counters, _read_counter_rows),
-    ):
-        if path is not None:
-            api_traces = () if runs else host_side(process.api_traces)
-            runs.append(_read(path, read, agents, api_traces, progress))
+    for path in filter(None, (process.kernel_trace, process.counters)):
+        table = DispatchTable(Losses(), AgentTable(agents))
+        with ByteSource(path) as source:
+            for batch in CsvFile(source, table.losses).batches(progress):
+                _read_rows(batch, table)
+        for api_trace in () if runs else host_side(process.api_traces):
+            _read_host_side(api_trace, table)
+        runs.append(table.finish([path], FORMAT))
     if not any(len(run.dispatches) for run in runs):
         names = " and ".join(str(run.paths[0]) for run in runs)
         raise DataError(f"{names} has no dispatches; was the program profiled to its end?")
@@ -161,58 +151,17 @@ def read_agents(path: Path) -> list[Agent]:
     return list(gpus_by_id(dict(enumerate(rows))).values())
 
 
-def _read(
-    path: Path,
-    read_rows: Callable[[CsvBatch, DispatchTable], None],
-    agents: Sequence[Agent],
-    api_traces: Sequence[Path],
-    progress: Progress,
-) -> DispatchRun:
-    table = DispatchTable(Losses(), AgentTable(agents))
-    with ByteSource(path) as source:
-        for batch in CsvFile(source, table.losses).batches(progress):
-            read_rows(batch, table)
-    for api_trace in api_traces:
-        _read_host_side(api_trace, table)
-    return table.finish([path], FORMAT)
-
-
-def _read_trace_rows(batch: CsvBatch, table: DispatchTable) -> None:
-    columns = _dispatch_columns(batch, table)
-    table.add_dispatches({name: column[columns["name"] >= 0] for name, column in columns.items()})
-
-
-def _read_counter_rows(batch: CsvBatch, table: DispatchTable) -> None:
-    columns = _dispatch_columns(batch, table)
+def _read_rows(batch: CsvBatch, table: DispatchTable) -> None:
+    """Add the rows of a kernel trace, or of counters."""
+    columns = table.csv_columns(batch, _COLUMNS)
+    is_dispatch = columns["name"] >= 0
+    table.losses.unreadable_events += int((~is_dispatch).sum())
+    if not batch.has("counter_name"):
+        table.add_dispatches({name: column[is_dispatch] for name, column in columns.items()})
+        return
     if not batch.has("dispatch_id"):
         columns["dispatch_id"] = columns["correlation"]
-    counters = batch.column("counter_name")
-    values = batch.column("counter_value").floats()
-    usable = (columns["name"] >= 0) & (columns["dispatch_id"] >= 0) & ~np.isnan(values)
-    usable &= counters.is_filled
-    table.losses.unreadable_events += int((~usable & (columns["name"] >= 0)).sum())
-    counter = counters.take(usable).mapped_codes(table.counter_names.__getitem__)
-    first, row = _first_rows(columns, usable)
-    numbers = table.add_dispatches({name: column[first] for name, column in columns.items()})
-    table.add_values(numbers[row], counter, values[usable])
-
-
-def _first_rows(columns: Columns, usable: Mask) -> tuple[Int64, Int64]:
-    rows = np.flatnonzero(usable)
-    is_new = run_mask(*(columns[name][rows] for name in ("dispatch_id", "gpu", "process")))
-    return rows[is_new], np.cumsum(is_new) - 1
-
-
-def _dispatch_columns(batch: CsvBatch, table: DispatchTable) -> Columns:
-    """Return the columns of dispatches; the name is ABSENT in other rows."""
-    codes = table.kernel_codes
-    kernels = batch.column("kernel_name")
-    agents = batch.column("agent_id", missing=_ONE_PROCESS)
-    columns = batch.read(_COLUMNS)
-    columns["name"] = kernels.mapped_codes(lambda name: codes[name] if name else ABSENT)
-    columns["gpu"] = agents.mapped_codes(table.agents.number)
-    table.losses.unreadable_events += int((columns["name"] < 0).sum())
-    return columns
+    table.add_csv_counters(batch, columns)
 
 
 def host_side(api_traces: Sequence[Path]) -> list[Path]:

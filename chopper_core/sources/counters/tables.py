@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -21,9 +21,12 @@ from chopper_core.tables.columns import (
     NameInterner,
 )
 from chopper_core.tables.losses import ABSENT, Losses
-from chopper_core.util.arrays import Float64, Int32, Int64
+from chopper_core.util.arrays import Float64, Int32, Int64, Mask
 from chopper_core.util.grouping import ranked, run_mask, run_starts, stable_order
 from chopper_core.util.patterns import late
+
+if TYPE_CHECKING:
+    from chopper_core.tables.csv_stream import CsvBatch, Declared
 
 GRID: Final = ("grid_x", "grid_y", "grid_z")
 WORKGROUP: Final = ("workgroup_x", "workgroup_y", "workgroup_z")
@@ -196,6 +199,37 @@ class DispatchTable:
     def add_values(self, row: Int64, counter: Int64, value: Float64) -> None:
         """Append values: the number of a row, the code of a counter, and what was counted."""
         self._values.add(row, counter, value)
+
+    def csv_columns(
+        self,
+        batch: CsvBatch,
+        declared: Mapping[str, Declared],
+        kernel: Sequence[str] = ("kernel_name",),
+        gpu: Sequence[str] = ("agent_id",),
+    ) -> Columns:
+        """Return the columns of dispatches in rows of CSV; the name is ABSENT in other rows."""
+        columns, codes = batch.read(declared), self.kernel_codes
+        columns["name"] = batch.column(*kernel).mapped_codes(
+            lambda name: codes[name] if name else ABSENT
+        )
+        columns["gpu"] = batch.column(*gpu, missing="0").mapped_codes(self.agents.number)
+        return columns
+
+    def add_csv_counters(self, batch: CsvBatch, columns: Columns) -> Mask:
+        """Add the counter in each row of CSV, and return which rows are usable."""
+        counters = batch.column("counter_name")
+        values = batch.column("counter_value").floats()
+        is_dispatch = columns["name"] >= 0
+        usable = is_dispatch & (columns["dispatch_id"] >= 0) & ~np.isnan(values)
+        usable &= counters.is_filled
+        self.losses.unreadable_events += int((~usable & is_dispatch).sum())
+        rows = np.flatnonzero(usable)
+        is_new = run_mask(*(columns[name][rows] for name in ("dispatch_id", "gpu", "process")))
+        first = rows[is_new]
+        number = self.add_dispatches({name: column[first] for name, column in columns.items()})
+        counter = counters.take(usable).mapped_codes(self.counter_names.__getitem__)
+        self.add_values(number[np.cumsum(is_new) - 1], counter, values[usable])
+        return usable
 
     def finish(
         self,

@@ -83,7 +83,7 @@ class Readings(Struct, frozen=True):
     """`values` times this are in the signal's unit."""
 
 
-class _Cells:
+class _FieldCells:
     """The readings of one field: the number of the row, the value, its factor."""
 
     def __init__(self) -> None:
@@ -161,7 +161,7 @@ class RowCollector:
         self.unstamped_rows = 0
         self._repeats = Repeats(path)
         self._rows = GrowingColumns({"gpu": np.int32, "time_ns": np.int64})
-        self._cells: dict[Field, _Cells] = {}
+        self._cells: dict[Field, _FieldCells] = {}
         self._waiting: list[tuple[GpuName, int, dict[Field, object]]] = []
         self._hosts: dict[str, None] = {}
 
@@ -232,7 +232,7 @@ class RowCollector:
             if flaw not in (None, Flaw.MISSING) and count:
                 self.flaws[field.signal, flaw] += count
         known = is_used & (flaws == 0)
-        held = self._cells.setdefault(field, _Cells()) if known.any() else None
+        held = self._cells.setdefault(field, _FieldCells()) if known.any() else None
         if held is not None and known.all():
             held.add(number, values, factors)
         elif held is not None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from chopper_core.sources.counters.device_samples import (
-    read_kernel_spans,
+    read_kernels,
     read_sampled,
     read_samples,
 )
@@ -26,12 +26,11 @@ def test_differences_are_summed_over_instances(tmp_path: Path) -> None:
         lines.append(f"{time_ns},SQ_WAVES,{first},4,0")
         lines.append(f"{time_ns},SQ_WAVES,{second},4,1")
         lines.append(f"{time_ns},SQ_WAVES,{first},5,0")
-    samples = read_samples(write(tmp_path / "counter_samples_rank3.csv", lines))
-    assert samples.rank == 3 and samples.clock == "boottime"
-    of_4, of_5 = samples.counters["SQ_WAVES"]
-    assert (of_4.agent, of_5.agent) == (4, 5)
+    (of_4, of_5), _ = read_samples(write(tmp_path / "counter_samples_rank3.csv", lines))
+    assert (of_4.name, of_4.gpu, of_5.gpu) == ("SQ_WAVES", 4, 5)
+    assert of_4.begin_ns.tolist() == [10, 20]
     assert of_4.time_ns.tolist() == [20, 30] and of_4.counted.tolist() == [21, 32]
-    assert of_5.counted.tolist() == [1, 2] and len(of_5) == 2
+    assert of_5.counted.tolist() == [1, 2] and len(of_5.time_ns) == 2
 
 
 def test_wraps_and_resets(tmp_path: Path) -> None:
@@ -39,20 +38,19 @@ def test_wraps_and_resets(tmp_path: Path) -> None:
     values = (2**32 - 10, 5, 2**31, 7, 9)
     lines += [f"{10 * index},C,{value}" for index, value in enumerate(values)]
     lines += ["junk", "1,C,none", ""]
-    samples = read_samples(write(tmp_path / "counter_samples.csv", lines))
-    (series,) = samples.counters["C"]
-    assert samples.rank is None and series.agent == -1
+    (series,), losses = read_samples(write(tmp_path / "counter_samples.csv", lines))
+    assert (series.name, series.gpu) == ("C", -1)
     assert np.array_equal(series.counted, [15, 2**31 - 5, np.nan, 2], equal_nan=True), (
         "the increment over a reset is unknown"
     )
-    assert samples.losses.unreadable_events == 2
-    assert "1 times a counter was reset" in " ".join(samples.losses.notes)
+    assert losses.unreadable_events == 2
+    assert "1 times a counter was reset" in " ".join(losses.notes)
 
 
 def test_large_values_stay_exact(tmp_path: Path) -> None:
     lines = ["timestamp_ns,counter_name,counter_value", f"1,C,{2**60}", f"2,C,{2**60 + 1}"]
-    samples = read_samples(write(tmp_path / "counter_samples_rank0.csv", lines))
-    assert samples.counters["C"][0].counted.tolist() == [1]
+    (series,), _ = read_samples(write(tmp_path / "counter_samples_rank0.csv", lines))
+    assert series.counted.tolist() == [1]
 
 
 def test_kernels(tmp_path: Path) -> None:
@@ -62,10 +60,12 @@ def test_kernels(tmp_path: Path) -> None:
         '"gemm.kd",5,9,4,4,1,6',
         '"gemm.kd",9,5,4,4,1,6',
     ]
-    spans = read_kernel_spans(write(tmp_path / "kernel_traces_rank1.csv", lines))
-    assert [spans.names[code] for code in spans.name] == ["gemm", "add(int, int)"]
-    assert spans.start_ns.tolist() == [5, 20] and spans.end_ns.tolist() == [9, 30]
-    assert spans.rank == 1 and len(spans) == 2 and spans.losses.bad_times == 1
+    run, agents = read_kernels(write(tmp_path / "kernel_traces_rank1.csv", lines))
+    rows = run.dispatches
+    assert [run.names[code] for code in rows.name] == ["gemm", "add(int, int)"]
+    assert rows.start_ns.tolist() == [5, 20] and rows.end_ns.tolist() == [9, 30]
+    assert agents == [4] and run.agents[0].type_index == 1 and run.clock == "boottime"
+    assert len(rows) == 2 and run.losses.bad_times == 1
 
 
 def test_a_file_without_samples_is_refused(tmp_path: Path) -> None:
