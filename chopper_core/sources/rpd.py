@@ -12,6 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from itertools import chain
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -37,12 +38,13 @@ from chopper_core.tables.columns import (
     Interner,
     NameInterner,
     bounded,
+    codes_of,
     cut_name,
     int_column,
 )
 from chopper_core.tables.losses import ABSENT, Losses
 from chopper_core.tables.text import SQLITE_MAGIC, FileHead
-from chopper_core.util.arrays import Int64, Mask
+from chopper_core.util.arrays import Int32, Int64, Mask
 from chopper_core.util.errors import DataError
 from chopper_core.util.patterns import late
 from chopper_core.util.progress import Progress, silent
@@ -83,6 +85,9 @@ _OPS: Final = """
     SELECT o.id, o.gpuId, o.queueId, o.start, o.end, o.description_id, o.opType_id, l.api_id
     FROM rocpd_op o LEFT JOIN (SELECT op_id, min(api_id) api_id FROM rocpd_api_ops GROUP BY op_id) l
     ON l.op_id = o.id ORDER BY o.id"""
+_TAGS: Final = "SELECT tag, value FROM {}"
+# SQLite counts a whole table in one step, which can't be interrupted.
+_COUNT: Final = f"SELECT count(*) FROM (SELECT 1 FROM {{}} LIMIT {_MAX_COUNTED})"
 _CALLS: Final = "SELECT id, pid, tid, start, end, apiName_id, args_id FROM rocpd_api ORDER BY id"
 
 
@@ -136,13 +141,13 @@ class _RpdReader:
         ops = self._columns(_OPS, 8)
         identity, pid, tid, start, end, name, args = calls
         timed = _timed(start, end)
-        is_marker = self._is_marker(name, texts)
+        is_marker = codes_of(name.tolist(), lambda one: texts.get(one) == _MARKER) > 0
         threads = zip(pid.tolist(), tid.tolist(), strict=True)
         thread = np.fromiter((self._threads[key] for key in threads), np.int32, len(pid))
         launched = timed & ~is_marker
         marked = timed & is_marker & (end > start)
         launches = Launches(
-            name=self._coded(name[launched], texts),
+            name=self._named(name[launched], texts),
             thread=thread[launched],
             start_ns=start[launched],
             duration_ns=(end - start)[launched],
@@ -158,7 +163,7 @@ class _RpdReader:
         return Trace(
             path=self._path,
             size_bytes=self._path.stat().st_size,
-            metadata=self._metadata(),
+            metadata={str(tag): value for tag, value in self._rows("rocpd_metadata", _TAGS)},
             names=list(self._names),
             threads=[(process, number, ABSENT) for process, number in self._threads],
             activities=activities,
@@ -168,7 +173,7 @@ class _RpdReader:
             event_counts=counts | {_MARKER: int(is_marker.sum())},
             unused_events={
                 **{f"op {kind}": count for kind, count in unused.items() if count},
-                **{table: self._count(table) for table in _NOT_READ if self._has(table)},
+                **{table: count for table in _NOT_READ for (count,) in self._rows(table, _COUNT)},
             },
             losses=self._losses,
         )
@@ -179,20 +184,20 @@ class _RpdReader:
         from chopper_core.sources.counters.tables import clean_kernel_name
 
         identity, gpu, queue, start, end, description, kind, api = ops
-        kinds = {code: _category(texts.get(code, "")) for code in set(kind.tolist())}
-        category = np.fromiter((kinds[code] for code in kind.tolist()), np.int8, len(kind))
+        category = codes_of(kind.tolist(), lambda code: _category(texts.get(code, "")))
         timed = _timed(start, end)
         unused = Counter(texts.get(code, "") or "?" for code in kind[category < 0].tolist())
         unused[""] = int(((category >= 0) & ~timed).sum())
         kept = (category >= 0) & timed
-        named = np.where(_has_text(description, texts), description, kind)[kept]
+        has_text = codes_of(description.tolist(), lambda code: bool(texts.get(code))) > 0
+        named = np.where(has_text, description, kind)[kept]
         cleaned = {code: clean_kernel_name(texts.get(code, "")) for code in set(named.tolist())}
         count = int(kept.sum())
         shapes, shape = self._shapes(identity[kept], api[kept])
         activities = replace(
             blank(Activities, count),
-            name=self._coded(named, cleaned),
-            category=category[kept],
+            name=self._named(named, cleaned),
+            category=category[kept].astype(np.int8),
             device=bounded(gpu[kept], _MAX_GPUS).astype(np.int32),
             stream=queue[kept],
             start_ns=start[kept],
@@ -204,11 +209,12 @@ class _RpdReader:
         return activities, shapes, unused
 
     def _ranges(self, args: Int64, thread: Any, start: Int64, end: Int64) -> HostRanges:
-        texts = self._texts("rocpd_ustring") if self._has("rocpd_ustring") else self._texts()
+        has_own = "rocpd_ustring" in self._tables
+        texts = self._texts("rocpd_ustring" if has_own else "rocpd_string")
         count = len(args)
         return replace(
             blank(HostRanges, count),
-            name=self._coded(args, texts),
+            name=self._named(args, texts),
             category=np.full(count, HostCategory.ANNOTATION, np.int8),
             thread=thread,
             start_ns=start,
@@ -221,11 +227,9 @@ class _RpdReader:
         """Return the rows of a table of details by the ids that it has, and these ids of each
         activity: those of its call in schema 2, its own in schema 1."""
         table, key, keys = f"rocpd_{of}api", "api_ptr_id", api
-        if not self._has(table):
+        if table not in self._tables:
             table, key, keys = f"rocpd_{of}op", "op_ptr_id", op
-        if not self._has(table):
-            return {}, keys
-        rows = self._rows(f"SELECT {key}, {columns} FROM {table}")
+        rows = self._rows(table, f"SELECT {key}, {columns} FROM {{}}")
         return {number: values for number, *values in rows}, keys
 
     def _shapes(self, op: Int64, api: Int64) -> tuple[Sequence[LaunchShape], Any]:
@@ -258,16 +262,14 @@ class _RpdReader:
             f"(SELECT id FROM rocpd_string WHERE string = '{_MARKER}')"
         )
         wanted = markers if table != "rocpd_string" else f"{used} UNION {markers}"
-        rows = self._rows(f"SELECT id, string FROM {table} WHERE id IN ({wanted})")
+        rows = self._rows(table, f"SELECT id, string FROM {{}} WHERE id IN ({wanted})")
         return {number: cut_name(str(text or "")) for number, text in rows}
 
-    def _is_marker(self, name: Int64, texts: Mapping[int, str]) -> Mask:
-        marks = [code for code in set(name.tolist()) if texts.get(code) == _MARKER]
-        return np.isin(name, marks)
-
-    def _coded(self, ids: Int64, texts: Mapping[int, str]) -> Any:
-        codes = {one: self._names[texts.get(one) or f"string {one}"] for one in set(ids.tolist())}
-        return np.fromiter((codes[one] for one in ids.tolist()), np.int32, len(ids))
+    def _named(self, ids: Int64, texts: Mapping[int, str]) -> Int32:
+        """Return the codes of the texts of ids."""
+        names = self._names
+        codes = codes_of(ids.tolist(), lambda one: names[texts.get(one) or f"string {one}"])
+        return codes.astype(np.int32)
 
     def _columns(self, query: str, width: int) -> list[Int64]:
         """Return the columns of a query as integers; ABSENT for anything else."""
@@ -281,9 +283,10 @@ class _RpdReader:
             return [np.empty(0, np.int64)] * width
         return [np.concatenate(columns) for columns in zip(*parts, strict=True)]
 
-    def _rows(self, query: str) -> Iterator[tuple[Any, ...]]:
-        for rows in self._chunks(query, _CHUNK_TEXTS):
-            yield from rows
+    def _rows(self, table: str, query: str) -> Iterator[tuple[Any, ...]]:
+        """Yield the rows of a query of a table, none without that table."""
+        if table in self._tables:
+            yield from chain.from_iterable(self._chunks(query.format(table), _CHUNK_TEXTS))
 
     def _chunks(self, query: str, count: int = _CHUNK_ROWS) -> Iterator[list[tuple[Any, ...]]]:
         """Yield the rows of a query; those after damage are lost."""
@@ -297,30 +300,10 @@ class _RpdReader:
             self._losses.truncated = True
             self._losses.notes.append(f"The database is damaged ({error}); rows are lost.")
 
-    def _metadata(self) -> dict[str, Any]:
-        if not self._has("rocpd_metadata"):
-            return {}
-        return {
-            str(tag): value for tag, value in self._rows("SELECT tag, value FROM rocpd_metadata")
-        }
-
-    def _has(self, table: str) -> bool:
-        return table in self._tables
-
-    def _count(self, table: str) -> int:
-        # SQLite counts a whole table in one step, which can't be interrupted.
-        rows = f"SELECT count(*) FROM (SELECT 1 FROM {table} LIMIT {_MAX_COUNTED})"
-        return int(next(self._rows(rows), (0,))[0])
-
 
 def _timed(start_ns: Int64, end_ns: Int64) -> Mask:
     took_ns = end_ns - start_ns
     return (start_ns >= 0) & (took_ns >= 0) & (took_ns < MAX_DURATION_NS)
-
-
-def _has_text(ids: Int64, texts: Mapping[int, str]) -> Mask:
-    full = {one: bool(texts.get(one)) for one in set(ids.tolist())}
-    return np.fromiter((full[one] for one in ids.tolist()), np.bool_, len(ids))
 
 
 def _category(kind: str) -> int:

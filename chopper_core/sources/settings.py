@@ -70,10 +70,7 @@ def keys_of(path: Path) -> Iterator[tuple[str, Setting]]:
 
 def _job_files(directory: Path) -> list[Path]:
     """The configurations in a directory and one level below, in the order of their names."""
-    try:
-        here = sorted(directory.iterdir())
-    except OSError:
-        return []
+    here = _in(directory)
     below = [path for each in here if each.is_dir() and each.name[0] != "." for path in _in(each)]
     files = [path for path in (*here, *below) if path.suffix in _YAML and path.is_file()]
     return [path for path in files if path.name not in MANIFESTS][:_MAX_FILES]

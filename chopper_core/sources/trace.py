@@ -18,7 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.tables.losses import ABSENT, Losses
-from chopper_core.util.arrays import Float64, Int8, Int32, Int64, Mask, column_types
+from chopper_core.util.arrays import ColumnTable, Float64, Int8, Int32, Int64, Mask, column_types
 from chopper_core.util.grouping import distinct
 
 
@@ -45,7 +45,7 @@ class HostCategory(IntEnum):
     """Any other Python frame, if it is long."""
 
 
-class Activities(Struct, frozen=True):
+class Activities(ColumnTable, frozen=True):
     """One row per kernel, memcpy or memset on a GPU, in the order of the file."""
 
     name: Int32
@@ -64,11 +64,8 @@ class Activities(Struct, frozen=True):
     rank: Int32
     """The rank in a file that merges several, else ABSENT."""
 
-    def __len__(self) -> int:
-        return len(self.name)
 
-
-class Allocations(Struct, frozen=True):
+class Allocations(ColumnTable, frozen=True):
     """One row per allocation or release of GPU memory, in the order of the file."""
 
     device: Int32
@@ -83,9 +80,6 @@ class Allocations(Struct, frozen=True):
     reserved: Int64
     """Bytes that the framework's allocator holds of the device from then on, or ABSENT."""
 
-    def __len__(self) -> int:
-        return len(self.device)
-
 
 class LaunchShape(Struct, frozen=True):
     """The size of a launch; ABSENT where the trace doesn't give it."""
@@ -97,7 +91,7 @@ class LaunchShape(Struct, frozen=True):
     """Work-items per workgroup."""
 
 
-class Launches(Struct, frozen=True):
+class Launches(ColumnTable, frozen=True):
     """One row per call of the GPU runtime or driver on the host."""
 
     name: Int32
@@ -106,11 +100,8 @@ class Launches(Struct, frozen=True):
     duration_ns: Int64
     correlation: Int64
 
-    def __len__(self) -> int:
-        return len(self.name)
 
-
-class HostRanges(Struct, frozen=True):
+class HostRanges(ColumnTable, frozen=True):
     """One row per interval on a host thread that can carry a label.
 
     Operators and annotations come in the order of the file, then the Python frames.
@@ -131,20 +122,14 @@ class HostRanges(Struct, frozen=True):
     collective: Int32
     """Index into `Trace.collectives`, or ABSENT."""
 
-    def __len__(self) -> int:
-        return len(self.name)
 
-
-class Flows(Struct, frozen=True):
+class Flows(ColumnTable, frozen=True):
     """One row per end of a forward→backward flow."""
 
     id: Int64
     is_start: Mask
     thread: Int32
     time_ns: Int64
-
-    def __len__(self) -> int:
-        return len(self.id)
 
 
 class Collective(Struct, frozen=True):
@@ -249,23 +234,20 @@ def by_rank(trace: Trace) -> list[Trace]:
     if ranks == [ABSENT]:
         return [trace]
     rank_of = np.array([rank for _, _, rank in trace.threads], np.int32)
-    launches, ranges, flows, allocations = (
-        rank_of[table.thread]
-        for table in (trace.launches, trace.ranges, trace.flows, trace.allocations)
-    )
+    owners = {"activities": trace.activities.rank}
+    owners |= {
+        name: rank_of[getattr(trace, name).thread]
+        for name in ("launches", "ranges", "flows", "allocations")
+    }
     return [
         replace(
             trace,
             rank=None if rank == ABSENT else rank,
-            activities=_taken(trace.activities, trace.activities.rank == rank),
             figures={
                 name: figures[trace.activities.rank == rank]
                 for name, figures in trace.figures.items()
             },
-            launches=_taken(trace.launches, launches == rank),
-            ranges=_taken(trace.ranges, ranges == rank),
-            flows=_taken(trace.flows, flows == rank),
-            allocations=_taken(trace.allocations, allocations == rank),
+            **{name: _taken(getattr(trace, name), owner == rank) for name, owner in owners.items()},
         )
         for rank in ranks
     ]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from typing import Any, Final
@@ -122,6 +122,12 @@ class Interner(dict[Any, int]):
     def __missing__(self, key: Any) -> int:
         code = self[key] = len(self)
         return code
+
+
+def codes_of(ids: Sequence[Any], code_of: Callable[[Any], int]) -> Int64:
+    """The code of each id, found once for each, in the order of their first use."""
+    codes = {one: code_of(one) for one in dict.fromkeys(ids)}
+    return np.fromiter(map(codes.__getitem__, ids), np.int64, len(ids))
 
 
 class NameInterner(Interner):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
 
 SQLITE_ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)
@@ -21,15 +21,30 @@ _STEPS_PER_BYTE: Final = 100
 """A row takes 50 bytes or more, and some hundred steps in the longest statement."""
 
 
-def open_read_only(path: Path) -> sqlite3.Connection:
+class Database(sqlite3.Connection):
+    """A database whose statements each take a number of steps that fits the size of the file."""
+
+    steps = left = 0
+
+    def execute(self, *statement: Any) -> sqlite3.Cursor:
+        """Execute a statement, which is interrupted when its steps are used up."""
+        self.left = self.steps
+        return super().execute(*statement)
+
+    def take_steps(self) -> bool:
+        """Count instructions of a statement; True interrupts it."""
+        self.left -= _STEPS
+        return self.left < 0
+
+
+def open_read_only(path: Path) -> Database:
     """Open a database without creating files next to it; raises sqlite3.Error.
 
-    Views of a foreign file may call no function that does more than compute, values are as long as
-    in true files, and a statement takes a number of steps that fits the size of the file.
+    Views of a foreign file may call no function that does more than compute, and values are as long
+    as in true files.
     """
-    connection = sqlite3.connect(
-        f"file:{quote(os.fsencode(path.absolute()))}?mode=ro&immutable=1", uri=True
-    )
+    name = f"file:{quote(os.fsencode(path.absolute()))}?mode=ro&immutable=1"
+    connection = sqlite3.connect(name, uri=True, factory=Database)
     connection.execute("PRAGMA trusted_schema = OFF")
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_VALUE_BYTES)
     connection.set_progress_handler(lambda: True, _MAX_TABLES * _STEPS_PER_TABLE)
@@ -40,14 +55,8 @@ def open_read_only(path: Path) -> sqlite3.Connection:
         if "interrupted" in str(error):
             raise sqlite3.DataError(f"it has more than {_MAX_TABLES:,} tables") from error
         raise
-    left = _STEPS_OF_ANY + _STEPS_PER_BYTE * path.stat().st_size
-
-    def take_steps() -> bool:
-        nonlocal left
-        left -= _STEPS
-        return left < 0
-
-    connection.set_progress_handler(take_steps, _STEPS)
+    connection.steps = _STEPS_OF_ANY + _STEPS_PER_BYTE * path.stat().st_size
+    connection.set_progress_handler(connection.take_steps, _STEPS)
     return connection
 
 

@@ -131,6 +131,15 @@ class JsonStream:
         self._position += 1
         return True
 
+    def enter_list(self, name: str) -> bool:
+        """Enter the list of a key of the next object; False if there is none."""
+        if self.enter(b"{"):
+            while (key := self.key()) is not None:
+                if key == name and self.enter(b"["):
+                    return True
+                self.skip_value()
+        return False
+
     def key(self) -> str | None:
         """Return and pass the next key of the object; None, past its end, after the last one."""
         if self._at_end_of(b"}"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from copy import copy
 from typing import Any, Final
 
 import numpy as np
@@ -38,25 +37,23 @@ class TableRows:
     """Some rows of a table."""
 
     def __init__(self, columns: Sequence[TableColumn], rows: int) -> None:
-        self.width = len(columns)
         self.is_long = np.zeros(rows, np.bool_)
         """Which rows have more cells than headings."""
         self.is_short = np.zeros(rows, np.bool_)
-        self._columns: list[TableColumn | None] = list(columns)
-        self._cells: list[list[str]] = []
-        """Of rows that were split one by one, and aren't columns yet."""
+        self._columns = columns
 
     @classmethod
     def of_lines(cls, lines: Sequence[str], width: int, split: Split) -> TableRows:
         """Rows of lines, split one by one; equal lines are split once."""
-        known = {line: split(line) for line in dict.fromkeys(lines)}
+        known = {line: [*map(str.strip, split(line))] for line in dict.fromkeys(lines)}
         cells = [known[line] for line in lines]
         counts = np.fromiter(map(len, cells), np.int64, len(cells))
-        block = cls([], len(lines))
-        block.width, block._columns, block._cells = width, [None] * width, cells
+        full = [row if len(row) >= width else row + [""] * (width - len(row)) for row in cells]
+        columns = [TableColumn(texts_of([row[at] for row in full])) for at in range(width)]
+        block = cls(columns, len(lines))
         block.is_short = counts < width
         for row in np.flatnonzero(counts > width).tolist():
-            block.is_long[row] = any(map(str.strip, cells[row][width:]))
+            block.is_long[row] = any(cells[row][width:])
         return block
 
     @classmethod
@@ -86,19 +83,13 @@ class TableRows:
 
     def column(self, index: int) -> TableColumn:
         """The cells of a column, without the space around them."""
-        column = self._columns[index]
-        if column is None:
-            texts = [row[index].strip() if index < len(row) else "" for row in self._cells]
-            column = self._columns[index] = TableColumn(texts_of(texts))
-        return column
+        return self._columns[index]
 
     def take(self, rows: Mask) -> TableRows:
         if rows.all():
             return self
-        block = copy(self)
+        block = TableRows([column.take(rows) for column in self._columns], int(rows.sum()))
         block.is_long, block.is_short = self.is_long[rows], self.is_short[rows]
-        block._columns = [column and column.take(rows) for column in self._columns]
-        block._cells = [self._cells[row] for row in np.flatnonzero(rows)] if self._cells else []
         return block
 
     def values_of(self, columns: Mapping[str, int], of: Callable[[Cells], Any]) -> Coded:

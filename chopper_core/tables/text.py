@@ -79,7 +79,9 @@ class FileHead:
     @cached_property
     def lines(self) -> list[str]:
         """The lines of the text, without a truncated last one."""
-        return _whole_lines(self.text)[0]
+        lines = self.text.splitlines()
+        is_cut = len(lines) > 2 and not self.text.endswith(("\n", "\r"))
+        return lines[:-1] if is_cut else lines
 
     @property
     def is_json(self) -> bool:
@@ -234,10 +236,3 @@ def collapsed(text: str) -> str:
         text = text.replace("  ", " ")
     text = text.replace("\n ", "\n").replace(" \n", "\n").strip(" ")
     return text.replace(" ", ",")
-
-
-def _whole_lines(text: str) -> tuple[list[str], bool]:
-    """Return the lines without a truncated last one, and whether there was one."""
-    lines = text.splitlines()
-    is_cut = len(lines) > 2 and not text.endswith(("\n", "\r"))
-    return (lines[:-1] if is_cut else lines), is_cut

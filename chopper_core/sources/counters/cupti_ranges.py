@@ -7,7 +7,6 @@ like `smsp__cycles_active.sum`; the dot becomes `_`, since it marks parts of sig
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -21,7 +20,7 @@ from chopper_core.sources.dispatches import DispatchRun
 from chopper_core.sources.foreign import CUPTI_RANGE
 from chopper_core.sources.registry import Recognised
 from chopper_core.tables.bytes import ByteSource
-from chopper_core.tables.columns import int_column
+from chopper_core.tables.columns import float_column, int_column
 from chopper_core.tables.json_stream import JsonStream, TextEnded
 from chopper_core.tables.losses import Losses
 from chopper_core.tables.text import FileHead
@@ -67,8 +66,8 @@ def read(path: Path, progress: Progress = silent) -> list[DispatchRun]:
         try:
             stream = JsonStream(source, progress)
             count = 0
-            if _enter_events(stream):
-                while (events := stream.records(_DECODE, _unreadable)) is not None:
+            if stream.enter(b"[") or stream.enter_list(_EVENTS):
+                while (events := stream.records(_DECODE, lambda _: [])) is not None:
                     ranges = [event for event in events if event.cat == CUPTI_RANGE]
                     _add(table, ranges, count)
                     count += len(ranges)
@@ -79,22 +78,6 @@ def read(path: Path, progress: Progress = silent) -> list[DispatchRun]:
     if not len(run.dispatches):
         raise DataError(f"{path} has no ranges with CUPTI counters.")
     return [replace(run, join_notes=[_NO_TIMES, *run.join_notes])]
-
-
-def _enter_events(stream: JsonStream) -> bool:
-    if stream.enter(b"["):
-        return True
-    if not stream.enter(b"{"):
-        return False
-    while (key := stream.key()) is not None:
-        if key == _EVENTS and stream.enter(b"["):
-            return True
-        stream.skip_value()
-    return False
-
-
-def _unreadable(_element: bytes) -> list[Any]:
-    return []
 
 
 def _add(table: DispatchTable, events: Sequence[RangeEvent], first: int) -> None:
@@ -110,14 +93,7 @@ def _add(table: DispatchTable, events: Sequence[RangeEvent], first: int) -> None
     )
     for row, event in zip(rows.tolist(), events, strict=True):
         metrics = event.args if isinstance(event.args, dict) else {}
-        values = {name: _number(value) for name, value in metrics.items() if "__" in name}
+        values = {name: value for name, value in metrics.items() if "__" in name}
         codes = [table.counter_names[name.replace(".", "_")] for name in values]
-        numbers = np.array(list(values.values()), np.float64)
+        numbers = float_column(list(values.values()))
         table.add_values(np.full(len(codes), row), np.array(codes, np.int64), numbers)
-
-
-def _number(value: Any) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        return math.nan

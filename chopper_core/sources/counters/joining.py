@@ -16,12 +16,10 @@ from numpy.typing import NDArray
 
 from chopper_core.sources.counters.pass_alignment import (
     aligned,
-    grid_notes,
     match_notes,
     pass_name,
     repeat_notes,
     same_ids,
-    shared_gpu_note,
 )
 from chopper_core.sources.counters.references import fuller_agent, same_agent
 from chopper_core.sources.counters.tables import dispatch_order
@@ -98,10 +96,11 @@ def concatenate(parts: Sequence[DispatchRun]) -> DispatchRun:
         shared = np.intersect1d(joined.dispatches.gpu, there.dispatches.gpu)
         nothing = np.full(len(there.dispatches), ABSENT, np.int64)
         rows, _ = _merged(joined.dispatches, there.dispatches, nothing)
-        notes = [shared_gpu_note(len(shared))] if len(shared) else []
-        passes = max(joined.passes, other.passes)
-        samples = _sampled(joined, there)
-        joined = replace(_with_rows(joined, there, rows, notes), passes=passes, sampled=samples)
+        note = (
+            f"Several processes used the same GPU ({len(shared):,} of them); occurrences are "
+            "counted process by process."
+        )
+        joined = _beside(joined, there, rows, [note] if len(shared) else [])
     return joined
 
 
@@ -118,14 +117,21 @@ def one_after_another(programs: Sequence[DispatchRun]) -> DispatchRun:
         behind = np.concatenate((np.full(first, ABSENT), np.arange(second)))
         rows = _completed(_taken(joined.dispatches, ahead), _taken(there.dispatches, behind))
         rows = _taken(rows, stable_order(rows.gpu))
-        passes = max(joined.passes, other.passes)
-        samples = _sampled(joined, there)
-        joined = replace(_with_rows(joined, there, rows, ()), passes=passes, sampled=samples)
+        joined = _beside(joined, there, rows, [])
     if not others:
         return joined
     each = ", ".join(map(_size_of_program, sorted(programs, key=_first_start)))
     note = f"{len(programs)} programs ran one after another: {each}; the time between is idle."
     return replace(joined, join_notes=[note, *joined.join_notes])
+
+
+def _beside(
+    base: DispatchRun, there: DispatchRun, rows: Dispatches, notes: Sequence[str]
+) -> DispatchRun:
+    """The run of both, whose times are on one clock."""
+    joined = _with_rows(base, there, rows, notes)
+    passes = max(base.passes, there.passes)
+    return replace(joined, passes=passes, sampled=_sampled(base, there))
 
 
 def _size_of_program(run: DispatchRun) -> str:
@@ -166,11 +172,13 @@ def _join_next(base: DispatchRun, keys: _Keys, other: DispatchRun) -> tuple[Disp
     rows, order = _merged(base.dispatches, there.dispatches, match, nearest)
     unmatched = (match < 0) & (nearest >= 0)
     is_other_grid = base.dispatches.name[nearest[unmatched]] == there.dispatches.name[unmatched]
-    notes = [
-        *match_notes(base, there, match, by_occurrence=not sure),
-        *grid_notes(there, int(is_other_grid.sum())),
-        *repeat_notes(base.dispatches, there, match),
-    ]
+    notes = match_notes(base, there, match, by_occurrence=not sure)
+    if count := int(is_other_grid.sum()):
+        notes.append(
+            f"{pass_name(there)}: {count:,} dispatches have a different grid from the same "
+            "occurrence of their kernel in earlier passes; they are not joined."
+        )
+    notes += repeat_notes(base.dispatches, there, match)
     if there.sampled:
         notes.append(
             f"{pass_name(there)} ran at other times; its samples are no signals, only totals of "

@@ -245,24 +245,6 @@ def repeat_notes(base: Dispatches, other: DispatchRun, match: Int64) -> list[str
     return notes
 
 
-def grid_notes(other: DispatchRun, count: int) -> list[str]:
-    """Note the matches rejected for another grid."""
-    if not count:
-        return []
-    return [
-        f"{pass_name(other)}: {count:,} dispatches have a different grid from the same occurrence "
-        f"of their kernel in earlier passes; they are not joined."
-    ]
-
-
-def shared_gpu_note(count: int) -> str:
-    """Note that processes of one pass ran on the same GPUs."""
-    return (
-        f"Several processes used the same GPU ({count:,} of them); occurrences are counted process "
-        "by process."
-    )
-
-
 def pass_name(run: DispatchRun) -> str:
     """Return the folder and name of the file of a pass."""
     return "/".join(run.paths[0].parts[-2:]) if run.paths else "a pass"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Final
 
@@ -79,7 +80,10 @@ def _side_by_side(groups: dict[tuple[Path, str, str], list[ProcessRun]]) -> list
 
 
 def _is_same_program(ones: Sequence[ProcessRun], others: Sequence[ProcessRun]) -> bool:
-    counters, more_counters = _counters(ones), _counters(others)
+    counters, more_counters = (
+        {name for process in group for name in process.run.dispatches.counters}
+        for group in (ones, others)
+    )
     if counters & more_counters or not (counters or more_counters):
         return False
     kernels, more_kernels = _kernels(ones), _kernels(others)
@@ -107,7 +111,7 @@ def _program_of(
 
     A pass that repeats counters belongs to the same program only if it has about the same kernels.
     """
-    found, best = None, (0.0, 0.0)
+    found, best = None, (0, 0.0)
     for program in programs:
         shared = _shared_kernels(one_pass, program[0])
         counters = {name for run in program for name in run.dispatches.counters}
@@ -129,15 +133,10 @@ def _shared_kernels(one_pass: DispatchRun, program: DispatchRun) -> float:
     return (own & there).total() / max(1, own.total())
 
 
-def _shared_words(one_pass: DispatchRun, program: DispatchRun) -> float:
+def _shared_words(one_pass: DispatchRun, program: DispatchRun) -> int:
     """Return how many words the paths of two runs have in common from the start."""
     words = zip(*(_WORDS.findall(str(run.paths[0])) for run in (one_pass, program)), strict=False)
-    count = 0
-    for one, other in words:
-        if one != other:
-            break
-        count += 1
-    return float(count)
+    return len(list(takewhile(lambda pair: pair[0] == pair[1], words)))
 
 
 def _passes(group: Sequence[ProcessRun]) -> list[list[DispatchRun]]:
@@ -187,10 +186,6 @@ def _gpus(run: DispatchRun) -> set[tuple[int, int]]:
         (agent.node_id, ABSENT) if agent.node_id >= 0 else (ABSENT, agent.type_index)
         for agent in used
     }
-
-
-def _counters(processes: Sequence[ProcessRun]) -> set[str]:
-    return {name for process in processes for name in process.run.dispatches.counters}
 
 
 def _kernels(processes: Sequence[ProcessRun]) -> set[str]:

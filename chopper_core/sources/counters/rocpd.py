@@ -8,7 +8,7 @@ or thread. Values are sums over the instances of a counter.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from chopper_core.sources.counters.rocpd_tables import DISPATCHES, Lookup, Relat
 from chopper_core.sources.counters.tables import DispatchTable
 from chopper_core.sources.dispatches import DispatchRun
 from chopper_core.sources.registry import Recognised, Unusable
-from chopper_core.tables.columns import Columns, float_column, int_column
+from chopper_core.tables.columns import Columns, codes_of, float_column, int_column
 from chopper_core.tables.database import SQLITE_ERRORS, unwritten
 from chopper_core.tables.losses import ABSENT, Losses
 from chopper_core.tables.text import SQLITE_MAGIC, FileHead
@@ -151,12 +151,12 @@ class _RocpdProcess:
             return table.names[str(text)] if text else ABSENT
 
         columns = {name: integers(given[column]) for name, column in _DISPATCH_COLUMNS.items()}
-        columns["gpu"] = _coded(given["agent_id"], gpu)
-        columns["name"] = _coded(given["kernel_id"], kernel)
+        columns["gpu"] = codes_of(given["agent_id"], gpu)
+        columns["name"] = codes_of(given["kernel_id"], kernel)
         columns["process"] = integers([self.of("pids", one) for one in given["pid"]])
         columns["thread"] = integers([self.of("threads", one) for one in given["tid"]])
         columns["correlation"] = self.stacks.of(columns["event"])
-        columns["region"] = _coded(given["region_name_id"], region)
+        columns["region"] = codes_of(given["region_name_id"], region)
         columns["region"][columns["region"] == columns["name"]] = ABSENT
         self.rows.add(columns["event"], table.add_dispatches(columns))
 
@@ -246,7 +246,7 @@ class _Reader:
         columns = ("id", "category_id", "stack_id", "correlation_id")
         for process, (ids, categories, *numbers) in self._rows("rocpd_event", columns):
             events = integers(ids)
-            marks = _coded(categories, partial(_is_marker, process)) > 0
+            marks = codes_of(categories, partial(_is_marker, process)) > 0
             process.marks |= dict.fromkeys(events[marks].tolist(), "")
             matters = marks | (process.dispatched.of(events) >= 0)
             process.stacks.add(events[matters], _first(*numbers)[matters])
@@ -286,7 +286,7 @@ class _Reader:
             known = row >= 0
             stray += int((~known).sum())
             if table is not None:
-                codes = _coded(counters, partial(process.counter, table))
+                codes = codes_of(counters, partial(process.counter, table))
                 table.add_values(row[known], codes[known], float_column(values)[known])
         if stray:
             self._losses.notes.append(f"{stray:,} counter values belong to no dispatch.")
@@ -299,12 +299,6 @@ def _is_marker(process: _RocpdProcess, category: Any) -> bool:
 def _first(stacks: Sequence[Any], correlations: Sequence[Any]) -> Int64:
     found, other = integers(stacks), integers(correlations)
     return np.where(found > 0, found, other)
-
-
-def _coded(ids: Sequence[Any], code: Callable[[Any], int]) -> Int64:
-    """Return the code of each id, computed once per distinct id."""
-    codes = {one: code(one) for one in dict.fromkeys(ids)}
-    return np.fromiter((codes[one] for one in ids), np.int64, len(ids))
 
 
 def _object(text: Any) -> dict[str, Any]:

@@ -22,9 +22,6 @@ from chopper_core.util.grouping import stable_order
 DISPATCHES: Final = "rocpd_kernel_dispatch"
 _PROCESSES: Final = "rocpd_info_process"
 _CHUNK_ROWS: Final = 20_000
-_STEPS: Final = 1_000_000
-_MAX_STEPS: Final = 1_000 * _STEPS
-"""Instructions of SQLite for a chunk of rows."""
 _ROWS_OF_ANY: Final = 100_000
 _BYTES_PER_ROW: Final = 8
 """The fewest that a row takes; pages that are read again and again have more rows."""
@@ -55,14 +52,7 @@ class Relations:
         self._connection = connection
         self._names = _relation_names(path, connection)
         self._guids: list[str] | None = None
-        self._steps = 0
         self._max_rows = _ROWS_OF_ANY + path.stat().st_size // _BYTES_PER_ROW
-        connection.set_progress_handler(self._take_steps, _STEPS)
-
-    def _take_steps(self) -> bool:
-        """Count instructions of a statement; True interrupts it."""
-        self._steps += _STEPS
-        return self._steps > _MAX_STEPS
 
     @classmethod
     def opened(cls, path: Path) -> Relations:
@@ -96,7 +86,6 @@ class Relations:
 
     def count(self, relation: str) -> int:
         """Return the number of rows, at most that which fits into the file."""
-        self._steps = 0
         rows = f'SELECT COUNT(*) FROM (SELECT 1 FROM "{{}}" LIMIT {self._max_rows})'
         return sum(
             self._connection.execute(rows.format(name)).fetchone()[0]
@@ -149,10 +138,10 @@ class Relations:
         else:
             coded = ()
         cursor = self._connection.execute(f'SELECT {", ".join(wanted)} FROM "{name}"', coded)
-        self._steps, left = 0, self._max_rows
+        left = self._max_rows
         while rows := cursor.fetchmany(_CHUNK_ROWS):
             yield rows
-            self._steps, left = 0, left - len(rows)
+            left -= len(rows)
             if left <= 0:
                 raise sqlite3.DataError("it has more rows than fit into the file")
 

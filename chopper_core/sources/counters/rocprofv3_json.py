@@ -166,7 +166,8 @@ def read(path: Path, progress: Progress = silent) -> list[DispatchRun]:
     with ByteSource(path) as source:
         try:
             stream = JsonStream(source, progress)
-            _enter_processes(stream, path)
+            if not stream.enter_list(TOOL_KEY):
+                raise DataError(f"{path} is not rocprofv3 JSON: it has no list {TOOL_KEY}.")
             while stream.next_element():
                 processes.append(_JsonProcess())
                 processes[-1].read(stream)
@@ -182,15 +183,6 @@ def read(path: Path, progress: Progress = silent) -> list[DispatchRun]:
             f"{path} has no dispatches; rocprofv3 records them with --kernel-trace or --pmc."
         )
     return runs
-
-
-def _enter_processes(stream: JsonStream, path: Path) -> None:
-    if stream.enter(b"{"):
-        while (key := stream.key()) is not None:
-            if key == TOOL_KEY and stream.enter(b"["):
-                return
-            stream.skip_value()
-    raise DataError(f"{path} is not rocprofv3 JSON: it has no list {TOOL_KEY}.")
 
 
 class _JsonProcess:
@@ -263,7 +255,7 @@ class _JsonProcess:
             rows, values = self._values.take(number)
             if len(rows):
                 code = np.full(len(rows), self._counter_code(handle), np.int64)
-                table.add_values(rows.astype(np.int64), code, values)
+                table.add_values(rows, code, values)
         while self._ranges:
             table.host.add_ranges(self._named(self._ranges.popleft()))
         infos = counter_infos(table.counter_names)

@@ -42,8 +42,6 @@ _INT32_LIMIT: Final = 2**31
 _NAME_SUFFIX: Final = late(r"(?:\s*+(?:\[clone [^\]]*+\]|\(\.kd\)|\.kd))++$")
 _SUFFIX_ENDS: Final = (".kd", "(.kd)", "]")
 _MAX_SUFFIX: Final = 1 << 10
-_MAX_UNSUMMED: Final = 1 << 20
-"""Maximum number of values that wait to be added up."""
 
 
 def clean_kernel_name(name: str) -> str:
@@ -68,84 +66,45 @@ class NameCodes(dict[str, int]):
 
 
 class CounterValues:
-    """Values by counter and row, in the order of their addition.
+    """The values of counters by row: a column for each, up to its last row.
 
-    With `sums`, values of one counter and row are added up, so that memory doesn't grow with the
-    number of instances of a counter. NaN counts as missing.
+    With `sums`, values of one counter and row, those of its instances, are added up; else the first
+    one counts. NaN counts as missing.
     """
 
     def __init__(self, sums: bool) -> None:
+        self.repeated = 0
+        """Values that repeat another one of their counter and row, and differ."""
         self._sums = sums
-        self._parts: dict[int, _CounterParts] = {}
+        self._columns: dict[int, GrowingColumn] = {}
 
-    def add(self, row: Int64, counter: Int64, value: Float64) -> None:
+    def add(self, row: Int32 | Int64, counter: Int64, value: Float64) -> None:
         """Append values: the number of a row, the code of a counter, and what was counted."""
-        known = ~np.isnan(value)
-        if not known.all():
-            row, counter, value = row[known], counter[known], value[known]
-        if not len(row):
+        known = np.flatnonzero(~np.isnan(value))
+        if not len(known):
             return
-        order = stable_order(counter)
+        order = known[stable_order(counter[known])]
         for these in np.split(order, run_starts(counter[order])[1:]):
-            rows, values = row[these].astype(np.int32), value[these].astype(np.float64)
-            self._parts.setdefault(int(counter[these[0]]), _CounterParts(self._sums)).add(
-                rows, values
-            )
+            rows, values = row[these], value[these]
+            column = self._columns.setdefault(int(counter[these[0]]), GrowingColumn(np.float64))
+            low, end = int(rows.min()), int(rows.max()) + 1
+            if end > len(column):
+                column.append(np.full(end - len(column), np.nan))
+            held = column.whole()
+            is_new = np.isnan(held[rows])
+            if self._sums:
+                held[rows[is_new]] = 0.0
+                held[low:end] += np.bincount(rows - low, values)
+            else:
+                held[rows[is_new][::-1]] = values[is_new][::-1]
+                self.repeated += int((held[rows] != values).sum())
 
-    def codes(self) -> list[int]:
-        return sorted(self._parts)
-
-    def take(self, code: int) -> tuple[Int32, Float64]:
+    def take(self, code: int) -> tuple[Int64, Float64]:
         """Return the rows and values of a counter, and release them."""
-        parts = self._parts.pop(code, None)
-        return _NONE if parts is None else parts.whole()
-
-
-_NONE: Final = (np.empty(0, np.int32), np.empty(0, np.float64))
-
-
-class _CounterParts:
-    """The values of one counter."""
-
-    def __init__(self, sums: bool) -> None:
-        self._sums = sums
-        self._rows, self._values = GrowingColumn(np.int32), GrowingColumn(np.float64)
-        self._together = 0
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def add(self, rows: Int32, values: Float64) -> None:
-        if self._sums:
-            rows, values = _added_up(rows, values)
-            if len(self) and self._rows.whole()[-1] == rows[0]:
-                # Two batches share the instances of one row.
-                self._values.whole()[-1] += values[0]
-                rows, values = rows[1:], values[1:]
-        self._rows.append(rows)
-        self._values.append(values)
-        # Waiting for twice the summed values limits how often each value is moved.
-        if self._sums and len(self) > _MAX_UNSUMMED + 2 * self._together:
-            rows, values = self.whole()
-            if len(rows) < len(self):
-                self._rows, self._values = GrowingColumn(np.int32), GrowingColumn(np.float64)
-                self._rows.append(rows)
-                self._values.append(values)
-            self._together = len(self)
-
-    def whole(self) -> tuple[Int32, Float64]:
-        rows, values = self._rows.whole(), self._values.whole()
-        return _added_up(rows, values) if self._sums else (rows, values)
-
-
-def _added_up(rows: Int32, values: Float64) -> tuple[Int32, Float64]:
-    if not len(rows) or (rows[1:] > rows[:-1]).all():
-        return rows, values
-    if not (rows[1:] >= rows[:-1]).all():
-        order = stable_order(rows)
-        rows, values = rows[order], values[order]
-    begins = run_starts(rows)
-    return rows[begins], np.add.reduceat(values, begins)
+        column = self._columns.pop(code, None)
+        values: Float64 = np.empty(0) if column is None else column.whole()
+        rows = np.flatnonzero(~np.isnan(values))
+        return rows, values[rows]
 
 
 class DispatchTable:
@@ -283,19 +242,15 @@ class DispatchTable:
         `row_of` is the final row of each added row; None if no row has moved.
         """
         columns: dict[str, Float64] = {}
-        repeated = 0
+        final = CounterValues(self._sums)
         for code, name in enumerate(self.counter_names):
             given, values = self._values.take(code)
-            row = given if row_of is None else row_of[given]
-            column = np.full(count, np.nan)
-            if self._sums:
-                column[row] = 0.0
-                np.add.at(column, row, values)
-            else:
-                column[row[::-1]] = values[::-1]
-                repeated += int((column[row] != values).sum())
-            columns[name] = column
-        if repeated:
+            if row_of is not None:
+                final.add(row_of[given], np.zeros(len(given), np.int64), values)
+                given, values = final.take(0)
+            columns[name] = np.full(count, np.nan)
+            columns[name][given] = values
+        if repeated := self._values.repeated + final.repeated:
             self.losses.notes.append(
                 f"{repeated:,} values repeat a counter of the same dispatch with another value; "
                 "the first is used."
@@ -314,13 +269,12 @@ def _take(columns: Columns, rows: Int64) -> None:
 
 def _note_losses(losses: Losses, path: Path) -> None:
     """Note the counted losses, and name the file in every note."""
-    for count, one, what in (
-        (losses.unreadable_events, "row", "could not be read"),
-        (losses.bad_times, "dispatch", "without valid times"),
+    for count, one, many, what in (
+        (losses.unreadable_events, "row", "rows", "could not be read"),
+        (losses.bad_times, "dispatch", "dispatches", "without valid times"),
     ):
         if count:
-            plural = {"row": "rows", "dispatch": "dispatches"}[one] if count > 1 else one
-            losses.notes.append(f"{count:,} {plural} {what}.")
+            losses.notes.append(f"{count:,} {many if count > 1 else one} {what}.")
     losses.notes[:] = [f"{'/'.join(path.parts[-2:])}: {note}" for note in losses.notes]
 
 

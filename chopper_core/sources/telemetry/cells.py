@@ -106,8 +106,8 @@ def _in_text(text: str) -> tuple[int | float, str] | Flaw:
     match = _QUANTITY.fullmatch(text) if len(text) <= _MAX_DIGITS else None
     if match is None or float(match[1]) == inf:
         return Flaw.NOT_A_NUMBER
-    digits = match[1]
-    number = int(digits) if _INTEGER.fullmatch(digits) else _plain(float(digits))
+    number = int(match[1]) if _INTEGER.fullmatch(match[1]) else float(match[1])
+    number = int(number) if number == int(number) else number
     return Flaw.MISSING if number in _UNSUPPORTED else (number, (match[2] or "").casefold())
 
 
@@ -154,21 +154,6 @@ def whole_number(cell: object) -> int | None:
     if isinstance(found, Flaw) or found[1] or not isinstance(found[0], int):
         return None
     return found[0]
-
-
-def exact_decimal(text: str) -> Decimal | None:
-    """Return the exact value of decimal text; None for anything else."""
-    if len(text) > _MAX_DIGITS:
-        return None
-    try:
-        value = Decimal(text)
-    except InvalidOperation:
-        return None
-    return value if value.is_finite() else None
-
-
-def _plain(number: float) -> int | float:
-    return int(number) if number.is_integer() else number
 
 
 SECOND_NS: Final = 1_000_000_000
@@ -268,8 +253,9 @@ class Stamps:
         if decimals is not None and not np.any(decimals.digits):
             times_ns = np.where(decimals.whole < LATEST_NS, decimals.whole, -1)
         else:
-            values = (_nanoseconds(str(cell).strip()) for cell in cells.distinct)
-            times_ns = _or_absent(list(values))[cells.codes]
+            values = (_decimal(str(cell).strip()) for cell in cells.distinct)
+            usable_ns = [None if value is None or value < 0 else round(value) for value in values]
+            times_ns = _or_absent(usable_ns)[cells.codes]
         usable = np.flatnonzero(times_ns >= 0)
         if len(usable):
             if self.clock is None:
@@ -291,18 +277,21 @@ class Stamps:
 
 
 def _or_absent(times_ns: Sequence[int | None]) -> Int64:
-    return np.array([-1 if time_ns is None else time_ns for time_ns in times_ns], np.int64)
+    found = (-1 if each is None or each >= LATEST_NS else each for each in times_ns)
+    return np.fromiter(found, np.int64, len(times_ns))
 
 
-def _nanoseconds(text: str) -> int | None:
-    value = _plain_or_decimal(text)
-    return None if value is None or not 0 <= value < LATEST_NS else round(value)
-
-
-def _plain_or_decimal(text: str) -> int | Decimal | None:
-    if text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS:
+def _decimal(text: str) -> int | Decimal | None:
+    """Return the exact value of decimal text; None for anything else."""
+    if len(text) > _MAX_DIGITS:
+        return None
+    if text.isascii() and text.isdigit():
         return int(text)
-    return exact_decimal(text)
+    try:
+        value = Decimal(text)
+    except InvalidOperation:
+        return None
+    return value if value.is_finite() else None
 
 
 def _parsed(text: str) -> tuple[ClockDomain, int, int] | None:
@@ -326,7 +315,7 @@ def _parsed_whole(text: str) -> tuple[ClockDomain, int, int] | None:
 
 
 def _from_number(text: str) -> tuple[ClockDomain, int, int] | None:
-    value = _plain_or_decimal(text)
+    value = _decimal(text)
     if value is None or value < 0:
         return None
     digits = len(text.partition(".")[2]) if "e" not in text.casefold() else 9
@@ -349,9 +338,13 @@ def _from_date(text: str) -> tuple[ClockDomain, int, int] | None:
         moment = datetime(*(int(part) for part in match.groups()[:6]))  # type: ignore[arg-type]
     except ValueError:
         return None
-    seconds = timegm(moment.timetuple()) - _offset_seconds(zone)
+    seconds = timegm(moment.timetuple())
+    if zone not in (None, "Z", "UTC"):
+        offset = int(zone[1:3]) * 3600 + int(zone[-2:]) * 60
+        seconds += offset if zone.startswith("-") else -offset
     clock = ClockDomain.EPOCH if zone else ClockDomain.LOCAL
-    return clock, seconds * SECOND_NS + _fraction_ns(fraction), _resolution_ns(len(fraction))
+    time_ns = seconds * SECOND_NS + int(fraction.ljust(9, "0"))
+    return clock, time_ns, _resolution_ns(len(fraction))
 
 
 def _from_time_of_day(text: str) -> tuple[ClockDomain, int, int] | None:
@@ -360,19 +353,8 @@ def _from_time_of_day(text: str) -> tuple[ClockDomain, int, int] | None:
         return None
     seconds = int(match[1]) * 3600 + int(match[2]) * 60 + int(match[3])
     fraction = match[4] or ""
-    time_ns = seconds * SECOND_NS + _fraction_ns(fraction)
+    time_ns = seconds * SECOND_NS + int(fraction.ljust(9, "0"))
     return ClockDomain.UNKNOWN, time_ns, _resolution_ns(len(fraction))
-
-
-def _offset_seconds(zone: str | None) -> int:
-    if not zone or zone in ("Z", "UTC"):
-        return 0
-    seconds = int(zone[1:3]) * 3600 + int(zone[-2:]) * 60
-    return -seconds if zone.startswith("-") else seconds
-
-
-def _fraction_ns(digits: str) -> int:
-    return int(digits.ljust(9, "0")) if digits else 0
 
 
 def _resolution_ns(digits: int, unit_ns: int = SECOND_NS) -> int:
