@@ -105,10 +105,6 @@ class GrowingColumns:
         for name, column in self._columns.items():
             column.append(columns[name])
 
-    def extend(self, other: GrowingColumns) -> None:
-        """Append the rows of another table with these columns, which releases them."""
-        self.add(other.joined())
-
     def last(self) -> Mapping[str, Any]:
         return {name: column.whole()[-1] for name, column in self._columns.items()}
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator, Mapping, Sequence
-from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
@@ -17,7 +16,6 @@ from chopper_core.tables.bytes import ByteSource
 from chopper_core.tables.columns import Columns
 from chopper_core.tables.losses import Losses
 from chopper_core.tables.text import FileHead
-from chopper_core.util.arrays import AnyArray
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
 
@@ -49,27 +47,18 @@ def header_of(head: FileHead) -> set[str]:
     return set(map(normalised, first)) if len(first) > 1 else set()
 
 
-class CellKind(Enum):
-    """What the cells of a column are."""
-
-    INTEGER = "integer"
-    TIME_NS = "time in ns"
-    NUMBER = "number"
-
-
 class Declared(Struct, frozen=True):
     """A column that a format declares."""
 
     names: tuple[str, ...]
     """As `normalised`; the first that a file has counts."""
-    kind: CellKind = CellKind.INTEGER
-    below: int = 2**63
-    """A larger integer is missing."""
+    are_times: bool
+    """Whether its cells are times in ns, not just integers."""
 
 
-def declared(*names: str, kind: CellKind = CellKind.INTEGER) -> Declared:
-    """Declare a column by its names, the usual one first."""
-    return Declared(names, kind)
+def declared(*names: str, are_times: bool = False) -> Declared:
+    """Declare a column of integers by its names, the usual one first."""
+    return Declared(names, are_times)
 
 
 class CsvBatch:
@@ -97,16 +86,12 @@ class CsvBatch:
         return self._columns[index]
 
     def read(self, columns: Mapping[str, Declared]) -> Columns:
-        """Return declared columns: ABSENT or NaN where a cell is of another kind, or missing."""
-        return {name: self._read(column) for name, column in columns.items()}
-
-    def _read(self, declared: Declared) -> AnyArray:
-        cells = self.column(*declared.names)
-        if declared.kind is CellKind.NUMBER:
-            return cells.floats()
-        if declared.kind is CellKind.TIME_NS:
-            return cells.times_ns()
-        return cells.integers(declared.below)
+        """Return declared columns: ABSENT where a cell is of another kind, or missing."""
+        cells = {name: self.column(*each.names) for name, each in columns.items()}
+        return {
+            name: cells[name].times_ns() if each.are_times else cells[name].integers()
+            for name, each in columns.items()
+        }
 
 
 class CsvFile:

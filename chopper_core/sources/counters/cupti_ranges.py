@@ -20,7 +20,7 @@ from chopper_core.sources.dispatches import DispatchRun
 from chopper_core.sources.foreign import CUPTI_RANGE
 from chopper_core.sources.registry import Recognised
 from chopper_core.tables.bytes import ByteSource
-from chopper_core.tables.columns import float_column, int_column
+from chopper_core.tables.columns import codes_of, float_column
 from chopper_core.tables.json_stream import JsonStream, TextEnded
 from chopper_core.tables.losses import Losses
 from chopper_core.tables.text import FileHead
@@ -86,9 +86,9 @@ def _add(table: DispatchTable, events: Sequence[RangeEvent], first: int) -> None
         return
     rows = table.add_dispatches(
         {
-            "name": int_column([table.kernel_codes[event.name] for event in events]),
+            "name": codes_of([event.name for event in events], table.kernel_code),
             "dispatch_id": np.arange(first, first + len(events)),
-            "gpu": int_column([table.agents.number(f"GPU {event.pid}") for event in events]),
+            "gpu": codes_of([f"GPU {event.pid}" for event in events], table.agents.number),
         }
     )
     for row, event in zip(rows.tolist(), events, strict=True):

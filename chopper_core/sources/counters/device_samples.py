@@ -29,7 +29,7 @@ from chopper_core.sources.registry import Recognised
 from chopper_core.tables.accumulators import array_steps
 from chopper_core.tables.bytes import ByteSource
 from chopper_core.tables.columns import Columns, GrowingColumns, Interner
-from chopper_core.tables.csv_stream import CellKind, CsvFile, Declared, declared, header_of
+from chopper_core.tables.csv_stream import CsvFile, Declared, declared, header_of
 from chopper_core.tables.losses import ABSENT, Losses, merged_losses
 from chopper_core.tables.text import FileHead
 from chopper_core.util.arrays import Float64, Int64
@@ -55,8 +55,8 @@ _MOST_NODES: Final = 4096
 _KERNEL_COLUMNS: Final[Mapping[str, Declared]] = {
     "agent": declared("agent_id"),
     "queue": declared("queue_id"),
-    "start_ns": declared("start_ns", kind=CellKind.TIME_NS),
-    "end_ns": declared("end_ns", kind=CellKind.TIME_NS),
+    "start_ns": declared("start_ns", are_times=True),
+    "end_ns": declared("end_ns", are_times=True),
 }
 _SAMPLE_COLUMNS: Final = frozenset(("timestamp_ns", "counter_name", "counter_value", "agent_id"))
 

@@ -20,7 +20,6 @@ from chopper_core.sources.registry import Recognised, Unusable
 from chopper_core.tables.bytes import ByteSource
 from chopper_core.tables.columns import Columns
 from chopper_core.tables.csv_stream import (
-    CellKind,
     CsvBatch,
     CsvFile,
     Declared,
@@ -54,8 +53,8 @@ _COLUMNS: Final[Mapping[str, Declared]] = {
     "correlation": declared("correlation_id"),
     "grid_x": declared("grid_size", "grd"),
     "workgroup_x": declared("workgroup_size", "wgr"),
-    "start_ns": declared(*_STARTS, kind=CellKind.TIME_NS),
-    "end_ns": declared("end_timestamp", "endns", kind=CellKind.TIME_NS),
+    "start_ns": declared(*_STARTS, are_times=True),
+    "end_ns": declared("end_timestamp", "endns", are_times=True),
 }
 _EXECUTION: Final = ("gpu", "dispatch_id", "start_ns")
 _KERNEL: Final = ("kernel_name", "kernelname")

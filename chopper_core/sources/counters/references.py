@@ -35,19 +35,12 @@ class AgentTable:
 
     def __init__(self, agents: Iterable[Agent] = ()) -> None:
         self.agents = list(agents)
-        self._found: dict[str, int] = {}
 
     def number(self, reference: str) -> int:
         """Return the index in `agents` of the device that a file calls `4`, `Agent 4` or `GPU-0`.
 
         Any other text is the name of an agent.
         """
-        found = self._found.get(reference)
-        if found is None:
-            found = self._found[reference] = self._look_up(reference)
-        return found
-
-    def _look_up(self, reference: str) -> int:
         match = _REFERENCE.fullmatch(reference)
         if match is None:
             return self.added(Agent(UNKNOWN_NODE, product=reference.strip()))

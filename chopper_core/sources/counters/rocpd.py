@@ -144,7 +144,7 @@ class _RocpdProcess:
 
         def kernel(kernel_id: Any) -> int:
             names = self.known["kernels"].get(kernel_id, ())
-            return table.kernel_codes[str(next(filter(None, names), f"kernel {kernel_id}"))]
+            return table.kernel_code(str(next(filter(None, names), f"kernel {kernel_id}")))
 
         def region(name_id: Any) -> int:
             text = self.of("strings", name_id)

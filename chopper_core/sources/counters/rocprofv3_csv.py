@@ -20,7 +20,6 @@ from chopper_core.sources.dispatches import DispatchRun
 from chopper_core.sources.registry import Recognised, Unusable
 from chopper_core.tables.bytes import ByteSource
 from chopper_core.tables.csv_stream import (
-    CellKind,
     CsvBatch,
     CsvFile,
     Declared,
@@ -45,8 +44,8 @@ AGENTS: Final = "agents"
 API_TRACE: Final = "API trace"
 
 _TIMES: Final = {
-    "start_ns": declared("start_timestamp", kind=CellKind.TIME_NS),
-    "end_ns": declared("end_timestamp", kind=CellKind.TIME_NS),
+    "start_ns": declared("start_timestamp", are_times=True),
+    "end_ns": declared("end_timestamp", are_times=True),
 }
 _COLUMNS: Final[Mapping[str, Declared]] = {
     **{name: declared(f"{name}_id") for name in ("process", "thread", "queue", "correlation")},

@@ -241,7 +241,7 @@ class _JsonProcess:
             name = self._kernels.get(kernel)
             if not name:
                 nameless.add(kernel)
-            return table.kernel_codes[name or f"kernel {kernel}"]
+            return table.kernel_code(name or f"kernel {kernel}")
 
         while self._dispatches:
             columns = self._dispatches.popleft()

@@ -17,7 +17,6 @@ from chopper_core.tables.columns import (
     Columns,
     GrowingColumn,
     GrowingColumns,
-    Interner,
     NameInterner,
 )
 from chopper_core.tables.losses import ABSENT, Losses
@@ -51,18 +50,6 @@ def clean_kernel_name(name: str) -> str:
         return name
     found = _NAME_SUFFIX.search(name, max(len(name) - _MAX_SUFFIX, 0))
     return name[: found.start()] if found else name
-
-
-class NameCodes(dict[str, int]):
-    """Codes of kernel names as written; all spellings of a clean name have one code."""
-
-    def __init__(self, names: Interner) -> None:
-        super().__init__()
-        self._names = names
-
-    def __missing__(self, written: str) -> int:
-        code = self[written] = self._names[clean_kernel_name(written)]
-        return code
 
 
 class CounterValues:
@@ -122,7 +109,6 @@ class DispatchTable:
     ) -> None:
         """Start empty; repeated values of a counter and dispatch can be those of its instances."""
         self.names = NameInterner()
-        self.kernel_codes = NameCodes(self.names)
         self.counter_names = NameInterner()
         self.agents = agents or AgentTable()
         self.host = HostSide()
@@ -131,6 +117,10 @@ class DispatchTable:
         self._rows = GrowingColumns(_DISPATCH_COLUMNS)
         self._values = CounterValues(sums_repeated_values)
         self._count = 0
+
+    def kernel_code(self, written: str) -> int:
+        """The code of a kernel's name; all spellings of a clean name have one code."""
+        return self.names[clean_kernel_name(written)]
 
     def add_dispatches(self, columns: Columns) -> Int64:
         """Append rows and return their numbers; missing columns are ABSENT.
@@ -167,9 +157,9 @@ class DispatchTable:
         gpu: Sequence[str] = ("agent_id",),
     ) -> Columns:
         """Return the columns of dispatches in rows of CSV; the name is ABSENT in other rows."""
-        columns, codes = batch.read(declared), self.kernel_codes
+        columns = batch.read(declared)
         columns["name"] = batch.column(*kernel).mapped_codes(
-            lambda name: codes[name] if name else ABSENT
+            lambda name: self.kernel_code(name) if name else ABSENT
         )
         columns["gpu"] = batch.column(*gpu, missing="0").mapped_codes(self.agents.number)
         return columns

@@ -13,14 +13,14 @@ import json
 import re
 import struct
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from decimal import Decimal
 from enum import IntEnum, StrEnum
 from math import nan
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 import numpy as np
-from msgspec import Struct
 
 from chopper_core.sources.trace import ActivityCategory, Collective, HostCategory
 from chopper_core.tables.columns import (
@@ -281,26 +281,19 @@ class EventDecoder:
         kind: Any = list[MemoryEvent] if self._has_memory else list[Event]
         return msgspec.json.Decoder(kind, float_hook=Decimal if self._is_exact else None)
 
-    def decode_one(self, text: bytes) -> DecodedEvent | None:
+    def decode_one(self, text: bytes) -> tuple[Event, bool] | None:
         """Decode one JSON object with fields of any type, and repair it if it is invalid.
 
-        None if that fails.
+        The second value is whether it had to be repaired; None if that fails.
         """
-        try:
-            (event,) = self.decode_many(b"[" + text + b"]")
-            return DecodedEvent(event, was_repaired=False)
-        except (*DECODE_ERRORS, ValueError):
-            pass
-        try:
-            return DecodedEvent(_event_of(_loads(text.decode())), was_repaired=False)
-        except _LOADS_ERRORS:
-            pass
+        with suppress(*DECODE_ERRORS, ValueError):
+            return self.decode_many(b"[" + text + b"]")[0], False
+        with suppress(*_LOADS_ERRORS):
+            return _event_of(_loads(text.decode())), False
         for repair in () if self.has_given_up else (_without_odd_numbers, _with_quotes_escaped):
-            try:
-                event = _event_of(_loads(repair(text).decode("utf-8", "replace"), strict=False))
-                return DecodedEvent(event, was_repaired=True)
-            except _LOADS_ERRORS:
-                continue
+            with suppress(*_LOADS_ERRORS):
+                fields = _loads(repair(text).decode("utf-8", "replace"), strict=False)
+                return _event_of(fields), True
         self._beyond_repair += len(text)
         return None
 
@@ -314,13 +307,6 @@ def _has_inexact_times(events: Sequence[Event]) -> bool:
     except (struct.error, OverflowError):
         pass
     return any(type(event.ts) is float and event.ts >= FLOAT_EXACT_BELOW_US for event in events)
-
-
-class DecodedEvent(Struct, frozen=True):
-    """An event, and whether its text had to be repaired."""
-
-    event: Event
-    was_repaired: bool
 
 
 _LOADS_ERRORS: Final = (ValueError, TypeError, RecursionError)
@@ -374,35 +360,21 @@ def _event_of(fields: Any) -> Event:
     if not isinstance(fields, dict):
         raise TypeError("an event is an object")
     args = fields.get("args")
-    name = _text(fields.get("name"))
-    values: dict[str, Any] = {
-        "ph": _text(fields.get("ph")),
-        "cat": _text(fields.get("cat")),
-        "name": name,
-        "pid": _number(fields.get("pid")),
-        "tid": _number(fields.get("tid")),
-        "ts": _number(fields.get("ts")),
-        "dur": _number(fields.get("dur", 0)),
-        "id": _number(fields.get("id")),
-    }
-    known = args if isinstance(args, dict) else None
-    if name == MEMORY_EVENT:
-        return MemoryEvent(**values, args=None if known is None else _args_of(known, MemoryArgs))
-    return Event(**values, args=None if known is None else _args_of(known, Args))
+    texts = {key: _text(fields.get(key)) for key in ("ph", "cat", "name")}
+    numbers = {key: _number(fields.get(key)) for key in ("pid", "tid", "ts", "id")}
+    values: dict[str, Any] = {**texts, **numbers, "dur": _number(fields.get("dur", 0))}
+    is_memory = texts["name"] == MEMORY_EVENT
+    if isinstance(args, dict):
+        values["args"] = _args_of(args, MemoryArgs if is_memory else Args)
+    return MemoryEvent(**values) if is_memory else Event(**values)
 
 
 _RAW: Final = frozenset(("shapes", "old_shapes", "types", "values", "strides", "grid", "block"))
-_ArgsKind = TypeVar("_ArgsKind", bound=Args)
 
 
-def _args_of(fields: Mapping[str, Any], kind: type[_ArgsKind]) -> _ArgsKind:
-    values: dict[str, Any] = {
-        attribute: fields[key]
-        for attribute, key in zip(
-            kind.__struct_fields__, kind.__struct_encode_fields__, strict=True
-        )
-        if key in fields
-    }
+def _args_of(fields: Mapping[str, Any], kind: type[Args]) -> Args:
+    names = zip(kind.__struct_fields__, kind.__struct_encode_fields__, strict=True)
+    values = {attribute: fields[key] for attribute, key in names if key in fields}
     for raw in _RAW & values.keys():
         values[raw] = msgspec.Raw(json.dumps(values[raw], default=str).encode())
     return kind(**values)

@@ -64,7 +64,7 @@ from chopper_core.tables.columns import (
     nanoseconds,
 )
 from chopper_core.tables.losses import ABSENT, Repeats
-from chopper_core.util.arrays import Int32, Int64, Mask, column_types
+from chopper_core.util.arrays import ColumnTable, Int32, Int64, Mask, column_types
 from chopper_core.util.grouping import distinct
 
 _FLOW_END_TYPES: Final[Mapping[str, DTypeLike]] = {"id": np.int64, "is_start": np.bool_}
@@ -85,6 +85,16 @@ _INSTANTS: Final = (INSTANT_CATEGORY, "")
 _MIN_FRAME_US: Final = 100
 _JSON_SPACE: Final = b" \t\r\n"
 _BETWEEN_TEXTS: Final = b"\0"
+
+
+_TABLES: Final[Mapping[str, type[ColumnTable]]] = {
+    "activities": Activities,
+    "launches": Launches,
+    "ranges": HostRanges,
+    "flows": Flows,
+    "allocations": Allocations,
+}
+"""The tables of a trace by their fields there."""
 
 
 class _PieceEvents:
@@ -148,13 +158,9 @@ class TraceTables:
         self.event_counts: Counter[str] = Counter()
         self._unused_counts: Counter[str] = Counter()
         self.bad_times = 0
-        self._activities = GrowingColumns(column_types(Activities))
-        self._figures = GrowingColumns(dict.fromkeys(FIGURES, np.float64))
-        self._launches = GrowingColumns(column_types(Launches))
-        self._ranges = GrowingColumns(column_types(HostRanges))
+        self._tables = {name: GrowingColumns(column_types(kind)) for name, kind in _TABLES.items()}
         self._frames = GrowingColumns(column_types(HostRanges))
-        self._flows = GrowingColumns(column_types(Flows))
-        self._allocations = GrowingColumns(column_types(Allocations))
+        self._figures = GrowingColumns(dict.fromkeys(FIGURES, np.float64))
         self._memory_counts: Counter[str] = Counter()
         self._flow_ends = {
             kind: GrowingColumns(_FLOW_END_TYPES) for kind in (HOST_DEVICE, FORWARD_BACKWARD)
@@ -171,7 +177,7 @@ class TraceTables:
             self.event_counts[str(category)] += count
         self._add_activities(groups.activities)
         self._add_launches(groups.launches)
-        self._add_ranges(self._ranges, groups.ranges, RANGE_CATEGORIES, "cat")
+        self._add_ranges(self._tables["ranges"], groups.ranges, RANGE_CATEGORIES, "cat")
         kinds = self._frame_kinds
         frames = [
             frame
@@ -189,33 +195,23 @@ class TraceTables:
 
         Ranges are operators and annotations in the file's order, then frames. Can be called once.
         """
-        self._ranges.extend(self._frames)
-        activities = Activities(**self._activities.joined())
-        launches = Launches(**self._launches.joined())
-        ranges = HostRanges(**self._ranges.joined())
-        flows = Flows(**self._flows.joined())
-        allocations = Allocations(**self._allocations.joined())
-        for started in (activities, launches, ranges):
-            started.start_ns[:] += base_time_ns
-        for timed in (flows, allocations):
-            timed.time_ns[:] += base_time_ns
+        self._tables["ranges"].add(self._frames.joined())
+        tables = {name: table.joined() for name, table in self._tables.items()}
+        for columns in tables.values():
+            columns["start_ns" if "start_ns" in columns else "time_ns"] += base_time_ns
         sizes = (joined.split(_BETWEEN_TEXTS) for joined in self._launch_shapes)
         return {
+            **{name: kind(**tables[name]) for name, kind in _TABLES.items()},
             "names": list(self.names),
             "threads": [
                 (_thread_key(process), _thread_key(thread), rank)
                 for process, thread, rank in self.threads
             ],
-            "activities": activities,
             "figures": {
                 name: figures
                 for name, figures in self._figures.joined().items()
                 if np.isfinite(figures).any()
             },
-            "launches": launches,
-            "ranges": ranges,
-            "flows": flows,
-            "allocations": allocations,
             "collectives": list(self.collectives),
             "launch_shapes": [
                 LaunchShape(_product(grid), _product(block)) for grid, block in sizes
@@ -270,7 +266,7 @@ class TraceTables:
         shapes = [_BETWEEN_TEXTS.join((arg.grid, arg.block)) for arg in args]
         columns["launch_shape"] = _codes(self._launch_shapes, shapes)
         columns["rank"] = self._ranks(events)
-        self._activities.add(columns)
+        self._tables["activities"].add(columns)
         self._figures.add(
             {name: float_column([getattr(arg, of) for arg in args]) for name, of in FIGURES.items()}
         )
@@ -282,7 +278,7 @@ class TraceTables:
         columns["correlation"] = int_column(
             [ABSENT if event.args is None else event.args.correlation for event in events]
         )
-        self._launches.add(columns)
+        self._tables["launches"].add(columns)
 
     def _add_ranges(
         self, table: GrowingColumns, events: Sequence[Event], kinds: Mapping[str, int], key: str
@@ -319,7 +315,7 @@ class TraceTables:
             ends = self._without(ends, usable)
             columns = {name: values[usable] for name, values in columns.items()}
         columns["thread"] = self._thread_codes(ends)
-        self._flows.add(columns)
+        self._tables["flows"].add(columns)
 
     def _add_allocations(self, events: Sequence[Event]) -> None:
         """Add the events that allocate or release memory of a GPU."""
@@ -348,7 +344,7 @@ class TraceTables:
             "allocated": bounded(int_column([arg.allocated for arg in args]), MAX_BYTES),
             "reserved": bounded(int_column([arg.reserved for arg in args]), MAX_BYTES),
         }
-        self._allocations.add(columns)
+        self._tables["allocations"].add(columns)
 
     def _timed(self, events: Sequence[Event]) -> tuple[Sequence[Event], Columns]:
         """Return the complete events with usable times, and their starts and durations."""

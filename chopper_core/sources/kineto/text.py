@@ -346,10 +346,11 @@ class EventWalk:
     def _take(self, end: int) -> bool:
         """Take the event that ends at `end`, if it can be decoded."""
         decoded = self._decoder.decode_one(self._text[self.position : end])
-        if decoded is None or (self._is_after_damage and not decoded.event.ph):
+        if decoded is None or (self._is_after_damage and not decoded[0].ph):
             return False
-        self.events.append(decoded.event)
-        self.had_damage |= decoded.was_repaired
+        event, was_repaired = decoded
+        self.events.append(event)
+        self.had_damage |= was_repaired
         self._is_after_damage = False
         self.position = end
         return True

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from chopper_core.sources.registry import Recognised
-from chopper_core.sources.signals import GpuName, SignalName, Telemetry
-from chopper_core.sources.telemetry.cells import Stamps, whole_number
+from chopper_core.sources.signals import SignalName, Telemetry
+from chopper_core.sources.telemetry.cells import Stamps
 from chopper_core.sources.telemetry.rows import Field, FieldKind, RowCollector, RowLoss
 from chopper_core.sources.telemetry.series import STATUS, telemetry_of, throttled_pct
 from chopper_core.sources.telemetry.table import (
     TelemetryTable,
     first_layout,
+    numbered_gpu,
     read_table,
     recognised_table,
 )
@@ -102,22 +103,17 @@ _CSV: Final = first_layout(
 
 def recognise(head: FileHead) -> Recognised | None:
     """Recognise output of amd-smi by its headings or keys."""
-    if head.is_json:
-        if '"traceEvents"' not in head.text and _is_amd_smi_json(head.text):
-            return Recognised(JSON_FORMAT)
-        return None
-    return recognised_table(head, _CSV)
+    if not head.is_json:
+        return recognised_table(head, _CSV)
+    start = None if '"traceEvents"' in head.text else _ROW_START.search(head.text)
+    is_own = start is not None and _JSON_KEYS.search(head.text, start.start())
+    return Recognised(JSON_FORMAT) if is_own else None
 
 
 def read(path: Path, _progress: Progress = silent) -> Telemetry:
     """Read output of amd-smi; raises DataError without any usable sample."""
     text = FileText(path)
     return _read_json(text) if FileHead(path).is_json else read_table(text, _CSV)
-
-
-def _is_amd_smi_json(text: str) -> bool:
-    start = _ROW_START.search(text)
-    return start is not None and _JSON_KEYS.search(text, start.start()) is not None
 
 
 def _read_json(text: FileText) -> Telemetry:
@@ -128,17 +124,11 @@ def _read_json(text: FileText) -> Telemetry:
         flat = _flattened(row)
         is_monitor = not _MONITOR_ONLY.isdisjoint(flat)
         known = _MONITOR if is_monitor else _METRIC
-        number = whole_number(flat.get("gpu"))
         cells = [(field, flat[key]) for key, field in known if key in flat]
-        if number is None or number < 0 or not cells:
-            rows.row_losses[RowLoss.NO_DATA] += 1
-            continue
-        time_ns = stamps.read(flat["timestamp"]) if "timestamp" in flat else None
-        if time_ns is None and ("timestamp" in flat or stamps.clock is not None):
-            rows.row_losses[RowLoss.BAD_STAMP] += 1
-            continue
-        commands.add("monitor" if is_monitor else "metric")
-        rows.add(GpuName(index=number), time_ns, cells)
+        gpu = numbered_gpu({"gpu": flat.get("gpu", "")})
+        stamp = str(flat["timestamp"]) if "timestamp" in flat else None
+        if rows.add_object(gpu, stamps, stamp, cells):
+            commands.add("monitor" if is_monitor else "metric")
     name = " and ".join(sorted(commands))
     if not name:
         raise DataError(f"{text.path} is {JSON_FORMAT}, but holds no usable sample.")
@@ -164,20 +154,14 @@ def _flattened(row: Mapping[str, Any]) -> dict[str, Any]:
     """The values under the column names of the CSV, which omit the group."""
     flat: dict[str, Any] = {}
     for key, value in row.items():
-        if _is_group(value):
-            _join(flat, "", value)
-        else:
-            flat[key] = value
+        is_group = type(value) is dict and "value" not in value
+        flat.update(_joined("", value) if is_group else [(key, value)])
     return flat
 
 
-def _join(flat: dict[str, Any], prefix: str, group: Mapping[str, Any]) -> None:
+def _joined(prefix: str, group: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for key, value in group.items():
         if type(value) is dict and "value" not in value:
-            _join(flat, f"{prefix}{key}_", value)
+            yield from _joined(f"{prefix}{key}_", value)
         else:
-            flat[prefix + key] = value
-
-
-def _is_group(value: Any) -> bool:
-    return type(value) is dict and "value" not in value
+            yield prefix + key, value

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from chopper_core.sources.registry import Recognised, Unusable
 from chopper_core.sources.signals import GpuName, SignalName, Telemetry
@@ -95,22 +95,17 @@ def read(path: Path, _progress: Progress = silent) -> Telemetry:
 def _read_json(text: FileText) -> Telemetry:
     """Read one document per sample; its stamp is a key beside the cards."""
     stamps, rows = Stamps(), RowCollector(text.path)
-    for document in _documents(text, rows):
+    for document in text.objects(_DOCUMENT):
+        if isinstance(document, str):
+            rows.row_losses[RowLoss.UNREADABLE] += 1
+            continue
         stamp = next((document[key] for key in _STAMPS if key in document), None)
-        time_ns = None if stamp is None else stamps.read(stamp)
         for card, values in document.items():
-            if not (_CARD.fullmatch(card) and isinstance(values, dict)):
-                continue
-            cells = list(values.values())
-            columns, fields = _headings(tuple(values))
-            given = [(field, cells[column]) for column, field in fields]
-            gpu = _card({name: str(cells[at]).strip() for name, at in columns.items()}, card)
-            if time_ns is None and (stamp is not None or stamps.clock is not None):
-                rows.row_losses[RowLoss.BAD_STAMP] += 1
-            elif gpu is None or not given:
-                rows.row_losses[RowLoss.NO_DATA] += 1
-            else:
-                rows.add(gpu, time_ns, given)
+            if _CARD.fullmatch(card) and isinstance(values, dict):
+                cells = list(values.values())
+                columns, fields = _headings(tuple(values))
+                gpu = _card({name: str(cells[at]).strip() for name, at in columns.items()}, card)
+                rows.add_object(gpu, stamps, stamp, [(field, cells[at]) for at, field in fields])
     return telemetry_of(_JSON_FORMAT, rows, stamps, text.losses)
 
 
@@ -119,15 +114,6 @@ def _headings(names: tuple[str, ...]) -> tuple[dict[str, int], list[tuple[int, F
     """The keys of a card that name it and that are known, the same in most documents."""
     columns = positions(names)
     return named(columns, _NAMES), fields_in(columns, _FIELDS)
-
-
-def _documents(text: FileText, rows: RowCollector) -> Iterator[Mapping[str, Any]]:
-    """Yield the documents of a file; damage costs those that it hits."""
-    for document in text.objects(_DOCUMENT):
-        if isinstance(document, str):
-            rows.row_losses[RowLoss.UNREADABLE] += 1
-        else:
-            yield document
 
 
 def _card(cells: Cells, card: str = "") -> GpuName | None:

@@ -19,6 +19,7 @@ from chopper_core.sources.telemetry.cells import (
     FLAWS,
     UNSUPPORTED,
     Flaw,
+    Stamps,
     in_units,
     quantity,
 )
@@ -185,6 +186,24 @@ class RowCollector:
         self._waiting.append((gpu, -1 if time_ns is None else time_ns, dict(cells)))
         if len(self._waiting) == _BLOCK_ROWS:
             self._flush()
+
+    def add_object(
+        self,
+        gpu: GpuName | None,
+        stamps: Stamps,
+        stamp: object,
+        cells: Sequence[tuple[Field, object]],
+    ) -> bool:
+        """Add a row of JSON, None without a stamp; False, and counted, where it is unusable."""
+        if gpu is None or not cells:
+            self.row_losses[RowLoss.NO_DATA] += 1
+            return False
+        time_ns = None if stamp is None else stamps.read(stamp)
+        if time_ns is None and (stamp is not None or stamps.clock is not None):
+            self.row_losses[RowLoss.BAD_STAMP] += 1
+            return False
+        self.add(gpu, time_ns, cells)
+        return True
 
     def _flush(self) -> None:
         from chopper_core.tables.column import TableColumn
