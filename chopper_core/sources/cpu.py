@@ -13,11 +13,12 @@ from msgspec import Struct
 from chopper_core.sources.registry import Recognised
 from chopper_core.sources.signals import ClockDomain
 from chopper_core.sources.telemetry.cells import LATEST_NS, clock_named, declared_clock
-from chopper_core.tables.bytes import ByteSource, opened_parquet, parquet_names
+from chopper_core.tables.bytes import ByteSource
 from chopper_core.tables.columns import GrowingColumns
 from chopper_core.tables.csv_stream import CsvFile, normalised
 from chopper_core.tables.losses import ABSENT, Losses, Repeats
-from chopper_core.tables.text import PARQUET_MAGIC, FileHead, csv_cells, first_line
+from chopper_core.tables.parquet import PARQUET_MAGIC, opened_parquet, parquet_names
+from chopper_core.tables.text import FileHead, csv_cells
 from chopper_core.util.arrays import Float64, Int32, Int64
 from chopper_core.util.errors import DataError
 from chopper_core.util.grouping import distinct, ranked, run_mask
@@ -78,7 +79,7 @@ def recognise(head: FileHead) -> Recognised | None:
     if head.magic.startswith(PARQUET_MAGIC):
         try:
             names = parquet_names(head.path)
-        except (ValueError, OSError):
+        except DataError:
             return None
     else:
         lines = (line for line in head.lines if line.strip() and not line.startswith("#"))
@@ -102,7 +103,13 @@ def read(path: Path, _progress: Progress = silent) -> CpuTable:
     notes: list[str] = []
     samples = _Samples(path)
     if is_parquet:
-        clock = _read_parquet(path, samples)
+        from chopper_core.tables.column import TableColumn
+
+        with opened_parquet(path) as opened:
+            table = opened.read()
+        columns = zip(table.column_names, table.columns, strict=True)
+        samples.add({normalised(name): TableColumn(each) for name, each in columns})
+        clock = (table.schema.metadata or {}).get(b"clock", b"").decode("utf-8", "replace")
     else:
         losses = Losses()
         with ByteSource(path) as source:
@@ -120,23 +127,23 @@ def read(path: Path, _progress: Progress = silent) -> CpuTable:
         rows = samples.lost + samples.repeated + len(samples.columns)
         notes.append(f"{samples.lost} of {rows} rows are unusable and skipped.")
     count = len(samples.columns)
-    columns = samples.columns.joined()
+    found = samples.columns.joined()
     if not count:
         raise DataError(f"{path} holds no usable CPU sample.")
-    instants, row = _distinct(columns["time"])
-    numbers, column = _distinct(columns["cpu"])
+    instants, row = _distinct(found["time"])
+    numbers, column = _distinct(found["cpu"])
     if len(instants) * len(numbers) > max(_MAX_SPARSE_CELLS, _MAX_CELLS_PER_ROW * count):
         raise DataError(
             f"{path} has {count:,} samples of {len(numbers):,} CPUs at {len(instants):,} "
             "times: no sampler leaves out that many; give the samples of one moment one time."
         )
     table = np.full((len(instants), len(numbers)), np.nan)
-    table[row, column] = np.minimum(columns["percent"], 100.0)
+    table[row, column] = np.minimum(found["percent"], 100.0)
     twice = samples.repeated + count - int(np.isfinite(table).sum())
     if twice:
         notes.append(f"{twice} rows repeat a CPU at the same time; the last one counts.")
     cores = np.full(len(numbers), -1, np.int64)
-    core = _cores(columns["core"], columns["socket"])
+    core = _cores(found["core"], found["socket"])
     cores[column] = core
     if (cores[column] != core).any():
         notes.append("A CPU is listed with several cores; the last one counts.")
@@ -187,23 +194,6 @@ def _distinct(values: Int64) -> tuple[Int64, Int32 | Int64]:
         return numbers.astype(np.int64), places
     is_first = run_mask(values)
     return values[is_first].astype(np.int64), np.cumsum(is_first, dtype=np.int32) - 1
-
-
-def _read_parquet(path: Path, samples: _Samples) -> str:
-    """Add the rows of a file, and return the clock that it names."""
-    from pyarrow.lib import ArrowException
-    from pyarrow.parquet import read_table
-
-    from chopper_core.tables.column import TableColumn
-
-    try:
-        with opened_parquet(path) as file:
-            table = read_table(file)
-    except (ArrowException, OSError, ValueError) as error:
-        raise DataError(f"{path} can't be read: {first_line(error)}.") from error
-    columns = zip(table.column_names, table.columns, strict=True)
-    samples.add({normalised(name): TableColumn(each) for name, each in columns})
-    return str((table.schema.metadata or {}).get(b"clock", b"").decode("utf-8", "replace"))
 
 
 def _numbered(column: TableColumn) -> Int64:

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import zlib
 from codecs import getincrementaldecoder
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from stat import S_ISBLK, S_ISCHR, S_ISDIR, S_ISFIFO, S_ISSOCK
@@ -39,7 +38,7 @@ _INFLATE: Final = _fastest_zlib()
 _INFLATE_ERRORS: Final[tuple[type[Exception], ...]] = (zlib.error, _INFLATE.error)
 _GZIP_WINDOW_BITS: Final = 31
 _MAX_EMPTY_MEMBERS: Final = 1000
-_MAX_RATIO: Final = 150
+MAX_RATIO: Final = 150
 """How often its size a file of a true run may unpack to: gzipped traces do 10 to 40 times."""
 _SMALL_BYTES: Final = 1 << 26
 """Up to so many unpacked bytes any ratio is read."""
@@ -78,20 +77,7 @@ _FOREIGN_MAGIC: Final = {
 
 def is_bomb(size_bytes: int, unpacked_bytes: int) -> bool:
     """Whether a file unpacks to more than a true one of its size does."""
-    return unpacked_bytes > max(_SMALL_BYTES, _MAX_RATIO * size_bytes)
-
-
-def parquet_names(path: Path) -> Sequence[str]:
-    """The names of a Parquet file's columns; raises ValueError or OSError where it has none."""
-    from pyarrow.lib import ArrowException
-    from pyarrow.parquet import read_schema
-
-    try:
-        with path.open("rb") as file:
-            names: Sequence[str] = read_schema(file).names
-    except ArrowException as error:
-        raise ValueError(str(error)) from error
-    return names
+    return unpacked_bytes > max(_SMALL_BYTES, MAX_RATIO * size_bytes)
 
 
 def not_a_file(path: Path) -> str:
@@ -107,60 +93,6 @@ def not_a_file(path: Path) -> str:
     mode = status.st_mode
     kind = next((name for is_kind, name in _NO_FILES.items() if is_kind(mode)), "")
     return f"is {kind}, not a file; Chopper reads files more than once" if kind else ""
-
-
-@contextmanager
-def opened_parquet(path: Path) -> Iterator[IO[bytes]]:
-    """Open a Parquet file; raises DataError where its rows take far more memory than it has bytes.
-
-    Raises the errors of Arrow where it can't be read; Arrow opens no names that aren't UTF-8.
-    """
-    from pyarrow.parquet import read_metadata
-
-    with path.open("rb") as file:
-        metadata = read_metadata(file)
-        if is_bomb(path.stat().st_size, _decoded_bytes(file, metadata)):
-            raise DataError(
-                f"{path} unpacks to more than {_MAX_RATIO} times its size, as no profiler's file "
-                f"does: {metadata.num_rows:,} rows of {metadata.num_columns} columns."
-            )
-        file.seek(0)
-        yield file
-
-
-def _decoded_bytes(file: IO[bytes], metadata: Any) -> int:
-    """The memory that the rows of a Parquet file take when they are read, about.
-
-    A run of equal values takes a few bytes in the file and 8 each when it is read; a text that a
-    dictionary holds once is written out in each row.
-    """
-    size = 0
-    for group in range(metadata.num_row_groups):
-        for at in range(metadata.num_columns):
-            column = metadata.row_group(group).column(at)
-            encoded, values = column.total_uncompressed_size, column.num_values
-            size += max(encoded, 8 * values)
-            if column.physical_type == "BYTE_ARRAY" and encoded * values > _SMALL_BYTES:
-                size += values * _mean_length(file, group, column.path_in_schema)
-    return size
-
-
-def _mean_length(file: IO[bytes], group: int, column: str) -> int:
-    """Bytes of a text of a column, in the mean, without writing any out."""
-    from pyarrow import compute
-    from pyarrow.parquet import ParquetFile
-
-    file.seek(0)
-    rows = ParquetFile(file, read_dictionary=[column]).read_row_group(group, columns=[column])
-    lengths = []
-    for chunk in rows.column(0).chunks:
-        while not hasattr(chunk, "dictionary"):
-            if not hasattr(chunk, "values"):
-                return int(chunk.nbytes / max(len(chunk), 1))
-            chunk = chunk.values
-        of_texts = compute.binary_length(chunk.dictionary)
-        lengths.append(compute.mean(of_texts.take(chunk.indices)).as_py() or 0)
-    return int(max(lengths, default=0))
 
 
 class ByteSource:
@@ -262,7 +194,7 @@ class ByteSource:
         if is_bomb(self.size_bytes, self.bytes_given) and not self._ended:
             self._ended = True
             self.problem = (
-                f"The gzip stream unpacks to more than {_MAX_RATIO} times its size, as no "
+                f"The gzip stream unpacks to more than {MAX_RATIO} times its size, as no "
                 f"profiler's does; {self.bytes_given >> 20} MiB were read"
             )
         while wanted > 0 and not self._ended:

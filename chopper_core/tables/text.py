@@ -21,7 +21,6 @@ HEADING_LINES: Final = 50
 """Headings are searched for in so many lines: warnings and comments may precede them."""
 TEXT_SUFFIXES: Final = (".csv", ".json", ".jsonl", ".txt", ".log", ".out", ".gz")
 """Common endings of text files written by tools."""
-PARQUET_MAGIC: Final = b"PAR1"
 SQLITE_MAGIC: Final = b"SQLite format 3\0"
 _MAGIC_BYTES: Final = 16
 _BLOCK_BYTES: Final = 1 << 20
@@ -211,11 +210,6 @@ def _may_go_on(error: ValueError, text: str) -> bool:
     if not isinstance(error, json.JSONDecodeError):
         return False  # A number of more digits than Python takes.
     return error.pos >= len(text) - _LONGEST_TOKEN or error.msg.startswith("Unterminated")
-
-
-def first_line(error: Exception) -> str:
-    """Return the first line of an Arrow error; the others are for programmers."""
-    return str(error).partition("\n")[0].rstrip(".")
 
 
 def csv_cells(line: str) -> list[str]:

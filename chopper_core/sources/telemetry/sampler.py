@@ -30,16 +30,9 @@ from chopper_core.sources.telemetry.table import (
     read_table,
     recognised_table,
 )
-from chopper_core.tables.bytes import opened_parquet, parquet_names
 from chopper_core.tables.losses import Losses
-from chopper_core.tables.text import (
-    HEADING_LINES,
-    PARQUET_MAGIC,
-    TEXT_SUFFIXES,
-    FileHead,
-    FileText,
-    first_line,
-)
+from chopper_core.tables.parquet import PARQUET_MAGIC, opened_parquet, parquet_names
+from chopper_core.tables.text import HEADING_LINES, TEXT_SUFFIXES, FileHead, FileText
 from chopper_core.util.arrays import Int64
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
@@ -109,8 +102,8 @@ def recognise(head: FileHead) -> Recognised | Unusable | None:
         return recognised_table(head, _layout)
     try:
         is_ours = _layout(parquet_names(head.path)) is not None
-    except (ValueError, OSError) as error:
-        return Unusable(f"is Parquet that can't be read ({first_line(error)})")
+    except DataError as error:
+        return Unusable(f"is Parquet that can't be read ({error})")
     return Recognised(_PARQUET_FORMAT) if is_ours else Unusable(_NOT_OURS)
 
 
@@ -136,25 +129,19 @@ def read(path: Path, _progress: Progress = silent) -> Telemetry:
 
 
 def _read_parquet(path: Path, stamps: Stamps) -> Telemetry:
-    from pyarrow.lib import ArrowException
-    from pyarrow.parquet import ParquetFile
-
     from chopper_core.tables.column import TableColumn
     from chopper_core.tables.rows import TableRows
 
     rows = RowCollector(path)
-    try:
-        with opened_parquet(path) as opened, ParquetFile(opened) as file:
-            schema = file.schema_arrow
-            stamps.declared = (schema.metadata or {}).get(b"clock", b"").decode("utf-8", "replace")
-            layout = _layout(schema.names)
-            if layout is None:
-                raise DataError(f"{path} {_NOT_OURS}.")
-            for batch in file.iter_batches():
-                block = TableRows([*map(TableColumn, batch.columns)], len(batch))
-                add_rows(rows, stamps, layout, block)
-    except (ArrowException, OSError, ValueError) as error:
-        raise DataError(f"{path} can't be read: {first_line(error)}.") from error
+    with opened_parquet(path) as file:
+        schema = file.schema_arrow
+        stamps.declared = (schema.metadata or {}).get(b"clock", b"").decode("utf-8", "replace")
+        layout = _layout(schema.names)
+        if layout is None:
+            raise DataError(f"{path} {_NOT_OURS}.")
+        for batch in file.iter_batches():
+            block = TableRows([*map(TableColumn, batch.columns)], len(batch))
+            add_rows(rows, stamps, layout, block)
     return telemetry_of(_PARQUET_FORMAT, rows, stamps, Losses(), layout.notes)
 
 

@@ -10,9 +10,9 @@ import numpy as np
 from chopper_core.extensions.chakra.schedules import Schedule
 from chopper_core.model.table import Kind, Phase
 from chopper_core.sources.registry import Recognised, Unusable
-from chopper_core.tables.bytes import opened_parquet, parquet_names
 from chopper_core.tables.losses import Losses
-from chopper_core.tables.text import FileHead, first_line
+from chopper_core.tables.parquet import PARQUET_MAGIC, opened_parquet, parquet_names
+from chopper_core.tables.text import FileHead
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
 
@@ -29,34 +29,27 @@ _NUMBERS: Final = ("rank", "stage", "dp_rank", "step", "mb_id")
 _MAX_NUMBER: Final = 1 << 20
 """No job has more workers, nor a dump more steps."""
 _MAX_S: Final = 1e8
-_MAGIC: Final = b"PAR1"
 _HOST: Final = ("gc", "first-op")
 _COMM: Final = ("send", "recv", "reduce", "gather", "scatter")
 _S: Final = 1e9
 
 
 def recognise(head: FileHead) -> Recognised | Unusable | None:
-    if not head.magic.startswith(_MAGIC):
+    if not head.magic.startswith(PARQUET_MAGIC):
         return None
     try:
         names = parquet_names(head.path)
-    except (OSError, ValueError):
+    except DataError:
         return None
     return Recognised(_FORMAT) if set(_COLUMNS) <= set(names) else None
 
 
 def read(path: Path, _progress: Progress = silent) -> Schedule:
     """Read the operations of all workers; raises DataError if none is usable."""
-    from pyarrow.lib import ArrowException
-    from pyarrow.parquet import read_table
-
     from chopper_core.tables.column import TableColumn
 
-    try:
-        with opened_parquet(path) as file:
-            table = read_table(file, columns=list(_COLUMNS))
-    except (ArrowException, OSError, ValueError) as error:
-        raise DataError(f"{path} can't be read: {first_line(error)}.") from error
+    with opened_parquet(path) as file:
+        table = file.read(list(_COLUMNS))
     columns = {name: TableColumn(table[name]) for name in _COLUMNS}
     names = np.array(columns["optype"].texts, object)
     start, duration = (columns[key].floats() for key in ("start_ts", "duration"))
