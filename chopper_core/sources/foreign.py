@@ -118,8 +118,9 @@ def what_is(head: FileHead) -> str:
             return meaning
     place, mark = _TAR_MAGIC
     if head.data[place : place + len(mark)] == mark:
+        member = head.data[:_TAR_NAME_BYTES].partition(b"\0")[0].decode("utf-8", "replace")
         return (
-            f"is a tar archive ({_first_member(head.data)} …); unpack it (tar -xf FILE -C DIR) and "
+            f"is a tar archive ({_shortened(member)} …); unpack it (tar -xf FILE -C DIR) and "
             "open the directory"
         )
     if encoding := _wide(head.data):
@@ -182,10 +183,6 @@ def _zip(head: FileHead) -> str:
         f"is a zip archive ({_shortened(name)} …); unpack it (unzip FILE -d DIR) and open the "
         "directory"
     )
-
-
-def _first_member(data: bytes) -> str:
-    return _shortened(data[:_TAR_NAME_BYTES].partition(b"\0")[0].decode("utf-8", "replace"))
 
 
 def _json(head: FileHead) -> str:

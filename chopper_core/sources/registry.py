@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import cache
 from importlib import import_module
@@ -298,33 +298,37 @@ def files_at(paths: Sequence[Path]) -> Iterator[tuple[Path, Path]]:
 def _unread_below(directory: Path) -> Iterator[tuple[Path, str]]:
     """Folders whose files are not read, and why."""
     failed: list[OSError] = []
-    for folder, folders, _ in os.walk(directory, onerror=failed.append):
-        folders[:] = _visible(directory, folder, folders)
+    for folder, folders, _ in _walk(directory, failed.append):
         if folders and _depth(directory, folder) >= MOST_FOLDERS_DEEP - 1:
-            yield Path(folder), f"holds folders deeper than {MOST_FOLDERS_DEEP}, which are not read"
+            yield folder, f"holds folders deeper than {MOST_FOLDERS_DEEP}, which are not read"
         for name in folders:
-            if (path := Path(folder, name)).is_symlink():
+            if (path := folder / name).is_symlink():
                 yield path, "is a link to a directory, which is not followed; give that one too"
     for error in failed:
         yield Path(error.filename), f"can't be read: {error.strerror}"
 
 
-def _visible(directory: Path, folder: str, folders: list[str]) -> list[str]:
-    """The folders to walk on to: os.walk calls itself for each level."""
-    if _depth(directory, folder) >= MOST_FOLDERS_DEEP:
-        return []
-    return [name for name in folders if not name.startswith(".")]
+def _walk(
+    directory: Path, failed: Callable[[OSError], object] | None = None
+) -> Iterator[tuple[Path, list[str], list[str]]]:
+    """The folders below a directory that aren't hidden: os.walk calls itself for each level."""
+    for folder, folders, names in os.walk(directory, onerror=failed):
+        is_deepest = _depth(directory, Path(folder)) >= MOST_FOLDERS_DEEP
+        folders[:] = [] if is_deepest else [name for name in folders if not name.startswith(".")]
+        yield Path(folder), folders, names
 
 
-def _depth(directory: Path, folder: str) -> int:
-    return folder.count(os.sep) - os.fspath(directory).count(os.sep)
+def _depth(directory: Path, folder: Path) -> int:
+    return len(folder.parts) - len(directory.parts)
 
 
 def _files_below(directory: Path) -> Iterator[Path]:
-    found: list[Path] = []
-    for folder, folders, names in os.walk(directory):
-        folders[:] = _visible(directory, folder, folders)
-        found += [Path(folder, name) for name in names if not name.startswith(".")]
+    found = (
+        folder / name
+        for folder, _, names in _walk(directory)
+        for name in names
+        if not name.startswith(".")
+    )
     yield from sorted(found, key=natural_key)
 
 

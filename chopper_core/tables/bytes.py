@@ -26,15 +26,11 @@ _BLOCK_BYTES: Final = 1 << 16
 _RESCUE_BLOCK_BYTES: Final = 256
 
 
-def _fastest_zlib() -> Any:
-    """Return isal's drop-in module where it is installed: it inflates several times faster."""
-    try:
-        return import_module("isal.isal_zlib")
-    except ImportError:
-        return zlib
-
-
-_INFLATE: Final = _fastest_zlib()
+try:
+    # Its drop-in module inflates several times faster.
+    _INFLATE: Any = import_module("isal.isal_zlib")
+except ImportError:
+    _INFLATE = zlib
 _INFLATE_ERRORS: Final[tuple[type[Exception], ...]] = (zlib.error, _INFLATE.error)
 _GZIP_WINDOW_BITS: Final = 31
 _MAX_EMPTY_MEMBERS: Final = 1000

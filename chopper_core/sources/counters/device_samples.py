@@ -17,18 +17,14 @@ from msgspec.structs import replace
 
 from chopper_core.model.hardware import Agent, counter_infos
 from chopper_core.model.signals import between
-from chopper_core.sources.counters.tables import clean_kernel_name
-from chopper_core.sources.dispatches import (
-    CLOCK_BOOTTIME,
-    Dispatches,
-    DispatchRun,
-    SampledCounter,
-)
+from chopper_core.sources.counters.references import AgentTable
+from chopper_core.sources.counters.tables import DispatchTable
+from chopper_core.sources.dispatches import Dispatches, DispatchRun, SampledCounter
 from chopper_core.sources.ranks import rank_in_name
 from chopper_core.sources.registry import Recognised
 from chopper_core.tables.accumulators import array_steps
 from chopper_core.tables.bytes import ByteSource
-from chopper_core.tables.columns import Columns, GrowingColumns, Interner
+from chopper_core.tables.columns import MAX_DURATION_NS, Columns, GrowingColumns, Interner
 from chopper_core.tables.csv_stream import CsvFile, Declared, declared, header_of
 from chopper_core.tables.losses import ABSENT, Losses, merged_losses
 from chopper_core.tables.text import FileHead
@@ -176,15 +172,14 @@ def read_kernels(path: Path, progress: Progress = silent) -> tuple[DispatchRun, 
     read or has no kernels.
     """
     losses = Losses()
-    names = Interner()
+    table = DispatchTable(Losses())
     rows = GrowingColumns(dict.fromkeys(("name", *_KERNEL_COLUMNS), np.int64))
     with ByteSource(path) as source:
         for batch in CsvFile(source, losses).batches(progress):
             columns = batch.read(_KERNEL_COLUMNS)
-            columns["name"] = batch.column("kernel_name").mapped_codes(
-                lambda name: names[clean_kernel_name(name)]
-            )
-            usable = (columns["start_ns"] >= 0) & (columns["end_ns"] >= columns["start_ns"])
+            columns["name"] = batch.column("kernel_name").mapped_codes(table.kernel_code)
+            took_ns = columns["end_ns"] - columns["start_ns"]
+            usable = (columns["start_ns"] >= 0) & (took_ns >= 0) & (took_ns < MAX_DURATION_NS)
             losses.bad_times += int((~usable).sum())
             rows.add({name: column[usable] for name, column in columns.items()})
     columns = rows.joined()
@@ -197,39 +192,16 @@ def read_kernels(path: Path, progress: Progress = silent) -> tuple[DispatchRun, 
     ):
         if lost:
             losses.notes.append(f"{lost:,} {what}.")
-    agents, gpu = ranked(columns["agent"])
-    order = np.lexsort((columns["start_ns"], gpu))
-    absent = np.full(count, ABSENT, np.int64)
+    agents, columns["gpu"] = ranked(columns["agent"])
     first = rank_in_name(path.name) or 0
-    run = DispatchRun(
-        paths=(path,),
-        format=FORMAT,
-        names=list(names),
-        agents=tuple(
-            Agent(agent if 0 <= agent < _MOST_NODES else ABSENT, type_index=first + number)
-            for number, agent in enumerate(agents.tolist())
-        ),
-        dispatches=Dispatches(
-            name=columns["name"][order].astype(np.int32),
-            gpu=gpu[order].astype(np.int32),
-            process=absent,
-            queue=columns["queue"][order],
-            dispatch_id=np.arange(count, dtype=np.int64),
-            correlation=absent,
-            start_ns=columns["start_ns"][order],
-            end_ns=columns["end_ns"][order],
-            grid=np.zeros((count, 3), np.int32),
-            workgroup=np.zeros((count, 3), np.int32),
-            region=np.full(count, ABSENT, np.int32),
-            counters={},
-        ),
-        counter_info={},
-        passes=1,
-        clock=CLOCK_BOOTTIME,
-        join_notes=[],
-        losses=losses,
+    table.agents = AgentTable(
+        Agent(agent if 0 <= agent < _MOST_NODES else ABSENT, type_index=first + number)
+        for number, agent in enumerate(agents.tolist())
     )
-    return run, agents.tolist()
+    table.add_dispatches(columns)
+    run = table.finish([path], FORMAT)
+    dispatches = replace(run.dispatches, dispatch_id=np.arange(count, dtype=np.int64))
+    return replace(run, dispatches=dispatches, losses=losses), agents.tolist()
 
 
 def _increments(names: Sequence[str], rows: Columns, losses: Losses) -> list[SampledCounter]:

@@ -26,7 +26,7 @@ from chopper_core.sources.counters.tables import dispatch_order
 from chopper_core.sources.dispatches import Dispatches, DispatchRun, SampledCounter
 from chopper_core.tables.columns import Interner
 from chopper_core.tables.losses import ABSENT, merged_losses
-from chopper_core.util.arrays import Int32, Int64, Mask
+from chopper_core.util.arrays import Int64, Mask
 from chopper_core.util.grouping import (
     distinct,
     first_equal,
@@ -363,19 +363,15 @@ def _completed(here: Dispatches, there: Dispatches, *, with_times: bool = True) 
     counters, more_counters = columns.pop("counters"), more.pop("counters")
     for name, column in columns.items():
         if name in _SIZES:
-            columns[name] = _fuller_sizes(column, more[name])
+            # More of x, y and z may be known; a single size is their product.
+            is_fuller = (more[name] > 0).sum(axis=1) > (column > 0).sum(axis=1)
+            columns[name] = np.where(is_fuller[:, None], more[name], column)
         elif with_times or name not in _TIMES:
             columns[name] = np.where(column >= 0, column, more[name])
     for name, column in more_counters.items():
         known = counters.get(name, column)
         counters[name] = np.where(np.isnan(known), column, known)
     return Dispatches(**columns, counters=counters)
-
-
-def _fuller_sizes(here: Int32, there: Int32) -> Int32:
-    """Return the sizes with more of x, y and z known; a single size is their product."""
-    more = (there > 0).sum(axis=1) > (here > 0).sum(axis=1)
-    return np.where(more[:, None], there, here)
 
 
 def _grid_sizes(rows: Dispatches) -> Int64:

@@ -85,7 +85,7 @@ def gpus_by_id(rows: Mapping[_Id, Mapping[str, Any]]) -> dict[_Id, Agent]:
             pci=_pci(row),
         )
         for number, row in rows.items()
-        if _is_gpu(row)
+        if str(row.get("agent_type", row.get("type", ""))).strip().upper() in ("GPU", "2")
     }
     in_order = sorted(found.items(), key=lambda item: item[1].node_id)
     if any(agent.type_index >= 0 for agent in found.values()):
@@ -107,11 +107,6 @@ def same_agent(one: Agent, other: Agent) -> bool:
 def fuller_agent(one: Agent, other: Agent) -> Agent:
     """Return the more complete description; one with an architecture wins."""
     return max(one, other, key=lambda agent: (bool(agent.name), agent.compute_units))
-
-
-def _is_gpu(row: Mapping[str, Any]) -> bool:
-    kind = str(row.get("agent_type", row.get("type", ""))).strip().upper()
-    return kind in ("GPU", "2")
 
 
 def _pci(row: Mapping[str, Any]) -> str:

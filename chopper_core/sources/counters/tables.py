@@ -194,7 +194,8 @@ class DispatchTable:
             _take(rows, first)
             del first
         _drop_bad_times(rows, self.losses)
-        if not (place is None and _is_of_one_process(rows)):
+        process = rows["process"]
+        if place is not None or (process[1:] != process[:-1]).any():
             order = dispatch_order(
                 rows["gpu"], rows["process"], rows["dispatch_id"], rows["start_ns"]
             )
@@ -288,11 +289,6 @@ def _is_in_order(rows: Columns) -> bool:
         same = column[1:] == column[:-1]
         later = (column[1:] > column[:-1]) | (same & later)
     return bool(later.all())
-
-
-def _is_of_one_process(rows: Columns) -> bool:
-    process = rows["process"]
-    return bool((process[1:] == process[:-1]).all())
 
 
 def _dispatch_groups(rows: Columns) -> tuple[Int64, Int64]:

@@ -171,7 +171,9 @@ class TraceTables:
         self._input_codes = _InputCodes()
 
     def add(self, events: Sequence[Event]) -> None:
-        self._is_merged = self._is_merged or any(map(_names_rank, events[:_RANK_SAMPLE]))
+        self._is_merged = self._is_merged or any(
+            event.args is not None and event.args.rank != ABSENT for event in events[:_RANK_SAMPLE]
+        )
         groups = _PieceEvents(events)
         for category, count in groups.counts.items():
             self.event_counts[str(category)] += count
@@ -424,10 +426,6 @@ class TraceTables:
 
 def _codes(codes: Mapping[Any, int], keys: Sequence[Any]) -> Int32:
     return np.fromiter(map(codes.__getitem__, keys), np.int32, len(keys))
-
-
-def _names_rank(event: Event) -> bool:
-    return event.args is not None and event.args.rank != ABSENT
 
 
 def _is_long(duration_us: Any) -> bool:

@@ -165,13 +165,11 @@ def _why_not(path: Path) -> str:
         return "mixes the seconds of several states of a processor, which can't be told apart"
     if file_series is None:
         return f"has no headings, and {metric!r} in its name isn't a known metric of CharLLM-PPT"
-    if metric == "mem_util" and not _has_nvidia_files(path.parent):
+    if metric == "mem_util" and not any(
+        next(path.parent.glob(pattern), None) for pattern in _NVIDIA_ONLY
+    ):
         return (
             "is the memory's activity on NVIDIA and the memory in use on AMD; the directory has no "
             "file that only one of them writes"
         )
     return ""
-
-
-def _has_nvidia_files(folder: Path) -> bool:
-    return any(next(folder.glob(pattern), None) for pattern in _NVIDIA_ONLY)

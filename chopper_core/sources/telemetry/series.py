@@ -13,7 +13,6 @@ from chopper_core.sources.registry import natural_key
 from chopper_core.sources.signals import (
     RATES,
     ClockDomain,
-    GpuName,
     SignalName,
     SignalSamples,
     Telemetry,
@@ -70,7 +69,9 @@ def telemetry_of(
     Raises DataError if they hold no usable sample, or name no GPU and don't show rounds.
     """
     readings, oddities = rows.finish()
-    gpus = sorted(readings, key=_gpu_order)
+    gpus = sorted(
+        readings, key=lambda gpu: (gpu.index, gpu.kfd_node, natural_key(gpu.card), gpu.pci)
+    )
     tables = _Tables()
     for number, gpu in enumerate(gpus):
         tables.add_gpu(number, readings[gpu])
@@ -186,10 +187,6 @@ class _Tables:
             return [replace(parts[0], part="")]
         self._derived.add(signal)
         return [_combined(signal, parts), *parts]
-
-
-def _gpu_order(gpu: GpuName) -> tuple[int, int, list[tuple[int, str]], str]:
-    return gpu.index, gpu.kfd_node, natural_key(gpu.card), gpu.pci
 
 
 def _mean_of_ties(part: str, series: Readings) -> SignalSamples:
