@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 
 from chopper_core.model.hardware import Agent, CounterInfo
-from chopper_core.util.arrays import ColumnTable, Float64, Int32, Int64
+from chopper_core.util.arrays import Float64, Int32, Int64
 
 if TYPE_CHECKING:
     from chopper_core.tables.losses import Losses
@@ -19,7 +19,7 @@ CLOCK_BOOTTIME: Final = "boottime"
 """ns since boot, the clock of rocprofiler."""
 
 
-class Dispatches(ColumnTable, frozen=True):
+class Dispatches(Struct, frozen=True):
     """One row per kernel dispatch, with all counters measured for it.
 
     Rows are in the order of dispatch of each GPU. `grid` is in work-items, `grid` and `workgroup`
@@ -42,6 +42,9 @@ class Dispatches(ColumnTable, frozen=True):
     """Code in `DispatchRun.names` of the innermost roctx range around the dispatch, or -1."""
     counters: Mapping[str, Float64]
     """One column per counter; NaN where no pass measured it."""
+
+    def __len__(self) -> int:
+        return len(self.name)
 
 
 class SampledCounter(Struct, frozen=True):

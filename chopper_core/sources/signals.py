@@ -10,7 +10,7 @@ from typing import Final
 from msgspec import Struct
 
 from chopper_core.tables.losses import Losses
-from chopper_core.util.arrays import ColumnTable, Float64, Int64
+from chopper_core.util.arrays import Float64, Int64
 
 
 class ClockDomain(StrEnum):
@@ -87,7 +87,7 @@ COUNTED: Final = frozenset(
 """Accumulated signals, whose differences alone have a meaning."""
 
 
-class SignalSamples(ColumnTable, frozen=True):
+class SignalSamples(Struct, frozen=True):
     """A signal of a GPU; times ascend."""
 
     time_ns: Int64
@@ -96,6 +96,9 @@ class SignalSamples(ColumnTable, frozen=True):
     """Instance (`xcd3`) of a signal with several; '' for the GPU's own value."""
     begin_ns: Int64 | None = None
     """Start of the span whose mean each value is; None for instantaneous values."""
+
+    def __len__(self) -> int:
+        return len(self.time_ns)
 
 
 class GpuName(Struct, frozen=True):

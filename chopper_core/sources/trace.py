@@ -18,7 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.tables.losses import ABSENT, Losses
-from chopper_core.util.arrays import ColumnTable, Float64, Int8, Int32, Int64, Mask, column_types
+from chopper_core.util.arrays import Float64, Int8, Int32, Int64, Mask, Rows, column_types
 from chopper_core.util.grouping import distinct
 
 
@@ -45,7 +45,7 @@ class HostCategory(IntEnum):
     """Any other Python frame, if it is long."""
 
 
-class Activities(ColumnTable, frozen=True):
+class Activities(Rows, frozen=True, eq=False):
     """One row per kernel, memcpy or memset on a GPU, in the order of the file."""
 
     name: Int32
@@ -65,7 +65,7 @@ class Activities(ColumnTable, frozen=True):
     """The rank in a file that merges several, else ABSENT."""
 
 
-class Allocations(ColumnTable, frozen=True):
+class Allocations(Rows, frozen=True, eq=False):
     """One row per allocation or release of GPU memory, in the order of the file."""
 
     device: Int32
@@ -91,7 +91,7 @@ class LaunchShape(Struct, frozen=True):
     """Work-items per workgroup."""
 
 
-class Launches(ColumnTable, frozen=True):
+class Launches(Rows, frozen=True, eq=False):
     """One row per call of the GPU runtime or driver on the host."""
 
     name: Int32
@@ -101,7 +101,7 @@ class Launches(ColumnTable, frozen=True):
     correlation: Int64
 
 
-class HostRanges(ColumnTable, frozen=True):
+class HostRanges(Rows, frozen=True, eq=False):
     """One row per interval on a host thread that can carry a label.
 
     Operators and annotations come in the order of the file, then the Python frames.
@@ -123,7 +123,7 @@ class HostRanges(ColumnTable, frozen=True):
     """Index into `Trace.collectives`, or ABSENT."""
 
 
-class Flows(ColumnTable, frozen=True):
+class Flows(Rows, frozen=True, eq=False):
     """One row per end of a forward→backward flow."""
 
     id: Int64
@@ -247,12 +247,7 @@ def by_rank(trace: Trace) -> list[Trace]:
                 name: figures[trace.activities.rank == rank]
                 for name, figures in trace.figures.items()
             },
-            **{name: _taken(getattr(trace, name), owner == rank) for name, owner in owners.items()},
+            **{name: getattr(trace, name).take(owner == rank) for name, owner in owners.items()},
         )
         for rank in ranks
     ]
-
-
-def _taken(table: _Table, rows: Mask) -> _Table:
-    columns = {name: getattr(table, name)[rows] for name in table.__struct_fields__}
-    return replace(table, **columns)

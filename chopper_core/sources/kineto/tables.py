@@ -64,7 +64,7 @@ from chopper_core.tables.columns import (
     nanoseconds,
 )
 from chopper_core.tables.losses import ABSENT, Repeats
-from chopper_core.util.arrays import ColumnTable, Int32, Int64, Mask, column_types
+from chopper_core.util.arrays import Int32, Int64, Mask, Rows, column_types
 from chopper_core.util.grouping import distinct
 
 _FLOW_END_TYPES: Final[Mapping[str, DTypeLike]] = {"id": np.int64, "is_start": np.bool_}
@@ -87,7 +87,7 @@ _JSON_SPACE: Final = b" \t\r\n"
 _BETWEEN_TEXTS: Final = b"\0"
 
 
-_TABLES: Final[Mapping[str, type[ColumnTable]]] = {
+_TABLES: Final[Mapping[str, type[Rows]]] = {
     "activities": Activities,
     "launches": Launches,
     "ranges": HostRanges,
