@@ -223,14 +223,15 @@ class _RpdReader:
 
     def _detail(
         self, of: str, columns: str, op: Int64, api: Int64
-    ) -> tuple[dict[Any, Sequence[Any]], Int64]:
-        """Return the rows of a table of details by the ids that it has, and these ids of each
-        activity: those of its call in schema 2, its own in schema 1."""
+    ) -> tuple[Iterator[tuple[Any, ...]], Int64]:
+        """Return the rows of a table of details, ids first, and these ids of each activity.
+
+        They are those of its call in schema 2, its own in schema 1.
+        """
         table, key, keys = f"rocpd_{of}api", "api_ptr_id", api
         if table not in self._tables:
             table, key, keys = f"rocpd_{of}op", "op_ptr_id", op
-        rows = self._rows(table, f"SELECT {key}, {columns} FROM {{}}")
-        return {number: values for number, *values in rows}, keys
+        return self._rows(table, f"SELECT {key}, {columns} FROM {{}}"), keys
 
     def _shapes(self, op: Int64, api: Int64) -> tuple[Sequence[LaunchShape], Any]:
         """Return the launch sizes, and the code of each kernel's."""
@@ -239,7 +240,7 @@ class _RpdReader:
         shapes: dict[LaunchShape, int] = Interner()
         shapes[LaunchShape(ABSENT, ABSENT)]
         found: dict[int, int] = {}
-        for number, size in rows.items():
+        for number, *size in rows:
             if all(isinstance(each, int) and 0 < each < _MAX_SIZE for each in size):
                 grid, block = prod(size[:3]), prod(size[3:])
                 if grid < _MAX_THREADS and block < _MAX_SIZE:
@@ -249,7 +250,8 @@ class _RpdReader:
 
     def _bytes(self, op: Int64, api: Int64, category: Any) -> Int64:
         rows, keys = self._detail("copy", "size", op, api)
-        sizes = int_column([rows.get(each, (ABSENT,))[0] for each in keys.tolist()])
+        found = dict(rows)
+        sizes = int_column([found.get(each, ABSENT) for each in keys.tolist()])
         sizes = np.where(sizes > 0, bounded(sizes, MAX_BYTES), ABSENT)
         return np.where(category == ActivityCategory.MEMCPY, sizes, ABSENT)
 

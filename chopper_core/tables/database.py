@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote
 
 SQLITE_ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)
@@ -22,19 +22,18 @@ _STEPS_PER_BYTE: Final = 100
 
 
 class Database(sqlite3.Connection):
-    """A database whose statements each take a number of steps that fits the size of the file."""
+    """A database whose statements take a number of steps that fits the size of the file."""
 
-    steps = left = 0
+    steps_left = 0
 
-    def execute(self, *statement: Any) -> sqlite3.Cursor:
-        """Execute a statement, which is interrupted when its steps are used up."""
-        self.left = self.steps
-        return super().execute(*statement)
+    def renew_steps(self, size_bytes: int) -> None:
+        """Let the statements that follow take as many steps as a file of so many bytes needs."""
+        self.steps_left = _STEPS_OF_ANY + _STEPS_PER_BYTE * size_bytes
 
     def take_steps(self) -> bool:
         """Count instructions of a statement; True interrupts it."""
-        self.left -= _STEPS
-        return self.left < 0
+        self.steps_left -= _STEPS
+        return self.steps_left < 0
 
 
 def open_read_only(path: Path) -> Database:
@@ -55,7 +54,7 @@ def open_read_only(path: Path) -> Database:
         if "interrupted" in str(error):
             raise sqlite3.DataError(f"it has more than {_MAX_TABLES:,} tables") from error
         raise
-    connection.steps = _STEPS_OF_ANY + _STEPS_PER_BYTE * path.stat().st_size
+    connection.renew_steps(path.stat().st_size)
     connection.set_progress_handler(connection.take_steps, _STEPS)
     return connection
 

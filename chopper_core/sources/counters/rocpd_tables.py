@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from chopper_core.tables.columns import GrowingColumn, int_column
-from chopper_core.tables.database import SQLITE_ERRORS, open_read_only, unwritten
+from chopper_core.tables.database import SQLITE_ERRORS, Database, open_read_only, unwritten
 from chopper_core.tables.losses import ABSENT, Losses
 from chopper_core.tables.text import SQLITE_MAGIC
 from chopper_core.util.arrays import Int64
@@ -47,12 +47,13 @@ _FOREIGN: Final = (
 class Relations:
     """An open database: chunks of rows, by the relation names of the schema."""
 
-    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+    def __init__(self, path: Path, connection: Database) -> None:
         self.path = path
         self._connection = connection
         self._names = _relation_names(path, connection)
         self._guids: list[str] | None = None
-        self._max_rows = _ROWS_OF_ANY + path.stat().st_size // _BYTES_PER_ROW
+        self._size_bytes = path.stat().st_size
+        self._max_rows = _ROWS_OF_ANY + self._size_bytes // _BYTES_PER_ROW
 
     @classmethod
     def opened(cls, path: Path) -> Relations:
@@ -100,6 +101,7 @@ class Relations:
         A guid in `coded` is replaced by its index there. Rows after damage are lost and noted.
         """
         for name in self._sources(relation):
+            self._connection.renew_steps(self._size_bytes)
             try:
                 yield from self._rows_of(name, columns, coded)
             except SQLITE_ERRORS as error:
