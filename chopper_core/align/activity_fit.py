@@ -19,7 +19,7 @@ from chopper_core.util.grouping import median_of
 
 _ALIKE: Final = 0.99
 """Shares that correlate so well are one."""
-_STEPS: Final = 20
+STEPS: Final = 20
 """Places per sampling period that the refinement tries."""
 _PERIODS: Final = 2.5
 """How far from the coarse place it does, in sampling periods."""
@@ -96,11 +96,11 @@ def refined(
     None where too few samples lie within the trace.
     """
     reach = _PERIODS * period_ns
-    places = coarse_ns + np.linspace(-reach, reach, int(2 * _PERIODS * _STEPS) + 1)
+    places = coarse_ns + np.linspace(-reach, reach, int(2 * _PERIODS * STEPS) + 1)
     margin = int(reach) + _MAX_WINDOW * period_ns
     first, last = coarse_ns - margin, coarse_ns + (end_ns - begin_ns) + margin
     samples = [_between(shown, first, last) for shown in samples]
-    best: tuple[float, Float64, int, bool] | None = None
+    tried: list[tuple[float, Float64, int, bool]] = []
     for averages in (True, False):
         found = [
             _fits(work, samples, (begin_ns, end_ns), float(place), period_ns, averages=averages)
@@ -108,17 +108,25 @@ def refined(
         ]
         fits, counts = np.array([fit for fit, _ in found]), [count for _, count in found]
         top = int(np.argmax(fits))
-        if counts[top] < _MIN_SAMPLES:
-            continue
-        if best is None or fits[top] > best[0]:
-            best = float(fits[top]), fits, counts[top], averages
-    if best is None:
+        if counts[top] >= _MIN_SAMPLES:
+            tried.append((float(fits[top]), fits, counts[top], averages))
+    if not tried:
         return None
-    fit, fits, count, averages = best
+    fit, fits, count, averages = max(tried, key=lambda each: each[0])
+    place, doubt = best_place(places, fits, count, period_ns)
+    return Placed(place, doubt, fit, averages)
+
+
+def best_place(places: Float64, fits: Float64, samples: int, period_ns: int) -> tuple[int, int]:
+    """The place with the best fit, and three standard deviations of it."""
     top = int(np.argmax(fits))
-    near = places[likelihood_gain(fit, fits, count) <= _LIKELIER]
-    doubt = float(np.abs(near - places[top]).max()) + period_ns / _STEPS
-    return Placed(int(places[top]), int(doubt), fit, averages)
+    near = places[likelihood_gain(float(fits[top]), fits, samples) <= _LIKELIER]
+    return int(places[top]), int(float(np.abs(near - places[top]).max()) + period_ns / STEPS)
+
+
+def period_of(samples: Sequence[SignalSamples]) -> int:
+    """The median distance of neighbouring samples."""
+    return int(median_of(np.concatenate([np.diff(each.time_ns) for each in samples])))
 
 
 def averages_at(

@@ -12,6 +12,7 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from chopper_core.align.collective_ends import CommKernels, end_offsets
 from chopper_core.align.collective_sets import collective_sets
@@ -65,8 +66,7 @@ def host_clocks(
         parts = _apart(ranks, found)
         groups = {f"clock {number}": part for number, part in enumerate(parts, 1)}
     clocks = [_clock(name, group, found) for name, group in groups.items()]
-    first = clocks[0]
-    clocks = [_first(first), *(_relative(clock, first) for clock in clocks[1:])]
+    clocks = [_relative(clock, clocks[0]) for clock in clocks]
     return [part for clock in clocks for part in _with_hand(clock, by_hand)]
 
 
@@ -150,25 +150,23 @@ def _clock(name: str, ranks: Sequence[int], found: Mapping[int, RankClock]) -> H
     return HostClock(name, tuple(ranks), int(median_of(corrections)), spread, method)
 
 
-def _first(clock: HostClock) -> HostClock:
-    return HostClock(clock.name, clock.ranks, 0, 0, "the run's clock")
-
-
 def _relative(clock: HostClock, first: HostClock) -> HostClock:
     """The offset to the first host's clock; 0 within the uncertainty."""
+    if clock is first:
+        return replace(clock, correction_ns=0, uncertainty_ns=0, method="the run's clock")
     if clock.uncertainty_ns is None:
         return clock
     doubt = max(clock.uncertainty_ns, first.uncertainty_ns or 0)
     distance = clock.correction_ns - first.correction_ns
-    if abs(distance) <= doubt:
-        distance = 0
-    return HostClock(clock.name, clock.ranks, distance, doubt, clock.method)
+    return replace(
+        clock, correction_ns=distance if abs(distance) > doubt else 0, uncertainty_ns=doubt
+    )
 
 
 def _with_hand(clock: HostClock, by_hand: Mapping[int, int]) -> list[HostClock]:
     """The clock, and separate clocks for ranks that the user corrected."""
     kept = tuple(rank for rank in clock.ranks if rank not in by_hand)
-    parts = [HostClock(clock.name, kept, clock.correction_ns, clock.uncertainty_ns, clock.method)]
+    parts = [replace(clock, ranks=kept)]
     given = sorted({by_hand[rank] for rank in clock.ranks if rank in by_hand})
     for correction in given:
         ranks = tuple(rank for rank in clock.ranks if by_hand.get(rank) == correction)

@@ -47,14 +47,9 @@ _READ_CHARACTERS: Final = 1 << 12
 _INDUCTOR: Final = late(r"^triton_(?P<kind>poi|red|per|tem|for|mm|bmm|spl)_fused_?(?P<ops>\w*)")
 """A kernel of torch.compile: the way it loops, and the operators that it fuses."""
 _INDUCTOR_KINDS: Final = {
-    "poi": "elementwise",
-    "for": "elementwise",
-    "red": "reduction",
-    "per": "reduction",
-    "spl": "reduction",
-    "tem": "gemm",
-    "mm": "gemm",
-    "bmm": "gemm",
+    **dict.fromkeys(("poi", "for"), "elementwise"),
+    **dict.fromkeys(("red", "per", "spl"), "reduction"),
+    **dict.fromkeys(("tem", "mm", "bmm"), "gemm"),
 }
 _MOVES: Final = late(
     r"_?(?:to_copy|unsafe_view|clone|copy|cat|stack|transpose|permute|view|slice|expand|unsqueeze"

@@ -27,8 +27,9 @@ class Labels(Struct, frozen=True):
     def missing(self) -> Mask:
         return np.equal(self.codes, NO_LABEL)
 
-    def fill(self, codes: Numbers, rule: Rule, where: Mask | None = None) -> None:
+    def fill(self, codes: Numbers | int, rule: Rule, where: Mask | None = None) -> None:
         """Label activities without a label; NO_LABEL codes are ignored."""
+        codes = np.broadcast_to(codes, self.codes.shape)
         take = self.missing() & (codes != NO_LABEL)
         if where is not None:
             take &= where

@@ -18,7 +18,7 @@ from chopper_core.align.modules import Modules
 from chopper_core.model.table import MODEL_PHASES, NO_LABEL, Phase, Rule
 from chopper_core.util.arrays import Index
 from chopper_core.util.grouping import distinct
-from chopper_core.util.patterns import late
+from chopper_core.util.patterns import group_of, late
 
 _LAYER: Final = late(r"^Layer[ _]?(\d{1,9})$")
 _FSDP: Final = late(r"^FSDP::(?P<step>\w+)(?: for (?P<target>\S+))?(?: \((?P<owner>[^)]*)\))?")
@@ -121,20 +121,13 @@ def mark_outside(layers: Labels, operations: Labels, names: Sequence[str]) -> No
 def annotated_layers(host: Host) -> Intervals:
     """The ranges named after a layer, valued with its number."""
     rows = np.flatnonzero(host.is_annotation & host.named(_LAYER))
-    return host.intervals(rows, host.by_name(_layer_number, rows))
-
-
-def _layer_number(name: str) -> int:
-    match = _LAYER.match(name)
-    return int(match[1]) if match else NO_LABEL
+    return host.intervals(rows, host.by_name(lambda name: int(group_of(_LAYER, name)), rows))
 
 
 def _layer_of(name: str) -> int:
-    match = _FSDP.match(name)
-    if match is None:
-        return NO_LABEL
-    number = _NUMBER.search(match["owner"] or match["target"] or "")
-    return int(number[1]) if number else NO_LABEL
+    """The layer of the module in the name of an FSDP range."""
+    number = group_of(_NUMBER, group_of(_FSDP, name, "owner") or group_of(_FSDP, name, "target"))
+    return int(number) if number else NO_LABEL
 
 
 def _served(host: Host) -> Intervals:
@@ -143,19 +136,12 @@ def _served(host: Host) -> Intervals:
     Only names that contain a module count; those without a layer are the root group.
     """
     rows = np.flatnonzero(host.is_annotation & host.named(_SERVES))
-    rows = rows[host.by_name(_has_module, rows) > 0]
+    has_module = host.by_name(
+        lambda name: bool(group_of(_FSDP, name, "owner") or group_of(_FSDP, name, "target")), rows
+    )
+    rows = rows[has_module > 0]
     layers = host.by_name(_layer_of, rows)
     return host.intervals(rows, np.where(layers == NO_LABEL, _ROOT_GROUP, layers))
-
-
-def _has_module(name: str) -> bool:
-    match = _FSDP.match(name)
-    return match is not None and bool(match["owner"] or match["target"])
-
-
-def _hook(name: str) -> int:
-    match = _HOOKS.match(name)
-    return _PAIRS[match["step"]] if match else 0
 
 
 def layer_windows(host: Host) -> Intervals:
@@ -167,7 +153,7 @@ def layer_windows(host: Host) -> Intervals:
     opened: dict[tuple[int, int, int], int] = {}
     found: list[tuple[int, int, int, int]] = []
     for hook, thread, layer, start_ns, end_ns in zip(
-        host.by_name(_hook, rows).tolist(),
+        host.by_name(lambda name: _PAIRS[group_of(_HOOKS, name)], rows).tolist(),
         host.ranges.thread[rows].tolist(),
         layers.tolist(),
         host.ranges.start_ns[rows].tolist(),

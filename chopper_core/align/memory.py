@@ -63,35 +63,32 @@ def align_memory(
     own_gpu, time_ns, size = its_gpu[order], found.time_ns[order], found.bytes[order]
     points = Points(found.thread[order], time_ns)
     row = _next_launched(links, gpu, own_gpu, points)
-    operator = _operators(trace, points)
-    names = dict.fromkeys(distinct(operator[operator >= 0]).tolist())
-    used = distinct(labels.operation[row[row >= 0]]).tolist()
-    texts = [trace.names[code] for code in names]
-    texts += [labels.operations[code] for code in used if code >= 0]
-    code_of = {text: code for code, text in enumerate(dict.fromkeys(texts))}
-    to_operator = np.full(len(trace.names) + 1, -1, np.int32)
-    to_operator[list(names)] = [code_of[trace.names[code]] for code in names]
-    to_operation = np.full(len(labels.operations) + 1, -1, np.int32)
-    for code in used:
-        to_operation[code] = code_of[labels.operations[code]] if code >= 0 else -1
-    to_operation[-1] = -1
+    names: dict[str, int] = {}
+
+    def renamed(codes: Index | Int32, texts: Sequence[str]) -> Int32:
+        used = distinct(codes[codes >= 0])
+        new = np.full(len(texts) + 1, -1, np.int32)
+        new[used] = [names.setdefault(texts[code], len(names)) for code in used.tolist()]
+        return new[codes]
 
     def label(codes: Int32) -> Int32:
         return np.where(row >= 0, codes[row], -1).astype(np.int32)
 
+    operator = renamed(_operators(trace, points), trace.names)
+    operation = renamed(label(labels.operation), labels.operations)
     events = MemoryEvents(
-        tuple(code_of),
+        tuple(names),
         own_gpu.astype(np.int32),
         time_ns,
         size,
         _totals(own_gpu, size, found.allocated[order]),
         _known(own_gpu, found.reserved[order]),
         _partners(own_gpu, found.address[order], size),
-        to_operator[operator],
+        operator,
         label(labels.iteration),
         label(labels.phase).astype(np.int8),
         label(labels.layer),
-        to_operation[label(labels.operation)],
+        operation,
     )
     return AlignedMemory(events, _columns(events, row, links, gpu), len(found) - len(order))
 

@@ -21,7 +21,7 @@ from chopper_core.align.steps import batch_of
 from chopper_core.model.table import NO_LABEL, Kind, Phase, Rule
 from chopper_core.util.arrays import Index, Int8, Int32, Mask
 from chopper_core.util.grouping import distinct, ranked
-from chopper_core.util.patterns import late
+from chopper_core.util.patterns import group_of, late
 
 RECOMPUTE_SUFFIX: Final = " (recompute)"
 
@@ -223,7 +223,8 @@ def _annotations(host: Host, names: OperationNames) -> Intervals:
     if not host.named(VOCABULARY)[rows].any():
         around = parents(host.intervals(rows))
         holds = np.zeros(len(rows), np.bool_)
-        holds[around[(around != NOWHERE) & (host.by_name(_is_own_work, rows) > 0)]] = True
+        own = host.by_name(lambda name: not name.startswith(("nccl:", "FSDP::")), rows) > 0
+        holds[around[(around != NOWHERE) & own]] = True
         keep &= ~holds | (host.by_name(_has_standard_name, rows) > 0)
     rows = rows[keep]
     return host.intervals(rows, host.by_name(lambda name: names.code(normal_name(name)), rows))
@@ -243,19 +244,9 @@ def _names_operation(name: str) -> bool:
     return _has_standard_name(name) or (name != "" and not is_structure)
 
 
-def _is_own_work(name: str) -> bool:
-    return not name.startswith(("nccl:", "FSDP::"))
-
-
 def _fsdp(host: Host, names: OperationNames) -> Intervals:
     rows = np.flatnonzero(host.is_annotation & host.named(_FSDP))
-    return host.intervals(rows, host.by_name(lambda name: names.code(_range_name(name)), rows))
-
-
-def _range_name(name: str) -> str:
-    """The name of an FSDP range without its module."""
-    match = _FSDP.match(name)
-    return match["name"] if match else name
+    return host.intervals(rows, host.by_name(lambda name: names.code(group_of(_FSDP, name)), rows))
 
 
 def _modules(modules: Modules, names: OperationNames) -> Intervals:
@@ -281,12 +272,7 @@ def _nodes(host: Host, names: OperationNames) -> Intervals:
     """Autograd nodes, for the work that they run directly."""
     informative = host.named(_NODE) & host.named(_WRAPPERS) & ~host.named(_COMPILED)
     rows = np.flatnonzero(host.is_operator & informative)
-    return host.intervals(rows, host.by_name(lambda name: names.code(_node_name(name)), rows))
-
-
-def _node_name(name: str) -> str:
-    match = _NODE.match(name)
-    return match[1] if match else name
+    return host.intervals(rows, host.by_name(lambda name: names.code(group_of(_NODE, name)), rows))
 
 
 def _attention_kernels(labels: Labels, host: Host, names: OperationNames) -> None:

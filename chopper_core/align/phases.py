@@ -120,9 +120,6 @@ def label_phases(
     points = links.points
     linked = points.known()
 
-    def fill(phase: Phase, rule: Rule, where: Mask) -> None:
-        labels.fill(np.full(len(points), phase), rule, where)
-
     def inside(pattern: re.Pattern[str]) -> Mask:
         rows = np.flatnonzero(host.named(pattern) & host.is_operator)
         return host.intervals(rows).innermost(points) >= 0
@@ -132,15 +129,15 @@ def label_phases(
     voted = speaking.innermost(points)
     forward = voted == Phase.FORWARD
     labels.fill(np.where(forward, NO_LABEL, voted), Rule.ANNOTATION)
-    fill(Phase.OPTIMIZER, Rule.HOST_OPERATOR, inside(_OPTIMIZER))
-    fill(Phase.BACKWARD, Rule.AUTOGRAD, inside(_BACKWARD))
-    fill(Phase.BACKWARD, Rule.AUTOGRAD, np.isin(points.thread, host.autograd_threads))
-    fill(Phase.BACKWARD, Rule.AUTOGRAD, backward.recompute.innermost(points) >= 0)
-    fill(Phase.BACKWARD, Rule.HOST_OPERATOR, inside(_BACKWARD_OPERATOR))
+    labels.fill(Phase.OPTIMIZER, Rule.HOST_OPERATOR, inside(_OPTIMIZER))
+    labels.fill(Phase.BACKWARD, Rule.AUTOGRAD, inside(_BACKWARD))
+    labels.fill(Phase.BACKWARD, Rule.AUTOGRAD, np.isin(points.thread, host.autograd_threads))
+    labels.fill(Phase.BACKWARD, Rule.AUTOGRAD, backward.recompute.innermost(points) >= 0)
+    labels.fill(Phase.BACKWARD, Rule.HOST_OPERATOR, inside(_BACKWARD_OPERATOR))
     labels.fill(inference.phases.innermost(points), Rule.ANNOTATION)
     uploads = host.by_kernel(lambda name: _UPLOAD.search(name) is not None)
-    fill(Phase.DATA, Rule.KERNEL_NAME, linked & (uploads > 0))
-    fill(Phase.FORWARD, Rule.ANNOTATION, forward)
+    labels.fill(Phase.DATA, Rule.KERNEL_NAME, linked & (uploads > 0))
+    labels.fill(Phase.FORWARD, Rule.ANNOTATION, forward)
     # A thread without ranges of its own works for those of another one.
     elsewhere = ~np.isin(points.thread, distinct(host.ranges.thread[host.annotations]))
     anywhere = speaking.innermost(points, any_thread=True)
@@ -153,7 +150,7 @@ def label_phases(
     named[(named == Phase.FORWARD) | transposed] = NO_LABEL
     labels.fill(named, Rule.KERNEL_NAME)
     if not linked.any():
-        fill(Phase.OPTIMIZER, Rule.KERNEL_NAME, host.of_class(OPTIMIZER_CLASS))
+        labels.fill(Phase.OPTIMIZER, Rule.KERNEL_NAME, host.of_class(OPTIMIZER_CLASS))
     time_ns = points.time_ns if linked.any() else host.trace.activities.start_ns
     # On the GPU's clock a collective runs when its peers are there, not in its place of the order.
     ordered = linked if linked.any() else kind != Kind.COMM
@@ -239,7 +236,7 @@ def _by_order(labels: Labels, host: Host, sequence: _Sequence) -> None:
     among = (time_ns >= sequence.first(optimizes)) & (time_ns <= sequence.last(optimizes))
 
     def fill(phase: Phase, where: Mask) -> None:
-        labels.fill(np.full(len(time_ns), phase), Rule.STEP_ORDER, where)
+        labels.fill(phase, Rule.STEP_ORDER, where)
 
     fill(Phase.OPTIMIZER, usable & among)
     fill(Phase.OTHER, usable & by_host & (time_ns > last))

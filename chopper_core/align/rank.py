@@ -9,8 +9,7 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import force_setattr, replace
 
-from chopper_core.align.attributes import activity_attributes
-from chopper_core.align.collectives import read_collectives
+from chopper_core.align.collectives import activity_attributes, read_collectives
 from chopper_core.align.host import Host, Links, captured_points, link, link_backward
 from chopper_core.align.host_time import host_lane, host_time
 from chopper_core.align.kernel_classes import kinds

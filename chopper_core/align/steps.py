@@ -236,7 +236,7 @@ def _label_before(labels: Labels, points: Points, steps: Intervals) -> set[int]:
     before = points.known() & (points.time_ns < steps.start_ns.min())
     if first == 0 or not before.any():
         return set()
-    labels.fill(np.full(len(points), first - 1), Rule.WINDOW, before)
+    labels.fill(first - 1, Rule.WINDOW, before)
     return {first - 1}
 
 
@@ -300,9 +300,9 @@ def _label_unlinked(
     first = int(labels.codes[known].min())
     head = unlinked & (previous < 0) & (following >= 0) & (codes_after == first)
     if first in partial or first == 0:
-        labels.fill(np.full(len(head), first), Rule.NEIGHBOUR, head)
+        labels.fill(first, Rule.NEIGHBOUR, head)
     elif head.any():
-        labels.fill(np.full(len(head), first - 1), Rule.WINDOW, head)
+        labels.fill(first - 1, Rule.WINDOW, head)
         partial.add(first - 1)
 
     end_ns = activities.start_ns + activities.duration_ns

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
+from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.align.telemetry_clock import REACH_PERIODS
@@ -82,24 +83,18 @@ def signals(
     """
     found: dict[tuple[SignalName, str], dict[int, IntegralCurve]] = {}
     ranges: dict[SignalName, list[float]] = {}
-    finest = sorted(placed, key=lambda pair: pair[0].resolution_ns)
-    for telemetry, source in finest:
-        if source.offset_ns is None:
+    for each in _placed_samples(placed):
+        if each.signal not in _TITLES or each.gpu is None:
             continue
-        for number, gpu in source.gpus.items():
-            for signal in _TITLES:
-                for samples in telemetry.signals.get((number, signal), ()):
-                    curves = found.setdefault((signal, samples.part), {})
-                    if not len(samples) or gpu in curves:
-                        continue
-                    curve_of = _held if telemetry.is_held else _placed
-                    curve = curve_of(samples, source.offset_ns, source.late_ns)
-                    if not len(curve.edges_ns):
-                        continue
-                    curves[gpu] = curve
-                    ranges.setdefault(signal, []).extend(
-                        _reached(samples, source.offset_ns - source.late_ns, span)
-                    )
+        curves = found.setdefault((each.signal, each.samples.part), {})
+        if each.gpu in curves:
+            continue
+        samples, offset_ns, late_ns = each.samples, each.offset_ns, each.source.late_ns
+        curve = (_held if each.telemetry.is_held else _placed)(samples, offset_ns, late_ns)
+        if len(samples) and len(curve.edges_ns):
+            curves[each.gpu] = curve
+            reached = _reached(samples, offset_ns - late_ns, span)
+            ranges.setdefault(each.signal, []).extend(reached)
     order = {signal: place for place, signal in enumerate(_TITLES)}
     return {
         name: Signal(
@@ -117,6 +112,32 @@ def signals(
         for title, unit in [_TITLES[signal]]
         if found[signal, part] and ranges.get(signal)
     }
+
+
+class _PlacedSamples(Struct, frozen=True):
+    """The samples of one signal of a GPU, on the clock of the run by an offset."""
+
+    telemetry: Telemetry
+    source: TelemetrySource
+    offset_ns: int
+    number: int
+    """Of the GPU in the file."""
+    gpu: int | None
+    signal: SignalName
+    samples: SignalSamples
+
+
+def _placed_samples(
+    placed: Sequence[tuple[Telemetry, TelemetrySource]],
+) -> Iterator[_PlacedSamples]:
+    """All samples of the aligned files, those with finer timestamps first."""
+    for telemetry, source in sorted(placed, key=lambda pair: pair[0].resolution_ns):
+        if (offset_ns := source.offset_ns) is None:
+            continue
+        for (number, signal), parts in telemetry.signals.items():
+            gpu = source.gpus.get(number)
+            for each in parts:
+                yield _PlacedSamples(telemetry, source, offset_ns, number, gpu, signal, each)
 
 
 def _reached(samples: SignalSamples, offset_ns: int, span: tuple[int, int]) -> tuple[float, ...]:
@@ -162,21 +183,17 @@ def summaries(
     """
     found: dict[str, dict[int, SampleSummary]] = {}
     nodes: list[NodeSamples] = []
-    for telemetry, source in sorted(placed, key=lambda pair: pair[0].resolution_ns):
-        for (number, signal), parts in telemetry.signals.items():
-            if source.offset_ns is None:
-                continue
-            for each in parts:
-                times_ns = each.time_ns + source.offset_ns
-                summary = summary_of(times_ns, each.value, counts=signal in COUNTED)
-                if summary is None:
-                    continue
-                if telemetry.is_of_node:
-                    rank = telemetry.gpus[number].index
-                    nodes.append(NodeSamples(rank, signal.value, each.part, summary))
-                elif number in source.gpus:
-                    name = part_of(signal.value, each.part)
-                    found.setdefault(name, {}).setdefault(source.gpus[number], summary)
+    for each in _placed_samples(placed):
+        samples, part = each.samples, each.samples.part
+        times_ns = samples.time_ns + each.offset_ns
+        summary = summary_of(times_ns, samples.value, counts=each.signal in COUNTED)
+        if summary is None:
+            continue
+        if each.telemetry.is_of_node:
+            rank = each.telemetry.gpus[each.number].index
+            nodes.append(NodeSamples(rank, each.signal.value, part, summary))
+        elif each.gpu is not None:
+            found.setdefault(part_of(each.signal.value, part), {}).setdefault(each.gpu, summary)
     return found, tuple(sorted(nodes, key=lambda node: (node.rank, node.signal, node.label)))
 
 
@@ -192,27 +209,19 @@ def interval_table(
     stamps: dict[int, list[Int64]] = {}
     held: dict[str, dict[int, IntegralCurve]] = {}
     drawn: dict[int, IntegralCurve] = {}
-    is_timed = True
-    for telemetry, source in sorted(placed, key=lambda pair: pair[0].resolution_ns):
-        if source.offset_ns is None:
+    for each in _placed_samples(placed):
+        known = np.isfinite(each.samples.value)
+        times, values = each.samples.time_ns[known] + each.offset_ns, each.samples.value[known]
+        if (gpu := each.gpu) is None or len(times) < _ENDS:
             continue
-        is_timed &= bool(telemetry.resolution_ns)
-        for (number, signal), parts in telemetry.signals.items():
-            if (gpu := source.gpus.get(number)) is None:
-                continue
-            for each in parts:
-                known = np.isfinite(each.value)
-                times = each.time_ns[known] + source.offset_ns
-                if len(times) < _ENDS:
-                    continue
-                stamps.setdefault(gpu, []).append(times)
-                curves = held.setdefault(part_of(signal.value, each.part), {})
-                if gpu in curves:
-                    continue
-                values = each.value[known]
-                curves[gpu] = between(times[:-1], times[1:], values[:-1])
-                if signal is SignalName.POWER_W:
-                    drawn[gpu] = between(times[:-1], times[1:], (values[:-1] + values[1:]) / 2)
+        stamps.setdefault(gpu, []).append(times)
+        curves = held.setdefault(part_of(each.signal.value, each.samples.part), {})
+        if gpu not in curves:
+            curves[gpu] = between(times[:-1], times[1:], values[:-1])
+            if each.signal is SignalName.POWER_W:
+                drawn[gpu] = between(times[:-1], times[1:], (values[:-1] + values[1:]) / 2)
+    used = [telemetry for telemetry, source in placed if source.offset_ns is not None]
+    is_timed = all(telemetry.resolution_ns for telemetry in used)
     edges = {gpu: distinct(np.concatenate(own)) for gpu, own in sorted(stamps.items())}
     several = -(-sum(map(len, edges.values())) // _MAX_INTERVALS)
     edges = {gpu: np.append(own[:-1:several], own[-1]) for gpu, own in edges.items()}

@@ -12,6 +12,7 @@ from chopper_core.align.activity_fit import (
     Activity,
     averages_at,
     likelihood_gain,
+    period_of,
     refined,
     sliding_fit,
 )
@@ -21,7 +22,6 @@ from chopper_core.model.table import KernelTable, Kind
 from chopper_core.sources.cpu import CpuTable
 from chopper_core.sources.signals import ClockDomain, SignalName, SignalSamples, Telemetry
 from chopper_core.util.arrays import Float64, Mask
-from chopper_core.util.grouping import median_of
 
 REACH_PERIODS: Final = 8
 """Sampling periods around a sample in which it is valid."""
@@ -270,7 +270,7 @@ class _Recorded(Struct, frozen=True):
         if not pairs:
             return None
         every, rows_of = zip(*pairs, strict=True)
-        period = int(median_of(np.concatenate([np.diff(samples.time_ns) for samples in every])))
+        period = period_of(every)
         ends = table.start_ns + table.duration_ns
         begin = min(int(table.start_ns[rows].min()) for rows in rows_of)
         end = max(int(ends[rows].max()) for rows in rows_of)

@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.align.activity_fit import likelihood_gain
+from chopper_core.align.activity_fit import STEPS, best_place, likelihood_gain, period_of
 from chopper_core.align.telemetry_clock import (
     LIKELIER,
     REACH_PERIODS,
@@ -25,7 +25,6 @@ from chopper_core.model.inputs import TelemetrySource
 from chopper_core.model.signals import nearest
 from chopper_core.sources.signals import ClockDomain, SignalName, SignalSamples, Telemetry
 from chopper_core.util.arrays import Float64
-from chopper_core.util.grouping import median_of
 
 Placed = tuple[Telemetry, TelemetrySource]
 
@@ -37,11 +36,8 @@ _MIN_CORRELATION: Final = 0.6
 _TREND_PERIODS: Final = 16
 """Slower changes are left out: one record of warming up is like any other."""
 _MIN_SAMPLES: Final = 20
-_STEPS: Final = 20
 _PERIODS: Final = 1.5
 """How far from the coarse place the refinement tries, in sampling periods."""
-_THREE_SIGMA: Final = 4.5
-"""The drop of the log-likelihood there."""
 
 
 def together(placed: Sequence[Placed]) -> list[Placed]:
@@ -153,7 +149,7 @@ def _both(
 def _apart(
     pairs: Sequence[tuple[SignalSamples, SignalSamples]], signal: SignalName, offset_ns: int
 ) -> _Distance | None:
-    period = max(_period([pair[side] for pair in pairs]) for side in (0, 1))
+    period = max(period_of([pair[side] for pair in pairs]) for side in (0, 1))
     own, theirs = ([_without_trend(pair[side], period) for pair in pairs] for side in (0, 1))
     spans = [(min(int(s.time_ns[0]) for s in side), max(int(s.time_ns[-1]) for s in side))
              for side in (own, theirs)]  # fmt: skip
@@ -188,9 +184,9 @@ def _refined(
     offset_ns: int,
 ) -> _Distance:
     """The best distance near a coarse one, both of the stamps as they are."""
-    width = min(_period([own for own, _ in pairs]), _period([their for _, their in pairs]))
+    width = min(period_of([own for own, _ in pairs]), period_of([their for _, their in pairs]))
     curves = [nearest(s.time_ns, s.value, REACH_PERIODS * period) for _, s in pairs]
-    places = coarse_ns + np.linspace(-_PERIODS, _PERIODS, int(2 * _PERIODS * _STEPS) + 1) * period
+    places = coarse_ns + np.linspace(-_PERIODS, _PERIODS, int(2 * _PERIODS * STEPS) + 1) * period
     fits = np.empty(len(places))
     count = 0
     for number, place in enumerate(places.tolist()):
@@ -203,12 +199,8 @@ def _refined(
             varies = known.any() and min(theirs[known].std(), own.value[known].std()) > 0
             each.append(np.corrcoef(theirs[known], own.value[known])[0, 1] if varies else 0.0)
         fits[number] = np.mean(each)
-    top = int(np.argmax(fits))
-    near = places[likelihood_gain(float(fits[top]), fits, count) <= _THREE_SIGMA]
-    doubt = float(np.abs(near - places[top]).max()) + period / _STEPS
-    return _Distance(
-        int(places[top]) + offset_ns, int(doubt), signal.value, float(fits[top]), rival
-    )
+    best_ns, doubt_ns = best_place(places, fits, count, period)
+    return _Distance(best_ns + offset_ns, doubt_ns, signal.value, float(fits.max()), rival)
 
 
 def _without_trend(samples: SignalSamples, period: int) -> SignalSamples:
@@ -217,10 +209,6 @@ def _without_trend(samples: SignalSamples, period: int) -> SignalSamples:
     half = _TREND_PERIODS * period // 2
     around = np.stack([samples.time_ns - half, samples.time_ns + half], axis=1)
     return SignalSamples(samples.time_ns, samples.value - curve.means(around)[:, 0])
-
-
-def _period(samples: Sequence[SignalSamples]) -> int:
-    return int(median_of(np.concatenate([np.diff(each.time_ns) for each in samples])))
 
 
 def _filled(values: Float64) -> Float64:

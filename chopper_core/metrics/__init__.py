@@ -6,7 +6,6 @@ from chopper_core.metrics import (
     time as time,
     telemetry as telemetry,
     breakdown as breakdown,
-    memory as memory,
     counters as counters,
     counters_formulas as counters_formulas,
 )

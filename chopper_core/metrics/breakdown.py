@@ -1,6 +1,6 @@
 """Metrics of the overhead breakdown: the parts of a node's compute time, its FLOPs and tokens.
 
-And the stacked ratios of the original's breakdown, under its own names.
+Also the stacked ratios of the original's breakdown, under its own names, and GPU memory.
 """
 
 from __future__ import annotations
@@ -22,12 +22,15 @@ from chopper_core.metrics.metric import (
     quotient,
 )
 from chopper_core.model.column_names import (
+    ALLOC_BYTES,
     AT_PEAK,
     CALL_NS,
     CYCLES,
     FLOPS,
+    FRAGMENTATION_BYTES,
     MATRIX_OPS,
     OPS_PER_COUNT,
+    PEAK_BYTES,
     REQUESTS,
     TOKENS,
     integral_of,
@@ -343,3 +346,37 @@ _level(
     utilization,
     frequency,
 )
+
+
+NO_EVENTS = "the trace has no events of GPU memory (profile_memory=True in the profiler)"
+_memory = partial(metric, unit=Unit.BYTES, theme=Theme.MEMORY, missing=NO_EVENTS)
+
+
+def _largest(scope: Scope, column: str) -> Values:
+    found = scope.nodes.known_max(column)
+    return absent(len(scope.nodes)) if found is None else Values(found)
+
+
+@_memory(PEAK_BYTES, title="peak mem", reduces=Reduces.MAX)
+def peak(scope: Scope) -> Values:
+    """The most bytes that the framework had allocated on a GPU between the launch of an activity
+    of the row and the launch before it.
+    """
+    return _largest(scope, PEAK_BYTES)
+
+
+@_memory(ALLOC_BYTES, title="alloc")
+def alloc(scope: Scope) -> Values:
+    """Bytes allocated for the row's activities, released or not: each allocation counts for the
+    next activity that its thread launches.
+    """
+    sums, known = scope.nodes.known(ALLOC_BYTES)
+    return Values(sums, known == 0)
+
+
+@_memory(FRAGMENTATION_BYTES, title="fragm.", reduces=Reduces.MAX)
+def fragmentation(scope: Scope) -> Values:
+    """The most bytes that the framework's allocator reserved on a GPU without having allocated
+    them (reserved - allocated), at the same moments as peak_bytes.
+    """
+    return _largest(scope, FRAGMENTATION_BYTES)

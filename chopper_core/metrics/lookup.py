@@ -19,36 +19,15 @@ from chopper_core.util.errors import DataError, UsageError
 from chopper_core.util.plugins import Plugin, plugins
 
 DEFAULT_COLUMNS: Final = (
-    "elapsed_ns",
-    "share_pct",
-    "kernels",
-    "busy_pct",
-    "exposed_comm_ns",
-    "idle_ns",
-    "compute_ns",
-    "overlap_ns",
-    "exposed_copy_ns",
-    "hidden_ns",
-    "kernel_ns",
-)
+    "elapsed_ns", "share_pct", "kernels", "busy_pct", "exposed_comm_ns", "idle_ns", "compute_ns",
+    "overlap_ns", "exposed_copy_ns", "hidden_ns", "kernel_ns",
+)  # fmt: skip
 """The columns of a frame of the tree, the most informative first."""
 _ACTIVITY_COLUMNS: Final = (
-    "kernel_ns",
-    "start_ns",
-    "launch_ns",
-    "stream",
-    "bytes",
-    "elapsed_ns",
-    "share_pct",
-    "idle_ns",
-    "compute_ns",
-    "overlap_ns",
-    "exposed_comm_ns",
-    "exposed_copy_ns",
-    "hidden_ns",
-    "kernels",
+    "kernel_ns", "start_ns", "launch_ns", "stream", "bytes", "elapsed_ns", "share_pct", "idle_ns",
+    "compute_ns", "overlap_ns", "exposed_comm_ns", "exposed_copy_ns", "hidden_ns", "kernels",
     "busy_pct",
-)
+)  # fmt: skip
 _MEASURED_COLUMNS: Final = ("gfx_mhz", "gfx_util_pct", "power_w", "mfma_util_pct")
 """Further default columns of a run that has them."""
 _MEASURED_FROM: Final = 3

@@ -22,3 +22,9 @@ class _LatePattern:
 def late(text: str, flags: int = 0) -> re.Pattern[str]:
     """A regular expression, compiled at its first use; raises `re.error` only then."""
     return cast("re.Pattern[str]", _LatePattern(text, flags))
+
+
+def group_of(pattern: re.Pattern[str], text: str, group: int | str = 1) -> str:
+    """A group of the first match of a pattern in a text; empty without one."""
+    match = pattern.search(text)
+    return (match[group] or "") if match else ""

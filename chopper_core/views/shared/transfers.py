@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from chopper_core.align.attributes import NODE_TYPE, RECEIVE, SEND
+from chopper_core.align.collectives import NODE_TYPE, RECEIVE, SEND
 from chopper_core.model.attributes import NO_NODE, Attributes, nodes_at
 from chopper_core.model.run import Run
 from chopper_core.model.table import KernelTable, Kind
