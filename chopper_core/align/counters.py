@@ -4,10 +4,9 @@ Counters come from another execution of the same program: serialised, often with
 iterations, without collectives, with a few kernels more or less. Both sides are sequences of
 kernel names in launch order, with launch sizes and named ranges where both have them (`launches`).
 One complete iteration of the trace is the template; its recurrences in the counter run (windows)
-are found by runs of kernels that are unique in the template, and each is aligned with the template
-(`sequences`). The iterations of the trace take the windows from the last one backwards; iterations
-without a window borrow the nearest one. If the counters come from the trace's own process,
-correlation ids decide.
+are found by runs of kernels that are unique in the template, and each is aligned with it. The
+iterations of the trace take the windows from the last one backwards; iterations without a window
+borrow the nearest one. If the counters come from the trace's own process, correlation ids decide.
 """
 
 from __future__ import annotations
@@ -22,19 +21,17 @@ from msgspec.structs import replace
 
 from chopper_core.align.dispatches import PlacedCounter, counter_signals, same_execution
 from chopper_core.align.identity import devices_of_agents, gpus_of_agents
-from chopper_core.align.launches import Comparison, Dispatched, common_codes
-from chopper_core.align.sequences import (
+from chopper_core.align.launches import (
     UNMATCHED,
     Alignment,
+    Comparison,
+    Dispatched,
     Launched,
     align,
+    common_codes,
     with_moved,
 )
-from chopper_core.model.column_names import (
-    COUNTER_DURATION,
-    COUNTER_MATCH,
-    Match,
-)
+from chopper_core.model.column_names import COUNTER_DURATION, COUNTER_MATCH, Match
 from chopper_core.model.hardware import Agent, CounterInfo
 from chopper_core.model.inputs import CounterSource, Gpu, Identity
 from chopper_core.model.overrides import Overrides

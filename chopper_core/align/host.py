@@ -6,7 +6,6 @@ to the launches that were captured into it.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Final
@@ -21,7 +20,7 @@ from chopper_core.model.table import NO_TIME, Category
 from chopper_core.sources.trace import HostCategory, Trace
 from chopper_core.tables.losses import ABSENT
 from chopper_core.util.arrays import Index, Int32, Int64, Mask
-from chopper_core.util.grouping import distinct, last_equal, ranked
+from chopper_core.util.grouping import distinct, last_equal, ranked, run_starts, stable_order
 from chopper_core.util.patterns import late
 
 BACKWARD_NODE: Final = late(r"^autograd::engine::evaluate_function")
@@ -374,7 +373,6 @@ def _replays(host: Host, links: Links) -> dict[int, Index]:
     rows = np.flatnonzero(of_graph)
     rows = rows[host.calls(REPLAYS_GRAPH)[links.launch[rows]]]
     rows = rows[np.argsort(activities.start_ns[rows], kind="stable")]
-    found: dict[int, list[int]] = defaultdict(list)
-    for row, launch in zip(rows.tolist(), links.launch[rows].tolist(), strict=True):
-        found[launch].append(row)
-    return {launch: np.array(own, np.intp) for launch, own in found.items()}
+    rows = rows[stable_order(links.launch[rows])]
+    parts = np.split(rows, run_starts(links.launch[rows])[1:]) if len(rows) else []
+    return {int(links.launch[own[0]]): own for own in parts}

@@ -18,6 +18,7 @@ from functools import partial
 from math import nan, prod
 from typing import Any, Final
 
+import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -121,26 +122,32 @@ def _product(
     name: str,
     inputs: Inputs,
     first: int = 0,
-    directions: int = 2,
+    directions: int = 0,
     result: Callable[[Inputs], str] | None = None,
 ) -> Work | None:
-    """A product of two matrices, or of two batches of them (three directions)."""
+    """A product of two matrices, or of batches of them that broadcast, as numpy's.
+
+    `directions` are those that both operands must have; 0: any.
+    """
     shapes = inputs.shapes[first : first + 2]
-    if len(shapes) < 2 or any(len(shape) != directions for shape in shapes):
+    if len(shapes) < 2 or min(map(len, shapes)) < 2:
         return None
     (*batch, rows, inner), (*again, other, columns) = shapes
-    if inner != other or batch != again:
+    if inner != other or (directions and {directions} != set(map(len, shapes))):
         return None
-    sizes = Product(
-        rows,
-        columns,
-        inner,
-        prod(batch),
-        _layout(inputs.is_transposed(first + 1), inputs.is_transposed(first)),
-        first > 0 and bool(inputs.shapes[0]),
-    )
+    try:
+        times = prod(np.broadcast_shapes(tuple(batch), tuple(again)))
+    except ValueError:
+        return None
+    elements = times * rows * columns
+    if not again:
+        # PyTorch folds the batch of the first operand into its rows.
+        times, rows = 1, times * rows
+    layout = _layout(inputs.is_transposed(first + 1), inputs.is_transposed(first))
+    has_bias = first > 0 and bool(inputs.shapes[0])
+    sizes = Product(rows, columns, inner, times, layout, has_bias)
     produced = result(inputs) if result else inputs.spelling(first)
-    return _product_call(name, inputs, first, sizes, produced, prod(batch) * rows * columns)
+    return _product_call(name, inputs, first, sizes, produced, elements)
 
 
 def _layout(second: bool | None, first: bool | None) -> str:
@@ -162,26 +169,6 @@ def _linear(name: str, inputs: Inputs) -> Work | None:
     layout = _layout(None if weight is None else not weight, given)
     sizes = Product(prod(rows), columns, inner, layout=layout, has_bias=has_bias)
     return _product_call(name, inputs, 0, sizes, inputs.spelling(0), prod(rows) * columns)
-
-
-def _matmul(name: str, inputs: Inputs) -> Work | None:
-    """A product of batches that broadcast, as numpy's."""
-    if len(inputs.shapes) < 2 or min(map(len, inputs.shapes[:2])) < 2:
-        return None
-    (*batch, rows, inner), (*again, other, columns) = inputs.shapes[:2]
-    if inner != other:
-        return None
-    short, long = sorted((batch, again), key=len)
-    padded = [1] * (len(long) - len(short)) + short
-    if any(one != two and 1 not in (one, two) for one, two in zip(padded, long, strict=True)):
-        return None
-    times = prod(max(pair) for pair in zip(padded, long, strict=True))
-    layout = _layout(inputs.is_transposed(1), inputs.is_transposed(0))
-    if not again:
-        # PyTorch folds the batch of the first operand into its rows.
-        times, rows = 1, times * rows
-    sizes = Product(rows, columns, inner, times, layout)
-    return _product_call(name, inputs, 0, sizes, inputs.spelling(0), times * rows * columns)
 
 
 def _grouped(name: str, inputs: Inputs, offsets: int, dtype: int, default: str = "") -> Work | None:
@@ -431,16 +418,16 @@ def _per_direction(value: Any, directions: int) -> Shape | None:
 
 
 _COUNTS: Final[Mapping[str, Callable[[str, Inputs], Work | None]]] = {
-    "aten::mm": _product,
-    "aten::addmm": partial(_product, first=1),
+    "aten::mm": partial(_product, directions=2),
+    "aten::addmm": partial(_product, first=1, directions=2),
     "aten::_scaled_mm": partial(
-        _product, result=lambda inputs: inputs.scalar_type(6, inputs.spelling(0))
+        _product, directions=2, result=lambda inputs: inputs.scalar_type(6, inputs.spelling(0))
     ),
-    "aten::_int_mm": partial(_product, result=lambda _: "int"),
+    "aten::_int_mm": partial(_product, directions=2, result=lambda _: "int"),
     "aten::bmm": partial(_product, directions=3),
     "aten::baddbmm": partial(_product, first=1, directions=3),
     "aten::linear": _linear,
-    "aten::matmul": _matmul,
+    "aten::matmul": _product,
     "aten::_grouped_mm": partial(_grouped, offsets=2, dtype=4),
     "aten::_scaled_grouped_mm": partial(_grouped, offsets=4, dtype=7, default=_BF16),
     "aten::convolution_backward": _convolution_backward,

@@ -17,7 +17,7 @@ from chopper_core.align.identity import devices_of_telemetry, with_places
 from chopper_core.align.telemetry import signals, summaries, telemetry_columns
 from chopper_core.align.telemetry_clock import KnownClock, place, placed_cpu
 from chopper_core.align.telemetry_pairs import together
-from chopper_core.ingest.untraced import matches_of, status_of, with_ranks
+from chopper_core.ingest.untraced import identified, status_of, with_ranks
 from chopper_core.model.hardware import hardware_of_agent, is_file
 from chopper_core.model.inputs import Identity, TelemetrySource
 from chopper_core.model.run import Run
@@ -110,31 +110,17 @@ def _skipping(run: Run, found: FoundFiles) -> Run:
 def attach_telemetry(run: Run, paths: Sequence[Path], progress: Progress) -> Run:
     """Attach telemetry to a run, as signals and as columns of its kernels."""
     found_files = discover(paths, Family.TELEMETRY)
-    run, files = _skipping(run, found_files), found_files.files
-    placed: list[tuple[Telemetry, TelemetrySource]] = []
-    failed = []
-    identities: list[Identity] = []
-    read: list[Telemetry] = []
-    for number, file in enumerate(files):
-        progress("read telemetry", number, len(files))
-        try:
-            read.append(file.read())
-        except DataError as error:
-            failed.append((str(file.path), str(error)))
+    run = _skipping(run, found_files)
+    read: list[Telemetry]
+    read, failed = found_files.read("telemetry", progress)
     run = with_ranks(run, read)
+    placed: list[tuple[Telemetry, TelemetrySource]] = []
+    identities: list[Identity] = []
     for done, telemetry in enumerate(read):
         progress("match telemetry", done, len(read))
-        called = (telemetry.path.name, telemetry.format)
-        devices = devices_of_telemetry(telemetry.gpus)
-        found = matches_of(telemetry, devices, run.gpus, run.overrides.devices(*called))
-        identities += [
-            Identity(
-                str(telemetry.path), telemetry.format, device.names, device.text, who.gpu, who.by
-            )
-            for device, who in zip(devices, found, strict=True)
-        ]
-        gpus = {number: who.gpu for number, who in enumerate(found) if who.gpu is not None}
-        shift_ns = run.overrides.shift_ns(*called) or 0
+        matched, gpus = identified(telemetry, run.gpus, run.overrides)
+        identities += matched
+        shift_ns = run.overrides.shift_ns(telemetry.path.name, telemetry.format) or 0
         clocks = _known_clocks(run, telemetry, gpus)
         placed.append((telemetry, place(telemetry, run.table, gpus, clocks, shift_ns)))
     twice = _measured_twice(
@@ -204,25 +190,21 @@ def _measured_twice(
 
 def attach_cpu(run: Run, paths: Sequence[Path], progress: Progress) -> Run:
     """Attach CPU samples of its hosts to a run."""
-    files = discover(paths, Family.CPU).files
-    if not files or not len(run.table):
+    files = discover(paths, Family.CPU)
+    if not files.files or not len(run.table):
         return run
     table = run.table
     span = (int(table.start_ns.min()), int((table.start_ns + table.duration_ns).max()))
     is_epoch = all(source.clock.startswith(_EPOCH) for source in run.sources)
-    found, failed = [], []
-    for number, file in enumerate(files):
-        progress("read CPU samples", number, len(files))
-        try:
-            samples: CpuTable = file.read()
-        except DataError as error:
-            failed.append((str(file.path), str(error)))
-            continue
+    found = []
+    tables: list[CpuTable]
+    tables, failed = files.read("CPU samples", progress)
+    for samples in tables:
         corrections = {clock.correction_ns for clock in run.hosts}
         known_ns = (corrections.pop() if len(corrections) == 1 else 0) if is_epoch else None
-        shift_ns = run.overrides.shift_ns(file.path.name, samples.format) or 0
+        shift_ns = run.overrides.shift_ns(samples.path.name, samples.format) or 0
         found.append(placed_cpu(samples, span, run.telemetry, known_ns, shift_ns))
-    read = {str(file.path) for file in files}
+    read = {str(file.path) for file in files.files}
     return replace(
         run,
         cpu=tuple(found),
@@ -262,23 +244,18 @@ def _epoch_correction(run: Run, gpus: Mapping[int, int]) -> int:
 def telemetry_report(paths: Sequence[Path], format_name: str) -> Escaped | None:
     """Describe every telemetry file at the paths as `text` or `json`; None without any."""
     found = discover([path for path in paths if path.exists()], Family.TELEMETRY)
-    files = found.files
-    if not files:
+    if not found.files:
         return None
     skipped = {str(file.path): file.reason for file in found.skipped}
     skipped |= {str(path): what_is(FileHead(path)) for path in found.unknown}
-    tables: list[Telemetry] = []
-    failed: list[dict[str, str]] = []
-    for file in files:
-        try:
-            tables.append(file.read())
-        except DataError as error:
-            failed.append({"path": str(file.path), "reason": str(error)})
+    tables: list[Telemetry]
+    tables, unread = found.read("telemetry")
     devices = {table.path: devices_of_telemetry(table.gpus) for table in tables}
     twice = _measured_twice(
         [(table, {n: gpu.text for n, gpu in enumerate(devices[table.path])}) for table in tables]
     )
-    failed += [{"path": str(path), "reason": reason} for path, reason in twice.items()]
+    unread += [(str(path), reason) for path, reason in twice.items()]
+    failed = [{"path": path, "reason": reason} for path, reason in unread]
     read = [_described(table) for table in tables if table.path not in twice]
     if format_name == "json":
         left_out = [{"path": path, "reason": reason} for path, reason in skipped.items()]
@@ -294,7 +271,7 @@ def telemetry_report(paths: Sequence[Path], format_name: str) -> Escaped | None:
         lines += ["", *_lines(each)]
     if failed:
         lines += ["", "files that could not be used"]
-        lines += [f"  {clean(reason)}" for reason in dict.fromkeys(i["reason"] for i in failed)]
+        lines += [f"  {clean(reason)}" for reason in dict.fromkeys(why for _, why in unread)]
     if skipped:
         lines += ["", "files not read"]
         lines += [f"  {clean(path)}: {clean(reason)}" for path, reason in skipped.items()]

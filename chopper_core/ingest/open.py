@@ -235,14 +235,8 @@ def _scheduled(name: str, progress: Progress, overrides: Overrides) -> Run | Non
     Raises DataError if no file is usable, or if they belong to several jobs.
     """
     found = discover([path for path in paths_of(name) if path.exists()], Family.SCHEDULE)
-    read: list[RunPart] = []
-    failed = []
-    for number, file in enumerate(found.files):
-        progress("read schedules", number, len(found.files))
-        try:
-            read.append(file.read())
-        except DataError as error:
-            failed.append((str(file.path), str(error)))
+    read: list[RunPart]
+    read, failed = found.read("schedules", progress)
     if not read:
         if failed:
             raise DataError(failed[0][1])

@@ -10,12 +10,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from chopper_core.align.dispatches import PlacedCounter, align_dispatches, counter_signals
-from chopper_core.align.identity import (
-    Device,
-    DeviceMatch,
-    devices_of_telemetry,
-    gpus_of_telemetry,
-)
+from chopper_core.align.identity import devices_of_telemetry, gpus_of_telemetry
 from chopper_core.align.telemetry import interval_table, signals, summaries
 from chopper_core.model.hardware import hardware_of_agent
 from chopper_core.model.inputs import NO_DEVICE, Gpu, Identity, Source, TelemetrySource
@@ -101,7 +96,10 @@ def telemetry_run(
     found = discover([path for path in paths if path.exists()], Family.TELEMETRY)
     if not found.files and not _stopped_files(found):
         return None
-    read, failed = _read(found, progress)
+    read: list[Telemetry]
+    read, failed = found.read("telemetry", progress)
+    if not read and not _stopped_files(found):
+        raise DataError(failed[0][1] if failed else "the telemetry has no samples")
     timed = [each for each in read if each.resolution_ns]
     is_timed = bool(timed) or not read
     if not is_timed:
@@ -111,15 +109,10 @@ def telemetry_run(
     gpus = _gpus_of(timed, found)
     sources, identities = [], []
     for each in read:
-        called = (each.path.name, each.format)
-        devices = devices_of_telemetry(each.gpus)
-        matches = matches_of(each, devices, gpus, overrides.devices(*called))
-        identities += [
-            Identity(str(each.path), each.format, device.names, device.text, who.gpu, who.by)
-            for device, who in zip(devices, matches, strict=True)
-        ]
-        own = {n: who.gpu for n, who in enumerate(matches) if who.gpu is not None}
-        source = _source(each, own, clock, overrides.shift_ns(*called) or 0)
+        matched, own = identified(each, gpus, overrides)
+        identities += matched
+        shift_ns = overrides.shift_ns(each.path.name, each.format) or 0
+        source = _source(each, own, clock, shift_ns)
         sources.append(source if is_timed else replace(source, offset_ns=0, method=_NUMBERED))
     placed = list(zip(read, sources, strict=True))
     figures, of_nodes = summaries(placed)
@@ -150,21 +143,6 @@ def telemetry_run(
         status=status_of(gpus, figures.get(SignalName.POWER_W, {}), found, read),
         overrides=overrides,
     )
-
-
-def _read(found: FoundFiles, progress: Progress) -> tuple[list[Telemetry], list[tuple[str, str]]]:
-    """The files that can be read, and why others can't; raises DataError where none can."""
-    read: list[Telemetry] = []
-    failed: list[tuple[str, str]] = []
-    for number, file in enumerate(found.files):
-        progress("read telemetry", number, len(found.files))
-        try:
-            read.append(file.read())
-        except DataError as error:
-            failed.append((str(file.path), str(error)))
-    if not read and not _stopped_files(found):
-        raise DataError(failed[0][1] if failed else "the telemetry has no samples")
-    return read, failed
 
 
 def _numbered(telemetry: Telemetry) -> Telemetry:
@@ -222,21 +200,26 @@ def _source(
     )
 
 
-def matches_of(
-    telemetry: Telemetry,
-    devices: Sequence[Device],
-    gpus: Sequence[Gpu],
-    overrides: Mapping[str, int | None],
-) -> list[DeviceMatch]:
-    """The GPU of each device of a telemetry file: of one that names ranks, that of the rank."""
-    if not telemetry.by_rank:
-        return gpus_of_telemetry(devices, gpus, overrides)
-    index_of = {gpu.rank: gpu.index for gpu in gpus}
-    ranks = [replace(gpu, index=gpu.rank) for gpu in gpus]
-    return [
-        replace(match, gpu=None if match.gpu is None else index_of[match.gpu])
-        for match in gpus_of_telemetry(devices, ranks, overrides)
-    ]
+def identified(
+    telemetry: Telemetry, gpus: Sequence[Gpu], overrides: Overrides
+) -> tuple[list[Identity], dict[int, int]]:
+    """The devices of a telemetry file, and their GPUs by number in the file.
+
+    A device of a file that names ranks is that of the rank.
+    """
+    devices = devices_of_telemetry(telemetry.gpus)
+    by_hand = overrides.devices(telemetry.path.name, telemetry.format)
+    known = [replace(gpu, index=gpu.rank) for gpu in gpus] if telemetry.by_rank else gpus
+    index_of = {own.index: gpu.index for own, gpu in zip(known, gpus, strict=True)}
+    identities, numbers = [], {}
+    matches = gpus_of_telemetry(devices, known, by_hand)
+    for number, (device, who) in enumerate(zip(devices, matches, strict=True)):
+        gpu = None if who.gpu is None else index_of[who.gpu]
+        path, kind = str(telemetry.path), telemetry.format
+        identities.append(Identity(path, kind, device.names, device.text, gpu, who.by))
+        if gpu is not None:
+            numbers[number] = gpu
+    return identities, numbers
 
 
 def with_ranks(run: Run, read: Iterable[Telemetry]) -> Run:

@@ -72,6 +72,10 @@ FORMATS: Final[Mapping[Family, Sequence[str]]] = {
 Those of extensions and plugins follow."""
 
 
+Failures = list[tuple[str, str]]
+"""Paths, and why what is there can't be used."""
+
+
 class Recognised(Struct, frozen=True):
     """The result for a file that a format can read."""
 
@@ -162,6 +166,17 @@ class FoundFiles(Struct, frozen=True):
     """Files that a format recognises but can't read."""
     unknown: Sequence[Path]
     """All other files."""
+
+    def read(self, what: str, progress: Progress = silent) -> tuple[list[Any], Failures]:
+        """What is in the files, and why others of them can't be read."""
+        read, failed = [], []
+        for number, file in enumerate(self.files):
+            progress(f"read {what}", number, len(self.files))
+            try:
+                read.append(file.read())
+            except DataError as error:
+                failed.append((str(file.path), str(error)))
+        return read, failed
 
 
 def formats(family: Family) -> list[SourceFormat]:

@@ -150,33 +150,26 @@ def worker_limit(workers: int, largest_bytes: int) -> tuple[int, int]:
 
 
 def job_limit() -> int:
-    """The lowest limit of the job's cgroup and of those around it in bytes; 0: none."""
+    """The lowest limit of the job's cgroup (v1, v2) and of those around it in bytes; 0: none."""
     found = []
-    for mount, own, name in _groups():
-        for group in (mount / own, *(mount / own).parents):
+    lines: list[str] = []
+    with suppress(OSError):
+        lines = _OWN_GROUPS.read_text().splitlines()
+    for line in lines:
+        _, controllers, own = (*line.split(":", 2), "", "")[:3]
+        if "memory" in controllers.split(","):
+            mount, name = _CGROUP / "memory", "memory.limit_in_bytes"
+        elif not controllers:
+            mount, name = _CGROUP, "memory.max"
+        else:
+            continue
+        inner = mount / own.lstrip("/")
+        for group in (each for each in (inner, *inner.parents) if each.is_relative_to(mount)):
             with suppress(OSError):
                 text = (group / name).read_text().strip()
                 if text.isdecimal() and int(text) < _NO_LIMIT:
                     found.append(int(text))
-            if group == mount:
-                break
     return min(found, default=0)
-
-
-def _groups() -> list[tuple[Path, str, str]]:
-    """(where a hierarchy is mounted, this process's group there, its limit's file): v1, v2."""
-    try:
-        lines = _OWN_GROUPS.read_text().splitlines()
-    except OSError:
-        lines = []
-    groups = []
-    for line in lines:
-        _, controllers, own = (*line.split(":", 2), "", "")[:3]
-        if "memory" in controllers.split(","):
-            groups.append((_CGROUP / "memory", own.lstrip("/"), "memory.limit_in_bytes"))
-        elif not controllers:
-            groups.append((_CGROUP, own.lstrip("/"), "memory.max"))
-    return groups
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chopper_core.align.counters import CounterMatch, match_counters
-from chopper_core.align.launches import Dispatched
-from chopper_core.align.sequences import UNMATCHED
+from chopper_core.align.launches import UNMATCHED, Dispatched
 from chopper_core.ingest.open import open_run
 from chopper_core.ingest.rank import read_rank
 from chopper_core.model.column_names import LAUNCH_SHAPE, Match

@@ -13,11 +13,18 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from chopper_core.align.counters import CounterMatch, launch_order, match_counters
-from chopper_core.align.launches import Comparison, Dispatched, packed_shapes, plain_name
-from chopper_core.align.sequences import UNKNOWN, UNMATCHED
+from chopper_core.align.launches import (
+    UNKNOWN,
+    UNMATCHED,
+    Comparison,
+    Dispatched,
+    packed_shapes,
+    plain_name,
+)
 from chopper_core.model.column_names import LAUNCH_SHAPE, Match
 from chopper_core.model.table import KernelTable, Kind
 from chopper_core.sources.trace import LaunchShape
+from chopper_core.util.arrays import Int32
 from tests.ingest.simulated import Place, Simulated
 from tests.support import Row, table_of
 
@@ -44,6 +51,12 @@ class Dispatch:
 
     name: str
     place: Place | None = None
+
+
+def named(names: Sequence[str], name: Int32) -> Dispatched:
+    """Dispatches with nothing but names."""
+    nothing = np.full(len(name), UNKNOWN, np.int64)
+    return Dispatched(names, name, nothing, nothing, nothing.astype(np.int32), nothing)
 
 
 def trace(
@@ -74,7 +87,7 @@ def execution(
 def match(table: KernelTable, dispatches: Sequence[Dispatch]) -> CounterMatch:
     names = sorted({dispatch.name for dispatch in dispatches})
     codes = np.array([names.index(dispatch.name) for dispatch in dispatches], np.int32)
-    return match_counters(table, np.arange(len(table)), Dispatched.named(names, codes))
+    return match_counters(table, np.arange(len(table)), named(names, codes))
 
 
 SIZES = {"gemm_q": 64, "gemm_k": 16}
@@ -107,7 +120,7 @@ def sized(
     codes = np.array([known.index(name) for name in executed], np.int32)
     items = np.array([int(grids[at]) * blocks[at] for at in order], np.int64)
     groups = np.array([blocks[at] for at in order], np.int64)
-    plain = Dispatched.named(known, codes)
+    plain = named(known, codes)
     dispatched = replace(plain, items=items, workgroup=groups)
     return match_counters(table, np.arange(len(table)), dispatched)
 
@@ -159,7 +172,7 @@ def test_products_of_one_name_in_another_order_are_told_by_the_ranges_around_the
     kernels = one_kernel([names[at] for at in order])
     codes = np.array([texts.index(name) for name in kernels], np.int32)
     regions = np.array([texts.index(names[at]) for at in order], np.int32)
-    plain = Dispatched.named(texts, codes)
+    plain = named(texts, codes)
     by_name = match_counters(table, np.arange(len(table)), plain)
     told = match_counters(table, np.arange(len(table)), replace(plain, region=regions))
     assert [order[at] for at in told.dispatch] == list(range(len(names)))
