@@ -15,18 +15,7 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.align.kernel_classes import kernel_class
-from chopper_core.model.column_names import (
-    AT_PEAK,
-    BREAKDOWN,
-    COUNTER_DURATION,
-    CYCLES,
-    FLOPS,
-    FLOPS_TYPE,
-    MATRIX_COUNTERS,
-    OPS_PER_COUNT,
-    integral_of,
-    known_of,
-)
+from chopper_core.model import column_names as col
 from chopper_core.model.hardware import ElementType, Hardware
 from chopper_core.model.table import KernelTable, Kind
 from chopper_core.util.arrays import Codes, Float64, Index, Int64, Mask, Numbers, Rows
@@ -77,19 +66,19 @@ def clock_response(table: KernelTable, hardware: Hardware) -> ClockResponse:
     does. A group that shows too little takes the range of its class of kernels.
     """
     nothing = ClockResponse(np.zeros(0, np.int64), np.zeros(0), np.zeros(0))
-    if known_of("gfx_mhz") not in table.measured:
+    if col.known_of("gfx_mhz") not in table.measured:
         return nothing
     table = table.take(slice(None, None, -(-len(table) // _MAX_ROWS) or 1))
-    known = table.measured[known_of("gfx_mhz")]
+    known = table.measured[col.known_of("gfx_mhz")]
     with np.errstate(invalid="ignore", divide="ignore"):
-        clock = table.measured[integral_of("gfx_mhz")] / known / hardware.clock_mhz
+        clock = table.measured[col.integral_of("gfx_mhz")] / known / hardware.clock_mhz
         used = (table.kind == Kind.COMPUTE) & (table.duration_ns >= _MIN_DURATION_NS)
         used &= (known > table.duration_ns / 2) & (clock > 0)
     if not used.any():
         return nothing
     keys, group = ranked(_keys(table))
     means = _Means.of_trace(table, group, clock, used)
-    if CYCLES in table.measured and COUNTER_DURATION in table.measured:
+    if col.CYCLES in table.measured and col.COUNTER_DURATION in table.measured:
         means = means.joined(_Means.of_counter_run(table, group, used, hardware))
     exponent, error, fits = means.exponents(len(keys))
     low, high = np.clip(exponent - 2 * error, 0, 1), np.clip(exponent + 2 * error, 0, 1)
@@ -149,7 +138,7 @@ class _Means(Rows, frozen=True):
         cls, table: KernelTable, group: Index, used: Mask, hardware: Hardware
     ) -> _Means:
         """By GPU: kernels ran one by one."""
-        took, cycles = table.measured[COUNTER_DURATION], table.measured[CYCLES]
+        took, cycles = table.measured[col.COUNTER_DURATION], table.measured[col.CYCLES]
         rows = np.flatnonzero(used & (took >= _MIN_DURATION_NS) & (cycles > 0))
         clock = cycles[rows] / hardware.xccs / (took[rows] * hardware.clock_mhz * 1e-3)
         return cls._of(group[rows], table.gpu[rows], clock, took[rows], np.zeros(len(rows)))
@@ -221,7 +210,7 @@ def breakdown_columns(table: KernelTable, hardware: Hardware | None) -> dict[str
     compute_ns + overlap_ns of the activity: they are scaled from its duration to the charged time
     and rounded, and the largest takes the remainder of the rounding.
     """
-    columns = {name: np.empty(len(table)) for name in (*BREAKDOWN, AT_PEAK)}
+    columns = {name: np.empty(len(table)) for name in (*col.BREAKDOWN, col.AT_PEAK)}
     response = clock_response(table, hardware) if hardware else None
     # In chunks: the intermediate arrays are many times larger than the result.
     for begin in range(0, len(table), _CHUNK):
@@ -238,14 +227,14 @@ def _of_rows(
     duration = table.duration_ns.astype(np.float64)
     unknown = np.full(len(table), np.nan)
     if hardware is None or response is None:
-        parts = dict.fromkeys(BREAKDOWN, unknown)
+        parts = dict.fromkeys(col.BREAKDOWN, unknown)
         parts["unmodelled_ns"] = duration
-        return {**_whole(parts, charged, duration), AT_PEAK: unknown}
+        return {**_whole(parts, charged, duration), col.AT_PEAK: unknown}
     ideal = hardware.at_peak_ns(
-        table.measured.get(FLOPS, unknown), table.measured.get(FLOPS_TYPE, unknown)
+        table.measured.get(col.FLOPS, unknown), table.measured.get(col.FLOPS_TYPE, unknown)
     )
     low = high = np.ones(len(table))
-    if known_of("gfx_mhz") in table.measured or COUNTER_DURATION in table.measured:
+    if col.known_of("gfx_mhz") in table.measured or col.COUNTER_DURATION in table.measured:
         low, high = response.of(table)
     parts = _parts(table, hardware, ideal, low)
     if (high > low).any():
@@ -254,7 +243,7 @@ def _of_rows(
         explained = sum(np.nan_to_num(values) for values in parts.values())
         # Missing without both counters and a clock.
         parts["unseparated_ns"] = parts["unseparated_ns"] + duration - explained
-    return {**_whole(parts, charged, duration), AT_PEAK: ideal}
+    return {**_whole(parts, charged, duration), col.AT_PEAK: ideal}
 
 
 def _parts(
@@ -269,10 +258,14 @@ def _parts(
 
     executed = _executed_ns(table, hardware)
     with np.errstate(invalid="ignore", divide="ignore"):
-        clock = column(integral_of("gfx_mhz")) / column(known_of("gfx_mhz")) / hardware.clock_mhz
+        clock = (
+            column(col.integral_of("gfx_mhz"))
+            / column(col.known_of("gfx_mhz"))
+            / hardware.clock_mhz
+        )
         in_trace = duration * clock**exponent
-        alone = column(CYCLES) / hardware.xccs / (hardware.clock_mhz * 1e-3)
-        took = column(COUNTER_DURATION)
+        alone = column(col.CYCLES) / hardware.xccs / (hardware.clock_mhz * 1e-3)
+        took = column(col.COUNTER_DURATION)
         # Cycles at the nominal clock, or the measured time, or between.
         alone = np.where(took > 0, alone**exponent * took ** (1 - exponent), alone)
     counted = np.isfinite(executed) & np.isfinite(alone)
@@ -308,18 +301,18 @@ def _executed_ns(table: KernelTable, hardware: Hardware) -> Float64:
     counters), and where operations of a type without a peak ran.
     """
     unknown = np.full(len(table), np.nan)
-    element = table.measured.get(FLOPS_TYPE, unknown)
+    element = table.measured.get(col.FLOPS_TYPE, unknown)
     is_typed = element > ElementType.UNKNOWN
     total, known = np.zeros(len(table)), is_typed.copy()
-    counted = [name for name in MATRIX_COUNTERS.values() if name in table.measured]
+    counted = [name for name in col.MATRIX_COUNTERS.values() if name in table.measured]
     known[~is_typed] = len(counted) > 0
-    for type_, counter in MATRIX_COUNTERS.items():
+    for type_, counter in col.MATRIX_COUNTERS.items():
         counts = table.measured.get(counter, unknown)
         says = np.isfinite(counts)
         needed = element == type_
         if counter in counted:
             needed = needed | ~is_typed
-            taken = counts * OPS_PER_COUNT / hardware.flop_per_ns(type_)
+            taken = counts * col.OPS_PER_COUNT / hardware.flop_per_ns(type_)
             total += np.where(says & (counts > 0), taken, 0.0)
         known &= says | ~needed
     return np.where(known, total, np.nan)

@@ -19,7 +19,6 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.align.dispatches import PlacedCounter, counter_signals, same_execution
 from chopper_core.align.identity import devices_of_agents, gpus_of_agents
 from chopper_core.align.launches import (
     UNMATCHED,
@@ -31,13 +30,20 @@ from chopper_core.align.launches import (
     common_codes,
     with_moved,
 )
-from chopper_core.model.column_names import COUNTER_DURATION, COUNTER_MATCH, Match
+from chopper_core.model.column_names import (
+    COUNTER_DURATION,
+    COUNTER_MATCH,
+    COUNTS_PER_US,
+    Match,
+    part_of,
+)
 from chopper_core.model.hardware import Agent, CounterInfo
 from chopper_core.model.inputs import CounterSource, Gpu, Identity
 from chopper_core.model.overrides import Overrides
-from chopper_core.model.signals import Signal
+from chopper_core.model.signals import IntegralCurve, Signal, between
 from chopper_core.model.table import NO_TIME, Category, KernelTable, Kind
-from chopper_core.sources.dispatches import DispatchRun
+from chopper_core.model.units import Unit
+from chopper_core.sources.dispatches import DispatchRun, SampledCounter
 from chopper_core.util.arrays import Float64, Index, Int8, Int32, Int64, Mask
 from chopper_core.util.grouping import counted, distinct, median_of, run_mask
 from chopper_core.util.progress import Progress, silent
@@ -47,6 +53,13 @@ RUN_LENGTHS: Final = (6, 4, 2, 1)
 RUN_LENGTH: Final = RUN_LENGTHS[0]
 _MIN_WINDOW: Final = 0.2
 """Share of the template's marks that a recurrence must show."""
+
+
+_ROUNDING_NS: Final = 2_000
+"""Two tools give one execution's times within this: traces are written in µs."""
+_DRIFT: Final = 1e-5
+"""And two clocks of one host run apart by this share of the time at most."""
+_NS_PER_US: Final = 1_000.0
 
 
 class CounterMatch(Struct, frozen=True):
@@ -304,7 +317,7 @@ def run_counters(
         offset_ns = same_execution(table, rows[hit], start, end)
         if offset_ns is not None:
             own_samples = (each for each in run.sampled if each.gpu == agent)
-            sampled += [PlacedCounter(each, gpu.index, offset_ns) for each in own_samples]
+            sampled += [(each, gpu.index, offset_ns) for each in own_samples]
         found.match[hit] = match
         kernels = (table.kind[rows] == Kind.COMPUTE) & (table.category[rows] == Category.KERNEL)
         sources.append(_source(run, gpu.index, len(dispatches), found, kernels))
@@ -347,4 +360,49 @@ def _identities(run: DispatchRun, gpus: Sequence[Gpu], overrides: Overrides) -> 
         for agent, device, who in zip(
             used, devices_of_agents(agents), gpus_of_agents(agents, gpus, overridden), strict=True
         )
+    }
+
+
+def same_execution(table: KernelTable, rows: Index, start_ns: Int64, end_ns: Int64) -> int | None:
+    """The offset from the dispatches' clock to that of the activities they match; None where the
+    dispatches are another execution.
+
+    Of one execution all starts differ by the same, and durations are equal; no other execution
+    repeats its own times to the µs. One dispatch alone tells nothing.
+    """
+    known = start_ns >= 0
+    if known.sum() < 2:
+        return None
+    apart = (table.start_ns[rows] - start_ns)[known]
+    longer = (table.duration_ns[rows] - (end_ns - start_ns))[known]
+    offset = int(median_of(apart))
+    drift = _ROUNDING_NS + _DRIFT * float(np.ptp(start_ns[known]))
+    same = (np.abs(apart - offset) <= drift) & (np.abs(longer) <= _ROUNDING_NS)
+    return offset if same.all() else None
+
+
+PlacedCounter = tuple[SampledCounter, int, int]
+"""A sampled counter, its GPU, and the offset from the clock of its samples to the run's in ns."""
+
+
+def counter_signals(counters: Sequence[PlacedCounter]) -> dict[str, Signal]:
+    """A signal for each counter: its increments per µs, as means between samples.
+
+    A GPU of several counter runs has the samples of the first.
+    """
+    curves: dict[str, dict[int, IntegralCurve]] = {}
+    highest: dict[str, float] = {}
+    for own, gpu, shift in counters:
+        if gpu in curves.setdefault(own.name, {}):
+            continue
+        lasted_ns = np.maximum(own.time_ns - own.begin_ns, 1)
+        rate = own.counted * (_NS_PER_US / lasted_ns)
+        curves[own.name][gpu] = between(own.begin_ns + shift, own.time_ns + shift, rate)
+        known = rate[np.isfinite(rate)]
+        highest[own.name] = max(highest.get(own.name, 0.0), float(known.max(initial=0.0)))
+    return {
+        part_of(COUNTS_PER_US, name): Signal(
+            part_of(COUNTS_PER_US, name), name, Unit.PER_US, own, 0.0, highest[name]
+        )
+        for name, own in curves.items()
     }

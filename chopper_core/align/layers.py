@@ -4,7 +4,6 @@ An activity belongs to the layer that it serves, not to the one that prefetches 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
@@ -15,6 +14,7 @@ from chopper_core.align.host import BACKWARD_NODE, Backward, Host, Links
 from chopper_core.align.intervals import NOWHERE, Intervals, Points
 from chopper_core.align.labels import Labels, Order, between
 from chopper_core.align.modules import Modules
+from chopper_core.align.operator_inputs import Inputs
 from chopper_core.model.table import MODEL_PHASES, NO_LABEL, Phase, Rule
 from chopper_core.util.arrays import Index
 from chopper_core.util.grouping import distinct
@@ -275,13 +275,6 @@ def layer_products(weights: list[Weight | None], before: int) -> tuple[str, ...]
 
 def _weight(host: Host, row: int | np.intp) -> Weight | None:
     """The shape of the last matrix among an operator's inputs."""
-    try:
-        dimensions = json.loads(host.trace.inputs[int(host.ranges.inputs[row])].shapes)
-    except (ValueError, RecursionError):
-        return None
-    matrices = [
-        (shape[0], shape[1])
-        for shape in dimensions
-        if isinstance(shape, list) and len(shape) == 2 and all(isinstance(n, int) for n in shape)
-    ]
+    shapes = Inputs.parsed(host.trace.inputs[int(host.ranges.inputs[row])].shapes).shapes
+    matrices = [(shape[0], shape[1]) for shape in shapes if len(shape) == 2]
     return matrices[-1] if len(matrices) >= 2 else None

@@ -66,10 +66,7 @@ class Inputs(Struct, frozen=True):
         text = self.values[place] if place < len(self.values) else ""
         if text in _TRUTH:
             return _TRUTH[text]
-        try:
-            return json.loads(text.replace("True", "true").replace("False", "false"))
-        except (ValueError, RecursionError):
-            return None
+        return json_in(text.replace("True", "true").replace("False", "false"))
 
     def tensor_bytes(self, place: int) -> float | None:
         """The bytes of the tensor at a position: 0 where there is none, None if unknown."""
@@ -107,9 +104,14 @@ def plain_shape(given: Any) -> Shape:
     return given if is_plain else []
 
 
-def _list(text: str) -> list[Any]:
+def json_in(text: str) -> Any:
+    """What a text of JSON holds; None where it is none."""
     try:
-        given = json.loads(text)
+        return json.loads(text)
     except (ValueError, RecursionError):
-        return []
+        return None
+
+
+def _list(text: str) -> list[Any]:
+    given = json_in(text)
     return given if isinstance(given, list) else []

@@ -23,17 +23,8 @@ from chopper_core.align.operations import label_operations
 from chopper_core.align.phases import label_phases
 from chopper_core.align.steps import host_steps, label_iterations, read_inference, steps_of
 from chopper_core.align.tokens import activity_tokens, at_steps
+from chopper_core.model import column_names as col
 from chopper_core.model.accounting import account, launch_overheads
-from chopper_core.model.column_names import (
-    CALL_NS,
-    CALL_SHAPE,
-    CORRELATION,
-    FLOPS,
-    FLOPS_TYPE,
-    LAUNCH_SHAPE,
-    REQUESTS,
-    TOKENS,
-)
 from chopper_core.model.side_table import SideTables, side_tables
 from chopper_core.model.table import COLUMNS, LEVELS, NO_TIME, Category, KernelTable, Kind
 from chopper_core.sources.trace import Trace
@@ -147,17 +138,17 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
         layer_rule=layers.rules,
         operation_rule=operations.rules,
         measured={
-            FLOPS: work.flops,
-            FLOPS_TYPE: work.element,
-            CALL_NS: work.call_ns,
-            **({CALL_SHAPE: work.shape} if work.shapes else {}),
-            CORRELATION: np.where(activities.correlation > 0, activities.correlation, np.nan),
-            TOKENS: tokens,
-            **({REQUESTS: requests} if np.isfinite(requests).any() else {}),
+            col.FLOPS: work.flops,
+            col.FLOPS_TYPE: work.element,
+            col.CALL_NS: work.call_ns,
+            **({col.CALL_SHAPE: work.shape} if work.shapes else {}),
+            col.CORRELATION: np.where(activities.correlation > 0, activities.correlation, np.nan),
+            col.TOKENS: tokens,
+            **({col.REQUESTS: requests} if np.isfinite(requests).any() else {}),
             **trace.figures,
             **memory.columns,
             **attributes.columns,
-            LAUNCH_SHAPE: packed_shapes(trace.launch_shapes, activities.launch_shape),
+            col.LAUNCH_SHAPE: packed_shapes(trace.launch_shapes, activities.launch_shape),
         },
         **columns,
     )

@@ -21,7 +21,7 @@ from chopper_core.model.side_table import empty
 from chopper_core.model.table import NO_LABEL, Phase, Rule
 from chopper_core.util.arrays import Float64, Index, Int32
 from chopper_core.util.grouping import distinct, run_starts
-from chopper_core.util.patterns import late
+from chopper_core.util.patterns import group_of, late
 
 _VLLM: Final = late(
     r"^execute_(?:(?P<tokens>\d+)_)?context_(?P<prefill>\d+)(?:\((?P<new>[^)]*)\))?"
@@ -53,6 +53,7 @@ ANNOTATIONS: Final = (
 )
 """Step annotations; the first pattern that occurs in a trace counts."""
 _OPTIMIZER_STEP: Final = late(r"^Optimizer\.step#|^opt_step$")
+_LEADING: Final = late(r"^(?:sq)?(\d+)")
 _BURST_GAP: Final = 200
 """Other kernels between two optimizer kernels that separate two steps."""
 
@@ -80,8 +81,9 @@ def batch_of(name: str) -> Batch | None:
         return Batch(None, int(match["prefill"]) + int(match["decode"]))
     if match := _SGLANG.match(name):
         phase = _SGLANG_PHASES.get(match["mode"])
-        requests = _number(match["requests"])
-        tokens = _number(match["tokens"])
+        requests, tokens = (
+            int(each) if each else None for each in match.group("requests", "tokens")
+        )
         if tokens is None and match["mode"] == "DECODE":
             tokens = requests
         return Batch(phase, requests, tokens)
@@ -96,18 +98,9 @@ def _tokens(match: re.Match[str], generating: int) -> int | None:
         return int(match["tokens"]) + generating
     if groups["tokens"] is not None:
         return int(match["tokens"])
-    parts = [_leading(groups[side]) for side in ("new", "old")]
-    return sum(part for part in parts if part is not None) if None not in parts else None
-
-
-def _leading(text: str | None) -> int | None:
-    """The tokens in `512` or `sq512sk4096`."""
-    match = re.match(r"(?:sq)?(\d+)", text or "")
-    return int(match[1]) if match else None
-
-
-def _number(text: str | None) -> int | None:
-    return None if text is None else int(text)
+    # `512` or `sq512sk4096`.
+    parts = [group_of(_LEADING, groups[side] or "") for side in ("new", "old")]
+    return sum(map(int, parts)) if all(parts) else None
 
 
 class InferenceSteps(Struct, frozen=True):

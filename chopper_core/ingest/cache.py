@@ -20,20 +20,8 @@ from chopper_core.model.overrides import NO_OVERRIDES, Overrides
 from chopper_core.model.run import Run, located
 from chopper_core.store.format import FILES, is_store, paths_of, read_index, read_label
 from chopper_core.store.reader import large_files, read_store, verify
-from chopper_core.util import debug
+from chopper_core.util import atomic, debug
 from chopper_core.util.arrays import json_of
-from chopper_core.util.atomic import (
-    is_own,
-    is_private,
-    make_private,
-    read_small,
-    remove_abandoned,
-    remove_folder,
-    state_of,
-    temporary_path,
-    user_folder,
-    walk_once,
-)
 from chopper_core.util.errors import ChopperError, DataError
 from chopper_core.util.memory import shortages
 from chopper_core.util.progress import Progress, silent
@@ -62,7 +50,7 @@ class CacheEntry(Struct, frozen=True):
 
 def directory() -> Path:
     """The cache directory: `$XDG_CACHE_HOME/chopper/runs`."""
-    return user_folder("XDG_CACHE_HOME", "~/.cache") / "runs"
+    return atomic.user_folder("XDG_CACHE_HOME", "~/.cache") / "runs"
 
 
 def open_cached(
@@ -98,7 +86,7 @@ def open_cached(
     folder = directory()
     state = key_of(name, overrides)
     cached = folder / state
-    if is_store(cached) and is_private(folder):
+    if is_store(cached) and atomic.is_private(folder):
         try:
             with debug.timed(f"open {name} from {cached}"):
                 run = read_store(cached, progress)
@@ -108,7 +96,7 @@ def open_cached(
             return replace(run, name=name)
         except (ChopperError, OSError) as error:
             debug.note(f"{cached} can't be used: {error}")
-            remove_folder(cached)
+            atomic.remove_folder(cached)
     before = shortages()
     run = _read(name, progress, jobs, overrides)
     if shortages() != before:
@@ -117,12 +105,12 @@ def open_cached(
     from chopper_core.store.writer import write_store
 
     try:
-        if folder.exists() and not is_private(folder):
-            if not is_own(folder):
+        if folder.exists() and not atomic.is_private(folder):
+            if not atomic.is_own(folder):
                 return run
             # Others could have put runs there: none of them is kept.
             clear()
-        make_private(folder)
+        atomic.make_private(folder)
         _remove_older(cached, origin)
         if key_of(name, overrides) == state:
             with debug.timed(f"write {cached}"):
@@ -149,7 +137,7 @@ def verify_run(
         if is_store(cached):
             _verify(cached, progress, again=again)
     except DataError as error:
-        remove_folder(cached)
+        atomic.remove_folder(cached)
         raise DataError(f"{name}: its cached run was damaged; open it again") from error
 
 
@@ -209,7 +197,7 @@ class Kept(Struct, frozen=True):
     def recall(self, kind: type[T]) -> T | None:
         """The figures that were kept in this state; None without, or where others can write."""
         try:
-            if not is_private(self.file.parent) or self.file.lstat().st_uid != os.geteuid():
+            if not atomic.is_private(self.file.parent) or self.file.lstat().st_uid != os.geteuid():
                 return None
             known, _, text = self.file.read_bytes().partition(b"\n")
             if known != self._digest(text):
@@ -222,10 +210,10 @@ class Kept(Struct, frozen=True):
         """Keep figures; a cache that can't be written, or belongs to another user, is left
         alone.
         """
-        fresh = temporary_path(self.file, "new")
+        fresh = atomic.temporary_path(self.file, "new")
         text = json_of(figures)
         try:
-            make_private(self.file.parent)
+            atomic.make_private(self.file.parent)
             handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(handle, "wb") as opened:
                 opened.write(self._digest(text) + b"\n" + text)
@@ -265,10 +253,10 @@ def _kept(kind: str, name: str, overrides: Overrides, state: str) -> Kept:
 
 def clear(*, old_only: bool = False) -> tuple[int, int]:
     """Remove all cached runs, or those of no further use; returns their number and bytes."""
-    remove_abandoned(directory())
+    atomic.remove_abandoned(directory())
     removed = [entry for entry in entries() if entry.is_old or not old_only]
     for entry in removed:
-        remove_folder(entry.path)
+        atomic.remove_folder(entry.path)
     if not old_only:
         for kind in _KINDS:
             shutil.rmtree(directory().parent / kind, ignore_errors=True)
@@ -285,10 +273,10 @@ def _folders() -> list[Path]:
 def _remove_older(cached: Path, origin: str) -> None:
     """Remove runs cached from other states of the same files or by other versions, and what
     writers left that were killed."""
-    remove_abandoned(cached.parent)
+    atomic.remove_abandoned(cached.parent)
     for path in _folders():
         if path != cached and read_label(path).origin == origin:
-            remove_folder(path)
+            atomic.remove_folder(path)
 
 
 def _origin(name: str, paths: Sequence[Path], overrides: Overrides) -> str:
@@ -305,7 +293,7 @@ def _stamps(paths: Sequence[Path]) -> Iterator[str]:
         if not path.is_dir():
             yield _stamp(path)
             continue
-        for folder, folders, files in walk_once(path):
+        for folder, folders, files in atomic.walk_once(path):
             folders.sort()
             yield f"{folder}/"
             for file in sorted(files):
@@ -313,7 +301,7 @@ def _stamps(paths: Sequence[Path]) -> Iterator[str]:
 
 
 def _stamp(path: str | Path) -> str:
-    return "\t".join(map(str, (path, *state_of(path))))
+    return "\t".join(map(str, (path, *atomic.state_of(path))))
 
 
 def _specifications(overrides: Overrides) -> list[str]:
@@ -325,7 +313,7 @@ def _specifications(overrides: Overrides) -> list[str]:
 def _digest_of_file(path: Path) -> str:
     """A digest of a text file; empty without it."""
     try:
-        return digest([read_small(path).decode("utf-8", "surrogateescape")])
+        return digest([atomic.read_small(path).decode("utf-8", "surrogateescape")])
     except (FileNotFoundError, NotADirectoryError):
         return ""
     except OSError as error:

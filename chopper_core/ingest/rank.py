@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from chopper_core.align.operator_inputs import json_in
 from chopper_core.align.rank import align_rank
 from chopper_core.model.inputs import NO_RANK, RECONSTRUCTED, SCHEDULE, Gpu, Source
 from chopper_core.model.parallel import ProcessGroup
@@ -43,11 +43,8 @@ _HOST_KEYS: Final = ("hostname", "host_name", "host")
 _WORKER: Final = re.compile(r"(.+)_(\d+)\.(?:\d+\.)?pt\.trace\.json")
 """File names of torch.profiler.tensorboard_trace_handler: host, process, time."""
 _VERSIONS: Final = (
-    "roctracer_version",
-    "hip_runtime_version",
-    "cupti_version",
-    "cuda_runtime_version",
-)
+    "roctracer_version", "hip_runtime_version", "cupti_version", "cuda_runtime_version"
+)  # fmt: skip
 
 
 class RankReader(Struct, frozen=True):
@@ -188,11 +185,8 @@ def _host_of(trace: Trace, hosts: Sequence[HostFile]) -> HostFile | None:
 
 
 def _flow_findings(trace: Trace) -> dict[str, int]:
-    return {
-        f"{category} flows with one end": count
-        for category, count in trace.one_ended_flows.items()
-        if count
-    }
+    ends = trace.one_ended_flows.items()
+    return {f"{category} flows with one end": count for category, count in ends if count}
 
 
 def _loss_findings(trace: Trace) -> dict[str, int]:
@@ -217,17 +211,19 @@ def _clock(trace: Trace) -> str:
     return "unknown: the file gives no base time"
 
 
+def _distributed(trace: Trace) -> dict[str, Any]:
+    """What a trace states of the job's processes."""
+    found = trace.metadata.get("distributedInfo")
+    return found if isinstance(found, dict) else {}
+
+
 def _facts(trace: Trace) -> dict[str, str]:
-    distributed = trace.metadata.get("distributedInfo")
-    facts = {}
-    if isinstance(distributed, dict):
-        for key in ("backend", "world_size", "nccl_version"):
-            if key in distributed:
-                facts[key.replace("_", " ")] = str(distributed[key])
-    for key in _VERSIONS:
-        if key in trace.metadata:
-            facts[key.replace("_", " ")] = str(trace.metadata[key])
-    return facts
+    job = _distributed(trace)
+    stated: dict[str, Any] = {
+        key: job[key] for key in ("backend", "world_size", "nccl_version") if key in job
+    }
+    stated |= {key: trace.metadata[key] for key in _VERSIONS if key in trace.metadata}
+    return {key.replace("_", " "): str(value) for key, value in stated.items()}
 
 
 def process_groups(trace: Trace) -> list[ProcessGroup]:
@@ -235,17 +231,16 @@ def process_groups(trace: Trace) -> list[ProcessGroup]:
 
     That of all ranks doesn't show how they are arranged.
     """
-    distributed = trace.metadata.get("distributedInfo")
-    listed = distributed.get("pg_config") if isinstance(distributed, dict) else None
+    listed = _distributed(trace).get("pg_config")
     if isinstance(listed, str):
-        listed = _json(listed)
+        listed = json_in(listed)
     found: dict[ProcessGroup, None] = {}
     for given in listed if isinstance(listed, list) else ():
         if isinstance(given, dict):
             name, description = (str(given.get(key) or "") for key in ("pg_name", "pg_desc"))
             found[ProcessGroup(name, description, _ranks(given.get("ranks")))] = None
     for each in trace.collectives:
-        ranks = _ranks(_json(each.group_ranks))
+        ranks = _ranks(json_in(each.group_ranks))
         found[ProcessGroup(each.group_name, each.group_description, ranks)] = None
     return [group for group in found if len(group.ranks) > 1 and len(group.ranks) != _world(trace)]
 
@@ -257,17 +252,9 @@ def _ranks(given: object) -> tuple[int, ...]:
     return ()
 
 
-def _json(text: str) -> object:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-
-
 def _world(trace: Trace) -> int:
     """The number of ranks that a trace names; 0 without one."""
-    distributed = trace.metadata.get("distributedInfo")
-    size = distributed.get("world_size") if isinstance(distributed, dict) else None
+    size = _distributed(trace).get("world_size")
     return size if type(size) is int and 0 < size < _MAX_WORLD else 0
 
 
@@ -282,8 +269,7 @@ def _process(trace: Trace) -> int:
 
 def _host(trace: Trace) -> str:
     """The host named in a trace, or by the profiler in the file's name."""
-    distributed = trace.metadata.get("distributedInfo")
-    for fields in (trace.metadata, distributed if isinstance(distributed, dict) else {}):
+    for fields in (trace.metadata, _distributed(trace)):
         for key in _HOST_KEYS:
             if isinstance(fields.get(key), str) and fields[key]:
                 return str(fields[key])

@@ -7,27 +7,36 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 from msgspec.structs import replace
 
-from chopper_core.align.dispatches import PlacedCounter, align_dispatches, counter_signals
+from chopper_core.align.counters import counter_signals
 from chopper_core.align.identity import devices_of_telemetry, gpus_of_telemetry
+from chopper_core.align.rank import align_rank, used_names
 from chopper_core.align.telemetry import interval_table, signals, summaries
+from chopper_core.model.column_names import COUNTER_DURATION
 from chopper_core.model.hardware import hardware_of_agent
 from chopper_core.model.inputs import NO_DEVICE, Gpu, Identity, Source, TelemetrySource
 from chopper_core.model.overrides import Overrides
 from chopper_core.model.run import Run
 from chopper_core.model.signals import FEWEST_SAMPLES, SampleSummary
-from chopper_core.sources.dispatches import DispatchRun
+from chopper_core.model.table import KernelTable, Rule
+from chopper_core.sources.dispatches import Dispatches, DispatchRun
 from chopper_core.sources.registry import Family, FoundFiles, discover
 from chopper_core.sources.signals import ClockDomain, SignalName, Telemetry
 from chopper_core.sources.telemetry.cells import SECOND_NS
 from chopper_core.sources.telemetry.charllm import named
+from chopper_core.sources.trace import Activities, ActivityCategory, LaunchShape, Trace, blank
+from chopper_core.tables.losses import ABSENT, Losses
+from chopper_core.util.arrays import Index
 from chopper_core.util.errors import DataError
+from chopper_core.util.grouping import distinct
 from chopper_core.util.progress import Progress
 
 _NUMBERED: Final = "its samples have no timestamps, so they are numbered: one a second"
 _WHY_KNOWN: Final = "the run has no trace: its clock is that of the samples"
 _STOPPED: Final = "OOM or stopped"
+_REGION: Final = "code of the roctx range"
 NO_CLOCK: Final = "none: dispatches have no times, only their order"
 
 
@@ -36,24 +45,32 @@ def run_of_dispatches(name: str, dispatch_runs: Sequence[DispatchRun], hardware:
     chosen = max(dispatch_runs, key=lambda run: len(run.dispatches))
     if not len(chosen.dispatches):
         raise DataError(f"{chosen.paths[0]} has no kernel dispatches")
-    found = align_dispatches(chosen)
-    table = found.aligned.table
+    dispatches = chosen.dispatches
+    if not (dispatches.start_ns >= 0).any():
+        # They keep their order, 1 ns apart, with a duration of 0 ns.
+        order = np.arange(len(dispatches), dtype=np.int64)
+        dispatches = replace(dispatches, start_ns=order, end_ns=order)
+    timed = np.flatnonzero((dispatches.start_ns >= 0) & (dispatches.end_ns >= dispatches.start_ns))
+    without_times = len(dispatches) - len(timed)
+    aligned = align_rank(_trace(chosen, dispatches, timed))
+    table = _named_by_ranges(aligned.table, chosen.names)
+    if dispatches.counters and table.has_times:
+        table = table.with_measured({COUNTER_DURATION: table.duration_ns.astype(np.float64)})
+    agents = [chosen.agents[device] for device in aligned.devices]
     gpus = tuple(
-        Gpu(number, 0, device, product, pci=chosen.agents[found.agents[number]].pci)
-        for number, (device, product) in enumerate(
-            zip(found.aligned.devices, found.products, strict=True)
-        )
+        Gpu(number, 0, agent.node_id, agent.product or agent.name, pci=agent.pci)
+        for number, agent in enumerate(agents)
     )
     source = Source(
         path=", ".join(map(str, chosen.paths)),
         size_bytes=sum(path.stat().st_size for path in chosen.paths),
         rank=0,
         rank_from="the only profiled run",
-        events={"dispatch": len(chosen.dispatches)},
-        unused={"dispatch": found.without_times},
+        events={"dispatch": len(dispatches)},
+        unused={"dispatch": without_times},
         findings={
-            "dispatches without times": found.without_times if table.has_times else len(table),
-            "communication kernels": found.aligned.findings["communication kernels"],
+            "dispatches without times": without_times if table.has_times else len(table),
+            "communication kernels": aligned.findings["communication kernels"],
         },
         losses=tuple(chosen.losses.notes),
         notes=tuple(chosen.join_notes),
@@ -74,15 +91,58 @@ def run_of_dispatches(name: str, dispatch_runs: Sequence[DispatchRun], hardware:
         counter_info=dict(chosen.counter_info),
         measured=counter_signals(
             [
-                PlacedCounter(each, gpu.index, 0)
+                (each, gpu.index, 0)
                 for gpu in gpus
                 for each in chosen.sampled
-                if table.has_times and each.gpu == found.agents[gpu.index]
+                if table.has_times and each.gpu == aligned.devices[gpu.index]
             ]
         ),
-        described_hardware=hardware_of_agent(chosen.agents[found.agents[0]], hardware),
-        partial_iterations={gpu.index: found.aligned.partial_iterations for gpu in gpus},
+        described_hardware=hardware_of_agent(agents[0], hardware),
+        partial_iterations={gpu.index: aligned.partial_iterations for gpu in gpus},
     )
+
+
+def _trace(run: DispatchRun, dispatches: Dispatches, rows: Index) -> Trace:
+    """The dispatches as activities, their streams the queues; counters are columns of theirs."""
+    count = len(rows)
+    figures = {name: values[rows] for name, values in dispatches.counters.items()}
+    return Trace(
+        path=run.paths[0],
+        size_bytes=sum(path.stat().st_size for path in run.paths),
+        names=run.names,
+        activities=replace(
+            blank(Activities, count),
+            name=dispatches.name[rows],
+            category=np.full(count, ActivityCategory.KERNEL, np.int8),
+            device=dispatches.gpu[rows],
+            stream=dispatches.queue[rows],
+            start_ns=dispatches.start_ns[rows],
+            duration_ns=(dispatches.end_ns - dispatches.start_ns)[rows],
+            launch_shape=np.zeros(count, np.int32),
+        ),
+        launch_shapes=(LaunchShape(ABSENT, ABSENT),),
+        event_counts={"dispatch": len(dispatches)},
+        losses=Losses(),
+        figures={**figures, _REGION: dispatches.region[rows].astype(np.float64)},
+    )
+
+
+def _named_by_ranges(table: KernelTable, names: Sequence[str]) -> KernelTable:
+    """The table with the innermost roctx range (code in the names, or -1) as operation."""
+    region = table.measured[_REGION].astype(np.int64)
+    table = table.without_measured(_REGION)
+    used = distinct(region[region >= 0])
+    if not len(used):
+        return table
+    is_named = region >= 0
+    code = len(table.operations) + np.searchsorted(used, region)
+    renamed = replace(
+        table,
+        operations=[*table.operations, *(names[each] for each in used)],
+        operation=np.where(is_named, code, table.operation).astype(np.int32),
+        operation_rule=np.where(is_named, np.int8(Rule.ANNOTATION), table.operation_rule),
+    )
+    return used_names(renamed)
 
 
 def telemetry_run(

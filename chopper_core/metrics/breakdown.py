@@ -21,21 +21,7 @@ from chopper_core.metrics.metric import (
     metric,
     quotient,
 )
-from chopper_core.model.column_names import (
-    ALLOC_BYTES,
-    AT_PEAK,
-    CALL_NS,
-    CYCLES,
-    FLOPS,
-    FRAGMENTATION_BYTES,
-    MATRIX_OPS,
-    OPS_PER_COUNT,
-    PEAK_BYTES,
-    REQUESTS,
-    TOKENS,
-    integral_of,
-    known_of,
-)
+from chopper_core.model import column_names as col
 from chopper_core.model.groups import Groups
 from chopper_core.model.hardware import ElementType
 from chopper_core.model.table import Kind
@@ -71,9 +57,9 @@ def _per_call_time(scope: Scope, name: str, factor: float) -> Values:
 def _call_time(scope: Scope, name: str) -> Int64 | Float64:
     """The time of the calls of the activities that have a column; else their own."""
     nodes = scope.nodes
-    if CALL_NS not in nodes.table.measured:
+    if col.CALL_NS not in nodes.table.measured:
         return nodes.known_duration(name)
-    return nodes.known_together((name, CALL_NS))[0][CALL_NS]
+    return nodes.known_together((name, col.CALL_NS))[0][col.CALL_NS]
 
 
 _PARTS = """
@@ -136,14 +122,14 @@ for (_name, _unit, _title), _definition in blocks(_PARTS):
 def model_flops(scope: Scope) -> Values:
     """Floating-point operations of the model, from the recorded inputs of its products, attentions
     (half of them where causal) and convolutions."""
-    operations, count = scope.nodes.known(FLOPS)
+    operations, count = scope.nodes.known(col.FLOPS)
     return Values(operations, count == 0)
 
 
 @_flops("model_tflops", Unit.TFLOPS, "TFLOP/s", reduces=Reduces.RATIO)
 def model_rate(scope: Scope) -> Values:
     """model_flops over the durations of all kernels of their calls, helpers too."""
-    return _per_call_time(scope, FLOPS, 1e-3)
+    return _per_call_time(scope, col.FLOPS, 1e-3)
 
 
 @_flops(
@@ -157,7 +143,7 @@ def model_rate(scope: Scope) -> Values:
 def of_peak(scope: Scope) -> Values:
     """Time of the model's FLOPs at the nominal clock and the matrix units' peak for the type of
     their operands, in % of the durations of all kernels of their calls, helpers too."""
-    return _per_call_time(scope, AT_PEAK, 100.0)
+    return _per_call_time(scope, col.AT_PEAK, 100.0)
 
 
 @_flops(
@@ -171,13 +157,13 @@ def of_peak(scope: Scope) -> Values:
 def of_peak_at_clock(scope: Scope) -> Values:
     """Like peak_pct, but at the actual clock of the compute units instead of the nominal one:
     peak_pct x nominal clock / gfx_mhz of the same kernels."""
-    clock, covered = integral_of("gfx_mhz"), known_of("gfx_mhz")
-    sums, count = scope.nodes.known_together((AT_PEAK, clock, covered))
+    clock, covered = col.integral_of("gfx_mhz"), col.known_of("gfx_mhz")
+    sums, count = scope.nodes.known_together((col.AT_PEAK, clock, covered))
     nominal = scope.hardware.clock_mhz if scope.hardware else np.nan
-    at_peak, _ = scope.nodes.known(AT_PEAK)
+    at_peak, _ = scope.nodes.known(col.AT_PEAK)
     with np.errstate(invalid="ignore", divide="ignore"):
         mhz = sums[clock] / sums[covered]
-        share = 100.0 * at_peak * nominal / (_call_time(scope, AT_PEAK) * mhz)
+        share = 100.0 * at_peak * nominal / (_call_time(scope, col.AT_PEAK) * mhz)
     missing = (count == 0) | ~np.isfinite(share)
     return Values(np.where(missing, np.nan, share), missing)
 
@@ -186,13 +172,13 @@ def of_peak_at_clock(scope: Scope) -> Values:
 def without_peak(scope: Scope) -> Values:
     """The part of model_flops that theoretical_ns and peak_pct leave out: the trace doesn't record
     the type of the operands, or hardware.toml has no peak for it."""
-    operations, count = scope.nodes.known(FLOPS)
-    with_peak, _ = scope.nodes.known_together((FLOPS, AT_PEAK))
-    return Values(operations - with_peak[FLOPS], count == 0)
+    operations, count = scope.nodes.known(col.FLOPS)
+    with_peak, _ = scope.nodes.known_together((col.FLOPS, col.AT_PEAK))
+    return Values(operations - with_peak[col.FLOPS], count == 0)
 
 
 @metric(
-    TOKENS,
+    col.TOKENS,
     Unit.NONE,
     "tokens",
     missing="no inference step with its batch, and no embedding or attention with recorded shapes "
@@ -204,19 +190,19 @@ def tokens(scope: Scope) -> Values:
     one activity. Shapes count only where a language model reads them: not classes, features or
     patches.
     """
-    number, count = scope.nodes.known(TOKENS)
+    number, count = scope.nodes.known(col.TOKENS)
     return Values(np.rint(number).astype(np.int64), count == 0)
 
 
 @metric(
-    REQUESTS,
+    col.REQUESTS,
     Unit.NONE,
     "requests",
     missing="no range of an inference engine names the batch of a step in the row",
 )
 def requests(scope: Scope) -> Values:
     """Requests in the batches of inference steps, once per step; counted at one activity."""
-    number, count = scope.nodes.known(REQUESTS)
+    number, count = scope.nodes.known(col.REQUESTS)
     return Values(np.rint(number).astype(np.int64), count == 0)
 
 
@@ -230,8 +216,8 @@ def _quotient(part: Float64, whole: Float64) -> Values:
 def instructions(scope: Scope) -> Values:
     """512 x SQ_INSTS_VALU_MFMA_MOPS_BF16 / model_flops (bf16 only). Over the activities that have
     all of it; the original takes medians over layers and iterations."""
-    sums, _ = scope.nodes.known_together((MATRIX_OPS, FLOPS))
-    return _quotient(sums[MATRIX_OPS] * OPS_PER_COUNT, sums[FLOPS])
+    sums, _ = scope.nodes.known_together((col.MATRIX_OPS, col.FLOPS))
+    return _quotient(sums[col.MATRIX_OPS] * col.OPS_PER_COUNT, sums[col.FLOPS])
 
 
 @_ratio("original_util", Unit.TIMES, "orig util")
@@ -241,9 +227,9 @@ def utilization(scope: Scope) -> Values:
     chip = scope.hardware
     if chip is None:
         return absent(len(scope.nodes))
-    sums, _ = scope.nodes.known_together((CYCLES, _BUSY))
+    sums, _ = scope.nodes.known_together((col.CYCLES, _BUSY))
     return _quotient(
-        sums[CYCLES] * (chip.compute_units * chip.simds_per_cu / chip.xccs), sums[_BUSY]
+        sums[col.CYCLES] * (chip.compute_units * chip.simds_per_cu / chip.xccs), sums[_BUSY]
     )
 
 
@@ -255,8 +241,8 @@ def frequency(scope: Scope) -> Values:
     nodes = scope.nodes
     if scope.hardware is None:
         return absent(len(nodes))
-    trace_ns = nodes.known_duration(CYCLES).astype(np.float64)
-    alone_ns = nodes.known(CYCLES)[0] / scope.hardware.xccs / scope.hardware.clock_mhz * 1e3
+    trace_ns = nodes.known_duration(col.CYCLES).astype(np.float64)
+    alone_ns = nodes.known(col.CYCLES)[0] / scope.hardware.xccs / scope.hardware.clock_mhz * 1e3
     return _quotient(trace_ns, alone_ns)
 
 
@@ -298,7 +284,7 @@ def _are_comparable(nodes: Groups) -> Mask:
 
 
 def _theory(scope: Scope) -> Values:
-    flops, count = scope.nodes.known(FLOPS)
+    flops, count = scope.nodes.known(col.FLOPS)
     peak = scope.hardware.flop_per_ns(ElementType.BF16) if scope.hardware else np.nan
     missing = (count == 0) | np.isnan(peak)
     return Values(np.where(missing, np.nan, flops / peak), missing)
@@ -357,26 +343,26 @@ def _largest(scope: Scope, column: str) -> Values:
     return absent(len(scope.nodes)) if found is None else Values(found)
 
 
-@_memory(PEAK_BYTES, title="peak mem", reduces=Reduces.MAX)
+@_memory(col.PEAK_BYTES, title="peak mem", reduces=Reduces.MAX)
 def peak(scope: Scope) -> Values:
     """The most bytes that the framework had allocated on a GPU between the launch of an activity
     of the row and the launch before it.
     """
-    return _largest(scope, PEAK_BYTES)
+    return _largest(scope, col.PEAK_BYTES)
 
 
-@_memory(ALLOC_BYTES, title="alloc")
+@_memory(col.ALLOC_BYTES, title="alloc")
 def alloc(scope: Scope) -> Values:
     """Bytes allocated for the row's activities, released or not: each allocation counts for the
     next activity that its thread launches.
     """
-    sums, known = scope.nodes.known(ALLOC_BYTES)
+    sums, known = scope.nodes.known(col.ALLOC_BYTES)
     return Values(sums, known == 0)
 
 
-@_memory(FRAGMENTATION_BYTES, title="fragm.", reduces=Reduces.MAX)
+@_memory(col.FRAGMENTATION_BYTES, title="fragm.", reduces=Reduces.MAX)
 def fragmentation(scope: Scope) -> Values:
     """The most bytes that the framework's allocator reserved on a GPU without having allocated
     them (reserved - allocated), at the same moments as peak_bytes.
     """
-    return _largest(scope, FRAGMENTATION_BYTES)
+    return _largest(scope, col.FRAGMENTATION_BYTES)

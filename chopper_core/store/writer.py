@@ -16,23 +16,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.signals import CpuSource, IntegralCurve
 from chopper_core.model.table import COLUMNS, LEVELS
 from chopper_core.model.tree import in_order, level_order
-from chopper_core.store.format import (
-    CPU,
-    CPU_ARRAYS,
-    KERNELS,
-    MEASURED,
-    OPERATIONS,
-    RUN,
-    SCHEMA,
-    SERIES,
-    STORE_INDEX,
-    StoredRun,
-    StoredSignal,
-    StoreIndex,
-    fingerprint,
-    is_store,
-    run_fields,
-)
+from chopper_core.store import format as layout
 from chopper_core.util.arrays import AnyArray, encodable, json_of
 from chopper_core.util.arrow_files import write_arrow, write_lists
 from chopper_core.util.atomic import replace_folder, stamp_of, temporary_path, write_file
@@ -85,7 +69,7 @@ def write_store(
 
 def check_place(folder: Path) -> None:
     """Raise UsageError if the folder exists and is not a store."""
-    if folder.exists() and not is_store(folder):
+    if folder.exists() and not layout.is_store(folder):
         raise UsageError(f"{folder} exists and is not a Chopper store")
 
 
@@ -99,24 +83,26 @@ def _write_files(run: Run, folder: Path, origin: str) -> None:
         table = table.take(level_order(table))
     cubes = summarise(table) if len(table) >= _MIN_SUMMED_ROWS else []
     places = {
-        KERNELS: write_arrow(folder / KERNELS, {name: table.column(name) for name in COLUMNS}),
-        MEASURED: write_arrow(folder / MEASURED, table.measured),
-        OPERATIONS: write_arrow(folder / OPERATIONS, _cells(cubes)),
-        SERIES: write_lists(folder / SERIES, _series(run)),
-        CPU: write_lists(folder / CPU, _samples(run)),
+        layout.KERNELS: write_arrow(
+            folder / layout.KERNELS, {name: table.column(name) for name in COLUMNS}
+        ),
+        layout.MEASURED: write_arrow(folder / layout.MEASURED, table.measured),
+        layout.OPERATIONS: write_arrow(folder / layout.OPERATIONS, _cells(cubes)),
+        layout.SERIES: write_lists(folder / layout.SERIES, _series(run)),
+        layout.CPU: write_lists(folder / layout.CPU, _samples(run)),
         **{
             table.FILE: write_arrow(folder / table.FILE, table.columns())
             for table in run.side_tables.values()
         },
     }
-    fields = {name: getattr(run, name) for name in run_fields()}
-    stored = StoredRun(
+    fields = {name: getattr(run, name) for name in layout.run_fields()}
+    stored = layout.StoredRun(
         msgspec.Raw(json_of(fields, _plain)),
         tuple(table.names),
         tuple(table.operations),
         tuple(table.shapes),
         tuple(
-            StoredSignal(t.name, t.title, t.unit, t.low, t.high, tuple(t.curves))
+            layout.StoredSignal(t.name, t.title, t.unit, t.low, t.high, tuple(t.curves))
             for t in run.measured.values()
         ),
         tuple((cube.levels, len(cube)) for cube in cubes),
@@ -128,10 +114,12 @@ def _write_files(run: Run, folder: Path, origin: str) -> None:
         },
         places,
     )
-    write_file(folder / RUN, msgspec.json.encode(stored))
+    write_file(folder / layout.RUN, msgspec.json.encode(stored))
     files = {path.name: stamp_of(path) for path in sorted(folder.iterdir())}
-    index = StoreIndex(SCHEMA, fingerprint(), encodable(run.name), encodable(origin), files)
-    write_file(folder / STORE_INDEX, msgspec.json.encode(index.checked()))
+    index = layout.StoreIndex(
+        layout.SCHEMA, layout.fingerprint(), encodable(run.name), encodable(origin), files
+    )
+    write_file(folder / layout.STORE_INDEX, msgspec.json.encode(index.checked()))
 
 
 def _plain(value: Any) -> Any:
@@ -165,4 +153,4 @@ def _series(run: Run) -> dict[str, list[AnyArray]]:
 
 
 def _samples(run: Run) -> dict[str, list[AnyArray]]:
-    return {name: [getattr(file, name).ravel() for file in run.cpu] for name in CPU_ARRAYS}
+    return {name: [getattr(file, name).ravel() for file in run.cpu] for name in layout.CPU_ARRAYS}
