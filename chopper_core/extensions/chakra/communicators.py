@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from chopper_core.align.collectives import group_label
 from chopper_core.align.operations import RECOMPUTE_SUFFIX
@@ -84,18 +85,12 @@ def communicators(run: Run, rows: Index) -> list[Communicator]:
             wrong = first_difference(gpus, [_sequence(table, rows) for rows in of_gpu])
             if not wrong and len(gpus) < size <= len(run.gpus) >= run.world:
                 wrong = f"only {len(gpus)} of its {size} ranks have collectives"
-        found.append(Communicator(0, code, label, gpus, size, of_gpu, wrong))
+        found.append(Communicator(WORLD, code, label, gpus, size, of_gpu, wrong))
     # Of several that connect all ranks, one is the world and the others get a number.
-    world = next((one.code for one in found if one.gpus == everyone), None)
-    numbers = iter(range(WORLD + 1, len(found) + 1))
-    numbered = [
-        Communicator(
-            WORLD if one.code == world else next(numbers),
-            *(getattr(one, name) for name in Communicator.__struct_fields__[1:]),
-        )
-        for one in found
-    ]
-    return sorted(numbered, key=lambda one: one.number)
+    world = next((one for one in found if one.gpus == everyone), None)
+    others = [one for one in found if one is not world]
+    numbered = [replace(one, number=number) for number, one in enumerate(others, WORLD + 1)]
+    return [*([] if world is None else [world]), *numbered]
 
 
 def unmatched(table: KernelTable, found: Mapping[int, Transfer]) -> dict[tuple[int, int], str]:

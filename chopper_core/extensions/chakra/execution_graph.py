@@ -27,7 +27,7 @@ from chopper_core.align.kernel_classes import (
 from chopper_core.align.labels import Labels
 from chopper_core.align.phases import range_phase
 from chopper_core.align.rank import NO_NAME, AlignedRank, gpu_by_gpu, used_names
-from chopper_core.extensions.chakra.graph import Edges, ExecutionGraph
+from chopper_core.extensions.chakra.graph import ExecutionGraph, cycle_among, followers_of
 from chopper_core.extensions.chakra.graph_attributes import attributes_of, needs_of, stated_edges
 from chopper_core.extensions.chakra.schema import COMMUNICATION, CommType, NodeType
 from chopper_core.model.accounting import account, launch_overheads
@@ -51,7 +51,6 @@ from chopper_core.tables.columns import Interner
 from chopper_core.tables.losses import ABSENT
 from chopper_core.util.arrays import Index, Int8, Int32, Int64
 from chopper_core.util.errors import DataError
-from chopper_core.util.grouping import stable_order
 
 SCHEMA: Final = "chopper.et/"
 """The schema of Chopper's own export begins so: its attributes are the whole truth."""
@@ -117,9 +116,7 @@ def _schedule(graph: ExecutionGraph, duration_ns: Int64) -> Int64:
     count, needs = len(graph), needs_of(graph)
     needed = np.diff(needs.first)
     after = np.repeat(np.arange(count), needed)
-    order = stable_order(needs.to)
-    followers = after[order].tolist()
-    first = np.searchsorted(needs.to[order], np.arange(count + 1)).tolist()
+    followers = followers_of(after, needs.to, count)
     waits = needed.tolist()
     lane = list(zip(graph.is_host.tolist(), lanes(graph).tolist(), strict=True))
     free: dict[tuple[bool, int], int] = {}
@@ -132,7 +129,7 @@ def _schedule(graph: ExecutionGraph, duration_ns: Int64) -> Int64:
         done += 1
         start[node] = max(ready[node], free.get(lane[node], 0))
         end = free[lane[node]] = start[node] + lasts[node]
-        for follower in followers[first[node] : first[node + 1]]:
+        for follower in followers(node):
             ready[follower] = max(ready[follower], end)
             waits[follower] -= 1
             if not waits[follower]:
@@ -140,21 +137,9 @@ def _schedule(graph: ExecutionGraph, duration_ns: Int64) -> Int64:
     if done < count:
         raise DataError(
             f"{graph.path} has no start times, and its dependencies form a cycle "
-            f"({_cycle(graph, needs, waits)}): there is no schedule."
+            f"({cycle_among(waits, needs.of, graph.ids)}): there is no schedule."
         )
     return np.array(start, np.int64)
-
-
-def _cycle(graph: ExecutionGraph, needs: Edges, waits: Sequence[int]) -> str:
-    """A cycle among the nodes that still wait, by their ids."""
-    node = next(node for node, left in enumerate(waits) if left)
-    seen: dict[int, int] = {}
-    while node not in seen:
-        seen[node] = len(seen)
-        node = next(each for each in needs.of(node) if waits[each])
-    path = [graph.ids[each] for each, place in seen.items() if place >= seen[node]]
-    shown = [*map(str, path[:4]), *["…"] * (len(path) > 4), str(path[0])]
-    return " waits for ".join(shown)
 
 
 def align_graph(graph: ExecutionGraph, times: GraphTimes) -> AlignedRank:

@@ -6,7 +6,7 @@ Every attribute is kept with its type, whether or not anything here reads it.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from chopper_core.tables.columns import NameInterner
 from chopper_core.tables.losses import ABSENT, Losses
 from chopper_core.util.arrays import Index, Int8, Int32, Int64, Mask
 from chopper_core.util.errors import DataError
+from chopper_core.util.grouping import stable_order
 
 _GROUPS: Final = "process_group:init"
 IO_SIDES: Final = ("inputs.", "outputs.")
@@ -56,6 +57,27 @@ class Edges(Struct, frozen=True):
         """The places that a node depends on."""
         found: list[int] = self.to[self.first[node] : self.first[node + 1]].tolist()
         return found
+
+
+def followers_of(after: Index, before: Index, count: int) -> Callable[[int], list[int]]:
+    """The nodes that wait for a node, where each of some nodes waits for another."""
+    order = stable_order(before)
+    followers: list[int] = after[order].tolist()
+    first: list[int] = np.searchsorted(before[order], np.arange(count + 1)).tolist()
+    return lambda node: followers[first[node] : first[node + 1]]
+
+
+def cycle_among(
+    waits: Sequence[int], needs: Callable[[int], Iterable[int]], ids: Sequence[int]
+) -> str:
+    """A cycle among the nodes that still wait, by their ids."""
+    node = next(node for node, left in enumerate(waits) if left)
+    seen: dict[int, int] = {}
+    while node not in seen:
+        seen[node] = len(seen)
+        node = next(each for each in needs(node) if waits[each])
+    path = [str(ids[each]) for each, place in seen.items() if place >= seen[node]]
+    return " waits for ".join([*path[:4], *["…"] * (len(path) > 4), path[0]])
 
 
 class ExecutionGraph(Struct, frozen=True):

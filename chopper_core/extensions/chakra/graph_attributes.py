@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from chopper_core.extensions.chakra.graph import Edges, ExecutionGraph
+from chopper_core.extensions.chakra.graph import Edges, ExecutionGraph, followers_of
 from chopper_core.extensions.chakra.schema import NODE_TYPE, NodeType
 from chopper_core.model.attributes import (
     NO_NODE,
@@ -195,16 +195,14 @@ class _Reached:
         host = np.flatnonzero(~self._is_activity)
         after = np.repeat(np.arange(count), np.diff(needs.first))
         between = ~self._is_activity[after] & ~self._is_activity[needs.to]
-        order = stable_order(needs.to[between])
-        followers = after[between][order].tolist()
-        first = np.searchsorted(needs.to[between][order], np.arange(count + 1)).tolist()
+        followers = followers_of(after[between], needs.to[between], count)
         waits: Any = counts_of(after[between], count).tolist()
         ready = deque(node for node in host.tolist() if not waits[node])
         while ready:
             node = ready.popleft()
             found, self._lead[node] = self.before(node)
             self._behind[node] = self._latest(found) if len(found) > _MAX_BEHIND else found
-            for follower in followers[first[node] : first[node + 1]]:
+            for follower in followers(node):
                 waits[follower] -= 1
                 if not waits[follower]:
                     ready.append(follower)

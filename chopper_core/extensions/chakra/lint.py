@@ -17,6 +17,7 @@ from typing import Final
 from msgspec import Struct, field
 
 from chopper_core.extensions.chakra.et import EtFile
+from chopper_core.extensions.chakra.graph import cycle_among
 from chopper_core.extensions.chakra.schema import COMMUNICATION, CommType, Node, NodeType
 from chopper_core.sources.registry import files_at
 from chopper_core.util.atomic import read_small
@@ -233,24 +234,11 @@ def _check_graph(
             if not waits[follower]:
                 ready.append(follower)
     if done < len(ids):
-        file.add("cycles", f"has a cycle: {_cycle(ids, first, needs, waits)}")
 
+        def needed(place: int) -> Iterator[int]:
+            return (first[dep] for deps in needs[place] for dep in deps if dep in first)
 
-def _cycle(
-    ids: Sequence[int],
-    first: Mapping[int, int],
-    needs: Sequence[tuple[list[int], list[int]]],
-    waits: Sequence[int],
-) -> str:
-    """A cycle among the nodes that still wait."""
-    place = next(place for place, count in enumerate(waits) if count)
-    seen: dict[int, int] = {}
-    while place not in seen:
-        seen[place] = len(seen)
-        deps = (first[dep] for kind in needs[place] for dep in kind if dep in first)
-        place = next(each for each in deps if waits[each])
-    path = [str(ids[each]) for each, order in seen.items() if order >= seen[place]]
-    return " waits for ".join([*path[:4], *["…"] * (len(path) > 4), path[0]])
+        file.add("cycles", f"has a cycle: {cycle_among(waits, needed, ids)}")
 
 
 def _check_names(files: Sequence[_File]) -> Iterator[str]:

@@ -49,6 +49,31 @@ _FOUR_DIGITS: Final = 1000
 MODEL: Final = "model"
 
 
+class _RunGroup(Struct, frozen=True):
+    """The runs that are compared with each other."""
+
+    rows: Sequence[RunRow]
+    view: View
+    where: str = ""
+    """The term of a filter that they alone match; empty where they are all runs."""
+    prefix: str = ""
+    """What their sentences begin with."""
+
+    def with_figure(self, figure: str) -> list[RunRow]:
+        return [row for row in self.rows if figure in row.figures]
+
+    def finding(
+        self, sentence: str, figure: str, *more: str, sure: Confidence = Confidence.MEDIUM
+    ) -> Finding:
+        """A finding whose evidence is the runs sorted by a figure, with those next to it."""
+        own = figure.removeprefix("-")
+        if not figure.startswith("-") and is_better(own) == HIGHER:
+            figure = f"-{figure}"
+        columns = tuple(dict.fromkeys((own, *more, _STEP, *_COLUMNS)))
+        evidence = _shown(self.view, figure, self.where, columns)
+        return Finding(f"{self.prefix}{sentence}", evidence, sure)
+
+
 class Speed(Struct, frozen=True, eq=False):
     """The runs of a group by their speed, the fastest first."""
 
@@ -99,21 +124,22 @@ def findings_of_runs(rows: Sequence[RunRow], view: View) -> list[Finding]:
         groups.setdefault(row.settings.get(by), []).append(row)
     found: list[Finding] = []
     for value, own in groups.items():
-        where = f"{by}:{value}" if len(groups) > 1 and value is not None else ""
-        found += _of_group(own, view, where, f"{value}: " if where else "")
+        if len(groups) > 1 and value is not None:
+            found += _of_group(_RunGroup(own, view, f"{by}:{value}", f"{value}: "))
+        else:
+            found += _of_group(_RunGroup(own, view))
     return [*found, *_failed(rows, view)]
 
 
-def _of_group(rows: Sequence[RunRow], view: View, where: str, prefix: str) -> Iterator[Finding]:
-    speed = speed_of(rows)
+def _of_group(group: _RunGroup) -> Iterator[Finding]:
+    speed = speed_of(group.rows)
     if speed is not None:
-        yield _fastest(speed, view, where, prefix)
-    cool = _coolest(speed, view, where, prefix) if speed else _cool(rows, view, where, prefix)
-    if cool is not None:
-        yield cool
-    if (cheap := _cheapest(rows, view, where, prefix)) is not None:
-        yield cheap
-    yield from _throttled(rows, view, where, prefix)
+        yield _fastest(group, speed)
+        yield from _coolest(group, speed)
+    else:
+        yield from _cool(group)
+    yield from _cheapest(group)
+    yield from _throttled(group)
 
 
 def speed_of(rows: Sequence[RunRow]) -> Speed | None:
@@ -150,11 +176,11 @@ def _of_iterations(row: RunRow, value: float) -> Float64:
     return value * median_of(steps) / steps if len(steps) else steps
 
 
-def _fastest(speed: Speed, view: View, where: str, prefix: str) -> Finding:
+def _fastest(group: _RunGroup, speed: Speed) -> Finding:
     first, second = speed.rows[:2]
     share = percent(speed.values[0] / speed.values[1] - 1)
     size = _with_unit(first, speed.figure)
-    sentence = f"{prefix}{first.name} is the fastest: {size}{_on_gpus(speed.rows, first)}, "
+    sentence = f"{first.name} is the fastest: {size}{_on_gpus(speed.rows, first)}, "
     equal = [speed.rows[place].name for place in speed.equal[1:]]
     if equal:
         verb = "is" if len(equal) == 1 else "are"
@@ -167,91 +193,78 @@ def _fastest(speed: Speed, view: View, where: str, prefix: str) -> Finding:
     elif not equal:
         sentence += f", beyond noise (q {speed.chances[1]:.2g})"
     sure = Confidence.HIGH if beyond else Confidence.MEDIUM
-    return Finding(sentence, _evidence(view, speed.figure, where), sure)
+    return group.finding(sentence, speed.figure, sure=sure)
 
 
-def _coolest(speed: Speed, view: View, where: str, prefix: str) -> Finding | None:
+def _coolest(group: _RunGroup, speed: Speed) -> Iterator[Finding]:
     """The run to take of those equally fast, by temperature; else what the coolest costs."""
     heats = np.array([_number(row, _HEAT) for row in speed.rows])
     if not np.isfinite(heats[0]) or np.isfinite(heats).sum() < 2:
-        return None
-    first = speed.rows[0]
-    evidence = _evidence(view, _HEAT, where, speed.figure)
+        return
+    first, rows = speed.rows[0], speed.rows
     equal = [place for place in speed.equal if np.isfinite(heats[place])]
-    if len(equal) > 1:
-        best = min(equal, key=lambda place: (heats[place], place))
-        names = listed(speed.rows[place].name for place in equal)
-        cool = speed.rows[best]
-        if heats[equal].max() - heats[best] < COOLER.value:
-            return Finding(
-                f"{prefix}{names} are equally fast and, within a degree, equally hot: "
-                f"{_degrees(cool)}", evidence, Confidence.MEDIUM,
-            )  # fmt: skip
-        hottest = speed.rows[max(equal, key=lambda place: heats[place])]
-        return Finding(
-            f"{prefix}{cool.name} is the coolest at equal speed: {_degrees(cool)}, against "
-            f"{_degrees(hottest)} of {hottest.name}; equally fast are {names}",
-            evidence,
-            Confidence.MEDIUM,
+    is_choice = len(equal) > 1
+    best = min(equal, key=lambda at: (heats[at], at)) if is_choice else int(np.nanargmin(heats))
+    hottest = max(equal, key=lambda place: heats[place]) if is_choice else 0
+    cool, hot = rows[best], rows[hottest]
+    is_same = heats[hottest] - heats[best] < COOLER.value
+    names = listed(rows[place].name for place in equal)
+    if is_choice and is_same:
+        text = f"{names} are equally fast and, within a degree, equally hot: {_degrees(cool)}"
+    elif is_choice:
+        text = (
+            f"{cool.name} is the coolest at equal speed: {_degrees(cool)}, against "
+            f"{_degrees(hot)} of {hot.name}; equally fast are {names}"
         )
-    best = int(np.nanargmin(heats))
-    if heats[0] - heats[best] < COOLER.value:
-        return Finding(
-            f"{prefix}{first.name}, the fastest, is also the coolest within a degree: "
-            f"{_degrees(first)}", evidence, Confidence.MEDIUM,
-        )  # fmt: skip
-    cool, slower = speed.rows[best], percent(1 - speed.values[best] / speed.values[0])
-    return Finding(
-        f"{prefix}{cool.name} is the coolest, {_degrees(cool)} against {_degrees(first)} of the "
-        f"fastest, {first.name}, and {slower} slower; no cooler run is as fast",
-        evidence,
-        Confidence.MEDIUM,
-    )
+    elif is_same:
+        text = f"{first.name}, the fastest, is also the coolest within a degree: {_degrees(first)}"
+    else:
+        slower = percent(1 - speed.values[best] / speed.values[0])
+        text = (
+            f"{cool.name} is the coolest, {_degrees(cool)} against {_degrees(first)} of the "
+            f"fastest, {first.name}, and {slower} slower; no cooler run is as fast"
+        )
+    yield group.finding(text, _HEAT, speed.figure)
 
 
-def _cool(rows: Sequence[RunRow], view: View, where: str, prefix: str) -> Finding | None:
+def _cool(group: _RunGroup) -> Iterator[Finding]:
     """The coolest of runs whose speed is unknown."""
-    known = sorted((row for row in rows if _HEAT in row.figures), key=lambda r: _number(r, _HEAT))
-    if len(known) < 2 or _number(known[-1], _HEAT) - _number(known[0], _HEAT) < COOLER.value:
-        return None
-    return Finding(
-        f"{prefix}{known[0].name} is the coolest: {_degrees(known[0])}, against "
-        f"{_degrees(known[-1])} of {known[-1].name}; their speed is unknown",
-        _evidence(view, _HEAT, where),
-        Confidence.MEDIUM,
-    )
+    known = sorted(group.with_figure(_HEAT), key=lambda row: _number(row, _HEAT))
+    if len(known) > 1 and _number(known[-1], _HEAT) - _number(known[0], _HEAT) >= COOLER.value:
+        yield group.finding(
+            f"{known[0].name} is the coolest: {_degrees(known[0])}, against "
+            f"{_degrees(known[-1])} of {known[-1].name}; their speed is unknown",
+            _HEAT,
+        )
 
 
-def _cheapest(rows: Sequence[RunRow], view: View, where: str, prefix: str) -> Finding | None:
-    figure = _common(rows, _ENERGIES)
+def _cheapest(group: _RunGroup) -> Iterator[Finding]:
+    figure = _common(group.rows, _ENERGIES)
     if figure is None:
-        return None
-    order = sorted((row for row in rows if figure in row.figures), key=lambda r: _number(r, figure))
-    best, second = order[:2]
+        return
+    best, second = sorted(group.with_figure(figure), key=lambda row: _number(row, figure))[:2]
     less = 1 - _number(best, figure) / _number(second, figure)
     what = figure.removeprefix("j_").replace("_", " ")
-    sentence = f"{prefix}{best.name} needs the least energy: {_with_unit(best, figure)} {what}, "
+    sentence = f"{best.name} needs the least energy: {_with_unit(best, figure)} {what}, "
     if less < LESS_ENERGY.share:
         sentence += f"{second.name} the same within a percent"
     else:
         sentence += f"{percent(less)} less than {second.name}"
-    return Finding(sentence, _evidence(view, figure, where), Confidence.MEDIUM)
+    yield group.finding(sentence, figure)
 
 
-def _throttled(rows: Sequence[RunRow], view: View, where: str, prefix: str) -> Iterator[Finding]:
+def _throttled(group: _RunGroup) -> Iterator[Finding]:
     for figure in ("gpu_throttled_pct", "gpu_low_clock_pct"):
-        known = [row for row in rows if figure in row.figures]
+        known = group.with_figure(figure)
         if len(known) < 2:
             continue
-        most = max(known, key=lambda row: _number(row, figure))
-        least = min(known, key=lambda row: _number(row, figure))
-        high, low = _number(most, figure), _number(least, figure)
-        if high - low >= THROTTLED.value:
-            yield Finding(
-                f"{prefix}{most.name} is throttled most, {high:.0f} % of the time, and "
-                f"{least.name} least, {low:.0f} %",
-                _evidence(view, f"-{figure}", where),
-                Confidence.MEDIUM,
+        shares = [_number(row, figure) for row in known]
+        most, least = int(np.argmax(shares)), int(np.argmin(shares))
+        if shares[most] - shares[least] >= THROTTLED.value:
+            yield group.finding(
+                f"{known[most].name} is throttled most, {shares[most]:.0f} % of the time, and "
+                f"{known[least].name} least, {shares[least]:.0f} %",
+                f"-{figure}",
             )
 
 
@@ -265,15 +278,6 @@ def _failed(rows: Sequence[RunRow], view: View) -> Iterator[Finding]:
             _shown(view, "", "status:failed,short,partial", ("status", "reason")),
             Confidence.HIGH,
         )
-
-
-def _evidence(view: View, figure: str, where: str, *more: str) -> View:
-    """The table of the group's runs, sorted by a figure, with those next to it."""
-    own = figure.removeprefix("-")
-    if not figure.startswith("-") and is_better(own) == HIGHER:
-        figure = f"-{figure}"
-    columns = tuple(dict.fromkeys((own, *more, _STEP, *_COLUMNS)))
-    return _shown(view, figure, where, columns)
 
 
 def _shown(view: View, sort: str, where: str, columns: tuple[str, ...]) -> View:

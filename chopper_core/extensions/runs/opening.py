@@ -100,17 +100,15 @@ def row_of(each: FoundRun, found: RunFigures, given: Given) -> RunRow:
 
     settings = dict(found.settings) | _settings(each, given)
     whole = with_settings(found, settings)
-    status = SHORT if found.is_short else PARTIAL if found.problem else OK
-    figures = {**whole.figures, "gpus": float(found.gpus)}
     return RunRow(
-        each.name,
-        each.path,
-        settings,
-        status,
-        found.problem,
-        figures,
-        whole.missing,
-        found.steps_ns,
+        name=each.name,
+        path=each.path,
+        settings=settings,
+        status=SHORT if found.is_short else PARTIAL if found.problem else OK,
+        reason=found.problem,
+        figures={**whole.figures, "gpus": float(found.gpus)},
+        missing=whole.missing,
+        steps_ns=found.steps_ns,
     )
 
 

@@ -5,12 +5,19 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from chopper_core.extensions.runs.run_columns import HIGHER, is_better, known_column
 from chopper_core.extensions.runs.run_set import RunSet
-from chopper_core.extensions.runs.table import figure_values, frame_of_set, opened, shown_rows
+from chopper_core.extensions.runs.table import (
+    figure_values,
+    floats,
+    frame_of_set,
+    opened,
+    shown_rows,
+)
 from chopper_core.metrics import Metric, Values, column, worded
-from chopper_core.model.charts import LineChart, Series
+from chopper_core.model.charts import LineChart
 from chopper_core.model.run import Run
 from chopper_core.model.view import RUN_LEVEL, View
 from chopper_core.util.arrays import Float64, Mask
@@ -54,51 +61,43 @@ def set_frame(run: RunSet, view: View, *, wait: bool = False) -> Frame:
         if not is_better(name):
             raise UsageError(f"{name} is neither better high nor better low; choose another figure")
     values = [figure_values(run, rows, name) for name in names]
-    numbers = np.stack([_signed(name, each) for name, each in zip(names, values, strict=True)])
+    # Of both more is better.
+    numbers = np.stack([
+        floats(each) if is_better(name) == HIGHER else -floats(each)
+        for name, each in zip(names, values, strict=True)
+    ])  # fmt: skip
     known = np.asarray(np.isfinite(numbers).all(axis=0), np.bool_)
     if not known.any():
-        raise NothingToShow(
-            f"no run has both {names[0]} and {names[1]}: "
-            + next((row.missing.get(name, "") for row in rows for name in names
-                    if name in row.missing), "all of them failed")
-        )  # fmt: skip
+        reasons = [row.missing[name] for row in rows for name in names if name in row.missing]
+        why = reasons[0] if reasons else "all of them failed"
+        raise NothingToShow(f"no run has both {names[0]} and {names[1]}: {why}")
     labels = [row.name for row in rows]
     words = [_beaten_by(numbers, place, known, labels) for place in range(len(rows))]
     is_front = np.array([word == FRONT.name for word in words], np.bool_)
-    found = {FRONT.name: worded(words), **dict(zip(names, values, strict=True))}
-    shown = np.arange(len(rows))
-    if view.sort:
-        by_name = Rows(
-            RUN_LEVEL,
-            labels,
-            lambda name: found[name] if name in found else figure_values(run, rows, name),
-        )
-        shown = shown_of(by_name, "", view.sort).at
-    else:
-        shown = shown[np.lexsort((-numbers[0], ~is_front, ~known))]
-    columns = [*zip(metrics, values, strict=True), (FRONT, found[FRONT.name])]
-    lacking = int((~known).sum())
-    notes = [f"{lacking} of {len(rows)} runs lack one of the figures"] if lacking else []
-    count = int(is_front.sum())
-    fronts = ", ".join(labels[place] for place in shown.tolist() if is_front[place])
+    columns = [*zip(metrics, values, strict=True), (FRONT, worded(words))]
+    found = {metric.name: each for metric, each in columns}
+
+    def of_name(name: str) -> Values:
+        return found[name] if name in found else figure_values(run, rows, name)
+
+    shown = shown_of(Rows(RUN_LEVEL, labels, of_name), "", view.sort)
+    if not view.sort:
+        shown = replace(shown, at=np.lexsort((-numbers[0], ~is_front, ~known)))
+    lacking, count = int((~known).sum()), int(is_front.sum())
+    fronts = ", ".join(labels[place] for place in shown.at.tolist() if is_front[place])
     return frame_of_set(
         run,
         view,
         RUN_LEVEL,
-        [labels[place] for place in shown.tolist()],
-        [(metric, each.take(shown)) for metric, each in columns],
-        lambda row: opened(view, rows[int(shown[row])]),
-        notes=notes,
+        labels,
+        columns,
+        lambda row: opened(view, rows[row]),
+        shown=shown,
+        notes=[f"{lacking} of {len(rows)} runs lack one of the figures"] if lacking else [],
         headline=(f"{count} of {int(known.sum())} runs on the front: {fronts}",),
         charts=(_chart(metrics, values, is_front, known),),
         is_pending=bool(reading.waiting),
     )
-
-
-def _signed(name: str, values: Values) -> Float64:
-    """A figure of which more is better."""
-    numbers = np.where(values.present(), values.numbers, np.nan).astype(np.float64)
-    return numbers if is_better(name) == HIGHER else -numbers
 
 
 def _beaten_by(numbers: Float64, place: int, known: Mask, labels: list[str]) -> str | None:
@@ -116,18 +115,11 @@ def _chart(metrics: list[Metric], values: list[Values], is_front: Mask, known: M
     """The runs as points over the two figures: the front, and the others."""
     scaled, units = [], []
     for metric, each in zip(metrics, values, strict=True):
-        numbers = np.where(each.present(), each.numbers, np.nan).astype(np.float64)
-        scale = metric.unit.scale(float(np.nanmax(np.abs(numbers))), is_whole=False)
-        scaled.append(numbers / scale.divisor)
+        scale = metric.unit.scale(float(np.nanmax(np.abs(floats(each)))), is_whole=False)
+        scaled.append(floats(each) / scale.divisor)
         units.append(scale.text)
-    parts = [(name, mask) for name, mask in (("front", is_front), ("other runs", known & ~is_front))
-             if mask.any()]  # fmt: skip
-    return LineChart(
-        metrics[1].title,
-        units[1],
-        metrics[0].title,
-        units[0],
-        tuple(scaled[0][mask] for _, mask in parts),
-        tuple(Series(name, scaled[1][mask]) for name, mask in parts),
-        points=True,
-    )
+    parts = {"front": is_front, "other runs": known & ~is_front}
+    clouds = {
+        name: (scaled[0][mask], scaled[1][mask]) for name, mask in parts.items() if mask.any()
+    }
+    return LineChart.clouds(metrics[1].title, units[1], metrics[0].title, units[0], clouds)

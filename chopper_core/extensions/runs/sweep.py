@@ -11,13 +11,12 @@ from msgspec.structs import replace
 
 from chopper_core.extensions.runs.run_columns import HIGHER, WORLD, is_better, known_column
 from chopper_core.extensions.runs.run_set import FAILED, RunRow, RunSet, settings_of
-from chopper_core.extensions.runs.table import figure_values, frame_of_set, shown_rows
+from chopper_core.extensions.runs.table import figure_values, floats, frame_of_set, shown_rows
 from chopper_core.metrics import Metric, Values, numbered
-from chopper_core.model.charts import LineChart, Series
+from chopper_core.model.charts import LineChart
 from chopper_core.model.run import Run
 from chopper_core.model.settings import KNOWN, Setting
 from chopper_core.model.view import View, with_view
-from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.views import RUNS
 from chopper_core.views.frame import Frame
@@ -59,7 +58,7 @@ def set_frame(run: RunSet, view: View, *, wait: bool = False) -> Frame:
     table = pd.DataFrame({
         "x": pd.Series([row.settings.get(x) for row in rows], dtype=object),
         "line": [_line(row, lines) for row in rows],
-        "figure": np.where(known.present(), known.numbers, np.nan).astype(np.float64),
+        "figure": floats(known),
         "failed": [f"{r.name} failed: {r.reason}" if r.status == FAILED else None for r in rows],
     })  # fmt: skip
     swept = table.dropna(subset="x")
@@ -149,25 +148,17 @@ def _chart(
     is_number = all(isinstance(value, int | float) for value in along)
     places = np.array(along if is_number else range(1, len(along) + 1), np.float64)
     lines = columns[:_MAX_LINES]
-    numbers = [_numbers(values) for _, values in lines]
-    largest = max((float(np.nanmax(np.abs(each))) for each in numbers if np.isfinite(each).any()),
-                  default=0.0)  # fmt: skip
-    scale = metric.unit.scale(largest, is_whole=False)
+    drawn = {column.title: floats(values) for column, values in lines}
+    largest = np.nan_to_num(np.abs(np.stack(list(drawn.values())))).max()
+    scale = metric.unit.scale(float(largest), is_whole=False)
     title = KNOWN.get(x, x)
     if not is_number:
         title += ": " + ", ".join(f"{place} {value}" for place, value in enumerate(along, 1))
-    return LineChart(
+    return LineChart.over(
         f"{metric.title} over {KNOWN.get(x, x)}",
         scale.text,
         title,
         "",
-        (places,) * len(lines),
-        tuple(
-            Series(column.title, each / scale.divisor)
-            for (column, _), each in zip(lines, numbers, strict=True)
-        ),
+        places,
+        {name: numbers / scale.divisor for name, numbers in drawn.items()},
     )
-
-
-def _numbers(values: Values) -> Float64:
-    return np.where(values.present(), values.numbers, np.nan).astype(np.float64)

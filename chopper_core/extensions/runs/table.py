@@ -38,11 +38,11 @@ from chopper_core.model.charts import BarChart, Series
 from chopper_core.model.settings import KNOWN
 from chopper_core.model.units import Unit, time_text
 from chopper_core.model.view import RUN_LEVEL, View
-from chopper_core.util.arrays import Index
+from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.errors import ChopperError, UsageError
 from chopper_core.views.frame import Frame
 from chopper_core.views.shared.children import with_column_names
-from chopper_core.views.shared.filter import Rows, matching, shown_of
+from chopper_core.views.shared.filter import Rows, Shown, matching, shown_of
 from chopper_core.views.spec import BEST
 
 RATIO: Final = "_x"
@@ -101,34 +101,28 @@ def runs_frame(run: RunSet, view: View, *, wait: bool = False) -> Frame:
 
     columns = [column(name) for name in names]
     own = (*(each.name for each in columns), *RUN_COLUMNS, *settings, *_OWN)
-    table_rows = Rows(RUN_LEVEL, labels, values, own, (*columns, *titled))
-    shown = shown_of(table_rows, view.filter, view.sort)
+    shown = shown_of(
+        Rows(RUN_LEVEL, labels, values, own, (*columns, *titled)), view.filter, view.sort
+    )
     if group:
         order = np.argsort(_group_order(groups)[shown.at], kind="stable")
         shown = replace(shown, at=shown.at[order])
+    notes = _notes(rows, base, reading.waiting)
+    notes += _reasons(rows, columns, values, is_asked=bool(view.columns))
+    if shown.hidden:
+        notes.append(f"{shown.hidden} of {len(rows)} runs filtered out")
     return frame_of_set(
         run,
         view,
         RUN_LEVEL,
-        shown.labels,
-        [(each, values(each.name).take(shown.at)) for each in columns],
-        lambda row: opened(view, rows[int(shown.at[row])]),
-        hidden=shown.hidden,
-        notes=[
-            *shown.hint,
-            *_notes(
-                rows,
-                columns,
-                values,
-                base,
-                reading.waiting,
-                shown.hidden,
-                is_asked=bool(view.columns),
-            ),
-        ],
+        labels,
+        [(each, values(each.name)) for each in columns],
+        lambda row: opened(view, rows[row]),
+        shown=shown,
+        notes=notes,
         more=tuple(each.metric for name, each in RUN_COLUMNS.items() if name not in names),
         headline=_headline(rows, len(rows) + reading.waiting),
-        charts=_charts(view, shown.labels, columns, known, shown.at),
+        charts=_charts(view, labels, columns, known, shown.at),
         is_pending=bool(reading.waiting),
     )
 
@@ -148,15 +142,15 @@ def _charts(
         if each.name in values and each.unit is not Unit.NONE and values[each.name].words is None
     ]
     metric = next((each for each in numeric if each.name == wanted), next(iter(numeric), None))
-    if metric is None or not 1 < len(labels) <= _MAX_BARS:
+    if metric is None or not 1 < len(shown) <= _MAX_BARS:
         return ()
-    own = values[metric.name].take(shown)
-    numbers = np.where(own.present(), own.numbers, np.nan).astype(np.float64)
+    numbers = floats(values[metric.name])[shown]
     if not np.isfinite(numbers).any():
         return ()
     scale = metric.unit.scale(float(np.nanmax(np.abs(numbers))), is_whole=False)
     bars = (Series(metric.title, numbers / scale.divisor),)
-    return (BarChart(f"{metric.title} by run", scale.text, tuple(labels), bars),)
+    names = tuple(labels[row] for row in shown)
+    return (BarChart(f"{metric.title} by run", scale.text, names, bars),)
 
 
 def shown_rows(run: RunSet, view: View, *, wait: bool = False) -> tuple[list[RunRow], Reading]:
@@ -180,12 +174,17 @@ def frame_of_set(
     columns: Sequence[Column],
     target: Callable[[int], View],
     *,
+    shown: Shown | None = None,
     total: Mapping[str, int | float | None] | None = None,
-    hidden: int = 0,
     notes: Sequence[str] = (),
     **options: object,
 ) -> Frame:
-    """A frame whose rows are not activities of one run."""
+    """A frame whose rows are not activities of one run: all of them, or those that are shown."""
+    own = target
+    if shown is not None:
+        at, labels, notes = shown.at, shown.labels, (*shown.hint, *notes)
+        columns = [(metric, values.take(at)) for metric, values in columns]
+        own = lambda row: target(int(at[row]))  # noqa: E731
     found = Frame(
         view=view,
         level=level,
@@ -194,12 +193,17 @@ def frame_of_set(
         values={metric.name: values for metric, values in columns},
         total={metric.name: None for metric, _ in columns} | dict(total or {}),
         sort=view.sort,
-        hidden=hidden,
+        hidden=0 if shown is None else shown.hidden,
         notes=tuple(notes),
-        target=target,
+        target=own,
         signal=run.signal(),
     )
     return replace(found, **options)
+
+
+def floats(values: Values) -> Float64:
+    """The figures of a column; NaN where they are missing."""
+    return np.where(values.present(), values.numbers, np.nan).astype(np.float64)
 
 
 def table_of(rows: Sequence[RunRow]) -> pd.DataFrame:
@@ -326,7 +330,7 @@ def _ratio(
     metric: Metric, values: Values, groups: pd.Series[Any], base: str, labels: Sequence[str]
 ) -> Column:
     """A figure divided by that of the baseline, or by the best of its group."""
-    numbers = pd.Series(np.where(values.present(), values.numbers, np.nan), dtype=np.float64)
+    numbers = pd.Series(floats(values))
     if base != BEST:
         whole = pd.Series(numbers[labels.index(base)], index=numbers.index)
     else:
@@ -360,16 +364,7 @@ def _headline(rows: Sequence[RunRow], count: int) -> tuple[str, ...]:
     return (text,)
 
 
-def _notes(
-    rows: Sequence[RunRow],
-    columns: Sequence[Metric],
-    values: Callable[[str], Values],
-    base: str,
-    waiting: int,
-    hidden: int,
-    *,
-    is_asked: bool,
-) -> list[str]:
+def _notes(rows: Sequence[RunRow], base: str, waiting: int) -> list[str]:
     notes = []
     if waiting:
         notes.append(f"{waiting} of {waiting + len(rows)} runs are still being read")
@@ -383,9 +378,6 @@ def _notes(
         more = len(bad) - _MAX_REASONS
         verb = "run is" if more == 1 else "runs are"
         notes.append(f"{more} more {verb} not ok; the column reason says why")
-    notes += _reasons(rows, columns, values, is_asked=is_asked)
-    if hidden:
-        notes.append(f"{hidden} of {len(rows)} runs filtered out")
     return notes
 
 
