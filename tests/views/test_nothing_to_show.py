@@ -19,8 +19,7 @@ from chopper_core.model.table import Kind, empty_table
 from chopper_core.model.view import View
 from chopper_core.util.errors import NothingToShow
 from chopper_core.views import VIEWS, view_spec
-from chopper_core.views.pipeline import pipeline_of
-from chopper_core.views.pipeline.blocks import blocks_of
+from chopper_core.views.pipeline import blocks_of, pipeline_of
 from chopper_core.views.query import frame_of
 from tests.allocating import events_of
 from tests.demo import demo_run

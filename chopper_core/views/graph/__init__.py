@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
@@ -15,23 +16,29 @@ from chopper_core.model.charts import Chart, Composition, LineChart, Series
 from chopper_core.model.column_names import NO_TIMES
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
-from chopper_core.model.table import LEVELS, NO_LABEL, Category, KernelTable, Kind, is_split
+from chopper_core.model.table import NO_LABEL, Category, KernelTable, Kind
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Index, Int64
 from chopper_core.util.errors import NothingToShow
-from chopper_core.util.grouping import counts_of, distinct, run_starts, stable_order, sums_of
+from chopper_core.util.grouping import counts_of, distinct, sums_of
 from chopper_core.views.graph.path import (
     GAPS,
     Graph,
     LongestPath,
     graph_of,
     longest_path,
-    parallelism,
 )
+from chopper_core.views.launch.launches import mean_depths
 from chopper_core.views.shared import collective_columns
 from chopper_core.views.shared.dependencies import Evidence
-from chopper_core.views.shared.table_view import Partition, activity_view, child_of, table_view
+from chopper_core.views.shared.table_view import (
+    Partition,
+    activity_view,
+    child_of,
+    grouped,
+    table_view,
+)
 from chopper_core.views.spec import ViewResult, ViewSpec, any_level
 
 SPEC: Final = ViewSpec(
@@ -156,16 +163,16 @@ def _together(run: Run, view: View, scope: _ScopeGraph, by: str) -> ViewResult:
         if not len(rows):
             raise NothingToShow("the scope has no communication kernels")
         chosen = np.flatnonzero(table.kind[on_path] == Kind.COMM)
-    codes, path_codes = _codes(table, rows, on_path[chosen], by)
-    order = stable_order(codes)
-    first = run_starts(codes[order])
-    nodes = Groups(table, rows[order], first)
-    labels = _labels(table, rows[order[first]], codes[order[first]], by)
-    place = np.searchsorted(codes[order[first]], path_codes)
+    codes, label = _codes(table, rows, by)
+    # The rows of a scope come in the order of the table.
+    of_path = codes[np.searchsorted(rows, on_path[chosen])]
+    codes, nodes = grouped(Groups.single(table, rows), codes)
+    begins = nodes.rows[nodes.first]
+    labels = [label(*each) for each in zip(codes.tolist(), begins.tolist(), strict=True)]
+    place = np.searchsorted(codes, of_path)
 
     def summed(values: Int64) -> Values:
-        sums = sums_of(values[chosen], place, len(first))
-        return Values(sums.astype(np.int64))
+        return Values(sums_of(values[chosen], place, len(codes)))
 
     work = summed(path.work_ns)
     total = max(int(path.work_ns.sum()), 1)
@@ -177,7 +184,7 @@ def _together(run: Run, view: View, scope: _ScopeGraph, by: str) -> ViewResult:
         *((GAP_PARTS[name], summed(path.gap_ns[k])) for k, name in enumerate(GAPS)),
     ]
     if by == "message":
-        own += _messages(table, rows[order[first]])
+        own += _messages(table, begins)
     parts = [metric.name for metric, values in own[4:9] if values.numbers.any()]
     shown: tuple[str, ...] = (ON_PATH.name, OF_PATH.name, NODES.name, "kernel_ns", "activities")
     shown += (*(("bytes",) if by in ("type", "message") else ()), GAP.name, *parts)
@@ -186,7 +193,7 @@ def _together(run: Run, view: View, scope: _ScopeGraph, by: str) -> ViewResult:
         if by == "type":
             return replace(view, by=NODE, filter=f"type:{labels[row]}", sort="", columns=())
         if by == "message":
-            operation = int(table.operation[nodes.rows_of(row)[0]])
+            operation = int(table.operation[begins[row]])
             return child_of(view, "operation", table.text_of("operation", operation))
         return child_of(view, by, labels[row])
 
@@ -203,23 +210,14 @@ def _together(run: Run, view: View, scope: _ScopeGraph, by: str) -> ViewResult:
     )
 
 
-def _codes(table: KernelTable, rows: Index, on_path: Index, by: str) -> tuple[Int64, Int64]:
+def _codes(table: KernelTable, rows: Index, by: str) -> tuple[Int64, Callable[[int, int], str]]:
+    """The code of each row, and the label of a code with the first row that has it."""
     if by == "type":
-        return node_types(table, rows), node_types(table, on_path)
-    if by in LEVELS or by in table.coordinates or is_split(by):
-        return table.column(by)[rows].astype(np.int64), table.column(by)[on_path].astype(np.int64)
-    every = np.concatenate([rows, on_path])
-    codes = combined((table.operation[every], table.group[every], table.bytes[every]))
-    return codes[: len(rows)].astype(np.int64), codes[len(rows) :].astype(np.int64)
-
-
-def _labels(table: KernelTable, rows: Index, codes: Int64, by: str) -> list[str]:
-    """The label of each group, of which `rows` has the first activity."""
-    if by == "type":
-        return [TYPES[code] for code in codes.tolist()]
-    if by in LEVELS or by in table.coordinates or is_split(by):
-        return [table.text_of(by, code) for code in codes.tolist()]
-    return [_message(table, row) for row in rows.tolist()]
+        return node_types(table, rows), lambda code, _: TYPES[code]
+    if by == "message":
+        codes = combined((table.operation[rows], table.group[rows], table.bytes[rows]))
+        return codes.astype(np.int64), lambda _, row: _message(table, row)
+    return table.column(by)[rows].astype(np.int64), lambda code, _: table.text_of(by, code)
 
 
 def _message(table: KernelTable, row: int) -> str:
@@ -261,15 +259,8 @@ def _one_by_one(run: Run, view: View, scope: _ScopeGraph) -> ViewResult:
         (KERNEL, worded([table.names[code] for code in table.kernel[rows].tolist()])),
         (EVIDENCE, worded(evidence)),
     ]
-    shown: tuple[str, ...] = (
-        ON_PATH.name,
-        GAP.name,
-        ON_GPU.name,
-        "start_ns",
-        TYPE.name,
-        EVIDENCE.name,
-    )
-    shown += (KERNEL.name, "kernel_ns", *(metric.name for metric in GAP_PARTS.values()))
+    first = (ON_PATH, GAP, ON_GPU, METRICS["start_ns"], TYPE, EVIDENCE, KERNEL)
+    shown = [each.name for each in (*first, METRICS["kernel_ns"], *GAP_PARTS.values())]
     return table_view(
         view,
         Partition(NODE, labels, nodes, Groups.single(table, rows)),
@@ -349,26 +340,17 @@ def _notes(scope: _ScopeGraph) -> tuple[str, ...]:
 
 def _charts(run: Run, scope: _ScopeGraph) -> tuple[Chart, ...]:
     parts = {**_by_type(run.table, scope), **_by_gap(scope.path)}
-    length = float(scope.path.length_ns)
     charts: list[Chart] = []
     if parts:
-        series = [Series(name, np.array([ns / 1e6])) for name, ns in parts.items()]
-        charts.append(Composition("the longest path", "ms", ("path",), tuple(series)))
-    if length:
+        series = tuple(Series(name, np.array([ns / 1e6])) for name, ns in parts.items())
+        charts.append(Composition("the longest path", "ms", ("path",), series))
+    if length := float(scope.path.length_ns):
         edges = np.linspace(0.0, length, _BINS + 1)
-        middles = (edges[1:] + edges[:-1]) / 2e6
-        free = parallelism(scope.path, edges)
-        if np.ptp(free) < _LEAST_RANGE:
-            # A serial run: the headline has the figure, and an axis would magnify rounding.
-            return tuple(charts)
-        charts.append(
-            LineChart(
-                "activities that could run at a time",
-                "",
-                "work on the path",
-                "ms",
-                (middles,),
-                (Series("activities", free),),
-            )
-        )
+        free = mean_depths(scope.path.from_ns, scope.path.to_ns, edges)
+        # An axis would magnify the rounding of a serial run; the headline has its figure.
+        if np.ptp(free) >= _LEAST_RANGE:
+            title = "activities that could run at a time"
+            middles = (edges[1:] + edges[:-1]) / 2e6
+            lines = {"activities": free}
+            charts.append(LineChart.over(title, "", "work on the path", "ms", middles, lines))
     return tuple(charts)

@@ -17,7 +17,7 @@ from msgspec import Struct
 from chopper_core.align.labels import numbered
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_TIME
-from chopper_core.util.arrays import Float64, Index, Int64, Mask
+from chopper_core.util.arrays import Index, Int64
 from chopper_core.util.grouping import counts_of, maxima_of, minima_of, ranked, stable_order
 from chopper_core.views.shared.collectives import collectives_of
 from chopper_core.views.shared.dependencies import Dependencies, dependencies_of, time_order
@@ -149,15 +149,11 @@ def _chains(run: Run, graph: Graph) -> _Chains:
     at = np.empty(count, np.intp)
     at[order] = np.arange(count)
     previous = edges.in_stream
-    plain = (np.diff(edges.first) == 1) & (previous >= 0) & ~_shared(graph.task)
+    shared = counts_of(graph.task, count)[graph.task] > 1
+    plain = (np.diff(edges.first) == 1) & (previous >= 0) & ~shared
     plain &= at[previous] == at - 1
     junction = np.maximum.accumulate(np.where(plain[order], 0, np.arange(count)))
     return _Chains(order, at, junction, np.cumsum(graph.work_ns[order]))
-
-
-def _shared(task: Index) -> Mask:
-    """Which rows begin their work together with another."""
-    return counts_of(task, len(task))[task] > 1
 
 
 def _distances(graph: Graph, chains: _Chains) -> tuple[Int64, dict[int, int]]:
@@ -223,14 +219,6 @@ def _walked(graph: Graph, chains: _Chains, best: dict[int, int], last: int) -> t
     return np.concatenate(places[::-1]), np.concatenate(edges[::-1]).astype(np.intp)
 
 
-def _led(graph: Graph, held_by: Index, edges: Index) -> Int64 | None:
-    """The host's work before each activity of a path, where the trace has it."""
-    host, lead = graph.edges.host_ns, graph.edges.lead_ns
-    if host is None or lead is None:
-        return None
-    return np.where(edges >= 0, np.append(host, 0)[edges], lead[held_by])
-
-
 def _gaps(run: Run, graph: Graph, places: Index, held_by: Index, edges: Index) -> Int64:
     """The time before each activity of a path, by cause: GAPS x activities."""
     begin, table = graph.begin_ns[places], run.table
@@ -243,32 +231,11 @@ def _gaps(run: Run, graph: Graph, places: Index, held_by: Index, edges: Index) -
     late = np.where(is_known, np.clip(launch - ended, 0, own), 0)
     is_late = late > 0
     latency, queued = np.where(is_late, own - late, 0), np.where(is_known & ~is_late, own, 0)
-    if (led := _led(graph, held_by, edges)) is not None:
+    host, lead = graph.edges.host_ns, graph.edges.lead_ns
+    if host is not None and lead is not None:
         # The trace has the host's work itself, also that before the first activity.
+        led = np.where(edges >= 0, np.append(host, 0)[edges], lead[held_by])
         late = np.where(is_known, late, np.minimum(led, own))
         late[:1] = led[:1]
-    return np.stack(
-        [
-            late,
-            latency,
-            queued,
-            begin - arrived,
-            np.where(is_known, 0, np.maximum(own - late, 0)),
-        ]
-    )
-
-
-def parallelism(path: LongestPath, edges: Float64) -> Float64:
-    """How many activities could run between adjacent distances along the path, if each began as
-    soon as what it depends on allows; the mean of each part."""
-    begins, ends = np.sort(path.from_ns), np.sort(path.to_ns)
-
-    def worked(sorted_ns: Int64) -> Float64:
-        # Time since each of those before the edge.
-        count = np.searchsorted(sorted_ns, edges)
-        before = np.append(0.0, np.cumsum(sorted_ns.astype(np.float64)))
-        area: Float64 = count * edges - before[count]
-        return area
-
-    found: Float64 = np.diff(worked(begins) - worked(ends)) / np.maximum(np.diff(edges), 1e-9)
-    return found
+    unknown = np.where(is_known, 0, np.maximum(own - late, 0))
+    return np.stack([late, latency, queued, begin - arrived, unknown])

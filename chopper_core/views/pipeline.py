@@ -1,0 +1,468 @@
+"""Pipeline: stages and microbatches, the bubble against theory, and a stage that is too long.
+
+Microbatches are blocks of forward and backward work of a GPU in a step. The schedule tells them
+apart, or names of annotations, or sends and receives between stages.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from chopper_core.align.labels import numbered as combined
+from chopper_core.metrics import Metric, Values, column, numbered
+from chopper_core.model.charts import HeatMap
+from chopper_core.model.column_names import CHUNK, MICROBATCH, STEP_WINDOW
+from chopper_core.model.run import Run
+from chopper_core.model.table import NO_LABEL, KernelTable, Kind, Phase
+from chopper_core.model.view import View
+from chopper_core.util.arrays import Codes, Float64, Index, Int64
+from chopper_core.util.errors import NothingToShow
+from chopper_core.util.grouping import (
+    counts_of,
+    distinct,
+    means_of,
+    median_of,
+    ranked,
+    run_mask,
+    run_maxima,
+    run_sizes,
+    run_starts,
+    stable_order,
+    sums_of,
+)
+from chopper_core.views.shared.phrases import percent, time
+from chopper_core.views.shared.process_groups import group_kinds, split_groups
+from chopper_core.views.shared.table_view import LabelledRows, child_of, table_view
+from chopper_core.views.spec import ViewResult, ViewSpec
+
+SPEC: Final = ViewSpec(
+    name="pipeline",
+    title="Pipeline",
+    question="How large is the pipeline's bubble, and which stage is too long?",
+    by=("stage", "rank", "iteration", "microbatch", "chunk"),
+    no_statistic="shows means over microbatches and iterations",
+)
+
+STAGE: Final = "stage"
+_PARTS: Final = ("microbatch", "chunk")
+"""Splits of what a GPU does in an iteration."""
+LONG: Final = 1.1
+"""A stage is too long from this many times the median of the others."""
+_BINS: Final = 96
+FORWARD, BACKWARD, WEIGHTS = range(3)
+"""The work of a block; zero-bubble schedules compute the gradients of weights apart."""
+_PHASES: Final = (Phase.FORWARD, Phase.BACKWARD)
+_PAIRWISE: Final = re.compile(r"send|recv|p2p", re.IGNORECASE)
+_WEIGHTS: Final = re.compile(r"weight[ _-]?grad|\bwgrad", re.IGNORECASE)
+_CHUNKED: Final = re.compile(
+    r"(?:\bchunk|virtual[ _-]?(?:pipeline[ _-]?)?(?:stage|rank)|\bvpp?)[ _#:=-]*(\d+)",
+    re.IGNORECASE,
+)
+_NUMBERED: Final = re.compile(r"(?:micro[ _-]?batch|\bmb)[ _#:=-]*(\d+)", re.IGNORECASE)
+_NO_STAGES: Final = (
+    "no pipeline: the traces have no sends and receives between stages, and no annotation names "
+    "microbatches"
+)
+_NO_WORK: Final = "no pipeline: the run has no forward or backward work"
+
+Own = list[tuple[Metric, Values]]
+
+COUNT: Final = column("""microbatches | | µbatches
+    Microbatches of an iteration; of an interleaved schedule whose chunks nothing names, times
+    the chunks.""")
+FORWARD_TIME: Final = column("""forward_ns | ns | forward
+    Mean time of a microbatch's forward, first start to last end.""")
+BACKWARD_TIME: Final = column("""backward_ns | ns | backward
+    Mean time of a microbatch's backward, first start to last end.""")
+WEIGHTS_TIME: Final = column("""weight_gradient_ns | ns | wgrad
+    Mean time of a microbatch's gradients of weights, where the schedule has them apart.
+    missing: the schedule computes them in backward""")
+BUSY: Final = column("""busy_ns | ns | busy
+    Time in microbatches, mean over the row's GPUs and iterations.""")
+WINDOW: Final = column("""step_window_ns | ns | window
+    From the first to the last microbatch of any GPU, or the step's time in a dump; mean over
+    the row's GPUs and iterations.""")
+IDLE: Final = column("""pipeline_idle_pct | % | idle
+    Share of the window outside microbatches, mean over the row's GPUs and iterations.""")
+BUBBLE: Final = column("""bubble_pct | % | bubble
+    Share of the window outside microbatches for which the host isn't late: time that the GPU
+    waits for its pipeline.""")
+THEORY: Final = column("""theory_pct | % | theory
+    The bubble with equal stages. One forward, one backward: (p - 1) / (v m + p - 1) of p
+    stages, m microbatches, and v chunks of a stage's model if interleaved, else 1. Zero-bubble
+    (ZB-H1), with F, B and W the times of forward, backward and gradients of weights: (p - 1)
+    (F + B - W) over that and v m (F + B + W).
+    source: Megatron-LM (arXiv 2104.04473); zero bubble (arXiv 2401.10241)""")
+TIMES: Final = column("""stage_x | x | of others
+    Forward and backward of a microbatch over the median of the other stages'.
+    missing: there is no other stage""")
+
+
+class Blocks(Struct, frozen=True, eq=False):
+    """A row per microbatch, GPU, iteration, chunk and work, by GPU, iteration and start."""
+
+    gpu: Int64
+    iteration: Int64
+    work: Int64
+    """`FORWARD`, `BACKWARD` or `WEIGHTS`."""
+    microbatch: Int64
+    chunk: Int64
+    """The part of the stage's model; 0 unless the schedule is interleaved."""
+    start_ns: Int64
+    end_ns: Int64
+    late_ns: Int64
+    """The idle time before it in which the host hadn't launched it."""
+    window_ns: Int64
+    """Its step: from the first to the last microbatch of any GPU, or as the file says."""
+    origin: str
+    """The evidence that tells microbatches apart."""
+
+    def __len__(self) -> int:
+        return len(self.gpu)
+
+    @property
+    def took_ns(self) -> Int64:
+        return self.end_ns - self.start_ns
+
+    def cells(self) -> Index:
+        """The (GPU, iteration) of each block, as numbers."""
+        return combined((self.gpu, self.iteration))
+
+
+def blocks_of(run: Run, view: View) -> Blocks:
+    """The microbatches of the GPUs and iterations of a view's scope.
+
+    Their windows are those of the whole run. Raises NothingToShow where the run has no pipeline,
+    or nothing separates its microbatches.
+    """
+    every = run.memo(("microbatches",), lambda: _blocks(run))
+    cells = run.tree_of(view).split(view.path, ("gpu", "iteration"))
+    codes = [cells.codes(level).tolist() for level in ("gpu", "iteration")]
+    there = set(zip(*codes, strict=True))
+    pairs = zip(every.gpu.tolist(), every.iteration.tolist(), strict=True)
+    own = np.array([pair in there for pair in pairs], np.bool_)
+    if not own.any():
+        raise NothingToShow("no pipeline: the scope has no microbatch")
+    columns = {name: getattr(every, name)[own] for name in Blocks.__struct_fields__[:-1]}
+    return replace(every, **columns)
+
+
+def _blocks(run: Run) -> Blocks:
+    table = run.table
+    given = table.measured.get(MICROBATCH)
+    numbers = _numbers_in(table, _NUMBERED)
+    pairwise = np.array([bool(_PAIRWISE.search(name)) for name in table.operations], np.bool_)
+    of_pp = [code for code, kind in group_kinds(run).items() if kind == "pp"]
+    # Most runs have no pipeline, and sorting all rows to find none takes seconds.
+    has_stages = pairwise.any() or bool(of_pp)
+    if len(table) and given is None and not ((numbers != NO_LABEL).any() or has_stages):
+        trains = run.memo(("trains",), lambda: len(_work(table)) > 0)
+        raise NothingToShow(_NO_STAGES if trains else _NO_WORK)
+    rows = _work(table)
+    if not len(rows):
+        raise NothingToShow(_NO_WORK)
+    rows = rows[np.lexsort((table.start_ns[rows], table.iteration[rows], table.gpu[rows]))]
+    if given is not None:
+        rows = rows[np.isfinite(given[rows]) & (table.kind[rows] == Kind.COMPUTE)]
+        chunk = table.measured.get(CHUNK, np.zeros(len(table)))[rows].astype(np.int64)
+        return _made(run, rows, given[rows].astype(np.int64), "the schedule", chunk)
+    # What names no operation (-1) has the last place.
+    is_sent = np.append(pairwise, False)[table.operation[rows]]
+    p2p = (is_sent | np.isin(split_groups(run).group[rows], of_pp)) & (
+        table.kind[rows] == Kind.COMM
+    )
+    work = rows[~p2p]
+    named = np.append(numbers, NO_LABEL)[table.operation[work]]
+    if (named[table.kind[work] == Kind.COMPUTE] != NO_LABEL).all():
+        chunks = np.maximum(np.append(_numbers_in(table, _CHUNKED), 0), 0)[table.operation[work]]
+        return _made(run, work, named, "annotations", chunks)
+    if not p2p.any():
+        raise NothingToShow(_NO_STAGES)
+    before = np.concatenate([[False], p2p[:-1]])
+    begins = run_mask(table.gpu[rows], table.iteration[rows], table.phase[rows]) | before
+    # Work after a send or receive begins a microbatch.
+    number = np.cumsum(begins & ~p2p)[~p2p]
+    return _counted(_made(run, work, number, "sends and receives", 0 * number))
+
+
+def _work(table: KernelTable) -> Index:
+    """The rows of forward and backward work in iterations."""
+    wanted = np.isin(table.phase, _PHASES) & (table.kind != Kind.COPY)
+    return np.flatnonzero(wanted & (table.iteration != NO_LABEL))
+
+
+def _numbers_in(table: KernelTable, pattern: re.Pattern[str]) -> Int64:
+    """The microbatch or chunk in each operation's name."""
+    matches = [pattern.search(name) for name in table.operations]
+    return np.array([int(m[1]) if m else NO_LABEL for m in matches], np.int64)
+
+
+def _made(run: Run, rows: Index, number: Int64, origin: str, chunk: Int64) -> Blocks:
+    """Blocks of rows with one number after each other, in the order of GPU, iteration, start."""
+    if not len(rows):
+        raise NothingToShow("no pipeline: no microbatch has any work")
+    table = run.table
+    of_weights = np.array([bool(_WEIGHTS.search(name)) for name in (*table.operations, "")])
+    work = np.where(table.phase[rows] == Phase.BACKWARD, BACKWARD, FORWARD)
+    work[of_weights[table.operation[rows]]] = WEIGHTS
+    first = np.flatnonzero(run_mask(table.gpu[rows], table.iteration[rows], work, number, chunk))
+    end = run_maxima(table.start_ns[rows] + table.duration_ns[rows], first)
+    own = rows[first]
+    gpu, iteration, start = table.gpu[own], table.iteration[own], table.start_ns[own]
+    window = np.zeros(len(own), np.int64)
+    for each in distinct(iteration).tolist():
+        there = iteration == each
+        window[there] = end[there].max() - start[there].min()
+    if (given := table.measured.get(STEP_WINDOW)) is not None:
+        stated = np.flatnonzero(np.isfinite(given))
+        keys = zip(table.gpu[stated].tolist(), table.iteration[stated].tolist(), strict=True)
+        of_cell = dict(zip(keys, given[stated].tolist(), strict=True))
+        pairs = zip(gpu.tolist(), iteration.tolist(), strict=True)
+        known = [of_cell.get(pair, np.nan) for pair in pairs]
+        window = np.where(np.isfinite(known), known, window).astype(np.int64)
+    return Blocks(
+        gpu=gpu.astype(np.int64),
+        iteration=iteration.astype(np.int64),
+        work=work[first],
+        microbatch=number[first],
+        chunk=chunk[first],
+        start_ns=start,
+        end_ns=end,
+        late_ns=table.idle_host_ns[own],
+        window_ns=window,
+        origin=origin,
+    )
+
+
+def _counted(blocks: Blocks) -> Blocks:
+    """Blocks numbered within their GPU, iteration and work; raises if their numbers differ."""
+    cells, works = blocks.cells(), WEIGHTS + 1
+    cell = works * cells + blocks.work
+    order = stable_order(cell)
+    first = run_starts(cell[order])
+    number = np.empty(len(blocks), np.int64)
+    number[order] = np.arange(len(order)) - np.repeat(first, run_sizes(first, len(order)))
+    counts = counts_of(cell, works * (int(cells.max()) + 1)).reshape(-1, works)[:, :WEIGHTS]
+    if np.ptp(counts):
+        raise NothingToShow(
+            "sends and receives don't tell microbatches apart: GPUs have "
+            f"{counts.min()} to {counts.max()} blocks of forward or backward work"
+        )
+    return replace(blocks, microbatch=number)
+
+
+class Pipeline(Struct, frozen=True, eq=False):
+    """The microbatches of a scope with their stages."""
+
+    blocks: Blocks
+    stage: Int64
+    """Of each block."""
+    stages: int
+    microbatches: int
+    """Of an iteration."""
+    chunks: int
+    """Of a stage's model: more than one if the schedule is interleaved."""
+
+    @property
+    def schedule(self) -> str:
+        """The name of the schedule that the theory describes."""
+        if self.mean_ns(WEIGHTS):
+            return "ZB-H1"
+        return "interleaved 1F1B" if self.chunks > 1 else "1F1B"
+
+    @property
+    def theory(self) -> float:
+        """The bubble's share with equal stages, from 0 to 1."""
+        forward, backward, weights = map(self.mean_ns, (FORWARD, BACKWARD, WEIGHTS))
+        whole = forward + backward + weights
+        # Filling and draining the pipeline, in times of a microbatch.
+        idle = (self.stages - 1) * (max(whole - 2 * weights, 0.0) / whole if whole else 1.0)
+        return idle / (self.microbatches * self.chunks + idle)
+
+    def mean_ns(self, work: int) -> float:
+        """The mean time of a block of some work; 0 without any."""
+        took = self.blocks.took_ns[self.blocks.work == work]
+        return float(took.mean()) if len(took) else 0.0
+
+    def of_stages(self) -> Float64:
+        """Mean time of a microbatch, or chunk of it, on each stage, in ns."""
+        times = np.zeros(self.stages)
+        for work in distinct(self.blocks.work).tolist():
+            own = self.blocks.work == work
+            times += means_of(self.blocks.took_ns[own], self.stage[own], self.stages)
+        return times
+
+    def against_others(self) -> Float64:
+        """Each stage's time over the median of the others'; NaN without another."""
+        times = self.of_stages()
+        return times / [median_of(np.delete(times, place)) for place in range(len(times))]
+
+
+def pipeline_of(run: Run, view: View) -> Pipeline:
+    """The pipeline of a scope; raises NothingToShow without one."""
+    blocks = blocks_of(run, view)
+    coordinates = run.table.coordinates.get("pp")
+    if coordinates is None:
+        raise NothingToShow(
+            "the stages are unknown: neither the traces' process groups nor --parallel pp=N gives "
+            "them"
+        )
+    assert run.parallel is not None
+    forward = counts_of(blocks.cells()[blocks.work == FORWARD])
+    if not len(forward):
+        raise NothingToShow("no pipeline: the scope has no forward work")
+    chunks = len(distinct(blocks.chunk))
+    count = max(int(median_of(forward[forward > 0])) // chunks, 1)
+    stage = coordinates[blocks.gpu].astype(np.int64)
+    return Pipeline(blocks, stage, run.parallel.sizes["pp"], count, chunks)
+
+
+def answer(run: Run, view: View) -> ViewResult:
+    """A row per stage, rank, iteration or microbatch."""
+    found = pipeline_of(run, view)
+    by = view.by or STAGE
+    blocks, along = found.blocks, run.table.coordinates
+    of_blocks: dict[str, Codes] = {STAGE: found.stage, "rank": blocks.gpu}
+    if by in along:
+        codes: Codes = along[by][blocks.gpu]
+    else:
+        codes = of_blocks[by] if by in of_blocks else getattr(blocks, by)
+    labels, owner = ranked(codes)
+    count = len(labels)
+    own: Own = []
+    for work, metric in enumerate((FORWARD_TIME, BACKWARD_TIME, WEIGHTS_TIME)):
+        there = blocks.work == work
+        if there.any() or work != WEIGHTS:
+            own.append((metric, numbered(means_of(blocks.took_ns[there], owner[there], count))))
+    if by not in _PARTS:
+        own += _shares(found, owner, count)
+    if by == STAGE and count > 1:
+        own.append((TIMES, numbered(found.against_others()[labels])))
+    names = [str(label) for label in labels.tolist()]
+    level = {STAGE: "pp", "rank": "gpu"}.get(by, by)
+
+    def opens(row: int) -> View:
+        if by in _PARTS:
+            return view
+        is_rank_next = by == STAGE or by in along
+        deeper = child_of(view, level, names[row])
+        return replace(deeper, name="pipeline", by="rank" if is_rank_next else "microbatch")
+
+    return table_view(
+        view,
+        LabelledRows("gpu" if by == "rank" else by, names),
+        own,
+        _shares(found, np.zeros(len(blocks), np.intp), 1),
+        opens=opens,
+        headline=headline(found),
+        notes=_notes(found),
+        charts=(_chart(found),),
+    )
+
+
+def _shares(found: Pipeline, owner: Index, count: int) -> Own:
+    """Figures of GPUs and iterations, as means of the rows they belong to."""
+    window, busy, waits, cell = _cells(found)
+    row = np.zeros(len(window), np.intp)
+    row[cell] = owner
+    return [
+        (COUNT, Values(np.full(count, found.microbatches))),
+        (BUSY, numbered(means_of(busy, row, count))),
+        (WINDOW, numbered(means_of(window, row, count))),
+        (IDLE, numbered(means_of(100.0 * (1 - busy / window), row, count))),
+        (BUBBLE, numbered(means_of(100.0 * waits / window, row, count))),
+        (THEORY, numbered(np.full(count, 100.0 * found.theory))),
+    ]
+
+
+def _cells(found: Pipeline) -> tuple[Float64, Float64, Float64, Index]:
+    """Window, busy time and bubble of each GPU and iteration, and which of them a block is in."""
+    blocks, cell = found.blocks, found.blocks.cells()
+    busy, late = (
+        sums_of(each.astype(np.float64), cell) for each in (blocks.took_ns, blocks.late_ns)
+    )
+    window = np.empty(len(busy))
+    window[cell] = blocks.window_ns
+    return window, busy, np.maximum(window - busy - late, 0), cell
+
+
+def bubble_of(found: Pipeline) -> float:
+    """The bubble's share of the window, mean over GPUs and iterations, from 0 to 1."""
+    window, _, waits, _ = _cells(found)
+    return float((waits / window).mean())
+
+
+def headline(found: Pipeline) -> tuple[str, ...]:
+    """The bubble against theory, and the stage that is too long."""
+    chunks = f" of {found.chunks} chunks" if found.chunks > 1 else ""
+    lines = [
+        f"{found.stages} stages{chunks}, {found.microbatches} microbatches: bubble "
+        f"{percent(bubble_of(found))}, {percent(found.theory)} with equal stages "
+        f"({found.schedule})"
+    ]
+    long = longest(found)
+    if long is not None:
+        stage, times, saving = long
+        lines.append(
+            f"stage {stage} is too long: a microbatch takes {times:.2f} times the median of the "
+            f"other stages; with theirs a step would be up to {time(saving)} shorter"
+        )
+    return tuple(lines)
+
+
+def longest(found: Pipeline) -> tuple[int, float, float] | None:
+    """The stage that is too long, its time over the others', and ns that its excess costs a step.
+
+    In a steady pipeline each microbatch takes as long as the longest stage, so that what it has
+    beyond the next longest one is paid once per microbatch.
+    """
+    times = found.against_others()
+    if not np.isfinite(times).any():
+        return None
+    stage = int(np.nanargmax(times))
+    if times[stage] < LONG:
+        return None
+    of_stages = found.of_stages()
+    excess = of_stages[stage] - np.delete(of_stages, stage).max()
+    blocks = found.microbatches * found.chunks
+    return stage, float(times[stage]), float(max(excess, 0.0) * blocks)
+
+
+def _notes(found: Pipeline) -> tuple[str, ...]:
+    notes = [f"microbatches are separated by {found.blocks.origin}"]
+    present = len(distinct(found.stage))
+    if present < found.stages:
+        notes.append(f"{present} of {found.stages} stages have traces in the scope")
+    return tuple(notes)
+
+
+def _chart(found: Pipeline) -> HeatMap:
+    """The stages of one iteration along time: forward above zero, backward below."""
+    blocks = found.blocks
+    iterations = distinct(blocks.iteration)
+    # A step in the middle: the first ones are often a warm-up.
+    iteration = int(iterations[len(iterations) // 2])
+    stages = distinct(found.stage).tolist()
+    gpus = [int(blocks.gpu[found.stage == stage].min()) for stage in stages]
+    own = (blocks.iteration == iteration) & np.isin(blocks.gpu, gpus)
+    begin, end = int(blocks.start_ns[own].min()), int(blocks.end_ns[own].max())
+    edges = np.linspace(0, end - begin, _BINS + 1)
+    low, high = (each[own, None] - begin for each in (blocks.start_ns, blocks.end_ns))
+    within = np.clip(np.minimum(edges[1:], high) - np.maximum(edges[:-1], low), 0, None)
+    within[blocks.work[own] != FORWARD] *= -1.0
+    shares = 100.0 * within / np.diff(edges)
+    return HeatMap(
+        f"iteration {iteration} along time: forward (+), backward (-), bubble (0)",
+        "%",
+        tuple(f"stage {stage}" for stage in stages),
+        tuple(f"{at / 1e6:.4g}" for at in edges[:-1]),
+        "ms",
+        np.stack([shares[blocks.gpu[own] == gpu].sum(axis=0) for gpu in gpus]),
+        has_own_rows=True,
+        signed=True,
+    )
