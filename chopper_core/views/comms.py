@@ -9,7 +9,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.metrics import METRICS, Values, numbered, worded
-from chopper_core.model.charts import BoxChart, Chart, LineChart, Series
+from chopper_core.model.charts import BoxChart, Chart, LineChart
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
@@ -18,6 +18,7 @@ from chopper_core.util.errors import NoSuchNode, NothingToShow
 from chopper_core.util.grouping import (
     counts_of,
     distinct,
+    first_equal,
     quantiles_along,
     quantiles_of,
     ranked,
@@ -49,6 +50,7 @@ from chopper_core.views.shared.process_groups import (
 from chopper_core.views.shared.table_view import (
     Partition,
     activity_view,
+    by_gpu,
     child_of,
     grouped,
     quantiles,
@@ -75,6 +77,24 @@ SPEC: Final = ViewSpec(
 COLLECTIVE: Final = "collective"
 _LEVEL_OF: Final = {"kind": "operation"}
 """Split → level of the tree, where their names differ."""
+_DURATIONS: Final = ("exposed_comm_ns", "hidden_ns", "median_ns", "p95_ns", "max_ns")
+_OF_GPU: Final = (
+    *("wait_ns", "caused_ns", "times_last", "exposed_wait_ns", "calls", "lag_ns"),
+    *("wait_pct", "exposed_pct", "hidden_pct", *_DURATIONS),
+)
+_OF_RANKS: Final = (
+    *("calls", "wait_ns", "bus_gbps", "last_gpu", "last_pct", "exposed_wait_ns"),
+    *("median_transfer_ns", "median_skew_ns", "wait_pct", "exposed_pct", "hidden_pct"),
+    *("moved_bytes", "algo_gbps", *_DURATIONS, "outliers"),
+)
+_UNMATCHED: Final = (
+    *("calls", "got_gbps", "exposed_pct", "hidden_pct", "moved_bytes", *_DURATIONS, "outliers"),
+)
+_OF_ONE: Final = (
+    *("collective_ns", "skew_ns", "transfer_ns", "last_gpu", "bus_gbps", "phase", "layer"),
+    *("exposed_pct", "wait_ns", "message_bytes", "times_median", "outlier", "algo_gbps"),
+    *("exposed_comm_ns", "hidden_ns"),
+)
 
 
 def answer(run: Run, view: View) -> ViewResult:
@@ -104,9 +124,9 @@ def _one_by_one(chosen: Chosen, view: View) -> ViewResult:
     wait, exposed = (
         sums_of(waits, chosen.owner, len(sets)) for waits in (chosen.wait_ns, chosen.exposed_ns)
     )
-    layer = table.layer[one].astype(np.int64)
-    size = found.bytes[sets]
-    every = np.arange(len(sets))
+    layer, iteration = (table.column(name)[one].astype(np.int64) for name in ("layer", "iteration"))
+    size, every, names = found.bytes[sets], np.arange(len(sets)), split_groups(run).names
+    groups = [names[code] if code >= 0 else None for code in found.group[sets].tolist()]
     own: Own = [
         (columns.TIME, Values((found.end_ns - found.first_start_ns)[sets])),
         (columns.SKEW, chosen.known(found.skew_ns)),
@@ -120,16 +140,13 @@ def _one_by_one(chosen: Chosen, view: View) -> ViewResult:
         (columns.KIND, worded(kinds)),
         (columns.PHASE, worded([table.text_of("phase", code) for code in table.phase[one]])),
         (columns.LAYER, Values(layer, layer < 0)),
-        (columns.ITERATION, Values(it := table.iteration[one].astype(np.int64), it < 0)),
+        (columns.ITERATION, Values(iteration, iteration < 0)),
         (columns.TIMES, numbered(times)),
         (columns.OUTLIER, worded(apart)),
         (columns.SEEN, Values(found.members.sizes()[sets])),
-        (columns.GROUP, worded(_group_names(run, found.group[sets]))),
+        (columns.GROUP, worded(groups)),
         (columns.STARTS, Values(found.first_start_ns[sets] - run.origin_ns)),
     ]
-    shown: tuple[str, ...] = ("collective_ns", "skew_ns", "transfer_ns", "last_gpu", "bus_gbps")
-    shown += ("phase", "layer", "exposed_pct", "wait_ns", "message_bytes", "times_median")
-    shown += ("outlier", "algo_gbps", "exposed_comm_ns", "hidden_ns")
     return table_view(
         view,
         Partition(COLLECTIVE, labels, nodes, chosen.whole),
@@ -137,7 +154,7 @@ def _one_by_one(chosen: Chosen, view: View) -> ViewResult:
         opens=lambda row: replace(
             view, by="gpu", of=str(sets[row]), path=(), sort="", filter="", columns=()
         ),
-        shown=_known(shown, own),
+        shown=_known(_OF_ONE, own),
         headline=headline(chosen),
         notes=notes(chosen),
         charts=charts(chosen),
@@ -181,10 +198,7 @@ def _together(chosen: Chosen, view: View, by: str) -> ViewResult:
         sums_of(waits, member_owner, count) for waits in (chosen.wait_ns, chosen.exposed_ns)
     )
     own: Own = [
-        (
-            columns.CALLS if by != "gpu" else columns.CALLS_OF_GPU,
-            Values(counts_of(owner, count)),
-        ),
+        (columns.CALLS_OF_GPU if by == "gpu" else columns.CALLS, Values(counts_of(owner, count))),
         (columns.WAIT, Values(wait, unmet)),
         (columns.EXPOSED_WAIT, Values(exposed, unmet)),
         *(blame(chosen, codes, member_owner, some) if by == "gpu" else ()),
@@ -193,39 +207,25 @@ def _together(chosen: Chosen, view: View, by: str) -> ViewResult:
         (columns.MEDIAN_SKEW, numbered(skew[:, 0])),
         (columns.LARGEST_SKEW, numbered(skew[:, 1])),
         *shares(chosen, member_owner, count),
-        *(
-            (*rates(chosen, owner, count, member_owner), *moved(chosen, owner, count))
-            if by != "gpu"
-            else ()
-        ),
-        *(latest(chosen, owner, count) if by != "gpu" else ()),
+    ]
+    if by != "gpu":
+        own += rates(chosen, owner, count, member_owner)
+        own += [*moved(chosen, owner, count), *latest(chosen, owner, count)]
+    own += [
         (columns.MEDIAN, Values(spread[:, 0])),
         (columns.P95, Values(spread[:, 1])),
         (columns.LONGEST, Values(nodes.max("duration_ns"))),
         (columns.OUTLIERS, Values(counts_of(owner[strange], count), some)),
     ]
     if by == "group":
-        labels = [table.names[code] if code >= 0 else "unknown" for code in codes.tolist()]
-    elif texts:
+        texts = [*table.names, "unknown"]
         labels = [texts[code] for code in codes.tolist()]
     else:
-        labels = [table.text_of(level, code) for code in codes.tolist()]
-    sums = ("exposed_comm_ns", "hidden_ns")
-    spread_of = ("median_ns", "p95_ns", "max_ns")
-    shown: tuple[str, ...]
-    if by == "gpu":
-        shown = ("wait_ns", "caused_ns", "times_last", "exposed_wait_ns", "calls", "lag_ns")
-        shown += ("wait_pct", "exposed_pct", "hidden_pct", *sums, *spread_of)
-    elif complete.any():
-        shown = ("calls", "wait_ns", "bus_gbps", "last_gpu", "last_pct", "exposed_wait_ns")
-        shown += ("median_transfer_ns", "median_skew_ns", "wait_pct", "exposed_pct", "hidden_pct")
-        shown += ("moved_bytes", "algo_gbps", *sums, *spread_of, "outliers")
-    else:
-        shown = ("calls", "got_gbps", "exposed_pct", "hidden_pct", "moved_bytes")
-        shown += (*sums, *spread_of, "outliers")
+        labels = [texts[code] if texts else table.text_of(level, code) for code in codes.tolist()]
+    shown = _OF_GPU if by == "gpu" else _OF_RANKS if complete.any() else _UNMATCHED
 
     def opens(row: int) -> View:
-        if texts:
+        if by in SPLITS:
             return replace(view, by="group", sort="", filter="", columns=())
         if by != "group":
             return replace(child_of(view, level, labels[row]), name=view.name, by=COLLECTIVE)
@@ -256,22 +256,17 @@ def _members(chosen: Chosen, view: View) -> ViewResult:
         )
     rows = found.members.rows_of(number)
     rows = rows[np.lexsort((table.gpu[rows], table.start_ns[rows]))]
-    waits = dict(
-        zip(
-            found.members.rows[found.member_set == number].tolist(),
-            found.member_wait_ns[found.member_set == number].tolist(),
-            strict=True,
-        )
-    )
+    members, own_set = found.members.rows, found.member_set == number
+    wait = found.member_wait_ns[own_set][first_equal(members[own_set], rows)]
     unknown = np.full(len(rows), not found.complete[number])
-    members = Groups.single(table, rows)
-    kind = chosen_in(run, found, members)
+    whole = Groups.single(table, rows)
+    kind = chosen_in(run, found, whole)
     assert kind is not None
     nodes = Groups(table, rows, np.arange(len(rows)))
     own: Own = [
         (METRICS["start_ns"], Values(table.start_ns[rows] - run.origin_ns)),
         (columns.LAG, Values(table.start_ns[rows] - found.first_start_ns[number], unknown)),
-        (columns.WAIT, Values(np.array([waits[row] for row in rows.tolist()]), unknown)),
+        (columns.WAIT, Values(wait, unknown)),
         (METRICS["kernel_ns"], Values(nodes.sum("duration_ns"))),
         (METRICS["exposed_comm_ns"], Values(nodes.sum("exposed_comm_ns"))),
         (METRICS["hidden_ns"], Values(nodes.sum("hidden_ns"))),
@@ -285,7 +280,7 @@ def _members(chosen: Chosen, view: View) -> ViewResult:
     )
     return table_view(
         view,
-        Partition("gpu", labels, nodes, members),
+        Partition("gpu", labels, nodes, whole),
         own,
         opens=lambda row: activity_view(run, view, int(rows[row])),
         headline=(f"{kind.kinds()[0]} {number}: {skew}",),
@@ -299,16 +294,10 @@ def _known(shown: tuple[str, ...], own: Own) -> tuple[str, ...]:
     return tuple(name for name in shown if name not in unknown)
 
 
-def _group_names(run: Run, codes: Int64) -> list[str | None]:
-    names = split_groups(run).names
-    return [names[code] if code >= 0 else None for code in codes.tolist()]
-
-
 _MAX_POINTS: Final = 1_500
 """With more collectives, evenly chosen ones are drawn."""
 _MAX_OCCURRENCES: Final = 300
 """With more occurrences, medians of neighbours are drawn."""
-_MAX_LINES: Final = 12
 
 
 def charts(chosen: Chosen) -> tuple[Chart, ...]:
@@ -331,26 +320,14 @@ def _boxes(chosen: Chosen) -> BoxChart:
 def _skews(chosen: Chosen) -> tuple[LineChart, ...]:
     """The transfer of collectives over their arrival skew, by kind."""
     found, sets = chosen.all, chosen.sets[chosen.complete]
-    if not len(sets):
-        return ()
-    names, x, y = [], [], []
+    clouds = {}
     for code in distinct(found.kind[sets]).tolist():
         own = sets[found.kind[sets] == code]
         own = own[:: -(-len(own) // _MAX_POINTS)]
-        names.append(chosen.table.text_of("operation", code))
-        x.append(found.skew_ns[own] / 1e6)
-        y.append(found.transfer_ns[own] / 1e6)
-    return (
-        LineChart(
-            "transfer against arrival skew",
-            "ms",
-            "arrival skew",
-            "ms",
-            tuple(x),
-            tuple(Series(name, numbers) for name, numbers in zip(names, y, strict=True)),
-            points=True,
-        ),
-    )
+        name = chosen.table.text_of("operation", code)
+        clouds[name] = found.skew_ns[own] / 1e6, found.transfer_ns[own] / 1e6
+    chart = LineChart.clouds("transfer against arrival skew", "ms", "arrival skew", "ms", clouds)
+    return (chart,) if clouds else ()
 
 
 def _by_occurrence(chosen: Chosen) -> tuple[LineChart, ...]:
@@ -364,37 +341,18 @@ def _by_occurrence(chosen: Chosen) -> tuple[LineChart, ...]:
     members = np.flatnonzero(kinds == kind)
     places = ranked(chosen.owner[members])[1]
     gpus, gpu = ranked(table.gpu[chosen.rows[members]])
-    durations = np.full((int(places.max()) + 1, len(gpus)), np.nan)
-    durations[places, gpu] = table.duration_ns[chosen.rows[members]] / 1e6
-    step = -(-len(durations) // _MAX_OCCURRENCES)
-    lines = _medians(durations, step)
-    names = [f"GPU {number}" for number in gpus.tolist()]
-    if len(gpus) > _MAX_LINES:
-        names = ["minimum of the GPUs", "median of the GPUs", "maximum of the GPUs"]
-        lines = _across(lines)
+    step = -(-(int(places.max()) + 1) // _MAX_OCCURRENCES)
+    durations = np.full((-(-(int(places.max()) + 1) // step), step, len(gpus)), np.nan)
+    durations[places // step, places % step, gpu] = table.duration_ns[chosen.rows[members]] / 1e6
+    lines = quantiles_along(np.moveaxis(durations, 1, 0), (0.5,))[0]
     of = f", medians of {step} each" if step > 1 else ""
-    x = (np.arange(len(lines)) * step).astype(np.float64)
     return (
-        LineChart(
+        LineChart.over(
             f"{table.text_of('operation', kind)}: duration by occurrence{of}",
             "ms",
             "occurrence",
             "",
-            (x,) * len(names),
-            tuple(Series(name, lines[:, place]) for place, name in enumerate(names)),
+            (np.arange(len(lines)) * step).astype(np.float64),
+            by_gpu(gpus.tolist(), lines.T),
         ),
     )
-
-
-def _medians(durations: Float64, step: int) -> Float64:
-    """Medians of so many neighbouring rows, column by column; NaN where all are."""
-    if step == 1:
-        return durations
-    padding = np.full((-len(durations) % step, durations.shape[1]), np.nan)
-    parts = np.concatenate([durations, padding]).reshape(-1, step, durations.shape[1])
-    found: Float64 = quantiles_along(np.moveaxis(parts, 1, 0), (0.5,))[0]
-    return found
-
-
-def _across(lines: Float64) -> Float64:
-    return quantiles_along(lines.T, (0.0, 0.5, 1.0)).T

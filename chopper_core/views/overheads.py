@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from math import nan
 from typing import Final
 
 import numpy as np
@@ -26,12 +25,10 @@ from chopper_core.model.charts import BarChart, Series
 from chopper_core.model.column_names import AT_PEAK, BREAKDOWN, CYCLES, FLOPS, FLOPS_TYPE
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
-from chopper_core.model.table import KernelTable, Selection
 from chopper_core.model.tree import Tree
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View
-from chopper_core.util.arrays import Codes, Index, Int64, Mask
-from chopper_core.util.grouping import counts_of
+from chopper_core.util.arrays import Int64, Mask
 from chopper_core.views.shared.marks import Coverage
 from chopper_core.views.shared.table_view import Partition, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec, any_level
@@ -50,7 +47,8 @@ LOSSES: Final = {
     "idle_ns": "idle",
 }
 """The losses between theoretical and elapsed time, in the order of the waterfall."""
-_TERMS: Final = (THEORY, *LOSSES)
+_TITLES: Final = {THEORY: "theoretical", **LOSSES}
+_TERMS: Final = tuple(_TITLES)
 _UNKNOWN: Final = "unmodelled_ns"
 _MATRIX: Final = ("gemm", "convolution", ATTENTION_CLASS)
 _NOTED_PCT: Final = 1.0
@@ -149,18 +147,6 @@ def _on_covered(
     return replace(parts, covered_ns={name: known[gpus] for name, gpus in covered.items()})
 
 
-def _lost(parts: TimeParts, nodes: Groups, has_matrix: Mask | None) -> Values:
-    """The time beyond the theoretical one; unknown where matrix kernels have unknown FLOPs.
-
-    `has_matrix` says which nodes have matrix kernels, where that is known.
-    """
-    theory = parts.values[THEORY]
-    unknown = ~theory.present()
-    if unknown.any():
-        unknown &= nodes.sum_of(_is_matrix) > 0 if has_matrix is None else has_matrix
-    return Values(parts.elapsed_ns - np.where(theory.present(), theory.numbers, 0), unknown)
-
-
 def with_parts(run: Run) -> Run:
     """The run with the columns of the breakdown, which a run built in memory may lack."""
     if all(name in run.table.measured for name in BREAKDOWN):
@@ -178,8 +164,6 @@ def answer(run: Run, view: View) -> ViewResult:
     by = view.by or "operation"
     tree = with_parts(run).tree_of(view)
     rows = Partition.of(tree, view, by)
-    kernels = tree.split(view.path, (by, "kernel"))
-    has_matrix = _with_matrix(kernels, rows.nodes.codes(by), by)
     parts, whole = parts_of(run, rows.nodes), parts_of(run, rows.whole)
     coverage = Coverage(run, view, by, rows.nodes, rows.whole)
     covered = covered_parts(coverage)
@@ -187,26 +171,26 @@ def answer(run: Run, view: View) -> ViewResult:
     whole = _on_covered(whole, tree, view, rows.whole, "", covered)
     words = {
         name: f"{title} {len(covered[name])}/{coverage.gpus}" if name in covered else title
-        for name, title in {THEORY: "theoretical", **LOSSES}.items()
+        for name, title in _TITLES.items()
     }
-    lost = _lost(parts, rows.nodes, has_matrix)
-    any_matrix = None if has_matrix is None else np.array([has_matrix.any()])
-    lost_in_all = _lost(whole, rows.whole, any_matrix)
     has_theory = bool(whole.values[THEORY].present()[0])
+    of_matrix = np.ones(len(rows.labels), np.bool_)
+    if not parts.values[THEORY].present().all():
+        kernels = tree.split(view.path, (by, "kernel"))
+        of_matrix = np.isin(rows.nodes.codes(by), kernels.codes(by)[_is_matrix(kernels)])
+    figures = _figures(parts, of_matrix)
     used = [name for name in _TERMS if parts.numbers(name).any()]
-    order = np.argsort(-np.where(lost.present(), lost.numbers, -1), kind="stable")
-    if not has_theory:
-        order = np.argsort(-parts.elapsed_ns, kind="stable")
+    lost = figures[1][1]
+    most = np.where(lost.present(), lost.numbers, -1) if has_theory else parts.elapsed_ns
+    order = np.argsort(-most, kind="stable")[:_MAX_BARS]
     return table_view(
         view,
         rows,
-        _figures(parts, lost),
-        _figures(whole, lost_in_all),
+        figures,
+        _figures(whole, np.array([of_matrix.any()])),
         sort="-lost_ns" if has_theory else "-elapsed_ns",
         shown=(
-            "elapsed_ns",
-            "lost_ns",
-            "largest_loss",
+            *("elapsed_ns", "lost_ns", "largest_loss"),
             *(SHARES[name].name for name in used),
             *used,
         ),
@@ -214,14 +198,21 @@ def answer(run: Run, view: View) -> ViewResult:
         notes=_notes(run, tree.split(view.path, ("operation", "kernel")), whole),
         charts=(
             _waterfall(whole, used, words),
-            _stacked(parts, rows.labels, order[:_MAX_BARS], used, by),
+            BarChart(
+                f"time by {by} and its parts",
+                "ms",
+                tuple(rows.labels[row] for row in order.tolist()),
+                tuple(Series(_TITLES[name], parts.numbers(name)[order] / 1e6) for name in used),
+            ),
         ),
     )
 
 
-def _figures(parts: TimeParts, lost: Values) -> list[tuple[Metric, Values]]:
-    shares = [parts.share(name) for name in LOSSES]
-    losses = np.stack([np.where(own.present(), own.numbers, 0.0) for own in shares], axis=1)
+def _figures(parts: TimeParts, of_matrix: Mask) -> list[tuple[Metric, Values]]:
+    """All columns; the lost time is unknown where matrix kernels have unknown FLOPs."""
+    theory, shares = parts.values[THEORY], {name: parts.share(name) for name in _TERMS}
+    lost = Values(parts.elapsed_ns - parts.numbers(THEORY), ~theory.present() & of_matrix)
+    losses = np.stack([np.nan_to_num(shares[name].numbers) for name in LOSSES], axis=1)
     titles = tuple(LOSSES.values())
     largest = [titles[row.argmax()] if row.max(initial=0) > 0 else None for row in losses]
     return [
@@ -229,27 +220,16 @@ def _figures(parts: TimeParts, lost: Values) -> list[tuple[Metric, Values]]:
         (LOST, lost),
         (LARGEST, worded(largest)),
         *((METRICS[name], parts.values[name]) for name in _TERMS),
-        *((SHARES[name], parts.share(name)) for name in _TERMS),
+        *((SHARES[name], shares[name]) for name in _TERMS),
     ]
 
 
-def _with_matrix(kernels: Groups, codes: Codes, level: str) -> Mask | None:
-    """Which labels of a level have matrix kernels that are charged; None if only rows say it."""
-    if kernels.cells is None:
-        return None
+def _is_matrix(kernels: Groups) -> Mask:
+    """Which groups by kernel are matrix kernels with compute time charged to them."""
     named = np.array([kernel_class(name) in _MATRIX for name in kernels.table.names], np.bool_)
     charged = kernels.sum("compute_ns") + kernels.sum("overlap_ns") > 0
-    of_matrix = named[kernels.codes("kernel")] & charged
-    return np.isin(codes, kernels.codes(level)[of_matrix])
-
-
-def _is_matrix(table: KernelTable, rows: Selection) -> Mask:
-    """Whether an activity is charged compute time as a matrix kernel by its name."""
-    used = np.flatnonzero(counts_of(table.kernel[rows]))
-    matrix = np.zeros(len(table.names), np.bool_)
-    matrix[used] = [kernel_class(table.names[code]) in _MATRIX for code in used.tolist()]
-    charged = table.compute_ns[rows] + table.overlap_ns[rows]
-    return matrix[table.kernel[rows]] & (charged > 0)
+    found: Mask = named[kernels.codes("kernel")] & charged
+    return found
 
 
 def _headline(whole: TimeParts, words: Mapping[str, str]) -> str:
@@ -311,12 +291,9 @@ def _notes(run: Run, kernels: Groups, whole: TimeParts) -> tuple[str, ...]:
 
 def without_flops(kernels: Groups) -> float:
     """How much of the matrix kernels' time has no FLOPs of a known peak in its operation, in %."""
-    table = kernels.table
-    is_matrix = np.array([kernel_class(name) in _MATRIX for name in table.names], np.bool_)
-    charged = kernels.sum("compute_ns") + kernels.sum("overlap_ns") > 0
-    matrix = is_matrix[kernels.codes("kernel")] & charged
+    matrix = _is_matrix(kernels)
     duration = kernels.sum("duration_ns")[matrix]
-    if not {FLOPS, FLOPS_TYPE} <= set(table.measured) or not duration.sum():
+    if not {FLOPS, FLOPS_TYPE} <= set(kernels.table.measured) or not duration.sum():
         return 0.0
     # Helpers of a kernel with FLOPs (a reduction of its parts, say) have none of their own.
     operation = kernels.codes("operation")[matrix]
@@ -325,41 +302,24 @@ def without_flops(kernels: Groups) -> float:
     return float(100.0 * duration[~known].sum() / duration.sum())
 
 
-def _stacked(
-    parts: TimeParts, labels: list[str], rows: Index, used: list[str], by: str
-) -> BarChart:
-    words = {THEORY: "theoretical", **LOSSES}
-    return BarChart(
-        f"time by {by} and its parts",
-        "ms",
-        tuple(labels[row] for row in rows.tolist()),
-        tuple(Series(words[name], parts.numbers(name)[rows] / 1e6) for name in used),
-    )
-
-
 def _waterfall(whole: TimeParts, used: list[str], words: Mapping[str, str]) -> BarChart:
     """From theoretical to elapsed time: each step and the level before it."""
-    steps = [(words[name], int(whole.numbers(name)[0])) for name in used if name != THEORY]
-    theory = int(whole.numbers(THEORY)[0])
-    known = bool(whole.values[THEORY].present()[0])
-    reached: list[float]
-    labels, reached, adds, saves = ["theoretical"], [theory if known else nan], [0.0], [0.0]
-    level = theory
-    for label, step in steps:
-        labels.append(label)
-        reached.append(min(level, level + step))
-        adds.append(max(step, 0))
-        saves.append(max(-step, 0))
-        level += step
-    labels.append("observed")
-    if not known:
-        adds[0] = saves[0] = nan
-    series = {"reached": [*reached, level], "adds": [*adds, 0]}
-    if max(saves[1:], default=0) > 0:
-        series["saves"] = [*saves, 0]
+    losses = [name for name in used if name != THEORY]
+    steps = np.array([0, *(whole.numbers(name)[0] for name in losses), 0], np.float64)
+    level = whole.numbers(THEORY)[0] + np.cumsum(steps)
+    series = {
+        "reached": np.minimum(level, level - steps),
+        "adds": np.maximum(steps, 0.0),
+        "saves": np.maximum(-steps, 0.0),
+    }
+    if not series["saves"].any():
+        del series["saves"]
+    if not whole.values[THEORY].present()[0]:
+        for numbers in series.values():
+            numbers[0] = np.nan
     return BarChart(
         "from theoretical to observed",
         "ms",
-        tuple(labels),
-        tuple(Series(name, np.array(numbers) / 1e6) for name, numbers in series.items()),
+        ("theoretical", *(words[name] for name in losses), "observed"),
+        tuple(Series(name, numbers / 1e6) for name, numbers in series.items()),
     )

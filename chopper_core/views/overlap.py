@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from chopper_core.metrics import METRICS, Metric, Values, column, numbered, worded
 from chopper_core.metrics.metric import quotient
-from chopper_core.model.charts import Chart, LineChart, Series
+from chopper_core.model.charts import Chart, LineChart
 from chopper_core.model.run import Run
 from chopper_core.model.table import LEVELS, NO_LABEL
 from chopper_core.model.units import time_text
@@ -18,14 +18,13 @@ from chopper_core.util.arrays import Index
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import (
     counts_of,
-    quantiles_along,
     quantiles_of,
     stable_order,
     sums_of,
 )
 from chopper_core.views.shared.derived import named, reduced
 from chopper_core.views.shared.instances import Effect, Overlaps, effect, overlaps_in
-from chopper_core.views.shared.table_view import LabelledRows, child_of, table_view
+from chopper_core.views.shared.table_view import LabelledRows, by_gpu, child_of, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec, any_level
 
 SPEC: Final = ViewSpec(
@@ -42,7 +41,6 @@ Own = list[tuple[Metric, Values]]
 
 INSTANCE: Final = "instance"
 _MAX_LISTED: Final = 20_000
-_MAX_LINES: Final = 12
 _MAX_POINTS: Final = 1_500
 """With more instances, evenly chosen ones are drawn."""
 _MAX_OPERATIONS: Final = 4
@@ -162,33 +160,39 @@ def _together(run: Run, view: View, found: Overlaps, by: str) -> ViewResult:
         sort="-instance_ns" if by == "operation" else "",
         headline=_headline(found, whole, by, labels, known),
         notes=_notes(found),
-        charts=(_cumulative(found), *_against_duration(run, found)),
+        charts=(_cumulative(found), _against_duration(run, found)),
     )
 
 
 def _figures(found: Overlaps, owner: Index, count: int, stat: str = "") -> Own:
     """The number of instances, their overlap with collectives and with copies too, their time and
     overlapped time, of the rows to which `owner` gives them; with a statistic that over them."""
-    metrics = [OVERLAP, WITH_COPIES, TIME, BESIDE]
     number = (INSTANCES, Values(counts_of(owner, count)))
-    if not stat:
-        elapsed, beside, masked = (
-            sums_of(each, owner, count)
-            for each in (found.elapsed_ns, found.comm_ns, found.masked_ns)
-        )
-        shares = [quotient(part, elapsed, 100.0) for part in (beside, masked)]
-        sums = [*shares, Values(elapsed), Values(beside)]
-        return [number, *zip(metrics, sums, strict=True)]
-    order = stable_order(owner)
-    each = (
-        numbered(100.0 * found.share),
-        numbered(100.0 * found.masked_share),
-        Values(found.elapsed_ns),
-        Values(found.comm_ns),
+    if stat:
+        order = stable_order(owner)
+        return [number] + [
+            (named(metric, stat), reduced(stat, values.take(order), owner[order], count))
+            for metric, values in _of_each(found)
+        ]
+    elapsed, beside, masked = (
+        sums_of(each, owner, count) for each in (found.elapsed_ns, found.comm_ns, found.masked_ns)
     )
-    return [number] + [
-        (named(metric, stat), reduced(stat, values.take(order), owner[order], count))
-        for metric, values in zip(metrics, each, strict=True)
+    return [
+        number,
+        (OVERLAP, quotient(beside, elapsed, 100.0)),
+        (WITH_COPIES, quotient(masked, elapsed, 100.0)),
+        (TIME, Values(elapsed)),
+        (BESIDE, Values(beside)),
+    ]
+
+
+def _of_each(found: Overlaps) -> Own:
+    """The overlap and the times of each instance."""
+    return [
+        (OVERLAP, numbered(100.0 * found.share)),
+        (WITH_COPIES, numbered(100.0 * found.masked_share)),
+        (TIME, Values(found.elapsed_ns)),
+        (BESIDE, Values(found.comm_ns)),
     ]
 
 
@@ -212,10 +216,7 @@ def _one_by_one(run: Run, view: View, found: Overlaps) -> ViewResult:
     }
     gpu, layer, iteration = (found.codes(level) for level in ("gpu", "layer", "iteration"))
     own: Own = [
-        (OVERLAP, numbered(100.0 * found.share)),
-        (WITH_COPIES, numbered(100.0 * found.masked_share)),
-        (TIME, Values(found.elapsed_ns)),
-        (BESIDE, Values(found.comm_ns)),
+        *_of_each(found),
         (GPU, Values(gpu)),
         (ITERATION, Values(iteration, iteration == NO_LABEL)),
         (PHASE, worded(texts["phase"])),
@@ -236,7 +237,7 @@ def _one_by_one(run: Run, view: View, found: Overlaps) -> ViewResult:
         opens=opens,
         headline=(_overall(found, whole),),
         notes=_notes(found),
-        charts=(_cumulative(found), *_against_duration(run, found)),
+        charts=(_cumulative(found), _against_duration(run, found)),
     )
 
 
@@ -290,42 +291,24 @@ def _cumulative(found: Overlaps) -> Chart:
     at = np.ceil(100.0 * np.minimum(found.share, 1.0) - 1e-9).astype(np.intp)
     counts = counts_of(owner * 101 + at, 101 * len(gpus)).reshape(len(gpus), 101)
     shares = 100.0 * np.cumsum(counts, axis=1) / counts.sum(axis=1)[:, None]
-    x = np.arange(101.0)
-    if len(gpus) <= _MAX_LINES:
-        names = [f"GPU {gpu}" for gpu in gpus.tolist()]
-        lines = list(shares)
-    else:
-        names = ["minimum of the GPUs", "median of the GPUs", "maximum of the GPUs"]
-        lines = list(quantiles_along(shares, (0.0, 0.5, 1.0)))
-    return LineChart(
+    return LineChart.over(
         "instances with at most so much overlap",
         "%",
         "overlap with collectives",
         "%",
-        (x,) * len(lines),
-        tuple(Series(name, numbers) for name, numbers in zip(names, lines, strict=True)),
+        np.arange(101.0),
+        by_gpu(gpus.tolist(), shares),
     )
 
 
-def _against_duration(run: Run, found: Overlaps) -> tuple[Chart, ...]:
+def _against_duration(run: Run, found: Overlaps) -> Chart:
     """The durations of instances over their overlap, for the operations that take most time."""
     codes, owner = found.ranked("operation")
     times = sums_of(found.elapsed_ns, owner, len(codes))
-    share, names, x, y = 100.0 * found.share, [], [], []
+    clouds = {}
     for place in np.argsort(-times, kind="stable")[:_MAX_OPERATIONS].tolist():
         own = np.flatnonzero(owner == place)
         own = own[:: max(1, -(-len(own) * _MAX_OPERATIONS // _MAX_POINTS))]
-        names.append(run.table.text_of(LEVELS[4], int(codes[place])))
-        x.append(share[own])
-        y.append(found.elapsed_ns[own] / 1e6)
-    return (
-        LineChart(
-            "duration of instances",
-            "ms",
-            "overlap with collectives",
-            "%",
-            tuple(x),
-            tuple(Series(name, numbers) for name, numbers in zip(names, y, strict=True)),
-            points=True,
-        ),
-    )
+        name = run.table.text_of("operation", int(codes[place]))
+        clouds[name] = 100.0 * found.share[own], found.elapsed_ns[own] / 1e6
+    return LineChart.clouds("duration of instances", "ms", "overlap with collectives", "%", clouds)

@@ -28,7 +28,7 @@ from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import NoSuchNode, NothingToShow, UsageError
 from chopper_core.util.grouping import median_of
 from chopper_core.views.determinism.noise import LEVEL, adjusted, one_more, unpaired
-from chopper_core.views.throughput.parts import Steps, steps_of
+from chopper_core.views.throughput.parts import steps_of
 
 PASS: Final = "pass"
 FAIL: Final = "fail"
@@ -53,6 +53,7 @@ STEP_TIME: Final = column("""step_time_ns | ns | step time
     The iteration's time on the GPU that takes longest, as in the view throughput.""")
 TOKENS: Final = column("""tokens_per_s | tok/s | tokens per second
     Tokens per second and GPU of an iteration.""")
+_OF_STEPS: Final = {STEP_TIME.name: STEP_TIME, TOKENS.name: TOKENS}
 _ALIASES: Final = {"step_time": STEP_TIME.name, "iteration_ns": STEP_TIME.name}
 
 
@@ -135,84 +136,70 @@ def parse_limit(text: str) -> Limit:
             raise UsageError(f"{text!r}: {step!r} is not LEVEL=LABEL; levels: {', '.join(LEVELS)}")
         path += [(level, label)] if step else []
     figure = _ALIASES.get(match["figure"], match["figure"])
-    if figure not in (STEP_TIME.name, TOKENS.name):
-        metric_named(figure)
-    elif path:
+    own = _metric_of(figure).unit
+    if figure in _OF_STEPS and path:
         raise UsageError(f"{text!r}: {figure} covers whole iterations; drop the path")
     unit = match["unit"].lower()
     if unit not in _SCALES:
         raise UsageError(f"{text!r} has an unknown unit {match['unit']!r}")
-    of_percents = figure in METRICS and METRICS[figure].unit is Unit.PERCENT
-    own = _metric_of(figure).unit
-    if unit in _UNITS and figure in (*METRICS, STEP_TIME.name, TOKENS.name) and own != _UNITS[unit]:
+    is_known = figure in METRICS or figure in _OF_STEPS
+    if is_known and own != _UNITS.get(unit, own):
         raise UsageError(f"{text!r}: {figure} is in {own or 'no unit'}, not in {match['unit']}")
     number = float(match["number"]) * _SCALES[unit]
-    is_relative = unit == "%" and not of_percents
+    is_relative = unit == "%" and not (figure in METRICS and own is Unit.PERCENT)
     return Limit(text.strip(), tuple(path), figure, match["sign"] == ">", number, is_relative)
 
 
 def judge(run: Run, base: Run, limits: Sequence[Limit], others: Sequence[Run] = ()) -> list[Judged]:
     """How a run does against each limit; `others` are further baselines with the same settings."""
-    found: list[Judged] = []
-    chances: list[float] = []
-    between: list[float] = []
-    for limit in limits:
-        metric, ours, of_bases, reason = _both(run, (base, *others), limit)
-        theirs = np.concatenate([np.empty(0), *of_bases])
-        counts = len(ours), len(theirs)
-        if not all(counts):
-            judged = Judged(limit, INCONCLUSIVE, np.nan, np.nan, counts, metric, np.nan, reason)
-            found.append(judged)
-            chances.append(np.nan)
-            between.append(np.nan)
-            continue
-        of_each = np.array([median_of(each) for each in of_bases])
-        medians, number = (median_of(ours), median_of(of_each)), len(of_each)
-        spread = _spread_pct(of_each)
-        judged = Judged(limit, INCONCLUSIVE, *medians, counts, metric, np.nan, "", number, spread)
-        found.append(judged)
-        enough = min(counts) >= MIN_ITERATIONS
-        chances.append(unpaired(ours, limit.moved(theirs)) if enough else np.nan)
-        between.append(one_more(medians[0], limit.moved(of_each)) if number > 1 else np.nan)
+    found = [_judged(run, (base, *others), limit) for limit in limits]
+    chances = np.array([each for _, each, _ in found])
     # Only a difference by both tests is beyond noise.
-    together = np.fmax(adjusted(np.array(chances)), adjusted(np.array(between)))
+    together = np.fmax(adjusted(chances), adjusted(np.array([each for _, _, each in found])))
     together[~np.isfinite(chances)] = np.nan
     return [
-        replace(each, q=float(q), verdict=_verdict(each, float(q)))
-        for each, q in zip(found, together, strict=True)
+        replace(each, q=q, verdict=_verdict(each, q))
+        for (each, _, _), q in zip(found, together.tolist(), strict=True)
     ]
 
 
-def _spread_pct(medians: Float64) -> float:
-    if len(medians) < 2 or not medians.mean():
-        return np.nan
-    return 100.0 * float(medians.std(ddof=1)) / abs(float(medians.mean()))
-
-
-def _both(
-    run: Run, bases: Sequence[Run], limit: Limit
-) -> tuple[Metric, Float64, list[Float64], str]:
-    """A limit's figure of the iterations of the run and of the baselines that have it.
-
-    And why one has none. Raises NoSuchNode where none has the part: its name is wrong.
-    """
+def _judged(run: Run, bases: Sequence[Run], limit: Limit) -> tuple[Judged, float, float]:
+    """A limit's medians, and how likely chance alone makes the difference of the iterations, and
+    that of the runs. Raises NoSuchNode where none has the part: its name is wrong."""
     taken: list[Float64] = []
     errors: list[NoSuchNode] = []
     reason, metric = "", _metric_of(limit.figure)
     for each, where in ((run, "the run"), *((base, "the baseline") for base in bases)):
+        numbers = np.empty(0)
         try:
             metric, numbers = samples(each, limit)
             if not len(numbers):
                 reason = reason or f"no complete iteration of {where} has the figure"
         except NoSuchNode as error:
             errors.append(error)
-            numbers, reason = np.empty(0), f"{where} lacks it: {error}"
+            reason = f"{where} lacks it: {error}"
         except NothingToShow as error:
-            numbers, reason = np.empty(0), f"{where}: {error}"
+            reason = f"{where}: {error}"
         taken.append(numbers)
     if len(errors) == 1 + len(bases):
         raise NoSuchNode(f"{limit.text}: {errors[0]}")
-    return metric, taken[0], [numbers for numbers in taken[1:] if len(numbers)], reason
+    ours, of_bases = taken[0], [numbers for numbers in taken[1:] if len(numbers)]
+    base, medians = np.concatenate(taken[1:]), np.array([median_of(each) for each in of_bases])
+    counts, is_several = (len(ours), len(base)), len(medians) > 1
+    if not all(counts):
+        nothing = Judged(limit, INCONCLUSIVE, np.nan, np.nan, counts, metric, np.nan, reason)
+        return nothing, np.nan, np.nan
+    own, mean = median_of(ours), float(medians.mean())
+    spread = 100.0 * float(medians.std(ddof=1)) / abs(mean) if is_several and mean else np.nan
+    judged = Judged(
+        limit, INCONCLUSIVE, own, median_of(medians), counts, metric, np.nan, "",
+        len(medians), spread,
+    )  # fmt: skip
+    return (
+        judged,
+        unpaired(ours, limit.moved(base)) if min(counts) >= MIN_ITERATIONS else np.nan,
+        one_more(own, limit.moved(medians)) if is_several else np.nan,
+    )
 
 
 def _verdict(each: Judged, q: float) -> str:
@@ -225,19 +212,18 @@ def _verdict(each: Judged, q: float) -> str:
 
 def samples(run: Run, limit: Limit) -> tuple[Metric, Float64]:
     """A limit's figure of each complete iteration; sums are per GPU. Raises NoSuchNode."""
-    if limit.figure in (STEP_TIME.name, TOKENS.name):
+    if limit.figure in _OF_STEPS:
         steps = steps_of(run, View(run.name))
-        steady = steps.steady
-        times = steps.each_ns[steady]
-        if limit.figure == STEP_TIME.name:
-            return STEP_TIME, times
-        return TOKENS, _finite(
-            1e9 * steps.replicas * _tokens(steps)[steady] / np.maximum(times, 1.0)
-        )
+        numbers = steps.each_ns
+        if limit.figure == TOKENS.name:
+            tokens = steps.tokens.mean(axis=0)
+            numbers = 1e9 * steps.replicas * tokens / np.maximum(steps.each_ns, 1.0)
+        return _OF_STEPS[limit.figure], _finite(numbers[steps.steady])
     metric = metric_named(limit.figure, run.table, run.counter_info)
     levels = [level for level, _ in limit.path]
-    order = complete_order(levels)
-    view = View(run.name, path=tuple(label for _, label in limit.path), order=order)
+    view = View(
+        run.name, path=tuple(label for _, label in limit.path), order=complete_order(levels)
+    )
     tree = run.tree_of(view)
     node = tree.node(view.path)
     if "iteration" in levels:
@@ -246,15 +232,10 @@ def samples(run: Run, limit: Limit) -> tuple[Metric, Float64]:
     values = metric.compute(Scope(groups, node, run.origin_ns, run.hardware, run.measured))
     numbers = np.where(values.present(), values.numbers, np.nan).astype(np.float64)
     codes = groups.codes("iteration").astype(np.int64)
-    complete = codes != NO_LABEL
     if metric.reduces == Reduces.SUM:
         cells = tree.split(view.path, ("gpu", "iteration")).codes("iteration").astype(np.int64)
-        numbers = numbers / np.maximum([(cells == code).sum() for code in codes.tolist()], 1)
-    return metric, _finite(numbers[complete])
-
-
-def _tokens(steps: Steps) -> Float64:
-    return np.asarray(steps.tokens.mean(axis=0), np.float64)
+        numbers = numbers / np.maximum((cells == codes[:, None]).sum(axis=1), 1)
+    return metric, _finite(numbers[codes != NO_LABEL])
 
 
 def _finite(numbers: Float64) -> Float64:
@@ -262,8 +243,7 @@ def _finite(numbers: Float64) -> Float64:
 
 
 def _metric_of(figure: str) -> Metric:
-    known = {STEP_TIME.name: STEP_TIME, TOKENS.name: TOKENS}
-    return known[figure] if figure in known else metric_named(figure)
+    return _OF_STEPS[figure] if figure in _OF_STEPS else metric_named(figure)
 
 
 def _text(metric: Metric, number: float) -> str:

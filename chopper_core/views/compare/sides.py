@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from functools import cached_property
 from pathlib import PurePath
 from typing import Final
 
@@ -44,16 +43,8 @@ class ComparedNode(Struct, frozen=True):
     steps: int
     """The number of pairs of a GPU and an iteration in the node."""
 
-    def values(self, known: Metric) -> Values:
-        """A figure of the rows."""
-        return known.compute(Scope(self.groups, self.node, self.run.origin_ns, self.run.hardware))
 
-    def whole(self, known: Metric) -> float | None:
-        of_node = Scope(self.node, self.node, self.run.origin_ns, self.run.hardware)
-        return known.compute(of_node).at(0)
-
-
-class Sides(Struct, frozen=True, dict=True):
+class Sides(Struct, frozen=True):
     """A node and its baseline."""
 
     by: str
@@ -61,21 +52,14 @@ class Sides(Struct, frozen=True, dict=True):
     """The levels that split the rows."""
     ours: ComparedNode
     base: ComparedNode
+    pairs: Pairs
+    """The rows of both, matched by label; renamed kernels by their place."""
 
-    @cached_property
-    def pairs(self) -> Pairs:
-        """The rows of both, matched by label; renamed kernels by their place."""
-        renamed: dict[str, str] = {}
-        if all(level in dict(each.view.scope) for each in self._both for level in self.levels):
-            # Each side is a single part, whatever its name.
-            own, other = self.ours.labels[0], self.base.labels[0]
-            return matched([own], [other], {} if own == other else {own: other})
-        common = set(self.ours.labels) & set(self.base.labels)
-        alone = min(len(self.ours.labels), len(self.base.labels)) - len(common)
-        if self.by == "kernel" and alone:
-            sides = [Side(each.node, dict(each.view.scope)) for each in (self.ours, self.base)]
-            renamed = renamed_kernels(sides[0], sides[1], common)
-        return matched(self.ours.labels, self.base.labels, renamed)
+    @property
+    def whole(self) -> Sides:
+        """The two nodes themselves, as one row."""
+        ours, base = (replace(each, groups=each.node) for each in (self.ours, self.base))
+        return replace(self, ours=ours, base=base, pairs=matched([""], [""]))
 
     @property
     def is_per_step(self) -> bool:
@@ -84,17 +68,9 @@ class Sides(Struct, frozen=True, dict=True):
 
     def values(self, known: Metric) -> tuple[Values, Values]:
         """A figure of the rows of both sides."""
-        ours, base = (self._of_step(each.values(known), known, each) for each in self._both)
-        return aligned(ours, self.pairs.ours), aligned(base, self.pairs.base)
-
-    def wholes(self, known: Metric) -> tuple[float | None, float | None]:
-        """A figure of the two nodes themselves."""
-        found = []
-        for each in self._both:
-            number = each.whole(known)
-            divides = number is not None and known.reduces == Reduces.SUM and self.is_per_step
-            found.append(number / each.steps if divides and number is not None else number)
-        return found[0], found[1]
+        sides = (self.ours, self.pairs.ours), (self.base, self.pairs.base)
+        ours, base = (aligned(self._of_side(known, side), rows) for side, rows in sides)
+        return ours, base
 
     @property
     def baseline_name(self) -> str:
@@ -105,11 +81,9 @@ class Sides(Struct, frozen=True, dict=True):
             words += [f"{level} {label}" for level, label in base.scope] or ["the whole run"]
         return " ".join(words) or "itself"
 
-    @property
-    def _both(self) -> tuple[ComparedNode, ComparedNode]:
-        return self.ours, self.base
-
-    def _of_step(self, values: Values, known: Metric, side: ComparedNode) -> Values:
+    def _of_side(self, known: Metric, side: ComparedNode) -> Values:
+        scope = Scope(side.groups, side.node, side.run.origin_ns, side.run.hardware)
+        values = known.compute(scope)
         if known.reduces != Reduces.SUM or not self.is_per_step:
             return values
         return Values(values.numbers / side.steps, values.missing)
@@ -119,16 +93,28 @@ def sides_of(run: Run, view: View) -> Sides:
     """A view's node and its baseline's, split by the view's `by`."""
     there = replace(baseline_view(view), name="", by="", of="")
     other = run if there.run == view.run else run.baseline_run(there.run)
-    ours, base = dict(view.scope), dict(there.scope)
-    by = view.by or next((each for each in _USUAL_SPLITS if not {each} & {*ours, *base}), "kernel")
+    scopes = dict(view.scope), dict(there.scope)
+    named = {*scopes[0], *scopes[1]}
+    by = view.by or next((each for each in _USUAL_SPLITS if each not in named), "kernel")
     wanted = _PLACE_LEVELS if by == PLACE else (by,)
     # A level that both paths contain splits nothing.
-    levels = tuple(level for level in wanted if not (level in ours and level in base)) or wanted
-    own = _compared_node(run, view, levels, by)
+    common = {level for level in wanted if all(level in scope for scope in scopes)}
+    levels = tuple(level for level in wanted if level not in common) or wanted
+    ours = _compared_node(run, view, levels, by)
     try:
-        return Sides(by, levels, own, _compared_node(other, there, levels, by))
+        base = _compared_node(other, there, levels, by)
     except NoSuchNode as error:
         raise NoSuchNode(f"the baseline lacks this node: {error}") from None
+    renamed: dict[str, str] = {}
+    shared = set(ours.labels) & set(base.labels)
+    if common.issuperset(levels):
+        # Each side is a single part, whatever its name.
+        own, theirs = ours.labels[0], base.labels[0]
+        renamed = {} if own == theirs else {own: theirs}
+    elif by == "kernel" and len(shared) < min(len(ours.labels), len(base.labels)):
+        sides = [Side(each.node, dict(each.view.scope)) for each in (ours, base)]
+        renamed = renamed_kernels(sides[0], sides[1], shared)
+    return Sides(by, levels, ours, base, matched(ours.labels, base.labels, renamed))
 
 
 def _compared_node(run: Run, view: View, levels: tuple[str, ...], by: str) -> ComparedNode:
@@ -145,13 +131,10 @@ def _compared_node(run: Run, view: View, levels: tuple[str, ...], by: str) -> Co
 
 def _label(levels: tuple[str, ...], part: tuple[str, ...]) -> str:
     """A short name of a place: `backward L17 mlp_dp`."""
-    words = []
-    for level, text in zip(levels, part, strict=True):
-        if text == NO_LABEL_TEXT:
-            words.append(f"no-{level}")
-        else:
-            words.append(f"L{text}" if level == "layer" else text)
-    return " ".join(words)
+    return " ".join(
+        f"no-{level}" if text == NO_LABEL_TEXT else f"L{text}" if level == "layer" else text
+        for level, text in zip(levels, part, strict=True)
+    )
 
 
 class Candidate(Struct, frozen=True):
@@ -166,7 +149,36 @@ class Candidate(Struct, frozen=True):
 def candidates(run: Run, view: View) -> ViewResult:
     """The other runs that are open, the same scope on other GPUs and in other iterations, and
     the scope's own GPUs or iterations side by side."""
-    found = [*_others(run, view), *_same_elsewhere(run, view), *_children(run, view)]
+    found: list[Candidate] = []
+
+    def add(label: str, own: View, baseline: Baseline, other: Run = run) -> None:
+        with suppress(NoSuchNode):
+            there = own if baseline.path is None else replace(own, path=baseline.path)
+            base_ns, own_ns = _time_of(other, there), _time_of(run, own)
+            beside = replace(own, baseline=baseline, sort="", filter="", columns=())
+            found.append(Candidate(label, beside, base_ns, own_ns - base_ns))
+
+    for name, other in run.others.items():
+        add(name, view, Baseline(name), other)
+    for depth, (level, label) in enumerate(view.scope):
+        siblings = run.tree(view.order).children(view.path[:depth]).labels
+        for text in siblings if level in _STEP else ():
+            path = (*view.path[:depth], text, *view.path[depth + 1 :])
+            if text != label:
+                add(f"{level}={text}", view, Baseline("", path))
+    if (level := view.level) in _STEP:
+        # Each GPU next to the one in the middle, each iteration next to the one before.
+        children = run.tree_of(view).children(view.path)
+        left_out = set(map(str, run.left_out(view))) if level == "iteration" else ()
+        kept = [row for row, label in enumerate(children.labels) if label not in left_out]
+        labels, times = [children.labels[row] for row in kept], children.groups.elapsed_ns[kept]
+        middle = int(np.argsort(times, kind="stable")[(len(times) - 1) // 2])
+        for row, label in enumerate(labels):
+            base = middle if level == "gpu" else row - 1
+            if base not in (row, -1):
+                baseline = Baseline("", (*view.path, labels[base]))
+                text = f"{level}={label} vs {level}={labels[base]}"
+                add(text, replace(view, path=(*view.path, label)), baseline)
     return ViewResult(
         level="baseline",
         labels=[each.label for each in found],
@@ -177,59 +189,6 @@ def candidates(run: Run, view: View) -> ViewResult:
         opens=lambda row: found[row].view,
         headline=(f"{HOW}{'; or take a row with Enter' if found else ''}",),
     )
-
-
-def _others(run: Run, view: View) -> list[Candidate]:
-    own_ns = _time_of(run, view)
-    found = []
-    for name, other in run.others.items():
-        with suppress(NoSuchNode):
-            time = _time_of(other, view)
-            found.append(Candidate(name, _beside(view, Baseline(name)), time, own_ns - time))
-    return found
-
-
-def _same_elsewhere(run: Run, view: View) -> list[Candidate]:
-    tree, own_ns = run.tree(view.order), _time_of(run, view)
-    found = []
-    for depth, (level, label) in enumerate(view.scope):
-        others = tree.children(view.path[:depth]).labels if level in _STEP else ()
-        for text in others:
-            path = (*view.path[:depth], text, *view.path[depth + 1 :])
-            if text == label:
-                continue
-            with suppress(NoSuchNode):
-                time = _time_of(run, replace(view, path=path))
-                beside = _beside(view, Baseline("", path))
-                found.append(Candidate(f"{level}={text}", beside, time, own_ns - time))
-    return found
-
-
-def _children(run: Run, view: View) -> list[Candidate]:
-    """Each GPU next to the one in the middle, each iteration next to the one before."""
-    level = view.level
-    if level not in _STEP:
-        return []
-    children = run.tree_of(view).children(view.path)
-    labels, times = list(children.labels), children.groups.elapsed_ns.tolist()
-    if level == "iteration" and (left_out := set(map(str, run.left_out(view)))):
-        kept = [place for place, label in enumerate(labels) if label not in left_out]
-        labels, times = [labels[place] for place in kept], [times[place] for place in kept]
-    middle = int(np.argsort(times, kind="stable")[(len(times) - 1) // 2])
-    found = []
-    for row, label in enumerate(labels):
-        base = middle if level == "gpu" else row - 1
-        if base in (row, -1):
-            continue
-        paths = [(*view.path, text) for text in (label, labels[base])]
-        beside = _beside(replace(view, path=paths[0]), Baseline("", paths[1]))
-        text = f"{level}={label} vs {level}={labels[base]}"
-        found.append(Candidate(text, beside, times[base], times[row] - times[base]))
-    return found
-
-
-def _beside(view: View, baseline: Baseline) -> View:
-    return replace(view, baseline=baseline, sort="", filter="", columns=())
 
 
 _BASE: Final = column("""base_ns | ns | base time

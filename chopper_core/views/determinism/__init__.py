@@ -28,6 +28,7 @@ from chopper_core.views.determinism.steadiness import (
     sampled_steadiness,
     steadiness,
 )
+from chopper_core.views.shared.phrases import count
 from chopper_core.views.shared.table_view import child_of
 from chopper_core.views.spec import ViewResult, ViewSpec
 
@@ -86,8 +87,8 @@ class Compared(Struct, frozen=True):
     figure: SteadinessFigure
     ours: float
     base: float
-    p: float
-    pairs: str
+    p: float = np.nan
+    pairs: str = ""
     q: float = np.nan
     """p adjusted for the number of figures."""
 
@@ -106,88 +107,66 @@ class Compared(Struct, frozen=True):
         words = ("steadier", "less steady") if self.figure.is_spread else ("lower", "higher")
         return words[int(self.ours > self.base)]
 
-    @property
-    def is_beyond_noise(self) -> bool:
-        """Whether chance is an unlikely cause of the difference."""
-        return self.verdict not in (_WITHIN, _TOO_FEW)
-
 
 def answer(run: Run, view: View) -> ViewResult:
     """The GPUs with those of the baseline, or the figures with the results of their tests."""
-    if run.is_sampled_only:
-        return _of_samples(run, view)
-    plain, base = replace(view, baseline=None), None
-    if view.baseline is None:
-        ours = steadiness(run, plain, False)
-    else:
-        there = baseline_view(view)
-        other = run if there.run == view.run else run.baseline_run(there.run)
-        common = set(gpus_of(run, plain))
-        try:
-            common &= set(gpus_of(other, there))
-        except NoSuchNode as error:
-            raise NoSuchNode(f"the baseline lacks this node: {error}") from None
-        # GPUs and iterations are compared where GPUs are too few.
-        is_few = len(common) < FEWEST_PAIRS
-        ours, base = steadiness(run, plain, is_few), steadiness(other, there, is_few)
-    return _result(run, view, ours, base, [] if base is None else _compared(ours, base))
-
-
-def _result(
-    run: Run, view: View, ours: Steadiness, base: Steadiness | None, compared: list[Compared]
-) -> ViewResult:
-    if view.by == "figure":
+    ours, base = _both(run, view)
+    compared = [] if base is None else _compared(ours, base)
+    by = view.by or "gpu"
+    if by == "figure":
         labels, own = _by_figure(ours, compared)
     else:
-        labels, own = _by_gpu(run, view, ours, base)
-    known = {metric.name for metric, values in own if values.present().any()}
+        labels, own = _by_gpu(run, by, ours, base)
+    known = [metric.name for metric, values in own if values.present().any()]
+    if by != "figure" and base is not None:
+        first = [name for each in _SHOWN for name in (each, f"{each}_base")]
+        known = [name for name in first if name in known]
     return ViewResult(
-        level=view.by or "gpu",
+        level=by,
         labels=labels,
         columns=tuple(own),
-        opens=lambda row: (
-            view if view.by == "figure" else child_of(view, view.by or "gpu", labels[row])
-        ),
-        shown=_shown(own, known, view.by, base is not None),
+        opens=lambda row: view if by == "figure" else child_of(view, by, labels[row]),
+        shown=tuple(known),
         headline=_headline(ours, base, compared, view),
         notes=_notes(ours, base),
         charts=_charts(ours, base),
     )
 
 
-def _of_samples(run: Run, view: View) -> ViewResult:
-    """The GPUs of a run of telemetry alone: how steady clocks and power are in its window."""
-    ours, base = sampled_steadiness(run), None
+def _both(run: Run, view: View) -> tuple[Steadiness, Steadiness | None]:
+    """The steadiness of a scope, and that of its baseline; raises NoSuchNode or UsageError."""
+    other, there, common = None, view, set[int]()
     if view.baseline is not None:
         there = baseline_view(view)
         other = run if there.run == view.run else run.baseline_run(there.run)
-        if not other.is_sampled_only:
+    if run.is_sampled_only:
+        if other is not None and not other.is_sampled_only:
             raise UsageError("the baseline has a trace: compare runs of telemetry alone")
-        base = sampled_steadiness(other)
-    return _result(run, view, ours, base, [] if base is None else _compared(ours, base))
+        return sampled_steadiness(run), None if other is None else sampled_steadiness(other)
+    plain = replace(view, baseline=None)
+    if other is None:
+        return steadiness(run, plain, False), None
+    try:
+        common = set(gpus_of(run, plain)) & set(gpus_of(other, there))
+    except NoSuchNode as error:
+        raise NoSuchNode(f"the baseline lacks this node: {error}") from None
+    # GPUs and iterations are compared where GPUs are too few.
+    is_few = len(common) < FEWEST_PAIRS
+    return steadiness(run, plain, is_few), steadiness(other, there, is_few)
 
 
-def _shown(own: Own, known: set[str], by: str, is_compared: bool) -> tuple[str, ...]:
-    if by == "figure" or not is_compared:
-        return tuple(metric.name for metric, _ in own if metric.name in known)
-    first = [name for each in _SHOWN for name in (each, f"{each}_base")]
-    return tuple(name for name in first if name in known)
-
-
-def _by_gpu(
-    run: Run, view: View, ours: Steadiness, base: Steadiness | None
-) -> tuple[list[str], Own]:
+def _by_gpu(run: Run, by: str, ours: Steadiness, base: Steadiness | None) -> tuple[list[str], Own]:
     """A row per GPU, or per coordinate with the medians of its GPUs."""
-    labels, rows = [str(gpu) for gpu in ours.gpus], [np.array([at]) for at in range(len(ours.gpus))]
-    if view.by in run.table.coordinates:
-        codes = run.table.coordinates[view.by][list(ours.gpus)]
-        parts = distinct(codes).tolist()
-        labels = [run.table.text_of(view.by, code) for code in parts]
-        rows = [np.flatnonzero(codes == code) for code in parts]
+    codes = np.array(ours.gpus)
+    is_coordinate = by in run.table.coordinates
+    if is_coordinate:
+        codes = run.table.coordinates[by][codes]
+    parts = distinct(codes).tolist()
+    rows = [np.flatnonzero(codes == code) for code in parts]
     own: Own = []
     for figure in FIGURES:
         metric = figure.metric
-        if view.by in run.table.coordinates:
+        if is_coordinate:
             text = f"{metric.definition} The median of the row's GPUs."
             metric = replace(metric, definition=text)
         values = _medians(ours.values[metric.name], rows)
@@ -209,7 +188,7 @@ def _by_gpu(
             signed=True,
         )
         own += [(of_base, numbered(theirs)), (delta, numbered(values - theirs))]
-    return labels, own
+    return [run.table.text_of(by, code) for code in parts], own
 
 
 def _medians(values: Float64, rows: list[Index]) -> Float64:
@@ -239,8 +218,7 @@ def _compared(ours: Steadiness, base: Steadiness) -> list[Compared]:
         own, theirs = ours.values[name], _aligned(base, name, ours.gpus)
         p, of = np.nan, "1 and 1 run"
         if not figure.is_shared:
-            count = int(np.isfinite(own - theirs).sum())
-            p, of = paired(own, theirs), f"{count} GPU{'s' if count != 1 else ''}"
+            p, of = paired(own, theirs), count(int(np.isfinite(own - theirs).sum()), "GPU")
         if not np.isfinite(p) and name in ours.cells and name in base.cells:
             cells = ours.cells[name], base.cells[name]
             p = unpaired(*cells)
@@ -252,59 +230,53 @@ def _compared(ours: Steadiness, base: Steadiness) -> list[Compared]:
 
 
 def _by_figure(ours: Steadiness, compared: list[Compared]) -> tuple[list[str], Own]:
-    if not compared:
-        medians = ours.medians()
-        return [figure.metric.name for figure, _ in medians], [
-            (OURS, numbered([value / figure.scale[0] for figure, value in medians])),
-            (UNIT, worded([figure.scale[1] for figure, _ in medians])),
-        ]
-    return [each.figure.metric.name for each in compared], [
-        (OURS, numbered([each.ours / each.figure.scale[0] for each in compared])),
-        (BASE, numbered([each.base / each.figure.scale[0] for each in compared])),
-        (UNIT, worded([each.figure.scale[1] for each in compared])),
-        (CHANGE, numbered([each.change_pct for each in compared])),
-        (CHANCE, numbered([each.p for each in compared])),
-        (TOGETHER, numbered([each.q for each in compared])),
-        (PAIRS, worded([each.pairs for each in compared])),
-        (VERDICT, worded([each.verdict for each in compared])),
+    rows = compared or [Compared(each, value, np.nan) for each, value in ours.medians()]
+    scales = [each.figure.scale for each in rows]
+    own: Own = [
+        (OURS, numbered([row.ours / size for row, (size, _) in zip(rows, scales, strict=True)])),
+        (BASE, numbered([row.base / size for row, (size, _) in zip(rows, scales, strict=True)])),
+        (UNIT, worded([unit for _, unit in scales])),
+        (CHANGE, numbered([row.change_pct for row in rows])),
+        (CHANCE, numbered([row.p for row in rows])),
+        (TOGETHER, numbered([row.q for row in rows])),
+        (PAIRS, worded([row.pairs for row in rows])),
+        (VERDICT, worded([row.verdict for row in rows])),
     ]
+    own = own if compared else [own[0], own[2]]
+    return [row.figure.metric.name for row in rows], own
 
 
 def _headline(
     ours: Steadiness, base: Steadiness | None, compared: list[Compared], view: View
 ) -> tuple[str, ...]:
     if base is None:
-        medians = ours.medians()
+        medians = [(each, value) for each, value in ours.medians() if each.metric.name in _SHOWN]
         if not medians:
-            return ("no complete iteration in the scope: steadiness is unknown",)
+            unknown = "no complete iteration in the scope: steadiness is unknown"
+            return () if ours.medians() else (unknown,)
         words = [
             f"{figure.phrase} {value / figure.scale[0]:.4g} {figure.scale[1]}"
             for figure, value in medians
-            if figure.metric.name in _SHOWN
         ]
-        if not words:
-            return ()
         whose = f"medians over {len(ours.gpus)} GPUs" if len(ours.gpus) > 1 else "one GPU"
         return (f"{whose}: {', '.join(words)}",)
     if not compared:
         return ("no common figure: one of the scopes has no complete iteration",)
-    beyond = [each for each in compared if each.is_beyond_noise]
+    tested = [each for each in compared if each.verdict != _TOO_FEW]
+    beyond = [each for each in tested if each.verdict != _WITHIN]
     name = baseline_view(view).run if view.baseline and view.baseline.run else "the baseline"
+    if not tested:
+        return (f"too few GPUs and iterations to compare with {name}",)
     if not beyond:
-        tested = [each for each in compared if each.verdict == _WITHIN]
-        if not tested:
-            return (f"too few GPUs and iterations to compare with {name}",)
         return (f"none of {len(tested)} figures differs from {name} beyond noise",)
-    lines = []
-    for verdict in ("steadier", "less steady", "higher", "lower"):
-        words = [_sentence(each) for each in beyond if each.verdict == verdict]
-        if words:
-            lines.append(f"{verdict} than {name}: {', '.join(words)}")
+    lines = [
+        f"{verdict} than {name}: {', '.join(words)}"
+        for verdict in ("steadier", "less steady", "higher", "lower")
+        if (words := [_sentence(each) for each in beyond if each.verdict == verdict])
+    ]
     most = max(each.q for each in beyond)
-    lines.append(
-        f"{len(beyond)} of {len(compared)} figures differ beyond noise (q {most:.2g} or less)"
-    )
-    return tuple(lines)
+    differ = f"{len(beyond)} of {len(compared)} figures differ beyond noise (q {most:.2g} or less)"
+    return (*lines, differ)
 
 
 def _sentence(each: Compared) -> str:
@@ -314,9 +286,8 @@ def _sentence(each: Compared) -> str:
 
 def _notes(ours: Steadiness, base: Steadiness | None) -> tuple[str, ...]:
     notes = []
-    for each, where in ((ours, "here"), (base, "in the baseline")):
-        if each is None:
-            continue
+    both = [(ours, "here")] if base is None else [(ours, "here"), (base, "in the baseline")]
+    for each, where in both:
         if len(each.compared) < len(each.iterations):
             notes.append(
                 f"kernels are compared over {len(each.compared)} of {len(each.iterations)} "
@@ -327,13 +298,12 @@ def _notes(ours: Steadiness, base: Steadiness | None) -> tuple[str, ...]:
         elif len(each.compared) < 2:
             notes.append(f"fewer than two complete iterations {where}: no spread over iterations")
     if base is None:
-        notes.append("base=RUN compares with another run")
-    else:
-        notes.append(
-            "the test is over GPUs of one run each: it does not cover the difference between runs "
-            "with the same settings"
-        )
-    return tuple(notes)
+        return (*notes, "base=RUN compares with another run")
+    return (
+        *notes,
+        "the test is over GPUs of one run each: it does not cover the difference between runs "
+        "with the same settings",
+    )
 
 
 def _charts(ours: Steadiness, base: Steadiness | None) -> tuple[BoxChart, ...]:

@@ -2,36 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import numpy as np
 from msgspec import Struct
 
 from chopper_core.align.telemetry import while_busy
-from chopper_core.metrics import Metric, computed_column
+from chopper_core.metrics import Metric, column
 from chopper_core.model.column_names import integral_of, known_of
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
-from chopper_core.model.table import NO_LABEL, STATES, KernelTable, Kind
+from chopper_core.model.signals import IntegralCurve
+from chopper_core.model.table import NO_LABEL, KernelTable, Kind
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Index, Int64
-from chopper_core.util.grouping import (
-    distinct,
-    median_of,
-    quantile_of,
-    run_starts,
-)
+from chopper_core.util.grouping import distinct, median_of, quantile_of
 from chopper_core.views.shared.matched_kernels import same_kernels
 from chopper_core.views.shared.samples import TimeSpans, sampled, spans_of_samples
 
 MAX_COMPARED_ROWS: Final = 1 << 18
 """With more activities, evenly chosen iterations are compared."""
 _CACHED_SCOPES: Final = 4
+_SIGNALS: Final = (
+    ("gfx_mhz", "MHz", "gfx", "clock of the compute units", "clock", "the compute units' clock"),
+    ("mem_mhz", "MHz", "mem", "memory clock", "memory clock", "the memory clock"),
+    ("power_w", "W", "power", "power", "power", "power"),
+)
 _CLOCKS: Final = ("gfx_mhz", "mem_mhz")
-_SIGNALS: Final = (*_CLOCKS, "power_w")
 _PLACE: Final = ("phase", "layer", "operation", "kernel")
 _QUARTILES: Final = (0.0, 0.25, 0.5, 0.75, 1.0)
+_UNKNOWN: Final = np.full(len(_QUARTILES), np.nan)
 
 _STEPS: Final = "in the scope's complete iterations"
 _SAME: Final = (
@@ -49,10 +50,13 @@ class SteadinessFigure(Struct, frozen=True):
     metric: Metric
     phrase: str
     """Its name in a sentence."""
-    is_spread: bool
+    is_spread: bool = False
     """Whether more of it is less steady."""
-    is_shared: bool = False
-    """Whether GPUs that wait for each other share it, so that they are no separate samples."""
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether GPUs that wait for each other share it, so that they are no separate samples."""
+        return self.metric.name.startswith("iteration")
 
     @property
     def scale(self) -> tuple[float, str]:
@@ -60,69 +64,43 @@ class SteadinessFigure(Struct, frozen=True):
         return (1e6, "ms") if self.metric.unit == "ns" else (1.0, self.metric.unit)
 
 
-def _figure(
-    name: str, unit: str, title: str, phrase: str, definition: str, *, spread: bool, missing: str
-) -> SteadinessFigure:
-    is_shared = name.startswith("iteration")
-    source = "trace" if is_shared or name.startswith("kernel") else "telemetry"
-    metric = computed_column(name, unit, title, definition, source=source, missing_because=missing)
-    return SteadinessFigure(metric, phrase, spread, is_shared)
+def _of_signals() -> Iterator[SteadinessFigure]:
+    for signal, unit, title, what, short, phrase in _SIGNALS:
+        is_clock = signal in _CLOCKS
+        busy = " Samples of a clock while the GPU idles don't count." if is_clock else ""
+        level = column(f"""steady_{signal} | {unit} | {title}
+            Time-weighted mean {what} {_STEPS}, each from its first start to its last end.{busy}
+            missing: {_NO_SAMPLES}
+            source: telemetry""")
+        deviation = column(f"""sd_{signal} | {unit} | ± {title}
+            Standard deviation of the {what} over time {_STEPS}, without samples while the GPU
+            idles.
+            missing: {_NO_SAMPLES}
+            source: telemetry""")
+        spread = column(f"""{title}_spread_pct | % | {title} spread
+            Spread of the {short} during the activity {_SAME}.
+            missing: {_ONE_STEP}, or {_NO_SAMPLES}
+            source: telemetry""")
+        yield SteadinessFigure(level, what)
+        if is_clock:
+            yield SteadinessFigure(deviation, f"deviation of the {what}", is_spread=True)
+        yield SteadinessFigure(spread, f"spread of {phrase} over iterations", is_spread=True)
 
 
-def _level(name: str, unit: str, title: str, what: str) -> SteadinessFigure:
-    text = f"Time-weighted mean {what} {_STEPS}, each from its first start to its last end"
-    text += ". Samples of a clock while the GPU idles don't count." if "clock" in what else "."
-    return _figure(f"steady_{name}", unit, title, what, text, spread=False, missing=_NO_SAMPLES)
-
-
-def _deviation(name: str, unit: str, title: str, what: str) -> SteadinessFigure:
-    text = (
-        f"Standard deviation of the {what} over time {_STEPS}, without samples while the GPU idles."
-    )
-    phrase = f"deviation of the {what}"
-    return _figure(f"sd_{name}", unit, title, phrase, text, spread=True, missing=_NO_SAMPLES)
-
-
-def _by_kernel(name: str, title: str, what: str, phrase: str) -> SteadinessFigure:
-    return _figure(
-        f"{name}_spread_pct",
-        "%",
-        title,
-        f"spread of {phrase} over iterations",
-        f"Spread of the {what} {_SAME}.",
-        spread=True,
-        missing=_ONE_STEP if name == "kernel" else f"{_ONE_STEP}, or {_NO_SAMPLES}",
-    )
-
-
+_OF_KERNELS: Final = column(f"""kernel_spread_pct | % | kernel spread
+    Spread of the duration {_SAME}.
+    missing: {_ONE_STEP}""")
+_TIME: Final = column(f"""iteration_time_ns | ns | iteration
+    Median elapsed time of an iteration {_STEPS}.
+    missing: no complete iteration in the scope""")
+_OF_TIMES: Final = column(f"""iteration_spread_pct | % | it. spread
+    The longest minus the shortest iteration, in % of the shortest {_STEPS}.
+    missing: {_ONE_STEP}""")
 FIGURES: Final = (
-    _level("gfx_mhz", "MHz", "gfx", "clock of the compute units"),
-    _deviation("gfx_mhz", "MHz", "± gfx", "clock of the compute units"),
-    _by_kernel("gfx", "gfx spread", "clock during the activity", "the compute units' clock"),
-    _level("mem_mhz", "MHz", "mem", "memory clock"),
-    _deviation("mem_mhz", "MHz", "± mem", "memory clock"),
-    _by_kernel("mem", "mem spread", "memory clock during the activity", "the memory clock"),
-    _level("power_w", "W", "power", "power"),
-    _by_kernel("power", "power spread", "power during the activity", "power"),
-    _by_kernel("kernel", "kernel spread", "duration", "durations"),
-    _figure(
-        "iteration_time_ns",
-        "ns",
-        "iteration",
-        "iteration time",
-        f"Median elapsed time of an iteration {_STEPS}.",
-        spread=False,
-        missing="no complete iteration in the scope",
-    ),
-    _figure(
-        "iteration_spread_pct",
-        "%",
-        "it. spread",
-        "spread of iteration times",
-        f"The longest minus the shortest iteration, in % of the shortest {_STEPS}.",
-        spread=True,
-        missing=_ONE_STEP,
-    ),
+    *_of_signals(),
+    SteadinessFigure(_OF_KERNELS, "spread of durations over iterations", is_spread=True),
+    SteadinessFigure(_TIME, "iteration time"),
+    SteadinessFigure(_OF_TIMES, "spread of iteration times", is_spread=True),
 )
 
 
@@ -130,21 +108,21 @@ class Steadiness(Struct, frozen=True, eq=False):
     """The figures of the GPUs of a scope."""
 
     gpus: tuple[int, ...]
-    iterations: tuple[int, ...]
-    """The complete ones."""
-    compared: tuple[int, ...]
-    """The complete iterations whose kernels are compared."""
-    places: int
-    """The number of compared kernels on all GPUs."""
     values: dict[str, Float64]
     """Name of a figure → its value of each GPU; NaN if unknown."""
-    cells: dict[str, Float64]
-    """Name of a figure → its values of each GPU and iteration, in no order; of a shared figure its
-    values of each iteration, on the GPU that takes longest."""
     clock_quartiles: Float64
     """GPUs x (least, quartiles, largest) of the compute units' clock over time."""
     kernel_quartiles: Float64
     """The same of the spread of durations, over kernels; the largest is the 0.95 quantile."""
+    cells: dict[str, Float64] = {}
+    """Name of a figure → its values of each GPU and iteration, in no order; of a shared figure its
+    values of each iteration, on the GPU that takes longest."""
+    iterations: tuple[int, ...] = ()
+    """The complete ones."""
+    compared: tuple[int, ...] = ()
+    """The complete iterations whose kernels are compared."""
+    places: int = 0
+    """The number of compared kernels on all GPUs."""
     is_stepped: bool = True
     """Whether it covers iterations; else the window of telemetry alone."""
 
@@ -170,117 +148,108 @@ def steadiness(run: Run, view: View, with_cells: bool = True) -> Steadiness:
 def sampled_steadiness(run: Run) -> Steadiness:
     """The figures of a run of telemetry alone, over the window of each GPU's samples."""
     spans = spans_of_samples(run)
-    values = {each.metric.name: np.full(len(spans), np.nan) for each in FIGURES}
-    clocks = np.full((len(spans), len(_QUARTILES)), np.nan)
-    for place, (gpu, span) in enumerate(spans.items()):
-        for signal in _SIGNALS:
-            curve = run.measured[signal].curves.get(gpu) if signal in run.measured else None
-            samples = sampled(curve, span)
-            values[f"steady_{signal}"][place] = samples.mean()
-            if signal in _CLOCKS:
-                values[f"sd_{signal}"][place] = samples.deviation()
-            if signal == "gfx_mhz" and len(samples):
-                clocks[place] = samples.quantiles(_QUARTILES)
-    nothing = np.full((len(spans), len(_QUARTILES)), np.nan)
-    return Steadiness(tuple(spans), (), (), 0, values, {}, clocks, nothing, is_stepped=False)
+    found = [_of_samples(_curves(run, gpu), own) for gpu, own in spans.items()]
+    clocks = np.array([quartiles for _, quartiles in found]).reshape(-1, len(_QUARTILES))
+    values = _by_name([values for values, _ in found])
+    return Steadiness(tuple(spans), values, clocks, np.full_like(clocks, np.nan), is_stepped=False)
 
 
 def _steadiness(run: Run, view: View, with_cells: bool) -> Steadiness:
-    tree, table = run.tree_of(view), run.table
+    tree = run.tree_of(view)
     node, steps = tree.node(view.path), tree.split(view.path, ("gpu", "iteration"))
     gpu_of, number_of = (steps.codes(level).astype(np.int64) for level in ("gpu", "iteration"))
-    numbers, gpus = set(number_of.tolist()) - {NO_LABEL}, distinct(gpu_of).tolist()
+    numbers, gpus = set(number_of.tolist()) - {NO_LABEL}, gpus_of(run, view)
     complete = tuple(sorted(numbers - set(() if view.cut else run.truncated(view))))
-    is_complete = np.isin(number_of, complete)
-    steps_of = [np.flatnonzero(is_complete & (gpu_of == gpu)) for gpu in gpus]
-    values = {each.metric.name: np.full(len(gpus), np.nan) for each in FIGURES}
-    elapsed = np.sum([steps.sum(state) for state in STATES], axis=0).astype(np.float64)
-    _add_iterations(values, elapsed, steps_of)
-    cells = {"iteration_time_ns": [float(elapsed[number_of == one].max()) for one in complete]}
-    clocks = np.full((len(gpus), len(_QUARTILES)), np.nan)
-    spans = np.stack([steps.min("start_ns"), steps.max("end_ns")], axis=1).astype(np.int64)
-    for place, (gpu, own) in enumerate(zip(gpus, steps_of, strict=True)):
-        if len(own):
-            of_cells = cells if with_cells else None
-            _add_signals(run, gpu, spans[own], values, place, clocks, of_cells)
     compared = _chosen(node, complete)
-    places, kernels = 0, np.full((len(gpus), len(_QUARTILES)), np.nan)
-    selected = _by_step(table, node, compared) if len(compared) > 1 else {}
-    for place, gpu in enumerate(gpus):
-        parts = [selected.get((gpu, number), np.empty(0, np.intp)) for number in compared]
-        if len(parts) > 1 and all(map(len, parts)):
-            rows = np.stack(same_kernels(table, parts, _PLACE))
+    elapsed = steps.elapsed_ns.astype(np.float64)
+    spans = np.stack([steps.min("start_ns"), steps.max("end_ns")], axis=1).astype(np.int64)
+    cells: dict[str, list[float]] = {
+        "iteration_time_ns": [float(elapsed[number_of == one].max()) for one in complete]
+    }
+    places, found, clocks, kernels = 0, [], [], []
+    for gpu in gpus:
+        own = np.flatnonzero(np.isin(number_of, complete) & (gpu_of == gpu))
+        figures, clock, kernel = _of_times(elapsed[own]), _UNKNOWN, _UNKNOWN
+        if len(own):
+            curves = _curves(run, gpu, is_traced=True)
+            measured, clock = _of_samples(curves, _apart(spans[own]))
+            figures |= measured
+            for span in spans[own] if with_cells else ():
+                for name, number in _of_samples(curves, _apart(span[None]))[0].items():
+                    cells.setdefault(name, []).append(number)
+        parts = [_compute_of(steps, step) for step in own.tolist() if number_of[step] in compared]
+        if 1 < len(compared) == len(parts) and all(map(len, parts)):
+            rows = np.stack(same_kernels(run.table, parts, _PLACE))
             places += rows.shape[1]
-            _add_kernels(table, rows, values, place, kernels)
+            if rows.shape[1]:
+                measured, kernel = _of_kernels(run.table, rows)
+                figures |= measured
+        found.append(figures)
+        clocks.append(clock)
+        kernels.append(kernel)
     return Steadiness(
-        gpus=tuple(gpus),
+        gpus=gpus,
+        values=_by_name(found),
+        clock_quartiles=np.array(clocks),
+        kernel_quartiles=np.array(kernels),
+        cells={name: np.array(each) for name, each in cells.items()},
         iterations=complete,
         compared=compared,
         places=places,
-        values=values,
-        cells={name: np.array(each) for name, each in cells.items()},
-        clock_quartiles=clocks,
-        kernel_quartiles=kernels,
     )
 
 
-def _add_iterations(
-    values: dict[str, Float64], elapsed: Float64, steps_of: Sequence[Index]
-) -> None:
-    """The time of the iterations of each GPU, and their spread."""
-    for place, own in enumerate(steps_of):
-        if len(own):
-            values["iteration_time_ns"][place] = median_of(elapsed[own])
-        if len(own) > 1 and elapsed[own].min() > 0:
-            spread = elapsed[own].max() / elapsed[own].min() - 1
-            values["iteration_spread_pct"][place] = 100.0 * spread
+def _by_name(of_gpus: Sequence[Mapping[str, float]]) -> dict[str, Float64]:
+    """The values of every figure, GPU by GPU; NaN where a GPU lacks it."""
+    names = [each.metric.name for each in FIGURES]
+    return {name: np.array([own.get(name, np.nan) for own in of_gpus]) for name in names}
 
 
-def _add_signals(
-    run: Run,
-    gpu: int,
-    spans: Int64,
-    values: dict[str, Float64],
-    place: int,
-    clocks: Float64,
-    cells: dict[str, list[float]] | None,
-) -> None:
-    """The level and deviation of a GPU's signals over spans; in `cells` those of single ones."""
-    table = run.table
-    for signal in _SIGNALS:
+def _of_times(elapsed: Float64) -> dict[str, float]:
+    """The time of the iterations of a GPU, and their spread."""
+    found = {"iteration_time_ns": median_of(elapsed)}
+    if len(elapsed) > 1 and elapsed.min() > 0:
+        found["iteration_spread_pct"] = 100.0 * float(elapsed.max() / elapsed.min() - 1)
+    return found
+
+
+def _curves(run: Run, gpu: int, *, is_traced: bool = False) -> dict[str, IntegralCurve]:
+    """The signals of a GPU; of clocks only the time in which it is busy, if a trace tells."""
+    found = {}
+    for signal, *_ in _SIGNALS:
         curve = run.measured[signal].curves.get(gpu) if signal in run.measured else None
-        if curve is None:
-            continue
-        if signal in _CLOCKS:
-            # The clock of an idle GPU doesn't count as unsteadiness.
+        if curve is not None and is_traced and signal in _CLOCKS:
             busy = run.tree().node((str(gpu),)).selection
-            curve = while_busy(curve, table.start_ns[busy], table.duration_ns[busy])
-        samples = sampled(curve, _apart(spans))
-        values[f"steady_{signal}"][place] = samples.mean()
+            curve = while_busy(curve, run.table.start_ns[busy], run.table.duration_ns[busy])
+        if curve is not None:
+            found[signal] = curve
+    return found
+
+
+def _of_samples(
+    curves: Mapping[str, IntegralCurve], spans: TimeSpans
+) -> tuple[dict[str, float], Float64]:
+    """The level and deviation of a GPU's signals over spans, and the quartiles of its clock."""
+    found, quartiles = {}, _UNKNOWN
+    for signal, curve in curves.items():
+        samples = sampled(curve, spans)
+        found[f"steady_{signal}"] = samples.mean()
         if signal in _CLOCKS:
-            values[f"sd_{signal}"][place] = samples.deviation()
+            found[f"sd_{signal}"] = samples.deviation()
         if signal == "gfx_mhz" and len(samples):
-            clocks[place] = samples.quantiles(_QUARTILES)
-        for span in spans if cells is not None else ():
-            part = sampled(curve, _apart(span[None]))
-            assert cells is not None
-            cells.setdefault(f"steady_{signal}", []).append(part.mean())
-            if signal in _CLOCKS:
-                cells.setdefault(f"sd_{signal}", []).append(part.deviation())
+            quartiles = samples.quantiles(_QUARTILES)
+    return found, quartiles
 
 
-def _add_kernels(
-    table: KernelTable, rows: Index, values: dict[str, Float64], place: int, kernels: Float64
-) -> None:
-    """The spreads over iterations of a GPU's matched kernels, iterations x kernels."""
-    if not rows.shape[1]:
-        return
+def _of_kernels(table: KernelTable, rows: Index) -> tuple[dict[str, float], Float64]:
+    """The spreads over iterations of a GPU's matched kernels, iterations x kernels, and the
+    quantiles of that of their durations."""
     durations = _spread(table.duration_ns[rows].astype(np.float64))
-    values["kernel_spread_pct"][place] = median_of(durations)
-    kernels[place] = quantile_of(durations, (*_QUARTILES[:-1], 0.95))
-    for signal, name in zip(_SIGNALS, ("gfx", "mem", "power"), strict=True):
-        found = _spread(_signal_at(table, signal, rows))
-        values[f"{name}_spread_pct"][place] = median_of(found[np.isfinite(found)])
+    found = {"kernel_spread_pct": median_of(durations)}
+    for signal, _, title, *_ in _SIGNALS:
+        spread = _spread(_signal_at(table, signal, rows))
+        found[f"{title}_spread_pct"] = median_of(spread[np.isfinite(spread)])
+    return found, quantile_of(durations, (*_QUARTILES[:-1], 0.95))
 
 
 def _apart(spans: Int64) -> TimeSpans:
@@ -301,23 +270,11 @@ def _chosen(node: Groups, whole: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(whole[place] for place in places.tolist())
 
 
-def _by_step(
-    table: KernelTable, node: Groups, compared: tuple[int, ...]
-) -> dict[tuple[int, int], Index]:
-    """The compute of each GPU and compared iteration, in the order of the table."""
-    rows = node.rows
-    if not (np.diff(rows) > 0).all():
-        rows = np.sort(rows)
-    rows = rows[np.isin(table.iteration[rows], np.array(compared))]
-    rows = rows[table.kind[rows] == Kind.COMPUTE]
-    if not len(rows):
-        return {}
-    gpu, iteration = table.gpu[rows], table.iteration[rows]
-    edges = run_starts(gpu, iteration)
-    return {
-        (int(gpu[begin]), int(iteration[begin])): own
-        for begin, own in zip(edges.tolist(), np.split(rows, edges[1:]), strict=True)
-    }
+def _compute_of(steps: Groups, step: int) -> Index:
+    """The compute of a step, in the order of the table."""
+    rows = np.sort(steps.rows_of(step))
+    computes: Index = rows[steps.table.kind[rows] == Kind.COMPUTE]
+    return computes
 
 
 def _signal_at(table: KernelTable, signal: str, rows: Index) -> Float64:

@@ -20,7 +20,6 @@ from chopper_core.metrics.time import INSTANCE_LEVELS
 from chopper_core.model.charts import BarChart, LineChart, Series
 from chopper_core.model.groups import Groups, gpu_by_gpu
 from chopper_core.model.run import Run
-from chopper_core.model.table import Selection
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Index, Int64
@@ -111,26 +110,40 @@ def answer(run: Run, view: View) -> ViewResult:
     if by == by_host.LEVEL:
         return by_host.answer(run, view)
     rows = Partition.of(run.tree_of(view), view, by)
-    own, total = _columns(run, view, rows)
+    over = INSTANCE_LEVELS if by == "operation" else ("gpu", "iteration")
+    sums = launches_of(run, rows.whole.selection, by, rows.nodes.codes(by), over)
+    own, total = _figures(rows.scope(run), sums), _figures(rows.whole_scope(run), sums.together())
     figures = {metric.name: values for metric, values in own}
     whole = {metric.name: values.at(0) for metric, values in total}
-    (gpus, edges, depths), clock_notes = _queues_and_notes(run, view, rows.whole)
+    (gpus, edges, depths), clock_notes = run.memo(
+        ("launch queues", view.order, view.path, view.cut),
+        lambda: (_queues(run, view, rows.whole), _clock_notes(run, rows.whole)),
+        keep=1,
+    )
     own.insert(4, (CAUSE, _main_causes(figures)))
+    is_known = whole["prep_overhead_ns"] is not None
     if by == "gpu":
-        means = depths.mean(axis=1)
-        unknown = np.full(len(means), whole[OVERHEADS[1]] is None)
-        own.append((QUEUE, Values(means, unknown)))
+        unknown = np.full(len(gpus), not is_known)
+        own.append((QUEUE, Values(depths.mean(axis=1), unknown)))
         total.append((QUEUE, Values(depths.mean(keepdims=True)[0], unknown[:1])))
-    is_known = whole[OVERHEADS[1]] is not None
-    has_launches = figures["launch_overhead_ns"].numbers.any()
     used = [name for name in CAUSES if figures[name].numbers.any()]
     shown = [name for name in (*OVERHEADS, COMM_WAIT.name) if figures[name].numbers.any()]
+    sort = "launch_overhead_ns" if "launch_overhead_ns" in shown else "idle_ns"
     shown += [CAUSE.name, "launch_mean_ns", "launch_median_ns"]
     shown += [*((QUEUE.name,) if by == "gpu" else ()), "idle_ns", *used]
     shown += [metric.name for key, metric in STATISTICS.items() if key[0] != OVERHEADS[0]]
-    sort = "launch_overhead_ns" if has_launches else "idle_ns"
     order = np.argsort(-figures[sort].numbers, kind="stable")[:_MAX_BARS]
-    top = [rows.labels[row] for row in order.tolist()]
+    causes = {CAUSES[name]: figures[name].numbers[order] for name in used}
+    drawn = {
+        f"before compute starts, by {by}": _gaps(figures, order),
+        f"time without compute, by {by}": causes,
+    }
+    top = tuple(rows.labels[row] for row in order.tolist())
+    bars = [
+        BarChart(title, "ms", top, series)
+        for title, parts in drawn.items()
+        if (series := tuple(Series(name, ns / 1e6) for name, ns in parts.items()))
+    ]
     return table_view(
         view,
         rows,
@@ -140,52 +153,27 @@ def answer(run: Run, view: View) -> ViewResult:
         shown=tuple(dict.fromkeys(shown)),
         headline=_headline(whole, gpus, depths),
         notes=(*clock_notes, *_notes(whole)),
-        charts=(
-            *_bars(f"before compute starts, by {by}", top, _gaps(figures, order)),
-            *_bars(
-                f"time without compute, by {by}",
-                top,
-                tuple(Series(CAUSES[name], figures[name].numbers[order] / 1e6) for name in used),
-            ),
-            *([_queue_chart(run, gpus, edges, depths)] if is_known else []),
-        ),
+        charts=(*bars, *([_queue_chart(run, gpus, edges, depths)] if is_known else [])),
     )
 
 
-Columns = list[tuple[Metric, Values]]
-
-
-def _columns(run: Run, view: View, rows: Partition) -> tuple[Columns, Columns]:
-    """All columns but the words: of the rows, and of all of them together."""
-    by = rows.level
-    over = INSTANCE_LEVELS if by == "operation" else ("gpu", "iteration")
-    found = launches_of(run, rows.whole.selection, by, rows.nodes.codes(by), over)
-    return _figures(rows.scope(run), found), _figures(rows.whole_scope(run), found.together())
-
-
-def _figures(scope: Scope, launches: LaunchSums) -> Columns:
+def _figures(scope: Scope, launches: LaunchSums) -> list[tuple[Metric, Values]]:
+    """All columns but the words."""
     nodes = scope.nodes
-    plain = (*OVERHEADS, "idle_ns", "idle_host_ns", "idle_unknown_ns")
-    found = {name: METRICS[name].compute(scope) for name in (*plain, *CAUSES) if name in METRICS}
     has_compute = nodes.sizes() > nodes.sum("collectives") + nodes.sum("copies")
-    statistics = []
-    for statistic in _STATISTICS:
-        for name in OVERHEADS:
-            numbers = launches.each.statistic(name, statistic, len(nodes), name != OVERHEADS[0])
-            numbers = np.where(has_compute, numbers, np.nan)
-            statistics.append((STATISTICS[name, statistic], numbered(numbers)))
     unlinked = launches.least_ns == NEVER
+
+    def known(*names: str) -> list[tuple[Metric, Values]]:
+        return [(METRICS[name], METRICS[name].compute(scope)) for name in names]
+
+    def statistic(name: str, statistic: str) -> Values:
+        return numbered(np.where(has_compute, launches.statistic(name, statistic), np.nan))
+
     return [
-        *((METRICS[name], found[name]) for name in OVERHEADS),
+        *known(*OVERHEADS),
         (COMM_WAIT, Values(launches.comm_wait_ns, unlinked)),
-        (METRICS["idle_ns"], found["idle_ns"]),
-        (METRICS["idle_host_ns"], found["idle_host_ns"]),
-        (METRICS["idle_latency_ns"], found["idle_latency_ns"]),
-        (METRICS["idle_queued_ns"], found["idle_queued_ns"]),
-        (METRICS["idle_unknown_ns"], found["idle_unknown_ns"]),
-        (METRICS["exposed_comm_ns"], found["exposed_comm_ns"]),
-        (METRICS["exposed_copy_ns"], found["exposed_copy_ns"]),
-        *statistics,
+        *known("idle_ns", *CAUSES),
+        *((metric, statistic(*key)) for key, metric in STATISTICS.items()),
         (LEAST, Values(np.where(unlinked, 0, launches.least_ns), unlinked)),
     ]
 
@@ -199,8 +187,8 @@ def _main_causes(figures: dict[str, Values]) -> Values:
     return worded([words[row.argmax()] if row.any() else None for row in sizes])
 
 
-def _gaps(figures: dict[str, Values], order: Index) -> tuple[Series, ...]:
-    """The launch overhead of rows in its parts: prep, call under communication, other call."""
+def _gaps(figures: dict[str, Values], order: Index) -> dict[str, Int64 | Float64]:
+    """The launch overhead of rows in its parts."""
     launch, prep, call = (figures[name].numbers[order] for name in OVERHEADS)
     comm = figures[COMM_WAIT.name].numbers[order]
     parts = {
@@ -209,37 +197,18 @@ def _gaps(figures: dict[str, Values], order: Index) -> tuple[Series, ...]:
         "other call": call - comm,
         "no launch record": launch - prep - call,
     }
-    return tuple(Series(name, part / 1e6) for name, part in parts.items() if part.any())
+    return {name: part for name, part in parts.items() if part.any()}
 
 
-def _bars(title: str, labels: list[str], series: tuple[Series, ...]) -> tuple[BarChart, ...]:
-    return (BarChart(title, "ms", tuple(labels), series),) if series else ()
-
-
-Queues = tuple[list[int], Int64, Float64]
-
-
-def _queues_and_notes(run: Run, view: View, parent: Groups) -> tuple[Queues, tuple[str, ...]]:
-    """The queues and clock notes of a scope; those of the last scope are cached."""
-
-    def make() -> tuple[Queues, tuple[str, ...]]:
-        gpus = run.tree_of(view).split(view.path, ("gpu",)).codes("gpu").tolist()
-        return _queues(run, parent, gpus), _clock_notes(run, parent)
-
-    return run.memo(("launch queues", view.order, view.path, view.cut), make, keep=1)
-
-
-def _queues(run: Run, parent: Groups, gpus: list[int]) -> Queues:
+def _queues(run: Run, view: View, parent: Groups) -> tuple[list[int], Int64, Float64]:
     """GPUs of the node, edges of time over it, and the depth of each GPU's queue between them."""
+    gpus = run.tree_of(view).split(view.path, ("gpu",)).codes("gpu").tolist()
     begin, end = int(parent.min("start_ns")[0]), int(parent.max("end_ns")[0])
     # Times since the epoch are too large for a float to hold them to the nanosecond.
     edges = begin + np.linspace(0, max(end - begin, _BINS), _BINS + 1).astype(np.int64)
-    of_gpus = [queue_of(run.table, _rows_of(run, gpu), edges) for gpu in gpus]
+    tree = run.tree()
+    of_gpus = [queue_of(run.table, tree.node((str(gpu),)).selection, edges) for gpu in gpus]
     return gpus, edges, np.stack(of_gpus)
-
-
-def _rows_of(run: Run, gpu: int) -> Selection:
-    return run.tree().node((str(gpu),)).selection
 
 
 def _queue_chart(run: Run, gpus: list[int], edges: Int64, depths: Float64) -> LineChart:
@@ -255,11 +224,6 @@ def _queue_chart(run: Run, gpus: list[int], edges: Int64, depths: Float64) -> Li
     )
 
 
-_OVERHEAD_WORDS: Final = {
-    "prep_overhead_ns": "preparation",
-    "call_overhead_ns": "launch calls",
-    "comm_wait_ns": "of these during communication",
-}
 _LEAST_QUEUED: Final = 0.05
 """Fewer activities in the host's queue would be written as 0.0."""
 
@@ -282,12 +246,13 @@ def _headline(
     queue = f"{mean[most]:.1f} launched activities are in the host queue on average"
     if len(gpus) > 1:
         queue += f" of GPU {gpus[most]}, {mean[least]:.1f} on GPU {gpus[least]}"
-    parts = [
-        f"{time_text(size)} {words}"
-        for name, words in _OVERHEAD_WORDS.items()
-        if (size := whole[name] or 0)
-    ]
-    waits = f"compute starts {ms('launch_overhead_ns')} late: {', '.join(parts)}"
+    parts = {
+        "prep_overhead_ns": "preparation",
+        "call_overhead_ns": "launch calls",
+        "comm_wait_ns": "of these during communication",
+    }
+    late = ", ".join(f"{ms(name)} {words}" for name, words in parts.items() if whole[name])
+    waits = f"compute starts {ms('launch_overhead_ns')} late: {late}"
     return (
         waits if whole["launch_overhead_ns"] else "compute starts at once",
         f"idle {ms('idle_ns')}{': ' if idle else ''}{idle}" if whole["idle_ns"] else "never idle",

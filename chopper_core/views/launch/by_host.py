@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.metrics import METRICS, Metric, Values, column, computed_column, worded
+from chopper_core.metrics import METRICS, Values, column, computed_column, worded
 from chopper_core.model.charts import BarChart, Series
 from chopper_core.model.groups import Groups
 from chopper_core.model.host_tables import HostState, HostTime
@@ -24,12 +23,12 @@ from chopper_core.util.grouping import (
     distinct,
     run_starts,
     run_sums,
-    stable_order,
     sums_of,
 )
 from chopper_core.views.shared.host_causes import (
     AFTERMATH_NS,
     PLACE_NAMES,
+    HostCharges,
     HostPlace,
     charges_of,
 )
@@ -88,46 +87,41 @@ def answer(run: Run, view: View) -> ViewResult:
 
     Raises NothingToShow where the run has no record of its hosts, or the scope has no idle time.
     """
-    node = run.tree_of(view).node(view.path)
+    node, host = run.tree_of(view).node(view.path), run.side(HostTime)
     idle_ns = int(node.sum("idle_ns")[0])
-    if not len(run.side(HostTime)):
+    if not len(host):
         raise NothingToShow(
             "the run has no record of its hosts: only traces of the PyTorch profiler show what "
             "they did while the GPUs were idle"
         )
     if not idle_ns:
         raise NothingToShow("the GPUs are never idle in the scope")
-    causes, operator_ns = _found(run, node, idle_ns)
-    host = run.side(HostTime)
-    share = 100.0 * causes.total_ns / idle_ns
-    unknown = causes.longest_piece < 0
-    when = [
-        None
-        if piece < 0
-        else f"GPU {host.gpu[piece]}, {time_text(int(host.start_ns[piece]) - run.origin_ns)}"
-        for piece in causes.longest_piece.tolist()
-    ]
-    where = np.argmax(causes.place_ns, axis=1).tolist()
-    own: list[tuple[Metric, Values]] = [
-        (METRICS["idle_ns"], Values(causes.total_ns)),
-        (SHARE, Values(share)),
-        (GAPS, Values(causes.gaps)),
-        (LONGEST, Values(causes.longest_ns, unknown)),
-        (
-            WHERE,
-            worded(
-                [None if gone else PLACE_NAMES[at] for at, gone in zip(where, unknown, strict=True)]
-            ),
-        ),
-        (WHEN, worded(when)),
-        *((METRICS[name], Values(causes.state_ns[:, at])) for at, name in enumerate(_STATES)),
-        *((IN_PLACE[place], Values(causes.place_ns[:, place])) for place in HostPlace),
-    ]
-    used = [IN_PLACE[place].name for place in HostPlace if causes.place_ns[:, place].any()]
+    charges = charges_of(run, node.rows)
+    charges = charges.take(charges.state != HostState.COPYING)
+    causes = _causes(run, node, charges)
+    in_operator = np.array([bool(each.operator) for each in host.stacks], np.bool_)
+    operator_ns = int(charges.ns[in_operator[host.stack[charges.piece]]].sum())
+    when: list[str | None] = [None] * len(causes.labels)
+    where = list(when)
+    for row in np.flatnonzero(causes.longest_piece >= 0).tolist():
+        piece = causes.longest_piece[row]
+        begin = time_text(int(host.start_ns[piece]) - run.origin_ns)
+        when[row] = f"GPU {host.gpu[piece]}, {begin}"
+        where[row] = PLACE_NAMES[causes.place_ns[row].argmax()]
+    states = [(METRICS[name], causes.state_ns[:, at]) for at, name in enumerate(_STATES)]
+    places = [(IN_PLACE[place], causes.place_ns[:, place]) for place in HostPlace]
     return table_view(
         view,
         LabelledRows(LEVEL, causes.labels),
-        own,
+        [
+            (METRICS["idle_ns"], Values(causes.total_ns)),
+            (SHARE, Values(100.0 * causes.total_ns / idle_ns)),
+            (GAPS, Values(causes.gaps)),
+            (LONGEST, Values(causes.longest_ns, causes.longest_piece < 0)),
+            (WHERE, worded(where)),
+            (WHEN, worded(when)),
+            *((metric, Values(times)) for metric, times in (*states, *places)),
+        ],
         [
             (SHARE, Values(np.array([100.0]))),
             (LONGEST, Values(causes.longest_ns.max(keepdims=True))),
@@ -136,8 +130,7 @@ def answer(run: Run, view: View) -> ViewResult:
         sort="-idle_ns",
         shown=(
             *("idle_ns", SHARE.name, GAPS.name, LONGEST.name, WHERE.name, WHEN.name),
-            *(name for at, name in enumerate(_STATES) if causes.state_ns[:, at].any()),
-            *used,
+            *(metric.name for metric, times in (*states, *places) if times.any()),
         ),
         headline=_headline(causes, idle_ns, operator_ns),
         notes=_notes(run, node),
@@ -145,58 +138,40 @@ def answer(run: Run, view: View) -> ViewResult:
     )
 
 
-def _found(run: Run, node: Groups, idle_ns: int) -> tuple[_Causes, int]:
-    """The causes of a node's idle time, and the part of it in which hosts are in operators."""
-    charges = charges_of(run, node.rows)
-    charges = charges.take(charges.state != HostState.COPYING)
-    host = run.side(HostTime)
-    in_operator = np.array([bool(each.operator) for each in host.stacks], np.bool_)
-    operator_ns = int(charges.ns[in_operator[host.stack[charges.piece]]].sum())
-    count = len(charges.causes)
+def _causes(run: Run, node: Groups, charges: HostCharges) -> _Causes:
+    """The causes of a node's idle time; what no record covers is the last."""
+    count = len(charges.causes) + 1
 
     def summed(column: Int64, size: int) -> Int64:
         return sums_of(charges.ns, charges.cause * size + column, count * size).reshape(count, size)
 
-    places = summed(charges.place, len(HostPlace))
-    total = places.sum(axis=1)
     state = np.where(charges.state == HostState.LATE, 0, 1)
     state[run.table.launch_ns[charges.row] == NO_TIME] = _STATES.index("idle_unknown_ns")
-    states = summed(state, len(_STATES))
+    states, places = summed(state, len(_STATES)), summed(charges.place, len(HostPlace))
+    states[-1] = [node.sum(name)[0] for name in _STATES] - states.sum(axis=0)
+    places[-1, HostPlace.NOTHING] = states[-1].sum()
+    total = places.sum(axis=1)
     # A gap's time with a cause: all its pieces that have it.
-    order = stable_order(charges.row)
-    order = order[stable_order(charges.cause[order])]
-    first = run_starts(charges.cause[order], charges.row[order])
+    order = np.lexsort((charges.row, charges.cause))
+    cause, row, piece = (each[order] for each in (charges.cause, charges.row, charges.piece))
+    first = run_starts(cause, row)
     gap_ns = run_sums(charges.ns[order], first) if len(order) else np.empty(0, np.int64)
-    cause, piece = charges.cause[order][first], charges.piece[order][first]
+    cause, row, piece = cause[first], row[first], piece[first]
     longest, at = np.zeros(count, np.int64), np.full(count, -1, np.intp)
-    by_length = np.lexsort((-charges.row[order][first], gap_ns))
+    by_length = np.lexsort((-row, gap_ns))
     longest[cause[by_length]], at[cause[by_length]] = gap_ns[by_length], piece[by_length]
-    ranked = np.flatnonzero(total)[np.argsort(-total[total > 0], kind="stable")]
-    found = _Causes(
-        [charges.causes[number].text for number in ranked.tolist()],
+    ranked = np.flatnonzero(total[:-1])
+    ranked = ranked[np.argsort(-total[ranked], kind="stable")]
+    ranked = np.append(ranked, [count - 1] * bool(states[-1].any())).astype(np.intp)
+    labels = [*(each.text for each in charges.causes), _NO_RECORD]
+    return _Causes(
+        [labels[number] for number in ranked.tolist()],
         total[ranked],
         states[ranked],
         places[ranked],
         counts_of(cause, count)[ranked],
         longest[ranked],
         at[ranked],
-    )
-    rest = np.array([node.sum(name)[0] for name in _STATES]) - states.sum(axis=0)
-    return (_with_rest(found, rest) if rest.any() else found), operator_ns
-
-
-def _with_rest(found: _Causes, rest_ns: Int64) -> _Causes:
-    """The same with a row of idle time of which nothing is recorded."""
-    place = np.zeros((1, len(HostPlace)), np.int64)
-    place[0, HostPlace.NOTHING] = rest_ns.sum()
-    return _Causes(
-        [*found.labels, _NO_RECORD],
-        np.append(found.total_ns, rest_ns.sum()),
-        np.concatenate([found.state_ns, rest_ns[None]]),
-        np.concatenate([found.place_ns, place]),
-        np.append(found.gaps, 0),
-        np.append(found.longest_ns, 0),
-        np.append(found.longest_piece, -1),
     )
 
 
@@ -252,14 +227,14 @@ def _notes(run: Run, node: Groups) -> tuple[str, ...]:
 
 
 def _chart(causes: _Causes) -> BarChart:
-    series: Mapping[HostPlace, Int64] = {
-        place: causes.place_ns[:_MAX_BARS, place]
-        for place in HostPlace
-        if causes.place_ns[:, place].any()
-    }
+    drawn = causes.place_ns[:_MAX_BARS]
     return BarChart(
         "idle time by cause, and where the host is",
         "ms",
         tuple(causes.labels[:_MAX_BARS]),
-        tuple(Series(PLACE_NAMES[place], values / 1e6) for place, values in series.items()),
+        tuple(
+            Series(PLACE_NAMES[place], drawn[:, place] / 1e6)
+            for place in HostPlace
+            if causes.place_ns[:, place].any()
+        ),
     )

@@ -18,14 +18,13 @@ from chopper_core.metrics import (
     numbered,
     worded,
 )
-from chopper_core.model.charts import LineChart, Series
+from chopper_core.model.charts import LineChart
 from chopper_core.model.column_names import HEAT
 from chopper_core.model.peers import knows_sizes
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL_TEXT
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View
-from chopper_core.util.arrays import Int64
 from chopper_core.util.grouping import median_of, medians_along, sums_of
 from chopper_core.views.ranks import rank_columns
 from chopper_core.views.ranks.rank_columns import NODE, by_part, delays, waits, waits_by, waits_map
@@ -76,58 +75,50 @@ def answer(run: Run, view: View) -> ViewResult:
 
 def _by_gpu(stand: RankLeads, view: View) -> ViewResult:
     run, waited = stand.run, waits(stand)
-    typical = [_median_known(times) for times in stand.iteration_ns]
-    extra = {
-        "work": stand.beyond_peers(stand.work_ns),
-        "host": stand.beyond_peers(stand.host_ns),
-        "launch": stand.beyond_peers(stand.launch_ns),
-    }
-    slower = 100.0 * extra["work"] / np.maximum(stand.peers_median(stand.work_ns), 1)
+    work = stand.beyond_peers(stand.work_ns)
     last = stand.by_gpu(lambda own: 100.0 * (own.lead_ns == 0).mean(axis=0))
     own: Own = [
         (rank_columns.MEAN_LEAD, numbered(stand.mean_lead_ns)),
         (rank_columns.LEAD, numbered(stand.lead_ns)),
         (rank_columns.LAST, numbered(last)),
         *waited,
-        *delays(stand),
+        delays(stand),
         (rank_columns.APART, worded(stand.causes())),
-        (rank_columns.SLOWER, numbered(slower)),
-        (rank_columns.EXTRA_WORK, numbered(extra["work"])),
-        (rank_columns.EXTRA_HOST, numbered(extra["host"])),
-        (rank_columns.EXTRA_LAUNCH, numbered(extra["launch"])),
-        (rank_columns.ITERATION_TIME, numbered(typical)),
+        (
+            rank_columns.SLOWER,
+            numbered(100.0 * work / np.maximum(stand.peers_median(stand.work_ns), 1)),
+        ),
+        (rank_columns.EXTRA_WORK, numbered(work)),
+        (rank_columns.EXTRA_HOST, numbered(stand.beyond_peers(stand.host_ns))),
+        (rank_columns.EXTRA_LAUNCH, numbered(stand.beyond_peers(stand.launch_ns))),
+        (
+            rank_columns.ITERATION_TIME,
+            numbered([median_of(times[times >= 0]) for times in stand.iteration_ns]),
+        ),
         (rank_columns.WORK, numbered(stand.work_ns)),
         (rank_columns.THROUGHPUT, numbered(stand.work_ns.max() / np.maximum(stand.work_ns, 1))),
     ]
     scope = Scope(stand.split("gpu"), stand.node, run.origin_ns, run.hardware)
-    whole = Scope(stand.node, stand.node, run.origin_ns, run.hardware)
     # The temperature of the edge stands in where that of the hotspot is unknown.
-    idle_heat = [name for name in HEAT if name != heat_of(run.table)]
-    signals = [n for n in _SIGNALS if is_measured(n, run.table) and n not in idle_heat]
-    beside = (*signals, *_ALWAYS)
-    own += [(METRICS[name], METRICS[name].compute(scope)) for name in beside]
+    heats = set(HEAT) - {heat_of(run.table)}
+    signals = [n for n in _SIGNALS if is_measured(n, run.table) and n not in heats]
+    beside = [METRICS[name] for name in (*signals, *_ALWAYS)]
+    own += [(metric, metric.compute(scope)) for metric in beside]
     shown = (
-        *("mean_lead_ns", "delay_ns", "caused_ns", "wait_ns", "apart_by", "slower_pct"),
-        *beside[:-2],
+        *("mean_lead_ns", "delay_ns", "caused_ns", "wait_ns", "apart_by", "slower_pct", *signals),
         *("extra_host_ns", "starts_last_pct", "iteration_ns", "throughput_x", "lead_ns"),
-        *("extra_work_ns", "extra_launch_ns"),
-        *beside[-2:],
+        *("extra_work_ns", "extra_launch_ns", *_ALWAYS),
     )
     return table_view(
         view,
         LabelledRows("gpu", [str(gpu) for gpu in stand.gpus]),
         own,
-        [(METRICS[name], METRICS[name].compute(whole)) for name in beside],
+        [(metric, metric.compute(replace(scope, nodes=stand.node))) for metric in beside],
         shown=shown,
         headline=headline(stand, waited),
         notes=notes(stand),
         charts=(_leads_chart(stand), *waits_map(stand)),
     )
-
-
-def _median_known(times: Int64) -> float:
-    known = times[times >= 0]
-    return median_of(known) if len(known) else np.nan
 
 
 def _by_label(stand: RankLeads, view: View, by: str) -> ViewResult:
@@ -199,15 +190,13 @@ def _leads_chart(stand: RankLeads) -> LineChart:
     order = np.argsort(found.lead_ns.sum(axis=0), kind="stable")
     if len(order) > _LINES:
         order = np.concatenate([order[: _LINES // 2], order[-_LINES // 2 :]])
-    lines = sorted(order.tolist())
-    middle = (np.arange(_BINS) + 0.5) * 100 / _BINS
-    return LineChart(
+    return LineChart.over(
         "lead over the iteration",
         "ms",
         "position in the iteration",
         "%",
-        (middle,) * len(lines),
-        tuple(Series(f"GPU {found.gpus[place]}", means[:, place]) for place in lines),
+        (np.arange(_BINS) + 0.5) * 100 / _BINS,
+        {f"GPU {found.gpus[place]}": means[:, place] for place in sorted(order.tolist())},
     )
 
 
@@ -227,9 +216,13 @@ def headline(stand: RankLeads, waited: Sequence[tuple[Metric, Values]]) -> tuple
     others = "the others" if len(found.gpus) == len(stand.gpus) else "its peers"
     text = f"it delays {others} by {time_text(late.delay_ns)} per iteration"
     if ahead > 0 and (stand.delays_ns is None or share >= _OFTEN_LAST):
+        since = ""
+        if onset := stand.onset():
+            phase, layer = onset
+            since = f", from {phase if layer == NO_LABEL_TEXT else f'layer {layer} of {phase}'} on"
         text = (
-            f"it starts {share:.0f} % of {len(found)} kernels last, {time_text(stand.ahead_ns)} "
-            f"after {others} on average{_since(stand)}"
+            f"it starts {share:.0f} % of {len(found)} kernels last, {time_text(ahead)} "
+            f"after {others} on average{since}"
         )
     lines = [f"{gpu} is the straggler{recurrence(late.when, stand.iterations)}: {text}"]
     figures = {metric.name: values.at(behind) for metric, values in waited}
@@ -247,15 +240,6 @@ def headline(stand: RankLeads, waited: Sequence[tuple[Metric, Values]]) -> tuple
         for other in stand.stragglers[1:]
     )
     return tuple(lines)
-
-
-def _since(stand: RankLeads) -> str:
-    onset = stand.onset()
-    if onset is None:
-        return ""
-    phase, layer = onset
-    where = phase if layer == NO_LABEL_TEXT else f"layer {layer} of {phase}"
-    return f", from {where} on"
 
 
 def _cause_sentence(stand: RankLeads) -> str:
@@ -280,8 +264,10 @@ def _cause_sentence(stand: RankLeads) -> str:
     match stand.causes()[behind]:
         case "clock":
             usual = stand.peers_median(stand.mhz)[behind]
+            beyond, where = stand.hotter(behind)
+            hotter = f", {beyond:+z.1f} °C{where}" if np.isfinite(beyond) else ""
             clock = f"at {stand.mhz[behind]:.0f} against {usual:.0f} MHz"
-            return f"hardware-bound: {kernels} {clock}{_hotter(stand)}{more_late}"
+            return f"hardware-bound: {kernels} {clock}{hotter}{more_late}"
         case "kernels":
             known = " at the others' clock" if np.isfinite(stand.mhz[behind]) else ""
             return f"kernel-bound: {kernels}{known}{more_late}"
@@ -310,8 +296,7 @@ def _idle_kind(stand: RankLeads) -> str:
     nodes = stand.split("gpu")
     place = nodes.codes("gpu").tolist().index(stand.gpus[stand.behind])
     latency, after, unknown = (
-        int(nodes.sum(name)[place])
-        for name in ("idle_latency_ns", "idle_launch_ns", "idle_unknown_ns")
+        nodes.sum(f"idle_{name}_ns")[place] for name in ("latency", "launch", "unknown")
     )
     kinds = {
         "launch-bound: launch latency": latency,
@@ -319,11 +304,6 @@ def _idle_kind(stand: RankLeads) -> str:
         "idle: time before activities without a launch record": unknown,
     }
     return max(kinds, key=lambda kind: kinds[kind])
-
-
-def _hotter(stand: RankLeads) -> str:
-    beyond, where = stand.hotter(stand.behind)
-    return f", {beyond:+z.1f} °C{where}" if np.isfinite(beyond) else ""
 
 
 def notes(stand: RankLeads) -> tuple[str, ...]:

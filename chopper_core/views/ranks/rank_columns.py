@@ -8,8 +8,8 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
-import chopper_core.views.shared.collective_columns as collective_columns
 from chopper_core.metrics import Metric, Values, column, numbered, worded
+from chopper_core.metrics.metric import absent
 from chopper_core.model.charts import Chart, HeatMap
 from chopper_core.model.column_names import HEAT
 from chopper_core.model.run import Run
@@ -17,6 +17,7 @@ from chopper_core.model.view import View
 from chopper_core.util.arrays import Index, Int64, Numbers
 from chopper_core.util.errors import NothingToShow
 from chopper_core.util.grouping import counts_of, median_of, sums_of
+from chopper_core.views.shared import collective_columns as columns
 from chopper_core.views.shared.collective_figures import gpu_words
 from chopper_core.views.shared.leads import RankLeads
 from chopper_core.views.shared.table_view import child_of
@@ -111,26 +112,14 @@ CAUSES: Final = column("""apart_gpus | | causes
 
 def waits(stand: RankLeads) -> Own:
     """Per GPU: own wait and caused wait in collectives, whole and exposed."""
-    gpus, chosen = np.array(stand.gpus), stand.collectives
-    heads = (
-        collective_columns.WAIT,
-        collective_columns.CAUSED,
-        collective_columns.EXPOSED_WAIT,
-        collective_columns.CAUSED_EXPOSED,
-    )
+    chosen, count = stand.collectives, len(stand.gpus)
+    heads = (columns.WAIT, columns.CAUSED, columns.EXPOSED_WAIT, columns.CAUSED_EXPOSED)
     if chosen is None or not chosen.complete.any():
-        missing = Values(np.zeros(len(gpus), np.int64), np.ones(len(gpus), np.bool_))
-        return [(head, missing) for head in heads]
-    waiter, last = _who(stand)
-
-    def summed(places: Int64, waits: Int64) -> Values:
-        total = sums_of(waits, places, len(gpus) + 1)
-        return Values(total[:-1].astype(np.int64))
-
-    waits = (chosen.wait_ns, chosen.exposed_ns)
-    return list(
-        zip(heads, (summed(who, wait) for wait in waits for who in (waiter, last)), strict=True)
-    )
+        return [(head, absent(count, 0)) for head in heads]
+    each = [(waits, who) for waits in (chosen.wait_ns, chosen.exposed_ns) for who in _who(stand)]
+    # GPUs that aren't compared come last.
+    sums = [Values(sums_of(waits, who, count + 1)[:-1]) for waits, who in each]
+    return list(zip(heads, sums, strict=True))
 
 
 def _who(stand: RankLeads) -> tuple[Int64, Int64]:
@@ -143,29 +132,24 @@ def _who(stand: RankLeads) -> tuple[Int64, Int64]:
     return places[stand.table.gpu[chosen.rows]], places[last]
 
 
-def delays(stand: RankLeads) -> Own:
+def delays(stand: RankLeads) -> tuple[Metric, Values]:
     """Per GPU: by how much it delays an iteration."""
     if stand.delays_ns is None:
-        count = len(stand.gpus)
-        return [(DELAY, Values(np.zeros(count), np.ones(count, np.bool_)))]
-    return [(DELAY, Values(stand.delays_ns.mean(axis=1)))]
+        return DELAY, absent(len(stand.gpus), 0)
+    return DELAY, Values(stand.delays_ns.mean(axis=1))
 
 
 def waits_by(stand: RankLeads, codes: Int64, codes_of_rows: Numbers) -> Own:
     """Waits within the rows: of all GPUs, and those that the scope's straggler causes."""
     chosen, count = stand.collectives, len(codes)
     if chosen is None or not chosen.complete.any():
-        missing = Values(np.zeros(count, np.int64), np.ones(count, np.bool_))
-        return [(collective_columns.WAIT, missing), (collective_columns.CAUSED, missing)]
+        return [(columns.WAIT, absent(count, 0)), (columns.CAUSED, absent(count, 0))]
     place = np.searchsorted(codes, np.asarray(codes_of_rows)[chosen.rows])
-    _, last = _who(stand)
-    mine = last == stand.behind
-    wait = sums_of(chosen.wait_ns, place, count)
-    caused = sums_of(chosen.wait_ns[mine], place[mine], count)
+    mine = _who(stand)[1] == stand.behind
     unseen = counts_of(place[chosen.complete[chosen.owner]], count) == 0
     return [
-        (collective_columns.WAIT, Values(wait.astype(np.int64), unseen)),
-        (collective_columns.CAUSED, Values(caused.astype(np.int64), unseen)),
+        (columns.WAIT, Values(sums_of(chosen.wait_ns, place, count), unseen)),
+        (columns.CAUSED, Values(sums_of(chosen.wait_ns[mine], place[mine], count), unseen)),
     ]
 
 
@@ -176,17 +160,10 @@ def waits_map(stand: RankLeads) -> tuple[Chart, ...]:
         return ()
     waiter, last = _who(stand)
     pairs = sums_of(chosen.wait_ns, waiter * (size + 1) + last, (size + 1) ** 2)
+    pairs = pairs.reshape(size + 1, size + 1)[:size, :size]
     names = tuple(f"GPU {gpu}" for gpu in stand.gpus)
-    return (
-        HeatMap(
-            "who waits (rows) for whom (columns)",
-            "ms",
-            names,
-            names,
-            "last to arrive",
-            pairs.reshape(size + 1, size + 1)[:size, :size] / 1e6,
-        ),
-    )
+    title = "who waits (rows) for whom (columns)"
+    return (HeatMap(title, "ms", names, names, "last to arrive", pairs / 1e6),)
 
 
 def node_names(run: Run, gpus: tuple[int, ...]) -> list[str]:
@@ -215,23 +192,21 @@ def by_part(run: Run, view: View, by: str, gpus: tuple[int, ...], each: ViewResu
         labels = sorted(set(names), key=lambda name: (not name.isdigit(), len(name), name))
     places = [np.flatnonzero(np.array(names) == label) for label in labels]
     known = {metric.name: (metric, values) for metric, values in each.columns}
-    lead = known["mean_lead_ns"][1].numbers
-    lead = np.where(np.isnan(lead), np.inf, lead)
+    lead = np.nan_to_num(known["mean_lead_ns"][1].numbers, nan=np.inf)
     least = np.array([lead[rows].min() for rows in places])
-    behind = np.array([gpus[own[int(lead[own].argmin())]] for own in places])
-    own: Own = [
-        (GPUS, Values(np.array([len(rows) for rows in places]))),
-        (LEAST, numbered(np.where(np.isfinite(least), least, np.nan))),
-        (BEHIND, gpu_words(behind, np.isfinite(least))),
-    ]
-    own += [_summed(*known[name], places) for name in _SUMS]
-    own.append((CAUSES, worded([_causes(known["apart_by"][1], rows) for rows in places])))
-    own += [_median(*known[name], places) for name in _MEDIANS if name in known]
+    behind = np.array([gpus[rows[lead[rows].argmin()]] for rows in places])
     return replace(
         each,
         level=by,
         labels=labels,
-        columns=tuple(own),
+        columns=(
+            (GPUS, Values(np.array([len(rows) for rows in places]))),
+            (LEAST, numbered(np.where(np.isfinite(least), least, np.nan))),
+            (BEHIND, gpu_words(behind, np.isfinite(least))),
+            *(_summed(*known[name], places) for name in _SUMS),
+            (CAUSES, worded([_causes(known["apart_by"][1], rows) for rows in places])),
+            *(_median(*known[name], places) for name in _MEDIANS if name in known),
+        ),
         opens=lambda row: (
             replace(view, by="gpu", filter=_filter(gpus, places[row]), sort="", columns=())
             if along is None
@@ -244,24 +219,20 @@ def by_part(run: Run, view: View, by: str, gpus: tuple[int, ...], each: ViewResu
 
 
 def _summed(metric: Metric, values: Values, places: list[Index]) -> tuple[Metric, Values]:
-    missing = np.array([not values.present()[rows].any() for rows in places])
-    sums = [values.numbers[rows][values.present()[rows]].sum() for rows in places]
-    return metric, Values(np.array(sums, np.int64), missing)
+    there = values.present()
+    sums = [values.numbers[rows][there[rows]].sum() for rows in places]
+    return metric, Values(np.array(sums, np.int64), np.array([not there[r].any() for r in places]))
 
 
 def _median(metric: Metric, values: Values, places: list[Index]) -> tuple[Metric, Values]:
-    numbers = np.where(values.present(), values.numbers, np.nan).astype(np.float64)
-    found = []
-    for rows in places:
-        own = numbers[rows][np.isfinite(numbers[rows])]
-        found.append(median_of(own) if len(own) else np.nan)
+    there = values.present()
     of_node = replace(
         metric,
         name=f"median_{metric.name}",
         reduces="",
         definition=f"The median of {metric.name} over the row's GPUs.",
     )
-    return of_node, numbered(found)
+    return of_node, numbered([median_of(values.numbers[rows][there[rows]]) for rows in places])
 
 
 def _causes(values: Values, rows: Index) -> str | None:

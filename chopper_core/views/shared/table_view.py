@@ -18,7 +18,13 @@ from chopper_core.model.table import LEVELS, Selection, values_of
 from chopper_core.model.tree import Tree
 from chopper_core.model.view import View, pivot
 from chopper_core.util.arrays import Codes, Float64, Index, Int64
-from chopper_core.util.grouping import counts_of, quantiles_of, run_starts, stable_order
+from chopper_core.util.grouping import (
+    counts_of,
+    quantiles_along,
+    quantiles_of,
+    run_starts,
+    stable_order,
+)
 from chopper_core.views.spec import ViewResult
 
 Figures = Sequence[tuple[Metric, Values]]
@@ -26,6 +32,8 @@ Figures = Sequence[tuple[Metric, Values]]
 _MAX_SORTED: Final = 1 << 20
 """Values up to which quantiles are found by sorting."""
 _MANTISSA_BITS: Final = 8
+_MAX_LINES: Final = 12
+"""Lines of GPUs that a chart can show."""
 _MAX_SIZE_CLASSES: Final = 1 << 20
 
 
@@ -222,6 +230,14 @@ def by_level(parent: Groups, level: str) -> tuple[list[str], Groups]:
     """The labels of a level within a node, in the order of their codes, and the rows of each."""
     codes, nodes = grouped(parent, parent.table.column(level)[parent.rows])
     return [parent.table.text_of(level, code) for code in codes.tolist()], nodes
+
+
+def by_gpu(gpus: Sequence[int], lines: Float64) -> dict[str, Float64]:
+    """A line per GPU by name; of many GPUs the least, the median and the largest of the lines."""
+    if len(gpus) <= _MAX_LINES:
+        return {f"GPU {gpu}": line for gpu, line in zip(gpus, lines, strict=True)}
+    names = ("minimum of the GPUs", "median of the GPUs", "maximum of the GPUs")
+    return dict(zip(names, quantiles_along(lines, (0.0, 0.5, 1.0)), strict=True))
 
 
 def child_of(view: View, level: str, label: str) -> View:
