@@ -291,7 +291,7 @@ def test_a_cycle_is_named_where_a_schedule_is_needed(tmp_path: Path) -> None:
 def test_hostile_files_are_refused_by_the_command_in_a_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from chopper_core.extensions.chakra.wire import varint
+    from chopper_core.extensions.chakra.schema import varint
 
     head = b"\x07\x0a\x051.0.0"
     for name, data in {

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from chopper_core.api import OpenRun
 from chopper_core.extensions.chakra.et import EtFile, write_et
-from chopper_core.extensions.chakra.graph_attributes import KEPT
+from chopper_core.extensions.chakra.graph import KEPT
 from chopper_core.extensions.chakra.lint import lint
 from chopper_core.extensions.chakra.schema import Attribute, CommType, Metadata, Node, NodeType
 from chopper_core.ingest.open import open_run

@@ -13,13 +13,13 @@ from chopper_core.extensions.chakra.graph import ExecutionGraph, GraphBuilder
 from chopper_core.extensions.chakra.schema import (
     Metadata,
     Node,
+    WireError,
     decode_metadata,
     decode_node,
     delimited,
     encode_metadata,
     encode_node,
 )
-from chopper_core.extensions.chakra.wire import WireError
 from chopper_core.sources.registry import Recognised, Unusable
 from chopper_core.tables.bytes import ByteSource
 from chopper_core.tables.text import FileHead

@@ -27,8 +27,14 @@ from chopper_core.align.kernel_classes import (
 from chopper_core.align.labels import Labels
 from chopper_core.align.phases import range_phase
 from chopper_core.align.rank import NO_NAME, AlignedRank, gpu_by_gpu, used_names
-from chopper_core.extensions.chakra.graph import ExecutionGraph, cycle_among, followers_of
-from chopper_core.extensions.chakra.graph_attributes import attributes_of, needs_of, stated_edges
+from chopper_core.extensions.chakra.graph import (
+    ExecutionGraph,
+    attributes_of,
+    cycle_among,
+    followers_of,
+    needs_of,
+    stated_edges,
+)
 from chopper_core.extensions.chakra.schema import COMMUNICATION, CommType, NodeType
 from chopper_core.model.accounting import account, launch_overheads
 from chopper_core.model.column_names import FLOPS, FLOPS_TYPE, NODE

@@ -24,8 +24,7 @@ from chopper_core.extensions.chakra.communicators import (
 )
 from chopper_core.extensions.chakra.et import write_et
 from chopper_core.extensions.chakra.execution_graph import RULES
-from chopper_core.extensions.chakra.graph import IO_SIDES
-from chopper_core.extensions.chakra.graph_attributes import KEPT, RANK_OF, STATED
+from chopper_core.extensions.chakra.graph import IO_SIDES, KEPT, RANK_OF, STATED
 from chopper_core.extensions.chakra.lint import FEEDER_TYPES, GROUP_FILE, WORLD
 from chopper_core.extensions.chakra.schema import (
     NODE_TYPE,

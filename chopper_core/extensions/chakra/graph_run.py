@@ -9,8 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from chopper_core.extensions.chakra.execution_graph import SCHEMA, GraphTimes, align_graph, times_of
-from chopper_core.extensions.chakra.graph import AttributeColumn, ExecutionGraph
-from chopper_core.extensions.chakra.graph_attributes import STATED, USED
+from chopper_core.extensions.chakra.graph import STATED, USED, AttributeColumn, ExecutionGraph
 from chopper_core.extensions.chakra.schema import NodeType
 from chopper_core.extensions.chakra.simulation import SimulatedRun
 from chopper_core.model.inputs import NO_RANK, ONE_CLOCK, SCHEDULE, SIMULATED, Gpu, Source

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
-from msgspec.structs import replace
 
 from chopper_core.extensions.chakra.schedules import NO_MICROBATCH, Schedule
 from chopper_core.model.accounting import account, launch_overheads
@@ -21,9 +20,10 @@ from chopper_core.model.table import (
     Kind,
     Rule,
     concatenate,
-    empty_table,
 )
 from chopper_core.model.tree import level_order
+from chopper_core.tables.columns import Interner
+from chopper_core.tables.losses import ABSENT
 from chopper_core.util.errors import DataError
 from chopper_core.util.grouping import counts_of, distinct
 
@@ -95,73 +95,68 @@ def _table(
     schedule: Schedule, begins: dict[int, int], group_labels: dict[tuple[int, str], str]
 ) -> KernelTable:
     """The kernel table of one file; every nanosecond of each rank is accounted for."""
-    count = len(schedule.rank)
+    count, names = len(schedule.rank), Interner()
     numbered = schedule.microbatch != NO_MICROBATCH
-    names: dict[str, int] = {}
     is_interleaved = bool(schedule.chunk.any())
-    labels = zip(
-        schedule.operation.tolist(),
-        schedule.microbatch.tolist(),
-        schedule.chunk.tolist(),
-        numbered.tolist(),
-        strict=True,
-    )
     kernel = []
-    for code, microbatch, chunk, known in labels:
-        label = f"{schedule.operations[code]} {microbatch}" if known else schedule.operations[code]
-        label += f" chunk {chunk}" if known and is_interleaved else ""
-        kernel.append(names.setdefault(label, len(names)))
+    columns = (schedule.operation, schedule.microbatch, schedule.chunk)
+    for code, microbatch, chunk in zip(*(each.tolist() for each in columns), strict=True):
+        label = schedule.operations[code]
+        if microbatch != NO_MICROBATCH:
+            label += f" {microbatch} chunk {chunk}" if is_interleaved else f" {microbatch}"
+        kernel.append(names[label])
     group = np.full(count, NO_LABEL, np.int32)
     for (rank, operation), label in group_labels.items():
         if operation in schedule.operations:
             own = schedule.operation == schedule.operations.index(operation)
-            group[own & (schedule.rank == rank)] = names.setdefault(label, len(names))
+            group[own & (schedule.rank == rank)] = names[label]
     begin = np.array([begins[step] for step in schedule.step.tolist()], np.int64)
-    blank = empty_table()
-    columns: dict[str, Any] = {
-        name: np.full(count, NO_LABEL, blank.column(name).dtype) for name in ("layer", "bytes")
-    }
-    columns |= {
-        "group": group,
-        "gpu": schedule.rank,
-        "iteration": schedule.step,
-        "phase": schedule.phase,
-        "operation": schedule.operation,
-        "kernel": np.array(kernel, np.int32),
-        "kind": schedule.kind,
-        "category": np.zeros(count, np.int8),
-        # Operations of one kind follow each other; those of several overlap.
-        "stream": np.where(schedule.kind == 0, 0, 1 + schedule.operation).astype(np.int64),
-        "start_ns": schedule.start_ns + begin,
-        "duration_ns": schedule.duration_ns,
-        "launch_ns": np.full(count, NO_TIME, np.int64),
-    }
-    for name in blank.__struct_fields__:
-        values = getattr(blank, name)
-        if isinstance(values, np.ndarray) and name not in columns:
-            label = name.removesuffix("_rule")
-            is_told = name.endswith("_rule") and label in ("iteration", "phase", "operation")
-            columns[name] = np.full(count, Rule.ANNOTATION if is_told else 0, values.dtype)
-    table = replace(blank, names=tuple(names), operations=tuple(schedule.operations), **columns)
-    windows = np.full(count, np.nan)
+    start_ns = schedule.start_ns + begin
+    # Operations of one kind follow each other; those of several overlap.
+    stream = np.where(schedule.kind == 0, 0, 1 + schedule.operation).astype(np.int64)
+    launch, windows = np.full(count, NO_TIME, np.int64), np.full(count, np.nan)
+    charged: dict[str, Any] = {}
     for rank in distinct(schedule.rank).tolist():
-        own = np.flatnonzero(schedule.rank == rank)
-        given = table.start_ns[own], table.duration_ns[own], table.kind[own]
-        charged = account(*given, table.stream[own], table.launch_ns[own])
-        charged |= launch_overheads(*given, table.launch_ns[own], table.iteration[own])
-        for column, values in charged.items():
-            table.column(column)[own] = values
-        for step in distinct(schedule.step[own]).tolist():
-            there = own[schedule.step[own] == step]
-            window = schedule.windows_ns.get((rank, step))
-            if window is not None:
-                windows[there[np.argmin(table.start_ns[there])]] = window
+        rows = np.flatnonzero(schedule.rank == rank)
+        given = start_ns[rows], schedule.duration_ns[rows], schedule.kind[rows]
+        parts = account(*given, stream[rows], launch[rows])
+        parts |= launch_overheads(*given, launch[rows], schedule.step[rows])
+        for name, values in parts.items():
+            charged.setdefault(name, np.zeros(count, np.int64))[rows] = values
+        for step in distinct(schedule.step[rows]).tolist():
+            there = rows[schedule.step[rows] == step]
+            first = there[np.argmin(start_ns[there])]
+            windows[first] = schedule.windows_ns.get((rank, step), np.nan)
     measured = {MICROBATCH: np.where(numbered, schedule.microbatch, np.nan).astype(np.float64)}
     if is_interleaved:
         measured[CHUNK] = np.where(numbered, schedule.chunk, np.nan).astype(np.float64)
     if np.isfinite(windows).any():
         measured[STEP_WINDOW] = windows
-    return table.with_measured(measured)
+    told = np.full(count, Rule.ANNOTATION, np.int8)
+    return KernelTable(
+        names=tuple(names),
+        operations=tuple(schedule.operations),
+        gpu=schedule.rank,
+        iteration=schedule.step,
+        phase=schedule.phase,
+        layer=np.full(count, NO_LABEL, np.int32),
+        operation=schedule.operation,
+        kernel=np.array(kernel, np.int32),
+        kind=schedule.kind,
+        category=np.zeros(count, np.int8),
+        stream=stream,
+        start_ns=start_ns,
+        duration_ns=schedule.duration_ns,
+        launch_ns=launch,
+        bytes=np.full(count, ABSENT, np.int64),
+        group=group,
+        iteration_rule=told,
+        phase_rule=told,
+        layer_rule=np.zeros(count, np.int8),
+        operation_rule=told,
+        measured=measured,
+        **charged,
+    )
 
 
 def _source(schedule: Schedule) -> Source:

@@ -2,34 +2,146 @@
 
 A file is one `GlobalMetadata` and then `Node`s, each behind its length as a varint. Attributes of
 any name and type are kept with their type, since readers of a wrong integer type read 0.
+
+Of protobuf's wire format there is as much as Chakra traces use: fields, varints, packed numbers
+(https://protobuf.dev/programming-guides/encoding/). Own code, since the generated module of
+upstream takes longer to import than a trace takes to read, and pins a version of protobuf.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import IntEnum
 from functools import lru_cache
 from typing import Any, Final
 
+import numpy as np
 from msgspec import Struct, field
 
-from chopper_core.extensions.chakra.wire import (
-    BYTES,
-    FIXED32,
-    FIXED64,
-    VARINT,
-    WireError,
-    bytes_field,
-    fields_of,
-    packed_field,
-    packed_fixed,
-    packed_varints,
-    signed,
-    unzigzag,
-    varint,
-    varint_field,
-)
+VARINT: Final = 0
+FIXED64: Final = 1
+BYTES: Final = 2
+FIXED32: Final = 5
+_FIXED_BYTES: Final = {FIXED64: 8, FIXED32: 4}
+_MAX_VARINT_BYTES: Final = 10
+_MASK64: Final = (1 << 64) - 1
+_FEW_BYTES: Final = 64
+"""Packed numbers up to this size are decoded one by one, more at once."""
+
+
+class WireError(ValueError):
+    """Bytes that are not a valid message; the text completes a sentence about them."""
+
+
+def varint_at(data: bytes, at: int) -> tuple[int, int]:
+    """Return the unsigned number at a place, and the place behind it."""
+    if at < len(data) and data[at] < 0x80:
+        return data[at], at + 1
+    value = shift = 0
+    for end in range(at, min(at + _MAX_VARINT_BYTES, len(data))):
+        byte = data[end]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value & _MASK64, end + 1
+        shift += 7
+    raise WireError("has a number without an end")
+
+
+def fields_of(data: bytes) -> Iterator[tuple[int, int, int | bytes]]:
+    """Yield number, wire type and value of each field; fixed-width values stay bytes."""
+    at = 0
+    while at < len(data):
+        key, at = varint_at(data, at)
+        number, wire = key >> 3, key & 7
+        if wire == VARINT:
+            value, at = varint_at(data, at)
+            yield number, wire, value
+            continue
+        if wire == BYTES:
+            size, at = varint_at(data, at)
+        elif wire in _FIXED_BYTES:
+            size = _FIXED_BYTES[wire]
+        else:
+            raise WireError(f"has a field of the unknown wire type {wire}")
+        if size > len(data) - at:
+            raise WireError(f"has a field of {size:,} bytes where {len(data) - at:,} are left")
+        yield number, wire, data[at : at + size]
+        at += size
+
+
+def packed_varints(data: bytes) -> list[int]:
+    """Return the unsigned numbers that follow each other."""
+    if len(data) <= _FEW_BYTES:
+        found, at = [], 0
+        while at < len(data):
+            value, at = varint_at(data, at)
+            found.append(value)
+        return found
+    octets = np.frombuffer(data, np.uint8)
+    ends = np.flatnonzero(octets < 0x80)
+    if not len(ends) or ends[-1] != len(octets) - 1:
+        raise WireError("has a number without an end")
+    starts = np.concatenate([[0], ends[:-1] + 1])
+    sizes = ends - starts + 1
+    if int(sizes.max()) > _MAX_VARINT_BYTES:
+        raise WireError("has a number without an end")
+    values = np.zeros(len(ends), np.uint64)
+    for place in range(int(sizes.max())):
+        there = sizes > place
+        part = octets[starts[there] + place].astype(np.uint64) & np.uint64(0x7F)
+        values[there] |= part << np.uint64(7 * place)
+    numbers: list[int] = values.tolist()
+    return numbers
+
+
+def packed_fixed(data: bytes, code: str) -> list[int | float]:
+    """Return the numbers of a `struct` code that follow each other."""
+    size = struct.calcsize(f"<{code}")
+    if len(data) % size:
+        raise WireError(f"has {len(data):,} bytes where numbers of {size} bytes are expected")
+    return list(struct.unpack(f"<{len(data) // size}{code}", data))
+
+
+def signed(value: int, bits: int) -> int:
+    """Return the two's complement number of an unsigned one."""
+    value &= (1 << bits) - 1
+    return value - (1 << bits) if value >> (bits - 1) else value
+
+
+def unzigzag(value: int) -> int:
+    """Return the signed number of a zigzag-encoded one."""
+    return (value >> 1) ^ -(value & 1)
+
+
+def varint(value: int) -> bytes:
+    """Encode a number; a negative one as 64-bit two's complement."""
+    value &= _MASK64
+    if value < 0x80:
+        return bytes((value,))
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def varint_field(number: int, value: int) -> bytes:
+    """Encode a field of wire type varint."""
+    return varint(number << 3 | VARINT) + varint(value)
+
+
+def bytes_field(number: int, value: bytes) -> bytes:
+    """Encode a field of wire type bytes: text, a message, or packed numbers."""
+    return varint(number << 3 | BYTES) + varint(len(value)) + value
+
+
+def packed_field(number: int, values: Iterable[int]) -> bytes:
+    """Encode repeated numbers as packed varints; b"" for none."""
+    content = b"".join(map(varint, values))
+    return bytes_field(number, content) if content else b""
+
 
 Value = int | float | bool | str | bytes | list[Any]
 
@@ -78,6 +190,7 @@ class Attribute(Struct, frozen=True):
 class Node(Struct):
     """A node of the graph; times in µs as the schema has them, 0 where the file gives none."""
 
+    # In the order of the schema.
     id: int = 0
     name: str = ""
     type: int = NodeType.INVALID
@@ -148,6 +261,8 @@ _FIELDS: Final[Mapping[str, int]] = {
     for suffix in ("", _LIST)
 }
 _TYPES: Final = {number: name for name, number in _FIELDS.items()}
+_NODE: Final = dict(enumerate(Node.__struct_fields__, 1))
+"""Number of each field of a node → its name here."""
 _IO: Final = {1: "values", 2: "shapes", 3: "types"}
 
 
@@ -166,34 +281,21 @@ def decode_node(data: bytes) -> Node:
     """Decode a `Node`; raises WireError. Fields that the schema lacks are skipped."""
     node = Node()
     for number, wire, value in fields_of(data):
-        if wire == VARINT and isinstance(value, int):
-            match number:
-                case 1:
-                    node.id = value
-                case 3:
-                    node.type = value
-                case 4:
-                    node.ctrl_deps.append(value)
-                case 5:
-                    node.data_deps.append(value)
-                case 6:
-                    node.start_us = value
-                case 7:
-                    node.duration_us = value
-        elif wire == BYTES and isinstance(value, bytes):
-            match number:
-                case 2:
-                    node.name = _text(value)
-                case 4:
-                    node.ctrl_deps += packed_varints(value)
-                case 5:
-                    node.data_deps += packed_varints(value)
-                case 8:
-                    node.inputs = _io(value)
-                case 9:
-                    node.outputs = _io(value)
-                case 10:
+        name = _NODE.get(number)
+        if wire == BYTES and isinstance(value, bytes):
+            match name:
+                case "attributes":
                     _add_attribute(node.attributes, value)
+                case "name":
+                    node.name = _text(value)
+                case "inputs" | "outputs":
+                    setattr(node, name, _io(value))
+                case "ctrl_deps" | "data_deps":
+                    getattr(node, name).extend(packed_varints(value))
+        elif wire == VARINT and name in ("ctrl_deps", "data_deps"):
+            getattr(node, name).append(value)
+        elif wire == VARINT and name in ("id", "type", "start_us", "duration_us"):
+            setattr(node, name, value)
     return node
 
 

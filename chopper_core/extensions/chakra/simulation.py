@@ -132,7 +132,7 @@ def read(path: Path, progress: Progress = silent) -> SimulatedRun:
     graphs = []
     for number in sorted(systems):
         system = systems[number]
-        notes += _missing(number, system, number in statistics, statistics)
+        notes += _missing(number, system, statistics)
         if system.done:
             graphs.append(_graph(path, number, system, notes))
     return SimulatedRun(path, tuple(graphs), statistics, tuple(notes))
@@ -171,10 +171,7 @@ def _take(systems: dict[int, _SystemEvents], found: re.Match[bytes]) -> None:
 
 
 def _missing(
-    number: int,
-    system: _SystemEvents,
-    is_reported: bool,
-    statistics: Mapping[int, Mapping[str, str]],
+    number: int, system: _SystemEvents, statistics: Mapping[int, Mapping[str, str]]
 ) -> Iterator[str]:
     """Sentences on what the log lacks of a system."""
     if system.issued:
@@ -187,11 +184,8 @@ def _missing(
     if system.skipped:
         yield f"system {number}: {system.skipped} nodes are done without a line that issues them"
     if statistics and "finished" not in statistics.get(number, {}):
-        yield (
-            f"system {number} did not finish"
-            if not is_reported
-            else (f"system {number} has no line that it finished")
-        )
+        lacks = "has no line that it finished" if number in statistics else "did not finish"
+        yield f"system {number} {lacks}"
 
 
 def _graph(path: Path, number: int, system: _SystemEvents, notes: list[str]) -> ExecutionGraph:
@@ -239,29 +233,28 @@ def _type_of(name: str, stated: int | None) -> int:
 
 def _timed(graph: ExecutionGraph, path: Path, number: int, system: _SystemEvents) -> ExecutionGraph:
     """A graph with the times of the log; nodes that it lacks are not activities."""
-    times = [system.done.get(node) for node in graph.ids]
-    known = np.array([each is not None for each in times], np.bool_)
-    places = np.flatnonzero(known)
-    started = [each[0] for each in times if each is not None]
-    lasted = [each[1] - each[0] for each in times if each is not None]
+    places = np.array([at for at, node in enumerate(graph.ids) if node in system.done], np.intp)
+    ticks = np.array([system.done[graph.ids[at]][:2] for at in places.tolist()], np.int64)
+    started, lasted = ticks[:, 0], ticks[:, 1] - ticks[:, 0]
     attributes = {name: each for name, each in graph.attributes.items() if name not in _TIMES}
-    attributes["ts_ns"] = AttributeColumn("int64", places, started)
-    attributes["dur_ns"] = AttributeColumn("int64", places, lasted)
+    attributes["ts_ns"] = AttributeColumn("int64", places, started.tolist())
+    attributes["dur_ns"] = AttributeColumn("int64", places, lasted.tolist())
     metadata = {
         name: value
         for name, value in graph.metadata.items()
         if name not in ("reconstructed", "time_origin_ns")
     }
     start_us, duration_us = np.zeros((2, len(graph)), np.int64)
-    start_us[places] = np.array(started, np.int64) // _NS_PER_US
-    duration_us[places] = np.array(lasted, np.int64) // _NS_PER_US
+    start_us[places], duration_us[places] = started // _NS_PER_US, lasted // _NS_PER_US
+    types = np.full(len(graph), NodeType.INVALID, np.int8)
+    types[places] = graph.type[places]
     return replace(
         graph,
         path=path,
         start_us=start_us,
         duration_us=duration_us,
         size_bytes=path.stat().st_size,
-        type=np.where(known, graph.type, NodeType.INVALID).astype(np.int8),
+        type=types,
         metadata={**metadata, "rank": number},
         attributes=attributes,
     )

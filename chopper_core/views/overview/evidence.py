@@ -47,8 +47,7 @@ def findings(run: Run, view: View, limit: int) -> tuple[Card, ...]:
 
 def changes(run: Run, view: View, limit: int) -> tuple[Card, ...]:
     """The operations whose time per GPU and iteration changed most from the baseline."""
-    from chopper_core.views.compare import answer
-    from chopper_core.views.compare.sides import sides_of
+    from chopper_core.views.compare import answer, sides_of
 
     asked = with_view(view, "compare")
     both, found = sides_of(run, asked), answer(run, asked)

@@ -18,11 +18,13 @@ from chopper_core.extensions.chakra.schema import (
     Attribute,
     Metadata,
     Node,
+    bytes_field,
     decode_node,
     delimited,
     encode_node,
+    varint,
+    varint_field,
 )
-from chopper_core.extensions.chakra.wire import bytes_field, varint, varint_field
 from chopper_core.util.errors import DataError
 
 _SIGNED32, _SIGNED64 = st.integers(-(2**31), 2**31 - 1), st.integers(-(2**63), 2**63 - 1)
