@@ -186,6 +186,12 @@ def means_of(values: AnyArray, owner: Codes, count: int = 0) -> Float64:
         return np.asarray(sums_of(values, owner, count) / counts_of(owner, count), np.float64)
 
 
+def ratios(part: AnyArray, whole: AnyArray) -> Float64:
+    """The part over the whole; NaN where the whole isn't above 0."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray(np.where(whole > 0, part / whole, np.nan), np.float64)
+
+
 def maxima_of(values: AnyArray, owner: Codes, count: int, least: int = 0) -> Int64:
     """The largest value of each owner; `least` for one that has none."""
     found = np.full(count, least, np.int64)

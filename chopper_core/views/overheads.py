@@ -18,9 +18,9 @@ from chopper_core.metrics import (
     Values,
     column,
     computed_column,
-    numbered,
     worded,
 )
+from chopper_core.metrics.metric import quotient
 from chopper_core.model.charts import BarChart, Series
 from chopper_core.model.column_names import AT_PEAK, BREAKDOWN, CYCLES, FLOPS, FLOPS_TYPE
 from chopper_core.model.groups import Groups
@@ -106,9 +106,7 @@ class TimeParts(Struct, frozen=True):
     def share(self, name: str) -> Values:
         """A part in % of the time of the GPUs that have it."""
         values, whole = self.values[name], self.covered_ns.get(name, self.elapsed_ns)
-        known = values.present() & (whole > 0)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            return numbered(np.where(known, 100.0 * values.numbers / whole, np.nan))
+        return quotient(np.where(values.present(), values.numbers, np.nan), whole, 100.0)
 
     def numbers(self, name: str) -> Int64:
         """A part of every node, 0 where it is unknown: its time is in another part."""

@@ -17,7 +17,7 @@ from chopper_core.model.signals import IntegralCurve
 from chopper_core.model.table import NO_LABEL, KernelTable, Kind
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Index, Int64
-from chopper_core.util.grouping import distinct, median_of, quantile_of
+from chopper_core.util.grouping import distinct, median_of, quantile_of, ratios
 from chopper_core.views.shared.matched_kernels import same_kernels
 from chopper_core.views.shared.samples import TimeSpans, sampled, spans_of_samples
 
@@ -283,15 +283,9 @@ def _signal_at(table: KernelTable, signal: str, rows: Index) -> Float64:
     if any(name not in table.measured for name in names):
         return np.full(rows.shape, np.nan)
     integral, known = (table.measured[name][rows] for name in names)
-    whole = known >= table.duration_ns[rows]
-    with np.errstate(invalid="ignore", divide="ignore"):
-        means: Float64 = np.where(whole & (known > 0), integral / known, np.nan)
-    return means
+    return ratios(integral, np.where(known >= table.duration_ns[rows], known, 0))
 
 
 def _spread(values: Float64) -> Float64:
     """The largest less the smallest of each column in % of the smallest; NaN if any is unknown."""
-    low, high = values.min(axis=0), values.max(axis=0)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        spread: Float64 = np.where(low > 0, 100.0 * (high / low - 1), np.nan)
-    return spread
+    return 100.0 * (ratios(values.max(axis=0), values.min(axis=0)) - 1)

@@ -25,7 +25,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL_TEXT
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View
-from chopper_core.util.grouping import median_of, medians_along, sums_of
+from chopper_core.util.grouping import median_of, medians_along, ratios, sums_of
 from chopper_core.views.ranks import rank_columns
 from chopper_core.views.ranks.rank_columns import NODE, by_part, delays, waits, waits_by, waits_map
 from chopper_core.views.shared.collective_figures import gpu_words
@@ -136,13 +136,12 @@ def _by_label(stand: RankLeads, view: View, by: str) -> ViewResult:
     change = sums_of(lead_changes(stand), place, len(codes))
     work = sums_by(place, found.durations_ns(), len(codes))
     rest = medians_along(np.delete(work, stand.late_column, axis=1), axis=1)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        slower = 100.0 * (work[:, stand.late_column] / rest - 1)
+    slower = 100.0 * (ratios(work[:, stand.late_column], rest) - 1)
     own: Own = [
         (rank_columns.AHEAD, Values(others / per, ~there)),
         (rank_columns.BEHIND, gpu_words(np.array(found.gpus)[behind], there)),
         (rank_columns.CHANGE, Values(change, ~there)),
-        (rank_columns.SLOWER, numbered(np.where(rest > 0, slower, np.nan))),
+        (rank_columns.SLOWER, numbered(slower)),
         (rank_columns.COUNT, Values(count)),
         *waits_by(stand, codes, codes_of_rows),
     ]
@@ -151,12 +150,10 @@ def _by_label(stand: RankLeads, view: View, by: str) -> ViewResult:
         places = np.searchsorted(codes, np.array(stand.iterations))
         longest[places] = stand.iteration_ns.max(axis=0)
         most = work.max(axis=1)
-        with np.errstate(divide="ignore"):
-            rate = np.where(most > 0, most.max() / most, np.nan)
         own += [
             (rank_columns.ITERATION_TIME, Values(longest, ~there)),
             (rank_columns.WORK, Values(most, ~there)),
-            (rank_columns.THROUGHPUT, numbered(rate)),
+            (rank_columns.THROUGHPUT, numbered(ratios(most.max(keepdims=True), most))),
         ]
     shown = ["ahead_ns", "behind", "lead_change_ns", "slower_pct", "wait_ns", "caused_ns"]
     if by == "iteration":
@@ -185,8 +182,7 @@ def _leads_chart(stand: RankLeads) -> LineChart:
     found = stand.found
     bins = np.minimum((stand.places() * _BINS).astype(np.intp), _BINS - 1)
     sums, count = leads_by(bins, found, _BINS)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        means = np.where(count[:, None] > 0, sums / count[:, None], np.nan) / 1e6
+    means = ratios(sums, count[:, None]) / 1e6
     order = np.argsort(found.lead_ns.sum(axis=0), kind="stable")
     if len(order) > _LINES:
         order = np.concatenate([order[: _LINES // 2], order[-_LINES // 2 :]])

@@ -30,6 +30,7 @@ from chopper_core.model.units import time_text
 from chopper_core.model.view import View, enter
 from chopper_core.util.arrays import Float64, Index, Mask
 from chopper_core.util.errors import UsageError
+from chopper_core.util.grouping import ratios
 from chopper_core.views.frame import Frame, Number
 from chopper_core.views.shared.derived import (
     instance_levels,
@@ -135,9 +136,7 @@ def _means(signal: Signal, nodes: Groups, chosen: Sequence[int], bins: int) -> F
             is_known = np.isfinite(values)
             total[places] += np.where(is_known, values, 0.0)
             count[places] += is_known
-    with np.errstate(invalid="ignore"):
-        result: Float64 = np.where(count > 0, total / count, np.nan)
-    return result
+    return ratios(total, count)
 
 
 class Columns:

@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 
 from chopper_core.align.kernel_classes import UNKNOWN_COLLECTIVE
 from chopper_core.metrics import Metric, Values, numbered, worded
+from chopper_core.metrics.metric import quotient
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, KernelTable
 from chopper_core.model.units import time_text
-from chopper_core.util.arrays import AnyArray, Float64, Index, Int64, Mask, Numbers
+from chopper_core.util.arrays import AnyArray, Float64, Index, Int64, Mask
 from chopper_core.util.errors import UsageError
 from chopper_core.util.grouping import (
     counts_of,
@@ -124,23 +125,14 @@ def rates(chosen: Chosen, owner: Index, count: int, member_owner: Index) -> Own:
     moved = np.where(size >= 0, size * factors, np.nan)[chosen.owner]
 
     def ratio(moved: Float64, time: Float64, where: Mask, groups: Index) -> Values:
-        bytes_moved = sums_of(moved[where], groups[where], count)
-        taken = sums_of(time[where], groups[where], count)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            return numbered(np.where(taken > 0, bytes_moved / taken, np.nan))
+        part, whole = (sums_of(each[where], groups[where], count) for each in (moved, time))
+        return quotient(part, whole)
 
+    duration = chosen.table.duration_ns[chosen.rows].astype(np.float64)
     return [
         (columns.BUS, ratio(size * factors, transfer, known & np.isfinite(factors), owner)),
         (columns.ALGORITHM, ratio(size, transfer, known, owner)),
-        (
-            columns.GOT,
-            ratio(
-                moved,
-                chosen.table.duration_ns[chosen.rows].astype(np.float64),
-                np.isfinite(moved),
-                member_owner,
-            ),
-        ),
+        (columns.GOT, ratio(moved, duration, np.isfinite(moved), member_owner)),
     ]
 
 
@@ -197,11 +189,9 @@ def latest(chosen: Chosen, owner: Index, count: int) -> Own:
     times = counts_of(owner[complete] * gpus + last[complete], count * gpus)
     times = times.reshape(count, gpus)
     total = times.sum(axis=1)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        share = np.where(total > 0, 100.0 * times.max(axis=1) / total, np.nan)
     return [
         (columns.LAST, gpu_words(times.argmax(axis=1), total > 0)),
-        (columns.LAST_SHARE, numbered(share)),
+        (columns.LAST_SHARE, quotient(times.max(axis=1), total, 100.0)),
     ]
 
 
@@ -214,20 +204,12 @@ def gpu_words(gpus: NDArray[np.integer], known: Mask) -> Values:
 def shares(chosen: Chosen, owner: Index, count: int) -> Own:
     """Of groups of kernels: which part of their durations is waiting, exposed, hidden."""
     table, rows = chosen.table, chosen.rows
-
-    def summed(values: Numbers, where: Numbers) -> Float64:
-        total = sums_of(values[where], owner[where], count)
-        return total.astype(np.float64)
-
-    every = np.ones(len(rows), np.bool_)
-    seen = chosen.complete[chosen.owner]
-    duration = table.duration_ns[rows]
+    every, seen = np.ones(len(rows), np.bool_), chosen.complete[chosen.owner]
 
     def percent(values: Int64, where: Mask) -> Values:
-        whole = summed(duration, where)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            part = 100.0 * summed(values, where) / whole
-        return numbered(np.where(whole > 0, part, np.nan))
+        both = (values, table.duration_ns[rows])
+        part, whole = (sums_of(each[where], owner[where], count) for each in both)
+        return quotient(part, whole, 100.0)
 
     return [
         (columns.WAIT_SHARE, percent(chosen.wait_ns, seen)),

@@ -18,6 +18,7 @@ from chopper_core.util.grouping import (
     counts_of,
     quantiles_of,
     ranked,
+    ratios,
     run_maxima,
     run_minima,
     run_sizes,
@@ -233,9 +234,7 @@ def _cosine(alike: _Alike, count: int, x: Float64, y: Float64) -> Float64:
     size = np.sqrt(summed(x * x) * summed(y * y))
     number = sums_of(alike.size, alike.whose, count)
     enough = size > 1e-9 * np.maximum(number, 1)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        found: Float64 = np.where(enough, summed(x * y) / size, np.nan)
-    return found
+    return ratios(summed(x * y), np.where(enough, size, 0.0))
 
 
 def _slowdown(alike: _Alike, count: int) -> tuple[Float64, Float64]:
@@ -263,6 +262,4 @@ def _slowdown(alike: _Alike, count: int) -> tuple[Float64, Float64]:
     slow = sums_of(weight * high_ns[both], own, count)
     fast = sums_of(weight * low_ns[both], own, count)
     more = sums_of((highs * (high_ns - low_ns))[both], own, count)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        ratio = np.where(fast > 0, slow / fast, np.nan)
-    return ratio, np.where(fast > 0, more, np.nan)
+    return ratios(slow, fast), np.where(fast > 0, more, np.nan)

@@ -22,7 +22,7 @@ from chopper_core.model.units import Unit
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Index, Int64
 from chopper_core.util.errors import NothingToShow
-from chopper_core.util.grouping import distinct, median_of, quantiles_along
+from chopper_core.util.grouping import distinct, median_of, quantiles_along, ratios
 from chopper_core.views.spec import ViewResult
 
 _MAX_ROLLED: Final = 1 << 16
@@ -242,8 +242,7 @@ def means_beside(one: Sampled, other: IntegralCurve | None) -> Float64:
         return np.full(len(one), np.nan)
     area, covered = other.integrals(np.stack([one.begins_ns, one.ends_ns]))
     time = covered[1] - covered[0]
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.asarray(np.where(time > 0, (area[1] - area[0]) / time, np.nan), np.float64)
+    return ratios(area[1] - area[0], time)
 
 
 def _column(name: str, unit: str, title: str, text: str, reduces: str = "") -> Metric:
