@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.util.errors import UsageError
+from chopper_core.util.patterns import late
 from chopper_core.views import SET_VIEWS, VIEWS
 
 MOVE: Final = "Move"
@@ -52,6 +55,7 @@ Handler = Callable[[Any, str], Awaitable[None] | None]
 
 
 H = TypeVar("H", bound=Handler)
+V = TypeVar("V", bound=Callable[[Any, Any], Awaitable[None] | None])
 
 
 class Action(Struct, frozen=True):
@@ -125,6 +129,31 @@ def action(group: str, *keys: str, title: str, verb: str = "", **options: Any) -
         return handler
 
     return declare
+
+
+def actions(group: str, **options: Any) -> Callable[[str], Callable[[V], V]]:
+    """Declare actions that differ in a value, which the function gets with the screen.
+
+    Each is a line `name: value | keys | title | hint`, a hint being optional, with the help set in
+    below it; values are JSON. Further options are the fields of `Action`.
+    """
+
+    def declare(rows: str, handler: V) -> V:
+        for row in late(r"\n    (?! )").split(rows.rstrip())[1:]:
+            head, _, text = row.partition("\n")
+            name, _, rest = head.partition(": ")
+            value, keys, title, *hint = rest.split(" | ")
+            own = Action(name, group, tuple(keys.split()), name.replace("_", "-"), title,
+                         " ".join(text.split()), _given(handler, json.loads(value)),
+                         hint="".join(hint), **options)  # fmt: skip
+            _DECLARED.append(own)
+        return handler
+
+    return lambda rows: partial(declare, rows)
+
+
+def _given(handler: Callable[[Any, Any], Awaitable[None] | None], value: Any) -> Handler:
+    return lambda screen, _: handler(screen, value)
 
 
 def declared_actions() -> tuple[Action, ...]:

@@ -112,7 +112,12 @@ async def why(screen: Explorer, _: str) -> None:
     options = [
         (card.address, arrow * (place > 0) + card.text, "") for place, card in enumerate(cards)
     ]
-    screen.choose(f"Why GPU {gpu}", options, None, lambda chosen: _go_to(screen, chosen))
+
+    async def open_card(chosen: str) -> None:
+        view = address.parse(chosen)
+        await screen.open_evidence(replace(view, overrides=screen.view.overrides))
+
+    screen.choose(f"Why GPU {gpu}", options, None, open_card)
 
 
 def _gpu_of_row(screen: Explorer) -> int | None:
@@ -121,15 +126,6 @@ def _gpu_of_row(screen: Explorer) -> int | None:
     if label is None and screen.frame.level == "gpu" and screen.listing is screen.table:
         label = screen.table.label
     return int(label) if label is not None and label.isdecimal() else None
-
-
-async def _go_to(screen: Explorer, text: str) -> None:
-    """Go to the evidence at an address, and remember the way back."""
-    view = replace(address.parse(text), overrides=screen.view.overrides)
-    before = screen.here
-    await screen.go(screen.trail_to(view))
-    if screen.view.name == view.name and screen.view.path == view.path:
-        screen.entries.append((screen.view, before))
 
 
 async def _show_view(screen: Explorer, name: str) -> None:

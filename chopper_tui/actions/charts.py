@@ -17,32 +17,43 @@ from chopper_core.model.view import View, at_level, pivot
 from chopper_core.util.errors import UsageError
 from chopper_tui.draw.canvas import WHOLE
 from chopper_tui.draw.charts import panned
-from chopper_tui.keymap import WALK, action
+from chopper_tui.keymap import WALK, action, actions
 
 if TYPE_CHECKING:
     from chopper_tui.screen import Explorer
 
 
-_HEATMAP: Final = "heatmap"
 FIGURES: Final = (
     *("elapsed_ns", "gfx_mhz", "gfx_util_pct", "power_w", "exposed_comm_ns", "idle_ns"),
     *(*HEAT, "kernels"),
 )
 """The figures that a key goes through, as far as the run has them."""
+_COLOURS: Final = (
+    *("gfx_mhz", "busy_pct", "gfx_util_pct", "power_w", "exposed_comm_ns", "idle_ns"),
+    *("mfma_util_pct", "hotspot_c"),
+)
+"""Those of an icicle."""
 
-_heat = partial(action, WALK, view=_HEATMAP)
+_heat = partial(action, WALK, view="heatmap")
+_heats = actions(WALK, view="heatmap")
 
 
-@_heat("left", "h", title="Cell to the left", hint="cell")
-def cell_left(screen: Explorer, _: str) -> None:
-    """Heat map: move the cursor a column to the left."""
-    _step(screen, -1)
-
-
-@_heat("right", "l", title="Cell to the right")
-def cell_right(screen: Explorer, _: str) -> None:
-    """Heat map: move the cursor a column to the right."""
-    _step(screen, 1)
+@_heats("""
+    cell_left: -1 | left h | Cell to the left | cell
+        Heat map: move the cursor a column to the left.
+    cell_right: 1 | right l | Cell to the right
+        Heat map: move the cursor a column to the right.
+    """)
+def _step(screen: Explorer, step: int) -> None:
+    heat, whole = _map_of(screen), screen.frame.charts[0]
+    wanted = screen.cell[1] + step
+    if not 0 <= wanted < len(heat.columns) and screen.lens != WHOLE:
+        with suppress(UsageError):  # at the end of the map
+            screen.look(panned(screen.lens, whole, step / len(heat.columns)))
+            wanted = screen.cell[1] + step
+        heat = _map_of(screen)
+    screen.cell = (0, min(max(wanted, 0), len(heat.columns) - 1))
+    screen.follow_cursor()
 
 
 @_heat("enter", title="Enter the cell", hint="in")
@@ -54,10 +65,7 @@ async def open_cell(screen: Explorer, _: str) -> None:
         raise UsageError("there is no cell to enter")
     # The cursor keeps its column where a map has fewer: it is drawn at the last one.
     view = heat.opens(heat.labels.index(label), min(screen.cell[1], len(heat.columns) - 1))
-    before = screen.here
-    await screen.go(screen.trail_to(replace(view, run=screen.view.run)))
-    if not screen.status.is_error:
-        screen.entries.append((screen.view, before))
+    await screen.open_evidence(replace(view, run=screen.view.run))
 
 
 @_heat("m", title="Next figure of the heat map", hint="figure")
@@ -82,18 +90,6 @@ async def show_next_figure(screen: Explorer, figures: Sequence[str]) -> None:
             return
 
 
-@_heat(",", title="Previous iteration of the heat map")
-async def previous_iteration(screen: Explorer, _: str) -> None:
-    """Heat map: show the previous iteration alone; before the first, all of them."""
-    await _step_iteration(screen, -1)
-
-
-@_heat(".", title="Next iteration of the heat map", hint="iteration")
-async def next_iteration(screen: Explorer, _: str) -> None:
-    """Heat map: show the next iteration alone; after the last, all of them."""
-    await _step_iteration(screen, 1)
-
-
 def _map_of(screen: Explorer) -> HeatMap:
     heat = screen.first_chart(HeatMap)
     if heat is None or heat.opens is None:
@@ -101,18 +97,12 @@ def _map_of(screen: Explorer) -> HeatMap:
     return heat
 
 
-def _step(screen: Explorer, step: int) -> None:
-    heat, whole = _map_of(screen), screen.frame.charts[0]
-    wanted = screen.cell[1] + step
-    if not 0 <= wanted < len(heat.columns) and screen.lens != WHOLE:
-        with suppress(UsageError):  # at the end of the map
-            screen.look(panned(screen.lens, whole, step / len(heat.columns)))
-            wanted = screen.cell[1] + step
-        heat = _map_of(screen)
-    screen.cell = (0, min(max(wanted, 0), len(heat.columns) - 1))
-    screen.follow_cursor()
-
-
+@_heats("""
+    previous_iteration: -1 | , | Previous iteration of the heat map
+        Heat map: show the previous iteration alone; before the first, all of them.
+    next_iteration: 1 | . | Next iteration of the heat map | iteration
+        Heat map: show the next iteration alone; after the last, all of them.
+    """)
 async def _step_iteration(screen: Explorer, step: int) -> None:
     view, table = screen.view, screen.run.table
     codes = sorted(
@@ -138,24 +128,19 @@ def _in_iteration(view: View, label: str) -> View:
     return replace(split, path=(*split.path, label))
 
 
-_FIGURES: Final = (
-    *("gfx_mhz", "busy_pct", "gfx_util_pct", "power_w", "exposed_comm_ns", "idle_ns"),
-    *("mfma_util_pct", "hotspot_c"),
-)
-
 _icicle = partial(action, WALK, view="icicle")
 
 
-@_icicle("left", "h", title="Block to the left", hint="block")
-def block_left(screen: Explorer, _: str) -> None:
-    """Icicle: move the cursor to the previous block of the level."""
-    _step_block(screen, -1)
-
-
-@_icicle("right", "l", title="Block to the right")
-def block_right(screen: Explorer, _: str) -> None:
-    """Icicle: move the cursor to the next block of the level."""
-    _step_block(screen, 1)
+@actions(WALK, view="icicle")("""
+    block_left: -1 | left h | Block to the left | block
+        Icicle: move the cursor to the previous block of the level.
+    block_right: 1 | right l | Block to the right
+        Icicle: move the cursor to the next block of the level.
+    """)
+def _step_block(screen: Explorer, step: int) -> None:
+    depth, block = screen.cell
+    last = len(_icicle_of(screen).rows[depth].labels) - 1
+    screen.move_to_cell((depth, min(max(block + step, 0), last)))
 
 
 @_icicle("down", "j", title="Level below", hint="level")
@@ -185,16 +170,13 @@ def block_up(screen: Explorer, _: str) -> None:
 async def open_block(screen: Explorer, _: str) -> None:
     """Icicle: show only the block under the cursor; a kernel opens in the tree."""
     view = _icicle_of(screen).opens(*screen.cell)
-    before = screen.here
-    await screen.go(screen.trail_to(replace(view, run=screen.view.run)))
-    if not screen.status.is_error:
-        screen.entries.append((screen.view, before))
+    await screen.open_evidence(replace(view, run=screen.view.run))
 
 
 @_icicle("m", title="Next figure of the icicle", hint="figure")
 async def next_colour(screen: Explorer, _: str) -> None:
     """Icicle: colour the blocks by the next figure; :of chooses any."""
-    await show_next_figure(screen, _FIGURES)
+    await show_next_figure(screen, _COLOURS)
 
 
 def _icicle_of(screen: Explorer) -> Icicle:
@@ -202,9 +184,3 @@ def _icicle_of(screen: Explorer) -> Icicle:
     if icicle is None:
         raise UsageError("this is for the icicle; :view icicle opens it")
     return icicle
-
-
-def _step_block(screen: Explorer, step: int) -> None:
-    depth, block = screen.cell
-    last = len(_icicle_of(screen).rows[depth].labels) - 1
-    screen.move_to_cell((depth, min(max(block + step, 0), last)))

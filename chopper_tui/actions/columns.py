@@ -13,7 +13,7 @@ from chopper_core.views.frame import Frame
 from chopper_core.views.shared.derived import underlying
 from chopper_tui.config import save_columns
 from chopper_tui.history import changed
-from chopper_tui.keymap import TABLE, action
+from chopper_tui.keymap import TABLE, action, actions
 from chopper_tui.steps import run_in_thread
 
 if TYPE_CHECKING:
@@ -22,16 +22,14 @@ if TYPE_CHECKING:
 DEFAULT: Final = "default"
 
 
-@action(TABLE, ">", title="Columns to the right")
-def right(screen: Explorer, _: str) -> None:
-    """Scroll the columns to the right; the names stay."""
-    screen.table.scroll_columns(1)
-
-
-@action(TABLE, "<", title="Columns to the left")
-def left(screen: Explorer, _: str) -> None:
-    """Scroll the columns back to the left."""
-    screen.table.scroll_columns(-1)
+@actions(TABLE)("""
+    right: 1 | > | Columns to the right
+        Scroll the columns to the right; the names stay.
+    left: -1 | < | Columns to the left
+        Scroll the columns back to the left.
+    """)
+def _scroll(screen: Explorer, columns: int) -> None:
+    screen.table.scroll_columns(columns)
 
 
 @action(TABLE, "C", title="Columns", takes="A,B|+A|-A|default")

@@ -17,7 +17,7 @@ from chopper_tui.actions.program import open_command
 from chopper_tui.actions.sets import refuse_of_set
 from chopper_tui.actions.time import find_along_time
 from chopper_tui.draw.figures import Figure
-from chopper_tui.keymap import FIND, action
+from chopper_tui.keymap import FIND, action, actions
 from chopper_tui.steps import run_in_thread
 
 if TYPE_CHECKING:
@@ -59,18 +59,12 @@ async def _go_to_hit(screen: Explorer, found: Found, number: int) -> None:
     await screen.go(screen.trail_to(view)[:-1], f"hit {number + 1} of {found.nodes}")
 
 
-@action(FIND, "n", title="Next hit")
-async def next_hit(screen: Explorer, _: str) -> None:
-    """Go to the next row that matches the last search or filter."""
-    await _go_to_match(screen, 1)
-
-
-@action(FIND, "N", title="Previous hit")
-async def previous_hit(screen: Explorer, _: str) -> None:
-    """Go to the previous row that matches the last search or filter."""
-    await _go_to_match(screen, -1)
-
-
+@actions(FIND)("""
+    next_hit: 1 | n | Next hit
+        Go to the next row that matches the last search or filter.
+    previous_hit: -1 | N | Previous hit
+        Go to the previous row that matches the last search or filter.
+    """)
 async def _go_to_match(screen: Explorer, step: int) -> None:
     if screen.lanes is not None:
         await find_along_time(screen, step)
@@ -86,20 +80,14 @@ async def _go_to_match(screen: Explorer, step: int) -> None:
     screen.say(f"hit of {text}: {rows.index(row) + 1} of {len(rows)}")
 
 
-@action(FIND, "e", title="Next outlier")
-async def next_outlier(screen: Explorer, _: str) -> None:
-    """Go to the next row whose distance from the median is over 3.5 x 1.4826 x MAD, by the sort
-    column or time."""
-    await _go_to_outlier(screen, 1)
-
-
-@action(FIND, "E", title="Previous outlier")
-async def previous_outlier(screen: Explorer, _: str) -> None:
-    """Go to the previous row whose distance from the median is over 3.5 x 1.4826 x MAD, by the
-    sort column or time."""
-    await _go_to_outlier(screen, -1)
-
-
+@actions(FIND)("""
+    next_outlier: 1 | e | Next outlier
+        Go to the next row whose distance from the median is over 3.5 x 1.4826 x MAD, by the sort
+        column or time.
+    previous_outlier: -1 | E | Previous outlier
+        Go to the previous row whose distance from the median is over 3.5 x 1.4826 x MAD, by the
+        sort column or time.
+    """)
 async def _go_to_outlier(screen: Explorer, step: int) -> None:
     frame = screen.frame
     name = frame.sort.removeprefix("-")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from chopper_core.util.errors import UsageError
@@ -21,43 +22,20 @@ def command(screen: Explorer, _: str) -> None:
 
 
 def open_command(screen: Explorer, text: str = "") -> None:
-    handler = CommandHandler(screen)
-    screen.open_prompt(handler, ":", text, handler.complete)
+    known = tuple(screen.actions.values())
+    arguments = arguments_of(screen.run, screen.frame)
+    addresses = partial(address_completions, screen.run, screen.frame)
 
+    def perform(text: str) -> Awaitable[None] | None:
+        if not text.strip():
+            return None
+        found, argument = find_command(known, text)
+        return found.handler(screen, argument)
 
-class CommandHandler:
-    """Performs the command that is typed."""
+    def complete(text: str, _: str) -> Sequence[str]:
+        return completions(text, known, arguments, addresses)
 
-    def __init__(self, screen: Explorer) -> None:
-        self._screen = screen
-        self._actions = tuple(screen.actions.values())
-        self._arguments = arguments_of(screen.run, screen.frame)
-
-    def complete(self, text: str, _: str) -> Sequence[str]:
-        def addresses(text: str) -> Sequence[str]:
-            return address_completions(self._screen.run, self._screen.frame, text)
-
-        return completions(text, self._actions, self._arguments, addresses)
-
-    def prompt_changed(self, text: str) -> None:
-        """Nothing follows the text while it is typed."""
-
-    def prompt_entered(self, text: str) -> None:
-        self._screen.close_prompt()
-        if text.strip():
-            self._screen.steps.add(lambda: self._perform(text))
-
-    def prompt_cancelled(self) -> None:
-        """Give the keys back."""
-        self._screen.close_prompt()
-
-    def prompt_offers(self, offered: Sequence[str], place: int) -> None:
-        """Name the other completions."""
-        self._screen.status.offer(offered, place)
-
-    def _perform(self, text: str) -> Awaitable[None] | None:
-        found, argument = find_command(self._actions, text)
-        return found.handler(self._screen, argument)
+    screen.ask(":", text, perform, complete=complete)
 
 
 @action(CHOPPER, "?", title="Help")

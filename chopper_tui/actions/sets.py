@@ -89,10 +89,7 @@ async def compare_runs(screen: Explorer) -> None:
         paths = _set_of(screen).paths()
         base, own = (paths[name] for name in names)
         view = View(own, name="compare", baseline=Baseline(base))
-        before = screen.here
-        await screen.go(screen.trail_to(view), f"{clean(names[1])} vs {clean(names[0])}")
-        if screen.view.run == own:
-            screen.entries.append((screen.view, before))
+        await screen.open_evidence(view, f"{clean(names[1])} vs {clean(names[0])}")
     else:
         view = replace(screen.view, filter=only(RUN_LEVEL, names))
         await screen.go(changed(screen.here, view), f"{len(names)} marked runs")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
@@ -34,7 +34,7 @@ from chopper_tui.actions.sets import has_figure_of_set
 from chopper_tui.config import CHART_SIZES
 from chopper_tui.draw.figures import detail as detail_of
 from chopper_tui.history import Trail, charted, columns_for, with_cut, with_statistic
-from chopper_tui.keymap import TABLE, action
+from chopper_tui.keymap import TABLE, action, actions
 from chopper_tui.screen_data import next_signal
 from chopper_tui.steps import run_in_thread
 
@@ -50,8 +50,10 @@ def filter_(screen: Explorer, argument: str) -> Awaitable[None] | None:
     """Show the rows that match, while you type; Enter keeps the filter, Esc restores."""
     if argument:
         return _show_filtered(screen, argument)
+    before: list[Trail] = []
     text = "" if screen.steps.is_busy else screen.view.filter
-    screen.open_prompt(FilterHandler(screen, text), "/", text)
+    screen.steps.add(lambda: before.append(screen.here))
+    _ask_filter(screen, text, before)
     return None
 
 
@@ -63,52 +65,26 @@ async def _show_filtered(screen: Explorer, text: str) -> None:
         screen.say(next(hints, ""), error=True)
 
 
-class FilterHandler:
-    """Filters while text is typed."""
+def _ask_filter(screen: Explorer, text: str, before: list[Trail]) -> None:
+    """Filter while text is typed; Esc goes back to the place `before`."""
 
-    def __init__(self, screen: Explorer, text: str) -> None:
-        self._screen = screen
-        self._text = text
-        self._before: Trail | None = None
-        screen.steps.add(self._begin)
+    async def follow() -> None:
+        if screen.typed != screen.view.filter or screen.status.is_error:
+            await _show_filtered(screen, screen.typed)
 
-    def prompt_changed(self, text: str) -> None:
-        self._text = text
-        self._screen.steps.add(self._filter)
-
-    def prompt_entered(self, text: str) -> None:
-        self._screen.close_prompt()
-        self._screen.searched = text if text.strip() else self._screen.searched
-        self._text = text
-        self._screen.steps.add(self._finish)
-
-    def prompt_cancelled(self) -> None:
-        """Restore the filter that was there before."""
-        self._screen.close_prompt()
-        self._screen.steps.add(self._restore)
-
-    def prompt_offers(self, offered: Sequence[str], place: int) -> None:
-        """A filter has no completions."""
-
-    def _begin(self) -> None:
-        self._before = self._screen.here
-
-    async def _filter(self) -> None:
-        if self._text != self._screen.view.filter or self._screen.status.is_error:
-            await _show_filtered(self._screen, self._text)
-
-    async def _finish(self) -> None:
+    async def finish(text: str) -> None:
         """Filter by the text; an invalid one stays open for editing."""
-        await self._filter()
-        error = self._screen.status.message if self._screen.status.is_error else ""
-        if error and self._text != self._screen.view.filter:
-            self._screen.open_prompt(self, "/", self._text)
-            self._screen.say(error, error=True)
+        screen.searched = text if text.strip() else screen.searched
+        await follow()
+        error = screen.status.message if screen.status.is_error else ""
+        if error and text != screen.view.filter:
+            _ask_filter(screen, text, before)
+            screen.say(error, error=True)
 
-    async def _restore(self) -> None:
-        if self._before is not None:
-            self._text = self._before[-1].view.filter
-            await self._screen.go(self._before)
+    async def restore() -> None:
+        await screen.go(before[0])
+
+    screen.ask("/", text, finish, changed=follow, cancelled=restore)
 
 
 @action(TABLE, "%", title="Hide small rows", takes="SHARE")
@@ -147,16 +123,19 @@ async def sort(screen: Explorer, argument: str) -> None:
     screen.choose("Sort by", options, current, lambda chosen: _sort_by(screen, chosen))
 
 
-@action(TABLE, ",", title="Sort by the previous column")
-async def sort_left(screen: Explorer, _: str) -> None:
-    """Sort by the column to the left."""
-    await _shift_sort(screen, -1)
-
-
-@action(TABLE, ".", title="Sort by the next column")
-async def sort_right(screen: Explorer, _: str) -> None:
-    """Sort by the column to the right."""
-    await _shift_sort(screen, 1)
+@actions(TABLE)("""
+    sort_left: -1 | , | Sort by the previous column
+        Sort by the column to the left.
+    sort_right: 1 | . | Sort by the next column
+        Sort by the column to the right.
+    """)
+async def _shift_sort(screen: Explorer, step: int) -> None:
+    plan = screen.table.layout_plan
+    names = ["name", *(column.name for column in (plan.columns if plan else ()))]
+    current = screen.frame.sort.removeprefix("-")
+    position = names.index(current) if current in names else (-1 if step > 0 else 1)
+    name = names[(position + step) % len(names)]
+    await _sort_by(screen, name if name == "name" else f"-{name}")
 
 
 @action(TABLE, "r", title="Reverse")
@@ -168,15 +147,6 @@ async def reverse(screen: Explorer, _: str) -> None:
 
 async def _sort_by(screen: Explorer, sort: str) -> None:
     await screen.change(sorted_by(screen.view, sort))
-
-
-async def _shift_sort(screen: Explorer, step: int) -> None:
-    plan = screen.table.layout_plan
-    names = ["name", *(column.name for column in (plan.columns if plan else ()))]
-    current = screen.frame.sort.removeprefix("-")
-    position = names.index(current) if current in names else (-1 if step > 0 else 1)
-    name = names[(position + step) % len(names)]
-    await _sort_by(screen, name if name == "name" else f"-{name}")
 
 
 def _sort_named(screen: Explorer, text: str) -> str:

@@ -26,7 +26,7 @@ from chopper_core.model.view import (
 from chopper_core.util.errors import ChopperError, UsageError
 from chopper_tui.draw import charts as drawing
 from chopper_tui.draw.canvas import WHOLE
-from chopper_tui.keymap import TIME, action
+from chopper_tui.keymap import TIME, action, actions
 from chopper_tui.steps import run_in_thread
 
 if TYPE_CHECKING:
@@ -35,11 +35,9 @@ if TYPE_CHECKING:
 _ZOOM: Final = 2.0
 _ALMOST: Final = 0.99
 """Share of the scope from which the chart shows all of it."""
-_PAN: Final = 0.5
-"""Share of the window."""
 
 _timeline = partial(action, TIME, view="timeline")
-_chart = partial(action, TIME)
+_timelines = actions(TIME, view="timeline")
 
 
 @_timeline("+", "w", title="Zoom in", hint="zoom")
@@ -64,52 +62,44 @@ async def _zoom(screen: Explorer, factor: float, around: str) -> None:
     await _show(screen, replace(near, at_ns=seen.at_ns))
 
 
-@_timeline("a", title="Pan left")
-async def pan_left(screen: Explorer, _: str) -> None:
-    """Timeline: move the window half its length earlier."""
-    await _move(screen, lambda seen: panned(seen, -_PAN))
+@_timelines("""
+    pan_left: -0.5 | a | Pan left
+        Timeline: move the window half its length earlier.
+    pan_right: 0.5 | d | Pan right | pan
+        Timeline: move the window half its length later.
+    """)
+async def _pan(screen: Explorer, share: float) -> None:
+    await _move(screen, lambda seen: panned(seen, share))
 
 
-@_timeline("d", title="Pan right", hint="pan")
-async def pan_right(screen: Explorer, _: str) -> None:
-    """Timeline: move the window half its length later."""
-    await _move(screen, lambda seen: panned(seen, _PAN))
+@_timelines("""
+    time_left: -1 | left h | Cursor left
+        Timeline: move the cursor a cell earlier.
+    time_right: 1 | right l | Cursor right | cursor
+        Timeline: move the cursor a cell later.
+    """)
+async def _step(screen: Explorer, cells: int) -> None:
+    await _move(screen, lambda seen: stepped(seen, cells, screen.time_cells))
 
 
-@_timeline("left", "h", title="Cursor left")
-async def time_left(screen: Explorer, _: str) -> None:
-    """Timeline: move the cursor a cell earlier."""
-    await _move(screen, lambda seen: stepped(seen, -1, screen.time_cells))
+@_timelines("""
+    next_collective: 1 | c | Next collective | collective
+        Timeline: move the cursor to the next start of a collective on the lane's GPU.
+    previous_collective: -1 | C | Previous collective
+        Timeline: move the cursor to the previous start of a collective on the lane's GPU.
+    """)
+async def _to_collective(screen: Explorer, step: int) -> None:
+    await _jump(screen, step, Kind.COMM, "collective on this GPU")
 
 
-@_timeline("right", "l", title="Cursor right", hint="cursor")
-async def time_right(screen: Explorer, _: str) -> None:
-    """Timeline: move the cursor a cell later."""
-    await _move(screen, lambda seen: stepped(seen, 1, screen.time_cells))
-
-
-@_timeline("c", title="Next collective", hint="collective")
-async def next_collective(screen: Explorer, _: str) -> None:
-    """Timeline: move the cursor to the next start of a collective on the lane's GPU."""
-    await _jump(screen, 1, Kind.COMM, "collective on this GPU")
-
-
-@_timeline("C", title="Previous collective")
-async def previous_collective(screen: Explorer, _: str) -> None:
-    """Timeline: move the cursor to the previous start of a collective on the lane's GPU."""
-    await _jump(screen, -1, Kind.COMM, "collective on this GPU")
-
-
-@_timeline(",", title="Previous activity")
-async def previous_activity(screen: Explorer, _: str) -> None:
-    """Timeline: move the cursor to the previous start on the lane."""
-    await _jump(screen, -1, None, "activity on this lane")
-
-
-@_timeline(".", title="Next activity", hint="activity")
-async def next_activity(screen: Explorer, _: str) -> None:
-    """Timeline: move the cursor to the next start on the lane."""
-    await _jump(screen, 1, None, "activity on this lane")
+@_timelines("""
+    previous_activity: -1 | , | Previous activity
+        Timeline: move the cursor to the previous start on the lane.
+    next_activity: 1 | . | Next activity | activity
+        Timeline: move the cursor to the next start on the lane.
+    """)
+async def _to_activity(screen: Explorer, step: int) -> None:
+    await _jump(screen, step, None, "activity on this lane")
 
 
 @_timeline("v", title="Measure from here", takes="[FROM TO]", hint="measure")
@@ -160,44 +150,14 @@ async def at(screen: Explorer, argument: str) -> None:
     await _show(screen, pointing(interval(screen), parse_time("at", argument)))
 
 
-@_chart("+", "w", title="Zoom in")
-async def chart_in(screen: Explorer, _: str) -> None:
-    """Zoom in: the tree's chart shows half the time, around the row under the cursor; a view's
-    chart half the time, half the columns, or the shorter half of the bars.
-    """
-    await _zoom_chart(screen, _ZOOM)
-
-
-@_chart("-", "_", title="Zoom out")
-async def chart_out(screen: Explorer, _: str) -> None:
-    """Zoom out: the tree's chart shows twice the time, even beyond the scope, which is marked; a
-    view's chart likewise, up to all of it.
-    """
-    await _zoom_chart(screen, 1 / _ZOOM)
-
-
-@_chart("a", title="Pan left")
-async def chart_earlier(screen: Explorer, _: str) -> None:
-    """Move the chart half its length to the left."""
-    await _pan_chart(screen, -_PAN)
-
-
-@_chart("d", title="Pan right")
-async def chart_later(screen: Explorer, _: str) -> None:
-    """Move the chart half its length to the right."""
-    await _pan_chart(screen, _PAN)
-
-
-@_chart("Z", title="Whole picture")
-async def chart_whole(screen: Explorer, _: str) -> None:
-    """Show the whole chart again; in the tree, exactly the scope's time."""
-    if screen.view.name:
-        screen.look(WHOLE)
-    else:
-        _need_chart(screen)
-        await screen.change(replace(screen.view, window=ALL_TIME))
-
-
+@actions(TIME)("""
+    chart_in: 2 | + w | Zoom in
+        Zoom in: the tree's chart shows half the time, around the row under the cursor; a view's
+        chart half the time, half the columns, or the shorter half of the bars.
+    chart_out: 0.5 | - _ | Zoom out
+        Zoom out: the tree's chart shows twice the time, even beyond the scope, which is marked; a
+        view's chart likewise, up to all of it.
+    """)
 async def _zoom_chart(screen: Explorer, factor: float) -> None:
     if not screen.view.name:
         scope = scope_of(screen.run, screen.view)
@@ -219,11 +179,27 @@ def _through(scope: tuple[int, int], seen: Interval, moved: Interval) -> Interva
     return replace(moved, from_ns=start, to_ns=start + moved.length_ns)
 
 
+@actions(TIME)("""
+    chart_earlier: -0.5 | a | Pan left
+        Move the chart half its length to the left.
+    chart_later: 0.5 | d | Pan right
+        Move the chart half its length to the right.
+    """)
 async def _pan_chart(screen: Explorer, share: float) -> None:
     if screen.view.name:
         screen.look(drawing.panned(screen.lens, _picture_of(screen), share))
     else:
         await _move_chart(screen, lambda seen: panned(seen, share))
+
+
+@action(TIME, "Z", title="Whole picture")
+async def chart_whole(screen: Explorer, _: str) -> None:
+    """Show the whole chart again; in the tree, exactly the scope's time."""
+    if screen.view.name:
+        screen.look(WHOLE)
+    else:
+        _need_chart(screen)
+        await screen.change(replace(screen.view, window=ALL_TIME))
 
 
 def _picture_of(screen: Explorer) -> Chart:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -16,59 +17,45 @@ from chopper_tui import screen_data
 from chopper_tui.actions.sets import enter_run, leave_run, leave_view, runs_filter
 from chopper_tui.completions import address_completions
 from chopper_tui.history import Trail, changed, charted, child_of, parent_of, passed, to_sibling
-from chopper_tui.keymap import MOVE, WALK, action
+from chopper_tui.keymap import MOVE, WALK, action, actions
 from chopper_tui.steps import run_in_thread
 
 if TYPE_CHECKING:
     from chopper_tui.screen import Explorer
 
 
-@action(MOVE, "down", "j", title="Next row", while_busy=True)
-def next_row(screen: Explorer, _: str) -> None:
-    """Move the cursor one row down."""
-    screen.move(1)
+@actions(MOVE, while_busy=True)("""
+    next_row: 1 | down j | Next row
+        Move the cursor one row down.
+    previous_row: -1 | up k | Previous row
+        Move the cursor one row up.
+    """)
+def _move(screen: Explorer, rows: int) -> None:
+    screen.move(rows)
 
 
-@action(MOVE, "up", "k", title="Previous row", while_busy=True)
-def previous_row(screen: Explorer, _: str) -> None:
-    """Move the cursor one row up."""
-    screen.move(-1)
+@actions(MOVE, while_busy=True)("""
+    page_down: 1 | pagedown ctrl+f | Page down
+        Move the cursor down by the height of the table.
+    page_up: -1 | pageup ctrl+b | Page up
+        Move the cursor up by the height of the table.
+    half_down: 0.5 | ctrl+d | Half a page down
+        Move the cursor down by half the height of the table.
+    half_up: -0.5 | ctrl+u | Half a page up
+        Move the cursor up by half the height of the table.
+    """)
+def _turn(screen: Explorer, pages: float) -> None:
+    screen.move(int(screen.listing.page * pages))
 
 
-@action(MOVE, "pagedown", "ctrl+f", title="Page down", while_busy=True)
-def page_down(screen: Explorer, _: str) -> None:
-    """Move the cursor down by the height of the table."""
-    screen.move(screen.listing.page)
-
-
-@action(MOVE, "pageup", "ctrl+b", title="Page up", while_busy=True)
-def page_up(screen: Explorer, _: str) -> None:
-    """Move the cursor up by the height of the table."""
-    screen.move(-screen.listing.page)
-
-
-@action(MOVE, "ctrl+d", title="Half a page down", while_busy=True)
-def half_down(screen: Explorer, _: str) -> None:
-    """Move the cursor down by half the height of the table."""
-    screen.move(screen.listing.page // 2)
-
-
-@action(MOVE, "ctrl+u", title="Half a page up", while_busy=True)
-def half_up(screen: Explorer, _: str) -> None:
-    """Move the cursor up by half the height of the table."""
-    screen.move(-(screen.listing.page // 2))
-
-
-@action(MOVE, "g", "home", title="First row", while_busy=True)
-def first(screen: Explorer, _: str) -> None:
-    """Move the cursor to the first row."""
-    screen.move_to(0)
-
-
-@action(MOVE, "G", "end", title="Last row", while_busy=True)
-def last(screen: Explorer, _: str) -> None:
-    """Move the cursor to the last row."""
-    screen.move_to(screen.listing.rows - 1)
+@actions(MOVE, while_busy=True)("""
+    first: 0 | g home | First row
+        Move the cursor to the first row.
+    last: 1 | G end | Last row
+        Move the cursor to the last row.
+    """)
+def _go_to_end(screen: Explorer, is_last: int) -> None:
+    screen.move_to(is_last * (screen.listing.rows - 1))
 
 
 @action(MOVE, "tab", title="Next part")
@@ -79,16 +66,14 @@ def next_pane(screen: Explorer, _: str) -> None:
     screen.next_pane()
 
 
-@action(MOVE, ")", title="More lines for charts")
-async def more(screen: Explorer, _: str) -> None:
-    """Move the divider between charts and table down, in this view and in later sessions."""
-    await screen.move_split(2)
-
-
-@action(MOVE, "(", title="More lines for the table")
-async def less(screen: Explorer, _: str) -> None:
-    """Move the divider between charts and table up, in this view and in later sessions."""
-    await screen.move_split(-2)
+@actions(MOVE)("""
+    more: 2 | ) | More lines for charts
+        Move the divider between charts and table down, in this view and in later sessions.
+    less: -2 | ( | More lines for the table
+        Move the divider between charts and table up, in this view and in later sessions.
+    """)
+async def _move_split(screen: Explorer, lines: int) -> None:
+    await screen.move_split(lines)
 
 
 @action(WALK, "enter", "right", "l", verb="in", title="Enter the row", hint="in")
@@ -123,10 +108,7 @@ async def _enter_evidence(screen: Explorer) -> None:
         raise UsageError(f"the row belongs to another run: {target.run}")
     if _same_place(target, screen.view):
         raise UsageError("nothing to drill into")
-    before = screen.here
-    await screen.go(screen.trail_to(target))
-    if _same_place(screen.view, target):
-        screen.entries.append((target, before))
+    await screen.open_evidence(target)
 
 
 @action(
@@ -176,18 +158,12 @@ async def ascend(screen: Explorer, argument: str) -> None:
     await screen.go(screen.here[: int(argument) + 1])
 
 
-@action(WALK, "[", title="Previous sibling")
-async def previous_sibling(screen: Explorer, _: str) -> None:
-    """Go to the sibling above the scope in its parent's table."""
-    await _go_to_sibling(screen, -1)
-
-
-@action(WALK, "]", title="Next sibling", hint="sibling")
-async def next_sibling(screen: Explorer, _: str) -> None:
-    """Go to the sibling below the scope in its parent's table."""
-    await _go_to_sibling(screen, 1)
-
-
+@actions(WALK)("""
+    previous_sibling: -1 | [ | Previous sibling
+        Go to the sibling above the scope in its parent's table.
+    next_sibling: 1 | ] | Next sibling | sibling
+        Go to the sibling below the scope in its parent's table.
+    """)
 async def _go_to_sibling(screen: Explorer, step: int) -> None:
     if len(screen.trail) < 2:
         raise UsageError("the whole run has no sibling")
@@ -198,18 +174,12 @@ async def _go_to_sibling(screen: Explorer, step: int) -> None:
     await screen.go(to_sibling(screen.here, view))
 
 
-@action(WALK, "{", title="Same on the previous GPU")
-async def previous_gpu(screen: Explorer, _: str) -> None:
-    """Go to the same scope on the previous GPU, or its nearest ancestor there."""
-    await _go_to_gpu(screen, -1)
-
-
-@action(WALK, "}", title="Same on the next GPU", hint="GPU")
-async def next_gpu(screen: Explorer, _: str) -> None:
-    """Go to the same scope on the next GPU, or its nearest ancestor there."""
-    await _go_to_gpu(screen, 1)
-
-
+@actions(WALK)("""
+    previous_gpu: -1 | { | Same on the previous GPU
+        Go to the same scope on the previous GPU, or its nearest ancestor there.
+    next_gpu: 1 | } | Same on the next GPU | GPU
+        Go to the same scope on the next GPU, or its nearest ancestor there.
+    """)
 async def _go_to_gpu(screen: Explorer, step: int) -> None:
     view, message = await run_in_thread(screen_data.same_on_gpu, screen.run, screen.view, step)
     trail = screen.trail_to(view)
@@ -222,28 +192,22 @@ async def _go_to_gpu(screen: Explorer, step: int) -> None:
     await screen.go((*parents, replace(here[len(trail) - 1], view=view)), message)
 
 
-@action(WALK, "H", title="Back")
-async def back(screen: Explorer, _: str) -> None:
-    """Go back to where you were before, step by step."""
-    await _go_in_history(screen, screen.past, "this is where you began")
-
-
-@action(WALK, "L", title="Forward")
-async def forward(screen: Explorer, _: str) -> None:
-    """Go forward again, after going back."""
-    await _go_in_history(screen, screen.future, "this is the latest view")
-
-
-async def _go_in_history(screen: Explorer, source: list[Trail], end: str) -> None:
+@actions(WALK)("""
+    back: true | H | Back
+        Go back to where you were before, step by step.
+    forward: false | L | Forward
+        Go forward again, after going back.
+    """)
+async def _go_in_history(screen: Explorer, is_back: bool) -> None:
+    source = screen.past if is_back else screen.future
     if not source:
-        raise UsageError(end)
+        raise UsageError("this is where you began" if is_back else "this is the latest view")
     trail, here = charted(source[-1], screen.view.signal), screen.here
     past, future = screen.past, screen.future
     await screen.go(trail)
     if screen.view != trail[-1].view:
         return
     # Moving in the history doesn't add to it.
-    is_back = source is past
     source.pop()
     (future if is_back else past).append(here)
     screen.past, screen.future = past, future
@@ -258,49 +222,29 @@ def go(screen: Explorer, argument: str) -> Awaitable[None] | None:
         return screen.go(_trail_at(screen, argument))
     text = screen.frame.address
     path_end = text.rfind("?") if "?" in text else len(text)
-    handler = AddressHandler(screen)
-    screen.open_address(handler, text, path_end, handler.complete)
+    _ask_address(screen, text, path_end)
     return None
 
 
-class AddressHandler:
-    """Goes to an edited address; an invalid one stays open for editing."""
+def _ask_address(screen: Explorer, text: str, cursor: int) -> None:
+    """Go to an edited address; an invalid one stays open for editing."""
 
-    def __init__(self, screen: Explorer) -> None:
-        self._screen = screen
-
-    def complete(self, text: str, rest: str) -> Sequence[str]:
-        """The completions of the address up to the cursor."""
-        return address_completions(self._screen.run, self._screen.frame, text, rest)
-
-    def prompt_changed(self, text: str) -> None:
-        """Nothing follows the text while it is typed."""
-
-    def prompt_entered(self, text: str) -> None:
-        self.prompt_cancelled()
-        if text.strip():
-            self._screen.steps.add(lambda: self._go(text.strip()))
-
-    def prompt_cancelled(self) -> None:
-        """Show the breadcrumb again."""
-        self._screen.close_prompt()
-        self._screen.say("")
-
-    def prompt_offers(self, offered: Sequence[str], place: int) -> None:
-        """Name the other completions."""
-        self._screen.status.offer(offered, place)
-
-    async def _go(self, text: str) -> None:
-        screen = self._screen
+    async def go_there(text: str) -> None:
+        text = text.strip()
+        if not text:
+            return
         try:
             trail = _trail_at(screen, text)
             run = await run_in_thread(screen_data.run_of, screen.home, trail[-1].view)
             data = await run_in_thread(screen_data.screen_data, run, trail[-1].view)
         except ChopperError as error:
-            screen.open_address(self, text, len(text), self.complete)
+            _ask_address(screen, text, len(text))
             screen.say(str(error), error=True)
         else:
             screen.arrive(trail, data, run=run)
+
+    complete = partial(address_completions, screen.run, screen.frame)
+    screen.ask("", text, go_there, cursor, complete=complete)
 
 
 def _trail_at(screen: Explorer, argument: str) -> Trail:

@@ -170,6 +170,13 @@ class Explorer(Pointing, Asking):
         """Show the same scope with another sort, filter, order or columns."""
         await self.go(changed(self.here, view))
 
+    async def open_evidence(self, view: View, message: str = "") -> None:
+        """Go to the evidence of a row or a card, and remember the way back."""
+        before = self.here
+        await self.go(self.trail_to(view), message)
+        if not self.status.is_error:
+            self.entries.append((self.view, before))
+
     def arrive(
         self, trail: Trail, data: ScreenData, message: str = "", run: Run | None = None
     ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.text import Text
 from textual.widgets import Input
@@ -16,7 +16,7 @@ from chopper_tui.widgets.chart_panes import PicturePane, SignalPane
 from chopper_tui.widgets.footer import KeyLine
 from chopper_tui.widgets.frame_table import FrameTable
 from chopper_tui.widgets.header import Crumbs, Position
-from chopper_tui.widgets.prompt import AddressBar, Complete, Prompt, PromptHandler
+from chopper_tui.widgets.prompt import AddressBar, Prompt, Question
 
 if TYPE_CHECKING:
     from chopper_tui.widgets.dialogs import Dialog, Options
@@ -104,29 +104,21 @@ class Pointing(ScreenParts):
 
 
 T = TypeVar("T")
+Answer = Callable[[T], Awaitable[None] | None]
 
 
 class Asking(ScreenParts):
     """A screen that asks for a choice or a line of text."""
 
-    def open_dialog(
-        self, dialog: Dialog[T], then: Callable[[T], Awaitable[None] | None] | None = None
-    ) -> None:
+    def open_dialog(self, dialog: Dialog[T], then: Answer[T] | None = None) -> None:
         """Open a dialog over the explorer; its answer, if there is one, is a step."""
-
         if self.app.screen is not self:
             return
         if then is not None:
             dialog.answered = lambda answer: self.steps.add(partial(then, answer))
         self.app.push_screen(dialog)
 
-    def choose(
-        self,
-        title: str,
-        options: Options,
-        current: str | None,
-        then: Callable[[str], Awaitable[None] | None],
-    ) -> None:
+    def choose(self, title: str, options: Options, current: str | None, then: Answer[str]) -> None:
         """Let one of (id, title, explanation) options be chosen."""
         from chopper_tui.widgets.dialogs import Chooser
 
@@ -138,29 +130,36 @@ class Asking(ScreenParts):
 
         self.open_dialog(TextReader(title, text, self.action_perform, passes_digits=passes_digits))
 
-    def open_prompt(
-        self, handler: PromptHandler, sign: str, text: str = "", complete: Complete | None = None
-    ) -> None:
-        """Take a line of text at the bottom."""
-        self.query_one(KeyLine).display = False
-        self.query_one(Prompt).open(handler, sign, text, complete)
+    def ask(self, sign: str, text: str, entered: Answer[str], **options: Any) -> None:
+        """Take a line of text at the bottom, or an address in the place of the breadcrumb.
 
-    def open_address(
-        self, handler: PromptHandler, text: str, cursor: int, complete: Complete
-    ) -> None:
-        """Take an address in the place of the breadcrumb."""
-        self.query_one("#top").display = True
-        self.query_one(AddressBar).open(handler, text, cursor, complete)
+        The arguments are the fields of `Question`.
+        """
+        question = Question(sign, text, entered, **options)
+        if question.sign:
+            self.query_one(KeyLine).display = False
+            self.query_one(Prompt).open(question)
+            return
+        bar = self.query_one(AddressBar)
+        self.query_one("#top").display = bar.display = True
+        bar.begin(question)
         self._edit_address(AddressBar.KEYS)
+
+    @property
+    def typed(self) -> str:
+        """The text of the prompt at the bottom."""
+        return self.query_one(Prompt).line.value
 
     def close_prompt(self) -> None:
         """Give the keys back to the actions."""
         bar, prompt = self.query_one(AddressBar), self.query_one(Prompt)
-        if bar.is_open:
-            bar.close()
+        was_address = bar.is_open
+        bar.display = prompt.display = False
+        self.set_focus(None)
+        if was_address:
             self._edit_address("")
-        elif prompt.is_open:
-            prompt.close()
+            self.say("")
+        else:
             self.query_one(KeyLine).display = self.has_lines
         self.status.point("")
         self.follow_cursor()
@@ -173,5 +172,5 @@ class Asking(ScreenParts):
 
     def on_input_changed(self, event: Input.Changed) -> None:
         prompt = self.query_one(Prompt)
-        if prompt.is_open:
-            prompt.handler.prompt_changed(event.value)
+        if prompt.is_open and prompt.line.question.changed is not None:
+            self.steps.add(prompt.line.question.changed)

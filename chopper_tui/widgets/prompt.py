@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import ClassVar, Final, Protocol
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, ClassVar, Final
 
+from msgspec import Struct
 from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -20,6 +21,23 @@ from chopper_tui.widgets.pane import Pane
 
 _MAX_HISTORY: Final = 100
 """Texts that are remembered for each kind of prompt."""
+Complete = Callable[[str, str], Sequence[str]]
+"""(text up to the cursor, text after it) → completions."""
+
+
+class Question(Struct, frozen=True):
+    """What is asked for, and what becomes of the text: each answer is a step of the screen."""
+
+    sign: str
+    """The character in front of the text: `/` for a filter, `:` for a command; none: an address."""
+    text: str
+    entered: Callable[[str], Awaitable[None] | None]
+    cursor: int | None = None
+    """By default behind the text."""
+    changed: Callable[[], Awaitable[None] | None] | None = None
+    """Follows the text while it is typed."""
+    cancelled: Callable[[], Awaitable[None] | None] | None = None
+    complete: Complete | None = None
 
 
 class _Sign(Pane):
@@ -27,32 +45,8 @@ class _Sign(Pane):
 
     sign = "/"
 
-    def show(self, sign: str) -> None:
-        self.sign = sign
-        self.redraw()
-
     def lines(self, width: int, height: int) -> list[Pieces]:
         return [[(f" {self.sign}", "strong")]]
-
-
-class PromptHandler(Protocol):
-    """Receives the typed text at once, before the keys that follow."""
-
-    def prompt_changed(self, text: str) -> None:
-        """Follow the text while it is typed."""
-
-    def prompt_entered(self, text: str) -> None:
-        """Take the complete text."""
-
-    def prompt_cancelled(self) -> None:
-        """Restore what was there before."""
-
-    def prompt_offers(self, offered: Sequence[str], place: int) -> None:
-        """Show what completes the text; the completion at `place` is taken."""
-
-
-Complete = Callable[[str, str], Sequence[str]]
-"""(text up to the cursor, text after it) → completions."""
 
 
 class InlineSuggester(Suggester):
@@ -72,50 +66,56 @@ class PromptLine(Input):
     """The text; Esc cancels, Tab completes, the arrows recall earlier texts."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "cancel", show=False),
+        Binding("escape", "answer(0)", show=False),
         Binding("tab", "complete(1)", show=False),
         Binding("shift+tab", "complete(-1)", show=False),
         Binding("up", "recall(-1)", show=False),
         Binding("down", "recall(1)", show=False),
     ]
 
-    complete: Complete | None = None
-    """None: no completion."""
-    history: list[str]
-    """Texts that were entered, the last one last."""
-    handler: PromptHandler
+    question: Question
     _offered: Sequence[str] = ()
     _place = 0
     _draft = ""
 
-    def begin(
-        self,
-        text: str,
-        complete: Complete | None,
-        history: list[str],
-        cursor: int | None = None,
-    ) -> None:
-        """Start with a text, after those that were entered before."""
-        self.complete, self.history = complete, history
+    def __init__(self) -> None:
+        super().__init__(compact=True, select_on_focus=False)
+        self.cursor_blink = False
+        self._entered: dict[str, list[str]] = {}
+
+    @property
+    def history(self) -> list[str]:
+        """Texts that were entered for the same sign, the last one last."""
+        return self._entered.setdefault(self.question.sign, [])
+
+    @property
+    def _explorer(self) -> Any:
+        return self.screen
+
+    def begin(self, question: Question) -> None:
+        """Take the focus, after the texts that were entered before."""
+        self.question, complete = question, question.complete
         self.suggester = None if complete is None else InlineSuggester(complete)
-        self._offered, self._place, self._draft = (), len(history), text
+        self._offered, self._place, self._draft = (), len(self.history), question.text
         with self.prevent(Input.Changed):
-            self._put(text, cursor)
+            self._put(question.text, question.cursor)
+        # At once: Widget.focus waits for its turn, after the keys that came in between.
+        self.screen.set_focus(self)
 
     def action_complete(self, step: int) -> None:
         """The next completion of the text before the cursor; after the last comes the first."""
-        if self.complete is None:
+        complete, cursor = self.question.complete, self.cursor_position
+        if complete is None:
             return
-        cursor = self.cursor_position
         text, rest = self.value[:cursor], self.value[cursor:]
         if text in self._offered and len(self._offered) > 1:
             place = self._offered.index(text) + step
         else:
-            self._offered, place = self.complete(text, rest), 0 if step > 0 else -1
+            self._offered, place = complete(text, rest), 0 if step > 0 else -1
         if self._offered:
             place %= len(self._offered)
             self._put(self._offered[place] + rest, len(self._offered[place]))
-            self.handler.prompt_offers(self._offered, place)
+            self._explorer.status.offer(self._offered, place)
 
     def action_recall(self, step: int) -> None:
         """Recall an earlier or later text; the last is the one being typed."""
@@ -134,63 +134,43 @@ class PromptLine(Input):
         self.replace(event.text, *sorted(self.selection))
 
     async def action_submit(self) -> None:
-        """Hand the text over at once, before the keys that follow."""
-        if self.value.strip():
-            known = [text for text in self.history if text != self.value]
-            self.history[:] = [*known, self.value][-_MAX_HISTORY:]
-        self.handler.prompt_entered(self.value)
+        self.action_answer(True)
 
-    def action_cancel(self) -> None:
-        self.handler.prompt_cancelled()
+    def action_answer(self, is_entered: bool) -> None:
+        """Close and hand the text over at once, before the keys that follow; or cancel."""
+        text, question = self.value, self.question
+        if is_entered and text.strip():
+            self.history[:] = [*(each for each in self.history if each != text), text][
+                -_MAX_HISTORY:
+            ]
+        self._explorer.close_prompt()
+        if is_entered:
+            self._explorer.steps.add(lambda: question.entered(text))
+        elif question.cancelled is not None:
+            self._explorer.steps.add(question.cancelled)
 
 
 class Prompt(Horizontal):
     """A sign and a text; hidden until it is opened."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._entered: dict[str, list[str]] = {}
-
     def compose(self) -> ComposeResult:
         yield _Sign()
-        line = PromptLine(compact=True, select_on_focus=False)
-        line.cursor_blink = False
-        yield line
+        yield PromptLine()
 
     @property
-    def sign(self) -> str:
-        """`/` for a filter, `:` for a command."""
-        return self.query_one(_Sign).sign
-
-    @property
-    def handler(self) -> PromptHandler:
-        """Who takes the text."""
-        return self.query_one(PromptLine).handler
+    def line(self) -> PromptLine:
+        return self.query_one(PromptLine)
 
     @property
     def is_open(self) -> bool:
         return bool(self.display)
 
-    def open(
-        self,
-        handler: PromptHandler,
-        sign: str,
-        text: str = "",
-        complete: Complete | None = None,
-    ) -> None:
-        """Take the focus with a text to begin with."""
-        line = self.query_one(PromptLine)
-        line.handler = handler
-        self.query_one(_Sign).show(sign)
-        line.begin(text, complete, self._entered.setdefault(sign, []))
+    def open(self, question: Question) -> None:
+        sign = self.query_one(_Sign)
+        sign.sign = question.sign
+        sign.redraw()
+        self.line.begin(question)
         self.display = True
-        # At once: Widget.focus waits for its turn, after the keys that came in between.
-        self.screen.set_focus(line)
-
-    def close(self) -> None:
-        """Give the keys back to the screen."""
-        self.display = False
-        self.screen.set_focus(None)
 
 
 class AddressBar(PromptLine):
@@ -198,29 +178,11 @@ class AddressBar(PromptLine):
 
     KEYS: ClassVar[str] = "⏎ go  tab completes  → accepts the suggestion  ↑ recalls  esc back"
 
-    def __init__(self) -> None:
-        super().__init__(compact=True, select_on_focus=False)
-        self.cursor_blink = False
-        self._entered: list[str] = []
-
     @property
     def is_open(self) -> bool:
         return bool(self.display)
-
-    def open(self, handler: PromptHandler, text: str, cursor: int, complete: Complete) -> None:
-        """Take the focus with an address to begin with."""
-        self.handler = handler
-        self.begin(text, complete, self._entered, cursor)
-        self.display = True
-        # At once: Widget.focus waits for its turn, after the keys that came in between.
-        self.screen.set_focus(self)
 
     def on_resize(self) -> None:
         """Keep the cursor in sight, also when the line has its width for the first time."""
         cursor = Region(self.cursor_position, 0, width=1, height=1)
         self.scroll_to_region(cursor, force=True, animate=False)
-
-    def close(self) -> None:
-        """Give the keys back to the screen."""
-        self.display = False
-        self.screen.set_focus(None)
