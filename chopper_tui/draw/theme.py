@@ -32,46 +32,58 @@ from chopper_core.render.palette import (
     diverging,
     is_light,
 )
+from chopper_core.util.patterns import late
+
+_STYLES: Final = """
+           plain  dark                  light                 contrast  ansi
+text       -      -                     -                     -         -
+dim        d      color(246)            color(242)            -         d
+strong     b      b                     b                     b         b
+accent     -      #56b4e9               #0072b2               b         cyan
+bar        -      color(74)             color(25)             b         cyan
+spark      -      #4a86ab               #5b92b5               -         cyan
+shade      d      #3f5a6e               #b0bcce               -         d
+alert      b      b #e69f00             b #b34e00             b r       b yellow
+cursor     r      b #ffffff on #1d4566  b #000000 on #cfe4f3  b r       r
+header     u      color(246)            color(242)            b u       u
+chosen     u b    b #e69f00             b #b34e00             b r       b u yellow
+second     -      #e69f00               #f19115               -         yellow
+third      d      #009e73               #48a474               -         green
+fourth     -      #cc79a7               #ae4a85               -         magenta
+fifth      d      #f0e442               #a2a252               -         bright_yellow
+sixth      -      #d55e00               #d45c00               -         red
+seventh    -      #0072b2               #6bc2ff               -         blue
+eighth     -      #b3beaf               #4f524c               -         white
+ninth      -      #c7a452               #75541a               -         bright_red
+tenth      -      #938cff               #163daf               -         bright_magenta
+below      -      color(74)             color(25)             -         cyan
+far_below  b      b color(74)           b color(25)           b         b cyan
+above      -      color(214)            color(130)            -         yellow
+far_above  b      b color(214)          b color(130)          b         b yellow
+poor       -      bright_red            red                   -         red
+very_poor  b      b bright_red          b red                 b         b red
+"""
+"""The style of each role of a text in each theme, with Rich's short words: bold, dim, reverse.
+
+`accent` is of bars and lines, and of the first of several series, the others of which have `second`
+to `tenth`; `bar` and `spark`, which there are many of, have short codes. `shade` is the band behind
+a line, `alert` must not be overlooked, `chosen` is the title of the column that rows are sorted by.
+`below` its peers, `above` them or `poor`, a low utilization, is a cell that stands out.
+"""
 
 
-class Inks(Struct, frozen=True, kw_only=True):
+def _styles() -> dict[str, dict[str, str]]:
+    heads, *rows = (late(r" {2,}").split(line) for line in _STYLES.strip("\n").splitlines())
+    return {
+        theme: {row[0]: row[place].strip("-") for row in rows}
+        for place, theme in enumerate(heads[1:], 1)
+    }
+
+
+class Inks(Struct, frozen=True):
     """A style for each role of a text, and the colours of scales."""
 
-    text: Style = Style()
-    dim: Style
-    strong: Style = Style(bold=True)
-    accent: Style
-    """Bars and lines."""
-    bar: Style = Style()
-    """Bars in rows of tables: the accent, where there are 256 colours by a short code."""
-    spark: Style
-    """Sparklines: there are many of them."""
-    shade: Style
-    """The band behind a line."""
-    alert: Style
-    """For anything that must not be overlooked."""
-    cursor: Style
-    header: Style
-    chosen: Style
-    """The header of the column that the rows are sorted by."""
-    second: Style = Style()
-    """Of several series in a picture the second one; the first has the accent."""
-    third: Style = Style()
-    fourth: Style = Style()
-    fifth: Style = Style()
-    sixth: Style = Style()
-    seventh: Style = Style()
-    eighth: Style = Style()
-    ninth: Style = Style()
-    tenth: Style = Style()
-    below: Style = Style()
-    """A cell below its peers, or a difference below zero."""
-    far_below: Style = Style(bold=True)
-    above: Style = Style()
-    far_above: Style = Style(bold=True)
-    poor: Style = Style()
-    """A low utilisation."""
-    very_poor: Style = Style(bold=True)
+    styles: Mapping[str, str]
     heat: tuple[str, ...] = ()
     """The colours of a scale of magnitude from low to high; none without colours."""
     tones: Mapping[str, Sequence[str]] = MappingProxyType({})
@@ -107,8 +119,7 @@ class Inks(Struct, frozen=True, kw_only=True):
         ground = self._level(name)
         if ground is not None:
             return Style(color=ground, bgcolor=ground)
-        style: Style = Style() if name[-1].isdigit() else getattr(self, name)
-        return style
+        return Style() if name[-1].isdigit() else Style.parse(self.styles[name])
 
     def _on(self, front: str, ground: Color | None) -> Style:
         """A front on a colour: a scale's level or a series in its own, text in black or white."""
@@ -146,151 +157,76 @@ _FILLED: Final = (
 """Inks that fill cells, as the colour that text stands on."""
 
 
-def _series(*colours: str) -> dict[str, Any]:
-    """The inks of series after the first, in order."""
-    return dict(zip(_FILLED[1:10], (Style(color=colour) for colour in colours), strict=True))
+def _tones(*hues: tuple[object, object, object]) -> dict[str, tuple[str, ...]]:
+    """The tones of signals: names of colours, or numbers of a terminal's 256."""
+    named = (
+        tuple(each if isinstance(each, str) else f"color({each})" for each in hue) for hue in hues
+    )
+    return dict(zip(("clock", "use", "power", "warm"), named, strict=True))
 
 
-def _tones(*hues: tuple[int, int, int]) -> dict[str, tuple[str, ...]]:
-    """The tones of signals, of a terminal's 256 colours."""
-    names = ("clock", "use", "power", "warm")
-    return {
-        name: tuple(f"color({code})" for code in hue) for name, hue in zip(names, hues, strict=True)
-    }
-
-
-def _tints(below: str, above: str, poor: str) -> dict[str, Any]:
-    """The inks of cells that stand out; those far out are bold."""
-    hues = {"below": below, "above": above, "poor": poor}
-    far = {"below": "far_below", "above": "far_above", "poor": "very_poor"}
-    mild = {name: Style(color=hue) for name, hue in hues.items()}
-    return mild | {far[name]: Style(color=hue, bold=True) for name, hue in hues.items()}
-
-
-_PLAIN: Final = Inks(
-    dim=Style(dim=True),
-    accent=Style(),
-    spark=Style(),
-    shade=Style(dim=True),
-    alert=Style(bold=True),
-    cursor=Style(reverse=True),
-    header=Style(underline=True),
-    chosen=Style(underline=True, bold=True),
-    third=Style(dim=True),
-    fifth=Style(dim=True),
-)
-_DARK: Final = Inks(
-    dim=Style(color="color(246)"),
-    accent=Style(color="#56b4e9"),
-    bar=Style(color="color(74)"),
-    spark=Style(color="#4a86ab"),
-    shade=Style(color="#3f5a6e"),
-    alert=Style(color="#e69f00", bold=True),
-    cursor=Style(color="#ffffff", bgcolor="#1d4566", bold=True),
-    header=Style(color="color(246)"),
-    chosen=Style(color="#e69f00", bold=True),
-    **_series(
-        *("#e69f00", "#009e73", "#cc79a7", "#f0e442", "#d55e00"),
-        *("#0072b2", "#b3beaf", "#c7a452", "#938cff"),
+_SCALES: Final[dict[str, tuple[Any, ...]]] = {
+    "plain": (),
+    "dark": (
+        CIVIDIS,
+        # Of the 256 colours, whose codes are short: there are many of them.
+        _tones((67, 74, 117), (65, 71, 114), (131, 173, 215), (96, 139, 182)),
+        diverging("#56b4e9", "#23272d", "#f0a000"),
     ),
-    **_tints("color(74)", "color(214)", "bright_red"),
-    heat=CIVIDIS,
-    change=diverging("#56b4e9", "#23272d", "#f0a000"),
-    # Of the 256 colours, whose codes are short: there are many of them.
-    tones=_tones((67, 74, 117), (65, 71, 114), (131, 173, 215), (96, 139, 182)),
-)
-_LIGHT: Final = Inks(
-    dim=Style(color="color(242)"),
-    accent=Style(color="#0072b2"),
-    bar=Style(color="color(25)"),
-    spark=Style(color="#5b92b5"),
-    shade=Style(color="#b0bcce"),
-    alert=Style(color="#b34e00", bold=True),
-    cursor=Style(color="#000000", bgcolor="#cfe4f3", bold=True),
-    header=Style(color="color(242)"),
-    chosen=Style(color="#b34e00", bold=True),
-    **_series(
-        *("#f19115", "#48a474", "#ae4a85", "#a2a252", "#d45c00"),
-        *("#6bc2ff", "#4f524c", "#75541a", "#163daf"),
+    "light": (
+        CIVIDIS[::-1],
+        _tones((67, 25, 18), (65, 28, 22), (136, 130, 88), (139, 133, 90)),
+        diverging("#0072b2", "#eef0f2", "#d55e00"),
     ),
-    **_tints("color(25)", "color(130)", "red"),
-    heat=CIVIDIS[::-1],
-    change=diverging("#0072b2", "#eef0f2", "#d55e00"),
-    tones=_tones((67, 25, 18), (65, 28, 22), (136, 130, 88), (139, 133, 90)),
-)
-_CONTRAST: Final = Inks(
-    dim=Style(),
-    accent=Style(bold=True),
-    bar=Style(bold=True),
-    spark=Style(),
-    shade=Style(),
-    alert=Style(bold=True, reverse=True),
-    cursor=Style(bold=True, reverse=True),
-    header=Style(bold=True, underline=True),
-    chosen=Style(bold=True, reverse=True),
-)
-_ANSI: Final = Inks(
-    dim=Style(dim=True),
-    accent=Style(color="cyan"),
-    bar=Style(color="cyan"),
-    spark=Style(color="cyan"),
-    shade=Style(dim=True),
-    alert=Style(color="yellow", bold=True),
-    cursor=Style(reverse=True),
-    header=Style(underline=True),
-    chosen=Style(color="yellow", bold=True, underline=True),
-    **_series(
-        *("yellow", "green", "magenta", "bright_yellow", "red"),
-        *("blue", "white", "bright_red", "bright_magenta"),
-    ),
-    **_tints("cyan", "yellow", "red"),
-    heat=("blue", "cyan", "green", "yellow", "bright_white"),
-    change=("bright_cyan", "cyan", "bright_black", "yellow", "bright_yellow"),
-    tones={
+    "contrast": (),
+    "ansi": (
+        ("blue", "cyan", "green", "yellow", "bright_white"),
         # Blue on black can't be read on many terminals.
-        "clock": ("cyan", "cyan", "bright_cyan"),
-        "use": ("green", "green", "bright_green"),
-        "power": ("red", "yellow", "bright_yellow"),
-        "warm": ("magenta", "magenta", "bright_magenta"),
-    },
-)
-_INKS: Final = {"dark": _DARK, "light": _LIGHT, "contrast": _CONTRAST, "ansi": _ANSI}
+        _tones(
+            ("cyan", "cyan", "bright_cyan"),
+            ("green", "green", "bright_green"),
+            ("red", "yellow", "bright_yellow"),
+            ("magenta", "magenta", "bright_magenta"),
+        ),
+        ("bright_cyan", "cyan", "bright_black", "yellow", "bright_yellow"),
+    ),
+}
+"""The colours of magnitudes, signals and differences; none without colours."""
+_INKS: Final = {name: Inks(styles, *_SCALES[name]) for name, styles in _styles().items()}
 _MANY_COLOURS: Final = ("256", "truecolor")
 
-THEMES: Final = tuple(_INKS)
+THEMES: Final = ("dark", "light", "contrast", "ansi")
 
 
 def inks(theme: str, color_system: str | None, no_color: bool) -> Inks:
     """The inks of a theme on a terminal with these colours."""
     if no_color or color_system is None:
-        return _CONTRAST if theme == "contrast" else _PLAIN
+        return _INKS["contrast" if theme == "contrast" else "plain"]
     if color_system not in _MANY_COLOURS and theme != "contrast":
-        return _ANSI
-    return _INKS.get(theme, _DARK)
+        return _INKS["ansi"]
+    return _INKS[theme if theme in THEMES else THEMES[0]]
 
 
 def textual_theme(name: str) -> Theme:
     """The theme for the parts that Textual draws itself: the palette and the prompt."""
-    chosen = _INKS[name]
+    accent, cursor = (_INKS[name].of(role) for role in ("accent", "cursor"))
     base = BUILTIN_THEMES["ansi-light" if name == "light" else "ansi-dark"]
     base = replace(base, variables=base.variables | _SCROLLBARS)
-    if chosen.cursor.color is None or chosen.cursor.bgcolor is None or chosen.accent.color is None:
+    if accent.color is None or cursor.color is None or cursor.bgcolor is None:
         return replace(base, name=name)
-    accent, front, back = (
-        color.name for color in (chosen.accent.color, chosen.cursor.color, chosen.cursor.bgcolor)
-    )
+    border, front, back = accent.color.name, cursor.color.name, cursor.bgcolor.name
     return replace(
         base,
         name=name,
-        primary=accent,
+        primary=border,
         variables=base.variables
         | {
             "block-cursor-foreground": front,
             "block-cursor-background": back,
             "input-cursor-foreground": front,
             "input-cursor-background": back,
-            "border": accent,
-            "border-blurred": accent,
+            "border": border,
+            "border-blurred": border,
         },
     )
 

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from rich.text import Text
 from textual.widgets import Input
 
+from chopper_core.model.charts import Lanes
+from chopper_tui.draw.canvas import Cell
 from chopper_tui.draw.charts import drawer_of
 from chopper_tui.screen.parts import ScreenParts
-from chopper_tui.widgets.cards import CardsPane
-from chopper_tui.widgets.chart_panes import PicturePane, SignalPane
 from chopper_tui.widgets.footer import KeyLine
-from chopper_tui.widgets.frame_table import FrameTable
 from chopper_tui.widgets.header import Crumbs, Position
 from chopper_tui.widgets.prompt import AddressBar, Prompt, Question
 
@@ -25,82 +24,42 @@ if TYPE_CHECKING:
 class Pointing(ScreenParts):
     """A screen whose parts take clicks, the wheel and drags."""
 
-    def on_crumbs_clicked(self, event: Crumbs.Clicked) -> None:
-        """A click on a step goes there, one on a view opens it; next to them the path is edited."""
-        if event.digit:
-            self.action_perform("view", event.digit)
-        elif event.depth is None or event.depth >= len(self.view.path):
-            self.action_perform("go")
-        else:
-            self.action_perform("ascend", str(event.depth))
-
-    def on_cards_pane_clicked(self, event: CardsPane.Clicked) -> None:
-        """A click on a card moves the cursor there; on the cursor's card it opens it."""
+    def point_at_card(self, is_again: bool) -> None:
+        """Give the keys to the cards, whose cursor was moved; a card clicked again opens."""
         self.activate_cards(True)
         if self.shows_sentences:
             self.table.move_to(self.cards.cursor)
-        if event.is_again:
+        if is_again:
             self.action_perform("enter")
 
-    def on_evidence_pane_opened(self) -> None:
-        """A click on the evidence of a finding opens it."""
-        self.action_perform("enter")
+    def point_at_lane(self, name: str, cell: int) -> None:
+        """Put the timeline's cursor on a lane and a cell of the time axis."""
+        if self.lanes is not None and name in self.lanes.lanes and name in self.frame.labels:
+            self.table.move_to(list(self.frame.labels).index(name))
+        self.perform_at("at", cell)
 
-    def on_frame_table_header_clicked(self, event: FrameTable.HeaderClicked) -> None:
-        """A click on a title sorts by its column; again: the other way round."""
-        if self.frame.sort.removeprefix("-") == event.name:
-            self.action_perform("reverse")
-        else:
-            self.action_perform("sort", event.name if event.name == "name" else f"-{event.name}")
-
-    def on_frame_table_opened(self) -> None:
-        self.action_perform("enter")
-
-    def on_picture_pane_clicked(self, event: PicturePane.Clicked) -> None:
-        """A click on the timeline puts the cursor there."""
-        if self.lanes is None:
-            return
-        if event.name in self.lanes.lanes and event.name in self.frame.labels:
-            self.table.move_to(list(self.frame.labels).index(event.name))
-        self._perform_at("at", event.cell)
-
-    def on_picture_pane_cell_clicked(self, event: PicturePane.CellClicked) -> None:
-        """A click on a cell of a picture puts the cursor there; on the cursor's it opens it."""
-        if (event.row, event.column) != self.cell_shown:
-            self.move_to_cell((event.row, event.column))
+    def point_at_cell(self, cell: Cell) -> None:
+        """Put the cursor on a cell of a picture; the cursor's own opens."""
+        if cell != self.cell_shown:
+            self.move_to_cell(cell)
         elif action_id := drawer_of(self._pictures[0]).opens_with:
             self.action_perform(action_id)
 
-    def on_picture_pane_turned(self, event: PicturePane.Turned) -> None:
-        """The wheel zooms the timeline around the pointer."""
-        self._perform_at("zoom_in" if event.up else "zoom_out", event.cell)
-
-    def _perform_at(self, action_id: str, cell: int) -> None:
+    def perform_at(self, action_id: str, cell: int) -> None:
         """Perform an action at the time in the middle of a cell of the timeline."""
         if self.lanes is not None and 0 <= cell < self.time_cells:
-            self.action_perform(action_id, f"{self._time_of(cell)}ns")
+            self.action_perform(action_id, self._time_of(self.lanes, cell))
 
-    def _time_of(self, cell: int) -> int:
-        assert self.lanes is not None
-        seen = self.lanes.seen
-        return seen.from_ns + (2 * cell + 1) * seen.length_ns // (2 * self.time_cells)
+    def measure_cells(self, *ends: int) -> None:
+        """Measure the time between cells of the timeline."""
+        if self.lanes is not None and not self.steps.is_busy:
+            cells = [min(max(cell, 0), self.time_cells - 1) for cell in ends]
+            times = [self._time_of(self.lanes, cell) for cell in cells]
+            self.action_perform("measure", " ".join(times))
 
-    def on_key_line_pressed(self, event: KeyLine.Pressed) -> None:
-        self.action_perform(event.action_id)
-
-    def on_position_help_clicked(self) -> None:
-        self.action_perform("help")
-
-    def on_picture_pane_dragged(self, event: PicturePane.Dragged) -> None:
-        """A drag along the timeline measures the time between its ends."""
-        if self.lanes is None or self.steps.is_busy:
-            return
-        ends = [min(max(cell, 0), self.time_cells - 1) for cell in (event.begin, event.end)]
-        self.action_perform("measure", " ".join(f"{self._time_of(cell)}ns" for cell in ends))
-
-    def on_signal_pane_measured(self, event: SignalPane.Measured) -> None:
-        """Dragging along a chart shows the figures of that time."""
-        self.say(event.text)
+    def _time_of(self, lanes: Lanes, cell: int) -> str:
+        seen = lanes.seen
+        return f"{seen.from_ns + (2 * cell + 1) * seen.length_ns // (2 * self.time_cells)}ns"
 
 
 T = TypeVar("T")

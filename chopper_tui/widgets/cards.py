@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from textual import events
-from textual.message import Message
 
 from chopper_core.metrics import Metric
 from chopper_core.model.charts import Card, Cards
@@ -63,14 +62,6 @@ def _figure(frame: Frame, metric: Metric, row: int) -> str:
 
 class CardsPane(Pane):
     """As many cards as fit, the cursor's among them; a bar at the left marks it."""
-
-    class Clicked(Message):
-        """A card was clicked; the cursor is on it."""
-
-        def __init__(self, is_again: bool) -> None:
-            super().__init__()
-            self.is_again = is_again
-            """Whether the cursor was on it before."""
 
     cards: Cards | None = None
     cursor = 0
@@ -142,7 +133,7 @@ class CardsPane(Pane):
         if owner >= 0:
             is_again = self.has_keys and owner == self.cursor
             self.move_to(owner)
-            self.post_message(self.Clicked(is_again))
+            self.explorer.point_at_card(is_again)
 
     def lines(self, width: int, height: int) -> Iterable[Pieces]:
         """A title, then the cards from the first on the screen on."""

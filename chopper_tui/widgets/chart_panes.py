@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any, Final
 
 from textual import events, work
-from textual.message import Message
 
 from chopper_core.model.charts import Chart
 from chopper_core.model.run import Run
@@ -96,14 +95,6 @@ class DrawnPane(Pane):
 class SignalPane(DrawnPane, Dragging):
     """A headline and a plot."""
 
-    class Measured(Message):
-        """The pointer was dragged along the time axis."""
-
-        def __init__(self, text: str) -> None:
-            super().__init__()
-            self.text = text
-            """The figures of the time that was dragged over."""
-
     run: Run | None = None
     view: View | None = None
     _shown: SignalChart | None = None
@@ -131,7 +122,7 @@ class SignalPane(DrawnPane, Dragging):
             self.draw_soon()
 
     def dragged(self, begin: int, end: int) -> None:
-        """Mark the cells, and post the figures of their time."""
+        """Mark the cells, and show the figures of their time."""
         if self._shown is None:
             return
         left = 1 + plot.axis_width(self._shown.signal)
@@ -140,7 +131,7 @@ class SignalPane(DrawnPane, Dragging):
         self._measured = first, last + 1
         self.redraw()
         shares = ((first - left) / cells, (last + 1 - left) / cells)
-        self.post_message(self.Measured(plot.measured(self._shown, *shares)))
+        self.explorer.say(plot.measured(self._shown, *shares))
 
     def on_click(self) -> None:
         """A click alone takes the mark of a drag away."""
@@ -187,40 +178,6 @@ class Curves(PaneColumn):
 class PicturePane(DrawnPane, Dragging):
     """The charts of a view."""
 
-    class Clicked(Message):
-        """A lane was clicked."""
-
-        def __init__(self, cell: int, name: str) -> None:
-            super().__init__()
-            self.cell = cell
-            """Of the time axis; below 0 on the labels."""
-            self.name = name
-            """The label of the line."""
-
-    class CellClicked(Message):
-        """A cell of a picture with a cursor was clicked."""
-
-        def __init__(self, row: int, column: int) -> None:
-            super().__init__()
-            self.row = row
-            self.column = column
-
-    class Dragged(Message):
-        """The pointer was dragged along the lanes, from cell to cell of the time axis."""
-
-        def __init__(self, begin: int, end: int) -> None:
-            super().__init__()
-            self.begin = begin
-            self.end = end
-
-    class Turned(Message):
-        """The wheel was turned over the lanes."""
-
-        def __init__(self, cell: int, up: bool) -> None:
-            super().__init__()
-            self.cell = cell
-            self.up = up
-
     pictures: Sequence[Chart] = ()
     selected = 0
     column: int | None = None
@@ -250,10 +207,10 @@ class PicturePane(DrawnPane, Dragging):
         return drawing.drawer_of(self.pictures[0]).time_cell(self.pictures[0], x - 1)
 
     def dragged(self, begin: int, end: int) -> None:
-        """Post the cells of the time axis."""
+        """Measure the time from cell to cell of the time axis."""
         first, last = self._time_cell(begin), self._time_cell(end)
         if first is not None and last is not None:
-            self.post_message(self.Dragged(first, last))
+            self.explorer.measure_cells(first, last)
 
     @property
     def room(self) -> int:
@@ -261,35 +218,31 @@ class PicturePane(DrawnPane, Dragging):
         return self.size.width - 2
 
     def on_click(self, event: events.Click) -> None:
-        """Post the cell and the lane; a button that is released elsewhere clicked nothing."""
+        """Put the cursor there; a button that is released elsewhere clicked nothing."""
         if self.was_dragged or not 0 <= event.y < self.size.height:
             return
         time_cell = self._time_cell(event.x)
         if time_cell is not None:
             pieces = self.drawn[event.y] if event.y < len(self.drawn) else []
             line = "".join(text for text, _ in pieces)
-            name = line[2 : event.x - time_cell - 1].strip()
-            self.post_message(self.Clicked(time_cell, name))
-            return
-        cell = drawing.cell_at(
+            self.explorer.point_at_lane(line[2 : event.x - time_cell - 1].strip(), time_cell)
+        elif cell := drawing.cell_at(
             self.pictures, self.room, self.size.height, self.glyphs, event.x - 1, event.y
-        )
-        if cell is not None:
-            self.post_message(self.CellClicked(*cell))
+        ):
+            self.explorer.point_at_cell(cell)
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        """Post the cell."""
-        self._turn(event, True)
+        self._turn(event, "zoom_in")
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        """Post the cell."""
-        self._turn(event, False)
+        self._turn(event, "zoom_out")
 
-    def _turn(self, event: events.MouseEvent, up: bool) -> None:
+    def _turn(self, event: events.MouseEvent, action_id: str) -> None:
+        """Zoom the timeline around the pointer."""
         cell = self._time_cell(event.x)
         if cell is not None:
             event.stop()
-            self.post_message(self.Turned(cell, up))
+            self.explorer.perform_at(action_id, cell)
 
     def drawing(
         self, width: int, height: int, check: Callable[[], None]

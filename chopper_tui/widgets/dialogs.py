@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Final, TypeVar
+from typing import ClassVar, Final, TypeVar
 
 from rich.console import RenderableType
-from rich.style import Style
 from rich.text import Text
 from textual import events
 from textual.app import ComposeResult
@@ -40,16 +39,12 @@ def _is_on_top(screen: Screen[T]) -> bool:
     return bool(stack) and stack[-1] is screen
 
 
-def _shade(screen: Screen[Any]) -> Style:
-    inks: Inks = screen.app.inks  # type: ignore[attr-defined]
-    return inks.shade
-
-
 class Dialog(SteadyScreen[T], ModalScreen[T]):
     """A box over the explorer, closed once; None is no answer."""
 
     def render(self) -> RenderableType:
-        return dimmed(super().render(), _shade(self))
+        inks: Inks = self.app.inks  # type: ignore[attr-defined]
+        return dimmed(super().render(), inks.of("shade"))
 
     VERTICAL_BREAKPOINTS = [(0, "-low"), (16, "-high")]  # noqa: RUF012 (as Textual declares it)
     answered: Callable[[T], None] | None = None

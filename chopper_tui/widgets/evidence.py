@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from textual.message import Message
-
 from chopper_core.model import address
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
@@ -22,9 +20,6 @@ class EvidencePane(DrawnPane):
     Each move to another finding sends another pane: a chart as wide as the screen is 8 KB.
     """
 
-    class Opened(Message):
-        """It was clicked."""
-
     run: Run | None = None
     view: View | None = None
 
@@ -38,7 +33,7 @@ class EvidencePane(DrawnPane):
             self.draw_soon()
 
     def on_click(self) -> None:
-        self.post_message(self.Opened())
+        self.explorer.action_perform("enter")
 
     def drawing(
         self, width: int, height: int, check: Callable[[], None]

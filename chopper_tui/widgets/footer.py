@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from textual import events
-from textual.message import Message
 
 from chopper_core.metrics import METRICS
 from chopper_core.model.charts import Lanes
@@ -169,13 +168,6 @@ class KeyLine(Pane):
     Each is a button, too.
     """
 
-    class Pressed(Message):
-        """A key of the line was clicked."""
-
-        def __init__(self, action_id: str) -> None:
-            super().__init__()
-            self.action_id = action_id
-
     def __init__(self, actions: Sequence[Action]) -> None:
         super().__init__()
         self._all = actions
@@ -201,7 +193,7 @@ class KeyLine(Pane):
     def on_click(self, event: events.Click) -> None:
         for begin, end, action_id in self._buttons:
             if begin <= event.x < end and not self.instead:
-                self.post_message(self.Pressed(action_id))
+                self.explorer.action_perform(action_id)
 
     def lines(self, width: int, height: int) -> Iterable[Pieces]:
         """As many keys as fit; the command line always does."""

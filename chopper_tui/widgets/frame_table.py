@@ -33,16 +33,6 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
             """Only the last of several moves counts."""
             return isinstance(message, FrameTable.Moved)
 
-    class HeaderClicked(Message):
-        """The title of a column was clicked, or that of the names."""
-
-        def __init__(self, name: str) -> None:
-            super().__init__()
-            self.name = name
-
-    class Opened(Message):
-        """The cursor's row was clicked."""
-
     layout_plan: TableLayout | None = None
     signals: Sequence[ScreenSignal] = ()
     sparks: Sequence[Sparks | LaneLines] = ()
@@ -187,18 +177,18 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
         self.move(-3)
 
     def on_click(self, event: events.Click) -> None:
-        """A click moves the cursor; on the cursor's row it opens it."""
+        """A click moves the cursor; on the cursor's row it opens it. On a title it sorts by the
+        column; again: the other way round."""
         row = self.scroll_offset.y + event.y - 1
         if event.y < 1 and self.layout_plan is not None:
             name = self.layout_plan.column_at(event.x)
-            if name:
-                self.post_message(self.HeaderClicked(name))
-            return
-        if row >= self.rows:
-            return
-        if row == self.cursor:
-            self.post_message(self.Opened())
-        else:
+            if name and self.layout_plan.frame.sort.removeprefix("-") == name:
+                self.explorer.action_perform("reverse")
+            elif name:
+                self.explorer.action_perform("sort", name if name == "name" else f"-{name}")
+        elif row == self.cursor and self.rows:
+            self.explorer.action_perform("enter")
+        elif row < self.rows:
             self.move_to(row)
 
     def scroll_columns(self, columns: int) -> None:

@@ -7,7 +7,6 @@ from pathlib import PurePath
 from typing import Final
 
 from textual import events
-from textual.message import Message
 
 from chopper_core.render.cells import (
     baseline_title,
@@ -55,27 +54,23 @@ class Crumbs(Pane):
     _strip_at = 0
     """Its first cell."""
 
-    class Clicked(Message):
-        """The breadcrumb was clicked: on a step, its depth, or on the strip, a digit or a view."""
-
-        def __init__(self, depth: int | None = None, digit: str = "") -> None:
-            super().__init__()
-            self.depth = depth
-            self.digit = digit
-
     def on_click(self, event: events.Click) -> None:
+        """A click on a step goes there, one on a view opens it; next to them the path is edited."""
         x = self._strip_at
         for text, _ in self._strip:
             if x <= event.x < x + cell_width(text) and text.strip():
                 word = text.split()[0]
                 # The place among the views of a digit, `2/3`, is a button for the next of them.
                 current = self.frame.view.name if self.frame else ""
-                self.post_message(
-                    self.Clicked(digit=digit_of(current, self.screens) if "/" in word else word)
-                )
+                digit = digit_of(current, self.screens) if "/" in word else word
+                self.explorer.action_perform("view", digit)
                 return
             x += cell_width(text)
-        self.post_message(self.Clicked(self._depth_at(event.x)))
+        depth = self._depth_at(event.x)
+        if self.frame is None or depth is None or depth >= len(self.frame.view.path):
+            self.explorer.action_perform("go")
+        else:
+            self.explorer.action_perform("ascend", str(depth))
 
     def _depth_at(self, x: int) -> int | None:
         """The depth of the step at a cell, where the path is drawn whole; None past the last."""
@@ -205,12 +200,9 @@ class Position(Pane):
     row = 0
     rows = 0
 
-    class HelpClicked(Message):
-        """The hint of the help was clicked."""
-
     def on_click(self, event: events.Click) -> None:
         if event.x >= self.size.width - len(_HELP_HINT):
-            self.post_message(self.HelpClicked())
+            self.explorer.action_perform("help")
 
     def show(self, row: int, rows: int) -> None:
         self.row, self.rows = row, rows

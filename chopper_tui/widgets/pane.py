@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 from rich.segment import Segment
 from textual import events
@@ -52,6 +52,11 @@ class ChopperWidget(Widget):
     can_focus = False
     virtual_size: Reactive[Size] = Reactive(Size(0, 0))
     """As every widget's, but that a change of it is none of the layout: that took a second one."""
+
+    @property
+    def explorer(self) -> Any:
+        """The screen that it is a part of, which does what clicks ask for."""
+        return self.screen
 
     @property
     def inks(self) -> Inks:

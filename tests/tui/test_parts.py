@@ -25,15 +25,13 @@ from chopper_core.views.shared.children import SignalChart
 from chopper_tui.draw import signal_plot as plot
 from chopper_tui.draw.pieces import IDLE, SERIES_INKS, fit, width_of
 from chopper_tui.draw.table import plan
-from chopper_tui.draw.theme import THEMES, Inks, inks, to_ascii
+from chopper_tui.draw.theme import THEMES, inks, to_ascii
 from chopper_tui.history import child_of, moved, parent_of, to_sibling, trail_to
 from chopper_tui.widgets.header import path_pieces
 from chopper_tui.widgets.layout import lines_above, size_classes
 from tests.tui.explorer import explorer, measured_run, sample_run
 
-INK_NAMES = [
-    name for name in Inks.__struct_fields__ if name not in ("heat", "change", "tones", "made")
-]
+INK_NAMES = [*inks("dark", "truecolor", no_color=False).styles]
 LEVELS_OF_SCALES = [*(f"heat{n}" for n in range(16)), *(f"change{n}" for n in range(15))]
 LABELS = st.lists(st.text(min_size=1), max_size=7)
 
@@ -140,8 +138,8 @@ def test_a_table_has_the_lines_of_its_rows_and_what_is_above_it_the_rest() -> No
 @pytest.mark.parametrize("colours", [None, "standard", "256", "truecolor"])
 def test_every_theme_tells_the_cursor_and_the_alerts_apart(theme: str, colours: str | None) -> None:
     drawn = inks(theme, colours, no_color=colours is None)
-    for ink in (drawn.cursor, drawn.alert, drawn.chosen, drawn.header):
-        assert ink != drawn.text
+    for ink in ("cursor", "alert", "chosen", "header"):
+        assert drawn.of(ink) != drawn.of("text")
     if colours is None:
         names = (*INK_NAMES, *LEVELS_OF_SCALES, "text/heat3", "heat1/heat2")
         assert all(drawn.of(name).color is drawn.of(name).bgcolor is None for name in names)
@@ -193,7 +191,7 @@ def test_every_text_and_tint_can_be_read(theme: str, ground: str) -> None:
     drawn = inks(theme, "truecolor", no_color=False)
     inked = ("dim", "accent", "bar", "alert", "header", "chosen", *marks.INKS[1:])
     pairs = [(drawn.of(name).color, Color.parse(ground)) for name in inked]
-    pairs.append((drawn.cursor.color, drawn.cursor.bgcolor))
+    pairs.append((drawn.of("cursor").color, drawn.of("cursor").bgcolor))
     for name, (one, other) in zip((*inked, "cursor"), pairs, strict=True):
         assert _contrast(_luminance(one), _luminance(other)) >= 4.5, name
 
@@ -235,7 +233,7 @@ def _contrast(one: float, other: float) -> float:
 
 def test_high_contrast_dims_nothing() -> None:
     drawn = inks("contrast", "truecolor", no_color=False)
-    assert not any(getattr(drawn, name).dim for name in INK_NAMES)
+    assert not any(drawn.of(name).dim for name in INK_NAMES)
 
 
 def test_the_sorted_and_the_added_column_are_always_in_sight() -> None:

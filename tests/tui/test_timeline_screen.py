@@ -340,13 +340,13 @@ async def test_the_mouse_points_and_zooms(size: tuple[int, int]) -> None:
         assert at.label == "GPU 3 s11"
         ruler = next(line for line in at.lines() if "▼" in line)
         assert ruler.index("▼") == 40
-        pane.post_message(PicturePane.Turned(bins // 4, True))
+        at.explore.perform_at("zoom_in", bins // 4)
         await at.settle()
         assert abs(seen(at).length_ns - before.length_ns / 2) <= 1
         middle = before.from_ns + (bins // 4 + 0.5) * before.length_ns / bins
         share = (middle - seen(at).from_ns) / seen(at).length_ns
         assert abs(share - (bins // 4 + 0.5) / bins) < 1 / bins
-        pane.post_message(PicturePane.Turned(bins // 4, False))
+        at.explore.perform_at("zoom_out", bins // 4)
         await at.settle()
         assert abs(seen(at).length_ns - before.length_ns) <= 2
 
