@@ -244,7 +244,7 @@ def _ask_address(screen: Explorer, text: str, cursor: int) -> None:
             screen.arrive(trail, data, run=run)
 
     complete = partial(address_completions, screen.run, screen.frame)
-    screen.ask("", text, go_there, cursor, complete=complete)
+    screen.ask("", text, go_there, cursor=cursor, complete=complete)
 
 
 def _trail_at(screen: Explorer, argument: str) -> Trail:
