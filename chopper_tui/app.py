@@ -37,8 +37,7 @@ from chopper_core.util.errors import ChopperError
 from chopper_core.util.memory import is_out_of_memory, out_of_memory
 from chopper_core.util.progress import Cancelled, Progress
 from chopper_tui.actions import ACTIONS
-from chopper_tui.config import DEFAULTS, Config
-from chopper_tui.crash import typed, write_crash
+from chopper_tui.config import DEFAULTS, Config, typed, write_crash
 from chopper_tui.draw.theme import THEMES, AsciiFilter, Inks, inks, textual_theme
 from chopper_tui.history import Columns
 from chopper_tui.keymap import Action, is_key

@@ -173,7 +173,7 @@ def _crashed(error: Exception) -> int:
     """Log an error of Chopper's own, and say so in a sentence."""
     debug.note_error(error)
     try:
-        from chopper_tui.crash import summary, write_crash
+        from chopper_tui.config import summary, write_crash
     except MemoryError:
         tell(str(memory.out_of_memory("this")))
         return ChopperError.exit_code

@@ -15,7 +15,7 @@ from textual.worker import WorkerCancelled
 from chopper_core.util import debug
 from chopper_core.util.atomic import read_small
 from chopper_core.util.errors import DataError, UsageError
-from chopper_tui.crash import summary
+from chopper_tui.config import summary
 from chopper_tui.keymap import is_key
 from chopper_tui.terminal import FATAL_SIGNALS, give_back, remark
 from chopper_tui.textual_internals import is_holding_back, messages_done, press, screen_text

@@ -27,7 +27,7 @@ from chopper_tui.config import read_config
 from chopper_tui.export import without_fonts
 from chopper_tui.keymap import key_name
 from chopper_tui.play import keys_of, play
-from chopper_tui.widgets.help import help_text, screen_table
+from chopper_tui.widgets.reader import help_text, screen_table
 from tests.demo import as_kept, demo_run
 from tests.tui.explorer import explorer, sample_run
 

@@ -549,7 +549,7 @@ def hostile_sample() -> Run:
 async def test_hostile_names_are_inert_on_every_screen_and_copied_so(
     view: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("chopper_tui.actions.export.has_clipboard", lambda: True)
+    monkeypatch.setattr("chopper_tui.actions.program.has_clipboard", lambda: True)
     run = hostile_sample()
     async with explorer((120, 40), run, parse_in(run, view)) as driven:
         copied: list[str] = []

@@ -10,15 +10,11 @@ from typing import Final
 
 from chopper_tui.actions import (  # noqa: F401 (importing a module declares its actions)
     ask,
-    charts,
-    columns,
     compare,
-    export,
     find,
     program,
     shape,
     time,
-    tour,
     walk,
 )
 from chopper_tui.keymap import declared_actions

@@ -13,13 +13,13 @@ from chopper_core.model.view import ALL_TIME, View, with_view
 from chopper_core.util.errors import UsageError
 from chopper_core.views import view_spec, view_specs
 from chopper_core.views.spec import SeveralRuns, splits_of
-from chopper_tui.actions.program import open_command
-from chopper_tui.actions.sets import (
+from chopper_tui.actions.compare import (
     figures_of_set,
     refuse_of_set,
     runs_filter,
     view_of_set,
 )
+from chopper_tui.actions.program import open_command
 from chopper_tui.history import Visit, with_statistic
 from chopper_tui.keymap import ALL, ASK, EXPLORE, INFO, SCREENS, action
 from chopper_tui.steps import run_in_thread

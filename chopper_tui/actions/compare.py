@@ -1,20 +1,174 @@
-"""Comparing: marks, the comparison of the marked rows, the baseline."""
+"""Comparing: marks, the comparison of the marked rows, the baseline; and sets of runs."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from chopper_core.model.address import parse_baseline
-from chopper_core.model.view import Baseline
-from chopper_core.render.cells import baseline_title
+from chopper_core.model.view import RUN_LEVEL, Baseline, View, with_view
+from chopper_core.render.cells import baseline_title, clean
 from chopper_core.util.errors import UsageError
-from chopper_core.views.spec import SeveralRuns
-from chopper_tui.actions.sets import compare_runs, mark_run, normalise
-from chopper_tui.history import changed, comparison, mark_of, toggled, with_baseline
-from chopper_tui.keymap import COMPARE, action
+from chopper_core.views import OVERVIEW, RUNS, SET_VIEWS, VIEWS, view_spec
+from chopper_core.views.shared.filter import only
+from chopper_core.views.spec import BEST, RUN_FIGURE, SeveralRuns
+from chopper_tui.history import Mark, Visit, changed, comparison, mark_of, toggled, with_baseline
+from chopper_tui.keymap import COMPARE, EXPLORE, INFO, SET_SCREENS, action
 
 if TYPE_CHECKING:
+    from chopper_tui.history import Marks
     from chopper_tui.screen import Explorer
+
+
+def refuse_of_set(screen: Explorer) -> None:
+    """Raise UsageError where a set of runs is on the screen."""
+    if isinstance(screen.run, SeveralRuns):
+        raise UsageError("this needs a single run; Enter opens the run under the cursor")
+
+
+async def enter_run(screen: Explorer, target: View) -> None:
+    """Enter the run of a row, at its overview, or the runs of a row's group."""
+    before = screen.here
+    if target.run == screen.run.name:
+        await screen.go(screen.trail_to(target))
+        return
+    screen.say(f"opening {target.run}")
+    asked = target if target != View(target.run) else with_view(target, OVERVIEW)
+    await screen.go(screen.trail_to(asked))
+    if screen.run.name != target.run and asked.name == OVERVIEW:
+        # A run without times, say, has a tree all the same.
+        await screen.go(screen.trail_to(target))
+    if screen.run.name == target.run:
+        screen.entries = [*(each for each in screen.entries if each[0].run != target.run),
+                          (screen.view, before)]  # fmt: skip
+
+
+async def leave_run(screen: Explorer) -> None:
+    """Go back to the set, to the view and the row that the run was entered from."""
+    for view, before in reversed(screen.entries):
+        if view.run == screen.run.name:
+            screen.entries.remove((view, before))
+            await screen.go(before)
+            return
+    await screen.go((Visit(View(screen.home.name, name=RUNS)),))
+
+
+async def leave_view(screen: Explorer) -> None:
+    """Go from a view of several runs to the table of runs, and there to all of them."""
+    view = screen.view
+    if view.name != RUNS:
+        await screen.change(replace(with_view(view, RUNS), baseline=None))
+    elif view.filter or view.baseline or view.by:
+        await screen.change(replace(view, filter="", baseline=None, by=""))
+    else:
+        raise UsageError("these are all runs; q quits")
+
+
+def mark_run(screen: Explorer) -> None:
+    """Mark the run of a row, or unmark it."""
+    label = screen.table.label
+    if label is None or screen.frame.level != RUN_LEVEL:
+        raise UsageError("only runs can be marked here; 1 shows them")
+    screen.marks = toggled(screen.marks, Mark((RUN_LEVEL,), (label,)))
+    screen.show_marks()
+
+
+def marked_runs(marks: Marks) -> list[str]:
+    """The labels of the marked runs, in the order in which they were marked."""
+    return [mark.path[0] for mark in marks if mark.order == (RUN_LEVEL,)]
+
+
+async def compare_runs(screen: Explorer) -> None:
+    """Compare two marked runs; show more alone; without marks normalise to the row or the best."""
+    names = marked_runs(screen.marks)
+    if not names:
+        await _normalise_next(screen)
+    elif len(names) == 1:
+        raise UsageError("one run is marked; mark another, or unmark it to divide by a row")
+    elif len(names) == 2:
+        paths = _set_of(screen).paths()
+        base, own = (paths[name] for name in names)
+        view = View(own, name="compare", baseline=Baseline(base))
+        await screen.open_evidence(view, f"{clean(names[1])} vs {clean(names[0])}")
+    else:
+        view = replace(screen.view, filter=only(RUN_LEVEL, names))
+        await screen.go(changed(screen.here, view), f"{len(names)} marked runs")
+
+
+async def normalise(screen: Explorer, argument: str) -> None:
+    """Divide figures by those of a run, by default the row's; again: no more."""
+    _require_runs(screen)
+    if not argument and screen.view.baseline is not None:
+        await screen.change(replace(screen.view, baseline=None, sort=""))
+        return
+    name = argument or screen.table.label
+    if name is None:
+        raise UsageError("there is no row to divide by")
+    await screen.change(replace(screen.view, baseline=Baseline(name), sort=""))
+
+
+async def _normalise_next(screen: Explorer) -> None:
+    """Divide by the row under the cursor, then by the best of the group, then by nothing."""
+    _require_runs(screen)
+    before = screen.view.baseline
+    if before is None:
+        await normalise(screen, "")
+    else:
+        after = Baseline(BEST) if before.run != BEST else None
+        await screen.change(replace(screen.view, baseline=after, sort=""))
+
+
+def _require_runs(screen: Explorer) -> None:
+    if screen.view.name != RUNS:
+        raise UsageError("the table of runs has a baseline; 1 shows it")
+
+
+async def view_of_set(screen: Explorer, argument: str) -> None:
+    """Show a view of the marked runs, or of those that are shown."""
+    if not argument:
+        names = (*SET_VIEWS, *(name for name in VIEWS if name not in (OVERVIEW, "compare")))
+        options = [
+            (name, spec.title, spec.question) for name in names for spec in [view_spec(name)]
+        ]
+        screen.choose("View", options, screen.view.name, lambda name: view_of_set(screen, name))
+        return
+    names = SET_SCREENS.get(argument, (argument,))
+    current = screen.view.name
+    name = names[(names.index(current) + 1) % len(names)] if current in names else names[0]
+    if name == INFO:
+        refuse_of_set(screen)
+    if name == "0":
+        raise UsageError("this view shows a single run; Enter opens the run under the cursor")
+    if name == "compare":
+        await compare_runs(screen)
+        return
+    asked = with_view(screen.view, RUNS if name in (EXPLORE, OVERVIEW) else view_spec(name).name)
+    marked = marked_runs(screen.marks)
+    kept = only(RUN_LEVEL, marked) if marked else runs_filter(screen.view)
+    if asked.name == RUNS:
+        kept = runs_filter(screen.view) if screen.view.name == RUNS else ""
+    await screen.change(replace(asked, filter=kept, baseline=None))
+
+
+def runs_filter(view: View) -> str:
+    """The terms of a filter that choose runs."""
+    return " ".join(term for term in view.filter.split() if term.startswith(f"{RUN_LEVEL}:"))
+
+
+def has_figure_of_set(screen: Explorer) -> bool:
+    """Whether the view of a set has a figure to choose."""
+    return isinstance(screen.run, SeveralRuns) and view_spec(screen.view.name).of == RUN_FIGURE
+
+
+def figures_of_set(screen: Explorer) -> list[tuple[str, str, str]]:
+    """The figures of a sweep that any run has."""
+    return list(_set_of(screen).figures())
+
+
+def _set_of(screen: Explorer) -> SeveralRuns:
+    assert isinstance(screen.run, SeveralRuns)
+    return screen.run
 
 
 @action(COMPARE, "b", title="Baseline", takes="[PATH]")

@@ -13,8 +13,8 @@ from chopper_core.render.glyphs import Glyphs
 from chopper_core.render.names import fitting_names
 from chopper_core.util.errors import UsageError
 from chopper_core.views.shared.marks import FACTOR, MAD_TO_SIGMA, outliers
+from chopper_tui.actions.compare import refuse_of_set
 from chopper_tui.actions.program import open_command
-from chopper_tui.actions.sets import refuse_of_set
 from chopper_tui.actions.time import find_along_time
 from chopper_tui.draw.figures import Figure
 from chopper_tui.keymap import FIND, action, actions

@@ -1,16 +1,32 @@
-"""Actions on Chopper itself: the command line, help, colours, leaving."""
+"""Actions on Chopper itself: the command line, help, colours, leaving; copies, files, the tour."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
+from msgspec import Struct
+from msgspec.structs import replace
+
+from chopper_core.model.view import View, with_view
 from chopper_core.util.errors import UsageError
+from chopper_tui.actions.compare import refuse_of_set
 from chopper_tui.completions import address_completions, arguments_of, completions
-from chopper_tui.keymap import CHOPPER, PALETTE_KEY, action, find_command
+from chopper_tui.export import (
+    benchmark_line,
+    is_picture,
+    issue_text,
+    printed,
+    row_text,
+    write_snapshot,
+)
+from chopper_tui.keymap import CHOPPER, EXPORT, PALETTE_KEY, action, find_command
+from chopper_tui.steps import run_in_thread
+from chopper_tui.terminal import has_clipboard
 
 if TYPE_CHECKING:
+    from chopper_core.render.cells import Escaped
     from chopper_tui.screen import Explorer
     from chopper_tui.widgets.pane import DrawingApp
 
@@ -42,7 +58,7 @@ def open_command(screen: Explorer, text: str = "") -> None:
 def help_(screen: Explorer, _: str) -> None:
     """Show this screen's keys, the screens, all keys and commands, the filter, columns and words; a
     click on an entry performs it."""
-    from chopper_tui.widgets.help import help_text
+    from chopper_tui.widgets.reader import help_text
 
     actions, style = tuple(screen.actions.values()), screen.table.inks.of("accent")
     screen.read("Help", help_text(actions, screen.frame, screen.size.width, style))
@@ -116,3 +132,185 @@ def _offers(screen: Explorer) -> Iterator[tuple[str, str, str, str]]:
     recent = (address.render(trail[-1].view) for trail in reversed(screen.past))
     for text in dict.fromkeys(recent):
         yield f"Recent: {text}", "Go there again.", "go", text
+
+
+CLIPBOARD_BYTES: Final = 70_000
+"""The most that terminals accept over OSC 52."""
+
+
+@action(EXPORT, "y", title="Copy the row")
+def copy_row(screen: Explorer, _: str) -> None:
+    """Copy the row to the terminal's clipboard, under its headings: name, figures with four digits
+    and their units, address."""
+    if not len(screen.frame):
+        raise UsageError("there is no row to copy")
+    _copy(screen, row_text(screen.frame, screen.table.cursor), "the row")
+
+
+@action(EXPORT, "Y", title="Copy the view")
+async def copy_view(screen: Explorer, _: str) -> None:
+    """Copy the whole table as markdown to the terminal's clipboard."""
+    _copy(screen, await run_in_thread(printed, screen.frame, "markdown"), "the view")
+
+
+@action(EXPORT, "B", title="Copy a benchmark", takes="[hipblaslt|torch]")
+async def bench(screen: Explorer, argument: str) -> None:
+    """In the views roofline and kernels by shape: copy a command that runs the row's shape alone,
+    with hipblaslt-bench where possible, else with PyTorch.
+    """
+    row = screen.table.cursor
+    line = await run_in_thread(benchmark_line, screen.run, screen.frame, row, argument)
+    _copy(screen, line, f"the benchmark of {screen.frame.labels[row]}")
+
+
+@action(EXPORT, title="Copy for an issue")
+async def issue(screen: Explorer, _: str) -> None:
+    """Copy a report for an issue as markdown: the run's speed, the findings, this table, the
+    sources, and the addresses that show them.
+    """
+    refuse_of_set(screen)
+    _copy(screen, await run_in_thread(issue_text, screen.run, screen.frame), "the text")
+
+
+@action(EXPORT, "P", title="Snapshot", takes="[text|md|csv|json|svg] [PATH]", hint="snap")
+async def snapshot(screen: Explorer, argument: str) -> None:
+    """Write the whole filtered table to a new file and show its name; text includes the key
+    figures and the chart.
+    """
+    picture = screen.app.export_screenshot() if is_picture(argument) else ""
+    path = await run_in_thread(write_snapshot, screen.run, screen.frame, argument, picture)
+    screen.say(f"wrote {path}")
+
+
+def _copy(screen: Explorer, text: Escaped, name: str) -> None:
+    if not has_clipboard():
+        raise UsageError(f"this terminal has no clipboard for {name}; P writes a file")
+    size = len(text.encode())
+    if size > CLIPBOARD_BYTES:
+        raise UsageError(f"{name} is too large for the clipboard ({size} bytes); P writes a file")
+    screen.app.copy_to_clipboard(text)
+    screen.say(f"copied {name} ({size} bytes) through the terminal")
+
+
+class Stop(Struct, frozen=True):
+    """A view of the tour and its explanation."""
+
+    title: str
+    text: str
+    view: str
+    """Its name; empty: the tree."""
+    depth: int = 0
+    """Steps of the path into the run's first GPU and iteration."""
+    is_of_table: bool = False
+    """Whether the explanation leaves the table in sight, instead of what is above it."""
+
+
+STOPS: Final = (
+    Stop(
+        "overview",
+        "This is the run: its speed, one bar of what a step is made of, every GPU on one time "
+        "axis, and the findings below, the costliest first. j and k move, Enter opens a "
+        "finding's evidence, esc comes back. W explains why a GPU is late.",
+        "overview",
+    ),
+    Stop(
+        "1  the tree",
+        "Where the time goes, level by level: GPU, iteration, phase, layer, operation, kernel. "
+        "Enter goes into a row, esc up again; [ ] go to its neighbours, { } to the same place "
+        "on another GPU. Tinted cells stand out from their peers.",
+        "",
+    ),
+    Stop(
+        "shaping the table",
+        "o sorts, / filters while you type (time>1ms, gpu:0-3), p splits by another level, C "
+        "chooses columns, m the signal of the chart. i shows everything known about a row. + and "
+        "- zoom the chart; ( and ) move the line below it.",
+        "",
+        2,
+        is_of_table=True,
+    ),
+    Stop(
+        "1 again: the icicle",
+        "All levels at once: width is time, colour a figure (m changes it). Arrow keys move, Enter "
+        "goes into a block.",
+        "icicle",
+        2,
+    ),
+    Stop(
+        "2  the timeline",
+        "What runs when: + - zoom, a d pan, c goes to the next collective, v or a drag of the "
+        "mouse measures. With a baseline its lanes are beneath, dim.",
+        "timeline",
+        2,
+    ),
+    Stop(
+        "4  overheads",
+        "From the time at the hardware's peak to the time measured: each loss is a step of the "
+        "waterfall.",
+        "overheads",
+    ),
+    Stop(
+        "5  the straggler",
+        "Which GPU the others wait for, since which layer, and what sets it apart. The heat map"
+        " is one more 5 away.",
+        "ranks",
+    ),
+    Stop(
+        "8  comparing",
+        "b makes a scope the baseline of others; space marks two rows and = compares them; "
+        "`chopper A B` opens two runs. Then every table has differences, and 8 lists what "
+        "changed.",
+        "",
+    ),
+    Stop(
+        "taking it with you",
+        "y copies the row, Y the table, P writes a file, :issue copies a whole report. Each "
+        "view has an address (ctrl+g) that `chopper show` prints. ? has every key and can be "
+        "searched; ctrl+p finds anything by name. That's all: q quits.",
+        "overview",
+    ),
+)
+
+
+@action(CHOPPER, title="Tour")
+async def tour(screen: Explorer, _: str) -> None:
+    """Walk through the screens in a minute, on this run; esc ends it."""
+    await _show(screen, 0, 1)
+
+
+async def _show(screen: Explorer, number: int, step: int) -> None:
+    """Show a stop, or where this run has none of its view the next one."""
+    from chopper_tui.widgets.dialogs import TourBox
+
+    while 0 <= number < len(STOPS):
+        stop = STOPS[number]
+        await screen.go(screen.trail_to(_view_of(screen, stop)))
+        if not screen.status.is_error:
+            break
+        number += step
+    else:
+        screen.say("")
+        return
+    screen.say("")
+    title = f"tour {number + 1}/{len(STOPS)}  {stop.title}"
+    here = number
+    box = TourBox(title, stop.text, "-above" if stop.is_of_table else "")
+    screen.open_dialog(box, lambda go: _show(screen, max(here + go, 0), go))
+
+
+def _view_of(screen: Explorer, stop: Stop) -> View:
+    """The view of a stop: the run, or its first GPU and iteration that is whole."""
+    here = screen.view
+    view = View(here.run, overrides=here.overrides, baseline=None)
+    path = _first_of(screen, view)[: stop.depth]
+    return with_view(replace(view, path=path), stop.view)
+
+
+def _first_of(screen: Explorer, view: View) -> Sequence[str]:
+    """The path to the run's first GPU and its first iteration, one that isn't truncated if any."""
+    run = screen.run
+    gpu = run.tree().children(()).labels[0]
+    iterations = run.tree().children((gpu,)).labels
+    left_out = set(map(str, run.left_out(replace(view, path=(gpu,)))))
+    whole = (label for label in iterations if label not in left_out)
+    return gpu, next(whole, iterations[0])

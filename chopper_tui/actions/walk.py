@@ -14,7 +14,7 @@ from chopper_core.util.errors import ChopperError, UsageError
 from chopper_core.views.shared.children import silent_levels
 from chopper_core.views.spec import SeveralRuns
 from chopper_tui import screen_data
-from chopper_tui.actions.sets import enter_run, leave_run, leave_view, runs_filter
+from chopper_tui.actions.compare import enter_run, leave_run, leave_view, runs_filter
 from chopper_tui.completions import address_completions
 from chopper_tui.history import Trail, changed, charted, child_of, parent_of, passed, to_sibling
 from chopper_tui.keymap import MOVE, WALK, action, actions

@@ -29,22 +29,30 @@ from chopper_core.model.charts import (
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.render.palette import Paint, plain
 from chopper_core.util.errors import UsageError
-from chopper_tui.draw.canvas import UNLIMITED, WHOLE, Canvas, Cell, Lens, wanted
-from chopper_tui.draw.drawer import Drawer, NothingDrawer
+from chopper_tui.draw.axes import drawable, in_fitting_units
+from chopper_tui.draw.canvas import (
+    UNLIMITED,
+    WHOLE,
+    Canvas,
+    Cell,
+    Drawer,
+    Lens,
+    NothingDrawer,
+    wanted,
+)
 from chopper_tui.draw.pieces import Line, painted_line
-from chopper_tui.draw.scaled import drawable, in_fitting_units
 
 DRAWERS: Final[Mapping[type[Struct], str]] = {
     BarChart: "bars.BarDrawer",
     BoxChart: "bars.BoxDrawer",
-    Cards: "cards.CardsDrawer",
-    Composition: "composition.CompositionDrawer",
+    Cards: "bars.CardsDrawer",
+    Composition: "bars.CompositionDrawer",
     HeatMap: "heat.HeatDrawer",
     Icicle: "icicle.IcicleDrawer",
     Lanes: "timeline.LanesDrawer",
     LineChart: "curves.LineDrawer",
-    Roofline: "roofline.RooflineDrawer",
-    SignalRows: "spark_rows.SignalRowsDrawer",
+    Roofline: "curves.RooflineDrawer",
+    SignalRows: "signal_plot.SignalRowsDrawer",
 }
 """Kind of chart → the module and the class of its drawer, imported when one is drawn."""
 _NOTHING: Final = NothingDrawer()

@@ -2,20 +2,128 @@
 
 from __future__ import annotations
 
-from typing import Final
+import re
+from collections.abc import Callable, Sequence
+from math import ceil, floor, log10
+from threading import Lock
+from typing import Any, Final
 
 import numpy as np
+from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.model.charts import BarChart, LineChart, Series
-from chopper_core.render.cells import clean
+from chopper_core.model.charts import BarChart, LineChart, Roofline, Series
+from chopper_core.render.cells import beginning, clean, wrapped
 from chopper_core.render.glyphs import Glyphs
-from chopper_tui.draw.axes import Axis
+from chopper_core.util.arrays import Float64, Index
+from chopper_core.util.grouping import distinct, run_mask
+from chopper_tui.draw.axes import Axis, shares
 from chopper_tui.draw.bars import BarDrawer
-from chopper_tui.draw.canvas import MAX_ZOOM, Canvas, Lens, legend_entries, title_lines
-from chopper_tui.draw.drawer import Drawer
+from chopper_tui.draw.canvas import MAX_ZOOM, Canvas, Drawer, Lens, legend_entries, title_lines
 from chopper_tui.draw.pieces import SERIES_INKS, Line, short_number
-from chopper_tui.draw.plot import LINE, Curve, plotted
+
+_POINTS_PER_CELL: Final = 8
+"""Points of a curve per column of the canvas: the ends and extremes of its two halves."""
+_ASCII_AXES: Final = str.maketrans("┤│└┬─", "+|++-")
+_PLOTEXT: Final = Lock()
+"""plotext draws on one figure for the whole process."""
+_PIECE: Final = re.compile(r"\x1b\[0m(?:\x1b\[38;5;(\d+)m)?([^\x1b]*)")
+"""A part of a line in one colour, whose number is that of a curve's ink."""
+LINE: Final = {"unicode": "hd", "ascii": "*"}
+"""The marker of lines: quarters of a cell, or a sign."""
+
+
+class Curve(Struct, frozen=True, eq=False):
+    """Points in the order in which they are joined; all of them are known."""
+
+    x: Float64
+    y: Float64
+    ink: str
+    marker: str
+    is_joined: bool = False
+    is_filled: bool = False
+    """Whether the area below it is filled."""
+
+
+def plotted(
+    curves: Sequence[Curve],
+    size: tuple[int, int],
+    x_axis: Axis,
+    y_axis: Axis,
+    glyphs: Glyphs,
+    check: Callable[[], None],
+    right: Axis | None = None,
+    texts: Sequence[tuple[float, float, str]] = (),
+) -> list[Line]:
+    """Curves over their axes, the later ones in front, with texts to the right of places.
+
+    `check` raises Cancelled once the result is no longer wanted.
+    """
+    import plotext
+
+    width, height = size
+    inks = ["dim", *(curve.ink for curve in curves)]
+    with _PLOTEXT:
+        check()
+        figure: Any = plotext.figure
+        plotext.terminal.limit(False, False)
+        figure.clear()
+        figure.theme("colorless")
+        figure.plot_size(width, height)
+        figure.axes(False)
+        figure.axes(True, axis="y", side="left")
+        for axis, name, side in (
+            (x_axis, "x", "lower"), (y_axis, "y", "left"), (right, "y", "right")
+        ):  # fmt: skip
+            if axis is not None:
+                ruler = figure.ruler(name, side=side)
+                ruler.lim(0, 1)
+                ruler.ticks(shares(np.array(axis.places), axis).tolist(), list(axis.texts))
+        for x, y, text in texts:
+            place = x_axis.share(x), y_axis.share(y)
+            figure.draw(figure.text(*place, text, alignment="left"))
+        for number, curve in enumerate(curves, 1):
+            check()
+            xs, ys = _on_canvas(curve, width, x_axis, y_axis)
+            marker = plotext.marker(curve.marker, pixel=plotext.pixel(number))
+            signal = figure.signal(xs, ys, marker=marker)
+            signal.lines(curve.is_joined)
+            signal.fillx(curve.is_filled)
+            figure.draw(signal)
+        check()
+        text = figure.build().string()
+    rows = [
+        [(piece, inks[int(ink or 0)]) for ink, piece in _PIECE.findall(row) if piece]
+        for row in text.split("\n")[:height]
+    ]
+    if glyphs.is_ascii:
+        rows = [[(piece.translate(_ASCII_AXES), ink) for piece, ink in row] for row in rows]
+    return rows
+
+
+def _on_canvas(
+    curve: Curve, width: int, x_axis: Axis, y_axis: Axis
+) -> tuple[list[float], list[float]]:
+    """A curve as shares of the canvas, without the points that can't be seen."""
+    x, y = shares(curve.x, x_axis), shares(curve.y, y_axis)
+    kept = _kept_points(x, y, width)
+    return x[kept].tolist(), y[kept].tolist()
+
+
+def _kept_points(x: Float64, y: Float64, width: int) -> Index:
+    """Of more points than a canvas can show: first, last, lowest, highest of each half cell."""
+    most = _POINTS_PER_CELL * width
+    if len(x) <= most:
+        return np.arange(len(x))
+    columns = np.floor(x * 2 * width).astype(np.intp)
+    is_new = run_mask(columns)
+    run, begins = np.cumsum(is_new), np.flatnonzero(is_new)
+    ends = np.append(begins[1:], len(x)) - 1
+    by_height = np.lexsort((y, run))
+    kept = distinct(np.concatenate([begins, ends, by_height[begins], by_height[ends]]))
+    # A curve that runs to and fro is thinned.
+    return kept[:: -(-len(kept) // most)]
+
 
 _MARKERS: Final = {"unicode": "●▲■◆○△□◇", "ascii": "*+xo@%&$"}
 _MARKS_ON_A_CURVE: Final = 6
@@ -137,4 +245,181 @@ def _curves(picture: LineChart, glyphs: Glyphs) -> list[Curve]:
             step = max(len(x) // _MARKS_ON_A_CURVE, 1)
             some = slice(number * step // len(picture.series), None, step)
             curves.append(Curve(x[some], y[some], ink, mark))
+    return curves
+
+
+_ROOFLINE_LINES: Final = 12
+"""Lines that the picture wants, with its axis and the sentence beneath."""
+_SENTENCE_FROM: Final = ((16, 2), (9, 1))
+"""Lines of the picture from which the sentence has how many."""
+_SIZES: Final = {"unicode": "·•●", "ascii": ".oO"}
+_LARGE: Final = (0.02, 0.1)
+"""Parts of the time from which a point is larger."""
+_SELECTED: Final = {"unicode": "◆", "ascii": "@"}
+_MEASURED: Final = {"unicode": "○", "ascii": "+"}
+_MARGIN: Final = 0.15
+"""Decades left around points and ridges."""
+_LEAST_DECADES: Final = 1.5
+_MAX_ZOOM: Final = 32.0
+_MOST_DECADES: Final = 4.5
+"""Of rates; points below lie on the lower edge."""
+
+
+class RooflineDrawer(Drawer[Roofline]):
+    """The title with a legend, the picture, its axes, and the cursor's row in a sentence."""
+
+    follows_cursor = True
+
+    def title(self, chart: Roofline, width: int, glyphs: Glyphs) -> list[Line]:
+        """The sizes of points, and whether some are of counters."""
+        small, large = (f"{100 * share:.0f} %" for share in _LARGE)
+        first, second, third = list(_SIZES[glyphs.name])
+        legend = f"  {first} < {small} of time  {second}  {third} from {large}"
+        if np.isfinite(chart.measured_tflops).any():
+            legend += f"  {_MEASURED[glyphs.name]} by counters"
+        return [[(clean(chart.title), "strong"), (f", TFLOP/s by FLOP/B{legend}", "dim")]]
+
+    def body_lines(self, chart: Roofline) -> int:
+        return _ROOFLINE_LINES if _has_points(chart) else 1
+
+    def fitted(self, chart: Roofline, width: int, glyphs: Glyphs, lines: int) -> int:
+        """All; without points, those that say so."""
+        return lines if _has_points(chart) else 2
+
+    def max_zoom(self, chart: Roofline) -> float | None:
+        return _MAX_ZOOM if _has_points(chart) else None
+
+    def seen(self, chart: Roofline, lens: Lens) -> Roofline:
+        """A part of the intensities, with the rates of the points there."""
+        return replace(chart, seen=lens.range)
+
+    def body(self, chart: Roofline, on: Canvas) -> None:
+        if not _has_points(chart):
+            on.add([("no row has FLOPs and bytes", "dim")])
+            return
+        sentence = next((lines for least, lines in _SENTENCE_FROM if on.height >= least), 0)
+        size = on.width, max(on.left - sentence, 3)
+        peaks = [(name, log10(peak)) for name, peak in chart.peaks if peak > 0]
+        tbps = chart.memory_tbps or 0.0
+        slope = log10(tbps) if tbps > 0 else None
+        x_axis, y_axis = _axes(chart, peaks, slope)
+        roofs, named = _roofs(peaks, slope, x_axis, y_axis, on.glyphs)
+        # Below the memory's roof there are few points.
+        at = x_axis.low + 0.1 * (x_axis.high - x_axis.low)
+        line = (y_axis.high - y_axis.low) / size[1]
+        texts = (
+            []
+            if slope is None
+            else [(at, at + slope - 1.5 * line, f"HBM {short_number(tbps)} TB/s")]
+        )
+        curves = [*roofs, *_points(chart, x_axis, on)]
+        on.lines += plotted(curves, size, x_axis, y_axis, on.glyphs, on.check, named, texts)
+        on.lines += _sentence(chart, on, sentence)
+
+
+def _sentence(chart: Roofline, on: Canvas, room: int) -> list[Line]:
+    """The selected row in words, always in as many lines."""
+    if not 0 <= on.row < len(chart.labels) or not room:
+        return [[]] * room
+    has_point = np.isfinite(_places(chart.intensity, chart.tflops)[on.row]).all()
+    width = max(on.width - 2, 8)
+    texts = wrapped(chart.sentences[on.row], width) or [""]
+    texts[room - 1 :] = [beginning(" ".join(texts[room - 1 :]), width, on.glyphs)]
+    marks = [f"{_SELECTED[on.glyphs.name] if has_point else ' '} ", *["  "] * room]
+    lines: list[Line] = [
+        [(mark, "alert"), (text, "text")] for mark, text in zip(marks, texts, strict=False)
+    ]
+    return [*lines, *([[]] * room)][:room]
+
+
+def _places(intensity: Float64, tflops: Float64) -> Float64:
+    """The logarithms of points; NaN where one of both is unknown."""
+    both = np.stack([intensity, tflops], axis=1)
+    is_known = (np.isfinite(both) & (both > 0)).all(axis=1, keepdims=True)
+    with np.errstate(invalid="ignore"):
+        places: Float64 = np.log10(np.where(is_known, both, np.nan))
+    return places
+
+
+def _all_places(chart: Roofline) -> Float64:
+    """The places of all points, modelled and measured, that are known."""
+    model = _places(chart.intensity, chart.tflops)
+    both = np.concatenate([model, _places(chart.measured_intensity, chart.measured_tflops)])
+    known: Float64 = both[np.isfinite(both[:, 0])]
+    return known
+
+
+def _has_points(chart: Roofline) -> bool:
+    return len(_all_places(chart)) > 0
+
+
+def _axes(
+    chart: Roofline, peaks: Sequence[tuple[str, float]], slope: float | None
+) -> tuple[Axis, Axis]:
+    """The axes around all points and the ridges of the roofs."""
+    points, roofs = _all_places(chart), [peak for _, peak in peaks]
+    ridges = [] if slope is None else [peak - slope for peak in roofs]
+    xs = [*points[:, 0], *ridges]
+    left, right = _spread(min(xs) - _MARGIN, max(xs) + _MARGIN)
+    left, right = (left + share * (right - left) for share in chart.seen)
+    seen = points[(left <= points[:, 0]) & (points[:, 0] <= right)]
+    ys = [*seen[:, 1], *roofs] or [*points[:, 1]]
+    bottom, top = _spread(max(min(ys), max(ys) - _MOST_DECADES) - _MARGIN, max(ys) + _MARGIN)
+    return _log_axis(left, right), _log_axis(bottom, top)
+
+
+def _spread(low: float, high: float) -> tuple[float, float]:
+    more = max(_LEAST_DECADES - (high - low), 0.0) / 2
+    return low - more, high + more
+
+
+def _log_axis(low: float, high: float) -> Axis:
+    """Ticks at the powers of ten; where they are few, at twice and five times them."""
+    decades = range(floor(low), ceil(high) + 1)
+    factors = (1.0,) if floor(high) - ceil(low) >= 2 else (1.0, 2.0, 5.0)
+    marks = [factor * 10.0**power for power in decades for factor in factors]
+    marks = [mark for mark in marks if low <= log10(mark) < high]
+    return Axis(low, high, [*map(log10, marks)], [*map(short_number, marks)])
+
+
+def _roofs(
+    peaks: Sequence[tuple[str, float]], slope: float | None, x: Axis, y: Axis, glyphs: Glyphs
+) -> tuple[list[Curve], Axis]:
+    """The memory's roof up to the highest peak, each peak from its ridge on, and their names."""
+    curves = []
+    marks = ("/", "-") if glyphs.is_ascii else ("braille", "braille")
+    if slope is not None:
+        highest = max((peak for _, peak in peaks), default=y.high)
+        begin, end = max(x.low, y.low - slope), min(x.high, highest - slope)
+        if begin < end:
+            line = np.linspace(begin, end, 99)
+            curves.append(Curve(line, line + slope, "dim", marks[0], is_joined=True))
+    shown = [(name, peak) for name, peak in peaks if y.low <= peak <= y.high]
+    for _, peak in shown:
+        begin = max(x.low, peak - slope) if slope is not None else x.low
+        if begin < x.high:
+            ends = np.array([begin, x.high])
+            curves.append(Curve(ends, np.full(2, peak), "dim", marks[1], is_joined=True))
+    names = [f" {name} {short_number(10**peak)}" for name, peak in shown]
+    return curves, Axis(y.low, y.high, [peak for _, peak in shown], names)
+
+
+def _points(chart: Roofline, x: Axis, on: Canvas) -> list[Curve]:
+    """Measured points, then modelled ones, the largest last; the selected row over all others."""
+    model = _places(chart.intensity, chart.tflops)
+    measured = _places(chart.measured_intensity, chart.measured_tflops)
+    sizes = np.searchsorted(_LARGE, np.nan_to_num(chart.share), "right")
+    is_selected = np.arange(len(sizes)) == on.row
+    name = on.glyphs.name
+    groups = [
+        (measured, np.ones(len(sizes), bool), "second", _MEASURED[name]),
+        *((model, (sizes == n) & ~is_selected, "accent", _SIZES[name][n]) for n in range(3)),
+        (measured, is_selected, "second", _MEASURED[name]),
+        (model, is_selected, "alert", _SELECTED[name]),
+    ]
+    curves = []
+    for places, chosen, ink, mark in groups:
+        own = places[chosen & (places[:, 0] >= x.low) & (places[:, 0] <= x.high)]
+        if len(own):
+            curves.append(Curve(own[:, 0], own[:, 1], ink, mark))
     return curves

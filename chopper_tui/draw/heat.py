@@ -18,8 +18,7 @@ from chopper_core.render.glyphs import Glyphs
 from chopper_core.render.palette import CHANGE_LEVELS, HEAT_LEVELS
 from chopper_core.util.arrays import Float64
 from chopper_tui.draw.axes import scale_ends, step_of
-from chopper_tui.draw.canvas import MIN_COLUMNS, Canvas, Cell, Lens, title_lines
-from chopper_tui.draw.drawer import RowsDrawer
+from chopper_tui.draw.canvas import MIN_COLUMNS, Canvas, Cell, Lens, RowsDrawer, title_lines
 from chopper_tui.draw.pieces import Line, short_number, width_of
 
 _NUMBERED: Final = 7

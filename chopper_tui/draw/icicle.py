@@ -13,8 +13,7 @@ from chopper_core.model.units import time_text
 from chopper_core.render.cells import cell_width, crumb, display_name, elide, first_cells
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.util.arrays import Index
-from chopper_tui.draw.canvas import MAX_ZOOM, Canvas, Cell, Lens, title_lines
-from chopper_tui.draw.drawer import RowsDrawer
+from chopper_tui.draw.canvas import MAX_ZOOM, Canvas, Cell, Lens, RowsDrawer, title_lines
 from chopper_tui.draw.heat import ColourScale
 from chopper_tui.draw.pieces import Line, short_number
 

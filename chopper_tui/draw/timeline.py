@@ -15,8 +15,8 @@ from chopper_core.model.view import Interval
 from chopper_core.render.cells import cell_width, clean, display_name, elide, pad
 from chopper_core.render.glyphs import Glyphs, columns, sparkline
 from chopper_tui.draw import axes
-from chopper_tui.draw.canvas import MAX_ZOOM, Canvas, Lens
-from chopper_tui.draw.drawer import Drawer
+from chopper_tui.draw.axes import drawable
+from chopper_tui.draw.canvas import MAX_ZOOM, Canvas, Drawer, Lens
 from chopper_tui.draw.pieces import (
     BOTH,
     CLASS_INKS,
@@ -30,7 +30,6 @@ from chopper_tui.draw.pieces import (
     toned,
     width_of,
 )
-from chopper_tui.draw.scaled import drawable
 
 KIND_INKS: Final = (COMPUTE, COMM, COPY)
 _HALVES: Final = {"unicode": " ▀▄█", "ascii": ' "_#'}

@@ -26,14 +26,12 @@ from chopper_tui.screen.charts import Charts
 from chopper_tui.screen_data import ScreenData
 from chopper_tui.steps import LOADING, StepQueue, run_in_thread
 from chopper_tui.widgets.cards import CardsPane
-from chopper_tui.widgets.chart_panes import Curves, PicturePane, SignalPane
+from chopper_tui.widgets.chart_panes import Curves, EvidencePane, PicturePane, SignalPane
 from chopper_tui.widgets.detail import DetailPane, GpuPane
-from chopper_tui.widgets.evidence import EvidencePane
 from chopper_tui.widgets.footer import KeyLine, Status, TooSmall, pointed_text
 from chopper_tui.widgets.frame_table import FrameTable
 from chopper_tui.widgets.header import Crumbs, KeyFigures, Position
-from chopper_tui.widgets.layout import lines_above, size_classes
-from chopper_tui.widgets.pane import PaneColumn, PaneRow
+from chopper_tui.widgets.pane import PaneColumn, PaneRow, lines_above, size_classes
 from chopper_tui.widgets.prompt import AddressBar, Prompt
 
 _MAX_HEADLINE: Final = (4, 6)

@@ -11,7 +11,7 @@ from chopper_core.model.charts import Card, Cards
 from chopper_core.model.units import Unit, time_text
 from chopper_core.render.cells import SENTENCES, column_texts, level_title, scale_of
 from chopper_core.views.frame import Frame
-from chopper_tui.draw.cards import card_lines
+from chopper_tui.draw.bars import card_lines
 from chopper_tui.draw.pieces import Pieces
 from chopper_tui.widgets.pane import Pane
 

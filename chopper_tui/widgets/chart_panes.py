@@ -1,4 +1,4 @@
-"""Charts: of a signal over the scope, and those of a view."""
+"""Charts: of a signal over the scope, those of a view, and the evidence of a finding."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ from typing import Any, Final
 
 from textual import events, work
 
+from chopper_core.model import address
 from chopper_core.model.charts import Chart
 from chopper_core.model.run import Run
 from chopper_core.model.view import ALL_TIME, View
+from chopper_core.util.errors import ChopperError
 from chopper_core.util.progress import Cancelled
 from chopper_core.views.shared.children import SignalChart, signal_chart
 from chopper_tui.draw import charts as drawing
 from chopper_tui.draw import signal_plot as plot
 from chopper_tui.draw.canvas import wanted
 from chopper_tui.draw.pieces import Pieces, marked
+from chopper_tui.draw.table import plan
 from chopper_tui.steps import run_in_thread
 from chopper_tui.widgets.pane import Dragging, Pane, PaneColumn
 
@@ -282,3 +285,56 @@ class PicturePane(DrawnPane, Dragging):
         if not self.drawn and self.pictures and drawing.drawer_of(self.pictures[0]).is_quick:
             self.drawn = self._lines(self.pictures, width, height, (self.selected, self.column))
         return self.drawn
+
+
+class EvidencePane(DrawnPane):
+    """The first rows of the view that a finding leads to; a click opens it, with its charts.
+
+    Each move to another finding sends another pane: a chart as wide as the screen is 8 KB.
+    """
+
+    run: Run | None = None
+    view: View | None = None
+
+    def show(self, run: Run | None, view: View | None) -> None:
+        """Show a view of a run; None: nothing."""
+        if view is None:
+            self.run, self.view, self.drawn = None, None, ()
+            self.redraw()
+        elif run is not self.run or view != self.view:
+            self.run, self.view = run, view
+            self.draw_soon()
+
+    def on_click(self) -> None:
+        self.explorer.action_perform("enter")
+
+    def drawing(
+        self, width: int, height: int, check: Callable[[], None]
+    ) -> Callable[[], Sequence[Pieces]] | None:
+        if self.run is None or self.view is None:
+            return None
+        return partial(self._draw_view, self.run, self.view, width, height, check)
+
+    def forget(self) -> None:
+        self.view = None
+
+    def lines(self, width: int, height: int) -> Sequence[Pieces]:
+        return self.drawn
+
+    def _draw_view(
+        self, run: Run, view: View, width: int, height: int, check: Callable[[], None]
+    ) -> list[Pieces]:
+        from chopper_core.views.query import query
+
+        glyphs = self.glyphs
+        where = f"  {view.name or 'explore'}  {address.path_text(view)}".rstrip()
+        title: Pieces = [("  ", "text"), ("evidence", "strong"), (where, "dim")]
+        lines: list[Pieces] = [self.titled(title, width)]
+        try:
+            frame = query(run, view)
+        except ChopperError as error:
+            return [*lines, [("  ", "text"), (str(error), "dim")]]
+        check()
+        layout = plan(frame, width, glyphs)
+        rows = range(min(len(frame), height - 2))
+        return [*lines, layout.header([]), *(layout.row(row, [], cursor=False) for row in rows)]

@@ -1,11 +1,13 @@
-"""A text over the explorer, scrolled and searched: help, details, notes."""
+"""A text over the explorer, scrolled and searched: details, notes, and the help."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
+from textwrap import wrap
 from typing import ClassVar, Final
 
+from rich.style import Style
 from rich.text import Text
 from textual import events
 from textual.app import ComposeResult
@@ -14,6 +16,12 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
+from chopper_core.model.glossary import OPERATIONS, TERMS
+from chopper_core.render.cells import level_title
+from chopper_core.views import VIEWS, view_spec, view_specs
+from chopper_core.views.frame import Frame
+from chopper_core.views.spec import FIGURE, SUMS
+from chopper_tui.keymap import EXPLORE, GROUPS, INFO, Action
 from chopper_tui.widgets.dialogs import Sought
 
 PERFORMS: Final = "performs"
@@ -133,3 +141,125 @@ def _entries(text: Text) -> list[Text]:
             margin = indent
             found.append(line)
     return found
+
+
+_FILTER = (
+    ("gemm", "names that match a regular expression, ignoring case"),
+    ("!copy", "names that don't"),
+    ("time>1ms", "a comparison with a column, by name, title or heading: > >= < <= = !="),
+    ("gpu:0-3,7", "labels of the rows' level, numbers in ranges"),
+    ("class=gemm,copy", "values of a text column, ignoring case"),
+)
+_HEAD_CELLS = 19
+"""Cells for keys, or for the title of a column."""
+_STACKED_BELOW = 60
+"""Width below which the text of an entry is under its head."""
+
+
+def help_text(
+    actions: Sequence[Action], frame: Frame, width: int, key_style: Style | None = None
+) -> Text:
+    """Help on this screen and its keys, then the screens, all keys and commands, and words.
+
+    A click on an entry performs it.
+    """
+    help_ = _Help(max(min(width * 96 // 100, 110) - 6, 20), key_style or Style(bold=True))
+    for title, lines in _here(frame):
+        help_.section(title)
+        for head, body in lines:
+            help_.entry(head, body)
+    own = [each for each in actions if each.view and each.view == frame.view.name]
+    for action in own:
+        help_.action(action)
+    help_.section("Screens: views of the scope, by digit or by :view NAME")
+    for keys, name, asks, splits in screen_table():
+        body = f"{asks} Split by {splits}." if splits else asks
+        help_.entry(f"{keys}  {name}", body, performs=("view", name))
+    for group in GROUPS:
+        help_.section(group)
+        for action in actions:
+            if action.group == group and action not in own:
+                help_.action(action)
+    help_.section("Filter: terms with spaces between; a row must match all of them")
+    for term, meaning in _FILTER:
+        help_.entry(term, meaning)
+    help_.section("Columns of this table")
+    for metric in frame.columns:
+        unit = f" ({metric.unit})" if metric.unit and not metric.title.endswith(metric.unit) else ""
+        help_.entry(f"{metric.title}{unit}", f"{metric.definition} [{metric.name}]")
+    help_.section("Operations: the paper's short names")
+    for name, long in OPERATIONS.items():
+        help_.entry(name, long)
+    help_.section("Terms")
+    for term, meaning in TERMS.items():
+        help_.entry(term, meaning)
+    return help_.text
+
+
+class _Help:
+    """Sections of entries, written into a text."""
+
+    def __init__(self, room: int, key_style: Style) -> None:
+        self.text = Text()
+        self._room = room
+        self._key_style = key_style
+
+    def section(self, title: str) -> None:
+        self.text.append(("\n" if self.text else "") + title + "\n", "bold")
+
+    def action(self, action: Action) -> None:
+        """Write an action: its keys, its help, its command."""
+        self.entry(action.key_names, action.help, action.command, (action.id, ""))
+
+    def entry(
+        self, head: str, body: str, command: str = "", performs: tuple[str, str] | None = None
+    ) -> None:
+        """Write a head with the text next to it, or under it on a narrow screen."""
+        text, begin = self.text, len(self.text)
+        is_stacked = self._room < _STACKED_BELOW
+        indent = 6 if is_stacked else _HEAD_CELLS + 2
+        margin = "\n" + " " * indent
+        lines = wrap(body, max(self._room - indent, 16))
+        text.append("  ")
+        text.append(head, self._key_style)
+        own_line = is_stacked or len(head) >= _HEAD_CELLS
+        text.append(margin if own_line else " " * (_HEAD_CELLS - len(head)))
+        text.append(margin.join(lines), "dim")
+        if command:
+            room_left = self._room - indent - len(lines[-1])
+            text.append("  " if len(command) + 2 <= room_left else margin)
+            text.append(command)
+        if performs is not None:
+            text.stylize(Style(meta={PERFORMS: performs}), begin, len(text))
+        text.append("\n")
+
+
+def screen_table() -> list[tuple[str, str, str, str]]:
+    """(digit, name, question, splits) of every screen, for the help and the README."""
+    rows = [("1", EXPLORE, "Where does the scope's time go, level by level?", "")]
+    rows += [
+        (VIEWS[each.name], each.name, each.question, ", ".join(each.by)) for each in view_specs()
+    ]
+    rows.sort(key=lambda row: row[0])
+    return [*rows, ("0", INFO, "Which sources were read, aligned, labelled or left out?", "")]
+
+
+def _here(frame: Frame) -> list[tuple[str, list[tuple[str, str]]]]:
+    """The current screen and the keys that change it."""
+    view = frame.view
+    if not view.name:
+        if view.is_leaf:
+            return [("Here: a single activity", [("i", "shows all its figures; esc goes up.")])]
+        rows = f"a row per {level_title(frame.level)}; enter opens it, p splits by another level."
+        return [(f"Here: {level_title(frame.level)}s of the scope", [("rows", rows)])]
+    known = view_spec(view.name)
+    lines = [("question", known.question)]
+    if known.by:
+        lines.append(("p  :by", f"splits by {', '.join(known.by)}; now by {view.by or 'default'}."))
+    if known.of:
+        figure = {FIGURE: "any figure", SUMS: "any time, count or amount"}.get(known.of, known.of)
+        lines.append(("m  :of", f"chooses its figure: {figure}; now {view.of or 'the default'}."))
+    if len(frame.charts) > 1:
+        lines.append(("M", f"shows the next of its {len(frame.charts)} charts."))
+    lines.append(("enter, esc", "go to the evidence of a row and back; 1 to the tree."))
+    return [(f"Here: {known.title}", lines)]

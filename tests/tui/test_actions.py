@@ -191,7 +191,7 @@ async def test_an_action_that_has_nothing_to_act_on_says_so(view: str) -> None:
 async def test_what_cannot_be_copied_or_written_is_a_sentence(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("chopper_tui.actions.export.has_clipboard", lambda: False)
+    monkeypatch.setattr("chopper_tui.actions.program.has_clipboard", lambda: False)
 
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")

@@ -12,7 +12,7 @@ from chopper_core.model.view import View
 from chopper_core.util.errors import UsageError
 from chopper_core.views.query import query
 from chopper_tui.actions import ACTIONS
-from chopper_tui.actions.columns import shown_columns
+from chopper_tui.actions.shape import shown_columns
 from chopper_tui.app import ChopperApp
 from chopper_tui.cli import main
 from chopper_tui.config import (

@@ -14,11 +14,10 @@ from textual import events
 
 from chopper_core.model.view import View
 from chopper_core.util import debug
-from chopper_tui import crash
+from chopper_tui import config as crash
 from chopper_tui.app import ChopperApp
 from chopper_tui.cli import main
-from chopper_tui.config import state_directory
-from chopper_tui.crash import write_crash
+from chopper_tui.config import state_directory, write_crash
 from chopper_tui.play import keys_of, play
 from tests.ingest.test_run_sets import trace
 from tests.tui.explorer import explorer, sample_run

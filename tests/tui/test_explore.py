@@ -301,7 +301,7 @@ async def test_copying(monkeypatch: pytest.MonkeyPatch) -> None:
         text = at.app.clipboard
         assert text.startswith("**iteration") and "### Findings" in text and "### Sources" in text
         assert as_markdown(at.frame) in text and "sample.json?view=" in text
-        monkeypatch.setattr("chopper_tui.actions.export.CLIPBOARD_BYTES", 10)
+        monkeypatch.setattr("chopper_tui.actions.program.CLIPBOARD_BYTES", 10)
         await at.press("Y")
         assert "too large" in at.status
 

@@ -57,8 +57,8 @@ from chopper_tui.draw.charts import (
     seen,
     zoomed,
 )
+from chopper_tui.draw.curves import Curve, plotted
 from chopper_tui.draw.pieces import Line
-from chopper_tui.draw.plot import Curve, plotted
 from chopper_tui.widgets import chart_panes
 from chopper_tui.widgets.chart_panes import PicturePane
 from tests.tui.explorer import explorer, measured_run

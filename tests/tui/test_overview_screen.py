@@ -25,9 +25,8 @@ from chopper_tui.draw.charts import draw
 from chopper_tui.keymap import SCREENS
 from chopper_tui.terminal import is_old, prepare_environment
 from chopper_tui.widgets.cards import CardsPane
-from chopper_tui.widgets.chart_panes import SignalPane
+from chopper_tui.widgets.chart_panes import EvidencePane, SignalPane
 from chopper_tui.widgets.dialogs import Chooser
-from chopper_tui.widgets.evidence import EvidencePane
 from chopper_tui.widgets.footer import Status
 from chopper_tui.widgets.frame_table import FrameTable
 from chopper_tui.widgets.header import Crumbs, strip_of_views

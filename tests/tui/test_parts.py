@@ -28,7 +28,7 @@ from chopper_tui.draw.table import plan
 from chopper_tui.draw.theme import THEMES, inks, to_ascii
 from chopper_tui.history import child_of, moved, parent_of, to_sibling, trail_to
 from chopper_tui.widgets.header import path_pieces
-from chopper_tui.widgets.layout import lines_above, size_classes
+from chopper_tui.widgets.pane import lines_above, size_classes
 from tests.tui.explorer import explorer, measured_run, sample_run
 
 INK_NAMES = [*inks("dark", "truecolor", no_color=False).styles]

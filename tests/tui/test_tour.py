@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from chopper_core.model.view import View
-from chopper_tui.actions.tour import STOPS
+from chopper_tui.actions.program import STOPS
 from chopper_tui.app import ChopperApp
 from chopper_tui.config import DEFAULTS, is_first_start
 from chopper_tui.widgets.dialogs import TourBox
