@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Sequence
-from typing import ClassVar, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -14,7 +14,7 @@ from textual.await_complete import AwaitComplete
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
-from textual.screen import ModalScreen, Screen
+from textual.screen import ModalScreen
 from textual.widgets import Label, OptionList, Static
 from textual.widgets.option_list import Option
 
@@ -33,26 +33,20 @@ _FRAME_CELLS: Final = 7
 """Cells of the box around an option: its border, its padding, the scrollbar."""
 
 
-def _is_on_top(screen: Screen[T]) -> bool:
-    """Whether a screen may close: one that is closed already must not close the one below."""
-    stack = screen.app.screen_stack
-    return bool(stack) and stack[-1] is screen
-
-
 class Dialog(SteadyScreen[T], ModalScreen[T]):
     """A box over the explorer, closed once; None is no answer."""
-
-    def render(self) -> RenderableType:
-        inks: Inks = self.app.inks  # type: ignore[attr-defined]
-        return dimmed(super().render(), inks.of("shade"))
 
     VERTICAL_BREAKPOINTS = [(0, "-low"), (16, "-high")]  # noqa: RUF012 (as Textual declares it)
     answered: Callable[[T], None] | None = None
     """Takes the answer at once: Textual's own callback comes after the keys that follow."""
 
+    def render(self) -> RenderableType:
+        inks: Inks = self.app.inks  # type: ignore[attr-defined]
+        return dimmed(super().render(), inks.of("shade"))
+
     def dismiss(self, result: T | None = None) -> AwaitComplete:
-        """Close with an answer, unless already closed: late answers are dropped."""
-        if not _is_on_top(self):
+        """Close with an answer; a late one must not close the screen below."""
+        if self.app.screen_stack[-1:] != [self]:
             return AwaitComplete()
         closed = super().dismiss(result)
         if result is not None and self.answered is not None:
@@ -67,14 +61,6 @@ class Dialog(SteadyScreen[T], ModalScreen[T]):
         """Close without an answer."""
         self.dismiss(None)
 
-    def action_step(self, step: int) -> None:
-        """Move the highlight of a list."""
-        options = self.query_one(OptionList)
-        if step > 0:
-            options.action_cursor_down()
-        else:
-            options.action_cursor_up()
-
 
 class Sought(Dialog[T]):
     """A dialog that shows what matches the text that is typed.
@@ -85,6 +71,8 @@ class Sought(Dialog[T]):
     search_text = ""
     """The text, in lower case."""
     is_typing = False
+    types_at_once: ClassVar[bool] = True
+    """Whether a letter without a meaning begins a text."""
     _MEANINGS: ClassVar[dict[str, str]] = {}
     """Letter → the action that it performs while nothing is typed."""
 
@@ -94,8 +82,7 @@ class Sought(Dialog[T]):
         if event.key == "backspace" and self.is_typing:
             self._type(self.search_text[:-1])
         elif event.key == "escape" and self.is_typing:
-            self.is_typing = False
-            self._type("")
+            self.action_leave()
         elif char is None or not event.is_printable:
             return False
         elif not self.is_typing and char in self._MEANINGS:
@@ -110,15 +97,20 @@ class Sought(Dialog[T]):
             return False
         return True
 
-    types_at_once: ClassVar[bool] = True
-    """Whether a letter without a meaning begins a text."""
+    def action_leave(self) -> None:
+        """Take the typed text back, or close without an answer."""
+        if self.is_typing:
+            self.is_typing = False
+            self._type("")
+        else:
+            self.action_cancel()
 
     def _type(self, text: str) -> None:
         self.search_text = text
-        self.apply_search()
+        self.apply_search(text.split())
 
-    def apply_search(self) -> None:
-        """Show what matches."""
+    def apply_search(self, words: Sequence[str]) -> None:
+        """Show what has all the words."""
         raise NotImplementedError
 
     @property
@@ -127,8 +119,8 @@ class Sought(Dialog[T]):
         return f"  /{self.search_text}" if self.is_typing else ""
 
 
-class Listing(Sought[T]):
-    """A list of options that typing narrows; a subclass answers with the chosen one."""
+class Chooser(Sought[Any]):
+    """Options that typing narrows; answers with the id of the chosen one."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "leave", show=False),
@@ -138,76 +130,100 @@ class Listing(Sought[T]):
         Binding("pagedown", "turn(1)", show=False, priority=True),
         # Before the list's own, which answers by a message: the next key would overtake it.
         Binding("enter", "take", show=False, priority=True),
+        Binding("right", "forward", show=False),
     ]
     _MEANINGS: ClassVar[dict[str, str]] = {
         "j": "step(1)",
         "k": "step(-1)",
         "q": "cancel",
         "h": "cancel",
+        "l": "take",
     }
-    _title = ""
-    _texts: Sequence[tuple[str, str]] = ()
-    """Title and explanation of each option, which are searched."""
+
+    def __init__(self, title: str, options: Options, chosen: str | None = None) -> None:
+        """Offer options, with the cursor on `chosen`."""
+        super().__init__()
+        self._title = title
+        self._options = options
+        self._chosen = chosen
+        self._widest = max(len(title) for _, title, _ in options)
 
     def compose(self) -> ComposeResult:
         with Vertical(id="box") as box:
             box.styles.width = self._cells + _FRAME_CELLS
             yield Label(Text(self._title), id="title")
-            yield ClickableOptions(*map(self._made, range(len(self._texts))), compact=True)
-            whole = max(len(title) + len(why) for title, why in self._texts)
-            if whole > self._cells and any(why for _, why in self._texts):
+            yield ClickableOptions(*map(self._made, range(len(self._options))), compact=True)
+            whole = max(len(title) + len(why) for _, title, why in self._options)
+            if whole > self._cells and any(why for _, _, why in self._options):
                 yield Label(id="about")
+
+    @property
+    def list(self) -> OptionList:
+        return self.query_one(OptionList)
+
+    def on_mount(self) -> None:
+        keys = [key for key, _, _ in self._options]
+        self.list.highlighted = keys.index(self._chosen) if self._chosen in keys else 0
 
     def on_option_list_option_highlighted(self) -> None:
         """Explain the highlighted option in a whole sentence: on its line there may be half."""
         place = self._highlighted
         for label in self.query("#about").results(Label):
-            label.update(Text("" if place is None else self._texts[place][1], "dim"))
+            label.update(Text("" if place is None else self._options[place][2], "dim"))
 
     @property
     def _cells(self) -> int:
-        return min(_MIN_OPTION_CELLS, option_cells(self.app.size.width))
+        needed = self._widest + 2 + max(len(why) for _, _, why in self._options)
+        return min(max(needed, _MIN_OPTION_CELLS), option_cells(self.app.size.width))
 
     def _made(self, place: int) -> Option:
-        """An option as a line; its id is its place."""
-        raise NotImplementedError
+        return Option(self._line(place), id=str(place))
+
+    def _line(self, place: int) -> Text:
+        _, title, why = self._options[place]
+        if why:
+            return _option(title.ljust(self._widest + 2), why, self._cells)
+        # A sentence, wrapped and set in below its first word.
+        margin = " " * (len(title) - len(title.lstrip("→> ")))
+        lines = textwrap.wrap(title, max(self._cells, 1), subsequent_indent=margin)
+        return Text("\n".join(lines))
+
+    @property
+    def key(self) -> str | None:
+        """The id of the highlighted option."""
+        return None if self._highlighted is None else self._options[self._highlighted][0]
 
     def action_take(self) -> None:
-        raise NotImplementedError
+        if self._highlighted is not None:
+            self.dismiss(self.key)
+
+    def action_forward(self) -> None:
+        self.action_take()
 
     def on_option_list_option_selected(self) -> None:
-        self._pick()
-
-    def _pick(self) -> None:
         self.action_take()
+
+    def action_step(self, step: int) -> None:
+        """Move the highlight."""
+        if step > 0:
+            self.list.action_cursor_down()
+        else:
+            self.list.action_cursor_up()
 
     def action_turn(self, pages: int) -> None:
         """Move the highlight by pages."""
-        options = self.query_one(OptionList)
+        options = self.list
         if options.highlighted is not None:
             row = options.highlighted + pages * max(options.size.height - 1, 1)
             options.highlighted = max(min(row, options.option_count - 1), 0)
 
-    def action_leave(self) -> None:
-        """Take the typed text back, or close without an answer."""
-        if self.is_typing:
-            self.is_typing = False
-            self._type("")
-        else:
-            self.action_cancel()
-
-    def apply_search(self) -> None:
-        """Show the options in which every typed word is."""
-        words = self.search_text.split()
-        options = self.query_one(OptionList)
+    def apply_search(self, words: Sequence[str]) -> None:
+        options = self.list
         options.clear_options()
-        found = [
-            place
-            for place, texts in enumerate(self._texts)
-            if all(word in " ".join(texts).lower() for word in words)
-        ]
+        texts = [(title.lower(), f"{title} {why}".lower()) for _, title, why in self._options]
+        found = [at for at, (_, text) in enumerate(texts) if all(word in text for word in words)]
         # Those whose title has the words come before those that only explain with them.
-        found.sort(key=lambda at: not all(word in self._texts[at][0].lower() for word in words))
+        found.sort(key=lambda at: not all(word in texts[at][0] for word in words))
         options.add_options(map(self._made, found))
         if options.option_count:
             options.highlighted = 0
@@ -218,51 +234,8 @@ class Listing(Sought[T]):
 
     @property
     def _highlighted(self) -> int | None:
-        option = self.query_one(OptionList).highlighted_option
+        option = self.list.highlighted_option
         return None if option is None or option.id is None else int(option.id)
-
-
-class Chooser(Listing[str]):
-    """Answers with the id of the chosen option; several may have the same."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("right", "take", show=False)]
-    _MEANINGS: ClassVar[dict[str, str]] = {**Listing._MEANINGS, "l": "take"}
-
-    def __init__(self, title: str, options: Options, chosen: str | None = None) -> None:
-        """Offer options, with the cursor on `chosen`."""
-        super().__init__()
-        self._title = title
-        self._options = options
-        self._texts = [(title, why) for _, title, why in options]
-        self._chosen = chosen
-        self._widest = max(len(title) for _, title, _ in options)
-
-    @property
-    def _cells(self) -> int:
-        needed = self._widest + 2 + max(len(why) for _, _, why in self._options)
-        return min(max(needed, _MIN_OPTION_CELLS), option_cells(self.app.size.width))
-
-    def _made(self, place: int) -> Option:
-        _, title, why = self._options[place]
-        if not why:
-            return Option(_paragraph(title, self._cells), id=str(place))
-        head = title.ljust(self._widest + 2)
-        return Option(_option(head, why, self._cells - self._widest - 2), id=str(place))
-
-    def on_mount(self) -> None:
-        keys = [key for key, _, _ in self._options]
-        self.query_one(OptionList).highlighted = (
-            keys.index(self._chosen) if self._chosen in keys else 0
-        )
-
-    @property
-    def key(self) -> str | None:
-        """The id of the highlighted option."""
-        return None if self._highlighted is None else self._options[self._highlighted][0]
-
-    def action_take(self) -> None:
-        if self._highlighted is not None:
-            self.dismiss(self.key)
 
 
 class Palette(Chooser):
@@ -276,64 +249,62 @@ def option_cells(width: int) -> int:
     return width * 96 // 100 - _FRAME_CELLS
 
 
-class ColumnChooser(Listing[tuple[str, ...]]):
+class ColumnChooser(Chooser):
     """Columns to switch on and off; answers with the names of the chosen ones, in their order."""
+
+    _MEANINGS: ClassVar[dict[str, str]] = {
+        key: action for key, action in Chooser._MEANINGS.items() if action != "take"
+    }
 
     def __init__(
         self, title: str, chosen: Sequence[Metric], others: Sequence[Metric], glyphs: Glyphs
     ) -> None:
         """Offer columns, those that are shown now first."""
-        super().__init__()
-        self._title = f"{title}: space chooses, enter takes"
         self._offered = [*chosen, *others]
-        self._texts = [(each.title, f"{each.name} {each.definition}") for each in self._offered]
+        options = [
+            (each.name, each.title, f"{each.name} {each.definition}") for each in self._offered
+        ]
+        super().__init__(f"{title}: space chooses, enter takes", options)
         self._order = [each.name for each in chosen]
-        self._widest = max(len(each.title) for each in self._offered)
         self._mark = glyphs.mark
+
+    @property
+    def _cells(self) -> int:
+        return min(_MIN_OPTION_CELLS, option_cells(self.app.size.width))
 
     async def take_key(self, event: events.Key) -> bool:
         """Like others, but a space always toggles: columns are searched by one word."""
         if event.key == "space":
-            self._switch()
+            self.on_option_list_option_selected()
             return True
         return await super().take_key(event)
 
     def action_take(self) -> None:
         self.dismiss(tuple(self._order) or None)
 
-    def _pick(self) -> None:
-        self._switch()
+    def action_forward(self) -> None:
+        """Enter takes all at once."""
 
-    def _switch(self) -> None:
+    def on_option_list_option_selected(self) -> None:
         """Add the highlighted column as the last one, or remove it."""
-        options, place = self.query_one(OptionList), self._highlighted
-        if place is None or options.highlighted is None:
+        name, place = self.key, self._highlighted
+        if name is None or place is None or self.list.highlighted is None:
             return
-        name = self._offered[place].name
         if name in self._order:
             self._order.remove(name)
         else:
             self._order.append(name)
-        line = self._line(self._offered[place])
-        options.replace_option_prompt_at_index(options.highlighted, line)
+        self.list.replace_option_prompt_at_index(self.list.highlighted, self._line(place))
 
-    def _made(self, place: int) -> Option:
-        return Option(self._line(self._offered[place]), id=str(place))
-
-    def _line(self, each: Metric) -> Text:
+    def _line(self, place: int) -> Text:
+        each = self._offered[place]
         mark = self._mark if each.name in self._order else " "
-        head = f"{mark} {each.title:<{self._widest}}  "
-        return _option(head, each.definition, self._cells - len(head))
+        return _option(f"{mark} {each.title:<{self._widest}}  ", each.definition, self._cells)
 
 
-def _paragraph(text: str, width: int) -> Text:
-    """An option without an explanation: a sentence, wrapped and set in below its first word."""
-    margin = " " * (len(text) - len(text.lstrip("→> ")))
-    return Text("\n".join(textwrap.wrap(text, max(width, 1), subsequent_indent=margin)))
-
-
-def _option(title: str, why: str, room: int) -> Text:
-    """An option and its explanation, shortened to `room` cells; 0: as it is."""
+def _option(title: str, why: str, width: int) -> Text:
+    """An option and its explanation, shortened to the cells that are left."""
+    room = width - len(title)
     if room and len(why) > room:
         short = textwrap.shorten(why, max(room, 1), placeholder=" …")
         # Where not even a word fits, its beginning is more useful than a lone ellipsis.
@@ -360,12 +331,9 @@ class TourBox(Dialog[int]):
     def compose(self) -> ComposeResult:
         with Vertical(id="box") as box:
             box.border_title = Content(self._title)
-            box.border_subtitle = "⏎ next, ← back, esc ends" if self._is_wide else "⏎ ← esc"
+            is_wide = self.app.size.width >= 60
+            box.border_subtitle = "⏎ next, ← back, esc ends" if is_wide else "⏎ ← esc"
             yield Static(Text(self._text))
-
-    @property
-    def _is_wide(self) -> bool:
-        return self.app.size.width >= 60
 
     def render(self) -> RenderableType:
         return ModalScreen.render(self)

@@ -52,17 +52,8 @@ class TextReader(Sought[None]):
         **{str(digit): f"digit('{digit}')" for digit in range(10)},
     }
 
-    def action_leave(self) -> None:
-        """Show the whole text again, or close."""
-        if self.is_typing:
-            self.is_typing = False
-            self._type("")
-        else:
-            self.action_cancel()
-
-    def apply_search(self) -> None:
+    def apply_search(self, words: Sequence[str]) -> None:
         """Show the entries in which every typed word is."""
-        words = self.search_text.split()
         shown = Text()
         for entry in self._entries:
             if all(word in entry.plain.lower() for word in words):
