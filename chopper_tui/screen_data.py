@@ -69,6 +69,11 @@ class Sparks(Struct, frozen=True):
     scales: list[SparkScale] = field(default_factory=list)
     """The scale, once it is known."""
 
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What distinguishes it from others of the same rows."""
+        return self.signal, self.bins
+
     def missing(self, rows: Sequence[int]) -> list[int]:
         """Those of the rows that are not drawn yet."""
         return [row for row in rows if row not in self.drawn]
@@ -113,8 +118,11 @@ class LaneLines(Struct, frozen=True):
     bins: int
     drawn: dict[int, Pieces] = field(default_factory=dict)
 
+    @property
+    def key(self) -> tuple[object, ...]:
+        return self.lanes.seen, self.lanes.lanes, self.bins
+
     def missing(self, rows: Sequence[int]) -> list[int]:
-        """Those of the rows that are not drawn yet."""
         return [row for row in rows if row not in self.drawn]
 
     def draw(self, rows: Sequence[int]) -> None:

@@ -40,6 +40,7 @@ class BarDrawer(RowsDrawer[BarChart]):
     """A bar per label; a lens makes bars longer, and cuts those that get too long."""
 
     can_pan = False
+    zoom = MAX_ZOOM
     tallest = _MAX_THICK
 
     def title(self, chart: BarChart, width: int, glyphs: Glyphs) -> list[Line]:
@@ -48,12 +49,6 @@ class BarDrawer(RowsDrawer[BarChart]):
         inks = _inks_of(chart)
         legend = legend_entries(names, series_fills(inks, glyphs), inks)
         return title_lines(chart.title, "" if chart.unit == "ns" else chart.unit, width, legend)
-
-    def body_lines(self, chart: BarChart) -> int:
-        return len(chart.labels)
-
-    def rows(self, chart: BarChart) -> int:
-        return len(chart.labels)
 
     def body(self, chart: BarChart, on: Canvas) -> None:
         """A row per label: the sum and a bar, stacked where there are several series.
@@ -96,9 +91,6 @@ class BarDrawer(RowsDrawer[BarChart]):
             on.lines += [[named, *drawn], [(" " * before, "text"), *drawn], []][:thick]
         on.add_rest(count, shown)
 
-    def max_zoom(self, chart: BarChart) -> float:
-        return MAX_ZOOM
-
     def seen(self, chart: BarChart, lens: Lens) -> BarChart:
         sums = np.nansum([np.abs(each.numbers) for each in chart.series], axis=0)
         return replace(chart, longest=float(sums.max(initial=0.0)) / lens.factor)
@@ -108,16 +100,11 @@ class BoxDrawer(RowsDrawer[BoxChart]):
     """A box per label; a lens shows the middle of the scale."""
 
     can_pan = False
+    zoom = MAX_ZOOM
     tallest = 2
 
-    def title(self, chart: BoxChart, width: int, glyphs: Glyphs) -> list[Line]:
-        return title_lines(chart.title, chart.unit, width)
-
-    def body_lines(self, chart: BoxChart) -> int:
-        return len(chart.labels) + 1
-
-    def rows(self, chart: BoxChart) -> int:
-        return len(chart.labels)
+    def around(self, chart: BoxChart) -> int:
+        return 1
 
     def body(self, chart: BoxChart, on: Canvas) -> None:
         """A row per label: whiskers to the extremes, a box between the quartiles, the median."""
@@ -149,9 +136,6 @@ class BoxDrawer(RowsDrawer[BoxChart]):
             ends = short_number(low), short_number(high)
             line = ends[0] + ends[1].rjust(max(room - len(ends[0]), len(ends[1]) + 1))
         on.add([(" " * before + line, "dim")])
-
-    def max_zoom(self, chart: BoxChart) -> float:
-        return MAX_ZOOM
 
     def seen(self, chart: BoxChart, lens: Lens) -> BoxChart:
         """The values around the middle median; others lie at the edges."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar, Final, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Protocol, TypeVar
 
 import numpy as np
 from msgspec import Struct, field
@@ -200,6 +200,8 @@ class Drawer(Protocol[C]):
     """Whether text has all its lines, however many."""
     can_pan: ClassVar[bool] = True
     """Whether its lens can be moved."""
+    zoom: ClassVar[float | None] = None
+    """The largest factor of its lens; None for a chart without a scale."""
     opens_with: ClassVar[str] = ""
     """The action that opens the cell of its cursor; empty where cells open nothing."""
 
@@ -238,8 +240,7 @@ class Drawer(Protocol[C]):
         return None
 
     def max_zoom(self, chart: C) -> float | None:
-        """The largest factor of its lens; None for a chart without a scale."""
-        return None
+        return self.zoom
 
     def seen(self, chart: C, lens: Lens) -> C:
         """The part of it that is seen through a lens."""
@@ -267,18 +268,32 @@ class Drawer(Protocol[C]):
 
 
 class RowsDrawer(Drawer[C], Protocol[C]):
-    """A chart of rows that get taller together."""
+    """A chart of rows that get taller together, below its title."""
 
     tallest: ClassVar[int]
     """Lines of a row at most."""
     shortest: ClassVar[int] = 1
     """Lines of a row that it wants."""
+    has_unit: ClassVar[bool] = True
+    """Whether the unit of its figures is in the title."""
 
-    def rows(self, chart: C) -> int:
-        raise NotImplementedError
+    def title(self, chart: C, width: int, glyphs: Glyphs) -> list[Line]:
+        """The title, and the unit."""
+        titled: Any = chart
+        return title_lines(titled.title, titled.unit if self.has_unit else "", width)
+
+    def around(self, chart: C) -> int:
+        """Lines below the rows."""
+        return 0
+
+    def _rows(self, chart: C) -> int:
+        return len(getattr(chart, "rows", None) or getattr(chart, "labels", ()))
+
+    def body_lines(self, chart: C) -> int:
+        return self.shortest * self._rows(chart) + self.around(chart)
 
     def fitted(self, chart: C, width: int, glyphs: Glyphs, lines: int) -> int:
-        own, rows = self.lines(chart, width, glyphs), max(self.rows(chart), 1)
+        own, rows = self.lines(chart, width, glyphs), max(self._rows(chart), 1)
         return own + min((lines - own) // rows, self.tallest - self.shortest) * rows
 
 

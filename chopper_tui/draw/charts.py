@@ -48,7 +48,7 @@ DRAWERS: Final[Mapping[type[Struct], str]] = {
     Cards: "bars.CardsDrawer",
     Composition: "bars.CompositionDrawer",
     HeatMap: "heat.HeatDrawer",
-    Icicle: "icicle.IcicleDrawer",
+    Icicle: "heat.IcicleDrawer",
     Lanes: "timeline.LanesDrawer",
     LineChart: "curves.LineDrawer",
     Roofline: "curves.RooflineDrawer",

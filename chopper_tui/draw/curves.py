@@ -139,6 +139,7 @@ _CELLS_PER_TICK: Final = 10
 class LineDrawer(Drawer[LineChart]):
     """Curves below a legend of their markers; bars where they have too few points."""
 
+    zoom = MAX_ZOOM
     _bars: Final = BarDrawer()
 
     def title(self, chart: LineChart, width: int, glyphs: Glyphs) -> list[Line]:
@@ -186,9 +187,6 @@ class LineDrawer(Drawer[LineChart]):
         )
         y_axis = Axis.over(y.min(), y.max(), size[1] // _LINES_PER_TICK)
         on.lines += plotted(curves, size, x_axis, y_axis, on.glyphs, on.check)
-
-    def max_zoom(self, chart: LineChart) -> float:
-        return MAX_ZOOM
 
     def seen(self, chart: LineChart, lens: Lens) -> LineChart:
         known = np.concatenate([x[np.isfinite(x)] for x in chart.x]) if chart.x else np.zeros(0)

@@ -189,6 +189,8 @@ _GAP: Final = 2
 class SignalRowsDrawer(Drawer[SignalRows]):
     """A sparkline per row and, where there is room, a chart of all rows' range below."""
 
+    zoom = MAX_ZOOM
+
     def title(self, chart: SignalRows, width: int, glyphs: Glyphs) -> list[Line]:
         """The title and the common scale; the full range and the time, if they fit."""
         low, high, least, most = _scale(chart)
@@ -219,9 +221,6 @@ class SignalRowsDrawer(Drawer[SignalRows]):
         _add_rows(chart, on)
         if above >= _ENVELOPE and np.isfinite(chart.numbers).any():
             _add_range(chart, on)
-
-    def max_zoom(self, chart: SignalRows) -> float:
-        return MAX_ZOOM
 
     def seen(self, chart: SignalRows, lens: Lens) -> SignalRows:
         bins = chart.numbers.shape[1]

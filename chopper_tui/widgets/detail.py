@@ -7,13 +7,11 @@ from itertools import chain
 from typing import Final
 
 import numpy as np
-from msgspec import Struct
 from textual import events
 
 from chopper_core.metrics import METRICS, Metric
 from chopper_core.model.glossary import long_name
 from chopper_core.model.table import NO_LABEL_TEXT
-from chopper_core.model.units import UnitScale
 from chopper_core.render.cells import (
     clean,
     display_name,
@@ -300,90 +298,55 @@ class GpuPane(Pane):
         title = fit(self.name_of_row, room, glyphs).rstrip() + after
         title = pad(title, width - 1 - len(legend))
         yield [(" ", "text"), (title + legend, "dim")]
+        elapsed = times.elapsed_ns.tolist()
         scale = scale_of(METRICS["elapsed_ns"], float(np.nanmax(times.elapsed_ns)))
-        table = _Lines(times, scale, width, glyphs)
-        yield [(table.header(), "dim")]
-        for position in _chosen(times, height - 2):
-            yield table.line(position)
+        cells = [glyphs.missing if np.isnan(each) else scale.cell(each) for each in elapsed]
+        time = glyphs.spelled(f"{_TIME} {scale.text}")
+        digits, wide = max(len(str(max(times.gpus))), len(_GPU)), max(map(len, (time, *cells)))
+        header = f"  {_GPU:>{digits}}  {time:>{wide}}  {_CHANGE}"
+        has_clocks = any(each is not None and each.number is not None for each in times.clocks)
+        header += f"  {_CLOCK}" * has_clocks
+        room = width - len(header) - 3
+        has_sparks = room >= _LEAST_SPARK and times.shares.shape[1] > 0
+        if has_sparks:
+            names = scale_title(times.signal), times.signal.title
+            header += "  " + fit(names[len(names[0]) > room], room, glyphs)
+        yield [(header, "dim")]
+        for at in _chosen(times, height - 2):
+            here = times.gpus[at] == times.here
+            ink = "strong" if here else "text"
+            mark = glyphs.mark if at == times.slowest else " "
+            name = f"{glyphs.cursor if here else ' '}{mark}{times.gpus[at]:>{digits}}"
+            if np.isnan(elapsed[at]):
+                yield [(f"{name}  {cells[at]:>{wide}}", "dim")]
+                continue
+            pieces = [
+                (f"{name}  {cells[at]:>{wide}}", ink),
+                _change(elapsed[at], times, ink, glyphs),
+            ]
+            if has_clocks:
+                clock = times.clocks[at]
+                text = glyphs.missing if clock is None else clock.text(glyphs, beside_title=True)
+                pieces.append((f"  {text.removesuffix(' MHz'):>{len(_CLOCK)}}", ink))
+            left = room
+            if has_sparks:
+                spark = sparkline(times.shares[at], glyphs)[:room]
+                pieces.append((f"  {spark}", "spark"))
+                left -= len(spark) + 2
+            if left >= _LEAST_BAR:
+                share = elapsed[at] / (float(np.nanmax(times.elapsed_ns)) or 1.0)
+                pieces.append((f"  {bar(share, left, glyphs)}", "accent"))
+            yield pieces
 
 
-class _Lines(Struct, frozen=True):
-    """The lines of GPUs under their header."""
-
-    times: RowOnGpus
-    scale: UnitScale
-    width: int
-    glyphs: Glyphs
-
-    @property
-    def _has_clocks(self) -> bool:
-        return any(clock is not None and clock.number is not None for clock in self.times.clocks)
-
-    @property
-    def _digits(self) -> int:
-        return max(len(str(max(self.times.gpus))), len(_GPU))
-
-    @property
-    def _time_width(self) -> int:
-        known = self.times.elapsed_ns[~np.isnan(self.times.elapsed_ns)]
-        return max(len(self._time_title), *(len(self.scale.cell(float(each))) for each in known))
-
-    @property
-    def _time_title(self) -> str:
-        return self.glyphs.spelled(f"{_TIME} {self.scale.text}")
-
-    @property
-    def _spark(self) -> int:
-        return int(self.times.shares.shape[1]) if self._room() >= _LEAST_SPARK else 0
-
-    def _room(self) -> int:
-        """The cells after the figures."""
-        used = 2 + self._digits + 2 + self._time_width + 2 + len(_CHANGE)
-        used += 2 + len(_CLOCK) if self._has_clocks else 0
-        return self.width - used - 3
-
-    def header(self) -> str:
-        """The titles of the columns."""
-        text = f"  {_GPU:>{self._digits}}  {self._time_title:>{self._time_width}}  {_CHANGE}"
-        if self._has_clocks:
-            text += f"  {_CLOCK}"
-        if self._spark:
-            signal, room = self.times.signal, self._room()
-            title = scale_title(signal) if len(scale_title(signal)) <= room else signal.title
-            text += "  " + fit(title, room, self.glyphs)
-        return text
-
-    def line(self, position: int) -> Pieces:
-        times, glyphs = self.times, self.glyphs
-        elapsed = float(times.elapsed_ns[position])
-        here = times.gpus[position] == times.here
-        ink = "strong" if here else "text"
-        mark = glyphs.mark if position == times.slowest else " "
-        name = f"{glyphs.cursor if here else ' '}{mark}{times.gpus[position]:>{self._digits}}"
-        if np.isnan(elapsed):
-            return [(f"{name}  {glyphs.missing:>{self._time_width}}", "dim")]
-        median = times.median_ns
-        change = 100 * (elapsed - median) / median if median else 0.0
-        is_change = abs(change) >= _LEAST_PCT
-        arrow = " " if not is_change else glyphs.up if change > 0 else glyphs.down
-        percent = f"{change:+.1f}" if is_change else "0.0"
-        pieces = [
-            (f"{name}  {self.scale.cell(elapsed):>{self._time_width}}", ink),
-            (f"  {arrow}{percent:>6}%", "alert" if abs(change) >= _FAR_PCT else ink),
-        ]
-        if self._has_clocks:
-            clock = times.clocks[position]
-            text = glyphs.missing if clock is None else clock.text(glyphs, beside_title=True)
-            pieces.append((f"  {text.removesuffix(' MHz'):>{len(_CLOCK)}}", ink))
-        room = self._room()
-        if self._spark:
-            spark = sparkline(times.shares[position], glyphs)[:room]
-            pieces.append((f"  {spark}", "spark"))
-            room -= len(spark) + 2
-        if room >= _LEAST_BAR:
-            largest = float(np.nanmax(times.elapsed_ns)) or 1.0
-            pieces.append((f"  {bar(elapsed / largest, room, glyphs)}", "accent"))
-        return pieces
+def _change(elapsed: float, times: RowOnGpus, ink: str, glyphs: Glyphs) -> tuple[str, str]:
+    """The difference from the median."""
+    median = times.median_ns
+    change = 100 * (elapsed - median) / median if median else 0.0
+    if abs(change) < _LEAST_PCT:
+        return f"   {'0.0':>6}%", ink
+    arrow = glyphs.up if change > 0 else glyphs.down
+    return f"  {arrow}{change:>+6.1f}%", "alert" if abs(change) >= _FAR_PCT else ink
 
 
 def _chosen(times: RowOnGpus, room: int) -> list[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from textual import events, work
 from textual.geometry import Region, Size
@@ -102,10 +102,7 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
         """Show other lanes next to the same rows."""
         if lanes is not None and self._lanes is not None and lanes.seen != self._lanes.seen:
             self._lanes = lanes
-            if self.frame is not None:
-                self._lay_out(self.frame)
-            self.refresh()
-            self._fill_sparks()
+            self._draw_again()
 
     def mark(self, labels: frozenset[str]) -> None:
         """Show which rows are marked."""
@@ -113,7 +110,8 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
         if self.frame is not None and changed:
             top = self.scroll_offset.y
             on_screen = range(top, min(top + self.page, self.rows))
-            self._refresh_rows(*(r for r in on_screen if self.frame.labels[r] in changed))
+            rows = [row for row in on_screen if self.frame.labels[row] in changed]
+            self.refresh(*self._regions(rows, 0, self.size.width))
 
     def move(self, rows: int) -> None:
         """Move the cursor by a number of rows."""
@@ -200,9 +198,7 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
         if columns < 0 and not self.first_column:
             raise UsageError("these are the first columns")
         self.first_column += columns
-        self._lay_out(self.frame)
-        self.refresh()
-        self._fill_sparks()
+        self._draw_again()
 
     @property
     def _has_lanes(self) -> bool:
@@ -215,43 +211,34 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
             self._refresh_cells(self.cursor)
 
     def _lay_out(self, frame: Frame) -> None:
-        self._planned_width = self.size.width
-        if self._lanes is not None:
-            self._lay_out_lanes(frame, self._lanes)
-            return
-        shown = self.signals[: self.spark_columns]
-        if self.has_chart:
-            # Where there is room for one, it is that which no chart shows.
-            shown = shown[::-1]
-        signals = [each.signal for each in shown]
-        self.layout_plan = plan(
-            frame,
-            self.size.width,
-            self.glyphs,
-            self.full_names,
-            signals,
-            first=self.first_column,
-            added=self.added,
-        )
-        pairs = list(zip(shown, self.layout_plan.sparks, strict=False))
-        known = [each for each in self.sparks if isinstance(each, Sparks)]
-        if len(known) != len(self.sparks) or [(each.signal, each.bins) for each in known] != [
-            (signal, column.cells) for signal, column in pairs
-        ]:
-            rows = len(frame)
-            self.sparks = [Sparks(each, self.glyphs, column.cells, rows) for each, column in pairs]
-        self.virtual_size = Size(self.size.width, len(frame) + 1)
+        """Lay the columns out, with sparklines of the signals or with the lanes of a chart."""
+        width, glyphs, lanes = self.size.width, self.glyphs, self._lanes
+        wanted: list[Sparks | LaneLines]
+        if lanes is not None:
+            layout = plan(frame, width, glyphs, lanes=True)
+            wanted = [LaneLines(lanes, glyphs, column.cells) for column in layout.sparks]
+        else:
+            shown = self.signals[: self.spark_columns]
+            if self.has_chart:
+                # Where there is room for one, it is that which no chart shows.
+                shown = shown[::-1]
+            signals = [each.signal for each in shown]
+            layout = plan(frame, width, glyphs, self.full_names, signals,
+                          first=self.first_column, added=self.added)  # fmt: skip
+            wanted = [
+                Sparks(each, glyphs, column.cells, len(frame))
+                for each, column in zip(shown, layout.sparks, strict=False)
+            ]
+        if [each.key for each in wanted] != [each.key for each in self.sparks]:
+            self.sparks = wanted
+        self._planned_width, self.layout_plan = width, layout
+        self.virtual_size = Size(width, len(frame) + 1)
 
-    def _lay_out_lanes(self, frame: Frame, lanes: Lanes) -> None:
-        """As many columns as leave room for the lanes of a chart, one per row."""
-        self.layout_plan = plan(frame, self.size.width, self.glyphs, lanes=True)
-        wanted = [(lanes.seen, lanes.lanes, spark.cells) for spark in self.layout_plan.sparks]
-        known = [each for each in self.sparks if isinstance(each, LaneLines)]
-        if len(known) != len(self.sparks) or wanted != [
-            (each.lanes.seen, each.lanes.lanes, each.bins) for each in known
-        ]:
-            self.sparks = [LaneLines(lanes, self.glyphs, cells) for _, _, cells in wanted]
-        self.virtual_size = Size(self.size.width, len(frame) + 1)
+    def _draw_again(self) -> None:
+        if self.frame is not None:
+            self._lay_out(self.frame)
+            self.refresh()
+            self._fill_sparks()
 
     def _scroll_to_row(self, row: int) -> None:
         top = max(min(row, self.rows - self.page), 0)
@@ -262,12 +249,7 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
         width = self.size.width
         if self._has_lanes and self.layout_plan is not None:
             width = self.layout_plan.spark_x(0)
-        top = self.scroll_offset.y - 1
-        self.refresh(*(Region(0, row - top, width, 1) for row in rows))
-
-    def _refresh_rows(self, *rows: int) -> None:
-        top = self.scroll_offset.y - 1
-        self.refresh(*(Region(0, row - top, self.size.width, 1) for row in rows))
+        self.refresh(*self._regions(rows, 0, width))
 
     def _fill_sparks(self) -> None:
         top = self.scroll_offset.y
@@ -291,18 +273,16 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
             await run_in_thread(_draw, columns, rows)
             self._has_unpainted = False
             if columns is self.sparks and self.layout_plan is not None:
-                self.refresh(*self._regions_of(wanted))
-                self.refresh(*self._regions_of([[self.scroll_offset.y - 1]] * len(columns)))
+                for number, rows_drawn in enumerate(wanted):
+                    title = self.scroll_offset.y - 1
+                    x = self.layout_plan.spark_x(number)
+                    self.refresh(*self._regions([*rows_drawn, title], x, columns[number].bins))
         if any(sparks.missing(around) for sparks in columns):
             await run_in_thread(_draw, columns, around)
 
-    def _regions_of(self, rows: Sequence[Sequence[int]]) -> Iterator[Region]:
-        """Where the sparklines of rows stand, rows of each column."""
-        assert self.layout_plan is not None
+    def _regions(self, rows: Iterable[int], x: int, width: int) -> list[Region]:
         top = self.scroll_offset.y - 1
-        for number, sparks in enumerate(self.sparks):
-            x = self.layout_plan.spark_x(number)
-            yield from (Region(x, row - top, sparks.bins, 1) for row in rows[number])
+        return [Region(x, row - top, width, 1) for row in rows]
 
 
 def _columns_of(frame: Frame) -> tuple[object, ...]:

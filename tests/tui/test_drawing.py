@@ -41,7 +41,7 @@ from chopper_tui.draw.charts import (
     most_lines_below,
     seen,
 )
-from chopper_tui.draw.icicle import IcicleDrawer
+from chopper_tui.draw.heat import IcicleDrawer
 from chopper_tui.draw.pieces import series_fills, series_inks
 from chopper_tui.draw.timeline import KIND_INKS
 from tests.demo import demo_run

@@ -9,7 +9,7 @@ from chopper_core.model.view import View
 from chopper_core.render.glyphs import ASCII, UNICODE, Glyphs
 from chopper_core.views.query import query
 from chopper_tui.draw.canvas import Canvas
-from chopper_tui.draw.icicle import IcicleDrawer
+from chopper_tui.draw.heat import IcicleDrawer
 from tests.tui.explorer import explorer, measured_run
 
 SCOPE = ("1", "11")
