@@ -132,12 +132,10 @@ class ChopperApp(App[None], inherit_bindings=False):
 
     @property
     def inks(self) -> Inks:
-        """The styles to draw with."""
         return inks(self.theme, self.console.color_system, self.no_color)
 
     @property
     def glyphs(self) -> Glyphs:
-        """The characters to draw with."""
         return self._glyphs.coloured(self.inks.has_colours and not self._as_text)
 
     @property
@@ -275,7 +273,6 @@ class ChopperApp(App[None], inherit_bindings=False):
         return explorer
 
     def on_mount(self) -> None:
-        """Load the run if it isn't open yet."""
         if self._loading is not None:
             self._open(self._loading)
         else:
@@ -305,7 +302,6 @@ class ChopperApp(App[None], inherit_bindings=False):
         self.set_timer(self.RESIZED, self.fit_terminal)
 
     def fit_terminal(self) -> None:
-        """Take the size that the terminal reports."""
         try:
             size = Size(*os.get_terminal_size((sys.__stdout__ or sys.stdout).fileno()))
         except (OSError, ValueError):
@@ -318,7 +314,6 @@ class ChopperApp(App[None], inherit_bindings=False):
             self.screen.post_message(event)
 
     def push_screen(self, *args: Any, **options: Any) -> Any:
-        """Open a screen without painting it before it is laid out."""
         self.delay_update(self.SETTLING)
         return super().push_screen(*args, **options)
 
@@ -335,7 +330,6 @@ class ChopperApp(App[None], inherit_bindings=False):
             end(number)
 
     def on_unmount(self) -> None:
-        """Stop loading and prefetching."""
         self._left.set()
         self._opening.cancel()
 

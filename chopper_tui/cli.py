@@ -47,13 +47,11 @@ class Parser(argparse.ArgumentParser):
     """Reports a usage error in one sentence."""
 
     def error(self, message: str) -> NoReturn:
-        """Print the error and exit, without the whole usage."""
         reason = message.removeprefix("argument ")
         remark(f"{self.prog}: {reason}; `{self.prog} --help` lists its options")
         self.exit(2)
 
     def format_help(self) -> str:
-        """The help, with the option that every command has."""
         return f"{super().format_help()}\n{fill(_DEBUG_HELP, 80)}\n"
 
 
@@ -210,7 +208,6 @@ def _dispatch(given: list[str]) -> int:
 
 
 def _limit_memory(options: argparse.Namespace) -> None:
-    """Commands that read runs have the option."""
     if hasattr(options, "max_memory"):
         memory.limit_memory(options.max_memory)
 

@@ -59,7 +59,6 @@ def state_directory() -> Path:
 
 
 def config_path() -> Path:
-    """The path of the settings file."""
     return user_folder("XDG_CONFIG_HOME", "~/.config") / "config.toml"
 
 
@@ -210,12 +209,10 @@ def saved_columns() -> dict[str, tuple[str, ...]]:
 
 
 def layout_path() -> Path:
-    """The path of the saved lines between pictures and tables."""
     return state_directory() / "layout.json"
 
 
 def saved_splits() -> dict[str, int]:
-    """The saved lines between pictures and tables."""
     return _saved(layout_path(), _LAYOUT_SCHEMA).splits
 
 
@@ -310,5 +307,4 @@ def typed(text: str) -> str:
 
 
 def summary(crash: BaseException) -> str:
-    """The error in a line."""
     return f"{type(crash).__name__}: {crash}".splitlines()[0][:200]

@@ -165,7 +165,6 @@ def is_picture(arguments: str) -> bool:
 
 
 def without_fonts(picture: str) -> str:
-    """An SVG of the screen that loads nothing from the network."""
     return _FONTS.sub("", picture)
 
 

@@ -154,7 +154,6 @@ def with_baseline(trail: Trail, baseline: Baseline | None) -> Trail:
 
 
 def moved(trail: Trail, label: str | None, offset: int) -> Trail:
-    """The same place with the cursor elsewhere."""
     return (*trail[:-1], replace(trail[-1], label=label, offset=offset))
 
 

@@ -85,7 +85,6 @@ class Action(Struct, frozen=True):
 
     @property
     def command(self) -> str:
-        """The command as people read it: `:verb ARGUMENT`."""
         return f":{self.verb} {self.takes}".rstrip()
 
     @property

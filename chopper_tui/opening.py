@@ -56,7 +56,6 @@ class Opening:
             self._thread.start()
 
     def cancel(self) -> None:
-        """Stop at the next progress report."""
         self._cancelled.set()
 
     def is_there(self, wait_s: float) -> bool:

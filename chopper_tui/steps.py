@@ -87,7 +87,6 @@ class StepQueue:
             self._start(self._run(pending))
 
     def cancel(self) -> None:
-        """Leave the screen unchanged: the result of the running step will not be shown."""
         if self._current is not None:
             self._current.cancel()
 

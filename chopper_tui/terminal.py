@@ -379,7 +379,6 @@ class SafeTerminal(LinuxDriver):
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        """Take the arguments of Textual's driver."""
         super().__init__(*args, **options)
         self._is_old = is_old()
         self._is_watched = False
@@ -400,7 +399,6 @@ class SafeTerminal(LinuxDriver):
         self._queue(terse(understood(data) if self._is_old else data))
 
     def close(self) -> None:
-        """End the writer; it may wait for the terminal for long."""
         if (writer := self._writer_thread) is not None:
             self._queue(None)
             while writer.is_alive():
@@ -428,12 +426,10 @@ class SafeTerminal(LinuxDriver):
             Thread(target=self._watch, name="chopper-terminal", daemon=True).start()
 
     def stop_application_mode(self) -> None:
-        """Give the terminal back."""
         self._wants_terminal = False
         super().stop_application_mode()
 
     def suspend_application_mode(self) -> None:
-        """Give the terminal back for a while."""
         super().suspend_application_mode()
         self._wants_terminal = True
 

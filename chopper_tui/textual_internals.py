@@ -43,7 +43,6 @@ class ShownCells:
     """The cells that the terminal shows, whichever screen drew them; updates send what differs."""
 
     def __init__(self) -> None:
-        """Nothing is known of the terminal yet."""
         self._lines: dict[int, list[_Cell | None]] = {}
 
     def forget(self) -> None:
@@ -287,7 +286,6 @@ def without_toasts(app: App[Any]) -> None:
 
 
 async def messages_done(pilot: Pilot[Any]) -> None:
-    """Wait until all widgets have handled their messages."""
     await pilot._wait_for_screen()
 
 

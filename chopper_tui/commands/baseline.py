@@ -14,7 +14,6 @@ DESCRIPTION: Final = "Name runs to compare with: `@NAME` stands for the run, as 
 
 
 def add_options(parser: ArgumentParser) -> None:
-    """List, set or remove names."""
     parser.add_argument("do", nargs="?", choices=("list", "set", "remove"), default="list")
     parser.add_argument("name", metavar="NAME", nargs="?", default="")
     parser.add_argument(
@@ -23,7 +22,6 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> int:
-    """List, set or remove them."""
     if options.do == "set":
         if not options.runs:
             raise UsageError("a baseline needs a name and a run: chopper baseline set NAME RUN")

@@ -15,7 +15,6 @@ DESCRIPTION: Final = "List or clear the cached runs, which open at once."
 
 
 def add_options(parser: ArgumentParser) -> None:
-    """List or clear."""
     parser.add_argument(
         "do",
         nargs="?",
@@ -29,7 +28,6 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> int:
-    """List or clear them."""
     if options.old and options.do != "clear":
         raise UsageError("--old goes with clear: chopper cache clear --old")
     if options.do == "clear":

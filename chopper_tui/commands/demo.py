@@ -17,7 +17,6 @@ _DEMO: Final = Path("demo_data", "fsdp2")
 
 
 def run(options: Namespace) -> int:
-    """Open the demo run."""
     return explore(str(demo_path()), options)
 
 

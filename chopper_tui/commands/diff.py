@@ -34,7 +34,6 @@ EXCEEDED: Final = 4
 
 
 def add_options(parser: ArgumentParser) -> None:
-    """Two runs, a path in them, limits, and the format."""
     parser.add_argument("a", metavar="A", help="the baseline; @NAME of `chopper baseline`")
     parser.add_argument("b", metavar="B", help="the run to compare with it")
     parser.add_argument(

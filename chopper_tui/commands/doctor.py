@@ -33,7 +33,6 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> int:
-    """Print the report."""
     write(escape_lines(report()))
     return 0
 

@@ -16,7 +16,6 @@ DESCRIPTION: Final = "Write a run for another program: a simulator, a trace view
 
 
 def add_options(parser: ArgumentParser) -> None:
-    """The run, the format, and where to write."""
     from chopper_core.render.exports import EXPORTS, export_format
 
     parser.add_argument(

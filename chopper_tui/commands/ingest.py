@@ -24,7 +24,6 @@ DESCRIPTION: Final = "Align a run once and write it to a store: a directory to s
 
 
 def add_options(parser: ArgumentParser) -> None:
-    """The run, the store, and the workers."""
     parser.add_argument(
         "run", metavar="RUN", nargs="?", help="a directory, or comma-separated trace files"
     )

@@ -19,7 +19,6 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> int:
-    """Print the table of keys."""
     rows = key_table(settings().actions or registry())
     if options.format == "markdown":
         lines = ["| keys | `:` command | does |", "| :-- | :-- | :-- |"]

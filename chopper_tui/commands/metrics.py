@@ -19,6 +19,5 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> int:
-    """Print the registry of metrics."""
     write(escape_lines(catalogue(options.format)))
     return 0

@@ -33,7 +33,6 @@ def write(text: Escaped) -> None:
 
 
 def tell(text: str) -> None:
-    """Print a message of the program on standard error."""
     remark(f"{PROGRAM}: {text}")
 
 

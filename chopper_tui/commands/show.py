@@ -25,7 +25,6 @@ DESCRIPTION: Final = "Print a view as text, markdown, CSV or JSON."
 
 
 def add_options(parser: ArgumentParser) -> None:
-    """The address, and how it is printed."""
     parser.add_argument("address", metavar="ADDRESS", help="a run, or a view of one; see below")
     parser.epilog = ADDRESSES
     add_printing_options(parser)

@@ -58,7 +58,6 @@ class Axis(Struct, frozen=True):
 
     @property
     def label_width(self) -> int:
-        """Cells of its longest label."""
         return max(map(len, self.texts), default=0)
 
     def line(self, cells: int) -> str:

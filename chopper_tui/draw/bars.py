@@ -241,7 +241,6 @@ def _entry(
     chart: Composition, numbers: Float64, shares: Float64, place: int, mark: str, ink: str,
     width: int,
 ) -> Line:  # fmt: skip
-    """A part in the legend: its mark, name and figure."""
     only_some = bool(chart.some) and np.isnan(numbers[0, place])
     whole = int(only_some)
     figure = f"{100 * shares[whole, place]:.1f} %"

@@ -88,7 +88,6 @@ class Canvas(Struct):
         self.lines.append(line)
 
     def append(self, part: Canvas, height: int = 0) -> None:
-        """Add the lines of another canvas, cut to this one, and blank ones up to a height."""
         top = len(self.lines)
         fitting = part.lines[: max(part.height, 0)]
         self.lines += [cut(line, part.width, part.glyphs) for line in fitting]
@@ -100,7 +99,6 @@ class Canvas(Struct):
         return replace(self, height=height, lines=[], cells={})
 
     def cell_at(self, x: int, y: int) -> Cell | None:
-        """The cell that was drawn at a place; None next to them."""
         row, begin, columns = self.cells.get(y, (0, 0, np.zeros(0, np.intp)))
         return (row, int(columns[x - begin])) if 0 <= x - begin < len(columns) else None
 
@@ -117,7 +115,6 @@ class Canvas(Struct):
         return count if count <= room else max(room - 1, 0)
 
     def add_rest(self, count: int, shown: int) -> None:
-        """Say how many rows don't fit."""
         if shown < count and self.left:
             self.add([(f"{count - shown} more rows in the table", "dim")])
 
@@ -206,11 +203,9 @@ class Drawer(Protocol[C]):
     """The action that opens the cell of its cursor; empty where cells open nothing."""
 
     def title(self, chart: C, width: int, glyphs: Glyphs) -> list[Line]:
-        """Its title and legend, wrapped at the width."""
         return []
 
     def body_lines(self, chart: C) -> int:
-        """The lines that it wants without its title."""
         raise NotImplementedError
 
     def body(self, chart: C, on: Canvas) -> None:
@@ -278,12 +273,10 @@ class RowsDrawer(Drawer[C], Protocol[C]):
     """Whether the unit of its figures is in the title."""
 
     def title(self, chart: C, width: int, glyphs: Glyphs) -> list[Line]:
-        """The title, and the unit."""
         titled: Any = chart
         return title_lines(titled.title, titled.unit if self.has_unit else "", width)
 
     def around(self, chart: C) -> int:
-        """Lines below the rows."""
         return 0
 
     def _rows(self, chart: C) -> int:

@@ -161,7 +161,6 @@ def _heights(charts: Sequence[Chart], width: int, height: int, glyphs: Glyphs) -
 
 
 def lines_filled(charts: Sequence[Chart], width: int, height: int, glyphs: Glyphs) -> int:
-    """The lines that charts below each other take of so many."""
     if not charts or drawer_of(charts[0]).is_alone:
         return height
     *above, last = _heights(charts, width, height, glyphs)

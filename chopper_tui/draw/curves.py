@@ -143,7 +143,6 @@ class LineDrawer(Drawer[LineChart]):
     _bars: Final = BarDrawer()
 
     def title(self, chart: LineChart, width: int, glyphs: Glyphs) -> list[Line]:
-        """With the markers of the series, unless they are too many to distinguish."""
         if bars := _as_bars(chart):
             return self._bars.title(bars, width, glyphs)
         markers = _MARKERS[glyphs.name]
@@ -269,7 +268,6 @@ class RooflineDrawer(Drawer[Roofline]):
     follows_cursor = True
 
     def title(self, chart: Roofline, width: int, glyphs: Glyphs) -> list[Line]:
-        """The sizes of points, and whether some are of counters."""
         small, large = (f"{100 * share:.0f} %" for share in _LARGE)
         first, second, third = list(_SIZES[glyphs.name])
         legend = f"  {first} < {small} of time  {second}  {third} from {large}"

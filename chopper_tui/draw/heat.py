@@ -52,7 +52,6 @@ class HeatDrawer(RowsDrawer[HeatMap]):
     tallest = 3
 
     def around(self, chart: HeatMap) -> int:
-        """The lines for the ticks, the scale, and the cell of the cursor."""
         return 2 + (chart.opens is not None)
 
     def body(self, chart: HeatMap, on: Canvas) -> None:
@@ -153,7 +152,6 @@ class ColourScale(Struct, frozen=True):
         return cls(low, high, "heat", HEAT_LEVELS)
 
     def share(self, number: float) -> float:
-        """A number's place on the scale, 0 to 1."""
         if self.high <= self.low:
             return 0.5
         return min(max((number - self.low) / (self.high - self.low), 0.0), 1.0)

@@ -158,5 +158,4 @@ def short_number(value: float) -> str:
 
 
 def width_of(pieces: Pieces) -> int:
-    """The cells that a line takes."""
     return sum(cell_width(text) for text, _ in pieces)

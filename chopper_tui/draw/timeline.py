@@ -88,7 +88,6 @@ class LanesDrawer(Drawer[Lanes]):
     is_alone = True
 
     def body_lines(self, chart: Lanes) -> int:
-        """All lanes, bands and strips."""
         signals = chart.signals * _MAX_STRIP_LINES or 1
         lanes = len(chart.lanes) * (1 + (chart.ghosts is not None)) + (chart.hosts is not None)
         return _HEAD + lanes + len(_BANDS_BY_IMPORTANCE) + signals
@@ -153,7 +152,6 @@ class LanesDrawer(Drawer[Lanes]):
         return None if chart.part is None else MAX_ZOOM
 
     def seen(self, chart: Lanes, lens: Lens) -> Lanes:
-        """A part of its time."""
         return chart if chart.part is None else chart.part(*lens.range)
 
     def time_cell(self, chart: Lanes, x: int) -> int:
@@ -221,7 +219,6 @@ def _ghosts_shown(picture: Lanes, selected: int, height: int) -> range:
 
 
 def _ghost(picture: Lanes, row: int, bins: int, room: int, glyphs: Glyphs) -> Line:
-    """The baseline's lane, dim, with the drift at its end."""
     found = picture.ghosts(row, bins) if picture.ghosts is not None else None
     if found is None:
         return [_label("", room, glyphs), ("nothing of the baseline matches here", "dim")]
@@ -269,7 +266,6 @@ def _legend(
 
 
 def _label(text: str, width: int, glyphs: Glyphs) -> tuple[str, str]:
-    """The name of a line, and a space."""
     return pad(elide(clean(text), width, glyphs), width + 1), "dim"
 
 

@@ -82,7 +82,6 @@ class Pointing(ScreenParts):
             self.action_perform(action_id, self._time_of(self.lanes, cell))
 
     def measure_cells(self, *ends: int) -> None:
-        """Measure the time between cells of the timeline."""
         if self.lanes is not None and not self.steps.is_busy:
             cells = [min(max(cell, 0), self.time_cells - 1) for cell in ends]
             times = [self._time_of(self.lanes, cell) for cell in cells]
@@ -109,7 +108,6 @@ class Asking(ScreenParts):
         self.app.push_screen(dialog)
 
     def choose(self, title: str, options: Options, current: str | None, then: Answer[str]) -> None:
-        """Let one of (id, title, explanation) options be chosen."""
         from chopper_tui.widgets.dialogs import Chooser
 
         self.open_dialog(Chooser(title, options, current), then)
@@ -137,7 +135,6 @@ class Asking(ScreenParts):
 
     @property
     def typed(self) -> str:
-        """The text of the prompt at the bottom."""
         return self.query_one(Prompt).line.value
 
     def close_prompt(self) -> None:
@@ -291,7 +288,6 @@ class Explorer(Pointing, Asking):
         self.arrive(trail, data, message, run)
 
     async def change(self, view: View) -> None:
-        """Show the same scope with another sort, filter, order or columns."""
         await self.go(changed(self.here, view))
 
     async def open_evidence(self, view: View, message: str = "") -> None:

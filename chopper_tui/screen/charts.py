@@ -42,7 +42,6 @@ class Charts(SteadyScreen[None]):
         self._seen: tuple[Frame, Lens, Sequence[Chart]] | None = None
 
     def fit_parts(self) -> None:
-        """Give each part its room."""
         raise NotImplementedError
 
     @property
@@ -59,12 +58,10 @@ class Charts(SteadyScreen[None]):
 
     @property
     def lanes(self) -> Lanes | None:
-        """The timeline, if the view is one."""
         return self.first_chart(Lanes)
 
     @property
     def time_cells(self) -> int:
-        """The cells of the timeline's time axis."""
         pane = self.query(PicturePane).first()
         if self.lanes is None or not pane.display:
             return _BINS_UNSEEN
@@ -75,7 +72,6 @@ class Charts(SteadyScreen[None]):
         return any(chart.is_shown for chart in self.query(SignalPane))
 
     def next_picture(self) -> None:
-        """Show the next chart of the view."""
         if len(self.frame.charts) < 2:
             raise UsageError("this view has no other chart")
         self.picture = (self.picture + 1) % len(self.frame.charts)

@@ -63,7 +63,6 @@ class ScreenParts(Charts):
     def __init__(
         self, run: Run, data: ScreenData, actions: Sequence[Action], config: Config
     ) -> None:
-        """Show a run, beginning with the data of one of its views."""
         super().__init__(run, data)
         self.actions = {action.id: action for action in actions}
         self.config = config
@@ -107,7 +106,6 @@ class ScreenParts(Charts):
         yield Prompt()
 
     def on_resize(self, event: events.Resize) -> None:
-        """Arrange the parts for a new size; the cursor stays."""
         if event.size == self._fitted_to == self.size:
             event.prevent_default()  # it is reported three times at the start
         else:
@@ -116,7 +114,6 @@ class ScreenParts(Charts):
 
     @property
     def cards(self) -> CardsPane:
-        """The cards below the table."""
         return self.query_one(CardsPane)
 
     def move(self, rows: int) -> None:
@@ -154,7 +151,6 @@ class ScreenParts(Charts):
 
     @property
     def side(self) -> DetailPane:
-        """The detail of the row, at the right."""
         return self.query_one(DetailPane)
 
     @property
@@ -193,7 +189,6 @@ class ScreenParts(Charts):
 
     @property
     def status(self) -> Status:
-        """The line of messages."""
         return self.query_one(Status)
 
     def say(self, message: str, error: bool = False) -> None:

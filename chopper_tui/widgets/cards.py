@@ -93,7 +93,6 @@ class CardsPane(Pane):
         return self.is_active and self.cards is not None
 
     def activate(self, is_active: bool) -> None:
-        """Take the keys, or give them to another part."""
         if is_active != self.is_active:
             self.is_active = is_active
             self.redraw()
@@ -121,7 +120,6 @@ class CardsPane(Pane):
         return self.cards.cards[self.cursor]
 
     def move_to(self, row: int) -> None:
-        """Move the cursor to a card, or as near as there is one."""
         row = max(min(row, self.rows - 1), 0)
         if row != self.cursor:
             self.cursor = row
@@ -136,7 +134,6 @@ class CardsPane(Pane):
             self.explorer.point_at_card(is_again)
 
     def lines(self, width: int, height: int) -> Iterable[Pieces]:
-        """A title, then the cards from the first on the screen on."""
         cards, glyphs = self.cards, self.glyphs
         if cards is None or height < 2:
             self._owners = ()

@@ -55,7 +55,6 @@ class DrawnPane(Pane):
         raise NotImplementedError
 
     def on_resize(self) -> None:
-        """Draw for the new size."""
         self.draw_soon()
 
     def draw_soon(self) -> None:
@@ -117,7 +116,6 @@ class SignalPane(DrawnPane, Dragging):
         return all(part.display for part in self.ancestors_with_self)
 
     def show(self, run: Run, view: View) -> None:
-        """Show the signal of a view over its scope, or over its window in the tree."""
         window = ALL_TIME if view.name else view.window
         scope = View(view.run, view.path, view.order, signal=view.signal, window=window)
         if run is not self.run or scope != self.view:
@@ -125,7 +123,6 @@ class SignalPane(DrawnPane, Dragging):
             self.draw_soon()
 
     def dragged(self, begin: int, end: int) -> None:
-        """Mark the cells, and show the figures of their time."""
         if self._shown is None:
             return
         left = 1 + plot.axis_width(self._shown.signal)
@@ -145,7 +142,6 @@ class SignalPane(DrawnPane, Dragging):
     def drawing(
         self, width: int, height: int, check: Callable[[], None]
     ) -> Callable[[], Sequence[Pieces]] | None:
-        """The plot of the signal over the scope's time."""
         if self.run is None or self.view is None:
             return None
         return partial(self._plot, self.run, self.view, width, height, check)
@@ -210,14 +206,12 @@ class PicturePane(DrawnPane, Dragging):
         return drawing.drawer_of(self.pictures[0]).time_cell(self.pictures[0], x - 1)
 
     def dragged(self, begin: int, end: int) -> None:
-        """Measure the time from cell to cell of the time axis."""
         first, last = self._time_cell(begin), self._time_cell(end)
         if first is not None and last is not None:
             self.explorer.measure_cells(first, last)
 
     @property
     def room(self) -> int:
-        """Cells of a line of the picture."""
         return self.size.width - 2
 
     def on_click(self, event: events.Click) -> None:
@@ -250,7 +244,6 @@ class PicturePane(DrawnPane, Dragging):
     def drawing(
         self, width: int, height: int, check: Callable[[], None]
     ) -> Callable[[], Sequence[Pieces]] | None:
-        """The charts below each other."""
         if not self.pictures:
             return None
         cursor = self.selected, self.column
@@ -297,7 +290,6 @@ class EvidencePane(DrawnPane):
     view: View | None = None
 
     def show(self, run: Run | None, view: View | None) -> None:
-        """Show a view of a run; None: nothing."""
         if view is None:
             self.run, self.view, self.drawn = None, None, ()
             self.redraw()

@@ -63,7 +63,6 @@ class DetailPane(Pane):
         self.redraw()
 
     def give_keys(self, has_keys: bool) -> None:
-        """Scroll with the keys that move, or no longer."""
         if has_keys != self.has_keys:
             self.has_keys = has_keys
             self.redraw()
@@ -74,11 +73,9 @@ class DetailPane(Pane):
         return max(self.size.height - 1, 1)
 
     def move(self, lines: int) -> None:
-        """Scroll by some lines."""
         self.move_to(self._first + lines)
 
     def move_to(self, line: int) -> None:
-        """Scroll to a line, or as near as there is one."""
         line = max(min(line, len(self._lines) - self.size.height), 0)
         if line != self._first:
             self._first = line

@@ -58,7 +58,6 @@ class Dialog(SteadyScreen[T], ModalScreen[T]):
         forget_styles()
 
     def action_cancel(self) -> None:
-        """Close without an answer."""
         self.dismiss(None)
 
 
@@ -115,7 +114,6 @@ class Sought(Dialog[T]):
 
     @property
     def typed(self) -> str:
-        """The text as a title shows it."""
         return f"  /{self.search_text}" if self.is_typing else ""
 
 
@@ -141,7 +139,6 @@ class Chooser(Sought[Any]):
     }
 
     def __init__(self, title: str, options: Options, chosen: str | None = None) -> None:
-        """Offer options, with the cursor on `chosen`."""
         super().__init__()
         self._title = title
         self._options = options
@@ -204,14 +201,12 @@ class Chooser(Sought[Any]):
         self.action_take()
 
     def action_step(self, step: int) -> None:
-        """Move the highlight."""
         if step > 0:
             self.list.action_cursor_down()
         else:
             self.list.action_cursor_up()
 
     def action_turn(self, pages: int) -> None:
-        """Move the highlight by pages."""
         options = self.list
         if options.highlighted is not None:
             row = options.highlighted + pages * max(options.size.height - 1, 1)
@@ -259,7 +254,6 @@ class ColumnChooser(Chooser):
     def __init__(
         self, title: str, chosen: Sequence[Metric], others: Sequence[Metric], glyphs: Glyphs
     ) -> None:
-        """Offer columns, those that are shown now first."""
         self._offered = [*chosen, *others]
         options = [
             (each.name, each.title, f"{each.name} {each.definition}") for each in self._offered
@@ -322,7 +316,6 @@ class TourBox(Dialog[int]):
     ]
 
     def __init__(self, title: str, text: str, classes: str = "") -> None:
-        """Show a stop, at the bottom of the screen or, with the class `-above`, at its top."""
         super().__init__()
         self.add_class(*classes.split())
         self._title = title
@@ -339,7 +332,6 @@ class TourBox(Dialog[int]):
         return ModalScreen.render(self)
 
     def action_go(self, step: int) -> None:
-        """Go forward, or back."""
         self.dismiss(step)
 
     def on_click(self, event: events.Click) -> None:

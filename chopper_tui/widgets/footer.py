@@ -67,7 +67,6 @@ class Status(Pane):
         self.point(text)
 
     def count(self, marks: int) -> None:
-        """Show how many rows are marked, here and elsewhere."""
         if marks != self.marks:
             self.marks = marks
             self.redraw()
@@ -180,7 +179,6 @@ class KeyLine(Pane):
     """The first cell, the cell after the last, and the action of each."""
 
     def explain(self, keys: str) -> None:
-        """Show these keys; empty: those of the view again."""
         if keys != self.instead:
             self.instead = keys
             self.redraw()

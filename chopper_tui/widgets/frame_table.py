@@ -74,7 +74,6 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
 
     @property
     def label(self) -> str | None:
-        """The label of the row under the cursor."""
         return self.frame.labels[self.cursor] if self.frame is not None and self.rows else None
 
     @property
@@ -99,13 +98,11 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
         self._fill_sparks()
 
     def show_lanes(self, lanes: Lanes | None) -> None:
-        """Show other lanes next to the same rows."""
         if lanes is not None and self._lanes is not None and lanes.seen != self._lanes.seen:
             self._lanes = lanes
             self._draw_again()
 
     def mark(self, labels: frozenset[str]) -> None:
-        """Show which rows are marked."""
         changed, self.marked = self.marked ^ labels, labels
         if self.frame is not None and changed:
             top = self.scroll_offset.y
@@ -114,11 +111,9 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
             self.refresh(*self._regions(rows, 0, self.size.width))
 
     def move(self, rows: int) -> None:
-        """Move the cursor by a number of rows."""
         self.move_to(self.cursor + rows)
 
     def move_to(self, row: int) -> None:
-        """Move the cursor to a row, or as near as there is one."""
         row = max(min(row, self.rows - 1), 0)
         if row == self.cursor:
             return
@@ -205,7 +200,6 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
         return any(isinstance(sparks, LaneLines) for sparks in self.sparks)
 
     def show_cursor(self, is_shown: bool) -> None:
-        """Mark the cursor's row, or not."""
         if is_shown != self.shows_cursor:
             self.shows_cursor = is_shown
             self._refresh_cells(self.cursor)

@@ -82,7 +82,6 @@ class Crumbs(Pane):
         return None
 
     def show(self, frame: Frame, marks: tuple[str, ...], screens: Screens = SCREENS) -> None:
-        """Show the path of a frame, and the views that digits open there."""
         self.frame, self.marks, self.screens = frame, marks, screens
         self.redraw()
 
@@ -220,7 +219,6 @@ class KeyFigures(Pane):
     data: ScreenData | None = None
 
     def show(self, data: ScreenData) -> None:
-        """Show the figures of a frame's scope."""
         self.data = data
         self.redraw()
 
@@ -243,7 +241,6 @@ class KeyFigures(Pane):
         return [line]
 
     def headline(self, width: int) -> list[str]:
-        """The headline of a view, in lines of a width."""
         if self.data is None:
             return []
         headline = self.data.frame.headline

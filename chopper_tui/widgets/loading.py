@@ -27,7 +27,6 @@ class LoadingPane(Pane):
     total = 0
 
     def report(self, step: str, done: int, total: int) -> None:
-        """Show the progress of a step."""
         self.step, self.done, self.total = step, done, total
         self.redraw()
 
@@ -64,7 +63,6 @@ class LoadingScreen(SteadyScreen[None]):
         yield pane
 
     def report(self, step: str, done: int, total: int) -> None:
-        """Show the progress of a step."""
         for pane in self.query(LoadingPane):
             pane.report(step, done, total)
 

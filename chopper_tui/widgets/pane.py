@@ -60,12 +60,10 @@ class ChopperWidget(Widget):
 
     @property
     def inks(self) -> Inks:
-        """The styles to draw with."""
         return cast(DrawingApp, self.app).inks
 
     @property
     def glyphs(self) -> Glyphs:
-        """The characters to draw with."""
         return cast(DrawingApp, self.app).glyphs
 
 
@@ -104,7 +102,6 @@ class Pane(ChopperWidget):
         return self._strips[y] if y < len(self._strips) else Strip.blank(self.size.width)
 
     def notify_style_update(self) -> None:
-        """Draw in the new colours."""
         super().notify_style_update()
         self._strips = ()
 
@@ -133,7 +130,6 @@ class Dragging(Pane):
     """Whether the pointer left its cell with the button held: the click that follows is none."""
 
     def dragged(self, begin: int, end: int) -> None:
-        """Follow a drag from one cell to another."""
         raise NotImplementedError
 
     def on_mouse_down(self, event: events.MouseDown) -> None:
@@ -143,7 +139,6 @@ class Dragging(Pane):
             self.capture_mouse()
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
-        """Follow the pointer, from one cell to the next."""
         if self._from is not None and event.x != self._to:
             self._to = event.x
             self.was_dragged = True

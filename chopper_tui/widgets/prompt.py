@@ -57,7 +57,6 @@ class InlineSuggester(Suggester):
         self._complete = complete
 
     async def get_suggestion(self, value: str) -> str | None:
-        """The first completion that continues the text."""
         found = await run_in_thread(self._complete, value, "")
         return next((each for each in found if each.startswith(value) and each != value), None)
 
@@ -130,7 +129,6 @@ class PromptLine(Input):
         self.cursor_position = len(text) if cursor is None else cursor
 
     def pasted(self, event: events.Paste) -> None:
-        """Replace the selection by a text."""
         self.replace(event.text, *sorted(self.selection))
 
     async def action_submit(self) -> None:

@@ -53,7 +53,6 @@ class TextReader(Sought[None]):
     }
 
     def apply_search(self, words: Sequence[str]) -> None:
-        """Show the entries in which every typed word is."""
         shown = Text()
         for entry in self._entries:
             if all(word in entry.plain.lower() for word in words):
@@ -113,7 +112,6 @@ class TextReader(Sought[None]):
         self._box.scroll_relative(y=pages * max(self._box.size.height - 1, 1), animate=False)
 
     def action_edge(self, end: int) -> None:
-        """Scroll to the top or the end."""
         if end:
             self._box.scroll_end(animate=False)
         else:
