@@ -105,7 +105,7 @@ async def test_the_palette_offers_all() -> None:
     async with explorer() as at:
         await at.press("ctrl+p")
         assert isinstance(at.app.screen, Palette)
-        offered = [title for title, _ in at.app.screen._texts]
+        offered = [title for _, title, _ in at.app.screen._options]
         assert offered[: len(ACTIONS)] == [action.title for action in ACTIONS]
         for kind in ("View: Overview", "Theme: ", "Column: ", "Signal: "):
             assert any(title.startswith(kind) for title in offered[len(ACTIONS) :]), kind
