@@ -360,7 +360,9 @@ class ChopperApp(App[None], inherit_bindings=False):
     def _settle(self) -> None:
         """Start what the first screen needn't wait for."""
         run, data, _ = self._opening.result()
-        _collect_garbage()
+        if not gc.isenabled():  # The start does without; what it made is exempt.
+            gc.freeze()
+            gc.enable()
         run_in_thread(prefetch, run, data.frame.view, self._left)
 
     def on_explorer_complete(self) -> None:
@@ -409,10 +411,3 @@ class ChopperApp(App[None], inherit_bindings=False):
     def _fatal_error(self) -> None:
         """Leave without the traceback on the terminal: `run_app` writes it to a file."""
         self._close_messages_no_wait()
-
-
-def _collect_garbage() -> None:
-    """Enable garbage collection, which the start does without; existing objects are exempt."""
-    if not gc.isenabled():
-        gc.freeze()
-        gc.enable()

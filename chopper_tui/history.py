@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from msgspec import Struct
@@ -15,7 +15,6 @@ from chopper_core.model.view import (
     View,
     enter,
     filtered,
-    with_signal,
     with_view,
 )
 from chopper_core.util.errors import UsageError
@@ -117,21 +116,14 @@ def to_sibling(trail: Trail, view: View) -> Trail:
     return (*trail[:-2], parent, replace(trail[-1], view=view))
 
 
-def charted(trail: Trail, metric: str) -> Trail:
-    """The same places, all with this signal: it stays chosen on the way up."""
-    return tuple(replace(place, view=with_signal(place.view, metric)) for place in trail)
+def everywhere(trail: Trail, change: Callable[[View], View]) -> Trail:
+    """The same places with their views changed: what is chosen stays chosen on the way up."""
+    return tuple(replace(place, view=change(place.view)) for place in trail)
 
 
 def with_statistic(trail: Trail, view: View) -> Trail:
-    """The same places, all with the statistic of a view: it stays chosen on the way up."""
-    return tuple(
-        replace(place, view=replace(place.view, stat=view.stat, over=view.over)) for place in trail
-    )
-
-
-def with_cut(trail: Trail, cut: bool) -> Trail:
-    """The same places, all with or without truncated iterations."""
-    return tuple(replace(place, view=replace(place.view, cut=cut)) for place in trail)
+    """The same places, all with the statistic of a view."""
+    return everywhere(trail, lambda each: replace(each, stat=view.stat, over=view.over))
 
 
 def with_baseline(trail: Trail, baseline: Baseline | None) -> Trail:

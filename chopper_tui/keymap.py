@@ -178,8 +178,7 @@ def find_command(actions: Iterable[Action], text: str) -> tuple[Action, str]:
 
 def key_table(actions: Iterable[Action]) -> list[tuple[str, str, str]]:
     """(keys, command, help) of every action, for `chopper keys` and the docs."""
-    rows = [(each.key_names, each.command, each.help) for each in actions]
-    return rows
+    return [(each.key_names, each.command, each.help) for each in actions]
 
 
 _NAMED: Final = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from threading import Event, Thread
 from time import monotonic
@@ -40,10 +41,8 @@ class Opening:
         self._start = start
         self._columns = columns
         self._thread = Thread(target=self._work, daemon=True)
-        self._is_over = Event()
         self._cancelled = Event()
-        self._opened: Opened | None = None
-        self._error: BaseException | None = None
+        self._opened: Future[Opened] = Future()
         self._last_step, self._last_time = "", 0.0
         self.notice = ""
         """Why the tree is shown in place of the view that was asked for."""
@@ -60,22 +59,20 @@ class Opening:
 
     def is_there(self, wait_s: float) -> bool:
         """Whether the run is open, after waiting for at most `wait_s`."""
-        return self._is_over.wait(wait_s) and self._opened is not None
+        wait([self._opened], wait_s)
+        return self._opened.done() and self._opened.exception() is None
 
     def result(self) -> Opened:
         """The run and its screen, once they are there; raises the errors of loading."""
-        self._is_over.wait()
-        if self._opened is None:
-            raise self._error or Cancelled
-        return self._opened
+        return self._opened.result()
 
     def _work(self) -> None:
         try:
-            self._opened = self._open()
+            self._opened.set_result(self._open())
         except BaseException as error:
             lacks_memory = is_out_of_memory(error)
-            self._error = out_of_memory(f"opening {self._start.run}") if lacks_memory else error
-        self._is_over.set()
+            reason = out_of_memory(f"opening {self._start.run}") if lacks_memory else error
+            self._opened.set_exception(reason)
 
     def _open(self) -> Opened:
         run = self._load(self._report)

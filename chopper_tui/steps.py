@@ -24,22 +24,18 @@ def run_in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Aw
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[T] = loop.create_future()
 
-    def settle(result: T | None, error: BaseException | None) -> None:
-        if answer.done():
-            return
-        if error is not None:
-            answer.set_exception(error)
-        else:
-            answer.set_result(result)  # type: ignore[arg-type]
+    def settle(take: Callable[[Any], None], outcome: Any) -> None:
+        if not answer.done():
+            take(outcome)
 
     def run() -> None:
-        result, error = None, None
+        outcome: tuple[Callable[[Any], None], Any]
         try:
-            result = work(*args, **kwargs)
+            outcome = answer.set_result, work(*args, **kwargs)
         except BaseException as raised:
-            error = raised
+            outcome = answer.set_exception, raised
         if not loop.is_closed():
-            loop.call_soon_threadsafe(settle, result, error)
+            loop.call_soon_threadsafe(settle, *outcome)
 
     # A Thread's start waits until it runs, and by then the work has the interpreter for 5 ms.
     start_new_thread(run, ())

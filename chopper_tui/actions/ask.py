@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from textwrap import wrap
 from typing import TYPE_CHECKING, Final
 
@@ -14,7 +15,6 @@ from chopper_core.util.errors import UsageError
 from chopper_core.views import view_spec, view_specs
 from chopper_core.views.spec import SeveralRuns, splits_of
 from chopper_tui.actions.compare import (
-    figures_of_set,
     refuse_of_set,
     runs_filter,
     view_of_set,
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from chopper_tui.screen import Explorer
 
 _TREE: Final = (EXPLORE, "Explore", "the scope's children")
+_key_of: Final = attrgetter("name", "order", "path")
+"""The key of a view that was left."""
 _INFO_CELLS: Final = 105
 """Cells of a line in the box of a text."""
 _SORTED_AT_ONCE: Final = 500_000
@@ -87,9 +89,7 @@ async def of(screen: Explorer, argument: str) -> None:
     if argument:
         await screen.change(replace(screen.view, of="" if argument == ALL else argument))
     elif isinstance(screen.run, SeveralRuns):
-        screen.choose(
-            "Figure", figures_of_set(screen), screen.view.of, lambda name: of(screen, name)
-        )
+        screen.choose("Figure", screen.run.figures(), screen.view.of, lambda name: of(screen, name))
     elif known.figures:
         figures = [METRICS[name] for name in known.figures]
         options = [(each.name, each.title, each.definition) for each in figures]
@@ -170,7 +170,3 @@ async def _show_info(screen: Explorer) -> None:
         indent = " " * (len(line) - len(line.lstrip()) + 2)
         text.append("\n".join(wrap(line, width, subsequent_indent=indent)) + "\n")
     screen.read("Info", text, passes_digits=True)
-
-
-def _key_of(view: View) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
-    return view.name, view.order, view.path

@@ -12,7 +12,7 @@ from chopper_core.render.cells import baseline_title, clean
 from chopper_core.util.errors import UsageError
 from chopper_core.views import OVERVIEW, RUNS, SET_VIEWS, VIEWS, view_spec
 from chopper_core.views.shared.filter import only
-from chopper_core.views.spec import BEST, RUN_FIGURE, SeveralRuns
+from chopper_core.views.spec import BEST, SeveralRuns
 from chopper_tui.history import Mark, Visit, changed, comparison, mark_of, toggled, with_baseline
 from chopper_tui.keymap import COMPARE, EXPLORE, INFO, SET_SCREENS, action
 
@@ -87,7 +87,8 @@ async def compare_runs(screen: Explorer) -> None:
     elif len(names) == 1:
         raise UsageError("one run is marked; mark another, or unmark it to divide by a row")
     elif len(names) == 2:
-        paths = _set_of(screen).paths()
+        assert isinstance(screen.run, SeveralRuns)
+        paths = screen.run.paths()
         base, own = (paths[name] for name in names)
         view = View(own, name="compare", baseline=Baseline(base))
         await screen.open_evidence(view, f"{clean(names[1])} vs {clean(names[0])}")
@@ -154,21 +155,6 @@ async def view_of_set(screen: Explorer, argument: str) -> None:
 def runs_filter(view: View) -> str:
     """The terms of a filter that choose runs."""
     return " ".join(term for term in view.filter.split() if term.startswith(f"{RUN_LEVEL}:"))
-
-
-def has_figure_of_set(screen: Explorer) -> bool:
-    """Whether the view of a set has a figure to choose."""
-    return isinstance(screen.run, SeveralRuns) and view_spec(screen.view.name).of == RUN_FIGURE
-
-
-def figures_of_set(screen: Explorer) -> list[tuple[str, str, str]]:
-    """The figures of a sweep that any run has."""
-    return list(_set_of(screen).figures())
-
-
-def _set_of(screen: Explorer) -> SeveralRuns:
-    assert isinstance(screen.run, SeveralRuns)
-    return screen.run
 
 
 @action(COMPARE, "b", title="Baseline", takes="[PATH]")

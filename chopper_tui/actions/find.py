@@ -49,14 +49,16 @@ async def _find(screen: Explorer, argument: str) -> None:
         raise UsageError(f"no operation and no kernel of the run matches {argument!r}")
     screen.searched = argument
     options = _hit_options(found, order, option_cells(screen.app.size.width), glyphs)
-    screen.choose(_title_of(found), options, None, lambda key: _go_to_hit(screen, found, int(key)))
+    shown = f", the {len(found.hits)} longest" if found.nodes > len(found.hits) else ""
+    names = f"{found.names} name{'s' if found.names != 1 else ''}"
+    title = f"{found.nodes} place{'s' if found.nodes != 1 else ''} of {names}{shown}"
 
+    async def go_to_hit(key: str) -> None:
+        view = replace(screen.view, path=found.hits[int(key)].path, sort="", filter="")
+        # Its parent's table, with the cursor on it: n and N continue from there.
+        await screen.go(screen.trail_to(view)[:-1], f"hit {int(key) + 1} of {found.nodes}")
 
-async def _go_to_hit(screen: Explorer, found: Found, number: int) -> None:
-    hit = found.hits[number]
-    view = replace(screen.view, path=hit.path, sort="", filter="")
-    # Its parent's table, with the cursor on it: n and N continue from there.
-    await screen.go(screen.trail_to(view)[:-1], f"hit {number + 1} of {found.nodes}")
+    screen.choose(title, options, None, go_to_hit)
 
 
 @actions(FIND)("""
@@ -152,9 +154,3 @@ def _hit_options(
         (str(number), time + name, elide(path, left, glyphs))
         for number, (time, name, path) in enumerate(zip(times, names, paths, strict=True))
     ]
-
-
-def _title_of(found: Found) -> str:
-    shown = f", the {len(found.hits)} longest" if found.nodes > len(found.hits) else ""
-    names = f"{found.names} name{'s' if found.names != 1 else ''}"
-    return f"{found.nodes} place{'s' if found.nodes != 1 else ''} of {names}{shown}"

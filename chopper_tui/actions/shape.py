@@ -13,7 +13,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.signals import Signal
 from chopper_core.model.table import SPLITS, is_split
 from chopper_core.model.units import Unit
-from chopper_core.model.view import STATISTICS, SUM, as_statistic, filtered, sorted_by
+from chopper_core.model.view import STATISTICS, SUM, as_statistic, filtered, sorted_by, with_signal
 from chopper_core.model.view import pivot as pivoted
 from chopper_core.render.cells import (
     display_name,
@@ -29,11 +29,11 @@ from chopper_core.views.frame import Frame
 from chopper_core.views.shared.children import cut_note
 from chopper_core.views.shared.derived import instance_levels, underlying
 from chopper_core.views.shared.filter import NO_ROW
+from chopper_core.views.spec import RUN_FIGURE, SeveralRuns
 from chopper_tui.actions.ask import by, of
-from chopper_tui.actions.compare import has_figure_of_set
 from chopper_tui.config import CHART_SIZES, save_columns
 from chopper_tui.draw.figures import detail as detail_of
-from chopper_tui.history import Trail, changed, charted, columns_for, with_cut, with_statistic
+from chopper_tui.history import Trail, changed, columns_for, everywhere, with_statistic
 from chopper_tui.keymap import TABLE, action, actions
 from chopper_tui.screen_data import next_signal
 from chopper_tui.steps import run_in_thread
@@ -206,7 +206,9 @@ async def sort(screen: Explorer, argument: str) -> None:
     order."""
     frame = screen.frame
     if argument:
-        await _sort_by(screen, _sort_named(screen, argument))
+        sign, name = ("-", argument[1:]) if argument.startswith("-") else ("", argument)
+        is_own = argument in ("own", "none", "default")
+        await _sort_by(screen, "" if is_own else sign + column_named(frame, name))
         return
     options = [("", "default order", f"by {level_title(frame.level)}, as in the run")]
     options.append(("name", "name", "alphabetical"))
@@ -243,14 +245,6 @@ async def reverse(screen: Explorer, _: str) -> None:
 
 async def _sort_by(screen: Explorer, sort: str) -> None:
     await screen.change(sorted_by(screen.view, sort))
-
-
-def _sort_named(screen: Explorer, text: str) -> str:
-    """The sort for typed text: a column by name or title, optionally with a minus."""
-    if text in ("own", "none", "default"):
-        return ""
-    sign, name = ("-", text[1:]) if text.startswith("-") else ("", text)
-    return sign + column_named(screen.frame, name)
 
 
 @action(TABLE, "p", title="Pivot", takes="LEVEL", hint="pivot")
@@ -309,7 +303,8 @@ async def truncated(screen: Explorer, _: str) -> None:
     """Include truncated iterations in the figures; press again to leave them out."""
     if not screen.run.cut_iterations:
         raise UsageError("no iteration of this run is truncated by the profiling window")
-    await screen.go(with_cut(screen.here, not screen.view.cut))
+    cut = not screen.view.cut
+    await screen.go(everywhere(screen.here, lambda view: replace(view, cut=cut)))
     if not screen.status.is_error:
         screen.say(next(iter(cut_note(screen.run, screen.view)), "nothing here is truncated"))
 
@@ -375,13 +370,14 @@ def chart(screen: Explorer, _: str) -> None:
 async def metric(screen: Explorer, argument: str) -> None:
     """Choose the signal of the chart and the sparklines; in a view its figure or next chart."""
     if screen.view.name and not argument and screen.lanes is None:
-        if view_spec(screen.view.name).figures or has_figure_of_set(screen):
+        known = view_spec(screen.view.name)
+        if known.figures or (isinstance(screen.run, SeveralRuns) and known.of == RUN_FIGURE):
             await of(screen, "")
         else:
             screen.next_picture()
     elif argument:
         signal = await run_in_thread(screen.run.signal, argument)
-        trail = charted(screen.here, signal.name)
+        trail = everywhere(screen.here, lambda view: with_signal(view, signal.name))
         await screen.go(trail, f"chart {scale_title(signal)}")
     else:
         options = await run_in_thread(signal_options, screen.run)

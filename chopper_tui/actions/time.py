@@ -230,8 +230,7 @@ def interval(screen: Explorer) -> Interval:
 async def point_at(screen: Explorer, found: tuple[str, Interval]) -> None:
     """Show a lane at a time."""
     name, seen = found
-    if name in screen.frame.labels:
-        screen.table.move_to(list(screen.frame.labels).index(name))
+    screen.table.move_to_label(name)
     await _show(screen, seen)
 
 

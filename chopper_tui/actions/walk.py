@@ -4,24 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 from functools import partial
-from typing import TYPE_CHECKING
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
 from chopper_core.model import address
-from chopper_core.model.view import View, filtered, sibling, with_view
+from chopper_core.model.view import filtered, sibling, with_signal, with_view
 from chopper_core.util.errors import ChopperError, UsageError
 from chopper_core.views.shared.children import silent_levels
 from chopper_core.views.spec import SeveralRuns
 from chopper_tui import screen_data
 from chopper_tui.actions.compare import enter_run, leave_run, leave_view, runs_filter
 from chopper_tui.completions import address_completions
-from chopper_tui.history import Trail, changed, charted, child_of, parent_of, passed, to_sibling
+from chopper_tui.history import Trail, changed, child_of, everywhere, parent_of, passed, to_sibling
 from chopper_tui.keymap import MOVE, WALK, action, actions
 from chopper_tui.steps import run_in_thread
 
 if TYPE_CHECKING:
     from chopper_tui.screen import Explorer
+
+
+_PLACE: Final = attrgetter("run", "path", "order", "name", "by", "of", "baseline")
+"""What views of the same of the same node have in common."""
 
 
 @actions(MOVE, while_busy=True)("""
@@ -106,7 +111,7 @@ async def _enter_evidence(screen: Explorer) -> None:
         return
     if target.run not in (screen.view.run, *screen.home.others):
         raise UsageError(f"the row belongs to another run: {target.run}")
-    if _same_place(target, screen.view):
+    if _PLACE(target) == _PLACE(screen.view):
         raise UsageError("nothing to drill into")
     await screen.open_evidence(target)
 
@@ -127,7 +132,7 @@ async def up(screen: Explorer, argument: str) -> None:
         screen.say("filter cleared")
     elif isinstance(screen.run, SeveralRuns):
         await leave_view(screen)
-    elif screen.entries and _same_place(screen.entries[-1][0], screen.view):
+    elif screen.entries and _PLACE(screen.entries[-1][0]) == _PLACE(screen.view):
         await screen.go(screen.entries.pop()[1])
     elif screen.view.name:
         await screen.go(changed(screen.here, with_view(screen.view, "")))
@@ -145,7 +150,9 @@ def _has_own_filter(screen: Explorer) -> bool:
     """Whether the view has a filter that it wasn't opened with, as the evidence of a finding is."""
     view = screen.view
     opened = screen.entries[-1][0] if screen.entries else None
-    is_as_opened = opened is not None and _same_place(opened, view) and opened.filter == view.filter
+    is_as_opened = (
+        opened is not None and _PLACE(opened) == _PLACE(view) and opened.filter == view.filter
+    )
     return bool(view.filter) and view.filter != runs_filter(view) and not is_as_opened
 
 
@@ -202,7 +209,8 @@ async def _go_in_history(screen: Explorer, is_back: bool) -> None:
     source = screen.past if is_back else screen.future
     if not source:
         raise UsageError("this is where you began" if is_back else "this is the latest view")
-    trail, here = charted(source[-1], screen.view.signal), screen.here
+    signal, here = screen.view.signal, screen.here
+    trail = everywhere(source[-1], lambda view: with_signal(view, signal))
     past, future = screen.past, screen.future
     await screen.go(trail)
     if screen.view != trail[-1].view:
@@ -249,7 +257,8 @@ def _ask_address(screen: Explorer, text: str, cursor: int) -> None:
 
 def _trail_at(screen: Explorer, argument: str) -> Trail:
     own = screen.view.run
-    known = sorted((own, screen.home.name, *_runs_of_set(screen)), key=len, reverse=True)
+    runs = screen.home.others if isinstance(screen.home, SeveralRuns) else ()
+    known = sorted((own, screen.home.name, *runs), key=len, reverse=True)
     has_run = any(argument.startswith(name) for name in known)
     view = address.parse(argument if has_run else f"{own}:{argument.lstrip(':')}")
     if view.run not in known:
@@ -257,16 +266,3 @@ def _trail_at(screen: Explorer, argument: str) -> Trail:
     if view.overrides and view.overrides != screen.view.overrides:
         raise UsageError("this address needs other --clock/--gpu options; reopen with it")
     return screen.trail_to(replace(view, overrides=screen.view.overrides))
-
-
-def _runs_of_set(screen: Explorer) -> tuple[str, ...]:
-    return tuple(screen.home.others) if isinstance(screen.home, SeveralRuns) else ()
-
-
-def _same_place(one: View, other: View) -> bool:
-    """Whether two views show the same of the same node."""
-    return _identity(one) == _identity(other)
-
-
-def _identity(view: View) -> tuple[object, ...]:
-    return view.run, view.path, view.order, view.name, view.by, view.of, view.baseline

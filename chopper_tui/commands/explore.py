@@ -53,7 +53,13 @@ def explore(address: str, options: Namespace) -> int:
         return _play(view, options)
     if can_draw() is not None:
         return _print(view, options)
-    return _show(view, options)
+    return show_run(
+        partial(open_view, view, options, is_verified=options.no_cache),
+        view,
+        check=None if options.no_cache else partial(verify_view, view),
+        is_ascii=options.ascii,
+        mouse=not options.no_mouse,
+    )
 
 
 def _print(view: View, options: Namespace) -> int:
@@ -80,17 +86,6 @@ def _play(view: View, options: Namespace) -> int:
     app = ChopperApp(lambda _: run, view, glyphs=shown, as_text=True)
     write(escape_lines(play(app, keys, options.size)))
     return 0
-
-
-def _show(view: View, options: Namespace) -> int:
-    load = partial(open_view, view, options, is_verified=options.no_cache)
-    return show_run(
-        load,
-        view,
-        check=None if options.no_cache else partial(verify_view, view),
-        is_ascii=options.ascii,
-        mouse=not options.no_mouse,
-    )
 
 
 def show_run(

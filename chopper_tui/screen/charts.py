@@ -102,9 +102,7 @@ class Charts(SteadyScreen[None]):
         if chart is None:
             return
         self.cell = cell
-        label = drawer_of(chart).label_of(chart, cell)
-        if label is not None and label in self.frame.labels:
-            self.table.move_to(list(self.frame.labels).index(label))
+        self.table.move_to_label(drawer_of(chart).label_of(chart, cell))
         self._show_pictures()
 
     def _follow_in_picture(self) -> None:

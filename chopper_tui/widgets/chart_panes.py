@@ -30,6 +30,10 @@ _MIN_SIZE: Final = 8, 1
 """Cells and lines up to which nothing is drawn."""
 
 
+Check = Callable[[], None]
+Drawing = Callable[[], Sequence[Pieces]] | None
+
+
 class DrawnPane(Pane):
     """A pane that draws off the event loop; the old picture stays until the new one is there.
 
@@ -41,9 +45,7 @@ class DrawnPane(Pane):
     """How often it was asked to draw."""
     _is_drawing = False
 
-    def drawing(
-        self, width: int, height: int, check: Callable[[], None]
-    ) -> Callable[[], Sequence[Pieces]] | None:
+    def drawing(self, width: int, height: int, check: Check) -> Drawing:
         """The drawing of the current content as a callable for a thread; None without content.
 
         `check` raises Cancelled once its result would be discarded.
@@ -139,9 +141,7 @@ class SignalPane(DrawnPane, Dragging):
             self._measured = None
             self.redraw()
 
-    def drawing(
-        self, width: int, height: int, check: Callable[[], None]
-    ) -> Callable[[], Sequence[Pieces]] | None:
+    def drawing(self, width: int, height: int, check: Check) -> Drawing:
         if self.run is None or self.view is None:
             return None
         return partial(self._plot, self.run, self.view, width, height, check)
@@ -150,9 +150,7 @@ class SignalPane(DrawnPane, Dragging):
         """Whatever is shown next is another."""
         self.view = None
 
-    def _plot(
-        self, run: Run, view: View, width: int, height: int, check: Callable[[], None]
-    ) -> list[Pieces]:
+    def _plot(self, run: Run, view: View, width: int, height: int, check: Check) -> list[Pieces]:
         room = width - 2
         bins = plot.bins_for(run.signal(view.signal), room)
         # With very many GPUs it takes long.
@@ -241,9 +239,7 @@ class PicturePane(DrawnPane, Dragging):
             event.stop()
             self.explorer.perform_at(action_id, cell)
 
-    def drawing(
-        self, width: int, height: int, check: Callable[[], None]
-    ) -> Callable[[], Sequence[Pieces]] | None:
+    def drawing(self, width: int, height: int, check: Check) -> Drawing:
         if not self.pictures:
             return None
         cursor = self.selected, self.column
@@ -259,7 +255,7 @@ class PicturePane(DrawnPane, Dragging):
         width: int,
         height: int,
         cursor: tuple[int, int | None],
-        check: Callable[[], None] = wanted,
+        check: Check = wanted,
     ) -> list[Pieces]:
         glyphs, kept = self.glyphs, self._kept
         key = (*map(id, pictures), width, height, cursor, glyphs)
@@ -300,12 +296,10 @@ class EvidencePane(DrawnPane):
     def on_click(self) -> None:
         self.explorer.action_perform("enter")
 
-    def drawing(
-        self, width: int, height: int, check: Callable[[], None]
-    ) -> Callable[[], Sequence[Pieces]] | None:
+    def drawing(self, width: int, height: int, check: Check) -> Drawing:
         if self.run is None or self.view is None:
             return None
-        return partial(self._draw_view, self.run, self.view, width, height, check)
+        return partial(self._rows, self.run, self.view, width, height, check)
 
     def forget(self) -> None:
         self.view = None
@@ -313,9 +307,7 @@ class EvidencePane(DrawnPane):
     def lines(self, width: int, height: int) -> Sequence[Pieces]:
         return self.drawn
 
-    def _draw_view(
-        self, run: Run, view: View, width: int, height: int, check: Callable[[], None]
-    ) -> list[Pieces]:
+    def _rows(self, run: Run, view: View, width: int, height: int, check: Check) -> list[Pieces]:
         from chopper_core.views.query import query
 
         glyphs = self.glyphs

@@ -129,6 +129,11 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
             self._fill_sparks()
         self.post_message(self.Moved(row))
 
+    def move_to_label(self, label: str | None) -> None:
+        """Move the cursor to the row of a label, if there is one."""
+        if self.frame is not None and label in self.frame.labels:
+            self.move_to(list(self.frame.labels).index(label))
+
     def render_line(self, y: int) -> Strip:
         width = self.size.width
         if self.frame is not None and width != self._planned_width:

@@ -31,8 +31,8 @@ from chopper_tui.history import (
     Trail,
     Visit,
     changed,
-    charted,
     child_of,
+    everywhere,
     moved,
     parent_of,
     trail_to,
@@ -147,7 +147,7 @@ def test_a_trail_keeps_its_places_whatever_is_set_for_all(
         return [place.view.path for place in other]
 
     assert of(with_baseline(trail, baseline)) == paths
-    assert of(charted(trail, "busy_pct")) == paths
+    assert of(everywhere(trail, lambda view: with_signal(view, "busy_pct"))) == paths
     assert of(with_statistic(trail, as_statistic(trail[-1].view, "max"))) == paths
     assert with_baseline(with_baseline(trail, baseline), baseline) == with_baseline(trail, baseline)
     assert changed(trail, trail[-1].view) == trail
