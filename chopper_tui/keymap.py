@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -138,14 +138,13 @@ def actions(group: str, **options: Any) -> Callable[[str], Callable[[V], V]]:
     """
 
     def declare(rows: str, handler: V) -> V:
-        for row in late(r"\n    (?! )").split(rows.rstrip())[1:]:
-            head, _, text = row.partition("\n")
+        for head, text in entries(rows):
             name, _, rest = head.partition(": ")
             value, keys, title, *hint = rest.split(" | ")
-            own = Action(name, group, tuple(keys.split()), name.replace("_", "-"), title,
-                         " ".join(text.split()), _given(handler, json.loads(value)),
-                         hint="".join(hint), **options)  # fmt: skip
-            _DECLARED.append(own)
+            own = action(group, *keys.split(), title=title, hint="".join(hint), **options)
+            given = _given(handler, json.loads(value))
+            given.__name__, given.__doc__ = name, text
+            own(given)
         return handler
 
     return lambda rows: partial(declare, rows)
@@ -153,6 +152,13 @@ def actions(group: str, **options: Any) -> Callable[[str], Callable[[V], V]]:
 
 def _given(handler: Callable[[Any, Any], Awaitable[None] | None], value: Any) -> Handler:
     return lambda screen, _: handler(screen, value)
+
+
+def entries(text: str) -> Iterator[tuple[str, str]]:
+    """The entries of a declaration: lines, each with the words that are set in below it."""
+    for entry in late(r"\n    (?! )").split(text.rstrip())[1:]:
+        head, _, words = entry.partition("\n")
+        yield head, " ".join(words.split())
 
 
 def declared_actions() -> tuple[Action, ...]:

@@ -21,7 +21,7 @@ from chopper_tui.export import (
     row_text,
     write_snapshot,
 )
-from chopper_tui.keymap import CHOPPER, EXPORT, PALETTE_KEY, action, find_command
+from chopper_tui.keymap import CHOPPER, EXPORT, PALETTE_KEY, action, entries, find_command
 from chopper_tui.steps import run_in_thread
 from chopper_tui.terminal import has_clipboard
 
@@ -205,70 +205,48 @@ class Stop(Struct, frozen=True):
     """Whether the explanation leaves the table in sight, instead of what is above it."""
 
 
-STOPS: Final = (
-    Stop(
-        "overview",
-        "This is the run: its speed, one bar of what a step is made of, every GPU on one time "
-        "axis, and the findings below, the costliest first. j and k move, Enter opens a "
-        "finding's evidence, esc comes back. W explains why a GPU is late.",
-        "overview",
-    ),
-    Stop(
-        "1  the tree",
-        "Where the time goes, level by level: GPU, iteration, phase, layer, operation, kernel. "
-        "Enter goes into a row, esc up again; [ ] go to its neighbours, { } to the same place "
-        "on another GPU. Tinted cells stand out from their peers.",
-        "",
-    ),
-    Stop(
-        "shaping the table",
-        "o sorts, / filters while you type (time>1ms, gpu:0-3), p splits by another level, C "
-        "chooses columns, m the signal of the chart. i shows everything known about a row. + and "
-        "- zoom the chart; ( and ) move the line below it.",
-        "",
-        2,
-        is_of_table=True,
-    ),
-    Stop(
-        "1 again: the icicle",
-        "All levels at once: width is time, colour a figure (m changes it). Arrow keys move, Enter "
-        "goes into a block.",
-        "icicle",
-        2,
-    ),
-    Stop(
-        "2  the timeline",
-        "What runs when: + - zoom, a d pan, c goes to the next collective, v or a drag of the "
-        "mouse measures. With a baseline its lanes are beneath, dim.",
-        "timeline",
-        2,
-    ),
-    Stop(
-        "4  overheads",
-        "From the time at the hardware's peak to the time measured: each loss is a step of the "
-        "waterfall.",
-        "overheads",
-    ),
-    Stop(
-        "5  the straggler",
-        "Which GPU the others wait for, since which layer, and what sets it apart. The heat map"
-        " is one more 5 away.",
-        "ranks",
-    ),
-    Stop(
-        "8  comparing",
-        "b makes a scope the baseline of others; space marks two rows and = compares them; "
-        "`chopper A B` opens two runs. Then every table has differences, and 8 lists what "
-        "changed.",
-        "",
-    ),
-    Stop(
-        "taking it with you",
-        "y copies the row, Y the table, P writes a file, :issue copies a whole report. Each "
-        "view has an address (ctrl+g) that `chopper show` prints. ? has every key and can be "
-        "searched; ctrl+p finds anything by name. That's all: q quits.",
-        "overview",
-    ),
+def _stops(text: str) -> Iterator[Stop]:
+    """Stops, each a line `title | view | depth | table` with the explanation set in below it."""
+    for head, words in entries(text):
+        title, view, *more = (each.strip() for each in head.split("|"))
+        yield Stop(title, words, view, int("".join(more[:1]) or 0), len(more) > 1)
+
+
+STOPS: Final = tuple(
+    _stops("""
+    overview | overview
+        This is the run: its speed, one bar of what a step is made of, every GPU on one
+        time axis, and the findings below, the costliest first. j and k move, Enter opens a
+        finding's evidence, esc comes back. W explains why a GPU is late.
+    1  the tree |
+        Where the time goes, level by level: GPU, iteration, phase, layer, operation,
+        kernel. Enter goes into a row, esc up again; [ ] go to its neighbours, { } to the
+        same place on another GPU. Tinted cells stand out from their peers.
+    shaping the table | | 2 | table
+        o sorts, / filters while you type (time>1ms, gpu:0-3), p splits by another level, C
+        chooses columns, m the signal of the chart. i shows everything known about a row. +
+        and - zoom the chart; ( and ) move the line below it.
+    1 again: the icicle | icicle | 2
+        All levels at once: width is time, colour a figure (m changes it). Arrow keys move,
+        Enter goes into a block.
+    2  the timeline | timeline | 2
+        What runs when: + - zoom, a d pan, c goes to the next collective, v or a drag of
+        the mouse measures. With a baseline its lanes are beneath, dim.
+    4  overheads | overheads
+        From the time at the hardware's peak to the time measured: each loss is a step of
+        the waterfall.
+    5  the straggler | ranks
+        Which GPU the others wait for, since which layer, and what sets it apart. The heat
+        map is one more 5 away.
+    8  comparing |
+        b makes a scope the baseline of others; space marks two rows and = compares them;
+        `chopper A B` opens two runs. Then every table has differences, and 8 lists what
+        changed.
+    taking it with you | overview
+        y copies the row, Y the table, P writes a file, :issue copies a whole report. Each
+        view has an address (ctrl+g) that `chopper show` prints. ? has every key and can be
+        searched; ctrl+p finds anything by name. That's all: q quits.
+    """)
 )
 
 

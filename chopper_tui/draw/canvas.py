@@ -280,7 +280,8 @@ class RowsDrawer(Drawer[C], Protocol[C]):
         return 0
 
     def _rows(self, chart: C) -> int:
-        return len(getattr(chart, "rows", None) or getattr(chart, "labels", ()))
+        rows: Sequence[Any] = getattr(chart, "rows", None) or getattr(chart, "labels", ())
+        return len(rows)
 
     def body_lines(self, chart: C) -> int:
         return self.shortest * self._rows(chart) + self.around(chart)

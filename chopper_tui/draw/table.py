@@ -110,10 +110,6 @@ class TableLayout(Struct, frozen=True):
     after: int = 0
     """Columns without room at the right."""
 
-    def spark_x(self, number: int) -> int:
-        """The first cell of a sparkline."""
-        return PREFIX + self.name_width + _cells(self.columns, self.sparks[:number]) + GAP
-
     def column_at(self, x: int) -> str:
         """The column at a cell of the header, `name` at the names; empty where there is none."""
         end = PREFIX + self.name_width

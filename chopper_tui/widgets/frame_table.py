@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from textual import events, work
 from textual.geometry import Region, Size
@@ -108,7 +108,7 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
             top = self.scroll_offset.y
             on_screen = range(top, min(top + self.page, self.rows))
             rows = [row for row in on_screen if self.frame.labels[row] in changed]
-            self.refresh(*self._regions(rows, 0, self.size.width))
+            self._refresh_rows(*rows)
 
     def move(self, rows: int) -> None:
         self.move_to(self.cursor + rows)
@@ -120,7 +120,7 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
         old, offset = self.cursor, self.offset_of_cursor
         self.cursor = row
         if 0 <= self.offset_of_cursor < self.page:
-            self._refresh_cells(old, row)
+            self._refresh_rows(old, row)
         else:
             # Half a page at once: to repaint the table for each row is slow over a slow line.
             step = abs(row - old)
@@ -207,7 +207,7 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
     def show_cursor(self, is_shown: bool) -> None:
         if is_shown != self.shows_cursor:
             self.shows_cursor = is_shown
-            self._refresh_cells(self.cursor)
+            self._refresh_rows(self.cursor)
 
     def _lay_out(self, frame: Frame) -> None:
         """Lay the columns out, with sparklines of the signals or with the lanes of a chart."""
@@ -243,12 +243,9 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
         top = max(min(row, self.rows - self.page), 0)
         self.set_scroll(None, top)
 
-    def _refresh_cells(self, *rows: int) -> None:
-        """Repaint rows whose cursor changed; lanes look the same with it."""
-        width = self.size.width
-        if self._has_lanes and self.layout_plan is not None:
-            width = self.layout_plan.spark_x(0)
-        self.refresh(*self._regions(rows, 0, width))
+    def _refresh_rows(self, *rows: int) -> None:
+        top = self.scroll_offset.y - 1
+        self.refresh(*(Region(0, row - top, self.size.width, 1) for row in rows))
 
     def _fill_sparks(self) -> None:
         top = self.scroll_offset.y
@@ -271,17 +268,10 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
             self._has_unpainted = True
             await run_in_thread(_draw, columns, rows)
             self._has_unpainted = False
-            if columns is self.sparks and self.layout_plan is not None:
-                for number, rows_drawn in enumerate(wanted):
-                    title = self.scroll_offset.y - 1
-                    x = self.layout_plan.spark_x(number)
-                    self.refresh(*self._regions([*rows_drawn, title], x, columns[number].bins))
+            if columns is self.sparks:
+                self._refresh_rows(self.scroll_offset.y - 1, *sorted(set().union(*wanted)))
         if any(sparks.missing(around) for sparks in columns):
             await run_in_thread(_draw, columns, around)
-
-    def _regions(self, rows: Iterable[int], x: int, width: int) -> list[Region]:
-        top = self.scroll_offset.y - 1
-        return [Region(x, row - top, width, 1) for row in rows]
 
 
 def _columns_of(frame: Frame) -> tuple[object, ...]:

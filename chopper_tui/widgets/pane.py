@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, Protocol, cast
 
 from rich.segment import Segment
@@ -20,8 +20,6 @@ from chopper_tui.draw.theme import Inks
 _PANELS_FROM: Final = (100, 30)
 """Size of a terminal from which the parts of the screen are titled panels."""
 _MIN_RULE: Final = 4
-_MIN_GAP: Final = 8
-"""Cells between two runs that differ from which moving over them takes fewer bytes."""
 
 
 def strip_of(pieces: Pieces, width: int, inks: Inks, rest: str = "text") -> Strip:
@@ -85,14 +83,15 @@ class Pane(ChopperWidget):
         raise NotImplementedError
 
     def redraw(self) -> None:
-        """Rebuild the lines and repaint the cells that changed."""
+        """Rebuild the lines and repaint those that changed."""
         old, self._strips = self._strips, self._make()
         if len(old) != len(self._strips):
             self.refresh()
             return
-        for y, (before, after) in enumerate(zip(old, self._strips, strict=True)):
-            if before != after:
-                self.refresh(*_differences(before, after, y))
+        lines = enumerate(zip(old, self._strips, strict=True))
+        changed = [y for y, (before, after) in lines if before != after]
+        if changed:
+            self.refresh(*(Region(0, y, self.size.width, 1) for y in changed))
 
     def render_line(self, y: int) -> Strip:
         if len(self._strips) != self.size.height or (
@@ -150,29 +149,6 @@ class Dragging(Pane):
             if self._to not in (None, self._from):
                 self.dragged(self._from, self._to or 0)
         self._from = self._to = None
-
-
-def _differences(before: Strip, after: Strip, y: int) -> Iterator[Region]:
-    """The runs of cells of a line that differ; those a few cells apart are one."""
-    width = after.cell_length
-    cells_before, cells_after = _cells(before), _cells(after)
-    if len(cells_before) != width or len(cells_after) != width:
-        yield Region(0, y, width, 1)
-        return
-    differing = [x for x in range(width) if cells_before[x] != cells_after[x]]
-    for place, x in enumerate(differing):
-        if place and x - differing[place - 1] <= _MIN_GAP:
-            continue
-        end = x
-        for later in differing[place + 1 :]:
-            if later - end > _MIN_GAP:
-                break
-            end = later
-        yield Region(x, y, end - x + 1, 1)
-
-
-def _cells(strip: Strip) -> list[tuple[str, object]]:
-    return [(char, segment.style) for segment in strip for char in segment.text]
 
 
 _BREAKPOINTS: Final = {

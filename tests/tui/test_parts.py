@@ -24,7 +24,7 @@ from chopper_core.views.shared import marks
 from chopper_core.views.shared.children import SignalChart
 from chopper_tui.draw import signal_plot as plot
 from chopper_tui.draw.pieces import IDLE, SERIES_INKS, fit, width_of
-from chopper_tui.draw.table import plan
+from chopper_tui.draw.table import GAP, PREFIX, _cells, plan
 from chopper_tui.draw.theme import THEMES, inks, to_ascii
 from chopper_tui.history import child_of, moved, parent_of, to_sibling, trail_to
 from chopper_tui.widgets.header import path_pieces
@@ -96,7 +96,9 @@ def test_a_layout_fits(width: int, depth: int) -> None:
         assert width_of(layout.row(0, drawn, True)) == row
         header = "".join(text for text, _ in layout.header())
         for number, spark in enumerate(layout.sparks):
-            assert header[layout.spark_x(number) :].startswith(spark.header)
+            before = _cells(layout.columns, layout.sparks[:number])
+            at = PREFIX + layout.name_width + before + GAP
+            assert header[at:].startswith(spark.header)
 
 
 @pytest.mark.parametrize("glyphs", [UNICODE, ASCII])
