@@ -280,8 +280,8 @@ class RowsDrawer(Drawer[C], Protocol[C]):
         return 0
 
     def _rows(self, chart: C) -> int:
-        rows: Sequence[Any] = getattr(chart, "rows", None) or getattr(chart, "labels", ())
-        return len(rows)
+        drawn: Any = chart
+        return len(drawn.rows if hasattr(drawn, "rows") else drawn.labels)
 
     def body_lines(self, chart: C) -> int:
         return self.shortest * self._rows(chart) + self.around(chart)

@@ -131,7 +131,7 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
 
     def move_to_label(self, label: str | None) -> None:
         """Move the cursor to the row of a label, if there is one."""
-        if self.frame is not None and label in self.frame.labels:
+        if self.frame is not None and label is not None and label in self.frame.labels:
             self.move_to(list(self.frame.labels).index(label))
 
     def render_line(self, y: int) -> Strip:
