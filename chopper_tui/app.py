@@ -50,7 +50,7 @@ from chopper_tui.textual_internals import ShownCells, fire, perform_key, without
 from chopper_tui.widgets.prompt import PromptLine
 
 if TYPE_CHECKING:
-    from chopper_tui.widgets.loading import LoadingScreen
+    from chopper_tui.widgets.dialogs import LoadingScreen
 
 INTERRUPTED = 130
 _MAX_TYPED = 1000
@@ -262,7 +262,7 @@ class ChopperApp(App[None], inherit_bindings=False):
         self._opening.begin()
         if self._opening.is_there(self.PATIENCE):
             return self._explorer(*self._opening.result())
-        from chopper_tui.widgets.loading import LoadingScreen
+        from chopper_tui.widgets.dialogs import LoadingScreen
 
         self._loading = LoadingScreen(self._start.run)
         return self._loading

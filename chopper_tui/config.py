@@ -23,8 +23,6 @@ from chopper_core.util.errors import ChopperError, DataError, UsageError
 from chopper_tui.keymap import FIXED_KEYS, Action, is_key
 
 CHART_SIZES: Final = ("small", "full", "off")
-_COLUMNS_SCHEMA: Final = "chopper.columns/1"
-_LAYOUT_SCHEMA: Final = "chopper.layout/1"
 _COLUMN_LEVELS: Final = (*LEVELS, ACTIVITY)
 
 
@@ -185,55 +183,57 @@ def _with_keys(
 class _Saved(Struct, frozen=True):
     """State saved between sessions, each part in its own file."""
 
-    schema: str
+    schema: str = ""
     columns: dict[str, tuple[str, ...]] = {}
     splits: dict[str, int] = {}
 
 
-def _saved(path: Path, schema: str) -> _Saved:
+def state_path(name: str) -> Path:
+    """The path of the saved `columns`, or of the `layout`: lines between pictures and tables."""
+    return state_directory() / f"{name}.json"
+
+
+def _saved(name: str) -> _Saved:
     """The content of a file; nothing if it is missing, corrupt or of another version."""
     try:
-        kept = msgspec.json.decode(read_small(path), type=_Saved)
+        kept = msgspec.json.decode(read_small(state_path(name)), type=_Saved)
     except (OSError, ValueError, RecursionError, msgspec.MsgspecError):
-        return _Saved(schema)
-    return kept if kept.schema == schema else _Saved(schema)
+        return _Saved()
+    return kept if kept.schema == _schema(name) else _Saved()
 
 
-def columns_path() -> Path:
-    return state_directory() / "columns.json"
+def _schema(name: str) -> str:
+    return f"chopper.{name}/1"
 
 
 def saved_columns() -> dict[str, tuple[str, ...]]:
-    known = _saved(columns_path(), _COLUMNS_SCHEMA).columns
+    known = _saved("columns").columns
     return {level: names for level, names in known.items() if level in _COLUMN_LEVELS}
 
 
-def layout_path() -> Path:
-    return state_directory() / "layout.json"
-
-
 def saved_splits() -> dict[str, int]:
-    return _saved(layout_path(), _LAYOUT_SCHEMA).splits
+    """The saved lines by which the line between pictures and table is moved, by view."""
+    return _saved("layout").splits
 
 
 def save_splits(splits: Mapping[str, int]) -> None:
     """Save the lines between pictures and tables, by view; raises DataError."""
-    moved = {name: lines for name, lines in splits.items() if lines}
-    _save(layout_path(), {"schema": _LAYOUT_SCHEMA, "splits": moved}, "layout")
+    _save("layout", splits={name: lines for name, lines in splits.items() if lines})
 
 
 def save_columns(level: str, names: tuple[str, ...]) -> None:
     """Save the columns of a level, or remove them if there are none; raises DataError."""
     columns = {**saved_columns(), level: names}
-    columns = {level: names for level, names in columns.items() if names}
-    _save(columns_path(), {"schema": _COLUMNS_SCHEMA, "columns": columns}, "columns")
+    _save("columns", columns={level: names for level, names in columns.items() if names})
 
 
-def _save(path: Path, kept: Mapping[str, object], name: str) -> None:
+def _save(name: str, **kept: object) -> None:
     """Write a file in one step; raises DataError."""
+    path = state_path(name)
     try:
         make_private(path.parent)
-        publish(path, msgspec.json.format(msgspec.json.encode(kept), indent=1), mode=0o600)
+        text = msgspec.json.encode({"schema": _schema(name), **kept})
+        publish(path, msgspec.json.format(text, indent=1), mode=0o600)
     except OSError as error:
         raise DataError(f"the {name} can't be saved in {path}: {error.strerror}") from error
 

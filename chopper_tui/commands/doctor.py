@@ -121,10 +121,11 @@ def _crashes() -> str:
 
 
 def _columns() -> str:
-    from chopper_tui.config import columns_path, saved_columns
+    from chopper_tui.config import saved_columns, state_path
 
     levels = ", ".join(saved_columns())
-    return f"of {levels}, in {columns_path()}" if levels else f"none; {columns_path()} has them"
+    path = state_path("columns")
+    return f"of {levels}, in {path}" if levels else f"none; {path} has them"
 
 
 def _tty(stream: object) -> str:

@@ -18,11 +18,11 @@ from chopper_tui.cli import main
 from chopper_tui.config import (
     DEFAULTS,
     Config,
-    columns_path,
     config_path,
     read_config,
     save_columns,
     saved_columns,
+    state_path,
 )
 from chopper_tui.keymap import FIXED_KEYS
 from chopper_tui.widgets.dialogs import ColumnChooser
@@ -120,7 +120,7 @@ def test_the_keys_and_the_doctor_tell(capsys: pytest.CaptureFixture[str]) -> Non
     save_columns("gpu", ("elapsed_ns",))
     assert main(["doctor"]) == 0
     out = capsys.readouterr().out
-    assert "not used: " in out and f"of gpu, in {columns_path()}" in out
+    assert "not used: " in out and f"of gpu, in {state_path('columns')}" in out
 
 
 def test_the_doctor_tells_what_a_bug_report_needs(
@@ -270,7 +270,7 @@ async def test_columns_are_sought_by_typing() -> None:
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"schema": "chopper.columns/1"}', '{"a": 1}'])
 def test_a_damaged_memory_is_none(text: str) -> None:
-    path = columns_path()
+    path = state_path("columns")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
     assert saved_columns() == {}
@@ -281,8 +281,8 @@ def test_a_damaged_memory_is_none(text: str) -> None:
 
 
 def test_a_memory_that_cant_be_written_is_a_sentence(tmp_path: Path) -> None:
-    columns_path().parent.parent.mkdir(parents=True, exist_ok=True)
-    columns_path().parent.write_text("in the way", encoding="utf-8")
+    state_path("columns").parent.parent.mkdir(parents=True, exist_ok=True)
+    state_path("columns").parent.write_text("in the way", encoding="utf-8")
     from chopper_core.util.errors import DataError
 
     with pytest.raises(DataError, match=r"can't be saved in .*columns\.json"):
