@@ -22,7 +22,14 @@ from chopper_core.model.shapes import CallShape, Fused
 from chopper_core.model.table import NO_TIME
 from chopper_core.tables.losses import ABSENT
 from chopper_core.util.arrays import Codes, Float64, Index, Int32, Int64, Mask
-from chopper_core.util.grouping import counted, distinct, ranked, run_starts, stable_order
+from chopper_core.util.grouping import (
+    common_of,
+    counted,
+    distinct,
+    ranked,
+    run_starts,
+    stable_order,
+)
 from chopper_core.util.patterns import late
 
 _STAND_IN: Final = 10
@@ -285,11 +292,7 @@ def lend(values: Float64, keys: Sequence[Codes], lacks: Mask) -> Float64:
     if not len(wanted) or not len(known):
         return values
     group = numbered(keys)
-    low = np.full(int(group.max()) + 1, np.inf)
-    high = np.full(len(low), -np.inf)
-    np.minimum.at(low, group[known], values[known])
-    np.maximum.at(high, group[known], values[known])
-    agreed = np.where(low == high, low, np.nan)
+    agreed = common_of(values[known], group[known], int(group.max()) + 1, np.nan)
     lent = values.copy()
     lent[wanted] = agreed[group[wanted]]
     return lent

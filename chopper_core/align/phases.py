@@ -15,7 +15,7 @@ from chopper_core.align.labels import Labels, Order, contexts, like_context
 from chopper_core.align.steps import InferenceSteps
 from chopper_core.model.table import NO_LABEL, Kind, Phase, Rule
 from chopper_core.util.arrays import Int8, Int32, Int64, Mask
-from chopper_core.util.grouping import distinct, ranked
+from chopper_core.util.grouping import distinct, maxima_of, minima_of, ranked
 from chopper_core.util.patterns import late
 
 _OPTIMIZER: Final = late(
@@ -200,22 +200,19 @@ class _Sequence(Struct, frozen=True):
 
     def first(self, of: Mask) -> Int64:
         """For each activity the first time of the masked ones of its step; else the end of time."""
-        return self._extreme(of, latest=False)
+        steps, place = ranked(self.step)
+        never = np.iinfo(np.int64).max
+        return minima_of(self.time_ns[of], place[of], len(steps), never)[place]
 
     def last(self, of: Mask) -> Int64:
         """For each activity the latest time of the masked ones of its step; else the beginning."""
-        return self._extreme(of, latest=True)
+        steps, place = ranked(self.step)
+        never = np.iinfo(np.int64).min
+        return maxima_of(self.time_ns[of], place[of], len(steps), never)[place]
 
     def has(self, of: Mask) -> Mask:
         """Whether the step of each activity has a masked one."""
         return np.isin(self.step, self.step[of])
-
-    def _extreme(self, of: Mask, *, latest: bool) -> Int64:
-        steps, position = ranked(self.step)
-        never = np.iinfo(np.int64).min if latest else np.iinfo(np.int64).max
-        extreme = np.full(len(steps), never, np.int64)
-        (np.maximum if latest else np.minimum).at(extreme, position[of], self.time_ns[of])
-        return extreme[position]
 
 
 def _by_order(labels: Labels, host: Host, sequence: _Sequence) -> None:

@@ -210,24 +210,14 @@ class Kept(Struct, frozen=True):
         """Keep figures; a cache that can't be written, or belongs to another user, is left
         alone.
         """
-        fresh = atomic.temporary_path(self.file, "new")
         text = json_of(figures)
-        try:
+        with suppress(OSError):
             atomic.make_private(self.file.parent)
-            handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(handle, "wb") as opened:
-                opened.write(self._digest(text) + b"\n" + text)
-            fresh.rename(self.file)
-        except OSError:
-            with suppress(OSError):
-                fresh.unlink()
+            atomic.publish(self.file, self._digest(text) + b"\n" + text, mode=0o600)
 
     def _digest(self, text: bytes) -> bytes:
-        return (
-            hashlib.sha256(self.state.encode("utf-8", "surrogateescape") + b"\n" + text)
-            .hexdigest()
-            .encode()
-        )
+        state = self.state.encode("utf-8", "surrogateescape")
+        return hashlib.sha256(state + b"\n" + text).hexdigest().encode()
 
 
 def kept_rows(name: str, overrides: Overrides = NO_OVERRIDES) -> Kept:

@@ -206,6 +206,15 @@ def minima_of(values: AnyArray, owner: Codes, count: int, most: int) -> Int64:
     return found
 
 
+def common_of(values: Array, owner: Codes, count: int, missing: float) -> Array:
+    """The value that all rows of an owner have; `missing` where they differ, and without any."""
+    low, high = np.full((2, count), missing, values.dtype)
+    low[owner] = high[owner] = values
+    np.minimum.at(low, owner, values)
+    np.maximum.at(high, owner, values)
+    return cast("Array", np.where(low == high, low, values.dtype.type(missing)))
+
+
 def run_sums(values: Array, first: Index) -> Array:
     if not len(first):
         return values
