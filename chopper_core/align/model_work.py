@@ -1,37 +1,47 @@
-"""Model work by activity: floating-point operations."""
+"""Model work by activity: floating-point operations, and tokens.
+
+Tokens are counted only where the file shows that a language model reads them.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
-from math import isfinite, isnan
+from math import isfinite, isnan, prod
 from typing import Final
 
 import numpy as np
 from msgspec import Struct
 
 from chopper_core.align.host import Backward, Host, Links
-from chopper_core.align.intervals import NOWHERE
+from chopper_core.align.intervals import NOWHERE, Intervals
 from chopper_core.align.kernel_classes import ATTENTION_CLASS
 from chopper_core.align.labels import numbered
 from chopper_core.align.operator_inputs import Inputs
-from chopper_core.align.operator_work import ATTENTION, BACKWARD_PER_FORWARD, Work, operator_work
+from chopper_core.align.operator_work import (
+    ATTENTION,
+    BACKWARD_PER_FORWARD,
+    HEADS_AFTER_SEQUENCE,
+    Work,
+    causal_in,
+    operator_work,
+)
 from chopper_core.model.hardware import ElementType, says_tf32
 from chopper_core.model.shapes import CallShape, Fused
-from chopper_core.model.table import NO_TIME
+from chopper_core.model.table import INFERENCE_PHASES, NO_LABEL, NO_TIME, Phase
 from chopper_core.tables.losses import ABSENT
 from chopper_core.util.arrays import Codes, Float64, Index, Int32, Int64, Mask
-from chopper_core.util.grouping import (
-    common_of,
-    counted,
-    distinct,
-    ranked,
-    run_starts,
-    stable_order,
-)
+from chopper_core.util.grouping import common_of, counted, distinct, ranked, run_starts
 from chopper_core.util.patterns import late
 
+_EMBEDDING: Final = late(r"^aten::embedding$")
+_PACKED: Final = late(r"varlen")
+_PRODUCT: Final = late(r"^aten::(?:linear|mm|addmm|matmul|_scaled_mm)$")
+_IMAGE: Final = late(r"^aten::conv(?:_transpose)?[23]d$")
+_CONVOLUTION: Final = late(r"^aten::convolution$")
+_BATCHED_PRODUCT: Final = late(r"^aten::(?:bmm|baddbmm)$")
+_SOFTMAX: Final = late(r"^aten::_softmax$")
 _STAND_IN: Final = 10
 """A kernel with the same FLOPs this many times less often than another is a stand-in."""
 _MATRIX_CLASSES: Final = ("gemm", ATTENTION_CLASS, "convolution")
@@ -111,7 +121,9 @@ def model_work(
         element[carriers] = work.element
     call_ns = np.full(len(activities), np.nan)
     _share_time(call_ns, flops, activities.duration_ns, call, replay)
-    shape = _shapes(call, works, is_matrix, works.are(lambda work: _is_fused(work.call)))
+    shape = _shapes(
+        call, works, is_matrix, works.are(lambda work: isinstance(work.call.sizes, Fused))
+    )
     found = [work.call for work in works.distinct]
     linked = _attention_backward(
         flops, element, shape, found, host, captured, replay, backward, works
@@ -147,10 +159,6 @@ def _share_time(
     call_ns[rows[has]] = share * total_ns[number[has]]
 
 
-def _is_fused(call: CallShape) -> bool:
-    return isinstance(call.sizes, Fused)
-
-
 def _shapes(call: Index, works: Works, is_matrix: Mask, is_fused: Mask) -> Float64:
     """The shape of the call of each activity, helpers too, where the call's work runs.
 
@@ -172,26 +180,6 @@ def _used(shape: Float64, found: Sequence[CallShape]) -> tuple[Float64, tuple[Ca
     numbers = shape.copy()
     numbers[has] = number
     return numbers, tuple(found[code] for code in codes.tolist())
-
-
-_CAUSAL_KERNEL: Final = late(r"causal|GenericAttentionMask(?:<true|ILb1E)", re.IGNORECASE)
-_FULL_KERNEL: Final = late(
-    r"fmha_(?:fwd|bwd)_hd\d+_(?:bf16|fp16)(?!\w{0,99}causal)|GenericAttentionMask(?:<false|ILb0E)"
-)
-_FLASH_KERNEL: Final = late(
-    r"flash_(?:fwd|bwd)\w{0,99}_kernel<.{0,999}_kernel_traits<.{0,999}>"
-    r", (?:true|false), (?P<causal>true|false)\b"
-)
-"""FlashAttention's kernels: after the traits come dropout and causal."""
-
-
-def causal_in(kernel: str) -> bool | None:
-    """Whether a kernel's name says that its attention is causal; None if unclear."""
-    if match := _FLASH_KERNEL.search(kernel):
-        return match["causal"] == "true"
-    if _FULL_KERNEL.search(kernel):
-        return False
-    return True if _CAUSAL_KERNEL.search(kernel) else None
 
 
 def _with_masks(host: Host, works: Works, rows: Index, call: Index) -> Works:
@@ -240,7 +228,7 @@ def _carriers(
     """
     activities = host.trace.activities
     name, duration_ns = activities.name.tolist(), activities.duration_ns.tolist()
-    by_call = rows[stable_order(instance[rows])].tolist()
+    by_call = rows[np.argsort(instance[rows], kind="stable")].tolist()
     for _, group in groupby(by_call, key=instance.tolist().__getitem__):
         own = list(group)
         work = works.distinct[works.work[call[own[0]]]]
@@ -340,3 +328,122 @@ def longest_of(host: Host, rows: Index, owner: Index) -> Index:
     """The longest of the activities of each owner; the last of equal ones."""
     rows = rows[np.lexsort((host.trace.activities.duration_ns[rows], owner[rows]))][::-1]
     return rows[run_starts(owner[rows])]
+
+
+def at_steps(host: Host, links: Links, steps: Intervals, values: Float64) -> Float64:
+    """A value of each inference step, at the longest activity of the step; NaN elsewhere."""
+    step = steps.innermost(links.points)
+    found = np.full(len(step), np.nan)
+    rows = longest_of(host, np.flatnonzero(step != NOWHERE), step)
+    found[rows] = values[step[rows]]
+    return found
+
+
+def activity_tokens(
+    host: Host, links: Links, phase: Int32, layer: Int32, keys: Sequence[Codes]
+) -> Float64:
+    """The tokens that enter the model with each activity; NaN if there are none.
+
+    The shape of the indices of the embedding with the most entries (others hold positions or
+    types) gives them; without recorded shapes, the forward attention of the first layer does:
+    batch x sequence of the query. Classes, features and image patches pass through the same
+    operators, so both need evidence of a language model (`_reads_tokens`, `_is_text`). Activities
+    without a launch record borrow from activities that are equal in `keys`.
+    """
+    forward = np.isin(phase, (Phase.FORWARD, *INFERENCE_PHASES))
+    found = _of_embedding(host, links, forward)
+    if not np.isfinite(found).any() and _is_text(host):
+        found = _of_attention(host, links, forward, layer)
+    return lend(found, keys, forward & (links.launch_ns == NO_TIME))
+
+
+def _of_embedding(host: Host, links: Links, forward: Mask) -> Float64:
+    tables: dict[int, Sequence[int]] = {}
+    tokens: dict[int, int] = {}
+    is_sequence: dict[int, bool] = {}
+    for row, inputs in _shaped(host, _EMBEDDING):
+        if len(inputs.shapes) > 1 and len(inputs.shapes[0]) == 2 and inputs.shapes[1]:
+            tables[row] = inputs.shapes[0]
+            tokens[row] = prod(inputs.shapes[1])
+            is_sequence[row] = len(inputs.shapes[1]) > 1
+    most = max((table[0] for table in tables.values()), default=0)
+    rows = [row for row, table in tables.items() if table[0] == most]
+    if not rows or not _reads_tokens(host, tables[rows[0]], any(is_sequence[row] for row in rows)):
+        return np.full(len(forward), np.nan)
+    largest = {row: tokens[row] for row in rows}
+    return _on_longest(host, links, largest, forward)
+
+
+def _reads_tokens(host: Host, table: Sequence[int], is_sequence: bool) -> bool:
+    """Whether the rows of an embedding's table are tokens.
+
+    They are if the model's output has an entry per row: a product with weights of the table's
+    shape. A pipeline stage or an encoder without such a product needs sequences of indices,
+    attention, and no image.
+    """
+    for _, inputs in _shaped(host, _PRODUCT):
+        if any(sorted(shape) == sorted(table) for shape in inputs.shapes if len(shape) == 2):
+            return True
+    return is_sequence and _attends(host) and not _has_images(host)
+
+
+def _is_text(host: Host) -> bool:
+    """Whether attention is over text: causal, or next to an embedding, and without images."""
+    if _has_images(host):
+        return False
+    is_causal = host.by_kernel(lambda name: causal_in(name) is True) > 0
+    unshaped = host.is_operator & host.named(_EMBEDDING) & (host.ranges.inputs == ABSENT)
+    return bool(is_causal.any() or unshaped.any())
+
+
+def _attends(host: Host) -> bool:
+    if host.of_class(ATTENTION_CLASS).any() or _runs(host, ATTENTION):
+        return True
+    return _runs(host, _BATCHED_PRODUCT) and _runs(host, _SOFTMAX)
+
+
+def _runs(host: Host, operator: re.Pattern[str]) -> bool:
+    return bool((host.is_operator & host.named(operator)).any())
+
+
+def _has_images(host: Host) -> bool:
+    """Whether the model convolves over two or three dimensions."""
+    shaped = _shaped(host, _CONVOLUTION)
+    return _runs(host, _IMAGE) or any(
+        inputs.shapes and len(inputs.shapes[0]) > 3 for _, inputs in shaped
+    )
+
+
+def _of_attention(host: Host, links: Links, forward: Mask, layer: Int32) -> Float64:
+    attends = host.of_class(ATTENTION_CLASS)
+    attends &= forward & (layer != NO_LABEL)
+    if not attends.any():
+        return np.full(len(layer), np.nan)
+    tokens: dict[int, int] = {}
+    for row, inputs in _shaped(host, ATTENTION):
+        query = inputs.shapes[0] if inputs.shapes else []
+        if len(query) == 4:
+            head_first = not HEADS_AFTER_SEQUENCE.search(host.text(row))
+            tokens[row] = query[0] * query[2 if head_first else 1]
+        elif len(query) == 3 and _PACKED.search(host.text(row)):
+            tokens[row] = query[0]
+    return _on_longest(host, links, tokens, attends & (layer == layer[attends].min()))
+
+
+def _shaped(host: Host, pattern: re.Pattern[str]) -> list[tuple[int, Inputs]]:
+    """The operators of a name with recorded input shapes."""
+    given = host.ranges.inputs
+    rows = np.flatnonzero(host.is_operator & host.named(pattern) & (given != ABSENT))
+    codes = given[rows].tolist()
+    read = {code: Inputs.parsed(host.trace.inputs[code].shapes) for code in set(codes)}
+    return [(row, read[code]) for row, code in zip(rows.tolist(), codes, strict=True)]
+
+
+def _on_longest(host: Host, links: Links, tokens: dict[int, int], where: Mask) -> Float64:
+    """The tokens of operators, on the longest activity of each among those in `where`."""
+    found = np.full(len(where), np.nan)
+    operator = host.intervals(np.fromiter(tokens, np.intp, len(tokens))).innermost(links.points)
+    rows = np.flatnonzero(where & (operator != NOWHERE))
+    for row in longest_of(host, rows, operator).tolist():
+        found[row] = tokens[int(operator[row])]
+    return found

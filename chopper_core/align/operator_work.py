@@ -37,6 +37,15 @@ BACKWARD_PER_FORWARD: Final = 2.5
 """Attention: five products instead of two."""
 _BACKWARD: Final = late(r"backward|bwd", re.IGNORECASE)
 HEADS_AFTER_SEQUENCE: Final = late(r"^(?:flash_attn|aiter)::")
+_CAUSAL_KERNEL: Final = late(r"causal|GenericAttentionMask(?:<true|ILb1E)", re.IGNORECASE)
+_FULL_KERNEL: Final = late(
+    r"fmha_(?:fwd|bwd)_hd\d+_(?:bf16|fp16)(?!\w{0,99}causal)|GenericAttentionMask(?:<false|ILb0E)"
+)
+_FLASH_KERNEL: Final = late(
+    r"flash_(?:fwd|bwd)\w{0,99}_kernel<.{0,999}_kernel_traits<.{0,999}>"
+    r", (?:true|false), (?P<causal>true|false)\b"
+)
+"""FlashAttention's kernels: after the traits come dropout and causal."""
 _NUMBER_WITH_POINT: Final = late(r"-?\d{1,99}\.\d{0,99}(?:e[+-]?\d+)?")
 _SHARE: Final = {False: 1.0, True: 0.5}
 """The part of the scores that attention computes, by whether it is causal."""
@@ -229,6 +238,15 @@ def _attention(name: str, inputs: Inputs) -> Work | None:
     return open_mask if causal is None else open_mask.masked(causal)
 
 
+def causal_in(kernel: str) -> bool | None:
+    """Whether a kernel's name says that its attention is causal; None if unclear."""
+    if match := _FLASH_KERNEL.search(kernel):
+        return match["causal"] == "true"
+    if _FULL_KERNEL.search(kernel):
+        return False
+    return True if _CAUSAL_KERNEL.search(kernel) else None
+
+
 def _has_mask(name: str, shapes: Sequence[Shape]) -> bool:
     """Whether the inputs contain a mask of their own: PyTorch allows none next to a causal one.
 
@@ -291,7 +309,7 @@ _GRADIENTS: Final = {(True, True): "both", (True, False): "input", (False, True)
 
 
 def _convolution(name: str, inputs: Inputs, places: _InputPlaces) -> Work | None:
-    if len(inputs.shapes) < 2 or not _fit(*inputs.shapes[:2]):
+    if len(inputs.shapes) < 2 or not 3 <= len(inputs.shapes[0]) == len(inputs.shapes[1]):
         return None
     image, weight = inputs.shapes[:2]
     transposed = False if places.transposed is None else inputs.value(places.transposed)
@@ -327,7 +345,7 @@ def _convolution(name: str, inputs: Inputs, places: _InputPlaces) -> Work | None
 
 def _convolution_backward(name: str, inputs: Inputs) -> Work | None:
     """Inputs: gradient of the output, image, weight; 7: transposed; 10: the gradients wanted."""
-    if len(inputs.shapes) < 3 or not _fit(*inputs.shapes[1:3]):
+    if len(inputs.shapes) < 3 or not 3 <= len(inputs.shapes[1]) == len(inputs.shapes[2]):
         return None
     output, image, weight = inputs.shapes[:3]
     transposed, wanted = inputs.value(7), inputs.value(10)
@@ -360,10 +378,6 @@ def _sizes(
     stride, padding, dilation = (tuple(step or ()) for step in steps)
     count = groups if isinstance(groups, int) else 1
     return Convolution(tuple(image), tuple(weight), stride, padding, dilation, count, transposed)
-
-
-def _fit(image: Shape, weight: Shape) -> bool:
-    return 3 <= len(image) == len(weight)
 
 
 def _per_window(batch: int, windows: Shape, weight: Shape) -> float:

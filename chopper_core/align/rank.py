@@ -17,12 +17,11 @@ from chopper_core.align.labels import Order, numbered
 from chopper_core.align.launches import packed_shapes
 from chopper_core.align.layers import label_layers, mark_outside
 from chopper_core.align.memory import RowLabels, align_memory
-from chopper_core.align.model_work import model_work
+from chopper_core.align.model_work import activity_tokens, at_steps, model_work
 from chopper_core.align.modules import read_modules
 from chopper_core.align.operations import label_operations
 from chopper_core.align.phases import label_phases
 from chopper_core.align.steps import host_steps, label_iterations, read_inference, steps_of
-from chopper_core.align.tokens import activity_tokens, at_steps
 from chopper_core.model import column_names as col
 from chopper_core.model.accounting import account, launch_overheads
 from chopper_core.model.side_table import SideTables, side_tables

@@ -4,7 +4,6 @@
 # isort: off
 from chopper_core.metrics import (
     time as time,
-    telemetry as telemetry,
     breakdown as breakdown,
     counters as counters,
     counters_formulas as counters_formulas,

@@ -9,8 +9,9 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from chopper_core.metrics import counters, telemetry
+from chopper_core.metrics import counters
 from chopper_core.metrics.metric import METRICS, Metric, Theme, absent
+from chopper_core.metrics.time import part_of_signal
 from chopper_core.model.column_names import HEAT, NO_TIMES, integral_of, is_counted, is_counter
 from chopper_core.model.hardware import CounterInfo, Hardware
 from chopper_core.model.table import ACTIVITY, KernelTable
@@ -75,7 +76,7 @@ def metric_named(
             f"the run has no counter {name}; collect it with a counter run "
             f"(rocprofv3 --pmc {name}) beside the traces"
         )
-    if of_part := telemetry.part(name):
+    if of_part := part_of_signal(name):
         return of_part
     if plugin := plugins("metrics").get(name):
         return _of_plugin(name, plugin)

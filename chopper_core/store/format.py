@@ -6,6 +6,9 @@ measured columns), `operations.arrow` (sums over sets of levels, for large table
 `run.json` (everything else), and `store.json` with the version, and the size and checksum of each
 of the others. Columns are uncompressed, so that they can be memory-mapped and only the pages in use
 are read. docs/store.md gives the reasons.
+
+Stores and runs have paths, or are named baselines: `@main` can replace a run anywhere; with several
+runs, it is the first.
 """
 
 from __future__ import annotations
@@ -24,21 +27,17 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from chopper_core.model.address import nothing_at
 from chopper_core.model.attributes import Attributes, StatedEdges
 from chopper_core.model.host_tables import HostLane, HostSteps, HostTime, MemoryEvents
-from chopper_core.model.run import (
-    Run,
-)
+from chopper_core.model.run import Run
 from chopper_core.model.shapes import CallShape
 from chopper_core.model.side_table import SideTable
-from chopper_core.model.signals import (
-    CpuSamples,
-    CpuSource,
-)
+from chopper_core.model.signals import CpuSamples, CpuSource
 from chopper_core.model.table import COLUMNS
 from chopper_core.model.units import Unit
-from chopper_core.store.baselines import named_run
-from chopper_core.util.errors import DataError
+from chopper_core.util.atomic import make_private, publish, read_small, user_folder
+from chopper_core.util.errors import DataError, UsageError
 from chopper_core.util.mmap_columns import ColumnPlace
 
 STORE_INDEX: Final = "store.json"
@@ -65,6 +64,8 @@ FILES: Final = frozenset(
     (KERNELS, MEASURED, SERIES, CPU, RUN, OPERATIONS, *(each.FILE for each in SIDE_TABLES))
 )
 CPU_ARRAYS: Final = CpuSamples.__struct_fields__[len(CpuSource.__struct_fields__) :]
+SIGN: Final = "@"
+"""Begins the name of a baseline."""
 _NAME: Final = re.compile(r"[A-Z]\w+")
 _NOT_IN_JSON: Final = ("table", "measured", "cpu", "side_tables", "others", "cubes")
 """Fields of a run that have their own files or are computed."""
@@ -223,3 +224,85 @@ def fingerprint() -> str:
 def run_fields() -> tuple[str, ...]:
     """The fields of a run that `run.json` holds."""
     return tuple(name for name in Run.__struct_fields__ if name not in _NOT_IN_JSON)
+
+
+def baselines_path() -> Path:
+    """The file of names and paths: `$XDG_STATE_HOME/chopper/baselines.json`."""
+    return user_folder("XDG_STATE_HOME", "~/.local/state") / "baselines.json"
+
+
+def baselines() -> dict[str, tuple[str, ...]]:
+    """The named baselines: name → absolute paths of runs with the same settings."""
+    # msgspec takes no names of other bytes than UTF-8; opening a store imports this module.
+    import json
+
+    try:
+        found = json.loads(read_small(baselines_path()))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise DataError(f"{baselines_path()} can't be read: {reason}") from error
+    if not isinstance(found, dict):
+        return {}
+    return {
+        str(name): tuple(map(str, paths)) if isinstance(paths, list) else (str(paths),)
+        for name, paths in found.items()
+        if paths
+    }
+
+
+def set_baseline(name: str, *runs: str) -> tuple[str, ...]:
+    """Give a run, or several with the same settings, a name; returns their paths.
+
+    Raises UsageError, DataError.
+    """
+    if not name.replace("-", "_").replace(".", "_").isidentifier():
+        raise UsageError(f"{name!r} isn't a baseline's name: use letters, digits, - . and _")
+    paths = [Path(os.path.expanduser(each)) for run in runs for each in named_runs(run)]
+    for path in paths:
+        if not path.exists():
+            raise nothing_at(path)
+    found = tuple(dict.fromkeys(str(path.absolute()) for path in paths))
+    _write({**baselines(), name: found})
+    return found
+
+
+def remove_baseline(name: str) -> None:
+    """Forget a name; raises UsageError for an unknown one."""
+    found = baselines()
+    if name not in found:
+        raise UsageError(_unknown(name, found))
+    del found[name]
+    _write(found)
+
+
+def named_run(name: str) -> str:
+    """Resolve a name to a run: `@main`, or the path itself; raises UsageError."""
+    return named_runs(name)[0]
+
+
+def named_runs(name: str) -> tuple[str, ...]:
+    """Resolve a name to its runs; raises UsageError."""
+    if not name.startswith(SIGN) or os.path.exists(name):
+        return (name,)
+    found = baselines()
+    if name[1:] not in found:
+        raise UsageError(_unknown(name[1:], found))
+    return found[name[1:]]
+
+
+def _unknown(name: str, found: dict[str, tuple[str, ...]]) -> str:
+    known = f"known baselines: {', '.join(found)}" if found else "there are no named baselines yet"
+    return f"unknown baseline {name!r}; {known}; `chopper baseline set {name} RUN` names one"
+
+
+def _write(found: dict[str, tuple[str, ...]]) -> None:
+    import json
+
+    path = baselines_path()
+    try:
+        make_private(path.parent)
+        publish(path, json.dumps(found, indent=1).encode() + b"\n", mode=0o600)
+    except OSError as error:
+        raise DataError(f"{path} can't be written: {error.strerror}") from error

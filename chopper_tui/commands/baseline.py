@@ -6,7 +6,7 @@ from argparse import ArgumentParser, Namespace
 from typing import Final
 
 from chopper_core.render.cells import clean, escape_lines
-from chopper_core.store.baselines import SIGN, baselines, remove_baseline, set_baseline
+from chopper_core.store.format import SIGN, baselines, remove_baseline, set_baseline
 from chopper_core.util.errors import UsageError
 from chopper_tui.commands.output import tell, write
 

@@ -98,7 +98,7 @@ def run(options: Namespace) -> int:
 def _baselines(options: Namespace) -> list[str]:
     """The runs to compare with, A first; several are for limits alone."""
     from chopper_core.ingest.discovery import find_runs, holds_runs
-    from chopper_core.store.baselines import SIGN, named_runs
+    from chopper_core.store.format import SIGN, named_runs
 
     names: list[str] = []
     for text in (options.a, *options.base):

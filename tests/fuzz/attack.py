@@ -20,7 +20,7 @@ from chopper_core.model.table import STATES
 from chopper_core.render.exchange import as_json
 from chopper_core.render.info import as_text
 from chopper_core.sources.settings import read_settings
-from chopper_core.store.baselines import baselines
+from chopper_core.store.format import baselines
 from chopper_core.util.errors import DataError, UsageError
 from chopper_core.views import VIEWS
 from chopper_core.views.query import query

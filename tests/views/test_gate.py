@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from chopper_core.model.run import Run
-from chopper_core.store.baselines import set_baseline
+from chopper_core.store.format import set_baseline
 from chopper_core.util.errors import NoSuchNode, UsageError
 from chopper_core.views.compare.gate import (
     FAIL,

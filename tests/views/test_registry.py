@@ -19,7 +19,7 @@ from chopper_core.model.table import Phase, empty_table
 from chopper_core.model.view import View, baseline_view
 from chopper_core.render.exports import export
 from chopper_core.store import reader
-from chopper_core.store.baselines import baselines, baselines_path
+from chopper_core.store.format import baselines, baselines_path
 from chopper_core.store.writer import write_store
 from chopper_core.util.errors import ChopperError, DataError, NoSuchNode, NothingToShow, UsageError
 from chopper_core.util.workers import dask_executor
