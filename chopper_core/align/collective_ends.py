@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -19,7 +18,7 @@ from chopper_core.align.labels import numbered
 from chopper_core.align.operations import RECOMPUTE_SUFFIX
 from chopper_core.model.table import KernelTable, Kind
 from chopper_core.util.arrays import Index, Int64, Mask, Numbers, Rows
-from chopper_core.util.grouping import distinct, median_of, ranked, run_starts, stable_order, united
+from chopper_core.util.grouping import distinct, median_of, ranked, runs_of, stable_order, united
 from chopper_core.util.patterns import late
 
 SYNCHRONOUS: Final = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all"})
@@ -86,18 +85,8 @@ class CommKernels(Rows, frozen=True, eq=False):
         offset.
         """
         order = stable_order(self.iteration)
-        first = run_starts(self.iteration[order])
-        numbers = self.iteration[order[first]].tolist()
-        bounds = np.append(first, len(order)).tolist()
-        return {
-            number: order[begin:end][:_MAX_ENDS]
-            for number, (begin, end) in zip(numbers, pairwise(bounds), strict=True)
-        }
-
-    def lanes(self) -> dict[int, slice]:
-        first = run_starts(self.gpu)
-        bounds = np.append(first, len(self)).tolist()
-        return {int(self.gpu[begin]): slice(begin, end) for begin, end in pairwise(bounds)}
+        runs = runs_of(self.iteration[order])
+        return {number: order[own][:_MAX_ENDS] for number, own in runs}
 
     @classmethod
     def of(cls, table: KernelTable, rows: Index | None = None) -> CommKernels:
@@ -193,8 +182,8 @@ def end_offsets(kernels: CommKernels) -> EndOffsets:
     late = np.zeros(int(kernels.gpu.max(initial=0)) + 1, np.int64)
     kernels = _some(kernels.take(~kernels.is_unmatched & ~kernels.is_rooted))
     code = numbered((*kernels.labels, kernels.iteration))
-    lanes = {gpu: kernels.take(own) for gpu, own in kernels.lanes().items()}
-    codes = {gpu: code[own] for gpu, own in kernels.lanes().items()}
+    lanes = {gpu: kernels.take(own) for gpu, own in runs_of(kernels.gpu)}
+    codes = {gpu: code[own] for gpu, own in runs_of(kernels.gpu)}
     groups = {gpu: Counter(lane.group.tolist()) for gpu, lane in lanes.items()}
     part = np.zeros(len(late), np.int64)
     apart: set[int] = set()

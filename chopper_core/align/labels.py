@@ -50,25 +50,21 @@ class Order(Struct, frozen=True):
         rows = np.lexsort((start_ns, stream))
         return cls(rows, run_mask(stream[rows]))
 
-    def previous(self, has: Mask) -> Index:
-        """For each row the nearest earlier row of its stream for which `has` holds, or -1."""
-        return self._nearest(has, forwards=True)
+    def nearest(self, has: Mask, *, forwards: bool) -> Index:
+        """For each row the nearest earlier row of its stream for which `has` holds, or -1.
 
-    def following(self, has: Mask) -> Index:
-        """For each row the nearest later row of its stream for which `has` holds, or -1."""
-        return self._nearest(has, forwards=False)
-
-    def _nearest(self, has: Mask, *, forwards: bool) -> Index:
+        With `forwards` the nearest later one.
+        """
         count = len(self.rows)
         nearest = np.full(count, -1, np.intp)
         if not count:
             return nearest
         stream = np.cumsum(self.new_stream)
-        position = np.where(has[self.rows], np.arange(count), -1 if forwards else count)
+        position = np.where(has[self.rows], np.arange(count), count if forwards else -1)
         if forwards:
-            position = np.maximum.accumulate(position)
-        else:
             position = np.minimum.accumulate(position[::-1])[::-1]
+        else:
+            position = np.maximum.accumulate(position)
         exists = (position >= 0) & (position < count)
         inside = np.where(exists, position, 0)
         exists &= stream[inside] == stream
@@ -91,7 +87,7 @@ def between(labels: Labels, order: Order, agrees: Callable[[Index, Index], Mask]
     `agrees(previous, following)` masks the activities that belong with their neighbours.
     """
     known = ~labels.missing()
-    previous, following = order.previous(known), order.following(known)
+    previous, following = (order.nearest(known, forwards=way) for way in (False, True))
     both = (previous >= 0) & (following >= 0)
     before = np.where(both, previous, 0)
     after = np.where(both, following, 0)

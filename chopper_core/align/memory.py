@@ -13,23 +13,13 @@ from chopper_core.align.intervals import Intervals, Points
 from chopper_core.model.column_names import ALLOC_BYTES, FRAGMENTATION_BYTES, PEAK_BYTES
 from chopper_core.model.host_tables import NEVER, MemoryEvents, largest_between
 from chopper_core.model.side_table import empty
+from chopper_core.model.table import KernelTable
 from chopper_core.sources.trace import HostCategory, Trace
 from chopper_core.tables.losses import ABSENT
-from chopper_core.util.arrays import Float64, Index, Int32, Int64
+from chopper_core.util.arrays import Float64, Index, Int8, Int32, Int64
 from chopper_core.util.grouping import distinct, stable_order
 
 _NO_ROW: Final = -1
-
-
-class RowLabels(Struct, frozen=True):
-    """The labels of activities, in their order."""
-
-    iteration: Int32
-    phase: Int32
-    layer: Int32
-    operation: Int32
-    """Code in `operations`, or -1."""
-    operations: Sequence[str]
 
 
 class AlignedMemory(Struct, frozen=True):
@@ -42,14 +32,12 @@ class AlignedMemory(Struct, frozen=True):
     """Events of a device that isn't known as one of the activities' GPUs."""
 
 
-def align_memory(
-    trace: Trace, links: Links, devices: Int64, gpu: Index, labels: RowLabels
-) -> AlignedMemory:
+def align_memory(trace: Trace, links: Links, devices: Int64, table: KernelTable) -> AlignedMemory:
     """Give each memory event of a trace its GPU, operator, partner and activity.
 
-    `devices` are those of the activities, `gpu` the position of each activity's. The framework
-    numbers devices as the process sees them: the only one is the only GPU, several are matched by
-    number.
+    `devices` are those of the activities, whose rows in the table are in the order of the trace.
+    The framework numbers devices as the process sees them: the only one is the only GPU, several
+    are matched by number.
     """
     found = trace.allocations
     if not len(found):
@@ -62,7 +50,7 @@ def align_memory(
         return AlignedMemory(unplaced=len(found))
     own_gpu, time_ns, size = its_gpu[order], found.time_ns[order], found.bytes[order]
     points = Points(found.thread[order], time_ns)
-    row = _next_launched(links, gpu, own_gpu, points)
+    row = _next_launched(links, table.gpu, own_gpu, points)
     names: dict[str, int] = {}
 
     def renamed(codes: Index | Int32, texts: Sequence[str]) -> Int32:
@@ -71,11 +59,11 @@ def align_memory(
         new[used] = [names.setdefault(texts[code], len(names)) for code in used.tolist()]
         return new[codes]
 
-    def label(codes: Int32) -> Int32:
+    def label(codes: Int32 | Int8) -> Int32:
         return np.where(row >= 0, codes[row], -1).astype(np.int32)
 
     operator = renamed(_operators(trace, points), trace.names)
-    operation = renamed(label(labels.operation), labels.operations)
+    operation = renamed(label(table.operation), table.operations)
     events = MemoryEvents(
         tuple(names),
         own_gpu.astype(np.int32),
@@ -85,12 +73,12 @@ def align_memory(
         _known(own_gpu, found.reserved[order]),
         _partners(own_gpu, found.address[order], size),
         operator,
-        label(labels.iteration),
-        label(labels.phase).astype(np.int8),
-        label(labels.layer),
+        label(table.iteration),
+        label(table.phase).astype(np.int8),
+        label(table.layer),
         operation,
     )
-    return AlignedMemory(events, _columns(events, row, links, gpu), len(found) - len(order))
+    return AlignedMemory(events, _columns(events, row, links, table.gpu), len(found) - len(order))
 
 
 def _gpus(device: Int32, devices: Int64) -> Index:
@@ -102,7 +90,7 @@ def _gpus(device: Int32, devices: Int64) -> Index:
     return np.where(devices[at] == device, at, -1).astype(np.intp)
 
 
-def _next_launched(links: Links, gpu: Index, own_gpu: Index, points: Points) -> Index:
+def _next_launched(links: Links, gpu: Int32, own_gpu: Index, points: Points) -> Index:
     """The activity on the event's GPU that its thread launches next, else the last before.
 
     Of a thread that launches nothing there, the next one of any thread; -1 without any launch.
@@ -173,7 +161,7 @@ def _partners(gpu: Index, address: Int64, size: Int64) -> Int32:
     return partner
 
 
-def _columns(events: MemoryEvents, row: Index, links: Links, gpu: Index) -> dict[str, Float64]:
+def _columns(events: MemoryEvents, row: Index, links: Links, gpu: Int32) -> dict[str, Float64]:
     """The bytes allocated for each activity, and the most that there were up to its launch."""
     count = len(gpu)
     alloc = np.where(links.points.known(), 0.0, np.nan)

@@ -257,6 +257,6 @@ def _by_order(labels: Labels, host: Host, sequence: _Sequence) -> None:
 def _like_neighbours(labels: Labels, where: Mask, iterations: Labels, order: Order) -> None:
     """Unlinked activities take the phase of the nearest linked one in the same step."""
     known = ~labels.missing()
-    for neighbour in (order.previous(known), order.following(known)):
+    for neighbour in (order.nearest(known, forwards=way) for way in (False, True)):
         same = (neighbour >= 0) & (iterations.codes[neighbour] == iterations.codes)
         labels.fill(labels.codes[neighbour], Rule.NEIGHBOUR, where & same)

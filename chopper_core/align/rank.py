@@ -16,7 +16,7 @@ from chopper_core.align.kernel_classes import kinds
 from chopper_core.align.labels import Order, numbered
 from chopper_core.align.launches import packed_shapes
 from chopper_core.align.layers import label_layers, mark_outside
-from chopper_core.align.memory import RowLabels, align_memory
+from chopper_core.align.memory import align_memory
 from chopper_core.align.model_work import activity_tokens, at_steps, model_work
 from chopper_core.align.modules import read_modules
 from chopper_core.align.operations import label_operations
@@ -105,13 +105,6 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
             start[own], duration[own], kind[own], links.launch_ns[own], iterations.codes[own]
         ),
     )
-    memory = align_memory(
-        trace,
-        links,
-        devices,
-        gpu,
-        RowLabels(iterations.codes, phases.codes, layers.codes, operations.codes, operation_names),
-    )
     attributes = activity_attributes(host, links, collectives.argument)
     del host, backward, modules, captured, order, labels
     table = KernelTable(
@@ -145,12 +138,13 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
             col.TOKENS: tokens,
             **({col.REQUESTS: requests} if np.isfinite(requests).any() else {}),
             **trace.figures,
-            **memory.columns,
             **attributes.columns,
             col.LAUNCH_SHAPE: packed_shapes(trace.launch_shapes, activities.launch_shape),
         },
         **columns,
     )
+    memory = align_memory(trace, links, devices, table)
+    table = table.with_measured(memory.columns)
     beside = side_tables(
         idle, host_steps(steps, len(devices)), memory.events, launching, attributes.table
     )

@@ -288,7 +288,7 @@ def _label_unlinked(
     if not known.any():
         return
     unlinked = ~links.points.known()
-    previous, following = order.previous(known), order.following(known)
+    previous, following = (order.nearest(known, forwards=way) for way in (False, True))
     codes_after = labels.codes[following]
     first = int(labels.codes[known].min())
     head = unlinked & (previous < 0) & (following >= 0) & (codes_after == first)

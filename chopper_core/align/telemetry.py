@@ -32,14 +32,7 @@ from chopper_core.model.signals import (
     time_within,
     union,
 )
-from chopper_core.model.table import (
-    COLUMNS,
-    NO_LABEL,
-    NO_TIME,
-    Category,
-    KernelTable,
-    empty_table,
-)
+from chopper_core.model.table import COLUMNS, NO_LABEL, NO_TIME, Category, KernelTable, empty_table
 from chopper_core.model.units import Unit
 from chopper_core.sources.registry import natural_key
 from chopper_core.sources.signals import COUNTED, SignalName, SignalSamples, Telemetry

@@ -15,12 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.align.activity_fit import STEPS, best_place, likelihood_gain, period_of
-from chopper_core.align.telemetry_clock import (
-    LIKELIER,
-    REACH_PERIODS,
-    own_figure,
-    peak_of,
-)
+from chopper_core.align.telemetry_clock import LIKELIER, REACH_PERIODS, own_figure, peak_of
 from chopper_core.model.inputs import TelemetrySource
 from chopper_core.model.signals import nearest
 from chopper_core.sources.signals import ClockDomain, SignalName, SignalSamples, Telemetry

@@ -11,19 +11,12 @@ import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.align.breakdown import breakdown_columns
-from chopper_core.align.clocks import host_clocks
-from chopper_core.align.collective_sets import labelled_by_partners
+from chopper_core.align.collective_sets import host_clocks, labelled_by_partners
 from chopper_core.ingest.attach import attach_sources, with_slots
 from chopper_core.ingest.discovery import check_is_one
 from chopper_core.ingest.rank import HOST_TRACE, RankReader
 from chopper_core.model.column_names import PASSING
-from chopper_core.model.hardware import (
-    hardware_in,
-    hardware_of,
-    is_file,
-    own_file,
-    specifications,
-)
+from chopper_core.model.hardware import hardware_in, hardware_of, is_file, own_file, specifications
 from chopper_core.model.inputs import NO_RANK, ONE_CLOCK, TIMES_NOTES, Gpu, Source
 from chopper_core.model.overrides import NO_OVERRIDES, Overrides, is_meant
 from chopper_core.model.parallel import layout_of_settings

@@ -19,13 +19,7 @@ from chopper_core.model.peers import work_of
 from chopper_core.model.signals import time_within, union
 from chopper_core.model.table import LEVELS, NO_LABEL, KernelTable, Kind, Selection
 from chopper_core.util.arrays import AnyArray, Index, Int32, Int64, Mask
-from chopper_core.util.grouping import (
-    distinct,
-    run_mask,
-    run_maxima,
-    run_minima,
-    sorted_run_mask,
-)
+from chopper_core.util.grouping import distinct, run_mask, run_maxima, run_minima, sorted_run_mask
 from chopper_core.util.workers import in_threads
 
 _KEYS: Final = LEVELS[:-1]

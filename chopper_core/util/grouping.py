@@ -8,6 +8,7 @@ opening a store.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from itertools import pairwise
 from typing import Any, Final, TypeVar, cast, overload
 
 import numpy as np
@@ -83,6 +84,12 @@ def sorted_run_mask(*columns: AnyArray) -> Mask | None:
 def run_starts(*columns: AnyArray) -> Index:
     """The first row of each run of rows in which all columns are equal."""
     return np.flatnonzero(run_mask(*columns))
+
+
+def runs_of(codes: Codes) -> list[tuple[int, slice]]:
+    """Each run of equal codes: the code, and where it is."""
+    bounds = [*run_starts(codes).tolist(), len(codes)]
+    return [(int(codes[begin]), slice(begin, end)) for begin, end in pairwise(bounds)]
 
 
 def run_sizes(first: Index, count: int) -> Int64:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from chopper_core.align.clocks import host_clocks
+from chopper_core.align.collective_sets import host_clocks
 from chopper_core.ingest.open import open_run
 from chopper_core.model.inputs import HostClock
 from chopper_core.model.overrides import Overrides, is_meant, overrides_of, parse_clock
