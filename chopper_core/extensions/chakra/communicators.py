@@ -25,8 +25,8 @@ from chopper_core.model.table import NO_LABEL, KernelTable, Kind
 from chopper_core.sources.trace import Collective
 from chopper_core.util.arrays import Index
 from chopper_core.util.grouping import distinct
+from chopper_core.views.shared.collectives import Transfer, by_ends
 from chopper_core.views.shared.process_groups import known_group_sizes, split_groups
-from chopper_core.views.shared.transfers import Transfer, by_ends
 
 TYPES: Final = {
     **{kind.name.lower(): kind for kind in CommType},

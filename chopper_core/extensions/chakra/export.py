@@ -52,9 +52,9 @@ from chopper_core.util.arrays import Index, Int64
 from chopper_core.util.errors import DataError
 from chopper_core.util.grouping import run_starts, stable_order
 from chopper_core.util.progress import Progress
+from chopper_core.views.shared.collectives import Transfer, transfers
 from chopper_core.views.shared.dependencies import dependencies, stated, time_order
 from chopper_core.views.shared.process_groups import split_groups
-from chopper_core.views.shared.transfers import Transfer, transfers
 
 DESCRIPTION: Final = "a folder of Chakra traces, one .et per rank, for simulators"
 TAKES: Final = ("iteration", "gaps", "force")

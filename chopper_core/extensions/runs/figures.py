@@ -164,7 +164,7 @@ def _take_straggler(run: Run, figures: dict[str, float | str], missing: dict[str
     except ChopperError as error:
         missing |= dict.fromkeys(names, str(error))
         return
-    if not found.is_straggler:
+    if not found.stragglers:
         missing |= dict.fromkeys(names, "no GPU delays the others")
         return
     late = str(found.gpus[found.behind])

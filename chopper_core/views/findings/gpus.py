@@ -24,12 +24,12 @@ from chopper_core.views.findings.rule import (
 )
 from chopper_core.views.shared.lateness import recurrence
 from chopper_core.views.shared.leads import (
+    CAUSES,
     LOW_CLOCK_RATIO,
     MIN_DELAY_SHARE,
     MIN_ONCE_SHARE,
     RankLeads,
     Straggler,
-    more_of,
 )
 from chopper_core.views.shared.matched_kernels import (
     compared_iterations,
@@ -38,7 +38,7 @@ from chopper_core.views.shared.matched_kernels import (
 )
 from chopper_core.views.shared.phrases import others, percent, time
 from chopper_core.views.shared.places import places_of
-from chopper_core.views.shared.work import more_work
+from chopper_core.views.shared.tokens import more_work
 
 STRAGGLER: Final = Threshold(
     "straggler",
@@ -55,7 +55,7 @@ ONCE: Final = Threshold(
 ONE_PLACE: Final = threshold("""place of slower kernels | 60 | % of the longer time
     a lower clock slows all operations; one that accounts for most of the loss is named""")
 
-_CAUSES: Final = {
+_COSTS: Final = {
     "clock": (Cost.COMPUTE, "-slower_pct"),
     "kernels": (Cost.COMPUTE, "-slower_pct"),
     "work": (Cost.COMPUTE, "-work_ns"),
@@ -93,7 +93,7 @@ def _straggler(context: FindingsContext, leads: RankLeads, late: Straggler) -> F
     # A mean over some iterations counts for all of them.
     own *= len(late.when) / len(leads.iterations)
     wait, saving = "", own
-    cost, sort = _CAUSES.get(late.cause or "", (Cost.UNKNOWN, "mean_lead_ns"))
+    cost, sort = _COSTS.get(late.cause or "", (Cost.UNKNOWN, "mean_lead_ns"))
     if leads.delays_ns is not None:
         saving, sort = max(own, late.delay_ns), "-delay_ns"
         verb = "wait" if len(leads.gpus) > 2 else "waits"
@@ -119,12 +119,12 @@ def _why(
 ) -> tuple[str, float]:
     """Why a GPU lags, and its time beyond its peers' in each iteration with the cause."""
     at, place = list(late.when), late.place
-    extra = {word: float(np.nan_to_num(v[place])) for word, v in leads.extra(at).items()}
+    extra = {word: float(np.nan_to_num(leads.extra(word, at)[place])) for word in CAUSES}
     total = extra.pop("kernels") + sum(max(own, 0.0) for own in extra.values())
     more = f"{time(extra.get(late.cause or '', 0.0))} more than the others"
 
-    def taken(values: Float64) -> str:
-        return f"{time(float(values[place, at].mean()))}{each}"
+    def taken(word: str) -> str:
+        return f"{time(float(leads.mean(word, at)[place]))}{each}"
 
     def doing(*states: HostState) -> str:
         peers = leads.peers[leads.set_of[place]].gpus
@@ -135,24 +135,21 @@ def _why(
         case "clock" | "kernels":
             text = f"{_slower(leads, late, each)}{_where_slower(leads, late)}"
         case "work":
-            own = float(leads.beyond_peers(leads.each_other_ns[:, at].mean(axis=1))[place])
-            what = more_of(leads, place, at)
+            own = float(leads.extra("work", at)[place])
+            what = leads.more_of(place, at)
             text = (
                 f"has more work{what and f', {what}'}: its compute takes {time(own)}{each} longer"
             )
         case "host":
             text = (
                 f"is held back by its host{doing(HostState.LATE)}: it is idle for "
-                f"{taken(leads.each_host_ns)} before launch calls, {more}"
+                f"{taken('host')} before launch calls, {more}"
             )
         case "launch":
-            text = (
-                f"is late after its launch calls: it is idle for {taken(leads.each_launch_ns)} "
-                f"there, {more}"
-            )
+            text = f"is late after its launch calls: it is idle for {taken('launch')} there, {more}"
         case "copies":
             where = doing(HostState.LATE, HostState.COPYING)
-            text = f"copies{where} for {taken(leads.each_copy_ns)} with nothing else, {more}"
+            text = f"copies{where} for {taken('copies')} with nothing else, {more}"
         case _:
             return "", 0.0
     return text, total
@@ -160,9 +157,8 @@ def _why(
 
 def _slower(leads: RankLeads, late: Straggler, each: str) -> str:
     at, place = list(late.when), late.place
-    work = leads.each_work_ns[:, at].mean(axis=1)
-    longer = float(np.nan_to_num(leads.beyond_peers(work)[place]))
-    share = longer / max(float(work[place]) - longer, 1.0)
+    longer = float(np.nan_to_num(leads.extra("same", at)[place]))
+    share = longer / max(float(leads.mean("same", at)[place]) - longer, 1.0)
     which = "the same kernels" if knows_sizes(leads.table) else "kernels of the same names"
     same = f"{which} take {percent(share)} longer, {time(longer)}{each}"
 

@@ -109,17 +109,18 @@ def causes_of(run: Run, view: View, gpu: int | None = None) -> tuple[int, tuple[
     cards = [
         _card(f"GPU {gpu} starts the same kernels {time(lag_ns)} after the first GPU", evidence)
     ]
+    work_ns = ranks.mean("same")
     beyond = {
         name: float(numbers[place] - others_median(numbers)[place])
         for name, numbers in (
-            ("work", ranks.work_ns),
-            ("host", ranks.host_ns),
-            ("launch", ranks.launch_ns),
+            ("work", work_ns),
+            ("host", ranks.mean("host")),
+            ("launch", ranks.mean("launch")),
         )
     }
     if beyond["work"] > least_ns:
-        share = 100.0 * beyond["work"] / float(others_median(ranks.work_ns)[place])
-        typical = int(np.abs(ranks.work_ns - median_of(ranks.work_ns)).argmin())
+        share = 100.0 * beyond["work"] / float(others_median(work_ns)[place])
+        typical = int(np.abs(work_ns - median_of(work_ns)).argmin())
         beside = replace(
             root,
             path=(str(gpu),),

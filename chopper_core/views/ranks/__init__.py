@@ -35,8 +35,6 @@ from chopper_core.views.shared.leads import (
     RankLeads,
     lead_changes,
     leads,
-    more_of,
-    unmatched_compute,
 )
 from chopper_core.views.shared.matched_kernels import leads_by, sums_by
 from chopper_core.views.shared.table_view import LabelledRows, Partition, child_of, table_view
@@ -75,7 +73,8 @@ def answer(run: Run, view: View) -> ViewResult:
 
 def _by_gpu(stand: RankLeads, view: View) -> ViewResult:
     run, waited = stand.run, waits(stand)
-    work = stand.beyond_peers(stand.work_ns)
+    work_ns, extra_work = stand.mean("same"), stand.extra("same")
+    slower = 100.0 * extra_work / np.maximum(stand.peers_median(work_ns), 1)
     last = stand.by_gpu(lambda own: 100.0 * (own.lead_ns == 0).mean(axis=0))
     own: Own = [
         (rank_columns.MEAN_LEAD, numbered(stand.mean_lead_ns)),
@@ -84,19 +83,16 @@ def _by_gpu(stand: RankLeads, view: View) -> ViewResult:
         *waited,
         delays(stand),
         (rank_columns.APART, worded(stand.causes())),
-        (
-            rank_columns.SLOWER,
-            numbered(100.0 * work / np.maximum(stand.peers_median(stand.work_ns), 1)),
-        ),
-        (rank_columns.EXTRA_WORK, numbered(work)),
-        (rank_columns.EXTRA_HOST, numbered(stand.beyond_peers(stand.host_ns))),
-        (rank_columns.EXTRA_LAUNCH, numbered(stand.beyond_peers(stand.launch_ns))),
+        (rank_columns.SLOWER, numbered(slower)),
+        (rank_columns.EXTRA_WORK, numbered(extra_work)),
+        (rank_columns.EXTRA_HOST, numbered(stand.extra("host"))),
+        (rank_columns.EXTRA_LAUNCH, numbered(stand.extra("launch"))),
         (
             rank_columns.ITERATION_TIME,
             numbered([median_of(times[times >= 0]) for times in stand.iteration_ns]),
         ),
-        (rank_columns.WORK, numbered(stand.work_ns)),
-        (rank_columns.THROUGHPUT, numbered(stand.work_ns.max() / np.maximum(stand.work_ns, 1))),
+        (rank_columns.WORK, numbered(work_ns)),
+        (rank_columns.THROUGHPUT, numbered(work_ns.max() / np.maximum(work_ns, 1))),
     ]
     scope = Scope(stand.split("gpu"), stand.node, run.origin_ns, run.hardware)
     # The temperature of the edge stands in where that of the hotspot is unknown.
@@ -201,7 +197,7 @@ def headline(stand: RankLeads, waited: Sequence[tuple[Metric, Values]]) -> tuple
     found, behind = stand.found, stand.behind
     gpu = f"GPU {stand.gpus[behind]}"
     ahead = stand.ahead_ns
-    if not stand.is_straggler:
+    if not stand.stragglers:
         if ahead <= 0:
             return ("no straggler: no GPU starts its kernels after the others on average",)
         return (
@@ -243,12 +239,10 @@ def _cause_sentence(stand: RankLeads) -> str:
     behind = stand.behind
     least = MIN_CAUSE_SHARE * stand.typical_ns
     same, other, host, launch = (
-        float(np.nan_to_num(stand.beyond_peers(each.mean(axis=1))[behind]))
-        for each in (
-            stand.each_work_ns, stand.each_other_ns, stand.each_host_ns, stand.each_launch_ns,
-        )
-    )  # fmt: skip
-    share = 100.0 * same / max(float(stand.work_ns[behind]) - same, 1)
+        float(np.nan_to_num(stand.extra(word)[behind]))
+        for word in ("same", "work", "host", "launch")
+    )
+    share = 100.0 * same / max(float(stand.mean("same")[behind]) - same, 1)
     which = "the same kernels" if knows_sizes(stand.table) else "kernels of the same names"
     kernels = (
         f"{which} take {abs(share):.1f} % {'longer' if share >= 0 else 'less'} "
@@ -269,7 +263,7 @@ def _cause_sentence(stand: RankLeads) -> str:
             return f"kernel-bound: {kernels}{known}{more_late}"
         case "work":
             when = stand.stragglers[0].when if stand.stragglers else ()
-            more = more_of(stand, behind, when or range(len(stand.iterations)))
+            more = stand.more_of(behind, when or range(len(stand.iterations)))
             return (
                 f"it has more work{more and f', {more}'}{recurrence(when, stand.iterations)}, "
                 f"{time_text(other, '+')} of compute per iteration{more_kernels}"
@@ -311,8 +305,11 @@ def notes(stand: RankLeads) -> tuple[str, ...]:
             f"{few} of {all_of_them} iterations are compared, evenly chosen; enter an iteration "
             "for its own figures"
         )
-    unmatched = unmatched_compute(stand)
+    computes = (
+        stand.node.sizes()[0] - stand.node.sum("collectives")[0] - stand.node.sum("copies")[0]
+    )
     matched = sum(own.rows.size for own in stand.peers)
+    unmatched = int(computes) - matched
     if len(stand.peers) > 1:
         sets = "; ".join(", ".join(map(str, own.gpus)) for own in stand.peers)
         sentences.append(f"GPUs are compared with peers that run the same operations: {sets}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from chopper_core.metrics import column
+from chopper_core.metrics import Metric, column
 
 _UNSEEN: Final = "the files lack ranks of the process group"
 NCCL: Final = "nccl-tests doc/PERFORMANCE.md"
@@ -17,6 +17,12 @@ BUS_FACTORS: Final = {
     "reduce": "1",
 }
 """Bus over algorithm bandwidth for n ranks (nccl-tests)."""
+
+
+def _of_all(text: str) -> Metric:
+    """A column of collectives of which the traces have all ranks."""
+    return column(f"{text}\n    missing: {_UNSEEN}")
+
 
 KIND: Final = column("""kind | | kind
     The kind of the collective: all_reduce, all_gather …""")
@@ -41,23 +47,18 @@ SIZE: Final = column("""message_bytes | B | size
     missing: the trace gives no sizes""")
 TIME: Final = column("""collective_ns | ns | time
     From the first arrival (kernel start) to the last end.""")
-SKEW: Final = column(f"""skew_ns | ns | skew
-    Arrival skew: the last kernel start minus the first.
-    missing: {_UNSEEN}""")
-TRANSFER: Final = column(f"""transfer_ns | ns | transfer
-    From the last arrival to the last end: the time it takes once all ranks have arrived.
-    missing: {_UNSEEN}""")
-WAIT: Final = column(f"""wait_ns | ns | own wait | sum
-    GPU time spent in collectives before the last rank arrived, summed over the GPUs.
-    missing: {_UNSEEN}""")
-EXPOSED_WAIT: Final = column(f"""exposed_wait_ns | ns | exposed wait | sum
+SKEW: Final = _of_all("""skew_ns | ns | skew
+    Arrival skew: the last kernel start minus the first.""")
+TRANSFER: Final = _of_all("""transfer_ns | ns | transfer
+    From the last arrival to the last end: the time it takes once all ranks have arrived.""")
+WAIT: Final = _of_all("""wait_ns | ns | own wait | sum
+    GPU time spent in collectives before the last rank arrived, summed over the GPUs.""")
+EXPOSED_WAIT: Final = _of_all("""exposed_wait_ns | ns | exposed wait | sum
     The part of wait_ns during which no compute runs on the waiting GPU, of each kernel at most
-    its exposed_comm_ns.
-    missing: {_UNSEEN}""")
-WAIT_SHARE: Final = column(f"""wait_pct | % | wait
+    its exposed_comm_ns.""")
+WAIT_SHARE: Final = _of_all("""wait_pct | % | wait
     wait_ns in % of the kernels' durations, of collectives of which all ranks are in the
-    traces; the rest is transfer.
-    missing: {_UNSEEN}""")
+    traces; the rest is transfer.""")
 EXPOSED_SHARE: Final = column("""exposed_pct | % | exposed
     exposed_comm_ns in % of the kernels' durations: with no compute beside it.""")
 HIDDEN_SHARE: Final = column("""hidden_pct | % | hidden
@@ -79,15 +80,12 @@ GOT: Final = column(f"""got_gbps | GB/s | got GB/s
     gets.
     missing: the trace gives no sizes, or nccl-tests has no factor
     source: {NCCL}""")
-LAST: Final = column(f"""last_gpu | | last
-    The GPU that arrives last; of several collectives the one that does so most often.
-    missing: {_UNSEEN}""")
-LAST_SHARE: Final = column(f"""last_pct | % | last %
-    Share of the collectives at which that GPU arrives last.
-    missing: {_UNSEEN}""")
-TIMES: Final = column(f"""times_median | x | x median
-    transfer_ns over the median of the run's collectives of the same kind, group and size.
-    missing: {_UNSEEN}""")
+LAST: Final = _of_all("""last_gpu | | last
+    The GPU that arrives last; of several collectives the one that does so most often.""")
+LAST_SHARE: Final = _of_all("""last_pct | % | last %
+    Share of the collectives at which that GPU arrives last.""")
+TIMES: Final = _of_all("""times_median | x | x median
+    transfer_ns over the median of the run's collectives of the same kind, group and size.""")
 OUTLIER: Final = column("""outlier | | outlier
     `slow` or `fast` where transfer_ns lies outside of its kind, group and size by the rule of
     the outliers (3.5 x 1.4826 x MAD from the median).
@@ -100,29 +98,21 @@ P95: Final = column("""p95_ns | ns | p95
     95th percentile of the kernels' durations.""")
 LONGEST: Final = column("""max_ns | ns | max
     The longest kernel.""")
-MEDIAN_SKEW: Final = column(f"""median_skew_ns | ns | skew
-    Median of skew_ns.
-    missing: {_UNSEEN}""")
-LARGEST_SKEW: Final = column(f"""max_skew_ns | ns | max skew
-    Largest skew_ns.
-    missing: {_UNSEEN}""")
-MEDIAN_TRANSFER: Final = column(f"""median_transfer_ns | ns | transfer
-    Median of transfer_ns.
-    missing: {_UNSEEN}""")
-P95_TRANSFER: Final = column(f"""p95_transfer_ns | ns | p95 transfer
-    95th percentile of transfer_ns.
-    missing: {_UNSEEN}""")  # fmt: skip
-CAUSED: Final = column(f"""caused_ns | ns | caused wait | sum
-    Time that other GPUs spent waiting for this GPU, where it arrived last.
-    missing: {_UNSEEN}""")
-CAUSED_EXPOSED: Final = column(f"""caused_exposed_ns | ns | caused exp. | sum
-    The part of caused_ns during which no compute ran on the waiting GPUs.
-    missing: {_UNSEEN}""")
-TIMES_LAST: Final = column(f"""times_last | | last
-    Collectives at which the GPU arrives last.
-    missing: {_UNSEEN}""")
-LAG: Final = column(f"""lag_ns | ns | lag
-    How much later than the first GPU it arrives; of several collectives the median.
-    missing: {_UNSEEN}""")
+MEDIAN_SKEW: Final = _of_all("""median_skew_ns | ns | skew
+    Median of skew_ns.""")
+LARGEST_SKEW: Final = _of_all("""max_skew_ns | ns | max skew
+    Largest skew_ns.""")
+MEDIAN_TRANSFER: Final = _of_all("""median_transfer_ns | ns | transfer
+    Median of transfer_ns.""")
+P95_TRANSFER: Final = _of_all("""p95_transfer_ns | ns | p95 transfer
+    95th percentile of transfer_ns.""")  # fmt: skip
+CAUSED: Final = _of_all("""caused_ns | ns | caused wait | sum
+    Time that other GPUs spent waiting for this GPU, where it arrived last.""")
+CAUSED_EXPOSED: Final = _of_all("""caused_exposed_ns | ns | caused exp. | sum
+    The part of caused_ns during which no compute ran on the waiting GPUs.""")
+TIMES_LAST: Final = _of_all("""times_last | | last
+    Collectives at which the GPU arrives last.""")
+LAG: Final = _of_all("""lag_ns | ns | lag
+    How much later than the first GPU it arrives; of several collectives the median.""")
 STARTS: Final = column("""start_ns | ns | start
     The first arrival, since the run's first activity.""")

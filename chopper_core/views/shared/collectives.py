@@ -1,7 +1,11 @@
-"""Collectives matched across ranks: the kernels that, on each GPU, are the same collective."""
+"""Collectives matched across ranks: the kernels that, on each GPU, are the same collective.
+
+And sends and receives whose other end is known, with those of them that are one transfer.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
@@ -15,13 +19,15 @@ from chopper_core.align.collective_ends import (
     end_offsets,
 )
 from chopper_core.align.collective_sets import collective_sets, ordered_sets
+from chopper_core.align.collectives import NODE_TYPE, RECEIVE, SEND
 from chopper_core.align.kernel_classes import UNKNOWN_COLLECTIVE
 from chopper_core.align.operations import RECOMPUTE_SUFFIX
+from chopper_core.model.attributes import NO_NODE, Attributes, nodes_at
 from chopper_core.model.column_names import MICROBATCH
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.signals import time_within, union
-from chopper_core.model.table import KernelTable
+from chopper_core.model.table import KernelTable, Kind
 from chopper_core.util.arrays import Index, Int64, Mask
 from chopper_core.util.grouping import (
     median_of,
@@ -32,7 +38,6 @@ from chopper_core.util.grouping import (
     stable_order,
 )
 from chopper_core.views.shared.process_groups import known_group_sizes, split_groups
-from chopper_core.views.shared.transfers import other_ends
 
 __all__ = ["PAIRWISE", "Collectives", "collectives_of"]
 
@@ -128,8 +133,17 @@ def _matched(run: Run) -> Collectives | None:
     size[np.isin(kind, _codes(table, _PAIRWISE)) & (seen == _PAIR)] = _PAIR
     if UNKNOWN_COLLECTIVE in table.operations:
         kind[kind < 0] = table.operations.index(UNKNOWN_COLLECTIVE)
+    arrival = run_minima(run.table.start_ns[kernels.rows], first)
+    by_arrival = stable_order(arrival)
+    rank = np.empty(len(arrival), np.int64)
+    rank[by_arrival] = np.arange(len(arrival))
+    member_set = np.repeat(rank, seen)
+    order = stable_order(member_set)
+    kind, group, size = (each[by_arrival] for each in (kind, group, size))
     names = tuple(table.names[code] for code in shared)
-    return _described(run, kernels, _Sets(first, kind, group, size, np.isin(group, alone)), names)
+    return _described(
+        run, kernels.take(order), member_set[order], kind, group, size, np.isin(group, alone), names
+    )
 
 
 def _with_transfers(run: Run, kernels: CommKernels, found: Int64) -> Int64:
@@ -142,42 +156,31 @@ def _with_transfers(run: Run, kernels: CommKernels, found: Int64) -> Int64:
     return found
 
 
-class _Sets(Struct, frozen=True, eq=False):
-    """The first kernel and the labels of each collective."""
+def _described(
+    run: Run,
+    kernels: CommKernels,
+    member_set: Int64,
+    kind: Int64,
+    group: Int64,
+    size: Int64,
+    is_alone: Mask,
+    shared: tuple[str, ...],
+) -> Collectives:
+    """The collectives of kernels that stand set by set, in the order of first arrival.
 
-    first: Index
-    kind: Int64
-    group: Int64
-    size: Int64
-    is_alone: Mask
-    """Whether the group has one rank, which waits for none."""
-
-
-def _described(run: Run, kernels: CommKernels, sets: _Sets, shared: tuple[str, ...]) -> Collectives:
-    """The collectives of kernels that stand set by set, put in the order of first arrival."""
-    table = run.table
-    start = table.start_ns[kernels.rows]
-    arrival = run_minima(start, sets.first)
-    by_arrival = stable_order(arrival)
-    rank = np.empty(len(arrival), np.int64)
-    rank[by_arrival] = np.arange(len(arrival))
-    sizes = run_sizes(sets.first, len(kernels))
-    member_set = np.repeat(rank, sizes)
-    order = stable_order(member_set)
-    rows, member_set, gpu = kernels.rows[order], member_set[order], kernels.gpu[order]
-    kind, group, size = (each[by_arrival] for each in (sets.kind, sets.group, sets.size))
+    `is_alone`: the group has one rank, which waits for none.
+    """
+    table, rows, ends = run.table, kernels.rows, kernels.end_ns
     first = run_starts(member_set)
-    start, ends = start[order], kernels.end_ns[order]
+    start = table.start_ns[rows]
     last_start = run_maxima(start, first)
     end = run_maxima(ends, first)
     seen = run_sizes(first, len(rows))
-    complete = (
-        (seen == size) & ((seen > 1) | sets.is_alone[by_arrival]) & (not run.is_reconstructed)
-    )
+    complete = (seen == size) & ((seen > 1) | is_alone) & (not run.is_reconstructed)
     synchronous = np.isin(kind, _codes(table, SYNCHRONOUS))
     waits = complete[member_set] & (synchronous[member_set] | (ends >= last_start[member_set]))
     wait = np.where(waits, np.minimum(last_start[member_set], ends) - start, 0)
-    latest = np.where(start == last_start[member_set], gpu, -1)
+    latest = np.where(start == last_start[member_set], kernels.gpu, -1)
     spread = (end - run_minima(ends, first))[synchronous & complete]
     return Collectives(
         members=Groups(table, rows, first),
@@ -226,3 +229,66 @@ def _exposed(run: Run, rows: Index, wait: Int64) -> Int64:
         hidden = time_within(*stretches, start + wait[own]) - time_within(*stretches, start)
         exposed[own] = np.minimum(exposed[own], wait[own] - hidden)
     return exposed
+
+
+_PEERS: Final = {SEND: "comm_dst", RECEIVE: "comm_src"}
+"""The attribute that names the other end."""
+
+
+class Transfer(Struct, frozen=True):
+    """A send or a receive whose peer is one of the run's GPUs."""
+
+    kind: str
+    """SEND or RECEIVE."""
+    sender: int
+    """The GPU that sends."""
+    receiver: int
+    tag: int
+    bytes: int
+
+
+def transfers(run: Run, rows: Index) -> dict[int, Transfer]:
+    """The sends and receives among some rows, by their row, as far as the trace names the peer."""
+    table, attributes = run.table, run.side(Attributes)
+    if not len(attributes):
+        return {}
+    ranks = [gpu.rank for gpu in run.gpus]
+    gpu_of = {gpu.rank: gpu.index for gpu in run.gpus if ranks.count(gpu.rank) == 1}
+    comm = rows[table.kind[rows] == Kind.COMM]
+    found = {}
+    for row, node in zip(comm.tolist(), nodes_at(table, comm).tolist(), strict=True):
+        gpu = int(table.gpu[row])
+        own = attributes.of(gpu, node) if node != NO_NODE else {}
+        kind = own.get(NODE_TYPE, ("", ""))[1]
+        tag = own.get("comm_tag", ("", 0))[1]
+        if kind not in _PEERS or type(tag) is not int:
+            continue
+        peer = gpu_of.get(own.get(_PEERS[kind], ("", None))[1])
+        if peer is None or peer == gpu:
+            continue
+        ends = (gpu, peer) if kind == SEND else (peer, gpu)
+        found[row] = Transfer(kind, *ends, tag, int(table.bytes[row]))
+    return found
+
+
+def by_ends(
+    table: KernelTable, found: Mapping[int, Transfer]
+) -> dict[tuple[int, int, int], tuple[list[int], list[int]]]:
+    """Sender, receiver and tag → the rows of its sends and of its receives, in order of start."""
+    sides: dict[tuple[int, int, int], tuple[list[int], list[int]]] = {}
+    for row in sorted(found, key=lambda row: (int(table.start_ns[row]), row)):
+        one = found[row]
+        both = sides.setdefault((one.sender, one.receiver, one.tag), ([], []))
+        both[one.kind == RECEIVE].append(row)
+    return sides
+
+
+def other_ends(run: Run, rows: Index) -> dict[int, int]:
+    """Send → its receive: the n-th with the same ends and tag, where there are as many of both."""
+    sides = by_ends(run.table, transfers(run, rows)).values()
+    return {
+        send: receive
+        for sends, receives in sides
+        if len(sends) == len(receives)
+        for send, receive in zip(sends, receives, strict=True)
+    }

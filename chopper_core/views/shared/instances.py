@@ -10,6 +10,7 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.metrics.instances import instances, visits
+from chopper_core.model.memo import Memo
 from chopper_core.model.run import Run
 from chopper_core.model.table import ACTIVITY, KernelTable, Kind
 from chopper_core.model.view import View
@@ -78,35 +79,23 @@ class Overlaps(Struct, frozen=True, eq=False, dict=True):
         return self.masked_ns / np.maximum(self.elapsed_ns, 1)
 
     def codes(self, level: str) -> Int64:
-        if level not in self._codes:
-            self._codes[level] = self.table.column(level)[self.row].astype(np.int64)
-        return self._codes[level]
+        return self._memo(("codes", level), lambda: self._codes(level))
 
-    @cached_property
-    def _codes(self) -> dict[str, Int64]:
-        return {}
+    def _codes(self, level: str) -> Int64:
+        return self.table.column(level)[self.row].astype(np.int64)
 
     def ranked(self, level: str) -> tuple[Index, Index]:
         """The different codes at a level, and which of them each has."""
-        if level not in self._ranked:
-            self._ranked[level] = ranked(self.codes(level))
-        return self._ranked[level]
+        return self._memo(("ranked", level), lambda: ranked(self.codes(level)))
 
     @cached_property
-    def _ranked(self) -> dict[str, tuple[Index, Index]]:
-        return {}
+    def _memo(self) -> Memo:
+        return Memo()
 
     def take(self, chosen: Numbers | slice) -> Overlaps:
         """Some of the instances."""
-        columns = (
-            self.row,
-            self.start_ns,
-            self.elapsed_ns,
-            self.comm_ns,
-            self.masked_ns,
-            self.work,
-        )
-        return Overlaps(self.table, *(values[chosen] for values in columns))
+        columns = (getattr(self, name)[chosen] for name in self.__struct_fields__[1:])
+        return Overlaps(self.table, *columns)
 
 
 def overlaps_in(run: Run, view: View) -> Overlaps:

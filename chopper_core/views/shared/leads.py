@@ -1,8 +1,8 @@
-"""Lead and lag of the GPUs of a scope, and what holds the straggler back."""
+"""The GPUs of a scope side by side: who leads, who delays the others, and what holds these back."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Final
 
@@ -10,29 +10,40 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from chopper_core.metrics import METRICS, Scope, heat_of
+from chopper_core.model.column_names import EDGE
+from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
-from chopper_core.model.table import ACTIVITY
+from chopper_core.model.table import ACTIVITY, KernelTable
 from chopper_core.model.view import View, complete_order
-from chopper_core.util.arrays import Float64, Index
+from chopper_core.util.arrays import Float64, Index, Int64, Numbers
 from chopper_core.util.errors import NothingToShow
 from chopper_core.util.grouping import (
+    beyond_others,
     counts_of,
+    distinct,
+    median_of,
     quantile_of,
+    ranked,
     run_sizes,
     run_starts,
     stable_order,
     sums_of,
 )
+from chopper_core.views.shared.collective_figures import Chosen, chosen_in
+from chopper_core.views.shared.collectives import collectives_of
+from chopper_core.views.shared.host_causes import moved_idle
+from chopper_core.views.shared.lateness import lateness_of
 from chopper_core.views.shared.matched_kernels import (
     Occurrences,
     compared_iterations,
+    matched_work,
     occurrences_of,
     others_lead,
     sums_by,
     within,
 )
-from chopper_core.views.shared.rank_times import RankTimes
-from chopper_core.views.shared.work import more_work
+from chopper_core.views.shared.tokens import more_work
 
 MIN_CAUSE_SHARE: Final = 0.01
 """A smaller share of the iteration's time is no cause."""
@@ -58,17 +69,19 @@ _CACHED_SCOPES: Final = 4
 """Scopes whose leads are cached."""
 _ONSET_SHARE: Final = 0.1
 """The share of the largest mean lead from which the lag begins."""
+CAUSES: Final = ("kernels", "work", "host", "launch", "copies")
+"""The times of `RankLeads.each` that can make a GPU late."""
 
 
 class Straggler(Struct, frozen=True):
     """A GPU that the others wait for."""
 
     place: int
-    """Its place in `RankTimes.gpus`."""
+    """Its place in `RankLeads.gpus`."""
     delay_ns: float
     """By how much it delays the others, mean over all iterations."""
     delayed: tuple[int, ...]
-    """The places in `RankTimes.iterations` of those that it delays."""
+    """The places in `RankLeads.iterations` of those that it delays."""
     once_ns: float
     """By how much it delays those that it delays."""
     when: tuple[int, ...]
@@ -77,123 +90,212 @@ class Straggler(Struct, frozen=True):
     """`clock`, `kernels`, `work`, `host`, `launch` or `copies`; None without a cause."""
 
 
-def stragglers_of(times: RankTimes) -> tuple[Straggler, ...]:
-    """The GPUs that the others wait for, the one that delays them most first.
+class RankLeads(Struct, frozen=True, eq=False, dict=True):
+    """The GPUs of a scope, side by side; arrays have one value per GPU of `gpus`."""
 
-    A second one has a cause of its own, and isn't late only beside a far later one.
-    """
-    if times.delays_ns is None:
-        return _last_by_leads(times)
-    mean, most = times.delays_ns.mean(axis=1), times.delays_ns.max(axis=1)
-    # Where any GPU is late at times by chance, none is a straggler by less than that.
-    usual = quantile_of(times.delays_ns, (_USUAL_DELAY,))[0]
-    always = mean > np.maximum(MIN_DELAY_SHARE * times.typical_ns, _CLEARLY * _least(mean))
-    once = most > np.maximum(MIN_ONCE_SHARE * times.typical_ns, _CLEARLY * usual)
-    chosen = np.flatnonzero(always | once)
-    late: list[Straggler] = []
-    for place in chosen[np.argsort(-mean[chosen], kind="stable")].tolist():
-        own = times.delays_ns[place]
-        delayed = np.flatnonzero(own > _SAME_DELAY * own.max())
-        delay = float(own[delayed].mean())
-        when, cause = _explained(times, place, delayed, delay)
-        beside = max((times.delays_ns[one.place, delayed].mean() for one in late), default=0.0)
-        if not late or (cause and delay > _MIN_BESIDE * beside):
-            late.append(
-                Straggler(
-                    place,
-                    float(mean[place]),
-                    tuple(delayed.tolist()),
-                    delay,
-                    tuple(when.tolist()),
-                    cause,
-                )
-            )
-    return tuple(late)
+    run: Run
+    node: Groups
+    """The scope on all GPUs, without iterations that are left out or have nothing matched."""
+    view: View
+    without: Mapping[str, Sequence[int]]
+    """Codes by level that are left out of it, besides truncated iterations."""
+    compared: tuple[int, int] | None
+    """How many iterations of how many are compared, where they are too many."""
+    gpus: tuple[int, ...]
+    """The GPUs with compute."""
+    peers: tuple[Occurrences, ...]
+    """The matched compute of each set of GPUs that run the same operations."""
+    collectives: Chosen | None
+    iterations: tuple[int, ...]
+    iteration_ns: Int64
+    """Elapsed time of each GPU (rows) in each iteration (columns), -1 where it has none."""
+    delays_ns: Float64 | None
+    """By how much each GPU delays the others, as above; None without complete collectives."""
+    each: Mapping[str, Float64]
+    """Times as above: `same`, the matched compute that is the same on all peers; `kernels`, the
+    same as it would be if no collective waited for later GPUs beside it; `work`, all other compute,
+    of other shapes or that only some GPUs have; `host`, idle before launch calls while the host is
+    in the iteration; `launch`, the rest of the idle time; `copies`, exposed ones."""
 
+    @property
+    def table(self) -> KernelTable:
+        return self.run.table
 
-def _explained(
-    times: RankTimes, place: int, delayed: Index, delay_ns: float
-) -> tuple[Index, str | None]:
-    """The iterations in which a GPU that delays some takes longer than its peers, and why.
+    def split(self, level: str) -> Groups:
+        """The scope by the labels of a level."""
+        return self.run.tree_of(self.view).split(self.view.path, (level,), self.without)
 
-    The end of an iteration delays the next one.
-    """
-    before = delayed[delayed > 0] - 1
-    before = before[~np.isin(before, delayed)]
-    least = _MIN_EXPLAINED * delay_ns
-    cause = cause_of(times, place, delayed, least)
-    if cause is None and len(before):
-        cause = cause_of(times, place, before, least)
-    cause = cause or cause_of(times, place, delayed, MIN_CAUSE_SHARE * times.typical_ns)
-    if cause is None:
-        return delayed, None
-    word = "kernels" if cause == "clock" else cause
-    extra = times.beyond_peers(times.each[word])[place]
-    when = np.flatnonzero(extra > _SAME_DELAY * extra.max())
-    # Before the first activity of a trace no time can be idle.
-    missing = delayed[:1][(delayed[:1] == 0) & (when[:1] > 0)]
-    return np.concatenate([missing, when]), cause
+    def metric(self, name: str) -> Float64:
+        """A metric of each GPU; NaN where it isn't known."""
+        nodes = self.split("gpu")
+        found = METRICS[name].compute(
+            Scope(nodes, self.node, self.run.origin_ns, self.run.hardware)
+        )
+        values = np.full(len(self.gpus), np.nan)
+        places = np.searchsorted(self.gpus, nodes.codes("gpu"))
+        values[places] = np.where(found.present(), found.numbers, np.nan)
+        return values
 
+    @cached_property
+    def mhz(self) -> Float64:
+        """The clock of each GPU; NaN where it isn't known."""
+        return self.metric("gfx_mhz")
 
-def _last_by_leads(times: RankTimes) -> tuple[Straggler, ...]:
-    """The GPU with the least lead, where no collectives show who waits for whom."""
-    lead = np.where(np.isnan(times.mean_lead_ns), np.inf, times.mean_lead_ns)
-    place = int(lead.argmin())
-    own = times.peers[times.set_of[place]]
-    if len(own.gpus) < 2 or not len(own):
-        return ()
-    ahead = float(others_lead(own, own.gpus.index(times.gpus[place])).mean())
-    if ahead <= _MIN_LAG_SHARE * times.typical_ns:
-        return ()
-    everywhere = np.arange(len(times.iterations))
-    when, cause = _explained(times, place, everywhere, ahead)
-    always = tuple(everywhere.tolist())
-    return (Straggler(place, ahead, always, ahead, tuple(when.tolist()), cause),)
+    def hotter(self, place: int) -> tuple[float, str]:
+        """How much hotter than its peers a GPU is, NaN unless all are known; and where."""
+        name = heat_of(self.table)
+        heat = self.metric(name) if name else np.full(len(self.gpus), np.nan)
+        beyond = float(self.beyond_peers(heat)[place]) if np.isfinite(heat).all() else np.nan
+        return beyond, " at the edge" if name == EDGE else ""
 
+    @cached_property
+    def set_of(self) -> tuple[int, ...]:
+        """The place in `peers` of each GPU's set."""
+        owner = {gpu: place for place, own in enumerate(self.peers) for gpu in own.gpus}
+        return tuple(owner[gpu] for gpu in self.gpus)
 
-def cause_of(times: RankTimes, place: int, when: Sequence[int] | Index, least: float) -> str | None:
-    """Work that a GPU takes longer for than its peers in some iterations; None where it is less."""
-    extra = {word: float(np.nan_to_num(own[place])) for word, own in times.extra(when).items()}
-    word = max(extra, key=lambda name: extra[name])
-    if extra[word] <= least:
-        return None
-    if word != "kernels":
-        return word
-    return "clock" if _is_slow(times, place) else "kernels"
+    def by_gpu(self, figure: Callable[[Occurrences], Numbers]) -> Float64:
+        """A figure of the GPUs of each set of peers; NaN where nothing of theirs matches."""
+        values = np.full(len(self.gpus), np.nan)
+        for own in self.peers:
+            if len(own):
+                values[np.searchsorted(self.gpus, own.gpus)] = figure(own)
+        return values
 
+    @cached_property
+    def lead_ns(self) -> Float64:
+        """The sum of each GPU's leads; NaN without matched compute."""
+        return self.by_gpu(lambda own: own.lead_ns.sum(axis=0))
 
-def _is_slow(times: RankTimes, place: int) -> bool:
-    return bool(times.mhz[place] < LOW_CLOCK_RATIO * times.peers_median(times.mhz)[place])
+    @cached_property
+    def mean_lead_ns(self) -> Float64:
+        return self.by_gpu(lambda own: own.lead_ns.mean(axis=0))
 
+    def mean(self, word: str, when: Sequence[int] | Index = ()) -> Float64:
+        """One of the times of `each`, mean over some iterations or all."""
+        at = np.asarray(when, np.intp) if len(when) else slice(None)
+        return np.asarray(self.each[word][:, at].mean(axis=1), np.float64)
 
-def _least(values: Float64) -> float:
-    """The lower median: half of the GPUs, or more, are at most as late."""
-    return float(np.sort(values)[(len(values) - 1) // 2])
+    def extra(self, word: str, when: Sequence[int] | Index = ()) -> Float64:
+        """Such a time beyond that of the peers."""
+        return self.beyond_peers(self.mean(word, when))
 
+    @cached_property
+    def typical_ns(self) -> float:
+        """The median over iterations of the longest GPU's time."""
+        return median_of(self.iteration_ns.max(axis=0))
 
-def more_of(times: RankTimes, place: int, when: Sequence[int]) -> str:
-    """What a GPU has more of than its peers in some iterations; empty where that is unknown."""
+    def beyond_peers(self, values: Numbers) -> Float64:
+        """Each GPU's value less the median of its peers; NaN without any."""
+        numbers = np.asarray(values, np.float64)
+        found = np.full(numbers.shape, np.nan)
+        for number in range(len(self.peers)):
+            own = np.flatnonzero(np.array(self.set_of) == number)
+            found[own] = beyond_others(numbers[own])
+        return found
 
-    def ratio(values: Float64) -> float:
-        means = values[:, list(when)].mean(axis=1)
-        usual = float(times.peers_median(means)[place])
-        return float(means[place]) / usual if usual > 0 else np.nan
-
-    return more_work(times.run, times.gpus, times.iterations, ratio)
-
-
-class RankLeads(RankTimes, frozen=True, eq=False, dict=True):
-    """The GPUs of a scope, side by side, and those of them that the others wait for."""
+    def peers_median(self, values: Numbers) -> Float64:
+        """The median of each GPU's peers; NaN without any."""
+        return np.asarray(values, np.float64) - self.beyond_peers(values)
 
     @cached_property
     def stragglers(self) -> tuple[Straggler, ...]:
-        """The GPUs that the others wait for, the one that delays them most first."""
-        return stragglers_of(self)
+        """The GPUs that the others wait for, the one that delays them most first.
+
+        A second one has a cause of its own, and isn't late only beside a far later one.
+        """
+        if self.delays_ns is None:
+            return self._last_by_leads()
+        mean, most = self.delays_ns.mean(axis=1), self.delays_ns.max(axis=1)
+        # Where any GPU is late at times by chance, none is a straggler by less than that. The
+        # lower median: half of the GPUs, or more, are at most as late.
+        least = float(np.sort(mean)[(len(mean) - 1) // 2])
+        usual = quantile_of(self.delays_ns, (_USUAL_DELAY,))[0]
+        always = mean > np.maximum(MIN_DELAY_SHARE * self.typical_ns, _CLEARLY * least)
+        once = most > np.maximum(MIN_ONCE_SHARE * self.typical_ns, _CLEARLY * usual)
+        chosen = np.flatnonzero(always | once)
+        late: list[Straggler] = []
+        for place in chosen[np.argsort(-mean[chosen], kind="stable")].tolist():
+            own = self.delays_ns[place]
+            delayed = np.flatnonzero(own > _SAME_DELAY * own.max())
+            delay = float(own[delayed].mean())
+            found = self._explained(place, float(mean[place]), delayed, delay)
+            beside = max((self.delays_ns[one.place, delayed].mean() for one in late), default=0.0)
+            if not late or (found.cause and delay > _MIN_BESIDE * beside):
+                late.append(found)
+        return tuple(late)
+
+    def _explained(self, place: int, mean_ns: float, delayed: Index, delay_ns: float) -> Straggler:
+        """A GPU that delays some iterations, why, and in which it takes longer than its peers.
+
+        The end of an iteration delays the next one.
+        """
+        before = delayed[delayed > 0] - 1
+        before = before[~np.isin(before, delayed)]
+        least = _MIN_EXPLAINED * delay_ns
+        cause = self._cause_of(place, delayed, least)
+        if cause is None and len(before):
+            cause = self._cause_of(place, before, least)
+        cause = cause or self._cause_of(place, delayed, MIN_CAUSE_SHARE * self.typical_ns)
+        when = delayed
+        if cause is not None:
+            word = "kernels" if cause == "clock" else cause
+            extra = self.beyond_peers(self.each[word])[place]
+            when = np.flatnonzero(extra > _SAME_DELAY * extra.max())
+            # Before the first activity of a trace no time can be idle.
+            missing = delayed[:1][(delayed[:1] == 0) & (when[:1] > 0)]
+            when = np.concatenate([missing, when])
+        which = tuple(delayed.tolist()), delay_ns, tuple(when.tolist())
+        return Straggler(place, mean_ns, *which, cause)
+
+    def _last_by_leads(self) -> tuple[Straggler, ...]:
+        """The GPU with the least lead, where no collectives show who waits for whom."""
+        place = self._last
+        own = self.peers[self.set_of[place]]
+        if len(own.gpus) < 2 or not len(own):
+            return ()
+        ahead = float(others_lead(own, own.gpus.index(self.gpus[place])).mean())
+        if ahead <= _MIN_LAG_SHARE * self.typical_ns:
+            return ()
+        return (self._explained(place, ahead, np.arange(len(self.iterations)), ahead),)
+
+    def _cause_of(self, place: int, when: Sequence[int] | Index, least: float) -> str | None:
+        """What a GPU takes longer for than its peers in some iterations; None where it is less."""
+        extra = {word: float(np.nan_to_num(self.extra(word, when)[place])) for word in CAUSES}
+        word = max(extra, key=lambda name: extra[name])
+        if extra[word] <= least:
+            return None
+        is_slow = self.mhz[place] < LOW_CLOCK_RATIO * self.peers_median(self.mhz)[place]
+        return "clock" if word == "kernels" and is_slow else word
+
+    def causes(self) -> list[str | None]:
+        """Why each GPU lags; None without a cause."""
+        late = {one.place: one.cause for one in self.stragglers}
+        least = MIN_CAUSE_SHARE * self.typical_ns
+        return [
+            late[place] if place in late else self._cause_of(place, (), least)
+            for place in range(len(self.gpus))
+        ]
+
+    def more_of(self, place: int, when: Sequence[int]) -> str:
+        """What a GPU has more of than its peers in some iterations; empty where it is unknown."""
+
+        def ratio(values: Float64) -> float:
+            means = values[:, list(when)].mean(axis=1)
+            usual = float(self.peers_median(means)[place])
+            return float(means[place]) / usual if usual > 0 else np.nan
+
+        return more_work(self.run, self.gpus, self.iterations, ratio)
 
     @property
-    def is_straggler(self) -> bool:
-        """Whether any GPU's lag is large enough to matter."""
-        return bool(self.stragglers)
+    def _last(self) -> int:
+        """The place of the GPU with the least mean lead."""
+        return int(np.where(np.isnan(self.mean_lead_ns), np.inf, self.mean_lead_ns).argmin())
+
+    @cached_property
+    def behind(self) -> int:
+        """The place of the GPU that delays the others most; without collectives of the last."""
+        return self.stragglers[0].place if self.stragglers else self._last
 
     @property
     def found(self) -> Occurrences:
@@ -205,15 +307,6 @@ class RankLeads(RankTimes, frozen=True, eq=False, dict=True):
         """The straggler's column in `found`."""
         return self.found.gpus.index(self.gpus[self.behind])
 
-    @cached_property
-    def behind(self) -> int:
-        """The place of the GPU that delays the others most; without collectives of the last."""
-        late = self.stragglers
-        if late:
-            return late[0].place
-        lead = np.where(np.isnan(self.mean_lead_ns), np.inf, self.mean_lead_ns)
-        return int(lead.argmin())
-
     @property
     def ahead_ns(self) -> float:
         """How much earlier than the straggler its peers start a kernel, on average."""
@@ -221,15 +314,6 @@ class RankLeads(RankTimes, frozen=True, eq=False, dict=True):
         if len(found.gpus) < 2 or not len(found):
             return 0.0
         return float(others_lead(found, self.late_column).mean())
-
-    def causes(self) -> list[str | None]:
-        """Why each GPU lags; None without a cause."""
-        late = {one.place: one.cause for one in self.stragglers}
-        least = MIN_CAUSE_SHARE * self.typical_ns
-        return [
-            late[place] if place in late else cause_of(self, place, (), least)
-            for place in range(len(self.gpus))
-        ]
 
     def onset(self) -> tuple[str, str] | None:
         """The first phase and layer of the step from which on the others lead."""
@@ -240,13 +324,9 @@ class RankLeads(RankTimes, frozen=True, eq=False, dict=True):
         )
         width = int(layer.max()) + 2
         # A missing label has the code -1.
-        code = (phase + 1) * width + layer + 1
-        there = counts_of(code) > 0
-        names = np.flatnonzero(there)
-        cell = (np.cumsum(there) - 1)[code]
+        names, cell = ranked((phase + 1) * width + layer + 1)
         count = counts_of(cell)
-        lead = others_lead(found, column)
-        mean = sums_of(lead, cell) / count
+        mean = sums_of(others_lead(found, column), cell) / count
         behind = sums_by(cell, found.lead_ns.T, len(count)).argmin(axis=1) == column
         late = behind & (mean >= _ONSET_SHARE * mean.max()) & (mean > 0)
         if not late.any():
@@ -300,7 +380,67 @@ def _leads(run: Run, view: View) -> RankLeads:
         raise NothingToShow(
             "no compute kernel of the scope runs on all GPUs, so they can't be compared"
         )
-    return RankLeads.of(run, view, node, compared, peers)
+    return _side_by_side(run, view, node, compared, peers)
+
+
+def _side_by_side(
+    run: Run, view: View, node: Groups, compared: tuple[int, ...], peers: tuple[Occurrences, ...]
+) -> RankLeads:
+    """The times of a scope on the GPUs of some sets of peers."""
+    table, tree = run.table, run.tree_of(view)
+    gpus = np.sort(np.concatenate([own.gpus for own in peers])).astype(np.int64)
+    seen = distinct(np.concatenate([table.iteration[own.rows[:, 0]] for own in peers]))
+    there = tree.split(view.path, ("iteration",)).codes("iteration")
+    without = {
+        "gpu": [gpu.index for gpu in run.gpus if gpu.index not in gpus],
+        "iteration": sorted(set(there.tolist()) - set(seen.tolist())),
+    }
+    without = {level: codes for level, codes in without.items() if codes}
+    numbers, iterations = tuple(gpus.tolist()), tuple(seen.tolist())
+
+    cells = tree.split(view.path, ("gpu", "iteration"), without)
+    place = (
+        np.searchsorted(gpus, cells.codes("gpu")),
+        np.searchsorted(seen, cells.codes("iteration")),
+    )
+    elapsed = np.full((len(gpus), len(seen)), -1, np.int64)
+    elapsed[place] = cells.max("end_ns") - cells.min("start_ns")
+
+    def summed(*columns: str) -> Float64:
+        total = np.zeros(elapsed.shape)
+        for name in columns:
+            total[place] += cells.sum(name)
+        return total
+
+    known = collectives_of(run)
+    plain, unhindered = matched_work(peers, gpus, seen, known)
+    chosen = None if known is None else chosen_in(run, known, node, without.get("iteration", ()))
+    delays = None
+    if chosen is not None and chosen.complete.any():
+        lateness = lateness_of(run, chosen.all, tuple(own.gpus for own in peers))
+        delays = lateness.delays(chosen.members, numbers, iterations)
+    moved = moved_idle(run, view).by_step(run, numbers, iterations)
+    return RankLeads(
+        run=run,
+        node=tree.split(view.path, (), without),
+        view=view,
+        without=without,
+        compared=(len(compared), len(there)) if compared else None,
+        gpus=numbers,
+        peers=peers,
+        collectives=chosen,
+        iterations=iterations,
+        iteration_ns=elapsed,
+        delays_ns=delays,
+        each={
+            "same": plain,
+            "kernels": unhindered,
+            "work": summed("compute_ns", "overlap_ns") - plain,
+            "host": summed("idle_host_ns") + moved,
+            "launch": summed("idle_launch_ns", "idle_unknown_ns"),
+            "copies": summed("exposed_copy_ns"),
+        },
+    )
 
 
 def of_all_gpus(view: View) -> View:
@@ -326,10 +466,3 @@ def lead_changes(stand: RankLeads) -> Float64:
     change = np.zeros(len(lead))
     change[order[:-1][same]] = (ordered[1:] - ordered[:-1])[same]
     return change
-
-
-def unmatched_compute(stand: RankLeads) -> int:
-    """How many compute activities of the scope are not among the matched."""
-    node = stand.node
-    others = node.sum("collectives")[0] + node.sum("copies")[0]
-    return int(node.sizes()[0] - others) - sum(own.rows.size for own in stand.peers)

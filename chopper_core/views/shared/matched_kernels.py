@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from chopper_core.model.groups import Groups
 from chopper_core.model.peers import is_same_work
 from chopper_core.model.run import Run
+from chopper_core.model.signals import time_within, union
 from chopper_core.model.table import LEVELS, NO_LABEL, KernelTable, Kind
 from chopper_core.model.view import View
 from chopper_core.util.arrays import AnyArray, Float64, Index, Int64, Mask, Numbers
@@ -36,7 +37,7 @@ from chopper_core.util.grouping import (
     sums_of,
     united,
 )
-from chopper_core.views.shared.collectives import PAIRWISE
+from chopper_core.views.shared.collectives import PAIRWISE, Collectives
 from chopper_core.views.shared.process_groups import known_group_sizes, split_groups
 
 
@@ -314,3 +315,94 @@ def sums_by(codes: Index, values: Iterable[Int64], count: int) -> Float64:
 def leads_by(codes: Index, found: Occurrences, count: int) -> tuple[Float64, Int64]:
     """Sums of leads by a code per occurrence, as codes x GPUs, and how many occurrences."""
     return sums_by(codes, found.lead_ns.T, count), counts_of(codes, count)
+
+
+_MIN_VARIATION: Final = 0.005
+"""The least variance of a share that shows how communication slows a kernel."""
+_MAX_RATE: Final = 0.7
+"""Twice as slow: more is not the communication."""
+
+
+def matched_work(
+    peers: Sequence[Occurrences],
+    gpus: Int64,
+    iterations: Int64,
+    collectives: Collectives | None,
+) -> tuple[Float64, Float64]:
+    """Durations of the same compute, GPUs x iterations; and without waiting collectives beside."""
+    plain = np.zeros((len(gpus), len(iterations)))
+    unhindered = np.zeros(plain.shape)
+    for own in (each.take(each.is_same) for each in peers):
+        if not len(own):
+            continue
+        when = np.searchsorted(iterations, own.table.iteration[own.rows[:, 0]])
+        durations = list(own.durations_ns())
+        beside = [
+            _shares_beside_comm(own, gpu, took, collectives) for gpu, took in enumerate(durations)
+        ]
+        code, rates = _slowdown_beside_comm(own, durations, beside)
+        for gpu, took, shares in zip(own.gpus, durations, beside, strict=True):
+            place = int(np.searchsorted(gpus, gpu))
+            plain[place] = sums_of(took, when, len(iterations))
+            fair = took / np.exp(rates[code, 0] * shares[0])
+            unhindered[place] = sums_of(fair, when, len(iterations))
+    return plain, unhindered
+
+
+def _shares_beside_comm(
+    found: Occurrences, column: int, took_ns: Int64, collectives: Collectives | None
+) -> Float64:
+    """The shares of each occurrence on a GPU beside waiting and beside other communication."""
+    table, rows = found.table, found.rows[:, column]
+    took = np.maximum(took_ns, 1)
+    whole = np.minimum(table.overlap_ns[rows], took)
+    waiting = np.zeros(len(rows), np.int64)
+    if collectives is not None:
+        members = collectives.members.rows
+        waits = collectives.member_wait_ns
+        own = np.flatnonzero((table.gpu[members] == found.gpus[column]) & (waits > 0))
+        if len(own):
+            windows = union(table.start_ns[members[own]], waits[own])
+            start = table.start_ns[rows]
+            waiting = time_within(*windows, start + took) - time_within(*windows, start)
+    waiting = np.minimum(waiting, whole)
+    return np.stack([waiting, whole - waiting]) / took
+
+
+def _slowdown_beside_comm(
+    found: Occurrences, durations_ns: list[Int64], beside: list[Float64]
+) -> tuple[Index, Float64]:
+    """The operation of each occurrence, and how either kind of communication slows it.
+
+    Rates are differences of logarithms, operations x kinds: least squares of the logarithm of
+    the duration over the shares beside communication, with a constant per occurrence and one per
+    GPU and operation. 0 where the shares don't differ enough.
+    """
+    code = ranked(found.table.operation[found.rows[:, 0]])[1]
+    count = counts_of(code)
+    values = [
+        [np.log(np.maximum(took, 1)), *shares]
+        for took, shares in zip(durations_ns, beside, strict=True)
+    ]
+    means = [sum(column) / len(values) for column in zip(*values, strict=True)]
+    products = np.zeros((3, 3, len(count)))
+    for own in values:
+        centred = []
+        for value, mean in zip(own, means, strict=True):
+            apart = value - mean
+            centred.append(apart - (sums_of(apart, code) / count)[code])
+        for one in range(3):
+            for other in range(one, 3):
+                products[one, other] += sums_of(centred[one] * centred[other], code)
+    rates = np.zeros((len(count), 2))
+    enough = _MIN_VARIATION * count * len(values)
+    for operation in range(len(count)):
+        squares = products[[1, 2], [1, 2], operation]
+        used = np.flatnonzero(squares > enough[operation])
+        if not len(used):
+            continue
+        normal = np.triu(products[1:, 1:, operation])
+        normal = (normal + np.triu(normal, 1).T)[np.ix_(used, used)]
+        found_rates = np.linalg.lstsq(normal, products[0, 1 + used, operation], rcond=1e-3)[0]
+        rates[operation, used] = np.clip(found_rates, 0.0, _MAX_RATE)
+    return code, rates

@@ -191,42 +191,34 @@ def spans_of(run: Run, view: View) -> dict[int, TimeSpans]:
 
 
 def all_sampled(curves: Mapping[str, IntegralCurve], stretches: TimeSpans) -> dict[str, Sampled]:
-    """The samples of several curves; those of one file stand for the same times, once."""
+    """The samples of several curves that stand for some of the stretches' time."""
     found: dict[str, Sampled] = {}
     known: tuple[Int64, Int64] | None = None
     for name, curve in curves.items():
-        begins, ends, near = _near(curve, stretches)
-        if known is None or not np.array_equal(known[0], curve.edges_ns[near]):
-            weights = stretches.up_to(ends) - stretches.up_to(begins)
-            known = curve.edges_ns[near], weights
-        found[name] = _taken(curve, near, known[1])
+        edges = curve.edges_ns
+        low = 2 * (int(np.searchsorted(edges, stretches.starts_ns[0], "left")) // 2)
+        high = 2 * ((int(np.searchsorted(edges, stretches.ends_ns[-1], "right")) + 1) // 2)
+        near = slice(low, high)
+        begins, ends = edges[near][::2], edges[near][1::2]
+        # Samples of one file stand for the same times.
+        if known is None or not np.array_equal(known[0], edges[near]):
+            known = edges[near], stretches.up_to(ends) - stretches.up_to(begins)
+        covered, area = (
+            np.diff(values[near].reshape(-1, 2), axis=1)[:, 0]
+            for values in (curve.covered_ns, curve.integral)
+        )
+        kept = (covered > 0) & (known[1] > 0)
+        values = area[kept] / covered[kept]
+        found[name] = Sampled(begins[kept], ends[kept], values, known[1][kept])
     return found
 
 
 def sampled(curve: IntegralCurve | None, stretches: TimeSpans) -> Sampled:
-    """The samples of a curve that stand for some of the stretches' time."""
+    """The samples of a curve, as above; none without one."""
     if curve is None:
         nothing = np.empty(0, np.int64)
         return Sampled(nothing, nothing, np.empty(0), nothing)
     return all_sampled({"": curve}, stretches)[""]
-
-
-def _near(curve: IntegralCurve, stretches: TimeSpans) -> tuple[Int64, Int64, slice]:
-    """Begins and ends of the samples around the stretches, and where their edges are."""
-    edges = curve.edges_ns
-    low = 2 * (int(np.searchsorted(edges, stretches.starts_ns[0], "left")) // 2)
-    high = 2 * ((int(np.searchsorted(edges, stretches.ends_ns[-1], "right")) + 1) // 2)
-    near = slice(low, high)
-    return edges[near][::2], edges[near][1::2], near
-
-
-def _taken(curve: IntegralCurve, near: slice, weights: Int64) -> Sampled:
-    begins, ends = curve.edges_ns[near][::2], curve.edges_ns[near][1::2]
-    covered = np.diff(curve.covered_ns[near].reshape(-1, 2), axis=1)[:, 0]
-    area = np.diff(curve.integral[near].reshape(-1, 2), axis=1)[:, 0]
-    kept = (covered > 0) & (weights > 0)
-    values = area[kept] / covered[kept]
-    return Sampled(begins[kept], ends[kept], values, weights[kept])
 
 
 def beside_of(one: Sampled, other: IntegralCurve | None) -> tuple[Float64, Float64]:
@@ -245,13 +237,6 @@ def means_beside(one: Sampled, other: IntegralCurve | None) -> Float64:
     return ratios(area[1] - area[0], time)
 
 
-def _column(name: str, unit: str, title: str, text: str, reduces: str = "") -> Metric:
-    missing = "no such telemetry of the GPU"
-    return computed_column(
-        name, unit, title, text, reduces=reduces, source=_SOURCE, missing_because=missing
-    )
-
-
 class SampledFigure(Struct, frozen=True):
     """A column, the signals that it is of (the first one that a GPU has), and how."""
 
@@ -262,6 +247,13 @@ class SampledFigure(Struct, frozen=True):
     """Whether a single sample doesn't give it."""
 
 
+def _column(name: str, unit: str, title: str, text: str, reduces: str = "") -> Metric:
+    missing = "no such telemetry of the GPU"
+    return computed_column(
+        name, unit, title, text, reduces=reduces, source=_SOURCE, missing_because=missing
+    )
+
+
 def _mean(name: str, unit: str, title: str, what: str, *signals: str) -> SampledFigure:
     metric = _column(f"mean_{name}", unit, title, f"Mean {what}, {_ALONE}.")
     return SampledFigure(metric, signals or (name,), lambda own: own.mean)
@@ -270,29 +262,22 @@ def _mean(name: str, unit: str, title: str, what: str, *signals: str) -> Sampled
 def _end(
     name: str, unit: str, title: str, what: str, *signals: str, low: bool = False
 ) -> SampledFigure:
-    metric = _column(
-        name, unit, title, f"The {'least' if low else 'largest'} sample of the {what}."
-    )
+    text = f"The {'least' if low else 'largest'} sample of the {what}."
+    metric = _column(name, unit, title, text)
     return SampledFigure(metric, signals, lambda own: own.low if low else own.high)
 
 
 def _amount(name: str, title: str, what: str, *signals: str, unit: str = "B") -> SampledFigure:
     text = f"{what} from the first to the last sample, by the device's counter."
-    return SampledFigure(
-        _column(name, unit, title, text, "sum"), signals, lambda own: own.amount, True
-    )
+    metric = _column(name, unit, title, text, "sum")
+    return SampledFigure(metric, signals, lambda own: own.amount, True)
 
 
 POWER: Final = _mean("power_w", "W", "mean power", "power of the socket")
+_TEXT: Final = "Integral of the power from the first to the last sample, by the trapezoidal rule."
 ENERGY: Final = SampledFigure(
-    _column(
-        "sampled_energy_j",
-        "J",
-        "energy",
-        "Integral of the power from the first to the last sample, by the trapezoidal rule.",
-        "sum",
-    ),
-    ("power_w",),
+    _column("sampled_energy_j", "J", "energy", _TEXT, "sum"),
+    POWER.signals,
     lambda own: own.area if own.is_timed else np.nan,
     needs_span=True,
 )
@@ -338,22 +323,17 @@ THROTTLED: Final = _column(
 """Our definition of throttling, for telemetry without limiters."""
 
 
-def summary_of(run: Run, gpu: int, signals: Sequence[str]) -> SampleSummary | None:
-    """The samples of the first of some signals that a GPU has."""
-    return next(
-        (run.sampled[name][gpu] for name in signals if gpu in run.sampled.get(name, {})), None
-    )
-
-
 def figure(run: Run, wanted: SampledFigure) -> Float64:
     """A figure of every GPU of the run; NaN where unknown."""
-    found = [summary_of(run, gpu, wanted.signals) for gpu in gpus_of(run)]
-    return np.array(
-        [
-            np.nan if own is None or (wanted.needs_span and not own.span_ns) else wanted.value(own)
-            for own in found
-        ]
-    )
+
+    def value(gpu: int) -> float:
+        own = [run.sampled[name].get(gpu) for name in wanted.signals if name in run.sampled]
+        summary = next((each for each in own if each is not None), None)
+        if summary is None or (wanted.needs_span and not summary.span_ns):
+            return np.nan
+        return wanted.value(summary)
+
+    return np.array([value(gpu) for gpu in gpus_of(run)])
 
 
 def low_clock_pct(run: Run) -> Float64:
