@@ -42,7 +42,7 @@ from chopper_core.views.shared.host_causes import MovedIdle, host_charges, moved
 from chopper_core.views.shared.leads import RankLeads, leads
 from chopper_core.views.shared.marks import MAD_TO_SIGMA
 from chopper_core.views.shared.matched_kernels import compared_iterations
-from chopper_core.views.shared.step_times import step_times
+from chopper_core.views.shared.step_times import of_steps, step_times
 
 
 class Threshold(Struct, frozen=True):
@@ -178,12 +178,7 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
 
     def by_gpu_and_iteration(self, figure: Callable[[Groups], Numbers]) -> Float64:
         """A figure of the activities, as GPUs x iterations."""
-        nodes = self._steps
-        found = np.zeros((len(self.gpus), len(self.iterations)))
-        gpu = np.searchsorted(np.array(self.gpus), nodes.codes("gpu"))
-        iteration = np.searchsorted(np.array(self.iterations), nodes.codes("iteration"))
-        found[gpu, iteration] = figure(nodes)
-        return found
+        return of_steps(self._steps, self.gpus, self.iterations, figure(self._steps))
 
     @cached_property
     def _steps(self) -> Groups:
@@ -394,12 +389,11 @@ def context_of(run: Run, view: View) -> FindingsContext:
 
 def _iteration_times(run: Run, cells: Groups, moved: MovedIdle) -> tuple[Int64, Float64]:
     """The iterations, and the time of each on the GPU that takes longest."""
-    gpus, gpu = ranked(cells.codes("gpu"))
-    iterations, place = ranked(cells.codes("iteration"))
-    took = np.zeros((len(gpus), len(iterations)))
-    took[gpu, place] = cells.elapsed_ns
-    took += moved.by_step(run, gpus.tolist(), iterations.tolist())
-    return iterations.astype(np.int64), took.max(axis=0)
+    gpus, iterations = (
+        distinct(cells.codes(level)).astype(np.int64) for level in ("gpu", "iteration")
+    )
+    took = of_steps(cells, gpus, iterations, cells.elapsed_ns)
+    return iterations, (took + moved.by_step(run, gpus, iterations)).max(axis=0)
 
 
 def spread_of(values: Float64) -> float:

@@ -20,6 +20,7 @@ from chopper_core.model.units import time_text
 from chopper_core.util.arrays import AnyArray, Float64, Index, Int64, Mask
 from chopper_core.util.errors import UsageError
 from chopper_core.util.grouping import (
+    combined,
     counts_of,
     distinct,
     median_of,
@@ -103,46 +104,39 @@ def chosen_in(
     return Chosen(run, found, sets, rows, owner, np.flatnonzero(taken), *waits)
 
 
-def _factors(chosen: Chosen) -> Float64:
-    """Bus over algorithm bandwidth of each collective; NaN for kinds without a definition."""
-    ranks = chosen.all.size[chosen.sets].astype(np.float64)
-    factors = np.full(len(ranks), np.nan)
-    for kind, text in columns.BUS_FACTORS.items():
-        own = chosen.of_kind(kind) & (ranks > 0)
-        factors[own] = _FACTORS[text](ranks[own])
-    return factors
-
-
 def rates(chosen: Chosen, owner: Index, count: int, member_owner: Index) -> Own:
     """Bandwidths of groups of collectives: ratios of sums over those of known size.
 
     `owner` is the group of each collective, `member_owner` that of each kernel.
     """
     size = chosen.all.bytes[chosen.sets].astype(np.float64)
-    factors = _factors(chosen)
+    size[size < 0] = np.nan
+    # Bus over algorithm bandwidth; NaN for kinds without a definition.
+    ranks = chosen.all.size[chosen.sets].astype(np.float64)
+    on_bus = np.full(len(ranks), np.nan)
+    for kind, text in columns.BUS_FACTORS.items():
+        own = chosen.of_kind(kind) & (ranks > 0)
+        on_bus[own] = size[own] * _FACTORS[text](ranks[own])
     transfer = chosen.all.transfer_ns[chosen.sets].astype(np.float64)
-    known = (size >= 0) & chosen.complete
-    moved = np.where(size >= 0, size * factors, np.nan)[chosen.owner]
-
-    def ratio(moved: Float64, time: Float64, where: Mask, groups: Index) -> Values:
-        part, whole = (sums_of(each[where], groups[where], count) for each in (moved, time))
-        return quotient(part, whole)
-
+    transfer[~chosen.complete] = np.nan
     duration = chosen.table.duration_ns[chosen.rows].astype(np.float64)
+
+    def ratio(moved: Float64, time: Float64, groups: Index) -> Values:
+        where = np.isfinite(moved) & np.isfinite(time)
+        taken = sums_of(time[where], groups[where], count)
+        return quotient(sums_of(moved[where], groups[where], count), taken)
+
     return [
-        (columns.BUS, ratio(size * factors, transfer, known & np.isfinite(factors), owner)),
-        (columns.ALGORITHM, ratio(size, transfer, known, owner)),
-        (columns.GOT, ratio(moved, duration, np.isfinite(moved), member_owner)),
+        (columns.BUS, ratio(on_bus, transfer, owner)),
+        (columns.ALGORITHM, ratio(size, transfer, owner)),
+        (columns.GOT, ratio(on_bus[chosen.owner], duration, member_owner)),
     ]
 
 
 def outlying(chosen: Chosen) -> tuple[Float64, list[str | None]]:
     """Transfer over its median among the run's like collectives, and which are outliers."""
     found = chosen.all
-    codes = np.zeros(len(found), np.intp)
-    for values in (found.kind, found.group, found.bytes):
-        different, value = ranked(values)
-        codes = ranked(codes * len(different) + value)[1]
+    codes = combined([found.kind, found.group, found.bytes])[1]
     times = np.full(len(found), np.nan)
     words: list[str | None] = [None] * len(found)
     transfer = found.transfer_ns.astype(np.float64)
@@ -204,17 +198,19 @@ def gpu_words(gpus: NDArray[np.integer], known: Mask) -> Values:
 def shares(chosen: Chosen, owner: Index, count: int) -> Own:
     """Of groups of kernels: which part of their durations is waiting, exposed, hidden."""
     table, rows = chosen.table, chosen.rows
-    every, seen = np.ones(len(rows), np.bool_), chosen.complete[chosen.owner]
+    duration, seen = table.duration_ns[rows], chosen.complete[chosen.owner]
+    whole = sums_of(duration, owner, count)
 
-    def percent(values: Int64, where: Mask) -> Values:
-        both = (values, table.duration_ns[rows])
-        part, whole = (sums_of(each[where], owner[where], count) for each in both)
-        return quotient(part, whole, 100.0)
+    def percent(values: Int64) -> Values:
+        return quotient(sums_of(values, owner, count), whole, 100.0)
 
+    waiting, of_seen = (
+        sums_of(each[seen], owner[seen], count) for each in (chosen.wait_ns, duration)
+    )
     return [
-        (columns.WAIT_SHARE, percent(chosen.wait_ns, seen)),
-        (columns.EXPOSED_SHARE, percent(table.exposed_comm_ns[rows], every)),
-        (columns.HIDDEN_SHARE, percent(table.hidden_ns[rows], every)),
+        (columns.WAIT_SHARE, quotient(waiting, of_seen, 100.0)),
+        (columns.EXPOSED_SHARE, percent(table.exposed_comm_ns[rows])),
+        (columns.HIDDEN_SHARE, percent(table.hidden_ns[rows])),
     ]
 
 
@@ -223,8 +219,7 @@ def moved(chosen: Chosen, owner: Index, count: int) -> Own:
     size = chosen.all.bytes[chosen.sets]
     known = size >= 0
     total = sums_of(size[known], owner[known], count)
-    missing = counts_of(owner[known], count) == 0
-    return [(columns.MOVED, Values(total.astype(np.int64), missing))]
+    return [(columns.MOVED, Values(total, counts_of(owner[known], count) == 0))]
 
 
 def headline(chosen: Chosen) -> tuple[str, ...]:

@@ -43,6 +43,7 @@ from chopper_core.views.shared.matched_kernels import (
     sums_by,
     within,
 )
+from chopper_core.views.shared.step_times import of_steps
 from chopper_core.views.shared.tokens import more_work
 
 MIN_CAUSE_SHARE: Final = 0.01
@@ -399,19 +400,12 @@ def _side_by_side(
     numbers, iterations = tuple(gpus.tolist()), tuple(seen.tolist())
 
     cells = tree.split(view.path, ("gpu", "iteration"), without)
-    place = (
-        np.searchsorted(gpus, cells.codes("gpu")),
-        np.searchsorted(seen, cells.codes("iteration")),
-    )
-    elapsed = np.full((len(gpus), len(seen)), -1, np.int64)
-    elapsed[place] = cells.max("end_ns") - cells.min("start_ns")
 
     def summed(*columns: str) -> Float64:
-        total = np.zeros(elapsed.shape)
-        for name in columns:
-            total[place] += cells.sum(name)
-        return total
+        total = np.sum([cells.sum(name) for name in columns], axis=0)
+        return of_steps(cells, numbers, iterations, total)
 
+    elapsed = cells.max("end_ns") - cells.min("start_ns")
     known = collectives_of(run)
     plain, unhindered = matched_work(peers, gpus, seen, known)
     chosen = None if known is None else chosen_in(run, known, node, without.get("iteration", ()))
@@ -430,7 +424,7 @@ def _side_by_side(
         peers=peers,
         collectives=chosen,
         iterations=iterations,
-        iteration_ns=elapsed,
+        iteration_ns=of_steps(cells, numbers, iterations, elapsed, -1.0).astype(np.int64),
         delays_ns=delays,
         each={
             "same": plain,

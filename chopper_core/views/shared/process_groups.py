@@ -13,7 +13,7 @@ from chopper_core.align.kernel_classes import UNNAMED
 from chopper_core.model.parallel import DIMENSIONS, kind_of
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, KernelTable, Kind
-from chopper_core.util.arrays import Codes, Index, Int64, Numbers
+from chopper_core.util.arrays import Index, Int64, Numbers
 from chopper_core.util.grouping import distinct, sums_of
 from chopper_core.views.shared.places import nodes_of
 
@@ -57,11 +57,12 @@ def _told_apart(run: Run) -> KernelTable:
     ]
     if not shared:
         return table
+    sends = [code for code, name in enumerate(table.operations) if name.startswith(PAIRWISE)]
     names: dict[str, int] = {}
     group = table.group.copy()
     for code in shared:
         own = comm[table.group[comm] == code]
-        pairwise = np.isin(table.operation[own], _pairwise(table))
+        pairwise = np.isin(table.operation[own], sends)
         for is_pairwise in (False, True):
             rows = own[pairwise == is_pairwise]
             label = table.names[code]
@@ -73,10 +74,6 @@ def _told_apart(run: Run) -> KernelTable:
                     new[gpu.index] = len(table.names) + names.setdefault(label_text, len(names))
             group[rows] = new[table.gpu[rows]]
     return replace(table, group=group, names=(*table.names, *names)) if names else table
-
-
-def _pairwise(table: KernelTable) -> list[int]:
-    return [code for code, name in enumerate(table.operations) if name.startswith(PAIRWISE)]
 
 
 def _members(run: Run, label: str, rank: int, *, is_pairwise: bool) -> tuple[int, ...]:
@@ -158,13 +155,13 @@ def kind_of_label(label: str) -> str:
 
 def group_kinds(run: Run) -> dict[int, str]:
     """Code of a process group in `split_groups`'s names → its dimension, where it is known."""
-    return run.memo(("dimensions of process groups",), lambda: _kinds_of(split_groups(run)))
 
+    def found() -> dict[int, str]:
+        table = split_groups(run)
+        codes = [code for code in distinct(table.group).tolist() if code != NO_LABEL]
+        return {code: kind for code in codes if (kind := kind_of_label(table.names[code]))}
 
-def _kinds_of(table: KernelTable) -> dict[int, str]:
-    codes = distinct(table.group).tolist()
-    kinds = {code: kind_of_label(table.names[code]) for code in codes if code != NO_LABEL}
-    return {code: kind for code, kind in kinds.items() if kind}
+    return run.memo(("dimensions of process groups",), found)
 
 
 def ranks_of_group(run: Run, code: int, rank: int) -> tuple[int, ...]:
@@ -190,37 +187,29 @@ def known_group_sizes(run: Run, group: Numbers, gpu: Numbers) -> tuple[dict[int,
     sizes, shared = group_sizes(names, group, gpu)
     if UNKNOWN in sizes:
         sizes[UNKNOWN] = len(distinct(gpu))
-    if _world_size(run) > len(run.gpus):
+    # Of several jobs, the ranks that the traces state.
+    if run.world > len(run.gpus):
         sizes = {
             code: size for code, size in sizes.items() if code >= 0 and stated_size(names[code])
         }
     return sizes, shared
 
 
-def _world_size(run: Run) -> int:
-    """The ranks of the job that the traces state, those of other jobs aside; else those seen."""
-    return max(len(run.gpus), run.world)
-
-
 def split_of(run: Run, rows: Index, by: str) -> tuple[Int64, list[str]]:
     """The code of each activity of a split, and the text of each code; `NO_LABEL` is the last."""
     if by == DIMENSION:
         kinds = group_kinds(run)
-        known = {code: DIMENSIONS.index(kind) for code, kind in kinds.items()}
-        return _looked_up(split_groups(run).group[rows], known), [*DIMENSIONS, _UNKNOWN]
+        table = split_groups(run)
+        known = np.full(len(table.names) + 1, NO_LABEL, np.int64)
+        for code, kind in kinds.items():
+            known[code] = DIMENSIONS.index(kind)
+        return known[table.group[rows]], [*DIMENSIONS, _UNKNOWN]
     if by == SIZE:
         size = run.table.bytes[rows]
         bounds = np.array([below for _, below in _SIZES])
         codes = np.searchsorted(bounds, size, "right").astype(np.int64)
         return np.where(size < 0, NO_LABEL, codes), [*(text for text, _ in _SIZES), _UNKNOWN]
     return _between_nodes(run, rows), [*_WHERE, _UNKNOWN]
-
-
-def _looked_up(codes: Codes, known: dict[int, int]) -> Int64:
-    found = np.full(len(codes), NO_LABEL, np.int64)
-    for code, value in known.items():
-        found[codes == code] = value
-    return found
 
 
 def _between_nodes(run: Run, rows: Index) -> Int64:

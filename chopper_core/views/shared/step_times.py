@@ -8,15 +8,32 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
+from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL
 from chopper_core.model.view import View
-from chopper_core.util.arrays import Float64, Index, Int64
-from chopper_core.util.grouping import counted, distinct, median_of
+from chopper_core.util.arrays import Float64, Index, Int64, Numbers
+from chopper_core.util.grouping import counted, distinct, first_equal, median_of
 from chopper_core.views.shared.host_causes import moved_idle
 
 _CACHED: Final = 32
 """Scopes whose step times are cached."""
+
+
+def of_steps(
+    cells: Groups,
+    gpus: Sequence[int] | Int64,
+    iterations: Sequence[int] | Int64,
+    values: Numbers,
+    empty: float = 0.0,
+) -> Float64:
+    """Values of cells of one GPU and iteration each, as GPUs x iterations."""
+    found = np.full((len(gpus), len(iterations)), empty)
+    whose = first_equal(np.asarray(gpus, np.int64), cells.codes("gpu"))
+    when = first_equal(np.asarray(iterations, np.int64), cells.codes("iteration"))
+    own = (whose >= 0) & (when >= 0)
+    found[whose[own], when[own]] = values[own]
+    return found
 
 
 class StepTimes(Struct, frozen=True, eq=False):

@@ -13,8 +13,9 @@ from chopper_core.model.parallel import SHARING
 from chopper_core.model.run import Run
 from chopper_core.model.settings import Setting
 from chopper_core.util.arrays import Float64
-from chopper_core.util.grouping import distinct, first_equal
+from chopper_core.util.grouping import distinct
 from chopper_core.views.shared.phrases import percent
+from chopper_core.views.shared.step_times import of_steps
 
 
 def replicas(sizes: Mapping[str, Setting], ranks: float = 1.0) -> float:
@@ -43,17 +44,10 @@ def tokens_in(run: Run, gpus: Sequence[int], iterations: Sequence[int]) -> Float
 
     An iteration that shows none has those of the GPU's others, where these all have as many.
     """
-    found = np.full((len(gpus), len(iterations)), np.nan)
     if TOKENS not in run.table.measured:
-        return found
+        return np.full((len(gpus), len(iterations)), np.nan)
     steps = run.tree().split((), ("gpu", "iteration"))
-    sums, _ = steps.known(TOKENS)
-    rows = {gpu: place for place, gpu in enumerate(gpus)}
-    columns = {iteration: place for place, iteration in enumerate(iterations)}
-    codes = zip(steps.codes("gpu").tolist(), steps.codes("iteration").tolist(), strict=True)
-    for (gpu, iteration), tokens in zip(codes, sums.tolist(), strict=True):
-        if gpu in rows and iteration in columns:
-            found[rows[gpu], columns[iteration]] = tokens
+    found = of_steps(steps, gpus, iterations, steps.known(TOKENS)[0], np.nan)
     for own in found:
         known = distinct(own[own > 0])
         own[~(own > 0)] = known[0] if len(known) == 1 else np.nan
@@ -73,16 +67,9 @@ def more_work(run: Run, gpus: Sequence[int], iterations: Sequence[int], ratio: R
     if tokens >= 1 + _LEAST:
         return f"{tokens:.3g}× the tokens"
     cells = run.tree().split((), ("gpu", "iteration"))
-    place = (
-        first_equal(np.asarray(gpus), cells.codes("gpu").astype(np.int64)),
-        first_equal(np.asarray(iterations), cells.codes("iteration").astype(np.int64)),
-    )
-    own = (place[0] >= 0) & (place[1] >= 0)
     kernels = cells.sizes() - cells.sum("collectives") - cells.sum("copies")
     for word, values in (("FLOPs", cells.known(FLOPS)[0]), ("kernels", kernels)):
-        found = np.full((len(gpus), len(iterations)), np.nan)
-        found[place[0][own], place[1][own]] = values[own]
-        more = ratio(found)
+        more = ratio(of_steps(cells, gpus, iterations, values, np.nan))
         if more >= 1 + _LEAST:
             return f"{percent(more - 1)} more {word}"
     return ""
