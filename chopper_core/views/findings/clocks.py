@@ -22,7 +22,6 @@ from chopper_core.views.findings.rule import (
     Cost,
     Finding,
     FindingsContext,
-    confidence,
     rule,
     spread_of,
     threshold,
@@ -73,13 +72,9 @@ def unsteady_clocks(context: FindingsContext) -> Iterator[Finding]:
             total = float(lost_ns[unsteady].sum())
             saving = float(lost_ns[unsteady].mean()) / len(context.iterations)
             sentence += f"; time below its mean costs {time(saving)}{context.each}"
-        yield Finding(
-            sentence=sentence,
-            evidence=context.with_signal(name, f"-sd_{name}"),
-            confidence=confidence(measured=False, repeated=context.repeats),
-            saving_ns=saving,
-            total_ns=total,
-            cost=Cost.COMPUTE,
+        evidence = context.with_signal(name, f"-sd_{name}")
+        yield context.finding(
+            sentence, evidence, Cost.COMPUTE, saving, is_measured=False, total_ns=total
         )
 
 
@@ -355,13 +350,9 @@ def throttled(context: FindingsContext) -> Iterator[Finding]:
             f"; their kernels take {time(saving)}{context.each} longer than the same kernels "
             "while nothing limits them"
         )
-    yield Finding(
-        sentence=sentence,
-        evidence=context.with_signal(_SHARE, "-throttled_pct"),
-        confidence=confidence(measured=False, repeated=context.repeats),
-        saving_ns=saving,
-        total_ns=total,
-        cost=Cost.COMPUTE,
+    evidence = context.with_signal(_SHARE, "-throttled_pct")
+    yield context.finding(
+        sentence, evidence, Cost.COMPUTE, saving, is_measured=False, total_ns=total
     )
 
 

@@ -22,7 +22,6 @@ from chopper_core.views.findings.rule import (
     Cost,
     Finding,
     FindingsContext,
-    confidence,
     outlier_limit,
     rule,
     threshold,
@@ -109,18 +108,16 @@ def uneven_steps(context: FindingsContext) -> Iterator[Finding]:
     at = np.flatnonzero(~is_other)
     cost, mostly = _grown(context, at, lambda sums: float(sums[is_other].mean()))
     is_first = long == [_first_of_run(context, max(long))]
-    yield Finding(
-        sentence=(
-            f"steps take {time(each.min())} to {time(each.max())}: {by_number('iteration', long)} "
-            f"{'takes' if len(long) == 1 else 'take'} {each[is_long].mean() / usual:.1f} times as "
-            f"long as the other{'s' if len(each) > len(long) + 1 else ''}; {mostly} and long step"
-            f"{_more(context, at, cost)}"
-        ),
-        evidence=context.with_view("throughput", "iteration", sort="-iteration_ns"),
-        confidence=confidence(measured=True, repeated=len(long) > 1),
-        saving_ns=None if is_first else times.mean_ns - usual,
+    yield context.finding(
+        f"steps take {time(each.min())} to {time(each.max())}: {by_number('iteration', long)} "
+        f"{'takes' if len(long) == 1 else 'take'} {each[is_long].mean() / usual:.1f} times as "
+        f"long as the other{'s' if len(each) > len(long) + 1 else ''}; {mostly} and long step"
+        f"{_more(context, at, cost)}",
+        context.with_view("throughput", "iteration", sort="-iteration_ns"),
+        cost,
+        None if is_first else times.mean_ns - usual,
+        is_repeated=len(long) > 1,
         total_ns=float((each[is_long] - usual).sum()) * len(context.gpus),
-        cost=cost,
     )
 
 

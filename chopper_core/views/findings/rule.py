@@ -264,7 +264,7 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
         sentence: str,
         evidence: View,
         cost: Cost,
-        saving_ns: float,
+        saving_ns: float | None,
         *,
         is_measured: bool = True,
         is_repeated: bool | None = None,
@@ -278,7 +278,7 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
         """
         if is_repeated is None:
             is_repeated = self.repeats
-        if total_ns is None:
+        if total_ns is None and saving_ns is not None:
             total_ns = saving_ns * (len(self.iterations) if gpu is not None else self.spots)
         sure = confidence(measured=is_measured, repeated=is_repeated)
         return Finding(

@@ -6,7 +6,7 @@ defines FLOPs and bytes by operator.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -151,42 +151,25 @@ def _without_shape(kernel: str) -> str:
     return NO_SHAPE + kernel_class(kernel)
 
 
-class CallSums(Struct, frozen=True, eq=False):
-    """Sums over groups of activities of the modelled work of their calls; 0 where none is known.
+_SUMS: Final = (
+    *("calls", "rates", "flops", "flops_ns", "bytes", "bytes_ns"),
+    *("both_flops", "both_bytes", "both_ns", "roof_ns"),
+    *("peak_ns", "peak_of_ns", "achievable_ns", "achievable_of_ns"),
+)
 
-    `…_ns` are durations of the calls that have the work, unless they say otherwise.
+
+def call_sums(nodes: Groups, hardware: Hardware | None) -> dict[str, Float64]:
+    """Sums over each group of the modelled work of its calls, in one pass; 0 where none is known.
+
+    `rates` are TFLOP/s of each call, by kernel the part of the call that it is. `…_ns` are
+    durations of the calls that have the work; `both_…` of those with FLOPs and bytes. `roof_ns` is
+    the time of the latter's FLOPs at the peak, NaN where the peak of one isn't known; `peak_ns` and
+    `achievable_ns` that of all FLOPs whose peak, or measured rate, is known.
     """
-
-    calls: Float64
-    rates: Float64
-    """TFLOP/s of each call, by kernel the part of the call that it is."""
-    flops: Float64
-    flops_ns: Float64
-    bytes: Float64
-    bytes_ns: Float64
-    both_flops: Float64
-    """FLOPs, then bytes, of the calls with both."""
-    both_bytes: Float64
-    both_ns: Float64
-    roof_ns: Float64
-    """Time of their FLOPs at the peak; NaN where the peak of one isn't known."""
-    peak_ns: Float64
-    """Time of all FLOPs whose peak is known, at it."""
-    peak_of_ns: Float64
-    achievable_ns: Float64
-    """Time of the FLOPs whose measured rate is known, at it."""
-    achievable_of_ns: Float64
-
-    def together(self) -> CallSums:
-        return CallSums(*(np.array([getattr(self, name).sum()]) for name in self.__struct_fields__))
-
-
-def call_sums(nodes: Groups, hardware: Hardware | None) -> CallSums:
-    """The sums over each group, piece by piece, in one pass."""
     table, count = nodes.table, len(nodes)
-    sums = {name: np.zeros(count) for name in CallSums.__struct_fields__}
+    sums = {name: np.zeros(count) for name in _SUMS}
     if FLOPS not in table.measured and CALL_SHAPE not in table.measured:
-        return CallSums(**sums)
+        return sums
     shape_flops = np.array([_number(shape.flops) for shape in table.shapes] + [np.nan])
     shape_bytes = np.array([_number(shape.bytes) for shape in table.shapes] + [np.nan])
     is_fused = np.array([isinstance(shape.sizes, Fused) for shape in table.shapes] + [False])
@@ -216,26 +199,15 @@ def call_sums(nodes: Groups, hardware: Hardware | None) -> CallSums:
         if hardware is not None:
             peak = hardware.at_peak_ns(flops, element)
             achievable = hardware.at_achievable_ns(flops, element)
-        has_flops, has_bytes = np.isfinite(flops), np.isfinite(moved)
-        has_both = has_flops & has_bytes
-        for name, values, where in (
-            ("calls", part, np.isfinite(part)),
-            ("rates", rates, np.isfinite(rates)),
-            ("flops", flops, has_flops),
-            ("flops_ns", duration, has_flops),
-            ("bytes", moved, has_bytes),
-            ("bytes_ns", duration, has_bytes),
-            ("both_flops", flops, has_both),
-            ("both_bytes", moved, has_both),
-            ("both_ns", duration, has_both),
-            ("roof_ns", peak, has_both),
-            ("peak_ns", peak, np.isfinite(peak)),
-            ("peak_of_ns", duration, np.isfinite(peak)),
-            ("achievable_ns", achievable, np.isfinite(achievable)),
-            ("achievable_of_ns", duration, np.isfinite(achievable)),
-        ):
-            sums[name] += sums_of(np.where(where, values, 0.0), of, count)
-    return CallSums(**sums)
+        known = (
+            *((part, part), (rates, rates), (flops, flops), (duration, flops)),
+            *((moved, moved), (duration, moved)),
+            *((each, flops * moved) for each in (flops, moved, duration, peak)),
+            *((peak, peak), (duration, peak), (achievable, achievable), (duration, achievable)),
+        )
+        for name, (values, of_known) in zip(_SUMS, known, strict=True):
+            sums[name] += sums_of(np.where(np.isfinite(of_known), values, 0.0), of, count)
+    return sums
 
 
 def _known(sums: Float64) -> Float64:
@@ -247,31 +219,33 @@ def _number(value: float | None) -> float:
     return np.nan if value is None else value
 
 
-def call_columns(sums: CallSums, hardware: Hardware | None) -> list[tuple[Metric, Values]]:
+def call_columns(
+    sums: Mapping[str, Float64], hardware: Hardware | None
+) -> list[tuple[Metric, Values]]:
     """The columns of the modelled work of groups of activities."""
     memory = hardware.memory_gbps if hardware else np.nan
     with np.errstate(invalid="ignore"):
-        memory_ns = _known(sums.both_bytes) / memory
-        roof_ns = np.where(sums.both_flops > 0, sums.roof_ns, np.nan)
+        memory_ns = _known(sums["both_bytes"]) / memory
+        roof_ns = np.where(sums["both_flops"] > 0, sums["roof_ns"], np.nan)
         needed = np.maximum(memory_ns, roof_ns)
     bound = [
         None if not np.isfinite(limit) else "compute" if at_peak >= moving else "memory"
         for limit, at_peak, moving in zip(needed, roof_ns, memory_ns, strict=True)
     ]
-    calls = np.rint(sums.calls).astype(np.int64)
+    calls = np.rint(sums["calls"]).astype(np.int64)
     return [
         (CALLS, Values(calls, calls == 0)),
-        (METRICS["model_flops"], Values(sums.flops, sums.flops_ns == 0)),
-        (METRICS["model_tflops"], quotient(sums.flops, sums.flops_ns, 1e-3)),
-        (CALL_TFLOPS, quotient(_known(sums.rates), sums.calls)),
-        (MODEL_BYTES, Values(sums.bytes, sums.bytes_ns == 0)),
-        (MODEL_TBPS, quotient(sums.bytes, sums.bytes_ns, 1e-3)),
-        (MODEL_INTENSITY, quotient(_known(sums.both_flops), sums.both_bytes)),
+        (METRICS["model_flops"], Values(sums["flops"], sums["flops_ns"] == 0)),
+        (METRICS["model_tflops"], quotient(sums["flops"], sums["flops_ns"], 1e-3)),
+        (CALL_TFLOPS, quotient(_known(sums["rates"]), sums["calls"])),
+        (MODEL_BYTES, Values(sums["bytes"], sums["bytes_ns"] == 0)),
+        (MODEL_TBPS, quotient(sums["bytes"], sums["bytes_ns"], 1e-3)),
+        (MODEL_INTENSITY, quotient(_known(sums["both_flops"]), sums["both_bytes"])),
         (BOUND, worded(bound)),
-        (OF_MODEL_ROOF, quotient(needed, sums.both_ns, 100.0)),
-        (OF_BANDWIDTH, quotient(_known(sums.bytes) / memory, sums.bytes_ns, 100.0)),
-        (METRICS["peak_pct"], quotient(sums.peak_ns, sums.peak_of_ns, 100.0)),
-        (OF_ACHIEVABLE, quotient(sums.achievable_ns, sums.achievable_of_ns, 100.0)),
+        (OF_MODEL_ROOF, quotient(needed, sums["both_ns"], 100.0)),
+        (OF_BANDWIDTH, quotient(_known(sums["bytes"]) / memory, sums["bytes_ns"], 100.0)),
+        (METRICS["peak_pct"], quotient(sums["peak_ns"], sums["peak_of_ns"], 100.0)),
+        (OF_ACHIEVABLE, quotient(sums["achievable_ns"], sums["achievable_of_ns"], 100.0)),
     ]
 
 

@@ -141,7 +141,7 @@ def modelled_columns(
     """The columns of the modelled work of rows, whatever they are, and those of all rows as one."""
     sums = call_sums(rows.nodes, run.hardware)
     own = call_columns(sums, run.hardware)
-    whole = call_columns(sums.together(), run.hardware)
+    whole = call_columns({name: own.sum(keepdims=True) for name, own in sums.items()}, run.hardware)
     if is_measured("gfx_mhz", run.table):
         at_clock = METRICS["peak_at_clock_pct"]
         own.append((at_clock, at_clock.compute(rows.scope(run))))
