@@ -8,13 +8,11 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
-from chopper_core.align.kernel_classes import kernel_class
 from chopper_core.metrics import heat_of, is_measured
 from chopper_core.model.column_names import CYCLES, integral_of, known_of, samples_in
 from chopper_core.model.hardware import Hardware
 from chopper_core.model.peers import work_of
-from chopper_core.model.table import KernelTable, Kind, Selection
-from chopper_core.util.arrays import Float64, Index, Int64
+from chopper_core.model.table import Kind
 from chopper_core.util.grouping import distinct, means_of, median_of, ranked, sums_of
 from chopper_core.views.findings.operations import MATRIX_CLASSES
 from chopper_core.views.findings.rule import (
@@ -204,22 +202,14 @@ def _sums(context: FindingsContext, name: str) -> tuple[Float64, Float64]:
 
 def _compute_ns(context: FindingsContext) -> tuple[float, float]:
     """Time of matrix kernels and of other compute, per GPU and iteration."""
-    names, nodes = context.table.names, context.split("kernel")
-    others = nodes.sum("collectives") + nodes.sum("copies")
-    took = np.where(others == 0, nodes.sum("duration_ns"), 0)
-    if ((others > 0) & (others < nodes.sizes())).any():
-        took = nodes.sum_of(_compute_durations)
-    matrix = np.array(
-        [kernel_class(names[code]) in MATRIX_CLASSES for code in nodes.codes("kernel").tolist()]
-    )
+    table, rows = context.table, context.node.rows
+    rows = rows[table.kind[rows] == Kind.COMPUTE]
+    took = sums_of(table.duration_ns[rows], table.kernel[rows], len(table.names))
+    matrix = context.of_classes(MATRIX_CLASSES)
     return (
         context.per_iteration(float(took[matrix].sum())),
         context.per_iteration(float(took[~matrix].sum())),
     )
-
-
-def _compute_durations(table: KernelTable, rows: Selection) -> Int64:
-    return np.where(table.kind[rows] == Kind.COMPUTE, table.duration_ns[rows], 0)
 
 
 DROP: Final = threshold("""drop of a clock | 2 | % of its usual

@@ -8,14 +8,13 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
-from chopper_core.align.kernel_classes import kernel_class
 from chopper_core.metrics import is_measured
 from chopper_core.model.column_names import AT_PEAK
 from chopper_core.model.groups import Groups
 from chopper_core.model.table import Kind
 from chopper_core.model.view import complete_order
 from chopper_core.util.arrays import Index
-from chopper_core.util.grouping import combined, counts_of, distinct, sums_of
+from chopper_core.util.grouping import combined, distinct, sums_of
 from chopper_core.views.findings.rule import Cost, Finding, FindingsContext, rule, threshold
 from chopper_core.views.overheads import LOSSES, parts_of
 from chopper_core.views.shared.phrases import by_number, listed, percent, time
@@ -159,10 +158,7 @@ def poor_products(context: FindingsContext) -> Iterator[Finding]:
     Counters tell the use; without them it is the model's FLOPs relative to the peak.
     """
     table, rows = context.table, context.node.rows
-    kernels = np.flatnonzero(counts_of(table.kernel[rows], len(table.names)))
-    product = np.zeros(len(table.names), np.bool_)
-    product[kernels] = [kernel_class(table.names[code]) == _PRODUCT for code in kernels.tolist()]
-    known = _best_metric(context, rows[product[table.kernel[rows]]])
+    known = _best_metric(context, rows[context.of_classes({_PRODUCT})[table.kernel[rows]]])
     if known is None:
         return
     metric, limit, rows, verdict = known

@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.align.kernel_classes import ATTENTION_CLASS, kernel_class
+from chopper_core.align.kernel_classes import ATTENTION_CLASS
 from chopper_core.model.table import LABELLED, NO_LABEL, Phase, Rule
 from chopper_core.model.view import Baseline, View, complete_order
 from chopper_core.util.arrays import Float64, Index, Int64, Mask, Numbers
@@ -147,10 +147,8 @@ def _peers(context: FindingsContext, pair: Index, pairs: int) -> tuple[Peers, Pe
 
 def _matrix_operations(context: FindingsContext, operations: Int64) -> Mask:
     """Whether most of the kernel time of some operations is in matrix kernels."""
-    names, nodes = context.table.names, context.split("operation", "kernel")
-    is_matrix = np.array(
-        [kernel_class(names[code]) in MATRIX_CLASSES for code in nodes.codes("kernel").tolist()]
-    )
+    nodes = context.split("operation", "kernel")
+    is_matrix = context.of_classes(MATRIX_CLASSES)[nodes.codes("kernel")]
     operation = nodes.codes("operation").astype(np.int64) + 1
     duration = nodes.sum("duration_ns")
     number = len(context.table.operations) + 1

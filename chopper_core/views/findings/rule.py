@@ -6,7 +6,7 @@ A rule is a function decorated with `@rule`, whose docstring describes what it l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import Enum, IntEnum
 from functools import cached_property
 from inspect import cleandoc
@@ -16,6 +16,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from chopper_core.align.kernel_classes import kernel_class
 from chopper_core.metrics import METRICS, Scope, Values, computed_column
 from chopper_core.model.column_names import integral_of, known_of
 from chopper_core.model.groups import Groups
@@ -31,6 +32,7 @@ from chopper_core.util.errors import UsageError
 from chopper_core.util.grouping import (
     beyond_others,
     combined,
+    counts_of,
     distinct,
     first_equal,
     median_of,
@@ -148,6 +150,13 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
         """A number of each cell, equal for cells that run the same kernels: exact as a float."""
         work = np.add.reduceat(work_of(self.table, self.cells.selection), self.cells.first)
         return np.asarray(work & _WORK_BITS, np.int64)
+
+    def of_classes(self, classes: Collection[str]) -> Mask:
+        """Which of the kernel names are of some classes, of those that are analysed."""
+        found = np.zeros(len(self.table.names), np.bool_)
+        used = np.flatnonzero(counts_of(self.table.kernel[self.node.selection]))
+        found[used] = [kernel_class(self.table.names[code]) in classes for code in used.tolist()]
+        return found
 
     def codes(self, level: str) -> Int64:
         return self._memo(("codes", level), lambda: self.cells.codes(level).astype(np.int64))

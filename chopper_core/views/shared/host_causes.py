@@ -149,7 +149,12 @@ def place_of(stack: HostStack) -> HostPlace:
 
 def cause_of(stack: HostStack) -> HostCause:
     """The cause that a host's place in its code names."""
-    return _known_cause(stack) or _plain_cause(stack)
+    if (known := _known_cause(stack)) is not None:
+        return known
+    if not stack.call:
+        return HostCause(stack.operator or stack.annotation or stack.frame or UNSEEN)
+    kind = next((what for pattern, what in _CALLS if pattern.search(stack.call)), OTHER_CALLS)
+    return HostCause(kind, "" if kind == LAUNCH_CALLS else stack.call)
 
 
 def _known_cause(stack: HostStack) -> HostCause | None:
@@ -163,13 +168,6 @@ def _known_cause(stack: HostStack) -> HostCause | None:
             if text and pattern.search(text):
                 return HostCause(what, text.replace("_local_scalar_dense", "item"))
     return None
-
-
-def _plain_cause(stack: HostStack) -> HostCause:
-    if not stack.call:
-        return HostCause(stack.operator or stack.annotation or stack.frame or UNSEEN)
-    kind = next((what for pattern, what in _CALLS if pattern.search(stack.call)), OTHER_CALLS)
-    return HostCause(kind, "" if kind == LAUNCH_CALLS else stack.call)
 
 
 def _is_known(stack: HostStack) -> bool:
@@ -306,7 +304,14 @@ class MovedIdle(Struct, frozen=True, eq=False):
 
 def moved_idle(run: Run, view: View) -> MovedIdle:
     """The idle time of a view's scope that belongs to other iterations than its activities do."""
-    everything = run.memo(("moved idle",), lambda: _moved(run))
+
+    def moved() -> MovedIdle:
+        charges = host_charges(run)
+        before = run.table.iteration[charges.row].astype(np.int64)
+        own = np.flatnonzero(before != charges.iteration)
+        return MovedIdle(charges.row[own], before[own], charges.iteration[own], charges.ns[own])
+
+    everything = run.memo(("moved idle",), moved)
     return everything.take(within_scope(run, view, everything.row))
 
 
@@ -320,10 +325,3 @@ def within_scope(run: Run, view: View, rows: Index) -> Mask:
         wanted = [code for code in distinct(codes).tolist() if table.text_of(level, code) == label]
         found &= np.isin(codes, wanted)
     return found
-
-
-def _moved(run: Run) -> MovedIdle:
-    charges = host_charges(run)
-    before = run.table.iteration[charges.row].astype(np.int64)
-    own = np.flatnonzero(before != charges.iteration)
-    return MovedIdle(charges.row[own], before[own], charges.iteration[own], charges.ns[own])

@@ -68,11 +68,6 @@ class Overlaps(Struct, frozen=True, eq=False, dict=True):
         """Overlap with collectives, from 0 to 1."""
         return self.comm_ns / np.maximum(self.elapsed_ns, 1)
 
-    @cached_property
-    def is_in_order(self) -> bool:
-        """Whether they come in the order of their rows."""
-        return bool((self.row[1:] > self.row[:-1]).all())
-
     @property
     def masked_share(self) -> Float64:
         """Overlap with collectives and FSDP's copies."""
@@ -92,7 +87,7 @@ class Overlaps(Struct, frozen=True, eq=False, dict=True):
     def _memo(self) -> Memo:
         return Memo()
 
-    def take(self, chosen: Numbers | slice) -> Overlaps:
+    def take(self, chosen: Numbers | Mask) -> Overlaps:
         """Some of the instances."""
         columns = (getattr(self, name)[chosen] for name in self.__struct_fields__[1:])
         return Overlaps(self.table, *columns)
@@ -106,12 +101,8 @@ def overlaps_in(run: Run, view: View) -> Overlaps:
     everything = run.memo(("overlaps",), lambda: _found(run, View(view.run, cut=True)))
     if not view.path and not run.left_out(view):
         return everything
-    rows = node.selection
-    if isinstance(rows, slice) and everything.is_in_order:
-        begin, end = np.searchsorted(everything.row, (rows.start, rows.stop))
-        return everything.take(slice(begin, end))
     inside = np.zeros(len(run.table), np.bool_)
-    inside[rows] = True
+    inside[node.selection] = True
     return everything.take(inside[everything.row])
 
 

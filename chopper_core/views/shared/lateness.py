@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from chopper_core.model.run import Run
 from chopper_core.model.table import KernelTable
-from chopper_core.util.arrays import Float64, Index, Int64, Mask
+from chopper_core.util.arrays import Float64, Index, Int64
 from chopper_core.util.grouping import (
     beyond_others,
     counts_of,
@@ -78,7 +78,8 @@ def lateness_of(run: Run, found: Collectives, peers: tuple[tuple[int, ...], ...]
 
 def _lateness(found: Collectives, peers: tuple[tuple[int, ...], ...]) -> Lateness:
     table, rows = found.members.table, found.members.rows
-    team = _teams(found)
+    first = run_starts(found.member_set)
+    team = ranked(run_sums(hashes(int(table.gpu.max()) + 1)[table.gpu[rows]], first))[1]
     start = table.start_ns[rows]
     # Arrivals as they would be, had the GPU not communicated with others in between.
     fair = start - _exposed_elsewhere(table, rows, team[found.member_set])
@@ -86,35 +87,22 @@ def _lateness(found: Collectives, peers: tuple[tuple[int, ...], ...]) -> Latenes
     for number, gpus in enumerate(peers):
         kin[list(gpus)] = number
     side = ranked(found.member_set * len(peers) + kin[table.gpu[rows]])[1]
-    order = stable_order(side)
-    first = run_starts(side[order])
-    sizes = run_sizes(first, len(rows))
-    middle = first + (sizes - 1) // 2
+    begin = run_starts(side[stable_order(side)])
+    sizes = run_sizes(begin, len(rows))
+    middle = begin + (sizes - 1) // 2
     usual, usual_start = (values[np.lexsort((values, side))][middle] for values in (fair, start))
     reach = found.last_start_ns[found.member_set] - usual_start[side]
     late = np.minimum(np.maximum(fair - usual[side], 0), reach)
     late[sizes[side] < _MIN_PEERS] = 0
-    first = run_starts(found.member_set)
     waits, exposed = (
         run_sums(values, first).astype(np.float64)
         for values in (found.member_wait_ns, found.member_exposed_ns)
     )
     share = np.divide(exposed, waits, out=np.zeros(len(first)), where=waits > 0)
     # A stage of a pipeline waits for the stage before it by design.
-    share[_is_pairwise(found)] = 0.0
+    pairwise = [code for code, name in enumerate(table.operations) if name == PAIRWISE]
+    share[np.isin(found.kind, pairwise)] = 0.0
     return Lateness(found, team, kin, np.rint(late * share[found.member_set]).astype(np.int64))
-
-
-def _teams(found: Collectives) -> Index:
-    table, rows = found.members.table, found.members.rows
-    label = hashes(int(table.gpu.max()) + 1)
-    return ranked(run_sums(label[table.gpu[rows]], run_starts(found.member_set)))[1]
-
-
-def _is_pairwise(found: Collectives) -> Mask:
-    operations = found.members.table.operations
-    code = operations.index(PAIRWISE) if PAIRWISE in operations else -2
-    return np.equal(found.kind, code)
 
 
 def _exposed_elsewhere(table: KernelTable, rows: Index, team: Index) -> Int64:
