@@ -13,6 +13,7 @@ from chopper_core.model.column_names import CYCLES, integral_of, known_of, sampl
 from chopper_core.model.hardware import Hardware
 from chopper_core.model.peers import work_of
 from chopper_core.model.table import Kind
+from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.grouping import distinct, means_of, median_of, ranked, sums_of
 from chopper_core.views.findings.operations import MATRIX_CLASSES
 from chopper_core.views.findings.rule import (
