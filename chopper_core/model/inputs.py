@@ -103,19 +103,26 @@ class CounterSource(Struct, frozen=True):
     notes: tuple[str, ...]
 
 
-class TelemetrySource(Struct, frozen=True):
-    """A telemetry file and its offset to the run's clock."""
+class SampledFile(Struct, frozen=True):
+    """A file of samples, and its place on the run's clock."""
 
     path: str
     format: str
     clock: str
     offset_ns: int | None
-    """None if it can't be aligned."""
+    """None if it can't be aligned; then its samples play no part."""
     uncertainty_ns: int
     method: str
-    gpus: Mapping[int, int]
+    """How the offset was found, or why it wasn't."""
     samples: int
+    """Number of instants in the file."""
     notes: tuple[str, ...]
+
+
+class TelemetrySource(SampledFile, frozen=True):
+    """A telemetry file."""
+
+    gpus: Mapping[int, int]
     late_ns: int = 0
     """How far stamps lie behind the middle of what their samples average."""
 

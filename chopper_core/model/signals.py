@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
+from chopper_core.model.inputs import SampledFile
 from chopper_core.model.memo import Memo
 from chopper_core.model.units import Unit, UnitScale
 from chopper_core.util.arrays import Float64, Int64, Numbers
@@ -244,23 +245,7 @@ def time_within(begins_ns: Int64, ends_ns: Int64, times_ns: Int64) -> Int64:
 NO_CORE: Final = -1
 
 
-class CpuSource(Struct, frozen=True, eq=False):
-    """A file of samples of one host, and its place on the run's clock."""
-
-    path: str
-    format: str
-    clock: str
-    offset_ns: int | None
-    """None where it can't be aligned; then there are no samples here."""
-    uncertainty_ns: int
-    method: str
-    """How the offset was found, or why it wasn't."""
-    samples: int
-    """Number of instants in the file."""
-    notes: tuple[str, ...]
-
-
-class CpuSamples(CpuSource, frozen=True, eq=False):
+class CpuSamples(SampledFile, frozen=True, eq=False):
     """Samples of how busy the processors of a host were."""
 
     cpus: Int64

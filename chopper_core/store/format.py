@@ -30,10 +30,11 @@ from msgspec.structs import replace
 from chopper_core.model.address import nothing_at
 from chopper_core.model.attributes import Attributes, StatedEdges
 from chopper_core.model.host_tables import HostLane, HostSteps, HostTime, MemoryEvents
+from chopper_core.model.inputs import SampledFile
 from chopper_core.model.run import Run
 from chopper_core.model.shapes import CallShape
 from chopper_core.model.side_table import SideTable
-from chopper_core.model.signals import CpuSamples, CpuSource
+from chopper_core.model.signals import CpuSamples
 from chopper_core.model.table import COLUMNS
 from chopper_core.model.units import Unit
 from chopper_core.util.atomic import make_private, publish, read_small, user_folder
@@ -63,7 +64,7 @@ SIDE_TABLES: Final[tuple[type[SideTable], ...]] = (
 FILES: Final = frozenset(
     (KERNELS, MEASURED, SERIES, CPU, RUN, OPERATIONS, *(each.FILE for each in SIDE_TABLES))
 )
-CPU_ARRAYS: Final = CpuSamples.__struct_fields__[len(CpuSource.__struct_fields__) :]
+CPU_ARRAYS: Final = CpuSamples.__struct_fields__[len(SampledFile.__struct_fields__) :]
 SIGN: Final = "@"
 """Begins the name of a baseline."""
 _NAME: Final = re.compile(r"[A-Z]\w+")
@@ -114,7 +115,7 @@ class StoredRun(Struct, frozen=True):
     cubes: tuple[tuple[tuple[str, ...], int], ...]
     """Levels and number of cells of each cube, in the order of the file."""
     patterns: Mapping[str, int]
-    cpu: tuple[CpuSource, ...]
+    cpu: tuple[SampledFile, ...]
     """CPU samples without their arrays."""
     side_names: Mapping[str, msgspec.Raw]
     """File of a side table → its `names`."""

@@ -17,9 +17,10 @@ import msgspec
 from msgspec.structs import asdict, replace
 
 from chopper_core.model.cubes import Cube, Cubes
+from chopper_core.model.inputs import SampledFile
 from chopper_core.model.run import Run, located
 from chopper_core.model.side_table import SideTable
-from chopper_core.model.signals import CpuSamples, CpuSource, IntegralCurve, Signal
+from chopper_core.model.signals import CpuSamples, IntegralCurve, Signal
 from chopper_core.model.table import NO_LABEL, Category, KernelTable, Kind, Phase, Rule
 from chopper_core.store.format import (
     CPU,
@@ -295,7 +296,7 @@ def _signals(
     }
 
 
-def _cpu(columns: Mapping[str, AnyArray], files: tuple[CpuSource, ...]) -> tuple[CpuSamples, ...]:
+def _cpu(columns: Mapping[str, AnyArray], files: tuple[SampledFile, ...]) -> tuple[CpuSamples, ...]:
     found = []
     rows = zip(*(lists_of(columns, name) for name in CPU_ARRAYS), strict=True)
     for file, (cpus, cores, times_ns, percent) in zip(files, rows, strict=True):

@@ -12,8 +12,9 @@ import numpy as np
 from pyarrow.lib import ArrowException
 
 from chopper_core.model.cubes import Cube, summarise
+from chopper_core.model.inputs import SampledFile
 from chopper_core.model.run import Run
-from chopper_core.model.signals import CpuSource, IntegralCurve
+from chopper_core.model.signals import IntegralCurve
 from chopper_core.model.table import COLUMNS, LEVELS
 from chopper_core.model.tree import in_order, level_order
 from chopper_core.store import format as layout
@@ -76,8 +77,8 @@ def check_place(folder: Path) -> None:
 def _write_files(run: Run, folder: Path, origin: str) -> None:
     table = run.table
     cpu = msgspec.json.decode(
-        json_of([msgspec.convert(file, CpuSource, from_attributes=True) for file in run.cpu]),
-        type=tuple[CpuSource, ...],
+        json_of([msgspec.convert(file, SampledFile, from_attributes=True) for file in run.cpu]),
+        type=tuple[SampledFile, ...],
     )
     if not in_order(table):
         table = table.take(level_order(table))

@@ -21,11 +21,11 @@ from chopper_core.ingest import cache
 from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse
 from chopper_core.model.host_tables import HostStack, HostTime, MemoryEvents
-from chopper_core.model.inputs import Gpu
+from chopper_core.model.inputs import Gpu, SampledFile
 from chopper_core.model.overrides import overrides_of
 from chopper_core.model.run import Run
 from chopper_core.model.shapes import Fused
-from chopper_core.model.signals import CpuSamples, CpuSource, IntegralCurve
+from chopper_core.model.signals import CpuSamples, IntegralCurve
 from chopper_core.model.table import COLUMNS
 from chopper_core.render import info, render
 from chopper_core.store import format as store_format
@@ -431,7 +431,7 @@ def test_errors_are_those_of_reading(tmp_path: Path) -> None:
     assert not cache.entries()
 
 
-@pytest.mark.parametrize("kind", [Gpu, Fused, HostStack, ColumnPlace, CpuSource, MemoryEvents])
+@pytest.mark.parametrize("kind", [Gpu, Fused, HostStack, ColumnPlace, SampledFile, MemoryEvents])
 def test_the_fingerprint_covers_every_stored_type(
     kind: type[Struct], monkeypatch: pytest.MonkeyPatch
 ) -> None:

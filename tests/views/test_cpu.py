@@ -201,7 +201,7 @@ def test_files_without_use_are_refused_by_name(tmp_path: Path) -> None:
 
 
 def source(clock: str, offset_ns: int | None, uncertainty_ns: int) -> TelemetrySource:
-    return TelemetrySource("gpu.csv", "", clock, offset_ns, uncertainty_ns, "", {}, 0, ())
+    return TelemetrySource("gpu.csv", "", clock, offset_ns, uncertainty_ns, "", 0, (), {})
 
 
 def test_a_file_is_placed_by_its_clock_or_by_telemetry_on_the_same_one(tmp_path: Path) -> None:

@@ -15,7 +15,8 @@ from chopper_core.model.tree import level_order
 from chopper_core.model.view import Baseline, View
 from chopper_core.render.exchange import as_json
 from chopper_core.util.errors import ChopperError, UsageError
-from chopper_core.views import VIEWS, frames
+from chopper_core.views import VIEWS
+from chopper_core.views import query as query_module
 from chopper_core.views.query import cached, query
 from chopper_core.views.spec import ViewResult
 from tests.support import sample_run
@@ -141,7 +142,7 @@ def test_the_second_time_shows_what_the_first_did(run: Run, name: str) -> None:
 def test_of_a_large_run_those_are_kept_that_hold_sums_only(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(frames, "_CACHED_ROWS", 1)
+    monkeypatch.setattr(query_module, "_CACHED_ROWS", 1)
     table = run.table.take(level_order(run.table))
     cubes = {frozenset(cube.levels): cube for cube in summarise(table, rows_per_cell=1)}
     run = replace(run, table=table, cubes=Cubes(table, cubes))

@@ -112,6 +112,13 @@ def _us(ns: int) -> float:
     return ns / 1e3
 
 
+def _slice(
+    category: str, name: str, gpu: Gpu, track: int, at_ns: int, took_ns: int, args: Event
+) -> Event:
+    place = {"pid": gpu.index, "tid": track, "ts": _us(at_ns), "dur": _us(took_ns)}
+    return {"ph": "X", "cat": category, "name": name, **place, "args": args}
+
+
 def _tracks(table: KernelTable, rows: Index) -> tuple[dict[int, str], Int64]:
     """Number and name of each track of a GPU's streams, and the track of each row.
 
@@ -189,16 +196,10 @@ def _labels(table: KernelTable, gpu: Gpu, rows: Index, origin_ns: int) -> Iterat
             if (code := int(codes[at])) == NO_LABEL:
                 continue
             text = table.text_of(level, code)
-            yield {
-                "ph": "X",
-                "cat": "gpu_user_annotation",
-                "name": f"{level} {text}" if level in ("iteration", "layer") else text,
-                "pid": gpu.index,
-                "tid": _LABEL_TRACKS + k,
-                "ts": _us(int(start[at]) - origin_ns),
-                "dur": _us(max(until - int(start[at]), 0)),
-                "args": {"rank": gpu.rank},
-            }
+            name = f"{level} {text}" if level in ("iteration", "layer") else text
+            begins, track = int(start[at]), _LABEL_TRACKS + k
+            took, args = max(until - begins, 0), {"rank": gpu.rank}
+            yield _slice("gpu_user_annotation", name, gpu, track, begins - origin_ns, took, args)
 
 
 def _slices(
@@ -225,16 +226,8 @@ def _slices(
             for name, numbers in known:
                 if (number := numbers[place]) == number:
                     args[name] = int(number) if number.is_integer() else number
-            yield {
-                "ph": "X",
-                "cat": _CATEGORIES[category],
-                "name": table.names[kernel],
-                "pid": gpu.index,
-                "tid": tracks[place],
-                "ts": _us(start - origin_ns),
-                "dur": _us(duration),
-                "args": args,
-            }
+            name, at_ns = table.names[kernel], start - origin_ns
+            yield _slice(_CATEGORIES[category], name, gpu, tracks[place], at_ns, duration, args)
 
 
 _COLUMNS: Final = (

@@ -16,7 +16,14 @@ from chopper_core.model.table import ACTIVITY
 from chopper_core.model.units import Unit
 from chopper_core.model.view import View
 from chopper_core.util.arrays import AnyArray, Float64, Index, Int64, Numbers
-from chopper_core.util.grouping import counts_of, run_maxima, run_minima, run_sums, sums_of
+from chopper_core.util.grouping import (
+    counts_of,
+    run_maxima,
+    run_minima,
+    run_starts,
+    run_sums,
+    sums_of,
+)
 
 _FIXED: Final = (Reduces.COMMON, Reduces.MIN, Reduces.MAX)
 """How figures reduce that a statistic leaves alone: points in time, extremes, identities."""
@@ -112,25 +119,20 @@ def reduced(name: str, values: Values, node: Index, count: int) -> Values:
     present = values.present()
     numbers, node = values.numbers[present], node[present]
     sizes = counts_of(node, count)
-    known = np.flatnonzero(sizes)
-    first = np.concatenate([[0], np.cumsum(sizes)[:-1]])[known].astype(np.intp)
     extrapolated = None
     if values.extrapolated is not None:
         extrapolated = sums_of(values.extrapolated[present], node, count) > 0
+    known = np.flatnonzero(sizes)
     if not len(known):
         return Values(np.full(count, np.nan), sizes == 0, extrapolated)
-    found = _over(name, numbers, node, first, sizes[known])
-    place = np.minimum(np.cumsum(sizes > 0), len(known)) - 1
-    return Values(found[np.maximum(place, 0)], sizes == 0, extrapolated)
+    of_known = _over(name, numbers, node, sizes[known])
+    found = np.zeros(count, of_known.dtype)
+    found[known] = of_known
+    return Values(found, sizes == 0, extrapolated)
 
 
-def _over(
-    name: str,
-    numbers: AnyArray,
-    node: Index,
-    first: Index,
-    sizes: Int64,
-) -> AnyArray:
+def _over(name: str, numbers: AnyArray, node: Index, sizes: Int64) -> AnyArray:
+    first = run_starts(node)
     match name:
         case "mean":
             return np.asarray(run_sums(numbers, first) / sizes, np.float64)
@@ -143,8 +145,7 @@ def _over(
     ordered = numbers[np.lexsort((numbers, node))].astype(np.float64)
     place = (sizes - 1) * _QUANTILES[name]
     low = np.floor(place).astype(np.intp)
-    high = np.minimum(low + 1, sizes - 1)
-    below, above = ordered[first + low], ordered[first + high]
+    below, above = ordered[first + low], ordered[first + np.minimum(low + 1, sizes - 1)]
     between: Float64 = below + (above - below) * (place - low)
     return between
 
