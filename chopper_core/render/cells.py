@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import PurePath
 from textwrap import wrap
 from typing import Final, NewType
@@ -49,9 +49,9 @@ def level_title(level: str) -> str:
 
 
 _TWO_NAMES: Final = 15
+"""Cells from which on two names with an arrow between them are both shown."""
 _MAX_CUT: Final = 2
 """Truncated iterations that are named where there is little room."""
-"""Cells from which on two names with an arrow between them are both shown."""
 
 
 def scale_of(metric: Metric, largest: float, is_whole: bool = True) -> UnitScale:
@@ -342,7 +342,7 @@ def elide(text: str, width: int, glyphs: Glyphs) -> str:
         return before + arrow + elide(after, width - len(arrow) - cell_width(before), glyphs)
     head = (width - 1) * 2 // 3
     tail = width - 1 - head
-    return first_cells(text, head) + glyphs.ellipsis + _last_cells(text, tail)
+    return first_cells(text, head) + glyphs.ellipsis + first_cells(text, tail, from_end=True)
 
 
 def beginning(text: str, width: int, glyphs: Glyphs) -> str:
@@ -352,31 +352,16 @@ def beginning(text: str, width: int, glyphs: Glyphs) -> str:
     return first_cells(text, width - 1) + glyphs.ellipsis if width > 0 else ""
 
 
-def first_cells(text: str, width: int) -> str:
-    """The longest beginning of a text that takes at most `width` cells."""
+def first_cells(text: str, width: int, *, from_end: bool = False) -> str:
+    """The longest beginning, or end, of a text that takes at most `width` cells."""
     if _NARROW.fullmatch(text):
-        return text[:width]
+        return text[len(text) - width :] if from_end else text[:width]
     from wcwidth import iter_graphemes
 
-    return "".join(_within(iter_graphemes(text), width))
-
-
-def _last_cells(text: str, width: int) -> str:
-    """The longest end of a text that takes at most `width` cells."""
-    if _NARROW.fullmatch(text):
-        return text[len(text) - width :]
-    from wcwidth import iter_graphemes
-
-    return "".join([*_within(reversed([*iter_graphemes(text)]), width)][::-1])
-
-
-def _within(graphemes: Iterable[str], width: int) -> Iterator[str]:
-    """Graphemes up to a width: a character and what combines with it are never parted."""
-    for grapheme in graphemes:
-        width -= cell_width(grapheme)
-        if width < 0:
-            return
-        yield grapheme
+    step = -1 if from_end else 1
+    # A character and what combines with it are never parted.
+    graphemes = [*iter_graphemes(text)][::step]
+    return "".join(graphemes[: fitting(map(cell_width, graphemes), width, gap=0)][::step])
 
 
 def fitting(widths: Iterable[int], available: int, gap: int = 1) -> int:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import numpy as np
 from msgspec import Struct
 
+from chopper_core.metrics import Values
 from chopper_core.model.attributes import plain
 from chopper_core.model.charts import Lanes
 from chopper_core.model.inputs import TIMES_NOTES
@@ -37,8 +38,7 @@ def as_json(frame: Frame, *, limit: int | None = None) -> Escaped:
         "schema": FRAME_SCHEMA,
         "address": frame.address,
         "level": frame.level,
-        **_statistic(frame),
-        **({"left_out": list(frame.left_out)} if frame.left_out else {}),
+        **_given(stat=_statistic(frame), left_out=frame.left_out),
         "columns": [
             {"name": column.name, "unit": column.unit, "title": column.title}
             for column in frame.columns
@@ -46,23 +46,36 @@ def as_json(frame: Frame, *, limit: int | None = None) -> Escaped:
         "rows": [
             {
                 "name": frame.labels[row],
-                **({"base_name": frame.partner(row)} if frame.partner(row) else {}),
+                **_given(base_name=frame.partner(row)),
                 "address": frame.addresses(row),
-                **({"truncated": True} if frame.is_cut(row) else {}),
+                **_given(truncated=frame.is_cut(row)),
                 **finite(frame.row(row)),
-                **({"held": held} if (held := _held(frame, row)) else {}),
-                **({"partial": lacks} if (lacks := _partial(frame, row)) else {}),
-                **({"attributes": known} if (known := _attributes(frame, row)) else {}),
+                **_given(
+                    held=_columns_with(frame, row, Values.is_extrapolated),
+                    partial=_columns_with(frame, row, Values.is_partial),
+                    attributes={name: plain(each) for name, each in frame.attributes(row).items()},
+                ),
             }
             for row in range(count)
         ],
         "total": finite(frame.total),
-        **({"partial_total": sorted(frame.partial_total)} if frame.partial_total else {}),
-        **({"pictures": [_plain(each) for each in frame.charts]} if frame.charts else {}),
-        **({"headline": list(frame.headline)} if frame.headline else {}),
+        **_given(
+            partial_total=sorted(frame.partial_total),
+            pictures=[_plain(each) for each in frame.charts],
+            headline=frame.headline,
+        ),
         "notes": [*frame.notes, *limit_notes(frame, count)],
     }
     return json_text(document)
+
+
+def _given(**values: object) -> dict[str, object]:
+    """Those of the values that say something."""
+    return {name: value for name, value in values.items() if value}
+
+
+def _columns_with(frame: Frame, row: int, has: Callable[[Values, int], bool]) -> list[str]:
+    return [column.name for column in frame.columns if has(frame.values[column.name], row)]
 
 
 def json_text(document: Mapping[str, Any]) -> Escaped:
@@ -83,20 +96,6 @@ def finite(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: finite(each) for name, each in value.items()}
     return value
-
-
-def _held(frame: Frame, row: int) -> list[str]:
-    columns = (column.name for column in frame.columns)
-    return [name for name in columns if frame.values[name].is_extrapolated(row)]
-
-
-def _partial(frame: Frame, row: int) -> list[str]:
-    columns = (column.name for column in frame.columns)
-    return [name for name in columns if frame.values[name].is_partial(row)]
-
-
-def _attributes(frame: Frame, row: int) -> dict[str, Any]:
-    return {name: plain(value) for name, value in frame.attributes(row).items()}
 
 
 def _plain(thing: object) -> Any:
@@ -176,7 +175,7 @@ def _cell(value: object) -> object:
 def _statistic(frame: Frame) -> dict[str, Any]:
     if not frame.view.stat or not frame.over:
         return {}
-    return {"stat": {"name": frame.view.stat, "over": frame.over}}
+    return {"name": frame.view.stat, "over": frame.over}
 
 
 def limit_notes(frame: Frame, shown: int) -> list[str]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from functools import lru_cache
 from os.path import commonprefix
 from string import ascii_letters, digits
@@ -16,6 +16,7 @@ from chopper_core.views.frame import Frame
 
 FOLDED: Final = "…"
 _TENSILE: Final = late(r"^(?:Custom_)?Cijk_")
+_TEMPLATE: Final = late(r"[^<]*<")
 _TENSILE_KEPT: Final = late(r"^MT\d+x\d+x\d+$")
 _LETTERS: Final = ascii_letters + digits
 _PLAIN: Final = late(r"[\w.-]+")
@@ -51,11 +52,11 @@ def display_names(labels: tuple[str, ...], level: str) -> tuple[str, ...]:
     if level != "kernel":
         return tuple(names)
     short = list(names)
-    _fold(names, short, [bool(_TENSILE.match(name)) for name in names], _tensile)
-    _fold(names, short, ["<" in name for name in names], _templates)
-    counts: dict[str, int] = defaultdict(int)
-    for name in short:
-        counts[name] += 1
+    for pattern, fold in ((_TENSILE, _tensile), (_TEMPLATE, _templates)):
+        rows = [row for row, name in enumerate(names) if pattern.match(name)]
+        for row, name in zip(rows, fold([names[row] for row in rows]), strict=True):
+            short[row] = name
+    counts = Counter(short)
     return tuple(
         name if counts[name] == 1 else clean(label)
         for name, label in zip(short, labels, strict=True)
@@ -124,17 +125,6 @@ def _show_difference(
         # No other attempt shows more of them from where they differ.
         if len(several) > 1 and (begin < len(shared) or len(several) < len(names)):
             _show_difference(several, begin, width, glyphs, short)
-
-
-def _fold(
-    names: Sequence[str],
-    into: list[str],
-    chosen: Sequence[bool],
-    fold: Callable[[list[str]], list[str]],
-) -> None:
-    rows = [row for row, wanted in enumerate(chosen) if wanted]
-    for row, name in zip(rows, fold([names[row] for row in rows]), strict=True):
-        into[row] = name
 
 
 def _tensile(names: list[str]) -> list[str]:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from chopper_core.model.column_names import FLOPS, FLOPS_TYPE, NO_TIMES, is_counted
 from chopper_core.model.hardware import ElementType, counter_info, own_file
+from chopper_core.model.inputs import SampledFile
 from chopper_core.model.parallel import Parallel
 from chopper_core.model.run import Run
 from chopper_core.model.signals import CpuSamples
@@ -224,14 +225,7 @@ def _coverage(run: Run, level: str) -> dict[str, Any]:
 
 def _processors(samples: CpuSamples) -> dict[str, Any]:
     return {
-        "path": samples.path,
-        "format": samples.format,
-        "clock": samples.clock,
-        "offset_ns": samples.offset_ns,
-        "uncertainty_ns": samples.uncertainty_ns,
-        "method": samples.method,
-        "samples": samples.samples,
+        **{name: getattr(samples, name) for name in SampledFile.__struct_fields__},
         "processors": len(samples.cpus),
         "cores": len(distinct(samples.cores)) if samples.has_cores else None,
-        "notes": samples.notes,
     }
