@@ -26,11 +26,7 @@ _MAX_ADDED_ROWS: Final = 1 << 15
 """Contiguous rows that are summed as fast as cells are looked up."""
 _CACHED_NODES: Final = 32
 """Nodes whose rows are cached, where they are not a slice."""
-_MAX_TIMED_ROWS: Final = 1 << 24
-"""Rows up to which the times of all nodes of a level are cached for the next search."""
 _ITERATION: Final = "iteration"
-_TIMED_SHARE: Final = 8
-"""A search that matches a smaller part of the rows (1/8) computes only those."""
 
 
 class Children(Struct, frozen=True):
@@ -89,7 +85,6 @@ class Tree:
         # An unsorted table is addressed through its sorted permutation.
         self._places = None if cubes is not None else level_order(table)
         self._memo = Memo()
-        self._timed: dict[int, tuple[Index, Int64, AnyArray]] = {}
         self._left_out: tuple[int, ...] = ()
         self._kept = Memo()
 
@@ -176,38 +171,18 @@ class Tree:
                 np.sum([cube.integers[f"sum {state}"][cells] for state in STATES], axis=0),
                 lambda node: tuple(int(cube.codes[name][cells[node]]) for name in levels),
             )
-        are_neighbours = self._places is None and self._is_default(levels)
-        matching = None
-        if not are_neighbours or len(levels) not in self._timed:
-            matching = np.flatnonzero(wanted[table.column(level)])
-            is_much = len(table) // _TIMED_SHARE < len(matching)
-            if are_neighbours and is_much and len(table) <= _MAX_TIMED_ROWS:
-                self._timed[len(levels)] = self._times(slice(0, len(table)), levels, level)
-                matching = None
-        if matching is None:
-            rows, times, codes = self._timed[len(levels)]
-            found = np.flatnonzero(wanted[codes])
-            rows, times = rows[found], times[found]
-        else:
-            if left_out:
-                matching = matching[~np.isin(table.iteration[matching], left_out)]
-            if not are_neighbours:
-                keys = [table.column(name)[matching] for name in reversed(levels)]
-                matching = matching[np.lexsort(keys)]
-            rows, times, _ = self._times(matching, levels, level)
-        return Nodes(
-            times, lambda node: tuple(int(table.column(name)[rows[node]]) for name in levels)
-        )
-
-    def _times(
-        self, rows: Selection, levels: Sequence[str], level: str
-    ) -> tuple[Index, Int64, AnyArray]:
-        """The first row, time and code at a level of nodes whose rows are adjacent in `rows`."""
-        codes = {name: self.table.column(name)[rows] for name in levels}
-        first = run_starts(*codes.values())
+        matching = np.flatnonzero(wanted[table.column(level)])
+        if left_out:
+            matching = matching[~np.isin(table.iteration[matching], left_out)]
+        rows: Selection = contiguous(matching)
+        if self._places is not None or not self._is_default(levels):
+            rows = matching[np.lexsort([table.column(name)[matching] for name in reversed(levels)])]
+        first = run_starts(*(table.column(name)[rows] for name in levels))
         at = first + rows.start if isinstance(rows, slice) else rows[first]
-        times = elapsed_of_rows(self.table, rows)
-        return at, np.add.reduceat(times, first), codes[level][first]
+        return Nodes(
+            np.add.reduceat(elapsed_of_rows(table, rows), first),
+            lambda node: tuple(int(table.column(name)[at[node]]) for name in levels),
+        )
 
     def _groups(self, path: tuple[str, ...], level: str | None) -> Groups:
         wanted = self._codes(path)
