@@ -18,7 +18,7 @@ from chopper_core.model.address import parse, render
 from chopper_core.model.charts import BoxChart
 from chopper_core.model.run import Run
 from chopper_core.model.table import LEVELS, STATES, Kind
-from chopper_core.views.determinism.noise import adjusted, paired, ranks, unpaired
+from chopper_core.views.determinism import adjusted, paired, ranks, unpaired
 from chopper_core.views.determinism.steadiness import steadiness
 from chopper_core.views.query import query
 from chopper_core.views.shared.matched_kernels import same_kernels

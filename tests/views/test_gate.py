@@ -21,7 +21,7 @@ from chopper_core.views.compare.gate import (
     parse_limit,
     samples,
 )
-from chopper_core.views.determinism.noise import one_more
+from chopper_core.views.determinism import one_more
 from tests.support import Row, run_of
 
 OPERATIONS = {"gemm": 40_000, "norm": 8_000, "mlp_dp": 30_000}

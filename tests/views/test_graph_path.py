@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from chopper_core.model.run import Run
 from chopper_core.model.table import Kind
 from chopper_core.views.graph.path import Graph, graph_of, longest_path
-from chopper_core.views.launch.launches import mean_depths
+from chopper_core.views.launch import mean_depths
 from tests.support import Row, run_of, sample_run
 
 

@@ -12,7 +12,7 @@ from chopper_core.model.address import parse
 from chopper_core.model.charts import BarChart, LineChart
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_TIME, Kind
-from chopper_core.views.launch.launches import mean_depths
+from chopper_core.views.launch import mean_depths
 from chopper_core.views.query import query
 
 SCOPES = [":gpu=2/iteration=11", ":gpu=5/iteration=12/phase=backward"]

@@ -21,7 +21,7 @@ from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import median_of
 from chopper_core.views import RUNS
-from chopper_core.views.determinism.noise import LEVEL, adjusted, unpaired
+from chopper_core.views.determinism import LEVEL, adjusted, unpaired
 from chopper_core.views.findings.rule import CONFIDENCE, Confidence, Finding, Threshold
 from chopper_core.views.frame import Frame
 from chopper_core.views.shared.phrases import count, listed, percent

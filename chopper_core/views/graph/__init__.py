@@ -29,7 +29,7 @@ from chopper_core.views.graph.path import (
     graph_of,
     longest_path,
 )
-from chopper_core.views.launch.launches import mean_depths
+from chopper_core.views.launch import mean_depths
 from chopper_core.views.shared import collective_columns
 from chopper_core.views.shared.dependencies import Evidence
 from chopper_core.views.shared.table_view import (
