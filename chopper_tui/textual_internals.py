@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from rich.cells import get_character_cell_size
 from rich.color import ColorSystem
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
@@ -187,13 +187,6 @@ class DimmedScreen(BackgroundScreen):
         for line in Segment.split_lines(console.render(self.screen._compositor, options)):
             yield Segment("".join(text for text, _, control in line if not control), self._style)
             yield Segment.line()
-
-
-def dimmed(rendered: RenderableType, style: Style) -> RenderableType:
-    """The background of a dialog: the screen below it, dimmed."""
-    if isinstance(rendered, BackgroundScreen):
-        return DimmedScreen(rendered.screen, style)
-    return rendered
 
 
 def press(app: App[Any], key: str) -> None:

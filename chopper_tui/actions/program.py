@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -28,7 +28,6 @@ from chopper_tui.terminal import has_clipboard
 if TYPE_CHECKING:
     from chopper_core.render.cells import Escaped
     from chopper_tui.screen import Explorer
-    from chopper_tui.widgets.pane import DrawingApp
 
 
 @action(CHOPPER, ":", title="Command line", hint="cmd", while_busy=True)
@@ -80,7 +79,7 @@ def theme(screen: Explorer, argument: str) -> None:
 def redraw(screen: Explorer, _: str) -> None:
     """Draw the whole screen again."""
     screen.app.clear_notifications()
-    cast("DrawingApp", screen.app).redraw()
+    screen.app.redraw()  # type: ignore[attr-defined]
 
 
 @action(CHOPPER, "ctrl+z", title="To the shell", while_busy=True)

@@ -14,6 +14,7 @@ from textual.await_complete import AwaitComplete
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
+from textual.renderables.background_screen import BackgroundScreen
 from textual.screen import ModalScreen
 from textual.widgets import Label, OptionList, Static
 from textual.widgets.option_list import Option
@@ -24,7 +25,12 @@ from chopper_core.render.glyphs import Glyphs, bar
 from chopper_core.util.progress import share_done, step_text
 from chopper_tui.draw.pieces import Pieces, fit
 from chopper_tui.draw.theme import Inks
-from chopper_tui.textual_internals import ClickableOptions, SteadyScreen, dimmed, forget_styles
+from chopper_tui.textual_internals import (
+    ClickableOptions,
+    DimmedScreen,
+    SteadyScreen,
+    forget_styles,
+)
 from chopper_tui.widgets.pane import Pane
 
 T = TypeVar("T")
@@ -45,8 +51,12 @@ class Dialog(SteadyScreen[T], ModalScreen[T]):
     """Takes the answer at once: Textual's own callback comes after the keys that follow."""
 
     def render(self) -> RenderableType:
+        """The screen below is dimmed."""
         inks: Inks = self.app.inks  # type: ignore[attr-defined]
-        return dimmed(super().render(), inks.of("shade"))
+        below = super().render()
+        if isinstance(below, BackgroundScreen):
+            return DimmedScreen(below.screen, inks.of("shade"))
+        return below
 
     def dismiss(self, result: T | None = None) -> AwaitComplete:
         """Close with an answer; a late one must not close the screen below."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final
 
 from rich.segment import Segment
 from textual import events
@@ -28,21 +28,6 @@ def strip_of(pieces: Pieces, width: int, inks: Inks, rest: str = "text") -> Stri
     return Strip(segments).adjust_cell_length(width, inks.of(rest)).simplify()
 
 
-class DrawingApp(Protocol):
-    """The part of the app that its parts need: how to draw."""
-
-    @property
-    def inks(self) -> Inks:
-        """The styles to draw with."""
-
-    @property
-    def glyphs(self) -> Glyphs:
-        """The characters to draw with."""
-
-    def redraw(self) -> None:
-        """Draw everything again, whatever the terminal shows."""
-
-
 class ChopperWidget(Widget):
     """A widget of the explorer: it draws in the app's inks and glyphs."""
 
@@ -58,11 +43,13 @@ class ChopperWidget(Widget):
 
     @property
     def inks(self) -> Inks:
-        return cast(DrawingApp, self.app).inks
+        inks: Inks = self.app.inks  # type: ignore[attr-defined]
+        return inks
 
     @property
     def glyphs(self) -> Glyphs:
-        return cast(DrawingApp, self.app).glyphs
+        glyphs: Glyphs = self.app.glyphs  # type: ignore[attr-defined]
+        return glyphs
 
 
 class PaneRow(Horizontal, ChopperWidget):

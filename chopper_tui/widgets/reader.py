@@ -153,10 +153,10 @@ def help_text(
     A click on an entry performs it.
     """
     help_ = _Help(max(min(width * 96 // 100, 110) - 6, 20), key_style or Style(bold=True))
-    for title, lines in _here(frame):
-        help_.section(title)
-        for head, body in lines:
-            help_.entry(head, body)
+    title, lines = _here(frame)
+    help_.section(title)
+    for head, body in lines:
+        help_.entry(head, body)
     own = [each for each in actions if each.view and each.view == frame.view.name]
     for action in own:
         help_.action(action)
@@ -233,14 +233,14 @@ def screen_table() -> list[tuple[str, str, str, str]]:
     return [*rows, ("0", INFO, "Which sources were read, aligned, labelled or left out?", "")]
 
 
-def _here(frame: Frame) -> list[tuple[str, list[tuple[str, str]]]]:
+def _here(frame: Frame) -> tuple[str, list[tuple[str, str]]]:
     """The current screen and the keys that change it."""
     view = frame.view
     if not view.name:
         if view.is_leaf:
-            return [("Here: a single activity", [("i", "shows all its figures; esc goes up.")])]
+            return "Here: a single activity", [("i", "shows all its figures; esc goes up.")]
         rows = f"a row per {level_title(frame.level)}; enter opens it, p splits by another level."
-        return [(f"Here: {level_title(frame.level)}s of the scope", [("rows", rows)])]
+        return f"Here: {level_title(frame.level)}s of the scope", [("rows", rows)]
     known = view_spec(view.name)
     lines = [("question", known.question)]
     if known.by:
@@ -251,4 +251,4 @@ def _here(frame: Frame) -> list[tuple[str, list[tuple[str, str]]]]:
     if len(frame.charts) > 1:
         lines.append(("M", f"shows the next of its {len(frame.charts)} charts."))
     lines.append(("enter, esc", "go to the evidence of a row and back; 1 to the tree."))
-    return [(f"Here: {known.title}", lines)]
+    return f"Here: {known.title}", lines
