@@ -6,6 +6,7 @@ people read; sums of a column, means of telemetry and formulas over counters are
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import partial
@@ -17,6 +18,7 @@ from msgspec.structs import force_setattr, replace
 
 from chopper_core.model.groups import Groups
 from chopper_core.model.hardware import Hardware
+from chopper_core.model.run import Run
 from chopper_core.model.signals import Signal
 from chopper_core.model.units import AnyUnit, Unit
 from chopper_core.util.arrays import Float64, Index, Int64, Mask, Numbers
@@ -84,6 +86,10 @@ class Values(Struct, frozen=True):
         if self.missing is None:
             return np.ones(len(self.numbers), np.bool_)
         return ~self.missing
+
+    def known(self, missing: float = np.nan) -> Float64:
+        """The values as floats, with a number for those that are missing."""
+        return np.where(self.present(), self.numbers, missing).astype(np.float64)
 
     def is_extrapolated(self, row: int) -> bool:
         """Whether a value isn't measured on all of the node."""
@@ -157,6 +163,12 @@ class Scope(Struct, frozen=True):
     """The run's GPUs, where they are known."""
     signals: Mapping[str, Signal] = field(default_factory=dict)
     """The run's signals over time."""
+
+    @classmethod
+    def of(cls, run: Run, nodes: Groups, whole: Groups | None = None) -> Scope:
+        """Nodes of a run, and what they are parts of: themselves, if it isn't given."""
+        whole = nodes if whole is None else whole
+        return cls(nodes, whole, run.origin_ns, run.hardware, run.measured)
 
 
 Compute = Callable[[Scope], Values]
@@ -244,7 +256,17 @@ def blocks(text: str) -> Iterator[tuple[list[str], str]]:
         yield [part.strip() for part in heading.split("|")], " ".join(lines)
 
 
-def column(text: str) -> Metric:
+def columns(text: str, *, missing: str = "", source: str = "trace") -> dict[str, Metric]:
+    """Declare several columns, by name, each as `column` has it.
+
+    A heading is indented by four spaces, the lines of its record by more.
+    """
+    records = re.split(r"^ {4}(?=\S)", text, flags=re.MULTILINE)[1:]
+    made = (column(record, missing=missing, source=source) for record in records)
+    return {each.name: each for each in made}
+
+
+def column(text: str, *, missing: str = "", source: str = "trace") -> Metric:
     """Declare a column that only one kind of frame has.
 
     The first line is `name | unit | title`, then how it reduces and `signed`, if they apply. The
@@ -253,7 +275,7 @@ def column(text: str) -> Metric:
     """
     heading, *lines = text.splitlines()
     name, unit, title, *flags = (part.strip() for part in heading.split("|"))
-    parts = {"": "", "missing": "", "source": "trace"}
+    parts = {"": "", "missing": missing, "source": source}
     key = ""
     for line in map(str.strip, lines):
         first, colon, more = line.partition(": ")

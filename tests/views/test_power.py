@@ -19,7 +19,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.signals import Signal, between
 from chopper_core.model.units import Unit
 from chopper_core.util.errors import UsageError
-from chopper_core.views.power import power_columns as columns
+from chopper_core.views.power.power_columns import CORRELATED, OF_SAMPLES, OF_STEPS
 from chopper_core.views.power.charts import Correlation, samples_of
 from chopper_core.views.query import query
 from chopper_core.views.shared.samples import TimeSpans, beside_of, sampled
@@ -262,16 +262,15 @@ def test_no_title_stands_for_two_figures() -> None:
     def header(each: Metric) -> str:
         return each.title if each.title.endswith(each.unit) else f"{each.title} {each.unit}"
 
-    own = [each for each in vars(columns).values() if isinstance(each, Metric)]
+    own = [*OF_SAMPLES.values(), *CORRELATED.values(), *OF_STEPS.values()]
     there = {header(each): each.name for each in METRICS.values()}
     assert [each.name for each in own if there.get(header(each), each.name) != each.name] == []
 
 
 def test_means_over_time_and_over_activities_name_each_other() -> None:
-    own = [each for each in vars(columns).values() if isinstance(each, Metric)]
-    over_time = [each for each in own if each.name.startswith("mean_")]
+    over_time = [each for each in OF_SAMPLES.values() if each.name.startswith("mean_")]
     # One of two signals has no metric of its own.
-    over_time.remove(columns.HOT_ANYWHERE)
+    over_time.remove(OF_SAMPLES["mean_hot_c"])
     assert len(over_time) >= 6
     for each in over_time:
         twin = METRICS[each.name.removeprefix("mean_")]

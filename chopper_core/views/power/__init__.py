@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Final
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.metrics import METRICS, Metric, Values, is_measured, numbered
+from chopper_core.metrics import METRICS, Scope, is_measured, numbered
 from chopper_core.metrics.metric import quotient
 from chopper_core.model.column_names import EDGE, HEAT
 from chopper_core.model.run import Run
+from chopper_core.model.table import NO_LABEL
 from chopper_core.model.view import View
-from chopper_core.util.arrays import Float64
+from chopper_core.util.arrays import Float64, Mask
 from chopper_core.util.errors import NothingToShow, UsageError
-from chopper_core.util.grouping import median_of
-from chopper_core.views.power import power_columns as c
+from chopper_core.util.grouping import distinct, median_of
 from chopper_core.views.power.charts import (
-    DIES,
-    LIMITER,
     SIGNALS,
     GpuSamples,
     charts,
@@ -29,12 +26,17 @@ from chopper_core.views.power.charts import (
     energy_bars,
     samples_of,
 )
-from chopper_core.views.power.power_columns import step_energy, token_energy
+from chopper_core.views.power.power_columns import (
+    CORRELATED,
+    OF_STEPS,
+    WINDOW_NS,
+    Own,
+    columns_of_samples,
+)
 from chopper_core.views.shared.phrases import differs
 from chopper_core.views.shared.samples import (
     ENERGY,
     WINDOW,
-    Sampled,
     TimeSpans,
     columns_of,
     figure,
@@ -44,6 +46,7 @@ from chopper_core.views.shared.samples import (
     totals_of,
 )
 from chopper_core.views.shared.table_view import LabelledRows, Partition, child_of, table_view
+from chopper_core.views.shared.tokens import tokens_in
 from chopper_core.views.spec import ViewResult, ViewSpec, any_level
 
 SPEC: Final = ViewSpec(
@@ -58,13 +61,6 @@ SPEC: Final = ViewSpec(
 )
 
 
-Own = list[tuple[Metric, Values]]
-
-WINDOW_NS: Final = 100e6
-BURST: Final = 1.1
-"""A burst of power exceeds the mean by this factor."""
-AT_LIMIT: Final = 0.98
-VRAM: Final = "vram_bytes"
 _SHOWN_ALONE: Final = (
     *("mean_power_w", "peak_power_w", "sampled_energy_j", "limit_w", "at_limit_pct"),
     *("mean_gfx_mhz", "p05_gfx_mhz", "sd_gfx_mhz", "mean_mem_mhz", "mean_hot_c", "hottest_c"),
@@ -74,6 +70,18 @@ _SHOWN_ALONE: Final = (
     *("pcie_in_bytes", "pcie_out_bytes", "nvlink_in_bytes", "nvlink_out_bytes"),
 )
 _OPTION: Final = re.compile(r"(window|burst|tokens|samples):(\d{1,12}(?:\.\d+)?)")
+_SHOWN_BY_GPU: Final = (
+    *("mean_power_w", "peak_power_w", "limit_w", "at_limit_pct", "iteration_energy_j"),
+    *("token_energy_mj", "mean_gfx_mhz", "p05_gfx_mhz", "sd_gfx_mhz", "mean_mem_mhz"),
+    *("mean_hotspot_c", "mean_edge_c", "throttled_pct", "peak_over_w", "over_limit_ns"),
+    *("die_spread_mhz", "die_spread_c", "r_gfx_hotspot", "r_gfx_edge", "r_gfx_power"),
+    *("r_time_gfx", "r_time_heat", "r_chance", "r_samples", "rolling_power_w"),
+    *("rolling_gfx_mhz", "bursts", "burst_pct", "longest_burst_ns"),
+)
+_SUMS: Final = ("mean_power_w", "iteration_energy_j", "energy_j")
+"""What adds up over the GPUs, where all have it: a sum over some of them is no total."""
+_MEASURED: Final = ("gfx_mhz", "mem_mhz", "power_w", "hotspot_c", "throttle_pct")
+_UNKNOWN: Final = np.full(1, np.nan)
 _NO_TELEMETRY: Final = (
     "no telemetry of power, clocks or temperatures on the run's clock; put a log of amd-smi, "
     "rocm-smi or nvidia-smi beside the traces (docs/telemetry.md)"
@@ -92,42 +100,64 @@ class Options(Struct, frozen=True):
 
 
 def answer(run: Run, view: View) -> ViewResult:
-    """The GPUs side by side, or the energy of iterations, phases, layers or operations."""
+    """The GPUs next to each other, or the energy of iterations, phases, layers or operations."""
+    options = options_of(view.of)
     if run.is_sampled_only:
-        return result_of_samples(run, view, _of_samples(run, view))
+        return result_of_samples(run, view, _of_samples(run, view, options))
     if not any(name in run.measured for name in SIGNALS):
         raise NothingToShow(_NO_TELEMETRY)
-    options = options_of(view.of)
     by = view.by or "gpu"
     found = samples_of(run, view, options.window_ns if by == "gpu" else None)
-    if by == "gpu" and not view.path and len(run.traced) < len(run.gpus):
+    if by != "gpu":
+        return _by_label(run, view, found, options, by)
+    if not view.path and len(run.traced) < len(run.gpus):
         return _of_all(run, view, found, options)
-    if by == "gpu":
-        return _by_gpu(run, view, found, options)
-    return _by_label(run, view, found, options, by)
+    rows = Partition.of(run.tree_of(view), view, "gpu")
+    energy_j, token_mj = _step_energy(run, view, options.tokens)
+    own = [
+        *_columns(run, view, found, options),
+        (METRICS["energy_j"], METRICS["energy_j"].compute(rows.scope(run))),
+        (OF_STEPS["iteration_energy_j"], numbered(energy_j)),
+        (OF_STEPS["token_energy_mj"], numbered(token_mj)),
+    ]
+    known = {metric.name for metric, values in own if values.present().any()}
+    return table_view(
+        view,
+        rows,
+        own,
+        _sums_of_all(own),
+        shown=tuple(name for name in _SHOWN_BY_GPU if name in known),
+        headline=_headline(found, energy_j, token_mj),
+        notes=_notes(found, options),
+        charts=charts(found, run.origin_ns),
+    )
 
 
-def _of_samples(run: Run, view: View) -> ViewResult:
+def _columns(run: Run, view: View, found: list[GpuSamples], options: Options) -> Own:
+    related = correlations(run, view, found)
+    own = columns_of_samples(run, found, options.burst_w)
+    return [*own, *((metric, related[name]) for name, metric in CORRELATED.items())]
+
+
+def _of_samples(run: Run, view: View, options: Options) -> ViewResult:
     """The GPUs of a run of telemetry alone: a step's energy isn't known, that of the window is."""
-    options = options_of(view.of)
     found = samples_of(run, view, options.window_ns)
-    sampled = columns_of(run)
-    own = [*_columns(run, found, options), *correlations(run, view, found), *sampled]
-    own = own if sampled else []
-    # The curves of the view lack the last sample's value, which the summaries have.
-    own = list({metric.name: (metric, values) for metric, values in own}.values())
-    known = [(metric, values) for metric, values in own if values.present().any()]
+    own, sampled = {}, columns_of(run)
+    if sampled:
+        # The curves of the view lack the last sample's value, which the summaries have.
+        every = (*_columns(run, view, found, options), *sampled)
+        own = {metric.name: (metric, values) for metric, values in every}
+    known = [(metric, values) for metric, values in own.values() if values.present().any()]
     labels = [str(gpu) for gpu in gpus_of(run)]
     names = {metric.name for metric, _ in known}
-    speed = _efficiency(run, options)
-    return ViewResult(
-        level="gpu",
-        labels=labels,
-        columns=tuple(known),
-        opens=lambda row: replace(view, filter=f"gpu:{labels[row]}", sort="", columns=()),
+    return table_view(
+        view,
+        LabelledRows("gpu", labels),
+        known,
         total=totals_of(known),
+        opens=lambda row: replace(view, filter=f"gpu:{labels[row]}", sort="", columns=()),
         shown=tuple(name for name in _SHOWN_ALONE if name in names),
-        headline=(*_headline(found, np.full(1, np.nan), np.full(1, np.nan)), *speed),
+        headline=(*_headline(found, _UNKNOWN, _UNKNOWN), *_efficiency(run, options)),
         notes=(*([run.status] if run.status else []), *sampled_notes(run)),
         charts=charts(found, run.origin_ns),
     )
@@ -163,50 +193,15 @@ def options_of(text: str) -> Options:
     return Options(window_ns, given.get("burst"), given.get("tokens"), given.get("samples"))
 
 
-def _by_gpu(run: Run, view: View, found: list[GpuSamples], options: Options) -> ViewResult:
-    rows = Partition.of(run.tree_of(view), view, "gpu")
-    scope = rows.scope(run)
-    energy_j, token_mj = step_energy(run, view, options.tokens)
-    own = [*_columns(run, found, options), *correlations(run, view, found)]
-    own += [
-        (METRICS["energy_j"], METRICS["energy_j"].compute(scope)),
-        (c.STEP_ENERGY, numbered(energy_j)),
-        (c.TOKEN_ENERGY, numbered(token_mj)),
-    ]
-    known = {metric.name for metric, values in own if values.present().any()}
-    shown = (
-        *("mean_power_w", "peak_power_w", "limit_w", "at_limit_pct", "iteration_energy_j"),
-        *("token_energy_mj", "mean_gfx_mhz", "p05_gfx_mhz", "sd_gfx_mhz", "mean_mem_mhz"),
-        *("mean_hotspot_c", "mean_edge_c", "throttled_pct", "peak_over_w", "over_limit_ns"),
-        *("die_spread_mhz", "die_spread_c", "r_gfx_hotspot", "r_gfx_edge", "r_gfx_power"),
-        *("r_time_gfx", "r_time_heat", "r_chance", "r_samples", "rolling_power_w"),
-        *("rolling_gfx_mhz", "bursts", "burst_pct", "longest_burst_ns"),
-    )
-    return table_view(
-        view,
-        rows,
-        own,
-        _sums_of_all(own),
-        shown=tuple(name for name in shown if name in known),
-        headline=_headline(found, energy_j, token_mj),
-        notes=_notes(run, view, found, options),
-        charts=charts(found, run.origin_ns),
-    )
-
-
 def _of_all(run: Run, view: View, found: list[GpuSamples], options: Options) -> ViewResult:
     """All GPUs of a run whose telemetry covers more than its traces, over the run's time."""
     span = TimeSpans(np.array([run.origin_ns]), np.array([run.end_ns]))
     others = {gpu.index: span for gpu in run.gpus if gpu.index not in run.traced}
     found = [*found, *samples_of(run, view, options.window_ns, others)]
     found.sort(key=lambda each: each.gpu)
-    own = [
-        (metric, values)
-        for metric, values in (*_columns(run, found, options), *correlations(run, view, found))
-        if values.present().any()
-    ]
+    every = _columns(run, view, found, options)
+    own = [(metric, values) for metric, values in every if values.present().any()]
     labels = [str(each.gpu) for each in found]
-    unknown = np.full(1, np.nan)
     return table_view(
         view,
         LabelledRows("gpu", labels),
@@ -215,179 +210,109 @@ def _of_all(run: Run, view: View, found: list[GpuSamples], options: Options) -> 
         opens=lambda row: (
             child_of(view, "gpu", labels[row]) if found[row].gpu in run.traced else view
         ),
-        headline=_headline(found, unknown, unknown),
+        headline=_headline(found, _UNKNOWN, _UNKNOWN),
         notes=(
             f"{len(others)} of {len(found)} GPUs have telemetry alone: their figures are over the "
             "time of the run",
-            *_notes(run, view, found, options),
+            *_notes(found, options),
         ),
         charts=charts(found, run.origin_ns),
     )
 
 
-def _columns(run: Run, found: list[GpuSamples], options: Options) -> Own:
-    def each(name: str, figure: Callable[[Sampled], float]) -> Float64:
-        return np.array([figure(gpu.signals[name]) for gpu in found])
-
-    def apart(name: str) -> tuple[Float64, Float64]:
-        return each(name, Sampled.mean), each(name, Sampled.deviation)
-
-    power, power_deviation = apart("power_w")
-    gfx, gfx_deviation = apart("gfx_mhz")
-    mem, mem_deviation = apart("mem_mhz")
-    peaks = [gpu.signals["power_w"] for gpu in found]
-    peak_at = [
-        float(own.middles_ns[own.values.argmax()] - run.origin_ns) if len(own) else np.nan
-        for own in peaks
-    ]
-    bursts = np.array([_bursts(gpu.signals["power_w"], options) for gpu in found]).T
-    limit = np.array([gpu.limit_w for gpu in found])
-    hot = [next((gpu.signals[n] for n in HEAT if len(gpu.signals[n])), gpu.signals[HEAT[0]])
-           for gpu in found]  # fmt: skip
-
-    def rolling(name: str) -> Float64:
-        return np.array([_mean(gpu.rolled[name][1]) for gpu in found])
-
-    own: Own = [
-        (c.POWER, numbered(power)),
-        (c.POWER_HIGH, numbered(each("power_w", lambda own: own.quantile(0.95)))),
-        (c.PEAK, numbered(each("power_w", _largest))),
-        (c.PEAK_AT, numbered(peak_at)),
-        (c.POWER_DEVIATION, numbered(power_deviation)),
-        (c.POWER_RATIO, quotient(power, np.full_like(power, _or_nan(np.nanmax, power)))),
-        (c.ROLLING_POWER, numbered(rolling("power_w"))),
-        (c.LIMIT, numbered(limit)),
-        (c.AT_LIMIT, numbered([_at_limit(gpu) for gpu in found])),
-        (c.PEAK_OVER, numbered(each("power_w", _largest) - limit)),
-        (c.OVER, numbered([_over_limit_ns(gpu) for gpu in found])),
-        (c.BURSTS, numbered(bursts[0])),
-        (c.BURST_SHARE, numbered(bursts[1])),
-        (c.LONGEST_BURST, numbered(bursts[2])),
-        (c.GFX, numbered(gfx)),
-        (c.GFX_LOW, numbered(each("gfx_mhz", lambda own: own.quantile(0.05)))),
-        (c.GFX_LEAST, numbered(each("gfx_mhz", _least))),
-        (c.GFX_DEVIATION, numbered(gfx_deviation)),
-        (c.GFX_RATIO, quotient(gfx, np.full_like(gfx, _or_nan(np.nanmin, gfx)))),
-        (c.ROLLING_GFX, numbered(rolling("gfx_mhz"))),
-        (c.MEM, numbered(mem)),
-        (c.MEM_DEVIATION, numbered(mem_deviation)),
-        (c.HOT, numbered(each("hotspot_c", Sampled.mean))),
-        (c.HOTTEST, numbered(each("hotspot_c", _largest))),
-        (c.HOT_ANYWHERE, numbered([own.mean() for own in hot])),
-        (c.HOTTEST_ANYWHERE, numbered([_largest(own) for own in hot])),
-        (
-            c.VRAM,
-            numbered([_largest(g.signals[VRAM]) if VRAM in g.signals else np.nan for g in found]),
-        ),
-        (c.MEM_HOT, numbered(each("mem_c", Sampled.mean))),
-        (c.EDGE, numbered(each("edge_c", Sampled.mean))),
-        (c.THROTTLED, numbered(each("throttle_pct", Sampled.mean))),
-        (c.DIE_CLOCKS, numbered([_spread(gpu, DIES[-1:]) for gpu in found])),
-        (c.DIE_HEAT, numbered([_spread(gpu, DIES[:-1]) for gpu in found])),
-    ]
-    limiters = sorted({n for gpu in found for n in gpu.signals if n.startswith(LIMITER)})
-    for name in limiters:
-        means = [gpu.signals[name].mean() if name in gpu.signals else np.nan for gpu in found]
-        own.append((c.limiter(name.removeprefix(LIMITER)), numbered(means)))
-    return own
-
-
-def _mean(values: Float64) -> float:
-    return float(values.mean()) if len(values) else np.nan
-
-
-def _largest(own: Sampled) -> float:
-    return float(own.values.max()) if len(own) else np.nan
-
-
-def _least(own: Sampled) -> float:
-    return float(own.values.min()) if len(own) else np.nan
-
-
-def _or_nan(reduce: Callable[[Float64], float], values: Float64) -> float:
-    return float(reduce(values)) if np.isfinite(values).any() else np.nan
-
-
-def _bursts(power: Sampled, options: Options) -> tuple[float, float, float]:
-    """How many bursts, their share of the time in %, and the longest one's ns."""
-    if not len(power):
-        return np.nan, np.nan, np.nan
-    level = options.burst_w if options.burst_w is not None else BURST * power.mean()
-    count, time, longest = power.above(level)
-    return count, 100.0 * time / float(power.weights_ns.sum()), longest
-
-
-def _at_limit(gpu: GpuSamples) -> float:
-    power = gpu.signals["power_w"]
-    if not len(power) or not np.isfinite(gpu.limit_w):
-        return np.nan
-    at = power.values >= AT_LIMIT * gpu.limit_w
-    return 100.0 * float(power.weights_ns[at].sum()) / float(power.weights_ns.sum())
-
-
-def _over_limit_ns(gpu: GpuSamples) -> float:
-    power = gpu.signals["power_w"]
-    if not len(power) or not np.isfinite(gpu.limit_w):
-        return np.nan
-    return float(power.weights_ns[power.values > gpu.limit_w].sum())
-
-
-def _spread(gpu: GpuSamples, beginnings: tuple[str, ...]) -> float:
-    """Largest minus smallest mean of the dies, by the first kind of signal that two of them
-    have.
-    """
-    for beginning in beginnings:
-        means = [own.mean() for name, own in gpu.signals.items() if name.startswith(beginning)]
-        known = [mean for mean in means if np.isfinite(mean)]
-        if len(known) > 1:
-            return max(known) - min(known)
-    return np.nan
-
-
 def _sums_of_all(own: Own) -> Own:
-    """Sums over the GPUs where all have the figure; a sum over some of them is not a total."""
-    whole: Own = []
-    for metric, values in own:
-        if metric.name in ("mean_power_w", "iteration_energy_j", "energy_j"):
-            is_known = bool(values.present().all() and len(values))
-            whole.append((metric, numbered([float(values.numbers.sum()) if is_known else None])))
-    return whole
+    return [
+        (metric, numbered(values.known().sum(keepdims=True)))
+        for metric, values in own
+        if metric.name in _SUMS and len(values)
+    ]
 
 
 def _by_label(
     run: Run, view: View, found: list[GpuSamples], options: Options, by: str
 ) -> ViewResult:
     rows = Partition.of(run.tree_of(view), view, by)
-    scope = rows.scope(run)
-    energy = METRICS["energy_j"].compute(scope)
-    joules = np.where(energy.present(), energy.numbers, np.nan)
-    elapsed = METRICS["elapsed_ns"].compute(scope).numbers
-    with np.errstate(invalid="ignore", divide="ignore"):
-        charged = np.where(elapsed > 0, joules / (elapsed * 1e-9), np.nan)
+    energy, elapsed = (METRICS[n].compute(rows.scope(run)) for n in ("energy_j", "elapsed_ns"))
+    joules = energy.known()
     own: Own = [
         (METRICS["energy_j"], energy),
-        (c.ENERGY_SHARE, numbered(100.0 * joules / joules.sum())),
-        (c.CHARGED_POWER, numbered(charged)),
+        (OF_STEPS["energy_pct"], numbered(100.0 * joules / joules.sum())),
+        (OF_STEPS["charged_power_w"], quotient(joules, elapsed.known() * 1e-9)),
     ]
     if by == "iteration":
-        own.append((c.TOKEN_ENERGY, numbered(token_energy(run, view, rows.labels, options.tokens))))
-    measured = ("gfx_mhz", "mem_mhz", "power_w", "hotspot_c", "throttle_pct")
+        token_mj = _token_energy(run, view, rows.labels, options.tokens)
+        own.append((OF_STEPS["token_energy_mj"], numbered(token_mj)))
     shown = [metric.name for metric, values in own if values.present().any()]
-    shown += [name for name in measured if is_measured(name, run.table)]
-    energy_j, token_mj = step_energy(run, view, options.tokens)
+    shown += [name for name in _MEASURED if is_measured(name, run.table)]
     known = np.isfinite(joules).all()
-    whole = (numbered([joules.sum() if known else None]), numbered([100.0 if known else None]))
     return table_view(
         view,
         rows,
         own,
-        [(METRICS["energy_j"], whole[0]), (c.ENERGY_SHARE, whole[1])],
+        [
+            (METRICS["energy_j"], numbered([joules.sum()])),
+            (OF_STEPS["energy_pct"], numbered([100.0 if known else None])),
+        ],
         sort="-energy_j" if by in ("operation", "kernel") else "",
         shown=(*shown, "elapsed_ns"),
-        headline=_headline(found, energy_j, token_mj),
-        notes=_notes(run, view, found, options),
+        headline=_headline(found, *_step_energy(run, view, options.tokens)),
+        notes=_notes(found, options),
         charts=energy_bars(by, rows.labels, joules),
     )
+
+
+class _Steps(Struct, frozen=True, eq=False):
+    """The steps of a scope's GPUs, as GPUs x iterations."""
+
+    iterations: list[int]
+    joules: Float64
+    """NaN where unknown."""
+    tokens: Float64
+    """As many as the address gives, or as the trace shows; NaN where unknown."""
+    whole: Mask
+
+    @classmethod
+    def of(cls, run: Run, view: View, given: float | None) -> _Steps:
+        scoped = run.tree_of(view).split(view.path, ("gpu", "iteration"))
+        gpus, numbers = (distinct(scoped.codes(level)) for level in ("gpu", "iteration"))
+        numbers = numbers[numbers != NO_LABEL]
+        steps = run.tree().split((), ("gpu", "iteration"))
+        gpu, number = steps.codes("gpu"), steps.codes("iteration")
+        own = np.isin(gpu, gpus) & np.isin(number, numbers)
+        at = np.searchsorted(gpus, gpu[own]), np.searchsorted(numbers, number[own])
+        joules = np.full((len(gpus), len(numbers)), np.nan)
+        joules[at] = METRICS["energy_j"].compute(Scope.of(run, steps)).known()[own]
+        whole = np.zeros(joules.shape, np.bool_)
+        whole[at] = view.cut or ~np.isin(number[own], run.truncated(view))
+        tokens = np.full(joules.shape, given)
+        if given is None:
+            tokens = tokens_in(run, gpus.tolist(), numbers.tolist())
+        return cls(numbers.tolist(), joules, tokens, whole)
+
+
+def _step_energy(run: Run, view: View, given: float | None) -> tuple[Float64, Float64]:
+    """J per whole iteration of each GPU of the scope, and mJ per token; NaN where not known."""
+    steps = _Steps.of(run, view, given)
+    own = [
+        (joules[whole], tokens[whole])
+        for joules, tokens, whole in zip(steps.joules, steps.tokens, steps.whole, strict=True)
+    ]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        means = [joules.mean() if len(joules) else np.nan for joules, _ in own]
+        per_token = [1e3 * joules.sum() / tokens.sum() for joules, tokens in own]
+    return np.array(means), np.array(per_token)
+
+
+def _token_energy(run: Run, view: View, labels: list[str], given: float | None) -> Float64:
+    """mJ per token of each iteration of the labels, over all GPUs; NaN where not known."""
+    steps = _Steps.of(run, view, given)
+    joules, tokens = steps.joules.sum(axis=0), steps.tokens.sum(axis=0)
+    found = {
+        str(iteration): 1e3 * joules[place] / tokens[place]
+        for place, iteration in enumerate(steps.iterations)
+        if steps.whole[:, place].all()
+    }
+    return np.array([found.get(label, np.nan) for label in labels])
 
 
 def _headline(found: list[GpuSamples], energy_j: Float64, token_mj: Float64) -> tuple[str, ...]:
@@ -422,7 +347,7 @@ def _headline(found: list[GpuSamples], energy_j: Float64, token_mj: Float64) -> 
     return tuple(lines)
 
 
-def _notes(run: Run, view: View, found: list[GpuSamples], options: Options) -> tuple[str, ...]:
+def _notes(found: list[GpuSamples], options: Options) -> tuple[str, ...]:
     periods = [own.period_ns() for gpu in found for own in gpu.signals.values() if len(own) > 1]
     notes = []
     if periods:

@@ -8,32 +8,31 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.metrics import Metric, Values, numbered
+from chopper_core.metrics import Values, numbered
 from chopper_core.model.charts import BarChart, LineChart, Series, SignalRows
 from chopper_core.model.column_names import EDGE, HEAT, HOTSPOT
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.signals import IntegralCurve
 from chopper_core.model.table import Kind
-from chopper_core.model.units import Unit, UnitScale
+from chopper_core.model.units import Unit
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Index, Int64
 from chopper_core.util.errors import UsageError
-from chopper_core.util.grouping import counts_of, distinct, means_of, ranked, sums_of
-from chopper_core.views.power import power_columns as c
+from chopper_core.util.grouping import counts_of, means_of, ranked, sums_of
 from chopper_core.views.shared.marks import outliers
 from chopper_core.views.shared.samples import (
+    MAX_POINTS,
+    NO_SAMPLES,
     Sampled,
     TimeSpans,
     all_sampled,
     beside_of,
+    evenly,
     means_beside,
-    sampled,
     spans_of,
 )
 
-_MAX_POINTS: Final = 240
-"""With more samples, evenly chosen ones are drawn."""
 _MAX_LINES: Final = 16
 _MAX_BARS: Final = 40
 _MIN_ROWS: Final = 2
@@ -45,7 +44,6 @@ DIES: Final = ("hotspot_c.", "mem_c.", "gfx_mhz.xcd")
 """How the signals of single dies begin."""
 LIMITER: Final = "throttle_pct."
 """How the signals of single limiters begin."""
-Own = list[tuple[Metric, Values]]
 
 CHANCE_Z: Final = 2.576
 """Of the normal distribution: chance exceeds it on either side in 1 % of the cases."""
@@ -59,21 +57,22 @@ _MAX_OVERLAP: Final = 0.1
 
 def charts(found: Sequence[GpuSamples], origin_ns: int) -> tuple[LineChart | SignalRows, ...]:
     """Power and clock over time, rolling quantiles, the clock against temperature and power."""
+    drawn: list[LineChart | SignalRows | None] = []
+    for name, title, unit in (("power_w", "power", "W"), ("gfx_mhz", "gfx clock", "MHz")):
+        signals = [(gpu.gpu, gpu.signals[name]) for gpu in found]
+        lines = [(gpu, own.middles_ns, own.values) for gpu, own in signals]
+        means = [own.mean() for _, own in signals if len(own)]
+        drawn.append(_along(lines, title, unit, origin_ns, means))
+    for name, title, unit in (
+        ("gfx_mhz", "rolling 0.05 quantile of gfx clock", "MHz"),
+        ("power_w", "rolling 0.95 quantile of power", "W"),
+    ):
+        lines = [(gpu.gpu, *gpu.rolled[name]) for gpu in found]
+        drawn.append(_along(lines, title, unit, origin_ns))
     few = found[:_MAX_LINES]
-    drawn = (
-        _over_time(found, "power_w", "power", "W", origin_ns),
-        _over_time(found, "gfx_mhz", "gfx clock", "MHz", origin_ns),
-        _rolling(found, "gfx_mhz", "rolling 0.05 quantile of gfx clock", "MHz", origin_ns),
-        _rolling(found, "power_w", "rolling 0.95 quantile of power", "W", origin_ns),
-        _against(few, HOTSPOT, "hotspot", "°C") or _against(few, EDGE, "edge", "°C"),
-        _against(few, "power_w", "power", "W"),
-    )
+    drawn.append(_against(few, HOTSPOT, "hotspot", "°C") or _against(few, EDGE, "edge", "°C"))
+    drawn.append(_against(few, "power_w", "power", "W"))
     return tuple(chart for chart in drawn if chart is not None)
-
-
-def _thin(count: int) -> Index:
-    """Places of at most `_MAX_POINTS` of so many, evenly."""
-    return distinct(np.linspace(0, count - 1, min(count, _MAX_POINTS)).round().astype(np.intp))
 
 
 def _chart(
@@ -86,15 +85,9 @@ def _chart(
 ) -> LineChart | None:
     if not lines:
         return None
-    return LineChart(
-        title,
-        unit,
-        x_title,
-        x_unit,
-        tuple(x for _, x, _ in lines),
-        tuple(Series(f"GPU {gpu}", y) for gpu, _, y in lines),
-        points,
-    )
+    x = tuple(x for _, x, _ in lines)
+    series = tuple(Series(f"GPU {gpu}", y) for gpu, _, y in lines)
+    return LineChart(title, unit, x_title, x_unit, x, series, points)
 
 
 def _against(found: Sequence[GpuSamples], other: str, title: str, unit: str) -> LineChart | None:
@@ -102,17 +95,10 @@ def _against(found: Sequence[GpuSamples], other: str, title: str, unit: str) -> 
     clouds = []
     for gpu in found:
         samples = gpu.signals["gfx_mhz"]
-        clock, beside = beside_of(samples.at(_thin(len(samples))), gpu.curves.get(other))
+        clock, beside = beside_of(samples.at(evenly(len(samples))), gpu.curves.get(other))
         if len(clock):
             clouds.append((gpu.gpu, beside, clock))
     return _chart(f"gfx clock against {title}", "MHz", title, unit, clouds, True)
-
-
-def _rolling(
-    found: Sequence[GpuSamples], name: str, title: str, unit: str, origin_ns: int
-) -> LineChart | SignalRows | None:
-    lines = [(gpu.gpu, *gpu.rolled[name]) for gpu in found]
-    return _along(lines, title, unit, origin_ns)
 
 
 def energy_bars(level: str, labels: Sequence[str], joules: Float64) -> tuple[BarChart, ...]:
@@ -127,15 +113,6 @@ def energy_bars(level: str, labels: Sequence[str], joules: Float64) -> tuple[Bar
     return (BarChart(f"energy by {level}", "J", words, (Series("energy", joules[some]),), level),)
 
 
-def _over_time(
-    found: Sequence[GpuSamples], name: str, title: str, unit: str, origin_ns: int
-) -> LineChart | SignalRows | None:
-    signals = [(gpu.gpu, gpu.signals[name]) for gpu in found]
-    lines = [(gpu, own.middles_ns, own.values) for gpu, own in signals]
-    means = [own.mean() for _, own in signals if len(own)]
-    return _along(lines, title, unit, origin_ns, means)
-
-
 def _along(
     lines: list[tuple[int, Int64, Float64]],
     title: str,
@@ -148,19 +125,22 @@ def _along(
     Means are those over time, where they are known; else those of the values.
     """
     known = [line for line in lines if len(line[2])]
+    end = max((int(times[-1]) for _, times, _ in known), default=0)
+    scale = Unit.NS.scale(max(1e6, float(end - origin_ns)), is_whole=True)
     if len(known) < _MIN_ROWS:
-        scale = _time_scale(*(float(times[-1] - origin_ns) for _, times, _ in known))
         curves = []
         for gpu, times, values in known:
-            some = _thin(len(values))
+            some = evenly(len(values))
             curves.append((gpu, (times[some] - origin_ns) / scale.divisor, values[some]))
         return _chart(title, unit, "time", scale.text, curves)
     begin = min(int(times[0]) for _, times, _ in known)
-    end = max(int(times[-1]) for _, times, _ in known)
-    bins = max(min(_MAX_POINTS, max(len(values) for *_, values in known)), 1)
+    bins = max(min(MAX_POINTS, max(len(values) for *_, values in known)), 1)
     numbers = np.stack([_binned(times, values, begin, end, bins) for _, times, values in known])
-    scale = _time_scale(end - origin_ns)
     of_rows = np.array(means or [float(values.mean()) for *_, values in known])
+    try:
+        apart = outliers(numbered(of_rows)).rows
+    except UsageError:
+        apart = ()
     return SignalRows(
         title,
         unit,
@@ -170,13 +150,8 @@ def _along(
         tuple(f"GPU {gpu}" for gpu, *_ in known),
         numbers,
         of_rows,
-        _apart(of_rows),
+        apart,
     )
-
-
-def _time_scale(*ends_ns: float) -> UnitScale:
-    """The scale of a time axis from its end: ms up to 10 s."""
-    return Unit.NS.scale(max((1e6, *ends_ns)), is_whole=True)
 
 
 def _binned(times: Int64, values: Float64, begin: int, end: int, bins: int) -> Float64:
@@ -184,14 +159,6 @@ def _binned(times: Int64, values: Float64, begin: int, end: int, bins: int) -> F
     place = np.minimum((times - begin) * bins // max(end - begin, 1), bins - 1)
     known = np.isfinite(values)
     return means_of(values[known], place[known], bins)
-
-
-def _apart(means: Float64) -> tuple[int, ...]:
-    """The outliers among means; none where no rule applies."""
-    try:
-        return outliers(numbered(means)).rows
-    except UsageError:
-        return ()
 
 
 class GpuSamples(Struct, frozen=True, eq=False):
@@ -205,6 +172,24 @@ class GpuSamples(Struct, frozen=True, eq=False):
     """NaN where it isn't known."""
     rolled: dict[str, tuple[Int64, Float64]]
     """The ends of the windows of rolling quantiles, and the quantiles."""
+
+    def sampled(self, name: str) -> Sampled:
+        """The samples of any signal."""
+        return self.signals.get(name, NO_SAMPLES)
+
+    def mean_rolled(self, name: str) -> float:
+        """The mean of a signal's rolling quantiles."""
+        quantiles = self.rolled[name][1]
+        return float(quantiles.mean()) if len(quantiles) else np.nan
+
+    def spread_of(self, kinds: Sequence[str]) -> float:
+        """Largest minus smallest mean of the dies, by the first kind that two of them have."""
+        for kind in kinds:
+            means = [own.mean() for name, own in self.signals.items() if name.startswith(kind)]
+            known = [mean for mean in means if np.isfinite(mean)]
+            if len(known) > 1:
+                return max(known) - min(known)
+        return np.nan
 
 
 def samples_of(
@@ -223,9 +208,7 @@ def samples_of(
             for name in (*SIGNALS, "power_cap_w", "vram_bytes", *limiters)
             if name in run.measured and gpu in run.measured[name].curves
         }
-        signals = all_sampled(curves, stretches)
-        for name in SIGNALS:
-            signals.setdefault(name, sampled(None, stretches))
+        signals = {**dict.fromkeys(SIGNALS, NO_SAMPLES), **all_sampled(curves, stretches)}
         cap = signals["power_cap_w"].mean() if "power_cap_w" in signals else np.nan
         limit_w = cap if np.isfinite(cap) else tdp_w
         rolled = {}
@@ -270,40 +253,33 @@ def _lag_1(values: Float64) -> float:
     return float((apart[1:] * apart[:-1]).sum() / (apart**2).sum())
 
 
-def correlations(run: Run, view: View, found: list[GpuSamples]) -> Own:
-    """The columns of the correlations, and of the |r| that chance may show."""
+def correlations(run: Run, view: View, found: list[GpuSamples]) -> dict[str, Values]:
+    """The correlations by the names of their columns, and the |r| that chance may show."""
     rows = _compute_rows(run, view)
-    pairs: dict[str, list[Correlation]] = {name: [] for name in _COLUMNS}
+    of_gpus = []
     for gpu in found:
         clock = gpu.signals["gfx_mhz"]
         slower = _slowdowns(run, rows.get(gpu.gpu), clock)
         heat = next((name for name in HEAT if name in gpu.curves), EDGE)
         beside = {name: means_beside(clock, gpu.curves.get(name)) for name in (*HEAT, "power_w")}
-        for name, means in beside.items():
-            pairs[name].append(_with(clock.values, means))
-        pairs["time"].append(_with(slower, clock.values))
-        pairs["heat"].append(_with(slower, beside[heat]))
-    own: Own = [
-        (metric, numbered([each.r for each in pairs[name]])) for name, metric in _COLUMNS.items()
-    ]
-    chances = np.array([[each.by_chance for each in pairs[name]] for name in _COLUMNS])
-    fewest = np.array([[each.independent for each in pairs[name]] for name in _COLUMNS])
-    known = np.isfinite(chances).any(axis=0)
-    with np.errstate(invalid="ignore"):
-        chance = np.where(known, np.where(np.isfinite(chances), chances, -1.0).max(axis=0), np.nan)
-        least = np.where(np.isfinite(chances), fewest, np.inf).min(axis=0)
-    own.append((c.CHANCE, numbered(chance)))
-    own.append((c.INDEPENDENT, Values(np.where(known, least, 0).astype(np.int64), ~known)))
-    return own
-
-
-_COLUMNS: Final = {
-    "hotspot_c": c.BY_TEMPERATURE,
-    "edge_c": c.BY_EDGE,
-    "power_w": c.BY_POWER,
-    "time": c.TIME_BY_CLOCK,
-    "heat": c.TIME_BY_HEAT,
-}
+        of_gpus.append(
+            {
+                "r_gfx_hotspot": _with(clock.values, beside[HOTSPOT]),
+                "r_gfx_edge": _with(clock.values, beside[EDGE]),
+                "r_gfx_power": _with(clock.values, beside["power_w"]),
+                "r_time_gfx": _with(slower, clock.values),
+                "r_time_heat": _with(slower, beside[heat]),
+            }
+        )
+    chances = np.array([[each.by_chance for each in own.values()] for own in of_gpus])
+    fewest = np.array([[each.independent for each in own.values()] for own in of_gpus])
+    known = np.isfinite(chances).any(axis=1)
+    fewest = np.where(np.isfinite(chances), fewest, np.inf).min(axis=1)
+    return {
+        **{name: numbered([own[name].r for own in of_gpus]) for name in of_gpus[0]},
+        "r_chance": Values(np.fmax.reduce(chances, axis=1)),
+        "r_samples": Values(np.where(known, fewest, 0).astype(np.int64), ~known),
+    }
 
 
 def _with(one: Float64, other: Float64) -> Correlation:

@@ -27,6 +27,8 @@ from chopper_core.views.spec import ViewResult
 
 _MAX_ROLLED: Final = 1 << 16
 """With more values, rolling quantiles use evenly chosen windows."""
+MAX_POINTS: Final = 240
+"""With more samples, evenly chosen ones are drawn."""
 _TRAFFIC: Final = {"ib_read_bytes": "received", "ib_write_bytes": "sent"}
 LOW_CLOCK: Final = 0.97
 """A clock below this part of the GPU's highest is low."""
@@ -91,6 +93,14 @@ class Sampled(Struct, frozen=True, eq=False):
         """The mean over time; NaN without samples."""
         return float(np.average(self.values, weights=self.weights_ns)) if len(self) else np.nan
 
+    def most(self) -> float:
+        """The largest sample; NaN without samples."""
+        return float(self.values.max()) if len(self) else np.nan
+
+    def least(self) -> float:
+        """The least sample; NaN without samples."""
+        return float(self.values.min()) if len(self) else np.nan
+
     def deviation(self) -> float:
         """The standard deviation over time."""
         if not len(self):
@@ -142,6 +152,15 @@ class Sampled(Struct, frozen=True, eq=False):
         time = np.concatenate([[0], np.cumsum(self.weights_ns)])
         lengths = time[edges[1::2]] - time[edges[::2]]
         return len(lengths), int(lengths.sum()), int(lengths.max())
+
+
+_NOTHING: Final = np.empty(0, np.int64)
+NO_SAMPLES: Final = Sampled(_NOTHING, _NOTHING, np.empty(0), _NOTHING)
+
+
+def evenly(count: int) -> Index:
+    """The places of at most `MAX_POINTS` of so many samples, evenly."""
+    return distinct(np.linspace(0, count - 1, min(count, MAX_POINTS)).round().astype(np.intp))
 
 
 def gpus_of(run: Run) -> list[int]:
@@ -215,10 +234,7 @@ def all_sampled(curves: Mapping[str, IntegralCurve], stretches: TimeSpans) -> di
 
 def sampled(curve: IntegralCurve | None, stretches: TimeSpans) -> Sampled:
     """The samples of a curve, as above; none without one."""
-    if curve is None:
-        nothing = np.empty(0, np.int64)
-        return Sampled(nothing, nothing, np.empty(0), nothing)
-    return all_sampled({"": curve}, stretches)[""]
+    return NO_SAMPLES if curve is None else all_sampled({"": curve}, stretches)[""]
 
 
 def beside_of(one: Sampled, other: IntegralCurve | None) -> tuple[Float64, Float64]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -83,6 +83,7 @@ def table_view(
     columns: Figures,
     whole: Figures = (),
     *,
+    total: Mapping[str, int | float] | None = None,
     opens: Callable[[int], View] | None = None,
     sort: str = "",
     shown: Sequence[str] = (),
@@ -93,8 +94,8 @@ def table_view(
 ) -> ViewResult:
     """The result of a view whose rows divide activities, instances or steps.
 
-    `whole` has columns of all rows as one group, with one value each: the total row. Where `opens`
-    doesn't say otherwise, a row opens its part of the tree.
+    `whole` has columns of all rows as one group, with one value each: the total row, unless `total`
+    is it. Where `opens` doesn't say otherwise, a row opens its part of the tree.
     """
     nodes, whole_of_rows = rows.groups
     return ViewResult(
@@ -102,7 +103,7 @@ def table_view(
         labels=rows.labels,
         columns=tuple(columns),
         opens=opens or (lambda row: child_of(view, rows.level, rows.labels[row])),
-        total=total_row(columns, whole),
+        total=total_row(columns, whole) if total is None else total,
         sort=sort,
         shown=tuple(shown),
         nodes=nodes,
