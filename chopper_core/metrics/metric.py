@@ -278,9 +278,9 @@ def column(text: str, *, missing: str = "", source: str = "trace") -> Metric:
     parts = {"": "", "missing": missing, "source": source}
     key = ""
     for line in map(str.strip, lines):
-        first, colon, more = line.partition(": ")
+        first, colon, more = line.partition(":")
         if colon and first in parts and first:
-            key, line = first, more
+            key, line = first, more.lstrip()
             parts[key] = ""
         parts[key] = f"{parts[key]} {line}".lstrip()
     return computed_column(

@@ -8,8 +8,9 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
-from chopper_core.metrics import Metric, Values, column, numbered
+from chopper_core.metrics import Metric, Values, columns, numbered
 from chopper_core.model.charts import Chart, HeatMap, LineChart, Series
 from chopper_core.model.run import Run
 from chopper_core.model.signals import CpuSamples
@@ -17,8 +18,9 @@ from chopper_core.model.table import NO_LABEL
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Int64, Mask
 from chopper_core.util.errors import NothingToShow, UsageError
-from chopper_core.util.grouping import distinct, median_of, ranked, sums_of
-from chopper_core.views.shared.table_view import child_of
+from chopper_core.util.grouping import median_of, ranked, sums_of
+from chopper_core.views.shared.samples import evenly
+from chopper_core.views.shared.table_view import LabelledRows, child_of, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(
@@ -30,67 +32,65 @@ SPEC: Final = ViewSpec(
     no_statistic="shows means over samples of all processors",
 )
 
-
 _OPTION: Final = re.compile(r"(above):(\d{1,3}(?:\.\d+)?)|(file):([^,:]+)")
 _NO_SAMPLES: Final = (
     "no CPU samples on the run's clock; docs/telemetry.md describes the file format and has a "
     "sampler"
 )
-_MAX_POINTS: Final = 240
 _MAX_BINS: Final = 120
 _MAX_CORES: Final = 24
-_SINCE: Final = "Samples taken within the scope's time on any GPU."
+_NO_SAMPLE: Final = "no sample in the row's time"
 _NO_CORES: Final = "the file doesn't give the physical core of every logical processor"
+_COUNTS: Final = ("max_active_cpus", "cpu_samples")
 
-ACTIVE: Final = column(f"""active_cpus | | active
-    Logical processors above the level (of=above:PERCENT, 0 by default), mean. {_SINCE}
-    missing: no sample in the row's time
-    source: CPU samples""")
-MOST: Final = column(f"""max_active_cpus | | max
-    The largest number of logical processors above the level in a sample.
-    missing: {ACTIVE.missing_because}
-    source: CPU samples""")
-WORK: Final = column(f"""cpu_work | | work
-    Sum of the processors' shares of time, mean over the samples: the number of processors
-    that, fully loaded, would do the same work; the original's C_min.
-    missing: {ACTIVE.missing_because}
-    source: CPU samples; UnaryLab/chopper cpu_active_cores.py""")
-LOGICAL: Final = column(f"""logical_pct | % | logical
-    Median over the samples of the share of logical processors above the level.
-    missing: {ACTIVE.missing_because}
-    source: CPU samples; UnaryLab/chopper cpu_phys_log.py""")
-CORES: Final = column(f"""active_cores | | cores
-    Physical cores with a logical processor above the level, mean over the samples.
-    missing: {ACTIVE.missing_because}, or {_NO_CORES}
-    source: CPU samples""")
-PHYSICAL: Final = column(f"""physical_pct | % | physical
-    Median over the samples of the share of physical cores with a logical processor above the
-    level.
-    missing: {CORES.missing_because}
-    source: CPU samples; UnaryLab/chopper cpu_phys_log.py""")
-SHARED: Final = column(f"""shared_cores | | shared
-    Physical cores with two or more logical processors above the level, mean.
-    missing: {CORES.missing_because}
-    source: CPU samples""")
-SAMPLES: Final = column("""cpu_samples | | samples
-    Samples in the row's time.
-    source: CPU samples""")
-BUSY: Final = column(f"""cpu_busy_pct | % | busy
-    Mean share of time in which the processor was busy; of a core the sum of its processors'.
-    missing: {ACTIVE.missing_because}
-    source: CPU samples""")
-ACTIVE_SHARE: Final = column(f"""active_pct | % | active
-    Share of the samples in which the processor, or one of the core's, is above the level.
-    missing: {ACTIVE.missing_because}
-    source: CPU samples""")
-CORE: Final = column(f"""core | | core
-    The physical core.
-    missing: {_NO_CORES}
-    source: CPU samples""")
-THREADS: Final = column(f"""busy_threads | | threads
-    Logical processors of the core above the level, mean over the samples.
-    missing: {ACTIVE.missing_because}
-    source: CPU samples""")
+OF_ITERATIONS: Final = columns(
+    f"""
+    active_cpus | | active
+        Logical processors above the level (of=above:PERCENT, 0 by default), mean. Samples taken
+        within the scope's time on any GPU.
+    max_active_cpus | | max
+        The largest number of logical processors above the level in a sample.
+    cpu_work | | work
+        Sum of the processors' shares of time, mean over the samples: the number of processors
+        that, fully loaded, would do the same work; the original's C_min.
+        source: CPU samples; UnaryLab/chopper cpu_active_cores.py
+    logical_pct | % | logical
+        Median over the samples of the share of logical processors above the level.
+        source: CPU samples; UnaryLab/chopper cpu_phys_log.py
+    active_cores | | cores
+        Physical cores with a logical processor above the level, mean over the samples.
+        missing: {_NO_SAMPLE}, or {_NO_CORES}
+    physical_pct | % | physical
+        Median over the samples of the share of physical cores with a logical processor above the
+        level.
+        missing: {_NO_SAMPLE}, or {_NO_CORES}
+        source: CPU samples; UnaryLab/chopper cpu_phys_log.py
+    shared_cores | | shared
+        Physical cores with two or more logical processors above the level, mean.
+        missing: {_NO_SAMPLE}, or {_NO_CORES}
+    cpu_samples | | samples
+        Samples in the row's time.
+        missing:
+""",
+    missing=_NO_SAMPLE,
+    source="CPU samples",
+)
+OF_PROCESSORS: Final = columns(
+    f"""
+    cpu_busy_pct | % | busy
+        Mean share of time in which the processor was busy; of a core the sum of its processors'.
+    active_pct | % | active
+        Share of the samples in which the processor, or one of the core's, is above the level.
+    core | | core
+        The physical core.
+        missing: {_NO_CORES}
+    busy_threads | | threads
+        Logical processors of the core above the level, mean over the samples.
+""",
+    missing=_NO_SAMPLE,
+    source="CPU samples",
+)
+Own = list[tuple[Metric, Values]]
 
 
 class Use(Struct, frozen=True, eq=False):
@@ -104,15 +104,23 @@ class Use(Struct, frozen=True, eq=False):
     percent: Float64
     active: Mask
 
-    def within(self, chosen: Mask) -> Use:
-        """Some of the samples."""
-        return Use(
-            self.cpus,
-            self.cores,
-            self.core_names,
-            self.times_ns[chosen],
-            self.percent[chosen],
-            self.active[chosen],
+    @classmethod
+    def of(cls, samples: CpuSamples, level: float) -> Use:
+        names = cores = np.empty(0, np.int64)
+        if samples.has_cores:
+            names, cores = ranked(samples.cores)
+        with np.errstate(invalid="ignore"):
+            active = np.asarray(samples.percent > level)
+        return cls(samples.cpus, cores, names, samples.times_ns, samples.percent, active)
+
+    def between(self, begin_ns: int, end_ns: int) -> Use:
+        """The samples of a part of the time."""
+        own = (self.times_ns >= begin_ns) & (self.times_ns <= end_ns)
+        return replace(
+            self,
+            times_ns=self.times_ns[own],
+            percent=self.percent[own],
+            active=self.active[own],
         )
 
     @property
@@ -128,25 +136,49 @@ class Use(Struct, frozen=True, eq=False):
         """The sum of the shares of time in each sample, in processors."""
         return np.asarray(np.nansum(self.percent, axis=1) / 100.0, np.float64)
 
+    def figures(self) -> dict[str, float]:
+        """The figures of `OF_ITERATIONS`; NaN where not known."""
+        found = dict.fromkeys(OF_ITERATIONS, np.nan)
+        found["cpu_samples"] = count = float(len(self.times_ns))
+        if not count:
+            return found
+        active = self.active.sum(axis=1)
+        found |= {
+            "active_cpus": float(active.mean()),
+            "max_active_cpus": float(active.max()),
+            "cpu_work": float(self.work.mean()),
+            "logical_pct": 100.0 * median_of(active) / len(self.cpus),
+        }
+        if len(self.core_names):
+            threads = self.busy_threads
+            cores = (threads > 0).sum(axis=1)
+            found |= {
+                "active_cores": float(cores.mean()),
+                "physical_pct": 100.0 * median_of(cores) / len(self.core_names),
+                "shared_cores": float((threads > 1).sum(axis=1).mean()),
+            }
+        return found
+
 
 def answer(run: Run, view: View) -> ViewResult:
     """The use of the processors by iteration, by logical processor or by physical core."""
     level, samples = _chosen(run, view.of)
     by = view.by or "iteration"
-    begin, end = _span(run, view)
-    whole = _use(samples, level)
-    use = whole.within((whole.times_ns >= begin) & (whole.times_ns <= end))
-    rows = {"iteration": _by_iteration, "cpu": _by_cpu, "core": _by_core}[by]
-    labels, own = rows(run, view, use)
-    known = tuple(metric.name for metric, values in own if values.present().any())
-    return ViewResult(
-        level=by,
-        labels=labels,
-        columns=tuple(own),
+    node = run.tree_of(view).node(view.path)
+    use = Use.of(samples, level)
+    use = use.between(int(node.min("start_ns")[0]), int(node.max("end_ns")[0]))
+    if by == "iteration":
+        labels, own = _by_iteration(run, view, use)
+    else:
+        labels, own = (_by_cpu if by == "cpu" else _by_core)(use)
+    return table_view(
+        view,
+        LabelledRows(by, labels),
+        own,
+        total=_total(use) if by == "iteration" else {},
         opens=lambda row: child_of(view, "iteration", labels[row]) if by == "iteration" else view,
-        total=_total(own, use) if by == "iteration" else {},
         sort="" if by == "iteration" else "-cpu_busy_pct",
-        shown=known,
+        shown=[metric.name for metric, values in own if values.present().any()],
         headline=_headline(use, level),
         notes=_notes(run, samples, use, level),
         charts=_charts(run, use),
@@ -175,82 +207,24 @@ def _chosen(run: Run, text: str) -> tuple[float, CpuSamples]:
     return level, found[0]
 
 
-def _span(run: Run, view: View) -> tuple[int, int]:
-    node = run.tree_of(view).node(view.path)
-    return int(node.min("start_ns")[0]), int(node.max("end_ns")[0])
-
-
-def _use(samples: CpuSamples, level: float) -> Use:
-    names, cores = ranked(samples.cores)
-    if not samples.has_cores:
-        names, cores = np.empty(0, np.int64), np.empty(0, np.int64)
-    with np.errstate(invalid="ignore"):
-        active = samples.percent > level
-    return Use(samples.cpus, cores, names, samples.times_ns, samples.percent, np.asarray(active))
-
-
-Own = list[tuple[Metric, Values]]
-
-
 def _by_iteration(run: Run, view: View, use: Use) -> tuple[list[str], Own]:
     steps = run.tree_of(view).split(view.path, ("iteration",))
-    codes = [int(code) for code in steps.codes("iteration")]
-    starts, ends = steps.min("start_ns"), steps.max("end_ns")
-    kept = [place for place, code in enumerate(codes) if code != NO_LABEL]
-    parts = [
-        use.within((use.times_ns >= starts[place]) & (use.times_ns <= ends[place]))
-        for place in kept
-    ]
-    figures = [_figures(part) for part in parts]
-    labels = [str(codes[place]) for place in kept]
-    return labels, [
-        (metric, _column([figure[place] for figure in figures], metric in (MOST, SAMPLES)))
-        for place, metric in enumerate(_FIGURES)
-    ]
+    codes, starts, ends = steps.codes("iteration"), steps.min("start_ns"), steps.max("end_ns")
+    kept = np.flatnonzero(codes != NO_LABEL).tolist()
+    figures = [use.between(starts[place], ends[place]).figures() for place in kept]
+    own = []
+    for name, metric in OF_ITERATIONS.items():
+        values = numbered([each[name] for each in figures])
+        if name in _COUNTS:
+            values = Values(values.known(0.0).astype(np.int64), values.missing)
+        own.append((metric, values))
+    return [str(codes[place]) for place in kept], own
 
 
-def _column(figures: list[float], counts: bool) -> Values:
-    """Figures as a column, counts as whole numbers; NaN is missing."""
-    found = np.array(figures, np.float64)
-    missing = ~np.isfinite(found)
-    if not counts:
-        return Values(found, missing)
-    return Values(np.where(missing, 0, found).astype(np.int64), missing)
-
-
-_FIGURES: Final = (ACTIVE, MOST, WORK, LOGICAL, CORES, PHYSICAL, SHARED, SAMPLES)
-
-
-def _figures(use: Use) -> tuple[float, ...]:
-    """The figures of `_FIGURES`; NaN where not known."""
-    count = len(use.times_ns)
-    if not count:
-        return (*(np.nan,) * 7, 0.0)
-    active = use.active.sum(axis=1)
-    found = [
-        float(active.mean()),
-        float(active.max()),
-        float(use.work.mean()),
-        100.0 * median_of(active) / len(use.cpus),
-    ]
-    if not len(use.core_names):
-        return (*found, np.nan, np.nan, np.nan, float(count))
-    threads = use.busy_threads
-    cores = (threads > 0).sum(axis=1)
-    found += [
-        float(cores.mean()),
-        100.0 * median_of(cores) / len(use.core_names),
-        float((threads > 1).sum(axis=1).mean()),
-        float(count),
-    ]
-    return tuple(found)
-
-
-def _total(own: Own, use: Use) -> dict[str, int | float]:
-    figures = zip(own, _figures(use), strict=True)
+def _total(use: Use) -> dict[str, int | float]:
     return {
-        metric.name: int(figure) if metric in (MOST, SAMPLES) else figure
-        for (metric, _), figure in figures
+        name: int(figure) if name in _COUNTS else figure
+        for name, figure in use.figures().items()
         if np.isfinite(figure)
     }
 
@@ -258,51 +232,51 @@ def _total(own: Own, use: Use) -> dict[str, int | float]:
 def _means(values: Float64) -> Float64:
     """Means over the known samples; NaN without any."""
     known = np.isfinite(values)
-    count = known.sum(axis=0)
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.asarray(np.where(known, values, 0.0).sum(axis=0) / count, np.float64)
+        means = np.where(known, values, 0.0).sum(axis=0) / known.sum(axis=0)
+    return np.asarray(means, np.float64)
 
 
-def _by_cpu(run: Run, view: View, use: Use) -> tuple[list[str], Own]:
+def _by_cpu(use: Use) -> tuple[list[str], Own]:
     no_cores = not len(use.core_names)
     cores = np.zeros(len(use.cpus), np.int64) if no_cores else use.core_names[use.cores]
-    known = np.isfinite(use.percent)
-    shares = _means(np.where(known, 100.0 * use.active, np.nan))
+    active = np.where(np.isfinite(use.percent), 100.0 * use.active, np.nan)
     return [str(cpu) for cpu in use.cpus.tolist()], [
-        (BUSY, numbered(_means(use.percent))),
-        (ACTIVE_SHARE, numbered(shares)),
-        (CORE, Values(cores, np.full(len(cores), no_cores))),
+        (OF_PROCESSORS["cpu_busy_pct"], numbered(_means(use.percent))),
+        (OF_PROCESSORS["active_pct"], numbered(_means(active))),
+        (OF_PROCESSORS["core"], Values(cores, np.full(len(cores), no_cores))),
     ]
 
 
-def _by_core(run: Run, view: View, use: Use) -> tuple[list[str], Own]:
+def _by_core(use: Use) -> tuple[list[str], Own]:
     if not len(use.core_names):
         raise NothingToShow(f"no rows by core: {_NO_CORES}")
     threads = use.busy_threads
     busy = sums_of(np.nan_to_num(_means(use.percent)), use.cores, len(use.core_names))
-    some = threads > 0
     return [str(core) for core in use.core_names.tolist()], [
-        (BUSY, numbered(busy if len(threads) else busy * np.nan)),
-        (ACTIVE_SHARE, numbered(_means(np.where(some, 100.0, 0.0)))),
-        (THREADS, numbered(_means(threads))),
+        (OF_PROCESSORS["cpu_busy_pct"], numbered(busy if len(threads) else busy * np.nan)),
+        (OF_PROCESSORS["active_pct"], numbered(_means(np.where(threads > 0, 100.0, 0.0)))),
+        (OF_PROCESSORS["busy_threads"], numbered(_means(threads))),
     ]
 
 
 def _headline(use: Use, level: float) -> tuple[str, ...]:
-    active, most, work, logical, cores, physical, shared, count = _figures(use)
-    if not count:
+    figures = use.figures()
+    if not figures["cpu_samples"]:
         return ("no CPU sample in the scope's time",)
     above = f"above {level:g} %" if level else "active"
     text = (
-        f"{active:.1f} of {len(use.cpus)} logical processors are {above} on average, at most "
-        f"{most:.0f}; together they do the work of {work:.1f} (median {logical:.1f} % in use)"
+        f"{figures['active_cpus']:.1f} of {len(use.cpus)} logical processors are {above} on "
+        f"average, at most {figures['max_active_cpus']:.0f}; together they do the work of "
+        f"{figures['cpu_work']:.1f} (median {figures['logical_pct']:.1f} % in use)"
     )
-    if not np.isfinite(cores):
+    if not len(use.core_names):
         return (text,)
     return (
         text,
-        f"they are on {cores:.1f} of {len(use.core_names)} physical cores (median "
-        f"{physical:.1f} %); on {shared:.1f} cores both share it",
+        f"they are on {figures['active_cores']:.1f} of {len(use.core_names)} physical cores "
+        f"(median {figures['physical_pct']:.1f} %); on {figures['shared_cores']:.1f} cores both "
+        "share it",
     )
 
 
@@ -326,7 +300,7 @@ def _charts(run: Run, use: Use) -> tuple[Chart, ...]:
     count = len(use.times_ns)
     if not count:
         return ()
-    some = distinct(np.linspace(0, count - 1, min(count, _MAX_POINTS)).round().astype(np.intp))
+    some = evenly(count)
     times = (use.times_ns[some] - run.origin_ns) / 1e6
     lines = [
         Series("logical active", use.active.sum(axis=1)[some].astype(np.float64)),

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from chopper_core.metrics import (
     Metric,
-    Scope,
     Values,
     column,
+    columns,
     computed_column,
     is_measured,
     metric_named,
@@ -26,11 +26,11 @@ from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import NothingToShow, UsageError
-from chopper_core.util.grouping import median_of
+from chopper_core.util.grouping import distinct, median_of
 from chopper_core.views.shared.phrases import count, differs
 from chopper_core.views.shared.places import Places, places_of
 from chopper_core.views.shared.samples import columns_of, gpus_of, opened, result_of_samples
-from chopper_core.views.shared.table_view import child_of
+from chopper_core.views.shared.table_view import LabelledRows, Partition, child_of, table_view
 from chopper_core.views.spec import FIGURE, ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(
@@ -55,19 +55,22 @@ _NO_LAYOUT: Final = (
     "gives them; columns are the ranks of a node"
 )
 
-NODE: Final = column("""node | | node
-    The host of the rank; else its number by devices.""")
-SLOT: Final = column("""slot | | slot
-    The GPU's place in its node, from slots.csv.
-    missing: no slots.csv""")
-RANK: Final = column("""rank | | rank
-    The rank of the GPU.""")
+COLUMNS: Final = columns(
+    """
+    node | | node
+        The host of the rank; else its number by devices.
+    slot | | slot
+        The GPU's place in its node, from slots.csv.
+        missing: no slots.csv
+    rank | | rank
+        The rank of the GPU.
+"""
+)
 COORDINATES: Final = {
-    name: computed_column(
-        name, "", name, f"The {name} coordinate of the rank.", missing_because="unknown"
-    )
+    name: column(f"{name} | | {name}\n The {name} coordinate of the rank.", missing="unknown")
     for name in DIMENSIONS
 }
+_LEAST_APART: Final = 0.001
 
 
 def answer(run: Run, view: View) -> ViewResult:
@@ -78,19 +81,17 @@ def answer(run: Run, view: View) -> ViewResult:
     if _AND in name:
         return _several(run, view, answer)
     figure = metric_named(name, run.table, run.counter_info)
-    tree = run.tree_of(view)
-    parent = tree.node(view.path)
-    groups = tree.split(view.path, ("gpu",))
-    values = figure.compute(Scope(groups, parent, run.origin_ns, run.hardware, run.measured))
+    rows = Partition.of(run.tree_of(view), view, "gpu")
+    values = figure.compute(rows.scope(run))
     if values.words is not None:
         raise UsageError(f"{figure.name} is text and has no grid")
-    gpus = groups.codes("gpu").tolist()
-    numbers = dict(zip(gpus, np.where(values.present(), values.numbers, np.nan), strict=True))
+    numbers = dict(zip(map(int, rows.labels), values.known(), strict=True))
     if not view.path:
         numbers |= _untraced(run, name)
-    total = figure.compute(Scope(parent, parent, run.origin_ns, run.hardware, run.measured)).at(0)
+    total = figure.compute(rows.whole_scope(run)).at(0)
     found = _result(run, view, figure, numbers, lambda gpu: child_of(view, "gpu", str(gpu)))
-    return replace(found, total={} if total is None else {figure.name: total}, whole=parent)
+    totals = {} if total is None else {figure.name: total}
+    return replace(found, total=totals, whole=rows.whole)
 
 
 def _several(run: Run, view: View, one: Callable[[Run, View], ViewResult]) -> ViewResult:
@@ -103,13 +104,10 @@ def _several(run: Run, view: View, one: Callable[[Run, View], ViewResult]) -> Vi
     gpus = sorted({int(label) for part in parts for label in part.labels})
     rows = {gpu: place for place, gpu in enumerate(gpus)}
     places = places_of(run, gpus)
-    own: list[tuple[Metric, Values]] = []
     numbers = np.full((len(parts), len(gpus)), np.nan)
     for part, line in zip(parts, numbers, strict=True):
-        figure, values = part.columns[0]
-        known = [rows[int(label)] for label in part.labels]
-        line[known] = np.where(values.present(), values.numbers, np.nan)
-        own.append((figure, numbered(line.copy())))
+        line[[rows[int(label)] for label in part.labels]] = part.columns[0][1].known()
+    own = [(part.columns[0][0], Values(line)) for part, line in zip(parts, numbers, strict=True)]
     medians = np.array([median_of(line[np.isfinite(line)]) for line in numbers])[:, None]
     with np.errstate(invalid="ignore", divide="ignore"):
         apart = np.where(medians != 0, 100.0 * (numbers / medians - 1), np.nan)
@@ -147,8 +145,7 @@ def _of_samples(run: Run, view: View) -> ViewResult:
         there = ", ".join(own) or "nothing"
         raise NothingToShow(run.status or f"of= takes {there} without a trace, not {name!r}")
     metric, values = own[name]
-    numbers = np.where(values.present(), values.numbers, np.nan)
-    by_gpu = dict(zip(gpus_of(run), numbers.tolist(), strict=True))
+    by_gpu = dict(zip(gpus_of(run), values.known().tolist(), strict=True))
     return _result(run, view, metric, by_gpu, lambda gpu: opened(view, str(gpu)))
 
 
@@ -177,30 +174,11 @@ def _result(
         reason = f": {figure.missing_because}" if figure.missing_because else ""
         raise NothingToShow(f"{figure.name} is unknown for the whole scope{reason}")
     places = places_of(run, gpus)
-    beyond = _beyond_nodes(numbers, places)
-    own: list[tuple[Metric, Values]] = [(figure, numbered(numbers))]
-    own.append((_difference(figure), numbered(beyond)))
-    own.append((RANK, Values(np.array(places.ranks, np.int64))))
-    for name in places.dimensions:
-        codes = np.array(places.coordinates[name], np.int64)
-        own.append((COORDINATES[name], Values(codes, codes < 0)))
-    own.append((NODE, worded([node or None for node in places.nodes])))
-    if any(places.slots):
-        own.append((SLOT, worded([slot or None for slot in places.slots])))
-    chart = _chart(figure, gpus, numbers, places, opens)
-    return ViewResult(
-        level="gpu",
-        labels=[str(gpu) for gpu in gpus],
-        columns=tuple(own),
-        opens=lambda row: opens(gpus[row]),
-        headline=_headline(figure, gpus, numbers, places),
-        notes=() if places.dimensions else (_NO_LAYOUT,),
-        charts=(chart,),
-    )
-
-
-def _difference(figure: Metric) -> Metric:
-    return computed_column(
+    nodes, beyond = np.array(places.nodes), np.full(len(numbers), np.nan)
+    for node in distinct(nodes[np.isfinite(numbers) & (nodes != "")]):
+        own_rows = nodes == node
+        beyond[own_rows] = numbers[own_rows] - np.nanmean(numbers[own_rows])
+    difference = computed_column(
         f"{figure.name}_beyond_node",
         figure.unit,
         "Δ node",
@@ -208,16 +186,27 @@ def _difference(figure: Metric) -> Metric:
         missing_because="the GPU's node is unknown",
         signed=True,
     )
-
-
-def _beyond_nodes(numbers: Float64, places: Places) -> Float64:
-    found = np.full(len(numbers), np.nan)
-    nodes = np.array(places.nodes)
-    for node in dict.fromkeys(places.nodes):
-        own = np.flatnonzero(nodes == node)
-        if node and np.isfinite(numbers[own]).any():
-            found[own] = numbers[own] - np.nanmean(numbers[own])
-    return found
+    own = [
+        (figure, numbered(numbers)),
+        (difference, numbered(beyond)),
+        (COLUMNS["rank"], Values(np.array(places.ranks, np.int64))),
+    ]
+    for name in places.dimensions:
+        codes = np.array(places.coordinates[name], np.int64)
+        own.append((COORDINATES[name], Values(codes, codes < 0)))
+    own.append((COLUMNS["node"], worded([node or None for node in places.nodes])))
+    if any(places.slots):
+        own.append((COLUMNS["slot"], worded([slot or None for slot in places.slots])))
+    return table_view(
+        view,
+        LabelledRows("gpu", [str(gpu) for gpu in gpus]),
+        own,
+        total={},
+        opens=lambda row: opens(gpus[row]),
+        headline=_headline(figure, gpus, numbers, places),
+        notes=() if places.dimensions else (_NO_LAYOUT,),
+        charts=(_chart(figure, gpus, numbers, places, opens),),
+    )
 
 
 def _chart(
@@ -261,9 +250,6 @@ def _chart(
     )
 
 
-_LEAST_APART: Final = 0.001
-
-
 def _headline(figure: Metric, gpus: list[int], numbers: Float64, places: Places) -> tuple[str, ...]:
     high, low = int(np.nanargmax(numbers)), int(np.nanargmin(numbers))
     unit = f" {figure.unit}" if figure.unit else ""
@@ -285,9 +271,7 @@ def _headline(figure: Metric, gpus: list[int], numbers: Float64, places: Places)
     slots = list(dict.fromkeys(slot for slot in places.slots if slot))
     if len(slots) > 1:
         of_slot = np.array(places.slots)
-        means = [float(np.nanmean(numbers[of_slot == slot])) for slot in slots]
-        lines.append(
-            "mean by slot: "
-            + ", ".join(f"{s} {m / scale:.4g}{text}" for s, m in zip(slots, means, strict=True))
-        )
+        means = [np.nanmean(numbers[of_slot == slot]) / scale for slot in slots]
+        each = [f"{slot} {mean:.4g}{text}" for slot, mean in zip(slots, means, strict=True)]
+        lines.append(f"mean by slot: {', '.join(each)}")
     return tuple(lines)

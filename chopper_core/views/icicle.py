@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
-from chopper_core.metrics import Metric, Scope, Values, is_measured, metric_named
+from chopper_core.metrics import Metric, Scope, is_measured, metric_named
 from chopper_core.model.charts import Icicle, IcicleRow
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
@@ -38,7 +38,8 @@ _MAX_BLOCKS: Final = 20_000
 
 def answer(run: Run, view: View) -> ViewResult:
     """A row per block of the first level, and the picture of all levels below the scope."""
-    figure = _figure_of(run, view)
+    usual = _FIGURE if is_measured(_FIGURE, run.table) else _WITHOUT_TELEMETRY
+    figure = metric_named(view.of or usual, run.table)
     levels = _levels_of(run, view)
     if not levels:
         raise NothingToShow("a single activity has no parts")
@@ -62,25 +63,19 @@ def answer(run: Run, view: View) -> ViewResult:
         _opener(view, rows, len(levels)),
         figure.signed,
     )
-    own: list[tuple[Metric, Values]] = []
     shown = ("elapsed_ns", "share_pct", figure.name, "kernels", "exposed_comm_ns", "idle_ns")
     return replace(
         table_view(
             view,
             first,
-            own,
-            opens=lambda row: _opened(chart, first, row),
+            (),
+            opens=lambda row: chart.opens(0, rows[0].labels.index(first.labels[row])),
             shown=tuple(dict.fromkeys(shown)),
             headline=(_headline(rows, whole),),
             charts=(chart,),
         ),
         by=levels[0] if levels[0] != SPEC.by[0] else "",
     )
-
-
-def _figure_of(run: Run, view: View) -> Metric:
-    usual = _FIGURE if is_measured(_FIGURE, run.table) else _WITHOUT_TELEMETRY
-    return metric_named(view.of or usual, run.table)
 
 
 def _levels_of(run: Run, view: View) -> tuple[str, ...]:
@@ -100,17 +95,18 @@ def _row(
     """The blocks of a level, in the order of their parents'."""
     times = nodes.elapsed_ns.astype(np.int64)
     ends = np.cumsum(times)
-    values = figure.compute(Scope(nodes, whole, run.origin_ns, run.hardware, run.measured))
+    values = figure.compute(Scope.of(run, nodes, whole))
     if values.words is not None:
         raise UsageError(f"{figure.name} is text: it has no colours")
-    numbers = np.where(values.present(), values.numbers, np.nan).astype(np.float64)
     level, table = levels[-1], run.table
     labels = tuple(table.text_of(level, int(code)) for code in nodes.codes(level).tolist())
     above = levels[:-1]
     parents = np.zeros(len(nodes), np.int64)
     if above:
         parents = np.cumsum(run_mask(*(nodes.codes(name) for name in above))) - 1
-    return IcicleRow(level, labels, ends - times, ends, numbers, np.asarray(parents, np.int64))
+    return IcicleRow(
+        level, labels, ends - times, ends, values.known(), np.asarray(parents, np.int64)
+    )
 
 
 def _opener(view: View, rows: list[IcicleRow], levels: int) -> Callable[[int, int], View]:
@@ -121,23 +117,10 @@ def _opener(view: View, rows: list[IcicleRow], levels: int) -> Callable[[int, in
         for row in reversed(rows[: depth + 1]):
             labels.insert(0, row.labels[block])
             block = int(row.parents[block])
-        is_last = depth == levels - 1
-        return replace(
-            view,
-            path=(*view.path, *labels),
-            name="" if is_last else view.name,
-            by="",
-            of="" if is_last else view.of,
-            sort="",
-            filter="",
-            columns=(),
-        )
+        plain = replace(view, path=(*view.path, *labels), by="", sort="", filter="", columns=())
+        return replace(plain, name="", of="") if depth == levels - 1 else plain
 
     return opens
-
-
-def _opened(chart: Icicle, rows: Partition, row: int) -> View:
-    return chart.opens(0, chart.rows[0].labels.index(rows.labels[row]))
 
 
 def _headline(rows: list[IcicleRow], whole: Groups) -> str:

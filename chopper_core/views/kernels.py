@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.align.kernel_classes import kernel_class
-from chopper_core.metrics import (
-    Metric,
-    Values,
-    column,
-    is_measured,
-    worded,
-)
+from chopper_core.metrics import Metric, Values, columns, is_measured, worded
 from chopper_core.model.charts import BarChart, Series
 from chopper_core.model.run import Run
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View
-from chopper_core.util.arrays import Index, Int64
+from chopper_core.util.arrays import Float64, Index, Int64
 from chopper_core.views.shared.call_rows import (
     SHOWN,
     by_shape,
@@ -54,20 +47,25 @@ _SHARES: Final = (0.5, 0.95)
 _MAX_BARS: Final = 10
 _ROOF: Final = ("intensity", "roof_tflops", "roof_pct")
 
-CLASS: Final = column("""class | | class
-    The class of the kernel by its name: gemm, attention, elementwise …""")
-SHARE: Final = column("""kernel_pct | % | of kernels
-    Share of the scope's kernel time (sum of durations).""")
-MEAN: Final = column("""mean_ns | ns | mean
-    Mean duration of one activity.""")
-MEDIAN: Final = column("""median_ns | ns | median
-    Median duration of one activity.""")
-P95: Final = column("""p95_ns | ns | p95
-    95th percentile of the activities' durations.""")
-LEAST: Final = column("""min_ns | ns | min
-    The shortest activity.""")
-LONGEST: Final = column("""max_ns | ns | max
-    The longest activity.""")
+COLUMNS: Final = columns(
+    """
+    class | | class
+        The class of the kernel by its name: gemm, attention, elementwise …
+    kernel_pct | % | of kernels
+        Share of the scope's kernel time (sum of durations).
+    mean_ns | ns | mean
+        Mean duration of one activity.
+    median_ns | ns | median
+        Median duration of one activity.
+    p95_ns | ns | p95
+        95th percentile of the activities' durations.
+    min_ns | ns | min
+        The shortest activity.
+    max_ns | ns | max
+        The longest activity.
+"""
+)
+_MEASURED: Final = ("mfma_util_pct", "mfma_tflops", "gfx_mhz", "l2_hit_pct", "occupancy_pct")
 
 
 def answer(run: Run, view: View) -> ViewResult:
@@ -77,65 +75,63 @@ def answer(run: Run, view: View) -> ViewResult:
     """
     by = view.by or "name"
     rows = _partition(run, view, by)
-    words, codes_of = _classes(run)
+    classes = [kernel_class(name) for name in run.table.names]
+    words = list(dict.fromkeys(classes))
+    codes_of = np.array([words.index(word) for word in classes], np.int64)
     own: list[tuple[Metric, Values]] = []
     if by == "class":
         codes, nodes = by_kernel_codes(rows.whole, rows.nodes, codes_of)
         rows = Partition("class", [words[code] for code in codes.tolist()], nodes, rows.whole)
     elif by == "name":
         codes = rows.nodes.codes("kernel")
-        own.append((CLASS, worded([words[codes_of[code]] for code in codes.tolist()])))
+        own.append((COLUMNS["class"], worded([words[codes_of[code]] for code in codes.tolist()])))
     nodes, labels = rows.nodes, rows.labels
     total_ns = max(int(rows.whole.sum("duration_ns")[0]), 1)
     kernel_ns = nodes.sum("duration_ns")
     spread = quantiles(nodes, "duration_ns", _SHARES)
-    own += [
-        (SHARE, Values(100.0 * kernel_ns / total_ns)),
-        (MEAN, Values(kernel_ns / nodes.sizes())),
-        (MEDIAN, Values(spread[:, 0])),
-        (P95, Values(spread[:, 1])),
-        (LEAST, Values(nodes.min("duration_ns"))),
-        (LONGEST, Values(nodes.max("duration_ns"))),
-        *measured_roofline(run, rows.scope(run)),
-    ]
-    whole = [(SHARE, Values(np.array([100.0])))]
+    found: dict[str, Int64 | Float64] = {
+        "kernel_pct": 100.0 * kernel_ns / total_ns,
+        "mean_ns": kernel_ns / nodes.sizes(),
+        "median_ns": spread[:, 0],
+        "p95_ns": spread[:, 1],
+        "min_ns": nodes.min("duration_ns"),
+        "max_ns": nodes.max("duration_ns"),
+    }
+    own += [(COLUMNS[name], Values(numbers)) for name, numbers in found.items()]
+    own += measured_roofline(run, rows.scope(run))
+    whole = [(COLUMNS["kernel_pct"], Values(np.array([100.0])))]
     if by == "shape":
         modelled, of_all = modelled_columns(run, rows)
         own += modelled
         whole += of_all
-    measured = tuple(
-        name
-        for name in ("mfma_util_pct", "mfma_tflops", "gfx_mhz", "l2_hit_pct", "occupancy_pct")
-        if is_measured(name, run.table)
-    )
-    roof = tuple(
-        metric.name for metric, values in own if metric.name in _ROOF and values.present().any()
-    )
-    shown = ("kernel_ns", "kernel_pct", *measured[:1], "kernels", "mean_ns", "p95_ns", *roof)
-    shown += (*(("class",) if by == "name" else ()), *measured[1:], "elapsed_ns", "max_ns")
+    measured = [name for name in _MEASURED if is_measured(name, run.table)]
+    known = {metric.name for metric, values in own if values.present().any()}
+    roof = [name for name in _ROOF if name in known]
+    shown = ["kernel_ns", "kernel_pct", *measured[:1], "kernels", "mean_ns", "p95_ns", *roof]
+    shown += [*(["class"] if by == "name" else []), *measured[1:], "elapsed_ns", "max_ns"]
     if by == "shape":
-        shown = (*SHOWN, *(name for name in roof if name != "intensity"))
+        shown = [*SHOWN, *(name for name in roof if name != "intensity")]
     order = np.argsort(-kernel_ns, kind="stable")
     top = order[:_MAX_BARS]
+    top_labels = tuple(labels[row] for row in top)
+    bars = (Series("time", kernel_ns[top] / 1e6),)
+    named = replace(view, by="name", sort="", columns=())
+    opens = {
+        "class": lambda row: replace(named, filter=f"class:{labels[row]}"),
+        "shape": lambda row: kernels_of_shape(view, labels[row]),
+    }
+    notes = (f"only activities of the shape {view.of}",) if view.of else ()
     return table_view(
         view,
         rows,
         own,
         whole,
-        opens=_opening(view, by, labels),
+        opens=opens.get(by),
         sort="-kernel_ns",
         shown=shown,
         headline=(_headline(labels, kernel_ns, order, total_ns, by),),
-        notes=(*_of_note(view), *(shape_notes(run, rows.whole) if by == "shape" else ())),
-        charts=(
-            BarChart(
-                f"time by {rows.level}",
-                "ms",
-                tuple(labels[row] for row in top),
-                (Series("time", kernel_ns[top] / 1e6),),
-                rows.level,
-            ),
-        ),
+        notes=(*notes, *(shape_notes(run, rows.whole) if by == "shape" else ())),
+        charts=(BarChart(f"time by {rows.level}", "ms", top_labels, bars, rows.level),),
     )
 
 
@@ -149,30 +145,6 @@ def _partition(run: Run, view: View, by: str) -> Partition:
         return shapes_of(run, whole)
     labels, nodes = by_level(whole, level)
     return Partition(level, labels, nodes, whole)
-
-
-def _opening(view: View, by: str, labels: list[str]) -> Callable[[int], View] | None:
-    """The view that a row opens, where that isn't its part of the tree."""
-    if by == "class":
-        return lambda row: _kernels_of(view, labels[row])
-    if by == "shape":
-        return lambda row: kernels_of_shape(view, labels[row])
-    return None
-
-
-def _of_note(view: View) -> tuple[str, ...]:
-    return (f"only activities of the shape {view.of}",) if view.of else ()
-
-
-def _classes(run: Run) -> tuple[list[str], Int64]:
-    """The classes of the run's kernel names, and the class of each name."""
-    words: dict[str, int] = {}
-    codes = [words.setdefault(kernel_class(name), len(words)) for name in run.table.names]
-    return list(words), np.array(codes, np.int64)
-
-
-def _kernels_of(view: View, label: str) -> View:
-    return replace(view, by="name", filter=f"class:{label}", sort="", columns=())
 
 
 def _headline(labels: list[str], kernel_ns: Int64, order: Index, total: int, by: str) -> str:

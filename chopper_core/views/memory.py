@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.metrics import METRICS, Metric, Values, column, numbered
+from chopper_core.metrics import METRICS, Metric, Values, columns, numbered
 from chopper_core.model.charts import BarChart, LineChart, Series
 from chopper_core.model.column_names import ALLOC_BYTES, PEAK_BYTES
 from chopper_core.model.groups import Groups
@@ -40,32 +40,47 @@ _OPERATOR: Final = "operator"
 _EARLIER: Final = "before the trace"
 """The row of memory that was allocated before the first event of its GPU."""
 _OUTSIDE: Final = "outside operators"
+_NOTES: Final = (
+    "an allocation or release counts for the next activity that its thread launches; times are "
+    "the host's, which runs ahead of the GPU",
+    f"{_EARLIER}: allocated before the first event of the trace, such as weights and the "
+    "optimizer's state; nothing shows by what",
+)
 _LABELS: Final = LEVELS[:-1]
 _MAX_BARS: Final = 12
 _BINS: Final = 240
 _MARGIN: Final = 20
 """The part of the run's time that the timeline shows around the peak, on either side."""
 
-HELD: Final = column("""held_bytes | B | at the peak | sum
-    Bytes that the row had allocated and that were not released when the scope's peak was
-    reached (peak_bytes), on the GPU that has it; from anywhere in the run, not only from the
-    scope.""")
-HELD_SHARE: Final = column("""held_pct | % | of peak
-    Share of the bytes at the peak.""")
-GROWTH: Final = column("""growth_bytes | B | growth | sum | signed
-    Bytes allocated in the row minus bytes released in it, wherever those were allocated.""")
-ALLOCATIONS: Final = column("""allocations | | allocs | sum
-    Allocations in the row, released or not.""")  # fmt: skip
-RELEASES: Final = column("""releases | | releases | sum
-    Releases in the row.""")
-LARGEST: Final = column("""largest_alloc_bytes | B | largest | max
-    The largest single allocation of the row.
-    missing: the row allocates nothing""")
-KEPT: Final = column("""kept_bytes | B | never freed | sum
-    Bytes allocated in the row that the trace doesn't release any more.""")
-LIFETIME: Final = column("""alloc_lifetime_ns | ns | mean life
-    Mean time from an allocation of the row to its release, of those that are released.
-    missing: the row allocates nothing that is released""")
+_BY_ROW: Final = {"gpu": "GPU ", "iteration": "iteration ", "layer": "layer "}
+COLUMNS: Final = columns(
+    """
+    held_bytes | B | at the peak | sum
+        Bytes that the row had allocated and that were not released when the scope's peak was
+        reached (peak_bytes), on the GPU that has it; from anywhere in the run, not only from the
+        scope.
+    held_pct | % | of peak
+        Share of the bytes at the peak.
+    growth_bytes | B | growth | sum | signed
+        Bytes allocated in the row minus bytes released in it, wherever those were allocated.
+    allocations | | allocs | sum
+        Allocations in the row, released or not.
+    releases | | releases | sum
+        Releases in the row.
+    largest_alloc_bytes | B | largest | max
+        The largest single allocation of the row.
+        missing: the row allocates nothing
+    kept_bytes | B | never freed | sum
+        Bytes allocated in the row that the trace doesn't release any more.
+    alloc_lifetime_ns | ns | mean life
+        Mean time from an allocation of the row to its release, of those that are released.
+        missing: the row allocates nothing that is released
+"""
+)
+_SHOWN: Final = (
+    *("held_bytes", "held_pct", "growth_bytes", ALLOC_BYTES, "allocations"),
+    *("largest_alloc_bytes", "kept_bytes", "alloc_lifetime_ns"),
+)
 
 
 class _MemoryPeak(Struct, frozen=True, eq=False):
@@ -89,52 +104,49 @@ def answer(run: Run, view: View) -> ViewResult:
         raise NothingToShow(NO_EVENTS)
     if not {level for level, _ in view.scope} <= set(_LABELS):
         raise UsageError("memory is known by operation; leave the kernel out of the path")
-    node = run.tree_of(view).node(view.path)
     by = view.by or "operation"
     own = np.flatnonzero(_inside(run, view))
-    peak = _peak_of(run, node)
+    peak = _peak_of(run, run.tree_of(view).node(view.path))
     if not len(own) and peak is None:
         raise NothingToShow("nothing is allocated or released in the scope")
     held = np.empty(0, np.intp) if peak is None else peak.alive
-    codes, place = ranked(_codes(memory, by)[np.concatenate([own, held])])
+    codes, place = ranked(getattr(memory, by)[np.concatenate([own, held])].astype(np.int64))
     labels = [_text(run, by, int(code)) for code in codes]
-    count = len(codes) + (peak is not None and peak.earlier_bytes > 0)
-    labels += [_EARLIER] * (count - len(codes))
-    of_own, of_held = place[: len(own)], place[len(own) :]
-    held_bytes = sums_of(memory.bytes[held], of_held, count)
-    if count > len(codes) and peak is not None:
+    if peak is not None and peak.earlier_bytes:
+        labels.append(_EARLIER)
+    held_bytes = sums_of(memory.bytes[held], place[len(own) :], len(labels))
+    if peak is not None and peak.earlier_bytes:
         held_bytes[-1] = peak.earlier_bytes
-    columns = _columns(memory, own, of_own, held_bytes, _peaks(run, view, by, labels))
+    columns = _columns(memory, own, place[: len(own)], held_bytes)
+    shown: tuple[str, ...] = _SHOWN
+    if by != _OPERATOR:
+        columns.append((METRICS[PEAK_BYTES], _peaks(run, view, by, labels)))
+        shown = (*_SHOWN, PEAK_BYTES)
     whole = [
         (METRICS[PEAK_BYTES], Values(held_bytes.sum(keepdims=True))),
-        (HELD_SHARE, Values(np.array([100.0]))),
+        (COLUMNS["held_pct"], Values(np.array([100.0]))),
     ]
     if len(own) and (memory.bytes[own] > 0).any():
-        whole.append((LARGEST, Values(memory.bytes[own].max(keepdims=True))))
+        largest = memory.bytes[own].max(keepdims=True)
+        whole.append((COLUMNS["largest_alloc_bytes"], Values(largest)))
     order = np.argsort(-held_bytes, kind="stable")[:_MAX_BARS]
+    order = order[held_bytes[order] > 0]
+    words = tuple(labels[row] for row in order.tolist())
+    bars = (Series("held", held_bytes[order] / 1e9),)
+    level = by if by != _OPERATOR else ""
     return table_view(
         view,
         LabelledRows(by, labels),
         columns,
         whole,
         opens=lambda row: _opens(run, view, by, labels[row], peak),
-        sort=f"-{HELD.name}",
-        shown=(
-            *(HELD.name, HELD_SHARE.name, GROWTH.name, ALLOC_BYTES, ALLOCATIONS.name),
-            *(LARGEST.name, KEPT.name, LIFETIME.name),
-            *((PEAK_BYTES,) if by != _OPERATOR else ()),
-        ),
+        sort="-held_bytes",
+        shown=shown,
         headline=_headline(run, peak, by, labels, held_bytes),
-        notes=_notes(peak),
+        notes=_NOTES if labels[-1:] == [_EARLIER] else _NOTES[:1],
         charts=(
             _over_time(run, own, peak),
-            BarChart(
-                "held at the peak",
-                "GB",
-                tuple(labels[row] for row in order.tolist() if held_bytes[row]),
-                (Series("held", held_bytes[order][held_bytes[order] > 0] / 1e9),),
-                by if by != _OPERATOR else "",
-            ),
+            BarChart("held at the peak", "GB", words, bars, level),
         ),
     )
 
@@ -154,11 +166,6 @@ def _inside(run: Run, view: View) -> Mask:
     return inside
 
 
-def _codes(memory: MemoryEvents, by: str) -> Int64:
-    codes: Int64 = getattr(memory, by).astype(np.int64)
-    return codes
-
-
 def _text(run: Run, by: str, code: int) -> str:
     if by == _OPERATOR:
         return _OUTSIDE if code < 0 else run.side(MemoryEvents).names[code]
@@ -171,42 +178,34 @@ def _text(run: Run, by: str, code: int) -> str:
 
 
 def _columns(
-    memory: MemoryEvents, own: Index, place: Index, held: Int64, peaks: Values | None
-) -> tuple[tuple[Metric, Values], ...]:
+    memory: MemoryEvents, own: Index, place: Index, held: Int64
+) -> list[tuple[Metric, Values]]:
     count, size = len(held), memory.bytes[own]
     gained = size > 0
-    largest = maxima_of(size[gained], place[gained], count)
     partner = memory.partner[own]
-    kept = gained & (partner == NEVER)
-    ended = gained & (partner != NEVER)
+    kept, ended = gained & (partner == NEVER), gained & (partner != NEVER)
     lives = memory.time_ns[partner[ended]] - memory.time_ns[own[ended]]
-    mean_life = means_of(lives, place[ended], count)
-    found: list[tuple[Metric, Values]] = [
-        (HELD, Values(held)),
-        (HELD_SHARE, Values(100.0 * held / max(int(held.sum()), 1))),
-        (GROWTH, Values(sums_of(size, place, count))),
-        (METRICS[ALLOC_BYTES], Values(sums_of(size[gained], place[gained], count))),
-        (ALLOCATIONS, Values(counts_of(place[gained], count))),
-        (RELEASES, Values(counts_of(place[~gained], count))),
-        (LARGEST, Values(largest, largest == 0)),
-        (KEPT, Values(sums_of(size[kept], place[kept], count))),
-        (LIFETIME, numbered(mean_life)),
-    ]
-    if peaks is not None:
-        found.append((METRICS[PEAK_BYTES], peaks))
-    return tuple(found)
+    largest = maxima_of(size[gained], place[gained], count)
+    found = {
+        "held_bytes": Values(held),
+        "held_pct": Values(100.0 * held / max(int(held.sum()), 1)),
+        "growth_bytes": Values(sums_of(size, place, count)),
+        ALLOC_BYTES: Values(sums_of(size[gained], place[gained], count)),
+        "allocations": Values(counts_of(place[gained], count)),
+        "releases": Values(counts_of(place[~gained], count)),
+        "largest_alloc_bytes": Values(largest, largest == 0),
+        "kept_bytes": Values(sums_of(size[kept], place[kept], count)),
+        "alloc_lifetime_ns": Values(means_of(lives, place[ended], count)),
+    }
+    return [(COLUMNS.get(name) or METRICS[name], values) for name, values in found.items()]
 
 
-def _peaks(run: Run, view: View, by: str, labels: Sequence[str]) -> Values | None:
-    """The peak while each row's activities are launched; None by operator."""
-    if by == _OPERATOR:
-        return None
+def _peaks(run: Run, view: View, by: str, labels: Sequence[str]) -> Values:
+    """The peak while each row's activities are launched."""
     rows = Partition.of(run.tree_of(view), view, by)
-    found = METRICS[PEAK_BYTES].compute(rows.scope(run))
-    place = {label: at for at, label in enumerate(rows.labels)}
-    at = np.array([place.get(label, -1) for label in labels], np.intp)
-    known = (at >= 0) & found.present()[at]
-    return Values(np.where(known, found.numbers[at], np.nan), ~known)
+    peaks = METRICS[PEAK_BYTES].compute(rows.scope(run)).known().tolist()
+    of_label = dict(zip(rows.labels, peaks, strict=True))
+    return numbered([of_label.get(label) for label in labels])
 
 
 def _peak_of(run: Run, node: Groups) -> _MemoryPeak | None:
@@ -288,21 +287,7 @@ def _holder(by: str, label: str, largest: str) -> str:
         return f"the largest part was allocated before the trace: {largest}"
     if label in (NO_LABEL_TEXT, _OUTSIDE):
         return f"the largest part was allocated outside any {by}: {largest}"
-    named = {"gpu": "GPU ", "iteration": "iteration ", "layer": "layer "}.get(by, "")
-    return f"{named}{label} holds the most: {largest}"
-
-
-def _notes(peak: _MemoryPeak | None) -> tuple[str, ...]:
-    notes = [
-        "an allocation or release counts for the next activity that its thread launches; times are "
-        "the host's, which runs ahead of the GPU"
-    ]
-    if peak is not None and peak.earlier_bytes:
-        notes.append(
-            f"{_EARLIER}: allocated before the first event of the trace, such as weights and the "
-            "optimizer's state; nothing shows by what"
-        )
-    return tuple(notes)
+    return f"{_BY_ROW.get(by, '')}{label} holds the most: {largest}"
 
 
 def _over_time(run: Run, own: Index, peak: _MemoryPeak | None) -> LineChart:

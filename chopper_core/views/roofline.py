@@ -49,6 +49,9 @@ MEASURED: Final = column("""measured_tflops | TFLOP/s | meas. TFLOP/s
     (mfma_tflops + valu_tflops).
     missing: the row lacks counters of the units that its kernels use
     source: counters""")
+_NO_ROOFS: Final = (
+    "the GPU is not in hardware.toml: no roofs; --hardware NAME or FILE says which it is"
+)
 _SHOWN: Final = (
     "kernel_ns",
     SHARE.name,
@@ -92,42 +95,29 @@ def answer(run: Run, view: View) -> ViewResult:
         opens=(lambda row: kernels_of_shape(view, rows.labels[row])) if by == LEVEL else None,
         sort="-kernel_ns",
         shown=(*_SHOWN, *(_WITH_COUNTERS if has_counters else ())),
-        headline=(_headline(dict(_by_name(totals)), total_ns),),
-        notes=(*shape_notes(run, rows.whole), *_hardware_notes(run)),
-        charts=(_chart(run, rows, dict(_by_name(own)), share, order),),
+        headline=(_headline(_by_name(totals), total_ns),),
+        notes=(*shape_notes(run, rows.whole), *(() if run.hardware else (_NO_ROOFS,))),
+        charts=(_chart(run, rows, _by_name(own), share, order),),
     )
 
 
 def _measured(run: Run, scope: Scope) -> list[tuple[Metric, Values]]:
     matrix, vector = (METRICS[name].compute(scope) for name in ("mfma_tflops", "valu_tflops"))
-    rate = _or_zero(matrix) + _or_zero(vector)
-    is_known = matrix.present() & (vector.present() | (_or_zero(matrix) > 0))
+    rate = matrix.known(0.0) + vector.known(0.0)
+    is_known = matrix.present() & (vector.present() | (matrix.known(0.0) > 0))
     measured = quotient(np.where(is_known, rate, np.nan), np.ones(len(rate)))
     return [*measured_roofline(run, scope), (MEASURED, measured)]
 
 
-def _or_zero(values: Values) -> Float64:
-    return np.where(values.present(), values.numbers, 0.0)
-
-
-def _by_name(columns: list[tuple[Metric, Values]]) -> list[tuple[str, Values]]:
-    return [(metric.name, values) for metric, values in columns]
-
-
-def _numbers(values: Values | None, count: int) -> Float64:
-    """The figures as floats, NaN where there is none."""
-    if values is None:
-        return np.full(count, np.nan)
-    return np.where(values.present(), values.numbers.astype(np.float64), np.nan)
+def _by_name(columns: list[tuple[Metric, Values]]) -> dict[str, Values]:
+    return {metric.name: values for metric, values in columns}
 
 
 def _chart(
     run: Run, rows: Partition, columns: dict[str, Values], share: Float64, order: Int64
 ) -> Roofline:
-    count = len(rows.labels)
-
     def numbers(name: str) -> Float64:
-        return _numbers(columns.get(name), count)
+        return columns[name].known() if name in columns else np.full(len(rows.labels), np.nan)
 
     hardware = run.hardware
     return Roofline(
@@ -187,11 +177,3 @@ def _headline(whole: dict[str, Values], total_ns: int) -> str:
     roof = whole[OF_MODEL_ROOF.name].at(0)
     of_roof = "" if roof is None else f", {roof:.1f} % of the roof over them"
     return f"kernels with modelled FLOPs reach {rate:.1f} TFLOP/s{of_peak}{of_roof}"
-
-
-def _hardware_notes(run: Run) -> tuple[str, ...]:
-    if run.hardware is None:
-        return (
-            "the GPU is not in hardware.toml: no roofs; --hardware NAME or FILE says which it is",
-        )
-    return ()

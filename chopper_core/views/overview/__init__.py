@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.metrics import METRICS, Metric, Values, column, heat_of, is_measured, numbered
+from chopper_core.metrics import METRICS, Metric, Values, columns, heat_of, is_measured, numbered
 from chopper_core.model.charts import Cards, Chart, Composition, Series
 from chopper_core.model.column_names import HEAT, HOTSPOT
 from chopper_core.model.run import Run
@@ -22,7 +22,7 @@ from chopper_core.model.units import LONG_TIMES, Unit
 from chopper_core.model.view import View, baseline_view, with_view
 from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.errors import ChopperError, UsageError
-from chopper_core.util.grouping import distinct, sums_of
+from chopper_core.util.grouping import sums_of
 from chopper_core.views.overview.step import (
     COUNTED,
     TITLES,
@@ -47,7 +47,7 @@ from chopper_core.views.shared.samples import (
     sampled_notes,
     totals_of,
 )
-from chopper_core.views.shared.table_view import child_of
+from chopper_core.views.shared.table_view import LabelledRows, child_of, rows_of_gpus, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(
@@ -76,25 +76,32 @@ _KINDS: Final = {
 _NONE: Final = np.zeros(1, np.int64)
 _COMPUTING: Final = "it is being computed"
 
-STEP: Final = column("""step_ns | ns | step
-    Mean time charged to a complete iteration of the GPU: its activities and the idle time
-    before them. For a row of several GPUs, the largest.""")
-CHANGE: Final = column("""step_change_pct | % | Δ step | signed
-    step_ns minus that of the same GPU in the baseline, in % of it.
-    missing: the baseline lacks the GPU""")
-LAG: Final = column("""lag_ns | ns | lag
-    How much later than the earliest GPU it starts the same kernels, on average over the
-    complete iterations. For a row of several GPUs, the largest.
-    missing: no compute kernel of the scope runs on all of several GPUs
-    source: Lit Silicon, algorithm 1""")
+COLUMNS: Final = columns(
+    """
+    step_ns | ns | step
+        Mean time charged to a complete iteration of the GPU: its activities and the idle time
+        before them. For a row of several GPUs, the largest.
+    step_change_pct | % | Δ step | signed
+        step_ns minus that of the same GPU in the baseline, in % of it.
+        missing: the baseline lacks the GPU
+    lag_ns | ns | lag
+        How much later than the earliest GPU it starts the same kernels, on average over the
+        complete iterations. For a row of several GPUs, the largest.
+        missing: no compute kernel of the scope runs on all of several GPUs
+        source: Lit Silicon, algorithm 1
+"""
+)
+_LAG: Final = "lag_ns"
+_STEP: Final = "step_ns"
+_CHANGE: Final = "step_change_pct"
 _UTILISATION: Final = "gfx_util_pct"
 
 
-class _Slow(Struct, frozen=True):
+class _Slow(Struct, frozen=True, eq=False):
     """The part of the result that all activities are read for."""
 
-    lag_ns: tuple[float | None, ...]
-    """How much later than the earliest GPU each starts the same kernels; None if unknown."""
+    lag_ns: Float64
+    """How much later than the earliest GPU each starts the same kernels; NaN if unknown."""
     cards: Cards
 
 
@@ -108,21 +115,20 @@ class _OverviewRows(Struct, frozen=True, eq=False):
 
     def reduced(self, numbers: Float64, how: str) -> Values:
         """A figure of the GPUs as one of the rows; marked where it is known on some GPUs only."""
-        lacks = np.array([bool(np.isnan(numbers[own]).any()) for own in self.members], np.bool_)
-        found = np.full(len(self.labels), np.nan)
-        for row, own in enumerate(self.members):
-            known = numbers[own][np.isfinite(numbers[own])]
-            if len(known):
-                sizes = {"max": known.max(), "mean": known.mean(), "sum": known.sum()}
-                found[row] = sizes[how]
-        return replace(numbered(found), partial=lacks & np.isfinite(found))
+        parts = [numbers[own] for own in self.members]
+        known = [part[np.isfinite(part)] for part in parts]
+        found = np.array([getattr(each, how)() if len(each) else np.nan for each in known])
+        lacks = np.array([len(each) < len(part) for each, part in zip(known, parts, strict=True)])
+        return replace(Values(found), partial=lacks & np.isfinite(found))
 
 
 def answer(run: Run, view: View) -> ViewResult:
     """A row per GPU, or per node of very many: its step, its lag, its telemetry."""
     if run.is_sampled_only:
         return result_of_samples(run, view, _of_samples(run, view))
-    return _result(step_of(run, view), _slow_part(run, view))
+    step = step_of(run, view)
+    found = run.memo(_slow_key(view), lambda: _Slow(_lag_ns(step), _cards(step)), keep=_CACHED)
+    return _result(step, found)
 
 
 def preview(run: Run, view: View) -> ViewResult | None:
@@ -132,17 +138,6 @@ def preview(run: Run, view: View) -> ViewResult | None:
     return _result(step_of(run, view), None)
 
 
-def _slow_part(run: Run, view: View) -> _Slow:
-    """The lags of the GPUs and the cards, computed once."""
-
-    def compute() -> _Slow:
-        step = step_of(run, view)
-        lag = [None if np.isnan(each) else each for each in _lag_ns(step).tolist()]
-        return _Slow(tuple(lag), _cards(step))
-
-    return run.memo(_slow_key(view), compute, keep=_CACHED)
-
-
 def _slow_key(view: View) -> tuple[str, View]:
     return "overview", replace(view, by="", sort="", filter="", columns=())
 
@@ -150,58 +145,42 @@ def _slow_key(view: View) -> tuple[str, View]:
 def _result(step: Step, slow: _Slow | None) -> ViewResult:
     """The result with what takes long; None: it is being computed."""
     view, run = step.view, step.run
-    lag_ns = None if slow is None else np.array(slow.lag_ns, np.float64)
-    cards = Cards(_cards_title(view), (), is_pending=True) if slow is None else slow.cards
     rows = _rows_of(step)
     base = _baseline_step(run, view)
-    own = _columns(step, rows, lag_ns, base)
-    slowest = _slowest_of(step, rows)
-    by = rows.level if rows.level == "node" else ""
-    facts = facts_of(step)
-    return ViewResult(
-        level=rows.level,
-        labels=rows.labels,
-        columns=tuple(own),
-        opens=lambda row: _opens(step, rows, row),
+    own = _columns(step, rows, slow, base)
+    cards = Cards(_cards_title(view), (), is_pending=True) if slow is None else slow.cards
+    # Of more rows than a screen has lines, those that lag most come first.
+    has_lags = slow is not None and bool(np.isfinite(slow.lag_ns).any())
+    result = table_view(
+        view,
+        LabelledRows(rows.level, rows.labels),
+        own,
         total=_totals(step, base, own),
-        shown=tuple(metric.name for metric, _ in own if metric.name not in ("exposed_comm_pct",)),
-        sort=_sort(rows, lag_ns),
-        headline=(headline_of(step, base), " · ".join(facts)),
+        opens=lambda row: _opens(step, rows, row),
+        sort=f"-{_LAG}" if has_lags and len(rows.labels) > _MAX_GPUS else "",
+        headline=(headline_of(step, base), " · ".join(facts_of(step))),
         notes=_notes(step),
-        charts=(_composition(step, base), _lanes(step, slowest, rows), cards),
-        by="" if view.by else by,
+        charts=(_composition(step, base), _lanes(step, rows), cards),
     )
+    return replace(result, by="node" if rows.level == "node" and not view.by else "")
 
 
 def _rows_of(step: Step) -> _OverviewRows:
     """GPUs, or nodes where there are too many GPUs to see at once and their hosts are known."""
-    gpus, view = step.gpus, step.view
-    if view.by == "node" or (not view.by and len(gpus) > _MAX_GPUS):
+    gpus, by = step.gpus, step.view.by
+    if by == "node" or (not by and len(gpus) > _MAX_GPUS):
         from chopper_core.views.ranks.rank_columns import node_names
 
         try:
             names = node_names(step.run, tuple(gpus))
         except UsageError:
-            if view.by:
+            if by:
                 raise
         else:
             labels = list(dict.fromkeys(names))
             members = [np.flatnonzero(np.array(names) == label) for label in labels]
             return _OverviewRows("node", labels, members)
-    if view.by in (along := step.run.table.coordinates):
-        codes = along[view.by][gpus]
-        parts = distinct(codes).tolist()
-        labels = [step.run.table.text_of(view.by, code) for code in parts]
-        return _OverviewRows(view.by, labels, [np.flatnonzero(codes == code) for code in parts])
-    return _OverviewRows(
-        "gpu", [str(gpu) for gpu in gpus], [np.array([at]) for at in range(len(gpus))]
-    )
-
-
-def _sort(rows: _OverviewRows, lag_ns: Float64 | None) -> str:
-    """Of more rows than a screen has lines, those that lag most come first."""
-    has_lags = lag_ns is not None and bool(np.isfinite(lag_ns).any())
-    return f"-{LAG.name}" if has_lags and len(rows.labels) > _MAX_GPUS else ""
+    return _OverviewRows(by or "gpu", *rows_of_gpus(step.run, gpus, by or "gpu"))
 
 
 def _opens(step: Step, rows: _OverviewRows, row: int) -> View:
@@ -221,7 +200,7 @@ def _baseline_step(run: Run, view: View) -> Step | None:
 
 
 def _columns(
-    step: Step, rows: _OverviewRows, lag_ns: Float64 | None, base: Step | None
+    step: Step, rows: _OverviewRows, slow: _Slow | None, base: Step | None
 ) -> list[tuple[Metric, Values]]:
     steps = step.times.by_gpu_ns
     own: list[tuple[Metric, Values]] = []
@@ -229,23 +208,27 @@ def _columns(
         before = dict(zip(base.gpus, base.times.by_gpu_ns.tolist(), strict=True))
         # A baseline that others hide entirely takes no time.
         known = np.array([before.get(gpu) or np.nan for gpu in step.gpus])
-        own.append((CHANGE, numbered(100.0 * (steps - known) / known)))
-    if lag_ns is None:
-        pending = replace(LAG, missing_because=_COMPUTING)
-        own.append((pending, numbered(np.full(len(rows.labels), np.nan))))
+        own.append((COLUMNS[_CHANGE], Values(100.0 * (steps - known) / known)))
+    if slow is None:
+        pending = replace(COLUMNS[_LAG], missing_because=_COMPUTING)
+        own.append((pending, numbered([None] * len(rows.labels))))
     elif len(step.gpus) > 1:
-        own.append((LAG, rows.reduced(lag_ns, "max")))
-    for name in (*_measured(step.run), STEP.name, _UTILISATION):
-        if name == STEP.name:
-            own.append((STEP, rows.reduced(steps, "max")))
+        own.append((COLUMNS[_LAG], rows.reduced(slow.lag_ns, "max")))
+    for name in (*_measured(step.run), _STEP, _UTILISATION):
+        if name == _STEP:
+            own.append((COLUMNS[_STEP], rows.reduced(steps, "max")))
         elif is_measured(name, step.run.table):
-            values = step.figure(name)
-            if rows.level == "gpu":
-                own.append((METRICS[name], values))
-                continue
-            numbers = np.where(values.present(), values.numbers, np.nan).astype(np.float64)
-            how = {**dict.fromkeys(HEAT, "max"), "power_w": "sum"}.get(name, "mean")
-            own.append((_of_node(METRICS[name], how), rows.reduced(numbers, how)))
+            values, metric = step.figure(name), METRICS[name]
+            if rows.level != "gpu":
+                how = {**dict.fromkeys(HEAT, "max"), "power_w": "sum"}.get(name, "mean")
+                values, text = rows.reduced(values.known(), how), f"The {how} of {name}"
+                metric = replace(
+                    metric,
+                    name=f"{how}_{name}",
+                    reduces="",
+                    definition=f"{text} over the row's GPUs.",
+                )
+            own.append((metric, values))
     return own
 
 
@@ -253,22 +236,13 @@ def _measured(run: Run) -> tuple[str, ...]:
     return ("gfx_mhz", heat_of(run.table) or HOTSPOT, "power_w")
 
 
-def _of_node(metric: Metric, how: str) -> Metric:
-    return replace(
-        metric,
-        name=f"{how}_{metric.name}",
-        reduces="",
-        definition=f"The {how} of {metric.name} over the row's GPUs.",
-    )
-
-
 def _totals(
     step: Step, base: Step | None, own: Sequence[tuple[Metric, Values]]
 ) -> dict[str, int | float]:
     names = {metric.name for metric, _ in own}
-    total: dict[str, int | float] = {STEP.name: step.times.mean_ns}
-    if CHANGE.name in names and base is not None and base.times.mean_ns:
-        total[CHANGE.name] = 100.0 * (step.times.mean_ns - base.times.mean_ns) / base.times.mean_ns
+    total: dict[str, int | float] = {_STEP: step.times.mean_ns}
+    if _CHANGE in names and base is not None and base.times.mean_ns:
+        total[_CHANGE] = 100.0 * (step.times.mean_ns - base.times.mean_ns) / base.times.mean_ns
     for name in (*_measured(step.run), _UTILISATION):
         if name in names:
             value = METRICS[name].compute(step.scope(step.whole)).at(0)
@@ -277,29 +251,25 @@ def _totals(
     return total
 
 
-def _slowest_of(step: Step, rows: _OverviewRows) -> list[int]:
-    """The GPU of each row whose lane is drawn: the one that takes longest."""
-    steps = step.times.by_gpu_ns
-    return [step.gpus[int(own[steps[own].argmax()])] for own in rows.members]
-
-
-def _lanes(step: Step, gpus: list[int], rows: _OverviewRows) -> Chart:
+def _lanes(step: Step, rows: _OverviewRows) -> Chart:
+    """Of each row, the lane of the GPU that takes longest."""
     from chopper_core.views.overview.lanes import lanes_chart
 
-    labels = [
-        f"GPU {label}"
-        if rows.level == "gpu"
-        else f"{'' if rows.level == 'node' else rows.level + ' '}{label} GPU {gpu}"
-        for label, gpu in zip(rows.labels, gpus, strict=True)
-    ]
-    return lanes_chart(step, gpus, labels)
+    steps = step.times.by_gpu_ns
+    gpus = [step.gpus[int(own[steps[own].argmax()])] for own in rows.members]
+    if rows.level == "gpu":
+        return lanes_chart(step, gpus, [f"GPU {gpu}" for gpu in gpus])
+    level = "" if rows.level == "node" else f"{rows.level} "
+    pairs = zip(rows.labels, gpus, strict=True)
+    return lanes_chart(step, gpus, [f"{level}{label} GPU {gpu}" for label, gpu in pairs])
 
 
 def _composition(step: Step, base: Step | None) -> Composition:
     """The parts of the mean step; next to it a baseline's, or those that only some GPUs have."""
     known = [each for each in (step, base) if each is not None]
+    labels, some = _sides(step, base), ""
     if any(each.run.is_reconstructed for each in known):
-        return _durations(known)
+        return _durations(known, labels)
     parts = [each.parts for each in known]
     # Parts that only one side can distinguish can't be compared.
     if len({tuple(each) for each in parts}) > 1:
@@ -312,13 +282,12 @@ def _composition(step: Step, base: Step | None) -> Composition:
         if lacking:
             parts = [without(own, lacking) for own in parts]
     sides = [(own, each.times.cells) for own, each in zip(parts, known, strict=True)]
-    labels, some = _sides(step, base), ""
     if base is None and step.some:
         own, cells = step.parts_on(step.some)
         sides.append((without(own, ()), cells))
         some = f"{len(step.some)}/{len(step.gpus)}"
         labels = (f"{len(step.gpus)} GPUs", f"{len(step.some)} of {len(step.gpus)}")
-    scale, unit = next((ns, name) for least, ns, name in _UNITS if step.times.mean_ns >= least)
+    scale, unit = _scale(step)
     names = [name for name in TITLES if any(own.get(name, _NONE)[0] for own, _ in sides)]
     series = tuple(
         Series(
@@ -339,22 +308,25 @@ def _sides(step: Step, base: Step | None) -> tuple[str, ...]:
     return names if base.run is not step.run and len(set(names)) > 1 else (own, "baseline")
 
 
-def _durations(known: Sequence[Step]) -> Composition:
+def _durations(known: Sequence[Step], labels: tuple[str, ...]) -> Composition:
     """Durations by kind, where a side has no start times: what overlaps isn't known."""
-    scale, unit = next((ns, name) for least, ns, name in _UNITS if known[0].times.mean_ns >= least)
+    scale, unit = _scale(known[0])
     sums = []
     for each in known:
         table, rows = each.run.table, each.whole.selection
-        weights = table.duration_ns[rows]
-        own = sums_of(weights, table.kind[rows], len(Kind))
+        own = sums_of(table.duration_ns[rows], table.kind[rows], len(Kind))
         sums.append(own / each.times.cells / scale)
     series = tuple(
         Series(title, np.array([own[kind] for own in sums]))
         for kind, title in _KINDS.items()
         if any(own[kind] for own in sums)
     )
-    labels = _sides(known[0], known[1] if len(known) > 1 else None)
     return Composition("durations on a GPU by kind", unit, labels, series)
+
+
+def _scale(step: Step) -> tuple[float, str]:
+    """The unit of the bars: how many ns, and its name."""
+    return next((ns, name) for least, ns, name in _UNITS if step.times.mean_ns >= least)
 
 
 def _lag_ns(step: Step) -> Float64:
@@ -376,31 +348,28 @@ def _cards_title(view: View) -> str:
     return "findings" if view.baseline is None else "what changed"
 
 
-def _figures_of(view: View) -> str:
-    return "potential saving" if view.baseline is None else "change"
-
-
 def _cards(step: Step) -> Cards:
     """The findings of the scope; against a baseline, what changed most."""
     from chopper_core.views.overview import evidence
 
-    cards = evidence.findings if step.view.baseline is None else evidence.changes
+    cards, figures = evidence.findings, "potential saving"
+    if step.view.baseline is not None:
+        cards, figures = evidence.changes, "change"
     try:
         found = cards(step.run, step.view, _MAX_CARDS)
     except ChopperError:
         # A scope that no rule can check has no cards; its other figures hold.
         found = ()
-    return Cards(_cards_title(step.view), found, figures=_figures_of(step.view))
+    return Cards(_cards_title(step.view), found, figures=figures)
 
 
 def _notes(step: Step) -> tuple[str, ...]:
-    notes = []
     truncated = step.run.truncated(step.view)
     lacking = [number for number in step.times.left_out if number not in truncated]
-    if lacking:
-        verb = "is" if len(lacking) == 1 else "are"
-        notes.append(f"{by_number('iteration', lacking)} {verb} missing on a GPU: left out")
-    return tuple(notes)
+    if not lacking:
+        return ()
+    verb = "is" if len(lacking) == 1 else "are"
+    return (f"{by_number('iteration', lacking)} {verb} missing on a GPU: left out",)
 
 
 _SHOWN_OF_SAMPLES: Final = (
@@ -413,19 +382,19 @@ _SHOWN_OF_SAMPLES: Final = (
 def _of_samples(run: Run, view: View) -> ViewResult:
     """A row per GPU with telemetry: its power, clock, temperature; and the findings."""
     from chopper_core.views.overview.evidence import findings
-    from chopper_core.views.power import WINDOW_NS
     from chopper_core.views.power.charts import charts, samples_of
+    from chopper_core.views.power.power_columns import WINDOW_NS
 
     own = columns_of(run)
     labels = [str(gpu) for gpu in gpus_of(run)]
     known = {metric.name for metric, _ in own}
     found = samples_of(run, view, WINDOW_NS) if own else []
-    return ViewResult(
-        level="gpu",
-        labels=labels,
-        columns=tuple(own),
-        opens=lambda row: opened(view, labels[row]),
+    return table_view(
+        view,
+        LabelledRows("gpu", labels),
+        own,
         total=totals_of(own),
+        opens=lambda row: opened(view, labels[row]),
         shown=tuple(name for name in _SHOWN_OF_SAMPLES if name in known),
         headline=(_headline_of_samples(run), *([run.status] if run.status else [])),
         notes=sampled_notes(run),

@@ -53,8 +53,7 @@ def changes(run: Run, view: View, limit: int) -> tuple[Card, ...]:
     both, found = sides_of(run, asked), answer(run, asked)
     ours, base = both.values(METRICS["elapsed_ns"])
     steps = (1, 1) if both.is_per_step else (both.ours.steps, both.base.steps)
-    now = np.where(ours.present(), ours.numbers, 0) / steps[0]
-    before = np.where(base.present(), base.numbers, 0) / steps[1]
+    now, before = ours.known(0.0) / steps[0], base.known(0.0) / steps[1]
     change = now - before
     least = _LEAST_SHARE * max(float(before.sum()), float(now.sum()))
     order = np.argsort(-np.abs(change), kind="stable")[:limit]
@@ -166,8 +165,7 @@ def _known(step: Step, name: str) -> Float64 | None:
     """A figure of each GPU; None without telemetry of it."""
     if name not in METRICS or not is_measured(name, step.run.table):
         return None
-    values = step.figure(name)
-    return np.where(values.present(), values.numbers, np.nan).astype(np.float64)
+    return step.figure(name).known()
 
 
 def _by(root: View, sort: str) -> View:

@@ -95,7 +95,7 @@ class Step(Struct, frozen=True, eq=False, dict=True):
 
     def scope(self, nodes: Groups) -> Scope:
         """Some of the activities, to compute metrics of."""
-        return Scope(nodes, self.whole, self.run.origin_ns, self.run.hardware, self.run.measured)
+        return Scope.of(self.run, nodes, self.whole)
 
     def figure(self, name: str) -> Values:
         """A metric of each GPU."""
@@ -230,23 +230,19 @@ def _figures(step: Step) -> tuple[_Fact, ...]:
     on_some = f" of peak ({len(some)}/{len(step.gpus)} GPUs)" if some else " of peak"
     communicates = int(step.whole.sum("collectives")[0]) > 0 and not step.run.is_reconstructed
     exposed = 100.0 * int(whole["exposed_comm_ns"][0]) / elapsed if communicates else None
+    least, most = step.times.each_ns.min(), step.times.each_ns.max()
+    spread = ""
+    if most - least >= _LEAST_SPREAD * most:
+        (shortest, unit), longest = time(least).split(), time(most)
+        shortest = shortest if longest.endswith(f" {unit}") else f"{shortest} {unit}"
+        spread = f" ({shortest} to {longest})"
     return (
-        _Fact(step.times.mean_ns, time, before=f"{step.word} ", after=_range(step.times)),
+        _Fact(step.times.mean_ns, time, before=f"{step.word} ", after=spread),
         _Fact(step.tokens_per_s(), _thousands, after=" tok/s"),
         _Fact(theory, _percent, after=on_some, is_share=True),
         _Fact(exposed, _percent, before="exposed ", is_share=True),
         _Fact(_power_w(step), _power),
     )
-
-
-def _range(times: StepTimes) -> str:
-    """The shortest and the longest step, where they differ."""
-    least, most = times.each_ns.min(), times.each_ns.max()
-    if most - least < _LEAST_SPREAD * most:
-        return ""
-    texts = [time(least).split(), time(most).split()]
-    shortest = texts[0][:1] if texts[0][1] == texts[1][1] else texts[0]
-    return f" ({' '.join(shortest)} to {' '.join(texts[1])})"
 
 
 def _fact_text(figure: _Fact, other: _Fact | None) -> str:
@@ -322,10 +318,10 @@ def _sources(step: Step) -> str:
         counters = "counters" if every else f"counters on {count(len(counted), 'GPU')}"
     elif CYCLES in table.measured:
         counters = "counters"
-    measured = [name for name in ("gfx_mhz", "power_w") if is_measured(name, table)]
-    if len(measured) == 2:
+    telemetry = {"gfx_mhz": "clock", "power_w": "power"}
+    lacks = [word for name, word in telemetry.items() if not is_measured(name, table)]
+    if not lacks:
         return f"{counters} · telemetry"
-    lacks = {"gfx_mhz": "clock", "power_w": "power"}
-    if measured:
-        return f"{counters} · no {next(lacks[name] for name in lacks if name not in measured)}"
+    if len(lacks) == 1:
+        return f"{counters} · no {lacks[0]}"
     return f"{counters} · no telemetry" if counters != "no counters" else "trace only"

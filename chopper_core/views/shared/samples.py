@@ -23,6 +23,7 @@ from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Index, Int64
 from chopper_core.util.errors import NothingToShow
 from chopper_core.util.grouping import distinct, median_of, quantiles_along, ratios
+from chopper_core.views.shared.table_view import rows_of_gpus
 from chopper_core.views.spec import ViewResult
 
 _MAX_ROLLED: Final = 1 << 16
@@ -451,13 +452,11 @@ def result_of_samples(run: Run, view: View, result: ViewResult) -> ViewResult:
         return replace(result, nodes=_intervals(run, result.labels))
     if view.by not in run.table.coordinates or result.level != "gpu":
         raise NothingToShow(f"by={view.by} needs a trace, and this run has telemetry alone")
-    codes = run.table.coordinates[view.by][[int(label) for label in result.labels]]
-    parts = distinct(codes).tolist()
-    labels = [run.table.text_of(view.by, code) for code in parts]
+    gpus = [int(label) for label in result.labels]
+    labels, members = rows_of_gpus(run, gpus, view.by)
     own = [each for each in result.columns if each[1].words is None]
     totals = [
-        totals_of([(metric, values.take(np.flatnonzero(codes == code))) for metric, values in own])
-        for code in parts
+        totals_of([(metric, values.take(places)) for metric, values in own]) for places in members
     ]
     columns = tuple(
         (
@@ -467,14 +466,14 @@ def result_of_samples(run: Run, view: View, result: ViewResult) -> ViewResult:
         for metric, _ in own
     )
     names = {metric.name for metric, _ in columns}
-    gpus = replace(view, by="gpu", columns=(), sort="")
+    by_gpu = replace(view, by="gpu", columns=(), sort="")
     return replace(
         result,
         level=view.by,
         labels=labels,
         columns=columns,
         shown=tuple(name for name in result.shown if name in names),
-        opens=lambda row: replace(gpus, filter=f"{view.by}:{labels[row]}"),
+        opens=lambda row: replace(by_gpu, filter=f"{view.by}:{labels[row]}"),
     )
 
 

@@ -20,6 +20,7 @@ from chopper_core.model.view import View, pivot
 from chopper_core.util.arrays import Codes, Float64, Index, Int64
 from chopper_core.util.grouping import (
     counts_of,
+    distinct,
     quantiles_along,
     quantiles_of,
     run_starts,
@@ -70,11 +71,11 @@ class Partition(LabelledRows, frozen=True, eq=False):
 
     def scope(self, run: Run) -> Scope:
         """The rows, to compute metrics of."""
-        return Scope(self.nodes, self.whole, run.origin_ns, run.hardware, run.measured)
+        return Scope.of(run, self.nodes, self.whole)
 
     def whole_scope(self, run: Run) -> Scope:
         """All rows as one, to compute metrics of."""
-        return Scope(self.whole, self.whole, run.origin_ns, run.hardware, run.measured)
+        return Scope.of(run, self.whole)
 
 
 def table_view(
@@ -248,6 +249,16 @@ def child_of(view: View, level: str, label: str) -> View:
         return plain
     split = pivot(plain, level)
     return replace(split, path=(*split.path, label))
+
+
+def rows_of_gpus(run: Run, gpus: Sequence[int], by: str) -> tuple[list[str], list[Index]]:
+    """Rows of GPUs, each alone, or those of a parallel coordinate: labels, places among `gpus`."""
+    if by == "gpu":
+        return [str(gpu) for gpu in gpus], list(np.arange(len(gpus))[:, None])
+    codes = run.table.coordinates[by][list(gpus)]
+    parts = distinct(codes).tolist()
+    labels = [run.table.text_of(by, code) for code in parts]
+    return labels, [np.flatnonzero(codes == code) for code in parts]
 
 
 def activity_view(run: Run, view: View, row: int) -> View:

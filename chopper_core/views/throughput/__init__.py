@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.metrics import Metric, Values, column, computed_column, numbered, worded
+from chopper_core.metrics import Metric, Values, column, columns, numbered, worded
 from chopper_core.model.charts import BarChart, LineChart, Series
 from chopper_core.model.run import Run
 from chopper_core.model.table import PHASES
@@ -17,10 +17,9 @@ from chopper_core.model.units import time_text
 from chopper_core.model.view import View, pivot, with_view
 from chopper_core.util.arrays import Float64, Mask
 from chopper_core.util.errors import UsageError
-from chopper_core.util.grouping import distinct
 from chopper_core.views.shared.derived import named, reduced_along
 from chopper_core.views.shared.phrases import count
-from chopper_core.views.shared.table_view import LabelledRows, child_of, table_view
+from chopper_core.views.shared.table_view import LabelledRows, child_of, rows_of_gpus, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec
 from chopper_core.views.throughput.parts import PARTS, Steps, steps_of
 
@@ -30,47 +29,53 @@ _NO_TOKENS: Final = (
     "and the address gives no number of tokens (of=tokens:8192, per GPU and iteration)"
 )
 _CUT: Final = "the iteration is truncated by the profiling window, or missing on a GPU"
-_TIME: Final = (
-    "Time charged to an iteration of a GPU: its activities and the idle time before them, so that "
-    "the iterations of a GPU add up to its span."
+COLUMNS: Final = columns(
+    f"""
+    iteration_ns | ns | iteration
+        Time charged to an iteration of a GPU: its activities and the idle time before them, so that
+        the iterations of a GPU add up to its span. Mean over the complete iterations and GPUs of
+        the row: the step time.
+        missing: {_CUT}
+    slowest | | slowest GPU
+        The GPU that takes longest.
+    state | | state
+        steady, or cut: truncated by the profiling window, or missing on a GPU.
+    spread_pct | % | spread
+        The longest minus the shortest time, in % of the shortest: of GPUs in an iteration, or of
+        steady iterations on a GPU.
+    span_ns | ns | span
+        First start to last end, the largest of all GPUs: the original's iteration time, without
+        the idle time before the iteration and where iterations overlap too long.
+        source: UnaryLab/chopper lead_and_throughput.py (use_elapsed)
+    tokens | | tokens
+        Tokens per GPU and iteration: given in the address, or from the trace's shapes.
+        missing: {_NO_TOKENS}
+        source: trace or address
+    tokens_per_s | tok/s | per GPU
+        Tokens per second and GPU: tokens / iteration_ns; GPUs of one data-parallel replica (tensor,
+        context and pipeline parallelism) share its tokens.
+        missing: {_NO_TOKENS}; or {_CUT}
+        source: trace or address
+    part_ns | ns | time
+        Mean time per GPU and steady iteration. Compute of forward, backward, prefill and decode is
+        divided by the operation's name where it is known (q_ip, attn_fa, mlp_gs ...), else by the
+        kernel's class; convolutions are with the GEMMs. Communication and copies are the exposed
+        time; launch is idle time. The parts add up to the mean iteration.
+    part_pct | % | share
+        part_ns in % of the mean time of a GPU in a steady iteration.
+    per_token_ns | ns | per token
+        part_ns / tokens.
+        missing: {_NO_TOKENS}
+        source: trace or address
+"""
 )
-
-ITERATION: Final = column(f"""iteration_ns | ns | iteration
-    {_TIME} Mean over the complete iterations and GPUs of the row: the step time.
-    missing: {_CUT}""")
-SLOWEST: Final = column("""slowest | | slowest GPU
-    The GPU that takes longest.""")
-STATE: Final = column("""state | | state
-    steady, or cut: truncated by the profiling window, or missing on a GPU.""")
-SPREAD: Final = column("""spread_pct | % | spread
-    The longest minus the shortest time, in % of the shortest: of GPUs in an iteration, or of
-    steady iterations on a GPU.""")
-SPAN: Final = column("""span_ns | ns | span
-    First start to last end, the largest of all GPUs: the original's iteration time, without
-    the idle time before the iteration and where iterations overlap too long.
-    source: UnaryLab/chopper lead_and_throughput.py (use_elapsed)""")
-TOKENS_IN: Final = column(f"""tokens | | tokens
-    Tokens per GPU and iteration: given in the address, or from the trace's shapes.
-    missing: {_NO_TOKENS}
-    source: trace or address""")
-RATE: Final = column(f"""tokens_per_s | tok/s | per GPU
-    Tokens per second and GPU: tokens / iteration_ns; GPUs of one data-parallel replica (tensor,
-    context and pipeline parallelism) share its tokens.
-    missing: {_NO_TOKENS}; or {_CUT}
-    source: trace or address""")
-PART: Final = column("""part_ns | ns | time
-    Mean time per GPU and steady iteration. Compute of forward, backward, prefill and decode is
-    divided by the operation's name where it is known (q_ip, attn_fa, mlp_gs ...), else by the
-    kernel's class; convolutions are with the GEMMs. Communication and copies are the exposed
-    time; launch is idle time. The parts add up to the mean iteration.""")
-PART_SHARE: Final = column("""part_pct | % | share
-    part_ns in % of the mean time of a GPU in a steady iteration.""")
-PER_TOKEN: Final = column(f"""per_token_ns | ns | per token
-    part_ns / tokens.
-    missing: {_NO_TOKENS}
-    source: trace or address""")
-
-
+PART_COLUMNS: Final = tuple(
+    column(
+        f"{name.replace(' ', '_').lower()}_ns | ns | {name}\n"
+        f"Time of {name}, mean per GPU and iteration of the row (see part_ns)."
+    )
+    for name in PARTS
+)
 _OVER: Final = {
     "iteration": ("gpu",),
     "gpu": ("iteration",),
@@ -79,16 +84,6 @@ _OVER: Final = {
 """Split → the levels that tell a row's instances apart."""
 
 
-def _part_column(name: str) -> Metric:
-    return computed_column(
-        f"{name.replace(' ', '_').lower()}_ns",
-        "ns",
-        name,
-        f"Time of {name}, mean per GPU and iteration of the row (see part_ns).",
-    )
-
-
-PART_COLUMNS: Final = tuple(_part_column(name) for name in PARTS)
 SPEC: Final = ViewSpec(
     name="throughput",
     title="Throughput",
@@ -109,10 +104,8 @@ def answer(run: Run, view: View) -> ViewResult:
             "other over="
         )
     steps = steps_of(run, view, given_tokens(view.of))
-    if by == "part":
-        labels, own, whole = _by_part(steps, view.stat)
-    else:
-        labels, own, whole = _by_step(run, steps, by, view.stat)
+    by_part = by == "part"
+    labels, own, whole = _by_part(steps, view.stat) if by_part else _by_step(run, steps, view, by)
     return table_view(
         view,
         LabelledRows(by, labels),
@@ -154,7 +147,8 @@ def given_tokens(text: str) -> int | None:
     return int(match[1])
 
 
-Table = tuple[list[str], list[tuple[Metric, Values]], list[tuple[Metric, Values]]]
+Column = tuple[Metric, Values]
+Table = tuple[list[str], list[Column], list[Column]]
 """Labels, columns of the rows, and columns of all rows as one."""
 
 
@@ -162,22 +156,25 @@ class _Instances(Struct, frozen=True, eq=False):
     """The instances of each row: the GPUs of an iteration, or the steady iterations of GPUs."""
 
     times_ns: Float64
-    """LabelledRows x instances; NaN where a GPU lacks the iteration."""
+    """Rows x instances; NaN where a GPU lacks the iteration."""
     tokens: Float64
-    """LabelledRows x instances; NaN where unknown."""
+    """Rows x instances; NaN where unknown."""
     parts_ns: Float64
-    """LabelledRows x instances x parts."""
+    """Rows x instances x parts."""
 
-    step_ns: Float64
-    """The step time of each row."""
-
-    def together(self, rows: Mask, step_ns: float) -> _Instances:
+    def together(self, rows: Mask) -> _Instances:
         return _Instances(
             self.times_ns[rows].reshape(1, -1),
             self.tokens[rows].reshape(1, -1),
             self.parts_ns[rows].reshape(1, -1, len(PARTS)),
-            np.array([step_ns]),
         )
+
+    def mean(self, numbers: Float64) -> Float64:
+        """The mean of each row's instances that are there."""
+        there = np.isfinite(self.times_ns).reshape(*self.times_ns.shape, *[1] * (numbers.ndim - 2))
+        with np.errstate(invalid="ignore", divide="ignore"):
+            found: Float64 = np.where(there, numbers, 0.0).sum(axis=1) / there.sum(axis=1)
+        return found
 
     def spread_pct(self) -> Float64:
         """The longest less the shortest time of each row, in % of the shortest."""
@@ -186,98 +183,77 @@ class _Instances(Struct, frozen=True, eq=False):
         return np.asarray(100.0 * (most - least) / np.maximum(least, 1))
 
 
-def _figures(
-    steps: Steps, each: _Instances, used: list[int], stat: str
-) -> list[tuple[Metric, Values]]:
+def _figures(steps: Steps, each: _Instances, step_ns: Float64, stat: str) -> dict[str, Column]:
     """Time, rate, tokens and parts of rows, or of all rows as one."""
     tokens = each.tokens.mean(axis=1)
-    took = each.step_ns
+    took, parts = step_ns, each.mean(each.parts_ns)
     if stat:
         took = reduced_along(stat, each.times_ns.T)
         parts = reduced_along(stat, np.moveaxis(each.parts_ns, 1, 0))
-    else:
-        known = np.isfinite(each.times_ns)
-        with np.errstate(invalid="ignore"):
-            parts = np.where(known[:, :, None], each.parts_ns, 0.0).sum(axis=1)
-            parts /= np.maximum(known.sum(axis=1), 1)[:, None]
 
-    def stated(metric: Metric) -> Metric:
-        return named(metric, stat) if stat else metric
+    def stated(metric: Metric, numbers: Float64) -> Column:
+        return (named(metric, stat) if stat else metric), Values(numbers)
 
-    return [
-        (stated(ITERATION), numbered(took)),
-        (RATE, numbered(1e9 * tokens * steps.replicas / np.maximum(each.step_ns, 1))),
-        (TOKENS_IN, _counted(tokens)),
-        *((stated(PART_COLUMNS[place]), numbered(parts[:, place])) for place in used),
+    whole = Values(np.nan_to_num(tokens).astype(np.int64), np.isnan(tokens))
+    is_whole = np.array_equal(whole.numbers, np.nan_to_num(tokens))
+    rate = 1e9 * tokens * steps.replicas / np.maximum(step_ns, 1)
+    found = [
+        stated(COLUMNS["iteration_ns"], took),
+        (COLUMNS["tokens_per_s"], Values(rate)),
+        (COLUMNS["tokens"], whole if is_whole else Values(tokens)),
+        *(stated(PART_COLUMNS[place], parts[:, place]) for place in _used(steps)),
     ]
+    return {metric.name: (metric, values) for metric, values in found}
 
 
-def _by_step(run: Run, steps: Steps, by: str, stat: str) -> Table:
+def _by_step(run: Run, steps: Steps, view: View, by: str) -> Table:
     """A row per iteration, GPU or coordinate."""
     if by == "iteration":
-        labels, counted = list(map(str, steps.iterations)), steps.steady
-        each = _of_iterations(steps)
+        labels, counted, there = list(map(str, steps.iterations)), steps.steady, steps.there
+        each = _Instances(
+            np.where(there, steps.times_ns, np.nan).T,
+            np.where(counted, steps.tokens, np.nan).T,
+            np.moveaxis(np.where(there[:, :, None], steps.parts_ns, np.nan), 1, 0),
+        )
     else:
         labels, each = _of_gpus(run, steps, by)
         counted = np.ones(len(labels), np.bool_)
-    used = _used(steps)
-    own = _figures(steps, each, used, stat)
-    spread = (SPREAD, numbered(np.where(counted, each.spread_pct(), np.nan)))
+    own = _figures(steps, each, each.mean(each.times_ns), view.stat)
+    first = dict.fromkeys(("iteration_ns", "tokens_per_s", "spread_pct"))
+    own["spread_pct"] = (
+        COLUMNS["spread_pct"],
+        Values(np.where(counted, each.spread_pct(), np.nan)),
+    )
     if by == "iteration":
         slowest = steps.times_ns.argmax(axis=0).tolist()
-        own[2:3] = [
-            (STATE, worded(["steady" if whole else "cut" for whole in counted.tolist()])),
-            (SLOWEST, worded([f"GPU {steps.gpus[place]}" for place in slowest])),
-            spread,
-            own[2],
-            (SPAN, Values(steps.span_ns.max(axis=0))),
-        ]
-    else:
-        own.insert(2, spread)
+        more = {
+            "state": worded(["steady" if whole else "cut" for whole in counted.tolist()]),
+            "slowest": worded([f"GPU {steps.gpus[place]}" for place in slowest]),
+            "span_ns": Values(steps.span_ns.max(axis=0)),
+        }
+        own |= {name: (COLUMNS[name], values) for name, values in more.items()}
+        order = ("iteration_ns", "tokens_per_s", "state", "slowest", "spread_pct", "tokens")
+        first = dict.fromkeys((*order, "span_ns"))
+    rows = [own[name] for name in {**first, **own}]
     if not steps.steady.any():
-        return labels, own, []
-    return labels, own, _figures(steps, each.together(counted, steps.step_ns), used, stat)
-
-
-def _of_iterations(steps: Steps) -> _Instances:
-    there = steps.there
-    return _Instances(
-        np.where(there, steps.times_ns, np.nan).T,
-        np.where(steps.steady, steps.tokens, np.nan).T,
-        np.moveaxis(np.where(there[:, :, None], steps.parts_ns, np.nan), 1, 0),
-        steps.times_ns.sum(axis=0) / np.where(there.any(axis=0), there.sum(axis=0), np.nan),
-    )
+        return labels, rows, []
+    step_ns = np.array([steps.step_ns])
+    return labels, rows, [*_figures(steps, each.together(counted), step_ns, view.stat).values()]
 
 
 def _of_gpus(run: Run, steps: Steps, by: str) -> tuple[list[str], _Instances]:
     """The steady iterations of each GPU, or of the GPUs of each coordinate."""
-    if by == "gpu":
-        labels = list(map(str, steps.gpus))
-        members = list(np.arange(len(labels))[:, None])
-    else:
-        codes = run.table.coordinates[by][steps.gpus]
-        parts = distinct(codes).tolist()
-        labels = [run.table.text_of(by, code) for code in parts]
-        members = [np.flatnonzero(codes == code) for code in parts]
-    steady = steps.steady
-    if not steady.any():
+    labels, members = rows_of_gpus(run, steps.gpus, by)
+    if not steps.steady.any():
         unknown = np.full((len(labels), 1, len(PARTS)), np.nan)
-        return labels, _Instances(unknown[:, :, 0], unknown[:, :, 0], unknown, unknown[:, 0, 0])
-    times = np.stack([steps.times_ns[own][:, steady].mean(axis=0) for own in members])
+        return labels, _Instances(unknown[:, :, 0], unknown[:, :, 0], unknown)
+    every = (steps.times_ns, steps.tokens, steps.parts_ns)
     return labels, _Instances(
-        times,
-        np.stack([steps.tokens[own][:, steady].mean(axis=0) for own in members]),
-        np.stack([steps.parts_ns[own][:, steady].mean(axis=0) for own in members]),
-        times.mean(axis=1),
+        *(
+            np.stack([numbers[own][:, steps.steady].mean(axis=0) for own in members])
+            for numbers in every
+        )
     )
-
-
-def _counted(numbers: Float64) -> Values:
-    """Numbers as integers, where all that are known are whole."""
-    known = np.isfinite(numbers)
-    if (numbers[known] % 1 == 0).all():
-        return Values(np.where(known, numbers, 0).astype(np.int64), ~known)
-    return numbered(numbers)
 
 
 def _by_part(steps: Steps, stat: str) -> Table:
@@ -289,17 +265,17 @@ def _by_part(steps: Steps, stat: str) -> Table:
     tokens = steps.tokens[:, steps.steady].mean() if known else np.nan
     whole = means.sum(keepdims=True)
 
-    def figures(part_ns: Float64) -> list[tuple[Metric, Values]]:
+    def figures(part_ns: Float64) -> list[Column]:
         return [
-            (PART, numbered(part_ns)),
-            (PART_SHARE, numbered(100.0 * part_ns / whole)),
-            (PER_TOKEN, numbered(part_ns / tokens)),
+            (COLUMNS["part_ns"], numbered(part_ns)),
+            (COLUMNS["part_pct"], numbered(100.0 * part_ns / whole)),
+            (COLUMNS["per_token_ns"], numbered(part_ns / tokens)),
         ]
 
     own, total = figures(means[used]), figures(whole)
     if stat:
         took = reduced_along(stat, chosen.reshape(-1, len(PARTS))) if known else means
-        own[0], total = (named(PART, stat), numbered(took[used])), total[1:]
+        own[0], total = (named(COLUMNS["part_ns"], stat), numbered(took[used])), total[1:]
     return [PARTS[place] for place in used], own, total
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from math import prod
 from typing import Final
 
@@ -33,49 +34,37 @@ PARTS: Final = (
 )
 """They add up to all time: compute by kind, then exposed communication and copies, then idle."""
 _COMMUNICATION: Final = PARTS.index("communication")
-_GEMM: Final = re.compile(r"^(?:(?:q|k|v|kv|qkv)_ip|attn_op|(?:mlp|ffn|fc)_(?:[gud]|gu)p|ln?p)$")
-_ATTENTION: Final = re.compile(r"^attn_(?:fa|sdpa)$")
-_VECTOR: Final = re.compile(
-    r"^(?:ie|ln|cel|ra|attn_(?:n|i|c|or|ra)|qkv_(?:s|t|re)|(?:mlp|ffn|fc)_(?:n|gs|gu|ra))$"
-)
-_OPTIMIZER: Final = re.compile(r"^opt_|^Optimizer\.")
-_SHARDING: Final = re.compile(r"^(?:FSDP::|FullyShardedDataParallel\.)")
+_OPERATIONS: Final = {
+    "GEMM": re.compile(r"^(?:(?:q|k|v|kv|qkv)_ip|attn_op|(?:mlp|ffn|fc)_(?:[gud]|gu)p|ln?p)$"),
+    "attention": re.compile(r"^attn_(?:fa|sdpa)$"),
+    "vector": re.compile(
+        r"^(?:ie|ln|cel|ra|attn_(?:n|i|c|or|ra)|qkv_(?:s|t|re)|(?:mlp|ffn|fc)_(?:n|gs|gu|ra))$"
+    ),
+    "optimizer": re.compile(r"^opt_|^Optimizer\."),
+    "sharding copies": re.compile(r"^(?:FSDP::|FullyShardedDataParallel\.)"),
+}
+"""The operations of each class. The rules are those of UnaryLab/chopper's annotations.py with the
+operations' full names, since its own take every name that ends in `p` for a product.
+"""
 _RECOMPUTED: Final = " (recompute)"
-_OF_KERNELS: Final = {
+_KERNELS: Final = {
     "gemm": "GEMM",
     "convolution": "GEMM",
     ATTENTION_CLASS: "attention",
     OPTIMIZER_CLASS: "optimizer",
 }
+_CLASSES: Final = tuple(_OPERATIONS)
 _UNCLASSED: Final = -1
 
 
 def operation_class(name: str) -> str:
-    """The class of an operation of the vocabulary; empty for others, classed by their kernels.
-
-    The rules are those of UnaryLab/chopper's annotations.py with the operations' full names,
-    since its own take every name that ends in `p` for a product.
-    """
+    """The class of an operation of the vocabulary; empty for others, classed by their kernels."""
     name = name.removesuffix(_RECOMPUTED)
-    for word, pattern in (
-        ("GEMM", _GEMM),
-        ("attention", _ATTENTION),
-        ("vector", _VECTOR),
-        ("optimizer", _OPTIMIZER),
-        ("sharding copies", _SHARDING),
-    ):
-        if pattern.search(name):
-            return word
-    return ""
+    return next((word for word, known in _OPERATIONS.items() if known.search(name)), "")
 
 
-def _class_of_kernel(name: str) -> str:
-    return _OF_KERNELS.get(kernel_class(name), "vector")
-
-
-def _codes(words: list[str]) -> Int64:
-    classes = (*_BY_PHASE, "optimizer", "sharding copies")
-    return np.array([classes.index(word) if word else _UNCLASSED for word in words], np.int64)
+def _codes(words: Iterable[str]) -> Int64:
+    return np.array([_CLASSES.index(word) if word else _UNCLASSED for word in words], np.int64)
 
 
 def part_of(table: KernelTable, rows: Index | slice) -> Int64:
@@ -92,8 +81,8 @@ def part_of(table: KernelTable, rows: Index | slice) -> Int64:
 
 
 def _part_of(table: KernelTable, phase: AnyArray, operation: AnyArray, kernel: AnyArray) -> Int64:
-    of_operation = _codes([operation_class(name) for name in table.operations] + [""])
-    of_kernel = _codes([_class_of_kernel(name) for name in table.names])
+    of_operation = _codes([*map(operation_class, table.operations), ""])
+    of_kernel = _codes(_KERNELS.get(kernel_class(name), "vector") for name in table.names)
     found = of_operation[operation]
     found = np.where(found == _UNCLASSED, of_kernel[kernel], found)
     by_phase = found < len(_BY_PHASE)

@@ -8,15 +8,15 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
-from chopper_core.metrics import Metric, Values, column, computed_column, numbered, worded
-from chopper_core.model.charts import Lanes, Pointed
+from chopper_core.metrics import Metric, Values, columns, numbered, worded
+from chopper_core.model.charts import Pointed
 from chopper_core.model.parallel import TITLES
 from chopper_core.model.run import Run, interval_of
 from chopper_core.model.table import NO_LABEL, Kind
 from chopper_core.model.units import is_on_a_clock, moment_text, time_text
 from chopper_core.model.view import ALL_TIME, Interval, View, pointing
-from chopper_core.util.arrays import Int64, Mask
-from chopper_core.views.shared.table_view import activity_view
+from chopper_core.util.arrays import Float64, Int64, Mask
+from chopper_core.views.shared.table_view import LabelledRows, activity_view, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec
 from chopper_core.views.timeline.chart import KIND_NAMES, Ghosts, lanes_chart, own_time
 from chopper_core.views.timeline.lanes import (
@@ -42,71 +42,60 @@ MAX_GPUS: Final = 64
 """Of more GPUs, the first ones are shown."""
 _CLOCK: Final = "gfx_mhz"
 
-GPU: Final = column("""gpu | | GPU
-    The GPU of the lane.""")
-BUSY: Final = column("""lane_ns | ns | busy | sum
-    Time of the window in which anything runs on the lane.""")
-BUSY_SHARE: Final = column("""lane_pct | % | busy
-    Share of the window in which anything runs on the lane.""")
-KIND_SHARES: Final = tuple(
-    computed_column(
-        f"lane_{name}_pct",
-        "%",
-        name,
-        f"Share of the window in which {what} runs on the lane.",
-    )
-    for name, what in zip(KIND_NAMES, ("compute", "communication", "a copy"), strict=True)
+_NOTHING: Final = "nothing runs on the lane at the cursor"
+OF_LANES: Final = columns(
+    """
+    gpu | | GPU
+        The GPU of the lane.
+    lane_ns | ns | busy | sum
+        Time of the window in which anything runs on the lane.
+    lane_pct | % | busy
+        Share of the window in which anything runs on the lane.
+    lane_compute_pct | % | compute
+        Share of the window in which compute runs on the lane.
+    lane_comm_pct | % | comm
+        Share of the window in which communication runs on the lane.
+    lane_copy_pct | % | copy
+        Share of the window in which a copy runs on the lane.
+    lane_activities | | activities | sum
+        Activities that run on the lane at any time of the window.
+    scope_ns | ns | of scope | sum
+        Time of the window in which activities of the scope itself run on the lane.
+    between_ns | ns | busy Δ | sum
+        Time between the mark and the cursor in which anything runs on the lane.
+        missing: the view has no mark (mark=)
+    between_activities | | activities Δ
+        Activities that run on the lane at any time between the mark and the cursor.
+        missing: the view has no mark (mark=)
+"""
 )
-ACTIVITIES: Final = column("""lane_activities | | activities | sum
-    Activities that run on the lane at any time of the window.""")
-OF_SCOPE: Final = column("""scope_ns | ns | of scope | sum
-    Time of the window in which activities of the scope itself run on the lane.""")
-BETWEEN: Final = column("""between_ns | ns | busy Δ | sum
-    Time between the mark and the cursor in which anything runs on the lane.
-    missing: the view has no mark (mark=)""")
-BETWEEN_ACTIVITIES: Final = column("""between_activities | | activities Δ
-    Activities that run on the lane at any time between the mark and the cursor.
-    missing: the view has no mark (mark=)""")
-
-
-def _at_cursor(
-    name: str, unit: str, title: str, definition: str, *, lacks: str = "", source: str = "trace"
-) -> Metric:
-    reason = f"nothing runs on the lane at the cursor{f', or {lacks}' if lacks else ''}"
-    return computed_column(name, unit, title, definition, source=source, missing_because=reason)
-
-
-AT_KERNEL: Final = _at_cursor("at_kernel", "", "at the cursor", "The activity at the cursor.")
-AT_LABELS: Final = {
-    level: _at_cursor(
-        f"at_{level}",
-        "",
-        level,
-        f"The {level} of the activity at the cursor.",
-        lacks=f"it has no {level}",
-    )
-    for level in ("operation", "phase", "layer")
-}
-AT_TIME: Final = _at_cursor(
-    "at_duration_ns", "ns", "takes", "Duration of the activity at the cursor."
+AT_CURSOR: Final = columns(
+    f"""
+    at_kernel | | at the cursor
+        The activity at the cursor.
+    at_operation | | operation
+        The operation of the activity at the cursor.
+        missing: {_NOTHING}, or it has no operation
+    at_phase | | phase
+        The phase of the activity at the cursor.
+        missing: {_NOTHING}, or it has no phase
+    at_layer | | layer
+        The layer of the activity at the cursor.
+        missing: {_NOTHING}, or it has no layer
+    at_duration_ns | ns | takes
+        Duration of the activity at the cursor.
+    at_start_ns | ns | starts
+        Start of the activity at the cursor, since the run's first activity.
+    at_mhz | MHz | MHz there
+        Mean clock of the GPU during the activity at the cursor.
+        missing: {_NOTHING}, or the clock is unknown for that time
+        source: telemetry
+    next_ns | ns | next in
+        Time from the cursor to the next start on the lane.
+        missing: nothing starts on the lane after the cursor
+""",
+    missing=_NOTHING,
 )
-AT_START: Final = _at_cursor(
-    "at_start_ns",
-    "ns",
-    "starts",
-    "Start of the activity at the cursor, since the run's first activity.",
-)
-AT_CLOCK: Final = _at_cursor(
-    "at_mhz",
-    "MHz",
-    "MHz there",
-    "Mean clock of the GPU during the activity at the cursor.",
-    lacks="the clock is unknown for that time",
-    source="telemetry",
-)
-NEXT: Final = column("""next_ns | ns | next in
-    Time from the cursor to the next start on the lane.
-    missing: nothing starts on the lane after the cursor""")
 
 
 def answer(run: Run, view: View) -> ViewResult:
@@ -115,70 +104,59 @@ def answer(run: Run, view: View) -> ViewResult:
     seen = interval_of(run, view)
     begin, end = (run.origin_ns + time for time in (seen.from_ns, seen.to_ns))
     at = run.origin_ns + seen.at_ns
-    whole = np.array([begin, end], np.int64)
-    busy = _within([lane.busy for lane in lanes], whole)
-    length = max(seen.length_ns, 1)
-    counts = np.array([lane.count(begin, end) for lane in lanes], np.int64)
-    own: list[tuple[Metric, Values]] = [
-        (GPU, numbered(np.array([lane.gpu for lane in lanes], np.int64))),
-        (BUSY, Values(busy)),
-        (BUSY_SHARE, Values(100.0 * busy / length)),
-    ]
-    for kind, metric in zip(Kind, KIND_SHARES, strict=True):
-        taken = _within([lane.kinds[kind] for lane in lanes], whole)
-        own.append((metric, Values(100.0 * taken / length)))
-    own.append((ACTIVITIES, Values(counts)))
-    total: dict[str, int | float] = {
-        "lane_ns": int(busy.sum()),
-        "lane_activities": int(counts.sum()),
+
+    def within(times: Sequence[BusyTime], begin: int, end: int) -> Int64:
+        ends = np.array([begin, end], np.int64)
+        return np.array([int(each.between(ends)[0]) for each in times], np.int64)
+
+    def counted(begin: int, end: int) -> Int64:
+        return np.array([lane.count(begin, end) for lane in lanes], np.int64)
+
+    every = [lane.busy for lane in lanes]
+    busy, length = within(every, begin, end), max(seen.length_ns, 1)
+    found: dict[str, Int64 | Float64] = {
+        "gpu": np.array([lane.gpu for lane in lanes], np.int64),
+        "lane_ns": busy,
+        "lane_pct": 100.0 * busy / length,
     }
-    labels = [label_of(lane) for lane in lanes]
-    there = [kind for kind in Kind if any(len(lane.kind_starts_ns[kind]) for lane in lanes)]
-    shown = ["lane_ns", "lane_pct", *(KIND_SHARES[kind].name for kind in there), "lane_activities"]
+    shown = ["lane_ns", "lane_pct", "lane_activities"]
+    for kind, word in zip(Kind, KIND_NAMES, strict=True):
+        taken = within([lane.kinds[kind] for lane in lanes], begin, end)
+        found[f"lane_{word}_pct"] = 100.0 * taken / length
+        if any(len(lane.kind_starts_ns[kind]) for lane in lanes):
+            shown.insert(-1, f"lane_{word}_pct")
+    found["lane_activities"] = counted(begin, end)
     scoped = own_time(run, view, lanes)
     if scoped is not None:
-        taken = _within(scoped, whole)
-        own.append((OF_SCOPE, Values(taken)))
-        total["scope_ns"] = int(taken.sum())
+        found["scope_ns"] = within(scoped, begin, end)
         shown.insert(2, "scope_ns")
     if seen.mark_ns is not None:
-        ends = np.array(sorted((seen.mark_ns, seen.at_ns)), np.int64) + run.origin_ns
-        own.append((BETWEEN, Values(_within([lane.busy for lane in lanes], ends))))
-        measured = [lane.count(*ends.tolist()) for lane in lanes]
-        own.append((BETWEEN_ACTIVITIES, numbered(np.array(measured, np.int64))))
+        ends = sorted((run.origin_ns + seen.mark_ns, at))
+        found["between_ns"] = within(every, *ends)
+        found["between_activities"] = counted(*ends)
         shown[2:2] = ["between_ns", "between_activities"]
     pointed = tuple(_pointed(run, lane, at) for lane in lanes)
-    own += _cursor_columns(pointed)
     shown += ["at_kernel", "at_operation", "at_layer", "at_duration_ns", "at_start_ns", "next_ns"]
     if _CLOCK in run.signal_names:
         shown.insert(-2, "at_mhz")
-    return ViewResult(
-        level="lane",
-        labels=labels,
-        columns=tuple(own),
+    labels = [label_of(lane) for lane in lanes]
+    chart = lanes_chart(run, view, seen, lanes, labels, pointed)
+    if (ghosts := Ghosts.of(run, view)) is not None:
+        chart = replace(chart, ghosts=lambda row, bins: ghosts.of_lane(lanes[row], seen, bins))
+    sums = ("lane_ns", "lane_activities", "scope_ns")
+    own = [(OF_LANES[name], Values(numbers)) for name, numbers in found.items()]
+    result = table_view(
+        view,
+        LabelledRows("lane", labels),
+        [*own, *_cursor_columns(pointed)],
+        total={name: int(found[name].sum()) for name in sums if name in found},
         opens=lambda row: _opens(run, view, lanes[row], at),
-        total=total,
-        shown=tuple(shown),
+        shown=shown,
         headline=(_headline(seen),),
         notes=_notes(run, view, lanes, left_out, seen),
-        by=split_of(run, view),
-        charts=(_chart(run, view, seen, lanes, labels, pointed),),
+        charts=(chart,),
     )
-
-
-def _chart(
-    run: Run,
-    view: View,
-    seen: Interval,
-    lanes: Sequence[Lane],
-    labels: Sequence[str],
-    pointed: tuple[Pointed, ...],
-) -> Lanes:
-    chart = lanes_chart(run, view, seen, lanes, labels, pointed)
-    ghosts = Ghosts.of(run, view)
-    if ghosts is None:
-        return chart
-    return replace(chart, ghosts=lambda row, bins: ghosts.of_lane(lanes[row], seen, bins))
+    return replace(result, by=split_of(run, view))
 
 
 def lanes_in(run: Run, view: View) -> tuple[list[Lane], int]:
@@ -227,12 +205,12 @@ def next_start(
 
     With a kind, the next start of that kind on any lane of the GPU.
     """
-    lanes, seen = lanes_in(run, view)[0], interval_of(run, view)
+    lanes = lanes_in(run, view)[0]
     own = _named(lanes, name)
     if kind is None:
-        return _nearest(run, seen, step, [(own, own.starts_ns)])
+        return _nearest(run, view, step, [(own, own.starts_ns)])
     near = [lane for lane in lanes if lane.gpu == own.gpu]
-    return _nearest(run, seen, step, [(lane, lane.kind_starts_ns[kind]) for lane in near])
+    return _nearest(run, view, step, [(lane, lane.kind_starts_ns[kind]) for lane in near])
 
 
 def _named(lanes: Sequence[Lane], name: str) -> Lane:
@@ -251,23 +229,21 @@ def next_of_names(
 
     A mask has a value per name, and one more for a missing name; `key` identifies the masks.
     """
-    lanes, _ = lanes_in(run, view)
-    seen = interval_of(run, view)
+    lanes = lanes_in(run, view)[0]
     starts = [(lane, starts_of_names(run, lane, kernels, operations, key)) for lane in lanes]
-    return _nearest(run, seen, step, starts)
+    return _nearest(run, view, step, starts)
 
 
 def _nearest(
-    run: Run, seen: Interval, step: int, lanes: Sequence[tuple[Lane, Int64]]
+    run: Run, view: View, step: int, lanes: Sequence[tuple[Lane, Int64]]
 ) -> tuple[str, Interval] | None:
     """The nearest start after (1) or before (-1) the cursor: its lane, and the cursor there."""
+    seen = interval_of(run, view)
     at = run.origin_ns + seen.at_ns
     found: list[tuple[int, int]] = []
     for number, (_, starts) in enumerate(lanes):
-        if step > 0:
-            place = int(np.searchsorted(starts, at, "right"))
-        else:
-            place = int(np.searchsorted(starts, at, "left")) - 1
+        place = int(np.searchsorted(starts, at, "right" if step > 0 else "left"))
+        place -= step < 0
         if 0 <= place < len(starts):
             found.append((int(starts[place]), number))
     if not found:
@@ -286,10 +262,6 @@ def under_cursor(run: Run, view: View, name: str) -> tuple[int, int] | None:
     return start - run.origin_ns, end - run.origin_ns
 
 
-def _within(lanes: Sequence[BusyTime], whole: Int64) -> Int64:
-    return np.array([int(each.between(whole)[0]) for each in lanes], np.int64)
-
-
 def _pointed(run: Run, lane: Lane, at: int) -> Pointed:
     table, place, following = run.table, lane.running(at), lane.after(at)
     next_ns = None if following is None else int(lane.starts_ns[following]) - at
@@ -303,11 +275,9 @@ def _pointed(run: Run, lane: Lane, at: int) -> Pointed:
 
     start, duration = int(lane.starts_ns[place]), int(table.duration_ns[row])
     curves = run.signal(_CLOCK).curves if _CLOCK in run.signal_names else {}
-    mhz = None
+    mhz = np.nan
     if lane.gpu in curves:
-        bounds = np.array([start, start + duration], np.float64)
-        mean = float(curves[lane.gpu].means(bounds)[0])
-        mhz = mean if np.isfinite(mean) else None
+        mhz = float(curves[lane.gpu].means(np.array([start, start + duration], np.float64))[0])
     layer = int(table.layer[row])
     return Pointed(
         kernel=text("kernel"),
@@ -316,29 +286,24 @@ def _pointed(run: Run, lane: Lane, at: int) -> Pointed:
         layer=None if layer == NO_LABEL else layer,
         start_ns=start - run.origin_ns,
         duration_ns=duration,
-        mhz=mhz,
+        mhz=mhz if np.isfinite(mhz) else None,
         next_ns=next_ns,
     )
 
 
 def _cursor_columns(pointed: Sequence[Pointed]) -> list[tuple[Metric, Values]]:
-    return [
-        (AT_KERNEL, worded([each.kernel for each in pointed])),
-        (AT_LABELS["operation"], worded([each.operation for each in pointed])),
-        (AT_LABELS["phase"], worded([each.phase for each in pointed])),
-        (AT_LABELS["layer"], _integers([each.layer for each in pointed])),
-        (AT_TIME, _integers([each.duration_ns for each in pointed])),
-        (AT_START, _integers([each.start_ns for each in pointed])),
-        (AT_CLOCK, numbered([each.mhz for each in pointed])),
-        (NEXT, _integers([each.next_ns for each in pointed])),
-    ]
-
-
-def _integers(numbers: Sequence[int | None]) -> Values:
-    return Values(
-        np.array([number or 0 for number in numbers], np.int64),
-        np.array([number is None for number in numbers], np.bool_),
-    )
+    found = []
+    for name, metric in AT_CURSOR.items():
+        every = [getattr(each, name.removeprefix("at_")) for each in pointed]
+        if name in ("at_kernel", "at_operation", "at_phase"):
+            values = worded(every)
+        elif name == "at_mhz":
+            values = numbered(every)
+        else:
+            numbers = np.array([number or 0 for number in every], np.int64)
+            values = Values(numbers, np.array([number is None for number in every], np.bool_))
+        found.append((metric, values))
+    return found
 
 
 def _opens(run: Run, view: View, lane: Lane, at: int) -> View:

@@ -20,6 +20,7 @@ from chopper_core.util.grouping import distinct, run_sizes, run_starts, stable_o
 from chopper_core.views.timeline.lanes import (
     CACHED_SCOPES,
     CLASS_NAMES,
+    MAX_NAMED_PER_CELL,
     BusyTime,
     Lane,
     busy_by_class,
@@ -28,6 +29,7 @@ from chopper_core.views.timeline.lanes import (
     lanes_of,
     queue_strip,
     segments_of,
+    wide,
 )
 
 KIND_NAMES: Final = tuple(kind.name.lower() for kind in Kind)
@@ -36,10 +38,6 @@ _BANDS: Final = ("iteration", "phase", "layer")
 _PREFIX: Final = {"iteration": "it ", "layer": "L"}
 _SEVERAL: Final = -2
 _NOTHING: Final = -1
-_MIN_NAMED_CELLS: Final = 2
-"""An activity that fills fewer cells is not named."""
-_MAX_NAMED_PER_CELL: Final = 2
-"""With more activities per cell none is named."""
 MAX_MATCHED: Final = 1 << 22
 """Activities of a node up to which they are matched."""
 _CACHED: Final = 64
@@ -54,14 +52,13 @@ def lanes_chart(
     pointed: tuple[Pointed, ...],
 ) -> Lanes:
     begin, end = run.origin_ns + seen.from_ns, run.origin_ns + seen.to_ns
-    names = tuple(
-        dict.fromkeys(name for name in (view.signal, *STRIPS) if name in run.signal_names)
-    )
+    wanted = dict.fromkeys((view.signal, *STRIPS))
+    signals = [run.signal(name) for name in wanted if name in run.signal_names]
 
     def bands(row: int, bins: int) -> tuple[Band, ...]:
         cut, gpu = edges(begin, end, bins), lanes[row].gpu
         busy = sum(lane.count(begin, end) for lane in lanes_of(run, gpu))
-        levels = (*_BANDS, "operation") if busy <= _MAX_NAMED_PER_CELL * bins else _BANDS
+        levels = (*_BANDS, "operation") if busy <= MAX_NAMED_PER_CELL * bins else _BANDS
         found = [_band(run, gpu, level, cut) for level in levels]
         scoped = own_time(run, view, [lane for lane in lanes if lane.gpu == gpu])
         if scoped is not None:
@@ -70,13 +67,10 @@ def lanes_chart(
         return tuple(band for band in found if band.spans)
 
     def strips(row: int, bins: int) -> tuple[Strip, ...]:
-        found = []
-        for name in names:
-            signal = run.signal(name)
-            if lanes[row].gpu in signal.curves:
-                means = signal.curves[lanes[row].gpu].means(
-                    edges(begin, end, bins).astype(np.float64)
-                )
+        found, cut = [], edges(begin, end, bins).astype(np.float64)
+        for signal in signals:
+            if (curve := signal.curves.get(lanes[row].gpu)) is not None:
+                means = curve.means(cut)
                 found.append(Strip(signal.title, signal.unit, signal.low, signal.high, means))
         queue = queue_strip(run, lanes[row].gpu, begin, end, bins)
         return tuple(found) if queue is None else (*found, queue)
@@ -91,7 +85,7 @@ def lanes_chart(
         cells=lambda row, bins: cells_of(run, lanes[row], begin, end, bins),
         bands=bands,
         strips=strips,
-        signals=len(names) + 1,
+        signals=len(signals) + 1,
         hosts=lambda row, bins: host_cells(run, lanes[row].gpu, begin, end, bins),
         missing="no clock, no power: no telemetry of this GPU",
         classes=CLASS_NAMES,
@@ -105,34 +99,25 @@ def cells_of(run: Run, lane: Lane, begin: int, end: int, bins: int) -> LaneCells
         kind_ns=np.stack([lane.kinds[kind].between(cut) for kind in Kind]),
         busy_ns=lane.busy.between(cut),
         width_ns=np.diff(cut),
-        spans=_named(run, lane, begin, end, bins),
+        spans=_named(run, lane, cut),
         class_ns=np.stack([each.between(cut) for each in busy_by_class(run, lane)]),
     )
 
 
-def _named(run: Run, lane: Lane, begin: int, end: int, bins: int) -> tuple[Span, ...]:
+def _named(run: Run, lane: Lane, cut: Int64) -> tuple[Span, ...]:
     """The names of activities that fill some cells, unless there are too many activities."""
-    if lane.count(begin, end) > _MAX_NAMED_PER_CELL * bins:
+    begin, end = cut[[0, -1]].tolist()
+    if lane.count(begin, end) > MAX_NAMED_PER_CELL * (len(cut) - 1):
         return ()
     first = int(np.searchsorted(lane.latest_ns, begin, "right"))
     last = int(np.searchsorted(lane.starts_ns, end, "left"))
-    length = end - begin
-    starts = np.maximum(lane.starts_ns[first:last] - begin, 0)
-    ends = np.minimum(lane.ends_ns[first:last] - begin, length)
-    low, high = -(-starts * bins // length), ends * bins // length
-    spans = []
-    for place in np.flatnonzero(high - low >= _MIN_NAMED_CELLS).tolist():
-        row, table = int(lane.rows[first + place]), run.table
+    starts, table, spans = lane.starts_ns[first:last], run.table, []
+    for place, low, high in wide(starts, lane.ends_ns[first:last], cut):
+        row = int(lane.rows[first + place])
         operation = int(table.operation[row])
-        spans.append(
-            Span(
-                int(low[place]),
-                int(high[place]),
-                table.names[table.kernel[row]],
-                short="" if operation == NO_LABEL else table.text_of("operation", operation),
-                begins=bool(lane.starts_ns[first + place] >= begin),
-            )
-        )
+        short = "" if operation == NO_LABEL else table.text_of("operation", operation)
+        name, begins = table.names[table.kernel[row]], bool(starts[place] >= begin)
+        spans.append(Span(low, high, name, short=short, begins=begins))
     return tuple(spans)
 
 
@@ -158,14 +143,9 @@ def spans_of(keys: Int64, text: Callable[[int], str]) -> tuple[Span, ...]:
     first = run_starts(keys)
     last = np.append(first[1:], len(keys))
     return tuple(
-        Span(
-            begin,
-            end,
-            "" if keys[begin] == _SEVERAL else text(int(keys[begin])),
-            bool(keys[begin] == _SEVERAL),
-        )
-        for begin, end in zip(first.tolist(), last.tolist(), strict=True)
-        if keys[begin] != _NOTHING
+        Span(begin, end, "" if key == _SEVERAL else text(key), key == _SEVERAL)
+        for begin, end, key in zip(first.tolist(), last.tolist(), keys[first].tolist(), strict=True)
+        if key != _NOTHING
     )
 
 
@@ -195,13 +175,6 @@ def _own_by_lane(run: Run, view: View) -> dict[tuple[int, int | None], BusyTime]
     return found
 
 
-class Matched(Struct, frozen=True, eq=False):
-    """The starts of matched activities of two GPUs, in the order of this one's."""
-
-    own_ns: Int64
-    base_ns: Int64
-
-
 class Ghosts(Struct, frozen=True):
     """The node that a timeline is compared with."""
 
@@ -228,13 +201,13 @@ class Ghosts(Struct, frozen=True):
         found = self._counterpart(lane)
         if found is None:
             return None
-        pairs = self._matched(lane.gpu, found.gpu)
+        own_ns, base_ns = self._matched(lane.gpu, found.gpu)
         begin, end = self.run.origin_ns + seen.from_ns, self.run.origin_ns + seen.to_ns
-        first = int(np.searchsorted(pairs.own_ns, begin, "left"))
-        last = int(np.searchsorted(pairs.own_ns, end, "left")) - 1
+        first = int(np.searchsorted(own_ns, begin, "left"))
+        last = int(np.searchsorted(own_ns, end, "left")) - 1
         if last < first:
             return None
-        apart = pairs.own_ns - pairs.base_ns
+        apart = own_ns - base_ns
         shift = int(apart[first])
         cells = cells_of(self.base_run, found, begin - shift, end - shift, bins)
         return Ghost(self._title, cells, int(apart[last]) - shift)
@@ -262,17 +235,18 @@ class Ghosts(Struct, frozen=True):
         named = [each for each in lanes if each.stream == lane.stream]
         return named[0] if named else lanes[place] if place < len(lanes) else None
 
-    def _matched(self, gpu: int, base_gpu: int) -> Matched:
+    def _matched(self, gpu: int, base_gpu: int) -> tuple[Int64, Int64]:
+        """The starts of activities here and there, in the order of this GPU's."""
         key = ("timeline ghosts", self.view.order, self.view.path, self.view.baseline, gpu)
 
-        def found() -> Matched:
+        def found() -> tuple[Int64, Int64]:
             base_names = {name: code for code, name in enumerate(self.base_run.table.names)}
             codes = [base_names.get(name, -1) for name in self.run.table.names]
             own = _occurrences(self.run, self.view, gpu, np.array(codes, np.int64))
             base = _occurrences(self.base_run, self.base, base_gpu, None)
             _, here, there = np.intersect1d(own[0], base[0], True, return_indices=True)
             order = np.argsort(own[1][here], kind="stable")
-            return Matched(own[1][here][order], base[1][there][order])
+            return own[1][here][order], base[1][there][order]
 
         return self.run.memo(key, found, _CACHED)
 

@@ -26,7 +26,9 @@ CACHED_SCOPES: Final = 8
 EVERY_STREAM: Final = None
 """The stream of a lane that holds all of a GPU."""
 _MIN_NAMED_CELLS: Final = 2
-_MAX_NAMED_PER_CELL: Final = 2
+"""An activity that fills fewer cells is not named."""
+MAX_NAMED_PER_CELL: Final = 2
+"""With more activities per cell none is named."""
 
 
 class BusyTime(Struct, frozen=True, eq=False):
@@ -174,13 +176,9 @@ def lane_of(table: KernelTable, rows: Index, gpu: int, stream: int | None) -> La
     kinds, kind_starts = [], []
     for each in Kind:
         own = kind == each
-        count = int(own.sum())
-        if count == len(own):
-            kinds.append(busy)
-            kind_starts.append(starts)
-            continue
-        kind_starts.append(starts[own] if count else starts[:0])
-        kinds.append(BusyTime.of(kind_starts[-1], ends[own] if count else ends[:0]))
+        is_all = bool(own.all())
+        kind_starts.append(starts if is_all else starts[own])
+        kinds.append(busy if is_all else BusyTime.of(starts[own], ends[own]))
     latest = ends if is_apart else np.maximum.accumulate(ends)
     return Lane(
         gpu=gpu,
@@ -265,9 +263,12 @@ def busy_by_class(run: Run, lane: Lane) -> tuple[BusyTime, ...]:
     """When compute of each of `CLASS_NAMES` runs on a lane; cached with the lane."""
     key = ("timeline classes", lane.gpu, lane.stream, len(lane.rows), int(lane.rows[:1].sum()))
 
+    def of_names() -> Int8:
+        names = run.table.names
+        return np.array([_GROUPS.get(kernel_class(name), _OTHER) for name in names], np.int8)
+
     def found() -> tuple[BusyTime, ...]:
-        of_name = run.memo(("timeline class of name",), lambda: _classes(run))
-        group = of_name[run.table.kernel[lane.rows]]
+        group = run.memo(("timeline class of name",), of_names)[run.table.kernel[lane.rows]]
         group[run.table.kind[lane.rows] != Kind.COMPUTE] = len(CLASS_NAMES)
         return tuple(
             BusyTime.of(lane.starts_ns[own], lane.ends_ns[own])
@@ -277,80 +278,60 @@ def busy_by_class(run: Run, lane: Lane) -> tuple[BusyTime, ...]:
     return run.memo(key, found, _CACHED)
 
 
-def _classes(run: Run) -> Int8:
-    """The group of each kernel name."""
-    return np.array([_GROUPS.get(kernel_class(name), _OTHER) for name in run.table.names], np.int8)
+class _Begun(Struct, frozen=True, eq=False):
+    """Moments in rising order, since the run's first activity."""
 
+    times_ns: Int64
+    sums_ns: Int64
+    """Sums of the first moments, modulo 2^64: differences are exact."""
 
-class _HostTimes(Struct, frozen=True, eq=False):
-    """When the launching threads of a GPU are in operators, and in calls."""
+    @classmethod
+    def of(cls, times_ns: Int64) -> _Begun:
+        ordered = np.sort(times_ns, kind="stable")
+        return cls(ordered, np.concatenate([[0], np.cumsum(ordered)]))
 
-    busy: BusyTime
-    kinds: tuple[BusyTime, ...]
-    """By `HostKind`; operators without the calls in them."""
-
-
-class _Queue(Struct, frozen=True, eq=False):
-    """Launches and starts of a GPU's activities in rising order, since the run's first activity."""
-
-    launched_ns: Int64
-    started_ns: Int64
-    launched_sums: Int64
-    """Sums of the first launches, modulo 2^64: differences are exact."""
-    started_sums: Int64
-
-    def integral(self, times_ns: Int64) -> Int64:
-        """The time that activities spent in the queue before each instant, up to a constant."""
-        launched = np.searchsorted(self.launched_ns, times_ns, "right")
-        started = np.searchsorted(self.started_ns, times_ns, "right")
-        return (
-            (launched - started) * times_ns
-            - self.launched_sums[launched]
-            + self.started_sums[started]
-        )
+    def elapsed(self, at_ns: Int64) -> Int64:
+        """The time from all moments before each instant to it, together."""
+        begun = np.searchsorted(self.times_ns, at_ns, "right")
+        return begun * at_ns - self.sums_ns[begun]
 
 
 def host_cells(run: Run, gpu: int, begin: int, end: int, bins: int) -> LaneCells | None:
     """The work of a GPU's hosts in each cell; None where the trace doesn't show it."""
-    times = _host_times(run, gpu)
+    times = run.memo(("timeline host", gpu), lambda: _host_times(run, gpu))
     if times is None:
         return None
+    busy, *kinds = times
     cut = edges(begin, end, bins)
     return LaneCells(
-        kind_ns=np.stack([each.between(cut) for each in times.kinds]),
-        busy_ns=times.busy.between(cut),
+        kind_ns=np.stack([each.between(cut) for each in kinds]),
+        busy_ns=busy.between(cut),
         width_ns=np.diff(cut),
-        spans=_named(run, gpu, begin, end, bins),
+        spans=_named(run, gpu, cut),
     )
 
 
 def queue_strip(run: Run, gpu: int, begin: int, end: int, bins: int) -> Strip | None:
     """The mean number of launched activities that wait, by cell; None without launch records."""
-    queue = _queue(run, gpu)
+    queue = run.memo(("timeline queue", gpu), lambda: _queue(run, gpu))
     if queue is None:
         return None
+    launched, started = queue
     cut = edges(begin, end, bins) - run.origin_ns
-    width = np.maximum(np.diff(cut), 1)
-    depth: Float64 = np.diff(queue.integral(cut)) / width
+    waited = np.diff(launched.elapsed(cut) - started.elapsed(cut))
+    depth: Float64 = waited / np.maximum(np.diff(cut), 1)
     return Strip(QUEUE, Unit.NONE, 0.0, max(float(depth.max(initial=0.0)), 1.0), depth)
 
 
-def _host_times(run: Run, gpu: int) -> _HostTimes | None:
-    def found() -> _HostTimes | None:
-        spans = [_union(run, gpu, (kind,)) for kind in HostKind]
-        if not any(len(each.begins_ns) for each in spans):
-            return None
-        busy = _union(run, gpu, tuple(HostKind))
-        calls = spans[HostKind.CALL]
-        # Operators outside calls: the whole minus the calls.
-        at = distinct(
-            np.concatenate([busy.begins_ns, busy.ends_ns, calls.begins_ns, calls.ends_ns])
-        )
-        alone = (busy.between(at) > 0) & (calls.between(at) == 0)
-        begins, ends = at[:-1][alone], at[1:][alone]
-        return _HostTimes(busy, (BusyTime.of(begins, ends), calls))
-
-    return run.memo(("timeline host", gpu), found)
+def _host_times(run: Run, gpu: int) -> tuple[BusyTime, BusyTime, BusyTime] | None:
+    """When the launching threads of a GPU are in any of both; in operators alone; in calls."""
+    busy = _union(run, gpu, tuple(HostKind))
+    if not len(busy.begins_ns):
+        return None
+    calls = _union(run, gpu, (HostKind.CALL,))
+    at = distinct(np.concatenate([busy.begins_ns, busy.ends_ns, calls.begins_ns, calls.ends_ns]))
+    alone = (busy.between(at) > 0) & (calls.between(at) == 0)
+    return busy, BusyTime.of(at[:-1][alone], at[1:][alone]), calls
 
 
 def _union(run: Run, gpu: int, kinds: tuple[HostKind, ...]) -> BusyTime:
@@ -362,46 +343,40 @@ def _union(run: Run, gpu: int, kinds: tuple[HostKind, ...]) -> BusyTime:
     return BusyTime.of(starts[order], ends[order])
 
 
-def _named(run: Run, gpu: int, begin: int, end: int, bins: int) -> tuple[Span, ...]:
+def wide(starts_ns: Int64, ends_ns: Int64, cut: Int64) -> list[tuple[int, int, int]]:
+    """Which intervals fill some of a window's cells: place, first cell, the one after the last."""
+    begin, length, bins = int(cut[0]), int(cut[-1] - cut[0]), len(cut) - 1
+    low = -(-np.maximum(starts_ns - begin, 0) * bins // length)
+    high = np.minimum(ends_ns - begin, length) * bins // length
+    places = np.flatnonzero(high - low >= _MIN_NAMED_CELLS)
+    return list(zip(places.tolist(), low[places].tolist(), high[places].tolist(), strict=True))
+
+
+def _named(run: Run, gpu: int, cut: Int64) -> tuple[Span, ...]:
     """The names of operators that fill some cells, unless there are too many."""
     lane, own = run.side(HostLane), run.side(HostLane).of_gpu(gpu, "kind", HostKind.OPERATOR)
-    starts = lane.start_ns[own]
-    ends = starts + lane.duration_ns[own]
-    first, last = np.searchsorted(starts, [begin, end]).tolist()
-    if last - first > _MAX_NAMED_PER_CELL * bins:
+    starts, names = lane.start_ns[own], lane.name[own]
+    first, last = np.searchsorted(starts, cut[[0, -1]]).tolist()
+    if last - first > MAX_NAMED_PER_CELL * (len(cut) - 1):
         return ()
     # One that began before the window may reach into it: only the last few can.
-    first = max(first - _MAX_NAMED_PER_CELL, 0)
-    length = end - begin
-    low = -(-np.maximum(starts[first:last] - begin, 0) * bins // length)
-    high = np.minimum(ends[first:last] - begin, length) * bins // length
+    near = slice(max(first - MAX_NAMED_PER_CELL, 0), last)
+    starts, names = starts[near], names[near]
     spans: list[Span] = []
-    for place in np.flatnonzero(high - low >= _MIN_NAMED_CELLS).tolist():
-        if spans and int(low[place]) < spans[-1].end:
+    for place, low, high in wide(starts, starts + lane.duration_ns[own][near], cut):
+        if spans and low < spans[-1].end:
             continue  # Two threads at once: the first keeps its name.
-        name = lane.names[int(lane.name[own][first + place])]
-        begins = bool(starts[first + place] >= begin)
-        spans.append(Span(int(low[place]), int(high[place]), name, begins=begins))
+        begins = bool(starts[place] >= cut[0])
+        spans.append(Span(low, high, lane.names[int(names[place])], begins=begins))
     return tuple(spans)
 
 
-def _queue(run: Run, gpu: int) -> _Queue | None:
-    def found() -> _Queue | None:
-        table, rows = run.table, run.tree().node((str(gpu),)).selection
-        launch, start = table.launch_ns[rows], table.start_ns[rows]
-        # Where the clocks disagree an activity starts before its launch: it is never in the queue.
-        known = np.flatnonzero((launch != NO_TIME) & (launch < start))
-        if not len(known):
-            return None
-        launched, started = (
-            np.sort(each[known] - run.origin_ns, kind="stable") for each in (launch, start)
-        )
-        none = np.zeros(1, np.int64)
-        return _Queue(
-            launched,
-            started,
-            np.concatenate([none, np.cumsum(launched)]),
-            np.concatenate([none, np.cumsum(started)]),
-        )
-
-    return run.memo(("timeline queue", gpu), found)
+def _queue(run: Run, gpu: int) -> tuple[_Begun, _Begun] | None:
+    """The launches and starts of a GPU's activities."""
+    table, rows = run.table, run.tree().node((str(gpu),)).selection
+    launch, start = table.launch_ns[rows], table.start_ns[rows]
+    # Where the clocks disagree an activity starts before its launch: it is never in the queue.
+    known = np.flatnonzero((launch != NO_TIME) & (launch < start))
+    if not len(known):
+        return None
+    return _Begun.of(launch[known] - run.origin_ns), _Begun.of(start[known] - run.origin_ns)
