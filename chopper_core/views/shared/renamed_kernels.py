@@ -18,7 +18,14 @@ from msgspec import Struct
 from chopper_core.model.groups import Groups
 from chopper_core.model.table import NO_LABEL
 from chopper_core.util.arrays import AnyArray, Index, Int64, Mask
-from chopper_core.util.grouping import counts_of, distinct, distinct_codes, ranked, run_mask
+from chopper_core.util.grouping import (
+    distinct,
+    ranked,
+    run_mask,
+    run_sizes,
+    run_starts,
+    stable_order,
+)
 
 MIN_SHARED: Final = 0.5
 _MAX_ROWS: Final = 1 << 20
@@ -112,8 +119,9 @@ def _counted(columns: Sequence[Int64]) -> tuple[Int64, Int64]:
         # Ranks stay below the number of rows, so that no combination overflows.
         known, place = ranked(column)
         _, key = ranked(key * len(known) + place)
-    first, counts = distinct_codes(key)[0], counts_of(key)
-    return np.stack([column[first] for column in columns]), counts
+    order = stable_order(key)
+    first = run_starts(key[order])
+    return np.stack([column[order[first]] for column in columns]), run_sizes(first, len(key))
 
 
 def _from_anchors(changed: Mask, is_common: Mask) -> tuple[Int64, Int64]:
