@@ -90,7 +90,7 @@ def test_the_lane_goes_through_the_store_and_through_joins(tmp_path: Path) -> No
     for name, values in run.side(HostLane).columns().items():
         assert np.array_equal(stored.columns()[name], values)
     assert set(stored.gpu.tolist()) == {0, 1}
-    part = stored.of(0, HostKind.OPERATOR)
+    part = stored.of_gpu(0, "kind", HostKind.OPERATOR)
     assert part.stop > part.start
     twice = HostLane.joined([stored, stored.from_gpu(2)])
     assert len(twice) == 2 * len(stored)
