@@ -102,7 +102,7 @@ class TableColumn:
         """Which rows have a cell that isn't empty."""
         if self._is_text:
             return self._lengths > 0
-        return ~_mask(self._cells.is_null(nan_is_null=True))
+        return numbers_of(pc.invert(self._cells.is_null(nan_is_null=True)).cast(pa.uint8())) > 0
 
     def integers(self, below: int = _INT64_LIMIT) -> Int64:
         """Whole numbers from 0, also those written like `7.0` or `0x7`; ABSENT for others."""
@@ -269,7 +269,3 @@ def _text(cell: object) -> str:
         return str(cell)
     except ValueError:
         return ""  # An integer of more digits than Python writes.
-
-
-def _mask(booleans: pa.BooleanArray) -> Mask:
-    return numbers_of(booleans.cast(pa.uint8())).astype(np.bool_)

@@ -19,7 +19,7 @@ import numpy as np
 from chopper_core.model.hardware import Agent, CounterInfo, counter_info, counter_infos
 from chopper_core.sources import rpd
 from chopper_core.sources.counters.references import UNKNOWN_NODE, AgentTable, gpus_by_id
-from chopper_core.sources.counters.rocpd_tables import DISPATCHES, Lookup, Relations, integers
+from chopper_core.sources.counters.rocpd_tables import DISPATCHES, Lookup, Relations
 from chopper_core.sources.counters.tables import DispatchTable
 from chopper_core.sources.dispatches import DispatchRun
 from chopper_core.sources.registry import Recognised, Unusable
@@ -150,11 +150,11 @@ class _RocpdProcess:
             text = self.of("strings", name_id)
             return table.names[str(text)] if text else ABSENT
 
-        columns = {name: integers(given[column]) for name, column in _DISPATCH_COLUMNS.items()}
+        columns = {name: int_column(given[column]) for name, column in _DISPATCH_COLUMNS.items()}
         columns["gpu"] = codes_of(given["agent_id"], gpu)
         columns["name"] = codes_of(given["kernel_id"], kernel)
-        columns["process"] = integers([self.of("pids", one) for one in given["pid"]])
-        columns["thread"] = integers([self.of("threads", one) for one in given["tid"]])
+        columns["process"] = int_column([self.of("pids", one) for one in given["pid"]])
+        columns["thread"] = int_column([self.of("threads", one) for one in given["tid"]])
         columns["correlation"] = self.stacks.of(columns["event"])
         columns["region"] = codes_of(given["region_name_id"], region)
         columns["region"][columns["region"] == columns["name"]] = ABSENT
@@ -163,10 +163,10 @@ class _RocpdProcess:
     def add_regions(self, table: DispatchTable, given: Sequence[Sequence[Any]]) -> None:
         tids, starts, ends, name_ids, event_ids = given
         columns: Columns = {
-            "thread": integers([self.of("threads", one) for one in tids]),
-            "start_ns": integers(starts),
-            "end_ns": integers(ends),
-            "correlation": self.stacks.of(integers(event_ids)),
+            "thread": int_column([self.of("threads", one) for one in tids]),
+            "start_ns": int_column(starts),
+            "end_ns": int_column(ends),
+            "correlation": self.stacks.of(int_column(event_ids)),
         }
         is_marker = np.array([event in self.marks for event in event_ids], np.bool_)
         marks = {name: column[is_marker] for name, column in columns.items()}
@@ -241,11 +241,11 @@ class _Reader:
 
     def _read_events(self) -> None:
         for process, (ids,) in self._rows(DISPATCHES, ("event_id",), is_again=True):
-            events = integers(ids)
+            events = int_column(ids)
             process.dispatched.add(events, events)
         columns = ("id", "category_id", "stack_id", "correlation_id")
         for process, (ids, categories, *numbers) in self._rows("rocpd_event", columns):
-            events = integers(ids)
+            events = int_column(ids)
             marks = codes_of(categories, partial(_is_marker, process)) > 0
             process.marks |= dict.fromkeys(events[marks].tolist(), "")
             matters = marks | (process.dispatched.of(events) >= 0)
@@ -259,7 +259,7 @@ class _Reader:
         # Launches share the stack ids of their dispatches.
         wanted = {id(process): process.stacks.values() for process in self._processes.values()}
         for process, (ids, _, *numbers) in self._rows("rocpd_event", columns, is_again=True):
-            events, stacks = integers(ids), _first(*numbers)
+            events, stacks = int_column(ids), _first(*numbers)
             is_launch = wanted[id(process)].of(stacks) >= 0
             is_launch &= process.dispatched.of(events) < 0
             process.stacks.add(events[is_launch], stacks[is_launch])
@@ -282,7 +282,7 @@ class _Reader:
         columns = ("event_id", "pmc_id", "value")
         for process, (events, counters, values) in self._rows("rocpd_pmc_event", columns):
             table = process.table
-            row = process.rows.of(integers(events))
+            row = process.rows.of(int_column(events))
             known = row >= 0
             stray += int((~known).sum())
             if table is not None:
@@ -297,7 +297,7 @@ def _is_marker(process: _RocpdProcess, category: Any) -> bool:
 
 
 def _first(stacks: Sequence[Any], correlations: Sequence[Any]) -> Int64:
-    found, other = integers(stacks), integers(correlations)
+    found, other = int_column(stacks), int_column(correlations)
     return np.where(found > 0, found, other)
 
 

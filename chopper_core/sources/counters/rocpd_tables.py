@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from chopper_core.tables.columns import GrowingColumn, int_column
+from chopper_core.tables.columns import GrowingColumn
 from chopper_core.tables.database import SQLITE_ERRORS, Database, open_read_only, unwritten
 from chopper_core.tables.losses import ABSENT, Losses
 from chopper_core.tables.text import SQLITE_MAGIC
@@ -170,14 +170,6 @@ def _relation_names(path: Path, connection: sqlite3.Connection) -> list[str]:
         if tables <= set(names):
             raise DataError(f"{path} {meaning}.")
     raise DataError(f"{path} is an SQLite database, but not of rocprofv3: it has no {DISPATCHES}.")
-
-
-def integers(values: Sequence[Any]) -> Int64:
-    """Return the values as int64; ABSENT for anything but integers."""
-    try:
-        return np.fromiter(values, np.int64, len(values))
-    except (TypeError, ValueError, OverflowError):
-        return int_column([ABSENT if value is None else value for value in values])
 
 
 class Lookup:
