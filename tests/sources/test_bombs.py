@@ -13,6 +13,7 @@ from chopper_core.ingest.open import open_run
 from chopper_core.ingest.rank import read_rank
 from chopper_core.sources.settings import read_settings
 from chopper_core.tables import bytes as byte_source
+from chopper_core.tables.parquet import opened_parquet
 from chopper_core.util.errors import DataError
 from tests.bombs import BOMBS, LIMIT_MIB, explode
 from tests.fuzz.seeds import small_trace
@@ -54,7 +55,7 @@ def test_parquet_of_equal_rows_is_refused(
     monkeypatch.setattr(byte_source, "_SMALL_BYTES", 1 << 16)
     path = BOMBS[name](tmp_path, 1)
     with pytest.raises(DataError, match="150 times its size"):
-        byte_source.opened_parquet(path).__enter__()
+        opened_parquet(path).__enter__()
     small_trace().write(tmp_path / "rank0.json")
     assert len(open_run(str(tmp_path), jobs=1).table) == 16
 
