@@ -109,20 +109,18 @@ def find_traces(paths: Sequence[Path]) -> FoundTraces:
     ]
     others.sort(key=lambda file: natural_key(file.path))
     lost = [file for file in others if file.is_damaged and rank_in_name(file.path.name) is not None]
+    heads = [
+        cast(Any, source).head_of(FileHead(file.path))
+        for source in (formats(Family.HOST) if others else ())
+        for file in others
+        if file.path.name.casefold().endswith(source.SUFFIXES)
+    ]
     return FoundTraces(
         _with_hints([file.path for file in found.files if file.source is first]),
         lost,
-        _hosts([file.path for file in others]),
+        [head for head in heads if head is not None],
         [file for file in others if file not in lost],
     )
-
-
-def _hosts(paths: Sequence[Path]) -> list[HostFile]:
-    heads: list[HostFile | None] = []
-    for source in formats(Family.HOST) if paths else ():
-        named = (path for path in paths if path.name.casefold().endswith(source.SUFFIXES))
-        heads += [cast(Any, source).head_of(FileHead(path)) for path in named]
-    return [head for head in heads if head is not None]
 
 
 def assign_ranks(traces: Sequence[tuple[TraceFile, int | None]]) -> list[RankAssignment]:

@@ -209,15 +209,10 @@ def nanoseconds(values_us: Sequence[Any]) -> tuple[Int64, Mask]:
     if types == {int}:
         return np.where(usable, as_float, 0.0).astype(np.int64) * 1000, usable
     if types <= {int, Decimal} and usable.all():
-        return _from_decimals(values_us), usable
+        whole_us = np.fromiter(map(int, values_us), np.int64, count)
+        fraction_us = np.fromiter((value % 1 for value in values_us), np.float64, count)
+        return whole_us * 1000 + np.rint(fraction_us * 1000).astype(np.int64), usable
     return _one_by_one(values_us)
-
-
-def _from_decimals(values_us: Sequence[Any]) -> Int64:
-    count = len(values_us)
-    whole_us = np.fromiter(map(int, values_us), np.int64, count)
-    fraction_us = np.fromiter((value % 1 for value in values_us), np.float64, count)
-    return whole_us * 1000 + np.rint(fraction_us * 1000).astype(np.int64)
 
 
 def _one_by_one(values_us: Sequence[Any]) -> tuple[Int64, Mask]:

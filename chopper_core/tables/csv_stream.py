@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator, Mapping, Sequence
+from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
@@ -185,6 +186,7 @@ class CsvFile:
     def _parsed(self, lines: bytes, *, is_last: bool) -> list[pa.StringArray] | None:
         """Return the columns of whole lines; None if a quoted field continues after them."""
         import pyarrow as pa
+        import pyarrow.compute as pc
 
         width, bad = len(self._first), 0
 
@@ -206,7 +208,12 @@ class CsvFile:
             table = table.slice(0, len(table) - 1)
         self._losses.unreadable_events += bad
         columns = [column.combine_chunks() for column in table.columns]
-        return _without(columns, self._first) if self._line in lines else columns
+        if self._line not in lines:
+            return columns
+        # Concatenated files repeat the headings.
+        same = [pc.equal(each, name) for each, name in zip(columns, self._first, strict=True)]
+        is_row = pc.invert(reduce(pc.and_, same))
+        return [column.filter(is_row) for column in columns]
 
 
 def csv_table(text: bytes, width: int, **options: Any) -> pa.Table:
@@ -221,16 +228,6 @@ def csv_table(text: bytes, width: int, **options: Any) -> pa.Table:
         pa_csv.ParseOptions(**options),
         pa_csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string())),
     )
-
-
-def _without(columns: list[pa.StringArray], header: Sequence[str]) -> list[pa.StringArray]:
-    """Return columns without repeated headers, which concatenated files have."""
-    import pyarrow.compute as pa_compute
-
-    repeated = pa_compute.equal(columns[0], header[0])
-    for column, name in zip(columns[1:], header[1:], strict=True):
-        repeated = pa_compute.and_(repeated, pa_compute.equal(column, name))
-    return [column.filter(pa_compute.invert(repeated)) for column in columns]
 
 
 def _cells(line: bytes) -> list[str]:

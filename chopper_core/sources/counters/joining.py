@@ -120,8 +120,13 @@ def one_after_another(programs: Sequence[DispatchRun]) -> DispatchRun:
         joined = _beside(joined, there, rows, [])
     if not others:
         return joined
-    each = ", ".join(map(_size_of_program, sorted(programs, key=_first_start)))
-    note = f"{len(programs)} programs ran one after another: {each}; the time between is idle."
+    each = []
+    for run in sorted(programs, key=_first_start):
+        known = run.dispatches.start_ns >= 0
+        busy_ns = int((run.dispatches.end_ns - run.dispatches.start_ns)[known].sum())
+        each.append(f"{pass_name(run)} ({known.sum():,} dispatches, {busy_ns / 1e6:.3f} ms)")
+    listed = ", ".join(each)
+    note = f"{len(programs)} programs ran one after another: {listed}; the time between is idle."
     return replace(joined, join_notes=[note, *joined.join_notes])
 
 
@@ -132,12 +137,6 @@ def _beside(
     joined = _with_rows(base, there, rows, notes)
     passes = max(base.passes, there.passes)
     return replace(joined, passes=passes, sampled=_sampled(base, there))
-
-
-def _size_of_program(run: DispatchRun) -> str:
-    known = run.dispatches.start_ns >= 0
-    busy_ns = int((run.dispatches.end_ns - run.dispatches.start_ns)[known].sum())
-    return f"{pass_name(run)} ({known.sum():,} dispatches, {busy_ns / 1e6:.3f} ms)"
 
 
 def _first_start(run: DispatchRun) -> int:

@@ -58,6 +58,10 @@ class AgentTable:
                 return index
         return self.added(Agent(number))
 
+    def of_id(self, known: Mapping[Any, Agent], number: Any) -> int:
+        """Return the index of the GPU with an id in the file; an unknown id is one of its own."""
+        return self.added(known.get(number) or Agent(UNKNOWN_NODE, product=f"agent {number}"))
+
     def added(self, agent: Agent) -> int:
         """Return the index of an agent, which is appended if it is new."""
         if agent in self.agents:

@@ -18,7 +18,7 @@ import numpy as np
 
 from chopper_core.model.hardware import Agent, CounterInfo, counter_info, counter_infos
 from chopper_core.sources import rpd
-from chopper_core.sources.counters.references import UNKNOWN_NODE, AgentTable, gpus_by_id
+from chopper_core.sources.counters.references import AgentTable, gpus_by_id
 from chopper_core.sources.counters.rocpd_tables import DISPATCHES, Lookup, Relations
 from chopper_core.sources.counters.tables import DispatchTable
 from chopper_core.sources.dispatches import DispatchRun
@@ -138,10 +138,6 @@ class _RocpdProcess:
             self.table = DispatchTable(Losses(), agents, sums_repeated_values=True)
         table = self.table
 
-        def gpu(agent_id: Any) -> int:
-            agent = gpus.get(agent_id) or Agent(UNKNOWN_NODE, product=f"agent {agent_id}")
-            return table.agents.added(agent)
-
         def kernel(kernel_id: Any) -> int:
             names = self.known["kernels"].get(kernel_id, ())
             return table.kernel_code(str(next(filter(None, names), f"kernel {kernel_id}")))
@@ -151,7 +147,7 @@ class _RocpdProcess:
             return table.names[str(text)] if text else ABSENT
 
         columns = {name: int_column(given[column]) for name, column in _DISPATCH_COLUMNS.items()}
-        columns["gpu"] = codes_of(given["agent_id"], gpu)
+        columns["gpu"] = codes_of(given["agent_id"], partial(table.agents.of_id, gpus))
         columns["name"] = codes_of(given["kernel_id"], kernel)
         columns["process"] = int_column([self.of("pids", one) for one in given["pid"]])
         columns["thread"] = int_column([self.of("threads", one) for one in given["tid"]])

@@ -17,8 +17,8 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.model.hardware import Agent, counter_info, counter_infos
-from chopper_core.sources.counters.references import UNKNOWN_NODE, AgentTable, gpus_by_id
+from chopper_core.model.hardware import counter_info, counter_infos
+from chopper_core.sources.counters.references import AgentTable, gpus_by_id
 from chopper_core.sources.counters.tables import CounterValues, DispatchTable
 from chopper_core.sources.dispatches import DispatchRun
 from chopper_core.sources.registry import Recognised
@@ -227,15 +227,8 @@ class _JsonProcess:
         """Return the dispatches, with names for ids."""
         table = self._table
         agents = gpus_by_id(self._agents)
-        numbers = {handle: number for number, handle in enumerate(agents)}
         table.agents = AgentTable(agents.values())
         nameless: set[int] = set()
-
-        def gpu_number(handle: int) -> int:
-            if handle not in numbers:
-                numbers[handle] = len(table.agents.agents)
-                table.agents.agents.append(Agent(UNKNOWN_NODE, product=f"agent {handle}"))
-            return numbers[handle]
 
         def kernel_code(kernel: int) -> int:
             name = self._kernels.get(kernel)
@@ -246,7 +239,7 @@ class _JsonProcess:
         while self._dispatches:
             columns = self._dispatches.popleft()
             columns["process"] = np.full(len(columns["name"]), self._pid, np.int64)
-            columns["gpu"] = _looked_up(columns["gpu"], gpu_number)
+            columns["gpu"] = _looked_up(columns["gpu"], partial(table.agents.of_id, agents))
             columns["name"] = _looked_up(columns["name"], kernel_code)
             table.add_dispatches(columns)
         if nameless:
@@ -254,14 +247,15 @@ class _JsonProcess:
         for handle, number in self._counters.items():
             rows, values = self._values.take(number)
             if len(rows):
-                code = np.full(len(rows), self._counter_code(handle), np.int64)
-                table.add_values(rows, code, values)
+                known = self._descriptions.get(handle)
+                code = table.counter_names[known.name if known else f"counter {handle}"]
+                table.add_values(rows, np.full(len(rows), code), values)
         while self._ranges:
             table.host.add_ranges(self._named(self._ranges.popleft()))
         infos = counter_infos(table.counter_names)
-        for known in self._descriptions.values():
-            if known.name in infos:
-                infos[known.name] = counter_info(known.name, description=known.description)
+        for each in self._descriptions.values():
+            if each.name in infos:
+                infos[each.name] = counter_info(each.name, description=each.description)
         return table.finish([path], FORMAT, infos)
 
     def _repaired(self, name: str, element: bytes) -> list[Any]:
@@ -354,10 +348,6 @@ class _JsonProcess:
             int_column([numbers[value.counter_id.handle] for value in values]),
             np.array([value.value for value in values], np.float64),
         )
-
-    def _counter_code(self, handle: int) -> int:
-        known = self._descriptions.get(handle)
-        return self._table.counter_names[known.name if known else f"counter {handle}"]
 
     def _named(self, ranges: Columns) -> Columns:
         names, known = self._table.names, self._messages
