@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -47,7 +48,8 @@ def _steps(readings: AnyArray, bits: int) -> tuple[AnyArray, Mask]:
     if bits:
         return np.where(falls, amounts + (1 << bits), amounts), np.zeros_like(falls)
     # An array of objects alone holds what 64 bits do and int64 doesn't.
-    widths, is_whole = _WIDTHS[:1], np.ones(len(readings), np.bool_)
+    widths: Sequence[int] = _WIDTHS[:1]
+    is_whole = np.ones(len(readings), np.bool_)
     if readings.dtype == object:
         widths, is_whole = _WIDTHS, np.array([isinstance(each, int) for each in readings])
     elif readings.dtype.kind == "f":
