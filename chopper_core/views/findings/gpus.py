@@ -18,7 +18,6 @@ from chopper_core.views.findings.rule import (
     Cost,
     Finding,
     FindingsContext,
-    Threshold,
     rule,
     threshold,
 )
@@ -40,17 +39,11 @@ from chopper_core.views.shared.phrases import others, percent, time
 from chopper_core.views.shared.places import places_of
 from chopper_core.views.shared.tokens import more_work
 
-STRAGGLER: Final = Threshold(
-    "straggler",
-    100 * MIN_DELAY_SHARE,
-    "% of the iteration",
-    "the view of ranks uses the same limit",
-)
-ONCE: Final = Threshold(
-    "straggler of one iteration",
-    100 * MIN_ONCE_SHARE,
-    "% of that iteration",
-    "in a steady run no GPU delays the others by as much, even once",
+STRAGGLER: Final = threshold(f"""straggler | {100 * MIN_DELAY_SHARE} | % of the iteration
+    the view of ranks uses the same limit""")
+ONCE: Final = threshold(
+    f"""straggler of one iteration | {100 * MIN_ONCE_SHARE} | % of that iteration
+    in a steady run no GPU delays the others by as much, even once"""
 )
 ONE_PLACE: Final = threshold("""place of slower kernels | 60 | % of the longer time
     a lower clock slows all operations; one that accounts for most of the loss is named""")

@@ -24,7 +24,6 @@ from chopper_core.views.findings.rule import (
     Cost,
     Finding,
     FindingsContext,
-    Threshold,
     confidence,
     rule,
     threshold,
@@ -118,11 +117,9 @@ def _kernel_factors(context: FindingsContext, gpus: list[int]) -> Float64:
         return weighted_medians(mean / others_median(mean.T).T, took.astype(np.float64))
 
 
-LONGER: Final = Threshold(
-    "a stage's microbatch against the median of the others",
-    100.0 * LONG,
-    "%",
-    "layers are indivisible, so stages can't be balanced to better than a few percent",
+LONGER: Final = threshold(
+    f"""a stage's microbatch against the median of the others | {100 * LONG} | %
+    layers are indivisible, so stages can't be balanced to better than a few percent"""
 )
 CAUSE: Final = threshold("""longer kernels, or more of them, as the cause | 2 | %
     the limit of a slow stage""")
