@@ -101,7 +101,7 @@ async def test_a_snapshot_as_picture_and_as_md(
     [((), ""), (("1", "11"), "kernels"), ((), "heatmap"), (("0", "10", "forward", "1"), "compare")],
 )
 async def test_every_argument_completes_to_what_is_taken(path: tuple[str, ...], name: str) -> None:
-    """Words that Tab offers are no errors when they are entered: the first two of every verb."""
+    """Words that Tab offers are no errors, once a comparison has its number: two of each verb."""
     view = View("sample.json", path, name=name)
     async with explorer((100, 30), view=view) as at:
         words = arguments_of(at.explore.run, at.frame)
@@ -113,7 +113,7 @@ async def test_every_argument_completes_to_what_is_taken(path: tuple[str, ...], 
             # Views and files are opened elsewhere.
             offered = words[name][:2] if name not in ("view", "snapshot") else ()
             for word in offered:
-                await at.command(f"{action.verb} {word}")
+                await at.command(f"{action.verb} {word}{'0' * word.endswith('>')}")
                 if not isinstance(at.app.screen, Explorer):
                     await at.press("escape")
                 error = at.explore.query_one(Status).is_error

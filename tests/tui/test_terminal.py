@@ -149,6 +149,7 @@ def test_an_interruption_while_modules_load_prints_no_traceback(number: int) -> 
     """From the first module on: before that the interpreter has no handler but its own."""
     code = f"""
 import runpy, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # Shells ignore it in the background.
 imports = 0
 def hook(event, arguments):
     global imports
