@@ -39,6 +39,8 @@ _KINDS: Final = {
     _REST: (),
 }
 """The groups of a detail, the most telling first; what none names is in the last."""
+_STEADY: Final = (Theme.BREAKDOWN, Theme.COUNTERS)
+"""Groups of figures that keep their places from row to row: some GPUs only have counters."""
 _DIGITS: Final = 4
 """Of a short figure, as far as they are not before the point."""
 
@@ -118,9 +120,10 @@ class Detail(Struct, frozen=True):
     level: str
     address: str
     groups: Mapping[str, tuple[Figure, ...]]
-    """Title → figures other than zero, those of the frame first; no group is empty."""
+    """Title → figures, those of the frame first; no group is empty."""
     zeros: tuple[Metric, ...]
     missing: tuple[Metric, ...]
+    """Those that no group has."""
     reasons: Mapping[str, Sequence[Metric]]
     """Why they are, but for those that lack counters."""
     lacking: Mapping[tuple[str, ...], Sequence[Metric]]
@@ -146,9 +149,16 @@ def detail(run: Run, frame: Frame, row: int) -> Detail:
             shown |= figures_of(run, view, others)
     elif pointed is not None:
         shown = figures_of(run, frame.target(row), others)
+    measured = run.table.measured
+    has_counters = any(map(is_counted, measured))
     groups: dict[str, list[Figure]] = {title: [] for title in _KINDS}
+    left_out: list[Figure] = []
     for name, figure in shown.items():
-        if figure.number is not None and not figure.is_nothing:
+        has_place = has_counters and figure.metric.theme in _STEADY
+        has_place = has_place and not lacking_counters(figure.metric, measured)
+        if not has_place and (figure.number is None or figure.is_nothing):
+            left_out.append(figure)
+        else:
             own = frame.view.name if pointed is None else ""
             own = own or _REST
             title = next((title for title, names in _KINDS.items() if name in names), own)
@@ -157,9 +167,9 @@ def detail(run: Run, frame: Frame, row: int) -> Detail:
     target = frame.target(row)
     missing = tuple(figure.metric for figure in shown.values() if figure.number is None)
     lacking: dict[tuple[str, ...], list[Metric]] = {}
-    if any(map(is_counted, run.table.measured)):
+    if has_counters:
         for metric in missing:
-            if names := lacking_counters(metric, run.table.measured):
+            if names := lacking_counters(metric, measured):
                 lacking.setdefault(names, []).append(metric)
     others_missing = [
         metric for metric in missing if not any(metric in each for each in lacking.values())
@@ -169,8 +179,8 @@ def detail(run: Run, frame: Frame, row: int) -> Detail:
         level,
         frame.addresses(row),
         {title: tuple(figures) for title, figures in groups.items() if figures},
-        tuple(figure.metric for figure in shown.values() if figure.is_nothing),
-        missing,
+        tuple(figure.metric for figure in left_out if figure.is_nothing),
+        tuple(figure.metric for figure in left_out if figure.number is None),
         reasons(others_missing, run.table, run.hardware),
         lacking,
         {name: attribute_text(value) for name, value in attributes_at(run, target).items()},
