@@ -109,7 +109,7 @@ def test_a_run_moved_into_the_place_of_another_is_read(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     # Two files of one tick of the clock: moving a folder changes no time of a file in it.
     monkeypatch.setattr(
-        cache, "state_of", lambda path: (*state_of(path)[:2], 0, *state_of(path)[3:])
+        cache.atomic, "state_of", lambda path: (*state_of(path)[:2], 0, *state_of(path)[3:])
     )
     runs = [tmp_path / "run", tmp_path / "other"]
     for run, name in zip(runs, "ab", strict=True):

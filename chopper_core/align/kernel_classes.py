@@ -59,7 +59,7 @@ _MOVES: Final = late(
 
 
 def _table(text: str) -> tuple[tuple[str, re.Pattern[str]], ...]:
-    """Names and their patterns, a line each; an indented line goes on with the one before."""
+    """Names and their patterns, a line each; an indented line continues the one before."""
     joined = re.sub(r"\n +", "", text.strip())
     pairs = (line.split(maxsplit=1) for line in joined.splitlines())
     return tuple((name, late(pattern, re.IGNORECASE)) for name, pattern in pairs)

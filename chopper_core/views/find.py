@@ -16,7 +16,7 @@ from chopper_core.util.arrays import Index, Int64, Mask
 from chopper_core.util.errors import UsageError
 from chopper_core.views import timeline
 from chopper_core.views.frame import Frame
-from chopper_core.views.shared.filter import Rows, matching
+from chopper_core.views.shared.filter import FilterRows, matching
 
 NAMED: Final = (("operation", "operations"), ("kernel", "names"))
 """The levels with names, and their dictionaries in the kernel table."""
@@ -91,7 +91,7 @@ def hit_rows(frame: Frame, text: str) -> tuple[int, ...]:
             raise UsageError(f"{column} is not in this table")
         return frame.values[column]
 
-    mask = matching(Rows(frame.level, frame.labels, values), text)
+    mask = matching(FilterRows(frame.level, frame.labels, values), text)
     return tuple(int(row) for row in np.flatnonzero(mask))
 
 
@@ -99,4 +99,4 @@ def _matching_names(names: Sequence[str], text: str) -> Mask:
     def values(column: str) -> Values:
         raise UsageError(f"find searches names; use / to filter by {column}")
 
-    return matching(Rows("name", names, values), text)
+    return matching(FilterRows("name", names, values), text)

@@ -27,7 +27,7 @@ from chopper_core.views.shared.children import (
     run_notes,
     with_column_names,
 )
-from chopper_core.views.shared.filter import Rows, only, shown_of
+from chopper_core.views.shared.filter import FilterRows, only, shown_of
 from chopper_core.views.spec import Previewed, SeveralRuns, ViewResult, ViewSpec, splits_of
 
 _CACHED_RESULTS: Final = 32
@@ -211,7 +211,7 @@ def _frame(run: Run, view: View, result: ViewResult) -> Frame:
     columns = Columns(run, view, result.level, names, nodes, whole, result.columns, result.total)
     texts = _searched(result) if view.filter else result.labels
     own, coordinates = tuple(columns.own), run.table.coordinates
-    rows = Rows(result.level, result.labels, columns.values, own, titled, texts, coordinates)
+    rows = FilterRows(result.level, result.labels, columns.values, own, titled, texts, coordinates)
     sort = view.sort or result.sort
     shown = shown_of(rows, view.filter, sort)
     places = shown.at.tolist()

@@ -11,7 +11,7 @@ from chopper_core.model.table import LEVELS
 from chopper_core.model.view import Baseline, View
 from chopper_core.util.errors import UsageError
 from chopper_core.views.query import query
-from chopper_core.views.shared.filter import Rows, matching, only
+from chopper_core.views.shared.filter import FilterRows, matching, only
 from chopper_tui.history import comparison, mark_of, marked_in, toggled
 from chopper_tui.widgets.footer import Status
 from tests.tui.explorer import explorer, sample_run
@@ -29,7 +29,7 @@ def test_a_term_takes_exactly_its_labels(labels: list[str], data: st.DataObject)
     def no_values(name: str) -> object:
         raise AssertionError(name)
 
-    mask = matching(Rows("operation", labels, no_values), term)  # type: ignore[arg-type]
+    mask = matching(FilterRows("operation", labels, no_values), term)  # type: ignore[arg-type]
     taken = {label for label, is_taken in zip(labels, mask, strict=True) if is_taken}
     numbers = {label for label in labels if label.isdecimal()}
     assert taken - numbers == set(chosen) - numbers and taken >= set(chosen)

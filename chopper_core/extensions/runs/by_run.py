@@ -23,7 +23,7 @@ from chopper_core.util.errors import DataError, NoSuchNode, NothingToShow, Usage
 from chopper_core.views import OVERVIEW, RUNS, SET_VIEWS, view_spec
 from chopper_core.views.frame import Frame
 from chopper_core.views.query import run_frame
-from chopper_core.views.shared.filter import Rows, shown_of
+from chopper_core.views.shared.filter import FilterRows, shown_of
 from chopper_core.views.shared.places import nodes_of
 from chopper_core.views.spec import ViewSpec, splits_of
 
@@ -170,14 +170,16 @@ def _rows(run: RunSet, view: View, seen: Sequence[_Seen], notes: list[str]) -> F
     )
 
 
-def _filtered(view: View, level: str, labels: Sequence[str], columns: Sequence[Column]) -> Rows:
+def _filtered(
+    view: View, level: str, labels: Sequence[str], columns: Sequence[Column]
+) -> FilterRows:
     """The rows of a frame as a filter takes them; it raises UsageError for any other column."""
     known = {metric.name: values for metric, values in columns}
 
     def values(name: str) -> Values:
         return _known(view, known, name)
 
-    return Rows(level, labels, values, tuple(known), tuple(metric for metric, _ in columns))
+    return FilterRows(level, labels, values, tuple(known), tuple(metric for metric, _ in columns))
 
 
 def _known(view: View, known: Mapping[str, T], name: str) -> T:

@@ -23,7 +23,7 @@ from chopper_core.model.view import RUN_LEVEL, View
 from chopper_core.util.arrays import Float64, Mask
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.views.frame import Frame
-from chopper_core.views.shared.filter import Rows, shown_of
+from chopper_core.views.shared.filter import FilterRows, shown_of
 from chopper_core.views.spec import ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(
@@ -80,7 +80,7 @@ def set_frame(run: RunSet, view: View, *, wait: bool = False) -> Frame:
     def of_name(name: str) -> Values:
         return found[name] if name in found else figure_values(run, rows, name)
 
-    shown = shown_of(Rows(RUN_LEVEL, labels, of_name), "", view.sort)
+    shown = shown_of(FilterRows(RUN_LEVEL, labels, of_name), "", view.sort)
     if not view.sort:
         shown = replace(shown, at=np.lexsort((-numbers[0], ~is_front, ~known)))
     lacking, count = int((~known).sum()), int(is_front.sum())

@@ -42,7 +42,7 @@ from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.errors import ChopperError, UsageError
 from chopper_core.views.frame import Frame
 from chopper_core.views.shared.children import with_column_names
-from chopper_core.views.shared.filter import Rows, Shown, matching, shown_of
+from chopper_core.views.shared.filter import FilterRows, Shown, matching, shown_of
 from chopper_core.views.spec import BEST
 
 RATIO: Final = "_x"
@@ -102,7 +102,7 @@ def runs_frame(run: RunSet, view: View, *, wait: bool = False) -> Frame:
     columns = [column(name) for name in names]
     own = (*(each.name for each in columns), *RUN_COLUMNS, *settings, *_OWN)
     shown = shown_of(
-        Rows(RUN_LEVEL, labels, values, own, (*columns, *titled)), view.filter, view.sort
+        FilterRows(RUN_LEVEL, labels, values, own, (*columns, *titled)), view.filter, view.sort
     )
     if group:
         order = np.argsort(_group_order(groups)[shown.at], kind="stable")
@@ -158,7 +158,7 @@ def shown_rows(run: RunSet, view: View, *, wait: bool = False) -> tuple[list[Run
     reading = run.reading(wait)
     terms = [term for term in view.filter.split() if term.startswith(f"{RUN_LEVEL}:")]
     labels = [row.name for row in reading.rows]
-    mask = matching(Rows(RUN_LEVEL, labels, lambda _: numbered([])), " ".join(terms))
+    mask = matching(FilterRows(RUN_LEVEL, labels, lambda _: numbered([])), " ".join(terms))
     return [row for row, kept in zip(reading.rows, mask, strict=True) if kept], reading
 
 

@@ -37,7 +37,7 @@ from chopper_core.views.shared.derived import (
     is_difference,
     statistic_of,
 )
-from chopper_core.views.shared.filter import LONGEST_FIRST, NAME, Rows, shown_of
+from chopper_core.views.shared.filter import LONGEST_FIRST, NAME, FilterRows, shown_of
 from chopper_core.views.shared.marks import Coverage
 
 MAX_SPARKLINE_GPUS: Final = 128
@@ -257,7 +257,7 @@ def children(run: Run, view: View) -> Frame:
     default = default_columns(level, run.table, run.hardware)
     columns = Columns(run, view, level, default, nodes, whole, counted=counted)
     along = run.table.coordinates
-    rows = Rows(level, labels, columns.values, columns=columns.metrics, coordinates=along)
+    rows = FilterRows(level, labels, columns.values, columns=columns.metrics, coordinates=along)
     sort = view.sort or ("-elapsed_ns" if level in LONGEST_FIRST else "")
     shown = shown_of(rows, view.filter, sort, counted)
     time = metric_named("elapsed_ns", run.table)

@@ -36,7 +36,7 @@ from chopper_core.views.shared.derived import (
     relative_of,
     underlying,
 )
-from chopper_core.views.shared.filter import NAME, Rows, shown_of
+from chopper_core.views.shared.filter import NAME, FilterRows, shown_of
 from chopper_core.views.shared.renamed_kernels import Side, renamed_kernels
 
 _KERNEL: Final = "kernel"
@@ -132,7 +132,7 @@ def compared(run: Run, view: View) -> Frame:
 
     columns = tuple(_compared_column(name, sides(underlying(name))[0]) for name in names)
     along = run.table.coordinates
-    rows = Rows(view.level, pairs.labels, values, columns=columns, coordinates=along)
+    rows = FilterRows(view.level, pairs.labels, values, columns=columns, coordinates=along)
     elapsed = np.where(pairs.ours >= 0, ours.elapsed_ns[np.maximum(pairs.ours, 0)], 0)
     counted = replace(ours, labels=pairs.labels).counted()
     time = names[0]

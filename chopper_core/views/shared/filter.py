@@ -75,7 +75,7 @@ _OPERATORS: Final[dict[str, Callable[[Numbers, float], Mask]]] = {
 }
 
 
-class Rows(Struct, frozen=True):
+class FilterRows(Struct, frozen=True):
     """The input of a filter: the level and labels of the rows, and their columns on demand."""
 
     level: str
@@ -91,7 +91,7 @@ class Rows(Struct, frozen=True):
     """Parallel dimension → the coordinate of each GPU by its number."""
 
 
-def matching(rows: Rows, text: str) -> Mask:
+def matching(rows: FilterRows, text: str) -> Mask:
     """Which rows match a filter; raises UsageError for an invalid filter."""
     mask = np.ones(len(rows.labels), np.bool_)
     for term in _terms(rows, text):
@@ -102,7 +102,7 @@ def matching(rows: Rows, text: str) -> Mask:
 class Shown(Struct, frozen=True, eq=False):
     """The rows that a filter leaves, in the order of a sort."""
 
-    rows: Rows
+    rows: FilterRows
     mask: Mask
     at: Index
     hint: tuple[str, ...]
@@ -120,7 +120,7 @@ class Shown(Struct, frozen=True, eq=False):
         return {each.name: self.rows.values(each.name).take(self.at) for each in columns}
 
 
-def shown_of(rows: Rows, text: str, sort: str, counted: Mask | None = None) -> Shown:
+def shown_of(rows: FilterRows, text: str, sort: str, counted: Mask | None = None) -> Shown:
     """The rows that match a filter, sorted; those that aren't `counted` come last.
 
     Raises UsageError for an invalid filter, or a column that the rows lack.
@@ -131,7 +131,7 @@ def shown_of(rows: Rows, text: str, sort: str, counted: Mask | None = None) -> S
     return Shown(rows, mask, at[order], _hint(rows, text, mask))
 
 
-def _order(rows: Rows, at: Index, sort: str, counted: Mask | None) -> Index:
+def _order(rows: FilterRows, at: Index, sort: str, counted: Mask | None) -> Index:
     """By name it is the level's default order, or alphabetical without one."""
     order = np.arange(len(at))
     if not sort:
@@ -150,7 +150,7 @@ def _order(rows: Rows, at: Index, sort: str, counted: Mask | None) -> Index:
     return np.lexsort((numbers, ~column.present(), skipped))
 
 
-def _hint(rows: Rows, text: str, mask: Mask) -> tuple[str, ...]:
+def _hint(rows: FilterRows, text: str, mask: Mask) -> tuple[str, ...]:
     """Why a filter leaves no row: which term matches none, and what there is in its place."""
     if mask.any() or not len(mask) or not text.strip():
         return ()
@@ -179,7 +179,7 @@ class Term(Struct, frozen=True):
     operator: str = ""
     value: str = ""
 
-    def mask(self, rows: Rows) -> Mask:
+    def mask(self, rows: FilterRows) -> Mask:
         """Which rows match; raises UsageError."""
         if self.level:
             mask = _labelled(rows, self.level, self.value)
@@ -194,7 +194,7 @@ class Term(Struct, frozen=True):
             mask = _named(rows, self.pattern)
         return ~mask if self.is_negated else mask
 
-    def hint(self, rows: Rows) -> str:
+    def hint(self, rows: FilterRows) -> str:
         """What there is in place of what the term asks for."""
         if self.level:
             return f"{self.level} is {_some(rows.labels, self.value)}"
@@ -231,7 +231,7 @@ def _some(names: Sequence[str], wanted: str) -> str:
     return ", ".join(listed[:_MAX_HINTED]) + " …" * (len(listed) > _MAX_HINTED)
 
 
-def _terms(rows: Rows, text: str) -> list[Term]:
+def _terms(rows: FilterRows, text: str) -> list[Term]:
     """The terms of a filter; a heading of several words before an operator is one word of it."""
     words = _SPACED.sub(lambda found: found[1] or found[2], text).split()
     terms: list[Term] = []
@@ -261,7 +261,7 @@ def _pattern(word: str) -> Term:
     return Term(word, word[is_negated:], is_negated)
 
 
-def _comparison(rows: Rows, heading: str, operator: str, value: str) -> Term | None:
+def _comparison(rows: FilterRows, heading: str, operator: str, value: str) -> Term | None:
     """The term that compares a column or the level of the rows; None if the heading is neither."""
     text, is_negated = f"{heading}{operator}{value}", operator == "!="
     levels = (*_FILTERED_LEVELS, rows.level)
@@ -276,7 +276,7 @@ def _comparison(rows: Rows, heading: str, operator: str, value: str) -> Term | N
     return None
 
 
-def _named(rows: Rows, pattern: str) -> Mask:
+def _named(rows: FilterRows, pattern: str) -> Mask:
     texts = rows.labels if rows.texts is None else rows.texts
     different = list(set(texts))
     found = dict(zip(different, _are_found(pattern, different), strict=True))
@@ -315,7 +315,7 @@ def _worded(values: Values, wanted: str) -> Mask:
     return np.isin(values.numbers, codes) & values.present()
 
 
-def _compare(rows: Rows, term: Term) -> Mask:
+def _compare(rows: FilterRows, term: Term) -> Mask:
     column = term.column
     found = _NUMBER.fullmatch(term.value)
     if found is None:
@@ -339,7 +339,7 @@ def _unit_of(column: str) -> str:
     return str(METRICS[column].unit) if column in METRICS else ""
 
 
-def _column(rows: Rows, text: str) -> tuple[str, float]:
+def _column(rows: FilterRows, text: str) -> tuple[str, float]:
     """The name of a column, and the divisor of the unit that its heading names; empty: none."""
     if text in rows.names or underlying(text) in METRICS:
         return text, 0.0
@@ -350,7 +350,7 @@ def _column(rows: Rows, text: str) -> tuple[str, float]:
     return first, 0.0
 
 
-def _labelled(rows: Rows, level: str, wanted: str) -> Mask:
+def _labelled(rows: FilterRows, level: str, wanted: str) -> Mask:
     labels = rows.labels
     if level in rows.coordinates and rows.level == "gpu":
         own = rows.coordinates[level]

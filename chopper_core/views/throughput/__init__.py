@@ -21,7 +21,7 @@ from chopper_core.views.shared.derived import named, reduced_along
 from chopper_core.views.shared.phrases import count
 from chopper_core.views.shared.table_view import LabelledRows, child_of, rows_of_gpus, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec
-from chopper_core.views.throughput.parts import PARTS, Steps, steps_of
+from chopper_core.views.throughput.parts import PARTS, StepParts, steps_of
 
 _GIVEN: Final = re.compile(r"tokens:(\d{1,12})")
 _NO_TOKENS: Final = (
@@ -183,7 +183,7 @@ class _Instances(Struct, frozen=True, eq=False):
         return np.asarray(100.0 * (most - least) / np.maximum(least, 1))
 
 
-def _figures(steps: Steps, each: _Instances, step_ns: Float64, stat: str) -> dict[str, Column]:
+def _figures(steps: StepParts, each: _Instances, step_ns: Float64, stat: str) -> dict[str, Column]:
     """Time, rate, tokens and parts of rows, or of all rows as one."""
     tokens = each.tokens.mean(axis=1)
     took, parts = step_ns, each.mean(each.parts_ns)
@@ -206,7 +206,7 @@ def _figures(steps: Steps, each: _Instances, step_ns: Float64, stat: str) -> dic
     return {metric.name: (metric, values) for metric, values in found}
 
 
-def _by_step(run: Run, steps: Steps, view: View, by: str) -> Table:
+def _by_step(run: Run, steps: StepParts, view: View, by: str) -> Table:
     """A row per iteration, GPU or coordinate."""
     if by == "iteration":
         labels, counted, there = list(map(str, steps.iterations)), steps.steady, steps.there
@@ -241,7 +241,7 @@ def _by_step(run: Run, steps: Steps, view: View, by: str) -> Table:
     return labels, rows, [*_figures(steps, each.together(counted), step_ns, view.stat).values()]
 
 
-def _of_gpus(run: Run, steps: Steps, by: str) -> tuple[list[str], _Instances]:
+def _of_gpus(run: Run, steps: StepParts, by: str) -> tuple[list[str], _Instances]:
     """The steady iterations of each GPU, or of the GPUs of each coordinate."""
     labels, members = rows_of_gpus(run, steps.gpus, by)
     if not steps.steady.any():
@@ -256,7 +256,7 @@ def _of_gpus(run: Run, steps: Steps, by: str) -> tuple[list[str], _Instances]:
     )
 
 
-def _by_part(steps: Steps, stat: str) -> Table:
+def _by_part(steps: StepParts, stat: str) -> Table:
     """A row per part of a GPU's steady iteration."""
     used = _used(steps)
     chosen = steps.parts_ns[:, steps.steady]
@@ -279,11 +279,11 @@ def _by_part(steps: Steps, stat: str) -> Table:
     return [PARTS[place] for place in used], own, total
 
 
-def _used(steps: Steps) -> list[int]:
+def _used(steps: StepParts) -> list[int]:
     return np.flatnonzero(steps.parts_ns.sum(axis=(0, 1))).tolist()
 
 
-def _headline(steps: Steps) -> tuple[str, ...]:
+def _headline(steps: StepParts) -> tuple[str, ...]:
     if not steps.steady.any():
         return ("the scope has no complete iteration: throughput is unknown",)
     over = count(int(steps.steady.sum()), "steady iteration")
@@ -303,7 +303,7 @@ def _headline(steps: Steps) -> tuple[str, ...]:
     return (f"{what}: {each}; {time}", f"a token takes {means.sum() / 1e3:.2f} µs: {parts} µs")
 
 
-def _notes(run: Run, view: View, steps: Steps) -> tuple[str, ...]:
+def _notes(run: Run, view: View, steps: StepParts) -> tuple[str, ...]:
     notes = []
     cut = [str(n) for n, whole in zip(steps.iterations, steps.steady, strict=True) if not whole]
     if cut:
@@ -324,7 +324,7 @@ def _notes(run: Run, view: View, steps: Steps) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _charts(steps: Steps) -> tuple[BarChart | LineChart, ...]:
+def _charts(steps: StepParts) -> tuple[BarChart | LineChart, ...]:
     if not steps.steady.any():
         return ()
     means = steps.parts_ns[:, steps.steady].mean(axis=1)

@@ -107,7 +107,7 @@ def step_times(table: KernelTable, rows: Index | slice, step: Int64, count: int)
     return np.rint(times).astype(np.int64)
 
 
-class Steps(Struct, frozen=True, eq=False):
+class StepParts(Struct, frozen=True, eq=False):
     """The iterations of the scope on its GPUs."""
 
     gpus: list[int]
@@ -143,7 +143,7 @@ class Steps(Struct, frozen=True, eq=False):
         return float(self.times_ns[:, self.steady].mean()) if self.steady.any() else float("nan")
 
 
-def steps_of(run: Run, view: View, tokens: int | None = None) -> Steps:
+def steps_of(run: Run, view: View, tokens: int | None = None) -> StepParts:
     """The labelled iterations of the scope's GPUs, whole, whatever else the scope names."""
     table = run.table
     tree = run.tree(view.order)
@@ -180,7 +180,7 @@ def steps_of(run: Run, view: View, tokens: int | None = None) -> Steps:
     parts = step_times(table, steps.selection, step, count).reshape(*shape, len(PARTS))
     moved = moved_idle(run, View(view.run)).without(() if view.cut else run.cut_iterations)
     parts[:, :, PARTS.index("launch")] += moved.by_step(run, gpus, iterations).astype(np.int64)
-    return Steps(
+    return StepParts(
         gpus.tolist(),
         iterations.tolist(),
         parts,
