@@ -21,7 +21,7 @@ from chopper_core.render.glyphs import UNICODE
 from chopper_core.views.frame import Frame
 from chopper_core.views.overview.step import step_of
 from chopper_core.views.query import preview, query
-from chopper_core.views.shared.leads import RankLeads
+from chopper_core.views.shared import leads
 from chopper_core.views.shared.phrases import time
 from chopper_tui.draw.charts import draw
 from tests.support import Row, run_of, sample_run
@@ -160,8 +160,8 @@ def test_a_preview_is_the_answer_without_lags_and_findings() -> None:
 def test_gpus_are_compared_once_for_lags_findings_and_ranks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    run, compared, leads_of = replace(measured_run()), [], RankLeads.of
-    monkeypatch.setattr(RankLeads, "of", lambda *given: compared.append(given) or leads_of(*given))
+    run, compared, found = replace(measured_run()), [], leads._leads
+    monkeypatch.setattr(leads, "_leads", lambda *given: compared.append(given) or found(*given))
     query(run, OVERVIEW)
     query(run, View("R", name="findings"))
     query(run, View("R", ("2",), name="ranks"))

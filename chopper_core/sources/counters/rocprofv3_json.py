@@ -203,7 +203,7 @@ class _JsonProcess:
         self._ranges: deque[Columns] = deque()
         self._dispatches: deque[Columns] = deque()
         self._counters = Interner()
-        self._values = CounterValues(sums=True)
+        self._values = CounterValues(self.losses, sums=True)
 
     def read(self, stream: JsonStream, prefix: str = "") -> None:
         """Read the lists needed of the next object."""

@@ -38,6 +38,7 @@ _DISPATCH_COLUMNS: Final[Mapping[str, DTypeLike]] = {
     **dict.fromkeys((*_CODES, *GRID, *WORKGROUP), np.int32),
 }
 _INT32_LIMIT: Final = 2**31
+_COUNTER_LIMIT: Final = 2.0**64
 _NAME_SUFFIX: Final = late(r"(?:\s*+(?:\[clone [^\]]*+\]|\(\.kd\)|\.kd))++$")
 _SUFFIX_ENDS: Final = (".kd", "(.kd)", "]")
 _MAX_SUFFIX: Final = 1 << 10
@@ -56,10 +57,11 @@ class CounterValues:
     """The values of counters by row: a column for each, up to its last row.
 
     With `sums`, values of one counter and row, those of its instances, are added up; else the first
-    one counts. NaN counts as missing.
+    one counts. NaN counts as missing; what no counter of 64 bits can hold is left out and counted.
     """
 
-    def __init__(self, sums: bool) -> None:
+    def __init__(self, losses: Losses, sums: bool) -> None:
+        self._losses = losses
         self.repeated = 0
         """Values that repeat another one of their counter and row, and differ."""
         self._sums = sums
@@ -67,7 +69,9 @@ class CounterValues:
 
     def add(self, row: Int32 | Int64, counter: Int64, value: Float64) -> None:
         """Append values: the number of a row, the code of a counter, and what was counted."""
-        known = np.flatnonzero(~np.isnan(value))
+        is_possible = np.abs(value) < _COUNTER_LIMIT
+        self._losses.unreadable_events += int((~is_possible & ~np.isnan(value)).sum())
+        known = np.flatnonzero(is_possible)
         if not len(known):
             return
         order = known[stable_order(counter[known])]
@@ -115,7 +119,7 @@ class DispatchTable:
         self.losses = losses
         self._sums = sums_repeated_values
         self._rows = GrowingColumns(_DISPATCH_COLUMNS)
-        self._values = CounterValues(sums_repeated_values)
+        self._values = CounterValues(losses, sums_repeated_values)
         self._count = 0
 
     def kernel_code(self, written: str) -> int:
@@ -233,7 +237,7 @@ class DispatchTable:
         `row_of` is the final row of each added row; None if no row has moved.
         """
         columns: dict[str, Float64] = {}
-        final = CounterValues(self._sums)
+        final = CounterValues(self.losses, self._sums)
         for code, name in enumerate(self.counter_names):
             given, values = self._values.take(code)
             if row_of is not None:

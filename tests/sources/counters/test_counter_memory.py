@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from chopper_core.sources.counters.tables import CounterValues
+from chopper_core.tables.losses import Losses
 from tests.bench.counters import COUNTERS, write_counter_csv, write_counter_json, write_rocpd
 from tests.limited import NEEDS_LINUX, run_limited
 
@@ -77,7 +78,7 @@ def test_the_limit_is_too_low_for_all_at_once(large: Path) -> None:
 @pytest.mark.sweep
 def test_instances_are_added_up_on_the_way() -> None:
     """Whatever their order: here all rows for one instance, then all for the next."""
-    values, rows = CounterValues(sums=True), np.arange(300_000)
+    values, rows = CounterValues(Losses(), sums=True), np.arange(300_000)
     for instance in range(64):
         given = np.full(len(rows), float(instance))
         given[instance] = np.nan
@@ -92,9 +93,21 @@ def test_instances_are_added_up_on_the_way() -> None:
 
 
 def test_without_sums_the_first_value_counts() -> None:
-    values = CounterValues(sums=False)
+    values = CounterValues(Losses(), sums=False)
     values.add(np.array([5, 5, 2, 5]), np.array([1, 0, 1, 1]), np.array([1.0, 2.0, 3.0, 4.0]))
     values.add(np.array([2, 6]), np.array([1, 1]), np.array([3.0, 7.0]))
     rows, given = values.take(1)
     assert (rows.tolist(), given.tolist()) == ([2, 5, 6], [3.0, 1.0, 7.0])
     assert values.repeated == 1
+
+
+@pytest.mark.parametrize("sums", [True, False])
+@pytest.mark.parametrize("value", [1e308, -1e308, np.inf, 2.0**64])
+def test_what_no_counter_can_hold_is_left_out_and_counted(sums: bool, value: float) -> None:
+    losses = Losses()
+    values = CounterValues(losses, sums)
+    for _ in range(2):
+        values.add(np.array([0, 1, 2]), np.zeros(3, np.int64), np.array([1.0, value, np.nan]))
+    rows, found = values.take(0)
+    assert rows.tolist() == [0] and found.tolist() == [2.0 if sums else 1.0]
+    assert losses.unreadable_events == 2
