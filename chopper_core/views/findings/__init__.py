@@ -50,10 +50,10 @@ MODULES: Final = (
     "stages",
     "communication",
     "hosts",
+    "losses",
     "clocks",
     "operations",
     "iterations",
-    "losses",
     "missing",
     "telemetry",
 )
@@ -63,7 +63,7 @@ RULES: Final[tuple[FindingRule, ...]] = tuple(
     for each in vars(import_module(f"{__name__}.{name}")).values()
     if isinstance(each, FindingRule)
 )
-"""All rules, in the order of `MODULES`."""
+"""All rules, in the order of `MODULES`: of equal savings, that of the later rule comes first."""
 _CAUSES_FIRST: Final = tuple(
     TopologicalSorter(
         {each.name: [rule.name for rule in RULES if each.name in rule.explains] for each in RULES}
