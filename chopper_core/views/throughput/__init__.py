@@ -17,6 +17,7 @@ from chopper_core.model.units import time_text
 from chopper_core.model.view import View, pivot, with_view
 from chopper_core.util.arrays import Float64, Mask
 from chopper_core.util.errors import UsageError
+from chopper_core.util.grouping import ratios
 from chopper_core.views.shared.derived import named, reduced_along
 from chopper_core.views.shared.phrases import count
 from chopper_core.views.shared.table_view import LabelledRows, child_of, rows_of_gpus, table_view
@@ -268,8 +269,8 @@ def _by_part(steps: StepParts, stat: str) -> Table:
     def figures(part_ns: Float64) -> list[Column]:
         return [
             (COLUMNS["part_ns"], numbered(part_ns)),
-            (COLUMNS["part_pct"], numbered(100.0 * part_ns / whole)),
-            (COLUMNS["per_token_ns"], numbered(part_ns / tokens)),
+            (COLUMNS["part_pct"], numbered(100.0 * ratios(part_ns, whole))),
+            (COLUMNS["per_token_ns"], numbered(ratios(part_ns, np.asarray(tokens)))),
         ]
 
     own, total = figures(means[used]), figures(whole)
