@@ -17,7 +17,7 @@ from chopper_core.model.inputs import SampledFile
 from chopper_core.model.memo import Memo
 from chopper_core.model.units import Unit, UnitScale
 from chopper_core.util.arrays import Float64, Int64, Numbers
-from chopper_core.util.grouping import median_of
+from chopper_core.util.grouping import median_of, ratios
 
 FEWEST_SAMPLES: Final = 10
 """A monitored run with fewer samples of a GPU was stopped before its step was over."""
@@ -51,10 +51,7 @@ class IntegralCurve(Struct, frozen=True):
     def means(self, bounds_ns: Numbers) -> Float64:
         """The mean between neighbouring bounds, along the last axis; NaN where nothing is known."""
         integral, covered = self.integrals(bounds_ns)
-        known = np.diff(covered, axis=-1)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            means: Float64 = np.where(known > 0, np.diff(integral, axis=-1) / known, np.nan)
-        return means
+        return ratios(np.diff(integral, axis=-1), np.diff(covered, axis=-1))
 
 
 def bounds_of(begin_ns: int, end_ns: int, bins: int) -> Int64:

@@ -36,6 +36,7 @@ from chopper_core.util.grouping import (
     others_median,
     quantiles_along,
     ranked,
+    ratios,
     sums_of,
 )
 from chopper_core.views.ranks.rank_columns import node_names
@@ -151,8 +152,7 @@ class _Matrix(Struct, frozen=True, eq=False, dict=True):
     def differences(self) -> list[tuple[Metric, Values]]:
         """Where each row differs most from the other GPUs, and how much."""
         (apart, at, usual), name = self.apart, self.figure.name
-        with np.errstate(invalid="ignore", divide="ignore"):
-            percent = np.where(usual > 0, 100.0 * apart / usual, np.nan)
+        percent = ratios(100.0 * apart, usual)
         place = f"The {self.by} with the largest difference from the other GPUs."
         text = f"{name} at apart_at, minus the median of the other GPUs."
         return [
@@ -317,6 +317,5 @@ def _charts(run: Run, matrix: _Matrix, drawn: Index) -> tuple[HeatMap, ...]:
     title, unit = f"difference of {figure.title} from the other GPUs at each {by}", "points"
     if figure.unit != "%":
         unit = "%"
-        with np.errstate(invalid="ignore", divide="ignore"):
-            beyond = np.where(usual > 0, 100.0 * beyond / usual, np.nan)
+        beyond = ratios(100.0 * beyond, usual)
     return chart, replace(chart, title=title, unit=unit, numbers=beyond, signed=True)

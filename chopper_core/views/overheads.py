@@ -106,7 +106,7 @@ class TimeParts(Struct, frozen=True):
     def share(self, name: str) -> Values:
         """A part in % of the time of the GPUs that have it."""
         values, whole = self.values[name], self.covered_ns.get(name, self.elapsed_ns)
-        return quotient(np.where(values.present(), values.numbers, np.nan), whole, 100.0)
+        return quotient(values.known(), whole, 100.0)
 
     def numbers(self, name: str) -> Int64:
         """A part of every node, 0 where it is unknown: its time is in another part."""
@@ -116,7 +116,7 @@ class TimeParts(Struct, frozen=True):
 
 def parts_of(run: Run, nodes: Groups) -> TimeParts:
     """The parts of each node's elapsed time; those that are known add up to it."""
-    scope = Scope(nodes, nodes, run.origin_ns, run.hardware)
+    scope = Scope.of(run, nodes)
     values = {name: METRICS[name].compute(scope) for name in _TERMS}
     return TimeParts(values, METRICS["elapsed_ns"].compute(scope).numbers.astype(np.int64))
 
@@ -179,7 +179,7 @@ def answer(run: Run, view: View) -> ViewResult:
     figures = _figures(parts, of_matrix)
     used = [name for name in _TERMS if parts.numbers(name).any()]
     lost = figures[1][1]
-    most = np.where(lost.present(), lost.numbers, -1) if has_theory else parts.elapsed_ns
+    most = lost.known(missing=-1.0) if has_theory else parts.elapsed_ns
     order = np.argsort(-most, kind="stable")[:_MAX_BARS]
     return table_view(
         view,

@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.extensions.runs.run_set import FAILED, RunRow, RunSet
-from chopper_core.extensions.runs.table import Column, floats, frame_of_set, shown_rows
+from chopper_core.extensions.runs.table import Column, frame_of_set, shown_rows
 from chopper_core.metrics import Metric, Reduces, Values, numbered
 from chopper_core.model.charts import BarChart, Chart, HeatMap, Series
 from chopper_core.model.run import Run
@@ -225,7 +225,7 @@ def _matrix(run: RunSet, view: View, seen: Sequence[_Seen], notes: list[str]) ->
     """The rows of the view, with one figure of every run beside each other."""
     figure = _figure(view, [own.frame for own in seen])
     of_runs = [
-        pd.Series(floats(own.frame.values[figure.name]) / own.divided(figure), [*own.frame.labels])
+        pd.Series(own.frame.values[figure.name].known() / own.divided(figure), [*own.frame.labels])
         if figure.name in own.frame.values
         else pd.Series(dtype=np.float64)
         for own in seen
@@ -290,7 +290,7 @@ def _of_gpus(
             numbers.append(np.full(len(columns), np.nan))
         headings.append(str(gpu))
         place = labels.index(str(gpu))
-        numbers.append(np.array([floats(values)[place] for _, values in columns]))
+        numbers.append(np.array([values.known()[place] for _, values in columns]))
     scale, unit = _drawn_in(figure)
     return HeatMap(
         f"{figure.title} by run and GPU",
@@ -335,7 +335,7 @@ def _charts(view: View, columns: Sequence[Column], labels: Sequence[str]) -> tup
         return ()
     scale, unit = _drawn_in(drawn[0][0])
     bars = tuple(
-        Series(metric.title.removesuffix(" %"), floats(values)[:_MAX_DRAWN] / scale)
+        Series(metric.title.removesuffix(" %"), values.known()[:_MAX_DRAWN] / scale)
         for metric, values in drawn
     )
     return (BarChart(title, unit, tuple(labels[:_MAX_DRAWN]), bars),)

@@ -11,7 +11,6 @@ from chopper_core.extensions.runs.run_columns import HIGHER, is_better, known_co
 from chopper_core.extensions.runs.run_set import RunSet
 from chopper_core.extensions.runs.table import (
     figure_values,
-    floats,
     frame_of_set,
     opened,
     shown_rows,
@@ -63,7 +62,7 @@ def set_frame(run: RunSet, view: View, *, wait: bool = False) -> Frame:
     values = [figure_values(run, rows, name) for name in names]
     # Of both more is better.
     numbers = np.stack([
-        floats(each) if is_better(name) == HIGHER else -floats(each)
+        each.known() if is_better(name) == HIGHER else -each.known()
         for name, each in zip(names, values, strict=True)
     ])  # fmt: skip
     known = np.asarray(np.isfinite(numbers).all(axis=0), np.bool_)
@@ -115,8 +114,8 @@ def _chart(metrics: list[Metric], values: list[Values], is_front: Mask, known: M
     """The runs as points over the two figures: the front, and the others."""
     scaled, units = [], []
     for metric, each in zip(metrics, values, strict=True):
-        scale = metric.unit.scale(float(np.nanmax(np.abs(floats(each)))), is_whole=False)
-        scaled.append(floats(each) / scale.divisor)
+        scale = metric.unit.scale(float(np.nanmax(np.abs(each.known()))), is_whole=False)
+        scaled.append(each.known() / scale.divisor)
         units.append(scale.text)
     parts = {"front": is_front, "other runs": known & ~is_front}
     clouds = {

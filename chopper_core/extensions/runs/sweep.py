@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from chopper_core.extensions.runs.run_columns import HIGHER, WORLD, is_better, known_column
 from chopper_core.extensions.runs.run_set import FAILED, RunRow, RunSet, settings_of
-from chopper_core.extensions.runs.table import figure_values, floats, frame_of_set, shown_rows
+from chopper_core.extensions.runs.table import figure_values, frame_of_set, shown_rows
 from chopper_core.metrics import Metric, Values, numbered
 from chopper_core.model.charts import LineChart
 from chopper_core.model.run import Run
@@ -58,7 +58,7 @@ def set_frame(run: RunSet, view: View, *, wait: bool = False) -> Frame:
     table = pd.DataFrame({
         "x": pd.Series([row.settings.get(x) for row in rows], dtype=object),
         "line": [_line(row, lines) for row in rows],
-        "figure": floats(known),
+        "figure": known.known(),
         "failed": [f"{r.name} failed: {r.reason}" if r.status == FAILED else None for r in rows],
     })  # fmt: skip
     swept = table.dropna(subset="x")
@@ -148,7 +148,7 @@ def _chart(
     is_number = all(isinstance(value, int | float) for value in along)
     places = np.array(along if is_number else range(1, len(along) + 1), np.float64)
     lines = columns[:_MAX_LINES]
-    drawn = {column.title: floats(values) for column, values in lines}
+    drawn = {column.title: values.known() for column, values in lines}
     largest = np.nan_to_num(np.abs(np.stack(list(drawn.values())))).max()
     scale = metric.unit.scale(float(largest), is_whole=False)
     title = KNOWN.get(x, x)

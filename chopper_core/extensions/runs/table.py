@@ -38,7 +38,7 @@ from chopper_core.model.charts import BarChart, Series
 from chopper_core.model.settings import KNOWN
 from chopper_core.model.units import Unit, time_text
 from chopper_core.model.view import RUN_LEVEL, View
-from chopper_core.util.arrays import Float64, Index
+from chopper_core.util.arrays import Index
 from chopper_core.util.errors import ChopperError, UsageError
 from chopper_core.views.frame import Frame
 from chopper_core.views.shared.children import with_column_names
@@ -144,7 +144,7 @@ def _charts(
     metric = next((each for each in numeric if each.name == wanted), next(iter(numeric), None))
     if metric is None or not 1 < len(shown) <= _MAX_BARS:
         return ()
-    numbers = floats(values[metric.name])[shown]
+    numbers = values[metric.name].known()[shown]
     if not np.isfinite(numbers).any():
         return ()
     scale = metric.unit.scale(float(np.nanmax(np.abs(numbers))), is_whole=False)
@@ -199,11 +199,6 @@ def frame_of_set(
         signal=run.signal(),
     )
     return replace(found, **options)
-
-
-def floats(values: Values) -> Float64:
-    """The figures of a column; NaN where they are missing."""
-    return np.where(values.present(), values.numbers, np.nan).astype(np.float64)
 
 
 def table_of(rows: Sequence[RunRow]) -> pd.DataFrame:
@@ -330,7 +325,7 @@ def _ratio(
     metric: Metric, values: Values, groups: pd.Series[Any], base: str, labels: Sequence[str]
 ) -> Column:
     """A figure divided by that of the baseline, or by the best of its group."""
-    numbers = pd.Series(floats(values))
+    numbers = pd.Series(values.known())
     if base != BEST:
         whole = pd.Series(numbers[labels.index(base)], index=numbers.index)
     else:

@@ -187,8 +187,7 @@ def _effects(both: Sides, figure: Metric, ours: Values, base: Values) -> Columns
     if figure.name == "kernels":
         return []
     now, before, more, fewer = (
-        np.where(each.present(), each.numbers, 0).astype(np.float64)
-        for each in (ours, base, *both.values(metric_named("kernels")))
+        each.known(missing=0.0) for each in (ours, base, *both.values(metric_named("kernels")))
     )
     with np.errstate(invalid="ignore", divide="ignore"):
         grown = (more - fewer) * before / fewer
@@ -311,8 +310,7 @@ class Sides(Struct, frozen=True):
         return " ".join(words) or "itself"
 
     def _of_side(self, known: Metric, side: ComparedNode) -> Values:
-        scope = Scope(side.groups, side.node, side.run.origin_ns, side.run.hardware)
-        values = known.compute(scope)
+        values = known.compute(Scope.of(side.run, side.groups, side.node))
         if known.reduces != Reduces.SUM or not self.is_per_step:
             return values
         return Values(values.numbers / side.steps, values.missing)

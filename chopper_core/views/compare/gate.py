@@ -229,8 +229,7 @@ def samples(run: Run, limit: Limit) -> tuple[Metric, Float64]:
     if "iteration" in levels:
         raise UsageError(f"{limit.text!r} names an iteration, whose noise can't be known")
     groups = tree.split(view.path, ("iteration",))
-    values = metric.compute(Scope(groups, node, run.origin_ns, run.hardware, run.measured))
-    numbers = np.where(values.present(), values.numbers, np.nan).astype(np.float64)
+    numbers = metric.compute(Scope.of(run, groups, node)).known()
     codes = groups.codes("iteration").astype(np.int64)
     if metric.reduces == Reduces.SUM:
         cells = tree.split(view.path, ("gpu", "iteration")).codes("iteration").astype(np.int64)

@@ -14,7 +14,7 @@ from chopper_core.model.hardware import Hardware
 from chopper_core.model.peers import work_of
 from chopper_core.model.table import Kind
 from chopper_core.util.arrays import Float64, Index
-from chopper_core.util.grouping import distinct, means_of, median_of, ranked, sums_of
+from chopper_core.util.grouping import distinct, means_of, median_of, ranked, ratios, sums_of
 from chopper_core.views.findings.operations import MATRIX_CLASSES
 from chopper_core.views.findings.rule import (
     ROBUST_Z,
@@ -376,8 +376,7 @@ def _beyond_unthrottled(context: FindingsContext, gpus: list[int]) -> float | No
     table, rows = context.table, context.node.rows
     rows = rows[table.kind[rows] == Kind.COMPUTE]
     sums = [table.measured[name][rows] for name in (integral_of(_SHARE), known_of(_SHARE))]
-    with np.errstate(invalid="ignore", divide="ignore"):
-        share = np.where(sums[1] > 0, sums[0] / sums[1], np.nan)
+    share = ratios(*sums)
     took = table.duration_ns[rows].astype(np.float64)
     codes, kernel = ranked(work_of(table, rows))
     free = share < _FREE_PCT

@@ -260,13 +260,11 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
 
     def figure(self, name: str, nodes: Groups) -> Values:
         """A metric of some groups of the analysed activities."""
-        scope = Scope(nodes, self.node, self.run.origin_ns, self.run.hardware)
-        return METRICS[name].compute(scope)
+        return METRICS[name].compute(Scope.of(self.run, nodes, self.node))
 
     def by_gpu(self, name: str) -> Float64:
         """A metric of each GPU of the scope; NaN where it isn't known."""
-        values = self.figure(name, self.split("gpu"))
-        return np.where(values.present(), values.numbers, np.nan).astype(np.float64)
+        return self.figure(name, self.split("gpu")).known()
 
     def finding(
         self,

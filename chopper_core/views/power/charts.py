@@ -19,7 +19,7 @@ from chopper_core.model.units import Unit
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Index, Int64
 from chopper_core.util.errors import UsageError
-from chopper_core.util.grouping import counts_of, means_of, ranked, sums_of
+from chopper_core.util.grouping import counts_of, means_of, ranked, ratios, sums_of
 from chopper_core.views.shared.marks import outliers
 from chopper_core.views.shared.samples import (
     MAX_POINTS,
@@ -319,5 +319,4 @@ def _slowdowns(run: Run, rows: Index | None, clock: Sampled) -> Float64:
     place = np.searchsorted(clock.begins_ns, start, "right") - 1
     inside = (place >= 0) & (start < clock.ends_ns[place])
     sums, means = (sums_of(each[inside], place[inside], len(clock)) for each in (took, usual))
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.asarray(np.where(means > 0, sums / means, np.nan), np.float64)
+    return ratios(sums, means)

@@ -94,7 +94,7 @@ def _by_gpu(stand: RankLeads, view: View) -> ViewResult:
         (rank_columns.WORK, numbered(work_ns)),
         (rank_columns.THROUGHPUT, numbered(work_ns.max() / np.maximum(work_ns, 1))),
     ]
-    scope = Scope(stand.split("gpu"), stand.node, run.origin_ns, run.hardware)
+    scope = Scope.of(run, stand.split("gpu"), stand.node)
     # The temperature of the edge stands in where that of the hotspot is unknown.
     heats = set(HEAT) - {heat_of(run.table)}
     signals = [n for n in _SIGNALS if is_measured(n, run.table) and n not in heats]

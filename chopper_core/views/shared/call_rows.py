@@ -77,8 +77,7 @@ def measured_roofline(run: Run, scope: Scope) -> list[tuple[Metric, Values]]:
             *("fabric_read_gbps", "fabric_write_gbps"),
         )
     )
-    rate = np.where(matrix.present(), matrix.numbers, 0.0)
-    rate = rate + np.where(vector.present(), vector.numbers, 0.0)
+    rate = matrix.known(missing=0.0) + vector.known(missing=0.0)
     traffic = reads.numbers + writes.numbers
     # Without counters of the vector units, nothing is known about a kernel without matrix FLOPs.
     known = (rate > 0) | vector.present()

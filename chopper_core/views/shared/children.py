@@ -182,8 +182,7 @@ class Columns:
         return self._nodes is not None and METRICS.get(name) is self.own[name][0]
 
     def _scope(self, groups: Groups) -> Scope:
-        run = self._run
-        return Scope(groups, self._whole, run.origin_ns, run.hardware, run.measured)
+        return Scope.of(self._run, groups, self._whole)
 
     def metric(self, name: str) -> Metric:
         """The column of a name; raises UsageError for an unknown one."""
@@ -391,6 +390,6 @@ def figures(run: Run, view: View, names: Iterable[str]) -> dict[str, Values]:
     if not len(run.table):
         return {each.name: numbered([None]) for each in known}
     node = run.tree_of(view).node(view.path)
-    scope = Scope(node, node, run.origin_ns, run.hardware, run.measured)
+    scope = Scope.of(run, node)
     coverage = Coverage(run, view, "", node, node)
     return {each.name: coverage.marked(each, each.compute(scope)) for each in known}

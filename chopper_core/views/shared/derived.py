@@ -111,7 +111,7 @@ def reduced_along(name: str, numbers: Numbers) -> Float64:
     count = columns.shape[1]
     node = np.repeat(np.arange(count), len(values))
     found = reduced(name, numbered(columns.T.ravel()), node, count)
-    return np.where(found.present(), found.numbers, np.nan).astype(np.float64).reshape(rest)
+    return found.known().reshape(rest)
 
 
 def reduced(name: str, values: Values, node: Index, count: int) -> Values:

@@ -129,12 +129,10 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
     def metric(self, name: str) -> Float64:
         """A metric of each GPU; NaN where it isn't known."""
         nodes = self.split("gpu")
-        found = METRICS[name].compute(
-            Scope(nodes, self.node, self.run.origin_ns, self.run.hardware)
-        )
+        found = METRICS[name].compute(Scope.of(self.run, nodes, self.node))
         values = np.full(len(self.gpus), np.nan)
         places = np.searchsorted(self.gpus, nodes.codes("gpu"))
-        values[places] = np.where(found.present(), found.numbers, np.nan)
+        values[places] = found.known()
         return values
 
     @cached_property

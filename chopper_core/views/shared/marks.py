@@ -120,7 +120,7 @@ def tints(frame: Frame, column: Metric) -> Int8:
     none = np.zeros(len(values), np.int8)
     if values.words is not None or not len(values) or len(values) > _MAX_ROWS:
         return none
-    numbers = np.where(values.present(), values.numbers.astype(np.float64), np.nan)
+    numbers = values.known()
     if column.signed:
         return _of_changes(frame, column, numbers)
     if column.name in _UTILISATIONS:
@@ -239,7 +239,7 @@ class Coverage(Struct, frozen=True, dict=True):
         """The GPUs of the scope that have any value of a part of the time."""
         run, view = self.run, self.view
         by_gpu = run.tree_of(view).split(view.path, ("gpu",))
-        scope = Scope(by_gpu, self.whole, run.origin_ns, run.hardware, run.measured)
+        scope = Scope.of(run, by_gpu, self.whole)
         return [int(gpu) for gpu in by_gpu.codes("gpu")[metric.compute(scope).present()]]
 
     def marked(self, metric: Metric, values: Values) -> Values:
