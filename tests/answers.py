@@ -69,7 +69,10 @@ def addresses() -> Iterator[str]:
 
 
 def answers(path: Path) -> dict[str, str]:
-    """The JSON of each address of a run; the sentence of the error where there is none."""
+    """The JSON of each address of a run; the sentence of the error where there is none.
+
+    Of paths only the name of the run and what is below it stay, so that two checkouts compare.
+    """
     import chopper_core
     from chopper_core.util.errors import ChopperError
 
@@ -86,6 +89,10 @@ def answers(path: Path) -> dict[str, str]:
             found[address] = json.dumps({"error": str(error)})
         except Exception as error:  # a defect to list, not to end at
             found[address] = json.dumps({"exception": repr(error)})
+    folders = (f"{path.parent}/", f"{os.path.relpath(path.parent)}/")
+    for address in found:
+        for folder in folders:
+            found[address] = found[address].replace(folder, "")
     return found
 
 
