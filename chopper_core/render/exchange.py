@@ -21,6 +21,8 @@ FRAME_SCHEMA: Final = "chopper.frame/1"
 _KINDS: Final = {"SignalRows": "Rows", "Interval": "Stretch"}
 """Kinds of charts in the schema, where a class has another name."""
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "'")
+_FORMER: Final = {"saving_ns": "stake_ns"}
+"""Columns that a row of JSON has also under their former name, for one version."""
 LANE_CELLS: Final = 100
 """Cells of a lane in JSON; on the screen a lane has as many as fit."""
 
@@ -49,7 +51,7 @@ def as_json(frame: Frame, *, limit: int | None = None) -> Escaped:
                 **_given(base_name=frame.partner(row)),
                 "address": frame.addresses(row),
                 **_given(truncated=frame.is_cut(row)),
-                **finite(frame.row(row)),
+                **_figures(frame, row),
                 **_given(
                     held=_columns_with(frame, row, Values.is_extrapolated),
                     partial=_columns_with(frame, row, Values.is_partial),
@@ -72,6 +74,11 @@ def as_json(frame: Frame, *, limit: int | None = None) -> Escaped:
 def _given(**values: object) -> dict[str, object]:
     """Those of the values that say something."""
     return {name: value for name, value in values.items() if value}
+
+
+def _figures(frame: Frame, row: int) -> dict[str, Any]:
+    found: dict[str, Any] = finite(frame.row(row))
+    return found | {_FORMER[name]: found[name] for name in found.keys() & _FORMER.keys()}
 
 
 def _columns_with(frame: Frame, row: int, has: Callable[[Values, int], bool]) -> list[str]:

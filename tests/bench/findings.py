@@ -167,9 +167,9 @@ def findings_of(run: Run) -> tuple[Finding, ...]:
         Finding(
             label,
             str(values["rule"].cell(row)),
-            number("stake_ns", row),
-            number("stake_low_ns", row),
-            number("stake_high_ns", row),
+            number("saving_ns", row),
+            number("saving_low_ns", row),
+            number("saving_high_ns", row),
         )
         for row, label in enumerate(frame.labels)
         if values["rule"].cell(row) != WITHOUT_SAVING

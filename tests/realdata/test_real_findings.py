@@ -42,8 +42,8 @@ def test_rank_3_of_ddp4_is_host_bound_and_the_others_wait_for_it(opened: Open) -
     assert row["confidence"] == "high"
     # What the others have of exposed communication and rank 3 doesn't, in two of three steps.
     exposed = (41.067730 + 37.330342 + 39.780546) / 3 - 3.383902
-    assert row["stake_ns"] / 1e6 == pytest.approx(exposed / 3, rel=0.1)
-    assert found(run)["host-bound"]["stake_ns"] > row["stake_ns"]
+    assert row["saving_ns"] / 1e6 == pytest.approx(exposed / 3, rel=0.1)
+    assert found(run)["host-bound"]["saving_ns"] > row["saving_ns"]
 
 
 def test_rank_7_of_dlrm_comes_last(opened: Open) -> None:
@@ -69,7 +69,7 @@ def test_a_training_that_waits_for_its_host(opened: Open) -> None:
     row = found(opened("mi300x_train_resnet18.json.gz"))["host-bound"]
     cause = "94.5 % by memory allocation (hipFree)"
     assert row["said"].startswith(f"the step is host-bound, {cause}: 605 ms of idle time")
-    assert row["stake_pct"] > 50
+    assert row["saving_pct"] > 50
 
 
 def test_inference_that_keeps_its_gpu_busy_is_not_host_bound(opened: Open) -> None:
@@ -84,4 +84,4 @@ def test_findings_are_few_and_lead_to_their_evidence(opened: Open, name: str) ->
     for number, label in enumerate(frame.labels):
         assert "nan" not in label and "inf" not in label.replace("information", "")
         assert len(query(run, parse(frame.addresses(number)))) > 0
-    assert found(run)["missing"]["stake_ns"] is None
+    assert found(run)["missing"]["saving_ns"] is None

@@ -20,6 +20,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.signals import Signal, nearest
 from chopper_core.model.table import Kind, Phase, Rule
 from chopper_core.model.units import Unit
+from chopper_core.render.exchange import as_json
 from chopper_core.render.glyphs import UNICODE
 from chopper_core.render.text import as_markdown, as_text
 from chopper_core.views.findings import MODULES, RULES, tables
@@ -139,7 +140,7 @@ def test_the_slow_clocked_gpu(which: str, request: pytest.FixtureRequest) -> Non
     assert "lower clock" in row["said"] and "11 °C hotter" in row["said"]
     # Generated again without the hot GPU, an iteration is 37.2 and 37.6 ms shorter. The others'
     # kernels run beside collectives that wait, which slows them: the bound is above their lag.
-    assert 37.6 * MS < extra * 0.99 <= row["stake_ns"] < 1.4 * 37.6 * MS
+    assert 37.6 * MS < extra * 0.99 <= row["saving_ns"] < 1.4 * 37.6 * MS
     slower = float(row["said"].split(" at a ")[1].split(" %")[0]) / 100
     mhz = slow["mhz"]
     usual = median(each for gpu, each in mhz.items() if gpu != own)
@@ -155,7 +156,7 @@ def test_exposed_communication(run: Run, truth: dict[str, Any], other_run: Run) 
     row = only(run, "exposed")
     assert row["gpu_time_ns"] == near(total)
     assert f"takes {total / 16e6:.1f} ms per GPU and iteration" in row["said"]
-    assert 0 < row["stake_low_ns"] < row["stake_ns"] < row["stake_high_ns"] < total / 16
+    assert 0 < row["saving_low_ns"] < row["saving_ns"] < row["saving_high_ns"] < total / 16
     # In the other run communication is exposed at the ends of the step only.
     assert found(other_run, "exposed") == []
 
@@ -169,7 +170,7 @@ def test_the_late_host(run: Run, truth: dict[str, Any]) -> None:
     )
     assert planted["layers"] == [10, 11, 12]
     assert row["gpu_time_ns"] == near(planted["total_idle_host_ns"])
-    assert row["stake_ns"] == near(planted["total_idle_host_ns"] / 2)
+    assert row["saving_ns"] == near(planted["total_idle_host_ns"] / 2)
 
 
 def test_where_the_allocator_asked_anew(other_run: Run, other_truth: dict[str, Any]) -> None:
@@ -244,7 +245,7 @@ def test_the_largest_overhead(run: Run, truth: dict[str, Any]) -> None:
 
 
 def test_clocks_that_are_not_steady(other_run: Run, other_truth: dict[str, Any]) -> None:
-    gfx, memory = sorted(found(other_run, "clock"), key=lambda row: row["stake_ns"] is None)
+    gfx, memory = sorted(found(other_run, "clock"), key=lambda row: row["saving_ns"] is None)
     for row in (gfx, memory):
         assert "unsteady on GPUs 0 to 7" in row["said"]
         there = parse(row["at"])
@@ -291,12 +292,14 @@ def test_scopes_are_looked_at_by_themselves(run: Run) -> None:
 def test_every_finding_leads_to_its_evidence(which: str, request: pytest.FixtureRequest) -> None:
     run = request.getfixturevalue(which)
     frame = findings(run)
-    stakes = [frame.row(number)["stake_ns"] for number in range(len(frame))]
-    known = [stake for stake in stakes if stake is not None]
+    savings = [frame.row(number)["saving_ns"] for number in range(len(frame))]
+    known = [saving for saving in savings if saving is not None]
     assert known == sorted(known, reverse=True)
-    assert stakes[len(known) :] == [None] * (len(stakes) - len(known))
+    assert savings[len(known) :] == [None] * (len(savings) - len(known))
     for number in range(len(frame)):
         assert len(query(run, parse(frame.addresses(number)))) > 0
+    rows = json.loads(as_json(frame))["rows"]
+    assert [row["saving_ns"] for row in rows] == [row["stake_ns"] for row in rows] == savings
 
 
 def test_a_baseline_stays_on_the_way_to_the_evidence(run: Run, other_run: Run) -> None:
@@ -394,7 +397,7 @@ def test_a_gpu_that_is_host_bound_holds_the_others_back() -> None:
     row = only(run, "straggler")
     assert row["said"].startswith("GPU 3 is held back by its host: it is idle for 3.")
     # 36 kernels an iteration, each 95 µs before its launch call and 5 µs after it.
-    assert row["stake_ns"] == pytest.approx(36 * 100_000, rel=0.02)
+    assert row["saving_ns"] == pytest.approx(36 * 100_000, rel=0.02)
 
 
 def test_a_gpu_with_slower_kernels_at_the_same_clock() -> None:
@@ -402,7 +405,7 @@ def test_a_gpu_with_slower_kernels_at_the_same_clock() -> None:
     run = clocked(run, "gfx_mhz", np.full(len(run.table), 1700.0))
     row = only(run, "straggler")
     assert row["said"].startswith("GPU 1 has slower kernels at the same clock")
-    assert row["stake_ns"] == 36 * 80_000
+    assert row["saving_ns"] == 36 * 80_000
 
 
 @pytest.mark.parametrize(
@@ -502,7 +505,7 @@ def test_an_operation_that_is_slow_in_one_layer_of_one_phase() -> None:
     assert "mlp_up takes longer in layer 4" in row["said"]
     assert "30.0 % longer in backward;" in row["said"]
     assert row["gpu_time_ns"] == 2 * 3 * 300_000
-    assert row["stake_ns"] == 300_000
+    assert row["saving_ns"] == 300_000
 
 
 def test_a_layer_that_is_slow_on_one_gpu_alone_is_none() -> None:
@@ -528,7 +531,7 @@ def test_an_operation_that_is_slow_in_one_iteration() -> None:
         "mlp_up takes longer in iteration 3 than in the other iterations: 12.0 % longer in "
     )
     assert row["gpu_time_ns"] == 2 * 12 * 120_000
-    assert row["stake_ns"] == 12 * 120_000 / 5
+    assert row["saving_ns"] == 12 * 120_000 / 5
     assert query(run, parse(row["at"])).labels[0] == "3"
     assert found(run) == [row]
 
@@ -540,7 +543,7 @@ def test_an_iteration_that_takes_longer() -> None:
         "1 of 8 iterations takes longer than the median of 36.0 ms: iteration 5 (43.2 ms)"
     )
     assert "mostly compute, 7.2 ms more" in row["said"]
-    assert row["stake_ns"] == pytest.approx(36 * 200_000 / 8)
+    assert row["saving_ns"] == pytest.approx(36 * 200_000 / 8)
     assert found(run_of(slow), "operation") == []
 
 
@@ -561,12 +564,12 @@ def test_steps_that_differ_are_one_finding() -> None:
         "steps take 36.0 ms to 72.0 ms: iterations 2 to 4 take 2.0 times as long as the others; "
         "mostly compute, 36.0 ms more"
     )
-    assert row["stake_ns"] == pytest.approx(36 * MS * 3 / 5)
-    assert row["stake_pct"] == pytest.approx(100 * 21.6 / 57.6)
+    assert row["saving_ns"] == pytest.approx(36 * MS * 3 / 5)
+    assert row["saving_pct"] == pytest.approx(100 * 21.6 / 57.6)
     even = run_of(stretched(rows(2, 5), lambda row: MS // 20 * (row.iteration == 1)))
     assert found(even, "uneven-steps") == []
     warm_up = run_of(stretched(rows(2, 3), lambda row: MS * (row.iteration == 0)))
-    assert only(warm_up, "uneven-steps")["stake_ns"] is None
+    assert only(warm_up, "uneven-steps")["saving_ns"] is None
 
 
 def test_a_gpu_with_more_work() -> None:
@@ -578,7 +581,7 @@ def test_a_gpu_with_more_work() -> None:
     assert row["said"].startswith("GPU 2 has more work, 55.6 % more kernels in iteration 2: it ")
     assert "computes for 42.7 ms per iteration, 18.5 % more" in row["said"]
     # The others have 20 kernels less in three iterations.
-    assert row["stake_ns"] == pytest.approx(20 / 3 * MS, abs=1)
+    assert row["saving_ns"] == pytest.approx(20 / 3 * MS, abs=1)
 
 
 def beside(made: list[Row], chosen: Callable[[Row], bool]) -> list[Row]:
@@ -613,7 +616,7 @@ def test_communication_that_nothing_hides() -> None:
     assert "takes 6.0 ms per GPU and iteration (16.7 %): all_gather in backward" in row["said"]
     assert row["gpu_time_ns"] == 2 * 3 * 6 * MS
     # The first two and the last two can't be hidden; of that counts 5 % of the iteration.
-    assert row["stake_ns"] == pytest.approx(6 * MS - 0.05 * 36 * MS, abs=1)
+    assert row["saving_ns"] == pytest.approx(6 * MS - 0.05 * 36 * MS, abs=1)
     few = [row for row in made if row.kind == Kind.COMPUTE or row.layer in (0, 5)]
     assert found(run_of(few), "exposed") == []
     hidden = beside(rows(), lambda row: row.layer < 2)
@@ -628,7 +631,7 @@ def test_clocks_within_an_operation() -> None:
     row = only(clocked(run, "gfx_mhz", shaken), "clock")
     assert "deviates by 48 MHz (3.0 %) from 1,600 MHz within the same" in row["said"]
     # Half of the time runs 3 % below the mean.
-    assert row["stake_ns"] == pytest.approx(36 * MS * 0.03 / 2, rel=0.01)
+    assert row["saving_ns"] == pytest.approx(36 * MS * 0.03 / 2, rel=0.01)
 
 
 def test_two_samples_are_no_deviation() -> None:
@@ -642,7 +645,7 @@ def test_throttled_gpus() -> None:
     share = np.where(run.table.gpu >= 2, 40.0, 3.0)
     row = only(clocked(run, "throttle_pct", share), "throttled")
     assert row["said"] == "GPUs 2 and 3 are throttled 40 % of the time"
-    assert row["stake_ns"] is None
+    assert row["saving_ns"] is None
     assert found(clocked(run, "throttle_pct", share / 10), "throttled") == []
 
 
@@ -675,7 +678,7 @@ def products(share: float) -> Run:
 def test_large_products_that_reach_little() -> None:
     row = only(products(0.3), "products")
     assert "mlp_up 30 % (12.0 ms)" in row["said"]
-    assert row["stake_ns"] == pytest.approx(12 * MS * (1 - 30 / 40), rel=0.001)
+    assert row["saving_ns"] == pytest.approx(12 * MS * (1 - 30 / 40), rel=0.001)
     assert found(products(0.5), "products") == []
 
 
@@ -694,14 +697,14 @@ def test_large_products_that_leave_the_matrix_units_idle_by_counters() -> None:
         assert len(rows) == expected
         if rows:
             assert "make little use of the matrix units: mlp_up 35 % (12.0 ms)" in rows[0]["said"]
-            assert rows[0]["stake_ns"] == pytest.approx(12 * MS * (1 - 35 / 50), rel=0.001)
+            assert rows[0]["saving_ns"] == pytest.approx(12 * MS * (1 - 35 / 50), rel=0.001)
             assert rows[0]["confidence"] == "high"
             assert query(counted, parse(rows[0]["at"])).labels == ["mlp_up"]
 
 
 def test_missing_data_has_no_saving() -> None:
     said = found(run_of(rows()), "missing")
-    assert [row["stake_ns"] for row in said] == [None]
+    assert [row["saving_ns"] for row in said] == [None]
     assert said[0]["said"].startswith("without hardware counters and telemetry, ")
     bare = [replace(row, launch=None, layer=-1) for row in rows()]
     told = " ".join(row["said"] for row in found(run_of(bare), "missing"))
@@ -719,7 +722,7 @@ def test_of_too_many_activities_some_iterations_are_looked_at(
 
     run = run_of(stretched(rows(iterations=9), extra))
     row = only(run, "layer")
-    assert row["stake_ns"] == 2 * 300_000
+    assert row["saving_ns"] == 2 * 300_000
     frame = findings(run)
     assert any(" of 9 iterations, evenly chosen, are analysed" in note for note in frame.notes)
     looked_at = int(frame.headline[0].split("checked ")[1].split()[0])
@@ -785,8 +788,8 @@ def test_an_operation_slow_on_one_gpu() -> None:
     made = stretched(rows(4), extra)
     row = only(run_of(made), "gpu-operation")
     assert row["said"].startswith("mlp_up takes longer on GPU 2 than on the other GPUs: 15.0 %")
-    assert row["stake_ns"] == pytest.approx(12 * 150_000, rel=0.01)
-    assert row["stake_low_ns"] < row["stake_ns"] < row["stake_high_ns"]
+    assert row["saving_ns"] == pytest.approx(12 * 150_000, rel=0.01)
+    assert row["saving_low_ns"] < row["saving_ns"] < row["saving_high_ns"]
     assert query(run_of(made), parse(row["at"])).labels[0] == "2"
     # It is the cause of the GPU's lag, which isn't told again.
     assert found(run_of(made), "straggler") == []
@@ -824,7 +827,7 @@ def test_copies_that_nothing_hides() -> None:
     made = [copying(row) for row in rows()]
     row = only(run_of(made), "copies")
     assert row["said"].startswith("exposed copies take 2.0 ms per GPU and iteration (5.6 %): Mem")
-    assert row["stake_ns"] == 2 * MS
+    assert row["saving_ns"] == 2 * MS
     hidden = [*rows(), *(replace(row, stream=9) for row in made if row.kind == Kind.COPY)]
     assert found(run_of(sorted(hidden, key=lambda row: (row.gpu, row.start))), "copies") == []
 
@@ -834,6 +837,6 @@ def test_a_clock_that_drops_from_an_iteration_on() -> None:
     low = (run.table.gpu == 1) & (run.table.iteration >= 4)
     row = only(clocked(run, "gfx_mhz", np.where(low, 1800.0, 2000.0)), "clock-drop")
     assert row["said"].startswith("GPU 1's clock drops by 10.0 % from iteration 4 on")
-    assert row["stake_ns"] == pytest.approx(36 * MS * 0.1 * 2 / 6, rel=1e-6)
+    assert row["saving_ns"] == pytest.approx(36 * MS * 0.1 * 2 / 6, rel=1e-6)
     noise = np.random.default_rng(1).normal(2000, 5, len(run.table))
     assert found(clocked(run, "gfx_mhz", noise), "clock-drop") == []

@@ -287,6 +287,6 @@ def test_every_place_has_the_same_step_time() -> None:
     findings = query(run, View("R", name="findings"))
     assert f", {shown} per iteration" in findings.headline[0]
     for row in range(len(findings)):
-        for name in ("stake_ns", "stake_low_ns", "stake_high_ns"):
+        for name in ("saving_ns", "saving_low_ns", "saving_high_ns"):
             assert (findings.values[name].at(row) or 0.0) <= step_ns
     assert figures_of_run(run).figures["step_time_ns"] == pytest.approx(step_ns)

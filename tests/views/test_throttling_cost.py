@@ -39,4 +39,4 @@ def test_the_same_kernel_unthrottled_tells_the_cost(tmp_path: Path) -> None:
     (row,) = [n for n, text in enumerate(found.labels) if "throttled" in text]
     assert "longer than the same kernels while nothing limits them" in found.labels[row]
     # Ten kernels an iteration, 3 ms each.
-    assert found.values["stake_ns"].numbers[row] == pytest.approx(30e6, rel=0.1)
+    assert found.values["saving_ns"].numbers[row] == pytest.approx(30e6, rel=0.1)

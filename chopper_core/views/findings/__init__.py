@@ -71,18 +71,18 @@ _CAUSES_FIRST: Final = tuple(
 )
 """The names of the rules, each after those that explain it; raises CycleError if there is none."""
 
-SAVING: Final = column("""stake_ns | ns | saving
+SAVING: Final = column("""saving_ns | ns | saving
     Potential saving: how much shorter an iteration would be without it, mean over the complete
     iterations; an estimate. Findings overlap: two savings don't add up.
     missing: the impact can't be estimated""")
-LOW: Final = column(f"""stake_low_ns | ns | at least
+LOW: Final = column(f"""saving_low_ns | ns | at least
     The low end of the potential saving's range: allows for what else would wait then, and for
     other work that a lower clock or busier links would slow down.
     missing: {SAVING.missing_because}""")
-HIGH: Final = column(f"""stake_high_ns | ns | at most
+HIGH: Final = column(f"""saving_high_ns | ns | at most
     The high end of the potential saving's range.
     missing: {SAVING.missing_because}""")
-SHARE: Final = column(f"""stake_pct | % | %
+SHARE: Final = column(f"""saving_pct | % | %
     Potential saving in % of the step time.
     missing: {SAVING.missing_because}""")
 TOTAL: Final = column("""gpu_time_ns | ns | GPU time

@@ -37,7 +37,7 @@ def findings(run: Run, view: View, limit: int) -> tuple[Card, ...]:
     columns = {metric.name: values for metric, values in found.columns}
     cards = []
     for row, sentence in enumerate(found.labels[:limit]):
-        saving, share = columns["stake_ns"].at(row), columns["stake_pct"].at(row)
+        saving, share = columns["saving_ns"].at(row), columns["saving_pct"].at(row)
         figures = () if saving is None or share is None else (f"{share:.1f} %", time(saving))
         # Without a trace there are no savings: how sure each is takes their place.
         sure = str(columns["confidence"].cell(row)) if run.is_sampled_only else ""
