@@ -37,7 +37,7 @@ from chopper_core.views.shared.matched_kernels import (
 )
 from chopper_core.views.shared.phrases import others, percent, time
 from chopper_core.views.shared.places import places_of
-from chopper_core.views.shared.tokens import more_work
+from chopper_core.views.shared.step_times import more_work
 
 STRAGGLER: Final = threshold(f"""straggler | {100 * MIN_DELAY_SHARE} | % of the iteration
     the view of ranks uses the same limit""")

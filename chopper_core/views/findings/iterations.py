@@ -28,8 +28,7 @@ from chopper_core.views.findings.rule import (
 )
 from chopper_core.views.shared.host_causes import host_charges
 from chopper_core.views.shared.phrases import by_number, listed, time
-from chopper_core.views.shared.step_times import step_times
-from chopper_core.views.shared.tokens import more_work
+from chopper_core.views.shared.step_times import more_work, step_times
 
 LONGER: Final = threshold("""longer iteration | 3 | % of the median
     iterations of a steady run vary by 1 to 2 %, which the deviation from the median allows for""")

@@ -15,7 +15,7 @@ from chopper_core.metrics import METRICS, Scope, Values, is_measured
 from chopper_core.model.column_names import CYCLES
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
-from chopper_core.model.table import Phase
+from chopper_core.model.table import NO_LABEL, Phase
 from chopper_core.model.tree import Tree
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Int64, Mask
@@ -30,8 +30,13 @@ from chopper_core.views.overheads import (
 )
 from chopper_core.views.shared.marks import Coverage
 from chopper_core.views.shared.phrases import count, time
-from chopper_core.views.shared.step_times import StepTimes, step_times
-from chopper_core.views.shared.tokens import replicas_of, tokens_in
+from chopper_core.views.shared.step_times import (
+    StepTimes,
+    of_steps,
+    replicas_of,
+    step_times,
+    tokens_in,
+)
 
 OTHER: Final = "other_compute_ns"
 """Unattributed compute together with parts that aren't distinguished."""
@@ -180,22 +185,17 @@ def step_of(run: Run, view: View) -> Step:
 def _step_of(run: Run, view: View) -> Step:
     times = step_times(run, view)
     tree = with_parts(run).tree(view.order)
-    nodes = tree.split(view.path, ("gpu",), times.excluded)
-    cells, place = nodes, np.searchsorted(times.gpus, nodes.codes("gpu"))
-    if times.iterations:
-        cells = tree.split(view.path, ("gpu", "iteration"), times.excluded)
-        own = np.searchsorted(np.array(times.iterations), cells.codes("iteration"))
-        place = np.searchsorted(times.gpus, cells.codes("gpu")) * len(times.iterations) + own
-    limits = np.iinfo(np.int64)
+    cells = tree.split(view.path, ("gpu", "iteration"), times.excluded)
+    shape, limits = (times.gpus, times.iterations or (NO_LABEL,)), np.iinfo(np.int64)
     return Step(
         run,
         view,
         tree,
         times,
-        nodes,
+        tree.split(view.path, ("gpu",), times.excluded),
         tree.split(view.path, (), times.excluded),
-        times.by_step(cells.min("start_ns"), place, limits.max).min(axis=0),
-        times.by_step(cells.max("end_ns"), place, limits.min).max(axis=0),
+        of_steps(cells, *shape, cells.min("start_ns"), limits.max).min(axis=0),
+        of_steps(cells, *shape, cells.max("end_ns"), limits.min).max(axis=0),
     )
 
 

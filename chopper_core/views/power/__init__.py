@@ -13,11 +13,10 @@ from chopper_core.metrics import METRICS, Scope, is_measured, numbered
 from chopper_core.metrics.metric import quotient
 from chopper_core.model.column_names import EDGE, HEAT
 from chopper_core.model.run import Run
-from chopper_core.model.table import NO_LABEL
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Mask
 from chopper_core.util.errors import NothingToShow, UsageError
-from chopper_core.util.grouping import distinct, median_of
+from chopper_core.util.grouping import median_of
 from chopper_core.views.power.charts import (
     SIGNALS,
     GpuSamples,
@@ -45,8 +44,8 @@ from chopper_core.views.shared.samples import (
     sampled_notes,
     totals_of,
 )
+from chopper_core.views.shared.step_times import of_steps, tokens_in, whole_steps
 from chopper_core.views.shared.table_view import LabelledRows, Partition, child_of, table_view
-from chopper_core.views.shared.tokens import tokens_in
 from chopper_core.views.spec import ViewResult, ViewSpec, any_level
 
 SPEC: Final = ViewSpec(
@@ -273,17 +272,11 @@ class _Steps(Struct, frozen=True, eq=False):
 
     @classmethod
     def of(cls, run: Run, view: View, given: float | None) -> _Steps:
-        scoped = run.tree_of(view).split(view.path, ("gpu", "iteration"))
-        gpus, numbers = (distinct(scoped.codes(level)) for level in ("gpu", "iteration"))
-        numbers = numbers[numbers != NO_LABEL]
-        steps = run.tree().split((), ("gpu", "iteration"))
-        gpu, number = steps.codes("gpu"), steps.codes("iteration")
-        own = np.isin(gpu, gpus) & np.isin(number, numbers)
-        at = np.searchsorted(gpus, gpu[own]), np.searchsorted(numbers, number[own])
-        joules = np.full((len(gpus), len(numbers)), np.nan)
-        joules[at] = METRICS["energy_j"].compute(Scope.of(run, steps)).known()[own]
-        whole = np.zeros(joules.shape, np.bool_)
-        whole[at] = view.cut or ~np.isin(number[own], run.truncated(view))
+        steps, gpus, numbers = whole_steps(run, view)
+        energy_j = METRICS["energy_j"].compute(Scope.of(run, steps)).known()
+        is_whole = view.cut | ~np.isin(steps.codes("iteration"), run.truncated(view))
+        joules = of_steps(steps, gpus, numbers, energy_j, np.nan)
+        whole = of_steps(steps, gpus, numbers, is_whole, False)
         tokens = np.full(joules.shape, given)
         if given is None:
             tokens = tokens_in(run, gpus.tolist(), numbers.tolist())

@@ -43,8 +43,7 @@ from chopper_core.views.shared.matched_kernels import (
     sums_by,
     within,
 )
-from chopper_core.views.shared.step_times import of_steps
-from chopper_core.views.shared.tokens import more_work
+from chopper_core.views.shared.step_times import more_work, of_steps
 
 MIN_CAUSE_SHARE: Final = 0.01
 """A smaller share of the iteration's time is no cause."""
@@ -422,7 +421,7 @@ def _side_by_side(
         peers=peers,
         collectives=chosen,
         iterations=iterations,
-        iteration_ns=of_steps(cells, numbers, iterations, elapsed, -1.0).astype(np.int64),
+        iteration_ns=of_steps(cells, numbers, iterations, elapsed, -1),
         delays_ns=delays,
         each={
             "same": plain,

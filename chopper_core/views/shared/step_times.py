@@ -1,20 +1,28 @@
-"""The step time of a scope: one definition for the overview, throughput, findings and runs."""
+"""The steps of a scope on its GPUs: figures as GPUs x iterations, step times, tokens, and work.
+
+The step time has one definition, for the overview, throughput, findings and runs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
 from typing import Final
 
 import numpy as np
 from msgspec import Struct
 
+from chopper_core.model.column_names import FLOPS, TOKENS
 from chopper_core.model.groups import Groups
+from chopper_core.model.parallel import SHARING
 from chopper_core.model.run import Run
+from chopper_core.model.settings import Setting
 from chopper_core.model.table import NO_LABEL
 from chopper_core.model.view import View
-from chopper_core.util.arrays import Float64, Index, Int64, Numbers
+from chopper_core.util.arrays import AnyArray, Float64, Int64
 from chopper_core.util.grouping import counted, distinct, first_equal, median_of
 from chopper_core.views.shared.host_causes import moved_idle
+from chopper_core.views.shared.phrases import percent
 
 _CACHED: Final = 32
 """Scopes whose step times are cached."""
@@ -24,16 +32,42 @@ def of_steps(
     cells: Groups,
     gpus: Sequence[int] | Int64,
     iterations: Sequence[int] | Int64,
-    values: Numbers,
+    values: AnyArray,
     empty: float = 0.0,
-) -> Float64:
-    """Values of cells of one GPU and iteration each, as GPUs x iterations."""
-    found = np.full((len(gpus), len(iterations)), empty)
+) -> AnyArray:
+    """Values of cells of one GPU and iteration each, as GPUs x iterations (x more).
+
+    Numbers stay integers if `empty` is one.
+    """
+    shape = (len(gpus), len(iterations), *values.shape[1:])
+    found = np.full(shape, empty, np.result_type(values, type(empty)))
     whose = first_equal(np.asarray(gpus, np.int64), cells.codes("gpu"))
     when = first_equal(np.asarray(iterations, np.int64), cells.codes("iteration"))
     own = (whose >= 0) & (when >= 0)
     found[whose[own], when[own]] = values[own]
     return found
+
+
+def whole_steps(run: Run, view: View) -> tuple[Groups, Int64, Int64]:
+    """The GPUs and labelled iterations of a scope, and all their activities by both.
+
+    Whatever else the scope names, the iterations are whole.
+    """
+    table, tree = run.table, run.tree(view.order)
+    gpus, iterations = (
+        tree.split(view.path, (level,)).codes(level).astype(np.int64)
+        for level in ("gpu", "iteration")
+    )
+    iterations = iterations[iterations != NO_LABEL]
+    without = {
+        level: sorted(set(tree.codes_of(level).tolist()) - set(codes.tolist()))
+        for level, codes in (("gpu", gpus), ("iteration", iterations))
+        if len(codes)
+    }
+    without = {level: codes for level, codes in without.items() if codes}
+    # The rows of one GPU lie together.
+    node = (table.text_of("gpu", int(gpus[0])),) if len(gpus) == 1 else ()
+    return run.tree().split(node, ("gpu", "iteration"), without), gpus, iterations
 
 
 class StepTimes(Struct, frozen=True, eq=False):
@@ -79,12 +113,6 @@ class StepTimes(Struct, frozen=True, eq=False):
         """The place of the iteration whose time is nearest to the median."""
         return int(np.abs(self.each_ns - median_of(self.each_ns)).argmin())
 
-    def by_step(self, values: Int64, place: Index, empty: int) -> Int64:
-        """Values of pairs of a GPU and an iteration, by their places, as GPUs x iterations."""
-        found = np.full(self.times_ns.size, empty, np.int64)
-        found[place] = values
-        return found.reshape(self.times_ns.shape)
-
 
 def step_times(run: Run, view: View) -> StepTimes:
     """The step times of a view's scope, computed once; raises NoSuchNode."""
@@ -94,28 +122,82 @@ def step_times(run: Run, view: View) -> StepTimes:
 
 def _step_times(run: Run, view: View) -> StepTimes:
     cells = run.tree(view.order).split(view.path, ("gpu", "iteration"))
-    gpu_of, codes = (cells.codes(level).astype(np.int64) for level in ("gpu", "iteration"))
-    gpus, (found, counts) = distinct(gpu_of), counted(codes[codes != NO_LABEL])
+    codes = cells.codes("iteration").astype(np.int64)
+    gpus = distinct(cells.codes("gpu")).astype(np.int64)
+    found, counts = counted(codes[codes != NO_LABEL])
     everywhere = found[counts == len(gpus)].tolist()
     whole = [code for code in everywhere if code not in run.left_out(view)]
     # A run with only truncated iterations shows them.
     kept = np.array(whole or everywhere or found.tolist(), np.int64)
-    own = np.isin(codes, kept) if len(kept) else np.ones(len(codes), np.bool_)
+    steps = kept if len(kept) else np.array([NO_LABEL], np.int64)
+    own = np.isin(codes, steps)
     others = distinct(codes[~own]).tolist()
-    times = np.zeros((len(gpus), max(len(kept), 1)), np.int64)
-    place = np.searchsorted(gpus, gpu_of[own]), np.searchsorted(kept, codes[own])
-    if not len(kept):
-        place = (place[0], np.zeros_like(place[0]))
-    times[place] = cells.elapsed_ns[own]
+    times = of_steps(cells, gpus, steps, cells.elapsed_ns, 0)
     moved = moved_idle(run, view).without(() if view.cut else run.cut_iterations)
     moved_ns = moved.by_step(run, gpus, kept).astype(np.int64)
-    times += moved_ns if len(kept) else 0
     return StepTimes(
-        gpus=gpus.astype(np.int64),
+        gpus=gpus,
         iterations=tuple(kept.tolist()),
         left_out=tuple(code for code in found.tolist() if code not in kept),
         excluded={"iteration": others} if others else {},
-        times_ns=times,
+        times_ns=times + moved_ns if len(kept) else times,
         moved_ns=np.asarray(moved_ns.sum(axis=1), np.int64),
         cells=int(own.sum()),
     )
+
+
+def replicas(sizes: Mapping[str, Setting], ranks: float = 1.0) -> float:
+    """The data-parallel replicas that some ranks make up, less than one for a part of a replica.
+
+    Ranks that differ only along `SHARING` work on the same tokens, so that tokens per second are
+    those of a rank times the replicas.
+    """
+    known = (sizes.get(name) for name in SHARING)
+    return ranks / prod(size for size in known if isinstance(size, int | float) and size > 0)
+
+
+def replicas_of(run: Run, gpus: Sequence[int] = ()) -> float:
+    """The replicas of some GPUs, or per GPU; of all GPUs of a run, those of its whole world."""
+    sizes = run.parallel.sizes if run.parallel is not None else {}
+    return replicas(sizes, ranks_of(run, gpus) if gpus else 1.0)
+
+
+def ranks_of(run: Run, gpus: Sequence[int]) -> int:
+    """The number of GPUs; of all GPUs of a run, the ranks of the job, known by its traces."""
+    return len(gpus) if len(gpus) < len(run.gpus) else max(len(gpus), run.world)
+
+
+def tokens_in(run: Run, gpus: Sequence[int], iterations: Sequence[int]) -> Float64:
+    """The tokens of each iteration of each GPU, as GPUs x iterations; NaN where not known.
+
+    An iteration that shows none has those of the GPU's others, where these all have as many.
+    """
+    if TOKENS not in run.table.measured:
+        return np.full((len(gpus), len(iterations)), np.nan)
+    steps = run.tree().split((), ("gpu", "iteration"))
+    found = of_steps(steps, gpus, iterations, steps.known(TOKENS)[0], np.nan)
+    for own in found:
+        known = distinct(own[own > 0])
+        own[~(own > 0)] = known[0] if len(known) == 1 else np.nan
+    return found
+
+
+_LEAST: Final = 0.01
+"""A smaller difference is none."""
+
+Ratio = Callable[[Float64], float]
+"""How many times as much as usual, from a figure as GPUs x iterations; NaN where unknown."""
+
+
+def more_work(run: Run, gpus: Sequence[int], iterations: Sequence[int], ratio: Ratio) -> str:
+    """What there is more of: `1.3× the tokens`, else `30 % more FLOPs`; empty without more."""
+    tokens = ratio(tokens_in(run, gpus, iterations))
+    if tokens >= 1 + _LEAST:
+        return f"{tokens:.3g}× the tokens"
+    cells = run.tree().split((), ("gpu", "iteration"))
+    kernels = cells.sizes() - cells.sum("collectives") - cells.sum("copies")
+    for word, values in (("FLOPs", cells.known(FLOPS)[0]), ("kernels", kernels)):
+        more = ratio(of_steps(cells, gpus, iterations, values, np.nan))
+        if more >= 1 + _LEAST:
+            return f"{percent(more - 1)} more {word}"
+    return ""

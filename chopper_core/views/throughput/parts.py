@@ -11,14 +11,21 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.align.kernel_classes import ATTENTION_CLASS, OPTIMIZER_CLASS, kernel_class
+from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
-from chopper_core.model.table import NO_LABEL, KernelTable, Phase
+from chopper_core.model.table import KernelTable, Phase
 from chopper_core.model.view import View
 from chopper_core.util.arrays import AnyArray, Float64, Index, Int64, Mask
 from chopper_core.util.errors import NothingToShow
 from chopper_core.util.grouping import sums_of
 from chopper_core.views.shared.host_causes import moved_idle
-from chopper_core.views.shared.tokens import ranks_of, replicas_of, tokens_in
+from chopper_core.views.shared.step_times import (
+    of_steps,
+    ranks_of,
+    replicas_of,
+    tokens_in,
+    whole_steps,
+)
 
 _BY_PHASE: Final = ("GEMM", "attention", "vector")
 _PHASES: Final = (Phase.FORWARD, Phase.BACKWARD, Phase.PREFILL, Phase.DECODE)
@@ -95,8 +102,10 @@ def _part_of(table: KernelTable, phase: AnyArray, operation: AnyArray, kernel: A
     return part
 
 
-def step_times(table: KernelTable, rows: Index | slice, step: Int64, count: int) -> Int64:
-    """The ns of each part in each step: steps x parts; `step` numbers the step of each row."""
+def parts_of_steps(steps: Groups) -> Int64:
+    """The ns of each part in each step, as steps x parts."""
+    table, rows, count = steps.table, steps.selection, len(steps)
+    step = np.repeat(np.arange(count), steps.sizes())
     part = part_of(table, rows)
     computing = table.compute_ns[rows] + table.overlap_ns[rows]
     places = step * len(PARTS) + part
@@ -145,49 +154,31 @@ class StepParts(Struct, frozen=True, eq=False):
 
 def steps_of(run: Run, view: View, tokens: int | None = None) -> StepParts:
     """The labelled iterations of the scope's GPUs, whole, whatever else the scope names."""
-    table = run.table
-    tree = run.tree(view.order)
-    gpus = tree.split(view.path, ("gpu",)).codes("gpu").astype(np.int64)
-    iterations = tree.split(view.path, ("iteration",)).codes("iteration").astype(np.int64)
-    iterations = iterations[iterations != NO_LABEL]
+    steps, gpus, iterations = whole_steps(run, view)
     if not len(iterations):
         raise NothingToShow(
             "the scope has no iterations; throughput needs a trace with steps "
             "(ProfilerStep# or Iteration annotations, or an optimizer)"
         )
-    kept = {"gpu": set(gpus.tolist()), "iteration": set(iterations.tolist())}
-    without = {
-        level: [code for code in tree.codes_of(level).tolist() if code not in codes]
-        for level, codes in kept.items()
-    }
-    without = {level: codes for level, codes in without.items() if codes}
-    # The rows of one GPU lie together.
-    node = (table.text_of("gpu", int(gpus[0])),) if len(gpus) == 1 else ()
-    steps = run.tree().split(node, ("gpu", "iteration"), without)
-    shape = (len(gpus), len(iterations))
-    count = len(gpus) * len(iterations)
-    place = np.searchsorted(gpus, steps.codes("gpu")) * len(iterations)
-    place += np.searchsorted(iterations, steps.codes("iteration"))
-    spans = np.zeros(count, np.int64)
-    spans[place] = steps.max("end_ns") - steps.min("start_ns")
-    there = np.zeros(count, np.bool_)
-    there[place] = True
-    there = there.reshape(shape)
-    step = np.repeat(place, steps.sizes())
+
+    def laid_out(values: AnyArray, empty: float = 0) -> AnyArray:
+        return of_steps(steps, gpus, iterations, values, empty)
+
+    there = laid_out(np.ones(len(steps), np.bool_), False)
     # The tokens of a truncated step are unknown: only a query for the step shows its rate.
     whole = ~np.isin(iterations, np.array(() if view.cut else run.truncated(view), np.int64))
     whole &= there.all(axis=0)
-    parts = step_times(table, steps.selection, step, count).reshape(*shape, len(PARTS))
+    parts = laid_out(parts_of_steps(steps))
     moved = moved_idle(run, View(view.run)).without(() if view.cut else run.cut_iterations)
     parts[:, :, PARTS.index("launch")] += moved.by_step(run, gpus, iterations).astype(np.int64)
     return StepParts(
         gpus.tolist(),
         iterations.tolist(),
         parts,
-        spans.reshape(shape),
+        laid_out(steps.max("end_ns") - steps.min("start_ns")),
         there,
         whole,
-        np.full(shape, float(tokens))
+        np.full(there.shape, float(tokens))
         if tokens
         else tokens_in(run, gpus.tolist(), iterations.tolist()),
         replicas_of(run),
