@@ -5,7 +5,7 @@ measured columns), `operations.arrow` (sums over sets of levels, for large table
 (signals over time), `cpu.arrow` (CPU samples), a file for each side table that has rows,
 `run.json` (everything else), and `store.json` with the version, and the size and checksum of each
 of the others. Columns are uncompressed, so that they can be memory-mapped and only the pages in use
-are read. docs/store.md gives the reasons.
+are read. docs/internals/decisions.md gives the reasons.
 
 Stores and runs have paths, or are named baselines: `@main` can replace a run anywhere; with several
 runs, it is the first.
