@@ -72,7 +72,6 @@ def plugin_of(name: str) -> Plugin | None:
 
 
 def view_spec(name: str) -> ViewSpec:
-    """The specification of a view; raises UsageError for an unknown name."""
     return view_module(name).SPEC
 
 

@@ -98,7 +98,6 @@ _OF_ONE: Final = (
 
 
 def answer(run: Run, view: View) -> ViewResult:
-    """The scope's collectives: by kind or another label, one by one, or the kernels of one."""
     by = view.by or "kind"
     parent = run.tree_of(view).node(view.path)
     found = collectives_of(run)
@@ -113,7 +112,6 @@ def answer(run: Run, view: View) -> ViewResult:
 
 
 def _one_by_one(chosen: Chosen, view: View) -> ViewResult:
-    """A row per collective, in the order of first arrival."""
     run, found, sets = chosen.run, chosen.all, chosen.sets
     table = run.table
     nodes = Groups(table, chosen.rows, run_starts(chosen.owner))
@@ -162,7 +160,6 @@ def _one_by_one(chosen: Chosen, view: View) -> ViewResult:
 
 
 def _together(chosen: Chosen, view: View, by: str) -> ViewResult:
-    """A row per kind, phase, layer, iteration, process group or GPU."""
     run, found, sets = chosen.run, chosen.all, chosen.sets
     table = split_groups(run)
     level = _LEVEL_OF.get(by, by)
@@ -246,7 +243,6 @@ def _together(chosen: Chosen, view: View, by: str) -> ViewResult:
 
 
 def _members(chosen: Chosen, view: View) -> ViewResult:
-    """The kernels of one collective, a row per GPU in the order of arrival."""
     found, run = chosen.all, chosen.run
     table = run.table
     number = int(view.of) if view.of.isdecimal() else -1
@@ -301,12 +297,10 @@ _MAX_OCCURRENCES: Final = 300
 
 
 def charts(chosen: Chosen) -> tuple[Chart, ...]:
-    """The charts of a scope's collectives."""
     return (_boxes(chosen), *_skews(chosen), *_by_occurrence(chosen))
 
 
 def _boxes(chosen: Chosen) -> BoxChart:
-    """Durations of the kernels of each kind."""
     table = chosen.table
     codes, nodes = grouped(chosen.whole, table.operation[chosen.rows].astype(np.int64))
     return BoxChart(
@@ -318,7 +312,6 @@ def _boxes(chosen: Chosen) -> BoxChart:
 
 
 def _skews(chosen: Chosen) -> tuple[LineChart, ...]:
-    """The transfer of collectives over their arrival skew, by kind."""
     found, sets = chosen.all, chosen.sets[chosen.complete]
     clouds = {}
     for code in distinct(found.kind[sets]).tolist():

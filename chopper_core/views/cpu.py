@@ -114,7 +114,6 @@ class Use(Struct, frozen=True, eq=False):
         return cls(samples.cpus, cores, names, samples.times_ns, samples.percent, active)
 
     def between(self, begin_ns: int, end_ns: int) -> Use:
-        """The samples of a part of the time."""
         own = (self.times_ns >= begin_ns) & (self.times_ns <= end_ns)
         return replace(
             self,
@@ -133,7 +132,6 @@ class Use(Struct, frozen=True, eq=False):
 
     @property
     def work(self) -> Float64:
-        """The sum of the shares of time in each sample, in processors."""
         return np.asarray(np.nansum(self.percent, axis=1) / 100.0, np.float64)
 
     def figures(self) -> dict[str, float]:
@@ -161,7 +159,6 @@ class Use(Struct, frozen=True, eq=False):
 
 
 def answer(run: Run, view: View) -> ViewResult:
-    """The use of the processors by iteration, by logical processor or by physical core."""
     level, samples = _chosen(run, view.of)
     by = view.by or "iteration"
     node = run.tree_of(view).node(view.path)
@@ -316,7 +313,6 @@ def _charts(run: Run, use: Use) -> tuple[Chart, ...]:
 
 
 def _heat(run: Run, use: Use, threads: Float64) -> HeatMap:
-    """Busy processors of the busiest cores over time."""
     busy = np.flatnonzero(threads.any(axis=0))
     most = busy[np.argsort(-threads[:, busy].mean(axis=0), kind="stable")[:_MAX_CORES]]
     shown = np.sort(most)

@@ -108,11 +108,9 @@ class Frame(Struct, frozen=True, eq=False):
         return f"{self.hidden} hidden ({self.hidden_ns / self.parent_ns:.1%})"
 
     def addresses(self, row: int) -> str:
-        """The address of the view that a row opens."""
         return address.render(self.target(row))
 
     def is_cut(self, row: int) -> bool:
-        """Whether a row is an iteration that the profiling window cuts."""
         return self.labels[row] in self._cut
 
     @property
@@ -129,7 +127,6 @@ class Frame(Struct, frozen=True, eq=False):
         return self.partners[row] if self.partners else ""
 
     def row(self, number: int) -> dict[str, Cell | None]:
-        """The figures of one row by column name."""
         return {column.name: self.values[column.name].cell(number) for column in self.columns}
 
     def to_pandas(self) -> pd.DataFrame:

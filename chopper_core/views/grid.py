@@ -74,7 +74,6 @@ _LEAST_APART: Final = 0.001
 
 
 def answer(run: Run, view: View) -> ViewResult:
-    """A row per GPU: its figure, coordinates, node and slot; the grid as a heat map."""
     if run.is_sampled_only:
         return result_of_samples(run, view, _of_samples(run, view))
     name = view.of or next((n for n in _USUAL if is_measured(n, run.table)), _OTHERWISE)
@@ -136,7 +135,6 @@ def _several(run: Run, view: View, one: Callable[[Run, View], ViewResult]) -> Vi
 
 
 def _of_samples(run: Run, view: View) -> ViewResult:
-    """The grid of a run of telemetry alone."""
     if _AND in view.of:
         return _several(run, view, _of_samples)
     own = {metric.name: (metric, values) for metric, values in columns_of(run)}

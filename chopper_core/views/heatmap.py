@@ -112,7 +112,6 @@ class _Matrix(Struct, frozen=True, eq=False, dict=True):
         return beyond[rows, at], at, others_median(self.numbers)[rows, at]
 
     def column(self, name: str, title: str, what: str, of: str = "") -> Metric:
-        """A column in the unit of the figure, or of labels."""
         return computed_column(
             f"{name}_{of}" if of else name,
             self.figure.unit if of else "",
@@ -123,7 +122,6 @@ class _Matrix(Struct, frozen=True, eq=False, dict=True):
         )
 
     def words(self, at: Index, known: Mask) -> Values:
-        """The labels at some places."""
         pairs = zip(at.tolist(), known.tolist(), strict=True)
         return worded([self.labels[place] if there else None for place, there in pairs])
 
@@ -150,7 +148,6 @@ class _Matrix(Struct, frozen=True, eq=False, dict=True):
         return [*ends[:2], (self.column("median", "median", text, name), median), *ends[2:]]
 
     def differences(self) -> list[tuple[Metric, Values]]:
-        """Where each row differs most from the other GPUs, and how much."""
         (apart, at, usual), name = self.apart, self.figure.name
         percent = ratios(100.0 * apart, usual)
         place = f"The {self.by} with the largest difference from the other GPUs."
@@ -181,7 +178,6 @@ class _Matrix(Struct, frozen=True, eq=False, dict=True):
 
 
 def answer(run: Run, view: View) -> ViewResult:
-    """A row per GPU: its figure, the spread over the labels, and where it differs from others."""
     if run.is_sampled_only:
         return result_of_samples(run, view, _of_samples(run, view))
     figure = metric_named(view.of or USUAL, run.table)
@@ -223,7 +219,6 @@ def answer(run: Run, view: View) -> ViewResult:
 
 
 def _of_samples(run: Run, view: View) -> ViewResult:
-    """A row per GPU of a run of telemetry alone: a signal along the time of its samples."""
     known = [name for name in run.measured if "." not in name]
     name = view.of or next((each for each in _SAMPLED if each in known), "")
     if view.by or name not in known:
@@ -296,7 +291,6 @@ def _by_node(run: Run, names: list[str], numbers: Float64) -> tuple[tuple[str, .
 
 
 def _charts(run: Run, matrix: _Matrix, drawn: Index) -> tuple[HeatMap, ...]:
-    """The figure, and below it how it differs from that of the other GPUs."""
     figure, by, names, numbers = matrix.figure, matrix.by, matrix.names, matrix.numbers
     scale, unit = (1e6, "ms") if figure.unit == "ns" else (1.0, figure.unit)
     title, rows = f"{figure.title} of each GPU and {by}", tuple(f"GPU {name}" for name in names)

@@ -37,7 +37,6 @@ _MAX_BLOCKS: Final = 20_000
 
 
 def answer(run: Run, view: View) -> ViewResult:
-    """A row per block of the first level, and the picture of all levels below the scope."""
     usual = _FIGURE if is_measured(_FIGURE, run.table) else _WITHOUT_TELEMETRY
     figure = metric_named(view.of or usual, run.table)
     levels = _levels_of(run, view)
@@ -79,7 +78,6 @@ def answer(run: Run, view: View) -> ViewResult:
 
 
 def _levels_of(run: Run, view: View) -> tuple[str, ...]:
-    """The levels of the picture: the one that is split by, and the usual ones after it."""
     rest = view.order[len(view.path) :]
     if view.by and view.by not in rest and view.by not in run.table.coordinates:
         raise UsageError(f"the levels below this scope are {', '.join(rest) or 'none'}")
@@ -92,7 +90,6 @@ def _levels_of(run: Run, view: View) -> tuple[str, ...]:
 def _row(
     run: Run, figure: Metric, whole: Groups, nodes: Groups, levels: tuple[str, ...]
 ) -> IcicleRow:
-    """The blocks of a level, in the order of their parents'."""
     times = nodes.elapsed_ns.astype(np.int64)
     ends = np.cumsum(times)
     values = figure.compute(Scope.of(run, nodes, whole))
@@ -110,7 +107,6 @@ def _row(
 
 
 def _opener(view: View, rows: list[IcicleRow], levels: int) -> Callable[[int, int], View]:
-    """The view of a block: an icicle of its own, or its activities in the tree."""
 
     def opens(depth: int, block: int) -> View:
         labels: list[str] = []

@@ -69,10 +69,6 @@ _MEASURED: Final = ("mfma_util_pct", "mfma_tflops", "gfx_mhz", "l2_hit_pct", "oc
 
 
 def answer(run: Run, view: View) -> ViewResult:
-    """The scope's activities by name, class, operation or shape, those with the most time first.
-
-    With `of=` those of one shape. Raises NothingToShow where the scope has no such shape.
-    """
     by = view.by or "name"
     rows = _partition(run, view, by)
     classes = [kernel_class(name) for name in run.table.names]
@@ -136,7 +132,6 @@ def answer(run: Run, view: View) -> ViewResult:
 
 
 def _partition(run: Run, view: View, by: str) -> Partition:
-    """The scope's activities by a level or by shape; those of one shape with `of=`."""
     tree, level = run.tree_of(view), "kernel" if by in ("name", "class") else by
     if not view.of:
         return by_shape(run, view) if by == "shape" else Partition.of(tree, view, level)

@@ -95,10 +95,6 @@ class _MemoryPeak(Struct, frozen=True, eq=False):
 
 
 def answer(run: Run, view: View) -> ViewResult:
-    """The rows of a scope by what they hold at its peak, largest first.
-
-    Raises NothingToShow without memory events, UsageError for a scope within an operation.
-    """
     memory = run.side(MemoryEvents)
     if not len(memory):
         raise NothingToShow(NO_EVENTS)
@@ -152,7 +148,6 @@ def answer(run: Run, view: View) -> ViewResult:
 
 
 def _inside(run: Run, view: View) -> Mask:
-    """Which events belong to a view's scope."""
     memory, table = run.side(MemoryEvents), run.table
     inside = ~np.isin(memory.iteration, run.left_out(view))
     for level, label in view.scope:
@@ -282,7 +277,6 @@ def _headline(
 
 
 def _holder(by: str, label: str, largest: str) -> str:
-    """Who holds the largest part of the peak, as a sentence."""
     if label == _EARLIER:
         return f"the largest part was allocated before the trace: {largest}"
     if label in (NO_LABEL_TEXT, _OUTSIDE):

@@ -158,7 +158,6 @@ def with_parts(run: Run) -> Run:
 
 
 def answer(run: Run, view: View) -> ViewResult:
-    """The scope's time in its parts, by operation, phase, layer, gpu or iteration."""
     by = view.by or "operation"
     tree = with_parts(run).tree_of(view)
     rows = Partition.of(tree, view, by)

@@ -111,7 +111,6 @@ LAYER: Final = column("""layer | | layer
 
 
 def answer(run: Run, view: View) -> ViewResult:
-    """The scope's operations by a label, or their instances one by one."""
     found = overlaps_in(run, view)
     if not len(found):
         raise NothingToShow("no overlap: the scope has no compute operations")
@@ -187,7 +186,6 @@ def _figures(found: Overlaps, owner: Index, count: int, stat: str = "") -> Own:
 
 
 def _of_each(found: Overlaps) -> Own:
-    """The overlap and the times of each instance."""
     return [
         (OVERLAP, numbered(100.0 * found.share)),
         (WITH_COPIES, numbered(100.0 * found.masked_share)),
@@ -197,12 +195,10 @@ def _of_each(found: Overlaps) -> Own:
 
 
 def _totals(found: Overlaps, stat: str = "") -> Own:
-    """The figures of all instances as one row."""
     return _figures(found, np.zeros(len(found), np.intp), 1, stat)
 
 
 def _one_by_one(run: Run, view: View, found: Overlaps) -> ViewResult:
-    """A row per instance, in order of start."""
     if len(found) > _MAX_LISTED:
         raise UsageError(
             f"the scope has {len(found)} instances, more than the {_MAX_LISTED} that can be "

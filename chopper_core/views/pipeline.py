@@ -191,7 +191,6 @@ def _blocks(run: Run) -> Blocks:
 
 
 def _work(table: KernelTable) -> Index:
-    """The rows of forward and backward work in iterations."""
     wanted = np.isin(table.phase, _PHASES) & (table.kind != Kind.COPY)
     return np.flatnonzero(wanted & (table.iteration != NO_LABEL))
 
@@ -270,7 +269,6 @@ class Pipeline(Struct, frozen=True, eq=False):
 
     @property
     def schedule(self) -> str:
-        """The name of the schedule that the theory describes."""
         if self.mean_ns(WEIGHTS):
             return "ZB-H1"
         return "interleaved 1F1B" if self.chunks > 1 else "1F1B"
@@ -323,7 +321,6 @@ def pipeline_of(run: Run, view: View) -> Pipeline:
 
 
 def answer(run: Run, view: View) -> ViewResult:
-    """A row per stage, rank, iteration or microbatch."""
     found = pipeline_of(run, view)
     by = view.by or STAGE
     blocks, along = found.blocks, run.table.coordinates
@@ -398,7 +395,6 @@ def bubble_of(found: Pipeline) -> float:
 
 
 def headline(found: Pipeline) -> tuple[str, ...]:
-    """The bubble against theory, and the stage that is too long."""
     chunks = f" of {found.chunks} chunks" if found.chunks > 1 else ""
     lines = [
         f"{found.stages} stages{chunks}, {found.microbatches} microbatches: bubble "

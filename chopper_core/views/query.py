@@ -48,7 +48,6 @@ def preview(run: Run, view: View) -> Frame:
 
 
 def frame_of(run: Run, view: View) -> Frame:
-    """The frame of a view as `query`; where it has nothing to show, no rows and the reason."""
     try:
         return query(run, view)
     except NothingToShow as reason:
@@ -56,7 +55,6 @@ def frame_of(run: Run, view: View) -> Frame:
 
 
 def run_frame(run: Run, view: View) -> Frame:
-    """The frame of a view of one run; raises NoSuchNode or UsageError where it doesn't fit."""
     with debug.timed(f"answer {view.name or 'tree'} of {'/'.join(view.path) or 'the run'}"):
         if not (len(run.table) or view.name):
             return run_frame(run, replace(view, name=OVERVIEW))
@@ -86,7 +84,6 @@ def split_tree(view: View) -> View:
 
 
 def run_preview(run: Run, view: View) -> Frame:
-    """The frame of a view, pending where a part of it takes long; raises as `run_frame`."""
     if run.is_sampled_only or not view.name or not view_spec(view.name).has_preview:
         return run_frame(run, view)
     if run.memo.has(("view", _plain(view))):
@@ -116,8 +113,6 @@ def without_rows(run: Run, view: View, reason: str) -> Frame:
 
 
 def answer(run: Run, view: View) -> ViewResult:
-    """The rows of a named view, from the run's cache; raises NoSuchNode, or UsageError for wrong
-    options."""
     module = view_module(view.name)
     spec = module.SPEC
     _check(run, view, spec)
@@ -132,7 +127,6 @@ def answer(run: Run, view: View) -> ViewResult:
 
 
 def _check(run: Run, view: View, spec: ViewSpec) -> None:
-    """Raise UsageError where the run or the view's options don't fit."""
     if run.is_sampled_only and not spec.takes_samples:
         able = ", ".join(each.name for each in view_specs() if each.takes_samples)
         raise NothingToShow(

@@ -69,7 +69,6 @@ _WITH_COUNTERS: Final = (INTENSITY.name, MEASURED.name, "roof_pct")
 
 
 def answer(run: Run, view: View) -> ViewResult:
-    """The scope's activities by shape or by a level, with their place under the roofs."""
     by = view.by or LEVEL
     tree = run.tree_of(view)
     rows = by_shape(run, view) if by == LEVEL else Partition.of(tree, view, by)
@@ -149,7 +148,6 @@ def _peaks(run: Run, rows: Partition) -> tuple[tuple[str, float], ...]:
 
 
 def _sentence(columns: dict[str, Values], row: int, label: str) -> str:
-    """A row as text: its place, and which roof is over it."""
 
     def text(name: str, unit: str, digits: int) -> list[str]:
         number = columns[name].at(row) if name in columns else None

@@ -75,7 +75,6 @@ Columns = list[tuple[Metric, Values]]
 
 
 def answer(run: Run, view: View) -> ViewResult:
-    """A row for each part of the two nodes; without a baseline, the nodes that may be one."""
     figure = metric_named(view.of or USUAL, run.table)
     if figure.reduces != Reduces.SUM:
         raise UsageError(
@@ -135,7 +134,6 @@ def _part(both: Sides, side: ComparedNode, row: int) -> View:
 
 
 def _columns(both: Sides, figure: Metric) -> Columns:
-    """All columns, the most important first."""
     pairs, (ours, base) = both.pairs, both.values(figure)
     change = difference(figure, ours, base)
     sizes = float(np.abs(change.numbers).sum())
@@ -295,7 +293,6 @@ class Sides(Struct, frozen=True):
         return self.ours.steps != self.base.steps
 
     def values(self, known: Metric) -> tuple[Values, Values]:
-        """A figure of the rows of both sides."""
         sides = (self.ours, self.pairs.ours), (self.base, self.pairs.base)
         ours, base = (aligned(self._of_side(known, side), rows) for side, rows in sides)
         return ours, base
@@ -317,7 +314,6 @@ class Sides(Struct, frozen=True):
 
 
 def sides_of(run: Run, view: View) -> Sides:
-    """A view's node and its baseline's, split by the view's `by`."""
     there = replace(baseline_view(view), name="", by="", of="")
     other = run if there.run == view.run else run.baseline_run(there.run)
     scopes = dict(view.scope), dict(there.scope)
@@ -425,5 +421,4 @@ _DELTA: Final = column("""scope_ns_delta | ns | Δ time | signed
 
 
 def _time_of(run: Run, view: View) -> int:
-    """The time of a view's node; raises NoSuchNode."""
     return int(run.tree_of(view).node(view.path).elapsed_ns[0])

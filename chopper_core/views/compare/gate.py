@@ -71,7 +71,6 @@ class Limit(Struct, frozen=True):
     """Whether the number is in % of the baseline, not in the figure's unit."""
 
     def moved(self, base: Float64) -> Float64:
-        """The baseline's figures moved to the limit."""
         return base * (1.0 + self.number / 100.0) if self.is_relative else base + self.number
 
 
@@ -97,7 +96,6 @@ class Judged(Struct, frozen=True):
 
     @property
     def change_pct(self) -> float:
-        """The change of the median in % of the baseline's."""
         return 100.0 * (self.ours / self.base - 1.0) if self.base else np.nan
 
     @property
@@ -251,7 +249,6 @@ def _text(metric: Metric, number: float) -> str:
 
 
 def limits_table(judged: Iterable[Judged]) -> str:
-    """The limits as a Markdown table, for a job's summary."""
     lines = ["| limit | baseline | run | change | result |", "| :-- | --: | --: | --: | :-- |"]
     marks = {PASS: "✅ pass", FAIL: "❌ fail", INCONCLUSIVE: "❔ inconclusive"}
     for each in judged:

@@ -101,12 +101,10 @@ class Compared(Struct, frozen=True):
 
     @property
     def change_pct(self) -> float:
-        """The difference in % of the baseline."""
         return 100.0 * (self.ours / self.base - 1) if self.base else np.nan
 
     @property
     def verdict(self) -> str:
-        """The result of the test in words."""
         if not np.isfinite(self.q):
             return _TOO_FEW
         if self.q >= LEVEL or self.ours == self.base:
@@ -116,7 +114,6 @@ class Compared(Struct, frozen=True):
 
 
 def answer(run: Run, view: View) -> ViewResult:
-    """The GPUs with those of the baseline, or the figures with the results of their tests."""
     ours, base = _both(run, view)
     compared = [] if base is None else _compared(ours, base)
     by = view.by or "gpu"
@@ -163,7 +160,6 @@ def _both(run: Run, view: View) -> tuple[Steadiness, Steadiness | None]:
 
 
 def _by_gpu(run: Run, by: str, ours: Steadiness, base: Steadiness | None) -> tuple[list[str], Own]:
-    """A row per GPU, or per coordinate with the medians of its GPUs."""
     codes = np.array(ours.gpus)
     is_coordinate = by in run.table.coordinates
     if is_coordinate:
@@ -199,7 +195,6 @@ def _by_gpu(run: Run, by: str, ours: Steadiness, base: Steadiness | None) -> tup
 
 
 def _medians(values: Float64, rows: list[Index]) -> Float64:
-    """The median of each row's known values; NaN without any."""
     known = [values[own][np.isfinite(values[own])] for own in rows]
     return np.array([median_of(each) for each in known])
 

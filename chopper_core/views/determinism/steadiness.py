@@ -146,7 +146,6 @@ def steadiness(run: Run, view: View, with_cells: bool = True) -> Steadiness:
 
 
 def sampled_steadiness(run: Run) -> Steadiness:
-    """The figures of a run of telemetry alone, over the window of each GPU's samples."""
     spans = spans_of_samples(run)
     found = [_of_samples(_curves(run, gpu), own) for gpu, own in spans.items()]
     clocks = np.array([quartiles for _, quartiles in found]).reshape(-1, len(_QUARTILES))
@@ -200,13 +199,11 @@ def _steadiness(run: Run, view: View, with_cells: bool) -> Steadiness:
 
 
 def _by_name(of_gpus: Sequence[Mapping[str, float]]) -> dict[str, Float64]:
-    """The values of every figure, GPU by GPU; NaN where a GPU lacks it."""
     names = [each.metric.name for each in FIGURES]
     return {name: np.array([own.get(name, np.nan) for own in of_gpus]) for name in names}
 
 
 def _of_times(elapsed: Float64) -> dict[str, float]:
-    """The time of the iterations of a GPU, and their spread."""
     found = {"iteration_time_ns": median_of(elapsed)}
     if len(elapsed) > 1 and elapsed.min() > 0:
         found["iteration_spread_pct"] = 100.0 * float(elapsed.max() / elapsed.min() - 1)
@@ -229,7 +226,6 @@ def _curves(run: Run, gpu: int, *, is_traced: bool = False) -> dict[str, Integra
 def _of_samples(
     curves: Mapping[str, IntegralCurve], spans: TimeSpans
 ) -> tuple[dict[str, float], Float64]:
-    """The level and deviation of a GPU's signals over spans, and the quartiles of its clock."""
     found, quartiles = {}, _UNKNOWN
     for signal, curve in curves.items():
         samples = sampled(curve, spans)
@@ -271,7 +267,6 @@ def _chosen(node: Groups, whole: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _compute_of(steps: Groups, step: int) -> Index:
-    """The compute of a step, in the order of the table."""
     rows = np.sort(steps.rows_of(step))
     computes: Index = rows[steps.table.kind[rows] == Kind.COMPUTE]
     return computes

@@ -121,7 +121,6 @@ class _ScopeGraph(Struct, frozen=True, eq=False):
 
 
 def answer(run: Run, view: View) -> ViewResult:
-    """The scope's activities by a label, with their part of the longest path; or its nodes."""
     if not run.table.has_times:
         raise NothingToShow(NO_TIMES)
     scope = run.memo(
@@ -221,7 +220,6 @@ def _codes(table: KernelTable, rows: Index, by: str) -> tuple[Int64, Callable[[i
 
 
 def _message(table: KernelTable, row: int) -> str:
-    """Operation, size and group of a communication kernel, as far as they are known."""
     parts = [table.text_of("operation", int(table.operation[row]))]
     if (size := int(table.bytes[row])) >= 0:
         parts.append(f"{size} B")
@@ -231,7 +229,6 @@ def _message(table: KernelTable, row: int) -> str:
 
 
 def _messages(table: KernelTable, rows: Index) -> list[tuple[Metric, Values]]:
-    """Kind, group and size of the communication that each of the rows begins."""
     size, group = table.bytes[rows], table.group[rows].tolist()
     kinds = [table.text_of("operation", code) for code in table.operation[rows].tolist()]
     return [
@@ -242,7 +239,6 @@ def _messages(table: KernelTable, rows: Index) -> list[tuple[Metric, Values]]:
 
 
 def _one_by_one(run: Run, view: View, scope: _ScopeGraph) -> ViewResult:
-    """A row per activity of the path, in its order."""
     table, path, rows = run.table, scope.path, scope.on_path
     nodes = Groups(table, rows, np.arange(len(rows)))
     operations = [table.text_of("operation", code) for code in table.operation[rows].tolist()]
@@ -274,14 +270,12 @@ def _one_by_one(run: Run, view: View, scope: _ScopeGraph) -> ViewResult:
 
 
 def _by_type(table: KernelTable, scope: _ScopeGraph) -> dict[str, int]:
-    """The work of the path by type of node."""
     types = node_types(table, scope.on_path)
     sums = sums_of(scope.path.work_ns, types, len(TYPES))
     return {name: int(sums[k]) for k, name in enumerate(TYPES) if sums[k]}
 
 
 def _by_gap(path: LongestPath) -> dict[str, int]:
-    """The time between the activities of a path by cause."""
     return {
         _GAP_TITLES[name]: int(n)
         for name, n in zip(GAPS, path.gap_ns.sum(axis=1), strict=True)

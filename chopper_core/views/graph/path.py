@@ -41,7 +41,6 @@ class Graph(Struct, frozen=True, eq=False):
 
     @property
     def work_ns(self) -> Int64:
-        """The time that each activity works."""
         return self.end_ns - self.begin_ns
 
 
@@ -69,7 +68,6 @@ class LongestPath(Struct, frozen=True, eq=False):
 
 
 def graph_of(run: Run, rows: Index) -> Graph:
-    """The dependencies of some activities of a run."""
     table = run.table
     rows = time_order(table, rows)
     edges = dependencies_of(run, rows)

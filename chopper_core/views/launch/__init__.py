@@ -107,10 +107,6 @@ STATISTICS: Final = {
 
 
 def answer(run: Run, view: View) -> ViewResult:
-    """Overheads of launches and causes of idle time, by operation or another level.
-
-    By host, the rows are causes of idle time instead.
-    """
     by = view.by or "operation"
     if by == by_host.LEVEL:
         return by_host.answer(run, view)
@@ -163,7 +159,6 @@ def answer(run: Run, view: View) -> ViewResult:
 
 
 def _figures(scope: Scope, launches: LaunchSums) -> list[tuple[Metric, Values]]:
-    """All columns but the words."""
     nodes = scope.nodes
     has_compute = nodes.sizes() > nodes.sum("collectives") + nodes.sum("copies")
     unlinked = launches.least_ns == NEVER
@@ -193,7 +188,6 @@ def _main_causes(figures: dict[str, Values]) -> Values:
 
 
 def _gaps(figures: dict[str, Values], order: Index) -> dict[str, Int64 | Float64]:
-    """The launch overhead of rows in its parts."""
     launch, prep, call = (figures[name].numbers[order] for name in OVERHEADS)
     comm = figures[COMM_WAIT.name].numbers[order]
     parts = {
@@ -393,7 +387,6 @@ def _beside_comm(run: Run, rows: Selection) -> tuple[Index, Int64]:
 
 
 def _comm_of(run: Run, gpu: int) -> tuple[Int64, Int64]:
-    """When communication runs on a GPU."""
     table = run.table
     whole = run.tree().node((str(gpu),)).selection
     comm = np.flatnonzero(table.kind[whole] == Kind.COMM)

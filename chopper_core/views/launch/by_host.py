@@ -83,10 +83,6 @@ class _Causes(Struct, frozen=True, eq=False):
 
 
 def answer(run: Run, view: View) -> ViewResult:
-    """The idle time of a scope by cause; each row opens its longest gap in the timeline.
-
-    Raises NothingToShow where the run has no record of its hosts, or the scope has no idle time.
-    """
     node, host = run.tree_of(view).node(view.path), run.side(HostTime)
     idle_ns = int(node.sum("idle_ns")[0])
     if not len(host):

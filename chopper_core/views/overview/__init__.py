@@ -123,7 +123,6 @@ class _OverviewRows(Struct, frozen=True, eq=False):
 
 
 def answer(run: Run, view: View) -> ViewResult:
-    """A row per GPU, or per node of very many: its step, its lag, its telemetry."""
     if run.is_sampled_only:
         return result_of_samples(run, view, _of_samples(run, view))
     step = step_of(run, view)
@@ -132,7 +131,6 @@ def answer(run: Run, view: View) -> ViewResult:
 
 
 def preview(run: Run, view: View) -> ViewResult | None:
-    """The result without what takes long; None where that is known already."""
     if run.memo.has(_slow_key(view)):
         return None
     return _result(step_of(run, view), None)
@@ -192,7 +190,6 @@ def _opens(step: Step, rows: _OverviewRows, row: int) -> View:
 
 
 def _baseline_step(run: Run, view: View) -> Step | None:
-    """The step of the baseline; None without one."""
     if view.baseline is None:
         return None
     there = replace(baseline_view(view), name="", by="", of="")
@@ -309,7 +306,6 @@ def _sides(step: Step, base: Step | None) -> tuple[str, ...]:
 
 
 def _durations(known: Sequence[Step], labels: tuple[str, ...]) -> Composition:
-    """Durations by kind, where a side has no start times: what overlaps isn't known."""
     scale, unit = _scale(known[0])
     sums = []
     for each in known:
@@ -325,7 +321,6 @@ def _durations(known: Sequence[Step], labels: tuple[str, ...]) -> Composition:
 
 
 def _scale(step: Step) -> tuple[float, str]:
-    """The unit of the bars: how many ns, and its name."""
     return next((ns, name) for least, ns, name in _UNITS if step.times.mean_ns >= least)
 
 
@@ -380,7 +375,6 @@ _SHOWN_OF_SAMPLES: Final = (
 
 
 def _of_samples(run: Run, view: View) -> ViewResult:
-    """A row per GPU with telemetry: its power, clock, temperature; and the findings."""
     from chopper_core.views.overview.evidence import findings
     from chopper_core.views.power.charts import charts, samples_of
     from chopper_core.views.power.power_columns import WINDOW_NS
@@ -406,7 +400,6 @@ def _of_samples(run: Run, view: View) -> ViewResult:
 
 
 def _headline_of_samples(run: Run) -> str:
-    """Power, energy, clock and heat of all GPUs, as far as all have them."""
     power, energy, clock, heat = (figure(run, each) for each in (POWER, ENERGY, CLOCK, HEAT_FIGURE))
     window = figure(run, WINDOW)
     parts = [f"telemetry alone of {count(len(run.gpus), 'GPU')}"]

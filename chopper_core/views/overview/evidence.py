@@ -30,7 +30,6 @@ _LEAST_THROTTLED_PCT: Final = 10.0
 
 
 def findings(run: Run, view: View, limit: int) -> tuple[Card, ...]:
-    """The first findings of a scope: potential saving, share of the step, sentence."""
     from chopper_core.views.query import answer
 
     found = answer(run, with_view(view, "findings"))
@@ -79,7 +78,6 @@ def changes(run: Run, view: View, limit: int) -> tuple[Card, ...]:
 
 
 def _as_long(now: float, before: float) -> str:
-    """How much longer something takes than before."""
     if now >= 2 * before:
         return f"{now / before:.1f} times as long"
     word = "longer" if now > before else "less time"
@@ -138,7 +136,6 @@ def causes_of(run: Run, view: View, gpu: int | None = None) -> tuple[int, tuple[
 
 
 def _hardware(step: Step, gpu: int, root: View) -> list[Card]:
-    """The clock of a GPU, and what may hold it down."""
     place, cards = step.gpus.index(gpu), []
     mhz = _known(step, "gfx_mhz")
     if mhz is not None and mhz[place] < (1 - _LEAST_CLOCK_RATIO) * others_median(mhz)[place]:

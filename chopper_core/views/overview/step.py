@@ -99,15 +99,12 @@ class Step(Struct, frozen=True, eq=False, dict=True):
         return "step" if phases & {Phase.PREFILL, Phase.DECODE} else "iteration"
 
     def scope(self, nodes: Groups) -> Scope:
-        """Some of the activities, to compute metrics of."""
         return Scope.of(self.run, nodes, self.whole)
 
     def figure(self, name: str) -> Values:
-        """A metric of each GPU."""
         return METRICS[name].compute(self.scope(self.nodes))
 
     def tokens_per_s(self) -> float | None:
-        """Tokens per second of all GPUs together, by the step time; None if unknown."""
         times = self.times
         if not times.iterations:
             return None
@@ -177,7 +174,6 @@ def without(parts: Mapping[str, Int64], names: Collection[str]) -> Mapping[str, 
 
 
 def step_of(run: Run, view: View) -> Step:
-    """The step of a view's scope, found once; raises NoSuchNode."""
     plain = replace(view, sort="", filter="", columns=())
     return run.memo(("step", plain), lambda: _step_of(run, plain), keep=_CACHED)
 
@@ -211,7 +207,6 @@ class _Fact(Struct, frozen=True):
 
 
 def headline_of(step: Step, base: Step | None = None) -> str:
-    """The figures that are known, the most important first; with a baseline, how each changed."""
     others = _figures(base) if base is not None else (None,) * 5
     clauses = [
         _fact_text(figure, other)

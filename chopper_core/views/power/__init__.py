@@ -99,7 +99,6 @@ class Options(Struct, frozen=True):
 
 
 def answer(run: Run, view: View) -> ViewResult:
-    """The GPUs next to each other, or the energy of iterations, phases, layers or operations."""
     options = options_of(view.of)
     if run.is_sampled_only:
         return result_of_samples(run, view, _of_samples(run, view, options))
@@ -139,7 +138,6 @@ def _columns(run: Run, view: View, found: list[GpuSamples], options: Options) ->
 
 
 def _of_samples(run: Run, view: View, options: Options) -> ViewResult:
-    """The GPUs of a run of telemetry alone: a step's energy isn't known, that of the window is."""
     found = samples_of(run, view, options.window_ns)
     own, sampled = {}, columns_of(run)
     if sampled:
@@ -163,7 +161,6 @@ def _of_samples(run: Run, view: View, options: Options) -> ViewResult:
 
 
 def _efficiency(run: Run, options: Options) -> tuple[str, ...]:
-    """Samples per second and per joule, where the user gives their number in the window."""
     joules, window = figure(run, ENERGY), figure(run, WINDOW)
     if options.samples is None or run.status or not np.isfinite(joules).all():
         return ()
@@ -176,7 +173,6 @@ def _efficiency(run: Run, options: Options) -> tuple[str, ...]:
 
 
 def options_of(text: str) -> Options:
-    """The options of `of=`, such as `window:250,burst:700`; raises UsageError for anything else."""
     given: dict[str, float] = {}
     for part in filter(None, text.split(",")):
         match = _OPTION.fullmatch(part)

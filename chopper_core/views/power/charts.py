@@ -56,7 +56,6 @@ _MAX_OVERLAP: Final = 0.1
 
 
 def charts(found: Sequence[GpuSamples], origin_ns: int) -> tuple[LineChart | SignalRows, ...]:
-    """Power and clock over time, rolling quantiles, the clock against temperature and power."""
     drawn: list[LineChart | SignalRows | None] = []
     for name, title, unit in (("power_w", "power", "W"), ("gfx_mhz", "gfx clock", "MHz")):
         signals = [(gpu.gpu, gpu.signals[name]) for gpu in found]
@@ -102,7 +101,6 @@ def _against(found: Sequence[GpuSamples], other: str, title: str, unit: str) -> 
 
 
 def energy_bars(level: str, labels: Sequence[str], joules: Float64) -> tuple[BarChart, ...]:
-    """The energy of the rows that take most."""
     known = np.flatnonzero(np.isfinite(joules))
     if not len(known):
         return ()
@@ -174,11 +172,9 @@ class GpuSamples(Struct, frozen=True, eq=False):
     """The ends of the windows of rolling quantiles, and the quantiles."""
 
     def sampled(self, name: str) -> Sampled:
-        """The samples of any signal."""
         return self.signals.get(name, NO_SAMPLES)
 
     def mean_rolled(self, name: str) -> float:
-        """The mean of a signal's rolling quantiles."""
         quantiles = self.rolled[name][1]
         return float(quantiles.mean()) if len(quantiles) else np.nan
 

@@ -63,7 +63,6 @@ _LINES: Final = 12
 
 
 def answer(run: Run, view: View) -> ViewResult:
-    """The GPUs of a scope side by side, or the straggler's lag by another level."""
     stand, whole = leads(run, view)
     by = view.by or "gpu"
     if by == NODE or by in run.table.coordinates:
@@ -174,7 +173,6 @@ def _by_label(stand: RankLeads, view: View, by: str) -> ViewResult:
 
 
 def _leads_chart(stand: RankLeads) -> LineChart:
-    """The lead of each GPU over the iteration, mean over the iterations."""
     found = stand.found
     bins = np.minimum((stand.places() * _BINS).astype(np.intp), _BINS - 1)
     sums, count = leads_by(bins, found, _BINS)
@@ -193,7 +191,6 @@ def _leads_chart(stand: RankLeads) -> LineChart:
 
 
 def headline(stand: RankLeads, waited: Sequence[tuple[Metric, Values]]) -> tuple[str, ...]:
-    """The straggler, the onset of its lag, the waiting it causes and the cause."""
     found, behind = stand.found, stand.behind
     gpu = f"GPU {stand.gpus[behind]}"
     ahead = stand.ahead_ns
@@ -235,7 +232,6 @@ def headline(stand: RankLeads, waited: Sequence[tuple[Metric, Values]]) -> tuple
 
 
 def _cause_sentence(stand: RankLeads) -> str:
-    """Why the straggler is late; other times only where they differ as much."""
     behind = stand.behind
     least = MIN_CAUSE_SHARE * stand.typical_ns
     same, other, host, launch = (
@@ -297,7 +293,6 @@ def _idle_kind(stand: RankLeads) -> str:
 
 
 def notes(stand: RankLeads) -> tuple[str, ...]:
-    """The GPUs that are left out, and the accuracy of the clocks."""
     sentences = []
     if stand.compared is not None and stand.compared[0] < stand.compared[1]:
         few, all_of_them = stand.compared

@@ -133,7 +133,6 @@ def _who(stand: RankLeads) -> tuple[Int64, Int64]:
 
 
 def delays(stand: RankLeads) -> tuple[Metric, Values]:
-    """Per GPU: by how much it delays an iteration."""
     if stand.delays_ns is None:
         return DELAY, absent(len(stand.gpus), 0)
     return DELAY, Values(stand.delays_ns.mean(axis=1))
@@ -154,7 +153,6 @@ def waits_by(stand: RankLeads, codes: Int64, codes_of_rows: Numbers) -> Own:
 
 
 def waits_map(stand: RankLeads) -> tuple[Chart, ...]:
-    """Who waits for whom, in ms."""
     chosen, size = stand.collectives, len(stand.gpus)
     if chosen is None or not chosen.complete.any() or size > _MAX_MAP_GPUS:
         return ()

@@ -96,7 +96,6 @@ SPEC: Final = ViewSpec(
 
 
 def answer(run: Run, view: View) -> ViewResult:
-    """The steps of the scope by iteration, GPU or part of their time."""
     by = view.by or "iteration"
     over = _OVER.get(by, _OVER["gpu"])
     if view.over and set(view.over) != set(over):
@@ -137,7 +136,6 @@ def _opens(view: View, by: str, label: str) -> View:
 
 
 def given_tokens(text: str) -> int | None:
-    """The tokens that an address gives, `tokens:8192`; raises UsageError for anything else."""
     if not text:
         return None
     match = _GIVEN.fullmatch(text)
@@ -185,7 +183,6 @@ class _Instances(Struct, frozen=True, eq=False):
 
 
 def _figures(steps: StepParts, each: _Instances, step_ns: Float64, stat: str) -> dict[str, Column]:
-    """Time, rate, tokens and parts of rows, or of all rows as one."""
     tokens = each.tokens.mean(axis=1)
     took, parts = step_ns, each.mean(each.parts_ns)
     if stat:
@@ -208,7 +205,6 @@ def _figures(steps: StepParts, each: _Instances, step_ns: Float64, stat: str) ->
 
 
 def _by_step(run: Run, steps: StepParts, view: View, by: str) -> Table:
-    """A row per iteration, GPU or coordinate."""
     if by == "iteration":
         labels, counted, there = list(map(str, steps.iterations)), steps.steady, steps.there
         each = _Instances(
@@ -243,7 +239,6 @@ def _by_step(run: Run, steps: StepParts, view: View, by: str) -> Table:
 
 
 def _of_gpus(run: Run, steps: StepParts, by: str) -> tuple[list[str], _Instances]:
-    """The steady iterations of each GPU, or of the GPUs of each coordinate."""
     labels, members = rows_of_gpus(run, steps.gpus, by)
     if not steps.steady.any():
         unknown = np.full((len(labels), 1, len(PARTS)), np.nan)
@@ -258,7 +253,6 @@ def _of_gpus(run: Run, steps: StepParts, by: str) -> tuple[list[str], _Instances
 
 
 def _by_part(steps: StepParts, stat: str) -> Table:
-    """A row per part of a GPU's steady iteration."""
     used = _used(steps)
     chosen = steps.parts_ns[:, steps.steady]
     known = chosen.size > 0

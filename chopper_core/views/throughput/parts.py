@@ -138,7 +138,6 @@ class StepParts(Struct, frozen=True, eq=False):
 
     @property
     def times_ns(self) -> Int64:
-        """The time charged to each iteration of each GPU."""
         return np.asarray(self.parts_ns.sum(axis=2), np.int64)
 
     @property

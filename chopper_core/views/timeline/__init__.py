@@ -99,7 +99,6 @@ AT_CURSOR: Final = columns(
 
 
 def answer(run: Run, view: View) -> ViewResult:
-    """A row per stream or GPU of the scope: its activities in the window and at the cursor."""
     lanes, left_out = lanes_in(run, view)
     seen = interval_of(run, view)
     begin, end = (run.origin_ns + time for time in (seen.from_ns, seen.to_ns))
@@ -160,7 +159,6 @@ def answer(run: Run, view: View) -> ViewResult:
 
 
 def lanes_in(run: Run, view: View) -> tuple[list[Lane], int]:
-    """The lanes of a view's scope, and the number of GPUs left out."""
     gpus = gpus_of(run, view)
     if view.by in run.table.coordinates:
         return _of_coordinates(run, view.by, gpus), 0
@@ -218,7 +216,6 @@ def _named(lanes: Sequence[Lane], name: str) -> Lane:
 
 
 def start_of(run: Run, view: View) -> int:
-    """Start of a view's node in ns since the run's first activity."""
     return int(run.tree(view.order).node(view.path).min("start_ns")[0]) - run.origin_ns
 
 

@@ -93,7 +93,6 @@ def lanes_chart(
 
 
 def cells_of(run: Run, lane: Lane, begin: int, end: int, bins: int) -> LaneCells:
-    """The activities of a lane in each cell of an interval."""
     cut = edges(begin, end, bins)
     return LaneCells(
         kind_ns=np.stack([lane.kinds[kind].between(cut) for kind in Kind]),
@@ -105,7 +104,6 @@ def cells_of(run: Run, lane: Lane, begin: int, end: int, bins: int) -> LaneCells
 
 
 def _named(run: Run, lane: Lane, cut: Int64) -> tuple[Span, ...]:
-    """The names of activities that fill some cells, unless there are too many activities."""
     begin, end = cut[[0, -1]].tolist()
     if lane.count(begin, end) > MAX_NAMED_PER_CELL * (len(cut) - 1):
         return ()
@@ -122,7 +120,6 @@ def _named(run: Run, lane: Lane, cut: Int64) -> tuple[Span, ...]:
 
 
 def _band(run: Run, gpu: int, level: str, cut: Int64) -> Band:
-    """The label of a level in the middle of each cell."""
     segments = segments_of(run, gpu, level)
     middles = (cut[:-1] + cut[1:]) // 2
     places = np.searchsorted(segments.begins_ns, middles, "right") - 1
@@ -139,7 +136,6 @@ def _band(run: Run, gpu: int, level: str, cut: Int64) -> Band:
 
 
 def spans_of(keys: Int64, text: Callable[[int], str]) -> tuple[Span, ...]:
-    """Runs of cells with the same key."""
     first = run_starts(keys)
     last = np.append(first[1:], len(keys))
     return tuple(
@@ -221,7 +217,6 @@ class Ghosts(Struct, frozen=True):
         return " ".join([*([PurePath(name.rstrip("/")).name] if name else []), *steps])
 
     def _counterpart(self, lane: Lane) -> Lane | None:
-        """The lane of the same place on the baseline's GPU."""
         scope = dict(self.base.scope)
         gpu = int(scope["gpu"]) if "gpu" in scope and "gpu" in dict(self.view.scope) else lane.gpu
         if gpu not in {each.index for each in self.base_run.gpus}:

@@ -61,7 +61,6 @@ class BusyTime(Struct, frozen=True, eq=False):
         return taken
 
     def between(self, times_ns: Int64) -> Int64:
-        """The time in the intervals between neighbouring moments."""
         return np.diff(self.until(times_ns))
 
 
@@ -125,7 +124,6 @@ class Segments(Struct, frozen=True, eq=False):
 
 
 def lanes_of(run: Run, gpu: int, *, whole: bool = False) -> tuple[Lane, ...]:
-    """The lanes of a GPU's streams, or the one of all of them; cached."""
 
     def found() -> tuple[Lane, ...]:
         rows = _by_start(run, gpu)
@@ -144,7 +142,6 @@ def lanes_of(run: Run, gpu: int, *, whole: bool = False) -> tuple[Lane, ...]:
 
 
 def gpus_of(run: Run, view: View) -> list[int]:
-    """The GPUs of a view's scope; cached."""
     tree = run.tree(view.order)
     if view.scope[:1] and view.scope[0][0] == "gpu":
         return tree.node(view.path).gpus(0)
@@ -156,7 +153,6 @@ def gpus_of(run: Run, view: View) -> list[int]:
 
 
 def _by_start(run: Run, gpu: int) -> Index:
-    """The rows of a GPU in the order of start; cached."""
 
     def ordered() -> Index:
         selection = run.tree().node((str(gpu),)).selection
@@ -167,7 +163,6 @@ def _by_start(run: Run, gpu: int) -> Index:
 
 
 def lane_of(table: KernelTable, rows: Index, gpu: int, stream: int | None) -> Lane:
-    """The lane of some rows, which are in the order of start."""
     starts = np.ascontiguousarray(table.start_ns[rows], np.int64)
     ends = starts + table.duration_ns[rows]
     is_apart = bool((starts[1:] >= ends[:-1]).all())
@@ -224,7 +219,6 @@ LEVELS_OF: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def segments_of(run: Run, gpu: int, level: str) -> Segments:
-    """The segments of a level on a GPU; cached."""
 
     def found() -> Segments:
         table, rows = run.table, _by_start(run, gpu)
