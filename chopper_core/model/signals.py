@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from chopper_core.model.inputs import SampledFile
 from chopper_core.model.memo import Memo
+from chopper_core.model.table import NO_TIME
 from chopper_core.model.units import Unit, UnitScale
 from chopper_core.util.arrays import Float64, Int64, Numbers
 from chopper_core.util.grouping import median_of, ratios
@@ -237,6 +238,34 @@ def time_within(begins_ns: Int64, ends_ns: Int64, times_ns: Int64) -> Int64:
     ahead[begun == 0] = 0
     within: Int64 = before[begun] - np.maximum(ahead, 0, out=ahead)
     return within
+
+
+class Queue(Struct, frozen=True, eq=False):
+    """When work enters a queue and when it leaves it, each in rising order, with running sums."""
+
+    times_ns: tuple[Int64, Int64]
+    sums_ns: tuple[Int64, Int64]
+    """Sums of the first times, modulo 2^64: differences are exact."""
+
+    @classmethod
+    def of(cls, enters_ns: Int64, leaves_ns: Int64) -> Queue:
+        """Work without an entry (`NO_TIME`), or that leaves before it, is never in the queue."""
+        waits = (leaves_ns > enters_ns) & (enters_ns != NO_TIME)
+        times = [np.sort(each[waits]) for each in (enters_ns, leaves_ns)]
+        sums = [np.concatenate([[0], np.cumsum(each)]) for each in times]
+        return cls((times[0], times[1]), (sums[0], sums[1]))
+
+    def __len__(self) -> int:
+        return len(self.times_ns[0])
+
+    def depths(self, edges_ns: Int64 | Float64) -> Float64:
+        """The mean amount of work in the queue between neighbouring edges."""
+        since = []
+        for times, sums in zip(self.times_ns, self.sums_ns, strict=True):
+            begun = np.searchsorted(times, edges_ns, "right")
+            since.append(begun * edges_ns - sums[begun])
+        waited: Float64 = np.diff(since[0] - since[1])
+        return waited / np.maximum(np.diff(edges_ns), 1e-9)
 
 
 NO_CORE: Final = -1

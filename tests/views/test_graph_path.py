@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chopper_core.model.run import Run
+from chopper_core.model.signals import Queue
 from chopper_core.model.table import Kind
 from chopper_core.views.graph.path import Graph, graph_of, longest_path
-from chopper_core.views.launch import mean_depths
 from tests.support import Row, run_of, sample_run
 
 
@@ -60,7 +60,7 @@ def is_consistent(run: Run, graph: Graph) -> None:
     assert all(step in edges for step in steps)
     assert (graph.task[path.held_by] == graph.task[path.places]).all()
     edges_of_time = np.linspace(0, path.to_ns.max(), 7)
-    area = mean_depths(path.from_ns, path.to_ns, edges_of_time) * np.diff(edges_of_time)
+    area = Queue.of(path.from_ns, path.to_ns).depths(edges_of_time) * np.diff(edges_of_time)
     assert area.sum() == pytest.approx(graph.work_ns.sum())
 
 

@@ -11,8 +11,8 @@ from support import Row, rows_of, run_of
 from chopper_core.model.address import parse
 from chopper_core.model.charts import BarChart, LineChart
 from chopper_core.model.run import Run
+from chopper_core.model.signals import Queue
 from chopper_core.model.table import NO_TIME, Kind
-from chopper_core.views.launch import mean_depths
 from chopper_core.views.query import query
 
 SCOPES = [":gpu=2/iteration=11", ":gpu=5/iteration=12/phase=backward"]
@@ -167,7 +167,7 @@ def test_the_queue_is_launched_less_started() -> None:
     launch = random.integers(-200, 1_000, 60)
     start = launch + random.integers(-30, 400, 60)
     edges = np.linspace(0, 1_000, 11).astype(np.int64)
-    depths = mean_depths(launch, start, edges)
+    depths = Queue.of(launch, start).depths(edges)
     for place in range(10):
         waiting = sum(
             int(began <= at < started)

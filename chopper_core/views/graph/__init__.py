@@ -16,6 +16,7 @@ from chopper_core.model.charts import Chart, Composition, LineChart, Series
 from chopper_core.model.column_names import NO_TIMES
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
+from chopper_core.model.signals import Queue
 from chopper_core.model.table import NO_LABEL, Category, KernelTable, Kind
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View
@@ -29,7 +30,6 @@ from chopper_core.views.graph.path import (
     graph_of,
     longest_path,
 )
-from chopper_core.views.launch import mean_depths
 from chopper_core.views.shared import collective_columns
 from chopper_core.views.shared.dependencies import Evidence
 from chopper_core.views.shared.table_view import (
@@ -340,7 +340,7 @@ def _charts(run: Run, scope: _ScopeGraph) -> tuple[Chart, ...]:
         charts.append(Composition("the longest path", "ms", ("path",), series))
     if length := float(scope.path.length_ns):
         edges = np.linspace(0.0, length, _BINS + 1)
-        free = mean_depths(scope.path.from_ns, scope.path.to_ns, edges)
+        free = Queue.of(scope.path.from_ns, scope.path.to_ns).depths(edges)
         # An axis would magnify the rounding of a serial run; the headline has its figure.
         if np.ptp(free) >= _LEAST_RANGE:
             title = "activities that could run at a time"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -20,20 +21,19 @@ from chopper_core.metrics import (
 )
 from chopper_core.metrics.time import INSTANCE_LEVELS
 from chopper_core.model.charts import BarChart, LineChart, Series
-from chopper_core.model.groups import Groups, gpu_by_gpu
+from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
-from chopper_core.model.signals import time_within, union
+from chopper_core.model.signals import Queue, time_within, union
 from chopper_core.model.table import NO_TIME, KernelTable, Kind, Selection
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View
-from chopper_core.util.arrays import Codes, Float64, Index, Int64, Mask, Numbers
+from chopper_core.util.arrays import Float64, Index, Int64
 from chopper_core.util.grouping import (
-    counts_of,
+    combined,
     distinct,
     means_of,
     minima_of,
     quantiles_of,
-    ranked,
     sums_of,
 )
 from chopper_core.views.launch import by_host
@@ -112,13 +112,13 @@ def answer(run: Run, view: View) -> ViewResult:
         return by_host.answer(run, view)
     rows = Partition.of(run.tree_of(view), view, by)
     over = INSTANCE_LEVELS if by == "operation" else ("gpu", "iteration")
-    sums = launches_of(run, rows.whole.selection, by, rows.nodes.codes(by), over)
-    own, total = _figures(rows.scope(run), sums), _figures(rows.whole_scope(run), sums.together())
+    waits = _Waits.of(run, rows.nodes, over)
+    own, total = _figures(rows.scope(run), waits), _figures(rows.whole_scope(run), waits.together())
     figures = {metric.name: values for metric, values in own}
     whole = {metric.name: values.at(0) for metric, values in total}
     (gpus, edges, depths), clock_notes = run.memo(
         ("launch queues", view.order, view.path, view.cut),
-        lambda: (_queues(run, view, rows.whole), _clock_notes(run, rows.whole)),
+        lambda: (_queues(run, view, rows.whole), _clock_notes(run, view)),
         keep=1,
     )
     own.insert(4, (CAUSE, _main_causes(figures)))
@@ -158,23 +158,32 @@ def answer(run: Run, view: View) -> ViewResult:
     )
 
 
-def _figures(scope: Scope, launches: LaunchSums) -> list[tuple[Metric, Values]]:
+def _figures(scope: Scope, waits: _Waits) -> list[tuple[Metric, Values]]:
+    """All columns but the words."""
     nodes = scope.nodes
     has_compute = nodes.sizes() > nodes.sum("collectives") + nodes.sum("copies")
-    unlinked = launches.least_ns == NEVER
+    unlinked = waits.least_ns == NEVER
+    node, linked, *sums = waits.by_instance()
 
     def known(*names: str) -> list[tuple[Metric, Values]]:
         return [(METRICS[name], METRICS[name].compute(scope)) for name in names]
 
     def statistic(name: str, statistic: str) -> Values:
-        return numbered(np.where(has_compute, launches.statistic(name, statistic), np.nan))
+        # Parts of the overhead are known only with a launch record.
+        own = (linked > 0) | (name == OVERHEADS[0])
+        values, owner, count = sums[OVERHEADS.index(name)][own], node[own], len(nodes)
+        if statistic == "median":
+            found = quantiles_of(values, owner, count, (0.5,))[:, 0]
+        else:
+            found = means_of(values, owner, count)
+        return numbered(np.where(has_compute, found, np.nan))
 
     return [
         *known(*OVERHEADS),
-        (COMM_WAIT, Values(launches.comm_wait_ns, unlinked)),
+        (COMM_WAIT, Values(waits.comm_wait_ns, unlinked)),
         *known("idle_ns", *CAUSES),
         *((metric, statistic(*key)) for key, metric in STATISTICS.items()),
-        (LEAST, Values(np.where(unlinked, 0, launches.least_ns), unlinked)),
+        (LEAST, Values(np.where(unlinked, 0, waits.least_ns), unlinked)),
     ]
 
 
@@ -205,9 +214,13 @@ def _queues(run: Run, view: View, parent: Groups) -> tuple[list[int], Int64, Flo
     begin, end = int(parent.min("start_ns")[0]), int(parent.max("end_ns")[0])
     # Times since the epoch are too large for a float to hold them to the nanosecond.
     edges = begin + np.linspace(0, max(end - begin, _BINS), _BINS + 1).astype(np.int64)
-    tree = run.tree()
-    of_gpus = [queue_of(run.table, tree.node((str(gpu),)).selection, edges) for gpu in gpus]
-    return gpus, edges, np.stack(of_gpus)
+    depths = []
+    for gpu in gpus:
+        rows = run.tree().node((str(gpu),)).selection
+        launch, start = run.table.launch_ns[rows], run.table.start_ns[rows]
+        near = (start > begin) & (launch < end)
+        depths.append(Queue.of(launch[near], start[near]).depths(edges))
+    return gpus, edges, np.stack(depths)
 
 
 def _queue_chart(run: Run, gpus: list[int], edges: Int64, depths: Float64) -> LineChart:
@@ -265,103 +278,69 @@ def _notes(whole: dict[str, int | float | None]) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _clock_notes(run: Run, parent: Groups) -> tuple[str, ...]:
+def _clock_notes(run: Run, view: View) -> tuple[str, ...]:
     """How far host and GPU clocks can disagree, by the shortest time from a launch to a start."""
-    table, rows = parent.table, parent.selection
-    least = np.full(int(table.gpu[rows].max()) + 1, NEVER)
-    early = np.zeros(len(least), np.int64)
-    for own in gpu_by_gpu(table, rows):
-        gpu, waited = table.gpu[own], waited_ns(table, own)
-        least = np.minimum(least, minima_of(waited, gpu, len(least), NEVER))
-        early += counts_of(gpu[waited < 0], len(least))
-    if (least == NEVER).all():
-        return ("no launch records: prep, call, causes of idle time and queue depth are unknown",)
-    notes = [
-        f"GPU {gpu}: {early[gpu]} activities start before their launch, by up to "
-        f"{-least[gpu] / 1e3:.1f} µs: its clock is at least that far behind the host's"
-        for gpu in np.flatnonzero(early).tolist()
-    ]
-    fine = least[(early == 0) & (least != NEVER)]
-    if len(fine):
-        of = "the GPU" if len(least) == 1 else f"{len(fine)} of {len(run.gpus)} GPUs"
+    gpus = run.tree_of(view).split(view.path, ("gpu",))
+    notes, fine = [], []
+    for place, gpu in enumerate(gpus.codes("gpu").tolist()):
+        waited = waited_ns(run.table, gpus.part(place))
+        least = int(waited.min())
+        if least < 0:
+            notes.append(
+                f"GPU {gpu}: {(waited < 0).sum()} activities start before their launch, by up to "
+                f"{-least / 1e3:.1f} µs: its clock is at least that far behind the host's"
+            )
+        elif least != NEVER:
+            fine.append(least)
+    if fine:
+        of = "the GPU" if len(gpus) == 1 else f"{len(fine)} of {len(run.gpus)} GPUs"
         notes.append(
             f"clocks of host and GPU: on {of} no start precedes its launch; the shortest time "
-            f"from a launch to a start is {fine.min() / 1e3:.1f} to {fine.max() / 1e3:.1f} µs, the "
+            f"from a launch to a start is {min(fine) / 1e3:.1f} to {max(fine) / 1e3:.1f} µs, the "
             "most that a GPU clock can be ahead"
         )
+    if not notes:
+        return ("no launch records: prep, call, causes of idle time and queue depth are unknown",)
     return tuple(notes)
 
 
-class LaunchSums(Struct, frozen=True, eq=False):
-    """Sums over the activities of a scope by label, and of their overheads by instance."""
+class _Waits(Struct, frozen=True, eq=False):
+    """Sums over the activities of nodes, and over those of their instances."""
 
     comm_wait_ns: Int64
-    """The part of their call overhead during which communication ran on their GPU."""
+    """The part of a node's call overhead during which communication ran on the GPU."""
     least_ns: Int64
     """The shortest time from a launch call to a start; `NEVER` where there is none."""
-    label: Index
-    """Of each instance."""
-    instance: Int64
-    """Which instance each is, the same number under every label."""
-    sums: Mapping[str, Int64]
-    linked: Mask
-    """Whether any activity of the instance has a launch record."""
+    instances: Int64
+    """Rows of a node and its codes at some levels; equal ones are one instance."""
+    sums: list[Int64]
+    """By row: activities with a launch record, and each of `OVERHEADS`."""
 
-    def together(self) -> LaunchSums:
-        """The same with all labels as one."""
-        numbers, place = ranked(self.instance)
-        count = len(numbers)
-        return LaunchSums(
-            self.comm_wait_ns.sum(keepdims=True),
-            self.least_ns.min(keepdims=True),
-            np.zeros(count, np.intp),
-            numbers,
-            {name: sums_of(values, place, count) for name, values in self.sums.items()},
-            counts_of(place[self.linked], count) > 0,
-        )
+    @classmethod
+    def of(cls, run: Run, nodes: Groups, over: Sequence[str]) -> _Waits:
+        table, count = nodes.table, len(nodes)
+        comm_wait, least = np.zeros(count, np.int64), np.full(count, NEVER, np.int64)
+        parts = []
+        for rows, node in nodes.pieces():
+            waited = waited_ns(table, rows)
+            least = np.minimum(least, minima_of(waited, node, count, NEVER))
+            comm_wait += sums_of(_beside_comm(run, rows), node, count)
+            each, owner = combined((node, *(table.column(level)[rows] for level in over)))
+            values = (waited != NEVER, *(table.column(name)[rows] for name in OVERHEADS))
+            parts.append((each, *(sums_of(value, owner, len(each)) for value in values)))
+        instances, *sums = map(np.concatenate, zip(*parts, strict=True))
+        return cls(comm_wait, least, instances, sums)
 
-    def statistic(self, name: str, statistic: str) -> Float64:
-        """The mean or median of an overhead over the instances of each label; of parts of it over
-        those with a launch record."""
-        values, label, count = self.sums[name], self.label, len(self.least_ns)
-        if name != OVERHEADS[0]:
-            values, label = values[self.linked], label[self.linked]
-        if statistic == "median":
-            return quantiles_of(values, label, count, (0.5,))[:, 0]
-        return means_of(values, label, count)
+    def together(self) -> _Waits:
+        """The same with all nodes as one."""
+        instances = self.instances * (np.arange(self.instances.shape[1]) > 0)
+        wait, least = self.comm_wait_ns.sum(keepdims=True), self.least_ns.min(keepdims=True)
+        return _Waits(wait, least, instances, self.sums)
 
-
-def launches_of(
-    run: Run, rows: Selection, level: str, labels: Codes, over: Sequence[str]
-) -> LaunchSums:
-    """Sums by the labels of a level, and by their instances: their codes at the levels `over`."""
-    table, count = run.table, len(labels)
-    lows = [int(table.column(name)[rows].min()) for name in over]
-    widths = [
-        int(table.column(name)[rows].max()) - low + 1 for name, low in zip(over, lows, strict=True)
-    ]
-    place_of = np.zeros(int(labels.max()) + 2, np.intp)
-    # The code of a missing label, -1, is the last place.
-    place_of[labels] = np.arange(count)
-    comm_wait, least = np.zeros(count, np.int64), np.full(count, NEVER, np.int64)
-    parts = []
-    # The arrays of one GPU fit into the processor's cache.
-    for own in gpu_by_gpu(table, rows):
-        label, waited = place_of[table.column(level)[own]], waited_ns(table, own)
-        least = np.minimum(least, minima_of(waited, label, count, NEVER))
-        beside, wait = _beside_comm(run, own)
-        comm_wait += sums_of(wait, label[beside], count)
-        code = label.astype(np.int64)
-        for name, low, width in zip(over, lows, widths, strict=True):
-            code = code * width + (table.column(name)[own] - low)
-        codes, place = ranked(code)
-        sums = [sums_of(table.column(name)[own], place, len(codes)) for name in OVERHEADS]
-        linked = counts_of(place[waited != NEVER], len(codes)) > 0
-        parts.append((codes, linked, *sums))
-    codes, linked, *sums = map(np.concatenate, zip(*parts, strict=True))
-    label, instance = np.divmod(codes, int(np.prod(widths, dtype=np.int64)))
-    named = dict(zip(OVERHEADS, sums, strict=True))
-    return LaunchSums(comm_wait, least, label, instance, named, linked)
+    def by_instance(self) -> list[Int64]:
+        """The node of each instance, ascending, and its sums."""
+        each, owner = combined(list(self.instances.T))
+        return [each[:, 0], *(sums_of(values, owner, len(each)) for values in self.sums)]
 
 
 def waited_ns(table: KernelTable, rows: Selection) -> Int64:
@@ -370,20 +349,19 @@ def waited_ns(table: KernelTable, rows: Selection) -> Int64:
     return np.where(launch == NO_TIME, NEVER, table.start_ns[rows] - launch)
 
 
-def _beside_comm(run: Run, rows: Selection) -> tuple[Index, Int64]:
-    """The places among rows of those in whose call overhead communication ran, and how long."""
+def _beside_comm(run: Run, rows: Selection) -> Int64:
+    """How long communication ran in the call overhead of each activity."""
     table = run.table
-    call = table.call_overhead_ns[rows]
+    gpu, start, call = table.gpu[rows], table.start_ns[rows], table.call_overhead_ns[rows]
     # Where the GPU stood idle for as long before the start, nothing ran next to the call.
-    waiting = np.flatnonzero(call > table.idle_ns[rows])
-    gpu, start, call = table.gpu[rows][waiting], table.start_ns[rows][waiting], call[waiting]
-    wait = np.zeros(len(waiting), np.int64)
-    for number in distinct(gpu).tolist():
-        stretches = _comm_of(run, number)
-        own = np.flatnonzero(gpu == number)
-        to = start[own]
-        wait[own] = time_within(*stretches, to) - time_within(*stretches, to - call[own])
-    return waiting, wait
+    waiting = call > table.idle_ns[rows]
+    wait = np.zeros(len(gpu), np.int64)
+    for number in distinct(gpu[waiting]).tolist():
+        stretches = run.memo(("communication", number), partial(_comm_of, run, number))
+        own = np.flatnonzero(waiting & (gpu == number))
+        wait[own] = time_within(*stretches, start[own])
+        wait[own] -= time_within(*stretches, start[own] - call[own])
+    return wait
 
 
 def _comm_of(run: Run, gpu: int) -> tuple[Int64, Int64]:
@@ -391,49 +369,3 @@ def _comm_of(run: Run, gpu: int) -> tuple[Int64, Int64]:
     whole = run.tree().node((str(gpu),)).selection
     comm = np.flatnonzero(table.kind[whole] == Kind.COMM)
     return union(table.start_ns[whole][comm], table.duration_ns[whole][comm])
-
-
-_BLOCK: Final = 32
-"""Neighbouring times that are summed as one block."""
-
-
-def mean_depths(launch_ns: Int64, start_ns: Int64, edges_ns: Numbers) -> Float64:
-    """The mean number of activities in the queue between neighbouring edges, equally far apart.
-
-    An activity is in the queue from its launch call to its start; where the clocks disagree so
-    that it starts before its launch, it never is.
-    """
-    waits = (start_ns > launch_ns) & (start_ns > edges_ns[0]) & (launch_ns < edges_ns[-1])
-    if not waits.all():
-        launch_ns, start_ns = launch_ns[waits], start_ns[waits]
-    depths: Float64 = np.diff(_since(launch_ns, edges_ns) - _since(start_ns, edges_ns))
-    return depths / np.maximum(np.diff(edges_ns), 1e-9)
-
-
-def _since(times_ns: Int64, edges_ns: Numbers) -> Float64:
-    """At each edge, how long ago all the times before it were, together; the first counts as 0."""
-    edges, bins = edges_ns - edges_ns[0], len(edges_ns)
-    times = np.maximum(times_ns - edges_ns[0], 0)
-    blocks = len(times) // _BLOCK
-    together = times[: blocks * _BLOCK].reshape(blocks, _BLOCK)
-    first = np.searchsorted(edges, together.min(axis=1))
-    # Rows are nearly in the order of time: most neighbours lie between the same edges.
-    whole = first == np.searchsorted(edges, together.max(axis=1))
-    count = counts_of(first[whole], bins + 1) * _BLOCK
-    sums = together.sum(axis=1)[whole]
-    total = sums_of(sums, first[whole], bins + 1)
-    rest = np.concatenate([together[~whole].ravel(), times[blocks * _BLOCK :]])
-    place = np.searchsorted(edges, rest)
-    count += counts_of(place, bins + 1)
-    total = total + sums_of(rest, place, bins + 1)
-    since: Float64 = edges.astype(np.float64) * np.cumsum(count[:bins]) - np.cumsum(total[:bins])
-    return since
-
-
-def queue_of(table: KernelTable, rows: Selection, edges_ns: Int64) -> Float64:
-    """The mean depth of the queue of one GPU, whose rows are given, between neighbouring edges."""
-    launch, start = table.launch_ns[rows], table.start_ns[rows]
-    known = launch != NO_TIME
-    if not known.all():
-        launch, start = launch[known], start[known]
-    return mean_depths(launch, start, edges_ns)

@@ -16,10 +16,11 @@ from chopper_core.align.kernel_classes import ATTENTION_CLASS, OPTIMIZER_CLASS, 
 from chopper_core.model.charts import QUEUE, LaneCells, Span, Strip
 from chopper_core.model.host_tables import HostKind, HostLane
 from chopper_core.model.run import Run
-from chopper_core.model.table import NO_TIME, KernelTable, Kind
+from chopper_core.model.signals import Queue
+from chopper_core.model.table import KernelTable, Kind
 from chopper_core.model.units import Unit
 from chopper_core.model.view import View
-from chopper_core.util.arrays import Float64, Index, Int8, Int64, Mask
+from chopper_core.util.arrays import Index, Int8, Int64, Mask
 from chopper_core.util.grouping import distinct, run_maxima, run_starts, stable_order
 
 CACHED_SCOPES: Final = 8
@@ -272,24 +273,6 @@ def busy_by_class(run: Run, lane: Lane) -> tuple[BusyTime, ...]:
     return run.memo(key, found, _CACHED)
 
 
-class _Begun(Struct, frozen=True, eq=False):
-    """Moments in rising order, since the run's first activity."""
-
-    times_ns: Int64
-    sums_ns: Int64
-    """Sums of the first moments, modulo 2^64: differences are exact."""
-
-    @classmethod
-    def of(cls, times_ns: Int64) -> _Begun:
-        ordered = np.sort(times_ns, kind="stable")
-        return cls(ordered, np.concatenate([[0], np.cumsum(ordered)]))
-
-    def elapsed(self, at_ns: Int64) -> Int64:
-        """The time from all moments before each instant to it, together."""
-        begun = np.searchsorted(self.times_ns, at_ns, "right")
-        return begun * at_ns - self.sums_ns[begun]
-
-
 def host_cells(run: Run, gpu: int, begin: int, end: int, bins: int) -> LaneCells | None:
     """The work of a GPU's hosts in each cell; None where the trace doesn't show it."""
     times = run.memo(("timeline host", gpu), lambda: _host_times(run, gpu))
@@ -307,13 +290,15 @@ def host_cells(run: Run, gpu: int, begin: int, end: int, bins: int) -> LaneCells
 
 def queue_strip(run: Run, gpu: int, begin: int, end: int, bins: int) -> Strip | None:
     """The mean number of launched activities that wait, by cell; None without launch records."""
-    queue = run.memo(("timeline queue", gpu), lambda: _queue(run, gpu))
-    if queue is None:
+
+    def found() -> Queue:
+        table, rows = run.table, run.tree().node((str(gpu),)).selection
+        return Queue.of(table.launch_ns[rows], table.start_ns[rows])
+
+    queue = run.memo(("timeline queue", gpu), found)
+    if not len(queue):
         return None
-    launched, started = queue
-    cut = edges(begin, end, bins) - run.origin_ns
-    waited = np.diff(launched.elapsed(cut) - started.elapsed(cut))
-    depth: Float64 = waited / np.maximum(np.diff(cut), 1)
+    depth = queue.depths(edges(begin, end, bins))
     return Strip(QUEUE, Unit.NONE, 0.0, max(float(depth.max(initial=0.0)), 1.0), depth)
 
 
@@ -363,14 +348,3 @@ def _named(run: Run, gpu: int, cut: Int64) -> tuple[Span, ...]:
         begins = bool(starts[place] >= cut[0])
         spans.append(Span(low, high, lane.names[int(names[place])], begins=begins))
     return tuple(spans)
-
-
-def _queue(run: Run, gpu: int) -> tuple[_Begun, _Begun] | None:
-    """The launches and starts of a GPU's activities."""
-    table, rows = run.table, run.tree().node((str(gpu),)).selection
-    launch, start = table.launch_ns[rows], table.start_ns[rows]
-    # Where the clocks disagree an activity starts before its launch: it is never in the queue.
-    known = np.flatnonzero((launch != NO_TIME) & (launch < start))
-    if not len(known):
-        return None
-    return _Begun.of(launch[known] - run.origin_ns), _Begun.of(start[known] - run.origin_ns)
