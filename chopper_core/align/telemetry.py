@@ -25,12 +25,11 @@ from chopper_core.model.signals import (
     NodeSamples,
     SampleSummary,
     Signal,
+    TimeSpans,
     between,
     holding,
     nearest,
     summary_of,
-    time_within,
-    union,
 )
 from chopper_core.model.table import COLUMNS, NO_LABEL, NO_TIME, Category, KernelTable, empty_table
 from chopper_core.model.units import Unit
@@ -256,9 +255,9 @@ def while_busy(curve: IntegralCurve, start_ns: Int64, duration_ns: Int64) -> Int
     begins, ends = curve.edges_ns[::2], curve.edges_ns[1::2]
     if len(begins) != len(ends) or not len(start_ns) or not len(begins):
         return curve
-    intervals = union(start_ns, duration_ns)
+    running = TimeSpans.running(start_ns, duration_ns)
     length = np.maximum(ends - begins, 1)
-    busy = (time_within(*intervals, ends) - time_within(*intervals, begins)) / length
+    busy = running.within(begins, ends) / length
     known = np.diff(curve.covered_ns)[::2] > 0
     if not (known & (busy > 0)).any():
         return curve

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from chopper_core.model.groups import Groups, gpu_by_gpu
 from chopper_core.model.peers import work_of
-from chopper_core.model.signals import time_within, union
+from chopper_core.model.signals import TimeSpans
 from chopper_core.model.table import LEVELS, NO_LABEL, KernelTable, Kind, Selection
 from chopper_core.util.arrays import AnyArray, Index, Int32, Int64, Mask
 from chopper_core.util.grouping import distinct, run_mask, run_maxima, run_minima, sorted_run_mask
@@ -175,10 +175,10 @@ def running_ns(
 
     def fill_in(number: int) -> None:
         of_gpu = running[whose == number]
-        stretches = union(table.start_ns[of_gpu], table.duration_ns[of_gpu])
+        spans = TimeSpans.running(table.start_ns[of_gpu], table.duration_ns[of_gpu])
         at = np.flatnonzero(gpu == number)
         here = slice(int(at[0]), int(at[-1]) + 1) if rises else at
-        beside[here] = time_within(*stretches, end[here]) - time_within(*stretches, start[here])
+        beside[here] = spans.within(start[here], end[here])
 
     in_threads(fill_in, distinct(gpu).tolist(), len(gpu))
     return beside

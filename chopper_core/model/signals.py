@@ -8,6 +8,7 @@ same file.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -206,7 +207,8 @@ def between(begins_ns: Int64, ends_ns: Int64, values: Float64) -> IntegralCurve:
 
 def share_running(start_ns: Int64, duration_ns: Int64, span: tuple[int, int]) -> IntegralCurve:
     """The share (in %) of time in which any of the activities ran, over the span (start, end)."""
-    begins, ends = union(start_ns, duration_ns)
+    spans = TimeSpans.running(start_ns, duration_ns)
+    begins, ends = spans.starts_ns, spans.ends_ns
     running = np.cumsum(ends - begins)
     edges = np.stack([begins, ends], axis=1).ravel()
     busy = np.stack([running - (ends - begins), running], axis=1).ravel()
@@ -215,29 +217,50 @@ def share_running(start_ns: Int64, duration_ns: Int64, span: tuple[int, int]) ->
     return IntegralCurve(edges, 100.0 * busy, (edges - span[0]).astype(np.float64))
 
 
-def union(start_ns: Int64, duration_ns: Int64) -> tuple[Int64, Int64]:
-    """Starts and ends of the intervals in which any of the activities runs."""
-    if not len(start_ns):
-        return np.empty(0, np.int64), np.empty(0, np.int64)
-    # A union interval starts where as many activities have ended as have started before.
-    # Both are nearly sorted, which a stable sort exploits: it takes a tenth of the time.
-    start, end = (np.sort(each, kind="stable") for each in (start_ns, start_ns + duration_ns))
-    opens = np.concatenate([[True], start[1:] > end[:-1]])
-    closes = np.append(np.flatnonzero(opens)[1:] - 1, len(start) - 1)
-    return start[opens], end[closes]
+class TimeSpans(Struct, frozen=True, eq=False, dict=True):
+    """Spans of time in rising order, without overlap."""
 
+    starts_ns: Int64
+    ends_ns: Int64
 
-def time_within(begins_ns: Int64, ends_ns: Int64, times_ns: Int64) -> Int64:
-    """The length of the intervals (sorted, disjoint) that lies before each time."""
-    if not len(begins_ns):
-        return np.zeros(len(times_ns), np.int64)
-    before = np.concatenate([[0], np.cumsum(ends_ns - begins_ns)])
-    begun = np.searchsorted(begins_ns, times_ns, "right")
-    # The rest of the interval that has begun; 0 before the first one.
-    ahead = ends_ns[begun - 1] - times_ns
-    ahead[begun == 0] = 0
-    within: Int64 = before[begun] - np.maximum(ahead, 0, out=ahead)
-    return within
+    @classmethod
+    def running(cls, start_ns: Int64, duration_ns: Int64) -> TimeSpans:
+        """The time in which any of some activities runs."""
+        if not len(start_ns):
+            return cls(np.empty(0, np.int64), np.empty(0, np.int64))
+        # A span starts where as many activities have ended as have started before.
+        # Both are nearly sorted, which a stable sort exploits: it takes a tenth of the time.
+        start, end = (np.sort(each, kind="stable") for each in (start_ns, start_ns + duration_ns))
+        opens = np.concatenate([[True], start[1:] > end[:-1]])
+        closes = np.append(np.flatnonzero(opens)[1:] - 1, len(start) - 1)
+        return cls(start[opens], end[closes])
+
+    @cached_property
+    def _before_ns(self) -> Int64:
+        return np.concatenate([[0], np.cumsum(self.ends_ns - self.starts_ns)])
+
+    @property
+    def total_ns(self) -> int:
+        return int(self._before_ns[-1])
+
+    def until(self, times_ns: Int64) -> Int64:
+        """How much of the spans lies before each time."""
+        if not len(self.starts_ns):
+            return np.zeros(len(times_ns), np.int64)
+        begun = np.searchsorted(self.starts_ns, times_ns, "right")
+        # The rest of the span that has begun; 0 before the first one.
+        ahead = self.ends_ns[begun - 1] - times_ns
+        ahead[begun == 0] = 0
+        within: Int64 = self._before_ns[begun] - np.maximum(ahead, 0, out=ahead)
+        return within
+
+    def within(self, begins_ns: Int64, ends_ns: Int64) -> Int64:
+        """How much of the spans lies between each begin and its end."""
+        return self.until(ends_ns) - self.until(begins_ns)
+
+    def between(self, times_ns: Int64) -> Int64:
+        """How much of the spans lies between neighbouring times."""
+        return np.diff(self.until(times_ns))
 
 
 class Queue(Struct, frozen=True, eq=False):

@@ -84,7 +84,6 @@ def _longest(elapsed_ns: Int64, limit: int) -> Index:
 
 
 def hit_rows(frame: Frame, text: str) -> tuple[int, ...]:
-
     def values(column: str) -> Values:
         if column not in frame.values:
             raise UsageError(f"{column} is not in this table")

@@ -107,7 +107,6 @@ def _row(
 
 
 def _opener(view: View, rows: list[IcicleRow], levels: int) -> Callable[[int, int], View]:
-
     def opens(depth: int, block: int) -> View:
         labels: list[str] = []
         for row in reversed(rows[: depth + 1]):

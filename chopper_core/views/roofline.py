@@ -148,7 +148,6 @@ def _peaks(run: Run, rows: Partition) -> tuple[tuple[str, float], ...]:
 
 
 def _sentence(columns: dict[str, Values], row: int, label: str) -> str:
-
     def text(name: str, unit: str, digits: int) -> list[str]:
         number = columns[name].at(row) if name in columns else None
         return [] if number is None else [f"{number:.{digits}f}{unit}"]

@@ -13,13 +13,13 @@ from chopper_core.metrics import Metric, column
 from chopper_core.model.column_names import integral_of, known_of
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
-from chopper_core.model.signals import IntegralCurve
+from chopper_core.model.signals import IntegralCurve, TimeSpans
 from chopper_core.model.table import NO_LABEL, KernelTable, Kind
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Index, Int64
 from chopper_core.util.grouping import distinct, median_of, quantile_of, ratios
 from chopper_core.views.shared.matched_kernels import same_kernels
-from chopper_core.views.shared.samples import TimeSpans, sampled, spans_of_samples
+from chopper_core.views.shared.samples import sampled, spans_of_samples
 
 MAX_COMPARED_ROWS: Final = 1 << 18
 """With more activities, evenly chosen iterations are compared."""

@@ -12,6 +12,7 @@ from chopper_core.metrics import heat_of, is_measured
 from chopper_core.model.column_names import CYCLES, integral_of, known_of, samples_in
 from chopper_core.model.hardware import Hardware
 from chopper_core.model.peers import work_of
+from chopper_core.model.signals import TimeSpans
 from chopper_core.model.table import Kind
 from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.grouping import distinct, means_of, median_of, ranked, ratios, sums_of
@@ -29,7 +30,7 @@ from chopper_core.views.power.charts import LIMITER, samples_of
 from chopper_core.views.shared.marks import MAD_TO_SIGMA
 from chopper_core.views.shared.phrases import by_number, percent, time
 from chopper_core.views.shared.places import places_of
-from chopper_core.views.shared.samples import TimeSpans, sampled
+from chopper_core.views.shared.samples import sampled
 
 UNSTEADY: Final = threshold("""deviation of a clock | 0.6 | % of its mean
     within an operation, where the load is the same. In the generated runs a steady clock

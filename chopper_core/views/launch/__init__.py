@@ -23,7 +23,7 @@ from chopper_core.metrics.time import INSTANCE_LEVELS
 from chopper_core.model.charts import BarChart, LineChart, Series
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
-from chopper_core.model.signals import Queue, time_within, union
+from chopper_core.model.signals import Queue, TimeSpans
 from chopper_core.model.table import NO_TIME, KernelTable, Kind, Selection
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View
@@ -357,15 +357,14 @@ def _beside_comm(run: Run, rows: Selection) -> Int64:
     waiting = call > table.idle_ns[rows]
     wait = np.zeros(len(gpu), np.int64)
     for number in distinct(gpu[waiting]).tolist():
-        stretches = run.memo(("communication", number), partial(_comm_of, run, number))
+        running = run.memo(("communication", number), partial(_comm_of, run, number))
         own = np.flatnonzero(waiting & (gpu == number))
-        wait[own] = time_within(*stretches, start[own])
-        wait[own] -= time_within(*stretches, start[own] - call[own])
+        wait[own] = running.within(start[own] - call[own], start[own])
     return wait
 
 
-def _comm_of(run: Run, gpu: int) -> tuple[Int64, Int64]:
+def _comm_of(run: Run, gpu: int) -> TimeSpans:
     table = run.table
     whole = run.tree().node((str(gpu),)).selection
     comm = np.flatnonzero(table.kind[whole] == Kind.COMM)
-    return union(table.start_ns[whole][comm], table.duration_ns[whole][comm])
+    return TimeSpans.running(table.start_ns[whole][comm], table.duration_ns[whole][comm])

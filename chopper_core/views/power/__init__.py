@@ -13,6 +13,7 @@ from chopper_core.metrics import METRICS, Scope, is_measured, numbered
 from chopper_core.metrics.metric import quotient
 from chopper_core.model.column_names import EDGE, HEAT
 from chopper_core.model.run import Run
+from chopper_core.model.signals import TimeSpans
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Mask
 from chopper_core.util.errors import NothingToShow, UsageError
@@ -36,7 +37,6 @@ from chopper_core.views.shared.phrases import differs
 from chopper_core.views.shared.samples import (
     ENERGY,
     WINDOW,
-    TimeSpans,
     columns_of,
     figure,
     gpus_of,

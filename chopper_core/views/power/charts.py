@@ -13,7 +13,7 @@ from chopper_core.model.charts import BarChart, LineChart, Series, SignalRows
 from chopper_core.model.column_names import EDGE, HEAT, HOTSPOT
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
-from chopper_core.model.signals import IntegralCurve
+from chopper_core.model.signals import IntegralCurve, TimeSpans
 from chopper_core.model.table import Kind
 from chopper_core.model.units import Unit
 from chopper_core.model.view import View
@@ -25,7 +25,6 @@ from chopper_core.views.shared.samples import (
     MAX_POINTS,
     NO_SAMPLES,
     Sampled,
-    TimeSpans,
     all_sampled,
     beside_of,
     evenly,

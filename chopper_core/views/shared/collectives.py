@@ -26,7 +26,7 @@ from chopper_core.model.attributes import NO_NODE, Attributes, nodes_at
 from chopper_core.model.column_names import MICROBATCH
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
-from chopper_core.model.signals import time_within, union
+from chopper_core.model.signals import TimeSpans
 from chopper_core.model.table import KernelTable, Kind
 from chopper_core.util.arrays import Index, Int64, Mask
 from chopper_core.util.grouping import (
@@ -222,11 +222,11 @@ def _exposed(run: Run, rows: Index, wait: Int64) -> Int64:
         selection = run.tree().node((str(gpu),)).selection
         # Of all compute that runs during a collective, one activity is charged with the overlap.
         computes = np.flatnonzero(table.overlap_ns[selection] > 0)
-        stretches = union(
+        running = TimeSpans.running(
             table.start_ns[selection][computes], table.duration_ns[selection][computes]
         )
         start = table.start_ns[rows[own]]
-        hidden = time_within(*stretches, start + wait[own]) - time_within(*stretches, start)
+        hidden = running.within(start, start + wait[own])
         exposed[own] = np.minimum(exposed[own], wait[own] - hidden)
     return exposed
 

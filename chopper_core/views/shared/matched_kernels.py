@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from chopper_core.model.groups import Groups
 from chopper_core.model.peers import is_same_work
 from chopper_core.model.run import Run
-from chopper_core.model.signals import time_within, union
+from chopper_core.model.signals import TimeSpans
 from chopper_core.model.table import LEVELS, NO_LABEL, KernelTable, Kind
 from chopper_core.model.view import View
 from chopper_core.util.arrays import AnyArray, Float64, Index, Int64, Mask, Numbers
@@ -362,9 +362,9 @@ def _shares_beside_comm(
         waits = collectives.member_wait_ns
         own = np.flatnonzero((table.gpu[members] == found.gpus[column]) & (waits > 0))
         if len(own):
-            windows = union(table.start_ns[members[own]], waits[own])
+            windows = TimeSpans.running(table.start_ns[members[own]], waits[own])
             start = table.start_ns[rows]
-            waiting = time_within(*windows, start + took) - time_within(*windows, start)
+            waiting = windows.within(start, start + took)
     waiting = np.minimum(waiting, whole)
     return np.stack([waiting, whole - waiting]) / took
 

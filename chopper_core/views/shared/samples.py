@@ -17,7 +17,7 @@ from chopper_core.metrics import Metric, Values, computed_column, numbered
 from chopper_core.model.column_names import HEAT as HEAT_SIGNALS
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
-from chopper_core.model.signals import IntegralCurve, SampleSummary, union
+from chopper_core.model.signals import IntegralCurve, SampleSummary, TimeSpans
 from chopper_core.model.units import Unit
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Index, Int64
@@ -39,30 +39,6 @@ _ALONE: Final = "over the time of the GPU's samples, each of which holds until t
 _SOURCE: Final = "telemetry"
 
 Own = list[tuple[Metric, Values]]
-
-
-class TimeSpans(Struct, frozen=True, eq=False):
-    """Spans of a GPU's time, in order, without overlap."""
-
-    starts_ns: Int64
-    ends_ns: Int64
-
-    @property
-    def total_ns(self) -> int:
-        """How long they are together."""
-        return int((self.ends_ns - self.starts_ns).sum())
-
-    def up_to(self, times_ns: Int64) -> Int64:
-        """How much of the stretches lies before each time."""
-        if len(self.starts_ns) == 1:
-            only = np.clip(times_ns, self.starts_ns[0], self.ends_ns[0])
-            return np.asarray(only - self.starts_ns[0], np.int64)
-        lengths = self.ends_ns - self.starts_ns
-        before = np.concatenate([[0], np.cumsum(lengths)])
-        place = np.searchsorted(self.starts_ns, times_ns, "right")
-        last = np.maximum(place - 1, 0)
-        within = np.clip(times_ns - self.starts_ns[last], 0, lengths[last])
-        return np.where(place > 0, before[last] + within, 0)
 
 
 class Sampled(Struct, frozen=True, eq=False):
@@ -206,7 +182,7 @@ def spans_of(run: Run, view: View) -> dict[int, TimeSpans]:
     found = {}
     for gpu in distinct(gpu_of).tolist():
         own = gpu_of == gpu
-        found[int(gpu)] = TimeSpans(*union(start[own], duration[own]))
+        found[int(gpu)] = TimeSpans.running(start[own], duration[own])
     return found
 
 
@@ -222,7 +198,7 @@ def all_sampled(curves: Mapping[str, IntegralCurve], stretches: TimeSpans) -> di
         begins, ends = edges[near][::2], edges[near][1::2]
         # Samples of one file stand for the same times.
         if known is None or not np.array_equal(known[0], edges[near]):
-            known = edges[near], stretches.up_to(ends) - stretches.up_to(begins)
+            known = edges[near], stretches.within(begins, ends)
         covered, area = (
             np.diff(values[near].reshape(-1, 2), axis=1)[:, 0]
             for values in (curve.covered_ns, curve.integral)

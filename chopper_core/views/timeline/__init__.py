@@ -12,6 +12,7 @@ from chopper_core.metrics import Metric, Values, columns, numbered, worded
 from chopper_core.model.charts import Pointed
 from chopper_core.model.parallel import TITLES
 from chopper_core.model.run import Run, interval_of
+from chopper_core.model.signals import TimeSpans
 from chopper_core.model.table import NO_LABEL, Kind
 from chopper_core.model.units import is_on_a_clock, moment_text, time_text
 from chopper_core.model.view import ALL_TIME, Interval, View, pointing
@@ -21,7 +22,6 @@ from chopper_core.views.spec import ViewResult, ViewSpec
 from chopper_core.views.timeline.chart import KIND_NAMES, Ghosts, lanes_chart, own_time
 from chopper_core.views.timeline.lanes import (
     EVERY_STREAM,
-    BusyTime,
     Lane,
     gpus_of,
     lanes_of,
@@ -104,7 +104,7 @@ def answer(run: Run, view: View) -> ViewResult:
     begin, end = (run.origin_ns + time for time in (seen.from_ns, seen.to_ns))
     at = run.origin_ns + seen.at_ns
 
-    def within(times: Sequence[BusyTime], begin: int, end: int) -> Int64:
+    def within(times: Sequence[TimeSpans], begin: int, end: int) -> Int64:
         ends = np.array([begin, end], np.int64)
         return np.array([int(each.between(ends)[0]) for each in times], np.int64)
 

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from chopper_core.model.charts import Band, Ghost, LaneCells, Lanes, Pointed, Span, Strip
 from chopper_core.model.run import Run
+from chopper_core.model.signals import TimeSpans
 from chopper_core.model.table import NO_LABEL, KernelTable, Kind
 from chopper_core.model.view import Interval, View, baseline_view
 from chopper_core.util.arrays import Index, Int64
@@ -21,7 +22,6 @@ from chopper_core.views.timeline.lanes import (
     CACHED_SCOPES,
     CLASS_NAMES,
     MAX_NAMED_PER_CELL,
-    BusyTime,
     Lane,
     busy_by_class,
     edges,
@@ -145,29 +145,26 @@ def spans_of(keys: Int64, text: Callable[[int], str]) -> tuple[Span, ...]:
     )
 
 
-def own_time(run: Run, view: View, lanes: Sequence[Lane]) -> list[BusyTime] | None:
+def own_time(run: Run, view: View, lanes: Sequence[Lane]) -> list[TimeSpans] | None:
     """When activities of the scope run on each lane; None if the scope is whole GPUs."""
     if all(level == "gpu" for level, _ in view.scope):
         return None
     key = ("timeline scope", view.order, view.path)
     own = run.memo(key, lambda: _own_by_lane(run, view), CACHED_SCOPES)
-    empty = np.empty(0, np.int64)
-    nothing = BusyTime.of(empty, empty)
+    nothing = TimeSpans(np.empty(0, np.int64), np.empty(0, np.int64))
     return [own.get((lane.gpu, lane.stream), nothing) for lane in lanes]
 
 
-def _own_by_lane(run: Run, view: View) -> dict[tuple[int, int | None], BusyTime]:
+def _own_by_lane(run: Run, view: View) -> dict[tuple[int, int | None], TimeSpans]:
     table, rows = run.table, run.tree(view.order).node(view.path).rows
-    rows = rows[np.argsort(table.start_ns[rows], kind="stable")]
-    starts = table.start_ns[rows].astype(np.int64)
-    ends = starts + table.duration_ns[rows]
-    found: dict[tuple[int, int | None], BusyTime] = {}
+    starts, durations = table.start_ns[rows], table.duration_ns[rows]
+    found: dict[tuple[int, int | None], TimeSpans] = {}
     for gpu in distinct(table.gpu[rows]).tolist():
         on_gpu = table.gpu[rows] == gpu
-        found[gpu, None] = BusyTime.of(starts[on_gpu], ends[on_gpu])
+        found[gpu, None] = TimeSpans.running(starts[on_gpu], durations[on_gpu])
         for stream in distinct(table.stream[rows][on_gpu]).tolist():
             own = on_gpu & (table.stream[rows] == stream)
-            found[gpu, stream] = BusyTime.of(starts[own], ends[own])
+            found[gpu, stream] = TimeSpans.running(starts[own], durations[own])
     return found
 
 

@@ -16,7 +16,7 @@ from chopper_core.align.kernel_classes import ATTENTION_CLASS, OPTIMIZER_CLASS, 
 from chopper_core.model.charts import QUEUE, LaneCells, Span, Strip
 from chopper_core.model.host_tables import HostKind, HostLane
 from chopper_core.model.run import Run
-from chopper_core.model.signals import Queue
+from chopper_core.model.signals import Queue, TimeSpans
 from chopper_core.model.table import KernelTable, Kind
 from chopper_core.model.units import Unit
 from chopper_core.model.view import View
@@ -30,39 +30,6 @@ _MIN_NAMED_CELLS: Final = 2
 """An activity that fills fewer cells is not named."""
 MAX_NAMED_PER_CELL: Final = 2
 """With more activities per cell none is named."""
-
-
-class BusyTime(Struct, frozen=True, eq=False):
-    """Disjoint intervals in rising order, with the time that they take up to each."""
-
-    begins_ns: Int64
-    ends_ns: Int64
-    before_ns: Int64
-    """The time in the intervals before each one; one value more, for all."""
-
-    @classmethod
-    def of(cls, starts_ns: Int64, ends_ns: Int64) -> BusyTime:
-        """The time in which any of some activities, in the order of start, runs."""
-        if (starts_ns[1:] >= ends_ns[:-1]).all():
-            begins, ends = starts_ns, ends_ns
-        else:
-            latest = np.maximum.accumulate(ends_ns)
-            first = np.flatnonzero(starts_ns[1:] > latest[:-1]) + 1
-            begins = starts_ns[np.concatenate([[0], first])]
-            ends = latest[np.concatenate([first - 1, [len(latest) - 1]])]
-        return cls(begins, ends, np.concatenate([[0], np.cumsum(ends - begins)]))
-
-    def until(self, times_ns: Int64) -> Int64:
-        """The time in the intervals before each moment."""
-        if not len(self.begins_ns):
-            return np.zeros(len(times_ns), np.int64)
-        begun = np.searchsorted(self.begins_ns, times_ns, "right")
-        over = self.ends_ns[np.maximum(begun - 1, 0)] - times_ns
-        taken: Int64 = self.before_ns[begun] - np.where(begun > 0, np.maximum(over, 0), 0)
-        return taken
-
-    def between(self, times_ns: Int64) -> Int64:
-        return np.diff(self.until(times_ns))
 
 
 class Lane(Struct, frozen=True, eq=False):
@@ -81,11 +48,11 @@ class Lane(Struct, frozen=True, eq=False):
     """The latest end up to each activity."""
     last_ns: Int64
     """The ends in rising order."""
-    kinds: tuple[BusyTime, ...]
+    kinds: tuple[TimeSpans, ...]
     """When activities of each `Kind` run."""
     kind_starts_ns: tuple[Int64, ...]
     """The starts of each kind."""
-    busy: BusyTime
+    busy: TimeSpans
     """When any activity runs."""
     overlapping: int
     """Activities that start while another one of the lane still runs."""
@@ -125,7 +92,6 @@ class Segments(Struct, frozen=True, eq=False):
 
 
 def lanes_of(run: Run, gpu: int, *, whole: bool = False) -> tuple[Lane, ...]:
-
     def found() -> tuple[Lane, ...]:
         rows = _by_start(run, gpu)
         if whole:
@@ -154,7 +120,6 @@ def gpus_of(run: Run, view: View) -> list[int]:
 
 
 def _by_start(run: Run, gpu: int) -> Index:
-
     def ordered() -> Index:
         selection = run.tree().node((str(gpu),)).selection
         order = stable_order(run.table.start_ns[selection])
@@ -165,17 +130,10 @@ def _by_start(run: Run, gpu: int) -> Index:
 
 def lane_of(table: KernelTable, rows: Index, gpu: int, stream: int | None) -> Lane:
     starts = np.ascontiguousarray(table.start_ns[rows], np.int64)
-    ends = starts + table.duration_ns[rows]
-    is_apart = bool((starts[1:] >= ends[:-1]).all())
-    kind = table.kind[rows]
-    busy = BusyTime.of(starts, ends)
-    kinds, kind_starts = [], []
-    for each in Kind:
-        own = kind == each
-        is_all = bool(own.all())
-        kind_starts.append(starts if is_all else starts[own])
-        kinds.append(busy if is_all else BusyTime.of(starts[own], ends[own]))
-    latest = ends if is_apart else np.maximum.accumulate(ends)
+    durations = table.duration_ns[rows]
+    ends = starts + durations
+    kinds = [table.kind[rows] == kind for kind in Kind]
+    latest = np.maximum.accumulate(ends)
     return Lane(
         gpu=gpu,
         stream=stream,
@@ -183,11 +141,11 @@ def lane_of(table: KernelTable, rows: Index, gpu: int, stream: int | None) -> La
         starts_ns=starts,
         ends_ns=ends,
         latest_ns=latest,
-        last_ns=ends if is_apart else np.sort(ends, kind="stable"),
-        kinds=tuple(kinds),
-        kind_starts_ns=tuple(kind_starts),
-        busy=busy,
-        overlapping=0 if is_apart else int((starts[1:] < latest[:-1]).sum()),
+        last_ns=np.sort(ends, kind="stable"),
+        kinds=tuple(TimeSpans.running(starts[own], durations[own]) for own in kinds),
+        kind_starts_ns=tuple(starts[own] for own in kinds),
+        busy=TimeSpans.running(starts, durations),
+        overlapping=int((starts[1:] < latest[:-1]).sum()),
     )
 
 
@@ -220,7 +178,6 @@ LEVELS_OF: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def segments_of(run: Run, gpu: int, level: str) -> Segments:
-
     def found() -> Segments:
         table, rows = run.table, _by_start(run, gpu)
         computes = table.kind[rows] == Kind.COMPUTE
@@ -254,7 +211,7 @@ _CACHED: Final = 256
 _OTHER: Final = len(CLASS_NAMES) - 1
 
 
-def busy_by_class(run: Run, lane: Lane) -> tuple[BusyTime, ...]:
+def busy_by_class(run: Run, lane: Lane) -> tuple[TimeSpans, ...]:
     """When compute of each of `CLASS_NAMES` runs on a lane; cached with the lane."""
     key = ("timeline classes", lane.gpu, lane.stream, len(lane.rows), int(lane.rows[:1].sum()))
 
@@ -262,11 +219,11 @@ def busy_by_class(run: Run, lane: Lane) -> tuple[BusyTime, ...]:
         names = run.table.names
         return np.array([_GROUPS.get(kernel_class(name), _OTHER) for name in names], np.int8)
 
-    def found() -> tuple[BusyTime, ...]:
+    def found() -> tuple[TimeSpans, ...]:
         group = run.memo(("timeline class of name",), of_names)[run.table.kernel[lane.rows]]
         group[run.table.kind[lane.rows] != Kind.COMPUTE] = len(CLASS_NAMES)
         return tuple(
-            BusyTime.of(lane.starts_ns[own], lane.ends_ns[own])
+            TimeSpans.running(lane.starts_ns[own], lane.ends_ns[own] - lane.starts_ns[own])
             for own in (group == code for code in range(len(CLASS_NAMES)))
         )
 
@@ -302,24 +259,22 @@ def queue_strip(run: Run, gpu: int, begin: int, end: int, bins: int) -> Strip | 
     return Strip(QUEUE, Unit.NONE, 0.0, max(float(depth.max(initial=0.0)), 1.0), depth)
 
 
-def _host_times(run: Run, gpu: int) -> tuple[BusyTime, BusyTime, BusyTime] | None:
+def _host_times(run: Run, gpu: int) -> tuple[TimeSpans, TimeSpans, TimeSpans] | None:
     """When the launching threads of a GPU are in any of both; in operators alone; in calls."""
     busy = _union(run, gpu, tuple(HostKind))
-    if not len(busy.begins_ns):
+    if not len(busy.starts_ns):
         return None
     calls = _union(run, gpu, (HostKind.CALL,))
-    at = distinct(np.concatenate([busy.begins_ns, busy.ends_ns, calls.begins_ns, calls.ends_ns]))
+    at = distinct(np.concatenate([busy.starts_ns, busy.ends_ns, calls.starts_ns, calls.ends_ns]))
     alone = (busy.between(at) > 0) & (calls.between(at) == 0)
-    return busy, BusyTime.of(at[:-1][alone], at[1:][alone]), calls
+    return busy, TimeSpans(at[:-1][alone], at[1:][alone]), calls
 
 
-def _union(run: Run, gpu: int, kinds: tuple[HostKind, ...]) -> BusyTime:
+def _union(run: Run, gpu: int, kinds: tuple[HostKind, ...]) -> TimeSpans:
     lane = run.side(HostLane)
     parts = [lane.of_gpu(gpu, "kind", kind) for kind in kinds]
     starts = np.concatenate([lane.start_ns[part] for part in parts])
-    ends = starts + np.concatenate([lane.duration_ns[part] for part in parts])
-    order = np.argsort(starts, kind="stable")
-    return BusyTime.of(starts[order], ends[order])
+    return TimeSpans.running(starts, np.concatenate([lane.duration_ns[part] for part in parts]))
 
 
 def wide(starts_ns: Int64, ends_ns: Int64, cut: Int64) -> list[tuple[int, int, int]]:
