@@ -48,7 +48,6 @@ class Activity(Struct, frozen=True):
         return cls(whole, share_running(start_ns[computes], duration_ns[computes], span))
 
     def means(self, bounds_ns: Float64) -> tuple[Float64, Float64]:
-        """Both shares between neighbouring bounds."""
         return self.any.means(bounds_ns), self.compute.means(bounds_ns)
 
 
@@ -125,7 +124,6 @@ def best_place(places: Float64, fits: Float64, samples: int, period_ns: int) -> 
 
 
 def period_of(samples: Sequence[SignalSamples]) -> int:
-    """The median distance of neighbouring samples."""
     return int(median_of(np.concatenate([np.diff(each.time_ns) for each in samples])))
 
 

@@ -99,7 +99,6 @@ def clock_response(table: KernelTable, hardware: Hardware) -> ClockResponse:
 
 
 def _keys(table: KernelTable) -> Int64:
-    """A number for each group of like kernels: name, operation and phase."""
     operation = table.kernel.astype(np.int64) * (len(table.operations) + 1) + table.operation + 1
     return (operation << 8) + table.phase + 1
 
@@ -288,7 +287,6 @@ def _parts(
 
 
 def _nearest_zero(one: Float64, other: Float64) -> Float64:
-    """The smallest value between two; 0 where their signs differ."""
     with np.errstate(invalid="ignore"):
         smallest = np.where(np.abs(one) <= np.abs(other), one, other)
         return np.where(one * other < 0, 0.0, smallest)

@@ -77,7 +77,6 @@ class CommKernels(Rows, frozen=True, eq=False):
 
     @property
     def labels(self) -> tuple[Int64, Int64, Int64]:
-        """Kind, group and size."""
         return self.kind, self.group, self.size
 
     def by_iteration(self) -> dict[int, Index]:
@@ -133,7 +132,6 @@ def stated_size(label: str) -> int | None:
 
 
 def without_unnamed(names: Sequence[str], group: Numbers) -> Int64:
-    """The groups, UNKNOWN for those without a name of their own."""
     unnamed = [
         code for code in distinct(group).tolist() if code >= 0 and names[code].startswith(UNNAMED)
     ]
@@ -248,7 +246,6 @@ def _place(
 
 
 def _some(kernels: CommKernels) -> CommKernels:
-    """The kernels of as many iterations as offsets need, those with most kernels first."""
     if len(kernels) <= _MAX_KERNELS:
         return kernels
     numbers, place = ranked(kernels.iteration)

@@ -360,7 +360,6 @@ def rank_clocks(table: KernelTable, rank_of_gpu: Mapping[int, int]) -> dict[int,
 
 
 def _ends(table: KernelTable, rank_of_gpu: Mapping[int, int], ranks: Sequence[int]) -> Int64:
-    """Ends of collectives: a row per rank, a column per collective that two ranks or more have."""
     kernels = CommKernels.of(table)
     if not len(kernels):
         return np.empty((len(ranks), 0), np.int64)
@@ -399,7 +398,6 @@ def _apart(ranks: Sequence[int], found: Mapping[int, RankClock]) -> list[list[in
 
 
 def _clock(name: str, ranks: Sequence[int], found: Mapping[int, RankClock]) -> HostClock:
-    """The common clock of some ranks: the median of their offsets, with their spread."""
     known = [found[rank] for rank in ranks if rank in found]
     if not known:
         return HostClock(name, tuple(ranks), 0, None, "no collectives connect it to the others")

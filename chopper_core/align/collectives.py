@@ -109,7 +109,6 @@ def read_collectives(host: Host, links: Links, kind: Int8) -> CollectiveLabels:
 
 
 def message_bytes(arguments: Collective) -> int:
-    """The larger of input and output in bytes, or ABSENT if size or type is unknown."""
     width = type_bytes(arguments.dtype)
     elements = max(arguments.in_elements, arguments.out_elements)
     return elements * width if width is not None and elements >= 0 else ABSENT
@@ -165,7 +164,6 @@ def activity_attributes(host: Host, links: Links, argument: Int32) -> ActivityAt
 
 
 def _peer(arguments: Collective) -> dict[str, TypedValue]:
-    """The attributes of a send to a rank, or of a receive from one."""
     name = arguments.name.casefold()
     if "send" in name and "recv" not in name and arguments.target_rank != ABSENT:
         kind, peer, rank = SEND, "comm_dst", arguments.target_rank

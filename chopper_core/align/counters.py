@@ -79,7 +79,6 @@ class CounterMatch(Struct, frozen=True):
 
 
 def match_counters(table: KernelTable, rows: Index, dispatched: Dispatched) -> CounterMatch:
-    """Match the activities `rows` of one GPU with the dispatches of its counter run."""
     sequence = launch_order(table, rows)
     codes = common_codes(table.names, table.kernel[sequence], dispatched.names, dispatched.name)
     trace_codes, dispatch_codes, comparison = codes

@@ -98,7 +98,6 @@ def _orphans(trace: Trace, launch: Index) -> Index:
 
 
 def _by_external_id(wanted: Int64, external_id: Int64) -> Index:
-    """The first row with each wanted external id, or -1."""
     found = np.full(len(wanted), -1, np.intp)
     ids, number = ranked(wanted[wanted != ABSENT])
     if len(ids):
@@ -149,7 +148,6 @@ class Host:
         )
 
     def named(self, pattern: re.Pattern[str]) -> Mask:
-        """Which ranges have a name that matches the pattern."""
         if pattern.pattern not in self._masks:
             labels = self.ranges.category != HostCategory.FRAME
             found = matching(self.trace.names, self.ranges.name, pattern, self._names)
@@ -166,19 +164,15 @@ class Host:
         return _by_code(self.trace.names, name, value)
 
     def by_kernel(self, value: Callable[[str], int]) -> Index:
-        """A number for each activity, computed once per distinct kernel name."""
         return _by_code(self.trace.names, self.trace.activities.name, value)
 
     def calls(self, pattern: re.Pattern[str]) -> Mask:
-        """Which launch calls have a name that the pattern occurs in."""
         return matching(self.trace.names, self.trace.launches.name, pattern)
 
     def of_class(self, *classes: str) -> Mask:
-        """Which activities are kernels of one of the classes, by their names."""
         return self.by_kernel(lambda name: kernel_class(name) in classes) > 0
 
     def text(self, row: int | np.intp) -> str:
-        """The name of a range."""
         return self.trace.names[int(self.ranges.name[row])]
 
     def starts(self, rows: Index) -> Points:
@@ -187,27 +181,22 @@ class Host:
 
     @cached_property
     def annotations(self) -> Index:
-        """Rows of user annotations."""
         return np.flatnonzero(self.ranges.category == HostCategory.ANNOTATION)
 
     @cached_property
     def operators(self) -> Index:
-        """Rows of the framework's operators."""
         return np.flatnonzero(self.ranges.category == HostCategory.OPERATOR)
 
     @cached_property
     def modules(self) -> Index:
-        """Rows of `nn.Module` frames."""
         return np.flatnonzero(self.ranges.category == HostCategory.MODULE)
 
     @cached_property
     def is_annotation(self) -> Mask:
-        """Which ranges are user annotations."""
         return np.equal(self.ranges.category, HostCategory.ANNOTATION)
 
     @cached_property
     def is_operator(self) -> Mask:
-        """Which ranges are operators of the framework."""
         return np.equal(self.ranges.category, HostCategory.OPERATOR)
 
     @cached_property

@@ -221,7 +221,6 @@ def host_lane(trace: Trace, links: Links, gpu: Index) -> HostLane:
 
 
 def _outermost(trace: Trace, threads: Int64) -> Index:
-    """The rows of operators on some threads that don't lie in another operator."""
     ranges = trace.ranges
     rows = np.flatnonzero(ranges.category == HostCategory.OPERATOR)
     rows = rows[np.isin(ranges.thread[rows], threads)]
@@ -239,7 +238,6 @@ def _outermost(trace: Trace, threads: Int64) -> Index:
 
 
 def _calls(trace: Trace) -> Index:
-    """The rows of runtime calls that don't launch and take long enough to be seen."""
     launches = trace.launches
     starts = matching(trace.names, launches.name, _LAUNCHES)
     return np.flatnonzero(~starts & (launches.duration_ns >= _SHORTEST_CALL_NS))

@@ -44,7 +44,6 @@ class Device(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """The display name: all that the source gives."""
         parts = (
             f"gpu {self.number}" if self.number >= 0 else "",
             f"node {self.node}" if self.node >= 0 else "",
@@ -71,7 +70,6 @@ def devices_of_agents(agents: Sequence[Agent]) -> list[Device]:
 
 
 def with_places(gpus: Sequence[Gpu], agents: Sequence[Agent]) -> tuple[Gpu, ...]:
-    """The GPUs with PCI addresses from the agents of their nodes."""
     place_of = {agent.node_id: agent.pci for agent in agents if agent.pci}
     by_node = _unique_nodes(gpus)
     return tuple(

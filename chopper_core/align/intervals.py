@@ -92,7 +92,6 @@ class Intervals(Rows, frozen=True):
         return self._paint(self.start_ns - self.end_ns, points.line(any_thread=any_thread), points)
 
     def outermost(self, points: Points) -> Index:
-        """The value of the longest interval over each point, -1 where there is none."""
         return self._paint(self.end_ns - self.start_ns, points.line(any_thread=False), points)
 
     def _paint(self, rank: Int64, line: NumberLine, points: Points) -> Index:

@@ -135,7 +135,6 @@ reduce         reduce
 
 
 def collective_name(text: str) -> str | None:
-    """The standard name of the collective in a text (argument, range, kernel)."""
     return _first(_COLLECTIVES, text)
 
 
@@ -149,7 +148,6 @@ def is_communication(name: str) -> bool:
 
 @lru_cache(maxsize=1 << 17)
 def kernel_class(name: str) -> str:
-    """The class of a kernel by its name: `gemm`, `attention`, `elementwise` …, else `other`."""
     if is_communication(name):
         return collective_name(name) or UNKNOWN_COLLECTIVE
     if fused := _INDUCTOR.match(name):
@@ -158,7 +156,6 @@ def kernel_class(name: str) -> str:
 
 
 def _of_fused(kind: str, operators: str) -> str:
-    """The class of a kernel that torch.compile fused from several operators."""
     if known := _first(_INDUCTOR_OPS, operators):
         return known
     usual = _INDUCTOR_KINDS[kind]

@@ -292,7 +292,6 @@ class Launched(Struct, frozen=True):
         return Launched(self.code[rows], tuple(trait[rows] for trait in self.traits))
 
     def alike(self, other: Launched, position: int) -> Mask:
-        """Which of the kernels may equal the other's at the position."""
         same: Mask = self.code == other.code[position]
         for ours, theirs in zip(self.traits, other.traits, strict=True):
             if theirs[position] != UNKNOWN:
@@ -300,7 +299,6 @@ class Launched(Struct, frozen=True):
         return same
 
     def may_be(self, other: Launched) -> Mask:
-        """Whether each kernel may equal the other's at the same position."""
         same: Mask = self.code == other.code
         for ours, theirs in zip(self.traits, other.traits, strict=True):
             same &= (ours == theirs) | (ours == UNKNOWN) | (theirs == UNKNOWN)
@@ -369,7 +367,6 @@ def _earliest(first: Launched, second: Launched) -> Index | None:
 
 
 def _may_be(own: tuple[int, ...], other: tuple[int, ...]) -> bool:
-    """Whether two kernels, given as code and traits, may be the same."""
     return own == other or (
         own[0] == other[0]
         and all(

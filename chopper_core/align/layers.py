@@ -119,13 +119,11 @@ def mark_outside(layers: Labels, operations: Labels, names: Sequence[str]) -> No
 
 
 def annotated_layers(host: Host) -> Intervals:
-    """The ranges named after a layer, valued with its number."""
     rows = np.flatnonzero(host.is_annotation & host.named(_LAYER))
     return host.intervals(rows, host.by_name(lambda name: int(group_of(_LAYER, name)), rows))
 
 
 def _layer_of(name: str) -> int:
-    """The layer of the module in the name of an FSDP range."""
     number = group_of(_NUMBER, group_of(_FSDP, name, "owner") or group_of(_FSDP, name, "target"))
     return int(number) if number else NO_LABEL
 

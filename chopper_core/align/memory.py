@@ -114,7 +114,6 @@ def _next_launched(links: Links, gpu: Int32, own_gpu: Index, points: Points) -> 
 
 
 def _operators(trace: Trace, points: Points) -> Index:
-    """The code of the name of the innermost operator over each point, -1 without one."""
     ranges = trace.ranges
     rows = np.flatnonzero(ranges.category == HostCategory.OPERATOR)
     start = ranges.start_ns[rows]

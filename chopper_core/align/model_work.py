@@ -81,11 +81,9 @@ class Works(Struct, frozen=True):
 
     @property
     def element(self) -> Float64:
-        """The type of the operands of each call."""
         return np.array([work.element for work in self.distinct], np.float64)[self.work]
 
     def are(self, has: Callable[[Work], bool]) -> Mask:
-        """Which calls have work of a kind."""
         return np.array([has(work) for work in self.distinct], np.bool_)[self.work]
 
 
@@ -407,7 +405,6 @@ def _runs(host: Host, operator: re.Pattern[str]) -> bool:
 
 
 def _has_images(host: Host) -> bool:
-    """Whether the model convolves over two or three dimensions."""
     shaped = _shaped(host, _CONVOLUTION)
     return _runs(host, _IMAGE) or any(
         inputs.shapes and len(inputs.shapes[0]) > 3 for _, inputs in shaped
@@ -431,7 +428,6 @@ def _of_attention(host: Host, links: Links, forward: Mask, layer: Int32) -> Floa
 
 
 def _shaped(host: Host, pattern: re.Pattern[str]) -> list[tuple[int, Inputs]]:
-    """The operators of a name with recorded input shapes."""
     given = host.ranges.inputs
     rows = np.flatnonzero(host.is_operator & host.named(pattern) & (given != ABSENT))
     codes = given[rows].tolist()

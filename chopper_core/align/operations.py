@@ -178,7 +178,6 @@ def _fill_innermost(
 def _without_scopes(
     host: Host, names: OperationNames, annotated: Intervals, points: Points, step: Int32
 ) -> Intervals:
-    """The annotations without those that hold most launches of their steps, of many kernels."""
     kernel = host.trace.activities.name
     texts = list(names.codes)
     standard = [code for code, text in enumerate(texts) if text.startswith(("opt_", "dl"))]
@@ -276,7 +275,6 @@ def _nodes(host: Host, names: OperationNames) -> Intervals:
 
 
 def _attention_kernels(labels: Labels, host: Host, names: OperationNames) -> None:
-    """Attention kernels inside attention modules are the operation `attn_fa`."""
     by_module = np.isin(labels.rules, (Rule.MODULE, Rule.AUTOGRAD))
     attends = host.of_class(ATTENTION_CLASS)
     if (by_module & attends).any():

@@ -69,18 +69,15 @@ class Work(Struct, frozen=True):
 
     @property
     def element(self) -> ElementType:
-        """The common type of the operands."""
         return ElementType(self.call.element)
 
     def masked(self, causal: bool) -> Work:
-        """The work of attention that is known to be causal or not."""
         assert isinstance(self.call.sizes, Attention)
         sizes = replace(self.call.sizes, is_causal=causal)
         return Work(replace(self.call, sizes=sizes, flops=self.dense * _SHARE[causal]), self.parts)
 
 
 def operator_work(name: str, inputs: Inputs) -> Work | None:
-    """The work of one operator call, None if it has none or lacks the inputs."""
     if ATTENTION.search(name):
         return _attention(name, inputs)
     if fused := FUSED.match(name):

@@ -189,7 +189,6 @@ class _Sequence(Struct, frozen=True):
 
     @classmethod
     def of(cls, host: Host, links: Links, step: Int32, time_ns: Int64, ordered: Mask) -> _Sequence:
-        """The order of a trace's activities, with their steps and times."""
         usable = ordered & (step != NO_LABEL) if (step != NO_LABEL).any() else ordered
         called = links.launch >= 0
         graphs = np.zeros(len(step), np.bool_)
@@ -211,7 +210,6 @@ class _Sequence(Struct, frozen=True):
         return maxima_of(self.time_ns[of], place[of], len(steps), never)[place]
 
     def has(self, of: Mask) -> Mask:
-        """Whether the step of each activity has a masked one."""
         return np.isin(self.step, self.step[of])
 
 

@@ -46,7 +46,6 @@ class AlignedRank(Struct, frozen=True):
 
 
 def align_rank(trace: Trace) -> AlignedRank:
-    """Label and account the activities of one rank."""
     aligned = _in_order_of_file(trace)
     # Nothing else refers to its columns any more, so old ones are freed one by one.
     table = aligned.table
@@ -178,7 +177,6 @@ def _put_in_order(table: KernelTable, order: Index) -> None:
 
 
 def _unlinked(table: KernelTable, links: Links) -> dict[str, int]:
-    """Counts of incomplete launch records, by display name."""
     lacks = table.launch_ns == NO_TIME
     return {
         "activities without a launch record": int(lacks.sum()),
@@ -190,7 +188,6 @@ def _unlinked(table: KernelTable, links: Links) -> dict[str, int]:
 
 
 def gpu_by_gpu(gpu: Index, charge: Callable[[Index], dict[str, Int64]]) -> dict[str, Int64]:
-    """Columns of all activities from those of each GPU's rows."""
     columns: dict[str, Int64] = {}
     for number in range(int(gpu.max(initial=0)) + 1):
         rows = np.flatnonzero(gpu == number)
@@ -200,7 +197,6 @@ def gpu_by_gpu(gpu: Index, charge: Callable[[Index], dict[str, Int64]]) -> dict[
 
 
 def used_names(table: KernelTable) -> KernelTable:
-    """The same table with only the texts that its rows use, in code order."""
     used, name_code = _renumbered(len(table.names), table.kernel, table.group)
     operations, operation_code = _renumbered(len(table.operations), table.operation)
     return replace(

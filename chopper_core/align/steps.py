@@ -71,7 +71,6 @@ class Batch(Struct, frozen=True):
 
 
 def batch_of(name: str) -> Batch | None:
-    """The batch that a range's name describes; None for a name of another kind."""
     if match := _VLLM.match(name) or _TENSORRT.match(name):
         new, old = int(match["prefill"]), int(match["decode"])
         both = new > 0 and old > 0
@@ -117,7 +116,6 @@ class InferenceSteps(Struct, frozen=True):
 
 
 def read_inference(host: Host) -> InferenceSteps:
-    """The inference steps of a trace; none in other traces."""
     rows = host.annotations
     rows = rows[host.by_name(lambda name: batch_of(name) is not None, rows) > 0]
     rows = rows[np.argsort(host.ranges.start_ns[rows], kind="stable")]

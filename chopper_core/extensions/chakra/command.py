@@ -20,7 +20,6 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> int:
-    """Print a sentence per violation; fails if there is any."""
     from chopper_core.extensions.chakra.lint import lint
     from chopper_core.render.cells import escape_each
 

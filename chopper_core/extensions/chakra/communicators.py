@@ -54,7 +54,6 @@ class Communicator(Struct, frozen=True):
 
 
 def comm_type(table: KernelTable, row: int) -> CommType | None:
-    """The type of a communication kernel; None for one that the schema has no type for."""
     code = int(table.operation[row])
     if code == NO_LABEL:
         return None
@@ -62,7 +61,6 @@ def comm_type(table: KernelTable, row: int) -> CommType | None:
 
 
 def communicators(run: Run, rows: Index) -> list[Communicator]:
-    """The communicators of the collectives among some rows, the world's first."""
     table = split_groups(run)
     comm = rows[table.kind[rows] == Kind.COMM]
     typed = np.array([comm_type(table, row) is not None for row in comm.tolist()], np.bool_)

@@ -43,7 +43,6 @@ class EtFile:
     """An open `.et` file: its metadata, and its nodes one after the other."""
 
     def __init__(self, path: Path) -> None:
-        """Open a file and read its metadata; raises DataError if it has none."""
         self.path = path
         self.nodes = 0
         """Nodes read so far."""
@@ -68,7 +67,6 @@ class EtFile:
 
     @property
     def done_bytes(self) -> int:
-        """Bytes of the file on disk that were read."""
         return self._source.file_position
 
     def __iter__(self) -> Iterator[Node]:
@@ -91,7 +89,6 @@ class EtFile:
             yield node
 
     def _message(self) -> bytes | None:
-        """The next message; None at the end of the file."""
         size = shift = 0
         for place in range(_MAX_LENGTH_BYTES):
             octet = self._take(1)
@@ -138,7 +135,6 @@ def write_et(file: IO[bytes], metadata: Metadata, nodes: Iterable[Node]) -> int:
 
 
 def recognise(head: FileHead) -> Recognised | Unusable | None:
-    """Recognise a file by its first messages: it has no magic number."""
     is_named = head.path.name.casefold().endswith(SUFFIXES)
     try:
         with EtFile(head.path) as file:

@@ -149,7 +149,6 @@ def _schedule(graph: ExecutionGraph, duration_ns: Int64) -> Int64:
 
 
 def align_graph(graph: ExecutionGraph, times: GraphTimes) -> AlignedRank:
-    """The GPU nodes of a graph, labelled and accounted."""
     rows = np.flatnonzero(graph.is_gpu)
     if not len(rows):
         raise DataError(
@@ -256,11 +255,9 @@ class _NodeReader:
         return kind, category
 
     def iterations(self) -> Labels:
-        """The iteration in an attribute, else in the step annotation above."""
         return self._numbered("iteration", _STEP, 0)
 
     def layers(self) -> Labels:
-        """The layer in an attribute, else in the layer annotation above."""
         return self._numbered("layer", _LAYER, 2)
 
     def _numbered(self, name: str, pattern: re.Pattern[str], rule: int) -> Labels:
@@ -317,7 +314,6 @@ class _NodeReader:
         return self._with_stated_rules(labels, 3), tuple(names)
 
     def bytes(self, kind: Int8) -> Int64:
-        """The bytes of copies and collectives, or -1."""
         graph = self._graph
         stated, sent = graph.numbers("bytes"), graph.numbers("comm_size")
         found = stated if self.is_own else np.where(stated >= 0, stated, sent)

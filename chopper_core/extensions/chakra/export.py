@@ -92,7 +92,6 @@ class _Plan(Struct, frozen=True):
 
 
 def write(run: Run, path: Path, options: ExportOptions, progress: Progress) -> list[str]:
-    """Write a file per GPU and the group file; raises DataError if collectives don't match."""
     table = split_groups(run)
     if not table.has_times:
         raise DataError(f"{run.name} can't be simulated: {NO_TIMES}")
@@ -159,7 +158,6 @@ def _refused(
 
 
 def _limits(run: Run, chosen: Index, groups: Sequence[Communicator], plan: _Plan) -> list[str]:
-    """Sentences on what the files lack for a simulation."""
     table, notes = run.table, []
     comm = chosen[table.kind[chosen] == Kind.COMM].tolist()
     untyped = {row for row in comm if comm_type(table, row) is None and row not in plan.transfers}

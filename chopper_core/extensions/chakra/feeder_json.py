@@ -61,12 +61,10 @@ class _JsonNode(msgspec.Struct):
 
 
 def recognise(head: FileHead) -> Recognised | Unusable | None:
-    """Recognise a file by the key of its nodes."""
     return Recognised(FORMAT) if head.is_json and f'"{_KEY}"' in head.text else None
 
 
 def read(path: Path, progress: Progress = silent) -> ExecutionGraph:
-    """Read the graph of a file; raises DataError if it can't be decoded."""
     progress(f"read {path.name}", 0, 1)
     with ByteSource(path) as source:
         data = bytearray()

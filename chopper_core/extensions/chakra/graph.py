@@ -67,7 +67,6 @@ class Edges(Struct, frozen=True):
     """Dependencies on ids that the file lacks."""
 
     def of(self, node: int) -> list[int]:
-        """The places that a node depends on."""
         found: list[int] = self.to[self.first[node] : self.first[node + 1]].tolist()
         return found
 
@@ -115,7 +114,6 @@ class ExecutionGraph(Struct, frozen=True):
     losses: Losses
 
     def as_run(self) -> Run:
-        """The run of one rank; raises DataError if it has no activity of a GPU or no schedule."""
         from chopper_core.extensions.chakra.graph_run import graph_run
 
         return graph_run(self)
@@ -135,7 +133,6 @@ class ExecutionGraph(Struct, frozen=True):
         return found
 
     def texts(self, name: str) -> list[str]:
-        """An attribute of all nodes as text; '' where a node lacks it."""
         found = [""] * len(self)
         if column := self.attributes.get(name):
             for node, value in zip(column.nodes.tolist(), column.values, strict=True):
@@ -149,7 +146,6 @@ class ExecutionGraph(Struct, frozen=True):
 
     @property
     def is_gpu(self) -> Mask:
-        """Which nodes are activities of a GPU."""
         return ~self.is_host & (self.type > NodeType.METADATA)
 
 
@@ -184,7 +180,6 @@ class GraphBuilder:
         self.losses = Losses()
 
     def add(self, node: Node) -> None:
-        """Take a node; raises DataError if its times exceed what can be counted."""
         place = len(self._ids)
         if not (0 <= node.start_us < 2**52 and 0 <= node.duration_us < 2**52):
             raise DataError(
@@ -218,7 +213,6 @@ class GraphBuilder:
             values.append(self._texts.setdefault(value, value) if isinstance(value, str) else value)
 
     def graph(self, version: str, metadata: Mapping[str, Value]) -> ExecutionGraph:
-        """The graph of the nodes taken; raises DataError if ids repeat or there is no node."""
         if not self._ids:
             raise DataError(f"{self._path} is a Chakra trace without nodes.")
         if self._too_long:

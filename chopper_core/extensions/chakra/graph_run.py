@@ -23,7 +23,6 @@ _MAX_SHOWN: Final = 40
 
 
 def graph_run(graph: ExecutionGraph) -> Run:
-    """The run of one file; raises DataError if it has no activity of a GPU or no schedule."""
     times = times_of(graph)
     aligned = align_graph(graph, times)
     rank = graph.metadata.get("rank")
@@ -63,7 +62,6 @@ _TICKS: Final = ("Wall time", "finished")
 
 
 def simulated_ranks(simulated: SimulatedRun) -> list[Run]:
-    """The run of each system of a simulator's log."""
     found = []
     for place, graph in enumerate(simulated.graphs):
         run = graph_run(graph)
@@ -94,7 +92,6 @@ def _contradictions(run: Run, figures: Mapping[str, str]) -> list[str]:
 
 
 def _groups(graph: ExecutionGraph) -> tuple[ProcessGroup, ...]:
-    """The process groups in the metadata of a file of Chopper's own."""
     text = graph.metadata.get("process_groups")
     try:
         return msgspec.json.decode(str(text), type=tuple[ProcessGroup, ...]) if text else ()
@@ -120,7 +117,6 @@ def _clock(graph: ExecutionGraph, times: GraphTimes) -> str:
 
 
 def _facts(graph: ExecutionGraph) -> dict[str, str]:
-    """Format, counts and sums of a file, for people."""
     collectives = int((graph.type == NodeType.COMM_COLL).sum())
     facts = {"format": graph.format}
     facts |= {"version": graph.version} if graph.version else {}

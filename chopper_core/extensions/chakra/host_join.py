@@ -168,7 +168,6 @@ def _by_id(
 
 
 def _by_order(trace: Trace, host: HostTrace) -> dict[int, HostNode]:
-    """The same for names that both have as many of, the n-th with the n-th."""
     rows: dict[str, list[int]] = defaultdict(list)
     for row in _rows(trace):
         rows[trace.names[trace.ranges.name[row]]].append(row)

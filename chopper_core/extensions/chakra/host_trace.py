@@ -86,12 +86,10 @@ class HostTrace(Struct, frozen=True):
 
 
 def recognise(head: FileHead) -> Recognised | Unusable | None:
-    """Recognise a file by its first keys."""
     return Recognised(FORMAT) if head_of(head) is not None else None
 
 
 def head_of(head: FileHead) -> HostFile | None:
-    """The heading of a host trace; None for other files."""
     if not head.is_json:
         return None
     start = skip_space(head.data)

@@ -70,13 +70,11 @@ class _File(Struct):
     """Sender, receiver and tag → its sends and its receives in the order of the file."""
 
     def add(self, rule: str, sentence: str) -> None:
-        """Note a violation of a rule."""
         self.counts[rule] += 1
         if self.counts[rule] <= _MAX_SHOWN:
             self.wrong.setdefault(rule, []).append(sentence)
 
     def sentences(self) -> Iterator[str]:
-        """The violations, rule by rule."""
         for rule, found in self.wrong.items():
             yield from (f"{self.path.name}: {sentence}" for sentence in found)
             if (more := self.counts[rule] - len(found)) > 0:

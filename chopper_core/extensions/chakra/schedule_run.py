@@ -94,7 +94,6 @@ def _begins(read: Sequence[Schedule]) -> dict[int, int]:
 def _table(
     schedule: Schedule, begins: dict[int, int], group_labels: dict[tuple[int, str], str]
 ) -> KernelTable:
-    """The kernel table of one file; every nanosecond of each rank is accounted for."""
     count, names = len(schedule.rank), Interner()
     numbered = schedule.microbatch != NO_MICROBATCH
     is_interleaved = bool(schedule.chunk.any())
@@ -221,7 +220,6 @@ def _group_labels(read: Sequence[Schedule]) -> dict[tuple[int, str], str]:
 
 
 def _communications(schedule: Schedule) -> set[tuple[int, str]]:
-    """The ranks of a file and the kinds of communication that each has."""
     own = schedule.kind == Kind.COMM
     pairs = zip(schedule.rank[own].tolist(), schedule.operation[own].tolist(), strict=True)
     return {(rank, schedule.operations[code]) for rank, code in set(pairs)}
@@ -239,7 +237,6 @@ def _places(read: Sequence[Schedule]) -> dict[int, tuple[int, int]]:
 
 
 def _groups(read: Sequence[Schedule]) -> list[ProcessGroup]:
-    """The pipelines and the replicas of each stage."""
     place = _places(read)
     groups = []
     for kind, own, other in (("pp", 0, 1), ("dp", 1, 0)):

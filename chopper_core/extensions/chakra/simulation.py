@@ -71,7 +71,6 @@ class SimulatedRun(Struct, frozen=True):
     """Sentences on what the log lacks."""
 
     def as_run(self) -> Run:
-        """The run of all systems; raises as that of a graph."""
         from chopper_core.extensions.chakra.graph_run import OF_SYSTEM, simulated_ranks
         from chopper_core.ingest.rank import merged
 
@@ -91,7 +90,6 @@ class _SystemEvents(Struct):
 
 
 def recognise(head: FileHead) -> Recognised | Unusable | None:
-    """Recognise a log by a line of an event, of a statistic, or of a system that finished."""
     for line in head.text.splitlines():
         data = line.rstrip().encode("utf-8", "replace")
         if any(pattern.search(data) for pattern in (_EVENT, _STATISTIC, _FINISHED)):
@@ -100,7 +98,6 @@ def recognise(head: FileHead) -> Recognised | Unusable | None:
 
 
 def read(path: Path, progress: Progress = silent) -> SimulatedRun:
-    """Read a log; raises DataError if it has no node that was issued and done."""
     systems: dict[int, _SystemEvents] = {}
     statistics: dict[int, dict[str, str]] = {}
     long_lines = 0

@@ -173,7 +173,6 @@ def _rows(run: RunSet, view: View, seen: Sequence[_Seen], notes: list[str]) -> F
 def _filtered(
     view: View, level: str, labels: Sequence[str], columns: Sequence[Column]
 ) -> FilterRows:
-    """The rows of a frame as a filter takes them; it raises UsageError for any other column."""
     known = {metric.name: values for metric, values in columns}
 
     def values(name: str) -> Values:
@@ -189,7 +188,6 @@ def _known(view: View, known: Mapping[str, T], name: str) -> T:
 
 
 def _asked(view: View, seen: Sequence[_Seen]) -> list[Metric]:
-    """The columns that the view names, else those of all runs; raises UsageError."""
     metrics = {each.name: each for own in seen for each in own.frame.columns}
     return [_known(view, metrics, name) for name in view.columns or metrics]
 
@@ -222,7 +220,6 @@ def _whole(own: _Seen, metric: Metric) -> tuple[float | None, bool]:
 
 
 def _matrix(run: RunSet, view: View, seen: Sequence[_Seen], notes: list[str]) -> Frame:
-    """The rows of the view, with one figure of every run beside each other."""
     figure = _figure(view, [own.frame for own in seen])
     of_runs = [
         pd.Series(own.frame.values[figure.name].known() / own.divided(figure), [*own.frame.labels])

@@ -32,7 +32,6 @@ else from a manifest (chopper.json, manifest.yaml), the job's .yaml, or names.
 
 
 def add_options(parser: ArgumentParser) -> None:
-    """The directories, where settings come from, and the shape of the table."""
     parser.add_argument(
         "paths", metavar="DIR", nargs="+", help="a directory with runs below it, or a run"
     )
@@ -65,7 +64,6 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> int:
-    """Print the table."""
     from chopper_core.views.query import query
 
     view = _view(options)
@@ -107,7 +105,6 @@ def _view(options: Namespace) -> View:
 
 
 def opened(options: Namespace, name: str) -> RunSet:
-    """The set of runs that the options name, being read."""
     from chopper_core.extensions.runs.opening import open_runs
 
     return open_runs(

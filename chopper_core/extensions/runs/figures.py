@@ -45,7 +45,6 @@ STEPS: Final = "steps"
 
 
 def figures_of_run(run: Run) -> RunFigures:
-    """The figures of an open run; missing ones have a reason."""
     figures: dict[str, float | str] = {}
     missing: dict[str, str] = {}
     wanted: dict[str, list[tuple[str, str, str]]] = {}
@@ -188,7 +187,6 @@ def _settings_of(run: Run) -> dict[str, Setting]:
 
 
 def root_figure(run: Run, name: str) -> float | None:
-    """A registered metric of a run's root, over its complete iterations."""
     return root_figures(run, View(run.name), (name,))[name].at(0)
 
 

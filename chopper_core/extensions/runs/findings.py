@@ -228,7 +228,6 @@ def _coolest(group: _RunGroup, speed: Speed) -> Iterator[Finding]:
 
 
 def _cool(group: _RunGroup) -> Iterator[Finding]:
-    """The coolest of runs whose speed is unknown."""
     known = sorted(group.with_figure(_HEAT), key=lambda row: _number(row, _HEAT))
     if len(known) > 1 and _number(known[-1], _HEAT) - _number(known[0], _HEAT) >= COOLER.value:
         yield group.finding(

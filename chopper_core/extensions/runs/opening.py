@@ -95,7 +95,6 @@ def read_rows(
 
 
 def row_of(each: FoundRun, found: RunFigures, given: Given) -> RunRow:
-    """The row of a run that was read."""
     from chopper_core.extensions.runs.figures import with_settings
 
     settings = dict(found.settings) | _settings(each, given)

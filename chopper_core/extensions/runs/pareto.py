@@ -42,12 +42,10 @@ FRONT: Final = column("""front | | front
 
 
 def answer(run: Run, view: View) -> ViewResult:
-    """A front needs several runs: raises NothingToShow."""
     raise NothingToShow("a Pareto front compares several runs; open a directory of runs")
 
 
 def set_frame(run: RunSet, view: View, *, wait: bool = False) -> Frame:
-    """The runs with both figures, the front first; raises UsageError for unknown figures."""
     names = tuple(view.of.split(",")) if view.of else FIGURES
     if len(names) != 2 or names[0] == names[1]:
         raise UsageError(

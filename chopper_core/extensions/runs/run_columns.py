@@ -202,7 +202,6 @@ def known_column(name: str) -> Metric:
 
 
 def columns_table() -> str:
-    """The figures of a run as a Markdown table: name, unit, definition."""
     metrics = (GPUS, *(each.metric for each in RUN_COLUMNS.values()), STATUS, REASON)
     rows = [f"| `{each.name}` | {each.unit} | {each.definition} |" for each in metrics]
     return "\n".join(["| column | unit | definition |", "| :-- | :-- | :-- |", *rows])

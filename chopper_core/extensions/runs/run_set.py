@@ -70,27 +70,22 @@ class RunSet(SeveralRuns, frozen=True, eq=False):
     """Its rows now, or, if it is to wait, once there are more."""
 
     def waiting(self, *, wait: bool) -> int:
-        """The number of runs still to read; if it is to wait, once it changed."""
         return self.reading(wait).waiting
 
     def frame(self, view: View, *, wait: bool) -> Frame:
-        """The frame of a view; if it is to wait, once more of the runs are read."""
         from chopper_core.extensions.runs.by_run import set_frame
 
         return set_frame(self, view, wait=wait)
 
     def splits(self, spec: ViewSpec) -> tuple[str, ...]:
-        """The runs' settings, or a row per run and the view's own splits."""
         if spec.by_of_runs == SETTINGS:
             return settings_of(self.reading(False).rows)
         return () if spec.by_of_runs else (RUN_LEVEL, *spec.by)
 
     def paths(self) -> dict[str, str]:
-        """Label → path of the runs that are read so far."""
         return {row.name: row.path for row in self.reading(False).rows}
 
     def figures(self) -> list[tuple[str, str, str]]:
-        """Name, title and definition of the figures that any run has."""
         from chopper_core.extensions.runs.run_columns import RUN_COLUMNS
 
         rows = self.reading(False).rows

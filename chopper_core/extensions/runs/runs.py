@@ -22,12 +22,10 @@ SPEC: Final = ViewSpec(
 
 
 def answer(run: Run, view: View) -> ViewResult:
-    """A table of runs needs several runs: raises NothingToShow."""
     raise NothingToShow("this is one run; open a directory of runs")
 
 
 def set_frame(run: RunSet, view: View, *, wait: bool = False) -> Frame:
-    """The table of the runs; with `wait`, once more of them are read."""
     from chopper_core.extensions.runs.table import runs_frame
 
     return runs_frame(run, view, wait=wait)

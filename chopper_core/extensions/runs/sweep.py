@@ -36,7 +36,6 @@ _MAX_LINES: Final = 12
 
 
 def answer(run: Run, view: View) -> ViewResult:
-    """A sweep needs several runs: raises NothingToShow."""
     raise NothingToShow("a sweep is of several runs; open a directory of runs")
 
 

@@ -134,7 +134,6 @@ def _charts(
     values: Mapping[str, Values],
     shown: Index,
 ) -> tuple[BarChart, ...]:
-    """A bar per run: of the sorted figure, else of the first; none of many runs."""
     wanted = view.sort.removeprefix("-")
     numeric = [
         each
@@ -347,7 +346,6 @@ def _ratio(
 
 
 def _headline(rows: Sequence[RunRow], count: int) -> tuple[str, ...]:
-    """How many runs there are, how they ended, and which is the fastest."""
     statuses = Counter(row.status for row in rows)
     words = [f"{number} {status}" for status, number in statuses.items()]
     words += [f"{count - len(rows)} being read"] * (count > len(rows))

@@ -55,7 +55,6 @@ def recognise(head: FileHead) -> Recognised | Unusable | None:
 
 
 def read(path: Path, _progress: Progress = silent) -> Schedule:
-    """Read the microbatches of a rank; raises DataError if no step is usable."""
     match = _RANK.search(path.name)
     with ByteSource(path, _MAX_BYTES) as source:
         data = source.read()

@@ -45,7 +45,6 @@ def recognise(head: FileHead) -> Recognised | Unusable | None:
 
 
 def read(path: Path, _progress: Progress = silent) -> Schedule:
-    """Read the operations of all workers; raises DataError if none is usable."""
     from chopper_core.tables.column import TableColumn
 
     with opened_parquet(path) as file:
