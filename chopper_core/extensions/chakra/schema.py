@@ -11,12 +11,12 @@ upstream takes longer to import than a trace takes to read, and pins a version o
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from functools import lru_cache
+from itertools import chain
 from typing import Any, Final
 
-import numpy as np
 from msgspec import Struct, field
 
 VARINT: Final = 0
@@ -26,8 +26,6 @@ FIXED32: Final = 5
 _FIXED_BYTES: Final = {FIXED64: 8, FIXED32: 4}
 _MAX_VARINT_BYTES: Final = 10
 _MASK64: Final = (1 << 64) - 1
-_FEW_BYTES: Final = 64
-"""Packed numbers up to this size are decoded one by one, more at once."""
 
 
 class WireError(ValueError):
@@ -41,9 +39,9 @@ def varint_at(data: bytes, at: int) -> tuple[int, int]:
     value = shift = 0
     for end in range(at, min(at + _MAX_VARINT_BYTES, len(data))):
         byte = data[end]
-        value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return value & _MASK64, end + 1
+            return (value | byte << shift) & _MASK64, end + 1
+        value |= (byte & 0x7F) << shift
         shift += 7
     raise WireError("has a number without an end")
 
@@ -70,55 +68,9 @@ def fields_of(data: bytes) -> Iterator[tuple[int, int, int | bytes]]:
         at += size
 
 
-def packed_varints(data: bytes) -> list[int]:
-    """Return the unsigned numbers that follow each other."""
-    if len(data) <= _FEW_BYTES:
-        found, at = [], 0
-        while at < len(data):
-            value, at = varint_at(data, at)
-            found.append(value)
-        return found
-    octets = np.frombuffer(data, np.uint8)
-    ends = np.flatnonzero(octets < 0x80)
-    if not len(ends) or ends[-1] != len(octets) - 1:
-        raise WireError("has a number without an end")
-    starts = np.concatenate([[0], ends[:-1] + 1])
-    sizes = ends - starts + 1
-    if int(sizes.max()) > _MAX_VARINT_BYTES:
-        raise WireError("has a number without an end")
-    values = np.zeros(len(ends), np.uint64)
-    for place in range(int(sizes.max())):
-        there = sizes > place
-        part = octets[starts[there] + place].astype(np.uint64) & np.uint64(0x7F)
-        values[there] |= part << np.uint64(7 * place)
-    numbers: list[int] = values.tolist()
-    return numbers
-
-
-def packed_fixed(data: bytes, code: str) -> list[int | float]:
-    """Return the numbers of a `struct` code that follow each other."""
-    size = struct.calcsize(f"<{code}")
-    if len(data) % size:
-        raise WireError(f"has {len(data):,} bytes where numbers of {size} bytes are expected")
-    return list(struct.unpack(f"<{len(data) // size}{code}", data))
-
-
-def signed(value: int, bits: int) -> int:
-    """Return the two's complement number of an unsigned one."""
-    value &= (1 << bits) - 1
-    return value - (1 << bits) if value >> (bits - 1) else value
-
-
-def unzigzag(value: int) -> int:
-    """Return the signed number of a zigzag-encoded one."""
-    return (value >> 1) ^ -(value & 1)
-
-
 def varint(value: int) -> bytes:
     """Encode a number; a negative one as 64-bit two's complement."""
     value &= _MASK64
-    if value < 0x80:
-        return bytes((value,))
     out = bytearray()
     while value >= 0x80:
         out.append(value & 0x7F | 0x80)
@@ -128,19 +80,17 @@ def varint(value: int) -> bytes:
 
 
 def varint_field(number: int, value: int) -> bytes:
-    """Encode a field of wire type varint."""
     return varint(number << 3 | VARINT) + varint(value)
 
 
 def bytes_field(number: int, value: bytes) -> bytes:
     """Encode a field of wire type bytes: text, a message, or packed numbers."""
-    return varint(number << 3 | BYTES) + varint(len(value)) + value
+    return varint(number << 3 | BYTES) + delimited(value)
 
 
-def packed_field(number: int, values: Iterable[int]) -> bytes:
-    """Encode repeated numbers as packed varints; b"" for none."""
-    content = b"".join(map(varint, values))
-    return bytes_field(number, content) if content else b""
+def delimited(message: bytes) -> bytes:
+    """A message behind its length."""
+    return varint(len(message)) + message
 
 
 Value = int | float | bool | str | bytes | list[Any]
@@ -204,7 +154,6 @@ class Node(Struct):
     attributes: dict[str, Attribute] = field(default_factory=dict)
 
     def get(self, name: str) -> Any:
-        """The value of an attribute; None without it."""
         found = self.attributes.get(name)
         return None if found is None else found.value
 
@@ -216,40 +165,54 @@ class Metadata(Struct):
     attributes: dict[str, Attribute] = field(default_factory=dict)
 
     def get(self, name: str) -> Any:
-        """The value of an attribute; None without it."""
         found = self.attributes.get(name)
         return None if found is None else found.value
 
 
 class _Scalar(Struct, frozen=True):
-    """How a type is on the wire: an integer's decoder and encoder, or a `struct` code."""
+    """How a type is on the wire: its number or bytes from the value, and the other way."""
 
     wire: int
-    code: str = ""
-    decode: Callable[[int], Any] = int
-    encode: Callable[[int], int] = int
+    decode: Callable[[Any], Any] = int
+    encode: Callable[[Any], Any] = int
 
 
-def _zigzag(value: int) -> int:
-    return value << 1 if value >= 0 else (-value << 1) - 1
+def _signed(bits: int) -> _Scalar:
+    top = 1 << (bits - 1)
+    return _Scalar(VARINT, lambda value: ((value + top) & ((1 << bits) - 1)) - top)
 
 
+def _fixed(wire: int, code: str) -> _Scalar:
+    one = struct.Struct(f"<{code}")
+    return _Scalar(wire, lambda data: one.unpack(data)[0], one.pack)
+
+
+_ZIGZAG: Final = _Scalar(
+    VARINT,
+    lambda value: (value >> 1) ^ -(value & 1),
+    lambda value: value << 1 if value >= 0 else (-value << 1) - 1,
+)
+_STRING: Final = _Scalar(
+    BYTES,
+    lambda data: data.decode("utf-8", "replace"),
+    lambda text: text.encode("utf-8", "replace"),
+)
 _SCALARS: Final[Mapping[str, _Scalar]] = {
-    "double": _Scalar(FIXED64, "d"),
-    "float": _Scalar(FIXED32, "f"),
-    "int32": _Scalar(VARINT, decode=lambda value: signed(value, 32)),
-    "int64": _Scalar(VARINT, decode=lambda value: signed(value, 64)),
-    "uint32": _Scalar(VARINT, decode=lambda value: value & 0xFFFFFFFF),
+    "double": _fixed(FIXED64, "d"),
+    "float": _fixed(FIXED32, "f"),
+    "int32": _signed(32),
+    "int64": _signed(64),
+    "uint32": _Scalar(VARINT, lambda value: value & 0xFFFFFFFF),
     "uint64": _Scalar(VARINT),
-    "sint32": _Scalar(VARINT, decode=unzigzag, encode=_zigzag),
-    "sint64": _Scalar(VARINT, decode=unzigzag, encode=_zigzag),
-    "fixed32": _Scalar(FIXED32, "I"),
-    "fixed64": _Scalar(FIXED64, "Q"),
-    "sfixed32": _Scalar(FIXED32, "i"),
-    "sfixed64": _Scalar(FIXED64, "q"),
-    "bool": _Scalar(VARINT, decode=bool),
-    "string": _Scalar(BYTES),
-    "bytes": _Scalar(BYTES),
+    "sint32": _ZIGZAG,
+    "sint64": _ZIGZAG,
+    "fixed32": _fixed(FIXED32, "I"),
+    "fixed64": _fixed(FIXED64, "Q"),
+    "sfixed32": _fixed(FIXED32, "i"),
+    "sfixed64": _fixed(FIXED64, "q"),
+    "bool": _Scalar(VARINT, bool),
+    "string": _STRING,
+    "bytes": _Scalar(BYTES, bytes, bytes),
 }
 """In the order of the schema: field 3 is `double_val`, 4 `double_list`, 5 `float_val` …"""
 _FIRST_FIELD: Final = 3
@@ -263,6 +226,8 @@ _FIELDS: Final[Mapping[str, int]] = {
 _TYPES: Final = {number: name for name, number in _FIELDS.items()}
 _NODE: Final = dict(enumerate(Node.__struct_fields__, 1))
 """Number of each field of a node → its name here."""
+_NUMBERS: Final = ("id", "type", "start_us", "duration_us")
+_DEPS: Final = ("ctrl_deps", "data_deps")
 _IO: Final = {1: "values", 2: "shapes", 3: "types"}
 
 
@@ -271,7 +236,7 @@ def decode_metadata(data: bytes) -> Metadata:
     metadata = Metadata()
     for number, wire, value in fields_of(data):
         if number == 1 and wire == BYTES:
-            metadata.version = _text(value)
+            metadata.version = _STRING.decode(value)
         elif number == 2 and wire == BYTES:
             _add_attribute(metadata.attributes, value)
     return metadata
@@ -282,157 +247,135 @@ def decode_node(data: bytes) -> Node:
     node = Node()
     for number, wire, value in fields_of(data):
         name = _NODE.get(number)
-        if wire == BYTES and isinstance(value, bytes):
-            match name:
-                case "attributes":
-                    _add_attribute(node.attributes, value)
-                case "name":
-                    node.name = _text(value)
-                case "inputs" | "outputs":
-                    setattr(node, name, _io(value))
-                case "ctrl_deps" | "data_deps":
-                    getattr(node, name).extend(packed_varints(value))
-        elif wire == VARINT and name in ("ctrl_deps", "data_deps"):
-            getattr(node, name).append(value)
-        elif wire == VARINT and name in ("id", "type", "start_us", "duration_us"):
+        if name == "attributes" and wire == BYTES:
+            _add_attribute(node.attributes, value)
+        elif wire == VARINT and name in _NUMBERS:
             setattr(node, name, value)
+        elif name in _DEPS:
+            getattr(node, name).extend(_repeated("uint64", wire, value))
+        elif wire != BYTES or not isinstance(value, bytes):
+            continue
+        elif name == "name":
+            node.name = _STRING.decode(value)
+        elif name in ("inputs", "outputs"):
+            texts = (each for each in fields_of(value) if each[1] == BYTES and each[0] in _IO)
+            setattr(node, name, {_IO[at]: _STRING.decode(text) for at, _, text in texts})
     return node
+
+
+def _add_attribute(attributes: dict[str, Attribute], data: Any) -> None:
+    read = _known_attribute if len(data) <= _MAX_MEMO_BYTES else _attribute
+    name, attribute = read(data)
+    attributes[name] = attribute
+
+
+def _attribute(data: bytes) -> tuple[str, Attribute]:
+    # In proto3 an attribute whose value is a default still has its field, since it is a oneof.
+    name, found = "", Attribute("", b"")
+    for number, wire, value in fields_of(data):
+        kind = _TYPES.get(number, "")
+        if number == 1 and wire == BYTES:
+            name = _STRING.decode(value)
+        elif kind.endswith(_LIST):
+            parts = fields_of(value) if isinstance(value, bytes) else ()
+            of = kind.removesuffix(_LIST)
+            lists = (_repeated(of, how, part) for at, how, part in parts if at == 1)
+            found = Attribute(kind, [*chain.from_iterable(lists)])
+        elif kind:
+            found = Attribute(kind, _decoded(kind, wire, value))
+    return name, found
+
+
+_known_attribute: Final = lru_cache(maxsize=1 << 14)(_attribute)
+"""Most attributes are equal on thousands of nodes."""
+
+
+def _decoded(kind: str, wire: int, value: int | bytes) -> Any:
+    if wire != _SCALARS[kind].wire:
+        raise WireError(f"has an attribute of type {kind} in another encoding")
+    return _SCALARS[kind].decode(value)
+
+
+def _repeated(kind: str, wire: int, value: Any) -> Iterator[Any]:
+    """The values in one field of a list: one of them, or numbers behind each other."""
+    own = _SCALARS[kind].wire
+    if wire != BYTES or own == BYTES:
+        yield _decoded(kind, wire, value)
+    elif own == VARINT:
+        at = 0
+        while at < len(value):
+            number, at = varint_at(value, at)
+            yield _SCALARS[kind].decode(number)
+    else:
+        size = _FIXED_BYTES[own]
+        if len(value) % size:
+            raise WireError(f"has {len(value):,} bytes where numbers of {size} bytes are expected")
+        for at in range(0, len(value), size):
+            yield _SCALARS[kind].decode(value[at : at + size])
 
 
 def encode_metadata(metadata: Metadata) -> bytes:
     """Encode a `GlobalMetadata`."""
-    version = bytes_field(1, metadata.version.encode()) if metadata.version else b""
+    version = _encoded(1, "string", metadata.version) if metadata.version else b""
     return version + _encoded_attributes(2, metadata.attributes)
 
 
 def encode_node(node: Node) -> bytes:
     """Encode a `Node`; fields with their default are left out, as proto3 does."""
-    parts = [varint_field(1, node.id) if node.id else b""]
-    parts += [bytes_field(2, _utf8(node.name)) if node.name else b""]
-    parts += [varint_field(3, node.type) if node.type else b""]
-    parts += [packed_field(4, node.ctrl_deps), packed_field(5, node.data_deps)]
-    parts += [varint_field(6, node.start_us) if node.start_us else b""]
-    parts += [varint_field(7, node.duration_us) if node.duration_us else b""]
-    for number, io in ((8, node.inputs), (9, node.outputs)):
-        if io:
-            texts = (bytes_field(at, _utf8(io[key])) for at, key in _IO.items() if io.get(key))
-            parts.append(bytes_field(number, b"".join(texts)))
-    return b"".join([*parts, _encoded_attributes(10, node.attributes)])
-
-
-def delimited(message: bytes) -> bytes:
-    """A message behind its length."""
-    return varint(len(message)) + message
-
-
-def _text(value: int | bytes) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else ""
-
-
-def _utf8(text: str) -> bytes:
-    return text.encode("utf-8", "replace")
-
-
-def _io(data: bytes) -> dict[str, str]:
-    return {
-        _IO[number]: _text(value)
-        for number, wire, value in fields_of(data)
-        if wire == BYTES and number in _IO
-    }
-
-
-def _add_attribute(attributes: dict[str, Attribute], data: int | bytes) -> None:
-    assert isinstance(data, bytes)
-    name, attribute = _attribute(data) if len(data) <= _MAX_MEMO_BYTES else _decode_attribute(data)
-    attributes[name] = attribute
-
-
-@lru_cache(maxsize=1 << 14)
-def _attribute(data: bytes) -> tuple[str, Attribute]:
-    """A decoded attribute; most are equal on thousands of nodes."""
-    return _decode_attribute(data)
-
-
-def _decode_attribute(data: bytes) -> tuple[str, Attribute]:
-    name, found = "", None
-    for number, wire, value in fields_of(data):
-        if number == 1:
-            name = _text(value)
-        elif number in _TYPES:
-            found = Attribute(_TYPES[number], _decoded(_TYPES[number], wire, value))
-    # In proto3 an attribute whose value is a default still has its field, since it is a oneof.
-    return name, found or Attribute("", b"")
-
-
-def _decoded(kind: str, wire: int, value: int | bytes) -> Value:
-    name = kind.removesuffix(_LIST)
-    if name != kind:
-        return _decoded_list(name, value if isinstance(value, bytes) else b"")
-    return _decoded_one(name, wire, value)
-
-
-def _decoded_one(name: str, wire: int, value: int | bytes) -> Value:
-    scalar = _SCALARS[name]
-    if wire != scalar.wire:
-        raise WireError(f"has an attribute of type {name} in another encoding")
-    if isinstance(value, int):
-        number: Value = scalar.decode(value)
-        return number
-    if scalar.code:
-        unpacked: Value = struct.unpack(f"<{scalar.code}", value)[0]
-        return unpacked
-    return _text(value) if name == "string" else value
-
-
-def _decoded_list(name: str, data: bytes) -> list[Any]:
-    scalar = _SCALARS[name]
-    values: list[Any] = []
-    for number, wire, value in fields_of(data):
-        if number != 1:
+    parts = []
+    for number, name in _NODE.items():
+        value = getattr(node, name)
+        if not value:
             continue
-        if wire == BYTES and scalar.wire != BYTES and isinstance(value, bytes):
-            if scalar.code:
-                values += packed_fixed(value, scalar.code)
-            else:
-                values += map(scalar.decode, packed_varints(value))
+        if name == "attributes":
+            parts.append(_encoded_attributes(number, value))
+        elif name in ("inputs", "outputs"):
+            texts = (
+                _encoded(at, "string", value[key]) for at, key in _IO.items() if value.get(key)
+            )
+            parts.append(bytes_field(number, b"".join(texts)))
+        elif name in _DEPS:
+            parts.append(_encoded_list(number, "uint64", value))
         else:
-            values.append(_decoded_one(name, wire, value))
-    return values
+            parts.append(_encoded(number, "string" if name == "name" else "uint64", value))
+    return b"".join(parts)
 
 
 def _encoded_attributes(number: int, attributes: Mapping[str, Attribute]) -> bytes:
     return b"".join(
-        bytes_field(number, _encoded_name(name) + _encoded(each))
+        bytes_field(number, _encoded_name(name) + _encoded_value(each))
         for name, each in attributes.items()
     )
 
 
 @lru_cache(maxsize=1 << 10)
 def _encoded_name(name: str) -> bytes:
-    return bytes_field(1, _utf8(name))
+    return _encoded(1, "string", name)
 
 
-def _encoded(attribute: Attribute) -> bytes:
-    if not attribute.type:
+def _encoded_value(attribute: Attribute) -> bytes:
+    kind, value = attribute.type, attribute.value
+    if not kind:
         return b""
-    number = _FIELDS[attribute.type]
-    name = attribute.type.removesuffix(_LIST)
-    if name == attribute.type:
-        return _encoded_one(number, name, attribute.value)
-    values = attribute.value if isinstance(attribute.value, list) else []
-    scalar = _SCALARS[name]
-    if scalar.code:
-        content = struct.pack(f"<{len(values)}{scalar.code}", *values)
-        return bytes_field(number, bytes_field(1, content) if values else b"")
-    if scalar.wire == VARINT:
-        return bytes_field(number, packed_field(1, map(scalar.encode, values)))
-    return bytes_field(number, b"".join(_encoded_one(1, name, value) for value in values))
+    if isinstance(value, list):
+        return bytes_field(_FIELDS[kind], _encoded_list(1, kind.removesuffix(_LIST), value))
+    return _encoded(_FIELDS[kind], kind, value)
 
 
-def _encoded_one(number: int, name: str, value: Any) -> bytes:
-    scalar = _SCALARS[name]
-    if scalar.code:
-        return varint(number << 3 | scalar.wire) + struct.pack(f"<{scalar.code}", value)
+def _encoded(number: int, kind: str, value: Any) -> bytes:
+    return varint(number << 3 | _SCALARS[kind].wire) + _payload(kind, value)
+
+
+def _encoded_list(number: int, kind: str, values: Sequence[Any]) -> bytes:
+    if _SCALARS[kind].wire == BYTES:
+        return b"".join(_encoded(number, kind, value) for value in values)
+    packed = b"".join(_payload(kind, value) for value in values)
+    return bytes_field(number, packed) if packed else b""
+
+
+def _payload(kind: str, value: Any) -> bytes:
+    scalar = _SCALARS[kind]
+    content: Any = scalar.encode(value)
     if scalar.wire == VARINT:
-        return varint_field(number, scalar.encode(value))
-    return bytes_field(number, _utf8(value) if name == "string" else value)
+        return varint(content)
+    return delimited(content) if scalar.wire == BYTES else content
