@@ -245,11 +245,11 @@ def test_damage_costs_lines_only(tmp_path: Path, at: int, junk: bytes) -> None:
 
 def test_a_line_of_any_length_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "long.log"
-    long = "issue,sys->id=0, tick=0, node->id=5, node->name=" + "x" * (3 << 16)
+    long = "issue,sys->id=0, tick=0, node->id=5, node->name=" + "x" * (3 << 20)
     path.write_text(f"{long}\n{LOGGED}{long}")
     found = simulation.read(path)
     assert len(found.graphs[0]) == 2
-    assert any("2 lines of more than" in note for note in found.notes)
+    assert any("2 lines are longer than" in note for note in found.notes)
 
 
 OLD = """\

@@ -30,8 +30,7 @@ from chopper_core.align.rank import NO_NAME, AlignedRank, gpu_by_gpu, used_names
 from chopper_core.extensions.chakra.graph import (
     ExecutionGraph,
     attributes_of,
-    cycle_among,
-    followers_of,
+    cycle_of,
     needs_of,
     stated_edges,
 )
@@ -120,30 +119,30 @@ def _schedule(graph: ExecutionGraph, duration_ns: Int64) -> Int64:
     Of the nodes that could start, those of lower places in the file come first.
     """
     count, needs = len(graph), needs_of(graph)
-    needed = np.diff(needs.first)
-    after = np.repeat(np.arange(count), needed)
-    followers = followers_of(after, needs.to, count)
-    waits = needed.tolist()
+    followers: list[list[int]] = [[] for _ in range(count)]
+    for node in range(count):
+        for need in needs.of(node):
+            followers[need].append(node)
+    waits = np.diff(needs.first).tolist()
     lane = list(zip(graph.is_host.tolist(), lanes(graph).tolist(), strict=True))
     free: dict[tuple[bool, int], int] = {}
     ready, start = [0] * count, [0] * count
     lasts = duration_ns.tolist()
     heap = [node for node in range(count) if not waits[node]]
-    done = 0
     while heap:
         node = heapq.heappop(heap)
-        done += 1
         start[node] = max(ready[node], free.get(lane[node], 0))
         end = free[lane[node]] = start[node] + lasts[node]
-        for follower in followers(node):
+        for follower in followers[node]:
             ready[follower] = max(ready[follower], end)
             waits[follower] -= 1
             if not waits[follower]:
                 heapq.heappush(heap, follower)
-    if done < count:
+    if any(waits):
+        cycle = cycle_of({node: needs.of(node) for node in range(count)}, graph.ids)
         raise DataError(
             f"{graph.path} has no start times, and its dependencies form a cycle "
-            f"({cycle_among(waits, needs.of, graph.ids)}): there is no schedule."
+            f"({cycle}): there is no schedule."
         )
     return np.array(start, np.int64)
 
@@ -341,16 +340,20 @@ class _NodeReader:
         element = np.array([known.get(types[node], np.nan) for node in self._rows.tolist()])
         return {FLOPS: np.where(flops >= 0, flops, np.nan), FLOPS_TYPE: element}
 
-    def _stated_rules(self) -> list[list[int]]:
+    def _stated_rules(self) -> Int8:
+        """The rule of each level that the nodes state, -1 where one states none."""
         known = {rule.name: int(rule) for rule in Rule}
         texts = self._graph.texts("rules")
-        rules = ([known.get(name, -1) for name in texts[node].split()] for node in self._rows)
-        return [each if len(each) == len(RULES) and min(each) >= 0 else [] for each in rules]
+        found = np.full((len(self._rows), len(RULES)), -1, np.int8)
+        for place, node in enumerate(self._rows.tolist()):
+            rules = [known.get(name, -1) for name in texts[node].split()]
+            if len(rules) == len(RULES) and min(rules) >= 0:
+                found[place] = rules
+        return found
 
     def _with_stated_rules(self, labels: Labels, number: int) -> Labels:
-        for place, rules in enumerate(self._rules):
-            if rules:
-                labels.rules[place] = rules[number]
+        own = self._rules[:, number]
+        labels.rules[own >= 0] = own[own >= 0]
         return labels
 
 

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+from msgspec import structs
 
 from chopper_core.extensions.chakra.graph import ExecutionGraph, GraphBuilder
-from chopper_core.extensions.chakra.schema import Attribute, Node
+from chopper_core.extensions.chakra.schema import Attribute, Node, NodeFields
 from chopper_core.sources.registry import Recognised, Unusable
 from chopper_core.tables.bytes import ByteSource
 from chopper_core.tables.text import FileHead
@@ -34,30 +35,6 @@ _FIELDS: Final = {
 }
 """Keys, of any case, and the fields of a node; every other key is an attribute."""
 _MAX_BYTES: Final = 1 << 30
-
-
-class _JsonNode(msgspec.Struct):
-    """The fields of a node as JSON has them."""
-
-    id: int
-    name: str = ""
-    type: int = 0
-    data_deps: list[int] = []
-    ctrl_deps: list[int] = []
-    duration_us: int = 0
-    start_us: int = 0
-
-    def node(self, attributes: dict[str, Attribute]) -> Node:
-        return Node(
-            id=self.id,
-            name=self.name,
-            type=self.type,
-            data_deps=self.data_deps,
-            ctrl_deps=self.ctrl_deps,
-            duration_us=self.duration_us,
-            start_us=self.start_us,
-            attributes=attributes,
-        )
 
 
 def recognise(head: FileHead) -> Recognised | Unusable | None:
@@ -112,6 +89,9 @@ def _node(path: Path, number: int, fields: Any) -> Node:
         else:
             attributes[key] = _typed(value)
     try:
-        return msgspec.convert(known, _JsonNode).node(attributes)
+        if "id" not in known:
+            raise msgspec.ValidationError("it has no id")
+        own = msgspec.convert(known, NodeFields)
     except msgspec.ValidationError as error:
         raise DataError(f"{path} has an invalid node, the {number}th: {error}.") from error
+    return Node(**structs.asdict(own), attributes=attributes)

@@ -11,8 +11,9 @@ its activities in order.
 from __future__ import annotations
 
 from array import array
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,13 +33,14 @@ from chopper_core.tables.columns import NameInterner
 from chopper_core.tables.losses import ABSENT, Losses
 from chopper_core.util.arrays import Index, Int8, Int32, Int64, Mask
 from chopper_core.util.errors import DataError
-from chopper_core.util.grouping import counts_of, stable_order
+from chopper_core.util.grouping import stable_order
 
 _GROUPS: Final = "process_group:init"
 IO_SIDES: Final = ("inputs.", "outputs.")
 """The prefixes of a node's inputs and outputs among its attributes: `inputs.shapes`."""
 _MAX_VALUE: Final = 1 << 18
 """Characters of a text, or entries of a list; longer ones are left out."""
+_LONG_CYCLE: Final = 5
 _INT64: Final = range(-(2**63), 2**63)
 
 
@@ -71,25 +73,14 @@ class Edges(Struct, frozen=True):
         return found
 
 
-def followers_of(after: Index, before: Index, count: int) -> Callable[[int], list[int]]:
-    """The nodes that wait for a node, where each of some nodes waits for another."""
-    order = stable_order(before)
-    followers: list[int] = after[order].tolist()
-    first: list[int] = np.searchsorted(before[order], np.arange(count + 1)).tolist()
-    return lambda node: followers[first[node] : first[node + 1]]
-
-
-def cycle_among(
-    waits: Sequence[int], needs: Callable[[int], Iterable[int]], ids: Sequence[int]
-) -> str:
-    """A cycle among the nodes that still wait, by their ids."""
-    node = next(node for node, left in enumerate(waits) if left)
-    seen: dict[int, int] = {}
-    while node not in seen:
-        seen[node] = len(seen)
-        node = next(each for each in needs(node) if waits[each])
-    path = [str(ids[each]) for each, place in seen.items() if place >= seen[node]]
-    return " waits for ".join([*path[:4], *["…"] * (len(path) > 4), path[0]])
+def cycle_of(needs: Mapping[int, Iterable[int]], ids: Sequence[int]) -> str:
+    """A cycle among nodes that wait for others, by their ids; '' without one."""
+    try:
+        TopologicalSorter(needs).prepare()
+    except CycleError as error:
+        path = [str(ids[each]) for each in error.args[1][::-1]]
+        return " waits for ".join(path if len(path) <= _LONG_CYCLE else [*path[:4], "…", path[0]])
+    return ""
 
 
 class ExecutionGraph(Struct, frozen=True):
@@ -429,18 +420,15 @@ class _Reached:
     def _follow(self) -> None:
         """Go through the host nodes in the order of their dependencies; those of a cycle, which
         only a file with times may have, wait for nothing."""
-        needs, count = self._needs, len(self._last)
-        host = np.flatnonzero(~self._is_activity)
-        after = np.repeat(np.arange(count), np.diff(needs.first))
-        between = ~self._is_activity[after] & ~self._is_activity[needs.to]
-        followers = followers_of(after[between], needs.to[between], count)
-        waits: Any = counts_of(after[between], count).tolist()
-        ready = deque(node for node in host.tolist() if not waits[node])
-        while ready:
-            node = ready.popleft()
-            found, self._lead[node] = self.before(node)
-            self._behind[node] = self._latest(found) if len(found) > _MAX_BEHIND else found
-            for follower in followers(node):
-                waits[follower] -= 1
-                if not waits[follower]:
-                    ready.append(follower)
+        is_activity = self._is_activity
+        sorter = TopologicalSorter({
+            node: [need for need in self._needs.of(node) if not is_activity[need]]
+            for node in np.flatnonzero(~is_activity).tolist()
+        })  # fmt: skip
+        with suppress(CycleError):
+            sorter.prepare()
+        while ready := sorter.get_ready():
+            for node in ready:
+                found, self._lead[node] = self.before(node)
+                self._behind[node] = self._latest(found) if len(found) > _MAX_BEHIND else found
+            sorter.done(*ready)

@@ -17,7 +17,7 @@ from typing import Final
 from msgspec import Struct, field
 
 from chopper_core.extensions.chakra.et import EtFile
-from chopper_core.extensions.chakra.graph import cycle_among
+from chopper_core.extensions.chakra.graph import cycle_of
 from chopper_core.extensions.chakra.schema import COMMUNICATION, CommType, Node, NodeType
 from chopper_core.sources.registry import files_at
 from chopper_core.util.atomic import read_small
@@ -209,34 +209,18 @@ def _check_graph(
     needs: Sequence[tuple[list[int], list[int]]],
 ) -> None:
     """Dependencies lead to nodes of the file, and to no cycle."""
-    waits = [0] * len(ids)
-    followers: list[list[int]] = [[] for _ in ids]
+    found: dict[int, list[int]] = {}
     for place, of_kinds in enumerate(needs):
         for kind, deps in zip(("data_deps", "ctrl_deps"), of_kinds, strict=True):
+            found.setdefault(place, []).extend(first[dep] for dep in deps if dep in first)
             for dep in deps:
                 if dep not in first:
                     file.add(
                         f"dangling {kind}",
                         f"node {ids[place]} waits for node {dep}, which the file lacks ({kind})",
                     )
-                else:
-                    waits[place] += 1
-                    followers[first[dep]].append(place)
-    ready = [place for place, count in enumerate(waits) if not count]
-    done = 0
-    while ready:
-        place = ready.pop()
-        done += 1
-        for follower in followers[place]:
-            waits[follower] -= 1
-            if not waits[follower]:
-                ready.append(follower)
-    if done < len(ids):
-
-        def needed(place: int) -> Iterator[int]:
-            return (first[dep] for deps in needs[place] for dep in deps if dep in first)
-
-        file.add("cycles", f"has a cycle: {cycle_among(waits, needed, ids)}")
+    if cycle := cycle_of(found, ids):
+        file.add("cycles", f"has a cycle: {cycle}")
 
 
 def _check_names(files: Sequence[_File]) -> Iterator[str]:

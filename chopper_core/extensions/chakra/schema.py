@@ -137,8 +137,8 @@ class Attribute(Struct, frozen=True):
     value: Value
 
 
-class Node(Struct):
-    """A node of the graph; times in µs as the schema has them, 0 where the file gives none."""
+class NodeFields(Struct):
+    """A node's own fields; times in µs as the schema has them, 0 where the file gives none."""
 
     # In the order of the schema.
     id: int = 0
@@ -148,6 +148,11 @@ class Node(Struct):
     data_deps: list[int] = field(default_factory=list)
     start_us: int = 0
     duration_us: int = 0
+
+
+class Node(NodeFields):
+    """A node of the graph."""
+
     inputs: Mapping[str, str] = field(default_factory=dict)
     """`values`, `shapes`, `types` as the text of Python lists."""
     outputs: Mapping[str, str] = field(default_factory=dict)

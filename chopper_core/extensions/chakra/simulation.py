@@ -21,8 +21,7 @@ from chopper_core.extensions.chakra.graph import AttributeColumn, ExecutionGraph
 from chopper_core.extensions.chakra.schema import COMMUNICATION, Attribute, Node, NodeType
 from chopper_core.model.run import Run
 from chopper_core.sources.registry import Recognised, Unusable
-from chopper_core.tables.bytes import ByteSource
-from chopper_core.tables.text import FileHead
+from chopper_core.tables.text import FileHead, FileText
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
 
@@ -33,18 +32,21 @@ SUFFIXES: Final = (".log", ".txt", ".out", ".log.gz", ".txt.gz")
 FORMAT: Final = "ASTRA-sim log"
 
 _EVENT: Final = re.compile(
-    rb"\b(issue|callback), ?[^=,]*=(\d{1,9}), ?[^=,]*=(\d{1,18}), ?[^=,]*=(\d{1,20}), ?[^=,]*="
-    rb"(.*?)(?:, ?(?:node->)?(?:node_)?type=(\d{1,3}))?$"
+    r"\b(issue|callback), ?[^=,]*=(\d{1,9}), ?[^=,]*=(\d{1,18}), ?[^=,]*=(\d{1,20}), ?[^=,]*="
+    r"(.*?)(?:, ?(?:node->)?(?:node_)?type=(\d{1,3}))?$",
+    re.ASCII,
 )
 """System, tick, node id, node name (commas and all), type."""
 _STATISTIC: Final = re.compile(
-    rb"\bsys\[(\d{1,9})\](?:,| (?=peak)) ?([A-Za-z][\w -]{1,60}): "
-    rb"(\d[\d.]{0,40}(?: ?[%\w/ ]{1,60})?)\s*$"
+    r"\bsys\[(\d{1,9})\](?:,| (?=peak)) ?([A-Za-z][\w -]{1,60}): "
+    r"(\d[\d.]{0,40}(?: ?[%\w/ ]{1,60})?)\s*$",
+    re.ASCII,
 )
 """Times are bare numbers; shares, bandwidths and memory have units behind them."""
 _FINISHED: Final = re.compile(
-    rb"\bsys\[(\d{1,9})\] finished, (\d{1,18}) cycles"
-    rb"(?:, exposed communication (-?\d{1,20}) cycles)?"
+    r"\bsys\[(\d{1,9})\] finished, (\d{1,18}) cycles"
+    r"(?:, exposed communication (-?\d{1,20}) cycles)?",
+    re.ASCII,
 )
 """ASTRA-sim 2.0 has no exposed communication yet."""
 _TYPE_PREFIX: Final = re.compile(
@@ -52,7 +54,6 @@ _TYPE_PREFIX: Final = re.compile(
 )
 _HOST_GAP: Final = "host_gap"
 """Idle time in a trace of Chopper's own, as a node of the CPU."""
-_MAX_LINE: Final = 1 << 16
 _COMM_STREAM: Final = 1
 """Simulators run communication during compute: without a trace each has a stream."""
 _NS_PER_US: Final = 1_000
@@ -91,8 +92,7 @@ class _SystemEvents(Struct):
 
 def recognise(head: FileHead) -> Recognised | Unusable | None:
     for line in head.text.splitlines():
-        data = line.rstrip().encode("utf-8", "replace")
-        if any(pattern.search(data) for pattern in (_EVENT, _STATISTIC, _FINISHED)):
+        if any(pattern.search(line.rstrip()) for pattern in (_EVENT, _STATISTIC, _FINISHED)):
             return Recognised(FORMAT)
     return None
 
@@ -100,32 +100,24 @@ def recognise(head: FileHead) -> Recognised | Unusable | None:
 def read(path: Path, progress: Progress = silent) -> SimulatedRun:
     systems: dict[int, _SystemEvents] = {}
     statistics: dict[int, dict[str, str]] = {}
-    long_lines = 0
-    size = max(path.stat().st_size, 1)
-    with ByteSource(path) as source:
-        for line in _lines(source):
-            if len(line) > _MAX_LINE:
-                long_lines += 1
-            elif found := _EVENT.search(line.rstrip()):
-                _take(systems, found)
-            elif found := _STATISTIC.search(line):
-                numbers = statistics.setdefault(int(found[1]), {})
-                numbers[found[2].decode()] = found[3].decode()
-            elif found := _FINISHED.search(line):
-                numbers = statistics.setdefault(int(found[1]), {})
-                numbers["finished"] = found[2].decode()
-                if found[3] is not None:
-                    numbers["exposed communication"] = found[3].decode()
-            progress(f"read {path.name}", source.file_position, size)
-        problem = source.problem
+    text = FileText(path)
+    progress(f"read {path.name}", 0, 1)
+    for line in text.lines():
+        if found := _EVENT.search(line.rstrip()):
+            _take(systems, found)
+        elif found := _STATISTIC.search(line):
+            statistics.setdefault(int(found[1]), {})[found[2]] = found[3]
+        elif found := _FINISHED.search(line):
+            numbers = statistics.setdefault(int(found[1]), {})
+            numbers["finished"] = found[2]
+            if found[3] is not None:
+                numbers["exposed communication"] = found[3]
     if not any(system.done for system in systems.values()):
         raise DataError(
             f"{path} has statistics of a simulation and no node that was issued and done: run "
             'ASTRA-sim with "trace-enabled": 1 and with debug messages of the workload in the log.'
         )
-    notes = [f"the file ends early: {problem}"] if problem else []
-    if long_lines:
-        notes.append(f"{long_lines} lines of more than {_MAX_LINE:,} characters were left out")
+    notes = text.losses.notes
     graphs = []
     for number in sorted(systems):
         system = systems[number]
@@ -135,32 +127,14 @@ def read(path: Path, progress: Progress = silent) -> SimulatedRun:
     return SimulatedRun(path, tuple(graphs), statistics, tuple(notes))
 
 
-def _lines(source: ByteSource) -> Iterator[bytes]:
-    """The lines of a file; of one that is far too long its beginning."""
-    rest, is_skipping = b"", False
-    while piece := source.read():
-        *whole, rest = (rest + piece).split(b"\n")
-        for line in whole:
-            if not is_skipping:
-                yield line
-            is_skipping = False
-        if len(rest) > _MAX_LINE:
-            if not is_skipping:
-                yield rest[: _MAX_LINE + 1]
-            rest, is_skipping = b"", True
-    if rest and not is_skipping:
-        yield rest
-
-
-def _take(systems: dict[int, _SystemEvents], found: re.Match[bytes]) -> None:
+def _take(systems: dict[int, _SystemEvents], found: re.Match[str]) -> None:
     system = systems.setdefault(int(found[2]), _SystemEvents({}, {}))
     tick, node = int(found[3]), int(found[4])
-    if found[1] == b"issue":
+    if found[1] == "issue":
         if node in system.issued or node in system.done:
             system.repeated += 1
             return
-        name = found[5].decode("utf-8", "replace")
-        system.issued[node] = (tick, name, None if found[6] is None else int(found[6]))
+        system.issued[node] = (tick, found[5], None if found[6] is None else int(found[6]))
     elif (begun := system.issued.pop(node, None)) is not None:
         system.done[node] = (begun[0], max(tick, begun[0]), *begun[1:])
     elif node not in system.done:
