@@ -104,15 +104,12 @@ class ChopperApp(App[None], inherit_bindings=False):
         self._shown = ShownCells()
         self._glyphs = glyphs or glyphs_of(sys.__stderr__ or sys.stderr)
         self.failure: ChopperError | None = None
-        """Why the run or the view can't be shown; the app has left then."""
         self.check: Callable[[Progress], None] | None = None
         """Verifies what was read, once the first screen is there; raises DataError."""
         self.ended_by: signal.Signals | None = None
-        """The signal that ended the app."""
         self._opening = load if isinstance(load, Opening) else Opening(load, start, config.columns)
         self._start = start
         self._loading: LoadingScreen | None = None
-        """The screen of a run that takes long to open."""
         self._left = Event()
         for name in THEMES:
             self.register_theme(textual_theme(name))
@@ -122,7 +119,6 @@ class ChopperApp(App[None], inherit_bindings=False):
         self.stylesheet.set_variables(self.get_css_variables())
         self.config = config
         self._keys: deque[events.Key | events.Paste] = deque()
-        """Keys that are not performed yet, in their order."""
         self._performs_keys = False
         self._is_ending = False
         """Whether a signal ends it: keys that wait are not performed."""
@@ -140,17 +136,14 @@ class ChopperApp(App[None], inherit_bindings=False):
 
     @property
     def actions(self) -> tuple[Action, ...]:
-        """The registry with the person's keys."""
         return self.config.actions or ACTIONS
 
     @property
     def crash(self) -> BaseException | None:
-        """The unexpected error that ended the app, if there is one."""
         error = self._exception
         return error.error if isinstance(error, WorkerFailed) else error
 
     def get_driver_class(self) -> type[Driver]:
-        """The driver of a terminal, where the platform's is Textual's for Unix."""
         plain = super().get_driver_class()
         if plain.__name__ != "LinuxDriver":
             return plain
@@ -366,11 +359,9 @@ class ChopperApp(App[None], inherit_bindings=False):
         run_in_thread(prefetch, run, data.frame.view, self._left)
 
     def on_explorer_complete(self) -> None:
-        """Verify what was read, next to the first keys."""
         run_in_thread(self._verify)
 
     def _verify(self) -> None:
-        """Verify the files that were too large to verify while they were opened, in a thread."""
         check, self.check = self.check, None
         try:
             if check is not None:
@@ -405,9 +396,7 @@ class ChopperApp(App[None], inherit_bindings=False):
             super()._handle_exception(error)
 
     def write_crash(self, crash: BaseException) -> Path | None:
-        """Write the file of a crash, with the address and what was typed."""
         return write_crash(crash, address.render(self._crashed_at), self._typed)
 
     def _fatal_error(self) -> None:
-        """Leave without the traceback on the terminal: `run_app` writes it to a file."""
         self._close_messages_no_wait()

@@ -68,7 +68,6 @@ class Command(Protocol):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code."""
     before = terminal.handlers()
     try:
         try:
@@ -109,7 +108,6 @@ def _main(given: list[str]) -> int:
 
 
 def _failed(error: Exception) -> int:
-    """Report an error in a sentence; returns the exit code."""
     if isinstance(error, Cancelled):
         raise KeyboardInterrupt
     if isinstance(error, BrokenPipeError):
@@ -168,7 +166,6 @@ def _of_system(error: Exception) -> str | None:
 
 
 def _crashed(error: Exception) -> int:
-    """Log an error of Chopper's own, and say so in a sentence."""
     debug.note_error(error)
     try:
         from chopper_tui.config import summary, write_crash

@@ -23,7 +23,6 @@ from chopper_tui.keymap import ALL, EXPLORE, INFO, Action, find_command
 Arguments = Mapping[str, Sequence[str]]
 """Action → its arguments; `ACTION…` → the arguments after the first."""
 Addresses = Callable[[str], Sequence[str]]
-"""Completes the beginning of an address."""
 MORE: Final = "…"
 ADDRESSED: Final = "go"
 """The action whose argument is an address."""
@@ -37,7 +36,6 @@ _PLAIN: Final = late(r"[\w.-]+")
 """Labels that mean themselves as a term of a filter."""
 _SHARES: Final = ("0.1%", "0.5%", "1%", "5%")
 _MAX_OFFERED: Final = 500
-"""The most labels offered: no one steps through more."""
 
 
 def arguments_of(run: Run, frame: Frame) -> dict[str, tuple[str, ...]]:
@@ -84,7 +82,6 @@ def arguments_of(run: Run, frame: Frame) -> dict[str, tuple[str, ...]]:
 def completions(
     text: str, actions: Sequence[Action], arguments: Arguments, addresses: Addresses = lambda _: []
 ) -> list[str]:
-    """The completions of a command: of its verb, or of its argument."""
     verb, space, rest = text.partition(" ")
     if not space:
         found = [action for action in actions if action.verb.startswith(verb)]
@@ -139,7 +136,6 @@ def address_completions(run: Run, frame: Frame, text: str, rest: str = "") -> li
 
 
 def _path_completions(run: Run, own: str, path: str, order: str) -> list[str]:
-    """The completions of a path: the next level, or a label of the current one."""
     step = _PATH_STEP.fullmatch(path)
     if step is None:
         return []
@@ -170,7 +166,6 @@ def _matching(labels: Sequence[str], typed: str) -> list[str]:
 
 
 def _option_completions(run: Run, frame: Frame, text: str) -> Iterable[str]:
-    """The completions of an address's options: a key, or a value of the current one."""
     before, mark, last = text.rpartition("&")
     stated = dict(item.partition("=")[::2] for item in before.split("&") if item)
     name = stated.get("view", "")
@@ -194,7 +189,6 @@ def _option_completions(run: Run, frame: Frame, text: str) -> Iterable[str]:
 
 
 def _option_keys(stated: dict[str, str], asked: ViewSpec | None) -> Iterable[str]:
-    """The keys that apply beside those given already."""
     unfit = {*_READ_OPTIONS}
     if asked is None or not asked.by:
         unfit.add("by")

@@ -133,7 +133,6 @@ _CHOICES: Final = {
 
 
 def _unknown(where: str, given: Iterable[str], known: Sequence[str], what: str) -> Iterator[str]:
-    """A sentence about each entry that isn't known, which is left out."""
     for name in given:
         if name not in known:
             shown = known if what != "command" else ("those of `chopper keys`",)
@@ -145,7 +144,6 @@ def _texts(value: str | list[str]) -> tuple[str, ...]:
 
 
 def _checked_columns(given: Mapping[str, str | list[str]]) -> dict[str, tuple[str, ...]]:
-    """The columns of each level; raises UsageError for an unknown one."""
     from chopper_core.metrics import METRICS
     from chopper_core.model.column_names import is_counter
 
@@ -194,7 +192,6 @@ def state_path(name: str) -> Path:
 
 
 def _saved(name: str) -> _Saved:
-    """The content of a file; nothing if it is missing, corrupt or of another version."""
     try:
         kept = msgspec.json.decode(read_small(state_path(name)), type=_Saved)
     except (OSError, ValueError, RecursionError, msgspec.MsgspecError):
@@ -212,23 +209,19 @@ def saved_columns() -> dict[str, tuple[str, ...]]:
 
 
 def saved_splits() -> dict[str, int]:
-    """The saved lines by which the line between pictures and table is moved, by view."""
     return _saved("layout").splits
 
 
 def save_splits(splits: Mapping[str, int]) -> None:
-    """Save the lines between pictures and tables, by view; raises DataError."""
     _save("layout", splits={name: lines for name, lines in splits.items() if lines})
 
 
 def save_columns(level: str, names: tuple[str, ...]) -> None:
-    """Save the columns of a level, or remove them if there are none; raises DataError."""
     columns = {**saved_columns(), level: names}
     _save("columns", columns={level: names for level, names in columns.items() if names})
 
 
 def _save(name: str, **kept: object) -> None:
-    """Write a file in one step; raises DataError."""
     path = state_path(name)
     try:
         make_private(path.parent)
@@ -254,7 +247,6 @@ def is_first_start() -> bool:
 def fitting_columns(
     columns: Mapping[str, tuple[str, ...]], table: KernelTable
 ) -> dict[str, tuple[str, ...]]:
-    """The columns of each level that a run can have."""
     found = {}
     for level, names in columns.items():
         known = tuple(name for name in names if _is_known(name, table))

@@ -41,7 +41,6 @@ SNAPSHOTS: Final = (*FORMATS, *_ALIASES, PICTURE)
 def scope_lines(
     run: Run, view: View, width: int, glyphs: Glyphs, paint: Paint = plain
 ) -> list[str]:
-    """The key figures of a node and the chart of its signal, as lines of text."""
     from chopper_core.views.shared.children import signal_chart
     from chopper_tui.draw import signal_plot as plot
     from chopper_tui.draw.figures import figures_of
@@ -131,7 +130,6 @@ def _four_digits(number: float) -> str:
 
 
 def issue_text(run: Run, frame: Frame) -> Escaped:
-    """A run and a table of it as markdown for an issue: speed, findings, table, sources."""
     from html import escape
 
     from chopper_core.render import info
@@ -160,7 +158,6 @@ def issue_text(run: Run, frame: Frame) -> Escaped:
 
 
 def is_picture(arguments: str) -> bool:
-    """Whether the arguments of a snapshot ask for the screen as a picture."""
     return _parse(arguments)[0] == PICTURE
 
 

@@ -41,7 +41,6 @@ Trail = tuple[Visit, ...]
 
 
 def trail_to(view: View) -> Trail:
-    """The trail to a view that was opened by address."""
     parents = (
         Visit(
             replace(with_view(view, ""), path=view.path[:depth], sort="", filter=""),
@@ -117,12 +116,10 @@ def to_sibling(trail: Trail, view: View) -> Trail:
 
 
 def everywhere(trail: Trail, change: Callable[[View], View]) -> Trail:
-    """The same places with their views changed: what is chosen stays chosen on the way up."""
     return tuple(replace(place, view=change(place.view)) for place in trail)
 
 
 def with_statistic(trail: Trail, view: View) -> Trail:
-    """The same places, all with the statistic of a view."""
     return everywhere(trail, lambda each: replace(each, stat=view.stat, over=view.over))
 
 
@@ -161,12 +158,10 @@ class Mark(Struct, frozen=True):
 
     @property
     def parent(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The table of the row: its levels, and the path above it."""
         return self.levels, self.path[:-1]
 
 
 Marks = tuple[Mark, ...]
-"""The marks in the order in which they were made."""
 
 
 def mark_of(view: View, label: str) -> Mark:

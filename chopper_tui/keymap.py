@@ -26,7 +26,6 @@ CHOPPER: Final = "Chopper"
 GROUPS: Final = (MOVE, WALK, ASK, TIME, FIND, TABLE, COMPARE, EXPORT, CHOPPER)
 
 PALETTE_KEY: Final = "ctrl+p"
-"""Opens the palette: all actions, searched by name."""
 FIXED_KEYS: Final = ("ctrl+c", "ctrl+z", PALETTE_KEY)
 """Keys that settings can't change."""
 
@@ -66,7 +65,6 @@ class Action(Struct, frozen=True):
     keys: tuple[str, ...]
     """As people write them: `G`, `[`, `enter`, `ctrl+d`; the first one is shown in the key line."""
     verb: str
-    """The command after `:`."""
     title: str
     help: str
     handler: Handler
@@ -162,7 +160,6 @@ def entries(text: str) -> Iterator[tuple[str, str]]:
 
 
 def declared_actions() -> tuple[Action, ...]:
-    """The actions of all imported modules, by group."""
     return tuple(sorted(_DECLARED, key=lambda each: GROUPS.index(each.group)))
 
 

@@ -47,7 +47,6 @@ class Opening:
         self.notice = ""
         """Why the tree is shown in place of the view that was asked for."""
         self.listener: Progress = silent
-        """Receives progress."""
 
     def begin(self) -> None:
         """Start a thread that never delays leaving the program."""
@@ -58,12 +57,10 @@ class Opening:
         self._cancelled.set()
 
     def is_there(self, wait_s: float) -> bool:
-        """Whether the run is open, after waiting for at most `wait_s`."""
         wait([self._opened], wait_s)
         return self._opened.done() and self._opened.exception() is None
 
     def result(self) -> Opened:
-        """The run and its screen, once they are there; raises the errors of loading."""
         return self._opened.result()
 
     def _work(self) -> None:

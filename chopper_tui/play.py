@@ -33,7 +33,6 @@ _MAX_SHOWN: Final = 60
 
 
 def run_app(app: ChopperApp, *, mouse: bool = True) -> int:
-    """Run the explorer until it ends; the exit code. Errors are printed on stderr."""
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     try:
         asyncio.run(_run(app, mouse))
@@ -107,7 +106,6 @@ def _short(line: str) -> str:
 
 
 def play(app: ChopperApp, keys: list[str], size: tuple[int, int]) -> str:
-    """The screen after the keys, as text without colours; raises what ends the app."""
     try:
         screen = asyncio.run(played(app, keys, size))
     except Exception as error:

@@ -42,7 +42,6 @@ KEY_FIGURES: Final = {
 }
 """Metric → its label in the line, the most important first; the unit labels some."""
 _TITLE: Final = -1
-"""The key of a title among drawn rows."""
 _IF_MEASURED: Final = ("gfx_mhz", "gfx_util_pct", "power_w")
 
 Means = Callable[[Index, int], Float64]
@@ -67,7 +66,6 @@ class Sparks(Struct, frozen=True):
     rows: int
     drawn: dict[int, Pieces] = field(default_factory=dict)
     scales: list[SparkScale] = field(default_factory=list)
-    """The scale, once it is known."""
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -75,7 +73,6 @@ class Sparks(Struct, frozen=True):
         return self.signal, self.bins
 
     def missing(self, rows: Sequence[int]) -> list[int]:
-        """Those of the rows that are not drawn yet."""
         return [row for row in rows if row not in self.drawn]
 
     def draw(self, rows: Sequence[int]) -> None:
@@ -101,7 +98,6 @@ class Sparks(Struct, frozen=True):
 
     @property
     def title(self) -> Pieces:
-        """Their signal and scale, once these are known."""
         if not self.scales:
             return ()
         title = self.scales[0].title(self.signal.signal)
@@ -126,7 +122,6 @@ class LaneLines(Struct, frozen=True):
         return [row for row in rows if row not in self.drawn]
 
     def draw(self, rows: Sequence[int]) -> None:
-        """Draw the lanes of rows, the title of the first with them."""
         for row in self.missing(rows):
             self.drawn[row] = lane_line(self.lanes, row, self.bins, self.glyphs)
         if _TITLE not in self.drawn and self.lanes.lanes:
@@ -137,7 +132,6 @@ class LaneLines(Struct, frozen=True):
 
     @property
     def title(self) -> Pieces:
-        """The title of the column, once it is drawn."""
         return self.drawn.get(_TITLE, ())
 
 
@@ -200,7 +194,6 @@ def run_of(home: Run, view: View) -> Run:
 
 
 def second_signal(run: Run, chosen: str) -> str:
-    """The name of the signal to show beside the chosen one."""
     there = [name for name in (*_SECOND_SIGNALS, *run.signal_names) if name in run.signal_names]
     others = [name for name in there if name != chosen]
     return next((name for name in others if len(run.signal(name).curves)), others[0])
@@ -238,7 +231,6 @@ class RowOnGpus(Struct, frozen=True):
     clocks: tuple[Figure | None, ...]
     """The mean clock; None where a GPU has no such row."""
     signal: Signal
-    """The signal of the sparklines."""
     shares: Float64
     """One row per GPU, one column per bin of the row's own time there; NaN where not known."""
 
@@ -314,7 +306,6 @@ def same_on_gpu(run: Run, view: View, step: int) -> tuple[View, str]:
 
 
 def siblings(run: Run, parent: View) -> Sequence[str]:
-    """The labels of a view's rows, in the order in which they are shown."""
     from chopper_core.views.query import query
 
     try:

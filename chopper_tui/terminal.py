@@ -43,7 +43,6 @@ _PATIENCE_S: Final = 2.0
 """For which further signals leave the first one's clean-up alone."""
 
 _begun_s = 0.0
-"""When the first signal came; 0: none has."""
 _end_lost: Any = None
 _restore: Callable[[], object] = int
 _taken = 0
@@ -58,7 +57,6 @@ class Ended(BaseException):
 
 
 def sentence(number: int) -> str:
-    """Why the program ended."""
     name = signal.Signals(number).name
     return "chopper: interrupted" if number == signal.SIGINT else f"chopper: ended by {name}"
 
@@ -308,7 +306,6 @@ def has_clipboard(environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def understood(output: str) -> str:
-    """The same without questions and modes that an old terminal doesn't know."""
     return _NEW.sub("", output)
 
 

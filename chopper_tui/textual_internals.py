@@ -46,7 +46,6 @@ class ShownCells:
         self._lines: dict[int, list[_Cell | None]] = {}
 
     def forget(self) -> None:
-        """The terminal may show something else: the next update sends all of its cells."""
         self._lines.clear()
 
     def changes(self, update: Any) -> Any:
@@ -92,7 +91,6 @@ _GROUND: Final = late(r"(?:^|;)(48;2;\d+;\d+;\d+|48;5;\d+|4[0-7]|10[0-7])$")
 _SEEN_WITHOUT_CHARACTER: Final = {"4", "7", "9", "21", "53"}
 """Codes of lines and of reverse."""
 _MOVE_BYTES: Final = 4
-"""What it takes to move over cells."""
 _STYLE_BYTES: Final = 12
 """What a change of style takes, more or less."""
 
@@ -153,7 +151,6 @@ class ChangedCells(CompositorUpdate):
         return "".join(sequences)
 
     def _parts(self) -> Iterator[tuple[int, int, Strip]]:
-        """Line, column and cells of the drawn output."""
         if isinstance(self._update, LayoutUpdate):
             for y, strips in enumerate(self._update.strips, self._update.region.y):
                 yield y, self._update.region.x, Strip.join(strips)
@@ -283,7 +280,6 @@ async def messages_done(pilot: Pilot[Any]) -> None:
 
 
 def is_holding_back(app: App[Any]) -> bool:
-    """Whether the app defers drawing to draw several changes at once."""
     return bool(app._batch_count)
 
 

@@ -29,9 +29,7 @@ if TYPE_CHECKING:
 
 _TREE: Final = (EXPLORE, "Explore", "the scope's children")
 _key_of: Final = attrgetter("name", "order", "path")
-"""The key of a view that was left."""
 _INFO_CELLS: Final = 105
-"""Cells of a line in the box of a text."""
 _SORTED_AT_ONCE: Final = 500_000
 """Activities that are sorted by time before a person notices."""
 

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 
 def refuse_of_set(screen: Explorer) -> None:
-    """Raise UsageError where a set of runs is on the screen."""
     if isinstance(screen.run, SeveralRuns):
         raise UsageError("this needs a single run; Enter opens the run under the cursor")
 
@@ -66,7 +65,6 @@ async def leave_view(screen: Explorer) -> None:
 
 
 def mark_run(screen: Explorer) -> None:
-    """Mark the run of a row, or unmark it."""
     label = screen.table.label
     if label is None or screen.frame.level != RUN_LEVEL:
         raise UsageError("only runs can be marked here; 1 shows them")
@@ -75,7 +73,6 @@ def mark_run(screen: Explorer) -> None:
 
 
 def marked_runs(marks: Marks) -> list[str]:
-    """The labels of the marked runs, in the order in which they were marked."""
     return [mark.path[0] for mark in marks if mark.order == (RUN_LEVEL,)]
 
 
@@ -153,7 +150,6 @@ async def view_of_set(screen: Explorer, argument: str) -> None:
 
 
 def runs_filter(view: View) -> str:
-    """The terms of a filter that choose runs."""
     return " ".join(term for term in view.filter.split() if term.startswith(f"{RUN_LEVEL}:"))
 
 

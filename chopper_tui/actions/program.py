@@ -276,7 +276,6 @@ async def _show(screen: Explorer, number: int, step: int) -> None:
 
 
 def _view_of(screen: Explorer, stop: Stop) -> View:
-    """The view of a stop: the run, or its first GPU and iteration that is whole."""
     here = screen.view
     view = View(here.run, overrides=here.overrides, baseline=None)
     path = _first_of(screen, view)[: stop.depth]

@@ -402,7 +402,6 @@ def _range_of(signal: Signal) -> str:
 
 
 def signal_options(run: Run) -> list[tuple[str, str, str]]:
-    """The signals over time of a run as options: with their ranges and definitions."""
     signals = [run.signal(name) for name in run.signal_names]
     widest = max(len(signal.title) for signal in signals)
     return [

@@ -228,14 +228,12 @@ def interval(screen: Explorer) -> Interval:
 
 
 async def point_at(screen: Explorer, found: tuple[str, Interval]) -> None:
-    """Show a lane at a time."""
     name, seen = found
     screen.table.move_to_label(name)
     await _show(screen, seen)
 
 
 async def find_along_time(screen: Explorer, step: int) -> None:
-    """Point at the next activity whose name matches the searched text."""
     text = screen.searched
     if not text:
         raise UsageError("no search yet: f finds a name")
@@ -359,7 +357,6 @@ async def next_figure(screen: Explorer, _: str) -> None:
 
 
 async def show_next_figure(screen: Explorer, figures: Sequence[str]) -> None:
-    """Show a view with the next of some figures that the run has."""
     table = screen.run.table
     current = screen.view.of or figures[0]
     place = figures.index(current) if current in figures else -1

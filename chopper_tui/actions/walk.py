@@ -104,7 +104,6 @@ async def enter(screen: Explorer, _: str) -> None:
 
 
 async def _enter_evidence(screen: Explorer) -> None:
-    """Go to the evidence of a view's row, and remember the way back."""
     target = screen.target
     if isinstance(screen.run, SeveralRuns):
         await enter_run(screen, target)

@@ -73,7 +73,6 @@ def _limit(text: str) -> Any:
 
 
 def run(options: Namespace) -> int:
-    """Print the comparison; returns the exit code."""
     bases = _baselines(options)
     options.a = bases[0]
     options.address = f"{against(options.b, options.a, options.path)}&view=compare"

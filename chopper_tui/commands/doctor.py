@@ -38,7 +38,6 @@ def run(options: Namespace) -> int:
 
 
 def report() -> str:
-    """The report as text, one fact a line."""
     from chopper_tui.terminal import can_draw, glyphs_of
 
     size = shutil.get_terminal_size((0, 0))

@@ -37,7 +37,6 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> int:
-    """Write the run and name what was left out."""
     from chopper_core.render.exports import ExportOptions, export, export_format
 
     export_format(options.to)

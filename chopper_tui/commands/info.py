@@ -28,7 +28,6 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> int:
-    """Describe a run, or telemetry without a trace."""
     from chopper_core.ingest.cache import verify_run
     from chopper_core.render import info
 
@@ -54,7 +53,6 @@ def run(options: Namespace) -> int:
 
 
 def _telemetry_report(options: Namespace) -> Escaped | None:
-    """The description of the telemetry files at the paths; None without any."""
     from chopper_core.ingest.attach import telemetry_report
     from chopper_core.store.format import paths_of
 

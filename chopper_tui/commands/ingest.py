@@ -52,7 +52,6 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> int:
-    """Write a store, or read some ranks for one."""
     from chopper_core.ingest import batches as batch
 
     gc.enable()

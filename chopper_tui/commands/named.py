@@ -65,7 +65,6 @@ def open_with_progress(view: View, options: Namespace) -> Run:
 
 
 def all_read(run: Run, progress: Progress) -> Run:
-    """A run; a set of runs once all of them are read."""
     if isinstance(run, SeveralRuns):
         count = len(run.others)
         while waiting := run.waiting(wait=True):

@@ -73,7 +73,6 @@ def add_reading_options(parser: ArgumentParser) -> None:
 
 
 def add_cache_options(parser: ArgumentParser) -> None:
-    """Options of how files are read, whatever is in them."""
     parser.add_argument(
         "--parallel",
         type=_usage(layout_text),
@@ -99,7 +98,6 @@ def add_cache_options(parser: ArgumentParser) -> None:
 
 
 def add_run_set_options(parser: ArgumentParser) -> None:
-    """Options of reading a set of runs: where their settings come from."""
     parser.add_argument(
         "--set",
         action="append",

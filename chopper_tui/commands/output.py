@@ -37,7 +37,6 @@ def tell(text: str) -> None:
 
 
 def width() -> int:
-    """The terminal's width; 120 cells where the output is not a terminal."""
     if sys.stdout.isatty():
         return os.get_terminal_size(sys.stdout.fileno()).columns
     columns = os.environ.get("COLUMNS", "")
@@ -45,7 +44,6 @@ def width() -> int:
 
 
 def glyphs(*, is_ascii: bool = False) -> Glyphs:
-    """The characters that standard output can show, or ASCII alone."""
     from chopper_core.render.glyphs import ASCII
     from chopper_tui.terminal import glyphs_of
 
@@ -53,12 +51,10 @@ def glyphs(*, is_ascii: bool = False) -> Glyphs:
 
 
 def print_frame(frame: Frame, options: Namespace, charted: Run | None = None) -> None:
-    """Print a frame as the printing options say, or write it to the file that they name."""
     write_text(frame_text(frame, options, charted)[0], options)
 
 
 def frame_text(frame: Frame, options: Namespace, charted: Run | None = None) -> tuple[Escaped, str]:
-    """A frame as the printing options say, and the name of its format."""
     from chopper_core.render.palette import paint_for, plain
     from chopper_tui.export import printed
 
@@ -78,7 +74,6 @@ def frame_text(frame: Frame, options: Namespace, charted: Run | None = None) -> 
 
 
 def write_text(text: Escaped, options: Namespace) -> None:
-    """Print a text, or write it to the file that the printing options name."""
     if not options.output:
         write(text)
         return
@@ -117,7 +112,6 @@ def registry() -> Sequence[Action]:
 
 
 def settings() -> Config:
-    """The person's settings; warnings go to standard error."""
     from chopper_tui.config import read_config
 
     config = read_config(registry)

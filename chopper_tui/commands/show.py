@@ -31,7 +31,6 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> int:
-    """Print the view of `options.address`, or write it to a file."""
     view = view_of(options.address, options)
     if view.name == INFO:
         options.run, options.format = view.run, "json" if options.format == "json" else "text"

@@ -19,7 +19,6 @@ from chopper_core.util.grouping import quantile_of
 from chopper_tui.draw.pieces import Line
 
 _TIME_GAP: Final = 3
-"""Cells between the labels of a time axis."""
 _CLOCK_STEPS: Final = tuple(
     seconds * 1_000_000_000
     for seconds in (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 21600,
@@ -47,7 +46,6 @@ class Axis(Struct, frozen=True):
     def over(
         cls, low: float, high: float, most: int, unit: str = "", *, whole: bool = False
     ) -> Axis:
-        """An axis with at most so many ticks, whole numbers where that is asked for."""
         places = ticks(low, high, max(most, 2), whole=whole)
         texts = labels(places)
         return cls(low, high, places, [*texts[:-1], f"{texts[-1]} {unit}".rstrip()])
@@ -77,7 +75,6 @@ class Axis(Struct, frozen=True):
         return _spelled("└" + "".join(line), is_ascii)
 
     def upright(self, lines: int, width: int, is_ascii: bool) -> list[str]:
-        """The axis at the left of so many lines, with its labels in a width."""
         texts = [""] * lines
         for place, text in zip(self.places, self.texts, strict=True):
             row = floor((1 - self.share(place)) * lines)
@@ -114,7 +111,6 @@ def ticks(low: float, high: float, most: int, *, whole: bool = False) -> list[fl
 
 
 def step_of(low: float, high: float, most: int, *, whole: bool = False) -> float:
-    """The distance between even numbers of which at most `most` lie in a range."""
     rough = (high - low) / max(most, 1)
     size = 10.0 ** floor(log10(rough)) if rough > 0 else 1.0
     for factor in (*_STEPS, 20.0, 50.0):
@@ -139,7 +135,6 @@ def time_step(from_ns: int, to_ns: int, cells: int) -> tuple[int, int]:
 
 
 def labels(places: list[float]) -> list[str]:
-    """The numbers of ticks, with as many decimals as tell them apart."""
     step = places[1] - places[0] if len(places) > 1 else 0.0
     if step <= 0:
         return [f"{place:.4g}" for place in places]

@@ -29,7 +29,6 @@ from chopper_tui.draw.canvas import (
 from chopper_tui.draw.pieces import Line, series_fills, series_inks, short_number, width_of
 
 _MAX_THICK: Final = 3
-"""Lines of a bar and the blank one below it."""
 _LEAST_SHARE: Final = 0.0005
 """Of the longest bar or the whole: a smaller part is not seen, and its figure would be 0.0 %."""
 _HAIR: Final = 1e-9
@@ -203,7 +202,6 @@ class CompositionDrawer(Drawer[Composition]):
         return len(chart.labels)
 
     def body(self, chart: Composition, on: Canvas) -> None:
-        """The bars and the legend; of parts that don't fit, the smallest go."""
         known = np.stack([each.numbers for each in chart.series], axis=1)
         numbers = np.nan_to_num(known)
         wholes = numbers.sum(axis=1)
@@ -281,7 +279,6 @@ def _legend(entries: list[Line], width: int) -> list[Line]:
 
 
 def _number(number: float, unit: str) -> str:
-    """A figure with at most four digits and its unit."""
     decimals = max(min(3 - len(f"{abs(number):.0f}"), 3), 0)
     return f"{number:.{decimals}f} {unit}"
 
@@ -289,7 +286,6 @@ def _number(number: float, unit: str) -> str:
 _BESIDE_FROM: Final = 100
 """Width from which the figures of a card stand side by side."""
 _SIGNS: Final = {"+": "above", "-": "below"}
-"""The inks of differences, as in tables."""
 
 
 class CardsDrawer(Drawer[Cards]):
@@ -304,7 +300,6 @@ class CardsDrawer(Drawer[Cards]):
         return UNLIMITED
 
     def body(self, chart: Cards, on: Canvas) -> None:
-        """All cards, each with the address of its evidence."""
         for card, drawn in zip(
             chart.cards, card_lines(chart.cards, on.width, on.glyphs), strict=True
         ):

@@ -78,7 +78,6 @@ class Canvas(Struct):
 
     @property
     def cell(self) -> Cell | None:
-        """The cursor; None for a chart whose cells have none."""
         return None if self.column is None else (self.row, self.column)
 
     def add(self, line: Line, row: int = 0, begin: int = 0, columns: Index | None = None) -> None:
@@ -119,7 +118,6 @@ class Canvas(Struct):
             self.add([(f"{count - shown} more rows in the table", "dim")])
 
     def level(self, share: float) -> str:
-        """The glyph of a share, 0 to 1."""
         return self.glyphs.spark[round(share * (len(self.glyphs.spark) - 1))]
 
 
@@ -138,7 +136,6 @@ def title_lines(title: str, unit: str, width: int, legend: Sequence[Line] = ()) 
 
 
 def legend_entries(names: Sequence[str], marks: Sequence[str], inks: Sequence[str]) -> list[Line]:
-    """An entry per series: its mark and its name."""
     return [
         [(f"  {mark}", ink), (f" {clean(name)}", "dim")]
         for name, mark, ink in zip(names, marks, inks, strict=False)
@@ -213,7 +210,6 @@ class Drawer(Protocol[C]):
         raise NotImplementedError
 
     def lines(self, chart: C, width: int, glyphs: Glyphs, *, is_below: bool = False) -> int:
-        """The lines that it wants, alone or below another chart."""
         return len(self.title(chart, width, glyphs)) + self.body_lines(chart)
 
     def fitted(self, chart: C, width: int, glyphs: Glyphs, lines: int) -> int:
@@ -221,7 +217,6 @@ class Drawer(Protocol[C]):
         return self.lines(chart, width, glyphs)
 
     def draw(self, chart: C, on: Canvas) -> None:
-        """Draw the title, and the chart in the lines that are left."""
         title = self.title(chart, on.width, on.glyphs)
         # A legend is cut after all of the chart but a few lines.
         most = max(on.height - min(self.body_lines(chart), _LEAST_BODY), 1)

@@ -112,7 +112,6 @@ def draw_below(
 def cell_at(
     charts: Sequence[Chart], width: int, height: int, glyphs: Glyphs, x: int, y: int
 ) -> Cell | None:
-    """The cell at a place in stacked charts; None outside of them."""
     return _stacked(charts, Canvas(width, height, glyphs, spreads=True)).cell_at(x, y)
 
 
@@ -172,7 +171,6 @@ def lines_filled(charts: Sequence[Chart], width: int, height: int, glyphs: Glyph
 
 
 def lines_below(charts: Sequence[Chart], width: int, glyphs: Glyphs) -> int:
-    """The lines that charts below each other want; 0 for none."""
     wanted = [
         drawer_of(chart).lines(chart, width, glyphs, is_below=place > 0)
         for place, chart in enumerate(_together(charts))
@@ -194,7 +192,6 @@ def _together(charts: Sequence[Chart]) -> Sequence[Chart]:
 def as_lines(
     charts: Sequence[Chart], width: int, glyphs: Glyphs, paint: Paint = plain
 ) -> list[str]:
-    """Charts as lines of text, with a blank line after each."""
     lines: list[str] = []
     width = width or _TEXT_SIZE[0]
     for chart in map(_drawable, charts):
@@ -208,7 +205,6 @@ def as_lines(
 
 
 def seen(chart: Chart, lens: Lens) -> Chart:
-    """The visible part of a chart, ready to draw; charts without a scale are whole."""
     chart = _drawable(chart)
     part: Chart = chart if lens == WHOLE else drawer_of(chart).seen(chart, lens)
     return part

@@ -42,7 +42,6 @@ class Curve(Struct, frozen=True, eq=False):
     marker: str
     is_joined: bool = False
     is_filled: bool = False
-    """Whether the area below it is filled."""
 
 
 def plotted(
@@ -104,7 +103,6 @@ def plotted(
 def _on_canvas(
     curve: Curve, width: int, x_axis: Axis, y_axis: Axis
 ) -> tuple[list[float], list[float]]:
-    """A curve as shares of the canvas, without the points that can't be seen."""
     x, y = shares(curve.x, x_axis), shares(curve.y, y_axis)
     kept = _kept_points(x, y, width)
     return x[kept].tolist(), y[kept].tolist()
@@ -129,7 +127,6 @@ _MARKERS: Final = {"unicode": "●▲■◆○△□◇", "ascii": "*+xo@%&$"}
 _MARKS_ON_A_CURVE: Final = 6
 _LINES: Final = 14
 _MIN_LINES: Final = 7
-"""Lines below another chart, with the axis."""
 _MAX_BARS: Final = 2
 """Points of a curve up to which it is drawn as bars: a line between two says nothing."""
 _LINES_PER_TICK: Final = 3
@@ -152,19 +149,16 @@ class LineDrawer(Drawer[LineChart]):
         return title_lines(chart.title, chart.unit, width, legend)
 
     def body_lines(self, chart: LineChart) -> int:
-        """Any number; of bars, one each."""
         bars = _as_bars(chart)
         return _LINES if bars is None else self._bars.body_lines(bars)
 
     def lines(self, chart: LineChart, width: int, glyphs: Glyphs, *, is_below: bool = False) -> int:
-        """Enough to see a shape, fewer below another chart; one per bar."""
         title = len(self.title(chart, width, glyphs))
         if bars := _as_bars(chart):
             return title + self._bars.body_lines(bars)
         return title + _MIN_LINES if is_below else _LINES
 
     def fitted(self, chart: LineChart, width: int, glyphs: Glyphs, lines: int) -> int:
-        """All; of bars, those of the thickest."""
         bars = _as_bars(chart)
         return lines if bars is None else self._bars.fitted(bars, width, glyphs, lines)
 
@@ -279,14 +273,12 @@ class RooflineDrawer(Drawer[Roofline]):
         return _ROOFLINE_LINES if _has_points(chart) else 1
 
     def fitted(self, chart: Roofline, width: int, glyphs: Glyphs, lines: int) -> int:
-        """All; without points, those that say so."""
         return lines if _has_points(chart) else 2
 
     def max_zoom(self, chart: Roofline) -> float | None:
         return _MAX_ZOOM if _has_points(chart) else None
 
     def seen(self, chart: Roofline, lens: Lens) -> Roofline:
-        """A part of the intensities, with the rates of the points there."""
         return replace(chart, seen=lens.range)
 
     def body(self, chart: Roofline, on: Canvas) -> None:
@@ -329,7 +321,6 @@ def _sentence(chart: Roofline, on: Canvas, room: int) -> list[Line]:
 
 
 def _places(intensity: Float64, tflops: Float64) -> Float64:
-    """The logarithms of points; NaN where one of both is unknown."""
     both = np.stack([intensity, tflops], axis=1)
     is_known = (np.isfinite(both) & (both > 0)).all(axis=1, keepdims=True)
     with np.errstate(invalid="ignore"):
@@ -338,7 +329,6 @@ def _places(intensity: Float64, tflops: Float64) -> Float64:
 
 
 def _all_places(chart: Roofline) -> Float64:
-    """The places of all points, modelled and measured, that are known."""
     model = _places(chart.intensity, chart.tflops)
     both = np.concatenate([model, _places(chart.measured_intensity, chart.measured_tflops)])
     known: Float64 = both[np.isfinite(both[:, 0])]

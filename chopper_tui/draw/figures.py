@@ -56,7 +56,6 @@ class Figure(Struct, frozen=True):
     held: bool = False
     """Whether it is that of the nearest sample, none lying within the node."""
     word: str = ""
-    """A word in place of the number."""
     partial: bool = False
     """Whether it covers only some of the node's GPUs."""
 
@@ -92,7 +91,6 @@ class Figure(Struct, frozen=True):
 
 
 def figures_of(run: Run, view: View, names: Iterable[str]) -> dict[str, Figure]:
-    """Figures of a view's node itself; raises NoSuchNode where the run has none."""
     known = figures(run, view, names)
     return {
         name: _figure(metric_named(name, run.table), values, 0) for name, values in known.items()
@@ -129,11 +127,9 @@ class Detail(Struct, frozen=True):
     lacking: Mapping[tuple[str, ...], Sequence[Metric]]
     """Counters that the run has not → what they would give."""
     attributes: Mapping[str, str]
-    """Attributes of the activity next to its figures."""
 
 
 def detail(run: Run, frame: Frame, row: int) -> Detail:
-    """The detail of a row: the frame's columns and every other metric."""
     label, level = frame.labels[row], frame.level
     shown = {
         column.name: _figure(column, frame.values[column.name], row) for column in frame.columns

@@ -37,7 +37,6 @@ from chopper_tui.draw.canvas import (
 from chopper_tui.draw.pieces import Line, short_number, width_of
 
 _NUMBERED: Final = 7
-"""Width from which a cell shows its number."""
 _MAX_CELL: Final = 9
 _MIN_TICK_NAME: Final = 8
 _MIN_CHANGE_PCT: Final = 2.0
@@ -157,13 +156,11 @@ class ColourScale(Struct, frozen=True):
         return min(max((number - self.low) / (self.high - self.low), 0.0), 1.0)
 
     def ink_of(self, number: float) -> str:
-        """The ink that fills a cell with a number; that of text where it is unknown."""
         if not np.isfinite(number):
             return "text"
         return f"{self.ink}{round(self.share(number) * (self.levels - 1))}"
 
     def level(self, number: float, on: Canvas) -> str:
-        """The glyph that fills it without colours."""
         return on.level(self.share(number)) if np.isfinite(number) else " "
 
     def halves(self, upper: Float64, lower: Float64, on: Canvas) -> Line:
@@ -182,7 +179,6 @@ class ColourScale(Struct, frozen=True):
         return line
 
     def line(self, numbers: Float64, unit: str, margin: int, on: Canvas) -> Line:
-        """The scale from end to end, and the range of all where some lie beyond."""
         known = numbers[np.isfinite(numbers)]
         least, most = (float(known.min()), float(known.max())) if len(known) else (0.0, 1.0)
         ends = ("<=" if least < self.low else "", ">=" if most > self.high else "")
@@ -245,7 +241,6 @@ def _mark(level: str, wide: int) -> str:
 
 
 def _marked(line: Line, begin: int, wide: int, ink: str) -> Line:
-    """A line of half cells with the cursor in some of them."""
     marked: Line = []
     at = 0
     for text, own in line:
@@ -298,7 +293,6 @@ def _ticks(
 
 
 def _cell_line(chart: HeatMap, row: int, column: int, on: Canvas) -> Line:
-    """The cell of the cursor in words: its row, its column, its number."""
     number = float(chart.numbers[row, column])
     text = short_number(number) or on.glyphs.missing
     sign = "+" if chart.signed and number > 0 else ""
@@ -331,7 +325,6 @@ class IcicleDrawer(RowsDrawer[Icicle]):
         return _AROUND
 
     def body(self, chart: Icicle, on: Canvas) -> None:
-        """The levels from the top, then the scale and the block of the cursor."""
         numbers = np.concatenate([row.numbers for row in chart.rows])
         scale = ColourScale.over(numbers, chart.unit, chart.signed)
         depth, block = _within(chart, on.cell) if on.cell is not None else (-1, -1)
@@ -356,7 +349,6 @@ class IcicleDrawer(RowsDrawer[Icicle]):
             on.add(_block_line(chart, depth, block, on))
 
     def seen(self, chart: Icicle, lens: Lens) -> Icicle:
-        """A part of the time; blocks keep their places."""
         return replace(chart, seen=lens.range)
 
     def centred(self, chart: Icicle, lens: Lens, cell: Cell) -> Lens:
@@ -434,7 +426,6 @@ def _row_line(
 
 
 def _block_line(picture: Icicle, depth: int, block: int, on: Canvas) -> Line:
-    """The cursor's block in words: its path, its time, its share, its figure."""
     row, glyphs = picture.rows[depth], on.glyphs
     steps: list[str] = []
     at = block

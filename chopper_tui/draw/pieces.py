@@ -15,7 +15,6 @@ from chopper_core.render.glyphs import Glyphs
 from chopper_core.render.palette import Paint
 
 Pieces = Sequence[tuple[str, str]]
-"""A line: pieces of text, each with the name of its ink."""
 Line = list[tuple[str, str]]
 """A line that is being put together."""
 
@@ -99,7 +98,6 @@ def toned(text: str, hue: str, levels: str) -> list[tuple[str, str]]:
 
 
 def inked(chars: Sequence[str], inks: Sequence[str]) -> Line:
-    """Characters, each in its ink, as pieces of one ink each."""
     return [
         ("".join(char for char, _ in piece), ink)
         for ink, piece in groupby(zip(chars, inks, strict=True), key=itemgetter(1))
@@ -119,7 +117,6 @@ def marked(pieces: Pieces, begin: int, end: int) -> Pieces:
 
 
 def fit(text: str, width: int, glyphs: Glyphs) -> str:
-    """Text of exactly `width` cells: shortened in the middle, or padded with spaces."""
     return pad(elide(text, width, glyphs), width)
 
 
@@ -146,7 +143,6 @@ def cut(line: Line, width: int, glyphs: Glyphs) -> Line:
 
 
 def short_number(value: float) -> str:
-    """A number in a few characters; empty where it is unknown."""
     if not np.isfinite(value):
         return ""
     size = abs(value)

@@ -37,12 +37,10 @@ _HEAVY: Final = str.maketrans("─┬-", "━┯=")
 
 
 def axis_width(signal: Signal) -> int:
-    """Cells of the labels of the value axis and of the axis itself."""
     return max(len(signal.scale.number(signal.high)), _LABEL) + 1
 
 
 def bins_for(signal: Signal, width: int) -> int:
-    """How many bins of time a chart of this width can show."""
     return max(width - axis_width(signal), 1)
 
 
@@ -97,7 +95,6 @@ def measured(chart: SignalChart, begin: float, end: float) -> str:
 
 
 def _time_scale(chart: SignalChart) -> UnitScale:
-    """The unit of the chart's end, with as many decimals as its span deserves."""
     scale = scale_of(METRICS["start_ns"], chart.end_ns)
     span = max((chart.end_ns - chart.start_ns) / scale.divisor, 1e-3)
     return replace(scale, decimals=min(max(2 - floor(log10(span)), 0), scale.decimals))
@@ -192,7 +189,6 @@ class SignalRowsDrawer(Drawer[SignalRows]):
     zoom = MAX_ZOOM
 
     def title(self, chart: SignalRows, width: int, glyphs: Glyphs) -> list[Line]:
-        """The title and the common scale; the full range and the time, if they fit."""
         low, high, least, most = _scale(chart)
         beyond = ("<=" if least < low else "", ">=" if most > high else "")
         title: Line = [
@@ -232,14 +228,12 @@ class SignalRowsDrawer(Drawer[SignalRows]):
 
 
 def _scale(chart: SignalRows) -> tuple[float, float, float, float]:
-    """The ends of the scale, and the least and the most of all figures."""
     known = chart.numbers[np.isfinite(chart.numbers)]
     low, high = axes.scale_ends(known)
     return (low, high, float(known.min()), float(known.max())) if len(known) else (low, high) * 2
 
 
 def _add_range(chart: SignalRows, on: Canvas) -> None:
-    """Minimum, median and maximum of all rows over time."""
     on.add([("of all", "strong"), (": median in the range", "dim")])
     lines = on.left - 1
     low, high = _scale(chart)[2:]
@@ -291,7 +285,6 @@ def _add_rows(picture: SignalRows, on: Canvas) -> None:
 
 
 def _change(mean: float, usual: float, glyphs: Glyphs) -> str:
-    """How much a mean differs from the median of all."""
     share = 100.0 * (mean / usual - 1) if usual else 0.0
     return f"{glyphs.up if share > 0 else glyphs.down}{share:+z.1f}%"
 
@@ -311,5 +304,4 @@ def _at(numbers: Float64, cells: int) -> Float64:
 
 
 def _whole(value: float) -> str:
-    """A number, without decimals from 100 on."""
     return f"{value:.0f}" if abs(value) >= 100 else short_number(value)

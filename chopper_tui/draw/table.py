@@ -36,7 +36,6 @@ _WIDE: Final = 110
 _BAR: Final = 6
 _SPARK: Final = 12
 _MAX_WORD: Final = 24
-"""Cells of a column of words, such as kernels."""
 _WIDE_SPARK: Final = 15
 _MIN_LANE: Final = 24
 _LANE_SHARE: Final = 40
@@ -71,7 +70,6 @@ class DrawnColumn(Struct, frozen=True):
 
     @property
     def cells(self) -> int:
-        """The cells of the figure and the bar."""
         return self.width + (self.bar + 1 if self.bar else 0)
 
     def mark(self, tint: int, glyphs: Glyphs) -> str:
@@ -104,7 +102,6 @@ class TableLayout(Struct, frozen=True):
     names: Sequence[str] | None = None
     """The names of all rows, where they are few enough to fold what they share."""
     short: Sequence[str] | None = None
-    """Those in the cells that there are."""
     before: int = 0
     """Columns that are scrolled out at the left."""
     after: int = 0
@@ -287,7 +284,6 @@ def plan(
 
 
 def _cells(columns: Sequence[DrawnColumn], sparks: Sequence[SparkColumn]) -> int:
-    """The cells of columns and sparklines, with the gap before each."""
     widths = [*(column.cells for column in columns), *(spark.cells for spark in sparks)]
     return sum(GAP + width for width in widths)
 

@@ -139,7 +139,6 @@ class Inks(Struct, frozen=True):
         return self.of(name).color if is_own else self._level(name)
 
     def _level(self, name: str) -> Color | None:
-        """The colour of a level of a scale; None without colours."""
         for scale, top in (("heat", HEAT_LEVELS - 1), ("change", CHANGE_LEVELS - 1)):
             level = name.removeprefix(scale)
             colours: tuple[str, ...] = getattr(self, scale)
@@ -199,7 +198,6 @@ THEMES: Final = ("dark", "light", "contrast", "ansi")
 
 
 def inks(theme: str, color_system: str | None, no_color: bool) -> Inks:
-    """The inks of a theme on a terminal with these colours."""
     if no_color or color_system is None:
         return _INKS["contrast" if theme == "contrast" else "plain"]
     if color_system not in _MANY_COLOURS and theme != "contrast":
@@ -208,7 +206,6 @@ def inks(theme: str, color_system: str | None, no_color: bool) -> Inks:
 
 
 def textual_theme(name: str) -> Theme:
-    """The theme for the parts that Textual draws itself: the palette and the prompt."""
     accent, cursor = (_INKS[name].of(role) for role in ("accent", "cursor"))
     base = BUILTIN_THEMES["ansi-light" if name == "light" else "ansi-dark"]
     base = replace(base, variables=base.variables | _SCROLLBARS)
@@ -241,7 +238,6 @@ _SCROLLBARS: Final = {
 
 @lru_cache(4096)
 def to_ascii(text: str) -> str:
-    """Text in ASCII of the same width."""
     return "".join(
         char if char.isascii() else "?" * cell_width(char) for char in text.translate(STAND_INS)
     )

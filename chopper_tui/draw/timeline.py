@@ -43,7 +43,6 @@ _HEAD: Final = 3
 _BANDS_BY_IMPORTANCE: Final[tuple[str, ...]] = ("phase", "layer", "operation", "scope", "iteration")
 """Bands in order of importance, for heights with room for some."""
 _SHORT: Final = {"iteration": "it", "operation": "op"}
-"""Short titles of bands, beside the number of a GPU."""
 _MAX_STRIP_LINES: Final = 6
 _MIN_WITH_GHOST: Final = 5
 """Lines of lanes, bands and strips from which a baseline's lane has room."""
@@ -93,7 +92,6 @@ class LanesDrawer(Drawer[Lanes]):
         return _HEAD + lanes + len(_BANDS_BY_IMPORTANCE) + signals
 
     def body(self, chart: Lanes, on: Canvas) -> None:
-        """As much as fits, the lane of the cursor's row among it."""
         if not chart.lanes:
             return
         height, glyphs = on.height, on.glyphs
@@ -148,7 +146,6 @@ class LanesDrawer(Drawer[Lanes]):
         on.lines += lines
 
     def max_zoom(self, chart: Lanes) -> float | None:
-        """Any, where no window of the view does it."""
         return None if chart.part is None else MAX_ZOOM
 
     def seen(self, chart: Lanes, lens: Lens) -> Lanes:
@@ -164,7 +161,6 @@ def label_width(picture: Lanes) -> int:
 
 
 def bins_of(picture: Lanes, width: int) -> int:
-    """Cells of the time axis at a width."""
     return max(width - label_width(picture) - 1, 1)
 
 
@@ -274,14 +270,12 @@ def _columns(seen: Interval, bins: int) -> _Columns:
 
 
 def _cell(seen: Interval, bins: int, time: int | None) -> int | None:
-    """The cell of a time; the end of the window is in the last one."""
     if time is None or not seen.from_ns <= time <= seen.to_ns:
         return None
     return min((time - seen.from_ns) * bins // max(seen.length_ns, 1), bins - 1)
 
 
 def _axis(seen: Interval, bins: int, room: int, glyphs: Glyphs) -> list[Line]:
-    """Ticks at round times over a ruler with cursor, mark and the interval between them."""
     marks = _MARKS[glyphs.name]
     step, decimals = axes.time_step(seen.from_ns, seen.to_ns, bins)
     ruler, labels = [marks.line] * bins, [" "] * (bins + 1)
@@ -407,7 +401,6 @@ def _scale(strip: Strip, with_unit: bool) -> str:
 
 
 def _strip(strip: Strip, height: int, room: int, glyphs: Glyphs) -> list[Line]:
-    """A signal as columns rising from the bottom line, blank where it is unknown."""
     scale = strip.unit.axis(strip.low, strip.high)
     title, low, high = f"{strip.title} {scale.text}", *map(scale.number, (strip.low, strip.high))
     labels = [title, f"{low}-{high}"]

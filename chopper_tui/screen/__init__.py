@@ -73,21 +73,17 @@ class Explorer(ScreenParts):
         config: Config,
         columns: Columns = MappingProxyType({}),
     ) -> None:
-        """Show a run, beginning with the data of one of its views."""
         super().__init__(run, data, actions, config)
         self._bindings = BindingsMap(bindings_of(actions))
         self.columns = dict(columns)
-        """The columns that were chosen, by level."""
         self.trail: Trail = with_columns_of(trail_to(data.frame.view), self.columns)
         self.past: list[Trail] = []
         """Where a person was before, the latest last."""
         self.future: list[Trail] = []
         """Where they came back from, the next last."""
         self.notice = ""
-        """The first message."""
         self.marks: Marks = ()
         self.searched = ""
-        """The text that was found or filtered last."""
         self.left: dict[object, Visit] = {}
         """Views that were left for another view of the same scope, as they were."""
         self.failed_view = ""
@@ -132,7 +128,6 @@ class Explorer(ScreenParts):
 
     @property
     def here(self) -> Trail:
-        """The trail with the cursor where it is now."""
         return moved(self.trail, self.table.label, self.table.offset_of_cursor)
 
     @property
@@ -266,7 +261,6 @@ class Explorer(ScreenParts):
             self.show(data)
 
     def show_marks(self) -> None:
-        """Show which of the rows are marked, and how many there are in all."""
         self.table.mark(marked_in(self.marks, self.view))
         self.status.count(len(self.marks))
 
@@ -279,7 +273,6 @@ class Explorer(ScreenParts):
             self.action_perform("enter")
 
     def point_at_lane(self, name: str, cell: int) -> None:
-        """Put the timeline's cursor on a lane and a cell of the time axis."""
         if self.lanes is not None and name in self.lanes.lanes:
             self.table.move_to_label(name)
         self.perform_at("at", cell)
@@ -320,7 +313,6 @@ class Explorer(ScreenParts):
         self.open_dialog(Chooser(title, options, current), then)
 
     def read(self, title: str, text: Text, *, passes_digits: bool = False) -> None:
-        """Show a text until a key closes it; a digit may open another view at once."""
         from chopper_tui.widgets.reader import TextReader
 
         self.open_dialog(TextReader(title, text, self.action_perform, passes_digits=passes_digits))
@@ -345,7 +337,6 @@ class Explorer(ScreenParts):
         return self.query_one(Prompt).line.value
 
     def close_prompt(self) -> None:
-        """Give the keys back to the actions."""
         bar, prompt = self.query_one(AddressBar), self.query_one(Prompt)
         was_address = bar.is_open
         bar.display = prompt.display = False
@@ -379,7 +370,6 @@ def _row_of(frame: Frame, label: str | None) -> int:
 
 
 def bindings_of(actions: Iterable[Action]) -> list[Binding]:
-    """The bindings of actions: their keys perform them."""
     return [
         Binding(
             ",".join(map(_textual_key, keys)),

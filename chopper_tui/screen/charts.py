@@ -79,7 +79,6 @@ class Charts(SteadyScreen[None]):
         self.show_charts()
 
     def show_charts(self) -> None:
-        """Show the charts of the view and its signals where they have room."""
         self._show_pictures()
         names = [signal.signal.name for signal in self.data.signals]
         for chart in self.query(SignalPane):
@@ -92,7 +91,6 @@ class Charts(SteadyScreen[None]):
                 pane.show(self._pictures, *self.cell_shown)
 
     def first_chart(self, kind: type[C]) -> C | None:
-        """The first visible chart of the view, if it has this type."""
         chart = next(iter(self._charts_seen), None)
         return chart if isinstance(chart, kind) else None
 
@@ -106,7 +104,6 @@ class Charts(SteadyScreen[None]):
         self._show_pictures()
 
     def _follow_in_picture(self) -> None:
-        """Put the picture's cursor onto the row of the table's."""
         if chart := next(iter(self._charts_seen), None):
             self.cell = drawer_of(chart).followed(chart, self.cell, self.table.label)
 
@@ -142,6 +139,5 @@ class Charts(SteadyScreen[None]):
         self.show_lanes()
 
     def show_lanes(self) -> None:
-        """Show the part of the lanes next to the rows of the table that is seen."""
         lanes = (each for each in self._charts_seen[1:] if isinstance(each, Lanes))
         self.table.show_lanes(next(lanes, None))

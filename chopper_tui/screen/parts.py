@@ -69,7 +69,6 @@ class ScreenParts(Charts):
         self.chart = config.chart or CHART_SIZES[0]
         self.zoom = False
         self.splits = dict(config.splits)
-        """Lines by which a person moved the line between pictures and table, by view."""
         self.steps = StepQueue(self.say, self._loaded, partial(self.run_worker, group="steps"))
         self._sizes: dict[str, bool] = {}
         """The classes of the terminal's size."""
@@ -83,7 +82,6 @@ class ScreenParts(Charts):
         raise NotImplementedError
 
     def compose(self) -> ComposeResult:
-        """All parts; `fit_parts` decides which are shown."""
         yield TooSmall()
         with PaneRow(id="top"):
             yield AddressBar()
@@ -135,7 +133,6 @@ class ScreenParts(Charts):
             self.table.move(rows)
 
     def move_to(self, row: int) -> None:
-        """Move the cursor to a row of the part that has the keys."""
         if self.shows_sentences and not self.side.has_keys:
             self.table.move_to(row)
             self.cards.move_to(self.table.cursor)
@@ -144,7 +141,6 @@ class ScreenParts(Charts):
 
     @property
     def listing(self) -> FrameTable | CardsPane | DetailPane:
-        """The part that has the keys that move."""
         if self.side.has_keys:
             return self.side
         return self.cards if self.cards.has_keys else self.table
@@ -159,7 +155,6 @@ class ScreenParts(Charts):
         return self.frame.level in SENTENCES
 
     async def move_split(self, lines: int) -> None:
-        """Move the line between pictures and table, and remember it for this view."""
         name, before = self.view.name, self._arranged
         self.splits[name] = self.splits.get(name, 0) + lines
         self.fit_parts()
@@ -183,7 +178,6 @@ class ScreenParts(Charts):
             raise UsageError("this screen has no other part to go to")
 
     def activate_cards(self, is_active: bool) -> None:
-        """Give the keys that move to the cards, or to the table."""
         self.cards.activate(is_active)
         self.table.show_cursor(not self.cards.has_keys)
 
@@ -326,7 +320,6 @@ class ScreenParts(Charts):
 
     @property
     def has_lines(self) -> bool:
-        """Whether the breadcrumb, the status and the keys are shown."""
         return self.has_class("-lines")
 
     def on_frame_table_moved(self, event: FrameTable.Moved) -> None:

@@ -47,7 +47,6 @@ def cards_of(frame: Frame) -> Cards | None:
 
 
 def _figure(frame: Frame, metric: Metric, row: int) -> str:
-    """A figure in the unit that suits it, or a word; empty where it is missing."""
     values = frame.values[metric.name]
     if values.words is not None:
         return str(values.cell(row) or "")
@@ -68,9 +67,7 @@ class CardsPane(Pane):
     is_active = True
     """Whether it has the keys where it has cards."""
     _last: Cards | None = None
-    """The cards that were shown last, for when they come back."""
     _first = 0
-    """The first card on the screen."""
     _owners: Sequence[int] = ()
     """The card of each line; -1: none."""
 
@@ -103,7 +100,6 @@ class CardsPane(Pane):
 
     @property
     def page(self) -> int:
-        """How many cards are on the screen at once."""
         return max(len({owner for owner in self._owners if owner >= 0}), 1)
 
     def lines_wanted(self, width: int) -> int:

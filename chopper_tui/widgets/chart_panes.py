@@ -103,7 +103,6 @@ class SignalPane(DrawnPane, Dragging):
     view: View | None = None
     _shown: SignalChart | None = None
     _measured: tuple[int, int] | None = None
-    """The cells that were dragged over."""
 
     time_axis = True
 
@@ -147,7 +146,6 @@ class SignalPane(DrawnPane, Dragging):
         return partial(self._plot, self.run, self.view, width, height, check)
 
     def forget(self) -> None:
-        """Whatever is shown next is another."""
         self.view = None
 
     def _plot(self, run: Run, view: View, width: int, height: int, check: Check) -> list[Pieces]:
@@ -162,7 +160,6 @@ class SignalPane(DrawnPane, Dragging):
         return [self.titled(title, width), *([(" ", "text"), *line] for line in lines)]
 
     def lines(self, width: int, height: int) -> Iterable[Pieces]:
-        """The lines that were drawn last, with the cells that were dragged over marked."""
         if self._measured is None or not self.drawn:
             return self.drawn
         return [self.drawn[0], *(marked(line, *self._measured) for line in self.drawn[1:])]
@@ -183,7 +180,6 @@ class PicturePane(DrawnPane, Dragging):
         super().__init__(**options)
         self._kept: OrderedDict[tuple[object, ...], tuple[Sequence[Chart], list[Pieces]]]
         self._kept = OrderedDict()
-        """What was drawn last, for those who go back; with the charts, whose ids are in the key."""
 
     def show(self, pictures: Sequence[Chart], selected: int = 0, column: int | None = None) -> None:
         """Show the first of some pictures, and the others below it where there is room.
@@ -233,7 +229,6 @@ class PicturePane(DrawnPane, Dragging):
         self._turn(event, "zoom_out")
 
     def _turn(self, event: events.MouseEvent, action_id: str) -> None:
-        """Zoom the timeline around the pointer."""
         cell = self._time_cell(event.x)
         if cell is not None:
             event.stop()
@@ -246,7 +241,6 @@ class PicturePane(DrawnPane, Dragging):
         return partial(self._lines, self.pictures, width, height, cursor, check)
 
     def forget(self) -> None:
-        """Whatever is shown next is another."""
         self.pictures = ()
 
     def _lines(

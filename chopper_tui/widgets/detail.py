@@ -34,7 +34,6 @@ _MIN_CELLS_FULL: Final = 26
 _FIGURE_CELLS: Final = 8
 """Cells of a figure with its unit."""
 _DIGIT_CELLS: Final = 5
-"""Cells of a figure's digits and its point."""
 _WORD_CELLS: Final = 13
 """Cells of a word in the place of a figure."""
 _MAX_TITLES: Final = 24
@@ -42,7 +41,6 @@ _MAX_TITLES: Final = 24
 _MAX_ATTRIBUTE: Final = 1_000
 """Characters of an attribute; exports have all of it."""
 _MAX_ACROSS: Final = 3
-"""The most figures of one line."""
 
 
 class DetailPane(Pane):
@@ -52,7 +50,6 @@ class DetailPane(Pane):
     has_keys = False
     """Whether the keys that move scroll it."""
     _first = 0
-    """The first line on the screen."""
     _lines: Sequence[Pieces] = ()
 
     def show(self, detail: Detail | None) -> None:
@@ -69,7 +66,6 @@ class DetailPane(Pane):
 
     @property
     def page(self) -> int:
-        """Lines that are on the screen at once."""
         return max(self.size.height - 1, 1)
 
     def move(self, lines: int) -> None:
@@ -245,7 +241,6 @@ def _joined(metrics: Sequence[Metric]) -> str:
 
 
 def _titles(metrics: Sequence[Metric], width: int, glyphs: Glyphs) -> str:
-    """As many titles as fit on a line."""
     text = ", ".join(metric.title for metric in metrics)
     if len(text) <= width:
         return text
@@ -337,7 +332,6 @@ class GpuPane(Pane):
 
 
 def _change(elapsed: float, times: RowOnGpus, ink: str, glyphs: Glyphs) -> tuple[str, str]:
-    """The difference from the median."""
     median = times.median_ns
     change = 100 * (elapsed - median) / median if median else 0.0
     if abs(change) < _LEAST_PCT:

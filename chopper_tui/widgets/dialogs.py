@@ -51,7 +51,6 @@ class Dialog(SteadyScreen[T], ModalScreen[T]):
     """Takes the answer at once: Textual's own callback comes after the keys that follow."""
 
     def render(self) -> RenderableType:
-        """The screen below is dimmed."""
         inks: Inks = self.app.inks  # type: ignore[attr-defined]
         below = super().render()
         if isinstance(below, BackgroundScreen):
@@ -201,7 +200,6 @@ class Chooser(Sought[Any]):
 
     @property
     def key(self) -> str | None:
-        """The id of the highlighted option."""
         return None if self._highlighted is None else self._options[self._highlighted][0]
 
     def action_take(self) -> None:
@@ -254,7 +252,6 @@ class Palette(Chooser):
 
 
 def option_cells(width: int) -> int:
-    """The cells that an option may take on a screen of this width."""
     return width * 96 // 100 - _FRAME_CELLS
 
 
@@ -294,7 +291,6 @@ class ColumnChooser(Chooser):
         """Enter takes all at once."""
 
     def on_option_list_option_selected(self) -> None:
-        """Add the highlighted column as the last one, or remove it."""
         name, place = self.key, self._highlighted
         if name is None or place is None or self.list.highlighted is None:
             return

@@ -28,7 +28,6 @@ from chopper_tui.widgets.pane import Pane
 
 _MAX_MESSAGE_LINES: Final = 4
 _MAX_OFFERED: Final = 40
-"""Completions that are named; more fit on no line."""
 
 
 class Status(Pane):
@@ -51,7 +50,6 @@ class Status(Pane):
             self.redraw()
 
     def offer(self, offered: Sequence[str], place: int) -> None:
-        """Name the other completions of the typed text, after the one at `place`."""
         self.say("")
         first, last = min(offered), max(offered)
         shared = first[: next((i for i, c in enumerate(first) if last[i : i + 1] != c), None)]
@@ -72,11 +70,9 @@ class Status(Pane):
             self.redraw()
 
     def lines_wanted(self, width: int) -> int:
-        """The lines that the message takes, at least one."""
         return min(max(len(wrapped(self.message, max(width - 2, 1))), 1), _MAX_MESSAGE_LINES)
 
     def say(self, message: str, error: bool = False) -> None:
-        """Show a message until the next one; empty: none."""
         if (message, error) != (self.message, self.is_error):
             self.message, self.is_error = message, error
             self.redraw()

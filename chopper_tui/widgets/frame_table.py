@@ -44,7 +44,6 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
     """Whether sparklines may be drawn that are not on the screen."""
     full_names = False
     marked: frozenset[str] = frozenset()
-    """The labels of marked rows."""
     cursor = 0
     shows_cursor = True
     """Whether the cursor's row is marked: another part of the screen may have the keys."""
@@ -53,9 +52,7 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
     added = ""
     """The column that was added last, which is always visible."""
     _planned_width = 0
-    """The width that the columns were laid out for."""
     _lanes: Lanes | None = None
-    """Those of the rows, over the time that is seen."""
     _offset_to_be: int | None = None
     """The cursor's offset of a frame that came before the first layout."""
 
@@ -69,7 +66,6 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
 
     @property
     def page(self) -> int:
-        """How many rows are on the screen at once."""
         return max(self.size.height - 1, 1)
 
     @property
@@ -78,7 +74,6 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
 
     @property
     def offset_of_cursor(self) -> int:
-        """The cursor's distance from the first row on the screen."""
         return self.cursor - self.scroll_offset.y
 
     def show(self, data: ScreenData, row: int, offset: int = 0) -> None:
@@ -130,7 +125,6 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
         self.post_message(self.Moved(row))
 
     def move_to_label(self, label: str | None) -> None:
-        """Move the cursor to the row of a label, if there is one."""
         if self.frame is not None and label is not None and label in self.frame.labels:
             self.move_to(list(self.frame.labels).index(label))
 
@@ -210,7 +204,6 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
             self._refresh_rows(self.cursor)
 
     def _lay_out(self, frame: Frame) -> None:
-        """Lay the columns out, with sparklines of the signals or with the lanes of a chart."""
         width, glyphs, lanes = self.size.width, self.glyphs, self._lanes
         wanted: list[Sparks | LaneLines]
         if lanes is not None:

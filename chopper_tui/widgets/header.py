@@ -45,14 +45,12 @@ class Crumbs(Pane):
     marks: tuple[str, ...] = ()
     """Marks that set the run's figures except for measured ones: keys of `_LONG_MARKS`."""
     screens: Screens = SCREENS
-    """Digit → the views that it opens."""
     is_edited = False
     """Whether the address is edited in its place: only the marks are left."""
 
     _strip: Pieces = ()
     """The strip of views as it is drawn, the last thing of the line but for marks."""
     _strip_at = 0
-    """Its first cell."""
 
     def on_click(self, event: events.Click) -> None:
         """A click on a step goes there, one on a view opens it; next to them the path is edited."""
@@ -132,14 +130,12 @@ class Crumbs(Pane):
         return [[*left, (gap, "text"), *right]]
 
     def _names(self, frame: Frame) -> list[str]:
-        """The run and the steps of the path."""
         view = frame.view
         run = clean(PurePath(view.run.rstrip("/")).name or view.run)
         return [run, *(crumb(level, label) for level, label in view.scope)]
 
 
 def digit_of(view: str, screens: Screens = SCREENS) -> str:
-    """The digit that opens a view; empty: none does."""
     return next((digit for digit, names in screens.items() if (view or EXPLORE) in names), "")
 
 

@@ -23,7 +23,6 @@ _MIN_RULE: Final = 4
 
 
 def strip_of(pieces: Pieces, width: int, inks: Inks, rest: str = "text") -> Strip:
-    """A line as a strip of exactly `width` cells, filled in the ink `rest`."""
     segments = [Segment(text, inks.of(ink)) for text, ink in pieces if text]
     return Strip(segments).adjust_cell_length(width, inks.of(rest)).simplify()
 

@@ -33,7 +33,6 @@ class Question(Struct, frozen=True):
     text: str
     entered: Callable[[str], Awaitable[None] | None]
     cursor: int | None = None
-    """By default behind the text."""
     changed: Callable[[], Awaitable[None] | None] | None = None
     """Follows the text while it is typed."""
     cancelled: Callable[[], Awaitable[None] | None] | None = None
@@ -84,7 +83,6 @@ class PromptLine(Input):
 
     @property
     def history(self) -> list[str]:
-        """Texts that were entered for the same sign, the last one last."""
         return self._entered.setdefault(self.question.sign, [])
 
     @property
@@ -92,7 +90,6 @@ class PromptLine(Input):
         return self.screen
 
     def begin(self, question: Question) -> None:
-        """Take the focus, after the texts that were entered before."""
         self.question, complete = question, question.complete
         self.suggester = None if complete is None else InlineSuggester(complete)
         self._offered, self._place, self._draft = (), len(self.history), question.text
@@ -117,7 +114,6 @@ class PromptLine(Input):
             self._explorer.status.offer(self._offered, place)
 
     def action_recall(self, step: int) -> None:
-        """Recall an earlier or later text; the last is the one being typed."""
         if self._place == len(self.history):
             self._draft = self.value
         self._place = max(0, min(self._place + step, len(self.history)))

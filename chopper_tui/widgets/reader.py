@@ -77,7 +77,6 @@ class TextReader(Sought[None]):
         self._passes_digits = passes_digits
 
     def action_digit(self, digit: str) -> None:
-        """Close, and open the view of a digit; its own one closes alone."""
         if self._passes_digits:
             self.dismiss(None)
             if digit != "0":
@@ -197,7 +196,6 @@ class _Help:
         self.text.append(("\n" if self.text else "") + title + "\n", "bold")
 
     def action(self, action: Action) -> None:
-        """Write an action: its keys, its help, its command."""
         self.entry(action.key_names, action.help, action.command, (action.id, ""))
 
     def entry(
@@ -234,7 +232,6 @@ def screen_table() -> list[tuple[str, str, str, str]]:
 
 
 def _here(frame: Frame) -> tuple[str, list[tuple[str, str]]]:
-    """The current screen and the keys that change it."""
     view = frame.view
     if not view.name:
         if view.is_leaf:
