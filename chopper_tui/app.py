@@ -227,10 +227,10 @@ class ChopperApp(App[None], inherit_bindings=False):
                 line.insert_text_at_cursor(event.character)
             else:
                 line.replace(event.character, *sorted(line.selection))
-        elif isinstance(self.screen, Explorer) or not await self._is_taken(event):
+        elif isinstance(self.screen, Explorer) or not self._is_taken(event):
             await perform_key(self, event)
 
-    async def _is_taken(self, event: events.Key) -> bool:
+    def _is_taken(self, event: events.Key) -> bool:
         """Whether the dialog on top takes a key for itself, or gives way to the command line."""
         from chopper_tui.widgets.dialogs import Dialog, Sought
 
@@ -240,7 +240,7 @@ class ChopperApp(App[None], inherit_bindings=False):
             screen.dismiss(None)
             self._keys.appendleft(event)
             return True
-        return isinstance(screen, Sought) and await screen.take_key(event)
+        return isinstance(screen, Sought) and screen.takes_key(event)
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Without UTF-8 only ASCII may reach the terminal."""

@@ -30,12 +30,12 @@ else:
 
 _MAIN_THREAD: Final = get_ident()
 FATAL_SIGNALS: Final = tuple(
-    getattr(signal, name)
+    getattr(signal, f"SIG{name}")
     for name in (
-        *("SIGTERM", "SIGHUP", "SIGINT", "SIGQUIT", "SIGABRT", "SIGUSR1", "SIGUSR2", "SIGALRM"),
-        *("SIGVTALRM", "SIGPROF", "SIGXCPU", "SIGIO", "SIGPWR", "SIGSTKFLT", "SIGTRAP", "SIGSYS"),
+        *("TERM", "HUP", "INT", "QUIT", "ABRT", "USR1", "USR2", "ALRM", "VTALRM"),
+        *("PROF", "XCPU", "IO", "PWR", "STKFLT", "TRAP", "SYS"),
     )
-    if hasattr(signal, name)
+    if hasattr(signal, f"SIG{name}")
 )
 """Signals that would end the process with the terminal as the explorer needs it; not those of
 faults, after which nothing can be trusted."""
@@ -182,14 +182,15 @@ _NEW: Final = late(r"\x1b(?:\[[<>=][\d;]*u|\[\?\d+\$p|\]22;[^\x07\x1b]*(?:\x07|\
 _STYLE: Final = late(r"\x1b\[([\d;]*)m")
 _MOVES: Final = late(r"(?:\x1b\[\d+(?:;\d+)?[CH]|\r\n)*")
 """Moves of the cursor, which paint nothing."""
-_COLOURS: Final = {"38": "fg", "48": "bg"}
+_CODE: Final = late(r"[345]8;(?:2;\d+;\d+;\d+|5;\d+)|\d+")
+_COLOURS: Final = ("39", "49")
 _ENDS: Final = {
-    "fg": "39", "bg": "49", "1": "22", "2": "22", "3": "23", "4": "24", "5": "25", "7": "27",
-    "8": "28", "9": "29", "53": "55",
+    "1": "22", "2": "22", "3": "23", "4": "24", "5": "25", "7": "27", "8": "28", "9": "29",
+    "53": "55",
+    **dict.fromkeys(map(str, (*range(30, 39), *range(90, 98))), "39"),
+    **dict.fromkeys(map(str, (*range(40, 49), *range(100, 108))), "49"),
 }  # fmt: skip
-"""What ends each part of a style."""
-_BRIGHT: Final = ("1", "2")
-"""Bold and dim: one sequence ends both."""
+"""What ends each code of a style: one code ends both bold and dim."""
 
 
 def prepare_environment(environment: MutableMapping[str, str] = os.environ) -> None:
@@ -259,12 +260,8 @@ def can_draw(
     environment: Mapping[str, str] = os.environ,
 ) -> str | None:
     """Why the explorer can't be drawn here, or None where it can; it draws on standard error."""
-    streams = (
-        ("input", stdin or sys.stdin),
-        ("output", stdout or sys.stdout),
-        ("error", stderr or sys.stderr),
-    )
-    for name, stream in streams:
+    streams = (stdin or sys.stdin, stdout or sys.stdout, stderr or sys.stderr)
+    for name, stream in zip(("input", "output", "error"), streams, strict=True):
         if not stream.isatty():
             return f"standard {name} is not a terminal"
     term = environment.get("TERM", "")
@@ -315,11 +312,8 @@ def terse(output: str) -> str:
     pieces, shown, wanted = [text], "", ""
     for sequence, text in zip(rest[::2], rest[1::2], strict=True):
         is_reset = sequence in ("", "0") or sequence.startswith("0;")
-        wanted = (
-            sequence.removeprefix("0").removeprefix(";")
-            if is_reset
-            else (f"{wanted};{sequence}" if wanted else sequence)
-        )
+        before = "" if is_reset else wanted
+        wanted = ";".join(filter(None, (before, sequence.removeprefix("0").removeprefix(";"))))
         if wanted != shown and not _MOVES.fullmatch(text):
             pieces.append(_change(shown, wanted))
             shown = wanted
@@ -332,40 +326,36 @@ def terse(output: str) -> str:
 @lru_cache(maxsize=8192)
 def _change(before: str, after: str) -> str:
     """The shortest sequence from one style to another."""
-    old, new = _parts(before), _parts(after)
-    whole = f"\x1b[{';'.join(filter(None, ('0' * bool(before or not after), after)))}m"
-    if old is None or new is None:
-        return whole
-    ended = [part for part in old if part not in new]
-    dims = {part for part in ended if part in _BRIGHT}
-    kept = {part for part in new if dims and part in _BRIGHT}
-    codes = dict.fromkeys(_ENDS[part] for part in ended)
-    begun = [code for part, code in new.items() if part in kept or old.get(part) != code]
-    if not codes and not begun:
+    old, new = _codes(before), _codes(after)
+    whole = ";".join(filter(None, ("0" if before else "", after))) or "0"
+    ended = [
+        end
+        for end, codes in old.items()
+        if not codes <= new.get(end, set()) and not (end in _COLOURS and end in new)
+    ]
+    begun = [
+        code
+        for end, codes in new.items()
+        for code in sorted(codes)
+        if end in ended or code not in old.get(end, ())
+    ]
+    if not ended and not begun:
         return ""
-    return min(f"\x1b[{';'.join((*codes, *begun))}m", whole, key=len)
+    change = whole if "0" in ended else min(";".join((*ended, *begun)), whole, key=len)
+    return f"\x1b[{change}m"
 
 
-@lru_cache(maxsize=8192)
-def _parts(style: str) -> dict[str, str] | None:
-    """The parts of a style with their codes; None with a code that isn't known."""
-    found: dict[str, str] = {}
-    codes = iter(style.split(";") if style else ())
-    for code in codes:
-        if (name := _COLOURS.get(code)) is not None:
-            kind = next(codes, "")
-            count = {"5": 1, "2": 3}.get(kind, 0)
-            found[name] = ";".join((code, kind, *(next(codes, "") for _ in range(count))))
-        elif code in ("39", "49"):
-            found.pop("fg" if code == "39" else "bg", None)
-        elif code.isdecimal() and (30 <= int(code) <= 37 or 90 <= int(code) <= 97):
-            found["fg"] = code
-        elif code.isdecimal() and (40 <= int(code) <= 47 or 100 <= int(code) <= 107):
-            found["bg"] = code
-        elif code in _ENDS:
-            found[code] = code
+def _codes(style: str) -> dict[str, set[str]]:
+    """The codes of a style by what ends them; `0` ends one that isn't known."""
+    found: dict[str, set[str]] = {}
+    for code in _CODE.findall(style):
+        end = _ENDS.get(code.partition(";")[0], "0")
+        if code in _COLOURS:
+            found.pop(code, None)
+        elif end in _COLOURS:
+            found[end] = {code}
         else:
-            return None
+            found.setdefault(end, set()).add(code)
     return found
 
 

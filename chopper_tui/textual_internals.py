@@ -16,7 +16,6 @@ from rich.segment import Segment
 from rich.style import Style
 from textual import events
 from textual._compositor import ChopsUpdate, CompositorUpdate, LayoutUpdate
-from textual._styles_cache import StylesCache
 from textual.app import App
 from textual.color import TRANSPARENT
 from textual.geometry import Size
@@ -213,13 +212,6 @@ class ClickableOptions(OptionList):
         number = event.style.meta.get("option")
         if number is not None and number >= self.option_count:
             event.prevent_default()
-
-
-def forget_styles() -> None:
-    """Forget the colours of what is drawn: Textual's cache of them holds the lines of closed
-    dialogs, too.
-    """
-    StylesCache.get_inner_outer.cache_clear()
 
 
 class SteadyScreen(Screen[T]):

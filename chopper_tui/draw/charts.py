@@ -29,7 +29,7 @@ from chopper_core.model.charts import (
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.render.palette import Paint, plain
 from chopper_core.util.errors import UsageError
-from chopper_tui.draw.axes import drawable, in_fitting_units
+from chopper_tui.draw.axes import drawable, few_as_bars, in_fitting_units
 from chopper_tui.draw.canvas import (
     UNLIMITED,
     WHOLE,
@@ -194,7 +194,7 @@ def as_lines(
 ) -> list[str]:
     lines: list[str] = []
     width = width or _TEXT_SIZE[0]
-    for chart in map(_drawable, charts):
+    for chart in (seen(each, WHOLE) for each in charts):
         drawer = drawer_of(chart)
         rows = max(_TEXT_SIZE[1], drawer.lines(chart, width, glyphs))
         most = rows if drawer.is_prose else _MAX_TEXT_LINES
@@ -205,14 +205,9 @@ def as_lines(
 
 
 def seen(chart: Chart, lens: Lens) -> Chart:
-    chart = _drawable(chart)
-    part: Chart = chart if lens == WHOLE else drawer_of(chart).seen(chart, lens)
+    chart = in_fitting_units(drawable(chart))
+    part: Chart = few_as_bars(chart if lens == WHOLE else drawer_of(chart).seen(chart, lens))
     return part
-
-
-def _drawable(chart: Chart) -> Chart:
-    fitting: Chart = in_fitting_units(drawable(chart))
-    return fitting
 
 
 def zoomed(lens: Lens, chart: Chart, factor: float) -> Lens:

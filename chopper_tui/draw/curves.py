@@ -12,13 +12,12 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.model.charts import BarChart, LineChart, Roofline, Series
+from chopper_core.model.charts import LineChart, Roofline
 from chopper_core.render.cells import beginning, clean, wrapped
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.grouping import distinct, run_mask
 from chopper_tui.draw.axes import Axis, shares
-from chopper_tui.draw.bars import BarDrawer
 from chopper_tui.draw.canvas import MAX_ZOOM, Canvas, Drawer, Lens, legend_entries, title_lines
 from chopper_tui.draw.pieces import SERIES_INKS, Line, short_number
 
@@ -127,21 +126,16 @@ _MARKERS: Final = {"unicode": "●▲■◆○△□◇", "ascii": "*+xo@%&$"}
 _MARKS_ON_A_CURVE: Final = 6
 _LINES: Final = 14
 _MIN_LINES: Final = 7
-_MAX_BARS: Final = 2
-"""Points of a curve up to which it is drawn as bars: a line between two says nothing."""
 _LINES_PER_TICK: Final = 3
 _CELLS_PER_TICK: Final = 10
 
 
 class LineDrawer(Drawer[LineChart]):
-    """Curves below a legend of their markers; bars where they have too few points."""
+    """Curves below a legend of their markers; see `few_as_bars` for those of few points."""
 
     zoom = MAX_ZOOM
-    _bars: Final = BarDrawer()
 
     def title(self, chart: LineChart, width: int, glyphs: Glyphs) -> list[Line]:
-        if bars := _as_bars(chart):
-            return self._bars.title(bars, width, glyphs)
         markers = _MARKERS[glyphs.name]
         names = [each.name for each in chart.series]
         names = names if 1 < len(names) <= len(markers) else []
@@ -149,24 +143,15 @@ class LineDrawer(Drawer[LineChart]):
         return title_lines(chart.title, chart.unit, width, legend)
 
     def body_lines(self, chart: LineChart) -> int:
-        bars = _as_bars(chart)
-        return _LINES if bars is None else self._bars.body_lines(bars)
+        return _LINES
 
     def lines(self, chart: LineChart, width: int, glyphs: Glyphs, *, is_below: bool = False) -> int:
-        title = len(self.title(chart, width, glyphs))
-        if bars := _as_bars(chart):
-            return title + self._bars.body_lines(bars)
-        return title + _MIN_LINES if is_below else _LINES
+        return len(self.title(chart, width, glyphs)) + _MIN_LINES if is_below else _LINES
 
     def fitted(self, chart: LineChart, width: int, glyphs: Glyphs, lines: int) -> int:
-        bars = _as_bars(chart)
-        return lines if bars is None else self._bars.fitted(bars, width, glyphs, lines)
+        return lines
 
     def body(self, chart: LineChart, on: Canvas) -> None:
-        bars = _as_bars(chart)
-        if bars is not None:
-            self._bars.body(bars, on)
-            return
         curves = _curves(chart, on.glyphs)
         if not curves:
             on.add([("no values to draw", "dim")])
@@ -196,24 +181,6 @@ class LineDrawer(Drawer[LineChart]):
                 for each, ok in zip(chart.series, kept, strict=True)
             ),
         )
-
-
-def _as_bars(picture: LineChart) -> BarChart | None:
-    """A chart of at most two points per curve as bars; None where it has more."""
-    known = [
-        np.isfinite(x) & np.isfinite(each.numbers)
-        for x, each in zip(picture.x, picture.series, strict=True)
-    ]
-    if picture.points or not known or not 0 < max(int(ok.sum()) for ok in known) <= _MAX_BARS:
-        return None
-    labels, numbers = [], []
-    for x, each, ok in zip(picture.x, picture.series, known, strict=True):
-        for place, number in zip(x[ok].tolist(), each.numbers[ok].tolist(), strict=True):
-            where = f"{picture.x_title} {short_number(place)} {picture.x_unit}".strip()
-            labels.append(f"{each.name}, {where}" if len(picture.series) > 1 else where)
-            numbers.append(number)
-    series = (Series(picture.title, np.array(numbers, np.float64)),)
-    return BarChart(picture.title, picture.unit, tuple(labels), series)
 
 
 def _curves(picture: LineChart, glyphs: Glyphs) -> list[Curve]:

@@ -146,30 +146,28 @@ def detail(run: Run, frame: Frame, row: int) -> Detail:
     elif pointed is not None:
         shown = figures_of(run, frame.target(row), others)
     measured = run.table.measured
-    has_counters = any(map(is_counted, measured))
+    needed = {
+        name: lacking_counters(figure.metric, measured)
+        for name, figure in shown.items()
+        if any(map(is_counted, measured))
+    }
     groups: dict[str, list[Figure]] = {title: [] for title in _KINDS}
     left_out: list[Figure] = []
+    lacking: dict[tuple[str, ...], list[Metric]] = {}
+    others_missing: list[Metric] = []
     for name, figure in shown.items():
-        has_place = has_counters and figure.metric.theme in _STEADY
-        has_place = has_place and not lacking_counters(figure.metric, measured)
+        counters = needed.get(name)
+        if figure.number is None and counters:
+            lacking.setdefault(counters, []).append(figure.metric)
+        elif figure.number is None:
+            others_missing.append(figure.metric)
+        has_place = figure.metric.theme in _STEADY and counters == ()
         if not has_place and (figure.number is None or figure.is_nothing):
             left_out.append(figure)
         else:
             own = frame.view.name if pointed is None else ""
-            own = own or _REST
-            title = next((title for title, names in _KINDS.items() if name in names), own)
-            groups.setdefault(title, [])
-            groups[title].append(figure)
-    target = frame.target(row)
-    missing = tuple(figure.metric for figure in shown.values() if figure.number is None)
-    lacking: dict[tuple[str, ...], list[Metric]] = {}
-    if has_counters:
-        for metric in missing:
-            if names := lacking_counters(metric, measured):
-                lacking.setdefault(names, []).append(metric)
-    others_missing = [
-        metric for metric in missing if not any(metric in each for each in lacking.values())
-    ]
+            title = next((title for title, names in _KINDS.items() if name in names), own or _REST)
+            groups.setdefault(title, []).append(figure)
     return Detail(
         label,
         level,
@@ -179,5 +177,8 @@ def detail(run: Run, frame: Frame, row: int) -> Detail:
         tuple(figure.metric for figure in left_out if figure.number is None),
         reasons(others_missing, run.table, run.hardware),
         lacking,
-        {name: attribute_text(value) for name, value in attributes_at(run, target).items()},
+        {
+            name: attribute_text(value)
+            for name, value in attributes_at(run, frame.target(row)).items()
+        },
     )

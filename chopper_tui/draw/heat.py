@@ -34,7 +34,7 @@ from chopper_tui.draw.canvas import (
     Lens,
     RowsDrawer,
 )
-from chopper_tui.draw.pieces import Line, short_number, width_of
+from chopper_tui.draw.pieces import Line, marked, short_number, width_of
 
 _NUMBERED: Final = 7
 _MAX_CELL: Final = 9
@@ -79,7 +79,8 @@ class HeatDrawer(RowsDrawer[HeatMap]):
                 below = numbers[top + 1] if top + 1 < len(numbers) else np.full(bins, np.nan)
                 drawn = scale.halves(np.repeat(numbers[top], wide), np.repeat(below, wide), on)
                 if ink == "strong":
-                    drawn = _marked(drawn, at[1] * wide, wide, scale.ink_of(numbers[at]))
+                    begin, filled = at[1] * wide, scale.ink_of(numbers[at])
+                    drawn = marked(drawn, begin, begin + wide, f"strong/{filled}", _mark(" ", wide))
                 on.add([(labels[top], ink), *drawn], top, margin, hits)
             for line in range(tall):
                 is_middle = line == (tall - 1) // 2
@@ -238,19 +239,6 @@ def _cells(
 
 def _mark(level: str, wide: int) -> str:
     return "X" if wide == 1 else f"[{level * (wide - 2)}]"
-
-
-def _marked(line: Line, begin: int, wide: int, ink: str) -> Line:
-    marked: Line = []
-    at = 0
-    for text, own in line:
-        before, after = min(max(begin - at, 0), len(text)), max(begin + wide - at, 0)
-        marked.append((text[:before], own))
-        if at <= begin < at + len(text):
-            marked.append((_mark(" ", wide), f"strong/{ink}"))
-        marked.append((text[max(after, before) :], own))
-        at += len(text)
-    return [(text, own) for text, own in marked if text]
 
 
 def _ticks(

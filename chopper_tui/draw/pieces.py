@@ -83,18 +83,14 @@ def hue_of(unit: str) -> str:
     return _HUES.get(Unit(unit), "clock")
 
 
-def toned(text: str, hue: str, levels: str) -> list[tuple[str, str]]:
+def toned(text: str, hue: str, levels: str) -> Line:
     """A line of levels in the tones of a hue: the higher, the lighter; blanks break no piece."""
-    pieces: list[tuple[str, str]] = []
-    ink = f"{hue}0"
+    inks, ink = [], f"{hue}0"
     for char in text:
         place = levels.find(char)
         ink = ink if place < 0 else f"{hue}{place * TONES // len(levels)}"
-        if pieces and pieces[-1][1] == ink:
-            pieces[-1] = (pieces[-1][0] + char, ink)
-        else:
-            pieces.append((char, ink))
-    return pieces
+        inks.append(ink)
+    return inked(text, inks)
 
 
 def inked(chars: Sequence[str], inks: Sequence[str]) -> Line:
@@ -104,16 +100,13 @@ def inked(chars: Sequence[str], inks: Sequence[str]) -> Line:
     ]
 
 
-def marked(pieces: Pieces, begin: int, end: int) -> Pieces:
-    """A line of characters of one cell with some of its cells in the ink of the cursor."""
-    line: list[tuple[str, str]] = []
-    at = 0
-    for text, ink in pieces:
-        cuts = [min(max(edge - at, 0), len(text)) for edge in (begin, end)]
-        parts = (text[: cuts[0]], ink), (text[cuts[0] : cuts[1]], "cursor"), (text[cuts[1] :], ink)
-        line += [part for part in parts if part[0]]
-        at += len(text)
-    return line
+def marked(pieces: Pieces, begin: int, end: int, ink: str = "cursor", text: str = "") -> Line:
+    """A line of characters of one cell with some of its cells in an ink, or replaced by a text."""
+    chars = [char for own, _ in pieces for char in own]
+    inks = [ink for own, ink in pieces for _ in own]
+    chars[begin:end] = text or chars[begin:end]
+    inks[begin:end] = [ink] * len(inks[begin:end])
+    return inked(chars, inks)
 
 
 def fit(text: str, width: int, glyphs: Glyphs) -> str:

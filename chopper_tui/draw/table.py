@@ -229,41 +229,34 @@ def plan(
     longest = _longest_name(frame, names, full_names)
     share = width // 2 if full_names else width * _NAME_SHARE.get(frame.level, 20) // 100
     room = width - PREFIX - min(longest, max(_MIN_NAME, share)) - 1
-    sparks = (
-        [_spark_column(signal, wide) for signal in signals] if frame.sparks and len(frame) else []
-    )
+    sparks: list[SparkColumn] = []
+    if frame.sparks and len(frame):
+        sparks = [_spark_column(signal, wide) for signal in signals]
     if lanes:
         sparks = [LaneColumn("", max(_MIN_LANE, width * _LANE_SHARE // 100))]
-    shown = _fitting(frame, columns, room - _cells((), sparks))
+    names_chosen = {each.name for each in columns} if frame.view.columns else must
+    plain = [replace(each, bar=0) for each in columns]
 
-    def is_short() -> bool:
-        chosen = {each.name for each in columns} if frame.view.columns else must
-        return len(shown) < min(_MIN_COLUMNS, len(columns)) or not chosen <= {
-            each.name for each in shown
-        }
+    def is_few(shown: Sequence[DrawnColumn]) -> bool:
+        return len(shown) < min(_MIN_COLUMNS, len(columns))
 
-    while sparks and not lanes and is_short():
-        if len(sparks) == 1:
-            # The last sparklines, of what no chart shows, are worth more than the bar.
-            barred, columns = columns, [replace(each, bar=0) for each in columns]
-            shown = _fitting(frame, columns, room - _cells((), sparks))
-            if not is_short():
-                break
-            columns = barred
-        sparks.pop()
-        shown = _fitting(frame, columns, room - _cells((), sparks))
-    if signals and not sparks and signals[0].name not in {each.name for each in shown}:
+    def is_short(shown: Sequence[DrawnColumn]) -> bool:
+        return is_few(shown) or not names_chosen <= {each.name for each in shown}
+
+    # The last sparklines, of what no chart shows, are worth more than the bar.
+    tries = [(columns, sparks[:count]) for count in range(len(sparks), 0, -1)]
+    tries += [(plain, sparks[:1])] if sparks and not lanes else []
+    for tried, sparks in (*tries, (columns, [])):
+        shown = _fitting(frame, tried, room - _cells((), sparks))
+        if not (is_few if lanes else is_short)(shown):
+            break
+    signal = signals[0].name if signals and not sparks else ""
+    if signal not in {"", *(each.name for each in shown)}:
         # Its figures are the least that is seen of a signal without chart and sparklines.
-        plain = [replace(each, bar=0) for each in columns]
         fewer = _fitting(frame, plain, room)
-        if signals[0].name in {each.name for each in fewer}:
-            columns, shown = plain, fewer
-    while lanes and sparks and len(shown) < min(_MIN_COLUMNS, len(columns)):
-        sparks.pop()
-        shown = _fitting(frame, columns, room)
-    if is_short():
-        columns = [replace(each, bar=0) for each in columns]
-        shown = _fitting(frame, columns, room - _cells((), sparks), must)
+        shown = fewer if signal in {each.name for each in fewer} else shown
+    if is_short(shown):
+        shown = _fitting(frame, plain, room - _cells((), sparks), must)
     name_width = max(min(longest, width - PREFIX - _cells(shown, sparks) - 1), 1)
     if lanes and sparks:
         used = PREFIX + name_width + _cells(shown, [])

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from textual import events, work
 
@@ -25,7 +24,6 @@ from chopper_tui.steps import run_in_thread
 from chopper_tui.widgets.pane import Dragging, Pane, PaneColumn
 
 _CACHED_SIGNALS: Final = 16
-_KEPT_PICTURES: Final = 8
 _MIN_SIZE: Final = 8, 1
 """Cells and lines up to which nothing is drawn."""
 
@@ -176,11 +174,6 @@ class PicturePane(DrawnPane, Dragging):
     selected = 0
     column: int | None = None
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self._kept: OrderedDict[tuple[object, ...], tuple[Sequence[Chart], list[Pieces]]]
-        self._kept = OrderedDict()
-
     def show(self, pictures: Sequence[Chart], selected: int = 0, column: int | None = None) -> None:
         """Show the first of some pictures, and the others below it where there is room.
 
@@ -251,17 +244,8 @@ class PicturePane(DrawnPane, Dragging):
         cursor: tuple[int, int | None],
         check: Check = wanted,
     ) -> list[Pieces]:
-        glyphs, kept = self.glyphs, self._kept
-        key = (*map(id, pictures), width, height, cursor, glyphs)
-        if known := kept.get(key):
-            return known[1]
-        drawn = drawing.draw_below(pictures, width - 2, height, glyphs, *cursor, check)
-        lines: list[Pieces] = [[(" ", "text"), *line] for line in drawn]
-        if not drawing.drawer_of(pictures[0]).follows_cursor:
-            kept[key] = pictures, lines
-            while len(kept) > _KEPT_PICTURES:
-                kept.popitem(last=False)
-        return lines
+        drawn = drawing.draw_below(pictures, width - 2, height, self.glyphs, *cursor, check)
+        return [[(" ", "text"), *line] for line in drawn]
 
     def lines(self, width: int, height: int) -> Iterable[Pieces]:
         """The lines drawn last; quick drawings are there at the first paint."""

@@ -25,12 +25,7 @@ from chopper_core.render.glyphs import Glyphs, bar
 from chopper_core.util.progress import share_done, step_text
 from chopper_tui.draw.pieces import Pieces, fit
 from chopper_tui.draw.theme import Inks
-from chopper_tui.textual_internals import (
-    ClickableOptions,
-    DimmedScreen,
-    SteadyScreen,
-    forget_styles,
-)
+from chopper_tui.textual_internals import ClickableOptions, DimmedScreen, SteadyScreen
 from chopper_tui.widgets.pane import Pane
 
 T = TypeVar("T")
@@ -66,10 +61,6 @@ class Dialog(SteadyScreen[T], ModalScreen[T]):
             self.answered(result)
         return closed
 
-    def on_unmount(self) -> None:
-        """Leave nothing behind."""
-        forget_styles()
-
     def action_cancel(self) -> None:
         self.dismiss(None)
 
@@ -85,20 +76,17 @@ class Sought(Dialog[T]):
     is_typing = False
     types_at_once: ClassVar[bool] = True
     """Whether a letter without a meaning begins a text."""
-    _MEANINGS: ClassVar[dict[str, str]] = {}
-    """Letter → the action that it performs while nothing is typed."""
+    letters: ClassVar[str] = ""
+    """Letters that perform their binding while nothing is typed."""
 
-    async def take_key(self, event: events.Key) -> bool:
-        """Type a character, take the last one back, or perform its meaning; whether it did."""
+    def takes_key(self, event: events.Key) -> bool:
+        """Type a character, or take the last one back; whether it did."""
         char = event.character
+        acts = not self.is_typing and char in (*self.letters,)
         if event.key == "backspace" and self.is_typing:
             self._type(self.search_text[:-1])
-        elif event.key == "escape" and self.is_typing:
-            self.action_leave()
-        elif char is None or not event.is_printable:
+        elif char is None or not event.is_printable or acts:
             return False
-        elif not self.is_typing and char in self._MEANINGS:
-            await self.run_action(self._MEANINGS[char])
         elif not self.is_typing and char == "/":
             self.is_typing = True
             self._type("")
@@ -135,21 +123,17 @@ class Chooser(Sought[Any]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "leave", show=False),
-        Binding("left", "cancel", show=False),
+        Binding("left,h,q", "cancel", show=False),
+        Binding("j", "step(1)", show=False),
+        Binding("k", "step(-1)", show=False),
         # The list's own pages need lines that it hasn't before it is drawn.
         Binding("pageup", "turn(-1)", show=False, priority=True),
         Binding("pagedown", "turn(1)", show=False, priority=True),
         # Before the list's own, which answers by a message: the next key would overtake it.
         Binding("enter", "take", show=False, priority=True),
-        Binding("right", "forward", show=False),
+        Binding("right,l", "forward", show=False),
     ]
-    _MEANINGS: ClassVar[dict[str, str]] = {
-        "j": "step(1)",
-        "k": "step(-1)",
-        "q": "cancel",
-        "h": "cancel",
-        "l": "take",
-    }
+    letters = "jkqhl"
 
     def __init__(self, title: str, options: Options, chosen: str | None = None) -> None:
         super().__init__()
@@ -248,7 +232,7 @@ class Chooser(Sought[Any]):
 class Palette(Chooser):
     """All that can be done; every letter is searched for."""
 
-    _MEANINGS: ClassVar[dict[str, str]] = {}
+    letters = ""
 
 
 def option_cells(width: int) -> int:
@@ -258,9 +242,7 @@ def option_cells(width: int) -> int:
 class ColumnChooser(Chooser):
     """Columns to switch on and off; answers with the names of the chosen ones, in their order."""
 
-    _MEANINGS: ClassVar[dict[str, str]] = {
-        key: action for key, action in Chooser._MEANINGS.items() if action != "take"
-    }
+    letters = "jkqh"
 
     def __init__(
         self, title: str, chosen: Sequence[Metric], others: Sequence[Metric], glyphs: Glyphs
@@ -277,12 +259,12 @@ class ColumnChooser(Chooser):
     def _cells(self) -> int:
         return min(_MIN_OPTION_CELLS, option_cells(self.app.size.width))
 
-    async def take_key(self, event: events.Key) -> bool:
+    def takes_key(self, event: events.Key) -> bool:
         """Like others, but a space always toggles: columns are searched by one word."""
         if event.key == "space":
             self.on_option_list_option_selected()
             return True
-        return await super().take_key(event)
+        return super().takes_key(event)
 
     def action_take(self) -> None:
         self.dismiss(tuple(self._order) or None)

@@ -156,19 +156,11 @@ def strip_of_views(current: str, room: int, screens: Screens = SCREENS) -> Piece
     for name in names:
         turns += [(name, "chosen" if name == current else "dim"), (" ", "text")]
     own = [(f"{digit} {current}", "chosen")]
-    for shown, least, most in (
-        (turns[:-1], 0, len(digits)),
-        ([*own, (number, "dim")], 0, 2),
-        ([*own, (number, "dim")], -1, 0),
-        ([*own, (number, "dim")], -2, -1),
-        (own, -1, 0),
-        (own, -2, -1),
-    ):
-        for named in range(most - 1, least - 1, -1):
-            strip = _strip(digits, here, shown, named, screens)
-            if width_of(strip) + 3 <= room:
-                return strip
-    return []
+    forms = [(turns[:-1], named) for named in range(len(digits) - 1, -1, -1)]
+    forms += [([*own, (number, "dim")], named) for named in (1, 0, -1, -2)]
+    forms += [(own, named) for named in (-1, -2)]
+    strips = (_strip(digits, here, shown, named, screens) for shown, named in forms)
+    return next((strip for strip in strips if width_of(strip) + 3 <= room), [])
 
 
 def _strip(digits: Sequence[str], here: int, shown: Pieces, named: int, screens: Screens) -> Pieces:

@@ -33,24 +33,16 @@ class TextReader(Sought[None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "leave", show=False),
-        Binding("enter,left", "cancel", show=False),
-        Binding("down", "scroll_by(1)", show=False),
-        Binding("up", "scroll_by(-1)", show=False),
-        Binding("pagedown,ctrl+d,ctrl+f", "page(1)", show=False),
+        Binding("enter,left,q,i,question_mark,h", "cancel", show=False),
+        Binding("down,j", "scroll_by(1)", show=False),
+        Binding("up,k", "scroll_by(-1)", show=False),
+        Binding("pagedown,ctrl+d,ctrl+f,space", "page(1)", show=False),
         Binding("pageup,ctrl+u,ctrl+b", "page(-1)", show=False),
-        Binding("home", "edge(0)", show=False),
-        Binding("end", "edge(1)", show=False),
+        Binding("home,g", "edge(0)", show=False),
+        Binding("end,G", "edge(1)", show=False),
+        *(Binding(digit, f"digit('{digit}')", show=False) for digit in "0123456789"),
     ]
     types_at_once: ClassVar[bool] = False
-    _MEANINGS: ClassVar[dict[str, str]] = {
-        **dict.fromkeys("qi?h", "cancel"),
-        "j": "scroll_by(1)",
-        "k": "scroll_by(-1)",
-        " ": "page(1)",
-        "g": "edge(0)",
-        "G": "edge(1)",
-        **{str(digit): f"digit('{digit}')" for digit in range(10)},
-    }
 
     def apply_search(self, words: Sequence[str]) -> None:
         shown = Text()

@@ -84,7 +84,7 @@ def test_every_part_of_a_bar_has_its_own_mark_in_a_legend_that_is_whole(parts: i
 def test_two_points_are_bars() -> None:
     x = np.array([10.0, 11.0])
     one = LineChart("step", "ms", "iteration", "", (x,), (Series("all", np.array([7.0, 9.0])),))
-    lines = text(one)
+    lines = text(seen(one, WHOLE))
     assert lines[0] == "step, ms"
     assert lines[1].startswith("iteration 10 7 █") and lines[2].startswith("iteration 11 9 █")
     assert lines[1].count("█") < lines[2].count("█")
