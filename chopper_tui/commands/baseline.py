@@ -14,11 +14,10 @@ DESCRIPTION: Final = "Name runs to compare with: `@NAME` stands for the run, as 
 
 
 def add_options(parser: ArgumentParser) -> None:
-    parser.add_argument("do", nargs="?", choices=("list", "set", "remove"), default="list")
-    parser.add_argument("name", metavar="NAME", nargs="?", default="")
-    parser.add_argument(
-        "runs", metavar="RUN", nargs="*", help="a run, or several with the same settings"
-    )
+    add = parser.add_argument
+    add("do", nargs="?", choices=("list", "set", "remove"), default="list")
+    add("name", metavar="NAME", nargs="?", default="")
+    add("runs", metavar="RUN", nargs="*", help="a run, or several with the same settings")
 
 
 def run(options: Namespace) -> int:

@@ -15,16 +15,15 @@ DESCRIPTION: Final = "List or clear the cached runs, which open at once."
 
 
 def add_options(parser: ArgumentParser) -> None:
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "do",
         nargs="?",
         choices=("list", "clear"),
         default="list",
         help="list them (default), or remove them",
     )
-    parser.add_argument(
-        "--old", action="store_true", help="clear only those of other versions of Chopper"
-    )
+    add("--old", action="store_true", help="clear only those of other versions of Chopper")
 
 
 def run(options: Namespace) -> int:

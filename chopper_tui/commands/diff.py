@@ -34,16 +34,17 @@ EXCEEDED: Final = 4
 
 
 def add_options(parser: ArgumentParser) -> None:
-    parser.add_argument("a", metavar="A", help="the baseline; @NAME of `chopper baseline`")
-    parser.add_argument("b", metavar="B", help="the run to compare with it")
-    parser.add_argument(
+    add = parser.add_argument
+    add("a", metavar="A", help="the baseline; @NAME of `chopper baseline`")
+    add("b", metavar="B", help="the run to compare with it")
+    add(
         "path",
         metavar="PATH",
         nargs="?",
         default="",
         help="a part of both, such as gpu=0/iteration=11",
     )
-    parser.add_argument(
+    add(
         "--fail-if",
         action="append",
         default=[],
@@ -52,7 +53,7 @@ def add_options(parser: ArgumentParser) -> None:
         help="exit code 4 if B exceeds the limit beyond the noise of its iterations: "
         "'step_time>+2%%', 'operation=mlp_dp/elapsed_ns>+5%%', 'gpu=3/exposed_comm_ns>+1ms'",
     )
-    parser.add_argument(
+    add(
         "--base",
         action="append",
         default=[],

@@ -18,18 +18,13 @@ DESCRIPTION: Final = "Write a run for another program: a simulator, a trace view
 def add_options(parser: ArgumentParser) -> None:
     from chopper_core.render.exports import EXPORTS, export_format
 
-    parser.add_argument(
-        "run", metavar="RUN", help="comma-separated trace files, a directory, or a store"
-    )
-    parser.add_argument("--to", required=True, metavar="FORMAT", help="see below")
-    parser.add_argument(
-        "-o", "--output", required=True, metavar="PATH", help="a new file or folder"
-    )
-    parser.add_argument("--iteration", type=int, metavar="N", help="only this iteration")
-    parser.add_argument("--gaps", action="store_true", help="write idle time as rows")
-    parser.add_argument(
-        "--force", action="store_true", help="leave out what can't be written instead of failing"
-    )
+    add = parser.add_argument
+    add("run", metavar="RUN", help="comma-separated trace files, a directory, or a store")
+    add("--to", required=True, metavar="FORMAT", help="see below")
+    add("-o", "--output", required=True, metavar="PATH", help="a new file or folder")
+    add("--iteration", type=int, metavar="N", help="only this iteration")
+    add("--gaps", action="store_true", help="write idle time as rows")
+    add("--force", action="store_true", help="leave out what can't be written instead of failing")
     add_reading_options(parser)
     lines = (f"  {name:9} {export_format(name).DESCRIPTION}" for name in EXPORTS)
     parser.epilog = "\n".join(["formats:", *lines])

@@ -17,13 +17,10 @@ DESCRIPTION: Final = "Describe a run: sources, alignment, labels, and files left
 
 
 def add_options(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "run", metavar="RUN", help="comma-separated trace files, a directory, or a store"
-    )
-    parser.add_argument(
-        "--verify", action="store_true", help="verify the checksums of all files of a store first"
-    )
-    parser.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
+    add = parser.add_argument
+    add("run", metavar="RUN", help="comma-separated trace files, a directory, or a store")
+    add("--verify", action="store_true", help="verify the checksums of all files of a store first")
+    add("--format", choices=("text", "json"), default="text", help="default: text")
     add_reading_options(parser)
 
 

@@ -24,9 +24,8 @@ DESCRIPTION: Final = "Align a run once and write it to a store: a directory to s
 
 
 def add_options(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "run", metavar="RUN", nargs="?", help="a directory, or comma-separated trace files"
-    )
+    add = parser.add_argument
+    add("run", metavar="RUN", nargs="?", help="a directory, or comma-separated trace files")
     target = parser.add_mutually_exclusive_group(required=True)
     target.add_argument("-o", "--output", metavar="STORE", help="read all ranks and write STORE")
     target.add_argument(
@@ -37,13 +36,13 @@ def add_options(parser: ArgumentParser) -> None:
     target.add_argument(
         "--finish", metavar="STORE", help="write STORE from the ranks that --into has read"
     )
-    parser.add_argument(
+    add(
         "--engine",
         choices=("processes", "dask"),
         default="processes",
         help="how ranks are read; default: processes",
     )
-    parser.add_argument(
+    add(
         "--scheduler",
         metavar="ADDRESS",
         help="address of the Dask scheduler, such as tcp://host:8786",

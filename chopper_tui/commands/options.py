@@ -26,19 +26,17 @@ several runs set (tp=2;gpt*:pp=4) and name ({model}_{tp}).
 
 
 def add_explorer_options(parser: ArgumentParser) -> None:
-    parser.add_argument("--no-mouse", action="store_true", help="leave the mouse to the terminal")
-    parser.add_argument(
-        "--play", metavar="FILE", help='replay keys (a key, text "..." or :command per line)'
-    )
-    parser.add_argument(
-        "--size", type=_size, default=(80, 24), metavar="WxH", help="screen size of --play"
-    )
-    parser.add_argument("--ascii", action="store_true", help="draw with ASCII characters only")
+    add = parser.add_argument
+    add("--no-mouse", action="store_true", help="leave the mouse to the terminal")
+    add("--play", metavar="FILE", help='replay keys (a key, text "..." or :command per line)')
+    add("--size", type=_size, default=(80, 24), metavar="WxH", help="screen size of --play")
+    add("--ascii", action="store_true", help="draw with ASCII characters only")
     add_reading_options(parser)
 
 
 def add_reading_options(parser: ArgumentParser) -> None:
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "--clock",
         type=_usage(parse_clock),
         action="append",
@@ -47,7 +45,7 @@ def add_reading_options(parser: ArgumentParser) -> None:
         help="shift a telemetry file or format, or the trace of a rank or host (rank4), by S "
         "seconds (+1.25s)",
     )
-    parser.add_argument(
+    add(
         "--gpu",
         type=_usage(parse_gpu),
         action="append",
@@ -55,14 +53,14 @@ def add_reading_options(parser: ArgumentParser) -> None:
         metavar="SOURCE:ID=GPU",
         help="map a device ID of counters or telemetry to this GPU of the run, or to none",
     )
-    parser.add_argument(
+    add(
         "--hardware",
         default="",
         metavar="NAME|FILE",
         help="GPU model (MI300X), if the files lack it or are wrong; or a .toml file with a "
         "specification, such as the peaks that you measured",
     )
-    parser.add_argument(
+    add(
         "--base-parallel",
         type=_usage(layout_text),
         default="",
@@ -73,7 +71,8 @@ def add_reading_options(parser: ArgumentParser) -> None:
 
 
 def add_cache_options(parser: ArgumentParser) -> None:
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "--parallel",
         type=_usage(layout_text),
         default="",
@@ -81,13 +80,9 @@ def add_cache_options(parser: ArgumentParser) -> None:
         help="sizes of the parallel dimensions (tp=2,pp=16, also dp, ep, cp) in Megatron's order, "
         "or in order=tp-pp-dp, if the files lack them or are wrong",
     )
-    parser.add_argument(
-        "--no-cache", action="store_true", help="read the files again and cache nothing"
-    )
-    parser.add_argument(
-        "--jobs", type=_positive, metavar="N", help="number of processes that read traces"
-    )
-    parser.add_argument(
+    add("--no-cache", action="store_true", help="read the files again and cache nothing")
+    add("--jobs", type=_positive, metavar="N", help="number of processes that read traces")
+    add(
         "--max-memory",
         type=_usage(parse_size),
         default=0,
@@ -98,14 +93,15 @@ def add_cache_options(parser: ArgumentParser) -> None:
 
 
 def add_run_set_options(parser: ArgumentParser) -> None:
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "--set",
         action="append",
         default=[],
         metavar="[RUNS:]TP=2,PP=16",
         help="settings of all runs, or of those whose names match a pattern (gpt3_*:tp=2)",
     )
-    parser.add_argument(
+    add(
         "--name",
         action="append",
         default=[],
@@ -120,21 +116,16 @@ def add_printing_options(parser: ArgumentParser) -> None:
 
 
 def add_table_options(parser: ArgumentParser) -> None:
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "--columns", default="", metavar="A,B", help="columns to show; `chopper metrics` lists them"
     )
-    parser.add_argument("--format", choices=FORMATS, help="default: text, or by the suffix of -o")
-    parser.add_argument("--limit", type=_natural, metavar="N", help="at most N rows")
-    parser.add_argument(
-        "--width", type=_natural, metavar="N", help="width of the text in cells; 0: unlimited"
-    )
-    parser.add_argument(
-        "--chart", action="store_true", help="print key figures and charts above the table"
-    )
-    parser.add_argument("--ascii", action="store_true", help="print ASCII characters only")
-    parser.add_argument(
-        "-o", "--output", metavar="FILE", help="write to a file: .md, .csv, .json, else text"
-    )
+    add("--format", choices=FORMATS, help="default: text, or by the suffix of -o")
+    add("--limit", type=_natural, metavar="N", help="at most N rows")
+    add("--width", type=_natural, metavar="N", help="width of the text in cells; 0: unlimited")
+    add("--chart", action="store_true", help="print key figures and charts above the table")
+    add("--ascii", action="store_true", help="print ASCII characters only")
+    add("-o", "--output", metavar="FILE", help="write to a file: .md, .csv, .json, else text")
 
 
 def _positive(text: str) -> int:
