@@ -16,6 +16,7 @@ from rich.segment import Segment
 from rich.style import Style
 from textual import events
 from textual._compositor import ChopsUpdate, CompositorUpdate, LayoutUpdate
+from textual._styles_cache import StylesCache
 from textual.app import App
 from textual.color import TRANSPARENT
 from textual.geometry import Size
@@ -212,6 +213,11 @@ class ClickableOptions(OptionList):
         number = event.style.meta.get("option")
         if number is not None and number >= self.option_count:
             event.prevent_default()
+
+
+def forget_styles() -> None:
+    """Forget the colours of what is drawn: Textual's cache of them keeps closed dialogs."""
+    StylesCache.get_inner_outer.cache_clear()
 
 
 class SteadyScreen(Screen[T]):

@@ -215,17 +215,17 @@ class Explorer(ScreenParts):
         self.data = data
         frame, place = data.frame, self.trail[-1]
         row = _row_of(frame, place.label)
-        self.side.give_keys(False)
+        self.side.put(has_keys=False)
         self.cards.show(cards_of(frame), row if self.shows_sentences else None)
         self.table.show_cursor(not self.cards.has_keys)
-        self.query_one(KeyFigures).show(data)
+        self.query_one(KeyFigures).put(data=data)
         self.fit_parts()
         screens = SET_SCREENS if isinstance(self.run, SeveralRuns) else SCREENS
-        self.query_one(Crumbs).show(frame, self.run.marks, screens)
-        self.status.show(frame)
-        self.query_one(KeyLine).show(frame.view.name)
+        self.query_one(Crumbs).put(frame=frame, marks=self.run.marks, screens=screens)
+        self.status.put(frame=frame, pointed="")
+        self.query_one(KeyLine).put(view=frame.view.name)
         self.table.show(data, row, place.offset)
-        self.query_one(Position).show(self.table.cursor, len(frame))
+        self.query_one(Position).put(row=self.table.cursor, rows=len(frame))
         self.show_marks()
         self.show_charts()
         self.show_lanes()
@@ -262,7 +262,7 @@ class Explorer(ScreenParts):
 
     def show_marks(self) -> None:
         self.table.mark(marked_in(self.marks, self.view))
-        self.status.count(len(self.marks))
+        self.status.put(marks=len(self.marks))
 
     def point_at_card(self, is_again: bool) -> None:
         """Give the keys to the cards, whose cursor was moved; a card clicked again opens."""
@@ -346,14 +346,14 @@ class Explorer(ScreenParts):
             self.say("")
         else:
             self.query_one(KeyLine).display = self.has_lines
-        self.status.point("")
+        self.status.put(pointed="")
         self.follow_cursor()
 
     def _edit_address(self, keys: str) -> None:
         self._show_top()
         self.query_one(Crumbs).edit(bool(keys))
         self.query_one(Position).display = not keys
-        self.query_one(KeyLine).explain(keys)
+        self.query_one(KeyLine).put(instead=keys)
 
     def on_input_changed(self, event: Input.Changed) -> None:
         prompt = self.query_one(Prompt)

@@ -168,17 +168,17 @@ class ScreenParts(Charts):
         """Give the keys to the next part: from the table to the cards, to the detail, and back."""
         has_side = self.query_one("#side").display
         if self.side.has_keys:
-            self.side.give_keys(False)
+            self.side.put(has_keys=False)
             self.table.show_cursor(not self.cards.has_keys)
         elif self.cards.cards is not None and not self.shows_sentences:
             self.activate_cards(not self.cards.has_keys)
         elif has_side:
-            self.side.give_keys(True)
+            self.side.put(has_keys=True)
         else:
             raise UsageError("this screen has no other part to go to")
 
     def activate_cards(self, is_active: bool) -> None:
-        self.cards.activate(is_active)
+        self.cards.put(is_active=is_active)
         self.table.show_cursor(not self.cards.has_keys)
 
     @property
@@ -187,7 +187,7 @@ class ScreenParts(Charts):
 
     def say(self, message: str, error: bool = False) -> None:
         """Show a message until the next action, over the last line where none is free for it."""
-        self.status.say(message, error)
+        self.status.put(message=message, is_error=error)
         if self._arranged is not None:
             self.status.display = self.has_class("-fits") and (self.has_lines or bool(message))
             self._fit_status()
@@ -323,7 +323,7 @@ class ScreenParts(Charts):
         return self.has_class("-lines")
 
     def on_frame_table_moved(self, event: FrameTable.Moved) -> None:
-        self.query_one(Position).show(event.row, self.table.rows)
+        self.query_one(Position).put(row=event.row, rows=self.table.rows)
         if self.shows_sentences:
             self.cards.move_to(event.row)
         elif self.cards.cards is not None:
@@ -338,7 +338,8 @@ class ScreenParts(Charts):
             self._show_pictures()
         if self.lanes is not None:
             row, width = self.table.cursor, self.size.width
-            self.status.point(pointed_text(self.frame, self.lanes, row, width, self.table.glyphs))
+            text = pointed_text(self.frame, self.lanes, row, width, self.table.glyphs)
+            self.status.put(pointed=text)
 
     def describe_soon(self, delay_s: float = 0.0) -> None:
         """Compute the detail of the cursor's row once the cursor rests and no step waits."""
@@ -364,7 +365,7 @@ class ScreenParts(Charts):
             self.say(str(error), error=True)
             return
         self.query_one(DetailPane).show(detail)
-        pane.show(crumb(frame.level, frame.labels[row]), times)
+        pane.put(name_of_row=crumb(frame.level, frame.labels[row]), times=times)
 
     def _show_evidence(self, frame: Frame, row: int) -> None:
         """Show what a finding leads to, unless that is another run, which may not be open."""

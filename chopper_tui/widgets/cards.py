@@ -89,11 +89,6 @@ class CardsPane(Pane):
     def has_keys(self) -> bool:
         return self.is_active and self.cards is not None
 
-    def activate(self, is_active: bool) -> None:
-        if is_active != self.is_active:
-            self.is_active = is_active
-            self.redraw()
-
     @property
     def rows(self) -> int:
         return len(self.cards.cards) if self.cards is not None else 0

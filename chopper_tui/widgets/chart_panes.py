@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from textual import events, work
 
@@ -29,7 +29,6 @@ _MIN_SIZE: Final = 8, 1
 
 
 Check = Callable[[], None]
-Drawing = Callable[[], Sequence[Pieces]] | None
 
 
 class DrawnPane(Pane):
@@ -38,21 +37,25 @@ class DrawnPane(Pane):
     One draw is under way at most: asked for another, it stops at its next piece.
     """
 
+    content: tuple[Any, ...] = ()
+    """What is drawn; empty: nothing, or what was hidden before it was drawn."""
     drawn: Sequence[Pieces] = ()
     _asked = 0
     """How often it was asked to draw."""
     _is_drawing = False
 
-    def drawing(self, width: int, height: int, check: Check) -> Drawing:
-        """The drawing of the current content as a callable for a thread; None without content.
-
-        `check` raises Cancelled once its result would be discarded.
-        """
+    def drawing(self, width: int, height: int, check: Check, *content: Any) -> Sequence[Pieces]:
+        """Draw the content, in a thread; `check` raises Cancelled once nobody wants it."""
         raise NotImplementedError
 
-    def forget(self) -> None:
-        """It was hidden before it was drawn: draw it when it is shown again."""
-        raise NotImplementedError
+    def draw(self, *content: Any) -> None:
+        """Draw other content than before."""
+        if content != self.content:
+            self.content = content
+            self.draw_soon()
+
+    def lines(self, width: int, height: int) -> Iterable[Pieces]:
+        return self.drawn
 
     def on_resize(self) -> None:
         self.draw_soon()
@@ -80,14 +83,13 @@ class DrawnPane(Pane):
                 raise Cancelled
 
         width, height = self.size
-        work = self.drawing(width, height, check)
-        if work is None or width <= _MIN_SIZE[0] or height <= _MIN_SIZE[1]:
+        if not self.content or width <= _MIN_SIZE[0] or height <= _MIN_SIZE[1]:
             return
         try:
-            drawn = await run_in_thread(work)
+            drawn = await run_in_thread(self.drawing, width, height, check, *self.content)
         except Cancelled:
             if self._asked == number:
-                self.forget()
+                self.content = ()
             return
         if self._asked == number:
             self.drawn = drawn
@@ -97,8 +99,6 @@ class DrawnPane(Pane):
 class SignalPane(DrawnPane, Dragging):
     """A headline and a plot."""
 
-    run: Run | None = None
-    view: View | None = None
     _shown: SignalChart | None = None
     _measured: tuple[int, int] | None = None
 
@@ -117,9 +117,9 @@ class SignalPane(DrawnPane, Dragging):
     def show(self, run: Run, view: View) -> None:
         window = ALL_TIME if view.name else view.window
         scope = View(view.run, view.path, view.order, signal=view.signal, window=window)
-        if run is not self.run or scope != self.view:
-            self.run, self.view, self._measured = run, scope, None
-            self.draw_soon()
+        if (run, scope) != self.content:
+            self._measured = None
+        self.draw(run, scope)
 
     def dragged(self, begin: int, end: int) -> None:
         if self._shown is None:
@@ -138,15 +138,9 @@ class SignalPane(DrawnPane, Dragging):
             self._measured = None
             self.redraw()
 
-    def drawing(self, width: int, height: int, check: Check) -> Drawing:
-        if self.run is None or self.view is None:
-            return None
-        return partial(self._plot, self.run, self.view, width, height, check)
-
-    def forget(self) -> None:
-        self.view = None
-
-    def _plot(self, run: Run, view: View, width: int, height: int, check: Check) -> list[Pieces]:
+    def drawing(
+        self, width: int, height: int, check: Check, run: Run, view: View
+    ) -> Sequence[Pieces]:
         room = width - 2
         bins = plot.bins_for(run.signal(view.signal), room)
         # With very many GPUs it takes long.
@@ -170,9 +164,9 @@ class Curves(PaneColumn):
 class PicturePane(DrawnPane, Dragging):
     """The charts of a view."""
 
-    pictures: Sequence[Chart] = ()
-    selected = 0
-    column: int | None = None
+    @property
+    def pictures(self) -> Sequence[Chart]:
+        return self.content[2:]
 
     def show(self, pictures: Sequence[Chart], selected: int = 0, column: int | None = None) -> None:
         """Show the first of some pictures, and the others below it where there is room.
@@ -181,10 +175,7 @@ class PicturePane(DrawnPane, Dragging):
         """
         if not (pictures and drawing.drawer_of(pictures[0]).follows_cursor):
             selected = 0
-        is_same = [*map(id, pictures)] == [*map(id, self.pictures)]
-        if not is_same or (selected, column) != (self.selected, self.column):
-            self.pictures, self.selected, self.column = pictures, selected, column
-            self.draw_soon()
+        self.draw(selected, column, *pictures)
 
     def _time_cell(self, x: int) -> int | None:
         """The cell of the time axis at a place, if the picture has one."""
@@ -227,30 +218,16 @@ class PicturePane(DrawnPane, Dragging):
             event.stop()
             self.explorer.perform_at(action_id, cell)
 
-    def drawing(self, width: int, height: int, check: Check) -> Drawing:
-        if not self.pictures:
-            return None
-        cursor = self.selected, self.column
-        return partial(self._lines, self.pictures, width, height, cursor, check)
-
-    def forget(self) -> None:
-        self.pictures = ()
-
-    def _lines(
-        self,
-        pictures: Sequence[Chart],
-        width: int,
-        height: int,
-        cursor: tuple[int, int | None],
-        check: Check = wanted,
-    ) -> list[Pieces]:
-        drawn = drawing.draw_below(pictures, width - 2, height, self.glyphs, *cursor, check)
+    def drawing(
+        self, width: int, height: int, check: Check, row: int, column: int | None, *pictures: Chart
+    ) -> Sequence[Pieces]:
+        drawn = drawing.draw_below(pictures, width - 2, height, self.glyphs, row, column, check)
         return [[(" ", "text"), *line] for line in drawn]
 
     def lines(self, width: int, height: int) -> Iterable[Pieces]:
         """The lines drawn last; quick drawings are there at the first paint."""
         if not self.drawn and self.pictures and drawing.drawer_of(self.pictures[0]).is_quick:
-            self.drawn = self._lines(self.pictures, width, height, (self.selected, self.column))
+            self.drawn = self.drawing(width, height, wanted, *self.content)
         return self.drawn
 
 
@@ -260,32 +237,19 @@ class EvidencePane(DrawnPane):
     Each move to another finding sends another pane: a chart as wide as the screen is 8 KB.
     """
 
-    run: Run | None = None
-    view: View | None = None
-
-    def show(self, run: Run | None, view: View | None) -> None:
+    def show(self, run: Run, view: View | None) -> None:
         if view is None:
-            self.run, self.view, self.drawn = None, None, ()
+            self.content, self.drawn = (), ()
             self.redraw()
-        elif run is not self.run or view != self.view:
-            self.run, self.view = run, view
-            self.draw_soon()
+        else:
+            self.draw(run, view)
 
     def on_click(self) -> None:
         self.explorer.action_perform("enter")
 
-    def drawing(self, width: int, height: int, check: Check) -> Drawing:
-        if self.run is None or self.view is None:
-            return None
-        return partial(self._rows, self.run, self.view, width, height, check)
-
-    def forget(self) -> None:
-        self.view = None
-
-    def lines(self, width: int, height: int) -> Sequence[Pieces]:
-        return self.drawn
-
-    def _rows(self, run: Run, view: View, width: int, height: int, check: Check) -> list[Pieces]:
+    def drawing(
+        self, width: int, height: int, check: Check, run: Run, view: View
+    ) -> Sequence[Pieces]:
         from chopper_core.views.query import query
 
         glyphs = self.glyphs

@@ -7,7 +7,6 @@ from itertools import chain
 from typing import Final
 
 import numpy as np
-from textual import events
 
 from chopper_core.metrics import METRICS, Metric
 from chopper_core.model.glossary import long_name
@@ -25,7 +24,7 @@ from chopper_core.render.glyphs import Glyphs, bar, sparkline
 from chopper_tui.draw.figures import Detail, Figure
 from chopper_tui.draw.pieces import Pieces, fit
 from chopper_tui.screen_data import RowOnGpus
-from chopper_tui.widgets.pane import Pane
+from chopper_tui.widgets.pane import Listing, Pane
 
 _GAP: Final = 2
 _MIN_CELLS_SHORT: Final = 19
@@ -43,7 +42,7 @@ _MAX_ATTRIBUTE: Final = 1_000
 _MAX_ACROSS: Final = 3
 
 
-class DetailPane(Pane):
+class DetailPane(Pane, Listing):
     """The name and the figures of a row."""
 
     detail: Detail | None = None
@@ -58,11 +57,6 @@ class DetailPane(Pane):
             self._first = 0
         self.detail = detail
         self.redraw()
-
-    def give_keys(self, has_keys: bool) -> None:
-        if has_keys != self.has_keys:
-            self.has_keys = has_keys
-            self.redraw()
 
     @property
     def page(self) -> int:
@@ -80,14 +74,6 @@ class DetailPane(Pane):
     @property
     def rows(self) -> int:
         return len(self._lines)
-
-    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        event.stop()
-        self.move(3)
-
-    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        event.stop()
-        self.move(-3)
 
     def lines(self, width: int, height: int) -> Iterable[Pieces]:
         """The figures; zeros and unavailable ones in a line each, the address last."""
@@ -274,10 +260,6 @@ class GpuPane(Pane):
         """How long a sparkline has room; it takes as many bins."""
         room = self.size.width - _FIGURES
         return min(room, _SPARK) if room >= _LEAST_SPARK else 0
-
-    def show(self, name: str, times: RowOnGpus | None) -> None:
-        self.name_of_row, self.times = name, times
-        self.redraw()
 
     def lines(self, width: int, height: int) -> Iterable[Pieces]:
         """A line per GPU; where they don't fit, those that are farthest from the median."""

@@ -25,7 +25,12 @@ from chopper_core.render.glyphs import Glyphs, bar
 from chopper_core.util.progress import share_done, step_text
 from chopper_tui.draw.pieces import Pieces, fit
 from chopper_tui.draw.theme import Inks
-from chopper_tui.textual_internals import ClickableOptions, DimmedScreen, SteadyScreen
+from chopper_tui.textual_internals import (
+    ClickableOptions,
+    DimmedScreen,
+    SteadyScreen,
+    forget_styles,
+)
 from chopper_tui.widgets.pane import Pane
 
 T = TypeVar("T")
@@ -60,6 +65,9 @@ class Dialog(SteadyScreen[T], ModalScreen[T]):
         if result is not None and self.answered is not None:
             self.answered(result)
         return closed
+
+    def on_unmount(self) -> None:
+        forget_styles()
 
     def action_cancel(self) -> None:
         self.dismiss(None)
@@ -342,10 +350,6 @@ class LoadingPane(Pane):
     done = 0
     total = 0
 
-    def report(self, step: str, done: int, total: int) -> None:
-        self.step, self.done, self.total = step, done, total
-        self.redraw()
-
     def lines(self, width: int, height: int) -> Iterable[Pieces]:
         room = min(_LOADING_WIDTH, max(width - 4, 1))
         margin = (" " * ((width - room) // 2), "text")
@@ -380,7 +384,7 @@ class LoadingScreen(SteadyScreen[None]):
 
     def report(self, step: str, done: int, total: int) -> None:
         for pane in self.query(LoadingPane):
-            pane.report(step, done, total)
+            pane.put(step=step, done=done, total=total)
 
     async def action_cancel(self) -> None:
         await self.app.run_action("leave")

@@ -39,18 +39,7 @@ class Status(Pane):
     pointed = ""
     is_error = False
 
-    def show(self, frame: Frame) -> None:
-        self.frame, self.pointed = frame, ""
-        self.redraw()
-
-    def point(self, text: str) -> None:
-        """Show the activity at the cursor, as a cleaned text, in place of the table's state."""
-        if text != self.pointed:
-            self.pointed = text
-            self.redraw()
-
     def offer(self, offered: Sequence[str], place: int) -> None:
-        self.say("")
         first, last = min(offered), max(offered)
         shared = first[: next((i for i, c in enumerate(first) if last[i : i + 1] != c), None)]
         begin = max(map(shared.rfind, " ,/?&=:")) + 1
@@ -62,20 +51,10 @@ class Status(Pane):
                 text += f" {self.glyphs.ellipsis}"
                 break
             text += f"  {name}"
-        self.point(text)
-
-    def count(self, marks: int) -> None:
-        if marks != self.marks:
-            self.marks = marks
-            self.redraw()
+        self.put(message="", is_error=False, pointed=text)
 
     def lines_wanted(self, width: int) -> int:
         return min(max(len(wrapped(self.message, max(width - 2, 1))), 1), _MAX_MESSAGE_LINES)
-
-    def say(self, message: str, error: bool = False) -> None:
-        if (message, error) != (self.message, self.is_error):
-            self.message, self.is_error = message, error
-            self.redraw()
 
     def lines(self, width: int, height: int) -> Iterable[Pieces]:
         """A message takes the line, or as many as it needs; otherwise the table has it."""
@@ -173,16 +152,6 @@ class KeyLine(Pane):
     """The keys of the prompt, while one is open."""
     _buttons: Sequence[tuple[int, int, str]] = ()
     """The first cell, the cell after the last, and the action of each."""
-
-    def explain(self, keys: str) -> None:
-        if keys != self.instead:
-            self.instead = keys
-            self.redraw()
-
-    def show(self, view: str) -> None:
-        if view != self.view:
-            self.view = view
-            self.redraw()
 
     def on_click(self, event: events.Click) -> None:
         for begin, end, action_id in self._buttons:

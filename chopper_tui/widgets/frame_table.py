@@ -16,10 +16,10 @@ from chopper_core.views.frame import Frame
 from chopper_tui.draw.table import TableLayout, plan
 from chopper_tui.screen_data import LaneLines, ScreenData, ScreenSignal, Sparks
 from chopper_tui.steps import run_in_thread
-from chopper_tui.widgets.pane import ChopperWidget, strip_of
+from chopper_tui.widgets.pane import Listing, strip_of
 
 
-class FrameTable(ScrollView, ChopperWidget, can_focus=False):
+class FrameTable(ScrollView, Listing, can_focus=False):
     """A header, and the rows from the scroll position on; it holds the cursor."""
 
     class Moved(Message):
@@ -159,14 +159,6 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
             if not is_painted:
                 self.refresh()
             self._fill_sparks()
-
-    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        event.stop()
-        self.move(3)
-
-    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        event.stop()
-        self.move(-3)
 
     def on_click(self, event: events.Click) -> None:
         """A click moves the cursor; on the cursor's row it opens it. On a title it sorts by the

@@ -79,10 +79,6 @@ class Crumbs(Pane):
                 return depth
         return None
 
-    def show(self, frame: Frame, marks: tuple[str, ...], screens: Screens = SCREENS) -> None:
-        self.frame, self.marks, self.screens = frame, marks, screens
-        self.redraw()
-
     def edit(self, is_edited: bool) -> None:
         """Give the line to the address, but for the marks, or take it back."""
         self.is_edited = is_edited
@@ -191,10 +187,6 @@ class Position(Pane):
         if event.x >= self.size.width - len(_HELP_HINT):
             self.explorer.action_perform("help")
 
-    def show(self, row: int, rows: int) -> None:
-        self.row, self.rows = row, rows
-        self.redraw()
-
     def lines(self, width: int, height: int) -> Iterable[Pieces]:
         position = f"{min(self.row + 1, self.rows)}/{self.rows}"
         hint = _HELP_HINT if width >= len(position) + len(_HELP_HINT) + 1 else " "
@@ -205,10 +197,6 @@ class KeyFigures(Pane):
     """The key figures of a scope, or the headline of a view."""
 
     data: ScreenData | None = None
-
-    def show(self, data: ScreenData) -> None:
-        self.data = data
-        self.redraw()
 
     def lines(self, width: int, height: int) -> Iterable[Pieces]:
         """As many figures as fit, the most important first; a view has its headline."""

@@ -68,6 +68,13 @@ class Pane(ChopperWidget):
         """The lines for a size; those that are too many are cut, missing ones are blank."""
         raise NotImplementedError
 
+    def put(self, **shown: Any) -> None:
+        """Set attributes that the lines are made of, and redraw."""
+        for name, value in shown.items():
+            assert hasattr(self, name), name
+            setattr(self, name, value)
+        self.redraw()
+
     def redraw(self) -> None:
         """Rebuild the lines and repaint those that changed."""
         old, self._strips = self._strips, self._make()
@@ -104,6 +111,22 @@ class Pane(ChopperWidget):
             return []
         made = [strip_of(line, width, self.inks) for line in self.lines(width, height)][:height]
         return made + [Strip.blank(width)] * (height - len(made))
+
+
+class Listing(ChopperWidget):
+    """Rows that keys and the mouse's wheel move along."""
+
+
+    def move(self, rows: int) -> None:
+        raise NotImplementedError
+
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        event.stop()
+        self.move(3)
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        event.stop()
+        self.move(-3)
 
 
 class Dragging(Pane):
