@@ -54,85 +54,68 @@ class ScreenSignal(Struct, frozen=True):
     means: Means
 
 
-class Sparks(Struct, frozen=True):
-    """The sparklines of a frame's rows, computed once for the rows that were shown.
+class RowLines(Struct, eq=False):
+    """Lines next to the rows of a frame, drawn once for the rows that were shown."""
 
-    They are on one scale, that of the frame's rows, or of some of very many.
-    """
-
-    signal: ScreenSignal
     glyphs: Glyphs
     bins: int
-    rows: int
     drawn: dict[int, Pieces] = field(default_factory=dict)
-    scales: list[SparkScale] = field(default_factory=list)
+    title: Pieces = ()
+    """Empty until rows are drawn."""
+
+    def missing(self, rows: Sequence[int]) -> list[int]:
+        return [row for row in rows if row not in self.drawn]
+
+
+class Sparks(RowLines, kw_only=True, eq=False):
+    """Sparklines on one scale: that of the frame's rows, or of some of very many."""
+
+    signal: ScreenSignal
+    rows: int
+    scale: SparkScale | None = None
 
     @property
     def key(self) -> tuple[object, ...]:
         """What distinguishes it from others of the same rows."""
         return self.signal, self.bins
 
-    def missing(self, rows: Sequence[int]) -> list[int]:
-        return [row for row in rows if row not in self.drawn]
-
     def draw(self, rows: Sequence[int]) -> None:
-        wanted = self.missing(rows)
+        wanted, signal = self.missing(rows), self.signal.signal
         if not wanted:
             return
-        if not self.scales:
-            self.scales.append(SparkScale.of(self.signal.means(sampled(self.rows), self.bins)))
-        means, hue = self.signal.means(np.array(wanted, np.intp), self.bins), self.hue
-        for row, line in zip(wanted, means, strict=True):
-            text = self.scales[0].line(line, self.signal.signal.unit, self.glyphs)
-            tone = self.scales[0].tone(line)
+        if self.scale is None:
+            self.scale = SparkScale.of(self.signal.means(sampled(self.rows), self.bins))
+            title = self.scale.title(signal)
+            short = title.removesuffix(f" {signal.unit}")
+            self.title = [(title if len(title) <= self.bins else short, "header")]
+        for row, line in zip(
+            wanted, self.signal.means(np.array(wanted, np.intp), self.bins), strict=True
+        ):
+            text = self.scale.line(line, signal.unit, self.glyphs)
+            ink = f"{hue_of(signal.unit)}{self.scale.tone(line)}"
             flat, _, value = text.rpartition(" ")
-            pieces = [(text, f"{hue}{tone}")]
-            if flat and value.replace(".", "").isdigit():
-                # The value of a flat one is text to read, whatever its tone.
-                pieces = [(flat, pieces[0][1]), (f" {value}", "dim")]
-            self.drawn[row] = pieces
-
-    @property
-    def hue(self) -> str:
-        return hue_of(self.signal.signal.unit)
-
-    @property
-    def title(self) -> Pieces:
-        if not self.scales:
-            return ()
-        title = self.scales[0].title(self.signal.signal)
-        if len(title) > self.bins:
-            title = title.removesuffix(f" {self.signal.signal.unit}")
-        return [(title, "header")]
+            # The value of a flat one is text to read, whatever its tone.
+            is_flat = flat and value.replace(".", "").isdigit()
+            self.drawn[row] = [(flat, ink), (f" {value}", "dim")] if is_flat else [(text, ink)]
 
 
-class LaneLines(Struct, frozen=True):
-    """The lanes of a frame's rows, drawn once for the rows that were shown."""
+class LaneLines(RowLines, kw_only=True, eq=False):
+    """The lanes of the rows, with the phases above them as the title."""
 
     lanes: Lanes
-    glyphs: Glyphs
-    bins: int
-    drawn: dict[int, Pieces] = field(default_factory=dict)
 
     @property
     def key(self) -> tuple[object, ...]:
         return self.lanes.seen, self.lanes.lanes, self.bins
 
-    def missing(self, rows: Sequence[int]) -> list[int]:
-        return [row for row in rows if row not in self.drawn]
-
     def draw(self, rows: Sequence[int]) -> None:
         for row in self.missing(rows):
             self.drawn[row] = lane_line(self.lanes, row, self.bins, self.glyphs)
-        if _TITLE not in self.drawn and self.lanes.lanes:
+        if not self.title and self.lanes.lanes:
             used = Counter[str]()
             for text, ink in chain.from_iterable(self.drawn.values()):
                 used.update({part: len(text) for part in ink.split("/")})
-            self.drawn[_TITLE] = phases_line(self.lanes, 0, self.bins, self.glyphs, used)
-
-    @property
-    def title(self) -> Pieces:
-        return self.drawn.get(_TITLE, ())
+            self.title = phases_line(self.lanes, 0, self.bins, self.glyphs, used)
 
 
 class ScreenData(Struct, frozen=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Final
 
 import numpy as np
@@ -309,12 +310,9 @@ class CardsDrawer(Drawer[Cards]):
 def card_lines(cards: Sequence[Card], width: int, glyphs: Glyphs) -> list[list[Line]]:
     """The lines of each card: figures at the left, the sentence next to them, the note below."""
     beside = width >= _BESIDE_FROM
-    count = max((len(card.figures) for card in cards), default=0)
-    widths = [
-        max((len(card.figures[at]) for card in cards if len(card.figures) > at), default=0)
-        for at in range(count)
-    ]
-    cells = sum(widths) + _GAP * max(count - 1, 0) if beside else max(widths, default=0)
+    columns = zip_longest(*(card.figures for card in cards), fillvalue="")
+    widths = [max(map(len, each)) for each in columns]
+    cells = sum(widths) + _GAP * max(len(widths) - 1, 0) if beside else max(widths, default=0)
     cells = max(cells, len(glyphs.missing))
     room = max(width - cells - _GAP, 8)
     drawn = []
@@ -323,11 +321,10 @@ def card_lines(cards: Sequence[Card], width: int, glyphs: Glyphs) -> list[list[L
         text = [(line, "text") for line in wrapped(card.text, room)]
         text += [(line, "dim") for line in wrapped(card.note, room)]
         ink = _SIGNS.get(card.figures[0][:1] if card.figures else "", "accent")
-        lines: list[Line] = []
-        for at in range(max(len(text), len(figures))):
-            left = figures[at] if at < len(figures) else " " * cells
-            right = text[at] if at < len(text) else ("", "text")
-            lines.append([(left, ink), (" " * _GAP, "text"), right])
+        lines: list[Line] = [
+            [(left or " " * cells, ink), (" " * _GAP, "text"), right or ("", "text")]
+            for left, right in zip_longest(figures, text)
+        ]
         drawn.append(lines)
     return drawn
 

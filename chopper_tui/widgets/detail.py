@@ -106,26 +106,28 @@ def full_detail(detail: Detail, width: int, glyphs: Glyphs) -> Iterator[Pieces]:
     yield from _name(detail, width, glyphs)
     yield from _wrapped(detail.address, width, "dim")
     yield from _groups(detail, width, glyphs)
-    if detail.attributes:
-        yield []
-        yield [("attributes in the trace", "strong")]
-    for name, text in detail.attributes.items():
-        shown = text if len(text) <= _MAX_ATTRIBUTE else text[:_MAX_ATTRIBUTE] + glyphs.ellipsis
-        yield from _wrapped(f"{name}: {shown}", width, "text")
-    if detail.zeros:
-        yield []
-        yield [("zero", "strong")]
-        yield from _wrapped(", ".join(metric.title for metric in detail.zeros), width, "text")
-    if detail.reasons:
-        yield []
-        yield [("unavailable", "strong")]
-    for reason, metrics in detail.reasons.items():
-        yield from _wrapped(f"{glyphs.missing} {_joined(metrics)}: {reason}", width, "text")
-    if detail.lacking:
-        yield []
-        yield [("missing counters", "strong"), (", and the figures that need them", "dim")]
-    for counters, metrics in detail.lacking.items():
-        yield from _wrapped(f"{', '.join(counters)}: {_joined(metrics)}", width, "text")
+    more = glyphs.ellipsis
+    attributes = [
+        f"{name}: {text if len(text) <= _MAX_ATTRIBUTE else text[:_MAX_ATTRIBUTE] + more}"
+        for name, text in detail.attributes.items()
+    ]
+    zeros = [", ".join(metric.title for metric in detail.zeros)] if detail.zeros else []
+    unavailable = [
+        f"{glyphs.missing} {_joined(metrics)}: {reason}"
+        for reason, metrics in detail.reasons.items()
+    ]
+    lacking = [f"{', '.join(names)}: {_joined(own)}" for names, own in detail.lacking.items()]
+    for title, explained, lines in (
+        ("attributes in the trace", "", attributes),
+        ("zero", "", zeros),
+        ("unavailable", "", unavailable),
+        ("missing counters", ", and the figures that need them", lacking),
+    ):
+        if lines:
+            yield []
+            yield [(title, "strong"), (explained, "dim")]
+        for line in lines:
+            yield from _wrapped(line, width, "text")
 
 
 def _name(detail: Detail, width: int, glyphs: Glyphs) -> Iterator[Pieces]:
@@ -141,30 +143,32 @@ def _name(detail: Detail, width: int, glyphs: Glyphs) -> Iterator[Pieces]:
 
 def _groups(detail: Detail, width: int, glyphs: Glyphs, *, short: bool = False) -> Iterator[Pieces]:
     """Every group under its title; the columns of all groups stand under each other."""
-    across = max(
-        min(
-            (width + _GAP) // ((_MIN_CELLS_SHORT if short else _MIN_CELLS_FULL) + _GAP), _MAX_ACROSS
-        ),
-        1,
-    )
-    room = (width - _GAP * (across - 1)) // across
-    wide = [each for each in chain(*detail.groups.values()) if _cells(each) > room]
-    if _fit_beside(detail.groups.values(), width, across):
-        wide = []
-    columns, own_lines = {}, {}
+    least = (_MIN_CELLS_SHORT if short else _MIN_CELLS_FULL) + _GAP
+    across = max(min((width + _GAP) // least, _MAX_ACROSS), 1)
+    cells = width - _GAP * (across - 1)
+    wide: list[Figure] = []
+    lines = {heading: _lines(figures, across) for heading, figures in detail.groups.items()}
+    if sum(_needed(chain(*lines.values()), across)) > cells:
+        every = chain(*detail.groups.values())
+        wide = [each for each in every if _cells(each) > cells // across]
+        lines = {
+            heading: _lines([each for each in figures if each not in wide], across)
+            for heading, figures in detail.groups.items()
+        }
+    rooms = _rooms([*chain(*lines.values())], width, across)
     for heading, figures in detail.groups.items():
-        beside = [each for each in figures if each not in wide]
-        down = -(-len(beside) // across)
-        columns[heading] = [beside[at::down] for at in range(down)]
-        own_lines[heading] = [[each] for each in figures if each in wide]
-    rooms = _rooms([line for lines in columns.values() for line in lines], width, across)
-    for heading, lines in columns.items():
         yield []
         yield [(heading, "strong")]
-        for line in lines:
+        for line in lines[heading]:
             yield _line(line, rooms, glyphs, short=short)
-        for line in own_lines[heading]:
-            yield _line(line, [width], glyphs, short=short)
+        for figure in figures:
+            if figure in wide:
+                yield _line([figure], [width], glyphs, short=short)
+
+
+def _lines(figures: Sequence[Figure], across: int) -> list[Sequence[Figure]]:
+    down = -(-len(figures) // across)
+    return [figures[at::down] for at in range(down)]
 
 
 def _line(
@@ -188,33 +192,21 @@ def _cells(figure: Figure) -> int:
     return len(figure.metric.title) + 1 + (_WORD_CELLS if figure.word else figure_cells)
 
 
+def _rooms(lines: Sequence[Sequence[Figure]], width: int, across: int) -> list[int]:
+    """The widths of columns: alike, unless longer titles of one fit next to another's."""
+    needed, cells = _needed(lines, across), width - _GAP * (across - 1)
+    spare = cells - sum(needed)
+    if max(needed) <= cells // across or spare < 0:
+        return [cells // across] * across
+    return [each + spare // across for each in needed]
+
+
 def _needed(lines: Iterable[Sequence[Figure]], across: int) -> list[int]:
     needed = [_FIGURE_CELLS] * across
     for line in lines:
         for at, figure in enumerate(line):
             needed[at] = max(needed[at], _cells(figure))
     return needed
-
-
-def _fit_beside(groups: Iterable[Sequence[Figure]], width: int, across: int) -> bool:
-    """Whether all figures fit into columns, of widths that suit their titles."""
-    lines = [
-        figures[at::down]
-        for figures in groups
-        if (down := -(-len(figures) // across))
-        for at in range(down)
-    ]
-    return sum(_needed(lines, across)) <= width - _GAP * (across - 1)
-
-
-def _rooms(lines: Sequence[Sequence[Figure]], width: int, across: int) -> list[int]:
-    """The widths of columns: alike, unless longer titles of one fit next to another's."""
-    room = (width - _GAP * (across - 1)) // across
-    needed = _needed(lines, across)
-    spare = width - _GAP * (across - 1) - sum(needed)
-    if max(needed) <= room or spare < 0:
-        return [room] * across
-    return [cells + spare // across for cells in needed]
 
 
 def _joined(metrics: Sequence[Metric]) -> str:

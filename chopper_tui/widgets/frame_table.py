@@ -200,7 +200,7 @@ class FrameTable(ScrollView, Listing, can_focus=False):
         wanted: list[Sparks | LaneLines]
         if lanes is not None:
             layout = plan(frame, width, glyphs, lanes=True)
-            wanted = [LaneLines(lanes, glyphs, column.cells) for column in layout.sparks]
+            wanted = [LaneLines(glyphs, column.cells, lanes=lanes) for column in layout.sparks]
         else:
             shown = self.signals[: self.spark_columns]
             if self.has_chart:
@@ -210,7 +210,7 @@ class FrameTable(ScrollView, Listing, can_focus=False):
             layout = plan(frame, width, glyphs, self.full_names, signals,
                           first=self.first_column, added=self.added)  # fmt: skip
             wanted = [
-                Sparks(each, glyphs, column.cells, len(frame))
+                Sparks(glyphs, column.cells, signal=each, rows=len(frame))
                 for each, column in zip(shown, layout.sparks, strict=False)
             ]
         if [each.key for each in wanted] != [each.key for each in self.sparks]:

@@ -116,7 +116,6 @@ class Pane(ChopperWidget):
 class Listing(ChopperWidget):
     """Rows that keys and the mouse's wheel move along."""
 
-
     def move(self, rows: int) -> None:
         raise NotImplementedError
 

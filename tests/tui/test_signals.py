@@ -35,9 +35,9 @@ DEEP = ("3", "11", "backward", "2")
 def charts(at: Driven) -> list[str]:
     """The signals of the charts on the screen."""
     return [
-        chart.view.signal
+        chart.content[1].signal
         for chart in at.explore.query(SignalPane)
-        if chart.is_shown and chart.view is not None
+        if chart.is_shown and chart.content
     ]
 
 
@@ -90,9 +90,9 @@ def _text(pieces: Pieces) -> str:
 def in_sight(at: Driven) -> set[str]:
     """The signals that the screen shows: in charts, and in columns of sparklines."""
     shown = {
-        chart.view.signal
+        chart.content[1].signal
         for chart in at.explore.query(SignalPane)
-        if chart.view is not None and chart.region.height > 1 and chart.drawn
+        if chart.content and chart.region.height > 1 and chart.drawn
     }
     for column in at.explore.table.sparks:
         drawn = column.drawn.get(at.explore.table.cursor)
