@@ -82,9 +82,10 @@ def plotted(
             figure.draw(figure.text(*place, text, alignment="left"))
         for number, curve in enumerate(curves, 1):
             check()
-            xs, ys = _on_canvas(curve, width, x_axis, y_axis)
+            xs, ys = shares(curve.x, x_axis), shares(curve.y, y_axis)
+            kept = _kept_points(xs, ys, width)
             marker = plotext.marker(curve.marker, pixel=plotext.pixel(number))
-            signal = figure.signal(xs, ys, marker=marker)
+            signal = figure.signal(xs[kept].tolist(), ys[kept].tolist(), marker=marker)
             signal.lines(curve.is_joined)
             signal.fillx(curve.is_filled)
             figure.draw(signal)
@@ -97,14 +98,6 @@ def plotted(
     if glyphs.is_ascii:
         rows = [[(piece.translate(_ASCII_AXES), ink) for piece, ink in row] for row in rows]
     return rows
-
-
-def _on_canvas(
-    curve: Curve, width: int, x_axis: Axis, y_axis: Axis
-) -> tuple[list[float], list[float]]:
-    x, y = shares(curve.x, x_axis), shares(curve.y, y_axis)
-    kept = _kept_points(x, y, width)
-    return x[kept].tolist(), y[kept].tolist()
 
 
 def _kept_points(x: Float64, y: Float64, width: int) -> Index:

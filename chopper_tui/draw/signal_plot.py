@@ -62,14 +62,7 @@ def headline(chart: SignalChart, width: int, glyphs: Glyphs) -> str:
         parts[1] = f"{shown} of {scope} {scale.text}" if is_part else f"{parts[1]} (scope {scope})"
     if len(chart.gpus) > 1:
         parts[0] += f" of {len(chart.gpus)} GPUs"
-    known = chart.values[np.isfinite(chart.values)]
-    if len(known):
-        parts += [
-            f"{word} {signal.scale.number(float(figure))}"
-            for word, figure in (("mean", known.mean()), ("min", known.min()), ("max", known.max()))
-        ]
-    else:
-        parts.append("not known here")
+    parts += _figures(chart, chart.values) or ["not known here"]
     if len(chart.gpus) > 1:
         parts.append("(median, range shaded)")
     while len("  ".join(parts)) > width and len(parts) > 1:
@@ -81,17 +74,22 @@ def measured(chart: SignalChart, begin: float, end: float) -> str:
     """The figures of a part of the time that is shown, from one share of it to another."""
     span, bins = chart.end_ns - chart.start_ns, chart.values.shape[1]
     first = min(floor(begin * bins + 0.5), bins - 1)
-    values = chart.values[:, first : max(floor(end * bins + 0.5), first + 1)]
-    known = values[np.isfinite(values)]
+    figures = _figures(chart, chart.values[:, first : max(floor(end * bins + 0.5), first + 1)])
     scale = _time_scale(chart)
     low, high = (chart.start_ns + share * span for share in (begin, end))
     text = f"{scale.cell(low)} to {scale.cell(high)} {scale.text}: {scale.cell(high - low)}"
     text += f" {scale.text}, {chart.signal.title} "
-    if not len(known):
+    if not figures:
         return text + "unknown there"
-    ends = {"mean": known.mean(), "min": known.min(), "max": known.max()}
-    figures = (f"{name} {chart.signal.scale.number(float(each))}" for name, each in ends.items())
     return f"{text}{', '.join(figures)} {chart.signal.scale.text}"
+
+
+def _figures(chart: SignalChart, values: Float64) -> list[str]:
+    known = values[np.isfinite(values)]
+    if not len(known):
+        return []
+    ends = {"mean": known.mean(), "min": known.min(), "max": known.max()}
+    return [f"{name} {chart.signal.scale.number(float(each))}" for name, each in ends.items()]
 
 
 def _time_scale(chart: SignalChart) -> UnitScale:
