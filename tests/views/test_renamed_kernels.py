@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Sequence
 
-import numpy as np
 import pytest
 from msgspec.structs import replace
 
@@ -19,7 +18,6 @@ from chopper_core.render.cells import elide
 from chopper_core.render.glyphs import ASCII, UNICODE
 from chopper_core.views.frame import Frame
 from chopper_core.views.query import query
-from chopper_core.views.shared.renamed_kernels import _counted
 from tests.support import Row, rows_of, run_of
 from tests.tui.explorer import explorer, sample_run
 
@@ -175,15 +173,5 @@ async def test_into_a_pair_and_back() -> None:
 def test_of_very_many_kernels_some_iterations_tell_the_pairs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("chopper_core.views.shared.renamed_kernels._MAX_ROWS", 20)
+    monkeypatch.setattr("chopper_core.views.shared.compared._MAX_ROWS", 20)
     assert pairs(compared("after?order=kernel&base=before")) == RENAMED
-
-
-def test_combinations_are_counted_as_numpy_does() -> None:
-    random = np.random.default_rng(3)
-    small = [random.integers(-1, 5, 400) for _ in range(4)]
-    huge = [*small, random.integers(-(2**61), 2**61, 400)]
-    for columns in (small, huge, [column[:0] for column in small]):
-        places, counts = _counted(columns)
-        expected, numbers = np.unique(np.stack(columns), axis=1, return_counts=True)
-        assert np.array_equal(places, expected) and np.array_equal(counts, numbers)

@@ -30,14 +30,13 @@ from chopper_core.model.view import Baseline, View, baseline_view
 from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import NoSuchNode, UsageError
 from chopper_core.views.shared.children import cut_note
-from chopper_core.views.shared.compared import Pairs, aligned, matched
+from chopper_core.views.shared.compared import Pairs, Side, aligned, matched, renamed_kernels
 from chopper_core.views.shared.derived import (
     delta_of,
     difference,
     relative,
     relative_of,
 )
-from chopper_core.views.shared.renamed_kernels import Side, renamed_kernels
 from chopper_core.views.shared.table_view import child_of
 from chopper_core.views.spec import SUMS, ViewResult, ViewSpec, any_level
 
@@ -329,14 +328,13 @@ def sides_of(run: Run, view: View) -> Sides:
     except NoSuchNode as error:
         raise NoSuchNode(f"the baseline lacks this node: {error}") from None
     renamed: dict[str, str] = {}
-    shared = set(ours.labels) & set(base.labels)
     if common.issuperset(levels):
         # Each side is a single part, whatever its name.
         own, theirs = ours.labels[0], base.labels[0]
         renamed = {} if own == theirs else {own: theirs}
-    elif by == "kernel" and len(shared) < min(len(ours.labels), len(base.labels)):
-        sides = [Side(each.node, dict(each.view.scope)) for each in (ours, base)]
-        renamed = renamed_kernels(sides[0], sides[1], shared)
+    elif by == "kernel":
+        sides = [Side(each.node, dict(each.view.scope), each.labels) for each in (ours, base)]
+        renamed = renamed_kernels(sides[0], sides[1])
     return Sides(by, levels, ours, base, matched(ours.labels, base.labels, renamed))
 
 

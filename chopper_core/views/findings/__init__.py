@@ -186,13 +186,11 @@ def _range(
 
 
 def _with_baseline(evidence: View, view: View) -> View:
-    """The evidence with the view's baseline, if that is another run."""
     same = view.baseline is not None and view.baseline.path is None
     return replace(evidence, baseline=view.baseline) if same else evidence
 
 
 def _rounded(times_ns: list[float | None]) -> Values:
-    """Times in whole ns."""
     whole = np.array([0 if each is None else round(each) for each in times_ns], np.int64)
     return Values(whole, np.array([each is None for each in times_ns], np.bool_))
 

@@ -181,14 +181,12 @@ def low_clocks(context: FindingsContext) -> Iterator[Finding]:
 
 
 def _mean(context: FindingsContext, name: str) -> float:
-    """A signal during compute: the median of the GPUs' means; NaN where it isn't known."""
     of_gpu, covered = (sums_of(each, context.gpu_place) for each in _sums(context, name))
     there = covered > 0
     return median_of(of_gpu[there] / covered[there]) if there.any() else np.nan
 
 
 def _share_of_cap(context: FindingsContext, chip: Hardware) -> float:
-    """The power during compute as a share of the cap, else of the specified power; NaN unknown."""
     if not is_measured("power_w", context.table):
         return np.nan
     has_cap = is_measured("power_cap_w", context.table)
@@ -197,13 +195,11 @@ def _share_of_cap(context: FindingsContext, chip: Hardware) -> float:
 
 
 def _sums(context: FindingsContext, name: str) -> tuple[Float64, Float64]:
-    """Integral and covered time of a signal in the compute cells; others have none."""
     area, known = (np.where(context.computes, each, 0.0) for each in context.signal_sums(name))
     return area, known
 
 
 def _compute_ns(context: FindingsContext) -> tuple[float, float]:
-    """Time of matrix kernels and of other compute, per GPU and iteration."""
     table, rows = context.table, context.node.rows
     rows = rows[table.kind[rows] == Kind.COMPUTE]
     took = sums_of(table.duration_ns[rows], table.kernel[rows], len(table.names))
@@ -349,13 +345,11 @@ def throttled(context: FindingsContext) -> Iterator[Finding]:
 
 
 def range_of(percents: Float64) -> str:
-    """The least and the most of some shares: `12 to 34 %`."""
     least, most = float(percents.min()), float(percents.max())
     return f"{most:.0f} %" if most - least < 1 else f"{least:.0f} to {most:.0f} %"
 
 
 def _limiter(context: FindingsContext, gpus: list[int]) -> str:
-    """The limiter with the largest share, where telemetry distinguishes limiters."""
     if not any(name.startswith(LIMITER) for name in context.run.measured):
         return ""
     means: dict[str, float] = {}

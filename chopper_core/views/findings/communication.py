@@ -73,7 +73,6 @@ def slow_link(context: FindingsContext) -> Iterator[Finding]:
 
 
 def slow_links(context: FindingsContext) -> list[SlowLink]:
-    """The slow groups of the scope, worked out once."""
     key = ("slow links", context.view.path, context.view.order)
     return context.run.memo(key, lambda: _slow_links(context), keep=1)
 
@@ -195,7 +194,6 @@ def _ends_ns(context: FindingsContext, chosen: Chosen) -> float:
 
 
 def _largest(context: FindingsContext, per_cell: Int64) -> str:
-    """The collectives by phase that have most of it."""
     names, owner = context.together("operation", "phase")
     sums = sums_of(per_cell, owner)
     order = [place for place in np.argsort(-sums, kind="stable").tolist() if sums[place] > 0]

@@ -12,7 +12,7 @@ from chopper_core.model.host_tables import HostState
 from chopper_core.model.peers import knows_sizes
 from chopper_core.model.view import pivot
 from chopper_core.util.arrays import Float64
-from chopper_core.util.grouping import beyond_others, medians_along
+from chopper_core.util.grouping import medians_along
 from chopper_core.views.findings.communication import slow_links
 from chopper_core.views.findings.rule import (
     Cost,
@@ -31,6 +31,7 @@ from chopper_core.views.shared.leads import (
     Straggler,
 )
 from chopper_core.views.shared.matched_kernels import (
+    beyond_peers,
     compared_iterations,
     occurrences_of,
     sums_by,
@@ -110,7 +111,6 @@ def _straggler(context: FindingsContext, leads: RankLeads, late: Straggler) -> F
 def _why(
     context: FindingsContext, leads: RankLeads, late: Straggler, each: str
 ) -> tuple[str, float]:
-    """Why a GPU lags, and its time beyond its peers' in each iteration with the cause."""
     at, place = list(late.when), late.place
     extra = {word: float(np.nan_to_num(leads.extra(word, at)[place])) for word in CAUSES}
     total = extra.pop("kernels") + sum(max(own, 0.0) for own in extra.values())
@@ -120,7 +120,7 @@ def _why(
         return f"{time(float(leads.mean(word, at)[place]))}{each}"
 
     def doing(*states: HostState) -> str:
-        peers = leads.peers[leads.set_of[place]].gpus
+        peers = leads.peers_of(place).gpus
         when = [leads.iterations[step] for step in at]
         return context.host_cause(leads.gpus[place], peers, when, states)
 
@@ -175,7 +175,7 @@ def _slower(leads: RankLeads, late: Straggler, each: str) -> str:
 
 def _where_slower(leads: RankLeads, late: Straggler) -> str:
     """The operation or phase that has most of the longer time, as the end of a phrase."""
-    found = leads.peers[leads.set_of[late.place]]
+    found = leads.peers_of(late.place)
     column = found.gpus.index(leads.gpus[late.place])
     table, first = leads.table, found.rows[:, 0]
     iterations = [leads.iterations[at] for at in late.when]
@@ -261,9 +261,5 @@ def imbalance(context: FindingsContext) -> Iterator[Finding]:
 
 
 def _beyond_peers(context: FindingsContext, values: Float64) -> Float64:
-    """Each GPU's value less the median of its peers'; NaN without peers."""
-    found = np.full(values.shape, np.nan)
-    for own in occurrences_of(context.run, compared_iterations(context.run, context.view)):
-        places = np.flatnonzero(np.isin(context.gpus, own.gpus))
-        found[places] = beyond_others(values[places])
-    return found
+    peers = occurrences_of(context.run, compared_iterations(context.run, context.view))
+    return beyond_peers(peers, context.gpus, values)

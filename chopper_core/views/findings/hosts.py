@@ -191,12 +191,10 @@ class _Charges(Struct, frozen=True, eq=False):
 
     @property
     def main(self) -> HostCause | None:
-        """The cause of at least half of the time."""
         at = int(self.ns.argmax()) if len(self.ns) else 0
         return self.causes[at] if 2 * self.ns[at : at + 1].sum() >= self.ns.sum() > 0 else None
 
     def share(self, cause: HostCause) -> str:
-        """The part of the time with a cause."""
         return percent(self.ns[self.causes.index(cause)] / self.ns.sum())
 
     def others(self, context: FindingsContext) -> str:
@@ -234,7 +232,6 @@ def _waiting(
     *,
     is_named: bool = True,
 ) -> Finding:
-    """A finding of late phases; its evidence is split and sorted by `by_sort`."""
     total = sum(phase.idle_ns for phase in late)
     saving, main, (by, sort) = context.per_iteration(total), charges.main, by_sort
     mostly = f", {charges.share(main)} by {main.text}" if main is not None and is_named else ""
@@ -374,7 +371,6 @@ def _neighbours(is_late: Mask, names: Int64) -> list[Index]:
 
 
 def _where(context: FindingsContext, phase: int) -> str:
-    """The phase of places, or the end of iterations, as the start of a phrase."""
     return "at the end" if phase == AT_END else f"in {context.phase(phase)}"
 
 
@@ -387,7 +383,6 @@ def _layers(context: FindingsContext, place: LatePlace) -> str:
 
 
 def _doing(context: FindingsContext, places: list[LatePlace]) -> str:
-    """Where the hosts are during that time, as a part of a phrase."""
     charges, table = host_charges(context.run), context.table
     inside = np.zeros(len(charges.row), np.bool_)
     is_moved = charges.iteration != table.iteration[charges.row]

@@ -121,7 +121,6 @@ def uneven_steps(context: FindingsContext) -> Iterator[Finding]:
 
 
 def _delayed(context: FindingsContext) -> list[int]:
-    """Iterations that one GPU makes slow, which is a finding already."""
     leads = context.leads
     if leads is None:
         return []
@@ -146,7 +145,6 @@ def slow_iterations(context: FindingsContext) -> Index:
 
 
 def _first_of_run(context: FindingsContext, without: int) -> int:
-    """The first iteration of the run, labelled as one."""
     numbers: Int64 = context.run.table.iteration.astype(np.int64)
     return int(numbers.min(where=numbers != NO_LABEL, initial=without))
 
@@ -181,7 +179,6 @@ def _doing(context: FindingsContext, slow: Index) -> str:
 
 
 def _more(context: FindingsContext, slow: Index, cost: Cost) -> str:
-    """What slow iterations have more of, if they compute longer, as the end of a phrase."""
     if cost != Cost.COMPUTE:
         return ""
 

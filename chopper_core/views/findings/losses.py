@@ -198,7 +198,6 @@ def poor_products(context: FindingsContext) -> Iterator[Finding]:
 
 
 def _best_metric(context: FindingsContext, rows: Index) -> tuple[str, float, Index, str] | None:
-    """The metric of how well products run, its limit, the rows that have it, a verdict."""
     measured = context.table.measured
     if is_measured("mfma_util_pct", context.table):
         counted = rows[np.isfinite(measured["SQ_VALU_MFMA_BUSY_CYCLES"][rows])]

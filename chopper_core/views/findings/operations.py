@@ -146,7 +146,6 @@ def _peers(context: FindingsContext, pair: Index, pairs: int) -> tuple[Peers, Pe
 
 
 def _matrix_operations(context: FindingsContext, operations: Int64) -> Mask:
-    """Whether most of the kernel time of some operations is in matrix kernels."""
     nodes = context.split("operation", "kernel")
     is_matrix = context.of_classes(MATRIX_CLASSES)[nodes.codes("kernel")]
     operation = nodes.codes("operation").astype(np.int64) + 1
@@ -232,7 +231,6 @@ def _is_memory(took: Float64, phase: Int64, slow: Mask, matrix: Mask) -> bool:
 
 
 def _memory_clock(context: FindingsContext, place: int) -> str:
-    """The memory clock of a GPU, if it is lower than the others'."""
     mhz = context.by_gpu("mem_mhz")
     usual = float(others_median(mhz)[place])
     if not mhz[place] < _LOWER_MEMORY_CLOCK * usual:
@@ -243,7 +241,6 @@ def _memory_clock(context: FindingsContext, place: int) -> str:
 def _operations(
     context: FindingsContext, gpu: int, pairs: Int64, own: Float64, saving: float, took: float
 ) -> str:
-    """What takes longer on a GPU, from phases and operations with the longest loss first."""
     names = list(dict.fromkeys(pairs[:, 1].tolist()))
     if (pairs[:, 0] == Phase.OPTIMIZER).all() and len(names) > 1:
         return (

@@ -57,7 +57,6 @@ class Threshold(Struct, frozen=True):
 
     @property
     def share(self) -> float:
-        """The value of a threshold in %, as a share from 0 to 1."""
         return self.value / 100
 
 
@@ -119,7 +118,6 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def cells(self) -> Groups:
-        """The activities by operation, layer, phase, iteration and GPU."""
         rows = self.node.selection
         is_new = sorted_run_mask(*(self.table.column(level)[rows] for level in CELL))
         if is_new is None:
@@ -152,7 +150,6 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
         return np.asarray(work & _WORK_BITS, np.int64)
 
     def of_classes(self, classes: Collection[str]) -> Mask:
-        """Which of the kernel names are of some classes, of those that are analysed."""
         found = np.zeros(len(self.table.names), np.bool_)
         used = np.flatnonzero(counts_of(self.table.kernel[self.node.selection]))
         found[used] = [kernel_class(self.table.names[code]) in classes for code in used.tolist()]
@@ -172,12 +169,10 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def gpu_place(self) -> Index:
-        """The position of each cell's GPU in `gpus`."""
         return ranked(self.codes("gpu"))[1]
 
     @cached_property
     def iteration_place(self) -> Index:
-        """The position of each cell's iteration in `iterations`."""
         return ranked(self.codes("iteration"))[1]
 
     @property
@@ -228,7 +223,6 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
 
     @property
     def has_iterations(self) -> bool:
-        """Whether activities are labelled with iterations."""
         return self.iterations != (NO_LABEL,)
 
     @property
@@ -259,7 +253,6 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
             return None
 
     def figure(self, name: str, nodes: Groups) -> Values:
-        """A metric of some groups of the analysed activities."""
         return METRICS[name].compute(Scope.of(self.run, nodes, self.node))
 
     def by_gpu(self, name: str) -> Float64:
@@ -325,7 +318,6 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
         return replace(self.view, path=path, order=complete_order(levels))
 
     def with_view(self, name: str, by: str = "", *, sort: str = "", **labels: str) -> View:
-        """A view of the scope, or of a part of it."""
         return replace(self.at(**labels), name=name, by=by, sort=sort)
 
     def with_signal(self, signal: str, sort: str) -> View:
@@ -337,7 +329,6 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
         return replace(self.with_view("power", sort=sort), signal=signal)
 
     def text(self, level: str, code: int) -> str:
-        """A label as written in a path."""
         return self.table.text_of(level, int(code))
 
     def phase(self, code: int) -> str:
@@ -395,7 +386,6 @@ def context_of(run: Run, view: View) -> FindingsContext:
 
 
 def _iteration_times(run: Run, cells: Groups, moved: MovedIdle) -> tuple[Int64, Float64]:
-    """The iterations, and the time of each on the GPU that takes longest."""
     gpus, iterations = (
         distinct(cells.codes(level)).astype(np.int64) for level in ("gpu", "iteration")
     )
@@ -471,7 +461,6 @@ CONFIDENCE: Final = computed_column(
 
 
 def confidence(*, measured: bool, repeated: bool) -> Confidence:
-    """The confidence of a time that was measured or estimated, once or repeatedly."""
     return Confidence(1 + measured + repeated)
 
 

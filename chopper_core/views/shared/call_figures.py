@@ -211,7 +211,6 @@ def call_sums(nodes: Groups, hardware: Hardware | None) -> dict[str, Float64]:
 
 
 def _known(sums: Float64) -> Float64:
-    """The sums; NaN where nothing was summed up."""
     return np.where(sums > 0, sums, np.nan)
 
 
@@ -222,7 +221,6 @@ def _number(value: float | None) -> float:
 def call_columns(
     sums: Mapping[str, Float64], hardware: Hardware | None
 ) -> list[tuple[Metric, Values]]:
-    """The columns of the modelled work of groups of activities."""
     memory = hardware.memory_gbps if hardware else np.nan
     with np.errstate(invalid="ignore"):
         memory_ns = _known(sums["both_bytes"]) / memory
@@ -250,7 +248,6 @@ def call_columns(
 
 
 def shape_figures(shapes: Sequence[CallShape | None]) -> list[tuple[Metric, Values]]:
-    """The columns of one call of each shape, and the commands that run it alone."""
     return [
         (CALL_FLOPS, numbered([shape.flops if shape else None for shape in shapes])),
         (CALL_BYTES, numbered([shape.bytes if shape else None for shape in shapes])),

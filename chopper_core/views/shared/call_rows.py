@@ -100,7 +100,6 @@ def measured_roofline(run: Run, scope: Scope) -> list[tuple[Metric, Values]]:
 
 
 def by_shape(run: Run, view: View) -> Partition:
-    """A view's activities by shape; those without one by class."""
     tree = run.tree_of(view)
     whole = tree.node(view.path)
     if CALL_SHAPE in run.table.measured:
@@ -112,7 +111,6 @@ def by_shape(run: Run, view: View) -> Partition:
 
 
 def shapes_of(run: Run, whole: Groups) -> Partition:
-    """A group's activities by shape; those without one by class."""
     labels = ShapeLabels.of(run)
     codes, nodes = grouped(whole, labels.codes(run.table, whole.selection))
     return Partition(LEVEL, [labels.texts[code] for code in codes.tolist()], nodes, whole)
@@ -171,7 +169,6 @@ def _served(nodes: Groups) -> Values:
 
 
 def shape_notes(run: Run, whole: Groups) -> tuple[str, ...]:
-    """The time of a group's activities that no model covers, and why."""
     if CALL_SHAPE not in run.table.measured:
         return (
             "the trace has no shapes (record_shapes=True in the profiler records them): "

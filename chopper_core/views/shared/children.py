@@ -61,7 +61,6 @@ class SignalChart(Struct, frozen=True):
 
     @property
     def is_zoomed(self) -> bool:
-        """Whether it shows a time range other than the node's."""
         return (self.start_ns, self.end_ns) != self.scope_ns
 
 
@@ -185,7 +184,6 @@ class Columns:
         return Scope.of(self._run, groups, self._whole)
 
     def metric(self, name: str) -> Metric:
-        """The column of a name; raises UsageError for an unknown one."""
         if name in self.own:
             found = self.own[name][0]
         elif self._nodes is None:
@@ -208,19 +206,16 @@ class Columns:
         return self._values[name]
 
     def _total(self, metric: Metric) -> Number | None:
-        """A column's total: the view's own, else that of the whole."""
         if metric.name in self._totals:
             return self._totals[metric.name]
         return metric.compute(self._scope(self._whole)).at(0)
 
     @property
     def notes(self) -> Sequence[str]:
-        """Which figures cover only a part."""
         return self._coverage.notes(self.metrics)
 
     @property
     def partial_totals(self) -> frozenset[str]:
-        """The columns whose total covers only a part."""
         known = [each for each in self.metrics if self.totals[each.name] is not None]
         return self._coverage.partial_totals(known)
 
@@ -235,7 +230,6 @@ def names_of(
 
 
 def with_instances(names: Sequence[str]) -> tuple[str, ...]:
-    """Default columns of a statistic: with the number of instances, behind the first two."""
     return (*names[:2], INSTANCES, *(name for name in names[2:] if name != INSTANCES))
 
 
@@ -362,7 +356,6 @@ def cut_note(run: Run, view: View, where: str = "") -> list[str]:
 
 
 def run_notes(run: Run, view: View) -> list[str]:
-    """Notes on everything that comes from a run."""
     notes = cut_note(run, view)
     if run.is_sampled_only and not view.name:
         notes.append("no trace: rows are intervals between samples, and no activity is known")
@@ -380,7 +373,6 @@ def run_notes(run: Run, view: View) -> list[str]:
 
 
 def filter_note(count: int, hidden: int) -> tuple[str, ...]:
-    """How many rows of a result the filter hides."""
     return (f"{hidden} of {count} rows filtered out",) if hidden else ()
 
 

@@ -65,12 +65,10 @@ class Chosen(Struct, frozen=True, eq=False):
 
     @property
     def whole(self) -> Groups:
-        """The scope's kernels as one group."""
         return Groups.single(self.table, self.rows)
 
     @property
     def complete(self) -> Mask:
-        """Of which collectives all ranks are seen."""
         return self.all.complete[self.sets]
 
     def known(self, per_set: AnyArray) -> Values:
@@ -156,7 +154,6 @@ def outlying(chosen: Chosen) -> tuple[Float64, list[str | None]]:
 
 
 def blame(chosen: Chosen, codes: Int64, owner: Index, unknown: Mask) -> Own:
-    """Per GPU: caused wait, how often it arrives last, and its median lag."""
     found, sets, count = chosen.all, chosen.sets, len(codes)
     last, complete = found.last_gpu[sets], chosen.complete
 
@@ -177,7 +174,6 @@ def blame(chosen: Chosen, codes: Int64, owner: Index, unknown: Mask) -> Own:
 
 
 def latest(chosen: Chosen, owner: Index, count: int) -> Own:
-    """The GPU that is last most often in each group of collectives, and how often that is."""
     last, complete = chosen.all.last_gpu[chosen.sets], chosen.complete
     gpus = int(last.max()) + 1
     times = counts_of(owner[complete] * gpus + last[complete], count * gpus)
@@ -190,7 +186,6 @@ def latest(chosen: Chosen, owner: Index, count: int) -> Own:
 
 
 def gpu_words(gpus: NDArray[np.integer], known: Mask) -> Values:
-    """GPUs as words; missing where they aren't known."""
     pairs = zip(gpus.tolist(), known.tolist(), strict=True)
     return worded([f"GPU {gpu}" if sure else None for gpu, sure in pairs])
 
@@ -223,7 +218,6 @@ def moved(chosen: Chosen, owner: Index, count: int) -> Own:
 
 
 def headline(chosen: Chosen) -> tuple[str, ...]:
-    """Their number, the GPU that causes most waiting, and the exposed time."""
     table, rows = chosen.table, chosen.rows
     kinds = Counter(chosen.kinds()).most_common()
     gpus = len(distinct(table.gpu[rows]))

@@ -1,10 +1,18 @@
-"""The rows of the tree compared with those of a baseline: no row of either side is left out."""
+"""The rows of the tree compared with those of a baseline: no row of either side is left out.
+
+Kernels that run at the same place in two runs under different names are one row. The place of an
+activity is its operation and layer, the number of kernels before it there that both runs have by
+name, and its distance from the last of those. Two names that only one side has are the same kernel
+renamed if they share at least half of their places; the closest pair first, each name once. Phase,
+layer and operation count only where the compared nodes don't fix them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 from msgspec import Struct
@@ -13,11 +21,13 @@ from msgspec.structs import replace
 from chopper_core.metrics import Metric, Reduces, Values, default_columns
 from chopper_core.model import address
 from chopper_core.model.attributes import TypedValue
+from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
-from chopper_core.model.table import ACTIVITY
+from chopper_core.model.table import ACTIVITY, NO_LABEL
 from chopper_core.model.view import View, baseline_view, enter
-from chopper_core.util.arrays import Float64, Index
+from chopper_core.util.arrays import Float64, Index, Int64
 from chopper_core.util.errors import NoSuchNode
+from chopper_core.util.grouping import combined, counts_of, distinct, run_mask
 from chopper_core.views.frame import Frame
 from chopper_core.views.shared.children import (
     children,
@@ -37,9 +47,13 @@ from chopper_core.views.shared.derived import (
     underlying,
 )
 from chopper_core.views.shared.filter import NAME, FilterRows, shown_of
-from chopper_core.views.shared.renamed_kernels import Side, renamed_kernels
 
 _KERNEL: Final = "kernel"
+MIN_SHARED: Final = 0.5
+_MAX_ROWS: Final = 1 << 20
+"""The most rows that are compared by name; larger nodes are sampled by iteration."""
+_STEP: Final = ("gpu", "iteration")
+_PARTS: Final = ("phase", "layer", "operation")
 _WITH_DELTA: Final = (
     "kernels",
     "gfx_mhz",
@@ -230,7 +244,6 @@ def _row_notes(pairs: Pairs, renamed: int) -> list[str]:
 
 
 def _step_note(ours: tuple[Run, Frame], base: tuple[Run, Frame]) -> list[str]:
-    """A note where the two sides differ in their number of iterations, none elsewhere."""
     steps = [
         len(run.tree_of(frame.view).split(frame.view.path, ("gpu", "iteration")))
         for run, frame in (ours, base)
@@ -244,17 +257,13 @@ def _step_note(ours: tuple[Run, Frame], base: tuple[Run, Frame]) -> list[str]:
 
 
 def _renamed(ours: tuple[Run, Frame], base: tuple[Run, Frame]) -> dict[str, str]:
-    """Renamed kernels: our name → the baseline's."""
     if any(frame.level != _KERNEL for _, frame in (ours, base)):
         return {}
-    common = set(ours[1].labels) & set(base[1].labels)
-    if any(len(common) == len(frame) for _, frame in (ours, base)):
-        return {}
     sides = [
-        Side(run.tree_of(frame.view).node(frame.view.path), dict(frame.view.scope).keys())
+        Side(run.tree_of(frame.view).node(frame.view.path), dict(frame.view.scope), frame.labels)
         for run, frame in (ours, base)
     ]
-    return renamed_kernels(sides[0], sides[1], common)
+    return renamed_kernels(sides[0], sides[1])
 
 
 def _compared_column(name: str, known: Metric) -> Metric:
@@ -264,7 +273,6 @@ def _compared_column(name: str, known: Metric) -> Metric:
 
 
 def _total_difference(name: str, ours: Frame, base: Frame) -> int | float | None:
-    """The total of a column, from the totals of both nodes."""
     left, right = (frame.total[underlying(name)] for frame in (ours, base))
     if not is_difference(name):
         return left
@@ -283,3 +291,87 @@ def _with_differences(names: Sequence[str], level: str) -> tuple[str, ...]:
     others = [name for name in rest if name not in _WITH_DELTA]
     pairs = [part for name in compared for part in (name, f"{name}{DELTA}")]
     return (first, f"{first}{DELTA}", f"{first}{RELATIVE}", *pairs, *others)
+
+
+Place = tuple[int | str, ...]
+Key = TypeVar("Key")
+
+
+class Side(Struct, frozen=True):
+    """A node of one run, the levels that its path fixes, and the names of its kernels."""
+
+    node: Groups
+    fixed: Collection[str]
+    names: Collection[str]
+
+
+def renamed_kernels(ours: Side, base: Side) -> dict[str, str]:
+    """Our name → the baseline's, of kernels that only one side has by name."""
+    common = set(ours.names) & set(base.names)
+    if len(common) == min(len(ours.names), len(base.names)):
+        return {}
+    free = [part for part in _PARTS if part not in ours.fixed and part not in base.fixed]
+    shares, base_shares = (_shares(side.node, free, common) for side in (ours, base))
+    sizes, base_sizes = (_summed(each.values()) for each in (shares, base_shares))
+    shared = _summed(
+        {
+            (own, other): min(share, other_share)
+            for own, share in names.items()
+            for other, other_share in base_shares.get(place, {}).items()
+        }
+        for place, names in shares.items()
+    )
+    closeness = {
+        (own, other): 2 * amount / (sizes[own] + base_sizes[other])
+        for (own, other), amount in shared.items()
+    }
+    found: dict[str, str] = {}
+    for own, other in sorted(closeness, key=lambda pair: (-closeness[pair], pair)):
+        is_free = own not in found and other not in found.values()
+        if is_free and closeness[own, other] >= MIN_SHARED:
+            found[own] = other
+    return found
+
+
+def _summed(each: Iterable[Mapping[Key, float]]) -> Mapping[Key, float]:
+    sums: dict[Key, float] = defaultdict(float)
+    for amounts in each:
+        for key, amount in amounts.items():
+            sums[key] += amount
+    return sums
+
+
+def _shares(
+    node: Groups, free: Sequence[str], common: Collection[str]
+) -> dict[Place, dict[str, float]]:
+    """Place → name → the share of the activities there that have it."""
+    table, rows = node.table, node.rows
+    every = -(-len(rows) // _MAX_ROWS)
+    number = combined([table.column(level)[rows] for level in _STEP])[1]
+    if every > 1 and number.max() >= every:
+        rows = rows[number % every == every // 2]
+    part = combined([table.column(level)[rows] for level in (*_STEP, *_PARTS)])[1]
+    order = np.lexsort((table.stream[rows], table.start_ns[rows], part))
+    rows, part = rows[order], part[order]
+    names = table.kernel[rows]
+    labels = {int(code): table.text_of("kernel", int(code)) for code in distinct(names)}
+    is_common = np.isin(names, [code for code, label in labels.items() if label in common])
+    # How many common rows precede each row in its part, and the distance to the last of them.
+    position = np.arange(len(rows))
+    begin = np.maximum.accumulate(np.where(run_mask(part), position, 0))
+    before: Int64 = np.cumsum(is_common) - is_common
+    anchor = np.maximum.accumulate(np.where(is_common, position, -1))
+    since = position - np.maximum(anchor, begin - 1)
+    columns = [*(table.column(level)[rows] for level in free), before - before[begin], since, names]
+    places, owner = combined([each[~is_common] for each in columns])
+    at: dict[Place, dict[str, float]] = defaultdict(dict)
+    for (*place, name), count in zip(places.tolist(), counts_of(owner).tolist(), strict=True):
+        parts = [
+            table.operations[code] if level == "operation" and code != NO_LABEL else code
+            for level, code in zip(free, place, strict=False)
+        ]
+        at[(*parts, *place[-2:])][labels[name]] = float(count)
+    return {
+        place: {name: count / sum(found.values()) for name, count in found.items()}
+        for place, found in at.items()
+    }

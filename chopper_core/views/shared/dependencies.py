@@ -46,7 +46,6 @@ class Evidence(IntEnum):
 
     @property
     def text(self) -> str:
-        """A short description."""
         return _TEXTS[self]
 
 

@@ -44,7 +44,6 @@ def instance_levels(view: View, level: str = "") -> tuple[str, ...]:
 
 
 def statistic_of(view: View, level: str = "") -> Statistic | None:
-    """The statistic of a view; None without one."""
     return Statistic(view.stat, instance_levels(view, level)) if view.stat else None
 
 
@@ -76,7 +75,6 @@ class Statistic(Struct, frozen=True, dict=True):
         return replace(named(metric, self.name), compute=partial(self._compute, metric))
 
     def instances(self, nodes: Groups) -> NodeInstances:
-        """The instances of nodes, computed once for all metrics."""
         if id(nodes) not in self._made:
             groups, node = nodes.split(self.over)
             self._made[id(nodes)] = NodeInstances(nodes, groups, node)
@@ -94,7 +92,6 @@ class Statistic(Struct, frozen=True, dict=True):
 
 
 def named(metric: Metric, name: str) -> Metric:
-    """A metric as a statistic of its name over instances."""
     return replace(
         metric,
         title=f"{name} {metric.title}",
@@ -175,7 +172,6 @@ def relative(ours: Values, base: Values) -> Values:
 
 
 def delta_of(metric: Metric) -> Metric:
-    """The column of a metric's difference from the baseline."""
     return computed_column(
         f"{metric.name}{DELTA}",
         metric.unit,
@@ -189,7 +185,6 @@ def delta_of(metric: Metric) -> Metric:
 
 
 def relative_of(metric: Metric) -> Metric:
-    """The column of a metric's difference in % of the baseline."""
     return replace(
         delta_of(metric),
         name=f"{metric.name}{RELATIVE}",
@@ -206,5 +201,4 @@ def underlying(name: str) -> str:
 
 
 def is_difference(name: str) -> bool:
-    """Whether a column is a difference from the baseline."""
     return name.endswith((DELTA, RELATIVE))

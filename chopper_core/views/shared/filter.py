@@ -151,7 +151,6 @@ def _order(rows: FilterRows, at: Index, sort: str, counted: Mask | None) -> Inde
 
 
 def _hint(rows: FilterRows, text: str, mask: Mask) -> tuple[str, ...]:
-    """Why a filter leaves no row: which term matches none, and what there is in its place."""
     if mask.any() or not len(mask) or not text.strip():
         return ()
     terms = _terms(rows, text)
@@ -162,7 +161,6 @@ def _hint(rows: FilterRows, text: str, mask: Mask) -> tuple[str, ...]:
 
 
 def only(level: str, labels: Sequence[str]) -> str:
-    """The term that matches exactly the rows of these labels."""
     return f"{level}:{','.join(quote(label, safe=_PLAIN) for label in labels)}"
 
 
@@ -195,7 +193,6 @@ class Term(Struct, frozen=True):
         return ~mask if self.is_negated else mask
 
     def hint(self, rows: FilterRows) -> str:
-        """What there is in place of what the term asks for."""
         if self.level:
             return f"{self.level} is {_some(rows.labels, self.value)}"
         values = rows.values(self.column) if self.column else None

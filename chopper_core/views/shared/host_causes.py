@@ -92,7 +92,6 @@ class HostCause(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """Both, in a sentence."""
         if not self.name:
             return self.what
         name = self.name if len(self.name) <= _DETAIL else f"{self.name[: _DETAIL - 1]}…"
@@ -119,7 +118,6 @@ class HostCharges(Struct, frozen=True, eq=False):
     the GPU isn't waiting for a launch call."""
 
     def take(self, chosen: Numbers) -> HostCharges:
-        """Some of the pieces."""
         columns = (getattr(self, name)[chosen] for name in self.__struct_fields__[1:])
         return HostCharges(self.causes, *columns)
 
@@ -148,7 +146,6 @@ def place_of(stack: HostStack) -> HostPlace:
 
 
 def cause_of(stack: HostStack) -> HostCause:
-    """The cause that a host's place in its code names."""
     if (known := _known_cause(stack)) is not None:
         return known
     if not stack.call:
@@ -176,7 +173,6 @@ def _is_known(stack: HostStack) -> bool:
 
 
 def host_charges(run: Run) -> HostCharges:
-    """The idle and copy time of a run by cause, worked out once."""
     return run.memo(("host causes",), lambda: charges_of(run, np.arange(len(run.table))))
 
 

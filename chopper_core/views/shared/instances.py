@@ -70,7 +70,6 @@ class Overlaps(Struct, frozen=True, eq=False, dict=True):
 
     @property
     def masked_share(self) -> Float64:
-        """Overlap with collectives and FSDP's copies."""
         return self.masked_ns / np.maximum(self.elapsed_ns, 1)
 
     def codes(self, level: str) -> Int64:
@@ -80,7 +79,6 @@ class Overlaps(Struct, frozen=True, eq=False, dict=True):
         return self.table.column(level)[self.row].astype(np.int64)
 
     def ranked(self, level: str) -> tuple[Index, Index]:
-        """The different codes at a level, and which of them each has."""
         return self._memo(("ranked", level), lambda: ranked(self.codes(level)))
 
     @cached_property
@@ -88,7 +86,6 @@ class Overlaps(Struct, frozen=True, eq=False, dict=True):
         return Memo()
 
     def take(self, chosen: Numbers | Mask) -> Overlaps:
-        """Some of the instances."""
         columns = (getattr(self, name)[chosen] for name in self.__struct_fields__[1:])
         return Overlaps(self.table, *columns)
 
@@ -163,11 +160,9 @@ class _Alike(Struct, frozen=True, eq=False):
         return cls(first, run_sizes(first, len(like)), whose, share, elapsed)
 
     def summed(self, values: Numbers) -> Float64:
-        """Values of the instances, added up by set."""
         return np.asarray(run_sums(values, self.first), np.float64)
 
     def spread(self, of_sets: AnyArray) -> AnyArray:
-        """The values of the sets, spread over their instances."""
         return np.repeat(of_sets, self.size)
 
 
@@ -185,7 +180,6 @@ def effect(found: Overlaps, owner: Codes, count: int) -> Effect:
 
 
 def slowdown(found: Overlaps, owner: Codes, count: int) -> tuple[Float64, Float64]:
-    """The slowdown and its cost alone, as of `effect`."""
     return _slowdown(_Alike.of(found, owner, count), count)
 
 

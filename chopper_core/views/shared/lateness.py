@@ -72,7 +72,6 @@ class Lateness(Struct, frozen=True, eq=False):
 
 
 def lateness_of(run: Run, found: Collectives, peers: tuple[tuple[int, ...], ...]) -> Lateness:
-    """The lateness of a run's GPUs at its collectives, worked out once."""
     return run.memo(("lateness", peers), lambda: _lateness(found, peers), keep=1)
 
 

@@ -19,14 +19,14 @@ from chopper_core.model.view import View, complete_order
 from chopper_core.util.arrays import Float64, Index, Int64, Numbers
 from chopper_core.util.errors import NothingToShow
 from chopper_core.util.grouping import (
-    beyond_others,
+    combined,
     counts_of,
     distinct,
+    maxima_of,
     median_of,
+    minima_of,
     quantile_of,
     ranked,
-    run_sizes,
-    run_starts,
     stable_order,
     sums_of,
 )
@@ -36,6 +36,7 @@ from chopper_core.views.shared.host_causes import moved_idle
 from chopper_core.views.shared.lateness import lateness_of
 from chopper_core.views.shared.matched_kernels import (
     Occurrences,
+    beyond_peers,
     compared_iterations,
     matched_work,
     occurrences_of,
@@ -122,7 +123,6 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
         return self.run.table
 
     def split(self, level: str) -> Groups:
-        """The scope by the labels of a level."""
         return self.run.tree_of(self.view).split(self.view.path, (level,), self.without)
 
     def metric(self, name: str) -> Float64:
@@ -136,7 +136,6 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def mhz(self) -> Float64:
-        """The clock of each GPU; NaN where it isn't known."""
         return self.metric("gfx_mhz")
 
     def hotter(self, place: int) -> tuple[float, str]:
@@ -146,11 +145,9 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
         beyond = float(self.beyond_peers(heat)[place]) if np.isfinite(heat).all() else np.nan
         return beyond, " at the edge" if name == EDGE else ""
 
-    @cached_property
-    def set_of(self) -> tuple[int, ...]:
-        """The place in `peers` of each GPU's set."""
-        owner = {gpu: place for place, own in enumerate(self.peers) for gpu in own.gpus}
-        return tuple(owner[gpu] for gpu in self.gpus)
+    def peers_of(self, place: int) -> Occurrences:
+        """The matched compute of a GPU and its peers."""
+        return next(own for own in self.peers if self.gpus[place] in own.gpus)
 
     def by_gpu(self, figure: Callable[[Occurrences], Numbers]) -> Float64:
         """A figure of the GPUs of each set of peers; NaN where nothing of theirs matches."""
@@ -162,7 +159,6 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def lead_ns(self) -> Float64:
-        """The sum of each GPU's leads; NaN without matched compute."""
         return self.by_gpu(lambda own: own.lead_ns.sum(axis=0))
 
     @cached_property
@@ -175,7 +171,6 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
         return np.asarray(self.each[word][:, at].mean(axis=1), np.float64)
 
     def extra(self, word: str, when: Sequence[int] | Index = ()) -> Float64:
-        """Such a time beyond that of the peers."""
         return self.beyond_peers(self.mean(word, when))
 
     @cached_property
@@ -185,15 +180,9 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
 
     def beyond_peers(self, values: Numbers) -> Float64:
         """Each GPU's value less the median of its peers; NaN without any."""
-        numbers = np.asarray(values, np.float64)
-        found = np.full(numbers.shape, np.nan)
-        for number in range(len(self.peers)):
-            own = np.flatnonzero(np.array(self.set_of) == number)
-            found[own] = beyond_others(numbers[own])
-        return found
+        return beyond_peers(self.peers, self.gpus, values)
 
     def peers_median(self, values: Numbers) -> Float64:
-        """The median of each GPU's peers; NaN without any."""
         return np.asarray(values, np.float64) - self.beyond_peers(values)
 
     @cached_property
@@ -249,7 +238,7 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
     def _last_by_leads(self) -> tuple[Straggler, ...]:
         """The GPU with the least lead, where no collectives show who waits for whom."""
         place = self._last
-        own = self.peers[self.set_of[place]]
+        own = self.peers_of(place)
         if len(own.gpus) < 2 or not len(own):
             return ()
         ahead = float(others_lead(own, own.gpus.index(self.gpus[place])).mean())
@@ -267,7 +256,6 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
         return "clock" if word == "kernels" and is_slow else word
 
     def causes(self) -> list[str | None]:
-        """Why each GPU lags; None without a cause."""
         late = {one.place: one.cause for one in self.stragglers}
         least = MIN_CAUSE_SHARE * self.typical_ns
         return [
@@ -276,8 +264,6 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
         ]
 
     def more_of(self, place: int, when: Sequence[int]) -> str:
-        """What a GPU has more of than its peers in some iterations; empty where it is unknown."""
-
         def ratio(values: Float64) -> float:
             means = values[:, list(when)].mean(axis=1)
             usual = float(self.peers_median(means)[place])
@@ -287,7 +273,6 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
 
     @property
     def _last(self) -> int:
-        """The place of the GPU with the least mean lead."""
         return int(np.where(np.isnan(self.mean_lead_ns), np.inf, self.mean_lead_ns).argmin())
 
     @cached_property
@@ -297,12 +282,10 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
 
     @property
     def found(self) -> Occurrences:
-        """The matched compute of the straggler and its peers."""
-        return self.peers[self.set_of[self.behind]]
+        return self.peers_of(self.behind)
 
     @property
     def late_column(self) -> int:
-        """The straggler's column in `found`."""
         return self.found.gpus.index(self.gpus[self.behind])
 
     @property
@@ -315,14 +298,9 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
 
     def onset(self) -> tuple[str, str] | None:
         """The first phase and layer of the step from which on the others lead."""
-        found, column = self.found, self.late_column
+        found, table, column = self.found, self.table, self.late_column
         first = found.rows[:, 0]
-        phase, layer = (
-            self.table.column(level)[first].astype(np.int64) for level in ("phase", "layer")
-        )
-        width = int(layer.max()) + 2
-        # A missing label has the code -1.
-        names, cell = ranked((phase + 1) * width + layer + 1)
+        names, cell = combined([table.phase[first], table.layer[first]])
         count = counts_of(cell)
         mean = sums_of(others_lead(found, column), cell) / count
         behind = sums_by(cell, found.lead_ns.T, len(count)).argmin(axis=1) == column
@@ -331,25 +309,16 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
             return None
         # The step's order is that of the mean places of the cells in their iterations.
         since = sums_of(self.places(), cell) / count
-        chosen = int(np.where(late, since, np.inf).argmin())
-        at_phase, at_layer = divmod(int(names[chosen]), width)
-        return (
-            self.table.text_of("phase", at_phase - 1),
-            self.table.text_of("layer", at_layer - 1),
-        )
+        phase, layer = names[int(np.where(late, since, np.inf).argmin())].tolist()
+        return table.text_of("phase", phase), table.text_of("layer", layer)
 
     def places(self) -> Float64:
         """When each occurrence starts on the last GPU, as a share of its iteration's time."""
-        iteration = self.table.iteration[self.found.rows[:, 0]]
-        order = stable_order(iteration)
-        start = self.found.last_start_ns[order]
-        # Occurrences are in order of time, and stay so within an iteration.
-        first = run_starts(iteration[order])
-        number = np.repeat(np.arange(len(first)), run_sizes(first, len(order)))
-        begin, end = start[first], start[np.append(first[1:], len(order)) - 1]
-        share = np.empty(len(order))
-        share[order] = (start - begin[number]) / np.maximum(end - begin, 1)[number]
-        return share
+        iteration = ranked(self.table.iteration[self.found.rows[:, 0]])[1]
+        start, count = self.found.last_start_ns, int(iteration.max()) + 1
+        begin = minima_of(start, iteration, count, int(start.max()))
+        length = np.maximum(maxima_of(start, iteration, count) - begin, 1)
+        return np.asarray((start - begin[iteration]) / length[iteration], np.float64)
 
 
 def leads(run: Run, view: View) -> tuple[RankLeads, View]:

@@ -194,7 +194,6 @@ def _of_changes(frame: Frame, column: Metric, numbers: Float64) -> Int8:
 
 
 def _chosen(tint: Int8, *rules: tuple[np.ndarray, Tint]) -> Int8:
-    """Each rule's tint where it holds; later rules win."""
     for holds, chosen in rules:
         tint[holds] = chosen
     return tint
@@ -251,12 +250,10 @@ class Coverage(Struct, frozen=True, dict=True):
         return replace(values, partial=lacks & values.present())
 
     def partial_totals(self, columns: Sequence[Metric]) -> frozenset[str]:
-        """The columns whose total covers only some GPUs of the scope."""
         return frozenset(each.name for each in columns if self.covered(each) is not None)
 
     @property
     def gpus(self) -> int:
-        """The number of GPUs of the scope."""
         return len(self._scope)
 
     def notes(self, columns: Sequence[Metric]) -> tuple[str, ...]:

@@ -24,15 +24,15 @@ from chopper_core.model.run import Run
 from chopper_core.model.signals import TimeSpans
 from chopper_core.model.table import LEVELS, NO_LABEL, KernelTable, Kind
 from chopper_core.model.view import View
-from chopper_core.util.arrays import AnyArray, Float64, Index, Int64, Mask, Numbers
+from chopper_core.util.arrays import Float64, Index, Int64, Mask, Numbers
 from chopper_core.util.grouping import (
+    beyond_others,
+    combined,
     counts_of,
     distinct,
     ranked,
-    run_mask,
     run_sizes,
     run_starts,
-    run_sums,
     stable_order,
     sums_of,
     united,
@@ -59,12 +59,9 @@ class Occurrences(Struct, frozen=True, eq=False):
         return len(self.rows)
 
     def durations_ns(self) -> Iterator[Int64]:
-        """How long each takes, GPU by GPU."""
         return (self.table.duration_ns[own] for own in self.rows.T)
 
     def take(self, chosen: Numbers) -> Occurrences:
-        if chosen.dtype == np.bool_ and chosen.all():
-            return self
         return replace(
             self,
             rows=self.rows.T[:, chosen].T,
@@ -79,8 +76,6 @@ _CACHED_SETS: Final = 8
 MAX_MATCHED: Final = 1 << 21
 """With more activities, evenly chosen iterations are compared: a first view takes 2 s at most."""
 _PAIR: Final = 2
-_MIN_RUN: Final = 4
-"""Neighbouring occurrences of one label from which on they are added up together."""
 _MIN_ALIKE: Final = 0.5
 """The share of activities in the same phase, layer and operation that makes GPUs peers."""
 
@@ -128,60 +123,47 @@ def within(run: Run, found: Occurrences, node: Groups) -> Occurrences:
 def _matched(run: Run, iterations: tuple[int, ...]) -> tuple[Occurrences, ...]:
     table = run.table
     rows = _compute_of(run, iterations)
-    whose, gpus = table.gpu[rows], run.tree().codes_of("gpu")
-    begin, end = (np.searchsorted(whose, gpus, side) for side in ("left", "right"))
-    gpus, begin, end = (values[end > begin] for values in (gpus, begin, end))
-    parts = [rows[low:high] for low, high in zip(begin.tolist(), end.tolist(), strict=True)]
+    parts = [own for own in np.split(rows, run_starts(table.gpu[rows])[1:]) if len(own)]
     found = []
-    for places in _peers(run, parts, gpus.tolist()):
-        own = [parts[place] for place in places]
-        numbers = tuple(int(gpus[place]) for place in places)
-        found.append(_compared(run, numbers, _common(run, own) if len(own) > 1 else [rows[:0]]))
+    for own in _peers(run, parts):
+        gpus = tuple(int(table.gpu[each[0]]) for each in own)
+        found.append(_compared(run, gpus, _common(table, own) if len(own) > 1 else [rows[:0]]))
     return tuple(found)
 
 
 def _compared(run: Run, gpus: tuple[int, ...], matched: list[Index]) -> Occurrences:
-    table = run.table
-    last = table.start_ns[matched[0]]
-    for own in matched[1:]:
-        np.maximum(last, table.start_ns[own], out=last)
+    start_ns = run.table.start_ns
+    last = np.maximum.reduce([start_ns[own] for own in matched])
     order = stable_order(last)
     last = last[order]
     # GPU by GPU, so that what is reduced over the GPUs lies side by side.
-    places = np.empty((len(matched), len(last)), np.intp)
-    lead = np.empty(places.shape, np.int64)
-    for at, own in enumerate(matched):
-        np.take(own, order, out=places[at], mode="clip")
-        np.take(table.start_ns[own], order, out=lead[at], mode="clip")
-        np.subtract(last, lead[at], out=lead[at])
-    return Occurrences(table, gpus, places.T, lead.T, last, is_same_work(table, list(places)))
+    rows = np.stack([own[order] for own in matched])
+    is_same = is_same_work(run.table, list(rows))
+    return Occurrences(run.table, gpus, rows.T, (last - start_ns[rows]).T, last, is_same)
 
 
-def _peers(run: Run, parts: list[Index], gpus: list[int]) -> list[list[int]]:
-    table = run.table
-    levels = ("phase", "layer", "operation")
-    labels = [[table.column(level)[own] for level in levels] for own in parts]
-    apart = _stages(run)
-    if not apart and _are_alike(labels, [slice(0, len(own)) for own in parts]):
-        return [list(range(len(parts)))] if parts else []
-    widths = [max(int(own[at].max()) for own in labels) + 2 for at in range(len(levels))]
+def _peers(run: Run, parts: list[Index]) -> list[list[Index]]:
+    """The rows of GPUs, by sets of GPUs that run the same operations."""
+    if not parts:
+        return []
+    table, apart = run.table, _stages(run)
+    rows = np.concatenate(parts)
+    labels = [table.column(level)[rows] for level in ("phase", "layer", "operation")]
+    names, cell = combined(labels)
+    ends = np.cumsum([len(own) for own in parts])
+    counts = [counts_of(own, len(names)) for own in np.split(cell, ends[:-1])]
+    gpus = [int(table.gpu[own[0]]) for own in parts]
     found: list[list[int]] = []
-    counts: list[Int64] = []
-    for place, columns in enumerate(labels):
-        code = np.zeros(len(columns[0]), np.int64)
-        for column, width in zip(columns, widths, strict=True):
-            code = code * width + column + 1
-        count = counts_of(code, int(np.prod(widths)))
-        for own, other in zip(found, counts, strict=True):
-            alike = int(np.minimum(count, other).sum())
-            pairs = (frozenset((gpus[place], gpus[peer])) for peer in own)
-            if alike >= _MIN_ALIKE * np.maximum(count, other).sum() and apart.isdisjoint(pairs):
+    for place, count in enumerate(counts):
+        for own in found:
+            first = counts[own[0]]
+            alike = np.minimum(count, first).sum() >= _MIN_ALIKE * np.maximum(count, first).sum()
+            if alike and apart.isdisjoint(frozenset((gpus[place], gpus[peer])) for peer in own):
                 own.append(place)
                 break
         else:
             found.append([place])
-            counts.append(count)
-    return found
+    return [[parts[place] for place in own] for own in found]
 
 
 def _stages(run: Run) -> frozenset[frozenset[int]]:
@@ -210,49 +192,19 @@ def _compute_of(run: Run, iterations: tuple[int, ...]) -> Index:
     return computes + selection.start if isinstance(selection, slice) else selection[computes]
 
 
-def _common(run: Run, parts: list[Index]) -> list[Index]:
+def _common(table: KernelTable, parts: list[Index]) -> list[Index]:
     """Of each GPU's rows those that all GPUs have, one beside the other."""
-    table = run.table
-    numbers = [table.iteration[own] for own in parts]
-    labels = [[table.column(level)[own] for level in LEVELS[2:]] for own in parts]
-    everything = [slice(0, len(own)) for own in parts]
-    if _are_alike(
-        [[number, *each] for number, each in zip(numbers, labels, strict=True)], everything
-    ):
-        return parts
-    iterations = run.tree().codes_of("iteration")
-    edges = [
-        [np.searchsorted(own, iterations, side) for side in ("left", "right")] for own in numbers
-    ]
-    same: list[list[Index]] = [[] for _ in parts]
-    others: list[list[Index]] = [[] for _ in parts]
-    for number in range(len(iterations)):
-        spans = [slice(int(begin[number]), int(end[number])) for begin, end in edges]
-        into = same if _are_alike(labels, spans) else others
-        for own, span, kept in zip(parts, spans, into, strict=True):
-            kept.append(own[span])
-    rest = [np.concatenate([own[:0], *left]) for own, left in zip(parts, others, strict=True)]
-    by_name = _by_code(table, rest, LEVELS)
-    unnamed = [
-        own[~np.isin(own, named) & (table.operation[own] != NO_LABEL)]
-        for own, named in zip(rest, by_name, strict=True)
-    ]
-    unnamed = [own[stable_order(table.start_ns[own])] for own in unnamed]
-    for level in reversed(LEVELS[1:-1]):
-        unnamed = [own[stable_order(table.column(level)[own])] for own in unnamed]
-    by_operation = _by_code(table, unnamed, LEVELS[:-1])
-    return [
-        np.concatenate([*kept, named, like])
-        for kept, named, like in zip(same, by_name, by_operation, strict=True)
-    ]
-
-
-def _are_alike(columns: list[list[AnyArray]], spans: list[slice]) -> bool:
-    return all(
-        np.array_equal(first[spans[0]], own[span])
-        for others, span in zip(columns[1:], spans[1:], strict=True)
-        for first, own in zip(columns[0], others, strict=True)
-    )
+    by_name = same_kernels(table, parts, LEVELS[1:])
+    is_left = table.operation != NO_LABEL
+    for own in by_name:
+        is_left[own] = False
+    rest = [own[is_left[own]] for own in parts]
+    levels = LEVELS[1:-1]
+    for place, own in enumerate(rest):
+        labels = (table.column(level)[own] for level in reversed(levels))
+        rest[place] = own[np.lexsort((table.start_ns[own], *labels))]
+    by_operation = same_kernels(table, rest, levels)
+    return [np.concatenate(own) for own in zip(by_name, by_operation, strict=True)]
 
 
 def same_kernels(table: KernelTable, parts: list[Index], levels: Sequence[str]) -> list[Index]:
@@ -260,39 +212,20 @@ def same_kernels(table: KernelTable, parts: list[Index], levels: Sequence[str]) 
 
     A label of which one has more than another has no matches. Rows are in the order of the levels.
     """
-    labels = [[table.column(level)[own] for level in levels] for own in parts]
-    if _are_alike(labels, [slice(0, len(own)) for own in parts]):
+    columns = (table.column(level) for level in levels)
+    if all(np.array_equal(each[parts[0]], each[own]) for each in columns for own in parts[1:]):
         return parts
-    return _by_code(table, parts, ("iteration", *levels))
-
-
-def _by_code(table: KernelTable, parts: list[Index], levels: Sequence[str]) -> list[Index]:
-    """The rows that all parts have: of the same labels at all levels but the first, and the n-th
-    of those."""
-    rows = np.concatenate(parts)
-    keys = [table.column(level)[rows] for level in levels]
-    changes = run_mask(*keys)
-    first = np.flatnonzero(changes)
-    lane = np.cumsum(changes) - 1
-    place = np.arange(len(rows)) - first[lane]
+    rows, sizes = np.concatenate(parts), [len(own) for own in parts]
+    labels = [table.column(level)[rows] for level in levels]
+    first = run_starts(np.repeat(np.arange(len(parts)), sizes), *labels)
+    count = run_sizes(first, len(rows))
     # Where a GPU has more of a kernel than the others, its n-th there may not be their n-th.
-    size = run_sizes(first, len(rows))[lane]
-    code = np.zeros(len(rows), np.int64)
-    for key in (*keys[1:], size, place) if len(rows) else ():
-        known = np.asarray(key, np.int64)
-        low, width = int(known.min()), int(np.ptp(known)) + 1
-        if int(code.max() + 1) > np.iinfo(np.int64).max // width:
-            code = ranked(code)[1]
-        code = code * width + (known - low)
-    # Rows are in the order of the keys, so each GPU's codes rise, and none comes twice.
-    codes = np.split(code, np.cumsum([len(own) for own in parts])[:-1])
-    common = codes[0]
-    for own in codes[1:]:
-        common = np.intersect1d(common, own, assume_unique=True)
-    return [
-        own[np.searchsorted(mine, common)] if len(common) else own[:0]
-        for own, mine in zip(parts, codes, strict=True)
-    ]
+    place = np.arange(len(rows)) - np.repeat(first, count)
+    code = combined([*labels, np.repeat(count, count), place])[1]
+    # Rows are in the order of the labels, so each part's codes rise, and none comes twice.
+    is_everywhere = counts_of(code) == len(parts)
+    codes = np.split(code, np.cumsum(sizes)[:-1])
+    return [own[is_everywhere[mine]] for own, mine in zip(parts, codes, strict=True)]
 
 
 def others_lead(found: Occurrences, place: int) -> Float64:
@@ -304,10 +237,6 @@ def others_lead(found: Occurrences, place: int) -> Float64:
 
 def sums_by(codes: Index, values: Iterable[Int64], count: int) -> Float64:
     """Sums of a figure of the occurrences, GPU by GPU, as codes x GPUs."""
-    first = run_starts(codes)
-    if len(codes) and _MIN_RUN * len(first) < len(codes):
-        # Adding up neighbours of one code is faster than scattering them.
-        codes, values = codes[first], (run_sums(own, first) for own in values)
     sums = [sums_of(own, codes, count) for own in values]
     return np.stack(sums, axis=1).astype(np.float64)
 
@@ -315,6 +244,15 @@ def sums_by(codes: Index, values: Iterable[Int64], count: int) -> Float64:
 def leads_by(codes: Index, found: Occurrences, count: int) -> tuple[Float64, Int64]:
     """Sums of leads by a code per occurrence, as codes x GPUs, and how many occurrences."""
     return sums_by(codes, found.lead_ns.T, count), counts_of(codes, count)
+
+
+def beyond_peers(peers: Sequence[Occurrences], gpus: Sequence[int], values: Numbers) -> Float64:
+    """Each GPU's value less the median of its peers'; NaN without any."""
+    found = np.full(values.shape, np.nan)
+    for each in peers:
+        own = np.flatnonzero(np.isin(gpus, each.gpus))
+        found[own] = beyond_others(values[own])
+    return found
 
 
 _MIN_VARIATION: Final = 0.005
@@ -336,30 +274,26 @@ def matched_work(
         if not len(own):
             continue
         when = np.searchsorted(iterations, own.table.iteration[own.rows[:, 0]])
-        durations = list(own.durations_ns())
-        beside = [
-            _shares_beside_comm(own, gpu, took, collectives) for gpu, took in enumerate(durations)
-        ]
-        code, rates = _slowdown_beside_comm(own, durations, beside)
-        for gpu, took, shares in zip(own.gpus, durations, beside, strict=True):
+        took = np.stack([*own.durations_ns()])
+        shares = np.stack([_shares_beside_comm(own, gpu, collectives) for gpu in range(len(took))])
+        fair = took / np.exp(_slowdown_beside_waits(own, took, shares) * shares[:, 0])
+        for gpu, times, fair_times in zip(own.gpus, took, fair, strict=True):
             place = int(np.searchsorted(gpus, gpu))
-            plain[place] = sums_of(took, when, len(iterations))
-            fair = took / np.exp(rates[code, 0] * shares[0])
-            unhindered[place] = sums_of(fair, when, len(iterations))
+            plain[place] = sums_of(times, when, len(iterations))
+            unhindered[place] = sums_of(fair_times, when, len(iterations))
     return plain, unhindered
 
 
 def _shares_beside_comm(
-    found: Occurrences, column: int, took_ns: Int64, collectives: Collectives | None
+    found: Occurrences, column: int, collectives: Collectives | None
 ) -> Float64:
     """The shares of each occurrence on a GPU beside waiting and beside other communication."""
     table, rows = found.table, found.rows[:, column]
-    took = np.maximum(took_ns, 1)
+    took = np.maximum(table.duration_ns[rows], 1)
     whole = np.minimum(table.overlap_ns[rows], took)
     waiting = np.zeros(len(rows), np.int64)
     if collectives is not None:
-        members = collectives.members.rows
-        waits = collectives.member_wait_ns
+        members, waits = collectives.members.rows, collectives.member_wait_ns
         own = np.flatnonzero((table.gpu[members] == found.gpus[column]) & (waits > 0))
         if len(own):
             windows = TimeSpans.running(table.start_ns[members[own]], waits[own])
@@ -369,40 +303,29 @@ def _shares_beside_comm(
     return np.stack([waiting, whole - waiting]) / took
 
 
-def _slowdown_beside_comm(
-    found: Occurrences, durations_ns: list[Int64], beside: list[Float64]
-) -> tuple[Index, Float64]:
-    """The operation of each occurrence, and how either kind of communication slows it.
+def _slowdown_beside_waits(found: Occurrences, took_ns: Int64, shares: Float64) -> Float64:
+    """How waiting collectives slow each occurrence down, by its operation.
 
-    Rates are differences of logarithms, operations x kinds: least squares of the logarithm of
-    the duration over the shares beside communication, with a constant per occurrence and one per
+    The rate is a difference of logarithms: least squares of the logarithm of the duration over
+    the shares beside either kind of communication, with a constant per occurrence and one per
     GPU and operation. 0 where the shares don't differ enough.
     """
     code = ranked(found.table.operation[found.rows[:, 0]])[1]
     count = counts_of(code)
-    values = [
-        [np.log(np.maximum(took, 1)), *shares]
-        for took, shares in zip(durations_ns, beside, strict=True)
-    ]
-    means = [sum(column) / len(values) for column in zip(*values, strict=True)]
-    products = np.zeros((3, 3, len(count)))
-    for own in values:
-        centred = []
-        for value, mean in zip(own, means, strict=True):
-            apart = value - mean
-            centred.append(apart - (sums_of(apart, code) / count)[code])
-        for one in range(3):
-            for other in range(one, 3):
-                products[one, other] += sums_of(centred[one] * centred[other], code)
+    apart = np.stack([np.log(np.maximum(took_ns, 1)), shares[:, 0], shares[:, 1]])
+    apart -= apart.mean(axis=1, keepdims=True)
+    for own in apart.reshape(-1, apart.shape[2]):
+        own -= (sums_of(own, code) / count)[code]
+    products = np.array(
+        [[sums_of((one * other).sum(axis=0), code) for other in apart] for one in apart]
+    )
     rates = np.zeros((len(count), 2))
-    enough = _MIN_VARIATION * count * len(values)
+    enough = _MIN_VARIATION * count * len(took_ns)
     for operation in range(len(count)):
-        squares = products[[1, 2], [1, 2], operation]
-        used = np.flatnonzero(squares > enough[operation])
-        if not len(used):
-            continue
-        normal = np.triu(products[1:, 1:, operation])
-        normal = (normal + np.triu(normal, 1).T)[np.ix_(used, used)]
-        found_rates = np.linalg.lstsq(normal, products[0, 1 + used, operation], rcond=1e-3)[0]
-        rates[operation, used] = np.clip(found_rates, 0.0, _MAX_RATE)
-    return code, rates
+        normal = products[1:, 1:, operation]
+        used = np.flatnonzero(np.diagonal(normal) > enough[operation])
+        if len(used):
+            known = (normal[np.ix_(used, used)], products[0, 1 + used, operation])
+            rates[operation, used] = np.clip(np.linalg.lstsq(*known, 1e-3)[0], 0.0, _MAX_RATE)
+    found_rates: Float64 = rates[code, 0]
+    return found_rates

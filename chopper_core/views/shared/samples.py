@@ -67,19 +67,15 @@ class Sampled(Struct, frozen=True, eq=False):
         )
 
     def mean(self) -> float:
-        """The mean over time; NaN without samples."""
         return float(np.average(self.values, weights=self.weights_ns)) if len(self) else np.nan
 
     def most(self) -> float:
-        """The largest sample; NaN without samples."""
         return float(self.values.max()) if len(self) else np.nan
 
     def least(self) -> float:
-        """The least sample; NaN without samples."""
         return float(self.values.min()) if len(self) else np.nan
 
     def deviation(self) -> float:
-        """The standard deviation over time."""
         if not len(self):
             return np.nan
         apart = (self.values - self.mean()) ** 2
@@ -100,7 +96,6 @@ class Sampled(Struct, frozen=True, eq=False):
         return found
 
     def period_ns(self) -> float:
-        """The usual distance of the samples."""
         return median_of(np.diff(self.middles_ns)) if len(self) > 1 else np.nan
 
     def window(self, window_ns: float) -> int:
@@ -349,7 +344,6 @@ def low_clock_pct(run: Run) -> Float64:
 
 
 def columns_of(run: Run) -> Own:
-    """All figures that any GPU has; without known GPUs none."""
     own = [(each.metric, numbered(figure(run, each))) for each in FIGURES]
     if "throttle_pct" not in run.sampled:
         own.append((THROTTLED, numbered(low_clock_pct(run))))
@@ -376,12 +370,10 @@ def totals_of(own: Own) -> dict[str, int | float]:
 
 
 def opened(view: View, gpu: str) -> View:
-    """The view that the row of a GPU opens: its power, clocks and temperatures."""
     return replace(view, name="power", by="", of="", columns=(), sort="", filter=f"gpu:{gpu}")
 
 
 def sampled_notes(run: Run) -> tuple[str, ...]:
-    """The limits of a run of telemetry alone."""
     notes = ["no trace: time is the window of the samples, and no step is known"]
     own = [each for by_gpu in run.sampled.values() for each in by_gpu.values()]
     if own and not own[0].is_timed:
@@ -454,7 +446,6 @@ def result_of_samples(run: Run, view: View, result: ViewResult) -> ViewResult:
 
 
 def _intervals(run: Run, labels: Sequence[str]) -> Groups | None:
-    """The intervals of GPUs, for sparklines; None where one has none."""
     if not len(run.table):
         return None
     found = run.tree().split((), ("gpu",))

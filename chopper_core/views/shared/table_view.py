@@ -66,15 +66,12 @@ class Partition(LabelledRows, frozen=True, eq=False):
 
     @property
     def groups(self) -> tuple[Groups | None, Groups | None]:
-        """The activities of each row, and those of all rows as one group."""
         return self.nodes, self.whole
 
     def scope(self, run: Run) -> Scope:
-        """The rows, to compute metrics of."""
         return Scope.of(run, self.nodes, self.whole)
 
     def whole_scope(self, run: Run) -> Scope:
-        """All rows as one, to compute metrics of."""
         return Scope.of(run, self.whole)
 
 
