@@ -19,6 +19,7 @@ from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import (
     counts_of,
     quantiles_of,
+    ranked,
     stable_order,
     sums_of,
 )
@@ -124,7 +125,7 @@ def _together(run: Run, view: View, found: Overlaps, by: str) -> ViewResult:
         raise UsageError(
             f"the view overlap has one instance per {', '.join(_LEVELS)}; it takes no other over="
         )
-    codes, owner = found.ranked(by)
+    codes, owner = ranked(found.codes(by))
     count = len(codes)
     labels = [run.table.text_of(by, code) for code in codes.tolist()]
     figures, known = _figures(found, owner, count, view.stat), effect(found, owner, count)
@@ -283,7 +284,7 @@ def _notes(found: Overlaps) -> tuple[str, ...]:
 
 def _cumulative(found: Overlaps) -> Chart:
     """The share of each GPU's instances with at most so much overlap."""
-    gpus, owner = found.ranked("gpu")
+    gpus, owner = ranked(found.codes("gpu"))
     at = np.ceil(100.0 * np.minimum(found.share, 1.0) - 1e-9).astype(np.intp)
     counts = counts_of(owner * 101 + at, 101 * len(gpus)).reshape(len(gpus), 101)
     shares = 100.0 * np.cumsum(counts, axis=1) / counts.sum(axis=1)[:, None]
@@ -299,7 +300,7 @@ def _cumulative(found: Overlaps) -> Chart:
 
 def _against_duration(run: Run, found: Overlaps) -> Chart:
     """The durations of instances over their overlap, for the operations that take most time."""
-    codes, owner = found.ranked("operation")
+    codes, owner = ranked(found.codes("operation"))
     times = sums_of(found.elapsed_ns, owner, len(codes))
     clouds = {}
     for place in np.argsort(-times, kind="stable")[:_MAX_OPERATIONS].tolist():

@@ -67,7 +67,6 @@ def test_figures_over_stretches_are_those_of_a_value_per_ns(seed: int) -> None:
     for share in (0.05, 0.5, 0.95, 1.0):
         level = min(v for v in known.tolist() if np.mean(known <= v) >= share - 1e-12)
         assert found.quantile(share) == level
-    assert stretches.total_ns == int(inside.sum())
 
 
 def test_bursts_are_runs_of_samples_above_a_level() -> None:

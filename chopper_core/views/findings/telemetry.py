@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
@@ -18,7 +18,9 @@ from chopper_core.views.findings.rule import (
     ROBUST_Z,
     Confidence,
     Finding,
+    FindingRule,
     FindingsContext,
+    Threshold,
     rule,
     spread_of,
     threshold,
@@ -76,67 +78,70 @@ def sampled_throttling(context: FindingsContext) -> Iterator[Finding]:
     )
 
 
-@rule("sampled-heat", saving=_UNKNOWN, thresholds=(HOTTER,), of_samples=True)
-def sampled_heat(context: FindingsContext) -> Iterator[Finding]:
-    """GPUs that are hotter than the others by far more than these differ."""
-
-    def text(gpus: str, most: float, median: float, number: int) -> str:
-        verb = "is" if number == 1 else "are"
-        return (
-            f"{gpus} {verb} hotter than the others: up to {most:.1f} vs a median of {median:.1f} °C"
-        )
-
-    yield from _apart(context, "-mean_hot_c", HEAT_FIGURE, lambda _: HOTTER.value, text)
-
-
-@rule("sampled-clock", saving=_UNKNOWN, thresholds=(LOWER_CLOCK,), of_samples=True)
-def sampled_clock(context: FindingsContext) -> Iterator[Finding]:
-    """GPUs whose clocks are lower than those of the others by far more than these differ."""
-
-    def text(gpus: str, least: float, median: float, number: int) -> str:
-        return (
-            f"{gpus} run{'s' * (number == 1)} at up to {percent(1 - least / median)} lower clocks "
-            f"than the median GPU ({least:,.0f} vs {median:,.0f} MHz)"
-        )
-
-    yield from _apart(context, "mean_gfx_mhz", CLOCK, lambda usual: LOWER_CLOCK.share * usual, text)
-
-
-@rule("sampled-power", saving=_UNKNOWN, thresholds=(MORE_POWER,), of_samples=True)
-def sampled_power(context: FindingsContext) -> Iterator[Finding]:
-    """GPUs that draw less power than the others by far more than these differ."""
-
-    def text(gpus: str, least: float, median: float, number: int) -> str:
-        verb = "draws" if number == 1 else "draw"
-        return f"{gpus} {verb} as little as {least:,.0f} W (median {median:,.0f} W)"
-
-    yield from _apart(context, "mean_power_w", POWER, lambda usual: MORE_POWER.share * usual, text)
-
-
-def _apart(
-    context: FindingsContext,
+def _far(
+    name: str,
+    looks_for: str,
     sort: str,
     wanted: SampledFigure,
-    least: Callable[[float], float],
-    text: Callable[[str, float, float, int], str],
-) -> Iterator[Finding]:
-    """The GPUs that lie far from the others in a figure, on the side that `sort` puts first.
+    least: Threshold,
+    verb: tuple[str, str],
+    text: str,
+) -> FindingRule:
+    """A rule: GPUs far from the others in a figure, on the side that `sort` puts first.
 
-    The farthest is at least as far as `least` says of the median.
+    The farthest is at least `least` from the median, in its unit or in % of the median. The verb
+    is that of one GPU and of several.
     """
-    run, values = context.run, figure(context.run, wanted)
-    known = np.flatnonzero(np.isfinite(values))
-    if len(known) < 3:
-        return
-    sign = -1.0 if sort.startswith("-") else 1.0
-    median = median_of(values[known])
-    below = sign * (median - values[known])
-    far: Index = known[below > ROBUST_Z.value * spread_of(values[known])]
-    gpus = [gpus_of(run)[place] for place in far.tolist()]
-    if not gpus or len(gpus) > len(known) // 2 or below.max() < least(median):
-        return
-    most = float(values[known[below.argmax()]])
-    yield _finding(context.view, text(_named(run, gpus), most, median, len(gpus)), sort)
+
+    def find(context: FindingsContext) -> Iterator[Finding]:
+        run, values = context.run, figure(context.run, wanted)
+        known = np.flatnonzero(np.isfinite(values))
+        if len(known) < 3:
+            return
+        sign = -1.0 if sort.startswith("-") else 1.0
+        median = median_of(values[known])
+        below = sign * (median - values[known])
+        far: Index = known[below > ROBUST_Z.value * spread_of(values[known])]
+        gpus = [gpus_of(run)[place] for place in far.tolist()]
+        limit = least.share * median if least.unit == "%" else least.value
+        if not gpus or len(gpus) > len(known) // 2 or below.max() < limit:
+            return
+        most = float(values[known[below.argmax()]])
+        figures = text.format(most=most, median=median, lower=percent(1 - most / median))
+        how = f"{verb[len(gpus) > 1]} {figures}"
+        yield _finding(context.view, f"{_named(run, gpus)} {how}", sort)
+
+    find.__doc__ = f"{looks_for} by far more than these differ."
+    return rule(name, saving=_UNKNOWN, thresholds=(least,), of_samples=True)(find)
+
+
+sampled_heat: Final = _far(
+    "sampled-heat",
+    "GPUs that are hotter than the others",
+    "-mean_hot_c",
+    HEAT_FIGURE,
+    HOTTER,
+    ("is", "are"),
+    "hotter than the others: up to {most:.1f} vs a median of {median:.1f} °C",
+)
+sampled_clock: Final = _far(
+    "sampled-clock",
+    "GPUs whose clocks are lower than those of the others",
+    "mean_gfx_mhz",
+    CLOCK,
+    LOWER_CLOCK,
+    ("runs", "run"),
+    "at up to {lower} lower clocks than the median GPU ({most:,.0f} vs {median:,.0f} MHz)",
+)
+sampled_power: Final = _far(
+    "sampled-power",
+    "GPUs that draw less power than the others",
+    "mean_power_w",
+    POWER,
+    MORE_POWER,
+    ("draws", "draw"),
+    "as little as {most:,.0f} W (median {median:,.0f} W)",
+)
 
 
 def _named(run: Run, gpus: list[int]) -> str:

@@ -25,10 +25,10 @@ from chopper_core.views.shared.samples import (
     MAX_POINTS,
     NO_SAMPLES,
     Sampled,
-    all_sampled,
     beside_of,
     evenly,
     means_beside,
+    sampled,
     spans_of,
 )
 
@@ -203,7 +203,8 @@ def samples_of(
             for name in (*SIGNALS, "power_cap_w", "vram_bytes", *limiters)
             if name in run.measured and gpu in run.measured[name].curves
         }
-        signals = {**dict.fromkeys(SIGNALS, NO_SAMPLES), **all_sampled(curves, stretches)}
+        signals = dict.fromkeys(SIGNALS, NO_SAMPLES)
+        signals |= {name: sampled(curve, stretches) for name, curve in curves.items()}
         cap = signals["power_cap_w"].mean() if "power_cap_w" in signals else np.nan
         limit_w = cap if np.isfinite(cap) else tdp_w
         rolled = {}

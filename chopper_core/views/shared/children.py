@@ -64,12 +64,8 @@ class SignalChart(Struct, frozen=True):
         return (self.start_ns, self.end_ns) != self.scope_ns
 
 
-def _wanted() -> None:
-    """Somebody waits for it."""
-
-
 def signal_chart(
-    run: Run, view: View, bins: int, check: Callable[[], None] = _wanted
+    run: Run, view: View, bins: int, check: Callable[[], None] = lambda: None
 ) -> SignalChart:
     """The signal of a view over its node, from its first start to its last end, or its window.
 

@@ -18,20 +18,19 @@ from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, KernelTable
 from chopper_core.model.units import time_text
 from chopper_core.util.arrays import AnyArray, Float64, Index, Int64, Mask
-from chopper_core.util.errors import UsageError
 from chopper_core.util.grouping import (
     combined,
     counts_of,
     distinct,
-    median_of,
     quantiles_of,
     ranked,
+    ratios,
     run_starts,
     sums_of,
 )
 from chopper_core.views.shared import collective_columns as columns
 from chopper_core.views.shared.collectives import PAIRWISE, Collectives
-from chopper_core.views.shared.marks import outliers
+from chopper_core.views.shared.marks import FACTOR, MAD_TO_SIGMA, MIN_VALUES
 
 Own = list[tuple[Metric, Values]]
 
@@ -133,24 +132,24 @@ def rates(chosen: Chosen, owner: Index, count: int, member_owner: Index) -> Own:
 
 def outlying(chosen: Chosen) -> tuple[Float64, list[str | None]]:
     """Transfer over its median among the run's like collectives, and which are outliers."""
-    found = chosen.all
-    codes = combined([found.kind, found.group, found.bytes])[1]
-    times = np.full(len(found), np.nan)
-    words: list[str | None] = [None] * len(found)
+    found, own = chosen.all, chosen.all.complete
+    names, code = combined([found.kind, found.group, found.bytes])
     transfer = found.transfer_ns.astype(np.float64)
-    for code in distinct(codes[chosen.sets]).tolist():
-        own = np.flatnonzero((codes == code) & found.complete)
-        if not len(own):
-            continue
-        median = median_of(transfer[own])
-        times[own] = transfer[own] / median if median > 0 else np.nan
-        try:
-            apart = outliers(numbered(transfer[own]))
-        except UsageError:
-            continue
-        for place in apart.rows:
-            words[own[place]] = "slow" if transfer[own[place]] > median else "fast"
-    return times[chosen.sets], [words[number] for number in chosen.sets.tolist()]
+
+    def medians(values: Float64) -> Float64:
+        """The median of each collective's complete like ones."""
+        return quantiles_of(values[own], code[own], len(names), (0.5,))[:, 0][code]
+
+    median = medians(transfer)
+    apart = transfer - median
+    spread = medians(np.abs(apart))
+    enough = own & (counts_of(code[own], len(names))[code] >= MIN_VALUES) & (spread > 0)
+    is_outlier = enough & (np.abs(apart) > FACTOR * MAD_TO_SIGMA * spread)
+    words = [
+        ("slow" if apart[each] > 0 else "fast") if is_outlier[each] else None
+        for each in chosen.sets.tolist()
+    ]
+    return ratios(np.where(own, transfer, np.nan), median)[chosen.sets], words
 
 
 def blame(chosen: Chosen, codes: Int64, owner: Index, unknown: Mask) -> Own:

@@ -15,13 +15,14 @@ from chopper_core.model.groups import Groups
 from chopper_core.model.table import ACTIVITY
 from chopper_core.model.units import Unit
 from chopper_core.model.view import View
-from chopper_core.util.arrays import AnyArray, Float64, Index, Int64, Numbers
+from chopper_core.util.arrays import AnyArray, Float64, Index, Numbers
 from chopper_core.util.grouping import (
     counts_of,
+    means_of,
+    quantiles_of,
     run_maxima,
     run_minima,
     run_starts,
-    run_sums,
     sums_of,
 )
 
@@ -119,32 +120,16 @@ def reduced(name: str, values: Values, node: Index, count: int) -> Values:
     extrapolated = None
     if values.extrapolated is not None:
         extrapolated = sums_of(values.extrapolated[present], node, count) > 0
-    known = np.flatnonzero(sizes)
-    if not len(known):
-        return Values(np.full(count, np.nan), sizes == 0, extrapolated)
-    of_known = _over(name, numbers, node, sizes[known])
-    found = np.zeros(count, of_known.dtype)
-    found[known] = of_known
+    if name == "mean":
+        found: AnyArray = means_of(numbers, node, count)
+    elif name in _QUANTILES:
+        found = quantiles_of(numbers, node, count, (_QUANTILES[name],))[:, 0]
+    else:
+        first = run_starts(node)
+        least, most = run_minima(numbers, first), run_maxima(numbers, first)
+        found = np.zeros(count, numbers.dtype)
+        found[sizes > 0] = {"min": least, "max": most}.get(name, most - least)
     return Values(found, sizes == 0, extrapolated)
-
-
-def _over(name: str, numbers: AnyArray, node: Index, sizes: Int64) -> AnyArray:
-    first = run_starts(node)
-    match name:
-        case "mean":
-            return np.asarray(run_sums(numbers, first) / sizes, np.float64)
-        case "max":
-            return run_maxima(numbers, first)
-        case "min":
-            return run_minima(numbers, first)
-        case "spread":
-            return np.asarray(run_maxima(numbers, first) - run_minima(numbers, first))
-    ordered = numbers[np.lexsort((numbers, node))].astype(np.float64)
-    place = (sizes - 1) * _QUANTILES[name]
-    low = np.floor(place).astype(np.intp)
-    below, above = ordered[first + low], ordered[first + np.minimum(low + 1, sizes - 1)]
-    between: Float64 = below + (above - below) * (place - low)
-    return between
 
 
 def difference(metric: Metric, ours: Values, base: Values) -> Values:

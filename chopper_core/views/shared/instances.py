@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from functools import cached_property
-from operator import itemgetter
 from typing import Final
 
 import numpy as np
 from msgspec import Struct
 
 from chopper_core.metrics.instances import instances, visits
-from chopper_core.model.memo import Memo
 from chopper_core.model.run import Run
 from chopper_core.model.table import ACTIVITY, KernelTable, Kind
 from chopper_core.model.view import View
 from chopper_core.util.arrays import AnyArray, Codes, Float64, Index, Int64, Mask, Numbers
 from chopper_core.util.grouping import (
+    combined,
     counts_of,
     quantiles_of,
     ranked,
@@ -28,11 +27,9 @@ from chopper_core.util.grouping import (
     stable_order,
     sums_of,
 )
-from chopper_core.util.workers import in_threads
 
 FSDP: Final = ("FSDP::", "FullyShardedDataParallel.")
 """How the operations begin in which FSDP copies what it gathers and scatters."""
-_MAX_DENSE_CODES: Final = 1 << 22
 _MIN_SPREAD: Final = 0.1
 """Smaller differences of overlap are ignored."""
 _LIKE: Final = ("gpu", "phase", "operation")
@@ -73,17 +70,7 @@ class Overlaps(Struct, frozen=True, eq=False, dict=True):
         return self.masked_ns / np.maximum(self.elapsed_ns, 1)
 
     def codes(self, level: str) -> Int64:
-        return self._memo(("codes", level), lambda: self._codes(level))
-
-    def _codes(self, level: str) -> Int64:
         return self.table.column(level)[self.row].astype(np.int64)
-
-    def ranked(self, level: str) -> tuple[Index, Index]:
-        return self._memo(("ranked", level), lambda: ranked(self.codes(level)))
-
-    @cached_property
-    def _memo(self) -> Memo:
-        return Memo()
 
     def take(self, chosen: Numbers | Mask) -> Overlaps:
         columns = (getattr(self, name)[chosen] for name in self.__struct_fields__[1:])
@@ -149,15 +136,14 @@ class _Alike(Struct, frozen=True, eq=False):
     elapsed_ns: Int64
 
     @classmethod
-    def of(cls, found: Overlaps, owner: Codes, count: int) -> _Alike:
+    def of(cls, found: Overlaps, owner: Codes) -> _Alike:
         """The sets of like instances within the rows to which `owner` gives the instances."""
-        like = _like(found, owner, count)
+        labels = (found.codes(level) for level in _LIKE)
+        like = combined([owner, *labels, ranked(found.work)[1]])[1]
         order = stable_order(like)
-        columns: list[AnyArray] = [like, found.share, found.elapsed_ns]
-        like, share, elapsed = in_threads(itemgetter(order), columns, len(like))
-        first = run_starts(like)[: len(like)]
-        whose = np.asarray(owner, np.int64)[order[first]]
-        return cls(first, run_sizes(first, len(like)), whose, share, elapsed)
+        first = run_starts(like[order])
+        size, whose = run_sizes(first, len(order)), np.asarray(owner, np.int64)[order[first]]
+        return cls(first, size, whose, found.share[order], found.elapsed_ns[order])
 
     def summed(self, values: Numbers) -> Float64:
         return np.asarray(run_sums(values, self.first), np.float64)
@@ -168,7 +154,7 @@ class _Alike(Struct, frozen=True, eq=False):
 
 def effect(found: Overlaps, owner: Codes, count: int) -> Effect:
     """How durations go with overlap in the rows to which `owner` gives the instances."""
-    alike = _Alike.of(found, owner, count)
+    alike = _Alike.of(found, owner)
     mean = np.maximum(alike.summed(alike.elapsed_ns) / alike.size, 1e-9)
     relative = alike.elapsed_ns / alike.spread(mean)
     x = alike.share - alike.spread(alike.summed(alike.share) / alike.size)
@@ -180,23 +166,7 @@ def effect(found: Overlaps, owner: Codes, count: int) -> Effect:
 
 
 def slowdown(found: Overlaps, owner: Codes, count: int) -> tuple[Float64, Float64]:
-    return _slowdown(_Alike.of(found, owner, count), count)
-
-
-def _like(found: Overlaps, owner: Codes, count: int) -> Int64:
-    code, width = np.array(owner, np.int64), count
-    for codes in (*(found.codes(level) for level in _LIKE), ranked(found.work)[1]):
-        low = int(codes.min(initial=0))
-        wide = int(codes.max(initial=0)) - low + 1
-        # In place: fresh memory for millions of codes takes longer than their arithmetic.
-        code *= wide
-        code += codes
-        code -= low
-        width *= wide
-        if width > _MAX_DENSE_CODES:
-            different, code = ranked(code)
-            width = len(different)
-    return code
+    return _slowdown(_Alike.of(found, owner), count)
 
 
 def _cosine(alike: _Alike, count: int, x: Float64, y: Float64) -> Float64:

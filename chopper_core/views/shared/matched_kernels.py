@@ -222,10 +222,13 @@ def same_kernels(table: KernelTable, parts: list[Index], levels: Sequence[str]) 
     # Where a GPU has more of a kernel than the others, its n-th there may not be their n-th.
     place = np.arange(len(rows)) - np.repeat(first, count)
     code = combined([*labels, np.repeat(count, count), place])[1]
-    # Rows are in the order of the labels, so each part's codes rise, and none comes twice.
+    # None comes twice in a part, as its rows of the same labels follow each other.
     is_everywhere = counts_of(code) == len(parts)
-    codes = np.split(code, np.cumsum(sizes)[:-1])
-    return [own[is_everywhere[mine]] for own, mine in zip(parts, codes, strict=True)]
+    found = []
+    for own, mine in zip(parts, np.split(code, np.cumsum(sizes)[:-1]), strict=True):
+        order = stable_order(mine)
+        found.append(own[order[is_everywhere[mine[order]]]])
+    return found
 
 
 def others_lead(found: Occurrences, place: int) -> Float64:

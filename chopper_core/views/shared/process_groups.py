@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
@@ -91,27 +92,16 @@ def _members(run: Run, label: str, rank: int, *, is_pairwise: bool) -> tuple[int
     size, own = stated_size(label), run.parallel.coordinates.get(rank)
     if not own or dimension not in own or size not in (None, run.parallel.sizes[dimension]):
         return ()
-    # Experts share the data-parallel ranks, so that a group along dp has all of ep.
-    free = {"dp", "ep"} if dimension == "dp" else {dimension}
-    if dimension == "ep":
-        return _experts(run, rank)
-    return tuple(
-        other
-        for other, at in run.parallel.coordinates.items()
-        if all(at.get(name) == own[name] for name in own if name not in free)
-    )
+    # Experts share the data-parallel ranks, so that a group along dp has all of ep; one along ep
+    # is neighbours along dp, as many as ep.
+    free = {"dp", "ep"} if dimension in ("dp", "ep") else {dimension}
+    experts = run.parallel.sizes["ep"] if dimension == "ep" else 0
 
+    def place(at: Mapping[str, int]) -> list[int | None]:
+        block = [at["dp"] // experts] if experts else []
+        return [*block, *(at.get(name) for name in own if name not in free)]
 
-def _experts(run: Run, rank: int) -> tuple[int, ...]:
-    """The expert group of a rank: neighbours along dp, as many as ep."""
-    assert run.parallel is not None
-    own, size = run.parallel.coordinates[rank], run.parallel.sizes["ep"]
-    return tuple(
-        other
-        for other, at in run.parallel.coordinates.items()
-        if at["dp"] // size == own["dp"] // size
-        and all(at[name] == own[name] for name in own if name not in ("dp", "ep"))
-    )
+    return tuple(other for other, at in run.parallel.coordinates.items() if place(at) == place(own))
 
 
 def _dimension(run: Run, label: str, *, is_pairwise: bool) -> str | None:

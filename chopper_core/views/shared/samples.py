@@ -5,7 +5,7 @@ And the figures of GPUs that telemetry alone describes, over the time that its s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
@@ -59,12 +59,7 @@ class Sampled(Struct, frozen=True, eq=False):
         return self.begins_ns + (self.ends_ns - self.begins_ns) // 2
 
     def at(self, places: Index) -> Sampled:
-        return Sampled(
-            self.begins_ns[places],
-            self.ends_ns[places],
-            self.values[places],
-            self.weights_ns[places],
-        )
+        return Sampled(*(getattr(self, name)[places] for name in self.__struct_fields__))
 
     def mean(self) -> float:
         return float(np.average(self.values, weights=self.weights_ns)) if len(self) else np.nan
@@ -142,16 +137,13 @@ def gpus_of(run: Run) -> list[int]:
 def spans_of_samples(run: Run) -> dict[int, TimeSpans]:
     """The time of each GPU's samples; of a GPU without any, that of the run's."""
 
-    def found() -> dict[int, TimeSpans]:
-        spans = {}
-        for gpu in gpus_of(run):
-            own = [by_gpu[gpu] for by_gpu in run.sampled.values() if gpu in by_gpu]
-            begin = min((each.first_ns for each in own), default=run.sampled_ns[0])
-            end = max((each.last_ns for each in own), default=run.sampled_ns[1])
-            spans[gpu] = TimeSpans(np.array([begin], np.int64), np.array([end], np.int64))
-        return spans
-
-    return run.memo(("spans of samples",), found)
+    spans = {}
+    for gpu in gpus_of(run):
+        own = [by_gpu[gpu] for by_gpu in run.sampled.values() if gpu in by_gpu]
+        begin = min((each.first_ns for each in own), default=run.sampled_ns[0])
+        end = max((each.last_ns for each in own), default=run.sampled_ns[1])
+        spans[gpu] = TimeSpans(np.array([begin], np.int64), np.array([end], np.int64))
+    return spans
 
 
 def spans_of(run: Run, view: View) -> dict[int, TimeSpans]:
@@ -171,42 +163,26 @@ def spans_of(run: Run, view: View) -> dict[int, TimeSpans]:
             int(gpu): TimeSpans(starts[place : place + 1], ends[place : place + 1])
             for place, gpu in enumerate(groups.codes("gpu").tolist())
         }
-    node, table = tree.node(view.path), run.table
-    gpu_of = table.gpu[node.selection]
-    start, duration = table.start_ns[node.selection], table.duration_ns[node.selection]
-    found = {}
-    for gpu in distinct(gpu_of).tolist():
-        own = gpu_of == gpu
-        found[int(gpu)] = TimeSpans.running(start[own], duration[own])
-    return found
+    node = tree.node(view.path)
+    gpu_of, start, duration = (node.values(name) for name in ("gpu", "start_ns", "duration_ns"))
+    return {
+        int(gpu): TimeSpans.running(start[gpu_of == gpu], duration[gpu_of == gpu])
+        for gpu in distinct(gpu_of).tolist()
+    }
 
 
-def all_sampled(curves: Mapping[str, IntegralCurve], stretches: TimeSpans) -> dict[str, Sampled]:
-    """The samples of several curves that stand for some of the stretches' time."""
-    found: dict[str, Sampled] = {}
-    known: tuple[Int64, Int64] | None = None
-    for name, curve in curves.items():
-        edges = curve.edges_ns
-        low = 2 * (int(np.searchsorted(edges, stretches.starts_ns[0], "left")) // 2)
-        high = 2 * ((int(np.searchsorted(edges, stretches.ends_ns[-1], "right")) + 1) // 2)
-        near = slice(low, high)
-        begins, ends = edges[near][::2], edges[near][1::2]
-        # Samples of one file stand for the same times.
-        if known is None or not np.array_equal(known[0], edges[near]):
-            known = edges[near], stretches.within(begins, ends)
-        covered, area = (
-            np.diff(values[near].reshape(-1, 2), axis=1)[:, 0]
-            for values in (curve.covered_ns, curve.integral)
-        )
-        kept = (covered > 0) & (known[1] > 0)
-        values = area[kept] / covered[kept]
-        found[name] = Sampled(begins[kept], ends[kept], values, known[1][kept])
-    return found
-
-
-def sampled(curve: IntegralCurve | None, stretches: TimeSpans) -> Sampled:
-    """The samples of a curve, as above; none without one."""
-    return NO_SAMPLES if curve is None else all_sampled({"": curve}, stretches)[""]
+def sampled(curve: IntegralCurve, stretches: TimeSpans) -> Sampled:
+    """The samples of a curve that stand for some of the stretches' time."""
+    low = 2 * (int(np.searchsorted(curve.edges_ns, stretches.starts_ns[0], "left")) // 2)
+    high = 2 * ((int(np.searchsorted(curve.edges_ns, stretches.ends_ns[-1], "right")) + 1) // 2)
+    begins, ends = curve.edges_ns[low:high].reshape(-1, 2).T
+    weights = stretches.within(begins, ends)
+    covered, area = (
+        np.diff(values[low:high].reshape(-1, 2), axis=1)[:, 0]
+        for values in (curve.covered_ns, curve.integral)
+    )
+    kept = (covered > 0) & (weights > 0)
+    return Sampled(begins[kept], ends[kept], area[kept] / covered[kept], weights[kept])
 
 
 def beside_of(one: Sampled, other: IntegralCurve | None) -> tuple[Float64, Float64]:
@@ -221,8 +197,7 @@ def means_beside(one: Sampled, other: IntegralCurve | None) -> Float64:
     if other is None or not len(one):
         return np.full(len(one), np.nan)
     area, covered = other.integrals(np.stack([one.begins_ns, one.ends_ns]))
-    time = covered[1] - covered[0]
-    return ratios(area[1] - area[0], time)
+    return ratios(area[1] - area[0], covered[1] - covered[0])
 
 
 class SampledFigure(Struct, frozen=True):
@@ -327,19 +302,18 @@ def figure(run: Run, wanted: SampledFigure) -> Float64:
 def low_clock_pct(run: Run) -> Float64:
     """The share of each GPU's time with a low clock though it is used; NaN where unknown."""
     shares = []
-    for gpu in gpus_of(run):
-        curves = [
+    for gpu, span in spans_of_samples(run).items():
+        clock, use = (
             run.measured[name].curves.get(gpu) if name in run.measured else None
             for name in ("gfx_mhz", "gfx_util_pct")
-        ]
-        clock = sampled(curves[0], spans_of_samples(run)[gpu])
-        values, used = beside_of(clock, curves[1])
-        if not len(values) or len(values) != len(clock):
+        )
+        own = NO_SAMPLES if clock is None else sampled(clock, span)
+        values, used = beside_of(own, use)
+        if not len(values) or len(values) != len(own):
             shares.append(np.nan)
             continue
         is_low = (values < LOW_CLOCK * values.max()) & (used >= BUSY_PCT)
-        weights = clock.weights_ns
-        shares.append(100.0 * float(weights[is_low].sum()) / float(weights.sum()))
+        shares.append(100.0 * float(own.weights_ns[is_low].sum()) / float(own.weights_ns.sum()))
     return np.array(shares)
 
 
