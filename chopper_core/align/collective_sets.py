@@ -27,8 +27,10 @@ from chopper_core.model.table import KernelTable, Rule
 from chopper_core.model.tree import level_order
 from chopper_core.util.arrays import Index, Int64, Mask
 from chopper_core.util.grouping import (
+    combined,
     distinct,
     median_of,
+    nth_of,
     quantile_of,
     ranked,
     run_mask,
@@ -63,29 +65,27 @@ def collective_sets(kernels: CommKernels, offsets: EndOffsets) -> Int64:
 
     Time is that of sorting the kernels a few times.
     """
-    sets = np.full(len(kernels), UNKNOWN, np.int64)
-    end = kernels.end_ns - offsets.late_ns[kernels.gpu]
+    found = _Matching(kernels, kernels.end_ns - offsets.late_ns[kernels.gpu])
     usable = ~np.isin(kernels.gpu, [*offsets.apart]) & ~kernels.is_unmatched
     together = np.flatnonzero(usable & ~kernels.is_rooted)
-    together = together[stable_order(end[together])]
+    together = together[stable_order(found.end[together])]
     least, most = _TOLERANCE_NS
     tolerance_ns = min(max(_SCATTERS * offsets.scatter_ns, least), most)
     clear_ns = max(_CLEAR_SCATTERS * offsets.scatter_ns, _MIN_GAP_NS)
-    universe = _universes(kernels, end, together, tolerance_ns)
+    universe = _universes(kernels, found.end, together, tolerance_ns)
     part = offsets.part[kernels.gpu]
     # Kernels of an unknown group are matched within a part alone.
     universe = np.where(universe == UNKNOWN, UNKNOWN - part[together], universe)
-    count = _assign(kernels, end, together, universe, (tolerance_ns, clear_ns), sets)
-    rest = together[(sets[together] == UNKNOWN) & (kernels.kind[together] != UNKNOWN)]
+    found.by_ends(together, universe, tolerance_ns, clear_ns)
+    rest = together[(found.sets[together] == UNKNOWN) & (kernels.kind[together] != UNKNOWN)]
     if len(rest):
         labels = numbered((part[rest], kernels.group[rest], kernels.kind[rest], kernels.size[rest]))
-        count = _assign(kernels, end, rest, labels, (tolerance_ns, clear_ns), sets, count)
+        found.by_ends(rest, labels, tolerance_ns, clear_ns)
     rooted = np.flatnonzero(usable & kernels.is_rooted)
     if len(rooted):
-        count = _assign_rooted(kernels, end, rooted, sets, count)
-    alone = sets == UNKNOWN
-    sets[alone] = count + np.arange(int(alone.sum()))
-    return sets
+        found.by_order(rooted)
+    found.number(np.flatnonzero(found.sets == UNKNOWN))
+    return found.sets
 
 
 def ordered_sets(kernels: CommKernels, operations: Sequence[str]) -> Int64:
@@ -99,7 +99,7 @@ def ordered_sets(kernels: CommKernels, operations: Sequence[str]) -> Int64:
     order = stable_order(kernels.end_ns)
     order = order[stable_order(part[order])]
     place, even = _places(part[order], kernels.gpu[order])
-    number = np.arange(len(kernels)) + len(kernels)
+    number = np.arange(len(kernels)) + int(place.max(initial=0)) + 1
     known = even[part[order]] & (kernels.group[order] != UNKNOWN)
     number[order[known]] = place[known]
     return numbered((part, number))
@@ -170,127 +170,108 @@ def _universes(kernels: CommKernels, end: Int64, order: Index, tolerance: int) -
     return universe
 
 
-def _assign(
-    kernels: CommKernels,
-    end: Int64,
-    order: Index,
-    universe: Int64,
-    limits_ns: tuple[int, int],
-    sets: Int64,
-    count: int = 0,
-) -> int:
-    """Number the collectives of kernels that are in the order of their ends, universe by universe.
+class _Matching:
+    """The numbers of the collectives that were found, -1 for kernels that are still alone."""
 
-    Ends are cut apart at ever finer gaps, from the first to the second limit, until each part
-    is one collective, or as many on all GPUs.
-    """
-    by_universe = stable_order(universe)
-    order, universe = order[by_universe], universe[by_universe]
-    threshold, least_gap_ns = limits_ns
-    while len(order):
-        new = run_mask(universe)
-        new[1:] |= np.diff(end[order]) > threshold
-        part = np.cumsum(new) - 1
-        place, even = _places(part, kernels.gpu[order])
-        number = part * (int(place.max()) + 1) + place
-        sure = even[part] & _agreeing(kernels, end, order, part, number)
-        if sure.any():
-            found = ranked(number[sure])
-            sets[order[sure]] = found[1] + count
-            count += len(found[0])
-        order, universe = order[~sure], universe[~sure]
-        threshold //= _FINER
-        if threshold < least_gap_ns:
-            break
-    return count
+    def __init__(self, kernels: CommKernels, end: Int64) -> None:
+        self.kernels = kernels
+        self.end = end
+        self.sets = np.full(len(kernels), UNKNOWN, np.int64)
+        self._count = 0
+
+    def number(self, rows: Index, codes: Int64 | None = None) -> None:
+        """Rows of one code are one collective; without codes each row is one."""
+        found, place = ranked(np.arange(len(rows)) if codes is None else codes)
+        self.sets[rows] = place + self._count
+        self._count += len(found)
+
+    def by_ends(self, order: Index, universe: Int64, threshold: int, least_gap_ns: int) -> None:
+        """Match kernels that are in the order of their ends, universe by universe.
+
+        Ends are cut apart at ever finer gaps, from the threshold to the least gap, until each part
+        is one collective, or as many on all GPUs.
+        """
+        by_universe = stable_order(universe)
+        order, universe = order[by_universe], universe[by_universe]
+        while len(order):
+            new = run_mask(universe)
+            new[1:] |= np.diff(self.end[order]) > threshold
+            part = np.cumsum(new) - 1
+            number, even = _places(part, self.kernels.gpu[order])
+            sure = even[part] & self._agreeing(order, part, number)
+            self.number(order[sure], number[sure])
+            order, universe = order[~sure], universe[~sure]
+            threshold //= _FINER
+            if threshold < least_gap_ns:
+                break
+
+    def _agreeing(self, order: Index, part: Int64, number: Int64) -> Mask:
+        """Whether the labels and the ends of each kernel's part agree, collective by collective.
+
+        Of several collectives in a part the ends must be nearer to each other than to those of the
+        next one: else a kernel that is lost would shift the others.
+        """
+        by_set = stable_order(number)
+        first = run_starts(number[by_set])
+        rows = order[by_set]
+        fits = run_sizes(first, len(rows)) <= np.minimum.reduceat(self.kernels.most[rows], first)
+        for label in self.kernels.labels:
+            fits &= _are_equal(label[rows], first)
+        low, high = self.end[rows[first]], np.maximum.reduceat(self.end[rows], first)
+        of_part = part[by_set[first]]
+        begins = run_starts(of_part)
+        spread = np.maximum.reduceat(high - low, begins)
+        step = np.full(len(first), _FAR)
+        step[:-1] = np.where(np.diff(of_part) == 0, np.diff(low), _FAR)
+        clear = 2 * spread <= np.minimum.reduceat(step, begins)
+        return (np.logical_and.reduceat(fits, begins) & clear)[part]
+
+    def by_order(self, rows: Index) -> None:
+        """Match kinds that ranks may leave early by their order between two matched collectives.
+
+        Between the same two the n-th of a group, kind and size are one where all GPUs have as many.
+        """
+        kernels, before = self.kernels, self._anchors(rows)
+        order = np.lexsort((self.end[rows], kernels.kind[rows], kernels.group[rows], before))
+        rows = rows[order]
+        part = numbered((before[order], kernels.group[rows], kernels.kind[rows]))
+        number, even = _places(part, kernels.gpu[rows])
+        by_set = stable_order(number)
+        first = run_starts(number[by_set])
+        even[part[by_set[first]][~_are_equal(kernels.size[rows][by_set], first)]] = False
+        self.number(rows[even[part]], number[even[part]])
+
+    def _anchors(self, rows: Index) -> Int64:
+        """The last matched collective of most GPUs that ended before each row on its GPU, or -1."""
+        matched = np.flatnonzero(self.sets != UNKNOWN)
+        if len(matched):
+            sizes = np.bincount(self.sets[matched])
+            matched = matched[sizes[self.sets[matched]] == sizes.max()]
+        anchors = np.full(len(rows), UNKNOWN, np.int64)
+        gpu = self.kernels.gpu
+        for number in distinct(gpu[rows]).tolist():
+            own = np.flatnonzero(gpu[rows] == number)
+            there = matched[gpu[matched] == number]
+            at = np.searchsorted(self.end[there], self.end[rows[own]], "right") - 1
+            anchors[own] = np.where(at >= 0, np.append(self.sets[there], UNKNOWN)[at], UNKNOWN)
+        return anchors
+
+
+def _are_equal(values: Int64, first: Index) -> Mask:
+    """Whether the known values of each run are equal."""
+    largest = np.maximum.reduceat(values, first)
+    least = np.minimum.reduceat(np.where(values == UNKNOWN, _FAR, values), first)
+    return (largest == UNKNOWN) | (least == largest)
 
 
 def _places(part: Int64, gpu: Int64) -> tuple[Int64, Mask]:
-    """The place of each kernel among its GPU's in its part; whether a part has as many of each."""
-    by_lane = stable_order(part * (int(gpu.max()) + 1) + gpu)
-    lane_start = run_mask(part[by_lane], gpu[by_lane])
-    position = np.arange(len(part))
-    first = np.maximum.accumulate(np.where(lane_start, position, 0))
-    place = np.empty(len(part), np.int64)
-    place[by_lane] = position - first
-    begins = np.flatnonzero(lane_start)
-    sizes = run_sizes(begins, len(part))
-    of_part = run_starts(part[by_lane][begins])
+    """A number for the n-th kernels of the GPUs in each part, in the order of the parts; whether a
+    part has as many on each GPU."""
+    lanes, lane = combined((part, gpu))
+    sizes, of_part = np.bincount(lane), run_starts(lanes[:, 0])
+    place = nth_of(lane)
     even = np.minimum.reduceat(sizes, of_part) == np.maximum.reduceat(sizes, of_part)
-    return place, even
-
-
-def _agreeing(kernels: CommKernels, end: Int64, order: Index, part: Int64, number: Int64) -> Mask:
-    """Whether the labels of each kernel's part agree, collective by collective, and its ends do.
-
-    Of several collectives in a part the ends must be nearer to each other than to those of the next
-    one: else a kernel that is lost would shift the others.
-    """
-    by_set = stable_order(number)
-    first = run_starts(number[by_set])
-    fits = np.ones(len(first), np.bool_)
-    for label in (kernels.kind, kernels.group, kernels.size):
-        values = label[order][by_set]
-        largest = np.maximum.reduceat(values, first)
-        least = np.minimum.reduceat(np.where(values == UNKNOWN, _FAR, values), first)
-        fits &= (largest == UNKNOWN) | (least == largest)
-    ends = end[order][by_set]
-    count = run_sizes(first, len(by_set))
-    fits &= count <= np.minimum.reduceat(kernels.most[order][by_set], first)
-    low, high = ends[first], np.maximum.reduceat(ends, first)
-    of_part = part[by_set[first]]
-    begins = run_starts(of_part)
-    spread = np.maximum.reduceat(high - low, begins)
-    step = np.full(len(first), _FAR)
-    step[:-1] = np.where(np.diff(of_part) == 0, np.diff(low), _FAR)
-    clear = 2 * spread <= np.minimum.reduceat(step, begins)
-    whole = np.logical_and.reduceat(fits, begins) & clear
-    there = np.zeros(int(part.max(initial=0)) + 1, np.bool_)
-    there[of_part[begins]] = whole
-    return there[part]
-
-
-def _assign_rooted(kernels: CommKernels, end: Int64, rows: Index, sets: Int64, count: int) -> int:
-    """Match kinds that ranks may leave early by their order between two matched collectives.
-
-    Between the same two the n-th of a group, kind and size are one where all GPUs have as many.
-    """
-    before = _anchors(kernels, end, rows, sets)
-    order = np.lexsort((end[rows], kernels.kind[rows], kernels.group[rows], before))
-    rows, before = rows[order], before[order]
-    part = numbered((before, kernels.group[rows], kernels.kind[rows]))
-    by_part = stable_order(part)
-    rows, part = rows[by_part], part[by_part]
-    place, even = _places(part, kernels.gpu[rows])
-    number = part * (int(place.max()) + 1) + place
-    by_set = stable_order(number)
-    first = run_starts(number[by_set])
-    size = kernels.size[rows][by_set]
-    least = np.minimum.reduceat(np.where(size == UNKNOWN, _FAR, size), first)
-    largest = np.maximum.reduceat(size, first)
-    differs = (largest != UNKNOWN) & (least != largest)
-    wrong = np.zeros(int(part.max()) + 1, np.bool_)
-    wrong[part[by_set[first]][differs]] = True
-    sure = even[part] & ~wrong[part]
-    found = ranked(number[sure])
-    sets[rows[sure]] = found[1] + count
-    return count + len(found[0])
-
-
-def _anchors(kernels: CommKernels, end: Int64, rows: Index, sets: Int64) -> Int64:
-    """The matched collective with most GPUs that ended last before each row on its GPU, or -1."""
-    matched = np.flatnonzero(sets != UNKNOWN)
-    if len(matched):
-        sizes = np.bincount(sets[matched])
-        matched = matched[sizes[sets[matched]] == sizes.max()]
-    anchors = np.full(len(rows), UNKNOWN, np.int64)
-    for gpu in distinct(kernels.gpu[rows]).tolist():
-        own = np.flatnonzero(kernels.gpu[rows] == gpu)
-        there = matched[kernels.gpu[matched] == gpu]
-        if len(there):
-            at = np.searchsorted(end[there], end[rows[own]], "right") - 1
-            anchors[own] = np.where(at >= 0, sets[there[at]], UNKNOWN)
-    return anchors
+    return part * (int(place.max()) + 1) + place, even
 
 
 class RankClock(Struct, frozen=True):

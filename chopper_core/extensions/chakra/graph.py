@@ -162,7 +162,7 @@ class GraphBuilder:
         self._format = format_name
         self._names: dict[str, int] = NameInterner()
         self._texts: dict[str, str] = {}
-        self._ids: list[int] = []
+        self._ids = array("Q")
         self._columns = {name: array("q") for name in ("name", "type", "start", "duration")}
         self._deps = {name: (array("q", (0,)), array("Q")) for name in ("data", "control")}
         self._attributes: dict[str, tuple[list[str], array[int], list[Value]]] = {}
@@ -212,7 +212,7 @@ class GraphBuilder:
                 f"{count:,} attributes, such as {first}, have more than {_MAX_VALUE:,} characters "
                 "or numbers and are left out"
             )
-        ids = np.array(self._ids, np.uint64)
+        ids = np.array(self._ids)
         order = np.argsort(ids, kind="stable")
         repeated = np.flatnonzero(np.diff(ids[order]) == 0)
         if len(repeated):
