@@ -85,8 +85,7 @@ def _together(one: Float64, other: Float64, shared: float) -> Float64:
 def refined(
     work: Sequence[Activity],
     samples: Sequence[SignalSamples],
-    begin_ns: int,
-    end_ns: int,
+    span: tuple[int, int],
     coarse_ns: int,
     period_ns: int,
 ) -> Placed | None:
@@ -97,12 +96,12 @@ def refined(
     reach = _PERIODS * period_ns
     places = coarse_ns + np.linspace(-reach, reach, int(2 * _PERIODS * STEPS) + 1)
     margin = int(reach) + _MAX_WINDOW * period_ns
-    first, last = coarse_ns - margin, coarse_ns + (end_ns - begin_ns) + margin
+    first, last = coarse_ns - margin, coarse_ns + (span[1] - span[0]) + margin
     samples = [_between(shown, first, last) for shown in samples]
     tried: list[tuple[float, Float64, int, bool]] = []
     for averages in (True, False):
         found = [
-            _fits(work, samples, (begin_ns, end_ns), float(place), period_ns, averages=averages)
+            _fits(work, samples, span, float(place), period_ns, averages=averages)
             for place in places
         ]
         fits, counts = np.array([fit for fit, _ in found]), [count for _, count in found]

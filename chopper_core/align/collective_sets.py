@@ -261,7 +261,8 @@ def _are_equal(values: Int64, first: Index) -> Mask:
     """Whether the known values of each run are equal."""
     largest = np.maximum.reduceat(values, first)
     least = np.minimum.reduceat(np.where(values == UNKNOWN, _FAR, values), first)
-    return (largest == UNKNOWN) | (least == largest)
+    equal: Mask = (largest == UNKNOWN) | (least == largest)
+    return equal
 
 
 def _places(part: Int64, gpu: Int64) -> tuple[Int64, Mask]:

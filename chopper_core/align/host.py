@@ -20,7 +20,14 @@ from chopper_core.model.table import NO_TIME, Category
 from chopper_core.sources.trace import HostCategory, Trace
 from chopper_core.tables.losses import ABSENT
 from chopper_core.util.arrays import Index, Int32, Int64, Mask
-from chopper_core.util.grouping import distinct, last_equal, ranked, run_starts, stable_order
+from chopper_core.util.grouping import (
+    distinct,
+    first_equal,
+    last_equal,
+    ranked,
+    run_starts,
+    stable_order,
+)
 from chopper_core.util.patterns import late
 
 BACKWARD_NODE: Final = late(r"^autograd::engine::evaluate_function")
@@ -69,24 +76,22 @@ def link(trace: Trace) -> Links:
     if len(order):
         launch = np.where(found, order[chosen], -1)
 
-    linked = launch >= 0
-    launch_ns = np.full(len(activities), NO_TIME, np.int64)
-    launch_ns[linked] = launches.start_ns[launch[linked]]
-    operator = _by_external_id(np.where(linked, ABSENT, activities.external_id), ranges.external_id)
-    thread = np.full(len(activities), -1, np.int32)
-    time_ns = np.zeros(len(activities), np.int64)
-    by_operator = operator >= 0
-    thread[by_operator] = ranges.thread[operator[by_operator]]
-    time_ns[by_operator] = ranges.start_ns[operator[by_operator]]
-    thread[linked] = launches.thread[launch[linked]]
-    time_ns[linked] = launch_ns[linked]
+    # Row -1 holds what activities without a launch have.
+    launch_ns = np.append(launches.start_ns, NO_TIME)[launch]
+    thread = np.append(launches.thread, np.int32(NOWHERE))[launch]
+    time_ns = np.append(launches.start_ns, 0)[launch]
+    rest = np.flatnonzero((launch < 0) & (activities.external_id != ABSENT))
+    if len(rest):
+        operator = first_equal(ranges.external_id, activities.external_id[rest])
+        thread[rest] = np.append(ranges.thread, np.int32(NOWHERE))[operator]
+        time_ns[rest] = np.append(ranges.start_ns, 0)[operator]
     return Links(
         launch=launch,
         launch_ns=launch_ns,
         points=Points(thread, time_ns),
         orphans=_orphans(trace, launch),
         shared_correlations=int(several.sum()),
-        late_launches=int((linked & (launch_ns > activities.start_ns)).sum()),
+        late_launches=int(((launch >= 0) & (launch_ns > activities.start_ns)).sum()),
     )
 
 
@@ -97,20 +102,14 @@ def _orphans(trace: Trace, launch: Index) -> Index:
     return np.flatnonzero(starts_work)
 
 
-def _by_external_id(wanted: Int64, external_id: Int64) -> Index:
-    found = np.full(len(wanted), -1, np.intp)
-    ids, number = ranked(wanted[wanted != ABSENT])
-    if len(ids):
-        at = np.minimum(np.searchsorted(ids, external_id), len(ids) - 1)
-        rows = np.flatnonzero(ids[at] == external_id)[::-1]
-        first = np.full(len(ids), -1, np.intp)
-        first[at[rows]] = rows
-        found[wanted != ABSENT] = first[number]
-    return found
-
-
-def _by_code(names: Sequence[str], codes: Int32, value: Callable[[str], int]) -> Index:
-    used = _used(names, codes)
+def _by_code(
+    names: Sequence[str],
+    codes: Int32,
+    value: Callable[[str], int],
+    used: Index | None = None,
+) -> Index:
+    """A number for each code, computed once per distinct name; `used` are the codes that occur."""
+    used = _used(names, codes) if used is None else used
     numbers = np.zeros(len(names), np.intp)
     numbers[used] = [value(names[code]) for code in used.tolist()]
     return numbers[codes]
@@ -120,10 +119,7 @@ def matching(
     names: Sequence[str], codes: Int32, pattern: re.Pattern[str], used: Index | None = None
 ) -> Mask:
     """Which of the codes stand for a name that the pattern occurs in; `used` are those there."""
-    used = _used(names, codes) if used is None else used
-    found = np.zeros(len(names), np.bool_)
-    found[used] = [pattern.search(names[code]) is not None for code in used.tolist()]
-    return found[codes]
+    return _by_code(names, codes, lambda name: pattern.search(name) is not None, used) > 0
 
 
 def _used(names: Sequence[str], codes: Int32) -> Index:

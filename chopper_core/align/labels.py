@@ -8,7 +8,6 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.align.host import Host
 from chopper_core.model.table import NO_LABEL, Rule
 from chopper_core.util.arrays import Codes, Index, Int8, Int32, Int64, Mask, Numbers
 from chopper_core.util.grouping import common_of, ranked, run_mask
@@ -102,7 +101,7 @@ REACH: Final = 2
 
 
 def contexts(
-    host: Host,
+    kernel: Int32,
     order: Order,
     phase: Int32 | None = None,
     *,
@@ -110,7 +109,7 @@ def contexts(
     after: int = REACH,
 ) -> Int64:
     """A number per activity, equal where kernel, neighbours on the stream and phase are."""
-    ordered = host.trace.activities.name[order.rows].astype(np.int64)
+    ordered = kernel[order.rows].astype(np.int64)
     stream = np.cumsum(order.new_stream)
     columns = [ordered]
     for shift in (*range(1, before + 1), *range(-after, 0)):

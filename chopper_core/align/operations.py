@@ -139,7 +139,8 @@ def label_operations(
     # Where the profiling window cut off the launch or the forward, other steps are more reliable.
     in_backward = phases.codes == Phase.BACKWARD
     cut = ~points.known() | (in_backward & ~forward.known() & ~recomputed)
-    by_context = contexts(host, order, phases.codes)
+    kernel = host.trace.activities.name
+    by_context = contexts(kernel, order, phases.codes)
     like_context(labels, by_context, _CONTEXT_RULES, cut & computes)
 
     operators = _operators(host, names)
@@ -300,7 +301,7 @@ def _like_forward(
     codes = np.where(forward, labels.codes, NO_LABEL).astype(np.int32)
     known = Labels(codes, labels.rules.copy())
     for before, after in ((REACH, REACH), (REACH, 0), (0, REACH)):
-        context = contexts(host, order, before=before, after=after)
+        context = contexts(host.trace.activities.name, order, before=before, after=after)
         like_context(known, context, _CONTEXT_RULES, again)
     labels.fill(known.codes, Rule.CONTEXT, again)
     _mark_recompute(labels, names, again)

@@ -124,7 +124,7 @@ def label_phases(
         rows = np.flatnonzero(host.named(pattern) & host.is_operator)
         return host.intervals(rows).innermost(points) >= 0
 
-    codes = host.by_name(_code_of_range, host.annotations)
+    codes = host.by_name(lambda name: _code(range_phase(name)), host.annotations)
     speaking = host.intervals(host.annotations[codes != NO_LABEL], codes[codes != NO_LABEL])
     voted = speaking.innermost(points)
     forward = voted == Phase.FORWARD
@@ -146,7 +146,7 @@ def label_phases(
     named = host.by_kernel(_code_of_kernel)
     transposed = inside(_TRANSPOSED)
     if transposed.any():
-        transposed &= host.by_kernel(_is_input_gradient) > 0
+        transposed &= host.by_kernel(lambda name: _INPUT_GRADIENT.search(name) is not None) > 0
     named[(named == Phase.FORWARD) | transposed] = NO_LABEL
     labels.fill(named, Rule.KERNEL_NAME)
     if not linked.any():
@@ -157,24 +157,18 @@ def label_phases(
     _by_order(labels, host, _Sequence.of(host, links, iterations.codes, time_ns, ordered))
     if linked.any():
         # RCCL kernels share one name, so their context is not informative.
-        context = contexts(host, order)
+        context = contexts(host.trace.activities.name, order)
         like_context(labels, context, tuple(Rule), ~linked & (kind != Kind.COMM))
         _like_neighbours(labels, ~linked, iterations, order)
     return labels
 
 
-def _code_of_range(name: str) -> int:
-    phase = range_phase(name)
-    return NO_LABEL if phase is None else int(phase)
-
-
 def _code_of_kernel(name: str) -> int:
-    phase = kernel_phase(name)
+    return _code(kernel_phase(name))
+
+
+def _code(phase: Phase | None) -> int:
     return NO_LABEL if phase is None else int(phase)
-
-
-def _is_input_gradient(name: str) -> bool:
-    return _INPUT_GRADIENT.search(name) is not None
 
 
 class _Sequence(Struct, frozen=True):

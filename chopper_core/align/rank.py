@@ -11,12 +11,11 @@ from msgspec.structs import force_setattr, replace
 
 from chopper_core.align.collectives import activity_attributes, read_collectives
 from chopper_core.align.host import Host, Links, captured_points, link, link_backward
-from chopper_core.align.host_time import host_lane, host_time
+from chopper_core.align.host_tables import align_memory, host_lane, host_time
 from chopper_core.align.kernel_classes import kinds
 from chopper_core.align.labels import Order, numbered
 from chopper_core.align.launches import packed_shapes
 from chopper_core.align.layers import label_layers, mark_outside
-from chopper_core.align.memory import align_memory
 from chopper_core.align.model_work import activity_tokens, at_steps, model_work
 from chopper_core.align.modules import read_modules
 from chopper_core.align.operations import label_operations

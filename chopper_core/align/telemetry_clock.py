@@ -21,7 +21,7 @@ from chopper_core.model.signals import CpuSamples, IntegralCurve, nearest
 from chopper_core.model.table import KernelTable, Kind
 from chopper_core.sources.cpu import CpuTable
 from chopper_core.sources.signals import ClockDomain, SignalName, SignalSamples, Telemetry
-from chopper_core.util.arrays import Float64, Mask
+from chopper_core.util.arrays import Float64, Int64, Mask
 
 REACH_PERIODS: Final = 8
 """Sampling periods around a sample in which it is valid."""
@@ -79,8 +79,9 @@ def place(
     `gpus` maps GPUs of the file to those of the run, `clocks` gives the corrections of clocks.
     `shift_ns` is added to the offset that is found; without one it is the whole offset.
     """
-    found = _offset(telemetry, table, gpus, clocks, shift_ns)
-    offset_ns, method = (None, found) if isinstance(found, str) else (found.offset_ns, found.method)
+    found = Recording(telemetry, table, gpus).offset(clocks, shift_ns)
+    known = None if isinstance(found, str) else found
+    offset_ns, method = (known.offset_ns, known.method) if known else (None, str(found))
     if gpus and telemetry.resolution_ns:
         offset_ns, method = shifted(offset_ns, method, shift_ns)
     return TelemetrySource(
@@ -88,12 +89,12 @@ def place(
         format=telemetry.format,
         clock=str(telemetry.clock),
         offset_ns=offset_ns,
-        uncertainty_ns=0 if isinstance(found, str) else found.uncertainty_ns,
+        uncertainty_ns=known.uncertainty_ns if known else 0,
         method=method,
         gpus=gpus,
         samples=sum(len(samples) for parts in telemetry.signals.values() for samples in parts),
         notes=(*telemetry.notes, *telemetry.losses.notes),
-        late_ns=0 if isinstance(found, str) else found.late_ns,
+        late_ns=known.late_ns if known else 0,
     )
 
 
@@ -107,174 +108,179 @@ def shifted(offset_ns: int | None, method: str, shift_ns: int) -> tuple[int | No
     return offset_ns + shift_ns, f"{method}, {by_hand}"
 
 
-def _offset(
-    telemetry: Telemetry,
-    table: KernelTable,
-    gpus: Mapping[int, int],
-    clocks: Mapping[ClockDomain, KnownClock],
-    shift_ns: int,
-) -> Estimate | str:
-    """The offset of a file before the user's shift, or why there is none."""
-    if not gpus:
-        return "none of its GPUs is in the run"
-    if telemetry.resolution_ns == 0:
-        return "its samples have no timestamps"
-    known = clocks.get(telemetry.clock)
-    if known is not None:
-        if _covers(telemetry, table, known.offset_ns + shift_ns):
-            late_ns = _lateness(telemetry, table, gpus, known.offset_ns + shift_ns)
-            return Estimate(known.offset_ns, telemetry.resolution_ns, known.why, late_ns)
-        if telemetry.clock is ClockDomain.EPOCH:
-            return "by its clock it doesn't overlap the run"
-    if telemetry.clock is ClockDomain.LOCAL and ClockDomain.EPOCH in clocks:
-        return in_a_zone(telemetry, table, gpus, clocks[ClockDomain.EPOCH].offset_ns)
-    return estimate_offset(telemetry, table, gpus)
+class Recording(Struct, frozen=True):
+    """A telemetry file and the run whose clock it is put on."""
 
+    telemetry: Telemetry
+    table: KernelTable
+    gpus: Mapping[int, int]
+    """GPU of the file → GPU of the run."""
 
-def in_a_zone(
-    telemetry: Telemetry, table: KernelTable, gpus: Mapping[int, int], epoch_ns: int
-) -> Estimate | str:
-    """The offset of local time without a zone: the zone in which it covers the run.
+    def offset(self, clocks: Mapping[ClockDomain, KnownClock], shift_ns: int) -> Estimate | str:
+        """The offset of the file before the user's shift, or a reason."""
+        telemetry = self.telemetry
+        if not self.gpus:
+            return "none of its GPUs is in the run"
+        if telemetry.resolution_ns == 0:
+            return "its samples have no timestamps"
+        known = clocks.get(telemetry.clock)
+        if known is not None:
+            if self._covers(known.offset_ns + shift_ns):
+                late_ns = self._lateness(known.offset_ns + shift_ns)
+                return Estimate(known.offset_ns, telemetry.resolution_ns, known.why, late_ns)
+            if telemetry.clock is ClockDomain.EPOCH:
+                return "by its clock it doesn't overlap the run"
+        if telemetry.clock is ClockDomain.LOCAL and ClockDomain.EPOCH in clocks:
+            return self._in_a_zone(clocks[ClockDomain.EPOCH].offset_ns)
+        return self.estimate()
 
-    Zones are multiples of 15 minutes. Where several fit, the signals decide.
-    """
-    stamps = [samples.time_ns for parts in telemetry.signals.values() for samples in parts]
-    first = min(int(times[0]) for times in stamps if len(times))
-    last = max(int(times[-1]) for times in stamps if len(times))
-    begin, end = int(table.start_ns.min()), int((table.start_ns + table.duration_ns).max())
-    zones = range(_WEST * _QUARTER_NS, (_EAST + 1) * _QUARTER_NS, _QUARTER_NS)
-    doubt = telemetry.resolution_ns
-    fitting = [
-        zone
-        for zone in zones
-        if first - zone + epoch_ns <= begin + doubt and last - zone + epoch_ns >= end - doubt
-    ]
-    if not fitting:
-        return "it doesn't cover the run in any time zone"
-    if len(fitting) == 1:
-        how = f"local time of {_zone_text(fitting[0])}, the only zone in which it covers the run"
-        return Estimate(epoch_ns - fitting[0], doubt, how)
-    found = estimate_offset(telemetry, table, gpus)
-    if isinstance(found, str):
-        return f"local time that covers the run in {len(fitting)} zones, and {found}"
-    nearest_zone = min(fitting, key=lambda zone: abs(epoch_ns - zone - found.offset_ns))
-    if abs(epoch_ns - nearest_zone - found.offset_ns) > _ZONE_DOUBT_NS + found.uncertainty_ns:
-        return f"local time of no whole zone, though {found.method}"
-    how = f"local time of {_zone_text(nearest_zone)}: of {len(fitting)} zones the one that is "
-    return Estimate(epoch_ns - nearest_zone, doubt, f"{how}{found.method}")
+    def _stamps(self) -> list[Int64]:
+        return [each.time_ns for parts in self.telemetry.signals.values() for each in parts]
 
+    def _span(self) -> tuple[int, int]:
+        """The run's first start and last end, with a stamp's resolution on either side."""
+        doubt = self.telemetry.resolution_ns
+        ends = self.table.start_ns + self.table.duration_ns
+        return int(self.table.start_ns.min()) - doubt, int(ends.max()) + doubt
 
-def _zone_text(zone_ns: int) -> str:
-    minutes = abs(zone_ns) // 60_000_000_000
-    return f"UTC{'-' if zone_ns < 0 else '+'}{minutes // 60:02d}:{minutes % 60:02d}"
+    def _covers(self, shift_ns: int) -> bool:
+        """Whether any sample of the shifted file lies within the run."""
+        begin, end = self._span()
+        return any(((t + shift_ns >= begin) & (t + shift_ns <= end)).any() for t in self._stamps())
 
+    def _in_a_zone(self, epoch_ns: int) -> Estimate | str:
+        """The offset of local time without a zone: the zone in which it covers the run.
 
-def _covers(telemetry: Telemetry, table: KernelTable, shift_ns: int) -> bool:
-    """Whether any sample of a shifted file lies within the run."""
-    begin = int(table.start_ns.min()) - telemetry.resolution_ns
-    end = int((table.start_ns + table.duration_ns).max()) + telemetry.resolution_ns
-    every = [samples.time_ns for parts in telemetry.signals.values() for samples in parts]
-    return any(((t + shift_ns >= begin) & (t + shift_ns <= end)).any() for t in every)
+        Zones are multiples of 15 minutes. Where several fit, the signals decide.
+        """
+        stamps = [times for times in self._stamps() if len(times)]
+        first, last = min(int(t[0]) for t in stamps), max(int(t[-1]) for t in stamps)
+        begin, end = self._span()
+        doubt = self.telemetry.resolution_ns
+        fitting = [
+            zone
+            for zone in range(_WEST * _QUARTER_NS, (_EAST + 1) * _QUARTER_NS, _QUARTER_NS)
+            if first - zone + epoch_ns <= begin + 2 * doubt
+            and last - zone + epoch_ns >= end - 2 * doubt
+        ]
+        if not fitting:
+            return "it doesn't cover the run in any time zone"
+        zone, how = fitting[0], "the only zone in which it covers the run"
+        if len(fitting) > 1:
+            found = self.estimate()
+            if isinstance(found, str):
+                return f"local time that covers the run in {len(fitting)} zones, and {found}"
+            zone = min(fitting, key=lambda zone: abs(epoch_ns - zone - found.offset_ns))
+            if abs(epoch_ns - zone - found.offset_ns) > _ZONE_DOUBT_NS + found.uncertainty_ns:
+                return f"local time of no whole zone, though {found.method}"
+            how = f"of {len(fitting)} zones the one that is {found.method}"
+        text = f"local time of {_zone_text(zone)}{', ' if len(fitting) == 1 else ': '}{how}"
+        return Estimate(epoch_ns - zone, doubt, text)
 
+    def estimate(self) -> Estimate | str:
+        """The offset at which a signal follows the activity of the trace best, or a reason.
 
-def estimate_offset(
-    telemetry: Telemetry, table: KernelTable, gpus: Mapping[int, int]
-) -> Estimate | str:
-    """The offset at which a signal follows the activity of the trace best, or the reason for
-    having none.
+        The share of time in which anything ran, and in which compute did, slides over the signal;
+        the mean of the GPUs' multiple correlations peaks at the offset. Samples are taken for means
+        since the sample before if they fit better so. The uncertainty is half the distance of the
+        samples, as a tool may stamp the middle of what it averages, and three standard deviations
+        of the peak.
+        """
+        reasons: list[str] = []
+        for signal in _ACTIVITY_SIGNALS:
+            if any((number, signal) in self.telemetry.signals for number in self.gpus):
+                found = self._estimated(signal, is_first=not reasons)
+                if isinstance(found, Estimate):
+                    return found
+                reasons.append(found)
+        return reasons[0] if reasons else "it has no signal that follows the work of a GPU"
 
-    The share of time in which anything ran, and in which compute did, slides over the signal; the
-    mean of the GPUs' multiple correlations peaks at the offset. Samples are taken for means since
-    the sample before if they fit better so. The uncertainty is half the distance of the samples,
-    as a tool may stamp the middle of what it averages, and three standard deviations of the peak.
-    """
-    reasons: list[str] = []
-    for signal in _ACTIVITY_SIGNALS:
-        if any((number, signal) in telemetry.signals for number in gpus):
-            found = _estimated(telemetry, table, gpus, signal, is_first=not reasons)
-            if isinstance(found, Estimate):
-                return found
-            reasons.append(found)
-    return reasons[0] if reasons else "it has no signal that follows the work of a GPU"
+    def _estimated(self, signal: SignalName, *, is_first: bool) -> Estimate | str:
+        recorded = self._recorded(signal)
+        if recorded is None:
+            return f"its {signal.value} has too few samples"
+        every, period, (begin, end) = recorded.samples, recorded.period_ns, recorded.span
+        first = min(int(samples.time_ns[0]) for samples in every)
+        last = max(int(samples.time_ns[-1]) for samples in every)
+        if last - first < end - begin:
+            return "it covers less time than the trace"
+        step = max(period, (last - first) // _MAX_BINS)
+        bins = int((end - begin) // step)
+        if bins < _MIN_BINS:
+            return "the trace is too short for its sampling interval"
+        work = recorded.work(self.table)
+        shares = [each.means(begin + step * np.arange(bins + 1.0)) for each in work]
+        curves = [nearest(s.time_ns, s.value, REACH_PERIODS * period) for s in every]
+        peak = peak_of(shares, curves, (first, last), step)
+        places = [
+            refined(work, every, recorded.span, at, period) for at in (peak.place, peak.second)
+        ]
+        known = [one for one in places if one is not None]
+        if not known:
+            return f"too few samples of its {signal.value} lie within the trace"
+        best = max(known, key=lambda one: one.fit)
+        others = [one.fit for one in known if one != best]
+        rival = max([peak.rival if best is places[0] else peak.best, *others])
+        chance = _CHANCE if peak.elsewhere < bins else _CHANCE_AS_SEEN
+        least = _MIN_CORRELATION if is_first else _MIN_CORRELATION_OF_OTHERS
+        if best.fit < max(least, _CHANCE_LEVEL + chance / np.sqrt(bins)):
+            return (
+                f"its {signal.value} doesn't follow the trace (correlation {best.fit:.2f} at best)"
+            )
+        if rival > _CLEAR * best.fit and likelihood_gain(best.fit, rival, bins) < LIKELIER:
+            return f"its {signal.value} fits at several places ({best.fit:.2f} and {rival:.2f})"
+        how = "means since the sample before" if best.averages else "instants"
+        return Estimate(
+            begin - best.begin_ns,
+            period // 2 + best.doubt_ns,
+            f"estimated from {signal.value}, taken for {how}, against activity, correlation "
+            f"{best.fit:.2f} (next place {rival:.2f})",
+            period // 2 if best.averages else 0,
+        )
 
+    def _recorded(self, signal: SignalName) -> _Recorded | None:
+        """The samples of a signal; None where no GPU has enough."""
+        pairs = [
+            (samples, self.table.gpu == gpu)
+            for number, gpu in self.gpus.items()
+            if (samples := own_figure(self.telemetry, number, signal)) is not None
+            and len(samples) > 2
+        ]
+        pairs = [(samples, rows) for samples, rows in pairs if rows.any()]
+        if not pairs:
+            return None
+        every, rows_of = zip(*pairs, strict=True)
+        used = np.logical_or.reduce(rows_of)
+        begin = int(self.table.start_ns[used].min())
+        end = int((self.table.start_ns + self.table.duration_ns)[used].max())
+        return _Recorded(every, rows_of, period_of(every), (begin, end))
 
-def _estimated(
-    telemetry: Telemetry,
-    table: KernelTable,
-    gpus: Mapping[int, int],
-    signal: SignalName,
-    *,
-    is_first: bool,
-) -> Estimate | str:
-    recorded = _Recorded.of(telemetry, table, gpus, signal)
-    if recorded is None:
-        return f"its {signal.value} has too few samples"
-    every, period, (begin, end) = recorded.samples, recorded.period_ns, recorded.span
-    first = min(int(samples.time_ns[0]) for samples in every)
-    last = max(int(samples.time_ns[-1]) for samples in every)
-    if last - first < end - begin:
-        return "it covers less time than the trace"
-    step = max(period, (last - first) // _MAX_BINS)
-    bins = int((end - begin) // step)
-    if bins < _MIN_BINS:
-        return "the trace is too short for its sampling interval"
-    work = recorded.work(table)
-    shares = [each.means(begin + step * np.arange(bins + 1.0)) for each in work]
-    curves = [nearest(s.time_ns, s.value, REACH_PERIODS * period) for s in every]
-    peak = peak_of(shares, curves, (first, last), step)
-    places = [
-        refined(work, every, begin, end, place, period) for place in (peak.place, peak.second)
-    ]
-    best = max((one for one in places if one is not None), key=lambda one: one.fit, default=None)
-    if best is None:
-        return f"too few samples of its {signal.value} lie within the trace"
-    others = [one.fit for one in places if one not in (None, best) and one is not None]
-    rival = max([peak.rival if best is places[0] else peak.best, *others])
-    chance = _CHANCE if peak.elsewhere < bins else _CHANCE_AS_SEEN
-    least = _MIN_CORRELATION if is_first else _MIN_CORRELATION_OF_OTHERS
-    if best.fit < max(least, _CHANCE_LEVEL + chance / np.sqrt(bins)):
-        return f"its {signal.value} doesn't follow the trace (correlation {best.fit:.2f} at best)"
-    if rival > _CLEAR * best.fit and likelihood_gain(best.fit, rival, bins) < LIKELIER:
-        return f"its {signal.value} fits at several places ({best.fit:.2f} and {rival:.2f})"
-    found = best
-    how = "means since the sample before" if found.averages else "instants"
-    return Estimate(
-        begin - found.begin_ns,
-        period // 2 + found.doubt_ns,
-        f"estimated from {signal.value}, taken for {how}, against activity, correlation "
-        f"{found.fit:.2f} (next place {rival:.2f})",
-        period // 2 if found.averages else 0,
-    )
+    def _lateness(self, offset_ns: int) -> int:
+        """How far stamps of known offset lie behind the middle of what they average.
+
+        Half a period where samples are means since the sample before, and 0 where that is in doubt.
+        """
+        for signal in _ACTIVITY_SIGNALS:
+            recorded = self._recorded(signal)
+            if recorded is None or all(each.begin_ns is not None for each in recorded.samples):
+                continue
+            period, (begin, end) = recorded.period_ns, recorded.span
+            if (end - begin) // max(period, 1) < _MIN_BINS:
+                return 0
+            work = recorded.work(self.table)
+            late = averages_at(work, recorded.samples, recorded.span, begin - offset_ns, period)
+            return period // 2 if late else 0
+        return 0
 
 
 class _Recorded(Struct, frozen=True):
-    """A signal of some GPUs of the run, and their activities."""
+    """A signal of some GPUs of the run, and the rows of their activities."""
 
     samples: Sequence[SignalSamples]
     rows: Sequence[Mask]
     period_ns: int
     span: tuple[int, int]
     """From the first start to the last end of the activities."""
-
-    @classmethod
-    def of(
-        cls, telemetry: Telemetry, table: KernelTable, gpus: Mapping[int, int], signal: SignalName
-    ) -> _Recorded | None:
-        """None where no GPU has samples enough."""
-        pairs = []
-        for number, gpu in gpus.items():
-            samples = own_figure(telemetry, number, signal)
-            rows = table.gpu == gpu
-            if samples is not None and len(samples) > 2 and rows.any():
-                pairs.append((samples, rows))
-        if not pairs:
-            return None
-        every, rows_of = zip(*pairs, strict=True)
-        period = period_of(every)
-        ends = table.start_ns + table.duration_ns
-        begin = min(int(table.start_ns[rows].min()) for rows in rows_of)
-        end = max(int(ends[rows].max()) for rows in rows_of)
-        return cls(every, rows_of, period, (begin, end))
 
     def work(self, table: KernelTable) -> list[Activity]:
         computes = np.equal(table.kind, Kind.COMPUTE)
@@ -284,25 +290,9 @@ class _Recorded(Struct, frozen=True):
         ]
 
 
-def _lateness(
-    telemetry: Telemetry, table: KernelTable, gpus: Mapping[int, int], offset_ns: int
-) -> int:
-    """How far stamps of known offset lie behind the middle of what they average.
-
-    Half a period where samples are means since the sample before, and 0 where that is in doubt.
-    """
-    for signal in _ACTIVITY_SIGNALS:
-        recorded = _Recorded.of(telemetry, table, gpus, signal)
-        if recorded is None or all(each.begin_ns is not None for each in recorded.samples):
-            continue
-        period, (begin, end) = recorded.period_ns, recorded.span
-        if (end - begin) // max(period, 1) < _MIN_BINS:
-            return 0
-        work = recorded.work(table)
-        begin_ns = begin - offset_ns
-        late = averages_at(work, recorded.samples, recorded.span, begin_ns, period)
-        return period // 2 if late else 0
-    return 0
+def _zone_text(zone_ns: int) -> str:
+    minutes = abs(zone_ns) // 60_000_000_000
+    return f"UTC{'-' if zone_ns < 0 else '+'}{minutes // 60:02d}:{minutes % 60:02d}"
 
 
 class Peak(Struct, frozen=True):

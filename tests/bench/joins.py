@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from chopper_core.align.telemetry_clock import Estimate, estimate_offset
+from chopper_core.align.telemetry_clock import Estimate, Recording
 from chopper_core.ingest.open import open_run
 from chopper_core.model.column_names import COUNTER_MATCH, Match
 from chopper_core.model.table import KernelTable, Kind
@@ -234,7 +234,7 @@ def placed_telemetry(
             found[gpu.rank, name] = [SignalSamples(stamps, values)]
     names = [GpuName(index=0), GpuName(index=1)]
     file = Telemetry(Path("made.csv"), "made", ClockDomain.UNKNOWN, 1, names, found, (), Losses())
-    return estimate_offset(file, table, {0: 0, 1: 1}), offset_ns
+    return Recording(file, table, {0: 0, 1: 1}).estimate(), offset_ns
 
 
 STYLES: Sequence[Mapping[str, Any]] = (

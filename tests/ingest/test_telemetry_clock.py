@@ -19,7 +19,7 @@ from chopper_core.align.telemetry import signals, telemetry_columns
 from chopper_core.align.telemetry_clock import (
     Estimate,
     KnownClock,
-    estimate_offset,
+    Recording,
     place,
 )
 from chopper_core.model.column_names import integral_of, known_of
@@ -100,7 +100,7 @@ def table_of_work(*gpus: Sequence[Stretch]) -> KernelTable:
 
 
 def estimated(telemetry: Telemetry, table: KernelTable) -> Estimate | str:
-    return estimate_offset(telemetry, table, {n: n for n in range(len(telemetry.gpus))})
+    return Recording(telemetry, table, {n: n for n in range(len(telemetry.gpus))}).estimate()
 
 
 @pytest.mark.sweep
