@@ -47,7 +47,7 @@ from chopper_tui.screen_data import ScreenData
 from chopper_tui.steps import run_in_thread
 from chopper_tui.terminal import SafeTerminal, glyphs_of
 from chopper_tui.textual_internals import ShownCells, fire, perform_key, without_toasts
-from chopper_tui.widgets.prompt import PromptLine
+from chopper_tui.widgets.footer import PromptLine
 
 if TYPE_CHECKING:
     from chopper_tui.widgets.dialogs import LoadingScreen

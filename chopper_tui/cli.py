@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from textwrap import fill
-from typing import Final, NoReturn, Protocol, cast
+from typing import Final, NoReturn
 
 from chopper_core.util import debug, memory
 from chopper_core.util.errors import ChopperError, UsageError
@@ -53,18 +53,6 @@ class Parser(argparse.ArgumentParser):
 
     def format_help(self) -> str:
         return f"{super().format_help()}\n{fill(_DEBUG_HELP, 80)}\n"
-
-
-class Command(Protocol):
-    """The interface of a command's module in `chopper_tui.commands`."""
-
-    DESCRIPTION: str
-
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add the command's options."""
-
-    def run(self, options: argparse.Namespace) -> int:
-        """Run the command; returns the exit code."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -114,16 +102,13 @@ def _failed(error: Exception) -> int:
         # The reader went away (`| head`): nothing more to say, not even at the flush on exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
-    if not isinstance(error, ChopperError) and memory.is_out_of_memory(error):
-        debug.note_error(error)
-        tell(str(memory.out_of_memory("this")))
-        return ChopperError.exit_code
-    reason = str(error) if isinstance(error, ChopperError) else _of_system(error)
-    if reason is None:
-        return _crashed(error)
     debug.note_error(error)
-    tell(reason)
-    return error.exit_code if isinstance(error, ChopperError) else ChopperError.exit_code
+    if isinstance(error, ChopperError):
+        tell(str(error))
+        return error.exit_code
+    no_memory = str(memory.out_of_memory("this"))
+    tell(no_memory if memory.is_out_of_memory(error) else _of_system(error) or _crashed(error))
+    return ChopperError.exit_code
 
 
 def _with_debug(given: list[str]) -> list[str]:
@@ -165,22 +150,20 @@ def _of_system(error: Exception) -> str | None:
     return None
 
 
-def _crashed(error: Exception) -> int:
-    debug.note_error(error)
+def _crashed(error: Exception) -> str:
+    """Log an error of Chopper's own; returns a sentence about it."""
     try:
         from chopper_tui.config import summary, write_crash
     except MemoryError:
-        tell(str(memory.out_of_memory("this")))
-        return ChopperError.exit_code
+        return str(memory.out_of_memory("this"))
     path = write_crash(error)
     where = f"the traceback is in {path}" if path else f"{_DEBUG} prints the traceback"
-    tell(f"internal error ({summary(error)}); {where}")
-    return ChopperError.exit_code
+    return f"internal error ({summary(error)}); {where}"
 
 
 def _dispatch(given: list[str]) -> int:
     if given and given[0] in COMMANDS:
-        command = cast(Command, command_module(given[0]))
+        command = command_module(given[0])
         parser = Parser(
             f"{PROGRAM} {given[0]}",
             description=command.DESCRIPTION,
@@ -189,7 +172,7 @@ def _dispatch(given: list[str]) -> int:
         command.add_options(parser)
         parsed = parser.parse_args(given[1:])
         _limit_memory(parsed)
-        return command.run(parsed)
+        return int(command.run(parsed))
     from chopper_tui.commands.explore import address_of, explore
 
     options = _parser().parse_args(given)

@@ -17,7 +17,7 @@ from chopper_core.util.atomic import read_small
 from chopper_core.util.errors import DataError, UsageError
 from chopper_tui.config import summary
 from chopper_tui.keymap import is_key
-from chopper_tui.terminal import FATAL_SIGNALS, give_back, remark
+from chopper_tui.terminal import give_back, handlers, remark
 from chopper_tui.textual_internals import is_holding_back, messages_done, press, screen_text
 
 if TYPE_CHECKING:
@@ -59,20 +59,18 @@ async def _run(app: ChopperApp, mouse: bool) -> None:
         app.ended_by = number
         app.exit(return_code=128 + number)
 
-    # `nohup` ignores SIGHUP: what is ignored stays so.
-    before = {number: signal.getsignal(number) for number in FATAL_SIGNALS}
-    caught = [number for number, handler in before.items() if handler is not signal.SIG_IGN]
-    for number in caught:
-        loop.add_signal_handler(number, end, number)
+    before = handlers()
+    for number in before:
+        loop.add_signal_handler(number, end, signal.Signals(number))
         # The loop learns of signals from a pipe, whatever is called here.
         signal.signal(number, app.hurry)
         signal.siginterrupt(number, False)
     try:
         await app.run_async(mouse=mouse)
     finally:
-        for number in caught:
+        for number in before:
             loop.remove_signal_handler(number)
-        give_back({number: before[number] for number in caught})
+        give_back(before)
 
 
 def keys_of(path: str) -> list[str]:

@@ -11,7 +11,6 @@ from typing import Final
 from chopper_tui.actions import (  # noqa: F401 (importing a module declares its actions)
     ask,
     compare,
-    find,
     program,
     shape,
     time,

@@ -1,7 +1,8 @@
-"""Asking another question of the same scope: its views, their split and their figure."""
+"""Asking another question of the same scope, and finding names, hits and outliers."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Sequence
 from operator import attrgetter
 from textwrap import wrap
 from typing import TYPE_CHECKING, Final
@@ -11,20 +12,23 @@ from msgspec.structs import replace
 from chopper_core.metrics import METRICS
 from chopper_core.model import address
 from chopper_core.model.view import ALL_TIME, View, with_view
+from chopper_core.render.cells import cell_width, crumb, display_name, elide, scale_of
+from chopper_core.render.glyphs import Glyphs
+from chopper_core.render.names import fitting_names
 from chopper_core.util.errors import UsageError
 from chopper_core.views import view_spec, view_specs
+from chopper_core.views.shared.marks import FACTOR, MAD_TO_SIGMA, outliers
 from chopper_core.views.spec import SeveralRuns, splits_of
-from chopper_tui.actions.compare import (
-    refuse_of_set,
-    runs_filter,
-    view_of_set,
-)
+from chopper_tui.actions.compare import refuse_of_set, runs_filter, view_of_set
 from chopper_tui.actions.program import open_command
+from chopper_tui.actions.time import find_along_time
+from chopper_tui.draw.figures import Figure
 from chopper_tui.history import Visit, with_statistic
-from chopper_tui.keymap import ALL, ASK, EXPLORE, INFO, SCREENS, action
+from chopper_tui.keymap import ALL, ASK, EXPLORE, FIND, INFO, SCREENS, action, actions
 from chopper_tui.steps import run_in_thread
 
 if TYPE_CHECKING:
+    from chopper_core.views.find import Found
     from chopper_tui.screen import Explorer
 
 _TREE: Final = (EXPLORE, "Explore", "the scope's children")
@@ -168,3 +172,134 @@ async def _show_info(screen: Explorer) -> None:
         indent = " " * (len(line) - len(line.lstrip()) + 2)
         text.append("\n".join(wrap(line, width, subsequent_indent=indent)) + "\n")
     screen.read("Info", text, passes_digits=True)
+
+
+@action(FIND, "f", title="Find a name anywhere", takes="TEXT", while_busy=True)
+def find(screen: Explorer, argument: str) -> Awaitable[None] | None:
+    """Find operations and kernels anywhere in the run (terms as in a filter); Enter goes to one.
+    In the timeline the cursor goes to the next match; n and N repeat the search."""
+    if not argument:
+        open_command(screen, "find ")
+        return None
+    if screen.lanes is not None:
+        screen.searched = argument
+        return find_along_time(screen, 1)
+    return _find(screen, argument)
+
+
+async def _find(screen: Explorer, argument: str) -> None:
+    from chopper_core.views.find import find as find_nodes
+    from chopper_tui.widgets.dialogs import option_cells
+
+    refuse_of_set(screen)
+    order, glyphs = screen.view.order, screen.table.glyphs
+    found = await run_in_thread(find_nodes, screen.run, screen.view, argument)
+    if not found.hits:
+        raise UsageError(f"no operation and no kernel of the run matches {argument!r}")
+    screen.searched = argument
+    options = _hit_options(found, order, option_cells(screen.app.size.width), glyphs)
+    shown = f", the {len(found.hits)} longest" if found.nodes > len(found.hits) else ""
+    names = f"{found.names} name{'s' if found.names != 1 else ''}"
+    title = f"{found.nodes} place{'s' if found.nodes != 1 else ''} of {names}{shown}"
+
+    async def go_to_hit(key: str) -> None:
+        view = replace(screen.view, path=found.hits[int(key)].path, sort="", filter="")
+        # Its parent's table, with the cursor on it: n and N continue from there.
+        await screen.go(screen.trail_to(view)[:-1], f"hit {int(key) + 1} of {found.nodes}")
+
+    screen.choose(title, options, None, go_to_hit)
+
+
+@actions(FIND)("""
+    next_hit: 1 | n | Next hit
+        Go to the next row that matches the last search or filter.
+    previous_hit: -1 | N | Previous hit
+        Go to the previous row that matches the last search or filter.
+    """)
+async def _go_to_match(screen: Explorer, step: int) -> None:
+    if screen.lanes is not None:
+        await find_along_time(screen, step)
+        return
+    text = screen.searched or screen.view.filter
+    if not text:
+        raise UsageError("no search yet: f finds a name, / filters")
+    screen.searched = text
+    from chopper_core.views.find import hit_rows
+
+    rows = hit_rows(screen.frame, text)
+    row = _next_of(screen, rows, step, f"hit of {text}")
+    screen.say(f"hit of {text}: {rows.index(row) + 1} of {len(rows)}")
+
+
+@actions(FIND)("""
+    next_outlier: 1 | e | Next outlier
+        Go to the next row whose distance from the median is over 3.5 x 1.4826 x MAD, by the sort
+        column or time.
+    previous_outlier: -1 | E | Previous outlier
+        Go to the previous row whose distance from the median is over 3.5 x 1.4826 x MAD, by the
+        sort column or time.
+    """)
+async def _go_to_outlier(screen: Explorer, step: int) -> None:
+    frame = screen.frame
+    name = frame.sort.removeprefix("-")
+    if name not in frame.values or frame.values[name].words is not None:
+        numbers = [each for each in frame.values if frame.values[each].words is None]
+        default = next(iter(numbers), "") if screen.view.name else "elapsed_ns"
+        name = name if name in METRICS else default
+    if not name:
+        raise UsageError("no column here has numbers")
+    if name not in frame.values:
+        from chopper_core.views.query import query
+
+        frame = await run_in_thread(query, screen.run, replace(screen.view, columns=(name,)))
+    found = outliers(frame.values[name], frame.counted())
+    column = next(each for each in frame.columns if each.name == name)
+    glyphs = screen.table.glyphs
+
+    def text(number: float) -> str:
+        return Figure(column, number).text(glyphs)
+
+    rule = f"median {text(found.median)}, ±{text(found.limit)} ({FACTOR}×{MAD_TO_SIGMA}×MAD)"
+    if not found.rows:
+        raise UsageError(f"no outlier by {column.title}: {rule}")
+    row = _next_of(screen, found.rows, step, "outlier")
+    value = frame.values[name].at(row)
+    assert value is not None
+    number = f"outlier {found.rows.index(row) + 1} of {len(found.rows)}"
+    screen.say(f"{number}: {column.title} {text(value)}; {rule}")
+
+
+def _next_of(screen: Explorer, rows: Sequence[int], step: int, name: str) -> int:
+    """Move the cursor to the next of the rows; past the last to the first."""
+    if not rows:
+        raise UsageError(f"no {name} in this table")
+    table = screen.table
+    later = [row for row in rows if (row - table.cursor) * step > 0]
+    row = min(later or rows) if step > 0 else max(later or rows)
+    table.move_to(row)
+    return row
+
+
+def _hit_options(
+    found: Found, order: Sequence[str], room: int, glyphs: Glyphs
+) -> list[tuple[str, str, str]]:
+    """The hits in `room` cells: time, name and path, the name shortened first."""
+    scale = scale_of(METRICS["elapsed_ns"], found.hits[0].elapsed_ns)
+    times = [f"{scale.cell(hit.elapsed_ns):>8} {scale.text}  " for hit in found.hits]
+    room -= max(map(len, times)) + 2
+    paths = [
+        f" {glyphs.crumb} ".join(
+            crumb(level, label) for level, label in zip(order, hit.path[:-1], strict=False)
+        )
+        for hit in found.hits
+    ]
+    names = fitting_names(
+        tuple(display_name(hit.path[-1], hit.level) for hit in found.hits),
+        max(room - max(map(cell_width, paths)), room * 2 // 5),
+        glyphs,
+    )
+    left = room - max(map(cell_width, names))
+    return [
+        (str(number), time + name, elide(path, left, glyphs))
+        for number, (time, name, path) in enumerate(zip(times, names, paths, strict=True))
+    ]

@@ -276,17 +276,12 @@ async def _show(screen: Explorer, number: int, step: int) -> None:
 
 
 def _view_of(screen: Explorer, stop: Stop) -> View:
-    here = screen.view
-    view = View(here.run, overrides=here.overrides, baseline=None)
-    path = _first_of(screen, view)[: stop.depth]
-    return with_view(replace(view, path=path), stop.view)
-
-
-def _first_of(screen: Explorer, view: View) -> Sequence[str]:
-    """The path to the run's first GPU and its first iteration, one that isn't truncated if any."""
-    run = screen.run
+    """The view of a stop: the run, or its first GPU and its first whole iteration."""
+    run, here = screen.run, screen.view
+    view = View(here.run, overrides=here.overrides)
     gpu = run.tree().children(()).labels[0]
     iterations = run.tree().children((gpu,)).labels
     left_out = set(map(str, run.left_out(replace(view, path=(gpu,)))))
     whole = (label for label in iterations if label not in left_out)
-    return gpu, next(whole, iterations[0])
+    path = (gpu, next(whole, iterations[0]))
+    return with_view(replace(view, path=path[: stop.depth]), stop.view)

@@ -301,7 +301,7 @@ def _chart_interval(screen: Explorer) -> Interval:
 
 
 def _need_chart(screen: Explorer) -> None:
-    if not screen.shows_signal:
+    if not screen.signal_panes:
         raise UsageError("no chart shown; try c, z or more room")
 
 

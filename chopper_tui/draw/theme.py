@@ -91,7 +91,6 @@ class Inks(Struct, frozen=True):
     change: tuple[str, ...] = ()
     """The colours of a scale of differences, from below over none to above."""
     made: dict[str, Style] = field(default_factory=dict)
-    """The styles that were asked for, by name."""
 
     @property
     def has_colours(self) -> bool:
@@ -206,26 +205,15 @@ def inks(theme: str, color_system: str | None, no_color: bool) -> Inks:
 
 
 def textual_theme(name: str) -> Theme:
-    accent, cursor = (_INKS[name].of(role) for role in ("accent", "cursor"))
     base = BUILTIN_THEMES["ansi-light" if name == "light" else "ansi-dark"]
-    base = replace(base, variables=base.variables | _SCROLLBARS)
-    if accent.color is None or cursor.color is None or cursor.bgcolor is None:
-        return replace(base, name=name)
-    border, front, back = accent.color.name, cursor.color.name, cursor.bgcolor.name
-    return replace(
-        base,
-        name=name,
-        primary=border,
-        variables=base.variables
-        | {
-            "block-cursor-foreground": front,
-            "block-cursor-background": back,
-            "input-cursor-foreground": front,
-            "input-cursor-background": back,
-            "border": border,
-            "border-blurred": border,
-        },
-    )
+    variables, primary = base.variables | _SCROLLBARS, base.primary
+    accent, cursor = (_INKS[name].of(role) for role in ("accent", "cursor"))
+    if accent.color and cursor.color and cursor.bgcolor:
+        primary = accent.color.name
+        for part, colour in (("foreground", cursor.color), ("background", cursor.bgcolor)):
+            variables |= {f"{each}-cursor-{part}": colour.name for each in ("block", "input")}
+        variables |= {"border": primary, "border-blurred": primary}
+    return replace(base, name=name, primary=primary, variables=variables)
 
 
 _SCROLLBARS: Final = {

@@ -44,9 +44,8 @@ from chopper_tui.screen_data import ScreenData
 from chopper_tui.steps import run_in_thread
 from chopper_tui.textual_internals import key_of_character, resume
 from chopper_tui.widgets.cards import cards_of
-from chopper_tui.widgets.footer import KeyLine
+from chopper_tui.widgets.footer import AddressBar, KeyLine, Prompt, Question
 from chopper_tui.widgets.header import Crumbs, KeyFigures, Position
-from chopper_tui.widgets.prompt import AddressBar, Prompt, Question
 
 if TYPE_CHECKING:
     from chopper_tui.widgets.dialogs import Dialog, Options

@@ -68,8 +68,8 @@ class Charts(SteadyScreen[None]):
         return bins_of(self.lanes, pane.room)
 
     @property
-    def shows_signal(self) -> bool:
-        return any(chart.is_shown for chart in self.query(SignalPane))
+    def signal_panes(self) -> list[SignalPane]:
+        return [pane for pane in self.query(SignalPane) if pane.is_shown]
 
     def next_picture(self) -> None:
         if len(self.frame.charts) < 2:
@@ -81,9 +81,8 @@ class Charts(SteadyScreen[None]):
     def show_charts(self) -> None:
         self._show_pictures()
         names = [signal.signal.name for signal in self.data.signals]
-        for chart in self.query(SignalPane):
-            if chart.is_shown and not isinstance(self.run, SeveralRuns):
-                chart.show(self.run, with_signal(self.view, names[chart.number]))
+        for pane in () if isinstance(self.run, SeveralRuns) else self.signal_panes:
+            pane.show(self.run, with_signal(self.view, names[pane.number]))
 
     def _show_pictures(self) -> None:
         for pane in self.query(PicturePane):
@@ -91,17 +90,14 @@ class Charts(SteadyScreen[None]):
                 pane.show(self._pictures, *self.cell_shown)
 
     def first_chart(self, kind: type[C]) -> C | None:
-        chart = next(iter(self._charts_seen), None)
-        return chart if isinstance(chart, kind) else None
+        return next((each for each in self._charts_seen[:1] if isinstance(each, kind)), None)
 
     def move_to_cell(self, cell: Cell) -> None:
         """Move the cursor of the picture; the table's is on the row that the cell belongs to."""
-        chart = next(iter(self._charts_seen), None)
-        if chart is None:
-            return
-        self.cell = cell
-        self.table.move_to_label(drawer_of(chart).label_of(chart, cell))
-        self._show_pictures()
+        for chart in self._charts_seen[:1]:
+            self.cell = cell
+            self.table.move_to_label(drawer_of(chart).label_of(chart, cell))
+            self._show_pictures()
 
     def _follow_in_picture(self) -> None:
         if chart := next(iter(self._charts_seen), None):
@@ -110,10 +106,9 @@ class Charts(SteadyScreen[None]):
     @property
     def cell_shown(self) -> tuple[int, int | None]:
         """The cursor in the picture: its row, and its column where it has one."""
-        chart = next(iter(self._charts_seen), None)
-        if chart is None:
-            return self.table.cursor, None
-        return drawer_of(chart).cursor(chart, self.cell, self.table.cursor, self.table.label)
+        for chart in self._charts_seen[:1]:
+            return drawer_of(chart).cursor(chart, self.cell, self.table.cursor, self.table.label)
+        return self.table.cursor, None
 
     @property
     def _pictures(self) -> Sequence[Chart]:

@@ -28,11 +28,10 @@ from chopper_tui.steps import LOADING, StepQueue, run_in_thread
 from chopper_tui.widgets.cards import CardsPane
 from chopper_tui.widgets.chart_panes import Curves, EvidencePane, PicturePane, SignalPane
 from chopper_tui.widgets.detail import DetailPane, GpuPane
-from chopper_tui.widgets.footer import KeyLine, Status, TooSmall, pointed_text
+from chopper_tui.widgets.footer import AddressBar, KeyLine, Prompt, Status, TooSmall, pointed_text
 from chopper_tui.widgets.frame_table import FrameTable
 from chopper_tui.widgets.header import Crumbs, KeyFigures, Position
 from chopper_tui.widgets.pane import PaneColumn, PaneRow, lines_above, size_classes
-from chopper_tui.widgets.prompt import AddressBar, Prompt
 
 _MAX_HEADLINE: Final = (4, 6)
 """Lines of a view's headline, on a low terminal and on a high one."""
@@ -308,10 +307,6 @@ class ScreenParts(Charts):
     def _divided(self, body: int, upper: int, lower: int, share: float) -> int:
         moved = self.splits.get(self.view.name, 0)
         return lines_above(body, upper=upper, lower=lower, share=share, moved=moved)
-
-    @property
-    def signal_panes(self) -> list[SignalPane]:
-        return [pane for pane in self.query(SignalPane) if pane.is_shown]
 
     def _show_top(self) -> None:
         is_open = self.query_one(AddressBar).is_open

@@ -11,9 +11,8 @@ from chopper_core.model.table import LEVELS
 from chopper_core.model.view import View, enter
 from chopper_core.views.query import query
 from chopper_tui.completions import address_completions
-from chopper_tui.widgets.footer import KeyLine, Status
+from chopper_tui.widgets.footer import AddressBar, KeyLine, Status
 from chopper_tui.widgets.header import Crumbs
-from chopper_tui.widgets.prompt import AddressBar
 from tests.tui.explorer import Driven, explorer, measured_run, sample_run
 
 RUN = "sample.json"

@@ -18,7 +18,7 @@ from chopper_core.util.progress import Progress, share_done, step_text
 from chopper_tui.app import ChopperApp
 from chopper_tui.screen import Explorer
 from chopper_tui.widgets.dialogs import LoadingPane
-from chopper_tui.widgets.prompt import PromptLine
+from chopper_tui.widgets.footer import PromptLine
 from tests.demo import DEMO
 from tests.tui.explorer import Driven, explorer, sample_run
 

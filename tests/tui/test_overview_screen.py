@@ -27,10 +27,9 @@ from chopper_tui.terminal import is_old, prepare_environment
 from chopper_tui.widgets.cards import CardsPane
 from chopper_tui.widgets.chart_panes import EvidencePane, SignalPane
 from chopper_tui.widgets.dialogs import Chooser
-from chopper_tui.widgets.footer import Status
+from chopper_tui.widgets.footer import Prompt, Status
 from chopper_tui.widgets.frame_table import FrameTable
 from chopper_tui.widgets.header import Crumbs, strip_of_views
-from chopper_tui.widgets.prompt import Prompt
 from tests.demo import demo_run
 from tests.tui.explorer import Driven, explorer, measured_run
 

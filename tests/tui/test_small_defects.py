@@ -181,7 +181,7 @@ async def test_a_run_that_knows_nothing_over_time_has_no_empty_chart() -> None:
     at_once = replace(table, start_ns=table.start_ns * 0, duration_ns=table.duration_ns * 0)
     still = replace(run, table=at_once)
     async with explorer((80, 24), still, View(RUN)) as at:
-        assert not at.explore.shows_signal and not at.explore.table.sparks
+        assert not at.explore.signal_panes and not at.explore.table.sparks
         assert "GPU" in at.lines()[2] and "not known here" not in at.text()
 
 

@@ -6,7 +6,7 @@ from typing import Final
 
 import pytest
 
-from chopper_tui.widgets.prompt import AddressBar, Prompt
+from chopper_tui.widgets.footer import AddressBar, Prompt
 from tests.tui.explorer import Driven, explorer, measured_run
 
 TINY: Final = [(1, 1), (5, 2), (10, 3), (20, 5), (40, 10)]

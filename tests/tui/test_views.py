@@ -15,7 +15,7 @@ from chopper_core.views import VIEWS
 from chopper_tui.actions import ACTIONS
 from chopper_tui.keymap import MOVE, SCREENS
 from chopper_tui.screen import Explorer
-from chopper_tui.widgets.prompt import PromptLine
+from chopper_tui.widgets.footer import PromptLine
 from tests.support import Row, run_of
 from tests.tui.explorer import explorer, measured_run
 
