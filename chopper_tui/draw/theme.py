@@ -101,7 +101,8 @@ class Inks(Struct, frozen=True):
         """The ink of a name.
 
         `heat7` (0 to 15) and `change7` (0 to 14) are cells filled with a level of a scale, `clock2`
-        (0 to 2) is a tone of a signal, and `front/back` is one on the other.
+        (0 to 2) is a tone of a signal, and `front/back` is one on the other. A click on a text in
+        `ink@action argument` performs the action.
         """
         style = self.made.get(name)
         if style is None:
@@ -109,6 +110,10 @@ class Inks(Struct, frozen=True):
         return style
 
     def _style(self, name: str) -> Style:
+        ink, click, performed = name.partition("@")
+        if click:
+            action, _, argument = performed.partition(" ")
+            return self.of(ink) + Style(meta={"@click": ("screen.perform", (action, argument))})
         front, on, back = name.partition("/")
         if on:
             return self._on(front, self._colour(back))

@@ -151,13 +151,6 @@ class KeyLine(Pane):
     view = ""
     instead = ""
     """The keys of the prompt, while one is open."""
-    _buttons: Sequence[tuple[int, int, str]] = ()
-    """The first cell, the cell after the last, and the action of each."""
-
-    def on_click(self, event: events.Click) -> None:
-        for begin, end, action_id in self._buttons:
-            if begin <= event.x < end and not self.instead:
-                self.explorer.action_perform(action_id)
 
     def lines(self, width: int, height: int) -> Iterable[Pieces]:
         """As many keys as fit; the command line always does."""
@@ -173,17 +166,10 @@ class KeyLine(Pane):
             last = len(hints) - 1 - (shown[len(hints) - 1].id == "command")
             del shown[last], hints[last], sizes[last]
         line: list[tuple[str, str]] = []
-        buttons: list[tuple[int, int, str]] = []
-        begin = 1
         for hint in hints:
             line.append(("  " if line else " ", "dim" if line else "text"))
             for (text, action_id), ink in zip(hint, ("strong", "strong", "dim"), strict=True):
-                end = begin + cell_width(text)
-                buttons.append((begin, end, action_id))
-                line.append((text, ink))
-                begin = end
-            begin += 2
-        self._buttons = buttons
+                line.append((text, f"{ink}@{action_id}"))
         return [line]
 
     def _hint(self, action: Action) -> Sequence[tuple[str, str]]:

@@ -48,36 +48,10 @@ class Crumbs(Pane):
     is_edited = False
     """Whether the address is edited in its place: only the marks are left."""
 
-    _strip: Pieces = ()
-    """The strip of views as it is drawn, the last thing of the line but for marks."""
-    _strip_at = 0
-
     def on_click(self, event: events.Click) -> None:
-        """A click on a step goes there, one on a view opens it; next to them the path is edited."""
-        x = self._strip_at
-        for text, _ in self._strip:
-            if x <= event.x < x + cell_width(text) and text.strip():
-                word = text.split()[0]
-                # The place among the views of a digit, `2/3`, is a button for the next of them.
-                current = self.frame.view.name if self.frame else ""
-                digit = digit_of(current, self.screens) if "/" in word else word
-                self.explorer.action_perform("view", digit)
-                return
-            x += cell_width(text)
-        depth = self._depth_at(event.x)
-        if self.frame is None or depth is None or depth >= len(self.frame.view.path):
+        """Next to the steps and the views, which a click opens, the path is edited."""
+        if "@click" not in event.style.meta:
             self.explorer.action_perform("go")
-        else:
-            self.explorer.action_perform("ascend", str(depth))
-
-    def _depth_at(self, x: int) -> int | None:
-        """The depth of the step at a cell, where the path is drawn whole; None past the last."""
-        end = 1
-        for depth, step in enumerate(self._names(self.frame) if self.frame else ()):
-            end += cell_width(step) + 3
-            if x < end - 3:
-                return depth
-        return None
 
     def edit(self, is_edited: bool) -> None:
         """Give the line to the address, but for the marks, or take it back."""
@@ -114,25 +88,21 @@ class Crumbs(Pane):
             )
             for each in (widths, short)
         )
-        self._strip = next(filter(None, strips), [])
-        if self._strip:
-            right = [("  ", "text"), *self._strip, (" " * bool(right), "text"), *right]
+        strip = next(filter(None, strips), [])
+        if strip:
+            right = [("  ", "text"), *strip, (" " * bool(right), "text"), *right]
             room = max(width - width_of(right) - 1, 0)
         elif self.frame.view.name:
             steps = [*steps, title_of(self.frame.view)]
-        left = [(" ", "text"), *path_pieces(steps, room, self.glyphs)]
+        above = len(self.frame.view.path)
+        left = [(" ", "text"), *path_pieces(steps, room, self.glyphs, above)]
         gap = " " * (width - width_of(left) - width_of(right))
-        self._strip_at = width_of(left) + len(gap) + 2
         return [[*left, (gap, "text"), *right]]
 
     def _names(self, frame: Frame) -> list[str]:
         view = frame.view
         run = clean(PurePath(view.run.rstrip("/")).name or view.run)
         return [run, *(crumb(level, label) for level, label in view.scope)]
-
-
-def digit_of(view: str, screens: Screens = SCREENS) -> str:
-    return next((digit for digit, names in screens.items() if (view or EXPLORE) in names), "")
 
 
 def strip_of_views(current: str, room: int, screens: Screens = SCREENS) -> Pieces:
@@ -142,18 +112,19 @@ def strip_of_views(current: str, room: int, screens: Screens = SCREENS) -> Piece
     that it opens in turn; with less room the current view has its place among these, as `2/3`.
     Where not even that has room next to the digits, it is alone, or there is none.
     """
-    digits, digit = sorted(screens), digit_of(current, screens)
+    digits, current = sorted(screens), current or EXPLORE
+    digit = next((digit for digit in digits if current in screens[digit]), "")
     if not digit:
         return []
-    here, current = digits.index(digit), current or EXPLORE
-    names = screens[digit]
+    here, names, opens = digits.index(digit), screens[digit], f"@view {digit}"
     number = f" {names.index(current) + 1}/{len(names)}" if len(names) > 1 else ""
-    turns: list[tuple[str, str]] = [(f"{digit} ", "dim")]
+    turns: list[tuple[str, str]] = [(f"{digit} ", f"dim{opens}")]
     for name in names:
-        turns += [(name, "chosen" if name == current else "dim"), (" ", "text")]
-    own = [(f"{digit} {current}", "chosen")]
+        ink = "chosen" if name == current else "dim"
+        turns += [(name, f"{ink}@view {name}"), (" ", "text")]
+    own = [(f"{digit} {current}", f"chosen{opens}")]
     forms = [(turns[:-1], named) for named in range(len(digits) - 1, -1, -1)]
-    forms += [([*own, (number, "dim")], named) for named in (1, 0, -1, -2)]
+    forms += [([*own, (number, f"dim{opens}")], named) for named in (1, 0, -1, -2)]
     forms += [(own, named) for named in (-1, -2)]
     strips = (_strip(digits, here, shown, named, screens) for shown, named in forms)
     return next((strip for strip in strips if width_of(strip) + 3 <= room), [])
@@ -170,7 +141,8 @@ def _strip(digits: Sequence[str], here: int, shown: Pieces, named: int, screens:
             strip += shown
         elif named > -2:
             is_named = abs(place - here) <= named
-            strip += [(f"{digit} {screens[digit][0]}" if is_named else digit, "dim")]
+            text = f"{digit} {screens[digit][0]}" if is_named else digit
+            strip.append((text, f"dim@view {digit}"))
         else:
             continue
         strip += [(" " if named < 0 else "  ", "text")]
@@ -183,14 +155,10 @@ class Position(Pane):
     row = 0
     rows = 0
 
-    def on_click(self, event: events.Click) -> None:
-        if event.x >= self.size.width - len(_HELP_HINT):
-            self.explorer.action_perform("help")
-
     def lines(self, width: int, height: int) -> Iterable[Pieces]:
         position = f"{min(self.row + 1, self.rows)}/{self.rows}"
         hint = _HELP_HINT if width >= len(position) + len(_HELP_HINT) + 1 else " "
-        return [[(f"{position:>{max(width - len(hint), 0)}}", "dim"), (hint, "dim")]]
+        return [[(f"{position:>{max(width - len(hint), 0)}}", "dim"), (hint, "dim@help")]]
 
 
 class KeyFigures(Pane):
@@ -223,16 +191,23 @@ class KeyFigures(Pane):
         return [line for text in headline for line in wrapped(text, max(width - 2, 20))]
 
 
-def path_pieces(steps: Sequence[str], room: int, glyphs: Glyphs) -> Pieces:
-    """A path in at most `room` cells: long steps give way in their middle, then the first ones."""
+def path_pieces(steps: Sequence[str], room: int, glyphs: Glyphs, above: int = 0) -> Pieces:
+    """A path in at most `room` cells: long steps give way in their middle, then the first ones.
+
+    A click on one of the first `above` steps goes there.
+    """
     arrow = f" {glyphs.crumb} "
     *before, last = _narrowed(steps, room - len(arrow) * (len(steps) - 1), glyphs)
-    dropped, path = 0, "".join(step + arrow for step in before)
-    while dropped < len(before) and cell_width(path + last) > room:
-        dropped += 1
-        path = "".join(step + arrow for step in (glyphs.ellipsis, *before[dropped:]))
-    last = fit(steps[-1], max(room - cell_width(path), 0), glyphs).rstrip()
-    return [(path, "dim"), (last, "strong")]
+    path = shown = [
+        (step + arrow, f"dim@ascend {depth}" if depth < above else "dim")
+        for depth, step in enumerate(before)
+    ]
+    for dropped in range(1, len(path) + 1):
+        if width_of(shown) + cell_width(last) <= room:
+            break
+        shown = [(glyphs.ellipsis + arrow, "dim"), *path[dropped:]]
+    last = fit(steps[-1], max(room - width_of(shown), 0), glyphs).rstrip()
+    return [*shown, (last, "strong")]
 
 
 def _narrowed(steps: Sequence[str], room: int, glyphs: Glyphs) -> list[str]:

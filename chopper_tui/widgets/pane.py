@@ -32,6 +32,7 @@ class ChopperWidget(Widget):
 
     ALLOW_SELECT = False
     can_focus = False
+    auto_links = False
     virtual_size: Reactive[Size] = Reactive(Size(0, 0))
     """As every widget's, but that a change of it is none of the layout: that took a second one."""
 

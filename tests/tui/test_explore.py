@@ -15,7 +15,7 @@ from chopper_core.views.query import query
 from chopper_tui.actions import ACTIONS
 from chopper_tui.export import printed
 from chopper_tui.screen import Explorer
-from chopper_tui.widgets import prompt
+from chopper_tui.widgets import footer
 from chopper_tui.widgets.detail import DetailPane, GpuPane
 from chopper_tui.widgets.dialogs import Chooser
 from chopper_tui.widgets.footer import Status
@@ -476,12 +476,12 @@ async def test_places_and_texts_are_remembered_up_to_a_number(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(screens, "_MAX_HISTORY", 3)
-    monkeypatch.setattr(prompt, "_MAX_HISTORY", 3)
+    monkeypatch.setattr(footer, "_MAX_HISTORY", 3)
     async with explorer() as at:
         for number in range(5):
             at.explore.entries.append((at.frame.view, at.explore.here))
             at.explore.left[number] = at.explore.here[-1]
             await at.command(f"filter {number}")
-        known = at.app.screen.query_one(prompt.Prompt).query_one(prompt.PromptLine).history
+        known = at.app.screen.query_one(footer.Prompt).query_one(footer.PromptLine).history
         assert known == ["filter 2", "filter 3", "filter 4"]
         assert len(at.explore.entries) <= 3 and len(at.explore.left) <= 3

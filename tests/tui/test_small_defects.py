@@ -145,9 +145,9 @@ async def test_a_reason_takes_the_lines_that_it_needs(size: tuple[int, int]) -> 
 
 def test_a_reason_of_many_words_ends_with_a_mark() -> None:
     status = Status()
-    status.say("word " * 200)
+    status.message = "word " * 200
     assert status.lines_wanted(80) == 4
-    status.say("")
+    status.message = ""
     assert status.lines_wanted(80) == 1
 
 
