@@ -74,7 +74,6 @@ class CpuTable(Struct, frozen=True, eq=False):
 
 
 def recognise(head: FileHead) -> Recognised | None:
-    """Recognise CPU samples by their headings."""
     names: Sequence[str] = ()
     if head.magic.startswith(PARQUET_MAGIC):
         try:
@@ -163,7 +162,6 @@ class _Samples:
         self.columns = GrowingColumns(_KINDS)
 
     def add(self, given: Mapping[str, TableColumn]) -> None:
-        """Add rows by column; raises DataError without those that are needed."""
         if not _is_ours(given):
             raise DataError(f"{self._path} has no columns time_ns, cpu and percent.")
         self.time = next(name for name in _TIMES if name in given)
@@ -188,7 +186,6 @@ class _Samples:
 
 
 def _distinct(values: Int64) -> tuple[Int64, Int32 | Int64]:
-    """The distinct values, and the place among them of each; those of a sampler ascend."""
     if (values[1:] < values[:-1]).any():
         numbers, places = ranked(values)
         return numbers.astype(np.int64), places

@@ -104,7 +104,6 @@ class OnlyRangesError(DataError):
 
 
 def what_is(head: FileHead) -> str:
-    """Return what a file is, as the rest of a sentence that starts with the file."""
     name = head.path.name.casefold()
     for suffix, meaning in _BY_SUFFIX.items():
         if name.endswith((suffix, f"{suffix}.gz")):

@@ -154,7 +154,6 @@ def assign_ranks(traces: Sequence[tuple[TraceFile, int | None]]) -> list[RankAss
 
 
 def rank_in_name(name: str) -> int | None:
-    """Return the rank in the name of a file or folder, if any."""
     for pattern in _RANK_PATTERNS:
         match = pattern.search(name)
         if match:

@@ -249,7 +249,6 @@ def discover(paths: Sequence[Path], family: Family) -> FoundFiles:
 def _recognise(
     path: Path, family: Family, root: Path, *, is_built_in: bool = True
 ) -> SourceFile | SkippedFile | None:
-    """Return a file with its format, or the reason why it can't be read, or None if unknown."""
     head = FileHead(path)
     skipped, nearest = None, -1
     name = path.name.casefold()

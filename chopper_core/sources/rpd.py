@@ -268,7 +268,6 @@ class _RpdReader:
         return {number: cut_name(str(text or "")) for number, text in rows}
 
     def _named(self, ids: Int64, texts: Mapping[int, str]) -> Int32:
-        """Return the codes of the texts of ids."""
         names = self._names
         codes = codes_of(ids.tolist(), lambda one: names[texts.get(one) or f"string {one}"])
         return codes.astype(np.int32)
@@ -309,7 +308,6 @@ def _timed(start_ns: Int64, end_ns: Int64) -> Mask:
 
 
 def _category(kind: str) -> int:
-    """Return the kind of activity of an operation's type, or ABSENT."""
     for pattern, category in (
         (_COPY, ActivityCategory.MEMCPY),
         (_FILL, ActivityCategory.MEMSET),
@@ -327,7 +325,6 @@ def _names(connection: sqlite3.Connection) -> set[str]:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[sqlite3.Connection]:
-    """Open a database read-only, without creating files beside it; its errors are DataError."""
     from chopper_core.tables.database import SQLITE_ERRORS, open_read_only
 
     try:

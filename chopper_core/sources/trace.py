@@ -176,7 +176,6 @@ _Table = TypeVar("_Table", Activities, Launches, HostRanges, Flows, Allocations)
 
 
 def blank(table: type[_Table], count: int = 0) -> _Table:
-    """A table of rows of which nothing is known."""
     types = column_types(table).items()
     return table(**{name: np.full(count, ABSENT, kind) for name, kind in types})
 

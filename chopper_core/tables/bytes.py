@@ -166,7 +166,6 @@ class ByteSource:
         return piece
 
     def _read_any(self) -> bytes:
-        """Return the next piece as the file has it."""
         piece = self._read_gzip() if self._inflater else self._read_file(self.piece_bytes)
         if piece[:1] == b"\0" and piece.count(0) == len(piece):
             self._zeros += len(piece)
@@ -217,7 +216,6 @@ class ByteSource:
         return b"".join(parts)
 
     def _next_member(self) -> bool:
-        """Start the next gzip member, if one follows."""
         rest = self._inflater.unused_data or self._read_file(self._block_bytes)
         rest = rest.lstrip(b"\x00")
         self._empty_members = 0 if self._has_content else self._empty_members + 1

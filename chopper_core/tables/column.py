@@ -85,12 +85,10 @@ class TableColumn:
 
     @property
     def distinct(self) -> Sequence[str]:
-        """The distinct texts in the order of their first row."""
         return self.coded[0]
 
     @property
     def codes(self) -> Int32:
-        """The place among the distinct texts of each row's."""
         return self.coded[1]
 
     @property
@@ -99,7 +97,6 @@ class TableColumn:
 
     @property
     def is_filled(self) -> Mask:
-        """Which rows have a cell that isn't empty."""
         if self._is_text:
             return self._lengths > 0
         return numbers_of(pc.invert(self._cells.is_null(nan_is_null=True)).cast(pa.uint8())) > 0
@@ -122,7 +119,6 @@ class TableColumn:
         return np.maximum(self._integers(0), ABSENT)
 
     def floats(self) -> Float64:
-        """Numbers; NaN for others."""
         if not self._is_text:
             found = numbers_or(self._cells.cast(pa.float64(), safe=False), np.nan)
         elif (found := self._cast(pa.float64())) is None:

@@ -102,7 +102,6 @@ class GrowingColumns:
         return max(map(len, self._columns.values()), default=0)
 
     def add(self, columns: Columns) -> None:
-        """Append rows to every column."""
         for name, column in self._columns.items():
             column.append(columns[name])
 

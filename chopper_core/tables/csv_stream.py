@@ -58,7 +58,6 @@ class Declared(Struct, frozen=True):
 
 
 def declared(*names: str, are_times: bool = False) -> Declared:
-    """Declare a column of integers by its names, the usual one first."""
     return Declared(names, are_times)
 
 
@@ -73,7 +72,6 @@ class CsvBatch:
         return len(self._columns[0])
 
     def has(self, *names: str) -> bool:
-        """Return whether the file has one of the named columns."""
         return any(name in self._header for name in names)
 
     def column(self, *names: str, missing: str = "") -> TableColumn:
@@ -127,7 +125,6 @@ class CsvFile:
             self.header.setdefault(normalised(name), index)
 
     def batches(self, progress: Progress = silent) -> Iterator[CsvBatch]:
-        """Yield the rows in batches."""
         from chopper_core.tables.column import TableColumn
 
         step = f"read {self._source.path.name}"

@@ -153,11 +153,9 @@ class JsonStream:
             raise TextEnded from error
 
     def next_element(self) -> bool:
-        """Go to the next element of the list; False, past its end, after the last one."""
         return not self._at_end_of(b"]")
 
     def value(self) -> bytes:
-        """Return and pass the text of the next value."""
         self._next_mark()
         while (end := element_end(self._text, self._position)) == INCOMPLETE:
             self._read_more()

@@ -77,14 +77,12 @@ class FileHead:
 
     @cached_property
     def lines(self) -> list[str]:
-        """The lines of the text, without a truncated last one."""
         lines = self.text.splitlines()
         is_cut = len(lines) > 2 and not self.text.endswith(("\n", "\r"))
         return lines[:-1] if is_cut else lines
 
     @property
     def is_json(self) -> bool:
-        """Whether the text starts like JSON."""
         return self.text.lstrip().startswith(("{", "["))
 
     @cached_property
@@ -103,7 +101,6 @@ class FileText:
         self.losses = Losses()
 
     def lines(self) -> Iterator[str]:
-        """Yield the lines of `blocks`."""
         for block in self.blocks():
             yield from block.splitlines()
 
@@ -213,7 +210,6 @@ def _may_go_on(error: ValueError, text: str) -> bool:
 
 
 def csv_cells(line: str) -> list[str]:
-    """Return the cells of a line, without the space around them."""
     if '"' not in line:
         return [cell.strip() for cell in line.split(",")]
     try:

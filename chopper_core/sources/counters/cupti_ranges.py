@@ -81,7 +81,6 @@ def read(path: Path, progress: Progress = silent) -> list[DispatchRun]:
 
 
 def _add(table: DispatchTable, events: Sequence[RangeEvent], first: int) -> None:
-    """Add ranges, numbered from `first` in their order."""
     if not events:
         return
     rows = table.add_dispatches(

@@ -58,7 +58,6 @@ _SAMPLE_COLUMNS: Final = frozenset(("timestamp_ns", "counter_name", "counter_val
 
 
 def recognise(head: FileHead) -> Recognised | None:
-    """Recognise both files by their columns."""
     has = header_of(head).issuperset
     if has(("timestamp_ns", "counter_name", "counter_value")):
         return Recognised(FORMAT, SAMPLES)

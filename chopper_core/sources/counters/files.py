@@ -188,7 +188,6 @@ def _read_sampled(samples: Path, kernels: Path | None, progress: Progress) -> li
 def _csv_units(
     files: Sequence[SourceFile], agents: Sequence[SourceFile]
 ) -> Iterator[_ProcessFiles]:
-    """Yield the process of these files; more than one if a role occurs more than once."""
     counters = _of(files, rocprofv3_csv.NAME, rocprofv3_csv.COUNTERS)
     traces = _of(files, rocprofv3_csv.NAME, rocprofv3_csv.KERNEL_TRACE)
     apis = _of(files, rocprofv3_csv.NAME, rocprofv3_csv.API_TRACE)
@@ -209,7 +208,6 @@ def _read_process(process: rocprofv3_csv.CsvProcess, progress: Progress) -> list
 
 
 def _unit(file: SourceFile, read: Callable[[Progress], list[DispatchRun]]) -> _ProcessFiles:
-    """Derive run, host and pass of a file from its folders."""
     root = file.root if file.root.is_dir() else file.path.parent
     folders = list(file.path.parent.relative_to(root).parts)
     host = ""
@@ -237,7 +235,6 @@ def _prefix(path: Path) -> str:
 
 
 def _nearest(path: Path, files: Sequence[SourceFile]) -> Path | None:
-    """Return the file in the same folder, else in the nearest above, or None."""
     above = [file.path for file in files if path.is_relative_to(file.path.parent)]
     return max(above, key=lambda other: len(other.parts), default=None)
 
@@ -291,7 +288,6 @@ class ProcessRun(Struct, frozen=True):
 
 
 def _joined_runs(processes: Sequence[ProcessRun]) -> list[DispatchRun]:
-    """Group processes into runs with joined passes, in order of their paths."""
     ordered = sorted(processes, key=lambda process: natural_key(process.run.paths[0]))
     folders: dict[tuple[Path, str], list[ProcessRun]] = {}
     for process in ordered:
@@ -421,7 +417,6 @@ def _belongs_to(run: DispatchRun, one_pass: Sequence[DispatchRun]) -> bool:
 
 
 def _overlap(one: DispatchRun, other: DispatchRun) -> bool:
-    """Return whether two processes ran at the same time."""
     spans = []
     for rows in (one.dispatches, other.dispatches):
         known = rows.start_ns >= 0

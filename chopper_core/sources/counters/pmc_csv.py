@@ -160,7 +160,6 @@ def _columns_in(batch: CsvBatch, table: DispatchTable) -> Columns:
 
 
 def _described(run: DispatchRun, sysinfo: Path) -> DispatchRun:
-    """Return the run with its GPUs, all of one model, described by `sysinfo.csv`."""
     with ByteSource(sysinfo) as source:
         file = CsvFile(source, Losses())
         batch = next(file.batches(), None)

@@ -59,11 +59,9 @@ class AgentTable:
         return self.added(Agent(number))
 
     def of_id(self, known: Mapping[Any, Agent], number: Any) -> int:
-        """Return the index of the GPU with an id in the file; an unknown id is one of its own."""
         return self.added(known.get(number) or Agent(UNKNOWN_NODE, product=f"agent {number}"))
 
     def added(self, agent: Agent) -> int:
-        """Return the index of an agent, which is appended if it is new."""
         if agent in self.agents:
             return self.agents.index(agent)
         self.agents.append(agent)
@@ -153,7 +151,6 @@ class HostSide:
         self._ranges.add({name: column[is_range] for name, column in ranges.items()})
 
     def add_calls(self, calls: Columns) -> None:
-        """Append calls of the runtime."""
         known = (calls["correlation"] > 0) & (calls["start_ns"] >= 0)
         self._calls.add({name: column[known] for name, column in calls.items()})
 

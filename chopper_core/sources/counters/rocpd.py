@@ -70,7 +70,6 @@ _LOOKED_UP: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def recognise(head: FileHead) -> Recognised | Unusable | None:
-    """Recognise SQLite by its first bytes, and rocprofv3 by its tables."""
     if head.magic != SQLITE_MAGIC or rpd.recognise(head):
         return None
     try:
@@ -116,7 +115,6 @@ class _RocpdProcess:
         """What an event shares with the launch of its dispatch."""
 
     def of(self, name: str, number: Any) -> Any:
-        """The first value that an id refers to, None without one."""
         return self.known[name].get(number, (None,))[0]
 
     def gpus(self) -> dict[Any, Agent]:
@@ -177,7 +175,6 @@ class _RocpdProcess:
         table.host.add_calls({name: column[~is_marker] for name, column in columns.items()})
 
     def counter(self, table: DispatchTable, counter_id: Any) -> int:
-        """The code of a counter."""
         name, units, description = self.known["counters"].get(counter_id, (None, None, None))
         name = str(name or f"counter {counter_id}")
         self.infos[name] = counter_info(
@@ -298,7 +295,6 @@ def _first(stacks: Sequence[Any], correlations: Sequence[Any]) -> Int64:
 
 
 def _object(text: Any) -> dict[str, Any]:
-    """Return the members of a JSON object; empty for other text."""
     try:
         value = json.loads(text)
     except (TypeError, ValueError, RecursionError):

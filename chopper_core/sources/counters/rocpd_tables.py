@@ -111,7 +111,6 @@ class Relations:
     def by_guid(
         self, relation: str, columns: Sequence[str], losses: Losses
     ) -> Iterator[tuple[str, Sequence[Sequence[Any]]]]:
-        """Yield chunks as a guid and its columns."""
         if self._guids is None:
             every = chain.from_iterable(self.rows(_PROCESSES, ("guid",), Losses()))
             self._guids = list(dict.fromkeys(guid for (guid,) in every if guid))[:_MOST_CODED]
@@ -180,13 +179,11 @@ class Lookup:
         self._ordered: tuple[Int64, Int64] | None = None
 
     def add(self, ids: Int64, values: Int64) -> None:
-        """Append numbers."""
         self._ids.append(ids)
         self._values.append(values)
         self._ordered = None
 
     def of(self, ids: Int64) -> Int64:
-        """Return the number of each id, or ABSENT."""
         if self._ordered is None:
             known, values = self._ids.whole(), self._values.whole()
             if not (known[1:] > known[:-1]).all():
@@ -200,7 +197,6 @@ class Lookup:
         return np.where((known[place] == ids) & (ids >= 0), values[place], ABSENT)
 
     def values(self) -> Lookup:
-        """The numbers above 0, by themselves."""
         found, values = Lookup(), self._values.whole()
         found.add(values[values > 0], values[values > 0])
         return found

@@ -74,7 +74,6 @@ _NOT_USED: Final = (
 
 
 def recognise(head: FileHead) -> Recognised | Unusable | None:
-    """Recognise the files of a process by their columns."""
     columns = header_of(head)
     has = columns.issuperset
     if has(("node_id", "agent_type")):
@@ -151,7 +150,6 @@ def read_agents(path: Path) -> list[Agent]:
 
 
 def _read_rows(batch: CsvBatch, table: DispatchTable) -> None:
-    """Add the rows of a kernel trace, or of counters."""
     columns = table.csv_columns(batch, _COLUMNS)
     is_dispatch = columns["name"] >= 0
     table.losses.unreadable_events += int((~is_dispatch).sum())
@@ -164,7 +162,6 @@ def _read_rows(batch: CsvBatch, table: DispatchTable) -> None:
 
 
 def host_side(api_traces: Sequence[Path]) -> list[Path]:
-    """Return the traces of roctx and of launches; none without roctx."""
     domains = {path: _domain(path) for path in api_traces}
     if not any(domain.startswith(_MARKER) for domain in domains.values()):
         return []
@@ -179,7 +176,6 @@ def _domain(path: Path) -> str:
 
 
 def _read_host_side(path: Path, table: DispatchTable) -> None:
-    """Add the roctx ranges, or the runtime calls, of an API trace."""
     losses = Losses()
     with ByteSource(path) as source:
         for batch in CsvFile(source, losses).batches():

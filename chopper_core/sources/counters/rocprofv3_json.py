@@ -151,7 +151,6 @@ _OBJECTS: Final = frozenset(name.partition("/")[0] for name in _RECORD_TYPES if 
 
 
 def recognise(head: FileHead) -> Recognised | None:
-    """Recognise the file by the key of its records."""
     is_json = head.data.lstrip().startswith((b"{", b"["))
     return Recognised(FORMAT) if is_json and f'"{TOOL_KEY}"'.encode() in head.data else None
 
@@ -224,7 +223,6 @@ class _JsonProcess:
                 stream.skip_value()
 
     def finish(self, path: Path) -> DispatchRun:
-        """Return the dispatches, with names for ids."""
         table = self._table
         agents = gpus_by_id(self._agents)
         table.agents = AgentTable(agents.values())
@@ -368,6 +366,5 @@ def _call_columns(calls: Sequence[ApiCall]) -> Columns:
 
 
 def _looked_up(ids: Int64, code: Callable[[int], int]) -> Int64:
-    """Return the code of each id, computed once per distinct id."""
     found, place = ranked(ids)
     return np.array([code(one) for one in found.tolist()], np.int64)[place]

@@ -150,7 +150,6 @@ class DispatchTable:
         )
 
     def add_values(self, row: Int64, counter: Int64, value: Float64) -> None:
-        """Append values: the number of a row, the code of a counter, and what was counted."""
         self._values.add(row, counter, value)
 
     def csv_columns(
@@ -254,7 +253,6 @@ class DispatchTable:
 
 
 def _take(columns: Columns, rows: Int64) -> None:
-    """Keep these rows, in their order; one column at a time is there twice."""
     count = len(next(iter(columns.values())))
     if len(rows) == count and (rows[1:] > rows[:-1]).all():
         return
@@ -263,7 +261,6 @@ def _take(columns: Columns, rows: Int64) -> None:
 
 
 def _note_losses(losses: Losses, path: Path) -> None:
-    """Note the counted losses, and name the file in every note."""
     for count, one, many, what in (
         (losses.unreadable_events, "row", "rows", "could not be read"),
         (losses.bad_times, "dispatch", "dispatches", "without valid times"),

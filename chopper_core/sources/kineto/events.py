@@ -317,7 +317,6 @@ def _loads(text: str, *, strict: bool = True) -> Any:
 
 
 def _refuse(_constant: str) -> None:
-    """Raise: NaN and the infinities are invalid JSON."""
     raise ValueError
 
 
@@ -401,7 +400,6 @@ def external_ids(args: Sequence[Args]) -> Int64:
 
 
 def collective_of(args: Args) -> Collective:
-    """The collective that a kernel's or range's arguments describe."""
     return Collective(
         name=_text(args.collective),
         in_elements=count_of(args.in_elements, MAX_BYTES),

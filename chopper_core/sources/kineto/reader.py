@@ -102,7 +102,6 @@ def _collector_paused() -> Iterator[None]:
 
 
 def _metadata_value(text: bytes) -> Any:
-    """Return the value of a top-level key; None if it can't be decoded."""
     try:
         value = json.loads(text.decode("utf-8", "replace"), strict=False)
     except (ValueError, RecursionError):

@@ -225,7 +225,6 @@ class TraceTables:
         }
 
     def _unused_events(self) -> dict[str, int]:
-        """The number of events per category that are in no table, without zeros."""
         counts = {
             category: self._unused_counts[category]
             if category in _IN_TABLES
@@ -235,7 +234,6 @@ class TraceTables:
         return {category: count for category, count in counts.items() if count}
 
     def _one_ended_flows(self) -> dict[str, int]:
-        """The number of flow ids with only one end, by kind of flow."""
         counts: dict[str, int] = {}
         for kind, chunks in self._flow_ends.items():
             ends = chunks.joined()
@@ -285,7 +283,6 @@ class TraceTables:
     def _add_ranges(
         self, table: GrowingColumns, events: Sequence[Event], kinds: Mapping[str, int], key: str
     ) -> None:
-        """Add events as ranges; their category or name gives their kind."""
         events, columns = self._timed(events)
         args = [event.args or _NO_ARGS for event in events]
         names = [event.name for event in events]
@@ -320,7 +317,6 @@ class TraceTables:
         self._tables["flows"].add(columns)
 
     def _add_allocations(self, events: Sequence[Event]) -> None:
-        """Add the events that allocate or release memory of a GPU."""
         own = [
             event
             for event in events

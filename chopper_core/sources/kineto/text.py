@@ -86,7 +86,6 @@ class TraceText:
         self._close()
 
     def _open(self) -> None:
-        """Go to the first event."""
         path = self._source.path
         buffer = self._read_up_to(b"", len(BYTE_ORDER_MARK)).removeprefix(BYTE_ORDER_MARK)
         while (start := skip_space(buffer)) == len(buffer):
@@ -113,7 +112,6 @@ class TraceText:
         self._buffer = buffer[events_start:]
 
     def _find_events(self, buffer: bytes, start: int) -> int:
-        """Return where the first event may start, or INCOMPLETE."""
         path = self._source.path
         for member in members(buffer, start, stop_at=EVENTS_KEY):
             if member.key in FOREIGN_KEYS:
@@ -173,7 +171,6 @@ class TraceText:
         return self._events_one_by_one(at_end)
 
     def _learn_separator(self) -> None:
-        """Find the text between the first two events."""
         start = skip_space(self._buffer)
         if self._buffer[start : start + 1] != b"{":
             return
@@ -344,7 +341,6 @@ class EventWalk:
         return False
 
     def _take(self, end: int) -> bool:
-        """Take the event that ends at `end`, if it can be decoded."""
         decoded = self._decoder.decode_one(self._text[self.position : end])
         if decoded is None or (self._is_after_damage and not decoded[0].ph):
             return False
@@ -387,6 +383,5 @@ class EventWalk:
 
 
 def _end(pattern: re.Pattern[bytes], text: bytes, position: int) -> int:
-    """The end of a pattern's match at a position; the position if there is none."""
     match = pattern.match(text, position)
     return match.end() if match else position

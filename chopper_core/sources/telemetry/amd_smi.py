@@ -102,7 +102,6 @@ _CSV: Final = first_layout(
 
 
 def recognise(head: FileHead) -> Recognised | None:
-    """Recognise output of amd-smi by its headings or keys."""
     if not head.is_json:
         return recognised_table(head, _CSV)
     start = None if '"traceEvents"' in head.text else _ROW_START.search(head.text)
@@ -111,7 +110,6 @@ def recognise(head: FileHead) -> Recognised | None:
 
 
 def read(path: Path, _progress: Progress = silent) -> Telemetry:
-    """Read output of amd-smi; raises DataError without any usable sample."""
     text = FileText(path)
     return _read_json(text) if FileHead(path).is_json else read_table(text, _CSV)
 

@@ -149,7 +149,6 @@ def in_units(signal: SignalName, cells: TableColumn, default_unit: str) -> tuple
 
 
 def whole_number(cell: object) -> int | None:
-    """Return the integer in a cell; None for anything else."""
     found = quantity(cell)
     if isinstance(found, Flaw) or found[1] or not isinstance(found[0], int):
         return None

@@ -89,7 +89,6 @@ class Named(Struct, frozen=True):
 
 
 def recognise(head: FileHead) -> Recognised | Unusable | None:
-    """Recognise a file by its name and its first line; an ambiguous name is refused."""
     if not head.data and named(head.path) is not None:
         return Unusable("is empty: the run was stopped before it wrote its samples", True)
     if not (head.lines and _FIRST_LINE.fullmatch(head.lines[0])):

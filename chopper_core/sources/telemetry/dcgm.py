@@ -52,13 +52,11 @@ TABLE: Final = "DCGM CSV"
 
 
 def _limited(cell: object) -> object:
-    """100 for a bit mask of clock event reasons with a limiter in it, else 0."""
     found = quantity(cell)
     return limited_pct(int(found[0])) if isinstance(found, tuple) and not found[1] else cell
 
 
 def _of_ratio(cell: object) -> object:
-    """Percent of a share of 1."""
     found = quantity(cell)
     return 100 * found[0] if isinstance(found, tuple) and not found[1] else cell
 
@@ -112,7 +110,6 @@ _COMMENT: Final = late(r"#\s*(?:HELP|TYPE|EOF|UNIT)\b")
 
 
 def recognise(head: FileHead) -> Recognised | None:
-    """Recognise DCGM by the headings of `dmon`, the names of its fields in samples or headings."""
     if head.is_json:
         return None
     lines = head.lines[:HEADING_LINES]
@@ -141,7 +138,6 @@ def _gpu(cells: Cells) -> GpuName | None:
 
 
 def _dmon_layout(line: str) -> ColumnPositions | None:
-    """The layout below a line of headings of `dmon`: a time if one precedes it, the GPU."""
     match = _HEADINGS.fullmatch(line.rstrip())
     if match is None:
         return None
@@ -202,7 +198,6 @@ def _dmon_csv(text: str, lines: int) -> str | None:
 
 
 def _dmon_cells(line: str) -> list[str]:
-    """Time, GPU and values of a row of `dmon`."""
     entity = _ENTITY.fullmatch(line)
     assert entity is not None
     return [entity["before"], entity["number"], *entity["rest"].split()]

@@ -61,7 +61,6 @@ _STATES: Final = {"active": 100, "not active": 0}
 
 
 def limited_pct(reasons: int) -> int:
-    """100 for a bit mask of clock event reasons with a limiter's bit, 0 for one without."""
     return 100 if reasons & _LIMITER_BITS else 0
 
 
@@ -124,12 +123,10 @@ _IDENTIFIER: Final = ("uuid", "gpu_uuid", "serial", "gpu_serial")
 
 
 def recognise(head: FileHead) -> Recognised | None:
-    """Recognise output of nvidia-smi by its headings."""
     return Recognised(DMON_FORMAT) if _is_dmon(head) else _CSV.recognise(head)
 
 
 def read(path: Path, _progress: Progress = silent) -> Telemetry:
-    """Read output of nvidia-smi; raises DataError without any usable sample."""
     text = FileText(path)
     if _is_dmon(FileHead(path)):
         return _read_dmon(text)
@@ -137,7 +134,6 @@ def read(path: Path, _progress: Progress = silent) -> Telemetry:
 
 
 def _dmon_layout(line: str) -> ColumnPositions | None:
-    """Return the layout of a line of headings of `dmon`."""
     headings = _dmon_cells(line.lstrip("#"))
     columns = positions(headings)
     fields = fields_in(columns, _DMON)
@@ -163,7 +159,6 @@ def _dmon_layout(line: str) -> ColumnPositions | None:
 
 
 def _read_dmon(text: FileText) -> Telemetry:
-    """Read output of `nvidia-smi dmon`, which repeats its headings."""
     table, headings = TableLines(text, _dmon_cells), ""
     for block in text.blocks():
         comments = set(_COMMENT.findall(block))
@@ -186,7 +181,6 @@ def _is_dmon(head: FileHead) -> bool:
 
 
 def _dmon_cells(line: str) -> list[str]:
-    """Return the cells of a line of `dmon`, plain or with `--format csv`."""
     return line.replace(",", " ").split()
 
 
@@ -202,7 +196,6 @@ def _gpu(cells: Cells) -> GpuName | None:
 
 
 def notes_of(fields: Iterable[Field]) -> list[str]:
-    """The sentences on signals of NVIDIA's tools that need one."""
     signals = {field.signal for field in fields}
     return [note for signal, note in _NOTES.items() if signal in signals]
 

@@ -75,7 +75,6 @@ _CARD: Final = late(r"card\d+")
 
 
 def recognise(head: FileHead) -> Recognised | Unusable | None:
-    """Recognise output of rocm-smi by its headings or keys."""
     if not head.is_json:
         return recognised_table(head, _LAYOUT)
     if not (_DOCUMENT.search(head.text) and _JSON_CARD.search(head.text)):
@@ -87,7 +86,6 @@ def recognise(head: FileHead) -> Recognised | Unusable | None:
 
 
 def read(path: Path, _progress: Progress = silent) -> Telemetry:
-    """Read output of rocm-smi; raises DataError without any usable sample."""
     text = FileText(path)
     return _read_json(text) if FileHead(path).is_json else read_table(text, _LAYOUT)
 

@@ -308,7 +308,6 @@ class RowCollector:
         return sentences
 
     def counted(self, *, kept: bool) -> list[str]:
-        """A sentence for each loss of rows, or for each oddity of rows that are kept."""
         return [
             f"{number_of(count, 'row')} {loss.value}."
             for loss, count in self.row_losses.items()

@@ -97,7 +97,6 @@ _NO_CLOCK: Final = (
 
 
 def recognise(head: FileHead) -> Recognised | Unusable | None:
-    """Recognise Chopper's own format by its headings."""
     if not head.magic.startswith(PARQUET_MAGIC):
         return recognised_table(head, _layout)
     try:
@@ -108,7 +107,6 @@ def recognise(head: FileHead) -> Recognised | Unusable | None:
 
 
 def read(path: Path, _progress: Progress = silent) -> Telemetry:
-    """Read Chopper's own format; raises DataError without any usable sample."""
     head, stamps = FileHead(path), Stamps()
     if head.magic.startswith(PARQUET_MAGIC):
         telemetry = _read_parquet(path, stamps)

@@ -126,7 +126,6 @@ class _Tables:
         self._cooler_hotspots += _hotspot_is_cooler(parts)
 
     def notes(self) -> list[str]:
-        """Return a sentence per derived signal and per doubt."""
         notes = []
         if SignalName.GFX_MHZ in self._derived:
             notes.append("The gfx clock of a GPU is the mean of its XCDs' clocks.")
@@ -144,7 +143,6 @@ class _Tables:
         return notes
 
     def loss_sentences(self) -> list[str]:
-        """Return a sentence per accumulated signal that was reset."""
         return [
             f"{signal} was reset {number_of(count, 'time')}: the amount counted meanwhile is "
             "unknown and not added."
@@ -226,7 +224,6 @@ def _combined(signal: SignalName, parts: Sequence[SignalSamples]) -> SignalSampl
 
 
 def _residencies(fields: Mapping[Field, Readings]) -> dict[str, SignalSamples]:
-    """Return the share of each limiter between two samples, stamped with the later one."""
     ticks = next(
         (series for column, series in fields.items() if column.kind is FieldKind.TICKS), None
     )

@@ -71,7 +71,6 @@ def positions(headings: Iterable[str]) -> dict[str, int]:
 
 
 def named(columns: Mapping[str, int], headings: Iterable[str]) -> dict[str, int]:
-    """Those of the headings that a table has, and their columns."""
     return {heading: columns[heading] for heading in headings if heading in columns}
 
 
@@ -90,12 +89,10 @@ def fields_in(
 
 
 def stamps_at(column: int) -> TimesOf:
-    """Reads the stamps in a column."""
     return lambda stamps, rows: stamps.read_column(rows.column(column))
 
 
 def numbered_gpu(cells: Cells) -> GpuName | None:
-    """Return the GPU whose number is below `gpu`."""
     number = whole_number(cells["gpu"])
     return None if number is None or number < 0 else GpuName(index=number)
 
@@ -164,12 +161,10 @@ class TelemetryTable(Struct, frozen=True):
         return recognised_table(head, self.layout)
 
     def read(self, path: Path, _progress: Progress = silent) -> Telemetry:
-        """Read a file; raises DataError without any usable sample."""
         return read_table(FileText(path), self.layout)
 
 
 def first_layout(*formats: TelemetryTable) -> LayoutOf:
-    """The layout of the first of several formats that headings have."""
     return lambda headings: next(
         (layout for each in formats if (layout := each.layout(headings))), None
     )
@@ -218,7 +213,6 @@ class TableLines:
             self._waiting.append(line)
 
     def flush(self) -> None:
-        """Read the rows that wait for it."""
         if self.layout is None or not self._waiting:
             return
         from chopper_core.tables.rows import TableRows

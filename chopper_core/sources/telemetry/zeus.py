@@ -27,7 +27,6 @@ _NUMBER: Final = re.compile(r"power(\d+)", re.I)
 
 
 def recognise(head: FileHead) -> Recognised | Unusable | None:
-    """Recognise the CSV by its headings, `time,power0,power1`."""
     first = head.lines[0].strip() if head.lines else ""
     if _HEADING.fullmatch(first):
         return Recognised(_FORMAT)
