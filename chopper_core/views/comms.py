@@ -25,7 +25,7 @@ from chopper_core.util.grouping import (
     run_starts,
     sums_of,
 )
-from chopper_core.views.shared import collective_columns as columns
+from chopper_core.views.shared import collective_figures as columns
 from chopper_core.views.shared.collective_figures import (
     Chosen,
     Own,

@@ -28,7 +28,7 @@ from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import distinct, median_of
 from chopper_core.views.shared.phrases import count, differs
-from chopper_core.views.shared.places import Places, places_of
+from chopper_core.views.shared.process_groups import Places, places_of
 from chopper_core.views.shared.samples import columns_of, gpus_of, opened, result_of_samples
 from chopper_core.views.shared.table_view import LabelledRows, Partition, child_of, table_view
 from chopper_core.views.spec import FIGURE, ViewResult, ViewSpec

@@ -15,9 +15,9 @@ from chopper_core.model.run import Run, located
 from chopper_core.model.table import LEVELS, Kind, Phase
 from chopper_core.views.query import query
 from chopper_core.views.shared.collectives import collectives_of
-from chopper_core.views.shared.lateness import recurrence
 from chopper_core.views.shared.leads import leads
 from chopper_core.views.shared.matched_kernels import occurrences_of
+from chopper_core.views.shared.phrases import recurrence
 from tests.support import Row, run_of
 
 MS = 1_000_000

@@ -24,7 +24,7 @@ from chopper_core.views import OVERVIEW, RUNS, SET_VIEWS, view_spec
 from chopper_core.views.frame import Frame
 from chopper_core.views.query import run_frame
 from chopper_core.views.shared.filter import FilterRows, shown_of
-from chopper_core.views.shared.places import nodes_of
+from chopper_core.views.shared.process_groups import nodes_of
 from chopper_core.views.spec import ViewSpec, splits_of
 
 _LARGEST: Final = ("peak_", "max_", "longest_", "p95_")

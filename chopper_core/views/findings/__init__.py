@@ -93,7 +93,6 @@ RULE: Final = column("""rule | | rule
 
 
 def answer(run: Run, view: View) -> ViewResult:
-    """A row per finding in the scope, the largest potential saving first."""
     context = context_of(run, view)
     found = _find(context)
     findings = [finding for _, finding in found]
@@ -163,7 +162,6 @@ def _find(context: FindingsContext) -> list[tuple[FindingRule, Finding]]:
 
 
 def _explains(one: tuple[FindingRule, Finding], other: tuple[FindingRule, Finding]) -> bool:
-    """Whether a finding causes most of another finding about the same cost of the same GPU."""
     (rule, cause), (its_rule, effect) = one, other
     return (
         its_rule.name in rule.explains
@@ -221,7 +219,6 @@ def _notes(context: FindingsContext) -> tuple[str, ...]:
 
 
 def tables() -> dict[str, str]:
-    """The tables of docs/findings.md, as markdown by the name of their block."""
     limits = [("several", each) for each in GENERAL]
     limits += [(f"`{rule.name}`", each) for rule in RULES for each in rule.thresholds]
     return {

@@ -29,7 +29,7 @@ from chopper_core.views.findings.rule import (
 from chopper_core.views.power.charts import LIMITER, samples_of
 from chopper_core.views.shared.marks import MAD_TO_SIGMA
 from chopper_core.views.shared.phrases import by_number, percent, time
-from chopper_core.views.shared.places import places_of
+from chopper_core.views.shared.process_groups import places_of
 from chopper_core.views.shared.samples import sampled
 
 UNSTEADY: Final = threshold("""deviation of a clock | 0.6 | % of its mean
@@ -87,7 +87,7 @@ def _over_time(context: FindingsContext, name: str, gpu: int) -> str:
     starts, ends = context.cells.min("start_ns"), context.cells.max("end_ns")
     deviations = []
     for place in distinct(np.linspace(0, len(context.iterations) - 1, _MAX_SHOWN).astype(np.intp)):
-        there = own & (context.iteration_place == place)
+        there = own & (context.place("iteration") == place)
         if there.any():
             span = TimeSpans(starts[there].min(keepdims=True), ends[there].max(keepdims=True))
             deviations.append(sampled(signal.curves[gpu], span).deviation())
@@ -108,7 +108,7 @@ def _deviations(context: FindingsContext, name: str) -> tuple[Float64, Float64, 
     def means(owner: Index, values: Float64) -> Float64:
         return sums_of(values * weight, owner) / np.maximum(sums_of(weight, owner), 1e-9)
 
-    same, gpu = context.together("gpu", "phase", "operation")[1], context.gpu_place
+    same, gpu = context.together("gpu", "phase", "operation")[1], context.place("gpu")
     usual = means(same, clock)[same]
     deviation = np.sqrt(means(gpu, (clock - usual) ** 2))
     lost = weight * np.maximum(1 - clock / np.maximum(usual, 1e-9), 0.0)
@@ -181,7 +181,7 @@ def low_clocks(context: FindingsContext) -> Iterator[Finding]:
 
 
 def _mean(context: FindingsContext, name: str) -> float:
-    of_gpu, covered = (sums_of(each, context.gpu_place) for each in _sums(context, name))
+    of_gpu, covered = (sums_of(each, context.place("gpu")) for each in _sums(context, name))
     there = covered > 0
     return median_of(of_gpu[there] / covered[there]) if there.any() else np.nan
 
@@ -256,10 +256,10 @@ def clock_drops(context: FindingsContext) -> Iterator[Finding]:
 
 def _by_iteration(context: FindingsContext, place: int) -> Float64:
     """A GPU's clock in each iteration, relative to its highest usual one in the same operations."""
-    own = context.gpu_place == place
+    own = context.place("gpu") == place
     count = len(context.iterations)
     _, same = ranked(context.together("phase", "operation")[1][own])
-    cell = same * count + context.iteration_place[own]
+    cell = same * count + context.place("iteration")[own]
     size = (int(same.max(initial=-1)) + 1) * count
     areas, covered = (
         sums_of(each[own], cell, size).reshape(-1, count) for each in _sums(context, "gfx_mhz")
@@ -280,18 +280,14 @@ def _interval(relative: Float64) -> tuple[int, int, float]:
 
     By the largest difference in standard errors, so that all that are low are taken.
     """
-    count, total = len(relative), float(relative.sum())
-    best, found = 0.0, (0, 0, 0.0)
-    for first in range(count):
-        for end in range(first + 1, count + (first > 0)):
-            inside = float(relative[first:end].sum())
-            size = end - first
-            usual = (total - inside) / (count - size)
-            drop = 1 - inside / size / usual
-            weight = drop * np.sqrt(size * (count - size) / count)
-            if weight > best:
-                best, found = weight, (first, end, drop)
-    return found
+    count, sums = len(relative), np.append(0.0, np.cumsum(relative))
+    first, end = np.triu_indices(count + 1, 1)
+    size, inside = end - first, sums[end] - sums[first]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        usual = (sums[-1] - inside) / (count - size)
+    drop = np.where(size < count, 1 - inside / size / usual, 0.0)
+    best = int((drop * np.sqrt(size * (count - size) / count)).argmax())
+    return int(first[best]), int(end[best]), float(drop[best])
 
 
 _SHARE: Final = "throttle_pct"

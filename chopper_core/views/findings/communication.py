@@ -21,7 +21,14 @@ from chopper_core.util.grouping import (
     run_starts,
     sums_of,
 )
-from chopper_core.views.findings.rule import Cost, Finding, FindingsContext, rule, threshold
+from chopper_core.views.findings.rule import (
+    Cost,
+    Finding,
+    FindingsContext,
+    largest_first,
+    rule,
+    threshold,
+)
 from chopper_core.views.shared.collective_figures import Chosen, chosen_in
 from chopper_core.views.shared.collectives import PAIRWISE, collectives_of
 from chopper_core.views.shared.instances import effect, overlaps_in, slowdown
@@ -196,11 +203,10 @@ def _ends_ns(context: FindingsContext, chosen: Chosen) -> float:
 def _largest(context: FindingsContext, per_cell: Int64) -> str:
     names, owner = context.together("operation", "phase")
     sums = sums_of(per_cell, owner)
-    order = [place for place in np.argsort(-sums, kind="stable").tolist() if sums[place] > 0]
     return listed(
         f"{context.text('operation', names[place][0])} in {context.phase(names[place][1])} "
         f"{time(context.per_iteration(sums[place]))}"
-        for place in order[:_MAX_LISTED]
+        for place in largest_first(sums)[:_MAX_LISTED]
     )
 
 

@@ -21,7 +21,6 @@ from chopper_core.views.findings.rule import (
     rule,
     threshold,
 )
-from chopper_core.views.shared.lateness import recurrence
 from chopper_core.views.shared.leads import (
     CAUSES,
     LOW_CLOCK_RATIO,
@@ -36,8 +35,8 @@ from chopper_core.views.shared.matched_kernels import (
     occurrences_of,
     sums_by,
 )
-from chopper_core.views.shared.phrases import others, percent, time
-from chopper_core.views.shared.places import places_of
+from chopper_core.views.shared.phrases import others, percent, recurrence, time
+from chopper_core.views.shared.process_groups import places_of
 from chopper_core.views.shared.step_times import more_work
 
 STRAGGLER: Final = threshold(f"""straggler | {100 * MIN_DELAY_SHARE} | % of the iteration

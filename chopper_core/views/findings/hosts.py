@@ -36,8 +36,7 @@ from chopper_core.views.shared.host_causes import (
     host_charges,
     within_scope,
 )
-from chopper_core.views.shared.lateness import recurrence
-from chopper_core.views.shared.phrases import by_number, listed, percent, time
+from chopper_core.views.shared.phrases import by_number, listed, percent, recurrence, time
 
 HOST_LATE: Final = threshold("""idle before launch calls | 10 | % of the phase
     a host that runs ahead of its GPU leaves less than 1 %; a tenth is more than a single hiccup""")
@@ -122,7 +121,6 @@ def _host_bound_phases(context: FindingsContext) -> list[LatePhase]:
 
 
 def _late_phases(context: FindingsContext, column: str, limit: Threshold) -> list[LatePhase]:
-    """Phases with more of an idle time than the limit, the most idle first."""
     phases = context.split("phase")
     idle = phases.sum(column).astype(np.float64)
     elapsed = phases.elapsed_ns.astype(np.float64)
@@ -336,7 +334,7 @@ def _idle_by_place(context: FindingsContext) -> tuple[Float64, Int64]:
     """
     names, owner = context.together("phase", "layer")
     shape = (len(names), len(context.gpus), len(context.iterations))
-    place = (owner * shape[1] + context.gpu_place) * shape[2] + context.iteration_place
+    place = (owner * shape[1] + context.place("gpu")) * shape[2] + context.place("iteration")
     own_ns = context.cells.sum("idle_host_ns").astype(np.float64)
     idle = sums_of(own_ns, place, int(np.prod(shape))).reshape(shape)
     table, moved = context.table, context.moved

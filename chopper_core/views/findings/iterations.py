@@ -168,7 +168,6 @@ def _grown(
 
 
 def _doing(context: FindingsContext, slow: Index) -> str:
-    """Where the hosts spend most of the time that slow iterations have more of."""
     charges, numbers = host_charges(context.run), context.all_iterations
     if not charges.causes:
         return ""

@@ -12,10 +12,16 @@ from chopper_core.metrics import is_measured
 from chopper_core.model.column_names import AT_PEAK
 from chopper_core.model.groups import Groups
 from chopper_core.model.table import Kind
-from chopper_core.model.view import complete_order
 from chopper_core.util.arrays import Index
 from chopper_core.util.grouping import combined, distinct, sums_of
-from chopper_core.views.findings.rule import Cost, Finding, FindingsContext, rule, threshold
+from chopper_core.views.findings.rule import (
+    Cost,
+    Finding,
+    FindingsContext,
+    largest_first,
+    rule,
+    threshold,
+)
 from chopper_core.views.overheads import LOSSES, parts_of
 from chopper_core.views.shared.phrases import by_number, listed, percent, time
 from chopper_core.views.shared.table_view import grouped
@@ -110,24 +116,20 @@ def exposed_copies(context: FindingsContext) -> Iterator[Finding]:
         return
     kinds, owner = combined([table.kernel[own], table.phase[own]])
     sums = sums_of(alone, owner)
-    order = [place for place in np.argsort(-sums, kind="stable").tolist() if sums[place] > 0]
     named = listed(
         (
             f"{table.names[kinds[place, 0]]} in {context.phase(kinds[place, 1])} "
             f"{time(context.per_iteration(float(sums[place])))}"
-            for place in order
+            for place in largest_first(sums)
         ),
         _MAX_LISTED,
     )
     # The activities by name, those with most exposed copies first.
-    view = context.at()
-    levels = [level for level, _ in view.scope]
     yield context.finding(
         f"exposed copies take {time(each)}{context.per_gpu} ({percent(context.share(each))}): "
         f"{named}",
         replace(
-            view,
-            order=view.order if "kernel" in levels else complete_order([*levels, "kernel"]),
+            context.split_by("kernel"),
             columns=("exposed_copy_ns", "kernels", "mean_ns"),
             sort="-exposed_copy_ns",
         ),
@@ -173,12 +175,11 @@ def poor_products(context: FindingsContext) -> Iterator[Finding]:
         return
     lost = np.where(poor, took * (1 - np.nan_to_num(reached.numbers) / limit), 0.0)
     saving = float(lost.sum())
-    order = [place for place in np.argsort(-lost, kind="stable").tolist() if poor[place]]
     named = listed(
         (
             f"{context.text('operation', codes[place])} {reached.numbers[place]:.0f} % "
             f"({time(took[place])})"
-            for place in order
+            for place in largest_first(lost)
         ),
         _MAX_LISTED,
     )

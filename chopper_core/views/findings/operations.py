@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from chopper_core.align.kernel_classes import ATTENTION_CLASS
 from chopper_core.model.table import LABELLED, NO_LABEL, Phase, Rule
-from chopper_core.model.view import Baseline, View, complete_order
+from chopper_core.model.view import Baseline, View
 from chopper_core.util.arrays import Float64, Index, Int64, Mask, Numbers
 from chopper_core.util.grouping import (
     combined,
@@ -22,6 +22,7 @@ from chopper_core.util.grouping import (
     others_median,
     others_median_of,
     ranked,
+    ratios,
     run_maxima,
     stable_order,
     sums_of,
@@ -81,22 +82,25 @@ class Peers(Struct, frozen=True):
     """
 
     usual_ns: Float64
-    """The median of the others at the same places, summed over iterations."""
-    excess_ns: Float64
-    """Each GPU's own time beyond that."""
+    """The median of the others at the same places, as rows x GPUs x iterations."""
+    own_ns: Float64
+    """Each GPU's own time where there is one, likewise."""
     took_ns: Float64
-    """Its own time, also beside communication."""
-    by_iteration: Float64
-    """Own time over the usual, as rows x GPUs x iterations; NaN without peers."""
+    """Its own time, also beside communication, as rows x GPUs."""
+
+    @property
+    def known_ns(self) -> Float64:
+        return np.asarray(self.usual_ns.sum(axis=2), np.float64)
 
     @property
     def _whole(self) -> Float64:
-        return 1 + self.excess_ns / np.maximum(self.usual_ns, 1.0)
+        beyond = (self.own_ns - self.usual_ns).sum(axis=2)
+        return np.asarray(1 + beyond / np.maximum(self.known_ns, 1.0), np.float64)
 
     @property
     def _general(self) -> Float64:
         """By which factor most of each GPU's compute takes longer."""
-        return np.maximum(weighted_medians(self._whole, self.usual_ns), 1.0)
+        return np.maximum(weighted_medians(self._whole, self.known_ns), 1.0)
 
     @property
     def ratio(self) -> Float64:
@@ -105,9 +109,9 @@ class Peers(Struct, frozen=True):
 
     def often(self, limit: float) -> Mask:
         """Whether it takes longer by more than a share in most iterations."""
-        with np.errstate(invalid="ignore"):
-            longer = self.by_iteration / self._general[:, None] > 1 + limit
-        known: Int64 = np.isfinite(self.by_iteration).sum(axis=2)
+        ratio = ratios(self.own_ns, self.usual_ns)
+        longer = ratio / self._general[:, None] > 1 + limit
+        known: Int64 = np.isfinite(ratio).sum(axis=2)
         found: Mask = longer.sum(axis=2) / np.maximum(known, 1) >= EVERYWHERE.share
         return found
 
@@ -122,25 +126,20 @@ def _peers(context: FindingsContext, pair: Index, pairs: int) -> tuple[Peers, Pe
     beside = context.cells.sum("overlap_ns")[cells]
     place = context.together(*LABELLED)[1][cells]
     like = combined([place, context.cell_work[cells]])[1]
-    gpu, iteration = context.gpu_place[cells], context.iteration_place[cells]
+    gpu, iteration = context.place("gpu")[cells], context.place("iteration")[cells]
     gpus, iterations = len(context.gpus), len(context.iterations)
     has_peers = others_median_of(took, like)[1] > 0
 
-    def summed(values: Float64) -> Float64:
-        return sums_of(values, pair * gpus + gpu, pairs * gpus).reshape(pairs, gpus)
+    def laid_out(values: Float64) -> Float64:
+        at = (pair * gpus + gpu) * iterations + iteration
+        return sums_of(values, at, pairs * gpus * iterations).reshape(pairs, gpus, iterations)
 
-    def each(values: Float64) -> Float64:
-        place = (pair * gpus + gpu) * iterations + iteration
-        return sums_of(values, place, pairs * gpus * iterations).reshape(pairs, gpus, iterations)
+    took_all = laid_out(np.where(has_peers, took, 0.0)).sum(axis=2)
 
     def compared(chosen: Mask) -> Peers:
         usual = others_median_of(np.where(chosen, took, np.nan), like)[0]
         usual = np.where(chosen & np.isfinite(usual), usual, 0.0)
-        own = np.where(usual > 0, took, 0.0)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            ratio = each(own) / each(usual)
-        took_all = summed(np.where(has_peers, took, 0.0))
-        return Peers(summed(usual), summed(own - usual), took_all, ratio)
+        return Peers(laid_out(usual), laid_out(np.where(usual > 0, took, 0.0)), took_all)
 
     return compared(has_peers & (beside <= _MAX_OVERLAP * took)), compared(has_peers)
 
@@ -173,7 +172,7 @@ def slow_on_a_gpu(context: FindingsContext) -> Iterator[Finding]:
     pairs, pair = context.together("phase", "operation")
     peers, beside = _peers(context, pair[context.computes], len(pairs))
     counts = peers.took_ns >= _MIN_OPERATION * context.step_ns * len(context.iterations)
-    alone = counts & (peers.usual_ns >= _MIN_COMPARED * peers.took_ns)
+    alone = counts & (peers.known_ns >= _MIN_COMPARED * peers.took_ns)
     if not alone.any():
         return
     own = np.where(alone, peers.ratio, beside.ratio)
@@ -262,7 +261,6 @@ def _operations(
 
 
 def _evidence(context: FindingsContext, place: int, pairs: Int64, took: Float64) -> View:
-    """The operation by GPU; of several the GPU beside one that takes a usual time for them."""
     if (pairs[:, 1] == pairs[0, 1]).all():
         return _tree_by(context, int(pairs[0, 1]), "gpu")
     apart = np.abs(took.sum(axis=0) - median_of(took.sum(axis=0)))
@@ -350,8 +348,8 @@ def _slower(
             continue
         evidence = _tree_by(context, own[0].operation, level)
         if not is_one:
-            view = context.at(**{level: str(where)})
-            evidence = replace(view, order=_split(view, "operation"), sort="-kernel_ns")
+            rows = context.split_by("operation", **{level: str(where)})
+            evidence = replace(rows, sort="-kernel_ns")
         subject = (
             f"{next(iter(names.values()))} takes" if is_one else f"{len(names)} operations take"
         )
@@ -374,16 +372,8 @@ def _slower(
 
 
 def _tree_by(context: FindingsContext, operation: int, level: str) -> View:
-    """The layers, iterations or GPUs of an operation by the mean of their kernels."""
-    view = context.at(operation=context.text("operation", operation))
-    columns = ("mean_ns", "max_ns", "kernels", "kernel_ns")
-    return replace(view, order=_split(view, level), columns=columns, sort="-mean_ns")
-
-
-def _split(view: View, level: str) -> tuple[str, ...]:
-    """The order that splits a view's node by a level, if the level is not above it."""
-    levels = [name for name, _ in view.scope]
-    return view.order if level in levels else complete_order([*levels, level])
+    view = context.split_by(level, operation=context.text("operation", operation))
+    return replace(view, columns=("mean_ns", "max_ns", "kernels", "kernel_ns"), sort="-mean_ns")
 
 
 def _only_there(context: FindingsContext) -> Iterator[SlowPart]:
@@ -427,9 +417,9 @@ def _slow_parts(context: FindingsContext, level: str) -> Iterator[SlowPart]:
     kernels = context.cells.sizes()[chosen]
     work = context.cell_work[chosen]
     direct = _directly_labelled(context)[chosen]
-    spot, spots = context.gpu_place[chosen], len(context.gpus)
+    spot, spots = context.place("gpu")[chosen], len(context.gpus)
     if level == "layer":
-        spot = spot * len(context.iterations) + context.iteration_place[chosen]
+        spot = spot * len(context.iterations) + context.place("iteration")[chosen]
         spots = context.spots
     totals = sums_of(duration, owner, len(pairs)) / context.spots
     order = stable_order(owner)

@@ -36,9 +36,7 @@ from chopper_core.util.grouping import (
     distinct,
     first_equal,
     median_of,
-    ranked,
     run_minima,
-    sorted_run_mask,
 )
 from chopper_core.views.shared.host_causes import MovedIdle, host_charges, moved_idle
 from chopper_core.views.shared.leads import RankLeads, leads
@@ -118,11 +116,7 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def cells(self) -> Groups:
-        rows = self.node.selection
-        is_new = sorted_run_mask(*(self.table.column(level)[rows] for level in CELL))
-        if is_new is None:
-            return self.node.split(CELL)[0]
-        return Groups(self.table, rows, np.flatnonzero(is_new))
+        return self.node.split(CELL)[0]
 
     def split(self, *levels: str) -> Groups:
         """The activities split by some levels, from stored sums where there are any."""
@@ -167,13 +161,9 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
     def _memo(self) -> Memo:
         return Memo()
 
-    @cached_property
-    def gpu_place(self) -> Index:
-        return ranked(self.codes("gpu"))[1]
-
-    @cached_property
-    def iteration_place(self) -> Index:
-        return ranked(self.codes("iteration"))[1]
+    def place(self, level: str) -> Index:
+        """The position of each cell's GPU in `gpus`, or of its iteration in `iterations`."""
+        return self.together(level)[1]
 
     @property
     def spots(self) -> int:
@@ -181,7 +171,6 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
         return len(self.gpus) * len(self.iterations)
 
     def by_gpu_and_iteration(self, figure: Callable[[Groups], Numbers]) -> Float64:
-        """A figure of the activities, as GPUs x iterations."""
         return of_steps(self._steps, self.gpus, self.iterations, figure(self._steps))
 
     @cached_property
@@ -310,12 +299,17 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
         return "" if cause is None else f" in {cause.text}"
 
     def at(self, **labels: str) -> View:
-        """The scope in the tree, with more labels on its path."""
         steps = dict(self.view.scope) | labels
         # Coordinates lead to GPUs, so that they come first.
         levels = [level for level in (*DIMENSIONS, *LEVELS) if level in steps]
         path = tuple(steps[level] for level in levels)
         return replace(self.view, path=path, order=complete_order(levels))
+
+    def split_by(self, level: str, **labels: str) -> View:
+        """The scope, or a part of it, with rows of a level that isn't above it."""
+        view = self.at(**labels)
+        levels = [name for name, _ in view.scope]
+        return view if level in levels else replace(view, order=complete_order([*levels, level]))
 
     def with_view(self, name: str, by: str = "", *, sort: str = "", **labels: str) -> View:
         return replace(self.at(**labels), name=name, by=by, sort=sort)
@@ -391,6 +385,11 @@ def _iteration_times(run: Run, cells: Groups, moved: MovedIdle) -> tuple[Int64, 
     )
     took = of_steps(cells, gpus, iterations, cells.elapsed_ns)
     return iterations, (took + moved.by_step(run, gpus, iterations)).max(axis=0)
+
+
+def largest_first(values: Float64 | Int64) -> list[int]:
+    """The places of the positive values, the largest first."""
+    return [place for place in np.argsort(-values, kind="stable").tolist() if values[place] > 0]
 
 
 def spread_of(values: Float64) -> float:

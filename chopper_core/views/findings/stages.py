@@ -164,7 +164,6 @@ def long_stages(context: FindingsContext) -> Iterator[Finding]:
 
 
 def _why_long(context: FindingsContext, found: Pipeline, stage: int) -> str:
-    """Whether its kernels are longer than the other stages', or more, as the end of a phrase."""
     first = {
         int(found.blocks.gpu[found.stage == each].min()): each
         for each in distinct(found.stage).tolist()

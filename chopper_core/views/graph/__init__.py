@@ -30,7 +30,7 @@ from chopper_core.views.graph.path import (
     graph_of,
     longest_path,
 )
-from chopper_core.views.shared import collective_columns
+from chopper_core.views.shared import collective_figures
 from chopper_core.views.shared.dependencies import Evidence
 from chopper_core.views.shared.table_view import (
     Partition,
@@ -232,9 +232,9 @@ def _messages(table: KernelTable, rows: Index) -> list[tuple[Metric, Values]]:
     size, group = table.bytes[rows], table.group[rows].tolist()
     kinds = [table.text_of("operation", code) for code in table.operation[rows].tolist()]
     return [
-        (collective_columns.KIND, worded(kinds)),
-        (collective_columns.GROUP, worded([table.names[g] if g >= 0 else None for g in group])),
-        (collective_columns.SIZE, Values(size, size < 0)),
+        (collective_figures.KIND, worded(kinds)),
+        (collective_figures.GROUP, worded([table.names[g] if g >= 0 else None for g in group])),
+        (collective_figures.SIZE, Values(size, size < 0)),
     ]
 
 

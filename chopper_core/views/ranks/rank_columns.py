@@ -17,7 +17,7 @@ from chopper_core.model.view import View
 from chopper_core.util.arrays import Index, Int64, Numbers
 from chopper_core.util.errors import NothingToShow
 from chopper_core.util.grouping import counts_of, median_of, sums_of
-from chopper_core.views.shared import collective_columns as columns
+from chopper_core.views.shared import collective_figures as columns
 from chopper_core.views.shared.collective_figures import gpu_words
 from chopper_core.views.shared.leads import RankLeads
 from chopper_core.views.shared.table_view import child_of

@@ -23,7 +23,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View
 from chopper_core.util.errors import NothingToShow
-from chopper_core.util.grouping import ranked, sums_of
+from chopper_core.util.grouping import ranked, ratios, sums_of
 from chopper_core.views.shared.call_figures import (
     NO_SHAPE,
     SERVED,
@@ -82,20 +82,15 @@ def measured_roofline(run: Run, scope: Scope) -> list[tuple[Metric, Values]]:
     # Without counters of the vector units, nothing is known about a kernel without matrix FLOPs.
     known = (rate > 0) | vector.present()
     known &= matrix.present() & reads.present() & writes.present() & (traffic > 0)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        intensity = np.where(known, 1e3 * rate / traffic, np.nan)
-        if run.hardware is None:
-            roof = np.full(len(intensity), np.nan)
-        else:
-            # The units' peak for the types that they multiplied in the row.
-            peak = 100.0 * matrix.numbers / np.where(share.numbers > 0, share.numbers, np.nan)
-            by_memory = intensity * run.hardware.memory_gbps / 1e3
-            roof = np.where(matrix.numbers > 0, np.minimum(peak, by_memory), by_memory)
-        reached = 100.0 * rate / np.where(roof > 0, roof, np.nan)
+    intensity = 1e3 * np.where(known, ratios(rate, traffic), np.nan)
+    by_memory = intensity * (run.hardware.memory_gbps / 1e3 if run.hardware else np.nan)
+    # The units' peak for the types that they multiplied in the row.
+    peak = 100.0 * ratios(matrix.numbers, share.numbers)
+    roof = np.where(matrix.numbers > 0, np.minimum(peak, by_memory), by_memory)
     return [
         (INTENSITY, numbered(intensity)),
         (ROOF, numbered(roof)),
-        (OF_ROOF, numbered(reached)),
+        (OF_ROOF, numbered(100.0 * ratios(rate, roof))),
     ]
 
 
@@ -135,7 +130,6 @@ def kernels_of_shape(view: View, label: str) -> View:
 def modelled_columns(
     run: Run, rows: Partition
 ) -> tuple[list[tuple[Metric, Values]], list[tuple[Metric, Values]]]:
-    """The columns of the modelled work of rows, whatever they are, and those of all rows as one."""
     sums = call_sums(rows.nodes, run.hardware)
     own = call_columns(sums, run.hardware)
     whole = call_columns({name: own.sum(keepdims=True) for name, own in sums.items()}, run.hardware)

@@ -230,7 +230,6 @@ def with_instances(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def children(run: Run, view: View) -> Frame:
-    """The children of a view's node and their figures; view modules and baselines play no part."""
     if view.window:
         interval_of(run, view)
     tree, level = run.tree_of(view), view.level

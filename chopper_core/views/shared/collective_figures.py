@@ -1,4 +1,4 @@
-"""Figures of a scope's collectives: bandwidths, outliers, who arrives last and causes waits."""
+"""Figures and columns of a scope's collectives: bandwidths, outliers, who is last, waits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from chopper_core.align.kernel_classes import UNKNOWN_COLLECTIVE
-from chopper_core.metrics import Metric, Values, numbered, worded
+from chopper_core.metrics import Metric, Values, column, numbered, worded
 from chopper_core.metrics.metric import quotient
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
@@ -28,9 +28,120 @@ from chopper_core.util.grouping import (
     run_starts,
     sums_of,
 )
-from chopper_core.views.shared import collective_columns as columns
 from chopper_core.views.shared.collectives import PAIRWISE, Collectives
 from chopper_core.views.shared.marks import FACTOR, MAD_TO_SIGMA, MIN_VALUES
+
+_UNSEEN: Final = "the files lack ranks of the process group"
+NCCL: Final = "nccl-tests doc/PERFORMANCE.md"
+BUS_FACTORS: Final = {
+    "all_reduce": "2(n-1)/n",
+    "all_gather": "(n-1)/n",
+    "reduce_scatter": "(n-1)/n",
+    "all_to_all": "(n-1)/n",
+    "broadcast": "1",
+    "reduce": "1",
+}
+"""Bus over algorithm bandwidth for n ranks (nccl-tests)."""
+
+
+def _of_all(text: str) -> Metric:
+    """A column of collectives of which the traces have all ranks."""
+    return column(f"{text}\n    missing: {_UNSEEN}")
+
+
+KIND: Final = column("""kind | | kind
+    The kind of the collective: all_reduce, all_gather …""")
+GROUP: Final = column("""group | | process group
+    The process group: name, description and size.
+    missing: the trace has no process groups""")
+ITERATION: Final = column("""iteration | | it
+    The iteration.""")
+PHASE: Final = column("""phase | | phase
+    The phase.""")
+LAYER: Final = column("""layer | | layer
+    The layer.
+    missing: it belongs to no layer""")
+CALLS: Final = column("""calls | | calls | sum
+    Number of collectives, each counted once for all its ranks.""")  # fmt: skip
+CALLS_OF_GPU: Final = column("""calls | | calls
+    Number of collectives in which the GPU takes part.""")
+SEEN: Final = column("""ranks_seen | | ranks
+    Number of ranks whose kernels are in the traces.""")
+SIZE: Final = column("""message_bytes | B | size
+    The message: the larger of a rank's input and output, the largest of the ranks.
+    missing: the trace gives no sizes""")
+TIME: Final = column("""collective_ns | ns | time
+    From the first arrival (kernel start) to the last end.""")
+SKEW: Final = _of_all("""skew_ns | ns | skew
+    Arrival skew: the last kernel start minus the first.""")
+TRANSFER: Final = _of_all("""transfer_ns | ns | transfer
+    From the last arrival to the last end: the time it takes once all ranks have arrived.""")
+WAIT: Final = _of_all("""wait_ns | ns | own wait | sum
+    GPU time spent in collectives before the last rank arrived, summed over the GPUs.""")
+EXPOSED_WAIT: Final = _of_all("""exposed_wait_ns | ns | exposed wait | sum
+    The part of wait_ns during which no compute runs on the waiting GPU, of each kernel at most
+    its exposed_comm_ns.""")
+WAIT_SHARE: Final = _of_all("""wait_pct | % | wait
+    wait_ns in % of the kernels' durations, of collectives of which all ranks are in the
+    traces; the rest is transfer.""")
+EXPOSED_SHARE: Final = column("""exposed_pct | % | exposed
+    exposed_comm_ns in % of the kernels' durations: with no compute beside it.""")
+HIDDEN_SHARE: Final = column("""hidden_pct | % | hidden
+    hidden_ns in % of the kernels' durations: beside compute.""")
+MOVED: Final = column("""moved_bytes | B | moved | sum
+    Sum of message_bytes over the collectives, each counted once, of which the size is known.
+    missing: the trace gives no sizes""")
+ALGORITHM: Final = column(f"""algo_gbps | GB/s | algo GB/s
+    Algorithm bandwidth: message_bytes over transfer_ns; of several, the ratio of the sums.
+    missing: the trace gives no sizes, or {_UNSEEN}
+    source: {NCCL}""")
+BUS: Final = column(f"""bus_gbps | GB/s | bus GB/s
+    Bus bandwidth: algo_gbps times 2(n-1)/n for all_reduce, (n-1)/n for all_gather,
+    reduce_scatter and all_to_all, 1 for broadcast and reduce, for n ranks.
+    missing: the trace gives no sizes, nccl-tests has no factor, or {_UNSEEN}
+    source: {NCCL}""")
+GOT: Final = column(f"""got_gbps | GB/s | got GB/s
+    Bus bandwidth over the kernels' durations, waiting included: the bandwidth that the job
+    gets.
+    missing: the trace gives no sizes, or nccl-tests has no factor
+    source: {NCCL}""")
+LAST: Final = _of_all("""last_gpu | | last
+    The GPU that arrives last; of several collectives the one that does so most often.""")
+LAST_SHARE: Final = _of_all("""last_pct | % | last %
+    Share of the collectives at which that GPU arrives last.""")
+TIMES: Final = _of_all("""times_median | x | x median
+    transfer_ns over the median of the run's collectives of the same kind, group and size.""")
+OUTLIER: Final = column("""outlier | | outlier
+    `slow` or `fast` where transfer_ns lies outside of its kind, group and size by the rule of
+    the outliers (3.5 x 1.4826 x MAD from the median).
+    missing: it is no outlier, or too few are alike""")
+OUTLIERS: Final = column("""outliers | | outliers
+    Collectives whose transfer_ns is an outlier of its kind and size.""")
+MEDIAN: Final = column("""median_ns | ns | median
+    Median duration of one kernel.""")
+P95: Final = column("""p95_ns | ns | p95
+    95th percentile of the kernels' durations.""")
+LONGEST: Final = column("""max_ns | ns | max
+    The longest kernel.""")
+MEDIAN_SKEW: Final = _of_all("""median_skew_ns | ns | skew
+    Median of skew_ns.""")
+LARGEST_SKEW: Final = _of_all("""max_skew_ns | ns | max skew
+    Largest skew_ns.""")
+MEDIAN_TRANSFER: Final = _of_all("""median_transfer_ns | ns | transfer
+    Median of transfer_ns.""")
+P95_TRANSFER: Final = _of_all("""p95_transfer_ns | ns | p95 transfer
+    95th percentile of transfer_ns.""")  # fmt: skip
+CAUSED: Final = _of_all("""caused_ns | ns | caused wait | sum
+    Time that other GPUs spent waiting for this GPU, where it arrived last.""")
+CAUSED_EXPOSED: Final = _of_all("""caused_exposed_ns | ns | caused exp. | sum
+    The part of caused_ns during which no compute ran on the waiting GPUs.""")
+TIMES_LAST: Final = _of_all("""times_last | | last
+    Collectives at which the GPU arrives last.""")
+LAG: Final = _of_all("""lag_ns | ns | lag
+    How much later than the first GPU it arrives; of several collectives the median.""")
+STARTS: Final = column("""start_ns | ns | start
+    The first arrival, since the run's first activity.""")
+
 
 Own = list[tuple[Metric, Values]]
 
@@ -111,7 +222,7 @@ def rates(chosen: Chosen, owner: Index, count: int, member_owner: Index) -> Own:
     # Bus over algorithm bandwidth; NaN for kinds without a definition.
     ranks = chosen.all.size[chosen.sets].astype(np.float64)
     on_bus = np.full(len(ranks), np.nan)
-    for kind, text in columns.BUS_FACTORS.items():
+    for kind, text in BUS_FACTORS.items():
         own = chosen.of_kind(kind) & (ranks > 0)
         on_bus[own] = size[own] * _FACTORS[text](ranks[own])
     transfer = chosen.all.transfer_ns[chosen.sets].astype(np.float64)
@@ -124,9 +235,9 @@ def rates(chosen: Chosen, owner: Index, count: int, member_owner: Index) -> Own:
         return quotient(sums_of(moved[where], groups[where], count), taken)
 
     return [
-        (columns.BUS, ratio(on_bus, transfer, owner)),
-        (columns.ALGORITHM, ratio(size, transfer, owner)),
-        (columns.GOT, ratio(on_bus[chosen.owner], duration, member_owner)),
+        (BUS, ratio(on_bus, transfer, owner)),
+        (ALGORITHM, ratio(size, transfer, owner)),
+        (GOT, ratio(on_bus[chosen.owner], duration, member_owner)),
     ]
 
 
@@ -137,7 +248,6 @@ def outlying(chosen: Chosen) -> tuple[Float64, list[str | None]]:
     transfer = found.transfer_ns.astype(np.float64)
 
     def medians(values: Float64) -> Float64:
-        """The median of each collective's complete like ones."""
         return quantiles_of(values[own], code[own], len(names), (0.5,))[:, 0][code]
 
     median = medians(transfer)
@@ -165,10 +275,10 @@ def blame(chosen: Chosen, codes: Int64, owner: Index, unknown: Mask) -> Own:
     lag = chosen.table.start_ns[chosen.rows] - found.first_start_ns[sets][chosen.owner]
     known = complete[chosen.owner]
     return [
-        (columns.CAUSED, caused(found.member_wait_ns)),
-        (columns.CAUSED_EXPOSED, caused(found.member_exposed_ns)),
-        (columns.TIMES_LAST, Values(times, unknown)),
-        (columns.LAG, numbered(quantiles_of(lag[known], owner[known], count, (0.5,))[:, 0])),
+        (CAUSED, caused(found.member_wait_ns)),
+        (CAUSED_EXPOSED, caused(found.member_exposed_ns)),
+        (TIMES_LAST, Values(times, unknown)),
+        (LAG, numbered(quantiles_of(lag[known], owner[known], count, (0.5,))[:, 0])),
     ]
 
 
@@ -179,8 +289,8 @@ def latest(chosen: Chosen, owner: Index, count: int) -> Own:
     times = times.reshape(count, gpus)
     total = times.sum(axis=1)
     return [
-        (columns.LAST, gpu_words(times.argmax(axis=1), total > 0)),
-        (columns.LAST_SHARE, quotient(times.max(axis=1), total, 100.0)),
+        (LAST, gpu_words(times.argmax(axis=1), total > 0)),
+        (LAST_SHARE, quotient(times.max(axis=1), total, 100.0)),
     ]
 
 
@@ -190,7 +300,6 @@ def gpu_words(gpus: NDArray[np.integer], known: Mask) -> Values:
 
 
 def shares(chosen: Chosen, owner: Index, count: int) -> Own:
-    """Of groups of kernels: which part of their durations is waiting, exposed, hidden."""
     table, rows = chosen.table, chosen.rows
     duration, seen = table.duration_ns[rows], chosen.complete[chosen.owner]
     whole = sums_of(duration, owner, count)
@@ -202,9 +311,9 @@ def shares(chosen: Chosen, owner: Index, count: int) -> Own:
         sums_of(each[seen], owner[seen], count) for each in (chosen.wait_ns, duration)
     )
     return [
-        (columns.WAIT_SHARE, quotient(waiting, of_seen, 100.0)),
-        (columns.EXPOSED_SHARE, percent(table.exposed_comm_ns[rows])),
-        (columns.HIDDEN_SHARE, percent(table.hidden_ns[rows])),
+        (WAIT_SHARE, quotient(waiting, of_seen, 100.0)),
+        (EXPOSED_SHARE, percent(table.exposed_comm_ns[rows])),
+        (HIDDEN_SHARE, percent(table.hidden_ns[rows])),
     ]
 
 
@@ -213,7 +322,7 @@ def moved(chosen: Chosen, owner: Index, count: int) -> Own:
     size = chosen.all.bytes[chosen.sets]
     known = size >= 0
     total = sums_of(size[known], owner[known], count)
-    return [(columns.MOVED, Values(total, counts_of(owner[known], count) == 0))]
+    return [(MOVED, Values(total, counts_of(owner[known], count) == 0))]
 
 
 def headline(chosen: Chosen) -> tuple[str, ...]:

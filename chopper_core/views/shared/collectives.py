@@ -28,14 +28,21 @@ from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.signals import TimeSpans
 from chopper_core.model.table import KernelTable, Kind
-from chopper_core.util.arrays import Index, Int64, Mask
+from chopper_core.util.arrays import Float64, Index, Int64, Mask
 from chopper_core.util.grouping import (
+    beyond_others,
+    counts_of,
+    distinct,
+    hashes,
     median_of,
+    ranked,
     run_maxima,
     run_minima,
     run_sizes,
     run_starts,
+    run_sums,
     stable_order,
+    sums_of,
 )
 from chopper_core.views.shared.process_groups import known_group_sizes, split_groups
 
@@ -215,18 +222,16 @@ def _exposed(run: Run, rows: Index, wait: Int64) -> Int64:
     if not len(waiting):
         return exposed
     whose = table.gpu[rows[waiting]]
-    order = stable_order(whose)
-    waiting, whose = waiting[order], whose[order]
-    begins = run_starts(whose)
-    for gpu, own in zip(whose[begins].tolist(), np.split(waiting, begins[1:]), strict=True):
+    for gpu in distinct(whose).tolist():
+        own = waiting[whose == gpu]
         selection = run.tree().node((str(gpu),)).selection
         # Of all compute that runs during a collective, one activity is charged with the overlap.
         computes = np.flatnonzero(table.overlap_ns[selection] > 0)
-        running = TimeSpans.running(
+        spans = TimeSpans.running(
             table.start_ns[selection][computes], table.duration_ns[selection][computes]
         )
         start = table.start_ns[rows[own]]
-        hidden = running.within(start, start + wait[own])
+        hidden = spans.within(start, start + wait[own])
         exposed[own] = np.minimum(exposed[own], wait[own] - hidden)
     return exposed
 
@@ -292,3 +297,109 @@ def other_ends(run: Run, rows: Index) -> dict[int, int]:
         if len(sends) == len(receives)
         for send, receive in zip(sends, receives, strict=True)
     }
+
+
+_MIN_PEERS: Final = 2
+
+
+class Lateness(Struct, frozen=True, eq=False):
+    """How late each kernel of the collectives is, along `members.rows` of them.
+
+    GPUs leave a collective together, so lateness starts from zero until the next one of the same
+    GPUs. A GPU's lateness there is how much later than the usual one of its peers (the lower
+    median) it arrives, minus the exposed communication that it had with other GPUs then: the GPU it
+    waited for is late, not it. A GPU without peers there, such as a stage of a pipeline, is late by
+    design. Only the part for which the others wait without compute counts. A GPU's delay of an
+    iteration is the sum over the collectives of the same GPUs, minus the usual sum among those
+    GPUs, since every GPU is last by chance at times; of several sets of GPUs, such as those of
+    tensor and data parallelism, the one that it delays most counts, because a delay in one is a
+    delay in the next.
+    """
+
+    found: Collectives
+    team: Index
+    """The set of GPUs of each collective, as a number."""
+    kin: Int64
+    """The set of peers of each GPU, as a number."""
+    late_ns: Int64
+    """How long the others wait for the kernel, exposed; 0 for all that are not late."""
+
+    def delays(self, members: Index, gpus: tuple[int, ...], iterations: tuple[int, ...]) -> Float64:
+        """By how much each GPU delays the others, as GPUs x iterations, by some of the kernels."""
+        table, rows = self.found.members.table, self.found.members.rows
+        inside = np.isin(table.gpu[rows[members]], gpus)
+        members = members[inside & np.isin(table.iteration[rows[members]], iterations)]
+        rows = rows[members]
+        whose = np.searchsorted(gpus, table.gpu[rows])
+        when = np.searchsorted(iterations, table.iteration[rows])
+        teams, team = ranked(self.team[self.found.member_set[members]])
+        shape = (len(teams), len(gpus), len(iterations))
+        place = (team * shape[1] + whose) * shape[2] + when
+        late = sums_of(self.late_ns[members], place, int(np.prod(shape)))
+        found = np.zeros(shape[1:])
+        takes_part = counts_of(team * shape[1] + whose, shape[0] * shape[1])
+        kin = self.kin[list(gpus)]
+        for own, there in zip(late.reshape(shape), takes_part.reshape(shape[:2]), strict=True):
+            for number in distinct(kin).tolist():
+                at = np.flatnonzero((there > 0) & (kin == number))
+                if len(at) >= _MIN_PEERS:
+                    found[at] = np.maximum(found[at], beyond_others(own[at]))
+        return found
+
+
+def lateness_of(run: Run, found: Collectives, peers: tuple[tuple[int, ...], ...]) -> Lateness:
+    return run.memo(("lateness", peers), lambda: _lateness(found, peers), keep=1)
+
+
+def _lateness(found: Collectives, peers: tuple[tuple[int, ...], ...]) -> Lateness:
+    table, rows = found.members.table, found.members.rows
+    first = run_starts(found.member_set)
+    team = ranked(run_sums(hashes(int(table.gpu.max()) + 1)[table.gpu[rows]], first))[1]
+    start = table.start_ns[rows]
+    # Arrivals as they would be, had the GPU not communicated with others in between.
+    fair = start - _exposed_elsewhere(table, rows, team[found.member_set])
+    kin = np.zeros(int(table.gpu.max()) + 1, np.int64)
+    for number, gpus in enumerate(peers):
+        kin[list(gpus)] = number
+    side = ranked(found.member_set * len(peers) + kin[table.gpu[rows]])[1]
+    begin = run_starts(side[stable_order(side)])
+    sizes = run_sizes(begin, len(rows))
+    middle = begin + (sizes - 1) // 2
+    usual, usual_start = (values[np.lexsort((values, side))][middle] for values in (fair, start))
+    reach = found.last_start_ns[found.member_set] - usual_start[side]
+    late = np.minimum(np.maximum(fair - usual[side], 0), reach)
+    late[sizes[side] < _MIN_PEERS] = 0
+    waits, exposed = (
+        run_sums(values, first).astype(np.float64)
+        for values in (found.member_wait_ns, found.member_exposed_ns)
+    )
+    share = np.divide(exposed, waits, out=np.zeros(len(first)), where=waits > 0)
+    # A stage of a pipeline waits for the stage before it by design.
+    pairwise = [code for code, name in enumerate(table.operations) if name == PAIRWISE]
+    share[np.isin(found.kind, pairwise)] = 0.0
+    return Lateness(found, team, kin, np.rint(late * share[found.member_set]).astype(np.int64))
+
+
+def _exposed_elsewhere(table: KernelTable, rows: Index, team: Index) -> Int64:
+    """Exposed communication with other teams since the GPU's last collective of the team."""
+    gpu, exposed = table.gpu[rows].astype(np.int64), table.exposed_comm_ns[rows]
+    order = stable_order(table.start_ns[rows])
+    lane = gpu * (int(team.max(initial=0)) + 1) + team
+    elsewhere = _before(gpu, exposed, order) - _before(lane, exposed, order)
+    order = order[stable_order(lane[order])]
+    since = np.diff(elsewhere[order], prepend=0)
+    first = run_starts(lane[order])
+    since[first] = elsewhere[order[first]]
+    result = np.empty(len(rows), np.int64)
+    result[order] = since
+    return result
+
+
+def _before(lane: Int64, values: Int64, order: Index) -> Int64:
+    order = order[stable_order(lane[order])]
+    sums = np.cumsum(values[order]) - values[order]
+    first = run_starts(lane[order])
+    sizes = run_sizes(first, len(order))
+    result = np.empty(len(values), np.int64)
+    result[order] = sums - np.repeat(sums[first], sizes)
+    return result

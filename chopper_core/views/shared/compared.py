@@ -106,7 +106,6 @@ def aligned(values: Values, places: Index) -> Values:
 
 
 def compared(run: Run, view: View) -> Frame:
-    """The frame of a view with a baseline: the rows of both, and their differences."""
     names = _names(run, view)
     wanted = tuple(dict.fromkeys(underlying(name) for name in names))
     ours = children(run, replace(view, baseline=None, sort="", filter="", columns=wanted))
@@ -284,7 +283,6 @@ def _total_difference(name: str, ours: Frame, base: Frame) -> int | float | None
 
 
 def _with_differences(names: Sequence[str], level: str) -> tuple[str, ...]:
-    """Default columns with differences: of the time, also in %, and of a few others."""
     first = "kernel_ns" if level == ACTIVITY else "elapsed_ns"
     rest = [name for name in names if name != first]
     compared = [name for name in rest if name in _WITH_DELTA]
@@ -344,7 +342,6 @@ def _summed(each: Iterable[Mapping[Key, float]]) -> Mapping[Key, float]:
 def _shares(
     node: Groups, free: Sequence[str], common: Collection[str]
 ) -> dict[Place, dict[str, float]]:
-    """Place → name → the share of the activities there that have it."""
     table, rows = node.table, node.rows
     every = -(-len(rows) // _MAX_ROWS)
     number = combined([table.column(level)[rows] for level in _STEP])[1]

@@ -19,7 +19,7 @@ from chopper_core.model.attributes import NO_NODE, StatedEdges, nodes_at
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_TIME, KernelTable
 from chopper_core.util.arrays import Index, Int8, Int32, Int64, Mask
-from chopper_core.util.grouping import counts_of, run_mask, run_starts, stable_order
+from chopper_core.util.grouping import counts_of, first_equal, run_starts, stable_order
 
 STAMP_NS: Final = 1_000
 """Activities of a stream that overlap by no more than this are in order: older profilers write
@@ -97,17 +97,8 @@ class Dependencies(Struct, frozen=True, eq=False):
 
 def time_order(table: KernelTable, rows: Index) -> Index:
     """Rows in the order that `dependencies` takes: by GPU, start, end and stream."""
-    rows = rows[stable_order(table.start_ns[rows])]
-    rows = rows[stable_order(table.gpu[rows])]
-    # Few start at the same moment; sorting all by every key takes ten times as long.
-    begins = run_mask(table.gpu[rows], table.start_ns[rows])
-    tied = ~begins
-    tied[:-1] |= ~begins[1:]
-    places = np.flatnonzero(tied)
-    some = rows[places]
-    keys = (table.stream[some], table.duration_ns[some], np.cumsum(begins)[places])
-    rows[places] = some[np.lexsort(keys)]
-    return rows
+    keys = (table.stream, table.duration_ns, table.start_ns, table.gpu)
+    return rows[np.lexsort([each[rows] for each in keys])]
 
 
 class Stated(Struct, frozen=True, eq=False):
@@ -127,22 +118,15 @@ def stated(run: Run, rows: Index) -> Stated | None:
     if not len(edges):
         return None
     key = _key(run.table.gpu[rows], nodes_at(run.table, rows))
-    order = np.argsort(key, kind="stable")
-
-    def places(nodes: Int64) -> tuple[Index, Mask]:
-        wanted = _key(edges.gpu, nodes)
-        at = order[np.minimum(np.searchsorted(key[order], wanted), max(len(key) - 1, 0))]
-        return at, (key[at] == wanted) & (nodes >= 0)
-
-    after, has_after = places(edges.node)
-    before, has_before = places(edges.before)
-    lead = np.zeros(len(rows), np.int64)
-    leads = has_after & (edges.before == NO_NODE)
-    lead[after[leads]] = edges.host_ns[leads]
-    chosen = has_after & has_before
-    return Stated(
-        after[chosen], before[chosen], edges.host_ns[chosen], edges.is_control[chosen] > 0, lead
+    after, before = (
+        np.where(nodes >= 0, first_equal(key, _key(edges.gpu, nodes)), -1)
+        for nodes in (edges.node, edges.before)
     )
+    lead = np.zeros(len(rows), np.int64)
+    leads = (after >= 0) & (edges.before == NO_NODE)
+    lead[after[leads]] = edges.host_ns[leads]
+    own = (after >= 0) & (before >= 0)
+    return Stated(after[own], before[own], edges.host_ns[own], edges.is_control[own] > 0, lead)
 
 
 def _key(gpu: Int32, node: Int64) -> Int64:
@@ -156,19 +140,20 @@ def dependencies_of(run: Run, rows: Index) -> Dependencies:
     if found is None:
         return dependencies(run.table, rows)
     forward = found.before < found.after
-    after, before, host_ns = (each[forward] for each in (found.after, found.before, found.host_ns))
-    order = np.lexsort((before, after))
-    first = np.zeros(len(rows) + 1, np.int64)
-    np.cumsum(counts_of(after, len(rows)), out=first[1:])
-    evidence = np.where(found.is_control[forward], Evidence.CONTROL, Evidence.STATED)
+    order = np.lexsort((found.before, found.after))
+    order = order[forward[order]]
     return Dependencies(
-        first,
-        before[order].astype(np.int32),
-        evidence[order].astype(np.int8),
-        host_ns[order],
+        _bounds(found.after[order], len(rows)),
+        found.before[order].astype(np.int32),
+        np.where(found.is_control[order], Evidence.CONTROL, Evidence.STATED).astype(np.int8),
+        found.host_ns[order],
         found.lead_ns,
         int(np.count_nonzero(~forward)),
     )
+
+
+def _bounds(after: Index, count: int) -> Int64:
+    return np.append(0, np.cumsum(counts_of(after, count)))
 
 
 def dependencies(table: KernelTable, rows: Index) -> Dependencies:
@@ -178,16 +163,15 @@ def dependencies(table: KernelTable, rows: Index) -> Dependencies:
     last that ended by its start, if that ended later than the one before it in its own. In a
     stream whose activities overlap (those of a graph) the last that ended counts as before it.
     """
-    gpus = np.append(run_starts(table.gpu[rows]) if len(rows) else np.zeros(0, np.intp), len(rows))
-    parts = [_of_gpu(table, rows, begin, end) for begin, end in pairwise(gpus.tolist())]
+    gpus = [*run_starts(table.gpu[rows]).tolist(), len(rows)]
+    parts = [_of_gpu(table, rows, begin, end) for begin, end in pairwise(gpus)]
     nothing = np.zeros(0, np.int64)
     after, before, evidence = (
         np.concatenate([nothing, *(part[column] for part in parts)]) for column in range(3)
     )
     order = stable_order(after)
-    first = np.zeros(len(rows) + 1, np.int64)
-    np.cumsum(counts_of(after, len(rows)), out=first[1:])
-    return Dependencies(first, before[order].astype(np.int32), evidence[order].astype(np.int8))
+    edges = before[order].astype(np.int32), evidence[order].astype(np.int8)
+    return Dependencies(_bounds(after, len(rows)), *edges)
 
 
 _Edges = tuple[Int64, Int64, Int64]

@@ -102,7 +102,6 @@ def named(metric: Metric, name: str) -> Metric:
 
 
 def reduced_along(name: str, numbers: Numbers) -> Float64:
-    """One statistic along the first axis, over known values; NaN where there are none."""
     values = np.asarray(numbers, np.float64)
     rest = values.shape[1:]
     columns = values.reshape(len(values), -1)

@@ -168,7 +168,6 @@ def _known_cause(stack: HostStack) -> HostCause | None:
 
 
 def _is_known(stack: HostStack) -> bool:
-    """Whether a stack shows more than the host's ordinary work."""
     return _known_cause(stack) is not None or bool(_WAITS.search(stack.call))
 
 

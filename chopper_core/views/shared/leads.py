@@ -31,9 +31,8 @@ from chopper_core.util.grouping import (
     sums_of,
 )
 from chopper_core.views.shared.collective_figures import Chosen, chosen_in
-from chopper_core.views.shared.collectives import collectives_of
+from chopper_core.views.shared.collectives import collectives_of, lateness_of
 from chopper_core.views.shared.host_causes import moved_idle
-from chopper_core.views.shared.lateness import lateness_of
 from chopper_core.views.shared.matched_kernels import (
     Occurrences,
     beyond_peers,
@@ -126,7 +125,6 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
         return self.run.tree_of(self.view).split(self.view.path, (level,), self.without)
 
     def metric(self, name: str) -> Float64:
-        """A metric of each GPU; NaN where it isn't known."""
         nodes = self.split("gpu")
         found = METRICS[name].compute(Scope.of(self.run, nodes, self.node))
         values = np.full(len(self.gpus), np.nan)
@@ -146,7 +144,6 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
         return beyond, " at the edge" if name == EDGE else ""
 
     def peers_of(self, place: int) -> Occurrences:
-        """The matched compute of a GPU and its peers."""
         return next(own for own in self.peers if self.gpus[place] in own.gpus)
 
     def by_gpu(self, figure: Callable[[Occurrences], Numbers]) -> Float64:
@@ -290,7 +287,6 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
 
     @property
     def ahead_ns(self) -> float:
-        """How much earlier than the straggler its peers start a kernel, on average."""
         found = self.found
         if len(found.gpus) < 2 or not len(found):
             return 0.0
@@ -353,7 +349,6 @@ def _leads(run: Run, view: View) -> RankLeads:
 def _side_by_side(
     run: Run, view: View, node: Groups, compared: tuple[int, ...], peers: tuple[Occurrences, ...]
 ) -> RankLeads:
-    """The times of a scope on the GPUs of some sets of peers."""
     table, tree = run.table, run.tree_of(view)
     gpus = np.sort(np.concatenate([own.gpus for own in peers])).astype(np.int64)
     seen = distinct(np.concatenate([table.iteration[own.rows[:, 0]] for own in peers]))

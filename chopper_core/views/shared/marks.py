@@ -257,7 +257,6 @@ class Coverage(Struct, frozen=True, dict=True):
         return len(self._scope)
 
     def notes(self, columns: Sequence[Metric]) -> tuple[str, ...]:
-        """A note per source that covers only some GPUs, as `*` marks its figures."""
         coverage: dict[tuple[Theme, frozenset[int]], None] = {}
         for each in columns:
             if (covered := self.covered(each)) is not None:

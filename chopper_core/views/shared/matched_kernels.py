@@ -143,7 +143,6 @@ def _compared(run: Run, gpus: tuple[int, ...], matched: list[Index]) -> Occurren
 
 
 def _peers(run: Run, parts: list[Index]) -> list[list[Index]]:
-    """The rows of GPUs, by sets of GPUs that run the same operations."""
     if not parts:
         return []
     table, apart = run.table, _stages(run)

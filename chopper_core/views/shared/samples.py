@@ -287,8 +287,6 @@ THROTTLED: Final = _column(
 
 
 def figure(run: Run, wanted: SampledFigure) -> Float64:
-    """A figure of every GPU of the run; NaN where unknown."""
-
     def value(gpu: int) -> float:
         own = [run.sampled[name].get(gpu) for name in wanted.signals if name in run.sampled]
         summary = next((each for each in own if each is not None), None)
@@ -364,7 +362,6 @@ def sampled_notes(run: Run) -> tuple[str, ...]:
 
 
 def _of_nodes(run: Run) -> list[str]:
-    """InfiniBand traffic and temperatures of the nodes of some ranks."""
     notes = []
     for rank in sorted({node.rank for node in run.of_nodes}):
         own = [node for node in run.of_nodes if node.rank == rank]

@@ -44,10 +44,6 @@ class LabelledRows(Struct, frozen=True, eq=False):
     level: str
     labels: list[str]
 
-    @property
-    def groups(self) -> tuple[Groups | None, Groups | None]:
-        return None, None
-
 
 class Partition(LabelledRows, frozen=True, eq=False):
     """Activities divided into rows: each is in one row."""
@@ -59,14 +55,9 @@ class Partition(LabelledRows, frozen=True, eq=False):
 
     @classmethod
     def of(cls, tree: Tree, view: View, level: str) -> Partition:
-        """A view's node divided by the labels of a level, in the order of their codes."""
         nodes = tree.split(view.path, (level,))
         labels = [tree.table.text_of(level, code) for code in nodes.codes(level).tolist()]
         return cls(level, labels, nodes, tree.node(view.path))
-
-    @property
-    def groups(self) -> tuple[Groups | None, Groups | None]:
-        return self.nodes, self.whole
 
     def scope(self, run: Run) -> Scope:
         return Scope.of(run, self.nodes, self.whole)
@@ -95,7 +86,6 @@ def table_view(
     `whole` has columns of all rows as one group, with one value each: the total row, unless `total`
     is it. Where `opens` doesn't say otherwise, a row opens its part of the tree.
     """
-    nodes, whole_of_rows = rows.groups
     return ViewResult(
         level=rows.level,
         labels=rows.labels,
@@ -104,8 +94,8 @@ def table_view(
         total=total_row(columns, whole) if total is None else total,
         sort=sort,
         shown=tuple(shown),
-        nodes=nodes,
-        whole=whole_of_rows,
+        nodes=rows.nodes if isinstance(rows, Partition) else None,
+        whole=rows.whole if isinstance(rows, Partition) else None,
         over=over,
         headline=headline,
         notes=notes,
@@ -240,7 +230,6 @@ def by_gpu(gpus: Sequence[int], lines: Float64) -> dict[str, Float64]:
 
 
 def child_of(view: View, level: str, label: str) -> View:
-    """The part of a view's node with a label: split by its level, or the node if it is above."""
     plain = replace(view, name="", by="", of="", columns=(), sort="", filter="")
     if level in view.order[: len(view.path)]:
         return plain
