@@ -15,7 +15,6 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from msgspec import Struct
 
 from chopper_core.tables.columns import float_column
 from chopper_core.tables.losses import ABSENT
@@ -23,20 +22,9 @@ from chopper_core.util.arrays import Float64, Int32, Int64, Mask
 from chopper_core.util.arrow_files import array_of, numbers_of, numbers_or, texts_of
 
 _MAX_DIGITS: Final = 64
-_NANO_DIGITS: Final = 9
 _INT64_LIMIT: Final = 2**63
 _PLAIN_DECIMAL: Final = re.compile(r"\s*\d+\.\d*\s*")
 _EXPONENTS: Final = 99
-
-
-class Decimals(Struct, frozen=True):
-    """Numbers without sign, exactly."""
-
-    whole: Int64
-    nanos: Int64
-    """Billionths; one for all where there are none."""
-    digits: Int32
-    """Written after the point; one for all where there are none."""
 
 
 class TableColumn:
@@ -126,47 +114,23 @@ class TableColumn:
             found = float_column(texts)[codes]
         return np.where(np.isfinite(found), found, np.nan)
 
-    def decimals(self) -> Decimals | None:
-        """The cells, where all are plain decimals."""
-        texts, digits, nanos = self._cells, np.zeros(1, np.int32), np.zeros(1, np.int64)
-        if not self._is_text:
-            whole = self._integers(0)
-            return Decimals(whole, nanos, digits) if (whole >= 0).all() else None
-        points = numbers_of(pc.count_substring(texts, "."))
-        if len(texts) and (points == 1).all():
-            parts = pc.list_flatten(pc.split_pattern(texts, "."))
-            texts, fractions = parts[::2], parts[1::2]
-            digits = numbers_of(pc.binary_length(fractions))
-            if digits.min() < 1 or digits.max() > _NANO_DIGITS:
-                return None
-            if not pc.all(pc.ascii_is_decimal(fractions)).as_py():
-                return None
-            padded = pc.ascii_rpad(fractions, _NANO_DIGITS, "0")
-            nanos = numbers_of(padded.cast(pa.int64()))
-        if not pc.all(pc.ascii_is_decimal(texts)).as_py():
-            return None
-        try:
-            return Decimals(numbers_of(texts.cast(pa.int64())), nanos, digits)
-        except pa.ArrowInvalid:
-            return None
-
-    def numbers(self) -> tuple[Float64, str] | None:
-        """The cells, where all are numbers in the same unit, and that unit."""
-        if not len(self._cells):
-            return None
-        if not self._is_text:
-            numbers = self.floats()
-            return (numbers, "") if np.isfinite(numbers).all() else None
+    def numbers(self) -> tuple[Int64 | Float64, str] | None:
+        """The cells, where all are numbers in the same unit, and that unit; integers are exact."""
         texts = self._cells
-        if self._lengths.max() > _MAX_DIGITS:
+        if not len(texts) or texts.null_count:
             return None
-        _, space, unit = texts[0].as_py().partition(" ")
-        if space:
-            if not pc.all(pc.ends_with(texts, space + unit)).as_py():
+        unit, is_whole = "", texts.type == pa.int64()
+        if self._is_text:
+            if self._lengths.max() > _MAX_DIGITS:
                 return None
-            texts = pc.utf8_slice_codeunits(texts, 0, -len(space + unit))
+            _, space, unit = texts[0].as_py().partition(" ")
+            if space:
+                if not pc.all(pc.ends_with(texts, space + unit)).as_py():
+                    return None
+                texts = pc.utf8_slice_codeunits(texts, 0, -len(space + unit))
+            is_whole = pc.all(pc.ascii_is_decimal(texts)).as_py()
         try:
-            numbers = numbers_of(texts.cast(pa.float64()))
+            numbers = numbers_of(texts.cast(pa.int64() if is_whole else pa.float64()))
         except pa.ArrowInvalid:
             return None
         return (numbers, unit.strip().casefold()) if np.isfinite(numbers).all() else None

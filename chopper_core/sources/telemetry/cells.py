@@ -16,11 +16,11 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.sources.signals import ClockDomain, SignalName
-from chopper_core.util.arrays import Float64, Int8, Int64
+from chopper_core.util.arrays import AnyArray, Float64, Int8, Int64
 from chopper_core.util.patterns import late
 
 if TYPE_CHECKING:
-    from chopper_core.tables.column import Decimals, TableColumn
+    from chopper_core.tables.column import TableColumn
     from chopper_core.tables.rows import Coded
 
 
@@ -81,7 +81,8 @@ _MISSING_WORDS: Final = frozenset(
 )
 _UNSUPPORTED: Final = frozenset((2**16 - 1, 2**32 - 1, 2**64 - 1))
 """The C structures hold these where a GPU lacks a sensor."""
-UNSUPPORTED: Final = np.array([*_UNSUPPORTED], np.float64)
+_UNSUPPORTED_NUMBERS: Final = np.array([*_UNSUPPORTED], np.float64)
+_MISSING: Final = FLAWS.index(Flaw.MISSING)
 
 _QUANTITY: Final = late(
     r"\(?\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d{1,3})?)\s*([^\d\s()][^()]*?)?\s*\)?"
@@ -111,41 +112,34 @@ def _in_text(text: str) -> tuple[int | float, str] | Flaw:
     return Flaw.MISSING if number in _UNSUPPORTED else (number, (match[2] or "").casefold())
 
 
-def in_unit(signal: SignalName, cell: object, default_unit: str) -> float | Flaw:
-    """Return a cell's value in the signal's unit; cells without a unit are in `default_unit`."""
-    found = quantity(cell)
-    if isinstance(found, Flaw):
-        return found
-    number, unit = found
-    dimension = DIMENSIONS[signal]
-    factor = dimension.factors.get(unit or default_unit.casefold())
-    if factor is None:
-        return Flaw.WRONG_UNIT
-    value = number * factor
-    return value if dimension.lowest <= value <= dimension.highest else Flaw.OUT_OF_RANGE
+def quantities(
+    cells: TableColumn, factors: Mapping[str, float], default_unit: str
+) -> tuple[AnyArray, Float64, Int8]:
+    """The numbers of cells as they are written, their factors, and their flaws, as in `FLAWS`.
 
-
-def in_units(signal: SignalName, cells: TableColumn, default_unit: str) -> tuple[Float64, Int8]:
-    """Return `in_unit` of each row: values, NaN where there is none, and why, as in `FLAWS`."""
-    dimension = DIMENSIONS[signal]
+    Numbers are int64, float64, or objects where neither holds them; those with a flaw mean nothing.
+    """
     known = cells.numbers()
-    factor = dimension.factors.get(known[1] or default_unit.casefold()) if known else None
-    if known and factor is not None:
-        is_supported = ~np.isin(known[0], UNSUPPORTED)
-        with np.errstate(over="ignore"):
-            values = known[0] * factor
-        is_inside = (dimension.lowest <= values) & (values <= dimension.highest)
-        flaws = np.where(is_inside, 0, FLAWS.index(Flaw.OUT_OF_RANGE)).astype(np.int8)
-        flaws[~is_supported] = FLAWS.index(Flaw.MISSING)
-        return values, flaws
-    values, flaws = np.full(len(cells.distinct), nan), np.zeros(len(cells.distinct), np.int8)
-    for at, cell in enumerate(cells.distinct):
-        found = in_unit(signal, cell, default_unit)
-        if isinstance(found, Flaw):
-            flaws[at] = FLAWS.index(found)
-        else:
-            values[at] = found
-    return values[cells.codes], flaws[cells.codes]
+    if known is not None:
+        numbers, unit = known
+        factor = np.full(len(numbers), factors.get(unit or default_unit, nan))
+        flaws = np.where(np.isin(numbers, _UNSUPPORTED_NUMBERS), _MISSING, 0).astype(np.int8)
+    else:
+        found = [quantity(cell) for cell in cells.distinct]
+        pairs = [(0, "") if isinstance(each, Flaw) else each for each in found]
+        codes = [FLAWS.index(each) if isinstance(each, Flaw) else 0 for each in found]
+        units = [factors.get(unit or default_unit, nan) for _, unit in pairs]
+        numbers = _exact([number for number, _ in pairs])[cells.codes]
+        factor, flaws = np.array(units)[cells.codes], np.array(codes, np.int8)[cells.codes]
+    flaws[(flaws == 0) & np.isnan(factor)] = FLAWS.index(Flaw.WRONG_UNIT)
+    return numbers, factor, flaws
+
+
+def _exact(numbers: Sequence[int | float]) -> AnyArray:
+    whole = all(isinstance(number, int) for number in numbers)
+    if max(map(abs, numbers), default=0) >= (2**63 if whole else 2**53):
+        return np.array(numbers, object)
+    return np.array(numbers, np.int64 if whole else np.float64)
 
 
 def whole_number(cell: object) -> int | None:
@@ -170,14 +164,13 @@ CLOCKS: Final = {
 
 _CLOCK_COMMENT: Final = late(r"#\s*clock\s*[:=]\s*(\S.*)", re.IGNORECASE)
 _DATE_TIME: Final = late(
-    r"(\d{4})[-/]?(\d\d)[-/]?(\d\d)[T ]\s*(\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?\s*"
-    r"(Z|UTC|[-+]\d\d:?\d\d)?",
+    r"(\d{4})[-/]?(\d\d)[-/]?(\d\d)[T ]\s*(\d\d):(\d\d):(\d\d)\s*(Z|UTC|[-+]\d\d:?\d\d)?",
     re.ASCII,
 )
 _FRACTION: Final = late(
-    r"(\d+|.*\d\d:\d\d:\d\d)\.(\d{1,9})(\s*(?:Z|UTC|[-+]\d\d:?\d\d)?)", re.ASCII
+    r"(\d+(?=\.)|.*\d\d:\d\d:\d\d)[.,](\d{1,9})(\s*(?:Z|UTC|[-+]\d\d:?\d\d)?)", re.ASCII
 )
-_TIME_OF_DAY: Final = late(r"(\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?", re.ASCII)
+_TIME_OF_DAY: Final = late(r"(\d\d):(\d\d):(\d\d)", re.ASCII)
 _EPOCH_UNITS: Final = ((10**8, 10**11, SECOND_NS), (10**11, 10**14, 10**6), (10**14, 10**17, 10**3))
 """(from, below, ns): seconds, milliseconds and microseconds of the years 1973 to 5138."""
 
@@ -219,42 +212,13 @@ class Stamps:
 
     def read_column(self, cells: TableColumn) -> Int64:
         """Return `read` of each row; -1 for unusable stamps."""
-        decimals = cells.decimals()
-        times_ns = None if decimals is None else self._read_decimals(decimals)
-        if times_ns is None:
-            times_ns = _or_absent([self.read(cell) for cell in cells.distinct])[cells.codes]
-        return times_ns
-
-    def _read_decimals(self, decimals: Decimals) -> Int64 | None:
-        """Return the stamps; None where some have parts of a nanosecond."""
-        whole = decimals.whole
-        below = [limit for _, limit, _ in _EPOCH_UNITS]
-        units_ns = np.array([SECOND_NS, *(unit_ns for *_, unit_ns in _EPOCH_UNITS), 1])
-        is_epoch = whole >= _EPOCH_UNITS[0][0]
-        unit_ns = units_ns[np.searchsorted(below, whole, "right") + is_epoch]
-        fraction_ns, rest = np.divmod(decimals.nanos * unit_ns, SECOND_NS)
-        if rest.any():
-            return None
-        if self.clock is None:
-            self.clock = ClockDomain.EPOCH if is_epoch[0] else ClockDomain.UNKNOWN
-        is_usable = (is_epoch == (self.clock is ClockDomain.EPOCH)) & (
-            whole <= (LATEST_NS - 1) // unit_ns
-        )
-        if self.clock not in (ClockDomain.EPOCH, ClockDomain.UNKNOWN):
-            is_usable[:] = False
-        resolutions_ns = np.maximum(unit_ns // 10 ** decimals.digits.astype(np.int64), 1)[is_usable]
-        self._finest_ns = min(self._finest_ns, int(resolutions_ns.min(initial=SECOND_NS)))
-        return np.where(is_usable, whole * unit_ns + fraction_ns, -1)
+        times_ns = [self.read(cell) for cell in cells.distinct]
+        return np.array([-1 if each is None else each for each in times_ns], np.int64)[cells.codes]
 
     def read_nanoseconds(self, cells: TableColumn, clocks: Coded) -> Int64:
         """Return stamps in ns, each on the clock that its row gives; -1 for unusable ones."""
-        decimals = cells.decimals()
-        if decimals is not None and not np.any(decimals.digits):
-            times_ns = np.where(decimals.whole < LATEST_NS, decimals.whole, -1)
-        else:
-            values = (_decimal(str(cell).strip()) for cell in cells.distinct)
-            usable_ns = [None if value is None or value < 0 else round(value) for value in values]
-            times_ns = _or_absent(usable_ns)[cells.codes]
+        times_ns = np.maximum(cells.times_ns(), cells.integers())
+        times_ns[times_ns >= LATEST_NS] = -1
         usable = np.flatnonzero(times_ns >= 0)
         if len(usable):
             if self.clock is None:
@@ -273,11 +237,6 @@ class Stamps:
         if resolution_ns < self._finest_ns:
             self._finest_ns = resolution_ns
         return time_ns
-
-
-def _or_absent(times_ns: Sequence[int | None]) -> Int64:
-    found = (-1 if each is None or each >= LATEST_NS else each for each in times_ns)
-    return np.fromiter(found, np.int64, len(times_ns))
 
 
 def _decimal(text: str) -> int | Decimal | None:
@@ -332,7 +291,7 @@ def _from_date(text: str) -> tuple[ClockDomain, int, int] | None:
     match = _DATE_TIME.fullmatch(text)
     if match is None:
         return None
-    fraction, zone = match[7] or "", match[8]
+    zone = match[7]
     try:
         moment = datetime(*(int(part) for part in match.groups()[:6]))  # type: ignore[arg-type]
     except ValueError:
@@ -341,9 +300,7 @@ def _from_date(text: str) -> tuple[ClockDomain, int, int] | None:
     if zone not in (None, "Z", "UTC"):
         offset = int(zone[1:3]) * 3600 + int(zone[-2:]) * 60
         seconds += offset if zone.startswith("-") else -offset
-    clock = ClockDomain.EPOCH if zone else ClockDomain.LOCAL
-    time_ns = seconds * SECOND_NS + int(fraction.ljust(9, "0"))
-    return clock, time_ns, _resolution_ns(len(fraction))
+    return ClockDomain.EPOCH if zone else ClockDomain.LOCAL, seconds * SECOND_NS, SECOND_NS
 
 
 def _from_time_of_day(text: str) -> tuple[ClockDomain, int, int] | None:
@@ -351,10 +308,8 @@ def _from_time_of_day(text: str) -> tuple[ClockDomain, int, int] | None:
     if match is None:
         return None
     seconds = int(match[1]) * 3600 + int(match[2]) * 60 + int(match[3])
-    fraction = match[4] or ""
-    time_ns = seconds * SECOND_NS + int(fraction.ljust(9, "0"))
-    return ClockDomain.UNKNOWN, time_ns, _resolution_ns(len(fraction))
+    return ClockDomain.UNKNOWN, seconds * SECOND_NS, SECOND_NS
 
 
-def _resolution_ns(digits: int, unit_ns: int = SECOND_NS) -> int:
+def _resolution_ns(digits: int, unit_ns: int) -> int:
     return max(1, int(unit_ns // 10 ** min(digits, 9)))

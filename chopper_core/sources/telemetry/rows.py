@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from msgspec import Struct
@@ -17,14 +17,12 @@ from chopper_core.sources.signals import COUNTED, GpuName, SignalName
 from chopper_core.sources.telemetry.cells import (
     DIMENSIONS,
     FLAWS,
-    UNSUPPORTED,
     Flaw,
     Stamps,
-    in_units,
-    quantity,
+    quantities,
 )
 from chopper_core.sources.telemetry.rounds import BROKEN, places_in_rounds
-from chopper_core.tables.columns import GrowingColumn, GrowingColumns, Interner
+from chopper_core.tables.columns import GrowingColumns, Interner
 from chopper_core.tables.losses import Repeats
 from chopper_core.util.arrays import AnyArray, Codes, Float64, Index, Int8, Int32, Int64, Mask
 from chopper_core.util.errors import DataError
@@ -84,36 +82,22 @@ class Readings(Struct, frozen=True):
     """`values` times this are in the signal's unit."""
 
 
-class _FieldCells:
-    """The readings of one field: the number of the row, the value, its factor."""
+class _FieldCells(Struct):
+    """The readings of one field in blocks: the number of the row, the value, its factor."""
 
-    def __init__(self) -> None:
-        self.rows = GrowingColumn(np.int32)
-        self.values = GrowingColumn(np.int64)
-        self.factors = GrowingColumn(np.float64)
-        """Empty where all are 1."""
-
-    def add(self, rows: Int32, values: AnyArray, factors: Float64 | None) -> None:
-        """Add readings; integers stay exact."""
-        held = self.values.whole()
-        kind = _exact_kind(held, values)
-        if kind != held.dtype:
-            self.values = GrowingColumn(kind)
-            self.values.append(held.astype(kind))
-        self.rows.append(rows)
-        self.values.append(values)
-        if factors is not None:
-            self.factors.append(factors)
+    rows: list[Int32] = []
+    values: list[AnyArray] = []
+    factors: list[Float64] = []
+    """Empty where all are 1."""
 
 
-def _exact_kind(held: AnyArray, more: AnyArray) -> np.dtype[Any]:
-    """The type that holds the numbers of both; integers beyond 2^53 are no floats."""
-    if held.dtype == more.dtype or not len(held):
-        return more.dtype
-    both = (held, more)
-    if any(each.dtype == object or np.abs(each).max(initial=0) > _EXACT_FLOATS for each in both):
-        return np.dtype(object)
-    return np.dtype(np.float64)
+def _joined(blocks: Sequence[AnyArray]) -> AnyArray:
+    """The numbers of all blocks; objects where integers beyond 2^53 meet floats."""
+    if len({block.dtype for block in blocks}) > 1 and any(
+        block.dtype == object or np.abs(block).max(initial=0) > _EXACT_FLOATS for block in blocks
+    ):
+        return np.concatenate([block.astype(object) for block in blocks])
+    return np.concatenate(blocks)
 
 
 class RowLoss(Enum):
@@ -137,7 +121,6 @@ _MAX_MEMBERS: Final = 1 << 10
 """Of a list in a cell; GPUs have some 8 partitions and links."""
 _BLOCK_ROWS: Final = 1 << 14
 _EXACT_FLOATS: Final = 2**53
-_INT64_LIMIT: Final = 2**63
 _COUNTER_LIMIT: Final = 2**64
 _NAMELESS: Final = -1
 _ODD: Final = -2
@@ -251,11 +234,12 @@ class RowCollector:
             if flaw not in (None, Flaw.MISSING) and count:
                 self.flaws[field.signal, flaw] += count
         known = is_used & (flaws == 0)
-        held = self._cells.setdefault(field, _FieldCells()) if known.any() else None
-        if held is not None and known.all():
-            held.add(number, values, factors)
-        elif held is not None:
-            held.add(number[known], values[known], None if factors is None else factors[known])
+        if known.any():
+            held = self._cells.setdefault(field, _FieldCells())
+            held.rows.append(number[known])
+            held.values.append(values[known])
+            if factors is not None:
+                held.factors.append(factors[known])
 
     def finish(self) -> tuple[dict[GpuName, dict[Field, Readings]], list[str]]:
         """The readings of each GPU, and sentences on what is odd about rows but costs nothing.
@@ -275,14 +259,15 @@ class RowCollector:
         names, by_gpu = list(self.gpus), stable_order(gpu)
         for field in list(self._cells):
             cells = self._cells.pop(field)
-            at, values, factors = cells.rows.whole(), cells.values.whole(), cells.factors.whole()
+            at, values = np.concatenate(cells.rows), _joined(cells.values)
+            factors = np.concatenate(cells.factors) if cells.factors else None
             owner = gpu[at]
             order = by_gpu if len(at) == len(gpu) else stable_order(owner)
             for own in np.split(order, run_starts(owner[order])[1:]):
                 if owner[own[0]] < 0:
                     continue
                 factor = 1.0
-                if len(factors):
+                if factors is not None:
                     factor = float(factors[own[0]])
                     is_same = factors[own] == factor
                     if not is_same.all():
@@ -337,51 +322,22 @@ def number_of(count: int, what: str) -> str:
 
 
 def _read(column: Field, cells: TableColumn) -> tuple[AnyArray, Int8, Float64 | None]:
-    """The numbers of some cells, why others have none, as in `FLAWS`, and the factors if not 1."""
-    if not column.is_accumulated:
-        if column.convert:
-            cells = cells.mapped(column.convert)
-        return *in_units(column.signal, cells, column.unit), None
-    if (plain := _counts(column, cells)) is not None:
-        return plain
-    found = [_reading(column, cell) for cell in cells.distinct]
-    numbers = [0 if isinstance(number, Flaw) else number for number, _ in found]
-    whole = all(isinstance(number, int) for number in numbers)
-    kind: Any = object
-    if max(numbers, default=0) < (_INT64_LIMIT if whole else _EXACT_FLOATS):
-        kind = np.int64 if whole else np.float64
-    flaws = np.array(
-        [FLAWS.index(number) if isinstance(number, Flaw) else 0 for number, _ in found], np.int8
-    )
-    factors = np.array([factor for _, factor in found], np.float64)
-    codes = cells.codes
-    return np.array(numbers, kind)[codes], flaws[codes], factors[codes]
+    """The numbers of some cells, why others have none, as in `FLAWS`, and the factors if not 1.
 
-
-def _counts(column: Field, cells: TableColumn) -> tuple[AnyArray, Int8, Float64] | None:
-    """The readings of an accumulator whose cells are all plain integers; None for any others."""
-    is_value = column.kind is FieldKind.VALUE
-    factor = DIMENSIONS[column.signal].factors.get(column.unit) if is_value else 1.0
-    known = None if factor is None else cells.decimals()
-    if factor is None or known is None or known.digits.any():
-        return None
-    is_missing = np.isin(known.whole, UNSUPPORTED)
-    flaws = np.where(is_missing, FLAWS.index(Flaw.MISSING), 0).astype(np.int8)
-    return np.where(is_missing, 0, known.whole), flaws, np.full(len(flaws), factor)
-
-
-def _reading(column: Field, cell: object) -> tuple[int | float | Flaw, float]:
-    """Return the raw number of an accumulator, so that wraps stay exact, and its factor."""
-    found = quantity(cell)
-    if isinstance(found, Flaw):
-        return found, 1.0
-    number, unit = found
-    if not 0 <= number < _COUNTER_LIMIT:
-        return Flaw.OUT_OF_RANGE, 1.0
-    if column.kind is not FieldKind.VALUE:
-        return (Flaw.WRONG_UNIT if unit else number), 1.0
-    factor = DIMENSIONS[column.signal].factors.get(unit or column.unit)
-    return (Flaw.WRONG_UNIT, 1.0) if factor is None else (number, factor)
+    Accumulators keep their raw numbers, so that wraps stay exact.
+    """
+    if column.convert:
+        cells = cells.mapped(column.convert)
+    dimension = DIMENSIONS[column.signal]
+    factors = dimension.factors if column.kind is FieldKind.VALUE else {"": 1.0}
+    numbers, factor, flaws = quantities(cells, factors, column.unit)
+    with np.errstate(over="ignore"):
+        values = (numbers * factor).astype(np.float64)
+    is_inside = (dimension.lowest <= values) & (values <= dimension.highest)
+    if column.is_accumulated:
+        is_inside = (numbers >= 0) & (numbers < _COUNTER_LIMIT)
+    flaws[(flaws == 0) & ~is_inside] = FLAWS.index(Flaw.OUT_OF_RANGE)
+    return (numbers, flaws, factor) if column.is_accumulated else (values, flaws, None)
 
 
 def _members(column: Field, cells: TableColumn) -> Iterator[tuple[Field, TableColumn]]:
