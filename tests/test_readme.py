@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import chopper_core as chopper
-from chopper_core.extensions.runs.run_columns import columns_table
+from chopper_core.extensions.runs.figures import columns_table
 from chopper_core.metrics import catalogue
 from chopper_core.model import glossary
 from chopper_core.model.address import KEYS, parse

@@ -24,7 +24,7 @@ import pytest
 from msgspec.structs import replace
 
 from chopper_core.extensions.chakra.et import EtFile
-from chopper_core.extensions.runs.opening import open_runs
+from chopper_core.extensions.runs.run_set import open_runs
 from chopper_core.ingest import cache
 from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse

@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 
 import chopper_core as chopper
-from chopper_core.extensions.runs import opening as runs
-from chopper_core.extensions.runs.opening import open_runs
-from chopper_core.extensions.runs.run_columns import LARGEST, LEAST, MEAN, RUN_COLUMNS, TOTAL
-from chopper_core.extensions.runs.run_set import RunSet
+from chopper_core.extensions.runs import run_set as runs
+from chopper_core.extensions.runs.figures import LARGEST, LEAST, MEAN, RUN_COLUMNS, TOTAL
+from chopper_core.extensions.runs.run_set import RunSet, open_runs
 from chopper_core.ingest.discovery import FoundRun, find_runs, holds_runs
 from chopper_core.metrics import METRICS
 from chopper_core.model.address import render
@@ -366,7 +365,7 @@ def test_a_row_is_read_once_and_again_when_a_file_changes(
         raise AssertionError("opened again")
 
     with monkeypatch.context() as patch:
-        patch.setattr("chopper_core.extensions.runs.opening.open_cached", fail)
+        patch.setattr("chopper_core.extensions.runs.run_set.open_cached", fail)
         assert chopper.runs(sweep, jobs=1).to_json() == first.to_json()
     (sweep / "b" / "rank0.json").unlink()
     trace(sweep / "b", step_us=200)

@@ -9,8 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from chopper_core.extensions.runs.figures import figures_of_run, with_settings
-from chopper_core.extensions.runs.opening import SetReader
-from chopper_core.extensions.runs.run_set import FAILED, Reading, RunRow, RunSet
+from chopper_core.extensions.runs.run_set import FAILED, Reading, RunRow, RunSet, SetReader
 from chopper_core.ingest.discovery import FoundRun
 from chopper_core.model.table import empty_table
 from chopper_core.model.view import Baseline

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chopper_core.extensions.runs.opening import open_runs
+from chopper_core.extensions.runs.run_set import open_runs
 from chopper_core.ingest.open import open_run
 from chopper_core.model import address
 from chopper_core.model.charts import HeatMap

@@ -6,4 +6,4 @@ SET_VIEWS: Final = {name: f"{__name__}.{name}" for name in ("runs", "sweep", "pa
 COMMANDS: Final = {
     "runs": ("DIR", "speed, power and heat of all runs below a directory", f"{__name__}.command"),
 }
-PARTS: Final = {"runs": f"{__name__}.opening"}
+PARTS: Final = {"runs": f"{__name__}.run_set"}

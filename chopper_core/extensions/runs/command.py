@@ -105,7 +105,7 @@ def _view(options: Namespace) -> View:
 
 
 def opened(options: Namespace, name: str) -> RunSet:
-    from chopper_core.extensions.runs.opening import open_runs
+    from chopper_core.extensions.runs.run_set import open_runs
 
     return open_runs(
         name,

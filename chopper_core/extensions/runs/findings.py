@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.extensions.runs.run_columns import HIGHER, is_better, known_column
+from chopper_core.extensions.runs.figures import HIGHER, is_better, known_column
 from chopper_core.extensions.runs.run_set import FAILED, OK, RunRow, RunSet
 from chopper_core.extensions.runs.table import frame_of_set, shown_rows
 from chopper_core.metrics import worded

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
-from chopper_core.extensions.runs.run_columns import HIGHER, is_better, known_column
+from chopper_core.extensions.runs.figures import HIGHER, is_better, known_column
 from chopper_core.extensions.runs.run_set import RunSet
 from chopper_core.extensions.runs.table import (
     figure_values,

@@ -1,14 +1,28 @@
-"""Several runs as one thing to look at: a row of settings and figures for each."""
+"""Several runs as one thing to look at: a row of settings and figures for each.
+
+Settings are from the command line, a run's manifest, its job's file or its name, in this order.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from threading import Condition, Lock, Thread
 from typing import Final
 
 from msgspec import Struct, field
 
-from chopper_core.model.settings import KNOWN, Setting
+from chopper_core.ingest.cache import kept_found, kept_rows, open_cached
+from chopper_core.ingest.discovery import FoundRun, find_runs
+from chopper_core.model.overrides import NO_OVERRIDES, Overrides
+from chopper_core.model.run import Run
+from chopper_core.model.settings import KNOWN, NOT_GIVEN, Given, Setting, in_name
+from chopper_core.model.table import empty_table
 from chopper_core.model.view import RUN_LEVEL, View
+from chopper_core.sources.settings import read_settings
+from chopper_core.util.errors import DataError
+from chopper_core.util.progress import Progress, silent
+from chopper_core.util.workers import read_as_done
 from chopper_core.views.frame import Frame
 from chopper_core.views.spec import SETTINGS, SeveralRuns, ViewSpec
 
@@ -16,6 +30,10 @@ OK: Final = "ok"
 PARTIAL: Final = "partial"
 SHORT: Final = "short"
 FAILED: Final = "failed"
+_WAIT_S: Final = 1.0
+_NOTHING: Final = (
+    "It has no trace and no telemetry: the job wrote none, stopped early or ran out of memory."
+)
 
 
 class RunFigures(Struct, frozen=True):
@@ -86,7 +104,7 @@ class RunSet(SeveralRuns, frozen=True, eq=False):
         return {row.name: row.path for row in self.reading(False).rows}
 
     def figures(self) -> list[tuple[str, str, str]]:
-        from chopper_core.extensions.runs.run_columns import RUN_COLUMNS
+        from chopper_core.extensions.runs.figures import RUN_COLUMNS
 
         rows = self.reading(False).rows
         return [
@@ -101,3 +119,180 @@ def settings_of(rows: Sequence[RunRow]) -> tuple[str, ...]:
     found = dict.fromkeys(name for row in rows for name in row.settings)
     known = [name for name in KNOWN if name in found]
     return (*known, *(name for name in found if name not in known))
+
+
+class ReadFigures(Struct, frozen=True):
+    """Reads a run and returns its figures, from the cache where it can; may be sent to a worker."""
+
+    jobs: int | None = None
+    use_cache: bool = True
+    overrides: Overrides = NO_OVERRIDES
+
+    def open(self, path: str, progress: Progress = silent) -> Run:
+        from chopper_core.ingest.open import open_run
+
+        opened = open_cached if self.use_cache else open_run
+        return opened(path, progress, jobs=self.jobs, overrides=self.overrides)
+
+    def __call__(self, path: Path, progress: Progress) -> RunFigures:
+        """Read a run; raises the errors of reading."""
+        from chopper_core.extensions.runs.figures import figures_of_run
+
+        place = kept_rows(str(path), self.overrides) if self.use_cache else None
+        found = figures_of_run(self.open(str(path), progress))
+        if place is not None:
+            place.keep(found)
+        return found
+
+
+def read_rows(
+    found: Sequence[FoundRun],
+    given: Given = NOT_GIVEN,
+    *,
+    jobs: int | None = None,
+    use_cache: bool = True,
+    overrides: Overrides = NO_OVERRIDES,
+) -> Iterator[tuple[int, RunRow]]:
+    """Read runs in parallel and yield the place and row of each once it is there.
+
+    Runs whose figures are cached come first; nothing of them is opened.
+    """
+    rest: list[int] = []
+    for place, each in enumerate(found):
+        if each.is_empty:
+            yield place, _failed(each, given, _NOTHING)
+            continue
+        known = kept_rows(each.path, overrides).recall(RunFigures) if use_cache else None
+        if known is None:
+            rest.append(place)
+        else:
+            yield place, row_of(each, known, given)
+    paths = [Path(found[place].path) for place in rest]
+    # Workers share the processors; of a single run, its ranks do.
+    reader = ReadFigures(1 if len(rest) > 1 else jobs, use_cache, overrides)
+    for number, outcome in read_as_done(paths, reader, jobs):
+        each = found[rest[number]]
+        if isinstance(outcome, RunFigures):
+            yield rest[number], row_of(each, outcome, given)
+        else:
+            yield rest[number], _failed(each, given, str(outcome))
+
+
+def row_of(each: FoundRun, found: RunFigures, given: Given) -> RunRow:
+    from chopper_core.extensions.runs.figures import with_settings
+
+    settings = dict(found.settings) | _settings(each, given)
+    whole = with_settings(found, settings)
+    return RunRow(
+        name=each.name,
+        path=each.path,
+        settings=settings,
+        status=SHORT if found.is_short else PARTIAL if found.problem else OK,
+        reason=found.problem,
+        figures={**whole.figures, "gpus": float(found.gpus)},
+        missing=whole.missing,
+        steps_ns=found.steps_ns,
+    )
+
+
+def _failed(each: FoundRun, given: Given, reason: str) -> RunRow:
+    return RunRow(each.name, each.path, _settings(each, given), FAILED, reason)
+
+
+def _settings(each: FoundRun, given: Given) -> dict[str, Setting]:
+    path = Path(each.path)
+    named: dict[str, Setting] = {}
+    for part in Path(each.name).parts:
+        named |= in_name(part)
+    from_files = read_settings(path) if path.is_dir() else {}
+    return named | from_files | given.of(each.name)
+
+
+class _OpenedRuns(Mapping[str, Run]):
+    """The runs of a set by path, each opened when it is first asked for."""
+
+    def __init__(self, paths: Sequence[str], read: ReadFigures) -> None:
+        self._paths = tuple(dict.fromkeys(paths))
+        self._read = read
+        self._open: dict[str, Run] = {}
+        self._lock = Lock()
+
+    def __getitem__(self, path: str) -> Run:
+        if path not in self._paths:
+            raise KeyError(path)
+        with self._lock:
+            if path not in self._open:
+                self._open[path] = self._read.open(path)
+        return self._open[path]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._paths)
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+
+class SetReader:
+    """Reads the rows of a set in a thread, and reports its progress."""
+
+    def __init__(self, found: Sequence[FoundRun], rows: Iterator[tuple[int, RunRow]]) -> None:
+        self._rows: list[RunRow | None] = [None] * len(found)
+        self._news = Condition()
+        self._changes = self._seen = 0
+        self._error: BaseException | None = None
+        self._source = rows
+        Thread(target=self._work, daemon=True).start()
+
+    def _work(self) -> None:
+        try:
+            for place, row in self._source:
+                with self._news:
+                    self._rows[place] = row
+                    self._changes += 1
+                    self._news.notify_all()
+        except BaseException as error:
+            with self._news:
+                self._error = error
+                self._news.notify_all()
+
+    def __call__(self, wait: bool) -> Reading:
+        """The rows so far; if it is to wait, once there are more than were seen."""
+        with self._news:
+            if wait:
+                self._news.wait_for(
+                    lambda: self._changes > self._seen or None not in self._rows or self._error,
+                    timeout=_WAIT_S,
+                )
+            self._seen = self._changes
+            if self._error is not None:
+                raise self._error
+            known = [row for row in self._rows if row is not None]
+            return Reading(known, len(self._rows) - len(known))
+
+
+def open_runs(
+    name: str,
+    paths: Sequence[str],
+    given: Given = NOT_GIVEN,
+    *,
+    jobs: int | None = None,
+    use_cache: bool = True,
+    overrides: Overrides = NO_OVERRIDES,
+) -> RunSet:
+    """The runs at and below paths as a set of this name, whose rows are read in a thread.
+
+    Raises DataError if there is none.
+    """
+    place = kept_found(paths[0]) if use_cache and len(paths) == 1 else None
+    found = place.recall(list[FoundRun]) if place is not None else None
+    if found is None:
+        found = find_runs(paths)
+        if place is not None:
+            place.keep(found)
+    if not found:
+        raise DataError(
+            f"{', '.join(paths)} holds no runs: directories with traces or telemetry below it."
+        )
+    rows = read_rows(found, given, jobs=jobs, use_cache=use_cache, overrides=overrides)
+    others = _OpenedRuns([each.path for each in found], ReadFigures(jobs, use_cache, overrides))
+    return RunSet(name, empty_table(), (), (), others=others, reading=SetReader(found, rows))

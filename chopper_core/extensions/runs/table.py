@@ -11,8 +11,7 @@ import numpy as np
 import pandas as pd
 from msgspec.structs import replace
 
-from chopper_core.extensions.runs.figures import root_figure
-from chopper_core.extensions.runs.run_columns import (
+from chopper_core.extensions.runs.figures import (
     DEFAULT,
     GPUS,
     HIGHER,
@@ -23,6 +22,7 @@ from chopper_core.extensions.runs.run_columns import (
     WORLD,
     is_better,
     known_column,
+    root_figure,
     setting_column,
 )
 from chopper_core.extensions.runs.run_set import (
@@ -78,10 +78,9 @@ def runs_frame(run: RunSet, view: View, *, wait: bool = False) -> Frame:
     def values(name: str) -> Values:
         if name not in known:
             stem = _divided(name, settings)
-            as_it_is = name in _OWN or name == "straggler" or name in settings
             if base and stem:
                 known[name] = _ratio(_column(stem, settings), values(stem), groups, base, labels)[1]
-            elif as_it_is and (name not in RUN_COLUMNS or name == "straggler"):
+            elif name not in RUN_COLUMNS and (name in _OWN or name in settings):
                 known[name] = values_of(table.get(name, nothing))
             else:
                 known[name] = figure_values(run, rows, name)
@@ -220,25 +219,21 @@ def values_of(found: pd.Series[Any]) -> Values:
         texts = zip(found.tolist(), known.tolist(), strict=True)
         return worded([str(each) if is_known else None for each, is_known in texts])
     numbers = pd.to_numeric(found).to_numpy(np.float64)
-    if given.map(lambda each: isinstance(each, int)).all():
+    if len(given) and given.map(lambda each: isinstance(each, int)).all():
         return Values(np.where(known, numbers, 0).astype(np.int64), ~known)
     return numbered(numbers)
 
 
 def figure_values(run: RunSet, rows: Sequence[RunRow], name: str) -> Values:
-    """A figure of each run; NaN where it has none."""
-    metric = known_column(name)
+    """A figure of each run; missing where it has none."""
+    known_column(name)
     found = [row.figures.get(name) for row in rows]
     if name not in RUN_COLUMNS:
         for place, row in enumerate(rows):
             if found[place] is None and row.status != FAILED:
                 key = ("figure", name, row.path)
                 found[place] = run.memo(key, partial(_root_figure, run, row, name))
-    numbers = pd.to_numeric(pd.Series(found, dtype=object), errors="coerce").astype(np.float64)
-    if metric.unit is Unit.NONE and (numbers.dropna() % 1 == 0).all():
-        missing = numbers.isna().to_numpy()
-        return Values(numbers.fillna(0).to_numpy().astype(np.int64), missing)
-    return numbered(numbers.to_numpy(np.float64))
+    return values_of(pd.Series(found, dtype=object))
 
 
 def _root_figure(run: RunSet, row: RunRow, name: str) -> float | None:
