@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.align.host import Host, Links
+from chopper_core.align.host import Host
 from chopper_core.align.kernel_classes import UNKNOWN_COLLECTIVE, UNNAMED, collective_name
 from chopper_core.align.labels import numbered
 from chopper_core.model.attributes import Attributes, TypedValue, attribute_table
@@ -48,7 +48,7 @@ class CollectiveLabels(Struct, frozen=True):
     without_arguments: int
 
 
-def read_collectives(host: Host, links: Links, kind: Int8) -> CollectiveLabels:
+def read_collectives(host: Host) -> CollectiveLabels:
     """Name, bytes and group of the communication kernels.
 
     The name comes from the arguments on the kernel, else on the operator around its launch, else
@@ -56,8 +56,8 @@ def read_collectives(host: Host, links: Links, kind: Int8) -> CollectiveLabels:
     """
     trace = host.trace
     activities = trace.activities
-    rows = np.flatnonzero(kind == Kind.COMM)
-    points = links.points.take(rows)
+    rows = np.flatnonzero(host.kind == Kind.COMM)
+    points = host.links.points.take(rows)
     described = np.flatnonzero(host.ranges.collective != ABSENT)
     around = host.intervals(described).innermost(points)
     speaking = np.flatnonzero(host.named(_RANGES))
@@ -98,7 +98,7 @@ def read_collectives(host: Host, links: Links, kind: Int8) -> CollectiveLabels:
     count = len(activities)
     codes = np.full(count, -1, np.int32)
     rules = np.full(count, Rule.NONE, np.int8)
-    size = np.where(kind == Kind.COMM, ABSENT, activities.bytes)
+    size = np.where(host.kind == Kind.COMM, ABSENT, activities.bytes)
     group, of_arguments = np.full((2, count), ABSENT, np.int32)
     of_arguments[rows] = argument
     codes[rows], rules[rows], size[rows], group[rows] = known[:, number]
@@ -130,7 +130,7 @@ class ActivityAttributes(Struct, frozen=True):
     columns: dict[str, Float64]
 
 
-def activity_attributes(host: Host, links: Links, argument: Int32) -> ActivityAttributes:
+def activity_attributes(host: Host, argument: Int32) -> ActivityAttributes:
     """The peer of each send and receive, and inputs and outputs of the operator that launched each
     activity, where a host trace has them; `argument` is the code of a collective's arguments."""
     trace = host.trace
@@ -141,7 +141,7 @@ def activity_attributes(host: Host, links: Links, argument: Int32) -> ActivityAt
                 found[row] = dict(peer)
     if trace.operators:
         rows = np.array(sorted(trace.operators), np.intp)
-        around = host.intervals(rows).innermost(links.points)
+        around = host.intervals(rows).innermost(host.links.points)
         for row in np.flatnonzero(around != ABSENT).tolist():
             texts = trace.operators[int(around[row])]
             found.setdefault(row, {}).update(

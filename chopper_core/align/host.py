@@ -15,11 +15,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.align.intervals import NOWHERE, Intervals, Points
-from chopper_core.align.kernel_classes import kernel_class
+from chopper_core.align.kernel_classes import kernel_class, kinds
+from chopper_core.align.labels import Order, numbered
 from chopper_core.model.table import NO_TIME, Category
 from chopper_core.sources.trace import HostCategory, Trace
 from chopper_core.tables.losses import ABSENT
-from chopper_core.util.arrays import Index, Int32, Int64, Mask
+from chopper_core.util.arrays import Index, Int8, Int32, Int64, Mask
 from chopper_core.util.grouping import (
     distinct,
     first_equal,
@@ -132,8 +133,39 @@ class Host:
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
         self.ranges = trace.ranges
-        self.end_ns = self.ranges.start_ns + self.ranges.duration_ns
         self._masks: dict[str, Mask] = {}
+
+    @cached_property
+    def links(self) -> Links:
+        return link(self.trace)
+
+    @cached_property
+    def end_ns(self) -> Int64:
+        return self.ranges.start_ns + self.ranges.duration_ns
+
+    @cached_property
+    def kind(self) -> Int8:
+        """The kind of each activity."""
+        activities = self.trace.activities
+        return kinds(self.trace.names, activities.name, activities.category)
+
+    @cached_property
+    def lane(self) -> Index:
+        """The number of each activity's GPU and stream."""
+        activities = self.trace.activities
+        return numbered((ranked(activities.device)[1], activities.stream))
+
+    @cached_property
+    def order(self) -> Order:
+        return Order.of(self.lane, self.trace.activities.start_ns)
+
+    @cached_property
+    def backward(self) -> Backward:
+        return link_backward(self)
+
+    @cached_property
+    def captured(self) -> Points:
+        return captured_points(self)
 
     def intervals(self, rows: Index, values: Index | None = None) -> Intervals:
         return Intervals(
@@ -307,14 +339,13 @@ def _recomputing(host: Host, forward: Index) -> Intervals:
     return host.intervals(distinct(np.concatenate([frames, forward[inside]])))
 
 
-def captured_points(host: Host, links: Links) -> Points:
+def captured_points(host: Host) -> Points:
     """The launch of each activity, for kernels of a graph the launch that was captured.
 
     A replay belongs to the one earlier capture with as many launches as it has kernels; where
     several captures or several streams leave the order open, the launch of the graph stays.
     """
-    captures = _captures(host, links)
-    replays = _replays(host, links)
+    links, captures, replays = host.links, _captures(host), _replays(host)
     if not captures or not replays:
         return links.points
     thread, time_ns = links.points.thread.copy(), links.points.time_ns.copy()
@@ -332,11 +363,12 @@ def captured_points(host: Host, links: Links) -> Points:
     return Points(thread, time_ns)
 
 
-def _captures(host: Host, links: Links) -> list[Index]:
+def _captures(host: Host) -> list[Index]:
     """The launch calls of each capture, in order: they started nothing themselves."""
     launches = host.trace.launches
     begins, ends = (np.flatnonzero(host.calls(each)) for each in (_CAPTURE_BEGINS, _CAPTURE_ENDS))
-    orphans = links.orphans[~host.calls(REPLAYS_GRAPH)[links.orphans]]
+    orphans = host.links.orphans
+    orphans = orphans[~host.calls(REPLAYS_GRAPH)[orphans]]
     found = []
     for begin in begins[np.argsort(launches.start_ns[begins])].tolist():
         thread, start = launches.thread[begin], launches.start_ns[begin]
@@ -351,9 +383,9 @@ def _captures(host: Host, links: Links) -> list[Index]:
     return found
 
 
-def _replays(host: Host, links: Links) -> dict[int, Index]:
+def _replays(host: Host) -> dict[int, Index]:
     """The kernels of each launch of a graph, in order of their start."""
-    activities = host.trace.activities
+    activities, links = host.trace.activities, host.links
     of_graph = (links.launch >= 0) & (activities.category == Category.KERNEL)
     rows = np.flatnonzero(of_graph)
     rows = rows[host.calls(REPLAYS_GRAPH)[links.launch[rows]]]

@@ -10,9 +10,9 @@ from typing import Final
 
 import numpy as np
 
-from chopper_core.align.host import BACKWARD_NODE, Backward, Host, Links
+from chopper_core.align.host import BACKWARD_NODE, Host
 from chopper_core.align.intervals import NOWHERE, Intervals, Points
-from chopper_core.align.labels import Labels, Order, between
+from chopper_core.align.labels import Labels, between
 from chopper_core.align.modules import Modules
 from chopper_core.align.operator_inputs import Inputs
 from chopper_core.model.table import MODEL_PHASES, NO_LABEL, Phase, Rule
@@ -61,17 +61,9 @@ _OPERATORS_OUTSIDE: Final = (
 Weight = tuple[int, int]
 
 
-def label_layers(
-    host: Host,
-    links: Links,
-    backward: Backward,
-    modules: Modules,
-    iterations: Labels,
-    phases: Labels,
-    order: Order,
-) -> Labels:
-    labels = Labels.none(len(links.points))
-    points = links.points
+def label_layers(host: Host, modules: Modules, iterations: Labels, phases: Labels) -> Labels:
+    points = host.captured
+    labels = Labels.none(len(points))
     explicit = annotated_layers(host)
     served = _served(host)
     windows = layer_windows(host)
@@ -81,7 +73,7 @@ def label_layers(
     points = Points(np.where(serves == _ROOT_GROUP, NOWHERE, points.thread), points.time_ns)
     labels.fill(explicit.innermost(points), Rule.ANNOTATION)
     # Recomputed work belongs to the layer of its backward operator.
-    forward = backward.forward_around(points)
+    forward = host.backward.forward_around(points)
     labels.fill(explicit.innermost(forward), Rule.AUTOGRAD)
     labels.fill(windows.innermost(points), Rule.FSDP)
     labels.fill(windows.innermost(forward), Rule.AUTOGRAD)
@@ -102,7 +94,7 @@ def label_layers(
     may = body & ~outside
     between(
         labels,
-        order,
+        host.order,
         lambda before, after: may & (step[before] == step) & (step[after] == step),
     )
     return labels

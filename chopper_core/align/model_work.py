@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.align.host import Backward, Host, Links
+from chopper_core.align.host import Host
 from chopper_core.align.intervals import NOWHERE, Intervals
 from chopper_core.align.kernel_classes import ATTENTION_CLASS
 from chopper_core.align.labels import numbered
@@ -87,24 +87,22 @@ class Works(Struct, frozen=True):
         return np.array([has(work) for work in self.distinct], np.bool_)[self.work]
 
 
-def model_work(
-    host: Host, links: Links, captured: Links, backward: Backward, lenders: Sequence[Codes]
-) -> ModelWork:
+def model_work(host: Host, lenders: Sequence[Codes]) -> ModelWork:
     """The model's work of each activity, and the shape of the call that launched it.
 
     FLOPs are assigned to the longest matrix kernels launched by the innermost counted operator. A
     backward attention kernel without recorded shapes takes its work from the forward. Activities
     without a launch record borrow FLOPs, but no shape, from activities that are equal in
-    `lenders`. `captured` has the launches that a replayed graph was captured from.
+    `lenders`.
     """
     activities = host.trace.activities
     flops = np.full(len(activities), np.nan)
     element = np.full(len(activities), np.nan)
     works = _works(host)
-    call = host.intervals(works.rows, np.arange(len(works.rows))).innermost(captured.points)
+    call = host.intervals(works.rows, np.arange(len(works.rows))).innermost(host.captured)
     # Each replay of a graph is another call of the operators that were captured.
-    is_replayed = np.not_equal(captured.points.time_ns, links.points.time_ns)
-    replay = np.where(is_replayed, links.launch, NOWHERE)
+    is_replayed = np.not_equal(host.captured.time_ns, host.links.points.time_ns)
+    replay = np.where(is_replayed, host.links.launch, NOWHERE)
     is_matrix = host.of_class(*_MATRIX_CLASSES)
     rows = np.flatnonzero(is_matrix & (call != NOWHERE))
     works = _with_masks(host, works, rows, call[rows])
@@ -123,12 +121,10 @@ def model_work(
         call, works, is_matrix, works.are(lambda work: isinstance(work.call.sizes, Fused))
     )
     found = [work.call for work in works.distinct]
-    linked = _attention_backward(
-        flops, element, shape, found, host, captured, replay, backward, works
-    )
+    linked = _attention_backward(flops, element, shape, found, host, replay, works)
     linked[call != NOWHERE] = NOWHERE
     _share_time(call_ns, flops, activities.duration_ns, linked, replay)
-    lacks = links.launch_ns == NO_TIME
+    lacks = host.links.launch_ns == NO_TIME
     known = np.isfinite(flops)
     _without_stand_ins(flops, activities.name, lacks)
     shape[known & np.isnan(flops)] = np.nan
@@ -290,9 +286,7 @@ def _attention_backward(
     shape: Float64,
     shapes: list[CallShape],
     host: Host,
-    links: Links,
     replay: Index,
-    backward: Backward,
     works: Works,
 ) -> Index:
     """Give backward attention kernels without inputs of their own 2.5 times the forward's work.
@@ -301,9 +295,9 @@ def _attention_backward(
     """
     attends = host.of_class(ATTENTION_CLASS)
     forward = np.flatnonzero(host.named(ATTENTION)[works.rows])
-    linked = backward.linked.innermost(links.points)
+    linked = host.backward.linked.innermost(host.captured)
     of_forward = host.intervals(works.rows[forward], forward).innermost(
-        backward.forward_of(links.points)
+        host.backward.forward_of(host.captured)
     )
     rows = np.flatnonzero(attends & (of_forward != NOWHERE))
     if not len(rows):
@@ -328,18 +322,16 @@ def longest_of(host: Host, rows: Index, owner: Index) -> Index:
     return rows[run_starts(owner[rows])]
 
 
-def at_steps(host: Host, links: Links, steps: Intervals, values: Float64) -> Float64:
+def at_steps(host: Host, steps: Intervals, values: Float64) -> Float64:
     """A value of each inference step, at the longest activity of the step; NaN elsewhere."""
-    step = steps.innermost(links.points)
+    step = steps.innermost(host.links.points)
     found = np.full(len(step), np.nan)
     rows = longest_of(host, np.flatnonzero(step != NOWHERE), step)
     found[rows] = values[step[rows]]
     return found
 
 
-def activity_tokens(
-    host: Host, links: Links, phase: Int32, layer: Int32, keys: Sequence[Codes]
-) -> Float64:
+def activity_tokens(host: Host, phase: Int32, layer: Int32, keys: Sequence[Codes]) -> Float64:
     """The tokens that enter the model with each activity; NaN if there are none.
 
     The shape of the indices of the embedding with the most entries (others hold positions or
@@ -349,13 +341,13 @@ def activity_tokens(
     without a launch record borrow from activities that are equal in `keys`.
     """
     forward = np.isin(phase, (Phase.FORWARD, *INFERENCE_PHASES))
-    found = _of_embedding(host, links, forward)
+    found = _of_embedding(host, forward)
     if not np.isfinite(found).any() and _is_text(host):
-        found = _of_attention(host, links, forward, layer)
-    return lend(found, keys, forward & (links.launch_ns == NO_TIME))
+        found = _of_attention(host, forward, layer)
+    return lend(found, keys, forward & (host.links.launch_ns == NO_TIME))
 
 
-def _of_embedding(host: Host, links: Links, forward: Mask) -> Float64:
+def _of_embedding(host: Host, forward: Mask) -> Float64:
     tables: dict[int, Sequence[int]] = {}
     tokens: dict[int, int] = {}
     is_sequence: dict[int, bool] = {}
@@ -369,7 +361,7 @@ def _of_embedding(host: Host, links: Links, forward: Mask) -> Float64:
     if not rows or not _reads_tokens(host, tables[rows[0]], any(is_sequence[row] for row in rows)):
         return np.full(len(forward), np.nan)
     largest = {row: tokens[row] for row in rows}
-    return _on_longest(host, links, largest, forward)
+    return _on_longest(host, largest, forward)
 
 
 def _reads_tokens(host: Host, table: Sequence[int], is_sequence: bool) -> bool:
@@ -411,7 +403,7 @@ def _has_images(host: Host) -> bool:
     )
 
 
-def _of_attention(host: Host, links: Links, forward: Mask, layer: Int32) -> Float64:
+def _of_attention(host: Host, forward: Mask, layer: Int32) -> Float64:
     attends = host.of_class(ATTENTION_CLASS)
     attends &= forward & (layer != NO_LABEL)
     if not attends.any():
@@ -424,7 +416,7 @@ def _of_attention(host: Host, links: Links, forward: Mask, layer: Int32) -> Floa
             tokens[row] = query[0] * query[2 if head_first else 1]
         elif len(query) == 3 and _PACKED.search(host.text(row)):
             tokens[row] = query[0]
-    return _on_longest(host, links, tokens, attends & (layer == layer[attends].min()))
+    return _on_longest(host, tokens, attends & (layer == layer[attends].min()))
 
 
 def _shaped(host: Host, pattern: re.Pattern[str]) -> list[tuple[int, Inputs]]:
@@ -435,10 +427,12 @@ def _shaped(host: Host, pattern: re.Pattern[str]) -> list[tuple[int, Inputs]]:
     return [(row, read[code]) for row, code in zip(rows.tolist(), codes, strict=True)]
 
 
-def _on_longest(host: Host, links: Links, tokens: dict[int, int], where: Mask) -> Float64:
+def _on_longest(host: Host, tokens: dict[int, int], where: Mask) -> Float64:
     """The tokens of operators, on the longest activity of each among those in `where`."""
     found = np.full(len(where), np.nan)
-    operator = host.intervals(np.fromiter(tokens, np.intp, len(tokens))).innermost(links.points)
+    operator = host.intervals(np.fromiter(tokens, np.intp, len(tokens))).innermost(
+        host.links.points
+    )
     rows = np.flatnonzero(where & (operator != NOWHERE))
     for row in longest_of(host, rows, operator).tolist():
         found[row] = tokens[int(operator[row])]

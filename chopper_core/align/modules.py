@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.align.host import BACKWARD_NODE, Backward, Host
+from chopper_core.align.host import BACKWARD_NODE, Host
 from chopper_core.align.intervals import NOWHERE, Intervals, parents
 from chopper_core.align.steps import ANNOTATIONS
 from chopper_core.model.table import NO_LABEL
@@ -118,7 +118,7 @@ class _Calls(Struct, frozen=True):
     """Calls that hold blocks, and lie in none."""
 
 
-def read_modules(host: Host, backward: Backward) -> Modules:
+def read_modules(host: Host) -> Modules:
     """The layers and operations of a trace's modules.
 
     A module's number counts the instances of its class in the order of their first call, which is
@@ -132,7 +132,7 @@ def read_modules(host: Host, backward: Backward) -> Modules:
     place = _places_in_forward(
         [calls.instances[at] for at in np.flatnonzero(blocks).tolist()],
         np.searchsorted(_beginnings(host, calls), calls.start_ns[blocks], "right"),
-        _in_backward(host, backward, rows[blocks]),
+        _in_backward(host, rows[blocks]),
     )
     layers = [place.get(calls.instances[at], NOWHERE) for at in np.flatnonzero(blocks).tolist()]
     roles = _roles(calls)
@@ -190,12 +190,12 @@ def _holders(parent: Index, is_block: Mask) -> Mask:
     return holds & ~is_block
 
 
-def _in_backward(host: Host, backward: Backward, rows: Index) -> Mask:
+def _in_backward(host: Host, rows: Index) -> Mask:
     """Which of the ranges run in backward, where modules are called to recompute."""
     starts = host.starts(rows)
     evaluates = np.flatnonzero(host.is_operator & host.named(BACKWARD_NODE))
     found: Mask = np.isin(starts.thread, host.autograd_threads)
-    found |= backward.recompute.innermost(starts) != NOWHERE
+    found |= host.backward.recompute.innermost(starts) != NOWHERE
     found |= host.intervals(evaluates).innermost(starts) != NOWHERE
     return found
 

@@ -10,16 +10,16 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from chopper_core.align.collectives import CollectiveLabels
-from chopper_core.align.host import Backward, Host, Links
+from chopper_core.align.host import Host
 from chopper_core.align.intervals import NOWHERE, Intervals, Points, parents
 from chopper_core.align.kernel_classes import ATTENTION_CLASS, kernel_class
-from chopper_core.align.labels import REACH, Labels, Order, contexts, like_context
+from chopper_core.align.labels import REACH, Labels, contexts, like_context
 from chopper_core.align.layers import annotated_layers, layer_windows, read_shapes
 from chopper_core.align.modules import Modules
 from chopper_core.align.phases import SCHEDULED
 from chopper_core.align.steps import batch_of
 from chopper_core.model.table import NO_LABEL, Kind, Phase, Rule
-from chopper_core.util.arrays import Index, Int8, Int32, Mask
+from chopper_core.util.arrays import Index, Int32, Mask
 from chopper_core.util.grouping import distinct, ranked
 from chopper_core.util.patterns import group_of, late
 
@@ -91,14 +91,10 @@ def normal_name(name: str) -> str:
 
 def label_operations(
     host: Host,
-    links: Links,
-    backward: Backward,
     modules: Modules,
     collectives: CollectiveLabels,
-    kind: Int8,
     iterations: Labels,
     phases: Labels,
-    order: Order,
 ) -> tuple[Labels, tuple[str, ...]]:
     """Operations of the activities, and the names behind the codes.
 
@@ -107,10 +103,10 @@ def label_operations(
     elsewhere in the run, framework operators, finally kernel names.
     """
     names = OperationNames()
-    points = links.points
+    points, backward = host.captured, host.backward
     forward = backward.forward_of(points)
     labels = Labels.none(len(points))
-    computes = kind != Kind.COMM
+    computes = host.kind != Kind.COMM
     _label_collectives(labels, names, collectives, ~computes)
 
     annotated = _annotations(host, names)
@@ -135,12 +131,12 @@ def label_operations(
 
     recomputed = backward.recompute.innermost(points) != NOWHERE
     _mark_recompute(labels, names, recomputed)
-    _like_forward(labels, names, host, order, phases, recomputed)
+    _like_forward(labels, names, host, phases, recomputed)
     # Where the profiling window cut off the launch or the forward, other steps are more reliable.
     in_backward = phases.codes == Phase.BACKWARD
     cut = ~points.known() | (in_backward & ~forward.known() & ~recomputed)
     kernel = host.trace.activities.name
-    by_context = contexts(kernel, order, phases.codes)
+    by_context = contexts(kernel, host.order, phases.codes)
     like_context(labels, by_context, _CONTEXT_RULES, cut & computes)
 
     operators = _operators(host, names)
@@ -286,7 +282,6 @@ def _like_forward(
     labels: Labels,
     names: OperationNames,
     host: Host,
-    order: Order,
     phases: Labels,
     recomputed: Mask,
 ) -> None:
@@ -301,7 +296,7 @@ def _like_forward(
     codes = np.where(forward, labels.codes, NO_LABEL).astype(np.int32)
     known = Labels(codes, labels.rules.copy())
     for before, after in ((REACH, REACH), (REACH, 0), (0, REACH)):
-        context = contexts(host.trace.activities.name, order, before=before, after=after)
+        context = contexts(host.trace.activities.name, host.order, before=before, after=after)
         like_context(known, context, _CONTEXT_RULES, again)
     labels.fill(known.codes, Rule.CONTEXT, again)
     _mark_recompute(labels, names, again)

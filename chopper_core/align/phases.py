@@ -9,12 +9,12 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.align.host import REPLAYS_GRAPH, Backward, Host, Links
+from chopper_core.align.host import REPLAYS_GRAPH, Host
 from chopper_core.align.kernel_classes import OPTIMIZER_CLASS, kernel_class
 from chopper_core.align.labels import Labels, Order, contexts, like_context
 from chopper_core.align.steps import InferenceSteps
 from chopper_core.model.table import NO_LABEL, Kind, Phase, Rule
-from chopper_core.util.arrays import Int8, Int32, Int64, Mask
+from chopper_core.util.arrays import Int32, Int64, Mask
 from chopper_core.util.grouping import distinct, maxima_of, minima_of, ranked
 from chopper_core.util.patterns import late
 
@@ -102,22 +102,14 @@ def range_phase(name: str) -> Phase | None:
     return Phase.FORWARD if forward else Phase.BACKWARD
 
 
-def label_phases(
-    host: Host,
-    links: Links,
-    backward: Backward,
-    inference: InferenceSteps,
-    kind: Int8,
-    iterations: Labels,
-    order: Order,
-) -> Labels:
+def label_phases(host: Host, inference: InferenceSteps, iterations: Labels) -> Labels:
     """Phases of the activities (codes of `Phase`).
 
     The host's work at the launch counts first, then the kernel's own name. Order within the
     step counts only where it leaves one possibility (see `_by_order`).
     """
-    labels = Labels.none(len(links.points))
-    points = links.points
+    points = host.links.points
+    labels = Labels.none(len(points))
     linked = points.known()
 
     def inside(pattern: re.Pattern[str]) -> Mask:
@@ -132,7 +124,7 @@ def label_phases(
     labels.fill(Phase.OPTIMIZER, Rule.HOST_OPERATOR, inside(_OPTIMIZER))
     labels.fill(Phase.BACKWARD, Rule.AUTOGRAD, inside(_BACKWARD))
     labels.fill(Phase.BACKWARD, Rule.AUTOGRAD, np.isin(points.thread, host.autograd_threads))
-    labels.fill(Phase.BACKWARD, Rule.AUTOGRAD, backward.recompute.innermost(points) >= 0)
+    labels.fill(Phase.BACKWARD, Rule.AUTOGRAD, host.backward.recompute.innermost(points) >= 0)
     labels.fill(Phase.BACKWARD, Rule.HOST_OPERATOR, inside(_BACKWARD_OPERATOR))
     labels.fill(inference.phases.innermost(points), Rule.ANNOTATION)
     uploads = host.by_kernel(lambda name: _UPLOAD.search(name) is not None)
@@ -153,13 +145,13 @@ def label_phases(
         labels.fill(Phase.OPTIMIZER, Rule.KERNEL_NAME, host.of_class(OPTIMIZER_CLASS))
     time_ns = points.time_ns if linked.any() else host.trace.activities.start_ns
     # On the GPU's clock a collective runs when its peers are there, not in its place of the order.
-    ordered = linked if linked.any() else kind != Kind.COMM
-    _by_order(labels, host, _Sequence.of(host, links, iterations.codes, time_ns, ordered))
+    ordered = linked if linked.any() else host.kind != Kind.COMM
+    _by_order(labels, host, _Sequence.of(host, iterations.codes, time_ns, ordered))
     if linked.any():
         # RCCL kernels share one name, so their context is not informative.
-        context = contexts(host.trace.activities.name, order)
-        like_context(labels, context, tuple(Rule), ~linked & (kind != Kind.COMM))
-        _like_neighbours(labels, ~linked, iterations, order)
+        context = contexts(host.trace.activities.name, host.order)
+        like_context(labels, context, tuple(Rule), ~linked & (host.kind != Kind.COMM))
+        _like_neighbours(labels, ~linked, iterations, host.order)
     return labels
 
 
@@ -182,13 +174,13 @@ class _Sequence(Struct, frozen=True):
     """Activities launched by a thread whose ranges are recorded."""
 
     @classmethod
-    def of(cls, host: Host, links: Links, step: Int32, time_ns: Int64, ordered: Mask) -> _Sequence:
+    def of(cls, host: Host, step: Int32, time_ns: Int64, ordered: Mask) -> _Sequence:
         usable = ordered & (step != NO_LABEL) if (step != NO_LABEL).any() else ordered
-        called = links.launch >= 0
+        called = host.links.launch >= 0
         graphs = np.zeros(len(step), np.bool_)
         if called.any():
-            graphs[called] = host.calls(REPLAYS_GRAPH)[links.launch[called]]
-        recorded = usable & np.isin(links.points.thread, distinct(host.ranges.thread))
+            graphs[called] = host.calls(REPLAYS_GRAPH)[host.links.launch[called]]
+        recorded = usable & np.isin(host.links.points.thread, distinct(host.ranges.thread))
         return cls(step, time_ns, usable & ~graphs, recorded)
 
     def first(self, of: Mask) -> Int64:

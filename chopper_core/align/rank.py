@@ -10,10 +10,9 @@ from msgspec import Struct, field
 from msgspec.structs import force_setattr, replace
 
 from chopper_core.align.collectives import activity_attributes, read_collectives
-from chopper_core.align.host import Host, Links, captured_points, link, link_backward
+from chopper_core.align.host import Host, Links
 from chopper_core.align.host_tables import align_memory, host_lane, host_time
-from chopper_core.align.kernel_classes import kinds
-from chopper_core.align.labels import Order, numbered
+from chopper_core.align.labels import numbered
 from chopper_core.align.launches import packed_shapes
 from chopper_core.align.layers import label_layers, mark_outside
 from chopper_core.align.model_work import activity_tokens, at_steps, model_work
@@ -56,55 +55,43 @@ def align_rank(trace: Trace) -> AlignedRank:
 def _in_order_of_file(trace: Trace) -> AlignedRank:
     activities = trace.activities
     devices, gpu = ranked(activities.device)
-    kind = kinds(trace.names, activities.name, activities.category)
-    lane = numbered((gpu, activities.stream))
-    order = Order.of(lane, activities.start_ns)
-    links = link(trace)
+    host = Host(trace)
+    kind, links = host.kind, host.links
     # First, since both the accounts and the host's ranges take much memory.
     start, duration, stream = activities.start_ns, activities.duration_ns, activities.stream
-    columns: dict[str, Any] = {
-        **gpu_by_gpu(
-            gpu,
-            lambda own: account(
-                start[own], duration[own], kind[own], stream[own], links.launch_ns[own]
-            ),
-        )
-    }
+    launched = links.launch_ns
+    columns: dict[str, Any] = gpu_by_gpu(
+        gpu, lambda own: account(start[own], duration[own], kind[own], stream[own], launched[own])
+    )
     idle = host_time(trace, links, gpu, columns["idle_ns"], columns["exposed_copy_ns"])
     launching = host_lane(trace, links, gpu)
-    host = Host(trace)
-    backward = link_backward(host)
-    modules = read_modules(host, backward)
-    collectives = read_collectives(host, links, kind)
+    modules = read_modules(host)
+    collectives = read_collectives(host)
     inference = read_inference(host)
     steps = steps_of(host, inference)
-    iterations, partial = label_iterations(host, links, steps, order)
-    phases = label_phases(host, links, backward, inference, kind, iterations, order)
+    iterations, partial = label_iterations(host, steps)
+    phases = label_phases(host, inference, iterations)
     # The kernels of a graph have the layer and the operation that were captured.
-    captured = replace(links, points=captured_points(host, links))
-    layers = label_layers(host, captured, backward, modules, iterations, phases, order)
-    operations, operation_names = label_operations(
-        host, captured, backward, modules, collectives, kind, iterations, phases, order
-    )
+    layers = label_layers(host, modules, iterations, phases)
+    operations, operation_names = label_operations(host, modules, collectives, iterations, phases)
     mark_outside(layers, operations, operation_names)
     names = [*(name or NO_NAME for name in trace.names), *collectives.groups]
     group = np.where(collectives.group >= 0, collectives.group + len(trace.names), -1)
-    work = model_work(
-        host, links, captured, backward, (activities.name, operations.codes, phases.codes)
-    )
+    work = model_work(host, (activities.name, operations.codes, phases.codes))
     labels = (activities.name, operations.codes, phases.codes, layers.codes)
-    tokens = at_steps(host, links, inference.steps, inference.tokens)
+    tokens = at_steps(host, inference.steps, inference.tokens)
     if not np.isfinite(tokens).any():
-        tokens = activity_tokens(host, links, phases.codes, layers.codes, labels)
-    requests = at_steps(host, links, inference.steps, inference.requests)
+        tokens = activity_tokens(host, phases.codes, layers.codes, labels)
+    requests = at_steps(host, inference.steps, inference.requests)
     columns |= gpu_by_gpu(
         gpu,
         lambda own: launch_overheads(
-            start[own], duration[own], kind[own], links.launch_ns[own], iterations.codes[own]
+            start[own], duration[own], kind[own], launched[own], iterations.codes[own]
         ),
     )
-    attributes = activity_attributes(host, links, collectives.argument)
-    del host, backward, modules, captured, order, labels
+    attributes = activity_attributes(host, collectives.argument)
+    lane = host.lane
+    del host, modules, labels
     table = KernelTable(
         names=names,
         operations=operation_names,
@@ -120,7 +107,7 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
         stream=stream,
         start_ns=start,
         duration_ns=duration,
-        launch_ns=links.launch_ns,
+        launch_ns=launched,
         bytes=collectives.bytes,
         group=group.astype(np.int32),
         iteration_rule=iterations.rules,

@@ -12,10 +12,10 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.align.host import BACKWARD_NODE, Host, Links
+from chopper_core.align.host import BACKWARD_NODE, Host
 from chopper_core.align.intervals import NOWHERE, Intervals, Points, parents
 from chopper_core.align.kernel_classes import OPTIMIZER_CLASS
-from chopper_core.align.labels import Labels, Order
+from chopper_core.align.labels import Labels
 from chopper_core.model.host_tables import HostSteps
 from chopper_core.model.side_table import empty
 from chopper_core.model.table import NO_LABEL, Phase, Rule
@@ -186,25 +186,24 @@ def host_steps(steps: Intervals | None, gpus: int) -> HostSteps:
     )
 
 
-def label_iterations(
-    host: Host, links: Links, steps: Intervals | None, order: Order
-) -> tuple[Labels, frozenset[int]]:
+def label_iterations(host: Host, steps: Intervals | None) -> tuple[Labels, frozenset[int]]:
     """Iterations of the activities, and those truncated by the profiling window."""
-    labels = Labels.none(len(links.points))
+    points = host.links.points
+    labels = Labels.none(len(points))
     partial: set[int] = set()
     if steps is not None:
-        found = steps.innermost(links.points, any_thread=True)
+        found = steps.innermost(points, any_thread=True)
         labels.fill(found, Rule.ANNOTATION)
-        partial |= _label_before(labels, links.points, steps)
-        partial |= _ending_without_activity(host, links, steps, found)
+        partial |= _label_before(labels, points, steps)
+        partial |= _ending_without_activity(host, steps, found)
     elif ends := _optimizer_ends(host):
-        found = np.searchsorted(ends, links.points.time_ns, "left")
-        labels.fill(found, Rule.BURST, links.points.known())
+        found = np.searchsorted(ends, points.time_ns, "left")
+        labels.fill(found, Rule.BURST, points.known())
         if len(found) and int(found.max()) == len(ends):
             partial.add(len(ends))
-    elif not links.points.known().any():
+    elif not points.known().any():
         labels.fill(_kernel_bursts(host), Rule.BURST)
-    _label_unlinked(labels, host, links, order, partial)
+    _label_unlinked(labels, host, partial)
     return labels, frozenset(partial)
 
 
@@ -231,9 +230,9 @@ def _label_before(labels: Labels, points: Points, steps: Intervals) -> set[int]:
     return {first - 1}
 
 
-def _ending_without_activity(host: Host, links: Links, steps: Intervals, found: Index) -> set[int]:
+def _ending_without_activity(host: Host, steps: Intervals, found: Index) -> set[int]:
     """Steps whose last launches have no activity: GPU recording ended before them."""
-    launches = host.trace.launches
+    launches, links = host.trace.launches, host.links
     orphans = Points(launches.thread[links.orphans], launches.start_ns[links.orphans])
     step = steps.innermost(orphans, any_thread=True)
     cut = set()
@@ -273,9 +272,7 @@ def _kernel_bursts(host: Host) -> Int32:
     return iteration
 
 
-def _label_unlinked(
-    labels: Labels, host: Host, links: Links, order: Order, partial: set[int]
-) -> None:
+def _label_unlinked(labels: Labels, host: Host, partial: set[int]) -> None:
     """Activities without a launch take the step of the nearer neighbour on their stream.
 
     Those before the first linked activity of their stream were launched before profiling began:
@@ -285,8 +282,8 @@ def _label_unlinked(
     known = ~labels.missing()
     if not known.any():
         return
-    unlinked = ~links.points.known()
-    previous, following = (order.nearest(known, forwards=way) for way in (False, True))
+    unlinked = ~host.links.points.known()
+    previous, following = (host.order.nearest(known, forwards=way) for way in (False, True))
     codes_after = labels.codes[following]
     first = int(labels.codes[known].min())
     head = unlinked & (previous < 0) & (following >= 0) & (codes_after == first)
