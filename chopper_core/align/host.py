@@ -14,9 +14,8 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.align.intervals import NOWHERE, Intervals, Points
 from chopper_core.align.kernel_classes import kernel_class, kinds
-from chopper_core.align.labels import Order, numbered
+from chopper_core.align.labels import NOWHERE, Intervals, Order, Points, numbered
 from chopper_core.model.table import NO_TIME, Category
 from chopper_core.sources.trace import HostCategory, Trace
 from chopper_core.tables.losses import ABSENT

@@ -11,8 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.align.host import Host, Links, matching
-from chopper_core.align.intervals import NOWHERE, Intervals, Points
-from chopper_core.align.labels import numbered
+from chopper_core.align.labels import NOWHERE, Intervals, Points, numbered
 from chopper_core.model.column_names import ALLOC_BYTES, FRAGMENTATION_BYTES, PEAK_BYTES
 from chopper_core.model.host_tables import (
     NEVER,

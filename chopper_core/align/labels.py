@@ -1,16 +1,20 @@
-"""Labels of one level, and rules that fill gaps from neighbours and context."""
+"""Labels of one level and the rules that fill their gaps; intervals of host threads over points."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Final
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from chopper_core.model.table import NO_LABEL, Rule
-from chopper_core.util.arrays import Codes, Index, Int8, Int32, Int64, Mask, Numbers
-from chopper_core.util.grouping import common_of, ranked, run_mask
+from chopper_core.util.arrays import Codes, Index, Int8, Int32, Int64, Mask, Numbers, Rows
+from chopper_core.util.grouping import common_of, ranked, run_mask, stable_order
+
+NOWHERE = -1
 
 
 class Labels(Struct, frozen=True):
@@ -140,3 +144,128 @@ def like_context(
     codes = labels.codes[known].astype(np.int64)
     agreed = common_of(codes, context[known], int(context.max()) + 1, NO_LABEL)
     labels.fill(agreed[context], Rule.CONTEXT, where)
+
+
+class Points(Struct, frozen=True, dict=True):
+    """Instants on host threads; thread `NOWHERE` for unknown instants."""
+
+    thread: Int32
+    time_ns: Int64
+
+    def __len__(self) -> int:
+        return len(self.thread)
+
+    def known(self) -> Mask:
+        return np.not_equal(self.thread, NOWHERE)
+
+    def take(self, rows: Index) -> Points:
+        """The points of the given rows; row -1 gives an unknown point."""
+        if not len(self.thread):
+            return nowhere(len(rows))
+        thread = np.where(rows >= 0, self.thread[rows], np.int32(NOWHERE))
+        return Points(thread.astype(np.int32), self.time_ns[rows])
+
+    @cached_property
+    def anywhere(self) -> Points:
+        """The same instants, all on thread 0."""
+        return Points(np.where(self.known(), np.int32(0), np.int32(NOWHERE)), self.time_ns)
+
+    @cached_property
+    def _bounds(self) -> tuple[int, int]:
+        time_ns = self.time_ns[self.known()]
+        return (int(time_ns.min()), int(time_ns.max())) if len(time_ns) else (0, 0)
+
+    def place(self, thread: Int32, time_ns: Int64) -> Int64:
+        """A number for each instant, by thread and time; those outside all points are just beyond
+        them."""
+        low, high = self._bounds
+        section = thread.astype(np.int64) * (high - low + 3)
+        return section + np.clip(time_ns, low - 1, high + 1) - low
+
+    @cached_property
+    def line(self) -> tuple[Index, Int64]:
+        """Rows and places of the known points in order, sorted once for all sets of intervals."""
+        rows = np.flatnonzero(self.known())
+        at = self.place(self.thread[rows], self.time_ns[rows])
+        order = np.argsort(at, kind="stable")
+        return rows[order], at[order]
+
+
+def nowhere(count: int) -> Points:
+    return Points(np.full(count, NOWHERE, np.int32), np.zeros(count, np.int64))
+
+
+class Intervals(Rows, frozen=True):
+    """Closed intervals on host threads, each with a value."""
+
+    thread: Int32
+    start_ns: Int64
+    end_ns: Int64
+    value: Index
+
+    def innermost(self, points: Points, *, any_thread: bool = False) -> Index:
+        """The value of the shortest interval over each point, -1 where there is none.
+
+        With `any_thread` the points are compared by time alone. Of equally long intervals the
+        later one wins.
+        """
+        if any_thread:
+            everywhere = replace(self, thread=np.zeros_like(self.thread))
+            return everywhere.innermost(points.anywhere)
+        return self._paint(self.start_ns - self.end_ns, points)
+
+    def outermost(self, points: Points) -> Index:
+        return self._paint(self.end_ns - self.start_ns, points)
+
+    def _paint(self, rank: Int64, points: Points) -> Index:
+        """The value of the highest-ranked interval over each point; the last of equal ones."""
+        found = np.full(len(points), -1, np.intp)
+        rows, line = points.line
+        if not len(self) or not len(rows):
+            return found
+        low = np.searchsorted(line, points.place(self.thread, self.start_ns), "left")
+        high = np.searchsorted(line, points.place(self.thread, self.end_ns), "right")
+        covers = np.flatnonzero(high > low)
+        covers = covers[stable_order(rank[covers])]
+        last = last_over(low[covers], high[covers], len(rows))
+        is_covered = last >= 0
+        found[rows[is_covered]] = self.value[covers[last[is_covered]]]
+        return found
+
+
+def last_over(low: Index, high: Index, count: int) -> Index:
+    """The last of the ranges [low, high) over each of `count` positions, -1 where there is none.
+
+    A range is covered by two overlapping ones whose length is a power of two; from the longest
+    on, those of each length are halved.
+    """
+    last = np.full(count, -1, np.intp)
+    power = np.frexp(high - low)[1] - 1
+    for exponent in range(int(power.max(initial=-1)), -1, -1):
+        of_length = np.flatnonzero(power == exponent)
+        np.maximum.at(last, low[of_length], of_length)
+        np.maximum.at(last, high[of_length] - (1 << exponent), of_length)
+        if exponent:
+            half = 1 << (exponent - 1)
+            shifted = last[:-half].copy()
+            np.maximum(last[half:], shifted, out=last[half:])
+    return last
+
+
+def parents(intervals: Intervals) -> Index:
+    """The position of the interval that directly encloses each one on its thread, or -1."""
+    order = np.lexsort((-intervals.end_ns, intervals.start_ns, intervals.thread))
+    parent = np.full(len(intervals), -1, np.intp)
+    open_intervals: list[int] = []
+    thread, start, end = intervals.thread, intervals.start_ns, intervals.end_ns
+    for position in order.tolist():
+        while open_intervals and (
+            thread[open_intervals[-1]] != thread[position]
+            or end[open_intervals[-1]] < end[position]
+            or end[open_intervals[-1]] <= start[position]
+        ):
+            open_intervals.pop()
+        if open_intervals:
+            parent[position] = open_intervals[-1]
+        open_intervals.append(position)
+    return parent

@@ -11,8 +11,7 @@ from typing import Final
 import numpy as np
 
 from chopper_core.align.host import BACKWARD_NODE, Host
-from chopper_core.align.intervals import NOWHERE, Intervals, Points
-from chopper_core.align.labels import Labels, between
+from chopper_core.align.labels import NOWHERE, Intervals, Labels, Points, between
 from chopper_core.align.modules import Modules
 from chopper_core.align.operator_inputs import Inputs
 from chopper_core.model.table import MODEL_PHASES, NO_LABEL, Phase, Rule

@@ -15,9 +15,8 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.align.host import Host
-from chopper_core.align.intervals import NOWHERE, Intervals
 from chopper_core.align.kernel_classes import ATTENTION_CLASS
-from chopper_core.align.labels import numbered
+from chopper_core.align.labels import NOWHERE, Intervals, numbered
 from chopper_core.align.operator_inputs import Inputs
 from chopper_core.align.operator_work import (
     ATTENTION,

@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.align.host import BACKWARD_NODE, Host
-from chopper_core.align.intervals import NOWHERE, Intervals, parents
+from chopper_core.align.labels import NOWHERE, Intervals, parents
 from chopper_core.align.steps import ANNOTATIONS
 from chopper_core.model.table import NO_LABEL
 from chopper_core.util.arrays import Index, Int64, Mask

@@ -11,9 +11,17 @@ from msgspec.structs import replace
 
 from chopper_core.align.collectives import CollectiveLabels
 from chopper_core.align.host import Host
-from chopper_core.align.intervals import NOWHERE, Intervals, Points, parents
 from chopper_core.align.kernel_classes import ATTENTION_CLASS, kernel_class
-from chopper_core.align.labels import REACH, Labels, contexts, like_context
+from chopper_core.align.labels import (
+    NOWHERE,
+    REACH,
+    Intervals,
+    Labels,
+    Points,
+    contexts,
+    like_context,
+    parents,
+)
 from chopper_core.align.layers import annotated_layers, layer_windows, read_shapes
 from chopper_core.align.modules import Modules
 from chopper_core.align.phases import SCHEDULED

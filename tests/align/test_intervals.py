@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chopper_core.align.intervals import NOWHERE, Intervals, Points
+from chopper_core.align.labels import NOWHERE, Intervals, Points
 
 # Small numbers, so that ends meet, lengths are equal and points lie on ends.
 times, threads = st.integers(-3, 12), st.integers(0, 2)
