@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import cached_property
 from typing import Final
 
@@ -39,7 +40,6 @@ from chopper_core.util.grouping import (
     ratios,
     sums_of,
 )
-from chopper_core.views.ranks.rank_columns import node_names
 from chopper_core.views.shared.leads import of_all_gpus
 from chopper_core.views.shared.phrases import differs
 from chopper_core.views.shared.samples import (
@@ -50,7 +50,14 @@ from chopper_core.views.shared.samples import (
     sampled_notes,
     spans_of_samples,
 )
-from chopper_core.views.shared.table_view import LabelledRows, Partition, child_of, table_view
+from chopper_core.views.shared.table_view import (
+    NODE,
+    GpuRows,
+    LabelledRows,
+    Partition,
+    child_of,
+    table_view,
+)
 from chopper_core.views.spec import FIGURE, ViewResult, ViewSpec, any_level
 
 SPEC: Final = ViewSpec(
@@ -279,15 +286,12 @@ def _numbers(
 
 def _by_node(run: Run, names: list[str], numbers: Float64) -> tuple[tuple[str, ...], Float64]:
     """The median of each node's GPUs at each label; nothing unless there are several nodes."""
-    try:
-        nodes = np.array(node_names(run, tuple(map(int, names))))
-    except UsageError:
-        nodes = np.array([""] * len(names))
-    different = tuple(dict.fromkeys(nodes.tolist()))
-    if not 1 < len(different) < len(names):
-        return (), np.empty((0, numbers.shape[1]))
-    medians = [quantiles_along(numbers[nodes == node], (0.5,)) for node in different]
-    return different, np.vstack(medians)
+    with suppress(NothingToShow):
+        nodes = GpuRows.of(run, list(map(int, names)), NODE)
+        if 1 < len(nodes.labels) < len(names):
+            medians = [quantiles_along(numbers[own], (0.5,)) for own in nodes.members]
+            return tuple(nodes.labels), np.vstack(medians)
+    return (), np.empty((0, numbers.shape[1]))
 
 
 def _charts(run: Run, matrix: _Matrix, drawn: Index) -> tuple[HeatMap, ...]:

@@ -18,9 +18,9 @@ from chopper_core.metrics import Metric, Values, column, numbered, worded
 from chopper_core.model.charts import BoxChart
 from chopper_core.model.run import Run
 from chopper_core.model.view import View, baseline_view
-from chopper_core.util.arrays import Float64, Index
+from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import NoSuchNode, UsageError
-from chopper_core.util.grouping import distinct, median_of
+from chopper_core.util.grouping import median_of
 from chopper_core.views.determinism.steadiness import (
     FIGURES,
     Steadiness,
@@ -30,7 +30,7 @@ from chopper_core.views.determinism.steadiness import (
     steadiness,
 )
 from chopper_core.views.shared.phrases import count
-from chopper_core.views.shared.table_view import child_of
+from chopper_core.views.shared.table_view import GpuRows, child_of
 from chopper_core.views.spec import ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(
@@ -160,23 +160,18 @@ def _both(run: Run, view: View) -> tuple[Steadiness, Steadiness | None]:
 
 
 def _by_gpu(run: Run, by: str, ours: Steadiness, base: Steadiness | None) -> tuple[list[str], Own]:
-    codes = np.array(ours.gpus)
-    is_coordinate = by in run.table.coordinates
-    if is_coordinate:
-        codes = run.table.coordinates[by][codes]
-    parts = distinct(codes).tolist()
-    rows = [np.flatnonzero(codes == code) for code in parts]
+    rows = GpuRows.of(run, ours.gpus, by)
     own: Own = []
     for figure in FIGURES:
         metric = figure.metric
-        if is_coordinate:
+        if by != "gpu":
             text = f"{metric.definition} The median of the row's GPUs."
             metric = replace(metric, definition=text)
-        values = _medians(ours.values[metric.name], rows)
+        values = rows.reduced(ours.values[metric.name], median_of)
         own.append((metric, numbered(values)))
         if base is None:
             continue
-        theirs = _medians(_aligned(base, metric.name, ours.gpus), rows)
+        theirs = rows.reduced(_aligned(base, metric.name, ours.gpus), median_of)
         of_base = replace(
             metric,
             name=f"{metric.name}_base",
@@ -191,12 +186,7 @@ def _by_gpu(run: Run, by: str, ours: Steadiness, base: Steadiness | None) -> tup
             signed=True,
         )
         own += [(of_base, numbered(theirs)), (delta, numbered(values - theirs))]
-    return [run.table.text_of(by, code) for code in parts], own
-
-
-def _medians(values: Float64, rows: list[Index]) -> Float64:
-    known = [values[own][np.isfinite(values[own])] for own in rows]
-    return np.array([median_of(each) for each in known])
+    return rows.labels, own
 
 
 def _aligned(base: Steadiness, name: str, gpus: tuple[int, ...]) -> Float64:

@@ -20,8 +20,8 @@ from chopper_core.model.run import Run
 from chopper_core.model.table import Kind
 from chopper_core.model.units import LONG_TIMES, Unit
 from chopper_core.model.view import View, baseline_view, with_view
-from chopper_core.util.arrays import Float64, Index
-from chopper_core.util.errors import ChopperError, UsageError
+from chopper_core.util.arrays import Float64
+from chopper_core.util.errors import ChopperError, NothingToShow, UsageError
 from chopper_core.util.grouping import sums_of
 from chopper_core.views.overview.step import (
     COUNTED,
@@ -47,7 +47,7 @@ from chopper_core.views.shared.samples import (
     sampled_notes,
     totals_of,
 )
-from chopper_core.views.shared.table_view import LabelledRows, child_of, rows_of_gpus, table_view
+from chopper_core.views.shared.table_view import NODE, GpuRows, LabelledRows, child_of, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(
@@ -105,23 +105,6 @@ class _Slow(Struct, frozen=True, eq=False):
     cards: Cards
 
 
-class _OverviewRows(Struct, frozen=True, eq=False):
-    """The rows of the table: GPUs, or nodes of several."""
-
-    level: str
-    labels: list[str]
-    members: list[Index]
-    """The places of each row's GPUs."""
-
-    def reduced(self, numbers: Float64, how: str) -> Values:
-        """A figure of the GPUs as one of the rows; marked where it is known on some GPUs only."""
-        parts = [numbers[own] for own in self.members]
-        known = [part[np.isfinite(part)] for part in parts]
-        found = np.array([getattr(each, how)() if len(each) else np.nan for each in known])
-        lacks = np.array([len(each) < len(part) for each, part in zip(known, parts, strict=True)])
-        return replace(Values(found), partial=lacks & np.isfinite(found))
-
-
 def answer(run: Run, view: View) -> ViewResult:
     if run.is_sampled_only:
         return result_of_samples(run, view, _of_samples(run, view))
@@ -151,7 +134,7 @@ def _result(step: Step, slow: _Slow | None) -> ViewResult:
     has_lags = slow is not None and bool(np.isfinite(slow.lag_ns).any())
     result = table_view(
         view,
-        LabelledRows(rows.level, rows.labels),
+        rows,
         own,
         total=_totals(step, base, own),
         opens=lambda row: _opens(step, rows, row),
@@ -160,30 +143,30 @@ def _result(step: Step, slow: _Slow | None) -> ViewResult:
         notes=_notes(step),
         charts=(_composition(step, base), _lanes(step, rows), cards),
     )
-    return replace(result, by="node" if rows.level == "node" and not view.by else "")
+    return replace(result, by=NODE if rows.level == NODE and not view.by else "")
 
 
-def _rows_of(step: Step) -> _OverviewRows:
+def _rows_of(step: Step) -> GpuRows:
     """GPUs, or nodes where there are too many GPUs to see at once and their hosts are known."""
-    gpus, by = step.gpus, step.view.by
-    if by == "node" or (not by and len(gpus) > _MAX_GPUS):
-        from chopper_core.views.ranks.rank_columns import node_names
-
-        try:
-            names = node_names(step.run, tuple(gpus))
-        except UsageError:
-            if by:
-                raise
-        else:
-            labels = list(dict.fromkeys(names))
-            members = [np.flatnonzero(np.array(names) == label) for label in labels]
-            return _OverviewRows("node", labels, members)
-    return _OverviewRows(by or "gpu", *rows_of_gpus(step.run, gpus, by or "gpu"))
+    by = step.view.by or (NODE if len(step.gpus) > _MAX_GPUS else "gpu")
+    try:
+        return GpuRows.of(step.run, step.gpus, by)
+    except NothingToShow:
+        if step.view.by:
+            raise
+        return GpuRows.of(step.run, step.gpus, "gpu")
 
 
-def _opens(step: Step, rows: _OverviewRows, row: int) -> View:
+def _reduced(rows: GpuRows, numbers: Float64, how: str) -> Values:
+    """A figure of the GPUs as one of the rows; marked where it is known on some GPUs only."""
+    values = Values(rows.reduced(numbers, getattr(np, how)))
+    lacks = [not np.isfinite(numbers[own]).all() for own in rows.members]
+    return replace(values, partial=np.array(lacks) & values.present())
+
+
+def _opens(step: Step, rows: GpuRows, row: int) -> View:
     plain = replace(step.view, by="", of="", columns=(), sort="", filter="")
-    if rows.level != "node":
+    if rows.level != NODE:
         return child_of(plain, rows.level, rows.labels[row])
     gpus = ",".join(str(step.gpus[place]) for place in rows.members[row].tolist())
     return replace(plain, name="ranks", by="gpu", filter=f"gpu:{gpus}")
@@ -197,7 +180,7 @@ def _baseline_step(run: Run, view: View) -> Step | None:
 
 
 def _columns(
-    step: Step, rows: _OverviewRows, slow: _Slow | None, base: Step | None
+    step: Step, rows: GpuRows, slow: _Slow | None, base: Step | None
 ) -> list[tuple[Metric, Values]]:
     steps = step.times.by_gpu_ns
     own: list[tuple[Metric, Values]] = []
@@ -210,15 +193,15 @@ def _columns(
         pending = replace(COLUMNS[_LAG], missing_because=_COMPUTING)
         own.append((pending, numbered([None] * len(rows.labels))))
     elif len(step.gpus) > 1:
-        own.append((COLUMNS[_LAG], rows.reduced(slow.lag_ns, "max")))
+        own.append((COLUMNS[_LAG], _reduced(rows, slow.lag_ns, "max")))
     for name in (*_measured(step.run), _STEP, _UTILISATION):
         if name == _STEP:
-            own.append((COLUMNS[_STEP], rows.reduced(steps, "max")))
+            own.append((COLUMNS[_STEP], _reduced(rows, steps, "max")))
         elif is_measured(name, step.run.table):
             values, metric = step.figure(name), METRICS[name]
             if rows.level != "gpu":
                 how = {**dict.fromkeys(HEAT, "max"), "power_w": "sum"}.get(name, "mean")
-                values, text = rows.reduced(values.known(), how), f"The {how} of {name}"
+                values, text = _reduced(rows, values.known(), how), f"The {how} of {name}"
                 metric = replace(
                     metric,
                     name=f"{how}_{name}",
@@ -248,7 +231,7 @@ def _totals(
     return total
 
 
-def _lanes(step: Step, rows: _OverviewRows) -> Chart:
+def _lanes(step: Step, rows: GpuRows) -> Chart:
     """Of each row, the lane of the GPU that takes longest."""
     from chopper_core.views.overview.lanes import lanes_chart
 
@@ -256,7 +239,7 @@ def _lanes(step: Step, rows: _OverviewRows) -> Chart:
     gpus = [step.gpus[int(own[steps[own].argmax()])] for own in rows.members]
     if rows.level == "gpu":
         return lanes_chart(step, gpus, [f"GPU {gpu}" for gpu in gpus])
-    level = "" if rows.level == "node" else f"{rows.level} "
+    level = "" if rows.level == NODE else f"{rows.level} "
     pairs = zip(rows.labels, gpus, strict=True)
     return lanes_chart(step, gpus, [f"{level}{label} GPU {gpu}" for label, gpu in pairs])
 

@@ -27,7 +27,7 @@ from chopper_core.model.units import time_text
 from chopper_core.model.view import View
 from chopper_core.util.grouping import median_of, medians_along, ratios, sums_of
 from chopper_core.views.ranks import rank_columns
-from chopper_core.views.ranks.rank_columns import NODE, by_part, delays, waits, waits_by, waits_map
+from chopper_core.views.ranks.rank_columns import by_part, delays, waits, waits_by, waits_map
 from chopper_core.views.shared.collective_figures import gpu_words
 from chopper_core.views.shared.leads import (
     MIN_CAUSE_SHARE,
@@ -37,7 +37,7 @@ from chopper_core.views.shared.leads import (
 )
 from chopper_core.views.shared.matched_kernels import leads_by, sums_by
 from chopper_core.views.shared.phrases import recurrence
-from chopper_core.views.shared.table_view import LabelledRows, Partition, child_of, table_view
+from chopper_core.views.shared.table_view import NODE, LabelledRows, Partition, child_of, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec, any_level
 
 SPEC: Final = ViewSpec(

@@ -15,12 +15,11 @@ from chopper_core.model.column_names import HEAT
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Index, Int64, Numbers
-from chopper_core.util.errors import NothingToShow
 from chopper_core.util.grouping import counts_of, median_of, sums_of
 from chopper_core.views.shared import collective_figures as columns
 from chopper_core.views.shared.collective_figures import gpu_words
 from chopper_core.views.shared.leads import RankLeads
-from chopper_core.views.shared.table_view import child_of
+from chopper_core.views.shared.table_view import NODE, GpuRows, child_of
 from chopper_core.views.spec import ViewResult
 
 LIT: Final = "Lit Silicon (arXiv 2511.09861), algorithm 1"
@@ -96,7 +95,6 @@ Own = list[tuple[Metric, Values]]
 
 _MAX_MAP_GPUS: Final = 64
 
-NODE: Final = "node"
 _MEDIANS: Final = ("mean_lead_ns", "slower_pct", "iteration_ns", "gfx_mhz", *HEAT, "power_w")
 _SUMS: Final = ("caused_ns", "caused_exposed_ns", "wait_ns", "exposed_wait_ns")
 
@@ -164,73 +162,45 @@ def waits_map(stand: RankLeads) -> tuple[Chart, ...]:
     return (HeatMap(title, "ms", names, names, "last to arrive", pairs / 1e6),)
 
 
-def node_names(run: Run, gpus: tuple[int, ...]) -> list[str]:
-    """The host of each GPU; raises UsageError where the run doesn't give hosts."""
-    of_rank = {source.rank: source.host for source in run.sources}
-    if len(run.hosts) > 1:
-        of_rank |= {rank: host.name for host in run.hosts for rank in host.ranks}
-    rank_of = {gpu.index: gpu.rank for gpu in run.gpus}
-    names = [of_rank.get(rank_of.get(gpu, -1), "") for gpu in gpus]
-    if not any(names):
-        raise NothingToShow(
-            "neither the traces nor their file names give the hosts, so that GPUs can't be "
-            "grouped by node; torch.profiler.tensorboard_trace_handler names files by host"
-        )
-    return [name or "unknown" for name in names]
-
-
 def by_part(run: Run, view: View, by: str, gpus: tuple[int, ...], each: ViewResult) -> ViewResult:
     """A result by GPU with the GPUs of each node or coordinate combined."""
-    along = run.table.coordinates.get(by)
-    if along is None:
-        names = node_names(run, gpus)
-        labels = list(dict.fromkeys(names))
-    else:
-        names = [run.table.text_of(by, code) for code in along[list(gpus)].tolist()]
-        labels = sorted(set(names), key=lambda name: (not name.isdigit(), len(name), name))
-    places = [np.flatnonzero(np.array(names) == label) for label in labels]
+    rows = GpuRows.of(run, gpus, by)
+    labels, members = rows.labels, rows.members
     known = {metric.name: (metric, values) for metric, values in each.columns}
-    lead = np.nan_to_num(known["mean_lead_ns"][1].numbers, nan=np.inf)
-    least = np.array([lead[rows].min() for rows in places])
-    behind = np.array([gpus[rows[lead[rows].argmin()]] for rows in places])
+    lead = known["mean_lead_ns"][1].known(np.inf)
+    least = rows.reduced(lead, np.min)
+    behind = np.array([gpus[own[lead[own].argmin()]] for own in members])
+
+    def median(metric: Metric, values: Values) -> tuple[Metric, Values]:
+        text = f"The median of {metric.name} over the row's GPUs."
+        of_row = replace(metric, name=f"median_{metric.name}", reduces="", definition=text)
+        return of_row, numbered(rows.reduced(values.known(), median_of))
+
+    def total(metric: Metric, values: Values) -> tuple[Metric, Values]:
+        sums = rows.reduced(values.known(), np.sum)
+        return metric, Values(np.nan_to_num(sums).astype(np.int64), np.isnan(sums))
+
     return replace(
         each,
         level=by,
         labels=labels,
         columns=(
-            (GPUS, Values(np.array([len(rows) for rows in places]))),
-            (LEAST, numbered(np.where(np.isfinite(least), least, np.nan))),
+            (GPUS, Values(np.array([len(own) for own in members]))),
+            (LEAST, numbered(least)),
             (BEHIND, gpu_words(behind, np.isfinite(least))),
-            *(_summed(*known[name], places) for name in _SUMS),
-            (CAUSES, worded([_causes(known["apart_by"][1], rows) for rows in places])),
-            *(_median(*known[name], places) for name in _MEDIANS if name in known),
+            *(total(*known[name]) for name in _SUMS),
+            (CAUSES, worded([_causes(known["apart_by"][1], own) for own in members])),
+            *(median(*known[name]) for name in _MEDIANS if name in known),
         ),
         opens=lambda row: (
-            replace(view, by="gpu", filter=_filter(gpus, places[row]), sort="", columns=())
-            if along is None
+            replace(view, by="gpu", filter=_filter(gpus, members[row]), sort="", columns=())
+            if by == NODE
             else replace(child_of(view, by, labels[row]), name=view.name, by="gpu")
         ),
         total={name: value for name, value in each.total.items() if name in _SUMS}
         | {GPUS.name: len(gpus)},
         shown=(),
     )
-
-
-def _summed(metric: Metric, values: Values, places: list[Index]) -> tuple[Metric, Values]:
-    there = values.present()
-    sums = [values.numbers[rows][there[rows]].sum() for rows in places]
-    return metric, Values(np.array(sums, np.int64), np.array([not there[r].any() for r in places]))
-
-
-def _median(metric: Metric, values: Values, places: list[Index]) -> tuple[Metric, Values]:
-    there = values.present()
-    of_node = replace(
-        metric,
-        name=f"median_{metric.name}",
-        reduces="",
-        definition=f"The median of {metric.name} over the row's GPUs.",
-    )
-    return of_node, numbered([median_of(values.numbers[rows][there[rows]]) for rows in places])
 
 
 def _causes(values: Values, rows: Index) -> str | None:

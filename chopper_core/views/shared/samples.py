@@ -23,7 +23,7 @@ from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Index, Int64
 from chopper_core.util.errors import NothingToShow
 from chopper_core.util.grouping import distinct, median_of, quantiles_along, ratios
-from chopper_core.views.shared.table_view import rows_of_gpus
+from chopper_core.views.shared.table_view import GpuRows
 from chopper_core.views.spec import ViewResult
 
 _MAX_ROLLED: Final = 1 << 16
@@ -392,7 +392,8 @@ def result_of_samples(run: Run, view: View, result: ViewResult) -> ViewResult:
     if view.by not in run.table.coordinates or result.level != "gpu":
         raise NothingToShow(f"by={view.by} needs a trace, and this run has telemetry alone")
     gpus = [int(label) for label in result.labels]
-    labels, members = rows_of_gpus(run, gpus, view.by)
+    rows = GpuRows.of(run, gpus, view.by)
+    labels, members = rows.labels, rows.members
     own = [each for each in result.columns if each[1].words is None]
     totals = [
         totals_of([(metric, values.take(places)) for metric, values in own]) for places in members

@@ -18,6 +18,7 @@ from chopper_core.model.table import LEVELS, Selection, values_of
 from chopper_core.model.tree import Tree
 from chopper_core.model.view import View, pivot
 from chopper_core.util.arrays import Codes, Float64, Index, Int64
+from chopper_core.util.errors import NothingToShow
 from chopper_core.util.grouping import (
     counts_of,
     distinct,
@@ -36,6 +37,8 @@ _MANTISSA_BITS: Final = 8
 _MAX_LINES: Final = 12
 """Lines of GPUs that a chart can show."""
 _MAX_SIZE_CLASSES: Final = 1 << 20
+NODE: Final = "node"
+"""The split by host."""
 
 
 class LabelledRows(Struct, frozen=True, eq=False):
@@ -237,14 +240,42 @@ def child_of(view: View, level: str, label: str) -> View:
     return replace(split, path=(*split.path, label))
 
 
-def rows_of_gpus(run: Run, gpus: Sequence[int], by: str) -> tuple[list[str], list[Index]]:
-    """Rows of GPUs, each alone, or those of a parallel coordinate: labels, places among `gpus`."""
-    if by == "gpu":
-        return [str(gpu) for gpu in gpus], list(np.arange(len(gpus))[:, None])
-    codes = run.table.coordinates[by][list(gpus)]
-    parts = distinct(codes).tolist()
-    labels = [run.table.text_of(by, code) for code in parts]
-    return labels, [np.flatnonzero(codes == code) for code in parts]
+class GpuRows(LabelledRows, frozen=True, eq=False):
+    """GPUs as rows: each alone, or those of a node or a parallel coordinate together."""
+
+    members: list[Index]
+    """The places of each row's GPUs."""
+
+    @classmethod
+    def of(cls, run: Run, gpus: Sequence[int], by: str) -> GpuRows:
+        """Rows of some GPUs; raises NothingToShow by node where the hosts are unknown."""
+        names = node_names(run, gpus) if by == NODE else [str(gpu) for gpu in gpus]
+        labels = list(dict.fromkeys(names))
+        if by in run.table.coordinates:
+            codes = run.table.coordinates[by][list(gpus)]
+            names = [run.table.text_of(by, code) for code in codes.tolist()]
+            labels = [run.table.text_of(by, code) for code in distinct(codes).tolist()]
+        return cls(by, labels, [np.flatnonzero(np.array(names) == label) for label in labels])
+
+    def reduced(self, numbers: Float64, how: Callable[[Float64], float]) -> Float64:
+        """A figure of the GPUs as one of the rows, over the known values; NaN without any."""
+        known = [numbers[own][np.isfinite(numbers[own])] for own in self.members]
+        return np.array([how(each) if len(each) else np.nan for each in known], np.float64)
+
+
+def node_names(run: Run, gpus: Sequence[int]) -> list[str]:
+    """The host of each GPU; raises NothingToShow where the run doesn't give hosts."""
+    of_rank = {source.rank: source.host for source in run.sources}
+    if len(run.hosts) > 1:
+        of_rank |= {rank: host.name for host in run.hosts for rank in host.ranks}
+    rank_of = {gpu.index: gpu.rank for gpu in run.gpus}
+    names = [of_rank.get(rank_of.get(gpu, -1), "") for gpu in gpus]
+    if not any(names):
+        raise NothingToShow(
+            "neither the traces nor their file names give the hosts, so that GPUs can't be "
+            "grouped by node; torch.profiler.tensorboard_trace_handler names files by host"
+        )
+    return [name or "unknown" for name in names]
 
 
 def activity_view(run: Run, view: View, row: int) -> View:

@@ -20,7 +20,7 @@ from chopper_core.util.errors import UsageError
 from chopper_core.util.grouping import ratios
 from chopper_core.views.shared.derived import named, reduced_along
 from chopper_core.views.shared.phrases import count
-from chopper_core.views.shared.table_view import LabelledRows, child_of, rows_of_gpus, table_view
+from chopper_core.views.shared.table_view import GpuRows, LabelledRows, child_of, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec
 from chopper_core.views.throughput.parts import PARTS, StepParts, steps_of
 
@@ -239,7 +239,8 @@ def _by_step(run: Run, steps: StepParts, view: View, by: str) -> Table:
 
 
 def _of_gpus(run: Run, steps: StepParts, by: str) -> tuple[list[str], _Instances]:
-    labels, members = rows_of_gpus(run, steps.gpus, by)
+    rows = GpuRows.of(run, steps.gpus, by)
+    labels, members = rows.labels, rows.members
     if not steps.steady.any():
         unknown = np.full((len(labels), 1, len(PARTS)), np.nan)
         return labels, _Instances(unknown[:, :, 0], unknown[:, :, 0], unknown)
