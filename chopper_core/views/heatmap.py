@@ -15,8 +15,7 @@ from chopper_core.metrics import (
     Metric,
     Scope,
     Values,
-    column,
-    computed_column,
+    columns,
     metric_named,
     numbered,
     worded,
@@ -88,15 +87,13 @@ _SHARES: Final = {
     "p95": 0.95,
     "largest": 1.0,
 }
+_SPREAD: Final = 5
+"""The first columns, which don't compare GPUs."""
 _LARGEST_FIRST: Final = ("operation", "kernel")
 
 
 _LEAST_APART: Final = 0.001
 _ALONE: Final = "no other GPU has the figure at the same place"
-_APART_PCT: Final = column(f"""apart_pct | % | max Δ | signed
-    The row's largest difference: of the GPU's figure from the median of the other GPUs at the
-    same place (apart_at), in % of that median.
-    missing: {_ALONE}""")
 
 
 class _Matrix(Struct, frozen=True, eq=False, dict=True):
@@ -118,52 +115,50 @@ class _Matrix(Struct, frozen=True, eq=False, dict=True):
         rows = np.arange(len(beyond))
         return beyond[rows, at], at, others_median(self.numbers)[rows, at]
 
-    def column(self, name: str, title: str, what: str, of: str = "") -> Metric:
-        return computed_column(
-            f"{name}_{of}" if of else name,
-            self.figure.unit if of else "",
-            title,
-            what,
-            missing_because=_ALONE if name == "apart" else "",
-            signed=name == "apart",
-        )
-
     def words(self, at: Index, known: Mask) -> Values:
         pairs = zip(at.tolist(), known.tolist(), strict=True)
         return worded([self.labels[place] if there else None for place, there in pairs])
 
-    def spread(self) -> list[tuple[Metric, Values]]:
-        """The minimum, median and maximum of each row, and the labels of the extremes."""
-        name, numbers = self.figure.name, self.numbers
+    def columns(self) -> list[tuple[Metric, Values]]:
+        """Where each row is least and most, and where it differs most from the other GPUs."""
+        by, name, unit, numbers = self.by, self.figure.name, self.figure.unit, self.numbers
         known: Mask = np.logical_or.reduce(np.isfinite(numbers), axis=1)
         padded = np.where(known[:, None], numbers, 0.0)
-        ends: list[tuple[Metric, Values]] = []
-        for end, what, reduced, place in (
-            ("min", "smallest", np.fmin.reduce(numbers, axis=1), np.nanargmin(padded, axis=1)),
-            ("max", "largest", np.fmax.reduce(numbers, axis=1), np.nanargmax(padded, axis=1)),
-        ):
-            text = f"the {what} {name}"
-            ends += [
-                (self.column(end, end, f"T{text[1:]} of a {self.by}.", name), Values(reduced)),
-                (
-                    self.column(f"{end}_at", f"{end} at", f"The {self.by} with {text}."),
-                    self.words(place, known),
-                ),
-            ]
-        text = f"The median of {name} over the {self.by}s, unweighted."
-        median = Values(quantiles_along(numbers.T, (0.5,))[0])
-        return [*ends[:2], (self.column("median", "median", text, name), median), *ends[2:]]
-
-    def differences(self) -> list[tuple[Metric, Values]]:
-        (apart, at, usual), name = self.apart, self.figure.name
-        percent = ratios(100.0 * apart, usual)
-        place = f"The {self.by} with the largest difference from the other GPUs."
-        text = f"{name} at apart_at, minus the median of the other GPUs."
-        return [
-            (_APART_PCT, Values(percent)),
-            (self.column("apart_at", "max Δ at", place), self.words(at, np.isfinite(apart))),
-            (self.column("apart", "max Δ", text, name), Values(apart)),
-        ]
+        apart, at, usual = self.apart
+        declared = columns(
+            f"""
+    min_{name} | {unit} | min
+        The smallest {name} of a {by}.
+    min_at | | min at
+        The {by} with the smallest {name}.
+    median_{name} | {unit} | median
+        The median of {name} over the {by}s, unweighted.
+    max_{name} | {unit} | max
+        The largest {name} of a {by}.
+    max_at | | max at
+        The {by} with the largest {name}.
+    apart_pct | % | max Δ | signed
+        The row's largest difference: of the GPU's figure from the median of the other GPUs at the
+        same place (apart_at), in % of that median.
+        missing: {_ALONE}
+    apart_at | | max Δ at
+        The {by} with the largest difference from the other GPUs.
+    apart_{name} | {unit} | max Δ | signed
+        {name} at apart_at, minus the median of the other GPUs.
+        missing: {_ALONE}
+"""
+        )
+        values = (
+            Values(np.fmin.reduce(numbers, axis=1)),
+            self.words(np.nanargmin(padded, axis=1), known),
+            Values(quantiles_along(numbers.T, (0.5,))[0]),
+            Values(np.fmax.reduce(numbers, axis=1)),
+            self.words(np.nanargmax(padded, axis=1), known),
+            Values(ratios(100.0 * apart, usual)),
+            self.words(at, np.isfinite(apart)),
+            Values(apart),
+        )
+        return list(zip(declared.values(), values, strict=True))
 
     def headline(self) -> tuple[str, ...]:
         (apart, at, usual), title = self.apart, self.figure.title
@@ -215,7 +210,7 @@ def answer(run: Run, view: View) -> ViewResult:
     found = table_view(
         view,
         rows,
-        [own, *matrix.spread(), *matrix.differences()],
+        [own, *matrix.columns()],
         [whole],
         opens=lambda row: pivot(child_of(view, "gpu", names[row]), by),
         headline=matrix.headline(),
@@ -250,7 +245,7 @@ def _of_samples(run: Run, view: View) -> ViewResult:
     return table_view(
         view,
         LabelledRows("gpu", names),
-        [(mean, means), *matrix.spread()],
+        [(mean, means), *matrix.columns()[:_SPREAD]],
         total={},
         opens=lambda row: opened(view, names[row]),
         headline=matrix.headline(),
@@ -307,8 +302,8 @@ def _charts(run: Run, matrix: _Matrix, drawn: Index) -> tuple[HeatMap, ...]:
         rows += nodes
         numbers = np.vstack([quantiles_along(numbers, tuple(_SHARES.values())), of_nodes])
     numbers = numbers[:, drawn]
-    columns = tuple(matrix.labels[place] for place in drawn.tolist())
-    chart = HeatMap(title, unit, rows, columns, by, numbers / scale, has_own_rows)
+    labels = tuple(matrix.labels[place] for place in drawn.tolist())
+    chart = HeatMap(title, unit, rows, labels, by, numbers / scale, has_own_rows)
     if has_own_rows or len(names) == 1:
         return (chart,)
     beyond, usual = beyond_others(numbers), others_median(numbers)

@@ -25,14 +25,15 @@ from chopper_core.util.errors import NothingToShow
 from chopper_core.util.grouping import (
     counts_of,
     distinct,
+    last_equal,
+    maxima_of,
     means_of,
     median_of,
+    minima_of,
+    nth_of,
     ranked,
     run_mask,
     run_maxima,
-    run_sizes,
-    run_starts,
-    stable_order,
     sums_of,
 )
 from chopper_core.views.shared.phrases import percent, time
@@ -49,6 +50,7 @@ SPEC: Final = ViewSpec(
 )
 
 STAGE: Final = "stage"
+_STEP: Final = ("gpu", "iteration")
 _PARTS: Final = ("microbatch", "chunk")
 """Splits of what a GPU does in an iteration."""
 LONG: Final = 1.1
@@ -142,14 +144,15 @@ def blocks_of(run: Run, view: View) -> Blocks:
     """
     every = run.memo(("microbatches",), lambda: _blocks(run))
     cells = run.tree_of(view).split(view.path, ("gpu", "iteration"))
-    codes = [cells.codes(level).tolist() for level in ("gpu", "iteration")]
-    there = set(zip(*codes, strict=True))
-    pairs = zip(every.gpu.tolist(), every.iteration.tolist(), strict=True)
-    own = np.array([pair in there for pair in pairs], np.bool_)
+    own = np.isin(_cell(every.gpu, every.iteration), _cell(*map(cells.codes, _STEP)))
     if not own.any():
         raise NothingToShow("no pipeline: the scope has no microbatch")
     columns = {name: getattr(every, name)[own] for name in Blocks.__struct_fields__[:-1]}
     return replace(every, **columns)
+
+
+def _cell(gpu: Codes, iteration: Codes) -> Int64:
+    return (gpu.astype(np.int64) << 32) + iteration
 
 
 def _blocks(run: Run) -> Blocks:
@@ -213,17 +216,14 @@ def _made(run: Run, rows: Index, number: Int64, origin: str, chunk: Int64) -> Bl
     end = run_maxima(table.start_ns[rows] + table.duration_ns[rows], first)
     own = rows[first]
     gpu, iteration, start = table.gpu[own], table.iteration[own], table.start_ns[own]
-    window = np.zeros(len(own), np.int64)
-    for each in distinct(iteration).tolist():
-        there = iteration == each
-        window[there] = end[there].max() - start[there].min()
+    numbers, step = ranked(iteration)
+    count = len(numbers)
+    window = (maxima_of(end, step, count) - minima_of(start, step, count, int(end.max())))[step]
     if (given := table.measured.get(STEP_WINDOW)) is not None:
         stated = np.flatnonzero(np.isfinite(given))
-        keys = zip(table.gpu[stated].tolist(), table.iteration[stated].tolist(), strict=True)
-        of_cell = dict(zip(keys, given[stated].tolist(), strict=True))
-        pairs = zip(gpu.tolist(), iteration.tolist(), strict=True)
-        known = [of_cell.get(pair, np.nan) for pair in pairs]
-        window = np.where(np.isfinite(known), known, window).astype(np.int64)
+        keys = _cell(table.gpu[stated], table.iteration[stated])
+        at = last_equal(keys, _cell(gpu, iteration))
+        window[at >= 0] = given[stated[at[at >= 0]]]
     return Blocks(
         gpu=gpu.astype(np.int64),
         iteration=iteration.astype(np.int64),
@@ -242,17 +242,13 @@ def _counted(blocks: Blocks) -> Blocks:
     """Blocks numbered within their GPU, iteration and work; raises if their numbers differ."""
     cells, works = blocks.cells(), WEIGHTS + 1
     cell = works * cells + blocks.work
-    order = stable_order(cell)
-    first = run_starts(cell[order])
-    number = np.empty(len(blocks), np.int64)
-    number[order] = np.arange(len(order)) - np.repeat(first, run_sizes(first, len(order)))
     counts = counts_of(cell, works * (int(cells.max()) + 1)).reshape(-1, works)[:, :WEIGHTS]
     if np.ptp(counts):
         raise NothingToShow(
             "sends and receives don't tell microbatches apart: GPUs have "
             f"{counts.min()} to {counts.max()} blocks of forward or backward work"
         )
-    return replace(blocks, microbatch=number)
+    return replace(blocks, microbatch=nth_of(cell))
 
 
 class Pipeline(Struct, frozen=True, eq=False):
@@ -324,12 +320,9 @@ def answer(run: Run, view: View) -> ViewResult:
     found = pipeline_of(run, view)
     by = view.by or STAGE
     blocks, along = found.blocks, run.table.coordinates
-    of_blocks: dict[str, Codes] = {STAGE: found.stage, "rank": blocks.gpu}
-    if by in along:
-        codes: Codes = along[by][blocks.gpu]
-    else:
-        codes = of_blocks[by] if by in of_blocks else getattr(blocks, by)
-    labels, owner = ranked(codes)
+    codes: dict[str, Codes] = {STAGE: found.stage, "rank": blocks.gpu}
+    codes |= {name: along[name][blocks.gpu] for name in along}
+    labels, owner = ranked(codes[by] if by in codes else getattr(blocks, by))
     count = len(labels)
     own: Own = []
     for work, metric in enumerate((FORWARD_TIME, BACKWARD_TIME, WEIGHTS_TIME)):

@@ -17,7 +17,7 @@ from chopper_core.model.table import NO_LABEL, KernelTable, Kind
 from chopper_core.model.view import Interval, View, baseline_view
 from chopper_core.util.arrays import Index, Int64
 from chopper_core.util.errors import NoSuchNode
-from chopper_core.util.grouping import distinct, run_sizes, run_starts, stable_order
+from chopper_core.util.grouping import distinct, nth_of, run_starts
 from chopper_core.views.timeline.lanes import (
     CACHED_SCOPES,
     CLASS_NAMES,
@@ -256,9 +256,4 @@ def _occurrences(run: Run, view: View, gpu: int, codes: Int64 | None) -> tuple[I
     if codes is not None:
         names = codes[names]
         rows, names = rows[names >= 0], names[names >= 0]
-    order = stable_order(names)
-    first = run_starts(names[order])
-    counts = run_sizes(first, len(order))
-    numbers = np.empty(len(order), np.int64)
-    numbers[order] = np.arange(len(order)) - np.repeat(first, counts)
-    return (names << 32) | numbers, table.start_ns[rows].astype(np.int64)
+    return (names << 32) | nth_of(names), table.start_ns[rows].astype(np.int64)
