@@ -6,7 +6,6 @@ import re
 from typing import Final
 
 import numpy as np
-from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.metrics import Metric, Values, column, columns, numbered, worded
@@ -15,7 +14,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.table import PHASES
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View, pivot, with_view
-from chopper_core.util.arrays import Float64, Mask
+from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import UsageError
 from chopper_core.util.grouping import ratios
 from chopper_core.views.shared.derived import named, reduced_along
@@ -151,76 +150,50 @@ Table = tuple[list[str], list[Column], list[Column]]
 """Labels, columns of the rows, and columns of all rows as one."""
 
 
-class _Instances(Struct, frozen=True, eq=False):
-    """The instances of each row: the GPUs of an iteration, or the steady iterations of GPUs."""
-
-    times_ns: Float64
-    """Rows x instances; NaN where a GPU lacks the iteration."""
-    tokens: Float64
-    """Rows x instances; NaN where unknown."""
-    parts_ns: Float64
-    """Rows x instances x parts."""
-
-    def together(self, rows: Mask) -> _Instances:
-        return _Instances(
-            self.times_ns[rows].reshape(1, -1),
-            self.tokens[rows].reshape(1, -1),
-            self.parts_ns[rows].reshape(1, -1, len(PARTS)),
-        )
-
-    def mean(self, numbers: Float64) -> Float64:
-        """The mean of each row's instances that are there."""
-        there = np.isfinite(self.times_ns).reshape(*self.times_ns.shape, *[1] * (numbers.ndim - 2))
-        with np.errstate(invalid="ignore", divide="ignore"):
-            found: Float64 = np.where(there, numbers, 0.0).sum(axis=1) / there.sum(axis=1)
-        return found
-
-    def spread_pct(self) -> Float64:
-        """The longest less the shortest time of each row, in % of the shortest."""
-        least = np.fmin.reduce(self.times_ns, axis=1)
-        most = np.fmax.reduce(self.times_ns, axis=1)
-        return np.asarray(100.0 * (most - least) / np.maximum(least, 1))
+def _spread_pct(times_ns: Float64) -> Float64:
+    """The longest less the shortest time of each row, in % of the shortest."""
+    least, most = (how.reduce(times_ns, axis=1) for how in (np.fmin, np.fmax))
+    return np.asarray(100.0 * (most - least) / np.maximum(least, 1))
 
 
-def _figures(steps: StepParts, each: _Instances, step_ns: Float64, stat: str) -> dict[str, Column]:
-    tokens = each.tokens.mean(axis=1)
-    took, parts = step_ns, each.mean(each.parts_ns)
-    if stat:
-        took = reduced_along(stat, each.times_ns.T)
-        parts = reduced_along(stat, np.moveaxis(each.parts_ns, 1, 0))
+def _figures(steps: StepParts, cells: Float64, stat: str, step_ns: Float64) -> dict[str, Column]:
+    """Time, rate, tokens and parts of rows, whose cells are instances x (time, tokens, parts)."""
+    tokens = cells[:, :, 1].mean(axis=1)
+    found = reduced_along(stat or "mean", np.moveaxis(cells, 1, 0))
+    took = found[:, 0] if stat else step_ns
 
     def stated(metric: Metric, numbers: Float64) -> Column:
         return (named(metric, stat) if stat else metric), Values(numbers)
 
     whole = Values(np.nan_to_num(tokens).astype(np.int64), np.isnan(tokens))
     is_whole = np.array_equal(whole.numbers, np.nan_to_num(tokens))
-    rate = 1e9 * tokens * steps.replicas / np.maximum(step_ns, 1)
-    found = [
+    columns = [
         stated(COLUMNS["iteration_ns"], took),
-        (COLUMNS["tokens_per_s"], Values(rate)),
+        (COLUMNS["tokens_per_s"], Values(1e9 * tokens * steps.replicas / np.maximum(step_ns, 1))),
         (COLUMNS["tokens"], whole if is_whole else Values(tokens)),
-        *(stated(PART_COLUMNS[place], parts[:, place]) for place in _used(steps)),
+        *(stated(PART_COLUMNS[place], found[:, 2 + place]) for place in _used(steps)),
     ]
-    return {metric.name: (metric, values) for metric, values in found}
+    return {metric.name: (metric, values) for metric, values in columns}
 
 
 def _by_step(run: Run, steps: StepParts, view: View, by: str) -> Table:
+    """A row per iteration, GPU or coordinate; its instances are GPUs, or iterations."""
+    every = np.stack([steps.times_ns, steps.tokens, *np.moveaxis(steps.parts_ns, 2, 0)], axis=2)
     if by == "iteration":
-        labels, counted, there = list(map(str, steps.iterations)), steps.steady, steps.there
-        each = _Instances(
-            np.where(there, steps.times_ns, np.nan).T,
-            np.where(counted, steps.tokens, np.nan).T,
-            np.moveaxis(np.where(there[:, :, None], steps.parts_ns, np.nan), 1, 0),
-        )
+        labels, counted = list(map(str, steps.iterations)), steps.steady
+        cells = np.moveaxis(np.where(steps.there[:, :, None], every, np.nan), 1, 0)
+        cells[~counted, :, 1] = np.nan
     else:
-        labels, each = _of_gpus(run, steps, by)
-        counted = np.ones(len(labels), np.bool_)
-    own = _figures(steps, each, each.mean(each.times_ns), view.stat)
-    first = dict.fromkeys(("iteration_ns", "tokens_per_s", "spread_pct"))
-    own["spread_pct"] = (
-        COLUMNS["spread_pct"],
-        Values(np.where(counted, each.spread_pct(), np.nan)),
-    )
+        rows = GpuRows.of(run, steps.gpus, by)
+        labels, counted = rows.labels, np.ones(len(rows.labels), np.bool_)
+        cells = np.full((len(labels), 1, every.shape[2]), np.nan)
+        if steps.steady.any():
+            cells = np.stack([every[own][:, steps.steady].mean(axis=0) for own in rows.members])
+    times = cells[:, :, 0]
+    own = _figures(steps, cells, view.stat, reduced_along("mean", times.T))
+    spread = Values(np.where(counted, _spread_pct(times), np.nan))
+    own["spread_pct"] = (COLUMNS["spread_pct"], spread)
+    first = ["iteration_ns", "tokens_per_s", "spread_pct"]
     if by == "iteration":
         slowest = steps.times_ns.argmax(axis=0).tolist()
         more = {
@@ -229,28 +202,13 @@ def _by_step(run: Run, steps: StepParts, view: View, by: str) -> Table:
             "span_ns": Values(steps.span_ns.max(axis=0)),
         }
         own |= {name: (COLUMNS[name], values) for name, values in more.items()}
-        order = ("iteration_ns", "tokens_per_s", "state", "slowest", "spread_pct", "tokens")
-        first = dict.fromkeys((*order, "span_ns"))
-    rows = [own[name] for name in {**first, **own}]
+        first[2:] = ["state", "slowest", "spread_pct", "tokens", "span_ns"]
+    columns = [own[name] for name in dict.fromkeys((*first, *own))]
     if not steps.steady.any():
-        return labels, rows, []
-    step_ns = np.array([steps.step_ns])
-    return labels, rows, [*_figures(steps, each.together(counted), step_ns, view.stat).values()]
-
-
-def _of_gpus(run: Run, steps: StepParts, by: str) -> tuple[list[str], _Instances]:
-    rows = GpuRows.of(run, steps.gpus, by)
-    labels, members = rows.labels, rows.members
-    if not steps.steady.any():
-        unknown = np.full((len(labels), 1, len(PARTS)), np.nan)
-        return labels, _Instances(unknown[:, :, 0], unknown[:, :, 0], unknown)
-    every = (steps.times_ns, steps.tokens, steps.parts_ns)
-    return labels, _Instances(
-        *(
-            np.stack([numbers[own][:, steps.steady].mean(axis=0) for own in members])
-            for numbers in every
-        )
-    )
+        return labels, columns, []
+    together = cells[counted].reshape(1, -1, cells.shape[2])
+    whole = _figures(steps, together, view.stat, np.array([steps.step_ns]))
+    return labels, columns, [*whole.values()]
 
 
 def _by_part(steps: StepParts, stat: str) -> Table:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from math import prod
 from typing import Final
 
 import numpy as np
@@ -76,18 +75,8 @@ def _codes(words: Iterable[str]) -> Int64:
 
 def part_of(table: KernelTable, rows: Index | slice) -> Int64:
     """The part that each activity's compute belongs to, as a place in `PARTS`."""
-    codes = [table.column(name)[rows] for name in ("phase", "operation", "kernel")]
-    sizes = (len(Phase) + 1, len(table.operations) + 1, len(table.names) + 1)
-    if prod(sizes) > len(codes[0]):
-        return _part_of(table, *codes)
-    # A code of -1, a missing label, is the last place.
-    every = [np.append(np.arange(size - 1), -1).astype(np.int32) for size in sizes]
-    known = _part_of(table, *(each.ravel() for each in np.meshgrid(*every, indexing="ij")))
-    phase, operation, kernel = codes
-    return known.reshape(sizes)[phase, operation, kernel]
-
-
-def _part_of(table: KernelTable, phase: AnyArray, operation: AnyArray, kernel: AnyArray) -> Int64:
+    phase, operation, kernel = (table.column(n)[rows] for n in ("phase", "operation", "kernel"))
+    # A missing label, -1, is the last place.
     of_operation = _codes([*map(operation_class, table.operations), ""])
     of_kernel = _codes(_KERNELS.get(kernel_class(name), "vector") for name in table.names)
     found = of_operation[operation]
