@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Final
 
@@ -21,18 +20,17 @@ from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import median_of, ranked, sums_of
 from chopper_core.views.shared.samples import evenly
 from chopper_core.views.shared.table_view import LabelledRows, child_of, table_view
-from chopper_core.views.spec import ViewResult, ViewSpec
+from chopper_core.views.spec import ViewResult, ViewSpec, options_of
 
 SPEC: Final = ViewSpec(
     name="cpu",
     title="CPU",
     question="How many of the host's processors are busy, logical and physical, and which?",
     by=("iteration", "cpu", "core"),
-    of="above:PERCENT or file:NAME",
+    of="above:PERCENT, file:NAME",
     no_statistic="shows means over samples of all processors",
 )
 
-_OPTION: Final = re.compile(r"(above):(\d{1,3}(?:\.\d+)?)|(file):([^,:]+)")
 _NO_SAMPLES: Final = (
     "no CPU samples on the run's clock; docs/telemetry.md describes the file format and has a "
     "sampler"
@@ -159,7 +157,7 @@ class Use(Struct, frozen=True, eq=False):
 
 
 def answer(run: Run, view: View) -> ViewResult:
-    level, samples = _chosen(run, view.of)
+    level, samples = _chosen(run, view)
     by = view.by or "iteration"
     node = run.tree_of(view).node(view.path)
     use = Use.of(samples, level)
@@ -182,21 +180,14 @@ def answer(run: Run, view: View) -> ViewResult:
     )
 
 
-def _chosen(run: Run, text: str) -> tuple[float, CpuSamples]:
+def _chosen(run: Run, view: View) -> tuple[float, CpuSamples]:
     """The level of activity and the file of an address; raises UsageError."""
     placed = [samples for samples in run.cpu if samples.offset_ns is not None]
     if not placed:
         reasons = "; ".join(f"{Path(each.path).name}: {each.method}" for each in run.cpu)
         raise NothingToShow(f"{_NO_SAMPLES}{f' ({reasons})' if reasons else ''}")
-    level, name = 0.0, ""
-    for part in filter(None, text.split(",")):
-        match = _OPTION.fullmatch(part)
-        if match is None:
-            raise UsageError(
-                "the view cpu takes of=above:PERCENT (what counts as active) and file:NAME (of "
-                f"several files), with a comma between them, not {text!r}"
-            )
-        level, name = (float(match[2]), name) if match[1] else (level, match[4])
+    given = options_of(view, SPEC, above=r"\d{1,3}(\.\d+)?", file="[^,:]+")
+    level, name = float(given.get("above", 0.0)), given.get("file", "")
     found = [samples for samples in placed if name in samples.path]
     if not found:
         there = ", ".join(Path(samples.path).name for samples in placed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
@@ -14,6 +15,7 @@ from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.table import LEVELS, SPLITS
 from chopper_core.model.view import View
+from chopper_core.util.errors import UsageError
 from chopper_core.views.frame import Frame
 
 FIGURE: Final = "figure"
@@ -93,6 +95,24 @@ class SeveralRuns(Run, frozen=True, eq=False):
     @abstractmethod
     def figures(self) -> Sequence[tuple[str, str, str]]:
         """Name, title and definition of the figures that any run has."""
+
+
+POSITIVE: Final = r"(?![0.]*$)\d{1,12}(\.\d+)?"
+"""An option that is a number above 0."""
+
+
+def options_of(view: View, spec: ViewSpec, **patterns: str) -> dict[str, str]:
+    """The options `name:value` of a view's `of=`, with commas between them.
+
+    Raises UsageError for other names, and for values that don't match the pattern of theirs.
+    """
+    found: dict[str, str] = {}
+    for part in filter(None, view.of.split(",")):
+        name, _, value = part.partition(":")
+        if name in found or not re.fullmatch(patterns.get(name, "(?!)"), value):
+            raise UsageError(f"the view {spec.name} takes of={spec.of}, not {view.of!r}")
+        found[name] = value
+    return found
 
 
 def any_level(*first: str, but: tuple[str, ...] = ("kernel",)) -> tuple[str, ...]:

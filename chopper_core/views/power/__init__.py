@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 import numpy as np
@@ -15,9 +14,9 @@ from chopper_core.model.column_names import EDGE, HEAT
 from chopper_core.model.run import Run
 from chopper_core.model.signals import TimeSpans
 from chopper_core.model.view import View
-from chopper_core.util.arrays import Float64, Mask
-from chopper_core.util.errors import NothingToShow, UsageError
-from chopper_core.util.grouping import median_of
+from chopper_core.util.arrays import Float64
+from chopper_core.util.errors import NothingToShow
+from chopper_core.util.grouping import median_of, ratios
 from chopper_core.views.power.charts import (
     SIGNALS,
     GpuSamples,
@@ -33,7 +32,7 @@ from chopper_core.views.power.power_columns import (
     Own,
     columns_of_samples,
 )
-from chopper_core.views.shared.phrases import differs
+from chopper_core.views.shared.phrases import count, differs
 from chopper_core.views.shared.samples import (
     ENERGY,
     WINDOW,
@@ -45,8 +44,8 @@ from chopper_core.views.shared.samples import (
     totals_of,
 )
 from chopper_core.views.shared.step_times import of_steps, tokens_in, whole_steps
-from chopper_core.views.shared.table_view import LabelledRows, Partition, child_of, table_view
-from chopper_core.views.spec import ViewResult, ViewSpec, any_level
+from chopper_core.views.shared.table_view import GpuRows, Partition, child_of, table_view
+from chopper_core.views.spec import POSITIVE, ViewResult, ViewSpec, any_level, options_of
 
 SPEC: Final = ViewSpec(
     name="power",
@@ -68,7 +67,6 @@ _SHOWN_ALONE: Final = (
     *("mean_mem_power_w", "bursts", "burst_pct", "longest_burst_ns", "mean_gfx_util_pct"),
     *("pcie_in_bytes", "pcie_out_bytes", "nvlink_in_bytes", "nvlink_out_bytes"),
 )
-_OPTION: Final = re.compile(r"(window|burst|tokens|samples):(\d{1,12}(?:\.\d+)?)")
 _SHOWN_BY_GPU: Final = (
     *("mean_power_w", "peak_power_w", "limit_w", "at_limit_pct", "iteration_energy_j"),
     *("token_energy_mj", "mean_gfx_mhz", "p05_gfx_mhz", "sd_gfx_mhz", "mean_mem_mhz"),
@@ -90,16 +88,23 @@ _NO_TELEMETRY: Final = (
 class Options(Struct, frozen=True):
     """The options of an address."""
 
-    window_ns: float = WINDOW_NS
-    burst_w: float | None = None
+    window: float = WINDOW_NS / 1e6
+    """Of rolling quantiles, in ms."""
+    burst: float | None = None
+    """The level of bursts, in W."""
     tokens: float | None = None
     """Per GPU and iteration."""
     samples: float | None = None
     """Of training, in the window of a run of telemetry alone."""
 
+    @property
+    def window_ns(self) -> float:
+        return self.window * 1e6
+
 
 def answer(run: Run, view: View) -> ViewResult:
-    options = options_of(view.of)
+    given = options_of(view, SPEC, **dict.fromkeys(Options.__struct_fields__, POSITIVE))
+    options = Options(**{name: float(text) for name, text in given.items()})
     if run.is_sampled_only:
         return result_of_samples(run, view, _of_samples(run, view, options))
     if not any(name in run.measured for name in SIGNALS):
@@ -118,22 +123,27 @@ def answer(run: Run, view: View) -> ViewResult:
         (OF_STEPS["iteration_energy_j"], numbered(energy_j)),
         (OF_STEPS["token_energy_mj"], numbered(token_mj)),
     ]
-    known = {metric.name for metric, values in own if values.present().any()}
     return table_view(
         view,
         rows,
         own,
         _sums_of_all(own),
-        shown=tuple(name for name in _SHOWN_BY_GPU if name in known),
+        shown=_known(own, _SHOWN_BY_GPU),
         headline=_headline(found, energy_j, token_mj),
         notes=_notes(found, options),
         charts=charts(found, run.origin_ns),
     )
 
 
+def _known(own: Own, names: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """The columns that have any value, of those by name or of all."""
+    known = [metric.name for metric, values in own if values.present().any()]
+    return tuple(name for name in names or known if name in known)
+
+
 def _columns(run: Run, view: View, found: list[GpuSamples], options: Options) -> Own:
     related = correlations(run, view, found)
-    own = columns_of_samples(run, found, options.burst_w)
+    own = columns_of_samples(run, found, options.burst)
     return [*own, *((metric, related[name]) for name, metric in CORRELATED.items())]
 
 
@@ -144,17 +154,16 @@ def _of_samples(run: Run, view: View, options: Options) -> ViewResult:
         # The curves of the view lack the last sample's value, which the summaries have.
         every = (*_columns(run, view, found, options), *sampled)
         own = {metric.name: (metric, values) for metric, values in every}
-    known = [(metric, values) for metric, values in own.values() if values.present().any()]
-    labels = [str(gpu) for gpu in gpus_of(run)]
-    names = {metric.name for metric, _ in known}
+    rows = GpuRows.of(run, gpus_of(run), "gpu")
+    known = [own[name] for name in _known([*own.values()])]
     return table_view(
         view,
-        LabelledRows("gpu", labels),
+        rows,
         known,
         total=totals_of(known),
-        opens=lambda row: replace(view, filter=f"gpu:{labels[row]}", sort="", columns=()),
-        shown=tuple(name for name in _SHOWN_ALONE if name in names),
-        headline=(*_headline(found, _UNKNOWN, _UNKNOWN), *_efficiency(run, options)),
+        opens=lambda row: replace(view, filter=f"gpu:{rows.labels[row]}", sort="", columns=()),
+        shown=_known(known, _SHOWN_ALONE),
+        headline=(*_headline(found), *_efficiency(run, options)),
         notes=(*([run.status] if run.status else []), *sampled_notes(run)),
         charts=charts(found, run.origin_ns),
     )
@@ -172,40 +181,23 @@ def _efficiency(run: Run, options: Options) -> tuple[str, ...]:
     )
 
 
-def options_of(text: str) -> Options:
-    given: dict[str, float] = {}
-    for part in filter(None, text.split(",")):
-        match = _OPTION.fullmatch(part)
-        if match is None or not float(match[2]) or match[1] in given:
-            raise UsageError(
-                "the view power takes of=window:MS (of rolling quantiles), burst:W (the level of "
-                "bursts), tokens:N (per GPU and iteration) and samples:N (of training, in the "
-                "window of telemetry alone), with commas between them, not "
-                f"{text!r}"
-            )
-        given[match[1]] = float(match[2])
-    window_ns = given.get("window", WINDOW_NS / 1e6) * 1e6
-    return Options(window_ns, given.get("burst"), given.get("tokens"), given.get("samples"))
-
-
 def _of_all(run: Run, view: View, found: list[GpuSamples], options: Options) -> ViewResult:
     """All GPUs of a run whose telemetry covers more than its traces, over the run's time."""
     span = TimeSpans(np.array([run.origin_ns]), np.array([run.end_ns]))
     others = {gpu.index: span for gpu in run.gpus if gpu.index not in run.traced}
     found = [*found, *samples_of(run, view, options.window_ns, others)]
     found.sort(key=lambda each: each.gpu)
-    every = _columns(run, view, found, options)
-    own = [(metric, values) for metric, values in every if values.present().any()]
-    labels = [str(each.gpu) for each in found]
+    own = _columns(run, view, found, options)
+    rows = GpuRows.of(run, [each.gpu for each in found], "gpu")
     return table_view(
         view,
-        LabelledRows("gpu", labels),
-        own,
+        rows,
+        [each for each in own if each[1].present().any()],
         _sums_of_all(own),
         opens=lambda row: (
-            child_of(view, "gpu", labels[row]) if found[row].gpu in run.traced else view
+            child_of(view, "gpu", rows.labels[row]) if found[row].gpu in run.traced else view
         ),
-        headline=_headline(found, _UNKNOWN, _UNKNOWN),
+        headline=_headline(found),
         notes=(
             f"{len(others)} of {len(found)} GPUs have telemetry alone: their figures are over the "
             "time of the run",
@@ -219,7 +211,7 @@ def _sums_of_all(own: Own) -> Own:
     return [
         (metric, numbered(values.known().sum(keepdims=True)))
         for metric, values in own
-        if metric.name in _SUMS and len(values)
+        if metric.name in _SUMS and values.present().any()
     ]
 
 
@@ -237,8 +229,7 @@ def _by_label(
     if by == "iteration":
         token_mj = _token_energy(run, view, rows.labels, options.tokens)
         own.append((OF_STEPS["token_energy_mj"], numbered(token_mj)))
-    shown = [metric.name for metric, values in own if values.present().any()]
-    shown += [name for name in _MEASURED if is_measured(name, run.table)]
+    shown = _known(own) + tuple(name for name in _MEASURED if is_measured(name, run.table))
     known = np.isfinite(joules).all()
     return table_view(
         view,
@@ -256,81 +247,65 @@ def _by_label(
     )
 
 
-class _Steps(Struct, frozen=True, eq=False):
-    """The steps of a scope's GPUs, as GPUs x iterations."""
-
-    iterations: list[int]
-    joules: Float64
-    """NaN where unknown."""
-    tokens: Float64
-    """As many as the address gives, or as the trace shows; NaN where unknown."""
-    whole: Mask
-
-    @classmethod
-    def of(cls, run: Run, view: View, given: float | None) -> _Steps:
-        steps, gpus, numbers = whole_steps(run, view)
-        energy_j = METRICS["energy_j"].compute(Scope.of(run, steps)).known()
-        is_whole = view.cut | ~np.isin(steps.codes("iteration"), run.truncated(view))
-        joules = of_steps(steps, gpus, numbers, energy_j, np.nan)
-        whole = of_steps(steps, gpus, numbers, is_whole, False)
-        tokens = np.full(joules.shape, given)
-        if given is None:
-            tokens = tokens_in(run, gpus.tolist(), numbers.tolist())
-        return cls(numbers.tolist(), joules, tokens, whole)
-
-
 def _step_energy(run: Run, view: View, given: float | None) -> tuple[Float64, Float64]:
     """J per whole iteration of each GPU of the scope, and mJ per token; NaN where not known."""
-    steps = _Steps.of(run, view, given)
-    own = [
-        (joules[whole], tokens[whole])
-        for joules, tokens, whole in zip(steps.joules, steps.tokens, steps.whole, strict=True)
-    ]
-    with np.errstate(invalid="ignore", divide="ignore"):
-        means = [joules.mean() if len(joules) else np.nan for joules, _ in own]
-        per_token = [1e3 * joules.sum() / tokens.sum() for joules, tokens in own]
-    return np.array(means), np.array(per_token)
+    _, joules, tokens = _of_steps(run, view, given)
+    whole = ~np.isneginf(joules)
+    count = whole.sum(axis=1)
+    energy, used = (np.where(whole, each, 0.0).sum(axis=1) for each in (joules, tokens))
+    return ratios(energy, count), 1e3 * ratios(energy, used)
 
 
 def _token_energy(run: Run, view: View, labels: list[str], given: float | None) -> Float64:
     """mJ per token of each iteration of the labels, over all GPUs; NaN where not known."""
-    steps = _Steps.of(run, view, given)
-    joules, tokens = steps.joules.sum(axis=0), steps.tokens.sum(axis=0)
-    found = {
-        str(iteration): 1e3 * joules[place] / tokens[place]
-        for place, iteration in enumerate(steps.iterations)
-        if steps.whole[:, place].all()
-    }
+    iterations, joules, tokens = _of_steps(run, view, given)
+    found = dict(zip(iterations, 1e3 * ratios(joules.sum(axis=0), tokens.sum(axis=0)), strict=True))
     return np.array([found.get(label, np.nan) for label in labels])
 
 
-def _headline(found: list[GpuSamples], energy_j: Float64, token_mj: Float64) -> tuple[str, ...]:
-    lines = []
-    power = np.array([gpu.signals["power_w"].mean() for gpu in found])
+def _of_steps(run: Run, view: View, given: float | None) -> tuple[list[str], Float64, Float64]:
+    """The iterations of a scope's GPUs, and their J and tokens as GPUs x iterations; NaN where
+    unknown, -inf J where a GPU has no such whole iteration."""
+    steps, gpus, numbers = whole_steps(run, view)
+    energy_j = METRICS["energy_j"].compute(Scope.of(run, steps)).known()
+    is_cut = np.isin(steps.codes("iteration"), () if view.cut else run.truncated(view))
+    joules = of_steps(steps, gpus, numbers, np.where(is_cut, -np.inf, energy_j), -np.inf)
+    tokens = np.full(joules.shape, given)
+    if given is None:
+        tokens = tokens_in(run, gpus.tolist(), numbers.tolist())
+    return list(map(str, numbers.tolist())), joules, tokens
+
+
+def _headline(
+    found: list[GpuSamples], energy_j: Float64 = _UNKNOWN, token_mj: Float64 = _UNKNOWN
+) -> tuple[str, ...]:
+    def means(signal: str) -> Float64:
+        return np.array([gpu.signals[signal].mean() for gpu in found])
+
+    lines, power, gfx, several = [], means("power_w"), means("gfx_mhz"), len(found) > 1
     if np.isfinite(power).all():
         most = int(power.argmax())
-        text = f"{len(found)} GPU{'s' if len(found) > 1 else ''} draw {power.sum():,.0f} W"
-        if len(found) > 1 and differs(power[most], median_of(power)):
+        text = f"{count(len(found), 'GPU')} draw {power.sum():,.0f} W"
+        if several and differs(power[most], median_of(power)):
             text += f", GPU {found[most].gpu} most, {power[most]:.0f} W"
         if np.isfinite(energy_j).all():
             text += f"; an iteration takes {energy_j.sum():,.0f} J"
         if np.isfinite(token_mj).all():
             text += f", a token {token_mj.mean():.1f} mJ"
         lines.append(text)
-    gfx = np.array([gpu.signals["gfx_mhz"].mean() for gpu in found])
-    low = int(gfx.argmin())
-    if np.isfinite(gfx).all() and len(found) > 1 and differs(gfx[low], median_of(gfx)):
+    low, median = int(gfx.argmin()), median_of(gfx)
+    if np.isfinite(gfx).all() and several and differs(gfx[low], median):
         text = f"GPU {found[low].gpu} has the lowest clock, {gfx[low]:.0f} MHz against a median of "
-        text += f"{median_of(gfx):.0f}"
+        text += f"{median:.0f}"
         for name in HEAT:
-            hot = np.array([gpu.signals[name].mean() for gpu in found])
+            hot = means(name)
             if np.isfinite(hot).all() and differs(hot[low], median_of(hot)):
                 where = " at the edge" if name == EDGE else ""
                 text += f"; at {hot[low]:.0f} °C{where} against {median_of(hot):.0f}"
                 break
         lines.append(text)
-    throttled = [(gpu.signals["throttle_pct"].mean(), gpu.gpu) for gpu in found]
-    shares = [f"GPU {gpu} {share:.0f} %" for share, gpu in throttled if share >= 0.5]
+    throttled = zip(found, means("throttle_pct").tolist(), strict=True)
+    shares = [f"GPU {gpu.gpu} {share:.0f} %" for gpu, share in throttled if share >= 0.5]
     if shares:
         lines.append(f"throttled part of the time: {', '.join(shares)}")
     return tuple(lines)

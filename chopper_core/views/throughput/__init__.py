@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 import numpy as np
@@ -20,10 +19,9 @@ from chopper_core.util.grouping import ratios
 from chopper_core.views.shared.derived import named, reduced_along
 from chopper_core.views.shared.phrases import count
 from chopper_core.views.shared.table_view import GpuRows, LabelledRows, child_of, table_view
-from chopper_core.views.spec import ViewResult, ViewSpec
+from chopper_core.views.spec import ViewResult, ViewSpec, options_of
 from chopper_core.views.throughput.parts import PARTS, StepParts, steps_of
 
-_GIVEN: Final = re.compile(r"tokens:(\d{1,12})")
 _NO_TOKENS: Final = (
     "the trace has no shapes of an embedding or attention (record_shapes=True in the profiler), "
     "and the address gives no number of tokens (of=tokens:8192, per GPU and iteration)"
@@ -102,7 +100,8 @@ def answer(run: Run, view: View) -> ViewResult:
             f"the view throughput by {by} has one instance per {' and '.join(over)}; it takes no "
             "other over="
         )
-    steps = steps_of(run, view, given_tokens(view.of))
+    given = options_of(view, SPEC, tokens=r"0*[1-9]\d{0,11}").get("tokens")
+    steps = steps_of(run, view, int(given) if given else None)
     by_part = by == "part"
     labels, own, whole = _by_part(steps, view.stat) if by_part else _by_step(run, steps, view, by)
     return table_view(
@@ -132,17 +131,6 @@ def _opens(view: View, by: str, label: str) -> View:
     state = {"communication": "exposed_comm_ns", "copies": "exposed_copy_ns"}.get(label)
     sort = f"-{state or 'compute_busy_ns'}"
     return replace(pivot(plain, "operation"), sort=sort)
-
-
-def given_tokens(text: str) -> int | None:
-    if not text:
-        return None
-    match = _GIVEN.fullmatch(text)
-    if match is None or not int(match[1]):
-        raise UsageError(
-            f"the view throughput takes of=tokens:N, the tokens per GPU and iteration, not {text!r}"
-        )
-    return int(match[1])
 
 
 Column = tuple[Metric, Values]
