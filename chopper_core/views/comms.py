@@ -28,7 +28,6 @@ from chopper_core.util.grouping import (
 from chopper_core.views.shared import collective_figures as columns
 from chopper_core.views.shared.collective_figures import (
     Chosen,
-    Own,
     blame,
     chosen_in,
     gpu_words,
@@ -48,11 +47,13 @@ from chopper_core.views.shared.process_groups import (
     split_of,
 )
 from chopper_core.views.shared.table_view import (
+    Own,
     Partition,
     activity_view,
     by_gpu,
     child_of,
     grouped,
+    known_of,
     quantiles,
     table_view,
 )
@@ -152,7 +153,7 @@ def _one_by_one(chosen: Chosen, view: View) -> ViewResult:
         opens=lambda row: replace(
             view, by="gpu", of=str(sets[row]), path=(), sort="", filter="", columns=()
         ),
-        shown=_known(_OF_ONE, own),
+        shown=known_of(own, _OF_ONE),
         headline=headline(chosen),
         notes=notes(chosen),
         charts=charts(chosen),
@@ -235,7 +236,7 @@ def _together(chosen: Chosen, view: View, by: str) -> ViewResult:
         own,
         opens=opens,
         sort="-wait_ns" if by in ("kind", "group") and chosen.complete.any() else "",
-        shown=_known(shown, own),
+        shown=known_of(own, shown),
         headline=headline(chosen),
         notes=(*expert_note(run, chosen.rows), *notes(chosen)),
         charts=charts(chosen),
@@ -282,12 +283,6 @@ def _members(chosen: Chosen, view: View) -> ViewResult:
         headline=(f"{kind.kinds()[0]} {number}: {skew}",),
         notes=notes(kind),
     )
-
-
-def _known(shown: tuple[str, ...], own: Own) -> tuple[str, ...]:
-    """The columns that have any value; notes say why the others have none."""
-    unknown = {metric.name for metric, values in own if not values.present().any()}
-    return tuple(name for name in shown if name not in unknown)
 
 
 _MAX_POINTS: Final = 1_500

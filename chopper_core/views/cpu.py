@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.metrics import Metric, Values, columns, numbered
+from chopper_core.metrics import Values, columns, numbered
 from chopper_core.model.charts import Chart, HeatMap, LineChart, Series
 from chopper_core.model.run import Run
 from chopper_core.model.signals import CpuSamples
@@ -19,7 +19,7 @@ from chopper_core.util.arrays import Float64, Int64, Mask
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import median_of, ranked, sums_of
 from chopper_core.views.shared.samples import evenly
-from chopper_core.views.shared.table_view import LabelledRows, child_of, table_view
+from chopper_core.views.shared.table_view import LabelledRows, Own, child_of, known_of, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec, options_of
 
 SPEC: Final = ViewSpec(
@@ -88,7 +88,6 @@ OF_PROCESSORS: Final = columns(
     missing=_NO_SAMPLE,
     source="CPU samples",
 )
-Own = list[tuple[Metric, Values]]
 
 
 class Use(Struct, frozen=True, eq=False):
@@ -173,7 +172,7 @@ def answer(run: Run, view: View) -> ViewResult:
         total=_total(use) if by == "iteration" else {},
         opens=lambda row: child_of(view, "iteration", labels[row]) if by == "iteration" else view,
         sort="" if by == "iteration" else "-cpu_busy_pct",
-        shown=[metric.name for metric, values in own if values.present().any()],
+        shown=known_of(own),
         headline=_headline(use, level),
         notes=_notes(run, samples, use, level),
         charts=_charts(run, use),

@@ -53,6 +53,7 @@ from chopper_core.views.shared.table_view import (
     NODE,
     GpuRows,
     LabelledRows,
+    Own,
     Partition,
     child_of,
     table_view,
@@ -119,7 +120,7 @@ class _Matrix(Struct, frozen=True, eq=False, dict=True):
         pairs = zip(at.tolist(), known.tolist(), strict=True)
         return worded([self.labels[place] if there else None for place, there in pairs])
 
-    def columns(self) -> list[tuple[Metric, Values]]:
+    def columns(self) -> Own:
         """Where each row is least and most, and where it differs most from the other GPUs."""
         by, name, unit, numbers = self.by, self.figure.name, self.figure.unit, self.numbers
         known: Mask = np.logical_or.reduce(np.isfinite(numbers), axis=1)

@@ -8,7 +8,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.align.kernel_classes import kernel_class
-from chopper_core.metrics import Metric, Values, columns, is_measured, worded
+from chopper_core.metrics import Values, columns, is_measured, worded
 from chopper_core.model.charts import BarChart, Series
 from chopper_core.model.run import Run
 from chopper_core.model.units import time_text
@@ -25,6 +25,7 @@ from chopper_core.views.shared.call_rows import (
     shapes_of,
 )
 from chopper_core.views.shared.table_view import (
+    Own,
     Partition,
     by_kernel_codes,
     by_level,
@@ -74,7 +75,7 @@ def answer(run: Run, view: View) -> ViewResult:
     classes = [kernel_class(name) for name in run.table.names]
     words = list(dict.fromkeys(classes))
     codes_of = np.array([words.index(word) for word in classes], np.int64)
-    own: list[tuple[Metric, Values]] = []
+    own: Own = []
     if by == "class":
         codes, nodes = by_kernel_codes(rows.whole, rows.nodes, codes_of)
         rows = Partition("class", [words[code] for code in codes.tolist()], nodes, rows.whole)

@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.metrics import METRICS, Metric, Values, columns, numbered
+from chopper_core.metrics import METRICS, Values, columns, numbered
 from chopper_core.model.charts import BarChart, LineChart, Series
 from chopper_core.model.column_names import ALLOC_BYTES, PEAK_BYTES
 from chopper_core.model.groups import Groups
@@ -22,7 +22,7 @@ from chopper_core.util.arrays import Float64, Index, Int64, Mask
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import counts_of, maxima_of, means_of, ranked, sums_of
 from chopper_core.views.shared import phrases
-from chopper_core.views.shared.table_view import LabelledRows, Partition, child_of, table_view
+from chopper_core.views.shared.table_view import LabelledRows, Own, Partition, child_of, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(
@@ -172,9 +172,7 @@ def _text(run: Run, by: str, code: int) -> str:
     return run.table.text_of(by, code)
 
 
-def _columns(
-    memory: MemoryEvents, own: Index, place: Index, held: Int64
-) -> list[tuple[Metric, Values]]:
+def _columns(memory: MemoryEvents, own: Index, place: Index, held: Int64) -> Own:
     count, size = len(held), memory.bytes[own]
     gained = size > 0
     partner = memory.partner[own]

@@ -30,7 +30,7 @@ from chopper_core.model.units import time_text
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Int64, Mask
 from chopper_core.views.shared.marks import Coverage
-from chopper_core.views.shared.table_view import Partition, table_view
+from chopper_core.views.shared.table_view import Own, Partition, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec, any_level
 
 THEORY: Final = "theoretical_ns"
@@ -205,7 +205,7 @@ def answer(run: Run, view: View) -> ViewResult:
     )
 
 
-def _figures(parts: TimeParts, of_matrix: Mask) -> list[tuple[Metric, Values]]:
+def _figures(parts: TimeParts, of_matrix: Mask) -> Own:
     """All columns; the lost time is unknown where matrix kernels have unknown FLOPs."""
     theory, shares = parts.values[THEORY], {name: parts.share(name) for name in _TERMS}
     lost = Values(parts.elapsed_ns - parts.numbers(THEORY), ~theory.present() & of_matrix)

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
-from chopper_core.metrics import METRICS, Metric, Values, column, numbered, worded
+from chopper_core.metrics import METRICS, Values, column, numbered, worded
 from chopper_core.metrics.metric import quotient
 from chopper_core.model.charts import Chart, LineChart
 from chopper_core.model.run import Run
@@ -25,7 +25,14 @@ from chopper_core.util.grouping import (
 )
 from chopper_core.views.shared.derived import named, reduced
 from chopper_core.views.shared.instances import Effect, Overlaps, effect, overlaps_in
-from chopper_core.views.shared.table_view import LabelledRows, by_gpu, child_of, table_view
+from chopper_core.views.shared.table_view import (
+    LabelledRows,
+    Own,
+    by_gpu,
+    child_of,
+    known_of,
+    table_view,
+)
 from chopper_core.views.spec import ViewResult, ViewSpec, any_level
 
 SPEC: Final = ViewSpec(
@@ -36,9 +43,6 @@ SPEC: Final = ViewSpec(
     needs_starts=True,
     any_split=True,
 )
-
-
-Own = list[tuple[Metric, Values]]
 
 INSTANCE: Final = "instance"
 _MAX_LISTED: Final = 20_000
@@ -155,7 +159,7 @@ def _together(run: Run, view: View, found: Overlaps, by: str) -> ViewResult:
         own,
         _totals(found, view.stat) if view.stat else whole,
         opens=opens,
-        shown=[metric.name for metric, values in own if values.present().any()],
+        shown=known_of(own),
         over=_LEVELS,
         sort="-instance_ns" if by == "operation" else "",
         headline=_headline(found, whole, by, labels, known),

@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.align.labels import numbered as combined
-from chopper_core.metrics import Metric, Values, column, numbered
+from chopper_core.metrics import Values, column, numbered
 from chopper_core.model.charts import HeatMap
 from chopper_core.model.column_names import CHUNK, MICROBATCH, STEP_WINDOW
 from chopper_core.model.run import Run
@@ -38,7 +38,7 @@ from chopper_core.util.grouping import (
 )
 from chopper_core.views.shared.phrases import percent, time
 from chopper_core.views.shared.process_groups import group_kinds, split_groups
-from chopper_core.views.shared.table_view import LabelledRows, child_of, table_view
+from chopper_core.views.shared.table_view import LabelledRows, Own, child_of, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(
@@ -71,8 +71,6 @@ _NO_STAGES: Final = (
     "microbatches"
 )
 _NO_WORK: Final = "no pipeline: the run has no forward or backward work"
-
-Own = list[tuple[Metric, Values]]
 
 COUNT: Final = column("""microbatches | | µbatches
     Microbatches of an iteration; of an interleaved schedule whose chunks nothing names, times

@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from chopper_core.metrics import METRICS, Metric, Scope, Values, column
+from chopper_core.metrics import METRICS, Scope, Values, column
 from chopper_core.metrics.metric import quotient
 from chopper_core.model.charts import Roofline
 from chopper_core.model.column_names import FLOPS, FLOPS_TYPE
@@ -32,7 +32,7 @@ from chopper_core.views.shared.call_rows import (
     modelled_columns,
     shape_notes,
 )
-from chopper_core.views.shared.table_view import Partition, table_view
+from chopper_core.views.shared.table_view import Own, Partition, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec, any_level
 
 SPEC: Final = ViewSpec(
@@ -100,7 +100,7 @@ def answer(run: Run, view: View) -> ViewResult:
     )
 
 
-def _measured(run: Run, scope: Scope) -> list[tuple[Metric, Values]]:
+def _measured(run: Run, scope: Scope) -> Own:
     matrix, vector = (METRICS[name].compute(scope) for name in ("mfma_tflops", "valu_tflops"))
     rate = matrix.known(0.0) + vector.known(0.0)
     is_known = matrix.present() & (vector.present() | (matrix.known(0.0) > 0))
@@ -108,7 +108,7 @@ def _measured(run: Run, scope: Scope) -> list[tuple[Metric, Values]]:
     return [*measured_roofline(run, scope), (MEASURED, measured)]
 
 
-def _by_name(columns: list[tuple[Metric, Values]]) -> dict[str, Values]:
+def _by_name(columns: Own) -> dict[str, Values]:
     return {metric.name: values for metric, values in columns}
 
 

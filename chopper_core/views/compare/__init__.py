@@ -37,7 +37,7 @@ from chopper_core.views.shared.derived import (
     relative,
     relative_of,
 )
-from chopper_core.views.shared.table_view import child_of
+from chopper_core.views.shared.table_view import Own, child_of
 from chopper_core.views.spec import SUMS, ViewResult, ViewSpec, any_level
 
 SPEC: Final = ViewSpec(
@@ -69,8 +69,6 @@ _MAX_DRAWN: Final = 12
 _MAX_LISTED: Final = 3
 _SHORTENED: Final = ("operation", "kernel")
 """Levels whose labels charts shorten."""
-
-Columns = list[tuple[Metric, Values]]
 
 
 def answer(run: Run, view: View) -> ViewResult:
@@ -132,7 +130,7 @@ def _part(both: Sides, side: ComparedNode, row: int) -> View:
     return view
 
 
-def _columns(both: Sides, figure: Metric) -> Columns:
+def _columns(both: Sides, figure: Metric) -> Own:
     pairs, (ours, base) = both.pairs, both.values(figure)
     change = difference(figure, ours, base)
     sizes = float(np.abs(change.numbers).sum())
@@ -147,7 +145,7 @@ def _columns(both: Sides, figure: Metric) -> Columns:
         of_step = [f"{each.definition} Here per GPU and iteration." for each in (figure, of_base)]
         figure = replace(figure, definition=of_step[0])
         of_base = replace(of_base, definition=of_step[1])
-    found: Columns = [
+    found: Own = [
         (figure, ours),
         (delta_of(figure), change),
         (relative_of(figure), relative(ours, base)),
@@ -179,7 +177,7 @@ def _written(figure: Metric, number: float, sign: str = "") -> str:
     return f"{number:{sign}.4g} {figure.unit}".rstrip()
 
 
-def _effects(both: Sides, figure: Metric, ours: Values, base: Values) -> Columns:
+def _effects(both: Sides, figure: Metric, ours: Values, base: Values) -> Own:
     """The parts of a difference due to more activities and to larger ones; they add up to it."""
     if figure.name == "kernels":
         return []

@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.metrics import Metric, Values, column, numbered, worded
+from chopper_core.metrics import column, numbered, worded
 from chopper_core.model.charts import BoxChart
 from chopper_core.model.run import Run
 from chopper_core.model.view import View, baseline_view
@@ -30,7 +30,7 @@ from chopper_core.views.determinism.steadiness import (
     steadiness,
 )
 from chopper_core.views.shared.phrases import count
-from chopper_core.views.shared.table_view import GpuRows, child_of
+from chopper_core.views.shared.table_view import GpuRows, Own, child_of, known_of
 from chopper_core.views.spec import ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(
@@ -42,9 +42,6 @@ SPEC: Final = ViewSpec(
     no_statistic="shows statistics over iterations already: how steady they are",
     takes_samples=True,
 )
-
-
-Own = list[tuple[Metric, Values]]
 
 LEVEL: Final = 0.05
 """A difference with a lower probability by chance is beyond noise."""
@@ -121,16 +118,14 @@ def answer(run: Run, view: View) -> ViewResult:
         labels, own = _by_figure(ours, compared)
     else:
         labels, own = _by_gpu(run, by, ours, base)
-    known = [metric.name for metric, values in own if values.present().any()]
-    if by != "figure" and base is not None:
-        first = [name for each in _SHOWN for name in (each, f"{each}_base")]
-        known = [name for name in first if name in known]
+    is_few = by != "figure" and base is not None
+    first = [name for each in _SHOWN for name in (each, f"{each}_base")] if is_few else ()
     return ViewResult(
         level=by,
         labels=labels,
         columns=tuple(own),
         opens=lambda row: view if by == "figure" else child_of(view, by, labels[row]),
-        shown=tuple(known),
+        shown=known_of(own, first),
         headline=_headline(ours, base, compared, view),
         notes=_notes(ours, base),
         charts=_charts(ours, base),

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from chopper_core.align.labels import numbered as combined
 from chopper_core.align.operations import RECOMPUTE_SUFFIX
-from chopper_core.metrics import METRICS, Metric, Values, column, computed_column, worded
+from chopper_core.metrics import METRICS, Values, column, computed_column, worded
 from chopper_core.model.charts import Chart, Composition, LineChart, Series
 from chopper_core.model.column_names import NO_TIMES
 from chopper_core.model.groups import Groups
@@ -33,6 +33,7 @@ from chopper_core.views.graph.path import (
 from chopper_core.views.shared import collective_figures
 from chopper_core.views.shared.dependencies import Evidence
 from chopper_core.views.shared.table_view import (
+    Own,
     Partition,
     activity_view,
     child_of,
@@ -175,7 +176,7 @@ def _together(run: Run, view: View, scope: _ScopeGraph, by: str) -> ViewResult:
 
     work = summed(path.work_ns)
     total = max(int(path.work_ns.sum()), 1)
-    own: list[tuple[Metric, Values]] = [
+    own: Own = [
         (ON_PATH, work),
         (OF_PATH, Values(100.0 * work.numbers / total)),
         (NODES, summed(np.ones(len(on_path), np.int64))),
@@ -228,7 +229,7 @@ def _message(table: KernelTable, row: int) -> str:
     return " ".join(parts)
 
 
-def _messages(table: KernelTable, rows: Index) -> list[tuple[Metric, Values]]:
+def _messages(table: KernelTable, rows: Index) -> Own:
     size, group = table.bytes[rows], table.group[rows].tolist()
     kinds = [table.text_of("operation", code) for code in table.operation[rows].tolist()]
     return [
@@ -245,7 +246,7 @@ def _one_by_one(run: Run, view: View, scope: _ScopeGraph) -> ViewResult:
     labels = [f"{number} {name}" for number, name in enumerate(operations)]
     evidence = [Evidence(each).text if each >= 0 else None for each in path.evidence.tolist()]
     gpu = table.gpu[rows].astype(np.int64)
-    own: list[tuple[Metric, Values]] = [
+    own: Own = [
         (METRICS["start_ns"], Values(table.start_ns[rows] - run.origin_ns)),
         (ON_PATH, Values(path.work_ns)),
         (GAP, Values(path.gap_ns.sum(axis=0))),

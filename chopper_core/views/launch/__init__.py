@@ -37,7 +37,7 @@ from chopper_core.util.grouping import (
     sums_of,
 )
 from chopper_core.views.launch import by_host
-from chopper_core.views.shared.table_view import Partition, table_view
+from chopper_core.views.shared.table_view import Own, Partition, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec, any_level
 
 SPEC: Final = ViewSpec(
@@ -158,14 +158,14 @@ def answer(run: Run, view: View) -> ViewResult:
     )
 
 
-def _figures(scope: Scope, waits: _Waits) -> list[tuple[Metric, Values]]:
+def _figures(scope: Scope, waits: _Waits) -> Own:
     """All columns but the words."""
     nodes = scope.nodes
     has_compute = nodes.sizes() > nodes.sum("collectives") + nodes.sum("copies")
     unlinked = waits.least_ns == NEVER
     node, linked, *sums = waits.by_instance()
 
-    def known(*names: str) -> list[tuple[Metric, Values]]:
+    def known(*names: str) -> Own:
         return [(METRICS[name], METRICS[name].compute(scope)) for name in names]
 
     def statistic(name: str, statistic: str) -> Values:

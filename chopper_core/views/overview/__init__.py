@@ -47,7 +47,14 @@ from chopper_core.views.shared.samples import (
     sampled_notes,
     totals_of,
 )
-from chopper_core.views.shared.table_view import NODE, GpuRows, LabelledRows, child_of, table_view
+from chopper_core.views.shared.table_view import (
+    NODE,
+    GpuRows,
+    LabelledRows,
+    Own,
+    child_of,
+    table_view,
+)
 from chopper_core.views.spec import ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(
@@ -179,11 +186,9 @@ def _baseline_step(run: Run, view: View) -> Step | None:
     return step_of(run if there.run == view.run else run.baseline_run(there.run), there)
 
 
-def _columns(
-    step: Step, rows: GpuRows, slow: _Slow | None, base: Step | None
-) -> list[tuple[Metric, Values]]:
+def _columns(step: Step, rows: GpuRows, slow: _Slow | None, base: Step | None) -> Own:
     steps = step.times.by_gpu_ns
-    own: list[tuple[Metric, Values]] = []
+    own: Own = []
     if base is not None and rows.level == "gpu":
         before = dict(zip(base.gpus, base.times.by_gpu_ns.tolist(), strict=True))
         # A baseline that others hide entirely takes no time.

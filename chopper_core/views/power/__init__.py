@@ -29,7 +29,6 @@ from chopper_core.views.power.power_columns import (
     CORRELATED,
     OF_STEPS,
     WINDOW_NS,
-    Own,
     columns_of_samples,
 )
 from chopper_core.views.shared.phrases import count, differs
@@ -44,7 +43,14 @@ from chopper_core.views.shared.samples import (
     totals_of,
 )
 from chopper_core.views.shared.step_times import of_steps, tokens_in, whole_steps
-from chopper_core.views.shared.table_view import GpuRows, Partition, child_of, table_view
+from chopper_core.views.shared.table_view import (
+    GpuRows,
+    Own,
+    Partition,
+    child_of,
+    known_of,
+    table_view,
+)
 from chopper_core.views.spec import POSITIVE, ViewResult, ViewSpec, any_level, options_of
 
 SPEC: Final = ViewSpec(
@@ -128,17 +134,11 @@ def answer(run: Run, view: View) -> ViewResult:
         rows,
         own,
         _sums_of_all(own),
-        shown=_known(own, _SHOWN_BY_GPU),
+        shown=known_of(own, _SHOWN_BY_GPU),
         headline=_headline(found, energy_j, token_mj),
         notes=_notes(found, options),
         charts=charts(found, run.origin_ns),
     )
-
-
-def _known(own: Own, names: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """The columns that have any value, of those by name or of all."""
-    known = [metric.name for metric, values in own if values.present().any()]
-    return tuple(name for name in names or known if name in known)
 
 
 def _columns(run: Run, view: View, found: list[GpuSamples], options: Options) -> Own:
@@ -155,14 +155,14 @@ def _of_samples(run: Run, view: View, options: Options) -> ViewResult:
         every = (*_columns(run, view, found, options), *sampled)
         own = {metric.name: (metric, values) for metric, values in every}
     rows = GpuRows.of(run, gpus_of(run), "gpu")
-    known = [own[name] for name in _known([*own.values()])]
+    known = [own[name] for name in known_of([*own.values()])]
     return table_view(
         view,
         rows,
         known,
         total=totals_of(known),
         opens=lambda row: replace(view, filter=f"gpu:{rows.labels[row]}", sort="", columns=()),
-        shown=_known(known, _SHOWN_ALONE),
+        shown=known_of(known, _SHOWN_ALONE),
         headline=(*_headline(found), *_efficiency(run, options)),
         notes=(*([run.status] if run.status else []), *sampled_notes(run)),
         charts=charts(found, run.origin_ns),
@@ -229,7 +229,7 @@ def _by_label(
     if by == "iteration":
         token_mj = _token_energy(run, view, rows.labels, options.tokens)
         own.append((OF_STEPS["token_energy_mj"], numbered(token_mj)))
-    shown = _known(own) + tuple(name for name in _MEASURED if is_measured(name, run.table))
+    shown = known_of(own) + tuple(name for name in _MEASURED if is_measured(name, run.table))
     known = np.isfinite(joules).all()
     return table_view(
         view,

@@ -7,13 +7,12 @@ from typing import Final
 
 import numpy as np
 
-from chopper_core.metrics import Metric, Values, columns, computed_column, numbered
+from chopper_core.metrics import columns, computed_column, numbered
 from chopper_core.metrics.metric import quotient
 from chopper_core.model.column_names import HEAT
 from chopper_core.model.run import Run
 from chopper_core.views.power.charts import DIES, LIMITER, GpuSamples
-
-Own = list[tuple[Metric, Values]]
+from chopper_core.views.shared.table_view import Own
 
 WINDOW_NS: Final = 100e6
 BURST: Final = 1.1

@@ -37,7 +37,14 @@ from chopper_core.views.shared.leads import (
 )
 from chopper_core.views.shared.matched_kernels import leads_by, sums_by
 from chopper_core.views.shared.phrases import recurrence
-from chopper_core.views.shared.table_view import NODE, LabelledRows, Partition, child_of, table_view
+from chopper_core.views.shared.table_view import (
+    NODE,
+    LabelledRows,
+    Own,
+    Partition,
+    child_of,
+    table_view,
+)
 from chopper_core.views.spec import ViewResult, ViewSpec, any_level
 
 SPEC: Final = ViewSpec(
@@ -49,9 +56,6 @@ SPEC: Final = ViewSpec(
     no_statistic="compares GPUs kernel by kernel: its leads are means over all of them",
     any_split=True,
 )
-
-
-Own = list[tuple[Metric, Values]]
 
 _SIGNALS: Final = ("gfx_mhz", *HEAT, "power_w")
 _ALWAYS: Final = ("idle_host_ns", "exposed_comm_ns")

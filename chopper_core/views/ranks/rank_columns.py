@@ -19,7 +19,7 @@ from chopper_core.util.grouping import counts_of, median_of, sums_of
 from chopper_core.views.shared import collective_figures as columns
 from chopper_core.views.shared.collective_figures import gpu_words
 from chopper_core.views.shared.leads import RankLeads
-from chopper_core.views.shared.table_view import NODE, GpuRows, child_of
+from chopper_core.views.shared.table_view import NODE, GpuRows, Own, child_of
 from chopper_core.views.spec import ViewResult
 
 LIT: Final = "Lit Silicon (arXiv 2511.09861), algorithm 1"
@@ -90,8 +90,6 @@ CHANGE: Final = column(f"""lead_change_ns | ns | lead change | sum | signed
     ones that start next, summed over the scope's iterations.
     missing: {_UNMATCHED}
     source: UnaryLab/chopper straggler (s-delta), mean over the GPUs""")
-
-Own = list[tuple[Metric, Values]]
 
 _MAX_MAP_GPUS: Final = 64
 

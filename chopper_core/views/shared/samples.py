@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.lib.stride_tricks import sliding_window_view
 
-from chopper_core.metrics import Metric, Values, computed_column, numbered
+from chopper_core.metrics import Metric, computed_column, numbered
 from chopper_core.model.column_names import HEAT as HEAT_SIGNALS
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
@@ -23,7 +23,7 @@ from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Index, Int64
 from chopper_core.util.errors import NothingToShow
 from chopper_core.util.grouping import distinct, median_of, quantiles_along, ratios
-from chopper_core.views.shared.table_view import GpuRows
+from chopper_core.views.shared.table_view import GpuRows, Own
 from chopper_core.views.spec import ViewResult
 
 _MAX_ROLLED: Final = 1 << 16
@@ -37,8 +37,6 @@ BUSY_PCT: Final = 90.0
 """Only while the GPU is used so much does a low clock mean that something limits it."""
 _ALONE: Final = "over the time of the GPU's samples, each of which holds until the next"
 _SOURCE: Final = "telemetry"
-
-Own = list[tuple[Metric, Values]]
 
 
 class Sampled(Struct, frozen=True, eq=False):

@@ -29,8 +29,9 @@ from chopper_core.util.grouping import (
 )
 from chopper_core.views.spec import ViewResult
 
-Figures = Sequence[tuple[Metric, Values]]
+Own = list[tuple[Metric, Values]]
 """Columns with their values."""
+Figures = Sequence[tuple[Metric, Values]]
 _MAX_SORTED: Final = 1 << 20
 """Values up to which quantiles are found by sorting."""
 _MANTISSA_BITS: Final = 8
@@ -104,6 +105,12 @@ def table_view(
         notes=notes,
         charts=charts,
     )
+
+
+def known_of(own: Figures, names: Sequence[str] = ()) -> tuple[str, ...]:
+    """The columns that have any value, of some names or of all."""
+    known = [metric.name for metric, values in own if values.present().any()]
+    return tuple(name for name in names or known if name in known)
 
 
 def total_row(columns: Figures, whole: Figures = ()) -> dict[str, int | float]:

@@ -18,7 +18,13 @@ from chopper_core.util.errors import UsageError
 from chopper_core.util.grouping import ratios
 from chopper_core.views.shared.derived import named, reduced_along
 from chopper_core.views.shared.phrases import count
-from chopper_core.views.shared.table_view import GpuRows, LabelledRows, child_of, table_view
+from chopper_core.views.shared.table_view import (
+    GpuRows,
+    LabelledRows,
+    child_of,
+    known_of,
+    table_view,
+)
 from chopper_core.views.spec import ViewResult, ViewSpec, options_of
 from chopper_core.views.throughput.parts import PARTS, StepParts, steps_of
 
@@ -110,7 +116,7 @@ def answer(run: Run, view: View) -> ViewResult:
         own,
         whole,
         opens=lambda row: _opens(view, by, labels[row]),
-        shown=[metric.name for metric, values in own if values.present().any()],
+        shown=known_of(own),
         over=over,
         headline=_headline(steps),
         notes=_notes(run, view, steps),

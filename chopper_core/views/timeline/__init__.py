@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
-from chopper_core.metrics import Metric, Values, columns, numbered, worded
+from chopper_core.metrics import Values, columns, numbered, worded
 from chopper_core.model.charts import Pointed
 from chopper_core.model.parallel import TITLES
 from chopper_core.model.run import Run, interval_of
@@ -17,7 +17,7 @@ from chopper_core.model.table import NO_LABEL, Kind
 from chopper_core.model.units import is_on_a_clock, moment_text, time_text
 from chopper_core.model.view import ALL_TIME, Interval, View, pointing
 from chopper_core.util.arrays import Float64, Int64, Mask
-from chopper_core.views.shared.table_view import LabelledRows, activity_view, table_view
+from chopper_core.views.shared.table_view import LabelledRows, Own, activity_view, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec
 from chopper_core.views.timeline.chart import KIND_NAMES, Ghosts, lanes_chart, own_time
 from chopper_core.views.timeline.lanes import (
@@ -288,7 +288,7 @@ def _pointed(run: Run, lane: Lane, at: int) -> Pointed:
     )
 
 
-def _cursor_columns(pointed: Sequence[Pointed]) -> list[tuple[Metric, Values]]:
+def _cursor_columns(pointed: Sequence[Pointed]) -> Own:
     found = []
     for name, metric in AT_CURSOR.items():
         every = [getattr(each, name.removeprefix("at_")) for each in pointed]
