@@ -53,7 +53,6 @@ from chopper_core.views.shared.table_view import (
     by_gpu,
     child_of,
     grouped,
-    known_of,
     quantiles,
     table_view,
 )
@@ -153,7 +152,7 @@ def _one_by_one(chosen: Chosen, view: View) -> ViewResult:
         opens=lambda row: replace(
             view, by="gpu", of=str(sets[row]), path=(), sort="", filter="", columns=()
         ),
-        shown=known_of(own, _OF_ONE),
+        shown=_shown(own, _OF_ONE),
         headline=headline(chosen),
         notes=notes(chosen),
         charts=charts(chosen),
@@ -236,7 +235,7 @@ def _together(chosen: Chosen, view: View, by: str) -> ViewResult:
         own,
         opens=opens,
         sort="-wait_ns" if by in ("kind", "group") and chosen.complete.any() else "",
-        shown=known_of(own, shown),
+        shown=_shown(own, shown),
         headline=headline(chosen),
         notes=(*expert_note(run, chosen.rows), *notes(chosen)),
         charts=charts(chosen),
@@ -283,6 +282,12 @@ def _members(chosen: Chosen, view: View) -> ViewResult:
         headline=(f"{kind.kinds()[0]} {number}: {skew}",),
         notes=notes(kind),
     )
+
+
+def _shown(own: Own, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Columns of some names but own ones without any value; notes say why those have none."""
+    unknown = {metric.name for metric, values in own if not values.present().any()}
+    return tuple(name for name in names if name not in unknown)
 
 
 _MAX_POINTS: Final = 1_500

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -169,7 +170,7 @@ def answer(run: Run, view: View) -> ViewResult:
         view,
         LabelledRows(by, labels),
         own,
-        total=_total(use) if by == "iteration" else {},
+        whole=_figures([use]) if by == "iteration" else (),
         opens=lambda row: child_of(view, "iteration", labels[row]) if by == "iteration" else view,
         sort="" if by == "iteration" else "-cpu_busy_pct",
         shown=known_of(own),
@@ -198,22 +199,19 @@ def _by_iteration(run: Run, view: View, use: Use) -> tuple[list[str], Own]:
     steps = run.tree_of(view).split(view.path, ("iteration",))
     codes, starts, ends = steps.codes("iteration"), steps.min("start_ns"), steps.max("end_ns")
     kept = np.flatnonzero(codes != NO_LABEL).tolist()
-    figures = [use.between(starts[place], ends[place]).figures() for place in kept]
+    own = _figures([use.between(starts[place], ends[place]) for place in kept])
+    return [str(codes[place]) for place in kept], own
+
+
+def _figures(uses: Sequence[Use]) -> Own:
+    figures = [use.figures() for use in uses]
     own = []
     for name, metric in OF_ITERATIONS.items():
         values = numbered([each[name] for each in figures])
         if name in _COUNTS:
             values = Values(values.known(0.0).astype(np.int64), values.missing)
         own.append((metric, values))
-    return [str(codes[place]) for place in kept], own
-
-
-def _total(use: Use) -> dict[str, int | float]:
-    return {
-        name: int(figure) if name in _COUNTS else figure
-        for name, figure in use.figures().items()
-        if np.isfinite(figure)
-    }
+    return own
 
 
 def _means(values: Float64) -> Float64:

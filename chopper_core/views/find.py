@@ -48,9 +48,7 @@ def find(run: Run, view: View, text: str, limit: int = 200) -> Found:
     hits: list[Hit] = []
     names = nodes = 0
     for level, dictionary in NAMED:
-        mask = _matching_names(getattr(run.table, dictionary), text)
-        # The code -1 is a missing label, which matches nothing.
-        wanted = np.append(mask, False)
+        wanted = _wanted(run, dictionary, text)
         names += int(wanted[tree.codes_of(level)].sum())
         levels = order[: order.index(level) + 1]
         found = tree.nodes_named(levels, level, wanted)
@@ -65,12 +63,22 @@ def find(run: Run, view: View, text: str, limit: int = 200) -> Found:
 
 def next_named(run: Run, view: View, step: int, text: str) -> tuple[str, Interval] | None:
     """The cursor of a timeline at the next start of what matches, and the lane; None at the end."""
-    # The code -1 is a missing label, which matches nothing.
-    operations, kernels = (
-        np.append(_matching_names(getattr(run.table, dictionary), text), False)
-        for _, dictionary in NAMED
+    wanted = {level: _wanted(run, dictionary, text) for level, dictionary in NAMED}
+    by_lane: dict[tuple[int, int | None], Int64] = run.memo(("timeline names", text), dict, 1)
+    lanes = timeline.lanes_in(run, view)[0]
+    for lane in lanes:
+        if (place := (lane.gpu, lane.stream)) not in by_lane:
+            codes = [(level, run.table.column(level)[lane.rows]) for level in wanted]
+            there = np.logical_or.reduce([wanted[level][each] for level, each in codes])
+            by_lane[place] = lane.starts_ns[there]
+    return timeline.nearest(
+        run, view, step, [(lane, by_lane[lane.gpu, lane.stream]) for lane in lanes]
     )
-    return timeline.next_of_names(run, view, step, kernels, operations, text)
+
+
+def _wanted(run: Run, dictionary: str, text: str) -> Mask:
+    """Which names match, by code; the code -1 is a missing label, which matches nothing."""
+    return np.append(_matching_names(getattr(run.table, dictionary), text), False)
 
 
 def _longest(elapsed_ns: Int64, limit: int) -> Index:

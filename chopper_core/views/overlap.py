@@ -120,8 +120,12 @@ def answer(run: Run, view: View) -> ViewResult:
     if not len(found):
         raise NothingToShow("no overlap: the scope has no compute operations")
     if view.by == INSTANCE:
-        return _one_by_one(run, view, found)
-    return _together(run, view, found, view.by or "operation")
+        found = found.take(np.argsort(found.start_ns, kind="stable"))
+        result = _one_by_one(run, view, found)
+    else:
+        result = _together(run, view, found, view.by or "operation")
+    charts = (_cumulative(found), _against_duration(run, found))
+    return replace(result, notes=_notes(found), charts=charts)
 
 
 def _together(run: Run, view: View, found: Overlaps, by: str) -> ViewResult:
@@ -163,8 +167,6 @@ def _together(run: Run, view: View, found: Overlaps, by: str) -> ViewResult:
         over=_LEVELS,
         sort="-instance_ns" if by == "operation" else "",
         headline=_headline(found, whole, by, labels, known),
-        notes=_notes(found),
-        charts=(_cumulative(found), _against_duration(run, found)),
     )
 
 
@@ -209,7 +211,6 @@ def _one_by_one(run: Run, view: View, found: Overlaps) -> ViewResult:
             f"the scope has {len(found)} instances, more than the {_MAX_LISTED} that can be "
             "listed; enter a GPU, an iteration or an operation first"
         )
-    found = found.take(np.argsort(found.start_ns, kind="stable"))
     table = run.table
     texts = {
         level: [table.text_of(level, code) for code in found.codes(level).tolist()]
@@ -237,8 +238,6 @@ def _one_by_one(run: Run, view: View, found: Overlaps) -> ViewResult:
         whole,
         opens=opens,
         headline=(_overall(found, whole),),
-        notes=_notes(found),
-        charts=(_cumulative(found), _against_duration(run, found)),
     )
 
 

@@ -127,10 +127,9 @@ def answer(run: Run, view: View) -> ViewResult:
     scope = run.memo(
         ("graph", view.order, view.path, run.left_out(view)), lambda: _scope(run, view), keep=2
     )
-    by = view.by or "operation"
-    if by == NODE:
-        return _one_by_one(run, view, scope)
-    return _together(run, view, scope, by)
+    found = _one_by_one(run, view, scope) if view.by == NODE else _together(run, view, scope)
+    charts = _charts(run, scope)
+    return replace(found, headline=_headline(run, scope), notes=_notes(scope), charts=charts)
 
 
 def _scope(run: Run, view: View) -> _ScopeGraph:
@@ -154,8 +153,8 @@ def node_types(table: KernelTable, rows: Index) -> Int64:
     return np.where(table.kind[rows] == Kind.COMM, of_comm, of_kernel)
 
 
-def _together(run: Run, view: View, scope: _ScopeGraph, by: str) -> ViewResult:
-    table, path = run.table, scope.path
+def _together(run: Run, view: View, scope: _ScopeGraph) -> ViewResult:
+    table, path, by = run.table, scope.path, view.by or "operation"
     on_path = scope.on_path
     rows, chosen = scope.rows, np.arange(len(on_path))
     if by == "message":
@@ -184,7 +183,14 @@ def _together(run: Run, view: View, scope: _ScopeGraph, by: str) -> ViewResult:
         *((GAP_PARTS[name], summed(path.gap_ns[k])) for k, name in enumerate(GAPS)),
     ]
     if by == "message":
-        own += _messages(table, begins)
+        size, groups = table.bytes[begins], table.group[begins].tolist()
+        kinds = [table.text_of("operation", code) for code in table.operation[begins].tolist()]
+        names = [table.names[code] if code >= 0 else None for code in groups]
+        own += [
+            (collective_figures.KIND, worded(kinds)),
+            (collective_figures.GROUP, worded(names)),
+            (collective_figures.SIZE, Values(size, size < 0)),
+        ]
     parts = [metric.name for metric, values in own[4:9] if values.numbers.any()]
     shown: tuple[str, ...] = (ON_PATH.name, OF_PATH.name, NODES.name, "kernel_ns", "activities")
     shown += (*(("bytes",) if by in ("type", "message") else ()), GAP.name, *parts)
@@ -204,9 +210,6 @@ def _together(run: Run, view: View, scope: _ScopeGraph, by: str) -> ViewResult:
         opens=opens,
         sort=f"-{'kernel_ns' if by == 'message' else ON_PATH.name}",
         shown=shown,
-        headline=_headline(run, scope),
-        notes=_notes(scope),
-        charts=_charts(run, scope),
     )
 
 
@@ -221,22 +224,12 @@ def _codes(table: KernelTable, rows: Index, by: str) -> tuple[Int64, Callable[[i
 
 
 def _message(table: KernelTable, row: int) -> str:
+    """Operation, size and group of a communication kernel, as far as they are known."""
     parts = [table.text_of("operation", int(table.operation[row]))]
-    if (size := int(table.bytes[row])) >= 0:
-        parts.append(f"{size} B")
-    if (group := int(table.group[row])) >= 0:
-        parts.append(table.names[group])
+    size, group = int(table.bytes[row]), int(table.group[row])
+    parts += [f"{size} B"] if size >= 0 else []
+    parts += [table.names[group]] if group >= 0 else []
     return " ".join(parts)
-
-
-def _messages(table: KernelTable, rows: Index) -> Own:
-    size, group = table.bytes[rows], table.group[rows].tolist()
-    kinds = [table.text_of("operation", code) for code in table.operation[rows].tolist()]
-    return [
-        (collective_figures.KIND, worded(kinds)),
-        (collective_figures.GROUP, worded([table.names[g] if g >= 0 else None for g in group])),
-        (collective_figures.SIZE, Values(size, size < 0)),
-    ]
 
 
 def _one_by_one(run: Run, view: View, scope: _ScopeGraph) -> ViewResult:
@@ -264,9 +257,6 @@ def _one_by_one(run: Run, view: View, scope: _ScopeGraph) -> ViewResult:
         own,
         opens=lambda row: activity_view(run, view, int(rows[row])),
         shown=shown,
-        headline=_headline(run, scope),
-        notes=_notes(scope),
-        charts=_charts(run, scope),
     )
 
 

@@ -15,7 +15,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.view import Baseline, View, with_view
 from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import UsageError
-from chopper_core.util.grouping import median_of, others_median
+from chopper_core.util.grouping import beyond_others, median_of, others_median
 from chopper_core.views.overview.step import Step, step_of
 from chopper_core.views.shared.leads import leads
 from chopper_core.views.shared.phrases import others, time
@@ -108,15 +108,10 @@ def causes_of(run: Run, view: View, gpu: int | None = None) -> tuple[int, tuple[
     ]
     work_ns = ranks.mean("same")
     beyond = {
-        name: float(numbers[place] - others_median(numbers)[place])
-        for name, numbers in (
-            ("work", work_ns),
-            ("host", ranks.mean("host")),
-            ("launch", ranks.mean("launch")),
-        )
+        word: float(beyond_others(ranks.mean(word))[place]) for word in ("same", "host", "launch")
     }
-    if beyond["work"] > least_ns:
-        share = 100.0 * beyond["work"] / float(others_median(work_ns)[place])
+    if beyond["same"] > least_ns:
+        share = 100.0 * beyond["same"] / float(others_median(work_ns)[place])
         typical = int(np.abs(work_ns - median_of(work_ns)).argmin())
         beside = replace(
             root,

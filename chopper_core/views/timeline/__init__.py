@@ -16,7 +16,7 @@ from chopper_core.model.signals import TimeSpans
 from chopper_core.model.table import NO_LABEL, Kind
 from chopper_core.model.units import is_on_a_clock, moment_text, time_text
 from chopper_core.model.view import ALL_TIME, Interval, View, pointing
-from chopper_core.util.arrays import Float64, Int64, Mask
+from chopper_core.util.arrays import Float64, Int64
 from chopper_core.views.shared.table_view import LabelledRows, Own, activity_view, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec
 from chopper_core.views.timeline.chart import KIND_NAMES, Ghosts, lanes_chart, own_time
@@ -25,7 +25,6 @@ from chopper_core.views.timeline.lanes import (
     Lane,
     gpus_of,
     lanes_of,
-    starts_of_names,
 )
 
 SPEC: Final = ViewSpec(
@@ -206,9 +205,9 @@ def next_start(
     lanes = lanes_in(run, view)[0]
     own = _named(lanes, name)
     if kind is None:
-        return _nearest(run, view, step, [(own, own.starts_ns)])
+        return nearest(run, view, step, [(own, own.starts_ns)])
     near = [lane for lane in lanes if lane.gpu == own.gpu]
-    return _nearest(run, view, step, [(lane, lane.kind_starts_ns[kind]) for lane in near])
+    return nearest(run, view, step, [(lane, lane.kind_starts_ns[kind]) for lane in near])
 
 
 def _named(lanes: Sequence[Lane], name: str) -> Lane:
@@ -216,22 +215,11 @@ def _named(lanes: Sequence[Lane], name: str) -> Lane:
 
 
 def start_of(run: Run, view: View) -> int:
+    """When a view's node starts, in ns since the run's first activity."""
     return int(run.tree(view.order).node(view.path).min("start_ns")[0]) - run.origin_ns
 
 
-def next_of_names(
-    run: Run, view: View, step: int, kernels: Mask, operations: Mask, key: str
-) -> tuple[str, Interval] | None:
-    """The lane and the cursor at the next start of an activity with a wanted name, or None.
-
-    A mask has a value per name, and one more for a missing name; `key` identifies the masks.
-    """
-    lanes = lanes_in(run, view)[0]
-    starts = [(lane, starts_of_names(run, lane, kernels, operations, key)) for lane in lanes]
-    return _nearest(run, view, step, starts)
-
-
-def _nearest(
+def nearest(
     run: Run, view: View, step: int, lanes: Sequence[tuple[Lane, Int64]]
 ) -> tuple[str, Interval] | None:
     """The nearest start after (1) or before (-1) the cursor: its lane, and the cursor there."""

@@ -20,7 +20,7 @@ from chopper_core.model.signals import Queue, TimeSpans
 from chopper_core.model.table import KernelTable, Kind
 from chopper_core.model.units import Unit
 from chopper_core.model.view import View
-from chopper_core.util.arrays import Index, Int8, Int64, Mask
+from chopper_core.util.arrays import Index, Int8, Int64
 from chopper_core.util.grouping import distinct, run_maxima, run_starts, stable_order
 
 CACHED_SCOPES: Final = 8
@@ -147,20 +147,6 @@ def lane_of(table: KernelTable, rows: Index, gpu: int, stream: int | None) -> La
         busy=TimeSpans.running(starts, durations),
         overlapping=int((starts[1:] < latest[:-1]).sum()),
     )
-
-
-def starts_of_names(run: Run, lane: Lane, kernels: Mask, operations: Mask, key: str) -> Int64:
-    """The starts on a lane of activities with a wanted kernel or operation; cached for one key.
-
-    A mask has a value per name, and one more for a missing name.
-    """
-    by_lane: dict[tuple[int, int | None], Int64] = run.memo(("timeline names", key), dict, 1)
-    place = lane.gpu, lane.stream
-    if place not in by_lane:
-        table = run.table
-        wanted = kernels[table.kernel[lane.rows]] | operations[table.operation[lane.rows]]
-        by_lane[place] = lane.starts_ns[wanted]
-    return by_lane[place]
 
 
 def edges(begin_ns: int, end_ns: int, bins: int) -> Int64:
