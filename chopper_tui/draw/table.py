@@ -107,17 +107,6 @@ class TableLayout(Struct, frozen=True):
     after: int = 0
     """Columns without room at the right."""
 
-    def column_at(self, x: int) -> str:
-        """The column at a cell of the header, `name` at the names; empty where there is none."""
-        end = PREFIX + self.name_width
-        if x < end:
-            return "name"
-        for column in self.columns:
-            end += GAP + column.cells
-            if x < end:
-                return column.name
-        return ""
-
     def name(self, row: int) -> str:
         if self.names is not None:
             return self.names[row]
@@ -136,24 +125,24 @@ class TableLayout(Struct, frozen=True):
         return fit(self.short[row] if self.short else name, width, glyphs)
 
     def header(self, titles: Sequence[Pieces] = ()) -> Pieces:
-        """The titles; that of the sort column in its own style.
+        """The titles; a click on one sorts by it, on that of the sort column reverses the order.
 
         `titles` are those of sparklines or lanes, where they are known better than before drawing.
         """
-        frame, glyphs = self.frame, self.glyphs
-        by_name = frame.sort.removeprefix("-") == "name"
-        title = level_title(frame.level)
-        if by_name:
-            title += glyphs.order(frame.sort)
+        frame, glyphs, sort = self.frame, self.glyphs, self.frame.sort.removeprefix("-")
+        title = level_title(frame.level) + (glyphs.order(frame.sort) if sort == "name" else "")
         pieces = [
             ((" <"[bool(self.before)] + " >"[bool(self.after)]).ljust(PREFIX), "header"),
-            (fit(title, self.name_width, glyphs), "chosen" if by_name else "header"),
+            (
+                fit(title, self.name_width, glyphs),
+                "chosen@reverse" if sort == "name" else "header@sort name",
+            ),
         ]
         for column in self.columns:
-            chosen = column.name == frame.sort.removeprefix("-")
             pieces.append((" " * GAP, "header"))
             header = column.text.aligned(column.header, column.width)
-            pieces.append((header, "chosen" if chosen else "header"))
+            ink = "chosen@reverse" if column.name == sort else f"header@sort -{column.name}"
+            pieces.append((header, ink))
             pieces.append((" " * (column.cells - column.width), "header"))
         for number, spark in enumerate(self.sparks):
             known = titles[number] if number < len(titles) else ()

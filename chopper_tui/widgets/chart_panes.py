@@ -263,4 +263,5 @@ class EvidencePane(DrawnPane):
         check()
         layout = plan(frame, width, glyphs)
         rows = range(min(len(frame), height - 2))
-        return [*lines, layout.header([]), *(layout.row(row, [], cursor=False) for row in rows)]
+        header = [(text, ink.partition("@")[0]) for text, ink in layout.header()]
+        return [*lines, header, *(layout.row(row, [], cursor=False) for row in rows)]

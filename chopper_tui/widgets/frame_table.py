@@ -161,18 +161,11 @@ class FrameTable(ScrollView, Listing, can_focus=False):
             self._fill_sparks()
 
     def on_click(self, event: events.Click) -> None:
-        """A click moves the cursor; on the cursor's row it opens it. On a title it sorts by the
-        column; again: the other way round."""
+        """A click moves the cursor; on the cursor's row it opens it."""
         row = self.scroll_offset.y + event.y - 1
-        if event.y < 1 and self.layout_plan is not None:
-            name = self.layout_plan.column_at(event.x)
-            if name and self.layout_plan.frame.sort.removeprefix("-") == name:
-                self.explorer.action_perform("reverse")
-            elif name:
-                self.explorer.action_perform("sort", name if name == "name" else f"-{name}")
-        elif row == self.cursor and self.rows:
+        if event.y and row == self.cursor and self.rows:
             self.explorer.action_perform("enter")
-        elif row < self.rows:
+        elif event.y and row < self.rows:
             self.move_to(row)
 
     def scroll_columns(self, columns: int) -> None:

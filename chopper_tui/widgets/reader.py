@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from textwrap import wrap
-from typing import ClassVar, Final
+from typing import ClassVar
 
 from rich.style import Style
 from rich.text import Text
-from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
@@ -23,9 +22,6 @@ from chopper_core.views.frame import Frame
 from chopper_core.views.spec import FIGURE, SUMS
 from chopper_tui.keymap import EXPLORE, GROUPS, INFO, Action
 from chopper_tui.widgets.dialogs import Sought
-
-PERFORMS: Final = "performs"
-"""The key in a style's meta data under which a text has (action, argument) of a click on it."""
 
 
 class TextReader(Sought[None]):
@@ -74,12 +70,10 @@ class TextReader(Sought[None]):
             if digit != "0":
                 self._perform("view", digit)
 
-    def on_click(self, event: events.Click) -> None:
-        """A click on an entry that can be performed closes the text and performs it."""
-        performs = event.style.meta.get(PERFORMS)
-        if performs is not None:
-            self.dismiss(None)
-            self._perform(*performs)
+    def action_performed(self, action_id: str, argument: str) -> None:
+        """Close, and perform the action of an entry that was clicked."""
+        self.dismiss(None)
+        self._perform(action_id, argument)
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(id="box", can_focus=False) as box:
@@ -209,7 +203,8 @@ class _Help:
             text.append("  " if len(command) + 2 <= room_left else margin)
             text.append(command)
         if performs is not None:
-            text.stylize(Style(meta={PERFORMS: performs}), begin, len(text))
+            click = {"@click": ("screen.performed", performs)}
+            text.stylize(Style(meta=click), begin, len(text))
         text.append("\n")
 
 
