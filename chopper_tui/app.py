@@ -54,7 +54,6 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 _MAX_TYPED = 1000
-"""Keys in the file of a crash."""
 _KEY_CHECK_S = 0.002
 """Seconds between looks whether the next key can be performed."""
 
@@ -78,7 +77,6 @@ class ChopperApp(App[None], inherit_bindings=False):
     PATIENCE: ClassVar[float] = 0.2
     """Seconds after which the progress of loading is shown."""
     RESIZED: ClassVar[float] = 0.3
-    """Seconds after which a resize is over."""
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+c", "leave", "Quit", priority=True, show=False),
         Binding("ctrl+z", "suspend_process", "To the shell", priority=True, show=False),
@@ -123,7 +121,6 @@ class ChopperApp(App[None], inherit_bindings=False):
         self._is_ending = False
         """Whether a signal ends it: keys that wait are not performed."""
         self._typed: deque[str] = deque(maxlen=_MAX_TYPED)
-        """The last keys, for the file of a crash."""
         self._crashed_at = start
 
     @property
@@ -243,7 +240,6 @@ class ChopperApp(App[None], inherit_bindings=False):
         return isinstance(screen, Sought) and screen.takes_key(event)
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        """Without UTF-8 only ASCII may reach the terminal."""
         return [*super().get_line_filters(), *[AsciiFilter()] * self.glyphs.is_ascii]
 
     def set_timer(self, *args: Any, **options: Any) -> Timer:
@@ -283,7 +279,6 @@ class ChopperApp(App[None], inherit_bindings=False):
 
     @on(Driver.SignalResume)
     def redraw(self) -> None:
-        """Redraw everything: the shell had the terminal."""
         self._shown.forget()
         self.refresh(layout=True)
 
@@ -311,7 +306,6 @@ class ChopperApp(App[None], inherit_bindings=False):
         return super().push_screen(*args, **options)
 
     def pop_screen(self) -> AwaitComplete:
-        """Close the screen; the one below is painted once."""
         self.delay_update(self.SETTLING / 3)
         return super().pop_screen()
 
@@ -327,7 +321,6 @@ class ChopperApp(App[None], inherit_bindings=False):
         self._opening.cancel()
 
     def action_leave(self) -> None:
-        """Quit; while the run loads, that is an interruption."""
         is_loading = self.screen_stack[-1] is self._loading
         self.exit(return_code=INTERRUPTED if is_loading else 0)
 
@@ -351,7 +344,6 @@ class ChopperApp(App[None], inherit_bindings=False):
             await self._perform_keys()
 
     def _settle(self) -> None:
-        """Start what the first screen needn't wait for."""
         run, data, _ = self._opening.result()
         if not gc.isenabled():  # The start does without; what it made is exempt.
             gc.freeze()

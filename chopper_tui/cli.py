@@ -193,7 +193,6 @@ def _limit_memory(options: argparse.Namespace) -> None:
 
 
 def _list_recent() -> bool:
-    """List the runs that were opened last and are still there; whether there are any."""
     from chopper_core.ingest import cache
     from chopper_core.render.cells import escape_each
     from chopper_core.render.text import shell_word
@@ -239,7 +238,6 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _command_table() -> str:
-    """A line per command; below its arguments where these are long."""
     explorer = ("", ("RUN", "explore a run: a trace, or a directory of one per rank"))
     lines = []
     for name, (arguments, summary) in (explorer, *COMMANDS.items()):

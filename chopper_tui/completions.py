@@ -25,7 +25,6 @@ Arguments = Mapping[str, Sequence[str]]
 Addresses = Callable[[str], Sequence[str]]
 MORE: Final = "…"
 ADDRESSED: Final = "go"
-"""The action whose argument is an address."""
 _PARTS: Final = late(r"(.*[ ,?&])([^ ,?&]*)", re.DOTALL)
 _ORDER_OPTION: Final = late(r"[?&](order=[^&]*)")
 _PATH_STEP: Final = late(r"(?P<before>(?:.*/)?)(?P<level>[a-z]*)(?P<equals>=?)(?P<label>.*)")
@@ -33,7 +32,6 @@ _LISTS: Final = ("columns", "order", "over")
 _READ_OPTIONS: Final = ("clock", "gpu", "hardware", "parallel")
 """Options of reading files; the run is open already."""
 _PLAIN: Final = late(r"[\w.-]+")
-"""Labels that mean themselves as a term of a filter."""
 _SHARES: Final = ("0.1%", "0.5%", "1%", "5%")
 _MAX_OFFERED: Final = 500
 

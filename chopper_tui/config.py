@@ -39,20 +39,17 @@ class Config(Struct, frozen=True):
     actions: tuple[Action, ...] = ()
     """All actions with the person's keys; none where no key is changed."""
     warnings: tuple[str, ...] = ()
-    """Unknown entries of the file, one sentence each."""
     splits: Mapping[str, int] = field(default_factory=dict)
     """View → lines by which the line between its pictures and its table is moved."""
     remember: bool = False
     """Whether chosen columns are saved for the next session."""
     is_first: bool = False
-    """Whether the person starts the explorer for the first time."""
 
 
 DEFAULTS: Final = Config()
 
 
 def state_directory() -> Path:
-    """Where Chopper keeps what outlives a session: columns, logs, snapshots without a place."""
     return user_folder("XDG_STATE_HOME", "~/.local/state")
 
 
@@ -160,7 +157,6 @@ def _checked_columns(given: Mapping[str, str | list[str]]) -> dict[str, tuple[st
 def _with_keys(
     actions: Sequence[Action], given: Mapping[str, str | list[str]]
 ) -> tuple[Action, ...]:
-    """The actions with the person's keys; raises UsageError for a key that can't be used."""
     verbs = {action.verb for action in actions}
     chosen = {verb: _texts(each) for verb, each in given.items() if verb in verbs}
     owners: dict[str, str] = {}
@@ -294,7 +290,6 @@ def write_crash(crash: BaseException, address: str = "", keys: Iterable[str] = (
 
 
 def typed(text: str) -> str:
-    """A typed or pasted text as a line of keys."""
     return f"text {json.dumps(text)}"
 
 

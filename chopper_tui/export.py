@@ -35,7 +35,6 @@ PICTURE: Final = "svg"
 _FONTS: Final = late(r"\s*@font-face \{.*?\}", re.DOTALL)
 """Textual's pictures load their font from the network; a picture of a run loads nothing."""
 SNAPSHOTS: Final = (*FORMATS, *_ALIASES, PICTURE)
-"""The formats by the names that people may give them."""
 
 
 def scope_lines(
@@ -89,7 +88,6 @@ def printed(
 
 
 def row_text(frame: Frame, row: int) -> Escaped:
-    """A row under its headings, with tabs between the cells and at most four digits."""
     columns = column_texts(frame)
     heads = [level_title(frame.level), *(column.header for column in columns), "address"]
     cells = [clean(frame.labels[row])]

@@ -29,7 +29,6 @@ class Visit(Struct, frozen=True):
     label: str | None = None
     """The row under the cursor; None: the first."""
     offset: int = 0
-    """The cursor's distance from the first row on the screen."""
     is_passed: bool = False
     """Whether its level says nothing and was passed through on the way in."""
 
@@ -64,7 +63,6 @@ def child_of(
 
 
 def passed(trail: Trail, labels: Sequence[str], columns: Columns) -> Trail:
-    """On from the last place through levels that say nothing, which have one label each."""
     for label in labels:
         trail = child_of((*trail[:-1], replace(trail[-1], is_passed=True)), label, columns)
     return trail
@@ -165,14 +163,12 @@ Marks = tuple[Mark, ...]
 
 
 def mark_of(view: View, label: str) -> Mark:
-    """The mark of a row of a view; raises UsageError where its rows are not nodes."""
     if view.name:
         raise UsageError("only rows of the tree can be marked")
     return Mark(view.order, view.path if view.is_leaf else (*view.path, label))
 
 
 def toggled(marks: Marks, mark: Mark) -> Marks:
-    """With a mark more, or without it where it is there already."""
     rest = tuple(old for old in marks if not _same(old, mark))
     return rest if len(rest) < len(marks) else (*marks, mark)
 

@@ -27,7 +27,6 @@ GROUPS: Final = (MOVE, WALK, ASK, TIME, FIND, TABLE, COMPARE, EXPORT, CHOPPER)
 
 PALETTE_KEY: Final = "ctrl+p"
 FIXED_KEYS: Final = ("ctrl+c", "ctrl+z", PALETTE_KEY)
-"""Keys that settings can't change."""
 
 EXPLORE: Final = "explore"
 INFO: Final = "info"
@@ -41,13 +40,11 @@ SCREENS: Final = {
         *((digit, (), ()) for digit in sorted(set(VIEWS.values()) - {"0", "1"})),
     )
 }
-"""Digit → the views that it opens in turn."""
 SET_SCREENS: Final = {
     **{digit: names for digit, names in SCREENS.items() if digit != "0"},
     "1": SET_VIEWS[:1],
     "2": SET_VIEWS[1:],
 }
-"""The same of a set of runs."""
 
 Handler = Callable[[Any, str], Awaitable[None] | None]
 """Performs an action on the explorer's screen, with the argument of the command or ""."""

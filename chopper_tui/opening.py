@@ -36,7 +36,6 @@ class Opening:
     """Loads a run and its first screen; it starts before Textual is imported."""
 
     def __init__(self, load: Callable[[Progress], Run], start: View, columns: Columns) -> None:
-        """Load a run with `load`, then its view `start` with the columns chosen by level."""
         self._load = load
         self._start = start
         self._columns = columns
@@ -49,7 +48,6 @@ class Opening:
         self.listener: Progress = silent
 
     def begin(self) -> None:
-        """Start a thread that never delays leaving the program."""
         if self._thread.ident is None:
             self._thread.start()
 

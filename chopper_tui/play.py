@@ -114,7 +114,6 @@ def play(app: ChopperApp, keys: list[str], size: tuple[int, int]) -> str:
 
 
 async def played(app: ChopperApp, keys: list[str], size: tuple[int, int]) -> str:
-    """The screen after the keys, each of them pressed once the screen is quiet."""
     async with app.run_test(size=size) as pilot:
         screen = await _settled(app, pilot)
         for key in keys:

@@ -124,7 +124,6 @@ class ScreenData(Struct, frozen=True):
     frame: Frame
     figures: Mapping[str, Figure]
     signals: tuple[ScreenSignal, ScreenSignal]
-    """The chosen one and the one beside it."""
 
     @property
     def has_signals(self) -> bool:
@@ -183,7 +182,6 @@ def second_signal(run: Run, chosen: str) -> str:
 
 
 def next_signal(run: Run, chosen: str) -> str:
-    """The name of the signal after the chosen one; after the last, the first; not of parts."""
     after = run.signal_names.index(chosen) + 1
     later = (*run.signal_names[after:], *run.signal_names)
     return next(name for name in later if not is_part(name))
@@ -208,7 +206,6 @@ class RowOnGpus(Struct, frozen=True):
 
     gpus: tuple[int, ...]
     here: int
-    """The GPU of the scope, or of the row."""
     elapsed_ns: Float64
     """NaN where a GPU has no such row."""
     clocks: tuple[Figure | None, ...]
@@ -223,7 +220,6 @@ class RowOnGpus(Struct, frozen=True):
 
     @property
     def slowest(self) -> int | None:
-        """The position of the GPU that takes longest; None where all take the same."""
         known = self.elapsed_ns[np.isfinite(self.elapsed_ns)]
         if not len(known) or known.max() == known.min():
             return None

@@ -16,7 +16,6 @@ T = TypeVar("T")
 
 Step = Callable[[], Awaitable[None] | None]
 LOADING: Final = "loading…"
-"""How the message about a long step begins."""
 
 
 def run_in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Awaitable[T]:
@@ -73,7 +72,6 @@ class StepQueue:
         return bool(self._waiting)
 
     def add(self, step: Step) -> None:
-        """Run a step after all that were added before it; at once where none are."""
         if self.is_busy:
             self._waiting.append(step)
             return

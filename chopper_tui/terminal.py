@@ -69,7 +69,6 @@ def end_at_once(number: int, _: object = None) -> NoReturn:
 
 
 def restore_by(give_back_terminal: Callable[[], object]) -> None:
-    """What gives the terminal back, should a mapped file be cut short."""
     global _restore
     _restore = give_back_terminal
 
@@ -161,7 +160,6 @@ def _raise_again(lost: Any) -> None:
 
 
 HUNG_UP = 129
-"""The exit code of a process whose terminal is gone: 128 + SIGHUP."""
 _STALLED_S = 2.0
 """After which a terminal that takes no output isn't waited for by a process that is to end."""
 _SIGNALS_S = 0.2
@@ -298,7 +296,6 @@ def _is_tmux(environment: Mapping[str, str]) -> bool:
 
 
 def has_clipboard(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether a text can be put on a clipboard by OSC 52: a console has none."""
     return environment.get("TERM", "") not in _NARROW_FONTS
 
 
@@ -325,7 +322,6 @@ def terse(output: str) -> str:
 
 @lru_cache(maxsize=8192)
 def _change(before: str, after: str) -> str:
-    """The shortest sequence from one style to another."""
     old, new = _codes(before), _codes(after)
     whole = ";".join(filter(None, ("0" if before else "", after))) or "0"
     ended = [
@@ -421,7 +417,6 @@ class SafeTerminal(LinuxDriver):
         self._wants_terminal = True
 
     def run_input_thread(self) -> None:
-        """Read keys until the app leaves or the terminal is gone."""
         try:
             super().run_input_thread()
         except OSError:
@@ -491,11 +486,9 @@ class _Output:
         self._file = file
         self._lost = lost
         self._since: float | None = None
-        """When the write under way began."""
 
     @property
     def waits_s(self) -> float:
-        """Seconds for which the terminal has not taken the write under way."""
         since = self._since
         return 0.0 if since is None else time.monotonic() - since
 

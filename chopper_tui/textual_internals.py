@@ -49,7 +49,6 @@ class ShownCells:
         self._lines.clear()
 
     def changes(self, update: Any) -> Any:
-        """The cells of an update of the whole screen, or of parts of it, that differ."""
         is_update = isinstance(update, LayoutUpdate | ChopsUpdate)
         return ChangedCells(self, update) if is_update else update
 
@@ -84,7 +83,6 @@ class ShownCells:
 
 
 _Cell = tuple[str, str]
-"""A character and the codes of its style."""
 _COLOUR: Final = late(r"(?:^|;)[34]8;(?:2;\d+;\d+;\d+|5;\d+)")
 _GROUND: Final = late(r"(?:^|;)(48;2;\d+;\d+;\d+|48;5;\d+|4[0-7]|10[0-7])$")
 """A background: the last of the codes."""
@@ -138,7 +136,6 @@ class ChangedCells(CompositorUpdate):
         self._update = update
 
     def render_segments(self, console: Console) -> str:
-        """The cells as a terminal takes them, each line's after a move to it."""
         sequences: list[str] = []
         at = -1, -1
         system = console._color_system or ColorSystem.TRUECOLOR
@@ -187,7 +184,6 @@ class DimmedScreen(BackgroundScreen):
 
 
 def press(app: App[Any], key: str) -> None:
-    """Put a key into the app's queue, as the terminal does."""
     character = key if len(key) == 1 else None
     event = events.Key(key_of_character(key) if character else key, character)
     event.set_sender(app)
@@ -269,7 +265,6 @@ def resume(screen: Screen[Any]) -> None:
 
 
 def without_toasts(app: App[Any]) -> None:
-    """Give screens no widgets for notifications and tooltips, of which the explorer has none."""
     app._disable_notifications = app._disable_tooltips = True
 
 

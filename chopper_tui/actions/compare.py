@@ -54,7 +54,6 @@ async def leave_run(screen: Explorer) -> None:
 
 
 async def leave_view(screen: Explorer) -> None:
-    """Go from a view of several runs to the table of runs, and there to all of them."""
     view = screen.view
     if view.name != RUNS:
         await screen.change(replace(with_view(view, RUNS), baseline=None))

@@ -197,7 +197,6 @@ class Stop(Struct, frozen=True):
     title: str
     text: str
     view: str
-    """Its name; empty: the tree."""
     depth: int = 0
     """Steps of the path into the run's first GPU and iteration."""
     is_of_table: bool = False

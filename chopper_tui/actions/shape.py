@@ -154,7 +154,6 @@ def filter_(screen: Explorer, argument: str) -> Awaitable[None] | None:
 
 
 async def _show_filtered(screen: Explorer, text: str) -> None:
-    """Show the rows that match; where none does, say what there is."""
     await screen.change(filtered(screen.view, text))
     if screen.frame.view.filter == text and not len(screen.frame):
         hints = (note for note in screen.frame.notes if note.startswith(NO_ROW))

@@ -60,7 +60,6 @@ async def zoom_out(screen: Explorer, argument: str) -> None:
 
 
 async def _zoom(screen: Explorer, factor: float, around: str) -> None:
-    """Zoom around the cursor, or around a time; the cursor stays where it is."""
     if not around:
         await _move(screen, lambda seen: zoomed(seen, factor))
         return
@@ -309,12 +308,10 @@ FIGURES: Final = (
     *("elapsed_ns", "gfx_mhz", "gfx_util_pct", "power_w", "exposed_comm_ns", "idle_ns"),
     *(*HEAT, "kernels"),
 )
-"""The figures that a key goes through, as far as the run has them."""
 _COLOURS: Final = (
     *("gfx_mhz", "busy_pct", "gfx_util_pct", "power_w", "exposed_comm_ns", "idle_ns"),
     *("mfma_util_pct", "hotspot_c"),
 )
-"""Those of an icicle."""
 
 _heat = partial(action, WALK, view="heatmap")
 _heats = actions(WALK, view="heatmap")

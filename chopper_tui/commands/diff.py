@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 DESCRIPTION: Final = "Compare B with A, its baseline: what changed, largest first."
 EXCEEDED: Final = 4
-"""The exit code where a limit is exceeded."""
 
 
 def add_options(parser: ArgumentParser) -> None:

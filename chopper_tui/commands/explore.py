@@ -130,7 +130,6 @@ def show_run(
 
 
 def _config() -> Config:
-    """The settings with the columns of earlier sessions before those of the file."""
     from msgspec.structs import replace
 
     from chopper_tui.commands.output import settings

@@ -51,7 +51,6 @@ def view_of(address: str, options: Namespace) -> View:
 
 
 def home_of(view: View) -> View:
-    """The overview of a run whose address names only the run and its baseline."""
     plain = View(view.run, baseline=view.baseline, overrides=view.overrides)
     if view != plain or (view.baseline is not None and view.baseline.path is not None):
         return view
@@ -139,7 +138,6 @@ def open_view(
 
 
 def verify_view(view: View, progress: Progress) -> None:
-    """Verify what opening the runs of a view left unverified; raises DataError."""
     from chopper_core.ingest.cache import verify_run
 
     verify_run(view.run, view.overrides.of_run, progress)

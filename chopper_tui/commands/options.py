@@ -148,8 +148,6 @@ def _natural(text: str) -> int:
 
 
 def _usage(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """A parser of an option's text whose error argparse shows."""
-
     def parsed(text: str) -> Any:
         try:
             return parse(text)

@@ -59,7 +59,6 @@ class Axis(Struct, frozen=True):
         return max(map(len, self.texts), default=0)
 
     def line(self, cells: int) -> str:
-        """The labels below their places, as far as they have room."""
         line = ""
         for place, text in zip(self.places, self.texts, strict=True):
             middle = round(self.share(place) * (cells - 1))
@@ -159,7 +158,6 @@ def scale_ends(known: Float64) -> tuple[float, float]:
 
 
 def around(low: float, high: float) -> tuple[float, float]:
-    """The range of an axis around data that lie from `low` to `high`: flat ones in its middle."""
     least = _MIN_SPAN * max(abs(low), abs(high)) or 1.0
     spare = max(least - (high - low), 0.0) / 2
     return low - spare, high + spare
@@ -171,7 +169,6 @@ _LONG_MS: Final = 1e5
 """Charts have ms from the first to the second; figures in them have up to five digits."""
 _MAX_FIGURE: Final = 1e60
 _MAX_BARS: Final = 2
-"""Points of a curve up to which it is drawn as bars."""
 
 
 def drawable(value: T) -> T:
@@ -240,7 +237,6 @@ def few_as_bars(chart: Any) -> Any:
 
 
 def _time_unit(numbers: Sequence[Any]) -> tuple[float, str]:
-    """The unit for times in ms, by the longest: its ms, and its name."""
     longest = max((float(np.nanmax(np.abs(each), initial=0.0)) for each in numbers), default=0.0)
     if 0 < longest < _SHORT_MS:
         return 1e-3, "µs"

@@ -107,7 +107,6 @@ class BoxDrawer(RowsDrawer[BoxChart]):
         return 1
 
     def body(self, chart: BoxChart, on: Canvas) -> None:
-        """A row per label: whiskers to the extremes, a box between the quartiles, the median."""
         glyphs, count = on.glyphs, len(chart.labels)
         shown = on.rows_shown(count, 1)
         spread = on.spreads and on.left > 2 * count
@@ -171,7 +170,6 @@ def _cut_parts(parts: Float64, longest: float) -> Float64:
 
 
 def _inks_of(picture: BarChart) -> Sequence[str]:
-    """The inks of visible series: of parts above and below zero those of differences."""
     if len(picture.series) == 2:
         above, below = (series.numbers for series in picture.series)
         if not (above < 0).any() and (below < 0).any() and not (below > 0).any():
@@ -285,7 +283,6 @@ def _number(number: float, unit: str) -> str:
 
 
 _BESIDE_FROM: Final = 100
-"""Width from which the figures of a card stand side by side."""
 _SIGNS: Final = {"+": "above", "-": "below"}
 
 
@@ -308,7 +305,6 @@ class CardsDrawer(Drawer[Cards]):
 
 
 def card_lines(cards: Sequence[Card], width: int, glyphs: Glyphs) -> list[list[Line]]:
-    """The lines of each card: figures at the left, the sentence next to them, the note below."""
     beside = width >= _BESIDE_FROM
     columns = zip_longest(*(card.figures for card in cards), fillvalue="")
     widths = [max(map(len, each)) for each in columns]

@@ -35,7 +35,6 @@ class Lens(Struct, frozen=True):
 
     @property
     def range(self) -> tuple[float, float]:
-        """The part that is seen, 0 to 1 of the whole."""
         half = 0.5 / self.factor
         middle = min(max(self.centre, half), 1 - half)
         return middle - half, middle + half
@@ -63,7 +62,6 @@ class Canvas(Struct):
     glyphs: Glyphs
     row: int = 0
     column: int | None = None
-    """The cursor's; None for a chart whose cells have none."""
     spreads: bool = False
     """Whether rows of bars take the lines that are left, as on a screen."""
     check: Callable[[], None] = wanted
@@ -94,7 +92,6 @@ class Canvas(Struct):
         self.cells |= {top + y: cells for y, cells in part.cells.items() if y < len(fitting)}
 
     def part(self, height: int) -> Canvas:
-        """An empty canvas of another height with the same cursor."""
         return replace(self, height=height, lines=[], cells={})
 
     def cell_at(self, x: int, y: int) -> Cell | None:
@@ -109,7 +106,6 @@ class Canvas(Struct):
         return [pad(each, width) + " " for each in fitting_names(shown, width, self.glyphs)]
 
     def rows_shown(self, count: int, below: int = 0) -> int:
-        """The rows that fit above so many lines, with one that says how many don't."""
         room = max(self.left - below, 0)
         return count if count <= room else max(room - 1, 0)
 
@@ -122,7 +118,6 @@ class Canvas(Struct):
 
 
 def title_lines(title: str, unit: str, width: int, legend: Sequence[Line] = ()) -> list[Line]:
-    """A title, its unit, and the entries of a legend, wrapped at the width."""
     first: Line = [(clean(title), "strong"), (f", {unit}" if unit else "", "dim")]
     lines, used = [first], sum(cell_width(text) for text, _ in first)
     for entry in legend:
@@ -176,7 +171,6 @@ def area(shares: Float64, height: int, inks: Sequence[str], glyphs: Glyphs) -> l
 
 C = TypeVar("C", bound=Struct)
 _LEAST_BODY: Final = 3
-"""Lines of a chart that its legend leaves."""
 
 
 class Drawer(Protocol[C]):

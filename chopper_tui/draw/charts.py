@@ -136,7 +136,6 @@ def _add(on: Canvas, chart: Chart, height: int, *, fill: bool = False) -> None:
 
 
 def _heights(charts: Sequence[Chart], width: int, height: int, glyphs: Glyphs) -> list[int]:
-    """The lines of each chart that fits, from the first on."""
     if drawer_of(charts[0]).is_alone:
         return [height]
     wanted: list[int] = []
@@ -211,7 +210,6 @@ def seen(chart: Chart, lens: Lens) -> Chart:
 
 
 def zoomed(lens: Lens, chart: Chart, factor: float) -> Lens:
-    """The lens closer by a factor; raises UsageError where the chart can't be seen so."""
     most = drawer_of(chart).max_zoom(chart)
     if most is None:
         raise UsageError("this chart has no scale to zoom")
@@ -222,7 +220,6 @@ def zoomed(lens: Lens, chart: Chart, factor: float) -> Lens:
 
 
 def panned(lens: Lens, chart: Chart, share: float) -> Lens:
-    """The lens moved by a share of its width; raises UsageError at an end."""
     if not drawer_of(chart).can_pan:
         raise UsageError("bars begin at zero: this chart can't be moved")
     begin, end = lens.range

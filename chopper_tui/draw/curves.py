@@ -200,12 +200,10 @@ def _curves(picture: LineChart, glyphs: Glyphs) -> list[Curve]:
 
 
 _ROOFLINE_LINES: Final = 12
-"""Lines that the picture wants, with its axis and the sentence beneath."""
 _SENTENCE_FROM: Final = ((16, 2), (9, 1))
 """Lines of the picture from which the sentence has how many."""
 _SIZES: Final = {"unicode": "·•●", "ascii": ".oO"}
 _LARGE: Final = (0.02, 0.1)
-"""Parts of the time from which a point is larger."""
 _SELECTED: Final = {"unicode": "◆", "ascii": "@"}
 _MEASURED: Final = {"unicode": "○", "ascii": "+"}
 _MARGIN: Final = 0.15
@@ -266,7 +264,6 @@ class RooflineDrawer(Drawer[Roofline]):
 
 
 def _sentence(chart: Roofline, on: Canvas, room: int) -> list[Line]:
-    """The selected row in words, always in as many lines."""
     if not 0 <= on.row < len(chart.labels) or not room:
         return [[]] * room
     has_point = np.isfinite(_places(chart.intensity, chart.tflops)[on.row]).all()
@@ -302,7 +299,6 @@ def _has_points(chart: Roofline) -> bool:
 def _axes(
     chart: Roofline, peaks: Sequence[tuple[str, float]], slope: float | None
 ) -> tuple[Axis, Axis]:
-    """The axes around all points and the ridges of the roofs."""
     points, roofs = _all_places(chart), [peak for _, peak in peaks]
     ridges = [] if slope is None else [peak - slope for peak in roofs]
     xs = [*points[:, 0], *ridges]

@@ -42,7 +42,6 @@ _KINDS: Final = {
 _STEADY: Final = (Theme.BREAKDOWN, Theme.COUNTERS)
 """Groups of figures that keep their places from row to row: some GPUs only have counters."""
 _DIGITS: Final = 4
-"""Of a short figure, as far as they are not before the point."""
 
 _COUNTED: Final = (Reduces.SUM, Reduces.MIN, Reduces.MAX, Reduces.COMMON, Reduces.DISTINCT)
 """How figures that are counts reduce: an integer among them is written as one."""
@@ -66,7 +65,6 @@ class Figure(Struct, frozen=True):
 
     @property
     def _is_whole(self) -> bool:
-        """Whether it is a count, or a sum of what was counted."""
         if not isinstance(self.number, float):
             return True
         return self.metric.reduces in _COUNTED and self.number.is_integer()
@@ -104,7 +102,6 @@ def _figure(metric: Metric, values: Values, row: int) -> Figure:
 
 
 def _pointed(frame: Frame, label: str) -> str | None:
-    """The kernel under the cursor of a timeline's lane, which the detail shows."""
     for picture in frame.charts[:1]:
         if isinstance(picture, Lanes):
             return picture.pointed[picture.lanes.index(label)].kernel
@@ -123,7 +120,6 @@ class Detail(Struct, frozen=True):
     missing: tuple[Metric, ...]
     """Those that no group has."""
     reasons: Mapping[str, Sequence[Metric]]
-    """Why they are, but for those that lack counters."""
     lacking: Mapping[tuple[str, ...], Sequence[Metric]]
     """Counters that the run has not → what they would give."""
     attributes: Mapping[str, str]

@@ -54,7 +54,6 @@ class HeatDrawer(RowsDrawer[HeatMap]):
         return 2 + (chart.opens is not None)
 
     def body(self, chart: HeatMap, on: Canvas) -> None:
-        """A map in the lines that are left; with two rows in a line where they are too many."""
         glyphs, count, columns = on.glyphs, len(chart.rows), len(chart.columns)
         labels = on.labels(chart.rows)
         margin = cell_width(labels[0]) if labels else 1
@@ -130,7 +129,6 @@ class HeatDrawer(RowsDrawer[HeatMap]):
         return own, min(cell[1], len(chart.columns) - 1)
 
     def label_of(self, chart: HeatMap, cell: Cell) -> str | None:
-        """The label of its row; None where a filter has left fewer."""
         return chart.labels[cell[0]] if cell[0] < len(chart.labels) else None
 
 
@@ -214,7 +212,6 @@ def _cells(
     numbers: Float64, wide: int, scale: ColourScale, on: Canvas, here: int, gaps: frozenset[int],
     *, is_numbered: bool,
 ) -> Line:  # fmt: skip
-    """A row: each cell in its colour, and in the glyph of its level; gaps are blank."""
     line: Line = []
     for place, number in enumerate(numbers.tolist()):
         is_here = place == here
@@ -294,9 +291,7 @@ def _cell_line(chart: HeatMap, row: int, column: int, on: Canvas) -> Line:
 _MIN_NAME: Final = 2
 """Cells from which a block has its name, if that is short enough."""
 _MIN_CUT_NAME: Final = 8
-"""Cells from which it has a shortened one."""
 _AROUND: Final = 2
-"""The lines of the scale and of the cursor's block."""
 
 
 class IcicleDrawer(RowsDrawer[Icicle]):
@@ -385,7 +380,6 @@ def _owners(picture: Icicle, depth: int, width: int, here: int | None = None) ->
 def _row_line(
     row: IcicleRow, owners: Index, scale: ColourScale, on: Canvas, here: int | None, *, named: bool
 ) -> Line:  # fmt: skip
-    """One line of a level: every block in its colour, wide ones with an edge and their name."""
     line: Line = []
     glyphs = on.glyphs
     for owner, cells in groupby(owners.tolist()):

@@ -28,7 +28,6 @@ COMPUTE, COMM, COPY, BOTH = "accent", "second", "third", "fourth"
 """Inks of kinds of time, the same in bars and lanes."""
 IDLE: Final = "shade"
 CLASS_INKS: Final = ("accent", "seventh", "fifth", "ninth", "tenth", "eighth")
-"""Of the classes of compute, in order."""
 _TIMES: Final = {
     COMPUTE: ("theoretical", "compute"),
     COMM: ("exposed communication", "communication", "collective"),

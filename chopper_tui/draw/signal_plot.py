@@ -28,7 +28,6 @@ _LEAST_PERCENT: Final = 1.0
 _LINES_PER_TICK: Final = 2
 _MAX_TICKS: Final = 8
 _TICK_GAP: Final = 6
-"""Cells between labels of the time axis."""
 _LABEL: Final = 4
 """Cells that the labels of the value axis have at least, so that charts stand under each other."""
 _TALL: Final = 6
@@ -45,7 +44,6 @@ def bins_for(signal: Signal, width: int) -> int:
 
 
 def headline(chart: SignalChart, width: int, glyphs: Glyphs) -> str:
-    """The signal of the chart and its time, as far as there is room."""
     scale = _time_scale(chart)
     dash = "–" if not glyphs.is_ascii else "-"
     signal = chart.signal
@@ -206,7 +204,6 @@ class SignalRowsDrawer(Drawer[SignalRows]):
         return len(chart.labels)
 
     def fitted(self, chart: SignalRows, width: int, glyphs: Glyphs, lines: int) -> int:
-        """With more lines than rows, a chart of their range."""
         own = 1 + len(chart.labels)
         return lines if lines - own >= _ENVELOPE else own
 

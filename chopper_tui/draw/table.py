@@ -60,7 +60,6 @@ class DrawnColumn(Struct, frozen=True):
     bar: int
     """Cells of a bar after the figure; 0: none."""
     tints: Int8
-    """The `Tint` of each row."""
     names_kernels: bool = False
     """Whether its words are kernels, which have short names."""
 
@@ -103,9 +102,7 @@ class TableLayout(Struct, frozen=True):
     """The names of all rows, where they are few enough to fold what they share."""
     short: Sequence[str] | None = None
     before: int = 0
-    """Columns that are scrolled out at the left."""
     after: int = 0
-    """Columns without room at the right."""
 
     def name(self, row: int) -> str:
         if self.names is not None:
@@ -118,7 +115,6 @@ class TableLayout(Struct, frozen=True):
         return f"{before} {self.glyphs.arrow} {name}"
 
     def _fitted(self, row: int) -> str:
-        """A name in its cells; sentences lose their end, other names their middle."""
         width, glyphs, name = self.name_width, self.glyphs, self.name(row)
         if self.frame.level in SENTENCES:
             return pad(beginning(name, width, glyphs), width)
@@ -155,7 +151,6 @@ class TableLayout(Struct, frozen=True):
         return pieces
 
     def row(self, row: int, drawn: Sequence[Pieces], cursor: bool, marked: bool = False) -> Pieces:
-        """The cells of a row with its sparklines; outliers are tinted and marked."""
         frame, glyphs = self.frame, self.glyphs
         pieces = [(glyphs.mark if marked else " ", "alert" if marked else "text")]
         pieces.append(((glyphs.cursor if cursor else " ") + " ", "text"))

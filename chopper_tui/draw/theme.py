@@ -85,11 +85,9 @@ class Inks(Struct, frozen=True):
 
     styles: Mapping[str, str]
     heat: tuple[str, ...] = ()
-    """The colours of a scale of magnitude from low to high; none without colours."""
     tones: Mapping[str, Sequence[str]] = MappingProxyType({})
     """The colours of signals over time, from low to high: of clocks, use, power, heat."""
     change: tuple[str, ...] = ()
-    """The colours of a scale of differences, from below over none to above."""
     made: dict[str, Style] = field(default_factory=dict)
 
     @property
@@ -126,7 +124,6 @@ class Inks(Struct, frozen=True):
         return Style() if name[-1].isdigit() else Style.parse(self.styles[name])
 
     def _on(self, front: str, ground: Color | None) -> Style:
-        """A front on a colour: a scale's level or a series in its own, text in black or white."""
         if ground is None:
             return self.of(front)
         if self._is_filled(front):
@@ -152,7 +149,6 @@ class Inks(Struct, frozen=True):
 
 
 _TEXTS: Final = (("#000000", "#ffffff"), ("black", "bright_white"))
-"""Text on colours, and on those of a terminal with 16."""
 _FILLED: Final = (
     *("accent", "second", "third", "fourth", "fifth", "sixth"),
     *("seventh", "eighth", "ninth", "tenth", "shade"),

@@ -52,7 +52,6 @@ _MIN_WITH_THREE_STRIPS: Final = 16
 _HOST_INKS: Final = {KIND_INKS[0]: "shade", KIND_INKS[1]: "strong"}
 """Operators are quieter than the calls that keep the host."""
 _MIN_NAMED_WIDTH: Final = 9
-"""Width from which an activity shows its name."""
 _MIN_RULE: Final = 2
 """Cells of a phase's rule that a legend in it leaves."""
 
@@ -193,7 +192,6 @@ def phases_line(
 
 
 def _named_inks(picture: Lanes, used: Container[str], glyphs: Glyphs) -> dict[str, Line]:
-    """A cell of each ink that is used, with its name; none without colours."""
     if not glyphs.in_colour:
         return {}
     names = dict(zip(CLASS_INKS, picture.classes, strict=False))
@@ -205,7 +203,6 @@ def _named_inks(picture: Lanes, used: Container[str], glyphs: Glyphs) -> dict[st
 
 
 def _ghosts_shown(picture: Lanes, selected: int, height: int) -> range:
-    """The lanes that have the baseline's beneath: all where there is room, else the selected."""
     count = len(picture.lanes)
     if picture.ghosts is None or height < _HEAD + _MIN_WITH_GHOST:
         return range(0)
@@ -313,7 +310,6 @@ def _cells_between(seen: Interval, bins: int) -> range:
 
 
 def _band(band: Band, bins: int, glyphs: Glyphs) -> Line:
-    """The label of each span from its first cell on; dashes where several share a cell."""
     marks = _MARKS[glyphs.name]
     cells = [" "] * bins
     for span in band.spans:

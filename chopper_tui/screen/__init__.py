@@ -53,7 +53,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Answer = Callable[[T], Awaitable[None] | None]
 _MAX_HISTORY: Final = 100
-"""Places that are remembered, of each kind."""
 _REST_S: Final = 1.0
 """Once nothing has changed for so long, memory that views no longer need is given back."""
 
@@ -153,7 +152,6 @@ class Explorer(ScreenParts):
             self.steps.add(step)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Keys of a view hold in that view alone."""
         known = self.actions.get(str(parameters[0])) if action == "perform" and parameters else None
         return known is None or not known.view or known.view == self.view.name
 
@@ -206,7 +204,6 @@ class Explorer(ScreenParts):
         self.say(message)
 
     def trail_to(self, view: View) -> Trail:
-        """The trail to a view from outside, with the columns chosen for each level."""
         return with_columns_of(trail_to(view), self.columns)
 
     def show(self, data: ScreenData) -> None:
@@ -264,7 +261,6 @@ class Explorer(ScreenParts):
         self.status.put(marks=len(self.marks))
 
     def point_at_card(self, is_again: bool) -> None:
-        """Give the keys to the cards, whose cursor was moved; a card clicked again opens."""
         self.activate_cards(True)
         if self.shows_sentences:
             self.table.move_to(self.cards.cursor)
@@ -284,7 +280,6 @@ class Explorer(ScreenParts):
             self.action_perform(action_id)
 
     def perform_at(self, action_id: str, cell: int) -> None:
-        """Perform an action at the time in the middle of a cell of the timeline."""
         if self.lanes is not None and 0 <= cell < self.time_cells:
             self.action_perform(action_id, self._time_of(self.lanes, cell))
 

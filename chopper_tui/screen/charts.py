@@ -22,7 +22,6 @@ from chopper_tui.widgets.chart_panes import PicturePane, SignalPane
 from chopper_tui.widgets.frame_table import FrameTable
 
 _BINS_UNSEEN: Final = 100
-"""Cells of the time axis while the timeline is hidden."""
 C = TypeVar("C", bound=Struct)
 
 
@@ -34,11 +33,9 @@ class Charts(SteadyScreen[None]):
         self.run = run
         self.data = data
         self.picture = 0
-        """Which of a view's charts is shown."""
         self.cell: Cell = (0, 0)
         """The cursor in the view's picture, as the picture's drawer reads it."""
         self.lens = WHOLE
-        """How close the picture of a view is seen."""
         self._seen: tuple[Frame, Lens, Sequence[Chart]] | None = None
 
     def fit_parts(self) -> None:
@@ -105,7 +102,6 @@ class Charts(SteadyScreen[None]):
 
     @property
     def cell_shown(self) -> tuple[int, int | None]:
-        """The cursor in the picture: its row, and its column where it has one."""
         for chart in self._charts_seen[:1]:
             return drawer_of(chart).cursor(chart, self.cell, self.table.cursor, self.table.label)
         return self.table.cursor, None

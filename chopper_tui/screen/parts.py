@@ -34,9 +34,7 @@ from chopper_tui.widgets.header import Crumbs, KeyFigures, Position
 from chopper_tui.widgets.pane import PaneColumn, PaneRow, lines_above, size_classes
 
 _MAX_HEADLINE: Final = (4, 6)
-"""Lines of a view's headline, on a low terminal and on a high one."""
 _DETAIL: Final = 16
-"""Lines that the detail beside a table needs."""
 _MAX_CURVES: Final = 20
 """Lines of curves, beyond which they only get higher."""
 _MIN_TABLE: Final = 6
@@ -72,7 +70,6 @@ class ScreenParts(Charts):
         self._sizes: dict[str, bool] = {}
         """The classes of the terminal's size."""
         self._arranged: tuple[dict[str, bool], int, int, int, int] | None = None
-        """Which parts are shown, and the lines of some."""
         self._fitted_to = Size(0, 0)
         """The size of the terminal that the parts have their room in."""
         self._status_lines = 1
@@ -164,7 +161,6 @@ class ScreenParts(Charts):
             await run_in_thread(save_splits, self.splits)
 
     def next_pane(self) -> None:
-        """Give the keys to the next part: from the table to the cards, to the detail, and back."""
         has_side = self.query_one("#side").display
         if self.side.has_keys:
             self.side.put(has_keys=False)
@@ -192,7 +188,6 @@ class ScreenParts(Charts):
             self._fit_status()
 
     def _fit_status(self) -> None:
-        """Give a long message the lines that it needs, and take them back after it."""
         lines = self.status.lines_wanted(self.app.size.width)
         if lines != self._status_lines:
             self._status_lines = lines

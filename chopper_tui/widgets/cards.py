@@ -65,11 +65,9 @@ class CardsPane(Pane):
     cards: Cards | None = None
     cursor = 0
     is_active = True
-    """Whether it has the keys where it has cards."""
     _last: Cards | None = None
     _first = 0
     _owners: Sequence[int] = ()
-    """The card of each line; -1: none."""
 
     def show(self, cards: Cards | None, row: int | None = None) -> None:
         """Show cards; the cursor stays on the same one, also after others were shown.
@@ -117,7 +115,6 @@ class CardsPane(Pane):
             self.redraw()
 
     def on_click(self, event: events.Click) -> None:
-        """A click moves the cursor; on the cursor's card it opens it."""
         owner = self._owners[event.y] if event.y < len(self._owners) else -1
         if owner >= 0:
             is_again = self.has_keys and owner == self.cursor

@@ -41,7 +41,6 @@ class DrawnPane(Pane):
     """What is drawn; empty: nothing, or what was hidden before it was drawn."""
     drawn: Sequence[Pieces] = ()
     _asked = 0
-    """How often it was asked to draw."""
     _is_drawing = False
 
     def drawing(self, width: int, height: int, check: Check, *content: Any) -> Sequence[Pieces]:
@@ -49,7 +48,6 @@ class DrawnPane(Pane):
         raise NotImplementedError
 
     def draw(self, *content: Any) -> None:
-        """Draw other content than before."""
         if content != self.content:
             self.content = content
             self.draw_soon()
@@ -105,7 +103,6 @@ class SignalPane(DrawnPane, Dragging):
     time_axis = True
 
     def __init__(self, number: int = 0) -> None:
-        """Make a chart of the chosen signal (0) or of the one beside it (1)."""
         super().__init__(classes="-second" if number else "")
         self.number = number
 
@@ -178,7 +175,6 @@ class PicturePane(DrawnPane, Dragging):
         self.draw(selected, column, *pictures)
 
     def _time_cell(self, x: int) -> int | None:
-        """The cell of the time axis at a place, if the picture has one."""
         if not self.pictures:
             return None
         return drawing.drawer_of(self.pictures[0]).time_cell(self.pictures[0], x - 1)

@@ -36,7 +36,6 @@ _DIGIT_CELLS: Final = 5
 _WORD_CELLS: Final = 13
 """Cells of a word in the place of a figure."""
 _MAX_TITLES: Final = 24
-"""Titles that are named for one reason."""
 _MAX_ATTRIBUTE: Final = 1_000
 """Characters of an attribute; exports have all of it."""
 _MAX_ACROSS: Final = 3
@@ -47,7 +46,6 @@ class DetailPane(Pane, Listing):
 
     detail: Detail | None = None
     has_keys = False
-    """Whether the keys that move scroll it."""
     _first = 0
     _lines: Sequence[Pieces] = ()
 
@@ -102,7 +100,6 @@ class DetailPane(Pane, Listing):
 
 
 def full_detail(detail: Detail, width: int, glyphs: Glyphs) -> Iterator[Pieces]:
-    """The whole detail of a row in lines of a width, with reasons for unavailable ones."""
     yield from _name(detail, width, glyphs)
     yield from _wrapped(detail.address, width, "dim")
     yield from _groups(detail, width, glyphs)
@@ -210,7 +207,6 @@ def _needed(lines: Iterable[Sequence[Figure]], across: int) -> list[int]:
 
 
 def _joined(metrics: Sequence[Metric]) -> str:
-    """The titles of metrics; of many the first."""
     titles = [metric.title for metric in metrics]
     more = len(titles) - _MAX_TITLES
     if more > 1:
@@ -249,12 +245,10 @@ class GpuPane(Pane):
 
     @property
     def spark_cells(self) -> int:
-        """How long a sparkline has room; it takes as many bins."""
         room = self.size.width - _FIGURES
         return min(room, _SPARK) if room >= _LEAST_SPARK else 0
 
     def lines(self, width: int, height: int) -> Iterable[Pieces]:
-        """A line per GPU; where they don't fit, those that are farthest from the median."""
         times, glyphs = self.times, self.glyphs
         if times is None:
             return

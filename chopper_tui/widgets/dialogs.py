@@ -80,7 +80,6 @@ class Sought(Dialog[T]):
     """
 
     search_text = ""
-    """The text, in lower case."""
     is_typing = False
     types_at_once: ClassVar[bool] = True
     """Whether a letter without a meaning begins a text."""
@@ -106,7 +105,6 @@ class Sought(Dialog[T]):
         return True
 
     def action_leave(self) -> None:
-        """Take the typed text back, or close without an answer."""
         if self.is_typing:
             self.is_typing = False
             self._type("")
@@ -118,7 +116,6 @@ class Sought(Dialog[T]):
         self.apply_search(text.split())
 
     def apply_search(self, words: Sequence[str]) -> None:
-        """Show what has all the words."""
         raise NotImplementedError
 
     @property

@@ -150,7 +150,6 @@ class KeyLine(Pane):
 
     view = ""
     instead = ""
-    """The keys of the prompt, while one is open."""
 
     def lines(self, width: int, height: int) -> Iterable[Pieces]:
         """As many keys as fit; the command line always does."""
@@ -237,7 +236,6 @@ class Question(Struct, frozen=True):
     entered: Callable[[str], Awaitable[None] | None]
     cursor: int | None = None
     changed: Callable[[], Awaitable[None] | None] | None = None
-    """Follows the text while it is typed."""
     cancelled: Callable[[], Awaitable[None] | None] | None = None
     complete: Complete | None = None
 

@@ -37,7 +37,6 @@ class FrameTable(ScrollView, Listing, can_focus=False):
     signals: Sequence[ScreenSignal] = ()
     sparks: Sequence[Sparks | LaneLines] = ()
     has_chart = False
-    """Whether the first signal alone has a chart next to the table."""
     spark_columns = 1
     """How many of the signals may have a column of sparklines."""
     _has_unpainted = False
@@ -147,7 +146,6 @@ class FrameTable(ScrollView, Listing, can_focus=False):
         return strip_of(pieces, width, self.inks, rest)
 
     def on_resize(self) -> None:
-        """Lay out for the new width; the cursor stays in sight."""
         if self.frame is not None:
             is_painted = self._planned_width == self.size.width
             self._lay_out(self.frame)
@@ -169,7 +167,6 @@ class FrameTable(ScrollView, Listing, can_focus=False):
             self.move_to(row)
 
     def scroll_columns(self, columns: int) -> None:
-        """Move the columns sideways under the pinned name; raises UsageError at an end."""
         if self.layout_plan is None or self.frame is None:
             return
         if columns > 0 and not self.layout_plan.after:

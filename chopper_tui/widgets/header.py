@@ -54,13 +54,11 @@ class Crumbs(Pane):
             self.explorer.action_perform("go")
 
     def edit(self, is_edited: bool) -> None:
-        """Give the line to the address, but for the marks, or take it back."""
         self.is_edited = is_edited
         self.display = bool(self.marks) or not is_edited
         self.styles.width = len(", ".join(self.marks)) + 2 if is_edited else "1fr"
 
     def lines(self, width: int, height: int) -> Iterable[Pieces]:
-        """The steps from the left; long ones give way in their middle, then the first ones."""
         if self.frame is None:
             return []
         mark = ", ".join(self.marks)
@@ -167,7 +165,6 @@ class KeyFigures(Pane):
     data: ScreenData | None = None
 
     def lines(self, width: int, height: int) -> Iterable[Pieces]:
-        """As many figures as fit, the most important first; a view has its headline."""
         if self.data is None:
             return []
         if self.data.frame.view.name:

@@ -38,7 +38,6 @@ class ChopperWidget(Widget):
 
     @property
     def explorer(self) -> Any:
-        """The screen that it is a part of, which does what clicks ask for."""
         return self.screen
 
     @property
