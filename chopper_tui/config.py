@@ -230,11 +230,9 @@ def _save(name: str, **kept: object) -> None:
 def is_first_start() -> bool:
     """Whether the explorer was never started before; from now on it was."""
     path = state_directory() / "started"
-    if os.path.exists(path):
-        return False
     try:
         make_private(path.parent)
-        path.touch()
+        path.touch(exist_ok=False)
     except OSError:
         return False
     return True
@@ -243,20 +241,14 @@ def is_first_start() -> bool:
 def fitting_columns(
     columns: Mapping[str, tuple[str, ...]], table: KernelTable
 ) -> dict[str, tuple[str, ...]]:
-    found = {}
-    for level, names in columns.items():
-        known = tuple(name for name in names if _is_known(name, table))
-        if known:
-            found[level] = known
-    return found
+    def is_known(name: str) -> bool:
+        try:
+            return bool(metric_named(name, table))
+        except ChopperError:
+            return False
 
-
-def _is_known(name: str, table: KernelTable) -> bool:
-    try:
-        metric_named(name, table)
-    except ChopperError:
-        return False
-    return True
+    found = {level: tuple(filter(is_known, names)) for level, names in columns.items()}
+    return {level: names for level, names in found.items() if names}
 
 
 _MAX_FILES: Final = 20

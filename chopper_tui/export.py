@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Final
 
@@ -205,16 +207,13 @@ def _stem(frame: Frame) -> str:
 
 
 def _write_numbered(folder: Path, stem: str, ending: str, content: Escaped) -> Path:
-    number = 1
-    while True:
+    for number in count(1):
         path = folder / f"{stem}-{number}.{ending}"
         if not path.exists():
-            try:
+            with suppress(FileExistsError):
                 publish(path, content.encode(), is_new=True)
                 return path
-            except FileExistsError:
-                pass
-        number += 1
+    raise AssertionError("numbers grow without end")
 
 
 def _write_new(path: Path, content: Escaped) -> Path:

@@ -9,11 +9,10 @@ has stand-ins in ASCII.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace  # noqa: TID251 (what Textual has is one)
 from functools import lru_cache
-from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 from msgspec import Struct, field
 from rich.color import Color, ColorType
@@ -62,13 +61,27 @@ above      -      color(214)            color(130)            -         yellow
 far_above  b      b color(214)          b color(130)          b         b yellow
 poor       -      bright_red            red                   -         red
 very_poor  b      b bright_red          b red                 b         b red
+clock0     -      color(67)             color(67)             -         cyan
+clock1     -      color(74)             color(25)             -         cyan
+clock2     -      color(117)            color(18)             -         bright_cyan
+use0       -      color(65)             color(65)             -         green
+use1       -      color(71)             color(28)             -         green
+use2       -      color(114)            color(22)             -         bright_green
+power0     -      color(131)            color(136)            -         red
+power1     -      color(173)            color(130)            -         yellow
+power2     -      color(215)            color(88)             -         bright_yellow
+warm0      -      color(96)             color(139)            -         magenta
+warm1      -      color(139)            color(133)            -         magenta
+warm2      -      color(182)            color(90)             -         bright_magenta
 """
 """The style of each role of a text in each theme, with Rich's short words: bold, dim, reverse.
 
 `accent` is of bars and lines, and of the first of several series, the others of which have `second`
 to `tenth`; `bar` and `spark`, which there are many of, have short codes. `shade` is the band behind
 a line, `alert` must not be overlooked, `chosen` is the title of the column that rows are sorted by.
-`below` its peers, `above` them or `poor`, a low utilization, is a cell that stands out.
+`below` its peers, `above` them or `poor`, a low utilization, is a cell that stands out. Signals
+over time are `clock0` to `warm2`, the higher the lighter: of the 256 colours, whose codes are
+short. In 16 colours none is blue, which can't be read on black in many terminals.
 """
 
 
@@ -85,8 +98,6 @@ class Inks(Struct, frozen=True):
 
     styles: Mapping[str, str]
     heat: tuple[str, ...] = ()
-    tones: Mapping[str, Sequence[str]] = MappingProxyType({})
-    """The colours of signals over time, from low to high: of clocks, use, power, heat."""
     change: tuple[str, ...] = ()
     made: dict[str, Style] = field(default_factory=dict)
 
@@ -98,8 +109,8 @@ class Inks(Struct, frozen=True):
     def of(self, name: str) -> Style:
         """The ink of a name.
 
-        `heat7` (0 to 15) and `change7` (0 to 14) are cells filled with a level of a scale, `clock2`
-        (0 to 2) is a tone of a signal, and `front/back` is one on the other. A click on a text in
+        `heat7` (0 to 15) and `change7` (0 to 14) are cells filled with a level of a scale, and
+        `front/back` is one on the other. A click on a text in
         `ink@action argument` performs the action.
         """
         style = self.made.get(name)
@@ -115,13 +126,9 @@ class Inks(Struct, frozen=True):
         front, on, back = name.partition("/")
         if on:
             return self._on(front, self._colour(back))
-        hue = self.tones.get(name.rstrip("0123456789"))
-        if hue is not None:
-            return Style(color=hue[int(name[-1])])
-        ground = self._level(name)
-        if ground is not None:
+        if ground := self._level(name):
             return Style(color=ground, bgcolor=ground)
-        return Style() if name[-1].isdigit() else Style.parse(self.styles[name])
+        return Style.parse("" if name.startswith(("heat", "change")) else self.styles[name])
 
     def _on(self, front: str, ground: Color | None) -> Style:
         if ground is None:
@@ -136,16 +143,18 @@ class Inks(Struct, frozen=True):
         return name in _FILLED or name[-1].isdigit()
 
     def _colour(self, name: str) -> Color | None:
-        is_own = name in _FILLED or name.rstrip("0123456789") in self.tones
-        return self.of(name).color if is_own else self._level(name)
+        return self._level(name) or (self.of(name).color if self._is_filled(name) else None)
 
     def _level(self, name: str) -> Color | None:
-        for scale, top in (("heat", HEAT_LEVELS - 1), ("change", CHANGE_LEVELS - 1)):
-            level = name.removeprefix(scale)
-            colours: tuple[str, ...] = getattr(self, scale)
-            if colours and level != name and level.isdigit():
-                return Color.parse(colours[round(int(level) * (len(colours) - 1) / top)])
-        return None
+        """The colour of a level of a scale; None without colours."""
+        scale = name.rstrip("0123456789")
+        scales = {"heat": (self.heat, HEAT_LEVELS), "change": (self.change, CHANGE_LEVELS)}
+        colours, levels = scales.get(scale, ((), 0))
+        if not colours or scale == name:
+            return None
+        return Color.parse(
+            colours[round(int(name[len(scale) :]) * (len(colours) - 1) / (levels - 1))]
+        )
 
 
 _TEXTS: Final = (("#000000", "#ffffff"), ("black", "bright_white"))
@@ -156,42 +165,16 @@ _FILLED: Final = (
 """Inks that fill cells, as the colour that text stands on."""
 
 
-def _tones(*hues: tuple[object, object, object]) -> dict[str, tuple[str, ...]]:
-    """The tones of signals: names of colours, or numbers of a terminal's 256."""
-    named = (
-        tuple(each if isinstance(each, str) else f"color({each})" for each in hue) for hue in hues
-    )
-    return dict(zip(("clock", "use", "power", "warm"), named, strict=True))
-
-
-_SCALES: Final[dict[str, tuple[Any, ...]]] = {
-    "plain": (),
-    "dark": (
-        CIVIDIS,
-        # Of the 256 colours, whose codes are short: there are many of them.
-        _tones((67, 74, 117), (65, 71, 114), (131, 173, 215), (96, 139, 182)),
-        diverging("#56b4e9", "#23272d", "#f0a000"),
-    ),
-    "light": (
-        CIVIDIS[::-1],
-        _tones((67, 25, 18), (65, 28, 22), (136, 130, 88), (139, 133, 90)),
-        diverging("#0072b2", "#eef0f2", "#d55e00"),
-    ),
-    "contrast": (),
+_SCALES: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
+    "dark": (CIVIDIS, diverging("#56b4e9", "#23272d", "#f0a000")),
+    "light": (CIVIDIS[::-1], diverging("#0072b2", "#eef0f2", "#d55e00")),
     "ansi": (
         ("blue", "cyan", "green", "yellow", "bright_white"),
-        # Blue on black can't be read on many terminals.
-        _tones(
-            ("cyan", "cyan", "bright_cyan"),
-            ("green", "green", "bright_green"),
-            ("red", "yellow", "bright_yellow"),
-            ("magenta", "magenta", "bright_magenta"),
-        ),
         ("bright_cyan", "cyan", "bright_black", "yellow", "bright_yellow"),
     ),
 }
-"""The colours of magnitudes, signals and differences; none without colours."""
-_INKS: Final = {name: Inks(styles, *_SCALES[name]) for name, styles in _styles().items()}
+"""The colours of magnitudes and differences; none without colours."""
+_INKS: Final = {name: Inks(styles, *_SCALES.get(name, ())) for name, styles in _styles().items()}
 _MANY_COLOURS: Final = ("256", "truecolor")
 
 THEMES: Final = ("dark", "light", "contrast", "ansi")

@@ -317,11 +317,11 @@ def _band(band: Band, bins: int, glyphs: Glyphs) -> Line:
         if span.dense:
             cells[span.begin : span.end] = marks.dense * width
             continue
-        cells[span.begin : span.end] = _within(span, width, marks, glyphs)
+        cells[span.begin : span.end] = _within(span, width, marks)
     return [("".join(cells), "text")]
 
 
-def _within(span: Span, width: int, marks: Marks, glyphs: Glyphs) -> str:
+def _within(span: Span, width: int, marks: Marks) -> str:
     text = clean(span.text)
     if not text:
         return marks.between * width
@@ -330,12 +330,9 @@ def _within(span: Span, width: int, marks: Marks, glyphs: Glyphs) -> str:
     if len(text) < width:
         return (marks.edge + text + " ").ljust(width, marks.line)[:width]
     short = text.removeprefix("L").removeprefix("it ")
-    for candidate in (text, short):
-        if len(candidate) < width:
-            return (marks.edge + candidate).ljust(width)
-    if width >= 4:
-        return marks.edge + text[: width - 1]
-    return marks.edge + " " * (width - 1)
+    if len(short) >= width:
+        short = text[: width - 1] if width >= 4 else ""
+    return (marks.edge + short).ljust(width)
 
 
 def _lane(cells: LaneCells, bins: int, glyphs: Glyphs, columns: _Columns) -> Line:
