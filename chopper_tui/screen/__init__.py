@@ -43,7 +43,7 @@ from chopper_tui.screen.parts import ScreenParts
 from chopper_tui.screen_data import ScreenData
 from chopper_tui.steps import run_in_thread
 from chopper_tui.textual_internals import key_of_character, resume
-from chopper_tui.widgets.cards import cards_of
+from chopper_tui.widgets.chart_panes import cards_of
 from chopper_tui.widgets.footer import AddressBar, KeyLine, Prompt, Question
 from chopper_tui.widgets.header import Crumbs, KeyFigures, Position
 

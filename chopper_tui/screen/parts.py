@@ -25,8 +25,7 @@ from chopper_tui.keymap import Action
 from chopper_tui.screen.charts import Charts
 from chopper_tui.screen_data import ScreenData
 from chopper_tui.steps import LOADING, StepQueue, run_in_thread
-from chopper_tui.widgets.cards import CardsPane
-from chopper_tui.widgets.chart_panes import Curves, EvidencePane, PicturePane, SignalPane
+from chopper_tui.widgets.chart_panes import CardsPane, Curves, EvidencePane, PicturePane, SignalPane
 from chopper_tui.widgets.detail import DetailPane, GpuPane
 from chopper_tui.widgets.footer import AddressBar, KeyLine, Prompt, Status, TooSmall, pointed_text
 from chopper_tui.widgets.frame_table import FrameTable

@@ -43,7 +43,7 @@ async def test_the_progress_is_shown_and_cancelled() -> None:
         text = driven.text()
         assert "a/run" in text and "reading rank 3" in text and " %" in text
         pane = app.screen.query_one(LoadingPane)
-        pane.report("match telemetry", 1, 2)
+        pane.put(step="match telemetry", done=1, total=2)
         text = "".join(part for line in pane.lines(80, 24) for part, _ in line)
         assert "match telemetry, 2 of 2" in text and "%" not in text
         await pilot.press("q")
