@@ -101,14 +101,12 @@ def attach_counters(
 
 
 def _skipping(run: Run, found: FoundFiles) -> Run:
-    """The run with the reasons why files of a family can't be read."""
     unused = {str(file.path): file.reason for file in found.skipped}
     others = (item for item in run.skipped if item[0] not in unused)
     return replace(run, skipped=(*others, *unused.items()))
 
 
 def attach_telemetry(run: Run, paths: Sequence[Path], progress: Progress) -> Run:
-    """Attach telemetry to a run, as signals and as columns of its kernels."""
     found_files = discover(paths, Family.TELEMETRY)
     run = _skipping(run, found_files)
     read: list[Telemetry]
@@ -189,7 +187,6 @@ def _measured_twice(
 
 
 def attach_cpu(run: Run, paths: Sequence[Path], progress: Progress) -> Run:
-    """Attach CPU samples of its hosts to a run."""
     files = discover(paths, Family.CPU)
     if not files.files or not len(run.table):
         return run
@@ -234,7 +231,6 @@ def _known_clocks(
 
 
 def _epoch_correction(run: Run, gpus: Mapping[int, int]) -> int:
-    """The correction from the epoch clock of these GPUs' host to the run's clock, in ns."""
     rank_of = {gpu.index: gpu.rank for gpu in run.gpus}
     ranks = {rank_of[gpu] for gpu in gpus.values()}
     found = {clock.correction_ns for clock in run.hosts if ranks & set(clock.ranks)}
@@ -242,7 +238,6 @@ def _epoch_correction(run: Run, gpus: Mapping[int, int]) -> int:
 
 
 def telemetry_report(paths: Sequence[Path], format_name: str) -> Escaped | None:
-    """Describe every telemetry file at the paths as `text` or `json`; None without any."""
     found = discover([path for path in paths if path.exists()], Family.TELEMETRY)
     if not found.files:
         return None
@@ -350,7 +345,6 @@ def with_slots(run: Run, paths: Sequence[Path]) -> Run:
 
 
 def _read(path: Path) -> tuple[dict[int, str], str]:
-    """The slots of a file, and why it can't be used; '' if it can."""
     try:
         with path.open("rb") as file:
             text = file.read(_MAX_BYTES).decode("utf-8", "replace")

@@ -321,7 +321,6 @@ def parts_folder(store: Path) -> Path:
 
 
 def has_part(folder: Path, trace: Path) -> bool:
-    """Whether a usable part of the trace as it is now exists, undamaged."""
     part = _part_path(folder, trace)
     if _read_origin(part) != _origin(trace):
         return False

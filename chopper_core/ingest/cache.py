@@ -174,7 +174,6 @@ def _read(name: str, progress: Progress, jobs: int | None, overrides: Overrides)
 
 
 def entries() -> list[CacheEntry]:
-    """The cached runs, most recently used first."""
     found = []
     for path in _folders():
         try:
@@ -207,9 +206,7 @@ class Kept(Struct, frozen=True):
             return None
 
     def keep(self, figures: object) -> None:
-        """Keep figures; a cache that can't be written, or belongs to another user, is left
-        alone.
-        """
+        """Keep figures, unless the cache can't be written or belongs to another user."""
         text = json_of(figures)
         with suppress(OSError):
             atomic.make_private(self.file.parent)
@@ -317,14 +314,12 @@ def _code_stamp() -> str:
 
 
 def code_files(package: Path = _PACKAGE) -> list[str]:
-    """The files of a package, by default this one, sorted; without compiled ones, which come and
-    go."""
+    """The files of a package, sorted, without compiled ones, which come and go."""
     walked = os.walk(package)
     files = (os.path.join(folder, name) for folder, _, names in walked for name in names)
     return sorted(file for file in files if file.endswith((".py", ".toml", ".tcss")))
 
 
 def digest(parts: Sequence[str]) -> str:
-    """A short digest of texts in their order."""
     text = "\n".join(parts).encode(errors="surrogateescape")
     return hashlib.sha256(text).hexdigest()[:_DIGEST_LENGTH]

@@ -110,7 +110,6 @@ def find_runs(names: Sequence[str]) -> list[FoundRun]:
 
 
 def check_is_one(name: str) -> None:
-    """Raise DataError where a name is several paths of several runs."""
     if len(paths_of(name)) > 1 and holds_runs(name):
         found = find_runs([name])
         named = ", ".join(each.name for each in found[:_MAX_NAMED])
@@ -268,7 +267,6 @@ _Job = tuple[int | None, str | None]
 
 
 def _place(trace: Path) -> tuple[int | None, _Job]:
-    """The rank of a trace, by its name or its head, and its job."""
     head = FileHead(trace).text
     found = _DISTRIBUTED.search(head)
     about = found[0] if found else ""

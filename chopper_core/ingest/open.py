@@ -50,7 +50,6 @@ def concatenate_tables(ranks: Sequence[Run]) -> KernelTable:
 
 
 def table_of(rank: Run, first_gpu: int) -> KernelTable:
-    """The table of a run of one rank, its GPUs counted from `first_gpu`."""
     return replace(rank.table, gpu=rank.table.gpu + np.int32(first_gpu))
 
 
@@ -210,7 +209,6 @@ def _named(run: Run) -> Run:
 
 
 def _with_layout(run: Run, paths: Sequence[Path]) -> Run:
-    """The run with the layout of its ranks from a manifest or a job's configuration."""
     for path in filter(Path.is_dir, paths):
         try:
             with reading(path):
@@ -240,7 +238,6 @@ def _scheduled(name: str, progress: Progress, overrides: Overrides) -> Run | Non
 
 
 def _sampled(name: str, progress: Progress, overrides: Overrides) -> Run | None:
-    """The run of the telemetry at the paths; None without any."""
     from chopper_core.ingest.untraced import telemetry_run
 
     run = telemetry_run(name, paths_of(name), progress, overrides)

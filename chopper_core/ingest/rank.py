@@ -212,7 +212,6 @@ def _clock(trace: Trace) -> str:
 
 
 def _distributed(trace: Trace) -> dict[str, Any]:
-    """What a trace states of the job's processes."""
     found = trace.metadata.get("distributedInfo")
     return found if isinstance(found, dict) else {}
 
@@ -246,7 +245,6 @@ def process_groups(trace: Trace) -> list[ProcessGroup]:
 
 
 def _ranks(given: object) -> tuple[int, ...]:
-    """The ranks of a group; () where the trace shortens or lacks them."""
     if isinstance(given, list) and all(type(each) is int and each >= 0 for each in given):
         return tuple(given)
     return ()

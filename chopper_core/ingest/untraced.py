@@ -222,7 +222,6 @@ def _numbered(telemetry: Telemetry) -> Telemetry:
 
 
 def _gpus_of(read: Sequence[Telemetry], found: FoundFiles) -> tuple[Gpu, ...]:
-    """The GPUs of telemetry files: by their ranks or numbers, else by PCI address or order."""
     if any(each.by_rank for each in read) or not read:
         numbers = {name.index for each in read if not each.is_of_node for name in each.gpus}
         numbers |= {rank for _, rank in _stopped_files(found)}

@@ -293,8 +293,6 @@ def _theory(scope: Scope) -> Values:
 def _level(
     name: str, title: str, definition: str, *ratios: Compute, missing: str = _UNKNOWN
 ) -> None:
-    """Register a level of the stack: the theoretical time times some ratios."""
-
     reduces = Reduces.PRODUCT if ratios else Reduces.SUM
 
     @_original(

@@ -45,6 +45,10 @@ _PANELS: Final = "rocprof-compute gfx942"
 
 _ELEMENTS: Final = {counter: element for element, counter in MATRIX_COUNTERS.items()}
 _TERM: Final = late(r"([+-]?)\s*([\d.]*)\s*([A-Za-z_]\w*)")
+_FORMULA: Final = late(r".*: (?:(\d+) x )?\(?([\w +-]+?)\)?(?: / \(?([\w +-]+?)\)?)?\.")
+"""`: 100 x A / (B + C).` at the end of a definition: a factor, a part, a whole."""
+_TERA: Final = ("TFLOP/s", "TOP/s")
+"""Units of what counts per ns give when divided by 1000."""
 FABRIC: Final = ("TCC_EA0_", "TCC_EA_")
 """Prefixes of the counters of the fabric's interface: since gfx942, and on gfx90a."""
 READS_OF_128_B: Final = "TCC_BUBBLE_sum"
@@ -93,7 +97,6 @@ class Chip(Struct, frozen=True):
 
     @classmethod
     def of(cls, hardware: Hardware | None) -> Chip:
-        """The numbers of a specification."""
         if hardware is None:
             return cls()
         return cls(
@@ -112,7 +115,6 @@ class Chip(Struct, frozen=True):
 
     @property
     def l2_channels(self) -> float:
-        """Channels of the L2 caches of all XCCs."""
         return self.architecture.l2_channels_per_xcc * self.xccs
 
     @property
@@ -206,17 +208,24 @@ class Formula(Struct, frozen=True):
 def formulas(text: str) -> None:
     """Register the metrics that the blocks of a text declare.
 
-    The first line of a block is `name | unit | title | source`, then comes the definition, then
-    `= scale * part / whole`. Part and whole are weighted sums of counters (`64 A - B`); without a
-    whole the metric is a sum. `_THEN` is applied to the result.
+    The first line of a block is `name | unit | title | source`, then comes the definition, which
+    ends with the formula, or is followed by `= scale * part / whole`. Part and whole are weighted
+    sums of counters (`64 A - B`); a part may be the name of a sum that the text declares before.
+    Without a whole the metric is a sum. `_THEN` is applied to the result.
     """
+    sums: dict[str, str] = {}
     for (name, unit, title, source), described in blocks(text):
-        definition, _, computed = described.rpartition(" = ")
-        scale, _, ratio = computed.rpartition(" * ")
-        part, _, whole = ratio.partition(" / ")
+        definition, is_given, computed = described.rpartition(" = ")
+        if is_given:
+            scale, _, ratio = computed.rpartition(" * ")
+            part, _, whole = ratio.partition(" / ")
+        else:
+            definition, (scale, part, whole) = computed, _stated(computed, unit)
+        part = sums.get(part, part)
+        if not whole:
+            sums[name] = part
         compute = Formula(part, whole, scale, _THEN.get(name))
-        counters = compute.counters()
-        needed = list(counters)
+        needed = list(compute.counters())
         if any(counter.startswith(FABRIC[0]) for counter in needed):
             needed[-1] += f" ({FABRIC[1]}… on gfx90a)"
         if compute.needs_hardware:
@@ -233,10 +242,20 @@ def formulas(text: str) -> None:
                 f"needs {_listed(needed)}",
                 theme=Theme.COUNTERS,
                 needs_times=False,
-                counters=counters,
+                counters=compute.counters(),
                 needs_hardware=compute.needs_hardware,
             )
         )
+
+
+def _stated(definition: str, unit: str) -> tuple[str, str, str]:
+    """Scale, part and whole of the formula that ends a definition; raises ValueError without."""
+    found = _FORMULA.fullmatch(definition.replace(" accumulated over the cycles", "_ACCUM"))
+    if found is None:
+        raise ValueError(f"no formula ends: {definition}")
+    factor, part, whole = (text or "" for text in found.groups())
+    scale, whole = _WHOLES.get(whole, ("", whole))
+    return f"{factor} {'0.001' if unit in _TERA else scale}".strip(), part, whole
 
 
 def _active_cus(slots: Float64, chip: Chip) -> Float64:
@@ -248,7 +267,6 @@ def _active_cus(slots: Float64, chip: Chip) -> Float64:
 
 
 def _possible_clock(mhz: Float64, chip: Chip) -> Float64:
-    """The clocks that are possible for the GPU; NaN elsewhere."""
     return np.where(mhz > _CLOCK_LIMIT * chip.clock_mhz, nan, mhz)
 
 
@@ -258,6 +276,15 @@ _THEN: Final[Mapping[str, Callable[[Float64, Chip], Float64]]] = {
     "remote_read_pct": lambda share, _: np.maximum(share, 0.0),
 }
 """What is applied to the result of a formula."""
+_WHOLES: Final[Mapping[str, tuple[str, str]]] = {
+    "duration": ("", TIME),
+    "GPU cycles": ("xccs", "GRBM_GUI_ACTIVE"),
+    "GPU cycles x CUs": ("xccs / compute_units", "GRBM_GUI_ACTIVE"),
+    "GPU cycles x CUs x SIMDs": ("xccs / compute_units simds_per_cu", "GRBM_GUI_ACTIVE"),
+    "GPU cycles x channels": ("xccs / l2_channels", "GRBM_GUI_ACTIVE"),
+    "GRBM_SPI_BUSY per XCC x shader engines": ("xccs / shader_engines", "GRBM_SPI_BUSY"),
+}
+"""Wholes of definitions in words: what else scales the ratio, and the counter."""
 _PARTS_OF_CHIP: Final[Mapping[str, Callable[[Chip], Weights]]] = {
     "MATRIX_FLOP": lambda chip: {f"{_MOPS}{dtype}": OPS_PER_COUNT for dtype in chip.float_types()},
     # The cycles of the counted operations at the peak of their types.
@@ -364,8 +391,6 @@ def _mean_over_dispatches(scope: Scope, name: str) -> Values:
 
 
 def _match_count(state: Match, title: str, kernels: str) -> None:
-    """Register the number of compute kernels whose counters were matched in one way."""
-
     def is_so(table: KernelTable, rows: Selection) -> Mask:
         found: Float64 = table.measured[COUNTER_MATCH][rows]
         if state is not Match.NONE:

@@ -134,7 +134,6 @@ def column_names(texts: Iterable[str], known: Sequence[Metric] = ()) -> tuple[st
 
 
 def nearest(name: str) -> str:
-    """The end of an error about an unknown column: the columns with similar names."""
     from difflib import get_close_matches
 
     titles = (name, name.rpartition("_")[0])  # time_ms: a title with a unit
@@ -171,7 +170,6 @@ def default_columns(
 
 
 def is_measured(name: str, table: KernelTable) -> bool:
-    """Whether a run has the counters or the telemetry of a metric."""
     needs = METRICS[name].counters if name in METRICS else ()
     return all(column in table.measured for column in needs or (integral_of(name),))
 
@@ -204,7 +202,6 @@ def why_missing(metric: Metric, table: KernelTable, hardware: Hardware | None) -
 def reasons(
     metrics: Iterable[Metric], table: KernelTable, hardware: Hardware | None
 ) -> dict[str, list[Metric]]:
-    """Metrics without a value by the reason for it, in their order."""
     found: dict[str, list[Metric]] = {}
     for each in metrics:
         found.setdefault(why_missing(each, table, hardware), []).append(each)
@@ -221,7 +218,6 @@ def reason_notes(
 
 
 def catalogue(format_name: str) -> str:
-    """The registry as `text`, `markdown` or `json`."""
     if format_name == "json":
         entries = [
             {

@@ -76,7 +76,6 @@ class Values(Struct, frozen=True):
         return len(self.numbers)
 
     def take(self, rows: Index) -> Values:
-        """The values of the given nodes, in their order."""
         missing = None if self.missing is None else self.missing[rows]
         extrapolated = None if self.extrapolated is None else self.extrapolated[rows]
         partial = None if self.partial is None else self.partial[rows]
@@ -92,28 +91,23 @@ class Values(Struct, frozen=True):
         return np.where(self.present(), self.numbers, missing).astype(np.float64)
 
     def is_extrapolated(self, row: int) -> bool:
-        """Whether a value isn't measured on all of the node."""
         return self.extrapolated is not None and bool(self.extrapolated[row])
 
     def is_partial(self, row: int) -> bool:
-        """Whether a value covers only some of the row's GPUs."""
         return self.partial is not None and bool(self.partial[row])
 
     def at(self, row: int) -> int | float | None:
-        """One value as a plain Python number, or None."""
         if self.missing is not None and self.missing[row]:
             return None
         number: int | float = self.numbers[row].item()
         return number
 
     def cell(self, row: int) -> int | float | str | None:
-        """One value as a plain Python number or a word, or None."""
         number = self.at(row)
         return number if self.words is None or number is None else self.words[int(number)]
 
 
 def worded(texts: Sequence[str | None]) -> Values:
-    """A column of words; None is missing."""
     words = tuple(sorted({text for text in texts if text is not None}))
     places = {word: place for place, word in enumerate(words)}
     numbers = np.array([0 if text is None else places[text] for text in texts], np.int64)
@@ -201,7 +195,6 @@ METRICS: Final[dict[str, Metric]] = {}
 
 
 def register(metric: Metric) -> None:
-    """Add a metric to the registry; raises ValueError where its name is taken."""
     if metric.name in METRICS:
         raise ValueError(f"two metrics are called {metric.name}")
     METRICS[metric.name] = metric
@@ -233,20 +226,29 @@ def metric(
     return registered
 
 
-def totals(text: str) -> None:
+NO_LAUNCH: Final = "no activity of the row has a launch record"
+
+
+def totals(text: str, *, of_launched: bool = False) -> None:
     """Register sums of columns of the kernel table: `name | unit | title | source`, the definition.
 
     A fifth part of the first line is the column, where it has another name. Sums without a unit are
-    counts, which a run without times has too.
+    counts, which a run without times has too. Those `of_launched` activities need a launch record.
     """
     for (name, unit, title, source, *of), definition in blocks(text):
-        metric(name, Unit(unit), title, definition, source=source, needs_times=bool(unit))(
-            partial(_total, of[0] if of else name)
-        )
+        compute = partial(_total, of[0] if of else name, of_launched)
+        missing = NO_LAUNCH if of_launched else ""
+        add = metric(name, Unit(unit), title, definition, source=source, missing=missing,
+                     needs_times=bool(unit))  # fmt: skip
+        add(compute)
 
 
-def _total(column: str, scope: Scope) -> Values:
-    return Values(scope.nodes.sum(column))
+def _total(column: str, of_launched: bool, scope: Scope) -> Values:
+    return Values(scope.nodes.sum(column), without_launch(scope) if of_launched else None)
+
+
+def without_launch(scope: Scope) -> Mask:
+    return scope.nodes.sum("unlinked") == scope.nodes.sizes()
 
 
 def blocks(text: str) -> Iterator[tuple[list[str], str]]:

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from chopper_core.metrics.metric import (
     METRICS,
+    NO_LAUNCH,
     Metric,
     Reduces,
     Scope,
@@ -20,6 +21,7 @@ from chopper_core.metrics.metric import (
     quotient,
     time_weighted,
     totals,
+    without_launch,
 )
 from chopper_core.model.column_names import COUNTS_PER_US, ENERGY, integral_of, known_of, samples_in
 from chopper_core.model.table import NO_TIME, STATES
@@ -31,7 +33,6 @@ SHARE: Final = "share_pct"
 INSTANCES: Final = "instances"
 INSTANCE_LEVELS: Final = ("gpu", "iteration", "layer")
 _ACCOUNTING: Final = "time accounting (docs/accounting.md)"
-_ORIGINAL: Final = "UnaryLab/chopper trace_metrics.py"
 _NOT_COMMON: Final = "the activities of the row differ in it, or the trace doesn't record it"
 
 
@@ -40,16 +41,6 @@ def _elapsed_ns(scope: Scope) -> Int64:
     for state in STATES:
         elapsed += scope.nodes.sum(state)
     return elapsed
-
-
-def _launch_total(name: str, title: str, definition: str, source: str) -> None:
-    """Register a sum of time before or after launch calls: nodes without any call lack it."""
-    missing = "no activity of the row has a launch record"
-
-    @metric(name, Unit.NS, title, definition, source=source, missing=missing)
-    def compute(scope: Scope) -> Values:
-        nodes = scope.nodes
-        return Values(nodes.sum(name), nodes.sum("unlinked") == nodes.sizes())
 
 
 _telemetry = partial(metric, source="telemetry", theme=Theme.TELEMETRY)
@@ -114,42 +105,30 @@ def compute_busy(scope: Scope) -> Values:
     return Values(scope.nodes.sum("compute_ns") + scope.nodes.sum("overlap_ns"))
 
 
-_launch_total(
-    "idle_host_ns",
-    "idle host",
-    "Idle time before the launch call of the activity that started next: the host was late.",
-    _ACCOUNTING,
-)
-_launch_total(
-    "idle_launch_ns",
-    "idle launch",
-    "Idle time from the launch call on: launched, but not started yet. The sum of idle_latency_ns "
-    "and idle_queued_ns.",
-    _ACCOUNTING,
-)
-_launch_total(
-    "idle_latency_ns",
-    "launch lat.",
-    "Launch latency: idle time from the launch call on, before activities that were launched into "
-    "an empty queue, while nothing ran on the GPU.",
-    _ACCOUNTING,
+totals(
+    """
+idle_host_ns | ns | idle host | time accounting (docs/accounting.md)
+    Idle time before the launch call of the activity that started next: the host was late.
+
+idle_launch_ns | ns | idle launch | time accounting (docs/accounting.md)
+    Idle time from the launch call on: launched, but not started yet. The sum of idle_latency_ns and
+    idle_queued_ns.
+
+idle_latency_ns | ns | launch lat. | time accounting (docs/accounting.md)
+    Launch latency: idle time from the launch call on, before activities that were launched into an
+    empty queue, while nothing ran on the GPU.
+""",
+    of_launched=True,
 )
 
 
-@metric(
-    "idle_queued_ns",
-    Unit.NS,
-    "in queue",
-    source=_ACCOUNTING,
-    missing="no activity of the row has a launch record",
-)
+@metric("idle_queued_ns", Unit.NS, "in queue", source=_ACCOUNTING, missing=NO_LAUNCH)
 def queued(scope: Scope) -> Values:
     """Idle time in which the next activity waits in the queue: it was launched while earlier work
     still ran, and didn't start when that ended. The dispatch of the next kernel, or a wait for an
     event of the host, another stream or another GPU; the trace doesn't tell which."""
-    nodes = scope.nodes
-    waits = nodes.sum("idle_launch_ns") - nodes.sum("idle_latency_ns")
-    return Values(waits, nodes.sum("unlinked") == nodes.sizes())
+    waits = scope.nodes.sum("idle_launch_ns") - scope.nodes.sum("idle_latency_ns")
+    return Values(waits, without_launch(scope))
 
 
 totals("""
@@ -159,17 +138,15 @@ idle_unknown_ns | ns | idle unkn. | time accounting (docs/accounting.md)
 launch_overhead_ns | ns | launch ovh | UnaryLab/chopper trace_metrics.py
     Chopper's launch overhead: gaps between neighbouring compute activities of an iteration.
 """)
-_launch_total(
-    "prep_overhead_ns",
-    "prep ovh",
-    "Chopper's prep overhead: the part of the launch overhead before the launch call.",
-    _ORIGINAL,
-)
-_launch_total(
-    "call_overhead_ns",
-    "call ovh",
-    "Chopper's call overhead: the part of the launch overhead from the launch call on.",
-    _ORIGINAL,
+totals(
+    """
+prep_overhead_ns | ns | prep ovh | UnaryLab/chopper trace_metrics.py
+    Chopper's prep overhead: the part of the launch overhead before the launch call.
+
+call_overhead_ns | ns | call ovh | UnaryLab/chopper trace_metrics.py
+    Chopper's call overhead: the part of the launch overhead from the launch call on.
+""",
+    of_launched=True,
 )
 
 
@@ -295,7 +272,6 @@ def part_of_signal(name: str) -> Metric | None:
 
 
 def _sampled(name: str, counter: str) -> Metric:
-    """The metric of a counter that was sampled over time, such as `counts_per_us.SQ_WAVES`."""
     return Metric(
         name=name,
         unit=Unit.PER_US,

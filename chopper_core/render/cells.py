@@ -44,7 +44,6 @@ _CRUMBS: Final = {
 
 
 def level_title(level: str) -> str:
-    """The noun for a row of a level, or of an analysis."""
     return LEVEL_TITLES.get(level, level)
 
 
@@ -81,7 +80,6 @@ class ColumnText(Struct, frozen=True):
         return f"~{text}" if values.is_extrapolated(row) else text
 
     def aligned(self, text: str, width: int) -> str:
-        """A cell of the column filled to a width: figures at the right, words at the left."""
         return "".join(self.split(text, width))
 
     def split(self, text: str, width: int) -> tuple[str, str]:
@@ -117,7 +115,6 @@ def column_texts(frame: Frame) -> tuple[ColumnText, ...]:
 
 
 def _is_whole(frame: Frame, metric: Metric) -> bool:
-    """Whether all figures are integers, as counts and what a profiler counted are."""
     values = frame.values[metric.name]
     known = values.numbers[values.present()]
     return bool((known == np.round(known)).all()) and not (frame.total.get(metric.name) or 0) % 1
@@ -237,7 +234,6 @@ long as opening a store, and 1.2 MB."""
 
 
 def cell_width(text: str) -> int:
-    """How many cells of a terminal a cleaned text takes."""
     if _NARROW.fullmatch(text):
         return len(text)
     from wcwidth import wcswidth
@@ -246,7 +242,6 @@ def cell_width(text: str) -> int:
 
 
 def pad(text: str, width: int) -> str:
-    """Text filled with spaces up to `width` cells."""
     return text + " " * (width - cell_width(text))
 
 

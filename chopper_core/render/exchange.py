@@ -72,7 +72,6 @@ def as_json(frame: Frame, *, limit: int | None = None) -> Escaped:
 
 
 def _given(**values: object) -> dict[str, object]:
-    """Those of the values that say something."""
     return {name: value for name, value in values.items() if value}
 
 
@@ -142,7 +141,6 @@ def _lanes(chart: Lanes) -> dict[str, Any]:
 
 
 def _host(chart: Lanes, row: int) -> dict[str, Any] | None:
-    """The host lane of a GPU: time in operators and in runtime calls by cell; None if unknown."""
     cells = chart.hosts(row, LANE_CELLS) if chart.hosts is not None else None
     if cells is None:
         return None
@@ -186,7 +184,6 @@ def _statistic(frame: Frame) -> dict[str, Any]:
 
 
 def limit_notes(frame: Frame, shown: int) -> list[str]:
-    """The note that a limit cut the rows, if it did."""
     if shown == len(frame):
         return []
     return [f"{len(frame) - shown} of {len(frame)} rows left out by the limit of {shown}"]

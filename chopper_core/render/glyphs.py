@@ -96,7 +96,6 @@ class Glyphs(Struct, frozen=True):
         return f" {mark}" if self.is_ascii else mark
 
     def coloured(self, in_colour: bool) -> Glyphs:
-        """The set for a medium with colours, or for one without."""
         return self if self.in_colour == in_colour else replace(self, in_colour=in_colour)
 
     def spelled(self, text: str) -> str:
@@ -127,7 +126,6 @@ ASCII: Final = Glyphs("ascii", "#", "_.-=+*%#", "~", "-", ">", "v", "^", ">", "*
 
 
 def glyphs_for(encoding: str | None) -> Glyphs:
-    """The set that a stream of this encoding can show."""
     try:
         "".join((UNICODE.bar, UNICODE.spark, UNICODE.crumb)).encode(encoding or "ascii")
     except (UnicodeEncodeError, LookupError):
@@ -158,7 +156,6 @@ def columns(shares: Float64, height: int, glyphs: Glyphs) -> list[str]:
 
 
 def sparkline(shares: Float64, glyphs: Glyphs) -> str:
-    """Columns in a line."""
     return columns(shares, 1, glyphs)[0]
 
 

@@ -192,7 +192,6 @@ def _arguments(name: str) -> tuple[str, list[str], str]:
 
 
 def _joined(parts: Sequence[str], separator: str) -> str:
-    """The parts joined, consecutive folded ones as one."""
     shown = [
         part
         for place, part in enumerate(parts)

@@ -57,7 +57,6 @@ _HUES: Final = {name for name, code in _CODES.items() if code.isdigit() and len(
 
 
 def mixed(first: str, second: str, share: float) -> str:
-    """A colour between two, by the share of the second one, mixed in linear light."""
     parts = zip(_channels(first), _channels(second), strict=True)
     blend = ((1 - share) * (a / 255) ** 2.2 + share * (b / 255) ** 2.2 for a, b in parts)
     return "#" + "".join(f"{round(255 * value ** (1 / 2.2)):02x}" for value in blend)
@@ -84,7 +83,6 @@ def _channels(colour: str) -> tuple[int, int, int]:
 
 
 def nearest_of_256(colour: str) -> int:
-    """The nearest colour of a terminal's 256: of its cube of 6 x 6 x 6, or of its greys."""
     own = _channels(colour)
     cube = [min(range(6), key=lambda step: abs(_CUBE[step] - part)) for part in own]
     grey = min(max(round((sum(own) / 3 - 8) / 10), 0), 23)
@@ -133,7 +131,6 @@ def _code(ink: str) -> str:
 
 
 def _level(ink: str) -> int | None:
-    """The colour of a level of a scale, of 256."""
     for scale, colours in _SCALES.items():
         level = ink.removeprefix(scale)
         if level != ink and level.isdigit():

@@ -127,7 +127,6 @@ class _TextLayout(Struct, frozen=True):
         names: Sequence[str],
         width: int,
     ) -> _TextLayout:
-        """The layout of a table of at most `width` cells."""
         longest = max(map(cell_width, (*names, level_title(frame.level), _total_title(frame))))
         widths = {name: max(map(cell_width, texts)) for name, texts in cells.items()}
         sparks = bool(names) and frame.sparks
@@ -154,7 +153,6 @@ class _TextLayout(Struct, frozen=True):
 
 
 def as_markdown(frame: Frame, *, limit: int | None = None, drawn: Sequence[str] = ()) -> str:
-    """A frame as a GitHub table with charts, notes, address and command."""
     count = len(frame) if limit is None else min(limit, len(frame))
     columns = column_texts(frame)
     header = [level_title(frame.level), *(column.header for column in columns)]
@@ -183,7 +181,6 @@ def as_markdown(frame: Frame, *, limit: int | None = None, drawn: Sequence[str] 
 
 
 def as_html(frame: Frame) -> str:
-    """A frame as an HTML table for notebooks, its first rows, with totals and notes."""
     from html import escape
 
     def row(tag: str, cells: Sequence[str]) -> str:
@@ -269,7 +266,6 @@ def _breadcrumb(frame: Frame, glyphs: Glyphs) -> str:
 
 
 def _total_title(frame: Frame) -> str:
-    """The title of the last row: a statistic of the scope is not a total."""
     return _SCOPE if statistic_title(frame) else _TOTAL
 
 

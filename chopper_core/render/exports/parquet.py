@@ -33,7 +33,6 @@ _ROW_GROUP: Final = 1 << 18
 
 
 def measured_signals(run: Run) -> tuple[str, ...]:
-    """The signals of which the table has the mean over each activity."""
     return tuple(name for name in run.signal_names if integral_of(name) in run.table.measured)
 
 

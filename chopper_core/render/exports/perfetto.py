@@ -205,7 +205,6 @@ def _labels(table: KernelTable, gpu: Gpu, rows: Index, origin_ns: int) -> Iterat
 def _slices(
     table: KernelTable, gpu: Gpu, rows: Index, origin_ns: int, track: Int64
 ) -> Iterator[Event]:
-    """A slice per activity, in the order of time."""
     measured = {
         name: values
         for name, values in table.measured.items()
@@ -249,7 +248,6 @@ def _arguments(
     size: int,
     group: int,
 ) -> dict[str, object]:
-    """The labels of an activity, as far as they are known."""
     name = table.operations[operation] if operation != NO_LABEL else None
     known = {
         "iteration": iteration if iteration != NO_LABEL else None,
@@ -343,7 +341,6 @@ def _kernel_counters(table: KernelTable, gpu: Gpu, rows: Index, origin_ns: int) 
 
 
 def _signals(run: Run, gpu: Gpu, rows: Index, origin_ns: int) -> Iterator[Event]:
-    """Signals as counter tracks, within the time of the rows."""
     if not len(rows):
         return
     begin = int(run.table.start_ns[rows[0]])

@@ -1,0 +1,494 @@
+"""The description of a run for `chopper info`: what was read, matched, labelled and missing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from math import isnan, nan
+from pathlib import PurePath
+from textwrap import TextWrapper
+from typing import Any, Final
+
+import numpy as np
+from msgspec import to_builtins
+from msgspec.structs import replace
+
+from chopper_core.metrics import METRICS
+from chopper_core.model.column_names import FLOPS, FLOPS_TYPE, NO_TIMES, is_counted
+from chopper_core.model.hardware import ElementType, counter_info, own_file
+from chopper_core.model.inputs import (
+    BY_HAND,
+    TIMES_NOTES,
+    CounterSource,
+    HostClock,
+    Identity,
+    SampledFile,
+    TelemetrySource,
+)
+from chopper_core.model.overrides import seconds_text
+from chopper_core.model.run import Run
+from chopper_core.model.signals import CpuSamples
+from chopper_core.model.table import LABELLED, NO_LABEL, STATES, Category, Kind, Rule
+from chopper_core.render.cells import Escaped, clean, fitting, scale_of
+from chopper_core.render.exchange import finite, json_text
+from chopper_core.util.grouping import counts_of, distinct, ranked, sums_of
+
+INFO_SCHEMA: Final = "chopper.info/1"
+_OF_SOURCE: Final = (
+    *("path", "size_bytes", "rank", "rank_from", "clock", "facts", "events", "unused"),
+    *("findings", "losses", "notes"),
+)
+_RENAMED: Final = {"unused": "unused_events"}
+"""Fields of a source that the schema calls by another name."""
+_MAX_LISTED_NAMES: Final = 60
+_LINE_WIDTH: Final = 100
+_UNLIMITED: Final = 1 << 16
+"""Cells that no table has."""
+_MAX_FILES: Final = 8
+"""Of more telemetry files of one format, the first one stands for all."""
+_GPU_COLUMNS: Final = {
+    "GPU": "gpu",
+    "rank": "rank",
+    "device": "device",
+    "span ms": "span_ns",
+    "kernels": "kernels",
+    "collectives": "collectives",
+    "copies": "copies",
+    "memsets": "memsets",
+    "unlinked kernels": "kernels_without_launch",
+}
+
+_Document = Mapping[str, Any]
+
+
+def describe(run: Run) -> dict[str, Any]:
+    """A run's description: a document of the schema `chopper.info/1`.
+
+    Coverage is in % of the GPU time (sum of the durations) and per rule. Unknown numbers are None.
+    """
+    if run.table.is_sampled:
+        # Intervals between samples are no activities.
+        run = replace(run, table=run.table.take(slice(0, 0)), cubes=None)
+    table, parallel = run.table, run.parallel
+    document = {
+        "schema": INFO_SCHEMA,
+        "run": run.name,
+        "generated": run.generated,
+        **({"times": run.times_mark} if run.times_mark else {}),
+        "gpus": _gpus(run),
+        "parallel": parallel
+        and {
+            "sizes": parallel.sizes,
+            "from": parallel.origin,
+            "ranks": parallel.coordinates,
+            "notes": parallel.notes,
+        },
+        "hosts": run.hosts,
+        "identities": [
+            {name: getattr(each, name) for name in ("source", "format", "device", "gpu", "by")}
+            for each in run.identities
+        ],
+        "read_with": {
+            "clock": run.overrides.clocks_text(),
+            "gpu": run.overrides.gpus_text(),
+            "hardware": run.overrides.hardware,
+            "parallel": run.overrides.parallel,
+        },
+        "sources": [
+            {_RENAMED.get(name, name): getattr(source, name) for name in _OF_SOURCE}
+            for source in run.sources
+        ],
+        "failed": [{"path": path, "reason": reason} for path, reason in run.failed],
+        "skipped": [{"path": path, "reason": reason} for path, reason in run.skipped],
+        "coverage": {level: _coverage(run, level) for level in LABELLED},
+        "levels": {
+            level: sorted_labels(run, level) if level != "operation" else len(table.operations)
+            for level in LABELLED
+        },
+        "partial_iterations": sorted(frozenset().union(*run.partial_iterations.values())),
+        "collectives": _collectives(run),
+        "model_flops": _model_flops(run),
+        "counters": run.counters,
+        "counter_columns": [
+            run.counter_info.get(name) or counter_info(name)
+            for name in table.measured
+            if is_counted(name)
+        ],
+        "telemetry": run.telemetry,
+        "processors": [
+            {
+                **{name: getattr(samples, name) for name in SampledFile.__struct_fields__},
+                "processors": len(samples.cpus),
+                "cores": len(distinct(samples.cores)) if samples.has_cores else None,
+            }
+            for samples in run.cpu
+        ],
+        "hardware": run.hardware,
+        "missing": _missing(run),
+    }
+    plain: dict[str, Any] = finite(to_builtins(document, str_keys=True))
+    return plain
+
+
+def as_json(run: Run) -> Escaped:
+    return json_text(describe(run))
+
+
+def _gpus(run: Run) -> list[_Document]:
+    """The GPUs with their spans and numbers of activities."""
+    table, size = run.table, max(gpu.index for gpu in run.gpus) + 1
+    kernel = table.category == Category.KERNEL
+    masks = {
+        "kernels": kernel,
+        "collectives": table.kind == Kind.COMM,
+        "copies": table.category == Category.MEMCPY,
+        "memsets": table.category == Category.MEMSET,
+        "kernels_without_launch": kernel & (table.launch_ns < 0),
+    }
+    counts = {name: counts_of(table.gpu[mask], size) for name, mask in masks.items()}
+    spans = np.zeros(size)  # of whole nanoseconds: exact up to 100 days
+    for state in STATES if table.has_times else ():
+        spans += sums_of(table.column(state), table.gpu, size)
+    return [
+        {
+            "gpu": gpu.index,
+            "rank": gpu.rank,
+            "device": gpu.device,
+            "pci": gpu.pci or None,
+            "hardware": gpu.hardware or None,
+            "span_ns": int(spans[gpu.index]) if table.has_times else None,
+            **{name: int(numbers[gpu.index]) for name, numbers in counts.items()},
+        }
+        for gpu in run.gpus
+    ]
+
+
+def _model_flops(run: Run) -> dict[str, float]:
+    flops = run.table.measured.get(FLOPS, np.zeros(0))
+    element = run.table.measured.get(FLOPS_TYPE, np.zeros(0))
+    return {
+        each.text: float(amount)
+        for each in ElementType
+        if (amount := flops[(element == each) & np.isfinite(flops)].sum()) > 0
+    }
+
+
+def _collectives(run: Run) -> list[_Document]:
+    """Number and bytes of the collectives by operation and process group, over all GPUs."""
+    table = run.table
+    rows = np.flatnonzero(table.kind == Kind.COMM)
+    groups = len(table.names) + 1
+    codes = table.operation[rows].astype(np.int64) * groups + table.group[rows] + 1
+    found, which = ranked(codes)
+    listed = []
+    for number, code in enumerate(found.tolist()):
+        operation, group = code // groups, code % groups - 1
+        size = table.bytes[rows[which == number]]
+        listed.append(
+            {
+                "operation": table.text_of("operation", operation),
+                "group": table.names[group] if group >= 0 else None,
+                "count": len(size),
+                "bytes": int(size.sum()) if (size >= 0).all() else None,
+            }
+        )
+    return sorted(listed, key=lambda item: -int(item["count"]))
+
+
+def _missing(run: Run) -> list[str]:
+    missing = [] if run.table.has_times else [f"times: {NO_TIMES}"]
+    if not run.counters and not any(map(is_counted, run.table.measured)):
+        missing.append("no hardware counters: unit utilisation and its losses are unknown")
+    elif run.counters:
+        without = sorted({gpu.index for gpu in run.gpus} - {source.gpu for source in run.counters})
+        if without:
+            missing.append(f"no counters of GPU {numbers_text(without)}")
+    if not run.has_telemetry:
+        missing.append("no telemetry on the run's clock: clock, power and temperature are unknown")
+    if run.hardware is None:
+        missing.append(
+            "unknown GPU: no peak to compare with; name it with --hardware MI300X, "
+            f"or add it to {own_file()}"
+        )
+    return missing
+
+
+def numbers_text(numbers: Sequence[int]) -> str:
+    """Rising numbers with consecutive ones joined: `0-3, 7`."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and parts[-1][-1] == number - 1:
+            parts[-1] = [parts[-1][0], number]
+        else:
+            parts.append([number])
+    return ", ".join("-".join(map(str, part)) for part in parts)
+
+
+def sorted_labels(run: Run, level: str) -> list[str]:
+    return [run.table.text_of(level, code) for code in distinct(run.table.column(level)).tolist()]
+
+
+def _coverage(run: Run, level: str) -> _Document:
+    table = run.table
+    rules = table.column(f"{level}_rule").astype(np.intp)
+    weights = table.duration_ns if table.has_times else np.ones(len(table))
+    by_rule = sums_of(weights, rules, len(Rule))
+    whole = float(by_rule.sum()) or 1.0
+    shares = {
+        Rule(rule).text: 100.0 * float(by_rule[rule]) / whole
+        for rule in np.argsort(-by_rule)
+        if by_rule[rule] > 0
+    }
+    # Work outside a model's layers has a rule and no layer.
+    labelled = weights[(table.column(level) != NO_LABEL) | (rules != Rule.NONE)].sum()
+    return {"labelled_pct": 100.0 * float(labelled) / whole, "rules": shares}
+
+
+def as_text(run: Run, width: int = 0) -> Escaped:
+    """The description as text, its tables in blocks of at most `width` cells; 0: of any width."""
+    found = describe(run)
+    names = [counter["name"] for counter in found["counter_columns"]]
+    counters = f"{len(names)} counters, available as columns (--columns {', '.join(names[:1])})"
+    if len(names) > _MAX_LISTED_NAMES:
+        names[_MAX_LISTED_NAMES:] = [f"and {len(names) - _MAX_LISTED_NAMES} more"]
+    listed = TextWrapper(_LINE_WIDTH, break_long_words=False, break_on_hyphens=False)
+    skipped = (f"{item['path']}: {item['reason']}" for item in found["skipped"])
+    lines = [
+        *_head_lines(run, found),
+        "",
+        *_aligned([[*_GPU_COLUMNS], *map(_gpu_cells, found["gpus"])], width),
+        *_section(
+            "rank clocks (corrected)", map(_clock_line, run.hosts if len(run.hosts) > 1 else ())
+        ),
+        *_identity_lines(run, width),
+        *_source_lines(found["sources"], width),
+        *_section("files that could not be used", (item["reason"] for item in found["failed"])),
+        *_section("collectives, over all GPUs", map(_collective_line, found["collectives"])),
+        *_section(
+            "model FLOPs by data type, over all GPUs", _flops_lines(run, found["model_flops"])
+        ),
+        *_section("files not read", skipped),
+        *_coverage_lines(run, found["coverage"]),
+        *(line for source in run.counters for line in _counter_lines(source)),
+        *_section(counters, listed.wrap(", ".join(names))),
+        *_sample_lines(run),
+    ]
+    if found["partial_iterations"]:
+        numbers = ", ".join(map(str, found["partial_iterations"]))
+        lines += ["", f"iterations truncated by the profiling window: {numbers}"]
+    lines += _section("missing", found["missing"])
+    return Escaped("".join(f"{clean(line)}\n" for line in lines))
+
+
+def _section(title: str, lines: Iterable[str]) -> list[str]:
+    texts = [f"  {line}" for line in lines]
+    return ["", title, *texts] if texts else []
+
+
+def _head_lines(run: Run, found: _Document) -> list[str]:
+    lines = [f"run        {run.name}"]
+    if run.generated:
+        lines.append(f"           GENERATED data, not measured (made by {run.generated})")
+    if note := TIMES_NOTES.get(run.times_mark):
+        lines.append(f"           {note[0].upper()}{note[1:]}")
+    hardware = sorted({gpu.hardware or "unknown hardware" for gpu in run.gpus})
+    lines.append(f"GPUs       {len(run.gpus)} x {', '.join(hardware)}")
+    lines += [
+        f"read with  --{option} {option_text}"
+        for option, text in found["read_with"].items()
+        for option_text in ([text] if option == "parallel" else text.split(","))
+        if option_text
+    ]
+    if run.parallel is not None:
+        lines.append(f"parallel   {run.parallel.text}, from {run.parallel.origin}")
+        lines += [f"           {note}" for note in run.parallel.notes]
+    return lines
+
+
+def _gpu_cells(gpu: _Document) -> list[str]:
+    span = "-" if gpu["span_ns"] is None else f"{gpu['span_ns'] / 1e6:.3f}"
+    return [span if key == "span_ns" else str(gpu[key]) for key in _GPU_COLUMNS.values()]
+
+
+def _coverage_lines(run: Run, coverage: _Document) -> list[str]:
+    what = "GPU time (sum of durations)" if run.table.has_times else "the dispatches"
+    lines = ["", f"label coverage in % of {what}, by rule"]
+    for level in LABELLED:
+        lines.append(f"  {level:<10} {coverage[level]['labelled_pct']:6.2f} % labelled")
+        shares = coverage[level]["rules"].items()
+        lines += [f"             {share:6.2f} % {rule}" for rule, share in shares]
+    return lines
+
+
+def _clock_line(clock: HostClock) -> str:
+    ranks, shift = numbers_text(clock.ranks), seconds_text(clock.correction_ns)
+    doubt = f", +/- {clock.uncertainty_ns / 1e6:.3f} ms" if clock.uncertainty_ns else ""
+    return f"{clock.name}, rank {ranks}: {shift} s to the run's{doubt}: {clock.method}"
+
+
+def _identity_lines(run: Run, width: int) -> list[str]:
+    """The devices of each source, matched to GPUs: a row per GPU, a column per source."""
+    by_source: dict[tuple[str, str], list[Identity]] = {}
+    files = Counter(source.format for source in run.telemetry)
+    for each in run.identities:
+        paths, count = each.source.split(", "), files[each.format]
+        key = each.source, PurePath(paths[0]).name if len(paths) == 1 else each.format
+        # With a file per signal and GPU, a column for each would be of no use.
+        key = ("", f"{each.format} ({count} files)") if count > _MAX_FILES else key
+        by_source.setdefault(key, []).append(each)
+    rows = [["GPU", "rank", "trace", *(title for _, title in by_source)]]
+    for gpu in run.gpus:
+        cells = (
+            dict.fromkeys(_device(each) for each in found if each.gpu == gpu.index)
+            for found in by_source.values()
+        )
+        trace = f"device {gpu.device}{', ' if gpu.pci else ''}{gpu.pci}"
+        rows.append([str(gpu.index), str(gpu.rank), trace, *map(" | ".join, cells)])
+    lines = ["", "devices matched to GPUs", *_aligned(rows, width)] if by_source else []
+    for (_, title), found in by_source.items():
+        ways = dict.fromkeys(each.by for each in found if each.gpu is not None)
+        lines.append(f"  {title}: by {', '.join(ways) or 'nothing'}")
+        if left_out := [_device(each) for each in found if each.gpu is None]:
+            lines.append(f"    not matched: {', '.join(left_out)}")
+    return lines
+
+
+def _device(identity: Identity) -> str:
+    return identity.device + (" *" if identity.by == BY_HAND else "")
+
+
+def _collective_line(item: _Document) -> str:
+    size = "some sizes unknown"
+    if item["bytes"] is not None:
+        scale = scale_of(METRICS["bytes"], item["bytes"])
+        size = f"{scale.cell(item['bytes'])} {scale.text}"
+    group = f"group {item['group']}" if item["group"] else "unknown group"
+    return f"{item['count']:>6} {item['operation']}, {group}, {size}"
+
+
+def _flops_lines(run: Run, amounts: Mapping[str, float]) -> list[str]:
+    lines = []
+    for name, amount in sorted(amounts.items(), key=lambda item: -item[1]):
+        scale = scale_of(METRICS["model_flops"], amount)
+        share = 100.0 * amount / sum(amounts.values())
+        peak = run.hardware.flop_per_ns(ElementType[name.upper()]) if run.hardware else nan
+        at = "unknown peak" if isnan(peak) else f"peak {peak * 1e-3:.1f} TFLOP/s"
+        lines.append(f"{scale.cell(amount):>8} {scale.text}  {share:5.1f} % {name}, {at}")
+    return lines
+
+
+def _counter_lines(source: CounterSource) -> list[str]:
+    counts = {
+        "matched": source.matched,
+        "borrowed from another iteration": source.borrowed,
+        "ambiguous": source.ambiguous,
+        "without counters": source.unmatched,
+    }
+    kernels = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+    return _section(
+        f"counters of GPU {source.gpu}: {source.format}, {source.counters} counters of "
+        f"{source.dispatches} dispatches, {source.iterations} iterations recognised "
+        f"(names compared: {source.comparison})",
+        (
+            f"{sum(counts.values())} compute kernels: {kernels}",
+            f"{source.unused_dispatches} dispatches without a kernel in the trace",
+            *source.notes,
+        ),
+    )
+
+
+def _sample_lines(run: Run) -> list[str]:
+    """Files of telemetry, of many of one format the first one, then of CPU samples."""
+    lines: list[str] = []
+    for form, files in Counter(source.format for source in run.telemetry).items():
+        own = [source for source in run.telemetry if source.format == form]
+        for telemetry in own[:1] if files > _MAX_FILES else own:
+            lines += _placed_lines("telemetry", telemetry, "samples")
+        if files > _MAX_FILES:
+            lines.append(f"  and {files - 1} more files of {form}")
+    for samples in run.cpu:
+        cores = f" on {len(distinct(samples.cores))} cores" if samples.has_cores else ""
+        what = f"samples of {len(samples.cpus)} logical processors{cores}"
+        lines += _placed_lines("CPU usage", samples, what)
+    return lines
+
+
+def _placed_lines(kind: str, source: CpuSamples | TelemetrySource, what: str) -> list[str]:
+    place = f"NOT PLACED: {source.method}"
+    if source.offset_ns is not None:
+        place = (
+            f"clock {source.clock}, {source.offset_ns / 1e9:+.6f} s to the run's, "
+            f"+/- {source.uncertainty_ns / 1e6:.3f} ms: {source.method}"
+        )
+    title = f"{kind} {source.path}: {source.format}, {source.samples} {what}"
+    return _section(title, (place, *source.notes))
+
+
+def _source_lines(sources: Sequence[_Document], width: int) -> list[str]:
+    """A line per file, then facts, once for all ranks that share one, and counts."""
+    rows = [["rank", "MB", "events", "used", "file"]]
+    for source in sources:
+        events = sum(source["events"].values())
+        used = events - sum(source["unused_events"].values())
+        size = f"{source['size_bytes'] / 1e6:.1f}"
+        rows.append([str(source["rank"]), size, str(events), str(used), source["path"]])
+    lines = ["", "sources", *_aligned(rows, width, words=1)]
+    facts = {
+        "rank from: ": [source["rank_from"] for source in sources],
+        "clock: ": [source["clock"] for source in sources],
+        "": [", ".join(map(" ".join, source["facts"].items())) for source in sources],
+    }
+    for title, texts in facts.items():
+        ranks: dict[str, list[int]] = {}
+        for source, text in zip(sources, texts, strict=True):
+            ranks.setdefault(text, []).append(source["rank"])
+        for text, those in ranks.items():
+            whose = f" (rank {numbers_text(sorted(those))})" if len(ranks) > 1 else ""
+            lines += [f"  {title}{text}{whose}"] * bool(text)
+    several = ", in each rank" * (len(sources) > 1)
+    for title, key in (("not used", "unused_events"), ("found", "findings")):
+        if counts := _counts(sources, key):
+            lines.append(f"  {title}{several}")
+            lines += [f"    {line}" for line in counts]
+    for source in sources:
+        paths = source["path"].split(", ")
+        short = paths[0] if len(paths) == 1 else PurePath(paths[0]).parent
+        lines += [f"  {note}" for note in source["notes"]]
+        lines += [f"  LOST in {short}: {note}" for note in source["losses"]]
+    return lines
+
+
+def _counts(sources: Sequence[_Document], key: str) -> list[str]:
+    """Each count by name, largest first; least and most where the ranks differ."""
+    found = []
+    for name in dict.fromkeys(name for source in sources for name in source[key]):
+        counts = [(source[key].get(name, 0), source["rank"]) for source in sources]
+        least, most = min(counts), max(counts, key=lambda pair: (pair[0], -pair[1]))
+        count = str(most[0])
+        if least[0] < most[0]:
+            count = f"{least[0]} (rank {least[1]}) to {most[0]} (rank {most[1]})"
+        if most[0]:
+            found.append((most[0], f"{count} {name or 'without category'}"))
+    return [line for _, line in sorted(found, key=lambda pair: -pair[0])]
+
+
+def _aligned(rows: Sequence[Sequence[str]], width: int, words: int = 0) -> list[str]:
+    """The lines of a table of figures; its last `words` columns align left.
+
+    Columns beyond `width` are a block below the others, after the first column again.
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    figures = len(widths) - words
+    room = (width or _UNLIMITED) - widths[0] - 2
+    lines: list[str] = []
+    begin = 1
+    while begin < len(widths):
+        end = begin + max(fitting(widths[begin:], room, gap=2), 1)
+        for row in rows:
+            cells = [
+                row[place].rjust(widths[place]) if place < figures else row[place]
+                for place in (0, *range(begin, end))
+            ]
+            lines.append(f"  {'  '.join(cells)}".rstrip())
+        begin = end
+    return lines
