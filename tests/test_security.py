@@ -151,10 +151,10 @@ def test_figures_that_are_kept_are_private_and_those_of_others_are_not_read(
     trace = _trace(tmp_path)
     before = os.umask(umask)
     try:
-        cache.kept_rows(str(trace)).keep([1, 2])
+        cache.kept("rows", str(trace)).keep([1, 2])
     finally:
         os.umask(before)
-    kept = cache.kept_rows(str(trace))
+    kept = cache.kept("rows", str(trace))
     assert kept.recall(list[int]) == [1, 2]
     assert _mode(kept.file.parent) == 0o700
     assert _mode(kept.file) == 0o600
@@ -172,7 +172,7 @@ def test_figures_are_kept_for_one_state_of_the_files_and_verified(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     trace = _trace(tmp_path)
-    kept = cache.kept_rows(str(trace))
+    kept = cache.kept("rows", str(trace))
     kept.keep([1, 2])
     whole = kept.file.read_bytes()
     kept.file.write_bytes(whole.replace(b"2", b"3"))
@@ -180,7 +180,7 @@ def test_figures_are_kept_for_one_state_of_the_files_and_verified(
     kept.file.write_bytes(whole)
     assert kept.recall(list[int]) == [1, 2]
     os.utime(trace, ns=(1, 1))
-    later = cache.kept_rows(str(trace))
+    later = cache.kept("rows", str(trace))
     assert later.recall(list[int]) is None
     later.keep([4])
     assert [later.file] == list(later.file.parent.iterdir())

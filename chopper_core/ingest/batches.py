@@ -15,16 +15,15 @@ from concurrent.futures import Executor
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Final
 
-import msgspec
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.ingest.cache import code_files
-from chopper_core.ingest.open import ReadRanks, open_run, table_of
-from chopper_core.ingest.rank import read_rank, read_unchanged
+from chopper_core.ingest.open import ReadRanks, open_run
+from chopper_core.ingest.rank import read_rank, read_unchanged, table_of
 from chopper_core.model.overrides import NO_OVERRIDES, Overrides
 from chopper_core.model.run import Run
 from chopper_core.model.table import COLUMNS, KernelTable, concatenate, empty_table
@@ -45,6 +44,8 @@ if TYPE_CHECKING:
     from chopper_core.sources.ranks import HostFile
 
 
+_FAILED: Final = " failed"
+"""Ends the origin of a part whose trace can't be used."""
 Failures = tuple[tuple[str, str], ...]
 """The path of each trace that a store lacks, and why."""
 
@@ -67,7 +68,7 @@ def ingest_store(
     ) -> list[Run | ChopperError]:
         stack.enter_context(_only_writer(store))
         failed = read_parts(traces, store, progress, hosts=hosts, jobs=jobs, executor=executor)
-        if any(t not in failed and _read_origin(_part_path(folder, t)) is None for t in traces):
+        if any(t not in failed and not read_label(_part_path(folder, t)).origin for t in traces):
             raise DataError(
                 f"ranks that were read for {store} were removed meanwhile; it is unchanged: "
                 "run the same command again"
@@ -85,30 +86,18 @@ def _only_writer(store: Path) -> Iterator[None]:
     Raises DataError where one is at it; one that is gone is at nothing. On a file system without
     locks nobody is kept.
     """
-    folder = parts_folder(store)
-    with ExitStack() as stack:
-        if not stack.enter_context(_locked(store, folder, os.O_RDONLY)):
-            # NFS locks only what is open for writing, which no folder can be.
-            lock = folder.with_name(f"{folder.name}.lock")
-            stack.enter_context(_locked(store, lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW))
-        yield
-        with suppress(OSError):
-            folder.rmdir()
-
-
-@contextmanager
-def _locked(store: Path, path: Path, flags: int) -> Iterator[bool]:
-    """Hold the lock of a store's parts folder, or of a file next to it; whether that works."""
     import fcntl
 
+    folder = parts_folder(store)
+    # NFS locks only what is open for writing, which no folder can be.
+    lock = folder.with_name(f"{folder.name}.lock")
     while True:
         try:
-            parts_folder(store).mkdir(parents=True, exist_ok=True)
-            handle = os.open(path, flags, 0o666)
+            folder.mkdir(parents=True, exist_ok=True)
+            handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
         except OSError as error:
             raise StoreWriteError(f"can't write the store {store}: {error.strerror}") from error
         try:
-            can_lock = True
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -117,14 +106,15 @@ def _locked(store: Path, path: Path, flags: int) -> Iterator[bool]:
                     "name"
                 ) from None
             except OSError:
-                can_lock = False
+                pass
             # Its last writer may have removed it in between.
-            if path.exists() and os.path.samestat(os.fstat(handle), path.stat()):
+            if lock.exists() and os.path.samestat(os.fstat(handle), lock.stat()):
                 try:
-                    yield can_lock
+                    yield
                 finally:
-                    if flags & os.O_CREAT:
-                        path.unlink(missing_ok=True)
+                    lock.unlink(missing_ok=True)
+                    with suppress(OSError):
+                        folder.rmdir()
                 return
         finally:
             os.close(handle)
@@ -304,17 +294,6 @@ def read_parts(
     }
 
 
-class PartOrigin(Struct, frozen=True):
-    """The state of a trace when it was read, and of the Chopper that read it."""
-
-    size_bytes: int
-    modified_ns: int
-    changed_ns: int
-    inode: int
-    code: str
-    is_failed: bool = False
-
-
 def parts_folder(store: Path) -> Path:
     """The hidden folder next to a store that holds its parts until it is finished."""
     return store.with_name(f".{store.name}.parts")
@@ -322,7 +301,7 @@ def parts_folder(store: Path) -> Path:
 
 def has_part(folder: Path, trace: Path) -> bool:
     part = _part_path(folder, trace)
-    if _read_origin(part) != _origin(trace):
+    if read_label(part).origin != _origin(trace):
         return False
     try:
         # A writer that was killed while it removed the parts leaves some of their files.
@@ -332,21 +311,22 @@ def has_part(folder: Path, trace: Path) -> bool:
     return True
 
 
-def write_part(folder: Path, trace: Path, outcome: Run | ChopperError, origin: PartOrigin) -> None:
-    """Write the part of a trace in its state at that time, or why it can't be used; raises
-    StoreWriteError.
+def write_part(folder: Path, trace: Path, outcome: Run | ChopperError, origin: str) -> None:
+    """Write the part of a trace with its origin before it was read, or why it can't be used.
+
+    Raises StoreWriteError.
     """
     name = str(trace.resolve())
     if isinstance(outcome, ChopperError):
         run = Run(name, empty_table(), (), (), failed=((name, str(outcome)),))
-        origin = replace(origin, is_failed=True)
+        origin += _FAILED
     else:
         run = replace(outcome, name=name)
     part = _part_path(folder, trace)
     if not is_store(part):
         # Half a part, of a writer that was killed while it removed the parts.
         remove_folder(part)
-    write_store(run, part, origin=msgspec.json.encode(origin).decode())
+    write_store(run, part, origin=origin)
 
 
 def read_part(folder: Path, trace: Path) -> Run | DataError:
@@ -355,12 +335,12 @@ def read_part(folder: Path, trace: Path) -> Run | DataError:
     An error also where the part is missing, damaged, or of another state of the trace.
     """
     part = _part_path(folder, trace)
-    read = _read_origin(part)
-    if read is None:
+    origin = read_label(part).origin.removesuffix(_FAILED)
+    if not origin:
         return DataError(f"{trace} is not ingested yet")
-    if read.code != _code():
+    if not origin.endswith(_code()):
         return DataError(f"{trace} was ingested by another version of Chopper; ingest it again")
-    if trace.exists() and _origin(trace) != replace(read, is_failed=False):
+    if trace.exists() and _origin(trace) != origin:
         return DataError(f"{trace} has changed since it was ingested; ingest it again")
     try:
         verify(part)
@@ -384,17 +364,10 @@ def _part_path(folder: Path, trace: Path) -> Path:
     return folder / f"{trace.name}-{digest}.chopper"
 
 
-def _origin(trace: Path) -> PartOrigin:
+def _origin(trace: Path) -> str:
+    """The state of a trace, and the code of the Chopper that reads it."""
     # Each machine that reads parts has its own number for the device.
-    size_bytes, modified_ns, changed_ns, inode, _ = state_of(trace)
-    return PartOrigin(size_bytes, modified_ns, changed_ns, inode, _code())
-
-
-def _read_origin(part: Path) -> PartOrigin | None:
-    try:
-        return msgspec.json.decode(read_label(part).origin, type=PartOrigin)
-    except msgspec.MsgspecError:
-        return None
+    return " ".join(map(str, (*state_of(trace)[:-1], _code())))
 
 
 @cache

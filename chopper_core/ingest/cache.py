@@ -28,7 +28,7 @@ from chopper_core.util.progress import Progress, silent
 
 _PACKAGE: Final = Path(__file__).resolve().parents[1]
 _DIGEST_LENGTH: Final = 24
-_KINDS: Final = ("rows", "sets", "found", "verified")
+KINDS: Final = ("rows", "sets", "found", "verified")
 """Kinds of figures that are kept with the cached runs: rows of tables of runs; whether directories
 hold several runs, and which; which stores are intact."""
 
@@ -217,24 +217,13 @@ class Kept(Struct, frozen=True):
         return hashlib.sha256(state + b"\n" + text).hexdigest().encode()
 
 
-def kept_rows(name: str, overrides: Overrides = NO_OVERRIDES) -> Kept:
-    """The place of a run's row in tables; ask before the run is read, which may change then."""
-    # A layout changes the row, not what is read.
-    return _kept("rows", name, overrides, key_of(name, overrides) + overrides.parallel)
-
-
-def kept_kind(name: str) -> Kept:
-    """The place of whether a directory holds several runs; ask before it is searched."""
-    return _kept("sets", name, NO_OVERRIDES, key_of(name))
-
-
-def kept_found(name: str) -> Kept:
-    """The place of the runs at and below a path; ask before it is searched."""
-    return _kept("found", name, NO_OVERRIDES, key_of(name))
-
-
-def _kept(kind: str, name: str, overrides: Overrides, state: str) -> Kept:
+def kept(kind: str, name: str, overrides: Overrides = NO_OVERRIDES) -> Kept:
+    """The place of figures of a run, of one of `KINDS`; ask before its files are read or searched,
+    which may change then.
+    """
     file = f"{digest([_origin(name, paths_of(name), overrides)])}.json"
+    # A layout changes a row, not what is read.
+    state = key_of(name, overrides) + overrides.parallel
     return Kept(directory().parent / kind / file, state)
 
 
@@ -245,7 +234,7 @@ def clear(*, old_only: bool = False) -> tuple[int, int]:
     for entry in removed:
         atomic.remove_folder(entry.path)
     if not old_only:
-        for kind in _KINDS:
+        for kind in KINDS:
             shutil.rmtree(directory().parent / kind, ignore_errors=True)
     return len(removed), sum(entry.size_bytes for entry in removed)
 

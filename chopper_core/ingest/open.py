@@ -14,15 +14,20 @@ from chopper_core.align.breakdown import breakdown_columns
 from chopper_core.align.collective_sets import host_clocks, labelled_by_partners
 from chopper_core.ingest.attach import attach_sources, with_slots
 from chopper_core.ingest.discovery import check_is_one
-from chopper_core.ingest.rank import HOST_TRACE, RankReader
+from chopper_core.ingest.rank import (
+    HOST_TRACE,
+    RankReader,
+    concatenate_tables,
+    joined_ranks,
+    numbered,
+)
 from chopper_core.model.column_names import PASSING
 from chopper_core.model.hardware import hardware_in, hardware_of, is_file, own_file, specifications
-from chopper_core.model.inputs import NO_RANK, ONE_CLOCK, TIMES_NOTES, Gpu, Source
+from chopper_core.model.inputs import NO_RANK, ONE_CLOCK, TIMES_NOTES, Source
 from chopper_core.model.overrides import NO_OVERRIDES, Overrides, is_meant
 from chopper_core.model.parallel import layout_of_settings
 from chopper_core.model.run import Run, located
-from chopper_core.model.side_table import joined_tables
-from chopper_core.model.table import NO_TIME, KernelTable, concatenate
+from chopper_core.model.table import NO_TIME, KernelTable, empty_table
 from chopper_core.sources.foreign import OnlyRangesError, what_is
 from chopper_core.sources.ranks import HostFile, TraceFile, assign_ranks, find_traces
 from chopper_core.sources.registry import Family, RunPart, discover, natural_key
@@ -43,14 +48,6 @@ ReadRanks = Callable[[Sequence[Path], Sequence[HostFile], Progress], Sequence[Ru
 trace that can't be used."""
 GatherTables = Callable[[Sequence[Run]], KernelTable]
 """Makes one table of runs of one rank each, whose `gpus` are numbered as in the whole run."""
-
-
-def concatenate_tables(ranks: Sequence[Run]) -> KernelTable:
-    return concatenate([table_of(rank, rank.gpus[0].index) for rank in ranks])
-
-
-def table_of(rank: Run, first_gpu: int) -> KernelTable:
-    return replace(rank.table, gpu=rank.table.gpu + np.int32(first_gpu))
 
 
 def open_run(
@@ -85,6 +82,7 @@ def open_run(
         before = {path: state_of(path) for path in _files_below(paths)}
         try:
             run = _read_run(name, paths, progress, jobs, overrides, read_ranks, gather)
+            run = located(_check_overrides(_named(run)))
         except DataError:
             if all(state_of(path) == state for path, state in before.items()):
                 raise
@@ -176,8 +174,7 @@ def _read_run(
     run = on_one_clock(run, overrides)
     progress("merge ranks", 1, 1)
     run = _attached(_with_overrides(run, overrides), paths, progress, ranges)
-    run = _with_layout(with_slots(run, paths), paths)
-    return located(_check_overrides(_named(run)))
+    return _with_layout(with_slots(run, paths), paths)
 
 
 def _counted(
@@ -198,8 +195,7 @@ def _counted(
     run = _with_overrides(run_of_dispatches(name, dispatch_runs, overrides.hardware), overrides)
     left = [*((str(file.path), file.reason) for file in found.skipped)]
     left += [(str(path), "") for path in found.unknown]
-    run = _attached(replace(run, skipped=(*run.skipped, *left)), paths, progress, None)
-    return located(_check_overrides(_named(run)))
+    return _attached(replace(run, skipped=(*run.skipped, *left)), paths, progress, None)
 
 
 def _named(run: Run) -> Run:
@@ -234,7 +230,7 @@ def _scheduled(name: str, progress: Progress, overrides: Overrides) -> Run | Non
         return None
     skipped = tuple((str(file.path), file.reason) for file in found.skipped)
     run = replace(read[0].run_of(name, read), skipped=skipped, failed=tuple(failed))
-    return located(_check_overrides(_named(_with_overrides(run, overrides))))
+    return _with_overrides(run, overrides)
 
 
 def _sampled(name: str, progress: Progress, overrides: Overrides) -> Run | None:
@@ -244,7 +240,7 @@ def _sampled(name: str, progress: Progress, overrides: Overrides) -> Run | None:
     if run is None:
         return None
     run = _with_layout(with_slots(run, paths_of(name)), paths_of(name))
-    return located(_check_overrides(_named(_with_overrides(run, overrides))))
+    return _with_overrides(run, overrides)
 
 
 def _joined(name: str, read: Sequence[tuple[TraceFile, Run]], gather: GatherTables) -> Run:
@@ -261,41 +257,21 @@ def _joined(name: str, read: Sequence[tuple[TraceFile, Run]], gather: GatherTabl
         sources.setdefault(path, []).append(
             replace(source, path=path, rank=assignment.rank, rank_from=origin)
         )
-    world = max(rank.world for _, rank in read)
     # A merged file whose ranks have a GPU each and follow each other numbers them by rank too.
     by_number = all(
         gpu.rank - rank.gpus[0].rank == gpu.index for _, rank in read for gpu in rank.gpus
     )
     ranks: list[Run] = []
-    gpus: list[Gpu] = []
+    count = 0
     for file, rank in sorted(read, key=lambda pair: sources[str(pair[0].path)][0].rank):
         path = str(file.path)
-        first = sources[path][0].rank if by_number else len(gpus)
-        own = tuple(
+        first = sources[path][0].rank if by_number else count
+        gpus = tuple(
             replace(gpu, index=first + gpu.index, rank=rank_of[path, gpu.rank]) for gpu in rank.gpus
         )
-        partial = {first + gpu: cut for gpu, cut in rank.partial_iterations.items()}
-        ranks.append(
-            replace(rank, gpus=own, sources=tuple(sources[path]), partial_iterations=partial)
-        )
-        gpus += own
-    return Run(
-        name=name,
-        table=gather(ranks),
-        side_tables=joined_tables((rank.side_tables, rank.gpus[0].index) for rank in ranks),
-        gpus=tuple(gpus),
-        sources=tuple(source for rank in ranks for source in rank.sources),
-        generated=next((rank.generated for rank in ranks if rank.generated), None),
-        partial_iterations={
-            gpu: cut for rank in ranks for gpu, cut in rank.partial_iterations.items()
-        },
-        groups=tuple(
-            group
-            for group in dict.fromkeys(group for _, rank in read for group in rank.groups)
-            if not world or len(group.ranks) < world
-        ),
-        world=world,
-    )
+        ranks.append(numbered(rank, gpus, tuple(sources[path])))
+        count += len(gpus)
+    return joined_ranks(Run(name, empty_table(), (), ()), ranks, gather(ranks))
 
 
 def on_one_clock(run: Run, overrides: Overrides) -> Run:

@@ -17,7 +17,7 @@ from chopper_core.align.rank import align_rank
 from chopper_core.model.inputs import NO_RANK, RECONSTRUCTED, SCHEDULE, Gpu, Source
 from chopper_core.model.parallel import ProcessGroup
 from chopper_core.model.run import Run
-from chopper_core.model.side_table import SideTables, joined_tables
+from chopper_core.model.side_table import joined_tables
 from chopper_core.model.table import KernelTable, concatenate
 from chopper_core.sources.foreign import CUPTI_RANGE, OnlyRangesError, why_no_activity
 from chopper_core.sources.ranks import HostFile, rank_in_name
@@ -98,31 +98,48 @@ def read_rank(path: Path, progress: Progress = silent, hosts: Sequence[HostFile]
 
 def merged(ranks: Sequence[Run], rank_from: str) -> Run:
     """The run of a file that has several ranks, whose number comes from `rank_from`."""
-    first = np.cumsum([0, *(len(rank.gpus) for rank in ranks)])
-    gpus: list[Gpu] = []
-    tables: list[KernelTable] = []
-    beside: list[tuple[SideTables, int]] = []
-    sources: list[Source] = []
-    partial: dict[int, frozenset[int]] = {}
-    groups = dict.fromkeys(group for rank in ranks for group in rank.groups)
-    for at, rank in zip(first.tolist(), ranks, strict=False):
-        gpus += [replace(gpu, index=at + gpu.index) for gpu in rank.gpus]
-        beside.append((rank.side_tables, at))
-        tables.append(replace(rank.table, gpu=rank.table.gpu + np.int32(at)))
+    first = np.cumsum([0, *(len(rank.gpus) for rank in ranks)]).tolist()
+    parts = []
+    for at, rank in zip(first, ranks, strict=False):
+        source = replace(rank.sources[0], rank_from=rank_from)
         # Losses are those of the file: once is enough.
-        losses = rank.sources[0].losses if not sources else ()
-        sources.append(replace(rank.sources[0], rank_from=rank_from, losses=losses))
-        partial |= {at + gpu: cut for gpu, cut in rank.partial_iterations.items()}
+        source = replace(source, losses=()) if at else source
+        gpus = tuple(replace(gpu, index=at + gpu.index) for gpu in rank.gpus)
+        parts.append(numbered(rank, gpus, (source,)))
+    return joined_ranks(ranks[0], parts, concatenate_tables(parts))
+
+
+def numbered(rank: Run, gpus: tuple[Gpu, ...], sources: tuple[Source, ...]) -> Run:
+    """A run of one rank with its GPUs as a whole run numbers them; its table stays."""
+    partial = {gpus[gpu].index: cut for gpu, cut in rank.partial_iterations.items()}
+    return replace(rank, gpus=gpus, sources=sources, partial_iterations=partial)
+
+
+def joined_ranks(base: Run, ranks: Sequence[Run], table: KernelTable) -> Run:
+    """A run like `base` with the GPUs of ranks, whose table it is given; see `numbered`."""
+    world = max(rank.world for rank in ranks)
+    groups = dict.fromkeys(group for rank in ranks for group in rank.groups)
     return replace(
-        ranks[0],
-        table=concatenate(tables),
-        side_tables=joined_tables(beside),
-        gpus=tuple(gpus),
-        sources=tuple(sources),
-        partial_iterations=partial,
-        groups=tuple(groups),
-        world=max(rank.world for rank in ranks),
+        base,
+        table=table,
+        side_tables=joined_tables((rank.side_tables, rank.gpus[0].index) for rank in ranks),
+        gpus=tuple(gpu for rank in ranks for gpu in rank.gpus),
+        sources=tuple(source for rank in ranks for source in rank.sources),
+        generated=next((rank.generated for rank in ranks if rank.generated), None),
+        partial_iterations={
+            gpu: cut for rank in ranks for gpu, cut in rank.partial_iterations.items()
+        },
+        groups=tuple(group for group in groups if not world or len(group.ranks) < world),
+        world=world,
     )
+
+
+def concatenate_tables(ranks: Sequence[Run]) -> KernelTable:
+    return concatenate([table_of(rank, rank.gpus[0].index) for rank in ranks])
+
+
+def table_of(rank: Run, first_gpu: int) -> KernelTable:
+    return replace(rank.table, gpu=rank.table.gpu + np.int32(first_gpu))
 
 
 def _of_rank(trace: Trace, path: str, hosts: Sequence[HostFile]) -> Run:

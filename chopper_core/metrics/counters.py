@@ -8,7 +8,7 @@ of its activities that have every counter of the formula.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping
-from functools import cache
+from functools import cache, partial
 from math import nan, prod
 from typing import Final
 
@@ -390,7 +390,10 @@ def _mean_over_dispatches(scope: Scope, name: str) -> Values:
     return Values(mean, (count == 0) | ((count > 1) & (weight == 0)))
 
 
-def _match_count(state: Match, title: str, kernels: str) -> None:
+def _matched(state: Match, scope: Scope) -> Values:
+    if COUNTER_MATCH not in scope.nodes.table.measured:
+        return absent(len(scope.nodes), 0)
+
     def is_so(table: KernelTable, rows: Selection) -> Mask:
         found: Float64 = table.measured[COUNTER_MATCH][rows]
         if state is not Match.NONE:
@@ -398,22 +401,21 @@ def _match_count(state: Match, title: str, kernels: str) -> None:
         computes = np.equal(table.kind[rows], Kind.COMPUTE)
         return computes & np.equal(table.category[rows], Category.KERNEL) & np.isnan(found)
 
-    @metric(
-        f"counters_{title}",
+    return Values(scope.nodes.sum_of(is_so))
+
+
+for _state, (_title, _kernels) in {
+    Match.NONE: ("uncounted", "without counters"),
+    Match.MATCHED: ("matched", "with the counters of their own iteration's dispatch"),
+    Match.BORROWED: ("borrowed", "with the counters of the same place in another iteration"),
+    Match.AMBIGUOUS: ("ambiguous", "that another alignment matches with another dispatch"),
+}.items():
+    metric(
+        f"counters_{_title}",
         Unit.NONE,
-        title,
-        f"Number of compute kernels {kernels}.",
+        _title,
+        f"Number of compute kernels {_kernels}.",
         source="alignment of counters with the trace",
         missing="the run has no counters of another execution",
         needs_times=False,
-    )
-    def compute(scope: Scope) -> Values:
-        if COUNTER_MATCH not in scope.nodes.table.measured:
-            return absent(len(scope.nodes), 0)
-        return Values(scope.nodes.sum_of(is_so))
-
-
-_match_count(Match.NONE, "uncounted", "without counters")
-_match_count(Match.MATCHED, "matched", "with the counters of their own iteration's dispatch")
-_match_count(Match.BORROWED, "borrowed", "with the counters of the same place in another iteration")
-_match_count(Match.AMBIGUOUS, "ambiguous", "that another alignment matches with another dispatch")
+    )(partial(_matched, _state))

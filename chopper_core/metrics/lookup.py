@@ -219,16 +219,10 @@ def reason_notes(
 
 def catalogue(format_name: str) -> str:
     if format_name == "json":
+        names = ("name", "unit", "title", "reduces", "definition", "source")
         entries = [
-            {
-                "name": each.name,
-                "unit": each.unit,
-                "title": each.title,
-                "reduces": each.reduces,
-                "definition": each.definition,
-                "source": each.source,
-                "missing_because": each.missing_because or None,
-            }
+            {name: getattr(each, name) for name in names}
+            | {"missing_because": each.missing_because or None}
             for each in METRICS.values()
         ]
         import json

@@ -14,26 +14,17 @@ from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.grouping import distinct, quantile_of
 
 STAND_INS: Final = str.maketrans(
-    dict.fromkeys("─━▔▁", "-")
-    | dict.fromkeys("│┃▏▎▊▐", "|")
-    | dict.fromkeys("┌┐└┘├┤┬┴┼╭╮╰╯", "+")
+    dict.fromkeys("─━▔▁–—", "-")
+    | dict.fromkeys("│┃▏▎▊▐▌", "|")
+    | dict.fromkeys("┌┐└┘├┤┬┴┼╭╮╰╯±", "+")
     | dict.fromkeys("█▪", "#")
-    | dict.fromkeys("‘’", "'")
-    | dict.fromkeys("“”", '"')
-    | dict.fromkeys("–—", "-")
-    | {
-        "µ": "u",
-        "±": "+",
-        "×": "x",
-        "·": ".",
-        "…": "~",
-        "●": "*",
-        "•": "*",
-        "▌": "|",
-        "Δ": "d",
-        "°": " ",
-    }
-    | {"⏎": "<", "←": "<", "→": ">", "↑": "^", "↓": "v", "▲": "^", "▼": "v", "›": ">"}
+    | dict.fromkeys("●•", "*")
+    | dict.fromkeys("↑▲", "^")
+    | dict.fromkeys("↓▼", "v")
+    | dict.fromkeys("⏎←", "<")
+    | dict.fromkeys("→›", ">")
+    | {"‘": "'", "’": "'", "“": '"', "”": '"', "µ": "u", "×": "x", "·": ".", "…": "~"}
+    | {"Δ": "d", "°": " "}
 )
 """Signs of titles, notes and drawings in ASCII, each one cell wide."""
 SAMPLED: Final = 256

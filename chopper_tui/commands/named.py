@@ -73,7 +73,7 @@ def all_read(run: Run, progress: Progress) -> Run:
 
 def _holds_runs(name: str, use_cache: bool) -> bool:
     """Whether a name is several runs, or directories that hold some; searched once for a state."""
-    from chopper_core.ingest.cache import kept_kind
+    from chopper_core.ingest.cache import kept
     from chopper_core.store.format import is_store, paths_of
 
     paths = paths_of(name)
@@ -81,7 +81,7 @@ def _holds_runs(name: str, use_cache: bool) -> bool:
         paths
     ):
         return False
-    place = kept_kind(name) if use_cache else None
+    place = kept("sets", name) if use_cache else None
     known = place.recall(bool) if place is not None else None
     if known is not None:
         return known

@@ -419,7 +419,7 @@ def test_a_second_writer_is_refused_and_reads_nothing(
     store = tmp_path / "a.chopper"
     folder = batch.parts_folder(store)
     folder.mkdir()
-    handle = os.open(folder, os.O_RDONLY)
+    handle = os.open(folder.with_name(f"{folder.name}.lock"), os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
         with pytest.raises(DataError, match="another process is writing"):

@@ -12,7 +12,7 @@ from typing import Final
 
 from msgspec import Struct, field
 
-from chopper_core.ingest.cache import kept_found, kept_rows, open_cached
+from chopper_core.ingest.cache import kept, open_cached
 from chopper_core.ingest.discovery import FoundRun, find_runs
 from chopper_core.model.overrides import NO_OVERRIDES, Overrides
 from chopper_core.model.run import Run
@@ -138,7 +138,7 @@ class ReadFigures(Struct, frozen=True):
         """Read a run; raises the errors of reading."""
         from chopper_core.extensions.runs.figures import figures_of_run
 
-        place = kept_rows(str(path), self.overrides) if self.use_cache else None
+        place = kept("rows", str(path), self.overrides) if self.use_cache else None
         found = figures_of_run(self.open(str(path), progress))
         if place is not None:
             place.keep(found)
@@ -162,7 +162,7 @@ def read_rows(
         if each.is_empty:
             yield place, _failed(each, given, _NOTHING)
             continue
-        known = kept_rows(each.path, overrides).recall(RunFigures) if use_cache else None
+        known = kept("rows", each.path, overrides).recall(RunFigures) if use_cache else None
         if known is None:
             rest.append(place)
         else:
@@ -283,7 +283,7 @@ def open_runs(
 
     Raises DataError if there is none.
     """
-    place = kept_found(paths[0]) if use_cache and len(paths) == 1 else None
+    place = kept("found", paths[0]) if use_cache and len(paths) == 1 else None
     found = place.recall(list[FoundRun]) if place is not None else None
     if found is None:
         found = find_runs(paths)

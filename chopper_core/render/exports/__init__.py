@@ -107,30 +107,24 @@ def chosen_rows(run: Run, options: ExportOptions) -> Index:
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """A folder to fill, which gets its name when it is complete; raises UsageError if that exists.
-
-    Errors of the file system become DataError.
-    """
-    with _new(path) as fresh:
-        fresh.mkdir(parents=True)
+    """A folder to fill; as `new_file`."""
+    with new_file(path) as fresh:
+        fresh.mkdir()
         yield fresh
 
 
 @contextmanager
 def new_file(path: Path) -> Iterator[Path]:
-    """A name to write a file to, which gets its own when it is complete; raises as `new_folder`."""
-    with _new(path) as fresh:
-        fresh.parent.mkdir(parents=True, exist_ok=True)
-        yield fresh
+    """A name to write a file to, which gets its own when it is complete.
 
-
-@contextmanager
-def _new(path: Path) -> Iterator[Path]:
+    Raises UsageError if that exists; errors of the file system become DataError.
+    """
     if os.path.exists(path) and not (path.is_dir() and not any(path.iterdir())):
         raise UsageError(f"{path} exists already; nothing was written")
     fresh = temporary_path(path.absolute(), "new")
     try:
         try:
+            fresh.parent.mkdir(parents=True, exist_ok=True)
             yield fresh
             if path.is_dir():
                 path.rmdir()

@@ -8,8 +8,10 @@ gives them, so that readers of Kineto traces, Chopper among them, take the file 
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import islice
+from math import isnan
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -22,7 +24,7 @@ from chopper_core.model.inputs import Gpu
 from chopper_core.model.run import Run
 from chopper_core.model.table import LABELLED, NO_LABEL, PHASES, Category, KernelTable, Kind
 from chopper_core.render.exports import ExportOptions, chosen_rows, new_file
-from chopper_core.util.arrays import Index, Int64, encodable
+from chopper_core.util.arrays import Float64, Index, Int64, encodable
 from chopper_core.util.grouping import counts_of, run_maxima, run_starts, stable_order
 from chopper_core.util.progress import Progress
 from chopper_core.views.shared.collectives import collectives_of
@@ -66,7 +68,8 @@ def write(run: Run, path: Path, options: ExportOptions, progress: Progress) -> l
         for number, gpu in enumerate(run.gpus):
             progress("write the trace", number, len(run.gpus))
             own = time_order(table, rows[table.gpu[rows] == gpu.index])
-            for chunk in _chunks(_events(run, gpu, own, origin_ns, flows)):
+            events = _events(run, gpu, own, origin_ns, flows)
+            while chunk := list(islice(events, _CHUNK)):
                 file.write(separator + encoder.encode(chunk)[1:-1])
                 separator = b",\n"
         file.write(b"\n]}\n")
@@ -82,17 +85,6 @@ def _opened(path: Path, *, is_packed: bool) -> Iterator[IO[bytes]]:
         # Without a name and a time in it: the same run gives the same file.
         with gzip.GzipFile("", "wb", _COMPRESSION, plain, mtime=0) as packed:
             yield packed  # type: ignore[misc]
-
-
-def _chunks(events: Iterator[Event]) -> Iterator[list[Event]]:
-    chunk: list[Event] = []
-    for event in events:
-        chunk.append(event)
-        if len(chunk) == _CHUNK:
-            yield chunk
-            chunk = []
-    if chunk:
-        yield chunk
 
 
 def _events(
@@ -210,61 +202,59 @@ def _slices(
         for name, values in table.measured.items()
         if is_counted(name) and np.isfinite(values[rows]).any()
     }
-    correlation = table.measured.get(CORRELATION)
-    if correlation is not None:
-        measured["correlation"] = correlation
+    if CORRELATION in table.measured:
+        measured["correlation"] = table.measured[CORRELATION]
     for begin in range(0, len(rows), _CHUNK):
         part = rows[begin : begin + _CHUNK]
-        columns = [table.column(name)[part].tolist() for name in _COLUMNS]
-        known = [(name, values[part].tolist()) for name, values in measured.items()]
+        columns = _arguments(table, gpu, part, measured)
         tracks = track[begin : begin + _CHUNK].tolist()
-        for place, (category, kernel, start, duration, *labels) in enumerate(
-            zip(*columns, strict=True)
+        places = (table.column(name)[part].tolist() for name in _PLACES)
+        for own, category, kernel, start, took_ns, *values in zip(
+            tracks, *places, *columns.values(), strict=True
         ):
-            args = _arguments(table, gpu, *labels)
-            for name, numbers in known:
-                if (number := numbers[place]) == number:
-                    args[name] = int(number) if number.is_integer() else number
+            args = {
+                name: each for name, each in zip(columns, values, strict=True) if each is not None
+            }
             name, at_ns = table.names[kernel], start - origin_ns
-            yield _slice(_CATEGORIES[category], name, gpu, tracks[place], at_ns, duration, args)
+            yield _slice(_CATEGORIES[category], name, gpu, own, at_ns, took_ns, args)
 
 
-_COLUMNS: Final = (
-    *("category", "kernel", "start_ns", "duration_ns"),
-    *("stream", "kind", "iteration", "layer", "phase", "operation", "bytes", "group"),
-)
-_KINDS: Final = tuple(kind.name.lower() for kind in Kind)
+_PLACES: Final = ("category", "kernel", "start_ns", "duration_ns")
 
 
 def _arguments(
-    table: KernelTable,
-    gpu: Gpu,
-    stream: int,
-    kind: int,
-    iteration: int,
-    layer: int,
-    phase: int,
-    operation: int,
-    size: int,
-    group: int,
-) -> dict[str, object]:
-    name = table.operations[operation] if operation != NO_LABEL else None
-    known = {
-        "iteration": iteration if iteration != NO_LABEL else None,
-        "layer": layer if layer != NO_LABEL else None,
-        "phase": PHASES[phase] if phase != NO_LABEL else None,
-        "operation": name,
-        "Collective name": name if kind == Kind.COMM else None,
-        "bytes": size if size >= 0 else None,
-        "Process Group Description": table.names[group] if group >= 0 else None,
-    }
+    table: KernelTable, gpu: Gpu, rows: Index, measured: Mapping[str, Float64]
+) -> dict[str, list[Any]]:
+    """Labels and counters of activities by name; None where unknown."""
+
+    def known(column: str, texts: Sequence[str] | None = None) -> list[Any]:
+        codes = table.column(column)[rows].tolist()
+        return [None if code < 0 else code if texts is None else texts[code] for code in codes]
+
+    kinds = [Kind(code) for code in table.kind[rows].tolist()]
+    operations = known("operation", table.operations)
+    collectives = zip(operations, kinds, strict=True)
+    counted = {name: values[rows].tolist() for name, values in measured.items()}
     return {
-        "rank": gpu.rank,
-        "device": gpu.index,
-        "stream": stream,
-        "kind": _KINDS[kind],
-        **{key: value for key, value in known.items() if value is not None},
+        "rank": [gpu.rank] * len(rows),
+        "device": [gpu.index] * len(rows),
+        "stream": table.stream[rows].tolist(),
+        "kind": [kind.name.lower() for kind in kinds],
+        "iteration": known("iteration"),
+        "layer": known("layer"),
+        "phase": known("phase", PHASES),
+        "operation": operations,
+        "Collective name": [name if kind == Kind.COMM else None for name, kind in collectives],
+        "bytes": known("bytes"),
+        "Process Group Description": known("group", table.names),
+        **{name: list(map(_number, values)) for name, values in counted.items()},
     }
+
+
+def _number(value: float) -> float | None:
+    if isnan(value):
+        return None
+    return int(value) if value.is_integer() else value
 
 
 class _CollectiveFlows(Struct, frozen=True, eq=False):
