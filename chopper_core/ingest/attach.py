@@ -21,7 +21,7 @@ from chopper_core.ingest.untraced import identified, status_of, with_ranks
 from chopper_core.model.hardware import hardware_of_agent, is_file
 from chopper_core.model.inputs import Identity, TelemetrySource
 from chopper_core.model.run import Run
-from chopper_core.render.cells import Escaped, clean, escape_each
+from chopper_core.render.cells import Escaped, clean
 from chopper_core.render.exchange import json_text
 from chopper_core.sources.counters.files import find_counters, read_found
 from chopper_core.sources.cpu import CpuTable
@@ -250,27 +250,25 @@ def telemetry_report(paths: Sequence[Path], format_name: str) -> Escaped | None:
         [(table, {n: gpu.text for n, gpu in enumerate(devices[table.path])}) for table in tables]
     )
     unread += [(str(path), reason) for path, reason in twice.items()]
-    failed = [{"path": path, "reason": reason} for path, reason in unread]
     read = [_described(table) for table in tables if table.path not in twice]
     if format_name == "json":
-        left_out = [{"path": path, "reason": reason} for path, reason in skipped.items()]
-        document = {
-            "schema": TELEMETRY_SCHEMA,
-            "telemetry": read,
-            "failed": failed,
-            "skipped": left_out,
-        }
-        return json_text(document)
+        return json_text(
+            {
+                "schema": TELEMETRY_SCHEMA,
+                "telemetry": read,
+                "failed": [{"path": path, "reason": reason} for path, reason in unread],
+                "skipped": [{"path": path, "reason": reason} for path, reason in skipped.items()],
+            }
+        )
     lines = ["no traces and no counters: this telemetry belongs to no run"]
     for each in read:
         lines += ["", *_lines(each)]
-    if failed:
+    if unread:
         lines += ["", "files that could not be used"]
-        lines += [f"  {clean(reason)}" for reason in dict.fromkeys(why for _, why in unread)]
+        lines += [f"  {reason}" for reason in dict.fromkeys(why for _, why in unread)]
     if skipped:
-        lines += ["", "files not read"]
-        lines += [f"  {clean(path)}: {clean(reason)}" for path, reason in skipped.items()]
-    return escape_each(lines)
+        lines += ["", "files not read", *(f"  {path}: {why}" for path, why in skipped.items())]
+    return Escaped("".join(f"{clean(line)}\n" for line in lines))
 
 
 def _described(telemetry: Telemetry) -> dict[str, Any]:
@@ -309,16 +307,16 @@ def _lines(found: dict[str, Any]) -> list[str]:
         zone = " UTC" if found["clock"] == ClockDomain.EPOCH else ""
         since = f" from {first:%Y-%m-%d %H:%M:%S}{zone}"
     return [
-        f"{clean(found['path'])}: {found['format']}",
+        f"{found['path']}: {found['format']}",
         f"  clock {found['clock']}, resolution {found['resolution_ns'] / 1e9:g} s, "
         f"{seconds:.3f} s{since}",
-        f"  {len(found['gpus'])} GPUs: {clean(', '.join(found['gpus']))}",
+        f"  {len(found['gpus'])} GPUs: {', '.join(found['gpus'])}",
         *(
             f"  {name}: {each['samples']} samples, {each['min']:g} to {each['max']:g}"
             for name, each in found["signals"].items()
         ),
-        *(f"  {clean(note)}" for note in found["notes"]),
-        *(f"  LOST: {clean(note)}" for note in found["losses"]),
+        *(f"  {note}" for note in found["notes"]),
+        *(f"  LOST: {note}" for note in found["losses"]),
     ]
 
 
@@ -333,30 +331,26 @@ def with_slots(run: Run, paths: Sequence[Path]) -> Run:
     found = next((path / SLOTS for path in paths if (path / SLOTS).is_file()), None)
     if found is None:
         return run
+    run = replace(run, skipped=tuple(item for item in run.skipped if item[0] != str(found)))
     try:
         with reading(found):
-            slots, problem = _read(found)
+            return replace(run, slots=_slots(found))
     except DataError as error:
-        slots, problem = {}, str(error)
-    skipped = tuple(item for item in run.skipped if item[0] != str(found))
-    if problem:
-        return replace(run, skipped=skipped, failed=(*run.failed, (str(found), problem)))
-    return replace(run, skipped=skipped, slots=slots)
+        return replace(run, failed=(*run.failed, (str(found), str(error))))
 
 
-def _read(path: Path) -> tuple[dict[int, str], str]:
+def _slots(path: Path) -> dict[int, str]:
     try:
         with path.open("rb") as file:
             text = file.read(_MAX_BYTES).decode("utf-8", "replace")
     except OSError as error:
-        return {}, f"{path} can't be read: {error.strerror}."
-    rows = [csv_cells(line) for line in text.splitlines() if line.strip()]
+        raise DataError(f"{path} can't be read: {error.strerror}.") from error
+    heading, *rows = [csv_cells(line) for line in text.splitlines() if line.strip()] or [[]]
     slots: dict[int, str] = {}
-    is_headed = bool(rows) and [cell.strip().casefold() for cell in rows[0]] == _HEADING
-    for cells in rows[1:] if is_headed else ():
-        if len(cells) != len(_HEADING) or not cells[0].strip().isdecimal() or not cells[1].strip():
-            return {}, f"{path} isn't a map of slots: each line is a GPU's number and a word."
-        slots[int(cells[0])] = cells[1].strip()
+    for cells in rows if list(map(str.casefold, heading)) == _HEADING else ():
+        if len(cells) != len(_HEADING) or not cells[0].isdecimal() or not cells[1]:
+            raise DataError(f"{path} isn't a map of slots: each line is a GPU's number and a word.")
+        slots[int(cells[0])] = cells[1]
     if not slots:
-        return {}, f"{path} isn't a map of slots: it has no lines below the heading gpu,slot."
-    return slots, ""
+        raise DataError(f"{path} isn't a map of slots: it has no lines below the heading gpu,slot.")
+    return slots

@@ -152,7 +152,7 @@ def _of_rank(trace: Trace, path: str, hosts: Sequence[HostFile]) -> Run:
         rank_from="",
         events=dict(trace.event_counts),
         unused=dict(trace.unused_events),
-        findings={**aligned.findings, **_flow_findings(trace), **_loss_findings(trace)},
+        findings={**aligned.findings, **_findings(trace)},
         losses=tuple(trace.losses.notes),
         clock=_clock(trace),
         facts=_facts(trace),
@@ -201,14 +201,10 @@ def _host_of(trace: Trace, hosts: Sequence[HostFile]) -> HostFile | None:
     return of_rank[0] if len(of_rank) == 1 else None
 
 
-def _flow_findings(trace: Trace) -> dict[str, int]:
-    ends = trace.one_ended_flows.items()
-    return {f"{category} flows with one end": count for category, count in ends if count}
-
-
-def _loss_findings(trace: Trace) -> dict[str, int]:
-    losses = trace.losses
+def _findings(trace: Trace) -> dict[str, int]:
+    ends, losses = trace.one_ended_flows.items(), trace.losses
     return {
+        **{f"{category} flows with one end": count for category, count in ends if count},
         "events that can't be read": losses.unreadable_events,
         "events without a usable time": losses.bad_times,
         "bytes lost": losses.lost_bytes,

@@ -25,16 +25,6 @@ SENTENCES: Final = ("finding",)
 """Levels whose names are sentences."""
 
 UNLABELLED: Final = "unlabelled"
-LEVEL_TITLES: Final = {
-    "gpu": "GPU",
-    "iteration": "iteration",
-    "phase": "phase",
-    "layer": "layer",
-    "operation": "operation",
-    "kernel": "kernel",
-    "activity": "activity",
-}
-"""Titles of levels that aren't written as they are."""
 _CRUMBS: Final = {
     "gpu": "GPU ",
     "iteration": "it ",
@@ -44,7 +34,7 @@ _CRUMBS: Final = {
 
 
 def level_title(level: str) -> str:
-    return LEVEL_TITLES.get(level, level)
+    return "GPU" if level == "gpu" else level
 
 
 _TWO_NAMES: Final = 15

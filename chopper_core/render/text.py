@@ -41,8 +41,6 @@ _MIN_WITH_SPARKS: Final = 3
 _MAX_NAME: Final = 100
 _HTML_ROWS: Final = 60
 _MAX_ATTRIBUTE: Final = 240
-_TOTAL: Final = "total"
-_SCOPE: Final = "scope"
 
 
 def as_text(
@@ -166,7 +164,10 @@ def as_markdown(frame: Frame, *, limit: int | None = None, drawn: Sequence[str] 
     ]
     names = row_names(frame, UNICODE)
     for row in range(count):
-        cells = [_markdown_cell(frame, column, row) for column in columns]
+        cells = []
+        for column in columns:
+            text = column.cell(frame.values[column.metric.name], row, UNICODE)
+            cells.append(escaped(text) if column.is_word else text)
         where = f" `{clean(frame.addresses(row))}`" if frame.level in SENTENCES else ""
         lines.append(_markdown_row([escaped(names[row]) + where, *cells]))
     if _has_total(frame):
@@ -266,7 +267,8 @@ def _breadcrumb(frame: Frame, glyphs: Glyphs) -> str:
 
 
 def _total_title(frame: Frame) -> str:
-    return _SCOPE if statistic_title(frame) else _TOTAL
+    # A statistic of the scope is not a total.
+    return "scope" if statistic_title(frame) else "total"
 
 
 def _headline(frame: Frame, width: int) -> list[str]:
@@ -284,11 +286,6 @@ def _total_cell(frame: Frame, column: ColumnText, glyphs: Glyphs) -> str:
     number = frame.total[column.metric.name]
     mark = "*" * (number is not None and column.metric.name in frame.partial_total)
     return mark + column.scale.cell(number, glyphs.missing)
-
-
-def _markdown_cell(frame: Frame, column: ColumnText, row: int) -> str:
-    text = column.cell(frame.values[column.metric.name], row, UNICODE)
-    return escaped(text) if column.is_word else text
 
 
 def _footer(frame: Frame, count: int, drawn: Sequence[str]) -> list[str]:
