@@ -21,7 +21,7 @@ from chopper_core.ingest.untraced import identified, status_of, with_ranks
 from chopper_core.model.hardware import hardware_of_agent, is_file
 from chopper_core.model.inputs import Identity, TelemetrySource
 from chopper_core.model.run import Run
-from chopper_core.render.cells import Escaped, clean
+from chopper_core.render.cells import Escaped, escape_each
 from chopper_core.render.exchange import json_text
 from chopper_core.sources.counters.files import find_counters, read_found
 from chopper_core.sources.cpu import CpuTable
@@ -268,7 +268,7 @@ def telemetry_report(paths: Sequence[Path], format_name: str) -> Escaped | None:
         lines += [f"  {reason}" for reason in dict.fromkeys(why for _, why in unread)]
     if skipped:
         lines += ["", "files not read", *(f"  {path}: {why}" for path, why in skipped.items())]
-    return Escaped("".join(f"{clean(line)}\n" for line in lines))
+    return escape_each(lines, is_sentence=False)
 
 
 def _described(telemetry: Telemetry) -> dict[str, Any]:

@@ -248,7 +248,7 @@ def _total(column: str, of_launched: bool, scope: Scope) -> Values:
 
 
 def without_launch(scope: Scope) -> Mask:
-    return scope.nodes.sum("unlinked") == scope.nodes.sizes()
+    return np.equal(scope.nodes.sum("unlinked"), scope.nodes.sizes())
 
 
 def blocks(text: str) -> Iterator[tuple[list[str], str]]:

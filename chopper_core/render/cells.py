@@ -179,9 +179,9 @@ _BREAKS: Final = late(r"([\n\t])")
 _BREAKS_AND_STYLES: Final = late(r"([\n\t]|\x1b\[[\d;]*m)")
 
 
-def escape_each(lines: Iterable[str]) -> Escaped:
-    """Sentences, each in a line of its own whatever it quotes."""
-    return Escaped("".join(f"{clean(line, is_sentence=True)}\n" for line in lines))
+def escape_each(lines: Iterable[str], *, is_sentence: bool = True) -> Escaped:
+    """Texts, each in a line of its own whatever it quotes; see `clean`."""
+    return Escaped("".join(f"{clean(line, is_sentence=is_sentence)}\n" for line in lines))
 
 
 def escape_lines(text: str, *, is_styled: bool = False) -> Escaped:

@@ -29,7 +29,7 @@ from chopper_core.model.overrides import seconds_text
 from chopper_core.model.run import Run
 from chopper_core.model.signals import CpuSamples
 from chopper_core.model.table import LABELLED, NO_LABEL, STATES, Category, Kind, Rule
-from chopper_core.render.cells import Escaped, clean, fitting, scale_of
+from chopper_core.render.cells import Escaped, escape_each, fitting, scale_of
 from chopper_core.render.exchange import finite, json_text
 from chopper_core.util.grouping import counts_of, distinct, ranked, sums_of
 
@@ -277,7 +277,7 @@ def as_text(run: Run, width: int = 0) -> Escaped:
         numbers = ", ".join(map(str, found["partial_iterations"]))
         lines += ["", f"iterations truncated by the profiling window: {numbers}"]
     lines += _section("missing", found["missing"])
-    return Escaped("".join(f"{clean(line)}\n" for line in lines))
+    return escape_each(lines, is_sentence=False)
 
 
 def _section(title: str, lines: Iterable[str]) -> list[str]:
