@@ -214,7 +214,6 @@ DROP: Final = threshold("""drop of a clock | 2 | % of its usual
     within the same operations and phases, where the load is the same; steady clocks vary by half
     a percent""")
 _MAX_COMPARED: Final = 64
-"""Iterations."""
 
 
 @rule(

@@ -206,7 +206,6 @@ _MIN_MORE_WORK: Final = 0.01
 _SAME_SHARE: Final = 0.4
 """Of the longest compute beyond the peers'; iterations with as much are named."""
 _COMPARED: Final = ("compute_busy_ns", "kernels", "model_flops")
-"""The columns of the evidence."""
 _MIN_EXPLAINED: Final = 0.5
 """The part of the longer compute that more work has to explain."""
 

@@ -32,6 +32,7 @@ from chopper_core.views.shared.host_causes import (
     NEEDLESS,
     WAITING,
     HostCause,
+    HostCharges,
     HostPlace,
     host_charges,
     within_scope,
@@ -80,13 +81,7 @@ class LatePhase(Struct, frozen=True):
 )
 def host_bound(context: FindingsContext) -> Iterator[Finding]:
     """Phases in which the GPU waits for launch calls."""
-    late = _host_bound_phases(context)
-    if not late:
-        return
-    charges = _Charges.of(context, late, HostState.LATE)
-    by = ("host", "-idle_host_ns") if charges.ns.any() else ("", "-idle_host_ns")
-    doing = charges.others(context)
-    yield _waiting(context, late, charges, "host-bound", "before", by, doing)
+    yield from _bound(context, _host_bound_phases(context), HostState.LATE)
 
 
 @rule(
@@ -98,13 +93,7 @@ def host_bound(context: FindingsContext) -> Iterator[Finding]:
 def launch_bound(context: FindingsContext) -> Iterator[Finding]:
     """Phases in which the GPU waits after launch calls, with nothing else in its queue."""
     late = _late_phases(context, "idle_latency_ns", LAUNCH_LATE)
-    if not late:
-        return
-    charges = _Charges.of(context, late, HostState.LAUNCHED)
-    # Where the host doesn't wait for the GPU, it does something else by then.
-    is_known = charges.main is not None and charges.main.what in WAITING
-    by = ("host", "-idle_launch_ns") if is_known else ("", "-idle_latency_ns")
-    yield _waiting(context, late, charges, "launch-bound", "after", by, is_named=is_known)
+    yield from _bound(context, late, HostState.LAUNCHED)
 
 
 def _host_bound_phases(context: FindingsContext) -> list[LatePhase]:
@@ -131,8 +120,9 @@ def _late_phases(context: FindingsContext, column: str, limit: Threshold) -> lis
     late = (idle > limit.share * elapsed) & (
         elapsed / context.spots > PHASE.share * context.step_ns
     )
-    order = np.flatnonzero(late)[np.argsort(-idle[late], kind="stable")]
-    return [LatePhase(int(codes[at]), float(idle[at]), float(elapsed[at])) for at in order.tolist()]
+    columns = (each[late].tolist() for each in (codes, idle, elapsed))
+    found = [LatePhase(*each) for each in zip(*columns, strict=True)]
+    return sorted(found, key=lambda phase: -phase.idle_ns)
 
 
 def _moved_by_phase(context: FindingsContext, phases: Codes) -> Float64:
@@ -147,13 +137,11 @@ def _moved_by_phase(context: FindingsContext, phases: Codes) -> Float64:
 class _Charges(Struct, frozen=True, eq=False):
     """The idle time of late phases by where the hosts are during it."""
 
-    causes: tuple[HostCause, ...]
+    charges: HostCharges
     ns: Int64
-    """By cause."""
     place_ns: Int64
     """By `HostPlace`."""
     launches: int
-    """Activities of the phases."""
     gpu: int | None
     """The one GPU of several that has most of it."""
     when: str
@@ -179,7 +167,7 @@ class _Charges(Struct, frozen=True, eq=False):
         few = 2 * len(large) < len(by_step)
         mostly = by_step[large].sum() >= EXPLAINED.share * by_step.sum()
         return cls(
-            charges.causes,
+            charges,
             sums_of(charges.ns, charges.cause, len(charges.causes)),
             sums_of(charges.ns, charges.place, len(HostPlace)),
             int(context.cells.sizes()[np.isin(context.codes("phase"), phases)].sum()),
@@ -189,11 +177,10 @@ class _Charges(Struct, frozen=True, eq=False):
 
     @property
     def main(self) -> HostCause | None:
-        at = int(self.ns.argmax()) if len(self.ns) else 0
-        return self.causes[at] if 2 * self.ns[at : at + 1].sum() >= self.ns.sum() > 0 else None
+        return self.charges.main(self.ns)
 
     def share(self, cause: HostCause) -> str:
-        return percent(self.ns[self.causes.index(cause)] / self.ns.sum())
+        return percent(self.ns[self.charges.causes.index(cause)] / self.ns.sum())
 
     def others(self, context: FindingsContext) -> str:
         """The large causes, as the end of a phrase; where nothing is, the host's own overhead."""
@@ -202,11 +189,8 @@ class _Charges(Struct, frozen=True, eq=False):
             return ""
         order = np.argsort(-self.ns, kind="stable")[:_MAX_CAUSES].tolist()
         large = [at for at in order if self.ns[at] >= CAUSE.share * whole]
-        named = [
-            f"{self.causes[at].text} {self.share(self.causes[at])}"
-            for at in large
-            if self.causes[at] != self.main
-        ]
+        causes = [self.charges.causes[at] for at in large]
+        named = [f"{each.text} {self.share(each)}" for each in causes if each != self.main]
         hosts = f"; the hosts are in {', '.join(named)} during that time" if named else ""
         if 2 * self.ns[large].sum() >= whole:
             return hosts
@@ -219,20 +203,23 @@ class _Charges(Struct, frozen=True, eq=False):
         )
 
 
-def _waiting(
-    context: FindingsContext,
-    late: list[LatePhase],
-    charges: _Charges,
-    bound: str,
-    when: str,
-    by_sort: tuple[str, str],
-    doing: str = "",
-    *,
-    is_named: bool = True,
-) -> Finding:
+def _bound(context: FindingsContext, late: list[LatePhase], state: HostState) -> Iterator[Finding]:
+    """A finding of late phases, before their launch calls or after them."""
+    if not late:
+        return
+    charges, is_before = _Charges.of(context, late, state), state == HostState.LATE
+    main = charges.main
+    if is_before:
+        bound, when, sort, cost = "host-bound", "before", "-idle_host_ns", Cost.HOST
+        by, doing = "host" * bool(charges.ns.any()), charges.others(context)
+    else:
+        # Where the host doesn't wait for the GPU, it does something else by then.
+        main = main if main is not None and main.what in WAITING else None
+        bound, when, cost, doing = "launch-bound", "after", Cost.LAUNCH, ""
+        by, sort = ("", "-idle_latency_ns") if main is None else ("host", "-idle_launch_ns")
     total = sum(phase.idle_ns for phase in late)
-    saving, main, (by, sort) = context.per_iteration(total), charges.main, by_sort
-    mostly = f", {charges.share(main)} by {main.text}" if main is not None and is_named else ""
+    saving = context.per_iteration(total)
+    mostly = f", {charges.share(main)} by {main.text}" if main is not None else ""
     idle = (
         f"{bound}{mostly}{charges.when}: {time(saving)} of idle time{context.per_gpu} {when} "
         "launch calls"
@@ -249,8 +236,7 @@ def _waiting(
         )
         sentence = f"the step is {idle}: {listed(parts)}"
         evidence = context.with_view("launch", by or "phase", sort=sort)
-    cost = Cost.HOST if when == "before" else Cost.LAUNCH
-    return context.finding(
+    yield context.finding(
         f"{sentence}{doing}", evidence, cost, saving, gpu=charges.gpu, total_ns=total
     )
 
@@ -275,7 +261,6 @@ class LatePlace(Struct, frozen=True):
     phase: int
     layers: tuple[int, ...]
     idle_ns: float
-    """Idle time before launch calls."""
     lost_ns: float
     """The part of it beyond the usual."""
 

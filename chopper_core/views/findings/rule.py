@@ -79,7 +79,6 @@ LEAST_SPREAD: Final = threshold("""smallest spread assumed | 1 | % of the median
 EXPLAINED: Final = threshold("""cause of another finding | 60 | % of its saving
     a GPU whose lag is mostly one operation's is reported once, with the operation""")
 GENERAL: Final = (SMALLEST_SAVING, EXPLAINED, IRREGULAR, FEWEST, ROBUST_Z, LEAST_SPREAD)
-"""Thresholds that several rules share."""
 _WORK_BITS: Final = (1 << 40) - 1
 CELL: Final = LEVELS[:5]
 """The levels of a cell: the kernels of one operation, layer, phase, iteration and GPU."""
@@ -95,7 +94,6 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
     by_iteration: Groups
     """The activities of all complete iterations by GPU and iteration."""
     all_iterations: Int64
-    """All complete iterations."""
     took_ns: Float64
     """Duration of each of `all_iterations` on the GPU that takes longest."""
     moved: MovedIdle
@@ -491,7 +489,6 @@ class FindingRule(Struct, frozen=True):
     name: str
     looks_for: str
     saving: str
-    """How the potential saving is estimated."""
     holds: tuple[float, float]
     """The range of the saving, in parts of the estimate, which holds what was planted."""
     needs: str

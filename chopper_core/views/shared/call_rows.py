@@ -64,7 +64,6 @@ SHOWN: Final = (
     "call_tflops",
     SERVED.name,
 )
-"""The columns of rows by shape."""
 _MAX_NAMED: Final = 3
 
 

@@ -248,12 +248,7 @@ def children(run: Run, view: View) -> Frame:
     rows = FilterRows(level, labels, columns.values, columns=columns.metrics, coordinates=along)
     sort = view.sort or ("-elapsed_ns" if level in LONGEST_FIRST else "")
     shown = shown_of(rows, view.filter, sort, counted)
-    time = metric_named("elapsed_ns", run.table)
-    elapsed, in_all = (
-        time.compute(Scope(each, whole, run.origin_ns)).numbers.astype(np.int64)
-        for each in (nodes, whole)
-    )
-    hidden_ns = int(elapsed[~shown.mask & counted].sum())
+    hidden_ns = int(nodes.elapsed_ns[~shown.mask & counted].sum())
     nowhere = [
         column
         for column in columns.metrics
@@ -276,8 +271,8 @@ def children(run: Run, view: View) -> Frame:
         sort=sort,
         hidden=shown.hidden,
         hidden_ns=hidden_ns,
-        parent_ns=int(in_all[0]),
-        elapsed_ns=elapsed[shown.at],
+        parent_ns=int(whole.elapsed_ns[0]),
+        elapsed_ns=nodes.elapsed_ns[shown.at],
         notes=(
             *shown.hint,
             *notes_of(run, view, len(labels), shown.hidden, hidden_ns),

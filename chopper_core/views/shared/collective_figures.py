@@ -165,7 +165,6 @@ class Chosen(Struct, frozen=True, eq=False):
     members: Index
     """The position of each of them in `all.members.rows`."""
     wait_ns: Int64
-    """How long each of them waits."""
     exposed_ns: Int64
     """The part of that without compute."""
 

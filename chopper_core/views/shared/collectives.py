@@ -62,7 +62,6 @@ class Collectives(Struct, frozen=True, eq=False):
     members: Groups
     """The kernels of each collective by GPU; at most one on each."""
     kind: Int64
-    """Code of the operation."""
     group: Int64
     """Code of the process group among the names of `split_groups`, or -1."""
     bytes: Int64
@@ -244,9 +243,7 @@ class Transfer(Struct, frozen=True):
     """A send or a receive whose peer is one of the run's GPUs."""
 
     kind: str
-    """SEND or RECEIVE."""
     sender: int
-    """The GPU that sends."""
     receiver: int
     tag: int
     bytes: int

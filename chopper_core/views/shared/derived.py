@@ -54,7 +54,6 @@ class NodeInstances(Struct, frozen=True, eq=False):
     nodes: Groups
     groups: Groups
     node: Index
-    """The node of each instance, ascending."""
 
 
 class Statistic(Struct, frozen=True, dict=True):

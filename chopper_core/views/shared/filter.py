@@ -42,7 +42,6 @@ NO_ROW: Final = "no row matches"
 """How a hint about a filter begins."""
 _MAX_HEADING_WORDS: Final = 5
 _MAX_HINTED: Final = 8
-"""Values that a hint lists."""
 _SPECIAL: Final = late(r"[.^$*+?{}\[\]\\|()]")
 """What makes a text more than itself in a regular expression."""
 _PLAIN: Final = "()<>:*+[]{}@~!;|/&=#?'\""

@@ -131,7 +131,7 @@ class HostCharges(Struct, frozen=True, eq=False):
         sums = sums_of(self.ns[chosen], code, size)
         return sums.astype(np.float64).reshape(count, len(self.causes))
 
-    def main(self, ns: Float64) -> HostCause | None:
+    def main(self, ns: Float64 | Int64) -> HostCause | None:
         """The cause of at least half of a time by cause; None where several share it."""
         positive = np.maximum(ns, 0)
         if not len(ns) or not positive.any():

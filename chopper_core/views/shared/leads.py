@@ -66,7 +66,6 @@ _MIN_BESIDE: Final = 0.3
 _MIN_LAG_SHARE: Final = 0.002
 """Smaller leads, as a share of the iteration, make no straggler where there are no collectives."""
 _CACHED_SCOPES: Final = 4
-"""Scopes whose leads are cached."""
 _ONSET_SHARE: Final = 0.1
 """The share of the largest mean lead from which the lag begins."""
 CAUSES: Final = ("kernels", "work", "host", "launch", "copies")
@@ -102,7 +101,6 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
     compared: tuple[int, int] | None
     """How many iterations of how many are compared, where they are too many."""
     gpus: tuple[int, ...]
-    """The GPUs with compute."""
     peers: tuple[Occurrences, ...]
     """The matched compute of each set of GPUs that run the same operations."""
     collectives: Chosen | None

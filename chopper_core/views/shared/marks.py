@@ -77,13 +77,10 @@ class Tint(IntEnum):
     ABOVE = 3
     FAR_ABOVE = 4
     POOR = 5
-    """A utilisation below `_GOOD_PCT`."""
     VERY_POOR = 6
-    """A utilisation below `_FAIR_PCT`."""
 
 
 INKS: Final = ("text", "below", "far_below", "above", "far_above", "poor", "very_poor")
-"""The ink of each tint, by its name."""
 _PEERS: Final = ("gpu", "node", "iteration", "layer", "activity")
 """Levels whose rows do the same work, so that each can be held against the others."""
 _UTILISATIONS: Final = ("busy_pct", "gfx_util_pct", "gpu_util_pct")

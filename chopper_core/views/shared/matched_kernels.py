@@ -72,7 +72,6 @@ class Occurrences(Struct, frozen=True, eq=False):
 
 
 _CACHED_SETS: Final = 8
-"""Sets of iterations whose occurrences are cached."""
 MAX_MATCHED: Final = 1 << 21
 """With more activities, evenly chosen iterations are compared: a first view takes 2 s at most."""
 _PAIR: Final = 2

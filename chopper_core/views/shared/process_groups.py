@@ -254,12 +254,9 @@ def kind_of_label(label: str) -> str:
 def group_kinds(run: Run) -> dict[int, str]:
     """Code of a process group in `split_groups`'s names → its dimension, where it is known."""
 
-    def found() -> dict[int, str]:
-        table = split_groups(run)
-        codes = [code for code in distinct(table.group).tolist() if code != NO_LABEL]
-        return {code: kind for code in codes if (kind := kind_of_label(table.names[code]))}
-
-    return run.memo(("dimensions of process groups",), found)
+    table = split_groups(run)
+    codes = [code for code in distinct(table.group).tolist() if code != NO_LABEL]
+    return {code: kind for code in codes if (kind := kind_of_label(table.names[code]))}
 
 
 def ranks_of_group(run: Run, code: int, rank: int) -> tuple[int, ...]:

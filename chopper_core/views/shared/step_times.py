@@ -25,7 +25,6 @@ from chopper_core.views.shared.host_causes import moved_idle
 from chopper_core.views.shared.phrases import percent
 
 _CACHED: Final = 32
-"""Scopes whose step times are cached."""
 
 
 def of_steps(
@@ -183,7 +182,6 @@ def tokens_in(run: Run, gpus: Sequence[int], iterations: Sequence[int]) -> Float
 
 
 _LEAST: Final = 0.01
-"""A smaller difference is none."""
 
 Ratio = Callable[[Float64], float]
 """How many times as much as usual, from a figure as GPUs x iterations; NaN where unknown."""

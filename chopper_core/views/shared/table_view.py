@@ -36,7 +36,6 @@ _MAX_SORTED: Final = 1 << 20
 """Values up to which quantiles are found by sorting."""
 _MANTISSA_BITS: Final = 8
 _MAX_LINES: Final = 12
-"""Lines of GPUs that a chart can show."""
 _MAX_SIZE_CLASSES: Final = 1 << 20
 NODE: Final = "node"
 """The split by host."""
@@ -53,9 +52,7 @@ class Partition(LabelledRows, frozen=True, eq=False):
     """Activities divided into rows: each is in one row."""
 
     nodes: Groups
-    """The activities of each row."""
     whole: Groups
-    """Those of all rows, as one group."""
 
     @classmethod
     def of(cls, tree: Tree, view: View, level: str) -> Partition:
