@@ -177,9 +177,8 @@ def _range(
     """The ends of the potential saving's range, which is at most the step."""
     if (saving := finding.saving_ns) is None:
         return None, None
-    low, high = finding.low_ns, finding.high_ns
-    low = rule.holds[0] * saving if low is None else low
-    high = rule.holds[1] * saving if high is None else high
+    low, high = (part * saving for part in rule.holds)
+    high = high if finding.high_ns is None else finding.high_ns
     return min(low, step_ns), min(high, step_ns)
 
 

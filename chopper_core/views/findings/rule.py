@@ -469,10 +469,8 @@ class Finding(Struct, frozen=True):
     confidence: Confidence
     saving_ns: float | None = None
     """By how much an iteration would be shorter without it; None if it can't be estimated."""
-    low_ns: float | None = None
-    """The least that it would be shorter; None: the part of the estimate that the rule states."""
     high_ns: float | None = None
-    """The most that it would be shorter; likewise."""
+    """The most that it would be shorter; None: the part of the estimate that the rule states."""
     gpu: int | None = None
     """The one GPU that it is about."""
     cost: Cost = Cost.UNKNOWN

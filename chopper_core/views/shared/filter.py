@@ -274,9 +274,7 @@ def _comparison(rows: FilterRows, heading: str, operator: str, value: str) -> Te
 
 def _named(rows: FilterRows, pattern: str) -> Mask:
     texts = rows.labels if rows.texts is None else rows.texts
-    different = list(set(texts))
-    found = dict(zip(different, _are_found(pattern, different), strict=True))
-    return np.fromiter((found[text] for text in texts), np.bool_, len(texts))
+    return np.array(_are_found(pattern, texts), np.bool_)
 
 
 def _are_found(pattern: str, texts: Sequence[str]) -> Sequence[bool]:
