@@ -105,7 +105,9 @@ def _measured(run: Run, scope: Scope) -> Own:
     rate = matrix.known(0.0) + vector.known(0.0)
     is_known = matrix.present() & (vector.present() | (matrix.known(0.0) > 0))
     measured = quotient(np.where(is_known, rate, np.nan), np.ones(len(rate)))
-    return [*measured_roofline(run, scope), (MEASURED, measured)]
+    modelled = [METRICS[name] for name in ("model_tflops", "peak_pct")]
+    figures = [(each, each.compute(scope)) for each in modelled]
+    return [*figures, *measured_roofline(run, scope), (MEASURED, measured)]
 
 
 def _by_name(columns: Own) -> dict[str, Values]:

@@ -23,7 +23,8 @@ from chopper_core.model.units import Unit
 from chopper_core.render.exchange import as_json
 from chopper_core.render.glyphs import UNICODE
 from chopper_core.render.text import as_markdown, as_text
-from chopper_core.views.findings import MODULES, RULES, tables
+from chopper_core.views.findings import HIGH, LOW, MODULES, RULES, SAVING, SHARE, TOTAL
+from chopper_core.views.findings.rule import GENERAL, MEANING
 from chopper_core.views.frame import Frame
 from chopper_core.views.overheads import LOSSES
 from chopper_core.views.query import query
@@ -765,6 +766,41 @@ def test_whatever_is_in_a_run_is_looked_at(seed: int) -> None:
 
 
 # The page
+
+
+def tables() -> dict[str, str]:
+    """The tables of docs/findings.md, as markdown by the name of their block."""
+    limits = [("several", each) for each in GENERAL]
+    limits += [(f"`{rule.name}`", each) for rule in RULES for each in rule.thresholds]
+    return {
+        "columns": table(
+            ("column", "meaning"),
+            ((f"`{each.name}`", each.definition) for each in (SAVING, LOW, HIGH, SHARE, TOTAL)),
+        ),
+        "confidence": table(
+            ("confidence", "meaning"), ((each.text, text) for each, text in MEANING.items())
+        ),
+        "rules": table(
+            ("rule", "looks for", "potential saving", "its range", "needs"),
+            (
+                (f"`{each.name}`", each.looks_for, each.saving, parts_of(*each.holds), each.needs)
+                for each in RULES
+            ),
+        ),
+        "thresholds": table(
+            ("rule", "threshold", "value", "why"),
+            ((rule, each.name, f"{each.value:g} {each.unit}", each.why) for rule, each in limits),
+        ),
+    }
+
+
+def parts_of(low: float, high: float) -> str:
+    return f"{100 * low:.0f} to {100 * high:.0f} %"
+
+
+def table(titles: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = (titles, (":--",) * len(titles), *rows)
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 @pytest.mark.parametrize("name", tables())

@@ -22,9 +22,7 @@ from chopper_core.util.plugins import Plugin
 from chopper_core.views.findings.rule import (
     CONFIDENCE,
     EXPLAINED,
-    GENERAL,
     IRREGULAR,
-    MEANING,
     SMALLEST_SAVING,
     Cost,
     Finding,
@@ -215,38 +213,3 @@ def _notes(context: FindingsContext) -> tuple[str, ...]:
             "analysed: all have too many activities; contention is not analysed"
         )
     return (*notes, *plugins.problems())
-
-
-def tables() -> dict[str, str]:
-    limits = [("several", each) for each in GENERAL]
-    limits += [(f"`{rule.name}`", each) for rule in RULES for each in rule.thresholds]
-    return {
-        "columns": _table(
-            ("column", "meaning"),
-            ((f"`{each.name}`", each.definition) for each in (SAVING, LOW, HIGH, SHARE, TOTAL)),
-        ),
-        "confidence": _table(
-            ("confidence", "meaning"), ((each.text, text) for each, text in MEANING.items())
-        ),
-        "rules": _table(
-            ("rule", "looks for", "potential saving", "its range", "needs"),
-            (
-                (f"`{each.name}`", each.looks_for, each.saving, _parts(each), each.needs)
-                for each in RULES
-            ),
-        ),
-        "thresholds": _table(
-            ("rule", "threshold", "value", "why"),
-            ((rule, each.name, f"{each.value:g} {each.unit}", each.why) for rule, each in limits),
-        ),
-    }
-
-
-def _parts(rule: FindingRule) -> str:
-    low, high = rule.holds
-    return f"{100 * low:.0f} to {100 * high:.0f} %"
-
-
-def _table(titles: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    lines = (titles, (":--",) * len(titles), *rows)
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)

@@ -31,7 +31,7 @@ from chopper_core.views.findings.rule import (
 )
 from chopper_core.views.shared.collective_figures import Chosen, chosen_in
 from chopper_core.views.shared.collectives import PAIRWISE, collectives_of
-from chopper_core.views.shared.instances import effect, overlaps_in, slowdown
+from chopper_core.views.shared.instances import effect, overlaps_in
 from chopper_core.views.shared.phrases import by_number, listed, percent, time
 
 SLOWER: Final = threshold("""slower transfer | 15 | % longer than in like groups
@@ -249,12 +249,10 @@ def contention(context: FindingsContext) -> Iterator[Finding]:
     if not len(found) or not found.comm_ns.any():
         return
     pairs, owner = combined([found.codes("phase"), found.codes("operation")])
-    ratio, cost = (np.nan_to_num(values) for values in slowdown(found, owner, len(pairs)))
+    known = effect(found, owner, len(pairs))
+    ratio, cost = np.nan_to_num(known.slowdown), np.nan_to_num(known.cost_ns)
     least = SLOWED_COST.share * context.step_ns * context.spots
     chosen = (ratio >= 1 + SLOWED.share) & (cost >= least)
-    if not chosen.any():
-        return
-    known = effect(found, owner, len(pairs))
     chosen &= np.nan_to_num(known.pearson) >= CORRELATION.value
     for place in np.flatnonzero(chosen).tolist():
         yield _contended(

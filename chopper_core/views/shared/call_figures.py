@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from chopper_core.align.kernel_classes import kernel_class
 from chopper_core.align.operator_work import FUSED
-from chopper_core.metrics import METRICS, Metric, Values, column, numbered, worded
+from chopper_core.metrics import Metric, Values, column, numbered, worded
 from chopper_core.metrics.metric import quotient
 from chopper_core.model.column_names import CALL_NS, CALL_SHAPE, FLOPS, FLOPS_TYPE
 from chopper_core.model.groups import Groups
@@ -152,9 +152,8 @@ def _without_shape(kernel: str) -> str:
 
 
 _SUMS: Final = (
-    *("calls", "rates", "flops", "flops_ns", "bytes", "bytes_ns"),
-    *("both_flops", "both_bytes", "both_ns", "roof_ns"),
-    *("peak_ns", "peak_of_ns", "achievable_ns", "achievable_of_ns"),
+    *("calls", "rates", "bytes", "bytes_ns", "both_flops", "both_bytes", "both_ns", "roof_ns"),
+    *("achievable_ns", "achievable_of_ns"),
 )
 
 
@@ -163,8 +162,8 @@ def call_sums(nodes: Groups, hardware: Hardware | None) -> dict[str, Float64]:
 
     `rates` are TFLOP/s of each call, by kernel the part of the call that it is. `…_ns` are
     durations of the calls that have the work; `both_…` of those with FLOPs and bytes. `roof_ns` is
-    the time of the latter's FLOPs at the peak, NaN where the peak of one isn't known; `peak_ns` and
-    `achievable_ns` that of all FLOPs whose peak, or measured rate, is known.
+    the time of the latter's FLOPs at the peak, NaN where the peak of one isn't known;
+    `achievable_ns` that of all FLOPs whose measured rate is known.
     """
     table, count = nodes.table, len(nodes)
     sums = {name: np.zeros(count) for name in _SUMS}
@@ -200,10 +199,9 @@ def call_sums(nodes: Groups, hardware: Hardware | None) -> dict[str, Float64]:
             peak = hardware.at_peak_ns(flops, element)
             achievable = hardware.at_achievable_ns(flops, element)
         known = (
-            *((part, part), (rates, rates), (flops, flops), (duration, flops)),
-            *((moved, moved), (duration, moved)),
+            *((part, part), (rates, rates), (moved, moved), (duration, moved)),
             *((each, flops * moved) for each in (flops, moved, duration, peak)),
-            *((peak, peak), (duration, peak), (achievable, achievable), (duration, achievable)),
+            *((achievable, achievable), (duration, achievable)),
         )
         for name, (values, of_known) in zip(_SUMS, known, strict=True):
             sums[name] += sums_of(np.where(np.isfinite(of_known), values, 0.0), of, count)
@@ -233,8 +231,6 @@ def call_columns(
     calls = np.rint(sums["calls"]).astype(np.int64)
     return [
         (CALLS, Values(calls, calls == 0)),
-        (METRICS["model_flops"], Values(sums["flops"], sums["flops_ns"] == 0)),
-        (METRICS["model_tflops"], quotient(sums["flops"], sums["flops_ns"], 1e-3)),
         (CALL_TFLOPS, quotient(_known(sums["rates"]), sums["calls"])),
         (MODEL_BYTES, Values(sums["bytes"], sums["bytes_ns"] == 0)),
         (MODEL_TBPS, quotient(sums["bytes"], sums["bytes_ns"], 1e-3)),
@@ -242,7 +238,6 @@ def call_columns(
         (BOUND, worded(bound)),
         (OF_MODEL_ROOF, quotient(needed, sums["both_ns"], 100.0)),
         (OF_BANDWIDTH, quotient(_known(sums["bytes"]) / memory, sums["bytes_ns"], 100.0)),
-        (METRICS["peak_pct"], quotient(sums["peak_ns"], sums["peak_of_ns"], 100.0)),
         (OF_ACHIEVABLE, quotient(sums["achievable_ns"], sums["achievable_of_ns"], 100.0)),
     ]
 

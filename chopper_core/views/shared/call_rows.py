@@ -13,7 +13,6 @@ from chopper_core.metrics import (
     Scope,
     Values,
     column,
-    is_measured,
     numbered,
     worded,
 )
@@ -132,10 +131,6 @@ def modelled_columns(
     sums = call_sums(rows.nodes, run.hardware)
     own = call_columns(sums, run.hardware)
     whole = call_columns({name: own.sum(keepdims=True) for name, own in sums.items()}, run.hardware)
-    if is_measured("gfx_mhz", run.table):
-        at_clock = METRICS["peak_at_clock_pct"]
-        own.append((at_clock, at_clock.compute(rows.scope(run))))
-        whole.append((at_clock, at_clock.compute(rows.whole_scope(run))))
     if rows.level == LEVEL:
         labels = ShapeLabels.of(run)
         places = {text: place for place, text in enumerate(labels.texts)}

@@ -165,10 +165,6 @@ def effect(found: Overlaps, owner: Codes, count: int) -> Effect:
     )
 
 
-def slowdown(found: Overlaps, owner: Codes, count: int) -> tuple[Float64, Float64]:
-    return _slowdown(_Alike.of(found, owner), count)
-
-
 def _cosine(alike: _Alike, count: int, x: Float64, y: Float64) -> Float64:
     def summed(values: Float64) -> Float64:
         of_rows = sums_of(alike.summed(values), alike.whose, count)
