@@ -221,11 +221,6 @@ class Groups:
         return values_of(self.table, level, at)
 
     @property
-    def holds_rows(self) -> bool:
-        """Whether it holds an index of its rows, not just a slice."""
-        return isinstance(self._selection, np.ndarray)
-
-    @property
     def has_gpus(self) -> bool:
         """Whether the GPUs of a group are known without reading its rows."""
         return self.cells is not None and "gpu" in self.cells.cube.levels

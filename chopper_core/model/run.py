@@ -55,14 +55,11 @@ from chopper_core.util.arrays import Int64
 from chopper_core.util.errors import UsageError
 
 _CACHED_SCOPES: Final = 64
+_FEW_VALUES: Final = 40
+_SMALL_ROWS: Final = 1 << 16
+"""Of so many activities anything is computed again in milliseconds: few values are kept."""
 _CACHED_TREES: Final = 16
 """Orders of the levels: what is computed of each may be as long as the table."""
-_MEMO_BYTES: Final = 3 << 20
-_SMALL_ROWS: Final = 1 << 16
-"""Of so many activities anything is computed again in milliseconds."""
-_MEMO_BYTES_PER_ROW: Final = 256
-"""Lanes take some 80 bytes per activity, and as much again by stream; results add columns."""
-
 
 _RUNNING: Final = {
     "busy_pct": ("busy", tuple(Kind)),
@@ -223,17 +220,10 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
         found = self.side_tables.get(kind)
         return found if isinstance(found, kind) else empty(kind)
 
-    @property
+    @cached_property
     def memo(self) -> Memo:
         """Values computed once for this run: `run.memo(key, make)`."""
-        memo: Memo | None = self.__dict__.get("_memo")
-        # If two threads race, both get the one stored first.
-        return self.__dict__.setdefault("_memo", self._new_memo()) if memo is None else memo
-
-    def _new_memo(self) -> Memo:
-        most = _MEMO_BYTES + _MEMO_BYTES_PER_ROW * max(len(self.table) - _SMALL_ROWS, 0)
-        # They are there anyway: shared by values, or not this run's.
-        return Memo(most, (Run, KernelTable, Tree, Cubes, Signal))
+        return Memo(_FEW_VALUES) if len(self.table) < _SMALL_ROWS else Memo()
 
     def tree(self, order: tuple[str, ...] = LEVELS, left_out: tuple[int, ...] = ()) -> Tree:
         """The tree in an order of the levels, without some iterations, made once."""

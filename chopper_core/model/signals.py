@@ -119,10 +119,6 @@ class BusyCurve(IntegralCurve, frozen=True):
         return busy
 
 
-_CACHED_CURVES: Final = 128
-"""A curve takes 50 bytes for each activity of its GPU."""
-
-
 class LazyCurves(Mapping[int, IntegralCurve]):
     """The curves of GPUs, each computed on demand; the latest ones are cached."""
 
@@ -134,7 +130,7 @@ class LazyCurves(Mapping[int, IntegralCurve]):
     def __getitem__(self, gpu: int) -> IntegralCurve:
         if gpu not in self._gpus:
             raise KeyError(gpu)
-        return self._memo(("curve", gpu), lambda: self._curve(gpu), keep=_CACHED_CURVES)
+        return self._memo(("curve", gpu), lambda: self._curve(gpu))
 
     def __contains__(self, gpu: object) -> bool:
         return gpu in self._gpus

@@ -31,8 +31,6 @@ _M_ARENA_MAX: Final = -8
 _CGROUP: Final = Path("/sys/fs/cgroup")
 _OWN_GROUPS: Final = Path("/proc/self/cgroup")
 _MOST_DESCRIBED: Final = 200
-_COUNTED_OBJECTS: Final = 1 << 14
-_SMALL_OBJECT: Final = 1 << 12
 _NO_LIMIT: Final = 1 << 60
 """The first version of cgroups writes about so many bytes for none."""
 
@@ -96,43 +94,6 @@ def give_back() -> None:
 
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
-
-
-def bytes_of(value: object, outside: tuple[type, ...] = ()) -> int:
-    """The memory that a value takes, about: arrays whose memory is theirs, and all else by objects.
-
-    Mapped files take none, nor do instances of `outside`, classes, modules and globals. Only the
-    first objects of a value with very many are looked at, and stand for the others.
-    """
-    import gc
-    import sys
-    from types import FunctionType, ModuleType
-
-    from numpy import ndarray
-
-    unseen, seen, total, of_small = [value], set[int](), 0, 0
-    excluded = (*outside, type, ModuleType)
-    while unseen:
-        each = unseen.pop()
-        if id(each) in seen or isinstance(each, excluded):
-            continue
-        seen.add(id(each))
-        if isinstance(each, ndarray):
-            # A view of another array keeps all of that one.
-            total += each.nbytes if each.base is None else 0
-            unseen += [each.base] if isinstance(each.base, ndarray) else []
-            unseen += each.ravel().tolist() if each.dtype.hasobject and each.base is None else []
-            continue
-        size = sys.getsizeof(each, 0)
-        total += size
-        of_small += size if size < _SMALL_OBJECT else 0
-        if isinstance(each, FunctionType):
-            unseen += [*(each.__closure__ or ()), each.__defaults__]
-        else:
-            unseen += gc.get_referents(each)
-        if len(seen) >= _COUNTED_OBJECTS:
-            return total + of_small * len(unseen) // len(seen)
-    return total
 
 
 def worker_limit(workers: int, largest_bytes: int) -> tuple[int, int]:

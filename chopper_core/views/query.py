@@ -31,10 +31,9 @@ from chopper_core.views.shared.filter import FilterRows, only, shown_of
 from chopper_core.views.spec import Previewed, SeveralRuns, ViewResult, ViewSpec, splits_of
 
 _CACHED_RESULTS: Final = 32
-_CACHED_ROWS: Final = 1 << 25
-"""Results that hold rows times activities of the run that are cached: fewer of a larger run."""
-_CACHED_LARGE_RESULTS: Final = 4
-"""Results that hold rows that are cached of a run of any size."""
+_CACHED_ROWS: Final = 1 << 24
+"""Results times activities of the run that are cached, since some hold rows."""
+_LEAST_CACHED: Final = 8
 
 
 def query(run: Run, view: View) -> Frame:
@@ -155,7 +154,7 @@ def _plain(view: View) -> View:
 def cached(run: Run, view: View, ask: Callable[[View], ViewResult]) -> ViewResult:
     """The result of a view, asked once: sort, filter and columns don't change it."""
     plain = _plain(view)
-    large = _CACHED_ROWS // max(len(run.table), 1)
+    keep = max(_LEAST_CACHED, min(_CACHED_RESULTS, _CACHED_ROWS // max(len(run.table), 1)))
 
     def asked() -> ViewResult | NothingToShow:
         try:
@@ -164,13 +163,7 @@ def cached(run: Run, view: View, ask: Callable[[View], ViewResult]) -> ViewResul
             # Finding it out may have taken long, too; its traceback holds all that was looked at.
             return NothingToShow(*reason.args)
 
-    known = run.memo(
-        ("view", plain),
-        asked,
-        keep=_CACHED_RESULTS,
-        keep_large=max(_CACHED_LARGE_RESULTS, min(_CACHED_RESULTS, large)),
-        is_large=_is_large,
-    )
+    known = run.memo(("view", plain), asked, keep)
     if isinstance(known, NothingToShow):
         raise NothingToShow(*known.args)
 
@@ -182,12 +175,6 @@ def cached(run: Run, view: View, ask: Callable[[View], ViewResult]) -> ViewResul
         return replace(view, filter=view.filter or only(known.level, [known.labels[row]]))
 
     return replace(known, opens=opens)
-
-
-def _is_large(result: ViewResult | NothingToShow) -> bool:
-    if isinstance(result, NothingToShow):
-        return False
-    return result.nodes is None or result.nodes.holds_rows
 
 
 def _frame(run: Run, view: View, result: ViewResult) -> Frame:

@@ -235,11 +235,7 @@ class Explorer(ScreenParts):
         if self._rest is not None:
             self._rest.cancel()
         loop = asyncio.get_running_loop()
-        self._rest = loop.call_later(_REST_S, run_in_thread, self._make_room)
-
-    def _make_room(self) -> None:
-        self.run.memo.make_room()
-        give_back()
+        self._rest = loop.call_later(_REST_S, run_in_thread, give_back)
 
     @work(exclusive=True, group="fill", description="fill")
     async def _fill_in(self) -> None:

@@ -16,7 +16,7 @@ from chopper_core.model import tree as tree_module
 from chopper_core.model.cubes import HIGHEST, LOWEST, SUMMED, Cubes, summarise
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
-from chopper_core.model.signals import IntegralCurve, LazyCurves, share_running
+from chopper_core.model.signals import share_running
 from chopper_core.model.table import LEVELS, KernelTable
 from chopper_core.model.tree import Tree, in_order, level_order
 from chopper_core.model.view import View
@@ -253,23 +253,6 @@ def test_the_busy_share_is_that_of_the_union(made: list[Row], data: st.DataObjec
         for ours, theirs in zip(fast.integrals(times), slow.integrals(times), strict=True):
             np.testing.assert_allclose(ours, theirs, atol=1e-6)
         np.testing.assert_allclose(fast.means(times), slow.means(times), atol=1e-6)
-
-
-def test_curves_are_kept_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(signals, "_CACHED_CURVES", 2)
-    run = measured(sample_run())
-    made: list[int] = []
-    signal = run.signal("busy_pct")
-
-    def curve(gpu: int) -> IntegralCurve:
-        made.append(gpu)
-        return signal.curves[gpu]
-
-    curves = LazyCurves((0, 1, 2), curve)
-    for gpu in (0, 1, 0, 2, 0, 1, 1):
-        assert curves[gpu] is not None
-    assert made == [0, 1, 2, 1]
-    assert (list(curves), len(curves), 3 in curves) == ([0, 1, 2], 3, False)
 
 
 @pytest.mark.parametrize("limit", ["MAX_SPARKLINE_GPUS", "MAX_SPARKLINE_ACTIVITIES"])
