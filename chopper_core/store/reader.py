@@ -1,13 +1,12 @@
 """Open a store: files are memory-mapped, so that only the pages in use are read.
 
-Sizes are checked on opening, checksums too but for large files (`verify` checks all) and measured
-columns, which are checked at their first use.
+Sizes are checked on opening, checksums too but for large files (`verify` checks all).
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from enum import IntEnum
 from functools import cache
 from pathlib import Path
@@ -39,7 +38,7 @@ from chopper_core.store.format import (
     recreate,
     run_fields,
 )
-from chopper_core.util.arrays import AnyArray, Float64
+from chopper_core.util.arrays import AnyArray
 from chopper_core.util.atomic import stamp_of
 from chopper_core.util.errors import DataError
 from chopper_core.util.mmap_columns import (
@@ -49,7 +48,6 @@ from chopper_core.util.mmap_columns import (
     content_of,
     is_hollow,
     lists_of,
-    numbers_at,
 )
 from chopper_core.util.progress import Progress, silent
 
@@ -67,36 +65,6 @@ _UNREADABLE: Final = (
 """Errors that hostile metadata raises."""
 _MAX_ATTEMPTS: Final = 5
 """Attempts to read a store that other processes replace during that time."""
-
-
-class StoredColumns(Mapping[str, Float64]):
-    """The measured columns of a store, verified at the first use of one."""
-
-    def __init__(
-        self, path: Path, content: Content, places: Mapping[str, ColumnPlace], checksum: int
-    ) -> None:
-        """Columns of a file that is mapped already, since it may be replaced or removed."""
-        self.path = path
-        self.content = content
-        self.places = places
-        self.checksum = checksum
-        self._checked = False
-
-    def __getitem__(self, name: str) -> Float64:
-        place = self.places[name]
-        if not self._checked and not _is_intact(MEASURED, self.content, self.checksum):
-            raise DataError(_mismatch(self.path))
-        self._checked = True
-        return numbers_at(self.content, place)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.places
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.places)
-
-    def __len__(self) -> int:
-        return len(self.places)
 
 
 def read_store(folder: Path, progress: Progress = silent) -> Run:
@@ -141,9 +109,7 @@ def _read_files(folder: Path, index: StoreIndex) -> Run:
             names=stored.names,
             operations=stored.operations,
             shapes=stored.shapes,
-            measured=StoredColumns(
-                folder / MEASURED, contents[MEASURED], places[MEASURED], index.files[MEASURED][1]
-            ),
+            measured=columns_of(contents[MEASURED], places[MEASURED]),
             **columns,
         )
         signals = _signals(columns_of(contents[SERIES], places[SERIES]), stored.signals)
@@ -206,22 +172,15 @@ def _check_codes(columns: Mapping[str, AnyArray], gpus: int, stored: StoredRun) 
 
 
 def _content(path: Path, stamp: tuple[int, int]) -> Content:
-    """The content of a file; measured columns are verified at their first use."""
     if path.is_symlink():
         raise DataError(f"{path} is a link: a store holds its own files; {recreate(path.parent)}")
     if is_hollow(path):
         raise DataError(f"{path} is a hole in the file system; {recreate(path.parent)}")
     content = content_of(path)
-    is_complete = len(content) == stamp[0]
-    is_late = path.name == MEASURED
-    if not is_complete or not (is_late or _is_intact(path.name, content, stamp[1])):
+    is_late = path.name != RUN and len(content) >= _LARGE_BYTES
+    if len(content) != stamp[0] or not (is_late or zlib.crc32(content) == stamp[1]):
         raise DataError(_mismatch(path))
     return content
-
-
-def _is_intact(name: str, content: Content, checksum: int) -> bool:
-    is_mapped = name != RUN and len(content) >= _LARGE_BYTES
-    return is_mapped or zlib.crc32(content) == checksum
 
 
 def large_files(folder: Path) -> list[str]:
