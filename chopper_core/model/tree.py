@@ -302,33 +302,10 @@ class Tree:
         return places
 
     def _located(self, wanted: Mapping[str, int]) -> Index:
-        """Places with the wanted codes of levels, coordinates of GPUs, and splits.
-
-        Within a GPU the rows of the following levels are contiguous.
-        """
-        of_gpu = {level: self.table.coordinates.get(level) for level in wanted}
-        chain = list(takewhile(lambda level: level in wanted, LEVELS[1:]))
-        rest = [level for level in wanted if of_gpu[level] is None and level not in ("gpu", *chain)]
-        found = [np.empty(0, np.intp)]
-        for low, high in self._gpu_slices():
-            gpu = int(self._key("gpu")[low])
-            own = {level: gpu if of is None else of[gpu] for level, of in of_gpu.items()}
-            if any(own[level] != wanted[level] for level in wanted if level not in (*rest, *chain)):
-                continue
-            low, high = self._narrowed(wanted, chain, low, high)
-            kept = np.ones(high - low, np.bool_)
-            for level in rest:
-                kept &= self._key(level)[low:high] == np.int32(wanted[level])
-            found.append(low + np.flatnonzero(kept))
-        return np.concatenate(found)
-
-    def _gpu_slices(self) -> list[tuple[int, int]]:
-        codes, slices, low = self._key("gpu"), [], 0
-        while low < len(codes):
-            high = low + int(np.searchsorted(codes[low:], codes[low], "right"))
-            slices.append((low, high))
-            low = high
-        return slices
+        kept = np.ones(len(self.table), np.bool_)
+        for level, code in wanted.items():
+            kept &= self._codes_at(level, slice(None)) == np.int32(code)
+        return np.flatnonzero(kept)
 
     def _by_start(self, path: tuple[str, ...]) -> Index:
         """The rows of a node with a path of full length, in order of start."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from itertools import pairwise
+from math import prod
 from typing import Any, Final, TypeVar, cast, overload
 
 import numpy as np
@@ -370,27 +371,9 @@ def quantiles_along(numbers: Float64, shares: tuple[float, ...]) -> Float64:
 def others_median(values: Numbers) -> Float64:
     """For each value the median of the others along the first axis, NaNs aside."""
     numbers = np.asarray(values, np.float64)
-    if not len(numbers):
-        return numbers
-    # NaNs come last; each known value is skipped among the known ones.
-    ordered = np.sort(numbers, axis=0)
-    known = np.isfinite(numbers)
-    count: Index = known.sum(axis=0, keepdims=True)
-
-    def pick(place: Index) -> Float64:
-        at = np.clip(place, 0, len(numbers) - 1)
-        found: Float64 = np.take_along_axis(ordered, at, axis=0)
-        return found
-
-    def among_others(place: Index) -> Float64:
-        # Of equal values it doesn't matter which one is skipped.
-        found = pick(place)
-        return np.where(numbers <= found, pick(place + 1), found)
-
-    middle = (among_others((count - 2) // 2) + among_others((count - 1) // 2)) / 2
-    if not known.all():
-        middle = np.where(known, middle, (pick((count - 1) // 2) + pick(count // 2)) / 2)
-    return np.where(count > known, middle, np.nan)
+    column = np.arange(prod(numbers.shape[1:])).reshape(numbers.shape[1:])
+    owner = np.broadcast_to(column, numbers.shape)
+    return others_median_of(numbers.ravel(), owner.ravel())[0].reshape(numbers.shape)
 
 
 def others_median_of(values: Float64, owner: Index) -> tuple[Float64, Int64]:
