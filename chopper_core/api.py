@@ -168,7 +168,7 @@ class OpenRun:
         """
         import pyarrow as pa
 
-        from chopper_core.util.arrow_files import array_of
+        from chopper_core.tables.arrow_files import array_of
 
         signal = self.run.signal(name)
         if gpu not in signal.curves:

@@ -32,11 +32,11 @@ from chopper_core.sources.ranks import find_traces
 from chopper_core.store.format import is_store, paths_of, read_label
 from chopper_core.store.reader import read_store, verify
 from chopper_core.store.writer import StoreWriteError, check_place, write_store
+from chopper_core.tables.mmap_columns import content_of
 from chopper_core.util.arrays import AnyArray
 from chopper_core.util.atomic import remove_folder, state_of, temporary_path
 from chopper_core.util.errors import ChopperError, DataError
 from chopper_core.util.memory import is_out_of_memory
-from chopper_core.util.mmap_columns import content_of
 from chopper_core.util.progress import Progress, silent
 from chopper_core.util.workers import read_all
 

@@ -37,9 +37,9 @@ from chopper_core.model.side_table import SideTable
 from chopper_core.model.signals import CpuSamples
 from chopper_core.model.table import COLUMNS
 from chopper_core.model.units import Unit
+from chopper_core.tables.mmap_columns import ColumnPlace
 from chopper_core.util.atomic import make_private, publish, read_small, user_folder
 from chopper_core.util.errors import DataError, UsageError
-from chopper_core.util.mmap_columns import ColumnPlace
 
 STORE_INDEX: Final = "store.json"
 _MAX_SHOWN: Final = 200

@@ -38,10 +38,7 @@ from chopper_core.store.format import (
     recreate,
     run_fields,
 )
-from chopper_core.util.arrays import AnyArray
-from chopper_core.util.atomic import stamp_of
-from chopper_core.util.errors import DataError
-from chopper_core.util.mmap_columns import (
+from chopper_core.tables.mmap_columns import (
     ColumnPlace,
     Content,
     columns_of,
@@ -49,6 +46,9 @@ from chopper_core.util.mmap_columns import (
     is_hollow,
     lists_of,
 )
+from chopper_core.util.arrays import AnyArray
+from chopper_core.util.atomic import stamp_of
+from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
 
 _LARGE_BYTES: Final = 1 << 25

@@ -18,8 +18,8 @@ from chopper_core.model.signals import IntegralCurve
 from chopper_core.model.table import COLUMNS, LEVELS
 from chopper_core.model.tree import in_order, level_order
 from chopper_core.store import format as layout
+from chopper_core.tables.arrow_files import write_arrow, write_lists
 from chopper_core.util.arrays import AnyArray, encodable, json_of
-from chopper_core.util.arrow_files import write_arrow, write_lists
 from chopper_core.util.atomic import replace_folder, stamp_of, temporary_path, write_file
 from chopper_core.util.errors import DataError, UsageError
 from chopper_core.util.progress import Progress, silent

@@ -16,10 +16,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from chopper_core.tables.arrow_files import array_of, numbers_of, numbers_or, texts_of
 from chopper_core.tables.columns import float_column
 from chopper_core.tables.losses import ABSENT
 from chopper_core.util.arrays import Float64, Int32, Int64, Mask
-from chopper_core.util.arrow_files import array_of, numbers_of, numbers_or, texts_of
 
 _MAX_DIGITS: Final = 64
 _INT64_LIMIT: Final = 2**63

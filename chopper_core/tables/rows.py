@@ -11,11 +11,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
 
+from chopper_core.tables.arrow_files import texts_of
 from chopper_core.tables.column import TableColumn
 from chopper_core.tables.columns import Interner
 from chopper_core.tables.csv_stream import csv_table
 from chopper_core.util.arrays import Int32, Int64, Mask
-from chopper_core.util.arrow_files import texts_of
 from chopper_core.util.grouping import distinct_codes
 
 Cells = Mapping[str, str]

@@ -32,9 +32,9 @@ from chopper_core.store import format as store_format
 from chopper_core.store import reader as store
 from chopper_core.store import writer as store_writer
 from chopper_core.store.writer import write_store
+from chopper_core.tables.mmap_columns import ColumnPlace
 from chopper_core.util import atomic as folders
 from chopper_core.util.errors import DataError, UsageError
-from chopper_core.util.mmap_columns import ColumnPlace
 from chopper_core.views.query import query
 from chopper_core.views.shared.children import signal_chart
 from tests.conftest import ROOT

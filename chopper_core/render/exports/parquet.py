@@ -47,7 +47,7 @@ def kernel_rows(
     """
     import pyarrow as pa
 
-    from chopper_core.util.arrow_files import array_of, texts_of
+    from chopper_core.tables.arrow_files import array_of, texts_of
 
     table = run.table
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from chopper_core.tables.mmap_columns import ENDS, ColumnPlace, content_of
 from chopper_core.util.arrays import AnyArray, Mask
-from chopper_core.util.mmap_columns import ENDS, ColumnPlace, content_of
 
 
 def write_arrow(path: Path, columns: Mapping[str, AnyArray]) -> dict[str, ColumnPlace]:
