@@ -28,14 +28,12 @@ from chopper_core.tables.text import FileHead
 from chopper_core.util.errors import DataError
 
 _DATA: Final = re.compile(r"\.(?:json|csv|db|rpd|parquet|txt|log|jsonl)(?:\.gz)?$", re.IGNORECASE)
-"""Endings of files that may be data."""
 _TRACE: Final = re.compile(r"\.(?:json|rpd)(?:\.gz)?$", re.IGNORECASE)
 _MAX_PROBED: Final = 40
 """Files of a directory whose start is read to see whether it holds data."""
 _MAX_LOOSE: Final = 64
 """Up to this many traces of a directory may be several runs; more are one."""
 _MAX_NAMED: Final = 3
-"""Runs that an error names."""
 _DISTRIBUTED: Final = re.compile(r'"distributedInfo"\s*:\s*\{.{0,4000}', re.DOTALL)
 _DEVICE: Final = re.compile(r'"deviceProperties"\s*:\s*\[\s*\{[^}]*?"name"\s*:\s*"([^"]+)"')
 _NUMBER: Final = re.compile(r"\d+")
@@ -110,8 +108,8 @@ def find_runs(names: Sequence[str]) -> list[FoundRun]:
 
 
 def check_is_one(name: str) -> None:
-    if len(paths_of(name)) > 1 and holds_runs(name):
-        found = find_runs([name])
+    found = _runs_of(name) if len(paths_of(name)) > 1 else []
+    if len(found) > 1:
         named = ", ".join(each.name for each in found[:_MAX_NAMED])
         raise DataError(
             f"{name} is {len(found)} runs: {named}{', …' * (len(found) > _MAX_NAMED)}; open "
@@ -120,13 +118,12 @@ def check_is_one(name: str) -> None:
 
 
 def holds_runs(name: str) -> bool:
-    """Whether a name is directories that hold several runs, and no parts of one."""
-    paths = paths_of(name)
-    if not all(path.exists() for path in paths):
-        return False
-    if len(paths) == 1:
-        return paths[0].is_dir() and len(find_runs([name])) > 1
-    return len(_named_together(paths)) > 1
+    """Whether a name is several runs, and no parts of one."""
+    return len(_runs_of(name)) > 1
+
+
+def _runs_of(name: str) -> list[FoundRun]:
+    return find_runs([name]) if all(path.exists() for path in paths_of(name)) else []
 
 
 def _named_together(paths: Sequence[Path]) -> list[_Part]:

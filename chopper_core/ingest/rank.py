@@ -34,7 +34,6 @@ from chopper_core.util.progress import Progress, silent
 HOST_TRACE: Final = "host trace"
 """The note on a joined host trace begins so, with its path."""
 MERGED: Final = "args.rank of the events: the file merges several ranks"
-"""The origin of the ranks of one file."""
 _MAX_ATTEMPTS: Final = 3
 """Attempts to read a file that is replaced or written during that time."""
 _EPOCH_US: Final = 10**15

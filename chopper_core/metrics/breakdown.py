@@ -18,6 +18,7 @@ from chopper_core.metrics.metric import (
     Values,
     absent,
     blocks,
+    known_sum,
     metric,
     quotient,
 )
@@ -27,7 +28,7 @@ from chopper_core.model.hardware import ElementType
 from chopper_core.model.table import Kind
 from chopper_core.model.units import Unit
 from chopper_core.util.arrays import Float64, Int64, Mask
-from chopper_core.util.grouping import counts_of
+from chopper_core.util.grouping import counts_of, ratios
 
 _NO_FLOPS = (
     "no product, attention or convolution with recorded inputs in the row (record_shapes=True)"
@@ -98,12 +99,6 @@ _PARTS = """
         all but theory and frequency; with them, executed matrix instructions whose model FLOPs,
         type or peak isn't known; everything for a GPU that is not in hardware.toml.
 """
-"""The parts of the compute time."""
-
-
-def _part_of(name: str, scope: Scope) -> Values:
-    nanoseconds, count = scope.nodes.known(name)
-    return Values(np.rint(nanoseconds).astype(np.int64), count == 0)
 
 
 for (_name, _unit, _title), _definition in blocks(_PARTS):
@@ -115,15 +110,14 @@ for (_name, _unit, _title), _definition in blocks(_PARTS):
         source="overhead breakdown (after UnaryLab/chopper overhead_breakdown.py)",
         missing="the run lacks counters or telemetry; `chopper info` lists what it has",
         theme=Theme.BREAKDOWN,
-    )(partial(_part_of, _name))
+    )(partial(known_sum, _name, is_whole=True))
 
 
 @_flops("model_flops", Unit.FLOP, "FLOPs")
 def model_flops(scope: Scope) -> Values:
     """Floating-point operations of the model, from the recorded inputs of its products, attentions
     (half of them where causal) and convolutions."""
-    operations, count = scope.nodes.known(col.FLOPS)
-    return Values(operations, count == 0)
+    return known_sum(col.FLOPS, scope)
 
 
 @_flops("model_tflops", Unit.TFLOPS, "TFLOP/s", reduces=Reduces.RATIO)
@@ -164,8 +158,7 @@ def of_peak_at_clock(scope: Scope) -> Values:
     with np.errstate(invalid="ignore", divide="ignore"):
         mhz = sums[clock] / sums[covered]
         share = 100.0 * at_peak * nominal / (_call_time(scope, col.AT_PEAK) * mhz)
-    missing = (count == 0) | ~np.isfinite(share)
-    return Values(np.where(missing, np.nan, share), missing)
+    return Values(np.where(count == 0, np.nan, share))
 
 
 @_flops("flops_without_peak", Unit.FLOP, "no peak", source=_SPECIFICATION)
@@ -190,8 +183,7 @@ def tokens(scope: Scope) -> Values:
     one activity. Shapes count only where a language model reads them: not classes, features or
     patches.
     """
-    number, count = scope.nodes.known(col.TOKENS)
-    return Values(np.rint(number).astype(np.int64), count == 0)
+    return known_sum(col.TOKENS, scope, is_whole=True)
 
 
 @metric(
@@ -202,14 +194,11 @@ def tokens(scope: Scope) -> Values:
 )
 def requests(scope: Scope) -> Values:
     """Requests in the batches of inference steps, once per step; counted at one activity."""
-    number, count = scope.nodes.known(col.REQUESTS)
-    return Values(np.rint(number).astype(np.int64), count == 0)
+    return known_sum(col.REQUESTS, scope, is_whole=True)
 
 
 def _quotient(part: Float64, whole: Float64) -> Values:
-    missing = (whole <= 0) | (part <= 0)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return Values(np.where(missing, np.nan, part / whole), missing)
+    return Values(ratios(np.where(part > 0, part, np.nan), whole))
 
 
 @_ratio("original_inst", Unit.TIMES, "orig inst")
@@ -286,8 +275,7 @@ def _are_comparable(nodes: Groups) -> Mask:
 def _theory(scope: Scope) -> Values:
     flops, count = scope.nodes.known(col.FLOPS)
     peak = scope.hardware.flop_per_ns(ElementType.BF16) if scope.hardware else np.nan
-    missing = (count == 0) | np.isnan(peak)
-    return Values(np.where(missing, np.nan, flops / peak), missing)
+    return Values(np.where(count == 0, np.nan, flops / peak))
 
 
 def _level(
@@ -354,8 +342,7 @@ def alloc(scope: Scope) -> Values:
     """Bytes allocated for the row's activities, released or not: each allocation counts for the
     next activity that its thread launches.
     """
-    sums, known = scope.nodes.known(col.ALLOC_BYTES)
-    return Values(sums, known == 0)
+    return known_sum(col.ALLOC_BYTES, scope)
 
 
 @_memory(col.FRAGMENTATION_BYTES, title="fragm.", reduces=Reduces.MAX)

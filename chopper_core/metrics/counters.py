@@ -55,7 +55,6 @@ READS_OF_128_B: Final = "TCC_BUBBLE_sum"
 
 _ADDITIVE: Final = (SUM, ONE_INSTANCE)
 _COUNTS: Final = late(r"Wavefronts$|TOTAL_\w+_OPS$")
-"""Derived counters that are counts."""
 _AMOUNTS: Final = ("KB",)
 """Units of derived counters that can be added up."""
 
@@ -275,7 +274,6 @@ _THEN: Final[Mapping[str, Callable[[Float64, Chip], Float64]]] = {
     "active_cus": _active_cus,
     "remote_read_pct": lambda share, _: np.maximum(share, 0.0),
 }
-"""What is applied to the result of a formula."""
 _WHOLES: Final[Mapping[str, tuple[str, str]]] = {
     "duration": ("", TIME),
     "GPU cycles": ("xccs", "GRBM_GUI_ACTIVE"),
@@ -298,7 +296,6 @@ _PARTS_OF_CHIP: Final[Mapping[str, Callable[[Chip], Weights]]] = {
         "TCP_TCC_ATOMIC_WITHOUT_RET_REQ_sum": 64.0,
     },
 }
-"""Parts of formulas that depend on the chip."""
 
 
 def _weighted(terms: Weights, sums: Mapping[str, Float64]) -> Float64:

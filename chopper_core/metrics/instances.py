@@ -35,7 +35,6 @@ class OperationInstances(Struct, frozen=True):
     elapsed_ns: Int64
     """From the start of its first kernel to the end of its last, with what lies between."""
     busy_ns: Int64
-    """The durations of its kernels."""
     beside_ns: Int64
     """The part of that in which communication runs."""
     masked_ns: Int64

@@ -30,11 +30,8 @@ _ACTIVITY_COLUMNS: Final = (
     "busy_pct",
 )  # fmt: skip
 _MEASURED_COLUMNS: Final = ("gfx_mhz", "gfx_util_pct", "power_w", "mfma_util_pct")
-"""Further default columns of a run that has them."""
 _MEASURED_FROM: Final = 3
-"""The place of the measured columns among the others."""
 _MAX_COUNTER_COLUMNS: Final = 8
-"""The most default columns from counters in a run without times."""
 
 _NO_INFOS: Final[Mapping[str, CounterInfo]] = {}
 NO_TRACE: Final = "the run has telemetry alone: no activity of a GPU was traced"

@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct, field
-from msgspec.structs import force_setattr, replace
+from msgspec.structs import force_setattr
 
 from chopper_core.model.groups import Groups
 from chopper_core.model.hardware import Hardware
@@ -76,9 +76,8 @@ class Values(Struct, frozen=True):
         return len(self.numbers)
 
     def take(self, rows: Index) -> Values:
-        missing = None if self.missing is None else self.missing[rows]
-        extrapolated = None if self.extrapolated is None else self.extrapolated[rows]
-        partial = None if self.partial is None else self.partial[rows]
+        masks = (self.missing, self.extrapolated, self.partial)
+        missing, extrapolated, partial = (None if mask is None else mask[rows] for mask in masks)
         return Values(self.numbers[rows], missing, extrapolated, self.words, partial)
 
     def present(self) -> Mask:
@@ -142,6 +141,12 @@ def quotient(part: Int64 | Float64, whole: Int64 | Float64, factor: float = 1.0)
     return Values(np.where((whole == 0) | ~np.isfinite(numbers), np.nan, numbers))
 
 
+def known_sum(column: str, scope: Scope, *, is_whole: bool = False) -> Values:
+    """The sum of a measured column over the activities that have it; missing without any."""
+    amount, count = scope.nodes.known(column)
+    return Values(np.rint(amount).astype(np.int64) if is_whole else amount, count == 0)
+
+
 def absent(count: int, number: float = np.nan) -> Values:
     """The values of nodes that all lack a figure; `number` is 0 where they would be integers."""
     return Values(np.full(count, number), np.ones(count, np.bool_))
@@ -154,9 +159,7 @@ class Scope(Struct, frozen=True):
     parent: Groups
     origin_ns: int
     hardware: Hardware | None = None
-    """The run's GPUs, where they are known."""
     signals: Mapping[str, Signal] = field(default_factory=dict)
-    """The run's signals over time."""
 
     @classmethod
     def of(cls, run: Run, nodes: Groups, whole: Groups | None = None) -> Scope:
@@ -219,8 +222,21 @@ def metric(
 
     def registered(compute: Compute) -> Compute:
         text = definition or " ".join((compute.__doc__ or "").split())
-        found = Metric(name, unit, title, reduces, text, compute, source, missing)
-        register(replace(found, theme=theme, needs_times=needs_times))
+        register(
+            Metric(
+                name,
+                unit,
+                title,
+                reduces,
+                text,
+                compute,
+                source,
+                missing,
+                False,
+                theme,
+                needs_times,
+            )
+        )
         return compute
 
     return registered

@@ -24,23 +24,16 @@ from chopper_core.metrics.metric import (
     without_launch,
 )
 from chopper_core.model.column_names import COUNTS_PER_US, ENERGY, integral_of, known_of, samples_in
-from chopper_core.model.table import NO_TIME, STATES
+from chopper_core.model.table import NO_TIME
 from chopper_core.model.units import Unit
-from chopper_core.util.arrays import Float64, Int64
-from chopper_core.util.grouping import counts_of
+from chopper_core.util.arrays import Float64
+from chopper_core.util.grouping import counts_of, ratios
 
 SHARE: Final = "share_pct"
 INSTANCES: Final = "instances"
 INSTANCE_LEVELS: Final = ("gpu", "iteration", "layer")
 _ACCOUNTING: Final = "time accounting (docs/accounting.md)"
 _NOT_COMMON: Final = "the activities of the row differ in it, or the trace doesn't record it"
-
-
-def _elapsed_ns(scope: Scope) -> Int64:
-    elapsed = np.zeros(len(scope.nodes), np.int64)
-    for state in STATES:
-        elapsed += scope.nodes.sum(state)
-    return elapsed
 
 
 _telemetry = partial(metric, source="telemetry", theme=Theme.TELEMETRY)
@@ -52,14 +45,13 @@ _common = partial(metric, reduces=Reduces.COMMON, missing=_NOT_COMMON)
 def elapsed(scope: Scope) -> Values:
     """Time of the GPUs' spans charged to the row: compute_ns + overlap_ns + exposed_comm_ns +
     exposed_copy_ns + idle_ns. Rows add up to their parent."""
-    return Values(_elapsed_ns(scope))
+    return Values(scope.nodes.elapsed_ns)
 
 
 @_ratio(SHARE, Unit.PERCENT, "%", missing="the parent has no time")
 def share(scope: Scope) -> Values:
     """elapsed_ns of the row, in % of its parent's."""
-    whole = sum(int(scope.parent.sum(state)[0]) for state in STATES)
-    return quotient(_elapsed_ns(scope), np.full(len(scope.nodes), whole, np.int64), 100.0)
+    return quotient(scope.nodes.elapsed_ns, scope.parent.elapsed_ns[:1], 100.0)
 
 
 totals("""
@@ -71,7 +63,7 @@ kernels | | kernels | trace
 @_ratio("busy_pct", Unit.PERCENT, "busy %", missing="no time is charged to the row")
 def busy(scope: Scope) -> Values:
     """Part of elapsed_ns in which something ran: 100 x (elapsed_ns - idle_ns) / elapsed_ns."""
-    whole = _elapsed_ns(scope)
+    whole = scope.nodes.elapsed_ns
     return quotient(whole - scope.nodes.sum("idle_ns"), whole, 100.0)
 
 
@@ -246,10 +238,7 @@ def launch(scope: Scope) -> Values:
 
 
 def _means(integral: Float64, known: Float64, samples: Float64) -> Values:
-    missing = known <= 0
-    with np.errstate(invalid="ignore", divide="ignore"):
-        means = np.where(missing, np.nan, integral / known)
-    return Values(means, missing, extrapolated=~missing & (samples == 0))
+    return Values(ratios(integral, known), None, (known > 0) & (samples == 0))
 
 
 def part_of_signal(name: str) -> Metric | None:

@@ -22,7 +22,6 @@ from chopper_core.util.patterns import late
 from chopper_core.views.frame import Frame
 
 SENTENCES: Final = ("finding",)
-"""Levels whose names are sentences."""
 
 UNLABELLED: Final = "unlabelled"
 _CRUMBS: Final = {
@@ -197,7 +196,6 @@ _BEFORE_UNIT: Final = late(
     r"(?<=\d) (?=(?:%|°C|[kMGT]?B(?:/s)?|[nµm]?s|min|h|[kM]?W|[kMG]?Hz|[kmM]?J"
     r"|[kMGTP]?FLOPs?(?:/s|/B)?)(?![\w/]))"
 )
-"""The space between a number and its unit."""
 _NO_BREAK: Final = "\u00a0"
 
 

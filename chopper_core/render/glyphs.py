@@ -58,9 +58,7 @@ class Glyphs(Struct, frozen=True):
     arrow: str
     """Between a row's name in the baseline and its own."""
     flat: str = "-"
-    """A sparkline that doesn't change."""
     roof: str = '"'
-    """A sparkline at its top."""
     shaded: str = ":"
     """A cell of a band, without colours."""
     steps: str = "-"

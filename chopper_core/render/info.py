@@ -43,7 +43,6 @@ _RENAMED: Final = {"unused": "unused_events"}
 _MAX_LISTED_NAMES: Final = 60
 _LINE_WIDTH: Final = 100
 _UNLIMITED: Final = 1 << 16
-"""Cells that no table has."""
 _MAX_FILES: Final = 8
 """Of more telemetry files of one format, the first one stands for all."""
 _GPU_COLUMNS: Final = {

@@ -29,7 +29,6 @@ EXPORTS: Final[dict[str, str]] = {
     **declared("EXPORTS"),
     **{name: f"{__name__}.{name}" for name in ("perfetto", "parquet")},
 }
-"""Format → its module."""
 _NEEDED: Final = ("DESCRIPTION", "TAKES", "write")
 
 
@@ -37,7 +36,6 @@ class ExportOptions(Struct, frozen=True):
     """The options that a format may take; one that is given and not taken is refused."""
 
     iteration: int | None = None
-    """Only this iteration."""
     gaps: bool = False
     """Idle time of a GPU as rows of its own."""
     force: bool = False

@@ -42,7 +42,6 @@ _CATEGORIES: Final = {
 _LABEL_TRACKS: Final = 1 << 30
 """Number of the first track that is no stream."""
 _CHUNK: Final = 1 << 14
-"""Events that are written at once."""
 _COMPRESSION: Final = 5
 
 Event = dict[str, Any]
