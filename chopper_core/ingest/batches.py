@@ -90,7 +90,7 @@ def _only_writer(store: Path) -> Iterator[None]:
 
     folder = parts_folder(store)
     # NFS locks only what is open for writing, which no folder can be.
-    lock = folder.with_name(f"{folder.name}.lock")
+    lock = folder / "lock"
     while True:
         try:
             folder.mkdir(parents=True, exist_ok=True)

@@ -419,7 +419,7 @@ def test_a_second_writer_is_refused_and_reads_nothing(
     store = tmp_path / "a.chopper"
     folder = batch.parts_folder(store)
     folder.mkdir()
-    handle = os.open(folder.with_name(f"{folder.name}.lock"), os.O_RDWR | os.O_CREAT)
+    handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
         with pytest.raises(DataError, match="another process is writing"):
@@ -451,7 +451,8 @@ def test_a_second_writer_is_refused_where_folders_have_no_locks(
                 ingest_store(str(source), store, jobs=1)
     assert not leftovers(store)
     # A lock that a killed process left is none.
-    batch.parts_folder(store).with_name(".a.chopper.parts.lock").touch()
+    batch.parts_folder(store).mkdir()
+    (batch.parts_folder(store) / "lock").touch()
     ingest_store(str(source), store, jobs=1)
     assert store.exists() and not leftovers(store)
 
