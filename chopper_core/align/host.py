@@ -85,21 +85,16 @@ def link(trace: Trace) -> Links:
         operator = first_equal(ranges.external_id, activities.external_id[rest])
         thread[rest] = np.append(ranges.thread, np.int32(NOWHERE))[operator]
         time_ns[rest] = np.append(ranges.start_ns, 0)[operator]
+    starts_work = matching(trace.names, launches.name, _STARTS_WORK)
+    starts_work[launch[launch >= 0]] = False
     return Links(
         launch=launch,
         launch_ns=launch_ns,
         points=Points(thread, time_ns),
-        orphans=_orphans(trace, launch),
+        orphans=np.flatnonzero(starts_work),
         shared_correlations=int(several.sum()),
         late_launches=int(((launch >= 0) & (launch_ns > activities.start_ns)).sum()),
     )
-
-
-def _orphans(trace: Trace, launch: Index) -> Index:
-    launches = trace.launches
-    starts_work = matching(trace.names, launches.name, _STARTS_WORK)
-    starts_work[launch[launch >= 0]] = False
-    return np.flatnonzero(starts_work)
 
 
 def _by_code(
@@ -173,6 +168,11 @@ class Host:
             self.end_ns[rows],
             rows if values is None else values,
         )
+
+    def valued(self, where: Mask, value: Callable[[str], int]) -> Intervals:
+        """Some ranges with a number for each name."""
+        rows = np.flatnonzero(where)
+        return self.intervals(rows, self.by_name(value, rows))
 
     def named(self, pattern: re.Pattern[str]) -> Mask:
         if pattern.pattern not in self._masks:

@@ -204,7 +204,10 @@ def host_lane(trace: Trace, links: Links, gpu: Index) -> HostLane:
     pairs = distinct(gpu[known] * np.int64(len(trace.threads)) + links.points.thread[known])
     if not len(pairs):
         return empty(HostLane)
-    operators, calls = _outermost(trace, pairs % len(trace.threads)), _calls(trace)
+    operators = _outermost(trace, pairs % len(trace.threads))
+    launches = matching(trace.names, trace.launches.name, _LAUNCHES)
+    # Runtime calls that don't launch and take long enough to be seen.
+    calls = np.flatnonzero(~launches & (trace.launches.duration_ns >= _SHORTEST_CALL_NS))
     parts: list[tuple[int, HostKind, Index]] = []
     for number in distinct(pairs // len(trace.threads)).tolist():
         threads = pairs[pairs // len(trace.threads) == number] % len(trace.threads)
@@ -249,12 +252,6 @@ def _outermost(trace: Trace, threads: Int64) -> Index:
     return rows[outer]
 
 
-def _calls(trace: Trace) -> Index:
-    launches = trace.launches
-    starts = matching(trace.names, launches.name, _LAUNCHES)
-    return np.flatnonzero(~starts & (launches.duration_ns >= _SHORTEST_CALL_NS))
-
-
 class AlignedMemory(Struct, frozen=True):
     """The memory events of a rank, and the columns that they give its activities."""
 
@@ -275,7 +272,9 @@ def align_memory(trace: Trace, links: Links, devices: Int64, table: KernelTable)
     found = trace.allocations
     if not len(found):
         return AlignedMemory()
-    its_gpu = _gpus(found.device, devices)
+    its_gpu = first_equal(devices, found.device)
+    if len(devices) == 1 and len(distinct(found.device)) == 1:
+        its_gpu = np.zeros(len(found), np.intp)
     placed = np.flatnonzero(its_gpu >= 0)
     order = placed[stable_order(found.time_ns[placed])]
     order = order[stable_order(its_gpu[order])]
@@ -315,14 +314,6 @@ def align_memory(trace: Trace, links: Links, devices: Int64, table: KernelTable)
     )
     columns = _bytes_of(events, row, links, table.gpu)
     return AlignedMemory(events, columns, len(found) - len(order))
-
-
-def _gpus(device: Int32, devices: Int64) -> Index:
-    """The GPU of each event, -1 for those of an unknown one."""
-    numbers = distinct(device)
-    if len(devices) == 1 and len(numbers) == 1:
-        return np.zeros(len(device), np.intp)
-    return first_equal(devices, device)
 
 
 def _next_launched(links: Links, gpu: Int32, own_gpu: Index, points: Points) -> Index:

@@ -395,7 +395,9 @@ def with_moved(found: Alignment, first: Launched, second: Launched) -> Alignment
         alone = may.sum(axis=0) == 1
         for row in np.flatnonzero(may.sum(axis=1) == 1):
             column = int(np.argmax(may[row]))
-            if alone[column] and _share_a_trait(ours, int(row), others, column):
+            traits = zip(ours.traits, others.traits, strict=True)
+            shares = any(own[row] == other[column] != UNKNOWN for own, other in traits)
+            if alone[column] and shares:
                 partner[here[row]], ambiguous[here[row]] = there[column], False
     return Alignment(partner, ambiguous)
 
@@ -408,13 +410,6 @@ def _by_gap(kernels: Launched, anchor: Mask) -> dict[tuple[int, int], Index]:
         place = int(gap[position]), int(kernels.code[position])
         found.setdefault(place, []).append(position)
     return {place: np.array(positions, np.intp) for place, positions in found.items()}
-
-
-def _share_a_trait(first: Launched, here: int, second: Launched, there: int) -> bool:
-    return any(
-        ours[here] == theirs[there] != UNKNOWN
-        for ours, theirs in zip(first.traits, second.traits, strict=True)
-    )
 
 
 def _rests(first: Launched, second: Launched) -> Bits:

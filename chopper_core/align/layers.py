@@ -110,8 +110,8 @@ def mark_outside(layers: Labels, operations: Labels, names: Sequence[str]) -> No
 
 
 def annotated_layers(host: Host) -> Intervals:
-    rows = np.flatnonzero(host.is_annotation & host.named(_LAYER))
-    return host.intervals(rows, host.by_name(lambda name: int(group_of(_LAYER, name)), rows))
+    is_layer = host.is_annotation & host.named(_LAYER)
+    return host.valued(is_layer, lambda name: int(group_of(_LAYER, name)))
 
 
 def _layer_of(name: str) -> int:

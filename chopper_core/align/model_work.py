@@ -347,20 +347,19 @@ def activity_tokens(host: Host, phase: Int32, layer: Int32, keys: Sequence[Codes
 
 
 def _of_embedding(host: Host, forward: Mask) -> Float64:
-    tables: dict[int, Sequence[int]] = {}
-    tokens: dict[int, int] = {}
-    is_sequence: dict[int, bool] = {}
-    for row, inputs in _shaped(host, _EMBEDDING):
-        if len(inputs.shapes) > 1 and len(inputs.shapes[0]) == 2 and inputs.shapes[1]:
-            tables[row] = inputs.shapes[0]
-            tokens[row] = prod(inputs.shapes[1])
-            is_sequence[row] = len(inputs.shapes[1]) > 1
-    most = max((table[0] for table in tables.values()), default=0)
-    rows = [row for row, table in tables.items() if table[0] == most]
-    if not rows or not _reads_tokens(host, tables[rows[0]], any(is_sequence[row] for row in rows)):
+    calls = {
+        row: inputs.shapes[:2]
+        for row, inputs in _shaped(host, _EMBEDDING)
+        if len(inputs.shapes) > 1 and len(inputs.shapes[0]) == 2 and inputs.shapes[1]
+    }
+    most = max((table[0] for table, _ in calls.values()), default=0)
+    largest = {row: call for row, call in calls.items() if call[0][0] == most}
+    table = next((table for table, _ in largest.values()), ())
+    is_sequence = any(len(indices) > 1 for _, indices in largest.values())
+    if not table or not _reads_tokens(host, table, is_sequence):
         return np.full(len(forward), np.nan)
-    largest = {row: tokens[row] for row in rows}
-    return _on_longest(host, largest, forward)
+    tokens = {row: prod(indices) for row, (_, indices) in largest.items()}
+    return _on_longest(host, tokens, forward)
 
 
 def _reads_tokens(host: Host, table: Sequence[int], is_sequence: bool) -> bool:

@@ -158,7 +158,10 @@ def _calls(host: Host, rows: Index) -> _Calls:
     pairs = list(zip(frames, instances, strict=True))
     classes = [frame["class"] if frame else instance for frame, instance in pairs]
     parent = parents(host.intervals(rows))
-    block = _block_class(classes, instances)
+    # The class of the layers is the most frequent one with a layer's name.
+    numbers = Counter(name for name, _ in set(zip(classes, instances, strict=True)))
+    candidates = [(count, name) for name, count in numbers.items() if _BLOCK.search(name)]
+    block = max(candidates, default=(0, ""))[1]
     is_block = np.array(
         [frame is not None and frame["class"] == block for frame in frames], np.bool_
     )
@@ -171,13 +174,6 @@ def _calls(host: Host, rows: Index) -> _Calls:
         is_block,
         _holders(parent, is_block),
     )
-
-
-def _block_class(classes: list[str], instances: list[str]) -> str:
-    """The class of the layers: the most frequent one with a layer's name."""
-    numbers = Counter(name for name, _ in set(zip(classes, instances, strict=True)))
-    candidates = [(count, name) for name, count in numbers.items() if _BLOCK.search(name)]
-    return max(candidates, default=(0, ""))[1]
 
 
 def _holders(parent: Index, is_block: Mask) -> Mask:

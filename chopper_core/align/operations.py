@@ -27,7 +27,7 @@ from chopper_core.align.modules import Modules
 from chopper_core.align.phases import SCHEDULED
 from chopper_core.align.steps import batch_of
 from chopper_core.model.table import NO_LABEL, Kind, Phase, Rule
-from chopper_core.util.arrays import Index, Int32, Mask
+from chopper_core.util.arrays import Int32, Mask
 from chopper_core.util.grouping import distinct, ranked
 from chopper_core.util.patterns import group_of, late
 
@@ -119,8 +119,12 @@ def label_operations(
 
     annotated = _annotations(host, names)
     unnamed = replace(annotated, value=np.full(len(annotated), NO_LABEL, np.intp))
-    labels.fill(_fsdp(host, names).joined(unnamed).innermost(points), Rule.FSDP)
-    by_module = _modules(modules, names)
+    is_fsdp = host.is_annotation & host.named(_FSDP)
+    fsdp = host.valued(is_fsdp, lambda name: names.code(group_of(_FSDP, name)))
+    labels.fill(fsdp.joined(unnamed).innermost(points), Rule.FSDP)
+    # Value -1 is a module without an operation.
+    codes = np.array([*map(names.code, modules.operation_names), NO_LABEL], np.intp)
+    by_module = replace(modules.operations, value=codes[modules.operations.value])
     own = modules.own_operators(host, names.code) if modules.has_roles else None
     if host.named(VOCABULARY)[host.annotations].any():
         _fill(labels, annotated, points, forward, Rule.ANNOTATION)
@@ -131,7 +135,10 @@ def label_operations(
         informative = _without_scopes(host, names, annotated, points, iterations.codes)
         _fill_innermost(labels, informative, by_module, points, forward)
     if modules.has_roles:
-        _attention_kernels(labels, host, names)
+        attends = host.of_class(ATTENTION_CLASS)
+        attends &= np.isin(labels.rules, (Rule.MODULE, Rule.AUTOGRAD))
+        if attends.any():
+            labels.codes[attends] = names.code("attn_fa")
     if not host.named(VOCABULARY).any():
         layer_ranges = annotated_layers(host).joined(layer_windows(host))
         shapes = read_shapes(host, layer_ranges, names.code)
@@ -147,11 +154,19 @@ def label_operations(
     by_context = contexts(kernel, host.order, phases.codes)
     like_context(labels, by_context, _CONTEXT_RULES, cut & computes)
 
-    operators = _operators(host, names)
+    is_operator = host.is_operator & ~host.named(_WRAPPERS)
+    operators = host.valued(is_operator, lambda name: names.code(name.removeprefix("aten::")))
     labels.fill(operators.outermost(forward), Rule.AUTOGRAD)
-    labels.fill(_region(host, names, points), Rule.ANNOTATION, in_backward)
+    # On any thread, such as the one around backward().
+    in_vocabulary = host.is_annotation & host.named(VOCABULARY)
+    regions = host.valued(in_vocabulary, lambda name: names.code(normal_name(name)))
+    around = regions.innermost(points, any_thread=True)
+    labels.fill(around, Rule.ANNOTATION, in_backward)
     labels.fill(operators.outermost(points), Rule.HOST_OPERATOR)
-    labels.fill(_nodes(host, names).innermost(points), Rule.HOST_OPERATOR)
+    # The work that autograd's nodes run directly.
+    is_node = host.is_operator & host.named(_NODE) & host.named(_WRAPPERS) & ~host.named(_COMPILED)
+    nodes = host.valued(is_node, lambda name: names.code(group_of(_NODE, name)))
+    labels.fill(nodes.innermost(points), Rule.HOST_OPERATOR)
     like_context(labels, by_context, (*_CONTEXT_RULES, Rule.HOST_OPERATOR), computes)
     classes = host.by_kernel(lambda name: names.code(kernel_class(name)))
     labels.fill(classes, Rule.KERNEL_NAME)
@@ -246,44 +261,6 @@ def _names_operation(name: str) -> bool:
         or batch_of(name) is not None
     )
     return _has_standard_name(name) or (name != "" and not is_structure)
-
-
-def _fsdp(host: Host, names: OperationNames) -> Intervals:
-    rows = np.flatnonzero(host.is_annotation & host.named(_FSDP))
-    return host.intervals(rows, host.by_name(lambda name: names.code(group_of(_FSDP, name)), rows))
-
-
-def _modules(modules: Modules, names: OperationNames) -> Intervals:
-    # Value -1 is a module without an operation.
-    codes = np.array([*map(names.code, modules.operation_names), NO_LABEL], np.intp)
-    return replace(modules.operations, value=codes[modules.operations.value])
-
-
-def _region(host: Host, names: OperationNames, points: Points) -> Index:
-    """The vocabulary range at the same time on any thread, such as the one around backward()."""
-    rows = np.flatnonzero(host.is_annotation & host.named(VOCABULARY))
-    codes = host.by_name(lambda name: names.code(normal_name(name)), rows)
-    return host.intervals(rows, codes).innermost(points, any_thread=True)
-
-
-def _operators(host: Host, names: OperationNames) -> Intervals:
-    rows = np.flatnonzero(host.is_operator & ~host.named(_WRAPPERS))
-    codes = host.by_name(lambda name: names.code(name.removeprefix("aten::")), rows)
-    return host.intervals(rows, codes)
-
-
-def _nodes(host: Host, names: OperationNames) -> Intervals:
-    """Autograd nodes, for the work that they run directly."""
-    informative = host.named(_NODE) & host.named(_WRAPPERS) & ~host.named(_COMPILED)
-    rows = np.flatnonzero(host.is_operator & informative)
-    return host.intervals(rows, host.by_name(lambda name: names.code(group_of(_NODE, name)), rows))
-
-
-def _attention_kernels(labels: Labels, host: Host, names: OperationNames) -> None:
-    by_module = np.isin(labels.rules, (Rule.MODULE, Rule.AUTOGRAD))
-    attends = host.of_class(ATTENTION_CLASS)
-    if (by_module & attends).any():
-        labels.codes[by_module & attends] = names.code("attn_fa")
 
 
 def _like_forward(

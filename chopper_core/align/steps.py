@@ -124,25 +124,16 @@ def read_inference(host: Host) -> InferenceSteps:
     )
     is_step = np.array([batch.is_step for batch in batches], np.bool_)
     outer = rows[is_step]
-    around = parents(host.intervals(outer))
-    top = around == NOWHERE
+    outer = outer[parents(host.intervals(outer)) == NOWHERE]
+    steps = host.intervals(outer, np.arange(len(outer)))
+    step_of = steps.innermost(host.starts(rows[is_step]))
     chosen = [batch for batch, step in zip(batches, is_step, strict=True) if step]
-    step_of = _outermost(around)
     return InferenceSteps(
-        steps=host.intervals(outer[top], np.arange(int(top.sum()))),
+        steps=steps,
         phases=host.intervals(rows, phase),
         tokens=_largest([batch.tokens for batch in chosen], step_of),
         requests=_largest([batch.requests for batch in chosen], step_of),
     )
-
-
-def _outermost(around: Index) -> Index:
-    """For each range the number of the outermost one that holds it, counted in their order."""
-    number = np.cumsum(around == NOWHERE) - 1
-    top = np.arange(len(around))
-    while len(top) and (inner := around[top] != NOWHERE).any():
-        top = np.where(inner, around[top], top)
-    return number[top]
 
 
 def _largest(values: list[int | None], step: Index) -> Float64:

@@ -288,24 +288,21 @@ def telemetry_columns(table: KernelTable, signals: Mapping[str, Signal]) -> dict
     for name, signal in signals.items():
         if is_part(name):
             continue
-        integral = np.full(len(table), np.nan)
-        known = np.full(len(table), np.nan)
-        samples = np.full(len(table), np.nan)
-        for gpu, shown in signal.curves.items():
+        found = np.full((3, len(table)), np.nan)
+        for gpu, curve in signal.curves.items():
             own = np.flatnonzero(table.gpu == gpu)
             if not len(own):
                 continue  # A GPU that only telemetry has.
-            curve = shown
+            start, end = table.start_ns[own], end_ns[own]
             if name in _CLOCKS:
-                curve = while_busy(shown, table.start_ns[own], table.duration_ns[own])
-            before, covered_before = curve.integrals(table.start_ns[own])
-            after, covered_after = curve.integrals(end_ns[own])
-            integral[own] = after - before
-            known[own] = covered_after - covered_before
-            samples[own] = np.searchsorted(curve.edges_ns, end_ns[own]) - np.searchsorted(
-                curve.edges_ns, table.start_ns[own]
+                curve = while_busy(curve, start, table.duration_ns[own])
+            before, after = (
+                np.stack([*curve.integrals(at), np.searchsorted(curve.edges_ns, at)])
+                for at in (start, end)
             )
-        columns |= {integral_of(name): integral, known_of(name): known, samples_in(name): samples}
+            found[:, own] = after - before
+        names = integral_of(name), known_of(name), samples_in(name)
+        columns |= dict(zip(names, found, strict=True))
     powers = [signals[name] for name in _POWERS if name in signals]
     if powers:
         columns[ENERGY] = _energy(table, powers)

@@ -95,35 +95,27 @@ def unmatched(table: KernelTable, found: Mapping[int, Transfer]) -> dict[tuple[i
     """Pairs of GPUs whose sends and receives don't match, and the first difference of each."""
     wrong = {}
     for (sender, receiver, tag), sides in by_ends(table, found).items():
-        sequences = [[_message(found[row]) for row in own] for own in sides]
+        sizes = [[found[row].bytes for row in own] for own in sides]
+        sequences = [[message(size if size >= 0 else None) for size in own] for own in sizes]
         if difference := first_difference((sender, receiver), sequences, MESSAGE):
             wrong[sender, receiver] = f"with tag {tag}, {difference}"
     return wrong
 
 
-def _message(one: Transfer) -> Step:
-    return message(one.bytes if one.bytes >= 0 else None)
-
-
 def _members(run: Run) -> dict[str, tuple[int, ...]]:
     """The GPUs of the run in each process group whose ranks the traces list, by its label."""
-    found: dict[str, tuple[int, ...]] = {}
-    for group in run.groups:
-        label = group_label(
+    return {
+        group_label(
             Collective(
                 group_name=group.name,
                 group_description=group.description,
                 group_size=len(group.ranks),
             )
-        )
-        found[label] = tuple(gpu.index for gpu in run.gpus if gpu.rank in group.ranks)
-    return found
+        ): tuple(gpu.index for gpu in run.gpus if gpu.rank in group.ranks)
+        for group in run.groups
+    }
 
 
 def _sequence(table: KernelTable, rows: Index) -> list[Step]:
-    found = []
-    for row in rows.tolist():
-        kind, size = comm_type(table, row), int(table.bytes[row])
-        assert kind is not None
-        found.append(step(kind, size if size >= 0 else None))
-    return found
+    known = ((comm_type(table, row), int(table.bytes[row])) for row in rows.tolist())
+    return [step(kind, size if size >= 0 else None) for kind, size in known if kind is not None]
