@@ -42,17 +42,12 @@ def together(placed: Sequence[Placed]) -> list[Placed]:
     """
     found = list(placed)
     for number, (telemetry, source) in enumerate(found):
-        if _is_open(telemetry, source):
+        by_signals = source.offset_ns is None or source.method.startswith("estimated")
+        is_open = telemetry.clock in _OPEN and telemetry.resolution_ns > 0 and bool(source.gpus)
+        if is_open and by_signals and "by hand" not in source.method:
             helped = _helped((telemetry, source), [*found[:number], *found[number + 1 :]])
             found[number] = (telemetry, helped)
     return found
-
-
-def _is_open(telemetry: Telemetry, source: TelemetrySource) -> bool:
-    """Whether a file has been, or would have been, placed by its signals."""
-    by_signals = source.offset_ns is None or source.method.startswith("estimated")
-    open_ = telemetry.clock in _OPEN and telemetry.resolution_ns > 0 and bool(source.gpus)
-    return open_ and by_signals and "by hand" not in source.method
 
 
 def _helped(own: Placed, others: Sequence[Placed]) -> TelemetrySource:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import heapq
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -64,6 +64,7 @@ RULES: Final = tuple(f"{level}_rule" for level in LABELLED)
 _NS_PER_US: Final = 1_000
 _UNREADABLE: Final = (msgspec.MsgspecError, ValueError, SyntaxError, LookupError, TypeError)
 _LATEST_NS: Final = 2**62
+_MEMORY: Final = (NodeType.MEM_LOAD, NodeType.MEM_STORE)
 _PIECE: Final = re.compile(r"\(\d+\)$")
 """Upstream's converter cuts an operator at its launches and numbers the pieces."""
 _STEP: Final = re.compile(r"^(?:ProfilerStep#|Iteration[ _]?#?)(\d{1,9})$")
@@ -229,6 +230,10 @@ class _NodeReader:
         self._rules = self._stated_rules()
         self._callers = [] if self.is_own else _callers(graph, rows)
 
+    def _texts(self, name: str) -> list[str]:
+        texts = self._graph.texts(name)
+        return [texts[node] for node in self._rows.tolist()]
+
     def kinds(self) -> tuple[Int8, Int8]:
         """Kind and category: by type, else by name."""
         graph = self._graph
@@ -246,10 +251,7 @@ class _NodeReader:
             communicates = int(graph.type[node]) in COMMUNICATION or stated[node] == "comm"
             if communicates or (not self.is_own and of is None and is_communication(name)):
                 kind[place] = Kind.COMM
-            elif of == Category.MEMCPY or graph.type[node] in (
-                NodeType.MEM_LOAD,
-                NodeType.MEM_STORE,
-            ):
+            elif of == Category.MEMCPY or graph.type[node] in _MEMORY:
                 kind[place] = Kind.COPY
         return kind, category
 
@@ -259,34 +261,38 @@ class _NodeReader:
     def layers(self) -> Labels:
         return self._numbered("layer", _LAYER, 2)
 
-    def _numbered(self, name: str, pattern: re.Pattern[str], rule: int) -> Labels:
-        labels = Labels.none(len(self._rows))
+    def _numbered(self, name: str, pattern: re.Pattern[str], level: int) -> Labels:
         stated = self._graph.numbers(name)[self._rows]
         stated = np.where((stated >= 0) & (stated < 2**31), stated, NO_LABEL)
-        labels.fill(stated, Rule.ANNOTATION)
-        for place, names in enumerate(self._callers):
-            found = next((match for each in names if (match := pattern.match(each))), None)
-            if found is not None and labels.codes[place] == NO_LABEL:
-                labels.codes[place] = int(found[1])
-                labels.rules[place] = Rule.ANNOTATION
-        return self._with_stated_rules(labels, rule)
+
+        def number(names: Sequence[str]) -> int:
+            return next((int(at[1]) for each in names if (at := pattern.match(each))), NO_LABEL)
+
+        return self._labels(stated, number, Rule.ANNOTATION, level)
 
     def phases(self) -> Labels:
         """The phase in an attribute, else of the innermost caller that has one."""
-        labels = Labels.none(len(self._rows))
         code = {name: number for number, name in enumerate(PHASES)}
-        stated = self._graph.texts("phase")
-        codes = np.array([code.get(stated[node], NO_LABEL) for node in self._rows.tolist()])
-        labels.fill(codes.astype(np.int64), Rule.ANNOTATION)
-        backward = self._graph.numbers("fw_tid", 0) > 0
-        for place, names in enumerate(self._callers):
-            found = next((p for each in names[::-1] if (p := range_phase(each)) is not None), None)
-            if found is None and backward[self._rows[place]]:
-                found = Phase.BACKWARD
-            if found is not None and labels.codes[place] == NO_LABEL:
-                labels.codes[place] = found
-                labels.rules[place] = Rule.HOST_OPERATOR
-        return self._with_stated_rules(labels, 1)
+        stated = np.array([code.get(text, NO_LABEL) for text in self._texts("phase")], np.int64)
+
+        def innermost(names: Sequence[str]) -> int:
+            found = (phase for each in names[::-1] if (phase := range_phase(each)) is not None)
+            return next(found, NO_LABEL)
+
+        labels = self._labels(stated, innermost, Rule.HOST_OPERATOR, 1)
+        backward = self._graph.numbers("fw_tid", 0)[self._rows] > 0
+        labels.fill(Phase.BACKWARD, Rule.HOST_OPERATOR, backward & (not self.is_own))
+        return labels
+
+    def _labels(
+        self, stated: Int64, of: Callable[[Sequence[str]], int], rule: Rule, level: int
+    ) -> Labels:
+        """The labels that attributes state, else those of the names of callers."""
+        labels = Labels.none(len(self._rows))
+        labels.fill(stated, Rule.ANNOTATION)
+        if self._callers:
+            labels.fill(np.array([of(names) for names in self._callers], np.int64), rule)
+        return self._with_stated_rules(labels, level)
 
     def operations(self, kind: Int8) -> tuple[Labels, tuple[str, ...]]:
         """The collective of communication, else the operation in an attribute, else the operator
@@ -336,17 +342,15 @@ class _NodeReader:
             return {}
         flops = self._graph.numbers("num_ops")[self._rows].astype(np.float64)
         known = {each.name: float(each) for each in ElementType}
-        types = self._graph.texts("num_ops_type")
-        element = np.array([known.get(types[node], np.nan) for node in self._rows.tolist()])
+        element = np.array([known.get(text, np.nan) for text in self._texts("num_ops_type")])
         return {FLOPS: np.where(flops >= 0, flops, np.nan), FLOPS_TYPE: element}
 
     def _stated_rules(self) -> Int8:
         """The rule of each level that the nodes state, -1 where one states none."""
         known = {rule.name: int(rule) for rule in Rule}
-        texts = self._graph.texts("rules")
         found = np.full((len(self._rows), len(RULES)), -1, np.int8)
-        for place, node in enumerate(self._rows.tolist()):
-            rules = [known.get(name, -1) for name in texts[node].split()]
+        for place, text in enumerate(self._texts("rules")):
+            rules = [known.get(name, -1) for name in text.split()]
             if len(rules) == len(RULES) and min(rules) >= 0:
                 found[place] = rules
         return found

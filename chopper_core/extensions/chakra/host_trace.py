@@ -47,6 +47,13 @@ COMM: Final = "record_param_comms"
 NCCL: Final = "nccl:"
 _WAIT: Final = "wait"
 _NO_RAW: Final = Raw(b"[]")
+_PLAIN_TYPES: Final = {
+    "long int": "long",
+    "signed char": "char",
+    "unsigned char": "byte",
+    "short int": "short",
+}
+"""Types as Kineto spells them."""
 
 
 class HostNode(Struct):
@@ -226,7 +233,10 @@ def input_texts(node: HostNode) -> tuple[str, str, str, str]:
     own = [_own(shapes, place, kind) for place, kind in enumerate(types)]
     steps = [_own(strides, place, kind) for place, kind in enumerate(types)] if strides else []
     concrete = [
-        "" if _is_tensor(kind) or place >= len(values) else _concrete(values[place])
+        # As Python spells it, like Kineto's `Concrete Inputs`.
+        ""
+        if _is_tensor(kind) or place >= len(values) or values[place] in ("<None>", None)
+        else str(values[place])
         for place, kind in enumerate(types)
     ]
     texts = (own, [_kineto_type(kind) for kind in types], concrete, steps)
@@ -252,11 +262,6 @@ def _kineto_type(kind: str) -> str:
     return "Scalar" if kind in ("Int", "Double", "Bool", "SymInt", "Float") else ""
 
 
-def _concrete(value: Any) -> str:
-    """A value as Kineto's `Concrete Inputs` spells it, like Python."""
-    return "" if value in ("<None>", None) else str(value)
-
-
 def collective_of(node: HostNode, groups: Mapping[str, Mapping[str, Any]]) -> Collective | None:
     """The arguments of a `record_param_comms` node; None for a wait, or without any size.
 
@@ -273,7 +278,9 @@ def collective_of(node: HostNode, groups: Mapping[str, Mapping[str, Any]]) -> Co
     dtype = attributes.get("dtype")
     types = [each for each in _json(node.types) if isinstance(each, str)]
     kinds = [kind for each in types for kind in re.findall(r"Tensor\(([^)]*)\)", each)]
-    pair = next((each for each in values if _is_group(each)), None)
+    spelling = dtype if isinstance(dtype, str) and dtype else next(iter(kinds), "")
+    # The name and the description of a process group, since 1.0.3.
+    pair = next((v for v in values if isinstance(v, list) and [*map(type, v)] == [str, str]), None)
     group = str(attributes.get("pg_name") or (pair[0] if pair else ""))
     listed = groups.get(group, {})
     size = attributes.get("pg_size", listed.get("group_size"))
@@ -282,7 +289,7 @@ def collective_of(node: HostNode, groups: Mapping[str, Mapping[str, Any]]) -> Co
         name=name,
         in_elements=_whole(attributes.get("in_msg_nelems"), _elements(sent)),
         out_elements=_whole(attributes.get("out_msg_nelems"), _elements(received)),
-        dtype=_plain_type(dtype if isinstance(dtype, str) and dtype else next(iter(kinds), "")),
+        dtype=_PLAIN_TYPES.get(spelling, spelling),
         group_size=size if type(size) is int else ABSENT,
         group_name=group,
         group_description=str(attributes.get("pg_desc") or (pair[1] if pair else "")),
@@ -317,21 +324,3 @@ def _tensors(values: Sequence[Any]) -> list[list[Any]]:
 
 def _elements(tensors: Sequence[Sequence[Any]]) -> int:
     return sum(each[3] for each in tensors) if tensors else ABSENT
-
-
-def _is_group(value: Any) -> bool:
-    """Whether an input is the name and the description of a process group (since 1.0.3)."""
-    return (
-        isinstance(value, list) and len(value) == 2 and all(isinstance(part, str) for part in value)
-    )
-
-
-def _plain_type(spelling: str) -> str:
-    """A type as Kineto spells it: `long int` is long."""
-    plain = {
-        "long int": "long",
-        "signed char": "char",
-        "unsigned char": "byte",
-        "short int": "short",
-    }
-    return plain.get(spelling, spelling)

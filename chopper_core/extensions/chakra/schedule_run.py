@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from chopper_core.align.rank import gpu_by_gpu
 from chopper_core.extensions.chakra.schedules import NO_MICROBATCH, Schedule
 from chopper_core.model.accounting import account, launch_overheads
 from chopper_core.model.column_names import CHUNK, MICROBATCH, STEP_WINDOW
@@ -24,8 +25,9 @@ from chopper_core.model.table import (
 from chopper_core.model.tree import level_order
 from chopper_core.tables.columns import Interner
 from chopper_core.tables.losses import ABSENT
+from chopper_core.util.arrays import Index, Int64
 from chopper_core.util.errors import DataError
-from chopper_core.util.grouping import counts_of, distinct
+from chopper_core.util.grouping import counts_of, distinct, ranked
 
 _PAIR: Final = 2
 _MAX_LISTED: Final = 4
@@ -114,18 +116,18 @@ def _table(
     # Operations of one kind follow each other; those of several overlap.
     stream = np.where(schedule.kind == 0, 0, 1 + schedule.operation).astype(np.int64)
     launch, windows = np.full(count, NO_TIME, np.int64), np.full(count, np.nan)
-    charged: dict[str, Any] = {}
-    for rank in distinct(schedule.rank).tolist():
-        rows = np.flatnonzero(schedule.rank == rank)
-        given = start_ns[rows], schedule.duration_ns[rows], schedule.kind[rows]
-        parts = account(*given, stream[rows], launch[rows])
-        parts |= launch_overheads(*given, launch[rows], schedule.step[rows])
-        for name, values in parts.items():
-            charged.setdefault(name, np.zeros(count, np.int64))[rows] = values
-        for step in distinct(schedule.step[rows]).tolist():
-            there = rows[schedule.step[rows] == step]
-            first = there[np.argmin(start_ns[there])]
-            windows[first] = schedule.windows_ns.get((rank, step), np.nan)
+    step, lasts = schedule.step, schedule.duration_ns
+
+    def charge(own: Index) -> dict[str, Int64]:
+        given = start_ns[own], lasts[own], schedule.kind[own]
+        parts = account(*given, stream[own], launch[own])
+        return parts | launch_overheads(*given, launch[own], step[own])
+
+    charged: dict[str, Any] = gpu_by_gpu(ranked(schedule.rank)[1], charge)
+    for (rank, number), window in schedule.windows_ns.items():
+        there = np.flatnonzero((schedule.rank == rank) & (step == number))
+        if len(there):
+            windows[there[np.argmin(start_ns[there])]] = window
     measured = {MICROBATCH: np.where(numbered, schedule.microbatch, np.nan).astype(np.float64)}
     if is_interleaved:
         measured[CHUNK] = np.where(numbered, schedule.chunk, np.nan).astype(np.float64)
