@@ -128,7 +128,8 @@ def _late_phases(context: FindingsContext, column: str, limit: Threshold) -> lis
 def _moved_by_phase(context: FindingsContext, phases: Codes) -> Float64:
     """Idle time by phase of its activity that comes to the analysed iterations, less what goes."""
     moved, analysed = context.moved, np.array(context.iterations, np.int64)
-    sign = np.isin(moved.iteration, analysed) * 1.0 - np.isin(moved.before, analysed)
+    before = context.table.iteration[moved.row]
+    sign = np.isin(moved.iteration, analysed) * 1.0 - np.isin(before, analysed)
     place = first_equal(phases, context.table.phase[moved.row])
     own = place >= 0
     return sums_of((moved.ns * sign)[own], place[own], len(phases))
@@ -211,7 +212,7 @@ def _bound(context: FindingsContext, late: list[LatePhase], state: HostState) ->
     main = charges.main
     if is_before:
         bound, when, sort, cost = "host-bound", "before", "-idle_host_ns", Cost.HOST
-        by, doing = "host" * bool(charges.ns.any()), charges.others(context)
+        by, doing = "host" if charges.ns.any() else "", charges.others(context)
     else:
         # Where the host doesn't wait for the GPU, it does something else by then.
         main = main if main is not None and main.what in WAITING else None
@@ -327,7 +328,7 @@ def _idle_by_place(context: FindingsContext) -> tuple[Float64, Int64]:
     of_row = table.phase[moved.row].astype(np.int64) * width + table.layer[moved.row]
     where = first_equal(names[:, 0] * width + names[:, 1], of_row)
     whose = first_equal(np.array(context.gpus), table.gpu[moved.row].astype(np.int64))
-    when = first_equal(np.array(context.iterations), moved.before)
+    when = first_equal(np.array(context.iterations), table.iteration[moved.row].astype(np.int64))
     own = (where >= 0) & (whose >= 0) & (when >= 0)
     np.subtract.at(idle, (where[own], whose[own], when[own]), moved.ns[own])
     arrives = np.maximum(context.moved_ns, 0.0)

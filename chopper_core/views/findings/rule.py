@@ -38,7 +38,7 @@ from chopper_core.util.grouping import (
     median_of,
     run_minima,
 )
-from chopper_core.views.shared.host_causes import MovedIdle, host_charges, moved_idle
+from chopper_core.views.shared.host_causes import HostCharges, host_charges, moved_idle
 from chopper_core.views.shared.leads import RankLeads, leads
 from chopper_core.views.shared.marks import MAD_TO_SIGMA
 from chopper_core.views.shared.matched_kernels import compared_iterations
@@ -96,7 +96,7 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
     all_iterations: Int64
     took_ns: Float64
     """Duration of each of `all_iterations` on the GPU that takes longest."""
-    moved: MovedIdle
+    moved: HostCharges
     """Idle time of the scope that belongs to other iterations than its activities do."""
     gpus: tuple[int, ...] = ()
     iterations: tuple[int, ...] = ()
@@ -341,7 +341,7 @@ def context_of(run: Run, view: View) -> FindingsContext:
     if run.is_sampled_only:
         # Its rules look at its samples.
         nothing, none = Groups.single(run.table, slice(0, 0)), np.empty(0, np.int64)
-        moved = MovedIdle(none, none, none, none)
+        moved = host_charges(run).take(none)
         return FindingsContext(run, view, nothing, nothing, none, np.empty(0), moved)
     tree, table = run.tree(view.order), run.table
     numbers = tree.split(view.path, ("iteration",)).codes("iteration").astype(np.int64)
@@ -377,7 +377,7 @@ def context_of(run: Run, view: View) -> FindingsContext:
     )
 
 
-def _iteration_times(run: Run, cells: Groups, moved: MovedIdle) -> tuple[Int64, Float64]:
+def _iteration_times(run: Run, cells: Groups, moved: HostCharges) -> tuple[Int64, Float64]:
     gpus, iterations = (
         distinct(cells.codes(level)).astype(np.int64) for level in ("gpu", "iteration")
     )

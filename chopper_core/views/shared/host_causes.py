@@ -11,7 +11,7 @@ and add up to the idle time of any rows.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import Final
 
@@ -82,6 +82,10 @@ _DETAIL: Final = 48
 UNSEEN: Final = "untraced code"
 
 
+Steps = Sequence[int] | Int64
+"""Numbers of GPUs or of iterations."""
+
+
 class HostCause(Struct, frozen=True):
     """A cause of idle time on the host."""
 
@@ -130,6 +134,17 @@ class HostCharges(Struct, frozen=True, eq=False):
         size = count * len(self.causes)
         sums = sums_of(self.ns[chosen], code, size)
         return sums.astype(np.float64).reshape(count, len(self.causes))
+
+    def by_step(self, run: Run, gpus: Steps, iterations: Steps) -> Float64:
+        """What moving it to its iteration adds to each one on each GPU, as GPUs x iterations."""
+        found, table = np.zeros((len(gpus), len(iterations))), run.table
+        whose = first_equal(np.asarray(gpus, np.int64), table.gpu[self.row].astype(np.int64))
+        before = table.iteration[self.row].astype(np.int64)
+        for numbers, sign in ((before, -1.0), (self.iteration, 1.0)):
+            when = first_equal(np.asarray(iterations, np.int64), numbers)
+            own = (whose >= 0) & (when >= 0)
+            np.add.at(found, (whose[own], when[own]), sign * self.ns[own])
+        return found
 
     def main(self, ns: Float64 | Int64) -> HostCause | None:
         """The cause of at least half of a time by cause; None where several share it."""
@@ -263,51 +278,23 @@ def _steps_at(steps: HostSteps, gpu: Int32, at_ns: Int64) -> Int64:
     return np.where(inside, steps.iteration[at], NO_LABEL).astype(np.int64)
 
 
-Steps = Sequence[int] | Int64
-"""Numbers of GPUs or of iterations."""
+def moved_idle(run: Run, view: View, *, is_whole: bool = False) -> HostCharges:
+    """The idle time of a view's scope that belongs to other iterations than its activities do.
 
+    `is_whole`: but what moves from or to truncated iterations, unless the view includes these.
+    """
 
-class MovedIdle(Struct, frozen=True, eq=False):
-    """Idle time before launch calls that belongs to another iteration than its activity's."""
-
-    row: Index
-    """The activity that it is charged to."""
-    before: Int64
-    """The iteration of that."""
-    iteration: Int64
-    """The iteration that the host is in."""
-    ns: Int64
-
-    def without(self, iterations: Iterable[int]) -> MovedIdle:
-        """What moves neither from nor to some iterations."""
-        numbers = np.array(sorted(iterations), np.int64)
-        return self.take(~np.isin(self.before, numbers) & ~np.isin(self.iteration, numbers))
-
-    def take(self, chosen: Mask) -> MovedIdle:
-        return MovedIdle(*(getattr(self, name)[chosen] for name in self.__struct_fields__))
-
-    def by_step(self, run: Run, gpus: Steps, iterations: Steps) -> Float64:
-        """What it adds to the time of each iteration on each GPU, as GPUs x iterations."""
-        found = np.zeros((len(gpus), len(iterations)))
-        whose = first_equal(np.asarray(gpus, np.int64), run.table.gpu[self.row].astype(np.int64))
-        for numbers, sign in ((self.before, -1.0), (self.iteration, 1.0)):
-            when = first_equal(np.asarray(iterations, np.int64), numbers)
-            own = (whose >= 0) & (when >= 0)
-            np.add.at(found, (whose[own], when[own]), sign * self.ns[own])
-        return found
-
-
-def moved_idle(run: Run, view: View) -> MovedIdle:
-    """The idle time of a view's scope that belongs to other iterations than its activities do."""
-
-    def moved() -> MovedIdle:
+    def moved() -> HostCharges:
         charges = host_charges(run)
-        before = run.table.iteration[charges.row].astype(np.int64)
-        own = np.flatnonzero(before != charges.iteration)
-        return MovedIdle(charges.row[own], before[own], charges.iteration[own], charges.ns[own])
+        return charges.take(run.table.iteration[charges.row] != charges.iteration)
 
     everything = run.memo(("moved idle",), moved)
-    return everything.take(within_scope(run, view, everything.row))
+    own = within_scope(run, view, everything.row)
+    if is_whole and not view.cut:
+        cut = np.array(sorted(run.cut_iterations), np.int64)
+        own &= ~np.isin(run.table.iteration[everything.row], cut)
+        own &= ~np.isin(everything.iteration, cut)
+    return everything.take(own)
 
 
 def within_scope(run: Run, view: View, rows: Index) -> Mask:

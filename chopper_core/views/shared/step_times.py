@@ -132,8 +132,7 @@ def _step_times(run: Run, view: View) -> StepTimes:
     own = np.isin(codes, steps)
     others = distinct(codes[~own]).tolist()
     times = of_steps(cells, gpus, steps, cells.elapsed_ns, 0)
-    moved = moved_idle(run, view).without(() if view.cut else run.cut_iterations)
-    moved_ns = moved.by_step(run, gpus, kept).astype(np.int64)
+    moved_ns = moved_idle(run, view, is_whole=True).by_step(run, gpus, kept).astype(np.int64)
     return StepTimes(
         gpus=gpus,
         iterations=tuple(kept.tolist()),

@@ -157,7 +157,7 @@ def steps_of(run: Run, view: View, tokens: int | None = None) -> StepParts:
     whole = ~np.isin(iterations, np.array(() if view.cut else run.truncated(view), np.int64))
     whole &= there.all(axis=0)
     parts = laid_out(parts_of_steps(steps))
-    moved = moved_idle(run, View(view.run)).without(() if view.cut else run.cut_iterations)
+    moved = moved_idle(run, View(view.run, cut=view.cut), is_whole=True)
     parts[:, :, PARTS.index("launch")] += moved.by_step(run, gpus, iterations).astype(np.int64)
     return StepParts(
         gpus.tolist(),
