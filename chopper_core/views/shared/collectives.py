@@ -153,12 +153,18 @@ def _matched(run: Run) -> Collectives | None:
 
 
 def _with_transfers(run: Run, kernels: CommKernels, found: Int64) -> Int64:
-    """The sets, with a send and its receive as one where the trace names their ends."""
+    """The sets, with a send and its receive as one where the trace names their ends.
+
+    The n-th send and receive of the same ends and tag are one, where there are as many of both.
+    """
     pairwise = kernels.rows[np.isin(kernels.kind, _codes(run.table, _PAIRWISE))]
     place = {row: at for at, row in enumerate(kernels.rows.tolist())}
     number = int(found.max(initial=0))
-    for at, (send, receive) in enumerate(other_ends(run, pairwise).items(), 1):
-        found[[place[send], place[receive]]] = number + at
+    for sides in by_ends(run.table, transfers(run, pairwise)).values():
+        if len(sides[0]) == len(sides[1]):
+            for ends in zip(*sides, strict=True):
+                number += 1
+                found[[place[row] for row in ends]] = number
     return found
 
 
@@ -283,17 +289,6 @@ def by_ends(
         both = sides.setdefault((one.sender, one.receiver, one.tag), ([], []))
         both[one.kind == RECEIVE].append(row)
     return sides
-
-
-def other_ends(run: Run, rows: Index) -> dict[int, int]:
-    """Send → its receive: the n-th with the same ends and tag, where there are as many of both."""
-    sides = by_ends(run.table, transfers(run, rows)).values()
-    return {
-        send: receive
-        for sends, receives in sides
-        if len(sends) == len(receives)
-        for send, receive in zip(sends, receives, strict=True)
-    }
 
 
 _MIN_PEERS: Final = 2
