@@ -192,11 +192,7 @@ def _saved(name: str) -> _Saved:
         kept = msgspec.json.decode(read_small(state_path(name)), type=_Saved)
     except (OSError, ValueError, RecursionError, msgspec.MsgspecError):
         return _Saved()
-    return kept if kept.schema == _schema(name) else _Saved()
-
-
-def _schema(name: str) -> str:
-    return f"chopper.{name}/1"
+    return kept if kept.schema == f"chopper.{name}/1" else _Saved()
 
 
 def saved_columns() -> dict[str, tuple[str, ...]]:
@@ -221,7 +217,7 @@ def _save(name: str, **kept: object) -> None:
     path = state_path(name)
     try:
         make_private(path.parent)
-        text = msgspec.json.encode({"schema": _schema(name), **kept})
+        text = msgspec.json.encode({"schema": f"chopper.{name}/1", **kept})
         publish(path, msgspec.json.format(text, indent=1), mode=0o600)
     except OSError as error:
         raise DataError(f"the {name} can't be saved in {path}: {error.strerror}") from error

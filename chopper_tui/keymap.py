@@ -32,13 +32,10 @@ EXPLORE: Final = "explore"
 INFO: Final = "info"
 ALL: Final = "all"
 """The argument of `:of` that takes the choice back."""
+_OPENED: Final = ((EXPLORE, "1"), *((name, digit) for name, digit in VIEWS.items()), (INFO, "0"))
 SCREENS: Final = {
-    digit: (*first, *(name for name, opens in VIEWS.items() if opens == digit), *last)
-    for digit, first, last in (
-        ("1", (EXPLORE,), ()),
-        ("0", (), (INFO,)),
-        *((digit, (), ()) for digit in sorted(set(VIEWS.values()) - {"0", "1"})),
-    )
+    digit: tuple(name for name, opens in _OPENED if opens == digit)
+    for digit in ("1", "0", *sorted(set(VIEWS.values()) - {"0", "1"}))
 }
 SET_SCREENS: Final = {
     **{digit: names for digit, names in SCREENS.items() if digit != "0"},

@@ -20,7 +20,7 @@ from chopper_tui.commands.named import (
     opened_run,
     view_of,
 )
-from chopper_tui.commands.options import add_printing_options
+from chopper_tui.commands.options import MANY, add_printing_options
 from chopper_tui.commands.output import frame_text, write_text
 from chopper_tui.terminal import remark
 
@@ -45,8 +45,7 @@ def add_options(parser: ArgumentParser) -> None:
     )
     add(
         "--fail-if",
-        action="append",
-        default=[],
+        **MANY,
         type=_limit,
         metavar="LIMIT",
         help="exit code 4 if B exceeds the limit beyond the noise of its iterations: "
@@ -54,8 +53,7 @@ def add_options(parser: ArgumentParser) -> None:
     )
     add(
         "--base",
-        action="append",
-        default=[],
+        **MANY,
         metavar="RUN",
         help="further baselines with the settings of A, for --fail-if: a run, a pattern of paths, "
         "or a directory of runs; the limit has to be exceeded beyond their spread too",

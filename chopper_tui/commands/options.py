@@ -25,6 +25,10 @@ several runs set (tp=2;gpt*:pp=4) and name ({model}_{tp}).
 """
 
 
+MANY: Final[dict[str, Any]] = {"action": "append", "default": []}
+"""Of options that can be given several times."""
+
+
 def add_explorer_options(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add("--no-mouse", action="store_true", help="leave the mouse to the terminal")
@@ -39,8 +43,7 @@ def add_reading_options(parser: ArgumentParser) -> None:
     add(
         "--clock",
         type=_usage(parse_clock),
-        action="append",
-        default=[],
+        **MANY,
         metavar="SOURCE=+S",
         help="shift a telemetry file or format, or the trace of a rank or host (rank4), by S "
         "seconds (+1.25s)",
@@ -48,8 +51,7 @@ def add_reading_options(parser: ArgumentParser) -> None:
     add(
         "--gpu",
         type=_usage(parse_gpu),
-        action="append",
-        default=[],
+        **MANY,
         metavar="SOURCE:ID=GPU",
         help="map a device ID of counters or telemetry to this GPU of the run, or to none",
     )
@@ -96,15 +98,13 @@ def add_run_set_options(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add(
         "--set",
-        action="append",
-        default=[],
+        **MANY,
         metavar="[RUNS:]TP=2,PP=16",
         help="settings of all runs, or of those whose names match a pattern (gpt3_*:tp=2)",
     )
     add(
         "--name",
-        action="append",
-        default=[],
+        **MANY,
         metavar="PATTERN",
         help="settings in the names of runs: '{model}_{tp}-{pp}_{mbs}'",
     )

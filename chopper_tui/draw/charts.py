@@ -169,23 +169,15 @@ def lines_filled(charts: Sequence[Chart], width: int, height: int, glyphs: Glyph
     return min(sum(above) + len(above) + last, height)
 
 
-def lines_below(charts: Sequence[Chart], width: int, glyphs: Glyphs) -> int:
-    wanted = [
-        drawer_of(chart).lines(chart, width, glyphs, is_below=place > 0)
-        for place, chart in enumerate(_together(charts))
-    ]
-    return sum(wanted) + max(len(wanted) - 1, 0)
+def lines_wanted(charts: Sequence[Chart], width: int, glyphs: Glyphs) -> int:
+    """The lines that the first of some charts wants; 0 for none."""
+    return drawer_of(charts[0]).lines(charts[0], width, glyphs) if charts else 0
 
 
 def most_lines_below(charts: Sequence[Chart], width: int, glyphs: Glyphs) -> int:
     """The lines beyond which charts below each other look the same; 0 for none."""
-    charts = _together(charts)
     most = [drawer_of(each).fitted(each, width, glyphs, UNLIMITED) for each in charts]
     return min(sum(most) + max(len(most) - 1, 0), UNLIMITED)
-
-
-def _together(charts: Sequence[Chart]) -> Sequence[Chart]:
-    return charts[:1] if charts and drawer_of(charts[0]).is_alone else charts
 
 
 def as_lines(

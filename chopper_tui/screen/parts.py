@@ -19,7 +19,7 @@ from chopper_core.util.errors import ChopperError, UsageError
 from chopper_core.views.frame import Frame
 from chopper_tui import screen_data
 from chopper_tui.config import CHART_SIZES, Config, save_splits
-from chopper_tui.draw.charts import drawer_of, lines_below, lines_filled, most_lines_below
+from chopper_tui.draw.charts import drawer_of, lines_filled, lines_wanted, most_lines_below
 from chopper_tui.draw.figures import detail as detail_of
 from chopper_tui.keymap import Action
 from chopper_tui.screen.charts import Charts
@@ -220,7 +220,7 @@ class ScreenParts(Charts):
             cards = self._card_lines(body)
             divided = cards if cards and body - cards >= _MIN_SPARE else body
         elif has_cards:
-            wanted = lines_below(self._pictures[:1], width, self.table.glyphs)
+            wanted = lines_wanted(self._pictures, width, self.table.glyphs)
             picture = min(wanted, body // 3) * (is_open and has_lines)
             divided = self._divided(body - picture, rows, cards or _MIN_SPARE, 1 / 2)
             cards = self._card_lines(body - picture - divided)
@@ -284,7 +284,7 @@ class ScreenParts(Charts):
         charts, glyphs, width = self._pictures, self.table.glyphs, self.app.size.width
         if self.chart == "off" and self.lanes is None:
             return 0
-        wanted = lines_below(charts[:1], width, glyphs)
+        wanted = lines_wanted(charts, width, glyphs)
         if self.zoom:
             return body if self.lanes is not None else 0
         if self.lanes is not None:

@@ -342,10 +342,13 @@ _LOADING_WIDTH: Final = 60
 class LoadingPane(Pane):
     """The step of loading, a bar and the share that is done."""
 
-    run_name = ""
     step = "opening"
     done = 0
     total = 0
+
+    def __init__(self, run_name: str) -> None:
+        super().__init__()
+        self._run_name = run_name
 
     def lines(self, width: int, height: int) -> Iterable[Pieces]:
         room = min(_LOADING_WIDTH, max(width - 4, 1))
@@ -355,7 +358,7 @@ class LoadingPane(Pane):
         percent = "" if share is None else f"{100 * share:4.0f} %"
         drawn = bar(share or 0.0, max(room - 8, 0), self.glyphs)
         middle: list[Pieces] = [
-            [margin, (fit(f"Chopper  {clean(self.run_name)}", room, self.glyphs), "strong")],
+            [margin, (fit(f"Chopper  {clean(self._run_name)}", room, self.glyphs), "strong")],
             [],
             [margin, (fit(clean(step), room, self.glyphs), "text")],
             [margin, (drawn, "accent"), ("  ", "text"), (percent, "dim")],
@@ -375,9 +378,7 @@ class LoadingScreen(SteadyScreen[None]):
         self._run_name = run_name
 
     def compose(self) -> ComposeResult:
-        pane = LoadingPane()
-        pane.run_name = self._run_name
-        yield pane
+        yield LoadingPane(self._run_name)
 
     def report(self, step: str, done: int, total: int) -> None:
         for pane in self.query(LoadingPane):

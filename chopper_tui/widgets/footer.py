@@ -84,16 +84,13 @@ class Status(Pane):
         ]
         if self.marks:
             parts.append(("marks ", str(self.marks)))
-        line = self._state(parts)
-        notes = other_notes(frame)
-        room = width - width_of(line) - 1
-        if notes and cell_width(notes[0]) + len("2 notes (!): ") > room:
+        line, notes = self._state(parts), other_notes(frame)
+        if notes and cell_width(notes[0]) + len("2 notes (!): ") >= width - width_of(line):
             # A note needs the room of those that say that there is nothing.
             empty = (0 if frame.hidden else 1, 0 if frame.view.filter else 2)
             line = self._state([part for at, part in enumerate(parts) if not at or at not in empty])
-            room = width - width_of(line) - 1
         if notes:
-            text = f"note: {notes[0]}"
+            text, room = f"note: {notes[0]}", width - width_of(line) - 1
             if len(notes) > 1 or len(text) > room:
                 title = "note" if len(notes) == 1 else f"{len(notes)} notes"
                 text = beginning(f"{title} (!): {notes[0]}", room, glyphs)

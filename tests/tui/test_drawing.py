@@ -36,8 +36,8 @@ from chopper_tui.draw.charts import (
     cell_at,
     draw,
     draw_below,
-    lines_below,
     lines_filled,
+    lines_wanted,
     most_lines_below,
     seen,
 )
@@ -370,10 +370,10 @@ def test_pictures_stand_below_each_other_where_they_have_room() -> None:
     assert lines[: len(text(few, 60))] == text(few, 60) and lines[len(text(few, 60))] == ""
     assert lines.index("curve") == len(text(few, 60)) + 1 and len(lines) == 30
     assert lines[-1].split() == ["0", "10", "20", "30", "40", "x"]
-    wanted = lines_below((few, curve, tall), 60, UNICODE)
+    wanted = lines_wanted((few,), 60, UNICODE) + lines_wanted((tall,), 60, UNICODE) + 10
     whole = draw_below((few, curve, tall), 60, wanted, UNICODE)
     assert "".join(part for part, _ in whole[-1]).startswith("row 39")
-    assert len(whole) == wanted and lines_below((), 60, UNICODE) == 0
+    assert len(whole) == wanted and lines_wanted((), 60, UNICODE) == 0
     alone = draw_below((tall, few), 60, 20, UNICODE)
     assert ["".join(part for part, _ in line) for line in alone] == text(tall, 60, 20)
 
@@ -510,5 +510,5 @@ def test_a_chart_of_nothing_is_drawn(chart: Chart) -> None:
             lines = text(chart, width, height, glyphs)
             assert len(lines) <= max(height, 0)
             most_lines_below([chart], width, glyphs)
-            lines_below([chart, chart], width, glyphs)
+            lines_wanted([chart, chart], width, glyphs)
             lines_filled([chart], width, height, glyphs)

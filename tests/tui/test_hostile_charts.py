@@ -51,8 +51,8 @@ from chopper_tui.draw.charts import (
     as_lines,
     draw_below,
     drawer_of,
-    lines_below,
     lines_filled,
+    lines_wanted,
     most_lines_below,
     seen,
     zoomed,
@@ -179,7 +179,7 @@ def test_any_figures_are_drawn_within_the_canvas(kind: type, data: st.DataObject
     try:
         part = seen(chart, lens)
         assert_fits(draw_below([part, part], width, height, glyphs, 0, 0), width, height)
-        for count in (lines_below, most_lines_below):
+        for count in (lines_wanted, most_lines_below):
             assert count([part, part], width, glyphs) > 0
         assert lines_filled([part], width, height, glyphs) <= height
         assert all(cell_width(line) <= width for line in as_lines([chart], width, glyphs))
