@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 _PLACE: Final = attrgetter("run", "path", "order", "name", "by", "of", "baseline")
-"""What views of the same of the same node have in common."""
+"""What a view keeps when its rows are sorted, filtered or scrolled."""
 
 
 @actions(MOVE, while_busy=True)("""

@@ -36,16 +36,13 @@ def run(options: Namespace) -> int:
             verify_run(options.run, overrides, progress, again=True)
     try:
         opened = open_with_progress(View(options.run, overrides=overrides), options)
+        report = _telemetry_report(options) if opened.is_sampled_only else None
+        report = report or (info.as_json if options.format == "json" else info.as_text)(opened)
     except DataError:
         report = _telemetry_report(options)
         if report is None:
             raise
-        write(report)
-        return 0
-    if opened.is_sampled_only and (report := _telemetry_report(options)) is not None:
-        write(report)
-        return 0
-    write(info.as_json(opened) if options.format == "json" else info.as_text(opened))
+    write(report)
     return 0
 
 

@@ -89,7 +89,7 @@ class Sought(Dialog[T]):
     def takes_key(self, event: events.Key) -> bool:
         """Type a character, or take the last one back; whether it did."""
         char = event.character
-        acts = not self.is_typing and char in (*self.letters,)
+        acts = not self.is_typing and char in {*self.letters}
         if event.key == "backspace" and self.is_typing:
             self._type(self.search_text[:-1])
         elif char is None or not event.is_printable or acts:
