@@ -60,20 +60,16 @@ class StepQueue:
         self._say = say
         self._loaded = loaded
         self._start = start
-        self._waiting: deque[Step] = deque()
+        self.waiting: deque[Step] = deque()
         self._current: asyncio.Future[None] | None = None
         self._reminder: asyncio.TimerHandle | None = None
         self.is_busy = False
         """Whether a step runs: the view is about to change."""
         self.is_long = False
 
-    @property
-    def has_waiting(self) -> bool:
-        return bool(self._waiting)
-
     def add(self, step: Step) -> None:
         if self.is_busy:
-            self._waiting.append(step)
+            self.waiting.append(step)
             return
         pending = self._attempt(step)
         if pending is not None:
@@ -97,9 +93,9 @@ class StepQueue:
             while True:
                 if pending is not None:
                     await self._wait_for(pending)
-                if not self._waiting:
+                if not self.waiting:
                     return
-                pending = self._attempt(self._waiting.popleft())
+                pending = self._attempt(self.waiting.popleft())
         finally:
             self.is_busy = False
 
@@ -114,7 +110,7 @@ class StepQueue:
             self._reminder.cancel()
             was_long, self.is_long = self.is_long, False
         if self._current.cancelled():
-            self._waiting.clear()
+            self.waiting.clear()
             self._say("cancelled", False)
             return
         error = self._current.exception()

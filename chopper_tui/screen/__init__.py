@@ -328,7 +328,7 @@ class Explorer(ScreenParts):
 
     def close_prompt(self) -> None:
         bar, prompt = self.query_one(AddressBar), self.query_one(Prompt)
-        was_address = bar.is_open
+        was_address = bar.display
         bar.display = prompt.display = False
         self.set_focus(None)
         if was_address:
@@ -347,7 +347,7 @@ class Explorer(ScreenParts):
 
     def on_input_changed(self, event: Input.Changed) -> None:
         prompt = self.query_one(Prompt)
-        if prompt.is_open and prompt.line.question.changed is not None:
+        if prompt.display and prompt.line.question.changed is not None:
             self.steps.add(prompt.line.question.changed)
 
 

@@ -10,7 +10,6 @@ from msgspec import Struct
 from chopper_core.model.charts import Chart, Lanes
 from chopper_core.model.run import Run
 from chopper_core.model.view import View, with_signal
-from chopper_core.util.errors import UsageError
 from chopper_core.views.frame import Frame
 from chopper_core.views.spec import SeveralRuns
 from chopper_tui.draw.canvas import WHOLE, Cell, Lens
@@ -38,9 +37,6 @@ class Charts(SteadyScreen[None]):
         self.lens = WHOLE
         self._seen: tuple[Frame, Lens, Sequence[Chart]] | None = None
 
-    def fit_parts(self) -> None:
-        raise NotImplementedError
-
     @property
     def frame(self) -> Frame:
         return self.data.frame
@@ -67,13 +63,6 @@ class Charts(SteadyScreen[None]):
     @property
     def signal_panes(self) -> list[SignalPane]:
         return [pane for pane in self.query(SignalPane) if pane.is_shown]
-
-    def next_picture(self) -> None:
-        if len(self.frame.charts) < 2:
-            raise UsageError("this view has no other chart")
-        self.picture = (self.picture + 1) % len(self.frame.charts)
-        self.fit_parts()
-        self.show_charts()
 
     def show_charts(self) -> None:
         self._show_pictures()

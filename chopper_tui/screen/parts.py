@@ -73,9 +73,6 @@ class ScreenParts(Charts):
         """The size of the terminal that the parts have their room in."""
         self._status_lines = 1
 
-    def action_perform(self, action_id: str, argument: str = "") -> None:
-        raise NotImplementedError
-
     def compose(self) -> ComposeResult:
         yield TooSmall()
         with PaneRow(id="top"):
@@ -197,6 +194,13 @@ class ScreenParts(Charts):
         if not self.status.message.startswith(LOADING):
             self.say("")
 
+    def next_picture(self) -> None:
+        if len(self.frame.charts) < 2:
+            raise UsageError("this view has no other chart")
+        self.picture = (self.picture + 1) % len(self.frame.charts)
+        self.fit_parts()
+        self.show_charts()
+
     def fit_parts(self) -> None:
         self._fitted_to = self.app.size
         width, height = self._fitted_to
@@ -259,7 +263,7 @@ class ScreenParts(Charts):
         self._show_top()
         self.query_one(Position).styles.width = 18 if has_lines else 12
         self.status.display = sizes["-fits"] and (has_lines or bool(self.status.message))
-        self.query_one(KeyLine).display = has_lines and not self.query_one(Prompt).is_open
+        self.query_one(KeyLine).display = has_lines and not self.query_one(Prompt).display
         if self.cards.has_keys and not self.cards.display:
             self.activate_cards(False)  # Keys are never for what isn't shown.
         charts = len(self.signal_panes)
@@ -303,7 +307,7 @@ class ScreenParts(Charts):
         return lines_above(body, upper=upper, lower=lower, share=share, moved=moved)
 
     def _show_top(self) -> None:
-        is_open = self.query_one(AddressBar).is_open
+        is_open = self.query_one(AddressBar).display
         marked = bool(self.run.marks) and self.has_class("-fits")
         self.query_one("#top").display = is_open or marked or self.has_lines
 
@@ -333,7 +337,7 @@ class ScreenParts(Charts):
     def describe_soon(self, delay_s: float = 0.0) -> None:
         """Compute the detail of the cursor's row once the cursor rests and no step waits."""
         if self.query_one("#side").display or self.query_one(EvidencePane).display:
-            self._describe(self.DETAIL_DELAY if self.steps.has_waiting else delay_s)
+            self._describe(self.DETAIL_DELAY if self.steps.waiting else delay_s)
 
     @work(exclusive=True, group="detail", description="detail")
     async def _describe(self, delay_s: float) -> None:

@@ -353,10 +353,6 @@ class Prompt(Horizontal):
     def line(self) -> PromptLine:
         return self.query_one(PromptLine)
 
-    @property
-    def is_open(self) -> bool:
-        return bool(self.display)
-
     def open(self, question: Question) -> None:
         sign = self.query_one(_Sign)
         sign.sign = question.sign
@@ -369,10 +365,6 @@ class AddressBar(PromptLine):
     """An address in the place of the breadcrumb; hidden until it is opened."""
 
     KEYS: ClassVar[str] = "⏎ go  tab completes  → accepts the suggestion  ↑ recalls  esc back"
-
-    @property
-    def is_open(self) -> bool:
-        return bool(self.display)
 
     def on_resize(self) -> None:
         """Keep the cursor in sight, also when the line has its width for the first time."""

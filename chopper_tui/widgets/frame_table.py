@@ -142,7 +142,7 @@ class FrameTable(ScrollView, Listing, can_focus=False):
         cursor = row == self.cursor and self.shows_cursor
         marked = bool(self.marked) and plan_.frame.labels[row] in self.marked
         pieces = plan_.row(row, drawn, cursor, marked)
-        rest = "cursor" if cursor and not self._has_lanes else "text"
+        rest = "cursor" if cursor and not (self._lanes and self.sparks) else "text"
         return strip_of(pieces, width, self.inks, rest)
 
     def on_resize(self) -> None:
@@ -175,10 +175,6 @@ class FrameTable(ScrollView, Listing, can_focus=False):
             raise UsageError("these are the first columns")
         self.first_column += columns
         self._draw_again()
-
-    @property
-    def _has_lanes(self) -> bool:
-        return any(isinstance(sparks, LaneLines) for sparks in self.sparks)
 
     def show_cursor(self, is_shown: bool) -> None:
         if is_shown != self.shows_cursor:

@@ -105,7 +105,7 @@ async def test_the_breadcrumb_is_edited_in_its_place(size: tuple[int, int]) -> N
         await at.press("ctrl+g", "backspace")
         await at.type("0")
         await at.press("enter")
-        assert at.path == ("0", "10") and not bar(at).is_open
+        assert at.path == ("0", "10") and not bar(at).display
         await at.press("ctrl+g", "up")
         assert bar(at).value == f"{RUN}:gpu=0/iteration=10"
 
@@ -162,13 +162,13 @@ async def test_a_bad_address_says_why_and_can_be_edited(
         await at.type(text)
         await at.press("enter")
         status = at.explore.query_one(Status)
-        assert bar(at).is_open and bar(at).value == text and at.path == ("1",)
+        assert bar(at).display and bar(at).value == text and at.path == ("1",)
         assert status.is_error and why in status.message and status.display
         assert sum(line.strip() != "" for line in at.lines()[-3:]) >= 1
         await at.press("ctrl+u")
         await at.type("gpu=2")
         await at.press("enter")
-        assert at.path == ("2",) and not bar(at).is_open and at.status == ""
+        assert at.path == ("2",) and not bar(at).display and at.status == ""
 
 
 async def test_keys_while_an_address_is_edited_are_its_own() -> None:
@@ -186,7 +186,7 @@ async def test_a_click_on_the_breadcrumb_edits_it() -> None:
         step = at.text().splitlines()[0].index("GPU 0")
         await at.pilot.click(Crumbs, offset=(step, 0))
         await at.settle()
-        assert bar(at).is_open
+        assert bar(at).display
 
 
 async def test_the_command_completes_addresses_too() -> None:
