@@ -9,10 +9,7 @@ from chopper_tui import terminal
 
 
 def main() -> int:
-    """Run the command line.
-
-    A signal while modules load, or while the interpreter ends, ends the process in a sentence.
-    """
+    """Run the command line; a signal ends it in a sentence, also while modules load."""
     for handle in range(3):
         # A stream that the caller closed: the next file opened would take its place.
         try:

@@ -115,10 +115,7 @@ def _baseline_paths(run: Run, frame: Frame) -> tuple[str, ...]:
 
 
 def address_completions(run: Run, frame: Frame, text: str, rest: str = "") -> list[str]:
-    """The completions of an address up to the cursor, where a frame of a run is shown.
-
-    `rest` is what follows the cursor: a path is completed in the order of levels given there.
-    """
+    """The completions of an address before the cursor; `rest` is the text behind it."""
     place, mark, options = text.rpartition("?")
     if mark:
         return [f"{place}?{each}" for each in _option_completions(run, frame, options)]

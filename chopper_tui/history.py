@@ -53,10 +53,7 @@ def trail_to(view: View) -> Trail:
 def child_of(
     trail: Trail, label: str, columns: Columns = MappingProxyType({}), partner: str = ""
 ) -> Trail:
-    """Into a child of the last place, with the columns that were chosen for its level.
-
-    `partner` is the child's name in the baseline, where it differs.
-    """
+    """Into a child, in the baseline named `partner`, with the columns of its level."""
     view = enter(trail[-1].view, label, partner)
     names = columns_for(view.level, trail[-1].view, columns)
     return (*trail, Visit(replace(view, columns=names)))
@@ -91,9 +88,7 @@ def columns_for(level: str, view: View, columns: Columns) -> tuple[str, ...]:
 
 
 def parent_of(trail: Trail) -> Trail:
-    """To the parent, in the state in which it was left, back through passed levels; at the root,
-    the trail itself.
-    """
+    """To the parent as it was left, back through passed levels; the root stays."""
     parent = trail[:-1]
     while len(parent) > 1 and parent[-1].is_passed:
         parent = parent[:-1]

@@ -283,10 +283,7 @@ def glyphs_of(stream: TextIO, environment: Mapping[str, str] = os.environ) -> Gl
 
 
 def is_old(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether the terminal may print parts of newer escape sequences: consoles, PuTTY, GNU screen.
-
-    tmux, whose TERM is often screen, understands more.
-    """
+    """Whether parts of newer sequences may be printed: consoles, PuTTY, GNU screen."""
     return not _is_tmux(environment) and environment.get("TERM", "").startswith(_OLD)
 
 

@@ -96,11 +96,7 @@ def show_run(
     is_ascii: bool = False,
     mouse: bool = True,
 ) -> int:
-    """Show a view of the run that `load` opens in the explorer; returns its exit code.
-
-    What the run is read from is verified by `check` once the first screen is complete; its error
-    ends the explorer.
-    """
+    """Show a view in the explorer; `check` then verifies what its run was read from."""
     from chopper_core.render.glyphs import ASCII, UNICODE
     from chopper_core.util.memory import share_one_heap
     from chopper_tui.opening import Opening

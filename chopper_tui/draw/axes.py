@@ -98,10 +98,7 @@ def framed(lines: Sequence[Line], axis: Axis, width: int, is_ascii: bool) -> lis
 
 
 def ticks(low: float, high: float, most: int, *, whole: bool = False) -> list[float]:
-    """Multiples of 1, 2 or 5 times a power of ten from `low` to `high`, at most `most` of them.
-
-    With `whole` they are integers, as of iterations.
-    """
+    """Multiples of 1, 2 or 5 times a power of ten from `low` to `high`, at most `most`."""
     if high <= low:
         return [low]
     step = step_of(low, high, most, whole=whole)

@@ -51,10 +51,7 @@ class BarDrawer(RowsDrawer[BarChart]):
         return title_lines(chart.title, "" if chart.unit == "ns" else chart.unit, width, legend)
 
     def body(self, chart: BarChart, on: Canvas) -> None:
-        """A row per label: the sum and a bar, stacked where there are several series.
-
-        Negative parts extend to the left of zero.
-        """
+        """A row per label: its sum and its parts, those below zero to the left of it."""
         count, glyphs = len(chart.labels), on.glyphs
         shown = on.rows_shown(count)
         numbers = np.stack([series.numbers for series in chart.series]).astype(np.float64)

@@ -174,9 +174,7 @@ _LEAST_BODY: Final = 3
 
 
 class Drawer(Protocol[C]):
-    """All that screen and text know about one kind of chart; the defaults are those of a picture
-    without title, cursor and scale.
-    """
+    """One kind of chart; the defaults are those without title, cursor and scale."""
 
     follows_cursor: ClassVar[bool] = False
     """Whether it shows the row of the table's cursor."""

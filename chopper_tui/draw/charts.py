@@ -82,11 +82,7 @@ def draw(
     column: int | None = None,
     check: Callable[[], None] = wanted,
 ) -> list[Line]:
-    """A chart as at most `height` lines of at most `width` cells, its title first.
-
-    `row` and `column` are those of the cursor, for charts that show it; `check` raises Cancelled
-    once the result is no longer wanted.
-    """
+    """A chart as at most `height` lines of at most `width` cells, its title first."""
     on = Canvas(width, height, glyphs, row, column, check=check)
     _add(on, chart, height)
     return on.lines

@@ -53,10 +53,7 @@ def plotted(
     right: Axis | None = None,
     texts: Sequence[tuple[float, float, str]] = (),
 ) -> list[Line]:
-    """Curves over their axes, the later ones in front, with texts to the right of places.
-
-    `check` raises Cancelled once the result is no longer wanted.
-    """
+    """Curves over their axes, the later ones in front, with texts right of places."""
     import plotext
 
     width, height = size

@@ -48,10 +48,7 @@ _FILLED_INKS: Final = (*SERIES_INKS, IDLE)
 
 
 def series_inks(names: Sequence[str]) -> list[str]:
-    """An ink per series: a kind of time has its own wherever it is drawn, others follow in order.
-
-    Only where all inks are taken do two series share one.
-    """
+    """An ink per series: a kind of time has its own everywhere, others follow in order."""
     known = [_TIME_INKS.get(name) for name in names]
     free = [ink for ink in SERIES_INKS if ink not in known] or list(SERIES_INKS)
     others = iter(range(len(names)))

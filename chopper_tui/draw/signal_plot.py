@@ -105,10 +105,7 @@ def draw(
     time_axis: bool = True,
     check: Callable[[], None] = wanted,
 ) -> list[Line]:
-    """The chart as `height` lines of `width` cells: the median in the band of all GPUs.
-
-    `check` raises Cancelled once the result is no longer wanted.
-    """
+    """The chart as `height` lines of `width` cells: the median in the band of all GPUs."""
     values = drawable(chart.values)
     if not np.isfinite(values).any():  # No GPU of the scope has the signal.
         return [[(" " * width, "text")]] * height

@@ -308,10 +308,7 @@ class Explorer(ScreenParts):
         self.open_dialog(TextReader(title, text, self.action_perform, passes_digits=passes_digits))
 
     def ask(self, sign: str, text: str, entered: Answer[str], **options: Any) -> None:
-        """Take a line of text at the bottom, or an address in the place of the breadcrumb.
-
-        The arguments are the fields of `Question`.
-        """
+        """Take a line of text at the bottom, or an address in place of the breadcrumb."""
         question = Question(sign, text, entered, **options)
         if question.sign:
             self.query_one(KeyLine).display = False

@@ -171,10 +171,7 @@ class PicturePane(DrawnPane, Dragging):
         return self.content[2:]
 
     def show(self, pictures: Sequence[Chart], selected: int = 0, column: int | None = None) -> None:
-        """Show the first of some pictures, and the others below it where there is room.
-
-        Some show the row that the cursor is on, some the column too.
-        """
+        """Show the first of some pictures, and below it those that there is room for."""
         if not (pictures and drawing.drawer_of(pictures[0]).follows_cursor):
             selected = 0
         self.draw(selected, column, *pictures)

@@ -135,10 +135,7 @@ _PAIRS: Final = {
 
 
 class KeyLine(Pane):
-    """The keys that are used most; in a view with keys of its own, these come first.
-
-    Each is a button, too.
-    """
+    """The keys that are used most, those of the view first; each is a button."""
 
     def __init__(self, actions: Sequence[Action]) -> None:
         super().__init__()

@@ -133,10 +133,7 @@ _STACKED_BELOW = 60
 def help_text(
     actions: Sequence[Action], frame: Frame, width: int, key_style: Style | None = None
 ) -> Text:
-    """Help on this screen and its keys, then the screens, all keys and commands, and words.
-
-    A click on an entry performs it.
-    """
+    """Help on this screen, all keys and words; a click on an entry performs it."""
     help_ = _Help(max(min(width * 96 // 100, 110) - 6, 20), key_style or Style(bold=True))
     title, lines = _here(frame)
     help_.section(title)
