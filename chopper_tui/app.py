@@ -350,7 +350,7 @@ class ChopperApp(App[None], inherit_bindings=False):
             gc.enable()
         run_in_thread(prefetch, run, data.frame.view, self._left)
 
-    def on_explorer_complete(self) -> None:
+    def verify_soon(self) -> None:
         run_in_thread(self._verify)
 
     def _verify(self) -> None:

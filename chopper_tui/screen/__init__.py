@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from rich.text import Text
 from textual import events, work
 from textual.binding import Binding, BindingsMap
-from textual.message import Message
 from textual.widgets import Input
 
 from chopper_core.model import address
@@ -59,9 +58,6 @@ _REST_S: Final = 1.0
 
 class Explorer(ScreenParts):
     """Holds the trail of places; every change of view goes through `go`."""
-
-    class Complete(Message):
-        """The first screen is painted, with all that belongs to it but for drawings."""
 
     def __init__(
         self,
@@ -231,7 +227,7 @@ class Explorer(ScreenParts):
             self._fill_in()
         elif not self._was_complete:
             self._was_complete = True
-            self.call_after_refresh(self.post_message, self.Complete())
+            self.call_after_refresh(self.app.verify_soon)  # type: ignore[attr-defined]
         if self._rest is not None:
             self._rest.cancel()
         loop = asyncio.get_running_loop()
