@@ -206,6 +206,11 @@ class Host:
         """The start of each of the ranges; nowhere for row -1."""
         return Points(self.ranges.thread, self.ranges.start_ns).take(rows)
 
+    def in_nodes(self, rows: Index) -> Mask:
+        """Which of the ranges begin in an operator that runs a node of the backward graph."""
+        nodes = np.flatnonzero(self.is_operator & self.named(BACKWARD_NODE))
+        return np.not_equal(self.intervals(nodes).innermost(self.starts(rows)), NOWHERE)
+
     @cached_property
     def annotations(self) -> Index:
         return np.flatnonzero(self.ranges.category == HostCategory.ANNOTATION)
@@ -329,13 +334,11 @@ def _recomputing(host: Host, forward: Index) -> Intervals:
     recomputed with gradients enabled has one.
     """
     ranges = host.ranges
-    evaluates = np.flatnonzero(host.is_operator & host.named(BACKWARD_NODE))
-    inside = host.intervals(evaluates).innermost(host.starts(forward)) != NOWHERE
     # The backward frame of a reentrant checkpoint also contains the real backward.
     frames = np.flatnonzero(
         (ranges.category == HostCategory.RECOMPUTE) & ~host.named(_REENTRANT_FRAME)
     )
-    return host.intervals(distinct(np.concatenate([frames, forward[inside]])))
+    return host.intervals(distinct(np.concatenate([frames, forward[host.in_nodes(forward)]])))
 
 
 def captured_points(host: Host) -> Points:

@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from chopper_core.align.host import BACKWARD_NODE, Host
+from chopper_core.align.host import Host
 from chopper_core.align.labels import NOWHERE, Intervals, Labels, Points, between
 from chopper_core.align.modules import Modules
 from chopper_core.align.operator_inputs import Inputs
@@ -172,9 +172,7 @@ def read_shapes(host: Host, layers: Intervals, code: Callable[[str], int]) -> In
     operators = host.operators
     start_ns = host.ranges.start_ns
     operators = operators[np.argsort(start_ns[operators], kind="stable")]
-    evaluates = np.flatnonzero(host.is_operator & host.named(BACKWARD_NODE))
-    inside = host.intervals(evaluates).innermost(host.starts(operators)) != NOWHERE
-    operators = operators[~inside]
+    operators = operators[~host.in_nodes(operators)]
     named: dict[int, int] = {}
     for thread in distinct(layers.thread):
         own = operators[host.ranges.thread[operators] == thread]

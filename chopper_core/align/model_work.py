@@ -137,7 +137,10 @@ def model_work(host: Host, lenders: Sequence[Codes]) -> ModelWork:
     call_ns[np.isnan(flops)] = np.nan
     is_open = works.are(lambda work: isfinite(work.dense) and isnan(work.flops))
     masked = call[rows[is_open[call[rows]]]]
-    return ModelWork(flops, call_ns, element, *_used(shape, found), len(distinct(masked)))
+    has = np.flatnonzero(np.isfinite(shape))
+    used, shape[has] = ranked(shape[has].astype(np.int64))
+    shapes = tuple(found[code] for code in used.tolist())
+    return ModelWork(flops, call_ns, element, shape, shapes, len(distinct(masked)))
 
 
 def _share_time(
@@ -165,14 +168,6 @@ def _shapes(call: Index, works: Works, is_matrix: Mask, is_fused: Mask) -> Float
     rows = rows[runs[call[rows]]]
     shape[rows] = works.work[call[rows]]
     return shape
-
-
-def _used(shape: Float64, found: Sequence[CallShape]) -> tuple[Float64, tuple[CallShape, ...]]:
-    has = np.flatnonzero(np.isfinite(shape))
-    codes, number = ranked(shape[has].astype(np.int64))
-    numbers = shape.copy()
-    numbers[has] = number
-    return numbers, tuple(found[code] for code in codes.tolist())
 
 
 def _with_masks(host: Host, works: Works, rows: Index, call: Index) -> Works:

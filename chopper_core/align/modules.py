@@ -189,11 +189,9 @@ def _holders(parent: Index, is_block: Mask) -> Mask:
 def _in_backward(host: Host, rows: Index) -> Mask:
     """Which of the ranges run in backward, where modules are called to recompute."""
     starts = host.starts(rows)
-    evaluates = np.flatnonzero(host.is_operator & host.named(BACKWARD_NODE))
     found: Mask = np.isin(starts.thread, host.autograd_threads)
     found |= host.backward.recompute.innermost(starts) != NOWHERE
-    found |= host.intervals(evaluates).innermost(starts) != NOWHERE
-    return found
+    return found | host.in_nodes(rows)
 
 
 def _beginnings(host: Host, calls: _Calls) -> Int64:

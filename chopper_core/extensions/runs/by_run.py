@@ -132,7 +132,8 @@ def _steps(run: RunSet, row: RunRow) -> int:
 
 
 def _rows(run: RunSet, view: View, seen: Sequence[_Seen], notes: list[str]) -> Frame:
-    metrics = _asked(view, seen)
+    named = {each.name: each for own in seen for each in own.frame.columns}
+    metrics = [_known(view, named, name) for name in view.columns or named]
     notes += _lacking(metrics, seen) if view.columns else ()
     columns: list[Column] = []
     by_mean, left_out = False, []
@@ -185,11 +186,6 @@ def _known(view: View, known: Mapping[str, T], name: str) -> T:
     if name not in known:
         raise UsageError(f"the view {view.name} has no column {name!r}; it has {', '.join(known)}")
     return known[name]
-
-
-def _asked(view: View, seen: Sequence[_Seen]) -> list[Metric]:
-    metrics = {each.name: each for own in seen for each in own.frame.columns}
-    return [_known(view, metrics, name) for name in view.columns or metrics]
 
 
 def _plain(view: View, row: RunRow) -> View:
