@@ -163,7 +163,6 @@ def path_text(view: View) -> str:
 
 
 def step_text(level: str, label: str) -> str:
-    """One step of a path: `gpu=3`."""
     return f"{level}={quote(label, safe=_PLAIN)}"
 
 

@@ -46,7 +46,6 @@ class Attributes(SideTable, frozen=True, eq=False):
     """Code of any other value as JSON; -1 for a number."""
 
     def of(self, gpu: int, node: int) -> dict[str, TypedValue]:
-        """The attributes of an activity by name."""
         found = {}
         own = self.of_gpu(gpu, "node", node)
         for row in range(own.start, own.stop):
@@ -86,7 +85,6 @@ def nodes_at(table: KernelTable, rows: Selection) -> Int64:
 
 
 def attribute_table(values: Iterable[tuple[int, int, Mapping[str, TypedValue]]]) -> Attributes:
-    """The attributes of (GPU, node, attributes), in order of GPU and node."""
     codes: dict[str, int] = {}
     rows: list[tuple[int, int, int, int, int]] = []
     for gpu, node, attributes in values:
@@ -129,7 +127,6 @@ def _finite(value: Any) -> Any:
 
 
 def attributes_at(run: Run, view: View) -> dict[str, TypedValue]:
-    """The attributes of the activity that a view shows; none for other views."""
     if not view.is_leaf or NODE not in run.table.measured:
         return {}
     try:
@@ -141,7 +138,6 @@ def attributes_at(run: Run, view: View) -> dict[str, TypedValue]:
 
 
 def as_json(attributes: Mapping[str, TypedValue]) -> str | None:
-    """Attributes as a JSON object; None without any."""
     return _json({name: plain(value) for name, value in attributes.items()}) if attributes else None
 
 

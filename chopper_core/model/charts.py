@@ -55,7 +55,6 @@ class LineChart(Struct, frozen=True, eq=False):
         cls, title: str, unit: str, x_title: str, x_unit: str,
         x: Float64, lines: Mapping[str, Float64],
     ) -> LineChart:  # fmt: skip
-        """Curves by name over the same numbers."""
         series = tuple(Series(name, numbers) for name, numbers in lines.items())
         return cls(title, unit, x_title, x_unit, (x,) * len(series), series)
 
@@ -64,7 +63,6 @@ class LineChart(Struct, frozen=True, eq=False):
         cls, title: str, unit: str, x_title: str, x_unit: str,
         clouds: Mapping[str, tuple[Float64, Float64]],
     ) -> LineChart:  # fmt: skip
-        """Clouds of points by name, the x and the y values of each."""
         x = tuple(x for x, _ in clouds.values())
         series = tuple(Series(name, y) for name, (_, y) in clouds.items())
         return cls(title, unit, x_title, x_unit, x, series, points=True)

@@ -138,7 +138,6 @@ def samples_in(signal: str) -> str:
 
 
 def is_counter(name: str) -> bool:
-    """Whether a name has the form of a hardware counter's."""
     return _COUNTER.fullmatch(name) is not None
 
 

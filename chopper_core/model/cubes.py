@@ -74,7 +74,6 @@ class Cells(Struct, frozen=True, eq=False):
         return self.reduced(f"sum {column}", np.add.reduceat)
 
     def reduced(self, key: str, reduceat: Callable[[AnyArray, Index], AnyArray]) -> AnyArray:
-        """The values under a key, reduced over each group."""
         return reduceat(self.cube.integers[key][self.at], self.first)
 
     def known_together(self, columns: Sequence[str]) -> tuple[dict[str, Float64], Int64] | None:
@@ -93,7 +92,6 @@ class Cells(Struct, frozen=True, eq=False):
         return sums, self.reduced(f"count {patterns.pop()}", np.add.reduceat)
 
     def known_duration(self, column: str) -> Int64:
-        """Sum of the durations of the activities with a value in a measured column."""
         return self.reduced(f"time {self.cube.patterns[column]}", np.add.reduceat)
 
     def numbers(self, table: KernelTable) -> Callable[[slice], Int32]:

@@ -81,7 +81,6 @@ def long_name(operation: str) -> str:
 
 
 def as_markdown() -> str:
-    """Both tables for docs/glossary.md."""
     lines = ["## Operations", "", "| name | operation |", "| :-- | :-- |"]
     lines += [f"| `{name}` | {long} |" for name, long in OPERATIONS.items()]
     lines += ["", "## Terms", "", "| term | meaning |", "| :-- | :-- |"]

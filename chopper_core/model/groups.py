@@ -61,7 +61,6 @@ class Groups:
 
     @property
     def rows(self) -> Index:
-        """Rows of the table, group after group."""
         if isinstance(self.selection, slice):
             self._selection = np.arange(self.selection.start, self.selection.stop)
         assert isinstance(self._selection, np.ndarray)
@@ -69,7 +68,6 @@ class Groups:
 
     @property
     def first(self) -> Index:
-        """Where each group begins in `rows`."""
         if self._first is None:
             _ = self.selection
         assert self._first is not None
@@ -104,7 +102,6 @@ class Groups:
         return values_of(self.table, column, self.selection)
 
     def sizes(self) -> Int64:
-        """Number of activities of each group."""
         if self.cells is not None:
             return self.cells.sum("activities")
         end = self.selection
@@ -115,11 +112,9 @@ class Groups:
         return self._reduced("sum", column, np.add.reduceat)
 
     def min(self, column: str) -> Int64:
-        """Smallest value of a column in each group."""
         return self._reduced("min", column, np.minimum.reduceat)
 
     def max(self, column: str) -> Int64:
-        """Largest value of a column in each group."""
         return self._reduced("max", column, np.maximum.reduceat)
 
     @property
@@ -263,14 +258,12 @@ class Groups:
 
 
 def contiguous(rows: Index) -> Selection:
-    """Rows as a slice where each follows the one before."""
     if len(rows) and rows[-1] - rows[0] + 1 == len(rows) and (rows[1:] > rows[:-1]).all():
         return slice(int(rows[0]), int(rows[-1]) + 1)
     return rows
 
 
 def elapsed_of_rows(table: KernelTable, rows: Selection) -> Int64:
-    """Time charged to each activity, in all states."""
     elapsed = table.column(STATES[0])[rows].astype(np.int64)
     for state in STATES[1:]:
         elapsed += table.column(state)[rows]

@@ -36,7 +36,6 @@ class ElementType(IntEnum):
 
     @property
     def text(self) -> str:
-        """Its name in lower case."""
         return self.name.lower()
 
 
@@ -166,7 +165,6 @@ def counter_info(name: str, *, unit: str = "", description: str = "") -> Counter
 
 
 def counter_infos(names: Iterable[str]) -> dict[str, CounterInfo]:
-    """The counters by name, with what their names imply."""
     return {name: counter_info(name) for name in names}
 
 
@@ -227,7 +225,6 @@ class Hardware(Struct, frozen=True):
 
 
 def is_file(hardware: str) -> bool:
-    """Whether `--hardware` names a file of specifications, not a product."""
     return hardware.endswith(".toml")
 
 
@@ -252,7 +249,6 @@ def hardware_in(path: str, product: str) -> Hardware:
 
 @lru_cache(256)
 def hardware_of(product: str) -> Hardware | None:
-    """The specification of a product, None if unknown."""
     return _found(product, specifications())
 
 
@@ -292,7 +288,6 @@ def hardware_of_agent(agent: Agent, product: str = "") -> Hardware | None:
 
 
 def own_file() -> Path:
-    """The path of the user's own specifications, which may not exist."""
     return user_folder("XDG_CONFIG_HOME", "~/.config") / "hardware.toml"
 
 

@@ -26,17 +26,14 @@ class Memo:
     """Values by key; the first item of a key names its owner."""
 
     def __init__(self, most: int = _MOST) -> None:
-        """Empty, for so many values."""
         self._most = most
         self._lock = Lock()
         self._entries: OrderedDict[tuple[Hashable, ...], _MemoEntry] = OrderedDict()
 
     def __len__(self) -> int:
-        """Number of values cached or being computed."""
         return len(self._entries)
 
     def has(self, key: tuple[Hashable, ...]) -> bool:
-        """Whether the value of a key is computed already."""
         entry = self._entries.get(key)
         return entry is not None and entry.is_done
 

@@ -58,15 +58,12 @@ class Overrides(Struct, frozen=True):
         return sum(found) if found else None
 
     def devices(self, *called: str) -> dict[str, int | None]:
-        """The GPUs of the devices of a source with these names."""
         return {device: gpu for part, device, gpu in self.gpus if is_meant(part, called)}
 
     def clocks_text(self) -> str:
-        """The shifts, separated by commas."""
         return ",".join(f"{_quoted(part)}={seconds_text(ns)}s" for part, ns in self.clocks)
 
     def gpus_text(self) -> str:
-        """The devices, separated by commas."""
         return ",".join(
             f"{_quoted(part)}:{_quoted(device)}={NO_GPU if gpu is None else gpu}"
             for part, device, gpu in self.gpus
@@ -128,7 +125,6 @@ def parse_overrides(
 
 
 def joined(texts: Iterable[str]) -> str:
-    """Texts as one, separated by `;`."""
     return ";".join(text.replace("%", "%25").replace(";", "%3B") for text in texts)
 
 

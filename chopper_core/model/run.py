@@ -123,7 +123,6 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
 
     @cached_property
     def ranks(self) -> tuple[int, ...]:
-        """The ranks of its GPUs, in rising order."""
         return tuple(sorted({gpu.rank for gpu in self.gpus}))
 
     @cached_property
@@ -210,13 +209,11 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
 
     @cached_property
     def traced(self) -> frozenset[int]:
-        """The GPUs with activities."""
         if self.is_sampled_only:
             return frozenset()
         return frozenset(int(gpu) for gpu in self.tree().codes_of("gpu"))
 
     def side(self, kind: type[T]) -> T:
-        """The side table of a kind, without rows if the run has none."""
         found = self.side_tables.get(kind)
         return found if isinstance(found, kind) else empty(kind)
 
@@ -244,7 +241,6 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
 
     @cached_property
     def cut_iterations(self) -> frozenset[int]:
-        """The iterations truncated by the profiling window on any GPU."""
         return frozenset().union(*self.partial_iterations.values())
 
     def left_out(self, view: View) -> tuple[int, ...]:

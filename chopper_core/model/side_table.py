@@ -95,13 +95,11 @@ SideTables = Mapping[type[SideTable], SideTable]
 
 
 def empty(kind: type[T]) -> T:
-    """A table without rows."""
     kinds = SideTable.__annotations__ | kind.__annotations__
     return kind((), *(np.empty(0, _DTYPES[kinds[name]]) for name in kind.column_names()))
 
 
 def side_tables(*tables: SideTable) -> SideTables:
-    """Tables by their kind, without those that have no rows."""
     return {type(table): table for table in tables if len(table)}
 
 

@@ -157,7 +157,6 @@ class Signal(Struct, frozen=True):
 
     @property
     def scale(self) -> UnitScale:
-        """The scale in which its figures are written."""
         return self.unit.axis(self.low, self.high)
 
     def shares(self, values: Float64) -> Float64:
@@ -240,7 +239,6 @@ class TimeSpans(Struct, frozen=True, eq=False, dict=True):
         return int(self._before_ns[-1])
 
     def until(self, times_ns: Int64) -> Int64:
-        """How much of the spans lies before each time."""
         if not len(self.starts_ns):
             return np.zeros(len(times_ns), np.int64)
         begun = np.searchsorted(self.starts_ns, times_ns, "right")
@@ -251,7 +249,6 @@ class TimeSpans(Struct, frozen=True, eq=False, dict=True):
         return within
 
     def within(self, begins_ns: Int64, ends_ns: Int64) -> Int64:
-        """How much of the spans lies between each begin and its end."""
         return self.until(ends_ns) - self.until(begins_ns)
 
     def between(self, times_ns: Int64) -> Int64:
@@ -305,7 +302,6 @@ class CpuSamples(SampledFile, frozen=True, eq=False):
 
     @property
     def has_cores(self) -> bool:
-        """Whether the physical core of every logical processor is known."""
         return bool(len(self.cores)) and bool((self.cores != NO_CORE).all())
 
     @property
@@ -334,7 +330,6 @@ class SampleSummary(Struct, frozen=True):
 
     @property
     def span_ns(self) -> int:
-        """From the first to the last sample."""
         return self.last_ns - self.first_ns
 
 

@@ -92,7 +92,6 @@ class Rule(IntEnum):
 
     @property
     def text(self) -> str:
-        """A short description of the rule."""
         return _RULE_TEXTS[self]
 
 
@@ -137,7 +136,6 @@ def add_split(name: str) -> Callable[[Callable[[KernelTable], SplitCodes]], None
 
 
 def is_split(level: str) -> bool:
-    """Whether a level is a column of the activities."""
     return _SPLIT.fullmatch(level) is not None
 
 
@@ -247,7 +245,6 @@ class KernelTable(Struct, frozen=True, eq=False, dict=True):
         return replace(self, measured={**self.measured, **columns})
 
     def without_measured(self, *names: str) -> KernelTable:
-        """The table without some of its measured columns."""
         return replace(self, measured={k: v for k, v in self.measured.items() if k not in names})
 
     def take(self, rows: Index | slice) -> KernelTable:
@@ -344,7 +341,6 @@ ADDITIVE: Final = (
 
 
 def empty_table() -> KernelTable:
-    """A table without rows."""
     types = column_types(KernelTable)
     columns: dict[str, Any] = {name: np.empty(0, types[name]) for name in COLUMNS}
     return KernelTable((), (), **columns)

@@ -49,7 +49,6 @@ class Nodes(Struct, frozen=True):
 
 
 def level_order(table: KernelTable) -> Index:
-    """The permutation that puts rows into the order of the levels, then of their starts."""
     keys = [table.column(level) for level in reversed(LEVELS)]
     return np.lexsort((table.stream, table.start_ns, *keys))
 
@@ -156,7 +155,6 @@ class Tree:
         return _without(rows, self.table.iteration, iterations)
 
     def codes_of(self, level: str) -> AnyArray:
-        """The codes of a level that occur in the table."""
         cube = None if self._cubes is None else self._cubes.by_levels.get(frozenset([level]))
         return distinct(self.table.column(level)) if cube is None else cube.codes[level]
 
@@ -265,7 +263,6 @@ class Tree:
         return low, high
 
     def _around(self, wanted: dict[str, int]) -> slice:
-        """A slice that contains all rows with the codes."""
         return slice(*self._narrowed(wanted, [*takewhile(lambda level: level in wanted, LEVELS)]))
 
     def _excluded(
@@ -346,7 +343,6 @@ def _size(places: Selection) -> int:
 
 
 def _without(places: Selection, codes: AnyArray, left_out: Sequence[int]) -> Selection:
-    """Places without those of some codes."""
     kept = ~np.isin(codes[places], left_out)
     if isinstance(places, slice):
         return contiguous(places.start + np.flatnonzero(kept))

@@ -22,7 +22,6 @@ class UnitScale(Struct, frozen=True):
     signed: bool = False
 
     def number(self, figure: float) -> str:
-        """A figure in this scale, without its unit."""
         return f"{figure / self.divisor:.{self.decimals}f}"
 
     def cell(self, figure: float | None, missing: str = "–") -> str:

@@ -217,13 +217,11 @@ class View(Struct, frozen=True):
 
     @property
     def level(self) -> str:
-        """The level of the rows, the node's children."""
         depth = len(self.path)
         return self.order[depth] if depth < len(self.order) else ACTIVITY
 
     @property
     def scope(self) -> tuple[tuple[str, str], ...]:
-        """The path as (level, label) pairs."""
         return tuple(zip((*self.order, ACTIVITY), self.path, strict=False))
 
     @property
@@ -306,7 +304,6 @@ def pivot(view: View, level: str) -> View:
 
 
 def sorted_by(view: View, sort: str) -> View:
-    """The same rows in another order."""
     return replace(view, sort=sort)
 
 
@@ -345,7 +342,6 @@ def baseline_view(view: View) -> View:
 
 
 def with_signal(view: View, signal: str) -> View:
-    """The same view with another signal in its chart and sparklines."""
     return replace(view, signal=signal)
 
 

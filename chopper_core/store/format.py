@@ -223,7 +223,6 @@ def fingerprint() -> str:
 
 @cache
 def run_fields() -> tuple[str, ...]:
-    """The fields of a run that `run.json` holds."""
     return tuple(name for name in Run.__struct_fields__ if name not in _NOT_IN_JSON)
 
 

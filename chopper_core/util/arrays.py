@@ -39,11 +39,9 @@ class Rows(msgspec.Struct, frozen=True, eq=False):
         return len(getattr(self, self.__struct_fields__[0]))
 
     def take(self, rows: Index | Mask | slice) -> Self:
-        """The given rows, in their order."""
         return type(self)(*(getattr(self, name)[..., rows] for name in self.__struct_fields__))
 
     def joined(self, other: Self) -> Self:
-        """The rows of both."""
         return type(self)(*(
             np.concatenate([getattr(self, name), getattr(other, name)], axis=-1)
             for name in self.__struct_fields__
@@ -51,7 +49,6 @@ class Rows(msgspec.Struct, frozen=True, eq=False):
 
 
 def column_types(table: type[msgspec.Struct]) -> dict[str, DTypeLike]:
-    """The element types that a table declares for its columns."""
     found = {field.name: field.type for field in msgspec.structs.fields(table)}
     return {name: _ELEMENTS[kind] for name, kind in found.items() if kind in _ELEMENTS}
 

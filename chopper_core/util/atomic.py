@@ -164,7 +164,6 @@ def is_own(folder: Path) -> bool:
 
 
 def is_private(folder: Path) -> bool:
-    """Whether a folder belongs to the user, and no one else can write to it."""
     return is_own(folder) and not folder.stat().st_mode & 0o022
 
 
@@ -238,7 +237,6 @@ def read_small(path: str | Path) -> bytes:
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Write a file and flush it to disk."""
     with path.open("wb") as file:
         file.write(content)
         file.flush()

@@ -43,7 +43,6 @@ def to_file(path_of: Callable[[], str]) -> str:
 
 
 def stop() -> None:
-    """Write no more notes."""
     global _file, target
     if _file is not None and target != STDERR:
         import faulthandler
@@ -66,7 +65,6 @@ def note(text: str) -> None:
 
 
 def note_error(error: BaseException) -> None:
-    """Write the traceback of an error, with those of its causes."""
     if _file is not None:
         import traceback
 

@@ -168,7 +168,6 @@ def counted(codes: Codes) -> tuple[Index, Index]:
 
 
 def counts_of(owner: Codes, count: int = 0) -> Int64:
-    """How many rows each owner has; of at least so many owners."""
     return np.bincount(owner, minlength=count).astype(np.int64, copy=False)
 
 
@@ -403,7 +402,6 @@ def others_median_of(values: Float64, owner: Index) -> tuple[Float64, Int64]:
 
 
 def beyond_others(values: Numbers) -> Float64:
-    """Each value less the median of the others."""
     return np.asarray(values, np.float64) - others_median(values)
 
 

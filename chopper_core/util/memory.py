@@ -134,7 +134,6 @@ def job_limit() -> int:
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
-    """Whether an error, or one of its causes, means that memory ran out."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
