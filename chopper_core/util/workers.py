@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, redirect_stderr, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -43,30 +43,22 @@ def read_all(
     `jobs` processes share the files; None decides by their size and the number of processors.
     An `executor` takes the place of these processes; a file that it fails at for its own reasons
     gets a DataError. The reader is a module-level function or a callable that can be pickled.
+    Raises OutOfMemory, since a run without that file would be another run.
     """
-    sizes = [path.stat().st_size for path in paths]
-    if executor is not None:
-        sent: list[Future[Read | ChopperError]] = [
-            executor.submit(reader, path, silent) for path in paths
-        ]
-        _wait(sent, sizes, [0] * len(paths), progress)
-        return _complete(map(_outcome, sent, paths))
     packed = [
-        size if path.suffix == ".gz" else size // _GZIP_FACTOR
-        for path, size in zip(paths, sizes, strict=True)
+        path.stat().st_size // (1 if path.suffix == ".gz" else _GZIP_FACTOR) for path in paths
     ]
     workers, limit = memory.worker_limit(
         min(jobs or os.cpu_count() or 1, len(paths)), max(packed, default=0) * _GZIP_FACTOR
     )
-    parts = [_part(progress, number, sizes) for number in range(len(paths))]
-    if workers < 2 or (jobs is None and sum(packed) < PARALLEL_FROM_BYTES):
-        return _complete(_read(path, reader, part) for path, part in zip(paths, parts, strict=True))
-    with _in_processes(paths, reader, workers, limit) as (futures, bytes_read):
-        _wait(futures, sizes, bytes_read, progress)
-    return _complete(
-        _outcome_or_read(future, path, reader, part)
-        for future, path, part in zip(futures, paths, parts, strict=True)
-    )
+    if jobs is None and sum(packed) < PARALLEL_FROM_BYTES:
+        workers = 1
+    found: dict[int, Read | ChopperError] = {}
+    for number, outcome in _outcomes(paths, reader, progress, workers, limit, executor):
+        if isinstance(outcome, memory.OutOfMemory):
+            raise outcome
+        found[number] = outcome
+    return [found[number] for number in range(len(paths))]
 
 
 def read_as_done(
@@ -76,18 +68,7 @@ def read_as_done(
 
     `jobs` processes share the paths; None: one per processor. The reader is as of `read_all`.
     """
-    workers = min(jobs or os.cpu_count() or 1, len(paths))
-    if workers < 2:
-        for number, path in enumerate(paths):
-            yield number, _read(path, reader, silent)
-        return
-    from concurrent.futures import as_completed
-
-    with _in_processes(paths, reader, workers) as (futures, _):
-        numbers = {future: number for number, future in enumerate(futures)}
-        for future in as_completed(futures):
-            number = numbers[future]
-            yield number, _outcome_or_read(future, paths[number], reader, silent)
+    return _outcomes(paths, reader, silent, min(jobs or os.cpu_count() or 1, len(paths)))
 
 
 def in_threads(
@@ -106,14 +87,43 @@ def in_threads(
         return list(threads.map(work, items))
 
 
-def _complete(outcomes: Iterable[Read | ChopperError]) -> list[Read | ChopperError]:
-    """The outcomes; raises OutOfMemory, since a run without that file would be another run."""
-    found = []
-    for outcome in outcomes:
-        if isinstance(outcome, memory.OutOfMemory):
-            raise outcome
-        found.append(outcome)
-    return found
+def _outcomes(
+    paths: Sequence[Path],
+    reader: Reader[Read],
+    progress: Progress,
+    workers: int,
+    limit: int = 0,
+    executor: Executor | None = None,
+) -> Iterator[tuple[int, Read | ChopperError]]:
+    """The place of each path and its outcome, once it is done.
+
+    A worker that died (killed for its memory, say), or whose share of the memory was too small,
+    leaves its file to this process, which has all of it once the others are done.
+    """
+    sizes = [path.stat().st_size for path in paths]
+    left = set(range(len(paths)))
+    if executor is not None or workers > 1:
+        from concurrent.futures import FIRST_COMPLETED, wait
+
+        processes = _in_processes(paths, reader, workers, limit)
+        with processes if executor is None else _on(executor, paths, reader) as (futures, done):
+            waiting = set(futures)
+            while waiting:
+                ended, waiting = wait(waiting, _POLL_SECONDS, FIRST_COMPLETED)
+                read = (
+                    size if future not in waiting else done[number]
+                    for number, (future, size) in enumerate(zip(futures, sizes, strict=True))
+                )
+                step = f"read and align {len(futures) - len(waiting)} of {len(futures)} ranks"
+                progress(step, sum(read), sum(sizes))
+                for number in [futures.index(future) for future in ended]:
+                    outcome = _outcome(futures[number], paths[number], is_own=executor is None)
+                    if outcome is not None:
+                        left.remove(number)
+                        yield number, outcome[0]
+    for number in sorted(left):
+        part = _part(progress, sum(sizes[:number]), sum(sizes))
+        yield number, _read(paths[number], reader, part)
 
 
 def _read(path: Path, reader: Reader[Read], progress: Progress) -> Read | ChopperError:
@@ -129,97 +139,74 @@ def _read(path: Path, reader: Reader[Read], progress: Progress) -> Read | Choppe
         raise
 
 
-def _part(whole: Progress, number: int, sizes: Sequence[int]) -> Progress:
-    """The progress of one file within that of all files."""
-
-    def report(step: str, done: int, total: int) -> None:
-        whole(step, sum(sizes[:number]) + done, sum(sizes))
-
-    return report
+def _part(whole: Progress, before: int, total: int) -> Progress:
+    return lambda step, done, _: whole(step, before + done, total)
 
 
-def _wait(
-    futures: Sequence[Future[Any]], sizes: Sequence[int], done: Any, progress: Progress
-) -> None:
-    """Wait for all futures while reporting progress in bytes; cancel them if it raises."""
-    from concurrent.futures import FIRST_COMPLETED, wait
-
-    waiting = set(futures)
-    try:
-        while waiting:
-            _, waiting = wait(waiting, _POLL_SECONDS, FIRST_COMPLETED)
-            read = (
-                size if future not in waiting else done[number]
-                for number, (future, size) in enumerate(zip(futures, sizes, strict=True))
-            )
-            step = f"read and align {len(futures) - len(waiting)} of {len(futures)} ranks"
-            progress(step, sum(read), sum(sizes))
-    finally:
-        for future in waiting:
-            future.cancel()
-
-
-def _outcome(future: Future[Read | ChopperError], path: Path) -> Read | ChopperError:
-    error = future.exception()
-    if error is None:
-        return future.result()
-    if isinstance(error, ChopperError):
-        return error
-    return DataError(f"{path} was not read: {str(error) or type(error).__name__}")
-
-
-def _outcome_or_read(
-    future: Future[Read | ChopperError], path: Path, reader: Reader[Read], progress: Progress
-) -> Read | ChopperError:
-    """A worker that died (killed for its memory, say), or whose share of the memory was too small,
-    leaves its file to this process, which has all of it by now."""
+def _outcome(
+    future: Future[Read | ChopperError], path: Path, *, is_own: bool
+) -> tuple[Read | ChopperError] | None:
+    """The outcome of a file; None where this process has to read it."""
     from concurrent.futures import BrokenExecutor
 
     error = future.exception()
+    if error is None:
+        outcome = future.result()
+        return None if is_own and isinstance(outcome, memory.OutOfMemory) else (outcome,)
+    if isinstance(error, ChopperError):
+        return (error,)
+    if not is_own:
+        return (DataError(f"{path} was not read: {str(error) or type(error).__name__}"),)
     if isinstance(error, BrokenExecutor) or memory.is_out_of_memory(error):
-        return _read(path, reader, progress)
-    outcome = future.result()
-    return _read(path, reader, progress) if isinstance(outcome, memory.OutOfMemory) else outcome
+        return None
+    raise error
+
+
+@contextmanager
+def _on(
+    executor: Executor, paths: Sequence[Path], reader: Reader[Read]
+) -> Iterator[tuple[list[Future[Read | ChopperError]], Sequence[int]]]:
+    """As `_in_processes`, of an executor that doesn't tell how much it has read."""
+    futures: list[Future[Any]] = [executor.submit(reader, path, silent) for path in paths]
+    try:
+        yield futures, [0] * len(paths)
+    finally:
+        for future in futures:
+            future.cancel()
 
 
 @contextmanager
 def _in_processes(
-    paths: Sequence[Path], reader: Reader[Read], workers: int, limit: int = 0
-) -> Iterator[tuple[list[Future[Read | ChopperError]], Any]]:
+    paths: Sequence[Path], reader: Reader[Read], workers: int, limit: int
+) -> Iterator[tuple[list[Future[Read | ChopperError]], Sequence[int]]]:
     """The outcomes of worker processes to come, and the bytes that they have read of each file.
 
-    On leaving, files that no worker has begun are cancelled, and others at their next report.
+    There are none where no process can be started, or no memory shared. On leaving, files that no
+    worker has begun are cancelled, and others at their next report.
     """
     # Importing them is slow compared with a small trace.
-    from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
+    from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
     from multiprocessing import get_context
 
     context = get_context("spawn")
-    bytes_read = context.RawArray("q", len(paths))
-    stop = context.RawValue("b")
     futures: list[Future[Read | ChopperError]] = []
-    try:
-        with _inherited():
-            pool = ProcessPoolExecutor(
-                workers, context, _start_worker, (bytes_read, stop, limit, debug.target)
-            )
-            futures += [
-                pool.submit(_read_in_worker, reader, path, number)
-                for number, path in enumerate(paths)
-            ]
-    except (OSError, ImportError, BrokenExecutor) as error:
-        # No process can be started here, or no memory shared.
-        debug.note_error(error)
-        futures = [Future() for _ in paths]
-        for future in futures:
-            future.set_exception(BrokenExecutor())
+    bytes_read: Any = ()
+    with ExitStack() as stack:
+        try:
+            bytes_read = context.RawArray("q", len(paths))
+            stop = context.RawValue("b")
+            with _inherited():
+                given = (bytes_read, stop, limit, debug.target)
+                pool = ProcessPoolExecutor(workers, context, _start_worker, given)
+                stack.callback(pool.shutdown, cancel_futures=True)
+                stack.callback(setattr, stop, "value", True)
+                for number, path in enumerate(paths):
+                    futures.append(pool.submit(_read_in_worker, reader, path, number))
+        except (OSError, ImportError, BrokenExecutor) as error:
+            debug.note_error(error)
+            stack.close()
+            futures.clear()
         yield futures, bytes_read
-        return
-    try:
-        yield futures, bytes_read
-    finally:
-        stop.value = True
-        pool.shutdown(cancel_futures=True)
 
 
 @contextmanager

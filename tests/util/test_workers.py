@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import multiprocessing
 import os
 import shutil
 import subprocess
 import sys
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
 import pytest
@@ -53,6 +56,23 @@ def test_files_are_read_here_when_no_worker_starts(
 ) -> None:
     monkeypatch.setattr(sys, "executable", "/no/such/python")
     assert read_all([files[0], files[2]], read_size, silent, 2) == [0, 2]
+
+
+def test_a_pool_that_starts_in_part_leaves_no_process(
+    files: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = SpawnProcess.start
+    started: list[SpawnProcess] = []
+
+    def start_one(process: SpawnProcess) -> None:
+        if started:
+            raise OSError(errno.EAGAIN, "no more processes")
+        start(process)
+        started.append(process)
+
+    monkeypatch.setattr(SpawnProcess, "start", start_one)
+    assert read_all([files[0], files[2]], read_size, silent, 2) == [0, 2]
+    assert len(started) == 1 and not multiprocessing.active_children()
 
 
 @pytest.mark.sweep
