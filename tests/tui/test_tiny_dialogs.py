@@ -33,7 +33,7 @@ async def opened(at: Driven, keys: tuple[str, ...]) -> None:
 
 
 def _prompting(at: Driven) -> bool:
-    return at.explore.query_one(Prompt).is_open or at.explore.query_one(AddressBar).is_open
+    return at.explore.query_one(Prompt).display or at.explore.query_one(AddressBar).display
 
 
 async def closed(at: Driven) -> None:
