@@ -274,10 +274,7 @@ def read_parts(
     jobs: int | None = None,
     executor: Executor | None = None,
 ) -> dict[Path, ChopperError]:
-    """Read the traces that have no part yet and write their parts; returns the errors.
-
-    Raises StoreWriteError if a part can't be written.
-    """
+    """Write the parts of traces without one; returns the errors. Raises StoreWriteError."""
     folder = parts_folder(store)
     wanted = [trace for trace in traces if not has_part(folder, trace)]
     # Workers elsewhere have another current directory.
@@ -312,10 +309,7 @@ def has_part(folder: Path, trace: Path) -> bool:
 
 
 def write_part(folder: Path, trace: Path, outcome: Run | ChopperError, origin: str) -> None:
-    """Write the part of a trace with its origin before it was read, or why it can't be used.
-
-    Raises StoreWriteError.
-    """
+    """Write the part of a trace, or why it can't be used; raises StoreWriteError."""
     name = str(trace.resolve())
     if isinstance(outcome, ChopperError):
         run = Run(name, empty_table(), (), (), failed=((name, str(outcome)),))

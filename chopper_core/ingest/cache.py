@@ -124,10 +124,7 @@ def open_cached(
 def verify_run(
     name: str, overrides: Overrides, progress: Progress = silent, *, again: bool = False
 ) -> None:
-    """Verify the store of a run, or its cached one, as `open_cached` does; `again`: all of it, now.
-
-    Raises DataError where it is damaged; a cached run is removed then.
-    """
+    """Verify a run's store or cached run; raises DataError and removes a damaged cached run."""
     paths, overrides = paths_of(name), replace(overrides, parallel="")
     if len(paths) == 1 and is_store(paths[0]):
         _verify(paths[0], progress, again=again)

@@ -180,10 +180,7 @@ def _read_run(
 def _counted(
     name: str, ranges: Sequence[Path], progress: Progress, overrides: Overrides
 ) -> Run | None:
-    """The run of the counters, or kernel traces, at the paths; None without any.
-
-    `ranges` are traces that hold CUPTI ranges.
-    """
+    """The run of counters or kernel traces; `ranges` are traces that hold CUPTI ranges."""
     from chopper_core.ingest.untraced import run_of_dispatches
     from chopper_core.sources.counters.files import find_counters, read_found
 
@@ -217,10 +214,7 @@ def _with_layout(run: Run, paths: Sequence[Path]) -> Run:
 
 
 def _scheduled(name: str, progress: Progress, overrides: Overrides) -> Run | None:
-    """The run of the pipeline schedules at the paths; None without any.
-
-    Raises DataError if no file is usable, or if they belong to several jobs.
-    """
+    """The run of pipeline schedules; None without any, DataError if none is usable."""
     found = discover([path for path in paths_of(name) if path.exists()], Family.SCHEDULE)
     read: list[RunPart]
     read, failed = found.read("schedules", progress)

@@ -238,10 +238,7 @@ def _facts(trace: Trace) -> dict[str, str]:
 
 
 def process_groups(trace: Trace) -> list[ProcessGroup]:
-    """The process groups of several ranks that a trace names, in its header or its collectives.
-
-    That of all ranks doesn't show how they are arranged.
-    """
+    """The groups of several ranks that a trace names; that of all ranks shows no layout."""
     listed = _distributed(trace).get("pg_config")
     if isinstance(listed, str):
         listed = json_in(listed)

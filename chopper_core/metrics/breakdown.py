@@ -278,46 +278,43 @@ def _theory(scope: Scope) -> Values:
     return Values(np.where(count == 0, np.nan, flops / peak))
 
 
-def _level(
-    name: str, title: str, definition: str, *ratios: Compute, missing: str = _UNKNOWN
-) -> None:
-    reduces = Reduces.PRODUCT if ratios else Reduces.SUM
-
-    @_original(
-        f"original_upto_{name}_ns", Unit.NS, title, definition, reduces=reduces, missing=missing
-    )
-    def compute(scope: Scope) -> Values:
-        product = _theory(scope).numbers.astype(np.float64)
-        for ratio in ratios:
-            product = product * ratio(scope).numbers
-        return Values(product)
+def _stacked(ratios: tuple[Compute, ...], scope: Scope) -> Values:
+    product = _theory(scope).numbers.astype(np.float64)
+    for ratio in ratios:
+        product = product * ratio(scope).numbers
+    return Values(product)
 
 
-_level(
-    "theory",
-    "orig theory",
-    "model_flops at the bf16 peak, whatever their type: the first level of the original's stack.",
-)
-_level("inst", "upto inst", "original_upto_theory_ns x original_inst.", instructions)
-_level("util", "upto util", "original_upto_inst_ns x original_util.", instructions, utilization)
-_level(
-    "ovl",
-    "upto ovl",
-    "original_upto_util_ns x original_ovl.",
-    instructions,
-    utilization,
-    overlap,
-    missing="original_ovl or a ratio before it is unknown",
-)
-_level(
-    "freq",
-    "upto freq",
-    "original_upto_ovl_ns x original_freq / original_ovl: the end of the original's stack, whose "
-    "segments are the differences of these levels.",
-    instructions,
-    utilization,
-    frequency,
-)
+_STACK: dict[str, tuple[str, str, tuple[Compute, ...]]] = {
+    "theory": (
+        "orig theory",
+        "model_flops at the bf16 peak, whatever their type: the first level of the original's "
+        "stack.",
+        (),
+    ),
+    "inst": ("upto inst", "original_upto_theory_ns x original_inst.", (instructions,)),
+    "util": ("upto util", "original_upto_inst_ns x original_util.", (instructions, utilization)),
+    "ovl": (
+        "upto ovl",
+        "original_upto_util_ns x original_ovl.",
+        (instructions, utilization, overlap),
+    ),
+    "freq": (
+        "upto freq",
+        "original_upto_ovl_ns x original_freq / original_ovl: the end of the original's stack, "
+        "whose segments are the differences of these levels.",
+        (instructions, utilization, frequency),
+    ),
+}
+for _name, (_title, _definition, _ratios) in _STACK.items():
+    _original(
+        f"original_upto_{_name}_ns",
+        Unit.NS,
+        _title,
+        _definition,
+        reduces=Reduces.PRODUCT if _ratios else Reduces.SUM,
+        missing="original_ovl or a ratio before it is unknown" if overlap in _ratios else _UNKNOWN,
+    )(partial(_stacked, _ratios))
 
 
 NO_EVENTS = "the trace has no events of GPU memory (profile_memory=True in the profiler)"

@@ -164,10 +164,7 @@ def running_ns(
     start: Int64,
     end: Int64,
 ) -> Int64:
-    """The time in which any of the activities in `running` (rows of the table) runs.
-
-    One value per span, from `start` to `end` on `gpu`, in ns.
-    """
+    """The ns of each span on `gpu` in which any of the `running` rows of the table runs."""
     beside = np.zeros(len(start), np.int64)
     whose = table.gpu[running]
     rises = bool((gpu[1:] >= gpu[:-1]).all())

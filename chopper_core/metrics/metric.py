@@ -215,10 +215,7 @@ def metric(
     theme: Theme = Theme.TIME,
     needs_times: bool = True,
 ) -> Callable[[Compute], Compute]:
-    """Register a function as a metric; its docstring is the definition, unless one is given.
-
-    `missing` is why a node can lack it.
-    """
+    """Register a function whose docstring is the definition; `missing` is why a node lacks it."""
 
     def registered(compute: Compute) -> Compute:
         text = definition or " ".join((compute.__doc__ or "").split())
@@ -275,10 +272,7 @@ def blocks(text: str) -> Iterator[tuple[list[str], str]]:
 
 
 def columns(text: str, *, missing: str = "", source: str = "trace") -> dict[str, Metric]:
-    """Declare several columns, by name, each as `column` has it.
-
-    A heading is indented by four spaces, the lines of its record by more.
-    """
+    """Declare columns, by name; a heading is indented by four spaces, the lines below by more."""
     records = re.split(r"^ {4}(?=\S)", text, flags=re.MULTILINE)[1:]
     made = (column(record, missing=missing, source=source) for record in records)
     return {each.name: each for each in made}
@@ -324,10 +318,7 @@ def computed_column(
     missing_because: str = "",
     signed: bool = False,
 ) -> Metric:
-    """As `column`, of texts that are known only when the frame is made.
-
-    Raises ValueError for an unknown unit or reduction.
-    """
+    """As `column`, of texts that are known only when the frame is made."""
     return Metric(
         name,
         Unit(unit),

@@ -43,10 +43,7 @@ _MAX_CUT: Final = 2
 
 
 def scale_of(metric: Metric, largest: float, is_whole: bool = True) -> UnitScale:
-    """The scale in which a column with this largest absolute figure reads best.
-
-    Figures without a unit are counts, unless they are not whole numbers.
-    """
+    """The scale for figures up to `largest`; those without a unit are counts if they are whole."""
     return replace(metric.unit.scale(largest, is_whole), signed=metric.signed)
 
 
@@ -84,10 +81,7 @@ class ColumnText(Struct, frozen=True):
 
 
 def column_texts(frame: Frame) -> tuple[ColumnText, ...]:
-    """How each column of a frame is written, in the unit that suits its own figures.
-
-    A time that is not known yet is titled in the unit that it will likely have.
-    """
+    """How each column is written, in a unit for its figures; unknown times in that of others."""
     times = [_largest(frame, each) for each in frame.columns if each.unit is Unit.NS]
     return tuple(
         ColumnText(

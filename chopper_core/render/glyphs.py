@@ -194,11 +194,7 @@ class SparkScale(Struct, frozen=True):
 
 
 def _roofed(line: str, glyphs: Glyphs, is_narrow: bool) -> str:
-    """A sparkline at its top for most of the time as a line there, from which it drops.
-
-    On a narrow scale a level below its top is there, too: as an almost full block it would stand
-    out.
-    """
+    """A sparkline that is mostly at its top, or nearly on a narrow scale, as a line that drops."""
     below, top = glyphs.spark[-2], glyphs.spark[-1]
     known = len(line) - line.count(" ")
     high = line.count(top) + is_narrow * line.count(below)

@@ -85,10 +85,7 @@ def fitting_names(names: tuple[str, ...], width: int, glyphs: Glyphs) -> tuple[s
 
 
 def _without_ends(names: Sequence[str], width: int, glyphs: Glyphs) -> dict[str, str]:
-    """Names of one pattern, such as those of a sweep, less the words that all begin and end with.
-
-    Empty if that is not short enough.
-    """
+    """Names less the words that all begin and end with; empty if that is not short enough."""
     begin = len(commonprefix(names).rstrip(_LETTERS))  # noqa: RUF071 - characters are meant
     rests = [name[begin:] for name in names]
     end = len(commonprefix([rest[::-1] for rest in rests]).rstrip(_LETTERS))  # noqa: RUF071
