@@ -41,6 +41,7 @@ _MAX_WORLD: Final = 1 << 20
 _HOST_KEYS: Final = ("hostname", "host_name", "host")
 _WORKER: Final = re.compile(r"(.+)_(\d+)\.(?:\d+\.)?pt\.trace\.json")
 """File names of torch.profiler.tensorboard_trace_handler: host, process, time."""
+_OF_JOB: Final = ("backend", "world_size", "nccl_version")
 _VERSIONS: Final = (
     "roctracer_version", "hip_runtime_version", "cupti_version", "cuda_runtime_version"
 )  # fmt: skip
@@ -229,12 +230,13 @@ def _distributed(trace: Trace) -> dict[str, Any]:
 
 
 def _facts(trace: Trace) -> dict[str, str]:
-    job = _distributed(trace)
-    stated: dict[str, Any] = {
-        key: job[key] for key in ("backend", "world_size", "nccl_version") if key in job
+    stated = [(_distributed(trace), _OF_JOB), (trace.metadata, _VERSIONS)]
+    return {
+        key.replace("_", " "): str(given[key])
+        for given, keys in stated
+        for key in keys
+        if key in given
     }
-    stated |= {key: trace.metadata[key] for key in _VERSIONS if key in trace.metadata}
-    return {key.replace("_", " "): str(value) for key, value in stated.items()}
 
 
 def process_groups(trace: Trace) -> list[ProcessGroup]:

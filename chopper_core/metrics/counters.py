@@ -190,10 +190,9 @@ class Formula(Struct, frozen=True):
             numbers = numbers * self.factor(chip)
             if self.then:
                 numbers = self.then(numbers, chip)
+        covers = _partial(scope, known, is_ratio=bool(whole))
         missing = (known == 0) | ~np.isfinite(numbers)
-        return Values(
-            np.where(missing, nan, numbers), missing, _partial(scope, known, is_ratio=bool(whole))
-        )
+        return Values(np.where(missing, nan, numbers), missing, covers)
 
     def parts(self, chip: Chip) -> Weights:
         made = _PARTS_OF_CHIP.get(self.part)

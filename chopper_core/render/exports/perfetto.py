@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack
 from itertools import islice
 from math import isnan
 from pathlib import Path
@@ -61,7 +61,12 @@ def write(run: Run, path: Path, options: ExportOptions, progress: Progress) -> l
         "chopper": {"schema": SCHEMA, "run": encodable(run.name), "marks": list(run.marks)},
         **({"chopper_generated": run.generated} if run.generated else {}),
     }
-    with new_file(path) as fresh, _opened(fresh, is_packed=path.suffix == ".gz") as file:
+    with new_file(path) as fresh, ExitStack() as stack:
+        file: IO[bytes] = stack.enter_context(fresh.open("wb"))
+        if path.suffix == ".gz":
+            # Without a name and a time in it: the same run gives the same file.
+            packed = gzip.GzipFile("", "wb", _COMPRESSION, file, mtime=0)
+            file = stack.enter_context(packed)  # type: ignore[assignment]
         file.write(encoder.encode(head)[:-1] + b',"traceEvents":[\n')
         separator = b""
         for number, gpu in enumerate(run.gpus):
@@ -73,17 +78,6 @@ def write(run: Run, path: Path, options: ExportOptions, progress: Progress) -> l
                 separator = b",\n"
         file.write(b"\n]}\n")
     return []
-
-
-@contextmanager
-def _opened(path: Path, *, is_packed: bool) -> Iterator[IO[bytes]]:
-    with path.open("wb") as plain:
-        if not is_packed:
-            yield plain
-            return
-        # Without a name and a time in it: the same run gives the same file.
-        with gzip.GzipFile("", "wb", _COMPRESSION, plain, mtime=0) as packed:
-            yield packed  # type: ignore[misc]
 
 
 def _events(
