@@ -13,7 +13,7 @@ from math import nan, prod
 from typing import Final
 
 import numpy as np
-from msgspec import Struct, field
+from msgspec import Struct
 
 from chopper_core.metrics.metric import (
     Metric,
@@ -86,65 +86,55 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
 class Chip(Struct, frozen=True):
     """The numbers of a GPU that formulas use; NaN where unknown."""
 
-    compute_units: float = nan
-    simds_per_cu: float = nan
-    xccs: float = nan
-    clock_mhz: float = nan
-    memory_gbps: float = nan
-    flop_per_clk_cu: Mapping[str, float] = field(default_factory=dict)
-    architecture: Architecture = field(default_factory=Architecture)
+    hardware: Hardware | None
+    architecture: Architecture
 
     @classmethod
     def of(cls, hardware: Hardware | None) -> Chip:
-        if hardware is None:
-            return cls()
-        return cls(
-            hardware.compute_units or nan,
-            hardware.simds_per_cu or nan,
-            hardware.xccs or nan,
-            hardware.clock_mhz or nan,
-            hardware.memory_gbps or nan,
-            hardware.flop_per_clk_cu,
-            ARCHITECTURES.get(hardware.arch, Architecture()),
-        )
+        arch = hardware.arch if hardware else ""
+        return cls(hardware, ARCHITECTURES.get(arch, Architecture()))
 
     @property
     def shader_engines(self) -> float:
-        return self.architecture.engines_per_xcc * self.xccs
+        return self.architecture.engines_per_xcc * self.number("xccs")
 
     @property
     def l2_channels(self) -> float:
-        return self.architecture.l2_channels_per_xcc * self.xccs
+        return self.architecture.l2_channels_per_xcc * self.number("xccs")
 
     @property
     def scalar_caches(self) -> float:
         """Scalar L1 caches: two compute units of a shader engine share one."""
-        return float(np.ceil(self.compute_units / self.shader_engines / 2)) * self.shader_engines
+        engines = self.shader_engines
+        return float(np.ceil(self.number("compute_units") / engines / 2)) * engines
+
+    @property
+    def l1_line_bytes(self) -> float:
+        return self.architecture.l1_line_bytes
 
     def flop_per_clk(self, dtype: str) -> float:
         """Peak of all matrix units for a type of their counters, NaN where unknown."""
-        element = _ELEMENTS[f"{_MOPS}{dtype}"] if dtype in self.architecture.mfma_types else None
-        peak = nan if element is None else self.flop_per_clk_cu.get(element.text, nan)
-        return peak * self.compute_units
+        if dtype not in self.architecture.mfma_types or self.hardware is None:
+            return nan
+        element = _ELEMENTS[f"{_MOPS}{dtype}"]
+        per_unit = self.hardware.flop_per_clk_cu.get(element.text, nan)
+        return per_unit * self.number("compute_units")
 
     def number(self, text: str) -> float:
         """A number of a formula, or that of the chip which its name stands for."""
         if not text[0].isalpha():
             return float(text)
-        of_type = text.removesuffix(_PEAK_OF_TYPE)
-        found: float = self.flop_per_clk(of_type) if of_type != text else getattr(self, text)
+        if text.endswith(_PEAK_OF_TYPE):
+            return self.flop_per_clk(text.removesuffix(_PEAK_OF_TYPE))
+        found: float = getattr(self.hardware, text, 0.0) or getattr(self, text, nan)
         return found
-
-    @property
-    def l1_line_bytes(self) -> float:
-        return self.architecture.l1_line_bytes
 
     def float_types(self) -> tuple[str, ...]:
         """The floating-point types of the matrix units; empty for an unknown architecture."""
         return tuple(dtype for dtype in self.architecture.mfma_types if dtype != "I8")
 
 
-_ANY_CHIP: Final = Chip(architecture=ARCHITECTURES["gfx942"])
+_ANY_CHIP: Final = Chip(None, ARCHITECTURES["gfx942"])
 """The counters of a formula are listed as for gfx942."""
 
 
@@ -258,14 +248,14 @@ def _stated(definition: str, unit: str) -> tuple[str, str, str]:
 
 def _active_cus(slots: Float64, chip: Chip) -> Float64:
     """AMD's count of active compute units from 4 x the mean number of busy ones."""
-    waves_per_cu = _WAVES_PER_SIMD * chip.simds_per_cu
+    waves_per_cu = _WAVES_PER_SIMD * chip.number("simds_per_cu")
     busy = np.rint(slots)
     active = busy / waves_per_cu * 8 + np.minimum(busy % waves_per_cu, 8)
-    return np.floor(np.minimum(active, chip.compute_units))
+    return np.floor(np.minimum(active, chip.number("compute_units")))
 
 
 def _possible_clock(mhz: Float64, chip: Chip) -> Float64:
-    return np.where(mhz > _CLOCK_LIMIT * chip.clock_mhz, nan, mhz)
+    return np.where(mhz > _CLOCK_LIMIT * chip.number("clock_mhz"), nan, mhz)
 
 
 _THEN: Final[Mapping[str, Callable[[Float64, Chip], Float64]]] = {

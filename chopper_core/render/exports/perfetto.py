@@ -17,7 +17,6 @@ from typing import IO, Any, Final
 
 import msgspec
 import numpy as np
-from msgspec import Struct
 
 from chopper_core.model.column_names import CORRELATION, is_counted
 from chopper_core.model.inputs import Gpu
@@ -45,6 +44,7 @@ _CHUNK: Final = 1 << 14
 _COMPRESSION: Final = 5
 
 Event = dict[str, Any]
+_Flows = Mapping[int, tuple[str, int, str]]
 
 
 def write(run: Run, path: Path, options: ExportOptions, progress: Progress) -> list[str]:
@@ -52,7 +52,7 @@ def write(run: Run, path: Path, options: ExportOptions, progress: Progress) -> l
     rows = chosen_rows(run, options)
     table = run.table
     origin_ns = int(table.start_ns[rows].min())
-    flows = _CollectiveFlows.of(run, rows)
+    flows = _flows_of(run, rows)
     encoder = msgspec.json.Encoder()
     head = {
         "schemaVersion": 1,
@@ -80,15 +80,13 @@ def write(run: Run, path: Path, options: ExportOptions, progress: Progress) -> l
     return []
 
 
-def _events(
-    run: Run, gpu: Gpu, rows: Index, origin_ns: int, flows: _CollectiveFlows
-) -> Iterator[Event]:
+def _events(run: Run, gpu: Gpu, rows: Index, origin_ns: int, flows: _Flows) -> Iterator[Event]:
     """The events of one GPU, whose rows come in the order of time."""
     tracks, track = _tracks(run.table, rows)
     yield from _names(run, gpu, tracks)
     yield from _labels(run.table, gpu, rows, origin_ns)
     yield from _slices(run.table, gpu, rows, origin_ns, track)
-    yield from flows.events(run.table, gpu, rows, origin_ns, track)
+    yield from _flow_events(run.table, gpu, rows, origin_ns, track, flows)
     yield from _kernel_counters(run.table, gpu, rows, origin_ns)
     yield from _signals(run, gpu, rows, origin_ns)
 
@@ -250,57 +248,47 @@ def _number(value: float) -> float | None:
     return int(value) if value.is_integer() else value
 
 
-class _CollectiveFlows(Struct, frozen=True, eq=False):
-    """Members of collectives by row: the number of their collective, and their place in it."""
+def _flows_of(run: Run, rows: Index) -> dict[int, tuple[str, int, str]]:
+    """Place, number and kind of the collective of each row, where several members are among them.
 
-    rows: Index
-    number: Int64
-    phase: Int64
-    """0 for the first to arrive, 2 for the last, 1 between."""
-    names: tuple[str, ...]
+    The place of the first to arrive is `s`, that of the last `f`, and `t` between.
+    """
+    found = collectives_of(run)
+    if found is None:
+        return {}
+    chosen = np.isin(found.members.rows, rows)
+    member, number = found.members.rows[chosen], found.member_set[chosen].astype(np.int64)
+    several = counts_of(number, len(found))[number] > 1
+    member, number = member[several], number[several]
+    order = np.lexsort((run.table.gpu[member], run.table.start_ns[member], number))
+    member, number = member[order], number[order]
+    first = run_starts(number)
+    place = np.full(len(member), "t")
+    place[np.append(first[1:], len(member))[: len(first)] - 1] = "f"
+    place[first] = "s"
+    names = [run.table.text_of("operation", code) for code in found.kind.tolist()]
+    flows = zip(member.tolist(), place.tolist(), number.tolist(), strict=True)
+    return {row: (at, each, names[each]) for row, at, each in flows}
 
-    @classmethod
-    def of(cls, run: Run, rows: Index) -> _CollectiveFlows:
-        """The collectives of which two members or more are among the rows."""
-        found = collectives_of(run)
-        nothing = np.zeros(0, np.int64)
-        if found is None:
-            return cls(nothing.astype(np.intp), nothing, nothing, ())
-        chosen = np.isin(found.members.rows, rows)
-        member, number = found.members.rows[chosen], found.member_set[chosen].astype(np.int64)
-        several = counts_of(number, len(found))[number] > 1
-        member, number = member[several], number[several]
-        order = np.lexsort((run.table.gpu[member], run.table.start_ns[member], number))
-        member, number = member[order], number[order]
-        phase = np.ones(len(member), np.int64)
-        first = run_starts(number)
-        phase[np.append(first[1:], len(member))[: len(first)] - 1] = 2
-        phase[first] = 0
-        by_row = stable_order(member)
-        names = tuple(run.table.text_of("operation", code) for code in found.kind.tolist())
-        return cls(member[by_row], number[by_row], phase[by_row], names)
 
-    def events(
-        self, table: KernelTable, gpu: Gpu, rows: Index, origin_ns: int, track: Int64
-    ) -> Iterator[Event]:
-        if not len(self.rows):
-            return
-        at = np.minimum(np.searchsorted(self.rows, rows), len(self.rows) - 1)
-        for place in np.flatnonzero(self.rows[at] == rows).tolist():
-            member = int(at[place])
-            phase = "stf"[int(self.phase[member])]
-            number = int(self.number[member])
-            yield {
-                "ph": phase,
-                "cat": "collective",
-                "name": self.names[number],
-                "id": number,
-                "pid": gpu.index,
-                "tid": int(track[place]),
-                "ts": _us(int(table.start_ns[rows[place]]) - origin_ns),
-                **({"bp": "e"} if phase == "f" else {}),
-                "args": {"rank": gpu.rank},
-            }
+def _flow_events(
+    table: KernelTable, gpu: Gpu, rows: Index, origin_ns: int, track: Int64, flows: _Flows
+) -> Iterator[Event]:
+    for row, own in zip(rows.tolist(), track.tolist(), strict=True):
+        if row not in flows:
+            continue
+        place, number, name = flows[row]
+        yield {
+            "ph": place,
+            "cat": "collective",
+            "name": name,
+            "id": number,
+            "pid": gpu.index,
+            "tid": own,
+            "ts": _us(int(table.start_ns[row]) - origin_ns),
+            **({"bp": "e"} if place == "f" else {}),
+            "args": {"rank": gpu.rank},
+        }
 
 
 def _kernel_counters(table: KernelTable, gpu: Gpu, rows: Index, origin_ns: int) -> Iterator[Event]:
