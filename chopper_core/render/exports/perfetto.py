@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from itertools import islice
 from math import isnan
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -61,12 +61,11 @@ def write(run: Run, path: Path, options: ExportOptions, progress: Progress) -> l
         "chopper": {"schema": SCHEMA, "run": encodable(run.name), "marks": list(run.marks)},
         **({"chopper_generated": run.generated} if run.generated else {}),
     }
-    with new_file(path) as fresh, ExitStack() as stack:
-        file: IO[bytes] = stack.enter_context(fresh.open("wb"))
+    with new_file(path) as fresh, fresh.open("wb") as plain, ExitStack() as stack:
+        file: Any = plain
         if path.suffix == ".gz":
             # Without a name and a time in it: the same run gives the same file.
-            packed = gzip.GzipFile("", "wb", _COMPRESSION, file, mtime=0)
-            file = stack.enter_context(packed)  # type: ignore[assignment]
+            file = stack.enter_context(gzip.GzipFile("", "wb", _COMPRESSION, plain, mtime=0))
         file.write(encoder.encode(head)[:-1] + b',"traceEvents":[\n')
         separator = b""
         for number, gpu in enumerate(run.gpus):
