@@ -324,7 +324,6 @@ def _skews(chosen: Chosen) -> tuple[LineChart, ...]:
 
 
 def _by_occurrence(chosen: Chosen) -> tuple[LineChart, ...]:
-    """Per GPU the durations of the kind with the longest waits, in order of first arrival."""
     found, table = chosen.all, chosen.table
     kinds = found.kind[chosen.sets][chosen.owner]
     waits = sums_of(chosen.wait_ns, kinds + 1)

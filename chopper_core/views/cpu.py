@@ -122,7 +122,6 @@ class Use(Struct, frozen=True, eq=False):
 
     @property
     def busy_threads(self) -> Float64:
-        """How many processors of each core are above the level: samples x cores."""
         threads = np.zeros((len(self.times_ns), len(self.core_names)))
         for cpu, core in enumerate(self.cores.tolist()):
             threads[:, core] += self.active[:, cpu]
@@ -181,7 +180,6 @@ def answer(run: Run, view: View) -> ViewResult:
 
 
 def _chosen(run: Run, view: View) -> tuple[float, CpuSamples]:
-    """The level of activity and the file of an address; raises UsageError."""
     placed = [samples for samples in run.cpu if samples.offset_ns is not None]
     if not placed:
         reasons = "; ".join(f"{Path(each.path).name}: {each.method}" for each in run.cpu)

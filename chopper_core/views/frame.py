@@ -102,7 +102,6 @@ class Frame(Struct, frozen=True, eq=False):
 
     @property
     def hidden_text(self) -> str:
-        """How many rows are hidden, and their share of the parent's time: `3 hidden (0.2%)`."""
         if not self.hidden or not self.parent_ns:
             return f"{self.hidden} hidden"
         return f"{self.hidden} hidden ({self.hidden_ns / self.parent_ns:.1%})"
@@ -123,7 +122,6 @@ class Frame(Struct, frozen=True, eq=False):
         return np.array([label not in skipped for label in self.labels], np.bool_)
 
     def partner(self, row: int) -> str:
-        """The name of a row in the baseline, where it differs."""
         return self.partners[row] if self.partners else ""
 
     def row(self, number: int) -> dict[str, Cell | None]:

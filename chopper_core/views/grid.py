@@ -94,7 +94,6 @@ def answer(run: Run, view: View) -> ViewResult:
 
 
 def _several(run: Run, view: View, one: Callable[[Run, View], ViewResult]) -> ViewResult:
-    """Several figures: a row of the map each, as the difference from its median over the GPUs."""
     names = dict.fromkeys(name for each in view.of.split(_AND) if (name := each.strip()))
     if not names:
         raise UsageError("of= takes the names of columns, with commas between them")
@@ -214,7 +213,6 @@ def _chart(
     places: Places,
     opens: Callable[[int], View],
 ) -> HeatMap:
-    """Stages as rows, the other dimensions as columns; without a layout, nodes as rows."""
     rows = dict.fromkeys(places.row_labels)
     at = {label: place for place, label in enumerate(rows)}
     columns = dict.fromkeys(sorted(places.column_keys))

@@ -256,7 +256,6 @@ def _of_samples(run: Run, view: View) -> ViewResult:
 
 
 def _default_split(tree: Tree, view: View) -> str:
-    """The first split that has more than one label in the scope."""
     for by in ("layer", "iteration", "operation", "phase"):
         if len(distinct(tree.split(view.path, (by,)).codes(by))) > 1:
             return by

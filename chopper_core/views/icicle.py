@@ -119,7 +119,6 @@ def _opener(view: View, rows: list[IcicleRow], levels: int) -> Callable[[int, in
 
 
 def _headline(rows: list[IcicleRow], whole: Groups) -> str:
-    """The label with most time of the finest level that has names of few cells, and its share."""
     total = max(int(whole.elapsed_ns[0]), 1)
     row = next((each for each in reversed(rows) if each.level != "kernel"), rows[-1])
     times: dict[str, int] = {}

@@ -194,7 +194,6 @@ def _columns(memory: MemoryEvents, own: Index, place: Index, held: Int64) -> Own
 
 
 def _peaks(run: Run, view: View, by: str, labels: Sequence[str]) -> Values:
-    """The peak while each row's activities are launched."""
     rows = Partition.of(run.tree_of(view), view, by)
     peaks = METRICS[PEAK_BYTES].compute(rows.scope(run)).known().tolist()
     of_label = dict(zip(rows.labels, peaks, strict=True))

@@ -104,7 +104,6 @@ class TimeParts(Struct, frozen=True):
     """Part → the elapsed time on the GPUs that have it, where only some do."""
 
     def share(self, name: str) -> Values:
-        """A part in % of the time of the GPUs that have it."""
         values, whole = self.values[name], self.covered_ns.get(name, self.elapsed_ns)
         return quotient(values.known(), whole, 100.0)
 
@@ -122,7 +121,6 @@ def parts_of(run: Run, nodes: Groups) -> TimeParts:
 
 
 def covered_parts(coverage: Coverage) -> dict[str, frozenset[int]]:
-    """The GPUs that have each part, of the parts that only some GPUs of the scope have."""
     found = {name: coverage.covered(METRICS[name]) for name in _TERMS}
     return {name: gpus for name, gpus in found.items() if gpus is not None}
 
@@ -300,7 +298,6 @@ def without_flops(kernels: Groups) -> float:
 
 
 def _waterfall(whole: TimeParts, used: list[str], words: Mapping[str, str]) -> BarChart:
-    """From theoretical to elapsed time: each step and the level before it."""
     losses = [name for name in used if name != THEORY]
     steps = np.array([0, *(whole.numbers(name)[0] for name in losses), 0], np.float64)
     level = whole.numbers(THEORY)[0] + np.cumsum(steps)

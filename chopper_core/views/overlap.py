@@ -286,7 +286,6 @@ def _notes(found: Overlaps) -> tuple[str, ...]:
 
 
 def _cumulative(found: Overlaps) -> Chart:
-    """The share of each GPU's instances with at most so much overlap."""
     gpus, owner = ranked(found.codes("gpu"))
     at = np.ceil(100.0 * np.minimum(found.share, 1.0) - 1e-9).astype(np.intp)
     counts = counts_of(owner * 101 + at, 101 * len(gpus)).reshape(len(gpus), 101)
@@ -302,7 +301,6 @@ def _cumulative(found: Overlaps) -> Chart:
 
 
 def _against_duration(run: Run, found: Overlaps) -> Chart:
-    """The durations of instances over their overlap, for the operations that take most time."""
     codes, owner = ranked(found.codes("operation"))
     times = sums_of(found.elapsed_ns, owner, len(codes))
     clouds = {}

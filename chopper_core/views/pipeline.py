@@ -296,7 +296,6 @@ class Pipeline(Struct, frozen=True, eq=False):
 
 
 def pipeline_of(run: Run, view: View) -> Pipeline:
-    """The pipeline of a scope; raises NothingToShow without one."""
     blocks = blocks_of(run, view)
     coordinates = run.table.coordinates.get("pp")
     if coordinates is None:
@@ -380,7 +379,6 @@ def _cells(found: Pipeline) -> tuple[Float64, Float64, Float64, Index]:
 
 
 def bubble_of(found: Pipeline) -> float:
-    """The bubble's share of the window, mean over GPUs and iterations, from 0 to 1."""
     window, _, waits, _ = _cells(found)
     return float((waits / window).mean())
 
@@ -429,7 +427,6 @@ def _notes(found: Pipeline) -> tuple[str, ...]:
 
 
 def _chart(found: Pipeline) -> HeatMap:
-    """The stages of one iteration along time: forward above zero, backward below."""
     blocks = found.blocks
     iterations = distinct(blocks.iteration)
     # A step in the middle: the first ones are often a warm-up.

@@ -42,7 +42,6 @@ def query(run: Run, view: View) -> Frame:
 
 
 def preview(run: Run, view: View) -> Frame:
-    """The frame of a view, pending where a part of it takes long; raises as `query`."""
     return run.frame(view, wait=False) if isinstance(run, SeveralRuns) else run_preview(run, view)
 
 
@@ -96,7 +95,6 @@ def run_preview(run: Run, view: View) -> Frame:
 
 
 def without_rows(run: Run, view: View, reason: str) -> Frame:
-    """The frame of a view that has nothing to show, with the reason."""
     by = view_module(view.name).SPEC.by
     return Frame(
         view=view,
@@ -236,7 +234,6 @@ def _node_of(run: Run, view: View) -> Groups:
 
 
 def _searched(result: ViewResult) -> list[str]:
-    """The text of each row in which a filter looks for names: its label and its words."""
     texts = list(result.labels)
     for _, values in result.columns:
         if values.words is not None:

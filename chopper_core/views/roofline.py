@@ -136,7 +136,6 @@ def _chart(
 
 
 def _peaks(run: Run, rows: Partition) -> tuple[tuple[str, float], ...]:
-    """The peaks of the types that the scope computes in, the highest first; equal ones once."""
     hardware, table = run.hardware, run.table
     if hardware is None or FLOPS not in table.measured:
         return ()

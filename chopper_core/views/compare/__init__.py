@@ -105,7 +105,6 @@ def answer(run: Run, view: View) -> ViewResult:
 
 
 def _opens(both: Sides, row: int) -> View:
-    """The row's part of our node with that of the baseline; or the part that exists."""
     ours, base = int(both.pairs.ours[row]), int(both.pairs.base[row])
     if ours < 0:
         return _part(both, both.base, base)
@@ -349,7 +348,6 @@ def _compared_node(run: Run, view: View, levels: tuple[str, ...], by: str) -> Co
 
 
 def _label(levels: tuple[str, ...], part: tuple[str, ...]) -> str:
-    """A short name of a place: `backward L17 mlp_dp`."""
     return " ".join(
         f"no-{level}" if text == NO_LABEL_TEXT else f"L{text}" if level == "layer" else text
         for level, text in zip(levels, part, strict=True)
@@ -366,8 +364,6 @@ class Candidate(Struct, frozen=True):
 
 
 def candidates(run: Run, view: View) -> ViewResult:
-    """The other runs that are open, the same scope on other GPUs and in other iterations, and
-    the scope's own GPUs or iterations side by side."""
     found: list[Candidate] = []
 
     def add(label: str, own: View, baseline: Baseline, other: Run = run) -> None:

@@ -149,7 +149,6 @@ def parse_limit(text: str) -> Limit:
 
 
 def judge(run: Run, base: Run, limits: Sequence[Limit], others: Sequence[Run] = ()) -> list[Judged]:
-    """How a run does against each limit; `others` are further baselines with the same settings."""
     found = [_judged(run, (base, *others), limit) for limit in limits]
     chances = np.array([each for _, each, _ in found])
     # Only a difference by both tests is beyond noise.

@@ -140,7 +140,6 @@ def gpus_of(run: Run, view: View) -> tuple[int, ...]:
 
 
 def steadiness(run: Run, view: View, with_cells: bool = True) -> Steadiness:
-    """The figures of a view's scope, cached; `with_cells` also those of single iterations."""
     key = ("steadiness", view.order, view.path, view.cut, with_cells)
     return run.memo(key, lambda: _steadiness(run, view, with_cells), _CACHED_SCOPES)
 
@@ -211,7 +210,6 @@ def _of_times(elapsed: Float64) -> dict[str, float]:
 
 
 def _curves(run: Run, gpu: int, *, is_traced: bool = False) -> dict[str, IntegralCurve]:
-    """The signals of a GPU; of clocks only the time in which it is busy, if a trace tells."""
     found = {}
     for signal, *_ in _SIGNALS:
         curve = run.measured[signal].curves.get(gpu) if signal in run.measured else None
@@ -282,5 +280,4 @@ def _signal_at(table: KernelTable, signal: str, rows: Index) -> Float64:
 
 
 def _spread(values: Float64) -> Float64:
-    """The largest less the smallest of each column in % of the smallest; NaN if any is unknown."""
     return 100.0 * (ratios(values.max(axis=0), values.min(axis=0)) - 1)

@@ -214,7 +214,6 @@ def _together(run: Run, view: View, scope: _ScopeGraph) -> ViewResult:
 
 
 def _codes(table: KernelTable, rows: Index, by: str) -> tuple[Int64, Callable[[int, int], str]]:
-    """The code of each row, and the label of a code with the first row that has it."""
     if by == "type":
         return node_types(table, rows), lambda code, _: TYPES[code]
     if by == "message":
@@ -224,7 +223,6 @@ def _codes(table: KernelTable, rows: Index, by: str) -> tuple[Int64, Callable[[i
 
 
 def _message(table: KernelTable, row: int) -> str:
-    """Operation, size and group of a communication kernel, as far as they are known."""
     parts = [table.text_of("operation", int(table.operation[row]))]
     size, group = int(table.bytes[row]), int(table.group[row])
     parts += [f"{size} B"] if size >= 0 else []

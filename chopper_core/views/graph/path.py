@@ -63,7 +63,6 @@ class LongestPath(Struct, frozen=True, eq=False):
 
     @property
     def length_ns(self) -> int:
-        """The work on it, with that of the host where the trace states it."""
         return int(self.to_ns.max())
 
 

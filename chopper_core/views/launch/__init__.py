@@ -209,7 +209,6 @@ def _gaps(figures: dict[str, Values], order: Index) -> dict[str, Int64 | Float64
 
 
 def _queues(run: Run, view: View, parent: Groups) -> tuple[list[int], Int64, Float64]:
-    """GPUs of the node, edges of time over it, and the depth of each GPU's queue between them."""
     gpus = run.tree_of(view).split(view.path, ("gpu",)).codes("gpu").tolist()
     begin, end = int(parent.min("start_ns")[0]), int(parent.max("end_ns")[0])
     # Times since the epoch are too large for a float to hold them to the nanosecond.

@@ -237,7 +237,6 @@ def _totals(
 
 
 def _lanes(step: Step, rows: GpuRows) -> Chart:
-    """Of each row, the lane of the GPU that takes longest."""
     from chopper_core.views.overview.lanes import lanes_chart
 
     steps = step.times.by_gpu_ns
@@ -250,7 +249,6 @@ def _lanes(step: Step, rows: GpuRows) -> Chart:
 
 
 def _composition(step: Step, base: Step | None) -> Composition:
-    """The parts of the mean step; next to it a baseline's, or those that only some GPUs have."""
     known = [each for each in (step, base) if each is not None]
     labels, some = _sides(step, base), ""
     if any(each.run.is_reconstructed for each in known):
@@ -285,7 +283,6 @@ def _composition(step: Step, base: Step | None) -> Composition:
 
 
 def _sides(step: Step, base: Step | None) -> tuple[str, ...]:
-    """The titles of a step's bar, and of its baseline's; of two runs their names."""
     own = "step" if step.times.iterations else "time"
     if base is None:
         return (own,)
@@ -332,7 +329,6 @@ def _cards_title(view: View) -> str:
 
 
 def _cards(step: Step) -> Cards:
-    """The findings of the scope; against a baseline, what changed most."""
     from chopper_core.views.overview import evidence
 
     cards, figures = evidence.findings, "potential saving"

@@ -154,14 +154,12 @@ def _hardware(step: Step, gpu: int, root: View) -> list[Card]:
 
 
 def _known(step: Step, name: str) -> Float64 | None:
-    """A figure of each GPU; None without telemetry of it."""
     if name not in METRICS or not is_measured(name, step.run.table):
         return None
     return step.figure(name).known()
 
 
 def _by(root: View, sort: str) -> View:
-    """The GPUs in the tree, sorted by a column that they are shown with."""
     name = sort.removeprefix("-")
     return replace(root, columns=("elapsed_ns", name), sort=sort)
 

@@ -68,7 +68,6 @@ def lanes_chart(
 
 
 def _lane(step: Step, gpu: int, begin: int, end: int) -> Lane:
-    """The activities of a GPU that run at any time of an interval."""
     table = step.run.table
     rows = step.run.tree().node((str(gpu),)).selection
     starts = table.start_ns[rows]

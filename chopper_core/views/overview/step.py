@@ -155,7 +155,6 @@ class Step(Struct, frozen=True, eq=False, dict=True):
 
     @property
     def states(self) -> Mapping[str, Int64]:
-        """The states of the GPUs in the time of all activities, in ns."""
         return self._with_moved({name: self.whole.sum(name) for name in STATES})
 
     def _with_moved(
@@ -256,7 +255,6 @@ def _fact_text(figure: _Fact, other: _Fact | None) -> str:
 
 
 def _power_w(step: Step) -> float | None:
-    """The mean power of all GPUs together; None if that of any is unknown."""
     if not is_measured("power_w", step.run.table):
         return None
     values = step.figure("power_w")
@@ -283,7 +281,6 @@ def _power(watts: float) -> str:
 
 
 def facts_of(step: Step) -> list[str]:
-    """The run in a line: its GPUs, ranks, iterations, and the sources that it lacks."""
     run = step.run
     products = Counter(gpu.hardware or "unknown GPU" for gpu in run.gpus if gpu.index in step.gpus)
     facts = [f"{count} × {name}" for name, count in products.most_common()]
@@ -304,7 +301,6 @@ def _iterations(step: Step) -> str:
 
 
 def _sources(step: Step) -> str:
-    """Which GPUs have counters and telemetry, or that they don't."""
     run, table = step.run, step.run.table
     counted = sorted({each.gpu for each in run.counters if each.gpu in step.gpus})
     counters = "no counters"

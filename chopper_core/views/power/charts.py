@@ -89,7 +89,6 @@ def _chart(
 
 
 def _against(found: Sequence[GpuSamples], other: str, title: str, unit: str) -> LineChart | None:
-    """The clock's samples over another signal's means in their times."""
     clouds = []
     for gpu in found:
         samples = gpu.signals["gfx_mhz"]
@@ -152,7 +151,6 @@ def _along(
 
 
 def _binned(times: Int64, values: Float64, begin: int, end: int, bins: int) -> Float64:
-    """The mean of the values in equal parts of a stretch of time; NaN in those without any."""
     place = np.minimum((times - begin) * bins // max(end - begin, 1), bins - 1)
     known = np.isfinite(values)
     return means_of(values[known], place[known], bins)

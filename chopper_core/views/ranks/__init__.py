@@ -282,7 +282,6 @@ def _cause_sentence(stand: RankLeads) -> str:
 
 
 def _idle_kind(stand: RankLeads) -> str:
-    """The largest part of the straggler's idle time that its host doesn't explain."""
     nodes = stand.split("gpu")
     place = nodes.codes("gpu").tolist().index(stand.gpus[stand.behind])
     latency, after, unknown = (

@@ -222,7 +222,6 @@ def start_of(run: Run, view: View) -> int:
 def nearest(
     run: Run, view: View, step: int, lanes: Sequence[tuple[Lane, Int64]]
 ) -> tuple[str, Interval] | None:
-    """The nearest start after (1) or before (-1) the cursor: its lane, and the cursor there."""
     seen = interval_of(run, view)
     at = run.origin_ns + seen.at_ns
     found: list[tuple[int, int]] = []
@@ -238,7 +237,6 @@ def nearest(
 
 
 def under_cursor(run: Run, view: View, name: str) -> tuple[int, int] | None:
-    """Start and end of the activity at the cursor on a lane, since the run's first activity."""
     lane = _named(lanes_in(run, view)[0], name)
     place = lane.running(run.origin_ns + interval_of(run, view).at_ns)
     if place is None:
@@ -292,7 +290,6 @@ def _cursor_columns(pointed: Sequence[Pointed]) -> Own:
 
 
 def _opens(run: Run, view: View, lane: Lane, at: int) -> View:
-    """The activity at the cursor in the tree; in a gap the next one, or the last."""
     for place in (lane.running(at), lane.after(at), lane.before(at)):
         if place is not None:
             there = activity_view(run, view, int(lane.rows[place]))

@@ -146,7 +146,6 @@ def spans_of(keys: Int64, text: Callable[[int], str]) -> tuple[Span, ...]:
 
 
 def own_time(run: Run, view: View, lanes: Sequence[Lane]) -> list[TimeSpans] | None:
-    """When activities of the scope run on each lane; None if the scope is whole GPUs."""
     if all(level == "gpu" for level, _ in view.scope):
         return None
     key = ("timeline scope", view.order, view.path)
@@ -190,7 +189,6 @@ class Ghosts(Struct, frozen=True):
         return cls(run, view, base_run, base) if size <= MAX_MATCHED else None
 
     def of_lane(self, lane: Lane, seen: Interval, bins: int) -> Ghost | None:
-        """The baseline's lane beneath a lane; None where it has none, or nothing matches."""
         found = self._counterpart(lane)
         if found is None:
             return None
@@ -207,7 +205,6 @@ class Ghosts(Struct, frozen=True):
 
     @property
     def _title(self) -> str:
-        """The baseline in a word or two: its run, or the levels in which it differs."""
         name = self.view.baseline.run if self.view.baseline is not None else ""
         own = dict(self.view.scope)
         steps = [f"{level} {label}" for level, label in self.base.scope if own.get(level) != label]

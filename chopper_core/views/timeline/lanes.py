@@ -67,17 +67,14 @@ class Lane(Struct, frozen=True, eq=False):
         return first + int(found[-1]) if len(found) else None
 
     def after(self, at_ns: int) -> int | None:
-        """The position of the first activity that starts after a moment."""
         place = int(np.searchsorted(self.starts_ns, at_ns, "right"))
         return place if place < len(self.starts_ns) else None
 
     def before(self, at_ns: int) -> int | None:
-        """The position of the last activity that starts before a moment."""
         place = int(np.searchsorted(self.starts_ns, at_ns, "left")) - 1
         return place if place >= 0 else None
 
     def count(self, begin_ns: int, end_ns: int) -> int:
-        """The number of activities that run at any time between two moments."""
         begun = int(np.searchsorted(self.starts_ns, end_ns, "left"))
         over = int(np.searchsorted(self.last_ns, begin_ns, "right"))
         return begun - over
@@ -246,7 +243,6 @@ def queue_strip(run: Run, gpu: int, begin: int, end: int, bins: int) -> Strip | 
 
 
 def _host_times(run: Run, gpu: int) -> tuple[TimeSpans, TimeSpans, TimeSpans] | None:
-    """When the launching threads of a GPU are in any of both; in operators alone; in calls."""
     busy = _union(run, gpu, tuple(HostKind))
     if not len(busy.starts_ns):
         return None
