@@ -140,14 +140,9 @@ class Frame(Struct, frozen=True, eq=False):
         data |= self._levels()
         for column in self.columns:
             values = self.values[column.name]
-            if values.words is not None:
-                cells = [values.cell(row) for row in range(len(self))]
-                data[column.name] = pd.Series(cells, dtype="string")
-                continue
-            known, numbers = values.present(), values.numbers
-            kind: Any = "Int64" if numbers.dtype.kind in "iub" else "Float64"
-            nullable = pd.Series(np.where(known, numbers, 0)).astype(kind)
-            data[column.name] = nullable.mask(~known)
+            kind = "Int64" if values.numbers.dtype.kind in "iub" else "Float64"
+            cells: Any = [values.cell(row) for row in range(len(self))]
+            data[column.name] = pd.Series(cells, dtype=kind if values.words is None else "string")
         table = pd.DataFrame(data)
         units = {column.name: str(column.unit) for column in self.columns if str(column.unit)}
         table.attrs = {"units": units, "address": self.address}

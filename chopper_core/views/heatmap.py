@@ -25,7 +25,6 @@ from chopper_core.model.column_names import HEAT
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL_TEXT
-from chopper_core.model.tree import Tree
 from chopper_core.model.units import is_on_a_clock, moment_text, time_text
 from chopper_core.model.view import View, pivot
 from chopper_core.util.arrays import Float64, Index, Int64, Mask
@@ -186,7 +185,13 @@ def answer(run: Run, view: View) -> ViewResult:
     figure = metric_named(view.of or USUAL, run.table)
     view = of_all_gpus(view)
     tree = run.tree_of(view)
-    by = view.by or _default_split(tree, view)
+    # The first split that has more than one label in the scope.
+    several = (
+        by
+        for by in ("layer", "iteration", "operation", "phase")
+        if len(distinct(tree.split(view.path, (by,)).codes(by))) > 1
+    )
+    by = view.by or next(several, "kernel")
     rows = Partition.of(tree, view, "gpu")
     cells = tree.split(view.path, ("gpu", by))
     numbers, codes = _numbers(run, figure, rows, cells, by)
@@ -253,13 +258,6 @@ def _of_samples(run: Run, view: View) -> ViewResult:
         notes=sampled_notes(run),
         charts=(HeatMap(title, figure.unit, tuple(names), tuple(labels), "time", numbers),),
     )
-
-
-def _default_split(tree: Tree, view: View) -> str:
-    for by in ("layer", "iteration", "operation", "phase"):
-        if len(distinct(tree.split(view.path, (by,)).codes(by))) > 1:
-            return by
-    return "kernel"
 
 
 def _numbers(

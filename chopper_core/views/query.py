@@ -181,11 +181,10 @@ def _frame(run: Run, view: View, result: ViewResult) -> Frame:
     view = with_column_names(view, titled)
     # Along time, all of it is shown.
     counting = replace(view, cut=view.cut or view_module(view.name).SPEC.along_time)
-    whole, nodes, signal = (
-        result.whole or _node_of(run, view),
-        result.nodes,
-        run.signal(view.signal),
-    )
+    whole, nodes, signal = result.whole, result.nodes, run.signal(view.signal)
+    if whole is None and len(run.table):
+        whole = run.tree_of(view).node(view.path)
+    whole = whole or Groups.single(run.table, slice(0, 0))
     names = result.shown or tuple(each.name for each in titled)
     columns = Columns(run, view, result.level, names, nodes, whole, result.columns, result.total)
     texts = _searched(result) if view.filter else result.labels
@@ -224,13 +223,6 @@ def _frame(run: Run, view: View, result: ViewResult) -> Frame:
         truncated=run.truncated(view),
         left_out=run.left_out(counting),
     )
-
-
-def _node_of(run: Run, view: View) -> Groups:
-    """The rows of a view's node; of a run without any sample none."""
-    if len(run.table):
-        return run.tree_of(view).node(view.path)
-    return Groups.single(run.table, slice(0, 0))
 
 
 def _searched(result: ViewResult) -> list[str]:

@@ -354,24 +354,18 @@ def _label(levels: tuple[str, ...], part: tuple[str, ...]) -> str:
     )
 
 
-class Candidate(Struct, frozen=True):
-    """A row: a view with a baseline."""
-
-    label: str
-    view: View
-    base_ns: int
-    delta_ns: int
-
-
 def candidates(run: Run, view: View) -> ViewResult:
-    found: list[Candidate] = []
+    found: list[tuple[str, View, int, int]] = []
 
     def add(label: str, own: View, baseline: Baseline, other: Run = run) -> None:
+        there = own if baseline.path is None else replace(own, path=baseline.path)
         with suppress(NoSuchNode):
-            there = own if baseline.path is None else replace(own, path=baseline.path)
-            base_ns, own_ns = _time_of(other, there), _time_of(run, own)
+            base_ns, own_ns = (
+                int(each.tree_of(node).node(node.path).elapsed_ns[0])
+                for each, node in ((other, there), (run, own))
+            )
             beside = replace(own, baseline=baseline, sort="", filter="", columns=())
-            found.append(Candidate(label, beside, base_ns, own_ns - base_ns))
+            found.append((label, beside, base_ns, own_ns - base_ns))
 
     for name, other in run.others.items():
         add(name, view, Baseline(name), other)
@@ -394,14 +388,15 @@ def candidates(run: Run, view: View) -> ViewResult:
                 baseline = Baseline("", (*view.path, labels[base]))
                 text = f"{level}={label} vs {level}={labels[base]}"
                 add(text, replace(view, path=(*view.path, label)), baseline)
+    texts, views, base_ns, delta_ns = zip(*found, strict=True) if found else ((),) * 4
     return ViewResult(
         level="baseline",
-        labels=[each.label for each in found],
+        labels=texts,
         columns=(
-            (_BASE, Values(np.array([each.base_ns for each in found], np.int64))),
-            (_DELTA, Values(np.array([each.delta_ns for each in found], np.int64))),
+            (_BASE, Values(np.array(base_ns, np.int64))),
+            (_DELTA, Values(np.array(delta_ns, np.int64))),
         ),
-        opens=lambda row: found[row].view,
+        opens=lambda row: views[row],
         headline=(f"{HOW}{'; or take a row with Enter' if found else ''}",),
     )
 
@@ -410,7 +405,3 @@ _BASE: Final = column("""base_ns | ns | base time
     The time of this candidate baseline.""")
 _DELTA: Final = column("""scope_ns_delta | ns | Δ time | signed
     The time of the scope minus that of this candidate baseline.""")
-
-
-def _time_of(run: Run, view: View) -> int:
-    return int(run.tree_of(view).node(view.path).elapsed_ns[0])

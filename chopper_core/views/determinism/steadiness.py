@@ -175,7 +175,9 @@ def _steadiness(run: Run, view: View, with_cells: bool) -> Steadiness:
             for span in spans[own] if with_cells else ():
                 for name, number in _of_samples(curves, _apart(span[None]))[0].items():
                     cells.setdefault(name, []).append(number)
-        parts = [_compute_of(steps, step) for step in own.tolist() if number_of[step] in compared]
+        chosen = own[np.isin(number_of[own], compared)].tolist()
+        rows_of = [np.sort(steps.rows_of(step)) for step in chosen]
+        parts = [rows[run.table.kind[rows] == Kind.COMPUTE] for rows in rows_of]
         if 1 < len(compared) == len(parts) and all(map(len, parts)):
             rows = np.stack(same_kernels(run.table, parts, _PLACE))
             places += rows.shape[1]
@@ -262,12 +264,6 @@ def _chosen(node: Groups, whole: tuple[int, ...]) -> tuple[int, ...]:
     count = max(2, min(len(whole), len(whole) * MAX_COMPARED_ROWS // size))
     places = distinct(np.linspace(0, len(whole) - 1, count).round().astype(np.intp))
     return tuple(whole[place] for place in places.tolist())
-
-
-def _compute_of(steps: Groups, step: int) -> Index:
-    rows = np.sort(steps.rows_of(step))
-    computes: Index = rows[steps.table.kind[rows] == Kind.COMPUTE]
-    return computes
 
 
 def _signal_at(table: KernelTable, signal: str, rows: Index) -> Float64:

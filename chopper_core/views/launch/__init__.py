@@ -145,6 +145,10 @@ def answer(run: Run, view: View) -> ViewResult:
         for title, parts in drawn.items()
         if (series := tuple(Series(name, ns / 1e6) for name, ns in parts.items()))
     ]
+    middles = ((edges[:-1] + edges[1:]) / 2 - run.origin_ns) / 1e6
+    lines = {f"GPU {gpu}": depth for gpu, depth in zip(gpus[:_MAX_LINES], depths, strict=False)}
+    title = "host queue: launched, not started"
+    queue = LineChart.over(title, "", "time", "ms", middles, lines)
     return table_view(
         view,
         rows,
@@ -154,7 +158,7 @@ def answer(run: Run, view: View) -> ViewResult:
         shown=tuple(dict.fromkeys(shown)),
         headline=_headline(whole, gpus, depths),
         notes=(*clock_notes, *_notes(whole)),
-        charts=(*bars, *([_queue_chart(run, gpus, edges, depths)] if is_known else [])),
+        charts=(*bars, *([queue] if is_known else [])),
     )
 
 
@@ -220,13 +224,6 @@ def _queues(run: Run, view: View, parent: Groups) -> tuple[list[int], Int64, Flo
         near = (start > begin) & (launch < end)
         depths.append(Queue.of(launch[near], start[near]).depths(edges))
     return gpus, edges, np.stack(depths)
-
-
-def _queue_chart(run: Run, gpus: list[int], edges: Int64, depths: Float64) -> LineChart:
-    middles = ((edges[:-1] + edges[1:]) / 2 - run.origin_ns) / 1e6
-    lines = zip(gpus[:_MAX_LINES], depths, strict=False)
-    named = {f"GPU {gpu}": depth for gpu, depth in lines}
-    return LineChart.over("host queue: launched, not started", "", "time", "ms", middles, named)
 
 
 _LEAST_QUEUED: Final = 0.05
