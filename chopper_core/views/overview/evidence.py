@@ -119,7 +119,7 @@ def causes_of(run: Run, view: View, gpu: int | None = None) -> tuple[int, tuple[
             name="compare",
             baseline=Baseline("", (str(ranks.gpus[typical]),)),
         )
-        text = f"its kernels take {share:.1f} % longer, {time(beyond['work'])} per iteration"
+        text = f"its kernels take {share:.1f} % longer, {time(beyond['same'])} per iteration"
         cards.append(_card(f"{text} beyond the median of {rest}", beside))
         cards += _hardware(step_of(run, root), gpu, root)
     for name, word in (("host", "before launch calls"), ("launch", "after launch calls")):
