@@ -217,12 +217,3 @@ def csv_cells(line: str) -> list[str]:
     except csv.Error:
         return []
     return [cell.strip() for cell in cells]
-
-
-def collapsed(text: str) -> str:
-    """CSV from lines of cells with spaces between them."""
-    text = text.replace(",", " ").replace("\t", " ").replace("\r", "")
-    while "  " in text:
-        text = text.replace("  ", " ")
-    text = text.replace("\n ", "\n").replace(" \n", "\n").strip(" ")
-    return text.replace(" ", ",")

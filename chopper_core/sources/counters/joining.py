@@ -28,11 +28,11 @@ from chopper_core.tables.columns import Interner
 from chopper_core.tables.losses import ABSENT, merged_losses
 from chopper_core.util.arrays import Int64, Mask
 from chopper_core.util.grouping import (
+    combined,
     distinct,
     first_equal,
     last_equal,
     nth_of,
-    run_mask,
     stable_order,
 )
 
@@ -293,7 +293,7 @@ def _taken(rows: Dispatches, order: Int64) -> Dispatches:
 def _same_ids(base: Dispatches, other: Dispatches) -> Int64:
     """Return the row of `base` with the GPU and dispatch id of each row of `other`, or ABSENT."""
     gpu = np.concatenate((base.gpu, other.gpu)).astype(np.int64)
-    key = _codes((gpu, np.concatenate((base.dispatch_id, other.dispatch_id))))
+    _, key = combined((gpu, np.concatenate((base.dispatch_id, other.dispatch_id))))
     match = last_equal(key[: len(base)], key[len(base) :])
     return np.where(other.dispatch_id >= 0, match, ABSENT)
 
@@ -312,23 +312,15 @@ def _same_occurrence(
         np.concatenate((nth, nth_there)),
     )
     size, size_there = _grid_sizes(base), _grid_sizes(other)
-    key = _codes((*columns, np.concatenate((size, size_there))))
+    _, key = combined((*columns, np.concatenate((size, size_there))))
     match = first_equal(key[: len(base)], key[len(base) :])
-    key = _codes(columns)
+    _, key = combined(columns)
     match_any = first_equal(key[: len(base)], key[len(base) :])
     open_rows = np.flatnonzero((match < 0) & (match_any >= 0))
     unknown = (size[match_any[open_rows]] == 0) | (size_there[open_rows] == 0)
     unknown &= ~np.isin(match_any[open_rows], match)
     match[open_rows[unknown]] = match_any[open_rows[unknown]]
     return match, match_any
-
-
-def _codes(columns: Sequence[Int64]) -> Int64:
-    """Return one number per row, equal for rows that are equal in all columns."""
-    order = np.lexsort(columns)
-    codes = np.empty(len(order), np.int64)
-    codes[order] = np.cumsum(run_mask(*(column[order] for column in columns)))
-    return codes
 
 
 def _merged(

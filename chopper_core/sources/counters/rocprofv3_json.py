@@ -234,12 +234,14 @@ class _JsonProcess:
                 nameless.add(kernel)
             return table.kernel_code(name or f"kernel {kernel}")
 
+        numbers = [np.zeros(0, np.int64)]
         while self._dispatches:
             columns = self._dispatches.popleft()
             columns["process"] = np.full(len(columns["name"]), self._pid, np.int64)
             columns["gpu"] = _looked_up(columns["gpu"], partial(table.agents.of_id, agents))
             columns["name"] = _looked_up(columns["name"], kernel_code)
-            table.add_dispatches(columns)
+            numbers.append(table.add_dispatches(columns))
+        row_of = np.concatenate(numbers)
         if nameless:
             self.losses.notes.append(f"{len(nameless):,} kernels have no name in the file.")
         for handle, number in self._counters.items():
@@ -247,7 +249,7 @@ class _JsonProcess:
             if len(rows):
                 known = self._descriptions.get(handle)
                 code = table.counter_names[known.name if known else f"counter {handle}"]
-                table.add_values(rows, np.full(len(rows), code), values)
+                table.add_values(row_of[rows], np.full(len(rows), code), values)
         while self._ranges:
             table.host.add_ranges(self._named(self._ranges.popleft()))
         infos = counter_infos(table.counter_names)

@@ -191,24 +191,14 @@ class DispatchTable:
     ) -> DispatchRun:
         """Return the dispatches, one row each, in each GPU's order of dispatch."""
         rows = self._rows.joined()
-        place: Int32 | Int64 | None = None
-        if not _is_in_order(rows):
-            first, place = _dispatch_groups(rows)
-            _take(rows, first)
-            del first
+        first, place = _dispatch_groups(rows)
+        _take(rows, first)
         _drop_bad_times(rows, self.losses)
-        process = rows["process"]
-        if place is not None or (process[1:] != process[:-1]).any():
-            order = dispatch_order(
-                rows["gpu"], rows["process"], rows["dispatch_id"], rows["start_ns"]
-            )
-            _take(rows, order)
-            inverse = np.empty(len(order), np.int32)
-            inverse[order] = np.arange(len(order), dtype=np.int32)
-            place = inverse if place is None else inverse[place]
-            del order, inverse
-        counters = self._dense(place, len(rows["name"]))
-        del place
+        order = dispatch_order(rows["gpu"], rows["process"], rows["dispatch_id"], rows["start_ns"])
+        _take(rows, order)
+        inverse = np.empty(len(order), np.int32)
+        inverse[order] = np.arange(len(order), dtype=np.int32)
+        counters = self._dense(inverse[place], len(order))
         region, by_gpu_time = self.host.regions(rows)
         named = rows.pop("region")
         rows["region"] = np.where(named >= 0, named, region).astype(np.int32)
@@ -230,18 +220,17 @@ class DispatchTable:
             losses=self.losses,
         )
 
-    def _dense(self, row_of: Int32 | Int64 | None, count: int) -> dict[str, Float64]:
+    def _dense(self, row_of: Int32, count: int) -> dict[str, Float64]:
         """Return one column per counter: the sum, or the first, of the values of a dispatch.
 
-        `row_of` is the final row of each added row; None if no row has moved.
+        `row_of` is the final row of each added row.
         """
         columns: dict[str, Float64] = {}
         final = CounterValues(self.losses, self._sums)
         for code, name in enumerate(self.counter_names):
             given, values = self._values.take(code)
-            if row_of is not None:
-                final.add(row_of[given], np.zeros(len(given), np.int64), values)
-                given, values = final.take(0)
+            final.add(row_of[given], np.zeros(len(given), np.int64), values)
+            given, values = final.take(0)
             columns[name] = np.full(count, np.nan)
             columns[name][given] = values
         if repeated := self._values.repeated + final.repeated:
@@ -253,9 +242,6 @@ class DispatchTable:
 
 
 def _take(columns: Columns, rows: Int64) -> None:
-    count = len(next(iter(columns.values())))
-    if len(rows) == count and (rows[1:] > rows[:-1]).all():
-        return
     for name in columns:
         columns[name] = columns[name][rows]
 
@@ -277,19 +263,6 @@ def _drop_bad_times(rows: Columns, losses: Losses) -> None:
     given = (start_ns >= 0) | (end_ns >= 0)
     losses.bad_times += int((bad & given).sum())
     start_ns[bad] = end_ns[bad] = ABSENT
-
-
-def _is_in_order(rows: Columns) -> bool:
-    """Return whether rows are distinct dispatches sorted by process, GPU and dispatch id."""
-    identity = rows["dispatch_id"]
-    later = identity[1:] > identity[:-1]
-    if len(identity) and identity.min() < 0:
-        return False
-    for name in ("gpu", "process"):
-        column = rows[name]
-        same = column[1:] == column[:-1]
-        later = (column[1:] > column[:-1]) | (same & later)
-    return bool(later.all())
 
 
 def _dispatch_groups(rows: Columns) -> tuple[Int64, Int64]:

@@ -121,7 +121,6 @@ def read(path: Path, _progress: Progress = silent) -> Telemetry:
         if "#" in block or not table.add_csv(block):
             for line in filter(str.strip, block.splitlines()):
                 table.add(line)
-            table.flush()
     found = table.finish(_FORMAT)
     return replace(found, is_held=True, by_rank=True, is_of_node=file_series.is_of_node)
 

@@ -98,8 +98,6 @@ _UNITS: Final = late(r"(?:.*\s)?Id(?:\s.*)?", re.IGNORECASE)
 _ENTITY: Final = late(
     r"(?P<before>.*?)\b(?P<kind>v?GPU|GPU-C?I|Switch|CPU|Core|Link)\s+(?P<number>\d+)\s+(?P<rest>.*)"
 )
-_PLAIN_ROW: Final = late(r"^[^ ]+ GPU \d+ (?=.)", re.MULTILINE)
-_ODD_MARKS: Final = (",", '"', "#", "\t", "\r", "\v", "\f")
 _GPU_ROW: Final = late(r"[^#]*?\bGPU\s+\d+\s")
 _STOPPED: Final = "dmon was stopped"
 _SAMPLE: Final = late(
@@ -158,43 +156,26 @@ def _dmon_layout(line: str) -> ColumnPositions | None:
 
 def _read_dmon(text: FileText) -> Telemetry:
     """Read `dmon`, which repeats its headings; rows of other entities than GPUs are counted."""
-    table, headings = TableLines(text, _dmon_cells, _dmon_csv), ("", False)
+    table, headings = TableLines(text, _dmon_cells), ("", False)
     losses = table.rows.row_losses
-    for block in text.blocks():
-        for line in block.splitlines():
-            if _GPU_ROW.match(line):
+    for line in text.lines():
+        if _GPU_ROW.match(line):
+            table.add(line)
+        elif line.strip() and _STOPPED not in line:
+            match, entity = _HEADINGS.fullmatch(line.rstrip()), _ENTITY.fullmatch(line)
+            named = (match["names"], bool(match["before"].strip())) if match else ("", False)
+            if match and named == headings:
+                continue
+            if found := _dmon_layout(line):
+                table.use(found)
+                headings = named
+            elif entity is None:
+                losses[RowLoss.FOREIGN] += table.layout is None or not _UNITS.fullmatch(line)
+            elif entity["kind"] == "GPU" or table.layout is None:
                 table.add(line)
-            elif line.strip() and _STOPPED not in line:
-                match, entity = _HEADINGS.fullmatch(line.rstrip()), _ENTITY.fullmatch(line)
-                named = (match["names"], bool(match["before"].strip())) if match else ("", False)
-                if match and named == headings:
-                    continue
-                if found := _dmon_layout(line):
-                    table.use(found)
-                    headings = named
-                elif entity is None:
-                    losses[RowLoss.FOREIGN] += table.layout is None or not _UNITS.fullmatch(line)
-                elif entity["kind"] == "GPU" or table.layout is None:
-                    table.add(line)
-                else:
-                    losses[RowLoss.NO_DATA] += 1
-        table.flush()
+            else:
+                losses[RowLoss.NO_DATA] += 1
     return table.finish(DMON)
-
-
-def _dmon_csv(text: str, lines: int) -> str | None:
-    """Rows of `dmon` as CSV; None where a time has spaces in it, or anything else is odd."""
-    if any(mark in text for mark in _ODD_MARKS):
-        return None
-    # A pattern takes ten times as long for runs of spaces.
-    while "  " in text:
-        text = text.replace("        ", " ").replace("  ", " ")
-    text = text.replace(" \n", "\n").replace("\nGPU ", "\n- GPU ")
-    text = f"- {text}" if text.startswith("GPU ") else text
-    if not len(_PLAIN_ROW.findall(text)) == text.count(" GPU ") == lines:
-        return None
-    text = text.replace(" GPU ", " ").replace(" ", ",")
-    return text.replace("\n-,", "\n,").removeprefix("-")
 
 
 def _dmon_cells(line: str) -> list[str]:

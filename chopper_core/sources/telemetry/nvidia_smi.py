@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -25,10 +24,8 @@ from chopper_core.tables.text import (
     TEXT_SUFFIXES,
     FileHead,
     FileText,
-    collapsed,
 )
 from chopper_core.util.arrays import Int64
-from chopper_core.util.patterns import late
 from chopper_core.util.progress import Progress, silent
 
 if TYPE_CHECKING:
@@ -116,7 +113,6 @@ _DMON: Final[Sequence[tuple[str, Field]]] = (
     ("pviol", Field(SignalName.THROTTLE_PCT, "%", "power")),
 )
 
-_COMMENT: Final = late("^#.*$", re.M)
 _INDEX: Final = ("index",)
 _BUS: Final = ("pci.bus_id", "gpu_bus_id")
 _IDENTIFIER: Final = ("uuid", "gpu_uuid", "serial", "gpu_serial")
@@ -160,19 +156,12 @@ def _dmon_layout(line: str) -> ColumnPositions | None:
 
 def _read_dmon(text: FileText) -> Telemetry:
     table, headings = TableLines(text, _dmon_cells), ""
-    for block in text.blocks():
-        comments = set(_COMMENT.findall(block))
-        if all(line == headings or _dmon_layout(line) is None for line in comments):
-            block = _COMMENT.sub("", block)
-            if "#" not in block and table.add_csv(collapsed(block)):
-                continue
-        for line in block.splitlines():
-            if line and line[0] != "#" and not line.isspace():
-                table.add(line)
-            elif line != headings and (found := _dmon_layout(line)):
-                table.use(found)
-                headings = line
-        table.flush()
+    for line in text.lines():
+        if line and line[0] != "#" and not line.isspace():
+            table.add(line)
+        elif line != headings and (found := _dmon_layout(line)):
+            table.use(found)
+            headings = line
     return table.finish(DMON_FORMAT)
 
 

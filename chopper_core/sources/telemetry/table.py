@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 _UNKNOWN: Final = "is ignored: its unit is unknown."
 _HEADING: Final = re.compile(r"(\S+)\s*(?:\[(.+)\])?")
 _MAX_HEADINGS: Final = 1000
+_WAITING_LINES: Final = 1 << 14
 _DIGITS: Final = frozenset("0123456789")
 GpuOf = Callable[["Cells"], GpuName | None]
 """The GPU of a row, by the cells below the headings that name it; '' below others."""
@@ -183,10 +184,8 @@ class TableLines:
         self,
         text: FileText,
         split: Split = csv_cells,
-        as_csv: Callable[[str, int], str | None] | None = None,
         stamps: Stamps | None = None,
     ) -> None:
-        """Start without headings; `as_csv` writes many lines, of so many, as CSV, if it can."""
         self.layout: ColumnPositions | None = None
         self.rows = RowCollector(text.path)
         self.stamps = stamps or Stamps()
@@ -194,7 +193,6 @@ class TableLines:
         self._waiting: list[str] = []
         """Rows below these headings that aren't read yet."""
         self._split = split
-        self._as_csv = as_csv
         self._headings = 0
 
     def use(self, layout: ColumnPositions) -> None:
@@ -211,6 +209,8 @@ class TableLines:
             self.rows.row_losses[RowLoss.FOREIGN] += 1
         else:
             self._waiting.append(line)
+            if len(self._waiting) == _WAITING_LINES:
+                self.flush()
 
     def flush(self) -> None:
         if self.layout is None or not self._waiting:
@@ -218,10 +218,8 @@ class TableLines:
         from chopper_core.tables.rows import TableRows
 
         lines, self._waiting = self._waiting, []
-        text = self._as_csv("\n".join(lines) + "\n", len(lines)) if self._as_csv else None
-        if text is None or not self.add_csv(text):
-            block = TableRows.of_lines(lines, self.layout.width, self._split)
-            add_rows(self.rows, self.stamps, self.layout, block)
+        block = TableRows.of_lines(lines, self.layout.width, self._split)
+        add_rows(self.rows, self.stamps, self.layout, block)
 
     def add_csv(self, text: str) -> bool:
         """Add whole lines of CSV at once; False where a line has to be split by itself."""
@@ -230,11 +228,13 @@ class TableLines:
         block = TableRows.of_csv(text, self.layout.width) if self.layout else None
         if self.layout is None or block is None:
             return False
+        self.flush()
         add_rows(self.rows, self.stamps, self.layout, block)
         return True
 
     def finish(self, tool: str) -> Telemetry:
         """The signals of all rows; raises DataError without headings, or any usable sample."""
+        self.flush()
         if self.layout is None:
             raise DataError(f"{self._text.path} has no headings of {tool}.")
         layout, losses = self.layout, self._text.losses
@@ -272,7 +272,6 @@ def read_table(text: FileText, layout_of: LayoutOf, stamps: Stamps | None = None
                 if is_same or found is not None:
                     continue
             table.add(line)
-        table.flush()
     return table.finish("a known telemetry format")
 
 

@@ -73,23 +73,6 @@ def test_headings_of_dmon_come_again_without_end(tmp_path: Path) -> None:
     assert len(found.gpus) == 8 and not found.losses.unreadable_events
 
 
-def test_many_rows_of_dmon_read_as_each_of_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lines = stamped(long_log(1600), f"{START_S}.{{ms:03d}}").splitlines(keepends=True)
-    lines[700] = lines[700].replace("2048", "N/A")
-    lines[900] = lines[900].replace("  4 ", "  65535 ")
-    at_once = read(tmp_path, "".join(lines), "dcgm.txt")
-    monkeypatch.setattr("chopper_core.sources.telemetry.dcgm._dmon_csv", lambda *_: None)
-    one_by_one = read(tmp_path, "".join(lines), "dcgm.txt")
-    assert at_once.gpus == one_by_one.gpus and at_once.losses == one_by_one.losses
-    assert at_once.signals.keys() == one_by_one.signals.keys()
-    for key, parts_of in at_once.signals.items():
-        for ours, theirs in zip(parts_of, one_by_one.signals[key], strict=True):
-            assert ours.time_ns.tolist() == theirs.time_ns.tolist()
-            assert ours.value.tolist() == theirs.value.tolist()
-
-
 def test_the_head_of_older_versions(tmp_path: Path) -> None:
     text = "# Entity  POWER  TMPTR\n      Id\n    GPU 0  131.1  41\n    GPU 1  132.1  42\n"
     found = read(tmp_path, text, "dcgm.log")
