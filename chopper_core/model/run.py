@@ -224,15 +224,13 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
 
     def tree(self, order: tuple[str, ...] = LEVELS, left_out: tuple[int, ...] = ()) -> Tree:
         """The tree in an order of the levels, without some iterations, made once."""
-        if left_out:
-            return self.memo(
-                ("tree", order, left_out),
-                lambda: self.tree(order).without(left_out),
-                _CACHED_TREES,
-            )
-        return self.memo(
-            ("tree", order), lambda: Tree(self.table, order, self.cubes), _CACHED_TREES
-        )
+
+        def made() -> Tree:
+            if left_out:
+                return self.tree(order).without(left_out)
+            return Tree(self.table, order, self.cubes)
+
+        return self.memo(("tree", order, left_out), made, _CACHED_TREES)
 
     def tree_of(self, view: View) -> Tree:
         """The tree that the figures of a view are computed from: truncated iterations take no

@@ -85,13 +85,11 @@ class Tree:
         self._places = None if cubes is not None else level_order(table)
         self._memo = Memo()
         self._left_out: tuple[int, ...] = ()
-        self._kept = Memo()
 
     def without(self, iterations: Sequence[int]) -> Tree:
         """This tree without some iterations; it shares what this one has computed."""
         made = copy(self)
         made._left_out = tuple(iterations)
-        made._kept = Memo()
         return made
 
     def node(self, path: Sequence[str]) -> Groups:
@@ -279,8 +277,10 @@ class Tree:
         places, left_out = self._places_of(path), self._left_out
         if not left_out or _ITERATION in self.order[: len(path)]:
             return places
-        kept = self._kept(
-            ("kept", path), lambda: _without(places, self._key(_ITERATION), left_out), _CACHED_NODES
+        kept = self._memo(
+            ("kept", path, left_out),
+            lambda: _without(places, self._key(_ITERATION), left_out),
+            _CACHED_NODES,
         )
         if not _size(kept):
             raise self._missing(path)

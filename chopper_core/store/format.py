@@ -128,9 +128,9 @@ def paths_of(name: str) -> list[Path]:
 
     Raises DataError for a path that can't be looked up.
     """
-    path, is_there = _looked_up(named_run(name))
+    path, is_there = _looked_up(named_runs(name)[0])
     if not is_there and "," in name:
-        return [_looked_up(named_run(part))[0] for part in name.split(",") if part]
+        return [_looked_up(named_runs(part)[0])[0] for part in name.split(",") if part]
     return [path]
 
 
@@ -277,13 +277,8 @@ def remove_baseline(name: str) -> None:
     _write(found)
 
 
-def named_run(name: str) -> str:
-    """Resolve a name to a run: `@main`, or the path itself; raises UsageError."""
-    return named_runs(name)[0]
-
-
 def named_runs(name: str) -> tuple[str, ...]:
-    """Resolve a name to its runs; raises UsageError."""
+    """The runs of a name such as `@main`, or the path itself; raises UsageError."""
     if not name.startswith(SIGN) or os.path.exists(name):
         return (name,)
     found = baselines()

@@ -251,11 +251,8 @@ def first_equal(values: Codes, wanted: Codes) -> Index:
 
 def last_equal(values: Codes, wanted: Codes) -> Index:
     """The position of the last of the values that equals each wanted one, -1 where none does."""
-    if not len(values):
-        return np.full(len(wanted), -1, np.intp)
-    order = stable_order(values)
-    nearest = order[np.searchsorted(values[order], wanted, "right") - 1]
-    return np.where(values[nearest] == wanted, nearest, -1)
+    found = first_equal(values[::-1], wanted)
+    return np.where(found < 0, -1, len(values) - 1 - found)
 
 
 def hashes(count: int) -> Int64:
