@@ -69,7 +69,6 @@ def attach_sources(
 def attach_counters(
     run: Run, paths: Sequence[Path], progress: Progress, ranges: Sequence[Path] = ()
 ) -> Run:
-    """Attach the counters of its kernels to a run; `ranges` are traces that hold CUPTI ranges."""
     found = find_counters(paths, ranges)
     run = _skipping(run, found)
     if not found.files:

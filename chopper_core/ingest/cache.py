@@ -253,7 +253,6 @@ def _remove_older(cached: Path, origin: str) -> None:
 
 
 def _origin(name: str, paths: Sequence[Path], overrides: Overrides) -> str:
-    """The name, paths and overrides of a run: what identifies it in the cache."""
     options = [text for text in (overrides.clocks_text(), overrides.gpus_text()) if text]
     options += [f"hardware {overrides.hardware}"] if overrides.hardware else []
     return "\n".join([name, *(str(os.path.realpath(path)) for path in paths), *options])
@@ -284,7 +283,6 @@ def _specifications(overrides: Overrides) -> list[str]:
 
 
 def _digest_of_file(path: Path) -> str:
-    """A digest of a text file; empty without it."""
     try:
         return digest([atomic.read_small(path).decode("utf-8", "surrogateescape")])
     except (FileNotFoundError, NotADirectoryError):

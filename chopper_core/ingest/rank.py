@@ -177,7 +177,6 @@ def _of_rank(trace: Trace, path: str, hosts: Sequence[HostFile]) -> Run:
 
 
 def _with_host(trace: Trace, hosts: Sequence[HostFile]) -> tuple[Trace, tuple[str, ...]]:
-    """The trace completed by the host trace of its process, and a sentence on the join."""
     host = _host_of(trace, hosts)
     if host is None:
         return trace, ()
@@ -262,7 +261,6 @@ def _ranks(given: object) -> tuple[int, ...]:
 
 
 def _world(trace: Trace) -> int:
-    """The number of ranks that a trace names; 0 without one."""
     size = _distributed(trace).get("world_size")
     return size if type(size) is int and 0 < size < _MAX_WORLD else 0
 

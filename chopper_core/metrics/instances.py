@@ -81,7 +81,6 @@ def visits(whole: OperationInstances, table: KernelTable, left_out: Mask) -> Int
 
 
 def _place_keys(table: KernelTable, rows: Index) -> list[AnyArray]:
-    """The labels that distinguish the places of the step where some rows run."""
     layer = table.layer[rows]
     operation = np.where(layer == NO_LABEL, table.operation[rows], NO_LABEL)
     return [table.gpu[rows], table.iteration[rows], table.phase[rows], layer, operation]

@@ -46,7 +46,6 @@ _PLAIN = "(),<>:*+[]{}@~!;|"
 
 
 def parse(address: str) -> View:
-    """The view of an address; raises UsageError for an invalid one."""
     rest, options = _split_options(quoted_cycles(address))
     run, path_text = _split_path(rest)
     if not run:
@@ -157,7 +156,6 @@ def _parse_switch(key: str, value: str) -> bool:
 
 
 def path_text(view: View) -> str:
-    """The path of a view as an address has it: `gpu=3/iteration=11`."""
     text = "/".join(step_text(level, label) for level, label in view.scope)
     return f"{text[:-1]}%3A" if text.endswith(":") else text
 

@@ -118,7 +118,6 @@ def part_of(signal: str, part: str) -> str:
 
 
 def is_part(name: str) -> bool:
-    """Whether a signal belongs to a part of the GPU, such as `gfx_mhz.xcd3`."""
     return "." in name
 
 

@@ -57,7 +57,6 @@ class Cube(Struct, frozen=True, eq=False):
         return len(self.integers["sum activities"])
 
     def at_level(self, level: str, table: KernelTable) -> AnyArray | None:
-        """The codes at a level or along a parallel dimension; None if unknown."""
         if level in table.coordinates and "gpu" in self.codes:
             return table.coordinates[level][self.codes["gpu"]]
         return self.codes.get(level)
@@ -172,7 +171,6 @@ def summarise(
 
 
 def _rolled_up(cube: Cube, levels: tuple[str, ...]) -> Cube:
-    """The cube of fewer levels, from the cells of one with more."""
     order = np.lexsort([cube.codes[level] for level in reversed(levels)])
     codes = {level: cube.codes[level][order] for level in levels}
     first = run_starts(*codes.values())
@@ -278,7 +276,6 @@ def _of_rows(
 
 
 def _patterns(table: KernelTable) -> dict[str, int]:
-    """Measured column → the number of its pattern of known rows."""
     import hashlib  # Imported on use: OpenSSL is slow to load.
 
     found: dict[bytes, int] = {}

@@ -74,7 +74,6 @@ TERMS: Final = {
 
 
 def long_name(operation: str) -> str:
-    """The long name of an operation; empty for one that isn't the paper's."""
     name, again, _ = operation.partition(" (recompute)")
     long = OPERATIONS.get(name, "")
     return f"{long}, recomputed in backward" if long and again else long

@@ -96,7 +96,6 @@ class Groups:
                 yield selection[begin:end], group[begin:end]
 
     def values(self, column: str) -> AnyArray:
-        """A column at the rows; measured ones too."""
         if column in self.table.measured:
             return self.table.measured[column][self.selection]
         return values_of(self.table, column, self.selection)
@@ -181,7 +180,6 @@ class Groups:
         return largest
 
     def known_duration(self, column: str) -> Int64:
-        """Sum of the durations of the activities with a value in a measured column."""
         if column not in self.table.measured:
             return np.zeros(len(self), np.int64)
         if self.cells is not None:
@@ -234,7 +232,6 @@ class Groups:
         return np.arange(part.start, part.stop) if isinstance(part, slice) else part
 
     def part(self, group: int) -> Selection:
-        """The rows of one group, as a slice where they are contiguous."""
         rows, first = self.selection, self.first
         begin = int(first[group])
         last = group + 1 == len(first)

@@ -177,7 +177,6 @@ class MemoryEvents(SideTable, frozen=True, eq=False):
         return alive
 
     def signals(self) -> dict[str, Signal]:
-        """Bytes allocated and reserved on each GPU, from one event to the next."""
         if not len(self):
             return {}
         gpus = [int(gpu) for gpu in distinct(self.gpu)]

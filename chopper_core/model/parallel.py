@@ -82,7 +82,6 @@ class RankLayout(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """The layout as `parse_layout` reads it."""
         sizes = ",".join(f"{name}={self.sizes[name]}" for name in DIMENSIONS if name in self.sizes)
         order = "" if self.order == MEGATRON_ORDER else f",order={'-'.join(self.order)}"
         return sizes + order
@@ -125,12 +124,10 @@ class Parallel(Struct, frozen=True):
     notes: tuple[str, ...] = ()
 
     def at(self, rank: int, dimension: str) -> int | None:
-        """The coordinate of a rank along a dimension, None if it is unknown."""
         return self.coordinates.get(rank, {}).get(dimension)
 
     @property
     def text(self) -> str:
-        """The sizes: `tp 2 × pp 4`."""
         return " × ".join(f"{name} {self.sizes[name]}" for name in reversed(tuple(self.sizes)))
 
 

@@ -162,7 +162,6 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
 
     @property
     def is_reconstructed(self) -> bool:
-        """Whether times are a schedule along dependencies: durations alone were measured."""
         return self.times_mark == RECONSTRUCTED
 
     @property
@@ -179,7 +178,6 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
 
     @cached_property
     def origin_ns(self) -> int:
-        """The start of the run's first activity on the run's clock."""
         if self.is_sampled_only:
             return self.sampled_ns[0]
         return int(self.tree().node(()).min("start_ns")[0])
@@ -265,7 +263,6 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
         return self.memo(("iterations", view.order, view.path), found, keep=_CACHED_SCOPES)
 
     def baseline_run(self, name: str) -> Run:
-        """An open run to compare with; raises UsageError for any other."""
         if name not in self.others:
             raise UsageError(f"the baseline {name} is not open; start Chopper with it")
         return self.others[name]

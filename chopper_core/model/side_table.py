@@ -64,12 +64,10 @@ class SideTable(Struct, frozen=True, eq=False):
         return replace(self, **{name: getattr(self, name) + by for name in self.TIMES})
 
     def from_gpu(self, first: int) -> Self:
-        """The same with GPUs counted from another number."""
         return replace(self, gpu=self.gpu + np.int32(first))
 
     @classmethod
     def joined(cls, parts: Iterable[Self]) -> Self:
-        """One of several, of GPUs with rising numbers."""
         parts = [part for part in parts if len(part)]
         columns: dict[str, list[AnyArray]] = {name: [] for name in cls.column_names()}
         names: dict[Any, int] = {}

@@ -88,7 +88,6 @@ class BusyCurve(IntegralCurve, frozen=True):
         return cls(span, np.zeros(2), (span - span[0]).astype(np.float64), parts)
 
     def integrals(self, times_ns: Numbers) -> tuple[Float64, Float64]:
-        """The running integral and the covered time at each time."""
         begin, end = (int(edge) for edge in self.edges_ns)
         at = np.clip((times_ns - self.edges_ns[0]).astype(np.float64), 0, end - begin)
         # Between two whole ns the integral is linear.
@@ -160,7 +159,6 @@ class Signal(Struct, frozen=True):
         return self.unit.axis(self.low, self.high)
 
     def shares(self, values: Float64) -> Float64:
-        """Values as shares (0..1) of the scale."""
         return (values - self.low) / max(self.high - self.low, 1e-9)
 
 

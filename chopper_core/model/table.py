@@ -221,7 +221,6 @@ class KernelTable(Struct, frozen=True, eq=False, dict=True):
         return {}
 
     def _split(self, level: str) -> SplitCodes:
-        """The codes of the activities along a split, computed once."""
         if level not in self._splits:
             if cycle := _CYCLE.fullmatch(level):
                 length = int(cycle[1])

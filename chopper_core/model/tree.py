@@ -54,7 +54,6 @@ def level_order(table: KernelTable) -> Index:
 
 
 def in_order(table: KernelTable) -> bool:
-    """Whether rows are in the order of the levels, then of their starts."""
     open_ = np.ones(max(len(table) - 1, 0), np.bool_)
     for name in (*LEVELS, "start_ns", "stream"):
         values = table.column(name)

@@ -263,7 +263,6 @@ def with_view(view: View, name: str) -> View:
 
 
 def up(view: View) -> View:
-    """Go to the parent; at the root, the view itself."""
     if not view.path:
         return view
     baseline = view.baseline
@@ -308,7 +307,6 @@ def sorted_by(view: View, sort: str) -> View:
 
 
 def filtered(view: View, text: str) -> View:
-    """The rows that match a filter (see `filter`)."""
     return replace(view, filter=text)
 
 

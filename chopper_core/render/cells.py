@@ -75,7 +75,6 @@ class ColumnText(Struct, frozen=True):
 
     @property
     def header(self) -> str:
-        """Title and unit; the unit once."""
         title, unit = self.metric.title, self.scale.text
         return title if not unit or title.endswith(unit) else f"{title} {unit}"
 

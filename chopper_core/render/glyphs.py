@@ -205,5 +205,4 @@ def _roofed(line: str, glyphs: Glyphs, is_narrow: bool) -> str:
 
 
 def sampled(rows: int) -> Index:
-    """The rows that give the scale."""
     return distinct(np.linspace(0, max(rows - 1, 0), min(rows, SAMPLED)).astype(np.intp))

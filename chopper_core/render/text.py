@@ -215,7 +215,6 @@ def as_html(frame: Frame) -> str:
 
 
 def command(address: str, *, charted: bool = False) -> str:
-    """The shell command that prints the view of an address."""
     return f"chopper show {shell_word(address)}" + " --chart" * charted
 
 

@@ -88,7 +88,6 @@ class StoreIndex(Struct, frozen=True):
     """CRC-32 of the index itself, encoded with 0 in its place."""
 
     def checked(self) -> StoreIndex:
-        """The index with the checksum that it must have."""
         return replace(self, checksum=zlib.crc32(msgspec.json.encode(replace(self, checksum=0))))
 
 

@@ -69,7 +69,6 @@ def write_store(
 
 
 def check_place(folder: Path) -> None:
-    """Raise UsageError if the folder exists and is not a store."""
     if folder.exists() and not layout.is_store(folder):
         raise UsageError(f"{folder} exists and is not a Chopper store")
 

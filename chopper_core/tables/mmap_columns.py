@@ -72,7 +72,6 @@ def numbers_at(content: Content, place: ColumnPlace) -> AnyArray:
 
 
 def columns_of(content: Content, places: Mapping[str, ColumnPlace]) -> dict[str, AnyArray]:
-    """All columns of a file by name."""
     return {name: numbers_at(content, place) for name, place in places.items()}
 
 

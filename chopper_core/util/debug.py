@@ -17,7 +17,6 @@ target = ""
 
 
 def start(to: str) -> None:
-    """Write notes to a new or existing file, or to standard error; raises OSError."""
     global _file, target
     import faulthandler
 
@@ -86,7 +85,6 @@ def timed(step: str) -> Iterator[None]:
 
 
 def _inert(line: str) -> str:
-    """A line in which the names of files do nothing to a terminal."""
     if line.isprintable():
         return line
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)

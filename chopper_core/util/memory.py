@@ -154,7 +154,6 @@ def is_out_of_memory(error: BaseException | None) -> bool:
 
 
 def out_of_memory(doing: str) -> OutOfMemory:
-    """The error to raise in place of one of the system's."""
     global _shortages
     _shortages += 1
     return OutOfMemory(f"{doing} takes more memory than {_limit_text()}")

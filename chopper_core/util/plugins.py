@@ -62,7 +62,6 @@ class Plugin(Struct, frozen=True):
 
     @property
     def title(self) -> str:
-        """Its name and its distribution, for sentences."""
         owner = self.entry.dist
         return f"the plugin {self.entry.name} of {owner.name if owner else self.entry.value}"
 
