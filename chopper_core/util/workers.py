@@ -45,8 +45,10 @@ def read_all(
     gets a DataError. The reader is a module-level function or a callable that can be pickled.
     Raises OutOfMemory, since a run without that file would be another run.
     """
+    sizes = [path.stat().st_size for path in paths]
     packed = [
-        path.stat().st_size // (1 if path.suffix == ".gz" else _GZIP_FACTOR) for path in paths
+        size if path.suffix == ".gz" else size // _GZIP_FACTOR
+        for path, size in zip(paths, sizes, strict=True)
     ]
     workers, limit = memory.worker_limit(
         min(jobs or os.cpu_count() or 1, len(paths)), max(packed, default=0) * _GZIP_FACTOR
@@ -54,7 +56,7 @@ def read_all(
     if jobs is None and sum(packed) < PARALLEL_FROM_BYTES:
         workers = 1
     found: dict[int, Read | ChopperError] = {}
-    for number, outcome in _outcomes(paths, reader, progress, workers, limit, executor):
+    for number, outcome in _outcomes(paths, sizes, reader, progress, workers, limit, executor):
         if isinstance(outcome, memory.OutOfMemory):
             raise outcome
         found[number] = outcome
@@ -66,9 +68,11 @@ def read_as_done(
 ) -> Iterator[tuple[int, Read | ChopperError]]:
     """Call the reader for each path, and yield its place and result, or the error, once it is done.
 
-    `jobs` processes share the paths; None: one per processor. The reader is as of `read_all`.
+    `jobs` processes share the paths; None: one per processor. The reader is as of `read_all`. A
+    path may be the name of a run, of several files.
     """
-    return _outcomes(paths, reader, silent, min(jobs or os.cpu_count() or 1, len(paths)))
+    workers = min(jobs or os.cpu_count() or 1, len(paths))
+    return _outcomes(paths, [0] * len(paths), reader, silent, workers)
 
 
 def in_threads(
@@ -89,6 +93,7 @@ def in_threads(
 
 def _outcomes(
     paths: Sequence[Path],
+    sizes: Sequence[int],
     reader: Reader[Read],
     progress: Progress,
     workers: int,
@@ -100,7 +105,6 @@ def _outcomes(
     A worker that died (killed for its memory, say), or whose share of the memory was too small,
     leaves its file to this process, which has all of it once the others are done.
     """
-    sizes = [path.stat().st_size for path in paths]
     left = set(range(len(paths)))
     if executor is not None or workers > 1:
         from concurrent.futures import FIRST_COMPLETED, wait
