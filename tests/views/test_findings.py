@@ -228,7 +228,8 @@ def test_the_slow_layer(run: Run, truth: dict[str, Any]) -> None:
 def test_the_largest_overhead(run: Run, truth: dict[str, Any]) -> None:
     row = only(run, "overhead")
     assert row["said"].startswith("a clock below nominal is the largest overhead")
-    assert "on GPUs 0 and 5" in row["said"]
+    # The clock is known on all GPUs, as the bar of the overview has it; the next loss on two.
+    assert row["said"].endswith("MFMA utilisation with 13.7 % on GPUs 0 and 5")
     sums: dict[str, float] = dict.fromkeys(("frequency_ns", "mfma_underutilisation_ns"), 0.0)
     for gpu in truth["breakdown"]["per_gpu"].values():
         for phase in gpu.values():
@@ -239,7 +240,7 @@ def test_the_largest_overhead(run: Run, truth: dict[str, Any]) -> None:
     # The truth tells operations with matrix products alone; all compute runs at the same clocks.
     shares = [
         (1 - mean_mhz / 2100) * sum(truth["slow_gpu"]["compute_kernel_ns"][gpu][it] for it in its)
-        for gpu, its in (("0", ("11", "12")), ("5", ("11", "12")))
+        for gpu, its in ((str(number), ("11", "12")) for number in range(8))
         for mean_mhz in [truth["stability"]["per_gpu"][gpu]["gfx_mhz"]["11"]["mean"]]
     ]
     assert row["gpu_time_ns"] == near(sum(shares))

@@ -89,9 +89,8 @@ def _straggler(context: FindingsContext, leads: RankLeads, late: Straggler) -> F
     cost, sort = _COSTS.get(late.cause or "", (Cost.UNKNOWN, "mean_lead_ns"))
     if leads.delays_ns is not None:
         saving, sort = max(own, late.delay_ns), "-delay_ns"
-        verb = "wait" if len(leads.gpus) > 2 else "waits"
         whom = others(len(leads.gpus) - 1) if len(leads.peers) == 1 else "its peers"
-        wait = f"; {whom} {verb} {time(late.once_ns)}{each} for it in collectives, exposed"
+        wait = f"; it delays {whom} by {time(late.once_ns)}{each}"
     where = places_of(context.run, [gpu]).text(0) if context.table.coordinates else ""
     labels = {"iteration": str(leads.iterations[late.when[0]])} if is_once else {}
     return context.finding(

@@ -75,6 +75,12 @@ def largest_overhead(context: FindingsContext) -> Iterator[Finding]:
         return
     if name not in _SUBJECTS:
         return
+    next_to = f"the next is {LOSSES[following]} with {percent(after / elapsed)}"
+    if not is_all and each.values[name].present().all():
+        # Known on all GPUs, such as the cost of a low clock: only the comparison needs counters.
+        next_to += f" on {by_number('GPU', gpus)}"
+        gpus, is_all = [int(gpu) for gpu in by_gpu.codes("gpu")], True
+        size, elapsed = int(each.numbers(name).sum()), int(each.elapsed_ns.sum())
     count = len(gpus) * len(context.iterations)
     where = "" if is_all else f" on {by_number('GPU', gpus)}"
     hardware = context.run.hardware
@@ -84,8 +90,7 @@ def largest_overhead(context: FindingsContext) -> Iterator[Finding]:
     by, sort = "" if len(gpus) == 1 or is_all else "gpu", f"-{name.removesuffix('_ns')}_pct"
     yield context.finding(
         f"{_SUBJECTS[name]} the largest overhead{where}: {time(size / count)}{context.each}, "
-        f"{percent(size / elapsed)} of the time{nominal}; the next is {LOSSES[following]} with "
-        f"{percent(after / elapsed)}",
+        f"{percent(size / elapsed)} of the time{nominal}; {next_to}",
         context.with_view("overheads", by, sort=sort),
         Cost.COMPUTE,
         size / count,

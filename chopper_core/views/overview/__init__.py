@@ -29,6 +29,7 @@ from chopper_core.views.overview.step import (
     Step,
     facts_of,
     headline_of,
+    power_text,
     step_of,
     without,
 )
@@ -45,6 +46,7 @@ from chopper_core.views.shared.samples import (
     opened,
     result_of_samples,
     sampled_notes,
+    together,
     totals_of,
 )
 from chopper_core.views.shared.table_view import (
@@ -389,8 +391,8 @@ def _headline_of_samples(run: Run) -> str:
     parts = [f"telemetry alone of {count(len(run.gpus), 'GPU')}"]
     if np.isfinite(window).any() and not run.status:
         parts.append(f"window {time(float(np.nanmax(window)))}")
-    if np.isfinite(power).all():
-        parts.append(f"mean power {power.mean():,.1f} W")
+    if (watts := together(power)) is not None:
+        parts.append(f"mean power {power_text(watts)}")
     if np.isfinite(energy).all() and not run.status:
         scale = Unit.JOULES.scale(float(energy.sum()), is_whole=False)
         parts.append(f"energy {scale.number(float(energy.sum()))} {scale.text}")

@@ -30,6 +30,7 @@ from chopper_core.views.overheads import (
 )
 from chopper_core.views.shared.marks import Coverage
 from chopper_core.views.shared.phrases import count, time
+from chopper_core.views.shared.samples import mean_powers, together
 from chopper_core.views.shared.step_times import (
     StepTimes,
     of_steps,
@@ -235,7 +236,7 @@ def _figures(step: Step) -> tuple[_Fact, ...]:
         _Fact(step.tokens_per_s(), _thousands, after=" tok/s"),
         _Fact(theory, _percent, after=on_some, is_share=True),
         _Fact(exposed, _percent, before="exposed ", is_share=True),
-        _Fact(_power_w(step), _power),
+        _Fact(together(mean_powers(step.run, step.view)), power_text),
     )
 
 
@@ -254,13 +255,6 @@ def _fact_text(figure: _Fact, other: _Fact | None) -> str:
     return f"{text} ({change:+z.1f} {unit})"
 
 
-def _power_w(step: Step) -> float | None:
-    if not is_measured("power_w", step.run.table):
-        return None
-    values = step.figure("power_w")
-    return float(values.numbers.sum()) if values.present().all() else None
-
-
 def _percent(number: float) -> str:
     return f"{number:.1f} %" if number < 10 else f"{number:.0f} %"
 
@@ -276,7 +270,7 @@ def _decimals(number: float) -> int:
     return 0 if number >= 100 else 1 if number >= 10 else 2
 
 
-def _power(watts: float) -> str:
+def power_text(watts: float) -> str:
     return f"{watts / 1e3:.1f} kW" if watts >= 1000 else f"{watts:.0f} W"
 
 

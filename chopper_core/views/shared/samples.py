@@ -183,6 +183,18 @@ def sampled(curve: IntegralCurve, stretches: TimeSpans) -> Sampled:
     return Sampled(begins[kept], ends[kept], area[kept] / covered[kept], weights[kept])
 
 
+def mean_powers(run: Run, view: View) -> Float64:
+    """The mean power of each GPU over the scope's time, in W; NaN where unknown."""
+    curves = run.measured["power_w"].curves if "power_w" in run.measured else {}
+    spans = spans_of(run, view).items()
+    return np.array([sampled(curves.get(gpu), own).mean() for gpu, own in spans], np.float64)
+
+
+def together(figures: Float64) -> float | None:
+    """The sum over all GPUs; None where that of any is unknown."""
+    return float(figures.sum()) if len(figures) and np.isfinite(figures).all() else None
+
+
 def beside_of(one: Sampled, other: IntegralCurve | None) -> tuple[Float64, Float64]:
     """The samples for whose time another signal is known, and its means over their times."""
     means = means_beside(one, other)
@@ -216,7 +228,9 @@ def _column(name: str, unit: str, title: str, text: str, reduces: str = "") -> M
 
 
 def _mean(name: str, unit: str, title: str, what: str, *signals: str) -> SampledFigure:
-    metric = _column(f"mean_{name}", unit, title, f"Mean {what}, {_ALONE}.")
+    # Powers of several GPUs add up; clocks and temperatures don't.
+    reduces = "sum" if unit == "W" else ""
+    metric = _column(f"mean_{name}", unit, title, f"Mean {what}, {_ALONE}.", reduces)
     return SampledFigure(metric, signals or (name,), lambda own: own.mean)
 
 
