@@ -16,7 +16,7 @@ from chopper_core.model.signals import TimeSpans
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import NothingToShow
-from chopper_core.util.grouping import median_of, ratios
+from chopper_core.util.grouping import median_of, others_median, ratios
 from chopper_core.views.power.charts import (
     SIGNALS,
     GpuSamples,
@@ -293,15 +293,17 @@ def _headline(
         if np.isfinite(token_mj).all():
             text += f", a token {token_mj.mean():.1f} mJ"
         lines.append(text)
-    low, median = int(gfx.argmin()), median_of(gfx)
-    if np.isfinite(gfx).all() and several and differs(gfx[low], median):
-        text = f"GPU {found[low].gpu} has the lowest clock, {gfx[low]:.0f} MHz against a median of "
-        text += f"{median:.0f}"
+    low = int(gfx.argmin())
+    usual = others_median(gfx)[low]
+    if np.isfinite(gfx).all() and several and differs(gfx[low], usual):
+        text = f"GPU {found[low].gpu} has the lowest clock over time, {gfx[low]:.0f} MHz against a "
+        text += f"median of {usual:.0f}"
         for name in HEAT:
             hot = means(name)
-            if np.isfinite(hot).all() and differs(hot[low], median_of(hot)):
+            usual = others_median(hot)[low]
+            if np.isfinite(hot).all() and differs(hot[low], usual):
                 where = " at the edge" if name == EDGE else ""
-                text += f"; at {hot[low]:.0f} °C{where} against {median_of(hot):.0f}"
+                text += f"; at {hot[low]:.0f} °C{where} against {usual:.0f}"
                 break
         lines.append(text)
     throttled = zip(found, means("throttle_pct").tolist(), strict=True)
