@@ -125,22 +125,25 @@ class Detail(Struct, frozen=True):
     attributes: Mapping[str, str]
 
 
-def detail(run: Run, frame: Frame, row: int) -> Detail:
-    label, level = frame.labels[row], frame.level
-    shown = {
-        column.name: _figure(column, frame.values[column.name], row) for column in frame.columns
-    }
-    pointed = _pointed(frame, label)
-    if pointed is not None:
-        label, level, shown = pointed, "kernel", {}
+def _shown(run: Run, frame: Frame, row: int) -> tuple[str, str, dict[str, Figure]]:
+    """Name, level and figures of a row, or of the activity that its picture points at."""
+    label, pointed = frame.labels[row], _pointed(frame, frame.labels[row])
+    own = {column.name: _figure(column, frame.values[column.name], row) for column in frame.columns}
+    shown = own if pointed is None else {}
     # A share is one of the frame's parent; of the row itself it would always be 100 %.
     others = [name for name in METRICS if name not in shown and name != "share_pct"]
+    if pointed is not None:
+        return pointed, "kernel", figures_of(run, frame.target(row), others)
     if not frame.view.name:
         view = frame.view if frame.view.is_leaf else enter(frame.view, label)
         with suppress(NoSuchNode):  # a row that only the baseline has
             shown |= figures_of(run, view, others)
-    elif pointed is not None:
-        shown = figures_of(run, frame.target(row), others)
+    return label, frame.level, shown
+
+
+def detail(run: Run, frame: Frame, row: int) -> Detail:
+    label, level, shown = _shown(run, frame, row)
+    is_pointed = level != frame.level
     measured = run.table.measured
     needed = {
         name: lacking_counters(figure.metric, measured)
@@ -161,7 +164,7 @@ def detail(run: Run, frame: Frame, row: int) -> Detail:
         if not has_place and (figure.number is None or figure.is_nothing):
             left_out.append(figure)
         else:
-            own = frame.view.name if pointed is None else ""
+            own = "" if is_pointed else frame.view.name
             title = next((title for title, names in _KINDS.items() if name in names), own or _REST)
             groups.setdefault(title, []).append(figure)
     return Detail(

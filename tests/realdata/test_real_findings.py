@@ -38,7 +38,7 @@ def test_rank_3_of_ddp4_is_host_bound_and_the_others_wait_for_it(opened: Open) -
     run = opened("mi300x_ddp4")
     row = found(run)["straggler"]
     assert row["said"].startswith("GPU 3 is held back by its host: it is idle for ")
-    assert "the other three GPUs wait " in row["said"]
+    assert "it delays the other three GPUs by " in row["said"]
     assert row["confidence"] == "high"
     # What the others have of exposed communication and rank 3 doesn't, in two of three steps.
     exposed = (41.067730 + 37.330342 + 39.780546) / 3 - 3.383902
@@ -85,3 +85,12 @@ def test_findings_are_few_and_lead_to_their_evidence(opened: Open, name: str) ->
         assert "nan" not in label and "inf" not in label.replace("information", "")
         assert len(query(run, parse(frame.addresses(number)))) > 0
     assert found(run)["missing"]["saving_ns"] is None
+
+
+def test_waits_in_the_queue_are_a_finding_where_they_are_most_of_the_step(opened: Open) -> None:
+    run = opened("a100_rank0of16.json.gz")
+    row = found(run)["queue-bound"]
+    launch = query(run, parse("R?view=launch&by=phase"))
+    waits = dict(zip(launch.labels, launch.values["idle_queued_ns"].numbers.tolist(), strict=True))
+    assert row["saving_ns"] == pytest.approx((waits["forward"] + waits["backward"]) / 5, abs=1)
+    assert row["saving_pct"] > 60

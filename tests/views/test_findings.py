@@ -79,6 +79,7 @@ ABOUT = {
     "operation": {"mean_ns", "kernel_ns"},
     "overhead": {f"{name.removesuffix('_ns')}_pct" for name in LOSSES},
     "products": {"kernel_ns"},
+    "queue-bound": {"idle_queued_ns"},
     "slow-link": {"bus_gbps"},
     "slow-stage": {"kernel_ns", "idle_host_ns"},
     "straggler": {"delay_ns", "slower_pct", "extra_host_ns", "extra_launch_ns", "mean_lead_ns"},
@@ -480,6 +481,21 @@ def test_a_phase_that_waits_after_launch_calls() -> None:
     row = only(run, "launch-bound")
     assert row["said"].startswith("the step is launch-bound: 3.6 ms of idle time per GPU")
     assert found(run, "host-bound") == []
+
+
+def test_a_phase_in_which_launched_work_waits() -> None:
+    """Launches lie 10 µs before the end of the kernel before, so the queue is never empty."""
+    late = [
+        replace(row, launch=row.start - 210_000)
+        for row in stretched(rows(), lambda row: (row.phase == Phase.FORWARD) * 200_000, idle=True)
+    ]
+    run = run_of(late)
+    row = only(run, "queue-bound")
+    assert row["said"].startswith("forward is queue-bound: 3.5 ms of idle time per GPU and iter")
+    # Before the very first kernel of a GPU there is no time that could be idle.
+    assert row["gpu_time_ns"] == 2 * (3 * 18 - 1) * 200_000
+    assert row["at"] == "R:phase=forward?view=launch&order=phase&sort=-idle_queued_ns"
+    assert found(run, "host-bound") == found(run, "launch-bound") == []
 
 
 def test_a_host_that_is_late_just_once() -> None:

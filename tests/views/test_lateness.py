@@ -103,7 +103,7 @@ def test_one_that_is_late_once_is_late() -> None:
     assert late(run) == [(2, [3], "host")]
     (said,) = findings(run)
     assert said.startswith("GPU 2 is held back by its host") and "in iteration 3" in said
-    assert "wait 60.0 ms for it" in said
+    assert "it delays the other three GPUs by 60.0 ms" in said
     assert (
         query(run, parse("R?view=ranks"))
         .headline[0]

@@ -50,6 +50,8 @@ NAMED_COST: Final = threshold("""cost of such a thing | 1 | % of the iteration
 LAUNCH_LATE: Final = threshold("""launch latency (idle_latency_ns) | 5 | % of the phase
     a launch takes 4 to 8 µs to reach the GPU; if that shows at all, kernels are short or the
     queue runs empty""")
+QUEUED: Final = threshold("""idle while launched work waits (idle_queued_ns) | 10 | % of the phase
+    the dispatch of the next kernel takes a few microseconds, some percent of short kernels""")
 PHASE: Final = threshold("""phase that counts | 2 | % of the iteration
     a shorter phase can't be a problem by itself""")
 CAUSE: Final = threshold("""cause of idle time | 10 | % of the idle time
@@ -96,6 +98,20 @@ def launch_bound(context: FindingsContext) -> Iterator[Finding]:
     yield from _bound(context, late, HostState.LAUNCHED)
 
 
+@rule(
+    "queue-bound",
+    saving="idle time of these phases in which launched work waits, mean over GPUs",
+    # The dispatch of each kernel is a part of it that stays.
+    holds=(0.0, 1.1),
+    needs="launch records",
+    thresholds=(QUEUED, PHASE),
+)
+def queue_bound(context: FindingsContext) -> Iterator[Finding]:
+    """Phases in which the GPU is idle though work for it was launched in time."""
+    late = _late_phases(context, "idle_queued_ns", QUEUED)
+    yield from _bound(context, late, HostState.LAUNCHED, queued=True)
+
+
 def _host_bound_phases(context: FindingsContext) -> list[LatePhase]:
     """Phases of which a large part is idle before launch calls, or a part for one known reason."""
     late = _late_phases(context, "idle_host_ns", HOST_LATE)
@@ -111,7 +127,7 @@ def _host_bound_phases(context: FindingsContext) -> list[LatePhase]:
 
 def _late_phases(context: FindingsContext, column: str, limit: Threshold) -> list[LatePhase]:
     phases = context.split("phase")
-    idle = phases.sum(column).astype(np.float64)
+    idle = context.figure(column, phases).known(missing=0.0)
     elapsed = phases.elapsed_ns.astype(np.float64)
     codes = phases.codes("phase")
     if column == "idle_host_ns":
@@ -204,27 +220,34 @@ class _Charges(Struct, frozen=True, eq=False):
         )
 
 
-def _bound(context: FindingsContext, late: list[LatePhase], state: HostState) -> Iterator[Finding]:
+def _bound(
+    context: FindingsContext, late: list[LatePhase], state: HostState, *, queued: bool = False
+) -> Iterator[Finding]:
     """A finding of late phases, before their launch calls or after them."""
     if not late:
         return
     charges, is_before = _Charges.of(context, late, state), state == HostState.LATE
     main = charges.main
     if is_before:
-        bound, when, sort, cost = "host-bound", "before", "-idle_host_ns", Cost.HOST
-        by, doing = "host" if charges.ns.any() else "", charges.others(context)
+        bound, when, cost = "host-bound", "before launch calls", Cost.HOST
+        by, sort = "host" if charges.ns.any() else "", "-idle_host_ns"
+        doing = charges.others(context)
+    elif queued:
+        bound, when, cost = "queue-bound", "in which launched work waits", Cost.LAUNCH
+        main, by, sort = None, "", "-idle_queued_ns"
+        doing = (
+            "; the trace doesn't show what for: an event of another stream, of the host or of "
+            "another GPU, or the dispatch of each kernel"
+        )
     else:
         # Where the host doesn't wait for the GPU, it does something else by then.
         main = main if main is not None and main.what in WAITING else None
-        bound, when, cost, doing = "launch-bound", "after", Cost.LAUNCH, ""
+        bound, when, cost, doing = "launch-bound", "after launch calls", Cost.LAUNCH, ""
         by, sort = ("", "-idle_latency_ns") if main is None else ("host", "-idle_launch_ns")
     total = sum(phase.idle_ns for phase in late)
     saving = context.per_iteration(total)
     mostly = f", {charges.share(main)} by {main.text}" if main is not None else ""
-    idle = (
-        f"{bound}{mostly}{charges.when}: {time(saving)} of idle time{context.per_gpu} {when} "
-        "launch calls"
-    )
+    idle = f"{bound}{mostly}{charges.when}: {time(saving)} of idle time{context.per_gpu} {when}"
     if len(late) == 1:
         sentence = f"{context.phase(late[0].code)} is {idle}, {late[0].share}"
         phase = context.text("phase", late[0].code)
