@@ -187,7 +187,9 @@ def mean_powers(run: Run, view: View) -> Float64:
     """The mean power of each GPU over the scope's time, in W; NaN where unknown."""
     curves = run.measured["power_w"].curves if "power_w" in run.measured else {}
     spans = spans_of(run, view).items()
-    return np.array([sampled(curves.get(gpu), own).mean() for gpu, own in spans], np.float64)
+    return np.array(
+        [sampled(curves[gpu], own).mean() if gpu in curves else np.nan for gpu, own in spans]
+    )
 
 
 def together(figures: Float64) -> float | None:
