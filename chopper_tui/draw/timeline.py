@@ -112,21 +112,14 @@ class LanesDrawer(Drawer[Lanes]):
         kept = [title for title in _BANDS_BY_IMPORTANCE if title in titles][:most_bands]
         top = min(max(selected - shown // 2, 0), len(chart.lanes) - shown)
         places = range(top, top + shown)
-        at = _columns(chart.seen, bins)
-        drawn = []
-        for row in places:
-            on.check()
-            # The cursor is in one lane: a move of it through all of them took many bytes.
-            own = at if row == selected else (None, at[1])
-            drawn.append(_lane(chart.cells(row, bins), bins, glyphs, own))
+        drawn = self._drawn(chart, places, selected, bins, on)
         scaled = strips if strip_lines == 1 else ()
         used = {part for line in drawn for _, ink in line for part in ink.split("/")}
         lines = [_legend(chart, places, scaled, used, on.width, glyphs)]
         lines += _axis(chart.seen, bins, room, glyphs)
-        many = len(set(chart.owners)) > 1
-        owner = f"{chart.owners[selected].removeprefix('GPU ')} " if many else ""
+        owner = _owner(chart, selected)
         for band in (each for each in bands if each.title in kept):
-            name = owner + _SHORT.get(band.title, band.title) if many else band.title
+            name = owner + _SHORT.get(band.title, band.title) if owner else band.title
             lines.append([_label(name, room, glyphs), *_band(band, bins, glyphs)])
         for row, line in zip(places, drawn, strict=True):
             sign, ink = (glyphs.cursor, "strong") if row == selected else (" ", "text")
@@ -136,13 +129,24 @@ class LanesDrawer(Drawer[Lanes]):
                 lines.append(_ghost(chart, row, bins, room, glyphs))
         if host is not None:
             line = _lane(host, bins, glyphs.coloured(False), (None, None))
-            drawn_host = [(text, _HOST_INKS.get(ink, ink)) for text, ink in line]
-            lines.append([_label(f"{owner or ' '}host", room, glyphs), *drawn_host])
+            inked = [(text, _HOST_INKS.get(ink, ink)) for text, ink in line]
+            lines.append([_label(f"{owner or ' '}host", room, glyphs), *inked])
         if unmeasured or (not strips and most_strips):
             lines.append([_label("", room, glyphs), (clean(chart.missing), "dim")])
         for strip in strips:
             lines += _strip(strip, strip_lines, room, glyphs)
         on.lines += lines
+
+    def _drawn(
+        self, chart: Lanes, places: range, selected: int, bins: int, on: Canvas
+    ) -> list[Line]:
+        at, lines = _columns(chart.seen, bins), []
+        for row in places:
+            on.check()
+            # The cursor is in one lane: a move of it through all of them took many bytes.
+            own = at if row == selected else (None, at[1])
+            lines.append(_lane(chart.cells(row, bins), bins, on.glyphs, own))
+        return lines
 
     def max_zoom(self, chart: Lanes) -> float | None:
         return None if chart.part is None else MAX_ZOOM
@@ -152,6 +156,12 @@ class LanesDrawer(Drawer[Lanes]):
 
     def time_cell(self, chart: Lanes, x: int) -> int:
         return x - label_width(chart) - 1
+
+
+def _owner(picture: Lanes, row: int) -> str:
+    """The GPU of a lane in front of what is its own; empty where all lanes are one GPU's."""
+    several = len(set(picture.owners)) > 1
+    return f"{picture.owners[row].removeprefix('GPU ')} " if several else ""
 
 
 def label_width(picture: Lanes) -> int:

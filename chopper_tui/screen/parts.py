@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import ClassVar, Final
 
+from msgspec import Struct
 from textual import events, work
 from textual.app import ComposeResult
 from textual.geometry import Size
@@ -44,6 +45,17 @@ _SHARES: Final = {"small": 2 / 5, "full": 3 / 5, "off": 0.0}
 """Parts of the lines that pictures have at least."""
 
 
+class _Lines(Struct, frozen=True):
+    """The lines that parts of the screen get, one below the other."""
+
+    headline: int
+    picture: int
+    divided: int
+    """The upper of two parts that share the room: curves, a table over cards, or sentences."""
+    cards: int
+    spare: int
+
+
 class ScreenParts(Charts):
     """The widgets of a run's view; the explorer decides which view."""
 
@@ -68,7 +80,7 @@ class ScreenParts(Charts):
         self.steps = StepQueue(self.say, self._loaded, partial(self.run_worker, group="steps"))
         self._sizes: dict[str, bool] = {}
         """The classes of the terminal's size."""
-        self._arranged: tuple[dict[str, bool], int, int, int, int] | None = None
+        self._arranged: tuple[dict[str, bool], _Lines] | None = None
         self._fitted_to = Size(0, 0)
         """The size of the terminal that the parts have their room in."""
         self._status_lines = 1
@@ -209,58 +221,16 @@ class ScreenParts(Charts):
             self._sizes = sizes
             self.update_classes(sizes, animate=False)
             self.app.stylesheet.update(self)  # now: the first paint is in the new layout
-        has_lines, is_wide = sizes["-lines"], sizes["-wide"]
-        figures, is_open = self.query_one(KeyFigures), not self.zoom
-        sentences, time = self.shows_sentences, self.lanes is not None
-        has_cards = self.cards.cards is not None and not sentences
-        headline = len(figures.headline(width)) if self.view.name else 1
-        headline = min(max(headline, 1), _MAX_HEADLINE[sizes["-tall"]]) * has_lines
-        body = height - 3 - headline if has_lines else height
-        rows, cards = len(self.frame) + 1, self.cards.lines_wanted(width)
-        curves = self.data.has_signals and self.chart != "off" and is_open and has_lines
-        is_tree = not (self._pictures or has_cards or sentences)
-        picture = divided = 0
-        if sentences:
-            cards = self._card_lines(body)
-            divided = cards if cards and body - cards >= _MIN_SPARE else body
-        elif has_cards:
-            wanted = lines_wanted(self._pictures, width, self.table.glyphs)
-            picture = min(wanted, body // 3) * (is_open and has_lines)
-            divided = self._divided(body - picture, rows, cards or _MIN_SPARE, 1 / 2)
-            cards = self._card_lines(body - picture - divided)
-        elif is_tree:
-            share = {"small": 2 / 5 if is_wide else 1 / 5, "full": 1 / 2}.get(self.chart, 0)
-            divided = self._divided(body, _MAX_CURVES, max(rows, _DETAIL * is_wide), share)
-        elif has_lines:
-            picture = self._above_table(body, rows, is_wide)
-        spare = body - picture - divided - cards * has_cards >= _MIN_SPARE and has_lines
-        shown = {
-            "TooSmall": not sizes["-fits"],
-            "KeyFigures": has_lines and (is_open or time),
-            "#curves": curves and is_tree,
-            "PicturePane": picture > 0,
-            "#middle": sizes["-fits"] and not sentences and (is_open or not time),
-            "#side": is_wide and is_open and not has_cards,
-            "#side Curves": curves and sizes["-large"] and not (is_tree or time),
-            "GpuPane": not self.view.name and "gpu" in dict(self.view.scope),
-            "CardsPane": sizes["-fits"] and (sentences or (has_cards and is_open)),
-            "#last": curves and has_cards and cards > 0 and spare,
-            "EvidencePane": sentences and is_open and spare,
-        }
-        now = shown, headline, picture, divided, cards
-        if now == self._arranged:
+        lines = self._lines(sizes)
+        shown = self._shown(sizes, lines)
+        if (shown, lines) == self._arranged:
             return
-        self._arranged = now
+        self._arranged = shown, lines
         for part, is_shown in shown.items():
             self.query_one(part).display = is_shown
-        figures.styles.height = headline
-        self.query_one(PicturePane).styles.height = picture
-        self.query_one("#curves").styles.height = divided
-        self.query_one("#middle").styles.height = divided if has_cards and is_open else "1fr"
-        self.cards.styles.height = divided if sentences else "1fr"
-        self.cards.styles.max_height = cards if shown["#last"] else None
-        self.query_one(GpuPane).styles.height = len(self.run.gpus) + 3
+        self._set_heights(lines, shown)
         self._show_top()
+        has_lines = sizes["-lines"]
         self.query_one(Position).styles.width = 18 if has_lines else 12
         self.status.display = sizes["-fits"] and (has_lines or bool(self.status.message))
         self.query_one(KeyLine).display = has_lines and not self.query_one(Prompt).display
@@ -272,11 +242,72 @@ class ScreenParts(Charts):
         self.table.spark_columns = columns * self.data.has_signals
         self.table.has_chart = charts == 1
         # Of two charts below each other the lower one has the time axis of both.
+        is_level = sizes["-large"] and (self._is_tree or self._has_cards)
         for pane in self.query(SignalPane):
-            is_level = sizes["-large"] and (is_tree or has_cards)
             pane.time_axis = bool(pane.number) or charts < 2 or is_level
         self.show_charts()
         self.describe_soon()
+
+    @property
+    def _has_cards(self) -> bool:
+        return self.cards.cards is not None and not self.shows_sentences
+
+    @property
+    def _is_tree(self) -> bool:
+        return not (self._pictures or self._has_cards or self.shows_sentences)
+
+    def _lines(self, sizes: Mapping[str, bool]) -> _Lines:
+        width, height = self._fitted_to
+        has_lines, is_wide, is_open = sizes["-lines"], sizes["-wide"], not self.zoom
+        headline = len(self.query_one(KeyFigures).headline(width)) if self.view.name else 1
+        headline = min(max(headline, 1), _MAX_HEADLINE[sizes["-tall"]]) * has_lines
+        body = height - 3 - headline if has_lines else height
+        rows, cards = len(self.frame) + 1, self.cards.lines_wanted(width)
+        picture = divided = 0
+        if self.shows_sentences:
+            cards = self._card_lines(body)
+            divided = cards if cards and body - cards >= _MIN_SPARE else body
+        elif self._has_cards:
+            wanted = lines_wanted(self._pictures, width, self.table.glyphs)
+            picture = min(wanted, body // 3) * (is_open and has_lines)
+            divided = self._divided(body - picture, rows, cards or _MIN_SPARE, 1 / 2)
+            cards = self._card_lines(body - picture - divided)
+        elif self._is_tree:
+            share = {"small": 2 / 5 if is_wide else 1 / 5, "full": 1 / 2}.get(self.chart, 0)
+            divided = self._divided(body, _MAX_CURVES, max(rows, _DETAIL * is_wide), share)
+        elif has_lines:
+            picture = self._above_table(body, rows, is_wide)
+        spare = body - picture - divided - cards * self._has_cards
+        return _Lines(headline, picture, divided, cards, spare)
+
+    def _shown(self, sizes: Mapping[str, bool], lines: _Lines) -> dict[str, bool]:
+        has_lines, is_open, fits = sizes["-lines"], not self.zoom, sizes["-fits"]
+        sentences, time = self.shows_sentences, self.lanes is not None
+        has_cards, spare = self._has_cards, lines.spare >= _MIN_SPARE and has_lines
+        curves = self.data.has_signals and self.chart != "off" and is_open and has_lines
+        return {
+            "TooSmall": not fits,
+            "KeyFigures": has_lines and (is_open or time),
+            "#curves": curves and self._is_tree,
+            "PicturePane": lines.picture > 0,
+            "#middle": fits and not sentences and (is_open or not time),
+            "#side": sizes["-wide"] and is_open and not has_cards,
+            "#side Curves": curves and sizes["-large"] and not (self._is_tree or time),
+            "GpuPane": not self.view.name and "gpu" in dict(self.view.scope),
+            "CardsPane": fits and (sentences or (has_cards and is_open)),
+            "#last": curves and has_cards and lines.cards > 0 and spare,
+            "EvidencePane": sentences and is_open and spare,
+        }
+
+    def _set_heights(self, lines: _Lines, shown: Mapping[str, bool]) -> None:
+        is_divided = self._has_cards and not self.zoom
+        self.query_one(KeyFigures).styles.height = lines.headline
+        self.query_one(PicturePane).styles.height = lines.picture
+        self.query_one("#curves").styles.height = lines.divided
+        self.query_one("#middle").styles.height = lines.divided if is_divided else "1fr"
+        self.cards.styles.height = lines.divided if self.shows_sentences else "1fr"
+        self.cards.styles.max_height = lines.cards if shown["#last"] else None
+        self.query_one(GpuPane).styles.height = len(self.run.gpus) + 3
 
     def _card_lines(self, room: int) -> int:
         """The lines of all cards; more to see below them is worth more than blank lines."""
