@@ -21,7 +21,7 @@ from chopper_core.metrics import (
 )
 from chopper_core.metrics.time import INSTANCE_LEVELS
 from chopper_core.model.charts import BarChart, LineChart, Series
-from chopper_core.model.groups import Groups
+from chopper_core.model.groups import Groups, gpu_by_gpu
 from chopper_core.model.run import Run
 from chopper_core.model.signals import Queue, TimeSpans
 from chopper_core.model.table import NO_TIME, KernelTable, Kind, Selection
@@ -29,11 +29,12 @@ from chopper_core.model.units import time_text
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Index, Int64
 from chopper_core.util.grouping import (
-    combined,
+    counts_of,
     distinct,
     means_of,
     minima_of,
     quantiles_of,
+    ranked,
     sums_of,
 )
 from chopper_core.views.launch import by_host
@@ -112,13 +113,13 @@ def answer(run: Run, view: View) -> ViewResult:
         return by_host.answer(run, view)
     rows = Partition.of(run.tree_of(view), view, by)
     over = INSTANCE_LEVELS if by == "operation" else ("gpu", "iteration")
-    waits = _Waits.of(run, rows.nodes, over)
+    waits = _Waits.of(run, rows, over)
     own, total = _figures(rows.scope(run), waits), _figures(rows.whole_scope(run), waits.together())
     figures = {metric.name: values for metric, values in own}
     whole = {metric.name: values.at(0) for metric, values in total}
     (gpus, edges, depths), clock_notes = run.memo(
         ("launch queues", view.order, view.path, view.cut),
-        lambda: (_queues(run, view, rows.whole), _clock_notes(run, view)),
+        lambda: (_queues(run, view, rows.whole), _clock_notes(run, rows.whole)),
         keep=1,
     )
     own.insert(4, (CAUSE, _main_causes(figures)))
@@ -167,7 +168,7 @@ def _figures(scope: Scope, waits: _Waits) -> Own:
     nodes = scope.nodes
     has_compute = nodes.sizes() > nodes.sum("collectives") + nodes.sum("copies")
     unlinked = waits.least_ns == NEVER
-    node, linked, *sums = waits.by_instance()
+    node, (linked, *sums) = waits.node, waits.sums
 
     def known(*names: str) -> Own:
         return [(METRICS[name], METRICS[name].compute(scope)) for name in names]
@@ -274,22 +275,23 @@ def _notes(whole: dict[str, int | float | None]) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _clock_notes(run: Run, view: View) -> tuple[str, ...]:
+def _clock_notes(run: Run, parent: Groups) -> tuple[str, ...]:
     """How far host and GPU clocks can disagree, by the shortest time from a launch to a start."""
-    gpus = run.tree_of(view).split(view.path, ("gpu",))
-    notes, fine = [], []
-    for place, gpu in enumerate(gpus.codes("gpu").tolist()):
-        waited = waited_ns(run.table, gpus.part(place))
-        least = int(waited.min())
-        if least < 0:
-            notes.append(
-                f"GPU {gpu}: {(waited < 0).sum()} activities start before their launch, by up to "
-                f"{-least / 1e3:.1f} µs: its clock is at least that far behind the host's"
-            )
-        elif least != NEVER:
-            fine.append(least)
+    count = max(gpu.index for gpu in run.gpus) + 1
+    least, early, number = np.full(count, NEVER), np.zeros(count, np.int64), 0
+    for rows in gpu_by_gpu(run.table, parent.selection):
+        gpu, waited = run.table.gpu[rows], waited_ns(run.table, rows)
+        least = np.minimum(least, minima_of(waited, gpu, count, NEVER))
+        early += counts_of(gpu[waited < 0], count)
+        number += len(distinct(gpu))
+    notes = [
+        f"GPU {gpu}: {early[gpu]} activities start before their launch, by up to "
+        f"{-least[gpu] / 1e3:.1f} µs: its clock is at least that far behind the host's"
+        for gpu in np.flatnonzero(early).tolist()
+    ]
+    fine = least[(early == 0) & (least != NEVER)].tolist()
     if fine:
-        of = "the GPU" if len(gpus) == 1 else f"{len(fine)} of {len(run.gpus)} GPUs"
+        of = "the GPU" if number == 1 else f"{len(fine)} of {len(run.gpus)} GPUs"
         notes.append(
             f"clocks of host and GPU: on {of} no start precedes its launch; the shortest time "
             f"from a launch to a start is {min(fine) / 1e3:.1f} to {max(fine) / 1e3:.1f} µs, the "
@@ -307,36 +309,47 @@ class _Waits(Struct, frozen=True, eq=False):
     """The part of a node's call overhead during which communication ran on the GPU."""
     least_ns: Int64
     """The shortest time from a launch call to a start; `NEVER` where there is none."""
-    instances: Int64
-    """Rows of a node and its codes at some levels; equal ones are one instance."""
+    node: Int64
+    """The node of each instance, ascending."""
+    instance: Int64
+    """Its codes at some levels as one number, the same in every node."""
     sums: list[Int64]
-    """By row: activities with a launch record, and each of `OVERHEADS`."""
+    """By instance: activities with a launch record, and each of `OVERHEADS`."""
 
     @classmethod
-    def of(cls, run: Run, nodes: Groups, over: Sequence[str]) -> _Waits:
-        table, count = nodes.table, len(nodes)
+    def of(cls, run: Run, partition: Partition, over: Sequence[str]) -> _Waits:
+        table, nodes, count = run.table, partition.nodes, len(partition.nodes)
         comm_wait, least = np.zeros(count, np.int64), np.full(count, NEVER, np.int64)
+        levels = [table.column(level)[partition.whole.selection] for level in over]
+        lows = [int(codes.min()) for codes in levels]
+        widths = [int(codes.max()) - low + 1 for codes, low in zip(levels, lows, strict=True)]
         parts = []
         for rows, node in nodes.pieces():
             waited = waited_ns(table, rows)
             least = np.minimum(least, minima_of(waited, node, count, NEVER))
             comm_wait += sums_of(_beside_comm(run, rows), node, count)
-            each, owner = combined((node, *(table.column(level)[rows] for level in over)))
+            code = node.astype(np.int64)
+            for level, low, width in zip(over, lows, widths, strict=True):
+                code = code * width + (table.column(level)[rows] - low)
+            codes, owner = ranked(code)
             values = (waited != NEVER, *(table.column(name)[rows] for name in OVERHEADS))
-            parts.append((each, *(sums_of(value, owner, len(each)) for value in values)))
-        instances, *sums = map(np.concatenate, zip(*parts, strict=True))
-        return cls(comm_wait, least, instances, sums)
+            parts.append((codes, *(sums_of(value, owner, len(codes)) for value in values)))
+        codes, *sums = map(np.concatenate, zip(*parts, strict=True))
+        codes, *sums = _added_up(codes, sums)
+        size = int(np.prod(widths, dtype=np.int64))
+        return cls(comm_wait, least, codes // size, codes % size, sums)
 
     def together(self) -> _Waits:
         """The same with all nodes as one."""
-        instances = self.instances * (np.arange(self.instances.shape[1]) > 0)
         wait, least = self.comm_wait_ns.sum(keepdims=True), self.least_ns.min(keepdims=True)
-        return _Waits(wait, least, instances, self.sums)
+        instance, *sums = _added_up(self.instance, self.sums)
+        return _Waits(wait, least, np.zeros(len(instance), np.int64), instance, sums)
 
-    def by_instance(self) -> list[Int64]:
-        """The node of each instance, ascending, and its sums."""
-        each, owner = combined(list(self.instances.T))
-        return [each[:, 0], *(sums_of(values, owner, len(each)) for values in self.sums)]
+
+def _added_up(codes: Int64, sums: Sequence[Int64]) -> list[Int64]:
+    """The distinct codes, ascending, and the sums over each."""
+    each, owner = ranked(codes)
+    return [each, *(sums_of(values, owner, len(each)) for values in sums)]
 
 
 def waited_ns(table: KernelTable, rows: Selection) -> Int64:

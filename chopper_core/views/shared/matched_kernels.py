@@ -142,12 +142,11 @@ def _compared(run: Run, gpus: tuple[int, ...], matched: list[Index]) -> Occurren
 
 
 def _peers(run: Run, parts: list[Index]) -> list[list[Index]]:
-    if not parts:
-        return []
-    table, apart = run.table, _stages(run)
+    table, apart, levels = run.table, _stages(run), ("phase", "layer", "operation")
+    if not apart and _are_equal(table, parts, levels):
+        return [parts] if parts else []
     rows = np.concatenate(parts)
-    labels = [table.column(level)[rows] for level in ("phase", "layer", "operation")]
-    names, cell = combined(labels)
+    names, cell = combined([table.column(level)[rows] for level in levels])
     ends = np.cumsum([len(own) for own in parts])
     counts = [counts_of(own, len(names)) for own in np.split(cell, ends[:-1])]
     gpus = [int(table.gpu[own[0]]) for own in parts]
@@ -205,13 +204,17 @@ def _common(table: KernelTable, parts: list[Index]) -> list[Index]:
     return [np.concatenate(own) for own in zip(by_name, by_operation, strict=True)]
 
 
+def _are_equal(table: KernelTable, parts: list[Index], levels: Sequence[str]) -> bool:
+    columns = (table.column(level) for level in levels)
+    return all(np.array_equal(each[parts[0]], each[own]) for each in columns for own in parts[1:])
+
+
 def same_kernels(table: KernelTable, parts: list[Index], levels: Sequence[str]) -> list[Index]:
     """Of the rows of GPUs, or of iterations of one, those that all have: the n-th of their labels.
 
     A label of which one has more than another has no matches. Rows are in the order of the levels.
     """
-    columns = (table.column(level) for level in levels)
-    if all(np.array_equal(each[parts[0]], each[own]) for each in columns for own in parts[1:]):
+    if _are_equal(table, parts, levels):
         return parts
     rows, sizes = np.concatenate(parts), [len(own) for own in parts]
     labels = [table.column(level)[rows] for level in levels]
