@@ -55,9 +55,6 @@ from chopper_core.util.arrays import Int64
 from chopper_core.util.errors import UsageError
 
 _CACHED_SCOPES: Final = 64
-_FEW_VALUES: Final = 40
-_SMALL_ROWS: Final = 1 << 16
-"""Of so many activities anything is computed again in milliseconds: few values are kept."""
 _CACHED_TREES: Final = 16
 """Orders of the levels: what is computed of each may be as long as the table."""
 
@@ -218,7 +215,7 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
     @cached_property
     def memo(self) -> Memo:
         """Values computed once for this run: `run.memo(key, make)`."""
-        return Memo(_FEW_VALUES) if len(self.table) < _SMALL_ROWS else Memo()
+        return Memo()
 
     def tree(self, order: tuple[str, ...] = LEVELS, left_out: tuple[int, ...] = ()) -> Tree:
         """The tree in an order of the levels, without some iterations, made once."""
