@@ -165,7 +165,7 @@ def test_telemetry_alone_splits_by_a_coordinate(dimension: str, tmp_path: Path) 
     split = frame_of(run, address.parse(f"R?view=power&by={dimension}"))
     codes = np.array([rank // 8 if dimension == "pp" else rank % 2 for rank in range(16)])
     for name, how in (
-        ("mean_power_w", np.mean),
+        ("mean_power_w", np.sum),
         ("peak_power_w", np.max),
         ("sampled_energy_j", np.sum),
     ):
