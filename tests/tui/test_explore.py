@@ -15,6 +15,7 @@ from chopper_core.views.query import query
 from chopper_tui.actions import ACTIONS
 from chopper_tui.export import printed
 from chopper_tui.screen import Explorer
+from chopper_tui.steps import StepQueue
 from chopper_tui.widgets import footer
 from chopper_tui.widgets.detail import DetailPane, GpuPane
 from chopper_tui.widgets.dialogs import Chooser
@@ -370,7 +371,8 @@ async def test_names_are_data() -> None:
             assert all(len(line) <= size[0] for line in at.lines())
 
 
-async def test_keys_typed_ahead_keep_their_order() -> None:
+async def test_keys_typed_ahead_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StepQueue, "LONG_S", 60.0)  # keys don't wait for a long step
     async with explorer() as at:
         at.send("enter", "j", "enter", "j", "enter", "G")
         await at.settle()
