@@ -75,6 +75,7 @@ def largest_overhead(context: FindingsContext) -> Iterator[Finding]:
         return
     if name not in _SUBJECTS:
         return
+    by = "" if len(gpus) == 1 or is_all else "gpu"
     next_to = f"the next is {LOSSES[following]} with {percent(after / elapsed)}"
     if not is_all and each.values[name].present().all():
         # Known on all GPUs, such as the cost of a low clock: only the comparison needs counters.
@@ -87,7 +88,7 @@ def largest_overhead(context: FindingsContext) -> Iterator[Finding]:
     nominal = ""
     if name == "frequency_ns" and hardware is not None:
         nominal = f" (nominal: {hardware.clock_mhz:,.0f} MHz)"
-    by, sort = "" if len(gpus) == 1 or is_all else "gpu", f"-{name.removesuffix('_ns')}_pct"
+    sort = f"-{name.removesuffix('_ns')}_pct"
     yield context.finding(
         f"{_SUBJECTS[name]} the largest overhead{where}: {time(size / count)}{context.each}, "
         f"{percent(size / elapsed)} of the time{nominal}; {next_to}",
