@@ -19,6 +19,7 @@ from chopper_core.util.grouping import quantile_of
 from chopper_tui.draw.pieces import Line, short_number
 
 _TIME_GAP: Final = 3
+_LEAST_EXPONENT: Final = -307
 _CLOCK_STEPS: Final = tuple(
     seconds * 1_000_000_000
     for seconds in (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 21600,
@@ -108,7 +109,8 @@ def ticks(low: float, high: float, most: int, *, whole: bool = False) -> list[fl
 
 def step_of(low: float, high: float, most: int, *, whole: bool = False) -> float:
     rough = (high - low) / max(most, 1)
-    size = 10.0 ** floor(log10(rough)) if rough > 0 else 1.0
+    # Below the smallest normal number a power of ten is 0.
+    size = 10.0 ** max(floor(log10(rough)), _LEAST_EXPONENT) if rough > 0 else 1.0
     for factor in (*_STEPS, 20.0, 50.0):
         step = max(factor * size, 1.0) if whole else factor * size
         if floor(high / step + 1e-9) - ceil(low / step - 1e-9) < max(most, 1):
