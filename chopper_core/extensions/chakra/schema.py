@@ -79,10 +79,6 @@ def varint(value: int) -> bytes:
     return bytes(out)
 
 
-def varint_field(number: int, value: int) -> bytes:
-    return varint(number << 3 | VARINT) + varint(value)
-
-
 def bytes_field(number: int, value: bytes) -> bytes:
     """Encode a field of wire type bytes: text, a message, or packed numbers."""
     return varint(number << 3 | BYTES) + delimited(value)
