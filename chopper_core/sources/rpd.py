@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import chain
 from math import prod
 from pathlib import Path
@@ -50,7 +50,7 @@ from chopper_core.util.patterns import late
 from chopper_core.util.progress import Progress, silent
 
 if TYPE_CHECKING:
-    import sqlite3
+    from chopper_core.tables.database import Database
 
 NAME: Final = "rocmProfileData (RPD)"
 FILES: Final = "`.rpd` or `.rpd.gz`, the database of `runTracer.sh`; one file per process or node"
@@ -95,11 +95,11 @@ def recognise(head: FileHead) -> Recognised | Unusable | None:
     """Recognise the database by its tables; of a compressed one, by the text of its schema."""
     if head.magic.startswith(SQLITE_MAGIC):
         try:
-            with _opened(head.path) as connection:
-                names = _names(connection)
+            with _database(head.path) as database:
+                is_ours = _NEEDED_TABLES.issubset(database.tables())
         except DataError:
             return None
-        return Recognised(FORMAT) if names >= _NEEDED_TABLES else None
+        return Recognised(FORMAT) if is_ours else None
     is_packed = head.magic.startswith(b"\x1f\x8b") and head.data.startswith(SQLITE_MAGIC)
     named = (f'"{name}"'.encode() in head.data for name in _NEEDED_TABLES)
     return Recognised(FORMAT) if is_packed and all(named) else None
@@ -110,35 +110,31 @@ def read(path: Path, progress: Progress = silent) -> Trace:
 
     Raises DataError if it can't be read; rows after damage are lost and noted.
     """
-    with _database(path) as plain, _opened(plain) as connection:
-        connection.text_factory = lambda value: value.decode("utf-8", "replace")
+    with _database(path) as database:
         for table, wanted in _COLUMNS.items():
-            there = {row[1] for row in connection.execute(f"PRAGMA table_info({table})")}
-            if missing := sorted(wanted - there):
+            if missing := sorted(wanted.difference(database.columns(table))):
                 raise DataError(f"{path} is an RPD database, but its {table} lacks {missing[0]}.")
-        return _RpdReader(path, connection, progress).trace()
+        return _RpdReader(path, database, progress).trace()
 
 
 class _RpdReader:
     """One pass over the tables."""
 
-    def __init__(self, path: Path, connection: sqlite3.Connection, progress: Progress) -> None:
+    def __init__(self, path: Path, database: Database, progress: Progress) -> None:
         from chopper_core.tables.database import unwritten
 
         self._path = path
-        self._connection = connection
+        self._database = database
         self._progress = progress
-        self._losses = Losses()
-        if missing := unwritten(path):
-            self._losses.notes.append(missing)
+        self._losses = Losses(notes=unwritten(path))
         self._names = NameInterner()
         self._threads: dict[tuple[int, int], int] = Interner()
-        self._tables = _names(connection)
+        self._tables = database.tables()
 
     def trace(self) -> Trace:
         texts = self._texts()
-        calls = self._columns(_CALLS, 7)
-        ops = self._columns(_OPS, 8)
+        calls = self._columns("rocpd_api", _CALLS, 7)
+        ops = self._columns("rocpd_op", _OPS, 8)
         identity, pid, tid, start, end, name, args = calls
         timed = _timed(start, end)
         is_marker = codes_of(name.tolist(), lambda one: texts.get(one) == _MARKER) > 0
@@ -272,11 +268,11 @@ class _RpdReader:
         codes = codes_of(ids.tolist(), lambda one: names[texts.get(one) or f"string {one}"])
         return codes.astype(np.int32)
 
-    def _columns(self, query: str, width: int) -> list[Int64]:
+    def _columns(self, table: str, query: str, width: int) -> list[Int64]:
         """Return the columns of a query as integers; ABSENT for anything else."""
         parts: list[Sequence[Int64]] = []
         done = 0
-        for rows in self._chunks(query):
+        for rows in self._database.chunks(table, query, self._losses, _CHUNK_ROWS):
             parts.append([int_column(column) for column in zip(*rows, strict=True)])
             done += len(rows)
             self._progress(f"read {self._path.name}", done, done + _CHUNK_ROWS)
@@ -287,19 +283,9 @@ class _RpdReader:
     def _rows(self, table: str, query: str) -> Iterator[tuple[Any, ...]]:
         """Yield the rows of a query of a table, none without that table."""
         if table in self._tables:
-            yield from chain.from_iterable(self._chunks(query.format(table), _CHUNK_TEXTS))
-
-    def _chunks(self, query: str, count: int = _CHUNK_ROWS) -> Iterator[list[tuple[Any, ...]]]:
-        """Yield the rows of a query; those after damage are lost."""
-        from chopper_core.tables.database import SQLITE_ERRORS
-
-        try:
-            cursor = self._connection.execute(query)
-            while rows := cursor.fetchmany(count):
-                yield rows
-        except SQLITE_ERRORS as error:
-            self._losses.truncated = True
-            self._losses.notes.append(f"The database is damaged ({error}); rows are lost.")
+            given = query.format(table)
+            found = self._database.chunks(table, given, self._losses, _CHUNK_TEXTS)
+            yield from chain.from_iterable(found)
 
 
 def _timed(start_ns: Int64, end_ns: Int64) -> Mask:
@@ -318,39 +304,26 @@ def _category(kind: str) -> int:
     return ABSENT
 
 
-def _names(connection: sqlite3.Connection) -> set[str]:
-    rows = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
-    return {str(name) for (name,) in rows}
-
-
 @contextmanager
-def _opened(path: Path) -> Iterator[sqlite3.Connection]:
-    from chopper_core.tables.database import SQLITE_ERRORS, open_read_only
-
-    try:
-        with closing(open_read_only(path)) as connection:
-            yield connection
-    except SQLITE_ERRORS as error:
-        raise DataError(f"{path} can't be read as an RPD database: {error}.") from error
-
-
-@contextmanager
-def _database(path: Path) -> Iterator[Path]:
-    """Give a plain file: a compressed one is unpacked into a temporary directory."""
+def _database(path: Path) -> Iterator[Database]:
+    """Open a database; a compressed one is unpacked into a temporary directory."""
     from shutil import disk_usage
     from tempfile import TemporaryDirectory
 
-    if FileHead(path).magic.startswith(SQLITE_MAGIC):
-        yield path
-        return
-    with TemporaryDirectory(prefix="chopper") as folder:
-        plain = Path(folder, "database")
-        room = min(_MAX_UNPACKED_BYTES, disk_usage(folder).free // 2)
-        with ByteSource(path) as source, plain.open("wb") as unpacked:
-            while piece := source.read():
-                if source.bytes_given > room:
-                    raise DataError(
-                        f"{path} unpacks to more than {room:,} bytes; unpack it (gzip -d) first."
-                    )
-                unpacked.write(piece)
-        yield plain
+    from chopper_core.tables.database import opened_database
+
+    with ExitStack() as opened:
+        plain = path
+        if not FileHead(path).magic.startswith(SQLITE_MAGIC):
+            folder = opened.enter_context(TemporaryDirectory(prefix="chopper"))
+            plain = Path(folder, "database")
+            room = min(_MAX_UNPACKED_BYTES, disk_usage(folder).free // 2)
+            with ByteSource(path) as source, plain.open("wb") as unpacked:
+                while piece := source.read():
+                    if source.bytes_given > room:
+                        raise DataError(
+                            f"{path} unpacks to more than {room:,} bytes; unpack it (gzip -d) "
+                            "first."
+                        )
+                    unpacked.write(piece)
+        yield opened.enter_context(opened_database(plain, "an RPD"))

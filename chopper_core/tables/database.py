@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
+
+from chopper_core.tables.losses import Losses
+from chopper_core.util.errors import DataError
 
 SQLITE_ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)
 """Errors from a damaged database, whose error messages may be invalid UTF-8."""
@@ -19,61 +24,92 @@ _MAX_TABLES: Final = 20_000
 _STEPS_PER_TABLE: Final = 7
 _STEPS_PER_BYTE: Final = 100
 """A row takes 50 bytes or more, and some hundred steps in the longest statement."""
+_ROWS_OF_ANY: Final = 100_000
+_BYTES_PER_ROW: Final = 8
+"""The fewest that a row takes; pages that are read again and again have more rows."""
 
 
 class Database(sqlite3.Connection):
-    """A database whose statements take a number of steps that fits the size of the file."""
+    """A database whose statements take as many steps, and give as many rows, as fit its size."""
 
-    steps_left = 0
+    max_rows = 0
+    _max_steps = _steps_left = 0
 
-    def renew_steps(self, size_bytes: int) -> None:
-        """Let the statements that follow take as many steps as a file of so many bytes needs."""
-        self.steps_left = _STEPS_OF_ANY + _STEPS_PER_BYTE * size_bytes
+    def limit(self, size_bytes: int) -> None:
+        self.max_rows = _ROWS_OF_ANY + size_bytes // _BYTES_PER_ROW
+        self._max_steps = self._steps_left = _STEPS_OF_ANY + _STEPS_PER_BYTE * size_bytes
+        self.set_progress_handler(self._take_steps, _STEPS)
 
-    def take_steps(self) -> bool:
+    def _take_steps(self) -> bool:
         """Count instructions of a statement; True interrupts it."""
-        self.steps_left -= _STEPS
-        return self.steps_left < 0
+        self._steps_left -= _STEPS
+        return self._steps_left < 0
+
+    def tables(self) -> list[str]:
+        names = self.execute(
+            "SELECT name FROM sqlite_master WHERE type = 'table' AND rootpage > 0 ORDER BY rowid"
+        )
+        return [str(name) for (name,) in names]
+
+    def columns(self, table: str) -> list[str]:
+        """The names of a table's columns; none without that table."""
+        return [str(row[1]) for row in self.execute(f'PRAGMA table_info("{table}")')]
+
+    def chunks(
+        self, table: str, query: str, losses: Losses, rows: int, values: Sequence[str] = ()
+    ) -> Iterator[list[tuple[Any, ...]]]:
+        """Yield the rows of a query in chunks; those after damage are lost and noted."""
+        self._steps_left, left = self._max_steps, self.max_rows
+        try:
+            cursor = self.execute(query, values)
+            while found := cursor.fetchmany(rows):
+                yield found
+                left -= len(found)
+                if left <= 0:
+                    raise sqlite3.DataError("it has more rows than fit into the file")
+        except SQLITE_ERRORS as error:
+            losses.truncated = True
+            losses.notes.append(f"{table} is damaged ({error}); its remaining rows are lost.")
 
 
-def open_read_only(path: Path) -> Database:
-    """Open a database without creating files next to it; raises sqlite3.Error.
+@contextmanager
+def opened_database(path: Path, kind: str) -> Iterator[Database]:
+    """Open a database of a kind; raises DataError if it, or what is read of it, can't be read.
 
-    Views of a foreign file may call no function that does more than compute, and values are as long
-    as in true files.
+    No files are created next to it. Views of a foreign file may call no function that does more
+    than compute, and values are as long as in true files.
     """
     name = f"file:{quote(os.fsencode(path.absolute()))}?mode=ro&immutable=1"
-    connection = sqlite3.connect(name, uri=True, factory=Database)
-    connection.execute("PRAGMA trusted_schema = OFF")
-    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_VALUE_BYTES)
-    connection.set_progress_handler(lambda: True, _MAX_TABLES * _STEPS_PER_TABLE)
     try:
-        connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").close()
-    except sqlite3.Error as error:
-        connection.close()
-        if "interrupted" in str(error):
-            raise sqlite3.DataError(f"it has more than {_MAX_TABLES:,} tables") from error
-        raise
-    connection.renew_steps(path.stat().st_size)
-    connection.set_progress_handler(connection.take_steps, _STEPS)
-    return connection
+        with closing(sqlite3.connect(name, uri=True, factory=Database)) as database:
+            database.execute("PRAGMA trusted_schema = OFF")
+            database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_VALUE_BYTES)
+            database.set_progress_handler(lambda: True, _MAX_TABLES * _STEPS_PER_TABLE)
+            try:
+                database.execute("SELECT 1 FROM sqlite_master LIMIT 1").close()
+            except sqlite3.OperationalError as error:
+                if "interrupted" not in str(error):
+                    raise
+                raise sqlite3.DataError(f"it has more than {_MAX_TABLES:,} tables") from error
+            database.text_factory = lambda value: value.decode("utf-8", "replace")
+            database.limit(path.stat().st_size)
+            yield database
+    except SQLITE_ERRORS as error:
+        raise DataError(f"{path} can't be read as {kind} database: {error}.") from error
 
 
-def unwritten(path: Path) -> str:
-    """Advice about rows in a write-ahead log next to a database; '' without a log.
+def unwritten(path: Path) -> list[str]:
+    """Advice about rows in a write-ahead log next to a database; [] without a log.
 
     SQLite could read them only by writing next to the file; whether the database has them already,
     the log's size doesn't tell.
     """
     log = path.with_name(f"{path.name}-wal")
-    try:
-        size = log.stat().st_size
-    except OSError:
-        return ""
+    size = log.stat().st_size if log.is_file() else 0
     if not size:
-        return ""
-    return (
+        return []
+    return [
         f"{log.name} ({size:,} bytes) may hold rows that the database lacks; they are missing "
         "here. End the program that writes it, or run: "
         f"sqlite3 {path.name} 'PRAGMA wal_checkpoint'."
-    )
+    ]

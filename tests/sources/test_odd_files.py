@@ -33,8 +33,7 @@ from chopper_core.ingest.rank import read_unchanged
 from chopper_core.model.run import Run
 from chopper_core.render.info import as_text
 from chopper_core.sources import cpu
-from chopper_core.sources.counters import cupti_ranges
-from chopper_core.sources.counters.rocpd_tables import Relations
+from chopper_core.sources.counters import cupti_ranges, rocpd
 from chopper_core.sources.telemetry import charllm, dcgm, nvidia_smi, sampler, table
 from chopper_core.tables.bytes import ByteSource
 from chopper_core.tables.text import FileText
@@ -255,7 +254,7 @@ UNUSABLE: list[tuple[Callable[[Path], Any], str, bytes, str]] = [
     (_nvidia_dmon, "dmon.txt", b"# magic\n0 1 2\n", "has no headings of nvidia-smi dmon"),
     (_dcgm_dmon, "dmon.txt", b"#Entity\nGPU 0 1\n", "has no headings of dcgmi dmon"),
     (charllm.read, "unnamed.csv", b"1,2\n", "unnamed.csv "),
-    (Relations.opened, "a.db", b"no database", "is not an SQLite database"),
+    (rocpd.read, "a.db", b"no database", "file is not a database"),
 ]  # fmt: skip
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import shutil
 import sqlite3
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from chopper_core.ingest.open import open_run
 from chopper_core.render.info import as_text
-from chopper_core.tables.database import open_read_only
+from chopper_core.tables.database import opened_database
 from chopper_core.util.errors import DataError
 from tests.sources.counters.counter_writers import minimal_rocpd
 from tests.sources.test_rpd import write as write_rpd
@@ -71,7 +70,7 @@ def test_statements_only_read_and_end(
     monkeypatch.setattr("chopper_core.tables.database._STEPS_OF_ANY", 10_000_000)
     path = tmp_path / "a.db"
     sqlite3.connect(path).execute("CREATE TABLE t (id)").connection.close()
-    with closing(open_read_only(path)) as connection:
+    with opened_database(path, "a rocpd") as connection:
         with pytest.raises((sqlite3.Error, sqlite3.Warning), match=refusal):
             connection.execute(statement).fetchall()
         assert connection.execute("PRAGMA trusted_schema").fetchone() == (0,)

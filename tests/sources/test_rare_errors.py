@@ -13,8 +13,9 @@ import pytest
 from chopper_core.extensions.chakra import et
 from chopper_core.ingest.open import open_run
 from chopper_core.ingest.untraced import run_of_dispatches
-from chopper_core.sources.counters import device_samples, rocpd, rocpd_tables
+from chopper_core.sources.counters import device_samples, rocpd
 from chopper_core.sources.kineto.reader import read as read_trace
+from chopper_core.tables.database import opened_database
 from chopper_core.util.errors import DataError
 from tests.fuzz.seeds import SEEDS
 from tests.ingest.chakra_files import node, written
@@ -77,7 +78,7 @@ def test_counters_without_a_dispatch() -> None:
 
 
 def test_rocpd_with_more_rows_than_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rocpd_tables, "_ROWS_OF_ANY", -(10**6))
+    monkeypatch.setattr("chopper_core.tables.database._ROWS_OF_ANY", -(10**6))
     path = minimal_rocpd(tmp_path / "1000_results.db", 1)
     notes = [note for run in rocpd.read(path) for note in run.losses.notes]
     assert any("is damaged (it has more rows than fit into the file)" in note for note in notes)
@@ -99,7 +100,9 @@ def test_rocpd_whose_dispatches_are_damaged(tmp_path: Path) -> None:
 def test_a_database_that_fails_after_it_was_opened(tmp_path: Path) -> None:
     """As a disk does whose errors begin there; a damaged schema is found on opening."""
     path = minimal_rocpd(tmp_path / "1000_results.db", 1)
-    connection = sqlite3.connect(path)
-    connection.close()
-    with pytest.raises(DataError, match="is a damaged SQLite database"):
-        rocpd_tables._relation_names(path, connection)
+    with (
+        pytest.raises(DataError, match="can't be read as a rocpd database: Cannot operate on"),
+        opened_database(path, "a rocpd") as database,
+    ):
+        database.close()
+        database.tables()

@@ -1,4 +1,4 @@
-"""rocpd: the SQLite database of rocprofv3 (schema 3), by its views or its suffixed tables.
+"""rocpd: the SQLite database of rocprofv3 (schema 3), by its tables, suffixed or not.
 
 Ids are unique within one process only, so every look-up is by (guid, id). It is done here and not
 in SQL: the views `kernels` and `counters_collection` leave out dispatches without a region, event
@@ -8,9 +8,11 @@ or thread. Values are sums over the instances of a counter.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,16 +21,22 @@ import numpy as np
 from chopper_core.model.hardware import Agent, CounterInfo, counter_info, counter_infos
 from chopper_core.sources import rpd
 from chopper_core.sources.counters.references import AgentTable, gpus_by_id
-from chopper_core.sources.counters.rocpd_tables import DISPATCHES, Lookup, Relations
 from chopper_core.sources.counters.tables import DispatchTable
 from chopper_core.sources.dispatches import DispatchRun
 from chopper_core.sources.registry import Recognised, Unusable
-from chopper_core.tables.columns import Columns, codes_of, float_column, int_column
-from chopper_core.tables.database import SQLITE_ERRORS, unwritten
+from chopper_core.tables.columns import (
+    Columns,
+    GrowingColumn,
+    codes_of,
+    float_column,
+    int_column,
+)
+from chopper_core.tables.database import Database, opened_database, unwritten
 from chopper_core.tables.losses import ABSENT, Losses
 from chopper_core.tables.text import SQLITE_MAGIC, FileHead
 from chopper_core.util.arrays import Int64
 from chopper_core.util.errors import DataError
+from chopper_core.util.grouping import stable_order
 from chopper_core.util.progress import Progress, silent
 
 NAME: Final = "rocprofv3 (rocpd)"
@@ -37,7 +45,25 @@ EXAMPLE: Final = "rocprofv3 --pmc SQ_WAVES --kernel-trace -f rocpd -- python tra
 SUFFIXES: Final = ()
 
 FORMAT: Final = "rocpd"
-
+DISPATCHES: Final = "rocpd_kernel_dispatch"
+_CHUNK_ROWS: Final = 20_000
+_MOST_CODED: Final = 64
+"""Maximum number of guids compared in SQL; the database of one node has fewer."""
+_SUFFIX: Final = r"_?[0-9a-fA-F][0-9a-fA-F_-]{7,}"
+_FOREIGN: Final = (
+    (
+        frozenset(("CUPTI_ACTIVITY_KIND_KERNEL",)),
+        "is a database of Nsight Systems, which holds no counters of AMD GPUs",
+    ),
+    (
+        frozenset(("A", "HIP", "rocTX")),
+        "is a database of rocprof v1; give its results.csv instead",
+    ),
+    (
+        frozenset(("A", "KernelExecution")),
+        "is a database of rocprof v1; give its results.csv instead",
+    ),
+)
 _DISPATCH_COLUMNS: Final = {
     "start_ns": "start",
     "end_ns": "end",
@@ -73,10 +99,10 @@ def recognise(head: FileHead) -> Recognised | Unusable | None:
     if head.magic != SQLITE_MAGIC or rpd.recognise(head):
         return None
     try:
-        Relations.opened(head.path).close()
+        with opened_relations(head.path):
+            return Recognised(FORMAT)
     except DataError as error:
         return Unusable(str(error).removeprefix(f"{head.path} ").rstrip("."))
-    return Recognised(FORMAT)
 
 
 def read(path: Path, progress: Progress = silent) -> list[DispatchRun]:
@@ -84,16 +110,121 @@ def read(path: Path, progress: Progress = silent) -> list[DispatchRun]:
 
     Raises DataError if the file isn't a rocpd database, can't be read or has no dispatches.
     """
-    with closing(Relations.opened(path)) as relations:
-        try:
-            runs = _Reader(relations, progress).runs()
-        except SQLITE_ERRORS as error:
-            raise DataError(f"{path} can't be read as a rocpd database: {error}.") from error
+    with opened_relations(path) as relations:
+        runs = _Reader(relations, progress).runs()
     if not runs:
         raise DataError(
             f"{path} has no dispatches; rocprofv3 records them with --kernel-trace or --pmc."
         )
     return runs
+
+
+@contextmanager
+def opened_relations(path: Path) -> Iterator[Relations]:
+    """Open a database; raises DataError if it can't be read or isn't rocpd of schema 3."""
+    with opened_database(path, "a rocpd") as database:
+        names = database.tables()
+        if not _of_relation(DISPATCHES, names):
+            for tables, meaning in _FOREIGN:
+                if tables <= set(names):
+                    raise DataError(f"{path} {meaning}.")
+            advice = " ".join(["", *unwritten(path)])
+            raise DataError(
+                f"{path} is an SQLite database, but not of rocprofv3: it has no {DISPATCHES}."
+                f"{advice}"
+            )
+        yield Relations(path, database, names)
+
+
+def _of_relation(relation: str, names: Sequence[str]) -> list[str]:
+    """The table of a relation, or those with a suffix that a view would unite."""
+    pattern = re.compile(re.escape(relation) + _SUFFIX)
+    return [relation] if relation in names else [*filter(pattern.fullmatch, names)]
+
+
+class Relations:
+    """An open database: chunks of rows, by the relation names of the schema."""
+
+    def __init__(self, path: Path, database: Database, names: Sequence[str]) -> None:
+        self.path = path
+        self._database = database
+        self._names = names
+        every = chain.from_iterable(self._rows("rocpd_info_process", ("guid",), Losses()))
+        self._guids = list(dict.fromkeys(guid for (guid,) in every if guid))[:_MOST_CODED]
+
+    def count(self, relation: str) -> int:
+        """Return the number of rows, at most that which fits into the file."""
+        rows = f'SELECT COUNT(*) FROM (SELECT 1 FROM "{{}}" LIMIT {self._database.max_rows})'
+        return sum(
+            self._database.execute(rows.format(name)).fetchone()[0]
+            for name in _of_relation(relation, self._names)
+        )
+
+    def by_guid(
+        self, relation: str, columns: Sequence[str], losses: Losses
+    ) -> Iterator[tuple[str, Sequence[Sequence[Any]]]]:
+        """Yield chunks as the guid of a process and its columns."""
+        guids = dict(enumerate(self._guids))
+        for rows in self._rows(relation, ("guid", *columns), losses, self._guids):
+            codes, *values = zip(*rows, strict=True)
+            if codes.count(codes[0]) == len(codes):
+                yield str(guids.get(codes[0], codes[0]) or ""), values
+                continue
+            places: dict[str, list[int]] = {}
+            for place, code in enumerate(codes):
+                places.setdefault(str(guids.get(code, code) or ""), []).append(place)
+            for guid, own in places.items():
+                yield guid, [[column[place] for place in own] for column in values]
+
+    def _rows(
+        self, relation: str, columns: Sequence[str], losses: Losses, coded: Sequence[str] = ()
+    ) -> Iterator[list[tuple[Any, ...]]]:
+        """Yield rows in chunks; missing columns are None, and a missing relation has no rows.
+
+        A guid in `coded` is replaced by its index there. Rows after damage are lost and noted.
+        """
+        for name in _of_relation(relation, self._names):
+            there = {column.lower() for column in self._database.columns(name)}
+            wanted = [f'"{one}"' if one in there else "NULL" for one in columns]
+            values: Sequence[str] = ()
+            if coded and "guid" in there:
+                # Making a string of the guid takes longer than the rest of the row.
+                cases = " ".join(f"WHEN ? THEN {code}" for code in range(len(coded)))
+                wanted[columns.index("guid")] = f'CASE "guid" {cases} ELSE "guid" END'
+                values = coded
+            query = f'SELECT {", ".join(wanted)} FROM "{name}"'
+            yield from self._database.chunks(name, query, losses, _CHUNK_ROWS, values)
+
+
+class Lookup:
+    """Numbers by event id, appended in any order; the first of an id is used."""
+
+    def __init__(self) -> None:
+        self._ids, self._values = GrowingColumn(np.int64), GrowingColumn(np.int64)
+        self._ordered: tuple[Int64, Int64] | None = None
+
+    def add(self, ids: Int64, values: Int64) -> None:
+        self._ids.append(ids)
+        self._values.append(values)
+        self._ordered = None
+
+    def of(self, ids: Int64) -> Int64:
+        if self._ordered is None:
+            known, values = self._ids.whole(), self._values.whole()
+            if not (known[1:] > known[:-1]).all():
+                order = stable_order(known)
+                known, values = known[order], values[order]
+            self._ordered = known, values
+        known, values = self._ordered
+        if not len(known):
+            return np.full(len(ids), ABSENT)
+        place = np.minimum(np.searchsorted(known, ids), len(known) - 1)
+        return np.where((known[place] == ids) & (ids >= 0), values[place], ABSENT)
+
+    def values(self) -> Lookup:
+        found, values = Lookup(), self._values.whole()
+        found.add(values[values > 0], values[values > 0])
+        return found
 
 
 class _RocpdProcess:
@@ -193,9 +324,7 @@ class _Reader:
     def __init__(self, relations: Relations, progress: Progress) -> None:
         self._relations = relations
         self._progress = progress
-        self._losses = Losses()
-        if missing := unwritten(relations.path):
-            self._losses.notes.append(missing)
+        self._losses = Losses(notes=unwritten(relations.path))
         self._processes: dict[str, _RocpdProcess] = {}
 
     def runs(self) -> list[DispatchRun]:
