@@ -228,7 +228,7 @@ def test_the_slow_gpu_is_named_with_its_cause(run: Run) -> None:
     assert first.startswith("GPU 5 is the straggler") and "forward on" in first
     each = rows[slow]["caused_ns"] / 7 / 2 / 1e6
     assert f"waits {each:.1f} ms per iteration for it in collectives" in waits
-    assert cause.startswith("hardware-bound: ") and "1576 against 1680 MHz" in cause
+    assert cause.startswith("hardware-bound: ") and "(1,576 vs 1,680 MHz)" in cause
     assert "°C" in cause
     lines, heat = found.charts
     assert isinstance(lines, LineChart) and isinstance(heat, HeatMap)

@@ -45,7 +45,6 @@ SPEC: Final = ViewSpec(
 
 MODULES: Final = (
     "gpus",
-    "stages",
     "communication",
     "hosts",
     "losses",

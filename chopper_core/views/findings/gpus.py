@@ -1,4 +1,4 @@
-"""The GPUs that the others wait for, and why; and those that have more to compute."""
+"""The GPUs that the others wait for, and why; those, and pipeline stages, with too much to do."""
 
 from __future__ import annotations
 
@@ -8,21 +8,33 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
-from chopper_core.model.host_tables import HostState
-from chopper_core.model.peers import knows_sizes
+from chopper_core.model.peers import work_of
+from chopper_core.model.table import Kind
 from chopper_core.model.view import pivot
 from chopper_core.util.arrays import Float64
-from chopper_core.util.grouping import medians_along
+from chopper_core.util.errors import ChopperError
+from chopper_core.util.grouping import (
+    beyond_others,
+    combined,
+    counts_of,
+    distinct,
+    others_median,
+    ranked,
+    sums_of,
+)
 from chopper_core.views.findings.communication import slow_links
 from chopper_core.views.findings.rule import (
     Cost,
     Finding,
     FindingsContext,
+    confidence,
     rule,
     threshold,
+    weighted_medians,
 )
+from chopper_core.views.pipeline import LONG, Pipeline, bubble_of, longest, pipeline_of
+from chopper_core.views.shared.host_causes import cause_beyond
 from chopper_core.views.shared.leads import (
-    CAUSES,
     LOW_CLOCK_RATIO,
     MIN_DELAY_SHARE,
     MIN_ONCE_SHARE,
@@ -33,11 +45,11 @@ from chopper_core.views.shared.matched_kernels import (
     beyond_peers,
     compared_iterations,
     occurrences_of,
-    sums_by,
 )
 from chopper_core.views.shared.phrases import others, percent, recurrence, time
 from chopper_core.views.shared.process_groups import places_of
 from chopper_core.views.shared.step_times import more_work
+from chopper_core.views.shared.why_late import ONE_PLACE_SHARE, why_late
 
 STRAGGLER: Final = threshold(f"""straggler | {100 * MIN_DELAY_SHARE} | % of the iteration
     the view of ranks uses the same limit""")
@@ -45,8 +57,10 @@ ONCE: Final = threshold(
     f"""straggler of one iteration | {100 * MIN_ONCE_SHARE} | % of that iteration
     in a steady run no GPU delays the others by as much, even once"""
 )
-ONE_PLACE: Final = threshold("""place of slower kernels | 60 | % of the longer time
-    a lower clock slows all operations; one that accounts for most of the loss is named""")
+ONE_PLACE: Final = threshold(
+    f"""place of slower kernels | {100 * ONE_PLACE_SHARE:g} | % of the longer time
+    a lower clock slows all operations; one that accounts for most of the loss is named"""
+)
 
 _COSTS: Final = {
     "clock": (Cost.COMPUTE, "-slower_pct"),
@@ -82,7 +96,7 @@ def straggler(context: FindingsContext) -> Iterator[Finding]:
 def _straggler(context: FindingsContext, leads: RankLeads, late: Straggler) -> Finding:
     gpu, is_once = leads.gpus[late.place], len(late.when) == 1 < len(leads.iterations)
     each = "" if is_once else context.each
-    text, own = _why(context, leads, late, each)
+    text, own = why_late(leads, late, each)
     # A mean over some iterations counts for all of them.
     own *= len(late.when) / len(leads.iterations)
     wait, saving = "", own
@@ -104,96 +118,6 @@ def _straggler(context: FindingsContext, leads: RankLeads, late: Straggler) -> F
         is_repeated=len(late.when) > 1,
         gpu=gpu,
     )
-
-
-def _why(
-    context: FindingsContext, leads: RankLeads, late: Straggler, each: str
-) -> tuple[str, float]:
-    at, place = list(late.when), late.place
-    extra = {word: float(np.nan_to_num(leads.extra(word, at)[place])) for word in CAUSES}
-    total = extra.pop("kernels") + sum(max(own, 0.0) for own in extra.values())
-    more = f"{time(extra.get(late.cause or '', 0.0))} more than the others"
-
-    def taken(word: str) -> str:
-        return f"{time(float(leads.mean(word, at)[place]))}{each}"
-
-    def doing(*states: HostState) -> str:
-        peers = leads.peers_of(place).gpus
-        when = [leads.iterations[step] for step in at]
-        return context.host_cause(leads.gpus[place], peers, when, states)
-
-    match late.cause:
-        case "clock" | "kernels":
-            text = f"{_slower(leads, late, each)}{_where_slower(leads, late)}"
-        case "work":
-            own = float(leads.extra("work", at)[place])
-            what = leads.more_of(place, at)
-            text = (
-                f"has more work{what and f', {what}'}: its compute takes {time(own)}{each} longer"
-            )
-        case "host":
-            text = (
-                f"is held back by its host{doing(HostState.LATE)}: it is idle for "
-                f"{taken('host')} before launch calls, {more}"
-            )
-        case "launch":
-            text = f"is late after its launch calls: it is idle for {taken('launch')} there, {more}"
-        case "copies":
-            where = doing(HostState.LATE, HostState.COPYING)
-            text = f"copies{where} for {taken('copies')} with nothing else, {more}"
-        case _:
-            return "", 0.0
-    return text, total
-
-
-def _slower(leads: RankLeads, late: Straggler, each: str) -> str:
-    at, place = list(late.when), late.place
-    longer = float(np.nan_to_num(leads.extra("same", at)[place]))
-    share = longer / max(float(leads.mean("same", at)[place]) - longer, 1.0)
-    which = "the same kernels" if knows_sizes(leads.table) else "kernels of the same names"
-    same = f"{which} take {percent(share)} longer, {time(longer)}{each}"
-
-    def lower(mhz: Float64, what: str) -> str:
-        usual = float(leads.peers_median(mhz)[place])
-        return (
-            f"runs at a {percent(1 - float(mhz[place]) / usual)} lower {what} "
-            f"({mhz[place]:,.0f} vs {usual:,.0f} MHz)"
-        )
-
-    if late.cause == "clock":
-        beyond, where = leads.hotter(place)
-        warmer = f" and is {beyond:.0f} °C hotter{where}" if beyond >= 1 else ""
-        return f"{lower(leads.mhz, 'clock')}{warmer}: {same}"
-    memory = leads.metric("mem_mhz")
-    if memory[place] < LOW_CLOCK_RATIO * leads.peers_median(memory)[place]:
-        return f"{lower(memory, 'memory clock')}: {same}"
-    clock = " at the same clock" if np.isfinite(leads.mhz[place]) else ""
-    return f"has slower kernels{clock}: {same}"
-
-
-def _where_slower(leads: RankLeads, late: Straggler) -> str:
-    """The operation or phase that has most of the longer time, as the end of a phrase."""
-    found = leads.peers_of(late.place)
-    column = found.gpus.index(leads.gpus[late.place])
-    table, first = leads.table, found.rows[:, 0]
-    iterations = [leads.iterations[at] for at in late.when]
-    chosen = found.take(np.isin(table.iteration[first], iterations) & found.is_same)
-    first = chosen.rows[:, 0]
-    phase = table.phase[first].astype(np.int64) + 1
-    operations = len(table.operations) + 1
-    for codes in (phase * operations + table.operation[first] + 1, phase * operations):
-        sums = sums_by(codes, chosen.durations_ns(), int(codes.max(initial=0)) + 1)
-        extra = sums[:, column] - medians_along(np.delete(sums, column, axis=1), axis=1)
-        most, positive = int(extra.argmax()), np.maximum(extra, 0).sum()
-        # It means nothing for what takes most of the time anyway.
-        share, usual = extra[most] / max(positive, 1.0), sums[most].sum() / sums.sum()
-        if share >= ONE_PLACE.share and share > 2 * usual:
-            at_phase, operation = divmod(most, operations)
-            where = table.text_of("phase", at_phase - 1)
-            if operation:
-                where = f"{table.text_of('operation', operation - 1)} in {where}"
-            return f", {percent(float(share))} of that in {where}"
-    return ""
 
 
 IMBALANCE: Final = threshold("""compute beyond that of the others | 1 | % of it
@@ -222,29 +146,29 @@ def imbalance(context: FindingsContext) -> Iterator[Finding]:
     """A GPU that has more to compute than the others: more kernels or more FLOPs."""
     if len(context.gpus) < 2:
         return
-    flops = context.by_gpu_and_iteration(lambda nodes: nodes.known("model_flops")[0])
+    peers = occurrences_of(context.run, compared_iterations(context.run, context.view))
     took = context.busy_ns.mean(axis=1)
-    extra = np.nan_to_num(_beyond_peers(context, took))
+    extra = np.nan_to_num(beyond_peers(peers, context.gpus, took))
     most = int(extra.argmax())
     saving = float(extra[most])
     longer = saving / max(took[most] - saving, 1.0)
     if longer < IMBALANCE.share or context.share(saving) < IMBALANCE_COST.share:
         return
-    more_there = 0.0
-    for means in (context.kernels().mean(axis=1), flops.mean(axis=1)):
-        own = float(np.nan_to_num(_beyond_peers(context, means)[most]))
-        more_there = max(more_there, own / max(float(means[most]) - own, 1.0))
-    if more_there < max(_MIN_MORE_WORK, _MIN_EXPLAINED * longer):
-        return
-    each = np.nan_to_num(_beyond_peers(context, context.busy_ns)[most])
+    each = np.nan_to_num(beyond_peers(peers, context.gpus, context.busy_ns)[most])
     when = np.flatnonzero(each > _SAME_SHARE * each.max())
 
     def ratio(values: Float64) -> float:
-        means = values[:, when].mean(axis=1)
-        usual = float(means[most]) - float(_beyond_peers(context, means)[most])
+        means = values.mean(axis=1)
+        usual = float(means[most] - beyond_peers(peers, context.gpus, means)[most])
         return float(means[most]) / usual if usual > 0 else np.nan
 
-    what = more_work(context.run, context.gpus, context.iterations, ratio)
+    flops = context.by_gpu_and_iteration(lambda nodes: nodes.known("model_flops")[0])
+    more = np.nan_to_num([ratio(context.kernels()) - 1, ratio(flops) - 1]).max()
+    if more < max(_MIN_MORE_WORK, _MIN_EXPLAINED * longer):
+        return
+    what = more_work(
+        context.run, context.gpus, context.iterations, lambda values: ratio(values[:, when])
+    )
     yield context.finding(
         f"GPU {context.gpus[most]} has more work{what and f', {what}'}"
         f"{recurrence(when.tolist(), context.iterations)}: it computes for "
@@ -257,6 +181,146 @@ def imbalance(context: FindingsContext) -> Iterator[Finding]:
     )
 
 
-def _beyond_peers(context: FindingsContext, values: Float64) -> Float64:
+SLOWER_STAGE: Final = threshold("""stage slower than the others | 2 | %
+    most of its kernels by as much; clocks of GPUs of one product differ by about a percent""")
+SLOWER_STAGE_COST: Final = threshold("""cost of a slow stage | 1 | % of the iteration
+    the same as for a straggler""")
+_MAX_OVERLAP: Final = 0.1
+"""Of a kernel's time; communication beside it slows it too."""
+
+
+@rule(
+    "slow-stage",
+    saving="time of the stage beyond that of the others: of the same kernels, or idle before "
+    "launch calls, which its waiting for other stages may hide",
+    holds=(0.0, 1.3),
+    needs="stages of a pipeline with one GPU each",
+    thresholds=(SLOWER_STAGE, SLOWER_STAGE_COST),
+    explains=("long-stage",),
+)
+def slow_stages(context: FindingsContext) -> Iterator[Finding]:
+    """A GPU without peers whose kernels or host are slower than those of the other stages.
+
+    GPUs with peers are compared with these (`straggler`); a stage that has more to do is too long
+    (`long-stage`).
+    """
     peers = occurrences_of(context.run, compared_iterations(context.run, context.view))
-    return beyond_peers(peers, context.gpus, values)
+    alone = sorted(own.gpus[0] for own in peers if len(own.gpus) == 1)
+    alone = [gpu for gpu in alone if gpu in context.gpus]
+    if len(alone) < 2:
+        return
+    places = np.searchsorted(context.gpus, alone)
+    factor = _kernel_factors(context, alone)
+    computes = context.busy_ns.mean(axis=1)[places]
+    longer = np.where(factor - 1 < SLOWER_STAGE.share, 0.0, computes * (1 - 1 / factor))
+    idle = context.by_gpu_and_iteration(lambda nodes: nodes.sum("idle_host_ns")) + context.moved_ns
+    host = beyond_others(idle.mean(axis=1)[places])
+    clock = context.by_gpu("gfx_mhz")[places]
+    usual_clock = others_median(clock)
+    for place, gpu in enumerate(alone):
+        saving = float(max(longer[place], host[place]))
+        if context.share(saving) < SLOWER_STAGE_COST.share:
+            continue
+        if longer[place] >= host[place]:
+            at_clock = ""
+            if clock[place] < LOW_CLOCK_RATIO * usual_clock[place]:
+                lower = percent(1 - float(clock[place]) / float(usual_clock[place]))
+                at_clock = f" at a {lower} lower clock"
+            text = (
+                f"is a slow stage{at_clock}: the same kernels take "
+                f"{percent(float(factor[place]) - 1)} longer than on the other stages, "
+                f"{time(saving)}{context.each}"
+            )
+            evidence = context.with_view("kernels", "operation", sort="-kernel_ns", gpu=str(gpu))
+            cost = Cost.COMPUTE
+        else:
+            doing = cause_beyond(context.run, gpu, alone, context.iterations)
+            text = (
+                f"is a stage held back by its host{doing}: it is idle for "
+                f"{time(saving)}{context.each} more before launch calls than the other stages"
+            )
+            evidence = context.with_view("launch", "gpu", sort="-idle_host_ns")
+            cost = Cost.HOST
+        yield context.finding(f"GPU {gpu} {text}", evidence, cost, saving, gpu=gpu)
+
+
+def _kernel_factors(context: FindingsContext, gpus: list[int]) -> Float64:
+    """By which factor most compute of each GPU takes longer than the others'.
+
+    Compared are means of the same kernels of a phase and operation, whatever the layer.
+    """
+    table, rows = context.table, context.node.rows
+    chosen = (table.kind[rows] == Kind.COMPUTE) & np.isin(table.gpu[rows], gpus)
+    chosen &= table.overlap_ns[rows] <= _MAX_OVERLAP * table.duration_ns[rows]
+    rows = rows[chosen]
+    keys = [table.column(level)[rows].astype(np.int64) for level in ("phase", "operation")]
+    names, kernel = combined([*keys, work_of(table, rows)])
+    cell = kernel * len(gpus) + ranked(table.gpu[rows])[1]
+    shape = (len(names), len(gpus))
+    size = counts_of(cell, shape[0] * shape[1]).reshape(shape)
+    took = sums_of(table.duration_ns[rows], cell, shape[0] * shape[1]).reshape(shape)
+    mean = np.where(took > 0, took / np.maximum(size, 1), np.nan)
+    with np.errstate(invalid="ignore"):
+        return weighted_medians(mean / others_median(mean.T).T, took.astype(np.float64))
+
+
+LONGER: Final = threshold(
+    f"""a stage's microbatch against the median of the others | {100 * LONG} | %
+    layers are indivisible, so stages can't be balanced to better than a few percent"""
+)
+CAUSE: Final = threshold("""longer kernels, or more of them, as the cause | 2 | %
+    the limit of a slow stage""")
+
+
+@rule(
+    "long-stage",
+    saving="its time beyond that of the next longest stage, once per microbatch",
+    holds=(0.5, 1.2),
+    needs="a pipeline: sends and receives, annotations or dumps of microbatches",
+    thresholds=(LONGER, CAUSE),
+)
+def long_stages(context: FindingsContext) -> Iterator[Finding]:
+    """A pipeline stage that takes longer than the others, so that they wait for it.
+
+    A stage of one GPU that is slow itself is left to `slow-stage`.
+    """
+    if "pp" not in context.table.coordinates:
+        return
+    try:
+        found = pipeline_of(context.run, context.view)
+    except ChopperError:
+        return
+    long = longest(found)
+    if long is None:
+        return
+    stage, times, saving = long
+    gpus = distinct(found.blocks.gpu[found.stage == stage]).tolist()
+    yield Finding(
+        sentence=(
+            f"pipeline stage {stage} is too long: a microbatch takes {times:.2f} times the median "
+            f"of the other stages, which wait for it{_why_long(context, found, stage)}; the bubble "
+            f"is {percent(bubble_of(found))} ({percent(found.theory)} with equal stages); "
+            f"{time(saving)}{context.each}"
+        ),
+        evidence=context.with_view("pipeline", sort="-stage_x"),
+        confidence=confidence(measured=True, repeated=context.repeats),
+        saving_ns=saving,
+        gpu=gpus[0] if len(gpus) == 1 else None,
+        cost=Cost.COMPUTE,
+    )
+
+
+def _why_long(context: FindingsContext, found: Pipeline, stage: int) -> str:
+    first = {
+        int(found.blocks.gpu[found.stage == each].min()): each
+        for each in distinct(found.stage).tolist()
+    }
+    gpus = sorted(first)
+    place = [first[gpu] for gpu in gpus].index(stage)
+    counts = context.kernels().mean(axis=1)[np.searchsorted(context.gpus, gpus)]
+    longer = float(_kernel_factors(context, gpus)[place]) - 1
+    others = float(others_median(counts)[place])
+    more = float(counts[place]) / others - 1 if others else 0.0
+    reasons = [f"the same kernels take {percent(longer)} longer"] * (longer >= CAUSE.share)
+    reasons += [f"it has {percent(more)} more kernels"] * (more >= CAUSE.share)
+    return f": {' and '.join(reasons)}" if reasons else ""

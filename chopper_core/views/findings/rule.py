@@ -20,7 +20,6 @@ from chopper_core.align.kernel_classes import kernel_class
 from chopper_core.metrics import METRICS, Scope, Values, computed_column
 from chopper_core.model.column_names import integral_of, known_of
 from chopper_core.model.groups import Groups
-from chopper_core.model.host_tables import HostState
 from chopper_core.model.memo import Memo
 from chopper_core.model.parallel import DIMENSIONS
 from chopper_core.model.peers import work_of
@@ -30,11 +29,9 @@ from chopper_core.model.view import View, complete_order
 from chopper_core.util.arrays import Float64, Index, Int64, Mask, Numbers
 from chopper_core.util.errors import UsageError
 from chopper_core.util.grouping import (
-    beyond_others,
     combined,
     counts_of,
     distinct,
-    first_equal,
     median_of,
     run_minima,
 )
@@ -278,23 +275,6 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
             cost=cost,
             total_ns=total_ns,
         )
-
-    def host_cause(
-        self,
-        gpu: int,
-        gpus: Sequence[int],
-        iterations: Sequence[int],
-        states: tuple[HostState, ...] = (HostState.LATE,),
-    ) -> str:
-        """Where a GPU's host spends most of the time beyond other GPUs' hosts: ` in logging`."""
-        charges = host_charges(self.run)
-        if not charges.causes:
-            return ""
-        place = first_equal(np.array(gpus, np.int64), self.table.gpu[charges.row])
-        inside = np.isin(charges.iteration, iterations)
-        sums = charges.sums(np.where(inside, place, -1), len(gpus), states)
-        cause = charges.main(beyond_others(sums)[list(gpus).index(gpu)])
-        return "" if cause is None else f" in {cause.text}"
 
     def at(self, **labels: str) -> View:
         steps = dict(self.view.scope) | labels

@@ -20,9 +20,8 @@ from chopper_core.metrics import (
 )
 from chopper_core.model.charts import LineChart
 from chopper_core.model.column_names import HEAT
-from chopper_core.model.peers import knows_sizes
 from chopper_core.model.run import Run
-from chopper_core.model.table import NO_LABEL_TEXT
+from chopper_core.model.table import NO_LABEL, NO_LABEL_TEXT
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View
 from chopper_core.util.grouping import median_of, medians_along, ratios, sums_of
@@ -32,6 +31,7 @@ from chopper_core.views.shared.collective_figures import gpu_words
 from chopper_core.views.shared.leads import (
     MIN_CAUSE_SHARE,
     RankLeads,
+    Straggler,
     lead_changes,
     leads,
 )
@@ -45,6 +45,7 @@ from chopper_core.views.shared.table_view import (
     child_of,
     table_view,
 )
+from chopper_core.views.shared.why_late import why_late
 from chopper_core.views.spec import ViewResult, ViewSpec, any_level
 
 SPEC: Final = ViewSpec(
@@ -60,6 +61,14 @@ SPEC: Final = ViewSpec(
 _SIGNALS: Final = ("gfx_mhz", *HEAT, "power_w")
 _ALWAYS: Final = ("idle_host_ns", "exposed_comm_ns")
 """Metrics of the scope shown beside the leads."""
+_KINDS: Final = {
+    "clock": "hardware-bound",
+    "kernels": "kernel-bound",
+    "work": "more work",
+    "host": "host-bound",
+    "copies": "copy-bound",
+}
+"""Cause of the lag → what the GPU is; of the launch, by `_idle_kind`."""
 _OFTEN_LAST: Final = 50.0
 """In %: a GPU that starts fewer kernels last delays the others elsewhere."""
 _BINS: Final = 60
@@ -226,7 +235,7 @@ def headline(stand: RankLeads, waited: Sequence[tuple[Metric, Values]]) -> tuple
             f"each other GPU waits {time_text(caused / each)} per iteration for it in collectives, "
             f"{time_text(exposed / each)} of that exposed"
         )
-    lines.append(_cause_sentence(stand))
+    lines.append(_cause_sentence(stand, late))
     lines += (
         f"GPU {stand.gpus[other.place]} is late too{recurrence(other.when, stand.iterations)}: it "
         f"delays the others by {time_text(other.delay_ns)} per iteration ({other.cause})"
@@ -235,50 +244,12 @@ def headline(stand: RankLeads, waited: Sequence[tuple[Metric, Values]]) -> tuple
     return tuple(lines)
 
 
-def _cause_sentence(stand: RankLeads) -> str:
-    behind = stand.behind
-    least = MIN_CAUSE_SHARE * stand.typical_ns
-    same, other, host, launch = (
-        float(np.nan_to_num(stand.extra(word)[behind]))
-        for word in ("same", "work", "host", "launch")
-    )
-    share = 100.0 * same / max(float(stand.mean("same")[behind]) - same, 1)
-    which = "the same kernels" if knows_sizes(stand.table) else "kernels of the same names"
-    kernels = (
-        f"{which} take {abs(share):.1f} % {'longer' if share >= 0 else 'less'} "
-        f"({time_text(same, '+')} per iteration)"
-    )
-    late = f"idle before launch calls is {time_text(host, '+')} per iteration"
-    more_kernels = f"; {kernels}" if abs(same) >= least else ""
-    more_late = f"; {late} from the others' median" if abs(host) >= least else ""
-    match stand.causes()[behind]:
-        case "clock":
-            usual = stand.peers_median(stand.mhz)[behind]
-            beyond, where = stand.hotter(behind)
-            hotter = f", {beyond:+z.1f} °C{where}" if np.isfinite(beyond) else ""
-            clock = f"at {stand.mhz[behind]:.0f} against {usual:.0f} MHz"
-            return f"hardware-bound: {kernels} {clock}{hotter}{more_late}"
-        case "kernels":
-            known = " at the others' clock" if np.isfinite(stand.mhz[behind]) else ""
-            return f"kernel-bound: {kernels}{known}{more_late}"
-        case "work":
-            when = stand.stragglers[0].when if stand.stragglers else ()
-            more = stand.more_of(behind, when or range(len(stand.iterations)))
-            return (
-                f"it has more work{more and f', {more}'}{recurrence(when, stand.iterations)}, "
-                f"{time_text(other, '+')} of compute per iteration{more_kernels}"
-            )
-        case "host":
-            return f"host-bound: {late} from the others' median{more_kernels}"
-        case "launch":
-            return (
-                f"{_idle_kind(stand)} is {time_text(launch, '+')} per iteration "
-                f"beyond the others' median{more_kernels}"
-            )
-        case _:
-            parts = [text for text, ns in ((kernels, same), (late, host)) if ns > 0]
-            shown = f": {'; '.join(parts)}" if parts else ""
-            return f"no cause exceeds 1 % of the iteration{shown}"
+def _cause_sentence(stand: RankLeads, late: Straggler) -> str:
+    if late.cause is None:
+        return f"no cause exceeds {100 * MIN_CAUSE_SHARE:g} % of the iteration"
+    kind = _idle_kind(stand) if late.cause == "launch" else _KINDS[late.cause]
+    each = "" if stand.iterations == (NO_LABEL,) else " per iteration"
+    return f"{kind}: it {why_late(stand, late, each)[0]}"
 
 
 def _idle_kind(stand: RankLeads) -> str:
@@ -288,9 +259,9 @@ def _idle_kind(stand: RankLeads) -> str:
         nodes.sum(f"idle_{name}_ns")[place] for name in ("latency", "launch", "unknown")
     )
     kinds = {
-        "launch-bound: launch latency": latency,
-        "waits in queue: idle while launched work waits": after - latency,
-        "idle: time before activities without a launch record": unknown,
+        "launch-bound": latency,
+        "waits in queue": after - latency,
+        "idle before activities without a launch record": unknown,
     }
     return max(kinds, key=lambda kind: kinds[kind])
 

@@ -24,6 +24,7 @@ from chopper_core.model.table import ACTIVITY, NO_LABEL, NO_TIME, values_of
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Index, Int32, Int64, Mask, Numbers
 from chopper_core.util.grouping import (
+    beyond_others,
     distinct,
     first_equal,
     run_sizes,
@@ -276,6 +277,24 @@ def _steps_at(steps: HostSteps, gpu: Int32, at_ns: Int64) -> Int64:
     at = np.maximum(np.searchsorted(begin, place, "right") - 1, 0)
     inside = (place >= begin[at]) & (place < begin[at] + steps.duration_ns[at])
     return np.where(inside, steps.iteration[at], NO_LABEL).astype(np.int64)
+
+
+def cause_beyond(
+    run: Run,
+    gpu: int,
+    gpus: Sequence[int],
+    iterations: Sequence[int],
+    states: tuple[HostState, ...] = (HostState.LATE,),
+) -> str:
+    """Where a GPU's host spends most of the time beyond other GPUs' hosts: ` in logging`."""
+    charges = host_charges(run)
+    if not charges.causes:
+        return ""
+    place = first_equal(np.array(gpus, np.int64), run.table.gpu[charges.row])
+    inside = np.isin(charges.iteration, iterations)
+    sums = charges.sums(np.where(inside, place, -1), len(gpus), states)
+    cause = charges.main(beyond_others(sums)[list(gpus).index(gpu)])
+    return "" if cause is None else f" in {cause.text}"
 
 
 def moved_idle(run: Run, view: View, *, is_whole: bool = False) -> HostCharges:

@@ -1,0 +1,100 @@
+"""Why a straggler is late, in words."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from chopper_core.model.host_tables import HostState
+from chopper_core.model.peers import knows_sizes
+from chopper_core.util.grouping import medians_along
+from chopper_core.views.shared.host_causes import cause_beyond
+from chopper_core.views.shared.leads import CAUSES, LOW_CLOCK_RATIO, RankLeads, Straggler
+from chopper_core.views.shared.matched_kernels import sums_by
+from chopper_core.views.shared.phrases import percent, time
+
+ONE_PLACE_SHARE: Final = 0.6
+"""The share of the longer time from which on the place that has it is named."""
+_WAITS: Final = {
+    "host": "is held back by its host{where}: it is idle for {taken} before launch calls",
+    "launch": "is late after its launch calls: it is idle for {taken} there",
+    "copies": "copies{where} for {taken} with nothing else",
+}
+
+
+def why_late(stand: RankLeads, late: Straggler, each: str) -> tuple[str, float]:
+    """What a straggler does, as the end of a sentence, and how much longer it takes in all.
+
+    Both are means of the iterations with its cause; empty and 0 without a cause.
+    """
+    if late.cause is None:
+        return "", 0.0
+    at, place = list(late.when), late.place
+    extra = {word: float(np.nan_to_num(stand.extra(word, at)[place])) for word in CAUSES}
+    kernels = extra.pop("kernels")
+    total = kernels + sum(max(own, 0.0) for own in extra.values())
+    if late.cause in ("clock", "kernels"):
+        return f"{_slower(stand, late, each)}{_where_slower(stand, late)}", total
+    longer = time(extra[late.cause])
+    if late.cause == "work":
+        what = stand.more_of(place, at)
+        return (
+            f"has more work{what and f', {what}'}: its compute takes {longer}{each} longer",
+            total,
+        )
+    states = (HostState.LATE, HostState.COPYING) if late.cause == "copies" else (HostState.LATE,)
+    text = _WAITS[late.cause].format(
+        where=cause_beyond(
+            stand.run,
+            stand.gpus[place],
+            stand.peers_of(place).gpus,
+            [stand.iterations[step] for step in at],
+            states,
+        ),
+        taken=f"{time(float(stand.mean(late.cause, at)[place]))}{each}",
+    )
+    return f"{text}, {longer} more than the others", total
+
+
+def _slower(stand: RankLeads, late: Straggler, each: str) -> str:
+    at, place = list(late.when), late.place
+    longer = float(np.nan_to_num(stand.extra("same", at)[place]))
+    share = longer / max(float(stand.mean("same", at)[place]) - longer, 1.0)
+    which = "the same kernels" if knows_sizes(stand.table) else "kernels of the same names"
+    same = f"{which} take {percent(share)} longer, {time(longer)}{each}"
+    is_clock = late.cause == "clock"
+    what, mhz = ("clock", stand.mhz) if is_clock else ("memory clock", stand.metric("mem_mhz"))
+    own, usual = float(mhz[place]), float(stand.peers_median(mhz)[place])
+    if not (is_clock or own < LOW_CLOCK_RATIO * usual):
+        clock = " at the same clock" if np.isfinite(stand.mhz[place]) else ""
+        return f"has slower kernels{clock}: {same}"
+    text = f"runs at a {percent(1 - own / usual)} lower {what} ({own:,.0f} vs {usual:,.0f} MHz)"
+    beyond, where = stand.hotter(place)
+    warmer = f" and is {beyond:.0f} °C hotter{where}" if is_clock and beyond >= 1 else ""
+    return f"{text}{warmer}: {same}"
+
+
+def _where_slower(stand: RankLeads, late: Straggler) -> str:
+    """The operation or phase that has most of the longer time, as the end of a phrase."""
+    found = stand.peers_of(late.place)
+    column = found.gpus.index(stand.gpus[late.place])
+    table, first = stand.table, found.rows[:, 0]
+    iterations = [stand.iterations[at] for at in late.when]
+    chosen = found.take(np.isin(table.iteration[first], iterations) & found.is_same)
+    first = chosen.rows[:, 0]
+    phase = table.phase[first].astype(np.int64) + 1
+    operations = len(table.operations) + 1
+    for codes in (phase * operations + table.operation[first] + 1, phase * operations):
+        sums = sums_by(codes, chosen.durations_ns(), int(codes.max(initial=0)) + 1)
+        extra = sums[:, column] - medians_along(np.delete(sums, column, axis=1), axis=1)
+        most, positive = int(extra.argmax()), np.maximum(extra, 0).sum()
+        # It means nothing for what takes most of the time anyway.
+        share, usual = extra[most] / max(positive, 1.0), sums[most].sum() / sums.sum()
+        if share >= ONE_PLACE_SHARE and share > 2 * usual:
+            at_phase, operation = divmod(most, operations)
+            where = table.text_of("phase", at_phase - 1)
+            if operation:
+                where = f"{table.text_of('operation', operation - 1)} in {where}"
+            return f", {percent(float(share))} of that in {where}"
+    return ""
