@@ -18,7 +18,7 @@ from chopper_core.metrics import column, numbered, worded
 from chopper_core.model.charts import BoxChart
 from chopper_core.model.run import Run
 from chopper_core.model.view import View, baseline_view
-from chopper_core.util.arrays import Float64
+from chopper_core.util.arrays import Float64, Mask
 from chopper_core.util.errors import NoSuchNode, UsageError
 from chopper_core.util.grouping import median_of
 from chopper_core.views.determinism.steadiness import (
@@ -29,6 +29,7 @@ from chopper_core.views.determinism.steadiness import (
     sampled_steadiness,
     steadiness,
 )
+from chopper_core.views.shared.derived import delta_of
 from chopper_core.views.shared.phrases import count
 from chopper_core.views.shared.table_view import GpuRows, Own, child_of, known_of
 from chopper_core.views.spec import ViewResult, ViewSpec
@@ -173,14 +174,7 @@ def _by_gpu(run: Run, by: str, ours: Steadiness, base: Steadiness | None) -> tup
             title=f"{metric.title} base",
             definition=f"{metric.name} of the same GPU in the baseline.",
         )
-        delta = replace(
-            metric,
-            name=f"{metric.name}_delta",
-            title=f"Δ {metric.title}",
-            definition=f"Difference of {metric.name} from the same GPU in the baseline.",
-            signed=True,
-        )
-        own += [(of_base, numbered(theirs)), (delta, numbered(values - theirs))]
+        own += [(of_base, numbered(theirs)), (delta_of(metric), numbered(values - theirs))]
     return rows.labels, own
 
 
@@ -218,11 +212,10 @@ def _compared(ours: Steadiness, base: Steadiness) -> list[Compared]:
 
 def _by_figure(ours: Steadiness, compared: list[Compared]) -> tuple[list[str], Own]:
     rows = compared or [Compared(each, value, np.nan) for each, value in ours.medians()]
-    scales = [each.figure.scale for each in rows]
     own: Own = [
-        (OURS, numbered([row.ours / size for row, (size, _) in zip(rows, scales, strict=True)])),
-        (BASE, numbered([row.base / size for row, (size, _) in zip(rows, scales, strict=True)])),
-        (UNIT, worded([unit for _, unit in scales])),
+        (OURS, numbered([row.ours / row.figure.scale[0] for row in rows])),
+        (BASE, numbered([row.base / row.figure.scale[0] for row in rows])),
+        (UNIT, worded([row.figure.scale[1] for row in rows])),
         (CHANGE, numbered([row.change_pct for row in rows])),
         (CHANCE, numbered([row.p for row in rows])),
         (TOGETHER, numbered([row.q for row in rows])),
@@ -328,23 +321,13 @@ def paired(ours: Float64, base: Float64) -> float:
     NaN if even the clearest result would not be beyond noise: with fewer than `FEWEST_PAIRS`.
     """
     apart = (ours - base)[np.isfinite(ours - base)]
+    if len(apart) >= FEWEST_PAIRS and not apart.any():
+        return 1.0
     apart = apart[apart != 0]
-    if len(apart) == 0:
-        return 1.0 if np.isfinite(ours - base).sum() >= FEWEST_PAIRS else np.nan
     if len(apart) < FEWEST_PAIRS:
         return np.nan
     rank = ranks(np.abs(apart))
-    low = min(float(rank[apart > 0].sum()), float(rank[apart < 0].sum()))
-    if len(apart) > _MAX_EXACT:
-        deviation = sqrt(float((rank**2).sum()) / 4.0)
-        return erfc((float(rank.sum()) / 2.0 - low) / deviation / sqrt(2.0))
-    # In halves, since equal values share ranks. Each rank is on either side by chance.
-    steps = np.rint(2 * rank).astype(np.int64)
-    ways = np.zeros(int(steps.sum()) + 1)
-    ways[0] = 1.0
-    for step in steps.tolist():
-        ways[step:] = ways[step:] + ways[: len(ways) - step]
-    return min(1.0, 2.0 * float(ways[: round(2 * low) + 1].sum()) / 2.0 ** len(steps))
+    return _chance_of(rank, apart > 0, sqrt(float((rank**2).sum()) / 4.0))
 
 
 def unpaired(ours: Float64, base: Float64) -> float:
@@ -357,20 +340,26 @@ def unpaired(ours: Float64, base: Float64) -> float:
     if not len(ours) or not len(base) or 2.0 / comb(every, count) >= LEVEL:
         return np.nan
     rank = ranks(np.concatenate([ours, base]))
-    own = float(rank[:count].sum())
-    middle = count * (every + 1) / 2.0
-    if every > _MAX_EXACT:
-        spread = float(((rank - rank.mean()) ** 2).sum())
-        deviation = sqrt(spread * count * len(base) / (every * (every - 1)))
-        return erfc(abs(own - middle) / deviation / sqrt(2.0)) if deviation else 1.0
+    variance = float(((rank - rank.mean()) ** 2).sum()) * count * len(base) / (every * (every - 1))
+    return _chance_of(rank, np.arange(every) < count, sqrt(variance), count)
+
+
+def _chance_of(rank: Float64, own: Mask, deviation: float, count: int | None = None) -> float:
+    """The two-sided p of a sum of some of the ranks: of `count` of them, or of any number."""
+    share = 0.5 if count is None else count / len(rank)
+    middle = float(rank.sum()) * share
+    distance = abs(float(rank[own].sum()) - middle)
+    if len(rank) > _MAX_EXACT:
+        return erfc(distance / deviation / sqrt(2.0)) if deviation else 1.0
+    # In halves, since equal values share ranks: the ways to each sum, by how many ranks it has.
     steps = np.rint(2 * rank).astype(np.int64)
-    ways = np.zeros((count + 1, int(steps.sum()) + 1))
+    ways = np.zeros((len(rank) + 1, int(steps.sum()) + 1))
     ways[0, 0] = 1.0
     for step in steps.tolist():
         ways[1:, step:] = ways[1:, step:] + ways[:-1, : ways.shape[1] - step]
-    sums = np.arange(ways.shape[1]) / 2.0
-    as_far = np.abs(sums - middle) >= abs(own - middle) - 1e-9
-    return min(1.0, float(ways[count, as_far].sum() / ways[count].sum()))
+    possible = ways.sum(axis=0) if count is None else ways[count]
+    as_far = np.abs(np.arange(ways.shape[1]) / 2.0 - middle) >= distance - 1e-9
+    return min(1.0, float(possible[as_far].sum() / possible.sum()))
 
 
 def one_more(value: float, others: Float64) -> float:

@@ -121,8 +121,6 @@ class Steadiness(Struct, frozen=True, eq=False):
     """The complete ones."""
     compared: tuple[int, ...] = ()
     """The complete iterations whose kernels are compared."""
-    places: int = 0
-    """The number of compared kernels on all GPUs."""
     is_stepped: bool = True
     """Whether it covers iterations; else the window of telemetry alone."""
 
@@ -164,10 +162,13 @@ def _steadiness(run: Run, view: View, with_cells: bool) -> Steadiness:
     cells: dict[str, list[float]] = {
         "iteration_time_ns": [float(elapsed[number_of == one].max()) for one in complete]
     }
-    places, found, clocks, kernels = 0, [], [], []
+    found, clocks, kernels = [], [], []
     for gpu in gpus:
         own = np.flatnonzero(np.isin(number_of, complete) & (gpu_of == gpu))
-        figures, clock, kernel = _of_times(elapsed[own]), _UNKNOWN, _UNKNOWN
+        figures, clock, kernel = {"iteration_time_ns": median_of(elapsed[own])}, _UNKNOWN, _UNKNOWN
+        if len(own) > 1 and elapsed[own].min() > 0:
+            longer = float(elapsed[own].max() / elapsed[own].min() - 1)
+            figures["iteration_spread_pct"] = 100.0 * longer
         if len(own):
             curves = _curves(run, gpu, is_traced=True)
             measured, clock = _of_samples(curves, _apart(spans[own]))
@@ -180,7 +181,6 @@ def _steadiness(run: Run, view: View, with_cells: bool) -> Steadiness:
         parts = [rows[run.table.kind[rows] == Kind.COMPUTE] for rows in rows_of]
         if 1 < len(compared) == len(parts) and all(map(len, parts)):
             rows = np.stack(same_kernels(run.table, parts, _PLACE))
-            places += rows.shape[1]
             if rows.shape[1]:
                 measured, kernel = _of_kernels(run.table, rows)
                 figures |= measured
@@ -195,20 +195,12 @@ def _steadiness(run: Run, view: View, with_cells: bool) -> Steadiness:
         cells={name: np.array(each) for name, each in cells.items()},
         iterations=complete,
         compared=compared,
-        places=places,
     )
 
 
 def _by_name(of_gpus: Sequence[Mapping[str, float]]) -> dict[str, Float64]:
     names = [each.metric.name for each in FIGURES]
     return {name: np.array([own.get(name, np.nan) for own in of_gpus]) for name in names}
-
-
-def _of_times(elapsed: Float64) -> dict[str, float]:
-    found = {"iteration_time_ns": median_of(elapsed)}
-    if len(elapsed) > 1 and elapsed.min() > 0:
-        found["iteration_spread_pct"] = 100.0 * float(elapsed.max() / elapsed.min() - 1)
-    return found
 
 
 def _curves(run: Run, gpu: int, *, is_traced: bool = False) -> dict[str, IntegralCurve]:
@@ -268,10 +260,9 @@ def _chosen(node: Groups, whole: tuple[int, ...]) -> tuple[int, ...]:
 
 def _signal_at(table: KernelTable, signal: str, rows: Index) -> Float64:
     """The mean of a signal over each activity; NaN unless known for all of it."""
-    names = integral_of(signal), known_of(signal)
-    if any(name not in table.measured for name in names):
+    if not table.measured.keys() >= {integral_of(signal), known_of(signal)}:
         return np.full(rows.shape, np.nan)
-    integral, known = (table.measured[name][rows] for name in names)
+    integral, known = (table.measured[name(signal)][rows] for name in (integral_of, known_of))
     return ratios(integral, np.where(known >= table.duration_ns[rows], known, 0))
 
 
