@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.metrics import METRICS, Values, column, numbered, worded
+from chopper_core.metrics.instances import instances, visits
 from chopper_core.metrics.metric import quotient
 from chopper_core.model.charts import Chart, LineChart
+from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
-from chopper_core.model.table import LEVELS, NO_LABEL
+from chopper_core.model.table import ACTIVITY, LEVELS, NO_LABEL, KernelTable, Kind
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View, complete_order
-from chopper_core.util.arrays import Index
+from chopper_core.util.arrays import Codes, Float64, Index, Int64, Mask, Numbers
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import (
+    combined,
     counts_of,
+    means_of,
     quantiles_of,
     ranked,
+    ratios,
+    run_maxima,
+    run_minima,
+    run_starts,
     stable_order,
     sums_of,
 )
 from chopper_core.views.shared.derived import named, reduced
-from chopper_core.views.shared.instances import Effect, Overlaps, effect, overlaps_in
 from chopper_core.views.shared.table_view import (
     LabelledRows,
     Own,
@@ -44,7 +53,15 @@ SPEC: Final = ViewSpec(
     any_split=True,
 )
 
+FSDP: Final = ("FSDP::", "FullyShardedDataParallel.")
+"""How the operations begin in which FSDP copies what it gathers and scatters."""
 INSTANCE: Final = "instance"
+_MIN_SPREAD: Final = 0.1
+"""Smaller differences of overlap are ignored."""
+_LIKE: Final = ("gpu", "phase", "operation")
+"""The labels in which like instances agree; they run the same kernels, too."""
+_MIN_INSTANCES: Final = 2
+"""Instances that a median needs."""
 _MAX_LISTED: Final = 20_000
 _MAX_POINTS: Final = 1_500
 """With more instances, evenly chosen ones are drawn."""
@@ -115,6 +132,120 @@ LAYER: Final = column("""layer | | layer
     missing: it belongs to no layer""")
 
 
+class Overlaps(Struct, frozen=True, eq=False, dict=True):
+    """The instances of a scope: an operation of a layer, phase and iteration on one GPU each.
+
+    Each visit to a layer is an instance of its own. FSDP's own operations count as communication.
+    """
+
+    table: KernelTable
+    row: Index
+    """A row of each, which has its labels."""
+    start_ns: Int64
+    elapsed_ns: Int64
+    """The durations of its kernels."""
+    comm_ns: Int64
+    """The time of that in which collectives run on the GPU."""
+    masked_ns: Int64
+    """The time in which collectives or FSDP's copies run."""
+    work: Int64
+    """Equal for instances that run the same kernels."""
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    @cached_property
+    def share(self) -> Float64:
+        """Overlap with collectives, from 0 to 1."""
+        return self.comm_ns / np.maximum(self.elapsed_ns, 1)
+
+    def codes(self, level: str) -> Int64:
+        return self.table.column(level)[self.row].astype(np.int64)
+
+    def take(self, chosen: Numbers | Mask) -> Overlaps:
+        columns = (getattr(self, name)[chosen] for name in self.__struct_fields__[1:])
+        return Overlaps(self.table, *columns)
+
+
+def overlaps_in(run: Run, view: View) -> Overlaps:
+    """The instances of a view's scope; those of the whole run are found once."""
+    node = run.tree_of(view).node(view.path)
+    if {"kernel", ACTIVITY} & {level for level, _ in view.scope}:
+        return _found(run, node)
+    everything = run.memo(("overlaps",), lambda: _found(run, run.tree().node(())))
+    if not view.path and not run.left_out(view):
+        return everything
+    inside = np.zeros(len(run.table), np.bool_)
+    inside[node.selection] = True
+    return everything.take(inside[everything.row])
+
+
+def _found(run: Run, node: Groups) -> Overlaps:
+    table = run.table
+    # The code of a missing operation is -1: no name.
+    copies = np.array([name.startswith(FSDP) for name in (*table.operations, "")], np.bool_)
+    whole = run.memo(("instances",), lambda: instances(run.tree().node(())))
+    visit = run.memo(("visits",), lambda: visits(whole, table, copies))
+    copying = copies[table.operation] & (table.kind != Kind.COMM) if copies.any() else None
+    is_whole = visit is None and copying is None and int(node.sizes()[0]) == len(table)
+    found = whole if is_whole else instances(node, visit, copying)
+    every = Overlaps(
+        table, found.row, found.start_ns, found.busy_ns, found.beside_ns, found.masked_ns,
+        found.work,
+    )  # fmt: skip
+    return every if copying is None else every.take(~copies[table.operation[found.row]])
+
+
+class Effect(Struct, frozen=True, eq=False):
+    """Effect of overlap per row; NaN where it is unknown."""
+
+    pearson: Float64
+    cosine: Float64
+    slowdown: Float64
+    cost_ns: Float64
+
+
+def effect(found: Overlaps, owner: Codes, count: int) -> Effect:
+    """How durations go with overlap in the rows to which `owner` gives the instances.
+
+    Only like instances are compared: those of the same operation, phase and GPU that run the
+    same kernels.
+    """
+    labels = (found.codes(level) for level in _LIKE)
+    like = combined([owner, *labels, ranked(found.work)[1]])[1]
+    order = stable_order(like)
+    like, row = like[order], np.asarray(owner, np.int64)[order]
+    share, took = found.share[order], found.elapsed_ns[order].astype(np.float64)
+    relative = took / np.maximum(means_of(took, like), 1e-9)[like]
+    first, number = run_starts(like), np.maximum(counts_of(row, count), 1)
+
+    def cosine(x: Float64, y: Float64) -> Float64:
+        xy, xx, yy = (sums_of(each, row, count) for each in (x * y, x * x, y * y))
+        size = np.sqrt(xx * yy)
+        # A rounding error between equal numbers is not a spread.
+        return ratios(xy, np.where(size > 1e-9 * number, size, 0.0))
+
+    least, most = run_minima(share, first)[like], run_maxima(share, first)[like]
+    quarter, is_wide = (most - least) / 4, most - least >= _MIN_SPREAD
+    sides = is_wide & (share <= least + quarter), is_wide & (share >= most - quarter)
+    lows, highs = (counts_of(like[side], len(first)) for side in sides)
+    low_ns, high_ns = (
+        quantiles_of(took[side], like[side], len(first), (0.5,))[:, 0] for side in sides
+    )
+    both = (lows >= _MIN_INSTANCES) & (highs >= _MIN_INSTANCES)
+    weight = counts_of(like)
+    slow, fast, more = (
+        sums_of(each[both], row[first][both], count)
+        for each in (weight * high_ns, weight * low_ns, highs * (high_ns - low_ns))
+    )
+    return Effect(
+        cosine(share - means_of(share, like)[like], relative - 1.0),
+        cosine(share, relative),
+        ratios(slow, fast),
+        np.where(fast > 0, more, np.nan),
+    )
+
+
 def answer(run: Run, view: View) -> ViewResult:
     found = overlaps_in(run, view)
     if not len(found):
@@ -136,55 +267,52 @@ def _together(run: Run, view: View, found: Overlaps, by: str) -> ViewResult:
     codes, owner = ranked(found.codes(by))
     count = len(codes)
     labels = [run.table.text_of(by, code) for code in codes.tolist()]
-    figures, known = _figures(found, owner, count, view.stat), effect(found, owner, count)
-    whole = _totals(found)
-    spread = 100.0 * quantiles_of(found.share, owner, count, (0.05, 0.5, 0.95))
-    instances = figures[0][1].numbers
+    known, number = effect(found, owner, count), counts_of(owner, count)
+    figures = _figures(found, owner, count, view.stat)
+    low, median, high = 100.0 * quantiles_of(found.share, owner, count, (0.05, 0.5, 0.95)).T
     own: Own = [
-        *figures[1:3],
+        *figures[:2],
         (SLOWDOWN, numbered(known.slowdown)),
         (COST, numbered(known.cost_ns)),
         (PEARSON, numbered(known.pearson)),
         (COSINE, numbered(known.cosine)),
-        (MEDIAN, numbered(spread[:, 1])),
-        (P5, numbered(spread[:, 0])),
-        (P95, numbered(spread[:, 2])),
-        figures[0],
-        *figures[3:],
+        (MEDIAN, numbered(median)),
+        (P5, numbered(low)),
+        (P95, numbered(high)),
+        (INSTANCES, Values(number)),
+        *figures[2:],
     ]
 
     def opens(row: int) -> View:
         child = replace(child_of(view, by, labels[row]), name=view.name)
-        return replace(child, by=INSTANCE) if instances[row] <= _MAX_LISTED else child
+        return replace(child, by=INSTANCE) if number[row] <= _MAX_LISTED else child
 
     return table_view(
         view,
         LabelledRows(by, labels),
         own,
-        _totals(found, view.stat) if view.stat else whole,
+        _totals(found, view.stat),
         opens=opens,
         shown=known_of(own),
         over=_LEVELS,
         sort="-instance_ns" if by == "operation" else "",
-        headline=_headline(found, whole, by, labels, known),
+        headline=(_overall(found), *_slowest(by, labels, known)),
     )
 
 
 def _figures(found: Overlaps, owner: Index, count: int, stat: str = "") -> Own:
-    """The number of instances, their overlap with collectives and with copies too, their time and
-    overlapped time, of the rows to which `owner` gives them; with a statistic that over them."""
-    number = (INSTANCES, Values(counts_of(owner, count)))
+    """The overlap of the instances with collectives, and with copies too, their time and overlapped
+    time, of the rows to which `owner` gives them; with a statistic that over them."""
     if stat:
         order = stable_order(owner)
-        return [number] + [
+        return [
             (named(metric, stat), reduced(stat, values.take(order), owner[order], count))
             for metric, values in _of_each(found)
         ]
-    elapsed, beside, masked = (
-        sums_of(each, owner, count) for each in (found.elapsed_ns, found.comm_ns, found.masked_ns)
+    beside, masked, elapsed = (
+        sums_of(each, owner, count) for each in (found.comm_ns, found.masked_ns, found.elapsed_ns)
     )
     return [
-        number,
         (OVERLAP, quotient(beside, elapsed, 100.0)),
         (WITH_COPIES, quotient(masked, elapsed, 100.0)),
         (TIME, Values(elapsed)),
@@ -193,9 +321,10 @@ def _figures(found: Overlaps, owner: Index, count: int, stat: str = "") -> Own:
 
 
 def _of_each(found: Overlaps) -> Own:
+    whole = np.maximum(found.elapsed_ns, 1)
     return [
         (OVERLAP, numbered(100.0 * found.share)),
-        (WITH_COPIES, numbered(100.0 * found.masked_share)),
+        (WITH_COPIES, numbered(100.0 * (found.masked_ns / whole))),
         (TIME, Values(found.elapsed_ns)),
         (BESIDE, Values(found.comm_ns)),
     ]
@@ -211,63 +340,56 @@ def _one_by_one(run: Run, view: View, found: Overlaps) -> ViewResult:
             f"the scope has {len(found)} instances, more than the {_MAX_LISTED} that can be "
             "listed; enter a GPU, an iteration or an operation first"
         )
-    table = run.table
+    codes = {level: found.codes(level) for level in _LEVELS}
     texts = {
-        level: [table.text_of(level, code) for code in found.codes(level).tolist()]
-        for level in _LEVELS
+        level: [run.table.text_of(level, code) for code in own.tolist()]
+        for level, own in codes.items()
     }
-    gpu, layer, iteration = (found.codes(level) for level in ("gpu", "layer", "iteration"))
     own: Own = [
         *_of_each(found),
-        (GPU, Values(gpu)),
-        (ITERATION, Values(iteration, iteration == NO_LABEL)),
+        (GPU, Values(codes["gpu"])),
+        (ITERATION, Values(codes["iteration"], codes["iteration"] == NO_LABEL)),
         (PHASE, worded(texts["phase"])),
-        (LAYER, Values(layer, layer == NO_LABEL)),
+        (LAYER, Values(codes["layer"], codes["layer"] == NO_LABEL)),
         (METRICS["start_ns"], Values(found.start_ns - run.origin_ns)),
     ]
-    order, whole = complete_order(_LEVELS), _totals(found)
-
-    def opens(row: int) -> View:
-        path = tuple(texts[level][row] for level in _LEVELS)
-        return View(view.run, path, order, signal=view.signal, overrides=view.overrides)
-
+    plain = View(
+        view.run, order=complete_order(_LEVELS), signal=view.signal, overrides=view.overrides
+    )
     return table_view(
         view,
         LabelledRows(INSTANCE, texts["operation"]),
         own,
-        whole,
-        opens=opens,
-        headline=(_overall(found, whole),),
+        _totals(found),
+        opens=lambda row: replace(plain, path=tuple(texts[level][row] for level in _LEVELS)),
+        headline=(_overall(found),),
     )
 
 
-def _overall(found: Overlaps, whole: Own) -> str:
-    share, with_copies = (values.at(0) or 0.0 for _, values in whole[1:3])
+def _overall(found: Overlaps) -> str:
     if not found.comm_ns.any():
         return "no communication overlaps with the operations"
+    share, with_copies = (values.at(0) or 0.0 for _, values in _totals(found)[:2])
     text = f"communication overlaps with {share:.1f} % of the operations' time"
     if (found.masked_ns != found.comm_ns).any():
         text += f", with FSDP's copies {with_copies:.1f} %"
     return text
 
 
-def _headline(
-    found: Overlaps, whole: Own, by: str, labels: list[str], known: Effect
-) -> tuple[str, ...]:
-    lines = [_overall(found, whole)]
+def _slowest(by: str, labels: list[str], known: Effect) -> tuple[str, ...]:
     # A difference that doesn't correlate with overlap isn't its cost.
     along = np.isfinite(known.cost_ns) & (np.nan_to_num(known.pearson) >= _MIN_CORRELATION)
     cost = np.where(along, known.cost_ns, 0.0)
-    if cost.max(initial=0.0) > 0:
-        worst = int(cost.argmax())
-        r = known.pearson[worst]
-        prefix = {"operation": "", "gpu": "GPU "}.get(by, f"{by} ")
-        lines.append(
-            f"{prefix}{labels[worst]} slows most: "
-            f"instances with high overlap take {known.slowdown[worst]:.2f} times as long as those "
-            f"with low, r = {r:.2f} between overlap and duration; {time_text(cost[worst])} in all"
-        )
-    return tuple(lines)
+    worst = int(cost.argmax())
+    if cost[worst] <= 0:
+        return ()
+    prefix = {"operation": "", "gpu": "GPU "}.get(by, f"{by} ")
+    return (
+        f"{prefix}{labels[worst]} slows most: "
+        f"instances with high overlap take {known.slowdown[worst]:.2f} times as long as those "
+        f"with low, r = {known.pearson[worst]:.2f} between overlap and duration; "
+        f"{time_text(cost[worst])} in all",
+    )
 
 
 def _notes(found: Overlaps) -> tuple[str, ...]:

@@ -255,8 +255,8 @@ def _flows_of(run: Run, rows: Index) -> dict[int, tuple[str, int, str]]:
     found = collectives_of(run)
     if found is None:
         return {}
-    chosen = np.isin(found.members.rows, rows)
-    member, number = found.members.rows[chosen], found.member_set[chosen].astype(np.int64)
+    chosen = np.isin(found.rows, rows)
+    member, number = found.rows[chosen], found.member_set[chosen].astype(np.int64)
     several = counts_of(number, len(found))[number] > 1
     member, number = member[several], number[several]
     order = np.lexsort((run.table.gpu[member], run.table.start_ns[member], number))

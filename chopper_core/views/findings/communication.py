@@ -29,9 +29,13 @@ from chopper_core.views.findings.rule import (
     rule,
     threshold,
 )
-from chopper_core.views.shared.collective_figures import Chosen, chosen_in
-from chopper_core.views.shared.collectives import PAIRWISE, collectives_of
-from chopper_core.views.shared.instances import effect, overlaps_in
+from chopper_core.views.overlap import effect, overlaps_in
+from chopper_core.views.shared.collectives import (
+    PAIRWISE,
+    Collectives,
+    collectives_in,
+    collectives_of,
+)
 from chopper_core.views.shared.phrases import by_number, listed, percent, time
 
 SLOWER: Final = threshold("""slower transfer | 15 | % longer than in like groups
@@ -84,24 +88,20 @@ def slow_links(context: FindingsContext) -> list[SlowLink]:
     return context.run.memo(key, lambda: _slow_links(context), keep=1)
 
 
-def _chosen(context: FindingsContext) -> Chosen | None:
-    collectives = collectives_of(context.run)
-    return None if collectives is None else chosen_in(context.run, collectives, context.node)
-
-
 def _slow_links(context: FindingsContext) -> list[SlowLink]:
-    chosen = _chosen(context)
-    if chosen is None:
+    everything = collectives_of(context.run)
+    chosen = collectives_in(context.run, context.node)
+    if chosen is None or everything is None:
         return []
-    table, everything = context.table, chosen.all
+    table = context.table
     of_set = np.flatnonzero(chosen.complete & ~chosen.of_kind(PAIRWISE))
-    sets = chosen.sets[of_set]
+    sets = chosen.number[of_set]
     group, transfer = everything.group[sets], everything.transfer_ns[sets].astype(np.float64)
     if len(distinct(group)) < 2:
         return []
     like = combined([everything.kind[sets], everything.bytes[sets], everything.size[sets]])[1]
-    waiting = sums_of(chosen.exposed_ns, chosen.owner, len(chosen.sets))
-    exposed = sums_of(table.exposed_comm_ns[chosen.rows], chosen.owner, len(chosen.sets))
+    waiting = sums_of(chosen.member_exposed_ns, chosen.member_set, len(chosen))
+    exposed = sums_of(table.exposed_comm_ns[chosen.rows], chosen.member_set, len(chosen))
     per_gpu = (exposed - waiting)[of_set] / np.maximum(everything.size[sets], 1)
     found = []
     for code in distinct(group[group >= 0]).tolist():
@@ -121,7 +121,7 @@ def _slow_links(context: FindingsContext) -> list[SlowLink]:
         lost = np.where(compared, transfer - usual, 0.0)
         beyond = np.where(compared, per_gpu - usual_exposed, 0.0)
         count = len(context.iterations)
-        rows = everything.members.rows[np.isin(everything.member_set, sets[own])]
+        rows = everything.rows[np.isin(everything.member_set, sets[own])]
         found.append(
             SlowLink(
                 tuple(distinct(table.gpu[rows]).tolist()),
@@ -154,10 +154,10 @@ def exposed(context: FindingsContext) -> Iterator[Finding]:
     """Communication that no compute hides."""
     per_cell = context.cells.sum("exposed_comm_ns")
     total = float(per_cell.sum())
-    chosen = _chosen(context)
+    chosen = collectives_in(context.run, context.node)
     if chosen is None or not total:
         return
-    waiting = context.per_iteration(float(chosen.exposed_ns.sum()))
+    waiting = context.per_iteration(float(chosen.member_exposed_ns.sum()))
     each = context.per_iteration(total)
     ends = min(_ends_ns(context, chosen), ENDS.share * context.step_ns)
     links = sum(link.exposed_ns * len(link.gpus) for link in slow_links(context))
@@ -180,7 +180,7 @@ def exposed(context: FindingsContext) -> Iterator[Finding]:
     )
 
 
-def _ends_ns(context: FindingsContext, chosen: Chosen) -> float:
+def _ends_ns(context: FindingsContext, chosen: Collectives) -> float:
     """Exposed time of the first two and last two collectives of forward and backward, but waiting.
 
     Per GPU and iteration.
@@ -196,7 +196,7 @@ def _ends_ns(context: FindingsContext, chosen: Chosen) -> float:
     nearest = (first, np.minimum(first + 1, last), last, np.maximum(last - 1, first))
     ends = own[distinct(np.concatenate(nearest))]
     member = first_equal(chosen.rows, ends)
-    waits = np.where(member >= 0, chosen.exposed_ns[member], 0)
+    waits = np.where(member >= 0, chosen.member_exposed_ns[member], 0)
     return context.per_iteration(float((table.exposed_comm_ns[ends] - waits).sum()))
 
 

@@ -86,7 +86,7 @@ def _together(run: Run, rows: Index, start: Int64, end: Int64) -> tuple[Int64, I
         return begin, task
     place_of = np.full(len(run.table), -1, np.intp)
     place_of[rows] = np.arange(len(rows))
-    place, sets = place_of[found.members.rows], found.member_set
+    place, sets = place_of[found.rows], found.member_set
     last = found.last_start_ns[sets]
     # One that ended before the last arrived did not wait for it. For one that ended at that moment
     # only the end is known; all others end later than they begin, so there is no cycle.

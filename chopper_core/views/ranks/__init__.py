@@ -27,7 +27,7 @@ from chopper_core.model.view import View
 from chopper_core.util.grouping import median_of, medians_along, ratios, sums_of
 from chopper_core.views.ranks import rank_columns
 from chopper_core.views.ranks.rank_columns import by_part, delays, waits, waits_by, waits_map
-from chopper_core.views.shared.collective_figures import gpu_words
+from chopper_core.views.shared.collective_figures import ends_apart, gpu_words
 from chopper_core.views.shared.leads import (
     MIN_CAUSE_SHARE,
     RankLeads,
@@ -288,11 +288,8 @@ def notes(stand: RankLeads) -> tuple[str, ...]:
             "on all GPUs at the same point of the step and are left out"
         )
     chosen = stand.collectives
-    if chosen is not None and chosen.all.spread_ns is not None:
-        sentences.append(
-            f"the ends of a synchronous collective are {chosen.all.spread_ns / 1e3:.1f} µs apart "
-            "by the traces' clocks (median): leads are no more accurate than that"
-        )
+    if chosen is not None and chosen.spread_ns is not None:
+        sentences.append(f"{ends_apart(chosen.spread_ns)}: leads are no more accurate than that")
     elif chosen is None:
         sentences.append("the scope has no collectives to tell how well the GPUs' clocks agree")
     return tuple(sentences)

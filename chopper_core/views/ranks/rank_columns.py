@@ -112,7 +112,11 @@ def waits(stand: RankLeads) -> Own:
     heads = (columns.WAIT, columns.CAUSED, columns.EXPOSED_WAIT, columns.CAUSED_EXPOSED)
     if chosen is None or not chosen.complete.any():
         return [(head, absent(count, 0)) for head in heads]
-    each = [(waits, who) for waits in (chosen.wait_ns, chosen.exposed_ns) for who in _who(stand)]
+    each = [
+        (waits, who)
+        for waits in (chosen.member_wait_ns, chosen.member_exposed_ns)
+        for who in _who(stand)
+    ]
     # GPUs that aren't compared come last.
     sums = [Values(sums_of(waits, who, count + 1)[:-1]) for waits, who in each]
     return list(zip(heads, sums, strict=True))
@@ -124,7 +128,7 @@ def _who(stand: RankLeads) -> tuple[Int64, Int64]:
     assert chosen is not None
     places = np.full(max(int(stand.table.gpu.max()), int(gpus.max())) + 1, len(gpus))
     places[gpus] = np.arange(len(gpus))
-    last = chosen.all.last_gpu[chosen.sets][chosen.owner]
+    last = chosen.last_gpu[chosen.member_set]
     return places[stand.table.gpu[chosen.rows]], places[last]
 
 
@@ -141,10 +145,10 @@ def waits_by(stand: RankLeads, codes: Int64, codes_of_rows: Numbers) -> Own:
         return [(columns.WAIT, absent(count, 0)), (columns.CAUSED, absent(count, 0))]
     place = np.searchsorted(codes, np.asarray(codes_of_rows)[chosen.rows])
     mine = _who(stand)[1] == stand.behind
-    unseen = counts_of(place[chosen.complete[chosen.owner]], count) == 0
+    unseen = counts_of(place[chosen.complete[chosen.member_set]], count) == 0
     return [
-        (columns.WAIT, Values(sums_of(chosen.wait_ns, place, count), unseen)),
-        (columns.CAUSED, Values(sums_of(chosen.wait_ns[mine], place[mine], count), unseen)),
+        (columns.WAIT, Values(sums_of(chosen.member_wait_ns, place, count), unseen)),
+        (columns.CAUSED, Values(sums_of(chosen.member_wait_ns[mine], place[mine], count), unseen)),
     ]
 
 
@@ -153,7 +157,7 @@ def waits_map(stand: RankLeads) -> tuple[Chart, ...]:
     if chosen is None or not chosen.complete.any() or size > _MAX_MAP_GPUS:
         return ()
     waiter, last = _who(stand)
-    pairs = sums_of(chosen.wait_ns, waiter * (size + 1) + last, (size + 1) ** 2)
+    pairs = sums_of(chosen.member_wait_ns, waiter * (size + 1) + last, (size + 1) ** 2)
     pairs = pairs.reshape(size + 1, size + 1)[:size, :size]
     names = tuple(f"GPU {gpu}" for gpu in stand.gpus)
     title = "who waits (rows) for whom (columns)"

@@ -3,45 +3,33 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
-from msgspec import Struct
 from numpy.typing import NDArray
 
 from chopper_core.align.kernel_classes import UNKNOWN_COLLECTIVE
 from chopper_core.metrics import Metric, Values, column, numbered, worded
 from chopper_core.metrics.metric import quotient
-from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
-from chopper_core.model.table import NO_LABEL, KernelTable
 from chopper_core.model.units import time_text
-from chopper_core.util.arrays import AnyArray, Float64, Index, Int64, Mask
+from chopper_core.util.arrays import Float64, Index, Int64, Mask
 from chopper_core.util.grouping import (
     combined,
     counts_of,
     distinct,
     quantiles_of,
-    ranked,
     ratios,
-    run_starts,
     sums_of,
 )
-from chopper_core.views.shared.collectives import PAIRWISE, Collectives
+from chopper_core.views.shared.collectives import PAIRWISE, Collectives, collectives_of
 from chopper_core.views.shared.marks import FACTOR, MAD_TO_SIGMA, MIN_VALUES
 
 _UNSEEN: Final = "the files lack ranks of the process group"
 NCCL: Final = "nccl-tests doc/PERFORMANCE.md"
-BUS_FACTORS: Final = {
-    "all_reduce": "2(n-1)/n",
-    "all_gather": "(n-1)/n",
-    "reduce_scatter": "(n-1)/n",
-    "all_to_all": "(n-1)/n",
-    "broadcast": "1",
-    "reduce": "1",
-}
-"""Bus over algorithm bandwidth for n ranks (nccl-tests)."""
+_BUS_STEPS: Final = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
+"""Bus over algorithm bandwidth for n ranks in steps of (n-1)/n (nccl-tests)."""
+_ON_BUS_ONCE: Final = ("broadcast", "reduce")
 
 
 def _of_all(text: str) -> Metric:
@@ -145,106 +133,52 @@ STARTS: Final = column("""start_ns | ns | start
 
 Own = list[tuple[Metric, Values]]
 
-_FACTORS: Final[dict[str, Callable[[Float64], Float64]]] = {
-    "2(n-1)/n": lambda ranks: 2 * (ranks - 1) / ranks,
-    "(n-1)/n": lambda ranks: (ranks - 1) / ranks,
-    "1": np.ones_like,
-}
+
+def known(found: Collectives, values: Int64) -> Values:
+    """A figure of collectives that is known only where all ranks are."""
+    return Values(values, ~found.complete)
 
 
-class Chosen(Struct, frozen=True, eq=False):
-    """The collectives of which a scope has kernels, and these kernels."""
-
-    run: Run
-    all: Collectives
-    sets: Index
-    rows: Index
-    """The scope's kernels, collective by collective."""
-    owner: Index
-    """The position in `sets` of each of them."""
-    members: Index
-    """The position of each of them in `all.members.rows`."""
-    wait_ns: Int64
-    exposed_ns: Int64
-    """The part of that without compute."""
-
-    @property
-    def table(self) -> KernelTable:
-        return self.run.table
-
-    @property
-    def whole(self) -> Groups:
-        return Groups.single(self.table, self.rows)
-
-    @property
-    def complete(self) -> Mask:
-        return self.all.complete[self.sets]
-
-    def known(self, per_set: AnyArray) -> Values:
-        """A figure of the collectives that is known only where all ranks are."""
-        return Values(np.asarray(per_set[self.sets]), ~self.complete)
-
-    def kinds(self) -> list[str]:
-        names = (*self.table.operations, UNKNOWN_COLLECTIVE)
-        return [names[code] for code in self.all.kind[self.sets].tolist()]
-
-    def of_kind(self, kind: str) -> Mask:
-        codes = [code for code, name in enumerate(self.table.operations) if name == kind]
-        codes += [NO_LABEL] * (kind == UNKNOWN_COLLECTIVE)
-        return np.isin(self.all.kind[self.sets], codes)
+def kinds_of(found: Collectives) -> list[str]:
+    names = (*found.table.operations, UNKNOWN_COLLECTIVE)
+    return [names[code] for code in found.kind.tolist()]
 
 
-def chosen_in(
-    run: Run, found: Collectives, parent: Groups, left_out: Sequence[int] = ()
-) -> Chosen | None:
-    """The collectives of a scope, but those of some iterations; None where it has none."""
-    inside = np.zeros(len(run.table), np.bool_)
-    inside[parent.selection] = True
-    taken = inside[found.members.rows]
-    if len(left_out):
-        taken &= ~np.isin(run.table.iteration[found.members.rows], left_out)
-    if not taken.any():
-        return None
-    sets, owner = ranked(found.member_set[taken])
-    rows = found.members.rows[taken]
-    waits = (found.member_wait_ns[taken], found.member_exposed_ns[taken])
-    return Chosen(run, found, sets, rows, owner, np.flatnonzero(taken), *waits)
-
-
-def rates(chosen: Chosen, owner: Index, count: int, member_owner: Index) -> Own:
+def rates(found: Collectives, owner: Index, count: int, member_owner: Index) -> Own:
     """Bandwidths of groups of collectives: ratios of sums over those of known size.
 
     `owner` is the group of each collective, `member_owner` that of each kernel.
     """
-    size = chosen.all.bytes[chosen.sets].astype(np.float64)
-    size[size < 0] = np.nan
+    size = np.where(found.bytes < 0, np.nan, found.bytes)
     # Bus over algorithm bandwidth; NaN for kinds without a definition.
-    ranks = chosen.all.size[chosen.sets].astype(np.float64)
-    on_bus = np.full(len(ranks), np.nan)
-    for kind, text in BUS_FACTORS.items():
-        own = chosen.of_kind(kind) & (ranks > 0)
-        on_bus[own] = size[own] * _FACTORS[text](ranks[own])
-    transfer = chosen.all.transfer_ns[chosen.sets].astype(np.float64)
-    transfer[~chosen.complete] = np.nan
-    duration = chosen.table.duration_ns[chosen.rows].astype(np.float64)
+    factor = np.full(len(found), np.nan)
+    for kind, steps in _BUS_STEPS.items():
+        factor[found.of_kind(kind)] = steps
+    factor *= (found.size - 1) / np.maximum(found.size, 1)
+    factor[found.of_kind(_ON_BUS_ONCE[0]) | found.of_kind(_ON_BUS_ONCE[1])] = 1
+    on_bus = np.where(found.size > 0, factor * size, np.nan)
+    transfer = np.where(found.complete, found.transfer_ns, np.nan)
+    duration = found.table.duration_ns[found.rows].astype(np.float64)
 
     def ratio(moved: Float64, time: Float64, groups: Index) -> Values:
         where = np.isfinite(moved) & np.isfinite(time)
-        taken = sums_of(time[where], groups[where], count)
-        return quotient(sums_of(moved[where], groups[where], count), taken)
+        amounts, taken = (sums_of(each[where], groups[where], count) for each in (moved, time))
+        return quotient(amounts, taken)
 
     return [
         (BUS, ratio(on_bus, transfer, owner)),
         (ALGORITHM, ratio(size, transfer, owner)),
-        (GOT, ratio(on_bus[chosen.owner], duration, member_owner)),
+        (GOT, ratio(on_bus[found.member_set], duration, member_owner)),
     ]
 
 
-def outlying(chosen: Chosen) -> tuple[Float64, list[str | None]]:
+def outlying(run: Run, found: Collectives) -> tuple[Float64, list[str | None]]:
     """Transfer over its median among the run's like collectives, and which are outliers."""
-    found, own = chosen.all, chosen.all.complete
-    names, code = combined([found.kind, found.group, found.bytes])
-    transfer = found.transfer_ns.astype(np.float64)
+    whole = collectives_of(run)
+    assert whole is not None
+    names, code = combined([whole.kind, whole.group, whole.bytes])
+    own = whole.complete
+    transfer = whole.transfer_ns.astype(np.float64)
 
     def medians(values: Float64) -> Float64:
         return quantiles_of(values[own], code[own], len(names), (0.5,))[:, 0][code]
@@ -256,36 +190,35 @@ def outlying(chosen: Chosen) -> tuple[Float64, list[str | None]]:
     is_outlier = enough & (np.abs(apart) > FACTOR * MAD_TO_SIGMA * spread)
     words = [
         ("slow" if apart[each] > 0 else "fast") if is_outlier[each] else None
-        for each in chosen.sets.tolist()
+        for each in found.number.tolist()
     ]
-    return ratios(np.where(own, transfer, np.nan), median)[chosen.sets], words
+    return ratios(np.where(own, transfer, np.nan), median)[found.number], words
 
 
-def blame(chosen: Chosen, codes: Int64, owner: Index, unknown: Mask) -> Own:
-    found, sets, count = chosen.all, chosen.sets, len(codes)
-    last, complete = found.last_gpu[sets], chosen.complete
+def blame(run: Run, found: Collectives, gpus: Int64, owner: Index, unknown: Mask) -> Own:
+    """The waits that GPUs cause by being last, how often, and how late they are."""
+    whole = collectives_of(run)
+    assert whole is not None
+    last, complete, size = found.last_gpu, found.complete, int(gpus.max()) + 1
 
     def caused(waits: Int64) -> Values:
-        of_set = sums_of(waits, found.member_set, len(found))[sets]
-        sums = sums_of(of_set[complete], last[complete], int(codes.max()) + 1)
-        return Values(sums[codes].astype(np.int64), unknown)
+        of_set = sums_of(waits, whole.member_set, len(whole))[found.number]
+        return Values(sums_of(of_set[complete], last[complete], size)[gpus], unknown)
 
-    times = counts_of(last[complete], int(codes.max()) + 1)[codes]
-    lag = chosen.table.start_ns[chosen.rows] - found.first_start_ns[sets][chosen.owner]
-    known = complete[chosen.owner]
+    lag = found.table.start_ns[found.rows] - found.first_start_ns[found.member_set]
+    own = complete[found.member_set]
     return [
-        (CAUSED, caused(found.member_wait_ns)),
-        (CAUSED_EXPOSED, caused(found.member_exposed_ns)),
-        (TIMES_LAST, Values(times, unknown)),
-        (LAG, numbered(quantiles_of(lag[known], owner[known], count, (0.5,))[:, 0])),
+        (CAUSED, caused(whole.member_wait_ns)),
+        (CAUSED_EXPOSED, caused(whole.member_exposed_ns)),
+        (TIMES_LAST, Values(counts_of(last[complete], size)[gpus], unknown)),
+        (LAG, numbered(quantiles_of(lag[own], owner[own], len(gpus), (0.5,))[:, 0])),
     ]
 
 
-def latest(chosen: Chosen, owner: Index, count: int) -> Own:
-    last, complete = chosen.all.last_gpu[chosen.sets], chosen.complete
-    gpus = int(last.max()) + 1
-    times = counts_of(owner[complete] * gpus + last[complete], count * gpus)
-    times = times.reshape(count, gpus)
+def latest(found: Collectives, owner: Index, count: int) -> Own:
+    gpus = int(found.last_gpu.max()) + 1
+    place = (owner * gpus + found.last_gpu)[found.complete]
+    times = counts_of(place, count * gpus).reshape(count, gpus)
     total = times.sum(axis=1)
     return [
         (LAST, gpu_words(times.argmax(axis=1), total > 0)),
@@ -298,54 +231,50 @@ def gpu_words(gpus: NDArray[np.integer], known: Mask) -> Values:
     return worded([f"GPU {gpu}" if sure else None for gpu, sure in pairs])
 
 
-def shares(chosen: Chosen, owner: Index, count: int) -> Own:
-    table, rows = chosen.table, chosen.rows
-    duration, seen = table.duration_ns[rows], chosen.complete[chosen.owner]
-    whole = sums_of(duration, owner, count)
-
-    def percent(values: Int64) -> Values:
-        return quotient(sums_of(values, owner, count), whole, 100.0)
-
-    waiting, of_seen = (
-        sums_of(each[seen], owner[seen], count) for each in (chosen.wait_ns, duration)
-    )
+def waits(found: Collectives, owner: Index, count: int) -> Own:
+    """The waits of groups of kernels; unknown where all ranks of none of theirs are seen."""
+    unknown = counts_of(owner[found.complete[found.member_set]], count) == 0
     return [
-        (WAIT_SHARE, quotient(waiting, of_seen, 100.0)),
-        (EXPOSED_SHARE, percent(table.exposed_comm_ns[rows])),
-        (HIDDEN_SHARE, percent(table.hidden_ns[rows])),
+        (WAIT, Values(sums_of(found.member_wait_ns, owner, count), unknown)),
+        (EXPOSED_WAIT, Values(sums_of(found.member_exposed_ns, owner, count), unknown)),
     ]
 
 
-def moved(chosen: Chosen, owner: Index, count: int) -> Own:
-    """The bytes of groups of collectives; `owner` is the group of each."""
-    size = chosen.all.bytes[chosen.sets]
-    known = size >= 0
-    total = sums_of(size[known], owner[known], count)
-    return [(MOVED, Values(total, counts_of(owner[known], count) == 0))]
+def shares(found: Collectives, owner: Index, count: int) -> Own:
+    table, rows, seen = found.table, found.rows, found.complete[found.member_set]
+    duration = table.duration_ns[rows]
+
+    def percent(values: Int64, where: Mask) -> Values:
+        part, whole = (sums_of(each[where], owner[where], count) for each in (values, duration))
+        return quotient(part, whole, 100.0)
+
+    every = np.ones(len(rows), np.bool_)
+    return [
+        (WAIT_SHARE, percent(found.member_wait_ns, seen)),
+        (EXPOSED_SHARE, percent(table.exposed_comm_ns[rows], every)),
+        (HIDDEN_SHARE, percent(table.hidden_ns[rows], every)),
+    ]
 
 
-def headline(chosen: Chosen) -> tuple[str, ...]:
-    table, rows = chosen.table, chosen.rows
-    kinds = Counter(chosen.kinds()).most_common()
+def headline(found: Collectives) -> tuple[str, ...]:
+    table, rows = found.table, found.rows
     gpus = len(distinct(table.gpu[rows]))
-    number = f"{len(chosen.sets)} collective{'s' * (len(chosen.sets) != 1)}"
-    count = ", ".join(f"{times} {kind}" for kind, times in kinds[:4])
+    number = f"{len(found)} collective{'s' * (len(found) != 1)}"
+    kinds = Counter(kinds_of(found)).most_common(4)
+    count = ", ".join(f"{times} {kind}" for kind, times in kinds)
     lines = [f"{number} on {gpus} GPU{'s' * (gpus != 1)}: {count}"]
-    complete = chosen.complete
-    total = int(chosen.wait_ns.sum())
+    complete, total = found.complete, int(found.member_wait_ns.sum())
     if complete.any() and total:
-        last = chosen.all.last_gpu[chosen.sets]
-        wait = sums_of(chosen.wait_ns, chosen.owner, len(last))
-        worst = int(sums_of(wait[complete], last[complete]).argmax())
-        own = complete & (last == worst)
+        wait = sums_of(found.member_wait_ns, found.member_set, len(found))
+        worst = int(sums_of(wait[complete], found.last_gpu[complete]).argmax())
+        own = complete & (found.last_gpu == worst)
         lines.append(
             f"GPU {worst} arrives last at {own.sum()} of {complete.sum()}: GPUs spent "
             f"{time_text(total)} waiting, {100 * wait[own].sum() / total:.0f} % of it for GPU "
-            f"{worst}; {time_text(chosen.exposed_ns.sum())} of the waiting is exposed"
+            f"{worst}; {time_text(found.member_exposed_ns.sum())} of the waiting is exposed"
         )
-    busy = int(table.duration_ns[rows].sum())
-    exposed = int(table.exposed_comm_ns[rows].sum())
-    if busy and not chosen.all.is_scheduled:
+    busy, exposed = (int(each[rows].sum()) for each in (table.duration_ns, table.exposed_comm_ns))
+    if busy and not found.is_scheduled:
         lines.append(
             f"{time_text(exposed)} of communication is exposed, "
             f"{100 * exposed / busy:.1f} % of the collectives' durations"
@@ -353,29 +282,28 @@ def headline(chosen: Chosen) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def notes(chosen: Chosen) -> tuple[str, ...]:
+def notes(run: Run, found: Collectives) -> tuple[str, ...]:
     """Collectives that aren't matched or lack a size, and the accuracy of the GPUs' clocks."""
-    found, texts = chosen.all, []
-    table = chosen.table
-    single = np.bincount(found.member_set, minlength=len(found))[chosen.sets] == 1
-    pairs = int((chosen.of_kind(PAIRWISE) & single).sum())
-    lacking = int((~chosen.complete).sum()) - pairs
+    whole, operations, texts = collectives_of(run), found.table.operation[found.rows], []
+    assert whole is not None
+    single = counts_of(whole.member_set)[found.number] == 1
+    pairs = int((found.of_kind(PAIRWISE) & single).sum())
+    lacking = int((~found.complete).sum()) - pairs
+    unknown = int(found.of_kind(UNKNOWN_COLLECTIVE).sum())
+    unsized = int((found.bytes < 0).sum())
     if found.is_scheduled:
         texts.append("reconstructed times don't tell when ranks met: skew and waits are unknown")
     elif lacking:
         texts.append(
-            f"{lacking} of {len(chosen.sets)} collectives lack ranks in the traces: their skew, "
+            f"{lacking} of {len(found)} collectives lack ranks in the traces: their skew, "
             "transfer time and last arrival are unknown"
         )
-    operations = chosen.table.operation[chosen.rows]
-    if (operations != operations[run_starts(chosen.owner)][chosen.owner]).any():
+    if (operations != operations[found.members.first][found.member_set]).any():
         texts.append("a send and its receive count once, in the row of the lower rank's")
     if pairs:
         texts.append(f"{pairs} {PAIRWISE} are between pairs of ranks and aren't matched")
-    unknown = int(chosen.of_kind(UNKNOWN_COLLECTIVE).sum())
     if unknown:
         texts.append(f"the trace doesn't give the kind of {unknown} collectives")
-    unsized = int((found.bytes[chosen.sets] < 0).sum())
     if unsized:
         texts.append(
             f"the trace doesn't give the size of {unsized} collectives: their bandwidth is unknown"
@@ -383,9 +311,13 @@ def notes(chosen: Chosen) -> tuple[str, ...]:
     if found.shared_labels:
         names = ", ".join(found.shared_labels[:3])
         texts.append(f"process groups {names} have more GPUs than ranks and aren't matched")
-    if found.spread_ns is not None and len(table):
-        texts.append(
-            f"the ends of a synchronous collective are {found.spread_ns / 1e3:.1f} µs apart by the "
-            "traces' clocks (median): arrivals are no more accurate than that"
-        )
+    if found.spread_ns is not None:
+        texts.append(f"{ends_apart(found.spread_ns)}: arrivals are no more accurate than that")
     return tuple(texts)
+
+
+def ends_apart(spread_ns: int) -> str:
+    return (
+        f"the ends of a synchronous collective are {spread_ns / 1e3:.1f} µs apart by the traces' "
+        "clocks (median)"
+    )

@@ -5,11 +5,12 @@ And sends and receives whose other end is known, with those of them that are one
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from chopper_core.align.collective_ends import (
     PAIRWISE,
@@ -27,7 +28,7 @@ from chopper_core.model.column_names import MICROBATCH
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.signals import TimeSpans
-from chopper_core.model.table import KernelTable, Kind
+from chopper_core.model.table import NO_LABEL, KernelTable, Kind
 from chopper_core.util.arrays import Float64, Index, Int64, Mask
 from chopper_core.util.grouping import (
     beyond_others,
@@ -35,6 +36,7 @@ from chopper_core.util.grouping import (
     distinct,
     hashes,
     median_of,
+    minima_of,
     ranked,
     run_maxima,
     run_minima,
@@ -54,13 +56,15 @@ _PAIRWISE: Final = frozenset((PAIRWISE,))
 
 
 class Collectives(Struct, frozen=True, eq=False):
-    """Every collective of a run with its kernels on the GPUs, in the order of first arrival.
+    """The collectives of a run or a scope, in the order of first arrival, with their kernels.
 
-    The arrays have one value per collective, but `member_…`, which go along `members.rows`.
+    The arrays have one value per collective, but `member_…`, which go along `rows`.
     """
 
     members: Groups
-    """The kernels of each collective by GPU; at most one on each."""
+    """The kernels of each collective by GPU, at most one on each."""
+    number: Index
+    """The number of each among those of the run."""
     kind: Int64
     group: Int64
     """Code of the process group among the names of `split_groups`, or -1."""
@@ -75,6 +79,8 @@ class Collectives(Struct, frozen=True, eq=False):
     end_ns: Int64
     last_gpu: Int64
     """The GPU that arrives last of those seen."""
+    member_place: Index
+    """The place of each kernel among those of the run's collectives."""
     member_set: Index
     member_wait_ns: Int64
     """How long each kernel waits for the last arrival; 0 where not all are seen.
@@ -85,14 +91,23 @@ class Collectives(Struct, frozen=True, eq=False):
     member_exposed_ns: Int64
     """The part of that without compute, at most what the kernel is charged as exposed."""
     spread_ns: int | None
-    """Median distance of the first from the last end of complete synchronous collectives."""
+    """Median distance of the first from the last end of the run's complete synchronous ones."""
     shared_labels: tuple[str, ...]
     """Process groups with more GPUs than ranks: they aren't matched."""
-    is_scheduled: bool = False
+    is_scheduled: bool
     """Whether the times are a schedule, in which ranks don't meet: no collective is complete."""
 
     def __len__(self) -> int:
         return len(self.kind)
+
+    @property
+    def table(self) -> KernelTable:
+        return self.members.table
+
+    @property
+    def rows(self) -> Index:
+        """The kernels, collective by collective."""
+        return self.members.rows
 
     @property
     def transfer_ns(self) -> Int64:
@@ -104,6 +119,22 @@ class Collectives(Struct, frozen=True, eq=False):
         """From the first arrival to the last."""
         return self.last_start_ns - self.first_start_ns
 
+    def of_kind(self, kind: str) -> Mask:
+        codes = [code for code, name in enumerate(self.table.operations) if name == kind]
+        codes += [NO_LABEL] * (kind == UNKNOWN_COLLECTIVE)
+        return np.isin(self.kind, codes)
+
+    def take(self, taken: Mask) -> Collectives:
+        """Some of the kernels, with the collectives of which there are any."""
+        numbers, owner = ranked(self.member_set[taken])
+        values = {name: getattr(self, name) for name in self.__struct_fields__[1:-3]}
+        found = {
+            name: each[taken] if name.startswith("member_") else each[numbers]
+            for name, each in values.items()
+        }
+        members = Groups(self.table, self.rows[taken], run_starts(owner))
+        return replace(self, **(found | {"members": members, "member_set": owner}))
+
 
 def collectives_of(run: Run) -> Collectives | None:
     """The collectives of a run, matched once; None where it has none.
@@ -114,42 +145,80 @@ def collectives_of(run: Run) -> Collectives | None:
     return run.memo(("collectives",), lambda: _matched(run))
 
 
+def collectives_in(run: Run, scope: Groups, left_out: Sequence[int] = ()) -> Collectives | None:
+    """The collectives of a scope, but those of some iterations; None where it has none."""
+    found = collectives_of(run)
+    if found is None:
+        return None
+    inside = np.zeros(len(run.table), np.bool_)
+    inside[scope.selection] = True
+    taken = inside[found.rows]
+    if len(left_out):
+        taken &= ~np.isin(run.table.iteration[found.rows], left_out)
+    return found.take(taken) if taken.any() else None
+
+
 def _matched(run: Run) -> Collectives | None:
-    table = split_groups(run)
-    kernels = CommKernels.of(table)
+    names, kernels = split_groups(run).names, CommKernels.of(split_groups(run))
     if not len(kernels):
         return None
+    table = run.table
     if MICROBATCH in table.measured:
         found = ordered_sets(kernels, table.operations)
     else:
         found = collective_sets(kernels, end_offsets(kernels))
-    found = _with_transfers(run, kernels, found)
-    order = stable_order(found)
-    kernels, found = kernels.take(order), found[order]
-    first = run_starts(found)
-    group = run_maxima(kernels.group, first)
-    seen = run_sizes(first, len(found))
+    kernels, owner = _by_arrival(table, kernels, _with_transfers(run, kernels, found))
+    rows, first = kernels.rows, run_starts(owner)
+    start, seen = table.start_ns[rows], run_sizes(first, len(rows))
+    kind, group = run_maxima(kernels.kind, first), run_maxima(kernels.group, first)
     size_of, shared = known_group_sizes(run, kernels.group, kernels.gpu)
-    size = np.array([size_of.get(code, 0) for code in range(-1, len(table.names))])[group + 1]
-    alone = [code for code, ranks in size_of.items() if ranks == 1 and code != UNKNOWN]
+    size = np.array([size_of.get(code, 0) for code in range(-1, len(names))])[group + 1]
     if len(size_of) > 1:
         # Kernels of an unknown group, of several: one of all GPUs is whole.
         size[(group < 0) & (seen != size_of.get(UNKNOWN, 0))] = 0
-    kind = run_maxima(kernels.kind, first)
     size[np.isin(kind, _codes(table, _PAIRWISE)) & (seen == _PAIR)] = _PAIR
     if UNKNOWN_COLLECTIVE in table.operations:
         kind[kind < 0] = table.operations.index(UNKNOWN_COLLECTIVE)
-    arrival = run_minima(run.table.start_ns[kernels.rows], first)
-    by_arrival = stable_order(arrival)
-    rank = np.empty(len(arrival), np.int64)
-    rank[by_arrival] = np.arange(len(arrival))
-    member_set = np.repeat(rank, seen)
-    order = stable_order(member_set)
-    kind, group, size = (each[by_arrival] for each in (kind, group, size))
-    names = tuple(table.names[code] for code in shared)
-    return _described(
-        run, kernels.take(order), member_set[order], kind, group, size, np.isin(group, alone), names
+    # A group of one rank waits for none.
+    alone = [code for code, ranks in size_of.items() if ranks == 1 and code != UNKNOWN]
+    complete = (seen == size) & ((seen > 1) | np.isin(group, alone)) & (not run.is_reconstructed)
+    synchronous = np.isin(kind, _codes(table, SYNCHRONOUS))
+    last_start, end = run_maxima(start, first), run_maxima(kernels.end_ns, first)
+    last = last_start[owner]
+    waits = complete[owner] & (synchronous[owner] | (kernels.end_ns >= last))
+    wait = np.where(waits, np.minimum(last, kernels.end_ns) - start, 0)
+    spread = (end - run_minima(kernels.end_ns, first))[synchronous & complete]
+    return Collectives(
+        members=Groups(table, rows, first),
+        number=np.arange(len(first)),
+        kind=kind,
+        group=group,
+        bytes=run_maxima(table.bytes[rows], first),
+        size=size,
+        complete=complete,
+        first_start_ns=run_minima(start, first),
+        last_start_ns=last_start,
+        end_ns=end,
+        last_gpu=run_maxima(np.where(start == last, kernels.gpu, -1), first).astype(np.int64),
+        member_place=np.arange(len(rows)),
+        member_set=owner,
+        member_wait_ns=wait,
+        member_exposed_ns=_exposed(run, rows, wait),
+        spread_ns=int(median_of(spread)) if len(spread) else None,
+        shared_labels=tuple(names[code] for code in shared),
+        is_scheduled=run.is_reconstructed,
     )
+
+
+def _by_arrival(table: KernelTable, kernels: CommKernels, sets: Int64) -> tuple[CommKernels, Int64]:
+    """The kernels set by set in the order of first arrival, and the number of each one's set."""
+    codes, owner = ranked(sets)
+    start = table.start_ns[kernels.rows]
+    arrival = minima_of(start, owner, len(codes), int(start.max()))
+    number = np.empty(len(codes), np.int64)
+    number[stable_order(arrival)] = np.arange(len(codes))
+    order = stable_order(number[owner])
+    return kernels.take(order), number[owner][order]
 
 
 def _with_transfers(run: Run, kernels: CommKernels, found: Int64) -> Int64:
@@ -166,52 +235,6 @@ def _with_transfers(run: Run, kernels: CommKernels, found: Int64) -> Int64:
                 number += 1
                 found[[place[row] for row in ends]] = number
     return found
-
-
-def _described(
-    run: Run,
-    kernels: CommKernels,
-    member_set: Int64,
-    kind: Int64,
-    group: Int64,
-    size: Int64,
-    is_alone: Mask,
-    shared: tuple[str, ...],
-) -> Collectives:
-    """The collectives of kernels that stand set by set, in the order of first arrival.
-
-    `is_alone`: the group has one rank, which waits for none.
-    """
-    table, rows, ends = run.table, kernels.rows, kernels.end_ns
-    first = run_starts(member_set)
-    start = table.start_ns[rows]
-    last_start = run_maxima(start, first)
-    end = run_maxima(ends, first)
-    seen = run_sizes(first, len(rows))
-    complete = (seen == size) & ((seen > 1) | is_alone) & (not run.is_reconstructed)
-    synchronous = np.isin(kind, _codes(table, SYNCHRONOUS))
-    waits = complete[member_set] & (synchronous[member_set] | (ends >= last_start[member_set]))
-    wait = np.where(waits, np.minimum(last_start[member_set], ends) - start, 0)
-    latest = np.where(start == last_start[member_set], kernels.gpu, -1)
-    spread = (end - run_minima(ends, first))[synchronous & complete]
-    return Collectives(
-        members=Groups(table, rows, first),
-        kind=kind,
-        group=group,
-        bytes=run_maxima(table.bytes[rows], first),
-        size=size,
-        complete=complete,
-        first_start_ns=run_minima(start, first),
-        last_start_ns=last_start,
-        end_ns=end,
-        last_gpu=run_maxima(latest, first).astype(np.int64),
-        member_set=member_set,
-        member_wait_ns=wait,
-        member_exposed_ns=_exposed(run, rows, wait),
-        spread_ns=int(median_of(spread)) if len(spread) else None,
-        shared_labels=shared,
-        is_scheduled=run.is_reconstructed,
-    )
 
 
 def _codes(table: KernelTable, operations: frozenset[str]) -> Index:
@@ -316,9 +339,11 @@ class Lateness(Struct, frozen=True, eq=False):
     late_ns: Int64
     """How long the others wait for the kernel, exposed; 0 for all that are not late."""
 
-    def delays(self, members: Index, gpus: tuple[int, ...], iterations: tuple[int, ...]) -> Float64:
-        """By how much each GPU delays the others, as GPUs x iterations, by some of the kernels."""
-        table, rows = self.found.members.table, self.found.members.rows
+    def delays(
+        self, scope: Collectives, gpus: tuple[int, ...], iterations: tuple[int, ...]
+    ) -> Float64:
+        """By how much each GPU delays the others, as GPUs x iterations, in a scope."""
+        table, rows, members = self.found.table, self.found.rows, scope.member_place
         inside = np.isin(table.gpu[rows[members]], gpus)
         members = members[inside & np.isin(table.iteration[rows[members]], iterations)]
         rows = rows[members]
@@ -339,13 +364,14 @@ class Lateness(Struct, frozen=True, eq=False):
         return found
 
 
-def lateness_of(run: Run, found: Collectives, peers: tuple[tuple[int, ...], ...]) -> Lateness:
+def lateness_of(run: Run, peers: tuple[tuple[int, ...], ...]) -> Lateness:
+    found = collectives_of(run)
+    assert found is not None
     return run.memo(("lateness", peers), lambda: _lateness(found, peers), keep=1)
 
 
 def _lateness(found: Collectives, peers: tuple[tuple[int, ...], ...]) -> Lateness:
-    table, rows = found.members.table, found.members.rows
-    first = run_starts(found.member_set)
+    table, rows, first = found.table, found.rows, found.members.first
     team = ranked(run_sums(hashes(int(table.gpu.max()) + 1)[table.gpu[rows]], first))[1]
     start = table.start_ns[rows]
     # Arrivals as they would be, had the GPU not communicated with others in between.

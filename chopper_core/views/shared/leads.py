@@ -30,8 +30,12 @@ from chopper_core.util.grouping import (
     stable_order,
     sums_of,
 )
-from chopper_core.views.shared.collective_figures import Chosen, chosen_in
-from chopper_core.views.shared.collectives import collectives_of, lateness_of
+from chopper_core.views.shared.collectives import (
+    Collectives,
+    collectives_in,
+    collectives_of,
+    lateness_of,
+)
 from chopper_core.views.shared.host_causes import moved_idle
 from chopper_core.views.shared.matched_kernels import (
     Occurrences,
@@ -103,7 +107,7 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
     gpus: tuple[int, ...]
     peers: tuple[Occurrences, ...]
     """The matched compute of each set of GPUs that run the same operations."""
-    collectives: Chosen | None
+    collectives: Collectives | None
     iterations: tuple[int, ...]
     iteration_ns: Int64
     """Elapsed time of each GPU (rows) in each iteration (columns), -1 where it has none."""
@@ -365,13 +369,12 @@ def _side_by_side(
         return of_steps(cells, numbers, iterations, total)
 
     elapsed = cells.max("end_ns") - cells.min("start_ns")
-    known = collectives_of(run)
-    plain, unhindered = matched_work(peers, gpus, seen, known)
-    chosen = None if known is None else chosen_in(run, known, node, without.get("iteration", ()))
+    plain, unhindered = matched_work(peers, gpus, seen, collectives_of(run))
+    chosen = collectives_in(run, node, without.get("iteration", ()))
     delays = None
     if chosen is not None and chosen.complete.any():
-        lateness = lateness_of(run, chosen.all, tuple(own.gpus for own in peers))
-        delays = lateness.delays(chosen.members, numbers, iterations)
+        lateness = lateness_of(run, tuple(own.gpus for own in peers))
+        delays = lateness.delays(chosen, numbers, iterations)
     moved = moved_idle(run, view).by_step(run, numbers, iterations)
     return RankLeads(
         run=run,

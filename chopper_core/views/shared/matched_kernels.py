@@ -297,7 +297,7 @@ def _shares_beside_comm(
     whole = np.minimum(table.overlap_ns[rows], took)
     waiting = np.zeros(len(rows), np.int64)
     if collectives is not None:
-        members, waits = collectives.members.rows, collectives.member_wait_ns
+        members, waits = collectives.rows, collectives.member_wait_ns
         own = np.flatnonzero((table.gpu[members] == found.gpus[column]) & (waits > 0))
         if len(own):
             windows = TimeSpans.running(table.start_ns[members[own]], waits[own])
