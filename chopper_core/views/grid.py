@@ -74,50 +74,63 @@ _LEAST_APART: Final = 0.001
 
 
 def answer(run: Run, view: View) -> ViewResult:
+    found = _several(run, view) if _AND in view.of else _one(run, view)
+    return result_of_samples(run, view, found) if run.is_sampled_only else found
+
+
+def _one(run: Run, view: View) -> ViewResult:
     if run.is_sampled_only:
-        return result_of_samples(run, view, _of_samples(run, view))
+        own = {metric.name: (metric, values) for metric, values in columns_of(run)}
+        name = view.of or next((each for each in _USUAL_SAMPLED if each in own), "")
+        if name not in own:
+            there = ", ".join(own) or "nothing"
+            raise NothingToShow(run.status or f"of= takes {there} without a trace, not {name!r}")
+        metric, values = own[name]
+        return _result(run, view, metric, dict(zip(gpus_of(run), values.known(), strict=True)))
     name = view.of or next((n for n in _USUAL if is_measured(n, run.table)), _OTHERWISE)
-    if _AND in name:
-        return _several(run, view, answer)
     figure = metric_named(name, run.table, run.counter_info)
     rows = Partition.of(run.tree_of(view), view, "gpu")
     values = figure.compute(rows.scope(run))
     if values.words is not None:
         raise UsageError(f"{figure.name} is text and has no grid")
-    numbers = dict(zip(map(int, rows.labels), values.known(), strict=True))
+    by_gpu = dict(zip(map(int, rows.labels), values.known(), strict=True))
     if not view.path:
-        numbers |= _untraced(run, name)
+        by_gpu |= _untraced(run, name)
     total = figure.compute(rows.whole_scope(run)).at(0)
-    found = _result(run, view, figure, numbers, lambda gpu: child_of(view, "gpu", str(gpu)))
-    totals = {} if total is None else {figure.name: total}
-    return replace(found, total=totals, whole=rows.whole)
+    found = _result(run, view, figure, by_gpu)
+    return replace(found, total={} if total is None else {figure.name: total}, whole=rows.whole)
 
 
-def _several(run: Run, view: View, one: Callable[[Run, View], ViewResult]) -> ViewResult:
+def _opens(run: Run, view: View, gpu: int) -> View:
+    return opened(view, str(gpu)) if run.is_sampled_only else child_of(view, "gpu", str(gpu))
+
+
+def _several(run: Run, view: View) -> ViewResult:
     names = dict.fromkeys(name for each in view.of.split(_AND) if (name := each.strip()))
     if not names:
         raise UsageError("of= takes the names of columns, with commas between them")
-    parts = [one(run, replace(view, of=name)) for name in names]
-    opens = {label: (part, row) for part in parts for row, label in enumerate(part.labels)}
+    parts = [_one(run, replace(view, of=name)) for name in names]
     gpus = sorted({int(label) for part in parts for label in part.labels})
-    rows = {gpu: place for place, gpu in enumerate(gpus)}
-    places = places_of(run, gpus)
+    rows = {str(gpu): place for place, gpu in enumerate(gpus)}
     numbers = np.full((len(parts), len(gpus)), np.nan)
     for part, line in zip(parts, numbers, strict=True):
-        line[[rows[int(label)] for label in part.labels]] = part.columns[0][1].known()
+        line[[rows[label] for label in part.labels]] = part.columns[0][1].known()
     own = [(part.columns[0][0], Values(line)) for part, line in zip(parts, numbers, strict=True)]
     medians = np.array([median_of(line[np.isfinite(line)]) for line in numbers])[:, None]
     with np.errstate(invalid="ignore", divide="ignore"):
         apart = np.where(medians != 0, 100.0 * (numbers / medians - 1), np.nan)
-    breaks = [at for at in range(1, len(gpus)) if places.nodes[at] != places.nodes[at - 1]]
-    where = list(np.insert(np.arange(len(gpus)), breaks, -1))
+    nodes = places_of(run, gpus).nodes
+    breaks = [at for at in range(1, len(gpus)) if nodes[at] != nodes[at - 1]]
+    labels = [str(gpu) for gpu in gpus]
+    for at in reversed(breaks):
+        labels.insert(at, _GAP)
     chart = HeatMap(
         "difference from the median GPU, by figure",
         "%",
         tuple(figure.title for figure, _ in own),
-        tuple(str(gpus[place]) if place >= 0 else _GAP for place in where),
+        tuple(labels),
         "GPU",
-        np.where(np.array(where) < 0, np.nan, apart[:, where]),
+        np.insert(apart, breaks, np.nan, axis=1),
         has_own_rows=True,
         signed=True,
         opens=lambda row, _: replace(view, of=own[row][0].name),
@@ -126,24 +139,11 @@ def _several(run: Run, view: View, one: Callable[[Run, View], ViewResult]) -> Vi
         parts[0],
         labels=[str(gpu) for gpu in gpus],
         columns=(*own, *parts[0].columns[2:]) if len(parts[0].labels) == len(gpus) else tuple(own),
-        opens=lambda row: (at := opens[str(gpus[row])])[0].opens(at[1]),
+        opens=lambda row: _opens(run, view, gpus[row]),
         total={name: value for part in parts for name, value in part.total.items()},
         headline=tuple(line for part in parts for line in part.headline),
         charts=(chart,),
     )
-
-
-def _of_samples(run: Run, view: View) -> ViewResult:
-    if _AND in view.of:
-        return _several(run, view, _of_samples)
-    own = {metric.name: (metric, values) for metric, values in columns_of(run)}
-    name = view.of or next((each for each in _USUAL_SAMPLED if each in own), "")
-    if name not in own:
-        there = ", ".join(own) or "nothing"
-        raise NothingToShow(run.status or f"of= takes {there} without a trace, not {name!r}")
-    metric, values = own[name]
-    by_gpu = dict(zip(gpus_of(run), values.known().tolist(), strict=True))
-    return _result(run, view, metric, by_gpu, lambda gpu: opened(view, str(gpu)))
 
 
 def _untraced(run: Run, name: str) -> dict[int, float]:
@@ -158,13 +158,7 @@ def _untraced(run: Run, name: str) -> dict[int, float]:
     }
 
 
-def _result(
-    run: Run,
-    view: View,
-    figure: Metric,
-    by_gpu: dict[int, float],
-    opens: Callable[[int], View],
-) -> ViewResult:
+def _result(run: Run, view: View, figure: Metric, by_gpu: dict[int, float]) -> ViewResult:
     gpus = sorted(by_gpu)
     numbers = np.array([by_gpu[gpu] for gpu in gpus], np.float64)
     if not np.isfinite(numbers).any():
@@ -194,6 +188,10 @@ def _result(
     own.append((COLUMNS["node"], worded([node or None for node in places.nodes])))
     if any(places.slots):
         own.append((COLUMNS["slot"], worded([slot or None for slot in places.slots])))
+
+    def opens(gpu: int) -> View:
+        return _opens(run, view, gpu)
+
     return table_view(
         view,
         LabelledRows("gpu", [str(gpu) for gpu in gpus]),
@@ -213,25 +211,23 @@ def _chart(
     places: Places,
     opens: Callable[[int], View],
 ) -> HeatMap:
-    rows = dict.fromkeys(places.row_labels)
-    at = {label: place for place, label in enumerate(rows)}
-    columns = dict.fromkeys(sorted(places.column_keys))
+    rows, keys = list(dict.fromkeys(places.row_labels)), list(places.column_keys)
     labels: list[str] = []
     where: dict[tuple[int, ...], int] = {}
     before = ""
-    for key in columns:
-        own = [row for row, other in enumerate(places.column_keys) if other == key]
-        block = places.block_of(own[0])
+    for key in sorted(set(keys)):
+        first = keys.index(key)
+        block = places.block_of(first)
         # An empty column separates the GPUs of two nodes.
         if labels and block != before:
             labels.append(_GAP)
         before = block
         where[key] = len(labels)
-        labels.append(places.column_labels[own[0]])
+        labels.append(places.column_labels[first])
     grid = np.full((len(rows), len(labels)), np.nan)
     owner: dict[tuple[int, int], int] = {}
     for place, gpu in enumerate(gpus):
-        cell = at[places.row_labels[place]], where[places.column_keys[place]]
+        cell = rows.index(places.row_labels[place]), where[keys[place]]
         grid[cell] = numbers[place]
         owner[cell] = gpu
     return HeatMap(
@@ -248,26 +244,25 @@ def _chart(
 
 def _headline(figure: Metric, gpus: list[int], numbers: Float64, places: Places) -> tuple[str, ...]:
     high, low = int(np.nanargmax(numbers)), int(np.nanargmin(numbers))
-    unit = f" {figure.unit}" if figure.unit else ""
-    scale, text = (1e6, " ms") if figure.unit == "ns" else (1.0, unit)
 
-    def named(place: int) -> str:
-        where = places.text(place)
-        return f"GPU {gpus[place]} ({where})" if where else f"GPU {gpus[place]}"
+    def value(number: float) -> str:
+        if figure.unit == "ns":
+            return f"{number / 1e6:.4g} ms"
+        return f"{number:.4g} {figure.unit}".rstrip()
 
     def end(place: int) -> str:
-        return f"{named(place)}, {numbers[place] / scale:.4g}{text}"
+        where = f" ({text})" if (text := places.text(place)) else ""
+        return f"GPU {gpus[place]}{where}, {value(numbers[place])}"
 
     ends = end(high)
     if differs(numbers[high], numbers[low], _LEAST_APART):
         ends = f"largest on {end(high)}; smallest on {end(low)}"
-    elif high != low or len(gpus) > 1:
-        ends = f"{numbers[high] / scale:.4g}{text} on each of {count(len(gpus), 'GPU')}"
+    elif len(gpus) > 1:
+        ends = f"{value(numbers[high])} on each of {count(len(gpus), 'GPU')}"
     lines = [f"{figure.title}: {ends}"]
     slots = list(dict.fromkeys(slot for slot in places.slots if slot))
     if len(slots) > 1:
         of_slot = np.array(places.slots)
-        means = [np.nanmean(numbers[of_slot == slot]) / scale for slot in slots]
-        each = [f"{slot} {mean:.4g}{text}" for slot, mean in zip(slots, means, strict=True)]
-        lines.append(f"mean by slot: {', '.join(each)}")
+        means = [f"{slot} {value(np.nanmean(numbers[of_slot == slot]))}" for slot in slots]
+        lines.append(f"mean by slot: {', '.join(means)}")
     return tuple(lines)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cached_property
 from typing import Final
@@ -42,7 +43,6 @@ from chopper_core.views.shared.leads import of_all_gpus
 from chopper_core.views.shared.phrases import differs
 from chopper_core.views.shared.samples import (
     gpus_of,
-    opened,
     result_of_samples,
     sampled,
     sampled_notes,
@@ -115,16 +115,17 @@ class _Matrix(Struct, frozen=True, eq=False, dict=True):
         rows = np.arange(len(beyond))
         return beyond[rows, at], at, others_median(self.numbers)[rows, at]
 
-    def words(self, at: Index, known: Mask) -> Values:
-        pairs = zip(at.tolist(), known.tolist(), strict=True)
-        return worded([self.labels[place] if there else None for place, there in pairs])
-
     def columns(self) -> Own:
         """Where each row is least and most, and where it differs most from the other GPUs."""
         by, name, unit, numbers = self.by, self.figure.name, self.figure.unit, self.numbers
         known: Mask = np.logical_or.reduce(np.isfinite(numbers), axis=1)
         padded = np.where(known[:, None], numbers, 0.0)
         apart, at, usual = self.apart
+
+        def words(places: Index, known: Mask) -> Values:
+            pairs = zip(places.tolist(), known.tolist(), strict=True)
+            return worded([self.labels[place] if there else None for place, there in pairs])
+
         declared = columns(
             f"""
     min_{name} | {unit} | min
@@ -150,12 +151,12 @@ class _Matrix(Struct, frozen=True, eq=False, dict=True):
         )
         values = (
             Values(np.fmin.reduce(numbers, axis=1)),
-            self.words(np.nanargmin(padded, axis=1), known),
+            words(np.nanargmin(padded, axis=1), known),
             Values(quantiles_along(numbers.T, (0.5,))[0]),
             Values(np.fmax.reduce(numbers, axis=1)),
-            self.words(np.nanargmax(padded, axis=1), known),
+            words(np.nanargmax(padded, axis=1), known),
             Values(ratios(100.0 * apart, usual)),
-            self.words(at, np.isfinite(apart)),
+            words(at, np.isfinite(apart)),
             Values(apart),
         )
         return list(zip(declared.values(), values, strict=True))
@@ -205,13 +206,10 @@ def answer(run: Run, view: View) -> ViewResult:
     times = sums_of(cells.sum("duration_ns"), ranked(cells.codes(by))[1])
     drawn = np.argsort(-times, kind="stable")[:_MAX_DRAWN]
     drawn = drawn if by in _LARGEST_FIRST else np.sort(drawn)
-    charts = _charts(run, matrix, drawn)
-    if len(charts) > 1:
 
-        def opens(row: int, column: int) -> View:
-            return child_of(child_of(view, "gpu", names[row]), by, texts[int(drawn[column])])
+    def opens(row: int, column: int) -> View:
+        return child_of(child_of(view, "gpu", names[row]), by, texts[int(drawn[column])])
 
-        charts = tuple(replace(chart, labels=tuple(names), opens=opens) for chart in charts)
     shown = f"the chart has the {_MAX_DRAWN} of {len(labels)} {by}s with the largest durations"
     found = table_view(
         view,
@@ -221,7 +219,7 @@ def answer(run: Run, view: View) -> ViewResult:
         opens=lambda row: pivot(child_of(view, "gpu", names[row]), by),
         headline=matrix.headline(),
         notes=(shown,) if len(labels) > _MAX_DRAWN else (),
-        charts=charts,
+        charts=_charts(run, matrix, drawn, opens),
     )
     return replace(found, by=by)
 
@@ -253,7 +251,6 @@ def _of_samples(run: Run, view: View) -> ViewResult:
         LabelledRows("gpu", names),
         [(mean, means), *matrix.columns()[:_SPREAD]],
         total={},
-        opens=lambda row: opened(view, names[row]),
         headline=matrix.headline(),
         notes=sampled_notes(run),
         charts=(HeatMap(title, figure.unit, tuple(names), tuple(labels), "time", numbers),),
@@ -277,36 +274,32 @@ def _numbers(
     return numbers, codes
 
 
-def _by_node(run: Run, names: list[str], numbers: Float64) -> tuple[tuple[str, ...], Float64]:
-    """The median of each node's GPUs at each label; nothing unless there are several nodes."""
-    with suppress(NothingToShow):
-        nodes = GpuRows.of(run, list(map(int, names)), NODE)
-        if 1 < len(nodes.labels) < len(names):
-            medians = [quantiles_along(numbers[own], (0.5,)) for own in nodes.members]
-            return tuple(nodes.labels), np.vstack(medians)
-    return (), np.empty((0, numbers.shape[1]))
-
-
-def _charts(run: Run, matrix: _Matrix, drawn: Index) -> tuple[HeatMap, ...]:
-    figure, by, names, numbers = matrix.figure, matrix.by, matrix.names, matrix.numbers
-    scale, unit = (1e6, "ms") if figure.unit == "ns" else (1.0, figure.unit)
-    title, rows = f"{figure.title} of each GPU and {by}", tuple(f"GPU {name}" for name in names)
-    has_own_rows = len(names) > _MAX_ROWS
-    if has_own_rows:
-        title, rows = f"{figure.title} over {len(names)} GPUs by {by}", tuple(_SHARES)
-        nodes, of_nodes = _by_node(run, names, numbers)
-        if nodes:
-            title += f", and the median of each of {len(nodes)} nodes"
-        rows += nodes
-        numbers = np.vstack([quantiles_along(numbers, tuple(_SHARES.values())), of_nodes])
-    numbers = numbers[:, drawn]
+def _charts(
+    run: Run, matrix: _Matrix, drawn: Index, opens: Callable[[int, int], View]
+) -> tuple[HeatMap, ...]:
+    figure, by, names = matrix.figure, matrix.by, matrix.names
+    numbers = matrix.numbers[:, drawn]
     labels = tuple(matrix.labels[place] for place in drawn.tolist())
-    chart = HeatMap(title, unit, rows, labels, by, numbers / scale, has_own_rows)
-    if has_own_rows or len(names) == 1:
+    scale, unit = (1e6, "ms") if figure.unit == "ns" else (1.0, figure.unit)
+    if len(names) > _MAX_ROWS:
+        title, rows = f"{figure.title} over {len(names)} GPUs by {by}", tuple(_SHARES)
+        lines = quantiles_along(numbers, tuple(_SHARES.values()))
+        with suppress(NothingToShow):
+            nodes = GpuRows.of(run, list(map(int, names)), NODE)
+            if 1 < len(nodes.labels) < len(names):
+                title += f", and the median of each of {len(nodes.labels)} nodes"
+                rows += tuple(nodes.labels)
+                medians = [quantiles_along(numbers[own], (0.5,)) for own in nodes.members]
+                lines = np.vstack([lines, *medians])
+        return (HeatMap(title, unit, rows, labels, by, lines / scale, True),)
+    title, rows = f"{figure.title} of each GPU and {by}", tuple(f"GPU {name}" for name in names)
+    chart = HeatMap(title, unit, rows, labels, by, numbers / scale)
+    if len(names) == 1:
         return (chart,)
-    beyond, usual = beyond_others(numbers), others_median(numbers)
-    title, unit = f"difference of {figure.title} from the other GPUs at each {by}", "points"
+    chart = replace(chart, labels=tuple(names), opens=opens)
+    beyond, title = beyond_others(numbers), f"difference of {figure.title} from the other GPUs"
+    unit = "points" if figure.unit == "%" else "%"
     if figure.unit != "%":
-        unit = "%"
-        beyond = ratios(100.0 * beyond, usual)
+        beyond = ratios(100.0 * beyond, others_median(numbers))
+    title = f"{title} at each {by}"
     return chart, replace(chart, title=title, unit=unit, numbers=beyond, signed=True)

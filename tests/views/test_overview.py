@@ -243,7 +243,7 @@ def test_lanes_show_the_time_in_which_anything_runs(run: Run) -> None:
     chart = lanes(query(run, OVERVIEW))
     step = step_of(run, OVERVIEW)
     at = step.times.typical
-    begin, end = int(step.begins_ns[at]), int(step.ends_ns[at])
+    begin, end = (int(times[at]) for times in step.spans_ns)
     table = run.table
     for row, gpu in enumerate(step.gpus[:2]):
         own = (table.gpu == gpu) & (table.start_ns < end)

@@ -26,17 +26,7 @@ from chopper_core.views.findings.rule import (
     threshold,
 )
 from chopper_core.views.shared.phrases import by_number, percent
-from chopper_core.views.shared.samples import (
-    CLOCK,
-    HEAT_FIGURE,
-    LOW_CLOCK,
-    POWER,
-    THROTTLED,
-    SampledFigure,
-    figure,
-    gpus_of,
-    low_clock_pct,
-)
+from chopper_core.views.shared.samples import LOW_CLOCK, THROTTLED, figure, gpus_of, low_clock_pct
 
 _UNKNOWN: Final = "unknown without a trace"
 LOWER_CLOCK: Final = threshold("""clock below that of the other GPUs | 2 | %
@@ -60,8 +50,7 @@ def sampled_throttling(context: FindingsContext) -> Iterator[Finding]:
     """GPUs that are throttled by their driver's word, else whose clock is low under load."""
     run = context.run
     if "throttle_pct" in run.sampled:
-        own = run.sampled["throttle_pct"]
-        share = np.array([own[gpu].mean if gpu in own else np.nan for gpu in gpus_of(run)])
+        share = figure(run, "mean_throttle_pct")
         how, column = "throttled", "-mean_throttle_pct"
     else:
         share, column = low_clock_pct(run), f"-{THROTTLED.name}"
@@ -82,19 +71,18 @@ def _far(
     name: str,
     looks_for: str,
     sort: str,
-    wanted: SampledFigure,
     least: Threshold,
     verb: tuple[str, str],
     text: str,
 ) -> FindingRule:
-    """A rule: GPUs far from the others in a figure, on the side that `sort` puts first.
+    """A rule: GPUs far from the others in the figure of `sort`, on the side that it puts first.
 
     The farthest is at least `least` from the median, in its unit or in % of the median. The verb
     is that of one GPU and of several.
     """
 
     def find(context: FindingsContext) -> Iterator[Finding]:
-        run, values = context.run, figure(context.run, wanted)
+        run, values = context.run, figure(context.run, sort.removeprefix("-"))
         known = np.flatnonzero(np.isfinite(values))
         if len(known) < 3:
             return
@@ -119,7 +107,6 @@ sampled_heat: Final = _far(
     "sampled-heat",
     "GPUs that are hotter than the others",
     "-mean_hot_c",
-    HEAT_FIGURE,
     HOTTER,
     ("is", "are"),
     "hotter than the others: up to {most:.1f} vs a median of {median:.1f} °C",
@@ -128,7 +115,6 @@ sampled_clock: Final = _far(
     "sampled-clock",
     "GPUs whose clocks are lower than those of the others",
     "mean_gfx_mhz",
-    CLOCK,
     LOWER_CLOCK,
     ("runs", "run"),
     "at up to {lower} lower clocks than the median GPU ({most:,.0f} vs {median:,.0f} MHz)",
@@ -137,7 +123,6 @@ sampled_power: Final = _far(
     "sampled-power",
     "GPUs that draw less power than the others",
     "mean_power_w",
-    POWER,
     MORE_POWER,
     ("draws", "draw"),
     "as little as {most:,.0f} W (median {median:,.0f} W)",

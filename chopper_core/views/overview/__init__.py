@@ -4,7 +4,6 @@ findings.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import PurePath
 from typing import Final
@@ -13,7 +12,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.metrics import METRICS, Metric, Values, columns, heat_of, is_measured, numbered
+from chopper_core.metrics import METRICS, Values, columns, heat_of, is_measured, numbered
 from chopper_core.model.charts import Cards, Chart, Composition, Series
 from chopper_core.model.column_names import HEAT, HOTSPOT
 from chopper_core.model.run import Run
@@ -35,18 +34,10 @@ from chopper_core.views.overview.step import (
 )
 from chopper_core.views.shared.phrases import by_number, count, time
 from chopper_core.views.shared.samples import (
-    CLOCK,
-    ENERGY,
-    HEAT_FIGURE,
-    POWER,
-    WINDOW,
     columns_of,
-    figure,
     gpus_of,
-    opened,
     result_of_samples,
     sampled_notes,
-    together,
     totals_of,
 )
 from chopper_core.views.shared.table_view import (
@@ -55,6 +46,7 @@ from chopper_core.views.shared.table_view import (
     LabelledRows,
     Own,
     child_of,
+    known_of,
     table_view,
 )
 from chopper_core.views.spec import ViewResult, ViewSpec
@@ -77,12 +69,7 @@ _CACHED: Final = 32
 """Scopes whose slow parts are cached."""
 _UNITS: Final = (*LONG_TIMES, (1e5, 1e6, "ms"), (0.0, 1e3, "µs"))
 """From which time a step is written in units of how many ns, and their name."""
-_KINDS: Final = {
-    Kind.COMPUTE: "compute",
-    Kind.COMM: "communication",
-    Kind.COPY: "copies",
-}
-_NONE: Final = np.zeros(1, np.int64)
+_KINDS: Final = {"compute": "compute", "comm": "communication", "copy": "copies"}
 _COMPUTING: Final = "it is being computed"
 
 COLUMNS: Final = columns(
@@ -137,7 +124,7 @@ def _result(step: Step, slow: _Slow | None) -> ViewResult:
     view, run = step.view, step.run
     rows = _rows_of(step)
     base = _baseline_step(run, view)
-    own = _columns(step, rows, slow, base)
+    own, total = _columns(step, rows, slow, base)
     cards = Cards(_cards_title(view), (), is_pending=True) if slow is None else slow.cards
     # Of more rows than a screen has lines, those that lag most come first.
     has_lags = slow is not None and bool(np.isfinite(slow.lag_ns).any())
@@ -145,7 +132,7 @@ def _result(step: Step, slow: _Slow | None) -> ViewResult:
         view,
         rows,
         own,
-        total=_totals(step, base, own),
+        total=total,
         opens=lambda row: _opens(step, rows, row),
         sort=f"-{_LAG}" if has_lags and len(rows.labels) > _MAX_GPUS else "",
         headline=(headline_of(step, base), " · ".join(facts_of(step))),
@@ -157,13 +144,10 @@ def _result(step: Step, slow: _Slow | None) -> ViewResult:
 
 def _rows_of(step: Step) -> GpuRows:
     """GPUs, or nodes where there are too many GPUs to see at once and their hosts are known."""
-    by = step.view.by or (NODE if len(step.gpus) > _MAX_GPUS else "gpu")
-    try:
-        return GpuRows.of(step.run, step.gpus, by)
-    except NothingToShow:
-        if step.view.by:
-            raise
-        return GpuRows.of(step.run, step.gpus, "gpu")
+    if not step.view.by and len(step.gpus) > _MAX_GPUS:
+        with suppress(NothingToShow):
+            return GpuRows.of(step.run, step.gpus, NODE)
+    return GpuRows.of(step.run, step.gpus, step.view.by or "gpu")
 
 
 def _reduced(rows: GpuRows, numbers: Float64, how: str) -> Values:
@@ -188,54 +172,41 @@ def _baseline_step(run: Run, view: View) -> Step | None:
     return step_of(run if there.run == view.run else run.baseline_run(there.run), there)
 
 
-def _columns(step: Step, rows: GpuRows, slow: _Slow | None, base: Step | None) -> Own:
-    steps = step.times.by_gpu_ns
+def _columns(
+    step: Step, rows: GpuRows, slow: _Slow | None, base: Step | None
+) -> tuple[Own, dict[str, int | float]]:
+    """The columns, and the total row."""
+    steps, mean_ns = step.times.by_gpu_ns, step.times.mean_ns
     own: Own = []
+    total: dict[str, int | float] = {_STEP: mean_ns}
     if base is not None and rows.level == "gpu":
         before = dict(zip(base.gpus, base.times.by_gpu_ns.tolist(), strict=True))
         # A baseline that others hide entirely takes no time.
         known = np.array([before.get(gpu) or np.nan for gpu in step.gpus])
         own.append((COLUMNS[_CHANGE], Values(100.0 * (steps - known) / known)))
+        if base.times.mean_ns:
+            total[_CHANGE] = 100.0 * (mean_ns - base.times.mean_ns) / base.times.mean_ns
     if slow is None:
         pending = replace(COLUMNS[_LAG], missing_because=_COMPUTING)
         own.append((pending, numbered([None] * len(rows.labels))))
     elif len(step.gpus) > 1:
         own.append((COLUMNS[_LAG], _reduced(rows, slow.lag_ns, "max")))
-    for name in (*_measured(step.run), _STEP, _UTILISATION):
+    table = step.run.table
+    for name in ("gfx_mhz", heat_of(table) or HOTSPOT, "power_w", _STEP, _UTILISATION):
         if name == _STEP:
             own.append((COLUMNS[_STEP], _reduced(rows, steps, "max")))
-        elif is_measured(name, step.run.table):
+        elif is_measured(name, table):
             values, metric = step.figure(name), METRICS[name]
-            if rows.level != "gpu":
+            if rows.level == "gpu":
+                if (value := metric.compute(step.scope(step.whole)).at(0)) is not None:
+                    total[name] = value
+            else:
                 how = {**dict.fromkeys(HEAT, "max"), "power_w": "sum"}.get(name, "mean")
                 values, text = _reduced(rows, values.known(), how), f"The {how} of {name}"
-                metric = replace(
-                    metric,
-                    name=f"{how}_{name}",
-                    reduces="",
-                    definition=f"{text} over the row's GPUs.",
-                )
+                own_name, text = f"{how}_{name}", f"{text} over the row's GPUs."
+                metric = replace(metric, name=own_name, reduces="", definition=text)
             own.append((metric, values))
-    return own
-
-
-def _measured(run: Run) -> tuple[str, ...]:
-    return ("gfx_mhz", heat_of(run.table) or HOTSPOT, "power_w")
-
-
-def _totals(
-    step: Step, base: Step | None, own: Sequence[tuple[Metric, Values]]
-) -> dict[str, int | float]:
-    names = {metric.name for metric, _ in own}
-    total: dict[str, int | float] = {_STEP: step.times.mean_ns}
-    if _CHANGE in names and base is not None and base.times.mean_ns:
-        total[_CHANGE] = 100.0 * (step.times.mean_ns - base.times.mean_ns) / base.times.mean_ns
-    for name in (*_measured(step.run), _UTILISATION):
-        if name in names:
-            value = METRICS[name].compute(step.scope(step.whole)).at(0)
-            if value is not None:
-                total[name] = value
-    return total
+    return own, total
 
 
 def _lanes(step: Step, rows: GpuRows) -> Chart:
@@ -252,36 +223,34 @@ def _lanes(step: Step, rows: GpuRows) -> Chart:
 
 def _composition(step: Step, base: Step | None) -> Composition:
     known = [each for each in (step, base) if each is not None]
-    labels, some = _sides(step, base), ""
+    labels, titles, some = _sides(step, base), TITLES, ""
+    title, reduction = f"mean {step.word} of a GPU", "mean"
+    sides = [(each.parts, each.times.cells) for each in known]
     if any(each.run.is_reconstructed for each in known):
-        return _durations(known, labels)
-    parts = [each.parts for each in known]
-    # Parts that only one side can distinguish can't be compared.
-    if len({tuple(each) for each in parts}) > 1:
-        parts = [each.states for each in known]
+        title, reduction, titles = "durations on a GPU by kind", "", _KINDS
+        sides = [(_durations(each), each.times.cells) for each in known]
+    elif len({tuple(parts) for parts, _ in sides}) > 1:
+        # Parts that only one side can distinguish can't be compared.
+        sides = [(each.states, each.times.cells) for each in known]
     else:
-        lacking = {name for each in known for name in each.covered if name in parts[0]}
+        lacking = {name for each in known for name in each.covered}
         lacking |= {
-            name for name in COUNTED if len({bool(own.get(name, _NONE)[0]) for own in parts}) > 1
+            name for name in COUNTED if len({parts.get(name, 0) > 0 for parts, _ in sides}) > 1
         }
-        if lacking:
-            parts = [without(own, lacking) for own in parts]
-    sides = [(own, each.times.cells) for own, each in zip(parts, known, strict=True)]
-    if base is None and step.some:
-        own, cells = step.parts_on(step.some)
-        sides.append((without(own, ()), cells))
-        some = f"{len(step.some)}/{len(step.gpus)}"
-        labels = (f"{len(step.gpus)} GPUs", f"{len(step.some)} of {len(step.gpus)}")
-    scale, unit = _scale(step)
-    names = [name for name in TITLES if any(own.get(name, _NONE)[0] for own, _ in sides)]
+        if lacking & sides[0][0].keys():
+            sides = [(without(parts, lacking), cells) for parts, cells in sides]
+        if base is None and step.some:
+            own, cells = step.parts_on(step.some)
+            sides.append((without(own, ()), cells))
+            some = f"{len(step.some)}/{len(step.gpus)}"
+            labels = (f"{len(step.gpus)} GPUs", f"{len(step.some)} of {len(step.gpus)}")
+    ns, unit = next((ns, name) for least, ns, name in _UNITS if step.times.mean_ns >= least)
     series = tuple(
-        Series(
-            TITLES[name],
-            np.array([own[name][0] / n / scale if name in own else np.nan for own, n in sides]),
-        )
-        for name in names
+        Series(text, np.array([parts.get(name, np.nan) / cells / ns for parts, cells in sides]))
+        for name, text in titles.items()
+        if any(parts.get(name) for parts, _ in sides)
     )
-    return Composition(f"mean {step.word} of a GPU", unit, labels, series, "mean", some)
+    return Composition(title, unit, labels, series, reduction, some)
 
 
 def _sides(step: Step, base: Step | None) -> tuple[str, ...]:
@@ -292,23 +261,10 @@ def _sides(step: Step, base: Step | None) -> tuple[str, ...]:
     return names if base.run is not step.run and len(set(names)) > 1 else (own, "baseline")
 
 
-def _durations(known: Sequence[Step], labels: tuple[str, ...]) -> Composition:
-    scale, unit = _scale(known[0])
-    sums = []
-    for each in known:
-        table, rows = each.run.table, each.whole.selection
-        own = sums_of(table.duration_ns[rows], table.kind[rows], len(Kind))
-        sums.append(own / each.times.cells / scale)
-    series = tuple(
-        Series(title, np.array([own[kind] for own in sums]))
-        for kind, title in _KINDS.items()
-        if any(own[kind] for own in sums)
-    )
-    return Composition("durations on a GPU by kind", unit, labels, series)
-
-
-def _scale(step: Step) -> tuple[float, str]:
-    return next((ns, name) for least, ns, name in _UNITS if step.times.mean_ns >= least)
+def _durations(step: Step) -> dict[str, int]:
+    table, rows = step.run.table, step.whole.selection
+    sums = sums_of(table.duration_ns[rows], table.kind[rows], len(Kind))
+    return {kind.name.lower(): int(sums[kind]) for kind in Kind}
 
 
 def _lag_ns(step: Step) -> Float64:
@@ -366,38 +322,32 @@ def _of_samples(run: Run, view: View) -> ViewResult:
     from chopper_core.views.power.power_columns import WINDOW_NS
 
     own = columns_of(run)
-    labels = [str(gpu) for gpu in gpus_of(run)]
-    known = {metric.name for metric, _ in own}
     found = samples_of(run, view, WINDOW_NS) if own else []
+    cards = Cards("findings", findings(run, view, _MAX_CARDS))
     return table_view(
         view,
-        LabelledRows("gpu", labels),
+        LabelledRows("gpu", [str(gpu) for gpu in gpus_of(run)]),
         own,
         total=totals_of(own),
-        opens=lambda row: opened(view, labels[row]),
-        shown=tuple(name for name in _SHOWN_OF_SAMPLES if name in known),
-        headline=(_headline_of_samples(run), *([run.status] if run.status else [])),
+        shown=known_of(own, _SHOWN_OF_SAMPLES),
+        headline=(_headline_of_samples(run, own), *([run.status] if run.status else [])),
         notes=sampled_notes(run),
-        charts=(
-            *charts(found, run.origin_ns)[:2],
-            Cards("findings", findings(run, view, _MAX_CARDS)),
-        ),
+        charts=(*charts(found, run.origin_ns)[:2], cards),
     )
 
 
-def _headline_of_samples(run: Run) -> str:
-    power, energy, clock, heat = (figure(run, each) for each in (POWER, ENERGY, CLOCK, HEAT_FIGURE))
-    window = figure(run, WINDOW)
+def _headline_of_samples(run: Run, own: Own) -> str:
+    total = totals_of([each for each in own if each[1].present().all()])
     parts = [f"telemetry alone of {count(len(run.gpus), 'GPU')}"]
-    if np.isfinite(window).any() and not run.status:
-        parts.append(f"window {time(float(np.nanmax(window)))}")
-    if (watts := together(power)) is not None:
-        parts.append(f"mean power {power_text(watts)}")
-    if np.isfinite(energy).all() and not run.status:
-        scale = Unit.JOULES.scale(float(energy.sum()), is_whole=False)
-        parts.append(f"energy {scale.number(float(energy.sum()))} {scale.text}")
-    if np.isfinite(clock).all():
-        parts.append(f"clock {clock.mean():,.0f} MHz")
-    if np.isfinite(heat).all():
-        parts.append(f"{heat.mean():.1f} °C")
+    if not run.status and (window := totals_of(own).get("window_ns")):
+        parts.append(f"window {time(window)}")
+    if "mean_power_w" in total:
+        parts.append(f"mean power {power_text(total['mean_power_w'])}")
+    if not run.status and "sampled_energy_j" in total:
+        scale = Unit.JOULES.scale(total["sampled_energy_j"], is_whole=False)
+        parts.append(f"energy {scale.number(total['sampled_energy_j'])} {scale.text}")
+    if "mean_gfx_mhz" in total:
+        parts.append(f"clock {total['mean_gfx_mhz']:,.0f} MHz")
+    if "mean_hot_c" in total:
+        parts.append(f"{total['mean_hot_c']:.1f} °C")
     return " · ".join(parts)

@@ -28,7 +28,8 @@ def lanes_chart(
     The activities of a lane are brought together when its cells are asked for.
     """
     run, at = step.run, step.times.typical
-    first, last = int(step.begins_ns[at]), int(step.ends_ns[at])
+    begins_ns, ends_ns = step.spans_ns
+    first, last = int(begins_ns[at]), int(ends_ns[at])
     begin = first + int(part[0] * (last - first))
     end = max(first + int(part[1] * (last - first)), begin + 1)
 
@@ -48,7 +49,7 @@ def lanes_chart(
         end - run.origin_ns,
         _NOTHING,
         None,
-        int(step.ends_ns.max()) - run.origin_ns,
+        int(ends_ns.max()) - run.origin_ns,
     )
     return Lanes(
         title=f"GPUs in {number}",

@@ -55,12 +55,9 @@ TITLES: Final = {
     **{name: LOSSES[name] for name in _OUTSIDE},
 }
 """The titles of all parts, in the order of a bar."""
-COUNTED: Final = (
-    "extra_inst_ns",
-    "mfma_loss_ns",
-    "vector_ns",
-    "contention_ns",
-)
+COUNTED: Final = ("extra_inst_ns", "mfma_loss_ns", "vector_ns", "contention_ns")
+Parts = Mapping[str, int]
+"""Part of the time → its ns."""
 _UNATTRIBUTED: Final = "unmodelled_ns"
 _CACHED: Final = 4
 """Scopes whose step is cached: it may hold the rows of all activities."""
@@ -78,14 +75,24 @@ class Step(Struct, frozen=True, eq=False, dict=True):
     view: View
     tree: Tree
     times: StepTimes
-    nodes: Groups
-    """The activities of each GPU in the iterations."""
-    whole: Groups
-    """Those of all GPUs, as one group."""
-    begins_ns: Int64
-    """The first start in each iteration."""
-    ends_ns: Int64
-    """The last end in each iteration."""
+
+    @cached_property
+    def nodes(self) -> Groups:
+        """The activities of each GPU in the iterations."""
+        return self.tree.split(self.view.path, ("gpu",), self.times.excluded)
+
+    @cached_property
+    def whole(self) -> Groups:
+        """Those of all GPUs, as one group."""
+        return self.tree.split(self.view.path, (), self.times.excluded)
+
+    @cached_property
+    def spans_ns(self) -> tuple[Int64, Int64]:
+        """The first start and the last end in each iteration."""
+        cells = self.tree.split(self.view.path, ("gpu", "iteration"), self.times.excluded)
+        shape, limits = (self.times.gpus, self.times.iterations or (NO_LABEL,)), np.iinfo(np.int64)
+        begins = of_steps(cells, *shape, cells.min("start_ns"), limits.max).min(axis=0)
+        return begins, of_steps(cells, *shape, cells.max("end_ns"), limits.min).max(axis=0)
 
     @property
     def gpus(self) -> list[int]:
@@ -107,20 +114,21 @@ class Step(Struct, frozen=True, eq=False, dict=True):
 
     def tokens_per_s(self) -> float | None:
         times = self.times
-        if not times.iterations:
+        if not times.iterations or not times.mean_ns:
             return None
         tokens = tokens_in(self.run, self.gpus, times.iterations).mean()
-        if not np.isfinite(tokens) or not times.mean_ns:
+        if not np.isfinite(tokens):
             return None
         return float(1e9 * tokens / times.mean_ns * replicas_of(self.run, self.gpus))
 
     @cached_property
-    def parts(self) -> Mapping[str, Int64]:
-        """The parts of the time of all activities, in ns; they add up to it."""
-        parts = parts_of(self.run, self.whole)
-        if parts.values[THEORY].present().any():
-            return self._with_moved({name: parts.numbers(name) for name in PARTS})
-        return self.states
+    def parts(self) -> Parts:
+        """The parts of the time of all activities; they add up to it."""
+        return self._parts_of(self.whole)
+
+    @property
+    def states(self) -> Parts:
+        return self._parts_of(self.whole, has_theory=False)
 
     @cached_property
     def covered(self) -> Mapping[str, frozenset[int]]:
@@ -131,128 +139,102 @@ class Step(Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def some(self) -> frozenset[int]:
         """The GPUs whose bar has the parts that others lack; empty where all have all."""
-        each = [self.covered[name] for name in self.parts if name in self.covered]
-        each = [gpus for gpus in each if gpus]
+        each = [gpus for name in self.parts if (gpus := self.covered.get(name))]
         return frozenset.intersection(*each) or max(each, key=len) if each else frozenset()
 
-    def parts_on(self, gpus: Collection[int]) -> tuple[Mapping[str, Int64], int]:
+    def parts_on(self, gpus: Collection[int]) -> tuple[Parts, int]:
         """The parts of the time of some GPUs, and the number of their iterations."""
         without = {**self.times.excluded, **without_gpus(self.tree, gpus)}
-        parts = parts_of(self.run, self.tree.split(self.view.path, (), without))
         own = np.isin(self.times.gpus, list(gpus))
-        found = self._with_moved({name: parts.numbers(name) for name in PARTS}, own)
+        found = self._parts_of(self.tree.split(self.view.path, (), without), own)
         return found, int((self.times.times_ns[own] > 0).sum())
 
     @property
     def of_peak_pct(self) -> float:
         """The theoretical time in % of the time, on the GPUs where it is known."""
         own, _ = self.parts_on(self.covered.get(THEORY, self.gpus))
-        return 100.0 * float(own[THEORY][0]) / max(sum(int(each[0]) for each in own.values()), 1)
+        return 100.0 * own[THEORY] / max(sum(own.values()), 1)
 
-    @property
-    def without_flops_pct(self) -> float:
-        """How much of the matrix kernels' time has unknown FLOPs, in %."""
-        return without_flops(self.tree.split(self.view.path, ("operation", "kernel")))
-
-    @property
-    def states(self) -> Mapping[str, Int64]:
-        return self._with_moved({name: self.whole.sum(name) for name in STATES})
-
-    def _with_moved(
-        self, parts: Mapping[str, Int64], gpus: Mask | slice = slice(None)
-    ) -> Mapping[str, Int64]:
-        return {**parts, "idle_ns": parts["idle_ns"] + self.times.moved_ns[gpus].sum()}
+    def _parts_of(
+        self, nodes: Groups, gpus: Mask | slice = slice(None), *, has_theory: bool = True
+    ) -> Parts:
+        """The parts of the time of one group, which is all of these GPUs."""
+        found = {name: int(nodes.sum(name)[0]) for name in STATES}
+        if has_theory:
+            known = parts_of(self.run, nodes)
+            if known.values[THEORY].present().any():
+                found = {name: int(known.numbers(name)[0]) for name in PARTS}
+        found["idle_ns"] += int(self.times.moved_ns[gpus].sum())
+        return found
 
 
-def without(parts: Mapping[str, Int64], names: Collection[str]) -> Mapping[str, Int64]:
+def without(parts: Parts, names: Collection[str]) -> Parts:
     """The parts with some of them and unattributed compute together as other compute."""
-    merged = [_UNATTRIBUTED, *(name for name in names if name in parts)]
     if _UNATTRIBUTED not in parts:
         return parts
-    other: Int64 = np.sum([parts[each] for each in merged], axis=0, dtype=np.int64)
-    return {**{name: values for name, values in parts.items() if name not in merged}, OTHER: other}
+    kept = {name: ns for name, ns in parts.items() if name not in (_UNATTRIBUTED, *names)}
+    return {**kept, OTHER: sum(parts.values()) - sum(kept.values())}
 
 
 def step_of(run: Run, view: View) -> Step:
     plain = replace(view, sort="", filter="", columns=())
-    return run.memo(("step", plain), lambda: _step_of(run, plain), keep=_CACHED)
 
+    def made() -> Step:
+        return Step(run, plain, with_parts(run).tree(plain.order), step_times(run, plain))
 
-def _step_of(run: Run, view: View) -> Step:
-    times = step_times(run, view)
-    tree = with_parts(run).tree(view.order)
-    cells = tree.split(view.path, ("gpu", "iteration"), times.excluded)
-    shape, limits = (times.gpus, times.iterations or (NO_LABEL,)), np.iinfo(np.int64)
-    return Step(
-        run,
-        view,
-        tree,
-        times,
-        tree.split(view.path, ("gpu",), times.excluded),
-        tree.split(view.path, (), times.excluded),
-        of_steps(cells, *shape, cells.min("start_ns"), limits.max).min(axis=0),
-        of_steps(cells, *shape, cells.max("end_ns"), limits.min).max(axis=0),
-    )
+    return run.memo(("step", plain), made, keep=_CACHED)
 
 
 class _Fact(Struct, frozen=True):
     """A figure of the first line: its number and how it is written; `of` names it."""
 
-    number: float | None
+    number: float
     text: Callable[[float], str]
     before: str = ""
     after: str = ""
     is_share: bool = False
     """Whether a change is in percentage points."""
 
+    def line(self, other: _Fact | None) -> str:
+        """Its text, with the change from that of the baseline."""
+        own = f"{self.text(self.number)}{self.after}"
+        if other is None:
+            return f"{self.before}{own}"
+        change, unit = self.number - other.number, "points"
+        if not self.is_share:
+            change, unit = 100.0 * change / other.number if other.number else 0.0, "%"
+        how = "same" if abs(change) < _SMALLEST_CHANGE_PCT else f"{change:+z.1f} {unit}"
+        return f"{self.before}{self.text(other.number)} → {own} ({how})"
+
 
 def headline_of(step: Step, base: Step | None = None) -> str:
-    others = _figures(base) if base is not None else (None,) * 5
-    clauses = [
-        _fact_text(figure, other)
-        for figure, other in zip(_figures(step), others, strict=True)
-        if figure.number is not None
-    ]
-    return " · ".join(clauses)
+    others = _figures(base) if base is not None else {}
+    return " · ".join(fact.line(others.get(name)) for name, fact in _figures(step).items())
 
 
-def _figures(step: Step) -> tuple[_Fact, ...]:
-    whole = step.parts
-    knows_flops = THEORY in whole and step.without_flops_pct <= _MAX_UNKNOWN_FLOPS_PCT
-    elapsed = max(int(step.times.times_ns.sum()), 1)
-    theory = step.of_peak_pct if knows_flops else None
-    some = step.covered.get(THEORY, ())
-    on_some = f" of peak ({len(some)}/{len(step.gpus)} GPUs)" if some else " of peak"
-    communicates = int(step.whole.sum("collectives")[0]) > 0 and not step.run.is_reconstructed
-    exposed = 100.0 * int(whole["exposed_comm_ns"][0]) / elapsed if communicates else None
-    least, most = step.times.each_ns.min(), step.times.each_ns.max()
+def _figures(step: Step) -> dict[str, _Fact]:
+    times, whole = step.times, step.parts
+    least, most = times.each_ns.min(), times.each_ns.max()
     spread = ""
     if most - least >= _LEAST_SPREAD * most:
         (shortest, unit), longest = time(least).split(), time(most)
         shortest = shortest if longest.endswith(f" {unit}") else f"{shortest} {unit}"
         spread = f" ({shortest} to {longest})"
-    return (
-        _Fact(step.times.mean_ns, time, before=f"{step.word} ", after=spread),
-        _Fact(step.tokens_per_s(), _thousands, after=" tok/s"),
-        _Fact(theory, _percent, after=on_some, is_share=True),
-        _Fact(exposed, _percent, before="exposed ", is_share=True),
-        _Fact(together(mean_powers(step.run, step.view)), power_text),
-    )
-
-
-def _fact_text(figure: _Fact, other: _Fact | None) -> str:
-    assert figure.number is not None
-    text = f"{figure.before}{figure.text(figure.number)}{figure.after}"
-    if other is None or other.number is None:
-        return text
-    if figure.is_share:
-        change, unit = figure.number - other.number, "points"
-    else:
-        change, unit = 100.0 * (figure.number / other.number - 1.0) if other.number else 0.0, "%"
-    text = f"{figure.before}{other.text(other.number)} → {figure.text(figure.number)}{figure.after}"
-    if abs(change) < _SMALLEST_CHANGE_PCT:
-        return f"{text} (same)"
-    return f"{text} ({change:+z.1f} {unit})"
+    found = {"time": _Fact(times.mean_ns, time, f"{step.word} ", spread)}
+    if (tokens := step.tokens_per_s()) is not None:
+        found["tokens"] = _Fact(tokens, _thousands, "", " tok/s")
+    if THEORY in whole:
+        without = without_flops(step.tree.split(step.view.path, ("operation", "kernel")))
+        if without <= _MAX_UNKNOWN_FLOPS_PCT:
+            some = step.covered.get(THEORY, ())
+            after = f" of peak ({len(some)}/{len(step.gpus)} GPUs)" if some else " of peak"
+            found["peak"] = _Fact(step.of_peak_pct, _percent, "", after, is_share=True)
+    if int(step.whole.sum("collectives")[0]) and not step.run.is_reconstructed:
+        exposed = 100.0 * whole["exposed_comm_ns"] / max(int(times.times_ns.sum()), 1)
+        found["exposed"] = _Fact(exposed, _percent, "exposed ", is_share=True)
+    if (watts := together(mean_powers(step.run, step.view))) is not None:
+        found["power"] = _Fact(watts, power_text)
+    return found
 
 
 def _percent(number: float) -> str:
@@ -296,17 +278,13 @@ def _iterations(step: Step) -> str:
 
 def _sources(step: Step) -> str:
     run, table = step.run, step.run.table
-    counted = sorted({each.gpu for each in run.counters if each.gpu in step.gpus})
-    counters = "no counters"
-    if counted:
-        every = len(counted) == len(step.gpus)
-        counters = "counters" if every else f"counters on {count(len(counted), 'GPU')}"
-    elif CYCLES in table.measured:
-        counters = "counters"
+    counted = {each.gpu for each in run.counters} & set(step.gpus)
+    counters = "counters" if counted or CYCLES in table.measured else "no counters"
+    if counted and len(counted) < len(step.gpus):
+        counters = f"counters on {count(len(counted), 'GPU')}"
     telemetry = {"gfx_mhz": "clock", "power_w": "power"}
     lacks = [word for name, word in telemetry.items() if not is_measured(name, table)]
-    if not lacks:
-        return f"{counters} · telemetry"
-    if len(lacks) == 1:
-        return f"{counters} · no {lacks[0]}"
-    return f"{counters} · no telemetry" if counters != "no counters" else "trace only"
+    if counters == "no counters" and len(lacks) == 2:
+        return "trace only"
+    text = f"no {lacks[0]}" if len(lacks) == 1 else "no telemetry" if lacks else "telemetry"
+    return f"{counters} · {text}"

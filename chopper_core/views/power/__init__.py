@@ -6,7 +6,6 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
 
 from chopper_core.metrics import METRICS, Scope, is_measured, numbered
 from chopper_core.metrics.metric import quotient
@@ -33,10 +32,7 @@ from chopper_core.views.power.power_columns import (
 )
 from chopper_core.views.shared.phrases import count, differs
 from chopper_core.views.shared.samples import (
-    ENERGY,
-    WINDOW,
     columns_of,
-    figure,
     gpus_of,
     result_of_samples,
     sampled_notes,
@@ -45,6 +41,7 @@ from chopper_core.views.shared.samples import (
 from chopper_core.views.shared.step_times import of_steps, tokens_in, whole_steps
 from chopper_core.views.shared.table_view import (
     GpuRows,
+    LabelledRows,
     Own,
     Partition,
     child_of,
@@ -154,30 +151,26 @@ def _of_samples(run: Run, view: View, options: Options) -> ViewResult:
         # The curves of the view lack the last sample's value, which the summaries have.
         every = (*_columns(run, view, found, options), *sampled)
         own = {metric.name: (metric, values) for metric, values in every}
-    rows = GpuRows.of(run, gpus_of(run), "gpu")
     known = [own[name] for name in known_of([*own.values()])]
+    headline = _headline(found)
+    joules, window = (own.get(name) for name in ("sampled_energy_j", "window_ns"))
+    if options.samples and joules and window and joules[1].present().all() and not run.status:
+        # The window of the first rank, as CharLLM-PPT takes it.
+        energy_j = joules[1].numbers.sum()
+        speed = options.samples / (window[1].numbers[0] * 1e-9)
+        headline += (
+            f"{speed:.4f} samples/s, {speed / (energy_j * 1e-6):.4f} samples/(s·MJ), "
+            f"{energy_j / options.samples:,.1f} J/sample",
+        )
     return table_view(
         view,
-        rows,
+        LabelledRows("gpu", [str(gpu) for gpu in gpus_of(run)]),
         known,
         total=totals_of(known),
-        opens=lambda row: replace(view, filter=f"gpu:{rows.labels[row]}", sort="", columns=()),
         shown=known_of(known, _SHOWN_ALONE),
-        headline=(*_headline(found), *_efficiency(run, options)),
+        headline=headline,
         notes=(*([run.status] if run.status else []), *sampled_notes(run)),
         charts=charts(found, run.origin_ns),
-    )
-
-
-def _efficiency(run: Run, options: Options) -> tuple[str, ...]:
-    joules, window = figure(run, ENERGY), figure(run, WINDOW)
-    if options.samples is None or run.status or not np.isfinite(joules).all():
-        return ()
-    # The window of the first rank, as CharLLM-PPT takes it.
-    speed = options.samples / (window[0] * 1e-9)
-    return (
-        f"{speed:.4f} samples/s, {speed / (joules.sum() * 1e-6):.4f} samples/(s·MJ), "
-        f"{joules.sum() / options.samples:,.1f} J/sample",
     )
 
 

@@ -5,7 +5,7 @@ And the figures of GPUs that telemetry alone describes, over the time that its s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -14,10 +14,8 @@ from msgspec.structs import replace
 from numpy.lib.stride_tricks import sliding_window_view
 
 from chopper_core.metrics import Metric, computed_column, numbered
-from chopper_core.model.column_names import HEAT as HEAT_SIGNALS
-from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
-from chopper_core.model.signals import IntegralCurve, SampleSummary, TimeSpans
+from chopper_core.model.signals import IntegralCurve, TimeSpans
 from chopper_core.model.units import Unit
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Index, Int64
@@ -35,8 +33,6 @@ LOW_CLOCK: Final = 0.97
 """A clock below this part of the GPU's highest is low."""
 BUSY_PCT: Final = 90.0
 """Only while the GPU is used so much does a low clock mean that something limits it."""
-_ALONE: Final = "over the time of the GPU's samples, each of which holds until the next"
-_SOURCE: Final = "telemetry"
 
 
 class Sampled(Struct, frozen=True, eq=False):
@@ -213,83 +209,68 @@ def means_beside(one: Sampled, other: IntegralCurve | None) -> Float64:
 
 
 class SampledFigure(Struct, frozen=True):
-    """A column, the signals that it is of (the first one that a GPU has), and how."""
+    """A column that is a field of samples' summaries, of the first of its signals on a GPU."""
 
     metric: Metric
-    signals: tuple[str, ...]
-    value: Callable[[SampleSummary], float]
-    needs_span: bool = False
-    """Whether a single sample doesn't give it."""
+    field: str
+    signals: Sequence[str]
+
+
+_DECLARED: Final = """
+mean_power_w | W | mean power | mean | power_w | power of the socket
+peak_power_w | W | peak | high | power_w | power
+sampled_energy_j | J | energy | area | power_w | Integral of the power
+counted_energy_j | J | counted energy | amount | energy_j | Energy
+mean_gfx_mhz | MHz | mean gfx | mean | gfx_mhz | clock of the compute units
+lowest_gfx_mhz | MHz | lowest gfx | low | gfx_mhz | compute units' clock
+mean_hot_c | °C | mean hot | mean | hotspot_c edge_c | temperature: of the hotspot, else of the edge
+hottest_c | °C | hottest | high | hotspot_c edge_c | temperature
+mean_mem_c | °C | mem °C | mean | mem_c | temperature of the memory
+mean_gfx_util_pct | % | util | mean | gfx_util_pct | utilization of the compute units
+mean_throttle_pct | % | mean throttled | mean | throttle_pct | share of the time under a limiter
+mean_mem_power_w | W | mem power | mean | mem_power_w | power of the memory, a part of the socket's
+mean_mem_mhz | MHz | mem clk | mean | mem_mhz | clock of the memory
+pcie_in_bytes | B | PCIe in | amount | pcie_bytes.rx | Bytes received over PCIe
+pcie_out_bytes | B | PCIe out | amount | pcie_bytes.tx | Bytes sent over PCIe
+nvlink_in_bytes | B | NVLink in | amount | nvlink_read_bytes | Bytes received over NVLink
+nvlink_out_bytes | B | NVLink out | amount | nvlink_write_bytes | Bytes sent over NVLink
+xgmi_in_bytes | B | xGMI in | amount | xgmi_read_bytes | Bytes read over xGMI
+xgmi_out_bytes | B | xGMI out | amount | xgmi_write_bytes | Bytes written over xGMI
+window_ns | ns | window | span_ns | power_w gfx_mhz hotspot_c edge_c gfx_util_pct |
+"""
+"""Name, unit, title, field of the summaries, signals, and what the definition is about."""
+_DEFINITIONS: Final = {
+    "mean": "Mean {}, over the time of the GPU's samples, each of which holds until the next.",
+    "high": "The largest sample of the {}.",
+    "low": "The least sample of the {}.",
+    "area": "{} from the first to the last sample, by the trapezoidal rule.",
+    "amount": "{} from the first to the last sample, by the device's counter.",
+    "span_ns": "From the first to the last sample of the power.",
+}
+_OF_SPANS: Final = ("area", "amount", "span_ns")
+"""Fields that a single sample doesn't give."""
+_OF_TIMES: Final = ("area", "span_ns")
+"""Fields that samples without times don't give."""
 
 
 def _column(name: str, unit: str, title: str, text: str, reduces: str = "") -> Metric:
     missing = "no such telemetry of the GPU"
     return computed_column(
-        name, unit, title, text, reduces=reduces, source=_SOURCE, missing_because=missing
+        name, unit, title, text, reduces=reduces, source="telemetry", missing_because=missing
     )
 
 
-def _mean(name: str, unit: str, title: str, what: str, *signals: str) -> SampledFigure:
-    # Powers of several GPUs add up; clocks and temperatures don't.
-    reduces = "sum" if unit == "W" else ""
-    metric = _column(f"mean_{name}", unit, title, f"Mean {what}, {_ALONE}.", reduces)
-    return SampledFigure(metric, signals or (name,), lambda own: own.mean)
+def _declared() -> Iterator[tuple[str, SampledFigure]]:
+    for line in _DECLARED.strip().splitlines():
+        name, unit, title, field, signals, what = map(str.strip, line.split("|"))
+        # Powers of several GPUs add up; clocks and temperatures don't.
+        adds_up = field in ("area", "amount") or (field == "mean" and unit == "W")
+        text = _DEFINITIONS[field].format(what)
+        metric = _column(name, unit, title, text, "sum" if adds_up else "")
+        yield name, SampledFigure(metric, field, signals.split())
 
 
-def _end(
-    name: str, unit: str, title: str, what: str, *signals: str, low: bool = False
-) -> SampledFigure:
-    text = f"The {'least' if low else 'largest'} sample of the {what}."
-    metric = _column(name, unit, title, text)
-    return SampledFigure(metric, signals, lambda own: own.low if low else own.high)
-
-
-def _amount(name: str, title: str, what: str, *signals: str, unit: str = "B") -> SampledFigure:
-    text = f"{what} from the first to the last sample, by the device's counter."
-    metric = _column(name, unit, title, text, "sum")
-    return SampledFigure(metric, signals, lambda own: own.amount, True)
-
-
-POWER: Final = _mean("power_w", "W", "mean power", "power of the socket")
-_TEXT: Final = "Integral of the power from the first to the last sample, by the trapezoidal rule."
-ENERGY: Final = SampledFigure(
-    _column("sampled_energy_j", "J", "energy", _TEXT, "sum"),
-    POWER.signals,
-    lambda own: own.area if own.is_timed else np.nan,
-    needs_span=True,
-)
-WINDOW: Final = SampledFigure(
-    _column("window_ns", "ns", "window", "From the first to the last sample of the power."),
-    ("power_w", "gfx_mhz", *HEAT_SIGNALS, "gfx_util_pct"),
-    lambda own: float(own.span_ns) if own.is_timed else np.nan,
-    needs_span=True,
-)
-CLOCK: Final = _mean("gfx_mhz", "MHz", "mean gfx", "clock of the compute units")
-HEAT_FIGURE: Final = _mean(
-    "hot_c", "°C", "mean hot", "temperature: of the hotspot, else of the edge", *HEAT_SIGNALS
-)
-FIGURES: Final = (
-    POWER,
-    _end("peak_power_w", "W", "peak", "power", "power_w"),
-    ENERGY,
-    _amount("counted_energy_j", "counted energy", "Energy", "energy_j", unit="J"),
-    CLOCK,
-    _end("lowest_gfx_mhz", "MHz", "lowest gfx", "compute units' clock", "gfx_mhz", low=True),
-    HEAT_FIGURE,
-    _end("hottest_c", "°C", "hottest", "temperature", *HEAT_SIGNALS),
-    _mean("mem_c", "°C", "mem °C", "temperature of the memory"),
-    _mean("gfx_util_pct", "%", "util", "utilization of the compute units"),
-    _mean("throttle_pct", "%", "mean throttled", "share of the time under a limiter"),
-    _mean("mem_power_w", "W", "mem power", "power of the memory, a part of the socket's"),
-    _mean("mem_mhz", "MHz", "mem clk", "clock of the memory"),
-    _amount("pcie_in_bytes", "PCIe in", "Bytes received over PCIe", "pcie_bytes.rx"),
-    _amount("pcie_out_bytes", "PCIe out", "Bytes sent over PCIe", "pcie_bytes.tx"),
-    _amount("nvlink_in_bytes", "NVLink in", "Bytes received over NVLink", "nvlink_read_bytes"),
-    _amount("nvlink_out_bytes", "NVLink out", "Bytes sent over NVLink", "nvlink_write_bytes"),
-    _amount("xgmi_in_bytes", "xGMI in", "Bytes read over xGMI", "xgmi_read_bytes"),
-    _amount("xgmi_out_bytes", "xGMI out", "Bytes written over xGMI", "xgmi_write_bytes"),
-    WINDOW,
-)
+FIGURES: Final = dict(_declared())
 THROTTLED: Final = _column(
     "low_clock_pct",
     "%",
@@ -300,15 +281,17 @@ THROTTLED: Final = _column(
 """Our definition of throttling, for telemetry without limiters."""
 
 
-def figure(run: Run, wanted: SampledFigure) -> Float64:
-    def value(gpu: int) -> float:
-        own = [run.sampled[name].get(gpu) for name in wanted.signals if name in run.sampled]
+def figure(run: Run, name: str) -> Float64:
+    """A figure of `FIGURES` of each GPU; NaN where it is unknown."""
+    wanted, found = FIGURES[name], []
+    for gpu in gpus_of(run):
+        own = [run.sampled[each].get(gpu) for each in wanted.signals if each in run.sampled]
         summary = next((each for each in own if each is not None), None)
-        if summary is None or (wanted.needs_span and not summary.span_ns):
-            return np.nan
-        return wanted.value(summary)
-
-    return np.array([value(gpu) for gpu in gpus_of(run)])
+        is_known = summary is not None
+        if summary is not None and wanted.field in _OF_SPANS:
+            is_known = summary.span_ns > 0 and (summary.is_timed or wanted.field not in _OF_TIMES)
+        found.append(float(getattr(summary, wanted.field)) if is_known else np.nan)
+    return np.array(found)
 
 
 def low_clock_pct(run: Run) -> Float64:
@@ -330,7 +313,7 @@ def low_clock_pct(run: Run) -> Float64:
 
 
 def columns_of(run: Run) -> Own:
-    own = [(each.metric, numbered(figure(run, each))) for each in FIGURES]
+    own = [(each.metric, numbered(figure(run, name))) for name, each in FIGURES.items()]
     if "throttle_pct" not in run.sampled:
         own.append((THROTTLED, numbered(low_clock_pct(run))))
     return [(metric, values) for metric, values in own if values.present().any()]
@@ -353,10 +336,6 @@ def totals_of(own: Own) -> dict[str, int | float]:
         else:
             total[metric.name] = known.mean().item()
     return total
-
-
-def opened(view: View, gpu: str) -> View:
-    return replace(view, name="power", by="", of="", columns=(), sort="", filter=f"gpu:{gpu}")
 
 
 def sampled_notes(run: Run) -> tuple[str, ...]:
@@ -394,6 +373,12 @@ def _of_nodes(run: Run) -> list[str]:
     return notes
 
 
+def opened(view: View, gpu: str) -> View:
+    """What a GPU's row opens: the view power of it."""
+    plain = view if view.name == "power" else replace(view, name="power", by="", of="")
+    return replace(plain, columns=(), sort="", filter=f"gpu:{gpu}")
+
+
 def result_of_samples(run: Run, view: View, result: ViewResult) -> ViewResult:
     """The result of a run without a trace, whose rows are GPUs, by the split of its view.
 
@@ -402,38 +387,36 @@ def result_of_samples(run: Run, view: View, result: ViewResult) -> ViewResult:
     if view.path:
         raise NothingToShow("without a trace this view is of the whole run; explore has its parts")
     if not view.by or view.by == result.level:
-        return replace(result, nodes=_intervals(run, result.labels))
-    if view.by not in run.table.coordinates or result.level != "gpu":
+        nodes = run.tree().split((), ("gpu",)) if len(run.table) else None
+        is_same = nodes and list(map(str, nodes.codes("gpu").tolist())) == list(result.labels)
+        return replace(
+            result,
+            nodes=nodes if is_same else None,
+            opens=lambda row: opened(view, result.labels[row]),
+        )
+    if view.by not in run.table.coordinates:
         raise NothingToShow(f"by={view.by} needs a trace, and this run has telemetry alone")
-    gpus = [int(label) for label in result.labels]
-    rows = GpuRows.of(run, gpus, view.by)
-    labels, members = rows.labels, rows.members
+    rows = GpuRows.of(run, [int(label) for label in result.labels], view.by)
     own = [each for each in result.columns if each[1].words is None]
     totals = [
-        totals_of([(metric, values.take(places)) for metric, values in own]) for places in members
+        totals_of([(metric, values.take(places)) for metric, values in own])
+        for places in rows.members
     ]
-    columns = tuple(
+    together = " Of the GPUs of the row together."
+    columns = [
         (
-            replace(metric, definition=f"{metric.definition} Of the GPUs of the row together."),
+            replace(metric, definition=metric.definition + together),
             numbered([each.get(metric.name, np.nan) for each in totals]),
         )
         for metric, _ in own
-    )
+    ]
     names = {metric.name for metric, _ in columns}
     by_gpu = replace(view, by="gpu", columns=(), sort="")
     return replace(
         result,
         level=view.by,
-        labels=labels,
-        columns=columns,
+        labels=rows.labels,
+        columns=tuple(columns),
         shown=tuple(name for name in result.shown if name in names),
-        opens=lambda row: replace(by_gpu, filter=f"{view.by}:{labels[row]}"),
+        opens=lambda row: replace(by_gpu, filter=f"{view.by}:{rows.labels[row]}"),
     )
-
-
-def _intervals(run: Run, labels: Sequence[str]) -> Groups | None:
-    if not len(run.table):
-        return None
-    found = run.tree().split((), ("gpu",))
-    is_same = [str(gpu) for gpu in found.codes("gpu").tolist()] == list(labels)
-    return found if is_same else None
