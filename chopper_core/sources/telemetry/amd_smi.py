@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from chopper_core.sources.registry import Recognised
 from chopper_core.sources.signals import SignalName, Telemetry
-from chopper_core.sources.telemetry.cells import Stamps
 from chopper_core.sources.telemetry.rows import Field, FieldKind, RowCollector, RowLoss
 from chopper_core.sources.telemetry.series import STATUS, telemetry_of, throttled_pct
 from chopper_core.sources.telemetry.table import (
@@ -39,53 +38,53 @@ def _with_gigabytes(cell: object) -> object:
     return f"{cell} GB" if isinstance(cell, str) and _ONE_DECIMAL.fullmatch(cell) else cell
 
 
-_METRIC: Final[Sequence[tuple[str, Field]]] = (
-    ("gfx_activity", Field(SignalName.GFX_UTIL_PCT, "%")),
-    ("umc_activity", Field(SignalName.MEM_UTIL_PCT, "%")),
-    ("socket_power", Field(SignalName.POWER_W, "w")),
-    *(
-        (f"gfx_{number}_clk", Field(SignalName.GFX_MHZ, "mhz", f"xcd{number}"))
+_METRIC: Final = {
+    "gfx_activity": Field(SignalName.GFX_UTIL_PCT, "%"),
+    "umc_activity": Field(SignalName.MEM_UTIL_PCT, "%"),
+    "socket_power": Field(SignalName.POWER_W, "w"),
+    **{
+        f"gfx_{number}_clk": Field(SignalName.GFX_MHZ, "mhz", f"xcd{number}")
         for number in range(_MAX_XCDS)
-    ),
-    ("mem_0_clk", Field(SignalName.MEM_MHZ, "mhz")),
-    ("edge", Field(SignalName.EDGE_C, "c")),
-    ("hotspot", Field(SignalName.HOTSPOT_C, "c")),
-    ("mem", Field(SignalName.MEM_C, "c")),
-    ("total_energy_consumption", Field(SignalName.ENERGY_J, "j")),
-    ("used_vram", Field(SignalName.VRAM_BYTES, "mb")),
-    ("bandwidth", Field(SignalName.PCIE_GBPS, "mb/s")),
-    ("throttle_status", Field(SignalName.THROTTLE_PCT, "%", STATUS, convert=throttled_pct)),
-    ("accumulation_counter", Field(SignalName.THROTTLE_PCT, "", kind=FieldKind.TICKS)),
-    *(
-        (f"{limiter}_accumulated", Field(SignalName.THROTTLE_PCT, "", limiter, FieldKind.RESIDENCY))
+    },
+    "mem_0_clk": Field(SignalName.MEM_MHZ, "mhz"),
+    "edge": Field(SignalName.EDGE_C, "c"),
+    "hotspot": Field(SignalName.HOTSPOT_C, "c"),
+    "mem": Field(SignalName.MEM_C, "c"),
+    "total_energy_consumption": Field(SignalName.ENERGY_J, "j"),
+    "used_vram": Field(SignalName.VRAM_BYTES, "mb"),
+    "bandwidth": Field(SignalName.PCIE_GBPS, "mb/s"),
+    "throttle_status": Field(SignalName.THROTTLE_PCT, "%", STATUS, convert=throttled_pct),
+    "accumulation_counter": Field(SignalName.THROTTLE_PCT, "", kind=FieldKind.TICKS),
+    **{
+        f"{limiter}_accumulated": Field(SignalName.THROTTLE_PCT, "", limiter, FieldKind.RESIDENCY)
         for limiter in _LIMITERS
-    ),
-    *(
-        (f"{limiter}_violation_activity", Field(SignalName.THROTTLE_PCT, "%", limiter))
+    },
+    **{
+        f"{limiter}_violation_activity": Field(SignalName.THROTTLE_PCT, "%", limiter)
         for limiter in _LIMITERS
-    ),
-)
-_METRIC_ONLY: Final = frozenset(heading for heading, _ in _METRIC) - {"mem", "bandwidth"}
+    },
+}
+_METRIC_ONLY: Final = frozenset(_METRIC) - {"mem", "bandwidth"}
 
-_MONITOR: Final[Sequence[tuple[str, Field]]] = (
-    ("power_usage", Field(SignalName.POWER_W, "w")),
-    ("max_power", Field(SignalName.POWER_CAP_W, "w")),
-    ("hotspot_temperature", Field(SignalName.HOTSPOT_C, "c")),
-    ("memory_temperature", Field(SignalName.MEM_C, "c")),
-    ("gfx_clk", Field(SignalName.GFX_MHZ, "mhz")),
-    ("gfx_clock", Field(SignalName.GFX_MHZ, "mhz")),
-    ("gfx", Field(SignalName.GFX_UTIL_PCT, "%")),
-    ("mem", Field(SignalName.MEM_UTIL_PCT, "%")),
-    ("mem_clock", Field(SignalName.MEM_MHZ, "mhz")),
-    ("vram_used", Field(SignalName.VRAM_BYTES, "mb", convert=_with_gigabytes)),
-    ("pcie_bw", Field(SignalName.PCIE_GBPS, "mb/s")),
-    ("phot_tviol", Field(SignalName.THROTTLE_PCT, "%", "prochot")),
-    ("pviol", Field(SignalName.THROTTLE_PCT, "%", "ppt")),
-    ("tviol", Field(SignalName.THROTTLE_PCT, "%", "socket_thermal")),
-    ("vr_tviol", Field(SignalName.THROTTLE_PCT, "%", "vr_thermal")),
-    ("hbm_tviol", Field(SignalName.THROTTLE_PCT, "%", "hbm_thermal")),
-)
-_MONITOR_ONLY: Final = frozenset(heading for heading, _ in _MONITOR) - {"mem"}
+_MONITOR: Final = {
+    "power_usage": Field(SignalName.POWER_W, "w"),
+    "max_power": Field(SignalName.POWER_CAP_W, "w"),
+    "hotspot_temperature": Field(SignalName.HOTSPOT_C, "c"),
+    "memory_temperature": Field(SignalName.MEM_C, "c"),
+    "gfx_clk": Field(SignalName.GFX_MHZ, "mhz"),
+    "gfx_clock": Field(SignalName.GFX_MHZ, "mhz"),
+    "gfx": Field(SignalName.GFX_UTIL_PCT, "%"),
+    "mem": Field(SignalName.MEM_UTIL_PCT, "%"),
+    "mem_clock": Field(SignalName.MEM_MHZ, "mhz"),
+    "vram_used": Field(SignalName.VRAM_BYTES, "mb", convert=_with_gigabytes),
+    "pcie_bw": Field(SignalName.PCIE_GBPS, "mb/s"),
+    "phot_tviol": Field(SignalName.THROTTLE_PCT, "%", "prochot"),
+    "pviol": Field(SignalName.THROTTLE_PCT, "%", "ppt"),
+    "tviol": Field(SignalName.THROTTLE_PCT, "%", "socket_thermal"),
+    "vr_tviol": Field(SignalName.THROTTLE_PCT, "%", "vr_thermal"),
+    "hbm_tviol": Field(SignalName.THROTTLE_PCT, "%", "hbm_thermal"),
+}
+_MONITOR_ONLY: Final = frozenset(_MONITOR) - {"mem"}
 
 _ROW_START: Final = late(r'\{\s*"(?:timestamp|gpu|gpu_data)"\s*:')
 _JSON_KEYS: Final = late(
@@ -110,27 +109,27 @@ def recognise(head: FileHead) -> Recognised | None:
 
 
 def read(path: Path, _progress: Progress = silent) -> Telemetry:
-    text = FileText(path)
-    return _read_json(text) if FileHead(path).is_json else read_table(text, _CSV)
+    return _read_json(path) if FileHead(path).is_json else read_table(path, _CSV)
 
 
-def _read_json(text: FileText) -> Telemetry:
+def _read_json(path: Path) -> Telemetry:
     """Read one list, or one document per snapshot; rows around damage are kept."""
-    stamps, rows = Stamps(), RowCollector(text.path)
+    text = FileText(path)
+    rows = RowCollector(path, text.losses)
     commands = set()
     for row in _json_rows(text, rows):
         flat = _flattened(row)
         is_monitor = not _MONITOR_ONLY.isdisjoint(flat)
         known = _MONITOR if is_monitor else _METRIC
-        cells = [(field, flat[key]) for key, field in known if key in flat]
+        cells = [(field, flat[key]) for key, field in known.items() if key in flat]
         gpu = numbered_gpu({"gpu": flat.get("gpu", "")})
         stamp = str(flat["timestamp"]) if "timestamp" in flat else None
-        if rows.add_object(gpu, stamps, stamp, cells):
+        if rows.add_object(gpu, stamp, cells):
             commands.add("monitor" if is_monitor else "metric")
     name = " and ".join(sorted(commands))
     if not name:
-        raise DataError(f"{text.path} is {JSON_FORMAT}, but holds no usable sample.")
-    return telemetry_of(f"amd-smi {name} JSON", rows, stamps, text.losses)
+        raise DataError(f"{path} is {JSON_FORMAT}, but holds no usable sample.")
+    return telemetry_of(f"amd-smi {name} JSON", rows)
 
 
 def _json_rows(text: FileText, rows: RowCollector) -> Iterator[Mapping[str, Any]]:
@@ -149,17 +148,20 @@ def _json_rows(text: FileText, rows: RowCollector) -> Iterator[Mapping[str, Any]
 
 
 def _flattened(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The values under the column names of the CSV, which omit the group."""
+    """The values under the column names of the CSV, which omit the outermost group."""
     flat: dict[str, Any] = {}
     for key, value in row.items():
-        is_group = type(value) is dict and "value" not in value
-        flat.update(_joined("", value) if is_group else [(key, value)])
+        flat.update(_joined("", value) if _is_group(value) else [(key, value)])
     return flat
 
 
 def _joined(prefix: str, group: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for key, value in group.items():
-        if type(value) is dict and "value" not in value:
+        if _is_group(value):
             yield from _joined(f"{prefix}{key}_", value)
         else:
             yield prefix + key, value
+
+
+def _is_group(value: object) -> bool:
+    return type(value) is dict and "value" not in value

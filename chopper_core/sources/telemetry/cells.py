@@ -7,7 +7,7 @@ from calendar import timegm
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal, InvalidOperation
-from enum import Enum
+from enum import IntEnum
 from functools import lru_cache
 from math import inf, nan
 from typing import TYPE_CHECKING, Final
@@ -24,17 +24,14 @@ if TYPE_CHECKING:
     from chopper_core.tables.rows import Coded
 
 
-class Flaw(Enum):
-    """Why a cell has no usable value."""
+class Flaw(IntEnum):
+    """Why a cell has no usable value, as in arrays of flaws."""
 
-    MISSING = "missing"
-    NOT_A_NUMBER = "not a number"
-    WRONG_UNIT = "wrong unit"
-    OUT_OF_RANGE = "out of range"
-
-
-FLAWS: Final = (None, *Flaw)
-"""Why a cell has no usable value, by the code in arrays; 0: it has one."""
+    NONE = 0
+    MISSING = 1
+    NOT_A_NUMBER = 2
+    WRONG_UNIT = 3
+    OUT_OF_RANGE = 4
 
 
 class Dimension(Struct, frozen=True):
@@ -82,7 +79,6 @@ _MISSING_WORDS: Final = frozenset(
 _UNSUPPORTED: Final = frozenset((2**16 - 1, 2**32 - 1, 2**64 - 1))
 """The C structures hold these where a GPU lacks a sensor."""
 _UNSUPPORTED_NUMBERS: Final = np.array([*_UNSUPPORTED], np.float64)
-_MISSING: Final = FLAWS.index(Flaw.MISSING)
 
 _QUANTITY: Final = late(
     r"\(?\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d{1,3})?)\s*([^\d\s()][^()]*?)?\s*\)?"
@@ -115,7 +111,7 @@ def _in_text(text: str) -> tuple[int | float, str] | Flaw:
 def quantities(
     cells: TableColumn, factors: Mapping[str, float], default_unit: str
 ) -> tuple[AnyArray, Float64, Int8]:
-    """The numbers of cells as they are written, their factors, and their flaws, as in `FLAWS`.
+    """The numbers of cells as they are written, their factors, and their flaws.
 
     Numbers are int64, float64, or objects where neither holds them; those with a flaw mean nothing.
     """
@@ -123,15 +119,15 @@ def quantities(
     if known is not None:
         numbers, unit = known
         factor = np.full(len(numbers), factors.get(unit or default_unit, nan))
-        flaws = np.where(np.isin(numbers, _UNSUPPORTED_NUMBERS), _MISSING, 0).astype(np.int8)
+        flaws = np.isin(numbers, _UNSUPPORTED_NUMBERS) * np.int8(Flaw.MISSING)
     else:
         found = [quantity(cell) for cell in cells.distinct]
         pairs = [(0, "") if isinstance(each, Flaw) else each for each in found]
-        codes = [FLAWS.index(each) if isinstance(each, Flaw) else 0 for each in found]
+        codes = [each if isinstance(each, Flaw) else Flaw.NONE for each in found]
         units = [factors.get(unit or default_unit, nan) for _, unit in pairs]
         numbers = _exact([number for number, _ in pairs])[cells.codes]
         factor, flaws = np.array(units)[cells.codes], np.array(codes, np.int8)[cells.codes]
-    flaws[(flaws == 0) & np.isnan(factor)] = FLAWS.index(Flaw.WRONG_UNIT)
+    flaws[(flaws == Flaw.NONE) & np.isnan(factor)] = Flaw.WRONG_UNIT
     return numbers, factor, flaws
 
 
@@ -208,7 +204,15 @@ class Stamps:
         Local time without a zone is read as UTC.
         """
         parsed = _parsed(str(cell).strip())
-        return None if parsed is None else self._accepted(*parsed)
+        if parsed is None:
+            return None
+        clock, time_ns, resolution_ns = parsed
+        if self.clock is None:
+            self.clock = clock
+        if clock is not self.clock or not 0 <= time_ns < LATEST_NS:
+            return None
+        self._finest_ns = min(self._finest_ns, resolution_ns)
+        return time_ns
 
     def read_column(self, cells: TableColumn) -> Int64:
         """Return `read` of each row; -1 for unusable stamps."""
@@ -228,28 +232,6 @@ class Stamps:
             if (times_ns >= 0).any():
                 self._finest_ns = 1
         return times_ns
-
-    def _accepted(self, clock: ClockDomain, time_ns: int, resolution_ns: int) -> int | None:
-        if self.clock is None:
-            self.clock = clock
-        if clock is not self.clock or not 0 <= time_ns < LATEST_NS:
-            return None
-        if resolution_ns < self._finest_ns:
-            self._finest_ns = resolution_ns
-        return time_ns
-
-
-def _decimal(text: str) -> int | Decimal | None:
-    """Return the exact value of decimal text; None for anything else."""
-    if len(text) > _MAX_DIGITS:
-        return None
-    if text.isascii() and text.isdigit():
-        return int(text)
-    try:
-        value = Decimal(text)
-    except InvalidOperation:
-        return None
-    return value if value.is_finite() else None
 
 
 def _parsed(text: str) -> tuple[ClockDomain, int, int] | None:
@@ -273,15 +255,16 @@ def _parsed_whole(text: str) -> tuple[ClockDomain, int, int] | None:
 
 
 def _from_number(text: str) -> tuple[ClockDomain, int, int] | None:
-    value = _decimal(text)
-    if value is None or value < 0:
+    try:
+        value = Decimal(text if len(text) <= _MAX_DIGITS else "")
+    except InvalidOperation:
+        return None
+    if not (value.is_finite() and 0 <= value < LATEST_NS):
         return None
     digits = len(text.partition(".")[2]) if "e" not in text.casefold() else 9
     for lowest, limit, unit_ns in _EPOCH_UNITS:
         if lowest <= value < limit:
             return ClockDomain.EPOCH, round(value * unit_ns), _resolution_ns(digits, unit_ns)
-    if value >= LATEST_NS:
-        return None
     if value >= _EPOCH_UNITS[-1][1]:
         return ClockDomain.EPOCH, round(value), 1
     return ClockDomain.UNKNOWN, round(value * SECOND_NS), _resolution_ns(digits, SECOND_NS)

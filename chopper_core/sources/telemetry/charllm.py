@@ -9,10 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
-from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.sources.registry import Recognised, Unusable
@@ -64,9 +63,6 @@ _METRICS: Final[Mapping[str, Field]] = {
     "pcie_tx_throughput": Field(SignalName.PCIE_GBPS, "kib/s", "tx_20ms"),
     "nvlink_rx_throughput": Field(SignalName.NVLINK_READ_BYTES, "kib", bits=_BITS),
     "nvlink_tx_throughput": Field(SignalName.NVLINK_WRITE_BYTES, "kib", bits=_BITS),
-}
-"""NVLink's throughput is an accumulated number of KiB; PCIe's is that of the last 20 ms."""
-_OF_NODES: Final[Mapping[str, Field]] = {
     "system_ib_rx_bytes": Field(SignalName.IB_READ_BYTES, "b"),
     "system_ib_tx_bytes": Field(SignalName.IB_WRITE_BYTES, "b"),
     "system_cpu_idle": Field(SignalName.CPU_IDLE_S, "s"),
@@ -75,12 +71,14 @@ _OF_NODES: Final[Mapping[str, Field]] = {
     "system_memory_used": Field(SignalName.HOST_MEMORY_BYTES, "b"),
     "system_memory_free": Field(SignalName.HOST_FREE_BYTES, "b"),
 }
-"""Figures of node_exporter; its `memory_used` is the node's whole memory."""
+"""NVLink's throughput is an accumulated number of KiB; PCIe's is that of the last 20 ms. Figures
+of a system are node_exporter's, whose `memory_used` is the node's whole memory."""
+_OF_NODE: Final = "system_"
 _NVIDIA_ONLY: Final = ("mem_power_*", "pcie_*", "nvlink_*")
 _FAILED_READ: Final = -1.0
 
 
-class Named(Struct, frozen=True):
+class Named(NamedTuple):
     """Metric and rank in the name of a file."""
 
     field: Field
@@ -103,7 +101,7 @@ def read(path: Path, _progress: Progress = silent) -> Telemetry:
     Raises DataError if the name doesn't say the metric and the rank, or without a usable sample.
     """
     file_series, reason = named(path), _why_not(path)
-    if reason or file_series is None:
+    if file_series is None or reason:
         raise DataError(f"{path} {reason}.")
     text = FileText(path)
     table = TableLines(text)
@@ -128,26 +126,22 @@ def read(path: Path, _progress: Progress = silent) -> Telemetry:
 def named(path: Path) -> Named | None:
     """The metric and the rank in a file's name; None where it has none that is known."""
     match = _NAME.fullmatch(path.name) or _LABELLED.fullmatch(path.name)
-    if match is None:
+    field = _METRICS.get(match["metric"].lower()) if match else None
+    if match is None or field is None:
         return None
-    metric, label = match["metric"].lower(), match["label"] or ""
-    if metric in _OF_NODES:
-        return Named(replace(_OF_NODES[metric], part=label), int(match["rank"]), True)
-    if metric in _METRICS:
-        return Named(_METRICS[metric], int(match["rank"]), False)
-    return None
+    is_of_node = match["metric"].lower().startswith(_OF_NODE)
+    part = match["label"] if is_of_node else field.part
+    return Named(replace(field, part=part), int(match["rank"]), is_of_node)
 
 
 def _times_ns(stamps: Stamps, rows: TableRows) -> Int64:
     """Stamps as the doubles that the monitor wrote, to the nanosecond; -1 for unusable ones."""
     cells = rows.column(0)
-    found_ns = stamps.read_column(cells)
-    seconds = cells.floats()
-    whole = np.trunc(np.where(seconds < LATEST_NS / SECOND_NS, seconds, 0.0))
+    found_ns, seconds = stamps.read_column(cells), cells.floats()
+    seconds = np.where(seconds < LATEST_NS / SECOND_NS, seconds, 0.0)
+    whole = np.trunc(seconds)
     exact_ns = whole.astype(np.int64) * SECOND_NS
-    exact_ns += np.rint(
-        (seconds - whole) * SECOND_NS, where=whole > 0, out=np.zeros(len(whole))
-    ).astype(np.int64)
+    exact_ns += np.rint((seconds - whole) * SECOND_NS).astype(np.int64)
     # Stamps in other units than seconds are read as such.
     is_same = (found_ns >= 0) & (abs(exact_ns - found_ns) < SECOND_NS)
     return np.where(is_same, exact_ns, found_ns)

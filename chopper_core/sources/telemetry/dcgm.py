@@ -8,15 +8,17 @@ another, with a time after each value, or on a line of its own before each scrap
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import replace
+
 from chopper_core.sources.registry import Recognised
 from chopper_core.sources.signals import GpuName, SignalName, Telemetry
-from chopper_core.sources.telemetry.cells import Stamps, quantity, whole_number
-from chopper_core.sources.telemetry.nvidia_smi import limited_pct, notes_of
+from chopper_core.sources.telemetry.cells import Flaw, quantity, whole_number
+from chopper_core.sources.telemetry.nvidia_smi import CORE_C, LIMITED_PCT, limited_pct
 from chopper_core.sources.telemetry.rows import Field, RowCollector, RowLoss
 from chopper_core.sources.telemetry.series import telemetry_of
 from chopper_core.sources.telemetry.table import (
@@ -53,23 +55,23 @@ TABLE: Final = "DCGM CSV"
 
 def _limited(cell: object) -> object:
     found = quantity(cell)
-    return limited_pct(int(found[0])) if isinstance(found, tuple) and not found[1] else cell
+    return cell if isinstance(found, Flaw) or found[1] else limited_pct(int(found[0]))
 
 
 def _of_ratio(cell: object) -> object:
     found = quantity(cell)
-    return 100 * found[0] if isinstance(found, tuple) and not found[1] else cell
+    return cell if isinstance(found, Flaw) or found[1] else 100 * found[0]
 
 
 _BYTES_PER_S: Final = "byte/s"
-_FIELDS: Final[Sequence[tuple[str, Field]]] = (
+_FIELDS: Final = (
     ("POWER DEV_POWER_USAGE DEV_BOARD_POWER_WATTS DEV_POWER_USAGE_INSTANT",
      Field(SignalName.POWER_W, "w")),
     ("EPLMT DEV_ENFORCED_POWER_LIMIT", Field(SignalName.POWER_CAP_W, "w")),
     ("PMLMT DEV_POWER_MGMT_LIMIT", Field(SignalName.POWER_CAP_W, "w")),
     ("TOTEC DEV_TOTAL_ENERGY_CONSUMPTION", Field(SignalName.ENERGY_J, "mj")),
     ("- DEV_GPU_ENERGY_JOULES", Field(SignalName.ENERGY_J, "j")),
-    ("TMPTR DEV_GPU_TEMP DEV_GPU_TEMP_CELSIUS", Field(SignalName.EDGE_C, "c")),
+    ("TMPTR DEV_GPU_TEMP DEV_GPU_TEMP_CELSIUS", CORE_C),
     ("MMTMP DEV_MEMORY_TEMP DEV_MEMORY_TEMP_CELSIUS", Field(SignalName.MEM_C, "c")),
     ("SMCLK DEV_SM_CLOCK", Field(SignalName.GFX_MHZ, "mhz")),
     ("MMCLK DEV_MEM_CLOCK", Field(SignalName.MEM_MHZ, "mhz")),
@@ -79,17 +81,17 @@ _FIELDS: Final[Sequence[tuple[str, Field]]] = (
     ("DRAMA PROF_DRAM_ACTIVE", Field(SignalName.MEM_UTIL_PCT, "%", convert=_of_ratio)),
     ("FBUSD DEV_FB_USED", Field(SignalName.VRAM_BYTES, "mib")),
     ("DVCCTR DEV_CLOCK_THROTTLE_REASONS DEV_CLOCKS_EVENT_REASONS",
-     Field(SignalName.THROTTLE_PCT, "%", convert=_limited)),
+     replace(LIMITED_PCT, convert=_limited)),
     ("PCIRX PROF_PCIE_RX_BYTES", Field(SignalName.PCIE_GBPS, _BYTES_PER_S, "rx")),
     ("PCITX PROF_PCIE_TX_BYTES", Field(SignalName.PCIE_GBPS, _BYTES_PER_S, "tx")),
     ("NVLRX PROF_NVLINK_RX_BYTES", Field(SignalName.NVLINK_READ_GBPS, _BYTES_PER_S)),
     ("NVLTX PROF_NVLINK_TX_BYTES", Field(SignalName.NVLINK_WRITE_GBPS, _BYTES_PER_S)),
 )  # fmt: skip
 """The short name in `dmon`, and the names of the field less `DCGM_FI_`, the newer ones last."""
-_SHORT: Final = tuple((names.split()[0].lower(), field) for names, field in _FIELDS)
-_LONG: Final = tuple(
-    (f"dcgm_fi_{name}".lower(), field) for names, field in _FIELDS for name in names.split()[1:]
-)
+_SHORT: Final = {names.split()[0].lower(): field for names, field in _FIELDS}
+_LONG: Final = {
+    f"dcgm_fi_{name}".lower(): field for names, field in _FIELDS for name in names.split()[1:]
+}
 _GPU: Final = ("gpu", "gpu_id", "gpuid", "gpu-id", "entity", "#entity", "gpu_index", "index")
 _HOST: Final = ("hostname", "host", "node")
 _TIME: Final = ("timestamp", "time", "ts", "time_s", "time_ns", "datetime", "date")
@@ -120,12 +122,12 @@ def recognise(head: FileHead) -> Recognised | None:
 
 def read(path: Path, _progress: Progress = silent) -> Telemetry:
     """Read a log of DCGM; raises DataError without any usable sample, or with several hosts."""
-    found, text = recognise(FileHead(path)), FileText(path)
+    found = recognise(FileHead(path))
     if found is not None and found.format == DMON:
-        return _read_dmon(text)
+        return _read_dmon(FileText(path))
     if found is not None and found.format == EXPORTER:
-        return _read_scrapes(text)
-    return read_table(text, _LAYOUT)
+        return _read_scrapes(FileText(path))
+    return read_table(path, _LAYOUT)
 
 
 def _gpu(cells: Cells) -> GpuName | None:
@@ -150,7 +152,6 @@ def _dmon_layout(line: str) -> ColumnPositions | None:
         gpu_of=numbered_gpu,
         named_by={"gpu": 1},
         times_of=stamps_at(0) if match["before"].strip() else None,
-        notes=notes_of(field for _, field in found),
     )
 
 
@@ -197,11 +198,9 @@ def _labels(text: str) -> Mapping[str, str]:
 
 def _read_scrapes(text: FileText) -> Telemetry:
     """Read scrapes of the exporter: each begins where a GPU's metric comes again, or at a time."""
-    stamps, rows = Stamps(), RowCollector(text.path)
-    known = dict(_LONG)
+    rows = RowCollector(text.path, text.losses)
     scrape: dict[tuple[GpuName, int | None], dict[str, str]] = {}
     at_ns: int | None = None
-    used = dict[str, Field]()
 
     def flush() -> None:
         for (gpu, time_ns), cells in scrape.items():
@@ -209,32 +208,31 @@ def _read_scrapes(text: FileText) -> Telemetry:
             rows.add(gpu, time_ns, [(field, given[column]) for column, field in _fields(*cells)])
         scrape.clear()
 
-    for line in text.lines():
-        sample = _SAMPLE.fullmatch(line.strip())
+    for line in map(str.strip, text.lines()):
+        sample = _SAMPLE.fullmatch(line)
         if sample is None:
-            if line.strip() and not _COMMENT.match(line.strip()):
-                time_ns = stamps.read(line.strip().lstrip("# "))
+            if line and not _COMMENT.match(line):
+                time_ns = rows.stamps.read(line.lstrip("# "))
                 rows.row_losses[RowLoss.FOREIGN] += time_ns is None
                 if time_ns is not None:
                     flush()
                     at_ns = time_ns
             continue
         name, labels = sample["name"].lower(), _labels(sample["labels"])
-        if name not in known:
+        if name not in _LONG:
             continue
         number = whole_number(labels.get("gpu"))
         if number is None or number < 0 or labels.get("GPU_I_ID"):
             rows.row_losses[RowLoss.NO_DATA] += 1
             continue
         rows.saw_host(labels.get("Hostname") or labels.get("hostname") or "")
-        used[name] = known[name]
-        time_ns = stamps.read(sample["time"]) if sample["time"] else at_ns
+        time_ns = rows.stamps.read(sample["time"]) if sample["time"] else at_ns
         key = GpuName(index=number, pci=labels.get("pci_bus_id", "")), time_ns
         if name in scrape.get(key, {}):
             flush()
         scrape.setdefault(key, {})[name] = sample["value"]
     flush()
-    return telemetry_of(EXPORTER, rows, stamps, text.losses, notes_of(used.values()))
+    return telemetry_of(EXPORTER, rows)
 
 
 _LAYOUT: Final = first_layout(
@@ -248,7 +246,6 @@ _LAYOUT: Final = first_layout(
             time=_TIME,
             host=_HOST,
             marks=frozenset(marks),
-            notes_of=notes_of,
         )
         for columns, marks in ((_LONG, ()), (_SHORT, ("tmptr", "smclk", "gputl", "fbusd")))
     )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
 
 from chopper_core.sources.registry import Recognised
 from chopper_core.sources.signals import GpuName, SignalName, Telemetry
@@ -14,17 +15,15 @@ from chopper_core.sources.telemetry.table import (
     ColumnPositions,
     TableLines,
     TelemetryTable,
+    columns_of,
     fields_in,
     named,
     numbered_gpu,
     positions,
+    read_table,
+    recognised_table,
 )
-from chopper_core.tables.text import (
-    HEADING_LINES,
-    TEXT_SUFFIXES,
-    FileHead,
-    FileText,
-)
+from chopper_core.tables.text import HEADING_LINES, TEXT_SUFFIXES, FileHead, FileText
 from chopper_core.util.arrays import Int64
 from chopper_core.util.progress import Progress, silent
 
@@ -38,13 +37,14 @@ EXAMPLE: Final = "nvidia-smi --query-gpu=timestamp,index,power.draw,clocks.sm --
 SUFFIXES: Final = TEXT_SUFFIXES
 DMON_FORMAT: Final = "nvidia-smi dmon"
 
-_NOTES: Final = {
-    SignalName.EDGE_C: "The temperature is that of the GPU core, not of the hotspot.",
-    SignalName.THROTTLE_PCT: (
-        "The throttle share is 100 % at samples with an active limiter and 0 % otherwise."
-    ),
-}
-
+CORE_C: Final = Field(
+    SignalName.EDGE_C, "c", note="The temperature is that of the GPU core, not of the hotspot."
+)
+LIMITED_PCT: Final = Field(
+    SignalName.THROTTLE_PCT,
+    "%",
+    note="The throttle share is 100 % at samples with an active limiter and 0 % otherwise.",
+)
 _LIMITERS: Final = {
     "sw_power_cap": 0x4,
     "hw_slowdown": 0x8,
@@ -53,12 +53,11 @@ _LIMITERS: Final = {
     "hw_power_brake_slowdown": 0x80,
 }
 """Idle, application clocks and sync boost are clock event reasons too, but no limiters."""
-_LIMITER_BITS: Final = sum(_LIMITERS.values())
 _STATES: Final = {"active": 100, "not active": 0}
 
 
 def limited_pct(reasons: int) -> int:
-    return 100 if reasons & _LIMITER_BITS else 0
+    return 100 if reasons & sum(_LIMITERS.values()) else 0
 
 
 def _limited_pct(bitmask: object) -> object:
@@ -72,45 +71,41 @@ def _active_pct(state: object) -> object:
     return _STATES.get(str(state).casefold(), state)
 
 
-_REASON_GROUPS: Final = ("clocks_event_reasons", "clocks_throttle_reasons")
-_QUERY: Final[Sequence[tuple[str, Field]]] = (
-    *(
-        (heading, Field(SignalName.POWER_W, "w"))
-        for heading in ("power.draw", "power.draw.instant", "power.draw.average")
+_QUERY: Final = columns_of(
+    ("power.draw power.draw.instant power.draw.average", Field(SignalName.POWER_W, "w")),
+    ("enforced.power.limit power.limit", Field(SignalName.POWER_CAP_W, "w")),
+    (
+        "clocks.current.graphics clocks.gr clocks.current.sm clocks.sm",
+        Field(SignalName.GFX_MHZ, "mhz"),
     ),
-    ("enforced.power.limit", Field(SignalName.POWER_CAP_W, "w")),
-    ("power.limit", Field(SignalName.POWER_CAP_W, "w")),
-    *(
-        (heading, Field(SignalName.GFX_MHZ, "mhz"))
-        for heading in ("clocks.current.graphics", "clocks.gr", "clocks.current.sm", "clocks.sm")
-    ),
-    ("clocks.current.memory", Field(SignalName.MEM_MHZ, "mhz")),
-    ("clocks.mem", Field(SignalName.MEM_MHZ, "mhz")),
-    ("temperature.gpu", Field(SignalName.EDGE_C, "c")),
+    ("clocks.current.memory clocks.mem", Field(SignalName.MEM_MHZ, "mhz")),
+    ("temperature.gpu", CORE_C),
     ("temperature.memory", Field(SignalName.MEM_C, "c")),
     ("utilization.gpu", Field(SignalName.GFX_UTIL_PCT, "%")),
     ("utilization.memory", Field(SignalName.MEM_UTIL_PCT, "%")),
     ("memory.used", Field(SignalName.VRAM_BYTES, "mib")),
-    *(
-        (f"{group}.active", Field(SignalName.THROTTLE_PCT, "%", convert=_limited_pct))
-        for group in _REASON_GROUPS
+    (
+        "clocks_event_reasons.active clocks_throttle_reasons.active",
+        replace(LIMITED_PCT, convert=_limited_pct),
     ),
     *(
-        (f"{group}.{reason}", Field(SignalName.THROTTLE_PCT, "%", reason, convert=_active_pct))
-        for group in _REASON_GROUPS
+        (
+            f"clocks_event_reasons.{reason} clocks_throttle_reasons.{reason}",
+            replace(LIMITED_PCT, part=reason, convert=_active_pct),
+        )
         for reason in _LIMITERS
     ),
 )
-_DMON: Final[Sequence[tuple[str, Field]]] = (
+_DMON: Final = columns_of(
     ("pwr", Field(SignalName.POWER_W, "w")),
-    ("gtemp", Field(SignalName.EDGE_C, "c")),
+    ("gtemp", CORE_C),
     ("mtemp", Field(SignalName.MEM_C, "c")),
     ("sm", Field(SignalName.GFX_UTIL_PCT, "%")),
     ("mem", Field(SignalName.MEM_UTIL_PCT, "%")),
     ("mclk", Field(SignalName.MEM_MHZ, "mhz")),
     ("pclk", Field(SignalName.GFX_MHZ, "mhz")),
     ("fb", Field(SignalName.VRAM_BYTES, "mb")),
-    ("pviol", Field(SignalName.THROTTLE_PCT, "%", "power")),
+    ("pviol", replace(LIMITED_PCT, part="power")),
 )
 
 _INDEX: Final = ("index",)
@@ -119,14 +114,11 @@ _IDENTIFIER: Final = ("uuid", "gpu_uuid", "serial", "gpu_serial")
 
 
 def recognise(head: FileHead) -> Recognised | None:
-    return Recognised(DMON_FORMAT) if _is_dmon(head) else _CSV.recognise(head)
+    return Recognised(DMON_FORMAT) if _is_dmon(head) else recognised_table(head, _CSV.layout)
 
 
 def read(path: Path, _progress: Progress = silent) -> Telemetry:
-    text = FileText(path)
-    if _is_dmon(FileHead(path)):
-        return _read_dmon(text)
-    return _CSV.read(path)
+    return _read_dmon(path) if _is_dmon(FileHead(path)) else read_table(path, _CSV.layout)
 
 
 def _dmon_layout(line: str) -> ColumnPositions | None:
@@ -150,11 +142,11 @@ def _dmon_layout(line: str) -> ColumnPositions | None:
         gpu_of=numbered_gpu,
         named_by=named(columns, ["gpu"]),
         times_of=times_of if "time" in stamp else None,
-        notes=notes_of(field for _, field in fields),
     )
 
 
-def _read_dmon(text: FileText) -> Telemetry:
+def _read_dmon(path: Path) -> Telemetry:
+    text = FileText(path)
     table, headings = TableLines(text, _dmon_cells), ""
     for line in text.lines():
         if line and line[0] != "#" and not line.isspace():
@@ -184,11 +176,6 @@ def _gpu(cells: Cells) -> GpuName | None:
     return GpuName(index=-1 if number is None else number, pci=pci)
 
 
-def notes_of(fields: Iterable[Field]) -> list[str]:
-    signals = {field.signal for field in fields}
-    return [note for signal, note in _NOTES.items() if signal in signals]
-
-
 _CSV: Final = TelemetryTable(
     "nvidia-smi CSV",
     _QUERY,
@@ -196,5 +183,4 @@ _CSV: Final = TelemetryTable(
     gpu_of=_gpu,
     may_be_nameless=True,
     has_units=True,
-    notes_of=notes_of,
 )

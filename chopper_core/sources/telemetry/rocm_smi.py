@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from chopper_core.sources.registry import Recognised, Unusable
 from chopper_core.sources.signals import GpuName, SignalName, Telemetry
-from chopper_core.sources.telemetry.cells import Stamps, whole_number
+from chopper_core.sources.telemetry.cells import whole_number
 from chopper_core.sources.telemetry.rows import Field, RowCollector, RowLoss
 from chopper_core.sources.telemetry.series import telemetry_of
 from chopper_core.sources.telemetry.table import (
@@ -39,32 +38,32 @@ SUFFIXES: Final = TEXT_SUFFIXES
 
 _NAMES: Final = ("device", "node id", "pci bus")
 _STAMPS: Final = ("timestamp", "time", "timestamp_ns")
-_FIELDS: Final[Sequence[tuple[str, Field]]] = (
-    ("current socket graphics package power (w)", Field(SignalName.POWER_W, "w")),
-    ("average graphics package power (w)", Field(SignalName.POWER_W, "w")),
-    ("max graphics package power (w)", Field(SignalName.POWER_CAP_W, "w")),
-    ("accumulated energy (uj)", Field(SignalName.ENERGY_J, "uj")),
-    ("temperature (sensor edge) (c)", Field(SignalName.EDGE_C, "c")),
-    ("temperature (sensor junction) (c)", Field(SignalName.HOTSPOT_C, "c")),
-    ("temperature (sensor memory) (c)", Field(SignalName.MEM_C, "c")),
-    ("gpu use (%)", Field(SignalName.GFX_UTIL_PCT, "%")),
-    ("gpu memory read/write activity (%)", Field(SignalName.MEM_UTIL_PCT, "%")),
-    ("vram total used memory (b)", Field(SignalName.VRAM_BYTES, "b")),
-    ("sclk clock speed:", Field(SignalName.GFX_MHZ, "mhz")),
-    ("mclk clock speed:", Field(SignalName.MEM_MHZ, "mhz")),
-)
-_DERIVED_FIELDS: Final[Sequence[tuple[str, Field]]] = (
-    ("power_watts", Field(SignalName.POWER_W, "w")),
-    ("power_cap_watts", Field(SignalName.POWER_CAP_W, "w")),
-    ("temp_edge_celsius", Field(SignalName.EDGE_C, "c")),
-    ("temp_junction_celsius", Field(SignalName.HOTSPOT_C, "c")),
-    ("temp_memory_celsius", Field(SignalName.MEM_C, "c")),
-    ("gpu_use_percent", Field(SignalName.GFX_UTIL_PCT, "%")),
-    ("memory_use_percent", Field(SignalName.MEM_UTIL_PCT, "%")),
-    ("vram_used_bytes", Field(SignalName.VRAM_BYTES, "b")),
-    ("sclk_mhz", Field(SignalName.GFX_MHZ, "mhz")),
-    ("mclk_mhz", Field(SignalName.MEM_MHZ, "mhz")),
-)
+_FIELDS: Final = {
+    "current socket graphics package power (w)": Field(SignalName.POWER_W, "w"),
+    "average graphics package power (w)": Field(SignalName.POWER_W, "w"),
+    "max graphics package power (w)": Field(SignalName.POWER_CAP_W, "w"),
+    "accumulated energy (uj)": Field(SignalName.ENERGY_J, "uj"),
+    "temperature (sensor edge) (c)": Field(SignalName.EDGE_C, "c"),
+    "temperature (sensor junction) (c)": Field(SignalName.HOTSPOT_C, "c"),
+    "temperature (sensor memory) (c)": Field(SignalName.MEM_C, "c"),
+    "gpu use (%)": Field(SignalName.GFX_UTIL_PCT, "%"),
+    "gpu memory read/write activity (%)": Field(SignalName.MEM_UTIL_PCT, "%"),
+    "vram total used memory (b)": Field(SignalName.VRAM_BYTES, "b"),
+    "sclk clock speed:": Field(SignalName.GFX_MHZ, "mhz"),
+    "mclk clock speed:": Field(SignalName.MEM_MHZ, "mhz"),
+}
+_DERIVED_FIELDS: Final = {
+    "power_watts": Field(SignalName.POWER_W, "w"),
+    "power_cap_watts": Field(SignalName.POWER_CAP_W, "w"),
+    "temp_edge_celsius": Field(SignalName.EDGE_C, "c"),
+    "temp_junction_celsius": Field(SignalName.HOTSPOT_C, "c"),
+    "temp_memory_celsius": Field(SignalName.MEM_C, "c"),
+    "gpu_use_percent": Field(SignalName.GFX_UTIL_PCT, "%"),
+    "memory_use_percent": Field(SignalName.MEM_UTIL_PCT, "%"),
+    "vram_used_bytes": Field(SignalName.VRAM_BYTES, "b"),
+    "sclk_mhz": Field(SignalName.GFX_MHZ, "mhz"),
+    "mclk_mhz": Field(SignalName.MEM_MHZ, "mhz"),
+}
 _ACCUMULATORS: Final = ("gfx_activity", "gfx activity", "memory activity")
 
 
@@ -80,19 +79,19 @@ def recognise(head: FileHead) -> Recognised | Unusable | None:
     if not (_DOCUMENT.search(head.text) and _JSON_CARD.search(head.text)):
         return None
     text = head.text.casefold()
-    if any(f'"{heading}"' in text for heading, _ in _FIELDS):
+    if any(f'"{heading}"' in text for heading in _FIELDS):
         return Recognised(_JSON_FORMAT)
     return Unusable("is rocm-smi JSON without power, clock, temperature, use or memory")
 
 
 def read(path: Path, _progress: Progress = silent) -> Telemetry:
+    return _read_json(path) if FileHead(path).is_json else read_table(path, _LAYOUT)
+
+
+def _read_json(path: Path) -> Telemetry:
+    """Read one document per sample, which has a stamp and the cards."""
     text = FileText(path)
-    return _read_json(text) if FileHead(path).is_json else read_table(text, _LAYOUT)
-
-
-def _read_json(text: FileText) -> Telemetry:
-    """Read one document per sample; its stamp is a key beside the cards."""
-    stamps, rows = Stamps(), RowCollector(text.path)
+    rows = RowCollector(path, text.losses)
     for document in text.objects(_DOCUMENT):
         if isinstance(document, str):
             rows.row_losses[RowLoss.UNREADABLE] += 1
@@ -103,8 +102,8 @@ def _read_json(text: FileText) -> Telemetry:
                 cells = list(values.values())
                 columns, fields = _headings(tuple(values))
                 gpu = _card({name: str(cells[at]).strip() for name, at in columns.items()}, card)
-                rows.add_object(gpu, stamps, stamp, [(field, cells[at]) for at, field in fields])
-    return telemetry_of(_JSON_FORMAT, rows, stamps, text.losses)
+                rows.add_object(gpu, stamp, [(field, cells[at]) for at, field in fields])
+    return telemetry_of(_JSON_FORMAT, rows)
 
 
 @lru_cache

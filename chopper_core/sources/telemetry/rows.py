@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -14,21 +13,16 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.sources.signals import COUNTED, GpuName, SignalName
-from chopper_core.sources.telemetry.cells import (
-    DIMENSIONS,
-    FLAWS,
-    Flaw,
-    Stamps,
-    quantities,
-)
-from chopper_core.sources.telemetry.rounds import BROKEN, places_in_rounds
+from chopper_core.sources.telemetry.cells import DIMENSIONS, Flaw, Stamps, quantities
 from chopper_core.tables.columns import GrowingColumns, Interner
-from chopper_core.tables.losses import Repeats
-from chopper_core.util.arrays import AnyArray, Codes, Float64, Index, Int8, Int32, Int64, Mask
+from chopper_core.tables.losses import Losses, Repeats
+from chopper_core.util.arrays import AnyArray, Codes, Float64, Int8, Int32, Int64
 from chopper_core.util.errors import DataError
 from chopper_core.util.grouping import (
+    counted,
     distinct,
     distinct_codes,
+    first_equal,
     nth_of,
     run_starts,
     stable_order,
@@ -65,6 +59,8 @@ class Field(Struct, frozen=True, cache_hash=True):
     """Turns a cell into a quantity."""
     bits: int = 0
     """The width of a counter that wraps, where it is known; 0: 32 or 64, by its readings."""
+    note: str = ""
+    """A sentence for people on files with the column."""
 
     @property
     def is_accumulated(self) -> bool:
@@ -82,24 +78,6 @@ class Readings(Struct, frozen=True):
     """`values` times this are in the signal's unit."""
 
 
-class _FieldCells(Struct):
-    """The readings of one field in blocks: the number of the row, the value, its factor."""
-
-    rows: list[Int32] = []
-    values: list[AnyArray] = []
-    factors: list[Float64] = []
-    """Empty where all are 1."""
-
-
-def _joined(blocks: Sequence[AnyArray]) -> AnyArray:
-    """The numbers of all blocks; objects where integers beyond 2^53 meet floats."""
-    if len({block.dtype for block in blocks}) > 1 and any(
-        block.dtype == object or np.abs(block).max(initial=0) > _EXACT_FLOATS for block in blocks
-    ):
-        return np.concatenate([block.astype(object) for block in blocks])
-    return np.concatenate(blocks)
-
-
 class RowLoss(Enum):
     """A way in which a row is odd; the text follows the number of rows."""
 
@@ -114,8 +92,13 @@ class RowLoss(Enum):
     BROKEN_ROUND = "of rounds without a row for each GPU: skipped"
 
 
-KEPT: Final = frozenset((RowLoss.SHORT, RowLoss.REPEATED_HEADER))
+_KEPT: Final = (RowLoss.SHORT, RowLoss.REPEATED_HEADER)
 """Oddities of rows of which everything is used that they hold."""
+_FLAW_TEXTS: Final = {
+    Flaw.NOT_A_NUMBER: "that can't be parsed",
+    Flaw.WRONG_UNIT: "in a wrong unit",
+    Flaw.OUT_OF_RANGE: "out of range",
+}
 _MAX_GPUS: Final = 1 << 17
 _MAX_MEMBERS: Final = 1 << 10
 """Of a list in a cell; GPUs have some 8 partitions and links."""
@@ -137,23 +120,22 @@ _NO_ROUNDS: Final = (
 class RowCollector:
     """Collects the rows of a file, and counts losses."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, losses: Losses, stamps: Stamps | None = None) -> None:
         self.path = path
+        self.losses = losses
+        self.stamps = stamps or Stamps()
         self.row_losses: Counter[RowLoss] = Counter()
         self.flaws: Counter[tuple[SignalName, Flaw]] = Counter()
         self.gpus: dict[GpuName, int] = Interner()
+        self.notes: dict[str, None] = {}
+        """Those of the columns."""
         self.unstamped_rows = 0
         self._repeats = Repeats(path)
         self._rows = GrowingColumns({"gpu": np.int32, "time_ns": np.int64})
-        self._cells: dict[Field, _FieldCells] = {}
+        self._cells: dict[Field, list[tuple[Int32, AnyArray, Float64]]] = {}
+        """Blocks of readings: the number of the row, the value, its factor."""
         self._waiting: list[tuple[GpuName, int, dict[Field, object]]] = []
         self._hosts: dict[str, None] = {}
-
-    @property
-    def unused_rows(self) -> int:
-        """Rows and lines without any usable value, except those with an unusable stamp."""
-        losses = self.row_losses.items()
-        return sum(count for loss, count in losses if loss not in (*KEPT, RowLoss.BAD_STAMP))
 
     def saw_host(self, name: str) -> None:
         """Raise DataError for a second host: the numbers of GPUs hold on one alone."""
@@ -171,18 +153,14 @@ class RowCollector:
             self._flush()
 
     def add_object(
-        self,
-        gpu: GpuName | None,
-        stamps: Stamps,
-        stamp: object,
-        cells: Sequence[tuple[Field, object]],
+        self, gpu: GpuName | None, stamp: object, cells: Sequence[tuple[Field, object]]
     ) -> bool:
         """Add a row of JSON, None without a stamp; False, and counted, where it is unusable."""
         if gpu is None or not cells:
             self.row_losses[RowLoss.NO_DATA] += 1
             return False
-        time_ns = None if stamp is None else stamps.read(stamp)
-        if time_ns is None and (stamp is not None or stamps.clock is not None):
+        time_ns = None if stamp is None else self.stamps.read(stamp)
+        if time_ns is None and (stamp is not None or self.stamps.clock is not None):
             self.row_losses[RowLoss.BAD_STAMP] += 1
             return False
         self.add(gpu, time_ns, cells)
@@ -219,27 +197,25 @@ class RowCollector:
         number = (len(self._rows) + np.cumsum(is_used) - 1).astype(np.int32)
         self._rows.add({"gpu": gpu[is_used], "time_ns": times_ns[is_used]})
         for column, cells in columns:
+            if column.note:
+                self.notes[column.note] = None
             for field, own in _members(column, cells):
-                self._add_cells(field, own, number, is_used)
+                values, flaws, factors = _read(field, own)
+                for flaw, count in enumerate(np.bincount(flaws[is_used]).tolist()):
+                    if flaw > Flaw.MISSING and count:
+                        self.flaws[field.signal, Flaw(flaw)] += count
+                known = is_used & (flaws == Flaw.NONE)
+                if count := int(known.sum()):
+                    own_factors = (
+                        factors[known] if field.is_accumulated else np.broadcast_to(1.0, count)
+                    )
+                    block = (number[known], values[known], own_factors)
+                    self._cells.setdefault(field, []).append(block)
 
     def _code(self, gpu: GpuName | None) -> int:
         if gpu is None or gpu in self.gpus:
             return _NAMELESS if gpu is None else self.gpus[gpu]
         return _ODD if gpu.index >= _MAX_GPUS or len(self.gpus) >= _MAX_GPUS else self.gpus[gpu]
-
-    def _add_cells(self, field: Field, cells: TableColumn, number: Int32, is_used: Mask) -> None:
-        values, flaws, factors = _read(field, cells)
-        counts = np.bincount(flaws[is_used], minlength=len(FLAWS)).tolist()
-        for flaw, count in zip(FLAWS, counts, strict=True):
-            if flaw not in (None, Flaw.MISSING) and count:
-                self.flaws[field.signal, flaw] += count
-        known = is_used & (flaws == 0)
-        if known.any():
-            held = self._cells.setdefault(field, _FieldCells())
-            held.rows.append(number[known])
-            held.values.append(values[known])
-            if factors is not None:
-                held.factors.append(factors[known])
 
     def finish(self) -> tuple[dict[GpuName, dict[Field, Readings]], list[str]]:
         """The readings of each GPU, and sentences on what is odd about rows but costs nothing.
@@ -258,31 +234,24 @@ class RowCollector:
         found: dict[GpuName, dict[Field, Readings]] = {name: {} for name in self.gpus}
         names, by_gpu = list(self.gpus), stable_order(gpu)
         for field in list(self._cells):
-            cells = self._cells.pop(field)
-            at, values = np.concatenate(cells.rows), _joined(cells.values)
-            factors = np.concatenate(cells.factors) if cells.factors else None
+            numbers, blocks, factors = zip(*self._cells.pop(field), strict=True)
+            at, values, factor_of = map(np.concatenate, (numbers, _of_one_type(blocks), factors))
             owner = gpu[at]
             order = by_gpu if len(at) == len(gpu) else stable_order(owner)
             for own in np.split(order, run_starts(owner[order])[1:]):
                 if owner[own[0]] < 0:
                     continue
-                factor = 1.0
-                if factors is not None:
-                    factor = float(factors[own[0]])
-                    is_same = factors[own] == factor
-                    if not is_same.all():
-                        self.flaws[field.signal, Flaw.WRONG_UNIT] += int((~is_same).sum())
-                        own = own[is_same]
+                factor = float(factor_of[own[0]])
+                is_same = factor_of[own] == factor
+                if not is_same.all():
+                    self.flaws[field.signal, Flaw.WRONG_UNIT] += int((~is_same).sum())
+                    own = own[is_same]
                 readings = Readings(times_ns[at[own]], values[own], factor)
                 found[names[owner[own[0]]]][field] = readings
-        return found, notes + self._oddities(gpu, times_ns, by_gpu)
-
-    def _oddities(self, gpu: Int32, times_ns: Int64, order: Index) -> list[str]:
-        sentences = self.counted(kept=True)
-        owner, own_ns = gpu[order], times_ns[order]
+        sentences = [*notes, *self.counted(*_KEPT)]
+        owner, own_ns = gpu[by_gpu], times_ns[by_gpu]
         is_same = (owner[1:] == owner[:-1]) & (owner[1:] >= 0)
-        unsorted = int((is_same & (own_ns[1:] < own_ns[:-1])).sum())
-        if unsorted:
+        if unsorted := int((is_same & (own_ns[1:] < own_ns[:-1])).sum()):
             sentences.append(f"{number_of(unsorted, 'row')} out of order: sorted.")
             own_ns = own_ns[np.lexsort((own_ns, owner))]
         if tied := int((is_same & (own_ns[1:] == own_ns[:-1])).sum()):
@@ -290,13 +259,25 @@ class RowCollector:
                 f"{number_of(tied, 'row')} with the timestamp of another row of that GPU: "
                 "averaged, of accumulated signals the last one counts."
             )
-        return sentences
+        return found, sentences
 
-    def counted(self, *, kept: bool) -> list[str]:
+    def count_losses(self) -> None:
+        """Add the rows that are lost, and the values, to the losses of the file."""
+        lost = [loss for loss in RowLoss if loss not in _KEPT]
+        stamps = self.row_losses[RowLoss.BAD_STAMP]
+        self.losses.bad_times += stamps
+        self.losses.unreadable_events += sum(self.row_losses[loss] for loss in lost) - stamps
+        self.losses.notes += self.counted(*lost)
+        for (signal, flaw), count in self.flaws.items():
+            self.losses.notes.append(
+                f"{number_of(count, 'value')} of {signal} {_FLAW_TEXTS[flaw]}: skipped."
+            )
+
+    def counted(self, *losses: RowLoss) -> list[str]:
         return [
             f"{number_of(count, 'row')} {loss.value}."
             for loss, count in self.row_losses.items()
-            if count and (loss in KEPT) is kept
+            if count and loss in losses
         ]
 
     def _name_by_rounds(self, gpu: Int32, times_ns: Int64) -> list[str]:
@@ -313,7 +294,7 @@ class RowCollector:
         gpus = [GpuName(index=place) for place in range(size)] if size > 1 else [GpuName()]
         codes = np.array([*(self.gpus[each] for each in gpus), _ODD])
         gpu[nameless] = codes[places]
-        self.row_losses[RowLoss.BROKEN_ROUND] += int((places == BROKEN).sum())
+        self.row_losses[RowLoss.BROKEN_ROUND] += int((places == _BROKEN).sum())
         return [_ROUNDS.format(size) if size > 1 else _ONE_GPU]
 
 
@@ -321,10 +302,19 @@ def number_of(count: int, what: str) -> str:
     return f"{count:,} {what}{'s' * (count != 1)}"
 
 
-def _read(column: Field, cells: TableColumn) -> tuple[AnyArray, Int8, Float64 | None]:
-    """The numbers of some cells, why others have none, as in `FLAWS`, and the factors if not 1.
+def _of_one_type(blocks: Sequence[AnyArray]) -> Sequence[AnyArray]:
+    """The blocks; as objects where integers beyond 2^53 meet floats."""
+    if len({block.dtype for block in blocks}) > 1 and any(
+        block.dtype == object or np.abs(block).max(initial=0) > _EXACT_FLOATS for block in blocks
+    ):
+        return [block.astype(object) for block in blocks]
+    return blocks
 
-    Accumulators keep their raw numbers, so that wraps stay exact.
+
+def _read(column: Field, cells: TableColumn) -> tuple[AnyArray, Int8, Float64]:
+    """The numbers of some cells, why others have none, as in `Flaw`, and their factors.
+
+    Accumulators keep their raw numbers, so that wraps stay exact; others are in the signal's unit.
     """
     if column.convert:
         cells = cells.mapped(column.convert)
@@ -336,8 +326,8 @@ def _read(column: Field, cells: TableColumn) -> tuple[AnyArray, Int8, Float64 | 
     is_inside = (dimension.lowest <= values) & (values <= dimension.highest)
     if column.is_accumulated:
         is_inside = (numbers >= 0) & (numbers < _COUNTER_LIMIT)
-    flaws[(flaws == 0) & ~is_inside] = FLAWS.index(Flaw.OUT_OF_RANGE)
-    return (numbers, flaws, factor) if column.is_accumulated else (values, flaws, None)
+    flaws[(flaws == Flaw.NONE) & ~is_inside] = Flaw.OUT_OF_RANGE
+    return (numbers if column.is_accumulated else values), flaws, factor
 
 
 def _members(column: Field, cells: TableColumn) -> Iterator[tuple[Field, TableColumn]]:
@@ -347,15 +337,89 @@ def _members(column: Field, cells: TableColumn) -> Iterator[tuple[Field, TableCo
     lists = [_list_members(cell)[:_MAX_MEMBERS] for cell in cells.distinct]
     for number in range(max(map(len, lists), default=0)):
         members = [each[number] if number < len(each) else "" for each in lists]
-        yield _member(column, number), cells.spread(members)
-
-
-@lru_cache
-def _member(column: Field, number: int) -> Field:
-    return replace(column, part=f"{column.part}{number}", is_list=False)
+        field = replace(column, part=f"{column.part}{number}", is_list=False)
+        yield field, cells.spread(members)
 
 
 def _list_members(cell: str) -> Sequence[str]:
     if not (cell.startswith("[") and cell.endswith("]")):
         return [cell]
     return [member.strip(" '\"") for member in cell[1:-1].replace(",", " ").split()]
+
+
+_CLEAR_STEP: Final = 2.0
+"""Between rounds is at least this many times the usual time between the rows of a round."""
+_PAUSE_SHARE: Final = 0.75
+"""A gap of this part of the usual one between rounds ends a round, or is a slow query."""
+_MAX_GPUS_OF_NODE: Final = 64
+_WHOLE_ROUNDS: Final = 0.8
+"""Rounds are certain if they take up this part of the rows."""
+_FEWEST_ROUNDS: Final = 3
+_BROKEN: Final = -1
+
+
+def places_in_rounds(times_ns: Int64) -> Int64 | None:
+    """Return the place of each row in its round, _BROKEN in rounds with missing rows.
+
+    A round may pause, as a tool does when a query is slow: its parts then add up to a whole one.
+    None if the times don't show rounds, or too few.
+    """
+    gaps = np.diff(times_ns)
+    if len(gaps) < _FEWEST_ROUNDS - 1 or gaps.min() < 0:
+        return None
+    found: Int64 | None = None
+    most = _WHOLE_ROUNDS * len(times_ns)
+    for pause_ns in _pauses(gaps):
+        runs = np.diff(np.flatnonzero(gaps >= pause_ns), prepend=-1, append=len(gaps))
+        sizes, counts = counted(runs)
+        # Of sizes as common as each other the first one counts.
+        chosen = np.lexsort((first_equal(runs, sizes), -counts))[0]
+        size, count = int(sizes[chosen]), int(counts[chosen])
+        if size == 1 or count < _FEWEST_ROUNDS:
+            continue
+        places = _places(runs.tolist(), size)
+        whole = len(places) - int((places == _BROKEN).sum())
+        if size * count >= _WHOLE_ROUNDS * len(times_ns) and whole >= most:
+            found, most = places, whole
+    if found is None and _is_regular(gaps):
+        return np.zeros(len(times_ns), np.int64)
+    return found
+
+
+def _pauses(gaps: Int64) -> list[int]:
+    """Return where the gap between rounds may begin, for rounds of 2 rows and more.
+
+    Of rounds of n rows every n-th gap is a long one. A few queries within a round may take as long.
+    """
+    longest = np.sort(gaps)[::-1]
+    rows = len(gaps) + 1
+    found = []
+    for size in range(2, min(rows // _FEWEST_ROUNDS, _MAX_GPUS_OF_NODE) + 1):
+        rounds = rows // size
+        pause_ns = int(longest[(rounds - 1) // 2] * _PAUSE_SHARE)
+        within = longest[rounds:]
+        if pause_ns >= _CLEAR_STEP * max(int(within[len(within) // 2]), 1):
+            found.append(pause_ns)
+    return sorted(set(found))
+
+
+def _places(runs: Sequence[int], size: int) -> Int64:
+    places: list[int] = []
+    parts = 0
+    for run in runs:
+        parts += run
+        if parts < size:
+            continue
+        broken = 0 if parts == size else parts - run if run == size else parts
+        places += [_BROKEN] * broken
+        if parts > broken:
+            places += range(size)
+        parts = 0
+    return np.array(places + [_BROKEN] * parts, np.int64)
+
+
+def _is_regular(gaps: Int64) -> bool:
+    """Return whether rows follow each other like the samples of one GPU."""
+    middle = int(np.sort(gaps)[len(gaps) // 2])
+    near = int((middle <= _CLEAR_STEP * gaps).sum())
+    return middle > 0 and near >= _WHOLE_ROUNDS * len(gaps)

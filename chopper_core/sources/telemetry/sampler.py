@@ -24,6 +24,7 @@ from chopper_core.sources.telemetry.series import STATUS, telemetry_of, throttle
 from chopper_core.sources.telemetry.table import (
     ColumnPositions,
     add_rows,
+    columns_of,
     fields_in,
     named,
     positions,
@@ -32,7 +33,7 @@ from chopper_core.sources.telemetry.table import (
 )
 from chopper_core.tables.losses import Losses
 from chopper_core.tables.parquet import PARQUET_MAGIC, opened_parquet, parquet_names
-from chopper_core.tables.text import HEADING_LINES, TEXT_SUFFIXES, FileHead, FileText
+from chopper_core.tables.text import HEADING_LINES, TEXT_SUFFIXES, FileHead
 from chopper_core.util.arrays import Int64
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
@@ -52,15 +53,12 @@ _METRICS_TIME: Final = "ts"
 """The original Chopper's column of time.monotonic_ns(); its `gpu` is a KFD node."""
 
 _SIGNALS: Final = frozenset(SignalName)
-_METRICS: Final[Sequence[tuple[str, Field]]] = (
-    ("current_socket_power", Field(SignalName.POWER_W, "w")),
-    ("average_socket_power", Field(SignalName.POWER_W, "w")),
+_METRICS: Final = columns_of(
+    ("current_socket_power average_socket_power", Field(SignalName.POWER_W, "w")),
     ("energy_accumulator", Field(SignalName.ENERGY_J, "ticks")),
     ("current_gfxclks", Field(SignalName.GFX_MHZ, "mhz", "xcd", is_list=True)),
-    ("current_gfxclk", Field(SignalName.GFX_MHZ, "mhz")),
-    ("average_gfxclk_frequency", Field(SignalName.GFX_MHZ, "mhz")),
-    ("current_uclk", Field(SignalName.MEM_MHZ, "mhz")),
-    ("average_uclk_frequency", Field(SignalName.MEM_MHZ, "mhz")),
+    ("current_gfxclk average_gfxclk_frequency", Field(SignalName.GFX_MHZ, "mhz")),
+    ("current_uclk average_uclk_frequency", Field(SignalName.MEM_MHZ, "mhz")),
     ("temperature_hotspot", Field(SignalName.HOTSPOT_C, "c")),
     ("temperature_mem", Field(SignalName.MEM_C, "c")),
     ("temperature_edge", Field(SignalName.EDGE_C, "c")),
@@ -68,19 +66,22 @@ _METRICS: Final[Sequence[tuple[str, Field]]] = (
     ("average_umc_activity", Field(SignalName.MEM_UTIL_PCT, "%")),
     ("xgmi_read_data_acc", Field(SignalName.XGMI_READ_BYTES, "kb", "link", is_list=True)),
     ("xgmi_write_data_acc", Field(SignalName.XGMI_WRITE_BYTES, "kb", "link", is_list=True)),
-    *(
-        (heading, Field(SignalName.THROTTLE_PCT, "%", STATUS, convert=throttled_pct))
-        for heading in ("throttle_status", "indep_throttle_status")
+    (
+        "throttle_status indep_throttle_status",
+        Field(SignalName.THROTTLE_PCT, "%", STATUS, convert=throttled_pct),
     ),
     ("accumulation_counter", Field(SignalName.THROTTLE_PCT, "", kind=FieldKind.TICKS)),
     *(
-        (heading, Field(SignalName.THROTTLE_PCT, "", limiter, FieldKind.RESIDENCY))
+        (
+            f"{heading}_residency_acc",
+            Field(SignalName.THROTTLE_PCT, "", limiter, FieldKind.RESIDENCY),
+        )
         for heading, limiter in (
-            ("prochot_residency_acc", "prochot"),
-            ("ppt_residency_acc", "ppt"),
-            ("socket_thm_residency_acc", "socket_thermal"),
-            ("vr_thm_residency_acc", "vr_thermal"),
-            ("hbm_thm_residency_acc", "hbm_thermal"),
+            ("prochot", "prochot"),
+            ("ppt", "ppt"),
+            ("socket_thm", "socket_thermal"),
+            ("vr_thm", "vr_thermal"),
+            ("hbm_thm", "hbm_thermal"),
         )
     ),
 )
@@ -112,7 +113,7 @@ def read(path: Path, _progress: Progress = silent) -> Telemetry:
         telemetry = _read_parquet(path, stamps)
     else:
         stamps.declared = declared_clock(head.lines[:HEADING_LINES])
-        telemetry = read_table(FileText(path), _layout, stamps)
+        telemetry = read_table(path, _layout, stamps)
     notes = []
     to_monotonic_ns = None
     if telemetry.clock is ClockDomain.UNKNOWN:
@@ -130,7 +131,7 @@ def _read_parquet(path: Path, stamps: Stamps) -> Telemetry:
     from chopper_core.tables.column import TableColumn
     from chopper_core.tables.rows import TableRows
 
-    rows = RowCollector(path)
+    rows = RowCollector(path, Losses(), stamps)
     with opened_parquet(path) as file:
         schema = file.schema_arrow
         stamps.declared = (schema.metadata or {}).get(b"clock", b"").decode("utf-8", "replace")
@@ -138,9 +139,8 @@ def _read_parquet(path: Path, stamps: Stamps) -> Telemetry:
         if layout is None:
             raise DataError(f"{path} {_NOT_OURS}.")
         for batch in file.iter_batches():
-            block = TableRows([*map(TableColumn, batch.columns)], len(batch))
-            add_rows(rows, stamps, layout, block)
-    return telemetry_of(_PARQUET_FORMAT, rows, stamps, Losses(), layout.notes)
+            add_rows(rows, layout, TableRows([*map(TableColumn, batch.columns)], len(batch)))
+    return telemetry_of(_PARQUET_FORMAT, rows, layout.notes)
 
 
 def _layout(headings: Sequence[str]) -> ColumnPositions | None:

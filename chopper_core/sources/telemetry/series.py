@@ -17,17 +17,14 @@ from chopper_core.sources.signals import (
     SignalSamples,
     Telemetry,
 )
-from chopper_core.sources.telemetry.cells import Flaw, Stamps
 from chopper_core.sources.telemetry.rows import (
     Field,
     FieldKind,
     Readings,
     RowCollector,
-    RowLoss,
     number_of,
 )
 from chopper_core.tables.accumulators import array_steps, array_unwrapped
-from chopper_core.tables.losses import Losses
 from chopper_core.util.arrays import AnyArray, Float64, Int64
 from chopper_core.util.errors import DataError
 from chopper_core.util.grouping import distinct, run_mask, run_starts
@@ -36,11 +33,14 @@ NOT_STAMPED: Final = (
     "The file has no timestamps, so it can't be aligned with the run; its times are snapshot "
     "numbers."
 )
-_FLAW_TEXTS: Final = {
-    Flaw.NOT_A_NUMBER: "that can't be parsed",
-    Flaw.WRONG_UNIT: "in a wrong unit",
-    Flaw.OUT_OF_RANGE: "out of range",
+_DERIVED_NOTES: Final = {
+    SignalName.GFX_MHZ: "The gfx clock of a GPU is the mean of its XCDs' clocks.",
+    SignalName.THROTTLE_PCT: (
+        "The throttle share of a GPU is that of its largest limiter, a lower bound of the share "
+        "under any limiter."
+    ),
 }
+"""On figures of GPUs that are combined from those of parts."""
 _ROUNDING_PCT: Final = 1.0
 _XCD: Final = "xcd"
 _THROTTLED: Final = {"throttled": 100, "unthrottled": 0}
@@ -56,14 +56,10 @@ _COMBINED: Final[Mapping[SignalName, Callable[..., Float64]]] = {
 }
 """How parts combine into the GPU's own value; a sum needs all of them."""
 
+_Parts = dict[SignalName, dict[str, SignalSamples]]
 
-def telemetry_of(
-    format_name: str,
-    rows: RowCollector,
-    stamps: Stamps,
-    losses: Losses,
-    notes: Sequence[str] = (),
-) -> Telemetry:
+
+def telemetry_of(format_name: str, rows: RowCollector, notes: Sequence[str] = ()) -> Telemetry:
     """Return the signals of a file from its collected rows.
 
     Raises DataError if they hold no usable sample, or name no GPU and don't show rounds.
@@ -72,119 +68,100 @@ def telemetry_of(
     gpus = sorted(
         readings, key=lambda gpu: (gpu.index, gpu.kfd_node, natural_key(gpu.card), gpu.pci)
     )
-    tables = _Tables()
+    signals: dict[tuple[int, SignalName], list[SignalSamples]] = {}
+    resets: Counter[SignalName] = Counter()
+    derived: set[SignalName] = set()
+    cooler = 0
     for number, gpu in enumerate(gpus):
-        tables.add_gpu(number, readings[gpu])
-    if not tables.signals:
+        parts = _parts_of(readings[gpu], resets)
+        for signal, samples_of in parts.items():
+            signals[number, signal] = _with_own_value(signal, samples_of, derived)
+        cooler += _hotspot_is_cooler(parts)
+    if not signals:
         raise DataError(f"{rows.path} is {format_name}, but holds no usable sample.")
-    losses.unreadable_events += rows.unused_rows
-    losses.bad_times += rows.row_losses[RowLoss.BAD_STAMP]
-    flaws = (
-        f"{number_of(count, 'value')} of {signal} {_FLAW_TEXTS[flaw]}: skipped."
-        for (signal, flaw), count in rows.flaws.items()
+    rows.count_losses()
+    for signal, count in resets.items():
+        rows.losses.notes.append(
+            f"{signal} was reset {number_of(count, 'time')}: the amount counted meanwhile is "
+            "unknown and not added."
+        )
+    hotspots = (
+        f"The hotspot of {number_of(cooler, 'GPU')} is mostly cooler than the edge, which is "
+        "impossible: the temperature headings seem to be shifted. The values are used as labelled."
     )
-    losses.notes += [*rows.counted(kept=False), *flaws, *tables.loss_sentences()]
-    unstamped = [NOT_STAMPED] if rows.unstamped_rows else []
     return Telemetry(
         path=rows.path,
         format=format_name,
-        clock=stamps.clock or ClockDomain.UNKNOWN,
-        resolution_ns=stamps.resolution_ns,
+        clock=rows.stamps.clock or ClockDomain.UNKNOWN,
+        resolution_ns=rows.stamps.resolution_ns,
         gpus=gpus,
-        signals=tables.signals,
-        notes=[*unstamped, *notes, *oddities, *tables.notes()],
-        losses=losses,
+        signals=signals,
+        notes=[
+            *([NOT_STAMPED] if rows.unstamped_rows else ()),
+            *notes,
+            *rows.notes,
+            *oddities,
+            *(note for signal, note in _DERIVED_NOTES.items() if signal in derived),
+            *([hotspots] if cooler else ()),
+        ],
+        losses=rows.losses,
     )
 
 
-class _Tables:
-    """The signals of all GPUs, under construction."""
+def _parts_of(fields: Mapping[Field, Readings], resets: Counter[SignalName]) -> _Parts:
+    """The samples of a GPU's signals by part; resets of accumulated ones are counted."""
+    parts: _Parts = defaultdict(dict)
+    for column, series in sorted(fields.items(), key=lambda entry: entry[0].alternative):
+        if column.kind is not FieldKind.VALUE or column.part in parts[column.signal]:
+            continue
+        if column.is_accumulated:
+            if count := _add_accumulated(parts, column, series):
+                resets[column.signal] += count
+        else:
+            parts[column.signal][column.part] = _mean_of_ties(column.part, series)
+    throttled = parts[SignalName.THROTTLE_PCT]
+    throttled |= _residencies(fields)
+    status = throttled.pop(STATUS, None)
+    if status is not None and not throttled:
+        throttled[""] = replace(status, part="")
+    return {signal: each for signal, each in parts.items() if each}
 
-    def __init__(self) -> None:
-        self.signals: dict[tuple[int, SignalName], list[SignalSamples]] = {}
-        self._resets: Counter[SignalName] = Counter()
-        self._cooler_hotspots = 0
-        self._derived: set[SignalName] = set()
 
-    def add_gpu(self, number: int, fields: Mapping[Field, Readings]) -> None:
-        parts: dict[SignalName, dict[str, SignalSamples]] = defaultdict(dict)
-        for column, series in sorted(fields.items(), key=lambda entry: entry[0].alternative):
-            if column.kind is not FieldKind.VALUE or column.part in parts[column.signal]:
-                continue
-            if column.is_accumulated:
-                self._add_accumulated(parts, column, series)
-            else:
-                parts[column.signal][column.part] = _mean_of_ties(column.part, series)
-        for part, samples in _residencies(fields).items():
-            parts[SignalName.THROTTLE_PCT][part] = samples
-        status = parts[SignalName.THROTTLE_PCT].pop(STATUS, None)
-        if status is not None and not parts[SignalName.THROTTLE_PCT]:
-            parts[SignalName.THROTTLE_PCT][""] = replace(status, part="")
-        parts = defaultdict(dict, {signal: each for signal, each in parts.items() if each})
-        for signal, samples_of in parts.items():
-            self.signals[number, signal] = self._with_own_value(signal, samples_of)
-        self._cooler_hotspots += _hotspot_is_cooler(parts)
+def _add_accumulated(parts: _Parts, column: Field, series: Readings) -> int:
+    """Add the amounts since the first sample, and the rates between samples where known.
 
-    def notes(self) -> list[str]:
-        notes = []
-        if SignalName.GFX_MHZ in self._derived:
-            notes.append("The gfx clock of a GPU is the mean of its XCDs' clocks.")
-        if SignalName.THROTTLE_PCT in self._derived:
-            notes.append(
-                "The throttle share of a GPU is that of its largest limiter, a lower bound of the "
-                "share under any limiter."
-            )
-        if self._cooler_hotspots:
-            gpus = number_of(self._cooler_hotspots, "GPU")
-            notes.append(
-                f"The hotspot of {gpus} is mostly cooler than the edge, which is impossible: the "
-                "temperature headings seem to be shifted. The values are used as labelled."
-            )
-        return notes
-
-    def loss_sentences(self) -> list[str]:
-        return [
-            f"{signal} was reset {number_of(count, 'time')}: the amount counted meanwhile is "
-            "unknown and not added."
-            for signal, count in self._resets.items()
-        ]
-
-    def _add_accumulated(
-        self, parts: dict[SignalName, dict[str, SignalSamples]], column: Field, series: Readings
-    ) -> None:
-        """Add the amounts since the first sample, and the rates between samples where known."""
-        times_ns, values = _last_of_ties(series)
-        totals, resets = array_unwrapped(values, column.bits)
-        if resets:
-            self._resets[column.signal] += resets
-        parts[column.signal][column.part] = SignalSamples(
-            times_ns, totals * series.factor, column.part
-        )
-        if column.signal not in RATES:
-            return
+    Returns how often the counter was reset.
+    """
+    part = column.part
+    times_ns, values = _last_of_ties(series)
+    totals, resets = array_unwrapped(values, column.bits)
+    parts[column.signal][part] = SignalSamples(times_ns, totals * series.factor, part)
+    if column.signal in RATES:
         signal, per_ns = RATES[column.signal]
         amounts, is_reset = array_steps(values, column.bits)
         rates = amounts * series.factor * per_ns / np.diff(times_ns)
         known = np.isfinite(rates) & ~is_reset
-        if known.any() and column.part not in parts[signal]:
-            parts[signal][column.part] = SignalSamples(
-                times_ns[1:][known], rates[known], column.part, times_ns[:-1][known]
+        if known.any() and part not in parts[signal]:
+            parts[signal][part] = SignalSamples(
+                times_ns[1:][known], rates[known], part, times_ns[:-1][known]
             )
+    return resets
 
-    def _with_own_value(
-        self, signal: SignalName, samples_of: Mapping[str, SignalSamples]
-    ) -> list[SignalSamples]:
-        """Return the GPU's own value, combined from the parts if absent, followed by the parts."""
-        order = sorted(samples_of, key=natural_key)
-        if signal is SignalName.GFX_MHZ and any(part.startswith(_XCD) for part in order):
-            order = [part for part in order if part]
-        parts = [samples_of[part] for part in order]
-        if order[0] == "" or signal not in _COMBINED:
-            return parts
-        if len(parts) == 1 and signal is not SignalName.THROTTLE_PCT:
-            return [replace(parts[0], part="")]
-        self._derived.add(signal)
-        return [_combined(signal, parts), *parts]
+
+def _with_own_value(
+    signal: SignalName, samples_of: Mapping[str, SignalSamples], derived: set[SignalName]
+) -> list[SignalSamples]:
+    """Return the GPU's own value, combined from the parts if absent, followed by the parts."""
+    order = sorted(samples_of, key=natural_key)
+    if signal is SignalName.GFX_MHZ and any(part.startswith(_XCD) for part in order):
+        order = [part for part in order if part]
+    parts = [samples_of[part] for part in order]
+    if order[0] == "" or signal not in _COMBINED:
+        return parts
+    if len(parts) == 1 and signal is not SignalName.THROTTLE_PCT:
+        return [replace(parts[0], part="")]
+    derived.add(signal)
+    return [_combined(signal, parts), *parts]
 
 
 def _mean_of_ties(part: str, series: Readings) -> SignalSamples:

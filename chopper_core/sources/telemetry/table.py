@@ -20,7 +20,6 @@ from chopper_core.sources.telemetry.series import telemetry_of
 from chopper_core.tables.text import FileHead, FileText, csv_cells
 from chopper_core.util.arrays import Codes, Int64
 from chopper_core.util.errors import DataError
-from chopper_core.util.progress import Progress, silent
 
 if TYPE_CHECKING:
     from chopper_core.tables.rows import Cells, Split, TableRows
@@ -31,6 +30,8 @@ _HEADING: Final = re.compile(r"(\S+)\s*(?:\[(.+)\])?")
 _MAX_HEADINGS: Final = 1000
 _WAITING_LINES: Final = 1 << 14
 _DIGITS: Final = frozenset("0123456789")
+Columns = Mapping[str, Field]
+"""Headings in lower case, and what they mean; among those of one meaning the first leads."""
 GpuOf = Callable[["Cells"], GpuName | None]
 """The GPU of a row, by the cells below the headings that name it; '' below others."""
 TimesOf = Callable[[Stamps, "TableRows"], Int64]
@@ -63,6 +64,11 @@ LayoutOf = Callable[[Sequence[str]], ColumnPositions | None]
 """Headings → layout, or None for another format."""
 
 
+def columns_of(*meanings: tuple[str, Field]) -> dict[str, Field]:
+    """The meaning of each heading, of several ones with a space between them."""
+    return {heading: field for headings, field in meanings for heading in headings.split()}
+
+
 def positions(headings: Iterable[str]) -> dict[str, int]:
     """The column of each heading, in lower case; the first one of equal headings."""
     found: dict[str, int] = {}
@@ -75,13 +81,11 @@ def named(columns: Mapping[str, int], headings: Iterable[str]) -> dict[str, int]
     return {heading: columns[heading] for heading in headings if heading in columns}
 
 
-def fields_in(
-    columns: Mapping[str, int], known: Sequence[tuple[str, Field]]
-) -> list[tuple[int, Field]]:
+def fields_in(columns: Mapping[str, int], known: Columns) -> list[tuple[int, Field]]:
     """Return the known columns; among those of the same meaning the first one leads."""
     ranks: Counter[Field] = Counter()
     chosen = []
-    for heading, field in known:
+    for heading, field in known.items():
         if heading in columns:
             what = replace(field, unit="", convert=None)
             chosen.append((columns[heading], replace(field, alternative=ranks[what])))
@@ -99,12 +103,11 @@ def numbered_gpu(cells: Cells) -> GpuName | None:
 
 
 class TelemetryTable(Struct, frozen=True):
-    """A format of telemetry in CSV, by its columns: recognises and reads its files."""
+    """A format of telemetry in CSV, by its columns."""
 
     name: str
     """For people: `amd-smi metric CSV`."""
-    columns: Sequence[tuple[str, Field]]
-    """Headings in lower case, and what they mean; among those of one meaning the first leads."""
+    columns: Columns
     gpu: Sequence[str] = ("gpu",)
     """Headings of what names the GPU of a row; one of them is needed."""
     also_named_by: Sequence[str] = ()
@@ -123,18 +126,19 @@ class TelemetryTable(Struct, frozen=True):
     """Finds the GPU of a row; by default its number below `gpu`."""
     ignored: Sequence[str] = ()
     """Headings of columns in an unknown unit."""
-    notes_of: Callable[[Iterable[Field]], Sequence[str]] = lambda _: ()
-    """Sentences on the columns that a file has."""
 
     def layout(self, headings: Sequence[str]) -> ColumnPositions | None:
         """The columns below some headings; None for those of another format."""
-        parts = [_HEADING.fullmatch(heading) for heading in headings] if self.has_units else []
-        names = [match[1] if match else "" for match in parts] if parts else headings
+        units: dict[int, str] = {}
+        names = headings
+        if self.has_units:
+            parts = [_HEADING.fullmatch(heading) for heading in headings]
+            names = [match[1] if match else "" for match in parts]
+            units = {at: match[2] for at, match in enumerate(parts) if match and match[2]}
         columns = positions(names)
         fields = [
-            (at, replace(field, unit=match[2].casefold()) if match and match[2] else field)
+            (at, replace(field, unit=units[at].casefold()) if at in units else field)
             for at, field in fields_in(columns, self.columns)
-            for match in [parts[at] if parts else None]
         ]
         if not fields or (self.marks and self.marks.isdisjoint(columns)):
             return None
@@ -152,17 +156,8 @@ class TelemetryTable(Struct, frozen=True):
             named_by=named(columns, (*self.gpu, *self.also_named_by)),
             times_of=None if time is None else stamps_at(time),
             host=host,
-            notes=[
-                *(f"{name} {_UNKNOWN}" for name in ignored),
-                *self.notes_of(field for _, field in fields),
-            ],
+            notes=[f"{name} {_UNKNOWN}" for name in ignored],
         )
-
-    def recognise(self, head: FileHead) -> Recognised | None:
-        return recognised_table(head, self.layout)
-
-    def read(self, path: Path, _progress: Progress = silent) -> Telemetry:
-        return read_table(FileText(path), self.layout)
 
 
 def first_layout(*formats: TelemetryTable) -> LayoutOf:
@@ -181,15 +176,10 @@ class TableLines:
     """Reads the lines of a file below headings, which may come again or change."""
 
     def __init__(
-        self,
-        text: FileText,
-        split: Split = csv_cells,
-        stamps: Stamps | None = None,
+        self, text: FileText, split: Split = csv_cells, stamps: Stamps | None = None
     ) -> None:
         self.layout: ColumnPositions | None = None
-        self.rows = RowCollector(text.path)
-        self.stamps = stamps or Stamps()
-        self._text = text
+        self.rows = RowCollector(text.path, text.losses, stamps)
         self._waiting: list[str] = []
         """Rows below these headings that aren't read yet."""
         self._split = split
@@ -218,8 +208,7 @@ class TableLines:
         from chopper_core.tables.rows import TableRows
 
         lines, self._waiting = self._waiting, []
-        block = TableRows.of_lines(lines, self.layout.width, self._split)
-        add_rows(self.rows, self.stamps, self.layout, block)
+        add_rows(self.rows, self.layout, TableRows.of_lines(lines, self.layout.width, self._split))
 
     def add_csv(self, text: str) -> bool:
         """Add whole lines of CSV at once; False where a line has to be split by itself."""
@@ -229,23 +218,23 @@ class TableLines:
         if self.layout is None or block is None:
             return False
         self.flush()
-        add_rows(self.rows, self.stamps, self.layout, block)
+        add_rows(self.rows, self.layout, block)
         return True
 
     def finish(self, tool: str) -> Telemetry:
         """The signals of all rows; raises DataError without headings, or any usable sample."""
         self.flush()
         if self.layout is None:
-            raise DataError(f"{self._text.path} has no headings of {tool}.")
-        layout, losses = self.layout, self._text.losses
-        return telemetry_of(layout.format, self.rows, self.stamps, losses, layout.notes)
+            raise DataError(f"{self.rows.path} has no headings of {tool}.")
+        return telemetry_of(self.layout.format, self.rows, self.layout.notes)
 
 
-def read_table(text: FileText, layout_of: LayoutOf, stamps: Stamps | None = None) -> Telemetry:
+def read_table(path: Path, layout_of: LayoutOf, stamps: Stamps | None = None) -> Telemetry:
     """Read a CSV file whose headings have a layout.
 
     Raises DataError if it holds no usable sample.
     """
+    text = FileText(path)
     table, headings = TableLines(text, stamps=stamps), [""]
     losses = table.rows.row_losses
     row_starts: frozenset[str] = frozenset()
@@ -284,7 +273,7 @@ def _may_have_headings(text: str, heading: str) -> bool:
     return start.search(text) is not None
 
 
-def add_rows(rows: RowCollector, stamps: Stamps, layout: ColumnPositions, block: TableRows) -> None:
+def add_rows(rows: RowCollector, layout: ColumnPositions, block: TableRows) -> None:
     """Add rows of a table, and count why some are unusable."""
     losses = rows.row_losses
     losses[RowLoss.LONG] += int(block.is_long.sum())
@@ -314,7 +303,7 @@ def add_rows(rows: RowCollector, stamps: Stamps, layout: ColumnPositions, block:
         block, which = block.take(is_used), which[is_used]
     times_ns = None
     if layout.times_of is not None:
-        times_ns = layout.times_of(stamps, block)
+        times_ns = layout.times_of(rows.stamps, block)
         is_timed = times_ns >= 0
         losses[RowLoss.BAD_STAMP] += int((~is_timed).sum())
         block, which, times_ns = block.take(is_timed), which[is_timed], times_ns[is_timed]

@@ -11,7 +11,7 @@ from chopper_core.sources.registry import Recognised, Unusable
 from chopper_core.sources.signals import GpuName, SignalName, Telemetry
 from chopper_core.sources.telemetry.rows import Field
 from chopper_core.sources.telemetry.table import ColumnPositions, read_table, stamps_at
-from chopper_core.tables.text import TEXT_SUFFIXES, FileHead, FileText
+from chopper_core.tables.text import TEXT_SUFFIXES, FileHead
 from chopper_core.util.progress import Progress, silent
 
 NAME: Final = "Zeus"
@@ -23,7 +23,6 @@ _FORMAT: Final = "Zeus power CSV"
 _WINDOWS_START: Final = "start_time,window_name,elapsed_time"
 _POWER: Final = Field(SignalName.POWER_W, "w")
 _HEADING: Final = re.compile(r"time(,\s*power\d{1,6})+", re.I)
-_NUMBER: Final = re.compile(r"power(\d+)", re.I)
 
 
 def recognise(head: FileHead) -> Recognised | Unusable | None:
@@ -36,17 +35,14 @@ def recognise(head: FileHead) -> Recognised | Unusable | None:
 
 
 def read(path: Path, _progress: Progress = silent) -> Telemetry:
-    """Read the power of each GPU, numbered in the headings.
-
-    Raises DataError without any usable sample.
-    """
-    return read_table(FileText(path), _layout)
+    return read_table(path, _layout)
 
 
 def _layout(headings: Sequence[str]) -> ColumnPositions | None:
     if not _HEADING.fullmatch(",".join(headings)):
         return None
-    gpus = [GpuName(index=int(number)) for number in _NUMBER.findall(",".join(headings))]
+    numbers = re.findall(r"power(\d+)", ",".join(headings), re.I)
+    gpus = [GpuName(index=int(number)) for number in numbers]
     return ColumnPositions(
         format=_FORMAT,
         width=1 + len(gpus),
