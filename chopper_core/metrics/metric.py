@@ -116,10 +116,7 @@ def worded(texts: Sequence[str | None]) -> Values:
 def numbered(numbers: Sequence[float | None] | Numbers) -> Values:
     """A column of figures; None and NaN are missing."""
     array = np.asarray(numbers)
-    if array.dtype.kind in "iub":
-        return Values(array.astype(np.int64))
-    known = np.array([np.nan if number is None else number for number in numbers], np.float64)
-    return Values(known)
+    return Values(array.astype(np.int64 if array.dtype.kind in "iub" else np.float64))
 
 
 def time_weighted(scope: Scope, column: str) -> Values:
@@ -294,7 +291,7 @@ def column(text: str, *, missing: str = "", source: str = "trace") -> Metric:
         if colon and first in parts and first:
             key, line = first, more.lstrip()
             parts[key] = ""
-        parts[key] = f"{parts[key]} {line}".lstrip()
+        parts[key] = f"{parts[key]} {line}".strip()
     return computed_column(
         name,
         unit,

@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.metrics import Metric, Scope, Values
+from chopper_core.metrics import METRICS, Metric, Scope, Values
 from chopper_core.model.charts import Chart
 from chopper_core.model.cubes import Cells
 from chopper_core.model.groups import Groups
@@ -102,6 +102,11 @@ def table_view(
         notes=notes,
         charts=charts,
     )
+
+
+def columns_of(figures: Mapping[str, Values], declared: Mapping[str, Metric]) -> Own:
+    """Figures by name as columns: those declared for the view, else registered metrics."""
+    return [(declared.get(name) or METRICS[name], values) for name, values in figures.items()]
 
 
 def known_of(own: Figures, names: Sequence[str] = ()) -> tuple[str, ...]:
