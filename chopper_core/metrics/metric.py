@@ -116,7 +116,9 @@ def worded(texts: Sequence[str | None]) -> Values:
 def numbered(numbers: Sequence[float | None] | Numbers) -> Values:
     """A column of figures; None and NaN are missing."""
     array = np.asarray(numbers)
-    return Values(array.astype(np.int64 if array.dtype.kind in "iub" else np.float64))
+    if array.dtype.kind in "iub":
+        return Values(array.astype(np.int64))
+    return Values(array.astype(np.float64))
 
 
 def time_weighted(scope: Scope, column: str) -> Values:

@@ -11,7 +11,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.metrics import Values, columns, numbered
-from chopper_core.model.charts import Chart, HeatMap, LineChart, Series
+from chopper_core.metrics.metric import absent, quotient
+from chopper_core.model.charts import Chart, HeatMap, LineChart
 from chopper_core.model.run import Run
 from chopper_core.model.signals import CpuSamples
 from chopper_core.model.table import NO_LABEL
@@ -20,7 +21,14 @@ from chopper_core.util.arrays import Float64, Int64, Mask
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import median_of, ranked, sums_of
 from chopper_core.views.shared.samples import evenly
-from chopper_core.views.shared.table_view import LabelledRows, Own, child_of, known_of, table_view
+from chopper_core.views.shared.table_view import (
+    LabelledRows,
+    Own,
+    child_of,
+    columns_of,
+    known_of,
+    table_view,
+)
 from chopper_core.views.spec import ViewResult, ViewSpec, options_of
 
 SPEC: Final = ViewSpec(
@@ -40,7 +48,6 @@ _MAX_BINS: Final = 120
 _MAX_CORES: Final = 24
 _NO_SAMPLE: Final = "no sample in the row's time"
 _NO_CORES: Final = "the file doesn't give the physical core of every logical processor"
-_COUNTS: Final = ("max_active_cpus", "cpu_samples")
 
 OF_ITERATIONS: Final = columns(
     f"""
@@ -91,37 +98,32 @@ OF_PROCESSORS: Final = columns(
 )
 
 
-class Use(Struct, frozen=True, eq=False):
+class _Use(Struct, frozen=True, eq=False):
     """The samples of one host in a span of time, and which are above the level."""
 
-    cpus: Int64
+    samples: CpuSamples
+    percent: Float64
+    times_ns: Int64
+    active: Mask
     cores: Int64
     """The place of each processor's core in `core_names`; empty where cores aren't known."""
     core_names: Int64
-    times_ns: Int64
-    percent: Float64
-    active: Mask
 
     @classmethod
-    def of(cls, samples: CpuSamples, level: float) -> Use:
-        names = cores = np.empty(0, np.int64)
-        if samples.has_cores:
-            names, cores = ranked(samples.cores)
+    def of(cls, samples: CpuSamples, level: float) -> _Use:
+        names, cores = ranked(samples.cores if samples.has_cores else np.empty(0, np.int64))
         with np.errstate(invalid="ignore"):
             active = np.asarray(samples.percent > level)
-        return cls(samples.cpus, cores, names, samples.times_ns, samples.percent, active)
+        return cls(samples, samples.percent, samples.times_ns, active, cores, names)
 
-    def between(self, begin_ns: int, end_ns: int) -> Use:
+    def between(self, begin_ns: int, end_ns: int) -> _Use:
         own = (self.times_ns >= begin_ns) & (self.times_ns <= end_ns)
-        return replace(
-            self,
-            times_ns=self.times_ns[own],
-            percent=self.percent[own],
-            active=self.active[own],
-        )
+        times, percent, active = (each[own] for each in (self.times_ns, self.percent, self.active))
+        return replace(self, times_ns=times, percent=percent, active=active)
 
     @property
     def busy_threads(self) -> Float64:
+        """Samples x cores: how many of a core's processors are above the level."""
         threads = np.zeros((len(self.times_ns), len(self.core_names)))
         for cpu, core in enumerate(self.cores.tolist()):
             threads[:, core] += self.active[:, cpu]
@@ -135,23 +137,18 @@ class Use(Struct, frozen=True, eq=False):
         """The figures of `OF_ITERATIONS`; NaN where not known."""
         found = dict.fromkeys(OF_ITERATIONS, np.nan)
         found["cpu_samples"] = count = float(len(self.times_ns))
-        if not count:
-            return found
-        active = self.active.sum(axis=1)
-        found |= {
-            "active_cpus": float(active.mean()),
-            "max_active_cpus": float(active.max()),
-            "cpu_work": float(self.work.mean()),
-            "logical_pct": 100.0 * median_of(active) / len(self.cpus),
-        }
-        if len(self.core_names):
+        if count:
+            active = self.active.sum(axis=1)
+            found["active_cpus"] = float(active.mean())
+            found["max_active_cpus"] = float(active.max())
+            found["cpu_work"] = float(self.work.mean())
+            found["logical_pct"] = 100.0 * median_of(active) / self.active.shape[1]
+        if count and len(self.core_names):
             threads = self.busy_threads
             cores = (threads > 0).sum(axis=1)
-            found |= {
-                "active_cores": float(cores.mean()),
-                "physical_pct": 100.0 * median_of(cores) / len(self.core_names),
-                "shared_cores": float((threads > 1).sum(axis=1).mean()),
-            }
+            found["active_cores"] = float(cores.mean())
+            found["physical_pct"] = 100.0 * median_of(cores) / len(self.core_names)
+            found["shared_cores"] = float((threads > 1).sum(axis=1).mean())
         return found
 
 
@@ -159,9 +156,10 @@ def answer(run: Run, view: View) -> ViewResult:
     level, samples = _chosen(run, view)
     by = view.by or "iteration"
     node = run.tree_of(view).node(view.path)
-    use = Use.of(samples, level)
+    use = _Use.of(samples, level)
     use = use.between(int(node.min("start_ns")[0]), int(node.max("end_ns")[0]))
-    if by == "iteration":
+    is_along_time = by == "iteration"
+    if is_along_time:
         labels, own = _by_iteration(run, view, use)
     else:
         labels, own = (_by_cpu if by == "cpu" else _by_core)(use)
@@ -169,12 +167,12 @@ def answer(run: Run, view: View) -> ViewResult:
         view,
         LabelledRows(by, labels),
         own,
-        whole=_figures([use]) if by == "iteration" else (),
-        opens=lambda row: child_of(view, "iteration", labels[row]) if by == "iteration" else view,
-        sort="" if by == "iteration" else "-cpu_busy_pct",
+        whole=_figures([use]) if is_along_time else (),
+        opens=lambda row: child_of(view, by, labels[row]) if is_along_time else view,
+        sort="" if is_along_time else "-cpu_busy_pct",
         shown=known_of(own),
         headline=_headline(use, level),
-        notes=_notes(run, samples, use, level),
+        notes=_notes(run, use, level),
         charts=_charts(run, use),
     )
 
@@ -193,7 +191,7 @@ def _chosen(run: Run, view: View) -> tuple[float, CpuSamples]:
     return level, found[0]
 
 
-def _by_iteration(run: Run, view: View, use: Use) -> tuple[list[str], Own]:
+def _by_iteration(run: Run, view: View, use: _Use) -> tuple[list[str], Own]:
     steps = run.tree_of(view).split(view.path, ("iteration",))
     codes, starts, ends = steps.codes("iteration"), steps.min("start_ns"), steps.max("end_ns")
     kept = np.flatnonzero(codes != NO_LABEL).tolist()
@@ -201,56 +199,52 @@ def _by_iteration(run: Run, view: View, use: Use) -> tuple[list[str], Own]:
     return [str(codes[place]) for place in kept], own
 
 
-def _figures(uses: Sequence[Use]) -> Own:
+def _figures(uses: Sequence[_Use]) -> Own:
     figures = [use.figures() for use in uses]
-    own = []
-    for name, metric in OF_ITERATIONS.items():
-        values = numbered([each[name] for each in figures])
-        if name in _COUNTS:
-            values = Values(values.known(0.0).astype(np.int64), values.missing)
-        own.append((metric, values))
-    return own
+    own = {name: numbered([each[name] for each in figures]) for name in OF_ITERATIONS}
+    for name in ("max_active_cpus", "cpu_samples"):
+        own[name] = Values(own[name].known(0.0).astype(np.int64), own[name].missing)
+    return columns_of(own, OF_ITERATIONS)
 
 
-def _means(values: Float64) -> Float64:
-    """Means over the known samples; NaN without any."""
+def _means(values: Float64) -> Values:
+    """Means over the known samples; missing without any."""
     known = np.isfinite(values)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        means = np.where(known, values, 0.0).sum(axis=0) / known.sum(axis=0)
-    return np.asarray(means, np.float64)
+    return quotient(np.where(known, values, 0.0).sum(axis=0), known.sum(axis=0))
 
 
-def _by_cpu(use: Use) -> tuple[list[str], Own]:
-    no_cores = not len(use.core_names)
-    cores = np.zeros(len(use.cpus), np.int64) if no_cores else use.core_names[use.cores]
-    active = np.where(np.isfinite(use.percent), 100.0 * use.active, np.nan)
-    return [str(cpu) for cpu in use.cpus.tolist()], [
-        (OF_PROCESSORS["cpu_busy_pct"], numbered(_means(use.percent))),
-        (OF_PROCESSORS["active_pct"], numbered(_means(active))),
-        (OF_PROCESSORS["core"], Values(cores, np.full(len(cores), no_cores))),
-    ]
+def _by_cpu(use: _Use) -> tuple[list[str], Own]:
+    cores = use.core_names[use.cores]
+    figures = {
+        "cpu_busy_pct": _means(use.percent),
+        "active_pct": _means(np.where(np.isfinite(use.percent), 100.0 * use.active, np.nan)),
+        "core": Values(cores) if len(cores) else absent(len(use.samples.cpus), 0),
+    }
+    return list(map(str, use.samples.cpus.tolist())), columns_of(figures, OF_PROCESSORS)
 
 
-def _by_core(use: Use) -> tuple[list[str], Own]:
+def _by_core(use: _Use) -> tuple[list[str], Own]:
     if not len(use.core_names):
         raise NothingToShow(f"no rows by core: {_NO_CORES}")
     threads = use.busy_threads
-    busy = sums_of(np.nan_to_num(_means(use.percent)), use.cores, len(use.core_names))
-    return [str(core) for core in use.core_names.tolist()], [
-        (OF_PROCESSORS["cpu_busy_pct"], numbered(busy if len(threads) else busy * np.nan)),
-        (OF_PROCESSORS["active_pct"], numbered(_means(np.where(threads > 0, 100.0, 0.0)))),
-        (OF_PROCESSORS["busy_threads"], numbered(_means(threads))),
-    ]
+    busy = sums_of(_means(use.percent).known(0.0), use.cores, len(use.core_names))
+    figures = {
+        "cpu_busy_pct": Values(busy) if len(threads) else absent(len(busy)),
+        "active_pct": _means(np.where(threads > 0, 100.0, 0.0)),
+        "busy_threads": _means(threads),
+    }
+    return list(map(str, use.core_names.tolist())), columns_of(figures, OF_PROCESSORS)
 
 
-def _headline(use: Use, level: float) -> tuple[str, ...]:
+def _headline(use: _Use, level: float) -> tuple[str, ...]:
     figures = use.figures()
     if not figures["cpu_samples"]:
         return ("no CPU sample in the scope's time",)
     above = f"above {level:g} %" if level else "active"
+    count = len(use.samples.cpus)
     text = (
-        f"{figures['active_cpus']:.1f} of {len(use.cpus)} logical processors are {above} on "
-        f"average, at most {figures['max_active_cpus']:.0f}; together they do the work of "
+        f"{figures['active_cpus']:.1f} of {count} logical processors are {above} on average, "
+        f"at most {figures['max_active_cpus']:.0f}; together they do the work of "
         f"{figures['cpu_work']:.1f} (median {figures['logical_pct']:.1f} % in use)"
     )
     if not len(use.core_names):
@@ -263,8 +257,8 @@ def _headline(use: Use, level: float) -> tuple[str, ...]:
     )
 
 
-def _notes(run: Run, samples: CpuSamples, use: Use, level: float) -> tuple[str, ...]:
-    name = Path(samples.path).name
+def _notes(run: Run, use: _Use, level: float) -> tuple[str, ...]:
+    samples, name = use.samples, Path(use.samples.path).name
     notes = [f"{name}: a sample every {samples.period_ns / 1e6:.3g} ms; {samples.method}"]
     others = [Path(each.path).name for each in run.cpu if each is not samples]
     if others:
@@ -279,26 +273,20 @@ def _notes(run: Run, samples: CpuSamples, use: Use, level: float) -> tuple[str, 
     return tuple(notes)
 
 
-def _charts(run: Run, use: Use) -> tuple[Chart, ...]:
-    count = len(use.times_ns)
-    if not count:
+def _charts(run: Run, use: _Use) -> tuple[Chart, ...]:
+    if not len(use.times_ns):
         return ()
-    some = evenly(count)
+    some, threads = evenly(len(use.times_ns)), use.busy_threads
+    lines = {"logical active": use.active.sum(axis=1)[some].astype(np.float64)}
+    if threads.size:
+        lines["physical active"] = (threads > 0).sum(axis=1)[some].astype(np.float64)
+    lines["work"] = use.work[some]
     times = (use.times_ns[some] - run.origin_ns) / 1e6
-    lines = [
-        Series("logical active", use.active.sum(axis=1)[some].astype(np.float64)),
-        Series("work", use.work[some]),
-    ]
-    heat: tuple[Chart, ...] = ()
-    if len(use.core_names):
-        threads = use.busy_threads
-        lines.insert(1, Series("physical active", (threads > 0).sum(axis=1)[some].astype(float)))
-        heat = (_heat(run, use, threads),)
-    chart = LineChart("active processors", "", "time", "ms", (times,) * len(lines), tuple(lines))
-    return (chart, *heat)
+    chart = LineChart.over("active processors", "", "time", "ms", times, lines)
+    return (chart, _heat(run, use, threads)) if threads.size else (chart,)
 
 
-def _heat(run: Run, use: Use, threads: Float64) -> HeatMap:
+def _heat(run: Run, use: _Use, threads: Float64) -> HeatMap:
     busy = np.flatnonzero(threads.any(axis=0))
     most = busy[np.argsort(-threads[:, busy].mean(axis=0), kind="stable")[:_MAX_CORES]]
     shown = np.sort(most)

@@ -13,22 +13,20 @@ from chopper_core.model.charts import BarChart, Series
 from chopper_core.model.run import Run
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View
-from chopper_core.util.arrays import Float64, Index, Int64
-from chopper_core.views.shared.call_rows import (
-    SHOWN,
+from chopper_core.views.shared import call_figures
+from chopper_core.views.shared.call_figures import (
     by_shape,
     kernels_of_shape,
     measured_roofline,
-    modelled_columns,
+    modelled_figures,
     of_shape,
     shape_notes,
-    shapes_of,
 )
 from chopper_core.views.shared.table_view import (
-    Own,
     Partition,
     by_kernel_codes,
     by_level,
+    columns_of,
     quantiles,
     table_view,
 )
@@ -44,16 +42,12 @@ SPEC: Final = ViewSpec(
 )
 
 
-_SHARES: Final = (0.5, 0.95)
 _MAX_BARS: Final = 10
-_ROOF: Final = ("intensity", "roof_tflops", "roof_pct")
-
-COLUMNS: Final = columns(
+_MAX_TOP: Final = 5
+COLUMNS: Final = call_figures.COLUMNS | columns(
     """
     class | | class
         The class of the kernel by its name: gemm, attention, elementwise …
-    kernel_pct | % | of kernels
-        Share of the scope's kernel time (sum of durations).
     mean_ns | ns | mean
         Mean duration of one activity.
     median_ns | ns | median
@@ -67,90 +61,92 @@ COLUMNS: Final = columns(
 """
 )
 _MEASURED: Final = ("mfma_util_pct", "mfma_tflops", "gfx_mhz", "l2_hit_pct", "occupancy_pct")
+_OF_SHAPES: Final = (
+    *("calls", "kernel_ns", "kernel_pct", "model_tflops", "model_tbps", "model_intensity", "bound"),
+    *("peak_pct", "peak_at_clock_pct", "achievable_pct", "call_tflops", "served_by"),
+)
 
 
 def answer(run: Run, view: View) -> ViewResult:
     by = view.by or "name"
     rows = _partition(run, view, by)
     classes = [kernel_class(name) for name in run.table.names]
-    words = list(dict.fromkeys(classes))
-    codes_of = np.array([words.index(word) for word in classes], np.int64)
-    own: Own = []
+    figures: dict[str, Values] = {}
     if by == "class":
+        words = list(dict.fromkeys(classes))
+        codes_of = np.array([words.index(word) for word in classes], np.int64)
         codes, nodes = by_kernel_codes(rows.whole, rows.nodes, codes_of)
         rows = Partition("class", [words[code] for code in codes.tolist()], nodes, rows.whole)
     elif by == "name":
-        codes = rows.nodes.codes("kernel")
-        own.append((COLUMNS["class"], worded([words[codes_of[code]] for code in codes.tolist()])))
+        figures["class"] = worded([classes[code] for code in rows.nodes.codes("kernel").tolist()])
     nodes, labels = rows.nodes, rows.labels
     total_ns = max(int(rows.whole.sum("duration_ns")[0]), 1)
     kernel_ns = nodes.sum("duration_ns")
-    spread = quantiles(nodes, "duration_ns", _SHARES)
-    found: dict[str, Int64 | Float64] = {
-        "kernel_pct": 100.0 * kernel_ns / total_ns,
-        "mean_ns": kernel_ns / nodes.sizes(),
-        "median_ns": spread[:, 0],
-        "p95_ns": spread[:, 1],
-        "min_ns": nodes.min("duration_ns"),
-        "max_ns": nodes.max("duration_ns"),
+    spread = quantiles(nodes, "duration_ns", (0.5, 0.95))
+    figures |= {
+        "kernel_pct": Values(100.0 * kernel_ns / total_ns),
+        "mean_ns": Values(kernel_ns / nodes.sizes()),
+        "median_ns": Values(spread[:, 0]),
+        "p95_ns": Values(spread[:, 1]),
+        "min_ns": Values(nodes.min("duration_ns")),
+        "max_ns": Values(nodes.max("duration_ns")),
     }
-    own += [(COLUMNS[name], Values(numbers)) for name, numbers in found.items()]
-    own += measured_roofline(run, rows.scope(run))
-    whole = [(COLUMNS["kernel_pct"], Values(np.array([100.0])))]
-    if by == "shape":
-        modelled, of_all = modelled_columns(run, rows)
-        own += modelled
-        whole += of_all
+    roofline = measured_roofline(run, rows.scope(run))
+    figures |= roofline
+    whole = {"kernel_pct": Values(np.array([100.0]))}
+    roof = [name for name, values in roofline.items() if values.present().any()]
     measured = [name for name in _MEASURED if is_measured(name, run.table)]
-    known = {metric.name for metric, values in own if values.present().any()}
-    roof = [name for name in _ROOF if name in known]
     shown = ["kernel_ns", "kernel_pct", *measured[:1], "kernels", "mean_ns", "p95_ns", *roof]
     shown += [*(["class"] if by == "name" else []), *measured[1:], "elapsed_ns", "max_ns"]
+    notes = [f"only activities of the shape {view.of}"] if view.of else []
     if by == "shape":
-        shown = [*SHOWN, *(name for name in roof if name != "intensity")]
+        modelled, of_all = modelled_figures(run, rows)
+        figures |= modelled
+        whole |= of_all
+        shown = [*_OF_SHAPES, *(name for name in roof if name != "intensity")]
+        notes += shape_notes(run, rows.whole)
     order = np.argsort(-kernel_ns, kind="stable")
-    top = order[:_MAX_BARS]
-    top_labels = tuple(labels[row] for row in top)
+    top = order[:_MAX_BARS].tolist()
     bars = (Series("time", kernel_ns[top] / 1e6),)
     named = replace(view, by="name", sort="", columns=())
     opens = {
         "class": lambda row: replace(named, filter=f"class:{labels[row]}"),
         "shape": lambda row: kernels_of_shape(view, labels[row]),
     }
-    notes = (f"only activities of the shape {view.of}",) if view.of else ()
+    share = 100.0 * kernel_ns[order[:_MAX_TOP]].sum() / total_ns
     return table_view(
         view,
         rows,
-        own,
-        whole,
+        columns_of(figures, COLUMNS),
+        columns_of(whole, COLUMNS),
         opens=opens.get(by),
         sort="-kernel_ns",
         shown=shown,
-        headline=(_headline(labels, kernel_ns, order, total_ns, by),),
-        notes=(*notes, *(shape_notes(run, rows.whole) if by == "shape" else ())),
-        charts=(BarChart(f"time by {rows.level}", "ms", top_labels, bars, rows.level),),
+        headline=(_headline(len(labels), "kernel" if by == "name" else by, share, total_ns),),
+        notes=tuple(notes),
+        charts=(
+            BarChart(
+                f"time by {rows.level}", "ms", tuple(labels[row] for row in top), bars, rows.level
+            ),
+        ),
     )
 
 
 def _partition(run: Run, view: View, by: str) -> Partition:
+    """The rows; those by class are kernels, to be put together."""
+    if by == "shape":
+        return by_shape(run, view)
     tree, level = run.tree_of(view), "kernel" if by in ("name", "class") else by
     if not view.of:
-        return by_shape(run, view) if by == "shape" else Partition.of(tree, view, level)
+        return Partition.of(tree, view, level)
     whole = of_shape(run, tree.node(view.path), view.of)
-    if by == "shape":
-        return shapes_of(run, whole)
-    labels, nodes = by_level(whole, level)
-    return Partition(level, labels, nodes, whole)
+    return Partition(level, *by_level(whole, level), whole)
 
 
-def _headline(labels: list[str], kernel_ns: Int64, order: Index, total: int, by: str) -> str:
-    top = order[:5]
-    share = 100.0 * kernel_ns[top].sum() / total
-    one = {"name": "kernel"}.get(by, by)
-    what = f"{one}{'es' if one.endswith('s') else 's'}"
-    if len(labels) == 1:
-        return f"one {one} takes all kernel time, {time_text(total)}"
+def _headline(count: int, one: str, share: float, total_ns: int) -> str:
+    if count == 1:
+        return f"one {one} takes all kernel time, {time_text(total_ns)}"
     return (
-        f"{len(labels)} {what}; the top {len(top)} take {share:.1f} % of the kernel time, "
-        f"{time_text(total)}"
+        f"{count} {one}{'es' if one.endswith('s') else 's'}; the top {min(count, _MAX_TOP)} take "
+        f"{share:.1f} % of the kernel time, {time_text(total_ns)}"
     )

@@ -2,37 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
 
-from chopper_core.metrics import METRICS, Scope, Values, column
-from chopper_core.metrics.metric import quotient
+from chopper_core.metrics import METRICS, Scope, Values
 from chopper_core.model.charts import Roofline
 from chopper_core.model.column_names import FLOPS, FLOPS_TYPE
 from chopper_core.model.hardware import ElementType
 from chopper_core.model.run import Run
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View
-from chopper_core.util.arrays import Float64, Int64
+from chopper_core.util.arrays import Float64
 from chopper_core.util.grouping import distinct
 from chopper_core.views.shared.call_figures import (
-    BOUND,
-    CALLS,
-    MODEL_INTENSITY,
-    OF_ACHIEVABLE,
-    OF_MODEL_ROOF,
-)
-from chopper_core.views.shared.call_rows import (
-    INTENSITY,
+    COLUMNS,
     LEVEL,
+    MEASURED_RATES,
     by_shape,
     kernels_of_shape,
     measured_roofline,
-    modelled_columns,
+    modelled_figures,
     shape_notes,
 )
-from chopper_core.views.shared.table_view import Own, Partition, table_view
+from chopper_core.views.shared.table_view import Partition, columns_of, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec, any_level
 
 SPEC: Final = ViewSpec(
@@ -42,95 +36,63 @@ SPEC: Final = ViewSpec(
     by=any_level("shape", "operation", "phase", "layer", but=("iteration", "kernel")),
     any_split=True,
 )
-SHARE: Final = column("""kernel_pct | % | of kernels
-    Share of the scope's kernel time (sum of durations).""")
-MEASURED: Final = column("""measured_tflops | TFLOP/s | meas. TFLOP/s
-    FLOPs of the matrix and vector units by counters over the duration in the counter run
-    (mfma_tflops + valu_tflops).
-    missing: the row lacks counters of the units that its kernels use
-    source: counters""")
 _NO_ROOFS: Final = (
     "the GPU is not in hardware.toml: no roofs; --hardware NAME or FILE says which it is"
 )
 _SHOWN: Final = (
-    "kernel_ns",
-    SHARE.name,
-    "model_tflops",
-    MODEL_INTENSITY.name,
-    "model_tbps",
-    CALLS.name,
-    BOUND.name,
-    OF_MODEL_ROOF.name,
-    "peak_pct",
-    "peak_at_clock_pct",
-    OF_ACHIEVABLE.name,
+    *("kernel_ns", "kernel_pct", "model_tflops", "model_intensity", "model_tbps", "calls", "bound"),
+    *("model_roof_pct", "peak_pct", "peak_at_clock_pct", "achievable_pct"),
 )
-_WITH_COUNTERS: Final = (INTENSITY.name, MEASURED.name, "roof_pct")
+_WITH_COUNTERS: Final = ("intensity", "measured_tflops", "roof_pct")
 
 
 def answer(run: Run, view: View) -> ViewResult:
     by = view.by or LEVEL
-    tree = run.tree_of(view)
-    rows = by_shape(run, view) if by == LEVEL else Partition.of(tree, view, by)
+    rows = by_shape(run, view) if by == LEVEL else Partition.of(run.tree_of(view), view, by)
     kernel_ns = rows.nodes.sum("duration_ns")
     total_ns = max(int(rows.whole.sum("duration_ns")[0]), 1)
     share = kernel_ns / total_ns
-    modelled, of_all = modelled_columns(run, rows)
-    own = [(SHARE, Values(100.0 * share)), *modelled, *_measured(run, rows.scope(run))]
-    totals = [
-        (SHARE, Values(np.array([100.0]))),
-        *of_all,
-        *_measured(run, rows.whole_scope(run)),
-    ]
-    has_counters = any(
-        metric.name in _WITH_COUNTERS and values.present().any() for metric, values in own
-    )
-    order = np.argsort(-kernel_ns, kind="stable")
+    own, whole = ({"kernel_pct": Values(100.0 * each)} for each in (share, np.ones(1)))
+    modelled, of_all = modelled_figures(run, rows)
+    own |= modelled | _measured(run, rows.scope(run))
+    whole |= of_all | _measured(run, rows.whole_scope(run))
+    has_counters = any(own[name].present().any() for name in _WITH_COUNTERS)
     return table_view(
         view,
         rows,
-        own,
-        totals,
+        columns_of(own, COLUMNS),
+        columns_of(whole, COLUMNS),
         opens=(lambda row: kernels_of_shape(view, rows.labels[row])) if by == LEVEL else None,
         sort="-kernel_ns",
         shown=(*_SHOWN, *(_WITH_COUNTERS if has_counters else ())),
-        headline=(_headline(_by_name(totals), total_ns),),
+        headline=(_headline(whole, total_ns),),
         notes=(*shape_notes(run, rows.whole), *(() if run.hardware else (_NO_ROOFS,))),
-        charts=(_chart(run, rows, _by_name(own), share, order),),
+        charts=(_chart(run, rows, own, share),),
     )
 
 
-def _measured(run: Run, scope: Scope) -> Own:
-    matrix, vector = (METRICS[name].compute(scope) for name in ("mfma_tflops", "valu_tflops"))
+def _measured(run: Run, scope: Scope) -> dict[str, Values]:
+    matrix, vector = (METRICS[name].compute(scope) for name in MEASURED_RATES)
     rate = matrix.known(0.0) + vector.known(0.0)
     is_known = matrix.present() & (vector.present() | (matrix.known(0.0) > 0))
-    measured = quotient(np.where(is_known, rate, np.nan), np.ones(len(rate)))
-    modelled = [METRICS[name] for name in ("model_tflops", "peak_pct")]
-    figures = [(each, each.compute(scope)) for each in modelled]
-    return [*figures, *measured_roofline(run, scope), (MEASURED, measured)]
+    return {
+        **{name: METRICS[name].compute(scope) for name in ("model_tflops", "peak_pct")},
+        **measured_roofline(run, scope),
+        "measured_tflops": Values(np.where(is_known, rate, np.nan)),
+    }
 
 
-def _by_name(columns: Own) -> dict[str, Values]:
-    return {metric.name: values for metric, values in columns}
-
-
-def _chart(
-    run: Run, rows: Partition, columns: dict[str, Values], share: Float64, order: Int64
-) -> Roofline:
-    def numbers(name: str) -> Float64:
-        return columns[name].known() if name in columns else np.full(len(rows.labels), np.nan)
-
-    hardware = run.hardware
+def _chart(run: Run, rows: Partition, figures: Mapping[str, Values], share: Float64) -> Roofline:
     return Roofline(
         f"roofline by {rows.level}",
         tuple(rows.labels),
-        numbers(MODEL_INTENSITY.name),
-        numbers("model_tflops"),
+        figures["model_intensity"].known(),
+        figures["model_tflops"].known(),
         share,
-        numbers(INTENSITY.name),
-        numbers(MEASURED.name),
-        tuple(_sentence(columns, row, label) for row, label in enumerate(rows.labels)),
-        hardware.memory_gbps / 1e3 if hardware else None,
+        figures["intensity"].known(),
+        figures["measured_tflops"].known(),
+        tuple(f"{label}: {_sentence(figures, row)}" for row, label in enumerate(rows.labels)),
+        run.hardware.memory_gbps / 1e3 if run.hardware else None,
         _peaks(run, rows),
     )
 
@@ -148,30 +110,30 @@ def _peaks(run: Run, rows: Partition) -> tuple[tuple[str, float], ...]:
     return tuple((" ".join(names[peak]), peak) for peak in sorted(names, reverse=True))
 
 
-def _sentence(columns: dict[str, Values], row: int, label: str) -> str:
-    def text(name: str, unit: str, digits: int) -> list[str]:
-        number = columns[name].at(row) if name in columns else None
-        return [] if number is None else [f"{number:.{digits}f}{unit}"]
+def _sentence(figures: Mapping[str, Values], row: int) -> str:
+    def text(name: str, unit: str, digits: int = 1) -> list[str]:
+        number = figures[name].at(row)
+        return [] if number is None else [f"{number:.{digits}f} {unit}"]
 
     parts = [
-        *text(MODEL_INTENSITY.name, " FLOP/B", 1),
-        *text("model_tflops", " TFLOP/s", 1),
-        *text("model_tbps", " TB/s", 2),
-        *text("peak_pct", " % of peak", 1),
-        *text(OF_MODEL_ROOF.name, " % of its roof", 1),
+        *text("model_intensity", "FLOP/B"),
+        *text("model_tflops", "TFLOP/s"),
+        *text("model_tbps", "TB/s", 2),
+        *text("peak_pct", "% of peak"),
+        *text("model_roof_pct", "% of its roof"),
     ]
-    bound = columns[BOUND.name].cell(row)
-    parts += [f"{bound}-bound"] if bound else []
-    measured = [*text(INTENSITY.name, " FLOP/B", 1), *text(MEASURED.name, " TFLOP/s", 1)]
-    parts += [f"by counters {' at '.join(reversed(measured))}"] if measured else []
-    return f"{label}: {', '.join(parts) if parts else 'no model'}"
+    if bound := figures["bound"].cell(row):
+        parts.append(f"{bound}-bound")
+    if measured := [*text("measured_tflops", "TFLOP/s"), *text("intensity", "FLOP/B")]:
+        parts.append(f"by counters {' at '.join(measured)}")
+    return ", ".join(parts) or "no model"
 
 
-def _headline(whole: dict[str, Values], total_ns: int) -> str:
+def _headline(whole: Mapping[str, Values], total_ns: int) -> str:
     rate, peak = whole["model_tflops"].at(0), whole["peak_pct"].at(0)
     if rate is None:
         return f"none of the {time_text(total_ns)} of kernel time has modelled FLOPs"
     of_peak = "" if peak is None else f", {peak:.1f} % of the peak of their types"
-    roof = whole[OF_MODEL_ROOF.name].at(0)
+    roof = whole["model_roof_pct"].at(0)
     of_roof = "" if roof is None else f", {roof:.1f} % of the roof over them"
     return f"kernels with modelled FLOPs reach {rate:.1f} TFLOP/s{of_peak}{of_roof}"

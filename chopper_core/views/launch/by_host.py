@@ -84,20 +84,20 @@ def answer(run: Run, view: View) -> ViewResult:
     labels = [texts[cause] for cause in order.tolist()]
     total, states, places = total[order], states[order], places[order]
     gaps, longest, piece = (each[order] for each in _gaps_by_cause(charges))
-    is_recorded = piece >= 0
-    when = [
-        f"GPU {host.gpu[at]}, {time_text(int(host.start_ns[at]) - run.origin_ns)}" for at in piece
-    ]
-    where = [PLACE_NAMES[place] for place in places.argmax(axis=1).tolist()]
+    begin = [time_text(ns) for ns in (host.start_ns[piece] - run.origin_ns).tolist()]
+    longest_at = zip(piece.tolist(), host.gpu[piece].tolist(), begin, strict=True)
+    mostly_in = zip(piece.tolist(), places.argmax(axis=1).tolist(), strict=True)
     parts = {name: Values(states[:, at]) for at, name in enumerate(_STATES)}
     parts |= {name: Values(places[:, at]) for at, name in enumerate(_PLACES)}
     figures = {
         "idle_ns": Values(total),
         "host_idle_pct": Values(100.0 * total / idle_ns),
         "host_gaps": Values(gaps),
-        "host_longest_ns": Values(longest, ~is_recorded),
-        "host_where": worded(np.where(is_recorded, where, None).tolist()),
-        "host_when": worded(np.where(is_recorded, when, None).tolist()),
+        "host_longest_ns": Values(longest, piece < 0),
+        "host_where": worded([PLACE_NAMES[place] if at >= 0 else None for at, place in mostly_in]),
+        "host_when": worded(
+            [f"GPU {gpu}, {ns}" if at >= 0 else None for at, gpu, ns in longest_at]
+        ),
     }
     in_operator = np.array([bool(each.operator) for each in host.stacks], np.bool_)
     operator_ns = int(charges.ns[in_operator[host.stack[charges.piece]]].sum())

@@ -1,4 +1,4 @@
-"""Work, rates and roofs of operator calls: sums over groups of activities, as columns.
+"""Rows by the shape of the call that launched an activity: their work, rates and roofs as columns.
 
 A call's FLOPs lie on its main kernels, so that rates are over their durations. docs/shapes.md
 defines FLOPs and bytes by operator.
@@ -6,15 +6,16 @@ defines FLOPs and bytes by operator.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from chopper_core.align.kernel_classes import kernel_class
 from chopper_core.align.operator_work import FUSED
-from chopper_core.metrics import Metric, Values, column, numbered, worded
+from chopper_core.metrics import METRICS, Scope, Values, columns, numbered, worded
 from chopper_core.metrics.metric import quotient
 from chopper_core.model.column_names import CALL_NS, CALL_SHAPE, FLOPS, FLOPS_TYPE
 from chopper_core.model.groups import Groups
@@ -22,118 +23,131 @@ from chopper_core.model.hardware import Hardware
 from chopper_core.model.run import Run
 from chopper_core.model.shapes import CallShape, Fused
 from chopper_core.model.table import KernelTable, Selection, SplitCodes, add_split
+from chopper_core.model.units import time_text
+from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Int64
-from chopper_core.util.grouping import sums_of
+from chopper_core.util.errors import NothingToShow
+from chopper_core.util.grouping import ranked, ratios, sums_of
 from chopper_core.views.shared.benchmarks import hipblaslt_line, torch_line
+from chopper_core.views.shared.table_view import Partition, by_kernel_codes, by_level
 
+LEVEL: Final = "shape"
 NO_SHAPE: Final = "no shape: "
 """How the rows of activities without a shape begin; their class follows."""
+_MAX_NAMED: Final = 3
+MEASURED_RATES: Final = ("mfma_tflops", "valu_tflops")
 _MODELLED: Final = "the row has no product, attention or convolution with recorded inputs"
 _NO_BYTES: Final = f"{_MODELLED}, or the trace lacks the types of its operands"
 _NO_ROOF: Final = f"{_NO_BYTES}, or the GPU is not in hardware.toml with a peak for the type"
-_SOURCE: Final = "shapes in the trace; docs/shapes.md"
+_NO_LIMIT: Final = "the intensity is unknown, or the GPU is not in hardware.toml"
 _WITH_HARDWARE: Final = "shapes in the trace and hardware.toml"
 
-CALLS: Final = column(f"""calls | | calls | sum
-    Calls of operators with a shape, by their FLOPs; of kernels of torch.compile, each launch.
-    missing: {_MODELLED}
-    source: {_SOURCE}""")
-CALL_FLOPS: Final = column(f"""call_flops | FLOP | FLOPs/call
-    Floating-point operations of one call of the row's shape.
-    missing: {_MODELLED}, or has several shapes
-    source: {_SOURCE}""")
-CALL_BYTES: Final = column(f"""call_bytes | B | bytes/call
-    Modelled bytes of one call of the row's shape: every tensor that the operator reads or
-    writes counts once, at the size of its type.
-    missing: {_NO_BYTES}, or has several shapes
-    source: {_SOURCE}""")
-CALL_TFLOPS: Final = column(f"""call_tflops | TFLOP/s | call TFLOP/s
-    Mean over calls of their FLOPs over their duration, each call with the same weight;
-    model_tflops is all FLOPs over all time.
-    missing: {_MODELLED}
-    source: {_SOURCE}""")
-MODEL_BYTES: Final = column(f"""model_bytes | B | bytes | sum
-    Modelled bytes of the row's calls: every tensor that an operator reads or writes counts
-    once, at the size of its type.
-    missing: {_NO_BYTES}
-    source: {_SOURCE}""")
-MODEL_TBPS: Final = column(f"""model_tbps | TB/s | TB/s
-    model_bytes over the durations of all kernels of their calls, helpers too.
-    missing: {_NO_BYTES}
-    source: {_SOURCE}""")
-MODEL_INTENSITY: Final = column(f"""model_intensity | FLOP/B | model FLOP/B
-    Modelled arithmetic intensity: FLOPs over modelled bytes of the calls that have both.
-    missing: {_NO_BYTES}
-    source: {_SOURCE}""")
-BOUND: Final = column(f"""bound | | bound
-    The roof over the row's intensity: compute where the FLOPs at the peak of their type take
-    longer than the bytes at the memory's bandwidth, else memory.
-    missing: {_NO_ROOF}
-    source: {_WITH_HARDWARE}""")
-OF_MODEL_ROOF: Final = column(f"""model_roof_pct | % | model roof %
-    The time that the roofline's limit needs for the modelled work, in % of the durations of
-    all kernels of its calls: the longer of FLOPs at peak and bytes at the memory's bandwidth.
-    missing: {_NO_ROOF}
-    source: {_WITH_HARDWARE}""")
-OF_BANDWIDTH: Final = column(f"""bandwidth_pct | % | HBM %
-    model_tbps in % of the memory's bandwidth; above 100: the caches served a part.
-    missing: {_NO_BYTES}, or the GPU is not in hardware.toml
-    source: {_WITH_HARDWARE}""")
-OF_ACHIEVABLE: Final = column(f"""achievable_pct | % | achiev. %
-    model_tflops in % of the rate that the best matrix products of the type were measured at on
-    this GPU (achievable_tflops in hardware.toml, or --hardware FILE).
-    missing: {_MODELLED}, or no achievable_tflops is known for the GPU and the type
-    source: {_WITH_HARDWARE}""")
-SERVED: Final = column("""served_by | | served by
-    The kernel that takes most of the row's time, and how many others served its calls.
-    missing: the row has no kernel""")
-HIPBLASLT: Final = column(f"""hipblaslt | | hipblaslt-bench
-    A hipblaslt-bench command that runs the row's shape.
-    missing: the row is no matrix product with one shape and recorded types
-    source: {_SOURCE}""")
-TORCH: Final = column(f"""torch | | torch benchmark
-    A command that times the row's shape with PyTorch.
-    missing: the row has no shape whose operands PyTorch can make again
-    source: {_SOURCE}""")
+COLUMNS: Final = columns(
+    f"""
+    calls | | calls | sum
+        Calls of operators with a shape, by their FLOPs; of kernels of torch.compile, each launch.
+    call_flops | FLOP | FLOPs/call
+        Floating-point operations of one call of the row's shape.
+        missing: {_MODELLED}, or has several shapes
+    call_bytes | B | bytes/call
+        Modelled bytes of one call of the row's shape: every tensor that the operator reads or
+        writes counts once, at the size of its type.
+        missing: {_NO_BYTES}, or has several shapes
+    call_tflops | TFLOP/s | call TFLOP/s
+        Mean over calls of their FLOPs over their duration, each call with the same weight;
+        model_tflops is all FLOPs over all time.
+    model_bytes | B | bytes | sum
+        Modelled bytes of the row's calls: every tensor that an operator reads or writes counts
+        once, at the size of its type.
+        missing: {_NO_BYTES}
+    model_tbps | TB/s | TB/s
+        model_bytes over the durations of all kernels of their calls, helpers too.
+        missing: {_NO_BYTES}
+    model_intensity | FLOP/B | model FLOP/B
+        Modelled arithmetic intensity: FLOPs over modelled bytes of the calls that have both.
+        missing: {_NO_BYTES}
+    bound | | bound
+        The roof over the row's intensity: compute where the FLOPs at the peak of their type take
+        longer than the bytes at the memory's bandwidth, else memory.
+        missing: {_NO_ROOF}
+        source: {_WITH_HARDWARE}
+    model_roof_pct | % | model roof %
+        The time that the roofline's limit needs for the modelled work, in % of the durations of
+        all kernels of its calls: the longer of FLOPs at peak and bytes at the memory's bandwidth.
+        missing: {_NO_ROOF}
+        source: {_WITH_HARDWARE}
+    bandwidth_pct | % | HBM %
+        model_tbps in % of the memory's bandwidth; above 100: the caches served a part.
+        missing: {_NO_BYTES}, or the GPU is not in hardware.toml
+        source: {_WITH_HARDWARE}
+    achievable_pct | % | achiev. %
+        model_tflops in % of the rate that the best matrix products of the type were measured at on
+        this GPU (achievable_tflops in hardware.toml, or --hardware FILE).
+        missing: {_MODELLED}, or no achievable_tflops is known for the GPU and the type
+        source: {_WITH_HARDWARE}
+    served_by | | served by
+        The kernel that takes most of the row's time, and how many others served its calls.
+        missing: the row has no kernel
+        source: trace
+    hipblaslt | | hipblaslt-bench
+        A hipblaslt-bench command that runs the row's shape.
+        missing: the row is no matrix product with one shape and recorded types
+    torch | | torch benchmark
+        A command that times the row's shape with PyTorch.
+        missing: the row has no shape whose operands PyTorch can make again
+    intensity | FLOP/B | FLOP/B
+        Arithmetic intensity: the FLOPs of the matrix units and, where counted, of the vector units
+        (mfma_tflops + valu_tflops) over the bytes per second that the L2 caches read and wrote
+        over the fabric.
+        missing: the row lacks counters of the fabric or of the units that its kernels use
+        source: counters
+    roof_tflops | TFLOP/s | roof TF/s
+        The roofline's limit: the smaller of the peak for the types that the matrix units
+        multiplied and intensity times the memory's bandwidth (hardware.toml).
+        missing: {_NO_LIMIT}
+        source: counters and hardware.toml
+    roof_pct | % | % roof
+        mfma_tflops + valu_tflops in % of roof_tflops.
+        missing: {_NO_LIMIT}
+        source: counters and hardware.toml
+    measured_tflops | TFLOP/s | meas. TFLOP/s
+        FLOPs of the matrix and vector units by counters over the duration in the counter run
+        (mfma_tflops + valu_tflops).
+        missing: the row lacks counters of the units that its kernels use
+        source: counters
+    kernel_pct | % | of kernels
+        Share of the scope's kernel time (sum of durations).
+        missing:
+        source: trace
+""",
+    missing=_MODELLED,
+    source="shapes in the trace; docs/shapes.md",
+)
 
 
 class ShapeLabels(Struct, frozen=True, eq=False):
     """The labels of a run's activities by shape: texts, and a code for each shape and kernel."""
 
-    texts: tuple[str, ...]
-    shapes: tuple[CallShape | None, ...]
+    shapes: Mapping[str, CallShape | None]
     """The shape of each text, None for activities without one."""
     of_shape: Int64
-    """Position in `texts` of each of the table's shapes."""
+    """Position among the texts of each of the table's shapes."""
     of_kernel: Int64
     """The same of each kernel name, for its activities without a shape."""
 
     @classmethod
-    def of(cls, run: Run) -> ShapeLabels:
-        return run.memo(("shape labels",), lambda: cls.of_table(run.table))
-
-    @classmethod
-    def of_table(cls, table: KernelTable) -> ShapeLabels:
-        places: dict[str, int] = {}
-        shapes: list[CallShape | None] = []
-
-        def place(text: str, shape: CallShape | None) -> int:
-            if text not in places:
-                places[text] = len(places)
-                shapes.append(shape)
-            return places[text]
-
-        of_shape = [place(shape.label, shape) for shape in table.shapes]
-        of_kernel = [place(_without_shape(name), None) for name in table.names]
-        return cls(
-            tuple(places),
-            tuple(shapes),
-            np.array(of_shape, np.int64),
-            np.array(of_kernel, np.int64),
-        )
+    def of(cls, table: KernelTable) -> ShapeLabels:
+        given: list[tuple[str, CallShape | None]] = [(each.label, each) for each in table.shapes]
+        given += [(_without_shape(name), None) for name in table.names]
+        shapes: dict[str, CallShape | None] = {}
+        for text, shape in given:
+            shapes.setdefault(text, shape)
+        places = {text: place for place, text in enumerate(shapes)}
+        codes = np.array([places[text] for text, _ in given], np.int64)
+        return cls(shapes, codes[: len(table.shapes)], codes[len(table.shapes) :])
 
     def codes(self, table: KernelTable, rows: Selection) -> Int64:
-        """The label of each activity, a position in `texts`."""
+        """The label of each activity, a position among the texts."""
         codes = self.of_kernel[table.kernel[rows]]
         given = table.measured.get(CALL_SHAPE)
         if given is not None:
@@ -141,6 +155,10 @@ class ShapeLabels(Struct, frozen=True, eq=False):
             has = np.isfinite(own)
             codes[has] = self.of_shape[own[has].astype(np.intp)]
         return codes
+
+
+def _labels(run: Run) -> ShapeLabels:
+    return run.memo(("shape labels",), lambda: ShapeLabels.of(run.table))
 
 
 def _without_shape(kernel: str) -> str:
@@ -157,7 +175,7 @@ _SUMS: Final = (
 )
 
 
-def call_sums(nodes: Groups, hardware: Hardware | None) -> dict[str, Float64]:
+def _call_sums(nodes: Groups, hardware: Hardware | None) -> dict[str, Float64]:
     """Sums over each group of the modelled work of its calls, in one pass; 0 where none is known.
 
     `rates` are TFLOP/s of each call, by kernel the part of the call that it is. `…_ns` are
@@ -169,8 +187,8 @@ def call_sums(nodes: Groups, hardware: Hardware | None) -> dict[str, Float64]:
     sums = {name: np.zeros(count) for name in _SUMS}
     if FLOPS not in table.measured and CALL_SHAPE not in table.measured:
         return sums
-    shape_flops = np.array([_number(shape.flops) for shape in table.shapes] + [np.nan])
-    shape_bytes = np.array([_number(shape.bytes) for shape in table.shapes] + [np.nan])
+    shape_flops = np.array([*(shape.flops for shape in table.shapes), None], np.float64)
+    shape_bytes = np.array([*(shape.bytes for shape in table.shapes), None], np.float64)
     is_fused = np.array([isinstance(shape.sizes, Fused) for shape in table.shapes] + [False])
 
     def given(name: str, rows: Selection, size: int) -> Float64:
@@ -208,20 +226,14 @@ def call_sums(nodes: Groups, hardware: Hardware | None) -> dict[str, Float64]:
     return sums
 
 
-def _known(sums: Float64) -> Float64:
+def _above_0(sums: Float64) -> Float64:
     return np.where(sums > 0, sums, np.nan)
 
 
-def _number(value: float | None) -> float:
-    return np.nan if value is None else value
-
-
-def call_columns(
-    sums: Mapping[str, Float64], hardware: Hardware | None
-) -> list[tuple[Metric, Values]]:
+def _call_figures(sums: Mapping[str, Float64], hardware: Hardware | None) -> dict[str, Values]:
     memory = hardware.memory_gbps if hardware else np.nan
     with np.errstate(invalid="ignore"):
-        memory_ns = _known(sums["both_bytes"]) / memory
+        memory_ns = _above_0(sums["both_bytes"]) / memory
         roof_ns = np.where(sums["both_flops"] > 0, sums["roof_ns"], np.nan)
         needed = np.maximum(memory_ns, roof_ns)
     bound = [
@@ -229,26 +241,130 @@ def call_columns(
         for limit, at_peak, moving in zip(needed, roof_ns, memory_ns, strict=True)
     ]
     calls = np.rint(sums["calls"]).astype(np.int64)
-    return [
-        (CALLS, Values(calls, calls == 0)),
-        (CALL_TFLOPS, quotient(_known(sums["rates"]), sums["calls"])),
-        (MODEL_BYTES, Values(sums["bytes"], sums["bytes_ns"] == 0)),
-        (MODEL_TBPS, quotient(sums["bytes"], sums["bytes_ns"], 1e-3)),
-        (MODEL_INTENSITY, quotient(_known(sums["both_flops"]), sums["both_bytes"])),
-        (BOUND, worded(bound)),
-        (OF_MODEL_ROOF, quotient(needed, sums["both_ns"], 100.0)),
-        (OF_BANDWIDTH, quotient(_known(sums["bytes"]) / memory, sums["bytes_ns"], 100.0)),
-        (OF_ACHIEVABLE, quotient(sums["achievable_ns"], sums["achievable_of_ns"], 100.0)),
-    ]
+    return {
+        "calls": Values(calls, calls == 0),
+        "call_tflops": quotient(_above_0(sums["rates"]), sums["calls"]),
+        "model_bytes": Values(sums["bytes"], sums["bytes_ns"] == 0),
+        "model_tbps": quotient(sums["bytes"], sums["bytes_ns"], 1e-3),
+        "model_intensity": quotient(_above_0(sums["both_flops"]), sums["both_bytes"]),
+        "bound": worded(bound),
+        "model_roof_pct": quotient(needed, sums["both_ns"], 100.0),
+        "bandwidth_pct": quotient(_above_0(sums["bytes"]) / memory, sums["bytes_ns"], 100.0),
+        "achievable_pct": quotient(sums["achievable_ns"], sums["achievable_of_ns"], 100.0),
+    }
 
 
-def shape_figures(shapes: Sequence[CallShape | None]) -> list[tuple[Metric, Values]]:
-    return [
-        (CALL_FLOPS, numbered([shape.flops if shape else None for shape in shapes])),
-        (CALL_BYTES, numbered([shape.bytes if shape else None for shape in shapes])),
-        (HIPBLASLT, worded([hipblaslt_line(shape) if shape else None for shape in shapes])),
-        (TORCH, worded([torch_line(shape) if shape else None for shape in shapes])),
+def modelled_figures(run: Run, rows: Partition) -> tuple[dict[str, Values], dict[str, Values]]:
+    """The figures of the rows, and of all of them as one."""
+    sums = _call_sums(rows.nodes, run.hardware)
+    own = _call_figures(sums, run.hardware)
+    all_sums = {name: each.sum(keepdims=True) for name, each in sums.items()}
+    if rows.level == LEVEL:
+        shapes = [_labels(run).shapes[label] for label in rows.labels]
+        own |= {
+            "call_flops": numbered([shape.flops if shape else None for shape in shapes]),
+            "call_bytes": numbered([shape.bytes if shape else None for shape in shapes]),
+            "hipblaslt": worded([hipblaslt_line(shape) if shape else None for shape in shapes]),
+            "torch": worded([torch_line(shape) if shape else None for shape in shapes]),
+            "served_by": _served(rows.nodes),
+        }
+    return own, _call_figures(all_sums, run.hardware)
+
+
+def _served(nodes: Groups) -> Values:
+    """The kernel with the most time of each group, and the number of other names."""
+    names, count = nodes.table.names, len(nodes)
+    time_ns: dict[int, float] = {}
+    for rows, group in nodes.pieces():
+        pairs, place = ranked(group.astype(np.int64) * len(names) + nodes.table.kernel[rows])
+        sums = sums_of(nodes.table.duration_ns[rows], place, len(pairs))
+        for pair, spent in zip(pairs.tolist(), sums.tolist(), strict=True):
+            time_ns[pair] = time_ns.get(pair, 0.0) + spent
+    kernels: list[list[tuple[float, int]]] = [[] for _ in range(count)]
+    for pair, spent in time_ns.items():
+        kernels[pair // len(names)].append((-spent, pair % len(names)))
+    return worded(
+        [names[min(own)[1]] + (f" +{len(own) - 1}" if len(own) > 1 else "") for own in kernels]
+    )
+
+
+def measured_roofline(run: Run, scope: Scope) -> dict[str, Values]:
+    """Intensity, the roofline's limit and the share of it reached; missing without counters."""
+    matrix, vector, share, reads, writes = (
+        METRICS[name].compute(scope)
+        for name in (*MEASURED_RATES, "mfma_peak_pct", "fabric_read_gbps", "fabric_write_gbps")
+    )
+    rate = matrix.known(missing=0.0) + vector.known(missing=0.0)
+    traffic = reads.numbers + writes.numbers
+    # Without counters of the vector units, nothing is known about a kernel without matrix FLOPs.
+    known = (rate > 0) | vector.present()
+    known &= matrix.present() & reads.present() & writes.present() & (traffic > 0)
+    intensity = 1e3 * np.where(known, ratios(rate, traffic), np.nan)
+    by_memory = intensity * (run.hardware.memory_gbps / 1e3 if run.hardware else np.nan)
+    # The units' peak for the types that they multiplied in the row.
+    peak = 100.0 * ratios(matrix.numbers, share.numbers)
+    roof = np.where(matrix.numbers > 0, np.minimum(peak, by_memory), by_memory)
+    return {
+        "intensity": Values(intensity),
+        "roof_tflops": Values(roof),
+        "roof_pct": Values(100.0 * ratios(rate, roof)),
+    }
+
+
+def by_shape(run: Run, view: View) -> Partition:
+    """The rows of a view by shape; those of one shape where it names one (`of=`)."""
+    tree = run.tree_of(view)
+    whole = tree.node(view.path)
+    if view.of:
+        whole = of_shape(run, whole, view.of)
+    if view.of or CALL_SHAPE in run.table.measured:
+        return Partition(LEVEL, *by_level(whole, LEVEL), whole)
+    kernels = tree.split(view.path, ("kernel",))
+    codes, nodes = by_kernel_codes(whole, kernels, _labels(run).of_kernel)
+    texts = list(_labels(run).shapes)
+    return Partition(LEVEL, [texts[code] for code in codes.tolist()], nodes, whole)
+
+
+def of_shape(run: Run, whole: Groups, label: str) -> Groups:
+    """A group's activities of one shape; raises NothingToShow where it has none."""
+    code = run.table.code_of(LEVEL, label)
+    rows = whole.rows[run.table.column(LEVEL)[whole.selection] == (-1 if code is None else code)]
+    if not len(rows):
+        raise NothingToShow(
+            f"no activity of the shape {label!r} here; view=kernels&by=shape lists the shapes"
+        )
+    return Groups.single(run.table, rows)
+
+
+def kernels_of_shape(view: View, label: str) -> View:
+    return replace(view, name="kernels", by="name", of=label, sort="", filter="", columns=())
+
+
+def shape_notes(run: Run, whole: Groups) -> tuple[str, ...]:
+    if CALL_SHAPE not in run.table.measured:
+        return (
+            "the trace has no shapes (record_shapes=True in the profiler records them): "
+            "no row is modelled",
+        )
+    labels = _labels(run)
+    time_ns = np.zeros(len(labels.shapes))
+    for rows, _ in whole.pieces():
+        codes = labels.codes(run.table, rows)
+        time_ns += sums_of(run.table.duration_ns[rows], codes, len(time_ns))
+    rest = [
+        (time, label.removeprefix(NO_SHAPE))
+        for label, time in zip(labels.shapes, time_ns.tolist(), strict=True)
+        if label.startswith(NO_SHAPE) and time
     ]
+    if not rest:
+        return ()
+    without = sum(time for time, _ in rest)
+    largest = sorted(rest, reverse=True)[:_MAX_NAMED]
+    named = ", ".join(f"{name} {time_text(time)}" for time, name in largest)
+    return (
+        f"{100 * without / max(time_ns.sum(), 1):.1f} % of kernel time ({time_text(without)}) has "
+        f"no model: {named}{' …' if len(rest) > len(largest) else ''}",
+    )
 
 
 @add_split("class")
@@ -260,5 +376,5 @@ def _classes(table: KernelTable) -> SplitCodes:
 
 @add_split("shape")
 def _shapes(table: KernelTable) -> SplitCodes:
-    labels = ShapeLabels.of_table(table)
-    return labels.codes(table, slice(None)), labels.texts
+    labels = ShapeLabels.of(table)
+    return labels.codes(table, slice(None)), tuple(labels.shapes)
