@@ -21,7 +21,7 @@ from chopper_core.model.overrides import Overrides
 from chopper_core.model.run import Run
 from chopper_core.model.signals import FEWEST_SAMPLES, SampleSummary
 from chopper_core.model.table import KernelTable, Rule
-from chopper_core.sources.dispatches import Dispatches, DispatchRun
+from chopper_core.sources.dispatches import CLOCK_BOOTTIME, Dispatches, DispatchRun
 from chopper_core.sources.registry import Family, FoundFiles, discover
 from chopper_core.sources.signals import ClockDomain, SignalName, Telemetry
 from chopper_core.sources.telemetry.cells import SECOND_NS
@@ -74,7 +74,7 @@ def run_of_dispatches(name: str, dispatch_runs: Sequence[DispatchRun], hardware:
         },
         losses=tuple(chosen.losses.notes),
         notes=tuple(chosen.join_notes),
-        clock=f"{chosen.clock}: since boot, without a date" if table.has_times else NO_CLOCK,
+        clock=f"{CLOCK_BOOTTIME}: since boot, without a date" if table.has_times else NO_CLOCK,
         facts={"format": chosen.format, "passes": str(chosen.passes)},
     )
     return Run(

@@ -72,7 +72,6 @@ class DispatchRun(Struct, frozen=True):
     dispatches: Dispatches
     counter_info: Mapping[str, CounterInfo]
     passes: int
-    clock: str
     join_notes: Sequence[str]
     """One sentence per dispatch or value that joining passes left out or found ambiguous."""
     losses: Losses

@@ -193,51 +193,33 @@ class JsonStream:
         """
         if not self.next_element():
             return None
-        if self._next_mark() != b"{":
-            return _decoded(self.value(), decode, repair)
-        while True:
-            if (found := self._alike_objects(decode)) is not None:
-                return found
-            start = self._position
-            if (end := self._end_of_objects(start)) != start:
-                self._position = end
-                return _decoded(self._text[start:end], decode, repair)
+        self._next_mark()
+        while (end := element_end(self._text, self._position)) == INCOMPLETE:
             self._read_more()
-
-    def _alike_objects(self, decode: Callable[[bytes], list[Any]]) -> list[Any] | None:
-        """Pass objects that begin with the same key as the first of them, and decode them.
-
-        The key shows where the last of them begins; successful decoding shows that those before it
-        are whole. None if they can't be decoded or the first isn't whole.
-        """
-        end = element_end(self._text, self._position)
-        following = None if end == INCOMPLETE else _NEXT_OBJECT.match(self._text, end)
-        if following is None:
-            return None
-        last = self._text.rfind(following.group(), end)
+        text, start = self._text, self._position
+        # The key with which objects begin shows where the last like the first begins; decoding
+        # them shows that those before it are whole.
+        following = _NEXT_OBJECT.match(text, end)
+        last = text.rfind(following.group(), end) if following else end
         try:
-            found = decode(b"[" + self._text[self._position : last] + b"]")
+            found = decode(b"[" + text[start:last] + b"]")
+            self._position = last
+            return found
         except DECODE_ERRORS:
-            return None
-        self._position = last
-        return found
-
-    def _end_of_objects(self, start: int) -> int:
-        """Return the end of the last whole object in the sequence that begins at `start`."""
-        end = start
-        depth = 0
-        position = start
-        while (match := _UP_TO_BRACKET.match(self._text, position)) is not None:
-            position = match.end()
-            if match.group(1) in _OPENING:
-                depth += 1
-                continue
-            depth -= 1
-            if depth < 0:
+            pass
+        found = []
+        while start < last and (end := element_end(text, start)) != INCOMPLETE:
+            element = text[start:end]
+            try:
+                found += decode(b"[" + element + b"]")
+            except DECODE_ERRORS:
+                found += repair(element)
+            self._position = end
+            comma = skip_space(text, end)
+            if text[comma : comma + 1] != b",":
                 break
-            if depth == 0:
-                end = match.end()
-        return end
+            start = skip_space(text, comma + 1)
+        return found
 
     def _at_end_of(self, closing: bytes) -> bool:
         mark = self._next_mark()
@@ -266,34 +248,3 @@ class JsonStream:
         self._position = 0
         name = f"read {self._source.path.name}"
         self._progress(name, self._source.file_position, self._source.size_bytes)
-
-
-def _decoded(
-    elements: bytes, decode: Callable[[bytes], list[Any]], repair: Callable[[bytes], list[Any]]
-) -> list[Any]:
-    """Return the elements decoded; those that can't be decoded even alone are repaired."""
-    try:
-        return decode(b"[" + elements + b"]")
-    except DECODE_ERRORS:
-        pass
-    found: list[Any] = []
-    for element in _elements(elements + b"]"):
-        try:
-            found += decode(b"[" + element + b"]")
-        except DECODE_ERRORS:
-            found += repair(element)
-    return found
-
-
-def _elements(text: bytes) -> Iterator[bytes]:
-    """Yield the elements of a JSON list from the text inside it."""
-    position = 0
-    while True:
-        position = skip_space(text, position)
-        if text[position : position + 1] == b",":
-            position = skip_space(text, position + 1)
-        end = element_end(text, position)
-        if text[position : position + 1] in (b"]", b"") or end == INCOMPLETE:
-            return
-        yield text[position:end]
-        position = end

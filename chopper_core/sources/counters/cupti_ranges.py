@@ -74,7 +74,7 @@ def read(path: Path, progress: Progress = silent) -> list[DispatchRun]:
         except TextEnded:
             losses.truncated = True
             losses.notes.append(f"{source.problem or 'It ends before its events do'}.")
-    run = table.finish([path], FORMAT)
+    run = table.finish(path, FORMAT)
     if not len(run.dispatches):
         raise DataError(f"{path} has no ranges with CUPTI counters.")
     return [replace(run, join_notes=[_NO_TIMES, *run.join_notes])]

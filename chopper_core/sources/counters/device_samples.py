@@ -198,7 +198,7 @@ def read_kernels(path: Path, progress: Progress = silent) -> tuple[DispatchRun, 
         for number, agent in enumerate(agents.tolist())
     )
     table.add_dispatches(columns)
-    run = table.finish([path], FORMAT)
+    run = table.finish(path, FORMAT)
     dispatches = replace(run.dispatches, dispatch_id=np.arange(count, dtype=np.int64))
     return replace(run, dispatches=dispatches, losses=losses), agents.tolist()
 

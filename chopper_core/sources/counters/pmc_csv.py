@@ -7,26 +7,17 @@ of rocprof-compute repeats the columns that describe a dispatch once per pass (`
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
-import numpy as np
 from msgspec.structs import replace
 
-from chopper_core.sources.counters.tables import DispatchTable
+from chopper_core.sources.counters.tables import CSV_COLUMNS, KERNEL, STARTS, DispatchTable
 from chopper_core.sources.dispatches import DispatchRun
 from chopper_core.sources.registry import Recognised, Unusable
 from chopper_core.tables.bytes import ByteSource
-from chopper_core.tables.columns import Columns
-from chopper_core.tables.csv_stream import (
-    CsvBatch,
-    CsvFile,
-    Declared,
-    declared,
-    header_of,
-    normalised,
-)
+from chopper_core.tables.csv_stream import CsvFile, header_of, normalised
 from chopper_core.tables.losses import ABSENT, Losses
 from chopper_core.tables.text import FileHead
 from chopper_core.util.errors import DataError
@@ -44,24 +35,11 @@ COMPUTE: Final = "rocprof-compute CSV"
 ROCPROF_V1: Final = "rocprof v1 CSV"
 ROCPROF_V2: Final = "rocprof v2 CSV"
 
-_STARTS: Final = ("start_timestamp", "beginns")
-_COLUMNS: Final[Mapping[str, Declared]] = {
-    "process": declared("pid", "process_id"),
-    "thread": declared("tid", "thread_id"),
-    "queue": declared("queue_id"),
-    "dispatch_id": declared("dispatch_id", "index"),
-    "correlation": declared("correlation_id"),
-    "grid_x": declared("grid_size", "grd"),
-    "workgroup_x": declared("workgroup_size", "wgr"),
-    "start_ns": declared(*_STARTS, are_times=True),
-    "end_ns": declared("end_timestamp", "endns", are_times=True),
-}
 _EXECUTION: Final = ("gpu", "dispatch_id", "start_ns")
-_KERNEL: Final = ("kernel_name", "kernelname")
 _NO_COUNTERS: Final = frozenset(
     (
-        *(name for column in _COLUMNS.values() for name in column.names),
-        *_KERNEL,
+        *(name for column in CSV_COLUMNS.values() for name in column.names),
+        *KERNEL,
         *("gpu_id", "node_id", "queue_index", "lds", "scr", "vgpr", "arch_vgpr", "accum_vgpr"),
         *("sgpr", "wave_size", "sig", "obj", "dispatchns", "completens", "xcc_index", "kernel_id"),
         *("lds_per_workgroup", "scratch_per_workitem", "arch_vgpr_count", "accum_vgpr_count"),
@@ -106,19 +84,16 @@ def read(
         counters = {} if is_long else _counter_columns(file.columns)
         executions: set[tuple[int, int, int]] = set()
         for batch in file.batches(progress):
-            columns = _columns_in(batch, table)
+            columns = table.csv_columns(batch)
+            columns["name"][columns["dispatch_id"] < 0] = ABSENT
+            unusable = (columns["start_ns"] < 0) & batch.column(*STARTS).is_filled
+            columns["end_ns"][unusable] = 0  # counts as an invalid time, not as a missing one
+            usable = table.add_csv(batch, columns, counters)
             if is_long:
-                usable = table.add_csv_counters(batch, columns)
                 # Each pass has other starts.
                 keys = (columns[name][usable].tolist() for name in _EXECUTION)
                 executions.update(zip(*keys, strict=True))
-                continue
-            usable = columns["name"] >= 0
-            rows = table.add_dispatches({name: each[usable] for name, each in columns.items()})
-            for name, index in counters.items():
-                code = np.full(len(rows), table.counter_names[name])
-                table.add_values(rows, code, batch.at(index).floats()[usable])
-    run = table.finish([path], _format(file.header))
+    run = table.finish(path, _format(file.header))
     passes = Counter((gpu, dispatch_id) for gpu, dispatch_id, _ in executions)
     run = replace(run, passes=max(passes.values(), default=1))
     if not len(run.dispatches):
@@ -147,16 +122,6 @@ def _format(header: Collection[str]) -> str:
     if "kernelname" in header:
         return ROCPROF_V1
     return ROCPROF_V2 if "queue_id" in header and "counter_name" not in header else COMPUTE
-
-
-def _columns_in(batch: CsvBatch, table: DispatchTable) -> Columns:
-    """Return the columns of dispatches; the name is ABSENT in other rows."""
-    columns = table.csv_columns(batch, _COLUMNS, _KERNEL, ("gpu_id", "node_id"))
-    columns["name"][columns["dispatch_id"] < 0] = ABSENT
-    table.losses.unreadable_events += int((columns["name"] < 0).sum())
-    unusable = (columns["start_ns"] < 0) & batch.column(*_STARTS).is_filled
-    columns["end_ns"][unusable] = 0  # counts as an invalid time, not as a missing one
-    return columns
 
 
 def _described(run: DispatchRun, sysinfo: Path) -> DispatchRun:

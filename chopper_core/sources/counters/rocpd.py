@@ -18,9 +18,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from chopper_core.model.hardware import Agent, CounterInfo, counter_info, counter_infos
+from chopper_core.model.hardware import Agent, CounterInfo, counter_info
 from chopper_core.sources import rpd
-from chopper_core.sources.counters.references import AgentTable, gpus_by_id
+from chopper_core.sources.counters.references import gpus_by_id
 from chopper_core.sources.counters.tables import DispatchTable
 from chopper_core.sources.dispatches import DispatchRun
 from chopper_core.sources.registry import Recognised, Unusable
@@ -263,8 +263,7 @@ class _RocpdProcess:
     def add_dispatches(self, given: Mapping[str, Sequence[Any]]) -> None:
         gpus = self.gpus()
         if self.table is None:
-            agents = AgentTable(gpus.values())
-            self.table = DispatchTable(Losses(), agents, sums_repeated_values=True)
+            self.table = DispatchTable(Losses(), gpus.values(), sums_instances=True)
         table = self.table
 
         def kernel(kernel_id: Any) -> int:
@@ -345,8 +344,7 @@ class _Reader:
         for process in profiled:
             process.rows = Lookup()
             if process.table is not None:
-                infos = {**counter_infos(process.table.counter_names), **process.infos}
-                runs.append(process.table.finish([path], FORMAT, infos))
+                runs.append(process.table.finish(path, FORMAT, process.infos))
         if runs:
             losses, folder = runs[0].losses, "/".join(path.parts[-2:])
             losses.truncated |= self._losses.truncated

@@ -6,7 +6,7 @@ first. Counter values are sums over all instances of a counter.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -14,19 +14,12 @@ from msgspec import Struct
 
 from chopper_core.model.hardware import Agent
 from chopper_core.sources.counters.joining import join_same_process
-from chopper_core.sources.counters.references import AgentTable, gpus_by_id
-from chopper_core.sources.counters.tables import DispatchTable
+from chopper_core.sources.counters.references import gpus_by_id
+from chopper_core.sources.counters.tables import CSV_COLUMNS, DispatchTable
 from chopper_core.sources.dispatches import DispatchRun
 from chopper_core.sources.registry import Recognised, Unusable
 from chopper_core.tables.bytes import ByteSource
-from chopper_core.tables.csv_stream import (
-    CsvBatch,
-    CsvFile,
-    Declared,
-    declared,
-    header_of,
-    normalised,
-)
+from chopper_core.tables.csv_stream import CsvFile, header_of, normalised
 from chopper_core.tables.losses import Losses
 from chopper_core.tables.text import FileHead
 from chopper_core.util.errors import DataError
@@ -43,25 +36,8 @@ KERNEL_TRACE: Final = "kernel trace"
 AGENTS: Final = "agents"
 API_TRACE: Final = "API trace"
 
-_TIMES: Final = {
-    "start_ns": declared("start_timestamp", are_times=True),
-    "end_ns": declared("end_timestamp", are_times=True),
-}
-_COLUMNS: Final[Mapping[str, Declared]] = {
-    **{name: declared(f"{name}_id") for name in ("process", "thread", "queue", "correlation")},
-    "dispatch_id": declared("dispatch_id"),
-    **_TIMES,
-    "grid_x": declared("grid_size_x", "grid_size"),
-    "grid_y": declared("grid_size_y"),
-    "grid_z": declared("grid_size_z"),
-    "workgroup_x": declared("workgroup_size_x", "workgroup_size"),
-    "workgroup_y": declared("workgroup_size_y"),
-    "workgroup_z": declared("workgroup_size_z"),
-}
-_CALL_COLUMNS: Final[Mapping[str, Declared]] = {
-    "thread": declared("thread_id"),
-    **_TIMES,
-    "correlation": declared("correlation_id"),
+_CALL_COLUMNS: Final = {
+    name: CSV_COLUMNS[name] for name in ("thread", "start_ns", "end_ns", "correlation")
 }
 _MARKER: Final = "MARKER"
 _LAUNCHES: Final = "HIP"
@@ -119,13 +95,16 @@ def read_process(process: CsvProcess, progress: Progress = silent) -> DispatchRu
     agents = [] if process.agent_info is None else read_agents(process.agent_info)
     runs: list[DispatchRun] = []
     for path in filter(None, (process.kernel_trace, process.counters)):
-        table = DispatchTable(Losses(), AgentTable(agents))
+        table = DispatchTable(Losses(), agents)
         with ByteSource(path) as source:
             for batch in CsvFile(source, table.losses).batches(progress):
-                _read_rows(batch, table)
+                columns = table.csv_columns(batch)
+                if batch.has("counter_name") and not batch.has("dispatch_id"):
+                    columns["dispatch_id"] = columns["correlation"]
+                table.add_csv(batch, columns, {})
         for api_trace in () if runs else host_side(process.api_traces):
             _read_host_side(api_trace, table)
-        runs.append(table.finish([path], FORMAT))
+        runs.append(table.finish(path, FORMAT))
     if not any(len(run.dispatches) for run in runs):
         names = " and ".join(str(run.paths[0]) for run in runs)
         raise DataError(f"{names} has no dispatches; was the program profiled to its end?")
@@ -147,18 +126,6 @@ def read_agents(path: Path) -> list[Agent]:
                 for index in range(len(batch))
             ]
     return list(gpus_by_id(dict(enumerate(rows))).values())
-
-
-def _read_rows(batch: CsvBatch, table: DispatchTable) -> None:
-    columns = table.csv_columns(batch, _COLUMNS)
-    is_dispatch = columns["name"] >= 0
-    table.losses.unreadable_events += int((~is_dispatch).sum())
-    if not batch.has("counter_name"):
-        table.add_dispatches({name: column[is_dispatch] for name, column in columns.items()})
-        return
-    if not batch.has("dispatch_id"):
-        columns["dispatch_id"] = columns["correlation"]
-    table.add_csv_counters(batch, columns)
 
 
 def host_side(api_traces: Sequence[Path]) -> list[Path]:

@@ -6,8 +6,7 @@ The text is read piece by piece; only the lists needed are decoded, a batch at a
 from __future__ import annotations
 
 import json
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -17,19 +16,18 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.model.hardware import counter_info, counter_infos
+from chopper_core.model.hardware import counter_info
 from chopper_core.sources.counters.references import AgentTable, gpus_by_id
-from chopper_core.sources.counters.tables import CounterValues, DispatchTable
+from chopper_core.sources.counters.tables import DispatchTable
 from chopper_core.sources.dispatches import DispatchRun
 from chopper_core.sources.registry import Recognised
 from chopper_core.tables.bytes import ByteSource
-from chopper_core.tables.columns import Columns, Interner, int_column
+from chopper_core.tables.columns import Columns, GrowingColumns, Interner, int_column
 from chopper_core.tables.json_stream import JsonStream, TextEnded
 from chopper_core.tables.losses import ABSENT, Losses
 from chopper_core.tables.text import FileHead
 from chopper_core.util.arrays import Int64
 from chopper_core.util.errors import DataError
-from chopper_core.util.grouping import ranked
 from chopper_core.util.progress import Progress, silent
 
 NAME: Final = "rocprofv3 (JSON)"
@@ -176,7 +174,7 @@ def read(path: Path, progress: Progress = silent) -> list[DispatchRun]:
                 processes[-1].losses.truncated = True
                 processes[-1].losses.notes.append(f"{problem}.")
         progress(f"read {path.name}", source.size_bytes, source.size_bytes)
-    runs = [process.finish(path) for process in processes if process.dispatch_count]
+    runs = [process.finish(path) for process in processes if len(process.table)]
     if not runs:
         raise DataError(
             f"{path} has no dispatches; rocprofv3 records them with --kernel-trace or --pmc."
@@ -192,17 +190,18 @@ class _JsonProcess:
 
     def __init__(self) -> None:
         self.losses = Losses()
-        self.dispatch_count = 0
-        self._table = DispatchTable(self.losses, sums_repeated_values=True)
+        self.table = DispatchTable(self.losses, sums_instances=True)
         self._pid = ABSENT
         self._agents: dict[int, dict[str, Any]] = {}
         self._kernels: dict[int, str] = {}
         self._messages: dict[int, str] = {}
         self._descriptions: dict[int, CounterDescription] = {}
-        self._ranges: deque[Columns] = deque()
-        self._dispatches: deque[Columns] = deque()
+        self._used: dict[str, Interner] = {"name": Interner(), "gpu": Interner()}
+        """The ids that dispatches have in these columns."""
         self._counters = Interner()
-        self._values = CounterValues(self.losses, sums=True)
+        self._ranges = GrowingColumns(
+            dict.fromkeys(("correlation", "thread", "start_ns", "end_ns"), np.int64)
+        )
 
     def read(self, stream: JsonStream, prefix: str = "") -> None:
         """Read the lists needed of the next object."""
@@ -223,40 +222,25 @@ class _JsonProcess:
                 stream.skip_value()
 
     def finish(self, path: Path) -> DispatchRun:
-        table = self._table
+        table = self.table
         agents = gpus_by_id(self._agents)
         table.agents = AgentTable(agents.values())
-        nameless: set[int] = set()
-
-        def kernel_code(kernel: int) -> int:
-            name = self._kernels.get(kernel)
-            if not name:
-                nameless.add(kernel)
-            return table.kernel_code(name or f"kernel {kernel}")
-
-        numbers = [np.zeros(0, np.int64)]
-        while self._dispatches:
-            columns = self._dispatches.popleft()
-            columns["process"] = np.full(len(columns["name"]), self._pid, np.int64)
-            columns["gpu"] = _looked_up(columns["gpu"], partial(table.agents.of_id, agents))
-            columns["name"] = _looked_up(columns["name"], kernel_code)
-            numbers.append(table.add_dispatches(columns))
-        row_of = np.concatenate(numbers)
-        if nameless:
-            self.losses.notes.append(f"{len(nameless):,} kernels have no name in the file.")
-        for handle, number in self._counters.items():
-            rows, values = self._values.take(number)
-            if len(rows):
-                known = self._descriptions.get(handle)
-                code = table.counter_names[known.name if known else f"counter {handle}"]
-                table.add_values(row_of[rows], np.full(len(rows), code), values)
-        while self._ranges:
-            table.host.add_ranges(self._named(self._ranges.popleft()))
-        infos = counter_infos(table.counter_names)
-        for each in self._descriptions.values():
-            if each.name in infos:
-                infos[each.name] = counter_info(each.name, description=each.description)
-        return table.finish([path], FORMAT, infos)
+        names = {kernel: self._kernels.get(kernel) for kernel in self._used["name"]}
+        if nameless := sum(not name for name in names.values()):
+            self.losses.notes.append(f"{nameless:,} kernels have no name in the file.")
+        codes = {
+            "process": [self._pid],
+            "gpu": [table.agents.of_id(agents, handle) for handle in self._used["gpu"]],
+            "name": [table.kernel_code(name or f"kernel {one}") for one, name in names.items()],
+        }
+        known = self._descriptions
+        counters = [known[one].name if one in known else f"counter {one}" for one in self._counters]
+        infos = {
+            each.name: counter_info(each.name, description=each.description)
+            for each in known.values()
+        }
+        table.host.add_ranges(self._named(self._ranges.joined()))
+        return table.finish(path, FORMAT, infos, codes, counters)
 
     def _repaired(self, name: str, element: bytes) -> list[Any]:
         """Return a record with control characters or invalid UTF-8 in its names; [] if damaged.
@@ -288,12 +272,10 @@ class _JsonProcess:
         elif name == "strings/marker_api":
             self._messages.update((record.key, record.value) for record in records)
         elif name == "buffer_records/marker_api":
-            self._ranges.append(
-                _call_columns(records)
-                | {"end_ns": int_column([record.end_timestamp for record in records])}
-            )
+            ends = int_column([record.end_timestamp for record in records])
+            self._ranges.add({**_call_columns(records), "end_ns": ends})
         elif name == "buffer_records/hip_api":
-            self._table.host.add_calls(_call_columns(records))
+            self.table.host.add_calls(_call_columns(records))
         elif name == "buffer_records/kernel_dispatch":
             self._add_dispatches(records, [record.thread_id for record in records])
         else:
@@ -317,10 +299,14 @@ class _JsonProcess:
             )
             for axis in ("x", "y", "z")
         }
-        self._dispatches.append(
+        kernels, agents = self._used["name"], self._used["gpu"]
+        for kernel in sorted({info.kernel_id for info in infos}):
+            kernels[kernel]  # Numbers it: ids rise in the order in which kernels were loaded.
+        return self.table.add_dispatches(
             {
-                "name": int_column([info.kernel_id for info in infos]),
-                "gpu": int_column([info.agent_id.handle for info in infos]),
+                "process": np.zeros(len(infos), np.int64),
+                "name": int_column([kernels[info.kernel_id] for info in infos]),
+                "gpu": int_column([agents[info.agent_id.handle] for info in infos]),
                 "thread": int_column(threads),
                 "queue": int_column([info.queue_id.handle for info in infos]),
                 "dispatch_id": int_column([info.dispatch_id for info in infos]),
@@ -330,9 +316,6 @@ class _JsonProcess:
                 **sizes,
             }
         )
-        first = self.dispatch_count
-        self.dispatch_count += len(infos)
-        return np.arange(first, self.dispatch_count)
 
     def _add_counters(self, records: Sequence[CounterCollection]) -> None:
         dispatches = [record.dispatch_data for record in records]
@@ -343,14 +326,14 @@ class _JsonProcess:
         counts = [len(record.records) for record in records]
         values = list(chain.from_iterable(record.records for record in records))
         numbers = self._counters
-        self._values.add(
+        self.table.add_values(
             np.repeat(rows, counts),
             int_column([numbers[value.counter_id.handle] for value in values]),
             np.array([value.value for value in values], np.float64),
         )
 
     def _named(self, ranges: Columns) -> Columns:
-        names, known = self._table.names, self._messages
+        names, known = self.table.names, self._messages
         texts = [known.get(number) for number in ranges["correlation"].tolist()]
         has_text = np.array([text is not None for text in texts], np.bool_)
         return {
@@ -365,8 +348,3 @@ def _call_columns(calls: Sequence[ApiCall]) -> Columns:
         "thread": int_column([call.thread_id for call in calls]),
         "start_ns": int_column([call.start_timestamp for call in calls]),
     }
-
-
-def _looked_up(ids: Int64, code: Callable[[int], int]) -> Int64:
-    found, place = ranked(ids)
-    return np.array([code(one) for one in found.tolist()], np.int64)[place]

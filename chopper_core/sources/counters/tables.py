@@ -2,41 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from chopper_core.model.hardware import CounterInfo, counter_infos
+from chopper_core.model.hardware import Agent, CounterInfo, counter_infos
 from chopper_core.sources.counters.references import BY_GPU_TIME, AgentTable, HostSide
-from chopper_core.sources.dispatches import CLOCK_BOOTTIME, Dispatches, DispatchRun
+from chopper_core.sources.dispatches import Dispatches, DispatchRun
 from chopper_core.tables.columns import (
     MAX_DURATION_NS,
     Columns,
     GrowingColumn,
     GrowingColumns,
+    Interner,
     NameInterner,
 )
+from chopper_core.tables.csv_stream import Declared, declared
 from chopper_core.tables.losses import ABSENT, Losses
 from chopper_core.util.arrays import Float64, Int32, Int64, Mask
 from chopper_core.util.grouping import ranked, run_mask, run_starts, stable_order
 from chopper_core.util.patterns import late
 
 if TYPE_CHECKING:
-    from chopper_core.tables.csv_stream import CsvBatch, Declared
+    from chopper_core.tables.csv_stream import CsvBatch
 
-GRID: Final = ("grid_x", "grid_y", "grid_z")
-WORKGROUP: Final = ("workgroup_x", "workgroup_y", "workgroup_z")
-
-_CODES: Final = ("name", "gpu", "region")
-_IDS: Final = ("process", "thread", "queue", "dispatch_id", "correlation")
-_TIMES: Final = ("start_ns", "end_ns")
+_GRID: Final = ("grid_x", "grid_y", "grid_z")
+_WORKGROUP: Final = ("workgroup_x", "workgroup_y", "workgroup_z")
+_IDENTITY: Final = ("process", "gpu", "dispatch_id")
+_NUMBERS: Final = ("process", "thread", "queue", "dispatch_id", "correlation", "start_ns", "end_ns")
 _DISPATCH_COLUMNS: Final[Mapping[str, DTypeLike]] = {
-    **dict.fromkeys((*_IDS, *_TIMES), np.int64),
-    **dict.fromkeys((*_CODES, *GRID, *WORKGROUP), np.int32),
+    **dict.fromkeys(_NUMBERS, np.int64),
+    **dict.fromkeys(("name", "gpu", "region", *_GRID, *_WORKGROUP), np.int32),
 }
+STARTS: Final = ("start_timestamp", "beginns")
+KERNEL: Final = ("kernel_name", "kernelname")
+_GPU: Final = ("gpu_id", "node_id", "agent_id")
+CSV_COLUMNS: Final[Mapping[str, Declared]] = {
+    "process": declared("process_id", "pid"),
+    "thread": declared("thread_id", "tid"),
+    "queue": declared("queue_id"),
+    "dispatch_id": declared("dispatch_id", "index"),
+    "correlation": declared("correlation_id"),
+    "start_ns": declared(*STARTS, are_times=True),
+    "end_ns": declared("end_timestamp", "endns", are_times=True),
+    "grid_x": declared("grid_size_x", "grid_size", "grd"),
+    "grid_y": declared("grid_size_y"),
+    "grid_z": declared("grid_size_z"),
+    "workgroup_x": declared("workgroup_size_x", "workgroup_size", "wgr"),
+    "workgroup_y": declared("workgroup_size_y"),
+    "workgroup_z": declared("workgroup_size_z"),
+}
+"""What describes a dispatch in CSV of any rocprof."""
 _INT32_LIMIT: Final = 2**31
 _COUNTER_LIMIT: Final = 2.0**64
 _NAME_SUFFIX: Final = late(r"(?:\s*+(?:\[clone [^\]]*+\]|\(\.kd\)|\.kd))++$")
@@ -105,22 +124,20 @@ class DispatchTable:
     """
 
     def __init__(
-        self,
-        losses: Losses,
-        agents: AgentTable | None = None,
-        *,
-        sums_repeated_values: bool = False,
+        self, losses: Losses, agents: Iterable[Agent] = (), *, sums_instances: bool = False
     ) -> None:
         """Start empty; repeated values of a counter and dispatch can be those of its instances."""
         self.names = NameInterner()
         self.counter_names = NameInterner()
-        self.agents = agents or AgentTable()
+        self.agents = AgentTable(agents)
         self.host = HostSide()
         self.losses = losses
-        self._sums = sums_repeated_values
+        self._sums = sums_instances
         self._rows = GrowingColumns(_DISPATCH_COLUMNS)
-        self._values = CounterValues(losses, sums_repeated_values)
-        self._count = 0
+        self._values = CounterValues(losses, sums_instances)
+
+    def __len__(self) -> int:
+        return len(self._rows)
 
     def kernel_code(self, written: str) -> int:
         """The code of a kernel's name; all spellings of a clean name have one code."""
@@ -131,106 +148,112 @@ class DispatchTable:
 
         A first row that repeats the last dispatch adds no row.
         """
-        count = len(columns["name"])
+        count, before = len(columns["name"]), len(self)
         absent = np.full(count, ABSENT, np.int64)
         given = {name: columns.get(name, absent) for name in _DISPATCH_COLUMNS}
-        for name in (*GRID, *WORKGROUP):
+        for name in (*_GRID, *_WORKGROUP):
             size = given[name]
             given[name] = np.where((size > 0) & (size < _INT32_LIMIT), size, 0)
-        again = int(self._count > 0 < count and self._is_last(given))
+        again = 0
+        if before and count and given["dispatch_id"][0] >= 0:
+            last = self._rows.last()
+            again = int(all(last[name] == given[name][0] for name in _IDENTITY))
         self._rows.add({name: column[again:] for name, column in given.items()})
-        first, self._count = self._count - again, self._count + count - again
-        return np.arange(first, self._count)
-
-    def _is_last(self, given: Columns) -> bool:
-        last = self._rows.last()
-        return bool(
-            last["dispatch_id"] >= 0
-            and all(last[name] == given[name][0] for name in ("dispatch_id", "gpu", "process"))
-        )
+        return np.arange(before - again, len(self))
 
     def add_values(self, row: Int64, counter: Int64, value: Float64) -> None:
         self._values.add(row, counter, value)
 
-    def csv_columns(
-        self,
-        batch: CsvBatch,
-        declared: Mapping[str, Declared],
-        kernel: Sequence[str] = ("kernel_name",),
-        gpu: Sequence[str] = ("agent_id",),
-    ) -> Columns:
+    def csv_columns(self, batch: CsvBatch) -> Columns:
         """Return the columns of dispatches in rows of CSV; the name is ABSENT in other rows."""
-        columns = batch.read(declared)
-        columns["name"] = batch.column(*kernel).mapped_codes(
+        columns = batch.read(CSV_COLUMNS)
+        columns["name"] = batch.column(*KERNEL).mapped_codes(
             lambda name: self.kernel_code(name) if name else ABSENT
         )
-        columns["gpu"] = batch.column(*gpu, missing="0").mapped_codes(self.agents.number)
+        columns["gpu"] = batch.column(*_GPU, missing="0").mapped_codes(self.agents.number)
         return columns
 
-    def add_csv_counters(self, batch: CsvBatch, columns: Columns) -> Mask:
-        """Add the counter in each row of CSV, and return which rows are usable."""
+    def add_csv(self, batch: CsvBatch, columns: Columns, wide: Mapping[str, int]) -> Mask:
+        """Add rows of CSV, with one counter each or one in each `wide` column.
+
+        Returns which rows are usable.
+        """
+        usable = columns["name"] >= 0
         counters = batch.column("counter_name")
         values = batch.column("counter_value").floats()
-        is_dispatch = columns["name"] >= 0
-        usable = is_dispatch & (columns["dispatch_id"] >= 0) & ~np.isnan(values)
-        usable &= counters.is_filled
-        self.losses.unreadable_events += int((~usable & is_dispatch).sum())
+        is_long = batch.has("counter_name")
+        if is_long:
+            usable &= (columns["dispatch_id"] >= 0) & ~np.isnan(values) & counters.is_filled
+        self.losses.unreadable_events += int((~usable).sum())
         rows = np.flatnonzero(usable)
-        is_new = run_mask(*(columns[name][rows] for name in ("dispatch_id", "gpu", "process")))
+        is_new = run_mask(*(columns[name][rows] for name in _IDENTITY)) | (not is_long)
         first = rows[is_new]
         number = self.add_dispatches({name: column[first] for name, column in columns.items()})
-        counter = counters.take(usable).mapped_codes(self.counter_names.__getitem__)
-        self.add_values(number[np.cumsum(is_new) - 1], counter, values[usable])
+        if is_long:
+            codes = counters.take(usable).mapped_codes(self.counter_names.__getitem__)
+            self.add_values(number[np.cumsum(is_new) - 1], codes, values[usable])
+        for name, index in wide.items():
+            code = np.full(len(number), self.counter_names[name])
+            self.add_values(number, code, batch.at(index).floats()[usable])
         return usable
 
     def finish(
         self,
-        paths: Sequence[Path],
+        path: Path,
         format_name: str,
-        counter_info: Mapping[str, CounterInfo] | None = None,
+        infos: Mapping[str, CounterInfo] | None = None,
+        codes: Mapping[str, Sequence[int]] | None = None,
+        counters: Sequence[str] | None = None,
     ) -> DispatchRun:
-        """Return the dispatches, one row each, in each GPU's order of dispatch."""
+        """Return the dispatches, one row each, in each GPU's order of dispatch.
+
+        `codes` has the code of each number in columns that only the end of a file explains;
+        `counters` the names of such counters.
+        """
         rows = self._rows.joined()
+        for name, known in (codes or {}).items():
+            rows[name] = np.array(known, rows[name].dtype)[rows[name]]
         first, place = _dispatch_groups(rows)
-        _take(rows, first)
+        for name in rows:
+            rows[name] = rows[name][first]
         _drop_bad_times(rows, self.losses)
         order = dispatch_order(rows["gpu"], rows["process"], rows["dispatch_id"], rows["start_ns"])
-        _take(rows, order)
-        inverse = np.empty(len(order), np.int32)
-        inverse[order] = np.arange(len(order), dtype=np.int32)
-        counters = self._dense(inverse[place], len(order))
+        for name in rows:
+            rows[name] = rows[name][order]
+        row_of = np.empty(len(order), np.int32)
+        row_of[order] = np.arange(len(order), dtype=np.int32)
+        columns = self._dense(counters or list(self.counter_names), row_of[place], len(order))
         region, by_gpu_time = self.host.regions(rows)
-        named = rows.pop("region")
-        rows["region"] = np.where(named >= 0, named, region).astype(np.int32)
+        rows["region"] = np.where(rows["region"] >= 0, rows["region"], region).astype(np.int32)
         del rows["thread"]
-        grid, workgroup = _sizes(rows, GRID), _sizes(rows, WORKGROUP)
-        _note_losses(self.losses, paths[0])
-        if counter_info is None:
-            counter_info = counter_infos(counters)
+        rows["grid"] = np.stack([rows.pop(axis) for axis in _GRID], axis=1)
+        rows["workgroup"] = np.stack([rows.pop(axis) for axis in _WORKGROUP], axis=1)
+        self._note_losses("/".join(path.parts[-2:]))
+        described = {name: info for name, info in (infos or {}).items() if name in columns}
         return DispatchRun(
-            paths=tuple(paths),
+            paths=(path,),
             format=format_name,
             names=list(self.names),
             agents=tuple(self.agents.agents),
-            dispatches=Dispatches(**rows, grid=grid, workgroup=workgroup, counters=counters),
-            counter_info=counter_info,
+            dispatches=Dispatches(**rows, counters=columns),
+            counter_info={**counter_infos(columns), **described},
             passes=1,
-            clock=CLOCK_BOOTTIME,
             join_notes=[BY_GPU_TIME] if by_gpu_time else [],
             losses=self.losses,
         )
 
-    def _dense(self, row_of: Int32, count: int) -> dict[str, Float64]:
+    def _dense(self, names: Sequence[str], row_of: Int32, count: int) -> dict[str, Float64]:
         """Return one column per counter: the sum, or the first, of the values of a dispatch.
 
         `row_of` is the final row of each added row.
         """
         columns: dict[str, Float64] = {}
-        final = CounterValues(self.losses, self._sums)
-        for code, name in enumerate(self.counter_names):
-            given, values = self._values.take(code)
-            final.add(row_of[given], np.zeros(len(given), np.int64), values)
-            given, values = final.take(0)
+        final, codes = CounterValues(self.losses, self._sums), Interner()
+        for number, name in enumerate(names):
+            given, values = self._values.take(number)
+            final.add(row_of[given], np.full(len(given), codes[name]), values)
+        for name, code in codes.items():
+            given, values = final.take(code)
             columns[name] = np.full(count, np.nan)
             columns[name][given] = values
         if repeated := self._values.repeated + final.repeated:
@@ -240,32 +263,26 @@ class DispatchTable:
             )
         return columns
 
-
-def _take(columns: Columns, rows: Int64) -> None:
-    for name in columns:
-        columns[name] = columns[name][rows]
-
-
-def _note_losses(losses: Losses, path: Path) -> None:
-    for count, one, many, what in (
-        (losses.unreadable_events, "row", "rows", "could not be read"),
-        (losses.bad_times, "dispatch", "dispatches", "without valid times"),
-    ):
-        if count:
-            losses.notes.append(f"{count:,} {many if count > 1 else one} {what}.")
-    losses.notes[:] = [f"{'/'.join(path.parts[-2:])}: {note}" for note in losses.notes]
+    def _note_losses(self, name: str) -> None:
+        losses = self.losses
+        if count := losses.unreadable_events:
+            losses.notes.append(f"{count:,} {'rows' if count > 1 else 'row'} could not be read.")
+        if count := losses.bad_times:
+            what = "dispatches" if count > 1 else "dispatch"
+            losses.notes.append(f"{count:,} {what} without valid times.")
+        losses.notes[:] = [f"{name}: {note}" for note in losses.notes]
 
 
 def _drop_bad_times(rows: Columns, losses: Losses) -> None:
     start_ns, end_ns = rows["start_ns"], rows["end_ns"]
     bad = (start_ns < 0) | (end_ns < start_ns) | (end_ns <= 0)
     bad |= end_ns - start_ns >= MAX_DURATION_NS
-    given = (start_ns >= 0) | (end_ns >= 0)
-    losses.bad_times += int((bad & given).sum())
+    losses.bad_times += int((bad & ((start_ns >= 0) | (end_ns >= 0))).sum())
     start_ns[bad] = end_ns[bad] = ABSENT
 
 
 def _dispatch_groups(rows: Columns) -> tuple[Int64, Int64]:
+    """Return the first row of each dispatch, and the number of the dispatch of each row."""
     identity = rows["dispatch_id"].copy()
     has_none = identity < 0
     identity[has_none] = -2 - np.arange(int(has_none.sum()))
@@ -292,8 +309,3 @@ def dispatch_order(
     rank = np.empty(len(processes), np.int64)
     rank[stable_order(started_ns)] = np.arange(len(processes))
     return np.lexsort((identity, rank[code], gpu))
-
-
-def _sizes(rows: Columns, names: Sequence[str]) -> Int32:
-    """Return three columns as one n x 3 table; 0 where unknown or too large."""
-    return np.stack([rows.pop(name) for name in names], axis=1)

@@ -90,7 +90,6 @@ def made_run(
         ),
         counter_info={},
         passes=1,
-        clock="boottime",
         join_notes=[],
         losses=Losses(),
     )
