@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.extensions.runs.run_set import FAILED, RunRow, RunSet
-from chopper_core.extensions.runs.table import Column, frame_of_set, shown_rows
+from chopper_core.extensions.runs.runs import Column, frame_of_set, shown_rows
 from chopper_core.metrics import Metric, Reduces, Values, numbered
 from chopper_core.model.charts import BarChart, Chart, HeatMap, Series
 from chopper_core.model.run import Run

@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.extensions.runs.run_set import RunFigures
+from chopper_core.extensions.runs.run_set import OK, PARTIAL, SHORT, RunRow
 from chopper_core.metrics import METRICS, Metric, Reduces, column, computed_column, metric_named
 from chopper_core.model.run import Run
 from chopper_core.model.settings import KNOWN, Setting, Settings
@@ -83,12 +83,12 @@ _OR_ENERGY: Final = "or j_per_step is unknown"
 _OWN: Final = (
     _of_view("step_time_ns", "ns", "step", LOWER, "throughput", "iteration_ns", TOTAL,
              "Step time: the mean over the complete iterations and GPUs."),
-    _derived("samples_per_s", "1/s", "samples", HIGHER,
-             "global_batch of the settings / step_time_ns.", _NO_BATCH),
     _derived("run_tokens_per_s", "tok/s", "run tok/s", HIGHER,
              "Tokens per second of the whole run: tokens of a step / step_time_ns. The tokens of"
              " a step are global_batch x sequence of the settings; else tokens_per_s of a GPU x "
              "all ranks.", _NO_TOKENS),
+    _derived("samples_per_s", "1/s", "samples", HIGHER,
+             "global_batch of the settings / step_time_ns.", _NO_BATCH),
     _of_view("tokens_per_s", "tok/s", "tok/s/GPU", HIGHER, "throughput", "tokens_per_s", TOTAL,
              "Tokens per second and GPU."),
     _derived("j_per_step", "J", "step energy", LOWER,
@@ -110,6 +110,12 @@ _OWN: Final = (
     _of_view("gpu_hotspot_c", "°C", "°C", LOWER, "power", "mean_hot_c", MEAN,
              "Temperature of a GPU over time: of its hottest spot, else of the edge."),
     _of_view("peak_hotspot_c", "°C", "peak °C", LOWER, "power", "hottest_c", LARGEST),
+    _derived("window_ns", "ns", "window", 0,
+             "The time of the samples of a run of telemetry alone: the total of `window_ns` of "
+             "the overview.", "the run has a trace"),
+    _derived("window_energy_j", "J", "energy", LOWER,
+             "The energy of all GPUs in the window: the total of `sampled_energy_j` of the "
+             "overview.", "the run has a trace, or no power of some GPU"),
     _of_view("gpu_mhz", "MHz", "gfx MHz", HIGHER, "power", "mean_gfx_mhz", MEAN,
              "Clock of the compute units of a GPU over time."),
     _of_view("low_mhz", "MHz", "low MHz", HIGHER, "power", "p05_gfx_mhz", LEAST,
@@ -129,12 +135,6 @@ _OWN: Final = (
     _of_view("mfu_pct", "%", "MFU", HIGHER, "overheads", "theoretical_pct", TOTAL,
              "Model FLOPs utilisation: the time that the model's FLOPs take at peak, in % of the"
              " time."),
-    _derived("window_ns", "ns", "window", 0,
-             "The time of the samples of a run of telemetry alone: the total of `window_ns` of "
-             "the overview.", "the run has a trace"),
-    _derived("window_energy_j", "J", "energy", LOWER,
-             "The energy of all GPUs in the window: the total of `sampled_energy_j` of the "
-             "overview.", "the run has a trace, or no power of some GPU"),
     _derived("straggler", "", "straggler", 0,
              "The GPU that the others wait for (see the view ranks).",
              "no GPU delays the others"),
@@ -153,33 +153,8 @@ STATUS: Final = column("""status | | status
 REASON: Final = column("""reason | | reason
     Why a run is short, partial or failed.
     missing: the run is ok""")  # fmt: skip
-DEFAULT: Final = (
-    "step_time_ns",
-    "run_tokens_per_s",
-    "samples_per_s",
-    "j_per_step",
-    "j_per_token",
-    "samples_per_s_mj",
-    "gpu_power_w",
-    "peak_power_w",
-    "gpu_hotspot_c",
-    "peak_hotspot_c",
-    "window_ns",
-    "window_energy_j",
-    "gpu_mhz",
-    "low_mhz",
-    "gpu_throttled_pct",
-    "gpu_low_clock_pct",
-    "peak_bytes",
-    "peak_vram_bytes",
-    "exposed_comm_pct",
-    "idle_pct",
-    "bubble_pct",
-    "mfu_pct",
-    "straggler",
-    "straggler_delay_ns",
-)
-"""The default columns among them; one that no run has is left out."""
+SHOWN_ON_REQUEST: Final = ("tokens_per_s", "tokens_per_j", "j_per_sample", "lowest_mhz")
+"""Those of them that are no default columns; nor are those that no run has."""
 
 
 def setting_column(name: str) -> Metric:
@@ -233,60 +208,67 @@ STEPS: Final = "steps"
 """The setting of how many steps the window of a run of telemetry alone has."""
 
 
-def figures_of_run(run: Run) -> RunFigures:
-    figures: dict[str, float | str] = {}
+def figures_of_run(run: Run) -> RunRow:
+    """The row of a run by its files alone."""
+    figures: dict[str, float | str] = {GPUS.name: float(len(run.gpus))}
     missing: dict[str, str] = {}
     wanted: dict[str, list[tuple[str, str, str]]] = {}
     for name, each in RUN_COLUMNS.items():
         if each.view:
             wanted.setdefault(each.view, []).append((name, each.name, each.how))
-    if run.is_sampled_only:
-        return _figures_of_samples(run, wanted["power"])
-    wanted["power"].append(("j_per_step", "iteration_energy_j", TOTAL))
-    for view, columns in wanted.items():
-        _take_view(run, view, columns, figures, missing)
-    if (reason := _unknown_flops(run)) and "mfu_pct" in figures:
-        del figures["mfu_pct"]
-        missing["mfu_pct"] = reason
-    _take_straggler(run, figures, missing)
-    for name, each in RUN_COLUMNS.items():
-        if name not in figures:
-            missing.setdefault(name, each.metric.missing_because)
-    problem = ""
-    if run.failed:
-        problem = str(run.failed[0][1])
-        more = len(run.failed) - 1
-        problem += f" The same for {more} other files." if more else ""
-    elif lost := [(each, loss) for each in run.sources for loss in each.losses]:
-        problem = f"{PurePath(lost[0][0].path).name}: {lost[0][1]}"
-        problem += f" And {len(lost) - 1} more losses." if len(lost) > 1 else ""
     steps_ns: tuple[float, ...] = ()
-    if "step_time_ns" in figures:
-        steps = steps_of(run, View(run.name))
-        steps_ns = tuple(steps.each_ns[steps.steady].tolist())
-    is_short = not steps_ns
-    if is_short and not problem:
-        problem = missing.get("step_time_ns", "")
-    count, settings = len(run.gpus), _settings_of(run)
-    return RunFigures(figures, missing, count, settings, problem, steps_ns, is_short)
+    if run.is_sampled_only:
+        _take_samples(run, wanted["power"], figures, missing)
+        status, reason = SHORT if run.status else OK, run.status
+    else:
+        wanted["power"].append(("j_per_step", "iteration_energy_j", TOTAL))
+        for view, columns in wanted.items():
+            _take_view(run, view, columns, figures, missing)
+        if (unknown := _unknown_flops(run)) and "mfu_pct" in figures:
+            del figures["mfu_pct"]
+            missing["mfu_pct"] = unknown
+        _take_straggler(run, figures, missing)
+        if "step_time_ns" in figures:
+            steps = steps_of(run, View(run.name))
+            steps_ns = tuple(steps.each_ns[steps.steady].tolist())
+        reason = _problem(run)
+        status = PARTIAL if reason else OK
+        if not steps_ns:
+            status, reason = SHORT, reason or missing.get("step_time_ns", "")
+    for name, each in RUN_COLUMNS.items():
+        missing.setdefault(name, _NO_TRACE if run.is_sampled_only else each.metric.missing_because)
+    missing = {name: why for name, why in missing.items() if name not in figures}
+    settings: dict[str, Setting] = {WORLD: run.world} if run.world else {}
+    settings |= {} if run.parallel is None else run.parallel.sizes
+    return RunRow(run.name, run.name, settings, status, reason, figures, missing, steps_ns)
 
 
-def _figures_of_samples(run: Run, power: list[tuple[str, str, str]]) -> RunFigures:
-    """The figures of a run of telemetry alone: those of its power, and of its window."""
-    figures: dict[str, float | str] = {}
-    missing: dict[str, str] = {}
+def _problem(run: Run) -> str:
+    """What of the run's files can't be read; empty where all of them can."""
+    if run.failed:
+        others = len(run.failed) - 1
+        return f"{run.failed[0][1]}{f' The same for {others} other files.' if others else ''}"
+    lost = [(each, loss) for each in run.sources for loss in each.losses]
+    if not lost:
+        return ""
+    more = f" And {len(lost) - 1} more losses." if len(lost) > 1 else ""
+    return f"{PurePath(lost[0][0].path).name}: {lost[0][1]}{more}"
+
+
+def _take_samples(
+    run: Run,
+    power: list[tuple[str, str, str]],
+    figures: dict[str, float | str],
+    missing: dict[str, str],
+) -> None:
+    """The figures of telemetry alone: those of its power, and of its window."""
     _take_view(run, "power", power, figures, missing)
-    missing = dict.fromkeys(missing, NO_SIGNAL)
+    missing |= dict.fromkeys(missing, NO_SIGNAL)
     windows = {"window_ns": "window_ns", "window_energy_j": "sampled_energy_j"}
     if not run.status:
         of_window = [(name, there, TOTAL) for name, there in windows.items()]
         _take_view(run, "overview", of_window, figures, missing)
-    for name in ("step_time_ns", "j_per_step", *windows):
-        missing[name] = run.status or _NO_WINDOW
-    missing |= {name: _NO_TRACE for name in RUN_COLUMNS if name not in {**figures, **missing}}
-    missing = {name: reason for name, reason in missing.items() if name not in figures}
-    settings, count = _settings_of(run), len(run.gpus)
-    return RunFigures(figures, missing, count, settings, run.status, is_short=bool(run.status))
+    missing |= dict.fromkeys(("step_time_ns", "j_per_step", *windows), run.status or _NO_WINDOW)
 
 
 def _take_view(
@@ -363,22 +345,12 @@ def _take_straggler(run: Run, figures: dict[str, float | str], missing: dict[str
         figures["straggler_delay_ns"] = float(delay)
 
 
-def _settings_of(run: Run) -> dict[str, Setting]:
-    """The settings that the trace names: sizes of its groups of ranks, and its world."""
-    found: dict[str, Setting] = {}
-    if run.world:
-        found[WORLD] = run.world
-    if run.parallel is not None:
-        found |= run.parallel.sizes
-    return found
-
-
 def root_figure(run: Run, name: str) -> float | None:
     return root_figures(run, View(run.name), (name,))[name].at(0)
 
 
-def with_settings(found: RunFigures, settings: Settings) -> RunFigures:
-    """The figures with those that follow from the settings; what can't be derived has a reason."""
+def with_settings(found: RunRow, settings: Settings) -> RunRow:
+    """The row with what follows from the settings; what can't be derived has a reason."""
     figures, missing = dict(found.figures), dict(found.missing)
     steps, window = _number(settings, STEPS), _number(figures, "window_ns")
     if window and steps:
@@ -391,9 +363,11 @@ def with_settings(found: RunFigures, settings: Settings) -> RunFigures:
     step_s = _number(figures, "step_time_ns", 1e-9)
     batch, sequence = (_number(settings, name) for name in ("global_batch", "sequence"))
     energy = _number(figures, "j_per_step")
-    world = _number(settings, WORLD) or found.gpus
+    gpus = found.figures[GPUS.name]
+    assert isinstance(gpus, float)
+    world = _number(settings, WORLD) or gpus
     # Energy and tokens have to be of the same GPUs.
-    is_whole = found.gpus >= world
+    is_whole = gpus >= world
     tokens = batch * sequence if batch and sequence else None
     rate = _number(figures, "tokens_per_s")
     if rate:
@@ -411,7 +385,7 @@ def with_settings(found: RunFigures, settings: Settings) -> RunFigures:
         "tokens_per_j": _ratio(tokens, per_energy),
         "samples_per_s_mj": _ratio(_ratio(batch, step_s), per_energy, 1e6),
     }
-    partly = f"energy is known of {found.gpus} of {world:g} GPUs"
+    partly = f"energy is known of {gpus:.0f} of {world:g} GPUs"
     for name, number in derived.items():
         if number is not None:
             figures[name] = number
@@ -422,7 +396,7 @@ def with_settings(found: RunFigures, settings: Settings) -> RunFigures:
         else:
             missing[name] = RUN_COLUMNS[name].metric.missing_because
     missing = {name: reason for name, reason in missing.items() if name not in figures}
-    return replace(found, figures=figures, missing=missing)
+    return replace(found, settings=settings, figures=figures, missing=missing)
 
 
 def _number(values: Mapping[str, Setting], name: str, scale: float = 1.0) -> float | None:

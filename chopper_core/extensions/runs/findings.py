@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from chopper_core.extensions.runs.figures import HIGHER, is_better, known_column
 from chopper_core.extensions.runs.run_set import FAILED, OK, RunRow, RunSet
-from chopper_core.extensions.runs.table import frame_of_set, shown_rows
+from chopper_core.extensions.runs.runs import frame_of_set, shown_rows
 from chopper_core.metrics import worded
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64

@@ -10,7 +10,8 @@ from pathlib import Path
 from threading import Condition, Lock, Thread
 from typing import Final
 
-from msgspec import Struct, field
+from msgspec import Struct
+from msgspec.structs import replace
 
 from chopper_core.ingest.cache import kept, open_cached
 from chopper_core.ingest.discovery import FoundRun, find_runs
@@ -36,40 +37,28 @@ _NOTHING: Final = (
 )
 
 
-class RunFigures(Struct, frozen=True):
-    """The figures that a run's files give, whatever its settings: they are cached with the run."""
-
-    figures: Mapping[str, float | str] = field(default_factory=dict)
-    missing: Mapping[str, str] = field(default_factory=dict)
-    gpus: int = 0
-    settings: Mapping[str, Setting] = field(default_factory=dict)
-    """The settings that the trace itself names."""
-    problem: str = ""
-    """Why it is partial, or short."""
-    steps_ns: tuple[float, ...] = ()
-    """The times of its complete iterations, each on the GPU that takes longest."""
-    is_short: bool = False
-    """Whether it has no complete iteration."""
-
-
 class RunRow(Struct, frozen=True):
-    """A run of a set: its settings and figures, or why it has none."""
+    """A run of a set: its settings and figures, or why it has none.
+
+    The cache keeps what its files alone give: the settings that the trace names, and no figure
+    that follows from others.
+    """
 
     name: str
     """Its path below the directory of the set: its label."""
     path: str
     """The run as opened."""
-    settings: Mapping[str, Setting] = field(default_factory=dict)
+    settings: Mapping[str, Setting] = {}
     status: str = OK
-    """`OK`, `PARTIAL` if some of its files couldn't be read, or `FAILED`."""
+    """`OK`, `SHORT` without a complete iteration, `PARTIAL`, or `FAILED`."""
     reason: str = ""
-    """Why it is partial or failed, as a sentence."""
-    figures: Mapping[str, float | str] = field(default_factory=dict)
+    """Why it is not ok, as a sentence."""
+    figures: Mapping[str, float | str] = {}
     """Column → its figure, in the unit of the column."""
-    missing: Mapping[str, str] = field(default_factory=dict)
+    missing: Mapping[str, str] = {}
     """Column → why the run lacks it."""
     steps_ns: tuple[float, ...] = ()
-    """The times of its complete iterations."""
+    """The times of its complete iterations, each on the GPU that takes longest."""
 
 
 class Reading(Struct, frozen=True):
@@ -134,7 +123,7 @@ class ReadFigures(Struct, frozen=True):
         opened = open_cached if self.use_cache else open_run
         return opened(path, progress, jobs=self.jobs, overrides=self.overrides)
 
-    def __call__(self, path: Path, progress: Progress) -> RunFigures:
+    def __call__(self, path: Path, progress: Progress) -> RunRow:
         """Read a run; raises the errors of reading."""
         from chopper_core.extensions.runs.figures import figures_of_run
 
@@ -162,7 +151,7 @@ def read_rows(
         if each.is_empty:
             yield place, _failed(each, given, _NOTHING)
             continue
-        known = kept("rows", each.path, overrides).recall(RunFigures) if use_cache else None
+        known = kept("rows", each.path, overrides).recall(RunRow) if use_cache else None
         if known is None:
             rest.append(place)
         else:
@@ -172,27 +161,17 @@ def read_rows(
     reader = ReadFigures(1 if len(rest) > 1 else jobs, use_cache, overrides)
     for number, outcome in read_as_done(paths, reader, jobs):
         each = found[rest[number]]
-        if isinstance(outcome, RunFigures):
+        if isinstance(outcome, RunRow):
             yield rest[number], row_of(each, outcome, given)
         else:
             yield rest[number], _failed(each, given, str(outcome))
 
 
-def row_of(each: FoundRun, found: RunFigures, given: Given) -> RunRow:
+def row_of(each: FoundRun, found: RunRow, given: Given) -> RunRow:
     from chopper_core.extensions.runs.figures import with_settings
 
-    settings = dict(found.settings) | _settings(each, given)
-    whole = with_settings(found, settings)
-    return RunRow(
-        name=each.name,
-        path=each.path,
-        settings=settings,
-        status=SHORT if found.is_short else PARTIAL if found.problem else OK,
-        reason=found.problem,
-        figures={**whole.figures, "gpus": float(found.gpus)},
-        missing=whole.missing,
-        steps_ns=found.steps_ns,
-    )
+    whole = with_settings(found, {**found.settings, **_settings(each, given)})
+    return replace(whole, name=each.name, path=each.path)
 
 
 def _failed(each: FoundRun, given: Given, reason: str) -> RunRow:

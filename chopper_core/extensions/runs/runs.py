@@ -1,16 +1,52 @@
-"""Runs: several runs side by side, a row for each."""
+"""Runs: several runs side by side, sorted, filtered, grouped by a setting, against a baseline."""
 
 from __future__ import annotations
 
-from typing import Final
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
+from typing import Any, Final
 
-from chopper_core.extensions.runs.run_set import RunSet
+import numpy as np
+import pandas as pd
+from msgspec.structs import replace
+
+from chopper_core.extensions.runs.figures import (
+    GPUS,
+    HIGHER,
+    LOWER,
+    REASON,
+    RUN_COLUMNS,
+    SHOWN_ON_REQUEST,
+    STATUS,
+    WORLD,
+    is_better,
+    known_column,
+    root_figure,
+    setting_column,
+)
+from chopper_core.extensions.runs.run_set import (
+    FAILED,
+    OK,
+    Reading,
+    RunRow,
+    RunSet,
+    settings_of,
+)
+from chopper_core.metrics import METRICS, Metric, Values, nearest, numbered, worded
+from chopper_core.model.charts import BarChart, Series
 from chopper_core.model.run import Run
-from chopper_core.model.view import View
-from chopper_core.util.errors import NothingToShow
+from chopper_core.model.settings import KNOWN
+from chopper_core.model.units import Unit, time_text
+from chopper_core.model.view import RUN_LEVEL, View
+from chopper_core.util.arrays import Index
+from chopper_core.util.errors import ChopperError, NothingToShow, UsageError
 from chopper_core.views import RUNS
 from chopper_core.views.frame import Frame
-from chopper_core.views.spec import SETTINGS, ViewResult, ViewSpec
+from chopper_core.views.shared.children import with_column_names
+from chopper_core.views.shared.filter import FilterRows, Shown, matching, shown_of
+from chopper_core.views.shared.phrases import count
+from chopper_core.views.spec import BEST, SETTINGS, ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(
     name=RUNS,
@@ -19,6 +55,14 @@ SPEC: Final = ViewSpec(
     by_of_runs=SETTINGS,
     no_statistic="shows one figure of each run",
 )
+RATIO: Final = "_x"
+"""The end of a column's name that is normalised to a baseline."""
+_OWN: Final = {each.name: each for each in (GPUS, STATUS, REASON)}
+STEP: Final = "step_time_ns"
+_MAX_BARS: Final = 24
+_MAX_REASONS: Final = 6
+_MAX_NAMED: Final = 3
+Column = tuple[Metric, Values]
 
 
 def answer(run: Run, view: View) -> ViewResult:
@@ -26,6 +70,332 @@ def answer(run: Run, view: View) -> ViewResult:
 
 
 def set_frame(run: RunSet, view: View, *, wait: bool = False) -> Frame:
-    from chopper_core.extensions.runs.table import runs_frame
+    """The rows of a set's runs; with `wait`, once more of them are read than were seen.
 
-    return runs_frame(run, view, wait=wait)
+    Raises UsageError for an unknown column, setting or baseline.
+    """
+    reading = run.reading(wait)
+    rows, waiting = list(reading.rows), reading.waiting
+    labels, settings, group = [row.name for row in rows], settings_of(rows), view.by
+    if group and group not in settings and rows and not waiting:
+        raise UsageError(f"no run has the setting {group!r}; the runs have {', '.join(settings)}")
+    table, nothing = table_of(rows), pd.Series([None] * len(rows), dtype=object)
+    titled = (*_OWN.values(), *(each.metric for each in RUN_COLUMNS.values()))
+    view = with_column_names(view, titled, settings)
+    base, groups = _baseline(view, rows), table.get(group, nothing)
+
+    @cache
+    def known(name: str) -> Column:
+        """The column of a name, divided by that of the baseline where the name ends so."""
+        if stem := _divided(name, settings):
+            if not base:
+                raise UsageError(
+                    f"{name} is {stem} divided by that of a baseline: base=RUN, or base={BEST}"
+                )
+            return _ratio(*known(stem), groups, base, labels)
+        metric = _column(name, settings)
+        if name not in RUN_COLUMNS and (name in _OWN or name in settings):
+            return metric, values_of(table.get(name, nothing))
+        return metric, figure_values(run, rows, name)
+
+    asked = list(view.columns or _shown(rows, settings, table))
+    if group and group not in asked:
+        asked.insert(0, group)
+    # With a baseline figures are ratios, unless both are named.
+    columns = [
+        known(f"{name}{RATIO}")
+        if base
+        and _is_figure(name, settings)
+        and not _divided(name, settings)
+        and f"{name}{RATIO}" not in asked
+        else known(name)
+        for name in asked
+    ]
+    metrics = [metric for metric, _ in columns]
+    own = (*(each.name for each in metrics), *RUN_COLUMNS, *settings, *_OWN)
+    shown = shown_of(
+        FilterRows(RUN_LEVEL, labels, lambda name: known(name)[1], own, (*metrics, *titled)),
+        view.filter,
+        view.sort,
+    )
+    if group:
+        order = np.argsort(_group_order(groups)[shown.at], kind="stable")
+        shown = replace(shown, at=shown.at[order])
+    lacking = [(metric, known(metric.name.removesuffix(RATIO))[1]) for metric in metrics]
+    notes = _notes(rows, base, waiting) + _reasons(rows, lacking, is_asked=bool(view.columns))
+    if shown.hidden:
+        notes.append(f"{shown.hidden} of {len(rows)} runs filtered out")
+    return frame_of_set(
+        run,
+        view,
+        RUN_LEVEL,
+        labels,
+        columns,
+        lambda row: opened(view, rows[row]),
+        shown=shown,
+        notes=notes,
+        more=tuple(each.metric for name, each in RUN_COLUMNS.items() if name not in asked),
+        headline=_headline(rows, len(rows) + waiting),
+        charts=_charts(view, labels, columns, shown.at),
+        is_pending=bool(waiting),
+    )
+
+
+def _charts(
+    view: View, labels: Sequence[str], columns: Sequence[Column], shown: Index
+) -> tuple[BarChart, ...]:
+    """A bar per run of the column that is sorted by, else of the first figure with a unit."""
+    drawn = [each for each in columns if each[0].unit is not Unit.NONE and each[1].words is None]
+    sorted_by = [each for each in drawn if each[0].name == view.sort.removeprefix("-")]
+    if not drawn or not 1 < len(shown) <= _MAX_BARS:
+        return ()
+    metric, values = (*sorted_by, *drawn)[0]
+    numbers = values.known()[shown]
+    if not np.isfinite(numbers).any():
+        return ()
+    scale = metric.unit.scale(float(np.nanmax(np.abs(numbers))), is_whole=False)
+    bars = (Series(metric.title, numbers / scale.divisor),)
+    names = tuple(labels[row] for row in shown)
+    return (BarChart(f"{metric.title} by run", scale.text, names, bars),)
+
+
+def shown_rows(run: RunSet, view: View, *, wait: bool = False) -> tuple[list[RunRow], Reading]:
+    """The rows of a set that a view's `run:` terms leave, all without, and how far it is read."""
+    reading = run.reading(wait)
+    terms = [term for term in view.filter.split() if term.startswith(f"{RUN_LEVEL}:")]
+    labels = [row.name for row in reading.rows]
+    mask = matching(FilterRows(RUN_LEVEL, labels, lambda _: numbered([])), " ".join(terms))
+    return [row for row, kept in zip(reading.rows, mask, strict=True) if kept], reading
+
+
+def opened(view: View, row: RunRow) -> View:
+    return View(row.path, overrides=view.overrides.of_run)
+
+
+def frame_of_set(
+    run: RunSet,
+    view: View,
+    level: str,
+    labels: Sequence[str],
+    columns: Sequence[Column],
+    target: Callable[[int], View],
+    *,
+    shown: Shown | None = None,
+    total: Mapping[str, int | float | None] | None = None,
+    notes: Sequence[str] = (),
+    **options: object,
+) -> Frame:
+    """A frame whose rows are not activities of one run: all of them, or those that are shown."""
+    own = target
+    if shown is not None:
+        at, labels, notes = shown.at, shown.labels, (*shown.hint, *notes)
+        columns = [(metric, values.take(at)) for metric, values in columns]
+        own = lambda row: target(int(at[row]))  # noqa: E731
+    found = Frame(
+        view=view,
+        level=level,
+        columns=tuple(metric for metric, _ in columns),
+        labels=list(labels),
+        values={metric.name: values for metric, values in columns},
+        total={metric.name: None for metric, _ in columns} | dict(total or {}),
+        sort=view.sort,
+        hidden=0 if shown is None else shown.hidden,
+        notes=tuple(notes),
+        target=own,
+        signal=run.signal(),
+    )
+    return replace(found, **options)
+
+
+def table_of(rows: Sequence[RunRow]) -> pd.DataFrame:
+    """The runs as a table: the settings, figures, status and reason of each, as they are."""
+    made = [
+        {**row.settings, **row.figures, STATUS.name: row.status, REASON.name: row.reason or None}
+        for row in rows
+    ]
+    table = pd.DataFrame(made, dtype=object)
+    if GPUS.name in table:
+        table[GPUS.name] = table[GPUS.name].map(int, na_action="ignore")
+    return table
+
+
+def values_of(found: pd.Series[Any]) -> Values:
+    """A column of a table of runs: of whole numbers, of numbers, else of words."""
+    known = found.notna().to_numpy()
+    given = found[known]
+    if not given.map(lambda each: isinstance(each, int | float)).all():
+        texts = zip(found.tolist(), known.tolist(), strict=True)
+        return worded([str(each) if is_known else None for each, is_known in texts])
+    numbers = pd.to_numeric(found).to_numpy(np.float64)
+    if len(given) and given.map(lambda each: isinstance(each, int)).all():
+        return Values(np.where(known, numbers, 0).astype(np.int64), ~known)
+    return numbered(numbers)
+
+
+def figure_values(run: RunSet, rows: Sequence[RunRow], name: str) -> Values:
+    """A figure of each run; missing where it has none."""
+    known_column(name)
+    found = [row.figures.get(name) for row in rows]
+    if name not in RUN_COLUMNS:
+        for place, row in enumerate(rows):
+            if found[place] is None and row.status != FAILED:
+                key = ("figure", name, row.path)
+                found[place] = run.memo(key, partial(_root_figure, run, row, name))
+    return values_of(pd.Series(found, dtype=object))
+
+
+def _root_figure(run: RunSet, row: RunRow, name: str) -> float | None:
+    try:
+        return root_figure(run.others[row.path], name)
+    except ChopperError:
+        return None
+
+
+def _divided(name: str, settings: Sequence[str]) -> str:
+    """The figure that a column divides by the baseline's; empty for a column of its own."""
+    stem = name.removesuffix(RATIO)
+    is_own = stem == name or name in (*settings, *_OWN, *RUN_COLUMNS, *METRICS)
+    return "" if is_own or not _is_figure(stem, settings) else stem
+
+
+def _is_figure(name: str, settings: Sequence[str]) -> bool:
+    return name not in _OWN and name != "straggler" and name not in settings
+
+
+def _column(name: str, settings: Sequence[str]) -> Metric:
+    if name in _OWN:
+        return _OWN[name]
+    if name in RUN_COLUMNS:
+        return RUN_COLUMNS[name].metric
+    if name in settings:
+        return setting_column(name)
+    try:
+        return known_column(name)
+    except UsageError:
+        there = ", ".join((*settings, *_OWN, *RUN_COLUMNS))
+        raise UsageError(
+            f"unknown column {name!r} of a table of runs; it has {there}, and any metric"
+            f"{nearest(name)}"
+        ) from None
+
+
+def _shown(rows: Sequence[RunRow], settings: Sequence[str], table: pd.DataFrame) -> tuple[str, ...]:
+    """The default columns: of the settings those that differ or say what the run is."""
+    figures = [name for name in RUN_COLUMNS if name in table and name not in SHOWN_ON_REQUEST]
+    is_ok = all(row.status == OK for row in rows)
+    partly = (
+        WORLD in table and (table[WORLD].notna() & (table[WORLD] != table.get(GPUS.name))).any()
+    )
+    kept = [
+        name
+        for name in settings
+        if name in KNOWN or (partly if name == WORLD else table[name].nunique(dropna=False) > 1)
+    ]
+    if is_ok:
+        return (*kept, GPUS.name, *figures)
+    return (*kept, STATUS.name, GPUS.name, *figures, REASON.name)
+
+
+def _group_order(found: pd.Series[Any]) -> Index:
+    """The place of each row's group: numbers by value, then words, then rows without it."""
+    numbers = pd.to_numeric(found, errors="coerce")
+    keys = [found.isna(), numbers.isna(), numbers, found.where(numbers.isna()).astype("string")]
+    return np.asarray(found.groupby(keys, dropna=False).ngroup(), np.intp)
+
+
+def _baseline(view: View, rows: Sequence[RunRow]) -> str:
+    """The run, or `best`, that figures are normalised to; empty without."""
+    if view.baseline is None:
+        return ""
+    name = view.baseline.run
+    if name == BEST:
+        return BEST
+    for row in rows:
+        if name in (row.name, row.path):
+            return row.name
+    raise UsageError(
+        f"the baseline {name!r} is none of these runs; it is the name of one, or {BEST}: the best "
+        "figure of the group"
+    )
+
+
+def _ratio(
+    metric: Metric, values: Values, groups: pd.Series[Any], base: str, labels: Sequence[str]
+) -> Column:
+    """A figure divided by that of the baseline, or by the best of its group."""
+    numbers = pd.Series(values.known())
+    if base != BEST:
+        whole = pd.Series(numbers[labels.index(base)], index=numbers.index)
+    else:
+        better: Any = {HIGHER: "max", LOWER: "min"}.get(is_better(metric.name))
+        group = numbers.groupby(groups, dropna=False, sort=False)
+        whole = group.transform(better) if better else numbers * np.nan
+    found = (numbers / whole.where(whole != 0)).to_numpy()
+    what = "the best of its group" if base == BEST else f"that of {base}"
+    named = replace(
+        metric,
+        name=f"{metric.name}{RATIO}",
+        unit=Unit.TIMES,
+        title=metric.title,
+        definition=f"{metric.name} divided by {what}. {metric.definition}",
+        missing_because=metric.missing_because or "the baseline lacks it, or it is 0",
+        signed=False,
+    )
+    return named, numbered(found)
+
+
+def _headline(rows: Sequence[RunRow], total: int) -> tuple[str, ...]:
+    statuses = Counter(row.status for row in rows)
+    words = [f"{number} {status}" for status, number in statuses.items()]
+    words += [f"{total - len(rows)} being read"] * (total > len(rows))
+    text = f"{count(total, 'run')}: {', '.join(words)}"
+    timed = [(each, row) for row in rows if isinstance(each := row.figures.get(STEP), float)]
+    if len(timed) > 1:
+        shortest, row = min(timed, key=lambda each: each[0])
+        text += f"; the shortest step is {time_text(shortest)}, of {row.name}"
+    return (text,)
+
+
+def _notes(rows: Sequence[RunRow], base: str, waiting: int) -> list[str]:
+    notes = []
+    if waiting:
+        notes.append(f"{waiting} of {waiting + len(rows)} runs are still being read")
+    if base == BEST:
+        notes.append("figures are divided by the best of the group: 1 is the best")
+    elif base:
+        notes.append(f"figures are divided by those of {base}")
+    bad = [row for row in rows if row.status != OK]
+    notes += [f"{row.name} is {row.status}: {row.reason}" for row in bad[:_MAX_REASONS]]
+    if len(bad) > _MAX_REASONS:
+        more = count(len(bad) - _MAX_REASONS, "more run")
+        notes.append(f"not ok: {more}; the column reason says why")
+    return notes
+
+
+def _reasons(rows: Sequence[RunRow], columns: Sequence[Column], *, is_asked: bool) -> list[str]:
+    """Why columns have no figure of some runs; where none has one, only if they were asked for."""
+    read = [(place, row) for place, row in enumerate(rows) if row.status != FAILED]
+    by_reason: dict[tuple[str, str], list[str]] = {}
+    for metric, values in columns:
+        name = metric.name.removesuffix(RATIO)
+        if name in _OWN or not (is_asked or name in RUN_COLUMNS):
+            continue
+        present = values.present()
+        lacking: dict[str, list[str]] = {}
+        for place, row in read:
+            reason = row.missing.get(name) or metric.missing_because
+            if not present[place] and reason:
+                lacking.setdefault(reason, []).append(row.name)
+        if sum(map(len, lacking.values())) == len(read) and not is_asked:
+            continue
+        for reason, names in lacking.items():
+            whose = f"{len(names)} runs" if len(names) > _MAX_NAMED else ", ".join(names)
+            whose = "" if len(names) == len(read) else f" of {whose}"
+            by_reason.setdefault((whose, reason), []).append(name)
+    texts = [
+        f"{', '.join(names)}{whose} missing: {why}" for (whose, why), names in by_reason.items()
+    ]
+    more = 0 if is_asked else len(texts) - _MAX_REASONS
+    if more > 0:
+        texts[_MAX_REASONS:] = [f"{more} more reasons: show a column (--columns) to see its own"]
+    return texts

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from chopper_core.extensions.runs.figures import HIGHER, WORLD, is_better, known_column
 from chopper_core.extensions.runs.run_set import FAILED, RunRow, RunSet, settings_of
-from chopper_core.extensions.runs.table import figure_values, frame_of_set, shown_rows
+from chopper_core.extensions.runs.runs import figure_values, frame_of_set, shown_rows
 from chopper_core.metrics import Metric, Values, numbered
 from chopper_core.model.charts import LineChart
 from chopper_core.model.run import Run

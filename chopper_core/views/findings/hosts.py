@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Final
 
@@ -10,7 +11,7 @@ from msgspec import Struct
 
 from chopper_core.model.host_tables import HostState
 from chopper_core.model.table import NO_LABEL, NO_TIME
-from chopper_core.util.arrays import Codes, Float64, Index, Int64, Mask
+from chopper_core.util.arrays import Float64, Int64
 from chopper_core.util.grouping import (
     first_equal,
     medians_along,
@@ -119,7 +120,8 @@ def _host_bound_phases(context: FindingsContext) -> list[LatePhase]:
     for phase in _late_phases(context, "idle_host_ns", NAMED_LATE):
         share = context.share(context.per_iteration(phase.idle_ns))
         if phase.code not in codes and share >= NAMED_COST.share:
-            main = _Charges.of(context, [phase], HostState.LATE).main
+            charges = _charges_of(context, [phase], HostState.LATE)
+            main = charges.main(charges.by_cause)
             if main is not None and main.what in NEEDLESS:
                 late.append(phase)
     return sorted(late, key=lambda phase: -phase.idle_ns)
@@ -131,8 +133,14 @@ def _late_phases(context: FindingsContext, column: str, limit: Threshold) -> lis
     elapsed = phases.elapsed_ns.astype(np.float64)
     codes = phases.codes("phase")
     if column == "idle_host_ns":
-        moved = _moved_by_phase(context, codes)
-        idle, elapsed = idle + moved, elapsed + moved
+        # What comes to the analysed iterations from activities of others, less what goes.
+        moved, analysed = context.moved, np.array(context.iterations, np.int64)
+        before = context.table.iteration[moved.row]
+        sign = np.isin(moved.iteration, analysed) * 1.0 - np.isin(before, analysed)
+        place = first_equal(codes, context.table.phase[moved.row])
+        own = place >= 0
+        arrives = sums_of((moved.ns * sign)[own], place[own], len(codes))
+        idle, elapsed = idle + arrives, elapsed + arrives
     late = (idle > limit.share * elapsed) & (
         elapsed / context.spots > PHASE.share * context.step_ns
     )
@@ -141,83 +149,14 @@ def _late_phases(context: FindingsContext, column: str, limit: Threshold) -> lis
     return sorted(found, key=lambda phase: -phase.idle_ns)
 
 
-def _moved_by_phase(context: FindingsContext, phases: Codes) -> Float64:
-    """Idle time by phase of its activity that comes to the analysed iterations, less what goes."""
-    moved, analysed = context.moved, np.array(context.iterations, np.int64)
-    before = context.table.iteration[moved.row]
-    sign = np.isin(moved.iteration, analysed) * 1.0 - np.isin(before, analysed)
-    place = first_equal(phases, context.table.phase[moved.row])
-    own = place >= 0
-    return sums_of((moved.ns * sign)[own], place[own], len(phases))
-
-
-class _Charges(Struct, frozen=True, eq=False):
+def _charges_of(context: FindingsContext, late: list[LatePhase], state: HostState) -> HostCharges:
     """The idle time of late phases by where the hosts are during it."""
-
-    charges: HostCharges
-    ns: Int64
-    place_ns: Int64
-    """By `HostPlace`."""
-    launches: int
-    gpu: int | None
-    """The one GPU of several that has most of it."""
-    when: str
-    """The iterations that have most of it, unless many do, as the end of a phrase."""
-
-    @classmethod
-    def of(cls, context: FindingsContext, late: list[LatePhase], state: HostState) -> _Charges:
-        charges, table = host_charges(context.run), context.table
-        phases = [phase.code for phase in late]
-        inside = np.isin(table.phase[charges.row], phases)
-        inside &= np.isin(charges.iteration, context.iterations)
-        inside &= within_scope(context.run, context.view, charges.row)
-        inside &= (charges.state == state) & (table.launch_ns[charges.row] != NO_TIME)
-        charges = charges.take(inside)
-        shape = len(context.gpus), len(context.iterations)
-        whose = np.searchsorted(context.gpus, table.gpu[charges.row])
-        when = np.searchsorted(context.iterations, charges.iteration)
-        steps = sums_of(charges.ns, whose * shape[1] + when, context.spots).reshape(shape)
-        most = int(steps.sum(axis=1).argmax())
-        is_one = steps[most].sum() >= EXPLAINED.share * steps.sum() > 0
-        by_step = steps.sum(axis=0)
-        large = np.flatnonzero(by_step > _SAME_SHARE * by_step.max())
-        few = 2 * len(large) < len(by_step)
-        mostly = by_step[large].sum() >= EXPLAINED.share * by_step.sum()
-        return cls(
-            charges,
-            sums_of(charges.ns, charges.cause, len(charges.causes)),
-            sums_of(charges.ns, charges.place, len(HostPlace)),
-            int(context.cells.sizes()[np.isin(context.codes("phase"), phases)].sum()),
-            context.gpus[most] if is_one and len(context.gpus) > 1 else None,
-            recurrence(large.tolist(), context.iterations) if few and mostly else "",
-        )
-
-    @property
-    def main(self) -> HostCause | None:
-        return self.charges.main(self.ns)
-
-    def share(self, cause: HostCause) -> str:
-        return percent(self.ns[self.charges.causes.index(cause)] / self.ns.sum())
-
-    def others(self, context: FindingsContext) -> str:
-        """The large causes, as the end of a phrase; where nothing is, the host's own overhead."""
-        whole = self.ns.sum()
-        if not whole:
-            return ""
-        order = np.argsort(-self.ns, kind="stable")[:_MAX_CAUSES].tolist()
-        large = [at for at in order if self.ns[at] >= CAUSE.share * whole]
-        causes = [self.charges.causes[at] for at in large]
-        named = [f"{each.text} {self.share(each)}" for each in causes if each != self.main]
-        hosts = f"; the hosts are in {', '.join(named)} during that time" if named else ""
-        if 2 * self.ns[large].sum() >= whole:
-            return hosts
-        calls, operators = self.place_ns[[HostPlace.CALL, HostPlace.OPERATOR]] / whole
-        each = context.per_iteration(self.launches)
-        return (
-            f"{hosts}; it is the overhead of {each:,.0f} launches{context.per_gpu}, one by one: "
-            f"{percent(operators)} in operators, {percent(calls)} in runtime calls, "
-            f"{percent(1 - operators - calls)} outside, such as in Python"
-        )
+    charges, table = host_charges(context.run), context.table
+    inside = np.isin(table.phase[charges.row], [phase.code for phase in late])
+    inside &= np.isin(charges.iteration, context.iterations)
+    inside &= within_scope(context.run, context.view, charges.row)
+    inside &= (charges.state == state) & (table.launch_ns[charges.row] != NO_TIME)
+    return charges.take(inside)
 
 
 def _bound(
@@ -226,12 +165,12 @@ def _bound(
     """A finding of late phases, before their launch calls or after them."""
     if not late:
         return
-    charges, is_before = _Charges.of(context, late, state), state == HostState.LATE
-    main = charges.main
-    if is_before:
+    charges = _charges_of(context, late, state)
+    main, (gpu, iterations) = charges.main(charges.by_cause), _mostly_on(context, charges)
+    if state == HostState.LATE:
         bound, when, cost = "host-bound", "before launch calls", Cost.HOST
         by, sort = "host" if charges.ns.any() else "", "-idle_host_ns"
-        doing = charges.others(context)
+        doing = _other_causes(context, late, charges)
     elif queued:
         bound, when, cost = "queue-bound", "in which launched work waits", Cost.LAUNCH
         main, by, sort = None, "", "-idle_queued_ns"
@@ -246,8 +185,8 @@ def _bound(
         by, sort = ("", "-idle_latency_ns") if main is None else ("host", "-idle_launch_ns")
     total = sum(phase.idle_ns for phase in late)
     saving = context.per_iteration(total)
-    mostly = f", {charges.share(main)} by {main.text}" if main is not None else ""
-    idle = f"{bound}{mostly}{charges.when}: {time(saving)} of idle time{context.per_gpu} {when}"
+    mostly = f", {_share(charges, main)} by {main.text}" if main is not None else ""
+    idle = f"{bound}{mostly}{iterations}: {time(saving)} of idle time{context.per_gpu} {when}"
     if len(late) == 1:
         sentence = f"{context.phase(late[0].code)} is {idle}, {late[0].share}"
         phase = context.text("phase", late[0].code)
@@ -260,8 +199,48 @@ def _bound(
         )
         sentence = f"the step is {idle}: {listed(parts)}"
         evidence = context.with_view("launch", by or "phase", sort=sort)
-    yield context.finding(
-        f"{sentence}{doing}", evidence, cost, saving, gpu=charges.gpu, total_ns=total
+    yield context.finding(f"{sentence}{doing}", evidence, cost, saving, gpu=gpu, total_ns=total)
+
+
+def _mostly_on(context: FindingsContext, charges: HostCharges) -> tuple[int | None, str]:
+    """The one GPU of several that has most of it; and the iterations, unless many do."""
+    whose = np.searchsorted(context.gpus, context.table.gpu[charges.row])
+    when = np.searchsorted(context.iterations, charges.iteration)
+    place = whose * len(context.iterations) + when
+    steps = sums_of(charges.ns, place, context.spots).reshape(len(context.gpus), -1)
+    least, by_gpu, by_step = EXPLAINED.share * steps.sum(), steps.sum(axis=1), steps.sum(axis=0)
+    most = int(by_gpu.argmax())
+    gpu = context.gpus[most] if len(by_gpu) > 1 and by_gpu[most] >= least > 0 else None
+    large = np.flatnonzero(by_step > _SAME_SHARE * by_step.max())
+    if 2 * len(large) >= len(by_step) or by_step[large].sum() < least:
+        return gpu, ""
+    return gpu, recurrence(large.tolist(), context.iterations)
+
+
+def _share(charges: HostCharges, cause: HostCause) -> str:
+    return percent(charges.by_cause[charges.causes.index(cause)] / charges.ns.sum())
+
+
+def _other_causes(context: FindingsContext, late: list[LatePhase], charges: HostCharges) -> str:
+    """The large causes, as the end of a phrase; where nothing is, the host's own overhead."""
+    ns, whole = charges.by_cause, charges.ns.sum()
+    if not whole:
+        return ""
+    order = np.argsort(-ns, kind="stable")[:_MAX_CAUSES].tolist()
+    large = [at for at in order if ns[at] >= CAUSE.share * whole]
+    causes = [charges.causes[at] for at in large if charges.causes[at] != charges.main(ns)]
+    named = ", ".join(f"{each.text} {_share(charges, each)}" for each in causes)
+    hosts = f"; the hosts are in {named} during that time" if named else ""
+    if 2 * ns[large].sum() >= whole:
+        return hosts
+    by_place = sums_of(charges.ns, charges.place, len(HostPlace)) / whole
+    calls, operators = by_place[[HostPlace.CALL, HostPlace.OPERATOR]]
+    inside = np.isin(context.codes("phase"), [phase.code for phase in late])
+    launches = context.per_iteration(int(context.cells.sizes()[inside].sum()))
+    return (
+        f"{hosts}; it is the overhead of {launches:,.0f} launches{context.per_gpu}, one by one: "
+        f"{percent(operators)} in operators, {percent(calls)} in runtime calls, "
+        f"{percent(1 - operators - calls)} outside, such as in Python"
     )
 
 
@@ -301,7 +280,7 @@ def late_host(context: FindingsContext) -> Iterator[Finding]:
     if not context.repeats:
         return
     idle, names = _idle_by_place(context)
-    usual = _expected(idle)
+    usual = np.maximum(_usual(idle, 1), _usual(idle, 2))
     excess = idle - usual
     is_late = excess >= context.step_ns * SMALLEST_SAVING.share
     is_late &= idle > FAR_LATER.value * usual
@@ -316,24 +295,27 @@ def late_host(context: FindingsContext) -> Iterator[Finding]:
                 those = [leads.iterations[at] for at in late.when]
                 place = context.gpus.index(leads.gpus[late.place])
                 is_late[:, place, np.isin(context.iterations, those)] = False
-    places = [
-        LatePlace(
-            context.gpus[gpu],
-            context.iterations[iteration],
-            int(names[at[0]][0]),
-            tuple(int(layer) for layer in names[at, 1] if layer != NO_LABEL),
-            float(idle[at, gpu, iteration].sum()),
-            float(excess[at, gpu, iteration].sum()),
-        )
-        for gpu, iteration in np.argwhere(is_late.any(axis=0)).tolist()
-        for at in _neighbours(is_late[:, gpu, iteration], names)
-    ]
     of_phase: dict[int, list[LatePlace]] = {}
-    for found in sorted(places, key=lambda one: -one.lost_ns):
-        if found.lost_ns >= context.step_ns * LATE_HOST.share:
-            of_phase.setdefault(found.phase, []).append(found)
-    for each in of_phase.values():
-        yield _once(context, each[0]) if len(each) == 1 else _repeatedly(context, each)
+    for gpu, iteration in np.argwhere(is_late.any(axis=0)).tolist():
+        late_at = np.flatnonzero(is_late[:, gpu, iteration])
+        phases, layers = names[late_at].T
+        # Neighbouring layers of a phase are one place.
+        for at in np.split(late_at, run_starts(phases, layers - np.arange(len(late_at)))[1:]):
+            lost = float(excess[at, gpu, iteration].sum())
+            phase = int(names[at[0], 0])
+            found = LatePlace(
+                context.gpus[gpu],
+                context.iterations[iteration],
+                phase,
+                tuple(layer for layer in names[at, 1].tolist() if layer != NO_LABEL),
+                float(idle[at, gpu, iteration].sum()),
+                lost,
+            )
+            if lost >= context.step_ns * LATE_HOST.share:
+                of_phase.setdefault(phase, []).append(found)
+    each = [sorted(own, key=lambda one: -one.lost_ns) for own in of_phase.values()]
+    for places in sorted(each, key=lambda own: -own[0].lost_ns):
+        yield _late_at(context, places)
 
 
 def _idle_by_place(context: FindingsContext) -> tuple[Float64, Int64]:
@@ -358,35 +340,66 @@ def _idle_by_place(context: FindingsContext) -> tuple[Float64, Int64]:
     return np.concatenate([idle, arrives[None]]), np.append(names, [[AT_END, NO_LABEL]], axis=0)
 
 
-def _expected(idle: Float64) -> Float64:
-    """The usual idle time at each place: on the same GPU in other iterations, or on other GPUs."""
-    usual = np.zeros(idle.shape)
-    for axis, count in ((1, idle.shape[1]), (2, idle.shape[2])):
-        if count > _MAX_LEFT_OUT:
-            usual = np.maximum(usual, medians_along(idle, axis=axis, keepdims=True))
-        elif count > 1:
-            middle = others_median(np.moveaxis(idle, axis, 0))
-            usual = np.maximum(usual, np.moveaxis(middle, 0, axis))
-    return usual
+def _usual(idle: Float64, axis: int) -> Float64:
+    """The median idle time at each place of the other GPUs, or of the other iterations."""
+    count = idle.shape[axis]
+    if count > _MAX_LEFT_OUT:
+        return np.maximum(medians_along(idle, axis=axis, keepdims=True), 0.0)
+    others = np.moveaxis(others_median(np.moveaxis(idle, axis, 0)), 0, axis)
+    return np.maximum(np.nan_to_num(others), 0.0)
 
 
-def _neighbours(is_late: Mask, names: Int64) -> list[Index]:
-    """The late places; neighbouring layers of a phase are one place."""
-    at = np.flatnonzero(is_late)
-    phases, layers = names[at].T
-    return np.split(at, run_starts(phases, layers - np.arange(len(at)))[1:])
-
-
-def _where(context: FindingsContext, phase: int) -> str:
-    return "at the end" if phase == AT_END else f"in {context.phase(phase)}"
+def _late_at(context: FindingsContext, late: list[LatePlace]) -> Finding:
+    """A finding of the places of a phase; of GPUs late in one iteration, the latest counts."""
+    place, is_one = late[0], len(late) == 1
+    at_end = place.phase == AT_END
+    labels = {} if at_end else {"phase": context.text("phase", place.phase)}
+    where = "at the end" if at_end else f"in {context.phase(place.phase)}"
+    doing, by = _doing(context, late), "host" if at_end else "gpu"
+    if is_one:
+        when = f" of iteration {place.iteration}" if context.has_iterations else ""
+        usual_ns = place.idle_ns - place.lost_ns
+        usual = time(usual_ns) if usual_ns >= _NEGLIGIBLE_NS else "none"
+        sentence = (
+            f"GPU {place.gpu}'s host is late {where}{when}{_layers(context, place)}{doing}: the "
+            f"GPU is idle for {time(place.idle_ns)} before launch calls there (usually {usual})"
+        )
+        labels["gpu"] = str(place.gpu)
+        if not at_end:
+            labels["iteration"], by = context.text("iteration", place.iteration), "layer"
+        if len(place.layers) == 1:
+            labels["layer"], by = str(place.layers[0]), "operation"
+    else:
+        each = [
+            f"{time(place.idle_ns)} on GPU {place.gpu}, iteration {place.iteration}"
+            f"{_layers(context, place)}"
+            for place in late
+        ]
+        more = f"; and {len(late) - _MAX_LISTED} more" if len(late) > _MAX_LISTED else ""
+        sentence = (
+            f"hosts are late at {len(late)} places {where}{' of iterations' * at_end}{doing}, but "
+            f"not elsewhere; GPUs are idle there for {time(sum(each.idle_ns for each in late))} "
+            f"before launch calls: {'; '.join(each[:_MAX_LISTED])}{more}"
+        )
+    lost: defaultdict[tuple[int, int], float] = defaultdict(float)
+    for place in late:
+        lost[place.iteration, place.gpu] += place.lost_ns
+    latest = {when: max(ns for (at, _), ns in lost.items() if at == when) for when, _ in lost}
+    return context.finding(
+        sentence,
+        context.with_view("launch", by, sort="-idle_host_ns", **labels),
+        Cost.HOST,
+        sum(latest.values()) / len(context.iterations),
+        is_repeated=not is_one,
+        total_ns=sum(place.idle_ns for place in late),
+    )
 
 
 def _layers(context: FindingsContext, place: LatePlace) -> str:
-    if place.phase == AT_END:
-        return ""
     if place.layers:
         return f", {by_number('layer', place.layers)}"
-    return ", outside layers" if (context.codes("layer") != NO_LABEL).any() else ""
+    has_layers = place.phase != AT_END and (context.codes("layer") != NO_LABEL).any()
+    return ", outside layers" if has_layers else ""
 
 
 def _doing(context: FindingsContext, places: list[LatePlace]) -> str:
@@ -397,62 +410,9 @@ def _doing(context: FindingsContext, places: list[LatePlace]) -> str:
         here = (table.gpu[charges.row] == place.gpu) & (charges.iteration == place.iteration)
         if place.phase == AT_END:
             inside |= here & is_moved
-            continue
-        here &= ~is_moved & (table.phase[charges.row] == place.phase)
-        inside |= here & np.isin(table.layer[charges.row], place.layers or (NO_LABEL,))
-    cause = charges.main(charges.sums(np.where(inside, 0, -1), 1)[0])
+        else:
+            here &= ~is_moved & (table.phase[charges.row] == place.phase)
+            inside |= here & np.isin(table.layer[charges.row], place.layers or (NO_LABEL,))
+    charges = charges.take(inside & (charges.state == HostState.LATE))
+    cause = charges.main(charges.by_cause)
     return "" if cause is None else f", in {cause.text}"
-
-
-def _once(context: FindingsContext, place: LatePlace) -> Finding:
-    labels = {"gpu": str(place.gpu)}
-    by = "host"
-    if place.phase != AT_END:
-        labels["iteration"] = context.text("iteration", place.iteration)
-        labels["phase"] = context.text("phase", place.phase)
-        by = "layer"
-    if len(place.layers) == 1:
-        labels["layer"] = str(place.layers[0])
-        by = "operation"
-    usual_ns = place.idle_ns - place.lost_ns
-    usual = time(usual_ns) if usual_ns >= _NEGLIGIBLE_NS else "none"
-    when = f" of iteration {place.iteration}" if context.has_iterations else ""
-    return context.finding(
-        f"GPU {place.gpu}'s host is late {_where(context, place.phase)}{when}"
-        f"{_layers(context, place)}{_doing(context, [place])}: the GPU is idle for "
-        f"{time(place.idle_ns)} before launch calls there (usually {usual})",
-        context.with_view("launch", by, sort="-idle_host_ns", **labels),
-        Cost.HOST,
-        place.lost_ns / len(context.iterations),
-        is_repeated=False,
-        total_ns=place.idle_ns,
-    )
-
-
-def _repeatedly(context: FindingsContext, late: list[LatePlace]) -> Finding:
-    """Several places of a phase; of GPUs late in one iteration, the latest counts."""
-    lost: dict[int, dict[int, float]] = {}
-    for place in late:
-        by_gpu = lost.setdefault(place.iteration, {})
-        by_gpu[place.gpu] = by_gpu.get(place.gpu, 0.0) + place.lost_ns
-    named = "; ".join(
-        f"{time(place.idle_ns)} on GPU {place.gpu}, iteration {place.iteration}"
-        f"{_layers(context, place)}"
-        for place in late[:_MAX_LISTED]
-    )
-    more = f"; and {len(late) - _MAX_LISTED} more" if len(late) > _MAX_LISTED else ""
-    total = sum(place.idle_ns for place in late)
-    phase = late[0].phase
-    at_end = phase == AT_END
-    labels = {} if at_end else {"phase": context.text("phase", phase)}
-    by = "host" if at_end else "gpu"
-    return context.finding(
-        f"hosts are late at {len(late)} places {_where(context, phase)}{' of iterations' * at_end}"
-        f"{_doing(context, late)}, but not elsewhere; GPUs are idle there for {time(total)} "
-        f"before launch calls: {named}{more}",
-        context.with_view("launch", by, sort="-idle_host_ns", **labels),
-        Cost.HOST,
-        sum(max(by_gpu.values()) for by_gpu in lost.values()) / len(context.iterations),
-        is_repeated=True,
-        total_ns=total,
-    )

@@ -126,6 +126,10 @@ class HostCharges(Struct, frozen=True, eq=False):
         columns = (getattr(self, name)[chosen] for name in self.__struct_fields__[1:])
         return HostCharges(self.causes, *columns)
 
+    @property
+    def by_cause(self) -> Int64:
+        return sums_of(self.ns, self.cause, len(self.causes))
+
     def sums(
         self, place: Index, count: int, states: tuple[HostState, ...] = (HostState.LATE,)
     ) -> Float64:
