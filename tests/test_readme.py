@@ -5,19 +5,20 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 import chopper_core as chopper
-from chopper_core.extensions.runs.figures import columns_table
+from chopper_core.extensions.runs.figures import GPUS, REASON, RUN_COLUMNS, STATUS
 from chopper_core.metrics import catalogue
 from chopper_core.model import glossary
 from chopper_core.model.address import KEYS, parse
 from chopper_core.model.view import View
 from chopper_core.render import render
 from chopper_core.render.glyphs import UNICODE
-from chopper_core.sources.registry import Family, formats_table
+from chopper_core.sources.registry import FORMATS, Family, formats
 from chopper_core.views import OVERVIEW
 from chopper_core.views.query import query
 from chopper_tui.actions import ACTIONS
@@ -98,7 +99,10 @@ def test_the_table_of_figures() -> None:
 
 
 def test_the_table_of_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    check("run columns", columns_table(), RUNS_PAGE)
+    metrics = (GPUS, *(each.metric for each in RUN_COLUMNS.values()), STATUS, REASON)
+    rows = [f"| `{each.name}` | {each.unit} | {each.definition} |" for each in metrics]
+    columns = "\n".join(["| column | unit | definition |", "| :-- | :-- | :-- |", *rows])
+    check("run columns", columns, RUNS_PAGE)
     for name in ("fsdp1", "fsdp2"):
         demo_run(name)
     as_kept(monkeypatch)
@@ -110,9 +114,19 @@ def test_the_glossary() -> None:
     check("glossary", glossary.as_markdown(), ROOT / "docs" / "glossary.md")
 
 
+def formats_table(families: Iterable[Family]) -> str:
+    """The formats and how to get a file of each."""
+    rows = ["| kind | written by | files | for example |", "| :-- | :-- | :-- | :-- |"]
+    for family in families:
+        for source in formats(family):
+            example = f"`{source.EXAMPLE}`" if source.EXAMPLE else ""
+            rows.append(f"| {family} | {source.NAME} | {source.FILES} | {example} |")
+    return "\n".join(rows)
+
+
 def test_the_tables_of_formats() -> None:
-    check("formats", formats_table(), ROOT / "docs" / "reading.md")
-    telemetry = formats_table(Family.TELEMETRY)
+    check("formats", formats_table(FORMATS), ROOT / "docs" / "reading.md")
+    telemetry = formats_table([Family.TELEMETRY])
     check("telemetry formats", telemetry, ROOT / "docs" / "telemetry.md")
 
 

@@ -356,13 +356,3 @@ def natural_key(name: Path | str) -> list[tuple[int, str]]:
     digits = [part.lstrip("0") for part in parts[1::2]]
     parts[1::2] = digits
     return [(len(part) if index % 2 else 0, part) for index, part in enumerate(parts)]
-
-
-def formats_table(*families: Family) -> str:
-    """Return the formats and how to get a file of each, as a Markdown table."""
-    rows = ["| kind | written by | files | for example |", "| :-- | :-- | :-- | :-- |"]
-    for family in families or FORMATS:
-        for source in formats(family):
-            example = f"`{source.EXAMPLE}`" if source.EXAMPLE else ""
-            rows.append(f"| {family} | {source.NAME} | {source.FILES} | {example} |")
-    return "\n".join(rows)

@@ -19,9 +19,9 @@ from chopper_core.ingest.rank import read_rank
 from chopper_core.model.column_names import LAUNCH_SHAPE, Match
 from chopper_core.model.run import Run
 from chopper_core.model.table import KernelTable
-from chopper_core.sources.counters.files import read_counters
 from chopper_core.sources.dispatches import DispatchRun
 from tests.align.generated import DEMO, load_generator
+from tests.sources.counters.counter_writers import read_counters
 
 __all__ = ["DEMO", "SMALL", "Activity", "Place", "Simulated", "simulate"]
 

@@ -13,10 +13,10 @@ import pytest
 from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse
 from chopper_core.model.run import Run
-from chopper_core.sources.counters.files import read_counters
 from chopper_core.store.writer import write_store
 from chopper_core.util.errors import DataError
 from chopper_core.views.query import query
+from tests.sources.counters.counter_writers import read_counters
 
 MS = 1_000_000
 BOOT_NS = 81_097_000 * MS

@@ -10,7 +10,7 @@ import pytest
 from chopper_core.ingest.attach import telemetry_report
 from chopper_core.ingest.open import open_run
 from chopper_core.model.overrides import overrides_of
-from chopper_core.sources.counters.files import find_counters, read_counters
+from chopper_core.sources.counters.files import find_counters
 from chopper_core.sources.ranks import find_traces
 from chopper_core.util.errors import DataError
 from tests.recognition.outcomes import put
@@ -25,7 +25,7 @@ from tests.recognition.test_near_misses import (
     events,
     lines,
 )
-from tests.sources.counters.counter_writers import minimal_rocpd
+from tests.sources.counters.counter_writers import minimal_rocpd, read_counters
 
 RANK = {"rank": 1, "world_size": 2}
 READING = lines(METRIC, f"{S},2,150,2100,71", f"{S + 1},2,150,2100,71")

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from chopper_core.ingest.open import open_run
-from chopper_core.sources.counters.files import read_counters
 from chopper_core.sources.registry import Family, read_source
 from chopper_core.sources.signals import SignalName, Telemetry
 from chopper_core.tables import text as text_module
@@ -19,7 +18,7 @@ from chopper_core.tables.text import MAX_LINE, FileText
 from chopper_core.util.errors import DataError
 from tests.fuzz.seeds import small_trace
 from tests.limited import NEEDS_LINUX, run_limited
-from tests.sources.counters.counter_writers import counter_rows, write_csv
+from tests.sources.counters.counter_writers import counter_rows, read_counters, write_csv
 from tests.sources.telemetry.telemetry_texts import DMON, METRIC_CSV, NVIDIA_CSV, metric_object
 
 UNITS = ("1", ",", '"', "x", "\\", " ", "1,", "é")

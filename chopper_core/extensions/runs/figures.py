@@ -188,12 +188,6 @@ def known_column(name: str) -> Metric:
     return replace(metric, reduces=Reduces.NONE)
 
 
-def columns_table() -> str:
-    metrics = (GPUS, *(each.metric for each in RUN_COLUMNS.values()), STATUS, REASON)
-    rows = [f"| `{each.name}` | {each.unit} | {each.definition} |" for each in metrics]
-    return "\n".join(["| column | unit | definition |", "| :-- | :-- | :-- |", *rows])
-
-
 _REDUCTIONS: Final[Mapping[str, Callable[[Numbers], float]]] = {
     MEAN: lambda numbers: float(numbers.mean()),
     LEAST: lambda numbers: float(numbers.min()),

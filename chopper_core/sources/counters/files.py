@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import takewhile, zip_longest
 from pathlib import Path
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from msgspec import Struct
 
@@ -93,36 +93,26 @@ def find_counters(paths: Sequence[Path], ranges: Sequence[Path] = ()) -> FoundFi
     return FoundFiles(used, skipped, [path for path in found.unknown if path not in ranges])
 
 
-def read_counters(paths: Sequence[Path]) -> list[DispatchRun]:
-    """Read every run of counters, or kernel trace, at the paths, with its passes joined.
-
-    Files that can't be read are noted in the losses of the first run; they are an error only if
-    named themselves, or if no other file is usable. [] if no counter file is found.
-    """
-    return read_found(find_counters(paths), paths)
-
-
 def read_found(
     found: FoundFiles, paths: Sequence[Path], progress: Progress = silent
 ) -> list[DispatchRun]:
-    """Read what `find_counters` found at the paths.
+    """Read every run of counters, or kernel trace, with its passes joined; [] without any.
 
-    Raises DataError as `read_counters` does.
+    Files that can't be read are noted in the losses of the first run; they are an error only if
+    they are among the paths, or if no other file is usable.
     """
     problems: list[str] = []
     for skipped in found.skipped:
         if skipped.path in paths:
             raise DataError(f"{skipped.path} {skipped.reason}.")
     processes: list[ProcessRun] = []
-    for unit in _units(found.files):
+    for file, read in _readers(found.files):
+        folder, host, pass_number = _place(file)
         try:
-            with reading(unit.path):
-                processes += [
-                    ProcessRun(run, unit.folder, unit.host, unit.pass_number)
-                    for run in unit.read(progress)
-                ]
+            with reading(file.path):
+                processes += [ProcessRun(run, folder, host, pass_number) for run in read(progress)]
         except DataError as error:
-            if unit.path in paths:
+            if file.path in paths:
                 raise
             problems.append(str(error))
     runs = _joined_runs(processes)
@@ -133,81 +123,57 @@ def read_found(
     return runs
 
 
-class _ProcessFiles(Struct, frozen=True):
-    """The files of one process, which are read together."""
-
-    folder: Path
-    """The folder of the run: above those of passes, hosts and ranks."""
-    host: str
-    """The folder named after the host by rocprofv3, or ''."""
-    pass_number: int | None
-    path: Path
-    """The file that these folders are from."""
-    read: Callable[[Progress], list[DispatchRun]]
+_Reader = tuple[SourceFile, Callable[[Progress], list[DispatchRun]]]
+"""The leading file of a process, and what reads it with the others of the process."""
 
 
-def _units(files: Sequence[SourceFile]) -> Iterator[_ProcessFiles]:
+def _readers(files: Sequence[SourceFile]) -> Iterator[_Reader]:
     alone = (rocpd.NAME, rocprofv3_json.NAME, cupti_ranges.NAME)
     for file in (file for name in alone for file in _of(files, name)):
-        yield _unit(file, file.read)
+        yield file, file.read
     sysinfos = _of(files, pmc_csv.NAME, pmc_csv.SYSTEM)
     for file in _of(files, pmc_csv.NAME, pmc_csv.COUNTERS):
         near = _nearest(file.path, sysinfos)
-        yield _unit(file, partial(pmc_csv.read, file.path, sysinfo=near))
-    yield from _sampled_units(files)
+        yield file, partial(pmc_csv.read, file.path, sysinfo=near)
+    kernels: dict[tuple[Path, int | None], list[SourceFile]] = {}
+    for file in _of(files, device_samples.NAME, device_samples.KERNELS):
+        kernels.setdefault((file.path.parent, rank_in_name(file.path.name)), []).append(file)
+    for file in _of(files, device_samples.NAME, device_samples.SAMPLES):
+        beside = kernels.get((file.path.parent, rank_in_name(file.path.name)))
+        path = beside.pop(0).path if beside else None
+        yield file, partial(_listed, device_samples.read_sampled, file.path, path)
+    for file in (file for others in kernels.values() for file in others):
+        yield file, file.read
     by_prefix: dict[tuple[Path, str], list[SourceFile]] = {}
     for file in _of(files, rocprofv3_csv.NAME):
         by_prefix.setdefault((file.path.parent, _prefix(file.path)), []).append(file)
     agents = _of(files, rocprofv3_csv.NAME, rocprofv3_csv.AGENTS)
     for process in by_prefix.values():
-        yield from _csv_units(process, agents)
+        yield from _csv_readers(process, agents)
+
+
+def _csv_readers(files: Sequence[SourceFile], agents: Sequence[SourceFile]) -> Iterator[_Reader]:
+    csv = rocprofv3_csv
+    apis = [file.path for file in _of(files, csv.NAME, csv.API_TRACE)]
+    own = _of(files, csv.NAME, csv.AGENTS)
+    roles = (_of(files, csv.NAME, role) for role in (csv.COUNTERS, csv.KERNEL_TRACE))
+    for counter, trace in zip_longest(*roles):
+        file = counter or trace
+        given = [each.path if each else None for each in (counter, trace)]
+        given.append(own[0].path if own else _nearest(file.path, agents))
+        yield file, partial(_listed, csv.read_process, *given, apis)
+
+
+def _listed(read: Callable[..., DispatchRun], *given: Any) -> list[DispatchRun]:
+    return [read(*given)]
 
 
 def _of(files: Sequence[SourceFile], name: str, role: str | None = None) -> list[SourceFile]:
     return [file for file in files if name == file.source.NAME and role in (None, file.role)]
 
 
-def _sampled_units(files: Sequence[SourceFile]) -> Iterator[_ProcessFiles]:
-    """Yield samples with the kernels of the same folder and rank, then other kernels."""
-    kernels: dict[tuple[Path, int | None], list[SourceFile]] = {}
-    for file in _of(files, device_samples.NAME, device_samples.KERNELS):
-        kernels.setdefault((file.path.parent, rank_in_name(file.path.name)), []).append(file)
-    for file in _of(files, device_samples.NAME, device_samples.SAMPLES):
-        near = kernels.get((file.path.parent, rank_in_name(file.path.name)))
-        beside = near.pop(0).path if near else None
-        yield _unit(file, partial(_read_sampled, file.path, beside))
-    for alone in kernels.values():
-        for file in alone:
-            yield _unit(file, file.read)
-
-
-def _read_sampled(samples: Path, kernels: Path | None, progress: Progress) -> list[DispatchRun]:
-    return [device_samples.read_sampled(samples, kernels, progress)]
-
-
-def _csv_units(
-    files: Sequence[SourceFile], agents: Sequence[SourceFile]
-) -> Iterator[_ProcessFiles]:
-    counters = _of(files, rocprofv3_csv.NAME, rocprofv3_csv.COUNTERS)
-    traces = _of(files, rocprofv3_csv.NAME, rocprofv3_csv.KERNEL_TRACE)
-    apis = _of(files, rocprofv3_csv.NAME, rocprofv3_csv.API_TRACE)
-    own = _of(files, rocprofv3_csv.NAME, rocprofv3_csv.AGENTS)
-    for counter, trace in zip_longest(counters, traces):
-        file = counter or trace
-        process = rocprofv3_csv.CsvProcess(
-            counters=counter.path if counter else None,
-            kernel_trace=trace.path if trace else None,
-            agent_info=own[0].path if own else _nearest(file.path, agents),
-            api_traces=tuple(api.path for api in apis),
-        )
-        yield _unit(file, partial(_read_process, process))
-
-
-def _read_process(process: rocprofv3_csv.CsvProcess, progress: Progress) -> list[DispatchRun]:
-    return [rocprofv3_csv.read_process(process, progress)]
-
-
-def _unit(file: SourceFile, read: Callable[[Progress], list[DispatchRun]]) -> _ProcessFiles:
+def _place(file: SourceFile) -> tuple[Path, str, int | None]:
+    """Return the folder of the run, above those of passes, hosts and ranks; host; pass number."""
     root = file.root if file.root.is_dir() else file.path.parent
     folders = list(file.path.parent.relative_to(root).parts)
     host = ""
@@ -215,14 +181,12 @@ def _unit(file: SourceFile, read: Callable[[Progress], list[DispatchRun]]) -> _P
         host = folders.pop()
     number = None
     for place, folder in enumerate(folders):
-        match = _PASS_FOLDER.fullmatch(folder)
-        if match:
-            number = int(match.group(1))
-            folders = folders[:place]
+        if match := _PASS_FOLDER.fullmatch(folder):
+            number, folders = int(match.group(1)), folders[:place]
             break
     while folders and _is_layout(folders[-1]):
         folders.pop()
-    return _ProcessFiles(root.joinpath(*folders), host, number, file.path, read)
+    return root.joinpath(*folders), host, number
 
 
 def _is_layout(folder: str) -> bool:
@@ -284,6 +248,7 @@ class ProcessRun(Struct, frozen=True):
     folder: Path
     """The folder of the run."""
     host: str
+    """The folder named after the host by rocprofv3, or ''."""
     pass_number: int | None
 
 
@@ -296,8 +261,7 @@ def _joined_runs(processes: Sequence[ProcessRun]) -> list[DispatchRun]:
     for (folder, tool), group in folders.items():
         by_host = _hosts_ran_together(group)
         for process in group:
-            host = process.host if by_host else ""
-            groups.setdefault((folder, tool, host), []).append(process)
+            groups.setdefault((folder, tool, process.host if by_host else ""), []).append(process)
     return [
         one_after_another([join_passes(program) for program in _programs(group)])
         for group in _side_by_side(groups)
@@ -398,22 +362,19 @@ def _passes(group: Sequence[ProcessRun]) -> list[list[DispatchRun]]:
         if process.pass_number is not None:
             numbered.setdefault(process.pass_number, []).append(process.run)
             continue
-        for one_pass in found:
-            if _belongs_to(process.run, one_pass):
-                one_pass.append(process.run)
-                break
-        else:
+        own = next((one for one in found if _belongs_to(process.run, one)), None)
+        if own is None:
             found.append([process.run])
+        else:
+            own.append(process.run)
     return found + [numbered[number] for number in sorted(numbered)]
 
 
 def _belongs_to(run: DispatchRun, one_pass: Sequence[DispatchRun]) -> bool:
     if run.dispatches.counters.keys() != one_pass[0].dispatches.counters.keys():
         return False
-    gpus = set().union(*(_gpus(other) for other in one_pass))
-    if not gpus & _gpus(run):
-        return True
-    return any(_overlap(run, other) for other in one_pass)
+    gpus = set().union(*map(_gpus, one_pass))
+    return not gpus & _gpus(run) or any(_overlap(run, other) for other in one_pass)
 
 
 def _overlap(one: DispatchRun, other: DispatchRun) -> bool:

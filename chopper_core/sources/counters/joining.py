@@ -26,7 +26,7 @@ from chopper_core.sources.counters.tables import dispatch_order
 from chopper_core.sources.dispatches import Dispatches, DispatchRun, SampledCounter
 from chopper_core.tables.columns import Interner
 from chopper_core.tables.losses import ABSENT, merged_losses
-from chopper_core.util.arrays import Int64, Mask
+from chopper_core.util.arrays import Int64
 from chopper_core.util.grouping import (
     combined,
     distinct,
@@ -80,9 +80,8 @@ def join_same_process(trace: DispatchRun, counters: DispatchRun) -> DispatchRun:
         process = trace.dispatches.process
         process = np.where(process < 0, processes[0], process)
         trace = replace(trace, dispatches=replace(trace.dispatches, process=process))
-    rows, _ = _merged(trace.dispatches, there.dispatches, match)
-    notes = repeat_notes(trace.dispatches, there, match)
-    return replace(_with_rows(trace, there, rows, notes), passes=1, sampled=_sampled(trace, there))
+    rows = _in_order(_merged(trace.dispatches, there.dispatches, match))
+    return _beside(trace, there, rows, repeat_notes(trace.dispatches, there, match))
 
 
 def concatenate(parts: Sequence[DispatchRun]) -> DispatchRun:
@@ -94,8 +93,7 @@ def concatenate(parts: Sequence[DispatchRun]) -> DispatchRun:
     for other in parts[1:]:
         there = _in_terms_of(joined, other)
         shared = np.intersect1d(joined.dispatches.gpu, there.dispatches.gpu)
-        nothing = np.full(len(there.dispatches), ABSENT, np.int64)
-        rows, _ = _merged(joined.dispatches, there.dispatches, nothing)
+        rows = _in_order(_merged(joined.dispatches, there.dispatches))
         note = (
             f"Several processes used the same GPU ({len(shared):,} of them); occurrences are "
             "counted process by process."
@@ -109,19 +107,16 @@ def one_after_another(programs: Sequence[DispatchRun]) -> DispatchRun:
 
     Each keeps its rows, in its own order of dispatch.
     """
-    joined, *others = sorted(programs, key=_first_start)
+    in_order = sorted(programs, key=_first_start)
+    joined, *others = in_order
     for other in others:
         there = _in_terms_of(joined, other)
-        first, second = len(joined.dispatches), len(there.dispatches)
-        ahead = np.concatenate((np.arange(first), np.full(second, ABSENT)))
-        behind = np.concatenate((np.full(first, ABSENT), np.arange(second)))
-        rows = _completed(_taken(joined.dispatches, ahead), _taken(there.dispatches, behind))
-        rows = _taken(rows, stable_order(rows.gpu))
-        joined = _beside(joined, there, rows, [])
+        rows = _merged(joined.dispatches, there.dispatches)
+        joined = _beside(joined, there, _taken(rows, stable_order(rows.gpu)), [])
     if not others:
         return joined
     each = []
-    for run in sorted(programs, key=_first_start):
+    for run in in_order:
         known = run.dispatches.start_ns >= 0
         busy_ns = int((run.dispatches.end_ns - run.dispatches.start_ns)[known].sum())
         each.append(f"{pass_name(run)} ({known.sum():,} dispatches, {busy_ns / 1e6:.3f} ms)")
@@ -156,35 +151,37 @@ class _Keys(Struct, frozen=True):
     def of(cls, rows: Dispatches) -> _Keys:
         return cls(nth_of(rows.gpu, rows.name), rows.dispatch_id.astype(np.int64))
 
-    def with_new(self, other: _Keys, new: Mask, order: Int64) -> _Keys:
-        return _Keys(
-            np.concatenate((self.nth, other.nth[new]))[order],
-            np.concatenate((self.ids, other.ids[new]))[order],
-        )
-
 
 def _join_next(base: DispatchRun, keys: _Keys, other: DispatchRun) -> tuple[DispatchRun, _Keys]:
     there = _in_terms_of(base, other)
-    theirs = _Keys.of(there.dispatches)
-    match, nearest = _same_occurrence(base.dispatches, keys.nth, there.dispatches, theirs.nth)
-    theirs, sure = _aligned(base.dispatches, keys, there.dispatches, theirs, match, nearest)
-    rows, order = _merged(base.dispatches, there.dispatches, match, nearest)
-    unmatched = (match < 0) & (nearest >= 0)
-    is_other_grid = base.dispatches.name[nearest[unmatched]] == there.dispatches.name[unmatched]
+    ours, others, theirs = base.dispatches, there.dispatches, _Keys.of(there.dispatches)
+    match, nearest = _same_occurrence(ours, keys.nth, others, theirs.nth)
+    theirs, sure = _aligned(ours, keys, others, theirs, match, nearest)
+    # Unmatched rows come after the last row of the first pass up to them, without their times.
+    rows = _merged(ours, others, match, with_times=not (ours.start_ns >= 0).any())
+    is_new = match < 0
+    anchor = np.concatenate((np.arange(len(ours)), np.maximum.accumulate(nearest)[is_new]))
+    order = np.lexsort((np.arange(len(rows)) >= len(ours), anchor, rows.gpu))
+    joined_keys = _Keys(
+        np.concatenate((keys.nth, theirs.nth[is_new]))[order],
+        np.concatenate((keys.ids, theirs.ids[is_new]))[order],
+    )
+    unmatched = is_new & (nearest >= 0)
+    is_other_grid = ours.name[nearest[unmatched]] == others.name[unmatched]
     notes = match_notes(base, there, match, by_occurrence=not sure)
     if count := int(is_other_grid.sum()):
         notes.append(
             f"{pass_name(there)}: {count:,} dispatches have a different grid from the same "
             "occurrence of their kernel in earlier passes; they are not joined."
         )
-    notes += repeat_notes(base.dispatches, there, match)
+    notes += repeat_notes(ours, there, match)
     if there.sampled:
         notes.append(
             f"{pass_name(there)} ran at other times; its samples are no signals, only totals of "
             "kernels."
         )
-    joined = replace(_with_rows(base, there, rows, notes), passes=base.passes + other.passes)
-    return joined, keys.with_new(theirs, match < 0, order)
+    joined = _with_rows(base, there, _taken(rows, order), notes)
+    return replace(joined, passes=base.passes + other.passes), joined_keys
 
 
 def _aligned(
@@ -255,22 +252,21 @@ def _in_terms_of(base: DispatchRun, other: DispatchRun) -> DispatchRun:
 def _sampled(base: DispatchRun, there: DispatchRun) -> tuple[SampledCounter, ...]:
     """The samples of two processes on one clock; of two at one time those of the first."""
     found = {(each.name, each.gpu): each for each in base.sampled}
-    for later in there.sampled:
-        first = found.setdefault((later.name, later.gpu), later)
+    for other in there.sampled:
+        key = other.name, other.gpu
+        first, later = sorted((found.setdefault(key, other), other), key=_begin)
         if later.begin_ns[0] >= first.time_ns[-1]:
-            found[later.name, later.gpu] = _one_behind_another(first, later)
-        elif first.begin_ns[0] >= later.time_ns[-1]:
-            found[later.name, later.gpu] = _one_behind_another(later, first)
+            columns = ("begin_ns", "time_ns", "counted")
+            both = {
+                name: np.concatenate((getattr(first, name), getattr(later, name)))
+                for name in columns
+            }
+            found[key] = replace(first, **both)
     return tuple(found.values())
 
 
-def _one_behind_another(first: SampledCounter, later: SampledCounter) -> SampledCounter:
-    return replace(
-        first,
-        begin_ns=np.concatenate((first.begin_ns, later.begin_ns)),
-        time_ns=np.concatenate((first.time_ns, later.time_ns)),
-        counted=np.concatenate((first.counted, later.counted)),
-    )
+def _begin(counter: SampledCounter) -> int:
+    return int(counter.begin_ns[0])
 
 
 def _taken(rows: Dispatches, order: Int64) -> Dispatches:
@@ -324,31 +320,25 @@ def _same_occurrence(
 
 
 def _merged(
-    base: Dispatches, other: Dispatches, match: Int64, nearest: Int64 | None = None
-) -> tuple[Dispatches, Int64]:
-    """Return the rows of `base`, completed by their matches, and the unmatched rows of `other`.
-
-    Without `nearest`, both have one clock, and rows are in their order of dispatch. With it,
-    unmatched rows lose their times and come after the last row of `nearest` up to them. The second
-    value is the origin of each row: rows of `base`, then the unmatched ones.
-    """
-    extra = np.flatnonzero(match < 0)
-    partner = np.full(len(base) + len(extra), ABSENT, np.int64)
-    partner[match[match >= 0]] = np.flatnonzero(match >= 0)
-    partner[len(base) :] = extra
-    mine = np.full(len(partner), ABSENT, np.int64)
-    mine[: len(base)] = np.arange(len(base))
-    has_times = nearest is None or not (base.start_ns >= 0).any()
-    rows = _completed(_taken(base, mine), _taken(other, partner), with_times=has_times)
-    if nearest is None:
-        order = dispatch_order(rows.gpu, rows.process, rows.dispatch_id, rows.start_ns)
-    else:
-        anchor = np.concatenate((np.arange(len(base)), np.maximum.accumulate(nearest)[extra]))
-        order = np.lexsort((mine < 0, anchor, rows.gpu))
-    return _taken(rows, order), order
+    base: Dispatches, other: Dispatches, match: Int64 | None = None, *, with_times: bool = True
+) -> Dispatches:
+    """Return the rows of `base`, completed by their matches, then the unmatched rows of `other`."""
+    if match is None:
+        match = np.full(len(other), ABSENT, np.int64)
+    is_new = match < 0
+    partner = np.full(len(base), ABSENT, np.int64)
+    partner[match[~is_new]] = np.flatnonzero(~is_new)
+    partner = np.concatenate((partner, np.flatnonzero(is_new)))
+    mine = np.concatenate((np.arange(len(base)), np.full(int(is_new.sum()), ABSENT)))
+    return _completed(_taken(base, mine), _taken(other, partner), with_times=with_times)
 
 
-def _completed(here: Dispatches, there: Dispatches, *, with_times: bool = True) -> Dispatches:
+def _in_order(rows: Dispatches) -> Dispatches:
+    order = dispatch_order(rows.gpu, rows.process, rows.dispatch_id, rows.start_ns)
+    return _taken(rows, order)
+
+
+def _completed(here: Dispatches, there: Dispatches, *, with_times: bool) -> Dispatches:
     """Return the rows of `here`, with the values of `there` where they are missing."""
     columns, more = asdict(here), asdict(there)
     counters, more_counters = columns.pop("counters"), more.pop("counters")

@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from msgspec import Struct
-
 from chopper_core.model.hardware import Agent
 from chopper_core.sources.counters.joining import join_same_process
 from chopper_core.sources.counters.references import gpus_by_id
@@ -66,15 +64,6 @@ def recognise(head: FileHead) -> Recognised | Unusable | None:
     return next((Unusable(reason) for names, reason in _NOT_USED if has(names)), None)
 
 
-class CsvProcess(Struct, frozen=True):
-    """The files of one process; None and () for missing ones."""
-
-    counters: Path | None = None
-    kernel_trace: Path | None = None
-    agent_info: Path | None = None
-    api_traces: Sequence[Path] = ()
-
-
 def read(path: Path, progress: Progress = silent) -> list[DispatchRun]:
     """Read counters, or a kernel trace, without the other files of the process.
 
@@ -82,19 +71,25 @@ def read(path: Path, progress: Progress = silent) -> list[DispatchRun]:
     """
     found = recognise(FileHead(path))
     is_trace = isinstance(found, Recognised) and found.role == KERNEL_TRACE
-    process = CsvProcess(kernel_trace=path) if is_trace else CsvProcess(counters=path)
-    return [read_process(process, progress)]
+    counters, kernel_trace = (None, path) if is_trace else (path, None)
+    return [read_process(counters, kernel_trace, progress=progress)]
 
 
-def read_process(process: CsvProcess, progress: Progress = silent) -> DispatchRun:
+def read_process(
+    counters: Path | None = None,
+    kernel_trace: Path | None = None,
+    agent_info: Path | None = None,
+    api_traces: Sequence[Path] = (),
+    progress: Progress = silent,
+) -> DispatchRun:
     """Read the dispatches of one process with their counters.
 
     Counters and kernel trace are joined by dispatch id, else by occurrence if they come from two
     executions. Raises DataError if neither file has a dispatch.
     """
-    agents = [] if process.agent_info is None else read_agents(process.agent_info)
+    agents = [] if agent_info is None else read_agents(agent_info)
     runs: list[DispatchRun] = []
-    for path in filter(None, (process.kernel_trace, process.counters)):
+    for path in filter(None, (kernel_trace, counters)):
         table = DispatchTable(Losses(), agents)
         with ByteSource(path) as source:
             for batch in CsvFile(source, table.losses).batches(progress):
@@ -102,7 +97,7 @@ def read_process(process: CsvProcess, progress: Progress = silent) -> DispatchRu
                 if batch.has("counter_name") and not batch.has("dispatch_id"):
                     columns["dispatch_id"] = columns["correlation"]
                 table.add_csv(batch, columns, {})
-        for api_trace in () if runs else host_side(process.api_traces):
+        for api_trace in () if runs else host_side(api_traces):
             _read_host_side(api_trace, table)
         runs.append(table.finish(path, FORMAT))
     if not any(len(run.dispatches) for run in runs):

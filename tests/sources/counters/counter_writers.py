@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from chopper_core.model.hardware import Agent
+from chopper_core.sources.counters.files import find_counters, read_found
 from chopper_core.sources.dispatches import Dispatches, DispatchRun
 from chopper_core.tables.losses import Losses
 
@@ -224,3 +225,7 @@ def table_of(run: DispatchRun) -> list[tuple[Any, ...]]:
         )
         for index in range(len(rows))
     ]
+
+
+def read_counters(paths: Sequence[Path]) -> list[DispatchRun]:
+    return read_found(find_counters(paths), paths)

@@ -10,7 +10,7 @@ import pytest
 
 from chopper_core.model.hardware import DERIVED, SUM, counter_info
 from chopper_core.sources.counters.pmc_csv import read as read_pmc_csv
-from chopper_core.sources.counters.rocprofv3_csv import CsvProcess, read_process
+from chopper_core.sources.counters.rocprofv3_csv import read_process
 from chopper_core.sources.counters.tables import clean_kernel_name
 from chopper_core.tables.column import TableColumn
 from tests.sources.counters.counter_writers import KERNELS, counter_rows, write_csv
@@ -38,7 +38,7 @@ def test_columns_are_found_by_header(tmp_path: Path, version: str, case: type, g
     if guid:
         columns, rows = ["Guid", *columns], [["0198-77", *row] for row in rows]
     path = write_csv(tmp_path / "1_counter_collection.csv", columns, rows)
-    run = read_process(CsvProcess(counters=path))
+    run = read_process(counters=path)
     assert [run.names[code] for code in run.dispatches.name] == [
         "gemm",
         "void add<float, 4>(float*, int)",
@@ -65,7 +65,7 @@ def test_agents(tmp_path: Path, written: str | int, node: int, type_index: int) 
     )  # fmt: skip
     columns, rows = counter_rows(KERNELS, VALUES, Agent_Id=written)
     path = write_csv(tmp_path / "1_counter_collection.csv", columns, rows)
-    run = read_process(CsvProcess(counters=path, agent_info=agents))
+    run = read_process(counters=path, agent_info=agents)
     (gpu,) = set(run.dispatches.gpu.tolist())
     agent = run.agents[gpu]
     assert (agent.node_id, agent.type_index, agent.xccs) == (node, type_index, 8)
@@ -100,9 +100,7 @@ def test_kernel_trace_of_the_same_process(tmp_path: Path) -> None:
          ["HIP_RUNTIME_API", "hipLaunchKernel", 77, 78, 2, 220, 230],
          ["HIP_RUNTIME_API", "hipLaunchKernel", 77, 78, 3, 400, 410]],
     )  # fmt: skip
-    run = read_process(
-        CsvProcess(counters=counters, kernel_trace=trace, api_traces=(markers, calls))
-    )
+    run = read_process(counters=counters, kernel_trace=trace, api_traces=(markers, calls))
     rows_there = run.dispatches
     assert len(rows_there) == 3 and run.passes == 1 and not run.join_notes
     assert rows_there.grid.tolist() == [[128, 2, 1]] * 3
@@ -111,7 +109,7 @@ def test_kernel_trace_of_the_same_process(tmp_path: Path) -> None:
     regions = [run.names[code] if code >= 0 else None for code in rows_there.region]
     assert regions == [None, "layer 3", "step"]
     assert np.array_equal(rows_there.counters["SQ_WAVES"], [np.nan, 2, np.nan], equal_nan=True)
-    run = read_process(CsvProcess(kernel_trace=trace, api_traces=(markers,)))
+    run = read_process(kernel_trace=trace, api_traces=(markers,))
     regions = [run.names[code] for code in run.dispatches.region]
     assert regions == ["step"] * 3 and "started on the GPU" in run.join_notes[0]
 
@@ -149,7 +147,7 @@ def test_long_names_and_gzip(tmp_path: Path) -> None:
     packed = tmp_path / "2_counter_collection.csv"
     packed.write_bytes(gzip.compress(plain.read_bytes()))
     for path in (plain, packed):
-        run = read_process(CsvProcess(counters=path))
+        run = read_process(counters=path)
         assert run.names == [name, "gemm"] and not run.losses.notes
 
 

@@ -10,9 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from chopper_core.sources.counters.files import _prefix, find_counters, read_counters
+from chopper_core.sources.counters.files import _prefix, find_counters
 from chopper_core.util.errors import DataError
-from tests.sources.counters.counter_writers import counter_rows, minimal_rocpd, write_csv
+from tests.sources.counters.counter_writers import (
+    counter_rows,
+    minimal_rocpd,
+    read_counters,
+    write_csv,
+)
 
 KERNELS = ("a", "b", "a")
 

@@ -20,7 +20,7 @@ import csv, json, sqlite3
 import numpy as np
 import pyarrow, pyarrow.csv
 from chopper_core.sources.counters.rocpd import read as read_rocpd
-from chopper_core.sources.counters.rocprofv3_csv import CsvProcess, read_process
+from chopper_core.sources.counters.rocprofv3_csv import read_process
 from chopper_core.sources.counters.rocprofv3_json import read as read_json
 
 # One thread for reading, started before the limit.
@@ -29,7 +29,7 @@ pyarrow.set_cpu_count(1)
 pyarrow.csv.read_csv(pyarrow.BufferReader(b"a\\n1\\n"))
 """
 READ = {
-    ".csv": "run = read_process(CsvProcess(counters=path))",
+    ".csv": "run = read_process(counters=path)",
     ".json": "(run,) = read_json(path)",
     ".db": "(run,) = read_rocpd(path)",
 }

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from chopper_core.sources.counters.files import read_counters
 from chopper_core.sources.counters.rocpd import read as read_rocpd
 from chopper_core.sources.dispatches import DispatchRun
+from tests.sources.counters.counter_writers import read_counters
 
 FOLDER = Path(
     os.environ.get("CHOPPER_REALDATA") or Path(__file__).resolve().parents[4] / "shared/realdata"

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from chopper_core.sources.counters.files import read_counters
 from chopper_core.sources.counters.rocpd import read as read_rocpd
 from chopper_core.util.errors import DataError
 from tests.sources.counters.counter_writers import (
@@ -20,6 +19,7 @@ from tests.sources.counters.counter_writers import (
     fill_rocpd,
     insert,
     minimal_rocpd,
+    read_counters,
     table_of,
 )
 
