@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import msgspec
 import numpy as np
+from msgspec import Struct
 
 from chopper_core.model.column_names import CORRELATION, is_counted
 from chopper_core.model.inputs import Gpu
@@ -24,7 +25,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.table import LABELLED, NO_LABEL, PHASES, Category, KernelTable, Kind
 from chopper_core.render.exports import ExportOptions, chosen_rows, new_file
 from chopper_core.util.arrays import Float64, Index, Int64, encodable
-from chopper_core.util.grouping import counts_of, run_maxima, run_starts, stable_order
+from chopper_core.util.grouping import distinct, run_maxima, run_starts, runs_of, stable_order
 from chopper_core.util.progress import Progress
 from chopper_core.views.shared.collectives import collectives_of
 from chopper_core.views.shared.dependencies import time_order
@@ -71,7 +72,7 @@ def write(run: Run, path: Path, options: ExportOptions, progress: Progress) -> l
         for number, gpu in enumerate(run.gpus):
             progress("write the trace", number, len(run.gpus))
             own = time_order(table, rows[table.gpu[rows] == gpu.index])
-            events = _events(run, gpu, own, origin_ns, flows)
+            events = _GpuEvents(run, gpu, own, origin_ns).all(flows)
             while chunk := list(islice(events, _CHUNK)):
                 file.write(separator + encoder.encode(chunk)[1:-1])
                 separator = b",\n"
@@ -79,26 +80,132 @@ def write(run: Run, path: Path, options: ExportOptions, progress: Progress) -> l
     return []
 
 
-def _events(run: Run, gpu: Gpu, rows: Index, origin_ns: int, flows: _Flows) -> Iterator[Event]:
+class _GpuEvents(Struct, frozen=True):
     """The events of one GPU, whose rows come in the order of time."""
-    tracks, track = _tracks(run.table, rows)
-    yield from _names(run, gpu, tracks)
-    yield from _labels(run.table, gpu, rows, origin_ns)
-    yield from _slices(run.table, gpu, rows, origin_ns, track)
-    yield from _flow_events(run.table, gpu, rows, origin_ns, track, flows)
-    yield from _kernel_counters(run.table, gpu, rows, origin_ns)
-    yield from _signals(run, gpu, rows, origin_ns)
 
+    run: Run
+    gpu: Gpu
+    rows: Index
+    origin_ns: int
 
-def _us(ns: int) -> float:
-    return ns / 1e3
+    def all(self, flows: _Flows) -> Iterator[Event]:
+        names, track = _tracks(self.run.table, self.rows)
+        yield from self._names(names)
+        if len(self.rows):
+            yield from self._labels()
+            yield from self._slices(track)
+            yield from self._flow_events(track, flows)
+            yield from self._kernel_counters()
+            yield from self._signals()
 
+    def _event(
+        self, kind: str, name: str, track: int, at_ns: int, args: Event, **more: object
+    ) -> Event:
+        place = {"pid": self.gpu.index, "tid": track, "ts": (at_ns - self.origin_ns) / 1e3}
+        return {"ph": kind, "name": name, **place, **more, "args": args}
 
-def _slice(
-    category: str, name: str, gpu: Gpu, track: int, at_ns: int, took_ns: int, args: Event
-) -> Event:
-    place = {"pid": gpu.index, "tid": track, "ts": _us(at_ns), "dur": _us(took_ns)}
-    return {"ph": "X", "cat": category, "name": name, **place, "args": args}
+    def _counted(self, name: str, at_ns: int, number: float) -> Event:
+        return self._event("C", name, 0, at_ns, {"value": round(number, 6)})
+
+    def _names(self, tracks: Mapping[int, str]) -> Iterator[Event]:
+        gpu, marks = self.gpu, self.run.marks
+        rank = f", rank {gpu.rank}" if gpu.rank != gpu.index else ""
+        hardware = f", {gpu.hardware}" if gpu.hardware else ""
+        text = f"GPU {gpu.index}{rank}{hardware}" + (f" ({', '.join(marks)})" if marks else "")
+        facts = [("process_name", 0, {"name": text})]
+        facts.append(("process_sort_index", 0, {"sort_index": gpu.index}))
+        named = {_LABEL_TRACKS + k: level for k, level in enumerate(LABELLED)} | dict(tracks)
+        for place, (track, name) in enumerate(named.items()):
+            facts.append(("thread_name", track, {"name": name}))
+            facts.append(("thread_sort_index", track, {"sort_index": place}))
+        for what, track, args in facts:
+            yield self._event("M", what, track, self.origin_ns, args)
+
+    def _labels(self) -> Iterator[Event]:
+        """A slice for each stretch of activities with one label, level by level.
+
+        Those that compute have the word: communication runs ahead for other layers.
+        """
+        table = self.run.table
+        computes = self.rows[table.kind[self.rows] == Kind.COMPUTE]
+        rows = computes if len(computes) else self.rows
+        start = table.start_ns[rows]
+        end = start + table.duration_ns[rows]
+        for k, level in enumerate(LABELLED):
+            codes = table.column(level)[rows]
+            first = run_starts(codes)
+            ends = run_maxima(end, first)
+            ends[:-1] = np.minimum(ends[:-1], start[first[1:]])
+            for at, until in zip(first.tolist(), ends.tolist(), strict=True):
+                if (code := int(codes[at])) == NO_LABEL:
+                    continue
+                text = table.text_of(level, code)
+                name = f"{level} {text}" if level in ("iteration", "layer") else text
+                begin, args = int(start[at]), {"rank": self.gpu.rank}
+                more = {"cat": "gpu_user_annotation", "dur": max(until - begin, 0) / 1e3}
+                yield self._event("X", name, _LABEL_TRACKS + k, begin, args, **more)
+
+    def _slices(self, track: Int64) -> Iterator[Event]:
+        table = self.run.table
+        measured = {
+            name: values
+            for name, values in table.measured.items()
+            if name == CORRELATION or (is_counted(name) and np.isfinite(values[self.rows]).any())
+        }
+        for begin in range(0, len(self.rows), _CHUNK):
+            part = self.rows[begin : begin + _CHUNK]
+            columns = _arguments(table, self.gpu, part, measured)
+            tracks = track[begin : begin + _CHUNK].tolist()
+            places = (table.column(name)[part].tolist() for name in _PLACES)
+            for own, category, kernel, start, took_ns, *values in zip(
+                tracks, *places, *columns.values(), strict=True
+            ):
+                known = zip(columns, values, strict=True)
+                args = {name: each for name, each in known if each is not None}
+                more = {"cat": _CATEGORIES[category], "dur": took_ns / 1e3}
+                yield self._event("X", table.names[kernel], own, start, args, **more)
+
+    def _flow_events(self, track: Int64, flows: _Flows) -> Iterator[Event]:
+        for row, own in zip(self.rows.tolist(), track.tolist(), strict=True):
+            if row in flows:
+                place, number, name = flows[row]
+                more = {"cat": "collective", "id": number, **({"bp": "e"} if place == "f" else {})}
+                start, args = int(self.run.table.start_ns[row]), {"rank": self.gpu.rank}
+                yield self._event(place, name, own, start, args, **more)
+
+    def _kernel_counters(self) -> Iterator[Event]:
+        """Counters of kernels as their rate while each runs; 0 from its end until the next one."""
+        table = self.run.table
+        for name, values in table.measured.items():
+            if not is_counted(name):
+                continue
+            is_known = np.isfinite(values[self.rows]) & (table.duration_ns[self.rows] > 0)
+            known = self.rows[is_known]
+            start = table.start_ns[known]
+            end = start + table.duration_ns[known]
+            rate = 1e3 * values[known] / table.duration_ns[known]
+            is_last = np.append(end[:-1] < start[1:], True)[: len(known)]
+            for begins, ends, number, is_idle in zip(
+                start.tolist(), end.tolist(), rate.tolist(), is_last.tolist(), strict=True
+            ):
+                yield self._counted(f"{name} per µs", begins, number)
+                if is_idle:
+                    yield self._counted(f"{name} per µs", ends, 0.0)
+
+    def _signals(self) -> Iterator[Event]:
+        table, rows = self.run.table, self.rows
+        begin = int(table.start_ns[rows[0]])
+        end = int((table.start_ns[rows] + table.duration_ns[rows]).max())
+        for signal in self.run.measured.values():
+            curve = signal.curves.get(self.gpu.index)
+            if curve is None or begin == end:
+                continue
+            inner = curve.edges_ns[(curve.edges_ns > begin) & (curve.edges_ns < end)]
+            edges = distinct(np.concatenate([[begin], inner, [end]]).astype(np.int64))
+            means = curve.means(edges)
+            title = f"{signal.title} {signal.unit}".strip()
+            for at in np.flatnonzero(np.isfinite(means)).tolist():
+                yield self._counted(title, int(edges[at]), float(means[at]))
 
 
 def _tracks(table: KernelTable, rows: Index) -> tuple[dict[int, str], Int64]:
@@ -110,14 +217,10 @@ def _tracks(table: KernelTable, rows: Index) -> tuple[dict[int, str], Int64]:
     track = np.zeros(len(rows), np.int64)
     names: dict[int, str] = {}
     order = stable_order(table.stream[rows])
-    first = run_starts(table.stream[rows[order]])
-    for number, lane in enumerate(np.split(order, first[1:])):
-        if not len(lane):
-            continue
-        stream = int(table.stream[rows[lane[0]]])
+    for number, (stream, place) in enumerate(runs_of(table.stream[rows[order]])):
+        lane = order[place]
         start = table.start_ns[rows[lane]]
-        end = start + table.duration_ns[rows[lane]]
-        level = _levels(start, end)
+        level = _levels(start, start + table.duration_ns[rows[lane]])
         for extra in range(int(level.max()) + 1):
             # The first track of a stream has its number where that can be one.
             fits = extra == 0 and 0 <= stream < _LABEL_TRACKS
@@ -135,78 +238,9 @@ def _levels(start: Int64, end: Int64) -> Int64:
     free: list[int] = []
     for place, (begins, ends) in enumerate(zip(start.tolist(), end.tolist(), strict=True)):
         level = next((k for k, at in enumerate(free) if at <= begins), len(free))
-        if level == len(free):
-            free.append(ends)
-        free[level] = ends
+        free[level : level + 1] = [ends]
         found[place] = level
     return found
-
-
-def _names(run: Run, gpu: Gpu, tracks: Mapping[int, str]) -> Iterator[Event]:
-    rank = f", rank {gpu.rank}" if gpu.rank != gpu.index else ""
-    hardware = f", {gpu.hardware}" if gpu.hardware else ""
-    marks = f" ({', '.join(run.marks)})" if run.marks else ""
-
-    def meta(what: str, thread: int, **args: object) -> Event:
-        return {"ph": "M", "name": what, "pid": gpu.index, "tid": thread, "ts": 0, "args": args}
-
-    yield meta("process_name", 0, name=f"GPU {gpu.index}{rank}{hardware}{marks}")
-    yield meta("process_sort_index", 0, sort_index=gpu.index)
-    named = {_LABEL_TRACKS + k: level for k, level in enumerate(LABELLED)} | dict(tracks)
-    for place, (thread, name) in enumerate(named.items()):
-        yield meta("thread_name", thread, name=name)
-        yield meta("thread_sort_index", thread, sort_index=place)
-
-
-def _labels(table: KernelTable, gpu: Gpu, rows: Index, origin_ns: int) -> Iterator[Event]:
-    """A slice for each stretch of activities with one label, level by level.
-
-    Those that compute have the word: communication runs ahead for other layers.
-    """
-    computes = rows[table.kind[rows] == Kind.COMPUTE]
-    rows = computes if len(computes) else rows
-    if not len(rows):
-        return
-    start = table.start_ns[rows]
-    end = start + table.duration_ns[rows]
-    for k, level in enumerate(LABELLED):
-        codes = table.column(level)[rows]
-        first = run_starts(codes)
-        ends = run_maxima(end, first)
-        ends[:-1] = np.minimum(ends[:-1], start[first[1:]])
-        for at, until in zip(first.tolist(), ends.tolist(), strict=True):
-            if (code := int(codes[at])) == NO_LABEL:
-                continue
-            text = table.text_of(level, code)
-            name = f"{level} {text}" if level in ("iteration", "layer") else text
-            begins, track = int(start[at]), _LABEL_TRACKS + k
-            took, args = max(until - begins, 0), {"rank": gpu.rank}
-            yield _slice("gpu_user_annotation", name, gpu, track, begins - origin_ns, took, args)
-
-
-def _slices(
-    table: KernelTable, gpu: Gpu, rows: Index, origin_ns: int, track: Int64
-) -> Iterator[Event]:
-    measured = {
-        name: values
-        for name, values in table.measured.items()
-        if is_counted(name) and np.isfinite(values[rows]).any()
-    }
-    if CORRELATION in table.measured:
-        measured["correlation"] = table.measured[CORRELATION]
-    for begin in range(0, len(rows), _CHUNK):
-        part = rows[begin : begin + _CHUNK]
-        columns = _arguments(table, gpu, part, measured)
-        tracks = track[begin : begin + _CHUNK].tolist()
-        places = (table.column(name)[part].tolist() for name in _PLACES)
-        for own, category, kernel, start, took_ns, *values in zip(
-            tracks, *places, *columns.values(), strict=True
-        ):
-            args = {
-                name: each for name, each in zip(columns, values, strict=True) if each is not None
-            }
-            name, at_ns = table.names[kernel], start - origin_ns
-            yield _slice(_CATEGORIES[category], name, gpu, own, at_ns, took_ns, args)
 
 
 _PLACES: Final = ("category", "kernel", "start_ns", "duration_ns")
@@ -257,77 +291,13 @@ def _flows_of(run: Run, rows: Index) -> dict[int, tuple[str, int, str]]:
         return {}
     chosen = np.isin(found.rows, rows)
     member, number = found.rows[chosen], found.member_set[chosen].astype(np.int64)
-    several = counts_of(number, len(found))[number] > 1
-    member, number = member[several], number[several]
     order = np.lexsort((run.table.gpu[member], run.table.start_ns[member], number))
-    member, number = member[order], number[order]
-    first = run_starts(number)
-    place = np.full(len(member), "t")
-    place[np.append(first[1:], len(member))[: len(first)] - 1] = "f"
-    place[first] = "s"
-    names = [run.table.text_of("operation", code) for code in found.kind.tolist()]
-    flows = zip(member.tolist(), place.tolist(), number.tolist(), strict=True)
-    return {row: (at, each, names[each]) for row, at, each in flows}
-
-
-def _flow_events(
-    table: KernelTable, gpu: Gpu, rows: Index, origin_ns: int, track: Int64, flows: _Flows
-) -> Iterator[Event]:
-    for row, own in zip(rows.tolist(), track.tolist(), strict=True):
-        if row not in flows:
-            continue
-        place, number, name = flows[row]
-        yield {
-            "ph": place,
-            "cat": "collective",
-            "name": name,
-            "id": number,
-            "pid": gpu.index,
-            "tid": own,
-            "ts": _us(int(table.start_ns[row]) - origin_ns),
-            **({"bp": "e"} if place == "f" else {}),
-            "args": {"rank": gpu.rank},
-        }
-
-
-def _kernel_counters(table: KernelTable, gpu: Gpu, rows: Index, origin_ns: int) -> Iterator[Event]:
-    """Counters of kernels as their rate while each runs; 0 from its end until the next begins."""
-    for name, values in table.measured.items():
-        if not is_counted(name):
-            continue
-        known = rows[np.isfinite(values[rows]) & (table.duration_ns[rows] > 0)]
-        if not len(known):
-            continue
-        start = table.start_ns[known] - origin_ns
-        end = start + table.duration_ns[known]
-        rate = 1e3 * values[known] / table.duration_ns[known]
-        idle_after = np.append(end[:-1] < start[1:], True)
-        for begins, ends, number, is_idle in zip(
-            start.tolist(), end.tolist(), rate.tolist(), idle_after.tolist(), strict=True
-        ):
-            yield _counted(gpu, f"{name} per µs", begins, number)
-            if is_idle:
-                yield _counted(gpu, f"{name} per µs", ends, 0.0)
-
-
-def _signals(run: Run, gpu: Gpu, rows: Index, origin_ns: int) -> Iterator[Event]:
-    if not len(rows):
-        return
-    begin = int(run.table.start_ns[rows[0]])
-    end = int((run.table.start_ns[rows] + run.table.duration_ns[rows]).max())
-    for signal in run.measured.values():
-        curve = signal.curves.get(gpu.index)
-        if curve is None:
-            continue
-        inner = curve.edges_ns[(curve.edges_ns > begin) & (curve.edges_ns < end)]
-        edges = np.concatenate([[begin], inner, [end]]).astype(np.int64)
-        edges = edges[np.append(True, np.diff(edges) > 0)]
-        means = curve.means(edges) if len(edges) > 1 else np.zeros(0)
-        title = f"{signal.title} {signal.unit}".strip()
-        for at in np.flatnonzero(np.isfinite(means)).tolist():
-            yield _counted(gpu, title, int(edges[at]) - origin_ns, float(means[at]))
-
-
-def _counted(gpu: Gpu, name: str, at_ns: int, number: float) -> Event:
-    args = {"value": round(number, 6)}
-    return {"ph": "C", "name": name, "pid": gpu.index, "tid": 0, "ts": _us(at_ns), "args": args}
+    flows: dict[int, tuple[str, int, str]] = {}
+    for each, place in runs_of(number[order]):
+        members = member[order[place]].tolist()
+        if len(members) > 1:
+            name = run.table.text_of("operation", int(found.kind[each]))
+            flows |= dict.fromkeys(members, ("t", each, name))
+            flows[members[-1]] = "f", each, name
+            flows[members[0]] = "s", each, name
+    return flows
