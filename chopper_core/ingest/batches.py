@@ -15,13 +15,13 @@ from concurrent.futures import Executor
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Final
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.ingest.cache import code_files
+from chopper_core.ingest.cache import PACKAGE, code_files
 from chopper_core.ingest.open import ReadRanks, open_run
 from chopper_core.ingest.rank import read_rank, read_unchanged, table_of
 from chopper_core.model.overrides import NO_OVERRIDES, Overrides
@@ -206,39 +206,32 @@ def gather(tables: Iterable[KernelTable], folder: Path) -> KernelTable:
     whole, rows = empty_table(), 0
     files: dict[str, IO[bytes]] = {}
     with ExitStack() as stack:
-
-        def append(name: str, values: AnyArray) -> None:
-            if name not in files:
-                files[name] = stack.enter_context((folder / f"{len(files)}.bin").open("wb"))
-            # `tofile` loses the error of a disk that is full once its buffer is flushed.
-            files[name].write(np.ascontiguousarray(values).data)
-
         for table in tables:
             # With the texts of the tables before it, its codes become those of the whole.
             own = concatenate([whole, table])
             if not in_order(own):
                 own = own.take(level_order(own))
-            for name in COLUMNS:
-                append(name, own.column(name))
-            for name in table.measured:
-                if name not in whole.measured:
-                    append(f"measured {name}", np.full(rows, np.nan))
-            for name, values in own.measured.items():
-                append(f"measured {name}", values)
+            for name, values in _all_columns(own).items():
+                if name not in files:
+                    files[name] = stack.enter_context((folder / f"{len(files)}.bin").open("wb"))
+                    if name not in COLUMNS:
+                        files[name].write(np.full(rows, np.nan).data)
+                # `tofile` loses the error of a disk that is full once its buffer is flushed.
+                files[name].write(np.ascontiguousarray(values).data)
             whole, rows = own.take(np.empty(0, np.intp)), rows + len(own)
+    columns = _all_columns(whole)
+    if rows:
+        columns = {
+            name: np.frombuffer(content_of(Path(files[name].name)), like.dtype)
+            for name, like in columns.items()
+        }
+    measured = {name: columns.pop(f"measured {name}") for name in whole.measured}
+    return replace(whole, measured=measured, **columns)
 
-    def mapped(name: str, like: AnyArray) -> AnyArray:
-        path = Path(files[name].name)
-        return np.frombuffer(content_of(path), like.dtype) if path.stat().st_size else like
 
-    columns: dict[str, Any] = {name: mapped(name, whole.column(name)) for name in COLUMNS}
-    return KernelTable(
-        names=whole.names,
-        operations=whole.operations,
-        shapes=whole.shapes,
-        measured={name: mapped(f"measured {name}", v) for name, v in whole.measured.items()},
-        **columns,
-    )
+def _all_columns(table: KernelTable) -> dict[str, AnyArray]:
+    measured = {f"measured {name}": values for name, values in table.measured.items()}
+    return {**{name: table.column(name) for name in COLUMNS}, **measured}
 
 
 class _ReadPart(Struct, frozen=True):
@@ -281,14 +274,13 @@ def read_parts(
     paths = [trace.absolute() for trace in wanted]
     beside = tuple(replace(host, path=host.path.absolute()) for host in hosts)
     outcomes = read_all(paths, _ReadPart(folder.absolute(), beside), progress, jobs, executor)
-    for outcome in outcomes:
+    failed = {}
+    for trace, outcome in zip(wanted, outcomes, strict=True):
         if isinstance(outcome, StoreWriteError):
             raise outcome
-    return {
-        trace: outcome
-        for trace, outcome in zip(wanted, outcomes, strict=True)
-        if isinstance(outcome, ChopperError)
-    }
+        if isinstance(outcome, ChopperError):
+            failed[trace] = outcome
+    return failed
 
 
 def parts_folder(store: Path) -> Path:
@@ -368,7 +360,6 @@ def _origin(trace: Path) -> str:
 def _code() -> str:
     """A digest of Chopper's own files: another version may label and align differently."""
     digest = hashlib.sha256()
-    root = Path(__file__).resolve().parents[1]
-    for path in code_files():
-        digest.update(f"{Path(path).relative_to(root)}\n".encode() + Path(path).read_bytes())
+    for path in map(Path, code_files()):
+        digest.update(f"{path.relative_to(PACKAGE)}\n".encode() + path.read_bytes())
     return digest.hexdigest()[:16]

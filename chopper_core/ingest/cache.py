@@ -26,7 +26,7 @@ from chopper_core.util.errors import ChopperError, DataError
 from chopper_core.util.memory import shortages
 from chopper_core.util.progress import Progress, silent
 
-_PACKAGE: Final = Path(__file__).resolve().parents[1]
+PACKAGE: Final = Path(__file__).resolve().parents[1]
 _DIGEST_LENGTH: Final = 24
 KINDS: Final = ("rows", "sets", "found", "verified")
 """Kinds of figures that are kept with the cached runs: rows of tables of runs; whether directories
@@ -99,25 +99,28 @@ def open_cached(
             atomic.remove_folder(cached)
     before = shortages()
     run = _read(name, progress, jobs, overrides)
-    if shortages() != before:
-        return run  # With more memory it would be another.
+    is_foreign = folder.exists() and not atomic.is_own(folder)
+    # With more memory the run would be another.
+    if shortages() != before or is_foreign:
+        return run
     # Imports pyarrow, which a cached run doesn't need.
     from chopper_core.store.writer import write_store
 
     try:
         if folder.exists() and not atomic.is_private(folder):
-            if not atomic.is_own(folder):
-                return run
             # Others could have put runs there: none of them is kept.
             clear()
         atomic.make_private(folder)
-        _remove_older(cached, origin)
+        # Those of other states of the same files or of other versions, and unfinished ones.
+        atomic.remove_abandoned(folder)
+        for path in _folders():
+            if path != cached and read_label(path).origin == origin:
+                atomic.remove_folder(path)
         if key_of(name, overrides) == state:
             with debug.timed(f"write {cached}"):
                 write_store(run, cached, origin=origin, private=True, progress=progress)
     except (ChopperError, OSError) as error:
         debug.note(f"{name} is not cached: {error}")
-        return run
     return run
 
 
@@ -243,15 +246,6 @@ def _folders() -> list[Path]:
         return []
 
 
-def _remove_older(cached: Path, origin: str) -> None:
-    """Remove runs cached from other states of the same files or by other versions, and what
-    writers left that were killed."""
-    atomic.remove_abandoned(cached.parent)
-    for path in _folders():
-        if path != cached and read_label(path).origin == origin:
-            atomic.remove_folder(path)
-
-
 def _origin(name: str, paths: Sequence[Path], overrides: Overrides) -> str:
     options = [text for text in (overrides.clocks_text(), overrides.gpus_text()) if text]
     options += [f"hardware {overrides.hardware}"] if overrides.hardware else []
@@ -276,19 +270,16 @@ def _stamp(path: str | Path) -> str:
     return "\t".join(map(str, (path, *atomic.state_of(path))))
 
 
-def _specifications(overrides: Overrides) -> list[str]:
+def _specifications(overrides: Overrides) -> Iterator[str]:
     """Digests of the user's GPU specifications: his own, and those of `--hardware FILE`."""
     given = [Path(os.path.expanduser(overrides.hardware))] if is_file(overrides.hardware) else []
-    return [_digest_of_file(path) for path in (own_file(), *given)]
-
-
-def _digest_of_file(path: Path) -> str:
-    try:
-        return digest([atomic.read_small(path).decode("utf-8", "surrogateescape")])
-    except (FileNotFoundError, NotADirectoryError):
-        return ""
-    except OSError as error:
-        return str(error)
+    for path in (own_file(), *given):
+        try:
+            yield digest([atomic.read_small(path).decode("utf-8", "surrogateescape")])
+        except (FileNotFoundError, NotADirectoryError):
+            yield ""
+        except OSError as error:
+            yield str(error)
 
 
 @cache
@@ -297,7 +288,7 @@ def _code_stamp() -> str:
     return digest([_stamp(path) for path in code_files()])
 
 
-def code_files(package: Path = _PACKAGE) -> list[str]:
+def code_files(package: Path = PACKAGE) -> list[str]:
     """The files of a package, sorted, without compiled ones, which come and go."""
     walked = os.walk(package)
     files = (os.path.join(folder, name) for folder, _, names in walked for name in names)

@@ -42,9 +42,8 @@ from chopper_core.util.atomic import make_private, publish, read_small, user_fol
 from chopper_core.util.errors import DataError, UsageError
 
 STORE_INDEX: Final = "store.json"
-_MAX_SHOWN: Final = 200
-_MAX_INDEX_BYTES: Final = 1 << 26
 """The file that makes a directory a store."""
+_MAX_SHOWN: Final = 200
 SCHEMA: Final = "chopper.store/3"
 KERNELS: Final = "kernels.arrow"
 MEASURED: Final = "measured.arrow"
@@ -156,24 +155,15 @@ class Label(Struct, frozen=True):
 def read_label(folder: Path) -> Label:
     """The label of a store of any version; its fields are empty if it can't be read."""
     try:
-        return msgspec.json.decode(index_text(folder), type=Label)
+        return msgspec.json.decode(read_small(folder / STORE_INDEX), type=Label)
     except (OSError, ValueError, RecursionError, msgspec.MsgspecError):
         return Label()
-
-
-def index_text(folder: Path) -> bytes:
-    """The bytes of `store.json`; raises OSError, and ValueError where it is longer than any."""
-    with (folder / STORE_INDEX).open("rb") as file:
-        text = file.read(_MAX_INDEX_BYTES + 1)
-    if len(text) > _MAX_INDEX_BYTES:
-        raise ValueError(f"{STORE_INDEX} is longer than {_MAX_INDEX_BYTES >> 20} MiB")
-    return text
 
 
 def read_index(folder: Path) -> StoreIndex:
     """Read `store.json`; raises DataError if it is corrupt or of another version."""
     try:
-        index = msgspec.json.decode(index_text(folder), type=StoreIndex)
+        index = msgspec.json.decode(read_small(folder / STORE_INDEX), type=StoreIndex)
         is_whole = index == index.checked()
     except (OSError, ValueError, RecursionError, msgspec.MsgspecError) as error:
         raise DataError(f"{folder} is a corrupt store ({error}); {recreate(folder)}") from error

@@ -113,10 +113,8 @@ def _is_abandoned(path: Path, machine: str, process: int) -> bool:
     if machine == _machine():
         try:
             os.kill(process, 0)
-        except ProcessLookupError:
-            return True
-        except PermissionError:
-            return False
+        except OSError as error:
+            return error.errno == errno.ESRCH
         return False
     files = [path, *(path.iterdir() if path.is_dir() and not path.is_symlink() else ())]
     newest_s: float = max(file.lstat().st_mtime for file in files)
@@ -255,25 +253,17 @@ def publish(path: Path, content: bytes, *, mode: int = 0o666, is_new: bool = Fal
         if not is_new:
             os.replace(fresh, path)
             return
+        if path.exists():
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
         try:
             os.link(fresh, path)
         except FileExistsError:
             raise
         except OSError:
             # A file system without links: of two writers the last one wins.
-            if path.exists():
-                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from None
             os.rename(fresh, path)
     finally:
-        _discard(fresh)
-
-
-def _discard(path: Path) -> None:
-    """Remove a temporary file, even where a signal raises out of the first attempt."""
-    try:
-        path.unlink(missing_ok=True)
-    finally:
-        path.unlink(missing_ok=True)
+        fresh.unlink(missing_ok=True)
 
 
 def stamp_of(path: Path, report: Callable[[int], object] = int) -> tuple[int, int]:

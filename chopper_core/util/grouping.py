@@ -31,7 +31,6 @@ _MIN_DENSE: Final = 1 << 16
 """Fewer values than this are sorted."""
 _MAX_SORTED_ONE_BY_ONE: Final = 4_096
 """Up to so many groups are sorted one by one, which is fastest where they are large."""
-_FEW_CODES: Final = 1 << 16
 _MIN_HASHED: Final = 1 << 16
 _HASH_BITS: Final = 18
 _MIXER: Final = np.uint64(0x9E3779B97F4A7C15)
@@ -301,13 +300,13 @@ def medians_along(values: Numbers, axis: int, *, keepdims: bool = False) -> Floa
     """As `numpy.median` along an axis that isn't empty."""
     size = values.shape[axis]
     ends = sorted({(size - 1) // 2, size // 2})
-    # The last one is NaN where any is.
+    # NaN is last in the order: the result has it where any value is.
     ordered = np.partition(values, [*ends, size - 1], axis=axis)
-    found = ordered.take(ends, axis).mean(axis=axis, keepdims=keepdims, dtype=np.float64)
-    if values.dtype.kind == "f":
-        last = ordered.take([-1], axis)
-        found = np.where(np.isnan(last if keepdims else last.squeeze(axis)), np.nan, found)
-    return np.asarray(found, np.float64)
+    middle, last = (
+        ordered.take(places, axis).mean(axis=axis, keepdims=keepdims, dtype=np.float64)
+        for places in (ends, [-1])
+    )
+    return np.where(np.isnan(last), np.nan, middle)
 
 
 def quantile_of(values: Numbers, shares: Sequence[float]) -> Float64:
@@ -405,15 +404,11 @@ def beyond_others(values: Numbers) -> Float64:
 def distinct_codes(codes: Codes) -> tuple[Int64, Int64]:
     """The first row of each distinct code, in ascending order, and the place among these of each
     row's."""
-    if not len(codes):
-        return np.empty(0, np.int64), np.empty(0, np.int64)
-    if int(codes.max()) > max(_FEW_CODES, len(codes)):
-        codes = ranked(codes)[1]
-    first = np.full(int(codes.max()) + 1, -1)
+    found, place = ranked(codes)
+    first = np.empty(len(found), np.int64)
     # Of several rows the last one that is written stays.
-    first[codes[::-1]] = np.arange(len(codes))[::-1]
+    first[place[::-1]] = np.arange(len(codes))[::-1]
     order = stable_order(first)
-    order = order[first[order] >= 0]
-    places = np.empty(len(first), np.int64)
-    places[order] = np.arange(len(order))
-    return first[order], places[codes]
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order))
+    return first[order], rank[place]

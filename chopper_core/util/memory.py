@@ -19,9 +19,7 @@ LEAST_MB: Final = 100
 """Memory that Chopper itself takes before it reads anything, in MB."""
 WORKER_MB: Final = 120
 """Memory that a worker takes besides the data that it reads, in MB."""
-_UNITS: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
-_BINARY: Final = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
-_SIZE: Final = late(r"(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?", re.IGNORECASE)
+_SIZE: Final = late(r"(\d+(?:\.\d+)?)\s*(?:([kmgt])(i?))?b?", re.IGNORECASE)
 _NEED_PER_BYTE: Final = 0.45
 """Of an unpacked trace: what reading it takes at most, beyond the columns that it becomes."""
 _OF_JOB: Final = 0.9
@@ -31,6 +29,11 @@ _M_ARENA_MAX: Final = -8
 _CGROUP: Final = Path("/sys/fs/cgroup")
 _OWN_GROUPS: Final = Path("/proc/self/cgroup")
 _MOST_DESCRIBED: Final = 200
+_LACKS_MEMORY: Final = late(
+    "launch worker thread|error return without exception set|^ImportError: .*failed to map"
+    "|^RuntimeError: .*can't start new thread"
+)
+"""Errors of Arrow's threads, and of imports that fail half way, which are no MemoryError."""
 _NO_LIMIT: Final = 1 << 60
 """The first version of cgroups writes about so many bytes for none."""
 
@@ -46,10 +49,10 @@ class OutOfMemory(ChopperError):
 def parse_size(text: str) -> int:
     """Bytes from `500M`, `2G`, `1.5GiB`; raises UsageError."""
     match = _SIZE.fullmatch(text.strip())
-    factor = match and {**_UNITS, **_BINARY}.get(match[2].lower())
-    if match is None or not factor:
+    if match is None:
         raise UsageError(f"{text!r} is not a size such as 500M or 2G")
-    size = int(float(match[1]) * factor)
+    thousands = " kmgt".index((match[2] or " ").lower())
+    size = int(float(match[1]) * (1024 if match[3] else 1000) ** thousands)
     if size < LEAST_MB * 10**6:
         raise UsageError(f"{text} is less than the {LEAST_MB} MB that Chopper itself takes")
     return size
@@ -141,13 +144,7 @@ def is_out_of_memory(error: BaseException | None) -> bool:
             return True
         if isinstance(error, OSError) and error.errno == errno.ENOMEM:
             return True
-        text = str(error)
-        # Arrow's threads, and imports that fail half way, don't raise MemoryError.
-        if "launch worker thread" in text or "error return without exception set" in text:
-            return True
-        if isinstance(error, ImportError) and "failed to map" in text:
-            return True
-        if isinstance(error, RuntimeError) and "can't start new thread" in text:
+        if _LACKS_MEMORY.search(f"{type(error).__name__}: {error}"):
             return True
         error = error.__cause__ or error.__context__
     return False

@@ -107,8 +107,9 @@ def _outcomes(
     """
     left = set(range(len(paths)))
     if executor is not None or workers > 1:
-        from concurrent.futures import FIRST_COMPLETED, wait
+        from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, wait
 
+        is_own = executor is None
         processes = _in_processes(paths, reader, workers, limit)
         with processes if executor is None else _on(executor, paths, reader) as (futures, done):
             waiting = set(futures)
@@ -121,10 +122,18 @@ def _outcomes(
                 step = f"read and align {len(futures) - len(waiting)} of {len(futures)} ranks"
                 progress(step, sum(read), sum(sizes))
                 for number in [futures.index(future) for future in ended]:
-                    outcome = _outcome(futures[number], paths[number], is_own=executor is None)
-                    if outcome is not None:
-                        left.remove(number)
-                        yield number, outcome[0]
+                    outcome = futures[number].exception() or futures[number].result()
+                    if isinstance(outcome, BaseException):
+                        lacks_memory = memory.is_out_of_memory(outcome)
+                        if is_own and (lacks_memory or isinstance(outcome, BrokenExecutor)):
+                            continue
+                        if not isinstance(outcome, ChopperError):
+                            if is_own:
+                                raise outcome
+                            why = str(outcome) or type(outcome).__name__
+                            outcome = DataError(f"{paths[number]} was not read: {why}")
+                    left.remove(number)
+                    yield number, outcome
     for number in sorted(left):
         part = _part(progress, sum(sizes[:number]), sum(sizes))
         yield number, _read(paths[number], reader, part)
@@ -145,25 +154,6 @@ def _read(path: Path, reader: Reader[Read], progress: Progress) -> Read | Choppe
 
 def _part(whole: Progress, before: int, total: int) -> Progress:
     return lambda step, done, _: whole(step, before + done, total)
-
-
-def _outcome(
-    future: Future[Read | ChopperError], path: Path, *, is_own: bool
-) -> tuple[Read | ChopperError] | None:
-    """The outcome of a file; None where this process has to read it."""
-    from concurrent.futures import BrokenExecutor
-
-    error = future.exception()
-    if error is None:
-        outcome = future.result()
-        return None if is_own and isinstance(outcome, memory.OutOfMemory) else (outcome,)
-    if isinstance(error, ChopperError):
-        return (error,)
-    if not is_own:
-        return (DataError(f"{path} was not read: {str(error) or type(error).__name__}"),)
-    if isinstance(error, BrokenExecutor) or memory.is_out_of_memory(error):
-        return None
-    raise error
 
 
 @contextmanager

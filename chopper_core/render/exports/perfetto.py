@@ -112,7 +112,7 @@ class _GpuEvents(Struct, frozen=True):
         rank = f", rank {gpu.rank}" if gpu.rank != gpu.index else ""
         hardware = f", {gpu.hardware}" if gpu.hardware else ""
         text = f"GPU {gpu.index}{rank}{hardware}" + (f" ({', '.join(marks)})" if marks else "")
-        facts = [("process_name", 0, {"name": text})]
+        facts: list[tuple[str, int, Event]] = [("process_name", 0, {"name": text})]
         facts.append(("process_sort_index", 0, {"sort_index": gpu.index}))
         named = {_LABEL_TRACKS + k: level for k, level in enumerate(LABELLED)} | dict(tracks)
         for place, (track, name) in enumerate(named.items()):
