@@ -397,8 +397,8 @@ def _makespan_us(path: Path) -> int:
     from chopper_core.extensions.chakra import et
     from chopper_core.extensions.chakra.execution_graph import times_of
 
-    times = times_of(et.read(path))
-    return int((times.start_ns + times.duration_ns).max()) // 1000
+    start_ns, duration_ns, _ = times_of(et.read(path))
+    return int((start_ns + duration_ns).max()) // 1000
 
 
 def _first_come_us(path: Path) -> int:

@@ -15,7 +15,6 @@ from typing import Any, Final
 
 import msgspec
 import numpy as np
-from msgspec import Struct
 
 from chopper_core.align.collectives import group_label
 from chopper_core.align.kernel_classes import (
@@ -26,7 +25,7 @@ from chopper_core.align.kernel_classes import (
 )
 from chopper_core.align.labels import Labels
 from chopper_core.align.phases import range_phase
-from chopper_core.align.rank import NO_NAME, AlignedRank, gpu_by_gpu, used_names
+from chopper_core.align.rank import NO_NAME, used_names
 from chopper_core.extensions.chakra.graph import (
     ExecutionGraph,
     attributes_of,
@@ -38,7 +37,7 @@ from chopper_core.extensions.chakra.schema import COMMUNICATION, CommType, NodeT
 from chopper_core.model.accounting import account, launch_overheads
 from chopper_core.model.column_names import FLOPS, FLOPS_TYPE, NODE
 from chopper_core.model.hardware import ElementType
-from chopper_core.model.side_table import side_tables
+from chopper_core.model.side_table import SideTables, side_tables
 from chopper_core.model.table import (
     LABELLED,
     LEVELS,
@@ -54,7 +53,7 @@ from chopper_core.model.table import (
 from chopper_core.sources.trace import Collective
 from chopper_core.tables.columns import Interner
 from chopper_core.tables.losses import ABSENT
-from chopper_core.util.arrays import Index, Int8, Int32, Int64
+from chopper_core.util.arrays import Float64, Index, Int8, Int32, Int64
 from chopper_core.util.errors import DataError
 
 SCHEMA: Final = "chopper.et/"
@@ -75,31 +74,20 @@ _OPERATOR: Final = re.compile(r"^(?:aten|c10d|torch|[a-z]\w*)::\w")
 _WRAPPER: Final = re.compile(r"^autograd::|^record_param_comms|^c10d::")
 
 
-class GraphTimes(Struct, frozen=True):
-    """Start and duration of each node in ns."""
+def times_of(graph: ExecutionGraph) -> tuple[Int64, Int64, bool]:
+    """Start and duration of each node in ns, and whether the starts are a schedule.
 
-    start_ns: Int64
-    duration_ns: Int64
-    is_scheduled: bool
-    """Whether the file has no start times, so that these are a schedule."""
-
-
-def times_of(graph: ExecutionGraph) -> GraphTimes:
-    """The times in a file, else a schedule along its dependencies; raises DataError for a cycle."""
-    duration = graph.duration_us * _NS_PER_US
-    exact = graph.numbers("dur_ns")
-    duration = np.where(exact >= 0, exact, duration)
-    own = graph.numbers("ts_ns", NO_TIME)
-    scheduled = bool(graph.metadata.get("reconstructed"))
-    origin = _origin_ns(graph)
-    if (np.abs(own[own != NO_TIME]) >= _LATEST_NS).any() or (duration >= _LATEST_NS).any():
+    The times in the file, else a schedule along its dependencies; raises DataError for a cycle.
+    """
+    exact, own = graph.numbers("dur_ns"), graph.numbers("ts_ns", NO_TIME)
+    has_start = own != NO_TIME
+    duration = np.where(exact >= 0, exact, graph.duration_us * _NS_PER_US)
+    if (np.abs(own[has_start]) >= _LATEST_NS).any() or (duration >= _LATEST_NS).any():
         raise DataError(f"{graph.path} has times that are not valid nanoseconds.")
-    if (own != NO_TIME).any():
-        start = np.where(own != NO_TIME, own, graph.start_us * _NS_PER_US)
-        return GraphTimes(start + origin, duration, scheduled)
-    if graph.start_us.any():
-        return GraphTimes(graph.start_us * _NS_PER_US + origin, duration, scheduled)
-    return GraphTimes(_schedule(graph, duration), duration, is_scheduled=True)
+    if not has_start.any() and not graph.start_us.any():
+        return _schedule(graph, duration), duration, True
+    start = np.where(has_start, own, graph.start_us * _NS_PER_US) + _origin_ns(graph)
+    return start, duration, bool(has_start.any() and graph.metadata.get("reconstructed"))
 
 
 def _origin_ns(graph: ExecutionGraph) -> int:
@@ -148,45 +136,44 @@ def _schedule(graph: ExecutionGraph, duration_ns: Int64) -> Int64:
     return np.array(start, np.int64)
 
 
-def align_graph(graph: ExecutionGraph, times: GraphTimes) -> AlignedRank:
+def align_graph(
+    graph: ExecutionGraph, start_ns: Int64, duration_ns: Int64
+) -> tuple[KernelTable, SideTables]:
+    """The table of the GPU nodes in the order of the levels, and their attributes and edges."""
     rows = np.flatnonzero(graph.is_gpu)
     if not len(rows):
         raise DataError(
             f"{graph.path} has {len(graph):,} nodes, none of them a kernel or copy on a GPU "
             "(is_cpu_op false): it is a host trace. Give it together with the Kineto trace."
         )
-    reader = _NodeReader(graph, rows)
-    start, duration = times.start_ns[rows], times.duration_ns[rows]
-    stream = lanes(graph)[rows]
-    kind, category = reader.kinds()
-    iteration, phase, layer = reader.iterations(), reader.phases(), reader.layers()
-    operations, operation_names = reader.operations(kind)
-    launch = graph.numbers("launch_ns", NO_TIME)[rows]
+    nodes = _GpuNodes(graph, rows)
+    start, duration, stream = start_ns[rows], duration_ns[rows], lanes(graph)[rows]
+    kind, category = nodes.kinds()
+    iteration, phase = nodes.numbered("iteration", _STEP), nodes.phases()
+    layer = nodes.numbered("layer", _LAYER)
+    operation, operations = nodes.operations(kind)
+    launch = nodes.numbers("launch_ns", NO_TIME)
     launch = np.where(launch == NO_TIME, NO_TIME, launch + _origin_ns(graph))
-    group, groups = reader.groups()
-    gpu = np.zeros(len(rows), np.intp)
-    columns: dict[str, Any] = gpu_by_gpu(
-        gpu, lambda own: account(start[own], duration[own], kind[own], stream[own], launch[own])
-    )
-    columns |= gpu_by_gpu(
-        gpu,
-        lambda own: launch_overheads(
-            start[own], duration[own], kind[own], launch[own], iteration.codes[own]
-        ),
-    )
-    names = [*(name or NO_NAME for name in graph.names), *groups]
-    edges = stated_edges(graph, rows, lanes(graph), times.start_ns, is_own=reader.is_own)
+    group, groups = nodes.groups()
+    edges = stated_edges(graph, rows, lanes(graph), start_ns, is_own=nodes.is_own)
     beside = side_tables(
-        attributes_of(graph, rows, is_own=reader.is_own), *(() if edges is None else (edges,))
+        attributes_of(graph, rows, is_own=nodes.is_own), *(() if edges is None else (edges,))
     )
+    labels = (iteration, phase, layer, operation)
+    columns: dict[str, Any] = {
+        name: np.where(stated >= 0, stated, own.rules)
+        for name, stated, own in zip(RULES, nodes.stated_rules(), labels, strict=True)
+    }
+    columns |= account(start, duration, kind, stream, launch)
+    columns |= launch_overheads(start, duration, kind, launch, iteration.codes)
     table = KernelTable(
-        names=names,
-        operations=operation_names,
-        gpu=gpu.astype(np.int32),
+        names=[*(name or NO_NAME for name in graph.names), *groups],
+        operations=operations,
+        gpu=np.zeros(len(rows), np.int32),
         iteration=iteration.codes,
         phase=phase.codes.astype(np.int8),
         layer=layer.codes,
-        operation=operations.codes,
+        operation=operation.codes,
         kernel=graph.name[rows],
         kind=kind,
         category=category,
@@ -194,171 +181,138 @@ def align_graph(graph: ExecutionGraph, times: GraphTimes) -> AlignedRank:
         start_ns=start,
         duration_ns=duration,
         launch_ns=launch,
-        bytes=reader.bytes(kind),
+        bytes=nodes.bytes(),
         group=np.where(group >= 0, group + len(graph.names), -1).astype(np.int32),
-        iteration_rule=iteration.rules,
-        phase_rule=phase.rules,
-        layer_rule=layer.rules,
-        operation_rule=operations.rules,
-        measured=reader.measured() | ({NODE: rows.astype(np.float64)} if beside else {}),
+        measured=nodes.measured() | ({NODE: rows.astype(np.float64)} if beside else {}),
         **columns,
     )
-    node = np.lexsort((table.start_ns, *(table.column(level) for level in reversed(LEVELS))))
-    device = graph.metadata.get("device", 0)
-    cut = graph.metadata.get("truncated_iterations", [])
-    return AlignedRank(
-        table=used_names(table.take(node)),
-        devices=(device if isinstance(device, int) else 0,),
-        partial_iterations=frozenset(cut if isinstance(cut, list) else ()),
-        side_tables=beside,
-        findings={
-            "activities without a launch record": int((launch == NO_TIME).sum()),
-            "communication kernels": int((kind == Kind.COMM).sum()),
-            "streams": len(set(stream.tolist())),
-            "dependencies on nodes that the file lacks": graph.data.dangling,
-        },
-    )
+    order = np.lexsort((table.start_ns, *(table.column(level) for level in reversed(LEVELS))))
+    return used_names(table.take(order)), beside
 
 
-class _NodeReader:
+class _GpuNodes:
     """The labels of the GPU nodes: attributes of their own, else those of their callers."""
 
     def __init__(self, graph: ExecutionGraph, rows: Index) -> None:
         self._graph = graph
         self._rows = rows
+        self._names = [graph.names[code] for code in graph.name[rows].tolist()]
+        self._types: list[int] = graph.type[rows].tolist()
         self.is_own = str(graph.metadata.get("schema", "")).startswith(SCHEMA)
-        self._rules = self._stated_rules()
-        self._callers = [] if self.is_own else _callers(graph, rows)
+        self._callers = [()] * len(rows) if self.is_own else _callers(graph, rows)
 
     def _texts(self, name: str) -> list[str]:
         texts = self._graph.texts(name)
         return [texts[node] for node in self._rows.tolist()]
 
+    def numbers(self, name: str, missing: int = ABSENT) -> Int64:
+        return self._graph.numbers(name, missing)[self._rows]
+
     def kinds(self) -> tuple[Int8, Int8]:
         """Kind and category: by type, else by name."""
-        graph = self._graph
-        stated, categories = graph.texts("kind"), graph.texts("category")
         kind = np.full(len(self._rows), Kind.COMPUTE, np.int8)
         category = np.full(len(self._rows), Category.KERNEL, np.int8)
         known = {each.name.lower(): each for each in Category}
-        for place, node in enumerate(self._rows.tolist()):
-            name = graph.names[graph.name[node]]
-            of = known.get(categories[node])
+        stated = zip(self._texts("kind"), self._texts("category"), strict=True)
+        for place, (stated_kind, stated_category) in enumerate(stated):
+            name, node_type = self._names[place], self._types[place]
+            of = known.get(stated_category)
             if of is None and not self.is_own:
                 of = Category.MEMCPY if _COPY.match(name) else None
                 of = Category.MEMSET if _FILL.match(name) else of
             category[place] = Category.KERNEL if of is None else of
-            communicates = int(graph.type[node]) in COMMUNICATION or stated[node] == "comm"
+            communicates = node_type in COMMUNICATION or stated_kind == "comm"
             if communicates or (not self.is_own and of is None and is_communication(name)):
                 kind[place] = Kind.COMM
-            elif of == Category.MEMCPY or graph.type[node] in _MEMORY:
+            elif of == Category.MEMCPY or node_type in _MEMORY:
                 kind[place] = Kind.COPY
         return kind, category
 
-    def iterations(self) -> Labels:
-        return self._numbered("iteration", _STEP, 0)
-
-    def layers(self) -> Labels:
-        return self._numbered("layer", _LAYER, 2)
-
-    def _numbered(self, name: str, pattern: re.Pattern[str], level: int) -> Labels:
-        stated = self._graph.numbers(name)[self._rows]
-        stated = np.where((stated >= 0) & (stated < 2**31), stated, NO_LABEL)
+    def numbered(self, name: str, pattern: re.Pattern[str]) -> Labels:
+        """The number in an attribute, else in the name of the outermost caller that has one."""
 
         def number(names: Sequence[str]) -> int:
             return next((int(at[1]) for each in names if (at := pattern.match(each))), NO_LABEL)
 
-        return self._labels(stated, number, Rule.ANNOTATION, level)
+        stated = self.numbers(name)
+        stated = np.where((stated >= 0) & (stated < 2**31), stated, NO_LABEL)
+        return self._labels(stated, number, Rule.ANNOTATION)
 
     def phases(self) -> Labels:
         """The phase in an attribute, else of the innermost caller that has one."""
-        code = {name: number for number, name in enumerate(PHASES)}
-        stated = np.array([code.get(text, NO_LABEL) for text in self._texts("phase")], np.int64)
 
         def innermost(names: Sequence[str]) -> int:
             found = (phase for each in names[::-1] if (phase := range_phase(each)) is not None)
             return next(found, NO_LABEL)
 
-        labels = self._labels(stated, innermost, Rule.HOST_OPERATOR, 1)
-        backward = self._graph.numbers("fw_tid", 0)[self._rows] > 0
-        labels.fill(Phase.BACKWARD, Rule.HOST_OPERATOR, backward & (not self.is_own))
+        code = {name: number for number, name in enumerate(PHASES)}
+        stated = np.array([code.get(text, NO_LABEL) for text in self._texts("phase")], np.int64)
+        labels = self._labels(stated, innermost, Rule.HOST_OPERATOR)
+        if not self.is_own:
+            labels.fill(Phase.BACKWARD, Rule.HOST_OPERATOR, self.numbers("fw_tid", 0) > 0)
         return labels
 
-    def _labels(
-        self, stated: Int64, of: Callable[[Sequence[str]], int], rule: Rule, level: int
-    ) -> Labels:
-        """The labels that attributes state, else those of the names of callers."""
+    def _labels(self, stated: Int64, of: Callable[[Sequence[str]], int], rule: Rule) -> Labels:
         labels = Labels.none(len(self._rows))
         labels.fill(stated, Rule.ANNOTATION)
-        if self._callers:
-            labels.fill(np.array([of(names) for names in self._callers], np.int64), rule)
-        return self._with_stated_rules(labels, level)
+        labels.fill(np.array([of(names) for names in self._callers], np.int64), rule)
+        return labels
 
     def operations(self, kind: Int8) -> tuple[Labels, tuple[str, ...]]:
         """The collective of communication, else the operation in an attribute, else the operator
         that called the kernel, else the kernel's class."""
-        graph, names = self._graph, Interner()
-        labels = Labels.none(len(self._rows))
-        stated = graph.texts("op")
-        comm_type = graph.numbers("comm_type")
-        for place, node in enumerate(self._rows.tolist()):
-            kernel = graph.names[graph.name[node]]
-            callers = self._callers[place] if self._callers else ()
-            if stated[node]:
-                name, rule = stated[node], Rule.ANNOTATION
+        names, labels = Interner(), Labels.none(len(self._rows))
+        comm_types: list[int] = self.numbers("comm_type").tolist()
+        for place, stated in enumerate(self._texts("op")):
+            kernel, callers = self._names[place], self._callers[place]
+            if stated:
+                name, rule = stated, Rule.ANNOTATION
             elif self.is_own:
                 continue
             elif kind[place] == Kind.COMM:
-                of = int(graph.type[node]), int(comm_type[node])
-                name, rule = _collective(*of, kernel, callers)
+                name, rule = _collective(self._types[place], comm_types[place], kernel, callers)
             else:
                 operator = next((each for each in reversed(callers) if _is_operator(each)), "")
                 rule = Rule.HOST_OPERATOR if operator else Rule.KERNEL_NAME
                 name = operator or kernel_class(kernel)
             labels.codes[place], labels.rules[place] = names[name], rule
-        return self._with_stated_rules(labels, 3), tuple(names)
+        return labels, tuple(names)
 
-    def bytes(self, kind: Int8) -> Int64:
-        graph = self._graph
-        stated, sent = graph.numbers("bytes"), graph.numbers("comm_size")
-        found = stated if self.is_own else np.where(stated >= 0, stated, sent)
-        return np.maximum(found[self._rows], ABSENT)
+    def bytes(self) -> Int64:
+        found = self.numbers("bytes")
+        if not self.is_own:
+            found = np.where(found >= 0, found, self.numbers("comm_size"))
+        return np.maximum(found, ABSENT)
 
     def groups(self) -> tuple[Int32, list[str]]:
         """Code and names of the process groups, with their descriptions where the file has them."""
-        graph, labels = self._graph, Interner()
-        own, numbers = graph.texts("group"), graph.texts("pg_name")
-        described = _described_groups(graph)
-        code = np.full(len(self._rows), -1, np.int32)
-        for place, node in enumerate(self._rows.tolist()):
-            number = "" if self.is_own else numbers[node]
-            if label := own[node] or described.get(number, number):
-                code[place] = labels[label]
+        labels, described = Interner(), _described_groups(self._graph)
+        numbers = [""] * len(self._rows) if self.is_own else self._texts("pg_name")
+        found = [
+            own or described.get(number, number)
+            for own, number in zip(self._texts("group"), numbers, strict=True)
+        ]
+        code = np.array([labels[label] if label else -1 for label in found], np.int32)
         return code, list(labels)
 
-    def measured(self) -> dict[str, Any]:
+    def measured(self) -> dict[str, Float64]:
         """The model's FLOPs and their type, where the file is Chopper's own and has them."""
         if not self.is_own or "num_ops" not in self._graph.attributes:
             return {}
-        flops = self._graph.numbers("num_ops")[self._rows].astype(np.float64)
+        flops = self.numbers("num_ops").astype(np.float64)
         known = {each.name: float(each) for each in ElementType}
         element = np.array([known.get(text, np.nan) for text in self._texts("num_ops_type")])
         return {FLOPS: np.where(flops >= 0, flops, np.nan), FLOPS_TYPE: element}
 
-    def _stated_rules(self) -> Int8:
-        """The rule of each level that the nodes state, -1 where one states none."""
+    def stated_rules(self) -> Int8:
+        """Levels x nodes: the rule of each level that the nodes state, -1 where one states none."""
         known = {rule.name: int(rule) for rule in Rule}
-        found = np.full((len(self._rows), len(RULES)), -1, np.int8)
+        found = np.full((len(RULES), len(self._rows)), -1, np.int8)
         for place, text in enumerate(self._texts("rules")):
             rules = [known.get(name, -1) for name in text.split()]
             if len(rules) == len(RULES) and min(rules) >= 0:
-                found[place] = rules
+                found[:, place] = rules
         return found
-
-    def _with_stated_rules(self, labels: Labels, number: int) -> Labels:
-        own = self._rules[:, number]
-        labels.rules[own >= 0] = own[own >= 0]
-        return labels
 
 
 def _is_operator(name: str) -> bool:

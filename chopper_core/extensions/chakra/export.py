@@ -8,7 +8,7 @@ kernel table is in attributes of Chopper's own, so that the files read back as t
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
@@ -28,12 +28,14 @@ from chopper_core.extensions.chakra.graph import IO_SIDES, KEPT, RANK_OF, STATED
 from chopper_core.extensions.chakra.lint import FEEDER_TYPES, GROUP_FILE, WORLD
 from chopper_core.extensions.chakra.schema import (
     NODE_TYPE,
+    TYPE_OF,
     Attribute,
     CommType,
     Metadata,
     Node,
     NodeType,
     Value,
+    typed,
 )
 from chopper_core.model.attributes import (
     NO_NODE,
@@ -46,7 +48,7 @@ from chopper_core.model.column_names import FLOPS, FLOPS_TYPE, NO_TIMES
 from chopper_core.model.hardware import ElementType
 from chopper_core.model.inputs import Gpu
 from chopper_core.model.run import Run
-from chopper_core.model.table import NO_LABEL, NO_TIME, PHASES, Category, KernelTable, Kind, Rule
+from chopper_core.model.table import NO_TIME, PHASES, Category, KernelTable, Kind, Rule
 from chopper_core.render.exports import ExportOptions, chosen_rows, new_folder
 from chopper_core.util.arrays import Index, Int64
 from chopper_core.util.errors import DataError
@@ -189,36 +191,35 @@ def _limits(run: Run, chosen: Index, groups: Sequence[Communicator], plan: _Plan
 
 def _metadata(run: Run, gpu: Gpu, plan: _Plan) -> Metadata:
     is_alone = sum(each.rank == gpu.rank for each in run.gpus) == 1
-    attributes = {
-        "schema": Attribute("string", _SCHEMA),
-        "generator": Attribute("string", "chopper"),
-        "rank": Attribute("int64", gpu.rank if is_alone else plan.rank_of[gpu.index]),
-        "gpu": Attribute("int64", gpu.index),
-        "device": Attribute("int64", gpu.device),
-        "world_size": Attribute("int64", max(run.world, len(run.gpus))),
-        "time_origin_ns": Attribute("int64", plan.origin_ns),
+    values: dict[str, Value] = {
+        "schema": _SCHEMA,
+        "generator": "chopper",
+        "rank": gpu.rank if is_alone else plan.rank_of[gpu.index],
+        "gpu": gpu.index,
+        "device": gpu.device,
+        "world_size": max(run.world, len(run.gpus)),
+        "time_origin_ns": plan.origin_ns,
     }
     if run.groups:
-        groups = [structs.asdict(group) for group in run.groups]
-        attributes["process_groups"] = Attribute("string", json.dumps(groups))
+        values["process_groups"] = json.dumps([structs.asdict(group) for group in run.groups])
     if gpu.hardware:
-        attributes["hardware"] = Attribute("string", gpu.hardware)
+        values["hardware"] = gpu.hardware
     if plan.kept:
-        attributes[KEPT] = Attribute("string_list", list(plan.kept))
+        values[KEPT] = list(plan.kept)
     if run.times_mark:
-        attributes[run.times_mark] = Attribute("bool", True)
+        values[run.times_mark] = True
     if run.generated:
-        attributes["generated"] = Attribute("string", run.generated)
+        values["generated"] = run.generated
     if cut := sorted(run.partial_iterations.get(gpu.index, ())):
-        attributes["truncated_iterations"] = Attribute("int64_list", cut)
-    return Metadata(_VERSION, attributes)
+        values["truncated_iterations"] = cut
+    return Metadata(_VERSION, {name: typed(value) for name, value in values.items()})
 
 
 def _nodes(run: Run, rows: Index, plan: _Plan) -> Iterator[Node]:
     """The nodes of one GPU, whose rows come in the order of their start."""
     table = run.table
     start = table.start_ns[rows]
-    needs_of = _needs(run, rows)
+    first, edges, leads = _needs(run, rows)
     attributes, nodes = run.side(Attributes), nodes_at(table, rows).tolist()
     start_us = ((start - plan.origin_ns) / _NS_PER_US).round().astype(np.int64)
     duration_us = _carried_us(table.duration_ns[rows], table.stream[rows])
@@ -229,15 +230,22 @@ def _nodes(run: Run, rows: Index, plan: _Plan) -> Iterator[Node]:
         np.where(start + table.duration_ns[rows] == end, np.arange(len(rows)), 0)
     )
     for place, row in enumerate(rows.tolist()):
-        needs = needs_of(place)
+        needs = edges[first[place] : first[place + 1]]
         data, control = (
-            [int(ids[before]) for before, _, is_control in needs.edges if is_control == kind]
+            [int(ids[before]) for before, _, is_control in needs if is_control == kind]
             for kind in (False, True)
         )
         if gap := int(gap_before[place]):
             before = int(ids[last[place - 1]])
-            gap_start = int(start[place]) - gap - plan.origin_ns
-            yield _gap(int(ids[place]) - 1, before, gap_start, gap)
+            yield Node(
+                int(ids[place]) - 1,
+                "host_gap",
+                NodeType.COMP,
+                data_deps=[before],
+                start_us=round((int(start[place]) - gap - plan.origin_ns) / _NS_PER_US),
+                duration_us=round(gap / _NS_PER_US),
+                attributes={"is_cpu_op": typed(True)},
+            )
             data = [int(ids[place]) - 1, *(each for each in data if each != before)]
         node = _node(
             table,
@@ -252,40 +260,29 @@ def _nodes(run: Run, rows: Index, plan: _Plan) -> Iterator[Node]:
         if nodes[place] != NO_NODE:
             kept = attributes.of(int(table.gpu[row]), nodes[place])
             _add_kept(node, kept, plan.transfers.get(row), plan)
-        if needs.is_stated:
-            pairs = (n for before, host_ns, _ in needs.edges for n in (int(ids[before]), host_ns))
-            node.attributes[STATED] = Attribute("int64_list", [needs.lead_ns, *pairs])
+        if leads is not None:
+            pairs = (n for before, host_ns, _ in needs for n in (int(ids[before]), host_ns))
+            node.attributes[STATED] = Attribute("int64_list", [leads[place], *pairs])
         yield node
 
 
-class _Needs(Struct, frozen=True):
-    """The dependencies of a row."""
+def _needs(
+    run: Run, rows: Index
+) -> tuple[list[int], list[tuple[int, int, bool]], list[int] | None]:
+    """The dependencies of the trace, else of the times: where those of each place begin, and all:
+    the place of an activity, the host's work since in ns, and whether it is control.
 
-    edges: Sequence[tuple[int, int, bool]]
-    """The place of each activity, the host's work since in ns, and whether it is control."""
-    lead_ns: int
-    is_stated: bool
-
-
-def _needs(run: Run, rows: Index) -> Callable[[int], _Needs]:
-    """The dependencies of each place among the rows: those of the trace, else of the times."""
+    Of a trace's also the host's work in ns before each activity.
+    """
     found = stated(run, rows) if len(rows) else None
     if found is None:
         deps = dependencies(run.table, rows)
-        return lambda place: _Needs(
-            [
-                (before, 0, False)
-                for before in deps.before[deps.first[place] : deps.first[place + 1]].tolist()
-            ],
-            0,
-            is_stated=False,
-        )
+        return deps.first.tolist(), [(before, 0, False) for before in deps.before.tolist()], None
     order = np.lexsort((found.before, found.after))
     first = np.searchsorted(found.after[order], np.arange(len(rows) + 1)).tolist()
     columns = (found.before, found.host_ns, found.is_control)
     edges = list(zip(*(each[order].tolist() for each in columns), strict=True))
-    lead: list[int] = found.lead_ns.tolist()
-    return lambda place: _Needs(edges[first[place] : first[place + 1]], lead[place], is_stated=True)
+    return first, edges, found.lead_ns.tolist()
 
 
 def _add_kept(
@@ -319,68 +316,54 @@ def _add_kept(
             node.attributes[RANK_OF[name]] = Attribute("int32", given[1])
 
 
-def _gap(number: int, before: int, start_ns: int, duration_ns: int) -> Node:
-    return Node(
-        number,
-        "host_gap",
-        NodeType.COMP,
-        data_deps=[before],
-        start_us=round(start_ns / _NS_PER_US),
-        duration_us=round(duration_ns / _NS_PER_US),
-        attributes={"is_cpu_op": Attribute("bool", True)},
-    )
-
-
 def _node(table: KernelTable, row: int, plan: _Plan, **fields: object) -> Node:
     is_comm = table.kind[row] == Kind.COMM
     kind = comm_type(table, row) if is_comm else None
-    values: dict[str, tuple[str, Value]] = {"is_cpu_op": ("bool", False)}
+    values: dict[str, Value | None] = {"is_cpu_op": False}
     if kind is not None:
-        values["comm_type"] = ("int64", int(kind))
-        if (size := _sent_bytes(table, row, plan)) is not None:
-            values["comm_size"] = ("int64", size)
-        number = plan.number_of[int(table.group[row])]
-        values["pg_name"] = ("string", str(number))
+        values["comm_type"] = int(kind)
+        values["comm_size"] = _sent_bytes(table, row, plan)
+        values["pg_name"] = str(plan.number_of[int(table.group[row])])
     elif is_comm:
-        values["kind"] = ("string", Kind.COMM.name.lower())
+        values["kind"] = Kind.COMM.name.lower()
     values |= _own_values(table, row, plan)
+    known = {name: value for name, value in values.items() if value is not None}
     return Node(
         name=table.names[int(table.kernel[row])],
         type=NodeType.COMP if kind is None else NodeType.COMM_COLL,
-        attributes={name: Attribute(*each) for name, each in values.items()},
+        attributes={name: Attribute(TYPE_OF[type(each)], each) for name, each in known.items()},
         **fields,  # type: ignore[arg-type]
     )
 
 
-def _own_values(table: KernelTable, row: int, plan: _Plan) -> dict[str, tuple[str, Value]]:
+def _own_values(table: KernelTable, row: int, plan: _Plan) -> dict[str, Value | None]:
     """The attributes that restore the table; simulators read none of them but `num_ops`."""
-    values: dict[str, tuple[str, Value]] = {
-        "stream": ("int64", int(table.stream[row])),
-        "ts_ns": ("int64", int(table.start_ns[row]) - plan.origin_ns),
-        "dur_ns": ("int64", int(table.duration_ns[row])),
+
+    def known(column: str, texts: Sequence[str] = ()) -> int | str | None:
+        code = int(table.column(column)[row])
+        if code < 0:
+            return None
+        return texts[code] if texts else code
+
+    launch_ns, category = int(table.launch_ns[row]), Category(table.category[row])
+    flops, of = (table.measured.get(name, {row: np.nan})[row] for name in (FLOPS, FLOPS_TYPE))
+    has_flops = bool(np.isfinite([flops, of]).all())
+    return {
+        "stream": int(table.stream[row]),
+        "ts_ns": int(table.start_ns[row]) - plan.origin_ns,
+        "dur_ns": int(table.duration_ns[row]),
+        "launch_ns": None if launch_ns == NO_TIME else launch_ns - plan.origin_ns,
+        "iteration": known("iteration"),
+        "layer": known("layer"),
+        "phase": known("phase", PHASES),
+        "op": known("operation", table.operations),
+        "category": None if category == Category.KERNEL else category.name.lower(),
+        "rules": " ".join(Rule(table.column(each)[row]).name for each in RULES),
+        "bytes": known("bytes"),
+        "group": known("group", table.names),
+        "num_ops": int(flops) if has_flops else None,
+        "num_ops_type": ElementType(int(of)).name if has_flops else None,
     }
-    if table.launch_ns[row] != NO_TIME:
-        values["launch_ns"] = ("int64", int(table.launch_ns[row]) - plan.origin_ns)
-    if (code := int(table.iteration[row])) != NO_LABEL:
-        values["iteration"] = ("int64", code)
-    if (code := int(table.layer[row])) != NO_LABEL:
-        values["layer"] = ("int64", code)
-    if (code := int(table.phase[row])) != NO_LABEL:
-        values["phase"] = ("string", PHASES[code])
-    if (code := int(table.operation[row])) != NO_LABEL:
-        values["op"] = ("string", table.operations[code])
-    if (category := int(table.category[row])) != Category.KERNEL:
-        values["category"] = ("string", Category(category).name.lower())
-    values["rules"] = ("string", " ".join(Rule(table.column(each)[row]).name for each in RULES))
-    if (size := int(table.bytes[row])) >= 0:
-        values["bytes"] = ("int64", size)
-    if (code := int(table.group[row])) >= 0:
-        values["group"] = ("string", table.names[code])
-    flops, of = table.measured.get(FLOPS), table.measured.get(FLOPS_TYPE)
-    if flops is not None and of is not None and np.isfinite([flops[row], of[row]]).all():
-        values["num_ops"] = ("int64", int(flops[row]))
-        values["num_ops_type"] = ("string", ElementType(int(of[row])).name)
-    return values
 
 
 def _sent_bytes(table: KernelTable, row: int, plan: _Plan) -> int | None:

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import structs
 
 from chopper_core.extensions.chakra.graph import ExecutionGraph, GraphBuilder
-from chopper_core.extensions.chakra.schema import Attribute, Node, NodeFields
+from chopper_core.extensions.chakra.schema import Attribute, Node, NodeFields, typed
 from chopper_core.sources.registry import Recognised, Unusable
 from chopper_core.tables.bytes import ByteSource
 from chopper_core.tables.text import FileHead
@@ -67,17 +67,6 @@ def read(path: Path, progress: Progress = silent) -> ExecutionGraph:
         raise DataError(f"{path} has a number of more than 64 bits: {error}.") from error
 
 
-def _typed(value: Any) -> Attribute:
-    """A value with the type that it would have in an `.et`; of any other shape its JSON."""
-    kinds = {bool: "bool", int: "int64", float: "double", str: "string"}
-    values = value if isinstance(value, list) else [value]
-    found = {type(each) for each in values}
-    is_large = any(type(each) is int and not -(2**63) <= each < 2**63 for each in values)
-    if len(found) != 1 or (kind := kinds.get(found.pop())) is None or is_large:
-        return Attribute("string", msgspec.json.encode(value).decode())
-    return Attribute(f"{kind}_list" if isinstance(value, list) else kind, value)
-
-
 def _node(path: Path, number: int, fields: Any) -> Node:
     if not isinstance(fields, dict):
         raise DataError(f"{path} has a node, the {number}th, that is no object.")
@@ -87,7 +76,7 @@ def _node(path: Path, number: int, fields: Any) -> Node:
         if name := _FIELDS.get(key.casefold()):
             known[name] = value
         else:
-            attributes[key] = _typed(value)
+            attributes[key] = typed(value)
     try:
         if "id" not in known:
             raise msgspec.ValidationError("it has no id")

@@ -8,13 +8,15 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from chopper_core.extensions.chakra.execution_graph import SCHEMA, GraphTimes, align_graph, times_of
+from chopper_core.extensions.chakra.execution_graph import SCHEMA, align_graph, times_of
 from chopper_core.extensions.chakra.graph import STATED, USED, AttributeColumn, ExecutionGraph
 from chopper_core.extensions.chakra.schema import NodeType
 from chopper_core.extensions.chakra.simulation import SimulatedRun
 from chopper_core.model.inputs import NO_RANK, ONE_CLOCK, SCHEDULE, SIMULATED, Gpu, Source
 from chopper_core.model.parallel import ProcessGroup
 from chopper_core.model.run import Run
+from chopper_core.model.table import NO_TIME, Kind
+from chopper_core.util.grouping import distinct
 
 _TICK_CLOCK: Final = f"{SIMULATED}: one clock, 1 tick taken as 1 ns"
 _MAX_LISTED: Final = 100
@@ -23,36 +25,50 @@ _MAX_SHOWN: Final = 40
 
 
 def graph_run(graph: ExecutionGraph) -> Run:
-    times = times_of(graph)
-    aligned = align_graph(graph, times)
-    rank = graph.metadata.get("rank")
-    rank = rank if isinstance(rank, int) and 0 <= rank < 2**31 else NO_RANK
+    start_ns, duration_ns, is_scheduled = times_of(graph)
+    table, beside = align_graph(graph, start_ns, duration_ns)
+    stated = graph.metadata.get
+
+    def number(name: str, otherwise: int) -> int:
+        value = stated(name)
+        return value if isinstance(value, int) and 0 <= value < 2**31 else otherwise
+
+    device, hardware, generated = (stated(name) for name in ("device", "hardware", "generated"))
+    cut = stated("truncated_iterations")
     source = Source(
         path=str(graph.path),
         size_bytes=graph.size_bytes,
-        rank=rank,
+        rank=number("rank", NO_RANK),
         rank_from="",
         events=_counts(graph),
         unused={},
-        findings=aligned.findings,
+        findings={
+            "activities without a launch record": int((table.launch_ns == NO_TIME).sum()),
+            "communication kernels": int((table.kind == Kind.COMM).sum()),
+            "streams": len(distinct(table.stream)),
+            "dependencies on nodes that the file lacks": graph.data.dangling,
+        },
         losses=tuple(graph.losses.notes),
-        clock=_clock(graph, times),
+        clock=_clock(graph, is_scheduled=is_scheduled),
         facts=_facts(graph),
         notes=tuple(_unread(graph.attributes)),
     )
-    generated = graph.metadata.get("generated")
-    world = graph.metadata.get("world_size")
-    hardware = graph.metadata.get("hardware", "")
+    gpu = Gpu(
+        0,
+        source.rank,
+        device if isinstance(device, int) else 0,
+        hardware if isinstance(hardware, str) else "",
+    )
     return Run(
         name=str(graph.path),
-        table=aligned.table,
-        side_tables=aligned.side_tables,
-        gpus=(Gpu(0, rank, aligned.devices[0], hardware if isinstance(hardware, str) else ""),),
+        table=table,
+        side_tables=beside,
+        gpus=(gpu,),
         sources=(source,),
         generated=generated if isinstance(generated, str) else None,
-        partial_iterations={0: aligned.partial_iterations},
+        partial_iterations={0: frozenset(cut if isinstance(cut, list) else ())},
         groups=_groups(graph),
-        world=world if isinstance(world, int) and 0 < world < 2**31 else 0,
+        world=number("world_size", 0),
     )
 
 
@@ -106,8 +122,8 @@ def _counts(graph: ExecutionGraph) -> dict[str, int]:
     return counts | ({"other node": rest} if rest else {})
 
 
-def _clock(graph: ExecutionGraph, times: GraphTimes) -> str:
-    if times.is_scheduled:
+def _clock(graph: ExecutionGraph, *, is_scheduled: bool) -> str:
+    if is_scheduled:
         return SCHEDULE
     if graph.metadata.get(SIMULATED):
         return _TICK_CLOCK
@@ -120,11 +136,8 @@ def _facts(graph: ExecutionGraph) -> dict[str, str]:
     collectives = int((graph.type == NodeType.COMM_COLL).sum())
     facts = {"format": graph.format}
     facts |= {"version": graph.version} if graph.version else {}
-    facts |= {
-        name: str(graph.metadata[name])
-        for name in ("schema", "generator")
-        if name in graph.metadata
-    }
+    stated = graph.metadata
+    facts |= {name: str(stated[name]) for name in ("schema", "generator") if name in stated}
     if isinstance(ranks := graph.metadata.get("world_size"), int):
         facts["world size"] = str(ranks)
     facts["nodes"] = f"{len(graph):,}"

@@ -88,8 +88,8 @@ class HostTrace(Struct, frozen=True):
         from chopper_core.extensions.chakra.host_join import join_host_trace
         from chopper_core.sources.kineto.reader import record_functions
 
-        trace, join = join_host_trace(trace, self, record_functions(trace.path))
-        return trace, f"(schema {self.schema}): {join.text}"
+        trace, sentence = join_host_trace(trace, self, record_functions(trace.path))
+        return trace, f"(schema {self.schema}): {sentence}"
 
 
 def recognise(head: FileHead) -> Recognised | Unusable | None:

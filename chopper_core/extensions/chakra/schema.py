@@ -17,7 +17,7 @@ from functools import lru_cache
 from itertools import chain
 from typing import Any, Final
 
-from msgspec import Struct, field
+from msgspec import Struct, field, json
 
 VARINT: Final = 0
 FIXED64: Final = 1
@@ -131,6 +131,19 @@ class Attribute(Struct, frozen=True):
 
     type: str
     value: Value
+
+
+TYPE_OF: Final[Mapping[type, str]] = {bool: "bool", int: "int64", float: "double", str: "string"}
+
+
+def typed(value: Any) -> Attribute:
+    """A value with the type that it has in an `.et`; of any other shape its JSON."""
+    values = value if isinstance(value, list) else [value]
+    found = {type(each) for each in values}
+    is_large = any(type(each) is int and not -(2**63) <= each < 2**63 for each in values)
+    if len(found) != 1 or (kind := TYPE_OF.get(found.pop())) is None or is_large:
+        return Attribute("string", json.encode(value).decode())
+    return Attribute(f"{kind}_list" if isinstance(value, list) else kind, value)
 
 
 class NodeFields(Struct):
