@@ -24,18 +24,13 @@ from chopper_core.sources.ranks import rank_in_name
 from chopper_core.sources.registry import Recognised
 from chopper_core.tables.accumulators import array_steps
 from chopper_core.tables.bytes import ByteSource
-from chopper_core.tables.columns import MAX_DURATION_NS, Columns, GrowingColumns, Interner
+from chopper_core.tables.columns import MAX_DURATION_NS, Columns, GrowingColumns, Interner, codes_of
 from chopper_core.tables.csv_stream import CsvFile, Declared, declared, header_of
 from chopper_core.tables.losses import ABSENT, Losses, merged_losses
 from chopper_core.tables.text import FileHead
 from chopper_core.util.arrays import Float64, Int64
 from chopper_core.util.errors import DataError
-from chopper_core.util.grouping import (
-    maxima_of,
-    median_of,
-    ranked,
-    run_starts,
-)
+from chopper_core.util.grouping import maxima_of, median_of, ranked, run_starts
 from chopper_core.util.progress import Progress, silent
 
 NAME: Final = "Chopper's device sampling"
@@ -170,9 +165,8 @@ def read_kernels(path: Path, progress: Progress = silent) -> tuple[DispatchRun, 
     Kernels without valid times are left out and counted. Raises DataError if the file can't be
     read or has no kernels.
     """
-    losses = Losses()
-    table = DispatchTable(Losses())
-    rows = GrowingColumns(dict.fromkeys(("name", *_KERNEL_COLUMNS), np.int64))
+    table, numbers = DispatchTable(Losses()), Interner()
+    losses = table.losses
     with ByteSource(path) as source:
         for batch in CsvFile(source, losses).batches(progress):
             columns = batch.read(_KERNEL_COLUMNS)
@@ -180,27 +174,20 @@ def read_kernels(path: Path, progress: Progress = silent) -> tuple[DispatchRun, 
             took_ns = columns["end_ns"] - columns["start_ns"]
             usable = (columns["start_ns"] >= 0) & (took_ns >= 0) & (took_ns < MAX_DURATION_NS)
             losses.bad_times += int((~usable).sum())
-            rows.add({name: column[usable] for name, column in columns.items()})
-    columns = rows.joined()
-    count = len(columns["name"])
-    if not count:
+            columns = {name: column[usable] for name, column in columns.items()}
+            columns["gpu"] = codes_of(columns.pop("agent").tolist(), numbers.__getitem__)
+            table.add_dispatches(columns)
+    if not len(table):
         raise DataError(f"{path} has no kernels.")
-    for lost, what in (
-        (losses.unreadable_events, "rows could not be read"),
-        (losses.bad_times, "kernels without valid times left out"),
-    ):
-        if lost:
-            losses.notes.append(f"{lost:,} {what}.")
-    agents, columns["gpu"] = ranked(columns["agent"])
+    agents = sorted(numbers)
     first = rank_in_name(path.name) or 0
     table.agents = AgentTable(
         Agent(agent if 0 <= agent < _MOST_NODES else ABSENT, type_index=first + number)
-        for number, agent in enumerate(agents.tolist())
+        for number, agent in enumerate(agents)
     )
-    table.add_dispatches(columns)
-    run = table.finish(path, FORMAT)
-    dispatches = replace(run.dispatches, dispatch_id=np.arange(count, dtype=np.int64))
-    return replace(run, dispatches=dispatches, losses=losses), agents.tolist()
+    run = table.finish(path, FORMAT, codes={"gpu": [agents.index(agent) for agent in numbers]})
+    ids = np.arange(len(run.dispatches), dtype=np.int64)
+    return replace(run, dispatches=replace(run.dispatches, dispatch_id=ids)), agents
 
 
 def _increments(names: Sequence[str], rows: Columns, losses: Losses) -> list[SampledCounter]:
@@ -253,13 +240,11 @@ def _how(path: Path, sampled: Sequence[SampledCounter], rows: Dispatches) -> str
     lengths = np.concatenate([each.time_ns - each.begin_ns for each in sampled])
     period_ns = float(median_of(lengths))
     shorter = int((rows.end_ns - rows.start_ns < period_ns).sum())
-    text = (
-        f"{path.name}: counters of the whole GPU, sampled every {period_ns / 1e6:.3f} ms and "
-        "spread evenly between samples"
+    shared = (
+        f"; {shorter:,} of {len(rows):,} kernels are shorter than that and share counts with their "
+        "neighbours"
     )
-    if not shorter:
-        return f"{text}."
     return (
-        f"{text}; {shorter:,} of {len(rows):,} kernels are shorter than that and share counts "
-        "with their neighbours."
+        f"{path.name}: counters of the whole GPU, sampled every {period_ns / 1e6:.3f} ms and "
+        f"spread evenly between samples{shared if shorter else ''}."
     )

@@ -27,7 +27,6 @@ BY_GPU_TIME: Final = (
     "Launches were not traced; each dispatch has the roctx range that was open when it started on "
     "the GPU."
 )
-_ANY_THREAD: Final = -2
 
 
 class AgentTable:
@@ -45,18 +44,12 @@ class AgentTable:
         if match is None:
             return self.added(Agent(UNKNOWN_NODE, product=reference.strip()))
         number = int(match.group(2))
-        if (match.group(1) or "").lower() == "gpu":
+        is_gpu = (match.group(1) or "").lower() == "gpu"
+        for field in ("type_index",) if is_gpu else ("node_id", "logical_id"):
             for index, agent in enumerate(self.agents):
-                if agent.type_index == number:
+                if getattr(agent, field) == number:
                     return index
-            return self.added(Agent(UNKNOWN_NODE, type_index=number))
-        for index, agent in enumerate(self.agents):
-            if agent.node_id == number:
-                return index
-        for index, agent in enumerate(self.agents):
-            if agent.logical_id == number:
-                return index
-        return self.added(Agent(number))
+        return self.added(Agent(UNKNOWN_NODE, type_index=number) if is_gpu else Agent(number))
 
     def of_id(self, known: Mapping[Any, Agent], number: Any) -> int:
         return self.added(known.get(number) or Agent(UNKNOWN_NODE, product=f"agent {number}"))
@@ -139,11 +132,9 @@ class HostSide:
 
     def __init__(self) -> None:
         self._ranges = GrowingColumns(
-            {"thread": np.int64, "start_ns": np.int64, "end_ns": np.int64, "name": np.int64}
+            dict.fromkeys(("thread", "start_ns", "end_ns", "name"), np.int64)
         )
-        self._calls = GrowingColumns(
-            {"correlation": np.int64, "thread": np.int64, "start_ns": np.int64}
-        )
+        self._calls = GrowingColumns(dict.fromkeys(("correlation", "thread", "start_ns"), np.int64))
 
     def add_ranges(self, ranges: Columns) -> None:
         """Append ranges; those without a duration are marks, which contain nothing."""
@@ -161,38 +152,28 @@ class HostSide:
         GPU; the second value is whether any range was found by the latter.
         """
         ranges, calls = self._ranges.joined(), self._calls.joined()
-        count = len(dispatches["start_ns"])
-        found = np.full(count, ABSENT, np.int32)
-        if not len(ranges["start_ns"]):
-            return found, False
         thread, time_ns = dispatches["thread"].copy(), dispatches["start_ns"].copy()
-        was_launched = np.zeros(count, np.bool_)
-        if len(calls["start_ns"]):
-            call = first_equal(calls["correlation"], dispatches["correlation"])
-            was_launched = call >= 0
-            call = call[was_launched]
-            thread[was_launched] = calls["thread"][call]
-            time_ns[was_launched] = calls["start_ns"][call]
-        thread[thread < 0] = _ANY_THREAD
+        found = np.full(len(time_ns), ABSENT, np.int32)
+        if not len(ranges["thread"]):
+            return found, False
+        call = first_equal(calls["correlation"], dispatches["correlation"])
+        was_launched = call >= 0
+        thread[was_launched] = calls["thread"][call[was_launched]]
+        time_ns[was_launched] = calls["start_ns"][call[was_launched]]
         for one in distinct(thread).tolist():
             asked = np.flatnonzero((thread == one) & (time_ns >= 0))
-            here = slice(None) if one == _ANY_THREAD else ranges["thread"] == one
-            found[asked] = _innermost(
-                time_ns[asked],
-                ranges["start_ns"][here],
-                ranges["end_ns"][here],
-                ranges["name"][here],
-            )
+            here = (ranges["thread"] == one) | (one < 0)
+            own = {name: column[here] for name, column in ranges.items()}
+            found[asked] = _innermost(time_ns[asked], own)
         return found, bool(((found >= 0) & ~was_launched).any())
 
 
-def _innermost(times_ns: Int64, starts_ns: Int64, ends_ns: Int64, names: Int64) -> Int32:
+def _innermost(times_ns: Int64, given: Columns) -> Int32:
     """Return the name of the last started range around each time, or ABSENT."""
     found = np.full(len(times_ns), ABSENT, np.int32)
-    order = np.lexsort((-ends_ns, starts_ns))
-    ranges = zip(
-        starts_ns[order].tolist(), ends_ns[order].tolist(), names[order].tolist(), strict=True
-    )
+    order = np.lexsort((-given["end_ns"], given["start_ns"]))
+    columns = (given[name][order].tolist() for name in ("start_ns", "end_ns", "name"))
+    ranges = zip(*columns, strict=True)
     upcoming = next(ranges, None)
     open_ranges: list[tuple[int, int]] = []
     asked = stable_order(times_ns)

@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +29,7 @@ from chopper_core.tables.losses import ABSENT, Losses
 from chopper_core.tables.text import FileHead
 from chopper_core.util.arrays import Int64
 from chopper_core.util.errors import DataError
+from chopper_core.util.grouping import ranked
 from chopper_core.util.progress import Progress, silent
 
 NAME: Final = "rocprofv3 (JSON)"
@@ -147,6 +149,22 @@ _DECODERS: Final = {
 }
 _OBJECTS: Final = frozenset(name.partition("/")[0] for name in _RECORD_TYPES if "/" in name)
 
+_CALL_COLUMNS: Final = {
+    "correlation": "correlation_id.internal",
+    "thread": "thread_id",
+    "start_ns": "start_timestamp",
+    "end_ns": "end_timestamp",
+}
+_DISPATCH_COLUMNS: Final = {
+    "name": "dispatch_info.kernel_id",
+    "gpu": "dispatch_info.agent_id.handle",
+    "queue": "dispatch_info.queue_id.handle",
+    "dispatch_id": "dispatch_info.dispatch_id",
+    **_CALL_COLUMNS,
+    **{f"grid_{axis}": f"dispatch_info.grid_size.{axis}" for axis in "xyz"},
+    **{f"workgroup_{axis}": f"dispatch_info.workgroup_size.{axis}" for axis in "xyz"},
+}
+
 
 def recognise(head: FileHead) -> Recognised | None:
     is_json = head.data.lstrip().startswith((b"{", b"["))
@@ -192,16 +210,12 @@ class _JsonProcess:
         self.losses = Losses()
         self.table = DispatchTable(self.losses, sums_instances=True)
         self._pid = ABSENT
-        self._agents: dict[int, dict[str, Any]] = {}
-        self._kernels: dict[int, str] = {}
-        self._messages: dict[int, str] = {}
-        self._descriptions: dict[int, CounterDescription] = {}
+        self._known: dict[str, list[Any]] = {name: [] for name in _RECORD_TYPES}
+        """The records that explain ids."""
         self._used: dict[str, Interner] = {"name": Interner(), "gpu": Interner()}
         """The ids that dispatches have in these columns."""
         self._counters = Interner()
-        self._ranges = GrowingColumns(
-            dict.fromkeys(("correlation", "thread", "start_ns", "end_ns"), np.int64)
-        )
+        self._ranges = GrowingColumns(dict.fromkeys(_CALL_COLUMNS, np.int64))
 
     def read(self, stream: JsonStream, prefix: str = "") -> None:
         """Read the lists needed of the next object."""
@@ -222,24 +236,38 @@ class _JsonProcess:
                 stream.skip_value()
 
     def finish(self, path: Path) -> DispatchRun:
-        table = self.table
-        agents = gpus_by_id(self._agents)
+        table, known = self.table, self._known
+        agents = gpus_by_id(
+            {handle: one for one in known["agents"] if (handle := _handle(one)) is not None}
+        )
         table.agents = AgentTable(agents.values())
-        names = {kernel: self._kernels.get(kernel) for kernel in self._used["name"]}
-        if nameless := sum(not name for name in names.values()):
+        kernels = {
+            one.kernel_id: one.formatted_kernel_name or one.demangled_kernel_name or one.kernel_name
+            for one in known["kernel_symbols"]
+        }
+        if nameless := sum(not kernels.get(kernel) for kernel in self._used["name"]):
             self.losses.notes.append(f"{nameless:,} kernels have no name in the file.")
         codes = {
             "process": [self._pid],
             "gpu": [table.agents.of_id(agents, handle) for handle in self._used["gpu"]],
-            "name": [table.kernel_code(name or f"kernel {one}") for one, name in names.items()],
+            "name": [
+                table.kernel_code(kernels.get(kernel) or f"kernel {kernel}")
+                for kernel in self._used["name"]
+            ],
         }
-        known = self._descriptions
-        counters = [known[one].name if one in known else f"counter {one}" for one in self._counters]
+        names = {one.id.handle: one.name for one in known["counters"]}
+        counters = [names.get(handle, f"counter {handle}") for handle in self._counters]
         infos = {
-            each.name: counter_info(each.name, description=each.description)
-            for each in known.values()
+            one.name: counter_info(one.name, description=one.description)
+            for one in known["counters"]
         }
-        table.host.add_ranges(self._named(self._ranges.joined()))
+        texts = {one.key: one.value for one in known["strings/marker_api"]}
+        ranges = self._ranges.joined()
+        found = [texts.get(number) for number in ranges["correlation"].tolist()]
+        has_text = np.array([text is not None for text in found], np.bool_)
+        ranges = {name: column[has_text] for name, column in ranges.items()}
+        ranges["name"] = int_column([table.names[text] for text in found if text is not None])
+        table.host.add_ranges(ranges)
         return table.finish(path, FORMAT, infos, codes, counters)
 
     def _repaired(self, name: str, element: bytes) -> list[Any]:
@@ -257,29 +285,16 @@ class _JsonProcess:
         return [record]
 
     def _take(self, name: str, records: list[Any]) -> None:
-        if name == "agents":
-            for record in records:
-                number = record.get("id")
-                handle = number.get("handle", ABSENT) if isinstance(number, dict) else None
-                if isinstance(handle, int):
-                    self._agents[handle] = record
-        elif name == "counters":
-            self._descriptions.update((record.id.handle, record) for record in records)
-        elif name == "kernel_symbols":
-            for record in records:
-                names = (record.formatted_kernel_name, record.demangled_kernel_name)
-                self._kernels[record.kernel_id] = next(filter(None, names), record.kernel_name)
-        elif name == "strings/marker_api":
-            self._messages.update((record.key, record.value) for record in records)
-        elif name == "buffer_records/marker_api":
-            ends = int_column([record.end_timestamp for record in records])
-            self._ranges.add({**_call_columns(records), "end_ns": ends})
+        if name == "buffer_records/marker_api":
+            self._ranges.add(_columns(records, _CALL_COLUMNS))
         elif name == "buffer_records/hip_api":
-            self.table.host.add_calls(_call_columns(records))
+            self.table.host.add_calls(_columns(records, _CALL_COLUMNS))
         elif name == "buffer_records/kernel_dispatch":
-            self._add_dispatches(records, [record.thread_id for record in records])
-        else:
+            self._add_dispatches(_columns(records, _DISPATCH_COLUMNS))
+        elif name == "callback_records/counter_collection":
             self._add_counters(records)
+        else:
+            self._known[name] += records
 
     def _take_metadata(self, text: bytes) -> None:
         try:
@@ -289,62 +304,32 @@ class _JsonProcess:
         if type(pid) is int and 0 <= pid < _MAX_PID:
             self._pid = pid
 
-    def _add_dispatches(self, records: Sequence[KernelDispatch], threads: Sequence[int]) -> Int64:
-        infos = [record.dispatch_info for record in records]
-        sizes = {
-            f"{what}_{axis}": int_column([getattr(size, axis) for size in of])
-            for what, of in (
-                ("grid", [info.grid_size for info in infos]),
-                ("workgroup", [info.workgroup_size for info in infos]),
-            )
-            for axis in ("x", "y", "z")
-        }
-        kernels, agents = self._used["name"], self._used["gpu"]
-        for kernel in sorted({info.kernel_id for info in infos}):
-            kernels[kernel]  # Numbers it: ids rise in the order in which kernels were loaded.
-        return self.table.add_dispatches(
-            {
-                "process": np.zeros(len(infos), np.int64),
-                "name": int_column([kernels[info.kernel_id] for info in infos]),
-                "gpu": int_column([agents[info.agent_id.handle] for info in infos]),
-                "thread": int_column(threads),
-                "queue": int_column([info.queue_id.handle for info in infos]),
-                "dispatch_id": int_column([info.dispatch_id for info in infos]),
-                "correlation": int_column([record.correlation_id.internal for record in records]),
-                "start_ns": int_column([record.start_timestamp for record in records]),
-                "end_ns": int_column([record.end_timestamp for record in records]),
-                **sizes,
-            }
-        )
+    def _add_dispatches(self, columns: Columns) -> Int64:
+        for name, numbers in self._used.items():
+            found, place = ranked(columns[name])
+            columns[name] = int_column([numbers[one] for one in found.tolist()])[place]
+        columns["process"] = np.zeros(len(columns["name"]), np.int64)
+        return self.table.add_dispatches(columns)
 
     def _add_counters(self, records: Sequence[CounterCollection]) -> None:
-        dispatches = [record.dispatch_data for record in records]
-        rows = self._add_dispatches(
-            dispatches,
-            [max(record.thread_id, record.dispatch_data.thread_id) for record in records],
-        )
+        columns = _columns([record.dispatch_data for record in records], _DISPATCH_COLUMNS)
+        threads = int_column([record.thread_id for record in records])
+        columns["thread"] = np.maximum(columns["thread"], threads)
         counts = [len(record.records) for record in records]
         values = list(chain.from_iterable(record.records for record in records))
         numbers = self._counters
         self.table.add_values(
-            np.repeat(rows, counts),
+            np.repeat(self._add_dispatches(columns), counts),
             int_column([numbers[value.counter_id.handle] for value in values]),
             np.array([value.value for value in values], np.float64),
         )
 
-    def _named(self, ranges: Columns) -> Columns:
-        names, known = self.table.names, self._messages
-        texts = [known.get(number) for number in ranges["correlation"].tolist()]
-        has_text = np.array([text is not None for text in texts], np.bool_)
-        return {
-            **{name: column[has_text] for name, column in ranges.items()},
-            "name": int_column([names[text] for text in texts if text is not None]),
-        }
+
+def _columns(records: Sequence[object], paths: Mapping[str, str]) -> Columns:
+    return {name: int_column(list(map(attrgetter(path), records))) for name, path in paths.items()}
 
 
-def _call_columns(calls: Sequence[ApiCall]) -> Columns:
-    return {
-        "correlation": int_column([call.correlation_id.internal for call in calls]),
-        "thread": int_column([call.thread_id for call in calls]),
-        "start_ns": int_column([call.start_timestamp for call in calls]),
-    }
+def _handle(agent: Mapping[str, Any]) -> int | None:
+    number = agent.get("id")
+    handle = number.get("handle", ABSENT) if isinstance(number, dict) else None
+    return handle if isinstance(handle, int) else None
