@@ -88,6 +88,13 @@ _OPS: Final = """
 _TAGS: Final = "SELECT tag, value FROM {}"
 # SQLite counts a whole table in one step, which can't be interrupted.
 _COUNT: Final = f"SELECT count(*) FROM (SELECT 1 FROM {{}} LIMIT {_MAX_COUNTED})"
+_USED: Final = """
+    SELECT description_id FROM rocpd_op UNION SELECT opType_id FROM rocpd_op
+    UNION SELECT apiName_id FROM rocpd_api"""
+_MARKERS: Final = f"""
+    SELECT args_id FROM rocpd_api WHERE apiName_id IN
+    (SELECT id FROM rocpd_string WHERE string = '{_MARKER}')"""
+"""Texts of any length: only the arguments of markers are read."""
 _CALLS: Final = "SELECT id, pid, tid, start, end, apiName_id, args_id FROM rocpd_api ORDER BY id"
 
 
@@ -132,10 +139,11 @@ class _RpdReader:
         self._tables = database.tables()
 
     def trace(self) -> Trace:
-        texts = self._texts()
-        calls = self._columns("rocpd_api", _CALLS, 7)
+        texts = self._texts("rocpd_string", f"{_USED} UNION {_MARKERS}")
+        has_own = "rocpd_ustring" in self._tables
+        arguments = self._texts("rocpd_ustring", _MARKERS) if has_own else texts
+        identity, pid, tid, start, end, name, args = self._columns("rocpd_api", _CALLS, 7)
         ops = self._columns("rocpd_op", _OPS, 8)
-        identity, pid, tid, start, end, name, args = calls
         timed = _timed(start, end)
         is_marker = codes_of(name.tolist(), lambda one: texts.get(one) == _MARKER) > 0
         threads = zip(pid.tolist(), tid.tolist(), strict=True)
@@ -149,13 +157,30 @@ class _RpdReader:
             duration_ns=(end - start)[launched],
             correlation=identity[launched],
         )
-        ranges = self._ranges(args[marked], thread[marked], start[marked], end[marked])
-        activities, shapes, unused = self._activities(ops, texts)
-        bad = int((~timed).sum()) + unused.pop("", 0)
-        self._losses.bad_times += bad
+        count = int(marked.sum())
+        ranges = replace(
+            blank(HostRanges, count),
+            name=self._named(args[marked], arguments),
+            category=np.full(count, HostCategory.ANNOTATION, np.int8),
+            thread=thread[marked],
+            start_ns=start[marked],
+            duration_ns=(end - start)[marked],
+        )
+        kinds = ops[6].tolist()
+        category = codes_of(kinds, lambda code: _category(texts.get(code, "")))
+        is_timed = _timed(ops[3], ops[4])
+        bad = int((~timed).sum()) + int(((category >= 0) & ~is_timed).sum())
         if bad:
+            self._losses.bad_times += bad
             self._losses.notes.append(f"{bad:,} events without a valid time left out.")
-        counts = {"op": len(ops[0]), "api": int(len(pid) - is_marker.sum())}
+        kept = (category >= 0) & is_timed
+        activities, shapes = self._activities(
+            [column[kept] for column in ops], category[kept], texts
+        )
+        others = (kind for kind, code in zip(kinds, category.tolist(), strict=True) if code < 0)
+        unused = Counter(f"op {texts.get(kind, '') or '?'}" for kind in others)
+        not_read = {table: count for table in _NOT_READ for (count,) in self._rows(table, _COUNT)}
+        marks = int(is_marker.sum())
         return Trace(
             path=self._path,
             size_bytes=self._path.stat().st_size,
@@ -166,56 +191,34 @@ class _RpdReader:
             launches=launches,
             ranges=ranges,
             launch_shapes=shapes,
-            event_counts=counts | {_MARKER: int(is_marker.sum())},
-            unused_events={
-                **{f"op {kind}": count for kind, count in unused.items() if count},
-                **{table: count for table in _NOT_READ for (count,) in self._rows(table, _COUNT)},
-            },
+            event_counts={"op": len(kinds), "api": len(pid) - marks, _MARKER: marks},
+            unused_events={**unused, **not_read},
             losses=self._losses,
         )
 
     def _activities(
-        self, ops: Sequence[Int64], texts: Mapping[int, str]
-    ) -> tuple[Activities, Sequence[LaunchShape], Counter[str]]:
+        self, ops: Sequence[Int64], category: Int64, texts: Mapping[int, str]
+    ) -> tuple[Activities, Sequence[LaunchShape]]:
         from chopper_core.sources.counters.tables import clean_kernel_name
 
         identity, gpu, queue, start, end, description, kind, api = ops
-        category = codes_of(kind.tolist(), lambda code: _category(texts.get(code, "")))
-        timed = _timed(start, end)
-        unused = Counter(texts.get(code, "") or "?" for code in kind[category < 0].tolist())
-        unused[""] = int(((category >= 0) & ~timed).sum())
-        kept = (category >= 0) & timed
         has_text = codes_of(description.tolist(), lambda code: bool(texts.get(code))) > 0
-        named = np.where(has_text, description, kind)[kept]
+        named = np.where(has_text, description, kind)
         cleaned = {code: clean_kernel_name(texts.get(code, "")) for code in set(named.tolist())}
-        count = int(kept.sum())
-        shapes, shape = self._shapes(identity[kept], api[kept])
+        shapes, shape = self._shapes(identity, api)
         activities = replace(
-            blank(Activities, count),
+            blank(Activities, len(identity)),
             name=self._named(named, cleaned),
-            category=category[kept].astype(np.int8),
-            device=bounded(gpu[kept], _MAX_GPUS).astype(np.int32),
-            stream=queue[kept],
-            start_ns=start[kept],
-            duration_ns=(end - start)[kept],
-            correlation=api[kept],
-            bytes=self._bytes(identity[kept], api[kept], category[kept]),
-            launch_shape=shape,
-        )
-        return activities, shapes, unused
-
-    def _ranges(self, args: Int64, thread: Any, start: Int64, end: Int64) -> HostRanges:
-        has_own = "rocpd_ustring" in self._tables
-        texts = self._texts("rocpd_ustring" if has_own else "rocpd_string")
-        count = len(args)
-        return replace(
-            blank(HostRanges, count),
-            name=self._named(args, texts),
-            category=np.full(count, HostCategory.ANNOTATION, np.int8),
-            thread=thread,
+            category=category.astype(np.int8),
+            device=bounded(gpu, _MAX_GPUS).astype(np.int32),
+            stream=queue,
             start_ns=start,
             duration_ns=end - start,
+            correlation=api,
+            bytes=self._bytes(identity, api, category),
+            launch_shape=shape,
         )
+        return activities, shapes
 
     def _detail(
         self, of: str, columns: str, op: Int64, api: Int64
@@ -251,15 +254,8 @@ class _RpdReader:
         sizes = np.where(sizes > 0, bounded(sizes, MAX_BYTES), ABSENT)
         return np.where(category == ActivityCategory.MEMCPY, sizes, ABSENT)
 
-    def _texts(self, table: str = "rocpd_string") -> dict[int, str]:
-        """Return the texts that names refer to, by id; of markers only their arguments."""
-        used = "SELECT description_id FROM rocpd_op UNION SELECT opType_id FROM rocpd_op UNION "
-        used += "SELECT apiName_id FROM rocpd_api"
-        markers = (
-            "SELECT args_id FROM rocpd_api WHERE apiName_id IN "
-            f"(SELECT id FROM rocpd_string WHERE string = '{_MARKER}')"
-        )
-        wanted = markers if table != "rocpd_string" else f"{used} UNION {markers}"
+    def _texts(self, table: str, wanted: str) -> dict[int, str]:
+        """Return the texts of the ids that a query gives."""
         rows = self._rows(table, f"SELECT id, string FROM {{}} WHERE id IN ({wanted})")
         return {number: cut_name(str(text or "")) for number, text in rows}
 
