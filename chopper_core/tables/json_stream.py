@@ -28,11 +28,7 @@ _BRACKET: Final = re.compile(
 _MEMBER_TOKEN: Final = re.compile(_STRING + rb'|["{}\[\],:]', re.DOTALL)
 _SPACE: Final = re.compile(rb"[ \t\r\n]*")
 _SCALAR: Final = re.compile(_STRING + rb'|[^,\]}"\s][^,\]}]*', re.DOTALL)
-_UP_TO_BRACKET: Final = re.compile(
-    rb'[^"{}\[\]]*+(?:' + _STRING + rb'[^"{}\[\]]*+)*+([{}\[\]])', re.DOTALL
-)
 _KEY: Final = re.compile(_STRING + rb"(?=\s*:)", re.DOTALL)
-_WHOLE_SCALAR: Final = re.compile(rb"(?:" + _STRING + rb'|[^\s,"{}\[\]]++)(?=[\s,}\]])', re.DOTALL)
 _NEXT_OBJECT: Final = re.compile(rb'\s*,\s*{\s*"[^"\\]*"\s*:')
 _MAX_DEPTH: Final = 1000
 _MAX_VALUE_BYTES: Final = 1 << 25
@@ -164,20 +160,19 @@ class JsonStream:
         return text
 
     def skip_value(self) -> None:
-        """Pass the next value, however long it is."""
+        """Pass the next value; an object or a list may have any length."""
         if self._next_mark() not in _OPENING:
-            while (match := _WHOLE_SCALAR.match(self._text, self._position)) is None:
-                self._read_more()
-            self._position = match.end()
+            self.value()
             return
         depth = 0
         while True:
-            match = _UP_TO_BRACKET.match(self._text, self._position)
-            if match is None:
+            match = _BRACKET.match(self._text, self._position)
+            mark = match.group(1) if match else b""
+            if match is None or mark not in (*_OPENING, *_CLOSING):
                 self._read_more()
                 continue
             self._position = match.end()
-            depth += 1 if match.group(1) in _OPENING else -1
+            depth += 1 if mark in _OPENING else -1
             if depth == 0:
                 return
             if depth > _MAX_DEPTH:

@@ -65,12 +65,9 @@ def read(path: Path, progress: Progress = silent) -> list[DispatchRun]:
     with ByteSource(path) as source:
         try:
             stream = JsonStream(source, progress)
-            count = 0
             if stream.enter(b"[") or stream.enter_list(_EVENTS):
                 while (events := stream.records(_DECODE, lambda _: [])) is not None:
-                    ranges = [event for event in events if event.cat == CUPTI_RANGE]
-                    _add(table, ranges, count)
-                    count += len(ranges)
+                    _add(table, [event for event in events if event.cat == CUPTI_RANGE])
         except TextEnded:
             losses.truncated = True
             losses.notes.append(f"{source.problem or 'It ends before its events do'}.")
@@ -80,13 +77,11 @@ def read(path: Path, progress: Progress = silent) -> list[DispatchRun]:
     return [replace(run, join_notes=[_NO_TIMES, *run.join_notes])]
 
 
-def _add(table: DispatchTable, events: Sequence[RangeEvent], first: int) -> None:
-    if not events:
-        return
+def _add(table: DispatchTable, events: Sequence[RangeEvent]) -> None:
     rows = table.add_dispatches(
         {
             "name": codes_of([event.name for event in events], table.kernel_code),
-            "dispatch_id": np.arange(first, first + len(events)),
+            "dispatch_id": np.arange(len(table), len(table) + len(events)),
             "gpu": codes_of([f"GPU {event.pid}" for event in events], table.agents.number),
         }
     )

@@ -144,10 +144,8 @@ def _equal_length(ours: Int64, here: int, theirs: Int64, there: int) -> int:
         other = theirs[there + length : there + length + step]
         size = min(len(one), len(other))
         differs = np.flatnonzero(one[:size] != other[:size])
-        if len(differs):
-            return length + int(differs[0])
-        length += size
-        if size < step:
+        length += int(differs[0]) if len(differs) else size
+        if len(differs) or size < step:
             return length
         step *= 4
 
@@ -164,9 +162,8 @@ def _gap(ours: Int64, here: int, theirs: Int64, there: int) -> tuple[int, int] |
     while True:
         first = _grams(ours[here : here + reach + _SURE])
         second = _grams(theirs[there : there + reach + _SURE])
-        earliest: dict[bytes, int] = {}
-        for place, gram in enumerate(second):
-            earliest.setdefault(gram, place)
+        # Of equal ones the first counts.
+        earliest = {gram: place for place, gram in reversed([*enumerate(second)])}
         sums = [
             (skipped + earliest[gram], skipped)
             for skipped, gram in enumerate(first)
@@ -200,29 +197,29 @@ def match_notes(
     base: DispatchRun, other: DispatchRun, match: Int64, *, by_occurrence: bool = True
 ) -> list[str]:
     """Note dispatches of a pass without counterpart in the passes before, and vice versa."""
-    rows, there = base.dispatches, other.dispatches
+    rows, there, name = base.dispatches, other.dispatches, pass_name(other)
+    both = match >= 0
+    alone = int((~both).sum())
+    missed = len(rows) - int(both.sum())
     notes: list[str] = []
-    alone = int((match < 0).sum())
     if alone:
         notes.append(
-            f"{pass_name(other)}: {alone:,} of {len(there):,} dispatches have no counterpart in "
-            "earlier passes and become rows without times."
+            f"{name}: {alone:,} of {len(there):,} dispatches have no counterpart in earlier passes "
+            "and become rows without times."
         )
-    missed = len(rows) - (len(match) - alone)
     if missed:
         notes.append(
-            f"{pass_name(other)}: {missed:,} of {len(rows):,} dispatches of earlier passes are "
-            "missing in this one."
+            f"{name}: {missed:,} of {len(rows):,} dispatches of earlier passes are missing in this "
+            "one."
         )
-    both = match >= 0
     if by_occurrence and (alone or missed) and both.any():
         notes += _counts_notes(other, rows, there)
-        ids, ids_there = rows.dispatch_id[match[both]], there.dispatch_id[both]
-        if (ids != ids_there).any() and (_has_gaps(rows) or _has_gaps(there)):
+        is_same = np.array_equal(rows.dispatch_id[match[both]], there.dispatch_id[both])
+        if not is_same and (_has_gaps(rows) or _has_gaps(there)):
             notes.append(
-                f"{pass_name(other)}: this or an earlier pass has only some dispatches of its "
-                f"execution (ids {_range(rows)}; here {_range(there)}), so the n-th occurrence of "
-                "a kernel may be different work."
+                f"{name}: this or an earlier pass has only some dispatches of its execution (ids "
+                f"{_range(rows)}; here {_range(there)}), so the n-th occurrence of a kernel may be "
+                "different work."
             )
     return notes
 
@@ -231,13 +228,11 @@ def repeat_notes(base: Dispatches, other: DispatchRun, match: Int64) -> list[str
     """Note counters that were measured again and differ."""
     notes: list[str] = []
     both = match >= 0
-    for name, column in other.dispatches.counters.items():
-        if name not in base.counters:
-            continue
-        first, again = base.counters[name][match[both]], column[both]
+    for name in filter(base.counters.__contains__, other.dispatches.counters):
+        first, again = base.counters[name][match[both]], other.dispatches.counters[name][both]
         far = np.abs(again - first) > DIFFERS_BY * np.maximum(np.abs(first), np.abs(again))
-        measured = int((~np.isnan(first) & ~np.isnan(again)).sum())
         if far.any():
+            measured = int((~np.isnan(first) & ~np.isnan(again)).sum())
             notes.append(
                 f"{name} was measured again in {pass_name(other)} and differs by more than 1 % in "
                 f"{int(far.sum()):,} of {measured:,} dispatches; the first pass is used."
@@ -258,17 +253,16 @@ def _counts_notes(other: DispatchRun, rows: Dispatches, there: Dispatches) -> li
     counts = np.bincount(index[~is_there], minlength=len(kernels))
     counts_there = np.bincount(index[is_there], minlength=len(kernels))
     differs = np.flatnonzero((counts != counts_there) & (counts > 0) & (counts_there > 0))
-    if not len(differs):
+    some = [
+        f"{other.names[kernels[at]][:_MAX_NAME_LENGTH]}: {counts_there[at]:,} for {counts[at]:,}"
+        for at in differs[:_MAX_NAMED_KERNELS]
+    ]
+    if not some:
         return []
-    some = "; ".join(
-        f"{other.names[kernels[i]][:_MAX_NAME_LENGTH]}: {counts_there[i]:,} for {counts[i]:,}"
-        for i in differs[:_MAX_NAMED_KERNELS]
-    )
-    if len(differs) > _MAX_NAMED_KERNELS:
-        some += " …"
+    listed = "; ".join(some) + (" …" if len(differs) > len(some) else "")
     return [
         f"{pass_name(other)}: {len(differs):,} kernels ran a different number of times than in "
-        f"earlier passes ({some}); they are matched from the first occurrence on."
+        f"earlier passes ({listed}); they are matched from the first occurrence on."
     ]
 
 
