@@ -105,8 +105,9 @@ class GrowingColumns:
         for name, column in self._columns.items():
             column.append(columns[name])
 
-    def last(self) -> Mapping[str, Any]:
-        return {name: column.whole()[-1] for name, column in self._columns.items()}
+    def column(self, name: str) -> AnyArray:
+        """Return the rows of one column; valid until the next are added."""
+        return self._columns[name].whole()
 
     def joined(self) -> Columns:
         return {name: self._columns.pop(name).whole() for name in list(self._columns)}

@@ -55,6 +55,11 @@ class Database(sqlite3.Connection):
         """The names of a table's columns; none without that table."""
         return [str(row[1]) for row in self.execute(f'PRAGMA table_info("{table}")')]
 
+    def count(self, table: str) -> int:
+        """Return the number of rows, at most that which fits into the file."""
+        rows = f'SELECT count(*) FROM (SELECT 1 FROM "{table}" LIMIT {self.max_rows})'
+        return int(self.execute(rows).fetchone()[0])
+
     def chunks(
         self, table: str, query: str, losses: Losses, rows: int, values: Sequence[str] = ()
     ) -> Iterator[list[tuple[Any, ...]]]:

@@ -24,7 +24,14 @@ from chopper_core.sources.ranks import rank_in_name
 from chopper_core.sources.registry import Recognised
 from chopper_core.tables.accumulators import array_steps
 from chopper_core.tables.bytes import ByteSource
-from chopper_core.tables.columns import MAX_DURATION_NS, Columns, GrowingColumns, Interner, codes_of
+from chopper_core.tables.columns import (
+    MAX_DURATION_NS,
+    Columns,
+    GrowingColumns,
+    Interner,
+    codes_of,
+    int_column,
+)
 from chopper_core.tables.csv_stream import CsvFile, Declared, declared, header_of
 from chopper_core.tables.losses import ABSENT, Losses, merged_losses
 from chopper_core.tables.text import FileHead
@@ -185,7 +192,8 @@ def read_kernels(path: Path, progress: Progress = silent) -> tuple[DispatchRun, 
         Agent(agent if 0 <= agent < _MOST_NODES else ABSENT, type_index=first + number)
         for number, agent in enumerate(agents)
     )
-    run = table.finish(path, FORMAT, codes={"gpu": [agents.index(agent) for agent in numbers]})
+    table.explain("gpu", int_column([agents.index(agent) for agent in numbers]).take)
+    run = table.finish(path, FORMAT)
     ids = np.arange(len(run.dispatches), dtype=np.int64)
     return replace(run, dispatches=replace(run.dispatches, dispatch_id=ids)), agents
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final
@@ -99,7 +99,8 @@ def recognise(head: FileHead) -> Recognised | Unusable | None:
     if head.magic != SQLITE_MAGIC or rpd.recognise(head):
         return None
     try:
-        with opened_relations(head.path):
+        with opened_database(head.path, "a rocpd") as database:
+            _check(head.path, database)
             return Recognised(FORMAT)
     except DataError as error:
         return Unusable(str(error).removeprefix(f"{head.path} ").rstrip("."))
@@ -110,8 +111,9 @@ def read(path: Path, progress: Progress = silent) -> list[DispatchRun]:
 
     Raises DataError if the file isn't a rocpd database, can't be read or has no dispatches.
     """
-    with opened_relations(path) as relations:
-        runs = _Reader(relations, progress).runs()
+    with opened_database(path, "a rocpd") as database:
+        _check(path, database)
+        runs = _Reader(path, database, progress).runs()
     if not runs:
         raise DataError(
             f"{path} has no dispatches; rocprofv3 records them with --kernel-trace or --pmc."
@@ -119,81 +121,24 @@ def read(path: Path, progress: Progress = silent) -> list[DispatchRun]:
     return runs
 
 
-@contextmanager
-def opened_relations(path: Path) -> Iterator[Relations]:
-    """Open a database; raises DataError if it can't be read or isn't rocpd of schema 3."""
-    with opened_database(path, "a rocpd") as database:
-        names = database.tables()
-        if not _of_relation(DISPATCHES, names):
-            for tables, meaning in _FOREIGN:
-                if tables <= set(names):
-                    raise DataError(f"{path} {meaning}.")
-            advice = " ".join(["", *unwritten(path)])
-            raise DataError(
-                f"{path} is an SQLite database, but not of rocprofv3: it has no {DISPATCHES}."
-                f"{advice}"
-            )
-        yield Relations(path, database, names)
+def _check(path: Path, database: Database) -> None:
+    """Raise DataError for a database that isn't rocpd of schema 3."""
+    names = database.tables()
+    if _of_relation(DISPATCHES, names):
+        return
+    for tables, meaning in _FOREIGN:
+        if tables <= set(names):
+            raise DataError(f"{path} {meaning}.")
+    advice = " ".join(["", *unwritten(path)])
+    raise DataError(
+        f"{path} is an SQLite database, but not of rocprofv3: it has no {DISPATCHES}.{advice}"
+    )
 
 
 def _of_relation(relation: str, names: Sequence[str]) -> list[str]:
     """The table of a relation, or those with a suffix that a view would unite."""
     pattern = re.compile(re.escape(relation) + _SUFFIX)
     return [relation] if relation in names else [*filter(pattern.fullmatch, names)]
-
-
-class Relations:
-    """An open database: chunks of rows, by the relation names of the schema."""
-
-    def __init__(self, path: Path, database: Database, names: Sequence[str]) -> None:
-        self.path = path
-        self._database = database
-        self._names = names
-        every = chain.from_iterable(self._rows("rocpd_info_process", ("guid",), Losses()))
-        self._guids = list(dict.fromkeys(guid for (guid,) in every if guid))[:_MOST_CODED]
-
-    def count(self, relation: str) -> int:
-        """Return the number of rows, at most that which fits into the file."""
-        rows = f'SELECT COUNT(*) FROM (SELECT 1 FROM "{{}}" LIMIT {self._database.max_rows})'
-        return sum(
-            self._database.execute(rows.format(name)).fetchone()[0]
-            for name in _of_relation(relation, self._names)
-        )
-
-    def by_guid(
-        self, relation: str, columns: Sequence[str], losses: Losses
-    ) -> Iterator[tuple[str, Sequence[Sequence[Any]]]]:
-        """Yield chunks as the guid of a process and its columns."""
-        guids = dict(enumerate(self._guids))
-        for rows in self._rows(relation, ("guid", *columns), losses, self._guids):
-            codes, *values = zip(*rows, strict=True)
-            if codes.count(codes[0]) == len(codes):
-                yield str(guids.get(codes[0], codes[0]) or ""), values
-                continue
-            places: dict[str, list[int]] = {}
-            for place, code in enumerate(codes):
-                places.setdefault(str(guids.get(code, code) or ""), []).append(place)
-            for guid, own in places.items():
-                yield guid, [[column[place] for place in own] for column in values]
-
-    def _rows(
-        self, relation: str, columns: Sequence[str], losses: Losses, coded: Sequence[str] = ()
-    ) -> Iterator[list[tuple[Any, ...]]]:
-        """Yield rows in chunks; missing columns are None, and a missing relation has no rows.
-
-        A guid in `coded` is replaced by its index there. Rows after damage are lost and noted.
-        """
-        for name in _of_relation(relation, self._names):
-            there = {column.lower() for column in self._database.columns(name)}
-            wanted = [f'"{one}"' if one in there else "NULL" for one in columns]
-            values: Sequence[str] = ()
-            if coded and "guid" in there:
-                # Making a string of the guid takes longer than the rest of the row.
-                cases = " ".join(f"WHEN ? THEN {code}" for code in range(len(coded)))
-                wanted[columns.index("guid")] = f'CASE "guid" {cases} ELSE "guid" END'
-                values = coded
-            query = f'SELECT {", ".join(wanted)} FROM "{name}"'
-            yield from self._database.chunks(name, query, losses, _CHUNK_ROWS, values)
 
 
 class Lookup:
@@ -233,13 +178,9 @@ class _RocpdProcess:
     def __init__(self) -> None:
         self.known: dict[str, dict[Any, Sequence[Any]]] = {name: {} for name in _LOOKED_UP}
         """Values by their ids, of each of `_LOOKED_UP`."""
-        self.table: DispatchTable | None = None
-        """None without dispatches."""
         self.infos: dict[str, CounterInfo] = {}
         self.rows = Lookup()
         """The row of the dispatch of each event."""
-        self.dispatched = Lookup()
-        """The events of dispatches."""
         self.marks: dict[int, str] = {}
         """The events of roctx and their texts; '' where only the region has a name."""
         self.stacks = Lookup()
@@ -248,6 +189,11 @@ class _RocpdProcess:
     def of(self, name: str, number: Any) -> Any:
         return self.known[name].get(number, (None,))[0]
 
+    @cached_property
+    def table(self) -> DispatchTable:
+        return DispatchTable(Losses(), self.gpus.values(), sums_instances=True)
+
+    @cached_property
     def gpus(self) -> dict[Any, Agent]:
         agents = {}
         for number, values in self.known["agents"].items():
@@ -261,9 +207,6 @@ class _RocpdProcess:
         return gpus_by_id(agents)
 
     def add_dispatches(self, given: Mapping[str, Sequence[Any]]) -> None:
-        gpus = self.gpus()
-        if self.table is None:
-            self.table = DispatchTable(Losses(), gpus.values(), sums_instances=True)
         table = self.table
 
         def kernel(kernel_id: Any) -> int:
@@ -275,16 +218,17 @@ class _RocpdProcess:
             return table.names[str(text)] if text else ABSENT
 
         columns = {name: int_column(given[column]) for name, column in _DISPATCH_COLUMNS.items()}
-        columns["gpu"] = codes_of(given["agent_id"], partial(table.agents.of_id, gpus))
+        columns["gpu"] = codes_of(given["agent_id"], partial(table.agents.of_id, self.gpus))
         columns["name"] = codes_of(given["kernel_id"], kernel)
         columns["process"] = int_column([self.of("pids", one) for one in given["pid"]])
         columns["thread"] = int_column([self.of("threads", one) for one in given["tid"]])
-        columns["correlation"] = self.stacks.of(columns["event"])
+        columns["correlation"] = columns["event"]  # Explained once the events are read.
         columns["region"] = codes_of(given["region_name_id"], region)
         columns["region"][columns["region"] == columns["name"]] = ABSENT
         self.rows.add(columns["event"], table.add_dispatches(columns))
 
-    def add_regions(self, table: DispatchTable, given: Sequence[Sequence[Any]]) -> None:
+    def add_regions(self, given: Sequence[Sequence[Any]]) -> None:
+        table = self.table
         tids, starts, ends, name_ids, event_ids = given
         columns: Columns = {
             "thread": int_column([self.of("threads", one) for one in tids]),
@@ -304,13 +248,13 @@ class _RocpdProcess:
         table.host.add_ranges(marks)
         table.host.add_calls({name: column[~is_marker] for name, column in columns.items()})
 
-    def counter(self, table: DispatchTable, counter_id: Any) -> int:
+    def counter(self, counter_id: Any) -> int:
         name, units, description = self.known["counters"].get(counter_id, (None, None, None))
         name = str(name or f"counter {counter_id}")
         self.infos[name] = counter_info(
             name, unit=str(units or ""), description=str(description or "")
         )
-        return table.counter_names[name]
+        return self.table.counter_names[name]
 
 
 class _Reader:
@@ -320,33 +264,37 @@ class _Reader:
     millions of others.
     """
 
-    def __init__(self, relations: Relations, progress: Progress) -> None:
-        self._relations = relations
+    def __init__(self, path: Path, database: Database, progress: Progress) -> None:
+        self._path = path
+        self._database = database
+        self._tables = database.tables()
         self._progress = progress
-        self._losses = Losses(notes=unwritten(relations.path))
-        self._processes: dict[str, _RocpdProcess] = {}
+        self._losses = Losses(notes=unwritten(path))
+        self._processes: defaultdict[str, _RocpdProcess] = defaultdict(_RocpdProcess)
+        every = chain.from_iterable(self._chunks("rocpd_info_process", ("guid",), Losses()))
+        self._guids = list(dict.fromkeys(guid for (guid,) in every if guid))[:_MOST_CODED]
 
     def runs(self) -> list[DispatchRun]:
         for name, (relation, *columns) in _LOOKED_UP.items():
             for process, (ids, *values) in self._rows(relation, ("id", *columns)):
                 process.known[name].update(zip(ids, zip(*values, strict=True), strict=True))
-        self._read_events()
         profiled = self._read_dispatches()
+        self._read_events()
+        for process in profiled:
+            process.table.explain("correlation", process.stacks.of)
         if any(process.marks for process in self._processes.values()):
             for process, given in self._rows("rocpd_region", _REGION_COLUMNS):
-                if process.table is not None:
-                    process.add_regions(process.table, given)
+                if process in profiled:
+                    process.add_regions(given)
         for process in self._processes.values():
-            process.stacks = process.dispatched = Lookup()
+            process.stacks = Lookup()
         self._read_values()
-        path = self._relations.path
         runs: list[DispatchRun] = []
         for process in profiled:
             process.rows = Lookup()
-            if process.table is not None:
-                runs.append(process.table.finish(path, FORMAT, process.infos))
+            runs.append(process.table.finish(self._path, FORMAT, process.infos))
         if runs:
-            losses, folder = runs[0].losses, "/".join(path.parts[-2:])
+            losses, folder = runs[0].losses, "/".join(self._path.parts[-2:])
             losses.truncated |= self._losses.truncated
             losses.notes += [f"{folder}: {note}" for note in self._losses.notes]
         return runs
@@ -356,19 +304,45 @@ class _Reader:
     ) -> Iterator[tuple[_RocpdProcess, Sequence[Sequence[Any]]]]:
         """Yield chunks as a process and its columns; losses of a relation are noted once."""
         losses = Losses() if is_again else self._losses
-        for guid, given in self._relations.by_guid(relation, columns, losses):
-            yield self._processes.setdefault(guid, _RocpdProcess()), given
+        guids = dict(enumerate(self._guids))
+        for rows in self._chunks(relation, ("guid", *columns), losses, self._guids):
+            codes, *values = zip(*rows, strict=True)
+            if codes.count(codes[0]) == len(codes):
+                yield self._processes[str(guids.get(codes[0], codes[0]) or "")], values
+                continue
+            places: dict[str, list[int]] = {}
+            for place, code in enumerate(codes):
+                places.setdefault(str(guids.get(code, code) or ""), []).append(place)
+            for guid, own in places.items():
+                given = [[column[place] for place in own] for column in values]
+                yield self._processes[guid], given
+
+    def _chunks(
+        self, relation: str, columns: Sequence[str], losses: Losses, coded: Sequence[str] = ()
+    ) -> Iterator[list[tuple[Any, ...]]]:
+        """Yield rows in chunks; missing columns are None, and a missing relation has no rows.
+
+        A guid in `coded` is replaced by its index there. Rows after damage are lost and noted.
+        """
+        for name in _of_relation(relation, self._tables):
+            there = {column.lower() for column in self._database.columns(name)}
+            wanted = [f'"{one}"' if one in there else "NULL" for one in columns]
+            values: Sequence[str] = ()
+            if coded and "guid" in there:
+                # Making a string of the guid takes longer than the rest of the row.
+                cases = " ".join(f"WHEN ? THEN {code}" for code in range(len(coded)))
+                wanted[columns.index("guid")] = f'CASE "guid" {cases} ELSE "guid" END'
+                values = coded
+            query = f'SELECT {", ".join(wanted)} FROM "{name}"'
+            yield from self._database.chunks(name, query, losses, _CHUNK_ROWS, values)
 
     def _read_events(self) -> None:
-        for process, (ids,) in self._rows(DISPATCHES, ("event_id",), is_again=True):
-            events = int_column(ids)
-            process.dispatched.add(events, events)
         columns = ("id", "category_id", "stack_id", "correlation_id")
         for process, (ids, categories, *numbers) in self._rows("rocpd_event", columns):
             events = int_column(ids)
             marks = codes_of(categories, partial(_is_marker, process)) > 0
             process.marks |= dict.fromkeys(events[marks].tolist(), "")
-            matters = marks | (process.dispatched.of(events) >= 0)
+            matters = marks | (process.rows.of(events) >= 0)
             process.stacks.add(events[matters], _first(*numbers)[matters])
         if not any(process.marks for process in self._processes.values()):
             return  # Launches are needed only to find the roctx range of a dispatch.
@@ -381,33 +355,32 @@ class _Reader:
         for process, (ids, _, *numbers) in self._rows("rocpd_event", columns, is_again=True):
             events, stacks = int_column(ids), _first(*numbers)
             is_launch = wanted[id(process)].of(stacks) >= 0
-            is_launch &= process.dispatched.of(events) < 0
+            is_launch &= process.rows.of(events) < 0
             process.stacks.add(events[is_launch], stacks[is_launch])
 
     def _read_dispatches(self) -> list[_RocpdProcess]:
         """Return the processes in the order of their first dispatches."""
         found: list[_RocpdProcess] = []
         columns = (*_DISPATCH_COLUMNS.values(), *_OTHER_COLUMNS)
-        total, done = self._relations.count(DISPATCHES), 0
+        tables = _of_relation(DISPATCHES, self._tables)
+        total, done = sum(map(self._database.count, tables)), 0
         for process, given in self._rows(DISPATCHES, columns):
-            if process.table is None:
+            if process not in found:
                 found.append(process)
             process.add_dispatches(dict(zip(columns, given, strict=True)))
             done += len(given[0])
-            self._progress(f"read {self._relations.path.name}", done, total)
+            self._progress(f"read {self._path.name}", done, total)
         return found
 
     def _read_values(self) -> None:
         stray = 0
         columns = ("event_id", "pmc_id", "value")
         for process, (events, counters, values) in self._rows("rocpd_pmc_event", columns):
-            table = process.table
             row = process.rows.of(int_column(events))
             known = row >= 0
             stray += int((~known).sum())
-            if table is not None:
-                codes = codes_of(counters, partial(process.counter, table))
-                table.add_values(row[known], codes[known], float_column(values)[known])
+            codes = codes_of(counters, process.counter)
+            process.table.add_values(row[known], codes[known], float_column(values)[known])
         if stray:
             self._losses.notes.append(f"{stray:,} counter values belong to no dispatch.")
 

@@ -247,14 +247,14 @@ class _JsonProcess:
         }
         if nameless := sum(not kernels.get(kernel) for kernel in self._used["name"]):
             self.losses.notes.append(f"{nameless:,} kernels have no name in the file.")
-        codes = {
-            "process": [self._pid],
-            "gpu": [table.agents.of_id(agents, handle) for handle in self._used["gpu"]],
-            "name": [
-                table.kernel_code(kernels.get(kernel) or f"kernel {kernel}")
-                for kernel in self._used["name"]
-            ],
-        }
+        gpus = [table.agents.of_id(agents, handle) for handle in self._used["gpu"]]
+        codes = [
+            table.kernel_code(kernels.get(kernel) or f"kernel {kernel}")
+            for kernel in self._used["name"]
+        ]
+        table.explain("gpu", int_column(gpus).take)
+        table.explain("name", int_column(codes).take)
+        table.explain("process", int_column([self._pid]).take)
         names = {one.id.handle: one.name for one in known["counters"]}
         counters = [names.get(handle, f"counter {handle}") for handle in self._counters]
         infos = {
@@ -268,7 +268,7 @@ class _JsonProcess:
         ranges = {name: column[has_text] for name, column in ranges.items()}
         ranges["name"] = int_column([table.names[text] for text in found if text is not None])
         table.host.add_ranges(ranges)
-        return table.finish(path, FORMAT, infos, codes, counters)
+        return table.finish(path, FORMAT, infos, counters)
 
     def _repaired(self, name: str, element: bytes) -> list[Any]:
         """Return a record with control characters or invalid UTF-8 in its names; [] if damaged.

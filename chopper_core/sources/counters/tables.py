@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -22,7 +22,7 @@ from chopper_core.tables.columns import (
 )
 from chopper_core.tables.csv_stream import Declared, declared
 from chopper_core.tables.losses import ABSENT, Losses
-from chopper_core.util.arrays import Float64, Int32, Int64, Mask
+from chopper_core.util.arrays import AnyArray, Float64, Int32, Int64, Mask
 from chopper_core.util.grouping import ranked, run_mask, run_starts, stable_order
 from chopper_core.util.patterns import late
 
@@ -156,13 +156,17 @@ class DispatchTable:
             given[name] = np.where((size > 0) & (size < _INT32_LIMIT), size, 0)
         again = 0
         if before and count and given["dispatch_id"][0] >= 0:
-            last = self._rows.last()
-            again = int(all(last[name] == given[name][0] for name in _IDENTITY))
+            again = int(all(self._rows.column(name)[-1] == given[name][0] for name in _IDENTITY))
         self._rows.add({name: column[again:] for name, column in given.items()})
         return np.arange(before - again, len(self))
 
     def add_values(self, row: Int64, counter: Int64, value: Float64) -> None:
         self._values.add(row, counter, value)
+
+    def explain(self, name: str, of: Callable[[AnyArray], AnyArray]) -> None:
+        """Replace the numbers in a column, whose meaning comes later in a file."""
+        column = self._rows.column(name)
+        column[:] = of(column)
 
     def csv_columns(self, batch: CsvBatch) -> Columns:
         """Return the columns of dispatches in rows of CSV; the name is ABSENT in other rows."""
@@ -202,17 +206,13 @@ class DispatchTable:
         path: Path,
         format_name: str,
         infos: Mapping[str, CounterInfo] | None = None,
-        codes: Mapping[str, Sequence[int]] | None = None,
         counters: Sequence[str] | None = None,
     ) -> DispatchRun:
         """Return the dispatches, one row each, in each GPU's order of dispatch.
 
-        `codes` has the code of each number in columns that only the end of a file explains;
-        `counters` the names of such counters.
+        `counters` are the names of counters that were added by numbers.
         """
         rows = self._rows.joined()
-        for name, known in (codes or {}).items():
-            rows[name] = np.array(known, rows[name].dtype)[rows[name]]
         first, place = _dispatch_groups(rows)
         for name in rows:
             rows[name] = rows[name][first]
