@@ -11,26 +11,18 @@ from msgspec.structs import replace
 
 from chopper_core.align.breakdown import breakdown_columns
 from chopper_core.align.kernel_classes import ATTENTION_CLASS, kernel_class
-from chopper_core.metrics import (
-    METRICS,
-    Metric,
-    Scope,
-    Values,
-    column,
-    computed_column,
-    worded,
-)
+from chopper_core.metrics import METRICS, Metric, Reduces, Scope, Values, columns, worded
 from chopper_core.metrics.metric import quotient
 from chopper_core.model.charts import BarChart, Series
 from chopper_core.model.column_names import AT_PEAK, BREAKDOWN, CYCLES, FLOPS, FLOPS_TYPE
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.tree import Tree
-from chopper_core.model.units import time_text
+from chopper_core.model.units import Unit, time_text
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Int64, Mask
 from chopper_core.views.shared.marks import Coverage
-from chopper_core.views.shared.table_view import Own, Partition, table_view
+from chopper_core.views.shared.table_view import Partition, columns_of, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec, any_level
 
 THEORY: Final = "theoretical_ns"
@@ -54,30 +46,33 @@ _MATRIX: Final = ("gemm", "convolution", ATTENTION_CLASS)
 _NOTED_PCT: Final = 1.0
 _MAX_BARS: Final = 16
 
-LOST: Final = column("""lost_ns | ns | lost
-    elapsed_ns - theoretical_ns: time beyond that of the model's FLOPs at peak.
-    missing: the FLOPs of the row's matrix kernels are unknown (record_shapes=True in the
-      profiler gives them)
-    source: overhead breakdown""")
-LARGEST: Final = column("""largest_loss | | largest loss
-    The largest part of lost_ns.
-    missing: the row loses nothing
-    source: overhead breakdown""")
+COLUMNS: Final = columns(
+    """
+    lost_ns | ns | lost
+        elapsed_ns - theoretical_ns: time beyond that of the model's FLOPs at peak.
+        missing: the FLOPs of the row's matrix kernels are unknown (record_shapes=True in the
+          profiler gives them)
+    largest_loss | | largest loss
+        The largest part of lost_ns.
+        missing: the row loses nothing
+""",
+    source="overhead breakdown",
+)
 
 
 def _share_of(name: str) -> Metric:
+    # The GPUs that have the share are those that have the part.
     term = METRICS[name]
-    share = computed_column(
-        f"{name.removesuffix('_ns')}_pct",
-        "%",
-        f"{term.title} %",
-        f"{name} in % of the row's elapsed_ns, on the GPUs that have it. The shares add up to 100 "
-        "where all GPUs have all parts.",
-        source=term.source,
+    return replace(
+        term,
+        name=f"{name.removesuffix('_ns')}_pct",
+        unit=Unit.PERCENT,
+        title=f"{term.title} %",
+        reduces=Reduces.NONE,
+        definition=f"{name} in % of the row's elapsed_ns, on the GPUs that have it. The shares add "
+        "up to 100 where all GPUs have all parts.",
         missing_because=term.missing_because or "the row has no time",
     )
-    # The GPUs that have the share are those that have the part.
-    return replace(share, theme=term.theme, compute=term.compute)
 
 
 SHARES: Final = {name: _share_of(name) for name in _TERMS}
@@ -89,10 +84,6 @@ SPEC: Final = ViewSpec(
     parts=tuple(each.name for each in SHARES.values()),
     any_split=True,
 )
-
-
-_Covered = Mapping[str, frozenset[int]]
-"""Part → the GPUs that have it, of those that only some have."""
 
 
 class TimeParts(Struct, frozen=True):
@@ -130,17 +121,16 @@ def without_gpus(tree: Tree, gpus: Collection[int]) -> Mapping[str, list[int]]:
     return {"gpu": [code for code in tree.codes_of("gpu").tolist() if code not in gpus]}
 
 
-def _on_covered(
-    parts: TimeParts, tree: Tree, view: View, rows: Groups, by: str, covered: _Covered
-) -> TimeParts:
-    """The parts of rows with the time of the GPUs that have them, 0 where a row has none there."""
-    known: dict[frozenset[int], Int64] = {}
+def _covered_ns(
+    tree: Tree, view: View, rows: Groups, by: str, covered: Mapping[str, frozenset[int]]
+) -> dict[str, Int64]:
+    """The rows' time on the GPUs that have each part, 0 where a row has none there."""
+    found: dict[frozenset[int], Int64] = {}
     for gpus in set(covered.values()):
-        some = tree.split(view.path, (by,) if by else (), without_gpus(tree, gpus))
-        place = np.searchsorted(rows.codes(by), some.codes(by)) if by else np.zeros(1, np.intp)
-        known[gpus] = np.zeros(len(rows), np.int64)
-        known[gpus][place] = some.elapsed_ns
-    return replace(parts, covered_ns={name: known[gpus] for name, gpus in covered.items()})
+        some = tree.split(view.path, (by,), without_gpus(tree, gpus))
+        found[gpus] = np.zeros(len(rows), np.int64)
+        found[gpus][np.searchsorted(rows.codes(by), some.codes(by))] = some.elapsed_ns
+    return {name: found[gpus] for name, gpus in covered.items()}
 
 
 def with_parts(run: Run) -> Run:
@@ -162,8 +152,10 @@ def answer(run: Run, view: View) -> ViewResult:
     parts, whole = parts_of(run, rows.nodes), parts_of(run, rows.whole)
     coverage = Coverage(run, view, by, rows.nodes, rows.whole)
     covered = covered_parts(coverage)
-    parts = _on_covered(parts, tree, view, rows.nodes, by, covered)
-    whole = _on_covered(whole, tree, view, rows.whole, "", covered)
+    covered_ns = _covered_ns(tree, view, rows.nodes, by, covered)
+    parts = replace(parts, covered_ns=covered_ns)
+    of_all = {name: times.sum(keepdims=True) for name, times in covered_ns.items()}
+    whole = replace(whole, covered_ns=of_all)
     words = {
         name: f"{title} {len(covered[name])}/{coverage.gpus}" if name in covered else title
         for name, title in _TITLES.items()
@@ -175,48 +167,42 @@ def answer(run: Run, view: View) -> ViewResult:
         of_matrix = np.isin(rows.nodes.codes(by), kernels.codes(by)[_is_matrix(kernels)])
     figures = _figures(parts, of_matrix)
     used = [name for name in _TERMS if parts.numbers(name).any()]
-    lost = figures[1][1]
-    most = lost.known(missing=-1.0) if has_theory else parts.elapsed_ns
+    most = figures["lost_ns"].known(missing=-1.0) if has_theory else parts.elapsed_ns
     order = np.argsort(-most, kind="stable")[:_MAX_BARS]
+    bars = tuple(Series(_TITLES[name], parts.numbers(name)[order] / 1e6) for name in used)
+    top = tuple(rows.labels[row] for row in order.tolist())
+    shares = {name: share.name for name, share in SHARES.items()}
+    declared = COLUMNS | {share.name: share for share in SHARES.values()}
     return table_view(
         view,
         rows,
-        figures,
-        _figures(whole, np.array([of_matrix.any()])),
+        columns_of(figures, declared),
+        columns_of(_figures(whole, np.array([of_matrix.any()])), declared),
         sort="-lost_ns" if has_theory else "-elapsed_ns",
-        shown=(
-            *("elapsed_ns", "lost_ns", "largest_loss"),
-            *(SHARES[name].name for name in used),
-            *used,
-        ),
+        shown=("elapsed_ns", *COLUMNS, *(shares[name] for name in used), *used),
         headline=(_headline(whole, words),),
         notes=_notes(run, tree.split(view.path, ("operation", "kernel")), whole),
         charts=(
             _waterfall(whole, used, words),
-            BarChart(
-                f"time by {by} and its parts",
-                "ms",
-                tuple(rows.labels[row] for row in order.tolist()),
-                tuple(Series(_TITLES[name], parts.numbers(name)[order] / 1e6) for name in used),
-            ),
+            BarChart(f"time by {by} and its parts", "ms", top, bars),
         ),
     )
 
 
-def _figures(parts: TimeParts, of_matrix: Mask) -> Own:
+def _figures(parts: TimeParts, of_matrix: Mask) -> dict[str, Values]:
     """All columns; the lost time is unknown where matrix kernels have unknown FLOPs."""
     theory, shares = parts.values[THEORY], {name: parts.share(name) for name in _TERMS}
     lost = Values(parts.elapsed_ns - parts.numbers(THEORY), ~theory.present() & of_matrix)
     losses = np.stack([np.nan_to_num(shares[name].numbers) for name in LOSSES], axis=1)
     titles = tuple(LOSSES.values())
     largest = [titles[row.argmax()] if row.max(initial=0) > 0 else None for row in losses]
-    return [
-        (METRICS["elapsed_ns"], Values(parts.elapsed_ns)),
-        (LOST, lost),
-        (LARGEST, worded(largest)),
-        *((METRICS[name], parts.values[name]) for name in _TERMS),
-        *((SHARES[name], shares[name]) for name in _TERMS),
-    ]
+    return {
+        "elapsed_ns": Values(parts.elapsed_ns),
+        "lost_ns": lost,
+        "largest_loss": worded(largest),
+        **parts.values,
+        **{SHARES[name].name: share for name, share in shares.items()},
+    }
 
 
 def _is_matrix(kernels: Groups) -> Mask:
