@@ -1,22 +1,36 @@
 """Host traces of PyTorch (ExecutionTraceObserver): operators with inputs, without times.
 
 Schemas 1.0.0 to 1.1.1-chakra.0.0.4 are read; the layout of 1.1.1-chakra.1.0.0 is another one.
+
+A host trace is joined with the Kineto trace of its process: operators are the same where both files
+give one record-function id; without ids, where both have as many of a name, in the order in which
+they began. Only what Kineto lacks is taken.
 """
 
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+import numpy as np
 from msgspec import Raw, Struct, field
+from msgspec.structs import replace
 
 from chopper_core.sources.ranks import HostFile
 from chopper_core.sources.registry import Recognised, Unusable
-from chopper_core.sources.trace import Collective, OperatorTexts, Trace
+from chopper_core.sources.trace import (
+    Collective,
+    HostCategory,
+    InputTexts,
+    OperatorTexts,
+    Trace,
+)
 from chopper_core.tables.bytes import ByteSource
+from chopper_core.tables.columns import Interner
 from chopper_core.tables.json_stream import members, skip_space
 from chopper_core.tables.losses import ABSENT
 from chopper_core.tables.text import FileHead
@@ -43,8 +57,8 @@ _TENSOR: Final = "Tensor("
 _LIST: Final = "GenericList["
 _TENSOR_FIELDS: Final = 5
 """Of a tensor's value: id, storage, offset, elements, bytes of an element, and the device."""
-COMM: Final = "record_param_comms"
-NCCL: Final = "nccl:"
+_COMM: Final = "record_param_comms"
+_NCCL: Final = "nccl:"
 _WAIT: Final = "wait"
 _NO_RAW: Final = Raw(b"[]")
 _PLAIN_TYPES: Final = {
@@ -85,10 +99,9 @@ class HostTrace(Struct, frozen=True):
 
     def joined(self, trace: Trace) -> tuple[Trace, str]:
         """The Kineto trace of the process with what only this one has, and a sentence on it."""
-        from chopper_core.extensions.chakra.host_join import join_host_trace
         from chopper_core.sources.kineto.reader import record_functions
 
-        trace, sentence = join_host_trace(trace, self, record_functions(trace.path))
+        trace, sentence = _joined(trace, self, record_functions(trace.path))
         return trace, f"(schema {self.schema}): {sentence}"
 
 
@@ -226,7 +239,7 @@ def _json(text: bytes) -> list[Any]:
     return found if isinstance(found, list) else []
 
 
-def input_texts(node: HostNode) -> tuple[str, str, str, str]:
+def _input_texts(node: HostNode) -> tuple[str, str, str, str]:
     """Shapes, types, values and strides of a node's inputs as Kineto spells them, as JSON texts."""
     types = [each if isinstance(each, str) else "" for each in _json(node.types)]
     shapes, values, strides = (_json(each) for each in (node.shapes, node.values, node.strides))
@@ -262,7 +275,7 @@ def _kineto_type(kind: str) -> str:
     return "Scalar" if kind in ("Int", "Double", "Bool", "SymInt", "Float") else ""
 
 
-def collective_of(node: HostNode, groups: Mapping[str, Mapping[str, Any]]) -> Collective | None:
+def _collective_of(node: HostNode, groups: Mapping[str, Mapping[str, Any]]) -> Collective | None:
     """The arguments of a `record_param_comms` node; None for a wait, or without any size.
 
     `groups` are the process groups by name.
@@ -297,13 +310,7 @@ def collective_of(node: HostNode, groups: Mapping[str, Mapping[str, Any]]) -> Co
     )
 
 
-def operator_texts(node: HostNode) -> OperatorTexts:
-    """Inputs and outputs of a node, spelled as upstream's converter spells them."""
-    parts = (node.values, node.shapes, node.types, node.outputs)
-    return OperatorTexts(*(str(_json(each)) for each in parts))
-
-
-def tensors_of(node: HostNode) -> list[list[Any]]:
+def _tensors_of(node: HostNode) -> list[list[Any]]:
     """The tensors among the inputs and outputs: id, storage, offset, elements, bytes, device."""
     return [*_tensors(_json(node.values)), *_tensors(_json(node.outputs))]
 
@@ -324,3 +331,117 @@ def _tensors(values: Sequence[Any]) -> list[list[Any]]:
 
 def _elements(tensors: Sequence[Sequence[Any]]) -> int:
     return sum(each[3] for each in tensors) if tensors else ABSENT
+
+
+def _joined(trace: Trace, host: HostTrace, ids: Mapping[tuple[str, int], int]) -> tuple[Trace, str]:
+    """The trace with the inputs and collectives that only the host trace has, and a sentence.
+
+    `ids` are the record-function ids of Kineto's operators by name and start in ns.
+    """
+    # The reader of Kineto's events is heavy, and most runs have no host traces.
+    from chopper_core.sources.kineto.events import KeptInputs, kept_inputs
+
+    rows = _rows(trace)
+    by_id = _by_id(trace, host, rows, ids)
+    matched = by_id or _by_order(trace, host, rows)
+    inputs, input_codes = trace.ranges.inputs.copy(), _interned(trace.inputs)
+    collective, collective_codes = trace.ranges.collective.copy(), _interned(trace.collectives)
+    groups = {str(each.get("pg_name")): each for each in host.process_groups}
+    called: dict[int, Collective | None] = {}
+    nodes = {node.id: node for node in host.nodes}
+    operators: dict[int, OperatorTexts] = {}
+    tensors: set[int] = set()
+    storages: set[int] = set()
+    shapes = 0
+    for row, node in matched.items():
+        if own_tensors := _tensors_of(node):
+            parts = (node.values, node.shapes, node.types, node.outputs)
+            operators[row] = OperatorTexts(*(str(_json(each)) for each in parts))
+            tensors.update(tensor[0] for tensor in own_tensors)
+            storages.update(tensor[1] for tensor in own_tensors)
+        kept = kept_inputs(node.name)
+        if inputs[row] == ABSENT and kept != KeptInputs.NOTHING:
+            texts = _input_texts(node)
+            if texts[0]:
+                given = InputTexts(*texts) if kept == KeptInputs.ALL else InputTexts(texts[0])
+                inputs[row] = input_codes[given]
+                shapes += 1
+        call = node if node.name == _COMM else nodes.get(node.parent)
+        if node.name.startswith((_COMM, _NCCL)) and call is not None and call.name == _COMM:
+            if call.id not in called:
+                called[call.id] = _collective_of(call, groups)
+            if (found := called[call.id]) is not None:
+                own = int(collective[row])
+                known = trace.collectives[own] if own != ABSENT else Collective()
+                collective[row] = collective_codes[_completed(known, found)]
+    filled = int((collective != trace.ranges.collective).sum())
+    completed = replace(
+        trace,
+        ranges=replace(trace.ranges, inputs=inputs, collective=collective),
+        inputs=list(input_codes),
+        collectives=list(collective_codes),
+        operators=operators,
+    )
+    return completed, (
+        f"{len(matched):,} of {len(rows):,} operators joined by "
+        f"{'record-function id' if by_id else 'order'} with its {len(host.nodes):,} nodes "
+        f"({len(tensors):,} tensors in {len(storages):,} storages); inputs of {shapes:,} operators "
+        f"and arguments of {filled:,} collective calls come from it"
+    )
+
+
+def _interned(values: Any) -> dict[Any, int]:
+    codes: dict[Any, int] = Interner()
+    for value in values:
+        codes[value]
+    return codes
+
+
+def _completed(known: Collective, found: Collective) -> Collective:
+    """A collective's arguments, those that Kineto lacks from the host trace."""
+    plain = Collective()
+    lacks = {
+        name: getattr(found, name)
+        for name in Collective.__struct_fields__
+        if getattr(known, name) == getattr(plain, name)
+    }
+    return replace(known, **lacks)
+
+
+def _rows(trace: Trace) -> list[int]:
+    """The operators and annotations in the order in which they began, the outer one first."""
+    ranges = trace.ranges
+    kinds = (HostCategory.OPERATOR, HostCategory.ANNOTATION)
+    rows = np.flatnonzero(np.isin(ranges.category, kinds))
+    order = np.lexsort((-ranges.duration_ns[rows], ranges.start_ns[rows]))
+    found: list[int] = rows[order].tolist()
+    return found
+
+
+def _by_id(
+    trace: Trace, host: HostTrace, rows: Sequence[int], ids: Mapping[tuple[str, int], int]
+) -> dict[int, HostNode]:
+    """Row of the trace's ranges → the node with its id and its name."""
+    nodes = {node.record_function: node for node in host.nodes if node.record_function > 0}
+    base = trace.base_time_ns or 0
+    found = {}
+    for row in rows if ids else ():
+        name = trace.names[trace.ranges.name[row]]
+        node = nodes.get(ids.get((name, int(trace.ranges.start_ns[row]) - base), ABSENT))
+        if node is not None and node.name == name:
+            found[row] = node
+    return found
+
+
+def _by_order(trace: Trace, host: HostTrace, rows: Sequence[int]) -> dict[int, HostNode]:
+    of_name: dict[str, tuple[list[int], list[HostNode]]] = defaultdict(lambda: ([], []))
+    for row in rows:
+        of_name[trace.names[trace.ranges.name[row]]][0].append(row)
+    for node in host.nodes:
+        of_name[node.name][1].append(node)
+    return {
+        row: node
+        for own, nodes in of_name.values()
+        if len(own) == len(nodes)
+        for row, node in zip(own, nodes, strict=True)
+    }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -43,10 +43,9 @@ def run_of_schedules(name: str, read: Sequence[Schedule]) -> Run:
     Steps follow each other, each as long as on the rank where it takes longest.
     """
     _check_ranks(read)
-    begins = _begins(read)
-    labels = _group_labels(read)
-    tables = [_table(each, begins, labels) for each in read]
-    table = concatenate(tables)
+    begins, place = _begins(read), _places(read)
+    labels = _group_labels(read, place)
+    table = concatenate([_table(each, begins, labels) for each in read])
     table = table.take(level_order(table))
     ranks = distinct(table.gpu).tolist()
     return Run(
@@ -54,7 +53,7 @@ def run_of_schedules(name: str, read: Sequence[Schedule]) -> Run:
         table=table,
         gpus=tuple(Gpu(rank, rank, NO_DEVICE, "") for rank in ranks),
         sources=tuple(_source(each) for each in read),
-        groups=tuple(_groups(read)),
+        groups=tuple(_groups(place)),
         world=len(ranks),
     )
 
@@ -116,16 +115,15 @@ def _table(
     # Operations of one kind follow each other; those of several overlap.
     stream = np.where(schedule.kind == 0, 0, 1 + schedule.operation).astype(np.int64)
     launch, windows = np.full(count, NO_TIME, np.int64), np.full(count, np.nan)
-    step, lasts = schedule.step, schedule.duration_ns
 
     def charge(own: Index) -> dict[str, Int64]:
-        given = start_ns[own], lasts[own], schedule.kind[own]
+        given = start_ns[own], schedule.duration_ns[own], schedule.kind[own]
         parts = account(*given, stream[own], launch[own])
-        return parts | launch_overheads(*given, launch[own], step[own])
+        return parts | launch_overheads(*given, launch[own], schedule.step[own])
 
     charged: dict[str, Any] = gpu_by_gpu(ranked(schedule.rank)[1], charge)
     for (rank, number), window in schedule.windows_ns.items():
-        there = np.flatnonzero((schedule.rank == rank) & (step == number))
+        there = np.flatnonzero((schedule.rank == rank) & (schedule.step == number))
         if len(there):
             windows[there[np.argmin(start_ns[there])]] = window
     measured = {MICROBATCH: np.where(numbered, schedule.microbatch, np.nan).astype(np.float64)}
@@ -176,57 +174,6 @@ def _source(schedule: Schedule) -> Source:
     )
 
 
-def _group_labels(read: Sequence[Schedule]) -> dict[tuple[int, str], str]:
-    """(Rank, communication) → the label of its process group, by stage and replica.
-
-    The first and the last stage share the gradients of the embedding, replicas of a stage those of
-    its weights, tensor-parallel ranks those of norms. Stages send to their neighbours: the label
-    of a transfer has its direction. No label for ranks that may not be in the files.
-    """
-    place = _places(read)
-    shards: dict[tuple[int, int], list[int]] = {}
-    for rank in sorted(place):
-        shards.setdefault(place[rank], []).append(rank)
-    stages = 1 + max(stage for stage, _ in shards)
-    replicas = {replica for _, replica in shards}
-    is_whole = sorted(place) == list(range(len(place))) and len(shards) == stages * len(replicas)
-    labels: dict[tuple[int, str], str] = {}
-    for rank, name in sorted({pair for each in read for pair in _communications(each)}):
-        stage, replica = place[rank]
-        shard = shards[place[rank]].index(rank)
-
-        def at(stage: int, replica: int, shard: int = shard) -> list[int]:
-            return shards.get((stage % stages, replica), [])[shard : shard + 1]
-
-        if name.endswith(("send", "recv")):
-            ahead = 1 if name.startswith("forward") == name.endswith("send") else -1
-            ends = [rank, *at(stage + ahead, replica)]
-            if len(ends) == _PAIR:
-                sender, receiver = ends if name.endswith("send") else reversed(ends)
-                labels[rank, name] = f"pp (rank {sender} to {receiver}) of {_PAIR}"
-            continue
-        if "layernorm" in name:
-            kind, groups = "tp", [shards[place[rank]]] if is_whole else []
-            size = len(shards[place[rank]])
-        elif "embedding" in name:
-            kind, groups = "embedding", [at(end, replica) for end in {0, stages - 1}]
-            size = len(groups)
-        else:
-            kind, groups = "dp", [at(stage, other) for other in replicas]
-            size = len(groups)
-        ranks = sorted(one for group in groups for one in group)
-        if rank in ranks:
-            listed = ", ".join(map(str, ranks[:_MAX_LISTED])) + " …" * (len(ranks) > _MAX_LISTED)
-            labels[rank, name] = f"{kind} (ranks {listed}) of {size}"
-    return labels
-
-
-def _communications(schedule: Schedule) -> set[tuple[int, str]]:
-    own = schedule.kind == Kind.COMM
-    pairs = zip(schedule.rank[own].tolist(), schedule.operation[own].tolist(), strict=True)
-    return {(rank, schedule.operations[code]) for rank, code in set(pairs)}
-
-
 def _places(read: Sequence[Schedule]) -> dict[int, tuple[int, int]]:
     """Rank → its stage and replica."""
     return {
@@ -238,8 +185,57 @@ def _places(read: Sequence[Schedule]) -> dict[int, tuple[int, int]]:
     }
 
 
-def _groups(read: Sequence[Schedule]) -> list[ProcessGroup]:
-    place = _places(read)
+def _group_labels(
+    read: Sequence[Schedule], place: Mapping[int, tuple[int, int]]
+) -> dict[tuple[int, str], str]:
+    """(Rank, communication) → the label of its process group, by stage and replica.
+
+    The first and the last stage share the gradients of the embedding, replicas of a stage those of
+    its weights, tensor-parallel ranks those of norms. Stages send to their neighbours: the label
+    of a transfer has its direction. No label for ranks that may not be in the files.
+    """
+    shards: dict[tuple[int, int], list[int]] = {}
+    for rank in sorted(place):
+        shards.setdefault(place[rank], []).append(rank)
+    stages = 1 + max(stage for stage, _ in shards)
+    replicas = {replica for _, replica in shards}
+    is_whole = sorted(place) == list(range(len(place))) and len(shards) == stages * len(replicas)
+    communications = {
+        (rank, each.operations[code])
+        for each in read
+        for rank, code, kind in zip(
+            each.rank.tolist(), each.operation.tolist(), each.kind.tolist(), strict=True
+        )
+        if kind == Kind.COMM
+    }
+    labels: dict[tuple[int, str], str] = {}
+    for rank, name in sorted(communications):
+        stage, replica = place[rank]
+        own = shards[place[rank]]
+        shard = own.index(rank)
+        if name.endswith(("send", "recv")):
+            ahead = 1 if name.startswith("forward") == name.endswith("send") else -1
+            other = shards.get(((stage + ahead) % stages, replica), [])[shard : shard + 1]
+            for peer in other:
+                sender, receiver = (rank, peer) if name.endswith("send") else (peer, rank)
+                labels[rank, name] = f"pp (rank {sender} to {receiver}) of {_PAIR}"
+            continue
+        if "layernorm" in name:
+            kind, members, size = "tp", own if is_whole else [], len(own)
+        else:
+            kind, places = "dp", [(stage, each) for each in replicas]
+            if "embedding" in name:
+                kind, places = "embedding", [(end, replica) for end in {0, stages - 1}]
+            members = [one for at in places for one in shards.get(at, [])[shard : shard + 1]]
+            size = len(places)
+        if rank in members:
+            ranks = sorted(members)
+            listed = ", ".join(map(str, ranks[:_MAX_LISTED])) + " …" * (len(ranks) > _MAX_LISTED)
+            labels[rank, name] = f"{kind} (ranks {listed}) of {size}"
+    return labels
+
+
+def _groups(place: Mapping[int, tuple[int, int]]) -> list[ProcessGroup]:
     groups = []
     for kind, own, other in (("pp", 0, 1), ("dp", 1, 0)):
         for code in sorted({at[other] for at in place.values()}):
