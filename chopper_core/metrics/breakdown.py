@@ -11,13 +11,14 @@ import numpy as np
 
 from chopper_core.metrics.instances import instances, running_ns
 from chopper_core.metrics.metric import (
+    METRICS,
     Compute,
     Reduces,
     Scope,
     Theme,
     Values,
     absent,
-    blocks,
+    declare,
     known_sum,
     metric,
     quotient,
@@ -63,61 +64,56 @@ def _call_time(scope: Scope, name: str) -> Int64 | Float64:
     return nodes.known_together((name, col.CALL_NS))[0][col.CALL_NS]
 
 
-_PARTS = """
-    theoretical_ns | ns | theory
+declare(
+    """
+         The parts add up to compute_ns + overlap_ns.
+    theoretical_ns | ns | theory | sum
         Time of the model's FLOPs at the nominal clock and the matrix units' peak for the type of
-        their operands. Missing where the trace doesn't record the type.
-
-    extra_inst_ns | ns | extra inst
+        their operands. Missing where the trace doesn't record the type. The parts add up to
+        compute_ns + overlap_ns.
+    extra_inst_ns | ns | extra inst | sum
         Time of the matrix instructions executed beyond the model's FLOPs, each at the peak of its
-        type.
-
-    mfma_loss_ns | ns | MFMA loss
-        Time at the nominal clock in which matrix kernels, run alone, did not use the matrix
-        units: cycles of the counter run minus those of the executed FLOPs.
-
-    vector_ns | ns | vector
+        type. The parts add up to compute_ns + overlap_ns.
+    mfma_loss_ns | ns | MFMA loss | sum
+        Time at the nominal clock in which matrix kernels, run alone, did not use the matrix units:
+        cycles of the counter run minus those of the executed FLOPs. The parts add up to compute_ns
+        + overlap_ns.
+    vector_ns | ns | vector | sum
         Time at the nominal clock of kernels without matrix instructions of the counted types, run
-        alone.
-
-    contention_ns | ns | contention
+        alone. The parts add up to compute_ns + overlap_ns.
+    contention_ns | ns | contention | sum
         Time in the trace beyond that of the counter run, both at the nominal clock: the cost of
-        running beside other work, mainly communication. Below 0: the trace needed less.
-
-    frequency_ns | ns | frequency
+        running beside other work, mainly communication. Below 0: the trace needed less. The parts
+        add up to compute_ns + overlap_ns.
+    frequency_ns | ns | frequency | sum
         Time lost to a clock below the nominal one (DVFS), by the telemetry's clock and by how the
         time of like kernels changes with it: on GPUs of other clocks, in other iterations, in the
-        counter run.
-
-    unseparated_ns | ns | unsep.
+        counter run. The parts add up to compute_ns + overlap_ns.
+    unseparated_ns | ns | unsep. | sum
         Time that is frequency or else contention and the kernels' own: up to so much more is
-        frequency. Without telemetry of the clock, or where the run doesn't show how a kernel's
-        time changes with it.
-
-    unmodelled_ns | ns | unattrib.
-        Unattributed compute, which no other part explains: without counters of the work's type,
-        all but theory and frequency; with them, executed matrix instructions whose model FLOPs,
-        type or peak isn't known; everything for a GPU that is not in hardware.toml.
-"""
-
-
-for (_name, _unit, _title), _definition in blocks(_PARTS):
-    metric(
-        _name,
-        Unit(_unit),
-        _title,
-        f"{_definition} The parts add up to compute_ns + overlap_ns.",
-        source="overhead breakdown (after UnaryLab/chopper overhead_breakdown.py)",
-        missing="the run lacks counters or telemetry; `chopper info` lists what it has",
-        theme=Theme.BREAKDOWN,
-    )(partial(known_sum, _name, is_whole=True))
-
-
-@_flops("model_flops", Unit.FLOP, "FLOPs")
-def model_flops(scope: Scope) -> Values:
-    """Floating-point operations of the model, from the recorded inputs of its products, attentions
-    (half of them where causal) and convolutions."""
-    return known_sum(col.FLOPS, scope)
+        frequency. Without telemetry of the clock, or where the run doesn't show how a kernel's time
+        changes with it. The parts add up to compute_ns + overlap_ns.
+    unmodelled_ns | ns | unattrib. | sum
+        Unattributed compute, which no other part explains: without counters of the work's type, all
+        but theory and frequency; with them, executed matrix instructions whose model FLOPs, type or
+        peak isn't known; everything for a GPU that is not in hardware.toml. The parts add up to
+        compute_ns + overlap_ns.
+""",
+    partial(known_sum, is_whole=True),
+    theme=Theme.BREAKDOWN,
+    source="overhead breakdown (after UnaryLab/chopper overhead_breakdown.py)",
+    missing="the run lacks counters or telemetry; `chopper info` lists what it has",
+)
+declare(
+    """
+    model_flops | FLOP | FLOPs | sum
+        Floating-point operations of the model, from the recorded inputs of its products, attentions
+        (half of them where causal) and convolutions.
+""",
+    known_sum,
+    theme=Theme.BREAKDOWN,
+    missing=_NO_FLOPS,
+)
 
 
 @_flops("model_tflops", Unit.TFLOPS, "TFLOP/s", reduces=Reduces.RATIO)
@@ -170,31 +166,21 @@ def without_peak(scope: Scope) -> Values:
     return Values(operations - with_peak[col.FLOPS], count == 0)
 
 
-@metric(
-    col.TOKENS,
-    Unit.NONE,
-    "tokens",
-    missing="no inference step with its batch, and no embedding or attention with recorded shapes "
-    "in the row (record_shapes=True)",
-)
-def tokens(scope: Scope) -> Values:
-    """Tokens that enter the model: from an inference step's batch, else from the shape of its
-    embedding's indices, else from the queries of its first layer's attention; counted at
-    one activity. Shapes count only where a language model reads them: not classes, features or
-    patches.
+declare(
     """
-    return known_sum(col.TOKENS, scope, is_whole=True)
-
-
-@metric(
-    col.REQUESTS,
-    Unit.NONE,
-    "requests",
-    missing="no range of an inference engine names the batch of a step in the row",
+    tokens | | tokens | sum
+        Tokens that enter the model: from an inference step's batch, else from the shape of its
+        embedding's indices, else from the queries of its first layer's attention; counted at one
+        activity. Shapes count only where a language model reads them: not classes, features or
+        patches.
+        missing: no inference step with its batch, and no embedding or attention with recorded
+          shapes in the row (record_shapes=True)
+    requests | | requests | sum
+        Requests in the batches of inference steps, once per step; counted at one activity.
+        missing: no range of an inference engine names the batch of a step in the row
+""",
+    partial(known_sum, is_whole=True),
 )
-def requests(scope: Scope) -> Values:
-    """Requests in the batches of inference steps, once per step; counted at one activity."""
-    return known_sum(col.REQUESTS, scope, is_whole=True)
 
 
 def _quotient(part: Float64, whole: Float64) -> Values:
@@ -278,73 +264,63 @@ def _theory(scope: Scope) -> Values:
     return Values(np.where(count == 0, np.nan, flops / peak))
 
 
-def _stacked(ratios: tuple[Compute, ...], scope: Scope) -> Values:
+def _stacked(name: str, scope: Scope) -> Values:
     product = _theory(scope).numbers.astype(np.float64)
-    for ratio in ratios:
+    for ratio in _STACK[name]:
         product = product * ratio(scope).numbers
     return Values(product)
 
 
-_STACK: dict[str, tuple[str, str, tuple[Compute, ...]]] = {
-    "theory": (
-        "orig theory",
-        "model_flops at the bf16 peak, whatever their type: the first level of the original's "
-        "stack.",
-        (),
-    ),
-    "inst": ("upto inst", "original_upto_theory_ns x original_inst.", (instructions,)),
-    "util": ("upto util", "original_upto_inst_ns x original_util.", (instructions, utilization)),
-    "ovl": (
-        "upto ovl",
-        "original_upto_util_ns x original_ovl.",
-        (instructions, utilization, overlap),
-    ),
-    "freq": (
-        "upto freq",
-        "original_upto_ovl_ns x original_freq / original_ovl: the end of the original's stack, "
-        "whose segments are the differences of these levels.",
-        (instructions, utilization, frequency),
-    ),
+_STACK: dict[str, tuple[Compute, ...]] = {
+    "original_upto_theory_ns": (),
+    "original_upto_inst_ns": (instructions,),
+    "original_upto_util_ns": (instructions, utilization),
+    "original_upto_ovl_ns": (instructions, utilization, overlap),
+    "original_upto_freq_ns": (instructions, utilization, frequency),
 }
-for _name, (_title, _definition, _ratios) in _STACK.items():
-    _original(
-        f"original_upto_{_name}_ns",
-        Unit.NS,
-        _title,
-        _definition,
-        reduces=Reduces.PRODUCT if _ratios else Reduces.SUM,
-        missing="original_ovl or a ratio before it is unknown" if overlap in _ratios else _UNKNOWN,
-    )(partial(_stacked, _ratios))
-
-
+declare(
+    """
+    original_upto_theory_ns | ns | orig theory | sum
+        model_flops at the bf16 peak, whatever their type: the first level of the original's stack.
+    original_upto_inst_ns | ns | upto inst | product of ratios
+        original_upto_theory_ns x original_inst.
+    original_upto_util_ns | ns | upto util | product of ratios
+        original_upto_inst_ns x original_util.
+    original_upto_ovl_ns | ns | upto ovl | product of ratios
+        original_upto_util_ns x original_ovl.
+        missing: original_ovl or a ratio before it is unknown
+    original_upto_freq_ns | ns | upto freq | product of ratios
+        original_upto_ovl_ns x original_freq / original_ovl: the end of the original's stack, whose
+        segments are the differences of these levels.
+""",
+    _stacked,
+    theme=Theme.ORIGINAL,
+    source=_SOURCE,
+    missing=_UNKNOWN,
+)
 NO_EVENTS = "the trace has no events of GPU memory (profile_memory=True in the profiler)"
-_memory = partial(metric, unit=Unit.BYTES, theme=Theme.MEMORY, missing=NO_EVENTS)
 
 
-def _largest(scope: Scope, column: str) -> Values:
-    found = scope.nodes.known_max(column)
+def _memory(name: str, scope: Scope) -> Values:
+    if METRICS[name].reduces == Reduces.SUM:
+        return known_sum(name, scope)
+    found = scope.nodes.known_max(name)
     return absent(len(scope.nodes)) if found is None else Values(found)
 
 
-@_memory(col.PEAK_BYTES, title="peak mem", reduces=Reduces.MAX)
-def peak(scope: Scope) -> Values:
-    """The most bytes that the framework had allocated on a GPU between the launch of an activity
-    of the row and the launch before it.
+declare(
     """
-    return _largest(scope, col.PEAK_BYTES)
-
-
-@_memory(col.ALLOC_BYTES, title="alloc")
-def alloc(scope: Scope) -> Values:
-    """Bytes allocated for the row's activities, released or not: each allocation counts for the
-    next activity that its thread launches.
-    """
-    return known_sum(col.ALLOC_BYTES, scope)
-
-
-@_memory(col.FRAGMENTATION_BYTES, title="fragm.", reduces=Reduces.MAX)
-def fragmentation(scope: Scope) -> Values:
-    """The most bytes that the framework's allocator reserved on a GPU without having allocated
-    them (reserved - allocated), at the same moments as peak_bytes.
-    """
-    return _largest(scope, col.FRAGMENTATION_BYTES)
+    peak_bytes | B | peak mem | max
+        The most bytes that the framework had allocated on a GPU between the launch of an activity
+        of the row and the launch before it.
+    alloc_bytes | B | alloc | sum
+        Bytes allocated for the row's activities, released or not: each allocation counts for the
+        next activity that its thread launches.
+    fragmentation_bytes | B | fragm. | max
+        The most bytes that the framework's allocator reserved on a GPU without having allocated
+        them (reserved - allocated), at the same moments as peak_bytes.
+""",
+    _memory,
+    theme=Theme.MEMORY,
+    missing=NO_EVENTS,
+)

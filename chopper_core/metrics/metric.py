@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct, field
-from msgspec.structs import force_setattr
+from msgspec.structs import force_setattr, replace
 
 from chopper_core.model.groups import Groups
 from chopper_core.model.hardware import Hardware
@@ -220,22 +220,26 @@ def metric(
         text = definition or " ".join((compute.__doc__ or "").split())
         register(
             Metric(
-                name,
-                unit,
-                title,
-                reduces,
-                text,
-                compute,
-                source,
-                missing,
-                False,
-                theme,
-                needs_times,
+                name, unit, title, reduces, text, compute, source, missing,
+                theme=theme, needs_times=needs_times,
             )
-        )
+        )  # fmt: skip
         return compute
 
     return registered
+
+
+def declare(
+    text: str,
+    compute: Callable[[str, Scope], Values],
+    *,
+    theme: Theme = Theme.TIME,
+    source: str = "trace",
+    missing: str = "",
+) -> None:
+    """Register metrics that are declared as `columns` are, and computed by their names."""
+    for name, each in columns(text, missing=missing, source=source).items():
+        register(replace(each, compute=partial(compute, name), theme=theme))
 
 
 NO_LAUNCH: Final = "no activity of the row has a launch record"
@@ -319,13 +323,6 @@ def computed_column(
 ) -> Metric:
     """As `column`, of texts that are known only when the frame is made."""
     return Metric(
-        name,
-        Unit(unit),
-        title,
-        Reduces(reduces),
-        definition,
-        lambda scope: absent(len(scope.nodes)),
-        source,
-        missing_because,
-        signed,
-    )
+        name, Unit(unit), title, Reduces(reduces), definition,
+        lambda scope: absent(len(scope.nodes)), source, missing_because, signed,
+    )  # fmt: skip

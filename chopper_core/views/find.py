@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -78,16 +77,19 @@ def next_named(run: Run, view: View, step: int, text: str) -> tuple[str, Interva
 
 def _wanted(run: Run, dictionary: str, text: str) -> Mask:
     """Which names match, by code; the code -1 is a missing label, which matches nothing."""
-    return np.append(_matching_names(getattr(run.table, dictionary), text), False)
+
+    def values(column: str) -> Values:
+        raise UsageError(f"find searches names; use / to filter by {column}")
+
+    names = getattr(run.table, dictionary)
+    return np.append(matching(FilterRows("name", names, values), text), False)
 
 
 def _longest(elapsed_ns: Int64, limit: int) -> Index:
-    if len(elapsed_ns) > limit:
-        # The shortest that is shown; of equally long ones the first are shown.
-        bound = np.partition(elapsed_ns, len(elapsed_ns) - limit)[len(elapsed_ns) - limit]
-        among = np.flatnonzero(elapsed_ns >= bound)
-    else:
-        among = np.arange(len(elapsed_ns))
+    # The shortest that is shown; of equally long ones the first are shown.
+    place = max(len(elapsed_ns) - limit, 0)
+    bound = np.partition(elapsed_ns, place)[place] if len(elapsed_ns) else 0
+    among = np.flatnonzero(elapsed_ns >= bound)
     return among[np.argsort(-elapsed_ns[among], kind="stable")[:limit]]
 
 
@@ -98,11 +100,4 @@ def hit_rows(frame: Frame, text: str) -> tuple[int, ...]:
         return frame.values[column]
 
     mask = matching(FilterRows(frame.level, frame.labels, values), text)
-    return tuple(int(row) for row in np.flatnonzero(mask))
-
-
-def _matching_names(names: Sequence[str], text: str) -> Mask:
-    def values(column: str) -> Values:
-        raise UsageError(f"find searches names; use / to filter by {column}")
-
-    return matching(FilterRows("name", names, values), text)
+    return tuple(np.flatnonzero(mask).tolist())

@@ -22,7 +22,13 @@ from chopper_core.util.arrays import Float64, Index, Int64, Mask
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import counts_of, maxima_of, means_of, ranked, sums_of
 from chopper_core.views.shared import phrases
-from chopper_core.views.shared.table_view import LabelledRows, Own, Partition, child_of, table_view
+from chopper_core.views.shared.table_view import (
+    LabelledRows,
+    Partition,
+    child_of,
+    columns_of,
+    table_view,
+)
 from chopper_core.views.spec import ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(
@@ -77,7 +83,7 @@ COLUMNS: Final = columns(
         missing: the row allocates nothing that is released
 """
 )
-_SHOWN: Final = (
+_SHOWN: Final[tuple[str, ...]] = (
     *("held_bytes", "held_pct", "growth_bytes", ALLOC_BYTES, "allocations"),
     *("largest_alloc_bytes", "kept_bytes", "alloc_lifetime_ns"),
 )
@@ -86,11 +92,11 @@ _SHOWN: Final = (
 class _MemoryPeak(Struct, frozen=True, eq=False):
     """The moment at which the most is allocated in a scope."""
 
-    event: int
-    """The event that reaches it."""
-    alive: Index
+    event: int = -1
+    """The event that reaches it; -1 where it is unknown."""
+    alive: Index = np.empty(0, np.intp)
     """The allocations that are not released by then."""
-    earlier_bytes: int
+    earlier_bytes: int = 0
     """Bytes allocated before the first event of its GPU."""
 
 
@@ -103,46 +109,43 @@ def answer(run: Run, view: View) -> ViewResult:
     by = view.by or "operation"
     own = np.flatnonzero(_inside(run, view))
     peak = _peak_of(run, run.tree_of(view).node(view.path))
-    if not len(own) and peak is None:
+    if not len(own) and peak.event < 0:
         raise NothingToShow("nothing is allocated or released in the scope")
-    held = np.empty(0, np.intp) if peak is None else peak.alive
+    held = peak.alive
     codes, place = ranked(getattr(memory, by)[np.concatenate([own, held])].astype(np.int64))
-    labels = [_text(run, by, int(code)) for code in codes]
-    if peak is not None and peak.earlier_bytes:
-        labels.append(_EARLIER)
+    labels = [_text(run, by, code) for code in codes.tolist()]
     held_bytes = sums_of(memory.bytes[held], place[len(own) :], len(labels))
-    if peak is not None and peak.earlier_bytes:
-        held_bytes[-1] = peak.earlier_bytes
-    columns = _columns(memory, own, place[: len(own)], held_bytes)
-    shown: tuple[str, ...] = _SHOWN
+    if peak.earlier_bytes:
+        labels.append(_EARLIER)
+        held_bytes = np.append(held_bytes, peak.earlier_bytes)
+    figures = _figures(memory, own, place[: len(own)], held_bytes)
+    largest = memory.bytes[own].max(initial=0, keepdims=True)
+    whole = {
+        PEAK_BYTES: Values(held_bytes.sum(keepdims=True)),
+        "held_pct": Values(np.array([100.0])),
+        "largest_alloc_bytes": Values(largest, largest == 0),
+    }
+    shown, level = _SHOWN, ""
     if by != _OPERATOR:
-        columns.append((METRICS[PEAK_BYTES], _peaks(run, view, by, labels)))
-        shown = (*_SHOWN, PEAK_BYTES)
-    whole = [
-        (METRICS[PEAK_BYTES], Values(held_bytes.sum(keepdims=True))),
-        (COLUMNS["held_pct"], Values(np.array([100.0]))),
-    ]
-    if len(own) and (memory.bytes[own] > 0).any():
-        largest = memory.bytes[own].max(keepdims=True)
-        whole.append((COLUMNS["largest_alloc_bytes"], Values(largest)))
+        figures[PEAK_BYTES] = _peaks(run, view, by, labels)
+        shown, level = (*_SHOWN, PEAK_BYTES), by
     order = np.argsort(-held_bytes, kind="stable")[:_MAX_BARS]
     order = order[held_bytes[order] > 0]
-    words = tuple(labels[row] for row in order.tolist())
+    top = tuple(labels[row] for row in order.tolist())
     bars = (Series("held", held_bytes[order] / 1e9),)
-    level = by if by != _OPERATOR else ""
     return table_view(
         view,
         LabelledRows(by, labels),
-        columns,
-        whole,
+        columns_of(figures, COLUMNS),
+        columns_of(whole, COLUMNS),
         opens=lambda row: _opens(run, view, by, labels[row], peak),
         sort="-held_bytes",
         shown=shown,
         headline=_headline(run, peak, by, labels, held_bytes),
-        notes=_NOTES if labels[-1:] == [_EARLIER] else _NOTES[:1],
+        notes=_NOTES if peak.earlier_bytes else _NOTES[:1],
         charts=(
             _over_time(run, own, peak),
-            BarChart("held at the peak", "GB", words, bars, level),
+            BarChart("held at the peak", "GB", top, bars, level),
         ),
     )
 
@@ -172,14 +175,13 @@ def _text(run: Run, by: str, code: int) -> str:
     return run.table.text_of(by, code)
 
 
-def _columns(memory: MemoryEvents, own: Index, place: Index, held: Int64) -> Own:
+def _figures(memory: MemoryEvents, own: Index, place: Index, held: Int64) -> dict[str, Values]:
     count, size = len(held), memory.bytes[own]
-    gained = size > 0
-    partner = memory.partner[own]
+    gained, partner = size > 0, memory.partner[own]
     kept, ended = gained & (partner == NEVER), gained & (partner != NEVER)
     lives = memory.time_ns[partner[ended]] - memory.time_ns[own[ended]]
     largest = maxima_of(size[gained], place[gained], count)
-    found = {
+    return {
         "held_bytes": Values(held),
         "held_pct": Values(100.0 * held / max(int(held.sum()), 1)),
         "growth_bytes": Values(sums_of(size, place, count)),
@@ -190,7 +192,6 @@ def _columns(memory: MemoryEvents, own: Index, place: Index, held: Int64) -> Own
         "kept_bytes": Values(sums_of(size[kept], place[kept], count)),
         "alloc_lifetime_ns": Values(means_of(lives, place[ended], count)),
     }
-    return [(COLUMNS.get(name) or METRICS[name], values) for name, values in found.items()]
 
 
 def _peaks(run: Run, view: View, by: str, labels: Sequence[str]) -> Values:
@@ -200,15 +201,13 @@ def _peaks(run: Run, view: View, by: str, labels: Sequence[str]) -> Values:
     return numbered([of_label.get(label) for label in labels])
 
 
-def _peak_of(run: Run, node: Groups) -> _MemoryPeak | None:
-    """When the most is allocated up to a launch of a node's activities; None where unknown."""
+def _peak_of(run: Run, node: Groups) -> _MemoryPeak:
+    """When the most is allocated up to a launch of a node's activities."""
     memory, table = run.side(MemoryEvents), run.table
-    rows = node.rows
-    peaks: Float64 = table.measured[PEAK_BYTES][rows]
+    peaks: Float64 = table.measured[PEAK_BYTES][node.rows]
     if not np.isfinite(peaks).any():
-        return None
-    row = int(rows[np.nanargmax(peaks)])
-    most = int(np.nanmax(peaks))
+        return _MemoryPeak()
+    row, most = int(node.rows[np.nanargmax(peaks)]), int(np.nanmax(peaks))
     own = memory.of_gpu(int(table.gpu[row]))
     reached = np.flatnonzero(memory.allocated[own] == most)
     launched = int(table.launch_ns[row])
@@ -219,14 +218,14 @@ def _peak_of(run: Run, node: Groups) -> _MemoryPeak | None:
     return _MemoryPeak(event, alive, most - int(memory.bytes[alive].sum()))
 
 
-def _opens(run: Run, view: View, by: str, label: str, peak: _MemoryPeak | None) -> View:
+def _opens(run: Run, view: View, by: str, label: str, peak: _MemoryPeak) -> View:
     """A row's part of the tree; of operators and of earlier memory, the peak in the timeline."""
     if by != _OPERATOR and label != _EARLIER:
         tree = run.tree_of(view)
         if label in Partition.of(tree, view, by).labels:
             return child_of(view, by, label)
     timeline = with_view(view, "timeline")
-    if peak is None:
+    if peak.event < 0:
         return replace(timeline, signal=ALLOCATED)
     at = max(int(run.side(MemoryEvents).time_ns[peak.event]) - run.origin_ns, 0)
     end = int(run.tree().node(()).max("end_ns")[0]) - run.origin_ns
@@ -249,9 +248,9 @@ def _bytes_text(size: float) -> str:
 
 
 def _headline(
-    run: Run, peak: _MemoryPeak | None, by: str, labels: Sequence[str], held: Int64
+    run: Run, peak: _MemoryPeak, by: str, labels: Sequence[str], held: Int64
 ) -> tuple[str, ...]:
-    if peak is None:
+    if peak.event < 0:
         return ("the peak is unknown: no activity of the scope has a launch record",)
     memory, at = run.side(MemoryEvents), peak.event
     most, reserved = int(held.sum()), int(memory.reserved[at])
@@ -281,26 +280,25 @@ def _holder(by: str, label: str, largest: str) -> str:
     return f"{_BY_ROW.get(by, '')}{label} holds the most: {largest}"
 
 
-def _over_time(run: Run, own: Index, peak: _MemoryPeak | None) -> LineChart:
+def _over_time(run: Run, own: Index, peak: _MemoryPeak) -> LineChart:
     """The most that is allocated and reserved in equal parts of the scope's time on one GPU."""
     memory = run.side(MemoryEvents)
-    gpu = int(memory.gpu[own[0]]) if peak is None else int(memory.gpu[peak.event])
+    gpu = int(memory.gpu[own[0] if peak.event < 0 else peak.event])
     events = memory.of_gpu(gpu)
     times = memory.time_ns[events]
     inside = own[memory.gpu[own] == gpu]
     moments = [*(memory.time_ns[inside[[0, -1]]].tolist() if len(inside) else [])]
-    moments += [] if peak is None else [int(memory.time_ns[peak.event])]
+    moments += [] if peak.event < 0 else [int(memory.time_ns[peak.event])]
     begin, end = min(moments), max(max(moments), min(moments) + _BINS)
     edges = begin + (end - begin) * np.arange(_BINS + 1, dtype=np.int64) // _BINS
     # The last edge belongs to the last part.
     at = np.searchsorted(times, np.append(edges[:-1], edges[-1] + 1), "left")
     begins = np.maximum(at[:-1] - 1, 0)
     x = ((edges[:-1] + edges[1:]) / 2 - run.origin_ns) / 1e6
-    series = tuple(
-        Series(name, largest_between(values[events], begins, np.maximum(at[1:], begins + 1)) / 1e9)
+    ends = np.maximum(at[1:], begins + 1)
+    lines = {
+        name: largest_between(values[events], begins, ends) / 1e9
         for name, values in (("allocated", memory.allocated), ("reserved", memory.reserved))
         if values[events].any()
-    )
-    return LineChart(
-        f"memory of GPU {gpu} over time", "GB", "time", "ms", (x,) * len(series), series
-    )
+    }
+    return LineChart.over(f"memory of GPU {gpu} over time", "GB", "time", "ms", x, lines)

@@ -57,8 +57,8 @@ _TENSOR: Final = "Tensor("
 _LIST: Final = "GenericList["
 _TENSOR_FIELDS: Final = 5
 """Of a tensor's value: id, storage, offset, elements, bytes of an element, and the device."""
-_COMM: Final = "record_param_comms"
-_NCCL: Final = "nccl:"
+COMM: Final = "record_param_comms"
+NCCL: Final = "nccl:"
 _WAIT: Final = "wait"
 _NO_RAW: Final = Raw(b"[]")
 _PLAIN_TYPES: Final = {
@@ -366,8 +366,8 @@ def _joined(trace: Trace, host: HostTrace, ids: Mapping[tuple[str, int], int]) -
                 given = InputTexts(*texts) if kept == KeptInputs.ALL else InputTexts(texts[0])
                 inputs[row] = input_codes[given]
                 shapes += 1
-        call = node if node.name == _COMM else nodes.get(node.parent)
-        if node.name.startswith((_COMM, _NCCL)) and call is not None and call.name == _COMM:
+        call = node if node.name == COMM else nodes.get(node.parent)
+        if node.name.startswith((COMM, NCCL)) and call is not None and call.name == COMM:
             if call.id not in called:
                 called[call.id] = _collective_of(call, groups)
             if (found := called[call.id]) is not None:

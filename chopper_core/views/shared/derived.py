@@ -48,14 +48,6 @@ def statistic_of(view: View, level: str = "") -> Statistic | None:
     return Statistic(view.stat, instance_levels(view, level)) if view.stat else None
 
 
-class NodeInstances(Struct, frozen=True, eq=False):
-    """The instances of nodes as groups of rows, node by node."""
-
-    nodes: Groups
-    groups: Groups
-    node: Index
-
-
 class Statistic(Struct, frozen=True, dict=True):
     """A statistic and the levels whose values distinguish instances."""
 
@@ -63,7 +55,7 @@ class Statistic(Struct, frozen=True, dict=True):
     over: tuple[str, ...]
 
     @cached_property
-    def _made(self) -> dict[int, NodeInstances]:
+    def _made(self) -> dict[int, tuple[Groups, Groups, Index]]:
         return {}
 
     def metric(self, metric: Metric) -> Metric:
@@ -74,21 +66,20 @@ class Statistic(Struct, frozen=True, dict=True):
             return metric
         return replace(named(metric, self.name), compute=partial(self._compute, metric))
 
-    def instances(self, nodes: Groups) -> NodeInstances:
+    def instances(self, nodes: Groups) -> tuple[Groups, Index]:
+        """The instances of nodes as groups of rows, node by node, and the node of each."""
         if id(nodes) not in self._made:
-            groups, node = nodes.split(self.over)
-            self._made[id(nodes)] = NodeInstances(nodes, groups, node)
-        return self._made[id(nodes)]
+            # The nodes stay referred to, so that no others get their id.
+            self._made[id(nodes)] = (nodes, *nodes.split(self.over))
+        return self._made[id(nodes)][1:]
 
     def _counts(self, scope: Scope) -> Values:
-        made = self.instances(scope.nodes)
-        counts = counts_of(made.node, len(scope.nodes))
-        return Values(counts.astype(np.int64))
+        return Values(counts_of(self.instances(scope.nodes)[1], len(scope.nodes)))
 
     def _compute(self, metric: Metric, scope: Scope) -> Values:
-        made = self.instances(scope.nodes)
-        values = metric.compute(replace(scope, nodes=made.groups))
-        return reduced(self.name, values, made.node, len(scope.nodes))
+        groups, node = self.instances(scope.nodes)
+        values = metric.compute(replace(scope, nodes=groups))
+        return reduced(self.name, values, node, len(scope.nodes))
 
 
 def named(metric: Metric, name: str) -> Metric:
