@@ -112,7 +112,7 @@ class ChopperApp(App[None], inherit_bindings=False):
         for name in THEMES:
             self.register_theme(textual_theme(name))
         self.theme = config.theme or THEMES[0]
-        self._styled = self.theme
+        self._styled: str = self.theme
         """The theme that the style sheet is parsed with."""
         self.stylesheet.set_variables(self.get_css_variables())
         self.config = config

@@ -22,7 +22,7 @@ from chopper_core.util.plugins import problems
 from chopper_core.util.progress import Cancelled
 from chopper_tui import terminal
 from chopper_tui.commands import COMMANDS, PROGRAM, command_module
-from chopper_tui.commands.output import keep_input, tell
+from chopper_tui.commands.output import keep_input, tell, write
 from chopper_tui.terminal import remark
 
 _MAX_RECENT: Final = 10
@@ -171,50 +171,39 @@ def _dispatch(given: list[str]) -> int:
         )
         command.add_options(parser)
         parsed = parser.parse_args(given[1:])
-        _limit_memory(parsed)
+        if hasattr(parsed, "max_memory"):
+            memory.limit_memory(parsed.max_memory)
         return int(command.run(parsed))
+    from chopper_core.render.cells import escape_each
     from chopper_tui.commands.explore import address_of, explore
 
     options = _parser().parse_args(given)
     if options.version:
-        return _print_version()
-    _limit_memory(options)
-    if not options.run and _list_recent():
+        from chopper_tui.commands.doctor import version_of
+
+        write(escape_each([f"{PROGRAM} {version_of('chopper-tui')}"]))
         return 0
+    memory.limit_memory(options.max_memory)
     if not options.run:
-        raise UsageError(
-            f"no run given; `{PROGRAM} DIRECTORY` opens one, `{PROGRAM} demo` shows the demo"
-        )
+        return _list_recent()
     _refuse_a_mistyped_command(options.run[0])
     return explore(address_of(options.run), options)
 
 
-def _limit_memory(options: argparse.Namespace) -> None:
-    if hasattr(options, "max_memory"):
-        memory.limit_memory(options.max_memory)
-
-
-def _print_version() -> int:
-    from chopper_core.render.cells import escape_each
-    from chopper_tui.commands.doctor import version_of
-    from chopper_tui.commands.output import write
-
-    write(escape_each([f"{PROGRAM} {version_of('chopper-tui')}"]))
-    return 0
-
-
-def _list_recent() -> bool:
+def _list_recent() -> int:
     from chopper_core.ingest import cache
     from chopper_core.render.cells import escape_each
     from chopper_core.render.text import shell_word
-    from chopper_tui.commands.output import tell, write
 
     names = [entry.name for entry in cache.entries() if entry.name and os.path.exists(entry.name)]
+    if not names:
+        raise UsageError(
+            f"no run given; `{PROGRAM} DIRECTORY` opens one, `{PROGRAM} demo` shows the demo"
+        )
     recent = dict.fromkeys(names[:_MAX_RECENT])
     write(escape_each(f"{PROGRAM} {shell_word(name)}" for name in recent))
-    if names:
-        tell(f"the runs that were opened last; `{PROGRAM} demo` shows the demo")
-    return bool(names)
+    tell(f"the runs that were opened last; `{PROGRAM} demo` shows the demo")
+    return 0
 
 
 def _refuse_a_mistyped_command(word: str) -> None:

@@ -43,15 +43,12 @@ def arguments_of(run: Run, frame: Frame) -> dict[str, tuple[str, ...]]:
     titles = [column.title.replace(" ", "") for column in frame.columns]
     known = view_spec(view.name) if view.name else None
     by = () if known is None else splits_of(run, known)
-    own = (column.name for column in (*frame.columns, *frame.more))
-    names = tuple(dict.fromkeys((*own, *(() if view.name else METRICS))))
-    labels = (
-        ()
-        if frame.level == ACTIVITY
-        else tuple(filter(_PLAIN.fullmatch, frame.labels[:_MAX_OFFERED]))
-    )
+    names = tuple(dict.fromkeys((*_own_columns(frame), *(() if view.name else METRICS))))
+    added = (f"+{name}" for name in names)
+    columns = (*names, *added, *(f"-{column.name}" for column in frame.columns))
+    labels = () if frame.level == ACTIVITY else frame.labels[:_MAX_OFFERED]
     terms = (*(f"{title}>" for title in titles), f"{frame.level}:", "!")
-    signals = run.signal_names
+    terms += tuple(filter(_PLAIN.fullmatch, labels))
     return {
         "view": (*SET_VIEWS, *VIEWS) if isinstance(run, SeveralRuns) else (EXPLORE, *VIEWS, INFO),
         "at": (),
@@ -61,17 +58,17 @@ def arguments_of(run: Run, frame: Frame) -> dict[str, tuple[str, ...]]:
         "by": by,
         "of": (*known.figures, ALL) if known is not None and known.of else (),
         "find": tuple(run.table.operations[:_MAX_OFFERED]),
-        "filter": (*terms, *labels),
-        "filter…": (*terms, *labels),
+        "filter": terms,
+        "filter…": terms,
         "hide": _SHARES,
         "sort": ("own", "name", *(f"-{title}" for title in titles), *titles),
-        "columns": ("default", *names, *(f"+{name}" for name in names), *_dropped(frame)),
-        "columns…": (*names, *(f"+{name}" for name in names), *_dropped(frame)),
+        "columns": ("default", *columns),
+        "columns…": columns,
         "pivot": by or view.order[len(view.path) :],
         "stat": tuple(STATISTICS) if frame.over else (SUM,),
         "stat…": LEVELS if frame.over else (),
         "baseline": (*run.others, *_baseline_paths(run, frame)),
-        "metric": signals,
+        "metric": run.signal_names,
         "snapshot": SNAPSHOTS,
         "theme": THEMES,
     }
@@ -98,8 +95,8 @@ def completions(
     return [f"{verb} {parts[1]}{word}" for word in more if word.startswith(parts[2])]
 
 
-def _dropped(frame: Frame) -> tuple[str, ...]:
-    return tuple(f"-{column.name}" for column in frame.columns)
+def _own_columns(frame: Frame) -> dict[str, None]:
+    return dict.fromkeys(column.name for column in (*frame.columns, *frame.more))
 
 
 def _baseline_paths(run: Run, frame: Frame) -> tuple[str, ...]:
@@ -167,20 +164,14 @@ def _option_completions(run: Run, frame: Frame, text: str) -> Iterable[str]:
     asked = view_spec(name) if name in (*VIEWS, *SET_VIEWS) else None
     key, equals, value = last.partition("=")
     if not equals:
-        keys = (
-            each
-            for each in _option_keys(stated, asked)
-            if each.startswith(key) and each not in stated
-        )
-        return [f"{before}{mark}{each}=" for each in keys]
+        offered = [f"{each}=" for each in _option_keys(stated, asked) if each not in stated]
+        return [before + mark + each for each in offered if each.startswith(key)]
     first, comma, begun = value.rpartition(",") if key in _LISTS else ("", "", value)
+    values = _option_values(run, frame, key, asked)
     if key == "base":
         values = [*run.others, *_path_completions(run, frame.view.run, value, "")]
-    else:
-        values = list(_option_values(run, frame, key, asked))
-    return [
-        f"{before}{mark}{key}={first}{comma}{each}" for each in values if each.startswith(begun)
-    ]
+    start = f"{before}{mark}{key}={first}{comma}"
+    return [start + each for each in values if each.startswith(begun)]
 
 
 def _option_keys(stated: dict[str, str], asked: ViewSpec | None) -> Iterable[str]:
@@ -197,13 +188,8 @@ def _option_keys(stated: dict[str, str], asked: ViewSpec | None) -> Iterable[str
 
 
 def _option_values(run: Run, frame: Frame, key: str, asked: ViewSpec | None) -> Sequence[str]:
-    names: Sequence[str] = tuple(METRICS)
-    if asked is not None and asked.name == frame.view.name:
-        names = tuple(
-            dict.fromkeys(
-                (*(each.name for each in frame.columns), *(each.name for each in frame.more))
-            )
-        )
+    is_shown = asked is not None and asked.name == frame.view.name
+    names = tuple(_own_columns(frame) if is_shown else METRICS)
     given: dict[str, Sequence[str]] = {
         "view": tuple(VIEWS),
         "by": splits_of(run, asked) if asked is not None else (),

@@ -8,6 +8,7 @@ import platform
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Final, Literal, get_args, get_type_hints
@@ -26,14 +27,19 @@ CHART_SIZES: Final = ("small", "full", "off")
 _COLUMN_LEVELS: Final = (*LEVELS, ACTIVITY)
 
 
-class Config(Struct, frozen=True):
-    """A person's settings of the explorer, with its defaults."""
+class ExplorerSection(Struct, frozen=True):
+    """The section of defaults."""
 
-    theme: str = ""
-    glyphs: str = "auto"
-    chart: str = ""
+    theme: Literal["", "dark", "light", "contrast", "ansi"] = ""
+    glyphs: Literal["auto", "unicode", "ascii"] = "auto"
+    chart: Literal["", "small", "full", "off"] = ""
     mouse: bool = True
     full_names: bool = False
+
+
+class Config(ExplorerSection, frozen=True):
+    """A person's settings of the explorer, with its defaults."""
+
     columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Level → names of metrics."""
     actions: tuple[Action, ...] = ()
@@ -77,10 +83,9 @@ def read_config(actions: Callable[[], Sequence[Action]], path: Path | None = Non
 
     try:
         document = tomllib.loads(text)
+        found = msgspec.convert(document, ConfigFile)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise UsageError(f"{path} is invalid TOML: {error}") from error
-    try:
-        found = msgspec.convert(document, ConfigFile)
     except msgspec.ValidationError as error:
         what, _, where = str(error).replace("`object`", "a section").partition(" - at `$.")
         where = where.removesuffix("`")
@@ -102,16 +107,6 @@ def read_config(actions: Callable[[], Sequence[Action]], path: Path | None = Non
         )
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from error
-
-
-class ExplorerSection(Struct, frozen=True):
-    """The section of defaults."""
-
-    theme: Literal["", "dark", "light", "contrast", "ansi"] = ""
-    glyphs: Literal["auto", "unicode", "ascii"] = "auto"
-    chart: Literal["", "small", "full", "off"] = ""
-    mouse: bool = True
-    full_names: bool = False
 
 
 class ConfigFile(Struct, frozen=True):
@@ -197,7 +192,7 @@ def _saved(name: str) -> _Saved:
 
 def saved_columns() -> dict[str, tuple[str, ...]]:
     known = _saved("columns").columns
-    return {level: names for level, names in known.items() if level in _COLUMN_LEVELS}
+    return {level: known[level] for level in _COLUMN_LEVELS if level in known}
 
 
 def saved_splits() -> dict[str, int]:
@@ -237,14 +232,13 @@ def is_first_start() -> bool:
 def fitting_columns(
     columns: Mapping[str, tuple[str, ...]], table: KernelTable
 ) -> dict[str, tuple[str, ...]]:
-    def is_known(name: str) -> bool:
-        try:
-            return bool(metric_named(name, table))
-        except ChopperError:
-            return False
-
-    found = {level: tuple(filter(is_known, names)) for level, names in columns.items()}
-    return {level: names for level, names in found.items() if names}
+    found: dict[str, tuple[str, ...]] = {}
+    for level, names in columns.items():
+        for name in names:
+            with suppress(ChopperError):
+                metric_named(name, table)
+                found[level] = (*found.get(level, ()), name)
+    return found
 
 
 _MAX_FILES: Final = 20
@@ -264,9 +258,7 @@ def write_crash(crash: BaseException, address: str = "", keys: Iterable[str] = (
     text = escape_each(f"# {line}" for line in notes)
     try:
         make_private(folder)
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with open(handle, "w", encoding="utf-8") as file:
-            file.write(text + "".join(f"{key}\n" for key in keys))
+        publish(path, (text + "".join(f"{key}\n" for key in keys)).encode(), mode=0o600)
         for old in sorted(folder.glob("crash-*.log"))[:-_MAX_FILES]:
             old.unlink(missing_ok=True)
     except OSError:

@@ -139,7 +139,8 @@ def issue_text(run: Run, frame: Frame) -> Escaped:
 
     root = View(frame.view.run, overrides=frame.view.overrides)
     lines: list[str] = []
-    try:
+    # A run without times has neither; its table and its sources are still worth a text.
+    with suppress(ChopperError):
         headline = query(run, replace(root, name=OVERVIEW)).headline
         lines = [f"**{escaped(clean(line))}**\n" for line in headline]
         found = query(run, replace(root, name="findings"))
@@ -148,9 +149,6 @@ def issue_text(run: Run, frame: Frame) -> Escaped:
             f"- {escaped(clean(found.labels[row]))} `{clean(found.addresses(row))}`"
             for row in range(len(found))
         ]
-    except ChopperError:
-        # A run without times has neither; its table and its sources are still worth a text.
-        pass
     lines += ["", "### Table", "", render(frame, "markdown", limit=_ISSUE_ROWS)]
     sources = escape(info.as_text(run), quote=False).splitlines()[:_ISSUE_LINES]
     lines += ["### Sources", "", "<details><pre>", *sources]
@@ -184,7 +182,11 @@ def write_snapshot(run: Run, frame: Frame, arguments: str = "", picture: str = "
     for folder in (Path(FOLDER), state_directory() / FOLDER):
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            return _write_numbered(folder, stem, ending, content)
+            for number in count(1):
+                path = folder / f"{stem}-{number}.{ending}"
+                with suppress(FileExistsError):
+                    publish(path, content.encode(), is_new=True)
+                    return path
         except OSError as error:
             reason = error
     raise DataError(f"the snapshot can't be written: {reason}")
@@ -204,16 +206,6 @@ def _parse(arguments: str) -> tuple[str, Path | None]:
 def _stem(frame: Frame) -> str:
     parts = [Path(frame.view.run).name or "run", *(f"{a}{b}" for a, b in frame.view.scope)]
     return re.sub(r"[^A-Za-z0-9._-]+", "_", "-".join(parts))[:80].strip("._-") or "run"
-
-
-def _write_numbered(folder: Path, stem: str, ending: str, content: Escaped) -> Path:
-    for number in count(1):
-        path = folder / f"{stem}-{number}.{ending}"
-        if not path.exists():
-            with suppress(FileExistsError):
-                publish(path, content.encode(), is_new=True)
-                return path
-    raise AssertionError("numbers grow without end")
 
 
 def _write_new(path: Path, content: Escaped) -> Path:

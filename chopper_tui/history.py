@@ -70,12 +70,12 @@ def with_columns_of(trail: Trail, columns: Columns) -> Trail:
     last = trail[-1].view
     if last.name:
         return trail
-    views = [
-        replace(place.view, columns=columns_for(place.view.level, last, columns))
-        for place in trail[:-1]
-    ]
-    views.append(replace(last, columns=last.columns or columns.get(last.level, ())))
-    return tuple(replace(place, view=view) for place, view in zip(trail, views, strict=True))
+    own = changed(trail, replace(last, columns=last.columns or columns.get(last.level, ())))
+
+    def chosen(view: View) -> View:
+        return replace(view, columns=columns_for(view.level, last, columns))
+
+    return (*everywhere(trail[:-1], chosen), own[-1])
 
 
 def columns_for(level: str, view: View, columns: Columns) -> tuple[str, ...]:
@@ -188,15 +188,15 @@ def comparison(marks: Marks, view: View, label: str | None) -> View:
     """
     if not marks:
         raise UsageError("nothing is marked; space marks the row under the cursor")
-    if len(marks) > 2:
-        return _alone(marks, replace(view, name="", by="", of=""))
     chosen = list(marks)
     if len(chosen) == 1 and label is not None and not view.name:
         chosen.append(mark_of(view, label))
+    view = replace(view, name="", by="", of="")
+    if len(chosen) > 2:
+        return _alone(chosen, view)
     if len(chosen) == 1 or _same(*chosen):
         raise UsageError("one row is marked; mark another, or put the cursor on it")
     first, second = chosen
-    view = replace(view, name="", by="", of="")
     if first.levels != second.levels:
         raise UsageError(
             f"the marked rows are of different kinds: {'/'.join(first.levels)} "

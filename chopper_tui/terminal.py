@@ -68,11 +68,6 @@ def end_at_once(number: int, _: object = None) -> NoReturn:
     os._exit(128 + number)
 
 
-def restore_by(give_back_terminal: Callable[[], object]) -> None:
-    global _restore
-    _restore = give_back_terminal
-
-
 def guard_mapped_files() -> None:
     """End in a sentence where a mapped file is cut short, which the next access of it raises
     SIGBUS for: Python's own handlers are called after the access, which never ends then.
@@ -119,8 +114,8 @@ def handlers() -> dict[int, Any]:
     """The handlers of all signals that end the program, but those that are ignored."""
     if get_ident() != _MAIN_THREAD:
         return {}
-    before = {number: signal.getsignal(number) for number in FATAL_SIGNALS}
-    return {number: old for number, old in before.items() if old is not signal.SIG_IGN}
+    before = ((number, signal.getsignal(number)) for number in FATAL_SIGNALS)
+    return {number: old for number, old in before if old is not signal.SIG_IGN}
 
 
 def take(handler: Callable[[int, Any], object]) -> dict[int, Any]:
@@ -312,9 +307,7 @@ def terse(output: str) -> str:
             pieces.append(_change(shown, wanted))
             shown = wanted
         pieces.append(text)
-    if shown != wanted:
-        pieces.append(_change(shown, wanted))
-    return "".join(pieces)
+    return "".join([*pieces, _change(shown, wanted)])
 
 
 @lru_cache(maxsize=8192)
@@ -397,10 +390,11 @@ class SafeTerminal(LinuxDriver):
 
     def start_application_mode(self) -> None:
         """Take the terminal, and leave once it is gone."""
+        global _restore
         self._wants_terminal = True
         super().start_application_mode()  # type: ignore[no-untyped-call]
         self.attrs_before = take_attributes() or self.attrs_before
-        restore_by(self._leave_at_once)
+        _restore = self._leave_at_once
         if not self._is_watched:
             self._is_watched = True
             Thread(target=self._watch, name="chopper-terminal", daemon=True).start()

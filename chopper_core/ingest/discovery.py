@@ -26,6 +26,7 @@ from chopper_core.sources.settings import has_settings
 from chopper_core.store.format import is_store, paths_of
 from chopper_core.tables.text import FileHead
 from chopper_core.util.errors import DataError
+from chopper_core.util.patterns import group_of
 
 _DATA: Final = re.compile(r"\.(?:json|csv|db|rpd|parquet|txt|log|jsonl)(?:\.gz)?$", re.IGNORECASE)
 _TRACE: Final = re.compile(r"\.(?:json|rpd)(?:\.gz)?$", re.IGNORECASE)
@@ -93,37 +94,28 @@ def find_runs(names: Sequence[str]) -> list[FoundRun]:
             found.append(FoundRun(root.name, str(root)))
             continue
         parts, empty = _below(root, set(), is_root=True)
-        every = [(part, False) for part in parts]
-        for part, is_empty in [*every, *((_Part(path, frozenset()), True) for path in empty)]:
+        for part in [*parts, *(_Part(path, frozenset()) for path in empty)]:
             below = part.path.relative_to(root) / _stem(part.files[0] if part.files else "")
-            name = root.name if below == Path() else str(below)
-            if len(roots) > 1 and below != Path():
-                name = f"{root.name}/{below}"
-            found.append(FoundRun(name, part.run, is_empty))
-    names_of = [each.name for each in found]
-    found = [
-        replace(each, name=each.path) if names_of.count(each.name) > 1 else each for each in found
-    ]
-    return sorted(found, key=lambda each: natural_key(each.path))
+            above = Path(root.name) if len(roots) > 1 or below == Path() else Path()
+            found.append(FoundRun(str(above / below), part.run, not part.families))
+    times = Counter(each.name for each in found)
+    named = (replace(run, name=run.path) if times[run.name] > 1 else run for run in found)
+    return sorted(named, key=lambda each: natural_key(each.path))
 
 
 def check_is_one(name: str) -> None:
-    found = _runs_of(name) if len(paths_of(name)) > 1 else []
-    if len(found) > 1:
-        named = ", ".join(each.name for each in found[:_MAX_NAMED])
+    if len(paths_of(name)) > 1 and holds_runs(name):
+        found = [each.name for each in find_runs([name])]
+        named = ", ".join([*found[:_MAX_NAMED], *["…"] * (len(found) > _MAX_NAMED)])
         raise DataError(
-            f"{name} is {len(found)} runs: {named}{', …' * (len(found) > _MAX_NAMED)}; open "
-            f"one of them, or list them with: chopper runs {name}"
+            f"{name} is {len(found)} runs: {named}; open one of them, or list them with: "
+            f"chopper runs {name}"
         )
 
 
 def holds_runs(name: str) -> bool:
     """Whether a name is several runs, and no parts of one."""
-    return len(_runs_of(name)) > 1
-
-
-def _runs_of(name: str) -> list[FoundRun]:
-    return find_runs([name]) if all(path.exists() for path in paths_of(name)) else []
+    return all(path.exists() for path in paths_of(name)) and len(find_runs([name])) > 1
 
 
 def _named_together(paths: Sequence[Path]) -> list[_Part]:
@@ -176,19 +168,16 @@ def _below(
         parts = [_part(folder, one, names, names) for names in loose]
     without: list[Path] = []
     beside: list[Path] = []
-    direct: list[Path] = []
-    for entry in entries:
-        if not entry.is_dir():
-            continue
-        path = Path(entry.path)
+    shapes: set[str] = set()
+    """Of the names of directories with one run."""
+    for path in (Path(entry.path) for entry in entries if entry.is_dir()):
         found, empty = _below(path, seen)
         parts += found
         beside += empty
-        if found:
-            direct += [path] * (len(found) == 1)
-        else:
+        if not found:
             without.append(path)
-    shapes = {_shape(path.name) for path in direct}
+        elif len(found) == 1:
+            shapes.add(_shape(path.name))
     beside += [path for path in without if _shape(path.name) in shapes]
     is_one = len(parts) > 1 and not own and _are_one(parts)
     if len(parts) == 1 and not beside:
@@ -210,7 +199,7 @@ def _families(folder: Path, files: Sequence[str]) -> frozenset[Family]:
             found.add(family)
         elif _TRACE.search(name) and rank_in_name(name) is not None:
             found.add(Family.TRACE)  # may be damaged: reading it gives the reason
-        if found & {Family.TRACE}:
+        if Family.TRACE in found:
             break
     return frozenset(found - {Family.CPU})
 
@@ -265,15 +254,13 @@ _Job = tuple[int | None, str | None]
 
 def _place(trace: Path) -> tuple[int | None, _Job]:
     head = FileHead(trace).text
-    found = _DISTRIBUTED.search(head)
-    about = found[0] if found else ""
+    about = group_of(_DISTRIBUTED, head, 0)
     rank, world = (
         int(match[1]) if (match := re.search(rf'"{key}"\s*:\s*(\d+)', about)) else None
         for key in ("rank", "world_size")
     )
     named = rank_in_name(trace.name)
-    device = _DEVICE.search(head)
-    return (rank if named is None else named), (world, device[1] if device else None)
+    return (rank if named is None else named), (world, group_of(_DEVICE, head) or None)
 
 
 def _differ(jobs: Sequence[_Job]) -> bool:

@@ -87,7 +87,7 @@ def open_run(
             if all(state_of(path) == state for path, state in before.items()):
                 raise
             continue
-        changed = next((path for path in _used_files(run) if _is_replaced(path, before)), None)
+        changed = _replaced(run, before)
         if changed is None:
             return run
     raise DataError(f"{changed or name} changed while it was read; open it again once it is whole")
@@ -99,18 +99,15 @@ def _files_below(paths: Sequence[Path]) -> Iterator[str]:
         yield from (os.path.join(folder, name) for folder, _, names in walked for name in names)
 
 
-def _used_files(run: Run) -> Iterator[str]:
-    paths = [each.path for each in run.sources]
-    paths += [each.path for each in run.telemetry]
-    paths += [each.path for each in run.cpu]
-    yield from (path for each in paths for path in each.split(", "))
-    yield from (path for counters in run.counters for path in counters.paths)
-
-
-def _is_replaced(path: str, before: Mapping[str, FileState]) -> bool:
-    """Whether a file is another one than before; one that grows, as telemetry does, is not."""
-    then, now = before.get(path), state_of(path)
-    return then is not None and then != now and now[0] <= then[0]
+def _replaced(run: Run, before: Mapping[str, FileState]) -> str | None:
+    """A file of the run that is another one than before; one that grows, as telemetry, is not."""
+    named = [source.path for source in run.sources]
+    named += [source.path for source in run.telemetry]
+    named += [samples.path for samples in run.cpu]
+    paths = [path for each in named for path in each.split(", ")]
+    paths += (path for counters in run.counters for path in counters.paths)
+    states = ((path, before[path], state_of(path)) for path in paths if path in before)
+    return next((path for path, then, now in states if then != now and now[0] <= then[0]), None)
 
 
 def _read_run(
@@ -136,7 +133,6 @@ def _read_run(
         if run is None:
             raise no_traces
         return run
-    skipped = [(str(file.path), file.reason) for file in discovery.skipped]
     failed = [(str(file.path), f"{file.path} {file.reason}.") for file in discovery.lost]
     read: list[tuple[TraceFile, Run]] = []
     traces = [trace.path for trace in discovery.traces]
@@ -166,12 +162,13 @@ def _read_run(
     run = replace(_joined(name, read, gather), failed=tuple(failed))
     # Their tables, which are those of the run once more.
     del read, outcomes, outcome
-    joined = [f"{HOST_TRACE} {host.path}" for host in discovery.hosts]
-    source_notes = [note for source in run.sources for note in source.notes]
-    used = {each for each in joined if any(note.startswith(f"{each} ") for note in source_notes)}
-    left = (each for each in skipped if f"{HOST_TRACE} {each[0]}" not in used)
-    run = replace(run, skipped=tuple(left))
-    run = on_one_clock(run, overrides)
+    notes = [note for source in run.sources for note in source.notes]
+    left = (
+        (str(file.path), file.reason)
+        for file in discovery.skipped
+        if not any(note.startswith(f"{HOST_TRACE} {file.path} ") for note in notes)
+    )
+    run = on_one_clock(replace(run, skipped=tuple(left)), overrides)
     progress("merge ranks", 1, 1)
     run = _attached(_with_overrides(run, overrides), paths, progress, ranges)
     return _with_layout(with_slots(run, paths), paths)
@@ -238,19 +235,17 @@ def _sampled(name: str, progress: Progress, overrides: Overrides) -> Run | None:
 
 
 def _joined(name: str, read: Sequence[tuple[TraceFile, Run]], gather: GatherTables) -> Run:
-    claims = [(file, source, rank) for file, rank in read for source in rank.sources]
+    claims = [(file, source) for file, rank in read for source in rank.sources]
     assigned = assign_ranks(
-        [(file, None if source.rank == NO_RANK else source.rank) for file, source, _ in claims]
+        [(file, None if source.rank == NO_RANK else source.rank) for file, source in claims]
     )
     sources: dict[str, list[Source]] = {}
     rank_of: dict[tuple[str, int], int] = {}
-    for assignment, (file, source, _) in zip(assigned, claims, strict=True):
-        path = str(file.path)
-        origin = source.rank_from or assignment.source
+    for assignment, (file, source) in zip(assigned, claims, strict=True):
+        path, origin = str(file.path), source.rank_from or assignment.source
         rank_of[path, source.rank] = assignment.rank
-        sources.setdefault(path, []).append(
-            replace(source, path=path, rank=assignment.rank, rank_from=origin)
-        )
+        source = replace(source, path=path, rank=assignment.rank, rank_from=origin)
+        sources.setdefault(path, []).append(source)
     # A merged file whose ranks have a GPU each and follow each other numbers them by rank too.
     by_number = all(
         gpu.rank - rank.gpus[0].rank == gpu.index for _, rank in read for gpu in rank.gpus
@@ -273,11 +268,8 @@ def on_one_clock(run: Run, overrides: Overrides) -> Run:
 
     Then the collectives that one GPU's trace doesn't name are named like their partners.
     """
-    by_hand: dict[int, int] = {}
-    for source in run.sources:
-        shift_ns = overrides.shift_ns(*source.called)
-        if shift_ns is not None:
-            by_hand[source.rank] = shift_ns
+    shifts = {source.rank: overrides.shift_ns(*source.called) for source in run.sources}
+    by_hand = {rank: shift_ns for rank, shift_ns in shifts.items() if shift_ns is not None}
     table = run.table
     common = (ONE_CLOCK, *TIMES_NOTES)
     is_common = all(source.clock.startswith(common) for source in run.sources)
@@ -289,8 +281,7 @@ def on_one_clock(run: Run, overrides: Overrides) -> Run:
     )
     correction_of = {rank: clock.correction_ns for clock in clocks for rank in clock.ranks}
     moved = np.zeros(int(table.gpu.max()) + 1, np.int64)
-    for gpu in run.gpus:
-        moved[gpu.index] = correction_of[gpu.rank]
+    moved[[gpu.index for gpu in run.gpus]] = [correction_of[gpu.rank] for gpu in run.gpus]
     if moved.any():
         by = moved[table.gpu]
         launch_ns = np.where(table.launch_ns == NO_TIME, NO_TIME, table.launch_ns + by)
@@ -340,8 +331,8 @@ def _with_overrides(run: Run, overrides: Overrides) -> Run:
 
 def _check_overrides(run: Run) -> Run:
     """Return the run; raises UsageError if an override matches none of its sources."""
-    timed = [(Path(source.path).name, source.format) for source in run.telemetry]
-    timed += [(Path(source.path).name, source.format) for source in run.cpu]
+    sampled = (*run.telemetry, *run.cpu)
+    timed = [(Path(source.path).name, source.format) for source in sampled]
     traces = [source.called for source in run.sources]
     for part, _ in run.overrides.clocks:
         if not any(is_meant(part, names) for names in (*timed, *traces)):
@@ -354,11 +345,10 @@ def _check_overrides(run: Run) -> Run:
         option = f"--gpu '{part}:{device}'"
         meant = [i for i in run.identities if is_meant(part, (i.format, _names(i.source)))]
         if not meant:
-            there = ", ".join(
-                dict.fromkeys(f"{_names(i.source)} ({i.format})" for i in run.identities)
-            )
+            devices = dict.fromkeys(f"{_names(i.source)} ({i.format})" for i in run.identities)
             raise UsageError(
-                f"{option} matches no counters or telemetry of this run; it has {there or 'none'}"
+                f"{option} matches no counters or telemetry of this run; it has "
+                f"{', '.join(devices) or 'none'}"
             )
         if not any(device.casefold() in identity.names for identity in meant):
             there = ", ".join(identity.device for identity in meant)

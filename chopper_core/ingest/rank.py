@@ -98,12 +98,12 @@ def read_rank(path: Path, progress: Progress = silent, hosts: Sequence[HostFile]
 
 def merged(ranks: Sequence[Run], rank_from: str) -> Run:
     """The run of a file that has several ranks, whose number comes from `rank_from`."""
-    first = np.cumsum([0, *(len(rank.gpus) for rank in ranks)]).tolist()
-    parts = []
-    for at, rank in zip(first, ranks, strict=False):
-        source = replace(rank.sources[0], rank_from=rank_from)
+    parts: list[Run] = []
+    for rank in ranks:
+        at = sum(len(part.gpus) for part in parts)
         # Losses are those of the file: once is enough.
-        source = replace(source, losses=()) if at else source
+        losses = () if parts else rank.sources[0].losses
+        source = replace(rank.sources[0], rank_from=rank_from, losses=losses)
         gpus = tuple(replace(gpu, index=at + gpu.index) for gpu in rank.gpus)
         parts.append(numbered(rank, gpus, (source,)))
     return joined_ranks(ranks[0], parts, concatenate_tables(parts))
@@ -184,7 +184,7 @@ def _with_host(trace: Trace, hosts: Sequence[HostFile]) -> tuple[Trace, tuple[st
         with reading(host.path):
             trace, join = read_source(host.path, Family.HOST).joined(trace)
     except DataError as error:
-        return trace, (f"{HOST_TRACE} {host.path} is not used: {error}",)
+        join = f"is not used: {error}"
     return trace, (f"{HOST_TRACE} {host.path} {join}",)
 
 
@@ -229,13 +229,9 @@ def _distributed(trace: Trace) -> dict[str, Any]:
 
 
 def _facts(trace: Trace) -> dict[str, str]:
-    stated = [(_distributed(trace), _OF_JOB), (trace.metadata, _VERSIONS)]
-    return {
-        key.replace("_", " "): str(given[key])
-        for given, keys in stated
-        for key in keys
-        if key in given
-    }
+    of_job, versions = _distributed(trace), trace.metadata
+    keys = [(key, of_job) for key in _OF_JOB] + [(key, versions) for key in _VERSIONS]
+    return {key.replace("_", " "): str(given[key]) for key, given in keys if key in given}
 
 
 def process_groups(trace: Trace) -> list[ProcessGroup]:
@@ -276,12 +272,10 @@ def _process(trace: Trace) -> int:
 
 def _host(trace: Trace) -> str:
     """The host named in a trace, or by the profiler in the file's name."""
-    for fields in (trace.metadata, _distributed(trace)):
-        for key in _HOST_KEYS:
-            if isinstance(fields.get(key), str) and fields[key]:
-                return str(fields[key])
+    stated = (f.get(key) for f in (trace.metadata, _distributed(trace)) for key in _HOST_KEYS)
     match = _WORKER.match(trace.path.name)
-    return match[1] if match and int(match[2]) == _process(trace) else ""
+    in_name = match[1] if match and int(match[2]) == _process(trace) else ""
+    return next((host for host in stated if isinstance(host, str) and host), in_name)
 
 
 def _hardware(trace: Trace) -> str:

@@ -23,7 +23,7 @@ from chopper_core.model.signals import FEWEST_SAMPLES, SampleSummary
 from chopper_core.model.table import KernelTable, Rule
 from chopper_core.sources.dispatches import CLOCK_BOOTTIME, Dispatches, DispatchRun
 from chopper_core.sources.registry import Family, FoundFiles, discover
-from chopper_core.sources.signals import ClockDomain, SignalName, Telemetry
+from chopper_core.sources.signals import ClockDomain, SignalName, SignalSamples, Telemetry
 from chopper_core.sources.telemetry.cells import SECOND_NS
 from chopper_core.sources.telemetry.charllm import named
 from chopper_core.sources.trace import Activities, ActivityCategory, LaunchShape, Trace, blank
@@ -176,17 +176,13 @@ def telemetry_run(
         sources.append(source if is_timed else replace(source, offset_ns=0, method=_NUMBERED))
     placed = list(zip(read, sources, strict=True))
     figures, of_nodes = summaries(placed)
-    if not is_timed:
-        figures = {
-            name: {gpu: replace(each, is_timed=False) for gpu, each in own.items()}
-            for name, own in figures.items()
-        }
+    figures = {
+        name: {gpu: replace(each, is_timed=is_timed) for gpu, each in own.items()}
+        for name, own in figures.items()
+    }
     spans = [each for by_gpu in figures.values() for each in by_gpu.values()]
-    span = (
-        min((each.first_ns for each in spans), default=0),
-        max((each.last_ns for each in spans), default=0),
-    )
-    measured = signals(placed, span)
+    first_ns = min((each.first_ns for each in spans), default=0)
+    measured = signals(placed, (first_ns, max((each.last_ns for each in spans), default=0)))
     skipped = [(str(file.path), file.reason) for file in found.skipped]
     return Run(
         name=name,
@@ -207,34 +203,27 @@ def telemetry_run(
 
 def _numbered(telemetry: Telemetry) -> Telemetry:
     """Telemetry without times, with the numbers of its samples as seconds."""
-    signals = {
-        key: [
-            replace(
-                each,
-                time_ns=each.time_ns * SECOND_NS,
-                begin_ns=None if each.begin_ns is None else each.begin_ns * SECOND_NS,
-            )
-            for each in parts
-        ]
-        for key, parts in telemetry.signals.items()
-    }
+
+    def timed(samples: SignalSamples) -> SignalSamples:
+        begin_ns = None if samples.begin_ns is None else samples.begin_ns * SECOND_NS
+        return replace(samples, time_ns=samples.time_ns * SECOND_NS, begin_ns=begin_ns)
+
+    signals = {key: [*map(timed, parts)] for key, parts in telemetry.signals.items()}
     return replace(telemetry, signals=signals)
 
 
 def _gpus_of(read: Sequence[Telemetry], found: FoundFiles) -> tuple[Gpu, ...]:
+    names = {name for each in read for name in each.gpus}
+    places = sorted({name.pci for name in names if name.pci})
+    numbers = {name.index for name in names if name.index >= 0}
     if any(each.by_rank for each in read) or not read:
         numbers = {name.index for each in read if not each.is_of_node for name in each.gpus}
         numbers |= {rank for _, rank in _stopped_files(found)}
-        return tuple(Gpu(rank, rank, NO_DEVICE, "") for rank in sorted(numbers))
-    names = list(dict.fromkeys(name for each in read for name in each.gpus))
-    numbers = {name.index for name in names if name.index >= 0}
-    if numbers:
-        return tuple(Gpu(number, number, NO_DEVICE, "") for number in sorted(numbers))
-    places = sorted({name.pci for name in names if name.pci})
-    if places:
+    elif not numbers and places:
         return tuple(Gpu(n, n, NO_DEVICE, "", pci=place) for n, place in enumerate(places))
-    most = max((len(each.gpus) for each in read), default=0)
-    return tuple(Gpu(number, number, NO_DEVICE, "") for number in range(most))
+    elif not numbers:
+        numbers = set(range(max(len(each.gpus) for each in read)))
+    return tuple(Gpu(number, number, NO_DEVICE, "") for number in sorted(numbers))
 
 
 def _source(
@@ -270,15 +259,20 @@ def identified(
     by_hand = overrides.devices(telemetry.path.name, telemetry.format)
     known = [replace(gpu, index=gpu.rank) for gpu in gpus] if telemetry.by_rank else gpus
     index_of = {own.index: gpu.index for own, gpu in zip(known, gpus, strict=True)}
-    identities, numbers = [], {}
-    matches = gpus_of_telemetry(devices, known, by_hand)
-    for number, (device, who) in enumerate(zip(devices, matches, strict=True)):
-        gpu = None if who.gpu is None else index_of[who.gpu]
-        path, kind = str(telemetry.path), telemetry.format
-        identities.append(Identity(path, kind, device.names, device.text, gpu, who.by))
-        if gpu is not None:
-            numbers[number] = gpu
-    return identities, numbers
+    path, kind = str(telemetry.path), telemetry.format
+    matches = zip(devices, gpus_of_telemetry(devices, known, by_hand), strict=True)
+    found = [
+        Identity(
+            path,
+            kind,
+            device.names,
+            device.text,
+            None if who.gpu is None else index_of[who.gpu],
+            who.by,
+        )
+        for device, who in matches
+    ]
+    return found, {n: each.gpu for n, each in enumerate(found) if each.gpu is not None}
 
 
 def with_ranks(run: Run, read: Iterable[Telemetry]) -> Run:
@@ -308,24 +302,23 @@ def status_of(
 
     The monitor writes its files when the process ends: an empty one means that it was killed.
     """
-    if not any(each.by_rank for each in read) and not _stopped_files(found):
-        return ""
-    empty = sorted({rank for _, rank in _stopped_files(found)})
+    empty = {rank for _, rank in _stopped_files(found)}
     if empty:
         files = f"{len(empty)} of {len(gpus)} ranks have" if len(gpus) > 1 else "the rank has"
         return f"{_STOPPED}: {files} empty files"
+    if not power or not any(each.by_rank for each in read):
+        return ""
+    rank_of = {gpu.index: gpu.rank for gpu in gpus}
     short = [
-        (gpu.rank, power[gpu.index].samples)
-        for gpu in gpus
-        if gpu.index in power
-        and (power[gpu.index].samples < FEWEST_SAMPLES or power[gpu.index].span_ns <= 0)
+        (each.samples, rank_of[gpu])
+        for gpu, each in power.items()
+        if gpu in rank_of and (each.samples < FEWEST_SAMPLES or each.span_ns <= 0)
     ]
     if short:
-        rank, samples = min(short, key=lambda each: each[1])
+        samples, rank = min(short)
         return f"{_STOPPED}: {samples} samples of power of rank {rank}, fewer than {FEWEST_SAMPLES}"
-    if power and all(each.area <= 0 for each in power.values()):
-        return f"{_STOPPED}: no GPU draws any power"
-    return ""
+    is_dark = all(each.area <= 0 for each in power.values())
+    return f"{_STOPPED}: no GPU draws any power" if is_dark else ""
 
 
 def _stopped_files(found: FoundFiles) -> list[tuple[Path, int]]:

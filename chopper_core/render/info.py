@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from math import isnan, nan
 from pathlib import PurePath
-from textwrap import TextWrapper
+from textwrap import wrap
 from typing import Any, Final
 
 import numpy as np
@@ -31,7 +31,7 @@ from chopper_core.model.signals import CpuSamples
 from chopper_core.model.table import LABELLED, NO_LABEL, STATES, Category, Kind, Rule
 from chopper_core.render.cells import Escaped, escape_each, fitting, scale_of
 from chopper_core.render.exchange import finite, json_text
-from chopper_core.util.grouping import counts_of, distinct, ranked, sums_of
+from chopper_core.util.grouping import counts_of, distinct, ranked, stable_order, sums_of
 
 INFO_SCHEMA: Final = "chopper.info/1"
 _OF_SOURCE: Final = (
@@ -101,7 +101,9 @@ def describe(run: Run) -> dict[str, Any]:
         "skipped": [{"path": path, "reason": reason} for path, reason in run.skipped],
         "coverage": {level: _coverage(run, level) for level in LABELLED},
         "levels": {
-            level: sorted_labels(run, level) if level != "operation" else len(table.operations)
+            level: len(table.operations)
+            if level == "operation"
+            else [table.text_of(level, code) for code in distinct(table.column(level)).tolist()]
             for level in LABELLED
         },
         "partial_iterations": sorted(frozenset().union(*run.partial_iterations.values())),
@@ -179,19 +181,17 @@ def _collectives(run: Run) -> list[_Document]:
     groups = len(table.names) + 1
     codes = table.operation[rows].astype(np.int64) * groups + table.group[rows] + 1
     found, which = ranked(codes)
-    listed = []
-    for number, code in enumerate(found.tolist()):
-        operation, group = code // groups, code % groups - 1
-        size = table.bytes[rows[which == number]]
-        listed.append(
-            {
-                "operation": table.text_of("operation", operation),
-                "group": table.names[group] if group >= 0 else None,
-                "count": len(size),
-                "bytes": int(size.sum()) if (size >= 0).all() else None,
-            }
-        )
-    return sorted(listed, key=lambda item: -int(item["count"]))
+    size, count = table.bytes[rows], counts_of(which, len(found))
+    amounts, unknown = sums_of(size, which, len(found)), counts_of(which[size < 0], len(found))
+    return [
+        {
+            "operation": table.text_of("operation", found[at] // groups),
+            "group": table.names[found[at] % groups - 1] if found[at] % groups else None,
+            "count": int(count[at]),
+            "bytes": None if unknown[at] else int(amounts[at]),
+        }
+        for at in stable_order(-count).tolist()
+    ]
 
 
 def _missing(run: Run) -> list[str]:
@@ -223,10 +223,6 @@ def numbers_text(numbers: Sequence[int]) -> str:
     return ", ".join("-".join(map(str, part)) for part in parts)
 
 
-def sorted_labels(run: Run, level: str) -> list[str]:
-    return [run.table.text_of(level, code) for code in distinct(run.table.column(level)).tolist()]
-
-
 def _coverage(run: Run, level: str) -> _Document:
     table = run.table
     rules = table.column(f"{level}_rule").astype(np.intp)
@@ -250,26 +246,24 @@ def as_text(run: Run, width: int = 0) -> Escaped:
     counters = f"{len(names)} counters, available as columns (--columns {', '.join(names[:1])})"
     if len(names) > _MAX_LISTED_NAMES:
         names[_MAX_LISTED_NAMES:] = [f"and {len(names) - _MAX_LISTED_NAMES} more"]
-    listed = TextWrapper(_LINE_WIDTH, break_long_words=False, break_on_hyphens=False)
+    listed = wrap(", ".join(names), _LINE_WIDTH, break_long_words=False, break_on_hyphens=False)
     skipped = (f"{item['path']}: {item['reason']}" for item in found["skipped"])
+    clocks = map(_clock_line, run.hosts if len(run.hosts) > 1 else ())
+    flops = _flops_lines(run, found["model_flops"])
     lines = [
         *_head_lines(run, found),
         "",
         *_aligned([[*_GPU_COLUMNS], *map(_gpu_cells, found["gpus"])], width),
-        *_section(
-            "rank clocks (corrected)", map(_clock_line, run.hosts if len(run.hosts) > 1 else ())
-        ),
+        *_section("rank clocks (corrected)", clocks),
         *_identity_lines(run, width),
         *_source_lines(found["sources"], width),
         *_section("files that could not be used", (item["reason"] for item in found["failed"])),
         *_section("collectives, over all GPUs", map(_collective_line, found["collectives"])),
-        *_section(
-            "model FLOPs by data type, over all GPUs", _flops_lines(run, found["model_flops"])
-        ),
+        *_section("model FLOPs by data type, over all GPUs", flops),
         *_section("files not read", skipped),
         *_coverage_lines(run, found["coverage"]),
         *(line for source in run.counters for line in _counter_lines(source)),
-        *_section(counters, listed.wrap(", ".join(names))),
+        *_section(counters, listed),
         *_sample_lines(run),
     ]
     if found["partial_iterations"]:
@@ -327,11 +321,13 @@ def _clock_line(clock: HostClock) -> str:
 
 def _identity_lines(run: Run, width: int) -> list[str]:
     """The devices of each source, matched to GPUs: a row per GPU, a column per source."""
+    if not run.identities:
+        return []
     by_source: dict[tuple[str, str], list[Identity]] = {}
     files = Counter(source.format for source in run.telemetry)
     for each in run.identities:
-        paths, count = each.source.split(", "), files[each.format]
-        key = each.source, PurePath(paths[0]).name if len(paths) == 1 else each.format
+        count, is_one = files[each.format], ", " not in each.source
+        key = each.source, PurePath(each.source).name if is_one else each.format
         # With a file per signal and GPU, a column for each would be of no use.
         key = ("", f"{each.format} ({count} files)") if count > _MAX_FILES else key
         by_source.setdefault(key, []).append(each)
@@ -343,7 +339,7 @@ def _identity_lines(run: Run, width: int) -> list[str]:
         )
         trace = f"device {gpu.device}{', ' if gpu.pci else ''}{gpu.pci}"
         rows.append([str(gpu.index), str(gpu.rank), trace, *map(" | ".join, cells)])
-    lines = ["", "devices matched to GPUs", *_aligned(rows, width)] if by_source else []
+    lines = ["", "devices matched to GPUs", *_aligned(rows, width)]
     for (_, title), found in by_source.items():
         ways = dict.fromkeys(each.by for each in found if each.gpu is not None)
         lines.append(f"  {title}: by {', '.join(ways) or 'nothing'}")

@@ -8,7 +8,6 @@ from textwrap import wrap
 from typing import Final
 
 import numpy as np
-from msgspec import Struct
 
 from chopper_core.model.attributes import attribute_text
 from chopper_core.render.cells import (
@@ -62,27 +61,28 @@ def as_text(
     columns = column_texts(frame)
     cells = {column.metric.name: _column(frame, column, count, glyphs) for column in columns}
     names = row_names(frame, glyphs)[:count]
-    layout = _TextLayout.of(frame, columns, cells, names, width)
-    means = frame.means(np.arange(count), SPARK_BINS) if layout.sparks else None
+    shown, widths, name_width, sparks = _layout(frame, columns, cells, names, width)
+    means = frame.means(np.arange(count), SPARK_BINS) if sparks else None
     scale = SparkScale.of(means) if means is not None else None
 
     def line(name: str, row: int, inks: Sequence[str] = (), *more: str) -> str:
         """A line of the table; the cells of a column begin with its header and total."""
         texts = [
-            column.aligned(cells[column.metric.name][row], layout.widths[column.metric.name])
-            for column in layout.shown
+            column.aligned(cells[column.metric.name][row], widths[column.metric.name])
+            for column in shown
         ]
         inked = map(paint, texts, inks) if inks else texts
-        return "  ".join([pad(name, layout.name_width), *inked, *more]).rstrip()
+        return "  ".join([pad(name, name_width), *inked, *more]).rstrip()
 
     lines = [paint(_breadcrumb(frame, glyphs), "strong"), *_headline(frame, width), *drawn]
     signal = [scale.title(frame.signal)] if scale is not None else []
     lines.append(paint(line(level_title(frame.level), 0, (), *signal), "header"))
     is_prose = frame.level in SENTENCES
-    short = names if is_prose else fitting_names(names, layout.name_width, glyphs)
-    inks = _inks(frame, layout.shown, count) if paint is not plain else [()] * count
+    short = names if is_prose else fitting_names(names, name_width, glyphs)
+    inked = [_inks(frame, column) for column in shown] if paint is not plain else []
+    inks = [*zip(*inked, strict=True)] or [()] * count
     for row in range(count):
-        name = wrap(names[row], layout.name_width) if is_prose else [short[row]]
+        name = wrap(names[row], name_width) if is_prose else [short[row]]
         spark = []
         if means is not None and scale is not None:
             spark = [paint(scale.line(means[row], frame.signal.unit, glyphs), "spark")]
@@ -97,83 +97,69 @@ def as_text(
     return glyphs.spelled("\n".join([*lines, *footer]) + "\n")
 
 
-def _inks(frame: Frame, columns: Sequence[ColumnText], count: int) -> list[tuple[str, ...]]:
-    tinted = {column.metric.name: tints(frame, column.metric) for column in columns}
-    return [
-        tuple(
-            "accent" if name == "share_pct" else INKS[int(tint[row])]
-            for name, tint in tinted.items()
-        )
-        for row in range(count)
-    ]
+def _inks(frame: Frame, column: ColumnText) -> list[str]:
+    if column.metric.name == "share_pct":
+        return ["accent"] * len(frame)
+    return [INKS[tint] for tint in tints(frame, column.metric).tolist()]
 
 
-class _TextLayout(Struct, frozen=True):
-    """The columns of a text table that are shown, and widths in cells."""
-
-    shown: Sequence[ColumnText]
-    widths: Mapping[str, int]
-    name_width: int
-    sparks: bool
-
-    @classmethod
-    def of(
-        cls,
-        frame: Frame,
-        columns: Sequence[ColumnText],
-        cells: Mapping[str, Sequence[str]],
-        names: Sequence[str],
-        width: int,
-    ) -> _TextLayout:
-        longest = max(map(cell_width, (*names, level_title(frame.level), _total_title(frame))))
-        widths = {name: max(map(cell_width, texts)) for name, texts in cells.items()}
-        sparks = bool(names) and frame.sparks
-        shown = columns
-        if width:
-            parts = 2 if frame.level in SENTENCES else 3
-            reserved = min(longest, max(_MIN_NAME, width // parts))
-            room = width - reserved - (SPARK_BINS + 2)
-            if frame.view.columns:
-                sparks = sparks and sum(each + 2 for each in widths.values()) <= room
-            else:
-                # As in the explorer, the column that the rows are sorted by is always visible.
-                by = frame.sort.removeprefix("-")
-                ranked = sorted(columns, key=lambda column: column.metric.name != by)
-                fit = fitting((widths[c.metric.name] for c in ranked), room, gap=2)
-                sparks = sparks and fit >= _MIN_WITH_SPARKS
-                if not sparks:
-                    fit = fitting((widths[c.metric.name] for c in ranked), width - reserved, gap=2)
-                shown = tuple(column for column in columns if column in ranked[: max(fit, 1)])
-        used = sum(widths[column.metric.name] + 2 for column in shown)
-        used += SPARK_BINS + 2 if sparks else 0
-        name_width = min(longest, max(width - used, _MIN_NAME) if width else _MAX_NAME)
-        return cls(shown, widths, name_width, sparks)
+def _layout(
+    frame: Frame,
+    columns: Sequence[ColumnText],
+    cells: Mapping[str, Sequence[str]],
+    names: Sequence[str],
+    width: int,
+) -> tuple[Sequence[ColumnText], dict[str, int], int, bool]:
+    """The columns that are shown, the width of each and of names, and whether sparklines are."""
+    longest = max(map(cell_width, (*names, level_title(frame.level), _total_title(frame))))
+    widths = {name: max(map(cell_width, texts)) for name, texts in cells.items()}
+    sparks = bool(names) and frame.sparks
+    shown = columns
+    if width:
+        parts = 2 if frame.level in SENTENCES else 3
+        reserved = min(longest, max(_MIN_NAME, width // parts))
+        room = width - reserved - (SPARK_BINS + 2)
+        if frame.view.columns:
+            sparks = sparks and sum(each + 2 for each in widths.values()) <= room
+        else:
+            # As in the explorer, the column that the rows are sorted by is always visible.
+            by = frame.sort.removeprefix("-")
+            ranked = sorted(columns, key=lambda column: column.metric.name != by)
+            needed = [widths[column.metric.name] for column in ranked]
+            sparks = sparks and fitting(needed, room, gap=2) >= _MIN_WITH_SPARKS
+            fit = fitting(needed, room if sparks else width - reserved, gap=2)
+            shown = tuple(column for column in columns if column in ranked[: max(fit, 1)])
+    used = sum(widths[column.metric.name] + 2 for column in shown)
+    used += SPARK_BINS + 2 if sparks else 0
+    name_width = min(longest, max(width - used, _MIN_NAME) if width else _MAX_NAME)
+    return shown, widths, name_width, sparks
 
 
 def as_markdown(frame: Frame, *, limit: int | None = None, drawn: Sequence[str] = ()) -> str:
     count = len(frame) if limit is None else min(limit, len(frame))
     columns = column_texts(frame)
-    header = [level_title(frame.level), *(column.header for column in columns)]
+    rows = [
+        [level_title(frame.level), *(column.header for column in columns)],
+        [":--", *(":--" if column.is_word else "--:" for column in columns)],
+    ]
+    names = row_names(frame, UNICODE)
+    for row in range(count):
+        texts = (column.cell(frame.values[column.metric.name], row, UNICODE) for column in columns)
+        cells = [
+            escaped(text) if column.is_word else text
+            for column, text in zip(columns, texts, strict=True)
+        ]
+        where = f" `{clean(frame.addresses(row))}`" if frame.level in SENTENCES else ""
+        rows.append([escaped(names[row]) + where, *cells])
+    if _has_total(frame):
+        totals = [_total_cell(frame, column, UNICODE) for column in columns]
+        rows.append([f"**{_total_title(frame)}**", *totals])
     lines = [
         f"**{escaped(_breadcrumb(frame, UNICODE))}**",
         "",
         *(f"{escaped(clean(line))}\n" for line in frame.headline),
         *(("```text", *drawn[:-1], "```", "") if drawn else ()),
-        _markdown_row(header),
-        _markdown_row([":--", *(":--" if column.is_word else "--:" for column in columns)]),
-    ]
-    names = row_names(frame, UNICODE)
-    for row in range(count):
-        cells = []
-        for column in columns:
-            text = column.cell(frame.values[column.metric.name], row, UNICODE)
-            cells.append(escaped(text) if column.is_word else text)
-        where = f" `{clean(frame.addresses(row))}`" if frame.level in SENTENCES else ""
-        lines.append(_markdown_row([escaped(names[row]) + where, *cells]))
-    if _has_total(frame):
-        totals = [_total_cell(frame, column, UNICODE) for column in columns]
-        lines.append(_markdown_row([f"**{_total_title(frame)}**", *totals]))
-    lines += [
+        *(f"| {' | '.join(row)} |" for row in rows),
         "",
         *(f"- {escaped(clean(note))}" for note in (*frame.notes, *limit_notes(frame, count))),
     ]
@@ -299,10 +285,6 @@ def _footer(frame: Frame, count: int, drawn: Sequence[str]) -> list[str]:
 
 def _shortened(text: str) -> str:
     return text if len(text) <= _MAX_ATTRIBUTE else f"{text[:_MAX_ATTRIBUTE]}… (all of it in JSON)"
-
-
-def _markdown_row(cells: list[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
 
 
 def escaped(text: str) -> str:

@@ -126,19 +126,21 @@ def paths_of(name: str) -> list[Path]:
 
     Raises DataError for a path that can't be looked up.
     """
-    path, is_there = _looked_up(named_runs(name)[0])
-    if not is_there and "," in name:
-        return [_looked_up(named_runs(part)[0])[0] for part in name.split(",") if part]
+    path = _looked_up(name)
+    if "," in name and not path.exists():
+        return [_looked_up(part) for part in name.split(",") if part]
     return [path]
 
 
-def _looked_up(name: str) -> tuple[Path, bool]:
+def _looked_up(name: str) -> Path:
+    name = named_runs(name)[0]
     try:
         path = Path(name).expanduser()
-        return path, path.exists()
+        path.exists()
     except (OSError, RuntimeError) as error:
         short = name if len(name) <= _MAX_SHOWN else f"{name[: _MAX_SHOWN - 1]}…"
         raise DataError(f"{short} can't be read: {getattr(error, 'strerror', error)}.") from error
+    return path
 
 
 def is_store(path: Path) -> bool:

@@ -142,9 +142,8 @@ def _columns(
     kind: type[KernelTable | SideTable], content: Content, places: Mapping[str, ColumnPlace]
 ) -> dict[str, AnyArray]:
     """The columns of a table, of one length and the declared types; raises ValueError."""
-    declared = {
-        name: text.lower() for base in kind.__mro__ for name, text in _annotations(base).items()
-    }
+    annotations = (vars(base).get("__annotations__", {}) for base in kind.__mro__)
+    declared = {name: text.lower() for own in annotations for name, text in own.items()}
     columns = columns_of(content, places)
     for name, values in columns.items():
         if declared.get(name) != values.dtype.name:
@@ -152,10 +151,6 @@ def _columns(
     if len({len(values) for values in columns.values()}) > 1:
         raise ValueError("columns of different lengths")
     return columns
-
-
-def _annotations(base: type) -> Mapping[str, str]:
-    return vars(base).get("__annotations__", {})  # type: ignore[no-any-return]
 
 
 def _check_codes(columns: Mapping[str, AnyArray], gpus: int, stored: StoredRun) -> None:
@@ -258,10 +253,10 @@ def _signals(
 def _cpu(columns: Mapping[str, AnyArray], files: tuple[SampledFile, ...]) -> tuple[CpuSamples, ...]:
     found = []
     rows = zip(*(lists_of(columns, name) for name in CPU_ARRAYS), strict=True)
-    for file, (cpus, cores, times_ns, percent) in zip(files, rows, strict=True):
-        percent = percent.reshape(len(times_ns), len(cpus))
-        samples = dict(zip(CPU_ARRAYS, (cpus, cores, times_ns, percent), strict=True))
-        found.append(CpuSamples(**asdict(file), **samples))
+    for file, arrays in zip(files, rows, strict=True):
+        samples = CpuSamples(**asdict(file), **dict(zip(CPU_ARRAYS, arrays, strict=True)))
+        shape = len(samples.times_ns), len(samples.cpus)
+        found.append(replace(samples, percent=samples.percent.reshape(shape)))
     return tuple(found)
 
 

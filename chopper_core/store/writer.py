@@ -82,6 +82,7 @@ def _write_files(run: Run, folder: Path, origin: str) -> None:
     if not in_order(table):
         table = table.take(level_order(table))
     cubes = summarise(table) if len(table) >= _MIN_SUMMED_ROWS else []
+    samples = {n: [getattr(file, n).ravel() for file in run.cpu] for n in layout.CPU_ARRAYS}
     places = {
         layout.KERNELS: write_arrow(
             folder / layout.KERNELS, {name: table.column(name) for name in COLUMNS}
@@ -89,7 +90,7 @@ def _write_files(run: Run, folder: Path, origin: str) -> None:
         layout.MEASURED: write_arrow(folder / layout.MEASURED, table.measured),
         layout.OPERATIONS: write_arrow(folder / layout.OPERATIONS, _cells(cubes)),
         layout.SERIES: write_lists(folder / layout.SERIES, _series(run)),
-        layout.CPU: write_lists(folder / layout.CPU, _samples(run)),
+        layout.CPU: write_lists(folder / layout.CPU, samples),
         **{
             table.FILE: write_arrow(folder / table.FILE, table.columns())
             for table in run.side_tables.values()
@@ -150,7 +151,3 @@ def _series(run: Run) -> dict[str, list[AnyArray]]:
     return {
         name: [getattr(curve, name) for curve in curves] for name in IntegralCurve.__struct_fields__
     }
-
-
-def _samples(run: Run) -> dict[str, list[AnyArray]]:
-    return {name: [getattr(file, name).ravel() for file in run.cpu] for name in layout.CPU_ARRAYS}

@@ -246,6 +246,8 @@ def publish(path: Path, content: bytes, *, mode: int = 0o666, is_new: bool = Fal
 
     Where it has to be `is_new`, an existing one stays: FileExistsError.
     """
+    if is_new and path.exists():
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
     fresh = temporary_path(path.absolute(), "new")
     try:
         os.close(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode))
@@ -253,8 +255,6 @@ def publish(path: Path, content: bytes, *, mode: int = 0o666, is_new: bool = Fal
         if not is_new:
             os.replace(fresh, path)
             return
-        if path.exists():
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
         try:
             os.link(fresh, path)
         except FileExistsError:

@@ -90,11 +90,11 @@ async def of(screen: Explorer, argument: str) -> None:
         raise UsageError("this view has no selectable figure")
     if argument:
         await screen.change(replace(screen.view, of="" if argument == ALL else argument))
-    elif isinstance(screen.run, SeveralRuns):
-        screen.choose("Figure", screen.run.figures(), screen.view.of, lambda name: of(screen, name))
-    elif known.figures:
-        figures = [METRICS[name] for name in known.figures]
+    elif known.figures or isinstance(screen.run, SeveralRuns):
+        figures = map(METRICS.__getitem__, known.figures)
         options = [(each.name, each.title, each.definition) for each in figures]
+        if isinstance(screen.run, SeveralRuns):
+            options = [*screen.run.figures()]
         screen.choose("Figure", options, screen.view.of, lambda name: of(screen, name))
     else:
         screen.say(f"one of: {known.of}, or {ALL}")
@@ -167,11 +167,11 @@ async def _show_info(screen: Explorer) -> None:
     from chopper_core.render import info
 
     width = max(min(screen.size.width * 96 // 100 - 5, _INFO_CELLS), 20)
-    text = Text()
+    lines: list[str] = []
     for line in (await run_in_thread(info.as_text, screen.run, width)).splitlines():
         indent = " " * (len(line) - len(line.lstrip()) + 2)
-        text.append("\n".join(wrap(line, width, subsequent_indent=indent)) + "\n")
-    screen.read("Info", text, passes_digits=True)
+        lines += wrap(line, width, subsequent_indent=indent) or [""]
+    screen.read("Info", Text("\n".join([*lines, ""])), passes_digits=True)
 
 
 @action(FIND, "f", title="Find a name anywhere", takes="TEXT", while_busy=True)
@@ -226,9 +226,8 @@ async def _go_to_match(screen: Explorer, step: int) -> None:
     screen.searched = text
     from chopper_core.views.find import hit_rows
 
-    rows = hit_rows(screen.frame, text)
-    row = _next_of(screen, rows, step, f"hit of {text}")
-    screen.say(f"hit of {text}: {rows.index(row) + 1} of {len(rows)}")
+    _, place = _next_of(screen, hit_rows(screen.frame, text), step, f"hit of {text}")
+    screen.say(f"hit of {text}: {place}")
 
 
 @actions(FIND)("""
@@ -262,22 +261,20 @@ async def _go_to_outlier(screen: Explorer, step: int) -> None:
     rule = f"median {text(found.median)}, ±{text(found.limit)} ({FACTOR}×{MAD_TO_SIGMA}×MAD)"
     if not found.rows:
         raise UsageError(f"no outlier by {column.title}: {rule}")
-    row = _next_of(screen, found.rows, step, "outlier")
+    row, place = _next_of(screen, found.rows, step, "outlier")
     value = frame.values[name].at(row)
     assert value is not None
-    number = f"outlier {found.rows.index(row) + 1} of {len(found.rows)}"
-    screen.say(f"{number}: {column.title} {text(value)}; {rule}")
+    screen.say(f"outlier {place}: {column.title} {text(value)}; {rule}")
 
 
-def _next_of(screen: Explorer, rows: Sequence[int], step: int, name: str) -> int:
-    """Move the cursor to the next of the rows; past the last to the first."""
+def _next_of(screen: Explorer, rows: Sequence[int], step: int, name: str) -> tuple[int, str]:
+    """Move the cursor to the next of the rows, past the last to the first; the row, its number."""
     if not rows:
         raise UsageError(f"no {name} in this table")
-    table = screen.table
-    later = [row for row in rows if (row - table.cursor) * step > 0]
+    later = [row for row in rows if (row - screen.table.cursor) * step > 0]
     row = min(later or rows) if step > 0 else max(later or rows)
-    table.move_to(row)
-    return row
+    screen.table.move_to(row)
+    return row, f"{rows.index(row) + 1} of {len(rows)}"
 
 
 def _hit_options(

@@ -63,14 +63,6 @@ async def leave_view(screen: Explorer) -> None:
         raise UsageError("these are all runs; q quits")
 
 
-def mark_run(screen: Explorer) -> None:
-    label = screen.table.label
-    if label is None or screen.frame.level != RUN_LEVEL:
-        raise UsageError("only runs can be marked here; 1 shows them")
-    screen.marks = toggled(screen.marks, Mark((RUN_LEVEL,), (label,)))
-    screen.show_marks()
-
-
 def marked_runs(marks: Marks) -> list[str]:
     return [mark.path[0] for mark in marks if mark.order == (RUN_LEVEL,)]
 
@@ -79,7 +71,7 @@ async def compare_runs(screen: Explorer) -> None:
     """Compare two marked runs; show more alone; without marks normalise to the row or the best."""
     names = marked_runs(screen.marks)
     if not names:
-        await _normalise_next(screen)
+        await normalise(screen, "", has_best=True)
     elif len(names) == 1:
         raise UsageError("one run is marked; mark another, or unmark it to divide by a row")
     elif len(names) == 2:
@@ -93,32 +85,19 @@ async def compare_runs(screen: Explorer) -> None:
         await screen.go(changed(screen.here, view), f"{len(names)} marked runs")
 
 
-async def normalise(screen: Explorer, argument: str) -> None:
-    """Divide figures by those of a run, by default the row's; again: no more."""
-    _require_runs(screen)
-    if not argument and screen.view.baseline is not None:
-        await screen.change(replace(screen.view, baseline=None, sort=""))
-        return
-    name = argument or screen.table.label
-    if name is None:
-        raise UsageError("there is no row to divide by")
-    await screen.change(replace(screen.view, baseline=Baseline(name), sort=""))
+async def normalise(screen: Explorer, argument: str, *, has_best: bool = False) -> None:
+    """Divide figures by those of a run, by default the row's; again: by nothing.
 
-
-async def _normalise_next(screen: Explorer) -> None:
-    """Divide by the row under the cursor, then by the best of the group, then by nothing."""
-    _require_runs(screen)
-    before = screen.view.baseline
-    if before is None:
-        await normalise(screen, "")
-    else:
-        after = Baseline(BEST) if before.run != BEST else None
-        await screen.change(replace(screen.view, baseline=after, sort=""))
-
-
-def _require_runs(screen: Explorer) -> None:
+    With `has_best`, which runs in between by the best of the group.
+    """
     if screen.view.name != RUNS:
         raise UsageError("the table of runs has a baseline; 1 shows it")
+    before, name = screen.view.baseline, argument or screen.table.label
+    if before is not None and not argument:
+        name = BEST if has_best and before.run != BEST else ""
+    if name is None:
+        raise UsageError("there is no row to divide by")
+    await screen.change(replace(screen.view, baseline=Baseline(name) if name else None, sort=""))
 
 
 async def view_of_set(screen: Explorer, argument: str) -> None:
@@ -176,13 +155,20 @@ def mark(screen: Explorer, _: str) -> None:
     """Mark the row for a comparison, or unmark it; the status line counts the marks."""
     label = screen.table.label
     if isinstance(screen.run, SeveralRuns):
-        mark_run(screen)
-        return
-    if screen.view.name:
+        if label is None or screen.frame.level != RUN_LEVEL:
+            raise UsageError("only runs can be marked here; 1 shows them")
+        marked = Mark((RUN_LEVEL,), (label,))
+    elif screen.view.name:
         raise UsageError("only rows of the tree can be marked; 1 shows it")
-    if label is None:
+    elif label is None:
         raise UsageError("there is no row to mark")
-    screen.marks = toggled(screen.marks, mark_of(screen.view, label))
+    else:
+        marked = mark_of(screen.view, label)
+    _set_marks(screen, toggled(screen.marks, marked))
+
+
+def _set_marks(screen: Explorer, marks: Marks) -> None:
+    screen.marks = marks
     screen.show_marks()
 
 
@@ -191,8 +177,7 @@ def unmark(screen: Explorer, _: str) -> None:
     """Clear marks."""
     if not screen.marks:
         raise UsageError("nothing is marked")
-    screen.marks = ()
-    screen.show_marks()
+    _set_marks(screen, ())
 
 
 @action(COMPARE, "=", title="Compare the marked rows", hint="cmp")
@@ -214,5 +199,4 @@ async def compare(screen: Explorer, _: str) -> None:
         await screen.go(screen.trail_to(view), message)
     if view.baseline is not None and screen.view.baseline == view.baseline:
         # They are compared; the next marks are of another comparison.
-        screen.marks = ()
-        screen.show_marks()
+        _set_marks(screen, ())

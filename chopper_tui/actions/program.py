@@ -258,20 +258,19 @@ async def _show(screen: Explorer, number: int, step: int) -> None:
     """Show a stop, or where this run has none of its view the next one."""
     from chopper_tui.widgets.dialogs import TourBox
 
-    while 0 <= number < len(STOPS):
-        stop = STOPS[number]
+    for here in range(number, len(STOPS) if step > 0 else -1, step):
+        stop = STOPS[here]
         await screen.go(screen.trail_to(_view_of(screen, stop)))
         if not screen.status.is_error:
+            title = f"tour {here + 1}/{len(STOPS)}  {stop.title}"
+            box = TourBox(title, stop.text, "-above" if stop.is_of_table else "")
+            screen.open_dialog(box, partial(_go_on, screen, here))
             break
-        number += step
-    else:
-        screen.say("")
-        return
     screen.say("")
-    title = f"tour {number + 1}/{len(STOPS)}  {stop.title}"
-    here = number
-    box = TourBox(title, stop.text, "-above" if stop.is_of_table else "")
-    screen.open_dialog(box, lambda go: _show(screen, max(here + go, 0), go))
+
+
+async def _go_on(screen: Explorer, here: int, step: int) -> None:
+    await _show(screen, max(here + step, 0), step)
 
 
 def _view_of(screen: Explorer, stop: Stop) -> View:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Final
 
@@ -86,14 +87,17 @@ def _open_chooser(screen: Explorer) -> None:
 
 def shown_columns(screen: Explorer) -> tuple[str, ...]:
     """The columns of the view, or those of its defaults that have room on the screen."""
-    plan = screen.table.layout_plan
-    names = screen.view.columns or (
-        tuple(column.name for column in plan.columns) if plan is not None else ()
-    )
+    names = screen.view.columns or _planned(screen)
     if screen.view.name:  # The table may still show the view before.
         own = {column.name for column in (*screen.frame.columns, *screen.frame.more)}
         return tuple(name for name in names if name in own)
     return tuple(dict.fromkeys(underlying(name) for name in names))
+
+
+def _planned(screen: Explorer) -> tuple[str, ...]:
+    """The columns that have room on the screen."""
+    plan = screen.table.layout_plan
+    return tuple(column.name for column in plan.columns) if plan is not None else ()
 
 
 def _named_columns(screen: Explorer, text: str) -> tuple[str, ...]:
@@ -128,8 +132,7 @@ async def _show_columns(screen: Explorer, names: tuple[str, ...]) -> None:
     await screen.go(changed(screen.here, view), "" if names else "default columns")
     if screen.view != view:
         return
-    plan = screen.table.layout_plan
-    fits = len(plan.columns) if plan is not None else len(names)
+    fits = len(_planned(screen)) if screen.table.layout_plan is not None else len(names)
     if fits < len(names):
         screen.say(f"{fits} of {len(names)} columns fit; > scrolls to the others")
     if view.name:
@@ -211,12 +214,11 @@ async def sort(screen: Explorer, argument: str) -> None:
         return
     options = [("", "default order", f"by {level_title(frame.level)}, as in the run")]
     options.append(("name", "name", "alphabetical"))
-    titles = [column.title for column in frame.columns]
+    times = Counter(column.title for column in frame.columns)
     for column in frame.columns:
-        is_unique = titles.count(column.title) == 1
-        title = column.title if is_unique else f"{column.title} ({column.name})"
+        title = column.title + f" ({column.name})" * (times[column.title] > 1)
         options.append((f"-{column.name}", title, column.definition))
-    current = frame.sort if frame.sort in [key for key, _, _ in options] else f"-{frame.sort}"
+    current = frame.sort if frame.sort in ("", "name") else f"-{frame.sort.removeprefix('-')}"
     screen.choose("Sort by", options, current, lambda chosen: _sort_by(screen, chosen))
 
 
@@ -227,8 +229,7 @@ async def sort(screen: Explorer, argument: str) -> None:
         Sort by the column to the right.
     """)
 async def _shift_sort(screen: Explorer, step: int) -> None:
-    plan = screen.table.layout_plan
-    names = ["name", *(column.name for column in (plan.columns if plan else ()))]
+    names = ["name", *_planned(screen)]
     current = screen.frame.sort.removeprefix("-")
     position = names.index(current) if current in names else (-1 if step > 0 else 1)
     name = names[(position + step) % len(names)]
@@ -327,14 +328,14 @@ async def detail(screen: Explorer, _: str) -> None:
     if not screen.table.rows:
         raise UsageError("there is no row")
     found = await run_in_thread(detail_of, screen.run, screen.frame, screen.table.cursor)
-    width = max(min(screen.size.width * 96 // 100 - 6, 100), 8)
-    text = Text()
-    for line in full_detail(found, width, screen.table.glyphs):
-        text.append("".join(piece for piece, _ in line).rstrip() + "\n")
+    width = _reading_width(screen)
+    lines = full_detail(found, width, screen.table.glyphs)
+    texts = ["".join(piece for piece, _ in line).rstrip() for line in lines]
+    text = "".join(f"{line}\n" for line in texts)
     for note in other_notes(screen.frame):
-        text.append("\n" + "\n".join(wrapped(f"note: {note}", width)))
+        text += "\n" + "\n".join(wrapped(f"note: {note}", width))
     name = display_name(found.label, found.level)
-    screen.read(f"{level_title(found.level)} {name}"[:width], text)
+    screen.read(f"{level_title(found.level)} {name}"[:width], Text(text))
 
 
 @action(TABLE, "!", title="Notes")
@@ -344,9 +345,12 @@ def notes(screen: Explorer, _: str) -> None:
 
     if not screen.frame.notes:
         raise UsageError("there are no notes on this table")
-    width = max(min(screen.size.width * 96 // 100 - 6, 100), 8)
-    lines = ["\n".join(wrapped(note, width)) for note in screen.frame.notes]
+    lines = ["\n".join(wrapped(note, _reading_width(screen))) for note in screen.frame.notes]
     screen.read("Notes", Text("\n\n".join(lines)))
+
+
+def _reading_width(screen: Explorer) -> int:
+    return max(min(screen.size.width * 96 // 100 - 6, 100), 8)
 
 
 @action(TABLE, "z", title="Table alone")

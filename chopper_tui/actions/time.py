@@ -179,10 +179,10 @@ def _through(scope: tuple[int, int], seen: Interval, moved: Interval) -> Interva
     begin, end = scope
     if not begin <= seen.from_ns <= seen.to_ns <= end or (seen.from_ns, seen.to_ns) == scope:
         return moved
-    if moved.length_ns >= (end - begin) * _ALMOST:
-        return replace(moved, from_ns=begin, to_ns=end)
-    start = min(max(moved.from_ns, begin), end - moved.length_ns)
-    return replace(moved, from_ns=start, to_ns=start + moved.length_ns)
+    is_almost = moved.length_ns >= (end - begin) * _ALMOST
+    length = end - begin if is_almost else moved.length_ns
+    start = min(max(moved.from_ns, begin), end - length)
+    return replace(moved, from_ns=start, to_ns=start + length)
 
 
 @actions(TIME)("""
@@ -354,18 +354,15 @@ async def next_figure(screen: Explorer, _: str) -> None:
 
 
 async def show_next_figure(screen: Explorer, figures: Sequence[str]) -> None:
-    table = screen.run.table
     current = screen.view.of or figures[0]
     place = figures.index(current) if current in figures else -1
     for name in (*figures[place + 1 :], *figures[: place + 1]):
-        try:
-            metric = metric_named(name, table)
-        except UsageError:
-            continue
-        await screen.change(replace(screen.view, of="" if name == figures[0] else name))
-        if not screen.status.is_error:
-            screen.say(f"{metric.title}; m shows the next figure, :of any")
-            return
+        with suppress(UsageError):
+            metric = metric_named(name, screen.run.table)
+            await screen.change(replace(screen.view, of="" if name == figures[0] else name))
+            if not screen.status.is_error:
+                screen.say(f"{metric.title}; m shows the next figure, :of any")
+                return
 
 
 def _map_of(screen: Explorer) -> HeatMap:

@@ -85,7 +85,7 @@ async def _move_split(screen: Explorer, lines: int) -> None:
 async def enter(screen: Explorer, _: str) -> None:
     """Enter the row under the cursor: its children become the table. Levels with one value only
     are passed through; Up comes back the same way."""
-    label, table = screen.table.label, screen.table
+    label = screen.table.label
     if screen.view.name:
         await _enter_evidence(screen)
         return
@@ -93,7 +93,7 @@ async def enter(screen: Explorer, _: str) -> None:
         raise UsageError("a single activity has no children")
     if label is None:
         raise UsageError("there is no row to enter")
-    partner = screen.frame.partner(table.cursor)
+    partner = screen.frame.partner(screen.table.cursor)
     trail = child_of(screen.here, label, screen.columns, partner)
     labels: tuple[str, ...] = ()
     if not trail[-1].view.is_leaf:
@@ -148,11 +148,11 @@ async def up(screen: Explorer, argument: str) -> None:
 def _has_own_filter(screen: Explorer) -> bool:
     """Whether the view has a filter that it wasn't opened with, as the evidence of a finding is."""
     view = screen.view
-    opened = screen.entries[-1][0] if screen.entries else None
-    is_as_opened = (
-        opened is not None and _PLACE(opened) == _PLACE(view) and opened.filter == view.filter
+    is_opened_with = any(
+        _PLACE(opened) == _PLACE(view) and opened.filter == view.filter
+        for opened, _ in screen.entries[-1:]
     )
-    return bool(view.filter) and view.filter != runs_filter(view) and not is_as_opened
+    return view.filter not in ("", runs_filter(view)) and not is_opened_with
 
 
 @action(WALK, title="Up to a step of the path", takes="DEPTH")
@@ -188,14 +188,13 @@ async def _go_to_sibling(screen: Explorer, step: int) -> None:
     """)
 async def _go_to_gpu(screen: Explorer, step: int) -> None:
     view, message = await run_in_thread(screen_data.same_on_gpu, screen.run, screen.view, step)
-    trail = screen.trail_to(view)
-    here = screen.here
     # The parents keep their sort, filter and cursor on the other GPU too.
-    parents = tuple(
+    *above, last = screen.here[: len(screen.trail_to(view))]
+    parents = (
         replace(old, view=replace(old.view, path=view.path[:depth]), label=view.path[depth])
-        for depth, old in enumerate(here[: len(trail) - 1])
+        for depth, old in enumerate(above)
     )
-    await screen.go((*parents, replace(here[len(trail) - 1], view=view)), message)
+    await screen.go((*parents, replace(last, view=view)), message)
 
 
 @actions(WALK)("""

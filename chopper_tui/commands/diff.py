@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import ArgumentParser, Namespace
 from glob import glob
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,13 +14,13 @@ from chopper_core.render.cells import Escaped, escape_each, escape_lines
 from chopper_core.util.errors import UsageError
 from chopper_tui.commands import show
 from chopper_tui.commands.named import (
-    ProgressLine,
     against,
     open_with_progress,
     opened_run,
+    progress_line,
     view_of,
 )
-from chopper_tui.commands.options import MANY, add_printing_options
+from chopper_tui.commands.options import MANY, add_reading_options, add_table_options, usage
 from chopper_tui.commands.output import frame_text, write_text
 from chopper_tui.terminal import remark
 
@@ -46,7 +46,7 @@ def add_options(parser: ArgumentParser) -> None:
     add(
         "--fail-if",
         **MANY,
-        type=_limit,
+        type=usage(_limit),
         metavar="LIMIT",
         help="exit code 4 if B exceeds the limit beyond the noise of its iterations: "
         "'step_time>+2%%', 'operation=mlp_dp/elapsed_ns>+5%%', 'gpu=3/exposed_comm_ns>+1ms'",
@@ -58,16 +58,14 @@ def add_options(parser: ArgumentParser) -> None:
         help="further baselines with the settings of A, for --fail-if: a run, a pattern of paths, "
         "or a directory of runs; the limit has to be exceeded beyond their spread too",
     )
-    add_printing_options(parser)
+    add_table_options(parser)
+    add_reading_options(parser)
 
 
 def _limit(text: str) -> Any:
     from chopper_core.views.compare.gate import parse_limit
 
-    try:
-        return parse_limit(text)
-    except UsageError as error:
-        raise ArgumentTypeError(str(error)) from error
+    return parse_limit(text)
 
 
 def run(options: Namespace) -> int:
@@ -84,7 +82,7 @@ def run(options: Namespace) -> int:
         view = replace(view, columns=tuple(filter(None, options.columns.split(","))))
     opened = open_with_progress(view, options)
     assert view.baseline is not None
-    with ProgressLine() as progress:
+    with progress_line() as progress:
         others = [opened_run(name, view.overrides.of_base, options, progress) for name in bases[1:]]
     base = opened.baseline_run(view.baseline.run)
     judged = judge(opened, base, options.fail_if, others)

@@ -38,9 +38,12 @@ def run(options: Namespace) -> int:
 
 
 def report() -> str:
+    from chopper_tui.config import saved_columns, state_directory, state_path
     from chopper_tui.terminal import can_draw, glyphs_of
 
     size = shutil.get_terminal_size((0, 0))
+    logs = sorted(state_directory().glob("crash-*.log"))
+    levels, columns_file = ", ".join(saved_columns()), state_path("columns")
     facts = [
         ("chopper", version_of("chopper-tui")),
         ("python", f"{platform.python_version()} ({platform.python_implementation()})"),
@@ -48,13 +51,16 @@ def report() -> str:
         ("processors", str(os.cpu_count())),
         ("explorer", can_draw() or "can be drawn here"),
         ("terminal size", f"{size.columns}x{size.lines}" if size.columns else "unknown"),
-        ("stdin, stdout", f"{_tty(sys.stdin)}, {_tty(sys.stdout)}"),
+        ("stdin, stdout", ", ".join(map(_tty, (sys.stdin, sys.stdout)))),
         ("colours", _colours()),
         ("characters", glyphs_of(sys.stderr).name),
         ("settings", _settings()),
-        ("saved columns", _columns()),
+        (
+            "saved columns",
+            f"of {levels}, in {columns_file}" if levels else f"none; {columns_file} has them",
+        ),
         ("cache", _cache()),
-        ("crashes", _crashes()),
+        ("crashes", f"{len(logs)}, the last one in {logs[-1]}" if logs else "none logged"),
         ("encoding", f"{sys.stdout.encoding}, locale {_locale()}"),
         *((name, os.environ[name]) for name in VARIABLES if name in os.environ),
         *((package, version_of(package)) for package in PACKAGES),
@@ -110,21 +116,6 @@ def _cache() -> str:
     runs = f"{len(kept)} run{'' if len(kept) == 1 else 's'}, {megabytes:.1f} MB"
     old = sum(entry.is_old for entry in kept)
     return f"{runs} in {folder}" + (f"; {old} of another version" if old else "")
-
-
-def _crashes() -> str:
-    from chopper_tui.config import state_directory
-
-    logs = sorted(state_directory().glob("crash-*.log"))
-    return f"{len(logs)}, the last one in {logs[-1]}" if logs else "none logged"
-
-
-def _columns() -> str:
-    from chopper_tui.config import saved_columns, state_path
-
-    levels = ", ".join(saved_columns())
-    path = state_path("columns")
-    return f"of {levels}, in {path}" if levels else f"none; {path} has them"
 
 
 def _tty(stream: object) -> str:

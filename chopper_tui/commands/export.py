@@ -8,7 +8,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Final
 
-from chopper_tui.commands.named import ProgressLine, open_view, view_of
+from chopper_tui.commands.named import open_view, progress_line, view_of
 from chopper_tui.commands.options import add_reading_options
 from chopper_tui.commands.output import tell
 
@@ -37,7 +37,7 @@ def run(options: Namespace) -> int:
     export_format(options.to)
     asked = ExportOptions(options.iteration, options.gaps, options.force)
     path = Path(os.path.expanduser(options.output))
-    with ProgressLine() as progress:
+    with progress_line() as progress:
         opened = open_view(view_of(options.run, options), options, progress)
         notes = export(opened, options.to, path, asked, progress)
     for note in notes:

@@ -9,7 +9,7 @@ from chopper_core.model.overrides import overrides_of
 from chopper_core.model.view import View
 from chopper_core.render.cells import Escaped
 from chopper_core.util.errors import DataError
-from chopper_tui.commands.named import ProgressLine, open_with_progress
+from chopper_tui.commands.named import open_with_progress, progress_line
 from chopper_tui.commands.options import add_reading_options
 from chopper_tui.commands.output import write
 
@@ -32,7 +32,7 @@ def run(options: Namespace) -> int:
         options.clock, options.gpu, hardware=options.hardware, parallel=options.parallel
     )
     if getattr(options, "verify", False):  # `show` has it not
-        with ProgressLine() as progress:
+        with progress_line() as progress:
             verify_run(options.run, overrides, progress, again=True)
     try:
         opened = open_with_progress(View(options.run, overrides=overrides), options)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from chopper_core.model.overrides import overrides_of
 from chopper_core.util.errors import UsageError
 from chopper_core.util.memory import is_out_of_memory
-from chopper_tui.commands.named import ProgressLine
+from chopper_tui.commands.named import progress_line
 from chopper_tui.commands.options import add_reading_options
 from chopper_tui.commands.output import tell
 from chopper_tui.terminal import Ended, guard_mapped_files, remark
@@ -62,20 +62,14 @@ def run(options: Namespace) -> int:
     if not options.run and not options.finish:
         raise UsageError("missing run: chopper ingest RUN -o STORE")
     store = Path(options.output or options.finish)
+    guard_mapped_files()
     try:
-        guard_mapped_files()
-        with ProgressLine() as progress, _executor(options) as executor:
+        with progress_line() as progress, _executor(options) as executor:
             if options.finish:
                 failed = batch.finish(store, options.run or "", progress, overrides=overrides)
             else:
-                failed = batch.ingest_store(
-                    options.run,
-                    store,
-                    progress,
-                    jobs=options.jobs,
-                    overrides=overrides,
-                    executor=executor,
-                )
+                given = {"jobs": options.jobs, "overrides": overrides, "executor": executor}
+                failed = batch.ingest_store(options.run, store, progress, **given)
     except (KeyboardInterrupt, Ended) as error:
         error.add_note("the same command resumes")
         raise
@@ -106,7 +100,7 @@ def _read_into(options: Namespace) -> int:
         )
     if options.engine != "processes" or options.scheduler:
         raise UsageError("--engine goes with -o: --into reads on this machine only")
-    with ProgressLine() as progress:
+    with progress_line() as progress:
         outcomes = batch.ingest_into(options.run, Path(options.into), progress, jobs=options.jobs)
     for trace, error in outcomes.items():
         tell(_left_out(str(trace), str(error)) if error else f"read {trace}")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
@@ -25,10 +25,7 @@ from chopper_tui.terminal import guard_mapped_files
 if TYPE_CHECKING:
     from chopper_core.model.run import Run
 
-_TRACES: Final = (".json", ".json.gz", ".rpd")
-"""Endings of traces: a directory that has them is a run."""
-_TRACE_KEYS: Final = ("traceEvents", "deviceProperties", "schemaVersion", "schema_version", "nodes")
-"""Keys near the start of any trace in JSON."""
+_BAR_CELLS: Final = 24
 
 
 def against(name: str, base: str, path: str = "") -> str:
@@ -59,7 +56,7 @@ def home_of(view: View) -> View:
 
 def open_with_progress(view: View, options: Namespace) -> Run:
     """The run of a view, with progress on standard error; of a set, once its runs are read."""
-    with ProgressLine() as progress:
+    with progress_line() as progress:
         return all_read(open_view(view, options, progress), progress)
 
 
@@ -81,45 +78,15 @@ def _holds_runs(name: str, use_cache: bool) -> bool:
         paths
     ):
         return False
-    place = kept("sets", name) if use_cache else None
-    known = place.recall(bool) if place is not None else None
-    if known is not None:
-        return known
-    is_set = False
-    if _may_hold_runs(paths):
+    place = kept("sets", name)
+    known = place.recall(bool) if use_cache else None
+    if known is None:
         from chopper_core.ingest.discovery import holds_runs
 
-        is_set = holds_runs(name)
-    if place is not None:
-        place.keep(is_set)
-    return is_set
-
-
-def _may_hold_runs(paths: Sequence[Path]) -> bool:
-    """Whether directories can hold several runs, by the names in them alone; files always can."""
-    if not all(path.is_dir() for path in paths):
-        return True
-    names = [entry for path in paths for entry in os.scandir(path) if entry.name[0] != "."]
-    traces = [entry for entry in names if entry.name.endswith(_TRACES)]
-    if traces:
-        from chopper_core.sources.ranks import rank_in_name
-        from chopper_core.tables.text import FileHead
-
-        # Recognising formats takes longer than opening a cached run: notes next to traces, such
-        # as a configuration, have none of a trace's keys at their start.
-        ranks = [
-            rank
-            for each in traces
-            if (rank := rank_in_name(each.name)) is not None
-            or not each.name.endswith(".json")
-            or _may_be_trace(FileHead(Path(each.path)).text)
-        ]
-        return len(ranks) > 1 and (None in ranks or len(set(ranks)) < len(ranks))
-    return len(paths) + sum(entry.is_dir() for entry in names) > 2
-
-
-def _may_be_trace(head: str) -> bool:
-    return head.lstrip().startswith("[") or any(f'"{key}"' in head for key in _TRACE_KEYS)
+        known = holds_runs(name)
+        if use_cache:
+            place.keep(known)
+    return known
 
 
 def open_view(
@@ -193,42 +160,32 @@ def opened_run(
     )
 
 
-class ProgressLine:
+@contextmanager
+def progress_line() -> Iterator[Progress]:
     """One line on stderr that names the step and how far it is; silent without a terminal."""
+    is_terminal = sys.stderr.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
+    shown = noted = ""
 
-    WIDTH: Final = 24
-
-    def __init__(self) -> None:
-        moves_its_cursor = os.environ.get("TERM", "") not in ("", "dumb")
-        self._visible = sys.stderr.isatty() and moves_its_cursor
-        self._shown = ""
-        self._step = ""
-
-    def __enter__(self) -> Progress:
-        return self._report
-
-    def __exit__(self, *error: object) -> None:
-        if self._shown:
-            self._write("\r\x1b[K")
-
-    def _report(self, step: str, done: int, total: int) -> None:
-        if debug.target and step != self._step:
-            self._step = step
+    def report(step: str, done: int, total: int) -> None:
+        nonlocal shown, noted
+        if debug.target and step != noted:
+            noted = step
             debug.note(step)
-        if not self._visible:
-            return
         line, share = escape_lines(step_text(step, done, total))[:48], share_done(done, total)
         if share is not None:
-            filled = int(share * self.WIDTH)
-            line += f"  [{'#' * filled}{'.' * (self.WIDTH - filled)}] {share:4.0%}"
-        if line != self._shown:
-            self._write(f"\r{line}\x1b[K")
-            self._shown = line
+            line += f"  [{'#' * int(share * _BAR_CELLS):.<{_BAR_CELLS}}] {share:4.0%}"
+        if is_terminal and line != shown:
+            write(f"\r{line}\x1b[K")
+            shown = line
 
-    def _write(self, text: str) -> None:
-        """Write to a terminal that may be closed while the command runs on."""
-        try:
+    def write(text: str) -> None:
+        # A terminal may be closed while the command runs on.
+        with suppress(OSError):
             sys.stderr.write(text)
             sys.stderr.flush()
-        except OSError:
-            self._visible = False
+
+    try:
+        yield report
+    finally:
+        if shown:
+            write("\r\x1b[K")

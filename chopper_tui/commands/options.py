@@ -42,7 +42,7 @@ def add_reading_options(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add(
         "--clock",
-        type=_usage(parse_clock),
+        type=usage(parse_clock),
         **MANY,
         metavar="SOURCE=+S",
         help="shift a telemetry file or format, or the trace of a rank or host (rank4), by S "
@@ -50,7 +50,7 @@ def add_reading_options(parser: ArgumentParser) -> None:
     )
     add(
         "--gpu",
-        type=_usage(parse_gpu),
+        type=usage(parse_gpu),
         **MANY,
         metavar="SOURCE:ID=GPU",
         help="map a device ID of counters or telemetry to this GPU of the run, or to none",
@@ -64,7 +64,7 @@ def add_reading_options(parser: ArgumentParser) -> None:
     )
     add(
         "--base-parallel",
-        type=_usage(layout_text),
+        type=usage(layout_text),
         default="",
         metavar="LAYOUT",
         help="the layout of the baseline, if it differs from --parallel",
@@ -76,17 +76,17 @@ def add_cache_options(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add(
         "--parallel",
-        type=_usage(layout_text),
+        type=usage(layout_text),
         default="",
         metavar="LAYOUT",
         help="sizes of the parallel dimensions (tp=2,pp=16, also dp, ep, cp) in Megatron's order, "
         "or in order=tp-pp-dp, if the files lack them or are wrong",
     )
     add("--no-cache", action="store_true", help="read the files again and cache nothing")
-    add("--jobs", type=_positive, metavar="N", help="number of processes that read traces")
+    add("--jobs", type=_number(1), metavar="N", help="number of processes that read traces")
     add(
         "--max-memory",
-        type=_usage(parse_size),
+        type=usage(parse_size),
         default=0,
         metavar="SIZE",
         help="memory that this process and its workers may allocate (500M, 2G), not counting "
@@ -110,28 +110,17 @@ def add_run_set_options(parser: ArgumentParser) -> None:
     )
 
 
-def add_printing_options(parser: ArgumentParser) -> None:
-    add_table_options(parser)
-    add_reading_options(parser)
-
-
 def add_table_options(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add(
         "--columns", default="", metavar="A,B", help="columns to show; `chopper metrics` lists them"
     )
     add("--format", choices=FORMATS, help="default: text, or by the suffix of -o")
-    add("--limit", type=_natural, metavar="N", help="at most N rows")
-    add("--width", type=_natural, metavar="N", help="width of the text in cells; 0: unlimited")
+    add("--limit", type=_number(0), metavar="N", help="at most N rows")
+    add("--width", type=_number(0), metavar="N", help="width of the text in cells; 0: unlimited")
     add("--chart", action="store_true", help="print key figures and charts above the table")
     add("--ascii", action="store_true", help="print ASCII characters only")
     add("-o", "--output", metavar="FILE", help="write to a file: .md, .csv, .json, else text")
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise ArgumentTypeError(f"{text!r} is not a positive number")
-    return int(text)
 
 
 def _size(text: str) -> tuple[int, int]:
@@ -141,13 +130,19 @@ def _size(text: str) -> tuple[int, int]:
     return min(int(width), 1000), min(int(height), 1000)
 
 
-def _natural(text: str) -> int:
-    if not text.isdecimal():
-        raise ArgumentTypeError(f"{text!r} is not a number of at least 0")
-    return int(text)
+def _number(least: int) -> Callable[[str], int]:
+    def parsed(text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            what = "a positive number" if least else "a number of at least 0"
+            raise ArgumentTypeError(f"{text!r} is not {what}")
+        return int(text)
+
+    return parsed
 
 
-def _usage(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+def usage(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """A parser for an option, whose usage errors argparse reports."""
+
     def parsed(text: str) -> Any:
         try:
             return parse(text)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from chopper_core.util.errors import UsageError
 from chopper_tui.commands import info
 from chopper_tui.commands.named import home_of, open_with_progress, view_of
-from chopper_tui.commands.options import ADDRESSES, add_printing_options
+from chopper_tui.commands.options import ADDRESSES, add_reading_options, add_table_options
 from chopper_tui.commands.output import print_frame
 
 if TYPE_CHECKING:
@@ -27,7 +27,8 @@ DESCRIPTION: Final = "Print a view as text, markdown, CSV or JSON."
 def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("address", metavar="ADDRESS", help="a run, or a view of one; see below")
     parser.epilog = ADDRESSES
-    add_printing_options(parser)
+    add_table_options(parser)
+    add_reading_options(parser)
 
 
 def run(options: Namespace) -> int:

@@ -12,7 +12,7 @@ from chopper_core.model.settings import given_settings
 from chopper_core.model.view import Baseline, View
 from chopper_core.util.errors import UsageError
 from chopper_core.views import RUNS
-from chopper_tui.commands.named import ProgressLine, all_read
+from chopper_tui.commands.named import all_read, progress_line
 from chopper_tui.commands.options import add_cache_options, add_run_set_options, add_table_options
 from chopper_tui.commands.output import print_frame
 from chopper_tui.terminal import can_draw
@@ -72,7 +72,7 @@ def run(options: Namespace) -> int:
 
         shown = opened(options, view.run)
         return show_run(lambda _: shown, view, is_ascii=options.ascii)
-    with ProgressLine() as progress:
+    with progress_line() as progress:
         runs = opened(options, view.run)
         all_read(runs, progress)
     print_frame(query(runs, view), options)
