@@ -247,7 +247,6 @@ class ChopperApp(App[None], inherit_bindings=False):
         return fire(super().set_timer(*args, **options))
 
     def get_default_screen(self) -> Screen[None]:
-        """The explorer where the run opens soon, else the progress of loading."""
         self._opening.begin()
         if self._opening.is_there(self.PATIENCE):
             return self._explorer(*self._opening.result())

@@ -112,7 +112,6 @@ def _failed(error: Exception) -> int:
 
 
 def _with_debug(given: list[str]) -> list[str]:
-    """The arguments without `--debug`, after acting on it."""
     rest: list[str] = []
     for place, word in enumerate(given):
         if word == "--":
@@ -151,7 +150,6 @@ def _of_system(error: Exception) -> str | None:
 
 
 def _crashed(error: Exception) -> str:
-    """Log an error of Chopper's own; returns a sentence about it."""
     try:
         from chopper_tui.config import summary, write_crash
     except MemoryError:

@@ -246,7 +246,6 @@ _REPEATED: Final = "chopper ADDRESS --play FILE repeats the keys"
 
 
 def write_crash(crash: BaseException, address: str = "", keys: Iterable[str] = ()) -> Path | None:
-    """Write the file of a crash, for its owner alone; None where it can't be written."""
     folder = state_directory()
     path = folder / f"crash-{datetime.now():%Y%m%d-%H%M%S.%f}-{os.getpid()}.log"
     notes = [

@@ -59,7 +59,6 @@ def ingest_store(
     overrides: Overrides = NO_OVERRIDES,
     executor: Executor | None = None,
 ) -> Failures:
-    """Read a run and write its store; traces that an earlier try has read are not read again."""
     check_place(store)
     folder = parts_folder(store)
 
@@ -289,19 +288,12 @@ def parts_folder(store: Path) -> Path:
 
 
 def has_part(folder: Path, trace: Path) -> bool:
-    part = _part_path(folder, trace)
-    if read_label(part).origin != _origin(trace):
-        return False
-    try:
-        # A writer that was killed while it removed the parts leaves some of their files.
-        verify(part)
-    except (DataError, OSError):
-        return False
-    return True
+    is_current = read_label(_part_path(folder, trace)).origin == _origin(trace)
+    # A writer that was killed while it removed the parts leaves some of their files.
+    return is_current and isinstance(read_part(folder, trace), Run)
 
 
 def write_part(folder: Path, trace: Path, outcome: Run | ChopperError, origin: str) -> None:
-    """Write the part of a trace, or why it can't be used; raises StoreWriteError."""
     name = str(trace.resolve())
     if isinstance(outcome, ChopperError):
         run = Run(name, empty_table(), (), (), failed=((name, str(outcome)),))

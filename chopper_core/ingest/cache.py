@@ -284,7 +284,6 @@ def _specifications(overrides: Overrides) -> Iterator[str]:
 
 @cache
 def _code_stamp() -> str:
-    """A digest of Chopper's own files: another version may label and align differently."""
     return digest([_stamp(path) for path in code_files()])
 
 

@@ -119,7 +119,6 @@ def _read_run(
     read_ranks: ReadRanks | None,
     gather: GatherTables,
 ) -> Run:
-    """The run of the files at the paths, which are not a store; raises DataError, UsageError."""
     try:
         discovery = find_traces(paths)
     except DataError as no_traces:
@@ -127,8 +126,8 @@ def _read_run(
             raise
         run = (
             _counted(name, (), progress, overrides)
-            or _scheduled(name, progress, overrides)
-            or _sampled(name, progress, overrides)
+            or _scheduled(name, paths, progress, overrides)
+            or _sampled(name, paths, progress, overrides)
         )
         if run is None:
             raise no_traces
@@ -210,28 +209,26 @@ def _with_layout(run: Run, paths: Sequence[Path]) -> Run:
     return run
 
 
-def _scheduled(name: str, progress: Progress, overrides: Overrides) -> Run | None:
-    """The run of pipeline schedules; None without any, DataError if none is usable."""
-    found = discover([path for path in paths_of(name) if path.exists()], Family.SCHEDULE)
+def _scheduled(
+    name: str, paths: Sequence[Path], progress: Progress, overrides: Overrides
+) -> Run | None:
+    found = discover(paths, Family.SCHEDULE)
     read: list[RunPart]
     read, failed = found.read("schedules", progress)
-    if not read:
-        if failed:
-            raise DataError(failed[0][1])
-        return None
+    if failed and not read:
+        raise DataError(failed[0][1])
     skipped = tuple((str(file.path), file.reason) for file in found.skipped)
-    run = replace(read[0].run_of(name, read), skipped=skipped, failed=tuple(failed))
-    return _with_overrides(run, overrides)
+    run = read[0].run_of(name, read) if read else None
+    return run and _with_overrides(replace(run, skipped=skipped, failed=tuple(failed)), overrides)
 
 
-def _sampled(name: str, progress: Progress, overrides: Overrides) -> Run | None:
+def _sampled(
+    name: str, paths: Sequence[Path], progress: Progress, overrides: Overrides
+) -> Run | None:
     from chopper_core.ingest.untraced import telemetry_run
 
-    run = telemetry_run(name, paths_of(name), progress, overrides)
-    if run is None:
-        return None
-    run = _with_layout(with_slots(run, paths_of(name)), paths_of(name))
-    return _with_overrides(run, overrides)
+    run = telemetry_run(name, paths, progress, overrides)
+    return run and _with_overrides(_with_layout(with_slots(run, paths), paths), overrides)
 
 
 def _joined(name: str, read: Sequence[tuple[TraceFile, Run]], gather: GatherTables) -> Run:
@@ -309,7 +306,6 @@ def _attached(
 
 
 def _with_overrides(run: Run, overrides: Overrides) -> Run:
-    """The run with the user's overrides; raises UsageError if one names an unknown GPU."""
     numbers = {gpu.index for gpu in run.gpus}
     for part, device, gpu in overrides.gpus:
         if gpu is not None and gpu not in numbers:

@@ -97,7 +97,6 @@ def read_rank(path: Path, progress: Progress = silent, hosts: Sequence[HostFile]
 
 
 def merged(ranks: Sequence[Run], rank_from: str) -> Run:
-    """The run of a file that has several ranks, whose number comes from `rank_from`."""
     parts: list[Run] = []
     for rank in ranks:
         at = sum(len(part.gpus) for part in parts)

@@ -202,8 +202,6 @@ def telemetry_run(
 
 
 def _numbered(telemetry: Telemetry) -> Telemetry:
-    """Telemetry without times, with the numbers of its samples as seconds."""
-
     def timed(samples: SignalSamples) -> SignalSamples:
         begin_ns = None if samples.begin_ns is None else samples.begin_ns * SECOND_NS
         return replace(samples, time_ns=samples.time_ns * SECOND_NS, begin_ns=begin_ns)

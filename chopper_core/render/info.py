@@ -136,7 +136,6 @@ def as_json(run: Run) -> Escaped:
 
 
 def _gpus(run: Run) -> list[_Document]:
-    """The GPUs with their spans and numbers of activities."""
     table, size = run.table, max(gpu.index for gpu in run.gpus) + 1
     kernel = table.category == Category.KERNEL
     masks = {
@@ -175,7 +174,6 @@ def _model_flops(run: Run) -> dict[str, float]:
 
 
 def _collectives(run: Run) -> list[_Document]:
-    """Number and bytes of the collectives by operation and process group, over all GPUs."""
     table = run.table
     rows = np.flatnonzero(table.kind == Kind.COMM)
     groups = len(table.names) + 1

@@ -163,7 +163,6 @@ def read_label(folder: Path) -> Label:
 
 
 def read_index(folder: Path) -> StoreIndex:
-    """Read `store.json`; raises DataError if it is corrupt or of another version."""
     try:
         index = msgspec.json.decode(read_small(folder / STORE_INDEX), type=StoreIndex)
         is_whole = index == index.checked()
@@ -218,7 +217,6 @@ def run_fields() -> tuple[str, ...]:
 
 
 def baselines_path() -> Path:
-    """The file of names and paths: `$XDG_STATE_HOME/chopper/baselines.json`."""
     return user_folder("XDG_STATE_HOME", "~/.local/state") / "baselines.json"
 
 
@@ -260,7 +258,6 @@ def set_baseline(name: str, *runs: str) -> tuple[str, ...]:
 
 
 def remove_baseline(name: str) -> None:
-    """Forget a name; raises UsageError for an unknown one."""
     found = baselines()
     if name not in found:
         raise UsageError(_unknown(name, found))

@@ -68,7 +68,6 @@ _MAX_ATTEMPTS: Final = 5
 
 
 def read_store(folder: Path, progress: Progress = silent) -> Run:
-    """Open a store; raises DataError if it is corrupt or of another version."""
     progress("open store", 0, 1)
     for _ in range(_MAX_ATTEMPTS):
         index = read_index(folder)
@@ -154,7 +153,6 @@ def _columns(
 
 
 def _check_codes(columns: Mapping[str, AnyArray], gpus: int, stored: StoredRun) -> None:
-    """Raise ValueError for codes that stand for nothing."""
     numbers = {"gpu": gpus, "operation": len(stored.operations)}
     numbers |= {name: len(stored.names) for name in ("kernel", "group")}
     kinds: dict[str, type[IntEnum]] = {"phase": Phase, "kind": Kind, "category": Category}

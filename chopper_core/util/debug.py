@@ -72,7 +72,6 @@ def note_error(error: BaseException) -> None:
 
 @contextmanager
 def timed(step: str) -> Iterator[None]:
-    """Note how long a step takes, and whether it fails."""
     if _file is None:
         yield
         return

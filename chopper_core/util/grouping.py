@@ -82,12 +82,10 @@ def sorted_run_mask(*columns: AnyArray) -> Mask | None:
 
 
 def run_starts(*columns: AnyArray) -> Index:
-    """The first row of each run of rows in which all columns are equal."""
     return np.flatnonzero(run_mask(*columns))
 
 
 def runs_of(codes: Codes) -> list[tuple[int, slice]]:
-    """Each run of equal codes: the code, and where it is."""
     bounds = [*run_starts(codes).tolist(), len(codes)]
     return [(int(codes[begin]), slice(begin, end)) for begin, end in pairwise(bounds)]
 
@@ -199,14 +197,12 @@ def ratios(part: AnyArray, whole: AnyArray) -> Float64:
 
 
 def maxima_of(values: AnyArray, owner: Codes, count: int, least: int = 0) -> Int64:
-    """The largest value of each owner; `least` for one that has none."""
     found = np.full(count, least, np.int64)
     np.maximum.at(found, owner, values)
     return found
 
 
 def minima_of(values: AnyArray, owner: Codes, count: int, most: int) -> Int64:
-    """The smallest value of each owner; `most` for one that has none."""
     found = np.full(count, most, np.int64)
     np.minimum.at(found, owner, values)
     return found
@@ -222,21 +218,15 @@ def common_of(values: Array, owner: Codes, count: int, missing: float) -> Array:
 
 
 def run_sums(values: Array, first: Index) -> Array:
-    if not len(first):
-        return values
-    return cast("Array", np.add.reduceat(values, first))
+    return cast("Array", np.add.reduceat(values, first)) if len(first) else values
 
 
 def run_maxima(values: Array, first: Index) -> Array:
-    if not len(first):
-        return values
-    return cast("Array", np.maximum.reduceat(values, first))
+    return cast("Array", np.maximum.reduceat(values, first)) if len(first) else values
 
 
 def run_minima(values: Array, first: Index) -> Array:
-    if not len(first):
-        return values
-    return cast("Array", np.minimum.reduceat(values, first))
+    return cast("Array", np.minimum.reduceat(values, first)) if len(first) else values
 
 
 def first_equal(values: Codes, wanted: Codes) -> Index:

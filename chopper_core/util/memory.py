@@ -174,7 +174,6 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def internal_error(error: Exception) -> str:
-    """Describe an error that no reader expected, for a report."""
     what = str(error).partition("\n")[0][:_MOST_DESCRIBED].rstrip(".")
     return f"internal error ({type(error).__name__}: {what}); please report it"
 

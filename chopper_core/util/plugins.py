@@ -66,7 +66,6 @@ class Plugin(Struct, frozen=True):
         return f"the plugin {self.entry.name} of {owner.name if owner else self.entry.value}"
 
     def load(self, *needs: str) -> Any:
-        """Import it and check the names that it needs; raises DataError."""
         found = self.call(self.entry.load)
         for name in needs:
             if not hasattr(found, name):

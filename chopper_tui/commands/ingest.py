@@ -109,7 +109,6 @@ def _read_into(options: Namespace) -> int:
 
 @contextmanager
 def _executor(options: Namespace) -> Iterator[Executor | None]:
-    """The executor that reads the ranks; None: Chopper's own processes."""
     if options.engine != "dask":
         if options.scheduler:
             raise UsageError("--scheduler goes with --engine dask")

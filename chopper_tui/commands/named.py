@@ -130,7 +130,6 @@ def opened_run(
     *,
     is_verified: bool = True,
 ) -> Run:
-    """A run, or the set of those in a directory, by the options of reading."""
     guard_mapped_files()
     if _holds_runs(name, not options.no_cache):
         from chopper_core.model.settings import given_settings

@@ -133,8 +133,9 @@ def _size(text: str) -> tuple[int, int]:
 def _number(least: int) -> Callable[[str], int]:
     def parsed(text: str) -> int:
         if not text.isdecimal() or int(text) < least:
-            what = "a positive number" if least else "a number of at least 0"
-            raise ArgumentTypeError(f"{text!r} is not {what}")
+            if least:
+                raise ArgumentTypeError(f"{text!r} is not a positive number")
+            raise ArgumentTypeError(f"{text!r} is not a number of at least 0")
         return int(text)
 
     return parsed

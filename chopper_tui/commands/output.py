@@ -105,7 +105,6 @@ def keep_input(path: Path) -> None:
 
 
 def registry() -> Sequence[Action]:
-    """All actions, imported when they are needed."""
     from chopper_tui.actions import ACTIONS
 
     return ACTIONS

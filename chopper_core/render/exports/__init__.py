@@ -58,7 +58,6 @@ class ExportFormat(Protocol):
 
 
 def export_format(name: str) -> ExportFormat:
-    """The module of a format; raises UsageError for an unknown one, DataError where one fails."""
     if name in EXPORTS:
         return cast(ExportFormat, import_module(EXPORTS[name]))
     known = plugins("exports")
@@ -105,7 +104,6 @@ def chosen_rows(run: Run, options: ExportOptions) -> Index:
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """A folder to fill; as `new_file`."""
     with new_file(path) as fresh:
         fresh.mkdir()
         yield fresh
