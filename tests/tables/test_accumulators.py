@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chopper_core.tables.accumulators import array_steps, array_unwrapped
+from chopper_core.tables.columns import array_steps, array_unwrapped
 
 Number = int | float
 

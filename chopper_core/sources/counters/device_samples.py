@@ -22,13 +22,13 @@ from chopper_core.sources.counters.tables import DispatchTable
 from chopper_core.sources.dispatches import Dispatches, DispatchRun, SampledCounter
 from chopper_core.sources.ranks import rank_in_name
 from chopper_core.sources.registry import Recognised
-from chopper_core.tables.accumulators import array_steps
 from chopper_core.tables.bytes import ByteSource
 from chopper_core.tables.columns import (
     MAX_DURATION_NS,
     Columns,
     GrowingColumns,
     Interner,
+    array_steps,
     codes_of,
     int_column,
 )

@@ -20,8 +20,7 @@ from chopper_core.util.arrays import AnyArray, Float64, Int8, Int64
 from chopper_core.util.patterns import late
 
 if TYPE_CHECKING:
-    from chopper_core.tables.column import TableColumn
-    from chopper_core.tables.rows import Coded
+    from chopper_core.tables.column import Coded, TableColumn
 
 
 class Flaw(IntEnum):

@@ -26,7 +26,7 @@ from chopper_core.util.patterns import late
 from chopper_core.util.progress import Progress, silent
 
 if TYPE_CHECKING:
-    from chopper_core.tables.rows import TableRows
+    from chopper_core.tables.column import TableRows
 
 
 NAME: Final = "CharLLM-PPT"

@@ -38,7 +38,7 @@ from chopper_core.util.patterns import late
 from chopper_core.util.progress import Progress, silent
 
 if TYPE_CHECKING:
-    from chopper_core.tables.rows import Cells
+    from chopper_core.tables.column import Cells
 
 
 NAME: Final = "DCGM"

@@ -28,7 +28,7 @@ from chopper_core.util.arrays import Int64
 from chopper_core.util.progress import Progress, silent
 
 if TYPE_CHECKING:
-    from chopper_core.tables.rows import Cells, TableRows
+    from chopper_core.tables.column import Cells, TableRows
 
 
 NAME: Final = "nvidia-smi"

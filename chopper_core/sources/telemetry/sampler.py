@@ -39,7 +39,7 @@ from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
 
 if TYPE_CHECKING:
-    from chopper_core.tables.rows import Cells, TableRows
+    from chopper_core.tables.column import Cells, TableRows
 
 
 NAME: Final = "your own sampler"
@@ -128,8 +128,7 @@ def read(path: Path, _progress: Progress = silent) -> Telemetry:
 
 
 def _read_parquet(path: Path, stamps: Stamps) -> Telemetry:
-    from chopper_core.tables.column import TableColumn
-    from chopper_core.tables.rows import TableRows
+    from chopper_core.tables.column import TableColumn, TableRows
 
     rows = RowCollector(path, Losses(), stamps)
     with opened_parquet(path) as file:

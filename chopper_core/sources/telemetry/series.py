@@ -24,7 +24,7 @@ from chopper_core.sources.telemetry.rows import (
     RowCollector,
     number_of,
 )
-from chopper_core.tables.accumulators import array_steps, array_unwrapped
+from chopper_core.tables.columns import array_steps, array_unwrapped
 from chopper_core.util.arrays import AnyArray, Float64, Int64
 from chopper_core.util.errors import DataError
 from chopper_core.util.grouping import distinct, run_mask, run_starts

@@ -22,7 +22,7 @@ from chopper_core.util.arrays import Codes, Int64
 from chopper_core.util.errors import DataError
 
 if TYPE_CHECKING:
-    from chopper_core.tables.rows import Cells, Split, TableRows
+    from chopper_core.tables.column import Cells, Split, TableRows
 
 
 _UNKNOWN: Final = "is ignored: its unit is unknown."
@@ -205,14 +205,14 @@ class TableLines:
     def flush(self) -> None:
         if self.layout is None or not self._waiting:
             return
-        from chopper_core.tables.rows import TableRows
+        from chopper_core.tables.column import TableRows
 
         lines, self._waiting = self._waiting, []
         add_rows(self.rows, self.layout, TableRows.of_lines(lines, self.layout.width, self._split))
 
     def add_csv(self, text: str) -> bool:
         """Add whole lines of CSV at once; False where a line has to be split by itself."""
-        from chopper_core.tables.rows import TableRows
+        from chopper_core.tables.column import TableRows
 
         block = TableRows.of_csv(text, self.layout.width) if self.layout else None
         if self.layout is None or block is None:

@@ -29,7 +29,7 @@ from telemetry_texts import (
 )
 
 from chopper_core.sources.signals import SignalName
-from chopper_core.tables.rows import TableRows
+from chopper_core.tables.column import TableRows
 from chopper_core.util.errors import DataError
 
 TEXTS = {
