@@ -16,16 +16,18 @@ from typing import Final
 import numpy as np
 from msgspec import Struct, structs
 
-from chopper_core.extensions.chakra.communicators import (
+from chopper_core.extensions.chakra.et import write_et
+from chopper_core.extensions.chakra.execution_graph import RULES
+from chopper_core.extensions.chakra.graph import IO_SIDES, KEPT, RANK_OF, STATED
+from chopper_core.extensions.chakra.lint import (
+    FEEDER_TYPES,
+    GROUP_FILE,
+    WORLD,
     Communicator,
     comm_type,
     communicators,
     unmatched,
 )
-from chopper_core.extensions.chakra.et import write_et
-from chopper_core.extensions.chakra.execution_graph import RULES
-from chopper_core.extensions.chakra.graph import IO_SIDES, KEPT, RANK_OF, STATED
-from chopper_core.extensions.chakra.lint import FEEDER_TYPES, GROUP_FILE, WORLD
 from chopper_core.extensions.chakra.schema import (
     NODE_TYPE,
     TYPE_OF,
@@ -82,10 +84,8 @@ class _Plan(Struct, frozen=True):
     origin_ns: int
     rank_of: Mapping[int, int]
     """GPU → number of its file."""
-    number_of: Mapping[int, int]
-    """Code of a process group → its number."""
-    size_of: Mapping[int, int]
-    """Code of a process group → its ranks, 0 where that isn't known."""
+    groups: Mapping[int, Communicator]
+    """By code of the process group."""
     gaps: bool
     transfers: Mapping[int, Transfer]
     """Row → its send or receive."""
@@ -104,8 +104,7 @@ def write(run: Run, path: Path, options: ExportOptions, progress: Progress) -> l
     plan = _Plan(
         origin_ns=int(table.start_ns[chosen].min()),
         rank_of={gpu.index: number for number, gpu in enumerate(run.gpus)},
-        number_of={one.code: one.number for one in groups},
-        size_of={one.code: one.size for one in groups},
+        groups={one.code: one for one in groups},
         gaps=options.gaps,
         transfers=sent,
         kept=attribute_names(run.side(Attributes)),
@@ -323,7 +322,7 @@ def _node(table: KernelTable, row: int, plan: _Plan, **fields: object) -> Node:
     if kind is not None:
         values["comm_type"] = int(kind)
         values["comm_size"] = _sent_bytes(table, row, plan)
-        values["pg_name"] = str(plan.number_of[int(table.group[row])])
+        values["pg_name"] = str(plan.groups[int(table.group[row])].number)
     elif is_comm:
         values["kind"] = Kind.COMM.name.lower()
     values |= _own_values(table, row, plan)
@@ -374,7 +373,7 @@ def _sent_bytes(table: KernelTable, row: int, plan: _Plan) -> int | None:
     if comm_type(table, row) != CommType.ALL_GATHER:
         return size
     # The table has the larger side, which is the output here.
-    ranks = plan.size_of.get(int(table.group[row]), 0)
+    ranks = plan.groups[int(table.group[row])].size
     return size // ranks if ranks and size % ranks == 0 else None
 
 

@@ -1,7 +1,8 @@
 """The rules that Chakra's feeders and ASTRA-sim have for `.et` files, checked without them.
 
 Feeders read a wrong integer type as 0, stop early at a dependency that is missing, or abort;
-ASTRA-sim returns 0 even where ranks never finish. Here each violation is a sentence.
+ASTRA-sim returns 0 even where ranks never finish. Here each violation is a sentence. The members of
+a communicator have to run the same collectives: those of a run are compared as those of files are.
 Sources: mlcommons/chakra `src/feeder` and `src/feeder_v3`, astra-sim `Workload.cc`.
 """
 
@@ -14,14 +15,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 from msgspec import Struct, field
+from msgspec.structs import replace
 
+from chopper_core.align.collectives import group_label
+from chopper_core.align.operations import RECOMPUTE_SUFFIX
 from chopper_core.extensions.chakra.et import EtFile
 from chopper_core.extensions.chakra.graph import cycle_of
 from chopper_core.extensions.chakra.schema import COMMUNICATION, CommType, Node, NodeType
+from chopper_core.model.run import Run
+from chopper_core.model.table import NO_LABEL, KernelTable, Kind
 from chopper_core.sources.registry import files_at
+from chopper_core.sources.trace import Collective
+from chopper_core.util.arrays import Index
 from chopper_core.util.atomic import read_small
 from chopper_core.util.errors import DataError
+from chopper_core.util.grouping import distinct
+from chopper_core.views.shared.collectives import Transfer, by_ends
+from chopper_core.views.shared.process_groups import known_group_sizes, split_groups
 
 GROUP_FILE: Final = "comm_group.json"
 """The members of each process group but the world, as ASTRA-sim's option takes them."""
@@ -47,10 +59,16 @@ _MAX_SHOWN: Final = 5
 Step = tuple[str, ...]
 """A collective: its type, and its size where that is known and must be the same on all members."""
 
-SAME_SIZE: Final = (CommType.ALL_REDUCE, CommType.ALL_GATHER, CommType.REDUCE_SCATTER)
+_SAME_SIZE: Final = (CommType.ALL_REDUCE, CommType.ALL_GATHER, CommType.REDUCE_SCATTER)
 """Collectives that move as many bytes on every member."""
-MESSAGE: Final = "message"
 _MISSING: Final[Step] = ("missing",)
+_TYPES: Final = {
+    **{kind.name.lower(): kind for kind in CommType},
+    # Exchanges of mixtures of experts.
+    "dispatch": CommType.ALL_TO_ALL,
+    "combine": CommType.ALL_TO_ALL,
+}
+"""Operation of a communication kernel → its type in the schema."""
 
 
 class _File(Struct):
@@ -164,7 +182,7 @@ def _check_node(file: _File, node: Node) -> None:
         return
     group = _group_of(file, node, called)
     if group is not None:
-        exact = step(CommType(kind), size if isinstance(size, int) else None)
+        exact = _step(CommType(kind), size if isinstance(size, int) else None)
         file.sequences.setdefault(group, []).append(exact)
 
 
@@ -188,7 +206,7 @@ def _check_message(file: _File, node: Node, called: str) -> None:
         file.add("ends", f"{called} {verb} on rank {file.rank} and has the {name} {own}")
     size = node.get("comm_size")
     both = file.messages.setdefault((sender, receiver, tag), ([], []))
-    both[0 if is_send else 1].append(message(size if isinstance(size, int) else None))
+    both[0 if is_send else 1].append(_message(size if isinstance(size, int) else None))
 
 
 def _group_of(file: _File, node: Node, called: str) -> int | None:
@@ -256,7 +274,7 @@ def _check_groups(files: Sequence[_File]) -> Iterator[str]:
             if rank not in members:
                 yield f"rank {rank} uses process group {group}, but is not a member of it"
         there = [rank for rank in members if rank in by_rank]
-        wrong = first_difference(there, [by_rank[rank].sequences.get(group, []) for rank in there])
+        wrong = _first_difference(there, [by_rank[rank].sequences.get(group, []) for rank in there])
         if wrong:
             yield f"process group {group}: {wrong}"
     for sender, receiver, tag in sorted({each for file in files for each in file.messages}):
@@ -266,7 +284,7 @@ def _check_groups(files: Sequence[_File]) -> Iterator[str]:
                 by_rank[rank].messages.get(key, ([], []))[side]
                 for side, rank in enumerate((sender, receiver))
             ]
-            if wrong := first_difference((sender, receiver), sides, MESSAGE):
+            if wrong := _first_difference((sender, receiver), sides, "message"):
                 yield f"messages from rank {sender} to {receiver} with tag {tag}: {wrong}"
         else:
             lost = sender if sender not in by_rank else receiver
@@ -285,18 +303,18 @@ def _group_file(folder: Path) -> tuple[dict[int, list[int]], str]:
         return {}, f"{GROUP_FILE} is not a JSON object of group numbers and lists of ranks"
 
 
-def step(kind: CommType, size: int | None) -> Step:
+def _step(kind: CommType, size: int | None) -> Step:
     """A collective for comparison with those of other members."""
-    known = size is not None and kind in SAME_SIZE
+    known = size is not None and kind in _SAME_SIZE
     return (kind.name.lower(), f"{size:,} B") if known else (kind.name.lower(),)
 
 
-def message(size: int | None) -> Step:
+def _message(size: int | None) -> Step:
     """A send or receive for comparison with its other end."""
     return ("a message",) if size is None else ("a message", f"{size:,} B")
 
 
-def first_difference(
+def _first_difference(
     ranks: Sequence[int], sequences: Sequence[Sequence[Step]], what: str = "collective"
 ) -> str:
     """The first collective that isn't the same on all ranks, in a sentence; '' without any."""
@@ -316,3 +334,87 @@ def _differ(one: Step, other: Step) -> bool:
     if _MISSING in (one, other):
         return one != other
     return any(a != b for a, b in zip(one, other, strict=False))
+
+
+class Communicator(Struct, frozen=True):
+    """The GPUs that a process group connects, and the kernels of each in the order of start."""
+
+    number: int
+    code: int
+    """The group's code among the names of `split_groups`; -1 for collectives without a group."""
+    label: str
+    gpus: tuple[int, ...]
+    size: int
+    """Its ranks, 0 where that isn't known; more than `gpus` where some are not in the run."""
+    rows: tuple[Index, ...]
+    """The rows of each GPU."""
+    mismatch: str
+    """The first difference between its members, as a sentence; '' if there is none."""
+
+
+def comm_type(table: KernelTable, row: int) -> CommType | None:
+    code = int(table.operation[row])
+    if code == NO_LABEL:
+        return None
+    return _TYPES.get(table.operations[code].removesuffix(RECOMPUTE_SUFFIX))
+
+
+def communicators(run: Run, rows: Index) -> list[Communicator]:
+    table = split_groups(run)
+    comm = rows[table.kind[rows] == Kind.COMM]
+    typed = np.array([comm_type(table, row) is not None for row in comm.tolist()], np.bool_)
+    comm = comm[typed] if len(comm) else comm
+    comm = comm[np.lexsort((table.stream[comm], table.start_ns[comm], table.gpu[comm]))]
+    everyone = tuple(gpu.index for gpu in run.gpus)
+    sizes, shared = known_group_sizes(run, table.group[comm], table.gpu[comm])
+    named = _members(run)
+    found: list[Communicator] = []
+    for code in distinct(table.group[comm]).tolist():
+        own = comm[table.group[comm] == code]
+        label = table.names[code] if code >= 0 else ""
+        gpus = named.get(label) or tuple(distinct(table.gpu[own]).tolist())
+        gpus = everyone if code < 0 else gpus
+        of_gpu = tuple(own[table.gpu[own] == gpu] for gpu in gpus)
+        size = sizes.get(code, 0)
+        if code in shared:
+            wrong = "the trace gives several groups this name, so its members are not known"
+        else:
+            wrong = _first_difference(gpus, [_sequence(table, rows) for rows in of_gpu])
+            if not wrong and len(gpus) < size <= len(run.gpus) >= run.world:
+                wrong = f"only {len(gpus)} of its {size} ranks have collectives"
+        found.append(Communicator(WORLD, code, label, gpus, size, of_gpu, wrong))
+    # Of several that connect all ranks, one is the world and the others get a number.
+    world = next((one for one in found if one.gpus == everyone), None)
+    others = [one for one in found if one is not world]
+    numbered = [replace(one, number=number) for number, one in enumerate(others, WORLD + 1)]
+    return [*([] if world is None else [world]), *numbered]
+
+
+def unmatched(table: KernelTable, found: Mapping[int, Transfer]) -> dict[tuple[int, int], str]:
+    """Pairs of GPUs whose sends and receives don't match, and the first difference of each."""
+    wrong = {}
+    for (sender, receiver, tag), sides in by_ends(table, found).items():
+        sizes = [[found[row].bytes for row in own] for own in sides]
+        sequences = [[_message(size if size >= 0 else None) for size in own] for own in sizes]
+        if difference := _first_difference((sender, receiver), sequences, "message"):
+            wrong[sender, receiver] = f"with tag {tag}, {difference}"
+    return wrong
+
+
+def _members(run: Run) -> dict[str, tuple[int, ...]]:
+    """The GPUs of the run in each process group whose ranks the traces list, by its label."""
+    return {
+        group_label(
+            Collective(
+                group_name=group.name,
+                group_description=group.description,
+                group_size=len(group.ranks),
+            )
+        ): tuple(gpu.index for gpu in run.gpus if gpu.rank in group.ranks)
+        for group in run.groups
+    }
+
+
+def _sequence(table: KernelTable, rows: Index) -> list[Step]:
+    known = ((comm_type(table, row), int(table.bytes[row])) for row in rows.tolist())
+    return [_step(kind, size if size >= 0 else None) for kind, size in known if kind is not None]
