@@ -7,8 +7,6 @@ from typing import Final, cast
 
 from msgspec.structs import replace
 
-from chopper_core.model.attributes import attributes_at
-from chopper_core.model.charts import picked
 from chopper_core.model.column_names import NO_STARTS, NO_TIMES
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
@@ -17,17 +15,16 @@ from chopper_core.model.view import View, pivot
 from chopper_core.util import debug
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.views import OVERVIEW, plugin_of, view_module, view_spec, view_specs
-from chopper_core.views.frame import Frame, no_means
+from chopper_core.views.frame import Frame
 from chopper_core.views.shared import call_figures as _splits  # noqa: F401 (adds splits)
 from chopper_core.views.shared.children import (
-    Columns,
     children,
     filter_note,
-    means_of,
+    framed,
     run_notes,
     with_column_names,
 )
-from chopper_core.views.shared.filter import FilterRows, only, shown_of
+from chopper_core.views.shared.filter import only
 from chopper_core.views.spec import Previewed, SeveralRuns, ViewResult, ViewSpec, splits_of
 
 _CACHED_RESULTS: Final = 32
@@ -177,60 +174,26 @@ def cached(run: Run, view: View, ask: Callable[[View], ViewResult]) -> ViewResul
 
 def _frame(run: Run, view: View, result: ViewResult) -> Frame:
     """The rows of a result, sorted, filtered, with the columns asked for and the total row."""
-    titled = tuple(column for column, _ in result.columns)
-    view = with_column_names(view, titled)
-    # Along time, all of it is shown.
-    counting = replace(view, cut=view.cut or view_module(view.name).SPEC.along_time)
-    whole, nodes, signal = result.whole, result.nodes, run.signal(view.signal)
+    view = with_column_names(view, tuple(column for column, _ in result.columns))
+    whole = result.whole
     if whole is None and len(run.table):
         whole = run.tree_of(view).node(view.path)
     whole = whole or Groups.single(run.table, slice(0, 0))
-    names = result.shown or tuple(each.name for each in titled)
-    columns = Columns(run, view, result.level, names, nodes, whole, result.columns, result.total)
-    texts = _searched(result) if view.filter else result.labels
-    own, coordinates = tuple(columns.own), run.table.coordinates
-    rows = FilterRows(result.level, result.labels, columns.values, own, titled, texts, coordinates)
-    sort = view.sort or result.sort
-    shown = shown_of(rows, view.filter, sort)
-    places = shown.at.tolist()
-    return Frame(
-        view=view,
-        level=result.level,
-        columns=columns.metrics,
-        labels=shown.labels,
-        values=shown.values(columns.metrics),
-        total=columns.totals,
-        sort=sort,
-        hidden=shown.hidden,
+    frame, columns, shown = framed(run, view, result, whole)
+    # Along time, all of it is shown.
+    counting = replace(view, cut=view.cut or view_module(view.name).SPEC.along_time)
+    return replace(
+        frame,
         notes=(
-            *_statistic_note(view, result.over or columns.over),
+            *_statistic_note(view, frame.over),
             *result.notes,
             *columns.notes,
             *run_notes(run, counting),
             *shown.hint,
             *filter_note(len(result.labels), shown.hidden),
         ),
-        target=lambda row: result.opens(places[row]),
-        attributes=lambda row: attributes_at(run, result.opens(places[row])),
-        signal=signal,
-        means=no_means if nodes is None else means_of(signal, nodes, shown.at),
-        more=tuple(each for each in titled if each not in columns.metrics),
-        headline=result.headline,
-        charts=tuple(picked(each, places) for each in result.charts),
-        over=result.over or columns.over,
-        by=result.by,
-        partial_total=columns.partial_totals,
-        truncated=run.truncated(view),
         left_out=run.left_out(counting),
     )
-
-
-def _searched(result: ViewResult) -> list[str]:
-    texts = list(result.labels)
-    for _, values in result.columns:
-        if values.words is not None:
-            texts = [f"{text}\n{values.cell(row) or ''}" for row, text in enumerate(texts)]
-    return texts
 
 
 def _statistic_note(view: View, over: Sequence[str]) -> tuple[str, ...]:

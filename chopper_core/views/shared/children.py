@@ -22,6 +22,7 @@ from chopper_core.metrics import (
 from chopper_core.metrics.lookup import reason_notes
 from chopper_core.metrics.time import INSTANCES, SHARE
 from chopper_core.model.attributes import attributes_at
+from chopper_core.model.charts import picked
 from chopper_core.model.groups import Groups
 from chopper_core.model.inputs import TIMES_NOTES
 from chopper_core.model.run import Run, interval_of, scope_of
@@ -31,14 +32,15 @@ from chopper_core.model.view import View, enter
 from chopper_core.util.arrays import Float64, Index, Mask
 from chopper_core.util.errors import UsageError
 from chopper_core.util.grouping import ratios
-from chopper_core.views.frame import Frame, Number
+from chopper_core.views.frame import Frame, Number, no_means
 from chopper_core.views.shared.derived import (
     instance_levels,
     is_difference,
     statistic_of,
 )
-from chopper_core.views.shared.filter import LONGEST_FIRST, NAME, FilterRows, shown_of
+from chopper_core.views.shared.filter import LONGEST_FIRST, NAME, FilterRows, Shown, shown_of
 from chopper_core.views.shared.marks import Coverage
+from chopper_core.views.spec import ViewResult
 
 MAX_SPARKLINE_GPUS: Final = 128
 """The most GPUs of a row for which its sparkline is computed."""
@@ -229,6 +231,51 @@ def with_instances(names: Sequence[str]) -> tuple[str, ...]:
     return (*names[:2], INSTANCES, *(name for name in names[2:] if name != INSTANCES))
 
 
+def framed(
+    run: Run, view: View, result: ViewResult, whole: Groups, counted: Mask | None = None
+) -> tuple[Frame, Columns, Shown]:
+    """A result's rows, sorted and filtered, as a frame without notes; its columns and its rows."""
+    own, nodes, signal = result.columns, result.nodes, run.signal(view.signal)
+    names = result.shown or tuple(each.name for each, _ in own)
+    columns = Columns(run, view, result.level, names, nodes, whole, own, result.total, counted)
+    texts = list(result.labels)
+    for _, values in own if view.filter else ():
+        if values.words is not None:
+            texts = [f"{text}\n{values.cell(row) or ''}" for row, text in enumerate(texts)]
+    titled = (*(each for each, _ in own), *columns.metrics)
+    rows = FilterRows(
+        result.level, result.labels, columns.values, tuple(columns.own), titled, texts,
+        run.table.coordinates,
+    )  # fmt: skip
+    sort = view.sort or result.sort
+    shown = shown_of(rows, view.filter, sort, counted)
+    places = shown.at.tolist()
+    frame = Frame(
+        view=view,
+        level=result.level,
+        columns=columns.metrics,
+        labels=shown.labels,
+        values=shown.values(columns.metrics),
+        total=columns.totals,
+        notes=(),
+        target=lambda row: result.opens(places[row]),
+        signal=signal,
+        means=no_means if nodes is None else means_of(signal, nodes, shown.at),
+        sort=sort,
+        hidden=shown.hidden,
+        more=tuple(each for each, _ in own if each not in columns.metrics),
+        headline=result.headline,
+        charts=tuple(picked(each, places) for each in result.charts),
+        over=result.over or columns.over,
+        by=result.by,
+        truncated=run.truncated(view),
+        left_out=run.left_out(view),
+        attributes=lambda row: attributes_at(run, result.opens(places[row])),
+        partial_total=columns.partial_totals,
+    )
+    return frame, columns, shown
+
+
 def children(run: Run, view: View) -> Frame:
     if view.window:
         interval_of(run, view)
@@ -239,15 +286,18 @@ def children(run: Run, view: View) -> Frame:
     else:
         found = tree.children(view.path)
         labels, nodes = list(found.labels), found.groups
-    left_out = run.left_out(view)
-    skipped = set(map(str, left_out)) if level == "iteration" else set()
+    skipped = set(map(str, run.left_out(view))) if level == "iteration" else set()
     counted = np.array([label not in skipped for label in labels], np.bool_)
-    default = default_columns(level, run.table, run.hardware)
-    columns = Columns(run, view, level, default, nodes, whole, counted=counted)
-    along = run.table.coordinates
-    rows = FilterRows(level, labels, columns.values, columns=columns.metrics, coordinates=along)
-    sort = view.sort or ("-elapsed_ns" if level in LONGEST_FIRST else "")
-    shown = shown_of(rows, view.filter, sort, counted)
+    result = ViewResult(
+        level=level,
+        labels=labels,
+        columns=(),
+        opens=lambda row: view if view.is_leaf else enter(view, labels[row]),
+        sort="-elapsed_ns" if level in LONGEST_FIRST else "",
+        shown=default_columns(level, run.table, run.hardware),
+        nodes=nodes,
+    )
+    frame, columns, shown = framed(run, view, result, whole, counted)
     hidden_ns = int(nodes.elapsed_ns[~shown.mask & counted].sum())
     nowhere = [
         column
@@ -256,20 +306,8 @@ def children(run: Run, view: View) -> Frame:
         and columns.totals[column.name] is None
         and not columns.values(column.name).present().any()
     ]
-    shown_labels = shown.labels
-
-    def target(row: int) -> View:
-        return view if view.is_leaf else enter(view, shown_labels[row])
-
-    return Frame(
-        view=view,
-        level=level,
-        columns=columns.metrics,
-        labels=shown_labels,
-        values=shown.values(columns.metrics),
-        total=columns.totals,
-        sort=sort,
-        hidden=shown.hidden,
+    return replace(
+        frame,
         hidden_ns=hidden_ns,
         parent_ns=int(whole.elapsed_ns[0]),
         elapsed_ns=nodes.elapsed_ns[shown.at],
@@ -279,14 +317,6 @@ def children(run: Run, view: View) -> Frame:
             *columns.notes,
             *reason_notes(nowhere, run.table, run.hardware),
         ),
-        partial_total=columns.partial_totals,
-        attributes=lambda row: attributes_at(run, target(row)),
-        target=target,
-        signal=run.signal(view.signal),
-        means=means_of(run.signal(view.signal), nodes, shown.at),
-        over=columns.over,
-        truncated=run.truncated(view),
-        left_out=left_out,
     )
 
 
