@@ -71,7 +71,6 @@ class Frame(Struct, frozen=True, eq=False):
     more: tuple[Metric, ...] = ()
     """Columns that only such a frame has and that are not shown."""
     headline: tuple[str, ...] = ()
-    """The findings of the view in sentences."""
     charts: tuple[Chart, ...] = ()
     over: tuple[str, ...] = ()
     """The levels that distinguish the instances of a row in a statistic; empty without one."""

@@ -37,7 +37,6 @@ class ViewSpec(Struct, frozen=True, kw_only=True):
     """Its name in addresses, `view=NAME`, and that of its module."""
     title: str
     question: str
-    """The question that it answers, in a sentence."""
     by: tuple[str, ...] = ()
     """The values of `by=`, the default first."""
     of: str = ""
@@ -160,9 +159,7 @@ class ViewResult(Struct, frozen=True, eq=False):
     The total row of registered metrics is computed from it.
     """
     headline: tuple[str, ...] = ()
-    """The result in sentences."""
     notes: tuple[str, ...] = ()
-    """Its limits."""
     charts: tuple[Chart, ...] = ()
     over: tuple[str, ...] = ()
     """The levels that tell instances apart, where the view computes the statistic itself."""

@@ -45,7 +45,6 @@ class EtFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.nodes = 0
-        """Nodes read so far."""
         # Any bytes may be a length: no magic number of another format is one here.
         self._source = ByteSource(path, foreign=False)
         self._data = b""

@@ -78,7 +78,6 @@ class _File(Struct):
     rank: int | None
     nodes: int = 0
     wrong: dict[str, list[str]] = field(default_factory=dict)
-    """Rule → sentences."""
     counts: Counter[str] = field(default_factory=Counter)
     sequences: dict[int, list[Step]] = field(default_factory=dict)
     """Process group → its collectives in the order of the file."""
@@ -107,7 +106,6 @@ class LintReport(Struct, frozen=True):
     count: int
     """Violations; a file's beyond the first few of a rule share a sentence."""
     violations: Sequence[str]
-    """The sentences about them."""
 
 
 def lint(paths: Sequence[Path]) -> LintReport:
@@ -347,7 +345,6 @@ class Communicator(Struct, frozen=True):
     size: int
     """Its ranks, 0 where that isn't known; more than `gpus` where some are not in the run."""
     rows: tuple[Index, ...]
-    """The rows of each GPU."""
     mismatch: str
     """The first difference between its members, as a sentence; '' if there is none."""
 

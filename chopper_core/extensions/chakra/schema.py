@@ -329,7 +329,6 @@ def _repeated(kind: str, wire: int, value: Any) -> Iterator[Any]:
 
 
 def encode_metadata(metadata: Metadata) -> bytes:
-    """Encode a `GlobalMetadata`."""
     version = _encoded(1, "string", metadata.version) if metadata.version else b""
     return version + _encoded_attributes(2, metadata.attributes)
 

@@ -69,7 +69,6 @@ class SimulatedRun(Struct, frozen=True):
     statistics: Mapping[int, Mapping[str, str]]
     """System → name and value of each statistic, as the log has them."""
     notes: tuple[str, ...]
-    """Sentences on what the log lacks."""
 
     def as_run(self) -> Run:
         from chopper_core.extensions.chakra.graph_run import OF_SYSTEM, simulated_ranks
@@ -144,7 +143,6 @@ def _take(systems: dict[int, _SystemEvents], found: re.Match[str]) -> None:
 def _missing(
     number: int, system: _SystemEvents, statistics: Mapping[int, Mapping[str, str]]
 ) -> Iterator[str]:
-    """Sentences on what the log lacks of a system."""
     if system.issued:
         yield (
             f"system {number}: {len(system.issued)} nodes were issued and not done; they are left "

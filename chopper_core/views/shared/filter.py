@@ -177,7 +177,6 @@ class Term(Struct, frozen=True):
     value: str = ""
 
     def mask(self, rows: FilterRows) -> Mask:
-        """Which rows match; raises UsageError."""
         if self.level:
             mask = _labelled(rows, self.level, self.value)
         elif self.column and rows.values(self.column).words is not None:
