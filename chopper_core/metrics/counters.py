@@ -25,13 +25,13 @@ from chopper_core.metrics.metric import (
     blocks,
     metric,
     register,
+    time_weighted,
 )
 from chopper_core.model.column_names import COUNTER_MATCH, MATRIX_COUNTERS, OPS_PER_COUNT, Match
 from chopper_core.model.hardware import ONE_INSTANCE, SUM, CounterInfo, Hardware, counter_info
 from chopper_core.model.table import Category, KernelTable, Kind, Selection
 from chopper_core.model.units import Unit, unit_of_file
 from chopper_core.util.arrays import Float64, Int64, Mask
-from chopper_core.util.grouping import sums_of
 from chopper_core.util.patterns import late
 
 TIME: Final = "counter_duration_ns"
@@ -337,7 +337,8 @@ def raw_counter(name: str, info: CounterInfo | None = None) -> Metric:
 
     def compute(scope: Scope) -> Values:
         if not adds:
-            return _mean_over_dispatches(scope, name)
+            # In the counter run, else in the trace.
+            return time_weighted(scope, name, TIME)
         amount, count = scope.nodes.known(name)
         return Values(amount, count == 0, _partial(scope, count))
 
@@ -354,26 +355,6 @@ def raw_counter(name: str, info: CounterInfo | None = None) -> Metric:
         "no dispatch of the counter runs was matched with the row",
         theme=Theme.COUNTERS,
     )
-
-
-def _mean_over_dispatches(scope: Scope, name: str) -> Values:
-    """The mean of a counter over each node, weighted with the durations in the counter run, else
-    in the trace; missing where there are several values and no durations."""
-    nodes, table = scope.nodes, scope.nodes.table
-    amount, weight, single, count = np.zeros((4, len(nodes)))
-    for rows, group in nodes.pieces() if name in table.measured else ():
-        values = table.measured[name][rows]
-        lasted = table.measured.get(TIME, table.duration_ns)[rows]
-        there = np.isfinite(values)
-        weights = np.where(there & np.isfinite(lasted), lasted, 0.0)
-        values = np.where(there, values, 0.0)
-        amount += sums_of(weights * values, group, len(nodes))
-        weight += sums_of(weights, group, len(nodes))
-        single += sums_of(values, group, len(nodes))
-        count += sums_of(there, group, len(nodes))
-    with np.errstate(invalid="ignore", divide="ignore"):
-        mean = np.where(count == 1, single, amount / weight)
-    return Values(mean, (count == 0) | ((count > 1) & (weight == 0)))
 
 
 def _matched(state: Match, scope: Scope) -> Values:

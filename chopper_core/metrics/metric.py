@@ -121,16 +121,25 @@ def numbered(numbers: Sequence[float | None] | Numbers) -> Values:
     return Values(array.astype(np.float64))
 
 
-def time_weighted(scope: Scope, column: str) -> Values:
-    """The mean of a measured column over the durations of the activities that have it."""
-    table, count = scope.nodes.table, len(scope.nodes)
-    weighted, duration = np.zeros(count), np.zeros(count)
+def time_weighted(scope: Scope, column: str, lasts: str = "duration_ns") -> Values:
+    """The mean of a measured column, weighted with durations, over the activities that have it.
+
+    `lasts` is the column of the durations. Missing where there are several values and no durations.
+    """
+    table, size = scope.nodes.table, len(scope.nodes)
+    weighted, weight, total, count = np.zeros((4, size))
     for rows, group in scope.nodes.pieces() if column in table.measured else ():
         values = table.measured[column][rows]
-        known = np.where(np.isfinite(values), table.duration_ns[rows], 0)
-        weighted += sums_of(np.nan_to_num(values) * known, group, count)
-        duration += sums_of(known, group, count)
-    return quotient(weighted, duration)
+        lasted = table.measured.get(lasts, table.duration_ns)[rows]
+        there = np.isfinite(values)
+        weights = np.where(there & np.isfinite(lasted), lasted, 0.0)
+        values = np.where(there, values, 0.0)
+        weighted += sums_of(weights * values, group, size)
+        weight += sums_of(weights, group, size)
+        total += sums_of(values, group, size)
+        count += sums_of(there, group, size)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return Values(np.where(count == 1, total, weighted / weight))
 
 
 def quotient(part: Int64 | Float64, whole: Int64 | Float64, factor: float = 1.0) -> Values:

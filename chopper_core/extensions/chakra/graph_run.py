@@ -6,19 +6,17 @@ from collections.abc import Mapping
 from typing import Final
 
 import msgspec
-from msgspec.structs import replace
 
 from chopper_core.extensions.chakra.execution_graph import SCHEMA, align_graph, times_of
 from chopper_core.extensions.chakra.graph import STATED, USED, AttributeColumn, ExecutionGraph
 from chopper_core.extensions.chakra.schema import NodeType
-from chopper_core.extensions.chakra.simulation import SimulatedRun
 from chopper_core.model.inputs import NO_RANK, ONE_CLOCK, SCHEDULE, SIMULATED, Gpu, Source
 from chopper_core.model.parallel import ProcessGroup
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_TIME, Kind
 from chopper_core.util.grouping import distinct
 
-_TICK_CLOCK: Final = f"{SIMULATED}: one clock, 1 tick taken as 1 ns"
+TICK_CLOCK: Final = f"{SIMULATED}: one clock, 1 tick taken as 1 ns"
 _MAX_LISTED: Final = 100
 """Attributes that are listed for a file."""
 _MAX_SHOWN: Final = 40
@@ -72,41 +70,6 @@ def graph_run(graph: ExecutionGraph) -> Run:
     )
 
 
-OF_SYSTEM: Final = "number of the system in the log"
-_TICKS: Final = ("Wall time", "finished")
-"""Statistics that are the end of a system's last node."""
-
-
-def simulated_ranks(simulated: SimulatedRun) -> list[Run]:
-    found = []
-    for place, graph in enumerate(simulated.graphs):
-        run = graph_run(graph)
-        source = run.sources[0]
-        figures = simulated.statistics.get(source.rank, {})
-        notes = [*source.notes, *_contradictions(run, figures)]
-        source = replace(
-            source,
-            path=str(simulated.path),
-            clock=_TICK_CLOCK,
-            losses=(*source.losses, *(simulated.notes if not place else ())),
-            facts={**source.facts, "format": "ASTRA-sim log", **figures},
-            notes=tuple(notes),
-        )
-        found.append(replace(run, name=str(simulated.path), sources=(source,)))
-    return found
-
-
-def _contradictions(run: Run, figures: Mapping[str, str]) -> list[str]:
-    """A sentence for each statistic of the log that its events contradict."""
-    table = run.table
-    last = int((table.start_ns + table.duration_ns).max())
-    return [
-        f"system {run.sources[0].rank}: {name} is {figures[name]}, the last node ended at {last}"
-        for name in _TICKS
-        if figures.get(name, str(last)) != str(last)
-    ]
-
-
 def _groups(graph: ExecutionGraph) -> tuple[ProcessGroup, ...]:
     text = graph.metadata.get("process_groups")
     try:
@@ -126,7 +89,7 @@ def _clock(graph: ExecutionGraph, *, is_scheduled: bool) -> str:
     if is_scheduled:
         return SCHEDULE
     if graph.metadata.get(SIMULATED):
-        return _TICK_CLOCK
+        return TICK_CLOCK
     if str(graph.metadata.get("schema", "")).startswith(SCHEMA):
         return f"{ONE_CLOCK}: the run that was exported"
     return "unknown: start times in µs from 0"

@@ -57,6 +57,8 @@ _HOST_GAP: Final = "host_gap"
 _COMM_STREAM: Final = 1
 """Simulators run communication during compute: without a trace each has a stream."""
 _NS_PER_US: Final = 1_000
+_TICKS: Final = ("Wall time", "finished")
+"""Statistics that are the end of a system's last node."""
 _TIMES: Final = ("ts_ns", "dur_ns", "launch_ns")
 
 
@@ -71,10 +73,35 @@ class SimulatedRun(Struct, frozen=True):
     notes: tuple[str, ...]
 
     def as_run(self) -> Run:
-        from chopper_core.extensions.chakra.graph_run import OF_SYSTEM, simulated_ranks
+        from chopper_core.extensions.chakra.graph_run import TICK_CLOCK, graph_run
         from chopper_core.ingest.rank import merged
 
-        return merged(simulated_ranks(self), OF_SYSTEM)
+        found = []
+        for place, graph in enumerate(self.graphs):
+            run = graph_run(graph)
+            source = run.sources[0]
+            figures = self.statistics.get(source.rank, {})
+            source = replace(
+                source,
+                path=str(self.path),
+                clock=TICK_CLOCK,
+                losses=(*source.losses, *(self.notes if not place else ())),
+                facts={**source.facts, "format": FORMAT, **figures},
+                notes=(*source.notes, *_contradictions(run, figures)),
+            )
+            found.append(replace(run, name=str(self.path), sources=(source,)))
+        return merged(found, "number of the system in the log")
+
+
+def _contradictions(run: Run, figures: Mapping[str, str]) -> list[str]:
+    """A sentence for each statistic of the log that its events contradict."""
+    table = run.table
+    last = int((table.start_ns + table.duration_ns).max())
+    return [
+        f"system {run.sources[0].rank}: {name} is {figures[name]}, the last node ended at {last}"
+        for name in _TICKS
+        if figures.get(name, str(last)) != str(last)
+    ]
 
 
 class _SystemEvents(Struct):

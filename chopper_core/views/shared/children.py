@@ -94,16 +94,6 @@ def signal_chart(
     return SignalChart(signal, start, end, scope, tuple(gpus), stacked)
 
 
-def _rows_by_gpu(signal: Signal, nodes: Groups, chosen: Sequence[int]) -> dict[int, list[int]]:
-    """GPU with the signal → the places of the chosen nodes on it; not of nodes on very many."""
-    found: dict[int, list[int]] = {}
-    for place, row in enumerate(chosen):
-        gpus = [gpu for gpu in nodes.gpus(row) if gpu in signal.curves]
-        for gpu in gpus if len(gpus) <= MAX_SPARKLINE_GPUS else ():
-            found.setdefault(gpu, []).append(place)
-    return dict(sorted(found.items()))
-
-
 def means_of(signal: Signal, nodes: Groups, shown: Index) -> Callable[[Index, int], Float64]:
     """The means of a signal over the time of the shown nodes, as `Frame.means`.
 
@@ -128,7 +118,12 @@ def _means(signal: Signal, nodes: Groups, chosen: Sequence[int], bins: int) -> F
         start, end = nodes.min("start_ns"), nodes.max("end_ns")
         bounds = np.stack([bounds_of(int(start[row]), int(end[row]), bins) for row in chosen])
         # A GPU's curve is read once for all rows.
-        for gpu, places in _rows_by_gpu(signal, nodes, chosen).items():
+        places_of: dict[int, list[int]] = {}
+        for place, row in enumerate(chosen):
+            gpus = [gpu for gpu in nodes.gpus(row) if gpu in signal.curves]
+            for gpu in gpus if len(gpus) <= MAX_SPARKLINE_GPUS else ():
+                places_of.setdefault(gpu, []).append(place)
+        for gpu, places in sorted(places_of.items()):
             values = signal.curves[gpu].means(bounds[places])
             is_known = np.isfinite(values)
             total[places] += np.where(is_known, values, 0.0)

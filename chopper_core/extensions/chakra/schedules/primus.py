@@ -128,11 +128,8 @@ def _layout_beside(path: Path) -> _Layout:
     stages, chunks = given.get("pp_size"), given.get("vp_size", given.get("vpp_size"))
     if type(stages) is not int or type(chunks) is not int:
         return _Layout()
-    return (
-        _Layout(stages, chunks)
-        if 0 < stages < _MAX_STAGES and 1 < chunks < _MAX_STAGES
-        else _Layout()
-    )
+    fits = 0 < stages < _MAX_STAGES and 1 < chunks < _MAX_STAGES
+    return _Layout(stages, chunks) if fits else _Layout()
 
 
 def _microbatches(step: Any, layout: _Layout) -> list[tuple[int, ...]] | None:
@@ -155,16 +152,12 @@ def _microbatches(step: Any, layout: _Layout) -> list[tuple[int, ...]] | None:
             if not (_is_time(start) and _is_time(end) and end >= start):
                 return None
             number, chunk = layout.place(order, series)
-            begin = round(start * _MS)
-            found.append(
-                (
-                    series,
-                    numbers[order] if numbers else number,
-                    chunks[order] if chunks else chunk,
-                    begin,
-                    round(end * _MS) - begin,
-                )
+            number, chunk = (
+                numbers[order] if numbers else number,
+                chunks[order] if chunks else chunk,
             )
+            begin = round(start * _MS)
+            found.append((series, number, chunk, begin, round(end * _MS) - begin))
     return found if len(lengths) == 1 else None
 
 
