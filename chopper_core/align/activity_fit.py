@@ -7,16 +7,20 @@ correlation of the samples with the share of time in which anything ran and in w
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Final
 
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.model.signals import IntegralCurve, share_running
+from chopper_core.model.signals import IntegralCurve, nearest, share_running
+from chopper_core.model.table import KernelTable, Kind
 from chopper_core.sources.signals import SignalSamples
-from chopper_core.util.arrays import Float64, Int64, Mask
+from chopper_core.util.arrays import Float64, Mask
 from chopper_core.util.grouping import median_of
 
+REACH_PERIODS: Final = 8
+"""Sampling periods around a sample in which it is valid."""
 _ALIKE: Final = 0.99
 """Shares that correlate so well are one."""
 STEPS: Final = 20
@@ -30,25 +34,36 @@ _MAX_WINDOW: Final = 3
 _LIKELIER: Final = 4.5
 """The drop of the log-likelihood at three standard deviations."""
 _MIN_SAMPLES: Final = 8
+_PHASES: Final = 3
+"""Places tried per sampling period."""
 
 
-class Activity(Struct, frozen=True):
-    """The shares of time in which anything ran on a GPU, and in which compute did."""
+class Recorded:
+    """The samples of a signal of some GPUs, and the rows of their activities."""
 
-    any: IntegralCurve
-    compute: IntegralCurve
+    def __init__(
+        self, table: KernelTable, samples: Sequence[SignalSamples], rows: Sequence[Mask]
+    ) -> None:
+        self.samples = samples
+        self.period_ns = period_of(samples)
+        used = np.logical_or.reduce(rows)
+        end_ns = (table.start_ns + table.duration_ns)[used]
+        self.span = int(table.start_ns[used].min()), int(end_ns.max())
+        """From the first start to the last end of the activities."""
+        self._table, self._rows = table, rows
 
-    @classmethod
-    def of(
-        cls, start_ns: Int64, duration_ns: Int64, computes: Mask, span: tuple[int, int]
-    ) -> Activity:
-        whole = share_running(start_ns, duration_ns, span)
-        if not computes.any():
-            return cls(whole, whole)
-        return cls(whole, share_running(start_ns[computes], duration_ns[computes], span))
+    @cached_property
+    def work(self) -> list[tuple[IntegralCurve, IntegralCurve]]:
+        """Of each GPU the shares of time in which anything ran, and in which compute did."""
+        computes = np.equal(self._table.kind, Kind.COMPUTE)
+        found = []
+        for rows in self._rows:
+            own = rows & computes
+            found.append((self._running(rows), self._running(own if own.any() else rows)))
+        return found
 
-    def means(self, bounds_ns: Float64) -> tuple[Float64, Float64]:
-        return self.any.means(bounds_ns), self.compute.means(bounds_ns)
+    def _running(self, rows: Mask) -> IntegralCurve:
+        return share_running(self._table.start_ns[rows], self._table.duration_ns[rows], self.span)
 
 
 class Placed(Struct, frozen=True):
@@ -82,37 +97,24 @@ def _together(one: Float64, other: Float64, shared: float) -> Float64:
     return both
 
 
-def refined(
-    work: Sequence[Activity],
-    samples: Sequence[SignalSamples],
-    span: tuple[int, int],
-    coarse_ns: int,
-    period_ns: int,
-) -> Placed | None:
+def refined(recorded: Recorded, coarse_ns: int) -> Placed | None:
     """The best place near a coarse one, if samples are means or if they are instants.
 
     None where too few samples lie within the trace.
     """
-    reach = _PERIODS * period_ns
+    reach = _PERIODS * recorded.period_ns
     places = coarse_ns + np.linspace(-reach, reach, int(2 * _PERIODS * STEPS) + 1)
-    margin = int(reach) + _MAX_WINDOW * period_ns
-    first, last = coarse_ns - margin, coarse_ns + (span[1] - span[0]) + margin
-    samples = [_between(shown, first, last) for shown in samples]
-    tried: list[tuple[float, Float64, int, bool]] = []
+    samples = _around(recorded, coarse_ns, int(reach))
+    best: Placed | None = None
     for averages in (True, False):
-        found = [
-            _fits(work, samples, span, float(place), period_ns, averages=averages)
-            for place in places
-        ]
-        fits, counts = np.array([fit for fit, _ in found]), [count for _, count in found]
+        found = [_fits(recorded, samples, place, averages=averages) for place in places.tolist()]
+        fits = np.array([fit for fit, _ in found])
         top = int(np.argmax(fits))
-        if counts[top] >= _MIN_SAMPLES:
-            tried.append((float(fits[top]), fits, counts[top], averages))
-    if not tried:
-        return None
-    fit, fits, count, averages = max(tried, key=lambda each: each[0])
-    place, doubt = best_place(places, fits, count, period_ns)
-    return Placed(place, doubt, fit, averages)
+        count = found[top][1]
+        if count >= _MIN_SAMPLES and (best is None or fits[top] > best.fit):
+            place, doubt = best_place(places, fits, count, recorded.period_ns)
+            best = Placed(place, doubt, float(fits[top]), averages)
+    return best
 
 
 def best_place(places: Float64, fits: Float64, samples: int, period_ns: int) -> tuple[int, int]:
@@ -126,31 +128,36 @@ def period_of(samples: Sequence[SignalSamples]) -> int:
     return int(median_of(np.concatenate([np.diff(each.time_ns) for each in samples])))
 
 
-def averages_at(
-    work: Sequence[Activity],
-    samples: Sequence[SignalSamples],
-    span: tuple[int, int],
-    begin_ns: int,
-    period_ns: int,
-) -> bool:
+def reach_of(samples: Sequence[SignalSamples]) -> tuple[int, int]:
+    """The first stamp and the last one."""
+    return min(int(s.time_ns[0]) for s in samples), max(int(s.time_ns[-1]) for s in samples)
+
+
+def curves_of(samples: Sequence[SignalSamples], period_ns: int) -> list[IntegralCurve]:
+    return [nearest(s.time_ns, s.value, REACH_PERIODS * period_ns) for s in samples]
+
+
+def averages_at(recorded: Recorded, begin_ns: int) -> bool:
     """Whether samples whose place is known are means since the previous sample, beyond doubt.
 
     `begin_ns` is the start of the span on the file's clock.
     """
-    margin = _MAX_WINDOW * period_ns
-    last = begin_ns + (span[1] - span[0]) + margin
-    samples = [_between(shown, begin_ns - margin, last) for shown in samples]
-    means, instants = (
-        _fits(work, samples, span, float(begin_ns), period_ns, averages=averages)
-        for averages in (True, False)
-    )
-    gain = likelihood_gain(means[0], instants[0], means[1])
-    return means[1] >= _MIN_SAMPLES and bool(gain >= _LIKELIER)
+    samples = _around(recorded, begin_ns, 0)
+    fit, count = _fits(recorded, samples, begin_ns, averages=True)
+    instants, _ = _fits(recorded, samples, begin_ns, averages=False)
+    return count >= _MIN_SAMPLES and bool(likelihood_gain(fit, instants, count) >= _LIKELIER)
 
 
-def _between(samples: SignalSamples, first_ns: int, last_ns: int) -> SignalSamples:
-    low, high = np.searchsorted(samples.time_ns, [first_ns, last_ns])
-    return SignalSamples(samples.time_ns[low:high], samples.value[low:high])
+def _around(recorded: Recorded, begin_ns: int, reach_ns: int) -> list[SignalSamples]:
+    """The samples that matter where the trace begins there on the file's clock, or near it."""
+    begin, end = recorded.span
+    margin = reach_ns + _MAX_WINDOW * recorded.period_ns
+    bounds = [begin_ns - margin, begin_ns + (end - begin) + margin]
+    found = []
+    for each in recorded.samples:
+        low, high = np.searchsorted(each.time_ns, bounds)
+        found.append(SignalSamples(each.time_ns[low:high], each.value[low:high]))
+    return found
 
 
 def likelihood_gain(fit: float, others: Float64 | float, samples: int) -> Float64:
@@ -160,33 +167,27 @@ def likelihood_gain(fit: float, others: Float64 | float, samples: int) -> Float6
 
 
 def _fits(
-    work: Sequence[Activity],
-    samples: Sequence[SignalSamples],
-    span: tuple[int, int],
-    place: float,
-    period_ns: int,
-    *,
-    averages: bool,
+    recorded: Recorded, samples: Sequence[SignalSamples], place: float, *, averages: bool
 ) -> tuple[float, int]:
     """The mean fit of the GPUs' samples at a place, and the number of samples of a GPU."""
+    begin, end = recorded.span
+    period_ns = recorded.period_ns
     fits, counts = [], []
-    for own, shown in zip(work, samples, strict=True):
-        if len(shown) <= _MIN_SAMPLES:
-            counts.append(0)
-            fits.append(0.0)
-            continue
-        ends = (shown.time_ns[1:] - place) + span[0]
-        windows = np.diff(shown.time_ns).astype(np.float64)
-        lasts = windows if averages else np.full(len(windows), min(_INSTANT_NS, period_ns / 4))
-        inside = (ends - windows >= span[0]) & (ends <= span[1])
-        inside &= (windows <= _MAX_WINDOW * period_ns) & np.isfinite(shown.value[1:])
-        counts.append(int(inside.sum()))
-        if counts[-1] < _MIN_SAMPLES:
-            fits.append(0.0)
-            continue
-        bounds = np.stack([ends[inside] - lasts[inside], ends[inside]], axis=1)
-        whole, compute = (share[:, 0] for share in own.means(bounds))
-        fits.append(_fit(whole, compute, shown.value[1:][inside]))
+    for (whole, compute), shown in zip(recorded.work, samples, strict=True):
+        fit, count = 0.0, 0
+        if len(shown) > _MIN_SAMPLES:
+            ends = (shown.time_ns[1:] - float(place)) + begin
+            windows = np.diff(shown.time_ns).astype(np.float64)
+            lasts = windows if averages else np.full(len(windows), min(_INSTANT_NS, period_ns / 4))
+            inside = (ends - windows >= begin) & (ends <= end)
+            inside &= (windows <= _MAX_WINDOW * period_ns) & np.isfinite(shown.value[1:])
+            count = int(inside.sum())
+            if count >= _MIN_SAMPLES:
+                bounds = np.stack([ends[inside] - lasts[inside], ends[inside]], axis=1)
+                shares = whole.means(bounds)[:, 0], compute.means(bounds)[:, 0]
+                fit = _fit(*shares, shown.value[1:][inside])
+        fits.append(fit)
+        counts.append(count)
     return float(np.mean(fits)), int(median_of(np.array(counts)))
 
 
@@ -223,3 +224,46 @@ def sliding(short: Float64, long: Float64) -> Float64:
     with np.errstate(invalid="ignore", divide="ignore"):
         correlation: Float64 = np.where(scale > 1e-9, product[:places] / scale, 0.0)
     return correlation
+
+
+class Peak(Struct, frozen=True):
+    """The place on the file's clock at which signals follow activity best."""
+
+    place: int
+    best: float
+    """Its correlation."""
+    second: int
+    """The best place elsewhere."""
+    rival: float
+    elsewhere: int
+    """How many places there are, in bins."""
+
+
+def peak_of(
+    shares: Sequence[tuple[Float64, Float64]],
+    curves: Sequence[IntegralCurve],
+    reach_ns: tuple[int, int],
+    step: int,
+) -> Peak:
+    """The best of all places at which activity can lie within the samples.
+
+    They are a part of a step apart: between two samples the correlation falls.
+    """
+    first, last = reach_ns
+    bins = len(shares[0][0])
+    places = int((last - first) // step) - bins + 1
+    fits = []
+    for phase in range(_PHASES):
+        bounds = first + phase * step / _PHASES + step * np.arange(places + bins + 0.0)
+        each = [
+            sliding_fit(own, curve.means(bounds)) for own, curve in zip(shares, curves, strict=True)
+        ]
+        fits.append(np.mean(each, axis=0))
+    coarse = np.stack(fits, axis=1).ravel()
+    peak = int(np.argmax(coarse))
+    away = np.abs(np.arange(len(coarse)) - peak) > _PHASES * max(bins // 50, 3)
+    second = int(np.argmax(np.where(away, coarse, -1.0)))
+    rival = float(coarse[second]) if away.any() else 0.0
+    at = first + step / _PHASES * np.array([peak, second])
+    elsewhere = int(away.sum()) // _PHASES
+    return Peak(int(at[0]), float(coarse[peak]), int(at[1]), rival, elsewhere)

@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.align.telemetry_clock import REACH_PERIODS
+from chopper_core.align.activity_fit import REACH_PERIODS
 from chopper_core.model.accounting import cut
 from chopper_core.model.column_names import (
     ENERGY,

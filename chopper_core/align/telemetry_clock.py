@@ -9,22 +9,20 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.align.activity_fit import (
-    Activity,
+    Recorded,
     averages_at,
+    curves_of,
     likelihood_gain,
-    period_of,
+    peak_of,
+    reach_of,
     refined,
-    sliding_fit,
 )
 from chopper_core.model.inputs import TelemetrySource
-from chopper_core.model.signals import CpuSamples, IntegralCurve, nearest
-from chopper_core.model.table import KernelTable, Kind
+from chopper_core.model.signals import CpuSamples
+from chopper_core.model.table import KernelTable
 from chopper_core.sources.cpu import CpuTable
 from chopper_core.sources.signals import ClockDomain, SignalName, SignalSamples, Telemetry
-from chopper_core.util.arrays import Float64, Int64, Mask
 
-REACH_PERIODS: Final = 8
-"""Sampling periods around a sample in which it is valid."""
 _ACTIVITY_SIGNALS: Final = (SignalName.POWER_W, SignalName.GFX_UTIL_PCT, SignalName.GFX_MHZ)
 """Signals that follow GPU work, the best first."""
 _MIN_CORRELATION: Final = 0.6
@@ -35,8 +33,6 @@ _CHANCE: Final = 4.0
 """Unrelated signals reach the chance level and this over the root of the number of bins."""
 _CHANCE_AS_SEEN: Final = 2.0
 """Less is enough where the file has many other places, all of which fit worse."""
-_PHASES: Final = 3
-"""Places tried per sampling period."""
 _CLEAR: Final = 0.8
 """Share of the best correlation at which a second place makes it ambiguous."""
 _QUARTER_NS: Final = 15 * 60 * 1_000_000_000
@@ -46,15 +42,10 @@ _ZONE_DOUBT_NS: Final = 5_000_000_000
 """Maximum offset between the clocks of two hosts."""
 _MAX_BINS: Final = 1 << 21
 _MIN_BINS: Final = 20
+KnownClocks = Mapping[ClockDomain, tuple[int, str]]
+"""Clock → its offset to the run's, and the reason."""
 LIKELIER: Final = 12.0
 """The difference of log-likelihoods at which a second place nearly as good is none."""
-
-
-class KnownClock(Struct, frozen=True):
-    """The offset of a clock to the run's, and the reason."""
-
-    offset_ns: int
-    why: str
 
 
 class Estimate(Struct, frozen=True):
@@ -71,12 +62,12 @@ def place(
     telemetry: Telemetry,
     table: KernelTable,
     gpus: Mapping[int, int],
-    clocks: Mapping[ClockDomain, KnownClock],
+    clocks: KnownClocks,
     shift_ns: int = 0,
 ) -> TelemetrySource:
     """Find the offset of a file: by its clock where that is known on the run's, else by signals.
 
-    `gpus` maps GPUs of the file to those of the run, `clocks` gives the corrections of clocks.
+    `gpus` maps GPUs of the file to those of the run,
     `shift_ns` is added to the offset that is found; without one it is the whole offset.
     """
     found = Recording(telemetry, table, gpus).offset(clocks, shift_ns)
@@ -116,26 +107,26 @@ class Recording(Struct, frozen=True):
     gpus: Mapping[int, int]
     """GPU of the file → GPU of the run."""
 
-    def offset(self, clocks: Mapping[ClockDomain, KnownClock], shift_ns: int) -> Estimate | str:
+    def offset(self, clocks: KnownClocks, shift_ns: int) -> Estimate | str:
         """The offset of the file before the user's shift, or a reason."""
         telemetry = self.telemetry
         if not self.gpus:
             return "none of its GPUs is in the run"
         if telemetry.resolution_ns == 0:
             return "its samples have no timestamps"
-        known = clocks.get(telemetry.clock)
-        if known is not None:
-            if self._covers(known.offset_ns + shift_ns):
-                late_ns = self._lateness(known.offset_ns + shift_ns)
-                return Estimate(known.offset_ns, telemetry.resolution_ns, known.why, late_ns)
+        if telemetry.clock in clocks:
+            offset_ns, why = clocks[telemetry.clock]
+            if self._covers(offset_ns + shift_ns):
+                late_ns = self._lateness(offset_ns + shift_ns)
+                return Estimate(offset_ns, telemetry.resolution_ns, why, late_ns)
             if telemetry.clock is ClockDomain.EPOCH:
                 return "by its clock it doesn't overlap the run"
         if telemetry.clock is ClockDomain.LOCAL and ClockDomain.EPOCH in clocks:
-            return self._in_a_zone(clocks[ClockDomain.EPOCH].offset_ns)
+            return self._in_a_zone(clocks[ClockDomain.EPOCH][0])
         return self.estimate()
 
-    def _stamps(self) -> list[Int64]:
-        return [each.time_ns for parts in self.telemetry.signals.values() for each in parts]
+    def _samples(self) -> list[SignalSamples]:
+        return [each for parts in self.telemetry.signals.values() for each in parts if len(each)]
 
     def _span(self) -> tuple[int, int]:
         """The run's first start and last end, with a stamp's resolution on either side."""
@@ -146,15 +137,15 @@ class Recording(Struct, frozen=True):
     def _covers(self, shift_ns: int) -> bool:
         """Whether any sample of the shifted file lies within the run."""
         begin, end = self._span()
-        return any(((t + shift_ns >= begin) & (t + shift_ns <= end)).any() for t in self._stamps())
+        stamps = [each.time_ns + shift_ns for each in self._samples()]
+        return any(((begin <= times) & (times <= end)).any() for times in stamps)
 
     def _in_a_zone(self, epoch_ns: int) -> Estimate | str:
         """The offset of local time without a zone: the zone in which it covers the run.
 
         Zones are multiples of 15 minutes. Where several fit, the signals decide.
         """
-        stamps = [times for times in self._stamps() if len(times)]
-        first, last = min(int(t[0]) for t in stamps), max(int(t[-1]) for t in stamps)
+        first, last = reach_of(self._samples())
         begin, end = self._span()
         doubt = self.telemetry.resolution_ns
         fitting = [
@@ -200,21 +191,17 @@ class Recording(Struct, frozen=True):
         if recorded is None:
             return f"its {signal.value} has too few samples"
         every, period, (begin, end) = recorded.samples, recorded.period_ns, recorded.span
-        first = min(int(samples.time_ns[0]) for samples in every)
-        last = max(int(samples.time_ns[-1]) for samples in every)
+        first, last = reach_of(every)
         if last - first < end - begin:
             return "it covers less time than the trace"
         step = max(period, (last - first) // _MAX_BINS)
         bins = int((end - begin) // step)
         if bins < _MIN_BINS:
             return "the trace is too short for its sampling interval"
-        work = recorded.work(self.table)
-        shares = [each.means(begin + step * np.arange(bins + 1.0)) for each in work]
-        curves = [nearest(s.time_ns, s.value, REACH_PERIODS * period) for s in every]
-        peak = peak_of(shares, curves, (first, last), step)
-        places = [
-            refined(work, every, recorded.span, at, period) for at in (peak.place, peak.second)
-        ]
+        bounds = begin + step * np.arange(bins + 1.0)
+        shares = [(whole.means(bounds), compute.means(bounds)) for whole, compute in recorded.work]
+        peak = peak_of(shares, curves_of(every, period), (first, last), step)
+        places = [refined(recorded, at) for at in (peak.place, peak.second)]
         known = [one for one in places if one is not None]
         if not known:
             return f"too few samples of its {signal.value} lie within the trace"
@@ -238,22 +225,15 @@ class Recording(Struct, frozen=True):
             period // 2 if best.averages else 0,
         )
 
-    def _recorded(self, signal: SignalName) -> _Recorded | None:
+    def _recorded(self, signal: SignalName) -> Recorded | None:
         """The samples of a signal; None where no GPU has enough."""
-        pairs = [
-            (samples, self.table.gpu == gpu)
-            for number, gpu in self.gpus.items()
-            if (samples := own_figure(self.telemetry, number, signal)) is not None
-            and len(samples) > 2
-        ]
-        pairs = [(samples, rows) for samples, rows in pairs if rows.any()]
-        if not pairs:
-            return None
-        every, rows_of = zip(*pairs, strict=True)
-        used = np.logical_or.reduce(rows_of)
-        begin = int(self.table.start_ns[used].min())
-        end = int((self.table.start_ns + self.table.duration_ns)[used].max())
-        return _Recorded(every, rows_of, period_of(every), (begin, end))
+        every, rows_of = [], []
+        for number, gpu in self.gpus.items():
+            samples, rows = own_figure(self.telemetry, number, signal), self.table.gpu == gpu
+            if samples is not None and len(samples) > 2 and rows.any():
+                every.append(samples)
+                rows_of.append(rows)
+        return Recorded(self.table, every, rows_of) if every else None
 
     def _lateness(self, offset_ns: int) -> int:
         """How far stamps of known offset lie behind the middle of what they average.
@@ -265,77 +245,14 @@ class Recording(Struct, frozen=True):
             if recorded is None or all(each.begin_ns is not None for each in recorded.samples):
                 continue
             period, (begin, end) = recorded.period_ns, recorded.span
-            if (end - begin) // max(period, 1) < _MIN_BINS:
-                return 0
-            work = recorded.work(self.table)
-            late = averages_at(work, recorded.samples, recorded.span, begin - offset_ns, period)
-            return period // 2 if late else 0
+            is_long = (end - begin) // max(period, 1) >= _MIN_BINS
+            return period // 2 if is_long and averages_at(recorded, begin - offset_ns) else 0
         return 0
-
-
-class _Recorded(Struct, frozen=True):
-    """A signal of some GPUs of the run, and the rows of their activities."""
-
-    samples: Sequence[SignalSamples]
-    rows: Sequence[Mask]
-    period_ns: int
-    span: tuple[int, int]
-    """From the first start to the last end of the activities."""
-
-    def work(self, table: KernelTable) -> list[Activity]:
-        computes = np.equal(table.kind, Kind.COMPUTE)
-        return [
-            Activity.of(table.start_ns[rows], table.duration_ns[rows], computes[rows], self.span)
-            for rows in self.rows
-        ]
 
 
 def _zone_text(zone_ns: int) -> str:
     minutes = abs(zone_ns) // 60_000_000_000
     return f"UTC{'-' if zone_ns < 0 else '+'}{minutes // 60:02d}:{minutes % 60:02d}"
-
-
-class Peak(Struct, frozen=True):
-    """The place on the file's clock at which signals follow activity best."""
-
-    place: int
-    best: float
-    """Its correlation."""
-    second: int
-    """The best place elsewhere."""
-    rival: float
-    elsewhere: int
-    """How many places there are, in bins."""
-
-
-def peak_of(
-    shares: Sequence[tuple[Float64, Float64]],
-    curves: Sequence[IntegralCurve],
-    reach_ns: tuple[int, int],
-    step: int,
-) -> Peak:
-    """The best of all places at which activity can lie within the samples.
-
-    They are a part of a step apart: between two samples the correlation falls.
-    """
-    first, last = reach_ns
-    bins = len(shares[0][0])
-    places = int((last - first) // step) - bins + 1
-    fits = []
-    for phase in range(_PHASES):
-        bounds = first + phase * step / _PHASES + step * np.arange(places + bins + 0.0)
-        each = [
-            sliding_fit(own, curve.means(bounds)) for own, curve in zip(shares, curves, strict=True)
-        ]
-        fits.append(np.mean(each, axis=0))
-    coarse = np.stack(fits, axis=1).ravel()
-    peak = int(np.argmax(coarse))
-    away = np.abs(np.arange(len(coarse)) - peak) > _PHASES * max(bins // 50, 3)
-    second = int(np.argmax(np.where(away, coarse, -1.0)))
-    rival = float(coarse[second]) if away.any() else 0.0
-    at = first + step / _PHASES * np.array([peak, second])
-    elsewhere = int(away.sum()) // _PHASES
-    return Peak(int(at[0]), float(coarse[peak]), int(at[1]), rival, elsewhere)
 
 
 def own_figure(telemetry: Telemetry, number: int, signal: SignalName) -> SignalSamples | None:

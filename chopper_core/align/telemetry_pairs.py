@@ -7,17 +7,23 @@ a temperature.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
 
 import numpy as np
-from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.align.activity_fit import STEPS, best_place, likelihood_gain, period_of
-from chopper_core.align.telemetry_clock import LIKELIER, REACH_PERIODS, own_figure, peak_of
+from chopper_core.align.activity_fit import (
+    STEPS,
+    best_place,
+    curves_of,
+    likelihood_gain,
+    peak_of,
+    period_of,
+    reach_of,
+)
+from chopper_core.align.telemetry_clock import LIKELIER, own_figure
 from chopper_core.model.inputs import TelemetrySource
-from chopper_core.model.signals import nearest
 from chopper_core.sources.signals import ClockDomain, SignalName, SignalSamples, Telemetry
 from chopper_core.util.arrays import Float64
 
@@ -55,99 +61,83 @@ def _helped(own: Placed, others: Sequence[Placed]) -> TelemetrySource:
     telemetry, source = own
     best = source
     for other, reference in others:
-        offset_ns = reference.offset_ns
-        if offset_ns is None or not set(source.gpus.values()) & set(reference.gpus.values()):
+        if reference.offset_ns is None:
+            continue
+        if not set(source.gpus.values()) & set(reference.gpus.values()):
             continue
         if telemetry.clock in _SHARED and telemetry.clock is other.clock:
-            doubt, method = 0, f"as {reference.path}, on the same clock"
-        else:
-            found = _distance(telemetry, source, other, reference, offset_ns - reference.late_ns)
-            if found is None:
-                continue
-            offset_ns, doubt = found.offset_ns, found.doubt_ns
-            method = (
-                f"as {reference.path}, by {found.signal} of the same GPUs, "
+            offset_ns, doubt, how = reference.offset_ns, 0, "on the same clock"
+        elif (found := _distance(own, (other, reference))) is not None:
+            offset_ns = found.distance_ns + reference.offset_ns - reference.late_ns
+            doubt = found.doubt_ns
+            how = (
+                f"by {found.signal} of the same GPUs, "
                 f"correlation {found.fit:.2f} (next place {found.rival:.2f})"
             )
+        else:
+            continue
         doubt += reference.uncertainty_ns
         if best.offset_ns is None or (
             doubt < best.uncertainty_ns
             and abs(offset_ns - best.offset_ns) <= doubt + best.uncertainty_ns
         ):
-            late_ns = reference.late_ns if not doubt else 0
             best = replace(
                 source,
                 offset_ns=offset_ns,
                 uncertainty_ns=doubt,
-                method=method,
-                late_ns=late_ns,
+                method=f"as {reference.path}, {how}",
+                late_ns=0 if doubt else reference.late_ns,
             )
     return best
 
 
-class _Distance(Struct, frozen=True):
+class _Distance(NamedTuple):
     """The shift of a file's stamps that puts another file's values at the same times."""
 
-    offset_ns: int
+    distance_ns: int
     doubt_ns: int
     """Three standard deviations."""
-    signal: str
     fit: float
     rival: float
+    signal: SignalName
 
 
-def _distance(
-    telemetry: Telemetry,
-    source: TelemetrySource,
-    other: Telemetry,
-    reference: TelemetrySource,
-    offset_ns: int,
-) -> _Distance | None:
-    """The distance of a file from another whose stamps need `offset_ns`; None without a clear one.
-
-    The clearest of the signals that both have of a GPU decides.
-    """
-    theirs = {gpu: number for number, gpu in reference.gpus.items()}
-    best: _Distance | None = None
-    for signal in SignalName:
-        pairs = list(_both(telemetry, source.gpus, other, theirs, signal))
-        if not pairs:
-            continue
-        found = _apart(pairs, signal, offset_ns)
-        if found is not None and (best is None or found.fit > best.fit):
-            best = found
-    return best
+def _distance(own: Placed, other: Placed) -> _Distance | None:
+    """The distance by the clearest signal that both have of a GPU; None without a clear one."""
+    found = [
+        _Distance(*distance, signal)
+        for signal in SignalName
+        for pairs in [list(_both(own, other, signal))]
+        if pairs and (distance := _apart(pairs)) is not None
+    ]
+    return max(found, key=lambda each: each.fit, default=None)
 
 
 def _both(
-    telemetry: Telemetry,
-    gpus: Mapping[int, int],
-    other: Telemetry,
-    theirs: Mapping[int, int],
-    signal: SignalName,
+    own: Placed, other: Placed, signal: SignalName
 ) -> Iterator[tuple[SignalSamples, SignalSamples]]:
-    for number, gpu in gpus.items():
-        if gpu in theirs:
-            own = own_figure(telemetry, number, signal)
-            reference = own_figure(other, theirs[gpu], signal)
-            if own is not None and reference is not None:
-                enough = min(len(own), len(reference)) >= _MIN_SAMPLES
-                if enough and min(np.nanstd(own.value), np.nanstd(reference.value)) > 0:
-                    yield own, reference
+    theirs = {gpu: number for number, gpu in other[1].gpus.items()}
+    for number, gpu in own[1].gpus.items():
+        one = own_figure(own[0], number, signal)
+        two = own_figure(other[0], theirs.get(gpu, -1), signal)
+        if one is None or two is None or min(len(one), len(two)) < _MIN_SAMPLES:
+            continue
+        if min(np.nanstd(one.value), np.nanstd(two.value)) > 0:
+            yield one, two
 
 
 def _apart(
-    pairs: Sequence[tuple[SignalSamples, SignalSamples]], signal: SignalName, offset_ns: int
-) -> _Distance | None:
-    period = max(period_of([pair[side] for pair in pairs]) for side in (0, 1))
-    own, theirs = ([_without_trend(pair[side], period) for pair in pairs] for side in (0, 1))
-    spans = [(min(int(s.time_ns[0]) for s in side), max(int(s.time_ns[-1]) for s in side))
-             for side in (own, theirs)]  # fmt: skip
+    pairs: Sequence[tuple[SignalSamples, SignalSamples]],
+) -> tuple[int, int, float, float] | None:
+    """The distance of two records, its doubt, its fit and that of the next place."""
+    sides = list(zip(*pairs, strict=True))
+    period = max(map(period_of, sides))
+    own, theirs = ([_without_trend(each, period) for each in side] for side in sides)
+    spans = reach_of(own), reach_of(theirs)
     is_longer = spans[0][1] - spans[0][0] >= spans[1][1] - spans[1][0]
     long, short = (own, theirs) if is_longer else (theirs, own)
-    reach, (begin, end) = (spans[0], spans[1]) if is_longer else (spans[1], spans[0])
-    curves = [nearest(s.time_ns, s.value, REACH_PERIODS * period) for s in long]
-    pieces = [nearest(s.time_ns, s.value, REACH_PERIODS * period) for s in short]
+    reach, (begin, end) = spans if is_longer else spans[::-1]
+    curves, pieces = curves_of(long, period), curves_of(short, period)
     # All of the shorter record, or its middle where the longer one doesn't hold all of it.
     for margin in (0.0, 0.2):
         first = begin + int(margin * (end - begin))
@@ -157,45 +147,38 @@ def _apart(
         values = [_filled(piece.means(first + period * np.arange(bins + 1.0))) for piece in pieces]
         peak = peak_of([(each, each) for each in values], curves, reach, period)
         is_clear = likelihood_gain(peak.best, peak.rival, bins) >= LIKELIER
-        if peak.best < _MIN_CORRELATION or not is_clear:
-            continue
-        coarse = first - peak.place if is_longer else peak.place - first
-        flat = list(zip(own, theirs, strict=True))
-        return _refined(flat, signal, coarse, period, peak.rival, offset_ns)
+        if peak.best >= _MIN_CORRELATION and is_clear:
+            coarse = first - peak.place if is_longer else peak.place - first
+            return (*_refined(own, theirs, coarse, period), peak.rival)
     return None
 
 
 def _refined(
-    pairs: Sequence[tuple[SignalSamples, SignalSamples]],
-    signal: SignalName,
-    coarse_ns: int,
-    period: int,
-    rival: float,
-    offset_ns: int,
-) -> _Distance:
-    """The best distance near a coarse one, both of the stamps as they are."""
-    width = min(period_of([own for own, _ in pairs]), period_of([their for _, their in pairs]))
-    curves = [nearest(s.time_ns, s.value, REACH_PERIODS * period) for _, s in pairs]
+    own: Sequence[SignalSamples], theirs: Sequence[SignalSamples], coarse_ns: int, period: int
+) -> tuple[int, int, float]:
+    """The best distance near a coarse one, both of the stamps as they are; its doubt and fit."""
+    width = min(period_of(own), period_of(theirs))
+    curves = curves_of(theirs, period)
     places = coarse_ns + np.linspace(-_PERIODS, _PERIODS, int(2 * _PERIODS * STEPS) + 1) * period
     fits = np.empty(len(places))
     count = 0
     for number, place in enumerate(places.tolist()):
         each = []
-        for (own, _), curve in zip(pairs, curves, strict=True):
-            at = own.time_ns + int(place)
-            theirs = curve.means(np.stack([at - width // 2, at + width // 2], axis=1))[:, 0]
-            known = np.isfinite(theirs) & np.isfinite(own.value)
+        for samples, curve in zip(own, curves, strict=True):
+            at = samples.time_ns + int(place)
+            others = curve.means(np.stack([at - width // 2, at + width // 2], axis=1))[:, 0]
+            known = np.isfinite(others) & np.isfinite(samples.value)
             count = int(known.sum())
-            varies = known.any() and min(theirs[known].std(), own.value[known].std()) > 0
-            each.append(np.corrcoef(theirs[known], own.value[known])[0, 1] if varies else 0.0)
+            varies = known.any() and min(others[known].std(), samples.value[known].std()) > 0
+            each.append(np.corrcoef(others[known], samples.value[known])[0, 1] if varies else 0.0)
         fits[number] = np.mean(each)
     best_ns, doubt_ns = best_place(places, fits, count, period)
-    return _Distance(best_ns + offset_ns, doubt_ns, signal.value, float(fits.max()), rival)
+    return best_ns, doubt_ns, float(fits.max())
 
 
 def _without_trend(samples: SignalSamples, period: int) -> SignalSamples:
     """Samples less their mean over the time around them."""
-    curve = nearest(samples.time_ns, samples.value, REACH_PERIODS * period)
+    (curve,) = curves_of([samples], period)
     half = _TREND_PERIODS * period // 2
     around = np.stack([samples.time_ns - half, samples.time_ns + half], axis=1)
     return SignalSamples(samples.time_ns, samples.value - curve.means(around)[:, 0])

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from chopper_core.align.counters import run_counters
 from chopper_core.align.identity import devices_of_telemetry, with_places
 from chopper_core.align.telemetry import signals, summaries, telemetry_columns
-from chopper_core.align.telemetry_clock import KnownClock, place, placed_cpu
+from chopper_core.align.telemetry_clock import KnownClocks, place, placed_cpu
 from chopper_core.align.telemetry_pairs import together
 from chopper_core.ingest.untraced import identified, status_of, with_ranks
 from chopper_core.model.hardware import hardware_of_agent, is_file
@@ -209,23 +209,20 @@ def attach_cpu(run: Run, paths: Sequence[Path], progress: Progress) -> Run:
     )
 
 
-def _known_clocks(
-    run: Run, telemetry: Telemetry, gpus: Mapping[int, int]
-) -> dict[ClockDomain, KnownClock]:
+def _known_clocks(run: Run, telemetry: Telemetry, gpus: Mapping[int, int]) -> KnownClocks:
     if all(source.clock.startswith(_EPOCH) for source in run.sources):
         epoch_ns = _epoch_correction(run, gpus)
         whose = "the run's" if not epoch_ns else "that of its ranks' host"
-        return {ClockDomain.EPOCH: KnownClock(epoch_ns, f"its clock is {whose}")}
+        return {ClockDomain.EPOCH: (epoch_ns, f"its clock is {whose}")}
     if not all(source.clock.startswith(CLOCK_BOOTTIME) for source in run.sources):
         return {}
     awake = "CLOCK_MONOTONIC is the run's CLOCK_BOOTTIME unless the host slept"
     known = {
-        ClockDomain.BOOTTIME: KnownClock(0, "its clock is the run's"),
-        ClockDomain.MONOTONIC: KnownClock(0, awake),
+        ClockDomain.BOOTTIME: (0, "its clock is the run's"),
+        ClockDomain.MONOTONIC: (0, awake),
     }
     if telemetry.to_monotonic_ns is not None:
-        by_both = KnownClock(telemetry.to_monotonic_ns, f"it has both clocks; {awake}")
-        known[telemetry.clock] = by_both
+        known[telemetry.clock] = telemetry.to_monotonic_ns, f"it has both clocks; {awake}"
     return known
 
 

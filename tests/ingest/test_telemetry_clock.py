@@ -16,12 +16,7 @@ from numpy.typing import NDArray
 
 from chopper_core.align.identity import devices_of_telemetry, gpus_of_telemetry
 from chopper_core.align.telemetry import signals, telemetry_columns
-from chopper_core.align.telemetry_clock import (
-    Estimate,
-    KnownClock,
-    Recording,
-    place,
-)
+from chopper_core.align.telemetry_clock import Estimate, Recording, place
 from chopper_core.model.column_names import integral_of, known_of
 from chopper_core.model.inputs import Gpu, TelemetrySource
 from chopper_core.model.signals import Signal, nearest
@@ -258,7 +253,7 @@ def test_what_is_placed_from_few_samples_is_placed_right() -> None:
 
 
 GPUS = {0: 0}
-EPOCH = {ClockDomain.EPOCH: KnownClock(0, "its clock is the run's")}
+EPOCH = {ClockDomain.EPOCH: (0, "its clock is the run's")}
 HOUR_NS = 3_600_000 * MS
 
 
@@ -400,7 +395,7 @@ def test_stamps_of_a_known_clock_are_half_a_period_late_where_samples_average(
 ) -> None:
     work = bursts(np.random.default_rng(9), 900)
     samples = sampled(work, 10, 0, (-300, 1400), 20, stamped_at_end=stamped_at_end)
-    known = {ClockDomain.MONOTONIC: KnownClock(0, "its clock is the run's")}
+    known = {ClockDomain.MONOTONIC: (0, "its clock is the run's")}
     placement = place(telemetry_of(samples), table_of_work(work), {0: 0}, known)
     assert placement.offset_ns == 0 and placement.method == "its clock is the run's"
     assert placement.late_ns == (5 * MS if stamped_at_end else 0)
