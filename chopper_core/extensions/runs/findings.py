@@ -56,11 +56,11 @@ class _RunGroup(Struct, frozen=True):
     view: View
     where: str = ""
     """The term of a filter that they alone match; empty where they are all runs."""
-    prefix: str = ""
-    """What their sentences begin with."""
 
-    def with_figure(self, figure: str) -> list[RunRow]:
-        return [row for row in self.rows if figure in row.figures]
+    def by(self, figure: str) -> list[RunRow]:
+        """The runs that have a figure, the one with least of it first."""
+        known = [row for row in self.rows if figure in row.figures]
+        return sorted(known, key=lambda row: _number(row, figure))
 
     def finding(
         self, sentence: str, figure: str, *more: str, sure: Confidence = Confidence.MEDIUM
@@ -71,7 +71,8 @@ class _RunGroup(Struct, frozen=True):
             figure = f"-{figure}"
         columns = tuple(dict.fromkeys((own, *more, _STEP, *_COLUMNS)))
         evidence = _shown(self.view, figure, self.where, columns)
-        return Finding(f"{self.prefix}{sentence}", evidence, sure)
+        prefix = f"{self.where.partition(':')[2]}: " if self.where else ""
+        return Finding(f"{prefix}{sentence}", evidence, sure)
 
 
 class Speed(Struct, frozen=True, eq=False):
@@ -124,10 +125,8 @@ def findings_of_runs(rows: Sequence[RunRow], view: View) -> list[Finding]:
         groups.setdefault(row.settings.get(by), []).append(row)
     found: list[Finding] = []
     for value, own in groups.items():
-        if len(groups) > 1 and value is not None:
-            found += _of_group(_RunGroup(own, view, f"{by}:{value}", f"{value}: "))
-        else:
-            found += _of_group(_RunGroup(own, view))
+        is_named = len(groups) > 1 and value is not None
+        found += _of_group(_RunGroup(own, view, f"{by}:{value}" if is_named else ""))
     return [*found, *_failed(rows, view)]
 
 
@@ -178,57 +177,58 @@ def _of_iterations(row: RunRow, value: float) -> Float64:
 
 def _fastest(group: _RunGroup, speed: Speed) -> Finding:
     first, second = speed.rows[:2]
-    share = percent(speed.values[0] / speed.values[1] - 1)
-    size = _with_unit(first, speed.figure)
-    sentence = f"{first.name} is the fastest: {size}{_on_gpus(speed.rows, first)}, "
+    on_gpus = ""
+    if len({row.figures.get("gpus") for row in speed.rows}) > 1:
+        on_gpus = f" on {_number(first, 'gpus'):.0f} GPUs"
     equal = [speed.rows[place].name for place in speed.equal[1:]]
+    how = f"{percent(speed.values[0] / speed.values[1] - 1)} faster than {second.name}"
     if equal:
         verb = "is" if len(equal) == 1 else "are"
-        sentence += f"but {listed(equal)} {verb} as fast within the noise of the iterations"
-    else:
-        sentence += f"{share} faster than {second.name}"
-    beyond = np.isfinite(speed.chances[1])
-    if not beyond:
-        sentence += "; too few iterations to know their noise"
+        how = f"but {listed(equal)} {verb} as fast within the noise of the iterations"
+    is_sure = bool(np.isfinite(speed.chances[1]))
+    if not is_sure:
+        how += "; too few iterations to know their noise"
     elif not equal:
-        sentence += f", beyond noise (q {speed.chances[1]:.2g})"
-    sure = Confidence.HIGH if beyond else Confidence.MEDIUM
-    return group.finding(sentence, speed.figure, sure=sure)
+        how += f", beyond noise (q {speed.chances[1]:.2g})"
+    return group.finding(
+        f"{first.name} is the fastest: {_with_unit(first, speed.figure)}{on_gpus}, {how}",
+        speed.figure,
+        sure=Confidence.HIGH if is_sure else Confidence.MEDIUM,
+    )
 
 
 def _coolest(group: _RunGroup, speed: Speed) -> Iterator[Finding]:
     """The run to take of those equally fast, by temperature; else what the coolest costs."""
-    heats = np.array([_number(row, _HEAT) for row in speed.rows])
+    rows, heats = speed.rows, np.array([_number(row, _HEAT) for row in speed.rows])
     if not np.isfinite(heats[0]) or np.isfinite(heats).sum() < 2:
         return
-    first, rows = speed.rows[0], speed.rows
     equal = [place for place in speed.equal if np.isfinite(heats[place])]
     is_choice = len(equal) > 1
     best = min(equal, key=lambda at: (heats[at], at)) if is_choice else int(np.nanargmin(heats))
-    hottest = max(equal, key=lambda place: heats[place]) if is_choice else 0
+    hottest = max(equal, key=lambda place: heats[place])
     cool, hot = rows[best], rows[hottest]
     is_same = heats[hottest] - heats[best] < COOLER.value
     names = listed(rows[place].name for place in equal)
-    if is_choice and is_same:
+    if is_same:
         text = f"{names} are equally fast and, within a degree, equally hot: {_degrees(cool)}"
+        if not is_choice:
+            text = f"{names}, the fastest, is also the coolest within a degree: {_degrees(hot)}"
     elif is_choice:
         text = (
             f"{cool.name} is the coolest at equal speed: {_degrees(cool)}, against "
             f"{_degrees(hot)} of {hot.name}; equally fast are {names}"
         )
-    elif is_same:
-        text = f"{first.name}, the fastest, is also the coolest within a degree: {_degrees(first)}"
     else:
         slower = percent(1 - speed.values[best] / speed.values[0])
         text = (
-            f"{cool.name} is the coolest, {_degrees(cool)} against {_degrees(first)} of the "
-            f"fastest, {first.name}, and {slower} slower; no cooler run is as fast"
+            f"{cool.name} is the coolest, {_degrees(cool)} against {_degrees(hot)} of the "
+            f"fastest, {hot.name}, and {slower} slower; no cooler run is as fast"
         )
     yield group.finding(text, _HEAT, speed.figure)
 
 
 def _cool(group: _RunGroup) -> Iterator[Finding]:
-    known = sorted(group.with_figure(_HEAT), key=lambda row: _number(row, _HEAT))
+    known = group.by(_HEAT)
     if len(known) > 1 and _number(known[-1], _HEAT) - _number(known[0], _HEAT) >= COOLER.value:
         yield group.finding(
             f"{known[0].name} is the coolest: {_degrees(known[0])}, against "
@@ -241,28 +241,28 @@ def _cheapest(group: _RunGroup) -> Iterator[Finding]:
     figure = _common(group.rows, _ENERGIES)
     if figure is None:
         return
-    best, second = sorted(group.with_figure(figure), key=lambda row: _number(row, figure))[:2]
+    best, second = group.by(figure)[:2]
     less = 1 - _number(best, figure) / _number(second, figure)
-    what = figure.removeprefix("j_").replace("_", " ")
-    sentence = f"{best.name} needs the least energy: {_with_unit(best, figure)} {what}, "
-    if less < LESS_ENERGY.share:
-        sentence += f"{second.name} the same within a percent"
-    else:
-        sentence += f"{percent(less)} less than {second.name}"
-    yield group.finding(sentence, figure)
+    is_same = less < LESS_ENERGY.share
+    than = f"{second.name} the same within a percent"
+    yield group.finding(
+        f"{best.name} needs the least energy: {_with_unit(best, figure)} "
+        f"{figure.removeprefix('j_').replace('_', ' ')}, "
+        f"{than if is_same else f'{percent(less)} less than {second.name}'}",
+        figure,
+    )
 
 
 def _throttled(group: _RunGroup) -> Iterator[Finding]:
     for figure in ("gpu_throttled_pct", "gpu_low_clock_pct"):
-        known = group.with_figure(figure)
+        known = group.by(figure)
         if len(known) < 2:
             continue
-        shares = [_number(row, figure) for row in known]
-        most, least = int(np.argmax(shares)), int(np.argmin(shares))
-        if shares[most] - shares[least] >= THROTTLED.value:
+        least, most = known[0], max(known, key=lambda row: _number(row, figure))
+        if _number(most, figure) - _number(least, figure) >= THROTTLED.value:
             yield group.finding(
-                f"{known[most].name} is throttled most, {shares[most]:.0f} % of the time, and "
-                f"{known[least].name} least, {shares[least]:.0f} %",
+                f"{most.name} is throttled most, {_number(most, figure):.0f} % of the time, and "
+                f"{least.name} least, {_number(least, figure):.0f} %",
                 f"-{figure}",
             )
 
@@ -303,8 +303,3 @@ def _degrees(row: RunRow) -> str:
     peak = _number(row, _PEAK)
     own = f"{_number(row, _HEAT):.1f} °C"
     return f"{own} (peak {peak:.0f})" if np.isfinite(peak) else own
-
-
-def _on_gpus(rows: Sequence[RunRow], row: RunRow) -> str:
-    counts = {each.figures.get("gpus") for each in rows}
-    return f" on {_number(row, 'gpus'):.0f} GPUs" if len(counts) > 1 else ""

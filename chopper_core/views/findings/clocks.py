@@ -101,9 +101,8 @@ def _deviations(context: FindingsContext, name: str) -> tuple[Float64, Float64, 
 
     Each instance of an operation, in a layer and iteration, counts with its mean clock.
     """
-    area, known = context.signal_sums(name)
-    weight = np.where(context.computes, known, 0.0)
-    clock = area / np.maximum(known, 1e-9)
+    area, weight = context.compute_sums(name)
+    clock = area / np.maximum(weight, 1e-9)
 
     def means(owner: Index, values: Float64) -> Float64:
         return sums_of(values * weight, owner) / np.maximum(sums_of(weight, owner), 1e-9)
@@ -147,41 +146,38 @@ def low_clocks(context: FindingsContext) -> Iterator[Finding]:
     if chip is None:
         return
     matrix, others = _compute_ns(context)
-
-    def low(signal: str, mhz: float, nominal: float, saving: float, why: str) -> Finding:
-        gpus = "the GPUs" if len(context.gpus) > 1 else "the GPU"
+    for signal, nominal in (("gfx_mhz", chip.clock_mhz), ("mem_mhz", chip.memory_mhz)):
+        if not (is_measured(signal, context.table) and np.isfinite(nominal)):
+            continue
+        mhz = _mean(context, signal)
         lower = 1 - mhz / nominal
-        return context.finding(
-            f"the clock of the {_CLOCKS[signal]} is {percent(lower)} below nominal on "
-            f"{gpus} ({mhz:,.0f} vs {nominal:,.0f} MHz), {why}; {time(saving)}{context.each}",
-            context.with_signal(signal, f"mean_{signal}"),
-            Cost.COMPUTE,
-            saving,
-            is_measured=False,
-            high_ns=max((matrix + others) * lower, saving),
-        )
-
-    if is_measured("gfx_mhz", context.table) and CYCLES not in context.table.measured:
-        mhz = _mean(context, "gfx_mhz")
-        power = _share_of_cap(context, chip)
-        spares = power <= 1 - SPARE_POWER.share
-        if 1 - mhz / chip.clock_mhz > (BELOW_WITH_POWER if spares else BELOW_NOMINAL).share:
-            usual = 1.0 if spares else USUAL.share
-            why = f"about {percent(1 - USUAL.share)} is usual under full load"
-            if spares:
-                why = f"though compute draws {percent(power)} of the power limit"
-            saving = matrix * max(1 - mhz / (usual * chip.clock_mhz), 0.0)
-            yield low("gfx_mhz", mhz, chip.clock_mhz, saving, why)
-    if is_measured("mem_mhz", context.table) and np.isfinite(chip.memory_mhz):
-        mhz = _mean(context, "mem_mhz")
-        lower = 1 - mhz / chip.memory_mhz
-        if lower > MEMORY_BELOW.share:
+        if signal == "mem_mhz":
+            limit, saving = MEMORY_BELOW, others * lower
             why = "work without matrix products depends on it"
-            yield low("mem_mhz", mhz, chip.memory_mhz, others * lower, why)
+        elif CYCLES in context.table.measured:
+            continue
+        elif (power := _share_of_cap(context, chip)) <= 1 - SPARE_POWER.share:
+            limit, saving = BELOW_WITH_POWER, matrix * max(lower, 0.0)
+            why = f"though compute draws {percent(power)} of the power limit"
+        else:
+            limit, saving = BELOW_NOMINAL, matrix * max(1 - mhz / (USUAL.share * nominal), 0.0)
+            why = f"about {percent(1 - USUAL.share)} is usual under full load"
+        if lower > limit.share:
+            gpus = "the GPUs" if len(context.gpus) > 1 else "the GPU"
+            yield context.finding(
+                f"the clock of the {_CLOCKS[signal]} is {percent(lower)} below nominal on {gpus} "
+                f"({mhz:,.0f} vs {nominal:,.0f} MHz), {why}; {time(saving)}{context.each}",
+                context.with_signal(signal, f"mean_{signal}"),
+                Cost.COMPUTE,
+                saving,
+                is_measured=False,
+                high_ns=max((matrix + others) * lower, saving),
+            )
 
 
 def _mean(context: FindingsContext, name: str) -> float:
-    of_gpu, covered = (sums_of(each, context.place("gpu")) for each in _sums(context, name))
+    sums = context.compute_sums(name)
+    of_gpu, covered = (sums_of(each, context.place("gpu")) for each in sums)
     there = covered > 0
     return median_of(of_gpu[there] / covered[there]) if there.any() else np.nan
 
@@ -194,20 +190,12 @@ def _share_of_cap(context: FindingsContext, chip: Hardware) -> float:
     return _mean(context, "power_w") / cap if cap > 0 else np.nan
 
 
-def _sums(context: FindingsContext, name: str) -> tuple[Float64, Float64]:
-    area, known = (np.where(context.computes, each, 0.0) for each in context.signal_sums(name))
-    return area, known
-
-
 def _compute_ns(context: FindingsContext) -> tuple[float, float]:
     table, rows = context.table, context.node.rows
     rows = rows[table.kind[rows] == Kind.COMPUTE]
     took = sums_of(table.duration_ns[rows], table.kernel[rows], len(table.names))
-    matrix = context.of_classes(MATRIX_CLASSES)
-    return (
-        context.per_iteration(float(took[matrix].sum())),
-        context.per_iteration(float(took[~matrix].sum())),
-    )
+    matrix = float(took[context.of_classes(MATRIX_CLASSES)].sum())
+    return context.per_iteration(matrix), context.per_iteration(float(took.sum()) - matrix)
 
 
 DROP: Final = threshold("""drop of a clock | 2 | % of its usual
@@ -260,9 +248,8 @@ def _by_iteration(context: FindingsContext, place: int) -> Float64:
     _, same = ranked(context.together("phase", "operation")[1][own])
     cell = same * count + context.place("iteration")[own]
     size = (int(same.max(initial=-1)) + 1) * count
-    areas, covered = (
-        sums_of(each[own], cell, size).reshape(-1, count) for each in _sums(context, "gfx_mhz")
-    )
+    sums = context.compute_sums("gfx_mhz")
+    areas, covered = (sums_of(each[own], cell, size).reshape(-1, count) for each in sums)
     with np.errstate(invalid="ignore", divide="ignore"):
         mhz = np.where(covered > 0, areas / covered, np.nan)
         whole = np.isfinite(mhz).all(axis=1)

@@ -71,88 +71,92 @@ _LOWER_MEMORY_CLOCK: Final = 0.98
 _MAX_LISTED: Final = 3
 
 
-class Peers(Struct, frozen=True):
-    """Sums of the compute of GPUs (columns) by phase and operation (rows), with their peers'.
+class SlowPart(Struct, frozen=True):
+    """An operation of a phase that takes longer on one GPU, in one layer or in one iteration."""
 
-    Of each operation in a layer and iteration a GPU's peers are the GPUs that run the same
-    kernels of it, of the same shapes: another stage of a pipeline, a micro-step more, or an expert
-    with more tokens is compared with no one.
-    Work beside communication is compared only on request: a collective that
-    transfers slows kernels more than one that waits, and GPUs that lag wait less.
-    """
-
-    usual_ns: Float64
-    """The median of the others at the same places, as rows x GPUs x iterations."""
-    own_ns: Float64
-    """Each GPU's own time where there is one, likewise."""
-    took_ns: Float64
-    """Its own time, also beside communication, as rows x GPUs."""
+    phase: int
+    operation: int
+    where: int
+    """The GPU, the layer or the iteration."""
+    ratio: float
+    excess_ns: float
+    """Summed over GPUs and iterations."""
+    more: int = 0
+    """How many kernels more it runs there, per GPU and iteration."""
 
     @property
-    def known_ns(self) -> Float64:
-        return np.asarray(self.usual_ns.sum(axis=2), np.float64)
+    def how(self) -> str:
+        if np.isinf(self.ratio):
+            return f"{count(self.more, 'kernel')} only there"
+        longer = f"{percent(self.ratio - 1)} longer"
+        return f"{longer}, with {count(self.more, 'more kernel')}" if self.more > 0 else longer
 
-    @property
-    def _whole(self) -> Float64:
-        beyond = (self.own_ns - self.usual_ns).sum(axis=2)
-        return np.asarray(1 + beyond / np.maximum(self.known_ns, 1.0), np.float64)
 
-    @property
-    def _general(self) -> Float64:
-        """By which factor most of each GPU's compute takes longer."""
-        return np.maximum(weighted_medians(self._whole, self.known_ns), 1.0)
+def _longer(context: FindingsContext, parts: list[SlowPart], where: str) -> str:
+    names = {part.operation: context.text("operation", part.operation) for part in parts}
+    is_one = len(names) == 1
+    what = f"{names[parts[0].operation]} takes" if is_one else f"{len(names)} operations take"
+    each = (
+        f"{'' if is_one else f'{names[part.operation]} '}{part.how} in {context.phase(part.phase)}"
+        for part in sorted(parts, key=lambda part: -part.excess_ns)
+    )
+    return f"{what} longer {where}: {listed(each, _MAX_LISTED)}"
 
-    @property
-    def ratio(self) -> Float64:
-        """By which factor each operation takes longer than usual, beyond all that the GPU runs."""
-        return self._whole / self._general
+
+class Compared(Struct, frozen=True):
+    """How much longer compute takes than that of peers, by phase and operation (rows) and GPU."""
+
+    known_ns: Float64
+    """The time of peers that is compared with."""
+    ratio: Float64
+    """By which factor each takes longer than usual, beyond what most of the GPU's compute does."""
+    each: Float64
+    """The same in each iteration; NaN where there is nothing to compare with."""
 
     def often(self, limit: float) -> Mask:
         """Whether it takes longer by more than a share in most iterations."""
-        ratio = ratios(self.own_ns, self.usual_ns)
-        longer = ratio / self._general[:, None] > 1 + limit
-        known: Int64 = np.isfinite(ratio).sum(axis=2)
-        found: Mask = longer.sum(axis=2) / np.maximum(known, 1) >= EVERYWHERE.share
+        known: Int64 = np.isfinite(self.each).sum(axis=2)
+        found: Mask = (self.each > 1 + limit).sum(axis=2) / np.maximum(known, 1) >= EVERYWHERE.share
         return found
 
 
-def _peers(context: FindingsContext, pair: Index, pairs: int) -> tuple[Peers, Peers]:
-    """The compute of the analysed activities without work beside communication, and with it.
+def _compared(
+    context: FindingsContext, pair: Index, pairs: int
+) -> tuple[Float64, Compared, Compared]:
+    """The compute by `pair`, the phase and operation of each cell that computes, and GPU.
 
-    `pair` is the phase and operation of each cell that computes.
+    First its time, then how much longer it takes than that of peers without communication beside
+    it, then with it: a collective that transfers slows kernels more than one that waits, and GPUs
+    that lag wait less. Of each operation in a layer and iteration a GPU's peers are the GPUs that
+    run the same kernels of it, of the same shapes: another stage of a pipeline, a micro-step more,
+    or an expert with more tokens is compared with no one.
     """
     cells = np.flatnonzero(context.computes)
     took = context.cells.sum("duration_ns")[cells].astype(np.float64)
     beside = context.cells.sum("overlap_ns")[cells]
     place = context.together(*LABELLED)[1][cells]
     like = combined([place, context.cell_work[cells]])[1]
-    gpu, iteration = context.place("gpu")[cells], context.place("iteration")[cells]
     gpus, iterations = len(context.gpus), len(context.iterations)
+    at = (pair * gpus + context.place("gpu")[cells]) * iterations + context.place("iteration")[
+        cells
+    ]
     has_peers = others_median_of(took, like)[1] > 0
 
     def laid_out(values: Float64) -> Float64:
-        at = (pair * gpus + gpu) * iterations + iteration
         return sums_of(values, at, pairs * gpus * iterations).reshape(pairs, gpus, iterations)
 
-    took_all = laid_out(np.where(has_peers, took, 0.0)).sum(axis=2)
-
-    def compared(chosen: Mask) -> Peers:
+    def compared(chosen: Mask) -> Compared:
         usual = others_median_of(np.where(chosen, took, np.nan), like)[0]
         usual = np.where(chosen & np.isfinite(usual), usual, 0.0)
-        return Peers(laid_out(usual), laid_out(np.where(usual > 0, took, 0.0)), took_all)
+        usual_ns, own_ns = laid_out(usual), laid_out(np.where(usual > 0, took, 0.0))
+        known = np.asarray(usual_ns.sum(axis=2), np.float64)
+        whole = 1 + (own_ns - usual_ns).sum(axis=2) / np.maximum(known, 1.0)
+        general = np.maximum(weighted_medians(whole, known), 1.0)
+        return Compared(known, whole / general, ratios(own_ns, usual_ns) / general[:, None])
 
-    return compared(has_peers & (beside <= _MAX_OVERLAP * took)), compared(has_peers)
-
-
-def _matrix_operations(context: FindingsContext, operations: Int64) -> Mask:
-    nodes = context.split("operation", "kernel")
-    is_matrix = context.of_classes(MATRIX_CLASSES)[nodes.codes("kernel")]
-    operation = nodes.codes("operation").astype(np.int64) + 1
-    duration = nodes.sum("duration_ns")
-    number = len(context.table.operations) + 1
-    whole = np.maximum(sums_of(duration, operation, number), 1)
-    found: Mask = (sums_of(duration * is_matrix, operation, number) / whole)[operations + 1] >= 0.5
-    return found
+    took_ns = laid_out(np.where(has_peers, took, 0.0)).sum(axis=2)
+    alone = has_peers & (beside <= _MAX_OVERLAP * took)
+    return np.asarray(took_ns, np.float64), compared(alone), compared(has_peers)
 
 
 @rule(
@@ -170,15 +174,15 @@ def slow_on_a_gpu(context: FindingsContext) -> Iterator[Finding]:
     if len(context.gpus) < 2:
         return
     pairs, pair = context.together("phase", "operation")
-    peers, beside = _peers(context, pair[context.computes], len(pairs))
-    counts = peers.took_ns >= _MIN_OPERATION * context.step_ns * len(context.iterations)
-    alone = counts & (peers.known_ns >= _MIN_COMPARED * peers.took_ns)
+    took_ns, apart, beside = _compared(context, pair[context.computes], len(pairs))
+    counts = took_ns >= _MIN_OPERATION * context.step_ns * len(context.iterations)
+    alone = counts & (apart.known_ns >= _MIN_COMPARED * took_ns)
     if not alone.any():
         return
-    own = np.where(alone, peers.ratio, beside.ratio)
+    own = np.where(alone, apart.ratio, beside.ratio)
     spread = MAD_TO_SIGMA * median_of(np.abs(own[alone] - 1))
     limit = max(SLOWER_HERE.share, ROBUST_Z.value * spread)
-    slow = alone & (own > 1 + limit) & peers.often(limit / 2)
+    slow = alone & (own > 1 + limit) & apart.often(limit / 2)
     # Work only beside communication: less than it may cost counts where the same operation
     # is slow without it.
     operation = ranked(pairs[:, 1])[1]
@@ -186,36 +190,68 @@ def slow_on_a_gpu(context: FindingsContext) -> Iterator[Finding]:
     np.logical_or.at(same, operation, slow)
     least = np.where(same[operation], limit, max(SLOWER_BESIDE.share, limit))
     slow |= counts & ~alone & (own > 1 + least) & beside.often(limit / 2)
-    excess = np.where(slow, peers.took_ns * (1 - 1 / np.maximum(own, 1.0)), 0.0)
+    excess = np.where(slow, took_ns * (1 - 1 / np.maximum(own, 1.0)), 0.0)
     excess /= len(context.iterations)
     matrix = _matrix_operations(context, pairs[:, 1])
     for place in np.flatnonzero(slow.any(axis=0)).tolist():
-        saving = float(excess[:, place].sum())
+        saving, gpu = float(excess[:, place].sum()), context.gpus[place]
         if context.share(saving) < SMALLEST_SAVING.share:
             continue
         chosen = np.flatnonzero(slow[:, place])
-        took = peers.took_ns[:, place] * counts[:, place]
+        took = took_ns[:, place] * counts[:, place]
+        names = set(pairs[chosen, 1].tolist())
         if _is_memory(took, pairs[:, 0], slow[:, place], matrix):
-            gained = excess[chosen, place] / (own[chosen, place] - 1)
+            gained = float((excess[chosen, place] / (own[chosen, place] - 1)).sum())
             text = (
-                f"GPU {context.gpus[place]} has slower memory{_memory_clock(context, place)}: "
-                "operations without matrix products take "
-                f"{percent(saving / float(gained.sum()))} longer than on the other GPUs"
+                f"GPU {gpu} has slower memory{_memory_clock(context, place)}: operations without "
+                f"matrix products take {percent(saving / gained)} longer than on the other GPUs"
+            )
+        elif (pairs[chosen, 0] == Phase.OPTIMIZER).all() and len(names) > 1:
+            usual = float(took_ns[chosen, place].sum()) / len(context.iterations) - saving
+            text = (
+                f"GPU {gpu} takes longer in the optimizer than the other GPUs: its kernels there "
+                f"take {percent(saving / max(usual, 1.0))} longer"
             )
         else:
-            chosen = chosen[np.argsort(-excess[chosen, place], kind="stable")]
-            took_there = float(peers.took_ns[chosen, place].sum()) / len(context.iterations)
-            text = _operations(
-                context, context.gpus[place], pairs[chosen], own[chosen, place], saving, took_there
+            columns = (*pairs[chosen].T, own[chosen, place], excess[chosen, place])
+            parts = [
+                SlowPart(phase, operation, gpu, ratio, ns)
+                for phase, operation, ratio, ns in zip(*(c.tolist() for c in columns), strict=True)
+            ]
+            text = _longer(context, parts, f"on GPU {gpu} than on the other GPUs")
+        if len(names) == 1:
+            evidence = _tree_by(context, names.pop(), "gpu")
+        else:
+            of_gpu = took_ns[chosen].sum(axis=0)
+            distance = np.abs(of_gpu - median_of(of_gpu))
+            distance[place] = np.inf
+            usual_gpu = context.at(gpu=str(context.gpus[int(distance.argmin())]))
+            evidence = replace(
+                context.at(gpu=str(gpu)),
+                name="compare",
+                by="operation",
+                of="compute_busy_ns",
+                baseline=Baseline("", usual_gpu.path),
             )
         yield context.finding(
             f"{text}; {time(saving)}{context.each}",
-            _evidence(context, place, pairs[chosen], peers.took_ns[chosen]),
+            evidence,
             Cost.COMPUTE,
             saving,
             is_repeated=len(context.iterations) > 1,
-            gpu=context.gpus[place],
+            gpu=gpu,
         )
+
+
+def _matrix_operations(context: FindingsContext, operations: Int64) -> Mask:
+    nodes = context.split("operation", "kernel")
+    is_matrix = context.of_classes(MATRIX_CLASSES)[nodes.codes("kernel")]
+    operation = nodes.codes("operation").astype(np.int64) + 1
+    duration = nodes.sum("duration_ns")
+    number = len(context.table.operations) + 1
+    whole = np.maximum(sums_of(duration, operation, number), 1)
+    found: Mask = (sums_of(duration * is_matrix, operation, number) / whole)[operations + 1] >= 0.5
+    return found
 
 
 def _is_memory(took: Float64, phase: Int64, slow: Mask, matrix: Mask) -> bool:
@@ -237,65 +273,10 @@ def _memory_clock(context: FindingsContext, place: int) -> str:
     return f" (memory clock {mhz[place]:,.0f} vs {usual:,.0f} MHz)"
 
 
-def _operations(
-    context: FindingsContext, gpu: int, pairs: Int64, own: Float64, saving: float, took: float
-) -> str:
-    names = list(dict.fromkeys(pairs[:, 1].tolist()))
-    if (pairs[:, 0] == Phase.OPTIMIZER).all() and len(names) > 1:
-        return (
-            f"GPU {gpu} takes longer in the optimizer than the other GPUs: its kernels there take "
-            f"{percent(saving / max(took - saving, 1.0))} longer"
-        )
-    is_one = len(names) == 1
-    what = context.text("operation", names[0]) if is_one else f"{len(names)} operations"
-    sizes = listed(
-        (
-            f"{'' if is_one else context.text('operation', operation) + ' '}"
-            f"{percent(ratio - 1)} longer in {context.phase(phase)}"
-            for (phase, operation), ratio in zip(pairs.tolist(), own.tolist(), strict=True)
-        ),
-        _MAX_LISTED,
-    )
-    verb = "takes" if is_one else "take"
-    return f"{what} {verb} longer on GPU {gpu} than on the other GPUs: {sizes}"
-
-
-def _evidence(context: FindingsContext, place: int, pairs: Int64, took: Float64) -> View:
-    if (pairs[:, 1] == pairs[0, 1]).all():
-        return _tree_by(context, int(pairs[0, 1]), "gpu")
-    apart = np.abs(took.sum(axis=0) - median_of(took.sum(axis=0)))
-    apart[place] = np.inf
-    gpus = (context.gpus[place], context.gpus[int(apart.argmin())])
-    own, other = (context.at(gpu=str(each)) for each in gpus)
-    baseline = Baseline("", other.path)
-    return replace(own, name="compare", by="operation", of="compute_busy_ns", baseline=baseline)
-
-
 SLOWER: Final = threshold("""slower than elsewhere | 10 | %
     clocks vary by a few percent within an iteration, and kernels with them""")
 CONSISTENT: Final = threshold("""where it is slower | 75 | % of GPUs and iterations
     what a layer or an operation causes shows on every GPU and in every iteration""")
-
-
-class SlowPart(Struct, frozen=True):
-    """An operation of a phase that takes longer in one layer, or iteration, than in the others."""
-
-    phase: int
-    operation: int
-    where: int
-    """The layer or the iteration."""
-    ratio: float
-    excess_ns: float
-    """Summed over GPUs and iterations."""
-    more: int = 0
-    """How many kernels more it runs there, per GPU and iteration."""
-
-    @property
-    def how(self) -> str:
-        if np.isinf(self.ratio):
-            return f"{count(self.more, 'kernel')} only there"
-        longer = f"{percent(self.ratio - 1)} longer"
-        return f"{longer}, with {count(self.more, 'more kernel')}" if self.more > 0 else longer
 
 
 @rule(
@@ -339,8 +320,7 @@ def _slower(
     for part in parts:
         found.setdefault(part.where, []).append(part)
     for where, own in found.items():
-        names = {part.operation: context.text("operation", part.operation) for part in own}
-        is_one = len(names) == 1
+        is_one = len({part.operation for part in own}) == 1
         total = sum(part.excess_ns for part in own)
         saving = context.per_iteration(total)
         is_known = where in (slow or ()) and not is_one
@@ -350,20 +330,9 @@ def _slower(
         if not is_one:
             rows = context.split_by("operation", **{level: str(where)})
             evidence = replace(rows, sort="-kernel_ns")
-        subject = (
-            f"{next(iter(names.values()))} takes" if is_one else f"{len(names)} operations take"
-        )
-        sizes = listed(
-            (
-                f"{'' if is_one else f'{names[part.operation]} '}{part.how} in "
-                f"{context.phase(part.phase)}"
-                for part in sorted(own, key=lambda part: -part.excess_ns)
-            ),
-            _MAX_LISTED,
-        )
+        text = _longer(context, own, f"in {level} {where} than in the other {level}s")
         yield context.finding(
-            f"{subject} longer in {level} {where} than in the other {level}s: {sizes}; "
-            f"{time(saving)}{context.per_gpu}",
+            f"{text}; {time(saving)}{context.per_gpu}",
             evidence,
             Cost.COMPUTE,
             saving,

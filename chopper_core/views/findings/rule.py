@@ -118,14 +118,15 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
         tree = self.run.tree(self.view.order)
         return tree.split(self.view.path, levels, self.excluded)
 
-    def signal_sums(self, name: str) -> tuple[Float64, Float64]:
-        """Integral of a signal over the activities of each cell, and the time that it covers.
+    def compute_sums(self, name: str) -> tuple[Float64, Float64]:
+        """Integral of a signal over each cell that computes, and the time that it covers.
 
         Both sums cover the same activities: those without a value have no weight.
         """
         columns = (integral_of(name), known_of(name))
         sums, _ = self._memo(("sums", name), lambda: self.cells.known_together(columns))
-        return sums[columns[0]], sums[columns[1]]
+        area, known = (np.where(self.computes, sums[column], 0.0) for column in columns)
+        return area, known
 
     @cached_property
     def computes(self) -> Mask:
@@ -310,14 +311,8 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
 
 def context_of(run: Run, view: View) -> FindingsContext:
     """The context of a view's scope; raises NoSuchNode where it is empty."""
-    view = View(
-        view.run,
-        view.path,
-        view.order,
-        signal=view.signal,
-        overrides=view.overrides,
-        cut=view.cut,
-    )
+    kept = {"signal": view.signal, "overrides": view.overrides, "cut": view.cut}
+    view = replace(View(view.run, view.path, view.order), **kept)
     if run.is_sampled_only:
         # Its rules look at its samples.
         nothing, none = Groups.single(run.table, slice(0, 0)), np.empty(0, np.int64)
@@ -330,7 +325,11 @@ def context_of(run: Run, view: View) -> FindingsContext:
         whole = np.ones(len(numbers), np.bool_)
     each = tree.split(view.path, ("gpu", "iteration"), {"iteration": numbers[~whole].tolist()})
     moved = moved_idle(run, view)
-    iterations, took = _iteration_times(run, each, moved)
+    gpus, iterations = (
+        distinct(each.codes(level)).astype(np.int64) for level in ("gpu", "iteration")
+    )
+    took = of_steps(each, gpus, iterations, each.elapsed_ns)
+    took = (took + moved.by_step(run, gpus, iterations)).max(axis=0)
     irregular: tuple[int, ...] = ()
     if len(iterations) > FEWEST.value:
         irregular = tuple(iterations[took > IRREGULAR.value * median_of(took)].tolist())
@@ -355,14 +354,6 @@ def context_of(run: Run, view: View) -> FindingsContext:
         excluded={"iteration": excluded},
         sampled_from=len(counted) if len(analysed) < len(counted) else None,
     )
-
-
-def _iteration_times(run: Run, cells: Groups, moved: HostCharges) -> tuple[Int64, Float64]:
-    gpus, iterations = (
-        distinct(cells.codes(level)).astype(np.int64) for level in ("gpu", "iteration")
-    )
-    took = of_steps(cells, gpus, iterations, cells.elapsed_ns)
-    return iterations, (took + moved.by_step(run, gpus, iterations)).max(axis=0)
 
 
 def largest_first(values: Float64 | Int64) -> list[int]:
@@ -461,43 +452,34 @@ class Finding(Struct, frozen=True):
 Find = Callable[[FindingsContext], Iterable[Finding]]
 
 
+def _nothing(context: FindingsContext) -> Iterable[Finding]:
+    return ()
+
+
 class FindingRule(Struct, frozen=True):
-    """A pure function from the context to findings, with its description."""
+    """A rule: as a decorator, it takes the function from the context to findings."""
 
     name: str
-    looks_for: str
-    saving: str
-    holds: tuple[float, float]
+    saving: str = ""
+    holds: tuple[float, float] = (0.5, 1.3)
     """The range of the saving, in parts of the estimate, which holds what was planted."""
-    needs: str
+    needs: str = ""
     """The data it needs beyond a trace."""
-    thresholds: tuple[Threshold, ...]
-    explains: tuple[str, ...]
+    thresholds: tuple[Threshold, ...] = ()
+    explains: tuple[str, ...] = ()
     """Rules whose findings about the same GPU and kind of time a finding of this one replaces, as
     the cause of most of what they say. No rule explains itself, directly or by way of others."""
-    find: Find
     of_durations: bool = False
     """Whether durations alone show it, also where times are reconstructed."""
     of_samples: bool = False
     """Whether it is of telemetry without a trace, and only of that."""
+    find: Find = _nothing
+    looks_for: str = ""
+    """The first paragraph of the function's docstring."""
 
-
-def rule(
-    name: str,
-    *,
-    saving: str,
-    holds: tuple[float, float] = (0.5, 1.3),
-    needs: str = "",
-    thresholds: tuple[Threshold, ...] = (),
-    explains: tuple[str, ...] = (),
-    of_durations: bool = False,
-    of_samples: bool = False,
-) -> Callable[[Find], FindingRule]:
-    """Turn a function into a rule; the first paragraph of its docstring says what it looks for."""
-
-    def decorate(find: Find) -> FindingRule:
+    def __call__(self, find: Find) -> FindingRule:
         looks_for = " ".join(cleandoc(find.__doc__ or "").partition("\n\n")[0].split())
-        described = (looks_for, saving, holds, needs, thresholds, explains)
-        return FindingRule(name, *described, find, of_durations, of_samples)
+        return replace(self, find=find, looks_for=looks_for)
 
-    return decorate
+
+rule: Final = FindingRule

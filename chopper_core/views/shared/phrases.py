@@ -9,7 +9,7 @@ import numpy as np
 
 from chopper_core.model.units import LONG_TIMES
 
-_SMALL: Final = (
+_SMALL: Final = [
     "no",
     "one",
     "two",
@@ -21,7 +21,7 @@ _SMALL: Final = (
     "eight",
     "nine",
     "ten",
-)
+]
 
 
 def time(ns: float) -> str:
