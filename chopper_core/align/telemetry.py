@@ -81,11 +81,10 @@ def signals(
         curves = found.setdefault((each.signal, each.samples.part), {})
         if each.gpu in curves:
             continue
-        samples, offset_ns, late_ns = each.samples, each.offset_ns, each.source.late_ns
-        curve = (_held if each.telemetry.is_held else _placed)(samples, offset_ns, late_ns)
-        if len(samples) and len(curve.edges_ns):
+        curve = _curve(each)
+        if len(each.samples) and len(curve.edges_ns):
             curves[each.gpu] = curve
-            reached = _reached(samples, offset_ns - late_ns, span)
+            reached = _reached(each.samples, each.offset_ns - each.source.late_ns, span)
             ranges.setdefault(each.signal, []).extend(reached)
     order = {signal: place for place, signal in enumerate(_TITLES)}
     return {
@@ -141,29 +140,23 @@ def _reached(samples: SignalSamples, offset_ns: int, span: tuple[int, int]) -> t
     return (float(reached.min()), float(reached.max())) if len(reached) else ()
 
 
-def _placed(samples: SignalSamples, offset_ns: int, late_ns: int = 0) -> IntegralCurve:
+def _curve(placed: _PlacedSamples) -> IntegralCurve:
     """Samples as a curve; times far from any sample are unknown.
 
-    `late_ns` is how far stamps lie behind the middle of what they average.
+    Those of some tools hold until the next one. Rates are means of the spans that they have.
     """
+    samples, offset_ns = placed.samples, placed.offset_ns
     distances = np.diff(samples.time_ns)
     period = min(int(median_of(distances)), _LONGEST_PERIOD_NS) if len(distances) else 10**9
+    reach = REACH_PERIODS * period
     if samples.begin_ns is None:
-        stamps = samples.time_ns + (offset_ns - late_ns)
-        return nearest(stamps, samples.value, REACH_PERIODS * period)
+        if placed.telemetry.is_held and len(distances):
+            return holding(samples.time_ns + offset_ns, samples.value, reach)
+        return nearest(samples.time_ns + offset_ns - placed.source.late_ns, samples.value, reach)
     begins = samples.begin_ns.copy()
     begins[1:] = np.maximum(begins[1:], samples.time_ns[:-1])
-    near = samples.time_ns - begins <= REACH_PERIODS * period
-    ends = samples.time_ns[near] + offset_ns
-    return between(begins[near] + offset_ns, ends, samples.value[near])
-
-
-def _held(samples: SignalSamples, offset_ns: int, late_ns: int = 0) -> IntegralCurve:
-    """Samples as a curve on which each holds until the next; rates as those of any tool."""
-    if samples.begin_ns is not None or len(samples) < 2:
-        return _placed(samples, offset_ns, late_ns)
-    period = int(median_of(np.diff(samples.time_ns)))
-    return holding(samples.time_ns + offset_ns, samples.value, REACH_PERIODS * period)
+    near = samples.time_ns - begins <= reach
+    return between(begins[near] + offset_ns, samples.time_ns[near] + offset_ns, samples.value[near])
 
 
 def summaries(

@@ -30,6 +30,7 @@ from chopper_core.sources.foreign import what_is
 from chopper_core.sources.registry import Family, FoundFiles, discover
 from chopper_core.sources.signals import ClockDomain, SignalName, Telemetry
 from chopper_core.tables.text import FileHead, csv_cells
+from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import ChopperError, DataError
 from chopper_core.util.memory import internal_error, is_out_of_memory, out_of_memory, reading
 from chopper_core.util.progress import Progress
@@ -61,8 +62,7 @@ def attach_sources(
             doing = f"joining the {name} with kernels"
             short = is_out_of_memory(error)
             why = out_of_memory(doing) if short else f"{doing} failed: {internal_error(error)}"
-            reason = f"{why}."
-            run = replace(run, failed=(*run.failed, (str(paths[0]), reason)))
+            run = replace(run, failed=(*run.failed, (str(paths[0]), f"{why}.")))
     return run
 
 
@@ -270,9 +270,10 @@ def telemetry_report(paths: Sequence[Path], format_name: str) -> Escaped | None:
 def _described(telemetry: Telemetry) -> dict[str, Any]:
     devices = devices_of_telemetry(telemetry.gpus)
     times = [each.time_ns for parts in telemetry.signals.values() for each in parts if len(each)]
-    signals: dict[str, list[np.ndarray[Any, Any]]] = {}
+    found: dict[str, list[Float64]] = defaultdict(list)
     for (_, signal), parts in telemetry.signals.items():
-        signals.setdefault(signal.value, []).append(parts[0].value[np.isfinite(parts[0].value)])
+        found[signal.value].append(parts[0].value[np.isfinite(parts[0].value)])
+    signals = {name: np.concatenate(values) for name, values in found.items()}
     return {
         "path": str(telemetry.path),
         "format": telemetry.format,
@@ -282,13 +283,9 @@ def _described(telemetry: Telemetry) -> dict[str, Any]:
         "last_ns": max(int(each[-1]) for each in times),
         "gpus": [device.text for device in devices],
         "signals": {
-            name: {
-                "samples": sum(map(len, values)),
-                "min": float(min(each.min() for each in values if len(each))),
-                "max": float(max(each.max() for each in values if len(each))),
-            }
-            for name, values in signals.items()
-            if any(map(len, values))
+            name: {"samples": len(each), "min": float(each.min()), "max": float(each.max())}
+            for name, each in signals.items()
+            if len(each)
         },
         "notes": list(telemetry.notes),
         "losses": list(telemetry.losses.notes),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -74,8 +74,8 @@ class CpuTable(Struct, frozen=True, eq=False):
 
 
 def recognise(head: FileHead) -> Recognised | None:
-    names: Sequence[str] = ()
-    if head.magic.startswith(PARQUET_MAGIC):
+    is_parquet = head.magic.startswith(PARQUET_MAGIC)
+    if is_parquet:
         try:
             names = parquet_names(head.path)
         except DataError:
@@ -83,7 +83,6 @@ def recognise(head: FileHead) -> Recognised | None:
     else:
         lines = (line for line in head.lines if line.strip() and not line.startswith("#"))
         names = csv_cells(next(lines, ""))
-    is_parquet = head.magic.startswith(PARQUET_MAGIC)
     found = Recognised(_PARQUET_FORMAT if is_parquet else _CSV_FORMAT)
     return found if _is_ours(map(normalised, names)) else None
 
@@ -94,10 +93,7 @@ def _is_ours(names: Iterable[str]) -> bool:
 
 
 def read(path: Path, _progress: Progress = silent) -> CpuTable:
-    """Read a file; unusable rows are counted in its notes.
-
-    Raises DataError if all are.
-    """
+    """Read a file; unusable rows are counted in its notes, and raise DataError if all are."""
     is_parquet = FileHead(path).magic.startswith(PARQUET_MAGIC)
     notes: list[str] = []
     samples = _Samples(path)

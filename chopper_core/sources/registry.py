@@ -337,13 +337,8 @@ def _depth(directory: Path, folder: Path) -> int:
 
 
 def _files_below(directory: Path) -> Iterator[Path]:
-    found = (
-        folder / name
-        for folder, _, names in _walk(directory)
-        for name in names
-        if not name.startswith(".")
-    )
-    yield from sorted(found, key=natural_key)
+    found = (folder / name for folder, _, names in _walk(directory) for name in names)
+    yield from sorted((path for path in found if path.name[0] != "."), key=natural_key)
 
 
 _DIGITS: Final = late(r"(\d+)")

@@ -233,20 +233,15 @@ def by_rank(trace: Trace) -> list[Trace]:
     if ranks == [ABSENT]:
         return [trace]
     rank_of = np.array([rank for _, _, rank in trace.threads], np.int32)
-    owners = {"activities": trace.activities.rank}
-    owners |= {
+    owners = {
         name: rank_of[getattr(trace, name).thread]
         for name in ("launches", "ranges", "flows", "allocations")
     }
-    return [
-        replace(
-            trace,
-            rank=None if rank == ABSENT else rank,
-            figures={
-                name: figures[trace.activities.rank == rank]
-                for name, figures in trace.figures.items()
-            },
-            **{name: getattr(trace, name).take(owner == rank) for name, owner in owners.items()},
-        )
-        for rank in ranks
-    ]
+    owners["activities"] = trace.activities.rank
+    found = []
+    for rank in ranks:
+        is_own = trace.activities.rank == rank
+        own = {name: getattr(trace, name).take(owner == rank) for name, owner in owners.items()}
+        figures = {name: values[is_own] for name, values in trace.figures.items()}
+        found.append(replace(trace, rank=None if rank == ABSENT else rank, figures=figures, **own))
+    return found
