@@ -75,11 +75,7 @@ def open_cached(
         return located(run, layout)
     paths = paths_of(name)
     if len(paths) == 1 and is_store(paths[0]) and not overrides:
-        with debug.timed(f"open {name}"):
-            run = read_store(paths[0], progress)
-            if is_verified:
-                _verify(paths[0], progress)
-            return run
+        return _opened(paths[0], progress, is_verified)
     if not all(path.exists() for path in paths):
         return _read(name, progress, jobs, overrides)
     origin = _origin(name, paths, overrides)
@@ -88,10 +84,7 @@ def open_cached(
     cached = folder / state
     if is_store(cached) and atomic.is_private(folder):
         try:
-            with debug.timed(f"open {name} from {cached}"):
-                run = read_store(cached, progress)
-                if is_verified:
-                    _verify(cached, progress)
+            run = _opened(cached, progress, is_verified)
             os.utime(cached)
             return replace(run, name=name)
         except (ChopperError, OSError) as error:
@@ -122,6 +115,14 @@ def open_cached(
     except (ChopperError, OSError) as error:
         debug.note(f"{name} is not cached: {error}")
     return run
+
+
+def _opened(folder: Path, progress: Progress, is_verified: bool) -> Run:
+    with debug.timed(f"open {folder}"):
+        run = read_store(folder, progress)
+        if is_verified:
+            _verify(folder, progress)
+        return run
 
 
 def verify_run(

@@ -81,19 +81,14 @@ class ColumnText(Struct, frozen=True):
 
 def column_texts(frame: Frame) -> tuple[ColumnText, ...]:
     """How each column is written, in a unit for its figures; unknown times in that of others."""
-    times = [_largest(frame, each) for each in frame.columns if each.unit is Unit.NS]
-    return tuple(
-        ColumnText(
-            column,
-            scale_of(
-                column,
-                _largest(frame, column) or (max(times) if column.unit is Unit.NS else 0),
-                _is_whole(frame, column),
-            ),
-            frame.values[column.name].words is not None,
-        )
-        for column in frame.columns
-    )
+    largest = {column.name: _largest(frame, column) for column in frame.columns}
+    longest_ns = max((largest[c.name] for c in frame.columns if c.unit is Unit.NS), default=0)
+    made = []
+    for column in frame.columns:
+        most = largest[column.name] or longest_ns * (column.unit is Unit.NS)
+        scale = scale_of(column, most, _is_whole(frame, column))
+        made.append(ColumnText(column, scale, frame.values[column.name].words is not None))
+    return tuple(made)
 
 
 def _is_whole(frame: Frame, metric: Metric) -> bool:

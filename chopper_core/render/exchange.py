@@ -36,11 +36,13 @@ def as_json(frame: Frame, *, limit: int | None = None) -> Escaped:
     `attributes` has what the trace gives of a row's activity next to its figures.
     """
     count = len(frame) if limit is None else min(limit, len(frame))
+    is_statistic = frame.view.stat and frame.over
+    statistic = {"name": frame.view.stat, "over": frame.over} if is_statistic else {}
     document: dict[str, Any] = {
         "schema": FRAME_SCHEMA,
         "address": frame.address,
         "level": frame.level,
-        **_given(stat=_statistic(frame), left_out=frame.left_out),
+        **_given(stat=statistic, left_out=frame.left_out),
         "columns": [
             {"name": column.name, "unit": column.unit, "title": column.title}
             for column in frame.columns
@@ -175,12 +177,6 @@ def _cell(value: object) -> object:
         return value
     # Printed on a terminal, control characters would act.
     return clean(f"'{value}" if value.startswith(_FORMULA) else value)
-
-
-def _statistic(frame: Frame) -> dict[str, Any]:
-    if not frame.view.stat or not frame.over:
-        return {}
-    return {"name": frame.view.stat, "over": frame.over}
 
 
 def limit_notes(frame: Frame, shown: int) -> list[str]:

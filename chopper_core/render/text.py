@@ -137,23 +137,16 @@ def _layout(
 
 def as_markdown(frame: Frame, *, limit: int | None = None, drawn: Sequence[str] = ()) -> str:
     count = len(frame) if limit is None else min(limit, len(frame))
-    columns = column_texts(frame)
-    rows = [
-        [level_title(frame.level), *(column.header for column in columns)],
-        [":--", *(":--" if column.is_word else "--:" for column in columns)],
-    ]
-    names = row_names(frame, UNICODE)
-    for row in range(count):
-        texts = (column.cell(frame.values[column.metric.name], row, UNICODE) for column in columns)
-        cells = [
-            escaped(text) if column.is_word else text
-            for column, text in zip(columns, texts, strict=True)
-        ]
-        where = f" `{clean(frame.addresses(row))}`" if frame.level in SENTENCES else ""
-        rows.append([escaped(names[row]) + where, *cells])
+    are_words, (header, total, *body) = _plain_table(frame, count)
+    rows = [header, [":--" if is_word else "--:" for is_word in are_words]]
+    for row, cells in enumerate(body):
+        own = zip(cells, are_words, strict=True)
+        texts = [escaped(text) if is_word else text for text, is_word in own]
+        if frame.level in SENTENCES:
+            texts[0] += f" `{clean(frame.addresses(row))}`"
+        rows.append(texts)
     if _has_total(frame):
-        totals = [_total_cell(frame, column, UNICODE) for column in columns]
-        rows.append([f"**{_total_title(frame)}**", *totals])
+        rows.append([f"**{total[0]}**", *total[1:]])
     lines = [
         f"**{escaped(_breadcrumb(frame, UNICODE))}**",
         "",
@@ -176,28 +169,27 @@ def as_html(frame: Frame) -> str:
         return f"<tr>{''.join(aligned)}</tr>"
 
     count = min(_HTML_ROWS, len(frame))
-    columns = column_texts(frame)
-    names = row_names(frame, UNICODE)
+    _, (header, total, *body) = _plain_table(frame, count)
+    notes = (*frame.notes, *limit_notes(frame, count))
     lines = [
         f"<p><b>{escape(_breadcrumb(frame, UNICODE))}</b></p>",
         *(f"<p>{escape(clean(line))}</p>" for line in frame.headline),
-        "<table><thead>",
-        row("th", [level_title(frame.level), *(column.header for column in columns)]),
-        "</thead><tbody>",
+        f"<table><thead>\n{row('th', header)}\n</thead><tbody>",
+        *(row("td", cells) for cells in body),
+        *([row("th", total)] if _has_total(frame) else ()),
+        "</tbody></table>",
+        *(f"<p>{escape(clean(note))}</p>" for note in notes),
+        f"<p><code>{escape(command(frame.address))}</code></p>",
     ]
-    for number in range(count):
-        cells = [
-            column.cell(frame.values[column.metric.name], number, UNICODE) for column in columns
-        ]
-        lines.append(row("td", [names[number], *cells]))
-    if _has_total(frame):
-        totals = [_total_cell(frame, column, UNICODE) for column in columns]
-        lines.append(row("th", [_total_title(frame), *totals]))
-    lines.append("</tbody></table>")
-    notes = (*frame.notes, *limit_notes(frame, count))
-    lines += [f"<p>{escape(clean(note))}</p>" for note in notes]
-    lines.append(f"<p><code>{escape(command(frame.address))}</code></p>")
     return "\n".join(lines) + "\n"
+
+
+def _plain_table(frame: Frame, count: int) -> tuple[list[bool], list[list[str]]]:
+    """Which columns have words; the cells of the header, the total and the rows."""
+    columns = column_texts(frame)
+    names = (level_title(frame.level), _total_title(frame), *row_names(frame, UNICODE)[:count])
+    cells = zip(names, *(_texts(frame, c, count, UNICODE) for c in columns), strict=True)
+    return [True, *(column.is_word for column in columns)], [*map(list, cells)]
 
 
 def command(address: str, *, charted: bool = False) -> str:
@@ -223,18 +215,21 @@ def _is_charted(frame: Frame, drawn: Sequence[str]) -> bool:
     return bool(drawn) and not frame.view.name
 
 
-def _column(frame: Frame, column: ColumnText, count: int, glyphs: Glyphs) -> list[str]:
+def _texts(frame: Frame, column: ColumnText, count: int, glyphs: Glyphs) -> list[str]:
     """Header, total and the cells of a column, in this order."""
     values = frame.values[column.metric.name]
-    texts = [
-        column.header,
-        _total_cell(frame, column, glyphs),
-        *(column.cell(values, row, glyphs) for row in range(count)),
-    ]
+    cells = (column.cell(values, row, glyphs) for row in range(count))
+    return [column.header, _total_cell(frame, column, glyphs), *cells]
+
+
+def _column(frame: Frame, column: ColumnText, count: int, glyphs: Glyphs) -> list[str]:
+    """As `_texts`, with the mark of the sorted column and the bars of shares."""
+    texts = _texts(frame, column, count, glyphs)
     if frame.sort.removeprefix("-") == column.metric.name:
         texts[0] += glyphs.order(frame.sort)
     if column.metric.name != "share_pct":
         return texts
+    values = frame.values[column.metric.name]
     bars = [bar((values.at(row) or 0) / 100, BAR_WIDTH, glyphs) for row in range(count)]
     padded = max(map(len, texts))
     return [

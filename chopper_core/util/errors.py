@@ -12,8 +12,6 @@ class ChopperError(Exception):
 class DataError(ChopperError):
     """A file or a run can't be used."""
 
-    exit_code = 1
-
 
 class UsageError(ChopperError):
     """Invalid command, address, filter or column name."""

@@ -31,6 +31,7 @@ from chopper_core.model.view import (
     zoomed,
 )
 from chopper_core.util.errors import ChopperError, UsageError
+from chopper_core.util.grouping import distinct
 from chopper_tui.draw import charts as drawing
 from chopper_tui.draw.canvas import WHOLE
 from chopper_tui.keymap import TIME, WALK, action, actions
@@ -380,10 +381,8 @@ def _map_of(screen: Explorer) -> HeatMap:
     """)
 async def _step_iteration(screen: Explorer, step: int) -> None:
     view, table = screen.view, screen.run.table
-    codes = sorted(
-        {int(code) for code in screen.run.tree().split((), ("iteration",)).codes("iteration")}
-    )
-    labels = [table.text_of("iteration", code) for code in codes]
+    codes = screen.run.tree().split((), ("iteration",)).codes("iteration")
+    labels = [table.text_of("iteration", code) for code in distinct(codes).tolist()]
     if view.by == "iteration" or len(labels) < 2:
         raise UsageError("the heat map has no iterations to step through")
     here = dict(view.scope).get("iteration")
