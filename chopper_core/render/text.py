@@ -198,17 +198,12 @@ def command(address: str, *, charted: bool = False) -> str:
 
 def shell_word(text: str) -> str:
     """A text as a word of a shell's command, which can be printed whatever is in it."""
+    if clean(text) == text:
+        return shlex.quote(text)
     # A shell reads the escapes of `$'…'`: what a terminal acts on is inert, and the same.
-    return shlex.quote(text) if clean(text) == text else f"$'{_in_bytes(text)}'"
-
-
-def _in_bytes(text: str) -> str:
-    return "".join(
-        char
-        if char.isascii() and char.isprintable() and char not in "'\\"
-        else "".join(f"\\x{byte:02x}" for byte in char.encode("utf-8", "surrogateescape"))
-        for char in text
-    )
+    given = text.encode("utf-8", "surrogateescape")
+    inert = (chr(b) if b in range(32, 127) and b not in b"'\\" else f"\\x{b:02x}" for b in given)
+    return f"$'{''.join(inert)}'"
 
 
 def _is_charted(frame: Frame, drawn: Sequence[str]) -> bool:

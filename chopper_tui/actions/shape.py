@@ -231,8 +231,8 @@ async def sort(screen: Explorer, argument: str) -> None:
 async def _shift_sort(screen: Explorer, step: int) -> None:
     names = ["name", *_planned(screen)]
     current = screen.frame.sort.removeprefix("-")
-    position = names.index(current) if current in names else (-1 if step > 0 else 1)
-    name = names[(position + step) % len(names)]
+    position = names.index(current) + step if current in names else 0
+    name = names[position % len(names)]
     await _sort_by(screen, name if name == "name" else f"-{name}")
 
 

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from chopper_core.model.view import View
 from chopper_core.render.cells import escape_lines
 from chopper_core.util import debug
@@ -20,13 +22,12 @@ from chopper_tui.commands.named import (
     verify_view,
     view_of,
 )
-from chopper_tui.commands.output import glyphs, tell, width, write
+from chopper_tui.commands.output import glyphs, settings, tell, width, write
 from chopper_tui.terminal import can_draw, glyphs_of
 
 if TYPE_CHECKING:
     from chopper_core.model.run import Run
     from chopper_core.util.progress import Progress
-    from chopper_tui.config import Config
 
 
 def address_of(runs: list[str]) -> str:
@@ -52,7 +53,12 @@ def explore(address: str, options: Namespace) -> int:
     if options.play:
         return _play(view, options)
     if can_draw() is not None:
-        return _print(view, options)
+        from chopper_core.views.query import query
+        from chopper_tui.export import printed
+
+        frame = query(open_with_progress(view, options), view)
+        write(printed(frame, width=width(), glyphs=glyphs(is_ascii=options.ascii)))
+        return 0
     return show_run(
         partial(open_view, view, options, is_verified=options.no_cache),
         view,
@@ -60,15 +66,6 @@ def explore(address: str, options: Namespace) -> int:
         is_ascii=options.ascii,
         mouse=not options.no_mouse,
     )
-
-
-def _print(view: View, options: Namespace) -> int:
-    from chopper_core.views.query import query
-    from chopper_tui.export import printed
-
-    frame = query(open_with_progress(view, options), view)
-    write(printed(frame, width=width(), glyphs=glyphs(is_ascii=options.ascii)))
-    return 0
 
 
 def _play(view: View, options: Namespace) -> int:
@@ -99,11 +96,19 @@ def show_run(
     """Show a view in the explorer; `check` then verifies what its run was read from."""
     from chopper_core.render.glyphs import ASCII, UNICODE
     from chopper_core.util.memory import share_one_heap
+    from chopper_tui.config import is_first_start, saved_columns, saved_splits
     from chopper_tui.opening import Opening
     from chopper_tui.terminal import keys_kept, prepare_environment
 
     prepare_environment()
-    config = _config()
+    config = settings()
+    config = replace(
+        config,
+        columns={**config.columns, **saved_columns()},
+        splits=saved_splits(),
+        remember=True,
+        is_first=is_first_start(),
+    )
     log = debug.to_file(_debug_path) if debug.target == debug.STDERR else ""
     wanted = {"ascii": ASCII, "unicode": UNICODE}.get("ascii" if is_ascii else config.glyphs)
     # Where Textual draws.
@@ -123,22 +128,6 @@ def show_run(
             opening.cancel()
             if log:
                 tell(f"the notes of --debug are in {log}")
-
-
-def _config() -> Config:
-    from msgspec.structs import replace
-
-    from chopper_tui.commands.output import settings
-    from chopper_tui.config import is_first_start, saved_columns, saved_splits
-
-    config = settings()
-    return replace(
-        config,
-        columns={**config.columns, **saved_columns()},
-        splits=saved_splits(),
-        remember=True,
-        is_first=is_first_start(),
-    )
 
 
 def _debug_path() -> str:

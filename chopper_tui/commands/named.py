@@ -112,16 +112,6 @@ def verify_view(view: View, progress: Progress) -> None:
         verify_run(view.baseline.run, view.overrides.of_base, progress)
 
 
-def _verify_store(name: str, progress: Progress) -> None:
-    """Verify what opening a store doesn't, without a note in the cache; raises DataError."""
-    from chopper_core.store.format import is_store, paths_of
-    from chopper_core.store.reader import large_files, verify
-
-    folder, *others = paths_of(name)
-    if not others and is_store(folder):
-        verify(folder, large_files(folder), progress)
-
-
 def opened_run(
     name: str,
     overrides: Overrides,
@@ -147,10 +137,14 @@ def opened_run(
     overrides = overrides.of_run
     if options.no_cache:
         from chopper_core.ingest.open import open_run
+        from chopper_core.store.format import is_store, paths_of
+        from chopper_core.store.reader import large_files, verify
 
         run = open_run(name, progress, jobs=options.jobs, overrides=overrides)
-        if is_verified:
-            _verify_store(name, progress)
+        folder, *others = paths_of(name)
+        if is_verified and not others and is_store(folder):
+            # Opening doesn't verify large files, and there is no cache to note that they are.
+            verify(folder, large_files(folder), progress)
         return run
     from chopper_core.ingest.cache import open_cached
 
