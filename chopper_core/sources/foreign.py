@@ -15,7 +15,8 @@ CUPTI_RANGE: Final = "cuda_profiler_range"
 """The category of events of CUPTI's range profiler, which records no kernels next to them."""
 _MAX_SHOWN: Final = 60
 _MAX_KEYS: Final = 6
-_TAR_MAGIC: Final = (257, b"ustar")
+_TAR_MAGIC: Final = b"ustar"
+_TAR_MAGIC_PLACE: Final = 257
 _TAR_NAME_BYTES: Final = 100
 _ZIP_MAGIC: Final = b"PK\x03\x04"
 _ZIP_HEADER_BYTES: Final = 30
@@ -34,9 +35,8 @@ _BINARY: Final[Sequence[tuple[bytes, str]]] = (
     (b"SQLite format 3\0", "is a compressed SQLite database; decompress it first (gzip -d)"),
     (b"\0\0\0\0", "holds zeros: the disk was full or the copy was interrupted"),
 )
-_BESIDE_DATABASE: Final = "belongs to the database beside it"
 _BY_SUFFIX: Final[Mapping[str, str]] = {
-    **dict.fromkeys(("-wal", "-shm", "-journal"), _BESIDE_DATABASE),
+    **dict.fromkeys(("-wal", "-shm", "-journal"), "belongs to the database beside it"),
     ".nsys-rep": f"is a report of Nsight Systems, which is not supported; {_GIVE_TRACE}",
     ".qdrep": f"is a report of Nsight Systems, which is not supported; {_GIVE_TRACE}",
     ".ncu-rep": "is a report of Nsight Compute, which is not supported",
@@ -68,10 +68,7 @@ _JSON: Final[Sequence[tuple[frozenset[str], str]]] = (
         frozenset(("schema", "nodes")),
         f"is a PyTorch execution trace, which has no GPU activity; {_GIVE_TRACE}",
     ),
-    (
-        frozenset(("rocprofiler-sdk-tool",)),
-        "is rocprofv3 JSON, not a PyTorch profiler trace",
-    ),
+    (frozenset(("rocprofiler-sdk-tool",)), "is rocprofv3 JSON, not a PyTorch profiler trace"),
     (frozenset(("resourceSpans",)), "is an OpenTelemetry trace, which is not supported"),
     (frozenset(("distributedInfo",)), "is a part of a PyTorch profiler trace without its events"),
     (frozenset(("cells", "nbformat")), "is a notebook"),
@@ -115,8 +112,7 @@ def what_is(head: FileHead) -> str:
     for start, meaning in _BINARY:
         if head.data.startswith(start):
             return meaning
-    place, mark = _TAR_MAGIC
-    if head.data[place : place + len(mark)] == mark:
+    if head.data.startswith(_TAR_MAGIC, _TAR_MAGIC_PLACE):
         member = head.data[:_TAR_NAME_BYTES].partition(b"\0")[0].decode("utf-8", "replace")
         return (
             f"is a tar archive ({_shortened(member)} …); unpack it (tar -xf FILE -C DIR) and "
@@ -130,10 +126,7 @@ def what_is(head: FileHead) -> str:
 
 
 def why_no_activity(head: FileHead, counts: Mapping[str, int]) -> str:
-    """Return why a Chrome trace has no GPU activity, by its events per category.
-
-    Sentences that start with the file.
-    """
+    """Return why a Chrome trace, with these events per category, has no GPU activity."""
     for mark, meaning in _CHROME:
         if mark in head.text:
             return f"{meaning}."
@@ -195,8 +188,7 @@ def _json(head: FileHead) -> str:
             return meaning
     if "traceEvents" in keys:
         return "is a Chrome trace in JSON"
-    shown = ", ".join(map(_shortened, keys[:_MAX_KEYS])) + (" …" if len(keys) > _MAX_KEYS else "")
-    return f"is JSON of no known tool (keys {shown})" if keys else "is JSON of no known tool"
+    return f"is JSON of no known tool{f' (keys {_listed(keys)})' if keys else ''}"
 
 
 def _text(head: FileHead) -> str:
@@ -216,11 +208,13 @@ def _text(head: FileHead) -> str:
                 "numbers with points"
             )
     if len(first) > 1 and len(head.rows) > 1 and len(head.rows[1]) == len(first):
-        shown = ", ".join(map(_shortened, first[:_MAX_KEYS])) + (
-            " …" if len(first) > _MAX_KEYS else ""
-        )
-        return f"is a table of no known tool (columns {shown})"
+        return f"is a table of no known tool (columns {_listed(first)})"
     return f"is text of no known tool ({_shortened(line)!r})" if line else "is empty"
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(map(_shortened, names[:_MAX_KEYS]))
+    return shown + " …" * (len(names) > _MAX_KEYS)
 
 
 def _shortened(text: str) -> str:

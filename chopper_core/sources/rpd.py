@@ -34,9 +34,9 @@ from chopper_core.sources.trace import (
 from chopper_core.tables.bytes import ByteSource
 from chopper_core.tables.columns import (
     MAX_BYTES,
-    MAX_DURATION_NS,
     Interner,
     NameInterner,
+    are_timed,
     bounded,
     codes_of,
     cut_name,
@@ -44,7 +44,7 @@ from chopper_core.tables.columns import (
 )
 from chopper_core.tables.losses import ABSENT, Losses
 from chopper_core.tables.text import SQLITE_MAGIC, FileHead
-from chopper_core.util.arrays import Int32, Int64, Mask
+from chopper_core.util.arrays import Int32, Int64
 from chopper_core.util.errors import DataError
 from chopper_core.util.patterns import late
 from chopper_core.util.progress import Progress, silent
@@ -78,9 +78,12 @@ _MAX_THREADS: Final = 1 << 62
 _MAX_COUNTED: Final = 1 << 40
 _NOT_READ: Final = ("rocpd_monitor", "rocpd_counter", "rocpd_stackframe")
 _MARKER: Final = "UserMarker"
-_KERNEL: Final = late(r"kernel|task|dispatch", re.IGNORECASE)
-_COPY: Final = late(r"copy", re.IGNORECASE)
-_FILL: Final = late(r"fill|memset", re.IGNORECASE)
+_CATEGORIES: Final = (
+    (late(r"copy", re.IGNORECASE), ActivityCategory.MEMCPY),
+    (late(r"fill|memset", re.IGNORECASE), ActivityCategory.MEMSET),
+    (late(r"kernel|task|dispatch", re.IGNORECASE), ActivityCategory.KERNEL),
+)
+"""Of operations, by their type; the first that fits counts."""
 _OPS: Final = """
     SELECT o.id, o.gpuId, o.queueId, o.start, o.end, o.description_id, o.opType_id, l.api_id
     FROM rocpd_op o LEFT JOIN (SELECT op_id, min(api_id) api_id FROM rocpd_api_ops GROUP BY op_id) l
@@ -144,7 +147,7 @@ class _RpdReader:
         arguments = self._texts("rocpd_ustring", _MARKERS) if has_own else texts
         identity, pid, tid, start, end, name, args = self._columns("rocpd_api", _CALLS, 7)
         ops = self._columns("rocpd_op", _OPS, 8)
-        timed = _timed(start, end)
+        timed = are_timed(start, end)
         is_marker = codes_of(name.tolist(), lambda one: texts.get(one) == _MARKER) > 0
         threads = zip(pid.tolist(), tid.tolist(), strict=True)
         thread = np.fromiter((self._threads[key] for key in threads), np.int32, len(pid))
@@ -168,7 +171,7 @@ class _RpdReader:
         )
         kinds = ops[6].tolist()
         category = codes_of(kinds, lambda code: _category(texts.get(code, "")))
-        is_timed = _timed(ops[3], ops[4])
+        is_timed = are_timed(ops[3], ops[4])
         bad = int((~timed).sum()) + int(((category >= 0) & ~is_timed).sum())
         if bad:
             self._losses.bad_times += bad
@@ -284,20 +287,9 @@ class _RpdReader:
             yield from chain.from_iterable(found)
 
 
-def _timed(start_ns: Int64, end_ns: Int64) -> Mask:
-    took_ns = end_ns - start_ns
-    return (start_ns >= 0) & (took_ns >= 0) & (took_ns < MAX_DURATION_NS)
-
-
 def _category(kind: str) -> int:
-    for pattern, category in (
-        (_COPY, ActivityCategory.MEMCPY),
-        (_FILL, ActivityCategory.MEMSET),
-        (_KERNEL, ActivityCategory.KERNEL),
-    ):
-        if pattern.search(kind):
-            return int(category)
-    return ABSENT
+    found = (category for pattern, category in _CATEGORIES if pattern.search(kind))
+    return next(map(int, found), ABSENT)
 
 
 @contextmanager

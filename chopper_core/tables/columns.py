@@ -179,6 +179,11 @@ def bounded(values: Int64, limit: int) -> Int64:
     return np.where((values >= 0) & (values < limit), values, ABSENT)
 
 
+def are_timed(start_ns: Int64, end_ns: Int64) -> Mask:
+    took_ns = end_ns - start_ns
+    return (start_ns >= 0) & (took_ns >= 0) & (took_ns < MAX_DURATION_NS)
+
+
 def integer(value: Any) -> int | None:
     """Return the value as an integer, also from text like "7" or "0x0"; None if it isn't one."""
     try:

@@ -11,8 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
-from msgspec import Struct
-
 from chopper_core.tables.bytes import ByteSource
 from chopper_core.tables.columns import Columns
 from chopper_core.tables.losses import Losses
@@ -48,19 +46,6 @@ def header_of(head: FileHead) -> set[str]:
     return set(map(normalised, first)) if len(first) > 1 else set()
 
 
-class Declared(Struct, frozen=True):
-    """A column that a format declares."""
-
-    names: tuple[str, ...]
-    """As `normalised`; the first that a file has counts."""
-    are_times: bool
-    """Whether its cells are times in ns, not just integers."""
-
-
-def declared(*names: str, are_times: bool = False) -> Declared:
-    return Declared(names, are_times)
-
-
 class CsvBatch:
     """Some rows, each with as many fields as the header."""
 
@@ -84,12 +69,15 @@ class CsvBatch:
     def at(self, index: int) -> TableColumn:
         return self._columns[index]
 
-    def read(self, columns: Mapping[str, Declared]) -> Columns:
-        """Return declared columns: ABSENT where a cell is of another kind, or missing."""
-        cells = {name: self.column(*each.names) for name, each in columns.items()}
+    def read(self, columns: Mapping[str, Sequence[str]]) -> Columns:
+        """Return columns by the headings that they may have: times (`…_ns`), or integers.
+
+        ABSENT where a cell is of another kind, or missing.
+        """
+        cells = {name: self.column(*headings) for name, headings in columns.items()}
         return {
-            name: cells[name].times_ns() if each.are_times else cells[name].integers()
-            for name, each in columns.items()
+            name: column.times_ns() if name.endswith("_ns") else column.integers()
+            for name, column in cells.items()
         }
 
 

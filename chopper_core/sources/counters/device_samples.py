@@ -24,15 +24,15 @@ from chopper_core.sources.ranks import rank_in_name
 from chopper_core.sources.registry import Recognised
 from chopper_core.tables.bytes import ByteSource
 from chopper_core.tables.columns import (
-    MAX_DURATION_NS,
     Columns,
     GrowingColumns,
     Interner,
+    are_timed,
     array_steps,
     codes_of,
     int_column,
 )
-from chopper_core.tables.csv_stream import CsvFile, Declared, declared, header_of
+from chopper_core.tables.csv_stream import CsvFile, header_of
 from chopper_core.tables.losses import ABSENT, Losses, merged_losses
 from chopper_core.tables.text import FileHead
 from chopper_core.util.arrays import Float64, Int64
@@ -50,11 +50,11 @@ SAMPLES: Final = "samples"
 KERNELS: Final = "kernels"
 _MOST_NODES: Final = 4096
 """Larger agent ids are handles, not nodes."""
-_KERNEL_COLUMNS: Final[Mapping[str, Declared]] = {
-    "agent": declared("agent_id"),
-    "queue": declared("queue_id"),
-    "start_ns": declared("start_ns", are_times=True),
-    "end_ns": declared("end_ns", are_times=True),
+_KERNEL_COLUMNS: Final[Mapping[str, Sequence[str]]] = {
+    "agent": ("agent_id",),
+    "queue": ("queue_id",),
+    "start_ns": ("start_ns",),
+    "end_ns": ("end_ns",),
 }
 _SAMPLE_COLUMNS: Final = frozenset(("timestamp_ns", "counter_name", "counter_value", "agent_id"))
 
@@ -178,8 +178,7 @@ def read_kernels(path: Path, progress: Progress = silent) -> tuple[DispatchRun, 
         for batch in CsvFile(source, losses).batches(progress):
             columns = batch.read(_KERNEL_COLUMNS)
             columns["name"] = batch.column("kernel_name").mapped_codes(table.kernel_code)
-            took_ns = columns["end_ns"] - columns["start_ns"]
-            usable = (columns["start_ns"] >= 0) & (took_ns >= 0) & (took_ns < MAX_DURATION_NS)
+            usable = are_timed(columns["start_ns"], columns["end_ns"])
             losses.bad_times += int((~usable).sum())
             columns = {name: column[usable] for name, column in columns.items()}
             columns["gpu"] = codes_of(columns.pop("agent").tolist(), numbers.__getitem__)

@@ -38,7 +38,7 @@ ROCPROF_V2: Final = "rocprof v2 CSV"
 _EXECUTION: Final = ("gpu", "dispatch_id", "start_ns")
 _NO_COUNTERS: Final = frozenset(
     (
-        *(name for column in CSV_COLUMNS.values() for name in column.names),
+        *(name for headings in CSV_COLUMNS.values() for name in headings),
         *KERNEL,
         *("gpu_id", "node_id", "queue_index", "lds", "scr", "vgpr", "arch_vgpr", "accum_vgpr"),
         *("sgpr", "wave_size", "sig", "obj", "dispatchns", "completens", "xcc_index", "kernel_id"),

@@ -13,14 +13,13 @@ from chopper_core.model.hardware import Agent, CounterInfo, counter_infos
 from chopper_core.sources.counters.references import BY_GPU_TIME, AgentTable, HostSide
 from chopper_core.sources.dispatches import Dispatches, DispatchRun
 from chopper_core.tables.columns import (
-    MAX_DURATION_NS,
     Columns,
     GrowingColumn,
     GrowingColumns,
     Interner,
     NameInterner,
+    are_timed,
 )
-from chopper_core.tables.csv_stream import Declared, declared
 from chopper_core.tables.losses import ABSENT, Losses
 from chopper_core.util.arrays import AnyArray, Float64, Int32, Int64, Mask
 from chopper_core.util.grouping import ranked, run_mask, run_starts, stable_order
@@ -40,20 +39,20 @@ _DISPATCH_COLUMNS: Final[Mapping[str, DTypeLike]] = {
 STARTS: Final = ("start_timestamp", "beginns")
 KERNEL: Final = ("kernel_name", "kernelname")
 _GPU: Final = ("gpu_id", "node_id", "agent_id")
-CSV_COLUMNS: Final[Mapping[str, Declared]] = {
-    "process": declared("process_id", "pid"),
-    "thread": declared("thread_id", "tid"),
-    "queue": declared("queue_id"),
-    "dispatch_id": declared("dispatch_id", "index"),
-    "correlation": declared("correlation_id"),
-    "start_ns": declared(*STARTS, are_times=True),
-    "end_ns": declared("end_timestamp", "endns", are_times=True),
-    "grid_x": declared("grid_size_x", "grid_size", "grd"),
-    "grid_y": declared("grid_size_y"),
-    "grid_z": declared("grid_size_z"),
-    "workgroup_x": declared("workgroup_size_x", "workgroup_size", "wgr"),
-    "workgroup_y": declared("workgroup_size_y"),
-    "workgroup_z": declared("workgroup_size_z"),
+CSV_COLUMNS: Final[Mapping[str, Sequence[str]]] = {
+    "process": ("process_id", "pid"),
+    "thread": ("thread_id", "tid"),
+    "queue": ("queue_id",),
+    "dispatch_id": ("dispatch_id", "index"),
+    "correlation": ("correlation_id",),
+    "start_ns": STARTS,
+    "end_ns": ("end_timestamp", "endns"),
+    "grid_x": ("grid_size_x", "grid_size", "grd"),
+    "grid_y": ("grid_size_y",),
+    "grid_z": ("grid_size_z",),
+    "workgroup_x": ("workgroup_size_x", "workgroup_size", "wgr"),
+    "workgroup_y": ("workgroup_size_y",),
+    "workgroup_z": ("workgroup_size_z",),
 }
 """What describes a dispatch in CSV of any rocprof."""
 _INT32_LIMIT: Final = 2**31
@@ -275,8 +274,7 @@ class DispatchTable:
 
 def _drop_bad_times(rows: Columns, losses: Losses) -> None:
     start_ns, end_ns = rows["start_ns"], rows["end_ns"]
-    bad = (start_ns < 0) | (end_ns < start_ns) | (end_ns <= 0)
-    bad |= end_ns - start_ns >= MAX_DURATION_NS
+    bad = ~are_timed(start_ns, end_ns) | (end_ns <= 0)
     losses.bad_times += int((bad & ((start_ns >= 0) | (end_ns >= 0))).sum())
     start_ns[bad] = end_ns[bad] = ABSENT
 
