@@ -225,7 +225,7 @@ WORKER |= {"optype": ["forward"], "duration": [-1.0]}
 
 
 def _nvidia_dmon(path: Path) -> object:
-    return nvidia_smi._read_dmon(FileText(path))
+    return nvidia_smi._read_dmon(path)
 
 
 def _dcgm_dmon(path: Path) -> object:
