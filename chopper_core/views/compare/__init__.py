@@ -141,9 +141,10 @@ def _columns(both: Sides, figure: Metric) -> Own:
         definition=f"{figure.name} of the row in the baseline.",
     )
     if both.is_per_step:
-        of_step = [f"{each.definition} Here per GPU and iteration." for each in (figure, of_base)]
-        figure = replace(figure, definition=of_step[0])
-        of_base = replace(of_base, definition=of_step[1])
+        figure, of_base = (
+            replace(each, definition=f"{each.definition} Here per GPU and iteration.")
+            for each in (figure, of_base)
+        )
     found: Own = [
         (figure, ours),
         (delta_of(figure), change),
@@ -330,8 +331,8 @@ def sides_of(run: Run, view: View) -> Sides:
         own, theirs = ours.labels[0], base.labels[0]
         renamed = {} if own == theirs else {own: theirs}
     elif by == "kernel":
-        sides = [Side(each.node, dict(each.view.scope), each.labels) for each in (ours, base)]
-        renamed = renamed_kernels(sides[0], sides[1])
+        sides = (Side.of(each.run, each.view, each.labels) for each in (ours, base))
+        renamed = renamed_kernels(*sides)
     return Sides(by, levels, ours, base, matched(ours.labels, base.labels, renamed))
 
 

@@ -102,6 +102,11 @@ class Compared(Struct, frozen=True):
         return 100.0 * (self.ours / self.base - 1) if self.base else np.nan
 
     @property
+    def text(self) -> str:
+        scale, unit = self.figure.scale
+        return f"{self.figure.phrase} {self.ours / scale:.4g} vs {self.base / scale:.4g} {unit}"
+
+    @property
     def verdict(self) -> str:
         if not np.isfinite(self.q):
             return _TOO_FEW
@@ -252,16 +257,11 @@ def _headline(
     lines = [
         f"{verdict} than {name}: {', '.join(words)}"
         for verdict in ("steadier", "less steady", "higher", "lower")
-        if (words := [_sentence(each) for each in beyond if each.verdict == verdict])
+        if (words := [each.text for each in beyond if each.verdict == verdict])
     ]
     most = max(each.q for each in beyond)
     differ = f"{len(beyond)} of {len(compared)} figures differ beyond noise (q {most:.2g} or less)"
     return (*lines, differ)
-
-
-def _sentence(each: Compared) -> str:
-    scale, unit = each.figure.scale
-    return f"{each.figure.phrase} {each.ours / scale:.4g} vs {each.base / scale:.4g} {unit}"
 
 
 def _notes(ours: Steadiness, base: Steadiness | None) -> tuple[str, ...]:

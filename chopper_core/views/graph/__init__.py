@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from chopper_core.align.labels import numbered as combined
 from chopper_core.align.operations import RECOMPUTE_SUFFIX
-from chopper_core.metrics import METRICS, Values, column, computed_column, worded
+from chopper_core.metrics import METRICS, Values, column, worded
 from chopper_core.model.charts import Chart, Composition, LineChart, Series
 from chopper_core.model.column_names import NO_TIMES
 from chopper_core.model.groups import Groups
@@ -64,13 +64,6 @@ _LEAST_RANGE: Final = 0.01
 _BINS: Final = 240
 TYPES: Final = ("compute", "memory", "collective", "send/receive")
 _SEND_RECV: Final = frozenset({"send_recv", "send", "recv"})
-_GAP_TITLES: Final = {
-    "host": "host late",
-    "latency": "launch latency",
-    "queued": "waits in queue",
-    "peer": "waits for peers",
-    "unknown": "no launch record",
-}
 
 ON_PATH: Final = column("""path_ns | ns | on path | sum
     Work on the longest path: the chain of activities, each depending on the one before, with
@@ -82,17 +75,18 @@ NODES: Final = column("""path_activities | | steps | sum
 GAP: Final = column("""path_gap_ns | ns | gap before | sum
     Time between the end of the activity before it on the path and the beginning of its work.""")
 GAP_PARTS: Final = {
-    name: computed_column(f"gap_{name}_ns", "ns", _GAP_TITLES[name], text, reduces="sum")
-    for name, text in {
-        "host": "The part of path_gap_ns before the launch of the activity: the host was late.",
-        "latency": "The part of path_gap_ns after a launch that found nothing running before it on "
-        "the path.",
-        "queued": "path_gap_ns of activities that were already launched: queued, they waited for "
-        "something that the trace doesn't show.",
-        "peer": "The part of path_gap_ns in which a collective waits for its members on other "
-        "GPUs.",
-        "unknown": "path_gap_ns of activities without a launch record.",
-    }.items()
+    "host": column("""gap_host_ns | ns | host late | sum
+        The part of path_gap_ns before the launch of the activity: the host was late."""),
+    "latency": column("""gap_latency_ns | ns | launch latency | sum
+        The part of path_gap_ns after a launch that found nothing running before it on the
+        path."""),
+    "queued": column("""gap_queued_ns | ns | waits in queue | sum
+        path_gap_ns of activities that were already launched: queued, they waited for something
+        that the trace doesn't show."""),
+    "peer": column("""gap_peer_ns | ns | waits for peers | sum
+        The part of path_gap_ns in which a collective waits for its members on other GPUs."""),
+    "unknown": column("""gap_unknown_ns | ns | no launch record | sum
+        path_gap_ns of activities without a launch record."""),
 }
 TYPE: Final = column("""type | | type
     The type of the node: compute, memory (copies and memsets), collective, send/receive.""")
@@ -258,28 +252,18 @@ def _one_by_one(run: Run, view: View, scope: _ScopeGraph) -> ViewResult:
     )
 
 
-def _by_type(table: KernelTable, scope: _ScopeGraph) -> dict[str, int]:
+def _parts(table: KernelTable, scope: _ScopeGraph) -> dict[str, int]:
+    """The times of the path: its work by type, then what is between its activities."""
     types = node_types(table, scope.on_path)
-    sums = sums_of(scope.path.work_ns, types, len(TYPES))
-    return {name: int(sums[k]) for k, name in enumerate(TYPES) if sums[k]}
-
-
-def _by_gap(path: LongestPath) -> dict[str, int]:
-    return {
-        _GAP_TITLES[name]: int(n)
-        for name, n in zip(GAPS, path.gap_ns.sum(axis=1), strict=True)
-        if n
-    }
-
-
-def _listed(parts: dict[str, int]) -> str:
-    return ", ".join(f"{name} {time_text(ns)}" for name, ns in parts.items())
+    times = [*sums_of(scope.path.work_ns, types, len(TYPES)), *scope.path.gap_ns.sum(axis=1)]
+    names = (*TYPES, *(GAP_PARTS[name].title for name in GAPS))
+    return {name: int(ns) for name, ns in zip(names, times, strict=True) if ns}
 
 
 def _headline(run: Run, scope: _ScopeGraph) -> tuple[str, ...]:
     graph, path = scope.graph, scope.path
-    work, gaps = int(path.work_ns.sum()), _by_gap(path)
-    types = _by_type(run.table, scope)
+    work, gaps = int(path.work_ns.sum()), int(path.gap_ns.sum())
+    parts = [f"{name} {time_text(ns)}" for name, ns in _parts(run.table, scope).items()]
     free = int(graph.work_ns.sum()) / max(path.length_ns, 1)
     counts = counts_of(node_types(run.table, scope.rows), len(TYPES)).tolist()
     mix = [f"{n} {name}" for n, name in zip(counts, TYPES, strict=True) if n]
@@ -287,9 +271,9 @@ def _headline(run: Run, scope: _ScopeGraph) -> tuple[str, ...]:
     where = "between them" if lead is None else "before and between them"
     return (
         f"longest path: {len(path.places)} of {len(scope.rows)} activities, {time_text(work)} of "
-        f"work, {time_text(sum(gaps.values()))} {where}; on average {free:.2f} could run at "
+        f"work, {time_text(gaps)} {where}; on average {free:.2f} could run at "
         "a time",
-        f"path: {_listed(types | gaps)}",
+        f"path: {', '.join(parts)}",
         f"nodes: {', '.join(mix)}",
     )
 
@@ -322,9 +306,8 @@ def _notes(scope: _ScopeGraph) -> tuple[str, ...]:
 
 
 def _charts(run: Run, scope: _ScopeGraph) -> tuple[Chart, ...]:
-    parts = {**_by_type(run.table, scope), **_by_gap(scope.path)}
     charts: list[Chart] = []
-    if parts:
+    if parts := _parts(run.table, scope):
         series = tuple(Series(name, np.array([ns / 1e6])) for name, ns in parts.items())
         charts.append(Composition("the longest path", "ms", ("path",), series))
     if length := float(scope.path.length_ns):

@@ -212,11 +212,7 @@ def _causes(values: Values, rows: Index) -> str | None:
 
 def _filter(gpus: tuple[int, ...], rows: Index) -> str:
     """The filter that leaves these GPUs: `gpu:0-7,12`."""
-    numbers = sorted(gpus[row] for row in rows.tolist())
-    spans: list[list[int]] = []
-    for number in numbers:
-        if spans and number == spans[-1][1] + 1:
-            spans[-1][1] = number
-        else:
-            spans.append([number, number])
-    return "gpu:" + ",".join(f"{a}-{b}" if a < b else f"{a}" for a, b in spans)
+    numbers = np.sort(np.array(gpus)[rows])
+    spans = np.split(numbers, np.flatnonzero(np.diff(numbers) > 1) + 1)
+    texts = [f"{own[0]}-{own[-1]}" if len(own) > 1 else f"{own[0]}" for own in spans]
+    return f"gpu:{','.join(texts)}"

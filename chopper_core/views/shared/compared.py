@@ -124,7 +124,10 @@ def compared(run: Run, view: View) -> Frame:
         base = of_base(ours)
     # Two single activities are compared whatever their positions.
     leaves = view.is_leaf and base.view.is_leaf
-    renamed = {} if leaves else _renamed((run, ours), (other, base))
+    renamed = {}
+    if ours.level == base.level == _KERNEL:
+        sides_of = (Side.of(run, ours.view, ours.labels), Side.of(other, base.view, base.labels))
+        renamed = renamed_kernels(*sides_of)
     pairs = matched(ours.labels, ours.labels if leaves else base.labels, renamed)
 
     @cache
@@ -227,13 +230,11 @@ def _without_rows(frame: Frame, view: View) -> Frame:
 
 
 def _row_notes(pairs: Pairs, renamed: int) -> list[str]:
-    notes = []
-    for count, kind in (
-        (int((pairs.base < 0).sum()), "new, not in the baseline"),
-        (int((pairs.ours < 0).sum()), "removed, only in the baseline"),
-    ):
-        if count:
-            notes.append(f"{count} row{' is' if count == 1 else 's are'} {kind}")
+    counts = {
+        "new, not in the baseline": int((pairs.base < 0).sum()),
+        "removed, only in the baseline": int((pairs.ours < 0).sum()),
+    }
+    notes = [f"{n} row{' is' if n == 1 else 's are'} {kind}" for kind, n in counts.items() if n]
     if renamed:
         notes.append(
             f"{renamed} kernel{' has' if renamed == 1 else 's have'} another name in the baseline, "
@@ -253,16 +254,6 @@ def _step_note(ours: tuple[Run, Frame], base: tuple[Run, Frame]) -> list[str]:
         f"{steps[0]} iterations here, {steps[1]} in the baseline, counted on each GPU: sums differ "
         "accordingly; the view compare (8) compares them per iteration"
     ]
-
-
-def _renamed(ours: tuple[Run, Frame], base: tuple[Run, Frame]) -> dict[str, str]:
-    if any(frame.level != _KERNEL for _, frame in (ours, base)):
-        return {}
-    sides = [
-        Side(run.tree_of(frame.view).node(frame.view.path), dict(frame.view.scope), frame.labels)
-        for run, frame in (ours, base)
-    ]
-    return renamed_kernels(sides[0], sides[1])
 
 
 def _compared_column(name: str, known: Metric) -> Metric:
@@ -301,6 +292,10 @@ class Side(Struct, frozen=True):
     node: Groups
     fixed: Collection[str]
     names: Collection[str]
+
+    @classmethod
+    def of(cls, run: Run, view: View, names: Collection[str]) -> Side:
+        return cls(run.tree_of(view).node(view.path), dict(view.scope), names)
 
 
 def renamed_kernels(ours: Side, base: Side) -> dict[str, str]:
