@@ -139,8 +139,7 @@ def _partition(run: Run, view: View, by: str) -> Partition:
     tree, level = run.tree_of(view), "kernel" if by in ("name", "class") else by
     if not view.of:
         return Partition.of(tree, view, level)
-    whole = of_shape(run, tree.node(view.path), view.of)
-    return Partition(level, *by_level(whole, level), whole)
+    return by_level(of_shape(run, tree.node(view.path), view.of), level)
 
 
 def _headline(count: int, one: str, share: float, total_ns: int) -> str:

@@ -79,13 +79,12 @@ def split_tree(view: View) -> View:
 
 
 def run_preview(run: Run, view: View) -> Frame:
-    if run.is_sampled_only or not view.name or not view_spec(view.name).has_preview:
-        return run_frame(run, view)
-    if run.memo.has(("view", _plain(view))):
-        return run_frame(run, view)
-    module = cast(Previewed, view_module(view.name))
-    _check(run, view, module.SPEC)
-    found = module.preview(run, view)
+    found = None
+    can_be_quick = view.name and not run.is_sampled_only and view_spec(view.name).has_preview
+    if can_be_quick and not run.memo.has(("view", _plain(view))):
+        module = cast(Previewed, view_module(view.name))
+        _check(run, view, module.SPEC)
+        found = module.preview(run, view)
     if found is None:
         return run_frame(run, view)
     return replace(_frame(run, view, found), is_pending=True)

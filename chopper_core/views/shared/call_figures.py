@@ -318,7 +318,7 @@ def by_shape(run: Run, view: View) -> Partition:
     if view.of:
         whole = of_shape(run, whole, view.of)
     if view.of or CALL_SHAPE in run.table.measured:
-        return Partition(LEVEL, *by_level(whole, LEVEL), whole)
+        return by_level(whole, LEVEL)
     kernels = tree.split(view.path, ("kernel",))
     codes, nodes = by_kernel_codes(whole, kernels, _labels(run).of_kernel)
     texts = list(_labels(run).shapes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final
 
 import numpy as np
@@ -134,27 +134,19 @@ def _means(signal: Signal, nodes: Groups, chosen: Sequence[int], bins: int) -> F
 class Columns:
     """The columns of rows, each computed when it is first asked for.
 
-    `own` are columns of the rows alone, with their totals; all others are metrics of the rows'
-    activities, `nodes`, of which `whole` is the total row.
+    Those of the result are of the rows alone, with their totals; all others are metrics of the
+    rows' activities, of which `whole` is the total row.
     """
 
     def __init__(
-        self,
-        run: Run,
-        view: View,
-        level: str,
-        names: Sequence[str],
-        nodes: Groups | None,
-        whole: Groups,
-        own: Sequence[tuple[Metric, Values]] = (),
-        totals: Mapping[str, Number | None] | None = None,
-        counted: Mask | None = None,
+        self, run: Run, view: View, result: ViewResult, whole: Groups, counted: Mask | None
     ) -> None:
-        """Columns of these names, by default; those that aren't `counted` have no share."""
-        self._run, self._view, self._nodes, self._whole = run, view, nodes, whole
+        """The rows that aren't `counted` have no share."""
+        self._run, self._view, self._nodes, self._whole = run, view, result.nodes, whole
         self._counted = counted
-        self.own = {column.name: (column, values) for column, values in own}
-        names = names_of(view, names, self.own, has_nodes=nodes is not None)
+        self.own = {column.name: (column, values) for column, values in result.columns}
+        nodes, level, default = result.nodes, result.level, result.shown or tuple(self.own)
+        names = names_of(view, default, self.own, has_nodes=nodes is not None)
         of_nodes = (name not in self.own or self._is_registered(name) for name in names)
         self.over = instance_levels(view, level) if nodes is not None and any(of_nodes) else ()
         self._statistic = statistic_of(view, level) if self.over else None
@@ -166,15 +158,12 @@ class Columns:
             for name, (each, values) in self.own.items()
             if self._statistic is None or not self._is_registered(name)
         }
-        self._totals = {name: (totals or {}).get(name) for name in self._values}
+        self._totals = {name: result.total.get(name) for name in self._values}
         self.metrics = tuple(map(self.metric, names))
         self.totals = {each.name: self._total(each) for each in self.metrics}
 
     def _is_registered(self, name: str) -> bool:
         return self._nodes is not None and METRICS.get(name) is self.own[name][0]
-
-    def _scope(self, groups: Groups) -> Scope:
-        return Scope.of(self._run, groups, self._whole)
 
     def metric(self, name: str) -> Metric:
         if name in self.own:
@@ -185,14 +174,15 @@ class Columns:
             )
         else:
             found = metric_named(name, self._run.table, self._run.counter_info)
-        is_plain = self._statistic is None or name in self._totals
-        return found if is_plain or self._statistic is None else self._statistic.metric(found)
+        if self._statistic is None or name in self._totals:
+            return found
+        return self._statistic.metric(found)
 
     def values(self, name: str) -> Values:
         if name not in self._values:
             metric = self.metric(name)
             assert self._nodes is not None
-            found = metric.compute(self._scope(self._nodes))
+            found = metric.compute(Scope.of(self._run, self._nodes, self._whole))
             if name == SHARE and self._counted is not None:
                 found = replace(found, missing=~(found.present() & self._counted))
             self._values[name] = self._coverage.marked(metric, found)
@@ -201,7 +191,7 @@ class Columns:
     def _total(self, metric: Metric) -> Number | None:
         if metric.name in self._totals:
             return self._totals[metric.name]
-        return metric.compute(self._scope(self._whole)).at(0)
+        return metric.compute(Scope.of(self._run, self._whole)).at(0)
 
     @property
     def notes(self) -> Sequence[str]:
@@ -231,8 +221,7 @@ def framed(
 ) -> tuple[Frame, Columns, Shown]:
     """A result's rows, sorted and filtered, as a frame without notes; its columns and its rows."""
     own, nodes, signal = result.columns, result.nodes, run.signal(view.signal)
-    names = result.shown or tuple(each.name for each, _ in own)
-    columns = Columns(run, view, result.level, names, nodes, whole, own, result.total, counted)
+    columns = Columns(run, view, result, whole, counted)
     texts = list(result.labels)
     for _, values in own if view.filter else ():
         if values.words is not None:

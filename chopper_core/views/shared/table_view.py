@@ -227,10 +227,11 @@ def _size_classes(values: Int64, bits: int) -> Int64:
     return (values + 1).astype(np.float64).view(np.int64) >> (52 - bits)
 
 
-def by_level(parent: Groups, level: str) -> tuple[list[str], Groups]:
-    """The labels of a level within a node, in the order of their codes, and the rows of each."""
+def by_level(parent: Groups, level: str) -> Partition:
+    """A node's rows by the labels of a level, in the order of their codes."""
     codes, nodes = grouped(parent, parent.table.column(level)[parent.rows])
-    return [parent.table.text_of(level, code) for code in codes.tolist()], nodes
+    labels = [parent.table.text_of(level, code) for code in codes.tolist()]
+    return Partition(level, labels, nodes, parent)
 
 
 def by_gpu(gpus: Sequence[int], lines: Float64) -> dict[str, Float64]:
