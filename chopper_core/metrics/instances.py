@@ -13,13 +13,21 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import astuple
 
 from chopper_core.model.groups import Groups, gpu_by_gpu
 from chopper_core.model.peers import work_of
 from chopper_core.model.signals import TimeSpans
 from chopper_core.model.table import LEVELS, NO_LABEL, KernelTable, Kind, Selection
 from chopper_core.util.arrays import AnyArray, Index, Int32, Int64, Mask
-from chopper_core.util.grouping import distinct, run_mask, run_maxima, run_minima, sorted_run_mask
+from chopper_core.util.grouping import (
+    distinct,
+    run_mask,
+    run_maxima,
+    run_minima,
+    run_sums,
+    sorted_run_mask,
+)
 from chopper_core.util.workers import in_threads
 
 _KEYS: Final = LEVELS[:-1]
@@ -97,10 +105,9 @@ def instances(
     if visit is None and len(nodes) == 1:
         # GPU by GPU the columns stay in the processor's cache.
         spans = partial(_spans, table, nodes=None, visit=None, copying=copying)
-        parts = in_threads(spans, gpu_by_gpu(table, rows), len(table))
+        parts = map(astuple, in_threads(spans, gpu_by_gpu(table, rows), len(table)))
         return OperationInstances(*(np.concatenate(each) for each in zip(*parts, strict=True)))
-    first = nodes.first if len(nodes) > 1 else None
-    return OperationInstances(*_spans(table, rows, first, visit, copying))
+    return _spans(table, rows, nodes.first if len(nodes) > 1 else None, visit, copying)
 
 
 def _spans(
@@ -109,8 +116,8 @@ def _spans(
     nodes: Index | None,
     visit: Int64 | None,
     copying: Mask | None,
-) -> tuple[Index, Index, Int64, Int64, Int64, Int64, Int64, Int64]:
-    """The columns of the instances of rows; `nodes` are the first rows of nodes."""
+) -> OperationInstances:
+    """The instances of rows; `nodes` are the first rows of nodes."""
     place = np.flatnonzero(table.kind[rows] == Kind.COMPUTE)
     own = place + rows.start if isinstance(rows, slice) else rows[place]
     keys = [table.column(name)[own] for name in _KEYS]
@@ -132,15 +139,10 @@ def _spans(
         running = np.flatnonzero(copying | (table.kind == Kind.COMM))
         masked = running_ns(table, running, table.gpu[own], start, start + took)
 
-    def summed(values: Int64) -> Int64:
-        total: Int64 = np.add.reduceat(values, first) if len(first) else values[:0]
-        return total
-
-    begin = np.minimum.reduceat(start, first) if len(first) else start[:0]
-    end = np.maximum.reduceat(start + took, first) if len(first) else start[:0]
-    work = summed(work_of(table, own))
-    row = own[first]
-    return node, row, begin, end - begin, summed(took), summed(beside), summed(masked), work
+    begin = run_minima(start, first)
+    elapsed = run_maxima(start + took, first) - begin
+    sums = (run_sums(each, first) for each in (took, beside, masked, work_of(table, own)))
+    return OperationInstances(node, own[first], begin, elapsed, *sums)
 
 
 def _beside_comm(table: KernelTable, rows: Index) -> Int64:

@@ -81,10 +81,8 @@ class _File(Struct):
     counts: Counter[str] = field(default_factory=Counter)
     sequences: dict[int, list[Step]] = field(default_factory=dict)
     """Process group → its collectives in the order of the file."""
-    messages: dict[tuple[int, int, int], tuple[list[Step], list[Step]]] = field(
-        default_factory=dict
-    )
-    """Sender, receiver and tag → its sends and its receives in the order of the file."""
+    messages: dict[tuple[int, ...], list[Step]] = field(default_factory=dict)
+    """Sender, receiver, tag and whether it sends → its messages in the order of the file."""
 
     def add(self, rule: str, sentence: str) -> None:
         self.counts[rule] += 1
@@ -186,25 +184,23 @@ def _check_node(file: _File, node: Node) -> None:
 
 def _check_message(file: _File, node: Node, called: str) -> None:
     """A send or receive names its other end and a tag; its own end is the file's rank, if given."""
-    ends = [node.get(name) for name in ("comm_src", "comm_dst", "comm_tag")]
     is_send = node.type == NodeType.COMM_SEND
-    place = 0 if is_send else 1
-    if ends[place] is None:
+    ends = {name: node.get(name) for name in ("comm_src", "comm_dst", "comm_tag")}
+    own = "comm_src" if is_send else "comm_dst"
+    if ends[own] is None:
         # ASTRA-sim's default too.
-        ends[place] = file.rank
-    for name, value in zip(("comm_src", "comm_dst", "comm_tag"), ends, strict=True):
-        if not isinstance(value, int):
-            file.add("peers", f"{called} sends or receives without {name}")
-    if not all(isinstance(value, int) for value in ends):
+        ends[own] = file.rank
+    lacking = [name for name, value in ends.items() if not isinstance(value, int)]
+    for name in lacking:
+        file.add("peers", f"{called} sends or receives without {name}")
+    if lacking:
         return
-    sender, receiver, tag = ends
-    own, name = ends[place], ("comm_src", "comm_dst")[place]
-    if file.rank is not None and own != file.rank:
+    if file.rank is not None and ends[own] != file.rank:
         verb = "sends" if is_send else "receives"
-        file.add("ends", f"{called} {verb} on rank {file.rank} and has the {name} {own}")
+        file.add("ends", f"{called} {verb} on rank {file.rank} and has the {own} {ends[own]}")
     size = node.get("comm_size")
-    both = file.messages.setdefault((sender, receiver, tag), ([], []))
-    both[0 if is_send else 1].append(_message(size if isinstance(size, int) else None))
+    sequence = file.messages.setdefault((*ends.values(), is_send), [])
+    sequence.append(_message(size if isinstance(size, int) else None))
 
 
 def _group_of(file: _File, node: Node, called: str) -> int | None:
@@ -275,18 +271,17 @@ def _check_groups(files: Sequence[_File]) -> Iterator[str]:
         wrong = _first_difference(there, [by_rank[rank].sequences.get(group, []) for rank in there])
         if wrong:
             yield f"process group {group}: {wrong}"
-    for sender, receiver, tag in sorted({each for file in files for each in file.messages}):
-        if sender in by_rank and receiver in by_rank:
-            key = (sender, receiver, tag)
-            sides = [
-                by_rank[rank].messages.get(key, ([], []))[side]
-                for side, rank in enumerate((sender, receiver))
-            ]
-            if wrong := _first_difference((sender, receiver), sides, "message"):
-                yield f"messages from rank {sender} to {receiver} with tag {tag}: {wrong}"
-        else:
-            lost = sender if sender not in by_rank else receiver
-            yield f"rank {lost}, which messages with tag {tag} name, has no file"
+    for sender, receiver, tag in sorted({each[:3] for file in files for each in file.messages}):
+        lost = [rank for rank in (sender, receiver) if rank not in by_rank]
+        if lost:
+            yield f"rank {lost[0]}, which messages with tag {tag} name, has no file"
+            continue
+        sides = [
+            by_rank[rank].messages.get((sender, receiver, tag, is_send), [])
+            for rank, is_send in ((sender, True), (receiver, False))
+        ]
+        if wrong := _first_difference((sender, receiver), sides, "message"):
+            yield f"messages from rank {sender} to {receiver} with tag {tag}: {wrong}"
 
 
 def _group_file(folder: Path) -> tuple[dict[int, list[int]], str]:

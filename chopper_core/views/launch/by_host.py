@@ -152,7 +152,7 @@ def _gaps_by_cause(charges: HostCharges) -> tuple[Int64, Int64, Index]:
     order = np.lexsort((charges.row, charges.cause))
     cause, row, piece = (each[order] for each in (charges.cause, charges.row, charges.piece))
     first = run_starts(cause, row)
-    gap_ns = run_sums(charges.ns[order], first) if len(order) else np.empty(0, np.int64)
+    gap_ns = run_sums(charges.ns[order], first)
     cause, row, piece = cause[first], row[first], piece[first]
     longest, at = np.zeros(count, np.int64), np.full(count, -1, np.intp)
     by_length = np.lexsort((-row, gap_ns))
