@@ -52,7 +52,6 @@ MODULES: Final = (
     "operations",
     "iterations",
     "missing",
-    "telemetry",
 )
 RULES: Final[tuple[FindingRule, ...]] = tuple(
     each

@@ -25,7 +25,7 @@ from chopper_core.views.findings.rule import (
     Cost,
     Finding,
     FindingsContext,
-    largest_first,
+    largest_parts,
     rule,
     threshold,
 )
@@ -36,7 +36,7 @@ from chopper_core.views.shared.collectives import (
     collectives_in,
     collectives_of,
 )
-from chopper_core.views.shared.phrases import by_number, listed, percent, time
+from chopper_core.views.shared.phrases import by_number, percent, time
 
 SLOWER: Final = threshold("""slower transfer | 15 | % longer than in like groups
     links of one kind differ by a few percent""")
@@ -164,13 +164,15 @@ def exposed(context: FindingsContext) -> Iterator[Finding]:
     saving = each - waiting - ends - links / len(context.gpus)
     if context.share(saving) < EXPOSED.share:
         return
+    names, owner = context.together("operation", "phase")
+    parts = list(largest_parts(context, "operation", names, sums_of(per_cell, owner)))
     is_complete = bool(chosen.complete.all())
     wait = f"; {time(waiting)} of it is waiting for later GPUs" if waiting else ""
     if not is_complete:
         wait += "; the waiting part is unknown for collectives with missing ranks"
     yield context.finding(
         f"exposed communication takes {time(each)}{context.per_gpu} "
-        f"({percent(context.share(each))}): {_largest(context, per_cell)}{wait}",
+        f"({percent(context.share(each))}): {', '.join(parts[:_MAX_LISTED])}{wait}",
         context.with_view("comms", "phase", sort="-exposed_comm_ns"),
         Cost.COMMUNICATION,
         saving,
@@ -198,16 +200,6 @@ def _ends_ns(context: FindingsContext, chosen: Collectives) -> float:
     member = first_equal(chosen.rows, ends)
     waits = np.where(member >= 0, chosen.member_exposed_ns[member], 0)
     return context.per_iteration(float((table.exposed_comm_ns[ends] - waits).sum()))
-
-
-def _largest(context: FindingsContext, per_cell: Int64) -> str:
-    names, owner = context.together("operation", "phase")
-    sums = sums_of(per_cell, owner)
-    return listed(
-        f"{context.text('operation', names[place][0])} in {context.phase(names[place][1])} "
-        f"{time(context.per_iteration(sums[place]))}"
-        for place in largest_first(sums)[:_MAX_LISTED]
-    )
 
 
 SLOWED: Final = threshold("""slower beside communication | 20 | %

@@ -414,5 +414,5 @@ def _doing(context: FindingsContext, places: list[LatePlace]) -> str:
             here &= ~is_moved & (table.phase[charges.row] == place.phase)
             inside |= here & np.isin(table.layer[charges.row], place.layers or (NO_LABEL,))
     charges = charges.take(inside & (charges.state == HostState.LATE))
-    cause = charges.main(charges.by_cause)
-    return "" if cause is None else f", in {cause.text}"
+    doing = charges.doing(charges.by_cause)
+    return doing and f",{doing}"

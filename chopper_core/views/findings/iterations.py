@@ -121,15 +121,12 @@ def uneven_steps(context: FindingsContext) -> Iterator[Finding]:
 
 
 def _delayed(context: FindingsContext) -> list[int]:
+    """The iterations that a straggler of some of them delays."""
     leads = context.leads
     if leads is None:
         return []
-    return [
-        leads.iterations[at]
-        for late in leads.stragglers
-        for at in (*late.delayed, *late.when)
-        if len(late.delayed) < len(leads.iterations)
-    ]
+    some = [late for late in leads.stragglers if len(late.delayed) < len(leads.iterations)]
+    return [leads.iterations[at] for late in some for at in (*late.delayed, *late.when)]
 
 
 def slow_iterations(context: FindingsContext) -> Index:
@@ -163,18 +160,14 @@ def _grown(
         each = (each + moved * ("idle_host_ns" in names)) / len(gpus)
         grown[part] = float((each[slow] - usual(each)).mean())
     cost = max(grown, key=lambda part: grown[part])
-    doing = _doing(context, slow) if cost == Cost.HOST else ""
-    return cost, f"mostly {_PARTS[cost][0]}{doing}, {time(grown[cost])} more per GPU"
-
-
-def _doing(context: FindingsContext, slow: Index) -> str:
+    doing = ""
     charges, numbers = host_charges(context.run), context.all_iterations
-    if not charges.causes:
-        return ""
-    inside = np.isin(context.table.gpu[charges.row], context.gpus)
-    sums = charges.sums(np.where(inside, first_equal(numbers, charges.iteration), -1), len(numbers))
-    cause = charges.main((sums[slow] - medians_along(sums, axis=0)).mean(axis=0))
-    return "" if cause is None else f" in {cause.text}"
+    if cost == Cost.HOST and charges.causes:
+        inside = np.isin(context.table.gpu[charges.row], context.gpus)
+        place = np.where(inside, first_equal(numbers, charges.iteration), -1)
+        sums = charges.sums(place, len(numbers))
+        doing = charges.doing((sums[slow] - medians_along(sums, axis=0)).mean(axis=0))
+    return cost, f"mostly {_PARTS[cost][0]}{doing}, {time(grown[cost])} more per GPU"
 
 
 def _more(context: FindingsContext, slow: Index, cost: Cost) -> str:

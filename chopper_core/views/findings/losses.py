@@ -19,6 +19,7 @@ from chopper_core.views.findings.rule import (
     Finding,
     FindingsContext,
     largest_first,
+    largest_parts,
     rule,
     threshold,
 )
@@ -121,19 +122,11 @@ def exposed_copies(context: FindingsContext) -> Iterator[Finding]:
     if context.share(each) < COPIES.share:
         return
     kinds, owner = combined([table.kernel[own], table.phase[own]])
-    sums = sums_of(alone, owner)
-    named = listed(
-        (
-            f"{table.names[kinds[place, 0]]} in {context.phase(kinds[place, 1])} "
-            f"{time(context.per_iteration(float(sums[place])))}"
-            for place in largest_first(sums)
-        ),
-        _MAX_LISTED,
-    )
+    parts = largest_parts(context, "kernel", kinds, sums_of(alone, owner))
     # The activities by name, those with most exposed copies first.
     yield context.finding(
         f"exposed copies take {time(each)}{context.per_gpu} ({percent(context.share(each))}): "
-        f"{named}",
+        f"{listed(parts, _MAX_LISTED)}",
         replace(
             context.split_by("kernel"),
             columns=("exposed_copy_ns", "kernels", "mean_ns"),

@@ -6,7 +6,7 @@ A rule is a function decorated with `@rule`, whose docstring describes what it l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from enum import Enum, IntEnum
 from functools import cached_property
 from inspect import cleandoc
@@ -39,6 +39,7 @@ from chopper_core.views.shared.host_causes import HostCharges, host_charges, mov
 from chopper_core.views.shared.leads import RankLeads, leads
 from chopper_core.views.shared.marks import MAD_TO_SIGMA
 from chopper_core.views.shared.matched_kernels import compared_iterations
+from chopper_core.views.shared.phrases import time
 from chopper_core.views.shared.step_times import of_steps, step_times
 
 
@@ -359,6 +360,16 @@ def context_of(run: Run, view: View) -> FindingsContext:
 def largest_first(values: Float64 | Int64) -> list[int]:
     """The places of the positive values, the largest first."""
     return [place for place in np.argsort(-values, kind="stable").tolist() if values[place] > 0]
+
+
+def largest_parts(
+    context: FindingsContext, level: str, names: Int64, sums: Float64 | Int64
+) -> Iterator[str]:
+    """The parts of a sum by a label and phase, the largest first: `all_gather in backward 2 ms`."""
+    for place in largest_first(sums):
+        label, phase = names[place].tolist()
+        part = time(context.per_iteration(float(sums[place])))
+        yield f"{context.text(level, label)} in {context.phase(phase)} {part}"
 
 
 def spread_of(values: Float64) -> float:

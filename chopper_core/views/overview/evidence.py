@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
@@ -13,7 +14,6 @@ from chopper_core.model.charts import Card
 from chopper_core.model.column_names import EDGE
 from chopper_core.model.run import Run
 from chopper_core.model.view import Baseline, View, with_view
-from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import UsageError
 from chopper_core.util.grouping import beyond_others, median_of, others_median
 from chopper_core.views.overview.step import Step, step_of
@@ -91,7 +91,9 @@ def causes_of(run: Run, view: View, gpu: int | None = None) -> tuple[int, tuple[
     """
     root = View(view.run, signal=view.signal, overrides=view.overrides)
     ranks, _ = leads(run, root)
-    place = ranks.behind if gpu is None else _place_of(ranks.gpus, gpu)
+    if gpu is not None and gpu not in ranks.gpus:
+        raise UsageError(f"GPU {gpu} has no compute that the others have too")
+    place = ranks.behind if gpu is None else ranks.gpus.index(gpu)
     gpu = ranks.gpus[place]
     mean = ranks.lead_ns / max(len(ranks.found), 1)
     lag_ns = float(mean.max() - mean[place])
@@ -102,72 +104,59 @@ def causes_of(run: Run, view: View, gpu: int | None = None) -> tuple[int, tuple[
         if not lag_ns:
             late = "it is the first to start the same kernels"
         return gpu, (_card(f"GPU {gpu} keeps pace: {late}", evidence),)
-    rest = others(len(ranks.gpus) - 1)
     cards = [
         _card(f"GPU {gpu} starts the same kernels {time(lag_ns)} after the first GPU", evidence)
     ]
     work_ns = ranks.mean("same")
-    beyond = {
-        word: float(beyond_others(ranks.mean(word))[place]) for word in ("same", "host", "launch")
-    }
-    if beyond["same"] > least_ns:
-        share = 100.0 * beyond["same"] / float(others_median(work_ns)[place])
+    usual_ns = float(others_median(work_ns)[place])
+    longer_ns = float(work_ns[place]) - usual_ns
+    if longer_ns > least_ns:
         typical = int(np.abs(work_ns - median_of(work_ns)).argmin())
-        beside = replace(
-            root,
-            path=(str(gpu),),
-            name="compare",
-            baseline=Baseline("", (str(ranks.gpus[typical]),)),
+        text = (
+            f"its kernels take {100.0 * longer_ns / usual_ns:.1f} % longer, {time(longer_ns)} per "
+            f"iteration beyond the median of {others(len(ranks.gpus) - 1)}"
         )
-        text = f"its kernels take {share:.1f} % longer, {time(beyond['same'])} per iteration"
-        cards.append(_card(f"{text} beyond the median of {rest}", beside))
-        cards += _hardware(step_of(run, root), gpu, root)
-    for name, word in (("host", "before launch calls"), ("launch", "after launch calls")):
-        if beyond[name] > least_ns:
-            text = f"it is idle {time(beyond[name])} per iteration longer {word}"
-            sort = "-idle_host_ns" if name == "host" else "-idle_launch_ns"
+        baseline = Baseline("", (str(ranks.gpus[typical]),))
+        of_gpu = replace(root, path=(str(gpu),), name="compare", baseline=baseline)
+        cards += [_card(text, of_gpu), *_hardware(step_of(run, root), gpu, root)]
+    for name, when in (("host", "before"), ("launch", "after")):
+        idle_ns = float(beyond_others(ranks.mean(name))[place])
+        if idle_ns > least_ns:
+            text = f"it is idle {time(idle_ns)} per iteration longer {when} launch calls"
+            sort = f"-idle_{name}_ns"
             cards.append(_card(text, replace(root, path=(str(gpu),), name="launch", sort=sort)))
     return gpu, tuple(cards)
 
 
-def _hardware(step: Step, gpu: int, root: View) -> list[Card]:
-    place, cards = step.gpus.index(gpu), []
-    mhz = _known(step, "gfx_mhz")
-    if mhz is not None and mhz[place] < (1 - _LEAST_CLOCK_RATIO) * others_median(mhz)[place]:
-        text = f"its clock is {mhz[place]:,.0f} MHz, the others' {others_median(mhz)[place]:,.0f}"
-        cards.append(_card(text, _by(root, "gfx_mhz")))
-    throttled = _known(step, "throttle_pct")
-    if throttled is not None and throttled[place] >= _LEAST_THROTTLED_PCT:
-        text = f"it is throttled {throttled[place]:.0f} % of the time"
-        cards.append(
-            _card(text, replace(root, name="power", signal="throttle_pct", sort="-throttled_pct"))
-        )
-    heat = heat_of(step.run.table)
-    degrees = _known(step, heat)
-    if degrees is not None:
-        median = others_median(degrees)[place]
-        if degrees[place] - median >= _LEAST_DEGREES:
-            spot = "edge" if heat == EDGE else "hotspot"
-            text = f"its {spot} has {degrees[place]:.0f} °C, the others' {median:.0f} °C"
-            cards.append(_card(text, _by(root, f"-{heat}")))
-    return cards
+def _hardware(step: Step, gpu: int, root: View) -> Iterator[Card]:
+    table = step.run.table
 
+    def of_gpu(name: str) -> tuple[float, float]:
+        """A figure of the GPU, and the median of the others'; NaN where it isn't measured."""
+        if name not in METRICS or not is_measured(name, table):
+            return np.nan, np.nan
+        values, place = step.figure(name).known(), step.gpus.index(gpu)
+        return float(values[place]), float(others_median(values)[place])
 
-def _known(step: Step, name: str) -> Float64 | None:
-    if name not in METRICS or not is_measured(name, step.run.table):
-        return None
-    return step.figure(name).known()
+    mhz, usual = of_gpu("gfx_mhz")
+    if mhz < (1 - _LEAST_CLOCK_RATIO) * usual:
+        text = f"its clock is {mhz:,.0f} MHz, the others' {usual:,.0f}"
+        yield _card(text, _by(root, "gfx_mhz"))
+    throttled, _ = of_gpu("throttle_pct")
+    if throttled >= _LEAST_THROTTLED_PCT:
+        power = replace(root, name="power", signal="throttle_pct", sort="-throttled_pct")
+        yield _card(f"it is throttled {throttled:.0f} % of the time", power)
+    heat = heat_of(table)
+    degrees, usual = of_gpu(heat)
+    if degrees - usual >= _LEAST_DEGREES:
+        spot = "edge" if heat == EDGE else "hotspot"
+        text = f"its {spot} has {degrees:.0f} °C, the others' {usual:.0f} °C"
+        yield _card(text, _by(root, f"-{heat}"))
 
 
 def _by(root: View, sort: str) -> View:
     name = sort.removeprefix("-")
     return replace(root, columns=("elapsed_ns", name), sort=sort)
-
-
-def _place_of(gpus: tuple[int, ...], gpu: int) -> int:
-    if gpu not in gpus:
-        raise UsageError(f"GPU {gpu} has no compute that the others have too")
-    return gpus.index(gpu)
 
 
 def _card(text: str, evidence: View) -> Card:

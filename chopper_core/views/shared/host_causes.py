@@ -159,6 +159,11 @@ class HostCharges(Struct, frozen=True, eq=False):
         largest = int(positive.argmax())
         return self.causes[largest] if 2 * positive[largest] >= positive.sum() else None
 
+    def doing(self, ns: Float64 | Int64) -> str:
+        """The same as the end of a phrase: ` in logging`."""
+        cause = self.main(ns)
+        return "" if cause is None else f" in {cause.text}"
+
 
 def place_of(stack: HostStack) -> HostPlace:
     texts = (stack.call, stack.operator, stack.annotation, stack.frame)
@@ -297,8 +302,7 @@ def cause_beyond(
     place = first_equal(np.array(gpus, np.int64), run.table.gpu[charges.row])
     inside = np.isin(charges.iteration, iterations)
     sums = charges.sums(np.where(inside, place, -1), len(gpus), states)
-    cause = charges.main(beyond_others(sums)[list(gpus).index(gpu)])
-    return "" if cause is None else f" in {cause.text}"
+    return charges.doing(beyond_others(sums)[list(gpus).index(gpu)])
 
 
 def moved_idle(run: Run, view: View, *, is_whole: bool = False) -> HostCharges:
