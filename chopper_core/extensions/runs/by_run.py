@@ -18,7 +18,6 @@ from chopper_core.model.charts import BarChart, Chart, HeatMap, Series
 from chopper_core.model.run import Run
 from chopper_core.model.units import Unit
 from chopper_core.model.view import RUN_LEVEL, View
-from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import DataError, NoSuchNode, NothingToShow, UsageError
 from chopper_core.views import OVERVIEW, RUNS, SET_VIEWS, view_spec
 from chopper_core.views.frame import Frame
@@ -270,28 +269,23 @@ def _of_gpus(
     labels: Sequence[str],
 ) -> HeatMap:
     """The figure of every run (rows) and GPU (columns), the GPUs of a node side by side."""
-    gpus = sorted(int(label) for label in labels)
+    order = sorted(range(len(labels)), key=lambda place: int(labels[place]))
     # Runs of a study share their nodes; the one with most GPUs shows where each node ends.
     largest = max((run.others[own.row.path] for own in seen), key=lambda each: len(each.gpus))
     known = [gpu.index for gpu in largest.gpus]
     node_of = dict(zip(known, nodes_of(largest, known)[0], strict=True))
-    headings: list[str] = []
-    numbers: list[Float64] = []
-    for gpu, before in zip(gpus, [gpus[0], *gpus], strict=False):
-        if node_of.get(gpu, "") != node_of.get(before, ""):
-            headings.append("")
-            numbers.append(np.full(len(columns), np.nan))
-        headings.append(str(gpu))
-        place = labels.index(str(gpu))
-        numbers.append(np.array([values.known()[place] for _, values in columns]))
+    headings = [labels[place] for place in order]
+    nodes = [node_of.get(int(heading), "") for heading in headings]
+    ends = [at for at in range(1, len(nodes)) if nodes[at] != nodes[at - 1]]
+    numbers = np.stack([values.known()[order] for _, values in columns])
     scale, unit = _drawn_in(figure)
     return HeatMap(
         f"{figure.title} by run and GPU",
         unit,
         tuple(own.row.name for own in seen),
-        tuple(headings),
+        tuple(np.insert(np.array(headings, object), ends, "").tolist()),
         "GPU",
-        np.stack(numbers, axis=1) / scale,
+        np.insert(numbers, ends, np.nan, axis=1) / scale,
         has_own_rows=True,
         signed=figure.signed,
         opens=lambda row, _: _plain(view, seen[row].row),

@@ -16,7 +16,7 @@ from chopper_core.util.grouping import (
     counts_of,
     distinct,
     first_equal,
-    median_of,
+    means_of,
     quantiles_of,
     run_starts,
     sums_of,
@@ -99,20 +99,16 @@ def _slow_links(context: FindingsContext) -> list[SlowLink]:
     group, transfer = everything.group[sets], everything.transfer_ns[sets].astype(np.float64)
     if len(distinct(group)) < 2:
         return []
-    like = combined([everything.kind[sets], everything.bytes[sets], everything.size[sets]])[1]
+    kinds = [everything.kind[sets], everything.bytes[sets], everything.size[sets]]
+    names, like = combined(kinds)
     waiting = sums_of(chosen.member_exposed_ns, chosen.member_set, len(chosen))
     exposed = sums_of(table.exposed_comm_ns[chosen.rows], chosen.member_set, len(chosen))
     per_gpu = (exposed - waiting)[of_set] / np.maximum(everything.size[sets], 1)
     found = []
     for code in distinct(group[group >= 0]).tolist():
         own = group == code
-        usual, usual_exposed = np.full(len(sets), np.nan), np.full(len(sets), np.nan)
-        for one in distinct(like[own]).tolist():
-            others = (like == one) & ~own
-            if others.any():
-                here = own & (like == one)
-                usual[here] = median_of(transfer[others])
-                usual_exposed[here] = per_gpu[others].mean()
+        usual = quantiles_of(transfer[~own], like[~own], len(names), (0.5,))[:, 0][like]
+        usual_exposed = means_of(per_gpu[~own], like[~own], len(names))[like]
         slower = own & (transfer > (1 + SLOWER.share) * usual)
         compared = own & np.isfinite(usual)
         # Most of its collectives are slow, not one by chance.

@@ -237,10 +237,7 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
     def _last_by_leads(self) -> tuple[Straggler, ...]:
         """The GPU with the least lead, where no collectives show who waits for whom."""
         place = self._last
-        own = self.peers_of(place)
-        if len(own.gpus) < 2 or not len(own):
-            return ()
-        ahead = float(others_lead(own, own.gpus.index(self.gpus[place])).mean())
+        ahead = self._ahead_of(place)
         if ahead <= _MIN_LAG_SHARE * self.typical_ns:
             return ()
         return (self._explained(place, ahead, np.arange(len(self.iterations)), ahead),)
@@ -289,10 +286,14 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
 
     @property
     def ahead_ns(self) -> float:
-        found = self.found
-        if len(found.gpus) < 2 or not len(found):
+        return self._ahead_of(self.behind)
+
+    def _ahead_of(self, place: int) -> float:
+        """How much earlier than a GPU its peers start a kernel, mean over both."""
+        own = self.peers_of(place)
+        if len(own.gpus) < 2 or not len(own):
             return 0.0
-        return float(others_lead(found, self.late_column).mean())
+        return float(others_lead(own, own.gpus.index(self.gpus[place])).mean())
 
     def onset(self) -> tuple[str, str] | None:
         """The first phase and layer of the step from which on the others lead."""
