@@ -70,8 +70,8 @@ def signals(
 ) -> dict[str, Signal]:
     """The signals of all aligned files; of two files, the one with finer timestamps wins.
 
-    Their scale is their range within the span of the run. Signals of parts, such as the clock of
-    an XCD, come last, as `gfx_mhz.xcd3`.
+    Their scale is their range within the span of the run, else overall. Signals of parts, such as
+    the clock of an XCD, come last, as `gfx_mhz.xcd3`.
     """
     found: dict[tuple[SignalName, str], dict[int, IntegralCurve]] = {}
     ranges: dict[SignalName, list[float]] = {}
@@ -84,8 +84,12 @@ def signals(
         curve = _curve(each)
         if len(each.samples) and len(curve.edges_ns):
             curves[each.gpu] = curve
-            reached = _reached(each.samples, each.offset_ns - each.source.late_ns, span)
-            ranges.setdefault(each.signal, []).extend(reached)
+            times = each.samples.time_ns + (each.offset_ns - each.source.late_ns)
+            known = np.isfinite(each.samples.value)
+            inside = (times >= span[0]) & (times <= span[1]) & known
+            if known.any():
+                reached = each.samples.value[inside if inside.any() else known]
+                ranges.setdefault(each.signal, []).extend((reached.min(), reached.max()))
     order = {signal: place for place, signal in enumerate(_TITLES)}
     return {
         name: Signal(
@@ -129,15 +133,6 @@ def _placed_samples(
             gpu = source.gpus.get(number)
             for each in parts:
                 yield _PlacedSamples(telemetry, source, offset_ns, number, gpu, signal, each)
-
-
-def _reached(samples: SignalSamples, offset_ns: int, span: tuple[int, int]) -> tuple[float, ...]:
-    """The lowest and highest value within the span, else overall; empty without values."""
-    times = samples.time_ns + offset_ns
-    known = np.isfinite(samples.value)
-    inside = (times >= span[0]) & (times <= span[1]) & known
-    reached = samples.value[inside if inside.any() else known]
-    return (float(reached.min()), float(reached.max())) if len(reached) else ()
 
 
 def _curve(placed: _PlacedSamples) -> IntegralCurve:

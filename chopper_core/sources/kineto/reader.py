@@ -129,9 +129,7 @@ def _base_time_ns(metadata: Mapping[str, Any], losses: Losses) -> int | None:
 
 def _rank(metadata: Mapping[str, Any]) -> int | None:
     information = metadata.get("distributedInfo")
-    if not isinstance(information, Mapping):
-        return None
-    rank = integer(information.get("rank"))
+    rank = integer(information.get("rank")) if isinstance(information, Mapping) else None
     return rank if rank is not None and rank >= 0 else None
 
 

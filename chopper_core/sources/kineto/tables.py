@@ -239,9 +239,7 @@ class TraceTables:
             ends = chunks.joined()
             starts = distinct(ends["id"][ends["is_start"]])
             finishes = distinct(ends["id"][~ends["is_start"]])
-            counts[kind] = 2 * len(distinct(np.concatenate([starts, finishes]))) - (
-                len(starts) + len(finishes)
-            )
+            counts[kind] = len(np.setxor1d(starts, finishes, assume_unique=True))
         return counts
 
     def _add_activities(self, events: Sequence[Event]) -> None:
@@ -300,7 +298,7 @@ class TraceTables:
         table.add(columns)
 
     def _add_flows(self, kind: str, events: Sequence[Event]) -> None:
-        ends = [event for event in events if event.ph in _FLOW_PHASES]
+        ends: Sequence[Event] = [event for event in events if event.ph in _FLOW_PHASES]
         columns: Columns = {
             "id": self._numbers_or_names([event.id for event in ends]),
             "is_start": np.array([event.ph == "s" for event in ends], np.bool_),
@@ -310,14 +308,13 @@ class TraceTables:
             return
         self._count_unused(event for event in events if event.ph not in _FLOW_PHASES)
         columns["time_ns"], usable = nanoseconds([event.ts for event in ends])
-        if not usable.all():
-            ends = self._without(ends, usable)
-            columns = {name: values[usable] for name, values in columns.items()}
+        ends = self._usable(ends, usable)
+        columns = {name: values[usable] for name, values in columns.items()}
         columns["thread"] = self._thread_codes(ends)
         self._tables["flows"].add(columns)
 
     def _add_allocations(self, events: Sequence[Event]) -> None:
-        own = [
+        own: Sequence[Event] = [
             event
             for event in events
             if event.name == MEMORY_EVENT
@@ -328,9 +325,7 @@ class TraceTables:
         if not own:
             return
         time_ns, usable = nanoseconds([event.ts for event in own])
-        if not usable.all():
-            own = self._without(own, usable)
-            time_ns = time_ns[usable]
+        own, time_ns = self._usable(own, usable), time_ns[usable]
         self._memory_counts.update(event.cat for event in own)
         args = [event.args for event in own if isinstance(event.args, MemoryArgs)]
         columns: Columns = {
@@ -355,14 +350,16 @@ class TraceTables:
         duration_ns, has_duration = nanoseconds([event.dur for event in complete])
         usable = has_start & has_duration & (duration_ns >= 0) & (duration_ns < MAX_DURATION_NS)
         if not usable.all():
-            complete = self._without(complete, usable)
+            complete = self._usable(complete, usable)
             start_ns, duration_ns = start_ns[usable], duration_ns[usable]
         if len(start_ns):
             self._repeats.add(len(start_ns), len(distinct(start_ns)))
         return complete, {"start_ns": start_ns, "duration_ns": duration_ns}
 
-    def _without(self, events: Sequence[Event], usable: Mask) -> list[Event]:
+    def _usable(self, events: Sequence[Event], usable: Mask) -> Sequence[Event]:
         """Return the events with usable times, and count the others."""
+        if usable.all():
+            return events
         self.bad_times += int(np.count_nonzero(~usable))
         self._count_unused(compress(events, (~usable).tolist()))
         return list(compress(events, usable.tolist()))
