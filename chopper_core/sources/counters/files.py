@@ -270,10 +270,8 @@ def _joined_runs(processes: Sequence[ProcessRun]) -> list[DispatchRun]:
 
 def _hosts_ran_together(group: Sequence[ProcessRun]) -> bool:
     """Return whether several hosts took part in one pass, so that their GPUs differ."""
-    hosts_of_pass: dict[int | None, set[str]] = {}
-    for process in group:
-        hosts_of_pass.setdefault(process.pass_number, set()).add(process.host)
-    return any(len(hosts) > 1 for hosts in hosts_of_pass.values())
+    hosts = {(process.pass_number, process.host) for process in group}
+    return len(hosts) > len({number for number, _ in hosts})
 
 
 def _side_by_side(groups: dict[tuple[Path, str, str], list[ProcessRun]]) -> list[list[ProcessRun]]:
@@ -281,12 +279,12 @@ def _side_by_side(groups: dict[tuple[Path, str, str], list[ProcessRun]]) -> list
     merged: list[tuple[tuple[Path, str, str], list[ProcessRun]]] = []
     for (folder, tool, host), group in groups.items():
         key = (folder.parent, tool, host)
-        for other_key, others in merged:
-            if other_key == key and _is_same_program(others, group):
-                others += group
-                break
-        else:
+        near = (others for other_key, others in merged if other_key == key)
+        same = next((others for others in near if _is_same_program(others, group)), None)
+        if same is None:
             merged.append((key, list(group)))
+        else:
+            same += group
     return [group for _, group in merged]
 
 

@@ -89,8 +89,8 @@ def concatenate(parts: Sequence[DispatchRun]) -> DispatchRun:
 
     On a GPU that several processes used, dispatches are ordered by process.
     """
-    joined = parts[0]
-    for other in parts[1:]:
+    joined, *others = parts
+    for other in others:
         there = _in_terms_of(joined, other)
         shared = np.intersect1d(joined.dispatches.gpu, there.dispatches.gpu)
         rows = _in_order(_merged(joined.dispatches, there.dispatches))

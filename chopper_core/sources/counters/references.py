@@ -20,8 +20,6 @@ _REFERENCE: Final = late(
     r"\s{0,9}(agent|gpu|cpu)?[\s_:-]{0,9}(\d{1,9})(?:\.0{0,9})?\s*", re.IGNORECASE
 )
 
-UNKNOWN_NODE: Final = -1
-
 _Id = TypeVar("_Id")
 BY_GPU_TIME: Final = (
     "Launches were not traced; each dispatch has the roctx range that was open when it started on "
@@ -42,17 +40,17 @@ class AgentTable:
         """
         match = _REFERENCE.fullmatch(reference)
         if match is None:
-            return self.added(Agent(UNKNOWN_NODE, product=reference.strip()))
+            return self.added(Agent(ABSENT, product=reference.strip()))
         number = int(match.group(2))
         is_gpu = (match.group(1) or "").lower() == "gpu"
         for field in ("type_index",) if is_gpu else ("node_id", "logical_id"):
             for index, agent in enumerate(self.agents):
                 if getattr(agent, field) == number:
                     return index
-        return self.added(Agent(UNKNOWN_NODE, type_index=number) if is_gpu else Agent(number))
+        return self.added(Agent(ABSENT, type_index=number) if is_gpu else Agent(number))
 
     def of_id(self, known: Mapping[Any, Agent], number: Any) -> int:
-        return self.added(known.get(number) or Agent(UNKNOWN_NODE, product=f"agent {number}"))
+        return self.added(known.get(number) or Agent(ABSENT, product=f"agent {number}"))
 
     def added(self, agent: Agent) -> int:
         if agent in self.agents:

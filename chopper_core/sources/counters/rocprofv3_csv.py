@@ -69,10 +69,7 @@ def read(path: Path, progress: Progress = silent) -> list[DispatchRun]:
 
     Raises DataError as `read_process` does.
     """
-    found = recognise(FileHead(path))
-    is_trace = isinstance(found, Recognised) and found.role == KERNEL_TRACE
-    counters, kernel_trace = (None, path) if is_trace else (path, None)
-    return [read_process(counters, kernel_trace, progress=progress)]
+    return [read_process(path, progress=progress)]
 
 
 def read_process(
@@ -115,11 +112,8 @@ def read_agents(path: Path) -> list[Agent]:
     with ByteSource(path) as source:
         file = CsvFile(source, Losses())
         for batch in file.batches():
-            columns = {name: batch.at(index).texts for name, index in file.header.items()}
-            rows += [
-                {name: column[index] for name, column in columns.items()}
-                for index in range(len(batch))
-            ]
+            columns = [batch.at(index).texts for index in file.header.values()]
+            rows += [dict(zip(file.header, row, strict=True)) for row in zip(*columns, strict=True)]
     return list(gpus_by_id(dict(enumerate(rows))).values())
 
 
