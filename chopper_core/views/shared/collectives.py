@@ -38,6 +38,7 @@ from chopper_core.util.grouping import (
     median_of,
     minima_of,
     ranked,
+    run_mask,
     run_maxima,
     run_minima,
     run_sizes,
@@ -317,8 +318,14 @@ def by_ends(
 _MIN_PEERS: Final = 2
 
 
-class Lateness(Struct, frozen=True, eq=False):
-    """How late each kernel of the collectives is, along `members.rows` of them.
+def delays_in(
+    run: Run,
+    scope: Collectives,
+    peers: tuple[tuple[int, ...], ...],
+    gpus: tuple[int, ...],
+    iterations: tuple[int, ...],
+) -> Float64:
+    """By how much each GPU delays the others, as GPUs x iterations, in a scope.
 
     GPUs leave a collective together, so lateness starts from zero until the next one of the same
     GPUs. A GPU's lateness there is how much later than the usual one of its peers (the lower
@@ -330,56 +337,41 @@ class Lateness(Struct, frozen=True, eq=False):
     tensor and data parallelism, the one that it delays most counts, because a delay in one is a
     delay in the next.
     """
-
-    found: Collectives
-    team: Index
-    """The set of GPUs of each collective, as a number."""
-    kin: Int64
-    """The set of peers of each GPU, as a number."""
-    late_ns: Int64
-    """How long the others wait for the kernel, exposed; 0 for all that are not late."""
-
-    def delays(
-        self, scope: Collectives, gpus: tuple[int, ...], iterations: tuple[int, ...]
-    ) -> Float64:
-        """By how much each GPU delays the others, as GPUs x iterations, in a scope."""
-        table, rows, members = self.found.table, self.found.rows, scope.member_place
-        inside = np.isin(table.gpu[rows[members]], gpus)
-        members = members[inside & np.isin(table.iteration[rows[members]], iterations)]
-        rows = rows[members]
-        whose = np.searchsorted(gpus, table.gpu[rows])
-        when = np.searchsorted(iterations, table.iteration[rows])
-        teams, team = ranked(self.team[self.found.member_set[members]])
-        shape = (len(teams), len(gpus), len(iterations))
-        place = (team * shape[1] + whose) * shape[2] + when
-        late = sums_of(self.late_ns[members], place, int(np.prod(shape)))
-        found = np.zeros(shape[1:])
-        takes_part = counts_of(team * shape[1] + whose, shape[0] * shape[1])
-        kin = self.kin[list(gpus)]
-        for own, there in zip(late.reshape(shape), takes_part.reshape(shape[:2]), strict=True):
-            for number in distinct(kin).tolist():
-                at = np.flatnonzero((there > 0) & (kin == number))
-                if len(at) >= _MIN_PEERS:
-                    found[at] = np.maximum(found[at], beyond_others(own[at]))
-        return found
-
-
-def lateness_of(run: Run, peers: tuple[tuple[int, ...], ...]) -> Lateness:
-    found = collectives_of(run)
+    found, table = collectives_of(run), run.table
     assert found is not None
-    return run.memo(("lateness", peers), lambda: _lateness(found, peers), keep=1)
+    kin = np.zeros(int(table.gpu.max()) + 1, np.int64)
+    for number, own in enumerate(peers):
+        kin[list(own)] = number
+    team_of, late_ns = run.memo(("lateness", peers), lambda: _lateness(found, kin), keep=1)
+    chosen = np.isin(table.gpu[scope.rows], gpus) & np.isin(table.iteration[scope.rows], iterations)
+    rows, members = scope.rows[chosen], scope.member_place[chosen]
+    whose = np.searchsorted(gpus, table.gpu[rows])
+    when = np.searchsorted(iterations, table.iteration[rows])
+    teams, team = ranked(team_of[found.member_set[members]])
+    shape = (len(teams), len(gpus), len(iterations))
+    place = (team * shape[1] + whose) * shape[2] + when
+    late = sums_of(late_ns[members], place, int(np.prod(shape))).reshape(shape)
+    takes_part = counts_of(team * shape[1] + whose, shape[0] * shape[1]).reshape(shape[:2])
+    delays = np.zeros(shape[1:])
+    for of_team, there in zip(late, takes_part, strict=True):
+        for number in range(len(peers)):
+            at = np.flatnonzero((there > 0) & (kin[list(gpus)] == number))
+            if len(at) >= _MIN_PEERS:
+                delays[at] = np.maximum(delays[at], beyond_others(of_team[at]))
+    return delays
 
 
-def _lateness(found: Collectives, peers: tuple[tuple[int, ...], ...]) -> Lateness:
+def _lateness(found: Collectives, kin: Int64) -> tuple[Index, Int64]:
+    """The set of GPUs of each collective, and how long the others wait for each kernel, exposed.
+
+    `kin` is the set of peers of each GPU, as a number.
+    """
     table, rows, first = found.table, found.rows, found.members.first
     team = ranked(run_sums(hashes(int(table.gpu.max()) + 1)[table.gpu[rows]], first))[1]
     start = table.start_ns[rows]
     # Arrivals as they would be, had the GPU not communicated with others in between.
     fair = start - _exposed_elsewhere(table, rows, team[found.member_set])
-    kin = np.zeros(int(table.gpu.max()) + 1, np.int64)
-    for number, gpus in enumerate(peers):
-        kin[list(gpus)] = number
-    side = ranked(found.member_set * len(peers) + kin[table.gpu[rows]])[1]
+    side = ranked(found.member_set * (int(kin.max()) + 1) + kin[table.gpu[rows]])[1]
     begin = run_starts(side[stable_order(side)])
     sizes = run_sizes(begin, len(rows))
     middle = begin + (sizes - 1) // 2
@@ -395,29 +387,21 @@ def _lateness(found: Collectives, peers: tuple[tuple[int, ...], ...]) -> Latenes
     # A stage of a pipeline waits for the stage before it by design.
     pairwise = [code for code, name in enumerate(table.operations) if name == PAIRWISE]
     share[np.isin(found.kind, pairwise)] = 0.0
-    return Lateness(found, team, kin, np.rint(late * share[found.member_set]).astype(np.int64))
+    return team, np.rint(late * share[found.member_set]).astype(np.int64)
 
 
 def _exposed_elsewhere(table: KernelTable, rows: Index, team: Index) -> Int64:
     """Exposed communication with other teams since the GPU's last collective of the team."""
     gpu, exposed = table.gpu[rows].astype(np.int64), table.exposed_comm_ns[rows]
-    order = stable_order(table.start_ns[rows])
     lane = gpu * (int(team.max(initial=0)) + 1) + team
-    elsewhere = _before(gpu, exposed, order) - _before(lane, exposed, order)
+    order = stable_order(table.start_ns[rows])
+    order = order[stable_order(gpu[order])]
+    sums = np.cumsum(exposed[order]) - exposed[order]
+    first = run_starts(gpu[order])
+    before = np.empty(len(rows), np.int64)
+    before[order] = sums - np.repeat(sums[first], run_sizes(first, len(order)))
     order = order[stable_order(lane[order])]
-    since = np.diff(elsewhere[order], prepend=0)
-    first = run_starts(lane[order])
-    since[first] = elsewhere[order[first]]
-    result = np.empty(len(rows), np.int64)
-    result[order] = since
-    return result
-
-
-def _before(lane: Int64, values: Int64, order: Index) -> Int64:
-    order = order[stable_order(lane[order])]
-    sums = np.cumsum(values[order]) - values[order]
-    first = run_starts(lane[order])
-    sizes = run_sizes(first, len(order))
-    result = np.empty(len(values), np.int64)
-    result[order] = sums - np.repeat(sums[first], sizes)
-    return result
+    later = np.flatnonzero(~run_mask(lane[order]))
+    since, last = before.copy(), order[later - 1]
+    since[order[later]] -= before[last] + exposed[last]
+    return since

@@ -186,7 +186,8 @@ def _of_gpu(table: KernelTable, rows: Index, begin: int, end: int) -> _Edges:
         table.stream[own],
         table.launch_ns[own],
     )
-    lanes = _lanes(times.stream)
+    order = stable_order(times.stream)
+    lanes = np.split(order, run_starts(times.stream[order])[1:])
     previous = _previous(times, lanes)
     held = np.flatnonzero(previous >= 0)
     own_end = np.where(previous >= 0, times.end[previous], _NEVER)
@@ -203,11 +204,6 @@ class _Times(Struct, frozen=True, eq=False):
     end: Int64
     stream: Int64
     launch: Int64
-
-
-def _lanes(stream: Int64) -> list[Index]:
-    order = stable_order(stream)
-    return np.split(order, run_starts(stream[order])[1:])
 
 
 def _previous(times: _Times, lanes: list[Index]) -> Index:

@@ -34,7 +34,7 @@ from chopper_core.views.shared.collectives import (
     Collectives,
     collectives_in,
     collectives_of,
-    lateness_of,
+    delays_in,
 )
 from chopper_core.views.shared.host_causes import moved_idle
 from chopper_core.views.shared.matched_kernels import (
@@ -374,8 +374,8 @@ def _side_by_side(
     chosen = collectives_in(run, node, without.get("iteration", ()))
     delays = None
     if chosen is not None and chosen.complete.any():
-        lateness = lateness_of(run, tuple(own.gpus for own in peers))
-        delays = lateness.delays(chosen, numbers, iterations)
+        sets = tuple(own.gpus for own in peers)
+        delays = delays_in(run, chosen, sets, numbers, iterations)
     moved = moved_idle(run, view).by_step(run, numbers, iterations)
     return RankLeads(
         run=run,
