@@ -103,7 +103,7 @@ def _longer(context: FindingsContext, parts: list[SlowPart], where: str) -> str:
     return f"{what} longer {where}: {listed(each, _MAX_LISTED)}"
 
 
-class Compared(Struct, frozen=True):
+class ComparedCompute(Struct, frozen=True):
     """How much longer compute takes than that of peers, by phase and operation (rows) and GPU."""
 
     known_ns: Float64
@@ -122,7 +122,7 @@ class Compared(Struct, frozen=True):
 
 def _compared(
     context: FindingsContext, pair: Index, pairs: int
-) -> tuple[Float64, Compared, Compared]:
+) -> tuple[Float64, ComparedCompute, ComparedCompute]:
     """The compute by `pair`, the phase and operation of each cell that computes, and GPU.
 
     First its time, then how much longer it takes than that of peers without communication beside
@@ -145,14 +145,14 @@ def _compared(
     def laid_out(values: Float64) -> Float64:
         return sums_of(values, at, pairs * gpus * iterations).reshape(pairs, gpus, iterations)
 
-    def compared(chosen: Mask) -> Compared:
+    def compared(chosen: Mask) -> ComparedCompute:
         usual = others_median_of(np.where(chosen, took, np.nan), like)[0]
         usual = np.where(chosen & np.isfinite(usual), usual, 0.0)
         usual_ns, own_ns = laid_out(usual), laid_out(np.where(usual > 0, took, 0.0))
         known = np.asarray(usual_ns.sum(axis=2), np.float64)
         whole = 1 + (own_ns - usual_ns).sum(axis=2) / np.maximum(known, 1.0)
         general = np.maximum(weighted_medians(whole, known), 1.0)
-        return Compared(known, whole / general, ratios(own_ns, usual_ns) / general[:, None])
+        return ComparedCompute(known, whole / general, ratios(own_ns, usual_ns) / general[:, None])
 
     took_ns = laid_out(np.where(has_peers, took, 0.0)).sum(axis=2)
     alone = has_peers & (beside <= _MAX_OVERLAP * took)
