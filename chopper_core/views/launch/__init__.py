@@ -17,7 +17,7 @@ from chopper_core.model.signals import Queue, TimeSpans
 from chopper_core.model.table import NO_TIME, KernelTable, Kind, Selection
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View
-from chopper_core.util.arrays import Float64, Int64
+from chopper_core.util.arrays import Float64, Index, Int64
 from chopper_core.util.grouping import combined, distinct, minima_of, sums_of
 from chopper_core.views.launch import by_host
 from chopper_core.views.shared.derived import reduced
@@ -129,13 +129,11 @@ def answer(run: Run, view: View) -> ViewResult:
     order = np.argsort(-own[sort].numbers, kind="stable")[:_MAX_BARS]
     top = tuple(rows.labels[row] for row in order.tolist())
     drawn = {
-        f"before compute starts, by {by}": _parts_of_waits(own),
-        f"time without compute, by {by}": {CAUSES[name]: own[name].numbers for name in used},
+        f"before compute starts, by {by}": _parts_of_waits(own, order),
+        f"time without compute, by {by}": {CAUSES[name]: own[name].numbers[order] for name in used},
     }
     charts: list[Chart] = [
-        BarChart(
-            title, "ms", top, tuple(Series(each, ns[order] / 1e6) for each, ns in bars.items())
-        )
+        BarChart(title, "ms", top, tuple(Series(each, ns / 1e6) for each, ns in bars.items()))
         for title, bars in drawn.items()
         if bars
     ]
@@ -242,9 +240,9 @@ def _main_causes(figures: Mapping[str, Values]) -> Values:
     return worded([words[row.argmax()] if row.any() else None for row in by_row])
 
 
-def _parts_of_waits(figures: Mapping[str, Values]) -> dict[str, Int64 | Float64]:
-    launch, prep, call = (figures[name].numbers for name in OVERHEADS)
-    comm = figures["comm_wait_ns"].numbers
+def _parts_of_waits(figures: Mapping[str, Values], order: Index) -> dict[str, Int64 | Float64]:
+    launch, prep, call = (figures[name].numbers[order] for name in OVERHEADS)
+    comm = figures["comm_wait_ns"].numbers[order]
     parts = {
         "prep": prep,
         "call under communication": comm,
