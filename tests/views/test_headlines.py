@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from chopper_core.model.address import parse
 from chopper_core.util.errors import NothingToShow
 from chopper_core.views.query import query
-from chopper_core.views.ranks import headline, waits
+from chopper_core.views.ranks import headline
 from chopper_core.views.shared.leads import RankLeads, Straggler, leads
 from tests.support import Row, run_of, sample_run
 from tests.tui.explorer import measured_run
@@ -24,7 +24,7 @@ def test_a_straggler_that_starts_its_kernels_early_is_not_said_to_start_them_lat
     late = Straggler(first, 2e6, (0, 1), 2e6, (0, 1), None)
     monkeypatch.setattr(RankLeads, "stragglers", (late,))
     monkeypatch.setattr(RankLeads, "behind", first)
-    lines = headline(stand, waits(stand))
+    lines = headline(stand)
     assert lines[0].startswith(f"GPU {stand.gpus[first]} is the straggler")
     assert "it delays the others by 2.000 ms per iteration" in lines[0]
     assert not any("-" in line or "last" in line for line in lines)

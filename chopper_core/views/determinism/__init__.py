@@ -201,15 +201,17 @@ def _compared(ours: Steadiness, base: Steadiness) -> list[Compared]:
         if figure not in base_medians:
             continue
         name = figure.metric.name
+        # GPUs that wait for each other share the times of iterations: no separate samples.
+        is_shared = name.startswith("iteration")
         own, theirs = ours.values[name], _aligned(base, name, ours.gpus)
         p, of = np.nan, "1 and 1 run"
-        if not figure.is_shared:
+        if not is_shared:
             p, of = paired(own, theirs), count(int(np.isfinite(own - theirs).sum()), "GPU")
         if not np.isfinite(p) and name in ours.cells and name in base.cells:
             cells = ours.cells[name], base.cells[name]
             p = unpaired(*cells)
             of = f"{len(cells[0])} and {len(cells[1])} iterations"
-            of += "" if figure.is_shared else " of GPUs"
+            of += "" if is_shared else " of GPUs"
         found.append(Compared(figure, median, base_medians[figure], p, of))
     together = adjusted(np.array([each.p for each in found]))
     return [replace(each, q=float(q)) for each, q in zip(found, together, strict=True)]

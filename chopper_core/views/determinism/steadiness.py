@@ -54,11 +54,6 @@ class SteadinessFigure(Struct, frozen=True):
     """Whether more of it is less steady."""
 
     @property
-    def is_shared(self) -> bool:
-        """Whether GPUs that wait for each other share it, so that they are no separate samples."""
-        return self.metric.name.startswith("iteration")
-
-    @property
     def scale(self) -> tuple[float, str]:
         """The unit in which people read it, and how many of its own unit that is."""
         return (1e6, "ms") if self.metric.unit == "ns" else (1.0, self.metric.unit)

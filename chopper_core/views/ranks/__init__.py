@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -10,7 +9,6 @@ from msgspec.structs import replace
 
 from chopper_core.metrics import (
     METRICS,
-    Metric,
     Scope,
     Values,
     heat_of,
@@ -84,7 +82,7 @@ def answer(run: Run, view: View) -> ViewResult:
 
 
 def _by_gpu(stand: RankLeads, view: View) -> ViewResult:
-    run, waited = stand.run, waits(stand)
+    run = stand.run
     work_ns, extra_work = stand.mean("same"), stand.extra("same")
     slower = 100.0 * extra_work / np.maximum(stand.peers_median(work_ns), 1)
     last = stand.by_gpu(lambda own: 100.0 * (own.lead_ns == 0).mean(axis=0))
@@ -92,7 +90,7 @@ def _by_gpu(stand: RankLeads, view: View) -> ViewResult:
         (rank_columns.MEAN_LEAD, numbered(stand.mean_lead_ns)),
         (rank_columns.LEAD, numbered(stand.lead_ns)),
         (rank_columns.LAST, numbered(last)),
-        *waited,
+        *waits(stand),
         delays(stand),
         (rank_columns.APART, worded(stand.causes())),
         (rank_columns.SLOWER, numbered(slower)),
@@ -123,7 +121,7 @@ def _by_gpu(stand: RankLeads, view: View) -> ViewResult:
         own,
         [(metric, metric.compute(replace(scope, nodes=stand.node))) for metric in beside],
         shown=shown,
-        headline=headline(stand, waited),
+        headline=headline(stand),
         notes=notes(stand),
         charts=(_leads_chart(stand), *waits_map(stand)),
     )
@@ -179,7 +177,7 @@ def _by_label(stand: RankLeads, view: View, by: str) -> ViewResult:
         ),
         sort="-lead_change_ns" if by == "operation" else "",
         shown=shown,
-        headline=headline(stand, waits(stand)),
+        headline=headline(stand),
         notes=notes(stand),
         charts=(_leads_chart(stand),),
     )
@@ -203,7 +201,7 @@ def _leads_chart(stand: RankLeads) -> LineChart:
     )
 
 
-def headline(stand: RankLeads, waited: Sequence[tuple[Metric, Values]]) -> tuple[str, ...]:
+def headline(stand: RankLeads) -> tuple[str, ...]:
     found, behind = stand.found, stand.behind
     gpu = f"GPU {stand.gpus[behind]}"
     ahead = stand.ahead_ns
@@ -227,7 +225,7 @@ def headline(stand: RankLeads, waited: Sequence[tuple[Metric, Values]]) -> tuple
             f"after {others} on average{since}"
         )
     lines = [f"{gpu} is the straggler{recurrence(late.when, stand.iterations)}: {text}"]
-    figures = {metric.name: values.at(behind) for metric, values in waited}
+    figures = {metric.name: values.at(behind) for metric, values in waits(stand)}
     caused, exposed = figures["caused_ns"], figures["caused_exposed_ns"]
     if caused and caused > 0 and exposed is not None:
         each = (len(stand.gpus) - 1) * len(stand.iterations)

@@ -188,7 +188,15 @@ def _of_gpu(table: KernelTable, rows: Index, begin: int, end: int) -> _Edges:
     )
     order = stable_order(times.stream)
     lanes = np.split(order, run_starts(times.stream[order])[1:])
-    previous = _previous(times, lanes)
+    previous = np.full(end - begin, -1, np.intp)
+    for lane in lanes:
+        previous[lane[1:]] = lane[:-1]
+        starts, ends = times.start[lane], times.end[lane]
+        overlaps = (ends[:-1] > starts[1:] + STAMP_NS) | (ends[:-1] > ends[1:])
+        if overlaps.any():
+            late = lane[1:][overlaps]
+            place, ended = _last_ended(times, lane, late)
+            previous[late] = np.where(ended, place, -1)
     held = np.flatnonzero(previous >= 0)
     own_end = np.where(previous >= 0, times.end[previous], _NEVER)
     edges = [(held, previous[held], np.full(len(held), Evidence.STREAM))]
@@ -204,20 +212,6 @@ class _Times(Struct, frozen=True, eq=False):
     end: Int64
     stream: Int64
     launch: Int64
-
-
-def _previous(times: _Times, lanes: list[Index]) -> Index:
-    """The place of the row before each in its stream, or -1."""
-    previous = np.full(len(times.start), -1, np.intp)
-    for lane in lanes:
-        previous[lane[1:]] = lane[:-1]
-        start, end = times.start[lane], times.end[lane]
-        overlaps = (end[:-1] > start[1:] + STAMP_NS) | (end[:-1] > end[1:])
-        if overlaps.any():
-            late = lane[1:][overlaps]
-            place, ended = _last_ended(times, lane, late)
-            previous[late] = np.where(ended, place, -1)
-    return previous
 
 
 def _last_ended(times: _Times, lane: Index, waiting: Index) -> tuple[Index, Mask]:

@@ -67,7 +67,10 @@ def places_of(run: Run, gpus: Sequence[int]) -> Places:
     if dimensions:
         # The rows are the slowest dimension, the columns the others; ep counts within dp.
         across = [name for name in dimensions[1:] if name != "ep"]
-        rows = [_row_label(dimensions[0], code) for code in coordinates[dimensions[0]]]
+        slowest = dimensions[0]
+        rows = [
+            f"{slowest} {'unknown' if code == NO_LABEL else code}" for code in coordinates[slowest]
+        ]
         keys = [tuple(coordinates[name][place] for name in across) for place in range(len(gpus))]
         # A replica is an expert rank too, the remainder of dp by ep: `5/1`.
         experts = coordinates.get("ep")
@@ -88,10 +91,6 @@ def places_of(run: Run, gpus: Sequence[int]) -> Places:
         texts = [str(key[0]) for key in keys]
         title = "GPU of the node"
     return Places(ranks, dimensions, coordinates, nodes, slots, rows, keys, texts, title)
-
-
-def _row_label(dimension: str, code: int) -> str:
-    return f"{dimension} {code}" if code != NO_LABEL else f"{dimension} unknown"
 
 
 def nodes_of(run: Run, gpus: Sequence[int]) -> tuple[list[str], list[int]]:
