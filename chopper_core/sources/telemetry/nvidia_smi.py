@@ -20,8 +20,6 @@ from chopper_core.sources.telemetry.table import (
     named,
     numbered_gpu,
     positions,
-    read_table,
-    recognised_table,
 )
 from chopper_core.tables.text import HEADING_LINES, TEXT_SUFFIXES, FileHead, FileText
 from chopper_core.util.arrays import Int64
@@ -114,11 +112,11 @@ _IDENTIFIER: Final = ("uuid", "gpu_uuid", "serial", "gpu_serial")
 
 
 def recognise(head: FileHead) -> Recognised | None:
-    return Recognised(DMON_FORMAT) if _is_dmon(head) else recognised_table(head, _CSV.layout)
+    return Recognised(DMON_FORMAT) if _is_dmon(head) else _CSV.recognise(head)
 
 
 def read(path: Path, _progress: Progress = silent) -> Telemetry:
-    return _read_dmon(path) if _is_dmon(FileHead(path)) else read_table(path, _CSV.layout)
+    return _read_dmon(path) if _is_dmon(FileHead(path)) else _CSV.read(path)
 
 
 def _dmon_layout(line: str) -> ColumnPositions | None:

@@ -20,6 +20,7 @@ from chopper_core.sources.telemetry.series import telemetry_of
 from chopper_core.tables.text import FileHead, FileText, csv_cells
 from chopper_core.util.arrays import Codes, Int64
 from chopper_core.util.errors import DataError
+from chopper_core.util.progress import Progress, silent
 
 if TYPE_CHECKING:
     from chopper_core.tables.column import Cells, Split, TableRows
@@ -103,7 +104,7 @@ def numbered_gpu(cells: Cells) -> GpuName | None:
 
 
 class TelemetryTable(Struct, frozen=True):
-    """A format of telemetry in CSV, by its columns."""
+    """A format of telemetry in CSV, by its columns: recognises and reads its files."""
 
     name: str
     """For people: `amd-smi metric CSV`."""
@@ -158,6 +159,12 @@ class TelemetryTable(Struct, frozen=True):
             host=host,
             notes=[f"{name} {_UNKNOWN}" for name in ignored],
         )
+
+    def recognise(self, head: FileHead) -> Recognised | None:
+        return recognised_table(head, self.layout)
+
+    def read(self, path: Path, _progress: Progress = silent) -> Telemetry:
+        return read_table(path, self.layout)
 
 
 def first_layout(*formats: TelemetryTable) -> LayoutOf:
