@@ -262,23 +262,7 @@ class Strip(Struct, frozen=True, eq=False):
     numbers: Float64
 
 
-class Pointed(Struct, frozen=True):
-    """The activity on a lane at the cursor; None where nothing runs, or if unknown."""
-
-    kernel: str | None = None
-    operation: str | None = None
-    phase: str | None = None
-    layer: int | None = None
-    start_ns: int | None = None
-    """Since the run's first activity."""
-    duration_ns: int | None = None
-    mhz: float | None = None
-    """Mean clock of the GPU during the activity."""
-    next_ns: int | None = None
-    """Time to the next start on the lane."""
-
-
-class Lanes(Struct, frozen=True, eq=False):
+class Lanes(Struct, frozen=True, eq=False, kw_only=True):
     """Activities along time, lane by lane, computed for the available number of cells."""
 
     title: str
@@ -287,17 +271,17 @@ class Lanes(Struct, frozen=True, eq=False):
     """The GPU of each lane."""
     kinds: tuple[str, ...]
     seen: Interval
-    pointed: tuple[Pointed, ...]
-    """The activity at the cursor, lane by lane."""
+    pointed: Mapping[str, str] = {}
+    """Lane → the kernel at the cursor, where one runs."""
     cells: Callable[[int, int], LaneCells]
     """(lane, number of cells) → its cells."""
     bands: Callable[[int, int], tuple[Band, ...]]
     """Of the GPU of a lane and a number of cells."""
-    strips: Callable[[int, int], tuple[Strip, ...]]
+    strips: Callable[[int, int], tuple[Strip, ...]] = lambda row, bins: ()
     """Of the GPU of a lane and a number of cells."""
-    signals: int
+    signals: int = 0
     """Maximum number of strips."""
-    missing: str
+    missing: str = ""
     """Why there are no strips."""
     classes: tuple[str, ...] = ()
     """The classes of compute."""
@@ -343,7 +327,7 @@ def _picked_lanes(chart: Lanes, rows: Sequence[int]) -> Lanes:
     by_row = ("cells", "bands", "strips", "hosts", "ghosts")
     return replace(
         chart,
-        **_picked(chart, rows, ("lanes", "owners", "pointed")),
+        **_picked(chart, rows, ("lanes", "owners")),
         **{name: of_row(getattr(chart, name)) for name in by_row},
         part=None if chart.part is None else part,
     )

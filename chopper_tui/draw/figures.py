@@ -101,13 +101,6 @@ def _figure(metric: Metric, values: Values, row: int) -> Figure:
     return Figure(metric, values.at(row), values.is_extrapolated(row), word, values.is_partial(row))
 
 
-def _pointed(frame: Frame, label: str) -> str | None:
-    for picture in frame.charts[:1]:
-        if isinstance(picture, Lanes):
-            return picture.pointed[picture.lanes.index(label)].kernel
-    return None
-
-
 class Detail(Struct, frozen=True):
     """All that is known of a row, and what isn't."""
 
@@ -127,7 +120,8 @@ class Detail(Struct, frozen=True):
 
 def _shown(run: Run, frame: Frame, row: int) -> tuple[str, str, dict[str, Figure]]:
     """Name, level and figures of a row, or of the activity that its picture points at."""
-    label, pointed = frame.labels[row], _pointed(frame, frame.labels[row])
+    label, picture = frame.labels[row], frame.charts[0] if frame.charts else None
+    pointed = picture.pointed.get(label) if isinstance(picture, Lanes) else None
     own = {column.name: _figure(column, frame.values[column.name], row) for column in frame.columns}
     shown = own if pointed is None else {}
     # A share is one of the frame's parent; of the row itself it would always be 100 %.

@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from chopper_core.model.charts import Band, LaneCells, Lanes, Pointed
+from chopper_core.model.charts import Band, LaneCells, Lanes
 from chopper_core.model.table import NO_LABEL
 from chopper_core.model.view import Interval
 from chopper_core.util.arrays import Int64
@@ -57,12 +57,8 @@ def lanes_chart(
         owners=tuple(f"GPU {gpu}" for gpu in gpus),
         kinds=KIND_NAMES,
         seen=seen,
-        pointed=(Pointed(),) * len(labels),
         cells=cells,
         bands=bands,
-        strips=lambda row, bins: (),
-        signals=0,
-        missing="",
         classes=CLASS_NAMES,
         part=lambda begin, end: lanes_chart(step, gpus, labels, (begin, end)),
     )

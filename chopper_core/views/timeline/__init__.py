@@ -9,15 +9,14 @@ import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.metrics import Values, columns, numbered, worded
-from chopper_core.model.charts import Pointed
 from chopper_core.model.parallel import TITLES
 from chopper_core.model.run import Run, interval_of
 from chopper_core.model.signals import TimeSpans
 from chopper_core.model.table import NO_LABEL, Kind
 from chopper_core.model.units import is_on_a_clock, moment_text, time_text
 from chopper_core.model.view import ALL_TIME, Interval, View, pointing
-from chopper_core.util.arrays import Float64, Int64
-from chopper_core.views.shared.table_view import LabelledRows, Own, activity_view, table_view
+from chopper_core.util.arrays import Float64, Int64, Mask
+from chopper_core.views.shared.table_view import LabelledRows, activity_view, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec
 from chopper_core.views.timeline.chart import KIND_NAMES, Ghosts, lanes_chart, own_time
 from chopper_core.views.timeline.lanes import (
@@ -60,7 +59,7 @@ OF_LANES: Final = columns(
         Activities that run on the lane at any time of the window.
     scope_ns | ns | of scope | sum
         Time of the window in which activities of the scope itself run on the lane.
-    between_ns | ns | busy Δ | sum
+    between_ns | ns | busy Δ
         Time between the mark and the cursor in which anything runs on the lane.
         missing: the view has no mark (mark=)
     between_activities | | activities Δ
@@ -97,11 +96,19 @@ AT_CURSOR: Final = columns(
 )
 
 
+_SHOWN: Final = (
+    *("lane_ns", "lane_pct", "between_ns", "between_activities", "scope_ns"),
+    *(f"lane_{word}_pct" for word in KIND_NAMES),
+    *("lane_activities", "at_kernel", "at_operation", "at_layer", "at_duration_ns", "at_mhz"),
+    *("at_start_ns", "next_ns"),
+)
+
+
 def answer(run: Run, view: View) -> ViewResult:
     lanes, left_out = lanes_in(run, view)
     seen = interval_of(run, view)
     begin, end = (run.origin_ns + time for time in (seen.from_ns, seen.to_ns))
-    at = run.origin_ns + seen.at_ns
+    at, length = run.origin_ns + seen.at_ns, max(seen.length_ns, 1)
 
     def within(times: Sequence[TimeSpans], begin: int, end: int) -> Int64:
         ends = np.array([begin, end], np.int64)
@@ -111,45 +118,40 @@ def answer(run: Run, view: View) -> ViewResult:
         return np.array([lane.count(begin, end) for lane in lanes], np.int64)
 
     every = [lane.busy for lane in lanes]
-    busy, length = within(every, begin, end), max(seen.length_ns, 1)
+    busy = within(every, begin, end)
     found: dict[str, Int64 | Float64] = {
         "gpu": np.array([lane.gpu for lane in lanes], np.int64),
         "lane_ns": busy,
         "lane_pct": 100.0 * busy / length,
     }
-    shown = ["lane_ns", "lane_pct", "lane_activities"]
+    hidden = set() if _CLOCK in run.signal_names else {"at_mhz"}
     for kind, word in zip(Kind, KIND_NAMES, strict=True):
         taken = within([lane.kinds[kind] for lane in lanes], begin, end)
         found[f"lane_{word}_pct"] = 100.0 * taken / length
-        if any(len(lane.kind_starts_ns[kind]) for lane in lanes):
-            shown.insert(-1, f"lane_{word}_pct")
+        if not any(len(lane.kind_starts_ns[kind]) for lane in lanes):
+            hidden.add(f"lane_{word}_pct")
     found["lane_activities"] = counted(begin, end)
     scoped = own_time(run, view, lanes)
     if scoped is not None:
         found["scope_ns"] = within(scoped, begin, end)
-        shown.insert(2, "scope_ns")
     if seen.mark_ns is not None:
         ends = sorted((run.origin_ns + seen.mark_ns, at))
         found["between_ns"] = within(every, *ends)
         found["between_activities"] = counted(*ends)
-        shown[2:2] = ["between_ns", "between_activities"]
-    pointed = tuple(_pointed(run, lane, at) for lane in lanes)
-    shown += ["at_kernel", "at_operation", "at_layer", "at_duration_ns", "at_start_ns", "next_ns"]
-    if _CLOCK in run.signal_names:
-        shown.insert(-2, "at_mhz")
-    labels = [label_of(lane) for lane in lanes]
-    chart = lanes_chart(run, view, seen, lanes, labels, pointed)
+    labels, pointed = [label_of(lane) for lane in lanes], _at_cursor(run, lanes, at)
+    kernels = enumerate(pointed["at_kernel"].cell(row) for row in range(len(lanes)))
+    names = {labels[row]: kernel for row, kernel in kernels if isinstance(kernel, str)}
+    chart = replace(lanes_chart(run, view, seen, lanes, labels), pointed=names)
     if (ghosts := Ghosts.of(run, view)) is not None:
         chart = replace(chart, ghosts=lambda row, bins: ghosts.of_lane(lanes[row], seen, bins))
-    sums = ("lane_ns", "lane_activities", "scope_ns")
     own = [(OF_LANES[name], Values(numbers)) for name, numbers in found.items()]
+    own += [(AT_CURSOR[name], values) for name, values in pointed.items()]
     result = table_view(
         view,
         LabelledRows("lane", labels),
-        [*own, *_cursor_columns(pointed)],
-        total={name: int(found[name].sum()) for name in sums if name in found},
+        own,
         opens=lambda row: _opens(run, view, lanes[row], at),
-        shown=shown,
+        shown=[name for name in _SHOWN if name in {*found, *pointed} - hidden],
         headline=(_headline(seen),),
         notes=_notes(run, view, lanes, left_out, seen),
         charts=(chart,),
@@ -245,48 +247,44 @@ def under_cursor(run: Run, view: View, name: str) -> tuple[int, int] | None:
     return start - run.origin_ns, end - run.origin_ns
 
 
-def _pointed(run: Run, lane: Lane, at: int) -> Pointed:
-    table, place, following = run.table, lane.running(at), lane.after(at)
-    next_ns = None if following is None else int(lane.starts_ns[following]) - at
-    if place is None:
-        return Pointed(next_ns=next_ns)
-    row = int(lane.rows[place])
+def _at_cursor(run: Run, lanes: Sequence[Lane], at: int) -> dict[str, Values]:
+    """The columns of `AT_CURSOR`."""
+    table = run.table
+    places = [lane.running(at) for lane in lanes]
+    absent = np.array([place is None for place in places], np.bool_)
+    rows = np.array([lane.rows[place or 0] for lane, place in zip(lanes, places, strict=True)])
+    starts, durations = table.start_ns[rows].astype(np.int64), table.duration_ns[rows]
 
-    def text(level: str) -> str | None:
-        code = int(table.column(level)[row])
-        return None if code == NO_LABEL else table.text_of(level, code)
+    def codes(level: str) -> Int64:
+        return np.where(absent, NO_LABEL, table.column(level)[rows])
 
-    start, duration = int(lane.starts_ns[place]), int(table.duration_ns[row])
+    def words(level: str) -> Values:
+        known = codes(level).tolist()
+        return worded([None if code == NO_LABEL else table.text_of(level, code) for code in known])
+
+    def integers(numbers: Int64, missing: Mask = absent) -> Values:
+        return Values(np.where(missing, 0, numbers), missing)
+
+    mhz = np.full(len(lanes), np.nan)
     curves = run.signal(_CLOCK).curves if _CLOCK in run.signal_names else {}
-    mhz = np.nan
-    if lane.gpu in curves:
-        mhz = float(curves[lane.gpu].means(np.array([start, start + duration], np.float64))[0])
-    layer = int(table.layer[row])
-    return Pointed(
-        kernel=text("kernel"),
-        operation=text("operation"),
-        phase=text("phase"),
-        layer=None if layer == NO_LABEL else layer,
-        start_ns=start - run.origin_ns,
-        duration_ns=duration,
-        mhz=mhz if np.isfinite(mhz) else None,
-        next_ns=next_ns,
-    )
-
-
-def _cursor_columns(pointed: Sequence[Pointed]) -> Own:
-    found = []
-    for name, metric in AT_CURSOR.items():
-        every = [getattr(each, name.removeprefix("at_")) for each in pointed]
-        if name in ("at_kernel", "at_operation", "at_phase"):
-            values = worded(every)
-        elif name == "at_mhz":
-            values = numbered(every)
-        else:
-            numbers = np.array([number or 0 for number in every], np.int64)
-            values = Values(numbers, np.array([number is None for number in every], np.bool_))
-        found.append((metric, values))
-    return found
+    for place in np.flatnonzero(~absent).tolist():
+        if (curve := curves.get(lanes[place].gpu)) is not None:
+            ends = np.array([starts[place], starts[place] + durations[place]], np.float64)
+            mhz[place] = curve.means(ends)[0]
+    following = [lane.after(at) for lane in lanes]
+    later = [lane.starts_ns[place or 0] for lane, place in zip(lanes, following, strict=True)]
+    return {
+        "at_kernel": words("kernel"),
+        "at_operation": words("operation"),
+        "at_phase": words("phase"),
+        "at_layer": integers(codes("layer"), codes("layer") == NO_LABEL),
+        "at_duration_ns": integers(durations),
+        "at_start_ns": integers(starts - run.origin_ns),
+        "at_mhz": numbered(mhz),
+        "next_ns": integers(
+            np.array(later) - at, np.array([place is None for place in following], np.bool_)
+        ),
+    }
 
 
 def _opens(run: Run, view: View, lane: Lane, at: int) -> View:

@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.model.charts import Band, Ghost, LaneCells, Lanes, Pointed, Span, Strip
+from chopper_core.model.charts import Band, Ghost, LaneCells, Lanes, Span, Strip
 from chopper_core.model.run import Run
 from chopper_core.model.signals import TimeSpans
 from chopper_core.model.table import NO_LABEL, KernelTable, Kind
@@ -44,12 +44,7 @@ _CACHED: Final = 64
 
 
 def lanes_chart(
-    run: Run,
-    view: View,
-    seen: Interval,
-    lanes: Sequence[Lane],
-    labels: Sequence[str],
-    pointed: tuple[Pointed, ...],
+    run: Run, view: View, seen: Interval, lanes: Sequence[Lane], labels: Sequence[str]
 ) -> Lanes:
     begin, end = run.origin_ns + seen.from_ns, run.origin_ns + seen.to_ns
     wanted = dict.fromkeys((view.signal, *STRIPS))
@@ -81,7 +76,6 @@ def lanes_chart(
         owners=tuple(f"GPU {lane.gpu}" for lane in lanes),
         kinds=KIND_NAMES,
         seen=seen,
-        pointed=pointed,
         cells=lambda row, bins: cells_of(run, lanes[row], begin, end, bins),
         bands=bands,
         strips=strips,
