@@ -27,7 +27,7 @@ from chopper_core.render.cells import cell_width
 from chopper_core.render.glyphs import ASCII, UNICODE, Glyphs, SparkScale
 from chopper_core.views.overview.step import PARTS, STATES, TITLES
 from chopper_core.views.query import query
-from chopper_core.views.throughput.parts import PARTS as STEP_PARTS
+from chopper_core.views.throughput import PARTS as STEP_PARTS
 from chopper_tui.draw.axes import time_step
 from chopper_tui.draw.canvas import WHOLE, Canvas, Lens, area
 from chopper_tui.draw.charts import (

@@ -15,7 +15,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.table import STATES, Kind, Phase
 from chopper_core.util.errors import UsageError
 from chopper_core.views.query import query
-from chopper_core.views.throughput.parts import PARTS, operation_class
+from chopper_core.views.throughput import PARTS, operation_class
 
 CLASSES = {
     "GEMM": ("q_ip", "k_ip", "v_ip", "attn_op", "mlp_gp", "mlp_up", "mlp_dp", "lp"),

@@ -25,7 +25,7 @@ from chopper_core.util.errors import ChopperError, NothingToShow, UsageError
 from chopper_core.views.query import run_frame
 from chopper_core.views.shared.children import figures as root_figures
 from chopper_core.views.shared.step_times import replicas
-from chopper_core.views.throughput.parts import steps_of
+from chopper_core.views.throughput import steps_of
 
 TOTAL: Final = "total"
 MEAN: Final = "mean"

@@ -28,7 +28,7 @@ from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import NoSuchNode, NothingToShow, UsageError
 from chopper_core.util.grouping import median_of
 from chopper_core.views.determinism import LEVEL, adjusted, one_more, unpaired
-from chopper_core.views.throughput.parts import steps_of
+from chopper_core.views.throughput import steps_of
 
 PASS: Final = "pass"
 FAIL: Final = "fail"

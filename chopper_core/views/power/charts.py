@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from chopper_core.metrics import Values, numbered
 from chopper_core.model.charts import BarChart, LineChart, Series, SignalRows
-from chopper_core.model.column_names import EDGE, HEAT, HOTSPOT
+from chopper_core.model.column_names import EDGE, HOTSPOT
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.signals import IntegralCurve, TimeSpans
@@ -57,45 +57,33 @@ _MAX_OVERLAP: Final = 0.1
 def charts(found: Sequence[GpuSamples], origin_ns: int) -> tuple[LineChart | SignalRows, ...]:
     drawn: list[LineChart | SignalRows | None] = []
     for name, title, unit in (("power_w", "power", "W"), ("gfx_mhz", "gfx clock", "MHz")):
-        signals = [(gpu.gpu, gpu.signals[name]) for gpu in found]
-        lines = [(gpu, own.middles_ns, own.values) for gpu, own in signals]
-        means = [own.mean() for _, own in signals if len(own)]
+        signals = {f"GPU {gpu.gpu}": gpu.signals[name] for gpu in found if len(gpu.signals[name])}
+        lines = {gpu: (own.middles_ns, own.values) for gpu, own in signals.items()}
+        means = [own.mean() for own in signals.values()]
         drawn.append(_along(lines, title, unit, origin_ns, means))
     for name, title, unit in (
         ("gfx_mhz", "rolling 0.05 quantile of gfx clock", "MHz"),
         ("power_w", "rolling 0.95 quantile of power", "W"),
     ):
-        lines = [(gpu.gpu, *gpu.rolled[name]) for gpu in found]
-        drawn.append(_along(lines, title, unit, origin_ns))
+        lines = {f"GPU {gpu.gpu}": own for gpu in found if len((own := gpu.rolled[name])[0])}
+        means = [float(values.mean()) for _, values in lines.values()]
+        drawn.append(_along(lines, title, unit, origin_ns, means))
     few = found[:_MAX_LINES]
     drawn.append(_against(few, HOTSPOT, "hotspot", "°C") or _against(few, EDGE, "edge", "°C"))
     drawn.append(_against(few, "power_w", "power", "W"))
     return tuple(chart for chart in drawn if chart is not None)
 
 
-def _chart(
-    title: str,
-    unit: str,
-    x_title: str,
-    x_unit: str,
-    lines: list[tuple[int, Float64, Float64]],
-    points: bool = False,
-) -> LineChart | None:
-    if not lines:
-        return None
-    x = tuple(x for _, x, _ in lines)
-    series = tuple(Series(f"GPU {gpu}", y) for gpu, _, y in lines)
-    return LineChart(title, unit, x_title, x_unit, x, series, points)
-
-
 def _against(found: Sequence[GpuSamples], other: str, title: str, unit: str) -> LineChart | None:
-    clouds = []
+    clouds = {}
     for gpu in found:
         samples = gpu.signals["gfx_mhz"]
         clock, beside = beside_of(samples.at(evenly(len(samples))), gpu.curves.get(other))
         if len(clock):
-            clouds.append((gpu.gpu, beside, clock))
-    return _chart(f"gfx clock against {title}", "MHz", title, unit, clouds, True)
+            clouds[f"GPU {gpu.gpu}"] = (beside, clock)
+    if not clouds:
+        return None
+    return LineChart.clouds(f"gfx clock against {title}", "MHz", title, unit, clouds)
 
 
 def energy_bars(level: str, labels: Sequence[str], joules: Float64) -> tuple[BarChart, ...]:
@@ -110,50 +98,37 @@ def energy_bars(level: str, labels: Sequence[str], joules: Float64) -> tuple[Bar
 
 
 def _along(
-    lines: list[tuple[int, Int64, Float64]],
+    lines: Mapping[str, tuple[Int64, Float64]],
     title: str,
     unit: str,
     origin_ns: int,
-    means: Sequence[float] = (),
+    means: Sequence[float],
 ) -> LineChart | SignalRows | None:
-    """Signals along time: of one GPU as a curve, of several as rows.
-
-    Means are those over time, where they are known; else those of the values.
-    """
-    known = [line for line in lines if len(line[2])]
-    end = max((int(times[-1]) for _, times, _ in known), default=0)
+    """Signals along time, which have samples: of one GPU as a curve, of several as rows."""
+    if not lines:
+        return None
+    begin = min(int(times[0]) for times, _ in lines.values())
+    end = max(int(times[-1]) for times, _ in lines.values())
     scale = Unit.NS.scale(max(1e6, float(end - origin_ns)), is_whole=True)
-    if len(known) < _MIN_ROWS:
-        curves = []
-        for gpu, times, values in known:
-            some = evenly(len(values))
-            curves.append((gpu, (times[some] - origin_ns) / scale.divisor, values[some]))
-        return _chart(title, unit, "time", scale.text, curves)
-    begin = min(int(times[0]) for _, times, _ in known)
-    bins = max(min(MAX_POINTS, max(len(values) for *_, values in known)), 1)
-    numbers = np.stack([_binned(times, values, begin, end, bins) for _, times, values in known])
-    of_rows = np.array(means or [float(values.mean()) for *_, values in known])
+    if len(lines) < _MIN_ROWS:
+        name, (times, values) = next(iter(lines.items()))
+        some = evenly(len(values))
+        x = (times[some] - origin_ns) / scale.divisor
+        return LineChart.over(title, unit, "time", scale.text, x, {name: values[some]})
+    bins = min(MAX_POINTS, max(len(values) for _, values in lines.values()))
+    numbers = []
+    for times, values in lines.values():
+        place = np.minimum((times - begin) * bins // max(end - begin, 1), bins - 1)
+        numbers.append(means_of(values, place, bins))
     try:
-        apart = outliers(numbered(of_rows)).rows
+        apart = outliers(numbered(means)).rows
     except UsageError:
         apart = ()
+    ends = (begin - origin_ns) / scale.divisor, (end - origin_ns) / scale.divisor
+    rows = np.stack(numbers)
     return SignalRows(
-        title,
-        unit,
-        "time",
-        scale.text,
-        ((begin - origin_ns) / scale.divisor, (end - origin_ns) / scale.divisor),
-        tuple(f"GPU {gpu}" for gpu, *_ in known),
-        numbers,
-        of_rows,
-        apart,
+        title, unit, "time", scale.text, ends, tuple(lines), rows, np.array(means), apart
     )
-
-
-def _binned(times: Int64, values: Float64, begin: int, end: int, bins: int) -> Float64:
-    place = np.minimum((times - begin) * bins // max(end - begin, 1), bins - 1)
-    known = np.isfinite(values)
-    return means_of(values[known], place[known], bins)
 
 
 class GpuSamples(Struct, frozen=True, eq=False):
@@ -215,18 +190,20 @@ def samples_of(
 class Correlation(Struct, frozen=True):
     """Pearson's r of two series in time, and the number of independent samples it rests on."""
 
-    r: float
-    independent: float
+    r: float = np.nan
+    independent: float = np.nan
 
     @classmethod
     def of(cls, one: Float64, other: Float64) -> Correlation:
-        """That of two series, sample by sample.
+        """That of two series, sample by sample, where both are known.
 
         Neighbouring samples repeat each other, so that n of them are worth n (1 - ab) / (1 + ab),
         with a and b the autocorrelations at lag 1 (Bartlett 1935).
         """
+        known = np.isfinite(one) & np.isfinite(other)
+        one, other = one[known], other[known]
         if len(one) < _FEWEST or np.ptp(one) == 0 or np.ptp(other) == 0:
-            return NOTHING
+            return cls()
         both = max(_lag_1(one) * _lag_1(other), 0.0)
         r = float(np.corrcoef(one, other)[0, 1])
         return cls(r, len(one) * (1 - both) / (1 + both))
@@ -239,9 +216,6 @@ class Correlation(Struct, frozen=True):
         return float(np.tanh(CHANCE_Z / np.sqrt(self.independent - 3)))
 
 
-NOTHING: Final = Correlation(np.nan, np.nan)
-
-
 def _lag_1(values: Float64) -> float:
     apart = values - values.mean()
     return float((apart[1:] * apart[:-1]).sum() / (apart**2).sum())
@@ -250,35 +224,26 @@ def _lag_1(values: Float64) -> float:
 def correlations(run: Run, view: View, found: list[GpuSamples]) -> dict[str, Values]:
     """The correlations by the names of their columns, and the |r| that chance may show."""
     rows = _compute_rows(run, view)
+    names = ("r_gfx_hotspot", "r_gfx_edge", "r_gfx_power", "r_time_gfx", "r_time_heat")
     of_gpus = []
     for gpu in found:
         clock = gpu.signals["gfx_mhz"]
         slower = _slowdowns(run, rows.get(gpu.gpu), clock)
-        heat = next((name for name in HEAT if name in gpu.curves), EDGE)
-        beside = {name: means_beside(clock, gpu.curves.get(name)) for name in (*HEAT, "power_w")}
-        of_gpus.append(
-            {
-                "r_gfx_hotspot": _with(clock.values, beside[HOTSPOT]),
-                "r_gfx_edge": _with(clock.values, beside[EDGE]),
-                "r_gfx_power": _with(clock.values, beside["power_w"]),
-                "r_time_gfx": _with(slower, clock.values),
-                "r_time_heat": _with(slower, beside[heat]),
-            }
+        hotspot, edge, power = (
+            means_beside(clock, gpu.curves.get(name)) for name in (HOTSPOT, EDGE, "power_w")
         )
-    chances = np.array([[each.by_chance for each in own.values()] for own in of_gpus])
-    fewest = np.array([[each.independent for each in own.values()] for own in of_gpus])
+        pairs = [(clock.values, each) for each in (hotspot, edge, power)]
+        pairs += [(slower, clock.values), (slower, hotspot if HOTSPOT in gpu.curves else edge)]
+        of_gpus.append([Correlation.of(*pair) for pair in pairs])
+    chances = np.array([[each.by_chance for each in own] for own in of_gpus])
+    fewest = np.array([[each.independent for each in own] for own in of_gpus])
     known = np.isfinite(chances).any(axis=1)
     fewest = np.where(np.isfinite(chances), fewest, np.inf).min(axis=1)
     return {
-        **{name: numbered([own[name].r for own in of_gpus]) for name in of_gpus[0]},
+        **{name: numbered([own[n].r for own in of_gpus]) for n, name in enumerate(names)},
         "r_chance": Values(np.fmax.reduce(chances, axis=1)),
         "r_samples": Values(np.where(known, fewest, 0).astype(np.int64), ~known),
     }
-
-
-def _with(one: Float64, other: Float64) -> Correlation:
-    known = np.isfinite(one) & np.isfinite(other)
-    return Correlation.of(one[known], other[known])
 
 
 def _compute_rows(run: Run, view: View) -> dict[int, Index]:

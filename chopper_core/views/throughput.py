@@ -1,23 +1,38 @@
-"""Throughput: step time, tokens per second, cost per token."""
+"""Throughput: step time, tokens per second, cost per token, and the parts of a step's time.
+
+The parts are GEMM, attention and vector work by phase, the optimizer, and what is no compute.
+"""
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 from msgspec.structs import replace
 
+from chopper_core.align.kernel_classes import ATTENTION_CLASS, OPTIMIZER_CLASS, kernel_class
 from chopper_core.metrics import Metric, Values, column, columns, numbered, worded
 from chopper_core.model.charts import BarChart, LineChart, Series
+from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
-from chopper_core.model.table import PHASES
+from chopper_core.model.table import PHASES, KernelTable, Phase
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View, pivot, with_view
-from chopper_core.util.arrays import Float64
-from chopper_core.util.errors import UsageError
-from chopper_core.util.grouping import ratios
+from chopper_core.util.arrays import AnyArray, Float64, Index, Int64, Mask
+from chopper_core.util.errors import NothingToShow, UsageError
+from chopper_core.util.grouping import ratios, sums_of
 from chopper_core.views.shared.derived import named, reduced_along
+from chopper_core.views.shared.host_causes import moved_idle
 from chopper_core.views.shared.phrases import count
+from chopper_core.views.shared.step_times import (
+    of_steps,
+    ranks_of,
+    replicas_of,
+    tokens_in,
+    whole_steps,
+)
 from chopper_core.views.shared.table_view import (
     GpuRows,
     LabelledRows,
@@ -26,7 +41,42 @@ from chopper_core.views.shared.table_view import (
     table_view,
 )
 from chopper_core.views.spec import ViewResult, ViewSpec, options_of
-from chopper_core.views.throughput.parts import PARTS, StepParts, steps_of
+
+_BY_PHASE: Final = ("GEMM", "attention", "vector")
+_PHASES: Final = (Phase.FORWARD, Phase.BACKWARD, Phase.PREFILL, Phase.DECODE)
+"""The phases whose compute is divided further."""
+PARTS: Final = (
+    *(f"{phase.name.lower()} {word}" for phase in _PHASES for word in _BY_PHASE),
+    "optimizer",
+    "sharding copies",
+    "other compute",
+    "communication",
+    "copies",
+    "launch",
+)
+"""They add up to all time: compute by kind, then exposed communication and copies, then idle."""
+_OPERATIONS: Final = {
+    "GEMM": re.compile(r"^(?:(?:q|k|v|kv|qkv)_ip|attn_op|(?:mlp|ffn|fc)_(?:[gud]|gu)p|ln?p)$"),
+    "attention": re.compile(r"^attn_(?:fa|sdpa)$"),
+    "vector": re.compile(
+        r"^(?:ie|ln|cel|ra|attn_(?:n|i|c|or|ra)|qkv_(?:s|t|re)|(?:mlp|ffn|fc)_(?:n|gs|gu|ra))$"
+    ),
+    "optimizer": re.compile(r"^opt_|^Optimizer\."),
+    "sharding copies": re.compile(r"^(?:FSDP::|FullyShardedDataParallel\.)"),
+}
+"""The operations of each class. The rules are those of UnaryLab/chopper's annotations.py with the
+operations' full names, since its own take every name that ends in `p` for a product.
+"""
+_RECOMPUTED: Final = " (recompute)"
+_KERNELS: Final = {
+    "gemm": "GEMM",
+    "convolution": "GEMM",
+    ATTENTION_CLASS: "attention",
+    OPTIMIZER_CLASS: "optimizer",
+}
+_CLASSES: Final = tuple(_OPERATIONS)
+_COLUMNS: Final = ("exposed_comm_ns", "exposed_copy_ns", "idle_ns")
+"""The columns of the last parts."""
 
 _NO_TOKENS: Final = (
     "the trace has no shapes of an embedding or attention (record_shapes=True in the profiler), "
@@ -80,11 +130,7 @@ PART_COLUMNS: Final = tuple(
     )
     for name in PARTS
 )
-_OVER: Final = {
-    "iteration": ("gpu",),
-    "gpu": ("iteration",),
-    "part": ("gpu", "iteration"),
-}
+_OVER: Final = {"iteration": ("gpu",), "gpu": ("iteration",), "part": ("gpu", "iteration")}
 """Split → the levels that tell a row's instances apart."""
 
 
@@ -144,12 +190,6 @@ Table = tuple[list[str], list[Column], list[Column]]
 """Labels, columns of the rows, and columns of all rows as one."""
 
 
-def _spread_pct(times_ns: Float64) -> Float64:
-    """The longest less the shortest time of each row, in % of the shortest."""
-    least, most = (how.reduce(times_ns, axis=1) for how in (np.fmin, np.fmax))
-    return np.asarray(100.0 * (most - least) / np.maximum(least, 1))
-
-
 def _figures(steps: StepParts, cells: Float64, stat: str, step_ns: Float64) -> dict[str, Column]:
     """Time, rate, tokens and parts of rows, whose cells are instances x (time, tokens, parts)."""
     tokens = cells[:, :, 1].mean(axis=1)
@@ -165,7 +205,7 @@ def _figures(steps: StepParts, cells: Float64, stat: str, step_ns: Float64) -> d
         stated(COLUMNS["iteration_ns"], took),
         (COLUMNS["tokens_per_s"], Values(1e9 * tokens * steps.replicas / np.maximum(step_ns, 1))),
         (COLUMNS["tokens"], whole if is_whole else Values(tokens)),
-        *(stated(PART_COLUMNS[place], found[:, 2 + place]) for place in _used(steps)),
+        *(stated(PART_COLUMNS[place], found[:, 2 + place]) for place in steps.used),
     ]
     return {metric.name: (metric, values) for metric, values in columns}
 
@@ -185,8 +225,9 @@ def _by_step(run: Run, steps: StepParts, view: View, by: str) -> Table:
             cells = np.stack([every[own][:, steps.steady].mean(axis=0) for own in rows.members])
     times = cells[:, :, 0]
     own = _figures(steps, cells, view.stat, reduced_along("mean", times.T))
-    spread = Values(np.where(counted, _spread_pct(times), np.nan))
-    own["spread_pct"] = (COLUMNS["spread_pct"], spread)
+    least, most = (how.reduce(times, axis=1) for how in (np.fmin, np.fmax))
+    spread = np.where(counted, 100.0 * (most - least) / np.maximum(least, 1), np.nan)
+    own["spread_pct"] = (COLUMNS["spread_pct"], Values(spread))
     first = ["iteration_ns", "tokens_per_s", "spread_pct"]
     if by == "iteration":
         slowest = steps.times_ns.argmax(axis=0).tolist()
@@ -206,29 +247,22 @@ def _by_step(run: Run, steps: StepParts, view: View, by: str) -> Table:
 
 
 def _by_part(steps: StepParts, stat: str) -> Table:
-    used = _used(steps)
-    chosen = steps.parts_ns[:, steps.steady]
-    known = chosen.size > 0
-    means = chosen.mean(axis=(0, 1)) if known else np.full(len(PARTS), np.nan)
-    tokens = steps.tokens[:, steps.steady].mean() if known else np.nan
+    used, means = steps.used, steps.means_ns
     whole = means.sum(keepdims=True)
 
     def figures(part_ns: Float64) -> list[Column]:
         return [
             (COLUMNS["part_ns"], numbered(part_ns)),
             (COLUMNS["part_pct"], numbered(100.0 * ratios(part_ns, whole))),
-            (COLUMNS["per_token_ns"], numbered(ratios(part_ns, np.asarray(tokens)))),
+            (COLUMNS["per_token_ns"], numbered(ratios(part_ns, np.asarray(steps.step_tokens)))),
         ]
 
     own, total = figures(means[used]), figures(whole)
     if stat:
-        took = reduced_along(stat, chosen.reshape(-1, len(PARTS))) if known else means
+        chosen = steps.parts_ns[:, steps.steady].reshape(-1, len(PARTS))
+        took = reduced_along(stat, chosen) if chosen.size else means
         own[0], total = (named(COLUMNS["part_ns"], stat), numbered(took[used])), total[1:]
     return [PARTS[place] for place in used], own, total
-
-
-def _used(steps: StepParts) -> list[int]:
-    return np.flatnonzero(steps.parts_ns.sum(axis=(0, 1))).tolist()
 
 
 def _headline(steps: StepParts) -> tuple[str, ...]:
@@ -237,7 +271,7 @@ def _headline(steps: StepParts) -> tuple[str, ...]:
     over = count(int(steps.steady.sum()), "steady iteration")
     whom = "the GPU" if len(steps.gpus) == 1 else f"{len(steps.gpus)} GPUs"
     time = f"an iteration takes {time_text(steps.step_ns)}, mean of {over} on {whom}"
-    tokens = float(steps.tokens[:, steps.steady].mean())
+    tokens = steps.step_tokens
     if not np.isfinite(tokens) or not steps.step_ns:
         return (f"{time}; the tokens are unknown",)
     rate = 1e9 * tokens / steps.step_ns * steps.replicas
@@ -245,7 +279,7 @@ def _headline(steps: StepParts) -> tuple[str, ...]:
     if steps.ranks > 1:
         what += f", {rate * steps.ranks:,.0f} on {steps.ranks} GPUs"
     each = f"{tokens:,.0f} tokens per GPU and iteration"
-    means = steps.parts_ns[:, steps.steady].mean(axis=(0, 1)) / tokens
+    means = steps.means_ns / tokens
     largest = np.argsort(-means, kind="stable")[:3].tolist()
     parts = ", ".join(f"{PARTS[place]} {means[place] / 1e3:.2f}" for place in largest)
     return (f"{what}: {each}; {time}", f"a token takes {means.sum() / 1e3:.2f} µs: {parts} µs")
@@ -279,7 +313,7 @@ def _charts(steps: StepParts) -> tuple[BarChart | LineChart, ...]:
     tokens = steps.tokens[:, steps.steady].mean(axis=1)
     known = bool(np.isfinite(tokens).all())
     each = means / tokens[:, None] / 1e3 if known else means / 1e6
-    used = _used(steps)
+    used = steps.used
     bars = BarChart(
         "time per token" if known else "time per iteration",
         "µs" if known else "ms",
@@ -287,12 +321,127 @@ def _charts(steps: StepParts) -> tuple[BarChart | LineChart, ...]:
         tuple(Series(PARTS[place], each[:, place]) for place in used),
     )
     numbers = np.array(steps.iterations, np.float64)[steps.steady]
-    line = LineChart(
-        "iteration time",
-        "ms",
-        "iteration",
-        "",
-        (numbers,),
-        (Series("mean of the GPUs", steps.each_ns[steps.steady] / 1e6),),
+    mean = {"mean of the GPUs": steps.each_ns[steps.steady] / 1e6}
+    return bars, LineChart.over("iteration time", "ms", "iteration", "", numbers, mean)
+
+
+def operation_class(name: str) -> str:
+    """The class of an operation of the vocabulary; empty for others, classed by their kernels."""
+    name = name.removesuffix(_RECOMPUTED)
+    return next((word for word, known in _OPERATIONS.items() if known.search(name)), "")
+
+
+def _part_of(table: KernelTable, rows: Index | slice) -> Int64:
+    """The part that each activity's compute belongs to, as a place in `PARTS`."""
+    phase, operation, kernel = (table.column(n)[rows] for n in ("phase", "operation", "kernel"))
+    places = {word: place for place, word in enumerate(_CLASSES)}
+    # A missing label, -1, is the last place.
+    words = [*map(operation_class, table.operations), ""]
+    of_operation = np.array([places.get(word, -1) for word in words], np.int64)[operation]
+    of_kernel = [places[_KERNELS.get(kernel_class(name), "vector")] for name in table.names]
+    kind = np.where(of_operation >= 0, of_operation, np.array(of_kernel, np.int64)[kernel])
+    part = np.full((len(_CLASSES), len(Phase) + 1), PARTS.index("other compute"), np.int64)
+    for place, each in enumerate(_PHASES):
+        part[: len(_BY_PHASE), each] = len(_BY_PHASE) * place + np.arange(len(_BY_PHASE))
+    part[:, Phase.OPTIMIZER] = part[places["optimizer"]] = PARTS.index("optimizer")
+    part[places["sharding copies"]] = PARTS.index("sharding copies")
+    found: Int64 = part[kind, phase]
+    return found
+
+
+def _parts_of_steps(steps: Groups) -> Int64:
+    """The ns of each part in each step, as steps x parts."""
+    table, rows, count = steps.table, steps.selection, len(steps)
+    step = np.repeat(np.arange(count), steps.sizes())
+    computing = table.compute_ns[rows] + table.overlap_ns[rows]
+    places = step * len(PARTS) + _part_of(table, rows)
+    times = sums_of(computing, places, count * len(PARTS)).reshape(count, len(PARTS))
+    for place, name in enumerate(_COLUMNS, len(PARTS) - len(_COLUMNS)):
+        times[:, place] = sums_of(table.column(name)[rows], step, count)
+    return np.rint(times).astype(np.int64)
+
+
+class StepParts(Struct, frozen=True, eq=False):
+    """The iterations of the scope on its GPUs."""
+
+    gpus: list[int]
+    iterations: list[int]
+    parts_ns: Int64
+    """GPUs x iterations x parts."""
+    span_ns: Int64
+    """GPUs x iterations."""
+    there: Mask
+    """Where a GPU has the iteration at all."""
+    steady: Mask
+    """Which iterations are whole on all GPUs."""
+    tokens: Float64
+    """Per GPU and iteration; NaN where they aren't known."""
+    replicas: float
+    """Data-parallel replicas per GPU: less than one where GPUs share tokens."""
+    ranks: int
+    """The GPUs, with those of the job without a trace where all others are here."""
+
+    @property
+    def times_ns(self) -> Int64:
+        return np.asarray(self.parts_ns.sum(axis=2), np.int64)
+
+    @property
+    def each_ns(self) -> Float64:
+        """The step time of each iteration: its mean over the GPUs that have it."""
+        return np.asarray(self.times_ns.sum(axis=0) / np.maximum(self.there.sum(axis=0), 1))
+
+    @property
+    def means_ns(self) -> Float64:
+        """The mean of each part over the GPUs' steady iterations; NaN without one."""
+        chosen = self.parts_ns[:, self.steady]
+        return chosen.mean(axis=(0, 1)) if chosen.size else np.full(len(PARTS), np.nan)
+
+    @property
+    def used(self) -> list[int]:
+        """The parts that take any time, as places in `PARTS`."""
+        return np.flatnonzero(self.parts_ns.sum(axis=(0, 1))).tolist()
+
+    @property
+    def step_tokens(self) -> float:
+        """The mean of the tokens of a steady iteration; NaN where they aren't known."""
+        return float(self.tokens[:, self.steady].mean()) if self.steady.any() else float("nan")
+
+    @property
+    def step_ns(self) -> float:
+        """The step time, as of `StepTimes`; NaN without a steady iteration."""
+        return float(self.times_ns[:, self.steady].mean()) if self.steady.any() else float("nan")
+
+
+def steps_of(run: Run, view: View, tokens: int | None = None) -> StepParts:
+    """The labelled iterations of the scope's GPUs, whole, whatever else the scope names."""
+    steps, gpus, iterations = whole_steps(run, view)
+    if not len(iterations):
+        raise NothingToShow(
+            "the scope has no iterations; throughput needs a trace with steps "
+            "(ProfilerStep# or Iteration annotations, or an optimizer)"
+        )
+
+    def laid_out(values: AnyArray, empty: float = 0) -> AnyArray:
+        return of_steps(steps, gpus, iterations, values, empty)
+
+    there = laid_out(np.ones(len(steps), np.bool_), False)
+    known = np.full(there.shape, float(tokens or 0))
+    if not tokens:
+        known = tokens_in(run, gpus.tolist(), iterations.tolist())
+    # The tokens of a truncated step are unknown: only a query for the step shows its rate.
+    whole = ~np.isin(iterations, np.array(() if view.cut else run.truncated(view), np.int64))
+    whole &= there.all(axis=0)
+    parts = laid_out(_parts_of_steps(steps))
+    moved = moved_idle(run, View(view.run, cut=view.cut), is_whole=True)
+    parts[:, :, PARTS.index("launch")] += moved.by_step(run, gpus, iterations).astype(np.int64)
+    return StepParts(
+        gpus.tolist(),
+        iterations.tolist(),
+        parts,
+        laid_out(steps.max("end_ns") - steps.min("start_ns")),
+        there,
+        whole,
+        known,
+        replicas_of(run),
+        ranks_of(run, gpus.tolist()),
     )
-    return (bars, line)
