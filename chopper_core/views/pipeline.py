@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.align.labels import numbered as combined
-from chopper_core.metrics import Values, column, numbered
+from chopper_core.metrics import Values, columns, numbered
 from chopper_core.model.charts import HeatMap
 from chopper_core.model.column_names import CHUNK, MICROBATCH, STEP_WINDOW
 from chopper_core.model.run import Run
@@ -72,35 +72,37 @@ _NO_STAGES: Final = (
 )
 _NO_WORK: Final = "no pipeline: the run has no forward or backward work"
 
-COUNT: Final = column("""microbatches | | µbatches
-    Microbatches of an iteration; of an interleaved schedule whose chunks nothing names, times
-    the chunks.""")
-FORWARD_TIME: Final = column("""forward_ns | ns | forward
-    Mean time of a microbatch's forward, first start to last end.""")
-BACKWARD_TIME: Final = column("""backward_ns | ns | backward
-    Mean time of a microbatch's backward, first start to last end.""")
-WEIGHTS_TIME: Final = column("""weight_gradient_ns | ns | wgrad
-    Mean time of a microbatch's gradients of weights, where the schedule has them apart.
-    missing: the schedule computes them in backward""")
-BUSY: Final = column("""busy_ns | ns | busy
-    Time in microbatches, mean over the row's GPUs and iterations.""")
-WINDOW: Final = column("""step_window_ns | ns | window
-    From the first to the last microbatch of any GPU, or the step's time in a dump; mean over
-    the row's GPUs and iterations.""")
-IDLE: Final = column("""pipeline_idle_pct | % | idle
-    Share of the window outside microbatches, mean over the row's GPUs and iterations.""")
-BUBBLE: Final = column("""bubble_pct | % | bubble
-    Share of the window outside microbatches for which the host isn't late: time that the GPU
-    waits for its pipeline.""")
-THEORY: Final = column("""theory_pct | % | theory
-    The bubble with equal stages. One forward, one backward: (p - 1) / (v m + p - 1) of p
-    stages, m microbatches, and v chunks of a stage's model if interleaved, else 1. Zero-bubble
-    (ZB-H1), with F, B and W the times of forward, backward and gradients of weights: (p - 1)
-    (F + B - W) over that and v m (F + B + W).
-    source: Megatron-LM (arXiv 2104.04473); zero bubble (arXiv 2401.10241)""")
-TIMES: Final = column("""stage_x | x | of others
-    Forward and backward of a microbatch over the median of the other stages'.
-    missing: there is no other stage""")
+COLUMNS: Final = columns("""
+    forward_ns | ns | forward
+        Mean time of a microbatch's forward, first start to last end.
+    backward_ns | ns | backward
+        Mean time of a microbatch's backward, first start to last end.
+    weight_gradient_ns | ns | wgrad
+        Mean time of a microbatch's gradients of weights, where the schedule has them apart.
+        missing: the schedule computes them in backward
+    microbatches | | µbatches
+        Microbatches of an iteration; of an interleaved schedule whose chunks nothing names, times
+        the chunks.
+    busy_ns | ns | busy
+        Time in microbatches, mean over the row's GPUs and iterations.
+    step_window_ns | ns | window
+        From the first to the last microbatch of any GPU, or the step's time in a dump; mean over
+        the row's GPUs and iterations.
+    pipeline_idle_pct | % | idle
+        Share of the window outside microbatches, mean over the row's GPUs and iterations.
+    bubble_pct | % | bubble
+        Share of the window outside microbatches for which the host isn't late: time that the GPU
+        waits for its pipeline.
+    theory_pct | % | theory
+        The bubble with equal stages. One forward, one backward: (p - 1) / (v m + p - 1) of p
+        stages, m microbatches, and v chunks of a stage's model if interleaved, else 1. Zero-bubble
+        (ZB-H1), with F, B and W the times of forward, backward and gradients of weights: (p - 1)
+        (F + B - W) over that and v m (F + B + W).
+        source: Megatron-LM (arXiv 2104.04473); zero bubble (arXiv 2401.10241)
+    stage_x | x | of others
+        Forward and backward of a microbatch over the median of the other stages'.
+        missing: there is no other stage
+""")
 
 
 class Blocks(Struct, frozen=True, eq=False):
@@ -129,6 +131,7 @@ class Blocks(Struct, frozen=True, eq=False):
     def took_ns(self) -> Int64:
         return self.end_ns - self.start_ns
 
+    @property
     def cells(self) -> Index:
         """The (GPU, iteration) of each block, as numbers."""
         return combined((self.gpu, self.iteration))
@@ -160,8 +163,8 @@ def _blocks(run: Run) -> Blocks:
     pairwise = np.array([bool(_PAIRWISE.search(name)) for name in table.operations], np.bool_)
     of_pp = [code for code, kind in group_kinds(run).items() if kind == "pp"]
     # Most runs have no pipeline, and sorting all rows to find none takes seconds.
-    has_stages = pairwise.any() or bool(of_pp)
-    if len(table) and given is None and not ((numbers != NO_LABEL).any() or has_stages):
+    is_told = given is not None or (numbers != NO_LABEL).any() or pairwise.any() or of_pp
+    if len(table) and not is_told:
         trains = run.memo(("trains",), lambda: len(_work(table)) > 0)
         raise NothingToShow(_NO_STAGES if trains else _NO_WORK)
     rows = _work(table)
@@ -174,9 +177,8 @@ def _blocks(run: Run) -> Blocks:
         return _made(run, rows, given[rows].astype(np.int64), "the schedule", chunk)
     # What names no operation (-1) has the last place.
     is_sent = np.append(pairwise, False)[table.operation[rows]]
-    p2p = (is_sent | np.isin(split_groups(run).group[rows], of_pp)) & (
-        table.kind[rows] == Kind.COMM
-    )
+    p2p = is_sent | np.isin(split_groups(run).group[rows], of_pp)
+    p2p &= table.kind[rows] == Kind.COMM
     work = rows[~p2p]
     named = np.append(numbers, NO_LABEL)[table.operation[work]]
     if (named[table.kind[work] == Kind.COMPUTE] != NO_LABEL).all():
@@ -188,7 +190,16 @@ def _blocks(run: Run) -> Blocks:
     begins = run_mask(table.gpu[rows], table.iteration[rows], table.phase[rows]) | before
     # Work after a send or receive begins a microbatch.
     number = np.cumsum(begins & ~p2p)[~p2p]
-    return _counted(_made(run, work, number, "sends and receives", 0 * number))
+    blocks = _made(run, work, number, "sends and receives", 0 * number)
+    cell = (WEIGHTS + 1) * blocks.cells + blocks.work
+    counts = counts_of(cell, (WEIGHTS + 1) * (int(blocks.cells.max()) + 1))
+    counts = counts.reshape(-1, WEIGHTS + 1)[:, :WEIGHTS]
+    if np.ptp(counts):
+        raise NothingToShow(
+            "sends and receives don't tell microbatches apart: GPUs have "
+            f"{counts.min()} to {counts.max()} blocks of forward or backward work"
+        )
+    return replace(blocks, microbatch=nth_of(cell))
 
 
 def _work(table: KernelTable) -> Index:
@@ -236,19 +247,6 @@ def _made(run: Run, rows: Index, number: Int64, origin: str, chunk: Int64) -> Bl
     )
 
 
-def _counted(blocks: Blocks) -> Blocks:
-    """Blocks numbered within their GPU, iteration and work; raises if their numbers differ."""
-    cells, works = blocks.cells(), WEIGHTS + 1
-    cell = works * cells + blocks.work
-    counts = counts_of(cell, works * (int(cells.max()) + 1)).reshape(-1, works)[:, :WEIGHTS]
-    if np.ptp(counts):
-        raise NothingToShow(
-            "sends and receives don't tell microbatches apart: GPUs have "
-            f"{counts.min()} to {counts.max()} blocks of forward or backward work"
-        )
-    return replace(blocks, microbatch=nth_of(cell))
-
-
 class Pipeline(Struct, frozen=True, eq=False):
     """The microbatches of a scope with their stages."""
 
@@ -281,6 +279,7 @@ class Pipeline(Struct, frozen=True, eq=False):
         took = self.blocks.took_ns[self.blocks.work == work]
         return float(took.mean()) if len(took) else 0.0
 
+    @property
     def of_stages(self) -> Float64:
         """Mean time of a microbatch, or chunk of it, on each stage, in ns."""
         times = np.zeros(self.stages)
@@ -289,9 +288,10 @@ class Pipeline(Struct, frozen=True, eq=False):
             times += means_of(self.blocks.took_ns[own], self.stage[own], self.stages)
         return times
 
+    @property
     def against_others(self) -> Float64:
         """Each stage's time over the median of the others'; NaN without another."""
-        times = self.of_stages()
+        times = self.of_stages
         return times / [median_of(np.delete(times, place)) for place in range(len(times))]
 
 
@@ -304,7 +304,7 @@ def pipeline_of(run: Run, view: View) -> Pipeline:
             "them"
         )
     assert run.parallel is not None
-    forward = counts_of(blocks.cells()[blocks.work == FORWARD])
+    forward = counts_of(blocks.cells[blocks.work == FORWARD])
     if not len(forward):
         raise NothingToShow("no pipeline: the scope has no forward work")
     chunks = len(distinct(blocks.chunk))
@@ -320,24 +320,25 @@ def answer(run: Run, view: View) -> ViewResult:
     codes: dict[str, Codes] = {STAGE: found.stage, "rank": blocks.gpu}
     codes |= {name: along[name][blocks.gpu] for name in along}
     labels, owner = ranked(codes[by] if by in codes else getattr(blocks, by))
-    count = len(labels)
+    count, names = len(labels), list(map(str, labels.tolist()))
     own: Own = []
-    for work, metric in enumerate((FORWARD_TIME, BACKWARD_TIME, WEIGHTS_TIME)):
+    for work, metric in enumerate([*COLUMNS.values()][: WEIGHTS + 1]):
         there = blocks.work == work
         if there.any() or work != WEIGHTS:
             own.append((metric, numbered(means_of(blocks.took_ns[there], owner[there], count))))
     if by not in _PARTS:
         own += _shares(found, owner, count)
     if by == STAGE and count > 1:
-        own.append((TIMES, numbered(found.against_others()[labels])))
-    names = [str(label) for label in labels.tolist()]
-    level = {STAGE: "pp", "rank": "gpu"}.get(by, by)
+        own.append((COLUMNS["stage_x"], numbered(found.against_others[labels])))
+    notes = [f"microbatches are separated by {blocks.origin}"]
+    if (present := len(distinct(found.stage))) < found.stages:
+        notes.append(f"{present} of {found.stages} stages have traces in the scope")
 
     def opens(row: int) -> View:
         if by in _PARTS:
             return view
+        deeper = child_of(view, {STAGE: "pp", "rank": "gpu"}.get(by, by), names[row])
         is_rank_next = by == STAGE or by in along
-        deeper = child_of(view, level, names[row])
         return replace(deeper, name="pipeline", by="rank" if is_rank_next else "microbatch")
 
     return table_view(
@@ -346,8 +347,8 @@ def answer(run: Run, view: View) -> ViewResult:
         own,
         _shares(found, np.zeros(len(blocks), np.intp), 1),
         opens=opens,
-        headline=headline(found),
-        notes=_notes(found),
+        headline=_headline(found),
+        notes=tuple(notes),
         charts=(_chart(found),),
     )
 
@@ -357,19 +358,22 @@ def _shares(found: Pipeline, owner: Index, count: int) -> Own:
     window, busy, waits, cell = _cells(found)
     row = np.zeros(len(window), np.intp)
     row[cell] = owner
+    means = {
+        "busy_ns": busy,
+        "step_window_ns": window,
+        "pipeline_idle_pct": 100.0 * (1 - busy / window),
+        "bubble_pct": 100.0 * waits / window,
+        "theory_pct": np.full(len(row), 100.0 * found.theory),
+    }
     return [
-        (COUNT, Values(np.full(count, found.microbatches))),
-        (BUSY, numbered(means_of(busy, row, count))),
-        (WINDOW, numbered(means_of(window, row, count))),
-        (IDLE, numbered(means_of(100.0 * (1 - busy / window), row, count))),
-        (BUBBLE, numbered(means_of(100.0 * waits / window, row, count))),
-        (THEORY, numbered(np.full(count, 100.0 * found.theory))),
+        (COLUMNS["microbatches"], Values(np.full(count, found.microbatches))),
+        *((COLUMNS[name], numbered(means_of(each, row, count))) for name, each in means.items()),
     ]
 
 
 def _cells(found: Pipeline) -> tuple[Float64, Float64, Float64, Index]:
     """Window, busy time and bubble of each GPU and iteration, and which of them a block is in."""
-    blocks, cell = found.blocks, found.blocks.cells()
+    blocks, cell = found.blocks, found.blocks.cells
     busy, late = (
         sums_of(each.astype(np.float64), cell) for each in (blocks.took_ns, blocks.late_ns)
     )
@@ -383,21 +387,21 @@ def bubble_of(found: Pipeline) -> float:
     return float((waits / window).mean())
 
 
-def headline(found: Pipeline) -> tuple[str, ...]:
+def _headline(found: Pipeline) -> tuple[str, ...]:
     chunks = f" of {found.chunks} chunks" if found.chunks > 1 else ""
-    lines = [
+    first = (
         f"{found.stages} stages{chunks}, {found.microbatches} microbatches: bubble "
         f"{percent(bubble_of(found))}, {percent(found.theory)} with equal stages "
         f"({found.schedule})"
-    ]
-    long = longest(found)
-    if long is not None:
-        stage, times, saving = long
-        lines.append(
-            f"stage {stage} is too long: a microbatch takes {times:.2f} times the median of the "
-            f"other stages; with theirs a step would be up to {time(saving)} shorter"
-        )
-    return tuple(lines)
+    )
+    if (long := longest(found)) is None:
+        return (first,)
+    stage, times, saving = long
+    return (
+        first,
+        f"stage {stage} is too long: a microbatch takes {times:.2f} times the median of the other "
+        f"stages; with theirs a step would be up to {time(saving)} shorter",
+    )
 
 
 def longest(found: Pipeline) -> tuple[int, float, float] | None:
@@ -406,24 +410,13 @@ def longest(found: Pipeline) -> tuple[int, float, float] | None:
     In a steady pipeline each microbatch takes as long as the longest stage, so that what it has
     beyond the next longest one is paid once per microbatch.
     """
-    times = found.against_others()
-    if not np.isfinite(times).any():
+    times, of_stages = found.against_others, found.of_stages
+    stage = int(np.nan_to_num(times).argmax())
+    if not times[stage] >= LONG:
         return None
-    stage = int(np.nanargmax(times))
-    if times[stage] < LONG:
-        return None
-    of_stages = found.of_stages()
     excess = of_stages[stage] - np.delete(of_stages, stage).max()
     blocks = found.microbatches * found.chunks
     return stage, float(times[stage]), float(max(excess, 0.0) * blocks)
-
-
-def _notes(found: Pipeline) -> tuple[str, ...]:
-    notes = [f"microbatches are separated by {found.blocks.origin}"]
-    present = len(distinct(found.stage))
-    if present < found.stages:
-        notes.append(f"{present} of {found.stages} stages have traces in the scope")
-    return tuple(notes)
 
 
 def _chart(found: Pipeline) -> HeatMap:
