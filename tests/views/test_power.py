@@ -19,8 +19,13 @@ from chopper_core.model.run import Run
 from chopper_core.model.signals import Signal, TimeSpans, between
 from chopper_core.model.units import Unit
 from chopper_core.util.errors import UsageError
-from chopper_core.views.power.charts import Correlation, samples_of
-from chopper_core.views.power.power_columns import CORRELATED, OF_SAMPLES, OF_STEPS
+from chopper_core.views.power.samples import (
+    CORRELATED,
+    OF_SAMPLES,
+    OF_STEPS,
+    Correlation,
+    samples_of,
+)
 from chopper_core.views.query import query
 from chopper_core.views.shared.samples import beside_of, sampled
 

@@ -26,7 +26,7 @@ from chopper_core.views.findings.rule import (
     spread_of,
     threshold,
 )
-from chopper_core.views.power.charts import LIMITER, samples_of
+from chopper_core.views.power.samples import LIMITER, samples_of
 from chopper_core.views.shared.marks import MAD_TO_SIGMA
 from chopper_core.views.shared.phrases import by_number, percent, time
 from chopper_core.views.shared.process_groups import places_of

@@ -4,6 +4,7 @@ findings.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import PurePath
 from typing import Final
@@ -13,15 +14,15 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.metrics import METRICS, Values, columns, heat_of, is_measured, numbered
-from chopper_core.model.charts import Cards, Chart, Composition, Series
+from chopper_core.model.charts import Band, Cards, Composition, LaneCells, Lanes, Series
 from chopper_core.model.column_names import HEAT, HOTSPOT
 from chopper_core.model.run import Run
-from chopper_core.model.table import Kind
+from chopper_core.model.table import NO_LABEL, Kind
 from chopper_core.model.units import LONG_TIMES, Unit
-from chopper_core.model.view import View, baseline_view, with_view
-from chopper_core.util.arrays import Float64
+from chopper_core.model.view import Interval, View, baseline_view, with_view
+from chopper_core.util.arrays import Float64, Int64
 from chopper_core.util.errors import ChopperError, NothingToShow, UsageError
-from chopper_core.util.grouping import sums_of
+from chopper_core.util.grouping import stable_order, sums_of
 from chopper_core.views.overview.step import (
     COUNTED,
     TITLES,
@@ -50,6 +51,8 @@ from chopper_core.views.shared.table_view import (
     table_view,
 )
 from chopper_core.views.spec import ViewResult, ViewSpec
+from chopper_core.views.timeline.chart import KIND_NAMES, cells_of, spans_of
+from chopper_core.views.timeline.lanes import CLASS_NAMES, EVERY_STREAM, Lane, edges, lane_of
 
 SPEC: Final = ViewSpec(
     name="overview",
@@ -67,6 +70,8 @@ _MAX_GPUS: Final = 64
 _MAX_CARDS: Final = 12
 _CACHED: Final = 32
 """Scopes whose slow parts are cached."""
+_CACHED_LANES: Final = 128
+_NOTHING: Final = -1
 _UNITS: Final = (*LONG_TIMES, (1e5, 1e6, "ms"), (0.0, 1e3, "µs"))
 """From which time a step is written in units of how many ns, and their name."""
 _KINDS: Final = {"compute": "compute", "comm": "communication", "copy": "copies"}
@@ -209,16 +214,80 @@ def _columns(
     return own, total
 
 
-def _lanes(step: Step, rows: GpuRows) -> Chart:
-    from chopper_core.views.overview.lanes import lanes_chart
-
+def _lanes(step: Step, rows: GpuRows) -> Lanes:
     steps = step.times.by_gpu_ns
     gpus = [step.gpus[int(own[steps[own].argmax()])] for own in rows.members]
-    if rows.level == "gpu":
-        return lanes_chart(step, gpus, [f"GPU {gpu}" for gpu in gpus])
-    level = "" if rows.level == NODE else f"{rows.level} "
-    pairs = zip(rows.labels, gpus, strict=True)
-    return lanes_chart(step, gpus, [f"{level}{label} GPU {gpu}" for label, gpu in pairs])
+    labels = [f"GPU {gpu}" for gpu in gpus]
+    if rows.level != "gpu":
+        level = "" if rows.level == NODE else f"{rows.level} "
+        pairs = zip(rows.labels, labels, strict=True)
+        labels = [f"{level}{label} {gpu}" for label, gpu in pairs]
+    return _lanes_chart(step, gpus, labels)
+
+
+def _lanes_chart(
+    step: Step, gpus: Sequence[int], labels: Sequence[str], part: tuple[float, float] = (0.0, 1.0)
+) -> Lanes:
+    """A lane per row, of one GPU each, over a part of the iteration of typical length.
+
+    The activities of a lane are brought together when its cells are asked for.
+    """
+    run, at = step.run, step.times.typical
+    begins_ns, ends_ns = step.spans_ns
+    first, last = int(begins_ns[at]), int(ends_ns[at])
+    begin = first + int(part[0] * (last - first))
+    end = max(first + int(part[1] * (last - first)), begin + 1)
+
+    def lane(row: int) -> Lane:
+        key = ("overview lane", gpus[row], first, last)
+        return run.memo(key, lambda: _lane(step, gpus[row], first, last), _CACHED_LANES)
+
+    def cells(row: int, bins: int) -> LaneCells:
+        return cells_of(run, lane(row), begin, end, bins)
+
+    def bands(row: int, bins: int) -> tuple[Band, ...]:
+        return (_phases(step, lane(row), edges(begin, end, bins)),)
+
+    number = f"iteration {step.times.iterations[at]}" if step.times.iterations else "the scope"
+    seen = Interval(
+        begin - run.origin_ns,
+        end - run.origin_ns,
+        _NOTHING,
+        None,
+        int(ends_ns.max()) - run.origin_ns,
+    )
+    return Lanes(
+        title=f"GPUs in {number}",
+        lanes=tuple(labels),
+        owners=tuple(f"GPU {gpu}" for gpu in gpus),
+        kinds=KIND_NAMES,
+        seen=seen,
+        cells=cells,
+        bands=bands,
+        classes=CLASS_NAMES,
+        part=lambda begin, end: _lanes_chart(step, gpus, labels, (begin, end)),
+    )
+
+
+def _lane(step: Step, gpu: int, begin: int, end: int) -> Lane:
+    table = step.run.table
+    rows = step.run.tree().node((str(gpu),)).selection
+    starts = table.start_ns[rows]
+    there = np.flatnonzero((starts < end) & (starts + table.duration_ns[rows] > begin))
+    there = there[stable_order(starts[there])]
+    chosen = there + rows.start if isinstance(rows, slice) else rows[there]
+    return lane_of(table, chosen, gpu, EVERY_STREAM)
+
+
+def _phases(step: Step, lane: Lane, cut: Int64) -> Band:
+    """The phase of the activity that started last before the middle of each cell."""
+    table = step.run.table
+    middles = (cut[:-1] + cut[1:]) // 2
+    codes = table.phase[lane.rows].astype(np.int64)
+    named = np.flatnonzero(codes != NO_LABEL)
+    place = np.searchsorted(lane.starts_ns[named], middles, "right") - 1
+    keys = np.where(place >= 0, codes[named[place]] if len(named) else _NOTHING, _NOTHING)
+    return Band("phase", spans_of(keys, lambda code: table.text_of("phase", code)))
 
 
 def _composition(step: Step, base: Step | None) -> Composition:
@@ -318,8 +387,8 @@ _SHOWN_OF_SAMPLES: Final = (
 
 def _of_samples(run: Run, view: View) -> ViewResult:
     from chopper_core.views.overview.evidence import findings
-    from chopper_core.views.power.charts import charts, samples_of
-    from chopper_core.views.power.power_columns import WINDOW_NS
+    from chopper_core.views.power import charts
+    from chopper_core.views.power.samples import WINDOW_NS, samples_of
 
     own = columns_of(run)
     found = samples_of(run, view, WINDOW_NS) if own else []

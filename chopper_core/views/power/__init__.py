@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -9,30 +10,32 @@ from msgspec import Struct
 
 from chopper_core.metrics import METRICS, Scope, is_measured, numbered
 from chopper_core.metrics.metric import quotient
-from chopper_core.model.column_names import EDGE, HEAT
+from chopper_core.model.charts import BarChart, LineChart, Series, SignalRows
+from chopper_core.model.column_names import EDGE, HEAT, HOTSPOT
 from chopper_core.model.run import Run
 from chopper_core.model.signals import TimeSpans
+from chopper_core.model.units import Unit
 from chopper_core.model.view import View
-from chopper_core.util.arrays import Float64
-from chopper_core.util.errors import NothingToShow
-from chopper_core.util.grouping import median_of, others_median, ratios
-from chopper_core.views.power.charts import (
-    SIGNALS,
-    GpuSamples,
-    charts,
-    correlations,
-    energy_bars,
-    samples_of,
-)
-from chopper_core.views.power.power_columns import (
+from chopper_core.util.arrays import Float64, Int64
+from chopper_core.util.errors import NothingToShow, UsageError
+from chopper_core.util.grouping import means_of, median_of, others_median, ratios
+from chopper_core.views.power.samples import (
     CORRELATED,
     OF_STEPS,
+    SIGNALS,
     WINDOW_NS,
+    GpuSamples,
     columns_of_samples,
+    correlations,
+    samples_of,
 )
+from chopper_core.views.shared.marks import outliers
 from chopper_core.views.shared.phrases import count, differs
 from chopper_core.views.shared.samples import (
+    MAX_POINTS,
+    beside_of,
     columns_of,
+    evenly,
     gpus_of,
     result_of_samples,
     sampled_notes,
@@ -62,6 +65,10 @@ SPEC: Final = ViewSpec(
 )
 
 
+_MAX_LINES: Final = 16
+_MAX_BARS: Final = 40
+_MIN_ROWS: Final = 2
+_LARGEST_FIRST: Final = ("operation", "kernel")
 _SHOWN_ALONE: Final = (
     *("mean_power_w", "peak_power_w", "sampled_energy_j", "limit_w", "at_limit_pct"),
     *("mean_gfx_mhz", "p05_gfx_mhz", "sd_gfx_mhz", "mean_mem_mhz", "mean_hot_c", "hottest_c"),
@@ -324,3 +331,80 @@ def _notes(found: list[GpuSamples], options: Options) -> tuple[str, ...]:
     if absent:
         notes.append(f"no telemetry of GPU {', '.join(absent)} in the scope's time")
     return tuple(notes)
+
+
+def charts(found: Sequence[GpuSamples], origin_ns: int) -> tuple[LineChart | SignalRows, ...]:
+    drawn: list[LineChart | SignalRows | None] = []
+    for name, title, unit in (("power_w", "power", "W"), ("gfx_mhz", "gfx clock", "MHz")):
+        signals = {f"GPU {gpu.gpu}": gpu.signals[name] for gpu in found if len(gpu.signals[name])}
+        lines = {gpu: (own.middles_ns, own.values) for gpu, own in signals.items()}
+        means = [own.mean() for own in signals.values()]
+        drawn.append(_along(lines, title, unit, origin_ns, means))
+    for name, title, unit in (
+        ("gfx_mhz", "rolling 0.05 quantile of gfx clock", "MHz"),
+        ("power_w", "rolling 0.95 quantile of power", "W"),
+    ):
+        lines = {f"GPU {gpu.gpu}": own for gpu in found if len((own := gpu.rolled[name])[0])}
+        means = [float(values.mean()) for _, values in lines.values()]
+        drawn.append(_along(lines, title, unit, origin_ns, means))
+    few = found[:_MAX_LINES]
+    drawn.append(_against(few, HOTSPOT, "hotspot", "°C") or _against(few, EDGE, "edge", "°C"))
+    drawn.append(_against(few, "power_w", "power", "W"))
+    return tuple(chart for chart in drawn if chart is not None)
+
+
+def _against(found: Sequence[GpuSamples], other: str, title: str, unit: str) -> LineChart | None:
+    clouds = {}
+    for gpu in found:
+        samples = gpu.signals["gfx_mhz"]
+        clock, beside = beside_of(samples.at(evenly(len(samples))), gpu.curves.get(other))
+        if len(clock):
+            clouds[f"GPU {gpu.gpu}"] = (beside, clock)
+    if not clouds:
+        return None
+    return LineChart.clouds(f"gfx clock against {title}", "MHz", title, unit, clouds)
+
+
+def energy_bars(level: str, labels: Sequence[str], joules: Float64) -> tuple[BarChart, ...]:
+    known = np.flatnonzero(np.isfinite(joules))
+    if not len(known):
+        return ()
+    if level in _LARGEST_FIRST:
+        known = known[np.argsort(-joules[known], kind="stable")]
+    some = known[:_MAX_BARS]
+    words = tuple(labels[place] for place in some.tolist())
+    return (BarChart(f"energy by {level}", "J", words, (Series("energy", joules[some]),), level),)
+
+
+def _along(
+    lines: Mapping[str, tuple[Int64, Float64]],
+    title: str,
+    unit: str,
+    origin_ns: int,
+    means: Sequence[float],
+) -> LineChart | SignalRows | None:
+    """Signals along time, which have samples: of one GPU as a curve, of several as rows."""
+    if not lines:
+        return None
+    begin = min(int(times[0]) for times, _ in lines.values())
+    end = max(int(times[-1]) for times, _ in lines.values())
+    scale = Unit.NS.scale(max(1e6, float(end - origin_ns)), is_whole=True)
+    if len(lines) < _MIN_ROWS:
+        name, (times, values) = next(iter(lines.items()))
+        some = evenly(len(values))
+        x = (times[some] - origin_ns) / scale.divisor
+        return LineChart.over(title, unit, "time", scale.text, x, {name: values[some]})
+    bins = min(MAX_POINTS, max(len(values) for _, values in lines.values()))
+    numbers = []
+    for times, values in lines.values():
+        place = np.minimum((times - begin) * bins // max(end - begin, 1), bins - 1)
+        numbers.append(means_of(values, place, bins))
+    try:
+        apart = outliers(numbered(means)).rows
+    except UsageError:
+        apart = ()
+    ends = (begin - origin_ns) / scale.divisor, (end - origin_ns) / scale.divisor
+    rows = np.stack(numbers)
+    return SignalRows(
+        title, unit, "time", scale.text, ends, tuple(lines), rows, np.array(means), apart
+    )
