@@ -45,10 +45,8 @@ class LineChart(Struct, frozen=True, eq=False):
     x_title: str
     x_unit: str
     x: tuple[Float64, ...]
-    """The x values of each series."""
     series: tuple[Series, ...]
     points: bool = False
-    """Whether to draw unconnected points."""
 
     @classmethod
     def over(
@@ -81,7 +79,6 @@ class SignalRows(Struct, frozen=True, eq=False):
     numbers: Float64
     """Rows x equal parts of the time: the mean of each, NaN if unknown."""
     means: Float64
-    """The mean of each row."""
     apart: tuple[int, ...]
     """The rows whose mean is an outlier among the rows' means."""
 
@@ -97,10 +94,8 @@ class Roofline(Struct, frozen=True, eq=False):
     share: Float64
     """Part of the time of each point, 0 to 1."""
     measured_intensity: Float64
-    """From counters; NaN without."""
     measured_tflops: Float64
     sentences: tuple[str, ...]
-    """Each row in a sentence."""
     memory_tbps: float | None
     """The slope of the memory's roof; None if unknown."""
     peaks: tuple[tuple[str, float], ...]
@@ -118,11 +113,9 @@ class HeatMap(Struct, frozen=True, eq=False):
     columns: tuple[str, ...]
     x_title: str
     numbers: Float64
-    """Rows x columns."""
     has_own_rows: bool = False
     """Whether its rows differ from those of the table."""
     signed: bool = False
-    """Whether its figure is a difference."""
     labels: tuple[str, ...] = ()
     """The table's rows that these rows show, by label."""
     opens: Callable[[int, int], View] | None = None
@@ -138,7 +131,6 @@ class IcicleRow(Struct, frozen=True, eq=False):
     """Of the scope's time, so that a block lies within the one that holds it."""
     ends_ns: Int64
     numbers: Float64
-    """The figure of each block; NaN if unknown."""
     parents: Int64
     """The block of the level above that holds each."""
 
@@ -202,9 +194,7 @@ class Cards(Struct, frozen=True, tag=True):
     title: str
     cards: tuple[Card, ...]
     is_pending: bool = False
-    """Whether they are still being computed."""
     figures: str = ""
-    """The title of the cards' figures."""
 
 
 class Span(Struct, frozen=True):
@@ -227,9 +217,7 @@ class LaneCells(Struct, frozen=True, eq=False):
     kind_ns: Int64
     """Kinds x cells: the time in which an activity of the kind runs."""
     busy_ns: Int64
-    """The time in which any activity runs."""
     width_ns: Int64
-    """The duration of each cell."""
     spans: tuple[Span, ...]
     """Activities wide enough for a label."""
     class_ns: Int64 | None = None
@@ -268,7 +256,6 @@ class Lanes(Struct, frozen=True, eq=False, kw_only=True):
     title: str
     lanes: tuple[str, ...]
     owners: tuple[str, ...]
-    """The GPU of each lane."""
     kinds: tuple[str, ...]
     seen: Interval
     pointed: Mapping[str, str] = {}
@@ -284,7 +271,6 @@ class Lanes(Struct, frozen=True, eq=False, kw_only=True):
     missing: str = ""
     """Why there are no strips."""
     classes: tuple[str, ...] = ()
-    """The classes of compute."""
     hosts: Callable[[int, int], LaneCells | None] | None = None
     """The work of the threads that launch on a lane's GPU: operators, and other runtime calls."""
     ghosts: Callable[[int, int], Ghost | None] | None = None

@@ -37,7 +37,6 @@ class IntegralCurve(Struct, frozen=True):
     covered_ns: Float64
 
     def integrals(self, times_ns: Numbers) -> tuple[Float64, Float64]:
-        """The running integral and the covered time at each time."""
         edges = self.edges_ns
         # Only the edges near the times: a curve may have millions.
         low = max(int(np.searchsorted(edges, int(np.min(times_ns)), "left")) - 1, 0)
@@ -83,7 +82,6 @@ class BusyCurve(IntegralCurve, frozen=True):
 
     @classmethod
     def of(cls, parts: BusyParts) -> BusyCurve:
-        """The curve of a GPU; there is at least one part."""
         span = np.array([parts.starts_ns.min(), parts.ends_ns.max()], np.int64)
         return cls(span, np.zeros(2), (span - span[0]).astype(np.float64), parts)
 
@@ -98,7 +96,6 @@ class BusyCurve(IntegralCurve, frozen=True):
         return 100.0 * busy, at
 
     def _busy(self, at_ns: Int64) -> Float64:
-        """The busy time since the start of the span."""
         times, parts = at_ns.ravel(), self.parts
         over = parts.ends_ns <= times[:, None]
         idle = np.where(over, parts.idle_ns, 0).sum(axis=1)
@@ -149,7 +146,6 @@ class Signal(Struct, frozen=True):
     title: str
     unit: Unit
     curves: Mapping[int, IntegralCurve]
-    """GPU → its curve."""
     low: float
     high: float
     """The bounds of the scale shared by all its charts and sparklines."""
@@ -289,7 +285,6 @@ class CpuSamples(SampledFile, frozen=True, eq=False):
     """Samples of how busy the processors of a host were."""
 
     cpus: Int64
-    """The numbers of the logical processors."""
     cores: Int64
     """The physical core of each, `NO_CORE` where the file has none."""
     times_ns: Int64

@@ -104,7 +104,6 @@ class _Matrix(Struct, frozen=True, eq=False, dict=True):
     numbers: Float64
     labels: list[str]
     names: list[str]
-    """Of the GPUs."""
 
     @cached_property
     def apart(self) -> tuple[Float64, Index, Float64]:

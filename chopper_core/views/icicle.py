@@ -31,7 +31,6 @@ SPEC: Final = ViewSpec(
 _LEVELS: Final = ("phase", "layer", "operation", "kernel")
 """The levels of the picture below the one that is split by."""
 _FIGURE, _WITHOUT_TELEMETRY = "gfx_mhz", "busy_pct"
-"""The figure of the colours."""
 _MAX_BLOCKS: Final = 20_000
 """A level with more of them has none that could be seen."""
 

@@ -122,7 +122,6 @@ class Blocks(Struct, frozen=True, eq=False):
     window_ns: Int64
     """Its step: from the first to the last microbatch of any GPU, or as the file says."""
     origin: str
-    """The evidence that tells microbatches apart."""
 
     def __len__(self) -> int:
         return len(self.gpu)
@@ -208,7 +207,6 @@ def _work(table: KernelTable) -> Index:
 
 
 def _numbers_in(table: KernelTable, pattern: re.Pattern[str]) -> Int64:
-    """The microbatch or chunk in each operation's name."""
     matches = [pattern.search(name) for name in table.operations]
     return np.array([int(m[1]) if m else NO_LABEL for m in matches], np.int64)
 
@@ -252,7 +250,6 @@ class Pipeline(Struct, frozen=True, eq=False):
 
     blocks: Blocks
     stage: Int64
-    """Of each block."""
     stages: int
     microbatches: int
     """Of an iteration."""

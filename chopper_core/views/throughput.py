@@ -76,7 +76,6 @@ _KERNELS: Final = {
 }
 _CLASSES: Final = tuple(_OPERATIONS)
 _COLUMNS: Final = ("exposed_comm_ns", "exposed_copy_ns", "idle_ns")
-"""The columns of the last parts."""
 
 _NO_TOKENS: Final = (
     "the trace has no shapes of an embedding or attention (record_shapes=True in the profiler), "
@@ -350,7 +349,6 @@ def _part_of(table: KernelTable, rows: Index | slice) -> Int64:
 
 
 def _parts_of_steps(steps: Groups) -> Int64:
-    """The ns of each part in each step, as steps x parts."""
     table, rows, count = steps.table, steps.selection, len(steps)
     step = np.repeat(np.arange(count), steps.sizes())
     computing = table.compute_ns[rows] + table.overlap_ns[rows]

@@ -180,7 +180,6 @@ def _baseline_step(run: Run, view: View) -> Step | None:
 def _columns(
     step: Step, rows: GpuRows, slow: _Slow | None, base: Step | None
 ) -> tuple[Own, dict[str, int | float]]:
-    """The columns, and the total row."""
     steps, mean_ns = step.times.by_gpu_ns, step.times.mean_ns
     own: Own = []
     total: dict[str, int | float] = {_STEP: mean_ns}

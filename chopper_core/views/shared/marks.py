@@ -232,14 +232,12 @@ class Coverage(Struct, frozen=True, dict=True):
         return None if self._scope <= covered else covered
 
     def _gpus_with(self, metric: Metric) -> list[int]:
-        """The GPUs of the scope that have any value of a part of the time."""
         run, view = self.run, self.view
         by_gpu = run.tree_of(view).split(view.path, ("gpu",))
         scope = Scope.of(run, by_gpu, self.whole)
         return [int(gpu) for gpu in by_gpu.codes("gpu")[metric.compute(scope).present()]]
 
     def marked(self, metric: Metric, values: Values) -> Values:
-        """The values, marked where they cover only some GPUs of their row."""
         covered = None if self.level == "gpu" else self.covered(metric)
         if covered is None:
             return values

@@ -248,7 +248,6 @@ def under_cursor(run: Run, view: View, name: str) -> tuple[int, int] | None:
 
 
 def _at_cursor(run: Run, lanes: Sequence[Lane], at: int) -> dict[str, Values]:
-    """The columns of `AT_CURSOR`."""
     table = run.table
     places = [lane.running(at) for lane in lanes]
     absent = np.array([place is None for place in places], np.bool_)

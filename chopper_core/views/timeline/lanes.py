@@ -41,7 +41,6 @@ class Lane(Struct, frozen=True, eq=False):
     gpu: int
     stream: int | None
     rows: Index
-    """Of the kernel table."""
     starts_ns: Int64
     ends_ns: Int64
     latest_ns: Int64
@@ -49,11 +48,8 @@ class Lane(Struct, frozen=True, eq=False):
     last_ns: Int64
     """The ends in rising order."""
     kinds: tuple[TimeSpans, ...]
-    """When activities of each `Kind` run."""
     kind_starts_ns: tuple[Int64, ...]
-    """The starts of each kind."""
     busy: TimeSpans
-    """When any activity runs."""
     overlapping: int
     """Activities that start while another one of the lane still runs."""
     coordinate: str = ""
