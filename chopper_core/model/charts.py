@@ -250,6 +250,22 @@ class Strip(Struct, frozen=True, eq=False):
     numbers: Float64
 
 
+class Pointed(Struct, frozen=True):
+    """The activity on a lane at the cursor; None where nothing runs, or if unknown."""
+
+    kernel: str | None = None
+    operation: str | None = None
+    phase: str | None = None
+    layer: int | None = None
+    start_ns: int | None = None
+    """Since the run's first activity."""
+    duration_ns: int | None = None
+    mhz: float | None = None
+    """Mean clock of the GPU during the activity."""
+    next_ns: int | None = None
+    """Time to the next start on the lane."""
+
+
 class Lanes(Struct, frozen=True, eq=False, kw_only=True):
     """Activities along time, lane by lane, computed for the available number of cells."""
 
@@ -258,8 +274,8 @@ class Lanes(Struct, frozen=True, eq=False, kw_only=True):
     owners: tuple[str, ...]
     kinds: tuple[str, ...]
     seen: Interval
-    pointed: Mapping[str, str] = {}
-    """Lane → the kernel at the cursor, where one runs."""
+    pointed: Mapping[str, Pointed] = {}
+    """Lane → the activity at the cursor."""
     cells: Callable[[int, int], LaneCells]
     """(lane, number of cells) → its cells."""
     bands: Callable[[int, int], tuple[Band, ...]]

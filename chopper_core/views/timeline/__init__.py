@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.metrics import Values, columns, numbered, worded
+from chopper_core.model.charts import Pointed
 from chopper_core.model.parallel import TITLES
 from chopper_core.model.run import Run, interval_of
 from chopper_core.model.signals import TimeSpans
@@ -139,9 +140,12 @@ def answer(run: Run, view: View) -> ViewResult:
         found["between_ns"] = within(every, *ends)
         found["between_activities"] = counted(*ends)
     labels, pointed = [label_of(lane) for lane in lanes], _at_cursor(run, lanes, at)
-    kernels = enumerate(pointed["at_kernel"].cell(row) for row in range(len(lanes)))
-    names = {labels[row]: kernel for row, kernel in kernels if isinstance(kernel, str)}
-    chart = replace(lanes_chart(run, view, seen, lanes, labels), pointed=names)
+    chart = lanes_chart(run, view, seen, lanes, labels)
+    at_lanes: dict[str, Pointed] = {}
+    for row, label in enumerate(labels):
+        cells: dict[str, Any] = {name: each.cell(row) for name, each in pointed.items()}
+        at_lanes[label] = Pointed(**{name.removeprefix("at_"): cells[name] for name in cells})
+    chart = replace(chart, pointed=at_lanes)
     if (ghosts := Ghosts.of(run, view)) is not None:
         chart = replace(chart, ghosts=lambda row, bins: ghosts.of_lane(lanes[row], seen, bins))
     own = [(OF_LANES[name], Values(numbers)) for name, numbers in found.items()]
