@@ -274,8 +274,8 @@ class Lanes(Struct, frozen=True, eq=False, kw_only=True):
     owners: tuple[str, ...]
     kinds: tuple[str, ...]
     seen: Interval
-    pointed: Mapping[str, Pointed] = {}
-    """Lane → the activity at the cursor."""
+    pointed: tuple[Pointed, ...] = ()
+    """The activity at the cursor, lane by lane."""
     cells: Callable[[int, int], LaneCells]
     """(lane, number of cells) → its cells."""
     bands: Callable[[int, int], tuple[Band, ...]]
@@ -329,7 +329,7 @@ def _picked_lanes(chart: Lanes, rows: Sequence[int]) -> Lanes:
     by_row = ("cells", "bands", "strips", "hosts", "ghosts")
     return replace(
         chart,
-        **_picked(chart, rows, ("lanes", "owners")),
+        **_picked(chart, rows, ("lanes", "owners", "pointed")),
         **{name: of_row(getattr(chart, name)) for name in by_row},
         part=None if chart.part is None else part,
     )

@@ -189,16 +189,7 @@ def _blocks(run: Run) -> Blocks:
     begins = run_mask(table.gpu[rows], table.iteration[rows], table.phase[rows]) | before
     # Work after a send or receive begins a microbatch.
     number = np.cumsum(begins & ~p2p)[~p2p]
-    blocks = _made(run, work, number, "sends and receives", 0 * number)
-    cell = (WEIGHTS + 1) * blocks.cells + blocks.work
-    counts = counts_of(cell, (WEIGHTS + 1) * (int(blocks.cells.max()) + 1))
-    counts = counts.reshape(-1, WEIGHTS + 1)[:, :WEIGHTS]
-    if np.ptp(counts):
-        raise NothingToShow(
-            "sends and receives don't tell microbatches apart: GPUs have "
-            f"{counts.min()} to {counts.max()} blocks of forward or backward work"
-        )
-    return replace(blocks, microbatch=nth_of(cell))
+    return _counted(_made(run, work, number, "sends and receives", 0 * number))
 
 
 def _work(table: KernelTable) -> Index:
@@ -243,6 +234,19 @@ def _made(run: Run, rows: Index, number: Int64, origin: str, chunk: Int64) -> Bl
         window_ns=window,
         origin=origin,
     )
+
+
+def _counted(blocks: Blocks) -> Blocks:
+    """Blocks numbered within their GPU, iteration and work; raises if their numbers differ."""
+    cell = (WEIGHTS + 1) * blocks.cells + blocks.work
+    counts = counts_of(cell, (WEIGHTS + 1) * (int(blocks.cells.max()) + 1))
+    counts = counts.reshape(-1, WEIGHTS + 1)[:, :WEIGHTS]
+    if np.ptp(counts):
+        raise NothingToShow(
+            "sends and receives don't tell microbatches apart: GPUs have "
+            f"{counts.min()} to {counts.max()} blocks of forward or backward work"
+        )
+    return replace(blocks, microbatch=nth_of(cell))
 
 
 class Pipeline(Struct, frozen=True, eq=False):

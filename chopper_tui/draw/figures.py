@@ -13,7 +13,7 @@ from chopper_core.metrics import METRICS, Metric, Reduces, Theme, Values, metric
 from chopper_core.metrics.counters import lacking as lacking_counters
 from chopper_core.metrics.lookup import reasons
 from chopper_core.model.attributes import attribute_text, attributes_at
-from chopper_core.model.charts import Lanes, Pointed
+from chopper_core.model.charts import Lanes
 from chopper_core.model.column_names import is_counted
 from chopper_core.model.run import Run
 from chopper_core.model.table import STATES
@@ -101,6 +101,13 @@ def _figure(metric: Metric, values: Values, row: int) -> Figure:
     return Figure(metric, values.at(row), values.is_extrapolated(row), word, values.is_partial(row))
 
 
+def _pointed(frame: Frame, label: str) -> str | None:
+    for picture in frame.charts[:1]:
+        if isinstance(picture, Lanes):
+            return picture.pointed[picture.lanes.index(label)].kernel
+    return None
+
+
 class Detail(Struct, frozen=True):
     """All that is known of a row, and what isn't."""
 
@@ -120,8 +127,7 @@ class Detail(Struct, frozen=True):
 
 def _shown(run: Run, frame: Frame, row: int) -> tuple[str, str, dict[str, Figure]]:
     """Name, level and figures of a row, or of the activity that its picture points at."""
-    label, picture = frame.labels[row], frame.charts[0] if frame.charts else None
-    pointed = picture.pointed.get(label, Pointed()).kernel if isinstance(picture, Lanes) else None
+    label, pointed = frame.labels[row], _pointed(frame, frame.labels[row])
     own = {column.name: _figure(column, frame.values[column.name], row) for column in frame.columns}
     shown = own if pointed is None else {}
     # A share is one of the frame's parent; of the row itself it would always be 100 %.

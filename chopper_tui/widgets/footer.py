@@ -15,7 +15,7 @@ from textual.suggester import Suggester
 from textual.widgets import Input
 
 from chopper_core.metrics import METRICS
-from chopper_core.model.charts import Lanes, Pointed
+from chopper_core.model.charts import Lanes
 from chopper_core.model.units import is_on_a_clock, moment_text
 from chopper_core.render import cells
 from chopper_core.render.cells import beginning, cell_width, clean, wrapped
@@ -194,7 +194,7 @@ def pointed_text(frame: Frame, lanes: Lanes, row: int, width: int, glyphs: Glyph
     """The activity of a lane at the timeline's cursor, in one line; else when the next starts."""
     if row >= len(frame):
         return ""
-    at = lanes.pointed.get(frame.labels[row], Pointed())
+    at = lanes.pointed[row]
     if at.kernel is None or at.duration_ns is None or at.start_ns is None:
         rest = "" if at.next_ns is None else f"; the next activity starts {_time(at.next_ns)} later"
         return f"{clean(frame.labels[row])}: idle here{rest}"

@@ -107,6 +107,7 @@ def lanes(data: st.DataObject, count: int) -> Lanes:
         owners=("GPU 0",) * count,
         kinds=("compute", "comm", "copy"),
         seen=Interval(begin, begin + length, at, mark, begin + length),
+        pointed=(),
         cells=cells,
         bands=lambda row, bins: (),
         strips=lambda row, bins: (Strip("s", Unit.MHZ, low, high, np.resize(numbers, bins)),),

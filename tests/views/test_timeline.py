@@ -455,7 +455,7 @@ def test_lanes_are_those_of_the_rows(run: Run) -> None:
     for row, name in enumerate(some.lanes):
         other = every.lanes.index(name)
         assert (some.cells(row, 50).busy_ns == every.cells(other, 50).busy_ns).all()
-        assert some.pointed[name] == every.pointed[name]
+        assert some.pointed[row] == every.pointed[other]
         assert some.owners[row] == every.owners[other]
         assert some.bands(row, 50) == every.bands(other, 50)
     assert lanes_picture(run, parse("R?view=timeline&filter=no_such_lane")).lanes == ()

@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.metrics import METRICS, Values, columns, heat_of, is_measured, numbered
-from chopper_core.model.charts import Band, Cards, Composition, LaneCells, Lanes, Series
+from chopper_core.model.charts import Band, Cards, Composition, LaneCells, Lanes, Pointed, Series
 from chopper_core.model.column_names import HEAT, HOTSPOT
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, Kind
@@ -261,6 +261,7 @@ def _lanes_chart(
         owners=tuple(f"GPU {gpu}" for gpu in gpus),
         kinds=KIND_NAMES,
         seen=seen,
+        pointed=(Pointed(),) * len(labels),
         cells=cells,
         bands=bands,
         classes=CLASS_NAMES,

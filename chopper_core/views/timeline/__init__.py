@@ -141,11 +141,11 @@ def answer(run: Run, view: View) -> ViewResult:
         found["between_activities"] = counted(*ends)
     labels, pointed = [label_of(lane) for lane in lanes], _at_cursor(run, lanes, at)
     chart = lanes_chart(run, view, seen, lanes, labels)
-    at_lanes: dict[str, Pointed] = {}
-    for row, label in enumerate(labels):
+    at_lanes: list[Pointed] = []
+    for row in range(len(lanes)):
         cells: dict[str, Any] = {name: each.cell(row) for name, each in pointed.items()}
-        at_lanes[label] = Pointed(**{name.removeprefix("at_"): cells[name] for name in cells})
-    chart = replace(chart, pointed=at_lanes)
+        at_lanes.append(Pointed(**{name.removeprefix("at_"): cells[name] for name in cells}))
+    chart = replace(chart, pointed=tuple(at_lanes))
     if (ghosts := Ghosts.of(run, view)) is not None:
         chart = replace(chart, ghosts=lambda row, bins: ghosts.of_lane(lanes[row], seen, bins))
     own = [(OF_LANES[name], Values(numbers)) for name, numbers in found.items()]
