@@ -7,6 +7,7 @@ GPU and node, so that they hold in any order of the table.
 from __future__ import annotations
 
 import math
+from binascii import a2b_base64, b2a_base64
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -94,7 +95,7 @@ def attribute_table(values: Iterable[tuple[int, int, Mapping[str, TypedValue]]])
             if kind in _WHOLE and isinstance(value, int):
                 number = (value + (1 << 63)) % (1 << 64) - (1 << 63)
             else:
-                text = codes.setdefault(_encoded(kind, value), len(codes))
+                text = codes.setdefault(_json(value), len(codes))
             rows.append((gpu, node, code, number, text))
     columns = np.array(rows, np.int64).reshape(-1, 5).T
     return Attributes(
@@ -114,15 +115,13 @@ def attribute_names(attributes: Attributes) -> list[str]:
 
 def plain(attribute: TypedValue) -> Any:
     """A value for people and JSON: bytes as base64, numbers that JSON lacks as text."""
-    kind, value = attribute
-    if kind.startswith(_BYTES):
-        return _without_bytes(value)
-    if isinstance(value, list):
-        return [_finite(each) for each in value]
-    return _finite(value)
+    value = attribute[1]
+    return [_plain(each) for each in value] if isinstance(value, list) else _plain(value)
 
 
-def _finite(value: Any) -> Any:
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return _base64(value)
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -146,31 +145,21 @@ def attribute_text(attribute: TypedValue) -> str:
     return value if isinstance(value, str) else _json(value)
 
 
-def _encoded(kind: str, value: Any) -> str:
-    return _json(_without_bytes(value) if kind.startswith(_BYTES) else value)
-
-
 def _json(value: Any) -> str:
     # msgspec's JSON has no NaN, which attributes may be.
     import json
 
-    return json.dumps(value)
+    return json.dumps(value, default=_base64)
+
+
+def _base64(value: bytes) -> str:
+    return b2a_base64(value, newline=False).decode()
 
 
 def _decoded(kind: str, text: str) -> Any:
     import json
 
     value = json.loads(text)
-    from base64 import b64decode
-
     if not kind.startswith(_BYTES):
         return value
-    return [b64decode(each) for each in value] if isinstance(value, list) else b64decode(value)
-
-
-def _without_bytes(value: Any) -> Any:
-    from base64 import b64encode
-
-    if isinstance(value, list):
-        return [b64encode(each).decode() for each in value]
-    return b64encode(value).decode()
+    return [a2b_base64(each) for each in value] if isinstance(value, list) else a2b_base64(value)

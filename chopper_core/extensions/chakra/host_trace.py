@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
@@ -70,32 +71,58 @@ _PLAIN_TYPES: Final = {
 """Types as Kineto spells them."""
 
 
+class _Attribute(Struct):
+    name: str = ""
+    value: Any = None
+
+
+class _IO(Struct):
+    """Inputs or outputs since 1.0.2."""
+
+    values: Raw = _NO_RAW
+    shapes: Raw = _NO_RAW
+    types: Raw = _NO_RAW
+    strides: Raw = _NO_RAW
+
+
 class HostNode(Struct):
-    """An operator or range; inputs and outputs are JSON texts."""
+    """An operator or range of any schema; inputs and outputs are JSON texts."""
 
     id: int
-    name: str
-    record_function: int
+    name: str = ""
+    rf_id: int = 0
     """The id that Kineto has as `Record function id`; 0 for none."""
-    parent: int
-    thread: int
-    values: Raw
-    shapes: Raw
-    types: Raw
-    strides: Raw
-    outputs: Raw
-    attributes: Mapping[str, Any]
+    parent: int = 0
+    ctrl_deps: int = 0
+    """The parent since 1.0.2."""
+    inputs: Raw = _NO_RAW
+    input_shapes: Raw = _NO_RAW
+    input_types: Raw = _NO_RAW
+    input_strides: Raw = _NO_RAW
+    outputs: Raw = _NO_RAW
+    attrs: list[_Attribute] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.rf_id = _whole(self.attributes.get("rf_id"), self.rf_id)
+        self.parent = self.parent or self.ctrl_deps
+        if bytes(self.inputs).lstrip().startswith(b"{"):
+            own = msgspec.json.decode(self.inputs, type=_IO)
+            self.inputs, self.input_shapes = own.values, own.shapes
+            self.input_types, self.input_strides = own.types, own.strides
+            self.outputs = msgspec.json.decode(self.outputs, type=_IO).values
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        return {each.name: each.value for each in self.attrs}
 
 
 class HostTrace(Struct, frozen=True):
     """The nodes of one process, in the order in which they began."""
 
-    path: Path
     schema: str
-    process: int
     nodes: Sequence[HostNode]
-    process_groups: Sequence[Mapping[str, Any]]
-    """An entry of `## process_group:init ##`: `pg_name`, `pg_desc`, `ranks`, `group_size`."""
+    process_groups: Mapping[str, Mapping[str, Any]]
+    """By `pg_name`: `pg_desc`, `ranks`, `group_size`, from `## process_group:init ##`."""
 
     def joined(self, trace: Trace) -> tuple[Trace, str]:
         """The Kineto trace of the process with what only this one has, and a sentence on it."""
@@ -125,47 +152,13 @@ def head_of(head: FileHead) -> HostFile | None:
     match = _RANK.search(head.path.name.partition(".json")[0])
     return HostFile(
         head.path,
-        int(process) if process.isdigit() and len(process) < _MAX_DIGITS else ABSENT,
+        int(process) if re.fullmatch(rb"\d{1,18}", process) else ABSENT,
         int(match[1]) if match else None,
     )
 
 
-_MAX_DIGITS: Final = 19
-
-
-class _IO(Struct):
-    """Inputs or outputs since 1.0.2."""
-
-    values: Raw = _NO_RAW
-    shapes: Raw = _NO_RAW
-    types: Raw = _NO_RAW
-    strides: Raw = _NO_RAW
-
-
-class _AnyAttribute(Struct):
-    name: str = ""
-    value: Any = None
-
-
-class _AnyNode(Struct):
-    """A node of any schema."""
-
-    id: int
-    name: str = ""
-    rf_id: int = 0
-    parent: int = 0
-    ctrl_deps: int = 0
-    tid: int = 0
-    inputs: Raw = _NO_RAW
-    outputs: Raw = _NO_RAW
-    input_shapes: Raw = _NO_RAW
-    input_types: Raw = _NO_RAW
-    attrs: list[_AnyAttribute] = field(default_factory=list)
-
-
 class _Document(Struct):
     schema: str
-    pid: int = ABSENT
     nodes: Raw = _NO_RAW
 
 
@@ -186,39 +179,19 @@ def read(path: Path, progress: Progress = silent) -> HostTrace:
                 f"{path} is a host trace of the schema {document.schema}, which is not read; "
                 f"those read are {', '.join(SCHEMAS)}."
             )
-        nodes = [_node(each) for each in msgspec.json.decode(document.nodes, type=list[_AnyNode])]
+        nodes = msgspec.json.decode(document.nodes, type=list[HostNode])
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise DataError(f"{path} can't be read as a host trace: {problem or error}.") from error
     progress(f"read {path.name}", 1, 1)
-    groups = [
-        group for node in nodes if "process_group:init" in node.name for group in _groups(node)
-    ]
+    groups = {
+        str(group.get("pg_name")): group
+        for node in nodes
+        if "process_group:init" in node.name
+        for group in _groups(node)
+    }
     # Ids of record functions count their starts; nodes of threads and processes have none.
-    nodes.sort(key=lambda node: (node.record_function, node.id))
-    return HostTrace(path, document.schema, document.pid, nodes, groups)
-
-
-def _node(given: _AnyNode) -> HostNode:
-    attributes = {each.name: each.value for each in given.attrs}
-    if bytes(given.inputs).lstrip().startswith(b"{"):
-        io = msgspec.json.decode(given.inputs, type=_IO)
-        outputs = msgspec.json.decode(given.outputs, type=_IO).values
-    else:
-        io = _IO(given.inputs, given.input_shapes, given.input_types)
-        outputs = given.outputs
-    return HostNode(
-        id=given.id,
-        name=given.name,
-        record_function=_whole(attributes.get("rf_id"), given.rf_id),
-        parent=given.parent or given.ctrl_deps,
-        thread=_whole(attributes.get("tid"), given.tid),
-        values=io.values,
-        shapes=io.shapes,
-        types=io.types,
-        strides=io.strides,
-        outputs=outputs,
-        attributes=attributes,
-    )
+    nodes.sort(key=lambda node: (node.rf_id, node.id))
+    return HostTrace(document.schema, nodes, groups)
 
 
 def _whole(value: object, other: int) -> int:
@@ -226,7 +199,7 @@ def _whole(value: object, other: int) -> int:
 
 
 def _groups(node: HostNode) -> list[Mapping[str, Any]]:
-    values = _json(node.values)
+    values = _json(node.inputs)
     listed = _json(values[0].encode()) if values and isinstance(values[0], str) else values
     return [each for each in listed if isinstance(each, dict)]
 
@@ -239,10 +212,11 @@ def _json(text: bytes) -> list[Any]:
     return found if isinstance(found, list) else []
 
 
-def _input_texts(node: HostNode) -> tuple[str, str, str, str]:
+def _input_texts(node: HostNode) -> list[str]:
     """Shapes, types, values and strides of a node's inputs as Kineto spells them, as JSON texts."""
-    types = [each if isinstance(each, str) else "" for each in _json(node.types)]
-    shapes, values, strides = (_json(each) for each in (node.shapes, node.values, node.strides))
+    types = [each if isinstance(each, str) else "" for each in _json(node.input_types)]
+    shapes, values = _json(node.input_shapes), _json(node.inputs)
+    strides = _json(node.input_strides)
     own = [_own(shapes, place, kind) for place, kind in enumerate(types)]
     steps = [_own(strides, place, kind) for place, kind in enumerate(types)] if strides else []
     concrete = [
@@ -253,8 +227,7 @@ def _input_texts(node: HostNode) -> tuple[str, str, str, str]:
         for place, kind in enumerate(types)
     ]
     texts = (own, [_kineto_type(kind) for kind in types], concrete, steps)
-    shown = [msgspec.json.encode(each).decode() if each else "" for each in texts]
-    return shown[0], shown[1], shown[2], shown[3]
+    return [msgspec.json.encode(each).decode() if each else "" for each in texts]
 
 
 def _is_tensor(kind: str) -> bool:
@@ -276,11 +249,8 @@ def _kineto_type(kind: str) -> str:
 
 
 def _collective_of(node: HostNode, groups: Mapping[str, Mapping[str, Any]]) -> Collective | None:
-    """The arguments of a `record_param_comms` node; None for a wait, or without any size.
-
-    `groups` are the process groups by name.
-    """
-    attributes, values = node.attributes, _json(node.values)
+    """The arguments of a `record_param_comms` node; None for a wait."""
+    attributes, values = node.attributes, _json(node.inputs)
     name = attributes.get("collective_name")
     if not isinstance(name, str):
         texts = (each for each in values if isinstance(each, str) and each.isidentifier())
@@ -289,7 +259,7 @@ def _collective_of(node: HostNode, groups: Mapping[str, Mapping[str, Any]]) -> C
         return None
     sent, received = _tensors(values), _tensors(_json(node.outputs))
     dtype = attributes.get("dtype")
-    types = [each for each in _json(node.types) if isinstance(each, str)]
+    types = [each for each in _json(node.input_types) if isinstance(each, str)]
     kinds = [kind for each in types for kind in re.findall(r"Tensor\(([^)]*)\)", each)]
     spelling = dtype if isinstance(dtype, str) and dtype else next(iter(kinds), "")
     # The name and the description of a process group, since 1.0.3.
@@ -310,12 +280,8 @@ def _collective_of(node: HostNode, groups: Mapping[str, Mapping[str, Any]]) -> C
     )
 
 
-def _tensors_of(node: HostNode) -> list[list[Any]]:
-    """The tensors among the inputs and outputs: id, storage, offset, elements, bytes, device."""
-    return [*_tensors(_json(node.values)), *_tensors(_json(node.outputs))]
-
-
 def _tensors(values: Sequence[Any]) -> list[list[Any]]:
+    """The tensors among values: id, storage, offset, elements, bytes of an element, device."""
     found: list[list[Any]] = []
     for each in values:
         if not isinstance(each, list):
@@ -344,9 +310,9 @@ def _joined(trace: Trace, host: HostTrace, ids: Mapping[tuple[str, int], int]) -
     rows = _rows(trace)
     by_id = _by_id(trace, host, rows, ids)
     matched = by_id or _by_order(trace, host, rows)
-    inputs, input_codes = trace.ranges.inputs.copy(), _interned(trace.inputs)
-    collective, collective_codes = trace.ranges.collective.copy(), _interned(trace.collectives)
-    groups = {str(each.get("pg_name")): each for each in host.process_groups}
+    inputs, collective = trace.ranges.inputs.copy(), trace.ranges.collective.copy()
+    input_codes = Interner(zip(trace.inputs, count()))
+    collective_codes = Interner(zip(trace.collectives, count()))
     called: dict[int, Collective | None] = {}
     nodes = {node.id: node for node in host.nodes}
     operators: dict[int, OperatorTexts] = {}
@@ -354,8 +320,8 @@ def _joined(trace: Trace, host: HostTrace, ids: Mapping[tuple[str, int], int]) -
     storages: set[int] = set()
     shapes = 0
     for row, node in matched.items():
-        if own_tensors := _tensors_of(node):
-            parts = (node.values, node.shapes, node.types, node.outputs)
+        if own_tensors := [*_tensors(_json(node.inputs)), *_tensors(_json(node.outputs))]:
+            parts = (node.inputs, node.input_shapes, node.input_types, node.outputs)
             operators[row] = OperatorTexts(*(str(_json(each)) for each in parts))
             tensors.update(tensor[0] for tensor in own_tensors)
             storages.update(tensor[1] for tensor in own_tensors)
@@ -363,13 +329,13 @@ def _joined(trace: Trace, host: HostTrace, ids: Mapping[tuple[str, int], int]) -
         if inputs[row] == ABSENT and kept != KeptInputs.NOTHING:
             texts = _input_texts(node)
             if texts[0]:
-                given = InputTexts(*texts) if kept == KeptInputs.ALL else InputTexts(texts[0])
-                inputs[row] = input_codes[given]
+                given = texts if kept == KeptInputs.ALL else texts[:1]
+                inputs[row] = input_codes[InputTexts(*given)]
                 shapes += 1
         call = node if node.name == COMM else nodes.get(node.parent)
         if node.name.startswith((COMM, NCCL)) and call is not None and call.name == COMM:
             if call.id not in called:
-                called[call.id] = _collective_of(call, groups)
+                called[call.id] = _collective_of(call, host.process_groups)
             if (found := called[call.id]) is not None:
                 own = int(collective[row])
                 known = trace.collectives[own] if own != ABSENT else Collective()
@@ -388,13 +354,6 @@ def _joined(trace: Trace, host: HostTrace, ids: Mapping[tuple[str, int], int]) -
         f"({len(tensors):,} tensors in {len(storages):,} storages); inputs of {shapes:,} operators "
         f"and arguments of {filled:,} collective calls come from it"
     )
-
-
-def _interned(values: Any) -> dict[Any, int]:
-    codes: dict[Any, int] = Interner()
-    for value in values:
-        codes[value]
-    return codes
 
 
 def _completed(known: Collective, found: Collective) -> Collective:
@@ -422,7 +381,7 @@ def _by_id(
     trace: Trace, host: HostTrace, rows: Sequence[int], ids: Mapping[tuple[str, int], int]
 ) -> dict[int, HostNode]:
     """Row of the trace's ranges → the node with its id and its name."""
-    nodes = {node.record_function: node for node in host.nodes if node.record_function > 0}
+    nodes = {node.rf_id: node for node in host.nodes if node.rf_id > 0}
     base = trace.base_time_ns or 0
     found = {}
     for row in rows if ids else ():
