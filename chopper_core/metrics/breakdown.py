@@ -66,7 +66,6 @@ def _call_time(scope: Scope, name: str) -> Int64 | Float64:
 
 declare(
     """
-         The parts add up to compute_ns + overlap_ns.
     theoretical_ns | ns | theory | sum
         Time of the model's FLOPs at the nominal clock and the matrix units' peak for the type of
         their operands. Missing where the trace doesn't record the type. The parts add up to

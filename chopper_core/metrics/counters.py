@@ -22,8 +22,8 @@ from chopper_core.metrics.metric import (
     Theme,
     Values,
     absent,
-    blocks,
     metric,
+    records,
     register,
     time_weighted,
 )
@@ -194,15 +194,18 @@ class Formula(Struct, frozen=True):
 
 
 def formulas(text: str) -> None:
-    """Register the metrics that the blocks of a text declare.
+    """Register the metrics that a text declares.
 
-    The first line of a block is `name | unit | title | source`, then comes the definition, which
+    The first line of each is `name | unit | title | source`, then comes the definition, which
     ends with the formula, or is followed by `= scale * part / whole`. Part and whole are weighted
     sums of counters (`64 A - B`); a part may be the name of a sum that the text declares before.
     Without a whole the metric is a sum. `_THEN` is applied to the result.
     """
     sums: dict[str, str] = {}
-    for (name, unit, title, source), described in blocks(text):
+    for record in records(text):
+        heading, *lines = map(str.strip, record.splitlines())
+        name, unit, title, source = map(str.strip, heading.split("|"))
+        described = " ".join(lines)
         definition, is_given, computed = described.rpartition(" = ")
         if is_given:
             scale, _, ratio = computed.rpartition(" * ")

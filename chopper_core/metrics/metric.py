@@ -7,7 +7,7 @@ people read; sums of a column, means of telemetry and formulas over counters are
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from functools import partial
 from typing import Final
@@ -245,48 +245,23 @@ def declare(
     theme: Theme = Theme.TIME,
     source: str = "trace",
     missing: str = "",
+    needs_times: bool = True,
 ) -> None:
     """Register metrics that are declared as `columns` are, and computed by their names."""
     for name, each in columns(text, missing=missing, source=source).items():
-        register(replace(each, compute=partial(compute, name), theme=theme))
+        own = partial(compute, name)
+        register(replace(each, compute=own, theme=theme, needs_times=needs_times))
 
 
-NO_LAUNCH: Final = "no activity of the row has a launch record"
-
-
-def totals(text: str, *, of_launched: bool = False) -> None:
-    """Register sums of columns of the kernel table: `name | unit | title | source`, the definition.
-
-    A fifth part of the first line is the column, where it has another name. Sums without a unit are
-    counts, which a run without times has too. Those `of_launched` activities need a launch record.
-    """
-    for (name, unit, title, source, *of), definition in blocks(text):
-        compute = partial(_total, of[0] if of else name, of_launched)
-        missing = NO_LAUNCH if of_launched else ""
-        add = metric(name, Unit(unit), title, definition, source=source, missing=missing,
-                     needs_times=bool(unit))  # fmt: skip
-        add(compute)
-
-
-def _total(column: str, of_launched: bool, scope: Scope) -> Values:
-    return Values(scope.nodes.sum(column), without_launch(scope) if of_launched else None)
-
-
-def without_launch(scope: Scope) -> Mask:
-    return np.equal(scope.nodes.sum("unlinked"), scope.nodes.sizes())
-
-
-def blocks(text: str) -> Iterator[tuple[list[str], str]]:
-    """The parts of the first line, and the text of the others, of blocks between empty lines."""
-    for block in text.strip().split("\n\n"):
-        heading, *lines = map(str.strip, block.split("\n"))
-        yield [part.strip() for part in heading.split("|")], " ".join(lines)
+def records(text: str) -> list[str]:
+    """The declarations of a text, each of which begins with a line `name | …`."""
+    parts = re.split(r"^ *(?=\S+ \|)", text, flags=re.MULTILINE)[1:]
+    return [part.rstrip() for part in parts]
 
 
 def columns(text: str, *, missing: str = "", source: str = "trace") -> dict[str, Metric]:
-    """Declare columns, by name; a heading is indented by four spaces, the lines below by more."""
-    records = re.split(r"^ {4}(?=\S)", text, flags=re.MULTILINE)[1:]
-    made = (column(record, missing=missing, source=source) for record in records)
+    """Declare columns, by name."""
+    made = (column(record, missing=missing, source=source) for record in records(text))
     return {each.name: each for each in made}
 
 

@@ -10,35 +10,50 @@ from msgspec.structs import replace
 
 from chopper_core.metrics.metric import (
     METRICS,
-    NO_LAUNCH,
     Metric,
     Reduces,
     Scope,
     Theme,
     Values,
     absent,
+    declare,
     metric,
     quotient,
     time_weighted,
-    totals,
-    without_launch,
 )
 from chopper_core.model.column_names import COUNTS_PER_US, ENERGY, integral_of, known_of, samples_in
 from chopper_core.model.table import NO_TIME
 from chopper_core.model.units import Unit
-from chopper_core.util.arrays import Float64
+from chopper_core.util.arrays import Float64, Mask
 from chopper_core.util.grouping import counts_of, ratios
 
 SHARE: Final = "share_pct"
 INSTANCES: Final = "instances"
 INSTANCE_LEVELS: Final = ("gpu", "iteration", "layer")
 _ACCOUNTING: Final = "time accounting (docs/accounting.md)"
+_NO_LAUNCH: Final = "no activity of the row has a launch record"
+_COLUMNS_OF: Final = {
+    "kernel_ns": ("duration_ns",),
+    "compute_busy_ns": ("compute_ns", "overlap_ns"),
+}
+"""The columns that a metric adds up, where it isn't the one of its name."""
 _NOT_COMMON: Final = "the activities of the row differ in it, or the trace doesn't record it"
 
 
 _telemetry = partial(metric, source="telemetry", theme=Theme.TELEMETRY)
 _ratio = partial(metric, reduces=Reduces.RATIO, source=_ACCOUNTING)
 _common = partial(metric, reduces=Reduces.COMMON, missing=_NOT_COMMON)
+
+
+def _total(name: str, scope: Scope) -> Values:
+    """The sum of the columns of a metric; where it is of launches, missing without any."""
+    amount = np.sum([scope.nodes.sum(each) for each in _COLUMNS_OF.get(name, (name,))], axis=0)
+    needs_launch = METRICS[name].missing_because == _NO_LAUNCH
+    return Values(amount, _without_launch(scope) if needs_launch else None)
+
+
+def _without_launch(scope: Scope) -> Mask:
+    return np.equal(scope.nodes.sum("unlinked"), scope.nodes.sizes())
 
 
 @metric("elapsed_ns", Unit.NS, "time", source=_ACCOUNTING)
@@ -54,10 +69,10 @@ def share(scope: Scope) -> Values:
     return quotient(scope.nodes.elapsed_ns, scope.parent.elapsed_ns[:1], 100.0)
 
 
-totals("""
-kernels | | kernels | trace
-    Number of kernels, collectives included; copies and memsets are not kernels.
-""")
+@metric("kernels", Unit.NONE, "kernels", needs_times=False)
+def kernels(scope: Scope) -> Values:
+    """Number of kernels, collectives included; copies and memsets are not kernels."""
+    return Values(scope.nodes.sum("kernels"))
 
 
 @_ratio("busy_pct", Unit.PERCENT, "busy %", missing="no time is charged to the row")
@@ -67,78 +82,67 @@ def busy(scope: Scope) -> Values:
     return quotient(whole - scope.nodes.sum("idle_ns"), whole, 100.0)
 
 
-totals("""
-compute_ns | ns | compute | time accounting (docs/accounting.md)
-    Time of compute without communication, charged to the compute that started first.
-
-overlap_ns | ns | overlap | time accounting (docs/accounting.md)
-    Time in which compute and communication ran, charged to the compute.
-
-exposed_comm_ns | ns | exp.comm | time accounting (docs/accounting.md)
-    Time of communication without compute, charged to the communication.
-
-exposed_copy_ns | ns | exp.copy | time accounting (docs/accounting.md)
-    Time of copies without compute or communication, charged to the copy.
-
-idle_ns | ns | idle | time accounting (docs/accounting.md)
-    Time in which nothing ran, charged to the activity that started next.
-
-hidden_ns | ns | hidden | time accounting (docs/accounting.md)
-    Time of communication that compute hides; it is not part of elapsed_ns.
-
-kernel_ns | ns | kernel time | trace | duration_ns
-    Sum of the durations of the activities; simultaneous ones count twice.
-""")
-
-
-@metric("compute_busy_ns", Unit.NS, "compute busy", source=_ACCOUNTING)
-def compute_busy(scope: Scope) -> Values:
-    """Time in which compute ran: compute_ns + overlap_ns."""
-    return Values(scope.nodes.sum("compute_ns") + scope.nodes.sum("overlap_ns"))
-
-
-totals(
+declare(
     """
-idle_host_ns | ns | idle host | time accounting (docs/accounting.md)
-    Idle time before the launch call of the activity that started next: the host was late.
-
-idle_launch_ns | ns | idle launch | time accounting (docs/accounting.md)
-    Idle time from the launch call on: launched, but not started yet. The sum of idle_latency_ns and
-    idle_queued_ns.
-
-idle_latency_ns | ns | launch lat. | time accounting (docs/accounting.md)
-    Launch latency: idle time from the launch call on, before activities that were launched into an
-    empty queue, while nothing ran on the GPU.
+    compute_ns | ns | compute | sum
+        Time of compute without communication, charged to the compute that started first.
+    overlap_ns | ns | overlap | sum
+        Time in which compute and communication ran, charged to the compute.
+    exposed_comm_ns | ns | exp.comm | sum
+        Time of communication without compute, charged to the communication.
+    exposed_copy_ns | ns | exp.copy | sum
+        Time of copies without compute or communication, charged to the copy.
+    idle_ns | ns | idle | sum
+        Time in which nothing ran, charged to the activity that started next.
+    hidden_ns | ns | hidden | sum
+        Time of communication that compute hides; it is not part of elapsed_ns.
+    kernel_ns | ns | kernel time | sum
+        Sum of the durations of the activities; simultaneous ones count twice.
+        source: trace
+    compute_busy_ns | ns | compute busy | sum
+        Time in which compute ran: compute_ns + overlap_ns.
+    idle_host_ns | ns | idle host | sum
+        Idle time before the launch call of the activity that started next: the host was late.
+        missing: no activity of the row has a launch record
+    idle_launch_ns | ns | idle launch | sum
+        Idle time from the launch call on: launched, but not started yet. The sum of
+        idle_latency_ns and idle_queued_ns.
+        missing: no activity of the row has a launch record
+    idle_latency_ns | ns | launch lat. | sum
+        Launch latency: idle time from the launch call on, before activities that were launched
+        into an empty queue, while nothing ran on the GPU.
+        missing: no activity of the row has a launch record
 """,
-    of_launched=True,
+    _total,
+    source=_ACCOUNTING,
 )
 
 
-@metric("idle_queued_ns", Unit.NS, "in queue", source=_ACCOUNTING, missing=NO_LAUNCH)
+@metric("idle_queued_ns", Unit.NS, "in queue", source=_ACCOUNTING, missing=_NO_LAUNCH)
 def queued(scope: Scope) -> Values:
     """Idle time in which the next activity waits in the queue: it was launched while earlier work
     still ran, and didn't start when that ended. The dispatch of the next kernel, or a wait for an
     event of the host, another stream or another GPU; the trace doesn't tell which."""
     waits = scope.nodes.sum("idle_launch_ns") - scope.nodes.sum("idle_latency_ns")
-    return Values(waits, without_launch(scope))
+    return Values(waits, _without_launch(scope))
 
 
-totals("""
-idle_unknown_ns | ns | idle unkn. | time accounting (docs/accounting.md)
-    Idle time before an activity that has no launch record in the trace.
-
-launch_overhead_ns | ns | launch ovh | UnaryLab/chopper trace_metrics.py
-    Chopper's launch overhead: gaps between neighbouring compute activities of an iteration.
-""")
-totals(
+declare(
     """
-prep_overhead_ns | ns | prep ovh | UnaryLab/chopper trace_metrics.py
-    Chopper's prep overhead: the part of the launch overhead before the launch call.
-
-call_overhead_ns | ns | call ovh | UnaryLab/chopper trace_metrics.py
-    Chopper's call overhead: the part of the launch overhead from the launch call on.
+    idle_unknown_ns | ns | idle unkn. | sum
+        Idle time before an activity that has no launch record in the trace.
+        source: time accounting (docs/accounting.md)
+    launch_overhead_ns | ns | launch ovh | sum
+        Chopper's launch overhead: gaps between neighbouring compute activities of an iteration.
+    prep_overhead_ns | ns | prep ovh | sum
+        Chopper's prep overhead: the part of the launch overhead before the launch call.
+        missing: no activity of the row has a launch record
+    call_overhead_ns | ns | call ovh | sum
+        Chopper's call overhead: the part of the launch overhead from the launch call on.
+        missing: no activity of the row has a launch record
 """,
-    of_launched=True,
+    _total,
+    source="UnaryLab/chopper trace_metrics.py",
 )
 
 
@@ -148,16 +152,18 @@ def activities(scope: Scope) -> Values:
     return Values(scope.nodes.sizes())
 
 
-totals("""
-collectives | | collectives | trace
-    Number of communication kernels.
-
-copies | | copies | trace
-    Number of copies.
-
-unlinked | | unlinked | trace
-    Number of activities without a launch record.
-""")
+declare(
+    """
+    collectives | | collectives | sum
+        Number of communication kernels.
+    copies | | copies | sum
+        Number of copies.
+    unlinked | | unlinked | sum
+        Number of activities without a launch record.
+""",
+    _total,
+    needs_times=False,
+)
 
 
 @metric(INSTANCES, Unit.NONE, "instances", reduces=Reduces.DISTINCT)

@@ -708,4 +708,4 @@ def test_a_function_becomes_a_metric_by_one_decorator(monkeypatch: pytest.Monkey
     assert made.definition == "Number of activities that have a launch record."
     assert (made.reduces, made.missing_because, made.compute) == ("sum", "never", launched)
     with pytest.raises(ValueError, match="two metrics are called launched"):
-        registry.totals("launched | ns | again | trace\n    The same.")
+        registry.declare("launched | ns | again | sum\n    The same.", registry.known_sum)
