@@ -48,13 +48,15 @@ Change = tuple[str, Callable[[], object]]
 
 
 def changes(path: Path) -> Iterator[Change]:
-    """Each change of a file, which is written back before the next."""
+    """Each change of a file, to be written before the next one is taken: without the others."""
     original = path.read_bytes()
-    kind = path.suffix
-    each = _BY_ENDING.get(kind, _of_csv)
-    for what, write in each(path):
-        yield what, write
-        path.write_bytes(original)
+    for what, write in _BY_ENDING.get(path.suffix, _of_csv)(path):
+        yield what, partial(_afresh, path, original, write)
+
+
+def _afresh(path: Path, original: bytes, write: Callable[[], object]) -> None:
+    path.write_bytes(original)
+    write()
 
 
 def _of_parquet(path: Path) -> Iterator[Change]:
@@ -77,8 +79,10 @@ def _of_json(path: Path) -> Iterator[Change]:
         before = holder[key]
         for value in JSON_VALUES:
             holder[key] = value
-            text = json.dumps(document)
-            yield f"{what}: {str(value)[:40]!r}", lambda text=text: path.write_text(text)
+            yield (
+                f"{what}: {str(value)[:40]!r}",
+                lambda: path.write_text(json.dumps(document)),
+            )
         holder[key] = before
 
 
