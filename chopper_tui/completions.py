@@ -14,7 +14,7 @@ from chopper_core.model.table import ACTIVITY, LEVELS, SPLITS
 from chopper_core.model.view import STATISTICS, SUM, at_level, enter
 from chopper_core.util.errors import ChopperError, UsageError
 from chopper_core.util.patterns import late
-from chopper_core.views import SET_VIEWS, VIEWS, view_spec
+from chopper_core.views import SET_VIEWS, VIEWS, view_spec, views_of_one_run
 from chopper_core.views.frame import Frame
 from chopper_core.views.spec import SeveralRuns, ViewSpec, splits_of
 from chopper_tui.export import BENCHMARKS, SNAPSHOTS
@@ -50,7 +50,9 @@ def arguments_of(run: Run, frame: Frame) -> dict[str, tuple[str, ...]]:
     terms = (*(f"{title}>" for title in titles), f"{frame.level}:", "!")
     terms += tuple(filter(_PLAIN.fullmatch, labels))
     return {
-        "view": (*SET_VIEWS, *VIEWS) if isinstance(run, SeveralRuns) else (EXPLORE, *VIEWS, INFO),
+        "view": (*SET_VIEWS, *VIEWS)
+        if isinstance(run, SeveralRuns)
+        else (EXPLORE, *views_of_one_run(), INFO),
         "at": (),
         "measure": (),
         "bench": BENCHMARKS if frame.level == "shape" else (),
@@ -191,7 +193,7 @@ def _option_values(run: Run, frame: Frame, key: str, asked: ViewSpec | None) -> 
     is_shown = asked is not None and asked.name == frame.view.name
     names = tuple(_own_columns(frame) if is_shown else METRICS)
     given: dict[str, Sequence[str]] = {
-        "view": tuple(VIEWS),
+        "view": views_of_one_run(),
         "by": splits_of(run, asked) if asked is not None else (),
         "of": asked.figures if asked is not None else (),
         "order": (*LEVELS, *run.table.coordinates, *SPLITS),

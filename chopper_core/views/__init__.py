@@ -61,8 +61,11 @@ def view_module(name: str) -> ViewModule:
         return cast("ViewModule", import_module(_OF_SETS[name]))
     if (plugin := plugin_of(name)) is not None:
         return cast("ViewModule", plugin.load("SPEC", "answer"))
-    views = ", ".join((*VIEWS, *plugins.plugins("views")))
-    raise UsageError(f"unknown view {name!r}; the views are {views}")
+    raise UsageError(f"unknown view {name!r}; the views are {', '.join(views_of_one_run())}")
+
+
+def views_of_one_run() -> tuple[str, ...]:
+    return *VIEWS, *plugins.plugins("views")
 
 
 def plugin_of(name: str) -> Plugin | None:

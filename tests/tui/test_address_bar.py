@@ -10,7 +10,7 @@ from chopper_core.model.address import parse, render
 from chopper_core.model.table import LEVELS
 from chopper_core.model.view import View, enter
 from chopper_core.views.query import query
-from chopper_tui.completions import address_completions
+from chopper_tui.completions import address_completions, arguments_of
 from chopper_tui.widgets.footer import AddressBar, KeyLine, Status
 from chopper_tui.widgets.header import Crumbs
 from tests.tui.explorer import Driven, explorer, measured_run, sample_run
@@ -195,3 +195,10 @@ async def test_the_command_completes_addresses_too() -> None:
         await at.type("go gpu=1/it")
         await at.press("tab", "tab", "tab", "enter")
         assert at.path == ("1", "11")
+
+
+def test_views_of_plugins_are_offered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chopper_core.util.plugins.plugins", lambda group: {"gaps": group})
+    run = measured_run()
+    assert offered("gpu=0?view=ga") == ["gpu=0?view=gaps"]
+    assert "gaps" in arguments_of(run, query(run, View(RUN)))["view"]
