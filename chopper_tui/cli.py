@@ -35,6 +35,9 @@ Where does the time of an LLM training step go, and why?
 `chopper COMMAND --help` lists the options of a command. Without a terminal the
 explorer prints the view, as `show` does.
 """
+_OWN_OPTIONS: Final = """
+    RUN* | traces, a directory, or an address
+    --version | print the version"""
 _COMMAND_CELLS: Final = 25
 _DEBUG: Final = "--debug"
 _DEBUG_HELP: Final = (
@@ -161,13 +164,16 @@ def _crashed(error: Exception) -> str:
 
 def _dispatch(given: list[str]) -> int:
     if given and given[0] in COMMANDS:
+        from chopper_tui.commands.options import add_options
+
         command = command_module(given[0])
         parser = Parser(
             f"{PROGRAM} {given[0]}",
             description=command.DESCRIPTION,
+            epilog=getattr(command, "EPILOG", None),
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        command.add_options(parser)
+        add_options(parser, command.OPTIONS)
         parsed = parser.parse_args(given[1:])
         if hasattr(parsed, "max_memory"):
             memory.limit_memory(parsed.max_memory)
@@ -215,7 +221,7 @@ def _refuse_a_mistyped_command(word: str) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from chopper_tui.commands.options import ADDRESSES, add_explorer_options
+    from chopper_tui.commands.options import ADDRESSES, EXPLORING, add_options
 
     parser = Parser(
         PROGRAM,
@@ -224,9 +230,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=ADDRESSES,
         usage=f"{PROGRAM} [RUN …] | {PROGRAM} COMMAND …",
     )
-    parser.add_argument("run", nargs="*", metavar="RUN", help="traces, a directory, or an address")
-    parser.add_argument("--version", action="store_true", help="print the version")
-    add_explorer_options(parser)
+    add_options(parser, f"{_OWN_OPTIONS}{EXPLORING}")
     return parser
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.util.errors import UsageError
-from chopper_core.util.patterns import late
+from chopper_core.util.patterns import entries
 from chopper_core.views import SET_VIEWS, VIEWS
 
 MOVE: Final = "Move"
@@ -144,13 +144,6 @@ def actions(group: str, **options: Any) -> Callable[[str], Callable[[V], V]]:
 
 def _given(handler: Callable[[Any, Any], Awaitable[None] | None], value: Any) -> Handler:
     return lambda screen, _: handler(screen, value)
-
-
-def entries(text: str) -> Iterator[tuple[str, str]]:
-    """The entries of a declaration: lines, each with the words that are set in below it."""
-    for entry in late(r"\n    (?! )").split(text.rstrip())[1:]:
-        head, _, words = entry.partition("\n")
-        yield head, " ".join(words.split())
 
 
 def declared_actions() -> tuple[Action, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import cast
 
 
@@ -28,3 +29,13 @@ def group_of(pattern: re.Pattern[str], text: str, group: int | str = 1) -> str:
     """A group of the first match of a pattern in a text; empty without one."""
     match = pattern.search(text)
     return (match[group] or "") if match else ""
+
+
+_ENTRY = late(r"\n    (?! )")
+
+
+def entries(text: str) -> Iterator[tuple[str, str]]:
+    """The entries of a declaration: lines, each with the words that are set in below it."""
+    for entry in _ENTRY.split(text.rstrip())[1:]:
+        head, _, words = entry.partition("\n")
+        yield head, " ".join(words.split())

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from chopper_core.model.view import View, with_view
 from chopper_core.util.errors import UsageError
+from chopper_core.util.patterns import entries
 from chopper_tui.actions.compare import refuse_of_set
 from chopper_tui.completions import address_completions, arguments_of, completions
 from chopper_tui.export import (
@@ -21,7 +22,7 @@ from chopper_tui.export import (
     row_text,
     write_snapshot,
 )
-from chopper_tui.keymap import CHOPPER, EXPORT, PALETTE_KEY, action, entries, find_command
+from chopper_tui.keymap import CHOPPER, EXPORT, PALETTE_KEY, action, find_command
 from chopper_tui.steps import run_in_thread
 from chopper_tui.terminal import has_clipboard
 

@@ -1,4 +1,7 @@
-"""The commands: a module each, with `DESCRIPTION`, `add_options` and `run`; imported when given."""
+"""The commands: a module each, imported when given.
+
+It has `DESCRIPTION`, `OPTIONS`, `run` and perhaps `EPILOG`, the end of its help.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from typing import Final
 
 from chopper_core.render.cells import clean, escape_lines
@@ -11,20 +11,17 @@ from chopper_core.util.errors import UsageError
 from chopper_tui.commands.output import tell, write
 
 DESCRIPTION: Final = "Name runs to compare with: `@NAME` stands for the run, as in base=@NAME."
-
-
-def add_options(parser: ArgumentParser) -> None:
-    add = parser.add_argument
-    add("do", nargs="?", choices=("list", "set", "remove"), default="list")
-    add("name", metavar="NAME", nargs="?", default="")
-    add("runs", metavar="RUN", nargs="*", help="a run, or several with the same settings")
+OPTIONS: Final = """
+    {list,set,remove}?=list
+    NAME?
+    RUN* | a run, or several with the same settings"""
 
 
 def run(options: Namespace) -> int:
     if options.do == "set":
-        if not options.runs:
+        if not options.run:
             raise UsageError("a baseline needs a name and a run: chopper baseline set NAME RUN")
-        tell(f"{SIGN}{options.name} is {', '.join(set_baseline(options.name, *options.runs))}")
+        tell(f"{SIGN}{options.name} is {', '.join(set_baseline(options.name, *options.run))}")
     elif options.do == "remove":
         remove_baseline(options.name)
     else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from datetime import datetime
 from typing import Final
 
@@ -12,18 +12,9 @@ from chopper_core.util.errors import UsageError
 from chopper_tui.commands.output import write
 
 DESCRIPTION: Final = "List or clear the cached runs, which open at once."
-
-
-def add_options(parser: ArgumentParser) -> None:
-    add = parser.add_argument
-    add(
-        "do",
-        nargs="?",
-        choices=("list", "clear"),
-        default="list",
-        help="list them (default), or remove them",
-    )
-    add("--old", action="store_true", help="clear only those of other versions of Chopper")
+OPTIONS: Final = """
+    {list,clear}?=list | list them (default), or remove them
+    --old | clear only those of other versions of Chopper"""
 
 
 def run(options: Namespace) -> int:

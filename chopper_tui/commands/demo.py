@@ -8,9 +8,9 @@ from typing import Final
 
 from chopper_core.util.errors import DataError
 from chopper_tui.commands.explore import explore
-from chopper_tui.commands.options import add_explorer_options as add_options
+from chopper_tui.commands.options import EXPLORING as OPTIONS
 
-__all__ = ["DESCRIPTION", "add_options", "run"]
+__all__ = ["DESCRIPTION", "OPTIONS", "run"]
 
 DESCRIPTION: Final = "Explore the generated demo run."
 _DEMO: Final = Path("demo_data", "fsdp2")

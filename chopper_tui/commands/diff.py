@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from glob import glob
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
@@ -20,7 +20,7 @@ from chopper_tui.commands.named import (
     progress_line,
     view_of,
 )
-from chopper_tui.commands.options import MANY, add_reading_options, add_table_options, usage
+from chopper_tui.commands.options import CACHING, READING, TABLE
 from chopper_tui.commands.output import frame_text, write_text
 from chopper_tui.terminal import remark
 
@@ -29,43 +29,16 @@ if TYPE_CHECKING:
     from chopper_core.views.frame import Frame
 
 DESCRIPTION: Final = "Compare B with A, its baseline: what changed, largest first."
+OPTIONS: Final = f"""
+    A | the baseline; @NAME of `chopper baseline`
+    B | the run to compare with it
+    PATH? | a part of both, such as gpu=0/iteration=11
+    several --fail-if LIMIT | exit code 4 if B exceeds the limit beyond the noise of its iterations:
+        'step_time>+2%%', 'operation=mlp_dp/elapsed_ns>+5%%', 'gpu=3/exposed_comm_ns>+1ms'
+    several --base RUN | further baselines with the settings of A, for --fail-if: a run, a pattern
+        of paths, or a directory of runs; the limit has to be exceeded beyond their spread
+        too{TABLE}{READING}{CACHING}"""
 EXCEEDED: Final = 4
-
-
-def add_options(parser: ArgumentParser) -> None:
-    add = parser.add_argument
-    add("a", metavar="A", help="the baseline; @NAME of `chopper baseline`")
-    add("b", metavar="B", help="the run to compare with it")
-    add(
-        "path",
-        metavar="PATH",
-        nargs="?",
-        default="",
-        help="a part of both, such as gpu=0/iteration=11",
-    )
-    add(
-        "--fail-if",
-        **MANY,
-        type=usage(_limit),
-        metavar="LIMIT",
-        help="exit code 4 if B exceeds the limit beyond the noise of its iterations: "
-        "'step_time>+2%%', 'operation=mlp_dp/elapsed_ns>+5%%', 'gpu=3/exposed_comm_ns>+1ms'",
-    )
-    add(
-        "--base",
-        **MANY,
-        metavar="RUN",
-        help="further baselines with the settings of A, for --fail-if: a run, a pattern of paths, "
-        "or a directory of runs; the limit has to be exceeded beyond their spread too",
-    )
-    add_table_options(parser)
-    add_reading_options(parser)
-
-
-def _limit(text: str) -> Any:
-    from chopper_core.views.compare.gate import parse_limit
-
-    return parse_limit(text)
 
 
 def run(options: Namespace) -> int:

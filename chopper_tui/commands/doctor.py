@@ -7,7 +7,7 @@ import os
 import platform
 import shutil
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
@@ -26,10 +26,7 @@ VARIABLES: Final = (
 
 
 DESCRIPTION: Final = "Versions, terminal and settings, for bug reports."
-
-
-def add_options(parser: ArgumentParser) -> None:
-    """None."""
+OPTIONS: Final = ""
 
 
 def run(options: Namespace) -> int:

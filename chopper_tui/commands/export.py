@@ -2,38 +2,30 @@
 
 from __future__ import annotations
 
-import argparse
 import os
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from pathlib import Path
 from typing import Final
 
+from chopper_core.render.exports import EXPORTS, ExportOptions, export, export_format
 from chopper_tui.commands.named import open_view, progress_line, view_of
-from chopper_tui.commands.options import add_reading_options
+from chopper_tui.commands.options import CACHING, READING
 from chopper_tui.commands.output import tell
 
 DESCRIPTION: Final = "Write a run for another program: a simulator, a trace viewer, a script."
-
-
-def add_options(parser: ArgumentParser) -> None:
-    from chopper_core.render.exports import EXPORTS, export_format
-
-    add = parser.add_argument
-    add("run", metavar="RUN", help="comma-separated trace files, a directory, or a store")
-    add("--to", required=True, metavar="FORMAT", help="see below")
-    add("-o", "--output", required=True, metavar="PATH", help="a new file or folder")
-    add("--iteration", type=int, metavar="N", help="only this iteration")
-    add("--gaps", action="store_true", help="write idle time as rows")
-    add("--force", action="store_true", help="leave out what can't be written instead of failing")
-    add_reading_options(parser)
-    lines = (f"  {name:9} {export_format(name).DESCRIPTION}" for name in EXPORTS)
-    parser.epilog = "\n".join(["formats:", *lines])
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+OPTIONS: Final = f"""
+    RUN | comma-separated trace files, a directory, or a store
+    required --to FORMAT | see below
+    required -o, --output PATH | a new file or folder
+    --iteration N | only this iteration
+    --gaps | write idle time as rows
+    --force | leave out what can't be written instead of failing{READING}{CACHING}"""
+EPILOG: Final = "\n".join(
+    ["formats:", *(f"  {name:9} {export_format(name).DESCRIPTION}" for name in EXPORTS)]
+)
 
 
 def run(options: Namespace) -> int:
-    from chopper_core.render.exports import ExportOptions, export, export_format
-
     export_format(options.to)
     asked = ExportOptions(options.iteration, options.gaps, options.force)
     path = Path(os.path.expanduser(options.output))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from typing import Final
 
 from chopper_core.model.overrides import overrides_of
@@ -10,18 +10,14 @@ from chopper_core.model.view import View
 from chopper_core.render.cells import Escaped
 from chopper_core.util.errors import DataError
 from chopper_tui.commands.named import open_with_progress, progress_line
-from chopper_tui.commands.options import add_reading_options
+from chopper_tui.commands.options import CACHING, READING
 from chopper_tui.commands.output import write
 
 DESCRIPTION: Final = "Describe a run: sources, alignment, labels, and files left out."
-
-
-def add_options(parser: ArgumentParser) -> None:
-    add = parser.add_argument
-    add("run", metavar="RUN", help="comma-separated trace files, a directory, or a store")
-    add("--verify", action="store_true", help="verify the checksums of all files of a store first")
-    add("--format", choices=("text", "json"), default="text", help="default: text")
-    add_reading_options(parser)
+OPTIONS: Final = f"""
+    RUN | comma-separated trace files, a directory, or a store
+    --verify | verify the checksums of all files of a store first
+    --format {{text,json}}=text | default: text{READING}{CACHING}"""
 
 
 def run(options: Namespace) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +13,7 @@ from chopper_core.model.overrides import overrides_of
 from chopper_core.util.errors import UsageError
 from chopper_core.util.memory import is_out_of_memory
 from chopper_tui.commands.named import progress_line
-from chopper_tui.commands.options import add_reading_options
+from chopper_tui.commands.options import CACHING, READING
 from chopper_tui.commands.output import tell
 from chopper_tui.terminal import Ended, guard_mapped_files, remark
 
@@ -21,33 +21,14 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
 DESCRIPTION: Final = "Align a run once and write it to a store: a directory to share."
-
-
-def add_options(parser: ArgumentParser) -> None:
-    add = parser.add_argument
-    add("run", metavar="RUN", nargs="?", help="a directory, or comma-separated trace files")
-    target = parser.add_mutually_exclusive_group(required=True)
-    target.add_argument("-o", "--output", metavar="STORE", help="read all ranks and write STORE")
-    target.add_argument(
-        "--into",
-        metavar="STORE",
-        help="only read, as one of several jobs that read ranks for STORE",
-    )
-    target.add_argument(
-        "--finish", metavar="STORE", help="write STORE from the ranks that --into has read"
-    )
-    add(
-        "--engine",
-        choices=("processes", "dask"),
-        default="processes",
-        help="how ranks are read; default: processes",
-    )
-    add(
-        "--scheduler",
-        metavar="ADDRESS",
-        help="address of the Dask scheduler, such as tcp://host:8786",
-    )
-    add_reading_options(parser)
+OPTIONS: Final = f"""
+    RUN? | a directory, or comma-separated trace files
+    one-of -o, --output STORE | read all ranks and write STORE
+    one-of --into STORE | only read, as one of several jobs that read ranks for STORE
+    one-of --finish STORE | write STORE from the ranks that --into has read
+    --engine {{processes,dask}}=processes | how ranks are read; default: processes
+    --scheduler ADDRESS | address of the Dask scheduler, such as
+        tcp://host:8786{READING}{CACHING}"""
 
 
 def run(options: Namespace) -> int:

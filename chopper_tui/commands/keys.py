@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from typing import Final
 
 from chopper_core.render.cells import escape_each
@@ -10,12 +10,8 @@ from chopper_tui.commands.output import registry, settings, write
 from chopper_tui.keymap import key_table
 
 DESCRIPTION: Final = "The keys of the explorer."
-
-
-def add_options(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--format", choices=("text", "markdown"), default="text", help="default: text"
-    )
+OPTIONS: Final = """
+    --format {text,markdown}=text | default: text"""
 
 
 def run(options: Namespace) -> int:

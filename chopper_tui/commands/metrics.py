@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from typing import Final
 
 from chopper_core.metrics import catalogue
@@ -10,12 +10,8 @@ from chopper_core.render.cells import escape_lines
 from chopper_tui.commands.output import write
 
 DESCRIPTION: Final = "All metrics: name, unit, reduction, definition, source."
-
-
-def add_options(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--format", choices=("text", "markdown", "json"), default="text", help="default: text"
-    )
+OPTIONS: Final = """
+    --format {text,markdown,json}=text | default: text"""
 
 
 def run(options: Namespace) -> int:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, ArgumentTypeError
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import wraps
 from typing import Any, Final
 
 from chopper_core.model.overrides import parse_clock, parse_gpu
@@ -11,6 +12,7 @@ from chopper_core.model.parallel import layout_text
 from chopper_core.render import FORMATS
 from chopper_core.util.errors import UsageError
 from chopper_core.util.memory import parse_size
+from chopper_core.util.patterns import entries, late
 
 ADDRESSES: Final = """\
 An ADDRESS is RUN[:level=label/...][?key=value&...], in quotes, for instance
@@ -24,103 +26,38 @@ hardware and parallel (as the options, comma-separated), base_parallel; of
 several runs set (tp=2;gpt*:pp=4) and name ({model}_{tp}).
 """
 
-
-MANY: Final[dict[str, Any]] = {"action": "append", "default": []}
-"""Of options that can be given several times."""
-
-
-def add_explorer_options(parser: ArgumentParser) -> None:
-    add = parser.add_argument
-    add("--no-mouse", action="store_true", help="leave the mouse to the terminal")
-    add("--play", metavar="FILE", help='replay keys (a key, text "..." or :command per line)')
-    add("--size", type=_size, default=(80, 24), metavar="WxH", help="screen size of --play")
-    add("--ascii", action="store_true", help="draw with ASCII characters only")
-    add_reading_options(parser)
-
-
-def add_reading_options(parser: ArgumentParser) -> None:
-    add = parser.add_argument
-    add(
-        "--clock",
-        type=usage(parse_clock),
-        **MANY,
-        metavar="SOURCE=+S",
-        help="shift a telemetry file or format, or the trace of a rank or host (rank4), by S "
-        "seconds (+1.25s)",
-    )
-    add(
-        "--gpu",
-        type=usage(parse_gpu),
-        **MANY,
-        metavar="SOURCE:ID=GPU",
-        help="map a device ID of counters or telemetry to this GPU of the run, or to none",
-    )
-    add(
-        "--hardware",
-        default="",
-        metavar="NAME|FILE",
-        help="GPU model (MI300X), if the files lack it or are wrong; or a .toml file with a "
-        "specification, such as the peaks that you measured",
-    )
-    add(
-        "--base-parallel",
-        type=usage(layout_text),
-        default="",
-        metavar="LAYOUT",
-        help="the layout of the baseline, if it differs from --parallel",
-    )
-    add_cache_options(parser)
-
-
-def add_cache_options(parser: ArgumentParser) -> None:
-    add = parser.add_argument
-    add(
-        "--parallel",
-        type=usage(layout_text),
-        default="",
-        metavar="LAYOUT",
-        help="sizes of the parallel dimensions (tp=2,pp=16, also dp, ep, cp) in Megatron's order, "
-        "or in order=tp-pp-dp, if the files lack them or are wrong",
-    )
-    add("--no-cache", action="store_true", help="read the files again and cache nothing")
-    add("--jobs", type=_number(1), metavar="N", help="number of processes that read traces")
-    add(
-        "--max-memory",
-        type=usage(parse_size),
-        default=0,
-        metavar="SIZE",
-        help="memory that this process and its workers may allocate (500M, 2G), not counting "
-        "mapped files; default: the job's limit",
-    )
-
-
-def add_run_set_options(parser: ArgumentParser) -> None:
-    add = parser.add_argument
-    add(
-        "--set",
-        **MANY,
-        metavar="[RUNS:]TP=2,PP=16",
-        help="settings of all runs, or of those whose names match a pattern (gpt3_*:tp=2)",
-    )
-    add(
-        "--name",
-        **MANY,
-        metavar="PATTERN",
-        help="settings in the names of runs: '{model}_{tp}-{pp}_{mbs}'",
-    )
-
-
-def add_table_options(parser: ArgumentParser) -> None:
-    add = parser.add_argument
-    add(
-        "--columns", default="", metavar="A,B", help="columns to show; `chopper metrics` lists them"
-    )
-    add("--format", choices=FORMATS, help="default: text, or by the suffix of -o")
-    add("--limit", type=_number(0), metavar="N", help="at most N rows")
-    add("--width", type=_number(0), metavar="N", help="width of the text in cells; 0: unlimited")
-    add("--chart", action="store_true", help="print key figures and charts above the table")
-    add("--ascii", action="store_true", help="print ASCII characters only")
-    add("-o", "--output", metavar="FILE", help="write to a file: .md, .csv, .json, else text")
+READING: Final = """
+    several --clock SOURCE=+S | shift a telemetry file or format, or the trace of a rank or host
+        (rank4), by S seconds (+1.25s)
+    several --gpu SOURCE:ID=GPU | map a device ID of counters or telemetry to this GPU of the run,
+        or to none
+    --hardware NAME|FILE | GPU model (MI300X), if the files lack it or are wrong; or a .toml file
+        with a specification, such as the peaks that you measured
+    --base-parallel LAYOUT | the layout of the baseline, if it differs from --parallel"""
+CACHING: Final = """
+    --parallel LAYOUT | sizes of the parallel dimensions (tp=2,pp=16, also dp, ep, cp) in Megatron's
+        order, or in order=tp-pp-dp, if the files lack them or are wrong
+    --no-cache | read the files again and cache nothing
+    --jobs N | number of processes that read traces
+    --max-memory SIZE | memory that this process and its workers may allocate (500M, 2G), not
+        counting mapped files; default: the job's limit"""
+EXPLORING: Final = f"""
+    --no-mouse | leave the mouse to the terminal
+    --play FILE | replay keys (a key, text "..." or :command per line)
+    --size WxH | screen size of --play
+    --ascii | draw with ASCII characters only{READING}{CACHING}"""
+RUN_SET: Final = """
+    several --set [RUNS:]TP=2,PP=16 | settings of all runs, or of those whose names match a pattern
+        (gpt3_*:tp=2)
+    several --name PATTERN | settings in the names of runs: '{model}_{tp}-{pp}_{mbs}'"""
+TABLE: Final = f"""
+    --columns A,B | columns to show; `chopper metrics` lists them
+    --format {{{",".join(FORMATS)}}} | default: text, or by the suffix of -o
+    --limit N | at most N rows
+    --width N | width of the text in cells; 0: unlimited
+    --chart | print key figures and charts above the table
+    --ascii | print ASCII characters only
+    -o, --output FILE | write to a file: .md, .csv, .json, else text"""
 
 
 def _size(text: str) -> tuple[int, int]:
@@ -144,6 +81,7 @@ def _number(least: int) -> Callable[[str], int]:
 def usage(parse: Callable[[str], Any]) -> Callable[[str], Any]:
     """A parser for an option, whose usage errors argparse reports."""
 
+    @wraps(parse)
     def parsed(text: str) -> Any:
         try:
             return parse(text)
@@ -151,3 +89,62 @@ def usage(parse: Callable[[str], Any]) -> Callable[[str], Any]:
             raise ArgumentTypeError(str(error)) from error
 
     return parsed
+
+
+def _limit(text: str) -> Any:
+    from chopper_core.views.compare.gate import parse_limit
+
+    return parse_limit(text)
+
+
+_ENTRY: Final = late(
+    r"(?:(several|required|one-of) )?((?:-[\w-]+(?:, )?)*) ?"
+    r"(\{[^}]*\}|\S*?)([?*+]?)(?:(?<=[}?])=(\w+))?"
+)
+_TYPES: Final[Mapping[str, tuple[Callable[[str], Any], Any]]] = {
+    "--base-parallel": (layout_text, ""),
+    "--clock": (parse_clock, ""),
+    "--fail-if": (_limit, ""),
+    "--gpu": (parse_gpu, ""),
+    "--iteration": (int, None),
+    "--jobs": (_number(1), None),
+    "--limit": (_number(0), None),
+    "--max-memory": (parse_size, 0),
+    "--parallel": (layout_text, ""),
+    "--size": (_size, (80, 24)),
+    "--width": (_number(0), None),
+}
+"""Options that aren't text, with their defaults."""
+
+
+def add_options(parser: ArgumentParser, text: str) -> None:
+    """Add the options of a text: entries `--name VALUE | help`, and `VALUE | help` of arguments.
+
+    `{a,b}=a` is a choice with its default; an argument has the count of a pattern (`?`, `*`, `+`).
+    An option that begins with `several` may be repeated, one with `required` has to be given, as
+    has exactly one of those with `one-of`.
+    """
+    one_of: Any = None
+    for head, more in entries(text):
+        call, _, about = head.partition(" | ")
+        found = _ENTRY.fullmatch(call)
+        assert found is not None, call
+        kind, flags, value, count, default = found.groups("")
+        is_choice = value.startswith("{")
+        names = flags.split(", ") if flags else ["do" if is_choice else value.lower()]
+        options: dict[str, Any] = {"help": f"{about} {more}".strip() or None}
+        if value:
+            parse, options["default"] = _TYPES.get(names[-1], (str, default))
+            options["type"] = usage(parse)
+            options |= {"choices": value[1:-1].split(",")} if is_choice else {"metavar": value}
+        else:
+            options["action"] = "store_true"
+        if kind == "several":
+            options |= {"action": "append", "default": []}
+        if kind == "required":
+            options["required"] = True
+        if count:
+            options["nargs"] = count
+        if kind == "one-of" and one_of is None:
+            one_of = parser.add_mutually_exclusive_group(required=True)
+        (one_of if kind == "one-of" else parser).add_argument(*names, **options)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from chopper_core.util.errors import UsageError
 from chopper_tui.commands import info
 from chopper_tui.commands.named import home_of, open_with_progress, view_of
-from chopper_tui.commands.options import ADDRESSES, add_reading_options, add_table_options
+from chopper_tui.commands.options import ADDRESSES, CACHING, READING, TABLE
 from chopper_tui.commands.output import print_frame
 
 if TYPE_CHECKING:
@@ -22,13 +22,9 @@ if TYPE_CHECKING:
 INFO: Final = "info"
 """The screen of the explorer that is no table."""
 DESCRIPTION: Final = "Print a view as text, markdown, CSV or JSON."
-
-
-def add_options(parser: ArgumentParser) -> None:
-    parser.add_argument("address", metavar="ADDRESS", help="a run, or a view of one; see below")
-    parser.epilog = ADDRESSES
-    add_table_options(parser)
-    add_reading_options(parser)
+OPTIONS: Final = f"""
+    ADDRESS | a run, or a view of one; see below{TABLE}{READING}{CACHING}"""
+EPILOG: Final = ADDRESSES
 
 
 def run(options: Namespace) -> int:

@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import os
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from pathlib import Path
 from typing import Final
 
 from chopper_tui.commands.output import tell, write
 
 DESCRIPTION: Final = "Check Chakra traces against the rules of feeders and simulators."
+OPTIONS: Final = """
+    DIR+ | the .et files of one trace, or their directory"""
 VIOLATED: Final = 1
-
-
-def add_options(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "paths", nargs="+", metavar="DIR", help="the .et files of one trace, or their directory"
-    )
 
 
 def run(options: Namespace) -> int:
     from chopper_core.extensions.chakra.lint import lint
     from chopper_core.render.cells import escape_each
 
-    report = lint([Path(os.path.expanduser(path)) for path in options.paths])
+    report = lint([Path(os.path.expanduser(path)) for path in options.dir])
     write(escape_each(report.violations))
     files = f"{report.files} file{'s' * (report.files > 1)}"
     many = f"{report.count:,} violation{'s' * (report.count != 1)}"

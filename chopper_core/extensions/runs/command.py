@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
@@ -13,7 +13,7 @@ from chopper_core.model.view import Baseline, View
 from chopper_core.util.errors import UsageError
 from chopper_core.views import RUNS
 from chopper_tui.commands.named import all_read, progress_line
-from chopper_tui.commands.options import add_cache_options, add_run_set_options, add_table_options
+from chopper_tui.commands.options import CACHING, RUN_SET, TABLE
 from chopper_tui.commands.output import print_frame
 from chopper_tui.terminal import can_draw
 
@@ -21,6 +21,15 @@ if TYPE_CHECKING:
     from chopper_core.extensions.runs.run_set import RunSet
 
 DESCRIPTION: Final = "Settings, speed, power and heat of all runs below directories, a row each."
+OPTIONS: Final = f"""
+    DIR+ | a directory with runs below it, or a run{RUN_SET}
+    --by SETTING | group by a setting
+    --sort COLUMN | sort by a column; --sort=-COLUMN: largest first
+    --filter TERMS | show matching runs, such as 'tp:2 status:ok'
+    --base RUN | divide figures by this run's; `best`: by the best of the group
+    --sweep SETTING | the figure --of over a setting, a line for each combination of the others
+    --of COLUMN | the figure of --sweep
+    --pareto A,B | runs that no other run beats in both figures{TABLE}{CACHING}"""
 EPILOG: Final = """\
 Settings of a run (model, tp, pp, microbatch …) come from --set and --name,
 else from a manifest (chopper.json, manifest.yaml), the job's .yaml, or names.
@@ -29,38 +38,6 @@ else from a manifest (chopper.json, manifest.yaml), the job's .yaml, or names.
   chopper runs sweep --sweep microbatch --of tokens_per_j
   chopper runs sweep --pareto run_tokens_per_s,j_per_token
 """
-
-
-def add_options(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "paths", metavar="DIR", nargs="+", help="a directory with runs below it, or a run"
-    )
-    parser.epilog = EPILOG
-    add_run_set_options(parser)
-    parser.add_argument("--by", default="", metavar="SETTING", help="group by a setting")
-    parser.add_argument(
-        "--sort",
-        default="",
-        metavar="COLUMN",
-        help="sort by a column; --sort=-COLUMN: largest first",
-    )
-    parser.add_argument(
-        "--filter", default="", metavar="TERMS", help="show matching runs, such as 'tp:2 status:ok'"
-    )
-    parser.add_argument(
-        "--base", default="", metavar="RUN", help="divide figures by this run's; `best`: by the "
-        "best of the group"
-    )  # fmt: skip
-    parser.add_argument(
-        "--sweep", default="", metavar="SETTING", help="the figure --of over a setting, a line for "
-        "each combination of the others"
-    )  # fmt: skip
-    parser.add_argument("--of", default="", metavar="COLUMN", help="the figure of --sweep")
-    parser.add_argument(
-        "--pareto", default="", metavar="A,B", help="runs that no other run beats in both figures"
-    )
-    add_table_options(parser)
-    add_cache_options(parser)
 
 
 def run(options: Namespace) -> int:
@@ -81,7 +58,7 @@ def run(options: Namespace) -> int:
 
 def _view(options: Namespace) -> View:
     view = View(
-        ",".join(options.paths),
+        ",".join(options.dir),
         name=RUNS,
         columns=tuple(name for name in options.columns.split(",") if name),
         sort=options.sort,
@@ -109,7 +86,7 @@ def opened(options: Namespace, name: str) -> RunSet:
 
     return open_runs(
         name,
-        options.paths,
+        options.dir,
         given_settings(options.set, options.name),
         jobs=options.jobs,
         use_cache=not options.no_cache,
