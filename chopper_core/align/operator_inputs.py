@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from math import prod
+from math import nan, prod
 from typing import Any, Final
 
 from msgspec import Struct
@@ -68,15 +68,12 @@ class Inputs(Struct, frozen=True):
             return _TRUTH[text]
         return json_in(text.replace("True", "true").replace("False", "false"))
 
-    def tensor_bytes(self, place: int) -> float | None:
-        """The bytes of the tensor at a position: 0 where there is none, None if unknown."""
-        spelling = self.spelling(place)
-        if place >= len(self.shapes):
-            return 0.0
-        if spelling in _NO_TENSOR:
-            return None if self.shapes[place] else 0.0
-        width = type_bytes(spelling)
-        return None if width is None else float(width * prod(self.shapes[place]))
+    def tensor_bytes(self, place: int) -> float:
+        """The bytes of the tensor at a position: 0 where there is none, NaN if unknown."""
+        shape = self.shapes[place] if place < len(self.shapes) else []
+        if self.spelling(place) in _NO_TENSOR or place >= len(self.shapes):
+            return nan if shape else 0.0
+        return bytes_of(prod(shape), self.spelling(place))
 
     def is_transposed(self, place: int) -> bool | None:
         """Whether the last two directions of a tensor are swapped in memory; None if unknown."""
@@ -88,6 +85,12 @@ class Inputs(Struct, frozen=True):
         if step == 1 and (step_row >= columns or rows == 1):
             return False
         return True if step_row == 1 and (step >= rows or columns == 1) else None
+
+
+def bytes_of(elements: int, spelling: str) -> float:
+    """The bytes of elements of a type; NaN if it is unknown."""
+    width = type_bytes(spelling)
+    return nan if width is None else float(elements * width)
 
 
 def type_text(spelling: str) -> str:

@@ -15,15 +15,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from math import nan, prod
+from math import isnan, nan, prod
 from typing import Any, Final
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.align.operator_inputs import Inputs, Shape, plain_shape, type_text
-from chopper_core.model.hardware import ElementType, type_bytes
+from chopper_core.align.operator_inputs import Inputs, Shape, bytes_of, plain_shape, type_text
+from chopper_core.model.hardware import ElementType
 from chopper_core.model.shapes import Attention, CallShape, Convolution, Fused, Product
 from chopper_core.util.patterns import late
 
@@ -49,8 +49,6 @@ _FLASH_KERNEL: Final = late(
 _NUMBER_WITH_POINT: Final = late(r"-?\d{1,99}\.\d{0,99}(?:e[+-]?\d+)?")
 _SHARE: Final = {False: 1.0, True: 0.5}
 """The part of the scores that attention computes, by whether it is causal."""
-_LETTERS: Final = {False: "N", True: "T"}
-_BF16: Final = "c10::BFloat16"
 
 
 class Work(Struct, frozen=True):
@@ -81,33 +79,38 @@ def operator_work(name: str, inputs: Inputs) -> Work | None:
     if ATTENTION.search(name):
         return _attention(name, inputs)
     if fused := FUSED.match(name):
-        return _fused(name, fused["operators"], inputs)
+        return _fused(fused["kind"], fused["operators"], inputs)
     count = _COUNTS.get(name)
     return count(name, inputs) if count else None
 
 
-def _total(*amounts: float | None) -> float | None:
-    """The sum of amounts, None if one is unknown."""
-    known = [amount for amount in amounts if amount is not None]
-    return sum(known) if len(known) == len(amounts) else None
-
-
-def _of_type(elements: int, spelling: str) -> float | None:
-    width = type_bytes(spelling)
-    return None if width is None else float(elements * width)
+def _known(amount: float) -> float | None:
+    return None if isnan(amount) else amount
 
 
 def _product_call(
-    name: str, inputs: Inputs, first: int, sizes: Product, result: str, elements: int
+    name: str,
+    inputs: Inputs,
+    sizes: Product,
+    first: int = 0,
+    dtype: int | None = None,
+    result: str = "",
 ) -> Work:
-    """The call of a product whose operands begin at `first`; `elements` of its result."""
+    """The call of a product whose operands begin at `first`.
+
+    The type of its result is that of the input `dtype`, else `result`, else the operand's.
+    """
     places = (first, first + 1)
     element = inputs.type_of(*places)
     # PyTorch packs two FP4 values along the inner dimension and counts the pairs.
     if element == ElementType.FP4:
         sizes = replace(sizes, k=2 * sizes.k)
-    operands = inputs.types_text(*places)
-    produced = type_text(result)
+    result = result or inputs.spelling(first)
+    if dtype is not None:
+        result = inputs.scalar_type(dtype, result)
+    operands, produced = inputs.types_text(*places), type_text(result)
+    elements = sizes.batch * sizes.m * sizes.n * (sizes.groups if sizes.split == "k" else 1)
+    read = sum(inputs.tensor_bytes(place) for place in range(len(inputs.shapes)))
     return Work(
         CallShape(
             name,
@@ -116,10 +119,7 @@ def _product_call(
             produced if produced != operands else "",
             element,
             2.0 * sizes.batch * sizes.m * sizes.n * sizes.k,
-            _total(
-                *(inputs.tensor_bytes(place) for place in range(len(inputs.shapes))),
-                _of_type(elements, result),
-            ),
+            _known(read + bytes_of(elements, result)),
         )
     )
 
@@ -129,7 +129,8 @@ def _product(
     inputs: Inputs,
     first: int = 0,
     directions: int = 0,
-    result: Callable[[Inputs], str] | None = None,
+    dtype: int | None = None,
+    result: str = "",
 ) -> Work | None:
     """A product of two matrices, or of batches of them that broadcast, as numpy's.
 
@@ -145,21 +146,19 @@ def _product(
         times = prod(np.broadcast_shapes(tuple(batch), tuple(again)))
     except ValueError:
         return None
-    elements = times * rows * columns
     if not again:
         # PyTorch folds the batch of the first operand into its rows.
         times, rows = 1, times * rows
     layout = _layout(inputs.is_transposed(first + 1), inputs.is_transposed(first))
     has_bias = first > 0 and bool(inputs.shapes[0])
     sizes = Product(rows, columns, inner, times, layout, has_bias)
-    produced = result(inputs) if result else inputs.spelling(first)
-    return _product_call(name, inputs, first, sizes, produced, elements)
+    return _product_call(name, inputs, sizes, first, dtype, result)
 
 
 def _layout(second: bool | None, first: bool | None) -> str:
     if second is None or first is None:
         return ""
-    return _LETTERS[second] + _LETTERS[first]
+    return "NT"[second] + "NT"[first]
 
 
 def _linear(name: str, inputs: Inputs) -> Work | None:
@@ -170,14 +169,14 @@ def _linear(name: str, inputs: Inputs) -> Work | None:
     if inner != again:
         return None
     weight = inputs.is_transposed(1)
-    given = False if len(inputs.shapes[0]) == 1 else inputs.is_transposed(0)
+    given = inputs.is_transposed(0) if rows else False
     has_bias = len(inputs.shapes) > 2 and bool(inputs.shapes[2])
     layout = _layout(None if weight is None else not weight, given)
     sizes = Product(prod(rows), columns, inner, layout=layout, has_bias=has_bias)
-    return _product_call(name, inputs, 0, sizes, inputs.spelling(0), prod(rows) * columns)
+    return _product_call(name, inputs, sizes)
 
 
-def _grouped(name: str, inputs: Inputs, offsets: int, dtype: int, default: str = "") -> Work | None:
+def _grouped(name: str, inputs: Inputs, offsets: int, dtype: int, result: str = "") -> Work | None:
     """Products of matrices whose rows, columns or inner size are split among groups."""
     if len(inputs.shapes) <= offsets:
         return None
@@ -186,21 +185,16 @@ def _grouped(name: str, inputs: Inputs, offsets: int, dtype: int, default: str =
     match len(first), len(second):
         case 2, 3 if first[1] == second[1]:
             sizes = Product(first[0], second[2], first[1], groups=second[0], split="m")
-            elements = first[0] * second[2]
         case 3, 2 if first[2] == second[0]:
             sizes = Product(first[1], second[1], first[2], groups=first[0], split="n")
-            elements = first[1] * second[1]
         case 2, 2 if first[1] == second[0] and len(ends) == 1:
             sizes = Product(first[0], second[1], first[1], groups=ends[0], split="k")
-            elements = ends[0] * first[0] * second[1]
         case 3, 3 if first[0] == second[0] and first[2] == second[1]:
             sizes = Product(first[1], second[2], first[2], batch=first[0])
-            elements = first[0] * first[1] * second[2]
         case _:
             return None
     layout = _layout(inputs.is_transposed(1), inputs.is_transposed(0))
-    result = inputs.scalar_type(dtype, default or inputs.spelling(0))
-    return _product_call(name, inputs, 0, replace(sizes, layout=layout), result, elements)
+    return _product_call(name, inputs, replace(sizes, layout=layout), 0, dtype, result)
 
 
 def _attention(name: str, inputs: Inputs) -> Work | None:
@@ -226,7 +220,7 @@ def _attention(name: str, inputs: Inputs) -> Work | None:
         ),
         inputs.types_text(*places[:2]),
         element=inputs.type_of(*places[:2]),
-        bytes=_of_type(elements, inputs.spelling(places[0])),
+        bytes=_known(bytes_of(elements, inputs.spelling(places[0]))),
     )  # fmt: skip
     open_mask = Work(call, dense=2.0 * rows * key[sequence] * widths)
     causal = _is_causal(inputs.values)
@@ -263,184 +257,141 @@ def _is_causal(values: Sequence[str]) -> bool | None:
     return next((truth[text] for text in rest if text in truth), None)
 
 
-def _fused(name: str, operators: str, inputs: Inputs) -> Work | None:
+def _fused(kind: str, operators: str, inputs: Inputs) -> Work:
     """A fused kernel: what it reads and writes; the trace doesn't show how it computes."""
-    tensors = [
-        (tuple(shape), inputs.tensor_bytes(place))
-        for place, shape in enumerate(inputs.shapes)
-        if shape
-    ]
-    kind = name.removeprefix("triton_").partition("_")[0]
+    places = [place for place, shape in enumerate(inputs.shapes) if shape]
+    size = sum(inputs.tensor_bytes(place) for place in places)
     return Work(
         CallShape(
             f"triton {kind}",
-            Fused(operators.strip("_"), tuple(shape for shape, _ in tensors)),
-            inputs.types_text(*(place for place, shape in enumerate(inputs.shapes) if shape)),
-            bytes=_total(*(size for _, size in tensors)) if tensors else None,
+            Fused(operators.strip("_"), tuple(tuple(inputs.shapes[place]) for place in places)),
+            inputs.types_text(*places),
+            bytes=_known(size) if places else None,
         )
     )
 
 
-class _InputPlaces(Struct, frozen=True):
-    """Positions of a convolution's inputs in its schema."""
-
-    stride: int
-    padding: int
-    dilation: int
-    groups: int
-    transposed: int | None = None
-
-
-_CONVOLUTIONS: Final[Mapping[str, _InputPlaces]] = {
-    "aten::convolution": _InputPlaces(3, 4, 5, 8, 6),
-    "aten::_convolution": _InputPlaces(3, 4, 5, 8, 6),
-    "aten::conv1d": _InputPlaces(3, 4, 5, 6),
-    "aten::conv2d": _InputPlaces(3, 4, 5, 6),
-    "aten::conv3d": _InputPlaces(3, 4, 5, 6),
-    "aten::cudnn_convolution": _InputPlaces(3, 2, 4, 5),
-    "aten::miopen_convolution": _InputPlaces(4, 3, 5, 6),
-    "aten::miopen_depthwise_convolution": _InputPlaces(4, 3, 5, 6),
-}
-_BACKWARD_PLACES: Final = _InputPlaces(4, 5, 6, 9, 7)
 _GRADIENTS: Final = {(True, True): "both", (True, False): "input", (False, True): "weight"}
 
 
-def _convolution(name: str, inputs: Inputs, places: _InputPlaces) -> Work | None:
-    if len(inputs.shapes) < 2 or not 3 <= len(inputs.shapes[0]) == len(inputs.shapes[1]):
+def _convolution(name: str, inputs: Inputs, places: Sequence[int]) -> Work | None:
+    sizes = _convolution_sizes(inputs, 0, places)
+    if sizes is None:
         return None
-    image, weight = inputs.shapes[:2]
-    transposed = False if places.transposed is None else inputs.value(places.transposed)
-    if transposed is None:
+    output, filters = _output(sizes, inputs), sizes.weight[0]
+    windows: Sequence[int] = output
+    if sizes.is_transposed:
+        windows, filters = sizes.image[2:], sizes.weight[1] * sizes.groups
+    if not windows:
         return None
-    steps = _steps(inputs, places, len(image) - 2)
-    groups = inputs.value(places.groups)
-    if transposed:
-        windows: Shape | None = image[2:]
-        result = _spread(inputs, image, weight, steps, groups)
-    else:
-        windows = _windows(image[2:], weight[2:], steps)
-        result = None if windows is None else [image[0], weight[0], *windows]
-    if windows is None:
-        return None
-    bias = inputs.tensor_bytes(2) if name != "aten::cudnn_convolution" else 0.0
+    written = prod((sizes.image[0], filters, *output))
+    size = inputs.tensor_bytes(0) if inputs.types else nan
+    size += inputs.tensor_bytes(1) + (bytes_of(written, inputs.spelling(0)) if output else nan)
+    if name != "aten::cudnn_convolution":
+        size += inputs.tensor_bytes(2)
     return Work(
         CallShape(
             name,
-            _sizes(image, weight, steps, groups, bool(transposed)),
+            sizes,
             inputs.types_text(0, 1),
             element=inputs.type_of(0, 1),
-            flops=_per_window(image[0], windows, weight),
-            bytes=_total(
-                inputs.tensor_bytes(0) if inputs.types else None,
-                inputs.tensor_bytes(1),
-                bias,
-                None if result is None else _of_type(prod(result), inputs.spelling(0)),
-            ),
+            flops=_per_window(sizes, windows),
+            bytes=_known(size),
         )
     )
 
 
 def _convolution_backward(name: str, inputs: Inputs) -> Work | None:
-    """Inputs: gradient of the output, image, weight; 7: transposed; 10: the gradients wanted."""
-    if len(inputs.shapes) < 3 or not 3 <= len(inputs.shapes[1]) == len(inputs.shapes[2]):
+    """Inputs: gradient of the output, image, weight; 10: the gradients wanted."""
+    sizes, wanted = _convolution_sizes(inputs, 1, (4, 5, 6, 9, 7)), inputs.value(10)
+    if sizes is None or not isinstance(wanted, list):
         return None
-    output, image, weight = inputs.shapes[:3]
-    transposed, wanted = inputs.value(7), inputs.value(10)
-    if transposed is None or not isinstance(wanted, list) or len(output) != len(image):
+    output, gradients = inputs.shapes[0], tuple(map(bool, wanted[:2]))
+    if len(output) != len(sizes.image) or not any(gradients):
         return None
-    windows = image[2:] if transposed else output[2:]
-    gradients = tuple(map(bool, wanted[:2]))
     parts = sum(gradients)
-    if not parts:
-        return None
     # Either gradient takes kernels of its own, which read two of the three and write one.
-    each = _total(*(inputs.tensor_bytes(place) for place in range(3))) if inputs.types else None
-    steps = _steps(inputs, _BACKWARD_PLACES, len(image) - 2)
-    groups = inputs.value(_BACKWARD_PLACES.groups)
-    sizes = _sizes(image, weight, steps, groups, bool(transposed))
+    each = sum(inputs.tensor_bytes(place) for place in range(3)) if inputs.types else nan
+    windows = sizes.image[2:] if sizes.is_transposed else output[2:]
     call = CallShape(
         name,
         replace(sizes, gradients=_GRADIENTS[gradients[0], gradients[1]]),
         inputs.types_text(0, 2),
         element=inputs.type_of(0, 2),
-        flops=parts * _per_window(image[0], windows, weight),
-        bytes=None if each is None else parts * each,
+        flops=parts * _per_window(sizes, windows),
+        bytes=_known(parts * each),
     )
     return Work(call, parts)
 
 
-def _sizes(
-    image: Shape, weight: Shape, steps: Sequence[Shape | None], groups: Any, transposed: bool
-) -> Convolution:
-    stride, padding, dilation = (tuple(step or ()) for step in steps)
+def _convolution_sizes(inputs: Inputs, first: int, places: Sequence[int]) -> Convolution | None:
+    """Of the image at `first` and the weight after it; unknown steps are empty.
+
+    `places` are those of stride, padding, dilation, groups, and transposed if it is an input.
+    """
+    image, weight = [*inputs.shapes[first : first + 2], [], []][:2]
+    *steps, groups, transposed = (*(inputs.value(place) for place in places), False)[:5]
+    if transposed is None or not 3 <= len(image) == len(weight):
+        return None
+    stride, padding, dilation = (_per_direction(step, len(image) - 2) for step in steps)
     count = groups if isinstance(groups, int) else 1
-    return Convolution(tuple(image), tuple(weight), stride, padding, dilation, count, transposed)
-
-
-def _per_window(batch: int, windows: Shape, weight: Shape) -> float:
-    """A multiply and an add for each window position and element of the weight."""
-    return 2.0 * batch * prod(windows) * prod(weight)
-
-
-def _steps(inputs: Inputs, places: _InputPlaces, directions: int) -> tuple[Shape | None, ...]:
-    """Stride, padding and dilation in each direction, None where unknown."""
-    return tuple(
-        _per_direction(inputs.value(place), directions)
-        for place in (places.stride, places.padding, places.dilation)
+    return Convolution(
+        tuple(image), tuple(weight), stride, padding, dilation, count, bool(transposed)
     )
 
 
-def _windows(image: Shape, kernel: Shape, steps: Sequence[Shape | None]) -> Shape | None:
-    """Number of window positions in each direction: the size of the output."""
-    strides, paddings, dilations = steps
-    if strides is None or paddings is None or dilations is None or min(strides) < 1:
-        return None
+def _per_window(sizes: Convolution, windows: Sequence[int]) -> float:
+    """A multiply and an add for each window position and element of the weight."""
+    return 2.0 * sizes.image[0] * prod(windows) * prod(sizes.weight)
+
+
+def _output(sizes: Convolution, inputs: Inputs) -> Shape:
+    """The output's size in each direction; empty where a step is unknown."""
+    steps = (sizes.stride, sizes.padding, sizes.dilation)
+    image, kernel = sizes.image[2:], sizes.weight[2:]
+    # Only a transposed one has padding of its output.
+    has_groups = isinstance(inputs.value(8), int)
+    extra = _per_direction(inputs.value(7) if has_groups else None, len(image))
+    if not all(steps) or min(sizes.stride) < 1 or (sizes.is_transposed and not extra):
+        return []
+    if sizes.is_transposed:
+        return [
+            (size - 1) * stride - 2 * padding + dilation * (taps - 1) + more + 1
+            for size, taps, stride, padding, dilation, more in zip(
+                image, kernel, *steps, extra, strict=True
+            )
+        ]
     return [
         max(0, (size + 2 * padding - dilation * (taps - 1) - 1) // stride + 1)
-        for size, taps, stride, padding, dilation in zip(
-            image, kernel, strides, paddings, dilations, strict=True
-        )
+        for size, taps, stride, padding, dilation in zip(image, kernel, *steps, strict=True)
     ]
 
 
-def _spread(
-    inputs: Inputs, image: Shape, weight: Shape, steps: Sequence[Shape | None], groups: Any
-) -> Shape | None:
-    """The result's shape of a transposed convolution; None if a size is unknown."""
-    strides, paddings, dilations = steps
-    extra = _per_direction(inputs.value(7), len(image) - 2)
-    if None in (strides, paddings, dilations, extra) or not isinstance(groups, int):
-        return None
-    assert strides and paddings and dilations and extra
-    sizes = [
-        (size - 1) * stride - 2 * padding + dilation * (taps - 1) + more + 1
-        for size, taps, stride, padding, dilation, more in zip(
-            image[2:], weight[2:], strides, paddings, dilations, extra, strict=True
-        )
-    ]
-    return [image[0], weight[1] * groups, *sizes]
-
-
-def _per_direction(value: Any, directions: int) -> Shape | None:
-    numbers = plain_shape(value)
+def _per_direction(value: Any, directions: int) -> tuple[int, ...]:
+    numbers = tuple(plain_shape(value))
     if len(numbers) == 1:
         return numbers * directions
-    return numbers if len(numbers) == directions else None
+    return numbers if len(numbers) == directions else ()
 
 
 _COUNTS: Final[Mapping[str, Callable[[str, Inputs], Work | None]]] = {
     "aten::mm": partial(_product, directions=2),
     "aten::addmm": partial(_product, first=1, directions=2),
-    "aten::_scaled_mm": partial(
-        _product, directions=2, result=lambda inputs: inputs.scalar_type(6, inputs.spelling(0))
-    ),
-    "aten::_int_mm": partial(_product, directions=2, result=lambda _: "int"),
+    "aten::_scaled_mm": partial(_product, directions=2, dtype=6),
+    "aten::_int_mm": partial(_product, directions=2, result="int"),
     "aten::bmm": partial(_product, directions=3),
     "aten::baddbmm": partial(_product, first=1, directions=3),
     "aten::linear": _linear,
     "aten::matmul": _product,
     "aten::_grouped_mm": partial(_grouped, offsets=2, dtype=4),
-    "aten::_scaled_grouped_mm": partial(_grouped, offsets=4, dtype=7, default=_BF16),
+    "aten::_scaled_grouped_mm": partial(_grouped, offsets=4, dtype=7, result="c10::BFloat16"),
     "aten::convolution_backward": _convolution_backward,
-    **{name: partial(_convolution, places=places) for name, places in _CONVOLUTIONS.items()},
+    "aten::convolution": partial(_convolution, places=(3, 4, 5, 8, 6)),
+    "aten::_convolution": partial(_convolution, places=(3, 4, 5, 8, 6)),
+    "aten::conv1d": partial(_convolution, places=(3, 4, 5, 6)),
+    "aten::conv2d": partial(_convolution, places=(3, 4, 5, 6)),
+    "aten::conv3d": partial(_convolution, places=(3, 4, 5, 6)),
+    "aten::cudnn_convolution": partial(_convolution, places=(3, 2, 4, 5)),
+    "aten::miopen_convolution": partial(_convolution, places=(4, 3, 5, 6)),
+    "aten::miopen_depthwise_convolution": partial(_convolution, places=(4, 3, 5, 6)),
 }
