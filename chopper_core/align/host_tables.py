@@ -28,7 +28,7 @@ from chopper_core.model.table import NO_TIME, KernelTable
 from chopper_core.sources.trace import HostCategory, Trace
 from chopper_core.tables.losses import ABSENT
 from chopper_core.util.arrays import Float64, Index, Int8, Int32, Int64, Rows
-from chopper_core.util.grouping import distinct, first_equal, run_starts, stable_order
+from chopper_core.util.grouping import distinct, first_equal, ranked, run_starts, stable_order
 from chopper_core.util.patterns import late
 
 _NO_CAUSE: Final = late(
@@ -56,25 +56,19 @@ def host_time(
     """
     start = trace.activities.start_ns
     launched = np.where(links.launch_ns == NO_TIME, start - idle_ns, links.launch_ns)
-    thread = links.points.thread
     late = np.clip(launched - (start - idle_ns), 0, idle_ns)
     # Gaps before the launch call, from it on, and copies.
-    parts = (
-        (start - idle_ns, late, HostState.LATE),
-        (start - idle_ns + late, idle_ns - late, HostState.LAUNCHED),
-        (start, copying_ns, HostState.COPYING),
-    )
-    rows = [np.flatnonzero(length > 0) for _, length, _ in parts]
-    whose = np.concatenate(rows)
-    begin = np.concatenate([first[own] for (first, _, _), own in zip(parts, rows, strict=True)])
-    length = np.concatenate([long[own] for (_, long, _), own in zip(parts, rows, strict=True)])
-    state = np.repeat([state for _, _, state in parts], [len(own) for own in rows])
+    states = np.array([HostState.LATE, HostState.LAUNCHED, HostState.COPYING], np.int8)
+    begins = np.stack([start - idle_ns, start - idle_ns + late, start])
+    lengths = np.stack([late, idle_ns - late, copying_ns])
+    part, whose = np.nonzero(lengths > 0)
     if not len(whose):
         return empty(HostTime)
-    end = begin + length
-    own, last = thread[whose], _last_launching(links, thread, begin)
+    begin = begins[part, whose]
+    own = links.points.thread[whose]
+    last = _last_launching(links, begin)
     events = _events(trace)
-    pieces = _pieces(events, own, begin, end)
+    pieces = _pieces(events, own, begin, begin + lengths[part, whose])
     is_alone = (pieces.codes == NOWHERE).all(axis=0) & (own != last)[pieces.gap]
     alone = pieces.take(is_alone)
     others = _pieces(events, last[alone.gap], alone.start_ns, alone.end_ns)
@@ -82,8 +76,10 @@ def host_time(
     others = replace(others, gap=alone.gap[others.gap])
     pieces = pieces.take(~is_alone).joined(others)
     order = stable_order(pieces.start_ns)
-    order = order[stable_order(gpu[whose[pieces.gap[order]]])]
-    pieces = _merged(pieces.take(order))
+    pieces = pieces.take(order[stable_order(gpu[whose[pieces.gap[order]]])])
+    length = pieces.end_ns - pieces.start_ns
+    first = run_starts(pieces.gap, *pieces.codes)
+    length, pieces = np.add.reduceat(length, first), pieces.take(first)
     stack = numbered(list(pieces.codes))
     texts = pieces.codes[:, first_equal(stack, np.arange(int(stack.max()) + 1))].T.tolist()
     return HostTime(
@@ -93,19 +89,18 @@ def host_time(
         ),
         gpu[whose[pieces.gap]].astype(np.int32),
         pieces.start_ns,
-        pieces.end_ns - pieces.start_ns,
+        length,
         stack.astype(np.int32),
-        state[pieces.gap].astype(np.int8),
+        states[part[pieces.gap]],
     )
 
 
-def _last_launching(links: Links, thread: Int32, at_ns: Int64) -> Int32:
+def _last_launching(links: Links, at_ns: Int64) -> Int32:
     """The thread of the last launch before each instant; NOWHERE before the first."""
     known = np.flatnonzero(links.points.known())
     known = known[stable_order(links.points.time_ns[known])]
-    place = np.searchsorted(links.points.time_ns[known], at_ns, "left") - 1
-    found = np.append(thread[known], np.int32(-1))[place]
-    return np.where(place >= 0, found, np.int32(-1)).astype(np.int32)
+    place = np.searchsorted(links.points.time_ns[known], at_ns, "left")
+    return np.append(np.int32(NOWHERE), links.points.thread[known])[place]
 
 
 class _HostEvents(Rows, frozen=True):
@@ -144,44 +139,28 @@ class _GapPieces(Rows, frozen=True):
     """Codes of names, as fields of `HostStack` x pieces; NOWHERE without one."""
 
 
-def _merged(pieces: _GapPieces) -> _GapPieces:
-    first = run_starts(pieces.gap, *pieces.codes)
-    if len(first) == len(pieces.gap):
-        return pieces
-    start = pieces.start_ns[first]
-    length = np.add.reduceat(pieces.end_ns - pieces.start_ns, first)
-    return _GapPieces(pieces.gap[first], start, start + length, pieces.codes[:, first])
-
-
 def _pieces(events: _HostEvents, thread: Int32, begin: Int64, end: Int64) -> _GapPieces:
     """The gaps, cut where an event of their thread starts or ends, with the innermost events."""
-    first, count = np.zeros((2, len(begin)), np.intp)
-    times = [np.zeros(1, np.int64)]
-    inside = []
-    before = 1
-    for number in distinct(thread[thread != NOWHERE]).tolist():
-        gaps = np.flatnonzero(thread == number)
-        gaps = gaps[stable_order(begin[gaps])]
-        rows = np.flatnonzero(events.thread == number)
-        begins, ends = begin[gaps], np.maximum.accumulate(end[gaps])
-        over = np.searchsorted(ends, events.start_ns[rows], "right")
-        rows = rows[np.searchsorted(begins, events.end_ns[rows], "left") > over]
-        inside.append(rows)
-        own = distinct(np.concatenate([events.start_ns[rows], events.end_ns[rows]]))
-        at = np.searchsorted(own, begins, "right")
-        count[gaps] = np.searchsorted(own, end[gaps], "left") - at
-        first[gaps] = before + at
-        times.append(own)
-        before += len(own)
-    gap = np.repeat(np.arange(len(begin)), count + 1)
-    head = np.cumsum(count + 1) - (count + 1)
-    start = np.concatenate(times)[np.arange(len(gap)) + (first - 1 - head)[gap]]
+    place = Points(np.tile(thread, 2), np.concatenate([begin, end])).place
+    begins, ends = place(thread, begin), place(thread, end)
+    starts, stops = place(events.thread, events.start_ns), place(events.thread, events.end_ns)
+    order = stable_order(begins)
+    latest = np.maximum.accumulate(ends[order])
+    over = np.searchsorted(latest, starts, "right")
+    inside = np.searchsorted(begins[order], stops, "left") > over
+    cuts = distinct(np.concatenate([starts[inside], stops[inside]]))
+    first = np.searchsorted(cuts, begins, "right")
+    count = np.searchsorted(cuts, ends, "left") - first + 1
+    head = np.cumsum(count) - count
+    gap = np.repeat(np.arange(len(begin)), count)
+    # The first piece of a gap begins with it, the others at a cut.
+    start = np.append(cuts, 0)[np.arange(len(gap)) + (first - 1 - head)[gap]]
+    start += (begin - begins)[gap]
     start[head] = begin
-    stop = np.empty_like(start)
-    stop[:-1] = start[1:]
-    stop[head + count] = end
+    stop = np.append(start[1:], 0)
+    stop[head + count - 1] = end
     points = Points(thread[gap], start)
-    chosen = events.take(np.concatenate([np.zeros(0, np.intp), *inside]))
+    chosen = events.take(inside)
     codes = np.full((len(HostStack.__struct_fields__), len(gap)), NOWHERE, np.int32)
     for kind, found in enumerate(codes):
         rows = np.flatnonzero(chosen.kind == kind)
@@ -192,7 +171,7 @@ def _pieces(events: _HostEvents, thread: Int32, begin: Int64, end: Int64) -> _Ga
             chosen.end_ns[rows] - 1,
             chosen.name[rows].astype(np.intp),
         ).innermost(points)
-    return _merged(_GapPieces(gap, start, stop, codes))
+    return _GapPieces(gap, start, stop, codes)
 
 
 def host_lane(trace: Trace, links: Links, gpu: Index) -> HostLane:
@@ -208,7 +187,7 @@ def host_lane(trace: Trace, links: Links, gpu: Index) -> HostLane:
     launches = matching(trace.names, trace.launches.name, _LAUNCHES)
     # Runtime calls that don't launch and take long enough to be seen.
     calls = np.flatnonzero(~launches & (trace.launches.duration_ns >= _SHORTEST_CALL_NS))
-    parts: list[tuple[int, HostKind, Index]] = []
+    parts = []
     for number in distinct(pairs // len(trace.threads)).tolist():
         threads = pairs[pairs // len(trace.threads) == number] % len(trace.threads)
         for kind, rows, table in (
@@ -216,22 +195,18 @@ def host_lane(trace: Trace, links: Links, gpu: Index) -> HostLane:
             (HostKind.CALL, calls, trace.launches),
         ):
             own = rows[np.isin(table.thread[rows], threads)]
-            parts.append((number, kind, own[np.argsort(table.start_ns[own], kind="stable")]))
-
-    def column(name: str) -> Int64:
-        tables = (trace.ranges, trace.launches)
-        return np.concatenate([getattr(tables[kind], name)[own] for _, kind, own in parts])
-
-    sizes = [len(own) for _, _, own in parts]
-    codes = column("name")
-    used = distinct(codes)
+            own = own[np.argsort(table.start_ns[own], kind="stable")]
+            labels = np.full((2, len(own)), [[number], [kind]])
+            parts.append((*labels, table.name[own], table.start_ns[own], table.duration_ns[own]))
+    gpus, kinds, codes, start, duration = map(np.concatenate, zip(*parts, strict=True))
+    used, name = ranked(codes)
     return HostLane(
         tuple(trace.names[code] for code in used.tolist()),
-        np.repeat(np.array([number for number, _, _ in parts], np.int32), sizes),
-        np.repeat(np.array([kind for _, kind, _ in parts], np.int8), sizes),
-        np.searchsorted(used, codes).astype(np.int32),
-        column("start_ns"),
-        column("duration_ns"),
+        gpus.astype(np.int32),
+        kinds.astype(np.int8),
+        name.astype(np.int32),
+        start,
+        duration,
     )
 
 
@@ -239,16 +214,16 @@ def _outermost(trace: Trace, threads: Int64) -> Index:
     ranges = trace.ranges
     rows = np.flatnonzero(ranges.category == HostCategory.OPERATOR)
     rows = rows[np.isin(ranges.thread[rows], threads)]
-    start, end = ranges.start_ns[rows], ranges.start_ns[rows] + ranges.duration_ns[rows]
-    order = np.lexsort((-end, start, ranges.thread[rows]))
+    end = ranges.start_ns[rows] + ranges.duration_ns[rows]
+    order = np.lexsort((-end, ranges.start_ns[rows], ranges.thread[rows]))
     rows, end = rows[order], end[order]
-    thread = ranges.thread[rows]
+    if not len(rows):
+        return rows
+    # Ends thread after thread. Where the clock's steps let one end after the one around it, it
+    # counts too.
+    place = ranges.thread[rows].astype(np.int64) * (np.ptp(end) + 1) + (end - end.min())
     outer = np.ones(len(rows), np.bool_)
-    for number in distinct(thread).tolist():
-        begin, stop = np.searchsorted(thread, [number, number + 1]).tolist()
-        latest = np.maximum.accumulate(end[begin:stop])
-        # Where the clock's steps let one end after the one around it, it counts too.
-        outer[begin + 1 : stop] = end[begin + 1 : stop] > latest[:-1]
+    outer[1:] = place[1:] > np.maximum.accumulate(place)[:-1]
     return rows[outer]
 
 
@@ -396,8 +371,7 @@ def _bytes_of(events: MemoryEvents, row: Index, links: Links, gpu: Int32) -> dic
             last = rows[-1]
             if links.points.time_ns[last] < ends:
                 peak[last] = max(peak[last], events.allocated[own][at[-1] :].max())
-    for number in set(range(int(gpu.max(initial=0)) + 1)) - set(distinct(events.gpu).tolist()):
-        alloc[gpu == number] = np.nan
+    alloc[~np.isin(gpu, events.gpu)] = np.nan
     gained = np.flatnonzero((events.bytes > 0) & (row >= 0))
     alloc += np.bincount(row[gained], events.bytes[gained], count)
     return {ALLOC_BYTES: alloc, PEAK_BYTES: peak, FRAGMENTATION_BYTES: apart}
