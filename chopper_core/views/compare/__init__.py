@@ -30,7 +30,7 @@ from chopper_core.model.view import Baseline, View, baseline_view
 from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import NoSuchNode, UsageError
 from chopper_core.views.shared.children import cut_note
-from chopper_core.views.shared.compared import Pairs, Side, aligned, matched, renamed_kernels
+from chopper_core.views.shared.compared import Pairs, Side, matched, renamed_kernels
 from chopper_core.views.shared.derived import (
     delta_of,
     difference,
@@ -107,9 +107,8 @@ def answer(run: Run, view: View) -> ViewResult:
 def _opens(both: Sides, row: int) -> View:
     ours, base = int(both.pairs.ours[row]), int(both.pairs.base[row])
     if ours < 0:
-        return _part(both, both.base, base)
-    view = _part(both, both.ours, ours)
-    baseline = both.ours.view.baseline
+        return both.base.opens(base)
+    view, baseline = both.ours.opens(ours), both.ours.view.baseline
     added = len(view.path) - len(both.ours.view.path)
     if baseline is None or not added:
         return view
@@ -120,13 +119,6 @@ def _opens(both: Sides, row: int) -> View:
     if baseline.path is None and path == view.path:
         return view
     return replace(view, baseline=Baseline(baseline.run, path))
-
-
-def _part(both: Sides, side: ComparedNode, row: int) -> View:
-    view = side.view
-    for level, label in zip(both.levels, side.parts[row], strict=True):
-        view = child_of(view, level, label)
-    return view
 
 
 def _columns(both: Sides, figure: Metric) -> Own:
@@ -253,26 +245,29 @@ HOW: Final = (
 )
 
 
-class ComparedNode(Struct, frozen=True):
+class ComparedNode(Side, frozen=True):
     """One of the two nodes, split into rows."""
 
-    run: Run
-    view: View
     node: Groups
     groups: Groups
+    levels: tuple[str, ...]
+    """The levels that split the rows."""
     parts: tuple[tuple[str, ...], ...]
-    """The labels of each row at the levels of the split."""
-    labels: tuple[str, ...]
+    """The labels of each row at these levels."""
     steps: int
     """The number of pairs of a GPU and an iteration in the node."""
+
+    def opens(self, row: int) -> View:
+        view = self.view
+        for level, label in zip(self.levels, self.parts[row], strict=True):
+            view = child_of(view, level, label)
+        return view
 
 
 class Sides(Struct, frozen=True):
     """A node and its baseline."""
 
     by: str
-    levels: tuple[str, ...]
-    """The levels that split the rows."""
     ours: ComparedNode
     base: ComparedNode
     pairs: Pairs
@@ -282,7 +277,7 @@ class Sides(Struct, frozen=True):
     def whole(self) -> Sides:
         """The two nodes themselves, as one row."""
         ours, base = (replace(each, groups=each.node) for each in (self.ours, self.base))
-        return replace(self, ours=ours, base=base, pairs=matched([""], [""]))
+        return replace(self, ours=ours, base=base, pairs=matched([""], [""], {}))
 
     @property
     def is_per_step(self) -> bool:
@@ -290,9 +285,14 @@ class Sides(Struct, frozen=True):
         return self.ours.steps != self.base.steps
 
     def values(self, known: Metric) -> tuple[Values, Values]:
-        sides = (self.ours, self.pairs.ours), (self.base, self.pairs.base)
-        ours, base = (aligned(self._of_side(known, side), rows) for side, rows in sides)
-        return ours, base
+        sides = (self.ours, self.base)
+        found = [known.compute(Scope.of(side.run, side.groups, side.node)) for side in sides]
+        if known.reduces == Reduces.SUM and self.is_per_step:
+            found = [
+                Values(values.numbers / side.steps, values.missing)
+                for values, side in zip(found, sides, strict=True)
+            ]
+        return self.pairs.aligned(*found)
 
     @property
     def baseline_name(self) -> str:
@@ -302,12 +302,6 @@ class Sides(Struct, frozen=True):
         if base.scope != ours.scope:
             words += [f"{level} {label}" for level, label in base.scope] or ["the whole run"]
         return " ".join(words) or "itself"
-
-    def _of_side(self, known: Metric, side: ComparedNode) -> Values:
-        values = known.compute(Scope.of(side.run, side.groups, side.node))
-        if known.reduces != Reduces.SUM or not self.is_per_step:
-            return values
-        return Values(values.numbers / side.steps, values.missing)
 
 
 def sides_of(run: Run, view: View) -> Sides:
@@ -328,27 +322,25 @@ def sides_of(run: Run, view: View) -> Sides:
     renamed: dict[str, str] = {}
     if common.issuperset(levels):
         # Each side is a single part, whatever its name.
-        own, theirs = ours.labels[0], base.labels[0]
-        renamed = {} if own == theirs else {own: theirs}
+        renamed = dict(zip(ours.labels, base.labels, strict=True))
     elif by == "kernel":
-        sides = (Side.of(each.run, each.view, each.labels) for each in (ours, base))
-        renamed = renamed_kernels(*sides)
-    return Sides(by, levels, ours, base, matched(ours.labels, base.labels, renamed))
+        renamed = renamed_kernels(ours, base)
+    return Sides(by, ours, base, matched(ours.labels, base.labels, renamed))
 
 
 def _compared_node(run: Run, view: View, levels: tuple[str, ...], by: str) -> ComparedNode:
     tree = run.tree_of(view)
-    node = tree.node(view.path)
     groups, steps = (tree.split(view.path, each) for each in (levels, _STEP))
     texts = [
         [run.table.text_of(level, int(code)) for code in groups.codes(level)] for level in levels
     ]
     parts = tuple(zip(*texts, strict=True))
-    labels = tuple(_label(levels, part) if by == PLACE else part[0] for part in parts)
-    return ComparedNode(run, view, node, groups, parts, labels, len(steps))
+    labels = [_place_label(levels, part) if by == PLACE else part[0] for part in parts]
+    node = tree.node(view.path)
+    return ComparedNode(run, view, labels, node, groups, levels, parts, len(steps))
 
 
-def _label(levels: tuple[str, ...], part: tuple[str, ...]) -> str:
+def _place_label(levels: tuple[str, ...], part: tuple[str, ...]) -> str:
     return " ".join(
         f"no-{level}" if text == NO_LABEL_TEXT else f"L{text}" if level == "layer" else text
         for level, text in zip(levels, part, strict=True)
@@ -356,26 +348,13 @@ def _label(levels: tuple[str, ...], part: tuple[str, ...]) -> str:
 
 
 def candidates(run: Run, view: View) -> ViewResult:
-    found: list[tuple[str, View, int, int]] = []
-
-    def add(label: str, own: View, baseline: Baseline, other: Run = run) -> None:
-        there = own if baseline.path is None else replace(own, path=baseline.path)
-        with suppress(NoSuchNode):
-            base_ns, own_ns = (
-                int(each.tree_of(node).node(node.path).elapsed_ns[0])
-                for each, node in ((other, there), (run, own))
-            )
-            beside = replace(own, baseline=baseline, sort="", filter="", columns=())
-            found.append((label, beside, base_ns, own_ns - base_ns))
-
-    for name, other in run.others.items():
-        add(name, view, Baseline(name), other)
+    found = [(name, view, Baseline(name)) for name in run.others]
     for depth, (level, label) in enumerate(view.scope):
         siblings = run.tree(view.order).children(view.path[:depth]).labels
         for text in siblings if level in _STEP else ():
             path = (*view.path[:depth], text, *view.path[depth + 1 :])
             if text != label:
-                add(f"{level}={text}", view, Baseline("", path))
+                found.append((f"{level}={text}", view, Baseline("", path)))
     if (level := view.level) in _STEP:
         # Each GPU next to the one in the middle, each iteration next to the one before.
         children = run.tree_of(view).children(view.path)
@@ -386,19 +365,26 @@ def candidates(run: Run, view: View) -> ViewResult:
         for row, label in enumerate(labels):
             base = middle if level == "gpu" else row - 1
             if base not in (row, -1):
+                own = replace(view, path=(*view.path, label))
                 baseline = Baseline("", (*view.path, labels[base]))
-                text = f"{level}={label} vs {level}={labels[base]}"
-                add(text, replace(view, path=(*view.path, label)), baseline)
-    texts, views, base_ns, delta_ns = zip(*found, strict=True) if found else ((),) * 4
+                found.append((f"{level}={label} vs {level}={labels[base]}", own, baseline))
+    texts, views, times_ns = [], [], []
+    for text, own, baseline in found:
+        compared = replace(own, baseline=baseline, sort="", filter="", columns=())
+        there = replace(own, path=own.path if baseline.path is None else baseline.path)
+        nodes = ((run.others.get(baseline.run, run), there), (run, own))
+        with suppress(NoSuchNode):
+            each_ns = [each.tree_of(at).node(at.path).elapsed_ns[0] for each, at in nodes]
+            times_ns.append(each_ns)
+            texts.append(text)
+            views.append(compared)
+    base_ns, own_ns = np.array(times_ns, np.int64).reshape(-1, 2).T
     return ViewResult(
         level="baseline",
         labels=texts,
-        columns=(
-            (_BASE, Values(np.array(base_ns, np.int64))),
-            (_DELTA, Values(np.array(delta_ns, np.int64))),
-        ),
-        opens=lambda row: views[row],
-        headline=(f"{HOW}{'; or take a row with Enter' if found else ''}",),
+        columns=((_BASE, Values(base_ns)), (_DELTA, Values(own_ns - base_ns))),
+        opens=views.__getitem__,
+        headline=(f"{HOW}{'; or take a row with Enter' if texts else ''}",),
     )
 
 

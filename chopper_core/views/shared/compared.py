@@ -18,17 +18,16 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.metrics import Metric, Reduces, Values, default_columns
+from chopper_core.metrics import Metric, Reduces, Values, default_columns, numbered
 from chopper_core.model import address
 from chopper_core.model.attributes import TypedValue
-from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.table import ACTIVITY, NO_LABEL
 from chopper_core.model.view import View, baseline_view, enter
 from chopper_core.util.arrays import Float64, Index, Int64
 from chopper_core.util.errors import NoSuchNode
 from chopper_core.util.grouping import combined, counts_of, distinct, run_mask
-from chopper_core.views.frame import Frame
+from chopper_core.views.frame import Frame, Number
 from chopper_core.views.shared.children import (
     children,
     cut_note,
@@ -65,6 +64,14 @@ _WITH_DELTA: Final = (
 """Default columns that are followed by their difference."""
 
 
+class Side(Struct, frozen=True):
+    """One of two compared nodes, and the labels of its rows."""
+
+    run: Run
+    view: View
+    labels: Sequence[str]
+
+
 class Pairs(Struct, frozen=True):
     """The rows of a view and of its baseline, matched by their labels.
 
@@ -78,31 +85,32 @@ class Pairs(Struct, frozen=True):
     partners: tuple[str, ...]
     """The label of a row in the baseline, where it differs; else empty."""
 
+    def aligned(self, ours: Values, base: Values) -> tuple[Values, Values]:
+        """The values of both sides in the order of pairs; missing for rows that a side lacks."""
+        found = []
+        for values, places in ((ours, self.ours), (base, self.base)):
+            if len(values):
+                taken = values.take(np.maximum(places, 0))
+                missing = ~taken.present() | (places < 0)
+                found.append(Values(taken.numbers, missing, taken.extrapolated))
+            else:
+                found.append(Values(np.full(len(places), np.nan)))
+        return found[0], found[1]
 
-def matched(
-    ours: Sequence[str], base: Sequence[str], renamed: Mapping[str, str] | None = None
-) -> Pairs:
+
+def matched(ours: Sequence[str], base: Sequence[str], renamed: Mapping[str, str]) -> Pairs:
     """Pairs of rows with the same label, or renamed: our label → the baseline's."""
-    renamed = renamed or {}
+    theirs = [renamed.get(label, label) for label in ours]
     places = {label: place for place, label in enumerate(base)}
-    here = {renamed.get(label, label) for label in ours}
+    here = set(theirs)
     removed = [label for label in base if label not in here]
-    labels = (*ours, *removed)
-    partners = [*(renamed.get(label, label) for label in ours), *removed]
+    partners = [other if other != label else "" for label, other in zip(ours, theirs, strict=True)]
     return Pairs(
-        labels,
+        (*ours, *removed),
         np.array([*range(len(ours)), *(-1 for _ in removed)], np.intp),
-        np.array([places.get(label, -1) for label in partners], np.intp),
-        tuple(renamed.get(label, "") for label in ours) + ("",) * len(removed),
+        np.array([places.get(label, -1) for label in (*theirs, *removed)], np.intp),
+        (*partners, *("" for _ in removed)),
     )
-
-
-def aligned(values: Values, places: Index) -> Values:
-    """Values in the order of pairs; missing for rows that the side lacks."""
-    if not len(values):
-        return Values(np.full(len(places), np.nan), np.ones(len(places), np.bool_))
-    taken = values.take(np.maximum(places, 0))
-    return Values(taken.numbers, ~taken.present() | (places < 0), taken.extrapolated)
 
 
 def compared(run: Run, view: View) -> Frame:
@@ -126,27 +134,23 @@ def compared(run: Run, view: View) -> Frame:
     leaves = view.is_leaf and base.view.is_leaf
     renamed = {}
     if ours.level == base.level == _KERNEL:
-        sides_of = (Side.of(run, ours.view, ours.labels), Side.of(other, base.view, base.labels))
-        renamed = renamed_kernels(*sides_of)
+        sides = (Side(run, ours.view, ours.labels), Side(other, base.view, base.labels))
+        renamed = renamed_kernels(*sides)
     pairs = matched(ours.labels, ours.labels if leaves else base.labels, renamed)
 
     @cache
-    def sides(name: str) -> tuple[Metric, Values, Values]:
-        here, there = ours, base
-        if name not in ours.values:
-            here = children(run, replace(ours.view, columns=(name,)))
+    def figure(name: str) -> tuple[Metric, Values]:
+        here, there, known = ours, base, underlying(name)
+        if known not in ours.values:
+            here = children(run, replace(ours.view, columns=(known,)))
             there = of_base(here)
-        metric = next(each for each in here.columns if each.name == name)
-        left, right = here.values[name], there.values[name]
-        return metric, aligned(left, pairs.ours), aligned(right, pairs.base)
+        metric = next(each for each in here.columns if each.name == known)
+        return _compared(name, metric, *pairs.aligned(here.values[known], there.values[known]))
 
     def values(name: str) -> Values:
-        metric, left, right = sides(underlying(name))
-        if name.endswith(RELATIVE):
-            return relative(left, right)
-        return difference(metric, left, right) if name.endswith(DELTA) else left
+        return figure(name)[1]
 
-    columns = tuple(_compared_column(name, sides(underlying(name))[0]) for name in names)
+    columns = tuple(figure(name)[0] for name in names)
     along = run.table.coordinates
     rows = FilterRows(view.level, pairs.labels, values, columns=columns, coordinates=along)
     elapsed = np.where(pairs.ours >= 0, ours.elapsed_ns[np.maximum(pairs.ours, 0)], 0)
@@ -186,7 +190,7 @@ def compared(run: Run, view: View) -> Frame:
         columns=columns,
         labels=labels,
         values=shown.values(columns),
-        total={name: _total_difference(name, ours, base) for name in names},
+        total={each.name: _total(each, ours, base) for each in columns},
         sort=sort,
         hidden=shown.hidden,
         hidden_ns=hidden_ns,
@@ -256,21 +260,21 @@ def _step_note(ours: tuple[Run, Frame], base: tuple[Run, Frame]) -> list[str]:
     ]
 
 
-def _compared_column(name: str, known: Metric) -> Metric:
-    if not is_difference(name):
-        return known
-    return relative_of(known) if name.endswith(RELATIVE) else delta_of(known)
+def _compared(name: str, metric: Metric, ours: Values, base: Values) -> tuple[Metric, Values]:
+    if name.endswith(RELATIVE):
+        return relative_of(metric), relative(ours, base)
+    if name.endswith(DELTA):
+        return delta_of(metric), difference(metric, ours, base)
+    return metric, ours
 
 
-def _total_difference(name: str, ours: Frame, base: Frame) -> int | float | None:
-    left, right = (frame.total[underlying(name)] for frame in (ours, base))
-    if not is_difference(name):
+def _total(column: Metric, ours: Frame, base: Frame) -> Number | None:
+    left, right = (frame.total[underlying(column.name)] for frame in (ours, base))
+    if not is_difference(column.name):
         return left
     if left is None or right is None:
         return None
-    if name.endswith(RELATIVE):
-        return 100.0 * (left - right) / right if right else None
-    return left - right
+    return _compared(column.name, column, numbered([left]), numbered([right]))[1].at(0)
 
 
 def _with_differences(names: Sequence[str], level: str) -> tuple[str, ...]:
@@ -286,25 +290,14 @@ Place = tuple[int | str, ...]
 Key = TypeVar("Key")
 
 
-class Side(Struct, frozen=True):
-    """A node of one run, the levels that its path fixes, and the names of its kernels."""
-
-    node: Groups
-    fixed: Collection[str]
-    names: Collection[str]
-
-    @classmethod
-    def of(cls, run: Run, view: View, names: Collection[str]) -> Side:
-        return cls(run.tree_of(view).node(view.path), dict(view.scope), names)
-
-
 def renamed_kernels(ours: Side, base: Side) -> dict[str, str]:
     """Our name → the baseline's, of kernels that only one side has by name."""
-    common = set(ours.names) & set(base.names)
-    if len(common) == min(len(ours.names), len(base.names)):
+    common = set(ours.labels) & set(base.labels)
+    if len(common) == min(len(ours.labels), len(base.labels)):
         return {}
-    free = [part for part in _PARTS if part not in ours.fixed and part not in base.fixed]
-    shares, base_shares = (_shares(side.node, free, common) for side in (ours, base))
+    fixed = dict((*ours.view.scope, *base.view.scope))
+    free = [part for part in _PARTS if part not in fixed]
+    shares, base_shares = (_shares(side, free, common) for side in (ours, base))
     sizes, base_sizes = (_summed(each.values()) for each in (shares, base_shares))
     shared = _summed(
         {
@@ -335,9 +328,9 @@ def _summed(each: Iterable[Mapping[Key, float]]) -> Mapping[Key, float]:
 
 
 def _shares(
-    node: Groups, free: Sequence[str], common: Collection[str]
+    side: Side, free: Sequence[str], common: Collection[str]
 ) -> dict[Place, dict[str, float]]:
-    table, rows = node.table, node.rows
+    table, rows = side.run.table, side.run.tree_of(side.view).node(side.view.path).rows
     every = -(-len(rows) // _MAX_ROWS)
     number = combined([table.column(level)[rows] for level in _STEP])[1]
     if every > 1 and number.max() >= every:
