@@ -211,23 +211,25 @@ def _chart(
     places: Places,
     opens: Callable[[int], View],
 ) -> HeatMap:
-    rows, keys = list(dict.fromkeys(places.row_labels)), list(places.column_keys)
+    rows = list(dict.fromkeys(places.rows))
     labels: list[str] = []
-    where: dict[tuple[int, ...], int] = {}
-    before = ""
-    for key in sorted(set(keys)):
-        first = keys.index(key)
-        block = places.block_of(first)
-        # An empty column separates the GPUs of two nodes.
+    where: dict[tuple[tuple[int, ...], str], int] = {}
+    before = -1
+    for key in sorted(set(places.columns)):
+        first = places.columns.index(key)
+        row = np.array(places.rows) == places.rows[first]
+        # The GPUs of a node are side by side; an empty column separates those of two nodes.
+        in_row = dict.fromkeys(np.array(places.nodes)[row].tolist())
+        block = list(in_row).index(places.nodes[first])
         if labels and block != before:
             labels.append(_GAP)
         before = block
         where[key] = len(labels)
-        labels.append(places.column_labels[first])
+        labels.append(key[1])
     grid = np.full((len(rows), len(labels)), np.nan)
     owner: dict[tuple[int, int], int] = {}
     for place, gpu in enumerate(gpus):
-        cell = rows.index(places.row_labels[place]), where[keys[place]]
+        cell = rows.index(places.rows[place]), where[places.columns[place]]
         grid[cell] = numbers[place]
         owner[cell] = gpu
     return HeatMap(

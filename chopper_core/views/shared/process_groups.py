@@ -37,17 +37,12 @@ class Places(Struct, frozen=True, eq=False):
     """'' where unknown."""
     slots: Sequence[str]
     """'' where unknown."""
-    row_labels: Sequence[str]
-    column_keys: Sequence[tuple[int, ...]]
-    column_labels: Sequence[str]
+    rows: Sequence[str]
+    """The labels of their rows in a grid."""
+    columns: Sequence[tuple[tuple[int, ...], str]]
+    """The order and label of their columns there."""
     across: str
     """The title of the columns."""
-
-    def block_of(self, place: int) -> str:
-        """The node's place within its row: GPUs of a block stand side by side."""
-        row = self.row_labels[place]
-        nodes = [n for n, other in zip(self.nodes, self.row_labels, strict=True) if other == row]
-        return str(list(dict.fromkeys(nodes)).index(self.nodes[place]))
 
     def text(self, place: int) -> str:
         """Coordinates, node and slot: `pp 2, dp 1, tp 0, node 2, rear`."""
@@ -64,33 +59,26 @@ def places_of(run: Run, gpus: Sequence[int]) -> Places:
     coordinates = {name: [int(known[name][gpu]) for gpu in gpus] for name in dimensions}
     nodes, number_in_node = nodes_of(run, gpus)
     slots = [run.slots.get(number, "") if number >= 0 else "" for number in number_in_node]
-    if dimensions:
-        # The rows are the slowest dimension, the columns the others; ep counts within dp.
-        across = [name for name in dimensions[1:] if name != "ep"]
-        slowest = dimensions[0]
-        rows = [
-            f"{slowest} {'unknown' if code == NO_LABEL else code}" for code in coordinates[slowest]
-        ]
-        keys = [tuple(coordinates[name][place] for name in across) for place in range(len(gpus))]
-        # A replica is an expert rank too, the remainder of dp by ep: `5/1`.
-        experts = coordinates.get("ep")
-        texts = [
-            " ".join(
-                f"{code}/{experts[place]}" if experts and name == "dp" else str(code)
-                for name, code in zip(across, key, strict=True)
-            )
-            for place, key in enumerate(keys)
-        ]
-        title = " ".join("dp/ep" if experts and name == "dp" else name for name in across)
-    else:
-        rows = [node or "unknown node" for node in nodes]
-        keys = [
-            (number if number >= 0 else rank,)
-            for number, rank in zip(number_in_node, ranks, strict=True)
-        ]
-        texts = [str(key[0]) for key in keys]
-        title = "GPU of the node"
-    return Places(ranks, dimensions, coordinates, nodes, slots, rows, keys, texts, title)
+    # The rows are the slowest dimension, the columns the others; ep counts within dp.
+    across = [name for name in dimensions[1:] if name != "ep"]
+    # A replica is an expert rank too, the remainder of dp by ep: `5/1`.
+    experts = coordinates.get("ep")
+    rows, columns = [], []
+    for place, (rank, node, number) in enumerate(zip(ranks, nodes, number_in_node, strict=True)):
+        key = tuple(coordinates[name][place] for name in across)
+        if dimensions:
+            code = coordinates[dimensions[0]][place]
+            rows.append(f"{dimensions[0]} {'unknown' if code == NO_LABEL else code}")
+        else:
+            rows.append(node or "unknown node")
+            key = (number if number >= 0 else rank,)
+        texts = [str(code) for code in key]
+        if experts and "dp" in across:
+            texts[across.index("dp")] += f"/{experts[place]}"
+        columns.append((key, " ".join(texts)))
+    title = " ".join("dp/ep" if experts and name == "dp" else name for name in across)
+    title = title if dimensions else "GPU of the node"
+    return Places(ranks, dimensions, coordinates, nodes, slots, rows, columns, title)
 
 
 def nodes_of(run: Run, gpus: Sequence[int]) -> tuple[list[str], list[int]]:
@@ -174,69 +162,52 @@ def _told_apart(run: Run) -> KernelTable:
         pairwise = np.isin(table.operation[own], sends)
         for is_pairwise in (False, True):
             rows = own[pairwise == is_pairwise]
-            label = table.names[code]
             new = np.full(int(table.gpu.max()) + 1, code, np.int32)
             for gpu in run.gpus:
-                ranks = _members(run, label, gpu.rank, is_pairwise=is_pairwise)
+                name, ranks = _group_of(run, table.names[code], gpu.rank, is_pairwise=is_pairwise)
                 if ranks and gpu.index < len(new):
-                    label_text = _label(run, label, ranks, is_pairwise=is_pairwise)
-                    new[gpu.index] = len(table.names) + names.setdefault(label_text, len(names))
+                    listed = ", ".join(map(str, ranks[:4])) + (" …" if len(ranks) > 4 else "")
+                    label = f"{name} (ranks {listed}) of {len(ranks)}"
+                    new[gpu.index] = len(table.names) + names.setdefault(label, len(names))
             group[rows] = new[table.gpu[rows]]
     return replace(table, group=group, names=(*table.names, *names)) if names else table
 
 
-def _members(run: Run, label: str, rank: int, *, is_pairwise: bool) -> tuple[int, ...]:
-    """The ranks of a rank's group with a label; () if unknown."""
-    listed = {
-        each.ranks
-        for each in run.groups
-        if rank in each.ranks and _labels(each.name, each.description) == _bare(label)
-    }
+def _group_of(
+    run: Run, label: str, rank: int, *, is_pairwise: bool = False
+) -> tuple[str, tuple[int, ...]]:
+    """The name of a rank's group with a label, and its ranks; () if unknown."""
+    bare, size, parallel = _bare(label), stated_size(label), run.parallel
+    sizes = {} if parallel is None else parallel.sizes
+    # The dimension is what the label says; else that of its size, if one alone has it.
+    dimension = kind_of_label(label)
+    if not dimension and label.startswith(UNNAMED):
+        able = [name for name in sizes if sizes[name] == size and (name == _P2P) == is_pairwise]
+        dimension = able[0] if len(able) == 1 else ""
+    dimension = dimension if dimension in sizes else ""
+    name = dimension or bare if label.startswith(UNNAMED) else bare
+    listed = set()
+    for each in run.groups:
+        both = f"{each.name} ({each.description})"
+        text = both if each.name and each.description else each.name or each.description
+        if rank in each.ranks and text == bare:
+            listed.add(each.ranks)
     if listed:
-        return listed.pop() if len(listed) == 1 else ()
-    dimension = _dimension(run, label, is_pairwise=is_pairwise)
-    if dimension is None or run.parallel is None:
-        return ()
-    size, own = stated_size(label), run.parallel.coordinates.get(rank)
-    if not own or dimension not in own or size not in (None, run.parallel.sizes[dimension]):
-        return ()
+        return name, listed.pop() if len(listed) == 1 else ()
+    own = {} if parallel is None else parallel.coordinates.get(rank, {})
+    if parallel is None or dimension not in own or size not in (None, sizes[dimension]):
+        return name, ()
     # Experts share the data-parallel ranks, so that a group along dp has all of ep; one along ep
     # is neighbours along dp, as many as ep.
     free = {"dp", "ep"} if dimension in ("dp", "ep") else {dimension}
-    experts = run.parallel.sizes["ep"] if dimension == "ep" else 0
+    experts = sizes["ep"] if dimension == "ep" else 0
 
     def place(at: Mapping[str, int]) -> list[int | None]:
         block = [at["dp"] // experts] if experts else []
         return [*block, *(at.get(name) for name in own if name not in free)]
 
-    return tuple(other for other, at in run.parallel.coordinates.items() if place(at) == place(own))
-
-
-def _dimension(run: Run, label: str, *, is_pairwise: bool) -> str | None:
-    """The dimension of a label's groups: as it says; else that of its size, if one alone has it."""
-    if run.parallel is None:
-        return None
-    kind = kind_of_label(label)
-    if kind or not label.startswith(UNNAMED):
-        return kind if kind in run.parallel.sizes else None
-    size, sizes = stated_size(label), run.parallel.sizes
-    if is_pairwise:
-        return _P2P if sizes.get(_P2P) == size else None
-    able = [name for name, other in sizes.items() if name != _P2P and other == size]
-    return able[0] if len(able) == 1 else None
-
-
-def _label(run: Run, label: str, ranks: tuple[int, ...], *, is_pairwise: bool) -> str:
-    """`tp (ranks 0, 1) of 2`: the label's text, or the dimension, with the ranks."""
-    name = _bare(label)
-    if label.startswith(UNNAMED):
-        name = _dimension(run, label, is_pairwise=is_pairwise) or name
-    listed = ", ".join(map(str, ranks[:4])) + (" …" if len(ranks) > 4 else "")
-    return f"{name} (ranks {listed}) of {len(ranks)}"
-
-
-def _labels(name: str, description: str) -> str:
-    return f"{name} ({description})" if name and description else name or description
+    members = (other for other, at in parallel.coordinates.items() if place(at) == place(own))
+    return name, tuple(members)
 
 
 def _bare(label: str) -> str:
@@ -256,20 +227,6 @@ def group_kinds(run: Run) -> dict[int, str]:
     table = split_groups(run)
     codes = [code for code in distinct(table.group).tolist() if code != NO_LABEL]
     return {code: kind for code in codes if (kind := kind_of_label(table.names[code]))}
-
-
-def ranks_of_group(run: Run, code: int, rank: int) -> tuple[int, ...]:
-    """The ranks of a group (a code of `split_groups`) that a rank is in; () if unknown."""
-    table = split_groups(run)
-    label = table.names[code] if code != NO_LABEL else ""
-    if stated_size(label) == run.world:
-        return run.ranks if len(run.ranks) == run.world else ()
-    listed = _members(run, label, rank, is_pairwise=False) if code < len(run.table.names) else ()
-    if listed or code < len(run.table.names):
-        return listed
-    own = distinct(table.gpu[table.group == code]).tolist()
-    rank_of = {gpu.index: gpu.rank for gpu in run.gpus}
-    return tuple(rank_of[gpu] for gpu in own) if len(own) == stated_size(label) else ()
 
 
 def known_group_sizes(run: Run, group: Numbers, gpu: Numbers) -> tuple[dict[int, int], list[int]]:
@@ -292,10 +249,9 @@ def known_group_sizes(run: Run, group: Numbers, gpu: Numbers) -> tuple[dict[int,
 def split_of(run: Run, rows: Index, by: str) -> tuple[Int64, list[str]]:
     """The code of each activity of a split, and the text of each code; `NO_LABEL` is the last."""
     if by == DIMENSION:
-        kinds = group_kinds(run)
         table = split_groups(run)
         known = np.full(len(table.names) + 1, NO_LABEL, np.int64)
-        for code, kind in kinds.items():
+        for code, kind in group_kinds(run).items():
             known[code] = DIMENSIONS.index(kind)
         return known[table.group[rows]], [*DIMENSIONS, _UNKNOWN]
     if by == SIZE:
@@ -310,16 +266,23 @@ def _between_nodes(run: Run, rows: Index) -> Int64:
     """0 for groups inside a node, 1 for those over several, `NO_LABEL` where it is unknown."""
     table = split_groups(run)
     rank_of = {gpu.index: gpu.rank for gpu in run.gpus}
-    gpus = sorted(rank_of)
-    nodes, _ = nodes_of(run, gpus)
-    node_of = {rank_of[gpu]: node for gpu, node in zip(gpus, nodes, strict=True)}
+    node_of = dict(zip(rank_of.values(), nodes_of(run, list(rank_of))[0], strict=True))
     found = np.full(len(rows), NO_LABEL, np.int64)
     group, gpu_of = table.group[rows], table.gpu[rows]
     for code in distinct(group).tolist():
+        label = table.names[code] if code != NO_LABEL else ""
+        size = stated_size(label)
         for gpu in distinct(gpu_of[group == code]).tolist():
-            ranks = ranks_of_group(run, code, rank_of[gpu])
+            if size == run.world:
+                ranks = run.ranks
+            elif code < len(run.table.names):
+                ranks = _group_of(run, label, rank_of[gpu])[1]
+                size = len(ranks)
+            else:
+                members = distinct(table.gpu[table.group == code]).tolist()
+                ranks = tuple(rank_of[member] for member in members)
             places = {node_of.get(rank, "") for rank in ranks}
-            if ranks and "" not in places:
+            if ranks and len(ranks) == size and "" not in places:
                 found[(group == code) & (gpu_of == gpu)] = int(len(places) > 1)
     return found
 
