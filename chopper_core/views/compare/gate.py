@@ -39,16 +39,13 @@ _LIMIT: Final = re.compile(
     r"(?:(?P<path>.+)/)?(?P<figure>[A-Za-z][\w.]*)(?P<sign>[<>])"
     r"(?P<number>[+-]?\d+(?:\.\d+)?)\s*(?P<unit>%|[A-Za-zµ°]*)"
 )
-_SCALES: Final = {
-    "": 1.0, "%": 1.0, "ns": 1.0, "us": 1e3, "µs": 1e3, "ms": 1e6, "s": 1e9, "w": 1.0, "mhz": 1.0,
-    "j": 1.0, "b": 1.0, "kb": 1e3, "mb": 1e6, "gb": 1e9,
+_UNITS: Final[dict[str, tuple[float, Unit | None]]] = {
+    "": (1.0, None), "%": (1.0, None), "w": (1.0, Unit.WATTS), "mhz": (1.0, Unit.MHZ),
+    "j": (1.0, Unit.JOULES), "ns": (1.0, Unit.NS), "us": (1e3, Unit.NS), "µs": (1e3, Unit.NS),
+    "ms": (1e6, Unit.NS), "s": (1e9, Unit.NS), "b": (1.0, Unit.BYTES), "kb": (1e3, Unit.BYTES),
+    "mb": (1e6, Unit.BYTES), "gb": (1e9, Unit.BYTES),
 }  # fmt: skip
-_UNITS: Final = {
-    **dict.fromkeys(("ns", "us", "µs", "ms", "s"), Unit.NS),
-    **dict.fromkeys(("b", "kb", "mb", "gb"), Unit.BYTES),
-    "w": Unit.WATTS, "mhz": Unit.MHZ, "j": Unit.JOULES,
-}  # fmt: skip
-"""The unit of the figures that a unit of a limit is for."""
+"""The unit of a limit → its scale and the unit of the figures that it is for; None: any."""
 STEP_TIME: Final = column("""step_time_ns | ns | step time
     The iteration's time on the GPU that takes longest, as in the view throughput.""")
 TOKENS: Final = column("""tokens_per_s | tok/s | tokens per second
@@ -78,25 +75,33 @@ class Judged(Struct, frozen=True):
     """A limit and how a run does against it."""
 
     limit: Limit
-    verdict: str
+    metric: Metric
     ours: float
     """The median of the run's iterations."""
     base: float
     counts: tuple[int, int]
-    """The iterations of the run and of the baseline."""
-    metric: Metric
-    q: float
-    """How likely chance alone puts the run as far from the limit; NaN: too few iterations."""
-    reason: str = ""
-    """Why it can't be judged, where it can't."""
-    runs: int = 1
+    """The iterations of the run and of the baselines."""
+    runs: int
     """The baselines that have the figure."""
-    spread_pct: float = np.nan
+    spread_pct: float
     """The standard deviation of their medians, in % of the mean; NaN of one."""
+    reason: str
+    """Why it can't be judged, where it can't."""
+    chances: tuple[float, float]
+    """How likely chance alone makes the difference of the iterations, and that of the runs."""
+    q: float = np.nan
+    """How likely chance alone puts the run as far from the limit; NaN: too few iterations."""
 
     @property
     def change_pct(self) -> float:
         return 100.0 * (self.ours / self.base - 1.0) if self.base else np.nan
+
+    @property
+    def verdict(self) -> str:
+        if not self.q < LEVEL:
+            return INCONCLUSIVE
+        is_above = self.ours > float(self.limit.moved(np.array([self.base]))[0])
+        return FAIL if is_above == self.limit.is_upper else PASS
 
     @property
     def sentence(self) -> str:
@@ -138,31 +143,27 @@ def parse_limit(text: str) -> Limit:
     if figure in _OF_STEPS and path:
         raise UsageError(f"{text!r}: {figure} covers whole iterations; drop the path")
     unit = match["unit"].lower()
-    if unit not in _SCALES:
+    if unit not in _UNITS:
         raise UsageError(f"{text!r} has an unknown unit {match['unit']!r}")
-    is_known = figure in METRICS or figure in _OF_STEPS
-    if is_known and own != _UNITS.get(unit, own):
+    scale, its_own = _UNITS[unit]
+    if (figure in METRICS or figure in _OF_STEPS) and own != (its_own or own):
         raise UsageError(f"{text!r}: {figure} is in {own or 'no unit'}, not in {match['unit']}")
-    number = float(match["number"]) * _SCALES[unit]
+    number = float(match["number"]) * scale
     is_relative = unit == "%" and not (figure in METRICS and own is Unit.PERCENT)
     return Limit(text.strip(), tuple(path), figure, match["sign"] == ">", number, is_relative)
 
 
 def judge(run: Run, base: Run, limits: Sequence[Limit], others: Sequence[Run] = ()) -> list[Judged]:
     found = [_judged(run, (base, *others), limit) for limit in limits]
-    chances = np.array([each for _, each, _ in found])
+    of_iterations, of_runs = np.array([each.chances for each in found]).reshape(-1, 2).T
     # Only a difference by both tests is beyond noise.
-    together = np.fmax(adjusted(chances), adjusted(np.array([each for _, _, each in found])))
-    together[~np.isfinite(chances)] = np.nan
-    return [
-        replace(each, q=q, verdict=_verdict(each, q))
-        for (each, _, _), q in zip(found, together.tolist(), strict=True)
-    ]
+    together = np.fmax(adjusted(of_iterations), adjusted(of_runs))
+    together[~np.isfinite(of_iterations)] = np.nan
+    return [replace(each, q=q) for each, q in zip(found, together.tolist(), strict=True)]
 
 
-def _judged(run: Run, bases: Sequence[Run], limit: Limit) -> tuple[Judged, float, float]:
-    """A limit's medians, and how likely chance alone makes the difference of the iterations, and
-    that of the runs. Raises NoSuchNode where none has the part: its name is wrong."""
+def _judged(run: Run, bases: Sequence[Run], limit: Limit) -> Judged:
+    """Raises NoSuchNode where none has the part: its name is wrong."""
     taken: list[Float64] = []
     errors: list[NoSuchNode] = []
     reason, metric = "", _metric_of(limit.figure)
@@ -180,31 +181,25 @@ def _judged(run: Run, bases: Sequence[Run], limit: Limit) -> tuple[Judged, float
         taken.append(numbers)
     if len(errors) == 1 + len(bases):
         raise NoSuchNode(f"{limit.text}: {errors[0]}")
-    ours, of_bases = taken[0], [numbers for numbers in taken[1:] if len(numbers)]
-    base, medians = np.concatenate(taken[1:]), np.array([median_of(each) for each in of_bases])
-    counts, is_several = (len(ours), len(base)), len(medians) > 1
-    if not all(counts):
-        nothing = Judged(limit, INCONCLUSIVE, np.nan, np.nan, counts, metric, np.nan, reason)
-        return nothing, np.nan, np.nan
-    own, mean = median_of(ours), float(medians.mean())
-    spread = 100.0 * float(medians.std(ddof=1)) / abs(mean) if is_several and mean else np.nan
-    judged = Judged(
-        limit, INCONCLUSIVE, own, median_of(medians), counts, metric, np.nan, "",
-        len(medians), spread,
-    )  # fmt: skip
-    return (
-        judged,
-        unpaired(ours, limit.moved(base)) if min(counts) >= MIN_ITERATIONS else np.nan,
-        one_more(own, limit.moved(medians)) if is_several else np.nan,
+    ours, base = taken[0], np.concatenate(taken[1:])
+    medians = np.array([median_of(numbers) for numbers in taken[1:] if len(numbers)])
+    counts, own = (len(ours), len(base)), median_of(ours)
+    mean = float(medians.mean()) if len(medians) > 1 else 0.0
+    is_enough = min(counts) >= MIN_ITERATIONS
+    return Judged(
+        limit,
+        metric,
+        ours=own,
+        base=median_of(medians),
+        counts=counts,
+        runs=len(medians),
+        spread_pct=100.0 * float(medians.std(ddof=1)) / abs(mean) if mean else np.nan,
+        reason="" if all(counts) else reason,
+        chances=(
+            unpaired(ours, limit.moved(base)) if is_enough else np.nan,
+            one_more(own, limit.moved(medians)),
+        ),
     )
-
-
-def _verdict(each: Judged, q: float) -> str:
-    if not np.isfinite(q) or q >= LEVEL:
-        return INCONCLUSIVE
-    edge = float(each.limit.moved(np.array([each.base]))[0])
-    is_above = each.ours > edge
-    return FAIL if is_above == each.limit.is_upper else PASS
 
 
 def samples(run: Run, limit: Limit) -> tuple[Metric, Float64]:
