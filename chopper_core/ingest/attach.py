@@ -237,8 +237,7 @@ def telemetry_report(paths: Sequence[Path], format_name: str) -> Escaped | None:
     found = discover([path for path in paths if path.exists()], Family.TELEMETRY)
     if not found.files:
         return None
-    skipped = {str(file.path): file.reason for file in found.skipped}
-    skipped |= {str(path): what_is(FileHead(path)) for path in found.unknown}
+    skipped = {path: why or what_is(FileHead(Path(path))) for path, why in found.unread().items()}
     tables: list[Telemetry]
     tables, unread = found.read("telemetry")
     devices = {table.path: devices_of_telemetry(table.gpus) for table in tables}

@@ -13,12 +13,11 @@ import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack, contextmanager, suppress
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
 import numpy as np
-from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.ingest.cache import PACKAGE, code_files
@@ -233,28 +232,19 @@ def _all_columns(table: KernelTable) -> dict[str, AnyArray]:
     return {**{name: table.column(name) for name in COLUMNS}, **measured}
 
 
-class _ReadPart(Struct, frozen=True):
-    """Reads a trace and writes its part; may be sent to another process."""
-
-    folder: Path
-    hosts: tuple[HostFile, ...]
-
-    def __call__(self, trace: Path, progress: Progress) -> None:
-        if has_part(self.folder, trace):
-            return
-        origin = _origin(trace)
-        try:
-            outcome: Run | ChopperError = read_unchanged(
-                trace, lambda: read_rank(trace, progress, self.hosts)
-            )
-        except ChopperError as error:
-            if is_out_of_memory(error):
-                # The trace is as good as the others: the next try has more memory.
-                raise
-            outcome = error
-        write_part(self.folder, trace, outcome, origin)
-        if isinstance(outcome, ChopperError):
-            raise outcome
+def _read_part(trace: Path, progress: Progress, folder: Path, hosts: Sequence[HostFile]) -> None:
+    """Read a trace and write its part."""
+    if has_part(folder, trace):
+        return
+    origin = _origin(trace)
+    try:
+        run = read_unchanged(trace, lambda: read_rank(trace, progress, hosts))
+    except ChopperError as error:
+        # Without enough memory the trace is as good as the others: the next try has more.
+        if not is_out_of_memory(error):
+            write_part(folder, trace, error, origin)
+        raise
+    write_part(folder, trace, run, origin)
 
 
 def read_parts(
@@ -271,8 +261,9 @@ def read_parts(
     wanted = [trace for trace in traces if not has_part(folder, trace)]
     # Workers elsewhere have another current directory.
     paths = [trace.absolute() for trace in wanted]
-    beside = tuple(replace(host, path=host.path.absolute()) for host in hosts)
-    outcomes = read_all(paths, _ReadPart(folder.absolute(), beside), progress, jobs, executor)
+    near = [replace(host, path=host.path.absolute()) for host in hosts]
+    reader = partial(_read_part, folder=folder.absolute(), hosts=near)
+    outcomes = read_all(paths, reader, progress, jobs, executor)
     failed = {}
     for trace, outcome in zip(wanted, outcomes, strict=True):
         if isinstance(outcome, StoreWriteError):

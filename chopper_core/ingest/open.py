@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -16,10 +17,10 @@ from chopper_core.ingest.attach import attach_sources, with_slots
 from chopper_core.ingest.discovery import check_is_one
 from chopper_core.ingest.rank import (
     HOST_TRACE,
-    RankReader,
     concatenate_tables,
     joined_ranks,
     numbered,
+    read_complete,
 )
 from chopper_core.model.column_names import PASSING
 from chopper_core.model.hardware import hardware_in, hardware_of, is_file, own_file, specifications
@@ -138,7 +139,7 @@ def _read_run(
     outcomes: Sequence[Run | ChopperError] = (
         read_ranks(traces, discovery.hosts, progress)
         if read_ranks
-        else read_all(traces, RankReader(tuple(discovery.hosts)), progress, jobs)
+        else read_all(traces, partial(read_complete, hosts=discovery.hosts), progress, jobs)
     )
     ranges: list[Path] = []
     for trace, outcome in zip(discovery.traces, outcomes, strict=True):
@@ -186,9 +187,8 @@ def _counted(
     if not dispatch_runs:
         return None
     run = _with_overrides(run_of_dispatches(name, dispatch_runs, overrides.hardware), overrides)
-    left = [*((str(file.path), file.reason) for file in found.skipped)]
-    left += [(str(path), "") for path in found.unknown]
-    return _attached(replace(run, skipped=(*run.skipped, *left)), paths, progress, None)
+    skipped = (*run.skipped, *found.unread().items())
+    return _attached(replace(run, skipped=skipped), paths, progress, None)
 
 
 def _named(run: Run) -> Run:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.align.operator_inputs import json_in
@@ -47,13 +46,9 @@ _VERSIONS: Final = (
 )  # fmt: skip
 
 
-class RankReader(Struct, frozen=True):
-    """Reads a trace with the host trace of its process, if there is one; may be sent anywhere."""
-
-    hosts: tuple[HostFile, ...] = ()
-
-    def __call__(self, path: Path, progress: Progress) -> Run:
-        return read_unchanged(path, lambda: read_rank(path, progress, self.hosts))
+def read_complete(path: Path, progress: Progress, hosts: Sequence[HostFile]) -> Run:
+    """As `read_rank`, again if the file changed during that time."""
+    return read_unchanged(path, lambda: read_rank(path, progress, hosts))
 
 
 def read_unchanged(path: Path, read: Callable[[], Run]) -> Run:

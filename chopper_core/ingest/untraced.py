@@ -183,13 +183,12 @@ def telemetry_run(
     spans = [each for by_gpu in figures.values() for each in by_gpu.values()]
     first_ns = min((each.first_ns for each in spans), default=0)
     measured = signals(placed, (first_ns, max((each.last_ns for each in spans), default=0)))
-    skipped = [(str(file.path), file.reason) for file in found.skipped]
     return Run(
         name=name,
         table=interval_table(placed, measured),
         gpus=gpus,
         sources=(),
-        skipped=(*skipped, *((str(path), "") for path in found.unknown)),
+        skipped=tuple(found.unread().items()),
         failed=tuple(failed),
         telemetry=tuple(sources),
         identities=tuple(identities),

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import cache
 from importlib import import_module
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
@@ -167,6 +166,11 @@ class FoundFiles(Struct, frozen=True):
     unknown: Sequence[Path]
     """All other files."""
 
+    def unread(self) -> dict[str, str]:
+        """Why each other file is not read, by its path; '' where no format knows it."""
+        known = {str(file.path): file.reason for file in self.skipped}
+        return known | dict.fromkeys(map(str, self.unknown), "")
+
     def read(self, what: str, progress: Progress = silent) -> tuple[list[Any], Failures]:
         """What is in the files, and why others of them can't be read."""
         read, failed = [], []
@@ -228,9 +232,7 @@ def discover(paths: Sequence[Path], family: Family) -> FoundFiles:
     files: list[SourceFile] = []
     skipped: list[SkippedFile] = []
     unknown: list[Path] = []
-    for folder, reason in chain.from_iterable(map(_unread_below, filter(Path.is_dir, paths))):
-        skipped.append(SkippedFile(folder, reason))
-    for root, path in files_at(paths):
+    for root, path in files_at(paths, skipped):
         found = _recognise(path, family, root)
         plain = path.with_suffix("")
         if found is None:
@@ -293,52 +295,40 @@ def read_source(path: Path, family: Family, progress: Progress = silent) -> Any:
     raise DataError(f"{path} {found.reason if found else what_is(FileHead(path))}.")
 
 
-def files_at(paths: Sequence[Path]) -> Iterator[tuple[Path, Path]]:
+def files_at(paths: Sequence[Path], skipped: list[SkippedFile]) -> Iterator[tuple[Path, Path]]:
     """Yield each file at or below the paths once, with the path that led to it.
 
-    Files below a path come in natural order, without hidden ones. Raises DataError if a path
-    doesn't exist.
+    Files below a path come in natural order, without hidden ones. Folders whose files are not read
+    are added to `skipped`. Raises DataError if a path doesn't exist.
     """
     seen: set[str] = set()
     for root in paths:
         if not root.exists():
             raise nothing_at(root)
-        for file in _files_below(root) if root.is_dir() else [root]:
+        for file in _files_below(root, skipped) if root.is_dir() else [root]:
             if (resolved := os.path.realpath(file)) not in seen:
                 seen.add(resolved)
                 yield root, file
 
 
-def _unread_below(directory: Path) -> Iterator[tuple[Path, str]]:
-    """Folders whose files are not read, and why."""
+def _files_below(directory: Path, skipped: list[SkippedFile]) -> list[Path]:
+    found: list[Path] = []
     failed: list[OSError] = []
-    for folder, folders, _ in _walk(directory, failed.append):
-        if folders and _depth(directory, folder) >= MOST_FOLDERS_DEEP - 1:
-            yield folder, f"holds folders deeper than {MOST_FOLDERS_DEEP}, which are not read"
-        for name in folders:
-            if (path := folder / name).is_symlink():
-                yield path, "is a link to a directory, which is not followed; give that one too"
+    for path, folders, names in os.walk(directory, onerror=failed.append):
+        folder = Path(path)
+        depth = len(folder.parts) - len(directory.parts)
+        found += [folder / name for name in names if name[0] != "."]
+        # os.walk calls itself for each level.
+        folders[:] = [name for name in folders if name[0] != "." and depth < MOST_FOLDERS_DEEP]
+        if folders and depth == MOST_FOLDERS_DEEP - 1:
+            reason = f"holds folders deeper than {MOST_FOLDERS_DEEP}, which are not read"
+            skipped.append(SkippedFile(folder, reason))
+        reason = "is a link to a directory, which is not followed; give that one too"
+        links = (folder / name for name in folders if (folder / name).is_symlink())
+        skipped += [SkippedFile(link, reason) for link in links]
     for error in failed:
-        yield Path(error.filename), f"can't be read: {error.strerror}"
-
-
-def _walk(
-    directory: Path, failed: Callable[[OSError], object] | None = None
-) -> Iterator[tuple[Path, list[str], list[str]]]:
-    """The folders below a directory that aren't hidden: os.walk calls itself for each level."""
-    for folder, folders, names in os.walk(directory, onerror=failed):
-        is_deepest = _depth(directory, Path(folder)) >= MOST_FOLDERS_DEEP
-        folders[:] = [] if is_deepest else [name for name in folders if not name.startswith(".")]
-        yield Path(folder), folders, names
-
-
-def _depth(directory: Path, folder: Path) -> int:
-    return len(folder.parts) - len(directory.parts)
-
-
-def _files_below(directory: Path) -> Iterator[Path]:
-    found = (folder / name for folder, _, names in _walk(directory) for name in names)
-    yield from sorted((path for path in found if path.name[0] != "."), key=natural_key)
+        skipped.append(SkippedFile(Path(error.filename), f"can't be read: {error.strerror}"))
+    return sorted(found, key=natural_key)
 
 
 _DIGITS: Final = late(r"(\d+)")

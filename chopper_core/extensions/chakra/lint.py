@@ -108,7 +108,7 @@ class LintReport(Struct, frozen=True):
 
 def lint(paths: Sequence[Path]) -> LintReport:
     """Check the `.et` files at the paths, all of one trace. Raises DataError if there are none."""
-    found = [path for _, path in files_at(paths) if path.name.casefold().endswith(_SUFFIXES)]
+    found = [path for _, path in files_at(paths, []) if path.name.casefold().endswith(_SUFFIXES)]
     if not found:
         raise DataError(f"{', '.join(map(str, paths))} holds no .et file.")
     files = [_check_file(path) for path in found]
