@@ -47,16 +47,11 @@ _INT64: Final = range(-(2**63), 2**63)
 class AttributeColumn(Struct, frozen=True):
     """The values of one attribute."""
 
-    type: str
-    """The schema's name; several with commas where nodes differ, '' in JSON."""
-    nodes: Index
+    types: list[str]
+    """The schema's name of the type of each value, '' in JSON."""
+    nodes: array[int]
     """Places of the nodes that have it, rising."""
-    values: Sequence[Value]
-    types: Sequence[str] = ()
-    """The type of each, where they differ."""
-
-    def type_of(self, at: int) -> str:
-        return self.types[at] if self.types else self.type
+    values: list[Value]
 
 
 class Edges(Struct, frozen=True):
@@ -116,7 +111,7 @@ class ExecutionGraph(Struct, frozen=True):
         """An attribute of all nodes as integers; `missing` where a node lacks it."""
         found = np.full(len(self), missing, np.int64)
         if column := self.attributes.get(name):
-            for node, value in zip(column.nodes.tolist(), column.values, strict=True):
+            for node, value in zip(column.nodes, column.values, strict=True):
                 if isinstance(value, str) and value.isdecimal():
                     value = int(value)
                 if isinstance(value, int) and value in _INT64:
@@ -126,7 +121,7 @@ class ExecutionGraph(Struct, frozen=True):
     def texts(self, name: str) -> list[str]:
         found = [""] * len(self)
         if column := self.attributes.get(name):
-            for node, value in zip(column.nodes.tolist(), column.values, strict=True):
+            for node, value in zip(column.nodes, column.values, strict=True):
                 found[node] = value if isinstance(value, str) else str(value)
         return found
 
@@ -138,11 +133,6 @@ class ExecutionGraph(Struct, frozen=True):
     @property
     def is_gpu(self) -> Mask:
         return ~self.is_host & (self.type > NodeType.METADATA)
-
-
-def _column(types: list[str], nodes: Index, values: Sequence[Value]) -> AttributeColumn:
-    distinct = dict.fromkeys(types)
-    return AttributeColumn(", ".join(distinct), nodes, values, types if len(distinct) > 1 else ())
 
 
 def _io_attributes(node: Node) -> Iterator[tuple[str, Attribute]]:
@@ -163,9 +153,9 @@ class GraphBuilder:
         self._names: dict[str, int] = NameInterner()
         self._texts: dict[str, str] = {}
         self._ids = array("Q")
-        self._columns = {name: array("q") for name in ("name", "type", "start", "duration")}
+        self._columns = array("q")
         self._deps = {name: (array("q", (0,)), array("Q")) for name in ("data", "control")}
-        self._attributes: dict[str, tuple[list[str], array[int], list[Value]]] = {}
+        self._attributes: dict[str, AttributeColumn] = {}
         self._groups: list[str] = []
         self._too_long: dict[str, int] = {}
         self.losses = Losses()
@@ -179,29 +169,26 @@ class GraphBuilder:
         self._ids.append(node.id)
         if _GROUPS in node.name:
             self._groups.append(node.inputs.get("values", ""))
-        for name, number in (
-            ("name", self._names[node.name]),
-            ("type", node.type if node.type <= NodeType.COMM_COLL else NodeType.INVALID),
-            ("start", node.start_us),
-            ("duration", node.duration_us),
-        ):
-            self._columns[name].append(number)
+        kind = node.type if node.type <= NodeType.COMM_COLL else NodeType.INVALID
+        self._columns.extend((self._names[node.name], kind, node.start_us, node.duration_us))
         for name, ids in (("data", node.data_deps), ("control", node.ctrl_deps)):
             first, to = self._deps[name]
             to.extend(ids)
             first.append(len(to))
         for name, attribute in (*node.attributes.items(), *_io_attributes(node)):
-            if isinstance(attribute.value, str | bytes | list) and (
-                len(attribute.value) > _MAX_VALUE
-            ):
+            value = attribute.value
+            if isinstance(value, str | bytes | list) and len(value) > _MAX_VALUE:
                 self._too_long[name] = self._too_long.get(name, 0) + 1
                 continue
-            types, nodes, values = self._attributes.setdefault(name, ([], array("q"), []))
-            types.append(attribute.type)
-            nodes.append(place)
-            value = attribute.value
-            # Schemas of operators repeat on thousands of nodes.
-            values.append(self._texts.setdefault(value, value) if isinstance(value, str) else value)
+            if isinstance(value, str):
+                # Schemas of operators repeat on thousands of nodes.
+                value = self._texts.setdefault(value, value)
+            if name not in self._attributes:
+                self._attributes[name] = AttributeColumn([], array("q"), [])
+            column = self._attributes[name]
+            column.types.append(attribute.type)
+            column.nodes.append(place)
+            column.values.append(value)
 
     def graph(self, version: str, metadata: Mapping[str, Value]) -> ExecutionGraph:
         if not self._ids:
@@ -220,7 +207,7 @@ class GraphBuilder:
                 f"{self._path} has the node id {int(ids[order][repeated[0]])} twice; "
                 "`chopper check` lists what is wrong with a trace."
             )
-        columns = {name: np.array(values, np.int64) for name, values in self._columns.items()}
+        name, kind, start_us, duration_us = np.array(self._columns).reshape(-1, 4).T.copy()
         return ExecutionGraph(
             path=self._path,
             size_bytes=self._path.stat().st_size,
@@ -229,16 +216,13 @@ class GraphBuilder:
             metadata=metadata,
             names=list(self._names),
             ids=self._ids,
-            name=columns["name"].astype(np.int32),
-            type=columns["type"].astype(np.int8),
-            start_us=columns["start"],
-            duration_us=columns["duration"],
+            name=name.astype(np.int32),
+            type=kind.astype(np.int8),
+            start_us=start_us,
+            duration_us=duration_us,
             data=self._edges("data", ids, order),
             control=self._edges("control", ids, order),
-            attributes={
-                name: _column(types, np.array(nodes, np.intp), values)
-                for name, (types, nodes, values) in self._attributes.items()
-            },
+            attributes=self._attributes,
             process_groups=self._groups,
             losses=self.losses,
         )
@@ -290,14 +274,13 @@ def attributes_of(graph: ExecutionGraph, rows: Index, *, is_own: bool) -> Attrib
     for name, column in graph.attributes.items():
         if name not in names:
             continue
-        for at, node in enumerate(column.nodes.tolist()):
+        for node, kind, value in zip(column.nodes, column.types, column.values, strict=True):
             if node in found:
-                kind = column.type_of(at)
-                found[node][name] = (kind, column.values[at] if kind else None)
+                found[node][name] = (kind, value if kind else None)
     for name, stated in RANK_OF.items():
         ranks = graph.attributes.get(stated) if is_own else None
         if ranks is not None:
-            for node, value in zip(ranks.nodes.tolist(), ranks.values, strict=True):
+            for node, value in zip(ranks.nodes, ranks.values, strict=True):
                 if node in found and _is_time(value):
                     found[node][name] = ("int32", value)
     for node_type in SHOWN_TYPES:
@@ -352,7 +335,7 @@ def _restored(graph: ExecutionGraph) -> StatedEdges:
     place = {number: at for at, number in enumerate(graph.ids)}
     found: list[tuple[int, int, int, int]] = []
     column = graph.attributes[STATED]
-    for row, value in zip(column.nodes.tolist(), column.values, strict=True):
+    for row, value in zip(column.nodes, column.values, strict=True):
         numbers = value if isinstance(value, list) and all(map(_is_time, value)) else []
         pairs = list(zip(numbers[1::2], numbers[2::2], strict=False))
         control = set(graph.control.of(row))

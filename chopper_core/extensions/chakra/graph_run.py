@@ -114,12 +114,14 @@ def _facts(graph: ExecutionGraph) -> dict[str, str]:
 
 def _unread(attributes: Mapping[str, AttributeColumn]) -> list[str]:
     """A sentence for each attribute that no figure comes from; of very many the first."""
-    found = [
-        f"attribute {name}{f' ({column.type})' if column.type else ''} "
-        f"of {len(column.nodes):,} nodes, such as {_shortened(column.values[0])}"
-        for name, column in attributes.items()
-        if name not in USED and name != STATED
-    ]
+    found = []
+    for name, column in attributes.items():
+        if name not in USED and name != STATED:
+            types = ", ".join(dict.fromkeys(column.types))
+            found.append(
+                f"attribute {name}{f' ({types})' if types else ''} of {len(column.nodes):,} nodes, "
+                f"such as {_shortened(column.values[0])}"
+            )
     if (more := len(found) - _MAX_LISTED) > 0:
         found[_MAX_LISTED:] = [f"{more:,} more attributes"]
     return found

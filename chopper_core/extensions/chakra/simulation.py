@@ -8,6 +8,7 @@ the simulated ranks, where these lie next to the log or in the folder above it.
 from __future__ import annotations
 
 import re
+from array import array
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
@@ -233,8 +234,9 @@ def _timed(graph: ExecutionGraph, path: Path, number: int, system: _SystemEvents
     ticks = np.array([system.done[graph.ids[at]][:2] for at in places.tolist()], np.int64)
     started, lasted = ticks[:, 0], ticks[:, 1] - ticks[:, 0]
     attributes = {name: each for name, each in graph.attributes.items() if name not in _TIMES}
-    attributes["ts_ns"] = AttributeColumn("int64", places, started.tolist())
-    attributes["dur_ns"] = AttributeColumn("int64", places, lasted.tolist())
+    for name, times in (("ts_ns", started), ("dur_ns", lasted)):
+        types = ["int64"] * len(places)
+        attributes[name] = AttributeColumn(types, array("q", places), times.tolist())
     metadata = {
         name: value
         for name, value in graph.metadata.items()
@@ -242,15 +244,15 @@ def _timed(graph: ExecutionGraph, path: Path, number: int, system: _SystemEvents
     }
     start_us, duration_us = np.zeros((2, len(graph)), np.int64)
     start_us[places], duration_us[places] = started // _NS_PER_US, lasted // _NS_PER_US
-    types = np.full(len(graph), NodeType.INVALID, np.int8)
-    types[places] = graph.type[places]
+    kind = np.full(len(graph), NodeType.INVALID, np.int8)
+    kind[places] = graph.type[places]
     return replace(
         graph,
         path=path,
         start_us=start_us,
         duration_us=duration_us,
         size_bytes=path.stat().st_size,
-        type=types,
+        type=kind,
         metadata={**metadata, "rank": number},
         attributes=attributes,
     )
