@@ -11,7 +11,13 @@ import numpy as np
 from chopper_core.model.cubes import Cells
 from chopper_core.model.table import STATES, Category, KernelTable, Kind, Selection, values_of
 from chopper_core.util.arrays import AnyArray, Codes, Float64, Index, Int64, Numbers
-from chopper_core.util.grouping import distinct, run_sizes, run_starts, stable_order
+from chopper_core.util.grouping import (
+    distinct,
+    run_sizes,
+    run_starts,
+    sorted_run_mask,
+    stable_order,
+)
 
 _PIECE: Final = 1 << 18
 
@@ -161,9 +167,6 @@ class Groups:
         there = np.ones(len(next(iter(values.values()))), np.bool_)
         for numbers in values.values():
             there &= np.isfinite(numbers)
-        if there.all():
-            known = {c: np.add.reduceat(numbers, self.first) for c, numbers in values.items()}
-            return known, self.sizes()
         sums = {
             column: np.add.reduceat(np.where(there, numbers, 0.0), self.first)
             for column, numbers in values.items()
@@ -193,16 +196,18 @@ class Groups:
         """The groups split by the labels of levels, and the group of each part."""
         group = np.repeat(np.arange(len(self)), self.sizes())
         keys, selection = group.astype(np.int64), self.selection
-        for level in levels:
-            codes = values_of(self.table, level, selection).astype(np.int64)
+        columns = [values_of(self.table, level, selection) for level in levels]
+        if (begins := sorted_run_mask(group, *columns)) is not None:
+            first = np.flatnonzero(begins)
+            return Groups(self.table, selection, first), group[first]
+        for column in columns:
+            codes = column.astype(np.int64)
             codes -= codes.min()
             keys = keys * (int(codes.max()) + 1) + codes
-        if (keys[1:] < keys[:-1]).any():
-            order = stable_order(keys)
-            keys, selection = keys[order], self.rows[order]
+        order = stable_order(keys)
         # Rows stay within their group, so `group` fits the new order too.
-        first = run_starts(keys)
-        return Groups(self.table, selection, first), group[first]
+        first = run_starts(keys[order])
+        return Groups(self.table, self.rows[order], first), group[first]
 
     def codes(self, level: str) -> AnyArray:
         """The code at a level of the first activity of each group."""

@@ -6,7 +6,7 @@ another order a node's rows are searched for by their labels, in as few rows as 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from itertools import takewhile
 from typing import Final
@@ -15,12 +15,12 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.model.cubes import Cubes
-from chopper_core.model.groups import Groups, contiguous, elapsed_of_rows
+from chopper_core.model.groups import Groups, contiguous
 from chopper_core.model.memo import Memo
-from chopper_core.model.table import ACTIVITY, LEVELS, NO_LABEL_TEXT, STATES, KernelTable, Selection
-from chopper_core.util.arrays import AnyArray, Index, Int64, Mask
+from chopper_core.model.table import ACTIVITY, LEVELS, NO_LABEL_TEXT, KernelTable, Selection
+from chopper_core.util.arrays import AnyArray, Index
 from chopper_core.util.errors import NoSuchNode
-from chopper_core.util.grouping import distinct, run_starts, stable_order
+from chopper_core.util.grouping import distinct
 
 _MAX_ADDED_ROWS: Final = 1 << 15
 """Contiguous rows that are summed as fast as cells are looked up."""
@@ -35,17 +35,6 @@ class Children(Struct, frozen=True):
     level: str
     labels: Sequence[str]
     groups: Groups
-
-
-class Nodes(Struct, frozen=True):
-    """Nodes anywhere in the tree, with their elapsed time."""
-
-    elapsed_ns: Int64
-    codes: Callable[[int], tuple[int, ...]]
-    """The codes of a node's labels, level by level."""
-
-    def __len__(self) -> int:
-        return len(self.elapsed_ns)
 
 
 def level_order(table: KernelTable) -> Index:
@@ -93,10 +82,7 @@ class Tree:
 
     def node(self, path: Sequence[str]) -> Groups:
         """The rows of a node as one group; raises NoSuchNode where there are none."""
-        path = tuple(path)
-        if len(path) > len(self.order):
-            return Groups.single(self.table, self._activity(path))
-        return self._groups(path, None)
+        return self.split(path, ())
 
     def children(self, path: Sequence[str]) -> Children:
         """The children of a node, in the order of their codes; activities in order of start.
@@ -109,7 +95,7 @@ class Tree:
             labels = [str(number) for number in range(len(rows))]
             return Children(ACTIVITY, labels, Groups(self.table, rows, np.arange(len(rows))))
         level = self.order[len(path)]
-        groups = self._groups(path, level)
+        groups = (self.without(()) if level == _ITERATION else self).split(path, (level,))
         labels = [self.table.text_of(level, int(code)) for code in groups.codes(level)]
         return Children(level, labels, groups)
 
@@ -126,24 +112,30 @@ class Tree:
         """
         path = tuple(path)
         wanted = self._codes(path)
-        without = self._excluded(wanted, without)
+        more = without or {}
 
         def found() -> tuple[Selection, Index]:
-            rows = self.node(path).selection
-            for level, codes in without.items():
+            rows = self._rows_of(path)
+            for level, codes in more.items():
                 rows = _without(rows, self.table.column(level), codes)
             if not _size(rows):
                 raise self._missing(path)
-            parts, _ = Groups.single(self.table, rows).split(levels)
+            parts = Groups.single(self.table, rows)
+            if levels:
+                parts, _ = parts.split(levels)
             return parts.selection, parts.first
 
         cells = None
         is_node = len(path) <= len(self.order)
         if is_node and self._cubes is not None and not self._is_small(wanted):
-            cells = self._cubes.cells(wanted, levels, without)
+            excluded = dict(more)
+            if self._left_out and _ITERATION not in wanted:
+                excluded[_ITERATION] = [*more.get(_ITERATION, ()), *self._left_out]
+            cells = self._cubes.cells(wanted, levels, excluded)
         if cells is None or not len(cells.at):
             return Groups(self.table, *found())
-        return Groups(self.table, None, None, cells, found, self._around(wanted))
+        around = self._narrowed(wanted, [*takewhile(lambda level: level in wanted, LEVELS)])
+        return Groups(self.table, None, None, cells, found, slice(*around))
 
     def rows_without(self, path: Sequence[str], iterations: Sequence[int]) -> Selection:
         """The rows of a node, in the order of the table, without some iterations."""
@@ -155,71 +147,11 @@ class Tree:
         cube = None if self._cubes is None else self._cubes.by_levels.get(frozenset([level]))
         return distinct(self.table.column(level)) if cube is None else cube.codes[level]
 
-    def nodes_named(self, levels: Sequence[str], level: str, wanted: Mask) -> Nodes:
-        """All nodes over some levels whose code at `level` is wanted (a mask over the codes)."""
-        table = self.table
-        cube = None if self._cubes is None else self._cubes.by_levels.get(frozenset(levels))
-        left_out = () if _ITERATION in levels else self._left_out
-        if cube is not None and not left_out:
-            cells = np.flatnonzero(wanted[cube.codes[level]])
-            return Nodes(
-                np.sum([cube.integers[f"sum {state}"][cells] for state in STATES], axis=0),
-                lambda node: tuple(int(cube.codes[name][cells[node]]) for name in levels),
-            )
-        matching = np.flatnonzero(wanted[table.column(level)])
-        if left_out:
-            matching = matching[~np.isin(table.iteration[matching], left_out)]
-        rows: Selection = contiguous(matching)
-        if self._places is not None or not self._is_default(levels):
-            rows = matching[np.lexsort([table.column(name)[matching] for name in reversed(levels)])]
-        first = run_starts(*(table.column(name)[rows] for name in levels))
-        at = first + rows.start if isinstance(rows, slice) else rows[first]
-        return Nodes(
-            np.add.reduceat(elapsed_of_rows(table, rows), first),
-            lambda node: tuple(int(table.column(name)[at[node]]) for name in levels),
-        )
-
-    def _groups(self, path: tuple[str, ...], level: str | None) -> Groups:
-        wanted = self._codes(path)
-        cells = None
-        if self._cubes is not None and not self._is_small(wanted):
-            without = {} if level == _ITERATION else self._excluded(wanted)
-            cells = self._cubes.cells(wanted, [level] if level else [], without)
-        if cells is None:
-            rows, first = self._grouped(path, level)
-            return Groups(self.table, rows, first)
-        if not len(cells.at):
-            raise self._missing(path)
-        around = self._around(wanted)
-        return Groups(self.table, None, None, cells, lambda: self._grouped(path, level), around)
-
-    def _grouped(self, path: tuple[str, ...], level: str | None) -> tuple[Selection, Index]:
-        """The rows of a node, and the first position of each group of a level in them."""
-        places = self._places_of(path) if level == _ITERATION else self._kept_places(path)
-        if level is None:
-            return self._rows(places), np.zeros(1, np.intp)
-        codes = self._codes_at(level, places)
-        # With the other levels before it fixed, the codes of the next level rise.
-        if not self._is_default((*self.order[: len(path)], level)):
-            order = stable_order(codes)
-            at = order + places.start if isinstance(places, slice) else places[order]
-            codes, places = codes[order], at
-        first = run_starts(codes)
-        return self._rows(places), first
-
-    def _rows(self, places: Selection) -> Selection:
-        return places if self._places is None else self._places[places]
-
     def _key(self, level: str) -> AnyArray:
         if self._places is None:
             return self.table.column(level)
         places = self._places
         return self._memo(("key", level), lambda: self.table.column(level)[places])
-
-    def _codes_at(self, level: str, places: Selection) -> AnyArray:
-        """The codes of a level at some places; coordinates follow from the GPUs."""
-        own = self.table.coordinates.get(level)
-        return self._key(level)[places] if own is None else own[self._key("gpu")[places]]
 
     @staticmethod
     def _is_default(levels: Sequence[str]) -> bool:
@@ -241,15 +173,9 @@ class Tree:
         low, high = self._narrowed(wanted, list(wanted))
         return high - low <= _MAX_ADDED_ROWS
 
-    def _narrowed(
-        self,
-        wanted: Mapping[str, int],
-        levels: Sequence[str],
-        low: int = 0,
-        high: int | None = None,
-    ) -> tuple[int, int]:
+    def _narrowed(self, wanted: Mapping[str, int], levels: Sequence[str]) -> tuple[int, int]:
         """The slice with the codes of consecutive levels of the default order."""
-        high = len(self.table) if high is None else high
+        low, high = 0, len(self.table)
         for level in sorted(levels, key=LEVELS.index):
             codes = self._key(level)[low:high]
             # A code of another type would convert the whole column.
@@ -259,31 +185,18 @@ class Tree:
             low += begin
         return low, high
 
-    def _around(self, wanted: dict[str, int]) -> slice:
-        return slice(*self._narrowed(wanted, [*takewhile(lambda level: level in wanted, LEVELS)]))
-
-    def _excluded(
-        self, wanted: Mapping[str, int], more: Mapping[str, Sequence[int]] | None = None
-    ) -> dict[str, Sequence[int]]:
-        """The codes that take no part in a node, by level, with `more` of them."""
-        excluded = dict(more or {})
-        if self._left_out and _ITERATION not in wanted:
-            excluded[_ITERATION] = [*excluded.get(_ITERATION, ()), *self._left_out]
-        return excluded
-
-    def _kept_places(self, path: tuple[str, ...]) -> Selection:
-        """The places of a node's rows without the iterations that take no part in it."""
+    def _rows_of(self, path: tuple[str, ...]) -> Selection:
+        """A node's rows without the iterations that take no part in it."""
+        if len(path) > len(self.order):
+            return self._activity(path)
         places, left_out = self._places_of(path), self._left_out
-        if not left_out or _ITERATION in self.order[: len(path)]:
-            return places
-        kept = self._memo(
-            ("kept", path, left_out),
-            lambda: _without(places, self._key(_ITERATION), left_out),
-            _CACHED_NODES,
-        )
-        if not _size(kept):
-            raise self._missing(path)
-        return kept
+        if left_out and _ITERATION not in self.order[: len(path)]:
+            places = self._memo(
+                ("kept", path, left_out),
+                lambda: _without(places, self._key(_ITERATION), left_out),
+                _CACHED_NODES,
+            )
+        return places if self._places is None else self._places[places]
 
     def _places_of(self, path: tuple[str, ...]) -> Selection:
         """The places of a node's rows; raises NoSuchNode where there are none."""
@@ -300,14 +213,12 @@ class Tree:
     def _located(self, wanted: Mapping[str, int]) -> Index:
         kept = np.ones(len(self.table), np.bool_)
         for level, code in wanted.items():
-            kept &= self._codes_at(level, slice(None)) == np.int32(code)
+            kept &= self._key(level) == np.int32(code)
         return np.flatnonzero(kept)
 
     def _by_start(self, path: tuple[str, ...]) -> Index:
         """The rows of a node with a path of full length, in order of start."""
-        if len(path) > len(self.order):
-            return self._activity(path)
-        rows = self._rows(self._places_of(path))
+        rows = self._rows_of(path)
         if isinstance(rows, slice):
             rows = np.arange(rows.start, rows.stop)
         return rows[np.lexsort((self.table.stream[rows], self.table.start_ns[rows]))]
@@ -326,7 +237,7 @@ class Tree:
             return NoSuchNode("the run has no activities")
         for depth in range(1, len(path)):
             try:
-                self._groups(path[:depth], None)
+                self.node(path[:depth])
             except NoSuchNode as error:
                 return error
         level, text = self.order[len(path) - 1], path[-1]

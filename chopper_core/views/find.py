@@ -9,6 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.metrics import Values
+from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.view import Interval, View
 from chopper_core.util.arrays import Index, Int64, Mask
@@ -43,18 +44,24 @@ def find(run: Run, view: View, text: str, limit: int = 200) -> Found:
     regular expressions."""
     if not text.strip():
         raise UsageError("find needs part of a name, or a regular expression")
-    tree, order = run.tree_of(replace(view, path=())), view.order
+    table, order, left_out = run.table, view.order, run.left_out(replace(view, path=()))
     hits: list[Hit] = []
     names = nodes = 0
     for level, dictionary in NAMED:
         wanted = _wanted(run, dictionary, text)
-        names += int(wanted[tree.codes_of(level)].sum())
+        names += int(wanted[run.tree().codes_of(level)].sum())
         levels = order[: order.index(level) + 1]
-        found = tree.nodes_named(levels, level, wanted)
+        rows = np.flatnonzero(wanted[table.column(level)])
+        if left_out and "iteration" not in levels:
+            rows = rows[~np.isin(table.iteration[rows], left_out)]
+        if not len(rows):
+            continue
+        found, _ = Groups.single(table, rows).split(levels)
         nodes += len(found)
-        for node in _longest(found.elapsed_ns, limit):
-            codes = found.codes(int(node))
-            path = tuple(map(run.table.text_of, levels, codes))
+        codes = [found.codes(each) for each in levels]
+        for node in _longest(found.elapsed_ns, limit).tolist():
+            labels = zip(levels, codes, strict=True)
+            path = tuple(table.text_of(each, int(code[node])) for each, code in labels)
             hits.append(Hit(level, path, int(found.elapsed_ns[node])))
     hits.sort(key=lambda hit: -hit.elapsed_ns)
     return Found(tuple(hits[:limit]), names, nodes)
