@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import isnan, nan
 from pathlib import PurePath
 from textwrap import wrap
@@ -38,8 +38,10 @@ _OF_SOURCE: Final = (
     *("path", "size_bytes", "rank", "rank_from", "clock", "facts", "events", "unused"),
     *("findings", "losses", "notes"),
 )
-_RENAMED: Final = {"unused": "unused_events"}
-"""Fields of a source that the schema calls by another name."""
+_OF_IDENTITY: Final = ("source", "format", "device", "gpu", "by")
+_OF_PARALLEL: Final = ("sizes", "origin", "coordinates", "notes")
+_RENAMED: Final = {"unused": "unused_events", "origin": "from", "coordinates": "ranks"}
+"""Fields that the schema calls by another name."""
 _MAX_LISTED_NAMES: Final = 60
 _LINE_WIDTH: Final = 100
 _UNLIMITED: Final = 1 << 16
@@ -75,28 +77,16 @@ def describe(run: Run) -> dict[str, Any]:
         "generated": run.generated,
         **({"times": run.times_mark} if run.times_mark else {}),
         "gpus": _gpus(run),
-        "parallel": parallel
-        and {
-            "sizes": parallel.sizes,
-            "from": parallel.origin,
-            "ranks": parallel.coordinates,
-            "notes": parallel.notes,
-        },
+        "parallel": _of(parallel, _OF_PARALLEL) if parallel else None,
         "hosts": run.hosts,
-        "identities": [
-            {name: getattr(each, name) for name in ("source", "format", "device", "gpu", "by")}
-            for each in run.identities
-        ],
+        "identities": [_of(each, _OF_IDENTITY) for each in run.identities],
         "read_with": {
             "clock": run.overrides.clocks_text(),
             "gpu": run.overrides.gpus_text(),
             "hardware": run.overrides.hardware,
             "parallel": run.overrides.parallel,
         },
-        "sources": [
-            {_RENAMED.get(name, name): getattr(source, name) for name in _OF_SOURCE}
-            for source in run.sources
-        ],
+        "sources": [_of(source, _OF_SOURCE) for source in run.sources],
         "failed": [{"path": path, "reason": reason} for path, reason in run.failed],
         "skipped": [{"path": path, "reason": reason} for path, reason in run.skipped],
         "coverage": {level: _coverage(run, level) for level in LABELLED},
@@ -118,7 +108,7 @@ def describe(run: Run) -> dict[str, Any]:
         "telemetry": run.telemetry,
         "processors": [
             {
-                **{name: getattr(samples, name) for name in SampledFile.__struct_fields__},
+                **_of(samples, SampledFile.__struct_fields__),
                 "processors": len(samples.cpus),
                 "cores": len(distinct(samples.cores)) if samples.has_cores else None,
             }
@@ -129,6 +119,10 @@ def describe(run: Run) -> dict[str, Any]:
     }
     plain: dict[str, Any] = finite(to_builtins(document, str_keys=True))
     return plain
+
+
+def _of(thing: object, names: Iterable[str]) -> _Document:
+    return {_RENAMED.get(name, name): getattr(thing, name) for name in names}
 
 
 def as_json(run: Run) -> Escaped:
@@ -240,40 +234,37 @@ def _coverage(run: Run, level: str) -> _Document:
 def as_text(run: Run, width: int = 0) -> Escaped:
     """The description as text, its tables in blocks of at most `width` cells; 0: of any width."""
     found = describe(run)
-    names = [counter["name"] for counter in found["counter_columns"]]
-    counters = f"{len(names)} counters, available as columns (--columns {', '.join(names[:1])})"
-    if len(names) > _MAX_LISTED_NAMES:
-        names[_MAX_LISTED_NAMES:] = [f"and {len(names) - _MAX_LISTED_NAMES} more"]
-    listed = wrap(", ".join(names), _LINE_WIDTH, break_long_words=False, break_on_hyphens=False)
-    skipped = (f"{item['path']}: {item['reason']}" for item in found["skipped"])
-    clocks = map(_clock_line, run.hosts if len(run.hosts) > 1 else ())
-    flops = _flops_lines(run, found["model_flops"])
-    lines = [
-        *_head_lines(run, found),
-        "",
-        *_aligned([[*_GPU_COLUMNS], *map(_gpu_cells, found["gpus"])], width),
-        *_section("rank clocks (corrected)", clocks),
-        *_identity_lines(run, width),
-        *_source_lines(found["sources"], width),
-        *_section("files that could not be used", (item["reason"] for item in found["failed"])),
-        *_section("collectives, over all GPUs", map(_collective_line, found["collectives"])),
-        *_section("model FLOPs by data type, over all GPUs", flops),
-        *_section("files not read", skipped),
-        *_coverage_lines(run, found["coverage"]),
-        *(line for source in run.counters for line in _counter_lines(source)),
-        *_section(counters, listed),
-        *_sample_lines(run),
-    ]
-    if found["partial_iterations"]:
-        numbers = ", ".join(map(str, found["partial_iterations"]))
-        lines += ["", f"iterations truncated by the profiling window: {numbers}"]
-    lines += _section("missing", found["missing"])
+    lines = _head_lines(run, found)
+    for title, texts in _sections(run, found, width):
+        if own := [f"  {text}" for text in texts]:
+            lines += ["", *([title] if title else []), *own]
     return escape_each(lines, is_sentence=False)
 
 
-def _section(title: str, lines: Iterable[str]) -> list[str]:
-    texts = [f"  {line}" for line in lines]
-    return ["", title, *texts] if texts else []
+def _sections(run: Run, found: _Document, width: int) -> Iterator[tuple[str, Iterable[str]]]:
+    """Titles and lines; a section without lines isn't shown."""
+    yield "", _aligned([[*_GPU_COLUMNS], *map(_gpu_cells, found["gpus"])], width)
+    yield "rank clocks (corrected)", map(_clock_line, run.hosts if len(run.hosts) > 1 else ())
+    yield "devices matched to GPUs", _identity_lines(run, width)
+    yield "sources", _source_lines(found["sources"], width)
+    yield "files that could not be used", (item["reason"] for item in found["failed"])
+    yield "collectives, over all GPUs", map(_collective_line, found["collectives"])
+    yield "model FLOPs by data type, over all GPUs", _flops_lines(run, found["model_flops"])
+    skipped = (f"{item['path']}: {item['reason']}" for item in found["skipped"])
+    yield "files not read", skipped
+    of_what = "GPU time (sum of durations)" if run.table.has_times else "the dispatches"
+    yield f"label coverage in % of {of_what}, by rule", _coverage_lines(found["coverage"])
+    for counters in run.counters:
+        yield _counter_section(counters)
+    names = [counter["name"] for counter in found["counter_columns"]]
+    title = f"{len(names)} counters, available as columns (--columns {', '.join(names[:1])})"
+    if len(names) > _MAX_LISTED_NAMES:
+        names[_MAX_LISTED_NAMES:] = [f"and {len(names) - _MAX_LISTED_NAMES} more"]
+    yield title, wrap(", ".join(names), _LINE_WIDTH, break_long_words=False, break_on_hyphens=False)
+    yield from _sample_sections(run)
+    cut = ", ".join(map(str, found["partial_iterations"]))
+    yield "iterations truncated by the profiling window", [cut] if cut else []
+    yield "missing", found["missing"]
 
 
 def _head_lines(run: Run, found: _Document) -> list[str]:
@@ -301,14 +292,11 @@ def _gpu_cells(gpu: _Document) -> list[str]:
     return [span if key == "span_ns" else str(gpu[key]) for key in _GPU_COLUMNS.values()]
 
 
-def _coverage_lines(run: Run, coverage: _Document) -> list[str]:
-    what = "GPU time (sum of durations)" if run.table.has_times else "the dispatches"
-    lines = ["", f"label coverage in % of {what}, by rule"]
-    for level in LABELLED:
-        lines.append(f"  {level:<10} {coverage[level]['labelled_pct']:6.2f} % labelled")
-        shares = coverage[level]["rules"].items()
-        lines += [f"             {share:6.2f} % {rule}" for rule, share in shares]
-    return lines
+def _coverage_lines(coverage: _Document) -> Iterator[str]:
+    for level, found in coverage.items():
+        yield f"{level:<10} {found['labelled_pct']:6.2f} % labelled"
+        for rule, share in found["rules"].items():
+            yield f"           {share:6.2f} % {rule}"
 
 
 def _clock_line(clock: HostClock) -> str:
@@ -319,8 +307,6 @@ def _clock_line(clock: HostClock) -> str:
 
 def _identity_lines(run: Run, width: int) -> list[str]:
     """The devices of each source, matched to GPUs: a row per GPU, a column per source."""
-    if not run.identities:
-        return []
     by_source: dict[tuple[str, str], list[Identity]] = {}
     files = Counter(source.format for source in run.telemetry)
     for each in run.identities:
@@ -337,12 +323,12 @@ def _identity_lines(run: Run, width: int) -> list[str]:
         )
         trace = f"device {gpu.device}{', ' if gpu.pci else ''}{gpu.pci}"
         rows.append([str(gpu.index), str(gpu.rank), trace, *map(" | ".join, cells)])
-    lines = ["", "devices matched to GPUs", *_aligned(rows, width)]
+    lines = _aligned(rows, width) if by_source else []
     for (_, title), found in by_source.items():
         ways = dict.fromkeys(each.by for each in found if each.gpu is not None)
-        lines.append(f"  {title}: by {', '.join(ways) or 'nothing'}")
+        lines.append(f"{title}: by {', '.join(ways) or 'nothing'}")
         if left_out := [_device(each) for each in found if each.gpu is None]:
-            lines.append(f"    not matched: {', '.join(left_out)}")
+            lines.append(f"  not matched: {', '.join(left_out)}")
     return lines
 
 
@@ -370,7 +356,7 @@ def _flops_lines(run: Run, amounts: Mapping[str, float]) -> list[str]:
     return lines
 
 
-def _counter_lines(source: CounterSource) -> list[str]:
+def _counter_section(source: CounterSource) -> tuple[str, Sequence[str]]:
     counts = {
         "matched": source.matched,
         "borrowed from another iteration": source.borrowed,
@@ -378,35 +364,35 @@ def _counter_lines(source: CounterSource) -> list[str]:
         "without counters": source.unmatched,
     }
     kernels = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
-    return _section(
+    title = (
         f"counters of GPU {source.gpu}: {source.format}, {source.counters} counters of "
         f"{source.dispatches} dispatches, {source.iterations} iterations recognised "
-        f"(names compared: {source.comparison})",
-        (
-            f"{sum(counts.values())} compute kernels: {kernels}",
-            f"{source.unused_dispatches} dispatches without a kernel in the trace",
-            *source.notes,
-        ),
+        f"(names compared: {source.comparison})"
     )
+    unused = f"{source.unused_dispatches} dispatches without a kernel in the trace"
+    return title, (f"{sum(counts.values())} compute kernels: {kernels}", unused, *source.notes)
 
 
-def _sample_lines(run: Run) -> list[str]:
+def _sample_sections(run: Run) -> Iterator[tuple[str, Sequence[str]]]:
     """Files of telemetry, of many of one format the first one, then of CPU samples."""
-    lines: list[str] = []
-    for form, files in Counter(source.format for source in run.telemetry).items():
-        own = [source for source in run.telemetry if source.format == form]
-        for telemetry in own[:1] if files > _MAX_FILES else own:
-            lines += _placed_lines("telemetry", telemetry, "samples")
-        if files > _MAX_FILES:
-            lines.append(f"  and {files - 1} more files of {form}")
+    files = Counter(source.format for source in run.telemetry)
+    shown: set[str] = set()
+    for telemetry in run.telemetry:
+        many = files[telemetry.format]
+        if many > _MAX_FILES and telemetry.format in shown:
+            continue
+        shown.add(telemetry.format)
+        more = [f"and {many - 1} more files of {telemetry.format}"] * (many > _MAX_FILES)
+        yield _sampled_section("telemetry", telemetry, "samples", *more)
     for samples in run.cpu:
         cores = f" on {len(distinct(samples.cores))} cores" if samples.has_cores else ""
         what = f"samples of {len(samples.cpus)} logical processors{cores}"
-        lines += _placed_lines("CPU usage", samples, what)
-    return lines
+        yield _sampled_section("CPU usage", samples, what)
 
 
-def _placed_lines(kind: str, source: CpuSamples | TelemetrySource, what: str) -> list[str]:
+def _sampled_section(
+    kind: str, source: CpuSamples | TelemetrySource, what: str, *more: str
+) -> tuple[str, Sequence[str]]:
     place = f"NOT PLACED: {source.method}"
     if source.offset_ns is not None:
         place = (
@@ -414,7 +400,7 @@ def _placed_lines(kind: str, source: CpuSamples | TelemetrySource, what: str) ->
             f"+/- {source.uncertainty_ns / 1e6:.3f} ms: {source.method}"
         )
     title = f"{kind} {source.path}: {source.format}, {source.samples} {what}"
-    return _section(title, (place, *source.notes))
+    return title, (place, *source.notes, *more)
 
 
 def _source_lines(sources: Sequence[_Document], width: int) -> list[str]:
@@ -425,7 +411,7 @@ def _source_lines(sources: Sequence[_Document], width: int) -> list[str]:
         used = events - sum(source["unused_events"].values())
         size = f"{source['size_bytes'] / 1e6:.1f}"
         rows.append([str(source["rank"]), size, str(events), str(used), source["path"]])
-    lines = ["", "sources", *_aligned(rows, width, words=1)]
+    lines = _aligned(rows, width, words=1)
     facts = {
         "rank from: ": [source["rank_from"] for source in sources],
         "clock: ": [source["clock"] for source in sources],
@@ -437,17 +423,16 @@ def _source_lines(sources: Sequence[_Document], width: int) -> list[str]:
             ranks.setdefault(text, []).append(source["rank"])
         for text, those in ranks.items():
             whose = f" (rank {numbers_text(sorted(those))})" if len(ranks) > 1 else ""
-            lines += [f"  {title}{text}{whose}"] * bool(text)
+            lines += [f"{title}{text}{whose}"] * bool(text)
     several = ", in each rank" * (len(sources) > 1)
     for title, key in (("not used", "unused_events"), ("found", "findings")):
         if counts := _counts(sources, key):
-            lines.append(f"  {title}{several}")
-            lines += [f"    {line}" for line in counts]
+            lines += [f"{title}{several}", *(f"  {line}" for line in counts)]
     for source in sources:
         paths = source["path"].split(", ")
         short = paths[0] if len(paths) == 1 else PurePath(paths[0]).parent
-        lines += [f"  {note}" for note in source["notes"]]
-        lines += [f"  LOST in {short}: {note}" for note in source["losses"]]
+        lines += source["notes"]
+        lines += [f"LOST in {short}: {note}" for note in source["losses"]]
     return lines
 
 
@@ -482,6 +467,6 @@ def _aligned(rows: Sequence[Sequence[str]], width: int, words: int = 0) -> list[
                 row[place].rjust(widths[place]) if place < figures else row[place]
                 for place in (0, *range(begin, end))
             ]
-            lines.append(f"  {'  '.join(cells)}".rstrip())
+            lines.append("  ".join(cells).rstrip())
         begin = end
     return lines
