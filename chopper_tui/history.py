@@ -14,7 +14,6 @@ from chopper_core.model.view import (
     Baseline,
     View,
     enter,
-    filtered,
     with_view,
 )
 from chopper_core.util.errors import UsageError
@@ -216,7 +215,7 @@ def _alone(marks: Sequence[Mark], view: View) -> View:
         )
     term = only(first.levels[-1], [mark.path[-1] for mark in marks])
     if mark_of(view, "").parent == first.parent:
-        return filtered(view, term)
+        return replace(view, filter=term)
     path = first.path[:-1]
     return replace(view, path=path, order=first.order, sort="", filter=term, baseline=None)
 

@@ -16,7 +16,7 @@ from chopper_core.model.charts import Lanes
 from chopper_core.model.column_names import is_part
 from chopper_core.model.run import Run
 from chopper_core.model.signals import Signal
-from chopper_core.model.view import View, at_level, enter, with_signal, with_view
+from chopper_core.model.view import View, at_level, enter, with_view
 from chopper_core.render.glyphs import Glyphs, SparkScale, sampled
 from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.errors import ChopperError, NoSuchNode, UsageError
@@ -196,7 +196,7 @@ def _means_later(run: Run, view: View, name: str) -> Means:
 
         # Without activities there are the view's own columns alone.
         columns = () if run.is_sampled_only else ("elapsed_ns",)
-        return query(run, with_signal(replace(view, columns=columns), name))
+        return query(run, replace(view, columns=columns, signal=name))
 
     return lambda rows, bins: frame().means(rows, bins)
 

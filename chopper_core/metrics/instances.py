@@ -15,8 +15,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import astuple
 
-from chopper_core.model.groups import Groups, gpu_by_gpu
-from chopper_core.model.peers import work_of
+from chopper_core.model.groups import Groups, gpu_by_gpu, work_of
 from chopper_core.model.signals import TimeSpans
 from chopper_core.model.table import LEVELS, NO_LABEL, KernelTable, Kind, Selection
 from chopper_core.util.arrays import AnyArray, Index, Int32, Int64, Mask

@@ -302,14 +302,6 @@ def pivot(view: View, level: str) -> View:
     return replace(view, order=order, sort="", filter="")
 
 
-def sorted_by(view: View, sort: str) -> View:
-    return replace(view, sort=sort)
-
-
-def filtered(view: View, text: str) -> View:
-    return replace(view, filter=text)
-
-
 def as_statistic(view: View, stat: str, over: Sequence[str] = ()) -> View:
     """The same view with its figures as a statistic over instances; raises UsageError."""
     if stat not in STATISTICS:
@@ -337,10 +329,6 @@ def baseline_view(view: View) -> View:
         baseline=None,
         window=ALL_TIME,
     )
-
-
-def with_signal(view: View, signal: str) -> View:
-    return replace(view, signal=signal)
 
 
 def complete_order(levels: Sequence[str]) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.signals import Signal
 from chopper_core.model.table import SPLITS, is_split
 from chopper_core.model.units import Unit
-from chopper_core.model.view import STATISTICS, SUM, as_statistic, filtered, sorted_by, with_signal
+from chopper_core.model.view import STATISTICS, SUM, as_statistic
 from chopper_core.model.view import pivot as pivoted
 from chopper_core.render.cells import (
     display_name,
@@ -157,7 +157,7 @@ def filter_(screen: Explorer, argument: str) -> Awaitable[None] | None:
 
 
 async def _show_filtered(screen: Explorer, text: str) -> None:
-    await screen.change(filtered(screen.view, text))
+    await screen.change(replace(screen.view, filter=text))
     if screen.frame.view.filter == text and not len(screen.frame):
         hints = (note for note in screen.frame.notes if note.startswith(NO_ROW))
         screen.say(next(hints, ""), error=True)
@@ -192,13 +192,13 @@ async def hide(screen: Explorer, argument: str) -> None:
     before = screen.view.filter
     rest = _SHARE_TERM.sub("", before).strip()
     if not argument and rest != before:
-        await screen.change(filtered(screen.view, rest))
+        await screen.change(replace(screen.view, filter=rest))
         screen.say("all rows shown")
         return
     number = (argument or HIDDEN_BELOW_PCT).removesuffix("%").strip()
     if not re.fullmatch(r"\d+(\.\d+)?", number):
         raise UsageError(f"invalid share {argument!r}; :hide 0.5% hides rows below half a percent")
-    await screen.change(filtered(screen.view, f"{rest} share_pct>={number}%".strip()))
+    await screen.change(replace(screen.view, filter=f"{rest} share_pct>={number}%".strip()))
     screen.say(f"{screen.frame.hidden_text}; filter {screen.view.filter}")
 
 
@@ -244,7 +244,7 @@ async def reverse(screen: Explorer, _: str) -> None:
 
 
 async def _sort_by(screen: Explorer, sort: str) -> None:
-    await screen.change(sorted_by(screen.view, sort))
+    await screen.change(replace(screen.view, sort=sort))
 
 
 @action(TABLE, "p", title="Pivot", takes="LEVEL", hint="pivot")
@@ -380,7 +380,7 @@ async def metric(screen: Explorer, argument: str) -> None:
             screen.next_picture()
     elif argument:
         signal = await run_in_thread(screen.run.signal, argument)
-        trail = everywhere(screen.here, lambda view: with_signal(view, signal.name))
+        trail = everywhere(screen.here, lambda view: replace(view, signal=signal.name))
         await screen.go(trail, f"chart {scale_title(signal)}")
     else:
         options = await run_in_thread(signal_options, screen.run)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from chopper_core.model import address
-from chopper_core.model.view import filtered, sibling, with_signal, with_view
+from chopper_core.model.view import sibling, with_view
 from chopper_core.util.errors import ChopperError, UsageError
 from chopper_core.views.shared.children import silent_levels
 from chopper_core.views.spec import SeveralRuns
@@ -127,7 +127,7 @@ async def up(screen: Explorer, argument: str) -> None:
     first, and cancels a slow step.
     """
     if not argument and _has_own_filter(screen):
-        await screen.change(filtered(screen.view, ""))
+        await screen.change(replace(screen.view, filter=""))
         screen.say("filter cleared")
     elif isinstance(screen.run, SeveralRuns):
         await leave_view(screen)
@@ -138,7 +138,7 @@ async def up(screen: Explorer, argument: str) -> None:
     elif len(screen.trail) > 1:
         await screen.go(parent_of(screen.here))
     elif screen.view.filter:
-        await screen.change(filtered(screen.view, ""))
+        await screen.change(replace(screen.view, filter=""))
     elif isinstance(screen.home, SeveralRuns):
         await leave_run(screen)
     else:
@@ -208,7 +208,7 @@ async def _go_in_history(screen: Explorer, is_back: bool) -> None:
     if not source:
         raise UsageError("this is where you began" if is_back else "this is the latest view")
     signal, here = screen.view.signal, screen.here
-    trail = everywhere(source[-1], lambda view: with_signal(view, signal))
+    trail = everywhere(source[-1], lambda view: replace(view, signal=signal))
     past, future = screen.past, screen.future
     await screen.go(trail)
     if screen.view != trail[-1].view:

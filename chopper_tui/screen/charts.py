@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import Final, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from chopper_core.model.charts import Chart, Lanes
 from chopper_core.model.run import Run
-from chopper_core.model.view import View, with_signal
+from chopper_core.model.view import View
 from chopper_core.views.frame import Frame
 from chopper_core.views.spec import SeveralRuns
 from chopper_tui.draw.canvas import WHOLE, Cell, Lens
@@ -68,7 +69,7 @@ class Charts(SteadyScreen[None]):
         self._show_pictures()
         names = [signal.signal.name for signal in self.data.signals]
         for pane in () if isinstance(self.run, SeveralRuns) else self.signal_panes:
-            pane.show(self.run, with_signal(self.view, names[pane.number]))
+            pane.show(self.run, replace(self.view, signal=names[pane.number]))
 
     def _show_pictures(self) -> None:
         for pane in self.query(PicturePane):

@@ -8,7 +8,7 @@ import statistics
 import numpy as np
 import pytest
 
-from chopper_core.model.peers import work_of
+from chopper_core.model.groups import work_of
 from chopper_core.model.table import Kind
 from chopper_core.util.grouping import others_median_of
 from tests.support import Row, run_of

@@ -15,7 +15,7 @@ from chopper_core.ingest.batches import gather
 from chopper_core.model.cubes import Cubes
 from chopper_core.model.run import Run
 from chopper_core.model.table import COLUMNS, LEVELS
-from chopper_core.model.view import View, enter, filtered, pivot, sorted_by
+from chopper_core.model.view import View, enter, pivot
 from chopper_core.sources.kineto.reader import read as read_trace
 from chopper_core.store.reader import read_store
 from chopper_core.store.writer import write_store
@@ -124,10 +124,10 @@ def test_a_node_needs_no_more_than_its_own_rows(run: Run, view: View, rows: int)
 
 def test_what_a_person_does_with_a_table_needs_its_sums_only(run: Run) -> None:
     for view in (
-        sorted_by(ROOT, "-idle_ns"),
-        filtered(ROOT, "time>1ms"),
-        filtered(pivot(ROOT, "operation"), "gemm|attn"),
-        sorted_by(enter(pivot(ROOT, "operation"), "mlp_up"), "-busy_pct"),
+        replace(ROOT, sort="-idle_ns"),
+        replace(ROOT, filter="time>1ms"),
+        replace(pivot(ROOT, "operation"), filter="gemm|attn"),
+        replace(enter(pivot(ROOT, "operation"), "mlp_up"), sort="-busy_pct"),
     ):
         assert touched(run, view) <= PROBED, view
 

@@ -8,7 +8,7 @@ import pytest
 
 import chopper_tui.screen as screens
 from chopper_core.model.table import LEVELS
-from chopper_core.model.view import Baseline, View, filtered, sorted_by
+from chopper_core.model.view import Baseline, View
 from chopper_core.render import as_text
 from chopper_core.render.text import as_markdown
 from chopper_core.views.query import query
@@ -394,7 +394,7 @@ async def test_the_frame_on_the_screen_is_the_cores() -> None:
         await at.press("j", "enter")
         await at.command("sort -idle")
         await at.command("filter !10")
-        view = filtered(sorted_by(View("sample.json", ("1",)), "-idle_ns"), "!10")
+        view = View("sample.json", ("1",), sort="-idle_ns", filter="!10")
         assert at.frame.view == view
         assert as_text(at.frame) == as_text(query(run, view))
 
@@ -450,7 +450,7 @@ async def test_a_statistic_is_chosen_and_stays() -> None:
         await at.command("stat nonsense")
         assert "unknown statistic" in at.status
         await at.command("stat sum")
-        assert at.frame.view == sorted_by(View("sample.json"), "-elapsed_ns")
+        assert at.frame.view == View("sample.json", sort="-elapsed_ns")
 
 
 @pytest.mark.few(1)

@@ -18,11 +18,8 @@ from chopper_core.model.view import (
     as_statistic,
     at_level,
     enter,
-    filtered,
     pivot,
-    sorted_by,
     up,
-    with_signal,
     with_view,
 )
 from chopper_core.views import VIEWS
@@ -54,12 +51,12 @@ steps: st.SearchStrategy[Step] = st.one_of(
     labels.map(lambda label: lambda view: enter(view, label)),
     st.just(up),
     levels.map(lambda level: lambda view: pivot(view, level)),
-    texts.map(lambda text: lambda view: filtered(view, text)),
+    texts.map(lambda text: lambda view: replace(view, filter=text)),
     st.sampled_from(("", "name", "-elapsed_ns", "-elapsed_ns_delta")).map(
-        lambda sort: lambda view: sorted_by(view, sort)
+        lambda sort: lambda view: replace(view, sort=sort)
     ),
     st.sampled_from(("", "busy_pct", "gfx mhz")).map(
-        lambda name: lambda view: with_signal(view, name)
+        lambda name: lambda view: replace(view, signal=name)
     ),
     st.sampled_from(("", *VIEWS)).map(lambda name: lambda view: with_view(view, name)),
     st.tuples(labels, labels).map(lambda pair: lambda view: replace(view, by=pair[0], of=pair[1])),
@@ -115,15 +112,15 @@ def test_what_is_shown_of_a_table_and_what_the_table_is_of_commute(
     view = walked(way)
     # A pivot gives other rows: what was said of the old ones falls away, in either order.
     if level in view.order[len(view.path) :]:
-        assert pivot(filtered(view, text), level) == pivot(view, level)
-        assert pivot(sorted_by(view, "name"), level) == pivot(view, level)
+        assert pivot(replace(view, filter=text), level) == pivot(view, level)
+        assert pivot(replace(view, sort="name"), level) == pivot(view, level)
     assert pivot(pivot(view, level), level) == pivot(view, level)
     for one, two in (
-        (lambda each: filtered(each, text), lambda each: sorted_by(each, "name")),
-        (lambda each: filtered(each, text), lambda each: with_signal(each, "busy_pct")),
-        (lambda each: pivot(each, level), lambda each: with_signal(each, "busy_pct")),
+        (lambda each: replace(each, filter=text), lambda each: replace(each, sort="name")),
+        (lambda each: replace(each, filter=text), lambda each: replace(each, signal="busy_pct")),
+        (lambda each: pivot(each, level), lambda each: replace(each, signal="busy_pct")),
         (lambda each: pivot(each, level), lambda each: as_statistic(each, "median")),
-        (lambda each: filtered(each, text), lambda each: as_statistic(each, "p95")),
+        (lambda each: replace(each, filter=text), lambda each: as_statistic(each, "p95")),
     ):
         assert one(two(view)) == two(one(view))
 
@@ -147,7 +144,7 @@ def test_a_trail_keeps_its_places_whatever_is_set_for_all(
         return [place.view.path for place in other]
 
     assert of(with_baseline(trail, baseline)) == paths
-    assert of(everywhere(trail, lambda view: with_signal(view, "busy_pct"))) == paths
+    assert of(everywhere(trail, lambda view: replace(view, signal="busy_pct"))) == paths
     assert of(with_statistic(trail, as_statistic(trail[-1].view, "max"))) == paths
     assert with_baseline(with_baseline(trail, baseline), baseline) == with_baseline(trail, baseline)
     assert changed(trail, trail[-1].view) == trail
@@ -168,23 +165,23 @@ def test_the_whole_is_the_same_however_it_is_split_filtered_and_sorted(
 ) -> None:
     view = View("sample.json", path, columns=COLUMNS)
     whole = query(RUN, view).total
-    shown = query(RUN, sorted_by(filtered(pivot(view, level), text), sort))
+    shown = query(RUN, replace(pivot(view, level), filter=text, sort=sort))
     assert shown.total == whole
     every = query(RUN, pivot(view, level))
     assert sum(int(row) for row in every.values["elapsed_ns"].numbers) == whole["elapsed_ns"]
     assert len(shown) + shown.hidden == len(every)
     assert shown.hidden_ns == whole["elapsed_ns"] - int(shown.elapsed_ns.sum())
-    unsorted = query(RUN, filtered(pivot(view, level), text))
+    unsorted = query(RUN, replace(pivot(view, level), filter=text))
     assert sorted(shown.labels) == sorted(unsorted.labels)
 
 
 @pytest.mark.parametrize("path", PATHS)
 def test_the_same_rows_pass_a_filter_in_any_order_of_terms(path: tuple[str, ...]) -> None:
     view = View("sample.json", path)
-    one = query(RUN, filtered(view, "kernels>3 !0 time>10us"))
-    two = query(RUN, filtered(view, "time>10us kernels>3 !0"))
+    one = query(RUN, replace(view, filter="kernels>3 !0 time>10us"))
+    two = query(RUN, replace(view, filter="time>10us kernels>3 !0"))
     assert list(one.labels) == list(two.labels)
     by_steps = set(query(RUN, view).labels)
     for term in ("kernels>3", "!0", "time>10us"):
-        by_steps &= set(query(RUN, filtered(view, term)).labels)
+        by_steps &= set(query(RUN, replace(view, filter=term)).labels)
     assert set(one.labels) == by_steps

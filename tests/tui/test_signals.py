@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from chopper_core.metrics import METRICS
 from chopper_core.model.run import Run
 from chopper_core.model.table import LEVELS, Phase
-from chopper_core.model.view import View, with_signal
+from chopper_core.model.view import View
 from chopper_core.render.glyphs import UNICODE, sparkline
 from chopper_core.util.progress import Cancelled
 from chopper_core.views.query import query
@@ -54,7 +54,7 @@ def test_the_means_of_the_second_signal_are_of_the_same_rows() -> None:
     seen = looks.screen_data(run, view)
     rows = np.arange(len(seen.frame))
     for signal in seen.signals:
-        frame = query(run, with_signal(view, signal.signal.name))
+        frame = query(run, replace(view, signal=signal.signal.name))
         np.testing.assert_array_equal(signal.means(rows, 7), frame.means(rows, 7))
 
 

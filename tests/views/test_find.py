@@ -8,10 +8,11 @@ from collections import defaultdict
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from chopper_core.metrics import Values
 from chopper_core.model.table import LEVELS, STATES
-from chopper_core.model.view import View, filtered
+from chopper_core.model.view import View
 from chopper_core.util.errors import UsageError
 from chopper_core.views.find import find, hit_rows
 from chopper_core.views.query import query
@@ -89,7 +90,7 @@ def test_hidden_rows_and_their_time() -> None:
     rows = [Row(0, 980, operation="big"), Row(980, 15, operation="mid")]
     run = run_of([*rows, Row(995, 5, operation="small")])
     view = View(run.name, order=("operation", *(n for n in LEVELS if n != "operation")))
-    frame = query(run, filtered(view, "share_pct>=1%"))
+    frame = query(run, replace(view, filter="share_pct>=1%"))
     assert list(frame.labels) == ["big", "mid"]
     assert (frame.hidden, frame.hidden_ns, frame.parent_ns) == (1, 5, 1000)
     assert frame.hidden_text == "1 hidden (0.5%)"

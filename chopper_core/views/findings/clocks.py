@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from chopper_core.metrics import heat_of, is_measured
 from chopper_core.model.column_names import CYCLES, integral_of, known_of, samples_in
+from chopper_core.model.groups import work_of
 from chopper_core.model.hardware import Hardware
-from chopper_core.model.peers import work_of
 from chopper_core.model.signals import TimeSpans
 from chopper_core.model.table import Kind
 from chopper_core.util.arrays import Float64, Index

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
-from chopper_core.model.peers import work_of
+from chopper_core.model.groups import work_of
 from chopper_core.model.table import Kind
 from chopper_core.model.view import pivot
 from chopper_core.util.arrays import Float64

@@ -19,10 +19,9 @@ from msgspec.structs import replace
 from chopper_core.align.kernel_classes import kernel_class
 from chopper_core.metrics import METRICS, Scope, Values, computed_column
 from chopper_core.model.column_names import integral_of, known_of
-from chopper_core.model.groups import Groups
+from chopper_core.model.groups import Groups, work_of
 from chopper_core.model.memo import Memo
 from chopper_core.model.parallel import DIMENSIONS
-from chopper_core.model.peers import work_of
 from chopper_core.model.run import Run
 from chopper_core.model.table import LEVELS, NO_LABEL, NO_LABEL_TEXT, KernelTable, Kind
 from chopper_core.model.view import View, complete_order

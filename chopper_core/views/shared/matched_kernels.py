@@ -18,8 +18,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.model.groups import Groups
-from chopper_core.model.peers import is_same_work
+from chopper_core.model.groups import Groups, is_same_work
 from chopper_core.model.run import Run
 from chopper_core.model.signals import TimeSpans
 from chopper_core.model.table import LEVELS, NO_LABEL, KernelTable, Kind
