@@ -11,46 +11,10 @@ from msgspec.structs import replace
 
 from chopper_core.model.hardware import Agent
 from chopper_core.model.inputs import BY_HAND, Gpu
-from chopper_core.sources.signals import GpuName
+from chopper_core.sources.signals import UNNAMED_GPU, GpuName
 from chopper_core.util.patterns import late
 
 _PCI: Final = late(r"([0-9a-fA-F]{4,8}):([0-9a-fA-F]{2}):([0-9a-fA-F]{2})\.([0-7])")
-
-_UNNAMED: Final = "unnamed"
-"""The name for overrides of a device that its source doesn't name."""
-
-
-class Device(Struct, frozen=True):
-    """A device as its source names it; -1 and '' for missing values."""
-
-    number: int = -1
-    """Index among the GPUs, from 0."""
-    node: int = -1
-    """HSA node, the same as the KFD node."""
-    card: str = ""
-    pci: str = ""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names for overrides; the first one is its plain number."""
-        plain = self.number if self.number >= 0 else self.node
-        names = (
-            str(plain) if plain >= 0 else "",
-            f"node{self.node}" if self.node >= 0 else "",
-            self.card.casefold(),
-            self.pci.casefold(),
-        )
-        return tuple(name for name in names if name) or (_UNNAMED,)
-
-    @property
-    def text(self) -> str:
-        parts = (
-            f"gpu {self.number}" if self.number >= 0 else "",
-            f"node {self.node}" if self.node >= 0 else "",
-            self.card,
-            self.pci,
-        )
-        return ", ".join(part for part in parts if part) or _UNNAMED
 
 
 class DeviceMatch(Struct, frozen=True):
@@ -60,13 +24,9 @@ class DeviceMatch(Struct, frozen=True):
     by: str
 
 
-def devices_of_telemetry(names: Sequence[GpuName]) -> list[Device]:
-    return [Device(name.index, name.kfd_node, name.card, name.pci) for name in names]
-
-
-def devices_of_agents(agents: Sequence[Agent]) -> list[Device]:
+def devices_of_agents(agents: Sequence[Agent]) -> list[GpuName]:
     """The agents of a profiler; their plain number is the node."""
-    return [Device(-1, agent.node_id, "", agent.pci) for agent in agents]
+    return [GpuName(kfd_node=agent.node_id, pci=agent.pci) for agent in agents]
 
 
 def with_places(gpus: Sequence[Gpu], agents: Sequence[Agent]) -> tuple[Gpu, ...]:
@@ -81,24 +41,24 @@ def with_places(gpus: Sequence[Gpu], agents: Sequence[Agent]) -> tuple[Gpu, ...]
 
 
 def gpus_of_telemetry(
-    devices: Sequence[Device], gpus: Sequence[Gpu], overrides: Mapping[str, int | None]
+    devices: Sequence[GpuName], gpus: Sequence[Gpu], overrides: Mapping[str, int | None]
 ) -> list[DeviceMatch]:
     """The GPU of each device of a telemetry file: by PCI bus, KFD node, number or order."""
     by_node, by_number = _unique_nodes(gpus), {gpu.index: gpu.index for gpu in gpus}
     by_place = {_place(gpu.pci): gpu.index for gpu in gpus if _place(gpu.pci)}
     places = [_place(device.pci) for device in devices]
-    nodes = [device.node for device in devices]
+    nodes = [device.kfd_node for device in devices]
     if len(by_place) == sum(bool(gpu.pci) for gpu in gpus) and any(p in by_place for p in places):
         found = [DeviceMatch(by_place.get(place), "PCI bus") for place in places]
     elif all(node >= 0 for node in nodes) and any(node in by_node for node in nodes):
         found = [DeviceMatch(by_node.get(node), "KFD node") for node in nodes]
     else:
         found = [
-            DeviceMatch(by_number.get(device.number), "number")
-            if device.number >= 0
+            DeviceMatch(by_number.get(device.index), "number")
+            if device.index >= 0
             else DeviceMatch(by_number.get(place), "order in the file")
-            if device != Device() or len(gpus) == 1
-            else DeviceMatch(None, f"nothing; name its GPU with --gpu FILE:{_UNNAMED}=GPU")
+            if device != GpuName() or len(gpus) == 1
+            else DeviceMatch(None, f"nothing; name its GPU with --gpu FILE:{UNNAMED_GPU}=GPU")
             for place, device in enumerate(devices)
         ]
     return _overridden(found, devices, overrides)
@@ -131,7 +91,7 @@ def _unique_nodes(gpus: Sequence[Gpu]) -> dict[int, int]:
 
 
 def _overridden(
-    found: Sequence[DeviceMatch], devices: Sequence[Device], overrides: Mapping[str, int | None]
+    found: Sequence[DeviceMatch], devices: Sequence[GpuName], overrides: Mapping[str, int | None]
 ) -> list[DeviceMatch]:
     """User overrides win over detection; a GPU assigned that way is not matched to another
     device.

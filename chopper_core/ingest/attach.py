@@ -13,7 +13,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.align.counters import run_counters
-from chopper_core.align.identity import devices_of_telemetry, with_places
+from chopper_core.align.identity import with_places
 from chopper_core.align.telemetry import signals, summaries, telemetry_columns
 from chopper_core.align.telemetry_clock import KnownClocks, place, placed_cpu
 from chopper_core.align.telemetry_pairs import together
@@ -240,9 +240,8 @@ def telemetry_report(paths: Sequence[Path], format_name: str) -> Escaped | None:
     skipped = {path: why or what_is(FileHead(Path(path))) for path, why in found.unread().items()}
     tables: list[Telemetry]
     tables, unread = found.read("telemetry")
-    devices = {table.path: devices_of_telemetry(table.gpus) for table in tables}
     twice = _measured_twice(
-        [(table, {n: gpu.text for n, gpu in enumerate(devices[table.path])}) for table in tables]
+        [(table, {n: gpu.text for n, gpu in enumerate(table.gpus)}) for table in tables]
     )
     unread += [(str(path), reason) for path, reason in twice.items()]
     read = [_described(table) for table in tables if table.path not in twice]
@@ -267,7 +266,6 @@ def telemetry_report(paths: Sequence[Path], format_name: str) -> Escaped | None:
 
 
 def _described(telemetry: Telemetry) -> dict[str, Any]:
-    devices = devices_of_telemetry(telemetry.gpus)
     times = [each.time_ns for parts in telemetry.signals.values() for each in parts if len(each)]
     found: dict[str, list[Float64]] = defaultdict(list)
     for (_, signal), parts in telemetry.signals.items():
@@ -280,7 +278,7 @@ def _described(telemetry: Telemetry) -> dict[str, Any]:
         "resolution_ns": telemetry.resolution_ns,
         "first_ns": min(int(each[0]) for each in times),
         "last_ns": max(int(each[-1]) for each in times),
-        "gpus": [device.text for device in devices],
+        "gpus": [device.text for device in telemetry.gpus],
         "signals": {
             name: {"samples": len(each), "min": float(each.min()), "max": float(each.max())}
             for name, each in signals.items()

@@ -11,7 +11,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.align.counters import counter_signals
-from chopper_core.align.identity import devices_of_telemetry, gpus_of_telemetry
+from chopper_core.align.identity import gpus_of_telemetry
 from chopper_core.align.rank import align_rank, used_names
 from chopper_core.align.telemetry import interval_table, signals, summaries
 from chopper_core.model.column_names import COUNTER_DURATION
@@ -252,12 +252,11 @@ def identified(
 
     A device of a file that names ranks is that of the rank.
     """
-    devices = devices_of_telemetry(telemetry.gpus)
     by_hand = overrides.devices(telemetry.path.name, telemetry.format)
     known = [replace(gpu, index=gpu.rank) for gpu in gpus] if telemetry.by_rank else gpus
     index_of = {own.index: gpu.index for own, gpu in zip(known, gpus, strict=True)}
     path, kind = str(telemetry.path), telemetry.format
-    matches = zip(devices, gpus_of_telemetry(devices, known, by_hand), strict=True)
+    matches = zip(telemetry.gpus, gpus_of_telemetry(telemetry.gpus, known, by_hand), strict=True)
     found = [
         Identity(
             path,

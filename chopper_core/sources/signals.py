@@ -101,14 +101,41 @@ class SignalSamples(Struct, frozen=True):
         return len(self.time_ns)
 
 
+UNNAMED_GPU: Final = "unnamed"
+"""The name for overrides of a device that its source doesn't name."""
+
+
 class GpuName(Struct, frozen=True):
     """The names of a GPU in a file; '' and -1 where unknown."""
 
     index: int = -1
     """GPU index from 0."""
     kfd_node: int = -1
+    """The same as the HSA node."""
     card: str = ""
     pci: str = ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names for overrides; the first one is its plain number."""
+        plain = self.index if self.index >= 0 else self.kfd_node
+        names = (
+            str(plain) if plain >= 0 else "",
+            f"node{self.kfd_node}" if self.kfd_node >= 0 else "",
+            self.card.casefold(),
+            self.pci.casefold(),
+        )
+        return tuple(name for name in names if name) or (UNNAMED_GPU,)
+
+    @property
+    def text(self) -> str:
+        parts = (
+            f"gpu {self.index}" if self.index >= 0 else "",
+            f"node {self.kfd_node}" if self.kfd_node >= 0 else "",
+            self.card,
+            self.pci,
+        )
+        return ", ".join(part for part in parts if part) or UNNAMED_GPU
 
 
 class Telemetry(Struct, frozen=True):

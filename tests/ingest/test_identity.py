@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from chopper_core.align.identity import (
-    devices_of_telemetry,
     gpus_of_agents,
     gpus_of_telemetry,
     with_places,
@@ -131,11 +130,11 @@ def test_the_pci_bus_tells_a_gpu_before_its_number() -> None:
     # As nvidia-smi and amd-smi write it, in another order, with a device of another job.
     names = [GpuName(0, pci="00000001:22:00.0"), GpuName(1, pci="0000:0C:00.0"),
              GpuName(2, pci="0000:38:00.0")]  # fmt: skip
-    found = gpus_of_telemetry(devices_of_telemetry(names), gpus, {})
+    found = gpus_of_telemetry(names, gpus, {})
     assert [(each.gpu, each.by) for each in found] == [(1, "PCI bus"), (0, "PCI bus"),
                                                        (None, "PCI bus")]  # fmt: skip
     partitions = [Gpu(0, 0, 2, "", pci="0000:0c:00.0"), Gpu(1, 1, 3, "", pci="0000:0c:00.0")]
-    shared = gpus_of_telemetry(devices_of_telemetry(names[:2]), partitions, {})
+    shared = gpus_of_telemetry(names[:2], partitions, {})
     assert {each.by for each in shared} == {"number"}
 
 

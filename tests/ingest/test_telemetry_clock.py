@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from chopper_core.align.identity import devices_of_telemetry, gpus_of_telemetry
+from chopper_core.align.identity import gpus_of_telemetry
 from chopper_core.align.telemetry import signals, telemetry_columns
 from chopper_core.align.telemetry_clock import Estimate, Recording, place
 from chopper_core.model.column_names import integral_of, known_of
@@ -325,7 +325,7 @@ def named(*names: GpuName) -> Telemetry:
 
 
 def match_gpus(telemetry: Telemetry, gpus: Sequence[Gpu], **said: int | None) -> dict[int, int]:
-    found = gpus_of_telemetry(devices_of_telemetry(telemetry.gpus), gpus, said)
+    found = gpus_of_telemetry(telemetry.gpus, gpus, said)
     return {number: who.gpu for number, who in enumerate(found) if who.gpu is not None}
 
 
