@@ -12,7 +12,8 @@ the offset between two clocks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -308,8 +309,7 @@ def host_clocks(
     else:
         parts = _apart(ranks, found)
         groups = {f"clock {number}": part for number, part in enumerate(parts, 1)}
-    clocks = [_clock(name, group, found) for name, group in groups.items()]
-    clocks = [_relative(clock, clocks[0]) for clock in clocks]
+    clocks = _clocks(groups, found)
     return [part for clock in clocks for part in _with_hand(clock, by_hand)]
 
 
@@ -360,48 +360,43 @@ def _ends(table: KernelTable, rank_of_gpu: Mapping[int, int], ranks: Sequence[in
 
 def _apart(ranks: Sequence[int], found: Mapping[int, RankClock]) -> list[list[int]]:
     """Ranks grouped by their offsets alone: the first rank's group first."""
-    known = sorted((found[rank].correction_ns, rank) for rank in ranks if rank in found)
-    parts: list[list[int]] = []
-    before: RankClock | None = None
-    for _, rank in known:
-        clock = found[rank]
-        if before is not None:
-            gap = clock.correction_ns - before.correction_ns
-            if gap <= max(_DISTINCT_NS, clock.scatter_ns, before.scatter_ns):
-                parts[-1].append(rank)
-                before = clock
-                continue
-        parts.append([rank])
-        before = clock
+    known = sorted((rank for rank in ranks if rank in found), key=lambda r: found[r].correction_ns)
+    parts = [known[:1]]
+    for before, rank in pairwise(known):
+        one, other = found[before], found[rank]
+        near = max(_DISTINCT_NS, one.scatter_ns, other.scatter_ns)
+        if other.correction_ns - one.correction_ns <= near:
+            parts[-1].append(rank)
+        else:
+            parts.append([rank])
     # Ranks that no collective connects are assumed to be on the first rank's clock.
     of_first = next(part for part in parts if ranks[0] in part)
     of_first += [rank for rank in ranks if rank not in found]
-    return sorted((sorted(part) for part in parts), key=lambda part: part[0])
+    return sorted(map(sorted, parts))
 
 
-def _clock(name: str, ranks: Sequence[int], found: Mapping[int, RankClock]) -> HostClock:
-    known = [found[rank] for rank in ranks if rank in found]
-    if not known:
-        return HostClock(name, tuple(ranks), 0, None, "no collectives connect it to the others")
-    corrections = np.array([clock.correction_ns for clock in known])
-    doubt = median_of(np.array([clock.uncertainty_ns for clock in known]))
-    spread = max(int(doubt), int(corrections.max() - corrections.min()) // 2)
-    count = sum(clock.collectives for clock in known)
-    method = f"estimated from {count} collective ends"
-    return HostClock(name, tuple(ranks), int(median_of(corrections)), spread, method)
-
-
-def _relative(clock: HostClock, first: HostClock) -> HostClock:
-    """The offset to the first host's clock; 0 within the uncertainty."""
-    if clock is first:
-        return replace(clock, correction_ns=0, uncertainty_ns=0, method="the run's clock")
-    if clock.uncertainty_ns is None:
-        return clock
-    doubt = max(clock.uncertainty_ns, first.uncertainty_ns or 0)
-    distance = clock.correction_ns - first.correction_ns
-    return replace(
-        clock, correction_ns=distance if abs(distance) > doubt else 0, uncertainty_ns=doubt
-    )
+def _clocks(
+    groups: Mapping[str, Sequence[int]], found: Mapping[int, RankClock]
+) -> Iterator[HostClock]:
+    """The offset of each group's clock to that of the first group; 0 within the uncertainty."""
+    first: tuple[int, int] | None = None
+    for name, ranks in groups.items():
+        known = [found[rank] for rank in ranks if rank in found]
+        if not known:
+            method = "no collectives connect it to the others"
+            yield HostClock(name, tuple(ranks), 0, None, method)
+            continue
+        corrections = np.array([clock.correction_ns for clock in known])
+        correction, spread = int(median_of(corrections)), int(np.ptp(corrections)) // 2
+        doubt = max(int(median_of(np.array([clock.uncertainty_ns for clock in known]))), spread)
+        if first is None:
+            first = correction, doubt
+            yield HostClock(name, tuple(ranks), 0, 0, "the run's clock")
+            continue
+        distance, doubt = correction - first[0], max(doubt, first[1])
+        method = f"estimated from {sum(clock.collectives for clock in known)} collective ends"
+        distance = distance if abs(distance) > doubt else 0
+        yield HostClock(name, tuple(ranks), distance, doubt, method)
 
 
 def _with_hand(clock: HostClock, by_hand: Mapping[int, int]) -> list[HostClock]:

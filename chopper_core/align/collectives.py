@@ -123,16 +123,10 @@ def group_label(arguments: Collective) -> str:
     return label
 
 
-class ActivityAttributes(Struct, frozen=True):
-    """The attributes of activities, and the column that refers to them, if there are any."""
-
-    table: Attributes
-    columns: dict[str, Float64]
-
-
-def activity_attributes(host: Host, argument: Int32) -> ActivityAttributes:
+def activity_attributes(host: Host, argument: Int32) -> tuple[Attributes, dict[str, Float64]]:
     """The peer of each send and receive, and inputs and outputs of the operator that launched each
-    activity, where a host trace has them; `argument` is the code of a collective's arguments."""
+    activity, where a host trace has them; and the column that refers to them, if there are any.
+    `argument` is the code of a collective's arguments."""
     trace = host.trace
     found: dict[int, dict[str, TypedValue]] = {}
     for code in distinct(argument[argument != ABSENT]).tolist():
@@ -153,14 +147,14 @@ def activity_attributes(host: Host, argument: Int32) -> ActivityAttributes:
                 }
             )
     if not found:
-        return ActivityAttributes(empty(Attributes), {})
+        return empty(Attributes), {}
     _, gpu = ranked(trace.activities.device)
     node = np.full(len(gpu), np.nan)
     node[list(found)] = list(found)
     table = attribute_table(
         sorted(((int(gpu[row]), row, each) for row, each in found.items()), key=lambda one: one[:2])
     )
-    return ActivityAttributes(table, {NODE: node})
+    return table, {NODE: node}
 
 
 def _peer(arguments: Collective) -> dict[str, TypedValue]:

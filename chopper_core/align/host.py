@@ -14,9 +14,9 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.align.kernel_classes import kernel_class, kinds
+from chopper_core.align.kernel_classes import is_communication, kernel_class
 from chopper_core.align.labels import NOWHERE, Intervals, Order, Points, numbered
-from chopper_core.model.table import NO_TIME, Category
+from chopper_core.model.table import NO_TIME, Category, Kind
 from chopper_core.sources.trace import HostCategory, Trace
 from chopper_core.tables.losses import ABSENT
 from chopper_core.util.arrays import Index, Int8, Int32, Int64, Mask
@@ -139,9 +139,12 @@ class Host:
 
     @cached_property
     def kind(self) -> Int8:
-        """The kind of each activity."""
-        activities = self.trace.activities
-        return kinds(self.trace.names, activities.name, activities.category)
+        """The kind of each activity; memset counts as compute."""
+        category = self.trace.activities.category
+        kind = np.where(self.by_kernel(is_communication) > 0, Kind.COMM, Kind.COMPUTE)
+        kind[category == Category.MEMCPY] = Kind.COPY
+        kind[category == Category.MEMSET] = Kind.COMPUTE
+        return kind.astype(np.int8)
 
     @cached_property
     def lane(self) -> Index:

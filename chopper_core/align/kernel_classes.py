@@ -8,15 +8,10 @@ and RCCL (with symmetric memory), MSCCL++, NVSHMEM, rocSHMEM, UCC, DeepEP, MORI.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final
 
-import numpy as np
-
-from chopper_core.model.table import Category, Kind
-from chopper_core.util.arrays import Int8, Int32
-from chopper_core.util.grouping import distinct
 from chopper_core.util.patterns import late
 
 UNKNOWN_COLLECTIVE: Final = "collective"
@@ -164,14 +159,3 @@ def _of_fused(kind: str, operators: str) -> str:
         return usual
     rest = _MOVES.sub("", operators)
     return "copy" if not rest else "embedding" if rest == "embedding" else usual
-
-
-def kinds(names: Sequence[str], name: Int32, category: Int8) -> Int8:
-    """The kind of each activity; memset counts as compute."""
-    used = distinct(name)
-    communicates = np.zeros(len(names), np.bool_)
-    communicates[used] = [is_communication(names[code]) for code in used]
-    kind = np.where(communicates[name], Kind.COMM, Kind.COMPUTE)
-    kind[category == Category.MEMCPY] = Kind.COPY
-    kind[category == Category.MEMSET] = Kind.COMPUTE
-    return kind.astype(np.int8)

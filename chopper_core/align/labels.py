@@ -39,6 +39,13 @@ class Labels(Struct, frozen=True):
         self.codes[take] = codes[take]
         self.rules[take] = rule
 
+    def fill_around(
+        self, intervals: Intervals, points: Points, forward: Points, rule: Rule
+    ) -> None:
+        """Label by the innermost interval around each launch, else around its forward operator."""
+        self.fill(intervals.innermost(points), rule)
+        self.fill(intervals.innermost(forward), Rule.AUTOGRAD)
+
 
 class Order(Struct, frozen=True):
     """The activities of a GPU in the order in which each stream ran them."""

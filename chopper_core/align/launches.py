@@ -7,7 +7,7 @@ subsequence, with its ambiguities.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -230,38 +230,28 @@ def common_codes(
     dispatch_name: Int32,
 ) -> tuple[Int64, Int64, str]:
     """Codes of both sides, equal where the names mean the same kernel, and the comparison."""
-    trace_used = distinct(trace_name).tolist()
-    dispatch_used = distinct(dispatch_name).tolist()
-    weight = np.bincount(dispatch_name, minlength=len(dispatch_names))
+    trace_used, dispatch_used = distinct(trace_name), distinct(dispatch_name)
+    sides = (trace_names, trace_used), (dispatch_names, dispatch_used)
+    cuts = sorted({plain_name(dispatch_names[code]) for code in dispatch_used}, key=len)
+    cuts = [cut for cut in cuts if len(cut) >= _MIN_PREFIX]
 
-    def shortened(names: Sequence[str], used: list[int]) -> Callable[[str], str]:
-        cuts = sorted({plain_name(names[code]) for code in used}, key=len)
+    def shortened(name: str) -> str:
+        plain = plain_name(name)
+        return next((cut for cut in cuts if plain.startswith(cut)), plain)
 
-        def cut(name: str) -> str:
-            plain = plain_name(name)
-            return next((c for c in cuts if len(c) >= _MIN_PREFIX and plain.startswith(c)), plain)
-
-        return cut
-
-    ways: list[tuple[str, Callable[[str], str]]] = [
-        ("exact", plain_name),
-        ("prefix", shortened(dispatch_names, dispatch_used)),
-        ("base name", base_name),
-    ]
+    ways = (("exact", plain_name), ("prefix", shortened), ("base name", base_name))
     compared = []
     for title, way in ways:
         codes: dict[str, int] = {}
-        of_trace = np.full(len(trace_names), -1, np.int64)
-        for code in trace_used:
-            of_trace[code] = codes.setdefault(way(trace_names[code]), len(codes))
-        in_trace = len(codes)
-        of_dispatch = np.full(len(dispatch_names), -2, np.int64)
-        for code in dispatch_used:
-            of_dispatch[code] = codes.setdefault(way(dispatch_names[code]), len(codes))
-        known = (of_dispatch >= 0) & (of_dispatch < in_trace)
-        found = float(weight[known].sum()) / max(float(weight.sum()), 1.0)
-        compared.append((found, of_trace[trace_name], of_dispatch[dispatch_name], title))
-        if found >= _ENOUGH_NAMES:
+        found = []
+        for names, used in sides:
+            code_of = np.zeros(len(names), np.int64)
+            code_of[used] = [codes.setdefault(way(names[code]), len(codes)) for code in used]
+            found.append(code_of)
+        in_trace = np.isin(found[1], found[0][trace_used])[dispatch_name]
+        share = in_trace.sum() / max(len(dispatch_name), 1)
+        compared.append((share, found[0][trace_name], found[1][dispatch_name], title))
+        if share >= _ENOUGH_NAMES:
             break
     _, trace_codes, dispatch_codes, title = max(compared, key=lambda way: way[0])
     return trace_codes, dispatch_codes, title

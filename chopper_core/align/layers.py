@@ -63,21 +63,15 @@ Weight = tuple[int, int]
 def label_layers(host: Host, modules: Modules, iterations: Labels, phases: Labels) -> Labels:
     points = host.captured
     labels = Labels.none(len(points))
-    explicit = annotated_layers(host)
-    served = _served(host)
-    windows = layer_windows(host)
-    serves = served.innermost(points)
+    serves = _served(host).innermost(points)
     labels.fill(np.where(serves == _ROOT_GROUP, NO_LABEL, serves), Rule.FSDP)
     # FSDP's work for its root group belongs to no layer, wherever it runs.
     points = Points(np.where(serves == _ROOT_GROUP, NOWHERE, points.thread), points.time_ns)
-    labels.fill(explicit.innermost(points), Rule.ANNOTATION)
     # Recomputed work belongs to the layer of its backward operator.
     forward = host.backward.forward_around(points)
-    labels.fill(explicit.innermost(forward), Rule.AUTOGRAD)
-    labels.fill(windows.innermost(points), Rule.FSDP)
-    labels.fill(windows.innermost(forward), Rule.AUTOGRAD)
-    labels.fill(modules.layers.innermost(points), Rule.MODULE)
-    labels.fill(modules.layers.innermost(forward), Rule.AUTOGRAD)
+    labels.fill_around(annotated_layers(host), points, forward, Rule.ANNOTATION)
+    labels.fill_around(layer_windows(host), points, forward, Rule.FSDP)
+    labels.fill_around(modules.layers, points, forward, Rule.MODULE)
 
     outside = labels.missing() & (modules.holders.innermost(points) != NOWHERE)
     labels.rules[outside] = Rule.MODULE

@@ -127,11 +127,11 @@ def label_operations(
     by_module = replace(modules.operations, value=codes[modules.operations.value])
     own = modules.own_operators(host, names.code) if modules.has_roles else None
     if host.named(VOCABULARY)[host.annotations].any():
-        _fill(labels, annotated, points, forward, Rule.ANNOTATION)
-        _fill(labels, by_module, points, forward, Rule.MODULE)
+        labels.fill_around(annotated, points, forward, Rule.ANNOTATION)
+        labels.fill_around(by_module, points, forward, Rule.MODULE)
     else:
         if own is not None:
-            _fill(labels, own, points, forward, Rule.MODULE)
+            labels.fill_around(own, points, forward, Rule.MODULE)
         informative = _without_scopes(host, names, annotated, points, iterations.codes)
         _fill_innermost(labels, informative, by_module, points, forward)
     if modules.has_roles:
@@ -142,7 +142,7 @@ def label_operations(
     if not host.named(VOCABULARY).any():
         layer_ranges = annotated_layers(host).joined(layer_windows(host))
         shapes = read_shapes(host, layer_ranges, names.code)
-        _fill(labels, shapes, points, forward, Rule.SHAPE)
+        labels.fill_around(shapes, points, forward, Rule.SHAPE)
 
     recomputed = backward.recompute.innermost(points) != NOWHERE
     _mark_recompute(labels, names, recomputed)
@@ -172,13 +172,6 @@ def label_operations(
     labels.fill(classes, Rule.KERNEL_NAME)
     _mark_recompute(labels, names, recomputed)
     return labels, tuple(names.codes)
-
-
-def _fill(
-    labels: Labels, intervals: Intervals, points: Points, forward: Points, rule: Rule
-) -> None:
-    labels.fill(intervals.innermost(points), rule)
-    labels.fill(intervals.innermost(forward), Rule.AUTOGRAD)
 
 
 def _fill_innermost(

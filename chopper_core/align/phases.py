@@ -7,7 +7,6 @@ from functools import lru_cache
 from typing import Final
 
 import numpy as np
-from msgspec import Struct
 
 from chopper_core.align.host import REPLAYS_GRAPH, Host
 from chopper_core.align.kernel_classes import OPTIMIZER_CLASS, kernel_class
@@ -146,7 +145,7 @@ def label_phases(host: Host, inference: InferenceSteps, iterations: Labels) -> L
     time_ns = points.time_ns if linked.any() else host.trace.activities.start_ns
     # On the GPU's clock a collective runs when its peers are there, not in its place of the order.
     ordered = linked if linked.any() else host.kind != Kind.COMM
-    _by_order(labels, host, _Sequence.of(host, iterations.codes, time_ns, ordered))
+    _by_order(labels, host, iterations.codes, time_ns, ordered)
     if linked.any():
         # RCCL kernels share one name, so their context is not informative.
         context = contexts(host.trace.activities.name, host.order)
@@ -163,43 +162,7 @@ def _code(phase: Phase | None) -> int:
     return NO_LABEL if phase is None else int(phase)
 
 
-class _Sequence(Struct, frozen=True):
-    """The activities of each step in order of launch, or of start where no launch is known."""
-
-    step: Int32
-    time_ns: Int64
-    usable: Mask
-    """Activities whose place in the order is their own: not those of a graph."""
-    recorded: Mask
-    """Activities launched by a thread whose ranges are recorded."""
-
-    @classmethod
-    def of(cls, host: Host, step: Int32, time_ns: Int64, ordered: Mask) -> _Sequence:
-        usable = ordered & (step != NO_LABEL) if (step != NO_LABEL).any() else ordered
-        called = host.links.launch >= 0
-        graphs = np.zeros(len(step), np.bool_)
-        if called.any():
-            graphs[called] = host.calls(REPLAYS_GRAPH)[host.links.launch[called]]
-        recorded = usable & np.isin(host.links.points.thread, distinct(host.ranges.thread))
-        return cls(step, time_ns, usable & ~graphs, recorded)
-
-    def first(self, of: Mask) -> Int64:
-        """For each activity the first time of the masked ones of its step; else the end of time."""
-        steps, place = ranked(self.step)
-        never = np.iinfo(np.int64).max
-        return minima_of(self.time_ns[of], place[of], len(steps), never)[place]
-
-    def last(self, of: Mask) -> Int64:
-        """For each activity the latest time of the masked ones of its step; else the beginning."""
-        steps, place = ranked(self.step)
-        never = np.iinfo(np.int64).min
-        return maxima_of(self.time_ns[of], place[of], len(steps), never)[place]
-
-    def has(self, of: Mask) -> Mask:
-        return np.isin(self.step, self.step[of])
-
-
-def _by_order(labels: Labels, host: Host, sequence: _Sequence) -> None:
+def _by_order(labels: Labels, host: Host, step: Int32, time_ns: Int64, ordered: Mask) -> None:
     """Label the activities whose place in the step leaves one possibility.
 
     Where the host shows the backward work of a step, its other recorded work is forward until the
@@ -208,34 +171,48 @@ def _by_order(labels: Labels, host: Host, sequence: _Sequence) -> None:
     kernel lies between. Work among the optimizer's launches belongs to it; what else follows
     backward is `other`. A trace that shows no backward and no optimizer, but operators, is forward.
     """
-    time_ns, usable = sequence.time_ns, sequence.usable
-    is_backward = usable & (labels.codes == Phase.BACKWARD)
-    shown = is_backward & np.isin(labels.rules, (Rule.ANNOTATION, Rule.AUTOGRAD))
-    by_host, by_name = sequence.has(shown), sequence.has(is_backward)
-    first, last = sequence.first(is_backward), sequence.last(is_backward)
-    optimizes = usable & (labels.codes == Phase.OPTIMIZER) & (time_ns > last)
-    among = (time_ns >= sequence.first(optimizes)) & (time_ns <= sequence.last(optimizes))
+    steps, place = ranked(step)
+    usable = ordered & (step != NO_LABEL) if (step != NO_LABEL).any() else ordered.copy()
+    recorded = usable & np.isin(host.links.points.thread, distinct(host.ranges.thread))
+    # The place of a graph's kernels in the order isn't their own.
+    called = np.flatnonzero(host.links.launch >= 0)
+    usable[called[host.calls(REPLAYS_GRAPH)[host.links.launch[called]]]] = False
+
+    def first(of: Mask) -> Int64:
+        """For each activity the first time of the masked ones of its step."""
+        return minima_of(time_ns[of], place[of], len(steps), np.iinfo(np.int64).max)[place]
+
+    def last(of: Mask) -> Int64:
+        return maxima_of(time_ns[of], place[of], len(steps), np.iinfo(np.int64).min)[place]
+
+    def has(of: Mask) -> Mask:
+        return np.isin(step, step[of])
 
     def fill(phase: Phase, where: Mask) -> None:
         labels.fill(phase, Rule.STEP_ORDER, where)
 
+    is_backward = usable & (labels.codes == Phase.BACKWARD)
+    shown = is_backward & np.isin(labels.rules, (Rule.ANNOTATION, Rule.AUTOGRAD))
+    by_host, by_name = has(shown), has(is_backward)
+    begin, end = first(is_backward), last(is_backward)
+    optimizes = usable & (labels.codes == Phase.OPTIMIZER) & (time_ns > end)
+    among = (time_ns >= first(optimizes)) & (time_ns <= last(optimizes))
     fill(Phase.OPTIMIZER, usable & among)
-    fill(Phase.OTHER, usable & by_host & (time_ns > last))
-    fill(Phase.FORWARD, usable & sequence.recorded & by_host)
+    fill(Phase.OTHER, usable & by_host & (time_ns > end))
+    fill(Phase.FORWARD, usable & recorded & by_host)
     # Steps whose backward only the names of kernels show.
     names_forward = usable & (host.by_kernel(_code_of_kernel) == Phase.FORWARD) & labels.missing()
     only_names = usable & by_name & ~by_host
-    before = names_forward & (time_ns < first)
-    fill(Phase.FORWARD, only_names & (time_ns <= sequence.last(before)))
-    between = only_names & (time_ns > first) & (time_ns < last)
-    fill(Phase.BACKWARD, between & ~sequence.has(names_forward & (time_ns > first)))
+    before = names_forward & (time_ns < begin)
+    fill(Phase.FORWARD, only_names & (time_ns <= last(before)))
+    between = only_names & (time_ns > begin) & (time_ns < end)
+    fill(Phase.BACKWARD, between & ~has(names_forward & (time_ns > begin)))
     # Steps without backward work.
     trains = bool(np.isin(labels.codes, (Phase.BACKWARD, Phase.OPTIMIZER)).any())
-    shows_backward = bool(shown.any())
-    if shows_backward:
-        fill(Phase.FORWARD, usable & sequence.recorded & ~by_name & ~sequence.has(optimizes))
+    if shown.any():
+        fill(Phase.FORWARD, usable & recorded & ~by_name & ~has(optimizes))
     elif not trains and len(host.operators):
-        fill(Phase.FORWARD, sequence.recorded)
+        fill(Phase.FORWARD, recorded)
 
 
 def _like_neighbours(labels: Labels, where: Mask, iterations: Labels, order: Order) -> None:

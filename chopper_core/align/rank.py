@@ -89,7 +89,7 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
             start[own], duration[own], kind[own], launched[own], iterations.codes[own]
         ),
     )
-    attributes = activity_attributes(host, collectives.argument)
+    attributes, nodes = activity_attributes(host, collectives.argument)
     lane = host.lane
     del host, modules, labels
     table = KernelTable(
@@ -123,7 +123,7 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
             col.TOKENS: tokens,
             **({col.REQUESTS: requests} if np.isfinite(requests).any() else {}),
             **trace.figures,
-            **attributes.columns,
+            **nodes,
             col.LAUNCH_SHAPE: packed_shapes(trace.launch_shapes, activities.launch_shape),
         },
         **columns,
@@ -131,7 +131,7 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
     memory = align_memory(trace, links, devices, table)
     table = table.with_measured(memory.columns)
     beside = side_tables(
-        idle, host_steps(steps, len(devices)), memory.events, launching, attributes.table
+        idle, host_steps(steps, len(devices)), memory.events, launching, attributes
     )
     findings = {
         **_unlinked(table, links),
