@@ -42,8 +42,10 @@ from chopper_tui.screen.parts import ScreenParts
 from chopper_tui.screen_data import ScreenData
 from chopper_tui.steps import run_in_thread
 from chopper_tui.textual_internals import key_of_character, resume
-from chopper_tui.widgets.chart_panes import cards_of
+from chopper_tui.widgets.chart_panes import CardsPane, cards_of
+from chopper_tui.widgets.detail import DetailPane
 from chopper_tui.widgets.footer import AddressBar, KeyLine, Prompt, Question
+from chopper_tui.widgets.frame_table import FrameTable
 from chopper_tui.widgets.header import Crumbs, KeyFigures, Position
 
 if TYPE_CHECKING:
@@ -251,6 +253,49 @@ class Explorer(ScreenParts):
     def show_marks(self) -> None:
         self.table.mark(marked_in(self.marks, self.view))
         self.status.put(marks=len(self.marks))
+
+    def move(self, rows: int) -> None:
+        """Move the cursor; past the last row of the table it is on the cards, and back."""
+        pane = self.cards
+        if self.side.has_keys:
+            self.side.move(rows)
+        elif self.shows_sentences:
+            self.move_to(self.table.cursor + rows)
+        elif pane.has_keys and pane.cursor + rows < 0:
+            self.activate_cards(False)
+            self.table.move_to(self.table.rows - 1)
+        elif pane.has_keys:
+            pane.move_to(pane.cursor + rows)
+        elif rows > 0 and self.table.cursor == self.table.rows - 1 and pane.rows and pane.display:
+            self.activate_cards(True)
+            pane.move_to(0)
+        else:
+            self.table.move(rows)
+
+    def move_to(self, row: int) -> None:
+        if self.shows_sentences and not self.side.has_keys:
+            self.table.move_to(row)
+            self.cards.move_to(self.table.cursor)
+        else:
+            self.listing.move_to(row)
+
+    @property
+    def listing(self) -> FrameTable | CardsPane | DetailPane:
+        if self.side.has_keys:
+            return self.side
+        return self.cards if self.cards.has_keys else self.table
+
+    def next_pane(self) -> None:
+        has_side = self.query_one("#side").display
+        if self.side.has_keys:
+            self.side.put(has_keys=False)
+            self.table.show_cursor(not self.cards.has_keys)
+        elif self.cards.cards is not None and not self.shows_sentences:
+            self.activate_cards(not self.cards.has_keys)
+        elif has_side:
+            self.side.put(has_keys=True)
+        else:
+            raise UsageError("this screen has no other part to go to")
 
     def point_at_card(self, is_again: bool) -> None:
         self.activate_cards(True)

@@ -5,27 +5,33 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import ClassVar, Final
+from typing import ClassVar, Final, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 from textual import events, work
 from textual.app import ComposeResult
 from textual.geometry import Size
 from textual.reactive import Reactive
 from textual.widget import Widget
 
+from chopper_core.model.charts import Chart, Lanes
 from chopper_core.model.run import Run
+from chopper_core.model.view import View
 from chopper_core.render.cells import SENTENCES, crumb
 from chopper_core.util.errors import ChopperError, UsageError
 from chopper_core.views.frame import Frame
+from chopper_core.views.spec import SeveralRuns
 from chopper_tui import screen_data
 from chopper_tui.config import CHART_SIZES, Config, save_splits
-from chopper_tui.draw.charts import drawer_of, lines_filled, lines_wanted, most_lines_below
+from chopper_tui.draw.canvas import WHOLE, Cell, Lens
+from chopper_tui.draw.charts import drawer_of, lines_filled, lines_wanted, most_lines_below, seen
 from chopper_tui.draw.figures import detail as detail_of
+from chopper_tui.draw.timeline import bins_of
 from chopper_tui.keymap import Action
-from chopper_tui.screen.charts import Charts
 from chopper_tui.screen_data import ScreenData
 from chopper_tui.steps import LOADING, StepQueue, run_in_thread
+from chopper_tui.textual_internals import SteadyScreen
 from chopper_tui.widgets.chart_panes import CardsPane, Curves, EvidencePane, PicturePane, SignalPane
 from chopper_tui.widgets.detail import DetailPane, GpuPane
 from chopper_tui.widgets.footer import AddressBar, KeyLine, Prompt, Status, TooSmall, pointed_text
@@ -43,20 +49,14 @@ _MIN_SPARE: Final = 7
 """Lines below cards from which curves, or the evidence of one, are shown."""
 _SHARES: Final = {"small": 2 / 5, "full": 3 / 5, "off": 0.0}
 """Parts of the lines that pictures have at least."""
+_SIDE_CURVES: Final = 14
+_REST: Final = "1fr"
+_WHOLE: Final = "100%"
+_BINS_UNSEEN: Final = 100
+C = TypeVar("C", bound=Struct)
 
 
-class _Lines(Struct, frozen=True):
-    """The lines that parts of the screen get, one below the other."""
-
-    headline: int
-    picture: int
-    divided: int
-    """The upper of two parts that share the room: curves, a table over cards, or sentences."""
-    cards: int
-    spare: int
-
-
-class ScreenParts(Charts):
+class ScreenParts(SteadyScreen[None]):
     """The widgets of a run's view; the explorer decides which view."""
 
     ALLOW_SELECT = False
@@ -71,7 +71,14 @@ class ScreenParts(Charts):
     def __init__(
         self, run: Run, data: ScreenData, actions: Sequence[Action], config: Config
     ) -> None:
-        super().__init__(run, data)
+        super().__init__()
+        self.run = run
+        self.data = data
+        self.picture = 0
+        self.cell: Cell = (0, 0)
+        """The cursor in the view's picture, as the picture's drawer reads it."""
+        self.lens = WHOLE
+        self._seen: tuple[Frame, Lens, Sequence[Chart]] | None = None
         self.actions = {action.id: action for action in actions}
         self.config = config
         self.chart = config.chart or CHART_SIZES[0]
@@ -80,7 +87,8 @@ class ScreenParts(Charts):
         self.steps = StepQueue(self.say, self._loaded, partial(self.run_worker, group="steps"))
         self._sizes: dict[str, bool] = {}
         """The classes of the terminal's size."""
-        self._arranged: tuple[dict[str, bool], _Lines] | None = None
+        self._arranged: dict[str, int | str] = {}
+        """The height of each part; 0: it isn't shown."""
         self._fitted_to = Size(0, 0)
         """The size of the terminal that the parts have their room in."""
         self._status_lines = 1
@@ -118,40 +126,94 @@ class ScreenParts(Charts):
     def cards(self) -> CardsPane:
         return self.query_one(CardsPane)
 
-    def move(self, rows: int) -> None:
-        """Move the cursor; past the last row of the table it is on the cards, and back."""
-        pane = self.cards
-        if self.side.has_keys:
-            self.side.move(rows)
-        elif self.shows_sentences:
-            self.move_to(self.table.cursor + rows)
-        elif pane.has_keys and pane.cursor + rows < 0:
-            self.activate_cards(False)
-            self.table.move_to(self.table.rows - 1)
-        elif pane.has_keys:
-            pane.move_to(pane.cursor + rows)
-        elif rows > 0 and self.table.cursor == self.table.rows - 1 and pane.rows and pane.display:
-            self.activate_cards(True)
-            pane.move_to(0)
-        else:
-            self.table.move(rows)
-
-    def move_to(self, row: int) -> None:
-        if self.shows_sentences and not self.side.has_keys:
-            self.table.move_to(row)
-            self.cards.move_to(self.table.cursor)
-        else:
-            self.listing.move_to(row)
-
     @property
-    def listing(self) -> FrameTable | CardsPane | DetailPane:
-        if self.side.has_keys:
-            return self.side
-        return self.cards if self.cards.has_keys else self.table
+    def table(self) -> FrameTable:
+        return self.query_one(FrameTable)
 
     @property
     def side(self) -> DetailPane:
         return self.query_one(DetailPane)
+
+    @property
+    def status(self) -> Status:
+        return self.query_one(Status)
+
+    @property
+    def frame(self) -> Frame:
+        return self.data.frame
+
+    @property
+    def view(self) -> View:
+        return self.frame.view
+
+    @property
+    def lanes(self) -> Lanes | None:
+        return self.first_chart(Lanes)
+
+    @property
+    def time_cells(self) -> int:
+        pane = self.query_one(PicturePane)
+        if self.lanes is None or not pane.display:
+            return _BINS_UNSEEN
+        return bins_of(self.lanes, pane.room)
+
+    @property
+    def signal_panes(self) -> list[SignalPane]:
+        return [pane for pane in self.query(SignalPane) if pane.is_shown]
+
+    def show_charts(self) -> None:
+        self._show_pictures()
+        names = [signal.signal.name for signal in self.data.signals]
+        for pane in () if isinstance(self.run, SeveralRuns) else self.signal_panes:
+            pane.show(self.run, replace(self.view, signal=names[pane.number]))
+
+    def _show_pictures(self) -> None:
+        pane = self.query_one(PicturePane)
+        if pane.display:
+            pane.show(self._pictures, *self.cell_shown)
+
+    def first_chart(self, kind: type[C]) -> C | None:
+        return next((each for each in self._charts_seen[:1] if isinstance(each, kind)), None)
+
+    def move_to_cell(self, cell: Cell) -> None:
+        """Move the cursor of the picture; the table's is on the row that the cell belongs to."""
+        for chart in self._charts_seen[:1]:
+            self.cell = cell
+            self.table.move_to_label(drawer_of(chart).label_of(chart, cell))
+            self._show_pictures()
+
+    @property
+    def cell_shown(self) -> tuple[int, int | None]:
+        for chart in self._charts_seen[:1]:
+            return drawer_of(chart).cursor(chart, self.cell, self.table.cursor, self.table.label)
+        return self.table.cursor, None
+
+    @property
+    def _pictures(self) -> Sequence[Chart]:
+        """The charts of the view, from the chosen one on, as close as they are seen."""
+        charts = self._charts_seen
+        first = min(self.picture, max(len(charts) - 1, 0))
+        return (*charts[first:], *charts[:first])
+
+    @property
+    def _charts_seen(self) -> Sequence[Chart]:
+        """The charts of the view; the same objects as long as nothing changes."""
+        if self._seen is None or self._seen[:2] != (self.frame, self.lens):
+            charts = tuple(seen(chart, self.lens) for chart in self.frame.charts)
+            self._seen = self.frame, self.lens, charts
+        return self._seen[2]
+
+    def look(self, lens: Lens) -> None:
+        """Show the view's chart through a lens; its cursor stays on its item."""
+        if chart := next(iter(self.frame.charts), None):
+            self.cell = drawer_of(chart).cell_through(chart, self.cell, self.lens, lens)
+        self.lens = lens
+        self.show_charts()
+        self.show_lanes()
+
+    def show_lanes(self) -> None:
+        lanes = (each for each in self._charts_seen[1:] if isinstance(each, Lanes))
+        self.table.show_lanes(next(lanes, None))
 
     @property
     def shows_sentences(self) -> bool:
@@ -168,30 +230,14 @@ class ScreenParts(Charts):
         if self.config.remember:
             await run_in_thread(save_splits, self.splits)
 
-    def next_pane(self) -> None:
-        has_side = self.query_one("#side").display
-        if self.side.has_keys:
-            self.side.put(has_keys=False)
-            self.table.show_cursor(not self.cards.has_keys)
-        elif self.cards.cards is not None and not self.shows_sentences:
-            self.activate_cards(not self.cards.has_keys)
-        elif has_side:
-            self.side.put(has_keys=True)
-        else:
-            raise UsageError("this screen has no other part to go to")
-
     def activate_cards(self, is_active: bool) -> None:
         self.cards.put(is_active=is_active)
         self.table.show_cursor(not self.cards.has_keys)
 
-    @property
-    def status(self) -> Status:
-        return self.query_one(Status)
-
     def say(self, message: str, error: bool = False) -> None:
         """Show a message until the next action, over the last line where none is free for it."""
         self.status.put(message=message, is_error=error)
-        if self._arranged is not None:
+        if self._arranged:
             self.status.display = self.has_class("-fits") and (self.has_lines or bool(message))
             self._fit_status()
 
@@ -221,19 +267,18 @@ class ScreenParts(Charts):
             self._sizes = sizes
             self.update_classes(sizes, animate=False)
             self.app.stylesheet.update(self)  # now: the first paint is in the new layout
-        lines = self._lines(sizes)
-        shown = self._shown(sizes, lines)
-        if (shown, lines) == self._arranged:
+        heights = self._heights(sizes)
+        if heights == self._arranged:
             return
-        self._arranged = shown, lines
-        for part, is_shown in shown.items():
-            self.query_one(part).display = is_shown
-        self._set_heights(lines, shown)
+        self._arranged = heights
+        for name, lines in heights.items():
+            part = self.query_one(name)
+            part.display = bool(lines)
+            part.styles.height = lines
         self._show_top()
-        has_lines = sizes["-lines"]
-        self.query_one(Position).styles.width = 18 if has_lines else 12
-        self.status.display = sizes["-fits"] and (has_lines or bool(self.status.message))
-        self.query_one(KeyLine).display = has_lines and not self.query_one(Prompt).display
+        self.query_one(Position).styles.width = 18 if self.has_lines else 12
+        self.status.display = sizes["-fits"] and (self.has_lines or bool(self.status.message))
+        self.query_one(KeyLine).display = self.has_lines and not self.query_one(Prompt).display
         if self.cards.has_keys and not self.cards.display:
             self.activate_cards(False)  # Keys are never for what isn't shown.
         charts = len(self.signal_panes)
@@ -256,58 +301,66 @@ class ScreenParts(Charts):
     def _is_tree(self) -> bool:
         return not (self._pictures or self._has_cards or self.shows_sentences)
 
-    def _lines(self, sizes: Mapping[str, bool]) -> _Lines:
+    def _heights(self, sizes: Mapping[str, bool]) -> dict[str, int | str]:
+        """The height of each part whose room depends on the others; 0: it isn't shown."""
         width, height = self._fitted_to
-        has_lines, is_wide, is_open = sizes["-lines"], sizes["-wide"], not self.zoom
+        is_open, is_timeline = not self.zoom, self.lanes is not None
         headline = len(self.query_one(KeyFigures).headline(width)) if self.view.name else 1
-        headline = min(max(headline, 1), _MAX_HEADLINE[sizes["-tall"]]) * has_lines
-        body = height - 3 - headline if has_lines else height
-        rows, cards = len(self.frame) + 1, self.cards.lines_wanted(width)
-        picture = divided = 0
+        headline = min(max(headline, 1), _MAX_HEADLINE[sizes["-tall"]]) * self.has_lines
+        body = height - (3 + headline) * self.has_lines
+        has_curves = self.data.has_signals and self.chart != "off" and is_open and self.has_lines
+        has_side = sizes["-wide"] and is_open and not self._has_cards
+        in_scope = not self.view.name and "gpu" in dict(self.view.scope)
+        heights: dict[str, int | str] = {
+            "TooSmall": 0,
+            "KeyFigures": headline if is_open or is_timeline else 0,
+            "#curves": 0,
+            "PicturePane": 0,
+            "#middle": _REST if is_open or not is_timeline else 0,
+            "CardsPane": 0,
+            "#last": 0,
+            "EvidencePane": 0,
+            "#side": _WHOLE if has_side else 0,
+            "#side Curves": 0,
+            "GpuPane": (len(self.run.gpus) + 3) * in_scope,
+        }
         if self.shows_sentences:
             cards = self._card_lines(body)
-            divided = cards if cards and body - cards >= _MIN_SPARE else body
+            has_more = self.has_lines and cards and body - cards >= _MIN_SPARE
+            heights |= {"#middle": 0, "CardsPane": cards if has_more else body}
+            heights["EvidencePane"] = _REST if has_more and is_open else 0
         elif self._has_cards:
-            wanted = lines_wanted(self._pictures, width, self.table.glyphs)
-            picture = min(wanted, body // 3) * (is_open and has_lines)
-            divided = self._divided(body - picture, rows, cards or _MIN_SPARE, 1 / 2)
-            cards = self._card_lines(body - picture - divided)
+            heights |= self._over_cards(body, has_curves=has_curves) if is_open else {}
         elif self._is_tree:
-            share = {"small": 2 / 5 if is_wide else 1 / 5, "full": 1 / 2}.get(self.chart, 0)
-            divided = self._divided(body, _MAX_CURVES, max(rows, _DETAIL * is_wide), share)
-        elif has_lines:
-            picture = self._above_table(body, rows, is_wide)
-        spare = body - picture - divided - cards * self._has_cards
-        return _Lines(headline, picture, divided, cards, spare)
+            share = {"small": 2 / 5 if sizes["-wide"] else 1 / 5, "full": 1 / 2}.get(self.chart, 0)
+            curves = self._divided(body, _MAX_CURVES, self._rows_below(sizes), share)
+            heights["#curves"] = curves * has_curves
+        elif self.has_lines:
+            heights["PicturePane"] = self._above_table(body, self._rows_below(sizes))
+        if has_curves and sizes["-large"] and not (self._is_tree or is_timeline):
+            heights["#side Curves"] = _SIDE_CURVES
+        if not sizes["-fits"]:
+            heights = {**dict.fromkeys(heights, 0), "TooSmall": 1}
+        return heights
 
-    def _shown(self, sizes: Mapping[str, bool], lines: _Lines) -> dict[str, bool]:
-        has_lines, is_open, fits = sizes["-lines"], not self.zoom, sizes["-fits"]
-        sentences, time = self.shows_sentences, self.lanes is not None
-        has_cards, spare = self._has_cards, lines.spare >= _MIN_SPARE and has_lines
-        curves = self.data.has_signals and self.chart != "off" and is_open and has_lines
+    def _rows_below(self, sizes: Mapping[str, bool]) -> int:
+        return max(len(self.frame) + 1, _DETAIL * sizes["-wide"])
+
+    def _over_cards(self, body: int, *, has_curves: bool) -> dict[str, int | str]:
+        """A picture and the table over cards, and curves below these where there is room."""
+        wanted = lines_wanted(self._pictures, self.app.size.width, self.table.glyphs)
+        picture = min(wanted, body // 3) * self.has_lines
+        body -= picture
+        cards = self.cards.lines_wanted(self.app.size.width) or _MIN_SPARE
+        table = self._divided(body, len(self.frame) + 1, cards, 1 / 2)
+        cards = self._card_lines(body - table)
+        has_last = has_curves and cards and body - table - cards >= _MIN_SPARE
         return {
-            "TooSmall": not fits,
-            "KeyFigures": has_lines and (is_open or time),
-            "#curves": curves and self._is_tree,
-            "PicturePane": lines.picture > 0,
-            "#middle": fits and not sentences and (is_open or not time),
-            "#side": sizes["-wide"] and is_open and not has_cards,
-            "#side Curves": curves and sizes["-large"] and not (self._is_tree or time),
-            "GpuPane": not self.view.name and "gpu" in dict(self.view.scope),
-            "CardsPane": fits and (sentences or (has_cards and is_open)),
-            "#last": curves and has_cards and lines.cards > 0 and spare,
-            "EvidencePane": sentences and is_open and spare,
+            "PicturePane": picture,
+            "#middle": table,
+            "CardsPane": cards if has_last else _REST,
+            "#last": _REST if has_last else 0,
         }
-
-    def _set_heights(self, lines: _Lines, shown: Mapping[str, bool]) -> None:
-        is_divided = self._has_cards and not self.zoom
-        self.query_one(KeyFigures).styles.height = lines.headline
-        self.query_one(PicturePane).styles.height = lines.picture
-        self.query_one("#curves").styles.height = lines.divided
-        self.query_one("#middle").styles.height = lines.divided if is_divided else "1fr"
-        self.cards.styles.height = lines.divided if self.shows_sentences else "1fr"
-        self.cards.styles.max_height = lines.cards if shown["#last"] else None
-        self.query_one(GpuPane).styles.height = len(self.run.gpus) + 3
 
     def _card_lines(self, room: int) -> int:
         """The lines of all cards; more to see below them is worth more than blank lines."""
@@ -315,7 +368,7 @@ class ScreenParts(Charts):
         close = wanted - self.cards.rows
         return close if room - wanted < _MIN_SPARE <= room - close else wanted
 
-    def _above_table(self, body: int, rows: int, is_wide: bool) -> int:
+    def _above_table(self, body: int, below: int) -> int:
         charts, glyphs, width = self._pictures, self.table.glyphs, self.app.size.width
         if self.chart == "off" and self.lanes is None:
             return 0
@@ -329,7 +382,7 @@ class ScreenParts(Charts):
             if wanted <= body - _MIN_TABLE:
                 # A table scrolls; of a picture that is cut the rows below are not seen.
                 share = max(share, wanted / body)
-        lines = self._divided(body, most, max(rows, _DETAIL * is_wide), share)
+        lines = self._divided(body, most, below, share)
         # A table is right below its pictures.
         return lines_filled(charts, width - 2, lines, glyphs)
 
@@ -357,7 +410,8 @@ class ScreenParts(Charts):
 
     def follow_cursor(self) -> None:
         """Show where the cursor's row is in the picture, and what the timeline's points at."""
-        self._follow_in_picture()
+        for chart in self._charts_seen[:1]:
+            self.cell = drawer_of(chart).followed(chart, self.cell, self.table.label)
         if any(drawer_of(each).follows_cursor for each in self._pictures[:1]):
             self._show_pictures()
         if self.lanes is not None:
