@@ -6,7 +6,8 @@ mean, smallest or largest of its rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from math import isfinite, nan
 from pathlib import PurePath
 from typing import Final
 
@@ -20,7 +21,6 @@ from chopper_core.model.run import Run
 from chopper_core.model.settings import KNOWN, Setting, Settings
 from chopper_core.model.units import Unit
 from chopper_core.model.view import View
-from chopper_core.util.arrays import Numbers
 from chopper_core.util.errors import ChopperError, NothingToShow, UsageError
 from chopper_core.views.query import run_frame
 from chopper_core.views.shared.children import figures as root_figures
@@ -69,8 +69,11 @@ def _of_view(
     return RunColumn(metric, better, view, figure, how)
 
 
-def _derived(name: str, unit: str, title: str, better: int, text: str, missing: str) -> RunColumn:
-    return RunColumn(computed_column(name, unit, title, text, missing_because=missing), better)
+def _derived(
+    name: str, unit: str, title: str, better: int, text: str, missing: str, *place: str
+) -> RunColumn:
+    metric = computed_column(name, unit, title, text, missing_because=missing)
+    return RunColumn(metric, better, *place)
 
 
 _NO_BATCH: Final = "the settings name no global batch (--set global_batch=128)"
@@ -93,7 +96,8 @@ _OWN: Final = (
              "Tokens per second and GPU."),
     _derived("j_per_step", "J", "step energy", LOWER,
              "Energy of a step: the total of `iteration_energy_j` of the view power.",
-             "telemetry of power or energy doesn't cover an iteration on all GPUs"),
+             "telemetry of power or energy doesn't cover an iteration on all GPUs",
+             "power", "iteration_energy_j"),
     _derived("j_per_token", "J", "token energy", LOWER,
              "j_per_step / tokens of a step (see run_tokens_per_s).",
              f"{_NO_TOKENS}, {_OR_ENERGY}"),
@@ -112,10 +116,11 @@ _OWN: Final = (
     _of_view("peak_hotspot_c", "°C", "peak °C", LOWER, "power", "hottest_c", LARGEST),
     _derived("window_ns", "ns", "window", 0,
              "The time of the samples of a run of telemetry alone: the total of `window_ns` of "
-             "the overview.", "the run has a trace"),
+             "the overview.", "the run has a trace", "overview", "window_ns"),
     _derived("window_energy_j", "J", "energy", LOWER,
              "The energy of all GPUs in the window: the total of `sampled_energy_j` of the "
-             "overview.", "the run has a trace, or no power of some GPU"),
+             "overview.", "the run has a trace, or no power of some GPU",
+             "overview", "sampled_energy_j"),
     _of_view("gpu_mhz", "MHz", "gfx MHz", HIGHER, "power", "mean_gfx_mhz", MEAN,
              "Clock of the compute units of a GPU over time."),
     _of_view("low_mhz", "MHz", "low MHz", HIGHER, "power", "p05_gfx_mhz", LEAST,
@@ -188,16 +193,14 @@ def known_column(name: str) -> Metric:
     return replace(metric, reduces=Reduces.NONE)
 
 
-_REDUCTIONS: Final[Mapping[str, Callable[[Numbers], float]]] = {
-    MEAN: lambda numbers: float(numbers.mean()),
-    LEAST: lambda numbers: float(numbers.min()),
-    LARGEST: lambda numbers: float(numbers.max()),
-}
+_REDUCTIONS: Final = {MEAN: np.mean, LEAST: np.min, LARGEST: np.max}
 _MAX_UNKNOWN_FLOPS_PCT: Final = 5.0
 """Of the time of matrix kernels: with more, the share of the peak would be far too small."""
 _PER_ENERGY: Final = ("j_per_token", "tokens_per_j", "j_per_sample", "samples_per_s_mj")
 _NO_TRACE: Final = "it has telemetry alone, without a trace"
 _NO_WINDOW: Final = "the samples have no times, or none of the power"
+_OF_WINDOW: Final = ("step_time_ns", "j_per_step", "window_ns", "window_energy_j")
+"""Figures that a run of telemetry alone has from its window."""
 STEPS: Final = "steps"
 """The setting of how many steps the window of a run of telemetry alone has."""
 
@@ -206,20 +209,23 @@ def figures_of_run(run: Run) -> RunRow:
     """The row of a run by its files alone."""
     figures: dict[str, float | str] = {GPUS.name: float(len(run.gpus))}
     missing: dict[str, str] = {}
-    wanted: dict[str, list[tuple[str, str, str]]] = {}
-    for name, each in RUN_COLUMNS.items():
-        if each.view:
-            wanted.setdefault(each.view, []).append((name, each.name, each.how))
     steps_ns: tuple[float, ...] = ()
     if run.is_sampled_only:
-        _take_samples(run, wanted["power"], figures, missing)
+        for name, each in RUN_COLUMNS.items():
+            is_of_window = name in _OF_WINDOW
+            missing[name] = (run.status or _NO_WINDOW) if is_of_window else _NO_TRACE
+            if each.view == "power" and not is_of_window:
+                missing[name] = NO_SIGNAL
+                _take(run, name, figures, {})
+            elif each.view == "overview" and not run.status:
+                _take(run, name, figures, {})
         status, reason = SHORT if run.status else OK, run.status
     else:
-        wanted["power"].append(("j_per_step", "iteration_energy_j", TOTAL))
-        for view, columns in wanted.items():
-            _take_view(run, view, columns, figures, missing)
-        if (unknown := _unknown_flops(run)) and "mfu_pct" in figures:
-            del figures["mfu_pct"]
+        for name, each in RUN_COLUMNS.items():
+            missing[name] = each.metric.missing_because
+            if each.view not in ("", "overview"):
+                _take(run, name, figures, missing)
+        if (unknown := _unknown_flops(run)) and figures.pop("mfu_pct", None) is not None:
             missing["mfu_pct"] = unknown
         _take_straggler(run, figures, missing)
         if "step_time_ns" in figures:
@@ -228,13 +234,34 @@ def figures_of_run(run: Run) -> RunRow:
         reason = _problem(run)
         status = PARTIAL if reason else OK
         if not steps_ns:
-            status, reason = SHORT, reason or missing.get("step_time_ns", "")
-    for name, each in RUN_COLUMNS.items():
-        missing.setdefault(name, _NO_TRACE if run.is_sampled_only else each.metric.missing_because)
+            status, reason = SHORT, reason or missing["step_time_ns"]
     missing = {name: why for name, why in missing.items() if name not in figures}
     settings: dict[str, Setting] = {WORLD: run.world} if run.world else {}
     settings |= {} if run.parallel is None else run.parallel.sizes
     return RunRow(run.name, run.name, settings, status, reason, figures, missing, steps_ns)
+
+
+def _take(run: Run, name: str, figures: dict[str, float | str], missing: dict[str, str]) -> None:
+    """A figure of a run from the view that has it, or why it is missing."""
+    column = RUN_COLUMNS[name]
+    view = View(run.name, name="" if column.view == TREE else column.view, columns=(column.name,))
+    try:
+        frame = run_frame(run, view)
+    except NothingToShow as error:
+        missing[name] = str(error)
+        return
+    except UsageError as error:
+        missing[name] = column.metric.missing_because or str(error)
+        return
+    values, number = frame.values[column.name], frame.total.get(column.name)
+    if column.how != TOTAL:
+        is_known = len(values) > 0 and values.present().all()
+        number = _REDUCTIONS[column.how](values.numbers) if is_known else None
+    if number is None or not np.isfinite(number):
+        reason = frame.columns[0].missing_because
+        missing[name] = reason or "the run lacks it on some of its GPUs"
+    else:
+        figures[name] = float(number)
 
 
 def _problem(run: Run) -> str:
@@ -247,60 +274,6 @@ def _problem(run: Run) -> str:
         return ""
     more = f" And {len(lost) - 1} more losses." if len(lost) > 1 else ""
     return f"{PurePath(lost[0][0].path).name}: {lost[0][1]}{more}"
-
-
-def _take_samples(
-    run: Run,
-    power: list[tuple[str, str, str]],
-    figures: dict[str, float | str],
-    missing: dict[str, str],
-) -> None:
-    """The figures of telemetry alone: those of its power, and of its window."""
-    _take_view(run, "power", power, figures, missing)
-    missing |= dict.fromkeys(missing, NO_SIGNAL)
-    windows = {"window_ns": "window_ns", "window_energy_j": "sampled_energy_j"}
-    if not run.status:
-        of_window = [(name, there, TOTAL) for name, there in windows.items()]
-        _take_view(run, "overview", of_window, figures, missing)
-    missing |= dict.fromkeys(("step_time_ns", "j_per_step", *windows), run.status or _NO_WINDOW)
-
-
-def _take_view(
-    run: Run,
-    view: str,
-    columns: list[tuple[str, str, str]],
-    figures: dict[str, float | str],
-    missing: dict[str, str],
-) -> None:
-    names = tuple(dict.fromkeys(name for _, name, _ in columns))
-    try:
-        frame = run_frame(run, View(run.name, name="" if view == TREE else view, columns=names))
-    except NothingToShow as error:
-        missing |= {name: str(error) for name, _, _ in columns}
-        return
-    except UsageError as error:
-        if len(columns) == 1:
-            name = columns[0][0]
-            known = RUN_COLUMNS[name].metric.missing_because if name in RUN_COLUMNS else ""
-            missing[name] = known or str(error)
-            return
-        # The view has some of them for this run.
-        for each in columns:
-            _take_view(run, view, [each], figures, missing)
-        return
-    reasons = {each.name: each.missing_because for each in frame.columns}
-    for name, there, how in columns:
-        values = frame.values[there]
-        if how == TOTAL:
-            number = frame.total.get(there)
-        elif len(values) and values.present().all():
-            number = _REDUCTIONS[how](values.numbers)
-        else:
-            number = None
-        if number is None or not np.isfinite(number):
-            missing[name] = reasons[there] or "the run lacks it on some of its GPUs"
-        else:
-            figures[name] = float(number)
 
 
 def _unknown_flops(run: Run) -> str:
@@ -347,45 +320,39 @@ def with_settings(found: RunRow, settings: Settings) -> RunRow:
     """The row with what follows from the settings; what can't be derived has a reason."""
     figures, missing = dict(found.figures), dict(found.missing)
     steps, window = _number(settings, STEPS), _number(figures, "window_ns")
-    if window and steps:
+    if isfinite(window / steps):
         figures["step_time_ns"] = window / steps
-        if whole := _number(figures, "window_energy_j"):
+        if isfinite(whole := _number(figures, "window_energy_j")):
             figures["j_per_step"] = whole / steps
-    elif window:
+    elif isfinite(window):
         wanted = "telemetry alone doesn't give the number of steps; add --set steps=1"
         missing |= dict.fromkeys(("step_time_ns", "j_per_step"), wanted)
-    step_s = _number(figures, "step_time_ns", 1e-9)
+    step_s, energy = _number(figures, "step_time_ns") * 1e-9, _number(figures, "j_per_step")
     batch, sequence = (_number(settings, name) for name in ("global_batch", "sequence"))
-    energy = _number(figures, "j_per_step")
-    gpus = found.figures[GPUS.name]
-    assert isinstance(gpus, float)
-    world = _number(settings, WORLD) or gpus
-    # Energy and tokens have to be of the same GPUs.
-    is_whole = gpus >= world
-    tokens = batch * sequence if batch and sequence else None
-    rate = _number(figures, "tokens_per_s")
-    if rate:
-        # The settings may know more than the trace about who shares tokens.
-        rate *= replicas(settings) / replicas(found.settings)
+    gpus = _number(figures, GPUS.name, 0.0)
+    world = _number(settings, WORLD, gpus)
+    # The settings may know more than the trace about who shares tokens.
+    rate = _number(figures, "tokens_per_s") * (replicas(settings) / replicas(found.settings))
+    if isfinite(rate):
         figures["tokens_per_s"] = rate
-    if tokens is None and rate and step_s:
-        tokens = rate * step_s * world
-    per_energy = energy if energy and is_whole else None
+    tokens = batch * sequence if isfinite(batch * sequence) else rate * step_s * world
+    # Energy and tokens have to be of the same GPUs.
+    per_energy = energy if gpus >= world else nan
     derived = {
-        "samples_per_s": _ratio(batch, step_s),
-        "run_tokens_per_s": _ratio(tokens, step_s),
-        "j_per_token": _ratio(per_energy, tokens),
-        "j_per_sample": _ratio(per_energy, batch),
-        "tokens_per_j": _ratio(tokens, per_energy),
-        "samples_per_s_mj": _ratio(_ratio(batch, step_s), per_energy, 1e6),
+        "samples_per_s": batch / step_s,
+        "run_tokens_per_s": tokens / step_s,
+        "j_per_token": per_energy / tokens,
+        "j_per_sample": per_energy / batch,
+        "tokens_per_j": tokens / per_energy,
+        "samples_per_s_mj": 1e6 * (batch / step_s) / per_energy,
     }
     partly = f"energy is known of {gpus:.0f} of {world:g} GPUs"
     for name, number in derived.items():
-        if number is not None:
+        if isfinite(number):
             figures[name] = number
-        elif energy and not is_whole and name in _PER_ENERGY:
+        elif isfinite(energy) and gpus < world and name in _PER_ENERGY:
             missing[name] = partly
-        elif step_s is None and name.endswith("_per_s"):
+        elif not isfinite(step_s) and name.endswith("_per_s"):
             missing[name] = missing.get("step_time_ns", "the step time is unknown")
         else:
             missing[name] = RUN_COLUMNS[name].metric.missing_because
@@ -393,10 +360,6 @@ def with_settings(found: RunRow, settings: Settings) -> RunRow:
     return replace(found, settings=settings, figures=figures, missing=missing)
 
 
-def _number(values: Mapping[str, Setting], name: str, scale: float = 1.0) -> float | None:
+def _number(values: Mapping[str, Setting], name: str, missing: float = nan) -> float:
     value = values.get(name)
-    return value * scale if isinstance(value, int | float) and value > 0 else None
-
-
-def _ratio(part: float | None, whole: float | None, factor: float = 1.0) -> float | None:
-    return factor * part / whole if part is not None and whole else None
+    return value if isinstance(value, int | float) and value > 0 else missing
