@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import isfinite, nan
 from pathlib import PurePath
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from msgspec import Struct
@@ -69,11 +69,8 @@ def _of_view(
     return RunColumn(metric, better, view, figure, how)
 
 
-def _derived(
-    name: str, unit: str, title: str, better: int, text: str, missing: str, *place: str
-) -> RunColumn:
-    metric = computed_column(name, unit, title, text, missing_because=missing)
-    return RunColumn(metric, better, *place)
+def _derived(name: str, unit: str, title: str, better: int, text: str, missing: str) -> RunColumn:
+    return RunColumn(computed_column(name, unit, title, text, missing_because=missing), better)
 
 
 _NO_BATCH: Final = "the settings name no global batch (--set global_batch=128)"
@@ -96,8 +93,7 @@ _OWN: Final = (
              "Tokens per second and GPU."),
     _derived("j_per_step", "J", "step energy", LOWER,
              "Energy of a step: the total of `iteration_energy_j` of the view power.",
-             "telemetry of power or energy doesn't cover an iteration on all GPUs",
-             "power", "iteration_energy_j"),
+             "telemetry of power or energy doesn't cover an iteration on all GPUs"),
     _derived("j_per_token", "J", "token energy", LOWER,
              "j_per_step / tokens of a step (see run_tokens_per_s).",
              f"{_NO_TOKENS}, {_OR_ENERGY}"),
@@ -116,11 +112,10 @@ _OWN: Final = (
     _of_view("peak_hotspot_c", "°C", "peak °C", LOWER, "power", "hottest_c", LARGEST),
     _derived("window_ns", "ns", "window", 0,
              "The time of the samples of a run of telemetry alone: the total of `window_ns` of "
-             "the overview.", "the run has a trace", "overview", "window_ns"),
+             "the overview.", "the run has a trace"),
     _derived("window_energy_j", "J", "energy", LOWER,
              "The energy of all GPUs in the window: the total of `sampled_energy_j` of the "
-             "overview.", "the run has a trace, or no power of some GPU",
-             "overview", "sampled_energy_j"),
+             "overview.", "the run has a trace, or no power of some GPU"),
     _of_view("gpu_mhz", "MHz", "gfx MHz", HIGHER, "power", "mean_gfx_mhz", MEAN,
              "Clock of the compute units of a GPU over time."),
     _of_view("low_mhz", "MHz", "low MHz", HIGHER, "power", "p05_gfx_mhz", LEAST,
@@ -193,14 +188,19 @@ def known_column(name: str) -> Metric:
     return replace(metric, reduces=Reduces.NONE)
 
 
-_REDUCTIONS: Final = {MEAN: np.mean, LEAST: np.min, LARGEST: np.max}
+_REDUCTIONS: Final[dict[str, Any]] = {MEAN: np.mean, LEAST: np.min, LARGEST: np.max}
 _MAX_UNKNOWN_FLOPS_PCT: Final = 5.0
 """Of the time of matrix kernels: with more, the share of the peak would be far too small."""
 _PER_ENERGY: Final = ("j_per_token", "tokens_per_j", "j_per_sample", "samples_per_s_mj")
 _NO_TRACE: Final = "it has telemetry alone, without a trace"
 _NO_WINDOW: Final = "the samples have no times, or none of the power"
-_OF_WINDOW: Final = ("step_time_ns", "j_per_step", "window_ns", "window_energy_j")
-"""Figures that a run of telemetry alone has from its window."""
+_WINDOW: Final = {
+    "window_ns": ("overview", "window_ns"),
+    "window_energy_j": ("overview", "sampled_energy_j"),
+}
+"""The figures of the window of a run of telemetry alone, and where they are."""
+_STEP_ENERGY: Final = {"j_per_step": ("power", "iteration_energy_j")}
+"""The same of a run with a trace."""
 STEPS: Final = "steps"
 """The setting of how many steps the window of a run of telemetry alone has."""
 
@@ -208,23 +208,22 @@ STEPS: Final = "steps"
 def figures_of_run(run: Run) -> RunRow:
     """The row of a run by its files alone."""
     figures: dict[str, float | str] = {GPUS.name: float(len(run.gpus))}
-    missing: dict[str, str] = {}
     steps_ns: tuple[float, ...] = ()
+    places = {name: (each.view, each.name) for name, each in RUN_COLUMNS.items() if each.view}
     if run.is_sampled_only:
-        for name, each in RUN_COLUMNS.items():
-            is_of_window = name in _OF_WINDOW
-            missing[name] = (run.status or _NO_WINDOW) if is_of_window else _NO_TRACE
-            if each.view == "power" and not is_of_window:
-                missing[name] = NO_SIGNAL
-                _take(run, name, figures, {})
-            elif each.view == "overview" and not run.status:
-                _take(run, name, figures, {})
+        missing = dict.fromkeys(RUN_COLUMNS, _NO_TRACE)
+        places = {name: place for name, place in places.items() if place[0] == "power"}
+        missing |= dict.fromkeys(places, NO_SIGNAL)
+        missing |= dict.fromkeys(
+            (*_WINDOW, *_STEP_ENERGY, "step_time_ns"), run.status or _NO_WINDOW
+        )
+        for name, place in {**places, **({} if run.status else _WINDOW)}.items():
+            _take(run, name, place, figures, {})
         status, reason = SHORT if run.status else OK, run.status
     else:
-        for name, each in RUN_COLUMNS.items():
-            missing[name] = each.metric.missing_because
-            if each.view not in ("", "overview"):
-                _take(run, name, figures, missing)
+        missing = {name: each.metric.missing_because for name, each in RUN_COLUMNS.items()}
+        for name, place in {**places, **_STEP_ENERGY}.items():
+            _take(run, name, place, figures, missing)
         if (unknown := _unknown_flops(run)) and figures.pop("mfu_pct", None) is not None:
             missing["mfu_pct"] = unknown
         _take_straggler(run, figures, missing)
@@ -241,19 +240,25 @@ def figures_of_run(run: Run) -> RunRow:
     return RunRow(run.name, run.name, settings, status, reason, figures, missing, steps_ns)
 
 
-def _take(run: Run, name: str, figures: dict[str, float | str], missing: dict[str, str]) -> None:
-    """A figure of a run from the view that has it, or why it is missing."""
-    column = RUN_COLUMNS[name]
-    view = View(run.name, name="" if column.view == TREE else column.view, columns=(column.name,))
+def _take(
+    run: Run,
+    name: str,
+    place: tuple[str, str],
+    figures: dict[str, float | str],
+    missing: dict[str, str],
+) -> None:
+    """A figure of a run from the view and column that has it, or why it is missing."""
+    column, (view, there) = RUN_COLUMNS[name], place
     try:
-        frame = run_frame(run, view)
+        asked = View(run.name, name="" if view == TREE else view, columns=(there,))
+        frame = run_frame(run, asked)
     except NothingToShow as error:
         missing[name] = str(error)
         return
     except UsageError as error:
         missing[name] = column.metric.missing_because or str(error)
         return
-    values, number = frame.values[column.name], frame.total.get(column.name)
+    values, number = frame.values[there], frame.total.get(there)
     if column.how != TOTAL:
         is_known = len(values) > 0 and values.present().all()
         number = _REDUCTIONS[column.how](values.numbers) if is_known else None
