@@ -26,7 +26,7 @@ from chopper_core.align.operator_work import (
     causal_in,
     operator_work,
 )
-from chopper_core.model.hardware import ElementType, says_tf32
+from chopper_core.model.hardware import ElementType
 from chopper_core.model.shapes import CallShape, Fused
 from chopper_core.model.table import INFERENCE_PHASES, NO_LABEL, NO_TIME, Phase
 from chopper_core.tables.losses import ABSENT
@@ -129,7 +129,7 @@ def model_work(host: Host, lenders: Sequence[Codes]) -> ModelWork:
     shape[known & np.isnan(flops)] = np.nan
     flops = lend(flops, lenders, lacks)
     element = lend(element, lenders, lacks)
-    computes_tf32 = host.by_kernel(says_tf32) > 0
+    computes_tf32 = host.by_kernel(lambda kernel: "tf32" in kernel.lower()) > 0
     element[(element == ElementType.FP32) & computes_tf32] = ElementType.TF32
     element[np.isnan(element)] = ElementType.UNKNOWN
     element[np.isnan(flops)] = np.nan

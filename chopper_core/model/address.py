@@ -8,7 +8,7 @@ from pathlib import PurePath
 from urllib.parse import quote as plain_quote
 from urllib.parse import unquote as plain_unquote
 
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from chopper_core.model.overrides import joined, parse_overrides
 from chopper_core.model.parallel import DIMENSIONS
@@ -38,7 +38,6 @@ KEYS = (
 )  # fmt: skip
 _TREE = "explore"
 """The name of the tree as a view, which needs none."""
-_OVERRIDES = ("clock", "gpu", "hardware", "parallel", "base_parallel", "set", "name")
 TIMES = ("from", "to", "at", "mark")
 """The keys of a time window."""
 _PLAIN = "(),<>:*+[]{}@~!;|"
@@ -55,6 +54,9 @@ def parse(address: str) -> View:
     over = [level for level in options.get("over", "").split(",") if level]
     if over and not options.get("stat"):
         raise UsageError("over= needs stat=: it sets the instances of a statistic")
+    cut = options.get("cut", "")
+    if cut not in ("", "0", "1"):
+        raise UsageError(f"cut= takes 1 or 0, not {cut!r}")
     view = View(
         run=run,
         path=_parse_path(path_text, order),
@@ -67,9 +69,9 @@ def parse(address: str) -> View:
         name="" if options.get("view") == _TREE else options.get("view", ""),
         by=options.get("by", ""),
         of=options.get("of", ""),
-        overrides=parse_overrides(*(options.get(key, "") for key in _OVERRIDES)),
+        overrides=parse_overrides(options),
         window=_parse_window(options),
-        cut=_parse_switch("cut", options.get("cut", "")),
+        cut=cut == "1",
     )
     return as_statistic(view, options["stat"], over) if options.get("stat") else view
 
@@ -107,12 +109,9 @@ def render(view: View) -> str:
         "set": quote(joined(view.overrides.settings), safe=_PLAIN + "=/"),
         "name": quote(joined(view.overrides.names), safe=_PLAIN + "=/"),
         **{
-            key: "" if time is None else f"{time}ns"
-            for key, time in zip(
-                TIMES,
-                (view.window.from_ns, view.window.to_ns, view.window.at_ns, view.window.mark_ns),
-                strict=True,
-            )
+            key: f"{time}ns"
+            for key, time in zip(TIMES, astuple(view.window), strict=True)
+            if time is not None
         },
     }
     query = "&".join(f"{key}={value}" for key, value in options.items() if value)
@@ -147,12 +146,6 @@ def _parse_window(options: dict[str, str]) -> Window:
     if (window.at_ns, window.mark_ns) != (None, None) and not options.get("view"):
         raise UsageError("at= and mark= need a view along time: view=timeline")
     return window
-
-
-def _parse_switch(key: str, value: str) -> bool:
-    if value not in ("", "0", "1"):
-        raise UsageError(f"{key}= takes 1 or 0, not {value!r}")
-    return value == "1"
 
 
 def path_text(view: View) -> str:

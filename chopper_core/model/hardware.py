@@ -62,7 +62,6 @@ _TYPE_BYTES: Final = {
     "complex<float>": 8, "complex<double>": 16,
 }  # fmt: skip
 _NAMESPACE: Final = late(r"^(?:c10|at)::|\s+")
-_SAYS_TF32: Final = late(r"tf32", re.IGNORECASE)
 
 
 def element_type(spellings: Iterable[str]) -> ElementType:
@@ -76,11 +75,6 @@ def element_type(spellings: Iterable[str]) -> ElementType:
 def type_bytes(spelling: str) -> int | None:
     """The bytes of an element of a type as PyTorch spells it, None if unknown."""
     return _TYPE_BYTES.get(_NAMESPACE.sub("", spelling).lower())
-
-
-def says_tf32(kernel: str) -> bool:
-    """Whether a kernel's name shows that it computes in TF32; its operands are FP32."""
-    return _SAYS_TF32.search(kernel) is not None
 
 
 class Agent(Struct, frozen=True):

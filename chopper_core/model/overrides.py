@@ -6,7 +6,7 @@ A shift is spelled `SOURCE=+1.25s`, a device `SOURCE:ID=GPU` (`SOURCE:ID=none`: 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from decimal import Decimal, InvalidOperation
 from typing import Final
 from urllib.parse import quote, unquote
@@ -102,34 +102,26 @@ def overrides_of(
     )
 
 
-def parse_overrides(
-    clocks: str,
-    gpus: str,
-    hardware: str = "",
-    parallel: str = "",
-    base_parallel: str = "",
-    settings: str = "",
-    names: str = "",
-) -> Overrides:
-    """Overrides from the texts of an address: lists, a product name, layouts, settings of runs."""
-    shifts = [parse_clock(item) for item in clocks.split(",") if item]
-    devices = [parse_gpu(item) for item in gpus.split(",") if item]
+def parse_overrides(options: Mapping[str, str]) -> Overrides:
+    """Overrides from the options of an address."""
+
+    def several(key: str) -> tuple[str, ...]:
+        return tuple(unquote(part) for part in options.get(key, "").split(";") if part)
+
+    shifts = [parse_clock(item) for item in options.get("clock", "").split(",") if item]
+    devices = [parse_gpu(item) for item in options.get("gpu", "").split(",") if item]
     found = overrides_of(
         [(unquote(part), ns) for part, ns in shifts],
         [(unquote(part), unquote(device), gpu) for part, device, gpu in devices],
-        hardware=hardware,
-        parallel=parallel,
-        base_parallel=base_parallel,
+        hardware=options.get("hardware", ""),
+        parallel=options.get("parallel", ""),
+        base_parallel=options.get("base_parallel", ""),
     )
-    return replace(found, settings=_unjoined(settings), names=_unjoined(names))
+    return replace(found, settings=several("set"), names=several("name"))
 
 
 def joined(texts: Iterable[str]) -> str:
     return ";".join(text.replace("%", "%25").replace(";", "%3B") for text in texts)
-
-
-def _unjoined(text: str) -> tuple[str, ...]:
-    return tuple(unquote(part) for part in text.split(";") if part)
 
 
 def parse_clock(text: str) -> tuple[str, int]:

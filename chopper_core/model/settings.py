@@ -53,6 +53,8 @@ _ALIASES: Final = {
     "sequence": "sequence seq seqlen seq_len seq_length sequence_length encoder_seq_length",
     "options": "options",
 }
+_TEXTS: Final = ("model", "options", "fsdp")
+"""The settings whose values may be text."""
 _NAMES: Final = {alias: name for name, aliases in _ALIASES.items() for alias in aliases.split()}
 _IN_NAME: Final = late(
     r"(?<![a-z])(?P<name>tp|pp|dp|ep|cp|mbs|mb|gbs|seq)(?P<sep>[-_=]?)(?P<number>\d+)"
@@ -98,14 +100,11 @@ def known_settings(keys: Iterable[tuple[str, Setting]]) -> dict[str, Setting]:
     found: dict[str, Setting] = {}
     for key, value in keys:
         name = setting_name(key)
-        # Only a name can be text: `tp: ${trainer.tp}` is a reference, which isn't resolved.
-        if name and (isinstance(value, int | float) or _may_be_text(name, value)):
+        # A text such as `${trainer.tp}` is a reference, which isn't resolved.
+        is_text = name in _TEXTS and value and not str(value).startswith("$")
+        if name and (is_text or isinstance(value, int | float)):
             found.setdefault(name, value)
     return found
-
-
-def _may_be_text(name: str, value: str) -> bool:
-    return name in ("model", "options", "fsdp") and bool(value) and not value.startswith("$")
 
 
 def in_name(name: str) -> dict[str, Setting]:
@@ -184,16 +183,8 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     for field in fields:
         if fields.count(field) > 1:
             raise UsageError(f"{pattern!r} names {field} twice")
-    texts = [
-        (
-            rf"(?P<{part}>{'[^/]+?' if _may_be_any_text(part) else '[0-9]+'})"
-            if at % 2
-            else re.escape(part)
-        )
-        for at, part in enumerate(parts)
-    ]
+    texts = [re.escape(part) for part in parts]
+    for at in range(1, len(parts), 2):
+        of_text = setting_name(parts[at]) in ("", *_TEXTS)
+        texts[at] = rf"(?P<{parts[at]}>{'[^/]+?' if of_text else '[0-9]+'})"
     return re.compile("".join(texts))
-
-
-def _may_be_any_text(field: str) -> bool:
-    return setting_name(field) in ("", "model", "options", "fsdp")

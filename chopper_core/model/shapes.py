@@ -88,18 +88,13 @@ class Attention(Struct, frozen=True, tag="attention"):
     def text(self) -> str:
         """Its sizes: `b16 h32/8 s4096 d128 causal`; keys' heads and lengths only where they
         differ."""
-        return " ".join(
-            filter(
-                None,
-                (
-                    f"b{self.batch}",
-                    f"h{_pair(self.heads, self.key_heads)}",
-                    f"s{_pair(self.queries, self.keys)}",
-                    f"d{_pair(self.width, self.value_width)}",
-                    "causal" * self.is_causal,
-                ),
-            )
-        )
+        parts = [
+            f"b{self.batch}",
+            f"h{_pair(self.heads, self.key_heads)}",
+            f"s{_pair(self.queries, self.keys)}",
+            f"d{_pair(self.width, self.value_width)}",
+        ]
+        return " ".join([*parts, "causal"] if self.is_causal else parts)
 
 
 class Fused(Struct, frozen=True, tag="fused"):
@@ -152,9 +147,7 @@ class CallShape(Struct, frozen=True):
     @property
     def label(self) -> str:
         """A unique one-line label of the shape: `mm 8944x2816x1024 TN bf16`."""
-        types = self.operands
-        if self.result:
-            types = f"{types}->{self.result}"
+        types = f"{self.operands}->{self.result}" if self.result else self.operands
         return " ".join(filter(None, (self.family, self.sizes.text, types)))
 
     def as_backward(self, per_forward: float) -> CallShape:

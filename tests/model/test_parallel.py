@@ -89,7 +89,7 @@ def test_a_layout_that_does_not_fit_is_refused(text: str) -> None:
 def test_a_layout_is_part_of_an_address() -> None:
     overrides = overrides_of(parallel="PP=16, TP=2 ,order=tp-dp-pp-cp")
     assert overrides.parallel == "pp=16,tp=2,order=tp-dp-pp-cp"
-    assert parse_overrides("", "", "", overrides.parallel) == overrides
+    assert parse_overrides({"parallel": overrides.parallel}) == overrides
     # It needs no other alignment of the files, so that it is allowed for a store.
     assert not overrides
 

@@ -171,15 +171,13 @@ def _take(systems: dict[int, _SystemEvents], found: re.Match[str]) -> None:
 def _missing(
     number: int, system: _SystemEvents, statistics: Mapping[int, Mapping[str, str]]
 ) -> Iterator[str]:
-    if system.issued:
-        yield (
-            f"system {number}: {len(system.issued)} nodes were issued and not done; they are left "
-            "out"
-        )
-    if system.repeated:
-        yield f"system {number}: {system.repeated} nodes were issued again; the first time counts"
-    if system.skipped:
-        yield f"system {number}: {system.skipped} nodes are done without a line that issues them"
+    for count, what in (
+        (len(system.issued), "nodes were issued and not done; they are left out"),
+        (system.repeated, "nodes were issued again; the first time counts"),
+        (system.skipped, "nodes are done without a line that issues them"),
+    ):
+        if count:
+            yield f"system {number}: {count} {what}"
     if statistics and "finished" not in statistics.get(number, {}):
         lacks = "has no line that it finished" if number in statistics else "did not finish"
         yield f"system {number} {lacks}"
