@@ -179,9 +179,7 @@ def end_offsets(kernels: CommKernels) -> EndOffsets:
     """
     late = np.zeros(int(kernels.gpu.max(initial=0)) + 1, np.int64)
     kernels = _some(kernels.take(~kernels.is_unmatched & ~kernels.is_rooted))
-    code = numbered((*kernels.labels, kernels.iteration))
     lanes = {gpu: kernels.take(own) for gpu, own in runs_of(kernels.gpu)}
-    codes = {gpu: code[own] for gpu, own in runs_of(kernels.gpu)}
     groups = {gpu: Counter(lane.group.tolist()) for gpu, lane in lanes.items()}
     part = np.zeros(len(late), np.int64)
     apart: set[int] = set()
@@ -190,7 +188,7 @@ def end_offsets(kernels: CommKernels) -> EndOffsets:
     for number, gpus in enumerate(parts):
         part[gpus] = number
         if len(gpus) > 1 or len(parts) == 1:
-            apart.update(_place(gpus, lanes, codes, groups, late, distances))
+            apart.update(_place(gpus, lanes, groups, late, distances))
         else:
             apart.update(gpus)
     scatter = int(median_of(np.concatenate(distances))) if distances else 0
@@ -213,7 +211,6 @@ def _parts(groups: Mapping[int, Counter[int]]) -> list[list[int]]:
 def _place(
     gpus: Sequence[int],
     lanes: Mapping[int, CommKernels],
-    codes: Mapping[int, Index],
     groups: Mapping[int, Counter[int]],
     late: Int64,
     distances: list[Int64],
@@ -228,9 +225,8 @@ def _place(
         for gpu in left:
             found = None
             for base in _closest(gpu, placed, groups) if failures < _MAX_FAILURES else ():
-                own, own_codes = _common(lanes[gpu], codes[gpu], groups[base])
-                other, other_codes = _common(lanes[base], codes[base], groups[gpu])
-                found = _late(own, other, _same_places(own, own_codes, other, other_codes))
+                own, other = _common(lanes[gpu], groups[base]), _common(lanes[base], groups[gpu])
+                found = _late(own, other, _same_places(own, other))
                 if found is not None:
                     placed.append(gpu)
                     late[gpu] = found + late[base]
@@ -275,14 +271,12 @@ def _closest(gpu: int, placed: Sequence[int], groups: Mapping[int, Counter[int]]
     return may[:_MAX_TRIES]
 
 
-def _common(
-    kernels: CommKernels, codes: Int64, groups: Mapping[int, int]
-) -> tuple[CommKernels, Int64]:
+def _common(kernels: CommKernels, groups: Mapping[int, int]) -> CommKernels:
     shared = np.isin(kernels.group, [code for code in groups if code != UNKNOWN])
     chosen = shared | (kernels.group == UNKNOWN)
     if not shared.any():
         chosen |= UNKNOWN in groups
-    return (kernels, codes) if chosen.all() else (kernels.take(chosen), codes[chosen])
+    return kernels.take(chosen)
 
 
 def _late(own: CommKernels, base: CommKernels, same_place: Int64) -> int | None:
@@ -339,13 +333,12 @@ def _voted(own: CommKernels, base: CommKernels, same_place: Int64, window_ns: in
     return int(median_of(differences[best : best + votes[best]]))
 
 
-def _same_places(own: CommKernels, here: Index, base: CommKernels, there: Index) -> Int64:
-    """Distances of the n-th ends of an iteration and labels, where both have as many of them.
-
-    `here` and `there` are the codes of iteration and labels.
-    """
-    width = max(int(here.max()), int(there.max())) + 1
-    even = np.bincount(here, minlength=width) == np.bincount(there, minlength=width)
+def _same_places(own: CommKernels, base: CommKernels) -> Int64:
+    """Distances of the n-th ends of an iteration and labels, where both have as many of them."""
+    both = own.joined(base)
+    code = numbered((*both.labels, both.iteration))
+    here, there = code[: len(own)], code[len(own) :]
+    even = np.bincount(here, minlength=len(code)) == np.bincount(there, minlength=len(code))
     first, second = stable_order(here), stable_order(there)
     first, second = first[even[here[first]]], second[even[there[second]]]
     found: Int64 = own.end_ns[first] - base.end_ns[second]

@@ -31,7 +31,7 @@ from chopper_core.model.shapes import CallShape, Fused
 from chopper_core.model.table import INFERENCE_PHASES, NO_LABEL, NO_TIME, Phase
 from chopper_core.tables.losses import ABSENT
 from chopper_core.util.arrays import Codes, Float64, Index, Int32, Int64, Mask
-from chopper_core.util.grouping import common_of, counted, distinct, ranked, run_starts
+from chopper_core.util.grouping import common_of, counted, distinct, first_equal, ranked, run_starts
 from chopper_core.util.patterns import late
 
 _EMBEDDING: Final = late(r"^aten::embedding$")
@@ -176,34 +176,29 @@ def _with_masks(host: Host, works: Works, rows: Index, call: Index) -> Works:
     if not open_works:
         return works
     causality = host.by_kernel(lambda name: {None: 0, False: 1, True: 2}[causal_in(name)])[rows]
-    work, known = works.work.copy(), list(works.distinct)
-    places: dict[tuple[int, int], int] = {}
-    for row in np.flatnonzero((causality > 0) & np.isin(works.work[call], open_works)).tolist():
-        key = int(works.work[call[row]]), int(causality[row])
-        if key not in places:
-            places[key] = len(known)
-            known.append(known[key[0]].masked(key[1] == 2))
-        work[call[row]] = places[key]
-    return Works(works.rows, work, known)
+    says = np.flatnonzero((causality > 0) & np.isin(works.work[call], open_works))
+    pairs, pair = ranked(works.work[call[says]] * 3 + causality[says])
+    work = works.work.copy()
+    work[call[says]] = len(works.distinct) + pair
+    masked = [works.distinct[code // 3].masked(code % 3 == 2) for code in pairs.tolist()]
+    return Works(works.rows, work, [*works.distinct, *masked])
 
 
 def _works(host: Host) -> Works:
     ranges, names = host.ranges, host.trace.names
     shaped = np.flatnonzero(host.is_operator & (ranges.inputs != ABSENT))
     number = numbered((ranges.name[shaped], ranges.inputs[shaped]))
-    example = np.zeros(int(number.max(initial=-1)) + 1, np.intp)
-    example[number] = shaped
-    found: list[Work | None] = []
-    for row in example.tolist():
+    example = first_equal(number, np.arange(int(number.max(initial=-1)) + 1))
+    place = np.full(len(example), NOWHERE, np.intp)
+    found: list[Work] = []
+    for code, row in enumerate(shaped[example].tolist()):
         texts = host.trace.inputs[int(ranges.inputs[row])]
         inputs = Inputs.parsed(texts.shapes, texts.types, texts.values, texts.strides)
-        found.append(operator_work(names[int(ranges.name[row])], inputs))
-    has_work = np.array([work is not None for work in found], np.bool_)
-    position = np.cumsum(has_work) - 1
-    works = np.flatnonzero(has_work[number])
-    return Works(
-        shaped[works], position[number[works]], [work for work in found if work is not None]
-    )
+        if work := operator_work(names[int(ranges.name[row])], inputs):
+            place[code] = len(found)
+            found.append(work)
+    has_work = place[number] != NOWHERE
+    return Works(shaped[has_work], place[number[has_work]], found)
 
 
 def _carriers(
@@ -300,10 +295,9 @@ def _attention_backward(
     node[rows] = numbered((linked[rows], replay[rows]))
     counted = distinct(node[rows[np.isfinite(flops[rows])]])
     rows = rows[~np.isin(node[rows], counted)]
-    of_work = works.work[of_forward[rows]]
-    for number in distinct(of_work).tolist():
-        shape[rows[of_work == number]] = len(shapes)
-        shapes.append(works.distinct[number].call.as_backward(BACKWARD_PER_FORWARD))
+    numbers, number = ranked(works.work[of_forward[rows]])
+    shape[rows] = len(shapes) + number
+    shapes += [works.distinct[each].call.as_backward(BACKWARD_PER_FORWARD) for each in numbers]
     rows = longest_of(host, rows, node)
     flops[rows] = works.flops[of_forward[rows]] * BACKWARD_PER_FORWARD
     element[rows] = works.element[of_forward[rows]]
@@ -316,12 +310,12 @@ def longest_of(host: Host, rows: Index, owner: Index) -> Index:
     return rows[run_starts(owner[rows])]
 
 
-def at_steps(host: Host, steps: Intervals, values: Float64) -> Float64:
-    """A value of each inference step, at the longest activity of the step; NaN elsewhere."""
-    step = steps.innermost(host.links.points)
-    found = np.full(len(step), np.nan)
-    rows = longest_of(host, np.flatnonzero(step != NOWHERE), step)
-    found[rows] = values[step[rows]]
+def on_longest(host: Host, calls: Intervals, values: Float64, where: Mask | bool = True) -> Float64:
+    """A value of each call, by its number, at the longest activity of it; NaN elsewhere."""
+    call = calls.innermost(host.links.points)
+    found = np.full(len(call), np.nan)
+    rows = longest_of(host, np.flatnonzero(where & (call != NOWHERE)), call)
+    found[rows] = values[call[rows]]
     return found
 
 
@@ -347,14 +341,14 @@ def _of_embedding(host: Host, forward: Mask) -> Float64:
         for row, inputs in _shaped(host, _EMBEDDING)
         if len(inputs.shapes) > 1 and len(inputs.shapes[0]) == 2 and inputs.shapes[1]
     }
-    most = max((table[0] for table, _ in calls.values()), default=0)
-    largest = {row: call for row, call in calls.items() if call[0][0] == most}
-    table = next((table for table, _ in largest.values()), ())
-    is_sequence = any(len(indices) > 1 for _, indices in largest.values())
-    if not table or not _reads_tokens(host, table, is_sequence):
+    if not calls:
         return np.full(len(forward), np.nan)
-    tokens = {row: prod(indices) for row, (_, indices) in largest.items()}
-    return _on_longest(host, tokens, forward)
+    table, _ = max(calls.values(), key=lambda call: call[0][0])
+    largest = {row: indices for row, (own, indices) in calls.items() if own[0] == table[0]}
+    is_sequence = any(len(indices) > 1 for indices in largest.values())
+    if not _reads_tokens(host, table, is_sequence):
+        return np.full(len(forward), np.nan)
+    return _of_calls(host, {row: prod(indices) for row, indices in largest.items()}, forward)
 
 
 def _reads_tokens(host: Host, table: Sequence[int], is_sequence: bool) -> bool:
@@ -367,7 +361,9 @@ def _reads_tokens(host: Host, table: Sequence[int], is_sequence: bool) -> bool:
     for _, inputs in _shaped(host, _PRODUCT):
         if any(sorted(shape) == sorted(table) for shape in inputs.shapes if len(shape) == 2):
             return True
-    return is_sequence and _attends(host) and not _has_images(host)
+    attends = host.of_class(ATTENTION_CLASS).any() or _runs(host, ATTENTION)
+    attends = attends or (_runs(host, _BATCHED_PRODUCT) and _runs(host, _SOFTMAX))
+    return is_sequence and bool(attends) and not _has_images(host)
 
 
 def _is_text(host: Host) -> bool:
@@ -377,12 +373,6 @@ def _is_text(host: Host) -> bool:
     is_causal = host.by_kernel(lambda name: causal_in(name) is True) > 0
     unshaped = host.is_operator & host.named(_EMBEDDING) & (host.ranges.inputs == ABSENT)
     return bool(is_causal.any() or unshaped.any())
-
-
-def _attends(host: Host) -> bool:
-    if host.of_class(ATTENTION_CLASS).any() or _runs(host, ATTENTION):
-        return True
-    return _runs(host, _BATCHED_PRODUCT) and _runs(host, _SOFTMAX)
 
 
 def _runs(host: Host, operator: re.Pattern[str]) -> bool:
@@ -409,7 +399,7 @@ def _of_attention(host: Host, forward: Mask, layer: Int32) -> Float64:
             tokens[row] = query[0] * query[2 if head_first else 1]
         elif len(query) == 3 and _PACKED.search(host.text(row)):
             tokens[row] = query[0]
-    return _on_longest(host, tokens, attends & (layer == layer[attends].min()))
+    return _of_calls(host, tokens, attends & (layer == layer[attends].min()))
 
 
 def _shaped(host: Host, pattern: re.Pattern[str]) -> list[tuple[int, Inputs]]:
@@ -420,13 +410,6 @@ def _shaped(host: Host, pattern: re.Pattern[str]) -> list[tuple[int, Inputs]]:
     return [(row, read[code]) for row, code in zip(rows.tolist(), codes, strict=True)]
 
 
-def _on_longest(host: Host, tokens: dict[int, int], where: Mask) -> Float64:
-    """The tokens of operators, on the longest activity of each among those in `where`."""
-    found = np.full(len(where), np.nan)
-    operator = host.intervals(np.fromiter(tokens, np.intp, len(tokens))).innermost(
-        host.links.points
-    )
-    rows = np.flatnonzero(where & (operator != NOWHERE))
-    for row in longest_of(host, rows, operator).tolist():
-        found[row] = tokens[int(operator[row])]
-    return found
+def _of_calls(host: Host, tokens: dict[int, int], where: Mask) -> Float64:
+    calls = host.intervals(np.fromiter(tokens, np.intp, len(tokens)), np.arange(len(tokens)))
+    return on_longest(host, calls, np.array([*tokens.values()], np.float64), where)

@@ -17,7 +17,7 @@ from chopper_core.align.steps import ANNOTATIONS
 from chopper_core.model.table import NO_LABEL
 from chopper_core.util.arrays import Index, Int64, Mask
 from chopper_core.util.grouping import distinct
-from chopper_core.util.patterns import late
+from chopper_core.util.patterns import group_of, late
 
 _FRAME: Final = late(r"^nn\.Module: (?P<class>.+)_(?P<number>\d{1,9})$")
 _BLOCK: Final = late(r"(?:DecoderLayer|TransformerBlock|Block|EncoderLayer|Layer)$")
@@ -154,17 +154,25 @@ def read_modules(host: Host) -> Modules:
 
 def _calls(host: Host, rows: Index) -> _Calls:
     instances = [host.text(row).removeprefix("nn.Module: ") for row in rows]
-    frames = [_FRAME.match(host.text(row)) for row in rows]
-    pairs = list(zip(frames, instances, strict=True))
-    classes = [frame["class"] if frame else instance for frame, instance in pairs]
+    classes = [
+        group_of(_FRAME, host.text(row), "class") or instance
+        for row, instance in zip(rows, instances, strict=True)
+    ]
     parent = parents(host.intervals(rows))
     # The class of the layers is the most frequent one with a layer's name.
     numbers = Counter(name for name, _ in set(zip(classes, instances, strict=True)))
     candidates = [(count, name) for name, count in numbers.items() if _BLOCK.search(name)]
     block = max(candidates, default=(0, ""))[1]
+    # A class without a number is that of one module, or of all: its calls can't be counted.
     is_block = np.array(
-        [frame is not None and frame["class"] == block for frame in frames], np.bool_
+        [name == block != instance for name, instance in zip(classes, instances, strict=True)],
+        np.bool_,
     )
+    holds = np.zeros(len(parent), np.bool_)
+    above = parent[is_block]
+    while len(above := distinct(above[above != NOWHERE])):
+        holds[above] = True
+        above = parent[above]
     return _Calls(
         instances,
         classes,
@@ -172,18 +180,8 @@ def _calls(host: Host, rows: Index) -> _Calls:
         host.ranges.start_ns[rows],
         host.end_ns[rows],
         is_block,
-        _holders(parent, is_block),
+        holds & ~is_block,
     )
-
-
-def _holders(parent: Index, is_block: Mask) -> Mask:
-    """The calls that hold blocks, without blocks and what they hold."""
-    holds = np.zeros(len(parent), np.bool_)
-    above = parent[is_block]
-    while len(above := distinct(above[above != NOWHERE])):
-        holds[above] = True
-        above = parent[above]
-    return holds & ~is_block
 
 
 def _in_backward(host: Host, rows: Index) -> Mask:
@@ -242,14 +240,12 @@ def _roles(calls: _Calls) -> dict[str, str]:
     if not calls.is_block.any() or not attends or any(map(_TELLING.search, set(calls.classes))):
         return {}
     roles = dict(class_of)
-    children, is_block = _children(calls), set()
-    for at in np.flatnonzero(calls.is_block).tolist():
-        is_block.add(calls.instances[at])
-    for above, members in children.items():
+    blocks = {calls.instances[at] for at in np.flatnonzero(calls.is_block).tolist()}
+    for above, members in _children(calls).items():
         above_class = class_of.get(above, "")
         linears = [member for member in members if _LINEAR.search(class_of[member])]
         norms = [member for member in members if _NORM.search(class_of[member])]
-        if above in is_block:
+        if above in blocks:
             _name(roles, norms, _LAYER_NORMS)
         elif _ATTENTION.search(above_class):
             _name(roles, linears, _ATTENTION_LINEARS)

@@ -15,7 +15,7 @@ from chopper_core.align.host_tables import align_memory, host_lane, host_time
 from chopper_core.align.labels import numbered
 from chopper_core.align.launches import packed_shapes
 from chopper_core.align.layers import label_layers, mark_outside
-from chopper_core.align.model_work import activity_tokens, at_steps, model_work
+from chopper_core.align.model_work import activity_tokens, model_work, on_longest
 from chopper_core.align.modules import read_modules
 from chopper_core.align.operations import label_operations
 from chopper_core.align.phases import label_phases
@@ -79,10 +79,10 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
     group = np.where(collectives.group >= 0, collectives.group + len(trace.names), -1)
     work = model_work(host, (activities.name, operations.codes, phases.codes))
     labels = (activities.name, operations.codes, phases.codes, layers.codes)
-    tokens = at_steps(host, inference.steps, inference.tokens)
+    tokens = on_longest(host, inference.steps, inference.tokens)
     if not np.isfinite(tokens).any():
         tokens = activity_tokens(host, phases.codes, layers.codes, labels)
-    requests = at_steps(host, inference.steps, inference.requests)
+    requests = on_longest(host, inference.steps, inference.requests)
     columns |= gpu_by_gpu(
         gpu,
         lambda own: launch_overheads(
