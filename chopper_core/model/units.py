@@ -109,6 +109,19 @@ class FileUnit(str):
 
 
 AnyUnit = Unit | FileUnit
+
+
+def drawn_in(unit: AnyUnit) -> tuple[float, str]:
+    """The divisor of a figure in a chart, and its unit there."""
+    return (1e6, "ms") if unit is Unit.NS else (1.0, str(unit))
+
+
+def scaled_text(number: float, unit: AnyUnit) -> str:
+    """A figure with the prefix of its unit that suits it: `1.234 ms`."""
+    scale = unit.scale(abs(number), is_whole=False)
+    return f"{number / scale.divisor:.4g} {scale.text}".strip()
+
+
 COUNT: Final = UnitScale(0.0, "")
 
 

@@ -26,7 +26,7 @@ from chopper_core.model.column_names import HEAT
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL_TEXT
-from chopper_core.model.units import is_on_a_clock, moment_text, time_text
+from chopper_core.model.units import drawn_in, is_on_a_clock, moment_text, time_text
 from chopper_core.model.view import View, pivot
 from chopper_core.util.arrays import Float64, Index, Int64, Mask
 from chopper_core.util.errors import NothingToShow, UsageError
@@ -279,7 +279,7 @@ def _charts(
     figure, by, names = matrix.figure, matrix.by, matrix.names
     numbers = matrix.numbers[:, drawn]
     labels = tuple(matrix.labels[place] for place in drawn.tolist())
-    scale, unit = (1e6, "ms") if figure.unit == "ns" else (1.0, figure.unit)
+    scale, unit = drawn_in(figure.unit)
     if len(names) > _MAX_ROWS:
         title, rows = f"{figure.title} over {len(names)} GPUs by {by}", tuple(_SHARES)
         lines = quantiles_along(numbers, tuple(_SHARES.values()))

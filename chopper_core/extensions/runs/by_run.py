@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from typing import Final, TypeVar
 
 import numpy as np
-import pandas as pd
 from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.extensions.runs.run_set import FAILED, RunRow, RunSet
 from chopper_core.extensions.runs.runs import Column, frame_of_set, shown_rows
-from chopper_core.metrics import Metric, Reduces, Values, numbered
+from chopper_core.metrics import Metric, Reduces, numbered
 from chopper_core.model.charts import BarChart, Chart, HeatMap, Series
 from chopper_core.model.run import Run
-from chopper_core.model.units import Unit
+from chopper_core.model.units import Unit, drawn_in
 from chopper_core.model.view import RUN_LEVEL, View
 from chopper_core.util.errors import DataError, NoSuchNode, NothingToShow, UsageError
 from chopper_core.views import OVERVIEW, RUNS, SET_VIEWS, view_spec
@@ -105,22 +106,17 @@ def _frame_by_run(run: RunSet, view: View, spec: ViewSpec, *, wait: bool) -> Fra
 
 
 def _with_columns(run: Run, asked: View, columns: Sequence[str]) -> Frame:
-    def frame(names: Sequence[str]) -> Frame:
-        return run_frame(run, replace(asked, columns=tuple(names)))
-
-    def has(name: str) -> bool:
-        try:
-            return bool(frame((name,)).columns)
-        except UsageError:
-            return False
-
+    """The view with those of the columns that it has for the run."""
     try:
-        return frame(columns)
+        return run_frame(run, replace(asked, columns=tuple(columns)))
     except UsageError:
-        kept = [name for name in columns if has(name)]
+        kept: list[str] = []
+        for name in columns:
+            with suppress(UsageError):
+                kept += [name] * bool(run_frame(run, replace(asked, columns=(name,))).columns)
         if len(kept) == len(columns):
             raise
-        return frame(kept)
+        return run_frame(run, replace(asked, columns=tuple(kept)))
 
 
 def _steps(run: RunSet, row: RunRow) -> int:
@@ -174,11 +170,8 @@ def _filtered(
     view: View, level: str, labels: Sequence[str], columns: Sequence[Column]
 ) -> FilterRows:
     known = {metric.name: values for metric, values in columns}
-
-    def values(name: str) -> Values:
-        return _known(view, known, name)
-
-    return FilterRows(level, labels, values, tuple(known), tuple(metric for metric, _ in columns))
+    metrics = tuple(metric for metric, _ in columns)
+    return FilterRows(level, labels, partial(_known, view, known), tuple(known), metrics)
 
 
 def _known(view: View, known: Mapping[str, T], name: str) -> T:
@@ -216,18 +209,14 @@ def _whole(own: _Seen, metric: Metric) -> tuple[float | None, bool]:
 
 def _matrix(run: RunSet, view: View, seen: Sequence[_Seen], notes: list[str]) -> Frame:
     figure = _figure(view, [own.frame for own in seen])
-    of_runs = [
-        pd.Series(own.frame.values[figure.name].known() / own.divided(figure), [*own.frame.labels])
-        if figure.name in own.frame.values
-        else pd.Series(dtype=np.float64)
-        for own in seen
-    ]
     labels = list(dict.fromkeys(label for own in seen for label in own.frame.labels))
     columns: list[Column] = []
     total: dict[str, float | None] = {}
-    for own, numbers in zip(seen, of_runs, strict=True):
+    for own in seen:
         name, whole = own.row.name, own.frame.total.get(figure.name)
         total[name] = None if whole is None else whole / own.divided(figure)
+        values = own.frame.values.get(figure.name, numbered([]))
+        cells = dict(zip(own.frame.labels, values.known() / own.divided(figure), strict=False))
         metric = replace(
             figure,
             name=name,
@@ -236,7 +225,7 @@ def _matrix(run: RunSet, view: View, seen: Sequence[_Seen], notes: list[str]) ->
             missing_because="the run lacks the row",
             reduces=figure.reduces if figure.reduces == Reduces.SUM else Reduces.NONE,
         )
-        columns.append((metric, numbered(numbers.reindex(labels).to_numpy())))
+        columns.append((metric, numbered([cells.get(label) for label in labels])))
 
     def target(row: int) -> View:
         frame = next(own.frame for own in seen if labels[row] in own.frame.labels)
@@ -278,7 +267,7 @@ def _of_gpus(
     nodes = [node_of.get(int(heading), "") for heading in headings]
     ends = [at for at in range(1, len(nodes)) if nodes[at] != nodes[at - 1]]
     numbers = np.stack([values.known()[order] for _, values in columns])
-    scale, unit = _drawn_in(figure)
+    scale, unit = drawn_in(figure.unit)
     return HeatMap(
         f"{figure.title} by run and GPU",
         unit,
@@ -320,14 +309,9 @@ def _charts(view: View, columns: Sequence[Column], labels: Sequence[str]) -> tup
         title = f"{drawn[0][0].title} by run" if drawn else ""
     if not drawn:
         return ()
-    scale, unit = _drawn_in(drawn[0][0])
+    scale, unit = drawn_in(drawn[0][0].unit)
     bars = tuple(
         Series(metric.title.removesuffix(" %"), values.known()[:_MAX_DRAWN] / scale)
         for metric, values in drawn
     )
     return (BarChart(title, unit, tuple(labels[:_MAX_DRAWN]), bars),)
-
-
-def _drawn_in(metric: Metric) -> tuple[float, str]:
-    """The divisor of a figure in a chart, and its unit there."""
-    return (1e6, "ms") if metric.unit is Unit.NS else (1.0, str(metric.unit))

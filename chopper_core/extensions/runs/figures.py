@@ -15,7 +15,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.extensions.runs.run_set import OK, PARTIAL, SHORT, RunRow
+from chopper_core.extensions.runs.run_set import OK, PARTIAL, SHORT, RunRow, RunSet
 from chopper_core.metrics import METRICS, Metric, Reduces, column, computed_column, metric_named
 from chopper_core.model.run import Run
 from chopper_core.model.settings import KNOWN, Setting, Settings
@@ -317,8 +317,11 @@ def _take_straggler(run: Run, figures: dict[str, float | str], missing: dict[str
         figures["straggler_delay_ns"] = float(delay)
 
 
-def root_figure(run: Run, name: str) -> float | None:
-    return root_figures(run, View(run.name), (name,))[name].at(0)
+def root_figure(run: RunSet, row: RunRow, name: str) -> float | None:
+    try:
+        return root_figures(run.others[row.path], View(row.path), (name,))[name].at(0)
+    except ChopperError:
+        return None
 
 
 def with_settings(found: RunRow, settings: Settings) -> RunRow:

@@ -40,7 +40,7 @@ from chopper_core.model.settings import KNOWN
 from chopper_core.model.units import Unit, time_text
 from chopper_core.model.view import RUN_LEVEL, View
 from chopper_core.util.arrays import Index
-from chopper_core.util.errors import ChopperError, NothingToShow, UsageError
+from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.views import RUNS
 from chopper_core.views.frame import Frame
 from chopper_core.views.shared.children import with_column_names
@@ -240,15 +240,8 @@ def figure_values(run: RunSet, rows: Sequence[RunRow], name: str) -> Values:
         for place, row in enumerate(rows):
             if found[place] is None and row.status != FAILED:
                 key = ("figure", name, row.path)
-                found[place] = run.memo(key, partial(_root_figure, run, row, name))
+                found[place] = run.memo(key, partial(root_figure, run, row, name))
     return values_of(pd.Series(found, dtype=object))
-
-
-def _root_figure(run: RunSet, row: RunRow, name: str) -> float | None:
-    try:
-        return root_figure(run.others[row.path], name)
-    except ChopperError:
-        return None
 
 
 def _divided(name: str, settings: Sequence[str]) -> str:

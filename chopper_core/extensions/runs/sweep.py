@@ -16,6 +16,7 @@ from chopper_core.metrics import Metric, Values, numbered
 from chopper_core.model.charts import LineChart
 from chopper_core.model.run import Run
 from chopper_core.model.settings import KNOWN, Setting
+from chopper_core.model.units import scaled_text
 from chopper_core.model.view import View, with_view
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.views import RUNS
@@ -133,10 +134,9 @@ def _headline(
     if not known or not better:
         return ()
     number, line, value = (max if better == HIGHER else min)(known, key=lambda each: each[0])
-    scale = metric.unit.scale(abs(number), is_whole=False)
-    text = f"{number / scale.divisor:.4g} {scale.text}".strip()
     of = "" if line == metric.title else f", {line}"
     word = "highest" if better == HIGHER else "lowest"
+    text = scaled_text(number, metric.unit)
     return (f"{word} {metric.title}: {text} at {KNOWN.get(x, x)} {value}{of}",)
 
 

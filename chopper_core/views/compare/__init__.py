@@ -25,7 +25,7 @@ from chopper_core.model.charts import BarChart, Series
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL_TEXT, STATES
-from chopper_core.model.units import time_text
+from chopper_core.model.units import drawn_in, time_text
 from chopper_core.model.view import Baseline, View, baseline_view
 from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import NoSuchNode, UsageError
@@ -221,7 +221,7 @@ def _notes(both: Sides) -> tuple[str, ...]:
 
 
 def _chart(both: Sides, figure: Metric, change: Float64, top: list[int]) -> BarChart:
-    scale, unit = (1e6, "ms") if figure.unit == "ns" else (1.0, figure.unit)
+    scale, unit = drawn_in(figure.unit)
     drawn = change[top] / scale
     return BarChart(
         f"difference in {figure.title} by {both.by}",

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from chopper_core.metrics import METRICS, Metric, Reduces, Scope, column, metric_named
 from chopper_core.model.run import Run
 from chopper_core.model.table import LEVELS, NO_LABEL
-from chopper_core.model.units import Unit
+from chopper_core.model.units import Unit, scaled_text
 from chopper_core.model.view import View, complete_order
 from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import NoSuchNode, NothingToShow, UsageError
@@ -93,6 +93,10 @@ class Judged(Struct, frozen=True):
     """How likely chance alone puts the run as far from the limit; NaN: too few iterations."""
 
     @property
+    def medians(self) -> list[str]:
+        return [scaled_text(each, self.metric.unit) for each in (self.base, self.ours)]
+
+    @property
     def change_pct(self) -> float:
         return 100.0 * (self.ours / self.base - 1.0) if self.base else np.nan
 
@@ -109,7 +113,7 @@ class Judged(Struct, frozen=True):
         what = f"{self.verdict}: {limit.text}"
         if self.reason:
             return f"{what}: {self.reason}"
-        values = f"{_text(self.metric, self.base)} → {_text(self.metric, self.ours)}"
+        values = " → ".join(self.medians)
         over = f"{self.counts[0]} and {self.counts[1]} iterations"
         if self.runs > 1:
             over += f", and of {self.runs} baselines that spread by ±{self.spread_pct:.1f} %"
@@ -237,19 +241,13 @@ def _metric_of(figure: str) -> Metric:
     return _OF_STEPS[figure] if figure in _OF_STEPS else metric_named(figure)
 
 
-def _text(metric: Metric, number: float) -> str:
-    scale = metric.unit.scale(abs(number), is_whole=False)
-    return f"{number / scale.divisor:.4g} {scale.text}".strip()
-
-
 def limits_table(judged: Iterable[Judged]) -> str:
     lines = ["| limit | baseline | run | change | result |", "| :-- | --: | --: | --: | :-- |"]
     marks = {PASS: "✅ pass", FAIL: "❌ fail", INCONCLUSIVE: "❔ inconclusive"}
     for each in judged:
         figures = ["–", "–", "–"]
         if not each.reason:
-            figures = [_text(each.metric, each.base), _text(each.metric, each.ours),
-                       f"{each.change_pct:+z.1f} %"]  # fmt: skip
+            figures = [*each.medians, f"{each.change_pct:+z.1f} %"]
         limit = each.limit.text.replace("|", "\\|")
         lines.append(f"| `{limit}` | {' | '.join(figures)} | {marks[each.verdict]} |")
     return "\n".join(lines) + "\n"
