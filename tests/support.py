@@ -12,9 +12,9 @@ from msgspec import Struct
 
 from chopper_core.ingest.open import open_run
 from chopper_core.model.accounting import account, launch_overheads
-from chopper_core.model.host_tables import HostState, HostSteps, HostTime
 from chopper_core.model.inputs import Gpu
 from chopper_core.model.run import Run
+from chopper_core.model.side_table import HostState, HostSteps, HostTime
 from chopper_core.model.table import NO_LABEL, NO_TIME, Category, KernelTable, Kind, Phase, Rule
 from chopper_core.views.frame import Frame
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from chopper_core.align.host import Host, Links, matching
 from chopper_core.align.labels import NOWHERE, Intervals, Points, numbered
 from chopper_core.model.column_names import ALLOC_BYTES, FRAGMENTATION_BYTES, PEAK_BYTES
-from chopper_core.model.host_tables import (
+from chopper_core.model.side_table import (
     NEVER,
     HostKind,
     HostLane,
@@ -21,9 +21,9 @@ from chopper_core.model.host_tables import (
     HostState,
     HostTime,
     MemoryEvents,
+    empty,
     largest_between,
 )
-from chopper_core.model.side_table import empty
 from chopper_core.model.table import NO_TIME, KernelTable
 from chopper_core.sources.trace import HostCategory, Trace
 from chopper_core.tables.losses import ABSENT

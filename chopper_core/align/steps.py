@@ -15,8 +15,7 @@ from msgspec import Struct
 from chopper_core.align.host import BACKWARD_NODE, Host
 from chopper_core.align.kernel_classes import OPTIMIZER_CLASS
 from chopper_core.align.labels import NOWHERE, Intervals, Labels, Points, parents
-from chopper_core.model.host_tables import HostSteps
-from chopper_core.model.side_table import empty
+from chopper_core.model.side_table import HostSteps, empty
 from chopper_core.model.table import NO_LABEL, Phase, Rule
 from chopper_core.util.arrays import Float64, Index, Int32
 from chopper_core.util.grouping import distinct, run_starts

@@ -13,7 +13,6 @@ from msgspec.structs import replace
 from chopper_core.model.column_names import COUNTS_PER_US, is_part
 from chopper_core.model.cubes import Cubes
 from chopper_core.model.hardware import CounterInfo, Hardware, hardware_of, is_file
-from chopper_core.model.host_tables import MEMORY_SIGNALS, MemoryEvents
 from chopper_core.model.inputs import (
     NO_DEVICE,
     RECONSTRUCTED,
@@ -35,7 +34,7 @@ from chopper_core.model.parallel import (
     parallel_of_layout,
     parse_layout,
 )
-from chopper_core.model.side_table import SideTables, T, empty
+from chopper_core.model.side_table import MEMORY_SIGNALS, MemoryEvents, SideTables, T, empty
 from chopper_core.model.signals import (
     BusyCurve,
     BusyParts,

@@ -29,11 +29,10 @@ from msgspec.structs import replace
 
 from chopper_core.model.address import nothing_at
 from chopper_core.model.attributes import Attributes, StatedEdges
-from chopper_core.model.host_tables import HostLane, HostSteps, HostTime, MemoryEvents
 from chopper_core.model.inputs import SampledFile
 from chopper_core.model.run import Run
 from chopper_core.model.shapes import CallShape
-from chopper_core.model.side_table import SideTable
+from chopper_core.model.side_table import HostLane, HostSteps, HostTime, MemoryEvents, SideTable
 from chopper_core.model.signals import CpuSamples
 from chopper_core.model.table import COLUMNS
 from chopper_core.model.units import Unit

@@ -13,8 +13,8 @@ from chopper_core.metrics import METRICS, Values, columns, numbered
 from chopper_core.model.charts import BarChart, LineChart, Series
 from chopper_core.model.column_names import ALLOC_BYTES, PEAK_BYTES
 from chopper_core.model.groups import Groups
-from chopper_core.model.host_tables import ALLOCATED, NEVER, MemoryEvents, largest_between
 from chopper_core.model.run import Run
+from chopper_core.model.side_table import ALLOCATED, NEVER, MemoryEvents, largest_between
 from chopper_core.model.table import LEVELS, NO_LABEL, NO_LABEL_TEXT, NO_TIME
 from chopper_core.model.units import Unit, time_text
 from chopper_core.model.view import View, Window, with_view

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from chopper_core.ingest.open import open_run
-from chopper_core.model.host_tables import HostStack, HostState, HostTime
 from chopper_core.model.run import Run
+from chopper_core.model.side_table import HostStack, HostState, HostTime
 from chopper_core.store.reader import read_store
 from chopper_core.store.writer import write_store
 from chopper_core.views.shared.host_causes import UNSEEN, cause_of, host_charges

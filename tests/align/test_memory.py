@@ -12,8 +12,8 @@ import pytest
 
 from chopper_core.ingest.open import open_run
 from chopper_core.metrics import METRICS, Scope
-from chopper_core.model.host_tables import NEVER, MemoryEvents
 from chopper_core.model.run import Run
+from chopper_core.model.side_table import NEVER, MemoryEvents
 from chopper_core.store.reader import read_store
 from chopper_core.store.writer import write_store
 from tests.support import opened_events

@@ -20,11 +20,11 @@ from msgspec.structs import fields, replace
 from chopper_core.ingest import cache
 from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse
-from chopper_core.model.host_tables import HostStack, HostTime, MemoryEvents
 from chopper_core.model.inputs import Gpu, SampledFile
 from chopper_core.model.overrides import overrides_of
 from chopper_core.model.run import Run
 from chopper_core.model.shapes import Fused
+from chopper_core.model.side_table import HostStack, HostTime, MemoryEvents
 from chopper_core.model.signals import CpuSamples, IntegralCurve
 from chopper_core.model.table import COLUMNS
 from chopper_core.render import info, render

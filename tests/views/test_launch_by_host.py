@@ -18,8 +18,8 @@ from msgspec.structs import replace
 
 from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse
-from chopper_core.model.host_tables import HostTime
 from chopper_core.model.run import Run
+from chopper_core.model.side_table import HostTime
 from chopper_core.model.table import LEVELS
 from chopper_core.model.view import View, complete_order
 from chopper_core.views.frame import Frame

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from chopper_core.model.charts import Lanes
-from chopper_core.model.host_tables import HostKind, HostLane
+from chopper_core.model.side_table import HostKind, HostLane
 from chopper_core.model.table import NO_TIME
 from chopper_core.model.view import View, Window
 from chopper_core.render import render

@@ -11,7 +11,7 @@ its activities in order.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -296,15 +296,15 @@ def stated_edges(
     if is_own:
         return _restored(graph) if STATED in graph.attributes else None
     found: list[tuple[int, int, int, int]] = []
-    reached = _Reached(graph, rows, lane, start_ns)
+    before = _reached(graph, rows, lane, start_ns)
     controls = _controls(graph)
     for row in rows.tolist():
-        edges, lead = reached.before(row)
+        edges, lead = before(row)
         control = [] if controls is None else controls.of(row)
         if lead or not (edges or control):
             found.append((row, NO_NODE, lead, 0))
-        found += [(row, before, host_ns, 0) for before, host_ns in edges.items()]
-        found += [(row, before, 0, 1) for before in control]
+        found += [(row, activity, host_ns, 0) for activity, host_ns in edges.items()]
+        found += [(row, activity, 0, 1) for activity in control]
     return _table(found)
 
 
@@ -364,54 +364,47 @@ def _table(found: list[tuple[int, int, int, int]]) -> StatedEdges:
     )
 
 
-class _Reached:
-    """For each host node the activities that it waits for, and the host's work since."""
+def _reached(
+    graph: ExecutionGraph, rows: Index, lane: Int64, start_ns: Int64
+) -> Callable[[int], tuple[dict[int, int], int]]:
+    """A function from a node to the activities that it waits for, with the host's work since, and
+    the host's work before it."""
+    needs, is_activity = graph.data, np.zeros(len(graph), np.bool_)
+    is_activity[rows] = True
+    lanes, starts = lane.tolist(), start_ns.tolist()
+    own_ns: list[int] = (graph.duration_us * 1_000).tolist()
+    leads = [0] * len(graph)
+    behind: list[dict[int, int]] = [_NOTHING] * len(graph)
+    """Of host nodes: activity → the host's work since, without their own."""
 
-    def __init__(self, graph: ExecutionGraph, rows: Index, lane: Int64, start_ns: Int64) -> None:
-        self._needs = graph.data
-        self._is_activity = np.zeros(len(graph), np.bool_)
-        self._is_activity[rows] = True
-        self._lane: list[int] = lane.tolist()
-        self._start: list[int] = start_ns.tolist()
-        self._last: list[int] = (graph.duration_us * 1_000).tolist()
-        self._lead = [0] * len(graph)
-        self._behind: list[dict[int, int]] = [_NOTHING] * len(graph)
-        """Of host nodes: activity → the host's work since, without their own."""
-        self._follow()
-
-    def before(self, node: int) -> tuple[dict[int, int], int]:
-        """The activities that a node waits for with the host's work since, and its work before."""
+    def before(node: int) -> tuple[dict[int, int], int]:
         found: dict[int, int] = {}
         lead = 0
-        for need in self._needs.of(node):
-            if self._is_activity[need]:
+        for need in needs.of(node):
+            if is_activity[need]:
                 found.setdefault(need, 0)
                 continue
-            own = self._last[need]
-            lead = max(lead, self._lead[need] + own)
-            for before, host_ns in self._behind[need].items():
-                found[before] = max(found.get(before, 0), host_ns + own)
+            lead = max(lead, leads[need] + own_ns[need])
+            for activity, host_ns in behind[need].items():
+                found[activity] = max(found.get(activity, 0), host_ns + own_ns[need])
         return found, lead
 
-    def _latest(self, found: dict[int, int]) -> dict[int, int]:
-        """Of many activities the last of each stream, which end after the others."""
-        last: dict[int, int] = {}
-        for before in sorted(found, key=lambda each: (self._start[each], each)):
-            last[self._lane[before]] = before
-        return {before: found[before] for before in last.values()}
-
-    def _follow(self) -> None:
-        """Go through the host nodes in the order of their dependencies; those of a cycle, which
-        only a file with times may have, wait for nothing."""
-        is_activity = self._is_activity
-        sorter = TopologicalSorter({
-            node: [need for need in self._needs.of(node) if not is_activity[need]]
-            for node in np.flatnonzero(~is_activity).tolist()
-        })  # fmt: skip
-        with suppress(CycleError):
-            sorter.prepare()
-        while ready := sorter.get_ready():
-            for node in ready:
-                found, self._lead[node] = self.before(node)
-                self._behind[node] = self._latest(found) if len(found) > _MAX_BEHIND else found
-            sorter.done(*ready)
+    # Host nodes in the order of their dependencies; those of a cycle, which only a file with times
+    # may have, wait for nothing.
+    sorter = TopologicalSorter({
+        node: [need for need in needs.of(node) if not is_activity[need]]
+        for node in np.flatnonzero(~is_activity).tolist()
+    })  # fmt: skip
+    with suppress(CycleError):
+        sorter.prepare()
+    while ready := sorter.get_ready():
+        for node in ready:
+            found, leads[node] = before(node)
+            if len(found) > _MAX_BEHIND:
+                # The last of each stream ends after the others.
+                by_start = sorted(found, key=lambda each: (starts[each], each))
+                last = {lanes[each]: each for each in by_start}
+                found = {each: found[each] for each in last.values()}
+            behind[node] = found
+        sorter.done(*ready)
+    return before

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.model.host_tables import HostState
+from chopper_core.model.side_table import HostState
 from chopper_core.model.table import NO_LABEL, NO_TIME
 from chopper_core.util.arrays import Float64, Int64
 from chopper_core.util.grouping import (

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from chopper_core.metrics import Values, columns, worded
 from chopper_core.model.charts import BarChart, Series
 from chopper_core.model.groups import Groups
-from chopper_core.model.host_tables import HostState, HostTime
 from chopper_core.model.run import Run
+from chopper_core.model.side_table import HostState, HostTime
 from chopper_core.model.table import LEVELS, NO_TIME
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View, Window, with_view

@@ -18,8 +18,8 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.model.host_tables import HostStack, HostState, HostSteps, HostTime
 from chopper_core.model.run import Run
+from chopper_core.model.side_table import HostStack, HostState, HostSteps, HostTime
 from chopper_core.model.table import ACTIVITY, NO_LABEL, NO_TIME, values_of
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Index, Int32, Int64, Mask, Numbers

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from chopper_core.model.groups import knows_sizes
-from chopper_core.model.host_tables import HostState
+from chopper_core.model.side_table import HostState
 from chopper_core.util.grouping import medians_along
 from chopper_core.views.shared.host_causes import cause_beyond
 from chopper_core.views.shared.leads import CAUSES, LOW_CLOCK_RATIO, RankLeads, Straggler

@@ -14,8 +14,8 @@ from msgspec import Struct
 
 from chopper_core.align.kernel_classes import ATTENTION_CLASS, OPTIMIZER_CLASS, kernel_class
 from chopper_core.model.charts import QUEUE, LaneCells, Span, Strip
-from chopper_core.model.host_tables import HostKind, HostLane
 from chopper_core.model.run import Run
+from chopper_core.model.side_table import HostKind, HostLane
 from chopper_core.model.signals import Queue, TimeSpans
 from chopper_core.model.table import KernelTable, Kind
 from chopper_core.model.units import Unit

@@ -152,10 +152,8 @@ def _microbatches(step: Any, layout: _Layout) -> list[tuple[int, ...]] | None:
             if not (_is_time(start) and _is_time(end) and end >= start):
                 return None
             number, chunk = layout.place(order, series)
-            number, chunk = (
-                numbers[order] if numbers else number,
-                chunks[order] if chunks else chunk,
-            )
+            number = numbers[order] if numbers else number
+            chunk = chunks[order] if chunks else chunk
             begin = round(start * _MS)
             found.append((series, number, chunk, begin, round(end * _MS) - begin))
     return found if len(lengths) == 1 else None
