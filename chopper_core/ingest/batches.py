@@ -95,7 +95,7 @@ def _only_writer(store: Path) -> Iterator[None]:
             handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
         except OSError as error:
             raise StoreWriteError(f"can't write the store {store}: {error.strerror}") from error
-        try:
+        with os.fdopen(handle):
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -114,8 +114,6 @@ def _only_writer(store: Path) -> Iterator[None]:
                     with suppress(OSError):
                         folder.rmdir()
                 return
-        finally:
-            os.close(handle)
 
 
 def ingest_into(

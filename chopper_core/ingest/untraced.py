@@ -256,18 +256,11 @@ def identified(
     known = [replace(gpu, index=gpu.rank) for gpu in gpus] if telemetry.by_rank else gpus
     index_of = {own.index: gpu.index for own, gpu in zip(known, gpus, strict=True)}
     path, kind = str(telemetry.path), telemetry.format
+    found = []
     matches = zip(telemetry.gpus, gpus_of_telemetry(telemetry.gpus, known, by_hand), strict=True)
-    found = [
-        Identity(
-            path,
-            kind,
-            device.names,
-            device.text,
-            None if who.gpu is None else index_of[who.gpu],
-            who.by,
-        )
-        for device, who in matches
-    ]
+    for device, who in matches:
+        gpu = None if who.gpu is None else index_of[who.gpu]
+        found.append(Identity(path, kind, device.names, device.text, gpu, who.by))
     return found, {n: each.gpu for n, each in enumerate(found) if each.gpu is not None}
 
 

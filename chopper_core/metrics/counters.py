@@ -89,11 +89,6 @@ class Chip(Struct, frozen=True):
     hardware: Hardware | None
     architecture: Architecture
 
-    @classmethod
-    def of(cls, hardware: Hardware | None) -> Chip:
-        arch = hardware.arch if hardware else ""
-        return cls(hardware, ARCHITECTURES.get(arch, Architecture()))
-
     @property
     def shader_engines(self) -> float:
         return self.architecture.engines_per_xcc * self.number("xccs")
@@ -107,10 +102,6 @@ class Chip(Struct, frozen=True):
         """Scalar L1 caches: two compute units of a shader engine share one."""
         engines = self.shader_engines
         return float(np.ceil(self.number("compute_units") / engines / 2)) * engines
-
-    @property
-    def l1_line_bytes(self) -> float:
-        return self.architecture.l1_line_bytes
 
     def flop_per_clk(self, dtype: str) -> float:
         """Peak of all matrix units for a type of their counters, NaN where unknown."""
@@ -126,8 +117,8 @@ class Chip(Struct, frozen=True):
             return float(text)
         if text.endswith(_PEAK_OF_TYPE):
             return self.flop_per_clk(text.removesuffix(_PEAK_OF_TYPE))
-        found: float = getattr(self.hardware, text, 0.0) or getattr(self, text, nan)
-        return found
+        known: float = getattr(self.hardware, text, 0.0)
+        return known or getattr(self, text, getattr(self.architecture, text, nan))
 
     def float_types(self) -> tuple[str, ...]:
         """The floating-point types of the matrix units; empty for an unknown architecture."""
@@ -166,7 +157,8 @@ class Formula(Struct, frozen=True):
         return self.part in _PARTS_OF_CHIP or any(map(str.isidentifier, self.scale.split()))
 
     def __call__(self, scope: Scope) -> Values:
-        chip = Chip.of(scope.hardware)
+        arch = scope.hardware.arch if scope.hardware else ""
+        chip = Chip(scope.hardware, ARCHITECTURES.get(arch, Architecture()))
         measured = scope.nodes.table.measured
         part = _renamed(self.parts(chip), measured)
         whole = _renamed(weights(self.whole), measured)

@@ -122,11 +122,11 @@ def column_names(texts: Iterable[str], known: Sequence[Metric] = ()) -> tuple[st
     """
     found = []
     for text in texts:
-        sign = "-" * text.startswith("-")
-        column = None if text[len(sign) :] in METRICS else find_column(text[len(sign) :], known)
-        if column is None and text[len(sign) :] not in METRICS:
-            column = find_column(text[len(sign) :], METRICS.values())
-        found.append(text if column is None else sign + column[0].name)
+        name = text.removeprefix("-")
+        if name not in METRICS:
+            column = find_column(name, known) or find_column(name, METRICS.values())
+            text = text.replace(name, column[0].name) if column else text
+        found.append(text)
     return tuple(found)
 
 

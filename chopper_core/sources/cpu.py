@@ -75,14 +75,11 @@ class CpuTable(Struct, frozen=True, eq=False):
 
 def recognise(head: FileHead) -> Recognised | None:
     is_parquet = head.magic.startswith(PARQUET_MAGIC)
-    if is_parquet:
-        try:
-            names = parquet_names(head.path)
-        except DataError:
-            return None
-    else:
-        lines = (line for line in head.lines if line.strip() and not line.startswith("#"))
-        names = csv_cells(next(lines, ""))
+    lines = (line for line in head.lines if line.strip() and not line.startswith("#"))
+    try:
+        names = parquet_names(head.path) if is_parquet else csv_cells(next(lines, ""))
+    except DataError:
+        return None
     found = Recognised(_PARQUET_FORMAT if is_parquet else _CSV_FORMAT)
     return found if _is_ours(map(normalised, names)) else None
 

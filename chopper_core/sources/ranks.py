@@ -132,18 +132,17 @@ def assign_ranks(traces: Sequence[tuple[TraceFile, int | None]]) -> list[RankAss
     claimed: dict[int, Path] = {}
     assigned: dict[int, RankAssignment] = {}
     for index, (trace, rank_in_file) in enumerate(traces):
-        if rank_in_file is not None and rank_in_file >= MAX_RANKS:
-            rank_in_file = None
-        rank = trace.rank_hint if rank_in_file is None else rank_in_file
-        if rank is None or rank >= MAX_RANKS:
+        claims = ((rank_in_file, FROM_FILE), (trace.rank_hint, trace.hint_source))
+        known = [(r, source) for r, source in claims if r is not None and r < MAX_RANKS]
+        if not known:
             continue
+        rank, source = known[0]
         if rank in claimed:
             raise DataError(
                 f"{claimed[rank]} and {trace.path} both claim rank {rank}; "
                 "give the files of one step of one run only."
             )
         claimed[rank] = trace.path
-        source = trace.hint_source if rank_in_file is None else FROM_FILE
         assigned[index] = RankAssignment(rank, source)
     unknown = [index for index in range(len(traces)) if index not in assigned]
     unknown.sort(key=lambda index: natural_key(traces[index][0].path))

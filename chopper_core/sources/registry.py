@@ -183,11 +183,7 @@ class FoundFiles(Struct, frozen=True):
         return read, failed
 
 
-def formats(family: Family) -> list[SourceFormat]:
-    return [*_each_format(family)]
-
-
-def _each_format(family: Family) -> Iterator[SourceFormat]:
+def formats(family: Family) -> Iterator[SourceFormat]:
     """Yield the modules, each imported when its turn comes: most files have the first format."""
     for name in FORMATS[family]:
         yield cast("SourceFormat", import_module(f"chopper_core.sources.{name}"))
@@ -254,7 +250,7 @@ def _recognise(
     head = FileHead(path)
     skipped, nearest = None, -1
     name = path.name.casefold()
-    known = _each_format(family) if is_built_in else _plugin_formats(family)
+    known = formats(family) if is_built_in else _plugin_formats(family)
     for source in known:
         # A file that nothing can read has the format with the longest of its endings.
         ending = max((len(end) for end in source.SUFFIXES if name.endswith(end)), default=0)

@@ -217,11 +217,9 @@ class Trace(Struct, frozen=True):
     def generated(self) -> str | None:
         """The generator named in a trace that was generated, not measured; else None."""
         made_by = self.metadata.get("chopper_generated")
-        if made_by is None:
-            return None
         if isinstance(made_by, Mapping):
-            return str(made_by.get("generator", "a generator"))
-        return str(made_by)
+            made_by = made_by.get("generator", "a generator")
+        return None if made_by is None else str(made_by)
 
 
 def by_rank(trace: Trace) -> list[Trace]:

@@ -21,23 +21,7 @@ from chopper_core.model.run import Run, located
 from chopper_core.model.side_table import SideTable
 from chopper_core.model.signals import CpuSamples, IntegralCurve, Signal
 from chopper_core.model.table import NO_LABEL, Category, KernelTable, Kind, Phase, Rule
-from chopper_core.store.format import (
-    CPU,
-    CPU_ARRAYS,
-    FILES,
-    KERNELS,
-    MEASURED,
-    OPERATIONS,
-    RUN,
-    SERIES,
-    SIDE_TABLES,
-    StoredRun,
-    StoredSignal,
-    StoreIndex,
-    read_index,
-    recreate,
-    run_fields,
-)
+from chopper_core.store import format as layout
 from chopper_core.tables.mmap_columns import (
     ColumnPlace,
     Content,
@@ -70,7 +54,7 @@ _MAX_ATTEMPTS: Final = 5
 def read_store(folder: Path, progress: Progress = silent) -> Run:
     progress("open store", 0, 1)
     for _ in range(_MAX_ATTEMPTS):
-        index = read_index(folder)
+        index = layout.read_index(folder)
         try:
             run = _read_files(folder, index)
         except DataError:
@@ -84,57 +68,58 @@ def read_store(folder: Path, progress: Progress = silent) -> Run:
     raise DataError(f"{folder} is being replaced repeatedly; try again later")
 
 
-def _index_now(folder: Path) -> StoreIndex | None:
+def _index_now(folder: Path) -> layout.StoreIndex | None:
     try:
-        return read_index(folder)
+        return layout.read_index(folder)
     except DataError:
         return None
 
 
-def _read_files(folder: Path, index: StoreIndex) -> Run:
+def _read_files(folder: Path, index: layout.StoreIndex) -> Run:
     try:
         contents = {name: _content(folder / name, stamp) for name, stamp in index.files.items()}
-        stored = msgspec.json.decode(contents[RUN], type=StoredRun)
+        stored = msgspec.json.decode(contents[layout.RUN], type=layout.StoredRun)
         rest = msgspec.json.decode(stored.run, type=_run_type())
         places = stored.places
-        columns: dict[str, Any] = _columns(KernelTable, contents[KERNELS], places[KERNELS])
-        if len(contents[KERNELS]) < _LARGE_BYTES:
+        kernels = contents[layout.KERNELS]
+        columns: dict[str, Any] = _columns(KernelTable, kernels, places[layout.KERNELS])
+        if len(kernels) < _LARGE_BYTES:
             gpus = max((gpu.index + 1 for gpu in rest.gpus), default=0)
             _check_codes(columns, gpus, stored)
-        rows = len(columns["gpu"])
-        if any((each.kind, each.count) != ("float64", rows) for each in places[MEASURED].values()):
+        each_has = "float64", len(columns["gpu"])
+        measured = places[layout.MEASURED]
+        if any((each.kind, each.count) != each_has for each in measured.values()):
             raise ValueError("measured columns of another length or type")
         table = KernelTable(
             names=stored.names,
             operations=stored.operations,
             shapes=stored.shapes,
-            measured=columns_of(contents[MEASURED], places[MEASURED]),
+            measured=columns_of(contents[layout.MEASURED], measured),
             **columns,
         )
-        signals = _signals(columns_of(contents[SERIES], places[SERIES]), stored.signals)
-        cpu = _cpu(columns_of(contents[CPU], places[CPU]), stored.cpu)
+        series, cpu, cells = (
+            columns_of(contents[name], places[name])
+            for name in (layout.SERIES, layout.CPU, layout.OPERATIONS)
+        )
         side_tables = {
             kind: kind(
                 msgspec.json.decode(stored.side_names[kind.FILE], type=tuple[kind.NAME, ...]),  # type: ignore[name-defined]
                 **_columns(kind, contents[kind.FILE], places[kind.FILE]),
             )
-            for kind in SIDE_TABLES
+            for kind in layout.SIDE_TABLES
             if kind.FILE in contents
         }
-        cubes = _cubes(columns_of(contents[OPERATIONS], places[OPERATIONS]), stored)
-        summary = Cubes(table, cubes)
+        own: dict[str, Any] = {
+            "measured": _signals(series, stored.signals),
+            "cpu": _cpu(cpu, stored.cpu),
+            "cubes": Cubes(table, _cubes(cells, stored)),
+        }
     except _UNREADABLE as error:
-        raise DataError(f"{folder} is a corrupt store ({error}); {recreate(folder)}") from error
-    fields = {name: getattr(rest, name) for name in run_fields()}
-    run = Run(
-        table=table,
-        measured=signals,
-        cpu=cpu,
-        side_tables=side_tables,
-        cubes=summary,
-        **fields,
-    )
-    return located(replace(run, name=str(folder)))
+        way_out = layout.recreate(folder)
+        raise DataError(f"{folder} is a corrupt store ({error}); {way_out}") from error
+    fields = {name: getattr(rest, name) for name in layout.run_fields()}
+    fields |= {"name": str(folder)}
+    return located(Run(table=table, side_tables=side_tables, **own, **fields))
 
 
 def _columns(
@@ -152,7 +137,7 @@ def _columns(
     return columns
 
 
-def _check_codes(columns: Mapping[str, AnyArray], gpus: int, stored: StoredRun) -> None:
+def _check_codes(columns: Mapping[str, AnyArray], gpus: int, stored: layout.StoredRun) -> None:
     numbers = {"gpu": gpus, "operation": len(stored.operations)}
     numbers |= {name: len(stored.names) for name in ("kernel", "group")}
     kinds: dict[str, type[IntEnum]] = {"phase": Phase, "kind": Kind, "category": Category}
@@ -165,12 +150,13 @@ def _check_codes(columns: Mapping[str, AnyArray], gpus: int, stored: StoredRun) 
 
 
 def _content(path: Path, stamp: tuple[int, int]) -> Content:
+    way_out = layout.recreate(path.parent)
     if path.is_symlink():
-        raise DataError(f"{path} is a link: a store holds its own files; {recreate(path.parent)}")
+        raise DataError(f"{path} is a link: a store holds its own files; {way_out}")
     if is_hollow(path):
-        raise DataError(f"{path} is a hole in the file system; {recreate(path.parent)}")
+        raise DataError(f"{path} is a hole in the file system; {way_out}")
     content = content_of(path)
-    is_late = path.name != RUN and len(content) >= _LARGE_BYTES
+    is_late = path.name != layout.RUN and len(content) >= _LARGE_BYTES
     if len(content) != stamp[0] or not (is_late or zlib.crc32(content) == stamp[1]):
         raise DataError(_mismatch(path))
     return content
@@ -178,16 +164,19 @@ def _content(path: Path, stamp: tuple[int, int]) -> Content:
 
 def large_files(folder: Path) -> list[str]:
     """The files of a store whose checksums opening it doesn't verify; raises DataError."""
-    files = read_index(folder).files.items()
-    return [name for name, (size, _) in files if name != RUN and size >= _LARGE_BYTES]
+    files = layout.read_index(folder).files.items()
+    return [name for name, (size, _) in files if name != layout.RUN and size >= _LARGE_BYTES]
 
 
-def verify(folder: Path, names: Collection[str] = FILES, progress: Progress = silent) -> None:
+def verify(
+    folder: Path, names: Collection[str] = layout.FILES, progress: Progress = silent
+) -> None:
     """Verify the checksums of files of a store, by default of all.
 
     Raises DataError on a mismatch, and where one can't be read.
     """
-    files = {name: stamp for name, stamp in read_index(folder).files.items() if name in names}
+    known = layout.read_index(folder).files
+    files = {name: stamp for name, stamp in known.items() if name in names}
     whole, done = sum(size for size, _ in files.values()), 0
 
     def report(count: int) -> None:
@@ -204,7 +193,7 @@ def verify(folder: Path, names: Collection[str] = FILES, progress: Progress = si
             raise DataError(_mismatch(folder / name))
 
 
-def _cubes(columns: Mapping[str, AnyArray], stored: StoredRun) -> dict[frozenset[str], Cube]:
+def _cubes(columns: Mapping[str, AnyArray], stored: layout.StoredRun) -> dict[frozenset[str], Cube]:
     counts = [count for _, count in stored.cubes]
     lengths = set(map(len, columns.values()))
     if counts and (min(counts) < 0 or lengths != {sum(counts)}):
@@ -224,11 +213,11 @@ def _cubes(columns: Mapping[str, AnyArray], stored: StoredRun) -> dict[frozenset
 
 
 def _mismatch(path: Path) -> str:
-    return f"{path}: checksum mismatch: the store is corrupt; {recreate(path.parent)}"
+    return f"{path}: checksum mismatch: the store is corrupt; {layout.recreate(path.parent)}"
 
 
 def _signals(
-    columns: Mapping[str, AnyArray], signals: tuple[StoredSignal, ...]
+    columns: Mapping[str, AnyArray], signals: tuple[layout.StoredSignal, ...]
 ) -> dict[str, Signal]:
     lists = [lists_of(columns, name) for name in IntegralCurve.__struct_fields__]
     curves = list(zip(*lists, strict=True))
@@ -250,9 +239,9 @@ def _signals(
 
 def _cpu(columns: Mapping[str, AnyArray], files: tuple[SampledFile, ...]) -> tuple[CpuSamples, ...]:
     found = []
-    rows = zip(*(lists_of(columns, name) for name in CPU_ARRAYS), strict=True)
+    rows = zip(*(lists_of(columns, name) for name in layout.CPU_ARRAYS), strict=True)
     for file, arrays in zip(files, rows, strict=True):
-        samples = CpuSamples(**asdict(file), **dict(zip(CPU_ARRAYS, arrays, strict=True)))
+        samples = CpuSamples(**asdict(file), **dict(zip(layout.CPU_ARRAYS, arrays, strict=True)))
         shape = len(samples.times_ns), len(samples.cpus)
         found.append(replace(samples, percent=samples.percent.reshape(shape)))
     return tuple(found)
@@ -261,4 +250,4 @@ def _cpu(columns: Mapping[str, AnyArray], files: tuple[SampledFile, ...]) -> tup
 @cache
 def _run_type() -> Any:
     hints = get_type_hints(Run)
-    return msgspec.defstruct("RunFields", [(name, hints[name]) for name in run_fields()])
+    return msgspec.defstruct("RunFields", [(name, hints[name]) for name in layout.run_fields()])

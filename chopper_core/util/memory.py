@@ -85,18 +85,19 @@ def share_one_heap() -> None:
 
     To be called before there are threads. Long work allocates in numpy, outside of the heap.
     """
-    import ctypes
-
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
+    _heap("mallopt", _M_ARENA_MAX, 1)
 
 
 def give_back() -> None:
     """Return to the system what was freed: a heap keeps pages that lie below used ones."""
+    _heap("malloc_trim", 0)
+
+
+def _heap(function: str, *given: int) -> None:
     import ctypes
 
     with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
+        getattr(ctypes.CDLL(None), function)(*given)
 
 
 def worker_limit(workers: int, largest_bytes: int) -> tuple[int, int]:

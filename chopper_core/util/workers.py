@@ -110,8 +110,7 @@ def _outcomes(
         from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, wait
 
         is_own = executor is None
-        processes = _in_processes(paths, reader, workers, limit)
-        with processes if executor is None else _on(executor, paths, reader) as (futures, done):
+        with _submitted(paths, reader, workers, limit, executor) as (futures, done):
             waiting = set(futures)
             while waiting:
                 ended, waiting = wait(waiting, _POLL_SECONDS, FIRST_COMPLETED)
@@ -157,35 +156,33 @@ def _part(whole: Progress, before: int, total: int) -> Progress:
 
 
 @contextmanager
-def _on(
-    executor: Executor, paths: Sequence[Path], reader: Reader[Read]
-) -> Iterator[tuple[list[Future[Read | ChopperError]], Sequence[int]]]:
-    """As `_in_processes`, of an executor that doesn't tell how much it has read."""
-    futures: list[Future[Any]] = [executor.submit(reader, path, silent) for path in paths]
-    try:
-        yield futures, [0] * len(paths)
-    finally:
-        for future in futures:
-            future.cancel()
-
-
-@contextmanager
-def _in_processes(
-    paths: Sequence[Path], reader: Reader[Read], workers: int, limit: int
-) -> Iterator[tuple[list[Future[Read | ChopperError]], Sequence[int]]]:
+def _submitted(
+    paths: Sequence[Path],
+    reader: Reader[Read],
+    workers: int,
+    limit: int,
+    executor: Executor | None,
+) -> Iterator[tuple[list[Future[Any]], Sequence[int]]]:
     """The outcomes of worker processes to come, and the bytes that they have read of each file.
 
-    There are none where no process can be started, or no memory shared. On leaving, files that no
-    worker has begun are cancelled, and others at their next report.
+    An `executor` doesn't say how much it has read. There are none where no process can be started,
+    or no memory shared. On leaving, files that no worker has begun are cancelled, and others at
+    their next report.
     """
     # Importing them is slow compared with a small trace.
     from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
     from multiprocessing import get_context
 
     context = get_context("spawn")
-    futures: list[Future[Read | ChopperError]] = []
-    bytes_read: Any = ()
+    futures: list[Future[Any]] = []
+    bytes_read: Any = [0] * len(paths)
     with ExitStack() as stack:
+        if executor is not None:
+            for path in paths:
+                futures.append(executor.submit(reader, path, silent))
+                stack.callback(futures[-1].cancel)
+            yield futures, bytes_read
+            return
         try:
             bytes_read = context.RawArray("q", len(paths))
             stop = context.RawValue("b")

@@ -22,7 +22,7 @@ from chopper_core.model.inputs import Gpu, Source
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, Category, KernelTable, Kind, Phase, Rule
 from chopper_core.model.tree import level_order
-from chopper_core.store.reader import read_index
+from chopper_core.store.format import read_index
 from chopper_core.store.writer import write_store
 from chopper_core.util.errors import DataError
 from tests.bench.processes import ROOT
