@@ -223,7 +223,6 @@ def _place(
     while left:
         waiting = []
         for gpu in left:
-            found = None
             for base in _closest(gpu, placed, groups) if failures < _MAX_FAILURES else ():
                 own, other = _common(lanes[gpu], groups[base]), _common(lanes[base], groups[gpu])
                 found = _late(own, other, _same_places(own, other))
@@ -232,7 +231,7 @@ def _place(
                     late[gpu] = found + late[base]
                     distances.append(np.abs(_nearest(own.end_ns - found, other.end_ns)))
                     break
-            if found is None:
+            else:
                 failures += 1
                 waiting.append(gpu)
         if len(waiting) == len(left):

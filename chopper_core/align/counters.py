@@ -17,7 +17,6 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
 
 from chopper_core.align.identity import devices_of_agents, gpus_of_agents
 from chopper_core.align.launches import (
@@ -87,8 +86,8 @@ def match_counters(table: KernelTable, rows: Index, dispatched: Dispatched) -> C
     spare = dispatch.copy()
     iterations = table.iteration[sequence]
     if not len(sequence) or not len(dispatched):
-        nothing = CounterMatch(dispatch[rows], match[rows], dispatch[rows], 0, len(dispatched), "")
-        return replace(nothing, comparison=comparison)
+        unused = len(dispatched)
+        return CounterMatch(dispatch[rows], match[rows], spare[rows], 0, unused, comparison)
     both = Comparison(table, sequence, dispatched, trace_codes, dispatch_codes)
     launched, others = both.sides()
     template = launched.take(iterations == _template(iterations))
@@ -102,7 +101,8 @@ def match_counters(table: KernelTable, rows: Index, dispatched: Dispatched) -> C
         own = sequence[here]
         window = len(fitted) - 1 - (last - position)
         partner, state, other = _with_borrowed(fitted, window)
-        into, ambiguous = _into_template(launched.take(here), template)
+        placed = _into_template(launched.take(here), template)
+        into, ambiguous = placed.partner, placed.ambiguous
         found = (into != UNMATCHED) & (partner[into] != UNMATCHED)
         dispatch[own[found]] = partner[into[found]]
         spare[own[found]] = np.where(ambiguous, UNMATCHED, other[into])[found]
@@ -125,8 +125,8 @@ def match_counters(table: KernelTable, rows: Index, dispatched: Dispatched) -> C
     )
 
 
-def _into_template(kernels: Launched, template: Launched) -> tuple[Index, Mask]:
-    """The place of each kernel of an iteration in the template, and whether it is ambiguous.
+def _into_template(kernels: Launched, template: Launched) -> Alignment:
+    """The place of each kernel of an iteration in the template.
 
     A truncated iteration is first placed by its runs of kernels that are unique in the template:
     layers repeat, so its kernels alone would fit in several places.
@@ -135,22 +135,20 @@ def _into_template(kernels: Launched, template: Launched) -> tuple[Index, Mask]:
     if len(kernels) != len(template) and (starts := windows(kernels.code, template.code)):
         begin = max(starts[-1] - RUN_LENGTH, 0)
         end = starts[-1] + len(kernels) + RUN_LENGTH
-    aligned = _aligned(kernels, template.take(slice(begin, end)))
-    into = np.where(aligned.partner == UNMATCHED, UNMATCHED, aligned.partner + begin)
-    return into, aligned.ambiguous
+    return _aligned(kernels, template, begin, end)
 
 
-def _with_borrowed(fitted: list[tuple[Index, Mask]], window: int) -> tuple[Index, Int8, Index]:
+def _with_borrowed(fitted: Sequence[Alignment], window: int) -> tuple[Index, Int8, Index]:
     """Partners and states of the template in a window; gaps are filled from the nearest window.
 
     Before the first window everything is borrowed. The third value is a certain partner in the
     nearest other window.
     """
-    partner = np.full(len(fitted[0][0]), UNMATCHED, np.intp)
+    partner = np.full(len(fitted[0].partner), UNMATCHED, np.intp)
     state = np.full(len(partner), Match.NONE, np.int8)
     spare = partner.copy()
     for other in sorted(range(len(fitted)), key=lambda other: abs(other - window)):
-        theirs, ambiguous = fitted[other]
+        theirs, ambiguous = fitted[other].partner, fitted[other].ambiguous
         more = (partner != UNMATCHED) & (spare == UNMATCHED) & ~ambiguous
         spare[more] = theirs[more]
         take = (partner == UNMATCHED) & (theirs != UNMATCHED)
@@ -224,7 +222,7 @@ def _runs(sequence: Int64, length: int) -> list[tuple[int, ...]]:
     return list(zip(*(values[shift:] for shift in range(length)), strict=False))
 
 
-def _fit(template: Launched, sequence: Launched, starts: list[int]) -> list[tuple[Index, Mask]]:
+def _fit(template: Launched, sequence: Launched, starts: list[int]) -> list[Alignment]:
     """For each window the partner in `sequence` of each element of the template."""
     fitted = []
     slack = len(template) // 20 + RUN_LENGTH
@@ -233,14 +231,16 @@ def _fit(template: Launched, sequence: Launched, starts: list[int]) -> list[tupl
         # Kernels missing from a window shift the apparent start of the next one.
         begin = max(start - slack, lowest, 0)
         end = min(start + len(template) + slack, next_start + 2 * RUN_LENGTH)
-        aligned = _aligned(template, sequence.take(slice(begin, end)))
-        partner = np.where(aligned.partner == UNMATCHED, UNMATCHED, aligned.partner + begin)
-        fitted.append((partner, aligned.ambiguous))
+        fitted.append(_aligned(template, sequence, begin, end))
     return fitted
 
 
-def _aligned(first: Launched, second: Launched) -> Alignment:
-    return with_moved(align(first, second), first, second)
+def _aligned(first: Launched, second: Launched, begin: int, end: int) -> Alignment:
+    """Align with a part of the second sequence."""
+    part = second.take(slice(begin, end))
+    found = with_moved(align(first, part), first, part)
+    partner = np.where(found.partner == UNMATCHED, UNMATCHED, found.partner + begin)
+    return Alignment(partner, found.ambiguous)
 
 
 def _template(iterations: Int32) -> int:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.align.host import Host, Links, matching
@@ -227,26 +226,17 @@ def _outermost(trace: Trace, threads: Int64) -> Index:
     return rows[outer]
 
 
-class AlignedMemory(Struct, frozen=True):
-    """The memory events of a rank, and the columns that they give its activities."""
-
-    events: MemoryEvents = empty(MemoryEvents)
-    columns: dict[str, Float64] = {}
-    """Measured columns of the activities."""
-    unplaced: int = 0
-    """Events of a device that isn't known as one of the activities' GPUs."""
-
-
-def align_memory(trace: Trace, links: Links, devices: Int64, table: KernelTable) -> AlignedMemory:
+def align_memory(
+    trace: Trace, links: Links, devices: Int64, table: KernelTable
+) -> tuple[MemoryEvents, dict[str, Float64], int]:
     """Give each memory event of a trace its GPU, operator, partner and activity.
 
     `devices` are those of the activities, whose rows in the table are in the order of the trace.
     The framework numbers devices as the process sees them: the only one is the only GPU, several
-    are matched by number.
+    are matched by number. Returns the events, the measured columns that they give the activities,
+    and how many events are of a device that isn't known as one of the activities' GPUs.
     """
     found = trace.allocations
-    if not len(found):
-        return AlignedMemory()
     its_gpu = first_equal(devices, found.device)
     if len(devices) == 1 and len(distinct(found.device)) == 1:
         its_gpu = np.zeros(len(found), np.intp)
@@ -254,7 +244,7 @@ def align_memory(trace: Trace, links: Links, devices: Int64, table: KernelTable)
     order = placed[stable_order(found.time_ns[placed])]
     order = order[stable_order(its_gpu[order])]
     if not len(order):
-        return AlignedMemory(unplaced=len(found))
+        return empty(MemoryEvents), {}, len(found)
     own_gpu, time_ns, size = its_gpu[order], found.time_ns[order], found.bytes[order]
     points = Points(found.thread[order], time_ns)
     row = _next_launched(links, table.gpu, own_gpu, points)
@@ -287,8 +277,7 @@ def align_memory(trace: Trace, links: Links, devices: Int64, table: KernelTable)
         label(table.layer),
         operation,
     )
-    columns = _bytes_of(events, row, links, table.gpu)
-    return AlignedMemory(events, columns, len(found) - len(order))
+    return events, _bytes_of(events, row, links, table.gpu), len(found) - len(order)
 
 
 def _next_launched(links: Links, gpu: Int32, own_gpu: Index, points: Points) -> Index:

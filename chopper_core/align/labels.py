@@ -168,7 +168,7 @@ class Points(Struct, frozen=True, dict=True):
     def take(self, rows: Index) -> Points:
         """The points of the given rows; row -1 gives an unknown point."""
         if not len(self.thread):
-            return nowhere(len(rows))
+            return Points(np.full(len(rows), NOWHERE, np.int32), np.zeros(len(rows), np.int64))
         thread = np.where(rows >= 0, self.thread[rows], np.int32(NOWHERE))
         return Points(thread.astype(np.int32), self.time_ns[rows])
 
@@ -196,10 +196,6 @@ class Points(Struct, frozen=True, dict=True):
         at = self.place(self.thread[rows], self.time_ns[rows])
         order = np.argsort(at, kind="stable")
         return rows[order], at[order]
-
-
-def nowhere(count: int) -> Points:
-    return Points(np.full(count, NOWHERE, np.int32), np.zeros(count, np.int64))
 
 
 class Intervals(Rows, frozen=True):

@@ -28,6 +28,7 @@ _SERVES: Final = late(
     r"|(?:forward|backward)_prefetch)\b"
 )
 _ROOT_GROUP: Final = -2
+"""The layer of a module of FSDP that is none of the layers."""
 _OUTSIDE_LAYERS: Final = late(r"^(?:ie|ln|lp|lnp|cel)(?: \(recompute\))?$")
 """Operations of a model that belong to no layer: embedding, last norm, head, loss."""
 _HOOKS: Final = late(
@@ -109,22 +110,17 @@ def annotated_layers(host: Host) -> Intervals:
 
 
 def _layer_of(name: str) -> int:
-    number = group_of(_NUMBER, group_of(_FSDP, name, "owner") or group_of(_FSDP, name, "target"))
-    return int(number) if number else NO_LABEL
+    """The layer of the module that a range of FSDP names; NO_LABEL if it names no module."""
+    module = group_of(_FSDP, name, "owner") or group_of(_FSDP, name, "target")
+    number = group_of(_NUMBER, module)
+    return int(number) if number else _ROOT_GROUP if module else NO_LABEL
 
 
 def _served(host: Host) -> Intervals:
-    """Ranges of FSDP's own work, valued with the layer whose parameters they move.
-
-    Only names that contain a module count; those without a layer are the root group.
-    """
+    """Ranges of FSDP's own work, valued with the layer whose parameters they move."""
     rows = np.flatnonzero(host.is_annotation & host.named(_SERVES))
-    has_module = host.by_name(
-        lambda name: bool(group_of(_FSDP, name, "owner") or group_of(_FSDP, name, "target")), rows
-    )
-    rows = rows[has_module > 0]
     layers = host.by_name(_layer_of, rows)
-    return host.intervals(rows, np.where(layers == NO_LABEL, _ROOT_GROUP, layers))
+    return host.intervals(rows[layers != NO_LABEL], layers[layers != NO_LABEL])
 
 
 def layer_windows(host: Host) -> Intervals:
@@ -132,7 +128,7 @@ def layer_windows(host: Host) -> Intervals:
     rows = np.flatnonzero(host.is_annotation & host.named(_HOOKS))
     rows = rows[np.argsort(host.ranges.start_ns[rows], kind="stable")]
     layers = host.by_name(_layer_of, rows)
-    rows, layers = rows[layers != NO_LABEL], layers[layers != NO_LABEL]
+    rows, layers = rows[layers >= 0], layers[layers >= 0]
     opened: dict[tuple[int, int, int], int] = {}
     found: list[tuple[int, int, int, int]] = []
     for hook, thread, layer, start_ns, end_ns in zip(

@@ -14,7 +14,6 @@ from chopper_core.model.shapes import MIXED
 
 Shape = list[int]
 
-_TRUTH: Final = {"True": True, "False": False, "true": True, "false": False}
 _NO_TENSOR: Final = ("", "Scalar", "ScalarList", "GenericList", "None")
 _SCALAR_TYPES: Final = {
     0: "byte", 1: "char", 2: "short", 3: "int", 4: "long", 5: "c10::Half", 6: "float",
@@ -64,8 +63,6 @@ class Inputs(Struct, frozen=True):
     def value(self, place: int) -> Any:
         """The number, boolean or list at a position, None if unknown."""
         text = self.values[place] if place < len(self.values) else ""
-        if text in _TRUTH:
-            return _TRUTH[text]
         return json_in(text.replace("True", "true").replace("False", "false"))
 
     def tensor_bytes(self, place: int) -> float:

@@ -128,18 +128,16 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
         },
         **columns,
     )
-    memory = align_memory(trace, links, devices, table)
-    table = table.with_measured(memory.columns)
-    beside = side_tables(
-        idle, host_steps(steps, len(devices)), memory.events, launching, attributes
-    )
+    memory, memory_columns, unplaced = align_memory(trace, links, devices, table)
+    table = table.with_measured(memory_columns)
+    beside = side_tables(idle, host_steps(steps, len(devices)), memory, launching, attributes)
     findings = {
         **_unlinked(table, links),
         "collectives without arguments": collectives.without_arguments,
         "attentions without FLOPs (the trace doesn't say whether they are causal)": (
             work.of_unknown_mask
         ),
-        "memory events of a device that isn't one of the GPUs": memory.unplaced,
+        "memory events of a device that isn't one of the GPUs": unplaced,
         "communication kernels": int((kind == Kind.COMM).sum()),
         "streams": int(lane.max()) + 1 if len(lane) else 0,
     }
