@@ -32,7 +32,7 @@ _MIN_SPAN: Final = 0.1
 _MAX_DECIMALS: Final = 6
 _MAX_WRITTEN_OUT: Final = 1e15
 """Numbers from here on, and those with more decimals, have an exponent."""
-_ASCII: Final = str.maketrans("┤│└┬─", "+|++-")
+ASCII: Final = str.maketrans("┤│└┬─", "+|++-")
 
 
 class Axis(Struct, frozen=True):
@@ -83,7 +83,7 @@ class Axis(Struct, frozen=True):
 
 
 def _spelled(text: str, is_ascii: bool) -> str:
-    return text.translate(_ASCII) if is_ascii else text
+    return text.translate(ASCII) if is_ascii else text
 
 
 def shares(numbers: Float64, axis: Axis) -> Float64:

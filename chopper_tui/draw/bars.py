@@ -22,7 +22,6 @@ from chopper_tui.draw.canvas import (
     Canvas,
     Drawer,
     Lens,
-    RowsDrawer,
     legend_entries,
     stack,
     title_lines,
@@ -36,7 +35,7 @@ _HAIR: Final = 1e-9
 _CELLS_PER_TICK: Final = 12
 
 
-class BarDrawer(RowsDrawer[BarChart]):
+class BarDrawer(Drawer[BarChart]):
     """A bar per label; a lens makes bars longer, and cuts those that get too long."""
 
     can_pan = False
@@ -93,12 +92,15 @@ class BarDrawer(RowsDrawer[BarChart]):
         return replace(chart, longest=float(sums.max(initial=0.0)) / lens.factor)
 
 
-class BoxDrawer(RowsDrawer[BoxChart]):
+class BoxDrawer(Drawer[BoxChart]):
     """A box per label; a lens shows the middle of the scale."""
 
     can_pan = False
     zoom = MAX_ZOOM
     tallest = 2
+
+    def title(self, chart: BoxChart, width: int, glyphs: Glyphs) -> list[Line]:
+        return title_lines(chart.title, chart.unit, width)
 
     def around(self, chart: BoxChart) -> int:
         return 1
@@ -187,15 +189,10 @@ class CompositionDrawer(Drawer[Composition]):
     def title(self, chart: Composition, width: int, glyphs: Glyphs) -> list[Line]:
         return [[(clean(chart.title), "strong")]] if width >= _WITH_TIMES_FROM else []
 
-    def lines(
-        self, chart: Composition, width: int, glyphs: Glyphs, *, is_below: bool = False
-    ) -> int:
+    def lines(self, chart: Composition, width: int, glyphs: Glyphs) -> int:
         on = Canvas(width, UNLIMITED, glyphs)
         self.draw(chart, on)
         return len(on.lines)
-
-    def body_lines(self, chart: Composition) -> int:
-        return len(chart.labels)
 
     def body(self, chart: Composition, on: Canvas) -> None:
         known = np.stack([each.numbers for each in chart.series], axis=1)
@@ -288,11 +285,8 @@ class CardsDrawer(Drawer[Cards]):
 
     is_prose = True
 
-    def lines(self, chart: Cards, width: int, glyphs: Glyphs, *, is_below: bool = False) -> int:
+    def lines(self, chart: Cards, width: int, glyphs: Glyphs) -> int:
         return sum(map(len, card_lines(chart.cards, width, glyphs))) + len(chart.cards)
-
-    def body_lines(self, chart: Cards) -> int:
-        return UNLIMITED
 
     def body(self, chart: Cards, on: Canvas) -> None:
         for card, drawn in zip(

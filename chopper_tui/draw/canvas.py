@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Final, Protocol, TypeVar
+from typing import ClassVar, Final, Protocol, TypeVar
 
 import numpy as np
 from msgspec import Struct, field
@@ -190,23 +190,40 @@ class Drawer(Protocol[C]):
     """The largest factor of its lens; None for a chart without a scale."""
     opens_with: ClassVar[str] = ""
     """The action that opens the cell of its cursor; empty where cells open nothing."""
+    shortest: ClassVar[int] = 1
+    """Lines of a row that it wants."""
+    tallest: ClassVar[int] = 1
+    """Lines of a row at most: rows get taller together."""
 
     def title(self, chart: C, width: int, glyphs: Glyphs) -> list[Line]:
         return []
 
+    def rows(self, chart: C) -> int:
+        lists = (getattr(chart, name, None) for name in ("rows", "labels"))
+        return next((len(each) for each in lists if each is not None), 1)
+
+    def around(self, chart: C) -> int:
+        """Lines below the rows."""
+        return 0
+
     def body_lines(self, chart: C) -> int:
-        raise NotImplementedError
+        return max(self.shortest * self.rows(chart) + self.around(chart), 1)
 
     def body(self, chart: C, on: Canvas) -> None:
         """Draw it in the lines that the title leaves."""
         raise NotImplementedError
 
-    def lines(self, chart: C, width: int, glyphs: Glyphs, *, is_below: bool = False) -> int:
+    def lines(self, chart: C, width: int, glyphs: Glyphs) -> int:
         return len(self.title(chart, width, glyphs)) + self.body_lines(chart)
+
+    def lines_below(self, chart: C, width: int, glyphs: Glyphs) -> int:
+        """The lines that it wants below another chart."""
+        return self.lines(chart, width, glyphs)
 
     def fitted(self, chart: C, width: int, glyphs: Glyphs, lines: int) -> int:
         """The lines that it takes of so many, which are at least those that it wants."""
-        return self.lines(chart, width, glyphs)
+        own, rows = self.lines(chart, width, glyphs), self.rows(chart)
+        return own + rows * min((lines - own) // max(rows, 1), self.tallest - self.shortest)
 
     def draw(self, chart: C, on: Canvas) -> None:
         title = self.title(chart, on.width, on.glyphs)
@@ -247,35 +264,6 @@ class Drawer(Protocol[C]):
     def followed(self, chart: C, cell: Cell, label: str | None) -> Cell:
         """The cursor once the table's is on a row."""
         return cell
-
-
-class RowsDrawer(Drawer[C], Protocol[C]):
-    """A chart of rows that get taller together, below its title."""
-
-    tallest: ClassVar[int]
-    """Lines of a row at most."""
-    shortest: ClassVar[int] = 1
-    """Lines of a row that it wants."""
-    has_unit: ClassVar[bool] = True
-    """Whether the unit of its figures is in the title."""
-
-    def title(self, chart: C, width: int, glyphs: Glyphs) -> list[Line]:
-        titled: Any = chart
-        return title_lines(titled.title, titled.unit if self.has_unit else "", width)
-
-    def around(self, chart: C) -> int:
-        return 0
-
-    def _rows(self, chart: C) -> int:
-        drawn: Any = chart
-        return len(drawn.rows if hasattr(drawn, "rows") else drawn.labels)
-
-    def body_lines(self, chart: C) -> int:
-        return self.shortest * self._rows(chart) + self.around(chart)
-
-    def fitted(self, chart: C, width: int, glyphs: Glyphs, lines: int) -> int:
-        own, rows = self.lines(chart, width, glyphs), max(self._rows(chart), 1)
-        return own + min((lines - own) // rows, self.tallest - self.shortest) * rows
 
 
 class NothingDrawer(Drawer[Struct]):

@@ -136,9 +136,9 @@ def _heights(charts: Sequence[Chart], width: int, height: int, glyphs: Glyphs) -
         return [height]
     wanted: list[int] = []
     for chart in charts:
-        lines = drawer_of(chart).lines(chart, width, glyphs, is_below=bool(wanted))
-        is_full = drawer_of(chart).is_alone or sum(wanted) + len(wanted) + lines > height
-        if wanted and is_full:
+        drawer = drawer_of(chart)
+        lines = (drawer.lines_below if wanted else drawer.lines)(chart, width, glyphs)
+        if wanted and (drawer.is_alone or sum(wanted) + len(wanted) + lines > height):
             break
         wanted.append(min(lines, height))
     spare = height - sum(wanted) - (len(wanted) - 1)
@@ -151,18 +151,16 @@ def _heights(charts: Sequence[Chart], width: int, height: int, glyphs: Glyphs) -
         more = max(min(more - wanted[at], spare), 0)
         wanted[at] += more
         spare -= more
-    return wanted
+    *above, last = wanted
+    chart = charts[len(above)]
+    if last > drawer_of(chart).lines(chart, width, glyphs):
+        last = drawer_of(chart).fitted(chart, width, glyphs, last)
+    return [*above, last]
 
 
 def lines_filled(charts: Sequence[Chart], width: int, height: int, glyphs: Glyphs) -> int:
-    if not charts or drawer_of(charts[0]).is_alone:
-        return height
-    *above, last = _heights(charts, width, height, glyphs)
-    chart = charts[len(above)]
-    drawer = drawer_of(chart)
-    if last > drawer.lines(chart, width, glyphs):
-        last = drawer.fitted(chart, width, glyphs, last)
-    return min(sum(above) + len(above) + last, height)
+    heights = _heights(charts, width, height, glyphs) if charts else [height]
+    return min(sum(heights) + len(heights) - 1, height)
 
 
 def lines_wanted(charts: Sequence[Chart], width: int, glyphs: Glyphs) -> int:

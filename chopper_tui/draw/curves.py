@@ -17,13 +17,20 @@ from chopper_core.render.cells import beginning, clean, wrapped
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.grouping import distinct, run_mask
-from chopper_tui.draw.axes import Axis, shares
-from chopper_tui.draw.canvas import MAX_ZOOM, Canvas, Drawer, Lens, legend_entries, title_lines
+from chopper_tui.draw.axes import ASCII, Axis, shares
+from chopper_tui.draw.canvas import (
+    MAX_ZOOM,
+    UNLIMITED,
+    Canvas,
+    Drawer,
+    Lens,
+    legend_entries,
+    title_lines,
+)
 from chopper_tui.draw.pieces import SERIES_INKS, Line, short_number
 
 _POINTS_PER_CELL: Final = 8
 """Points of a curve per column of the canvas: the ends and extremes of its two halves."""
-_ASCII_AXES: Final = str.maketrans("┤│└┬─", "+|++-")
 _PLOTEXT: Final = Lock()
 """plotext draws on one figure for the whole process."""
 _PIECE: Final = re.compile(r"\x1b\[0m(?:\x1b\[38;5;(\d+)m)?([^\x1b]*)")
@@ -93,7 +100,7 @@ def plotted(
         for row in text.split("\n")[:height]
     ]
     if glyphs.is_ascii:
-        rows = [[(piece.translate(_ASCII_AXES), ink) for piece, ink in row] for row in rows]
+        rows = [[(piece.translate(ASCII), ink) for piece, ink in row] for row in rows]
     return rows
 
 
@@ -124,6 +131,8 @@ class LineDrawer(Drawer[LineChart]):
     """Curves below a legend of their markers; see `few_as_bars` for those of few points."""
 
     zoom = MAX_ZOOM
+    shortest = _LINES
+    tallest = UNLIMITED
 
     def title(self, chart: LineChart, width: int, glyphs: Glyphs) -> list[Line]:
         markers = _MARKERS[glyphs.name]
@@ -132,14 +141,11 @@ class LineDrawer(Drawer[LineChart]):
         legend = legend_entries(names, markers, SERIES_INKS)
         return title_lines(chart.title, chart.unit, width, legend)
 
-    def body_lines(self, chart: LineChart) -> int:
+    def lines(self, chart: LineChart, width: int, glyphs: Glyphs) -> int:
         return _LINES
 
-    def lines(self, chart: LineChart, width: int, glyphs: Glyphs, *, is_below: bool = False) -> int:
-        return len(self.title(chart, width, glyphs)) + _MIN_LINES if is_below else _LINES
-
-    def fitted(self, chart: LineChart, width: int, glyphs: Glyphs, lines: int) -> int:
-        return lines
+    def lines_below(self, chart: LineChart, width: int, glyphs: Glyphs) -> int:
+        return len(self.title(chart, width, glyphs)) + _MIN_LINES
 
     def body(self, chart: LineChart, on: Canvas) -> None:
         curves = _curves(chart, on.glyphs)
@@ -215,6 +221,8 @@ class RooflineDrawer(Drawer[Roofline]):
     """The title with a legend, the picture, its axes, and the cursor's row in a sentence."""
 
     follows_cursor = True
+    shortest = _ROOFLINE_LINES
+    tallest = UNLIMITED
 
     def title(self, chart: Roofline, width: int, glyphs: Glyphs) -> list[Line]:
         small, large = (f"{100 * share:.0f} %" for share in _LARGE)
@@ -224,11 +232,8 @@ class RooflineDrawer(Drawer[Roofline]):
             legend += f"  {_MEASURED[glyphs.name]} by counters"
         return [[(clean(chart.title), "strong"), (f", TFLOP/s by FLOP/B{legend}", "dim")]]
 
-    def body_lines(self, chart: Roofline) -> int:
-        return _ROOFLINE_LINES if _has_points(chart) else 1
-
-    def fitted(self, chart: Roofline, width: int, glyphs: Glyphs, lines: int) -> int:
-        return lines if _has_points(chart) else 2
+    def rows(self, chart: Roofline) -> int:
+        return int(_has_points(chart))
 
     def max_zoom(self, chart: Roofline) -> float | None:
         return _MAX_ZOOM if _has_points(chart) else None

@@ -23,6 +23,7 @@ from chopper_core.render.cells import (
     first_cells,
     pad,
 )
+from chopper_core.render.glyphs import Glyphs
 from chopper_core.render.palette import CHANGE_LEVELS, HEAT_LEVELS
 from chopper_core.util.arrays import Float64, Index
 from chopper_tui.draw.axes import scale_ends, step_of
@@ -31,8 +32,9 @@ from chopper_tui.draw.canvas import (
     MIN_COLUMNS,
     Canvas,
     Cell,
+    Drawer,
     Lens,
-    RowsDrawer,
+    title_lines,
 )
 from chopper_tui.draw.pieces import Line, marked, short_number, width_of
 
@@ -43,12 +45,15 @@ _MIN_CHANGE_PCT: Final = 2.0
 """The least end of a scale of differences: smaller ones are noise and must not look large."""
 
 
-class HeatDrawer(RowsDrawer[HeatMap]):
+class HeatDrawer(Drawer[HeatMap]):
     """A map whose cells a cursor walks: the row of the table's, and a column of its own."""
 
     follows_cursor = True
     opens_with = "open_cell"
     tallest = 3
+
+    def title(self, chart: HeatMap, width: int, glyphs: Glyphs) -> list[Line]:
+        return title_lines(chart.title, chart.unit, width)
 
     def around(self, chart: HeatMap) -> int:
         return 2 + (chart.opens is not None)
@@ -294,15 +299,17 @@ _MIN_CUT_NAME: Final = 8
 _AROUND: Final = 2
 
 
-class IcicleDrawer(RowsDrawer[Icicle]):
+class IcicleDrawer(Drawer[Icicle]):
     """Blocks that a cursor walks, from level to level."""
 
     follows_cursor = True
     opens_with = "open_block"
     shortest = 3
     tallest = 10
-    has_unit = False
     zoom = MAX_ZOOM
+
+    def title(self, chart: Icicle, width: int, glyphs: Glyphs) -> list[Line]:
+        return title_lines(chart.title, "", width)
 
     def around(self, chart: Icicle) -> int:
         return _AROUND

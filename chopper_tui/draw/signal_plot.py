@@ -197,9 +197,6 @@ class SignalRowsDrawer(Drawer[SignalRows]):
                 title.append((text, "dim"))
         return [title]
 
-    def body_lines(self, chart: SignalRows) -> int:
-        return len(chart.labels)
-
     def fitted(self, chart: SignalRows, width: int, glyphs: Glyphs, lines: int) -> int:
         own = 1 + len(chart.labels)
         return lines if lines - own >= _ENVELOPE else own
