@@ -170,17 +170,14 @@ def _baseline(view: View) -> str:
 
 def _split_options(address: str) -> tuple[str, dict[str, str]]:
     rest, mark, query = address.rpartition("?")
-    if not mark or not re.match(rf"(?:{'|'.join(KEYS)})=|$", query):
-        if mark and "=" in query.split("&")[0] and "/" not in query:
-            raise UsageError(
-                f"unknown option {query.split('=')[0]!r} in the address; "
-                f"the options are {', '.join(KEYS)}"
-            )
+    items = query.split("&")
+    is_known = re.match(rf"(?:{'|'.join(KEYS)})=|$", query)
+    if not mark or not (is_known or ("=" in items[0] and "/" not in query)):
         return address, {}
     options: dict[str, str] = {}
-    for item in query.split("&"):
+    for item in filter(None, items):
         key, _, value = item.partition("=")
-        if key and key not in KEYS:
+        if key not in KEYS:
             raise UsageError(
                 f"unknown option {key!r} in the address; the options are {', '.join(KEYS)}"
             )

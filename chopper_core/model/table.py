@@ -350,36 +350,35 @@ def concatenate(tables: Sequence[KernelTable]) -> KernelTable:
     names: dict[str, int] = {}
     operations: dict[str, int] = {}
     shapes: dict[CallShape, int] = {}
-    recoded: list[dict[str, AnyArray]] = []
-    measured: list[Mapping[str, Float64]] = []
+    parts: list[KernelTable] = []
     for table in tables:
         name_codes = _merge(table.names, names)
-        columns = {column: getattr(table, column) for column in COLUMNS}
-        columns["kernel"] = _recode(table.kernel, name_codes)
-        columns["group"] = _recode(table.group, name_codes)
-        columns["operation"] = _recode(table.operation, _merge(table.operations, operations))
-        recoded.append(columns)
         own = table.measured
         if table.shapes and CALL_SHAPE in own:
             shape = np.nan_to_num(own[CALL_SHAPE], nan=NO_LABEL).astype(np.int32)
             codes = _recode(shape, _merge(table.shapes, shapes))
             own = {**own, CALL_SHAPE: np.where(shape == NO_LABEL, np.nan, codes)}
-        measured.append(own)
-    nothing = [np.full(len(table), np.nan) for table in tables]
-    columns_of_all: dict[str, Any] = {
-        name: np.concatenate([columns[name] for columns in recoded]) for name in COLUMNS
+        parts.append(
+            replace(
+                table,
+                kernel=_recode(table.kernel, name_codes),
+                group=_recode(table.group, name_codes),
+                operation=_recode(table.operation, _merge(table.operations, operations)),
+                measured=own,
+            )
+        )
+    columns: dict[str, Any] = {
+        name: np.concatenate([getattr(part, name) for part in parts]) for name in COLUMNS
+    }
+    nothing = [np.full(len(part), np.nan) for part in parts]
+    measured = {
+        name: np.concatenate(
+            [part.measured.get(name, no) for part, no in zip(parts, nothing, strict=True)]
+        )
+        for name in dict.fromkeys(name for part in parts for name in part.measured)
     }
     return KernelTable(
-        names=tuple(names),
-        operations=tuple(operations),
-        measured={
-            name: np.concatenate(
-                [own.get(name, no) for own, no in zip(measured, nothing, strict=True)]
-            )
-            for name in dict.fromkeys(name for own in measured for name in own)
-        },
-        shapes=tuple(shapes),
-        **columns_of_all,
+        tuple(names), tuple(operations), measured=measured, shapes=tuple(shapes), **columns
     )
 
 

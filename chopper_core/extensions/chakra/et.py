@@ -46,14 +46,14 @@ class EtFile:
         self.path = path
         self.nodes = 0
         # Any bytes may be a length: no magic number of another format is one here.
-        self._source = ByteSource(path, foreign=False)
+        self.source = ByteSource(path, foreign=False)
         self._data = b""
         self._at = 0
         try:
             first = self._message()
             self.metadata: Metadata = decode_metadata(first) if first else Metadata()
         except WireError as error:
-            self._source.__exit__()
+            self.source.__exit__()
             raise DataError(
                 f"{path} can't be read as a Chakra trace: its start {error}."
             ) from error
@@ -62,11 +62,7 @@ class EtFile:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        self._source.__exit__()
-
-    @property
-    def done_bytes(self) -> int:
-        return self._source.file_position
+        self.source.__exit__()
 
     def __iter__(self) -> Iterator[Node]:
         """Yield the nodes; raises DataError at the first that is cut off or invalid."""
@@ -83,7 +79,7 @@ class EtFile:
                     f"{self.path} is damaged: node {self.nodes + 1:,} of the file {error}."
                 ) from error
             self.nodes += 1
-            if self.nodes > max(_FEW_NODES, self._source.size_bytes):
+            if self.nodes > max(_FEW_NODES, self.source.size_bytes):
                 raise DataError(f"{self.path} holds more nodes than bytes, as no real trace does.")
             yield node
 
@@ -107,13 +103,13 @@ class EtFile:
             )
         message = self._take(size)
         if len(message) < size:
-            why = f" ({self._source.problem})" if self._source.problem else ""
+            why = f" ({self.source.problem})" if self.source.problem else ""
             raise WireError(f"claims {size:,} bytes where {len(message):,} are left{why}")
         return message
 
     def _take(self, size: int) -> bytes:
         while len(self._data) - self._at < size:
-            piece = self._source.read()
+            piece = self.source.read()
             if not piece:
                 break
             self._data = self._data[self._at :] + piece
@@ -160,7 +156,7 @@ def read(path: Path, progress: Progress = silent) -> ExecutionGraph:
             for node in file:
                 builder.add(node)
                 if file.nodes % _REPORTED_NODES == 0:
-                    progress(f"read {path.name}", file.done_bytes, size)
+                    progress(f"read {path.name}", file.source.file_position, size)
         except DataError as error:
             if not file.nodes:
                 raise

@@ -214,28 +214,21 @@ def _json(text: bytes) -> list[Any]:
 
 def _input_texts(node: HostNode) -> list[str]:
     """Shapes, types, values and strides of a node's inputs as Kineto spells them, as JSON texts."""
-    types = [each if isinstance(each, str) else "" for each in _json(node.input_types)]
-    shapes, values = _json(node.input_shapes), _json(node.inputs)
-    strides = _json(node.input_strides)
-    own = [_own(shapes, place, kind) for place, kind in enumerate(types)]
-    steps = [_own(strides, place, kind) for place, kind in enumerate(types)] if strides else []
-    concrete = [
+    types, shapes, values, strides = map(
+        _json, (node.input_types, node.input_shapes, node.inputs, node.input_strides)
+    )
+    kinds = [each if isinstance(each, str) else "" for each in types]
+    sizes: list[list[Any]] = [[], []]
+    concrete = []
+    for place, kind in enumerate(kinds):
+        is_tensor = kind.startswith((_TENSOR, _LIST + _TENSOR))
+        for own, given in zip(sizes, (shapes, strides), strict=True):
+            own.append(given[place] if is_tensor and place < len(given) else [])
+        value = values[place] if place < len(values) and not is_tensor else None
         # As Python spells it, like Kineto's `Concrete Inputs`.
-        ""
-        if _is_tensor(kind) or place >= len(values) or values[place] in ("<None>", None)
-        else str(values[place])
-        for place, kind in enumerate(types)
-    ]
-    texts = (own, [_kineto_type(kind) for kind in types], concrete, steps)
+        concrete.append("" if value in ("<None>", None) else str(value))
+    texts = (sizes[0], [_kineto_type(kind) for kind in kinds], concrete, strides and sizes[1])
     return [msgspec.json.encode(each).decode() if each else "" for each in texts]
-
-
-def _is_tensor(kind: str) -> bool:
-    return kind.startswith((_TENSOR, _LIST + _TENSOR))
-
-
-def _own(sizes: Sequence[Any], place: int, kind: str) -> Any:
-    return sizes[place] if _is_tensor(kind) and place < len(sizes) else []
 
 
 def _kineto_type(kind: str) -> str:

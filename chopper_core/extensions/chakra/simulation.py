@@ -199,7 +199,10 @@ def _graph(path: Path, number: int, system: _SystemEvents, notes: list[str]) -> 
         notes.append(f"labels of system {number} are not known: {error}")
     builder = GraphBuilder(path, FORMAT)
     for node, (_, _, name, stated) in system.done.items():
-        kind = _type_of(name, stated)
+        prefix = _TYPE_PREFIX.match(name)
+        kind = NodeType[prefix[1]] if prefix else NodeType.COMP
+        if stated is not None and NodeType.METADATA < stated <= NodeType.COMM_COLL:
+            kind = NodeType(stated)
         attributes = {"is_cpu_op": Attribute("bool", name == _HOST_GAP)}
         if kind in COMMUNICATION:
             attributes["stream"] = Attribute("int64", _COMM_STREAM)
@@ -217,13 +220,6 @@ def _checked(graph: ExecutionGraph, system: _SystemEvents) -> ExecutionGraph:
                 f"{names.get(node, 'missing')!r}, that of the log {name!r}"
             )
     return graph
-
-
-def _type_of(name: str, stated: int | None) -> int:
-    if stated is not None and NodeType.METADATA < stated <= NodeType.COMM_COLL:
-        return stated
-    prefix = _TYPE_PREFIX.match(name)
-    return NodeType[prefix[1]] if prefix else NodeType.COMP
 
 
 def _timed(graph: ExecutionGraph, path: Path, number: int, system: _SystemEvents) -> ExecutionGraph:
