@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from chopper_core.align.kernel_classes import ATTENTION_CLASS
 from chopper_core.model.table import LABELLED, NO_LABEL, Phase, Rule
 from chopper_core.model.view import Baseline, View
-from chopper_core.util.arrays import Float64, Index, Int64, Mask, Numbers
+from chopper_core.util.arrays import Float64, Index, Int64, Mask
 from chopper_core.util.grouping import (
     combined,
     counts_of,
@@ -290,8 +290,7 @@ CONSISTENT: Final = threshold("""where it is slower | 75 | % of GPUs and iterati
 def slow_in_a_layer(context: FindingsContext) -> Iterator[Finding]:
     """Operations that take longer in one layer than in the others, wherever they run, or that
     only one layer has."""
-    parts = (*_slow_parts(context, "layer"), *_only_there(context))
-    yield from _slower(context, parts, "layer")
+    yield from _slower(context, _slow_parts(context, "layer"), "layer")
 
 
 @rule(
@@ -345,37 +344,12 @@ def _tree_by(context: FindingsContext, operation: int, level: str) -> View:
     return replace(view, columns=("mean_ns", "max_ns", "kernels", "kernel_ns"), sort="-mean_ns")
 
 
-def _only_there(context: FindingsContext) -> Iterator[SlowPart]:
-    """Operations that one layer has and no other.
-
-    Work before the first layer and after the last may be taken for theirs, unless the host
-    was in them.
-    """
-    codes = context.codes("layer")
-    chosen = np.flatnonzero(context.computes & (codes != NO_LABEL))
-    layers = distinct(codes[chosen])
-    if len(layers) < FEWEST.value:
-        return
-    names, place = context.together("phase", "operation", "layer")
-    owner = combined([names[:, 0], names[:, 1]])[1]
-
-    def summed(values: Numbers | Mask) -> Int64:
-        return sums_of(values[chosen], place[chosen], len(names))
-
-    cells, sums = counts_of(place[chosen], len(names)), summed(context.cells.sum("duration_ns"))
-    kernels, direct = summed(context.cells.sizes()), summed(_directly_labelled(context))
-    inner = np.isin(names[:, 2], layers[1:-1]) | (direct >= CONSISTENT.share * cells)
-    alone = (sums_of(names[:, 2] != NO_LABEL, owner)[owner] == 1) & inner
-    alone &= cells >= CONSISTENT.share * context.spots
-    alone &= sums >= SMALLEST_SAVING.share * context.step_ns * context.spots
-    for row in np.flatnonzero(alone).tolist():
-        phase, operation, layer = names[row].tolist()
-        more = round(float(kernels[row]) / int(cells[row]))
-        yield SlowPart(phase, operation, layer, np.inf, float(sums[row]), more)
-
-
 def _slow_parts(context: FindingsContext, level: str) -> Iterator[SlowPart]:
-    """The operations and phases with a layer, or iteration, that stands out from the others."""
+    """The operations and phases with a layer, or iteration, that stands out from the others.
+
+    A layer may be the only one that has it. Work before the first layer and after the last may be
+    taken for theirs, unless the host was in them.
+    """
     codes = context.codes(level)
     chosen = np.flatnonzero(context.computes & (codes != NO_LABEL))
     if not len(chosen):
@@ -391,11 +365,20 @@ def _slow_parts(context: FindingsContext, level: str) -> Iterator[SlowPart]:
         spot = spot * len(context.iterations) + context.place("iteration")[chosen]
         spots = context.spots
     totals = sums_of(duration, owner, len(pairs)) / context.spots
+    layers = distinct(codes)
+    names = context.together("phase", "operation", "layer")[0]
+    in_layers = sums_of(names[:, 2] != NO_LABEL, combined([names[:, 0], names[:, 1]])[1])
     order = stable_order(owner)
     ends = np.cumsum(counts_of(owner, len(pairs)))
     for pair in np.flatnonzero(totals > context.step_ns * SMALLEST_SAVING.share).tolist():
         own = order[ends[pair - 1] if pair else 0 : ends[pair]]
         columns, column = ranked(codes[own])
+        phase, operation = pairs[pair].tolist()
+        if level == "layer" and in_layers[pair] == 1 and len(layers) >= FEWEST.value:
+            is_known = columns[0] in layers[1:-1] or direct[own].mean() >= CONSISTENT.share
+            if is_known and len(own) >= CONSISTENT.share * context.spots:
+                more, whole = round(float(kernels[own].mean())), float(duration[own].sum())
+                yield SlowPart(phase, operation, int(columns[0]), np.inf, whole, more)
         if len(columns) < FEWEST.value:
             continue
         cell = spot[own] * len(columns) + column
@@ -419,8 +402,8 @@ def _slow_parts(context: FindingsContext, level: str) -> Iterator[SlowPart]:
             if level == "iteration" and (works[:, place] == usual_work).mean() < CONSISTENT.share:
                 continue  # Longer sequences take longer everywhere.
             yield SlowPart(
-                phase=int(pairs[pair][0]),
-                operation=int(pairs[pair][1]),
+                phase,
+                operation,
                 where=int(columns[place]),
                 ratio=float(times[:, place].sum() / usual.sum()),
                 excess_ns=float((times[:, place] - usual).sum() * spots / len(times)),
