@@ -377,8 +377,8 @@ def _slow_parts(context: FindingsContext, level: str) -> Iterator[SlowPart]:
         if level == "layer" and in_layers[pair] == 1 and len(layers) >= FEWEST.value:
             is_known = columns[0] in layers[1:-1] or direct[own].mean() >= CONSISTENT.share
             if is_known and len(own) >= CONSISTENT.share * context.spots:
-                more, whole = round(float(kernels[own].mean())), float(duration[own].sum())
-                yield SlowPart(phase, operation, int(columns[0]), np.inf, whole, more)
+                more, excess = round(float(kernels[own].mean())), float(duration[own].sum())
+                yield SlowPart(phase, operation, int(columns[0]), np.inf, excess, more)
         if len(columns) < FEWEST.value:
             continue
         cell = spot[own] * len(columns) + column
