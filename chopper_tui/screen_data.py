@@ -41,7 +41,6 @@ KEY_FIGURES: Final = {
     "kernels": "kernels",
 }
 """Metric → its label in the line, the most important first; the unit labels some."""
-_TITLE: Final = -1
 _IF_MEASURED: Final = ("gfx_mhz", "gfx_util_pct", "power_w")
 
 Means = Callable[[Index, int], Float64]

@@ -233,7 +233,6 @@ def values_of(found: pd.Series[Any]) -> Values:
 
 
 def figure_values(run: RunSet, rows: Sequence[RunRow], name: str) -> Values:
-    """A figure of each run; missing where it has none."""
     known_column(name)
     found = [row.figures.get(name) for row in rows]
     if name not in RUN_COLUMNS:

@@ -296,7 +296,6 @@ class Sides(Struct, frozen=True):
 
     @property
     def baseline_name(self) -> str:
-        """The name of the baseline: what distinguishes it from the view."""
         ours, base = self.ours.view, self.base.view
         words = [] if base.run == ours.run else [PurePath(base.run).name]
         if base.scope != ours.scope:

@@ -22,7 +22,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, NO_LABEL_TEXT
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View
-from chopper_core.util.grouping import median_of, medians_along, ratios, sums_of
+from chopper_core.util.grouping import counts_of, median_of, medians_along, ratios, sums_of
 from chopper_core.views.ranks import rank_columns
 from chopper_core.views.ranks.rank_columns import by_part, delays, waits, waits_by, waits_map
 from chopper_core.views.shared.collective_figures import ends_apart, gpu_words
@@ -33,7 +33,7 @@ from chopper_core.views.shared.leads import (
     lead_changes,
     leads,
 )
-from chopper_core.views.shared.matched_kernels import leads_by, sums_by
+from chopper_core.views.shared.matched_kernels import sums_by
 from chopper_core.views.shared.phrases import recurrence
 from chopper_core.views.shared.table_view import (
     NODE,
@@ -134,7 +134,7 @@ def _by_label(stand: RankLeads, view: View, by: str) -> ViewResult:
     labels = [table.text_of(by, code) for code in codes.tolist()]
     rows = Partition(by, labels, nodes, stand.node)
     place = np.searchsorted(codes, codes_of_rows[found.rows[:, 0]])
-    sums, count = leads_by(place, found, len(codes))
+    sums, count = sums_by(place, found.lead_ns.T, len(codes)), counts_of(place, len(codes))
     there = count > 0
     per = np.maximum(count, 1)
     behind = sums.argmin(axis=1)
@@ -186,7 +186,7 @@ def _by_label(stand: RankLeads, view: View, by: str) -> ViewResult:
 def _leads_chart(stand: RankLeads) -> LineChart:
     found = stand.found
     bins = np.minimum((stand.places() * _BINS).astype(np.intp), _BINS - 1)
-    sums, count = leads_by(bins, found, _BINS)
+    sums, count = sums_by(bins, found.lead_ns.T, _BINS), counts_of(bins, _BINS)
     means = ratios(sums, count[:, None]) / 1e6
     order = np.argsort(found.lead_ns.sum(axis=0), kind="stable")
     if len(order) > _LINES:

@@ -244,11 +244,6 @@ def sums_by(codes: Index, values: Iterable[Int64], count: int) -> Float64:
     return np.stack(sums, axis=1).astype(np.float64)
 
 
-def leads_by(codes: Index, found: Occurrences, count: int) -> tuple[Float64, Int64]:
-    """Sums of leads by a code per occurrence, as codes x GPUs, and how many occurrences."""
-    return sums_by(codes, found.lead_ns.T, count), counts_of(codes, count)
-
-
 def beyond_peers(peers: Sequence[Occurrences], gpus: Sequence[int], values: Numbers) -> Float64:
     """Each GPU's value less the median of its peers'; NaN without any."""
     found = np.full(values.shape, np.nan)
