@@ -64,6 +64,8 @@ def ingest_store(
     def read_ranks(
         traces: Sequence[Path], hosts: Sequence[HostFile], progress: Progress
     ) -> list[Run | ChopperError]:
+        # An earlier attempt may hold the lock.
+        stack.close()
         stack.enter_context(_only_writer(store))
         failed = read_parts(traces, store, progress, hosts=hosts, jobs=jobs, executor=executor)
         if any(t not in failed and not read_label(_part_path(folder, t)).origin for t in traces):
@@ -160,6 +162,8 @@ def finish(
                 f"{len(missing)} of {len(traces)} traces were not read, the first is {missing[0]}; "
                 f"{store} is unchanged. Read them with: chopper ingest TRACE --into {store}"
             )
+        # An earlier attempt may hold the lock.
+        stack.close()
         stack.enter_context(_only_writer(store))
         return [_described(folder, trace) for trace in traces]
 

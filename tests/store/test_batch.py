@@ -482,3 +482,25 @@ def test_a_part_that_vanishes_is_no_rank_that_is_left_out(
     with pytest.raises(DataError, match="removed meanwhile; it is unchanged"):
         ingest_store(str(source), store, jobs=1)
     assert not store.exists()
+
+
+def test_a_file_replaced_while_ranks_are_read_has_them_read_again(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, calls = batch.read_parts, []
+    telemetry = next((source / "telemetry").iterdir())
+
+    def replacing(*given: Any, **more: Any) -> dict[Path, ChopperError]:
+        calls.append(given)
+        failed = plain(*given, **more)
+        if len(calls) == 1:
+            content = telemetry.read_bytes()
+            telemetry.unlink()
+            telemetry.write_bytes(content)
+        return failed
+
+    monkeypatch.setattr(batch, "read_parts", replacing)
+    store = tmp_path / "a.chopper"
+    assert ingest_store(str(source), store, jobs=1) == ()
+    assert len(calls) == 2
+    assert read_store(store).telemetry
