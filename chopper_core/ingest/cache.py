@@ -200,9 +200,8 @@ class Kept(Struct, frozen=True):
             if not atomic.is_private(self.file.parent) or self.file.lstat().st_uid != os.geteuid():
                 return None
             known, _, text = self.file.read_bytes().partition(b"\n")
-            if known != self._digest(text):
-                return None
-            return msgspec.json.decode(text, type=kind)
+            is_whole = known == self._digest(text)
+            return msgspec.json.decode(text, type=kind) if is_whole else None
         except (OSError, ValueError, TypeError, RecursionError, msgspec.MsgspecError):
             return None
 

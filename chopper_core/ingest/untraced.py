@@ -61,6 +61,8 @@ def run_of_dispatches(name: str, dispatch_runs: Sequence[DispatchRun], hardware:
         Gpu(number, 0, agent.node_id, agent.product or agent.name, pci=agent.pci)
         for number, agent in enumerate(agents)
     )
+    devices = enumerate(aligned.devices) if table.has_times else ()
+    sampled = [(each, gpu, 0) for gpu, own in devices for each in chosen.sampled if each.gpu == own]
     source = Source(
         path=", ".join(map(str, chosen.paths)),
         size_bytes=sum(path.stat().st_size for path in chosen.paths),
@@ -89,14 +91,7 @@ def run_of_dispatches(name: str, dispatch_runs: Sequence[DispatchRun], hardware:
             if path not in chosen.paths
         ),
         counter_info=dict(chosen.counter_info),
-        measured=counter_signals(
-            [
-                (each, gpu.index, 0)
-                for gpu in gpus
-                for each in chosen.sampled
-                if table.has_times and each.gpu == aligned.devices[gpu.index]
-            ]
-        ),
+        measured=counter_signals(sampled),
         described_hardware=hardware_of_agent(agents[0], hardware),
         partial_iterations={gpu.index: aligned.partial_iterations for gpu in gpus},
     )

@@ -10,7 +10,6 @@ from chopper_core.metrics import (
 )
 from chopper_core.metrics.counters import raw_counter as raw_counter
 from chopper_core.metrics.lookup import (
-    DEFAULT_COLUMNS as DEFAULT_COLUMNS,
     catalogue as catalogue,
     column_names as column_names,
     default_columns as default_columns,

@@ -24,11 +24,10 @@ from chopper_core.metrics.metric import (
     quotient,
 )
 from chopper_core.model import column_names as col
-from chopper_core.model.groups import Groups
 from chopper_core.model.hardware import ElementType
 from chopper_core.model.table import Kind
 from chopper_core.model.units import Unit
-from chopper_core.util.arrays import Float64, Int64, Mask
+from chopper_core.util.arrays import Float64, Int64
 from chopper_core.util.grouping import counts_of, ratios
 
 _NO_FLOPS = (
@@ -246,25 +245,15 @@ def overlap(scope: Scope) -> Values:
     middle = first + np.maximum(counts[has] // 2, 1) - 1
     slower = elapsed_ns[middle] / np.maximum(elapsed_ns[first], 1)
     ratio[has] = np.where(overlaps[middle] > 0, np.maximum(slower, 1.0), 1.0)
-    ratio[~_are_comparable(nodes) | (counts < 2)] = np.nan
-    return Values(ratio)
-
-
-def _are_comparable(nodes: Groups) -> Mask:
-    comparable = np.ones(len(nodes), np.bool_)
     for name in _SHARED_LABELS:
-        comparable &= nodes.min(name) == nodes.max(name)
-    return comparable
-
-
-def _theory(scope: Scope) -> Values:
-    flops, count = scope.nodes.known(col.FLOPS)
-    peak = scope.hardware.flop_per_ns(ElementType.BF16) if scope.hardware else np.nan
-    return Values(np.where(count == 0, np.nan, flops / peak))
+        ratio[nodes.min(name) != nodes.max(name)] = np.nan
+    return Values(np.where(counts < 2, np.nan, ratio))
 
 
 def _stacked(name: str, scope: Scope) -> Values:
-    product = _theory(scope).numbers.astype(np.float64)
+    flops, count = scope.nodes.known(col.FLOPS)
+    peak = scope.hardware.flop_per_ns(ElementType.BF16) if scope.hardware else np.nan
+    product = np.where(count == 0, np.nan, flops / peak)
     for ratio in _STACK[name]:
         product = product * ratio(scope).numbers
     return Values(product)

@@ -205,15 +205,6 @@ def reasons(
     return found
 
 
-def reason_notes(
-    metrics: Sequence[Metric], table: KernelTable, hardware: Hardware | None
-) -> list[str]:
-    return [
-        f"{', '.join(each.name for each in group)} unavailable: {reason}"
-        for reason, group in reasons(metrics, table, hardware).items()
-    ]
-
-
 def catalogue(format_name: str) -> str:
     if format_name == "json":
         names = ("name", "unit", "title", "reduces", "definition", "source")

@@ -223,18 +223,11 @@ def _signals(
     curves = list(zip(*lists, strict=True))
     if any(len(set(map(len, curve))) > 1 for curve in curves):
         raise ValueError("curves of different lengths")
-    rows = iter(curves)
-    return {
-        signal.name: Signal(
-            signal.name,
-            signal.title,
-            signal.unit,
-            {gpu: IntegralCurve(*next(rows)) for gpu in signal.gpus},
-            signal.low,
-            signal.high,
-        )
-        for signal in signals
-    }
+    rows, found = iter(curves), {}
+    for each in signals:
+        own = {gpu: IntegralCurve(*next(rows)) for gpu in each.gpus}
+        found[each.name] = Signal(each.name, each.title, each.unit, own, each.low, each.high)
+    return found
 
 
 def _cpu(columns: Mapping[str, AnyArray], files: tuple[SampledFile, ...]) -> tuple[CpuSamples, ...]:

@@ -26,7 +26,6 @@ _TEMPORARY: Final = late(r"\.(?P<name>.+)\.(?P<machine>\w+)-(?P<pid>\d+)-\w+\.(?
 _ABANDONED_S: Final = 24 * 3600.0
 """Age from which a temporary folder of another machine has no writer any more."""
 FileState = tuple[int, int, int, int, int]
-_NEVER: Final = (-1, -1, -1, -1, -1)
 _OWN_NAME: Final = "chopper"
 _MOST_SMALL_BYTES: Final = 1 << 26
 _PIECE_BYTES: Final = 1 << 16
@@ -41,7 +40,7 @@ def state_of(path: str | Path) -> FileState:
     try:
         status = os.stat(path)
     except OSError:
-        return _NEVER
+        return -1, -1, -1, -1, -1
     times_ns = status.st_mtime_ns, status.st_ctime_ns
     return status.st_size, *times_ns, status.st_ino, status.st_dev
 

@@ -19,7 +19,7 @@ from chopper_core.metrics import (
     metric_named,
     numbered,
 )
-from chopper_core.metrics.lookup import reason_notes
+from chopper_core.metrics.lookup import reasons
 from chopper_core.metrics.time import INSTANCES, SHARE
 from chopper_core.model.attributes import attributes_at
 from chopper_core.model.charts import picked
@@ -299,7 +299,10 @@ def children(run: Run, view: View) -> Frame:
             *shown.hint,
             *notes_of(run, view, len(labels), shown.hidden, hidden_ns),
             *columns.notes,
-            *reason_notes(nowhere, run.table, run.hardware),
+            *(
+                f"{', '.join(each.name for each in group)} unavailable: {reason}"
+                for reason, group in reasons(nowhere, run.table, run.hardware).items()
+            ),
         ),
     )
 
