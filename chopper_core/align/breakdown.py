@@ -301,18 +301,16 @@ def _executed_ns(table: KernelTable, hardware: Hardware) -> Float64:
     unknown = np.full(len(table), np.nan)
     element = table.measured.get(col.FLOPS_TYPE, unknown)
     is_typed = element > ElementType.UNKNOWN
-    total, known = np.zeros(len(table)), is_typed.copy()
     counted = [name for name in col.MATRIX_COUNTERS.values() if name in table.measured]
-    known[~is_typed] = len(counted) > 0
+    total, known = np.zeros(len(table)), is_typed | bool(counted)
     for type_, counter in col.MATRIX_COUNTERS.items():
         counts = table.measured.get(counter, unknown)
-        says = np.isfinite(counts)
         needed = element == type_
         if counter in counted:
-            needed = needed | ~is_typed
+            needed |= ~is_typed
             taken = counts * col.OPS_PER_COUNT / hardware.flop_per_ns(type_)
-            total += np.where(says & (counts > 0), taken, 0.0)
-        known &= says | ~needed
+            total += np.where(counts > 0, taken, 0.0)
+        known &= np.isfinite(counts) | ~needed
     return np.where(known, total, np.nan)
 
 

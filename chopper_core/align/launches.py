@@ -119,11 +119,11 @@ class Comparison(Struct, frozen=True):
         nothing = np.empty(0, np.intp), np.empty(0, np.intp)
         numbers = self.table.measured.get(CORRELATION)
         theirs = self.dispatched.correlation
-        if numbers is None or (theirs < 0).all():
+        if numbers is None:
             return nothing
         known = np.isfinite(numbers[self.sequence])
-        ours = np.where(known, numbers[self.sequence], 0).astype(np.int64)
-        here, there = _once(ours, known), _once(theirs, theirs >= 0)
+        ours = np.where(known, numbers[self.sequence], UNKNOWN).astype(np.int64)
+        here, there = _once(ours), _once(theirs)
         _, at, other = np.intersect1d(
             ours[here], theirs[there], assume_unique=True, return_indices=True
         )
@@ -204,9 +204,9 @@ class Comparison(Struct, frozen=True):
         return share
 
 
-def _once(values: Int64, usable: Mask) -> Index:
-    """Positions of usable values that occur once: a graph's launch has several kernels."""
-    positions = np.flatnonzero(usable)
+def _once(values: Int64) -> Index:
+    """Positions of known values that occur once: a graph's launch has several kernels."""
+    positions = np.flatnonzero(values != UNKNOWN)
     _, place = ranked(values[positions])
     once: Index = positions[np.bincount(place)[place] == 1]
     return once
