@@ -118,9 +118,8 @@ class OpenRun:
 
         asked = self.view(view) if isinstance(view, str) else view
         run = self.run
-        baseline = asked.baseline.run if asked.baseline is not None else ""
-        if baseline not in ("", self.name) and baseline not in run.others:
-            run = replace(run, others={**run.others, baseline: open(baseline).run})
+        if asked.base_run and asked.base_run not in run.others:
+            run = replace(run, others={**run.others, asked.base_run: open(asked.base_run).run})
         return _result(frame_of(run, asked))
 
     def kernels(

@@ -166,8 +166,8 @@ def run_of(home: Run, view: View) -> Run:
     if view.run not in home.others:
         raise UsageError(f"{view.run} is none of the runs of {home.name}")
     run = home.others[view.run]
-    base = view.baseline.run if view.baseline is not None else ""
-    if base in ("", view.run) or base not in home.others:
+    base = view.base_run
+    if base not in home.others:
         return run
     return home.memo(
         ("with baseline", view.run, base), lambda: replace(run, others={base: home.others[base]})

@@ -225,6 +225,12 @@ class View(Struct, frozen=True):
         return tuple(zip((*self.order, ACTIVITY), self.path, strict=False))
 
     @property
+    def base_run(self) -> str:
+        """The other run that it is compared with; empty: none."""
+        name = self.baseline.run if self.baseline is not None else ""
+        return name if name != self.run else ""
+
+    @property
     def is_leaf(self) -> bool:
         """Whether the node is a single activity, which has no children."""
         return len(self.path) > len(self.order)

@@ -13,14 +13,15 @@ from msgspec.structs import replace
 from chopper_core.render.cells import Escaped, escape_each, escape_lines
 from chopper_core.util.errors import UsageError
 from chopper_tui.commands import show
-from chopper_tui.commands.named import (
+from chopper_tui.commands.options import (
+    READING,
+    TABLE,
     against,
     open_with_progress,
     opened_run,
     progress_line,
     view_of,
 )
-from chopper_tui.commands.options import CACHING, READING, TABLE
 from chopper_tui.commands.output import frame_text, write_text
 from chopper_tui.terminal import remark
 
@@ -37,7 +38,7 @@ OPTIONS: Final = f"""
         'step_time>+2%%', 'operation=mlp_dp/elapsed_ns>+5%%', 'gpu=3/exposed_comm_ns>+1ms'
     several --base RUN | further baselines with the settings of A, for --fail-if: a run, a pattern
         of paths, or a directory of runs; the limit has to be exceeded beyond their spread
-        too{TABLE}{READING}{CACHING}"""
+        too{TABLE}{READING}"""
 EXCEEDED: Final = 4
 
 

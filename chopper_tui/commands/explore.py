@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from chopper_core.model.view import View
 from chopper_core.render.cells import escape_lines
 from chopper_core.util import debug
-from chopper_tui.commands.named import (
+from chopper_tui.commands.options import (
     against,
     home_of,
     open_view,

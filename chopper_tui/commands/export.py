@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from chopper_core.render.exports import EXPORTS, ExportOptions, export, export_format
-from chopper_tui.commands.named import open_view, progress_line, view_of
-from chopper_tui.commands.options import CACHING, READING
+from chopper_tui.commands.options import READING, open_view, progress_line, view_of
 from chopper_tui.commands.output import tell
 
 DESCRIPTION: Final = "Write a run for another program: a simulator, a trace viewer, a script."
@@ -19,7 +18,7 @@ OPTIONS: Final = f"""
     required -o, --output PATH | a new file or folder
     --iteration N | only this iteration
     --gaps | write idle time as rows
-    --force | leave out what can't be written instead of failing{READING}{CACHING}"""
+    --force | leave out what can't be written instead of failing{READING}"""
 EPILOG: Final = "\n".join(
     ["formats:", *(f"  {name:9} {export_format(name).DESCRIPTION}" for name in EXPORTS)]
 )

@@ -9,15 +9,14 @@ from chopper_core.model.overrides import overrides_of
 from chopper_core.model.view import View
 from chopper_core.render.cells import Escaped
 from chopper_core.util.errors import DataError
-from chopper_tui.commands.named import open_with_progress, progress_line
-from chopper_tui.commands.options import CACHING, READING
+from chopper_tui.commands.options import READING, open_with_progress, progress_line
 from chopper_tui.commands.output import write
 
 DESCRIPTION: Final = "Describe a run: sources, alignment, labels, and files left out."
 OPTIONS: Final = f"""
     RUN | comma-separated trace files, a directory, or a store
     --verify | verify the checksums of all files of a store first
-    --format {{text,json}}=text | default: text{READING}{CACHING}"""
+    --format {{text,json}}=text | default: text{READING}"""
 
 
 def run(options: Namespace) -> int:

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Final
 from chopper_core.model.overrides import overrides_of
 from chopper_core.util.errors import UsageError
 from chopper_core.util.memory import is_out_of_memory
-from chopper_tui.commands.named import progress_line
-from chopper_tui.commands.options import CACHING, READING
+from chopper_tui.commands.options import READING, progress_line
 from chopper_tui.commands.output import tell
 from chopper_tui.terminal import Ended, guard_mapped_files, remark
 
@@ -28,7 +27,7 @@ OPTIONS: Final = f"""
     one-of --finish STORE | write STORE from the ranks that --into has read
     --engine {{processes,dask}}=processes | how ranks are read; default: processes
     --scheduler ADDRESS | address of the Dask scheduler, such as
-        tcp://host:8786{READING}{CACHING}"""
+        tcp://host:8786{READING}"""
 
 
 def run(options: Namespace) -> int:

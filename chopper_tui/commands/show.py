@@ -10,8 +10,14 @@ from msgspec.structs import replace
 
 from chopper_core.util.errors import UsageError
 from chopper_tui.commands import info
-from chopper_tui.commands.named import home_of, open_with_progress, view_of
-from chopper_tui.commands.options import ADDRESSES, CACHING, READING, TABLE
+from chopper_tui.commands.options import (
+    ADDRESSES,
+    READING,
+    TABLE,
+    home_of,
+    open_with_progress,
+    view_of,
+)
 from chopper_tui.commands.output import print_frame
 
 if TYPE_CHECKING:
@@ -23,7 +29,7 @@ INFO: Final = "info"
 """The screen of the explorer that is no table."""
 DESCRIPTION: Final = "Print a view as text, markdown, CSV or JSON."
 OPTIONS: Final = f"""
-    ADDRESS | a run, or a view of one; see below{TABLE}{READING}{CACHING}"""
+    ADDRESS | a run, or a view of one; see below{TABLE}{READING}"""
 EPILOG: Final = ADDRESSES
 
 

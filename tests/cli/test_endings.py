@@ -23,7 +23,7 @@ from chopper_core.model.run import Run
 from chopper_core.store.reader import read_store
 from chopper_core.store.writer import write_store
 from chopper_tui import __main__, cli, terminal
-from chopper_tui.commands import named
+from chopper_tui.commands import options
 from tests.fuzz.seeds import small_trace
 from tests.support import sample_run
 
@@ -229,14 +229,14 @@ def test_a_mapped_file_that_is_cut_short_ends_in_a_sentence(
     store = tmp_path / "store"
     shutil.copytree(run_and_store[1], store)
 
-    def opened(*arguments: Any, **options: Any) -> Run:
-        run = open_view(*arguments, **options)
+    def opened(*arguments: Any, **given: Any) -> Run:
+        run = open_view(*arguments, **given)
         for path in store.iterdir():
             os.truncate(path, 9)
         return run
 
-    open_view = named.open_view
-    monkeypatch.setattr(named, "open_view", opened)
+    open_view = options.open_view
+    monkeypatch.setattr(options, "open_view", opened)
     code = in_child(["show", str(store)], tmp_path / "log", lambda: None)
     assert code == 128 + signal.SIGBUS
     assert (tmp_path / "log").read_text().startswith("chopper: ended by SIGBUS: a file")

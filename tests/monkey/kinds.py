@@ -15,7 +15,7 @@ from chopper_core.ingest.cache import open_cached
 from chopper_core.model.run import Run
 from chopper_core.model.view import Baseline, View
 from chopper_core.util.progress import silent
-from chopper_tui.commands.named import open_view
+from chopper_tui.commands.options import open_view
 from tests.allocating import allocating_run
 from tests.charllm import directory
 from tests.demo import demo_run

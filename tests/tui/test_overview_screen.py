@@ -19,7 +19,7 @@ from chopper_core.render.glyphs import UNICODE
 from chopper_core.views import view_module
 from chopper_core.views.query import query
 from chopper_tui.app import ChopperApp
-from chopper_tui.commands.named import home_of
+from chopper_tui.commands.options import home_of
 from chopper_tui.config import Config, saved_splits
 from chopper_tui.draw.charts import draw
 from chopper_tui.keymap import SCREENS
