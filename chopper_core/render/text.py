@@ -212,9 +212,13 @@ def _is_charted(frame: Frame, drawn: Sequence[str]) -> bool:
 
 def _texts(frame: Frame, column: ColumnText, count: int, glyphs: Glyphs) -> list[str]:
     """Header, total and the cells of a column, in this order."""
-    values = frame.values[column.metric.name]
-    cells = (column.cell(values, row, glyphs) for row in range(count))
-    return [column.header, _total_cell(frame, column, glyphs), *cells]
+    name, total = column.metric.name, ""
+    if not column.is_word:
+        number = frame.total[name]
+        mark = "*" * (number is not None and name in frame.partial_total)
+        total = mark + column.scale.cell(number, glyphs.missing)
+    cells = (column.cell(frame.values[name], row, glyphs) for row in range(count))
+    return [column.header, total, *cells]
 
 
 def _column(frame: Frame, column: ColumnText, count: int, glyphs: Glyphs) -> list[str]:
@@ -253,14 +257,6 @@ def _headline(frame: Frame, width: int) -> list[str]:
 
 def _has_total(frame: Frame) -> bool:
     return any(number is not None for number in frame.total.values())
-
-
-def _total_cell(frame: Frame, column: ColumnText, glyphs: Glyphs) -> str:
-    if column.is_word:
-        return ""
-    number = frame.total[column.metric.name]
-    mark = "*" * (number is not None and column.metric.name in frame.partial_total)
-    return mark + column.scale.cell(number, glyphs.missing)
 
 
 def _footer(frame: Frame, count: int, drawn: Sequence[str]) -> list[str]:

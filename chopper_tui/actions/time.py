@@ -19,7 +19,6 @@ from chopper_core.model.view import (
     ALL_TIME,
     SHORTEST_NS,
     Interval,
-    View,
     Window,
     at_level,
     fitted,
@@ -388,18 +387,14 @@ async def _step_iteration(screen: Explorer, step: int) -> None:
     here = dict(view.scope).get("iteration")
     place = labels.index(here) + step if here in labels else (0 if step > 0 else len(labels) - 1)
     if 0 <= place < len(labels):
-        there = _in_iteration(view, labels[place])
-        await screen.go(screen.trail_to(there), f"iteration {labels[place]}")
+        label, split = labels[place], pivot(view, "iteration")
+        there = at_level(view, "iteration", label)
+        if here is None:
+            there = replace(split, path=(*split.path, label))
+        await screen.go(screen.trail_to(there), f"iteration {label}")
         return
     depth = view.order.index("iteration")
     await screen.go(screen.trail_to(replace(view, path=view.path[:depth])), "all iterations")
-
-
-def _in_iteration(view: View, label: str) -> View:
-    if "iteration" in dict(view.scope):
-        return at_level(view, "iteration", label)
-    split = pivot(view, "iteration")
-    return replace(split, path=(*split.path, label))
 
 
 _icicle = partial(action, WALK, view="icicle")

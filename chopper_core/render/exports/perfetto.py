@@ -112,14 +112,11 @@ class _GpuEvents(Struct, frozen=True):
         rank = f", rank {gpu.rank}" if gpu.rank != gpu.index else ""
         hardware = f", {gpu.hardware}" if gpu.hardware else ""
         text = f"GPU {gpu.index}{rank}{hardware}" + (f" ({', '.join(marks)})" if marks else "")
-        facts: list[tuple[str, int, Event]] = [("process_name", 0, {"name": text})]
-        facts.append(("process_sort_index", 0, {"sort_index": gpu.index}))
         named = {_LABEL_TRACKS + k: level for k, level in enumerate(LABELLED)} | dict(tracks)
-        for place, (track, name) in enumerate(named.items()):
-            facts.append(("thread_name", track, {"name": name}))
-            facts.append(("thread_sort_index", track, {"sort_index": place}))
-        for what, track, args in facts:
-            yield self._event("M", what, track, self.origin_ns, args)
+        threads = (("thread", *each, place) for place, each in enumerate(named.items()))
+        for what, track, name, place in (("process", 0, text, gpu.index), *threads):
+            for key, value in (("name", name), ("sort_index", place)):
+                yield self._event("M", f"{what}_{key}", track, self.origin_ns, {key: value})
 
     def _labels(self) -> Iterator[Event]:
         """A slice for each stretch of activities with one label, level by level.
