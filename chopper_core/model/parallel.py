@@ -157,8 +157,8 @@ def parse_layout(text: str) -> RankLayout:
         name = _ALIASES.get(name, name)
         if name == "order":
             order = _order(value, text)
-        elif equals and name in DIMENSIONS and value.isascii() and value.isdigit() and int(value):
-            sizes[name] = int(value)
+        elif equals and (size := _size(name, value)):
+            sizes[name] = size
         else:
             raise UsageError(
                 f"{text!r} is not a layout such as {EXAMPLE}: {item!r} is not one of "
@@ -172,6 +172,12 @@ def parse_layout(text: str) -> RankLayout:
 def layout_text(text: str) -> str:
     """The layout in its canonical spelling, '' for none; raises UsageError."""
     return parse_layout(text).text if text else ""
+
+
+def _size(name: str, text: str) -> int:
+    """The size of a dimension; 0 where the name is none or the text no size."""
+    is_number = text.isascii() and text.isdigit() and len(text) < _MAX_DIGITS
+    return int(text) if name in DIMENSIONS and is_number else 0
 
 
 def _order(text: str, whole: str) -> tuple[str, ...]:
@@ -190,15 +196,8 @@ def layout_of_settings(settings: Mapping[str, object]) -> RankLayout | None:
     for key, value in settings.items():
         name = key.strip().casefold().replace("-", "_").removesuffix("_size")
         name = kind_of(name.removesuffix("_world")) or _ALIASES.get(name, name)
-        text = str(value).strip()
-        if (
-            name in DIMENSIONS
-            and text.isascii()
-            and text.isdigit()
-            and len(text) < _MAX_DIGITS
-            and int(text)
-        ):
-            sizes[name] = int(text)
+        if size := _size(name, str(value).strip()):
+            sizes[name] = size
     return RankLayout(sizes) if sizes else None
 
 

@@ -19,7 +19,7 @@ from chopper_core.model.view import ALL_TIME, Interval, View, pointing
 from chopper_core.util.arrays import Float64, Int64, Mask
 from chopper_core.views.shared.table_view import LabelledRows, activity_view, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec
-from chopper_core.views.timeline.chart import KIND_NAMES, Ghosts, lanes_chart, own_time
+from chopper_core.views.timeline.chart import KIND_NAMES, ghosts_of, lanes_chart, own_time
 from chopper_core.views.timeline.lanes import (
     EVERY_STREAM,
     Lane,
@@ -145,9 +145,8 @@ def answer(run: Run, view: View) -> ViewResult:
     for row in range(len(lanes)):
         cells: dict[str, Any] = {name: each.cell(row) for name, each in pointed.items()}
         at_lanes.append(Pointed(**{name.removeprefix("at_"): cells[name] for name in cells}))
-    chart = replace(chart, pointed=tuple(at_lanes))
-    if (ghosts := Ghosts.of(run, view)) is not None:
-        chart = replace(chart, ghosts=lambda row, bins: ghosts.of_lane(lanes[row], seen, bins))
+    ghosts = ghosts_of(run, view, lanes, seen)
+    chart = replace(chart, pointed=tuple(at_lanes), ghosts=ghosts)
     own = [(OF_LANES[name], Values(numbers)) for name, numbers in found.items()]
     own += [(AT_CURSOR[name], values) for name, values in pointed.items()]
     result = table_view(

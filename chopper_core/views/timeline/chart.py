@@ -7,7 +7,6 @@ from pathlib import PurePath
 from typing import Final
 
 import numpy as np
-from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.model.charts import Band, Ghost, LaneCells, Lanes, Span, Strip
@@ -161,77 +160,69 @@ def _own_by_lane(run: Run, view: View) -> dict[tuple[int, int | None], TimeSpans
     return found
 
 
-class Ghosts(Struct, frozen=True):
-    """The node that a timeline is compared with."""
+def ghosts_of(
+    run: Run, view: View, lanes: Sequence[Lane], seen: Interval
+) -> Callable[[int, int], Ghost | None] | None:
+    """The baseline's lane beneath each lane; None without a baseline that the run of it has."""
+    if view.baseline is None:
+        return None
+    base, name = replace(baseline_view(view), name="", by="", of=""), view.baseline.run
+    base_run = run.baseline_run(name) if name else run
+    try:
+        size = int(base_run.tree(base.order).node(base.path).sizes()[0])
+    except NoSuchNode:
+        return None
+    if size > MAX_MATCHED:
+        return None
+    own = dict(view.scope)
+    steps = [f"{level} {label}" for level, label in base.scope if own.get(level) != label]
+    title = " ".join([*([PurePath(name.rstrip("/")).name] if name else []), *steps])
+    begin, end = run.origin_ns + seen.from_ns, run.origin_ns + seen.to_ns
+    moved_to = dict(base.scope).get("gpu") if "gpu" in own else None
 
-    run: Run
-    view: View
-    base_run: Run
-    base: View
-
-    @classmethod
-    def of(cls, run: Run, view: View) -> Ghosts | None:
-        """Those of a view; None without a baseline that the run of it has."""
-        if view.baseline is None:
-            return None
-        base = replace(baseline_view(view), name="", by="", of="")
-        base_run = run.baseline_run(view.baseline.run) if view.baseline.run else run
-        try:
-            size = int(base_run.tree(base.order).node(base.path).sizes()[0])
-        except NoSuchNode:
-            return None
-        return cls(run, view, base_run, base) if size <= MAX_MATCHED else None
-
-    def of_lane(self, lane: Lane, seen: Interval, bins: int) -> Ghost | None:
-        found = self._counterpart(lane)
+    def ghost(row: int, bins: int) -> Ghost | None:
+        lane = lanes[row]
+        gpu = lane.gpu if moved_to is None else int(moved_to)
+        found = _counterpart(run, base_run, gpu, lane)
         if found is None:
             return None
-        own_ns, base_ns = self._matched(lane.gpu, found.gpu)
-        begin, end = self.run.origin_ns + seen.from_ns, self.run.origin_ns + seen.to_ns
-        first = int(np.searchsorted(own_ns, begin, "left"))
-        last = int(np.searchsorted(own_ns, end, "left")) - 1
-        if last < first:
+        key = ("timeline ghosts", view.order, view.path, view.baseline, lane.gpu)
+        matched = run.memo(key, lambda: _matched(run, view, lane.gpu, base_run, base, gpu), _CACHED)
+        own_ns, base_ns = matched
+        first, last = np.searchsorted(own_ns, [begin, end], "left").tolist()
+        if last <= first:
             return None
         apart = own_ns - base_ns
         shift = int(apart[first])
-        cells = cells_of(self.base_run, found, begin - shift, end - shift, bins)
-        return Ghost(self._title, cells, int(apart[last]) - shift)
+        cells = cells_of(base_run, found, begin - shift, end - shift, bins)
+        return Ghost(title, cells, int(apart[last - 1]) - shift)
 
-    @property
-    def _title(self) -> str:
-        name = self.view.baseline.run if self.view.baseline is not None else ""
-        own = dict(self.view.scope)
-        steps = [f"{level} {label}" for level, label in self.base.scope if own.get(level) != label]
-        return " ".join([*([PurePath(name.rstrip("/")).name] if name else []), *steps])
+    return ghost
 
-    def _counterpart(self, lane: Lane) -> Lane | None:
-        scope = dict(self.base.scope)
-        gpu = int(scope["gpu"]) if "gpu" in scope and "gpu" in dict(self.view.scope) else lane.gpu
-        if gpu not in {each.index for each in self.base_run.gpus}:
-            return None
-        own = [each.stream for each in lanes_of(self.run, lane.gpu)]
-        lanes = lanes_of(self.base_run, gpu, whole=lane.stream is None)
-        if lane.stream is None:
-            return lanes[0]
-        # Streams have other numbers in another run: they are the same by their order.
-        place = own.index(lane.stream)
-        named = [each for each in lanes if each.stream == lane.stream]
-        return named[0] if named else lanes[place] if place < len(lanes) else None
 
-    def _matched(self, gpu: int, base_gpu: int) -> tuple[Int64, Int64]:
-        """The starts of activities here and there, in the order of this GPU's."""
-        key = ("timeline ghosts", self.view.order, self.view.path, self.view.baseline, gpu)
+def _counterpart(run: Run, base_run: Run, gpu: int, lane: Lane) -> Lane | None:
+    if gpu not in {each.index for each in base_run.gpus}:
+        return None
+    lanes = lanes_of(base_run, gpu, whole=lane.stream is None)
+    if lane.stream is None:
+        return lanes[0]
+    # Streams have other numbers in another run: they are the same by their order.
+    place = [each.stream for each in lanes_of(run, lane.gpu)].index(lane.stream)
+    named = [each for each in lanes if each.stream == lane.stream]
+    return named[0] if named else lanes[place] if place < len(lanes) else None
 
-        def found() -> tuple[Int64, Int64]:
-            base_names = {name: code for code, name in enumerate(self.base_run.table.names)}
-            codes = [base_names.get(name, -1) for name in self.run.table.names]
-            own = _occurrences(self.run, self.view, gpu, np.array(codes, np.int64))
-            base = _occurrences(self.base_run, self.base, base_gpu, None)
-            _, here, there = np.intersect1d(own[0], base[0], True, return_indices=True)
-            order = np.argsort(own[1][here], kind="stable")
-            return own[1][here][order], base[1][there][order]
 
-        return self.run.memo(key, found, _CACHED)
+def _matched(
+    run: Run, view: View, gpu: int, base_run: Run, base: View, base_gpu: int
+) -> tuple[Int64, Int64]:
+    """The starts of activities here and there, in the order of this GPU's."""
+    base_names = {name: code for code, name in enumerate(base_run.table.names)}
+    codes = np.array([base_names.get(name, -1) for name in run.table.names], np.int64)
+    own, own_ns = _occurrences(run, view, gpu, codes)
+    other, other_ns = _occurrences(base_run, base, base_gpu, None)
+    _, here, there = np.intersect1d(own, other, True, return_indices=True)
+    order = np.argsort(own_ns[here], kind="stable")
+    return own_ns[here][order], other_ns[there][order]
 
 
 def _occurrences(run: Run, view: View, gpu: int, codes: Int64 | None) -> tuple[Int64, Int64]:
