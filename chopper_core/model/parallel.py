@@ -48,7 +48,6 @@ _WORDED: Final = late(
 )
 _SHORT: Final = late(r"(tp|pp|dp|ep|cp|fsdp|dp_shard|dp_replicate)(?:[_:\-]?\d+)?(?:_group)?")
 _PARTIAL: Final = late(r"with_cp|partial|expert_(?:data|tensor)")
-_REPLICATED: Final = late(r"dp_replicate")
 _WORDS: Final[Mapping[str, str]] = {
     "tensor": "tp",
     "pipeline": "pp",
@@ -230,17 +229,15 @@ def parallel_of_groups(
     """
     kinds: dict[str, list[tuple[int, ...]]] = {}
     for group in groups:
-        if group.kind and _is_coordinate(group) and len(group.ranks) > 1:
+        # Data-parallel groups with context-parallel ranks are along two dimensions.
+        is_partial = _PARTIAL.search(f"{group.description} {group.name}".casefold())
+        if group.kind and not is_partial and len(group.ranks) > 1:
             kinds.setdefault(group.kind, []).append(group.ranks)
-    if any(_REPLICATED.search(group.description) for group in groups):
+    if any("dp_replicate" in group.description for group in groups):
         # Replicas and shards are both data-parallel.
         kinds["dp"] = [tuple(sorted(each)) for each in united(kinds["dp"])]
-    sizes = {}
-    for kind, members in list(kinds.items()):
-        if len({len(each) for each in members}) == 1:
-            sizes[kind] = len(members[0])
-        else:
-            del kinds[kind]
+    kinds = {kind: found for kind, found in kinds.items() if len(set(map(len, found))) == 1}
+    sizes = {kind: len(found[0]) for kind, found in kinds.items()}
     if not kinds:
         return None
     wanted = sorted(set(ranks))
@@ -256,11 +253,6 @@ def parallel_of_groups(
     known = {name: sizes[name] for name in DIMENSIONS if name in sizes}
     note = "the process groups fit no order of the dimensions: a coordinate is a rank's place in "
     return Parallel(known, places, FROM_GROUPS, (f"{note}its group",))
-
-
-def _is_coordinate(group: ProcessGroup) -> bool:
-    """Whether a group has all ranks along one dimension: data-parallel ones with cp have two."""
-    return not _PARTIAL.search(f"{group.description} {group.name}".casefold())
 
 
 def _fitting(

@@ -141,12 +141,12 @@ def answer(run: Run, view: View) -> ViewResult:
         found["between_activities"] = counted(*ends)
     labels, pointed = [label_of(lane) for lane in lanes], _at_cursor(run, lanes, at)
     chart = lanes_chart(run, view, seen, lanes, labels)
-    at_lanes: list[Pointed] = []
-    for row in range(len(lanes)):
-        cells: dict[str, Any] = {name: each.cell(row) for name, each in pointed.items()}
-        at_lanes.append(Pointed(**{name.removeprefix("at_"): cells[name] for name in cells}))
+    at_lanes: list[dict[str, Any]] = [
+        {name.removeprefix("at_"): each.cell(row) for name, each in pointed.items()}
+        for row in range(len(lanes))
+    ]
     ghosts = ghosts_of(run, view, lanes, seen)
-    chart = replace(chart, pointed=tuple(at_lanes), ghosts=ghosts)
+    chart = replace(chart, pointed=tuple(Pointed(**each) for each in at_lanes), ghosts=ghosts)
     own = [(OF_LANES[name], Values(numbers)) for name, numbers in found.items()]
     own += [(AT_CURSOR[name], values) for name, values in pointed.items()]
     result = table_view(
