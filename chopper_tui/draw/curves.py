@@ -35,8 +35,8 @@ _PLOTEXT: Final = Lock()
 """plotext draws on one figure for the whole process."""
 _PIECE: Final = re.compile(r"\x1b\[0m(?:\x1b\[38;5;(\d+)m)?([^\x1b]*)")
 """A part of a line in one colour, whose number is that of a curve's ink."""
-LINE: Final = {"unicode": "hd", "ascii": "*"}
-"""The marker of lines: quarters of a cell, or a sign."""
+_QUARTERS: Final = "hd"
+"""The marker of lines in quarters of a cell."""
 
 
 class Curve(Struct, frozen=True, eq=False):
@@ -193,7 +193,7 @@ def _curves(picture: LineChart, glyphs: Glyphs) -> list[Curve]:
         if picture.points:
             curves.append(Curve(x, y, ink, mark))
             continue
-        line = mark if glyphs.is_ascii else LINE[glyphs.name]
+        line = mark if glyphs.is_ascii else _QUARTERS
         curves.append(Curve(x, y, ink, line, is_joined=True, is_filled=not several))
         if several and not glyphs.is_ascii:
             step = max(len(x) // _MARKS_ON_A_CURVE, 1)

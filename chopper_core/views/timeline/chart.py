@@ -113,17 +113,15 @@ def _named(run: Run, lane: Lane, cut: Int64) -> tuple[Span, ...]:
 
 
 def _band(run: Run, gpu: int, level: str, cut: Int64) -> Band:
-    segments = segments_of(run, gpu, level)
+    begins_ns, ends_ns, codes = segments_of(run, gpu, level)
     middles = (cut[:-1] + cut[1:]) // 2
-    places = np.searchsorted(segments.begins_ns, middles, "right") - 1
-    there = (places >= 0) & (segments.ends_ns[places] > middles)
-    there &= segments.codes[places] != NO_LABEL
-    begun = np.diff(np.searchsorted(segments.begins_ns, cut, "left"))
+    places = np.searchsorted(begins_ns, middles, "right") - 1
+    there = (places >= 0) & (ends_ns[places] > middles) & (codes[places] != NO_LABEL)
+    begun = np.diff(np.searchsorted(begins_ns, cut, "left"))
     keys = np.where(there, np.where(begun > 1, _SEVERAL, places), _NOTHING)
 
     def text(key: int) -> str:
-        code = int(segments.codes[key])
-        return _PREFIX.get(level, "") + run.table.text_of(level, code)
+        return _PREFIX.get(level, "") + run.table.text_of(level, int(codes[key]))
 
     return Band(level, spans_of(keys, text))
 
@@ -216,26 +214,22 @@ def _matched(
     run: Run, view: View, gpu: int, base_run: Run, base: View, base_gpu: int
 ) -> tuple[Int64, Int64]:
     """The starts of activities here and there, in the order of this GPU's."""
-    base_names = {name: code for code, name in enumerate(base_run.table.names)}
+    names = base_run.table.names
+    base_names = {name: code for code, name in enumerate(names)}
     codes = np.array([base_names.get(name, -1) for name in run.table.names], np.int64)
     own, own_ns = _occurrences(run, view, gpu, codes)
-    other, other_ns = _occurrences(base_run, base, base_gpu, None)
+    other, other_ns = _occurrences(base_run, base, base_gpu, np.arange(len(names)))
     _, here, there = np.intersect1d(own, other, True, return_indices=True)
     order = np.argsort(own_ns[here], kind="stable")
     return own_ns[here][order], other_ns[there][order]
 
 
-def _occurrences(run: Run, view: View, gpu: int, codes: Int64 | None) -> tuple[Int64, Int64]:
-    """(name and number, start) of a node's activities on a GPU; names by their code, or mapped.
-
-    Activities whose name isn't mapped are left out.
-    """
+def _occurrences(run: Run, view: View, gpu: int, codes: Int64) -> tuple[Int64, Int64]:
+    """(name and number, start) of a node's activities on a GPU, of names with a code."""
     table: KernelTable = run.table
     rows: Index = run.tree(view.order).node(view.path).rows
     rows = rows[table.gpu[rows] == gpu]
     rows = rows[np.argsort(table.start_ns[rows], kind="stable")]
-    names = table.kernel[rows].astype(np.int64)
-    if codes is not None:
-        names = codes[names]
-        rows, names = rows[names >= 0], names[names >= 0]
+    names = codes[table.kernel[rows]]
+    rows, names = rows[names >= 0], names[names >= 0]
     return (names << 32) | nth_of(names), table.start_ns[rows].astype(np.int64)

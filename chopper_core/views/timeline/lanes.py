@@ -76,14 +76,6 @@ class Lane(Struct, frozen=True, eq=False):
         return begun - over
 
 
-class Segments(Struct, frozen=True, eq=False):
-    """The intervals in which a GPU computes for one label of a level."""
-
-    begins_ns: Int64
-    ends_ns: Int64
-    codes: Int64
-
-
 def lanes_of(run: Run, gpu: int, *, whole: bool = False) -> tuple[Lane, ...]:
     def found() -> tuple[Lane, ...]:
         rows = _by_start(run, gpu)
@@ -156,8 +148,10 @@ LEVELS_OF: Final[Mapping[str, tuple[str, ...]]] = {
 """Band → the levels whose changes end its segments."""
 
 
-def segments_of(run: Run, gpu: int, level: str) -> Segments:
-    def found() -> Segments:
+def segments_of(run: Run, gpu: int, level: str) -> tuple[Int64, Int64, Int64]:
+    """Begins, ends and codes of the intervals in which a GPU computes for one label of a level."""
+
+    def found() -> tuple[Int64, Int64, Int64]:
         table, rows = run.table, _by_start(run, gpu)
         computes = table.kind[rows] == Kind.COMPUTE
         rows = rows[computes] if computes.any() else rows
@@ -165,7 +159,7 @@ def segments_of(run: Run, gpu: int, level: str) -> Segments:
         starts = table.start_ns[rows].astype(np.int64)
         ends = run_maxima(starts + table.duration_ns[rows], first)
         codes = table.column(level)[rows[first]].astype(np.int64)
-        return Segments(starts[first], ends, codes)
+        return starts[first], ends, codes
 
     return run.memo(("timeline segments", gpu, level), found)
 
