@@ -28,7 +28,7 @@ from chopper_tui.draw.pieces import Pieces, hue_of
 from chopper_tui.draw.timeline import lane_line, phases_line
 
 _SECOND_SIGNALS: Final = ("gfx_util_pct", "busy_pct", "compute_pct")
-"""Candidates for the signal beside the chosen one, the best first."""
+"""Candidates for the signal next to the chosen one, the best first."""
 
 KEY_FIGURES: Final = {
     "elapsed_ns": "time",

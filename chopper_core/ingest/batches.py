@@ -70,7 +70,7 @@ def ingest_store(
         failed = read_parts(traces, store, progress, hosts=hosts, jobs=jobs, executor=executor)
         if any(t not in failed and not read_label(_part_path(folder, t)).origin for t in traces):
             raise DataError(
-                f"ranks that were read for {store} were removed meanwhile; it is unchanged: "
+                f"ranks that were read for {store} were removed in the meantime; it is unchanged: "
                 "run the same command again"
             )
         return [failed.get(trace) or _described(folder, trace) for trace in traces]

@@ -81,7 +81,7 @@ declare(
         alone. The parts add up to compute_ns + overlap_ns.
     contention_ns | ns | contention | sum
         Time in the trace beyond that of the counter run, both at the nominal clock: the cost of
-        running beside other work, mainly communication. Below 0: the trace needed less. The parts
+        running next to other work, mainly communication. Below 0: the trace needed less. The parts
         add up to compute_ns + overlap_ns.
     frequency_ns | ns | frequency | sum
         Time lost to a clock below the nominal one (DVFS), by the telemetry's clock and by how the

@@ -37,7 +37,7 @@ _NO_INFOS: Final[Mapping[str, CounterInfo]] = {}
 NO_TRACE: Final = "the run has telemetry alone: no activity of a GPU was traced"
 ENERGY_NAME: Final = "energy_j"
 NO_COUNTERS: Final = (
-    "the run has no hardware counters (rocprofv3 --pmc …, in files beside the traces)"
+    "the run has no hardware counters (rocprofv3 --pmc …, in files next to the traces)"
 )
 NO_SPECIFICATION: Final = (
     "needs the specification of the GPU, which no file names; give it with --hardware MI300X"
@@ -71,7 +71,7 @@ def metric_named(
     if is_counter(name):
         raise UsageError(
             f"the run has no counter {name}; collect it with a counter run "
-            f"(rocprofv3 --pmc {name}) beside the traces"
+            f"(rocprofv3 --pmc {name}) next to the traces"
         )
     if of_part := part_of_signal(name):
         return of_part

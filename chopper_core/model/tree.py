@@ -57,8 +57,8 @@ def in_order(table: KernelTable) -> bool:
 class Tree:
     """The tree of a kernel table in one order of the levels.
 
-    A tree `without` some iterations has them as nodes, but in no node above or beside them: their
-    activities are only in nodes whose path names an iteration.
+    A tree `without` some iterations still has their nodes, but their activities are only in nodes
+    whose path names an iteration.
     """
 
     def __init__(

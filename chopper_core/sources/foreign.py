@@ -36,14 +36,14 @@ _BINARY: Final[Sequence[tuple[bytes, str]]] = (
     (b"\0\0\0\0", "holds zeros: the disk was full or the copy was interrupted"),
 )
 _BY_SUFFIX: Final[Mapping[str, str]] = {
-    **dict.fromkeys(("-wal", "-shm", "-journal"), "belongs to the database beside it"),
+    **dict.fromkeys(("-wal", "-shm", "-journal"), "belongs to the database next to it"),
     ".nsys-rep": f"is a report of Nsight Systems, which is not supported; {_GIVE_TRACE}",
     ".qdrep": f"is a report of Nsight Systems, which is not supported; {_GIVE_TRACE}",
     ".ncu-rep": "is a report of Nsight Compute, which is not supported",
     ".pftrace": "is a Perfetto trace (protobuf); rocprofv3 writes CSV, JSON and rocpd too (-f)",
     ".perfetto-trace": f"is a Perfetto trace (protobuf); {_GIVE_TRACE}",
     ".otf2": "is an OTF2 trace; rocprofv3 writes CSV, JSON and rocpd too (-f)",
-    "comm_group.json": "lists process groups for ASTRA-sim; the .et files beside it name them too",
+    "comm_group.json": "lists process groups for ASTRA-sim; the .et files next to it name them too",
     ".pt": "is a PyTorch checkpoint",
     ".pb": "is a protobuf file, which is not supported",
 }

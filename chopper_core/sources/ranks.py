@@ -103,7 +103,7 @@ def find_traces(paths: Sequence[Path]) -> FoundTraces:
         order = [*formats(Family.TRACE), *(file.source for file in found.files)]
         first = min((file.source for file in found.files), key=order.index)
     others += [
-        SkippedFile(file.path, f"is a trace of {file.source.NAME} beside others; open it alone")
+        SkippedFile(file.path, f"is a trace of {file.source.NAME} next to others; open it alone")
         for file in found.files
         if file.source is not first
     ]

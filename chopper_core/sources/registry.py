@@ -236,7 +236,7 @@ def discover(paths: Sequence[Path], family: Family) -> FoundFiles:
         elif isinstance(found, SkippedFile):
             skipped.append(found)
         elif path != root and path.suffix == ".gz" and plain.exists():
-            reason = f"lies beside {plain.name}, which is read instead"
+            reason = f"lies next to {plain.name}, which is read instead"
             skipped.append(SkippedFile(path, reason))
         else:
             files.append(found)

@@ -27,4 +27,4 @@ def demo_path() -> Path:
         if path.is_dir():
             here = Path.cwd()
             return path.relative_to(here) if path.is_relative_to(here) else path
-    raise DataError(f"the demo run is missing: no {_DEMO} beside or inside {package}")
+    raise DataError(f"the demo run is missing: no {_DEMO} next to or inside {package}")

@@ -32,7 +32,7 @@ _TIMES: Final = {
     COMPUTE: ("theoretical", "compute"),
     COMM: ("exposed communication", "communication", "collective"),
     COPY: ("exposed copies", "copies", "memory"),
-    BOTH: ("contention", "compute beside communication"),
+    BOTH: ("contention", "compute during communication"),
     "fifth": ("vector work",),
     "sixth": ("frequency",),
     "seventh": ("MFMA utilisation",),

@@ -350,7 +350,7 @@ def test_an_et_beside_another_trace_is_left_out_and_named(tmp_path: Path) -> Non
     run = open_run(str(tmp_path), jobs=1)
     assert len(run.sources) == 1 and not run.is_reconstructed
     assert [Path(path).name for path, _ in run.skipped] == ["small.0.et"]
-    assert "beside others; open it alone" in run.skipped[0][1]
+    assert "next to others; open it alone" in run.skipped[0][1]
 
 
 def test_start_times_of_another_tool_are_used(tmp_path: Path) -> None:

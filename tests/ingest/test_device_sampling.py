@@ -124,7 +124,7 @@ def test_ranks_are_gpus(tmp_path: Path) -> None:
 def test_samples_without_kernels_are_said(tmp_path: Path) -> None:
     write(tmp_path)
     (tmp_path / "kernel_traces_rank0.csv").unlink()
-    with pytest.raises(DataError, match="no kernels of the same process beside it"):
+    with pytest.raises(DataError, match="no kernels of the same process next to it"):
         read_counters([tmp_path])
     trace(tmp_path)
     run = open_run(str(tmp_path))

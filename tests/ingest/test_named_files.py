@@ -37,7 +37,7 @@ def test_a_database_of_another_tool_is_named_with_what_it_is(
         database.execute("create table rocpd_op(id integer)")
     database.close()
     shown = as_text(open_run(str(tmp_path), jobs=1))
-    assert "trace.rpd: is a trace of rocmProfileData (RPD) beside others" in shown
+    assert "trace.rpd: is a trace of rocmProfileData (RPD) next to others" in shown
 
 
 def test_info_lists_the_counters_that_are_columns(small: Simulated) -> None:

@@ -64,7 +64,7 @@ def test_a_trace_and_its_compressed_copy(tmp_path: Path) -> None:
         put(tmp_path, name, events(KERNEL))
     found = find_traces([tmp_path])
     assert [trace.path.name for trace in found.traces] == ["rank0.json"]
-    assert found.skipped[0].reason == "lies beside rank0.json, which is read instead"
+    assert found.skipped[0].reason == "lies next to rank0.json, which is read instead"
 
 
 def test_a_process_in_two_formats(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def test_what_lies_in_the_log_is_said_to_be_missing(
     before = sorted(each.name for each in path.parent.iterdir())
     text = " ".join(as_text(open_run(str(path.parent))).split())
     assert f"{name}-wal (" in text and "missing here" in text
-    assert f"{name}-wal: belongs to the database beside it" in text
+    assert f"{name}-wal: belongs to the database next to it" in text
     assert sorted(each.name for each in path.parent.iterdir()) == before, "nothing is written"
     path.with_name(f"{name}-wal").write_bytes(b"")
     assert "missing here" not in as_text(open_run(str(path.parent)))

@@ -100,7 +100,7 @@ def test_other_files_are_skipped_with_the_reason(tmp_path: Path) -> None:
         "execution_traces/rank0.json",
         "counters.json",
     }
-    assert reasons["rank0.json.gz"] == "lies beside rank0.json, which is read instead"
+    assert reasons["rank0.json.gz"] == "lies next to rank0.json, which is read instead"
     assert reasons["truth.json"].startswith("is JSON of no known tool")
     assert reasons["empty.json"] == "is empty"
     assert reasons["execution_traces/rank0.json"].startswith("is a PyTorch execution trace")

@@ -479,7 +479,7 @@ def test_a_part_that_vanishes_is_no_rank_that_is_left_out(
         return found
 
     monkeypatch.setattr(batch, "read_parts", removed)
-    with pytest.raises(DataError, match="removed meanwhile; it is unchanged"):
+    with pytest.raises(DataError, match="removed in the meantime; it is unchanged"):
         ingest_store(str(source), store, jobs=1)
     assert not store.exists()
 

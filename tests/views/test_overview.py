@@ -176,7 +176,7 @@ def test_one_gpu_has_no_lag_and_a_trace_alone_says_so() -> None:
     assert "kW" not in frame.headline[0] and "W" not in frame.headline[0]
     assert {each.name for each in composition(frame).series} <= {
         "compute",
-        "compute beside communication",
+        "compute during communication",
         "exposed communication",
         "exposed copies",
         "idle",

@@ -39,7 +39,7 @@ from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
 
 NAME: Final = "PyTorch execution trace observer"
-FILES: Final = "[`.json` or `.json.gz`](chakra.md#host-traces) beside the Kineto trace of each rank"
+FILES: Final = "[`.json` or `.json.gz`](chakra.md#host-traces) next to each rank's Kineto trace"
 EXAMPLE: Final = 'ExecutionTraceObserver().register_callback("rank0_et.json")'
 SUFFIXES: Final = (".json", ".json.gz")
 FORMAT: Final = "PyTorch execution trace"
@@ -71,7 +71,7 @@ _PLAIN_TYPES: Final = {
 """Types as Kineto spells them."""
 
 
-class _Attribute(Struct):
+class _NamedValue(Struct):
     name: str = ""
     value: Any = None
 
@@ -100,7 +100,7 @@ class HostNode(Struct):
     input_types: Raw = _NO_RAW
     input_strides: Raw = _NO_RAW
     outputs: Raw = _NO_RAW
-    attrs: list[_Attribute] = field(default_factory=list)
+    attrs: list[_NamedValue] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.rf_id = _whole(self.attributes.get("rf_id"), self.rf_id)

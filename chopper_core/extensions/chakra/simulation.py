@@ -192,7 +192,7 @@ def _graph(path: Path, number: int, system: _SystemEvents, notes: list[str]) -> 
     ]
     try:
         if len(traces) > 1:
-            raise DataError(f"{traces[0].name} and {traces[1].name} both lie beside the log")
+            raise DataError(f"{traces[0].name} and {traces[1].name} both lie next to the log")
         if traces:
             return _timed(_checked(et.read(traces[0]), system), path, number, system)
     except DataError as error:

@@ -41,7 +41,7 @@ from chopper_core.util.grouping import maxima_of, median_of, ranked, run_starts
 from chopper_core.util.progress import Progress, silent
 
 NAME: Final = "Chopper's device sampling"
-FILES: Final = "`counter_samples_rank<N>.csv` beside `kernel_traces_rank<N>.csv`"
+FILES: Final = "`counter_samples_rank<N>.csv` next to `kernel_traces_rank<N>.csv`"
 EXAMPLE: Final = ""
 SUFFIXES: Final = ()
 
@@ -85,7 +85,7 @@ def read_sampled(
     """
     if kernels is None:
         raise DataError(
-            f"{samples} has device samples but no kernels of the same process beside it "
+            f"{samples} has device samples but no kernels of the same process next to it "
             "(kernel_traces_rank….csv)."
         )
     run, agents = read_kernels(kernels, progress)

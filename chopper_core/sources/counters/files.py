@@ -238,7 +238,7 @@ def _why_of_no_use(file: SourceFile, files: Sequence[SourceFile]) -> str | None:
     calls = [each.path for each in _of(files, csv.NAME, csv.API_TRACE)]
     if path in csv.host_side([each for each in calls if (each.parent, _prefix(each)) == own]):
         return None
-    return "has API calls, which are read only beside roctx ranges (rocprofv3 --marker-trace)"
+    return "has API calls, which are read only with roctx ranges (rocprofv3 --marker-trace)"
 
 
 class ProcessRun(Struct, frozen=True):

@@ -82,7 +82,7 @@ def telemetry_of(format_name: str, rows: RowCollector, notes: Sequence[str] = ()
     rows.count_losses()
     for signal, count in resets.items():
         rows.losses.notes.append(
-            f"{signal} was reset {number_of(count, 'time')}: the amount counted meanwhile is "
+            f"{signal} was reset {number_of(count, 'time')}: the amount counted in the meantime is "
             "unknown and not added."
         )
     hotspots = (

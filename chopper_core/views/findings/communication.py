@@ -1,4 +1,4 @@
-"""Communication: groups with slow links, time that nothing hides, and what it slows beside it."""
+"""Communication: groups with slow links, time that nothing hides, and what it slows."""
 
 from __future__ import annotations
 
@@ -198,11 +198,11 @@ def _ends_ns(context: FindingsContext, chosen: Collectives) -> float:
     return context.per_iteration(float((table.exposed_comm_ns[ends] - waits).sum()))
 
 
-SLOWED: Final = threshold("""slower beside communication | 20 | %
-    the copies of a collective always cost the kernels beside them a few percent""")
+SLOWED: Final = threshold("""slower during communication | 20 | %
+    the copies of a collective always cost the kernels next to them a few percent""")
 CORRELATION: Final = threshold("""correlation of overlap and duration | 0.5 | Pearson's r, at least
     Lit Silicon finds them highly correlated; kernels that differ for other reasons scatter""")
-SLOWED_COST: Final = threshold("""cost of slowness beside communication | 0.25 | % of the iteration
+SLOWED_COST: Final = threshold("""cost of slowness during communication | 0.25 | % of the iteration
     it results from comparing kernels of different layers, where small differences mean nothing""")
 _ALONE: Final = 0.1
 """Up to this share of its time during communication a kernel runs alone."""
@@ -246,8 +246,8 @@ def contention(context: FindingsContext) -> Iterator[Finding]:
         yield _contended(
             context,
             pairs[place],
-            f"takes {percent(float(known.slowdown[place]) - 1)} longer beside much communication "
-            f"than beside little on the same GPU (r = {known.pearson[place]:.2f})",
+            f"takes {percent(float(known.slowdown[place]) - 1)} longer during much communication "
+            f"than during little on the same GPU (r = {known.pearson[place]:.2f})",
             float(cost[place]),
         )
 
@@ -302,7 +302,7 @@ def _always_beside(context: FindingsContext) -> Iterator[Finding]:
         yield _contended(
             context,
             pairs[at],
-            f"always runs beside communication and takes {percent(float(factor[at]) - 1)} longer "
+            f"always runs during communication and takes {percent(float(factor[at]) - 1)} longer "
             "than the same kernels of other operations without",
             float(excess[at]),
         )

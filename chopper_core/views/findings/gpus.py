@@ -186,7 +186,7 @@ SLOWER_STAGE: Final = threshold("""stage slower than the others | 2 | %
 SLOWER_STAGE_COST: Final = threshold("""cost of a slow stage | 1 | % of the iteration
     the same as for a straggler""")
 _MAX_OVERLAP: Final = 0.1
-"""Of a kernel's time; communication beside it slows it too."""
+"""Of a kernel's time; communication during it slows it too."""
 
 
 @rule(

@@ -36,7 +36,7 @@ _SUBJECTS: Final = {
     "extra_inst_ns": "matrix instructions beyond the model's FLOPs are",
     "mfma_loss_ns": "idle matrix units in matrix kernels are",
     "vector_ns": "work without matrix instructions is",
-    "contention_ns": "contention with activities beside compute is",
+    "contention_ns": "contention with other activities during compute is",
     "frequency_ns": "a clock below nominal is",
     "unseparated_ns": "time that a lower clock may cost is",
 }

@@ -47,16 +47,16 @@ from chopper_core.views.shared.phrases import count, listed, percent, time
 MATRIX_CLASSES: Final = frozenset({"gemm", "conv", ATTENTION_CLASS})
 """Classes of kernels that the matrix units bound; memory bounds most of the others."""
 _MAX_OVERLAP: Final = 0.1
-"""Of the compute time of an operation in a layer, beside communication."""
+"""Of the compute time of an operation in a layer, during communication."""
 SLOWER_HERE: Final = threshold("""operation slower on one GPU | 6 | %
-    beyond all of that GPU's compute; work that happens to run beside a kernel can slow it by as
+    beyond all of that GPU's compute; work that happens to run next to a kernel can slow it by as
     much""")
 SLOWER_BESIDE: Final = threshold(
-    """operation slower on one GPU, where communication always runs beside it | 20 | %
+    """operation slower on one GPU, where communication always runs during it | 20 | %
     as for contention: a collective that transfers costs less"""
 )
 EVERYWHERE: Final = threshold("""iterations in which it is slower | 75 | %
-    occasional slowness depends on what happened to run beside it""")
+    occasional slowness depends on what happened to run next to it""")
 MEMORY_BOUND: Final = Threshold(
     "slow memory: operations without matrix products that are slower",
     60.0,
@@ -66,7 +66,7 @@ MEMORY_BOUND: Final = Threshold(
 _MIN_OPERATION: Final = 0.002
 """Of the iteration; shorter operations vary too much to tell what is usual."""
 _MIN_COMPARED: Final = 0.1
-"""Of an operation's time, without communication beside it."""
+"""Of an operation's time, without communication during it."""
 _LOWER_MEMORY_CLOCK: Final = 0.98
 _MAX_LISTED: Final = 3
 
@@ -125,7 +125,7 @@ def _compared(
 ) -> tuple[Float64, ComparedCompute, ComparedCompute]:
     """The compute by `pair`, the phase and operation of each cell that computes, and GPU.
 
-    First its time, then how much longer it takes than that of peers without communication beside
+    First its time, then how much longer it takes than that of peers without communication during
     it, then with it: a collective that transfers slows kernels more than one that waits, and GPUs
     that lag wait less. Of each operation in a layer and iteration a GPU's peers are the GPUs that
     run the same kernels of it, of the same shapes: another stage of a pipeline, a micro-step more,
@@ -183,7 +183,7 @@ def slow_on_a_gpu(context: FindingsContext) -> Iterator[Finding]:
     spread = MAD_TO_SIGMA * median_of(np.abs(own[alone] - 1))
     limit = max(SLOWER_HERE.share, ROBUST_Z.value * spread)
     slow = alone & (own > 1 + limit) & apart.often(limit / 2)
-    # Work only beside communication: less than it may cost counts where the same operation
+    # Work only during communication: less than it may cost counts where the same operation
     # is slow without it.
     operation = ranked(pairs[:, 1])[1]
     same = np.zeros((int(operation.max()) + 1, len(context.gpus)), np.bool_)

@@ -1,4 +1,4 @@
-"""Graph: which activities depend on which, the longest path, and what could run beside it."""
+"""Graph: which activities depend on which, the longest path, and what could run in parallel."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from chopper_core.views.spec import ViewResult, ViewSpec, any_level
 SPEC: Final = ViewSpec(
     name="graph",
     title="Graph",
-    question="Which chain of dependencies is the longest, and how much could run beside it?",
+    question="Which chain of dependencies is the longest, and how much could run at the same time?",
     by=(
         *any_level("operation", "kernel", "phase", "layer", "iteration"),
         "type",

@@ -68,7 +68,7 @@ COLUMNS: Final = columns(
     + """
     comm_wait_ns | ns | comm wait | sum
         The part of call_overhead_ns during which communication ran: launched, and waiting for it
-        or running beside it.
+        or running next to it.
         missing: no activity of the row has a launch record
     main_cause | | main cause
         The largest cause of time without compute: host late (idle_host_ns), launch latency

@@ -42,7 +42,7 @@ from chopper_core.views.shared.step_times import (
 OTHER: Final = "other_compute_ns"
 """Unattributed compute together with parts that aren't distinguished."""
 _OUTSIDE: Final = ("exposed_comm_ns", "exposed_copy_ns", "idle_ns")
-_COMPUTE: Final = {"compute_ns": "compute", "overlap_ns": "compute beside communication"}
+_COMPUTE: Final = {"compute_ns": "compute", "overlap_ns": "compute during communication"}
 PARTS: Final = (THEORY, *LOSSES)
 """The parts of a step's time where the FLOPs of the model are known."""
 STATES: Final = (*_COMPUTE, *_OUTSIDE)

@@ -91,7 +91,7 @@ _MEASURED: Final = ("gfx_mhz", "mem_mhz", "power_w", "hotspot_c", "throttle_pct"
 _UNKNOWN: Final = np.full(1, np.nan)
 _NO_TELEMETRY: Final = (
     "no telemetry of power, clocks or temperatures on the run's clock; put a log of amd-smi, "
-    "rocm-smi or nvidia-smi beside the traces (docs/telemetry.md)"
+    "rocm-smi or nvidia-smi next to the traces (docs/telemetry.md)"
 )
 
 

@@ -58,7 +58,7 @@ SPEC: Final = ViewSpec(
 
 _SIGNALS: Final = ("gfx_mhz", *HEAT, "power_w")
 _ALWAYS: Final = ("idle_host_ns", "exposed_comm_ns")
-"""Metrics of the scope shown beside the leads."""
+"""Metrics of the scope shown next to the leads."""
 _KINDS: Final = {
     "clock": "hardware-bound",
     "kernels": "kernel-bound",

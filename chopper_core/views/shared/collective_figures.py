@@ -73,9 +73,9 @@ WAIT_SHARE: Final = _of_all("""wait_pct | % | wait
     wait_ns in % of the kernels' durations, of collectives of which all ranks are in the
     traces; the rest is transfer.""")
 EXPOSED_SHARE: Final = column("""exposed_pct | % | exposed
-    exposed_comm_ns in % of the kernels' durations: with no compute beside it.""")
+    exposed_comm_ns in % of the kernels' durations: with no compute during it.""")
 HIDDEN_SHARE: Final = column("""hidden_pct | % | hidden
-    hidden_ns in % of the kernels' durations: beside compute.""")
+    hidden_ns in % of the kernels' durations: during compute.""")
 MOVED: Final = column("""moved_bytes | B | moved | sum
     Sum of message_bytes over the collectives, each counted once, of which the size is known.
     missing: the trace gives no sizes""")

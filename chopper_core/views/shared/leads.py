@@ -115,7 +115,7 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
     """By how much each GPU delays the others, as above; None without complete collectives."""
     each: Mapping[str, Float64]
     """Times as above: `same`, the matched compute that is the same on all peers; `kernels`, the
-    same as it would be if no collective waited for later GPUs beside it; `work`, all other compute,
+    same as it would be if no collective next to it waited for others; `work`, all other compute,
     of other shapes or that only some GPUs have; `host`, idle before launch calls while the host is
     in the iteration; `launch`, the rest of the idle time; `copies`, exposed ones."""
 
@@ -188,7 +188,7 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
     def stragglers(self) -> tuple[Straggler, ...]:
         """The GPUs that the others wait for, the one that delays them most first.
 
-        A second one has a cause of its own, and isn't late only beside a far later one.
+        A second one has a cause of its own, and isn't late only because of a far later one.
         """
         if self.delays_ns is None:
             return self._last_by_leads()

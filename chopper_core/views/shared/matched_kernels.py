@@ -189,7 +189,7 @@ def _compute_of(run: Run, iterations: tuple[int, ...]) -> Index:
 
 
 def _common(table: KernelTable, parts: list[Index]) -> list[Index]:
-    """Of each GPU's rows those that all GPUs have, one beside the other."""
+    """Of each GPU's rows those that all GPUs have, one next to the other."""
     by_name = same_kernels(table, parts, LEVELS[1:])
     is_left = table.operation != NO_LABEL
     for own in by_name:
@@ -265,7 +265,7 @@ def matched_work(
     iterations: Int64,
     collectives: Collectives | None,
 ) -> tuple[Float64, Float64]:
-    """Durations of the same compute, GPUs x iterations; and without waiting collectives beside."""
+    """Durations of the same compute, GPUs x iterations; and without waiting collectives."""
     plain = np.zeros((len(gpus), len(iterations)))
     unhindered = np.zeros(plain.shape)
     for own in (each.take(each.is_same) for each in peers):
@@ -285,7 +285,7 @@ def matched_work(
 def _shares_beside_comm(
     found: Occurrences, column: int, collectives: Collectives | None
 ) -> Float64:
-    """The shares of each occurrence on a GPU beside waiting and beside other communication."""
+    """The shares of each occurrence on a GPU during waiting and during other communication."""
     table, rows = found.table, found.rows[:, column]
     took = np.maximum(table.duration_ns[rows], 1)
     whole = np.minimum(table.overlap_ns[rows], took)
@@ -305,7 +305,7 @@ def _slowdown_beside_waits(found: Occurrences, took_ns: Int64, shares: Float64) 
     """How waiting collectives slow each occurrence down, by its operation.
 
     The rate is a difference of logarithms: least squares of the logarithm of the duration over
-    the shares beside either kind of communication, with a constant per occurrence and one per
+    the shares during either kind of communication, with a constant per occurrence and one per
     GPU and operation. 0 where the shares don't differ enough.
     """
     code = ranked(found.table.operation[found.rows[:, 0]])[1]

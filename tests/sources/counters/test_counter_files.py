@@ -141,7 +141,7 @@ def test_api_traces_and_agents_that_are_not_used_are_named(tmp_path: Path) -> No
     write_csv(tmp_path / "1_agent_info.csv", ["Node_Id", "Agent_Type"], [[4, "GPU"]])
     write_csv(tmp_path / "other/2_agent_info.csv", ["Node_Id", "Agent_Type"], [[4, "GPU"]])
     reasons = {file.path.name: file.reason for file in find_counters([tmp_path]).skipped}
-    assert "only beside roctx ranges" in reasons.pop("1_hip_api_trace.csv")
+    assert "only with roctx ranges" in reasons.pop("1_hip_api_trace.csv")
     assert "whose kernels aren't here" in reasons.pop("2_hip_api_trace.csv")
     assert "no dispatches of theirs" in reasons.pop("2_agent_info.csv") and not reasons
     write_calls(tmp_path / "1_marker_api_trace.csv", "MARKER_CORE_API")

@@ -158,7 +158,7 @@ def test_a_counter_that_was_set_back_is_named(tmp_path: Path) -> None:
     telemetry = read(tmp_path, text + "4,epoch,0,30\n")
     assert values(telemetry, SignalName.PCIE_BYTES) == [0, 3000, 3000, 3020]
     assert telemetry.losses.notes == [
-        "pcie_bytes was reset 1 time: the amount counted meanwhile is unknown and not added."
+        "pcie_bytes was reset 1 time: the amount counted in the meantime is unknown and not added."
     ]
 
 

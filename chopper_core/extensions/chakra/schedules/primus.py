@@ -21,7 +21,7 @@ from chopper_core.util.progress import Progress, silent
 
 NAME: Final = "Primus (pipeline dump)"
 FILES: Final = (
-    "`*_<rank>.json`, one per pipeline rank: `fwd_start`, `fwd_end`, `bwd_…`, `wgrad_…`; beside "
+    "`*_<rank>.json`, one per pipeline rank: `fwd_start`, `fwd_end`, `bwd_…`, `wgrad_…`; next to "
     "them `config.json`"
 )
 EXAMPLE: Final = ""
