@@ -25,7 +25,7 @@ from chopper_core.util.errors import ChopperError, DataError, NoSuchNode, Nothin
 from chopper_core.util.workers import dask_executor
 from chopper_core.views import SET_VIEWS, VIEWS, overlap, view_module, view_spec, view_specs
 from chopper_core.views import spec as view_specification
-from chopper_core.views.overview.evidence import _place_of
+from chopper_core.views.overview.evidence import causes_of
 from chopper_core.views.pipeline import pipeline_of
 from chopper_core.views.query import answer
 from chopper_core.views.spec import Previewed, ViewModule
@@ -99,7 +99,11 @@ CALLS: list[tuple[Callable[[], object], type[ChopperError], str]] = [
     (lambda: baseline_view(View("run")), UsageError, "the view has no baseline"),
     (lambda: export(EMPTY, "perfetto", Path("x")), DataError, "has no activities to export"),
     (lambda: EMPTY.tree().node(()), NoSuchNode, "the run has no activities"),
-    (lambda: _place_of((0, 1), 2), UsageError, "GPU 2 has no compute that the others have too"),
+    (
+        lambda: causes_of(sample_run(), View("R"), 9),
+        UsageError,
+        "GPU 9 has no compute that the others have too",
+    ),
     (asked(steps(("op", 0, FORWARD)), f":{ONE}?view=icicle"), NothingToShow, "has no parts"),
     (asked(sample_run(), "?view=info"), UsageError, "info isn't a table"),
     (lambda: _LEAF.tree().node((*_PATH, "0", "0")), NoSuchNode, "an activity has no children"),
