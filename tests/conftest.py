@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 settings.register_profile(
     "quick",
-    max_examples=20,
+    max_examples=12,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],

@@ -207,7 +207,7 @@ def agrees(one: Shown | float, other: Shown | float) -> bool:
     return abs(values[0] - values[1]) <= (sum(halves) or 1e-6 * max(map(abs, values)))
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(4)
 @pytest.mark.parametrize("name", RUNS)
 def test_a_quantity_is_the_same_wherever_it_appears(name: str) -> None:
     assert disagreements(RUNS[name]()) == []

@@ -22,6 +22,7 @@ _TEXTS: Final = sorted(
 )
 
 
+@pytest.mark.few(14)
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-32"])
 @pytest.mark.parametrize("name", _TEXTS)
 def test_text_of_any_tool_may_be_in_a_wide_encoding(

@@ -747,6 +747,7 @@ def test_of_too_many_activities_some_iterations_are_looked_at(
     assert 0 < looked_at < len(run.table) and looked_at % 72 == 0
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize("seed", range(40))
 def test_whatever_is_in_a_run_is_looked_at(seed: int) -> None:
     random = np.random.default_rng(seed)

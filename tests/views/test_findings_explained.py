@@ -71,7 +71,7 @@ def test_more_tokens_are_never_lost(tmp_path: Path, longer: float, whose: tuple[
     assert shown & set(whose)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("cause", list(planted.CAUSES))
 def test_every_planted_cost_is_accounted_for(cause: str) -> None:
     assert_accounted(bench.opened(planted.plant(cause, 2, 0.12).run))

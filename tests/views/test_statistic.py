@@ -93,6 +93,7 @@ def expected(rows: pd.DataFrame, by: str | None, over: list[str], stat: str) -> 
         "R:phase=forward?order=phase,layer&over=iteration,operation",
     ],
 )
+@pytest.mark.few(48)
 @pytest.mark.parametrize("run", [RUN, CUT], ids=["whole", "cut"])
 def test_it_is_what_pandas_finds(run: Run, address: str, stat: str) -> None:
     option = "&" if "?" in address else "?"
