@@ -8,6 +8,13 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
+from chopper_core.graph.collectives import Collectives, collectives_in, collectives_of
+from chopper_core.graph.process_groups import (
+    SPLITS,
+    expert_note,
+    split_groups,
+    split_of,
+)
 from chopper_core.metrics import METRICS, Values, numbered, worded
 from chopper_core.model.charts import BoxChart, LineChart
 from chopper_core.model.groups import Groups
@@ -25,13 +32,6 @@ from chopper_core.util.grouping import (
 )
 from chopper_core.views.shared import collective_figures as columns
 from chopper_core.views.shared.collective_figures import headline, kinds_of, known, notes
-from chopper_core.views.shared.collectives import Collectives, collectives_in, collectives_of
-from chopper_core.views.shared.process_groups import (
-    SPLITS,
-    expert_note,
-    split_groups,
-    split_of,
-)
 from chopper_core.views.shared.table_view import (
     Own,
     Partition,

@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
+from chopper_core.graph.process_groups import Places, places_of
 from chopper_core.metrics import (
     Metric,
     Values,
@@ -28,7 +29,6 @@ from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import distinct, median_of
 from chopper_core.views.shared.phrases import count, differs
-from chopper_core.views.shared.process_groups import Places, places_of
 from chopper_core.views.shared.samples import columns_of, gpus_of, opened, result_of_samples
 from chopper_core.views.shared.table_view import LabelledRows, Partition, child_of, table_view
 from chopper_core.views.spec import FIGURE, ViewResult, ViewSpec

@@ -14,6 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.align.labels import numbered as combined
+from chopper_core.graph.process_groups import group_kinds, split_groups
 from chopper_core.metrics import Values, columns, numbered
 from chopper_core.model.charts import HeatMap
 from chopper_core.model.column_names import CHUNK, MICROBATCH, STEP_WINDOW
@@ -37,7 +38,6 @@ from chopper_core.util.grouping import (
     sums_of,
 )
 from chopper_core.views.shared.phrases import percent, time
-from chopper_core.views.shared.process_groups import group_kinds, split_groups
 from chopper_core.views.shared.table_view import LabelledRows, Own, child_of, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec
 

@@ -9,9 +9,9 @@ from random import Random
 import numpy as np
 from msgspec.structs import replace
 
+from chopper_core.graph.collectives import collectives_of
 from chopper_core.model.run import Run
 from chopper_core.model.table import Kind
-from chopper_core.views.shared.collectives import collectives_of
 from tests.support import Row, run_of
 
 US = 1_000

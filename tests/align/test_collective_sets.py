@@ -10,12 +10,12 @@ from msgspec.structs import replace
 
 from chopper_core.align.collective_ends import CommKernels, end_offsets
 from chopper_core.align.collective_sets import labelled_by_partners
+from chopper_core.graph.collectives import collectives_of
 from chopper_core.ingest.open import on_one_clock
 from chopper_core.model.overrides import NO_OVERRIDES
 from chopper_core.model.run import Run
 from chopper_core.model.table import KernelTable, Kind, Rule
 from chopper_core.model.tree import in_order
-from chopper_core.views.shared.collectives import collectives_of
 from tests.align.damaged_collectives import US, Damage, Layout, damaged
 from tests.bench.joins import collectives_of_files
 from tests.pipelines import pipeline_run

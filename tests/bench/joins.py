@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 
 from chopper_core.align.telemetry_clock import Estimate, Recording
+from chopper_core.graph.collectives import collectives_of
 from chopper_core.ingest.open import open_run
 from chopper_core.model.column_names import COUNTER_MATCH, Match
 from chopper_core.model.table import KernelTable, Kind
 from chopper_core.sources.signals import ClockDomain, GpuName, SignalName, SignalSamples, Telemetry
 from chopper_core.tables.losses import Losses
-from chopper_core.views.shared.collectives import collectives_of
 from tests.align.damaged_collectives import Damage, Layout, damaged
 from tests.align.generated import load_generator
 from tests.support import Row, table_of

@@ -17,6 +17,8 @@ from chopper_core.extensions.chakra.et import EtFile, write_et
 from chopper_core.extensions.chakra.graph import KEPT
 from chopper_core.extensions.chakra.lint import lint
 from chopper_core.extensions.chakra.schema import Attribute, CommType, Metadata, Node, NodeType
+from chopper_core.graph.dependencies import stated
+from chopper_core.graph.path import graph_of, longest_path
 from chopper_core.ingest.open import open_run
 from chopper_core.model.attributes import Attributes, StatedEdges, TypedValue, nodes_at
 from chopper_core.model.run import Run
@@ -26,9 +28,7 @@ from chopper_core.render.exports import ExportOptions, export
 from chopper_core.render.glyphs import UNICODE
 from chopper_core.store.reader import read_store
 from chopper_core.store.writer import write_store
-from chopper_core.views.graph.path import graph_of, longest_path
 from chopper_core.views.query import frame_of
-from chopper_core.views.shared.dependencies import stated
 from chopper_tui.draw.figures import detail
 from chopper_tui.widgets.detail import full_detail
 from tests.ingest.chakra_files import node, sorted_rows, written

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from chopper_core.api import OpenRun, diff
 from chopper_core.extensions.chakra import simulation
+from chopper_core.graph.dependencies import time_order
 from chopper_core.ingest.open import open_run
 from chopper_core.model.inputs import SIMULATED_NOTE
 from chopper_core.model.run import Run
@@ -25,7 +26,6 @@ from chopper_core.store.writer import write_store
 from chopper_core.util.errors import DataError
 from chopper_core.views import VIEWS
 from chopper_core.views.query import frame_of
-from chopper_core.views.shared.dependencies import time_order
 from tests.support import sample_run
 
 # Lines as ASTRA-sim's workload layer prints them: plain, and with the logger's head.

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from chopper_core.graph.dependencies import Evidence, dependencies, time_order
 from chopper_core.model.run import Run
-from chopper_core.views.shared.dependencies import Evidence, dependencies, time_order
 from tests.views.test_dependencies import is_valid
 
 

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from chopper_core.extensions.chakra.et import EtFile, write_et
 from chopper_core.extensions.chakra.lint import GROUP_FILE, lint
 from chopper_core.extensions.chakra.schema import Attribute, CommType, Metadata, Node, NodeType
+from chopper_core.graph.dependencies import dependencies, time_order
 from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse
 from chopper_core.model.parallel import ProcessGroup
@@ -23,7 +24,6 @@ from chopper_core.model.table import Kind
 from chopper_core.render.exports import ExportOptions, export
 from chopper_core.util.errors import DataError
 from chopper_core.views.query import frame_of
-from chopper_core.views.shared.dependencies import dependencies, time_order
 from chopper_tui.cli import main
 from tests.realdata.conftest import FOLDER
 from tests.support import Row, run_of

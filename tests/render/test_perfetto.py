@@ -17,12 +17,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from chopper_core.graph.collectives import collectives_of
+from chopper_core.graph.dependencies import time_order
 from chopper_core.ingest.open import open_run
 from chopper_core.model.run import Run
 from chopper_core.model.table import LABELLED, Kind
 from chopper_core.render.exports import ExportOptions, export, perfetto
-from chopper_core.views.shared.collectives import collectives_of
-from chopper_core.views.shared.dependencies import time_order
 from tests.demo import demo_run
 from tests.support import Row, run_of, sample_run
 from tests.tui.explorer import measured_run

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from chopper_core.graph.collectives import Collectives, collectives_of
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, Kind
-from chopper_core.views.shared.collectives import Collectives, collectives_of
 from tests.support import Row, run_of
 from tests.views.conftest import DEMO
 

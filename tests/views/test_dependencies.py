@@ -6,15 +6,15 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chopper_core.model.run import Run
-from chopper_core.model.table import KernelTable
-from chopper_core.views.shared.dependencies import (
+from chopper_core.graph.dependencies import (
     STAMP_NS,
     Dependencies,
     Evidence,
     dependencies,
     time_order,
 )
+from chopper_core.model.run import Run
+from chopper_core.model.table import KernelTable
 from tests.support import Row, run_of, sample_run
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from chopper_core.graph.path import graph_of, longest_path
 from chopper_core.model.charts import LineChart
 from chopper_core.model.run import Run
 from chopper_core.model.table import Category, Kind
@@ -16,7 +17,6 @@ from chopper_core.render import render
 from chopper_core.util.errors import NothingToShow
 from chopper_core.views import graph, view_spec
 from chopper_core.views.frame import Frame
-from chopper_core.views.graph.path import graph_of, longest_path
 from chopper_core.views.query import query
 from tests.support import Row, counted_rows, run_of, sample_run
 

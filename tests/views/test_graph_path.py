@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chopper_core.graph.path import Graph, graph_of, longest_path
 from chopper_core.model.run import Run
 from chopper_core.model.signals import Queue
 from chopper_core.model.table import Kind
-from chopper_core.views.graph.path import Graph, graph_of, longest_path
 from tests.support import Row, run_of, sample_run
 
 

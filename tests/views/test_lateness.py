@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from chopper_core.graph.collectives import collectives_of
 from chopper_core.model.address import parse
 from chopper_core.model.inputs import Source
 from chopper_core.model.run import Run, located
 from chopper_core.model.table import LEVELS, Kind, Phase
 from chopper_core.views.query import query
-from chopper_core.views.shared.collectives import collectives_of
 from chopper_core.views.shared.leads import leads
 from chopper_core.views.shared.matched_kernels import occurrences_of
 from chopper_core.views.shared.phrases import recurrence

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from chopper_core.graph.collectives import collectives_of
 from chopper_core.ingest.cache import open_cached
 from chopper_core.ingest.open import open_run
 from chopper_core.model import address
@@ -22,7 +23,6 @@ from chopper_core.render import as_json, as_text
 from chopper_core.util.errors import DataError
 from chopper_core.views.frame import Frame
 from chopper_core.views.query import frame_of
-from chopper_core.views.shared.collectives import collectives_of
 from tests.align.generated import load_generator
 from tests.pipelines import Pipeline, pipeline_run, schedule
 from tests.realdata.conftest import FOLDER

@@ -39,6 +39,9 @@ from chopper_core.extensions.chakra.schema import (
     Value,
     typed,
 )
+from chopper_core.graph.collectives import Transfer, transfers
+from chopper_core.graph.dependencies import dependencies, stated, time_order
+from chopper_core.graph.process_groups import split_groups
 from chopper_core.model.attributes import (
     NO_NODE,
     Attributes,
@@ -56,9 +59,6 @@ from chopper_core.util.arrays import Index, Int64
 from chopper_core.util.errors import DataError
 from chopper_core.util.grouping import run_starts, stable_order
 from chopper_core.util.progress import Progress
-from chopper_core.views.shared.collectives import Transfer, transfers
-from chopper_core.views.shared.dependencies import dependencies, stated, time_order
-from chopper_core.views.shared.process_groups import split_groups
 
 DESCRIPTION: Final = "a folder of Chakra traces, one .et per rank, for simulators"
 TAKES: Final = ("iteration", "gaps", "force")

@@ -24,6 +24,8 @@ from chopper_core.align.operations import RECOMPUTE_SUFFIX
 from chopper_core.extensions.chakra.et import EtFile
 from chopper_core.extensions.chakra.graph import cycle_of
 from chopper_core.extensions.chakra.schema import COMMUNICATION, CommType, Node, NodeType
+from chopper_core.graph.collectives import Transfer, by_ends
+from chopper_core.graph.process_groups import known_group_sizes, split_groups
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, KernelTable, Kind
 from chopper_core.sources.registry import files_at
@@ -32,8 +34,6 @@ from chopper_core.util.arrays import Index
 from chopper_core.util.atomic import read_small
 from chopper_core.util.errors import DataError
 from chopper_core.util.grouping import distinct
-from chopper_core.views.shared.collectives import Transfer, by_ends
-from chopper_core.views.shared.process_groups import known_group_sizes, split_groups
 
 GROUP_FILE: Final = "comm_group.json"
 """The members of each process group but the world, as ASTRA-sim's option takes them."""

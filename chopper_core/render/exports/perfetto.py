@@ -19,6 +19,8 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
+from chopper_core.graph.collectives import collectives_of
+from chopper_core.graph.dependencies import time_order
 from chopper_core.model.column_names import CORRELATION, is_counted
 from chopper_core.model.inputs import Gpu
 from chopper_core.model.run import Run
@@ -27,8 +29,6 @@ from chopper_core.render.exports import ExportOptions, chosen_rows, new_file
 from chopper_core.util.arrays import Float64, Index, Int64, encodable
 from chopper_core.util.grouping import distinct, run_maxima, run_starts, runs_of, stable_order
 from chopper_core.util.progress import Progress
-from chopper_core.views.shared.collectives import collectives_of
-from chopper_core.views.shared.dependencies import time_order
 
 DESCRIPTION: Final = "a Chrome trace (.json, .json.gz) of all GPUs, for ui.perfetto.dev"
 TAKES: Final = ("iteration",)

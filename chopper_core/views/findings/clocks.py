@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
+from chopper_core.graph.process_groups import places_of
 from chopper_core.metrics import heat_of, is_measured
 from chopper_core.model.column_names import CYCLES, integral_of, known_of, samples_in
 from chopper_core.model.groups import work_of
@@ -29,7 +30,6 @@ from chopper_core.views.findings.rule import (
 from chopper_core.views.power.samples import LIMITER, samples_of
 from chopper_core.views.shared.marks import MAD_TO_SIGMA
 from chopper_core.views.shared.phrases import by_number, percent, time
-from chopper_core.views.shared.process_groups import places_of
 from chopper_core.views.shared.samples import sampled
 
 UNSTEADY: Final = threshold("""deviation of a clock | 0.6 | % of its mean

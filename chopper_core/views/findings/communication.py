@@ -8,6 +8,12 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
+from chopper_core.graph.collectives import (
+    PAIRWISE,
+    Collectives,
+    collectives_in,
+    collectives_of,
+)
 from chopper_core.model.column_names import FLOPS
 from chopper_core.model.table import NO_LABEL, Kind, Phase
 from chopper_core.util.arrays import Int64
@@ -30,12 +36,6 @@ from chopper_core.views.findings.rule import (
     threshold,
 )
 from chopper_core.views.overlap import effect, overlaps_in
-from chopper_core.views.shared.collectives import (
-    PAIRWISE,
-    Collectives,
-    collectives_in,
-    collectives_of,
-)
 from chopper_core.views.shared.phrases import by_number, percent, time
 
 SLOWER: Final = threshold("""slower transfer | 15 | % longer than in like groups

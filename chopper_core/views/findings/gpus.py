@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
+from chopper_core.graph.process_groups import places_of
 from chopper_core.model.groups import work_of
 from chopper_core.model.table import Kind
 from chopper_core.model.view import pivot
@@ -47,7 +48,6 @@ from chopper_core.views.shared.matched_kernels import (
     occurrences_of,
 )
 from chopper_core.views.shared.phrases import others, percent, recurrence, time
-from chopper_core.views.shared.process_groups import places_of
 from chopper_core.views.shared.step_times import more_work
 from chopper_core.views.shared.why_late import ONE_PLACE_SHARE, why_late
 

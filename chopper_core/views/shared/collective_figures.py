@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chopper_core.align.kernel_classes import UNKNOWN_COLLECTIVE
+from chopper_core.graph.collectives import PAIRWISE, Collectives, collectives_of
 from chopper_core.metrics import Metric, Values, column, numbered, worded
 from chopper_core.metrics.metric import quotient
 from chopper_core.model.run import Run
@@ -22,7 +23,6 @@ from chopper_core.util.grouping import (
     ratios,
     sums_of,
 )
-from chopper_core.views.shared.collectives import PAIRWISE, Collectives, collectives_of
 from chopper_core.views.shared.marks import FACTOR, MAD_TO_SIGMA, MIN_VALUES
 
 _UNSEEN: Final = "the files lack ranks of the process group"

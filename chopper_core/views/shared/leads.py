@@ -10,6 +10,12 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from chopper_core.graph.collectives import (
+    Collectives,
+    collectives_in,
+    collectives_of,
+    delays_in,
+)
 from chopper_core.metrics import METRICS, Scope, heat_of
 from chopper_core.model.column_names import EDGE
 from chopper_core.model.groups import Groups
@@ -29,12 +35,6 @@ from chopper_core.util.grouping import (
     ranked,
     stable_order,
     sums_of,
-)
-from chopper_core.views.shared.collectives import (
-    Collectives,
-    collectives_in,
-    collectives_of,
-    delays_in,
 )
 from chopper_core.views.shared.host_causes import moved_idle
 from chopper_core.views.shared.matched_kernels import (

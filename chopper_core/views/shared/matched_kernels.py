@@ -18,6 +18,8 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from chopper_core.graph.collectives import PAIRWISE, Collectives
+from chopper_core.graph.process_groups import known_group_sizes, split_groups
 from chopper_core.model.groups import Groups, is_same_work
 from chopper_core.model.run import Run
 from chopper_core.model.signals import TimeSpans
@@ -36,8 +38,6 @@ from chopper_core.util.grouping import (
     sums_of,
     united,
 )
-from chopper_core.views.shared.collectives import PAIRWISE, Collectives
-from chopper_core.views.shared.process_groups import known_group_sizes, split_groups
 
 
 class Occurrences(Struct, frozen=True, eq=False):

@@ -23,6 +23,7 @@ from chopper_core.align.collective_sets import collective_sets, ordered_sets
 from chopper_core.align.collectives import NODE_TYPE, RECEIVE, SEND
 from chopper_core.align.kernel_classes import UNKNOWN_COLLECTIVE
 from chopper_core.align.operations import RECOMPUTE_SUFFIX
+from chopper_core.graph.process_groups import known_group_sizes, split_groups
 from chopper_core.model.attributes import NO_NODE, Attributes, nodes_at
 from chopper_core.model.column_names import MICROBATCH
 from chopper_core.model.groups import Groups
@@ -47,7 +48,6 @@ from chopper_core.util.grouping import (
     stable_order,
     sums_of,
 )
-from chopper_core.views.shared.process_groups import known_group_sizes, split_groups
 
 __all__ = ["PAIRWISE", "Collectives", "collectives_of"]
 

@@ -15,12 +15,12 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.align.labels import numbered
+from chopper_core.graph.collectives import collectives_of
+from chopper_core.graph.dependencies import Dependencies, dependencies_of, time_order
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_TIME
 from chopper_core.util.arrays import Index, Int64
 from chopper_core.util.grouping import counts_of, maxima_of, minima_of, ranked, stable_order
-from chopper_core.views.shared.collectives import collectives_of
-from chopper_core.views.shared.dependencies import Dependencies, dependencies_of, time_order
 
 GAPS: Final = ("host", "latency", "queued", "peer", "unknown")
 """Why the path doesn't run between two of its activities: the host launched late, the launch took

@@ -11,6 +11,14 @@ from msgspec.structs import replace
 
 from chopper_core.align.labels import numbered as combined
 from chopper_core.align.operations import RECOMPUTE_SUFFIX
+from chopper_core.graph.dependencies import Evidence
+from chopper_core.graph.path import (
+    GAPS,
+    Graph,
+    LongestPath,
+    graph_of,
+    longest_path,
+)
 from chopper_core.metrics import METRICS, Values, column, worded
 from chopper_core.model.charts import Chart, Composition, LineChart, Series
 from chopper_core.model.column_names import NO_TIMES
@@ -23,15 +31,7 @@ from chopper_core.model.view import View
 from chopper_core.util.arrays import Index, Int64
 from chopper_core.util.errors import NothingToShow
 from chopper_core.util.grouping import counts_of, distinct, sums_of
-from chopper_core.views.graph.path import (
-    GAPS,
-    Graph,
-    LongestPath,
-    graph_of,
-    longest_path,
-)
 from chopper_core.views.shared import collective_figures
-from chopper_core.views.shared.dependencies import Evidence
 from chopper_core.views.shared.table_view import (
     Own,
     Partition,

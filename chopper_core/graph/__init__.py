@@ -1,0 +1,1 @@
+"""Dependencies of a step: what each activity waits for, its replay, the longest path, slack."""
