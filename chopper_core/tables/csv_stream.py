@@ -31,6 +31,10 @@ _MAX_COLUMNS: Final = 10_000
 """No profiler writes more: some 2,000 are the counters of each channel of a cache."""
 _MIN_BYTES_PER_COLUMN: Final = 1 << 10
 """Of a piece that is parsed: a column costs as much as some hundred of its fields."""
+_PARSED_PER_BYTE: Final = 4
+"""What parsing takes at most of the text's size: a copy, and an offset of 4 bytes per cell."""
+_THREAD_BYTES: Final = 10 << 20
+"""The stack of the thread that Arrow starts with the first piece, and what is allocated there."""
 _MARK: Final = b"\x00\x01"
 _EMPTY_FIELDS: Final = ',"\r\n'
 
@@ -202,10 +206,15 @@ class CsvFile:
 
 
 def csv_table(text: bytes, width: int, **options: Any) -> pa.Table:
-    """The cells of CSV as text; `options` are those of pyarrow's parser."""
+    """The cells of CSV as text; `options` are those of pyarrow's parser.
+
+    Raises MemoryError where there is no room for them: Arrow would end the process.
+    """
     import pyarrow as pa
     from pyarrow import csv as pa_csv
 
+    # Raises; costs nothing else, as the system gives pages when they are written.
+    bytearray(_THREAD_BYTES + _PARSED_PER_BYTE * len(text))
     names = [str(index) for index in range(width)]
     return pa_csv.read_csv(
         pa.BufferReader(text),
