@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from itertools import chain
 from pathlib import Path
 from threading import Event
+from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from rich.console import RenderableType
@@ -57,6 +58,8 @@ _MAX_TYPED = 1000
 _KEY_CHECK_S = 0.002
 """Seconds between looks whether the next key can be performed."""
 
+_POLL_SHARE: Final = 20
+"""Looking at files takes at most one part in so many of the time: directories may be large."""
 _AT_ONCE: Final = ("ctrl+c", "ctrl+z")
 _CANCELS: Final = ("escape", "q")
 """Keys that cancel loading unless others wait for it."""
@@ -77,6 +80,8 @@ class ChopperApp(App[None], inherit_bindings=False):
     PATIENCE: ClassVar[float] = 0.2
     """Seconds after which the progress of loading is shown."""
     RESIZED: ClassVar[float] = 0.3
+    POLL_S: ClassVar[float] = 2.0
+    """Seconds between two looks at the state of the run's files."""
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+c", "leave", "Quit", priority=True, show=False),
         Binding("ctrl+z", "suspend_process", "To the shell", priority=True, show=False),
@@ -103,7 +108,7 @@ class ChopperApp(App[None], inherit_bindings=False):
         self._glyphs = glyphs or glyphs_of(sys.__stderr__ or sys.stderr)
         self.failure: ChopperError | None = None
         self.check: Callable[[Progress], None] | None = None
-        """Verifies what was read, once the first screen is there; raises DataError."""
+        """Verifies what was read, once its first screen is there; raises DataError."""
         self.ended_by: signal.Signals | None = None
         self._opening = load if isinstance(load, Opening) else Opening(load, start, config.columns)
         self._start = start
@@ -348,15 +353,34 @@ class ChopperApp(App[None], inherit_bindings=False):
             gc.freeze()
             gc.enable()
         run_in_thread(prefetch, run, data.frame.view, self._left)
+        run_in_thread(self._watch)
+
+    def load(self) -> Run:
+        """Read the run again."""
+        return self._opening.reload()
+
+    def _watch(self) -> None:
+        """Tell the explorer when files of the run change, until the app is left."""
+        told, pause = "", self.POLL_S
+        while not self._left.wait(pause):
+            began = monotonic()
+            if (news := self._opening.files.news()) != told:
+                told = news
+                self.call_later(self._tell, news)
+            pause = max(self.POLL_S, _POLL_SHARE * (monotonic() - began))
+
+    def _tell(self, news: str) -> None:
+        for screen in self.screen_stack:
+            if isinstance(screen, Explorer):
+                screen.tell(news)
 
     def verify_soon(self) -> None:
         run_in_thread(self._verify)
 
     def _verify(self) -> None:
-        check, self.check = self.check, None
         try:
-            if check is not None:
-                check(self._go_on)
+            if self.check is not None:
+                self.check(self._go_on)
         except Cancelled:
             return
         except ChopperError as error:

@@ -9,6 +9,7 @@ from threading import Event, Thread
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
+from chopper_core.ingest.watch import RunFiles
 from chopper_core.util import debug
 from chopper_core.util.memory import is_out_of_memory, out_of_memory
 from chopper_core.util.progress import Cancelled, Progress, silent
@@ -41,6 +42,7 @@ class Opening:
         self._columns = columns
         self._thread = Thread(target=self._work, daemon=True)
         self._cancelled = Event()
+        self.files = RunFiles(start.run, start.base_run)
         self._opened: Future[Opened] = Future()
         self._last_step, self._last_time = "", 0.0
         self.notice = ""
@@ -69,8 +71,19 @@ class Opening:
             reason = out_of_memory(f"opening {self._start.run}") if lacks_memory else error
             self._opened.set_exception(reason)
 
-    def _open(self) -> Opened:
+    def reload(self) -> Run:
+        """Read the run again, and let go of the one that was opened first."""
+        self._opened = Future()
+        return self._read()
+
+    def _read(self) -> Run:
+        before = self.files.state()
         run = self._load(self._report)
+        self.files.note(before)
+        return run
+
+    def _open(self) -> Opened:
+        run = self._read()
         # Imported in this thread, next to the import of Textual.
         from chopper_core.model.view import with_view
         from chopper_core.util.errors import NothingToShow, UsageError

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -22,6 +21,7 @@ from chopper_core.ingest.rank import (
     numbered,
     read_complete,
 )
+from chopper_core.ingest.watch import files_below
 from chopper_core.model.column_names import PASSING
 from chopper_core.model.hardware import hardware_in, hardware_of, is_file, own_file, specifications
 from chopper_core.model.inputs import NO_RANK, ONE_CLOCK, TIMES_NOTES, Source
@@ -35,7 +35,7 @@ from chopper_core.sources.registry import Family, RunPart, discover, natural_key
 from chopper_core.sources.settings import read_settings
 from chopper_core.store.format import is_store, paths_of
 from chopper_core.tables.text import FileHead
-from chopper_core.util.atomic import FileState, state_of, walk_once
+from chopper_core.util.atomic import FileState, state_of
 from chopper_core.util.errors import ChopperError, DataError, UsageError
 from chopper_core.util.memory import reading
 from chopper_core.util.progress import Progress, silent
@@ -80,7 +80,7 @@ def open_run(
     check_is_one(name)
     changed: str | None = None
     for _ in range(_MAX_ATTEMPTS):
-        before = {path: state_of(path) for path in _files_below(paths)}
+        before = {path: state_of(path) for path in files_below(paths)}
         try:
             run = _read_run(name, paths, progress, jobs, overrides, read_ranks, gather)
             run = located(_check_overrides(_named(run)))
@@ -92,12 +92,6 @@ def open_run(
         if changed is None:
             return run
     raise DataError(f"{changed or name} changed while it was read; open it again once it is whole")
-
-
-def _files_below(paths: Sequence[Path]) -> Iterator[str]:
-    for path in paths:
-        walked = walk_once(path) if path.is_dir() else [("", (), (str(path),))]
-        yield from (os.path.join(folder, name) for folder, _, names in walked for name in names)
 
 
 def _replaced(run: Run, before: Mapping[str, FileState]) -> str | None:

@@ -83,6 +83,16 @@ def redraw(screen: Explorer, _: str) -> None:
     screen.app.redraw()  # type: ignore[attr-defined]
 
 
+@action(CHOPPER, "R", title="Reload")
+async def reload(screen: Explorer, _: str) -> None:
+    """Read the run's files again; path, view, sort, filter and the cursor's row stay. A chip in the
+    first line shows when files have changed.
+    """
+    await screen.reload(screen.app.load)  # type: ignore[attr-defined]
+    if not screen.status.message:
+        screen.say("reloaded")
+
+
 @action(CHOPPER, "ctrl+z", title="To the shell", while_busy=True)
 def suspend(screen: Explorer, _: str) -> None:
     """Suspend Chopper and return to the shell; `fg` resumes it."""

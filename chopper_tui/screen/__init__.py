@@ -201,6 +201,21 @@ class Explorer(ScreenParts):
         self.show(data)
         self.say(message)
 
+    async def reload(self, load: Callable[[], Run]) -> None:
+        """Read the run again and show the same place of it, or the nearest above that it has."""
+        self.home = await run_in_thread(load)
+        self._was_complete = False
+        self.tell("")
+        trail = self.here
+        await self.go(trail)
+        while self.status.is_error and len(trail) > 1:
+            trail, why = trail[:-1], self.status.message
+            await self.go(trail, why)
+
+    def tell(self, news: str) -> None:
+        """Show in the breadcrumb's line that files changed."""
+        self.query_one(Crumbs).put(news=news)
+
     def trail_to(self, view: View) -> Trail:
         return with_columns_of(trail_to(view), self.columns)
 

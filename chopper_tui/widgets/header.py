@@ -33,6 +33,7 @@ _LONG_MARKS: Final = {
     "simulated": "simulated times",
 }
 _WIDE: Final = 50
+_RELOADS: Final = " · R reloads"
 _HELP_HINT: Final = "  ? help "
 _MIN_STEP_CELLS: Final = 24
 """Cells that a long step keeps before the first steps give way to it."""
@@ -45,6 +46,8 @@ class Crumbs(Pane):
     marks: tuple[str, ...] = ()
     """Marks that set the run's figures except for measured ones: keys of `_LONG_MARKS`."""
     screens: Screens = SCREENS
+    news = ""
+    """What changed in the run's files since they were read."""
     is_edited = False
     """Whether the address is edited in its place: only the marks are left."""
 
@@ -67,6 +70,10 @@ class Crumbs(Pane):
         right = [(f" {mark}", "alert")] if mark else []
         if self.is_edited:
             return [right]
+        if self.news:
+            most = max(width - len(_RELOADS) - width_of(right) - 3, 8)
+            name = elide(clean(self.news), most, self.glyphs)
+            right = [(f"  {name}{_RELOADS} ", "alert@reload"), *right]
         base = baseline_title(self.frame.view)
         if base and width >= 2 * len(base) + 40:
             right = [(f"  base {base} ", "alert"), *right]
