@@ -111,6 +111,10 @@ class Stated(Struct, frozen=True, eq=False):
     lead_ns: Int64
     """For each row the host's work before it from the start."""
 
+    def take(self, own: Mask) -> Stated:
+        edges = (self.after[own], self.before[own], self.host_ns[own], self.is_control[own])
+        return Stated(*edges, self.lead_ns)
+
 
 def stated(run: Run, rows: Index) -> Stated | None:
     """The dependencies among rows as their traces state them; None for a run without."""
@@ -119,8 +123,11 @@ def stated(run: Run, rows: Index) -> Stated | None:
         return None
     key = _key(run.table.gpu[rows], nodes_at(run.table, rows))
     after, before = (
-        np.where(nodes >= 0, first_equal(key, _key(edges.gpu, nodes)), -1)
-        for nodes in (edges.node, edges.before)
+        np.where(nodes >= 0, first_equal(key, _key(gpus, nodes)), -1)
+        for gpus, nodes in (
+            (edges.gpu, edges.node),
+            (edges.gpu + edges.gpu_offset, edges.before),
+        )
     )
     lead = np.zeros(len(rows), np.int64)
     leads = (after >= 0) & (edges.before == NO_NODE)
@@ -139,6 +146,8 @@ def dependencies_of(run: Run, rows: Index) -> Dependencies:
     found = stated(run, rows) if len(rows) else None
     if found is None:
         return dependencies(run.table, rows)
+    same = run.table.gpu[rows[found.before]] == run.table.gpu[rows[found.after]]
+    found = found.take(same)
     forward = found.before < found.after
     order = np.lexsort((found.before, found.after))
     order = order[forward[order]]

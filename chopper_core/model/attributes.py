@@ -76,6 +76,8 @@ class StatedEdges(SideTable, frozen=True, eq=False):
     host_ns: Int64
     """The most work of host nodes on the way between both."""
     is_control: Int8
+    gpu_offset: Int32
+    """By how much the GPU of `before` is beyond its own; 0 where both are on one."""
 
 
 def nodes_at(table: KernelTable, rows: Selection) -> Int64:

@@ -361,6 +361,7 @@ def _table(found: list[tuple[int, int, int, int]]) -> StatedEdges:
         before=columns[1],
         host_ns=columns[2],
         is_control=columns[3].astype(np.int8),
+        gpu_offset=np.zeros(len(columns[0]), np.int32),
     )
 
 

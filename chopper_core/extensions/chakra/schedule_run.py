@@ -8,12 +8,14 @@ from typing import Any, Final
 import numpy as np
 
 from chopper_core.align.rank import gpu_by_gpu
-from chopper_core.extensions.chakra.schedules import NO_MICROBATCH, Schedule
+from chopper_core.extensions.chakra.schedule_edges import with_edges
+from chopper_core.extensions.chakra.schedules import EVERYWHERE, NO_MICROBATCH, Schedule
 from chopper_core.model.accounting import account, launch_overheads
 from chopper_core.model.column_names import CHUNK, MICROBATCH, STEP_WINDOW
 from chopper_core.model.inputs import NO_DEVICE, Gpu, Source
 from chopper_core.model.parallel import ProcessGroup
 from chopper_core.model.run import Run
+from chopper_core.model.side_table import side_tables
 from chopper_core.model.table import (
     NO_LABEL,
     NO_TIME,
@@ -46,7 +48,7 @@ def run_of_schedules(name: str, read: Sequence[Schedule]) -> Run:
     begins, place = _begins(read), _places(read)
     labels = _group_labels(read, place)
     table = concatenate([_table(each, begins, labels) for each in read])
-    table = table.take(level_order(table))
+    table, edges = with_edges(table.take(level_order(table)), place)
     ranks = distinct(table.gpu).tolist()
     return Run(
         name=name,
@@ -55,6 +57,7 @@ def run_of_schedules(name: str, read: Sequence[Schedule]) -> Run:
         sources=tuple(_source(each) for each in read),
         groups=tuple(_groups(place)),
         world=len(ranks),
+        side_tables=side_tables(edges),
     )
 
 
@@ -191,8 +194,9 @@ def _group_labels(
     """(Rank, communication) → the label of its process group, by stage and replica.
 
     The first and the last stage share the gradients of the embedding, replicas of a stage those of
-    its weights, tensor-parallel ranks those of norms. Stages send to their neighbours: the label
-    of a transfer has its direction. No label for ranks that may not be in the files.
+    its weights, tensor-parallel ranks those of norms; the norm of all gradients is everyone's.
+    Stages send to their neighbours: the label of a transfer has its direction. No label for ranks
+    that may not be in the files.
     """
     shards: dict[tuple[int, int], list[int]] = {}
     for rank in sorted(place):
@@ -220,7 +224,9 @@ def _group_labels(
                 sender, receiver = (rank, peer) if name.endswith("send") else (peer, rank)
                 labels[rank, name] = f"pp (rank {sender} to {receiver}) of {_PAIR}"
             continue
-        if "layernorm" in name:
+        if name in EVERYWHERE:
+            kind, members, size = "world", [*place], len(place)
+        elif "layernorm" in name:
             kind, members, size = "tp", own if is_whole else [], len(own)
         else:
             kind, places = "dp", [(stage, each) for each in replicas]

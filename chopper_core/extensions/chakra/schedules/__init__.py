@@ -12,6 +12,8 @@ from chopper_core.tables.losses import Losses
 from chopper_core.util.arrays import Int8, Int32, Int64
 
 NO_MICROBATCH = -1
+EVERYWHERE = ("optimizer-clip-main-grad",)
+"""Operations in which all ranks wait for each other: the norm of all gradients."""
 
 
 class Schedule(Struct, frozen=True):

@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from chopper_core.extensions.chakra.schedules import Schedule
+from chopper_core.extensions.chakra.schedules import EVERYWHERE, Schedule
 from chopper_core.model.table import Kind, Phase
 from chopper_core.sources.registry import Recognised, Unusable
 from chopper_core.tables.losses import Losses
@@ -94,7 +94,7 @@ def read(path: Path, _progress: Progress = silent) -> Schedule:
 
 
 def _kind(name: str) -> Kind:
-    return Kind.COMM if any(part in name for part in _COMM) else Kind.COMPUTE
+    return Kind.COMM if any(part in name for part in (*_COMM, *EVERYWHERE)) else Kind.COMPUTE
 
 
 def _phase(name: str) -> Phase:
