@@ -24,7 +24,7 @@ from chopper_core.model.attributes import StatedEdges
 from chopper_core.model.column_names import CHUNK, MICROBATCH, NODE
 from chopper_core.model.table import KernelTable, Kind, Phase
 from chopper_core.util.arrays import Index, Int64, Mask
-from chopper_core.util.grouping import combined, first_equal, nth_of
+from chopper_core.util.grouping import combined, counts_of, first_equal, nth_of
 
 _SEND: Final = "-send"
 _RECEIVE: Final = "-recv"
@@ -147,11 +147,12 @@ def _known(after: Index, before: Index) -> tuple[Index, Index]:
 
 def _paired(own: _Operations, transfers: Mask, computes: Mask) -> tuple[Index, Index]:
     """Each transfer with its computation: the n-th with the n-th, where a step has as many."""
-    sides = [np.flatnonzero(each) for each in (transfers, computes)]
+    places = [np.flatnonzero(each) for each in (transfers, computes)]
     count = int(own.cell.max(initial=-1)) + 1
-    sizes = [np.bincount(own.cell[each], minlength=count) for each in sides]
+    sizes = [counts_of(own.cell[each], count) for each in places]
     equal = sizes[0] == sizes[1]
-    return tuple(each[equal[own.cell[each]]] for each in sides)  # type: ignore[return-value]
+    one, other = (each[equal[own.cell[each]]] for each in places)
+    return one, other
 
 
 def _after_compute(own: _Operations, computes: Mask) -> _Edges:
